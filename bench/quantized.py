@@ -20,8 +20,10 @@ from bench import peak, rows
 from bench.compare import peers as peer_modules
 from bench.compare.process import PeerProcess
 from bench.compare.suite import OURS, Peer
+from camshaft.formats.bits import Bytes
 from camshaft.formats.blocks import BLOCK_FORMATS
 from camshaft.ops.quantized.packing import PACKED_FORMATS
+from camshaft.ops.quantized.samples import random_blocks
 
 FORMATS = [*PACKED_FORMATS, "F16", "BF16"]
 SHAPE = "4096x14336"
@@ -39,13 +41,19 @@ def orders(options: argparse.Namespace, folder: Path) -> Iterator[dict[str, Any]
             row, path = BLOCK_FORMATS[name], folder / f"{name}.{k}"
             if k % row.block_size:
                 continue
-            row.quantize(rng.standard_normal((PART_ROWS * k // row.block_size, row.block_size), np.float32)).tofile(
-                path
-            )
+            _blocks(name, k, rng).tofile(path)
             nbytes = m * k // row.block_size * row.block_nbytes
             for n in options.tokens:
                 copies = ceil(COLD_NBYTES / nbytes) if n <= FEW_TOKENS else 1
                 yield {"format": name, "blocks": str(path), "m": m, "k": k, "n": n, "copies": copies}
+
+
+def _blocks(name: str, k: int, rng: np.random.Generator) -> Bytes:
+    """Random numbers quantized, or random blocks of a format that camshaft does not write."""
+    row = BLOCK_FORMATS[name]
+    if row.encode is None:
+        return random_blocks(name, PART_ROWS, k, seed=1)
+    return row.quantize(rng.standard_normal((PART_ROWS * k // row.block_size, row.block_size), np.float32))
 
 
 def processes(options: argparse.Namespace, threads: int) -> dict[str, PeerProcess]:

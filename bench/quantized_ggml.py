@@ -21,7 +21,9 @@ TYPES = {
     "Q4_K": 12,
     "Q5_K": 13,
 }
-TYPES |= {"Q6_K": 14, "IQ4_NL": 20, "IQ4_XS": 23, "BF16": 30, "MXFP4": 39}  # enum ggml_type
+TYPES |= {"Q6_K": 14, "IQ4_NL": 20, "IQ4_XS": 23, "BF16": 30, "MXFP4": 39}
+TYPES |= {"IQ2_XXS": 16, "IQ2_XS": 17, "IQ3_XXS": 18, "IQ1_S": 19, "IQ3_S": 21, "IQ2_S": 22, "IQ1_M": 29}
+TYPES |= {"TQ1_0": 34, "TQ2_0": 35, "NVFP4": 40}  # enum ggml_type
 
 
 class Blocks:

@@ -21,12 +21,15 @@ from tests.support.samples import check_bits, covering, samples, smallest, sprea
 MOST, MORE_SCALAR = {"scalar": 2, "simd": None}, 4
 # Ops of whose variant for short rows simd has three small samples: LLVM takes 4 s for a row with floats in 64 lanes.
 SLOW = ("rms_norm_q8", "residual_norm_q8", "silu_multiply_q8")
+# Samples on simd of ops with a kernel per block format, whose reading of formats quantized_matmul's samples show.
+OF_FORMATS = {"quantized_matmul_grouped": 3}
 
 
 def _cases(op, variant, backend) -> list:
     there = usable(op, variant, cpu_device(backend))
+    most = OF_FORMATS.get(op.name) if backend == "simd" else MOST[backend]
     few = backend == "simd" and op.name in SLOW and variant.name == "one_block_per_lane"
-    quick = covering(op, smallest(there, 3, 2200) if few else there, most=MOST[backend])
+    quick = covering(op, smallest(there, 3, 2200) if few else there, most=most)
     rest = without(there, quick)
     more = spread(rest, MORE_SCALAR, 0) if backend == "scalar" else rest
     name = f"{op.name}-{variant.name}-{backend}"

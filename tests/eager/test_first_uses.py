@@ -49,7 +49,7 @@ def test_first_uses_have_the_bits_of_the_chosen_kernel(dtype: Any) -> None:
             again = t.matmul(a, b)
             assert again.tobytes() == first.tobytes()
         if dtype == np.float32:
-            assert names == ["columns_by_lane"] != steps(t, a, b)
+            assert names == ["weights_by_column"] != steps(t, a, b)
 
 
 def test_new_shapes_of_products_compile_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

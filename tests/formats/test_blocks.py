@@ -1,5 +1,7 @@
 """Block formats against `gguf`: type numbers, sizes, and every element of random blocks."""
 
+import hashlib
+
 import gguf
 import ml_dtypes
 import numpy as np
@@ -8,12 +10,25 @@ from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
 
 from camshaft.errors import FormatError
 from camshaft.formats.blocks import BLOCK_FORMATS, BlockFormat, by_ggml_id
+from camshaft.formats.quants.iq_grids import GRIDS as GRID_TABLE
+from camshaft.formats.quants.iq_grids import sign_bytes
 
 READABLE = [row for row in BLOCK_FORMATS.values() if row.is_readable]
 UNREAD = [row for row in BLOCK_FORMATS.values() if not row.is_readable]
 PLAIN = ["F32", "F16", "BF16", "F64", "I8", "I16", "I32", "I64"]
 SMALL = ["Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "IQ4_NL", "MXFP4"]
-WANTED = [*PLAIN, *SMALL, "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "Q8_K", "IQ4_XS"]
+GRIDS = ["IQ1_S", "IQ1_M", "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ3_XXS", "IQ3_S"]
+DIGESTS = {
+    "IQ1_S": "bf92c60e2ed15644",
+    "IQ1_M": "bf92c60e2ed15644",
+    "IQ2_XXS": "886814bc08b03100",
+    "IQ2_XS": "e9567eb15257b717",
+    "IQ2_S": "1d4ca1e2fbd2be07",
+    "IQ3_XXS": "e86540e4e7b2d337",
+    "IQ3_S": "acb8a458f699e571",
+}
+OTHERS = ["TQ1_0", "TQ2_0", "NVFP4"]
+WANTED = [*PLAIN, *SMALL, *GRIDS, *OTHERS, "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "Q8_K", "IQ4_XS"]
 
 
 def random_blocks(row: BlockFormat, n_blocks: int, seed: int = 0) -> np.ndarray:
@@ -24,6 +39,8 @@ def random_blocks(row: BlockFormat, n_blocks: int, seed: int = 0) -> np.ndarray:
     for dtype, offset, *_ in fields.values():
         if dtype.kind == "f" or dtype == ml_dtypes.bfloat16:
             blocks[:, offset + dtype.itemsize - 1] &= 0xBF
+    if row.name == "IQ1_M":
+        blocks[:, -1] &= 0xBF  # the top nibble of its scale
     return blocks
 
 
@@ -90,6 +107,20 @@ def test_blocks_need_not_be_contiguous() -> None:
 def test_a_type_not_read_yet_is_named(row: BlockFormat) -> None:
     with pytest.raises(FormatError, match=f"^{row.name} is a block type camshaft does not read yet; it reads F32, "):
         row.dequantize(np.zeros((1, row.block_nbytes), np.uint8))
+
+
+@pytest.mark.parametrize("name", GRIDS)
+def test_a_grid_is_ggufs(name: str) -> None:
+    kind = getattr(gguf.quants, name)
+    kind.init_grid()
+    grid = GRID_TABLE[name]
+    wanted = kind.grid.reshape(kind.grid_shape)
+    assert np.array_equal(grid.values(np.arange(grid.n_rows)), wanted)
+    assert hashlib.sha256(grid.rows.tobytes()).hexdigest()[:16] == DIGESTS[name]
+
+
+def test_eight_signs_of_seven_bits_are_ggufs() -> None:
+    assert sign_bytes(np.arange(128)).tobytes() == gguf.quants.IQ2_XXS.ksigns
 
 
 def test_rows_are_whole_blocks() -> None:

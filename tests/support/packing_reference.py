@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from camshaft.formats import bits
-from camshaft.formats.quants import k_quants
+from camshaft.formats.quants import iq, iq_grids, k_quants, ternary
 from camshaft.ops.quantized.packing import BLOCK, PACKED_FORMATS, ROWS, PackedFormat
 from camshaft.ops.spec import TensorSpec
 
@@ -111,6 +112,80 @@ def iq4_xs(r: Array) -> Decoded:
     return Decoded(_nibbles_of_32(r, 16), scales, None, _one(r["d"]))
 
 
+def _grid(r: Array, name: str, rows: Array, octets: Array, scales: Array, d: Array | None = None) -> Decoded:
+    """Grid rows by number [n, 256 / width], a sign byte per 8 elements [n, 32], scales [n, groups]."""
+    grid = iq_grids.GRIDS[name]
+    signs = np.unpackbits(np.ascontiguousarray(octets).reshape(len(r), -1), axis=1, bitorder="little")
+    codes = grid.rows[rows].reshape(len(r), 256) | (signs << np.uint8((len(grid.levels) - 1).bit_length()))
+    return Decoded(codes, (2 * scales + 1).astype(np.uint8), None, _one(r["d"]) if d is None else d)
+
+
+def _wide(field: Array, shifts: list[int], mask: int) -> Array:
+    """Bit fields of every word, [n, m, len(shifts)], as one axis."""
+    found: Array = field.astype(np.int64)[:, :, None] >> np.array(shifts) & mask
+    return found.reshape(len(field), -1)
+
+
+def _sevens(words: Array) -> Array:
+    return iq_grids.sign_bytes(_wide(words, [0, 7, 14, 21], 127))
+
+
+def iq1_s(r: Array) -> Decoded:
+    rows = r["qs"] | (_wide(r["qh"], [0, 3, 6, 9], 7) << 8)
+    odd = 2 * _wide(r["qh"], [12], 7) + 1
+    minima = odd * np.where(r["qh"] >= 0x8000, 9, 7)
+    d = np.stack([r["d"], -r["d"]], axis=1)
+    codes = iq_grids.GRIDS["IQ1_S"].rows[rows].reshape(len(r), 256)
+    return Decoded(codes, (8 * odd).astype(np.uint8), minima.astype(np.uint8), d)
+
+
+def iq1_m(r: Array) -> Decoded:
+    fours = _wide(r["qh"], [0, 4], 15)
+    rows, less = r["qs"] | ((fours & 7) << 8), np.where(fours & 8, 255, 0).astype(np.uint8)
+    scales = _wide(r["scales"], [0, 3, 6, 9], 7)
+    return _grid(r, "IQ1_M", rows, less, scales, _one(iq.iq1_m_d(r["scales"])))
+
+
+def iq2_xxs(r: Array) -> Decoded:
+    low, high = r["qs"][:, :, 0], r["qs"][:, :, 1]
+    return _grid(r, "IQ2_XXS", _wide(low, [0, 8, 16, 24], 255), _sevens(high), _wide(high, [28], 15))
+
+
+def iq2_xs(r: Array) -> Decoded:
+    rows, octets = r["qs"] & 511, iq_grids.sign_bytes(r["qs"] >> 9)
+    return _grid(r, "IQ2_XS", rows, octets, _wide(r["scales"], [0, 4], 15))
+
+
+def iq2_s(r: Array) -> Decoded:
+    rows = r["qs"] | (_wide(r["qh"], [0, 2, 4, 6], 3) << 8)
+    return _grid(r, "IQ2_S", rows, r["signs"], _wide(r["scales"], [0, 4], 15))
+
+
+def iq3_xxs(r: Array) -> Decoded:
+    return _grid(r, "IQ3_XXS", r["qs"], _sevens(r["scales"]), _wide(r["scales"], [28], 15))
+
+
+def iq3_s(r: Array) -> Decoded:
+    rows = r["qs"] | (_wide(r["qh"], [*range(8)], 1) << 8)
+    return _grid(r, "IQ3_S", rows, r["signs"], _wide(r["scales"], [0, 4], 15))
+
+
+def _ternary(decode: Callable[[Array], Array]) -> Callable[[Array], Decoded]:
+    """The codes are the numbers of blocks with d = 1, plus 1; every scale is 1."""
+
+    def decoded(r: Array) -> Decoded:
+        plain = r.copy()
+        plain["d"] = 1
+        return Decoded((decode(plain) + 1).astype(np.uint8), np.ones((len(r), 8), np.uint8), None, _one(r["d"]))
+
+    return decoded
+
+
+def nvfp4(r: Array) -> Decoded:
+    codes = bits.bit_fields(r["qs"], 4).reshape(len(r), 64)
+    return Decoded(codes, np.where(r["d"] == 0x7F, 0, r["d"] & 0x7F).astype(np.uint8))
+
+
 DECODERS = {
     "Q4_0": q4_0,
     "Q4_1": q4_1,
@@ -125,6 +200,16 @@ DECODERS = {
     "IQ4_NL": iq4_nl,
     "IQ4_XS": iq4_xs,
     "MXFP4": mxfp4,
+    "NVFP4": nvfp4,
+    "IQ1_S": iq1_s,
+    "IQ1_M": iq1_m,
+    "IQ2_XXS": iq2_xxs,
+    "IQ2_XS": iq2_xs,
+    "IQ2_S": iq2_s,
+    "IQ3_XXS": iq3_xxs,
+    "IQ3_S": iq3_s,
+    "TQ1_0": _ternary(ternary.decode_tq1_0),
+    "TQ2_0": _ternary(ternary.decode_tq2_0),
 }
 
 

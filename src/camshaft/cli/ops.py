@@ -58,7 +58,7 @@ def _print_all(rows: Sequence[OpOverview]) -> None:
         table.append([row.entry.name, *counts, "yes" if row.entry.gradient else "no", row.entry.formula])
     taken = sum(max(len(line[i]) for line in table) + 2 for i in range(len(used) + 2))
     if sys.stdout.isatty() or "COLUMNS" in os.environ:  # a pipe gets the whole formulas
-        room = max(shutil.get_terminal_size().columns - taken, 12)
+        room = max(shutil.get_terminal_size().columns - taken, 8)
         table = [[*line[:-1], _cut(line[-1], room)] for line in table]
     print_columns(table, right=frozenset(range(1, len(used) + 1)))
     if "not tried" in used or "in part" in used:

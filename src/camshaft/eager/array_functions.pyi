@@ -93,7 +93,13 @@ class ArrayFunctions:
         """
 
     def dequantize(self, x: ArrayLike, /, *, out: Array | None = None, to: str = "f32") -> Any:
-        """y[r, c] = the number that x stores for it.
+        """y[.., c] = the number that x stores for it.
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def quantize_dequantize_gguf(self, x: ArrayLike, /, *, out: Array | None = None, format: str = "Q4_0") -> Any:
+        """y = dequantize(quantize(x)) in a GGUF format.
 
         Arrays in, arrays out. `out` is written and returned.
         """
@@ -250,7 +256,9 @@ class ArrayFunctions:
         seed: ArrayLike,
         /,
         *,
-        out: Array | None = None,
+        out: Array | tuple[Array, ...] | None = None,
+        draws: int | None = None,
+        logprobs: bool = False,
     ) -> Any:
         """y ~ softmax(logits / temperature) over the tokens that top_k, top_p and min_p keep.
 
@@ -729,6 +737,136 @@ class ArrayFunctions:
         Arrays in, arrays out. `out` is written and returned.
         """
 
+    def conv2d(
+        self,
+        x: ArrayLike,
+        w: ArrayLike,
+        /,
+        *,
+        out: Array | None = None,
+        stride: int | tuple[int, ...] = 1,
+        padding: int | tuple[int, ...] | tuple[tuple[int, int], ...] = 0,
+        dilation: int | tuple[int, ...] = 1,
+        groups: int = 1,
+    ) -> Any:
+        """y[n, o, i, j] = sum_(c, r, s) x[n, c, i stride + r dilation, j stride + s dilation] w[o, c, r, s].
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def conv1d(
+        self,
+        x: ArrayLike,
+        w: ArrayLike,
+        /,
+        *,
+        out: Array | None = None,
+        stride: int | tuple[int, ...] = 1,
+        padding: int | tuple[int, ...] | tuple[tuple[int, int], ...] = 0,
+        dilation: int | tuple[int, ...] = 1,
+        groups: int = 1,
+    ) -> Any:
+        """y[n, o, i] = sum_(c, r) x[n, c, i stride + r dilation] w[o, c, r].
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def conv_transpose2d(
+        self,
+        x: ArrayLike,
+        w: ArrayLike,
+        /,
+        *,
+        out: Array | None = None,
+        stride: int | tuple[int, ...] = 1,
+        padding: int | tuple[int, ...] | tuple[tuple[int, int], ...] = 0,
+        output_padding: int | tuple[int, int] = 0,
+        dilation: int | tuple[int, ...] = 1,
+        groups: int = 1,
+    ) -> Any:
+        """y[n, o, i stride + r dilation, j stride + s dilation] += x[n, c, i, j] w[c, o, r, s].
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def pool2d(
+        self,
+        x: ArrayLike,
+        /,
+        *,
+        out: Array | None = None,
+        kernel: int | tuple[int, int],
+        mode: str = "max",
+        stride: int | tuple[int, int] | None = None,
+        padding: int | tuple[int, ...] | tuple[tuple[int, int], ...] = 0,
+        dilation: int | tuple[int, ...] = 1,
+        include_pad: bool = True,
+    ) -> Any:
+        """y[n, c, i, j] = max or average over (r, s) of x[n, c, i stride + r dilation, j stride + s dilation].
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def im2col(
+        self,
+        x: ArrayLike,
+        /,
+        *,
+        out: Array | None = None,
+        patch: int | tuple[int, int],
+        stride: int | tuple[int, int] | None = None,
+        padding: int | tuple[int, ...] | tuple[tuple[int, int], ...] = 0,
+        dilation: int | tuple[int, ...] = 1,
+    ) -> Any:
+        """y[(i, j), (c, r, s)] = x[c, i stride + r dilation, j stride + s dilation].
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def resample(
+        self, x: ArrayLike, first: ArrayLike, weights: ArrayLike, /, *, out: Array | None = None, axis: int = -1
+    ) -> Any:
+        """y[.., i, ..] = sum_t weights[i, t] x[.., first[i] + t, ..].
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def resize_nearest(self, x: ArrayLike, /, *, out: Array | None = None, scale: int | tuple[int, int]) -> Any:
+        """y[.., i, j] = x[.., floor(i / scale), floor(j / scale)].
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def resize_bilinear(
+        self,
+        x: ArrayLike,
+        /,
+        *,
+        out: Array | None = None,
+        size: tuple[int, int],
+        antialias: bool = True,
+        align_corners: bool = False,
+    ) -> Any:
+        """y = x resized to `size` by triangle filters, wider where x shrinks.
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def resize_bicubic(
+        self,
+        x: ArrayLike,
+        /,
+        *,
+        out: Array | None = None,
+        size: tuple[int, int],
+        antialias: bool = True,
+        align_corners: bool = False,
+    ) -> Any:
+        """y = x resized to `size` by cubic filters, wider where x shrinks.
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
     def flip(self, x: ArrayLike, /, *, out: Array | None = None, axis: int | tuple[int, ...] | None = None) -> Any:
         """y = x with the order of its elements reversed along the axes, by default all.
 
@@ -763,6 +901,165 @@ class ArrayFunctions:
 
     def spatial_merge_2x2(self, x: ArrayLike, /, *, out: Array | None = None) -> Any:
         """y [ny nx, C] = x [ny, nx, C], one 2 x 2 block after the other, row-major within each.
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def moe_softmax_topk(
+        self, logits: ArrayLike, /, *, out: Array | tuple[Array, ...] | None = None, top_k: int, normalize: bool = True
+    ) -> tuple[Any, Any]:
+        """p = softmax(logits[t]); experts[t] = the top_k greatest p; weights[t] = p[experts[t]], divided by their sum.
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def moe_route(
+        self,
+        logits: ArrayLike,
+        /,
+        *others: ArrayLike,
+        out: Array | tuple[Array, ...] | None = None,
+        top_k: int,
+        score: str = "softmax",
+        groups: int = 1,
+        top_groups: int = 1,
+        group_top: int = 2,
+        normalize: bool = True,
+        expert_scale: bool = False,
+        renormalize: bool = False,
+        scale: float = 1.0,
+    ) -> tuple[Any, Any]:
+        """s = score(logits[t]); e = the top_k greatest s + bias in the best groups; weights[t] = scale s[e] / sum s[e].
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def quantized_matmul_grouped(
+        self, x: ArrayLike, w: ArrayLike, experts: ArrayLike, /, *, out: Array | None = None
+    ) -> Any:
+        """y[t, s, n] = sum_k x[t, (s,) k] dequantize(w)[experts[t, s], n, k].
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def moe_weighted_reduce(
+        self, y: ArrayLike, weights: ArrayLike, /, *terms: ArrayLike, out: Array | None = None
+    ) -> Any:
+        """out[t] = sum_s weights[t, s] y[t, s] + sum of terms [t], each times the sigmoid of the gate after it.
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def matmul_grouped(self, x: ArrayLike, w: ArrayLike, experts: ArrayLike, /, *, out: Array | None = None) -> Any:
+        """y[t, s, n] = sum_k x[t, (s,) k] w[experts[t, s], n, k].
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def moe_gate(
+        self,
+        x: ArrayLike,
+        norm: ArrayLike,
+        router: ArrayLike,
+        scale: ArrayLike,
+        /,
+        *,
+        out: Array | tuple[Array, ...] | None = None,
+        top_k: int,
+        eps: float,
+        renormalize: bool = True,
+    ) -> tuple[Any, Any]:
+        """p = rms_norm(x) router^T; experts = the top_k greatest p; w = softmax(p[experts]) scale[experts], divided by their sum.
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def moe_experts(
+        self,
+        x: ArrayLike,
+        gate: ArrayLike,
+        up: ArrayLike,
+        down: ArrayLike,
+        experts: ArrayLike,
+        weights: ArrayLike,
+        /,
+        *,
+        out: Array | None = None,
+        act: str = "silu",
+    ) -> Any:
+        """y[t] = sum_s weights[t, s] down_e (act(gate_e x[t]) * (up_e x[t])), e = experts[t, s].
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def argsort(
+        self, x: ArrayLike, /, *, out: Array | None = None, axis: int = -1, descending: bool = False, to: str = "i32"
+    ) -> Any:
+        """y[i] = the index of the element that i others precede; stable, NaN greatest.
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def sort(self, x: ArrayLike, /, *, out: Array | None = None, axis: int = -1, descending: bool = False) -> Any:
+        """y[i] = the element that i others precede; NaN greatest.
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def top_k(
+        self,
+        x: ArrayLike,
+        /,
+        *,
+        out: Array | tuple[Array, ...] | None = None,
+        k: int,
+        axis: int = -1,
+        largest: bool = True,
+        to: str = "i32",
+    ) -> tuple[Any, Any]:
+        """y, i = the k greatest (least) elements and their indexes; ties to the smaller index, NaN greatest.
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def searchsorted(
+        self, a: ArrayLike, v: ArrayLike, /, *, out: Array | None = None, side: str = "left", to: str = "i32"
+    ) -> Any:
+        """y = the number of i with a[i] < v, or a[i] <= v if side is right.
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def unique(self, x: ArrayLike, /, *, out: Array | tuple[Array, ...] | None = None) -> tuple[Any, Any, Any]:
+        """values, counts, number: the different values of x in order, padded to x's size with counts of 0.
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def cumsum(
+        self, x: ArrayLike, /, *, out: Array | None = None, axis: int = -1, reverse: bool = False, to: str | None = None
+    ) -> Any:
+        """y[i] = sum over j <= i of x[j], or over j >= i if reverse.
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def cumprod(
+        self, x: ArrayLike, /, *, out: Array | None = None, axis: int = -1, reverse: bool = False, to: str | None = None
+    ) -> Any:
+        """y[i] = product over j <= i of x[j], or over j >= i if reverse.
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def cummax(self, x: ArrayLike, /, *, out: Array | None = None, axis: int = -1, reverse: bool = False) -> Any:
+        """y[i] = max over j <= i of x[j], or over j >= i if reverse; NaN from the first NaN on.
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def cummin(self, x: ArrayLike, /, *, out: Array | None = None, axis: int = -1, reverse: bool = False) -> Any:
+        """y[i] = min over j <= i of x[j], or over j >= i if reverse; NaN from the first NaN on.
 
         Arrays in, arrays out. `out` is written and returned.
         """

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from camshaft.backends.cpu.device import cpu_device
 from camshaft.backends.device import HOST
 from camshaft.backends.registry import device
 from camshaft.dtypes import as_dtype
@@ -73,6 +74,7 @@ class ArrayOp:
     __slots__ = (
         "_calls",
         "_choices",
+        "_first_choices",
         "_kernels",
         "_kinds",
         "_lock",
@@ -105,6 +107,7 @@ class ArrayOp:
         self.names: set[tuple[str, ...]] = set()
         self._calls: dict[Hashable, Prepared] = {}
         self._choices: dict[Hashable, Choice] = {}
+        self._first_choices: dict[Hashable, Choice | None] = {}
         self._kernels: dict[Hashable, AnyLength] = {}
         self._kinds = Kinds()
         self._proved: dict[VariantCase, bool] = {}
@@ -226,20 +229,32 @@ class ArrayOp:
         with self._lock:
             self._calls[key] = prepared
 
-    def first_use(self, node: NodeSpec, choice: Choice) -> Choice | None:
-        """The choice with the op's `first_use` for the chosen variant, where that is proved."""
-        variant = self.op.first_use(node, choice.variant)
-        if variant is None or self.check is not anything or choice.backend not in BACKENDS:
+    def first_use(self, node: NodeSpec, choice: Choice | None = None) -> Choice | None:
+        """The choice with the op's `first_use` for the chosen variant, where that is proved; without a choice, that for whichever
+        variant of SIMD would be chosen."""
+        variant = self.op.first_use(node, None if choice is None else choice.variant)
+        backend = choice.backend if choice is not None else self.override or ""
+        if variant is None or self.check is not anything or backend not in BACKENDS:
             return None
-        case = case_of(self.op, variant, choice.backend, node)
+        case = case_of(self.op, variant, backend, node)
         if case not in self._proved:
             with self._lock:
                 self._proved[case] = prove([case])[case].status == "proved"
-        return dataclasses.replace(choice, variant=variant) if self._proved[case] else None
+        if not self._proved[case]:
+            return None
+        if choice is not None:
+            return dataclasses.replace(choice, variant=variant)
+        return Choice(self.op, variant, backend, cpu_device(backend), "the first calls of a shape", ())
 
     def only_choice(self, node: NodeSpec) -> Choice | None:
-        """The choice for every node of these dtypes and ranks, where there is one."""
-        return None if self.check is not anything else self._choices.get(_kind(node))
+        """The choice for every node of these dtypes and ranks, where there is one; else that of its first calls."""
+        return None if self.check is not anything else self._choices.get(_kind(node)) or self._first_choice(node)
+
+    def _first_choice(self, node: NodeSpec) -> Choice | None:
+        kind = _kind(node)
+        if kind not in self._first_choices:
+            self._first_choices[kind] = self.first_use(node)
+        return self._first_choices[kind]
 
     def known(self, key: Hashable) -> Prepared | None:
         """The call prepared for a key, or None."""

@@ -1,4 +1,4 @@
-"""Calls of shapes that an op has not seen, at sizes that formulas give: without its shape rule, its builder or a compilation.
+"""Runs a call of a new shape without the op's shape rule, its builder or a compilation: recorded formulas give its sizes.
 
 A call of some dtypes, numbers of axes and attributes is recorded once (size_formulas.py). Where other sizes make the builder
 decide otherwise, that call is prepared as the first was, and recorded beside it.
@@ -89,13 +89,14 @@ def _launches(planned: Planned) -> _Launches:
 
 class Kind(NamedTuple):
     """Calls of some dtypes, numbers of axes and attributes, with the results' dtypes. `copies`: inputs that are not contiguous
-    are copied first; `casts`: some are cast to `inputs`."""
+    are copied first; `casts`: some are cast to `inputs`; `uses`: after so many calls a shape's own kernel is chosen, or 0."""
 
     recordings: list[Recorded]
     inputs: tuple[Dtype, ...]
     computed: tuple[Dtype, ...]
     copies: bool
     casts: bool
+    uses: int
 
     def prepared(self, sizes: Sequence[int]) -> Prepared | None:
         """The call for these sizes of the inputs; None where no recording covers them."""
@@ -103,7 +104,7 @@ class Kind(NamedTuple):
             found = recording.runner(sizes)
             if found is not None:
                 shapes, run = found
-                return Prepared(run, self.inputs, shapes, self.computed, self.computed)
+                return Prepared(run, self.inputs, shapes, self.computed, self.computed, None, self.uses)
         return None
 
 
@@ -128,10 +129,11 @@ class Kinds:
         contiguous = all(map(operator.is_, arrays, inputs))
         if not contiguous and not kind.copies:
             return None
-        whole = key, tuple(sizes)
+        # A shape's own kernel is chosen by shaped_call.py, after the first calls, which it counts under this key.
+        whole: Hashable = (tuple((a.shape, a.dtype) for a in arrays), ()) if kind.uses else (key, tuple(sizes))
         before = chooser.known(whole)
         prepared = before or kind.prepared(sizes)
-        if prepared is None:
+        if prepared is None or (before is not None and kind.uses):
             return None
         if kind.casts:
             arrays = [a.astype(d, copy=False) for a, d in zip(arrays, kind.inputs, strict=True)]
@@ -152,16 +154,17 @@ class Kinds:
         if not isinstance(run, HostRunner) or prepared.computed != prepared.returned:
             return
         key = _key(operands, attrs)
-        if not _is_key(key):
+        if not _is_key(key) or (attrs and prepared.uses_left):
             return
         kind = self._kinds.get(key)
-        chooser.once((key, tuple(size for x in operands for size in x.shape)), lambda: prepared)
+        if not prepared.uses_left:
+            chooser.once((key, tuple(size for x in operands for size in x.shape)), lambda: prepared)
         if kind is None:
             if len(self._kinds) >= MOST_KINDS:
                 return
             casts = any(x.dtype != d for x, d in zip(operands, prepared.inputs, strict=True))
             kind = self._kinds.setdefault(
-                key, Kind([], prepared.inputs, prepared.computed, not chooser.n_inputs, casts)
+                key, Kind([], prepared.inputs, prepared.computed, not chooser.n_inputs, casts, prepared.uses_left)
             )
         if len(kind.recordings) < MOST_RECORDINGS:
             try:

@@ -1,5 +1,8 @@
-"""NumPy's ways to write a call, as an op has it: attributes by position, lists of arrays, dtype=, where=, axis= of row-wise ops,
-None for a bound; and calls on arrays without elements, which compute nothing."""
+"""Converts calls in NumPy's forms to an op's own form.
+
+NumPy takes attributes by position, lists of arrays, `dtype`, `where`, `axis` of row-wise ops, and None for a bound. Calls on arrays
+without elements are answered here, because they compute nothing.
+"""
 
 from __future__ import annotations
 

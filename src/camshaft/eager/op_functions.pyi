@@ -15,14 +15,22 @@ __all__ = [
     "add",
     "argmax",
     "argmin",
+    "argsort",
     "attention",
     "broadcast_to",
     "cast",
     "ceil",
     "clip",
     "concat",
+    "conv1d",
+    "conv2d",
+    "conv_transpose2d",
     "copy",
     "cos",
+    "cummax",
+    "cummin",
+    "cumprod",
+    "cumsum",
     "dequantize",
     "divide",
     "dot",
@@ -39,6 +47,7 @@ __all__ = [
     "gelu_erf",
     "greater",
     "greater_equal",
+    "im2col",
     "isnan",
     "kv_cache_quantize",
     "kv_cache_update",
@@ -51,29 +60,42 @@ __all__ = [
     "logical_or",
     "logical_xor",
     "matmul",
+    "matmul_grouped",
     "max",
     "maximum",
     "mean",
     "min",
     "minimum",
+    "moe_experts",
+    "moe_gate",
+    "moe_route",
+    "moe_softmax_topk",
+    "moe_weighted_reduce",
     "multiply",
     "negate",
     "not_equal",
     "one_hot",
     "outer",
     "pad",
+    "pool2d",
     "power",
     "prod",
     "put",
     "quantize_activations",
+    "quantize_dequantize_gguf",
     "quantized_matmul",
+    "quantized_matmul_grouped",
     "reciprocal",
     "remainder",
     "repeat",
     "repeat_penalty",
     "repeat_tiled",
+    "resample",
     "residual_norm",
     "residual_norm_q8",
+    "resize_bicubic",
+    "resize_bilinear",
+    "resize_nearest",
     "rms_norm",
     "rms_norm_q8",
     "roll",
@@ -83,6 +105,7 @@ __all__ = [
     "rsqrt",
     "sample",
     "scatter_add",
+    "searchsorted",
     "sigmoid",
     "silu",
     "silu_multiply",
@@ -91,6 +114,7 @@ __all__ = [
     "slice",
     "softcap",
     "softmax",
+    "sort",
     "spatial_merge_2x2",
     "split",
     "sqrt",
@@ -100,10 +124,12 @@ __all__ = [
     "take_along_axis",
     "tanh",
     "tile",
+    "top_k",
     "transpose",
     "tril",
     "triu",
     "trunc",
+    "unique",
     "where",
 ]
 
@@ -203,6 +229,10 @@ def gated_product(
 def dequantize(x: ArrayLike, /, *, out: Array | None = None, to: str = "f32") -> Any: ...
 @overload
 def dequantize(x: Tensor | ArrayLike, /, *, to: str = "f32", name: str | None = None) -> Tensor: ...
+@overload
+def quantize_dequantize_gguf(x: ArrayLike, /, *, out: Array | None = None, format: str = "Q4_0") -> Any: ...
+@overload
+def quantize_dequantize_gguf(x: Tensor | ArrayLike, /, *, format: str = "Q4_0", name: str | None = None) -> Tensor: ...
 @overload
 def embedding(ids: ArrayLike, table: ArrayLike, /, *, out: Array | None = None, to: str | None = None) -> Any: ...
 @overload
@@ -391,7 +421,9 @@ def sample(
     seed: ArrayLike,
     /,
     *,
-    out: Array | None = None,
+    out: Array | tuple[Array, ...] | None = None,
+    draws: int | None = None,
+    logprobs: bool = False,
 ) -> Any: ...
 @overload
 def sample(
@@ -403,8 +435,10 @@ def sample(
     seed: Tensor | ArrayLike,
     /,
     *,
+    draws: int | None = None,
+    logprobs: bool = False,
     name: str | None = None,
-) -> Tensor: ...
+) -> Tensor | tuple[Tensor, ...]: ...
 @overload
 def add(a: ArrayLike, b: ArrayLike, /, out: Array | None = None, *, where: Any = None) -> Any: ...
 @overload
@@ -823,8 +857,184 @@ def put(
 @overload
 def one_hot(indices: ArrayLike, /, *, out: Array | None = None, num_classes: int, to: str = "f32") -> Any: ...
 @overload
-def one_hot(
-    indices: Tensor | ArrayLike, /, *, num_classes: int, to: str = "f32", name: str | None = None
+def one_hot(indices: Tensor | ArrayLike, /, *, num_classes: int, to: str = "f32", name: str | None = None) -> Tensor: ...
+@overload
+def conv2d(
+    x: ArrayLike,
+    w: ArrayLike,
+    /,
+    *,
+    out: Array | None = None,
+    stride: int | tuple[int, ...] = 1,
+    padding: int | tuple[int, ...] | tuple[tuple[int, int], ...] = 0,
+    dilation: int | tuple[int, ...] = 1,
+    groups: int = 1,
+) -> Any: ...
+@overload
+def conv2d(
+    x: Tensor | ArrayLike,
+    w: Tensor | ArrayLike,
+    /,
+    *,
+    stride: int | tuple[int, ...] = 1,
+    padding: int | tuple[int, ...] | tuple[tuple[int, int], ...] = 0,
+    dilation: int | tuple[int, ...] = 1,
+    groups: int = 1,
+    name: str | None = None,
+) -> Tensor: ...
+@overload
+def conv1d(
+    x: ArrayLike,
+    w: ArrayLike,
+    /,
+    *,
+    out: Array | None = None,
+    stride: int | tuple[int, ...] = 1,
+    padding: int | tuple[int, ...] | tuple[tuple[int, int], ...] = 0,
+    dilation: int | tuple[int, ...] = 1,
+    groups: int = 1,
+) -> Any: ...
+@overload
+def conv1d(
+    x: Tensor | ArrayLike,
+    w: Tensor | ArrayLike,
+    /,
+    *,
+    stride: int | tuple[int, ...] = 1,
+    padding: int | tuple[int, ...] | tuple[tuple[int, int], ...] = 0,
+    dilation: int | tuple[int, ...] = 1,
+    groups: int = 1,
+    name: str | None = None,
+) -> Tensor: ...
+@overload
+def conv_transpose2d(
+    x: ArrayLike,
+    w: ArrayLike,
+    /,
+    *,
+    out: Array | None = None,
+    stride: int | tuple[int, ...] = 1,
+    padding: int | tuple[int, ...] | tuple[tuple[int, int], ...] = 0,
+    output_padding: int | tuple[int, int] = 0,
+    dilation: int | tuple[int, ...] = 1,
+    groups: int = 1,
+) -> Any: ...
+@overload
+def conv_transpose2d(
+    x: Tensor | ArrayLike,
+    w: Tensor | ArrayLike,
+    /,
+    *,
+    stride: int | tuple[int, ...] = 1,
+    padding: int | tuple[int, ...] | tuple[tuple[int, int], ...] = 0,
+    output_padding: int | tuple[int, int] = 0,
+    dilation: int | tuple[int, ...] = 1,
+    groups: int = 1,
+    name: str | None = None,
+) -> Tensor: ...
+@overload
+def pool2d(
+    x: ArrayLike,
+    /,
+    *,
+    out: Array | None = None,
+    kernel: int | tuple[int, int],
+    mode: str = "max",
+    stride: int | tuple[int, int] | None = None,
+    padding: int | tuple[int, ...] | tuple[tuple[int, int], ...] = 0,
+    dilation: int | tuple[int, ...] = 1,
+    include_pad: bool = True,
+) -> Any: ...
+@overload
+def pool2d(
+    x: Tensor | ArrayLike,
+    /,
+    *,
+    kernel: int | tuple[int, int],
+    mode: str = "max",
+    stride: int | tuple[int, int] | None = None,
+    padding: int | tuple[int, ...] | tuple[tuple[int, int], ...] = 0,
+    dilation: int | tuple[int, ...] = 1,
+    include_pad: bool = True,
+    name: str | None = None,
+) -> Tensor: ...
+@overload
+def im2col(
+    x: ArrayLike,
+    /,
+    *,
+    out: Array | None = None,
+    patch: int | tuple[int, int],
+    stride: int | tuple[int, int] | None = None,
+    padding: int | tuple[int, ...] | tuple[tuple[int, int], ...] = 0,
+    dilation: int | tuple[int, ...] = 1,
+) -> Any: ...
+@overload
+def im2col(
+    x: Tensor | ArrayLike,
+    /,
+    *,
+    patch: int | tuple[int, int],
+    stride: int | tuple[int, int] | None = None,
+    padding: int | tuple[int, ...] | tuple[tuple[int, int], ...] = 0,
+    dilation: int | tuple[int, ...] = 1,
+    name: str | None = None,
+) -> Tensor: ...
+@overload
+def resample(x: ArrayLike, first: ArrayLike, weights: ArrayLike, /, *, out: Array | None = None, axis: int = -1) -> Any: ...
+@overload
+def resample(
+    x: Tensor | ArrayLike,
+    first: Tensor | ArrayLike,
+    weights: Tensor | ArrayLike,
+    /,
+    *,
+    axis: int = -1,
+    name: str | None = None,
+) -> Tensor: ...
+@overload
+def resize_nearest(x: ArrayLike, /, *, out: Array | None = None, scale: int | tuple[int, int]) -> Any: ...
+@overload
+def resize_nearest(x: Tensor | ArrayLike, /, *, scale: int | tuple[int, int], name: str | None = None) -> Tensor: ...
+@overload
+def resize_bilinear(
+    x: ArrayLike,
+    /,
+    *,
+    out: Array | None = None,
+    size: tuple[int, int],
+    antialias: bool = True,
+    align_corners: bool = False,
+) -> Any: ...
+@overload
+def resize_bilinear(
+    x: Tensor | ArrayLike,
+    /,
+    *,
+    size: tuple[int, int],
+    antialias: bool = True,
+    align_corners: bool = False,
+    name: str | None = None,
+) -> Tensor: ...
+@overload
+def resize_bicubic(
+    x: ArrayLike,
+    /,
+    *,
+    out: Array | None = None,
+    size: tuple[int, int],
+    antialias: bool = True,
+    align_corners: bool = False,
+) -> Any: ...
+@overload
+def resize_bicubic(
+    x: Tensor | ArrayLike,
+    /,
+    *,
+    size: tuple[int, int],
+    antialias: bool = True,
+    align_corners: bool = False,
+    name: str | None = None,
 ) -> Tensor: ...
 @overload
 def flip(x: ArrayLike, /, *, out: Array | None = None, axis: int | tuple[int, ...] | None = None) -> Any: ...
@@ -860,6 +1070,179 @@ def triu(x: Tensor | ArrayLike, /, *, k: int = 0, name: str | None = None) -> Te
 def spatial_merge_2x2(x: ArrayLike, /, *, out: Array | None = None) -> Any: ...
 @overload
 def spatial_merge_2x2(x: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor: ...
+@overload
+def moe_softmax_topk(
+    logits: ArrayLike, /, *, out: Array | tuple[Array, ...] | None = None, top_k: int, normalize: bool = True
+) -> tuple[Any, Any]: ...
+@overload
+def moe_softmax_topk(
+    logits: Tensor | ArrayLike, /, *, top_k: int, normalize: bool = True, name: str | None = None
+) -> tuple[Tensor, Tensor]: ...
+@overload
+def moe_route(
+    logits: ArrayLike,
+    /,
+    *others: ArrayLike,
+    out: Array | tuple[Array, ...] | None = None,
+    top_k: int,
+    score: str = "softmax",
+    groups: int = 1,
+    top_groups: int = 1,
+    group_top: int = 2,
+    normalize: bool = True,
+    expert_scale: bool = False,
+    renormalize: bool = False,
+    scale: float = 1.0,
+) -> tuple[Any, Any]: ...
+@overload
+def moe_route(
+    logits: Tensor | ArrayLike,
+    /,
+    *others: Tensor | ArrayLike,
+    top_k: int,
+    score: str = "softmax",
+    groups: int = 1,
+    top_groups: int = 1,
+    group_top: int = 2,
+    normalize: bool = True,
+    expert_scale: bool = False,
+    renormalize: bool = False,
+    scale: float = 1.0,
+    name: str | None = None,
+) -> tuple[Tensor, Tensor]: ...
+@overload
+def quantized_matmul_grouped(x: ArrayLike, w: ArrayLike, experts: ArrayLike, /, *, out: Array | None = None) -> Any: ...
+@overload
+def quantized_matmul_grouped(
+    x: Tensor | ArrayLike, w: Tensor | ArrayLike, experts: Tensor | ArrayLike, /, *, name: str | None = None
+) -> Tensor: ...
+@overload
+def moe_weighted_reduce(y: ArrayLike, weights: ArrayLike, /, *terms: ArrayLike, out: Array | None = None) -> Any: ...
+@overload
+def moe_weighted_reduce(
+    y: Tensor | ArrayLike, weights: Tensor | ArrayLike, /, *terms: Tensor | ArrayLike, name: str | None = None
+) -> Tensor: ...
+@overload
+def matmul_grouped(x: ArrayLike, w: ArrayLike, experts: ArrayLike, /, *, out: Array | None = None) -> Any: ...
+@overload
+def matmul_grouped(
+    x: Tensor | ArrayLike, w: Tensor | ArrayLike, experts: Tensor | ArrayLike, /, *, name: str | None = None
+) -> Tensor: ...
+@overload
+def moe_gate(
+    x: ArrayLike,
+    norm: ArrayLike,
+    router: ArrayLike,
+    scale: ArrayLike,
+    /,
+    *,
+    out: Array | tuple[Array, ...] | None = None,
+    top_k: int,
+    eps: float,
+    renormalize: bool = True,
+) -> tuple[Any, Any]: ...
+@overload
+def moe_gate(
+    x: Tensor | ArrayLike,
+    norm: Tensor | ArrayLike,
+    router: Tensor | ArrayLike,
+    scale: Tensor | ArrayLike,
+    /,
+    *,
+    top_k: int,
+    eps: float,
+    renormalize: bool = True,
+    name: str | None = None,
+) -> tuple[Tensor, Tensor]: ...
+@overload
+def moe_experts(
+    x: ArrayLike,
+    gate: ArrayLike,
+    up: ArrayLike,
+    down: ArrayLike,
+    experts: ArrayLike,
+    weights: ArrayLike,
+    /,
+    *,
+    out: Array | None = None,
+    act: str = "silu",
+) -> Any: ...
+@overload
+def moe_experts(
+    x: Tensor | ArrayLike,
+    gate: Tensor | ArrayLike,
+    up: Tensor | ArrayLike,
+    down: Tensor | ArrayLike,
+    experts: Tensor | ArrayLike,
+    weights: Tensor | ArrayLike,
+    /,
+    *,
+    act: str = "silu",
+    name: str | None = None,
+) -> Tensor: ...
+@overload
+def argsort(
+    x: ArrayLike, /, *, out: Array | None = None, axis: int = -1, descending: bool = False, to: str = "i32"
+) -> Any: ...
+@overload
+def argsort(
+    x: Tensor | ArrayLike, /, *, axis: int = -1, descending: bool = False, to: str = "i32", name: str | None = None
+) -> Tensor: ...
+@overload
+def sort(x: ArrayLike, /, *, out: Array | None = None, axis: int = -1, descending: bool = False) -> Any: ...
+@overload
+def sort(x: Tensor | ArrayLike, /, *, axis: int = -1, descending: bool = False, name: str | None = None) -> Tensor: ...
+@overload
+def top_k(
+    x: ArrayLike,
+    /,
+    *,
+    out: Array | tuple[Array, ...] | None = None,
+    k: int,
+    axis: int = -1,
+    largest: bool = True,
+    to: str = "i32",
+) -> tuple[Any, Any]: ...
+@overload
+def top_k(
+    x: Tensor | ArrayLike, /, *, k: int, axis: int = -1, largest: bool = True, to: str = "i32", name: str | None = None
+) -> tuple[Tensor, Tensor]: ...
+@overload
+def searchsorted(
+    a: ArrayLike, v: ArrayLike, /, *, out: Array | None = None, side: str = "left", to: str = "i32"
+) -> Any: ...
+@overload
+def searchsorted(
+    a: Tensor | ArrayLike, v: Tensor | ArrayLike, /, *, side: str = "left", to: str = "i32", name: str | None = None
+) -> Tensor: ...
+@overload
+def unique(x: ArrayLike, /, *, out: Array | tuple[Array, ...] | None = None) -> tuple[Any, Any, Any]: ...
+@overload
+def unique(x: Tensor | ArrayLike, /, *, name: str | None = None) -> tuple[Tensor, Tensor, Tensor]: ...
+@overload
+def cumsum(
+    x: ArrayLike, /, *, out: Array | None = None, axis: int = -1, reverse: bool = False, to: str | None = None
+) -> Any: ...
+@overload
+def cumsum(
+    x: Tensor | ArrayLike, /, *, axis: int = -1, reverse: bool = False, to: str | None = None, name: str | None = None
+) -> Tensor: ...
+@overload
+def cumprod(
+    x: ArrayLike, /, *, out: Array | None = None, axis: int = -1, reverse: bool = False, to: str | None = None
+) -> Any: ...
+@overload
+def cumprod(
+    x: Tensor | ArrayLike, /, *, axis: int = -1, reverse: bool = False, to: str | None = None, name: str | None = None
+) -> Tensor: ...
+@overload
+def cummax(x: ArrayLike, /, *, out: Array | None = None, axis: int = -1, reverse: bool = False) -> Any: ...
+@overload
+def cummax(x: Tensor | ArrayLike, /, *, axis: int = -1, reverse: bool = False, name: str | None = None) -> Tensor: ...
+@overload
+def cummin(x: ArrayLike, /, *, out: Array | None = None, axis: int = -1, reverse: bool = False) -> Any: ...
+@overload
+def cummin(x: Tensor | ArrayLike, /, *, axis: int = -1, reverse: bool = False, name: str | None = None) -> Tensor: ...
 @overload
 def rms_norm_q8(
     x: ArrayLike,

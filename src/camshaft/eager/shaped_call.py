@@ -45,7 +45,7 @@ class Chooser(Protocol):
     def remember(self, operands: Sequence[Operand], attrs: Attrs, prepared: Prepared) -> None: ...
     def record(self, operands: Sequence[Operand], attrs: Attrs, prepared: Prepared, plan: Plan) -> None: ...
     def replace(self, key: Hashable, prepared: Prepared) -> None: ...
-    def first_use(self, node: NodeSpec, choice: Choice) -> Choice | None: ...
+    def first_use(self, node: NodeSpec, choice: Choice | None = None) -> Choice | None: ...
     def only_choice(self, node: NodeSpec) -> Choice | None: ...
 
 
@@ -143,6 +143,8 @@ def _record(chooser: Chooser, operands: Sequence[Operand], attrs: Attrs, prepare
     def plan(shapes: Sequence[tuple[int, ...]]) -> Planned:
         specs = tuple(replace(spec, shape=shape) for spec, shape in zip(node.inputs, shapes, strict=True))
         there = NodeSpec(specs, choice.op.outputs(specs, node.attrs), node.attrs)
+        if prepared.uses_left and choice.op.first_use(there, None) is not choice.variant:
+            raise NoFormula
         build = None if choice.variant.supports(there, choice.device) else choice.variant.build(there, choice.device)
         if not isinstance(build, Build):
             raise NoFormula
@@ -202,11 +204,13 @@ def prepare(chooser: Chooser, arrays: Sequence[Array], attrs: Attrs, first_uses:
         back = (RETURNED.get(op.name, back[0]), *back[1:]) if back else back
     shapes = tuple(spec.bounds for spec in node.outputs)
     inputs = tuple(spec.parts[0].dtype.numpy for spec in node.inputs)
-    choice = chooser.select(node)
+    first = chooser.first_use(node) if first_uses and back == dtypes else None
+    choice = first or chooser.select(node)
     short = _rounding(node, choice, back)
     if short is not None:
         node, dtypes = short, back
-    first = chooser.first_use(node, choice) if first_uses else None
+    if first is None and first_uses:
+        first = chooser.first_use(node, choice)
     run = runner(node, first or choice)
     if len(dtypes) == 1 and back != dtypes and isinstance(run, HostRunner):
         run = narrowed(run, node, choice, as_dtype(back[0]))

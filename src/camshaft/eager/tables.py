@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from camshaft import ops
 from camshaft.backends.registry import backend_named
 from camshaft.eager.array_op import ArrayOp, anything
-from camshaft.eager.composite_op import CompositeOp
 from camshaft.errors import BackendError
 from camshaft.ops.op import NodeSpec, Op
 from camshaft.selection.override import check_override, get_backend_override
@@ -55,6 +54,8 @@ class DispatchTable(ArrayFunctions):
 
     def _make(self, op: Op) -> Callable[..., Any]:
         if ops.is_composite(op):
+            from camshaft.eager.composite_op import CompositeOp  # imports the graph, which other ops do not need
+
             return CompositeOp(op, functools.partial(getattr, self)).call
         return ArrayOp(op, self.override, vars(self)["_measurements"], vars(self)["_check"]).call
 

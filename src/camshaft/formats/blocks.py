@@ -7,14 +7,16 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from camshaft import dtypes
 from camshaft.dtypes import DType
 from camshaft.errors import FormatError
 from camshaft.formats.bits import Bytes, Floats, Records
-from camshaft.formats.quants import k_encode
+from camshaft.formats.quants import iq, k_encode, ternary
 from camshaft.formats.quants import k_quants as k
 from camshaft.formats.quants import simple as small
+from camshaft.formats.quants.iq_grids import GRIDS
 
 _CHUNK_ELEMENTS = 1 << 17  # keeps a chunk's temporaries in the cache
 _MAX_F16 = 65504.0  # scales and minima of blocks are f16
@@ -143,25 +145,25 @@ _ROWS = (
     _blocks("Q5_K", 13, 256, k.Q5_K, k.decode_q5_k, k_encode.encode_q5_k),
     _blocks("Q6_K", 14, 256, k.Q6_K, k.decode_q6_k, k_encode.encode_q6_k),
     _blocks("Q8_K", 15, 256, k.Q8_K, k.decode_q8_k),
-    BlockFormat("IQ2_XXS", 16, 256, 66),
-    BlockFormat("IQ2_XS", 17, 256, 74),
-    BlockFormat("IQ3_XXS", 18, 256, 98),
-    BlockFormat("IQ1_S", 19, 256, 50),
+    _blocks("IQ2_XXS", 16, 256, iq.IQ2_XXS, iq.decode_iq2_xxs),
+    _blocks("IQ2_XS", 17, 256, iq.IQ2_XS, iq.decode_iq2_xs),
+    _blocks("IQ3_XXS", 18, 256, iq.IQ3_XXS, iq.decode_iq3_xxs),
+    _blocks("IQ1_S", 19, 256, iq.IQ1_S, iq.decode_iq1_s),
     _blocks("IQ4_NL", 20, 32, small.IQ4_NL, small.decode_iq4_nl, small.encode_iq4_nl),
-    BlockFormat("IQ3_S", 21, 256, 110),
-    BlockFormat("IQ2_S", 22, 256, 82),
+    _blocks("IQ3_S", 21, 256, iq.IQ3_S, iq.decode_iq3_s),
+    _blocks("IQ2_S", 22, 256, iq.IQ2_S, iq.decode_iq2_s),
     _blocks("IQ4_XS", 23, 256, k.IQ4_XS, k.decode_iq4_xs, k_encode.encode_iq4_xs),
     _plain("I8", 24, dtypes.i8),
     _plain("I16", 25, dtypes.i16),
     _plain("I32", 26, dtypes.i32),
     _plain("I64", 27, dtypes.i64),
     _plain("F64", 28, dtypes.f64),
-    BlockFormat("IQ1_M", 29, 256, 56),
+    _blocks("IQ1_M", 29, 256, iq.IQ1_M, iq.decode_iq1_m),
     _plain("BF16", 30, dtypes.bf16),
-    BlockFormat("TQ1_0", 34, 256, 54),
-    BlockFormat("TQ2_0", 35, 256, 66),
+    _blocks("TQ1_0", 34, 256, ternary.TQ1_0, ternary.decode_tq1_0, ternary.encode_tq1_0),
+    _blocks("TQ2_0", 35, 256, ternary.TQ2_0, ternary.decode_tq2_0, ternary.encode_tq2_0),
     _blocks("MXFP4", 39, 32, small.MXFP4, small.decode_mxfp4, small.encode_mxfp4),
-    BlockFormat("NVFP4", 40, 64, 36),
+    _blocks("NVFP4", 40, 64, small.NVFP4, small.decode_nvfp4),
     BlockFormat("Q1_0", 41, 128, 18),
 )
 
@@ -173,6 +175,11 @@ _RETIRED = {4: "Q4_2", 5: "Q4_3", 31: "Q4_0_4_4", 32: "Q4_0_4_8", 33: "Q4_0_8_8"
 _RETIRED |= {36: "IQ4_NL_4_4", 37: "IQ4_NL_4_8", 38: "IQ4_NL_8_8"}
 
 
+def grid_number(name: str) -> int:
+    """The GGUF number of a format whose blocks refer to a grid (quants/iq_grids.py); 0 for other formats."""
+    return (BLOCK_FORMATS[name].ggml_id or 0) if name in GRIDS else 0
+
+
 def by_ggml_id(ggml_id: int) -> BlockFormat:
     """The format with this GGUF type number. Raises FormatError for a retired or unknown number."""
     row = _BY_GGML_ID.get(ggml_id)
@@ -181,3 +188,39 @@ def by_ggml_id(ggml_id: int) -> BlockFormat:
     if ggml_id in _RETIRED:
         raise FormatError(f"block type {ggml_id} ({_RETIRED[ggml_id]}) is retired; convert the file again")
     raise FormatError(f"block type {ggml_id} is unknown; wanted a GGUF type from 0 to {_ROWS[-1].ggml_id}")
+
+
+def quantize_gguf(values: npt.ArrayLike, name: str) -> Bytes:
+    """Numbers [..., k] as rows of blocks of a GGUF format: uint8 [..., k / block size * bytes per block].
+
+    Numbers are rounded to float32 first. FormatError for an unknown format, one that camshaft does not write, k that is no
+    multiple of the block size, and infinities and NaN, which blocks do not represent.
+    """
+    row, numbers = _named(name), np.asarray(values, np.float32)
+    shape = (*numbers.shape[:-1], row.row_nbytes(numbers.shape[-1] if numbers.ndim else 1))
+    return row.quantize(numbers.reshape(-1, row.block_size)).reshape(shape)
+
+
+def dequantize_gguf(blocks: Bytes, name: str, to: str = "f32") -> npt.NDArray[Any]:
+    """Rows of blocks of a GGUF format, uint8 [..., n], as numbers [..., n / bytes per block * block size] of f32, f16 or bf16.
+
+    FormatError for an unknown format, one that camshaft does not read, rows that are no whole blocks, and other dtypes.
+    """
+    row, dtype = _named(name), {"f32": dtypes.f32, "f16": dtypes.f16, "bf16": dtypes.bf16}.get(to)
+    if dtype is None:
+        raise FormatError(f"to {to!r}; wanted f32, f16 or bf16")
+    if blocks.dtype != np.uint8:
+        raise FormatError(f"blocks of {blocks.dtype}; wanted uint8")
+    if blocks.ndim == 0 or blocks.shape[-1] % row.block_nbytes:
+        got = blocks.shape[-1] if blocks.ndim else 1
+        raise FormatError(f"a row of {got} bytes: {name} wants a multiple of {row.block_nbytes}")
+    values = row.dequantize(blocks.reshape(-1, row.block_nbytes))
+    shape = (*blocks.shape[:-1], blocks.shape[-1] // row.block_nbytes * row.block_size)
+    with np.errstate(over="ignore"):  # values beyond f16 become infinity
+        return values.reshape(shape).astype(dtype.numpy, copy=False)
+
+
+def _named(name: str) -> BlockFormat:
+    if name not in BLOCK_FORMATS:
+        raise FormatError(f"no block format {name!r}; wanted one of {', '.join(BLOCK_FORMATS)}")
+    return BLOCK_FORMATS[name]

@@ -10,14 +10,22 @@ __all__ = [
     "add",
     "argmax",
     "argmin",
+    "argsort",
     "attention",
     "broadcast_to",
     "cast",
     "ceil",
     "clip",
     "concat",
+    "conv1d",
+    "conv2d",
+    "conv_transpose2d",
     "copy",
     "cos",
+    "cummax",
+    "cummin",
+    "cumprod",
+    "cumsum",
     "dequantize",
     "divide",
     "dot",
@@ -34,6 +42,7 @@ __all__ = [
     "gelu_erf",
     "greater",
     "greater_equal",
+    "im2col",
     "isnan",
     "kv_cache_quantize",
     "kv_cache_update",
@@ -46,29 +55,42 @@ __all__ = [
     "logical_or",
     "logical_xor",
     "matmul",
+    "matmul_grouped",
     "max",
     "maximum",
     "mean",
     "min",
     "minimum",
+    "moe_experts",
+    "moe_gate",
+    "moe_route",
+    "moe_softmax_topk",
+    "moe_weighted_reduce",
     "multiply",
     "negate",
     "not_equal",
     "one_hot",
     "outer",
     "pad",
+    "pool2d",
     "power",
     "prod",
     "put",
     "quantize_activations",
+    "quantize_dequantize_gguf",
     "quantized_matmul",
+    "quantized_matmul_grouped",
     "reciprocal",
     "remainder",
     "repeat",
     "repeat_penalty",
     "repeat_tiled",
+    "resample",
     "residual_norm",
     "residual_norm_q8",
+    "resize_bicubic",
+    "resize_bilinear",
+    "resize_nearest",
     "rms_norm",
     "rms_norm_q8",
     "roll",
@@ -78,6 +100,7 @@ __all__ = [
     "rsqrt",
     "sample",
     "scatter_add",
+    "searchsorted",
     "sigmoid",
     "silu",
     "silu_multiply",
@@ -86,6 +109,7 @@ __all__ = [
     "slice",
     "softcap",
     "softmax",
+    "sort",
     "spatial_merge_2x2",
     "split",
     "sqrt",
@@ -95,10 +119,12 @@ __all__ = [
     "take_along_axis",
     "tanh",
     "tile",
+    "top_k",
     "transpose",
     "tril",
     "triu",
     "trunc",
+    "unique",
     "where",
 ]
 
@@ -163,7 +189,10 @@ def gated_product(
     """q8 of silu(x Wg) * (x Wu)."""
 
 def dequantize(x: Tensor | ArrayLike, /, *, to: str = "f32", name: str | None = None) -> Tensor:
-    """y[r, c] = the number that x stores for it."""
+    """y[.., c] = the number that x stores for it."""
+
+def quantize_dequantize_gguf(x: Tensor | ArrayLike, /, *, format: str = "Q4_0", name: str | None = None) -> Tensor:
+    """y = dequantize(quantize(x)) in a GGUF format."""
 
 def embedding(
     ids: Tensor | ArrayLike, table: Tensor | ArrayLike, /, *, to: str | None = None, name: str | None = None
@@ -277,8 +306,10 @@ def sample(
     seed: Tensor | ArrayLike,
     /,
     *,
+    draws: int | None = None,
+    logprobs: bool = False,
     name: str | None = None,
-) -> Tensor:
+) -> Tensor | tuple[Tensor, ...]:
     """y ~ softmax(logits / temperature) over the tokens that top_k, top_p and min_p keep."""
 
 def add(a: Tensor | ArrayLike, b: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor:
@@ -555,6 +586,108 @@ def put(
 def one_hot(indices: Tensor | ArrayLike, /, *, num_classes: int, to: str = "f32", name: str | None = None) -> Tensor:
     """y[.., c] = 1 where c = indices[..], else 0."""
 
+def conv2d(
+    x: Tensor | ArrayLike,
+    w: Tensor | ArrayLike,
+    /,
+    *,
+    stride: int | tuple[int, ...] = 1,
+    padding: int | tuple[int, ...] | tuple[tuple[int, int], ...] = 0,
+    dilation: int | tuple[int, ...] = 1,
+    groups: int = 1,
+    name: str | None = None,
+) -> Tensor:
+    """y[n, o, i, j] = sum_(c, r, s) x[n, c, i stride + r dilation, j stride + s dilation] w[o, c, r, s]."""
+
+def conv1d(
+    x: Tensor | ArrayLike,
+    w: Tensor | ArrayLike,
+    /,
+    *,
+    stride: int | tuple[int, ...] = 1,
+    padding: int | tuple[int, ...] | tuple[tuple[int, int], ...] = 0,
+    dilation: int | tuple[int, ...] = 1,
+    groups: int = 1,
+    name: str | None = None,
+) -> Tensor:
+    """y[n, o, i] = sum_(c, r) x[n, c, i stride + r dilation] w[o, c, r]."""
+
+def conv_transpose2d(
+    x: Tensor | ArrayLike,
+    w: Tensor | ArrayLike,
+    /,
+    *,
+    stride: int | tuple[int, ...] = 1,
+    padding: int | tuple[int, ...] | tuple[tuple[int, int], ...] = 0,
+    output_padding: int | tuple[int, int] = 0,
+    dilation: int | tuple[int, ...] = 1,
+    groups: int = 1,
+    name: str | None = None,
+) -> Tensor:
+    """y[n, o, i stride + r dilation, j stride + s dilation] += x[n, c, i, j] w[c, o, r, s]."""
+
+def pool2d(
+    x: Tensor | ArrayLike,
+    /,
+    *,
+    kernel: int | tuple[int, int],
+    mode: str = "max",
+    stride: int | tuple[int, int] | None = None,
+    padding: int | tuple[int, ...] | tuple[tuple[int, int], ...] = 0,
+    dilation: int | tuple[int, ...] = 1,
+    include_pad: bool = True,
+    name: str | None = None,
+) -> Tensor:
+    """y[n, c, i, j] = max or average over (r, s) of x[n, c, i stride + r dilation, j stride + s dilation]."""
+
+def im2col(
+    x: Tensor | ArrayLike,
+    /,
+    *,
+    patch: int | tuple[int, int],
+    stride: int | tuple[int, int] | None = None,
+    padding: int | tuple[int, ...] | tuple[tuple[int, int], ...] = 0,
+    dilation: int | tuple[int, ...] = 1,
+    name: str | None = None,
+) -> Tensor:
+    """y[(i, j), (c, r, s)] = x[c, i stride + r dilation, j stride + s dilation]."""
+
+def resample(
+    x: Tensor | ArrayLike,
+    first: Tensor | ArrayLike,
+    weights: Tensor | ArrayLike,
+    /,
+    *,
+    axis: int = -1,
+    name: str | None = None,
+) -> Tensor:
+    """y[.., i, ..] = sum_t weights[i, t] x[.., first[i] + t, ..]."""
+
+def resize_nearest(x: Tensor | ArrayLike, /, *, scale: int | tuple[int, int], name: str | None = None) -> Tensor:
+    """y[.., i, j] = x[.., floor(i / scale), floor(j / scale)]."""
+
+def resize_bilinear(
+    x: Tensor | ArrayLike,
+    /,
+    *,
+    size: tuple[int, int],
+    antialias: bool = True,
+    align_corners: bool = False,
+    name: str | None = None,
+) -> Tensor:
+    """y = x resized to `size` by triangle filters, wider where x shrinks."""
+
+def resize_bicubic(
+    x: Tensor | ArrayLike,
+    /,
+    *,
+    size: tuple[int, int],
+    antialias: bool = True,
+    align_corners: bool = False,
+    name: str | None = None,
+) -> Tensor:
+    """y = x resized to `size` by cubic filters, wider where x shrinks."""
+
 def flip(x: Tensor | ArrayLike, /, *, axis: int | tuple[int, ...] | None = None, name: str | None = None) -> Tensor:
     """y = x with the order of its elements reversed along the axes, by default all."""
 
@@ -576,6 +709,108 @@ def triu(x: Tensor | ArrayLike, /, *, k: int = 0, name: str | None = None) -> Te
 
 def spatial_merge_2x2(x: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor:
     """y [ny nx, C] = x [ny, nx, C], one 2 x 2 block after the other, row-major within each."""
+
+def moe_softmax_topk(
+    logits: Tensor | ArrayLike, /, *, top_k: int, normalize: bool = True, name: str | None = None
+) -> tuple[Tensor, Tensor]:
+    """p = softmax(logits[t]); experts[t] = the top_k greatest p; weights[t] = p[experts[t]], divided by their sum."""
+
+def moe_route(
+    logits: Tensor | ArrayLike,
+    /,
+    *others: Tensor | ArrayLike,
+    top_k: int,
+    score: str = "softmax",
+    groups: int = 1,
+    top_groups: int = 1,
+    group_top: int = 2,
+    normalize: bool = True,
+    expert_scale: bool = False,
+    renormalize: bool = False,
+    scale: float = 1.0,
+    name: str | None = None,
+) -> tuple[Tensor, Tensor]:
+    """s = score(logits[t]); e = the top_k greatest s + bias in the best groups; weights[t] = scale s[e] / sum s[e]."""
+
+def quantized_matmul_grouped(
+    x: Tensor | ArrayLike, w: Tensor | ArrayLike, experts: Tensor | ArrayLike, /, *, name: str | None = None
+) -> Tensor:
+    """y[t, s, n] = sum_k x[t, (s,) k] dequantize(w)[experts[t, s], n, k]."""
+
+def moe_weighted_reduce(
+    y: Tensor | ArrayLike, weights: Tensor | ArrayLike, /, *terms: Tensor | ArrayLike, name: str | None = None
+) -> Tensor:
+    """out[t] = sum_s weights[t, s] y[t, s] + sum of terms [t], each times the sigmoid of the gate after it."""
+
+def matmul_grouped(
+    x: Tensor | ArrayLike, w: Tensor | ArrayLike, experts: Tensor | ArrayLike, /, *, name: str | None = None
+) -> Tensor:
+    """y[t, s, n] = sum_k x[t, (s,) k] w[experts[t, s], n, k]."""
+
+def moe_gate(
+    x: Tensor | ArrayLike,
+    norm: Tensor | ArrayLike,
+    router: Tensor | ArrayLike,
+    scale: Tensor | ArrayLike,
+    /,
+    *,
+    top_k: int,
+    eps: float,
+    renormalize: bool = True,
+    name: str | None = None,
+) -> tuple[Tensor, Tensor]:
+    """p = rms_norm(x) router^T; experts = the top_k greatest p; w = softmax(p[experts]) scale[experts], divided by their sum."""
+
+def moe_experts(
+    x: Tensor | ArrayLike,
+    gate: Tensor | ArrayLike,
+    up: Tensor | ArrayLike,
+    down: Tensor | ArrayLike,
+    experts: Tensor | ArrayLike,
+    weights: Tensor | ArrayLike,
+    /,
+    *,
+    act: str = "silu",
+    name: str | None = None,
+) -> Tensor:
+    """y[t] = sum_s weights[t, s] down_e (act(gate_e x[t]) * (up_e x[t])), e = experts[t, s]."""
+
+def argsort(
+    x: Tensor | ArrayLike, /, *, axis: int = -1, descending: bool = False, to: str = "i32", name: str | None = None
+) -> Tensor:
+    """y[i] = the index of the element that i others precede; stable, NaN greatest."""
+
+def sort(x: Tensor | ArrayLike, /, *, axis: int = -1, descending: bool = False, name: str | None = None) -> Tensor:
+    """y[i] = the element that i others precede; NaN greatest."""
+
+def top_k(
+    x: Tensor | ArrayLike, /, *, k: int, axis: int = -1, largest: bool = True, to: str = "i32", name: str | None = None
+) -> tuple[Tensor, Tensor]:
+    """y, i = the k greatest (least) elements and their indexes; ties to the smaller index, NaN greatest."""
+
+def searchsorted(
+    a: Tensor | ArrayLike, v: Tensor | ArrayLike, /, *, side: str = "left", to: str = "i32", name: str | None = None
+) -> Tensor:
+    """y = the number of i with a[i] < v, or a[i] <= v if side is right."""
+
+def unique(x: Tensor | ArrayLike, /, *, name: str | None = None) -> tuple[Tensor, Tensor, Tensor]:
+    """values, counts, number: the different values of x in order, padded to x's size with counts of 0."""
+
+def cumsum(
+    x: Tensor | ArrayLike, /, *, axis: int = -1, reverse: bool = False, to: str | None = None, name: str | None = None
+) -> Tensor:
+    """y[i] = sum over j <= i of x[j], or over j >= i if reverse."""
+
+def cumprod(
+    x: Tensor | ArrayLike, /, *, axis: int = -1, reverse: bool = False, to: str | None = None, name: str | None = None
+) -> Tensor:
+    """y[i] = product over j <= i of x[j], or over j >= i if reverse."""
+
+def cummax(x: Tensor | ArrayLike, /, *, axis: int = -1, reverse: bool = False, name: str | None = None) -> Tensor:
+    """y[i] = max over j <= i of x[j], or over j >= i if reverse; NaN from the first NaN on."""
+
+def cummin(x: Tensor | ArrayLike, /, *, axis: int = -1, reverse: bool = False, name: str | None = None) -> Tensor:
+    """y[i] = min over j <= i of x[j], or over j >= i if reverse; NaN from the first NaN on."""
 
 def rms_norm_q8(
     x: Tensor | ArrayLike,

@@ -15,7 +15,14 @@ _CASTS, _REDUCTIONS = "mlx/elementwise", "dispatch/kernel_reduction_simd"
 ANSWERS: dict[str, tuple[str, ...]] = {
     "rms_norm": ("trueno/dispatch_rms_norm", "mlx/rms_norm"),
     "matmul": ("mlx/dense_gemm", "mlx/dense_gemv_bf16", "mlx/dense_mm_bf16/f16/f32_f32"),
-    "quantized_matmul": ("trueno/dispatch_mul_mat", "rlx/dequant_matmul_gguf", "mlx/mul_mv_ext"),
+    "quantized_matmul": (
+        "trueno/dispatch_mul_mat",
+        "rlx/dequant_matmul_gguf",
+        "mlx/mul_mv_ext",
+        "mlx/quantized_matmul_ggml",
+    ),
+    "dequantize": ("mlx/dequant_to_f16",),
+    "quantize_dequantize_gguf": ("mlx/qdq_legacy",),
     "embedding": ("mlx/embedding",),
     "residual_norm": ("mlx/fused_residual_norm",),
     "copy": ("mlx/copy",),
@@ -24,7 +31,7 @@ ANSWERS: dict[str, tuple[str, ...]] = {
     "softmax": ("mlx/softmax",),
     "rope": ("trueno/dispatch_rope",),
     "kv_cache_update": ("trueno/dispatch_copy",),
-    "sample": ("rlx/sample (thunk variant)",),
+    "sample": ("rlx/sample (thunk variant)", "mlx/softmax_sample"),
     "attention": (
         "trueno/dispatch_attention",
         "mlx/flash_attn_vec",
@@ -45,6 +52,7 @@ ANSWERS: dict[str, tuple[str, ...]] = {
     "dot": ("dispatch/DotFn",),
     "repeat_tiled": ("mlx/repeat_tiled",),
     "take_along_axis": ("mlx/take_along_axis",),
+    "scatter_add": ("rlx/gather_backward",),
     "conv2d": ("rlx/conv2d (thunk variant)",),
     "pool2d": ("rlx/conv2d (thunk variant)",),
     "conv_transpose2d": ("rlx/conv_transpose2d_nchw",),
@@ -52,6 +60,14 @@ ANSWERS: dict[str, tuple[str, ...]] = {
     "resize_nearest": ("rlx/resize_nearest_2x",),
     "resize_bilinear": ("mlx/bilinear_resize_2d",),
     "spatial_merge_2x2": ("mlx/block_merge_2x2",),
+    "moe_softmax_topk": ("mlx/moe_softmax_topk",),
+    "moe_gate": ("mlx/moe_gate",),
+    "moe_experts": ("mlx/moe_dispatch",),
+    "moe_weighted_reduce": ("mlx/moe_weighted_reduce",),
+    "quantized_matmul_grouped": ("rlx/dequant_grouped_matmul_gguf", "mlx/quantized_matmul_id_ggml"),
+    "argsort": ("mlx/argsort",),
+    "top_k": ("rlx/top_k", "mlx/top_k"),
+    "cumsum": ("mlx/cumsum", "rlx/cumsum_backward"),
     **dict.fromkeys(("sum", "mean", "max", "min", "prod", "argmin"), (_REDUCTIONS,)),
 }
 

@@ -272,7 +272,8 @@ class Op:
       the ops as functions (graph/functions.py). None for primitives (primitives.py).
     - `rules` are the patterns of other ops that this op replaces (rule.py).
     - `first_use(node, variant)` is another variant with the bits of the chosen one for the node, whose kernels take sizes at run
-      time: eager calls of a new shape run it and compile the chosen one when the shape comes again. None where there is none.
+      time: eager calls of a new shape run it and compile the chosen one when the shape comes again. With None for `variant`: with
+      the bits of every variant that may be chosen, so that none need be. None where there is none.
     - `workload` returns realistic values for the inputs whose content affects the speed.
     - `parameters` describes the arguments of the op's functions.
     - `plain` has the dtypes of the first sample's inputs and its attributes, where they are known without drawing numbers.
@@ -295,7 +296,7 @@ class Op:
     workload: Callable[[NodeSpec], Mapping[int, np.ndarray[Any, Any]]] = lambda node: {}
     parameters: Parameters = ANY
     plain: tuple[tuple[DType, ...], Attrs] | None = None
-    first_use: Callable[[NodeSpec, KernelVariant], KernelVariant | None] = lambda node, variant: None
+    first_use: Callable[[NodeSpec, KernelVariant | None], KernelVariant | None] = lambda node, variant: None
 
     def __repr__(self) -> str:
         return f"Op({self.name!r}: {shortened(self.formula)})"

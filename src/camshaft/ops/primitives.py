@@ -14,6 +14,8 @@ _TABLE = {
     "functions": "exp log sqrt tanh erf sin cos floor round",
     "comparisons": "equal less isnan where",
     "reductions": "sum prod max min argmax",
+    "scans": "cumsum cumprod cummax",
+    "order": "argsort sort top_k searchsorted",
     "products": "matmul",
     "elements moved": "copy cast transpose slice concat gather broadcast_to scatter_add put",
     "quantization": "quantize_activations dequantize",

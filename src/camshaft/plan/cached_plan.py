@@ -18,6 +18,7 @@ import numpy as np
 from camshaft.backends.cpu.loaded import ROWS, CpuKernel, Packing, stored
 from camshaft.errors import PlanError
 from camshaft.extent import Extent
+from camshaft.formats.blocks import grid_number
 from camshaft.plan.cached_check import FIRST_KERNEL, check_plan
 from camshaft.plan.memory.allocate import aligned_bytes, host_memory
 from camshaft.plan.memory.loading import LoadRequest
@@ -247,4 +248,6 @@ def _packing(constant: Constant, numbers: Sequence[int], kernels: Sequence[CpuKe
     offsets, n_tiles = (packing.codes, packing.scales, packing.extra), -(-packing.n_rows // ROWS)
     if min(numbers) < 0 or max(offsets) > constant.nbytes or packing.n_tiles != n_tiles:
         raise PlanError(f"a cached plan packs {constant.tensor!r} outside its memory")
+    if packing.grid != grid_number(constant.place.format):
+        raise PlanError(f"a cached plan packs {constant.tensor!r} with the grid of type {packing.grid}")
     return packing

@@ -133,7 +133,17 @@ def _constant(constant: LoadRequest, regions: _Regions) -> Constant:
     name, place, p = constant.source.name, tensor_place(constant.source), constant.packing
     if p is None:
         return Constant(name, place, constant.layout, constant.nbytes, None)
-    numbers = (regions.kernel(p.kernel), p.n_rows, p.n_records, p.row_nbytes, p.n_tiles, p.codes, p.scales, p.extra)
+    numbers = (
+        regions.kernel(p.kernel),
+        p.n_rows,
+        p.n_records,
+        p.row_nbytes,
+        p.n_tiles,
+        p.codes,
+        p.scales,
+        p.extra,
+        p.grid,
+    )
     return Constant(name, place, constant.layout, constant.nbytes, numbers)
 
 

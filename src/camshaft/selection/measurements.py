@@ -15,7 +15,9 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from math import isfinite, log2
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
 
 from camshaft.backends.registry import present_backend
 from camshaft.errors import CamshaftError, StoreError
@@ -133,6 +135,8 @@ class MeasurementSummary:
 
 
 Site = dict[tuple[str, str, str], Measurement]
+Sizes: TypeAlias = tuple[int, ...]
+Array = np.ndarray[Any, Any]
 
 
 class Measurements:
@@ -141,7 +145,8 @@ class Measurements:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._rows: dict[str, Measurement] | None = None
-        self._sites: dict[tuple[str, str], dict[tuple[int, ...], Site]] = {}
+        self._sites: dict[tuple[str, str], dict[Sizes, Site]] = {}
+        self._grids: dict[tuple[tuple[str, str], int], _Grid] = {}
         self._document: dict[str, Any] | None = None  # as read, until an op that it measures is wanted
         self._ops: frozenset[str] | None = None
         self._last: tuple[str, NodeSpec, Site] | None = None  # a choice asks for one node's site many times
@@ -266,16 +271,15 @@ class Measurements:
         return op.name in self._ops
 
     def _nearest(self, op: Op, node: NodeSpec) -> Site:
-        sites = self._sites.get((op.name, form_of(node)))
+        key, sizes = (op.name, form_of(node)), sizes_of(node)
+        sites = self._sites.get(key)
         if not sites:
             return {}
-        sizes = sizes_of(node)
-        near = [
-            (d, at)
-            for at in sites
-            if _in_reach(sizes, at) and (d := _distance(sizes, at, _is_quick(sites[at]))) is not None
-        ]
-        return sites[min(near)[1]] if near else {}
+        grid = self._grids.get((key, len(sizes)))
+        if grid is None:
+            grid = self._grids[key, len(sizes)] = _grid(sites, len(sizes))
+        found = grid.nearest(sizes)
+        return {} if found is None else sites[found]
 
     def _load(self) -> dict[str, Measurement]:
         if self._rows is None:
@@ -284,7 +288,7 @@ class Measurements:
         return self._rows
 
     def _index(self, rows: dict[str, Measurement]) -> None:
-        self._rows, self._sites, self._last, self._document = rows, {}, None, None
+        self._rows, self._sites, self._grids, self._last, self._document = rows, {}, {}, None, None
         for m in rows.values():
             site = self._sites.setdefault((m.op, m.form), {}).setdefault(m.sizes, {})
             site[m.variant, m.backend, m.values] = m
@@ -347,19 +351,34 @@ def _gain(site: Site) -> Gain | None:
     return Gain(best.op, best.sizes, label, guess.variant, guess.ns / max(best.ns, 1e-3))
 
 
-def _in_reach(a: tuple[int, ...], b: tuple[int, ...]) -> bool:
-    """False where `_distance` has None for all that it takes little time to tell."""
-    return len(a) == len(b) and all(x <= REACH * (y or 1) and y <= REACH * (x or 1) for x, y in zip(a, b, strict=True))
+class _Grid(NamedTuple):
+    """Sites in ascending order, their sizes [sites, sizes], and which of them are quick.
+
+    Arrays, because a machine may have hundreds of sites, and an eager call of a new shape looks for the nearest."""
+
+    sites: tuple[Sizes, ...]
+    sizes: Array
+    quick: Array
+
+    def nearest(self, wanted: Sizes) -> Sizes | None:
+        """The site at the least distance in log space, or None if at each some size is out of reach. Small sizes of a quick site
+        must be equal."""
+        if not self.sites:
+            return None
+        own = np.array(wanted, np.int64)
+        steps = np.abs(np.log2(np.maximum(self.sizes, 1) / np.maximum(own, 1)))
+        small = (self.sizes != own) & (np.minimum(self.sizes, own) < SMALL_SIZE)
+        refused = (steps > log2(REACH)).any(1) | self.quick & small.any(1)
+        distances = np.where(refused, np.inf, (steps * steps).sum(1))
+        least = int(distances.argmin())
+        return None if refused[least] else self.sites[least]
 
 
-def _distance(a: tuple[int, ...], b: tuple[int, ...], quick: bool = False) -> float | None:
-    """The squared distance in log space, or None if any size is out of reach, or for `quick` sites if small ones differ."""
-    if quick and any(x != y and min(x, y) < SMALL_SIZE for x, y in zip(a, b, strict=False)):
-        return None
-    steps = (
-        [abs(log2(max(x, 1) / max(y, 1))) for x, y in zip(a, b, strict=True)] if len(a) == len(b) else [log2(REACH) + 1]
-    )
-    return None if max(steps, default=0.0) > log2(REACH) else sum(step * step for step in steps)
+def _grid(sites: Mapping[Sizes, Site], n_sizes: int) -> _Grid:
+    """The sites with so many sizes."""
+    chosen = tuple(sorted(at for at in sites if len(at) == n_sizes))
+    sizes = np.array(chosen, np.int64).reshape(len(chosen), n_sizes)
+    return _Grid(chosen, sizes, np.array([_is_quick(sites[at]) for at in chosen], bool))
 
 
 _instances: dict[Path, Measurements] = {}

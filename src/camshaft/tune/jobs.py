@@ -92,8 +92,9 @@ _paused = ContextVar("paused", default=False)
 
 def is_on() -> bool:
     """Whether programs measure in the background: not while plans are instrumented or tuned."""
-    current = settings()
-    return current.measure and not (current.instrumented or current.tune or _paused.get())
+    if not setting("measure") or setting("tune") or _paused.get():
+        return False
+    return not settings().instrumented
 
 
 @contextmanager

@@ -65,13 +65,32 @@ class Measured:
         return min(self.rows, key=lambda row: row.ns) is not self.rows[0]
 
 
-def measure_job(job: dict[str, Any], race: Race, budget_s: float = BUDGET_S) -> tuple[list[Measured], list[Any]]:
-    """Measure the uses of a job that were not measured, and store the results. Returns them, and the job's uses for which
+@dataclass(frozen=True)
+class Job:
+    """A job's file as JSON, its uses with their JSON, and the cached plans to save again, if any (SavedPlans)."""
+
+    data: dict[str, Any]
+    threads: int
+    uses: tuple[tuple[Any, Use], ...]
+    saved: Any
+
+
+def _job(text: bytes) -> Job | None:
+    """The job of a file's text; None if the file is damaged."""
+    try:
+        data = json.loads(text)
+        uses = tuple((row, _use(row)) for row in data["uses"])
+        return Job(data, int(data["threads"]), uses, _saved(data["saved"]))
+    except (ValueError, KeyError, TypeError, AttributeError, CamshaftError):
+        return None
+
+
+def measure_job(job: Job, race: Race, budget_s: float = BUDGET_S) -> tuple[list[Measured], list[Any]]:
+    """Measure the uses of a job that were not measured, and store the results. Returns them, and the JSON of the uses for which
     `budget_s` left no time. `race` times candidates."""
     spent_ns, found, left = 0.0, [], []
-    threads = int(job["threads"])
-    with for_workers(threads):
-        rivals = _proved([(row, _use(row)) for row in job["uses"]])
+    with for_workers(job.threads):
+        rivals = _proved(job.uses)
         for remaining, (row, use, candidates) in zip(range(len(rivals), 0, -1), rivals, strict=True):
             left_s = budget_s - spent_ns / 1e9
             if not _fits(candidates, use.cold, left_s):
@@ -79,9 +98,9 @@ def measure_job(job: dict[str, Any], race: Race, budget_s: float = BUDGET_S) -> 
                 continue
             allowed_s = min(budget_s * MOST_OF_BUDGET, left_s / min(remaining, SHARED_BY))
             reference = candidates[0]
-            again, *timings = race([reference, *candidates], _config(threads, use.cold, allowed_s, len(candidates)))
+            again, *timings = race([reference, *candidates], _config(job.threads, use.cold, allowed_s, len(candidates)))
             spent_ns += sum(_spent_ns(timing) for timing in (again, *timings))
-            rows = _rows(candidates, again, timings, threads)
+            rows = _rows(candidates, again, timings, job.threads)
             measurements().replace_site(use.op, use.node, rows)
             found.append(Measured(row["plan"], use, rows))
     return found, left
@@ -192,18 +211,18 @@ def do_job(path: Path, race: Race = _race) -> list[Measured]:
     the next program. A damaged file is deleted."""
     data, before = path.read_bytes(), hook("store_state")()
     later = begin(path)
-    try:
-        job = json.loads(data)
-        found, left = measure_job(job, race)
-        saved = _saved(job["saved"])
-    except (ValueError, KeyError, TypeError, AttributeError):
+    job = _job(data)
+    if job is None:
         if later is not None:
             later.unlink(missing_ok=True)
         return []
+    found, left = measure_job(job, race)
+    saved = job.saved
     if saved is not None and saved.state == before:
         saved = hook("carry_over")(saved, {measured.plan for measured in found if measured.is_refuted})
     if later is not None and left:
-        later.write_text(json.dumps({**job, "uses": left, "saved": None if saved is None else asdict(saved)}), "utf-8")
+        rest = {**job.data, "uses": left, "saved": None if saved is None else asdict(saved)}
+        later.write_text(json.dumps(rest), "utf-8")
     elif later is not None:
         later.unlink(missing_ok=True)
     return found

@@ -90,7 +90,8 @@ Memory = np.ndarray[Any, Any]
 @dataclass(frozen=True)
 class Packing:
     """The sizes of one weight. In the file it has `n_rows` rows of `row_nbytes` bytes and `n_records` blocks each; `codes`,
-    `scales` and `extra` are byte offsets of the parts of the packed weight."""
+    `scales` and `extra` are byte offsets of the parts of the packed weight. `grid`: the GGUF number of a format that has a grid
+    (formats/quants/iq_grids.py), or 0."""
 
     kernel: CpuKernel
     n_rows: int
@@ -100,6 +101,7 @@ class Packing:
     codes: int
     scales: int
     extra: int
+    grid: int = 0
 
     @property
     def tile_nbytes(self) -> int:
@@ -113,6 +115,15 @@ class Packing:
             data = data.copy()
         numbers = np.array([self.n_rows, self.n_records, (data.nbytes - 1) // 4], np.int64)
         sizes = [numbers.ctypes.data + 8 * i for i in range(numbers.size)]
+        grid = grid_words(self.grid) if self.grid else numbers
         places = [out.ctypes.data + place for place in (self.codes, self.scales, self.extra)]
-        block = np.array([data.ctypes.data, *places, *sizes], np.int64)
+        block = np.array([data.ctypes.data, grid.ctypes.data, *places, *sizes], np.int64)
         self.kernel(block.ctypes.data, first, last)
+
+
+def grid_words(ggml_id: int) -> Memory:
+    """The words of the grid of a format by its GGUF number."""
+    from camshaft.formats.blocks import by_ggml_id  # few files have such a format
+    from camshaft.formats.quants.iq_grids import GRIDS
+
+    return GRIDS[by_ggml_id(ggml_id).name].words

@@ -1,8 +1,8 @@
-"""Blocks of 32 elements: Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, IQ4_NL, MXFP4.
+"""Blocks of 32 elements: Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, IQ4_NL, MXFP4; and of 64: NVFP4.
 
-A decoder takes one record per block, [n], and returns float32 [n, 32]; an encoder does the reverse. Element j < 16 is the low
-nibble of byte j, element 16 + j the high nibble. Operations are in llama.cpp's order: decoded values are bit-equal to its own,
-encoded bytes equal those of the `gguf` package, except for IQ4_NL, which follows llama.cpp.
+A decoder takes one record per block, [n], and returns float32 [n, size]; an encoder does the reverse. Element j < 16 of 32 is
+the low nibble of byte j, element 16 + j the high nibble. Operations are in llama.cpp's order: decoded values are bit-equal to
+its own, encoded bytes equal those of the `gguf` package, except for IQ4_NL, which follows llama.cpp.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ Q5_1 = packed(("d", "<f2"), ("m", "<f2"), ("qh", "u1", 4), ("qs", "u1", 16))
 Q8_0 = packed(("d", "<f2"), ("qs", "i1", 32))
 IQ4_NL = Q4_0
 MXFP4 = packed(("e", "u1"), ("qs", "u1", 16))
+NVFP4 = packed(("d", "u1", 4), ("qs", "u1", (4, 8)))
 
 
 def _nibbles(blocks: Records) -> Bytes:
@@ -81,6 +82,20 @@ def e8m0_half(exponents: Bytes) -> Floats:
 def decode_mxfp4(blocks: Records) -> Floats:
     """y = 2^(e - 127) / 2 * doubled[q]"""
     return e8m0_half(blocks["e"])[:, None] * E2M1_DOUBLED[_nibbles(blocks)]
+
+
+def e4m3_half(scales: Bytes) -> Floats:
+    """Half the value of every E4M3 byte, without its sign (the values are doubled). 0x7F, NaN elsewhere, is 0 here."""
+    exponent, fraction = (scales >> np.uint8(3)) & np.uint8(15), (scales & np.uint8(7)).astype(np.float32)
+    normal = np.ldexp(np.float32(1) + fraction / np.float32(8), exponent.astype(np.int32) - 8)
+    half = np.where(exponent == 0, fraction * np.float32(2**-10), normal)
+    return np.where(scales == 0x7F, np.float32(0), half).astype(np.float32)
+
+
+def decode_nvfp4(blocks: Records) -> Floats:
+    """Four groups of 16, 8 bytes each, low nibbles first: y = e4m3(d) / 2 * doubled[q]"""
+    values = E2M1_DOUBLED[bit_fields(blocks["qs"], 4).reshape(-1, 4, 16)]
+    return (e4m3_half(blocks["d"])[:, :, None] * values).reshape(-1, 64)
 
 
 def _inverse(d: Floats) -> Floats:

@@ -1,4 +1,4 @@
-"""Elements of 16 bits that an op only moves are moved as integers.
+"""Makes kernels move 16-bit floats as integers where an op does not compute with them.
 
 A float loaded as f32 and rounded back loses the payload of a NaN, and on GPUs that flush them its subnormals.
 """

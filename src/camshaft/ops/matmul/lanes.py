@@ -12,12 +12,28 @@ from typing import Any
 
 from camshaft.dtypes import f32, i64, u64
 from camshaft.lang import Array, Tracer, Value, kernel
+from camshaft.lang import tile_of as zeros
 from camshaft.ops import op as ops
-from camshaft.ops.matmul.shapes import CPUS, SHORT, SIZES, Matrices, Sizes, only_floats, rounds_on_cpus, sizes_of
+from camshaft.ops.matmul.shapes import (
+    CPUS,
+    SHORT,
+    SIZES,
+    WIDTH,
+    Matrices,
+    Sizes,
+    column_vectors,
+    only_floats,
+    rounds_on_cpus,
+    sizes_of,
+)
 from camshaft.ops.spec import bound
 
 COLUMNS = 256  # columns of a program of the general variant: its sums stay in the L1 cache
 UNROLL = 4
+TILE, SMALL_TILE = (
+    (8, 2),
+    (4, 1),
+)  # rows and vectors of sums in registers: of AVX-512, and of AVX2, where a vector has two halves
 STREAMS, VECTORS = 4, 2  # VECTORS independent sums: one chain of multiply-adds would limit f16 to 29 GB/s
 STREAM_ROWS = 8  # consecutive rows of b that a program takes from each stream
 MOST_ROWS = 4  # of the variant for few rows
@@ -67,6 +83,29 @@ def columns_by_lane(k: Tracer, a: Array, b: Array, out: Array, **sizes: Any) -> 
 
 
 @kernel
+def weights_by_column(
+    k: Tracer, a: Array, b: Array, out: Array, *extent: Value, tile: int, block: int, **sizes: Any
+) -> None:
+    # out[i, j] = sum_k a[i, k] b[k, j]: `tile` rows i, `block` vectors of columns j; each b is read once per tile
+    m = Matrices(**sizes)
+    index, at, first = k.program(0), k.program(1) * tile, k.program(2) * (block * WIDTH)
+    active = extent[0] if extent else m.rows
+    a_row, b_row = m.a(index) * m.rows, m.b(index) * m.depth
+    from_a = [k.minimum(at + i, active - 1) + a_row for i in range(tile)]
+    starts, counts = column_vectors(k, first, m.columns, block)
+    sums = zeros(k, tile, block, WIDTH)
+    for d in k.range(m.depth):
+        for j in range(block):
+            weights = k.load_vector(b, b_row + d, starts[j], width=WIDTH, count=counts[j])
+            for i in range(tile):
+                sums[i][j].set(k.fma(k.splat(a[from_a[i], d], WIDTH), weights, sums[i][j].value))
+    for i in range(tile):
+        with k.when(at + i < active):
+            for j in range(block):
+                k.store_vector(out, sums[i][j].value, index * m.rows + at + i, starts[j], count=counts[j])
+
+
+@kernel
 def depth_by_lane(k: Tracer, a: Array, b: Array, out: Array, **sizes: Any) -> None:
     # out[i, j] = sum_k a[i, k] b[j, k]: row i, COLUMNS of j in sequence, lanes along k
     m = Matrices(**sizes)
@@ -81,8 +120,13 @@ def depth_by_lane(k: Tracer, a: Array, b: Array, out: Array, **sizes: Any) -> No
 
 
 def _build(node: ops.NodeSpec, target: ops.Target) -> ops.Build:
-    """Builds a launch with a program per product, row and COLUMNS columns."""
+    """Builds a launch with a program per product, row and COLUMNS columns; on SIMD, of floats, per tile of sums in registers."""
     s = sizes_of(node)
+    if target.backend == "simd" and not s.transposed and only_floats(node) is None:
+        tile, block = TILE if target.lanes >= WIDTH else SMALL_TILE
+        tiles = (ops.Cells(s.matrices), ops.Cells(s.rows, tile), ops.Cells(s.columns, block * WIDTH))
+        constants = {"tile": tile, "block": block, **s.constants()}
+        return ops.Build((ops.Launch(weights_by_column, s.operands, tiles, constants, s.extents, sizes=SIZES),))
     grid = (ops.Cells(s.matrices), ops.Cells(s.rows), ops.Cells(s.columns, COLUMNS))
     function = depth_by_lane if s.transposed else columns_by_lane
     wraps = node.outputs[0].dtype == i64  # as u64: the kernel language's i64 are indexes and must not overflow

@@ -234,10 +234,13 @@ def _rounded_activations(use: Use, uses: Uses) -> Match | None:
     return Match(build)
 
 
-def _first_use(node: ops.NodeSpec, variant: ops.KernelVariant) -> ops.KernelVariant | None:
+def _first_use(node: ops.NodeSpec, variant: ops.KernelVariant | None) -> ops.KernelVariant | None:
     """`lanes` adds an element's products in the order of k, from 0 on. So do these where b is [k, n], `blocked` where the depth
-    is one part."""
+    is one part, and of f32 there are no others on SIMD."""
     s = sizes_of(node)
+    if variant is None:
+        floats = all(spec.dtype == f32 for spec in (*node.inputs, *node.outputs))
+        return LANES if floats and not s.transposed and s.columns > 1 and s.depth <= LEAST_PART else None
     in_order = {
         TILED.name: True,
         SKINNY.name: s.columns > 1,

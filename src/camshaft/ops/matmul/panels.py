@@ -11,21 +11,13 @@ from dataclasses import replace
 from camshaft.dtypes import i64, u32, u64
 from camshaft.lang import Array, Number, Tracer, Value, kernel
 from camshaft.ops import op as ops
-from camshaft.ops.matmul.shapes import PAIR, WIDTH, Sizes
+from camshaft.ops.matmul.shapes import PAIR, WIDTH, Sizes, column_vectors
 
 PACK_DEPTH = 256  # k of a program, by default
 # The k per program of `transpose_short`, pairs of k of `transpose_panels`: the output of a program stays in the L1 cache.
 TURNED = 32
 # The low half of a u64; u64 of a cache line.
 _LOW, _LINE = 0xFFFFFFFF, 8
-
-
-def column_vectors(k: Tracer, first: Value, columns: int, n: int) -> tuple[list[Value], list[Value | None]]:
-    """Returns the first columns of n vectors, and the number of columns in each (None if all are always full)."""
-    starts = [first + j * WIDTH for j in range(n)]
-    if columns % (n * WIDTH) == 0:
-        return starts, [None] * n
-    return [k.minimum(s, columns - 1) for s in starts], [k.maximum(columns - s, 0) for s in starts]
 
 
 def paired_rows(k: Tracer, b: Array, row: Number, start: Value, count: Value | None) -> Value:

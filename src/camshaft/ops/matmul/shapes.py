@@ -39,6 +39,14 @@ def matrix_of(index: Value, batch: Axes, steps: Axes) -> Value | int:
     return found
 
 
+def column_vectors(k: Tracer, first: Value, columns: int, n: int) -> tuple[list[Value], list[Value | None]]:
+    """Returns the first columns of n vectors, and the number of columns in each (None if all are always full)."""
+    starts = [first + j * WIDTH for j in range(n)]
+    if isinstance(columns, int) and columns % (n * WIDTH) == 0:
+        return starts, [None] * n
+    return [k.minimum(s, columns - 1) for s in starts], [k.maximum(columns - s, 0) for s in starts]
+
+
 @dataclass(frozen=True)
 class Matrices:
     """The sizes of a matmul in a kernel, from its constants: `Sizes.constants`."""

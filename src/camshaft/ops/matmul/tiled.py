@@ -13,9 +13,9 @@ from camshaft.dtypes import f32
 from camshaft.lang import Array, Tracer, Value, kernel
 from camshaft.lang import tile_of as zeros
 from camshaft.ops import op as ops
-from camshaft.ops.matmul.lanes import streams_launch
-from camshaft.ops.matmul.panels import PACK_DEPTH, column_vectors, pack_launch, pack_rows
-from camshaft.ops.matmul.shapes import WIDTH, Matrices, Sizes, only_floats, rounds_on_cpus, sizes_of
+from camshaft.ops.matmul.lanes import streams_launch, weights_by_column
+from camshaft.ops.matmul.panels import PACK_DEPTH, pack_launch, pack_rows
+from camshaft.ops.matmul.shapes import WIDTH, Matrices, Sizes, column_vectors, only_floats, rounds_on_cpus, sizes_of
 from camshaft.ops.spec import TensorSpec, bound
 
 GEMV_ROWS = 8
@@ -71,29 +71,6 @@ def weights_by_row(
             multiply(tile)
     else:
         multiply(tile)
-
-
-@kernel
-def weights_by_column(
-    k: Tracer, a: Array, b: Array, out: Array, *extent: Value, tile: int, block: int, **sizes: Any
-) -> None:
-    # out[i, j] = sum_k a[i, k] b[k, j]: `tile` rows i, `block` vectors of columns j; each b is read once per tile
-    m = Matrices(**sizes)
-    index, at, first = k.program(0), k.program(1) * tile, k.program(2) * (block * WIDTH)
-    active = extent[0] if extent else m.rows
-    a_row, b_row = m.a(index) * m.rows, m.b(index) * m.depth
-    from_a = [k.minimum(at + i, active - 1) + a_row for i in range(tile)]
-    starts, counts = column_vectors(k, first, m.columns, block)
-    sums = zeros(k, tile, block, WIDTH)
-    for d in k.range(m.depth):
-        for j in range(block):
-            weights = k.load_vector(b, b_row + d, starts[j], width=WIDTH, count=counts[j])
-            for i in range(tile):
-                sums[i][j].set(k.fma(k.splat(a[from_a[i], d], WIDTH), weights, sums[i][j].value))
-    for i in range(tile):
-        with k.when(at + i < active):
-            for j in range(block):
-                k.store_vector(out, sums[i][j].value, index * m.rows + at + i, starts[j], count=counts[j])
 
 
 @kernel

@@ -115,7 +115,8 @@ def forms_of(name: str, y: TensorSpec, attrs: ops.Attrs) -> tuple[TensorSpec, ..
     kinds: Any = attrs.get("sums")
     fits = isinstance(kinds, tuple) and 0 < len(set(kinds)) == len(kinds) and set(kinds) <= set(q8.LAYOUTS)
     ops.expect(fits, name, f"sums {kinds!r}", "sums such as ((32, 0),) or ((32, 8), (16, 32)), each once")
-    ops.expect(len(y.shape) == 2 and y.bounds[1] % BLOCK == 0, name, y, "rows [T, k], k a multiple of 32")
+    fits = len(y.shape) == 2 or (len(y.shape) > 2 and name == "silu_multiply_q8")
+    ops.expect(fits and y.bounds[-1] % BLOCK == 0, name, y, "rows [T, k], k a multiple of 32")
     return tuple(TensorSpec(y.shape, f32, q8.LAYOUTS[kind]) for kind in kinds)
 
 
@@ -157,9 +158,9 @@ def _decompose_after(op: ops.Op) -> Any:
 def _build(node: ops.NodeSpec, target: ops.Target, vectors: bool) -> ops.Build:
     x, n_inputs = node.inputs[0], len(node.inputs)
     forms = len(node.attrs["sums"])
-    arrays = [ops.read(i) for i in range(n_inputs)]
+    arrays = [ops.read(i, shape=q8.flat(x) if len(x.shape) > 2 else None) for i in range(n_inputs)]
     arrays += [operand for i in range(forms) for operand in q8.q8_operands(i, x)]
-    arrays += [ops.write(i) for i in range(forms, len(node.outputs))]
+    arrays += [ops.write(i, shape=q8.flat(x)) for i in range(forms, len(node.outputs))]
     constants: dict[str, Constant] = {
         "sums": node.attrs["sums"],
         "floats": bool(node.attrs.get("floats", False)),
@@ -170,7 +171,7 @@ def _build(node: ops.NodeSpec, target: ops.Target, vectors: bool) -> ops.Build:
         constants |= {"dim": dim, "eps": node.attrs["eps"], "residual": residual}
         lanes = None if residual else row_lanes(dim, target)  # the summation order of the unfused op
         return ops.Build((ops.Launch(norm_row, tuple(arrays), (ops.Cells(x.shape[0]),), constants, lanes=lanes),))
-    blocks = x.bounds[1] // BLOCK
+    blocks = q8.flat(x)[1] // BLOCK
     grid = ops.Cells(x.shape[0]), ops.Cells(blocks, SPAN)
     return ops.Build((ops.Launch(silu_blocks, tuple(arrays), grid, constants | {"blocks": blocks, "span": SPAN}),))
 

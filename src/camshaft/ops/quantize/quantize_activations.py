@@ -1,4 +1,4 @@
-"""quantize_activations: x [T, k] to s8 codes with one scale per 32 k: d = max|x| / 127, q = round(x / d), and sums of q.
+"""quantize_activations: x [T, .., k] to s8 codes with one scale per 32 k: d = max|x| / 127, q = round(x / d), and sums of q.
 
 A tensor is quantized once for all quantized_matmuls that need the same sums (see the rule below). There is a sum of q per
 `group` k, for weights with a zero point z or minima m: sum (code - z) s q d = s d (sum(code q) - z sum(q)), and
@@ -60,19 +60,24 @@ def to_bytes(codes: ops.Array, scales: ops.Array, spec: TensorSpec, group: int, 
 
 
 def from_bytes(data: ops.Array, spec: TensorSpec) -> ops.Array:
-    """Returns the float64 values [T, k] of the packed bytes, NaN in groups whose sum does not match their codes."""
-    rows, k = spec.bounds
+    """Returns the float64 values [T, .., k] of the packed bytes, NaN in groups whose sum does not match their codes."""
+    rows, k = flat(spec)
     raw = {p.name: data[p.offset_nbytes : p.offset_nbytes + p.nbytes].view(p.dtype.numpy) for p in spec.parts}
     codes, scales = raw["codes"].view(np.int8).reshape(rows, k), raw["scales"].reshape(rows, k // BLOCK)
     group, zero = next(kind for kind, layout in LAYOUTS.items() if layout is spec.layout)
     right = _sums(codes, scales, group, zero) == raw["sums"].reshape(rows, k // group)
     values = codes * scales.astype(np.float64).repeat(BLOCK, axis=-1)
-    return np.where(right.repeat(group, axis=-1), values, np.nan)
+    return np.where(right.repeat(group, axis=-1), values, np.nan).reshape(spec.bounds)
+
+
+def flat(x: TensorSpec) -> tuple[int, int]:
+    """Returns the rows and columns of x as kernels see it: the axes after the first as one, because blocks do not cross rows."""
+    return x.bounds[0], prod(x.bounds[1:])
 
 
 def _parts(group: int, zero: int) -> Layout:
     def parts(spec: TensorSpec) -> tuple[tuple[str, DType, tuple[int, ...]], ...]:
-        rows, k = spec.bounds
+        rows, k = flat(spec)
         sums = ("sums", i32 if zero else f32, (rows, k // group))
         return (("codes", u32, (rows, k // 4)), ("scales", f32, (rows, k // BLOCK)), sums)
 
@@ -80,7 +85,7 @@ def _parts(group: int, zero: int) -> Layout:
 
 
 # By group and the weights' zero point, which is 0 for weights with minima.
-LAYOUTS = {(group, zero): _parts(group, zero) for group in (16, 32) for zero in (0, 4, 8, 12, 16, 32, 128)}
+LAYOUTS = {(group, zero): _parts(group, zero) for group in (16, 32) for zero in (0, 1, 4, 8, 12, 16, 32, 128)}
 
 
 def kind_of(attrs: ops.Attrs) -> tuple[int, int]:
@@ -89,10 +94,11 @@ def kind_of(attrs: ops.Attrs) -> tuple[int, int]:
 
 
 def _infer(specs: tuple[TensorSpec, ...], attrs: ops.Attrs) -> tuple[TensorSpec, ...]:
-    ops.expect(len(specs) == 1, "quantize_activations", specs, "x [T, k]")
+    ops.expect(len(specs) == 1, "quantize_activations", specs, "x [T, .., k]")
     x, kind = specs[0], kind_of(attrs)
-    good = x.is_plain and x.dtype == f32 and len(x.shape) == 2 and x.bounds[1] % BLOCK == 0
-    ops.expect(good, "quantize_activations", x, "x of f32 [T, k], k a multiple of 32")
+    good = x.is_plain and x.dtype == f32 and len(x.shape) >= 2 and x.bounds[-1] % BLOCK == 0
+    good = good and not any(isinstance(d, Extent) for d in x.shape[1:])
+    ops.expect(good, "quantize_activations", x, "x of f32 [T, .., k], k a multiple of 32, and an Extent only as T")
     wanted = "group 16 or 32, zero 0 or a format's zero point"
     ops.expect(kind in LAYOUTS, "quantize_activations", f"group {kind[0]}, zero {kind[1]}", wanted)
     return (TensorSpec(x.shape, f32, LAYOUTS[kind]),)
@@ -108,7 +114,7 @@ SPAN = 16
 
 def q8_operands(index: int, x: TensorSpec) -> tuple[ops.Operand, ops.Operand, ops.Operand]:
     """Returns the operands of codes, scales and sums of output `index`, the q8 form of x."""
-    return ops.write(index, "codes", x.bounds, i8), ops.write(index, "scales"), ops.write(index, "sums")
+    return ops.write(index, "codes", flat(x), i8), ops.write(index, "scales"), ops.write(index, "sums")
 
 
 def _variant(name: str, vectors: bool, backends: frozenset[str], ns_per_element: float) -> ops.KernelVariant:
@@ -116,10 +122,12 @@ def _variant(name: str, vectors: bool, backends: frozenset[str], ns_per_element:
 
     def build(node: ops.NodeSpec, target: ops.Target) -> ops.Build:
         x, span = node.inputs[0], SPAN if vectors else 0
-        blocks = x.bounds[1] // BLOCK
+        blocks = flat(x)[1] // BLOCK
         grid = (ops.Cells(x.shape[0]), *([ops.Cells(blocks, SPAN)] if vectors else []))
         constants = {"blocks": blocks, "zero": kind_of(node.attrs)[1], "span": span, "vectors": vectors}
-        return ops.Build((ops.Launch(quantize_blocks, (ops.read(0), *q8_operands(0, x)), grid, constants),))
+        return ops.Build(
+            (ops.Launch(quantize_blocks, (ops.read(0, shape=flat(x)), *q8_operands(0, x)), grid, constants),)
+        )
 
     def cost(node: ops.NodeSpec, target: ops.Target) -> float:
         return ns_per_element * prod(node.inputs[0].bounds)
@@ -133,6 +141,8 @@ def _samples() -> Iterable[ops.Sample]:
         x = rng.normal(size=(rows, k)).astype(np.float32)
         x[0, :32] = 0
         yield ops.Sample(f"{rows}x{k}/{group}-{zero}", (x,), {"group": group, "zero": zero})
+    x = rng.normal(size=(3, 2, 96)).astype(np.float32)
+    yield ops.Sample("3x2x96/32-8", (x,), {"group": 32, "zero": 8})
 
 
 def _error_samples() -> Iterable[ops.ErrorSample]:

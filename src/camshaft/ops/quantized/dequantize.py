@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from math import prod
 
 import numpy as np
 
@@ -52,8 +53,8 @@ def _is_q8(x: TensorSpec) -> bool:
 def _infer(specs: tuple[TensorSpec, ...], attrs: ops.Attrs) -> tuple[TensorSpec, ...]:
     ops.expect(len(specs) == 1, "dequantize", specs, "one tensor x [n, k]")
     x = specs[0]
-    fits = len(x.shape) == 2 and (_is_q8(x) or isinstance(x.dtype, BlockFormat))
-    ops.expect(fits, "dequantize", x, "x [n, k] in a block format or of quantize_activations")
+    fits = len(x.shape) >= 2 and (_is_q8(x) or isinstance(x.dtype, BlockFormat))
+    ops.expect(fits, "dequantize", x, "x [n, .., k] in a block format or of quantize_activations")
     if not _is_q8(x):
         packed_format(x)
     return (to_dtype("dequantize", TensorSpec(x.shape, f32), attrs),)
@@ -66,16 +67,17 @@ def _reference(inputs: Sequence[ops.Array], attrs: ops.Attrs) -> tuple[ops.Array
 
 def _build_interleaved(node: ops.NodeSpec, target: ops.Target) -> ops.Build:
     x = node.inputs[0]
-    constants: dict[str, Constant] = {"dim": x.bounds[1], "block": x.dtype.name}
-    arrays = (*weight_operands(node, 0), ops.write(0))
-    return ops.Build((ops.Launch(interleaved_row, arrays, (ops.Cells(x.shape[0]),), constants),))
+    rows, dim = prod(x.bounds[:-1]), x.bounds[-1]
+    constants: dict[str, Constant] = {"dim": dim, "block": x.dtype.name}
+    arrays = (*weight_operands(node, 0), ops.write(0, shape=(rows, dim)))
+    return ops.Build((ops.Launch(interleaved_row, arrays, (ops.Cells(rows),), constants),))
 
 
 def _build_activations(node: ops.NodeSpec, target: ops.Target) -> ops.Build:
     x = node.inputs[0]
-    codes = ops.Operand("input", 0, "codes", x.bounds, dtype=i8)
-    arrays = codes, ops.read(0, "scales"), ops.write(0)
-    return ops.Build((ops.Launch(activation_row, arrays, (ops.Cells(x.shape[0]),), {"dim": x.bounds[1]}),))
+    codes = ops.Operand("input", 0, "codes", q8.flat(x), dtype=i8)
+    arrays = codes, ops.read(0, "scales"), ops.write(0, shape=q8.flat(x))
+    return ops.Build((ops.Launch(activation_row, arrays, (ops.Cells(x.shape[0]),), {"dim": q8.flat(x)[1]}),))
 
 
 def _weights_only(node: ops.NodeSpec, target: ops.Target) -> str | None:
@@ -90,6 +92,8 @@ def _samples() -> Iterable[ops.Sample]:
     for name in PACKED_FORMATS:
         yield _weights(name, 19, 2 * max(BLOCK_FORMATS[name].block_size, BLOCK), {})
     yield _weights("Q4_1", 3, BLOCK, {"to": "bf16"})
+    yield _weights("Q4_0", 19, 2 * BLOCK, {}, experts=2)
+    yield _weights("IQ2_S", 3, 256, {"to": "f16"})
     for rows, k, kind, to in ((1, 32, (32, 0), "f32"), (5, 96, (16, 32), "f16")):
         yield _activations(rows, k, kind, {"to": to})
     full, tokens = _activations(9, 64, (32, 8), {}), Extent("tokens", 9)
@@ -99,19 +103,19 @@ def _samples() -> Iterable[ops.Sample]:
     yield ops.Sample("4 of 9 tokens", full.inputs, {"values": values}, (spec,), {tokens: 4})
 
 
-def _weights(name: str, n: int, k: int, attrs: ops.Attrs) -> ops.Sample:
+def _weights(name: str, n: int, k: int, attrs: ops.Attrs, experts: int = 0) -> ops.Sample:
     from camshaft.ops.quantized.samples import LazySample, random_blocks  # only validation needs samples
 
-    block = BLOCK_FORMATS[name]
-    raw, spec = random_blocks(name, n, k, seed=5), interleaved(TensorSpec((n, k), block))
+    block, shape = BLOCK_FORMATS[name], (experts, n, k) if experts else (n, k)
+    raw, spec = random_blocks(name, max(experts, 1) * n, k, seed=5), interleaved(TensorSpec(shape, block))
 
     def inputs() -> tuple[ops.Array, ...]:
         out = np.zeros(spec.nbytes, np.uint8)
         pack(raw, spec, out)
         return (out,)
 
-    values = block.dequantize(raw.reshape(-1, block.block_nbytes)).reshape(n, k)
-    return LazySample(f"{name} {n}x{k}", inputs, {"values": values, **attrs}, (spec,))
+    values = block.dequantize(raw.reshape(-1, block.block_nbytes)).reshape(shape)
+    return LazySample(f"{name} {'x'.join(map(str, shape))}", inputs, {"values": values, **attrs}, (spec,))
 
 
 def _activations(rows: int, k: int, kind: tuple[int, int], attrs: ops.Attrs) -> ops.Sample:
@@ -130,7 +134,7 @@ def _error_samples() -> Iterable[ops.ErrorSample]:
 
 OP = ops.Op(
     name="dequantize",
-    formula="y[r, c] = the number that x stores for it",
+    formula="y[.., c] = the number that x stores for it",
     parameters=Parameters("x", (TO,)),
     infer=_infer,
     reference=_reference,

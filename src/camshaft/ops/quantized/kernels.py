@@ -164,7 +164,6 @@ def product_row(k: Tracer, *arguments: Any, blocks: int, block: str) -> None:
     # y[t, n] of one row and token per program, a block of 32 k per lane; for any lane width
     given = operands(k, arguments, block)
     row, t, total = k.program(0), k.program(1), k.accumulator("sum")
-    terms_of = _f32_terms if len(given.x) == 1 else _q8_terms
     for b in k.lanes(blocks):
         for g in range(given.weights.form.groups):
             for term in terms_of(k, given.x, given.weights, (row, t, b, g)):
@@ -174,6 +173,11 @@ def product_row(k: Tracer, *arguments: Any, blocks: int, block: str) -> None:
 
 At = tuple[Value, Value, Value, int]
 """A row, a token, a block of 32 k and a group of that."""
+
+
+def terms_of(k: Tracer, x: tuple[Array, ...], weights: Packed, at: At) -> Iterator[Value]:
+    """Yields the terms of one group's product; x is an array of f32, or codes (i8), scales and sums of q8."""
+    return (_f32_terms if len(x) == 1 else _q8_terms)(k, x, weights, at)
 
 
 def _q8_terms(k: Tracer, x: tuple[Array, ...], weights: Packed, at: At) -> Iterator[Value]:

@@ -59,7 +59,7 @@ def _infer(specs: tuple[TensorSpec, ...], attrs: ops.Attrs) -> tuple[TensorSpec,
 def tile_values(node: ops.NodeSpec, target: ops.Target) -> ops.Values:
     """Returns the default rows and tokens of the tile, and the prefetch distance in words."""
     x = node.inputs[0]
-    rows, tokens_of = _tile_of(target)
+    rows, tokens_of = tile_of(target)
     most = tokens_of["q8" if is_q8(x) else "f32"]
     if is_q8(x) and target.lanes == ROWS and not has_threads(target):
         most = MOST_TOKENS if x.bounds[0] <= MOST_TOKENS or _is_easy(node.inputs[1]) else most
@@ -71,7 +71,7 @@ def tile_values(node: ops.NodeSpec, target: ops.Target) -> ops.Values:
     return {"rows": rows, "tokens": tokens, "ahead": AHEAD if once and is_q8(x) else 0}
 
 
-def _tile_of(target: ops.Target) -> tuple[int, dict[str, int]]:
+def tile_of(target: ops.Target) -> tuple[int, dict[str, int]]:
     """Returns the rows, and the most tokens by kind of activations, that fit the target's registers."""
     if target.backend != "simd" or target.lanes not in (4, 8):
         return WIDEST_TILE
@@ -143,20 +143,21 @@ def _decompose(f: Any, x: Any, w: Any) -> Any:
 def _error_samples() -> Iterable[ops.ErrorSample]:
     x, w = TensorSpec((2, 64), f32), TensorSpec((16, 64), BLOCK_FORMATS["Q4_0"])
     yield ops.ErrorSample((x, TensorSpec((16, 32), BLOCK_FORMATS["Q4_0"])), {}, r"w \[n, 64\]")
-    yield ops.ErrorSample((x, TensorSpec((16, 64), BLOCK_FORMATS["IQ1_S"])), {}, "no kernel for weights of IQ1_S")
+    yield ops.ErrorSample((x, TensorSpec((16, 64), BLOCK_FORMATS["Q8_K"])), {}, "no kernel for weights of Q8_K")
     yield ops.ErrorSample((TensorSpec((2, 64), f32, q8.LAYOUTS[16, 8]), w), {}, "sums of 32 by -8")
 
 
-def _quantized_input(use: Use, uses: Uses) -> Match | None:
-    """Makes quantized_matmul(x, w) of plain x read quantize_activations(x), with one of these per x, kind of sums and device."""
-    x, w = use.inputs
+def quantized_input(use: Use, uses: Uses) -> Match | None:
+    """Makes a quantized product of plain x with w read quantize_activations(x), with one of these per x, kind of sums and
+    device."""
+    x, w, *others = use.inputs
     if not x.spec.is_plain:
         return None
     attrs = dict(zip(("group", "zero"), packed_format(w.spec).sums, strict=True))
 
     def build(new: Builder) -> Mapping[Any, Any]:
         (quantized,) = new.once(q8.OP, (x,), attrs, f"{x.name}.q8")
-        return dict(zip(use.outputs, new.apply(use.op, (quantized, w), use.attrs, use.name), strict=True))
+        return dict(zip(use.outputs, new.apply(use.op, (quantized, w, *others), use.attrs, use.name), strict=True))
 
     return Match(build)
 
@@ -173,5 +174,5 @@ OP = ops.Op(
     tolerance={"f32": 1e-11},
     flops=lambda node: 2.0 * node.inputs[0].bounds[0] * float(np.prod(node.inputs[1].bounds)),
     decompose=_decompose,
-    rules=(Rule(Stage.QUANTIZE, ("quantized_matmul",), _quantized_input),),
+    rules=(Rule(Stage.QUANTIZE, ("quantized_matmul",), quantized_input),),
 )

@@ -151,6 +151,8 @@ class Packed:
         form = self.form
         if form.is_exponent:
             return self._power_of_two(load(self.scales, b, g)), None
+        if form.is_e4m3:
+            return self._half_e4m3(load(self.scales, b, g)), None
         if not form.is_nested:
             return load(self.scales, b, g), load(self.extra, b, g) if form.has_minima else None
         step, low = self.steps(load, b // SUPER)
@@ -159,7 +161,9 @@ class Packed:
 
     def steps(self, load: Load, s: Value) -> tuple[Value, Value | None]:
         """Returns the steps of a super-block's nested scales, and of its minima if it has any."""
-        return load(self.extra, s, 0), load(self.extra, s, 1) if self.form.has_minima else None
+        found = [load(self.extra, s, i) for i in range(2 if self.form.has_minima else 1)]
+        found = found if self.form.unit == 1.0 else [step * self.form.unit for step in found]
+        return found[0], found[1] if self.form.has_minima else None
 
     def whole_scale(self, load: Load, b: Value, g: Index) -> tuple[Value, Value | None]:
         """Returns the nested scale and, if stored, the minimum of group g, as i32."""
@@ -177,6 +181,12 @@ class Packed:
         small = self.k.minimum(exponent, 1) * 0x00200000 + 0x00200000
         return self.k.bitcast(self.k.select(exponent < 2, small, (exponent - 1) << 23), f32)
 
+    def _half_e4m3(self, scale: Value) -> Value:
+        """Returns half the value of an E4M3 byte without a sign: 2^(e - 8) (1 + f / 8), or f 2^-10 where e is 0."""
+        byte = scale.to(u32)
+        normal = self.k.bitcast((byte << 20) + (119 << 23), f32)
+        return self.k.select(byte < 8, (byte & 7).to(i32).to(f32) * 2.0**-10, normal)
+
     def scale_at(self, row: Value, b: Value, g: Index) -> tuple[Value, Value | None]:
         """Scale and minimum of group g of one row, where row and block may vary by lane."""
 
@@ -193,12 +203,16 @@ class Packed:
             return (word >> (shift if isinstance(shift, int) else shift.to(i32))) & mask
 
         w, byte = j // 4, j % 4 * 8
-        bits = self.form.bits
-        if bits == 8:
+        if self.form.bits == 8:
             return field(w, byte, 255)
-        if self.form.table is not None:
-            index = field(w % 4, byte + w // 4 * 4, 15)
-            return self.k.byte_lookup(index.to(u32), self.form.table).to(i32) & 255
+        code = self._bits_at(field, w, byte)
+        if self.form.table is None:
+            return code
+        return self.k.byte_lookup(code.to(u32), self.form.table).to(i32) & 255
+
+    def _bits_at(self, field: Callable[[Index, Index, int], Value], w: Index, byte: Index) -> Value:
+        """The code, or a table's index, in byte `byte` / 8 of code word w, from its bits' `field(word, shift, mask)`."""
+        bits = self.form.bits
         first, code = (4, field(w % 4, byte + w // 4 * 4, 15)) if bits >= 4 else (2, field(w // 4, byte + w % 4 * 2, 3))
         if bits - first == 1:
             return code | (field(first, byte + w, 1) << first)

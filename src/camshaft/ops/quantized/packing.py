@@ -1,7 +1,7 @@
 """The packed layout of quantized weights: 16 rows interleaved, so that a 32-bit lane has 4 consecutive k of its row.
 
 A weight is code * scale + minimum, group by group of k (minimum = -zero_point * scale where it is not stored). Where a format has
-a `table`, its 4-bit index is packed instead of the code, and kernels look it up (byte_lookup). In a block of 32 k,
+a `table`, its index of 3 or 4 bits is packed instead of the code, and kernels look it up (byte_lookup). In a block of 32 k,
 codes of n bits take n words per row: code word w, of 0 to 7, is k 4w..4w+3, a byte each, of which the packed words contain
 
 - 8 bits: all of it, in word w;
@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -28,9 +29,11 @@ from camshaft.backends.cpu.loaded import Packing
 from camshaft.dtypes import DType, f16, i8, u8, u16, u32
 from camshaft.errors import ShapeError
 from camshaft.formats.bits import E2M1_DOUBLED, IQ4_VALUES
-from camshaft.formats.blocks import BLOCK_FORMATS
+from camshaft.formats.blocks import BLOCK_FORMATS, grid_number
+from camshaft.formats.quants.iq_grids import GRIDS
 from camshaft.lang import Array, CompileRequest, Constant, Tracer, Value, ir, kernel
 from camshaft.ops.quantized.raw_blocks import RAW_FORMATS, Record
+from camshaft.ops.quantized.raw_grids import GRID_FORMATS
 from camshaft.ops.spec import Layout, TensorSpec
 
 BLOCK = 32  # k per block of the packed layout
@@ -44,7 +47,8 @@ Memory = np.ndarray[Any, Any]
 class PackedFormat:
     """The packed form of a block format: `bits` per code, `group` k per scale, and the scales' dtype (8-bit integers if
     nested). `zero_point` is None if minima are stored. `is_joint`: scale and minimum share a byte. `table`: the 16 values of
-    the codes, plus the zero point. `is_exponent`: a scale is 2^(byte - 128)."""
+    the codes, plus the zero point. `is_exponent`: a scale is 2^(byte - 128); `is_e4m3`: half an E4M3 byte. `unit`: the steps of
+    nested scales are stored divided by it."""
 
     bits: int
     group: int
@@ -53,6 +57,8 @@ class PackedFormat:
     is_joint: bool = False
     table: tuple[int, ...] | None = None
     is_exponent: bool = False
+    is_e4m3: bool = False
+    unit: float = 1.0
 
     @property
     def has_minima(self) -> bool:
@@ -67,7 +73,7 @@ class PackedFormat:
     @property
     def is_nested(self) -> bool:
         """Whether scales are integer multiples of steps."""
-        return self.scale_dtype in (i8, u8) and not self.is_exponent
+        return self.scale_dtype in (i8, u8) and not (self.is_exponent or self.is_e4m3)
 
     @property
     def groups(self) -> int:
@@ -77,6 +83,23 @@ class PackedFormat:
 
 _IQ4 = tuple(int(value) + 128 for value in IQ4_VALUES)
 _E2M1 = tuple(int(value) + 12 for value in E2M1_DOUBLED)
+
+
+def _signed(name: str, zero_point: int) -> tuple[int, ...]:
+    """The numbers of a grid's levels, then of those below zero, 16 in all; levels of 3 are indexes of 2 bits."""
+    levels = GRIDS[name].levels
+    spare = (0,) * ((1 << (len(levels) - 1).bit_length()) - len(levels))
+    half = (*levels, *spare)
+    return _table((*half, *(-level for level in half)), zero_point)
+
+
+def _table(numbers: tuple[int, ...], zero_point: int) -> tuple[int, ...]:
+    return tuple(number + zero_point for number in numbers) + (0,) * (16 - len(numbers))
+
+
+_IQ2 = _signed("IQ2_S", 128)
+# 8 level +- 1 of IQ1's levels -1, 0 and 1, in units of d / 8
+_IQ1 = _table((-7, 1, 9, 0, -9, -1, 7, 0), 12)
 PACKED_FORMATS: dict[str, PackedFormat] = {
     "Q4_0": PackedFormat(4, 32, f16, 8),
     "Q4_1": PackedFormat(4, 32, f16, None),
@@ -91,6 +114,16 @@ PACKED_FORMATS: dict[str, PackedFormat] = {
     "IQ4_NL": PackedFormat(4, 32, f16, 128, table=_IQ4),
     "IQ4_XS": PackedFormat(4, 32, i8, 128, table=_IQ4),
     "MXFP4": PackedFormat(4, 32, u8, 12, table=_E2M1, is_exponent=True),
+    "NVFP4": PackedFormat(4, 16, u8, 12, table=_E2M1, is_e4m3=True),
+    "IQ1_S": PackedFormat(2, 32, u8, None, unit=1 / 8),
+    "IQ1_M": PackedFormat(3, 16, i8, 12, table=_IQ1, unit=1 / 8),
+    "IQ2_XXS": PackedFormat(3, 32, i8, 128, table=_IQ2, unit=1 / 8),
+    "IQ2_XS": PackedFormat(3, 16, i8, 128, table=_IQ2, unit=1 / 8),
+    "IQ2_S": PackedFormat(3, 16, i8, 128, table=_IQ2, unit=1 / 8),
+    "IQ3_XXS": PackedFormat(4, 32, i8, 128, table=_signed("IQ3_XXS", 128), unit=1 / 4),
+    "IQ3_S": PackedFormat(4, 32, i8, 16, table=_signed("IQ3_S", 16)),
+    "TQ1_0": PackedFormat(2, 32, i8, 1),
+    "TQ2_0": PackedFormat(2, 32, i8, 1),
 }
 
 
@@ -106,7 +139,7 @@ def packed_format(spec: TensorSpec) -> PackedFormat:
 
 def _parts(spec: TensorSpec) -> tuple[tuple[str, DType, tuple[int, ...]], ...]:
     form = packed_format(spec)
-    n, k = spec.bounds
+    n, k = prod(spec.bounds[:-1]), spec.bounds[-1]
     tiles, blocks = -(-n // ROWS), k // BLOCK
     numbers = 2 if form.has_minima else 1  # a scale, and a minimum
     codes = ("codes", u32, (tiles, blocks, form.bits, ROWS))
@@ -121,7 +154,8 @@ INTERLEAVED = Layout("interleaved", _parts)
 
 
 def interleaved(spec: TensorSpec) -> TensorSpec:
-    """Returns the packed spec of a weight [n, k] in a block format."""
+    """Returns the packed spec of a weight [n, k] in a block format, or of a stack [experts, n, k], whose rows are numbered over
+    all experts."""
     packed_format(spec)
     return TensorSpec(spec.shape, spec.dtype, INTERLEAVED)
 
@@ -134,13 +168,14 @@ def pack(data: Memory, spec: TensorSpec, out: Memory) -> None:
 
 def tiles_of(spec: TensorSpec) -> int:
     """Returns the number of tiles of 16 rows of a weight."""
-    return -(-spec.bounds[0] // ROWS)
+    return -(-prod(spec.bounds[:-1]) // ROWS)
 
 
 @kernel
 def pack_rows(
     k: Tracer,
     raw: Array,
+    grid: Array,
     codes: Array,
     scales: Array,
     extra: Array,
@@ -151,8 +186,9 @@ def pack_rows(
     block: str,
     bits: int,
 ) -> None:
-    # a lane is one of the tile's 16 rows of so many `records`; rows past n are zero; `last` is the last word of raw
-    tile, form = k.program(0), RAW_FORMATS[block]
+    # a lane is one of the tile's 16 rows of so many `records`; rows past n are zero; `last` is the last word of raw; `grid` is
+    # only read for formats with one
+    tile, form = k.program(0), (RAW_FORMATS | GRID_FORMATS)[block]
     nbytes, blocks = BLOCK_FORMATS[block].block_nbytes, BLOCK_FORMATS[block].block_size // BLOCK
     for b in k.range(records):
         place = tile * records + b
@@ -163,7 +199,7 @@ def pack_rows(
         for r in k.lanes(ROWS):
             row = tile * ROWS + r
             inside = row < n
-            record = Record(k, raw, (k.minimum(row, n - 1) * records + b) * nbytes, last, block)
+            record = Record(k, raw, (k.minimum(row, n - 1) * records + b) * nbytes, last, block, grid)
 
             def store(array: Array, values: list[Value], at: Value, r: Value = r, inside: Value = inside) -> None:
                 for i, value in enumerate(values):
@@ -209,7 +245,7 @@ def _joined(words: list[Value], bits: int) -> Value:
 def packing_of(spec: TensorSpec) -> Packing:
     """Returns how to pack a weight [n, k] of a packed spec: the kernel of its format, sizes and offsets. Sizes are run-time
     scalars of the kernel, so that a format is compiled once for weights of every shape."""
-    name, (n, columns) = spec.dtype.name, spec.bounds
+    name, n, columns = spec.dtype.name, prod(spec.bounds[:-1]), spec.bounds[-1]
     places = {part.name: part.offset_nbytes for part in spec.parts}
     return Packing(
         kernel=_compiled(name, spec.part("codes").shape[2], spec.part("scales").dtype.nbytes),
@@ -220,6 +256,7 @@ def packing_of(spec: TensorSpec) -> Packing:
         codes=places["codes"],
         scales=places["scales"],
         extra=places.get("steps", places.get("minima", places["scales"])),
+        grid=grid_number(name),
     )
 
 
@@ -236,6 +273,7 @@ def _compiled(name: str, bits: int, scale_nbytes: int) -> CpuKernel:
     """Cached here too: a lookup by sources takes 100 microseconds, and a load makes hundreds."""
     arrays = (
         ir.ArrayParam("raw", u32, (_ANY,)),
+        ir.ArrayParam("grid", u32, (_ANY,)),
         ir.ArrayParam("codes", u32, (_ANY,), True),
         ir.ArrayParam("scales", u8 if scale_nbytes == 1 else u16, (_ANY,), True),
         ir.ArrayParam("extra", u16, (_ANY,), True),

@@ -18,7 +18,7 @@ class Record:
     """One block of a format per lane: the bytes of `raw` (u32 words, the last of which is `last`) from byte `start` on.
 
     Where records are not multiples of a word, a word of a record is in two of the file's, which are shifted together; each is
-    read once.
+    read once. `grid`: the words of the format's grid, if it has one (iq_grids.py).
     """
 
     k: Tracer
@@ -26,6 +26,7 @@ class Record:
     start: Value
     last: Value
     block: str
+    grid: Array | None = None
     seen: dict[int, Value] = field(default_factory=dict)
 
     def _file_word(self, offset: int) -> Value:
@@ -88,7 +89,7 @@ class RawFormat:
     steps: Callable[[Record], list[Value]] | None = None
 
 
-def _bits(word: Value, shift: int, count: int, at: int = 0) -> Value:
+def bits_at(word: Value, shift: int, count: int, at: int = 0) -> Value:
     """Moves `count` bits of every byte from bit `shift` to bit `at`."""
     mask = 0x01010101 * ((1 << count) - 1)
     moved = (word >> shift if shift else word) & mask
@@ -96,15 +97,19 @@ def _bits(word: Value, shift: int, count: int, at: int = 0) -> Value:
 
 
 # --- codes -------------------------------------------------------------------------------------------------------------
+def nibble_pairs(words: list[Value]) -> list[Value]:
+    """The low nibbles of all words, then the high ones."""
+    return [bits_at(word, shift, 4) for shift in (0, 4) for word in words]
+
+
 def _nibbles(r: Record, j: int) -> list[Value]:
     """16 bytes per block: low nibbles first, then high ones."""
-    words = [r.word("qs", 4 * j + i) for i in range(4)]
-    return [_bits(word, shift, 4) for shift in (0, 4) for word in words]
+    return nibble_pairs([r.word("qs", 4 * j + i) for i in range(4)])
 
 
 def _nibbles_of_two(r: Record, j: int) -> list[Value]:
     """32 bytes per two blocks, the first in the low nibbles."""
-    return [_bits(r.word("qs", j // 2 * 8 + w), j % 2 * 4, 4) for w in range(8)]
+    return [bits_at(r.word("qs", j // 2 * 8 + w), j % 2 * 4, 4) for w in range(8)]
 
 
 def _spread(qh: Value, w: int) -> Value:
@@ -121,22 +126,23 @@ def _q8_0(r: Record, j: int) -> list[Value]:
     return [r.word("qs", w) ^ 0x80808080 for w in range(8)]
 
 
-def _two_bits(r: Record, j: int) -> list[Value]:
-    return [_bits(r.word("qs", j // 4 * 8 + w), j % 4 * 2, 2) for w in range(8)]
+def two_bits(r: Record, j: int) -> list[Value]:
+    """32 bytes per four blocks, the first in the lowest two bits."""
+    return [bits_at(r.word("qs", j // 4 * 8 + w), j % 4 * 2, 2) for w in range(8)]
 
 
 def _q3_k(r: Record, j: int) -> list[Value]:
-    return [low | _bits(r.word("hmask", w), j, 1, 2) for w, low in enumerate(_two_bits(r, j))]
+    return [low | bits_at(r.word("hmask", w), j, 1, 2) for w, low in enumerate(two_bits(r, j))]
 
 
 def _q5_k(r: Record, j: int) -> list[Value]:
-    return [low | _bits(r.word("qh", w), j, 1, 4) for w, low in enumerate(_nibbles_of_two(r, j))]
+    return [low | bits_at(r.word("qh", w), j, 1, 4) for w, low in enumerate(_nibbles_of_two(r, j))]
 
 
 def _q6_k(r: Record, j: int) -> list[Value]:
     half, quarter = j // 4, j % 4
-    low = [_bits(r.word("ql", 16 * half + quarter % 2 * 8 + w), quarter // 2 * 4, 4) for w in range(8)]
-    return [code | _bits(r.word("qh", 8 * half + w), 2 * quarter, 2, 4) for w, code in enumerate(low)]
+    low = [bits_at(r.word("ql", 16 * half + quarter % 2 * 8 + w), quarter // 2 * 4, 4) for w in range(8)]
+    return [code | bits_at(r.word("qh", 8 * half + w), 2 * quarter, 2, 4) for w, code in enumerate(low)]
 
 
 # --- scales, minima, steps ---------------------------------------------------------------------------------------------
@@ -186,7 +192,8 @@ def _iq4_xs_scales(r: Record, j: int) -> list[Value]:
     return [(low | (high << 4)) - 32]
 
 
-def _step(r: Record) -> list[Value]:
+def step(r: Record) -> list[Value]:
+    """d."""
     return [r.half("d")]
 
 
@@ -201,12 +208,12 @@ RAW_FORMATS: dict[str, RawFormat] = {
     "Q5_0": RawFormat(_five, _d),
     "Q5_1": RawFormat(_five, _d, _m),
     "Q8_0": RawFormat(_q8_0, _d),
-    "Q2_K": RawFormat(_two_bits, _two_scales, steps=_steps),
-    "Q3_K": RawFormat(_q3_k, _q3_scales, steps=_step),
+    "Q2_K": RawFormat(two_bits, _two_scales, steps=_steps),
+    "Q3_K": RawFormat(_q3_k, _q3_scales, steps=step),
     "Q4_K": RawFormat(_nibbles_of_two, _k_scales, steps=_steps),
     "Q5_K": RawFormat(_q5_k, _k_scales, steps=_steps),
-    "Q6_K": RawFormat(_q6_k, _two_scales, steps=_step),
+    "Q6_K": RawFormat(_q6_k, _two_scales, steps=step),
     "IQ4_NL": RawFormat(_nibbles, _d),
-    "IQ4_XS": RawFormat(_nibbles, _iq4_xs_scales, steps=_step),
+    "IQ4_XS": RawFormat(_nibbles, _iq4_xs_scales, steps=step),
     "MXFP4": RawFormat(_nibbles, _exponent),
 }

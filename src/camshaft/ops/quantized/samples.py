@@ -45,12 +45,16 @@ def random_blocks(name: str, n: int, k: int, seed: int) -> ops.Array:
     raw = rng.integers(0, 256, (n * k // block.block_size, block.block_nbytes)).astype(np.uint8)
     records = raw.reshape(-1).view(block.layout)
     names = block.layout.names or ()
-    for field in (name for name in ("d", "dmin", "m") if name in names):
+    for field in (name for name in ("d", "dmin", "m") if name in names and block.layout[name] == np.dtype("<f2")):
         records[field] = rng.normal(size=len(records)) * 0.1
     if "dmin" in names:
         records["d"][::5] = 0  # minima only
     if name == "MXFP4":
         records["e"] = rng.integers(118, 124, len(records))
+    if name == "NVFP4":
+        records["d"] = rng.integers(0, 64, records["d"].shape)
+    if name == "IQ1_M":  # d is the top nibbles of the scales
+        records["scales"][:, 3] = records["scales"][:, 3] & 0x0FFF | 0x2000
     return raw.reshape(-1)
 
 

@@ -110,7 +110,7 @@ def one_row_per_program(
     row, n_blocks = k.program(0), -(-n // block)
     this = Row(k, logits, row, n, block, k.scratch(i32, n_blocks), k.var(0, i64))
     peaks = k.scratch(f32, n_blocks)
-    top, nan = _find_peaks(this, peaks)
+    top, nan = find_peaks(this, peaks)
     temperature_ = k.select(temperature[row] > 0, temperature[row], 0.0)
     with k.when(nan > 0):
         out[row] = NAN_TOKEN
@@ -118,21 +118,21 @@ def one_row_per_program(
         out[row] = _first_equal(this, peaks, top)
     with k.when((nan == 0) & (temperature_ > 0)):
         wanted = k.select((top_k[row] > 0) & (top_k[row] < n), top_k[row], n)
-        _list_blocks(this, peaks, wanted)
-        best = _keep_top_k(this, wanted)
+        list_blocks(this, peaks, wanted)
+        best = keep_top_k(this, wanted)
         inverse = 1.0 / temperature_
 
         def weight(c: Value) -> Value:
             x = this.value(c)
             return k.exp(k.select(x == top, 0.0, (x - top) * inverse))
 
-        heavy = _keep_top_p(this, best, weight, weights, top_p[row])
+        heavy = keep_top_p(this, best, weight, weights, top_p[row])
         least = k.select(min_p[row] < 1, min_p[row], 1.0)
         hash_keys = keys(seed[row, 0], seed[row, 1], seed[row, 2])
         out[row] = _race(this, best, heavy, weight, least, hash_keys)
 
 
-def _find_peaks(this: Row, peaks: Array) -> tuple[Value, Value]:
+def find_peaks(this: Row, peaks: Array) -> tuple[Value, Value]:
     """Stores the greatest logit of each block in `peaks`; returns the greatest of all, and 1 if a logit is NaN, else 0."""
     k, nans = this.k, this.k.accumulator("max", i32)
     for b in k.range(this.all_blocks()):
@@ -179,7 +179,7 @@ def _ordered_float(k: Tracer, rank: Value) -> Value:
     return k.bitcast(k.select(negative, rank ^ 0xFFFFFFFF, rank ^ 0x80000000), f32)
 
 
-def _list_blocks(this: Row, peaks: Array, wanted: Value) -> None:
+def list_blocks(this: Row, peaks: Array, wanted: Value) -> None:
     """Lists the blocks that may contain one of the `wanted` greatest: their peak is at least the wanted-th greatest peak."""
     k, floor = this.k, this.k.var(LOWEST)
 
@@ -207,7 +207,7 @@ def _cut_ties(this: Row, kept: KeptTokens, equal: Masked, wanted: Value) -> None
         kept.last.set(last.to(i32))
 
 
-def _keep_top_k(this: Row, wanted: Value) -> KeptTokens:
+def keep_top_k(this: Row, wanted: Value) -> KeptTokens:
     """Keeps the `wanted` greatest logits; of those equal to the least, the ones with smaller indexes."""
     k = this.k
     kept = KeptTokens(k.var(LOWEST), k.var(this.n, i32))
@@ -224,7 +224,7 @@ def _keep_top_k(this: Row, wanted: Value) -> KeptTokens:
     return kept
 
 
-def _fixed_point(k: Tracer, weight: Value) -> Value:
+def fixed_point(k: Tracer, weight: Value) -> Value:
     """Converts a weight from 0 to 1 to an integer of WEIGHT_BITS bits."""
     return k.minimum((weight * float(1 << WEIGHT_BITS)).to(u32), (1 << WEIGHT_BITS) - 1)
 
@@ -243,14 +243,14 @@ def _mass(this: Row, weights: Array, least: Value) -> Value:
     return k.fma((carry & mask).to(f32), 2.0**-HALF_BITS, total.to(f32))
 
 
-def _keep_top_p(this: Row, best: KeptTokens, weight: Masked, weights: Array, share: Value) -> KeptTokens:
+def keep_top_p(this: Row, best: KeptTokens, weight: Masked, weights: Array, share: Value) -> KeptTokens:
     """Keeps the fewest tokens of `best`, by descending weight, that have `share` of their mass. Keys are fixed-point weights."""
     k = this.k
     kept = KeptTokens(k.var(0, u32), k.var(this.n, i32))
     with k.when(share < 1):
         for c in this.columns():
             kept_weight = k.select(best.holds(this.value(c), c), weight(c), 0.0)
-            weights[this.row, c] = _fixed_point(k, kept_weight)
+            weights[this.row, c] = fixed_point(k, kept_weight)
         k.barrier()
         goal = _mass(this, weights, k.const(1, u32)) * share
         least = _bisect(k, WEIGHT_BITS, lambda t: _mass(this, weights, t) >= goal)
@@ -268,8 +268,8 @@ def _race(
     k, shortest, winner = this.k, this.k.var(HIGHEST), this.k.var(0, i32)
     for c in this.columns():
         w = weight(c)
-        with k.when(best.holds(this.value(c), c) & heavy.holds(_fixed_point(k, w), c) & (w >= least)):
-            time = _exponential(k, noise(c.to(u32), *hash_keys)) / w
+        with k.when(best.holds(this.value(c), c) & heavy.holds(fixed_point(k, w), c) & (w >= least)):
+            time = exponential(k, noise(c.to(u32), *hash_keys)) / w
             sooner = time < shortest.value
             shortest.set(k.select(sooner, time, shortest.value))
             winner.set(k.select(sooner, c.to(i32), winner.value))
@@ -277,7 +277,7 @@ def _race(
     return k.lanes_min(k.select(shortest.value == first, winner.value, this.n))
 
 
-def _exponential(k: Tracer, bits: Value) -> Value:
+def exponential(k: Tracer, bits: Value) -> Value:
     """-ln(1 - v) for v = (bits + 1/2) / 2^32, precise near 0: ln(u) v / (u - 1), u = 1 - v rounded (Goldberg's log1p)."""
     v = k.minimum((bits.to(f32) + 0.5) * 2.0**-32, 1 - 2.0**-24)
     u = 1.0 - v

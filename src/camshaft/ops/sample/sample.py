@@ -4,6 +4,10 @@ temperature 0 (or NaN) takes the greatest logit, the first of equal ones. top_k 
 top_p, of equal tokens those with smaller indexes are kept. -inf counts as the lowest finite number: never drawn unless all are.
 A row with a NaN gives -1. top_p ignores weights below 2^-28 of the likeliest token's. seed is the low 32 bits, the high 32 bits
 and the step.
+
+Attributes: `draws` tokens per row without replacement, [R, draws] (None, the default: one, [R]), in the order in which they were
+drawn; -1 where a row has fewer that are kept. `logprobs` adds their log-probabilities as a second result: ln(w_y / sum of w) over
+the kept tokens, of a single draw; with temperature 0 those of softmax(logits). NaN beside -1.
 """
 
 from __future__ import annotations
@@ -15,8 +19,10 @@ import numpy as np
 from camshaft.dtypes import DType, f32, i32, u32
 from camshaft.ops import op as ops
 from camshaft.ops.checks import partly_active
-from camshaft.ops.parameters import Parameters
+from camshaft.ops.parameters import Attribute, Parameters
 from camshaft.ops.sample.kernel import LOWEST, MOST_TOKENS, NAN_TOKEN, keys, noise, one_row_per_program
+from camshaft.ops.sample.several import several_per_row
+from camshaft.ops.scan.scan import expect_attributes
 from camshaft.ops.spec import TensorSpec
 
 # Columns of a block; scratch limits their number. With top_k, 32 is the fastest of 32 to 256 (n = 49152, AVX-512, top_k 40,
@@ -28,6 +34,11 @@ _PARAMETERS: tuple[tuple[str, DType, tuple[int, ...]], ...] = (
     ("top_p", f32, ()),
     ("min_p", f32, ()),
     ("seed", u32, (3,)),
+)
+PARAMETERS = Parameters(
+    "logits temperature top_k top_p min_p seed",
+    (Attribute("draws", "int | None", None), Attribute("logprobs", "bool", False)),
+    results=None,
 )
 
 
@@ -41,7 +52,12 @@ def _infer(specs: tuple[TensorSpec, ...], attrs: ops.Attrs) -> tuple[TensorSpec,
     for spec, (name, dtype, shape) in zip(specs[1:], _PARAMETERS, strict=True):
         right = TensorSpec((x.shape[0], *shape), dtype)
         ops.expect(spec == right, "sample", spec, f"{name} of {right}")
-    return (TensorSpec(x.shape[:1], i32),)
+    expect_attributes("sample", attrs, PARAMETERS)
+    draws = attrs.get("draws")
+    fits = draws is None or (isinstance(draws, int) and not isinstance(draws, bool) and 1 <= draws <= x.bounds[1])
+    ops.expect(fits, "sample", f"draws {draws!r} of {x}", f"draws from 1 to {x.bounds[1]}, or None")
+    shape = x.shape[:1] if draws is None else (x.shape[0], draws)
+    return (TensorSpec(shape, i32), *((TensorSpec(shape, f32),) if attrs.get("logprobs") else ()))
 
 
 def _build(node: ops.NodeSpec, target: ops.Target) -> ops.Build:
@@ -49,9 +65,14 @@ def _build(node: ops.NodeSpec, target: ops.Target) -> ops.Build:
     n, block = logits.bounds[1], BLOCK
     while -(-n // block) > MOST_BLOCKS:
         block *= 2
-    arrays = (*(ops.read(i) for i in range(6)), ops.scratch(0, "update"), ops.write(0))
-    launch = ops.Launch(one_row_per_program, arrays, (ops.Cells(logits.shape[0]),), {"n": n, "block": block})
-    return ops.Build((launch,), (TensorSpec(logits.shape, u32),))
+    arrays = (*(ops.read(i) for i in range(6)), ops.scratch(0, "update"))
+    grid, constants, scratch = (ops.Cells(logits.shape[0]),), {"n": n, "block": block}, (TensorSpec(logits.shape, u32),)
+    draws, outputs = node.attrs.get("draws"), len(node.outputs)
+    if draws is None and outputs == 1:
+        return ops.Build((ops.Launch(one_row_per_program, (*arrays, ops.write(0)), grid, constants),), scratch)
+    writes = (ops.write(i, shape=(logits.bounds[0], draws or 1)) for i in range(outputs))
+    constants |= {"draws": draws or 1, "outputs": outputs}
+    return ops.Build((ops.Launch(several_per_row, (*arrays, *writes), grid, constants),), scratch)
 
 
 def distribution(logits: ops.Array, temperature: float, top_k: int, top_p: float, min_p: float) -> ops.Array:
@@ -78,19 +99,30 @@ def times(seed: ops.Array, n: int) -> ops.Array:
 
 
 def _reference(inputs: Sequence[ops.Array], attrs: ops.Attrs) -> tuple[ops.Array, ...]:
-    logits, temperature, top_k, top_p, min_p, seed = inputs
-    tokens = np.empty(len(logits), np.int32)
-    for r, x in enumerate(logits):
-        if np.isnan(x).any():
-            tokens[r] = NAN_TOKEN
-            continue
-        if not temperature[r] > 0:
-            tokens[r] = np.where(x > LOWEST, x, LOWEST).argmax()
-            continue
-        weights = distribution(x, float(temperature[r]), int(top_k[r]), float(top_p[r]), float(min_p[r]))
-        with np.errstate(divide="ignore"):
-            tokens[r] = (times(seed[r], len(x)) / weights).argmin()
-    return (tokens,)
+    rows, draws = zip(*inputs, strict=True), attrs.get("draws")
+    drawn = [drawn_from(*row, draws or 1) for row in rows]
+    tokens, logprobs = (np.array(found) if draws else np.array(found)[:, 0] for found in zip(*drawn, strict=True))
+    return (tokens.astype(np.int32), *((logprobs,) if attrs.get("logprobs") else ()))
+
+
+def drawn_from(
+    x: ops.Array, temperature: float, top_k: int, top_p: float, min_p: float, seed: ops.Array, draws: int
+) -> tuple[ops.Array, ops.Array]:
+    """Returns the tokens that are drawn from one row, and their log-probabilities."""
+    tokens, logprobs = np.full(draws, NAN_TOKEN), np.full(draws, np.nan)
+    if np.isnan(x).any():
+        return tokens, logprobs
+    greedy = not temperature > 0
+    settings = (1.0, 0, 1.0, 0.0) if greedy else (float(temperature), int(top_k), float(top_p), float(min_p))
+    weights = distribution(x, *settings)
+    with np.errstate(divide="ignore"):
+        race = -np.where(x == x.max(), np.inf, x.astype(np.float64)) if greedy else times(seed, len(x)) / weights
+        order = np.argsort(np.where(x > LOWEST, race, np.inf) if (x > LOWEST).any() else race, kind="stable")[:draws]
+        kept = race[order] < np.inf if (x > LOWEST).any() else np.ones(len(order), bool)
+        x = np.maximum(x.astype(np.float64), LOWEST)
+        found = (x[order] - x.max()) / settings[0] - np.log(weights.sum())
+    tokens[: len(order)], logprobs[: len(order)] = np.where(kept, order, NAN_TOKEN), np.where(kept, found, np.nan)
+    return tokens, logprobs
 
 
 def _row_inputs(logits: ops.Array, settings: Sequence[tuple[float, int, float, float]]) -> tuple[ops.Array, ...]:
@@ -128,6 +160,11 @@ def _samples() -> Iterable[ops.Sample]:
     yield ops.Sample("NaN and infinities", _row_inputs(odd, _SETTINGS))
     x = rng.normal(size=(16, 33)).astype(np.float32)
     yield partly_active(ops.Sample("7 of 16", _row_inputs(x, _SETTINGS)), 7, extent="rows")
+    yield ops.Sample("log-probability", _row_inputs(x, _SETTINGS), {"logprobs": True})
+    several = {"logprobs": True, "draws": 5}
+    yield ops.Sample("5 draws, NaN and infinities", _row_inputs(odd, _SETTINGS), several)
+    yield partly_active(ops.Sample("5 draws, 7 of 16", _row_inputs(x, _SETTINGS), several), 7, extent="rows")
+    yield ops.Sample("5 draws, ties", _row_inputs(tied, _SETTINGS), {"draws": 5})
 
 
 def _error_samples() -> Iterable[ops.ErrorSample]:
@@ -137,17 +174,20 @@ def _error_samples() -> Iterable[ops.ErrorSample]:
     yield ops.ErrorSample((TensorSpec((8,), f32), f, i, f, f, seed), {}, "wanted logits of f32")
     yield ops.ErrorSample((x, f, f, f, f, seed), {}, "wanted top_k of i32")
     yield ops.ErrorSample((x, f, i, f, f, TensorSpec((2,), u32)), {}, "wanted seed of u32")
+    yield ops.ErrorSample((x, f, i, f, f, seed), {"draws": 9}, "wanted draws from 1 to 8, or None")
+    yield ops.ErrorSample((x, f, i, f, f, seed), {"draws": 0}, "wanted draws from 1 to 8, or None")
+    yield ops.ErrorSample((x, f, i, f, f, seed), {"n": 2}, "wanted draws, logprobs")
 
 
 OP = ops.Op(
     name="sample",
     formula="y ~ softmax(logits / temperature) over the tokens that top_k, top_p and min_p keep",
-    parameters=Parameters("logits temperature top_k top_p min_p seed"),
+    parameters=PARAMETERS,
     infer=_infer,
     reference=_reference,
     variants=(ops.KernelVariant("one_row_per_program", ops.EVERYWHERE, _build),),
     samples=_samples,
     error_samples=_error_samples,
-    tolerance={},
+    tolerance={"f32": 1e-11},
     flops=lambda node: 60.0 * np.prod(node.inputs[0].bounds),
 )

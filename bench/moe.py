@@ -1,0 +1,124 @@
+"""Mixture-of-experts blocks (router, experts, weighted sum) beside ggml's on the same blocks, interleaved.
+
+Run: python -m bench.moe [--formats Q4_K ...] [--size 2048x1024] [--experts 64] [--slots 8] [--tokens 1 512] [--threads 1 2]
+[--peer-python PYTHON | --no-peer] [--plain] [--json FILE]. One token is computed for so many inputs that the weights come from
+memory. ggml's stacks are repacked, as llama.cpp's loader does, or as in the file with --plain.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bench import rows
+from bench.compare import peers as peer_modules
+from bench.compare.process import PeerProcess
+from bench.compare.suite import OURS, Peer
+from camshaft.formats.blocks import BLOCK_FORMATS
+
+PART_NBYTES = 1 << 22  # of random blocks; a stack is them over and over
+FEW_TOKENS, COPIES = 8, 4
+
+
+def orders(options: argparse.Namespace, folder: Path) -> Iterator[dict[str, Any]]:
+    """One per format and number of tokens, with the file of its blocks."""
+    rng = np.random.default_rng(1)
+    d, f = (int(size) for size in options.size.split("x"))
+    for name in options.formats:
+        row, path = BLOCK_FORMATS[name], folder / name
+        count = PART_NBYTES // row.block_nbytes
+        row.quantize(rng.standard_normal((count, row.block_size), np.float32) * np.float32(0.05)).tofile(path)
+        sizes = {"d": d, "f": f, "experts": options.experts, "slots": options.slots}
+        for n in options.tokens:
+            yield {"format": name, "blocks": str(path), **sizes, "n": n, "copies": COPIES if n <= FEW_TOKENS else 1}
+
+
+def processes(options: argparse.Namespace, threads: int) -> dict[str, PeerProcess]:
+    """Start the peers, by name."""
+    peers = {OURS: Peer(OURS, "ours_moe:Blocks", {"threads": threads}, peer_python=False)}
+    if not options.no_peer:
+        ggml = str(Path(peer_modules.__file__).with_name("ggml.py"))
+        given = {"threads": threads, "ggml": ggml, "repack": not options.plain}
+        peers["ggml"] = Peer("ggml", f"{Path(__file__).with_name('moe_ggml.py')}:Blocks", given)
+    return {name: PeerProcess(peer, options.peer_python) for name, peer in peers.items()}
+
+
+def row(order: dict[str, Any], threads: int, taken: dict[str, list[float]]) -> dict[str, Any]:
+    """One block as a JSON row."""
+    kind, n = BLOCK_FORMATS[order["format"]], order["n"]
+    weights = 3.0 * order["d"] * order["f"]
+    nbytes = weights * min(order["experts"], n * order["slots"]) / kind.block_size * kind.block_nbytes
+    spent = {name: rows.Spread.of([s / order["copies"] for s in found]) for name, found in taken.items()}
+    return {
+        "bench": "moe",
+        **{name: order[name] for name in ("format", "d", "f", "experts", "slots", "n")},
+        "threads": threads,
+        "us": {name: s.map(lambda x: x * 1e6).rounded() for name, s in spent.items()},
+        "GB/s": {name: float(f"{nbytes / s.median / 1e9:.4g}") for name, s in spent.items()},
+        "Gop/s": {name: float(f"{2 * weights * n * order['slots'] / s.median / 1e9:.4g}") for name, s in spent.items()},
+        "times_ggml": round(spent["ggml"].median / spent[OURS].median, 2) if "ggml" in spent else None,
+    }
+
+
+def measured(options: argparse.Namespace, threads: int, folder: Path) -> Iterator[dict[str, Any]]:
+    """Measure every block in interleaved rounds, after a warm-up round."""
+    up = processes(options, threads)
+    try:
+        wanted = list(orders(options, folder))
+        taken: list[dict[str, list[float]]] = [{name: [] for name in up} for _ in wanted]
+        for round_ in range(-1, options.repeat):
+            for order, found in zip(wanted, taken, strict=True):
+                for name, process in up.items():
+                    seconds = process.seconds(order)
+                    if round_ >= 0:
+                        found[name].append(seconds)
+                require_equal(order, [process.check for process in up.values() if process.check is not None])
+        for order, found in zip(wanted, taken, strict=True):
+            yield row(order, threads, found)
+    finally:
+        for process in up.values():
+            process.close()
+
+
+def require_equal(order: dict[str, Any], checks: list[float]) -> None:
+    """RuntimeError if the peers' results differ in mean magnitude by more than quantizing activations explains."""
+    if max(checks) > 1.02 * min(checks):
+        raise RuntimeError(f"the peers compute different blocks of {order}: {checks}")
+
+
+def line(r: dict[str, Any]) -> tuple[object, ...]:
+    """A row for the table."""
+    figures = (r[unit].get(name, "") for name in (OURS, "ggml") for unit in ("GB/s", "Gop/s"))
+    return r["threads"], r["format"], r["n"], *figures, r["times_ggml"] or ""
+
+
+def main() -> None:
+    """Measures and prints."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--formats", nargs="+", default=["Q4_K"])
+    parser.add_argument("--size", default="2048x1024", help="columns of x, and rows of an expert's gate")
+    parser.add_argument("--experts", type=int, default=64)
+    parser.add_argument("--slots", type=int, default=8)
+    parser.add_argument("--tokens", type=int, nargs="+", default=[1, 512])
+    parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
+    parser.add_argument("--repeat", type=int, default=5)
+    parser.add_argument("--peer-python", default="python", help="a Python that has llama-cpp-python")
+    parser.add_argument("--no-peer", action="store_true", help="camshaft alone")
+    parser.add_argument("--plain", action="store_true", help="ggml's stacks as in the file, not repacked")
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args()
+    print(rows.facts_line(rows.machine()) + "\n", flush=True)
+    with tempfile.TemporaryDirectory() as folder:
+        made = [r for threads in options.threads for r in measured(options, threads, Path(folder))]
+    header = ("threads", "format", "tokens", "GB/s", "Gop/s", "ggml GB/s", "ggml Gop/s", "times ggml")
+    print(rows.table(header, [line(r) for r in made]))
+    rows.write(options.json, made)
+
+
+if __name__ == "__main__":
+    main()

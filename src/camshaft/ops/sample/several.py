@@ -1,0 +1,127 @@
+"""The kernel of sample for several draws without replacement and for log-probabilities, from the parts of kernel.py.
+
+The exponential race goes on: the second token to arrive is the second draw, and so on. That is drawing without replacement.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from camshaft.dtypes import f32, i32, i64, u32
+from camshaft.lang import Array, Tracer, Value, kernel
+from camshaft.ops.sample.kernel import (
+    HALF_BITS,
+    HIGHEST,
+    LOWEST,
+    NAN_TOKEN,
+    WEIGHT_BITS,
+    Masked,
+    Row,
+    exponential,
+    find_peaks,
+    fixed_point,
+    keep_top_k,
+    keep_top_p,
+    keys,
+    list_blocks,
+    noise,
+)
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """Where the draws of a row go: tokens, and their log-probabilities if wanted."""
+
+    k: Tracer
+    row: Value
+    outs: tuple[Array, ...]
+
+    def put(self, j: Value, token: Value, logprob: Value | float) -> None:
+        """Stores draw number j."""
+        self.outs[0][self.row, j] = token
+        if len(self.outs) > 1:
+            self.outs[1][self.row, j] = logprob
+
+
+@kernel
+def several_per_row(
+    k: Tracer, logits: Array, temperature: Array, top_k: Array, top_p: Array, min_p: Array, seed: Array, weights: Array,
+    *results: Array, n: int, block: int, draws: int, outputs: int,
+) -> None:  # fmt: skip
+    # y[j] = the j-th least of e_i / w_i over the kept; p[j] = ln(w_y / sum of w over the kept), of all if temperature is 0
+    row, n_blocks = k.program(0), -(-n // block)
+    drawn = Drawn(k, row, results[:outputs])  # run-time extents follow them
+    this = Row(k, logits, row, n, block, k.scratch(i32, n_blocks), k.var(0, i64))
+    peaks = k.scratch(f32, n_blocks)
+    top, nan = find_peaks(this, peaks)
+    temperature_ = k.select(temperature[row] > 0, temperature[row], 0.0)
+    greedy = temperature_ <= 0
+    with k.when(nan > 0):
+        for j in k.range(draws):
+            drawn.put(j, k.const(NAN_TOKEN, i32), float("nan"))
+    with k.when(nan == 0):
+        wanted = k.select((top_k[row] > 0) & (top_k[row] < n) & (temperature_ > 0), top_k[row], n)
+        list_blocks(this, peaks, wanted)
+        inverse = 1.0 / k.select(greedy, 1.0, temperature_)
+
+        def exponent(c: Value) -> Value:
+            x = this.value(c)
+            return k.select(x == top, 0.0, (x - top) * inverse)
+
+        def weight(c: Value) -> Value:
+            return k.exp(exponent(c))
+
+        best = keep_top_k(this, wanted)
+        heavy = keep_top_p(this, best, weight, weights, k.select(greedy, 1.0, top_p[row]))
+        least = k.select(greedy, 0.0, k.select(min_p[row] < 1, min_p[row], 1.0))
+
+        def kept(c: Value, w: Value) -> Value:
+            return best.holds(this.value(c), c) & heavy.holds(fixed_point(k, w), c) & (w >= least)
+
+        total = _log_of_mass(this, weight, kept) if outputs > 1 else None
+        hash_keys = keys(seed[row, 0], seed[row, 1], seed[row, 2])
+
+        def time(c: Value) -> Value:
+            w = weight(c)
+            raced = exponential(k, noise(c.to(u32), *hash_keys)) / w
+            x = this.value(c)
+            in_order = k.select(x == top, LOWEST, -x)
+            return k.select(greedy, in_order, k.select(kept(c, w), raced, HIGHEST))
+
+        _race_on(this, time, exponent, total, drawn, draws)
+
+
+def _log_of_mass(this: Row, weight: Masked, kept: Callable[[Value, Value], Value]) -> Value:
+    """ln of the sum of the kept weights; of integers, 2^-28 of the likeliest token's, so that lanes do not change it."""
+    k, high, low = this.k, this.k.accumulator("sum", u32), this.k.accumulator("sum", u32)
+    for c in this.columns():
+        w = weight(c)
+        whole = k.minimum((w * float(1 << WEIGHT_BITS) + 0.5).to(u32), (1 << WEIGHT_BITS) - 1)
+        counted = k.select(kept(c, w), whole, 0)
+        high += counted >> HALF_BITS
+        low += counted & ((1 << HALF_BITS) - 1)
+    carry = k.lanes_sum(low)
+    total = (k.lanes_sum(high) + (carry >> HALF_BITS)).to(f32)
+    mass = k.fma((carry & ((1 << HALF_BITS) - 1)).to(f32), 2.0**-HALF_BITS, total)
+    return k.log(mass * 2.0 ** (HALF_BITS - WEIGHT_BITS))
+
+
+def _race_on(this: Row, time: Masked, exponent: Masked, total: Value | None, drawn: Drawn, draws: int) -> None:
+    """Stores the tokens in the order of their times; -1 and NaN once no other is kept."""
+    k, last, token = this.k, this.k.var(LOWEST), this.k.var(-1, i32)
+    for j in k.range(draws):
+        shortest, winner = k.var(HIGHEST), k.var(0, i32)
+        for c in this.columns():
+            t = time(c)
+            later = (t > last.value) | ((t == last.value) & (c.to(i32) > token.value))
+            sooner = later & (t < shortest.value)
+            shortest.set(k.select(sooner, t, shortest.value))
+            winner.set(k.select(sooner, c.to(i32), winner.value))
+        first = k.lanes_min(shortest)
+        index = k.lanes_min(k.select(shortest.value == first, winner.value, this.n))
+        found = first < HIGHEST
+        last.set(first)
+        token.set(k.select(found, index, this.n))
+        logprob = float("nan") if total is None else k.select(found, exponent(index.to(i64)) - total, float("nan"))
+        drawn.put(j, k.select(found, index, NAN_TOKEN), logprob)

@@ -1,0 +1,194 @@
+"""The kernels of scans: along rows of 16 elements at a time, into columns, and in order for products.
+
+A row is scanned in groups of WIDTH elements: each group by log2(WIDTH) steps that combine element i with i - 1, i - 2, i - 4 and
+i - 8, then with the carry of all groups before. The lanes are the elements of a group; for targets of one lane the same steps are
+written out, so results are the same bits for any lane count. Rows longer than a part are scanned by several programs, each from
+the totals of the parts before, which an earlier launch made.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from camshaft.dtypes import DTYPES, DType, i32, i64, u32, u64
+from camshaft.lang import Array, Tracer, ir, kernel
+from camshaft.lang.tracing.tracer import Variable
+from camshaft.ops.reduce.frame import combine, narrowed, start_of
+
+WIDTH = 16
+_STEPS = (1, 2, 4, 8)
+# The elements of a group: one value per lane, or WIDTH values.
+Group: TypeAlias = list[ir.Value]
+
+
+def wide(k: Tracer, value: ir.Value, dtype: DType) -> ir.Value:
+    """A loaded element in the accumulator's dtype; integers wrap."""
+    if dtype in (u32, u64) and value.dtype.kind == "i":
+        return k.bitcast(value.to(DTYPES[f"i{dtype.bits}"]), dtype)
+    return value.to(dtype)
+
+
+def stored(k: Tracer, value: ir.Value, dtype: DType) -> ir.Value:
+    """An accumulator's value in the result's dtype."""
+    return k.bitcast(value, i32) if value.dtype == u32 and dtype == i32 else narrowed(k, value, dtype)
+
+
+@dataclass(frozen=True)
+class RowScan:
+    """Scans row `row` of x into `out` from a carry. `lanes`: WIDTH, or 1 for steps that are written out."""
+
+    k: Tracer
+    x: Array
+    out: Array
+    row: ir.Value
+    carry: Variable
+    kind: str
+    reverse: bool
+    lanes: int
+
+    @property
+    def offsets(self) -> list[ir.Operand]:
+        """Where the values of a group are, from its first column."""
+        return [self.k.lane()] if self.lanes > 1 else list(range(WIDTH))
+
+    def part(self, first: ir.Operand, stop: ir.Operand) -> None:
+        """Scans the columns from `first` to `stop`. Only the last group may be partial, of a reversed scan too."""
+        k, whole = self.k, (stop - first) // WIDTH
+        ragged = first + whole * WIDTH
+        if self.reverse:
+            for start in k.range(ragged, stop, WIDTH):
+                self.group(start, stop)
+        for j in k.range(whole):
+            self.group(first + ((whole - 1 - j) if self.reverse else j) * WIDTH, None)
+        if not self.reverse:
+            for start in k.range(ragged, stop, WIDTH):
+                self.group(start, stop)
+
+    def total(self, first: ir.Value, stop: ir.Value) -> ir.Value:
+        """The fold of the columns from `first` to `stop`: element i of every group, then the group of these."""
+        k, dtype = self.k, self.carry.ir.dtype
+        whole = (stop - first) // WIDTH
+        ragged = first + whole * WIDTH
+        totals = [k.var(start_of(self.kind, dtype), dtype) for _ in self.offsets]
+        for j in k.range(whole):
+            for total, value in zip(totals, self._loaded(first + j * WIDTH, None), strict=True):
+                total.set(combine(k, self.kind, total.value, value))
+        for start in k.range(ragged, stop, WIDTH):
+            for total, value in zip(totals, self._loaded(start, stop), strict=True):
+                total.set(combine(k, self.kind, total.value, value))
+        return self._last(self._prefixes([total.value for total in totals]))
+
+    def _last(self, group: Group) -> ir.Value:
+        """The fold of a whole group, of its prefixes."""
+        last = 0 if self.reverse else WIDTH - 1
+        return self.k.broadcast(group[0], last) if self.lanes > 1 else group[last]
+
+    def group(self, first: ir.Value, stop: ir.Operand | None) -> None:
+        """Scans one group and adds its total to the carry. Elements from `stop` on (None: there are none) do not count."""
+        k = self.k
+        group = self._prefixes(self._loaded(first, stop))
+        start = self.carry.value
+        self.carry.set(combine(k, self.kind, start, self._last(group)))
+        for i, value in zip(self.offsets, group, strict=True):
+            result = stored(k, combine(k, self.kind, start, value), self.out.dtype)
+            if stop is None:
+                self.out[self.row, first + i] = result
+                continue
+            with k.when(first + i < stop):
+                self.out[self.row, first + i] = result
+
+    def _loaded(self, first: ir.Value, stop: ir.Operand | None) -> Group:
+        k, dtype = self.k, self.carry.ir.dtype
+        if stop is None:
+            return [wide(k, self.x[self.row, first + i], dtype) for i in self.offsets]
+        group = []
+        for i in self.offsets:
+            value = k.var(start_of(self.kind, dtype), dtype)
+            with k.when(first + i < stop):
+                value.set(wide(k, self.x[self.row, first + i], dtype))
+            group.append(value.value)
+        return group
+
+    def _prefixes(self, group: Group) -> Group:
+        """Element i combined with all before it in the group, or after it if `reverse`."""
+        k = self.k
+        for step in _STEPS:
+            if self.lanes == 1:
+                sources = [i + step if self.reverse else i - step for i in range(WIDTH)]
+                inside = [0 <= j < WIDTH for j in sources]
+                group = [
+                    combine(k, self.kind, group[j], group[i]) if fits else group[i]
+                    for i, (j, fits) in enumerate(zip(sources, inside, strict=True))
+                ]
+                continue
+            (value,) = group
+            near = k.shuffle_down(value, step) if self.reverse else k.shuffle_up(value, step)
+            has_near = k.lane() < WIDTH - step if self.reverse else k.lane() >= step
+            group = [k.select(has_near, combine(k, self.kind, near, value), value)]
+        return group
+
+
+def _row(k: Tracer, inner: int) -> ir.Value:
+    return k.program(0) * inner + k.program(1)
+
+
+@kernel
+def along_rows(
+    k: Tracer, x: Array, out: Array, *, kind: str, dtype: str, reverse: bool, inner: int, dim: int, lanes: int
+) -> None:
+    # out[r, c] = fold of x[r, i] over i <= c, or i >= c if reverse
+    carry = k.var(start_of(kind, DTYPES[dtype]), DTYPES[dtype])
+    RowScan(k, x, out, _row(k, inner), carry, kind, reverse, lanes).part(0, k.number(dim, i64))
+
+
+@kernel
+def part_totals(
+    k: Tracer, x: Array, totals: Array, *, kind: str, dtype: str, reverse: bool, inner: int, dim: int, per: int, lanes: int
+) -> None:  # fmt: skip
+    # totals[r, p] = fold of the part's columns
+    row, first = _row(k, inner), k.program(2) * per
+    carry = k.var(start_of(kind, DTYPES[dtype]), DTYPES[dtype])
+    scan = RowScan(k, x, totals, row, carry, kind, reverse, lanes)
+    totals[row, k.program(2)] = scan.total(first, k.minimum(first + per, dim))
+
+
+@kernel
+def parts_of_rows(
+    k: Tracer, x: Array, totals: Array, out: Array, *, kind: str, dtype: str, reverse: bool, inner: int, dim: int, per: int,
+    parts: int, lanes: int,
+) -> None:  # fmt: skip
+    # as along_rows, from the totals of the parts before (after, if reverse), which are folded in order
+    row, part = _row(k, inner), k.program(2)
+    carry = k.var(start_of(kind, DTYPES[dtype]), DTYPES[dtype])
+    for j in k.range(parts - 1 - part if reverse else part):
+        carry.set(combine(k, kind, carry.value, totals[row, parts - 1 - j if reverse else j]))
+    first = part * per
+    RowScan(k, x, out, row, carry, kind, reverse, lanes).part(first, k.minimum(first + per, dim))
+
+
+@kernel
+def in_order(k: Tracer, x: Array, out: Array, *, kind: str, dtype: str, reverse: bool, inner: int, dim: int) -> None:
+    # as along_rows, one element after the other: a product of 16 may overflow where the running one is 0
+    row, carry = _row(k, inner), k.var(start_of(kind, DTYPES[dtype]), DTYPES[dtype])
+    for j in k.range(dim):
+        c = dim - 1 - j if reverse else j
+        carry.set(combine(k, kind, carry.value, wide(k, x[row, c], carry.ir.dtype)))
+        out[row, c] = stored(k, carry.value, out.dtype)
+
+
+@kernel
+def into_columns(
+    k: Tracer, x: Array, out: Array, *, kind: str, dtype: str, reverse: bool, inner: int, dim: int, columns: int, block: int
+) -> None:  # fmt: skip
+    # out[r, d, c] = fold of x[r, i, c] over i <= d, or i >= d if reverse; each lane has its columns' totals in scratch
+    row, first = _row(k, inner), k.program(2) * block
+    stop, totals = k.minimum(first + block, columns), k.scratch(DTYPES[dtype], block)
+    for c in k.lanes(first, stop):
+        totals[c - first] = start_of(kind, DTYPES[dtype])
+    for j in k.range(dim):
+        d = dim - 1 - j if reverse else j
+        for c in k.lanes(first, stop):
+            total = combine(k, kind, totals[c - first], wide(k, x[row, d, c], DTYPES[dtype]))
+            totals[c - first] = total
+            out[row, d, c] = stored(k, total, out.dtype)

@@ -1,0 +1,68 @@
+"""Scans: the same bits for any lane count, exact over long rows, and torch's meaning."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from camshaft import ops, table
+from camshaft.backends.cpu.device import cpu_device
+from camshaft.dtypes import as_dtype
+from camshaft.ops.op import NodeSpec
+from camshaft.ops.spec import TensorSpec
+from camshaft.validation.run import run_variant
+
+LONG = 40_003  # three parts of a row, the last one ragged
+
+
+def computed(name, x, backend, **attrs):
+    op, specs = ops.get(name), (TensorSpec(x.shape, as_dtype(x.dtype)),)
+    return run_variant(op.variants[0], NodeSpec(specs, op.infer(specs, attrs), attrs), cpu_device(backend), (x,))[0]
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("dtype", ["f32", "f64"])
+def test_one_lane_and_sixteen_give_the_same_bits(dtype, reverse):
+    x = np.random.default_rng(0).normal(size=LONG).astype(as_dtype(dtype).numpy)
+    one, sixteen = (computed("cumsum", x, backend, reverse=reverse) for backend in ("scalar", "simd"))
+    assert one.tobytes() == sixteen.tobytes()
+
+
+def test_a_long_sum_is_as_exact_as_f32_can_be():
+    x = np.random.default_rng(1).random(LONG, np.float32)
+    assert table().cumsum(x)[-1] == np.float32(math.fsum(x.tolist()))
+
+
+def test_a_running_sum_below_zero_takes_numbers_whose_own_sum_overflows():
+    x = np.array([-3e38, 3e38, 3e38], np.float32)
+    np.testing.assert_array_equal(table().cumsum(x), np.float32([-3e38, 0, 3e38]))
+
+
+def test_a_product_stays_zero_before_numbers_whose_own_product_overflows():
+    x = np.array([0.0] + [1e300] * 20)
+    np.testing.assert_array_equal(table().cumprod(x), np.zeros(21))
+
+
+def test_any_view_is_scanned_along_any_axis():
+    x = np.random.default_rng(2).integers(-9, 9, (6, 8, 10))[::2, ::-1].transpose(2, 0, 1)
+    for axis in (0, 1, 2, -1):
+        np.testing.assert_array_equal(table().cumsum(x, axis=axis), np.cumsum(x, axis))
+        np.testing.assert_array_equal(table().cummin(x, axis=axis), np.minimum.accumulate(x, axis))
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize("name", ["cumsum", "cumprod", "cummax", "cummin"])
+def test_references_agree_with_torch(name):
+    torch = pytest.importorskip("torch")
+    for sample in ops.get(name).samples():
+        (x,), attrs = sample.inputs, dict(sample.attrs)
+        if x.dtype.name not in ("float32", "float64", "int32", "int64") or attrs.pop("reverse", False) or "to" in attrs:
+            continue
+        found = getattr(torch, name)(
+            torch.from_numpy(x.astype(np.float64) if x.dtype == np.float32 else x), attrs["axis"]
+        )
+        expected = (found if torch.is_tensor(found) else found.values).numpy()
+        (ours,) = ops.get(name).reference((x,), sample.attrs)
+        np.testing.assert_allclose(ours.astype(np.float64), expected.astype(np.float64), rtol=1e-9, atol=1e-9)

@@ -1,0 +1,86 @@
+"""Sorts: rows of any length, every index once, one result on every backend, and NumPy's and torch's order."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from camshaft import ops, table
+from camshaft.backends.cpu.device import cpu_device
+from camshaft.dtypes import as_dtype
+from camshaft.ops.op import NodeSpec
+from camshaft.ops.sort.ordered import odd_rows
+from camshaft.ops.spec import TensorSpec
+from camshaft.validation.run import run_variant
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.int64])
+def test_a_long_row_has_numpys_stable_order(dtype):
+    x = (np.random.default_rng(0).normal(size=70_001) * 1000).astype(dtype)
+    x[::7] = x[0]
+    np.testing.assert_array_equal(table().argsort(x), np.argsort(x, kind="stable"))
+    np.testing.assert_array_equal(table().sort(x), np.sort(x))
+
+
+@pytest.mark.soak
+def test_a_row_of_a_million_has_numpys_stable_order():
+    x = np.random.default_rng(0).normal(size=1_000_003).astype(np.float32)
+    np.testing.assert_array_equal(table().argsort(x), np.argsort(x, kind="stable"))
+    values, places = table().top_k(x, k=len(x))
+    np.testing.assert_array_equal(places, len(x) - 1 - np.argsort(x[::-1], kind="stable")[::-1])
+    np.testing.assert_array_equal(values, x[places])
+
+
+def test_every_index_comes_once_whatever_the_bits():
+    x = (
+        np.random.default_rng(1).integers(0, 2**32, (4, 300), np.uint32).view(np.float32)
+    )  # NaNs with payloads among them
+    for descending in (False, True):
+        order = table().argsort(x, descending=descending)
+        np.testing.assert_array_equal(np.sort(order, axis=-1), np.broadcast_to(np.arange(300), (4, 300)))
+
+
+def test_a_sort_keeps_the_bits_of_zeros_and_subnormals():
+    x = np.float32([0.0, -0.0, 1e-45, -1e-45, 0.0, -0.0])
+    assert table().sort(x).tobytes() == np.float32([-1e-45, -0.0, -0.0, 0.0, 0.0, 1e-45]).tobytes()
+
+
+def test_top_k_gives_the_bits_of_the_elements():
+    x = odd_rows(np.random.default_rng(2))
+    values, places = table().top_k(x, k=9)
+    assert values.tobytes() == np.take_along_axis(x, places.astype(np.int64), -1).tobytes()
+
+
+def test_any_view_is_sorted_along_any_axis():
+    x = np.random.default_rng(3).integers(-9, 9, (6, 8, 10))[::2, ::-1].transpose(2, 0, 1)
+    for axis in (0, 1, -1):
+        np.testing.assert_array_equal(table().sort(x, axis=axis), np.sort(x, axis))
+
+
+def test_scalar_and_simd_agree_to_the_bit():
+    x = odd_rows(np.random.default_rng(4))
+    for name, attrs in (("sort", {}), ("argsort", {"descending": True}), ("top_k", {"k": 5})):
+        op, specs = ops.get(name), (TensorSpec(x.shape, as_dtype(x.dtype)),)
+        node = NodeSpec(specs, op.infer(specs, attrs), attrs)
+        one, many = (run_variant(op.variants[0], node, cpu_device(b), (x,)) for b in ("scalar", "simd"))
+        assert [y.tobytes() for y in one] == [y.tobytes() for y in many]
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize("descending", [False, True])
+def test_references_agree_with_torch(descending):
+    torch = pytest.importorskip("torch")
+    for sample in ops.get("argsort").samples():
+        (x,) = sample.inputs
+        if x.dtype.name not in ("float32", "float64", "int8", "int16", "int32", "int64", "uint8", "float16"):
+            continue
+        axis = sample.attrs["axis"]
+        values, places = torch.sort(torch.from_numpy(x), dim=axis, descending=descending, stable=True)
+        attrs = {"axis": axis, "descending": descending}
+        np.testing.assert_array_equal(ops.get("argsort").reference((x,), attrs)[0], places)
+        np.testing.assert_array_equal(ops.get("sort").reference((x,), attrs)[0], values)
+        k = (x.shape[axis] + 1) // 2
+        top = torch.topk(torch.from_numpy(x), k, axis, largest=descending).values
+        np.testing.assert_array_equal(
+            ops.get("top_k").reference((x,), {"k": k, "axis": axis, "largest": descending})[0], top
+        )
