@@ -56,9 +56,9 @@ def test_a_plan_refuses_an_index_out_of_bounds(name: str) -> None:
         "one_hot": lambda: cs.one_hot(rows, num_classes=4),
     }
     graph.output("y", given[name]())
-    arrays = {"x": np.zeros(4, np.float32)} if name != "one_hot" else {}
+    arrays = {"x": np.zeros(4, np.float32)}
     with cs.compile(graph, threads=1) as plan:
-        plan.run(rows=np.array([-4, 3], np.int32), **arrays)
+        plan.run(rows=np.array([0, 3], np.int32), **arrays)
         with pytest.raises(CamshaftError, match="rows"):
             plan.run(rows=np.array([0, 4], np.int32), **arrays)
 

@@ -80,7 +80,10 @@ def convolved(torch: Any, name: str, inputs: list[Any], attrs: dict[str, Any]) -
 
 
 def pooled(torch: Any, name: str, inputs: list[Any], attrs: dict[str, Any]) -> Any:
-    given = {"max": {"dilation": attrs.get("dilation", 1)}, "average": {"count_include_pad": attrs.get("include_pad", True)}}
+    given = {
+        "max": {"dilation": attrs.get("dilation", 1)},
+        "average": {"count_include_pad": attrs.get("include_pad", True)},
+    }
     mode = attrs.get("mode", "max")
     function = {"max": torch.nn.functional.max_pool2d, "average": torch.nn.functional.avg_pool2d}[mode]
     return function(*inputs, attrs["kernel"], attrs.get("stride"), attrs.get("padding", 0), **given[mode])

@@ -676,8 +676,8 @@ class ArrayFunctions:
         Arrays in, arrays out. `out` is written and returned.
         """
 
-    def repeat(self, x: ArrayLike, /, *, out: Array | None = None, repeats: int, axis: int = 0) -> Any:
-        """y[.., i, ..] = x[.., floor(i / repeats), ..].
+    def repeat(self, x: ArrayLike, /, *, out: Array | None = None, repeats: int, axis: int | None = None) -> Any:
+        """y[.., i, ..] = x[.., floor(i / repeats), ..]; without an axis of the flat x.
 
         Arrays in, arrays out. `out` is written and returned.
         """

@@ -536,8 +536,8 @@ def outer(a: Tensor | ArrayLike, b: Tensor | ArrayLike, /, *, name: str | None =
 def broadcast_to(x: Tensor | ArrayLike, /, *, shape: tuple[int | None, ...], name: str | None = None) -> Tensor:
     """y = x, repeated along axes of size 1 and new ones in front."""
 
-def repeat(x: Tensor | ArrayLike, /, *, repeats: int, axis: int = 0, name: str | None = None) -> Tensor:
-    """y[.., i, ..] = x[.., floor(i / repeats), ..]."""
+def repeat(x: Tensor | ArrayLike, /, *, repeats: int, axis: int | None = None, name: str | None = None) -> Tensor:
+    """y[.., i, ..] = x[.., floor(i / repeats), ..]; without an axis of the flat x."""
 
 def tile(x: Tensor | ArrayLike, /, *, reps: int | tuple[int, ...], name: str | None = None) -> Tensor:
     """y[i, ..] = x[i mod n, ..]: x reps times along each axis."""

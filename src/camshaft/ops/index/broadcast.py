@@ -15,7 +15,7 @@ from camshaft.ops.index.moved import axis_in, composite, expect_whole, one_tenso
 from camshaft.ops.index.transpose import strided
 from camshaft.ops.kernels.bits import as_bits
 from camshaft.ops.kernels.strides import iteration, strides_of
-from camshaft.ops.parameters import AXIS, Attribute, Parameters
+from camshaft.ops.parameters import Attribute, Parameters
 from camshaft.ops.spec import Dim, TensorSpec
 
 _SHAPE = Attribute("shape", "tuple[int | None, ...]")
@@ -83,8 +83,13 @@ def _broadcast_errors() -> Iterable[ops.ErrorSample]:
 
 # --- repeat, tile, repeat_tiled ------------------------------------------------------------------------------------------
 def _repeat(specs: tuple[TensorSpec, ...], attrs: ops.Attrs) -> tuple[TensorSpec, ...]:
-    x = one_tensor("repeat", specs, attrs, "repeats axis", 1)
-    n, axis = expect_whole("repeat", "repeats", attrs.get("repeats")), axis_in("repeat", x, attrs.get("axis", 0))
+    x = one_tensor("repeat", specs, attrs, "repeats axis")
+    n, axis = expect_whole("repeat", "repeats", attrs.get("repeats")), attrs.get("axis")
+    if axis is None:
+        fits = not any(isinstance(d, Extent) for d in x.shape)
+        ops.expect(fits, "repeat", f"axis None of {x}", "an axis, as x has an Extent")
+        return (TensorSpec((prod(x.bounds) * n,), x.dtype),)
+    axis = axis_in("repeat", x, axis)
     return (TensorSpec((*x.shape[:axis], x.bounds[axis] * n, *x.shape[axis + 1 :]), x.dtype),)
 
 
@@ -116,7 +121,9 @@ def _tiled(specs: tuple[TensorSpec, ...], attrs: ops.Attrs) -> tuple[TensorSpec,
     return (TensorSpec((*x.shape[:axis], heads, *x.shape[axis + 1 :]), x.dtype),)
 
 
-def _by_repeat(f: Any, x: Any, repeats: int, axis: int = 0) -> Any:
+def _by_repeat(f: Any, x: Any, repeats: int, axis: int | None = None) -> Any:
+    if axis is None:
+        x, axis = x.reshape((prod(x.shape),)), 0
     axis %= x.ndim
     head, tail = x.shape[: axis + 1], x.shape[axis + 1 :]
     wide = f.broadcast_to(x.reshape((*head, 1, *tail)), shape=(*(None,) * len(head), repeats, *tail))
@@ -145,7 +152,7 @@ def _tiled_reference(x: ops.Array, heads: int, axis: int = 1) -> ops.Array:
 
 
 def _repeat_samples() -> Iterable[ops.Sample]:
-    for shape, n, axis in (((5,), 3, 0), ((2, 3, 17), 2, 1), ((3, 7), 4, -1), ((2, 3), 1, 0)):
+    for shape, n, axis in (((5,), 3, 0), ((2, 3, 17), 2, 1), ((3, 7), 4, -1), ((2, 3), 2, None)):
         yield ops.Sample(f"{shape} by {n} on {axis}", (_draw(shape),), {"repeats": n, "axis": axis})
     for dtype in (f64, bf16, i8, i64, boolean):
         yield ops.Sample(f"of {dtype.name}", (_draw((3, 5), dtype),), {"repeats": 3, "axis": 1})
@@ -175,7 +182,9 @@ def _repeat_errors() -> Iterable[ops.ErrorSample]:
     yield ops.ErrorSample((x, x), {"repeats": 2}, "wanted one tensor")
     yield ops.ErrorSample((x,), {"repeats": 0}, "wanted an integer of 1 or more")
     yield ops.ErrorSample((x,), {"repeats": 2, "axis": 2}, "wanted an axis from -2 to 1")
-    yield ops.ErrorSample((TensorSpec((Extent("n", 8), 3), f32),), {"repeats": 2}, "wanted an axis that is no Extent")
+    active = TensorSpec((Extent("n", 8), 3), f32)
+    yield ops.ErrorSample((active,), {"repeats": 2}, "wanted an axis, as x has an Extent")
+    yield ops.ErrorSample((active,), {"repeats": 2, "axis": 0}, "wanted an axis that is no Extent")
 
 
 def _tile_errors() -> Iterable[ops.ErrorSample]:
@@ -204,10 +213,10 @@ OPS = {
     ),
     "repeat": composite(
         "repeat",
-        "y[.., i, ..] = x[.., floor(i / repeats), ..]",
-        Parameters("x", (_REPEATS, AXIS)),
+        "y[.., i, ..] = x[.., floor(i / repeats), ..]; without an axis of the flat x",
+        Parameters("x", (_REPEATS, Attribute("axis", "int | None", None))),
         _repeat,
-        lambda x, repeats, axis=0: np.repeat(x, repeats, axis),
+        lambda x, repeats, axis=None: np.repeat(x, repeats, axis),
         _by_repeat,
         _repeat_samples,
         _repeat_errors,
