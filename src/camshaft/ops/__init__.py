@@ -57,7 +57,7 @@ _MODULES = {
     "vision.im2col": "im2col",
     "vision.resample": "resample",
     "vision.resize": "resize_nearest resize_bilinear resize_bicubic",
-    "index.order": "flip roll tril triu spatial_merge_2x2",
+    "index.order": "flip roll tril triu arange spatial_merge_2x2",
     "experts.routing": "moe_softmax_topk moe_route",
     "experts.grouped": "quantized_matmul_grouped",
     "experts.weighted_reduce": "moe_weighted_reduce",

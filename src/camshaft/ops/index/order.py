@@ -1,17 +1,18 @@
-"""flip, roll, tril, triu and spatial_merge_2x2: elements of x in another order, or zeros instead of some of them."""
+"""flip, roll, tril, triu and spatial_merge_2x2: elements of x in another order, or zeros instead of some of them; and arange."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from math import prod
 from typing import Any
 
 import numpy as np
 
-from camshaft.dtypes import bf16, boolean, f16, f32, f64, i8, i32, i64, u8
+from camshaft.dtypes import as_dtype, bf16, boolean, f16, f32, f64, i8, i32, i64, u8
 from camshaft.extent import Extent
 from camshaft.ops import op as ops
-from camshaft.ops.index.moved import axes_in, composite, one_tensor
+from camshaft.ops.checks import NUMBERS, in_f32, rounded, same_dtype, widened
+from camshaft.ops.index.moved import axes_in, check_attributes, composite, expect_whole, one_tensor
 from camshaft.ops.parameters import Attribute, Parameters
 from camshaft.ops.spec import TensorSpec
 
@@ -105,6 +106,40 @@ def _merged(x: Any, transpose: Callable[..., Any]) -> Any:
     return transpose(x.reshape((ny // 2, 2, nx // 2, 2, c)), axes=(0, 2, 1, 3, 4)).reshape((ny * nx, c))
 
 
+# --- arange --------------------------------------------------------------------------------------------------------------
+def _arange(specs: tuple[TensorSpec, ...], attrs: ops.Attrs) -> tuple[TensorSpec, ...]:
+    ops.expect(len(specs) == 2, "arange", specs, "start and step")
+    check_attributes("arange", attrs, "size")
+    dtype = same_dtype("arange", specs, NUMBERS)
+    ops.expect(all(spec.shape == () for spec in specs), "arange", specs, "start and step without axes")
+    return (TensorSpec((expect_whole("arange", "size", attrs.get("size")),), dtype),)
+
+
+def _arange_reference(inputs: Sequence[ops.Array], attrs: ops.Attrs) -> tuple[ops.Array, ...]:
+    start, step = map(widened, inputs)
+    count = np.arange(attrs["size"]).astype(step.dtype)
+    with np.errstate(over="ignore"):
+        return (rounded(start + count * step, as_dtype(inputs[0].dtype)),)
+
+
+def _by_count(f: Any, start: Any, step: Any, size: int) -> Any:
+    return np.arange(size).astype(step.dtype.numpy) * step + start
+
+
+def _arange_samples() -> Iterable[ops.Sample]:
+    for dtype, start, step in ((f32, 0.5, 0.25), (i64, -3, 2), (i32, 7, -1), (f64, 0, 0.1), (f16, 1, 0.1)):
+        pair = np.array(start, dtype.numpy), np.array(step, dtype.numpy)
+        yield ops.Sample(f"of {dtype.name}", pair, {"size": 17})
+
+
+def _arange_errors() -> Iterable[ops.ErrorSample]:
+    x, n = TensorSpec((), f32), TensorSpec((), i64)
+    yield ops.ErrorSample((x,), {"size": 3}, "wanted start and step")
+    yield ops.ErrorSample((x, n), {"size": 3}, "wanted operands of one dtype")
+    yield ops.ErrorSample((x, x), {}, "got size None; wanted an integer of 1 or more")
+    yield ops.ErrorSample((x, TensorSpec((1,), f32)), {"size": 3}, "wanted start and step without axes")
+
+
 # --- samples -------------------------------------------------------------------------------------------------------------
 def _flip_samples() -> Iterable[ops.Sample]:
     for shape, axis in (((5,), None), ((2, 17), 1), ((3, 4, 5), (0, -1)), ((3, 4), None)):
@@ -196,6 +231,18 @@ OPS = {
         )
         for name, sign, numpy in (("tril", "<=", np.tril), ("triu", ">=", np.triu))
     },
+    "arange": ops.Op(
+        name="arange",
+        formula="y[i] = start + i step, for `size` elements",
+        parameters=Parameters("start step", (Attribute("size", "int"),)),
+        infer=_arange,
+        reference=_arange_reference,
+        variants=(),
+        samples=_arange_samples,
+        error_samples=_arange_errors,
+        tolerance={"f32": 1e-12, "f64": 1e-30, "f16": 1e-8, "bf16": 1e-6},
+        decompose=in_f32(_by_count),
+    ),
     "spatial_merge_2x2": composite(
         "spatial_merge_2x2",
         "y [ny nx, C] = x [ny, nx, C], one 2 x 2 block after the other, row-major within each",
