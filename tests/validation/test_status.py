@@ -16,7 +16,7 @@ from camshaft.graph.decompose import parts_of
 from camshaft.ops.catalog import ANSWERS, catalog, page
 from camshaft.validation.cases import VariantCase, case_of, kinds_of
 from camshaft.validation.evidence import ValidationResult, validation_cache
-from camshaft.validation.status import VariantStatus, overview
+from camshaft.validation.status import STATUSES, VariantStatus, overview, row_answers
 from camshaft.validation.validate import node_of
 
 ROOT = Path(__file__).parents[2]
@@ -92,6 +92,30 @@ def test_rows_that_ops_say_they_answer_are_in_the_list_and_speak_of_them() -> No
         for row in rows:
             assert row in words
             assert op in words[row].replace("(", " ").split(), f"{row} is about {words[row]}"
+
+
+# Rows that no op can answer: what answers them instead.
+BESIDE_OPS = {
+    "mlx/encode_helpers": "plan/lowering: small constants are in the thunks' argument blocks",
+    "mlx/gather_bench": "python -m bench.kernels",
+}
+
+
+def test_every_row_is_answered() -> None:
+    answered = {row for rows in ANSWERS.values() for row in rows}
+    gradients = {row for row, op in listed() if op.endswith(" gradient")}
+    missing = {row for row, _ in listed()} - answered - BESIDE_OPS.keys() - gradients
+    assert not missing
+    assert not answered & BESIDE_OPS.keys()
+
+
+def test_the_proof_of_a_row_is_that_of_its_op_or_of_its_parts() -> None:
+    rows = {(answer.row, answer.op): answer for answer in row_answers(overview(["softmax", "moe_gate"]))}
+    softmax, gate = rows["mlx/softmax", "softmax"], rows["mlx/moe_gate", "moe_gate"]
+    assert softmax.proof.keys() == gate.proof.keys() | softmax.proof.keys()
+    assert set(softmax.proof.values()) | set(gate.proof.values()) <= set(STATUSES)
+    assert ops.is_composite(ops.get("moe_gate"))
+    assert gate.proof
 
 
 def test_the_catalog_names_dtypes_variants_and_backends_of_every_op() -> None:

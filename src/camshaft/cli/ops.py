@@ -31,11 +31,11 @@ def ops(names: _Names = None, json: options.Json = False, markdown: _Markdown = 
 
         print(page(parts_of), end="")
         return
-    from camshaft.validation.status import overview
+    from camshaft.validation.status import overview, row_answers
 
     rows = overview(names)
     if json:
-        print_json({"ops": [_plain(row) for row in rows]})
+        print_json({"ops": [_plain(row) for row in rows], "rows": plain(row_answers(rows))})
     elif names:
         for row in rows:
             _print_op(row)

@@ -1,7 +1,7 @@
 """Converts calls in NumPy's forms to an op's own form.
 
-NumPy takes attributes by position, lists of arrays, `dtype`, `where`, `axis` of row-wise ops, and None for a bound. Calls on arrays
-without elements are answered here, because they compute nothing.
+NumPy takes attributes by position, lists of arrays, `dtype`, `where`, `axis` of row-wise ops, and None for a bound. Calls on
+arrays without elements are answered here, because they compute nothing.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Functions of observe/ and tune/ that plans call by name; each module is imported when its function is first called.
 
 `profile` is ExecutionPlan.profile. `tune_graphs` measures kernels before they are chosen; `measure_at_exit` lets a background
-process measure nodes (`Used`, `used_in`), which then saves unchanged cached plans again (`store_state`, `carry_over`, `SavedPlans`).
-If settings ask for instrumented runs, `lowered` may replace thunks before memory is planned, and `built` a bound plan.
-camshaft/__init__.py fills the table: plan/ cannot import modules that come after it.
+process measure nodes (`Used`, `used_in`), which then saves unchanged cached plans again (`store_state`, `carry_over`,
+`SavedPlans`). If settings ask for instrumented runs, `lowered` may replace thunks before memory is planned, and `built` a bound
+plan. camshaft/__init__.py fills the table: plan/ cannot import modules that come after it.
 """
 
 from __future__ import annotations

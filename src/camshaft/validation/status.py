@@ -10,6 +10,7 @@ from difflib import get_close_matches
 from camshaft import ops
 from camshaft.backends.registry import backend_named, backends
 from camshaft.errors import ShapeError
+from camshaft.graph.decompose import parts_of
 from camshaft.ops.catalog import OpEntry, entry
 from camshaft.ops.op import KernelVariant, Op
 from camshaft.validation.cases import VariantCase, case_of, kinds_of
@@ -58,6 +59,39 @@ def overview(names: Sequence[str] | None = None) -> tuple[OpOverview, ...]:
     chosen = [ops.get(name) for name in names] if names else ops.all_ops()
     validated = frozenset((v.op, v.variant, v.backend) for v in validation_cache().results())
     return tuple(OpOverview(entry(op), _statuses(op, validated)) for op in chosen)
+
+
+@dataclass(frozen=True)
+class RowAnswer:
+    """A row of tests/data/ops.tsv, an op that answers it, and the op's proof by backend.
+
+    That is the best status of its variants, or of an op without kernels the worst of its parts."""
+
+    row: str
+    op: str
+    proof: dict[str, str]
+
+
+def row_answers(rows: Sequence[OpOverview]) -> tuple[RowAnswer, ...]:
+    """The answers that these ops give, by row."""
+    validated = frozenset((v.op, v.variant, v.backend) for v in validation_cache().results())
+    known = {row.entry.name: row.statuses for row in rows}
+
+    @functools.cache
+    def proof(name: str) -> dict[str, str]:
+        op = ops.get(name)
+        if ops.is_composite(op):
+            parts = [proof(part) for part in parts_of(op)]
+            backends = [b for b in (parts[0] if parts else {}) if all(b in part for part in parts)]
+            return {b: max((part[b] for part in parts), key=STATUSES.index) for b in backends}
+        found: dict[str, str] = {}
+        for status in known.get(name) or _statuses(op, validated):
+            best = found.get(status.backend, status.status)
+            found[status.backend] = min(best, status.status, key=STATUSES.index)
+        return found
+
+    answers = (RowAnswer(r, row.entry.name, proof(row.entry.name)) for row in rows for r in row.entry.rows)
+    return tuple(sorted(answers, key=lambda answer: (answer.row, answer.op)))
 
 
 def _statuses(op: Op, validated: frozenset[Triple]) -> tuple[VariantStatus, ...]:
