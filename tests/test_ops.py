@@ -21,13 +21,27 @@ from tests.support.samples import check_bits, covering, samples, smallest, sprea
 MOST, MORE_SCALAR = {"scalar": 1, "simd": None}, 4
 # Ops of whose variant for short rows simd has three small samples: LLVM takes 4 s for a row with floats in 64 lanes.
 SLOW = ("rms_norm_q8", "residual_norm_q8", "silu_multiply_q8")
-# Samples on simd of ops with a kernel per block format, whose reading of formats quantized_matmul's samples show.
-OF_FORMATS = {"quantized_matmul_grouped": 3}
+# Samples on simd of ops with a kernel per block format, whose reading of formats quantized_matmul's samples show, and of those
+# with a kernel for each set of sizes.
+FEWER = {
+    "quantized_matmul_grouped": 3,
+    "conv2d": 3,
+    "conv_transpose2d": 2,
+    "pool2d": 3,
+    "im2col": 2,
+    "resample": 2,
+    "pad": 5,
+    "take_along_axis": 4,
+    "broadcast_to": 4,
+    "scatter_add": 3,
+    "put": 3,
+    "one_hot": 3,
+}
 
 
 def _cases(op, variant, backend) -> list:
     there = usable(op, variant, cpu_device(backend))
-    most = OF_FORMATS.get(op.name) if backend == "simd" else MOST[backend]
+    most = FEWER.get(op.name) if backend == "simd" else MOST[backend]
     few = backend == "simd" and op.name in SLOW and variant.name == "one_block_per_lane"
     quick = covering(op, smallest(there, 3, 2200) if few else there, most=most)
     rest = without(there, quick)
@@ -80,7 +94,7 @@ COMPOSITES = [
     pytest.param(op, sample, id=f"{op.name}-{sample.name}", marks=marks)
     for op in ops.all_ops()
     if ops.is_composite(op)
-    for quick in [covering(op, samples(op.name), most=MOST_OF_COMPOSITES)]
+    for quick in [covering(op, samples(op.name), most=FEWER.get(op.name, MOST_OF_COMPOSITES))]
     for part, marks in ((quick, ()), (without(samples(op.name), quick), pytest.mark.full))
     for sample in part
 ]

@@ -38,6 +38,13 @@ OTHERS = {
     "rounded_matmul": 2,
     "matmul": 2,
     "sample": 1,
+    "conv2d": 1,
+    "pool2d": 1,
+    "im2col": 1,
+    "resample": 1,
+    "pad": 2,
+    "take_along_axis": 2,
+    "one_hot": 2,
 }
 # Behind `full`: of a row, of an op, and of ops with very many; each of the devices has others. All behind `soak`.
 ROW_SAMPLES, SAMPLES = 3, 8

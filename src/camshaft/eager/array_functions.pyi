@@ -899,6 +899,12 @@ class ArrayFunctions:
         Arrays in, arrays out. `out` is written and returned.
         """
 
+    def arange(self, start: ArrayLike, step: ArrayLike, /, *, out: Array | None = None, size: int) -> Any:
+        """y[i] = start + i step, for `size` elements.
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
     def spatial_merge_2x2(self, x: ArrayLike, /, *, out: Array | None = None) -> Any:
         """y [ny nx, C] = x [ny, nx, C], one 2 x 2 block after the other, row-major within each.
 

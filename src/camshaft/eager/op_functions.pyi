@@ -13,6 +13,7 @@ Array: TypeAlias = np.ndarray[Any, Any]
 __all__ = [
     "abs",
     "add",
+    "arange",
     "argmax",
     "argmin",
     "argsort",
@@ -1066,6 +1067,10 @@ def tril(x: Tensor | ArrayLike, /, *, k: int = 0, name: str | None = None) -> Te
 def triu(x: ArrayLike, /, *, out: Array | None = None, k: int = 0) -> Any: ...
 @overload
 def triu(x: Tensor | ArrayLike, /, *, k: int = 0, name: str | None = None) -> Tensor: ...
+@overload
+def arange(start: ArrayLike, step: ArrayLike, /, *, out: Array | None = None, size: int) -> Any: ...
+@overload
+def arange(start: Tensor | ArrayLike, step: Tensor | ArrayLike, /, *, size: int, name: str | None = None) -> Tensor: ...
 @overload
 def spatial_merge_2x2(x: ArrayLike, /, *, out: Array | None = None) -> Any: ...
 @overload

@@ -8,6 +8,7 @@ from camshaft.graph.tensor import Tensor
 __all__ = [
     "abs",
     "add",
+    "arange",
     "argmax",
     "argmin",
     "argsort",
@@ -706,6 +707,9 @@ def tril(x: Tensor | ArrayLike, /, *, k: int = 0, name: str | None = None) -> Te
 
 def triu(x: Tensor | ArrayLike, /, *, k: int = 0, name: str | None = None) -> Tensor:
     """y[.., r, c] = x[.., r, c] where c - r >= k, else 0."""
+
+def arange(start: Tensor | ArrayLike, step: Tensor | ArrayLike, /, *, size: int, name: str | None = None) -> Tensor:
+    """y[i] = start + i step, for `size` elements."""
 
 def spatial_merge_2x2(x: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor:
     """y [ny nx, C] = x [ny, nx, C], one 2 x 2 block after the other, row-major within each."""
