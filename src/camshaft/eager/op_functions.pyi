@@ -858,7 +858,9 @@ def put(
 @overload
 def one_hot(indices: ArrayLike, /, *, out: Array | None = None, num_classes: int, to: str = "f32") -> Any: ...
 @overload
-def one_hot(indices: Tensor | ArrayLike, /, *, num_classes: int, to: str = "f32", name: str | None = None) -> Tensor: ...
+def one_hot(
+    indices: Tensor | ArrayLike, /, *, num_classes: int, to: str = "f32", name: str | None = None
+) -> Tensor: ...
 @overload
 def conv2d(
     x: ArrayLike,
@@ -982,7 +984,9 @@ def im2col(
     name: str | None = None,
 ) -> Tensor: ...
 @overload
-def resample(x: ArrayLike, first: ArrayLike, weights: ArrayLike, /, *, out: Array | None = None, axis: int = -1) -> Any: ...
+def resample(
+    x: ArrayLike, first: ArrayLike, weights: ArrayLike, /, *, out: Array | None = None, axis: int = -1
+) -> Any: ...
 @overload
 def resample(
     x: Tensor | ArrayLike,

@@ -77,7 +77,9 @@ class Conversation(Closing):
 
     def __repr__(self) -> str:
         dropped = f", {self.dropped} dropped" if self.dropped else ""
-        return f"Conversation({count(len(self.messages), 'message')}{dropped}, {'closed' if self._is_closed else 'open'})"
+        return (
+            f"Conversation({count(len(self.messages), 'message')}{dropped}, {'closed' if self._is_closed else 'open'})"
+        )
 
     def say(
         self, text: str, options: GenerateOptions | None = None, **keywords: Unpack[GenerateKeywords]
