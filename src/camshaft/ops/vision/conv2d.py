@@ -7,7 +7,7 @@ Group g takes its C / groups channels of x to its O / groups channels of the res
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from math import prod
 from typing import Any
@@ -19,7 +19,10 @@ from camshaft.lang import Constant
 from camshaft.ops import op as ops
 from camshaft.ops.checks import FLOATS, in_f32, rounded, widened
 from camshaft.ops.index.moved import check_attributes, expect_whole
+from camshaft.ops.index.transpose import strided
 from camshaft.ops.kernels import blocks
+from camshaft.ops.kernels.bits import as_bits
+from camshaft.ops.kernels.strides import iteration, strides_of
 from camshaft.ops.matmul import blocked
 from camshaft.ops.matmul.shapes import Sizes
 from camshaft.ops.parameters import Parameters
@@ -139,16 +142,53 @@ def _build_blocked(node: ops.NodeSpec, target: ops.Target) -> ops.Build:
     s, m, dtype = _product(c), c.windows, node.outputs[0].parts[0].dtype
     values = {**blocked.values_of(s, target), "packed": blocked.PACKED_INSIDE, "part": PART}
     a = ops.read(1, shape=(c.groups * c.per_group, c.depth))
-    if prod(m.kernel) == prod(m.stride) == 1 and not m.is_padded:
-        values = {**values, "packed": blocked.IN_PLACE}
-        return ops.Build((blocked.multiply_launch(s, values, a, ops.read(0, shape=s.b_shape), dtype),))
-    launches, x, scratch = padded_input(node.inputs[0], m)
+    if prod(m.kernel) == 1 and not m.is_padded:
+        launches, x, scratch = _places(node.inputs[0], m, s)
+        launch = blocked.multiply_launch(s, {**values, "packed": blocked.IN_PLACE}, a, x, dtype)
+        return ops.Build((*launches, launch), scratch)
+    launches, x, scratch, m = _by_phases(node.inputs[0], m)
     block, group = _shares(s, values)
     launch = blocked.multiply_launch(s, {**values, "block": block, "group": group}, a, x, dtype)
     constants = {key: value for key, value in launch.constants.items() if key not in ("copied", "paired_part")}
-    image = (c.channels, *_image(m).values(), m.places[1])
+    image = (c.channels, *_image(m).values(), c.windows.places[1])
     made = ops.Launch(multiply_windows, launch.arrays, launch.grid, {**constants, "image": image})
     return ops.Build((*launches, made), scratch)
+
+
+Read = tuple[tuple[ops.Launch, ...], ops.Operand, tuple[TensorSpec, ...]]
+
+
+def _places(x: TensorSpec, m: Windows, s: Sizes) -> Read:
+    """What windows of one element read: x itself, or a copy of the elements where they begin."""
+    if prod(m.stride) == 1:
+        return (), ops.read(0, shape=s.b_shape), ()
+    (height, width), spec = m.sizes, TensorSpec((x.bounds[0] * x.bounds[1], *m.places), x.dtype)
+    steps = height * width, m.stride[0] * width, m.stride[1]
+    launch = _copy(ops.read(0, shape=(prod(x.bounds),)), ops.scratch(0, "write", (prod(spec.bounds),)), spec, steps)
+    return (launch,), ops.scratch(0, "read", s.b_shape), (spec,)
+
+
+def _by_phases(x: TensorSpec, m: Windows) -> tuple[*Read, Windows]:
+    """What windows `step` columns apart read: rows of the padded x with every step-th column side by side, so that windows next
+    to each other are too. Returns the windows of rows that are padded to a multiple of the step, too."""
+    step = m.stride[1]
+    if step > 1:
+        (before, after), width = m.padding[1], m.padded[1]
+        m = replace(m, padding=(m.padding[0], (before, after + -width % step)))
+    launches, source, scratch = padded_input(x, m)
+    if step == 1:
+        return launches, source, scratch, m
+    (height, width), lead = m.padded, x.bounds[0] * x.bounds[1]
+    spec, at = TensorSpec((lead * height, step, width // step), x.dtype), len(scratch)
+    n = prod(spec.bounds)
+    launch = _copy(replace(source, shape=(n,)), ops.scratch(at, "write", (n,)), spec, (width, 1, step))
+    return (*launches, launch), ops.scratch(at, "read", (n,)), (*scratch, spec), m
+
+
+def _copy(source: ops.Operand, target: ops.Operand, spec: TensorSpec, steps: tuple[int, ...]) -> ops.Launch:
+    """A copy of elements of a flat array, so many apart along each axis of the result."""
+    over = iteration(spec.shape, (steps, strides_of(spec, spec.shape)))
+    return strided(over, (as_bits(source, spec), as_bits(target, spec)))
 
 
 def _shares(s: Sizes, values: ops.Values) -> tuple[int, int]:
@@ -198,7 +238,7 @@ def _decompose(f: Any, x: Any, w: Any, **attrs: Any) -> Any:
 _CASES: tuple[tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]], ...] = (
     ((1, 1, 1, 1), (1, 1, 1, 1), {}),
     ((2, 3, 5, 19), (7, 3, 3, 3), {"padding": 1}),
-    ((1, 4, 9, 8), (6, 2, 3, 2), {"stride": (2, 1), "groups": 2, "padding": (1, 0)}),
+    ((1, 4, 9, 7), (6, 2, 3, 2), {"stride": (1, 2), "groups": 2, "padding": (1, 0)}),
     ((1, 17, 6, 11), (9, 17, 1, 1), {}),
     ((1, 3, 12, 13), (5, 3, 2, 3), {"dilation": (2, 3), "stride": 2, "padding": ((0, 1), (2, 1))}),
     ((1, 4, 1, 40), (4, 1, 1, 19), {"groups": 4, "padding": (0, 9)}),
