@@ -11,7 +11,7 @@ import camshaft as cs
 from camshaft import ops
 from camshaft.backends.cpu.device import cpu_device
 from camshaft.dtypes import as_dtype
-from camshaft.graph.decompose import parts_of
+from camshaft.graph.decompose import expand_composites, parts_of
 from camshaft.ops.op import NodeSpec, read
 from camshaft.ops.spec import TensorSpec
 from tests.support.samples import samples
@@ -28,14 +28,14 @@ def node(x: tuple[int, ...], w: tuple[int, ...], **attrs: Any) -> NodeSpec:
 
 def test_a_convolution_of_single_elements_reads_the_image_in_place() -> None:
     (blocked,) = (v for v in ops.get("conv2d").variants if v.name == "blocked")
-    build = blocked.build(node((1, 64, 14, 14), (32, 64, 1, 1)), cpu_device("simd"))
+    build: Any = blocked.build(node((1, 64, 14, 14), (32, 64, 1, 1)), cpu_device("simd"))
     assert not build.scratch
     assert [launch.arrays[1] for launch in build.launches] == [read(0, shape=(64, 196))]
 
 
 def test_windows_are_never_in_memory() -> None:
     for variant in ops.get("conv2d").variants:
-        build = variant.build(node((2, 16, 14, 14), (32, 16, 3, 3), padding=1), cpu_device("simd"))
+        build: Any = variant.build(node((2, 16, 14, 14), (32, 16, 3, 3), padding=1), cpu_device("simd"))
         assert [s.bounds for s in build.scratch] == [(2 * 16 * 16 * 16,)]  # the padded image alone
         build = variant.build(node((2, 16, 14, 14), (32, 16, 3, 3)), cpu_device("simd"))
         assert not build.scratch
@@ -46,8 +46,6 @@ def test_a_transposed_convolution_is_one_convolution() -> None:
     graph = cs.Graph()
     x, w = graph.input("x", (1, 4, 5, 6), "f32"), graph.input("w", (4, 3, 4, 4), "f32")
     graph.output("y", cs.conv_transpose2d(x, w, stride=2, padding=1))
-    from camshaft.graph.decompose import expand_composites
-
     (conv,) = (n for n in expand_composites(graph).nodes if n.op.name == "conv2d")
     assert conv.inputs[1].shape == (3 * 4, 4, 2, 2)  # 2 x 2 results between two elements, by a quarter of w each
 
