@@ -21,10 +21,11 @@ from tests.support.samples import check_bits, covering, samples, smallest, sprea
 MOST, MORE_SCALAR = {"scalar": 1, "simd": None}, 4
 # Ops of whose variant for short rows simd has three small samples: LLVM takes 4 s for a row with floats in 64 lanes.
 SLOW = ("rms_norm_q8", "residual_norm_q8", "silu_multiply_q8")
-# Samples on simd of ops with a kernel per block format, whose reading of formats quantized_matmul's samples show, and of those
-# with a kernel for each set of sizes.
+# Samples on simd of ops with a kernel per block format, as quantized_matmul has; `full` adds MORE_SCALAR of them.
+OF_FORMATS = {"quantized_matmul_grouped": 3}
+# ... and of those with a kernel for each set of sizes; `full` adds the rest.
 FEWER = {
-    "quantized_matmul_grouped": 3,
+    **OF_FORMATS,
     "conv2d": 3,
     "conv_transpose2d": 2,
     "pool2d": 3,
@@ -45,7 +46,7 @@ def _cases(op, variant, backend) -> list:
     few = backend == "simd" and op.name in SLOW and variant.name == "one_block_per_lane"
     quick = covering(op, smallest(there, 3, 2200) if few else there, most=most)
     rest = without(there, quick)
-    more = spread(rest, MORE_SCALAR, 0) if backend == "scalar" else rest
+    more = spread(rest, MORE_SCALAR, 0) if backend == "scalar" or op.name in OF_FORMATS else rest
     name = f"{op.name}-{variant.name}-{backend}"
     return [
         pytest.param(op, variant, backend, sample, id=f"{name}-{sample.name}", marks=marks)
@@ -135,6 +136,7 @@ def test_few_variants_are_for_one_target_alone() -> None:
         ("dot", "numpy"),
         ("quantized_matmul", "matrix_unit"),
         ("quantized_matmul", "gemv"),
+        ("quantized_matmul_grouped", "streams"),
         ("matmul", "matrix_unit"),
         ("matmul", "bf16_dot"),
         ("rounded_matmul", "int16_gemm"),

@@ -25,7 +25,7 @@ OTHERS = {
     "attention": 1,
     "quantized_matmul": 2,
     "quantized_matmul_grouped": 1,
-    "matmul_grouped": 2,
+    "matmul_grouped": 1,
     "moe_route": 2,
     "moe_softmax_topk": 2,
     "moe_weighted_reduce": 2,
@@ -45,6 +45,9 @@ OTHERS = {
     "pad": 2,
     "take_along_axis": 2,
     "one_hot": 2,
+    "softmax_sample": 1,
+    "triangular_solve": 1,
+    "cholesky": 1,
 }
 # Behind `full`: of a row, of an op, and of ops with very many; each of the devices has others. All behind `soak`.
 ROW_SAMPLES, SAMPLES = 3, 8

@@ -402,9 +402,7 @@ class ArrayFunctions:
         seed: ArrayLike,
         /,
         *,
-        out: Array | tuple[Array, ...] | None = None,
-        draws: int | None = None,
-        logprobs: bool = False,
+        out: Array | None = None,
     ) -> Any:
         """y ~ softmax(logits / temperature) over the tokens that top_k, top_p and min_p keep.
 
@@ -464,6 +462,93 @@ class ArrayFunctions:
         self, x: ArrayLike, target: ArrayLike, /, *, out: Array | None = None, reduction: str = "mean"
     ) -> Any:
         """ln(1 + e^x) - x target; their mean, or sum.
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def softmax_sample(
+        self,
+        logits: ArrayLike,
+        temperature: ArrayLike,
+        top_k: ArrayLike,
+        top_p: ArrayLike,
+        min_p: ArrayLike,
+        seed: ArrayLike,
+        /,
+        *,
+        out: Array | tuple[Array, ...] | None = None,
+        draws: int = 1,
+    ) -> tuple[Any, Any]:
+        """y, ln p = distinct tokens ~ softmax(logits / temperature) over the kept, and their log-probabilities.
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def uniform(self, seed: ArrayLike, /, *, out: Array | None = None, n: int = 1) -> Any:
+        """y[r, i] = a random number between 0 and 1 from seed[r] and i.
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def logit_bias(self, logits: ArrayLike, ids: ArrayLike, bias: ArrayLike, /, *, out: Array | None = None) -> Any:
+        """y = logits + the bias of the tokens in ids.
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def dry(
+        self,
+        logits: ArrayLike,
+        ids: ArrayLike,
+        multiplier: ArrayLike,
+        base: ArrayLike,
+        allowed_length: ArrayLike,
+        /,
+        *,
+        out: Array | None = None,
+    ) -> Any:
+        """y = l - multiplier base^(L - allowed_length) for tokens that came after the last L >= allowed_length ids before.
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def typical_p(self, logits: ArrayLike, p: ArrayLike, /, *, out: Array | None = None) -> Any:
+        """keeps token i if those with a smaller |ln p + entropy| have at most the mass p together (Meister et al., 2022).
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def xtc(
+        self,
+        logits: ArrayLike,
+        probability: ArrayLike,
+        threshold: ArrayLike,
+        seed: ArrayLike,
+        /,
+        *,
+        out: Array | None = None,
+    ) -> Any:
+        """with the given probability, removes all tokens with p >= threshold but the least likely of them.
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def mirostat(self, logits: ArrayLike, mu: ArrayLike, /, *, out: Array | None = None) -> Any:
+        """removes the tokens with a surprise -log2 p above mu, but the likeliest (version 2; Basu et al., 2021).
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def token_mask(self, logits: ArrayLike, mask: ArrayLike, /, *, out: Array | None = None) -> Any:
+        """removes the tokens i whose bit i % 32 of word i // 32 is 0.
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def mirostat_update(
+        self, mu: ArrayLike, logprob: ArrayLike, tau: ArrayLike, eta: ArrayLike, /, *, out: Array | None = None
+    ) -> Any:
+        """y = mu - eta (-logprob / ln 2 - tau).
 
         Arrays in, arrays out. `out` is written and returned.
         """
@@ -919,6 +1004,21 @@ class ArrayFunctions:
         Arrays in, arrays out. `out` is written and returned.
         """
 
+    def max_with_index(
+        self,
+        x: ArrayLike,
+        /,
+        *,
+        out: Array | tuple[Array, ...] | None = None,
+        axis: int = -1,
+        keepdims: bool = False,
+        to: str = "i32",
+    ) -> tuple[Any, Any]:
+        """y, i = max of x along an axis and the least i with x[i] = y.
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
     def concat(self, /, *tensors: ArrayLike, out: Array | None = None, axis: int = 0) -> Any:
         """y = the tensors joined along an axis.
 
@@ -1307,6 +1407,27 @@ class ArrayFunctions:
 
     def unique(self, x: ArrayLike, /, *, out: Array | tuple[Array, ...] | None = None) -> tuple[Any, Any, Any]:
         """values, counts, number: the different values of x in order, padded to x's size with counts of 0.
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def triangular_solve(
+        self,
+        a: ArrayLike,
+        b: ArrayLike,
+        /,
+        *,
+        out: Array | None = None,
+        lower: bool = True,
+        unit_diagonal: bool = False,
+    ) -> Any:
+        """x = a^-1 b for triangular a; the other triangle is not read, nor the diagonal if it is unit.
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def cholesky(self, a: ArrayLike, /, *, out: Array | None = None) -> Any:
+        """l lower triangular with l l^T = a.
 
         Arrays in, arrays out. `out` is written and returned.
         """

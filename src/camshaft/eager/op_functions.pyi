@@ -23,6 +23,7 @@ __all__ = [
     "broadcast_to",
     "cast",
     "ceil",
+    "cholesky",
     "clip",
     "concat",
     "conv1d",
@@ -38,6 +39,7 @@ __all__ = [
     "dequantize",
     "divide",
     "dot",
+    "dry",
     "elu",
     "embedding",
     "equal",
@@ -75,13 +77,17 @@ __all__ = [
     "logical_not",
     "logical_or",
     "logical_xor",
+    "logit_bias",
     "matmul",
     "matmul_grouped",
     "max",
+    "max_with_index",
     "maximum",
     "mean",
     "min",
     "minimum",
+    "mirostat",
+    "mirostat_update",
     "mish",
     "moe_experts",
     "moe_gate",
@@ -140,6 +146,7 @@ __all__ = [
     "slice",
     "softcap",
     "softmax",
+    "softmax_sample",
     "softplus",
     "sort",
     "spatial_merge_2x2",
@@ -152,13 +159,18 @@ __all__ = [
     "tan",
     "tanh",
     "tile",
+    "token_mask",
     "top_k",
     "transpose",
+    "triangular_solve",
     "tril",
     "triu",
     "trunc",
+    "typical_p",
+    "uniform",
     "unique",
     "where",
+    "xtc",
 ]
 
 @overload
@@ -651,9 +663,7 @@ def sample(
     seed: ArrayLike,
     /,
     *,
-    out: Array | tuple[Array, ...] | None = None,
-    draws: int | None = None,
-    logprobs: bool = False,
+    out: Array | None = None,
 ) -> Any: ...
 @overload
 def sample(
@@ -665,10 +675,8 @@ def sample(
     seed: Tensor | ArrayLike,
     /,
     *,
-    draws: int | None = None,
-    logprobs: bool = False,
     name: str | None = None,
-) -> Tensor | tuple[Tensor, ...]: ...
+) -> Tensor: ...
 @overload
 def adam_update(
     p: ArrayLike,
@@ -742,6 +750,104 @@ def binary_cross_entropy_with_logits(
 @overload
 def binary_cross_entropy_with_logits(
     x: Tensor | ArrayLike, target: Tensor | ArrayLike, /, *, reduction: str = "mean", name: str | None = None
+) -> Tensor: ...
+@overload
+def softmax_sample(
+    logits: ArrayLike,
+    temperature: ArrayLike,
+    top_k: ArrayLike,
+    top_p: ArrayLike,
+    min_p: ArrayLike,
+    seed: ArrayLike,
+    /,
+    *,
+    out: Array | tuple[Array, ...] | None = None,
+    draws: int = 1,
+) -> tuple[Any, Any]: ...
+@overload
+def softmax_sample(
+    logits: Tensor | ArrayLike,
+    temperature: Tensor | ArrayLike,
+    top_k: Tensor | ArrayLike,
+    top_p: Tensor | ArrayLike,
+    min_p: Tensor | ArrayLike,
+    seed: Tensor | ArrayLike,
+    /,
+    *,
+    draws: int = 1,
+    name: str | None = None,
+) -> tuple[Tensor, Tensor]: ...
+@overload
+def uniform(seed: ArrayLike, /, *, out: Array | None = None, n: int = 1) -> Any: ...
+@overload
+def uniform(seed: Tensor | ArrayLike, /, *, n: int = 1, name: str | None = None) -> Tensor: ...
+@overload
+def logit_bias(logits: ArrayLike, ids: ArrayLike, bias: ArrayLike, /, *, out: Array | None = None) -> Any: ...
+@overload
+def logit_bias(
+    logits: Tensor | ArrayLike, ids: Tensor | ArrayLike, bias: Tensor | ArrayLike, /, *, name: str | None = None
+) -> Tensor: ...
+@overload
+def dry(
+    logits: ArrayLike,
+    ids: ArrayLike,
+    multiplier: ArrayLike,
+    base: ArrayLike,
+    allowed_length: ArrayLike,
+    /,
+    *,
+    out: Array | None = None,
+) -> Any: ...
+@overload
+def dry(
+    logits: Tensor | ArrayLike,
+    ids: Tensor | ArrayLike,
+    multiplier: Tensor | ArrayLike,
+    base: Tensor | ArrayLike,
+    allowed_length: Tensor | ArrayLike,
+    /,
+    *,
+    name: str | None = None,
+) -> Tensor: ...
+@overload
+def typical_p(logits: ArrayLike, p: ArrayLike, /, *, out: Array | None = None) -> Any: ...
+@overload
+def typical_p(logits: Tensor | ArrayLike, p: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor: ...
+@overload
+def xtc(
+    logits: ArrayLike, probability: ArrayLike, threshold: ArrayLike, seed: ArrayLike, /, *, out: Array | None = None
+) -> Any: ...
+@overload
+def xtc(
+    logits: Tensor | ArrayLike,
+    probability: Tensor | ArrayLike,
+    threshold: Tensor | ArrayLike,
+    seed: Tensor | ArrayLike,
+    /,
+    *,
+    name: str | None = None,
+) -> Tensor: ...
+@overload
+def mirostat(logits: ArrayLike, mu: ArrayLike, /, *, out: Array | None = None) -> Any: ...
+@overload
+def mirostat(logits: Tensor | ArrayLike, mu: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor: ...
+@overload
+def token_mask(logits: ArrayLike, mask: ArrayLike, /, *, out: Array | None = None) -> Any: ...
+@overload
+def token_mask(logits: Tensor | ArrayLike, mask: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor: ...
+@overload
+def mirostat_update(
+    mu: ArrayLike, logprob: ArrayLike, tau: ArrayLike, eta: ArrayLike, /, *, out: Array | None = None
+) -> Any: ...
+@overload
+def mirostat_update(
+    mu: Tensor | ArrayLike,
+    logprob: Tensor | ArrayLike,
+    tau: Tensor | ArrayLike,
+    eta: Tensor | ArrayLike,
+    /,
+    *,
+    name: str | None = None,
 ) -> Tensor: ...
 @overload
 def add(a: ArrayLike, b: ArrayLike, /, out: Array | None = None, *, where: Any = None) -> Any: ...
@@ -1118,6 +1224,20 @@ def argmin(
     to: str = "i32",
     name: str | None = None,
 ) -> Tensor: ...
+@overload
+def max_with_index(
+    x: ArrayLike,
+    /,
+    *,
+    out: Array | tuple[Array, ...] | None = None,
+    axis: int = -1,
+    keepdims: bool = False,
+    to: str = "i32",
+) -> tuple[Any, Any]: ...
+@overload
+def max_with_index(
+    x: Tensor | ArrayLike, /, *, axis: int = -1, keepdims: bool = False, to: str = "i32", name: str | None = None
+) -> tuple[Tensor, Tensor]: ...
 @overload
 def concat(*tensors: ArrayLike, out: Array | None = None, axis: int = 0) -> Any: ...
 @overload
@@ -1575,6 +1695,24 @@ def searchsorted(
 def unique(x: ArrayLike, /, *, out: Array | tuple[Array, ...] | None = None) -> tuple[Any, Any, Any]: ...
 @overload
 def unique(x: Tensor | ArrayLike, /, *, name: str | None = None) -> tuple[Tensor, Tensor, Tensor]: ...
+@overload
+def triangular_solve(
+    a: ArrayLike, b: ArrayLike, /, *, out: Array | None = None, lower: bool = True, unit_diagonal: bool = False
+) -> Any: ...
+@overload
+def triangular_solve(
+    a: Tensor | ArrayLike,
+    b: Tensor | ArrayLike,
+    /,
+    *,
+    lower: bool = True,
+    unit_diagonal: bool = False,
+    name: str | None = None,
+) -> Tensor: ...
+@overload
+def cholesky(a: ArrayLike, /, *, out: Array | None = None) -> Any: ...
+@overload
+def cholesky(a: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor: ...
 @overload
 def cumsum(
     x: ArrayLike, /, *, out: Array | None = None, axis: int = -1, reverse: bool = False, to: str | None = None

@@ -18,6 +18,7 @@ __all__ = [
     "broadcast_to",
     "cast",
     "ceil",
+    "cholesky",
     "clip",
     "concat",
     "conv1d",
@@ -33,6 +34,7 @@ __all__ = [
     "dequantize",
     "divide",
     "dot",
+    "dry",
     "elu",
     "embedding",
     "equal",
@@ -70,13 +72,17 @@ __all__ = [
     "logical_not",
     "logical_or",
     "logical_xor",
+    "logit_bias",
     "matmul",
     "matmul_grouped",
     "max",
+    "max_with_index",
     "maximum",
     "mean",
     "min",
     "minimum",
+    "mirostat",
+    "mirostat_update",
     "mish",
     "moe_experts",
     "moe_gate",
@@ -135,6 +141,7 @@ __all__ = [
     "slice",
     "softcap",
     "softmax",
+    "softmax_sample",
     "softplus",
     "sort",
     "spatial_merge_2x2",
@@ -147,13 +154,18 @@ __all__ = [
     "tan",
     "tanh",
     "tile",
+    "token_mask",
     "top_k",
     "transpose",
+    "triangular_solve",
     "tril",
     "triu",
     "trunc",
+    "typical_p",
+    "uniform",
     "unique",
     "where",
+    "xtc",
 ]
 
 def rms_norm(
@@ -460,10 +472,8 @@ def sample(
     seed: Tensor | ArrayLike,
     /,
     *,
-    draws: int | None = None,
-    logprobs: bool = False,
     name: str | None = None,
-) -> Tensor | tuple[Tensor, ...]:
+) -> Tensor:
     """y ~ softmax(logits / temperature) over the tokens that top_k, top_p and min_p keep."""
 
 def adam_update(
@@ -509,6 +519,71 @@ def binary_cross_entropy_with_logits(
     x: Tensor | ArrayLike, target: Tensor | ArrayLike, /, *, reduction: str = "mean", name: str | None = None
 ) -> Tensor:
     """ln(1 + e^x) - x target; their mean, or sum."""
+
+def softmax_sample(
+    logits: Tensor | ArrayLike,
+    temperature: Tensor | ArrayLike,
+    top_k: Tensor | ArrayLike,
+    top_p: Tensor | ArrayLike,
+    min_p: Tensor | ArrayLike,
+    seed: Tensor | ArrayLike,
+    /,
+    *,
+    draws: int = 1,
+    name: str | None = None,
+) -> tuple[Tensor, Tensor]:
+    """y, ln p = distinct tokens ~ softmax(logits / temperature) over the kept, and their log-probabilities."""
+
+def uniform(seed: Tensor | ArrayLike, /, *, n: int = 1, name: str | None = None) -> Tensor:
+    """y[r, i] = a random number between 0 and 1 from seed[r] and i."""
+
+def logit_bias(
+    logits: Tensor | ArrayLike, ids: Tensor | ArrayLike, bias: Tensor | ArrayLike, /, *, name: str | None = None
+) -> Tensor:
+    """y = logits + the bias of the tokens in ids."""
+
+def dry(
+    logits: Tensor | ArrayLike,
+    ids: Tensor | ArrayLike,
+    multiplier: Tensor | ArrayLike,
+    base: Tensor | ArrayLike,
+    allowed_length: Tensor | ArrayLike,
+    /,
+    *,
+    name: str | None = None,
+) -> Tensor:
+    """y = l - multiplier base^(L - allowed_length) for tokens that came after the last L >= allowed_length ids before."""
+
+def typical_p(logits: Tensor | ArrayLike, p: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor:
+    """keeps token i if those with a smaller |ln p + entropy| have at most the mass p together (Meister et al., 2022)."""
+
+def xtc(
+    logits: Tensor | ArrayLike,
+    probability: Tensor | ArrayLike,
+    threshold: Tensor | ArrayLike,
+    seed: Tensor | ArrayLike,
+    /,
+    *,
+    name: str | None = None,
+) -> Tensor:
+    """with the given probability, removes all tokens with p >= threshold but the least likely of them."""
+
+def mirostat(logits: Tensor | ArrayLike, mu: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor:
+    """removes the tokens with a surprise -log2 p above mu, but the likeliest (version 2; Basu et al., 2021)."""
+
+def token_mask(logits: Tensor | ArrayLike, mask: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor:
+    """removes the tokens i whose bit i % 32 of word i // 32 is 0."""
+
+def mirostat_update(
+    mu: Tensor | ArrayLike,
+    logprob: Tensor | ArrayLike,
+    tau: Tensor | ArrayLike,
+    eta: Tensor | ArrayLike,
+    /,
+    *,
+    name: str | None = None,
+) -> Tensor:
+    """y = mu - eta (-logprob / ln 2 - tau)."""
 
 def add(a: Tensor | ArrayLike, b: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor:
     """y = a + b."""
@@ -752,6 +827,11 @@ def argmin(
     name: str | None = None,
 ) -> Tensor:
     """y[r] = the least c with x[r, c] = min(x[r])."""
+
+def max_with_index(
+    x: Tensor | ArrayLike, /, *, axis: int = -1, keepdims: bool = False, to: str = "i32", name: str | None = None
+) -> tuple[Tensor, Tensor]:
+    """y, i = max of x along an axis and the least i with x[i] = y."""
 
 def concat(*tensors: Tensor | ArrayLike, axis: int = 0, name: str | None = None) -> Tensor:
     """y = the tensors joined along an axis."""
@@ -1029,6 +1109,20 @@ def searchsorted(
 
 def unique(x: Tensor | ArrayLike, /, *, name: str | None = None) -> tuple[Tensor, Tensor, Tensor]:
     """values, counts, number: the different values of x in order, padded to x's size with counts of 0."""
+
+def triangular_solve(
+    a: Tensor | ArrayLike,
+    b: Tensor | ArrayLike,
+    /,
+    *,
+    lower: bool = True,
+    unit_diagonal: bool = False,
+    name: str | None = None,
+) -> Tensor:
+    """x = a^-1 b for triangular a; the other triangle is not read, nor the diagonal if it is unit."""
+
+def cholesky(a: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor:
+    """l lower triangular with l l^T = a."""
 
 def cumsum(
     x: Tensor | ArrayLike, /, *, axis: int = -1, reverse: bool = False, to: str | None = None, name: str | None = None

@@ -41,7 +41,8 @@ ANSWERS: dict[str, tuple[str, ...]] = {
     "rope_vision_2d": ("mlx/vision_2d_rope",),
     "head_norm_rope": ("mlx/fused_head_norm_rope",),
     "kv_cache_update": ("trueno/dispatch_copy",),
-    "sample": ("rlx/sample (thunk variant)", "mlx/softmax_sample"),
+    "sample": ("rlx/sample (thunk variant)",),
+    "softmax_sample": ("mlx/softmax_sample",),
     "attention": (
         "trueno/dispatch_attention",
         "mlx/flash_attn_vec",
@@ -80,6 +81,7 @@ ANSWERS: dict[str, tuple[str, ...]] = {
     "moe_weighted_reduce": ("mlx/moe_weighted_reduce",),
     "quantized_matmul_grouped": ("rlx/dequant_grouped_matmul_gguf", "mlx/quantized_matmul_id_ggml"),
     "argsort": ("mlx/argsort",),
+    "triangular_solve": ("mlx/tri_solve",),
     "top_k": ("rlx/top_k", "mlx/top_k"),
     "cumsum": ("mlx/cumsum", "rlx/cumsum_backward"),
     **dict.fromkeys(("sum", "mean", "max", "min", "prod", "argmin"), (_REDUCTIONS,)),

@@ -20,7 +20,9 @@ _TABLE = {
     "elements moved": "copy cast transpose slice concat gather broadcast_to scatter_add put",
     "quantization": "quantize_activations dequantize",
     "states in place": "kv_cache_update kv_cache_quantize adam_update",
-    "random draws": "sample",
+    "random draws": "sample softmax_sample uniform",
+    "texts": "dry",
+    "factors": "cholesky",
 }
 PRIMITIVES = frozenset(name for names in _TABLE.values() for name in names.split())
 
