@@ -25,11 +25,26 @@ SLOW = ("rms_norm_q8", "residual_norm_q8", "silu_multiply_q8")
 OF_FORMATS = {"quantized_matmul_grouped": 3}
 # ... of variants whose kernels LLVM takes 1 s for: each set of options is another.
 OF_OPTIONS = {"tiled_with_options": 2}
+# ... and of those with a kernel for each set of sizes; `full` adds the rest.
+FEWER = {
+    **OF_FORMATS,
+    "conv2d": 3,
+    "conv_transpose2d": 2,
+    "pool2d": 3,
+    "im2col": 2,
+    "resample": 2,
+    "pad": 5,
+    "take_along_axis": 4,
+    "broadcast_to": 4,
+    "scatter_add": 3,
+    "put": 3,
+    "one_hot": 3,
+}
 
 
 def _cases(op, variant, backend) -> list:
     there = usable(op, variant, cpu_device(backend))
-    most = OF_OPTIONS.get(variant.name, OF_FORMATS.get(op.name)) if backend == "simd" else MOST[backend]
+    most = OF_OPTIONS.get(variant.name, FEWER.get(op.name)) if backend == "simd" else MOST[backend]
     few = backend == "simd" and op.name in SLOW and variant.name == "one_block_per_lane"
     quick = covering(op, smallest(there, 3, 2200) if few else there, most=most)
     rest = without(there, quick)
@@ -82,7 +97,7 @@ COMPOSITES = [
     pytest.param(op, sample, id=f"{op.name}-{sample.name}", marks=marks)
     for op in ops.all_ops()
     if ops.is_composite(op)
-    for quick in [covering(op, samples(op.name), most=MOST_OF_COMPOSITES)]
+    for quick in [covering(op, samples(op.name), most=FEWER.get(op.name, MOST_OF_COMPOSITES))]
     for part, marks in ((quick, ()), (without(samples(op.name), quick), pytest.mark.full))
     for sample in part
 ]

@@ -1369,6 +1369,247 @@ class ArrayFunctions:
         Arrays in, arrays out. `out` is written and returned.
         """
 
+    def broadcast_to(self, x: ArrayLike, /, *, out: Array | None = None, shape: tuple[int | None, ...]) -> Any:
+        """y = x, repeated along axes of size 1 and new ones in front.
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def repeat(self, x: ArrayLike, /, *, out: Array | None = None, repeats: int, axis: int | None = None) -> Any:
+        """y[.., i, ..] = x[.., floor(i / repeats), ..]; without an axis of the flat x.
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def tile(self, x: ArrayLike, /, *, out: Array | None = None, reps: int | tuple[int, ...]) -> Any:
+        """y[i, ..] = x[i mod n, ..]: x reps times along each axis.
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def repeat_tiled(self, x: ArrayLike, /, *, out: Array | None = None, heads: int, axis: int = 1) -> Any:
+        """y[t, h] = x[t, h mod n]: the n heads of x one after the other, `heads` in all.
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def pad(
+        self,
+        x: ArrayLike,
+        /,
+        *,
+        out: Array | None = None,
+        pad_width: int | tuple[int, int] | tuple[tuple[int, int], ...],
+        mode: str = "constant",
+        constant_values: float = 0,
+    ) -> Any:
+        """y[i, ..] = x[i - before, ..] where that is in x, else a constant or what `mode` takes of x.
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def take_along_axis(self, x: ArrayLike, indices: ArrayLike, /, *, out: Array | None = None, axis: int = -1) -> Any:
+        """y[.., i, ..] = x[.., indices[.., i, ..], ..].
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def scatter_add(
+        self, x: ArrayLike, indices: ArrayLike, values: ArrayLike, /, *, out: Array | None = None, axis: int = -1
+    ) -> Any:
+        """y = x, then y[.., indices[.., i, ..], ..] += values[.., i, ..].
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def put(
+        self, x: ArrayLike, indices: ArrayLike, values: ArrayLike, /, *, out: Array | None = None, axis: int = -1
+    ) -> Any:
+        """y = x, then y[.., indices[.., i, ..], ..] = values[.., i, ..], of duplicates the last.
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def one_hot(self, indices: ArrayLike, /, *, out: Array | None = None, num_classes: int, to: str = "f32") -> Any:
+        """y[.., c] = 1 where c = indices[..], else 0.
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def conv2d(
+        self,
+        x: ArrayLike,
+        w: ArrayLike,
+        /,
+        *,
+        out: Array | None = None,
+        stride: int | tuple[int, ...] = 1,
+        padding: int | tuple[int, ...] | tuple[tuple[int, int], ...] = 0,
+        dilation: int | tuple[int, ...] = 1,
+        groups: int = 1,
+    ) -> Any:
+        """y[n, o, i, j] = sum_(c, r, s) x[n, c, i stride + r dilation, j stride + s dilation] w[o, c, r, s].
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def conv1d(
+        self,
+        x: ArrayLike,
+        w: ArrayLike,
+        /,
+        *,
+        out: Array | None = None,
+        stride: int | tuple[int, ...] = 1,
+        padding: int | tuple[int, ...] | tuple[tuple[int, int], ...] = 0,
+        dilation: int | tuple[int, ...] = 1,
+        groups: int = 1,
+    ) -> Any:
+        """y[n, o, i] = sum_(c, r) x[n, c, i stride + r dilation] w[o, c, r].
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def conv_transpose2d(
+        self,
+        x: ArrayLike,
+        w: ArrayLike,
+        /,
+        *,
+        out: Array | None = None,
+        stride: int | tuple[int, ...] = 1,
+        padding: int | tuple[int, ...] | tuple[tuple[int, int], ...] = 0,
+        output_padding: int | tuple[int, int] = 0,
+        dilation: int | tuple[int, ...] = 1,
+        groups: int = 1,
+    ) -> Any:
+        """y[n, o, i stride + r dilation, j stride + s dilation] += x[n, c, i, j] w[c, o, r, s].
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def pool2d(
+        self,
+        x: ArrayLike,
+        /,
+        *,
+        out: Array | None = None,
+        kernel: int | tuple[int, int],
+        mode: str = "max",
+        stride: int | tuple[int, int] | None = None,
+        padding: int | tuple[int, ...] | tuple[tuple[int, int], ...] = 0,
+        dilation: int | tuple[int, ...] = 1,
+        include_pad: bool = True,
+    ) -> Any:
+        """y[n, c, i, j] = max or average over (r, s) of x[n, c, i stride + r dilation, j stride + s dilation].
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def im2col(
+        self,
+        x: ArrayLike,
+        /,
+        *,
+        out: Array | None = None,
+        patch: int | tuple[int, int],
+        stride: int | tuple[int, int] | None = None,
+        padding: int | tuple[int, ...] | tuple[tuple[int, int], ...] = 0,
+        dilation: int | tuple[int, ...] = 1,
+    ) -> Any:
+        """y[(i, j), (c, r, s)] = x[c, i stride + r dilation, j stride + s dilation].
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def resample(
+        self, x: ArrayLike, first: ArrayLike, weights: ArrayLike, /, *, out: Array | None = None, axis: int = -1
+    ) -> Any:
+        """y[.., i, ..] = sum_t weights[i, t] x[.., first[i] + t, ..].
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def resize_nearest(self, x: ArrayLike, /, *, out: Array | None = None, scale: int | tuple[int, int]) -> Any:
+        """y[.., i, j] = x[.., floor(i / scale), floor(j / scale)].
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def resize_bilinear(
+        self,
+        x: ArrayLike,
+        /,
+        *,
+        out: Array | None = None,
+        size: tuple[int, int],
+        antialias: bool = True,
+        align_corners: bool = False,
+    ) -> Any:
+        """y = x resized to `size` by triangle filters, wider where x shrinks.
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def resize_bicubic(
+        self,
+        x: ArrayLike,
+        /,
+        *,
+        out: Array | None = None,
+        size: tuple[int, int],
+        antialias: bool = True,
+        align_corners: bool = False,
+    ) -> Any:
+        """y = x resized to `size` by cubic filters, wider where x shrinks.
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def flip(self, x: ArrayLike, /, *, out: Array | None = None, axis: int | tuple[int, ...] | None = None) -> Any:
+        """y = x with the order of its elements reversed along the axes, by default all.
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def roll(
+        self,
+        x: ArrayLike,
+        /,
+        *,
+        out: Array | None = None,
+        shift: int | tuple[int, ...],
+        axis: int | tuple[int, ...] | None = None,
+    ) -> Any:
+        """y[.., i, ..] = x[.., (i - shift) mod n, ..]; without an axis of the flat x.
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def tril(self, x: ArrayLike, /, *, out: Array | None = None, k: int = 0) -> Any:
+        """y[.., r, c] = x[.., r, c] where c - r <= k, else 0.
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def triu(self, x: ArrayLike, /, *, out: Array | None = None, k: int = 0) -> Any:
+        """y[.., r, c] = x[.., r, c] where c - r >= k, else 0.
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def arange(self, start: ArrayLike, step: ArrayLike, /, *, out: Array | None = None, size: int) -> Any:
+        """y[i] = start + i step, for `size` elements.
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def spatial_merge_2x2(self, x: ArrayLike, /, *, out: Array | None = None) -> Any:
+        """y [ny nx, C] = x [ny, nx, C], one 2 x 2 block after the other, row-major within each.
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
     def moe_softmax_topk(
         self, logits: ArrayLike, /, *, out: Array | tuple[Array, ...] | None = None, top_k: int, normalize: bool = True
     ) -> tuple[Any, Any]:

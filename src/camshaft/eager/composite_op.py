@@ -10,6 +10,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from camshaft.dtypes import as_dtype
+from camshaft.eager.moved_calls import NAMES, moved
 from camshaft.eager.numpy_forms import attribute_key
 from camshaft.eager.operands import as_kind, check_cast, kind_of, output
 from camshaft.errors import BackendError, ShapeError, count
@@ -44,6 +45,11 @@ class CompositeOp:
 
         Results are ndarrays, or of the first DLPack kind among the inputs. ShapeError as the op's shape rule raises it.
         """
+        asked = moved(self.op.name, inputs, attrs) if self.op.name in NAMES else None
+        if asked is not None and asked.ready is not None:
+            return asked.ready if out is None else self._written([asked.ready], out)
+        if asked is not None:
+            inputs, attrs = asked.inputs, dict(asked.attrs)
         arrays = [np.asarray(operand(x, self.op.name)) for x in inputs]
         results = evaluated(self._graph(arrays, attrs), arrays, self.part_of)
         if out is not None:

@@ -6,37 +6,22 @@ arrays without elements are answered here, because they compute nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from math import prod
 from typing import Any
 
 import numpy as np
 
 from camshaft.dtypes import NAMED, as_dtype
+from camshaft.eager import moved_calls
+from camshaft.eager.call import Attrs, Call, Form, Inputs
 from camshaft.eager.numpy_forms import ArrayAxisError
 from camshaft.errors import ArrayTypeError, ArrayValueError, ShapeError
 from camshaft.ops.arguments import Array, common_dtype, operand
 
-Inputs = tuple[Any, ...]
-Attrs = Mapping[str, Any]
-
 
 class ArrayIndexError(ShapeError, IndexError):
     """An index out of bounds where there is nothing to read, as NumPy raises it."""
-
-
-@dataclass(frozen=True)
-class Call:
-    """The op's own call, and what makes the result of it; `ready` is the result where nothing is computed."""
-
-    inputs: Inputs = ()
-    attrs: Attrs = field(default_factory=dict)
-    finish: Callable[[Any], Any] | None = None
-    ready: Any = None
-
-
-Form = Callable[[str, Inputs, Attrs], "Call | None"]
 
 
 def _arrays(name: str, inputs: Inputs) -> list[Array]:
@@ -341,6 +326,7 @@ FORMS: dict[str, Form] = {
     "outer": _outer,
     "dot": _dot,
     "clip": _clip,
+    **dict.fromkeys(moved_calls.NAMES, moved_calls.moved),
     "adam_update": _adam,
     **dict.fromkeys(("softmax", "log_softmax", "layer_norm", "rms_norm", "l2_norm"), _rows),
     **dict.fromkeys(("sum", "prod", "mean", "max", "min", "argmax", "argmin"), _fold),

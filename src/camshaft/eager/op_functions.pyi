@@ -18,6 +18,7 @@ __all__ = [
     "affine_matmul",
     "affine_matmul_grouped",
     "affine_quantize",
+    "arange",
     "argmax",
     "argmin",
     "argsort",
@@ -25,12 +26,16 @@ __all__ = [
     "attention_mask",
     "attention_mask_tiles",
     "binary_cross_entropy_with_logits",
+    "broadcast_to",
     "cast",
     "ceil",
     "cholesky",
     "clip",
     "concat",
     "conj",
+    "conv1d",
+    "conv2d",
+    "conv_transpose2d",
     "copy",
     "cos",
     "cross_entropy",
@@ -50,6 +55,7 @@ __all__ = [
     "expm1",
     "fft",
     "fft_rows",
+    "flip",
     "floor",
     "floor_divide",
     "gated_product",
@@ -64,6 +70,7 @@ __all__ = [
     "hard_swish",
     "head_norm_rope",
     "ifft",
+    "im2col",
     "imag",
     "irfft",
     "isnan",
@@ -108,10 +115,14 @@ __all__ = [
     "norm_add",
     "norm_gate",
     "not_equal",
+    "one_hot",
     "outer",
     "pack_codes",
+    "pad",
+    "pool2d",
     "power",
     "prod",
+    "put",
     "quantize_activations",
     "quantize_dequantize_affine",
     "quantize_dequantize_gguf",
@@ -121,12 +132,19 @@ __all__ = [
     "reciprocal",
     "relu",
     "remainder",
+    "repeat",
     "repeat_penalty",
+    "repeat_tiled",
+    "resample",
     "residual_norm",
     "residual_norm_q8",
+    "resize_bicubic",
+    "resize_bilinear",
+    "resize_nearest",
     "rfft",
     "rms_norm",
     "rms_norm_q8",
+    "roll",
     "rope",
     "rope_axial_2d",
     "rope_multi",
@@ -137,6 +155,7 @@ __all__ = [
     "sample",
     "scale_mask_softmax",
     "scaled_dot_product_attention",
+    "scatter_add",
     "searchsorted",
     "sigmoid",
     "sigmoid_multiply",
@@ -150,17 +169,22 @@ __all__ = [
     "softmax_sample",
     "softplus",
     "sort",
+    "spatial_merge_2x2",
     "split",
     "sqrt",
     "square",
     "subtract",
     "sum",
+    "take_along_axis",
     "tan",
     "tanh",
+    "tile",
     "token_mask",
     "top_k",
     "transpose",
     "triangular_solve",
+    "tril",
+    "triu",
     "trunc",
     "turboquant_attention",
     "turboquant_decode",
@@ -1653,6 +1677,298 @@ def split(
 def outer(a: ArrayLike, b: ArrayLike, /, *, out: Array | None = None) -> Any: ...
 @overload
 def outer(a: Tensor | ArrayLike, b: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor: ...
+@overload
+def broadcast_to(x: ArrayLike, /, *, out: Array | None = None, shape: tuple[int | None, ...]) -> Any: ...
+@overload
+def broadcast_to(x: Tensor | ArrayLike, /, *, shape: tuple[int | None, ...], name: str | None = None) -> Tensor: ...
+@overload
+def repeat(x: ArrayLike, /, *, out: Array | None = None, repeats: int, axis: int | None = None) -> Any: ...
+@overload
+def repeat(x: Tensor | ArrayLike, /, *, repeats: int, axis: int | None = None, name: str | None = None) -> Tensor: ...
+@overload
+def tile(x: ArrayLike, /, *, out: Array | None = None, reps: int | tuple[int, ...]) -> Any: ...
+@overload
+def tile(x: Tensor | ArrayLike, /, *, reps: int | tuple[int, ...], name: str | None = None) -> Tensor: ...
+@overload
+def repeat_tiled(x: ArrayLike, /, *, out: Array | None = None, heads: int, axis: int = 1) -> Any: ...
+@overload
+def repeat_tiled(x: Tensor | ArrayLike, /, *, heads: int, axis: int = 1, name: str | None = None) -> Tensor: ...
+@overload
+def pad(
+    x: ArrayLike,
+    /,
+    *,
+    out: Array | None = None,
+    pad_width: int | tuple[int, int] | tuple[tuple[int, int], ...],
+    mode: str = "constant",
+    constant_values: float = 0,
+) -> Any: ...
+@overload
+def pad(
+    x: Tensor | ArrayLike,
+    /,
+    *,
+    pad_width: int | tuple[int, int] | tuple[tuple[int, int], ...],
+    mode: str = "constant",
+    constant_values: float = 0,
+    name: str | None = None,
+) -> Tensor: ...
+@overload
+def take_along_axis(x: ArrayLike, indices: ArrayLike, /, *, out: Array | None = None, axis: int = -1) -> Any: ...
+@overload
+def take_along_axis(
+    x: Tensor | ArrayLike, indices: Tensor | ArrayLike, /, *, axis: int = -1, name: str | None = None
+) -> Tensor: ...
+@overload
+def scatter_add(
+    x: ArrayLike, indices: ArrayLike, values: ArrayLike, /, *, out: Array | None = None, axis: int = -1
+) -> Any: ...
+@overload
+def scatter_add(
+    x: Tensor | ArrayLike,
+    indices: Tensor | ArrayLike,
+    values: Tensor | ArrayLike,
+    /,
+    *,
+    axis: int = -1,
+    name: str | None = None,
+) -> Tensor: ...
+@overload
+def put(x: ArrayLike, indices: ArrayLike, values: ArrayLike, /, *, out: Array | None = None, axis: int = -1) -> Any: ...
+@overload
+def put(
+    x: Tensor | ArrayLike,
+    indices: Tensor | ArrayLike,
+    values: Tensor | ArrayLike,
+    /,
+    *,
+    axis: int = -1,
+    name: str | None = None,
+) -> Tensor: ...
+@overload
+def one_hot(indices: ArrayLike, /, *, out: Array | None = None, num_classes: int, to: str = "f32") -> Any: ...
+@overload
+def one_hot(
+    indices: Tensor | ArrayLike, /, *, num_classes: int, to: str = "f32", name: str | None = None
+) -> Tensor: ...
+@overload
+def conv2d(
+    x: ArrayLike,
+    w: ArrayLike,
+    /,
+    *,
+    out: Array | None = None,
+    stride: int | tuple[int, ...] = 1,
+    padding: int | tuple[int, ...] | tuple[tuple[int, int], ...] = 0,
+    dilation: int | tuple[int, ...] = 1,
+    groups: int = 1,
+) -> Any: ...
+@overload
+def conv2d(
+    x: Tensor | ArrayLike,
+    w: Tensor | ArrayLike,
+    /,
+    *,
+    stride: int | tuple[int, ...] = 1,
+    padding: int | tuple[int, ...] | tuple[tuple[int, int], ...] = 0,
+    dilation: int | tuple[int, ...] = 1,
+    groups: int = 1,
+    name: str | None = None,
+) -> Tensor: ...
+@overload
+def conv1d(
+    x: ArrayLike,
+    w: ArrayLike,
+    /,
+    *,
+    out: Array | None = None,
+    stride: int | tuple[int, ...] = 1,
+    padding: int | tuple[int, ...] | tuple[tuple[int, int], ...] = 0,
+    dilation: int | tuple[int, ...] = 1,
+    groups: int = 1,
+) -> Any: ...
+@overload
+def conv1d(
+    x: Tensor | ArrayLike,
+    w: Tensor | ArrayLike,
+    /,
+    *,
+    stride: int | tuple[int, ...] = 1,
+    padding: int | tuple[int, ...] | tuple[tuple[int, int], ...] = 0,
+    dilation: int | tuple[int, ...] = 1,
+    groups: int = 1,
+    name: str | None = None,
+) -> Tensor: ...
+@overload
+def conv_transpose2d(
+    x: ArrayLike,
+    w: ArrayLike,
+    /,
+    *,
+    out: Array | None = None,
+    stride: int | tuple[int, ...] = 1,
+    padding: int | tuple[int, ...] | tuple[tuple[int, int], ...] = 0,
+    output_padding: int | tuple[int, int] = 0,
+    dilation: int | tuple[int, ...] = 1,
+    groups: int = 1,
+) -> Any: ...
+@overload
+def conv_transpose2d(
+    x: Tensor | ArrayLike,
+    w: Tensor | ArrayLike,
+    /,
+    *,
+    stride: int | tuple[int, ...] = 1,
+    padding: int | tuple[int, ...] | tuple[tuple[int, int], ...] = 0,
+    output_padding: int | tuple[int, int] = 0,
+    dilation: int | tuple[int, ...] = 1,
+    groups: int = 1,
+    name: str | None = None,
+) -> Tensor: ...
+@overload
+def pool2d(
+    x: ArrayLike,
+    /,
+    *,
+    out: Array | None = None,
+    kernel: int | tuple[int, int],
+    mode: str = "max",
+    stride: int | tuple[int, int] | None = None,
+    padding: int | tuple[int, ...] | tuple[tuple[int, int], ...] = 0,
+    dilation: int | tuple[int, ...] = 1,
+    include_pad: bool = True,
+) -> Any: ...
+@overload
+def pool2d(
+    x: Tensor | ArrayLike,
+    /,
+    *,
+    kernel: int | tuple[int, int],
+    mode: str = "max",
+    stride: int | tuple[int, int] | None = None,
+    padding: int | tuple[int, ...] | tuple[tuple[int, int], ...] = 0,
+    dilation: int | tuple[int, ...] = 1,
+    include_pad: bool = True,
+    name: str | None = None,
+) -> Tensor: ...
+@overload
+def im2col(
+    x: ArrayLike,
+    /,
+    *,
+    out: Array | None = None,
+    patch: int | tuple[int, int],
+    stride: int | tuple[int, int] | None = None,
+    padding: int | tuple[int, ...] | tuple[tuple[int, int], ...] = 0,
+    dilation: int | tuple[int, ...] = 1,
+) -> Any: ...
+@overload
+def im2col(
+    x: Tensor | ArrayLike,
+    /,
+    *,
+    patch: int | tuple[int, int],
+    stride: int | tuple[int, int] | None = None,
+    padding: int | tuple[int, ...] | tuple[tuple[int, int], ...] = 0,
+    dilation: int | tuple[int, ...] = 1,
+    name: str | None = None,
+) -> Tensor: ...
+@overload
+def resample(
+    x: ArrayLike, first: ArrayLike, weights: ArrayLike, /, *, out: Array | None = None, axis: int = -1
+) -> Any: ...
+@overload
+def resample(
+    x: Tensor | ArrayLike,
+    first: Tensor | ArrayLike,
+    weights: Tensor | ArrayLike,
+    /,
+    *,
+    axis: int = -1,
+    name: str | None = None,
+) -> Tensor: ...
+@overload
+def resize_nearest(x: ArrayLike, /, *, out: Array | None = None, scale: int | tuple[int, int]) -> Any: ...
+@overload
+def resize_nearest(x: Tensor | ArrayLike, /, *, scale: int | tuple[int, int], name: str | None = None) -> Tensor: ...
+@overload
+def resize_bilinear(
+    x: ArrayLike,
+    /,
+    *,
+    out: Array | None = None,
+    size: tuple[int, int],
+    antialias: bool = True,
+    align_corners: bool = False,
+) -> Any: ...
+@overload
+def resize_bilinear(
+    x: Tensor | ArrayLike,
+    /,
+    *,
+    size: tuple[int, int],
+    antialias: bool = True,
+    align_corners: bool = False,
+    name: str | None = None,
+) -> Tensor: ...
+@overload
+def resize_bicubic(
+    x: ArrayLike,
+    /,
+    *,
+    out: Array | None = None,
+    size: tuple[int, int],
+    antialias: bool = True,
+    align_corners: bool = False,
+) -> Any: ...
+@overload
+def resize_bicubic(
+    x: Tensor | ArrayLike,
+    /,
+    *,
+    size: tuple[int, int],
+    antialias: bool = True,
+    align_corners: bool = False,
+    name: str | None = None,
+) -> Tensor: ...
+@overload
+def flip(x: ArrayLike, /, *, out: Array | None = None, axis: int | tuple[int, ...] | None = None) -> Any: ...
+@overload
+def flip(x: Tensor | ArrayLike, /, *, axis: int | tuple[int, ...] | None = None, name: str | None = None) -> Tensor: ...
+@overload
+def roll(
+    x: ArrayLike,
+    /,
+    *,
+    out: Array | None = None,
+    shift: int | tuple[int, ...],
+    axis: int | tuple[int, ...] | None = None,
+) -> Any: ...
+@overload
+def roll(
+    x: Tensor | ArrayLike,
+    /,
+    *,
+    shift: int | tuple[int, ...],
+    axis: int | tuple[int, ...] | None = None,
+    name: str | None = None,
+) -> Tensor: ...
+@overload
+def tril(x: ArrayLike, /, *, out: Array | None = None, k: int = 0) -> Any: ...
+@overload
+def tril(x: Tensor | ArrayLike, /, *, k: int = 0, name: str | None = None) -> Tensor: ...
+@overload
+def triu(x: ArrayLike, /, *, out: Array | None = None, k: int = 0) -> Any: ...
+@overload
+def triu(x: Tensor | ArrayLike, /, *, k: int = 0, name: str | None = None) -> Tensor: ...
+@overload
+def arange(start: ArrayLike, step: ArrayLike, /, *, out: Array | None = None, size: int) -> Any: ...
+@overload
+def arange(start: Tensor | ArrayLike, step: Tensor | ArrayLike, /, *, size: int, name: str | None = None) -> Tensor: ...
+@overload
+def spatial_merge_2x2(x: ArrayLike, /, *, out: Array | None = None) -> Any: ...
+@overload
+def spatial_merge_2x2(x: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor: ...
 @overload
 def moe_softmax_topk(
     logits: ArrayLike, /, *, out: Array | tuple[Array, ...] | None = None, top_k: int, normalize: bool = True

@@ -13,6 +13,7 @@ __all__ = [
     "affine_matmul",
     "affine_matmul_grouped",
     "affine_quantize",
+    "arange",
     "argmax",
     "argmin",
     "argsort",
@@ -20,12 +21,16 @@ __all__ = [
     "attention_mask",
     "attention_mask_tiles",
     "binary_cross_entropy_with_logits",
+    "broadcast_to",
     "cast",
     "ceil",
     "cholesky",
     "clip",
     "concat",
     "conj",
+    "conv1d",
+    "conv2d",
+    "conv_transpose2d",
     "copy",
     "cos",
     "cross_entropy",
@@ -45,6 +50,7 @@ __all__ = [
     "expm1",
     "fft",
     "fft_rows",
+    "flip",
     "floor",
     "floor_divide",
     "gated_product",
@@ -59,6 +65,7 @@ __all__ = [
     "hard_swish",
     "head_norm_rope",
     "ifft",
+    "im2col",
     "imag",
     "irfft",
     "isnan",
@@ -103,10 +110,14 @@ __all__ = [
     "norm_add",
     "norm_gate",
     "not_equal",
+    "one_hot",
     "outer",
     "pack_codes",
+    "pad",
+    "pool2d",
     "power",
     "prod",
+    "put",
     "quantize_activations",
     "quantize_dequantize_affine",
     "quantize_dequantize_gguf",
@@ -116,12 +127,19 @@ __all__ = [
     "reciprocal",
     "relu",
     "remainder",
+    "repeat",
     "repeat_penalty",
+    "repeat_tiled",
+    "resample",
     "residual_norm",
     "residual_norm_q8",
+    "resize_bicubic",
+    "resize_bilinear",
+    "resize_nearest",
     "rfft",
     "rms_norm",
     "rms_norm_q8",
+    "roll",
     "rope",
     "rope_axial_2d",
     "rope_multi",
@@ -132,6 +150,7 @@ __all__ = [
     "sample",
     "scale_mask_softmax",
     "scaled_dot_product_attention",
+    "scatter_add",
     "searchsorted",
     "sigmoid",
     "sigmoid_multiply",
@@ -145,17 +164,22 @@ __all__ = [
     "softmax_sample",
     "softplus",
     "sort",
+    "spatial_merge_2x2",
     "split",
     "sqrt",
     "square",
     "subtract",
     "sum",
+    "take_along_axis",
     "tan",
     "tanh",
+    "tile",
     "token_mask",
     "top_k",
     "transpose",
     "triangular_solve",
+    "tril",
+    "triu",
     "trunc",
     "turboquant_attention",
     "turboquant_decode",
@@ -1070,6 +1094,186 @@ def split(
 
 def outer(a: Tensor | ArrayLike, b: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor:
     """y[i, j] = a[i] b[j]."""
+
+def broadcast_to(x: Tensor | ArrayLike, /, *, shape: tuple[int | None, ...], name: str | None = None) -> Tensor:
+    """y = x, repeated along axes of size 1 and new ones in front."""
+
+def repeat(x: Tensor | ArrayLike, /, *, repeats: int, axis: int | None = None, name: str | None = None) -> Tensor:
+    """y[.., i, ..] = x[.., floor(i / repeats), ..]; without an axis of the flat x."""
+
+def tile(x: Tensor | ArrayLike, /, *, reps: int | tuple[int, ...], name: str | None = None) -> Tensor:
+    """y[i, ..] = x[i mod n, ..]: x reps times along each axis."""
+
+def repeat_tiled(x: Tensor | ArrayLike, /, *, heads: int, axis: int = 1, name: str | None = None) -> Tensor:
+    """y[t, h] = x[t, h mod n]: the n heads of x one after the other, `heads` in all."""
+
+def pad(
+    x: Tensor | ArrayLike,
+    /,
+    *,
+    pad_width: int | tuple[int, int] | tuple[tuple[int, int], ...],
+    mode: str = "constant",
+    constant_values: float = 0,
+    name: str | None = None,
+) -> Tensor:
+    """y[i, ..] = x[i - before, ..] where that is in x, else a constant or what `mode` takes of x."""
+
+def take_along_axis(
+    x: Tensor | ArrayLike, indices: Tensor | ArrayLike, /, *, axis: int = -1, name: str | None = None
+) -> Tensor:
+    """y[.., i, ..] = x[.., indices[.., i, ..], ..]."""
+
+def scatter_add(
+    x: Tensor | ArrayLike,
+    indices: Tensor | ArrayLike,
+    values: Tensor | ArrayLike,
+    /,
+    *,
+    axis: int = -1,
+    name: str | None = None,
+) -> Tensor:
+    """y = x, then y[.., indices[.., i, ..], ..] += values[.., i, ..]."""
+
+def put(
+    x: Tensor | ArrayLike,
+    indices: Tensor | ArrayLike,
+    values: Tensor | ArrayLike,
+    /,
+    *,
+    axis: int = -1,
+    name: str | None = None,
+) -> Tensor:
+    """y = x, then y[.., indices[.., i, ..], ..] = values[.., i, ..], of duplicates the last."""
+
+def one_hot(indices: Tensor | ArrayLike, /, *, num_classes: int, to: str = "f32", name: str | None = None) -> Tensor:
+    """y[.., c] = 1 where c = indices[..], else 0."""
+
+def conv2d(
+    x: Tensor | ArrayLike,
+    w: Tensor | ArrayLike,
+    /,
+    *,
+    stride: int | tuple[int, ...] = 1,
+    padding: int | tuple[int, ...] | tuple[tuple[int, int], ...] = 0,
+    dilation: int | tuple[int, ...] = 1,
+    groups: int = 1,
+    name: str | None = None,
+) -> Tensor:
+    """y[n, o, i, j] = sum_(c, r, s) x[n, c, i stride + r dilation, j stride + s dilation] w[o, c, r, s]."""
+
+def conv1d(
+    x: Tensor | ArrayLike,
+    w: Tensor | ArrayLike,
+    /,
+    *,
+    stride: int | tuple[int, ...] = 1,
+    padding: int | tuple[int, ...] | tuple[tuple[int, int], ...] = 0,
+    dilation: int | tuple[int, ...] = 1,
+    groups: int = 1,
+    name: str | None = None,
+) -> Tensor:
+    """y[n, o, i] = sum_(c, r) x[n, c, i stride + r dilation] w[o, c, r]."""
+
+def conv_transpose2d(
+    x: Tensor | ArrayLike,
+    w: Tensor | ArrayLike,
+    /,
+    *,
+    stride: int | tuple[int, ...] = 1,
+    padding: int | tuple[int, ...] | tuple[tuple[int, int], ...] = 0,
+    output_padding: int | tuple[int, int] = 0,
+    dilation: int | tuple[int, ...] = 1,
+    groups: int = 1,
+    name: str | None = None,
+) -> Tensor:
+    """y[n, o, i stride + r dilation, j stride + s dilation] += x[n, c, i, j] w[c, o, r, s]."""
+
+def pool2d(
+    x: Tensor | ArrayLike,
+    /,
+    *,
+    kernel: int | tuple[int, int],
+    mode: str = "max",
+    stride: int | tuple[int, int] | None = None,
+    padding: int | tuple[int, ...] | tuple[tuple[int, int], ...] = 0,
+    dilation: int | tuple[int, ...] = 1,
+    include_pad: bool = True,
+    name: str | None = None,
+) -> Tensor:
+    """y[n, c, i, j] = max or average over (r, s) of x[n, c, i stride + r dilation, j stride + s dilation]."""
+
+def im2col(
+    x: Tensor | ArrayLike,
+    /,
+    *,
+    patch: int | tuple[int, int],
+    stride: int | tuple[int, int] | None = None,
+    padding: int | tuple[int, ...] | tuple[tuple[int, int], ...] = 0,
+    dilation: int | tuple[int, ...] = 1,
+    name: str | None = None,
+) -> Tensor:
+    """y[(i, j), (c, r, s)] = x[c, i stride + r dilation, j stride + s dilation]."""
+
+def resample(
+    x: Tensor | ArrayLike,
+    first: Tensor | ArrayLike,
+    weights: Tensor | ArrayLike,
+    /,
+    *,
+    axis: int = -1,
+    name: str | None = None,
+) -> Tensor:
+    """y[.., i, ..] = sum_t weights[i, t] x[.., first[i] + t, ..]."""
+
+def resize_nearest(x: Tensor | ArrayLike, /, *, scale: int | tuple[int, int], name: str | None = None) -> Tensor:
+    """y[.., i, j] = x[.., floor(i / scale), floor(j / scale)]."""
+
+def resize_bilinear(
+    x: Tensor | ArrayLike,
+    /,
+    *,
+    size: tuple[int, int],
+    antialias: bool = True,
+    align_corners: bool = False,
+    name: str | None = None,
+) -> Tensor:
+    """y = x resized to `size` by triangle filters, wider where x shrinks."""
+
+def resize_bicubic(
+    x: Tensor | ArrayLike,
+    /,
+    *,
+    size: tuple[int, int],
+    antialias: bool = True,
+    align_corners: bool = False,
+    name: str | None = None,
+) -> Tensor:
+    """y = x resized to `size` by cubic filters, wider where x shrinks."""
+
+def flip(x: Tensor | ArrayLike, /, *, axis: int | tuple[int, ...] | None = None, name: str | None = None) -> Tensor:
+    """y = x with the order of its elements reversed along the axes, by default all."""
+
+def roll(
+    x: Tensor | ArrayLike,
+    /,
+    *,
+    shift: int | tuple[int, ...],
+    axis: int | tuple[int, ...] | None = None,
+    name: str | None = None,
+) -> Tensor:
+    """y[.., i, ..] = x[.., (i - shift) mod n, ..]; without an axis of the flat x."""
+
+def tril(x: Tensor | ArrayLike, /, *, k: int = 0, name: str | None = None) -> Tensor:
+    """y[.., r, c] = x[.., r, c] where c - r <= k, else 0."""
+
+def triu(x: Tensor | ArrayLike, /, *, k: int = 0, name: str | None = None) -> Tensor:
+    """y[.., r, c] = x[.., r, c] where c - r >= k, else 0."""
+
+def arange(start: Tensor | ArrayLike, step: Tensor | ArrayLike, /, *, size: int, name: str | None = None) -> Tensor:
+    """y[i] = start + i step, for `size` elements."""
+
+def spatial_merge_2x2(x: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor:
+    """y [ny nx, C] = x [ny, nx, C], one 2 x 2 block after the other, row-major within each."""
 
 def moe_softmax_topk(
     logits: Tensor | ArrayLike, /, *, top_k: int, normalize: bool = True, name: str | None = None

@@ -17,7 +17,7 @@ _TABLE = {
     "scans": "cumsum cumprod cummax",
     "order": "argsort sort top_k searchsorted",
     "products": "matmul fft_rows",
-    "elements moved": "copy cast transpose slice concat gather",
+    "elements moved": "copy cast transpose slice concat gather broadcast_to scatter_add put",
     "quantization": "quantize_activations dequantize unpack_codes pack_codes",
     "states in place": "kv_cache_update kv_cache_quantize adam_update",
     "random draws": "sample softmax_sample uniform",

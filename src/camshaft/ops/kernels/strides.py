@@ -127,6 +127,10 @@ class ProgramBlock:
         contiguous = isinstance(stride, int) and stride == 1
         return array[column + base] if contiguous else self._k.gather(array, column * stride + base)
 
+    def place(self, operand: int, column: ir.Value) -> ir.Value:
+        """The operand's index of a column of the block, for a gather beside it."""
+        return column * self._strides[operand][-1] + self._bases[operand]
+
     def store(self, operand: int, array: Array, column: ir.Value, value: ir.Operand, streams: bool = False) -> None:
         """Stores the result's element of a column; a result's columns are contiguous."""
         self._k.store(array, (column + self._bases[operand],), value, streamed=streams)

@@ -1,0 +1,83 @@
+"""NumPy's calls of ops that move elements: attributes by position, indexes of any integers, arrays without elements."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from camshaft.eager.call import Attrs, Call, Inputs
+from camshaft.errors import ArrayTypeError, ArrayValueError
+from camshaft.ops.arguments import operand
+
+
+def _put(x: Any, indices: Any, values: Any, axis: int = -1) -> Any:
+    y = np.array(x)
+    if np.size(indices):
+        np.put_along_axis(y, indices, values, axis)
+    return y
+
+
+def _one_hot(indices: Any, num_classes: int, to: str = "f32") -> Any:
+    from camshaft.dtypes import as_dtype  # most calls have elements
+
+    return np.zeros((*indices.shape, num_classes), as_dtype(to).numpy)
+
+
+# Op -> arrays, attributes in NumPy's order, and NumPy's function for arrays without elements.
+_CALLS: dict[str, tuple[int, tuple[str, ...], Callable[..., Any]]] = {
+    "flip": (1, ("axis",), np.flip),
+    "roll": (1, ("shift", "axis"), np.roll),
+    "repeat": (1, ("repeats", "axis"), np.repeat),
+    "tile": (1, ("reps",), np.tile),
+    "tril": (1, ("k",), np.tril),
+    "triu": (1, ("k",), np.triu),
+    "pad": (1, ("pad_width", "mode"), np.pad),
+    "broadcast_to": (1, ("shape",), np.broadcast_to),
+    "take_along_axis": (2, ("axis",), np.take_along_axis),
+    "put": (3, ("axis",), _put),
+    "scatter_add": (3, ("axis",), _put),
+    "one_hot": (1, ("num_classes",), _one_hot),
+}
+NAMES = tuple(_CALLS)
+# The input that has indexes.
+_INDEXES = {"take_along_axis": 1, "put": 1, "scatter_add": 1, "one_hot": 0}
+
+
+def moved(name: str, inputs: Inputs, attrs: Attrs) -> Call | None:
+    """How the op is called; None where the arguments are its own. ArrayTypeError and ArrayValueError as NumPy raises them."""
+    count, names, function = _CALLS[name]
+    more = inputs[count:]
+    if len(more) > len(names) or set(names[: len(more)]) & set(attrs):
+        raise ArrayTypeError(
+            f"{name}: got {len(inputs)} arguments by position; wanted {count}, then {', '.join(names)}"
+        )
+    arrays = [np.asarray(operand(x, name)) for x in inputs[:count]]
+    given = {key: _plain(value) for key, value in {**dict(zip(names, more, strict=False)), **attrs}.items()}
+    at = _INDEXES.get(name)
+    odd = at is not None and len(arrays) > at and arrays[at].dtype not in (np.int32, np.int64)
+    if at is not None and odd and (arrays[at].dtype.kind in "iu" or not arrays[at].size):
+        arrays[at] = arrays[at].astype(np.int64)
+    if all(a.size for a in arrays) and not _gives_nothing(given):
+        return Call(tuple(arrays) if odd else inputs[:count], given) if odd or more or given != attrs else None
+    try:
+        return Call(ready=np.array(function(*arrays, **given)))
+    except ValueError as error:
+        raise ArrayValueError(f"{name}: {error}") from None
+    except TypeError as error:
+        raise ArrayTypeError(f"{name}: {error}") from None
+
+
+def _gives_nothing(given: Attrs) -> bool:
+    """Whether the result has no elements: something is repeated 0 times, or a size is 0."""
+    counts = (given.get(key, 1) for key in ("repeats", "reps", "shape"))
+    return any(0 in (n if isinstance(n, tuple) else (n,)) for n in counts)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, np.ndarray):
+        return _plain(value.tolist())
+    return tuple(map(_plain, value)) if isinstance(value, list | tuple) else value

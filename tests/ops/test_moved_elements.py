@@ -1,0 +1,112 @@
+"""Ops that move elements: against NumPy, their order of writes, and arrays that are empty or not contiguous."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import camshaft as cs
+from camshaft import ops
+from camshaft.errors import CamshaftError, ShapeError
+
+# The stubs have the ops' own arguments; NumPy's are taken besides.
+CALLS: Any = cs
+X = np.arange(24, dtype=np.float32).reshape(4, 6)
+
+
+@pytest.mark.parametrize("mode", ["edge", "reflect", "symmetric", "wrap", "constant"])
+def test_pad_is_numpys(mode: str) -> None:
+    for n in (1, 2, 5):
+        x = np.arange(n * 2).reshape(n, 2)
+        for widths in (((0, 3), (7, 0)), ((9, 1), (0, 0)), ((2, 2), (2, 2))):
+            (y,) = ops.get("pad").reference([x], {"pad_width": widths, "mode": mode})
+            np.testing.assert_array_equal(y, np.pad(x, widths, mode))  # type: ignore[call-overload]
+
+
+def test_torchs_names_of_modes_are_the_same() -> None:
+    infer, (x,) = ops.get("pad").reference, (X,)
+    for name, same in (("replicate", "edge"), ("circular", "wrap")):
+        one, two = (infer([x], {"pad_width": 2, "mode": mode})[0] for mode in (name, same))
+        np.testing.assert_array_equal(one, two)
+
+
+def test_the_last_of_duplicates_is_put() -> None:
+    rows = np.array([1, 0, 1, 1], np.int32)
+    made = cs.put(np.zeros(3, np.float32), rows, np.arange(4, dtype=np.float32))
+    assert made.tolist() == [1, 3, 0]
+
+
+def test_scatter_add_adds_in_the_order_of_the_indices() -> None:
+    values = np.array([1e8, 1.0, -1e8, 1.0], np.float32)
+    wanted = np.float32(0)
+    for value in values:
+        wanted = np.float32(wanted + value)
+    made = cs.scatter_add(np.zeros(2, np.float32), np.zeros(4, np.int64), values)
+    assert made.tolist() == [wanted, 0]
+
+
+@pytest.mark.parametrize("name", ["take_along_axis", "put", "scatter_add", "one_hot"])
+def test_a_plan_refuses_an_index_out_of_bounds(name: str) -> None:
+    graph = cs.Graph()
+    x, rows = graph.input("x", (4,), "f32"), graph.input("rows", (2,), "i32")
+    given: dict[str, Any] = {
+        "take_along_axis": lambda: cs.take_along_axis(x, rows),
+        "put": lambda: cs.put(x, rows, x[:2]),
+        "scatter_add": lambda: cs.scatter_add(x, rows, x[:2]),
+        "one_hot": lambda: cs.one_hot(rows, num_classes=4),
+    }
+    graph.output("y", given[name]())
+    zeros = np.zeros(4, np.float32)
+    with cs.compile(graph, threads=1) as plan:
+        plan.run(rows=np.array([0, 3], np.int32), x=zeros)
+        with pytest.raises(CamshaftError, match="rows"):
+            plan.run(rows=np.array([0, 4], np.int32), x=zeros)
+
+
+def test_arrays_need_not_be_contiguous() -> None:
+    x = X.T[::2, ::-1]
+    np.testing.assert_array_equal(cs.pad(x, pad_width=1, mode="edge"), np.pad(x, 1, "edge"))
+    np.testing.assert_array_equal(cs.tile(x, reps=(2, 1)), np.tile(x, (2, 1)))
+    rows = np.array([[2, 0]] * 3, np.int64)[:, ::-1]
+    np.testing.assert_array_equal(cs.take_along_axis(x, rows, axis=1), np.take_along_axis(x, rows, 1))
+
+
+def test_numpys_arguments_by_position() -> None:
+    np.testing.assert_array_equal(CALLS.flip(X, 0), np.flip(X, 0))
+    np.testing.assert_array_equal(CALLS.roll(X, 2, 1), np.roll(X, 2, 1))
+    np.testing.assert_array_equal(CALLS.repeat(X, 3, 1), np.repeat(X, 3, 1))
+    np.testing.assert_array_equal(CALLS.repeat(X, 2), np.repeat(X, 2))
+    np.testing.assert_array_equal(CALLS.tile(X, (2, 1)), np.tile(X, (2, 1)))
+    np.testing.assert_array_equal(CALLS.tril(X, -1), np.tril(X, -1))
+    np.testing.assert_array_equal(CALLS.pad(X, ((1, 0), (0, 2)), "wrap"), np.pad(X, ((1, 0), (0, 2)), "wrap"))
+    np.testing.assert_array_equal(CALLS.broadcast_to(X[:1], (4, 6)), np.broadcast_to(X[:1], (4, 6)))
+    rows = np.array([[1], [0], [2], [3]])
+    np.testing.assert_array_equal(CALLS.take_along_axis(X, rows, 1), np.take_along_axis(X, rows, 1))
+
+
+@pytest.mark.parametrize(
+    ("name", "attrs"),
+    [("flip", {}), ("roll", {"shift": 1}), ("tile", {"reps": 2}), ("repeat", {"repeats": 2, "axis": 1}), ("triu", {}),
+     ("pad", {"pad_width": 1})],
+)  # fmt: skip
+def test_arrays_without_elements(name: str, attrs: dict[str, Any]) -> None:
+    x = np.empty((0, 3), np.float32)
+    np.testing.assert_array_equal(getattr(cs, name)(x, **attrs), getattr(np, name)(x, **attrs))
+
+
+def test_what_leaves_nothing() -> None:
+    assert CALLS.tile(X, 0).shape == (4, 0)
+    assert CALLS.repeat(X, 0, 0).shape == (0, 6)
+    none = np.empty((4, 0), np.int64)
+    assert CALLS.take_along_axis(X, none, 1).shape == (4, 0)
+    np.testing.assert_array_equal(CALLS.put(X, none, np.empty((4, 0), np.float32)), X)
+    assert CALLS.one_hot(np.empty((0,), np.int64), num_classes=3).shape == (0, 3)
+
+
+def test_wrong_arguments_name_the_op() -> None:
+    with pytest.raises(ShapeError, match="tile"):
+        CALLS.tile(X, -1)
+    with pytest.raises(ShapeError, match="flip"):
+        CALLS.flip(X, 2)
