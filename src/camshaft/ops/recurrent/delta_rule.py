@@ -19,6 +19,7 @@ from camshaft.lang import Kernel
 from camshaft.ops import op as ops
 from camshaft.ops.checks import TO_TOLERANCE
 from camshaft.ops.parameters import Attribute
+from camshaft.ops.recurrent import chunks
 from camshaft.ops.recurrent.delta_chunks import by_chunks
 from camshaft.ops.recurrent.frame import SequenceOp, decays, rates, sequence_op, small
 from camshaft.ops.recurrent.tokens import NORM_EPS, decayed_tokens, delta_tokens, launch
@@ -110,7 +111,7 @@ def _cost(node: ops.NodeSpec, target: ops.Target) -> float:
 def _variants(kernel: Kernel, rows: str) -> tuple[ops.KernelVariant, ...]:
     """Token by token on every target, by chunks where it pays."""
     in_order = ops.KernelVariant("token_by_token", ops.EVERYWHERE, partial(_build, kernel, rows), cost=_cost)
-    return (in_order,)
+    return (chunks.variant(kernel is delta_tokens, scale_of), in_order)
 
 
 _KEYS, _STATE = {"q": "BTGK", "k": "BTGK", "v": "BTHV"}, {"*state": "BHKV"}
