@@ -1,8 +1,9 @@
-"""The gated delta rule and gated linear attention in chunks of 64 tokens: a program computes one head, whose state stays in caches.
+"""The gated delta rule and gated linear attention in chunks of 64 tokens, a head per program.
 
-Per chunk, with G the summed log decays: A = beta (k k.T) exp(G_i - G_j) below the diagonal; (I + A) [u w] = [beta v, beta exp(G) k];
-v' = u - w h; o = exp(G) (q h) + tril(q k.T exp(G_i - G_j)) v'; h = exp(G_last) h + k.T (exp(G_last - G) v'). All are products of
-64 x 64, 64 x K and K x V in register tiles; the system is solved in place, without the inverse. Linear attention has v' = v.
+Per chunk, with G the summed log decays: A = beta (k k.T) exp(G_i - G_j) below the diagonal; (I + A) [u w] = [beta v, beta
+exp(G) k]; v' = u - w h; o = exp(G) (q h) + tril(q k.T exp(G_i - G_j)) v'; h = exp(G_last) h + k.T (exp(G_last - G) v'). All
+are products of 64 x 64, 64 x K and K x V in register tiles; the system is solved in place, without the inverse. Linear
+attention has v' = v.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ class Chunk:
         self, n_rows: int, columns: int, depth: Callable[[Value], Number], left: Callable[[Value, Value], Value],
         right: Array, start: Callable[[Value, Value], Tile], done: Callable[[Value, Value, Tile], None],
     ) -> None:  # fmt: skip
-        """done(i, j, start + sum_d left(i + r, d) right[d, j + c]) for each tile; the depth may depend on the tile's first row."""
+        """done(i, j, start + sum_d left(i + r, d) right[d, j + c]) for each tile; the depth is of i."""
         k = self.k
         for j in k.range(0, columns, self.width):
             for i in k.range(0, n_rows, self.rows):
