@@ -95,8 +95,8 @@ class Chunk:
                 x = k.load_vector(v, row, d, width=WIDTH)
                 k.store_vector(self.values, k.select(there, x, k.splat(0.0, WIDTH)), r, d)
         for r in k.range(CHUNK):
-            for d in k.range(self.key_size):
-                self.turned[d, r] = self.keys[r, d]
+            for column in k.range(self.key_size):
+                self.turned[column, r] = self.keys[r, column]
 
     def _inverse_length(self, array: Array, row: Value) -> Value:
         k, total = self.k, self.k.splat(0.0, WIDTH)
@@ -120,9 +120,9 @@ class Chunk:
         """inside = tril(q k.T exp(G_i - G_j)); system = beta (k k.T) exp(G_i - G_j), of which only what is below the diagonal
         is meant."""
         k, step = self.k, self.rows // 2 if self.delta else self.rows
+        left = [(self.queries, self.inside), (self.keys, self.system)][: 1 + self.delta]
         for j in k.range(0, CHUNK, self.width):
             for i in k.range(j // step * step, CHUNK, step):
-                left = [(self.queries, self.inside), (self.keys, self.system)][: 1 + self.delta]
                 tiles = [tile_of(k, step, self.vectors, WIDTH) for _ in left]
                 for d in k.range(self.key_size):
                     right = self.vectors_of(self.turned, d, j)

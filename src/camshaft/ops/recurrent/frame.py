@@ -128,7 +128,7 @@ def drawn(row: SequenceOp, sizes: Sizes, count: int, dtype: DType, seed: int) ->
     arrays = []
     for name, axes in zip(row.plain[:count], row.inputs.values(), strict=False):
         shape = tuple(sizes[a] for a in axes)
-        values = row.draws.get(name, lambda rng, shape: rng.normal(size=shape))(rng, shape)
+        values = row.draws[name](rng, shape) if name in row.draws else rng.normal(size=shape)
         arrays.append(np.asarray(values, np.float32).astype(dtype.numpy if name in row.narrow else np.float32))
     return tuple(arrays)
 

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import prod
 
-from camshaft.lang import Array, Number, Tracer, Value, Variable, kernel
+from camshaft.lang import Array, Kernel, Number, Tracer, Value, Variable, kernel
 from camshaft.ops import op as ops
 
 WIDTH = 16
@@ -179,13 +180,13 @@ def shape_of(node: ops.NodeSpec) -> dict[str, int]:
     return {"tokens": tokens, "groups": groups, "heads": heads, "key_size": keys, "value_size": values}
 
 
-def launch(kernel: ops.Kernel, node: ops.NodeSpec, rows: str, constants: ops.Attrs) -> ops.Build:
+def launch(kernel: Kernel, node: ops.NodeSpec, rows: str, constants: ops.Attrs) -> ops.Build:
     """One launch: a program per sequence, head and columns. `rows`: for each input, whether the kernel sees it as rows of its
     last axis ("r") or as numbers ("n")."""
     sequences, heads, keys, values = node.outputs[1].bounds
     arrays = []
     for i, (spec, form) in enumerate(zip(node.inputs, rows, strict=False)):
-        count = spec.nbytes // spec.dtype.nbytes
+        count = prod(spec.bounds)
         last = spec.bounds[-1]
         arrays.append(ops.read(i, shape=(count // last, last) if form == "r" else (count,)))
     n_rows = node.outputs[0].bounds[0] * node.outputs[0].bounds[1] * heads

@@ -93,7 +93,7 @@ def _matrices(rng: np.random.Generator, shape: tuple[int, ...]) -> ops.Array:
 def _samples(n_inputs: int) -> Iterable[ops.Sample]:
     rng = np.random.default_rng(3)
     for shape, columns in (((1, 1), 1), ((2, 17, 17), 33), ((16, 16), 5), ((2, 1, 64, 64), 16)):
-        given = (_matrices(rng, shape),)
+        given: tuple[ops.Array, ...] = (_matrices(rng, shape),)
         if n_inputs == 2:
             given = (*given, rng.normal(size=(*shape[:-1], columns)).astype(np.float32))
         yield ops.Sample("x".join(map(str, (*shape, columns)[: None if n_inputs == 2 else -1])), given)
