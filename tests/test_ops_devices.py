@@ -38,6 +38,15 @@ OTHERS = {
     "rounded_matmul": 3,
     "matmul": 4,
     "sample": 3,
+    "gated_delta_rule": 1,
+    "gated_linear_attention": 1,
+    "rwkv6_time_mix": 1,
+    "rwkv7_time_mix": 1,
+    "ssm_conv": 1,
+    "conv1d_depthwise_causal": 1,
+    "selective_scan": 1,
+    "triangular_inverse": 2,
+    "triangular_solve": 1,
 }
 # Behind `full`: of a row, of an op, and of ops with very many; each of the devices has others. All behind `soak`.
 ROW_SAMPLES, SAMPLES = 3, 8

@@ -150,7 +150,7 @@ def _triangles(rng: np.random.Generator, shape: tuple[int, ...]) -> Any:
     return np.tril(rng.normal(size=shape) / shape[-1], -1) + np.eye(shape[-1])
 
 
-_SIZES = [{"M": 2, "N": 3, "C": 16, "K": 5, "V": 7}, {"M": 1, "N": 1, "C": 64, "K": 16, "V": 17}]
+_SIZES = [{"M": 2, "N": 2, "C": 16, "K": 5, "V": 7}, {"M": 1, "N": 1, "C": 16, "K": 16, "V": 17}]
 _DRAWS = {"k": small, "g": _sums, "beta": rates, "t": _triangles}
 
 
