@@ -76,7 +76,7 @@ def _names() -> str:
 
 
 def _overload(name: str, signature: Signature) -> str:
-    return "@overload\n" + _head(name, signature, "") + " ...\n"
+    return "@overload\n" + _head(name, signature, "", " ...") + " ...\n"
 
 
 def arrays_stub() -> str:
@@ -104,10 +104,11 @@ def _function(name: str, signature: Signature, doc: str, indent: str) -> str:
     return "\n".join([_head(name, signature, indent), *lines]) + "\n\n"
 
 
-def _head(name: str, signature: Signature, indent: str) -> str:
+def _head(name: str, signature: Signature, indent: str, tail: str = "") -> str:
+    """The head of a function, in lines of WIDTH with the tail that follows it."""
     parameters, returns = list(_parameters(signature)), signature.return_annotation
     head = f"{indent}def {name}({', '.join(parameters)}) -> {returns}:"
-    if len(head) > WIDTH:
+    if len(head + tail) > WIDTH:
         inner = f"{indent}    {', '.join(parameters)}"
         lines = [inner] if len(inner) <= WIDTH else [f"{indent}    {p}," for p in parameters]
         head = "\n".join([f"{indent}def {name}(", *lines, f"{indent}) -> {returns}:"])

@@ -18,7 +18,7 @@ from tests.support.samples import check_bits, covering, samples, smallest, sprea
 
 # Samples of a variant in the default run, at most; the rest is `full`. simd: as many as show every feature. scalar has simd's
 # kernels in one lane, so `full` adds a few; `soak` has all.
-MOST, MORE_SCALAR = {"scalar": 2, "simd": None}, 4
+MOST, MORE_SCALAR = {"scalar": 1, "simd": None}, 4
 # Ops of whose variant for short rows simd has three small samples: LLVM takes 4 s for a row with floats in 64 lanes.
 SLOW = ("rms_norm_q8", "residual_norm_q8", "silu_multiply_q8")
 # Samples on simd of ops with a kernel per block format, whose reading of formats quantized_matmul's samples show.

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from camshaft.eager.tables import DispatchTable, select_kernels, table
     from camshaft.errors import CamshaftError
     from camshaft.extent import Extent
+    from camshaft.formats.blocks import dequantize_gguf, quantize_gguf
     from camshaft.generate.language_model import LanguageModel
     from camshaft.generate.options import GenerateOptions, Sampling
     from camshaft.graph.graph import Graph, Tensor
@@ -51,6 +52,7 @@ _PUBLIC = {
     "eager.tables": "DispatchTable select_kernels table",
     "errors": "CamshaftError",
     "extent": "Extent",
+    "formats.blocks": "dequantize_gguf quantize_gguf",
     "generate.language_model": "LanguageModel",
     "generate.options": "GenerateOptions Sampling",
     "graph.graph": "Graph Tensor",
@@ -76,6 +78,7 @@ __all__ = [
     "backend",
     "capabilities",
     "compile",
+    "dequantize_gguf",
     "device",
     "devices",
     "dispatch_elementwise_generic",
@@ -90,6 +93,7 @@ __all__ = [
     "kernel_matmul_simd",
     "kernel_matmul_webgpu",
     "kernel_reduction_simd",
+    "quantize_gguf",
     "register_variant",
     "select_kernels",
     "set_backend_override",

@@ -337,3 +337,19 @@ def test_a_closed_model_ends_a_conversation(tiny_path: Any) -> None:
     for call in (lambda: list(answer), lambda: conversation.say("cd"), lambda: lm.conversation()):
         with pytest.raises(ModelError, match="is closed"):
             call()
+
+
+def test_sessions_and_what_they_generate_print_as_one_short_line(lm: LanguageModel, conversation: Conversation) -> None:
+    assert repr(conversation) == "Conversation(0 messages, open)"
+    answer = conversation.say("ab")
+    assert repr(answer) == "Generation('', 0 tokens, in progress)"
+    "".join(answer)
+    assert repr(answer).endswith("', 4 tokens, length)")
+    conversation.close()
+    assert repr(conversation) == "Conversation(2 messages, closed)"
+    with lm.session() as session:
+        assert repr(session) == "Session(0 tokens in the cache, open)"
+    assert repr(session) == "Session(0 tokens in the cache, closed)"
+    with lm.generate_batch(["a", "b"], **HOW) as batch:
+        batch.texts()
+        assert repr(batch) == "Batch(2 sequences, 2 ended)"

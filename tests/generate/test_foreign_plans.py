@@ -46,7 +46,7 @@ def entry(quantized: Path) -> bytes:
     """A plan of two thunks as it is stored: a kernel on WEIGHT, packed, and a copy of the arena."""
     with open_gguf(quantized) as file:
         place = tensor_place(file.tensors[WEIGHT])
-    constant = Constant(WEIGHT, place, "interleaved", 6912, (1, 64, 3, 102, 4, 0, 6144, 6528))
+    constant = Constant(WEIGHT, place, "interleaved", 6912, (1, 64, 3, 102, 4, 0, 6144, 6528, 0))
     view = View(ARENA, 64, "<f4", (4, 8))
     record = [0, 0, 1, 1, 0, 1, 0, 4, 0, 0, 0, 0, 0, 0, 0, 0]
     record_regions = [7, ARGUMENTS, 0, 0, 0, 0, EXTENTS, *[0] * 9]
@@ -153,6 +153,7 @@ PACKINGS = {
     "tiles": (4, 1 << 40),
     "codes": (5, 1 << 40),
     "scales": (6, -64),
+    "grid": (8, 16),
 }
 
 

@@ -122,6 +122,37 @@ def test_both_pairings_agree_after_a_permutation() -> None:
     np.testing.assert_allclose(a[:, halves], b, rtol=1e-6)
 
 
+@pytest.mark.parametrize("pairing", ["interleaved", "neox"])
+def test_the_negated_angle_turns_back(pairing) -> None:
+    x, table = np.random.default_rng(1).normal(size=(2, 16)).astype(np.float32), rope_table(8, 12, 1e4)
+    attrs = {"heads": 1, "head_dim": 16, "pairing": pairing}
+    (there,) = OP.reference((x, np.array([3, 5]), table), attrs)
+    (back,) = OP.reference((there, np.array([3, 5]), table), attrs | {"inverse": True})
+    np.testing.assert_allclose(back, x, rtol=1e-6)
+
+
+@pytest.mark.parametrize("positions", [[[0, 0, 9]], [[-9, 0, 0]]])
+def test_a_position_that_is_no_row_of_the_table_gives_nan(positions) -> None:
+    x, table = np.ones((1, 8), np.float32), rope_table(8, 6, 1e4)
+    given = Sample("x", (x, np.array(positions, np.int32), table), {"heads": 1, "head_dim": 8, "sections": (1, 1, 1)})
+    op = ops.get("rope_multi")
+    (y,) = run_variant(op.variants[0], node_of(op, given), cpu_device(), given.inputs)
+    assert np.isnan(y).all()
+
+
+def test_longrope_and_dynamic_follow_the_context() -> None:
+    short, long = np.full(4, 1.0), np.full(4, 8.0)
+    scaling = RopeScaling("longrope", 4.0, 16, short_factors=short, long_factors=long)
+    near, far = rope_table(16, 8, 1e4, scaling), rope_table(17, 8, 1e4, scaling)
+    np.testing.assert_allclose(angles(far), angles(near) / 8, rtol=1e-5)
+    assert math.isclose(float(np.hypot(near[1, 0], near[1, 4])), math.sqrt(1.5), rel_tol=1e-6)
+    dynamic = RopeScaling("dynamic", 2.0, 16)
+    np.testing.assert_array_equal(rope_table(16, 8, 1e4, dynamic), rope_table(16, 8, 1e4))
+    np.testing.assert_allclose(
+        angles(rope_table(32, 8, 1e4, dynamic)), angles(rope_table(2, 8, 1e4, RopeScaling("ntk", 3.0)))
+    )
+
+
 @pytest.mark.parametrize(
     ("dim", "scaling", "match"),
     [
@@ -131,6 +162,8 @@ def test_both_pairings_agree_after_a_permutation() -> None:
         (8, RopeScaling("yarn", factor=2.0), "original_context above 0 for yarn"),
         (8, RopeScaling("llama3", 8.0, 8192, low_freq_factor=4.0), "low_freq_factor < high_freq_factor"),
         (2, RopeScaling("ntk", factor=2.0), "above 2 for ntk"),
+        (8, RopeScaling("longrope", 2.0, 16, short_factors=np.ones(4)), r"long_factors of shape \(\)"),
+        (8, RopeScaling("dynamic", 0.5, 16), "a factor of at least 1 for dynamic"),
         (8, RopeScaling(freq_factors=np.ones(3)), r"freq_factors of shape \(3,\)"),
     ],
 )

@@ -124,7 +124,7 @@ def test_the_catalog_names_dtypes_variants_and_backends_of_every_op() -> None:
     assert all(row.dtypes and row.formula for row in rows.values())
     assert all(row.variants or ops.is_composite(ops.get(row.name)) for row in rows.values())
     assert {"f16", "f64", "i8", "u64"} <= set(rows["subtract"].dtypes)
-    assert rows["rms_norm"].dtypes == ("f32", "f64")
+    assert rows["rms_norm"].dtypes == ("f16", "bf16", "f32", "f64")
     assert {"Q4_0", "MXFP4"} <= set(rows["quantized_matmul"].dtypes)
 
 

@@ -14,9 +14,18 @@ Array: TypeAlias = np.ndarray[Any, Any]
 
 class ArrayFunctions:
     def rms_norm(
-        self, x: ArrayLike, w: ArrayLike, /, *, out: Array | None = None, eps: float, to: str = "f32", axis: int = -1
+        self,
+        x: ArrayLike,
+        w: ArrayLike,
+        /,
+        *,
+        out: Array | None = None,
+        eps: float,
+        offset: float = 0.0,
+        to: str = "f32",
+        axis: int = -1,
     ) -> Any:
-        """y = x / sqrt(mean(x^2) + eps) * w.
+        """y = x / sqrt(mean(x^2) + eps) * (w + offset).
 
         Arrays in, arrays out. `out` is written and returned.
         """
@@ -38,15 +47,76 @@ class ArrayFunctions:
         *,
         out: Array | tuple[Array, ...] | None = None,
         eps: float,
+        offset: float = 0.0,
         to: str = "f32",
     ) -> tuple[Any, Any]:
-        """s = a + b; y = s / sqrt(mean(s^2) + eps) * w.
+        """s = a + b; y = s / sqrt(mean(s^2) + eps) * (w + offset).
 
         Arrays in, arrays out. `out` is written and returned.
         """
 
     def softmax(self, x: ArrayLike, /, *, out: Array | None = None, axis: int = -1) -> Any:
         """y = exp(x - max(x)) / sum(exp(x - max(x))).
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def log_softmax(self, x: ArrayLike, /, *, out: Array | None = None, axis: int = -1) -> Any:
+        """y = x - max(x) - log(sum(exp(x - max(x)))).
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def l2_norm(self, x: ArrayLike, /, *, out: Array | None = None, eps: float = 1e-06, axis: int = -1) -> Any:
+        """y = x / sqrt(sum(x^2) + eps).
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def norm_gate(
+        self, x: ArrayLike, w: ArrayLike, z: ArrayLike, /, *, out: Array | None = None, eps: float, offset: float = 0.0
+    ) -> Any:
+        """y = x / sqrt(mean(x^2) + eps) * (w + offset) * z / (1 + exp(-z)).
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def norm_add(
+        self,
+        x: ArrayLike,
+        w: ArrayLike,
+        residual: ArrayLike,
+        /,
+        *,
+        out: Array | None = None,
+        eps: float,
+        offset: float = 0.0,
+    ) -> Any:
+        """y = residual + x / sqrt(mean(x^2) + eps) * (w + offset).
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def group_norm(
+        self, x: ArrayLike, w: ArrayLike, b: ArrayLike, /, *, out: Array | None = None, groups: int, eps: float = 1e-05
+    ) -> Any:
+        """y = (x - mean) / sqrt(mean((x - mean)^2) + eps) * w[c] + b[c] over each group of channels of [N, C, ..].
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def layer_norm_2d(
+        self, x: ArrayLike, w: ArrayLike, b: ArrayLike, /, *, out: Array | None = None, eps: float = 1e-05
+    ) -> Any:
+        """y = (x - mean) / sqrt(mean((x - mean)^2) + eps) * w[c] + b[c] over channels of [N, C, ..].
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def scale_mask_softmax(
+        self, x: ArrayLike, mask: ArrayLike, /, *, out: Array | None = None, scale: float = 1.0
+    ) -> Any:
+        """y = softmax(scale x + mask); a boolean mask is True where an element counts.
 
         Arrays in, arrays out. `out` is written and returned.
         """
@@ -168,8 +238,84 @@ class ArrayFunctions:
         heads: int,
         head_dim: int,
         pairing: str,
+        inverse: bool = False,
     ) -> Any:
         """(a, b) -> (a cos - b sin, a sin + b cos), the angle from table[position].
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def rope_multi(
+        self,
+        x: ArrayLike,
+        positions: ArrayLike,
+        table: ArrayLike,
+        /,
+        *,
+        out: Array | None = None,
+        heads: int,
+        head_dim: int,
+        sections: tuple[int, ...],
+        layout: str = "contiguous",
+        pairing: str = "neox",
+        inverse: bool = False,
+    ) -> Any:
+        """(a, b) -> (a cos - b sin, a sin + b cos), the angle from table[position of the pair's section].
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def rope_axial_2d(
+        self,
+        x: ArrayLike,
+        positions: ArrayLike,
+        table: ArrayLike,
+        /,
+        *,
+        out: Array | None = None,
+        heads: int,
+        head_dim: int,
+        pairing: str = "neox",
+        inverse: bool = False,
+    ) -> Any:
+        """(a, b) -> (a cos - b sin, a sin + b cos), the angle from table[row] in a head's first half, else table[column].
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def rope_vision_2d(
+        self,
+        x: ArrayLike,
+        positions: ArrayLike,
+        table: ArrayLike,
+        /,
+        *,
+        out: Array | None = None,
+        heads: int,
+        head_dim: int,
+        pairing: str = "neox",
+        inverse: bool = False,
+    ) -> Any:
+        """(a, b) -> (a cos - b sin, a sin + b cos), the angle from table[x] in a head's first half, else table[y].
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def head_norm_rope(
+        self,
+        x: ArrayLike,
+        w: ArrayLike,
+        positions: ArrayLike,
+        table: ArrayLike,
+        /,
+        *,
+        out: Array | None = None,
+        heads: int,
+        head_dim: int,
+        eps: float,
+        offset: float = 0.0,
+    ) -> Any:
+        """rope with NeoX pairs of y[h] = x[h] / sqrt(mean(x[h]^2) + eps) * (w + offset), h a head.
 
         Arrays in, arrays out. `out` is written and returned.
         """
@@ -261,6 +407,63 @@ class ArrayFunctions:
         logprobs: bool = False,
     ) -> Any:
         """y ~ softmax(logits / temperature) over the tokens that top_k, top_p and min_p keep.
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def adam_update(
+        self,
+        p: ArrayLike,
+        m: ArrayLike,
+        v: ArrayLike,
+        g: ArrayLike,
+        lr: ArrayLike,
+        step: ArrayLike,
+        /,
+        *,
+        out: Array | tuple[Array, ...] | None = None,
+        b1: float = 0.9,
+        b2: float = 0.999,
+        eps: float = 1e-08,
+        weight_decay: float = 0.0,
+    ) -> None:
+        """m = b1 m + (1 - b1) g; v = b2 v + (1 - b2) g^2; p -= lr (decay p + (m / c1) / (sqrt(v / c2) + eps)), c = 1 - b^step.
+
+        Arrays in, arrays out. Arrays that it updates are written in place.
+        """
+
+    def cross_entropy(
+        self,
+        logits: ArrayLike,
+        target: ArrayLike,
+        /,
+        *,
+        out: Array | None = None,
+        reduction: str = "mean",
+        ignore_index: int = -100,
+        label_smoothing: float = 0.0,
+    ) -> Any:
+        """y[r] = log(sum(exp(x[r]))) - x[r, target[r]]; their mean where not ignored, or sum.
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def mse_loss(self, x: ArrayLike, target: ArrayLike, /, *, out: Array | None = None, reduction: str = "mean") -> Any:
+        """(x - target)^2; their mean, or sum.
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def l1_loss(self, x: ArrayLike, target: ArrayLike, /, *, out: Array | None = None, reduction: str = "mean") -> Any:
+        """|x - target|; their mean, or sum.
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def binary_cross_entropy_with_logits(
+        self, x: ArrayLike, target: ArrayLike, /, *, out: Array | None = None, reduction: str = "mean"
+    ) -> Any:
+        """ln(1 + e^x) - x target; their mean, or sum.
 
         Arrays in, arrays out. `out` is written and returned.
         """
@@ -521,6 +724,72 @@ class ArrayFunctions:
 
     def logical_not(self, x: ArrayLike, /, out: Array | None = None, *, where: Any = None) -> Any:
         """y = not x.
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def log1p(self, x: ArrayLike, /, out: Array | None = None, *, where: Any = None) -> Any:
+        """y = ln(1 + x), exact near 0.
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def expm1(self, x: ArrayLike, /, out: Array | None = None, *, where: Any = None) -> Any:
+        """y = e^x - 1, exact near 0.
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def softplus(self, x: ArrayLike, /, out: Array | None = None, *, where: Any = None) -> Any:
+        """y = ln(1 + e^x).
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def relu(self, x: ArrayLike, /, *, out: Array | None = None) -> Any:
+        """y = max(x, 0).
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def leaky_relu(self, x: ArrayLike, /, *, out: Array | None = None, negative_slope: float = 0.01) -> Any:
+        """y = x, below 0 negative_slope x.
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def elu(self, x: ArrayLike, /, *, out: Array | None = None, alpha: float = 1.0) -> Any:
+        """y = x, below 0 alpha (e^x - 1).
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def hard_swish(self, x: ArrayLike, /, *, out: Array | None = None) -> Any:
+        """y = x min(max(x / 6 + 1/2, 0), 1).
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def mish(self, x: ArrayLike, /, *, out: Array | None = None) -> Any:
+        """y = x tanh(ln(1 + e^x)).
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def tan(self, x: ArrayLike, /, *, out: Array | None = None) -> Any:
+        """y = tan x.
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def sigmoid_multiply(self, x: ArrayLike, gate: ArrayLike, /, out: Array | None = None, *, where: Any = None) -> Any:
+        """y = x / (1 + exp(-gate)).
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def gelu_multiply(self, gate: ArrayLike, up: ArrayLike, /, out: Array | None = None, *, where: Any = None) -> Any:
+        """y = gate / 2 (1 + tanh(sqrt(2 / pi) (gate + 0.044715 gate^3))) up.
 
         Arrays in, arrays out. `out` is written and returned.
         """
@@ -837,10 +1106,11 @@ class ArrayFunctions:
         *,
         out: Array | tuple[Array, ...] | None = None,
         eps: float,
+        offset: float = 0.0,
         sums: tuple[tuple[int, int], ...],
         floats: bool = False,
     ) -> Any:
-        """q8 of y = x / sqrt(mean(x^2) + eps) * w.
+        """q8 of y = x / sqrt(mean(x^2) + eps) * (w + offset).
 
         Arrays in, arrays out. `out` is written and returned.
         """
@@ -854,10 +1124,11 @@ class ArrayFunctions:
         *,
         out: Array | tuple[Array, ...] | None = None,
         eps: float,
+        offset: float = 0.0,
         sums: tuple[tuple[int, int], ...],
         floats: bool = False,
     ) -> Any:
-        """q8 of s = a + b; y = s / sqrt(mean(s^2) + eps) * w.
+        """q8 of s = a + b; y = s / sqrt(mean(s^2) + eps) * (w + offset).
 
         Arrays in, arrays out. `out` is written and returned.
         """

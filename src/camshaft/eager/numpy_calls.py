@@ -200,7 +200,7 @@ def _outer(name: str, inputs: Inputs, attrs: Attrs) -> Call | None:
 def _rows(name: str, inputs: Inputs, attrs: Attrs) -> Call | None:
     """A row-wise op along any axis, of any rank; integers as f64, dtypes promoted."""
     arrays, rest = _arrays(name, inputs), {key: value for key, value in attrs.items() if key != "axis"}
-    if name == "softmax" and len(arrays) == 2 and not arrays[1].ndim:
+    if name in ("softmax", "log_softmax") and len(arrays) == 2 and not arrays[1].ndim:
         return _rows(name, inputs[:1], {**attrs, "axis": inputs[1]})
     x, n_axes = arrays[0], max(arrays[0].ndim, 1)
     axis = _normalized(attrs.get("axis", -1), n_axes)
@@ -300,6 +300,14 @@ def _dot(name: str, inputs: Inputs, attrs: Attrs) -> Call | None:
     return Call((a.astype(dtype).reshape(1), b.astype(dtype).reshape(1)), attrs)
 
 
+def _adam(name: str, inputs: Inputs, attrs: Attrs) -> Call | None:
+    """Learning rate and step as numbers."""
+    if len(inputs) != 6 or not any(isinstance(x, (int, float)) for x in inputs[4:]):
+        return None
+    dtype = np.asarray(operand(inputs[0], name)).dtype
+    return Call((*inputs[:4], np.asarray(inputs[4], dtype), np.asarray(inputs[5], np.int32)), attrs)
+
+
 def _clip(name: str, inputs: Inputs, attrs: Attrs) -> Call | None:
     """np.clip: a bound that is None or left out is the dtype's own."""
     given = {key: value for key, value in attrs.items() if key in ("min", "max", "a_min", "a_max")}
@@ -333,7 +341,8 @@ FORMS: dict[str, Form] = {
     "outer": _outer,
     "dot": _dot,
     "clip": _clip,
-    **dict.fromkeys(("softmax", "layer_norm", "rms_norm"), _rows),
+    "adam_update": _adam,
+    **dict.fromkeys(("softmax", "log_softmax", "layer_norm", "rms_norm", "l2_norm"), _rows),
     **dict.fromkeys(("sum", "prod", "mean", "max", "min", "argmax", "argmin"), _fold),
 }
 

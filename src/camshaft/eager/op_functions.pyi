@@ -12,11 +12,13 @@ Array: TypeAlias = np.ndarray[Any, Any]
 
 __all__ = [
     "abs",
+    "adam_update",
     "add",
     "argmax",
     "argmin",
     "argsort",
     "attention",
+    "binary_cross_entropy_with_logits",
     "cast",
     "ceil",
     "clip",
@@ -24,6 +26,7 @@ __all__ = [
     "conv1d_depthwise_causal",
     "copy",
     "cos",
+    "cross_entropy",
     "cummax",
     "cummin",
     "cumprod",
@@ -37,10 +40,12 @@ __all__ = [
     "dequantize",
     "divide",
     "dot",
+    "elu",
     "embedding",
     "equal",
     "erf",
     "exp",
+    "expm1",
     "floor",
     "floor_divide",
     "gated_delta_rule",
@@ -49,15 +54,25 @@ __all__ = [
     "gather",
     "gelu",
     "gelu_erf",
+    "gelu_multiply",
     "greater",
     "greater_equal",
+    "group_norm",
+    "hard_swish",
+    "head_norm_rope",
     "isnan",
     "kv_cache_quantize",
     "kv_cache_update",
+    "l1_loss",
+    "l2_norm",
     "layer_norm",
+    "layer_norm_2d",
+    "leaky_relu",
     "less",
     "less_equal",
     "log",
+    "log1p",
+    "log_softmax",
     "logical_and",
     "logical_not",
     "logical_or",
@@ -70,13 +85,17 @@ __all__ = [
     "mean",
     "min",
     "minimum",
+    "mish",
     "moe_experts",
     "moe_gate",
     "moe_route",
     "moe_softmax_topk",
     "moe_weighted_reduce",
+    "mse_loss",
     "multiply",
     "negate",
+    "norm_add",
+    "norm_gate",
     "not_equal",
     "outer",
     "power",
@@ -86,6 +105,7 @@ __all__ = [
     "quantized_matmul",
     "quantized_matmul_grouped",
     "reciprocal",
+    "relu",
     "remainder",
     "repeat_penalty",
     "residual_norm",
@@ -93,16 +113,21 @@ __all__ = [
     "rms_norm",
     "rms_norm_q8",
     "rope",
+    "rope_axial_2d",
+    "rope_multi",
+    "rope_vision_2d",
     "round",
     "rounded_matmul",
     "rsqrt",
     "rwkv6_time_mix",
     "rwkv7_time_mix",
     "sample",
+    "scale_mask_softmax",
     "searchsorted",
     "selective_scan",
     "short_conv",
     "sigmoid",
+    "sigmoid_multiply",
     "silu",
     "silu_multiply",
     "silu_multiply_q8",
@@ -110,6 +135,7 @@ __all__ = [
     "slice",
     "softcap",
     "softmax",
+    "softplus",
     "sort",
     "split",
     "sqrt",
@@ -117,6 +143,7 @@ __all__ = [
     "ssm_conv",
     "subtract",
     "sum",
+    "tan",
     "tanh",
     "top_k",
     "transpose",
@@ -129,11 +156,26 @@ __all__ = [
 
 @overload
 def rms_norm(
-    x: ArrayLike, w: ArrayLike, /, *, out: Array | None = None, eps: float, to: str = "f32", axis: int = -1
+    x: ArrayLike,
+    w: ArrayLike,
+    /,
+    *,
+    out: Array | None = None,
+    eps: float,
+    offset: float = 0.0,
+    to: str = "f32",
+    axis: int = -1,
 ) -> Any: ...
 @overload
 def rms_norm(
-    x: Tensor | ArrayLike, w: Tensor | ArrayLike, /, *, eps: float, to: str = "f32", name: str | None = None
+    x: Tensor | ArrayLike,
+    w: Tensor | ArrayLike,
+    /,
+    *,
+    eps: float,
+    offset: float = 0.0,
+    to: str = "f32",
+    name: str | None = None,
 ) -> Tensor: ...
 @overload
 def layer_norm(
@@ -152,6 +194,7 @@ def residual_norm(
     *,
     out: Array | tuple[Array, ...] | None = None,
     eps: float,
+    offset: float = 0.0,
     to: str = "f32",
 ) -> tuple[Any, Any]: ...
 @overload
@@ -162,6 +205,7 @@ def residual_norm(
     /,
     *,
     eps: float,
+    offset: float = 0.0,
     to: str = "f32",
     name: str | None = None,
 ) -> tuple[Tensor, Tensor]: ...
@@ -169,6 +213,79 @@ def residual_norm(
 def softmax(x: ArrayLike, /, *, out: Array | None = None, axis: int = -1) -> Any: ...
 @overload
 def softmax(x: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor: ...
+@overload
+def log_softmax(x: ArrayLike, /, *, out: Array | None = None, axis: int = -1) -> Any: ...
+@overload
+def log_softmax(x: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor: ...
+@overload
+def l2_norm(x: ArrayLike, /, *, out: Array | None = None, eps: float = 1e-06, axis: int = -1) -> Any: ...
+@overload
+def l2_norm(x: Tensor | ArrayLike, /, *, eps: float = 1e-06, name: str | None = None) -> Tensor: ...
+@overload
+def norm_gate(
+    x: ArrayLike, w: ArrayLike, z: ArrayLike, /, *, out: Array | None = None, eps: float, offset: float = 0.0
+) -> Any: ...
+@overload
+def norm_gate(
+    x: Tensor | ArrayLike,
+    w: Tensor | ArrayLike,
+    z: Tensor | ArrayLike,
+    /,
+    *,
+    eps: float,
+    offset: float = 0.0,
+    name: str | None = None,
+) -> Tensor: ...
+@overload
+def norm_add(
+    x: ArrayLike, w: ArrayLike, residual: ArrayLike, /, *, out: Array | None = None, eps: float, offset: float = 0.0
+) -> Any: ...
+@overload
+def norm_add(
+    x: Tensor | ArrayLike,
+    w: Tensor | ArrayLike,
+    residual: Tensor | ArrayLike,
+    /,
+    *,
+    eps: float,
+    offset: float = 0.0,
+    name: str | None = None,
+) -> Tensor: ...
+@overload
+def group_norm(
+    x: ArrayLike, w: ArrayLike, b: ArrayLike, /, *, out: Array | None = None, groups: int, eps: float = 1e-05
+) -> Any: ...
+@overload
+def group_norm(
+    x: Tensor | ArrayLike,
+    w: Tensor | ArrayLike,
+    b: Tensor | ArrayLike,
+    /,
+    *,
+    groups: int,
+    eps: float = 1e-05,
+    name: str | None = None,
+) -> Tensor: ...
+@overload
+def layer_norm_2d(
+    x: ArrayLike, w: ArrayLike, b: ArrayLike, /, *, out: Array | None = None, eps: float = 1e-05
+) -> Any: ...
+@overload
+def layer_norm_2d(
+    x: Tensor | ArrayLike,
+    w: Tensor | ArrayLike,
+    b: Tensor | ArrayLike,
+    /,
+    *,
+    eps: float = 1e-05,
+    name: str | None = None,
+) -> Tensor: ...
+@overload
+def scale_mask_softmax(x: ArrayLike, mask: ArrayLike, /, *, out: Array | None = None, scale: float = 1.0) -> Any: ...
+@overload
+def scale_mask_softmax(
+    x: Tensor | ArrayLike, mask: Tensor | ArrayLike, /, *, scale: float = 1.0, name: str | None = None
+) -> Tensor: ...
 @overload
 def matmul(
     a: ArrayLike, b: ArrayLike, /, out: Array | None = None, *, transpose_b: bool = False, to: str = "f32"
@@ -288,6 +405,7 @@ def rope(
     heads: int,
     head_dim: int,
     pairing: str,
+    inverse: bool = False,
 ) -> Any: ...
 @overload
 def rope(
@@ -299,6 +417,117 @@ def rope(
     heads: int,
     head_dim: int,
     pairing: str,
+    inverse: bool = False,
+    name: str | None = None,
+) -> Tensor: ...
+@overload
+def rope_multi(
+    x: ArrayLike,
+    positions: ArrayLike,
+    table: ArrayLike,
+    /,
+    *,
+    out: Array | None = None,
+    heads: int,
+    head_dim: int,
+    sections: tuple[int, ...],
+    layout: str = "contiguous",
+    pairing: str = "neox",
+    inverse: bool = False,
+) -> Any: ...
+@overload
+def rope_multi(
+    x: Tensor | ArrayLike,
+    positions: Tensor | ArrayLike,
+    table: Tensor | ArrayLike,
+    /,
+    *,
+    heads: int,
+    head_dim: int,
+    sections: tuple[int, ...],
+    layout: str = "contiguous",
+    pairing: str = "neox",
+    inverse: bool = False,
+    name: str | None = None,
+) -> Tensor: ...
+@overload
+def rope_axial_2d(
+    x: ArrayLike,
+    positions: ArrayLike,
+    table: ArrayLike,
+    /,
+    *,
+    out: Array | None = None,
+    heads: int,
+    head_dim: int,
+    pairing: str = "neox",
+    inverse: bool = False,
+) -> Any: ...
+@overload
+def rope_axial_2d(
+    x: Tensor | ArrayLike,
+    positions: Tensor | ArrayLike,
+    table: Tensor | ArrayLike,
+    /,
+    *,
+    heads: int,
+    head_dim: int,
+    pairing: str = "neox",
+    inverse: bool = False,
+    name: str | None = None,
+) -> Tensor: ...
+@overload
+def rope_vision_2d(
+    x: ArrayLike,
+    positions: ArrayLike,
+    table: ArrayLike,
+    /,
+    *,
+    out: Array | None = None,
+    heads: int,
+    head_dim: int,
+    pairing: str = "neox",
+    inverse: bool = False,
+) -> Any: ...
+@overload
+def rope_vision_2d(
+    x: Tensor | ArrayLike,
+    positions: Tensor | ArrayLike,
+    table: Tensor | ArrayLike,
+    /,
+    *,
+    heads: int,
+    head_dim: int,
+    pairing: str = "neox",
+    inverse: bool = False,
+    name: str | None = None,
+) -> Tensor: ...
+@overload
+def head_norm_rope(
+    x: ArrayLike,
+    w: ArrayLike,
+    positions: ArrayLike,
+    table: ArrayLike,
+    /,
+    *,
+    out: Array | None = None,
+    heads: int,
+    head_dim: int,
+    eps: float,
+    offset: float = 0.0,
+) -> Any: ...
+@overload
+def head_norm_rope(
+    x: Tensor | ArrayLike,
+    w: Tensor | ArrayLike,
+    positions: Tensor | ArrayLike,
+    table: Tensor | ArrayLike,
+    /,
+    *,
+    heads: int,
+    head_dim: int,
+    eps: float,
+    offset: float = 0.0,
     name: str | None = None,
 ) -> Tensor: ...
 @overload
@@ -433,6 +662,80 @@ def sample(
     logprobs: bool = False,
     name: str | None = None,
 ) -> Tensor | tuple[Tensor, ...]: ...
+@overload
+def adam_update(
+    p: ArrayLike,
+    m: ArrayLike,
+    v: ArrayLike,
+    g: ArrayLike,
+    lr: ArrayLike,
+    step: ArrayLike,
+    /,
+    *,
+    out: Array | tuple[Array, ...] | None = None,
+    b1: float = 0.9,
+    b2: float = 0.999,
+    eps: float = 1e-08,
+    weight_decay: float = 0.0,
+) -> None: ...
+@overload
+def adam_update(
+    p: Tensor | ArrayLike,
+    m: Tensor | ArrayLike,
+    v: Tensor | ArrayLike,
+    g: Tensor | ArrayLike,
+    lr: Tensor | ArrayLike,
+    step: Tensor | ArrayLike,
+    /,
+    *,
+    b1: float = 0.9,
+    b2: float = 0.999,
+    eps: float = 1e-08,
+    weight_decay: float = 0.0,
+    name: str | None = None,
+) -> None: ...
+@overload
+def cross_entropy(
+    logits: ArrayLike,
+    target: ArrayLike,
+    /,
+    *,
+    out: Array | None = None,
+    reduction: str = "mean",
+    ignore_index: int = -100,
+    label_smoothing: float = 0.0,
+) -> Any: ...
+@overload
+def cross_entropy(
+    logits: Tensor | ArrayLike,
+    target: Tensor | ArrayLike,
+    /,
+    *,
+    reduction: str = "mean",
+    ignore_index: int = -100,
+    label_smoothing: float = 0.0,
+    name: str | None = None,
+) -> Tensor: ...
+@overload
+def mse_loss(x: ArrayLike, target: ArrayLike, /, *, out: Array | None = None, reduction: str = "mean") -> Any: ...
+@overload
+def mse_loss(
+    x: Tensor | ArrayLike, target: Tensor | ArrayLike, /, *, reduction: str = "mean", name: str | None = None
+) -> Tensor: ...
+@overload
+def l1_loss(x: ArrayLike, target: ArrayLike, /, *, out: Array | None = None, reduction: str = "mean") -> Any: ...
+@overload
+def l1_loss(
+    x: Tensor | ArrayLike, target: Tensor | ArrayLike, /, *, reduction: str = "mean", name: str | None = None
+) -> Tensor: ...
+@overload
+def binary_cross_entropy_with_logits(
+    x: ArrayLike, target: ArrayLike, /, *, out: Array | None = None, reduction: str = "mean"
+) -> Any: ...
+@overload
+def binary_cross_entropy_with_logits(
+    x: Tensor | ArrayLike, target: Tensor | ArrayLike, /, *, reduction: str = "mean", name: str | None = None
+) -> Tensor: ...
 @overload
 def add(a: ArrayLike, b: ArrayLike, /, out: Array | None = None, *, where: Any = None) -> Any: ...
 @overload
@@ -609,6 +912,50 @@ def logical_xor(a: Tensor | ArrayLike, b: Tensor | ArrayLike, /, *, name: str | 
 def logical_not(x: ArrayLike, /, out: Array | None = None, *, where: Any = None) -> Any: ...
 @overload
 def logical_not(x: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor: ...
+@overload
+def log1p(x: ArrayLike, /, out: Array | None = None, *, where: Any = None) -> Any: ...
+@overload
+def log1p(x: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor: ...
+@overload
+def expm1(x: ArrayLike, /, out: Array | None = None, *, where: Any = None) -> Any: ...
+@overload
+def expm1(x: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor: ...
+@overload
+def softplus(x: ArrayLike, /, out: Array | None = None, *, where: Any = None) -> Any: ...
+@overload
+def softplus(x: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor: ...
+@overload
+def relu(x: ArrayLike, /, *, out: Array | None = None) -> Any: ...
+@overload
+def relu(x: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor: ...
+@overload
+def leaky_relu(x: ArrayLike, /, *, out: Array | None = None, negative_slope: float = 0.01) -> Any: ...
+@overload
+def leaky_relu(x: Tensor | ArrayLike, /, *, negative_slope: float = 0.01, name: str | None = None) -> Tensor: ...
+@overload
+def elu(x: ArrayLike, /, *, out: Array | None = None, alpha: float = 1.0) -> Any: ...
+@overload
+def elu(x: Tensor | ArrayLike, /, *, alpha: float = 1.0, name: str | None = None) -> Tensor: ...
+@overload
+def hard_swish(x: ArrayLike, /, *, out: Array | None = None) -> Any: ...
+@overload
+def hard_swish(x: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor: ...
+@overload
+def mish(x: ArrayLike, /, *, out: Array | None = None) -> Any: ...
+@overload
+def mish(x: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor: ...
+@overload
+def tan(x: ArrayLike, /, *, out: Array | None = None) -> Any: ...
+@overload
+def tan(x: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor: ...
+@overload
+def sigmoid_multiply(x: ArrayLike, gate: ArrayLike, /, out: Array | None = None, *, where: Any = None) -> Any: ...
+@overload
+def sigmoid_multiply(x: Tensor | ArrayLike, gate: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor: ...
+@overload
+def gelu_multiply(gate: ArrayLike, up: ArrayLike, /, out: Array | None = None, *, where: Any = None) -> Any: ...
+@overload
+def gelu_multiply(gate: Tensor | ArrayLike, up: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor: ...
 @overload
 def sum(
     x: ArrayLike,
@@ -961,6 +1308,7 @@ def rms_norm_q8(
     *,
     out: Array | tuple[Array, ...] | None = None,
     eps: float,
+    offset: float = 0.0,
     sums: tuple[tuple[int, int], ...],
     floats: bool = False,
 ) -> Any: ...
@@ -971,6 +1319,7 @@ def rms_norm_q8(
     /,
     *,
     eps: float,
+    offset: float = 0.0,
     sums: tuple[tuple[int, int], ...],
     floats: bool = False,
     name: str | None = None,
@@ -984,6 +1333,7 @@ def residual_norm_q8(
     *,
     out: Array | tuple[Array, ...] | None = None,
     eps: float,
+    offset: float = 0.0,
     sums: tuple[tuple[int, int], ...],
     floats: bool = False,
 ) -> Any: ...
@@ -995,6 +1345,7 @@ def residual_norm_q8(
     /,
     *,
     eps: float,
+    offset: float = 0.0,
     sums: tuple[tuple[int, int], ...],
     floats: bool = False,
     name: str | None = None,

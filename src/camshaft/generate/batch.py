@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
-from camshaft.errors import ContextError
+from camshaft.errors import ContextError, count
 from camshaft.generate.generation import Closing, FinishReason, Generation
 from camshaft.generate.options import GenerateOptions
 from camshaft.generate.sampler import Sampler, check_drawn
@@ -62,6 +62,10 @@ class Batch(Closing):
             sequence.generation = Generation(len(ids), take, text, each, partial(self._release, sequence))
             self._waiting.append(sequence)
         self.generations = tuple(sequence.generation for sequence in self._waiting)
+
+    def __repr__(self) -> str:
+        ended = len(self.generations) - len(self._active) - len(self._waiting)
+        return f"Batch({count(len(self.generations), 'sequence')}, {ended} ended)"
 
     def __iter__(self) -> Iterator[tuple[int, str]]:
         return self

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Unpack
 
-from camshaft.errors import ContextError, SettingError
+from camshaft.errors import ContextError, SettingError, count
 from camshaft.generate.generation import Closing, Generation
 from camshaft.generate.options import GenerateKeywords, GenerateOptions, generate_options
 from camshaft.generate.session import Session
@@ -74,6 +74,12 @@ class Conversation(Closing):
         self._session, self._is_closed = Session(lm, waits=True), False
         self._answer: Callable[[], Generation | None] = lambda: None
         self._processed = ""  # the text whose tokens the session has; empty if it has others
+
+    def __repr__(self) -> str:
+        dropped = f", {self.dropped} dropped" if self.dropped else ""
+        return (
+            f"Conversation({count(len(self.messages), 'message')}{dropped}, {'closed' if self._is_closed else 'open'})"
+        )
 
     def say(
         self, text: str, options: GenerateOptions | None = None, **keywords: Unpack[GenerateKeywords]

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Literal, Self
 
+from camshaft.errors import count, shortened
 from camshaft.generate.options import GenerateOptions
 from camshaft.text.tokenizer import Detokenizer
 
@@ -105,6 +106,10 @@ class Generation:
         self._max_tokens = options.max_tokens
         self._reading = threading.RLock()
         self._started = self._first = self._last = 0.0
+
+    def __repr__(self) -> str:
+        state = "in progress" if self._next_token is not None else self.finish_reason or "closed"
+        return f"Generation({shortened(self.text)!r}, {count(self.tokens, 'token')}, {state})"
 
     @property
     def tokens(self) -> int:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 
-from camshaft.errors import ContextError, SettingError
+from camshaft.errors import ContextError, SettingError, count
 from camshaft.generate.generation import Closing, FinishReason, Generation, TokenLogprob
 from camshaft.generate.options import GenerateKeywords, GenerateOptions, generate_options
 from camshaft.generate.sampler import check_drawn
@@ -38,6 +38,9 @@ class Session(Closing):
         self._pending: list[int] = []  # prompt or sampled tokens that are not in the cache yet
         self._turn = 0  # number of generations started
         self.history: list[int] = []  # the tokens in the cache
+
+    def __repr__(self) -> str:
+        return f"Session({count(self.position, 'token')} in the cache, {'open' if self._open else 'closed'})"
 
     @property
     def tokens(self) -> list[int]:

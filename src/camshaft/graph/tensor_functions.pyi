@@ -7,11 +7,13 @@ from camshaft.graph.tensor import Tensor
 
 __all__ = [
     "abs",
+    "adam_update",
     "add",
     "argmax",
     "argmin",
     "argsort",
     "attention",
+    "binary_cross_entropy_with_logits",
     "cast",
     "ceil",
     "clip",
@@ -19,6 +21,7 @@ __all__ = [
     "conv1d_depthwise_causal",
     "copy",
     "cos",
+    "cross_entropy",
     "cummax",
     "cummin",
     "cumprod",
@@ -32,10 +35,12 @@ __all__ = [
     "dequantize",
     "divide",
     "dot",
+    "elu",
     "embedding",
     "equal",
     "erf",
     "exp",
+    "expm1",
     "floor",
     "floor_divide",
     "gated_delta_rule",
@@ -44,15 +49,25 @@ __all__ = [
     "gather",
     "gelu",
     "gelu_erf",
+    "gelu_multiply",
     "greater",
     "greater_equal",
+    "group_norm",
+    "hard_swish",
+    "head_norm_rope",
     "isnan",
     "kv_cache_quantize",
     "kv_cache_update",
+    "l1_loss",
+    "l2_norm",
     "layer_norm",
+    "layer_norm_2d",
+    "leaky_relu",
     "less",
     "less_equal",
     "log",
+    "log1p",
+    "log_softmax",
     "logical_and",
     "logical_not",
     "logical_or",
@@ -65,13 +80,17 @@ __all__ = [
     "mean",
     "min",
     "minimum",
+    "mish",
     "moe_experts",
     "moe_gate",
     "moe_route",
     "moe_softmax_topk",
     "moe_weighted_reduce",
+    "mse_loss",
     "multiply",
     "negate",
+    "norm_add",
+    "norm_gate",
     "not_equal",
     "outer",
     "power",
@@ -81,6 +100,7 @@ __all__ = [
     "quantized_matmul",
     "quantized_matmul_grouped",
     "reciprocal",
+    "relu",
     "remainder",
     "repeat_penalty",
     "residual_norm",
@@ -88,16 +108,21 @@ __all__ = [
     "rms_norm",
     "rms_norm_q8",
     "rope",
+    "rope_axial_2d",
+    "rope_multi",
+    "rope_vision_2d",
     "round",
     "rounded_matmul",
     "rsqrt",
     "rwkv6_time_mix",
     "rwkv7_time_mix",
     "sample",
+    "scale_mask_softmax",
     "searchsorted",
     "selective_scan",
     "short_conv",
     "sigmoid",
+    "sigmoid_multiply",
     "silu",
     "silu_multiply",
     "silu_multiply_q8",
@@ -105,6 +130,7 @@ __all__ = [
     "slice",
     "softcap",
     "softmax",
+    "softplus",
     "sort",
     "split",
     "sqrt",
@@ -112,6 +138,7 @@ __all__ = [
     "ssm_conv",
     "subtract",
     "sum",
+    "tan",
     "tanh",
     "top_k",
     "transpose",
@@ -123,9 +150,16 @@ __all__ = [
 ]
 
 def rms_norm(
-    x: Tensor | ArrayLike, w: Tensor | ArrayLike, /, *, eps: float, to: str = "f32", name: str | None = None
+    x: Tensor | ArrayLike,
+    w: Tensor | ArrayLike,
+    /,
+    *,
+    eps: float,
+    offset: float = 0.0,
+    to: str = "f32",
+    name: str | None = None,
 ) -> Tensor:
-    """y = x / sqrt(mean(x^2) + eps) * w."""
+    """y = x / sqrt(mean(x^2) + eps) * (w + offset)."""
 
 def layer_norm(
     x: Tensor | ArrayLike, w: Tensor | ArrayLike, b: Tensor | ArrayLike, /, *, eps: float, name: str | None = None
@@ -139,13 +173,72 @@ def residual_norm(
     /,
     *,
     eps: float,
+    offset: float = 0.0,
     to: str = "f32",
     name: str | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """s = a + b; y = s / sqrt(mean(s^2) + eps) * w."""
+    """s = a + b; y = s / sqrt(mean(s^2) + eps) * (w + offset)."""
 
 def softmax(x: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor:
     """y = exp(x - max(x)) / sum(exp(x - max(x)))."""
+
+def log_softmax(x: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor:
+    """y = x - max(x) - log(sum(exp(x - max(x))))."""
+
+def l2_norm(x: Tensor | ArrayLike, /, *, eps: float = 1e-06, name: str | None = None) -> Tensor:
+    """y = x / sqrt(sum(x^2) + eps)."""
+
+def norm_gate(
+    x: Tensor | ArrayLike,
+    w: Tensor | ArrayLike,
+    z: Tensor | ArrayLike,
+    /,
+    *,
+    eps: float,
+    offset: float = 0.0,
+    name: str | None = None,
+) -> Tensor:
+    """y = x / sqrt(mean(x^2) + eps) * (w + offset) * z / (1 + exp(-z))."""
+
+def norm_add(
+    x: Tensor | ArrayLike,
+    w: Tensor | ArrayLike,
+    residual: Tensor | ArrayLike,
+    /,
+    *,
+    eps: float,
+    offset: float = 0.0,
+    name: str | None = None,
+) -> Tensor:
+    """y = residual + x / sqrt(mean(x^2) + eps) * (w + offset)."""
+
+def group_norm(
+    x: Tensor | ArrayLike,
+    w: Tensor | ArrayLike,
+    b: Tensor | ArrayLike,
+    /,
+    *,
+    groups: int,
+    eps: float = 1e-05,
+    name: str | None = None,
+) -> Tensor:
+    """y = (x - mean) / sqrt(mean((x - mean)^2) + eps) * w[c] + b[c] over each group of channels of [N, C, ..]."""
+
+def layer_norm_2d(
+    x: Tensor | ArrayLike,
+    w: Tensor | ArrayLike,
+    b: Tensor | ArrayLike,
+    /,
+    *,
+    eps: float = 1e-05,
+    name: str | None = None,
+) -> Tensor:
+    """y = (x - mean) / sqrt(mean((x - mean)^2) + eps) * w[c] + b[c] over channels of [N, C, ..]."""
+
+def scale_mask_softmax(
+    x: Tensor | ArrayLike, mask: Tensor | ArrayLike, /, *, scale: float = 1.0, name: str | None = None
+) -> Tensor:
+    """y = softmax(scale x + mask); a boolean mask is True where an element counts."""
 
 def matmul(
     a: Tensor | ArrayLike,
@@ -230,9 +323,69 @@ def rope(
     heads: int,
     head_dim: int,
     pairing: str,
+    inverse: bool = False,
     name: str | None = None,
 ) -> Tensor:
     """(a, b) -> (a cos - b sin, a sin + b cos), the angle from table[position]."""
+
+def rope_multi(
+    x: Tensor | ArrayLike,
+    positions: Tensor | ArrayLike,
+    table: Tensor | ArrayLike,
+    /,
+    *,
+    heads: int,
+    head_dim: int,
+    sections: tuple[int, ...],
+    layout: str = "contiguous",
+    pairing: str = "neox",
+    inverse: bool = False,
+    name: str | None = None,
+) -> Tensor:
+    """(a, b) -> (a cos - b sin, a sin + b cos), the angle from table[position of the pair's section]."""
+
+def rope_axial_2d(
+    x: Tensor | ArrayLike,
+    positions: Tensor | ArrayLike,
+    table: Tensor | ArrayLike,
+    /,
+    *,
+    heads: int,
+    head_dim: int,
+    pairing: str = "neox",
+    inverse: bool = False,
+    name: str | None = None,
+) -> Tensor:
+    """(a, b) -> (a cos - b sin, a sin + b cos), the angle from table[row] in a head's first half, else table[column]."""
+
+def rope_vision_2d(
+    x: Tensor | ArrayLike,
+    positions: Tensor | ArrayLike,
+    table: Tensor | ArrayLike,
+    /,
+    *,
+    heads: int,
+    head_dim: int,
+    pairing: str = "neox",
+    inverse: bool = False,
+    name: str | None = None,
+) -> Tensor:
+    """(a, b) -> (a cos - b sin, a sin + b cos), the angle from table[x] in a head's first half, else table[y]."""
+
+def head_norm_rope(
+    x: Tensor | ArrayLike,
+    w: Tensor | ArrayLike,
+    positions: Tensor | ArrayLike,
+    table: Tensor | ArrayLike,
+    /,
+    *,
+    heads: int,
+    head_dim: int,
+    eps: float,
+    offset: float = 0.0,
+    name: str | None = None,
+) -> Tensor:
+    """rope with NeoX pairs of y[h] = x[h] / sqrt(mean(x[h]^2) + eps) * (w + offset), h a head."""
 
 def kv_cache_update(
     k_cache: Tensor | ArrayLike,
@@ -305,6 +458,50 @@ def sample(
     name: str | None = None,
 ) -> Tensor | tuple[Tensor, ...]:
     """y ~ softmax(logits / temperature) over the tokens that top_k, top_p and min_p keep."""
+
+def adam_update(
+    p: Tensor | ArrayLike,
+    m: Tensor | ArrayLike,
+    v: Tensor | ArrayLike,
+    g: Tensor | ArrayLike,
+    lr: Tensor | ArrayLike,
+    step: Tensor | ArrayLike,
+    /,
+    *,
+    b1: float = 0.9,
+    b2: float = 0.999,
+    eps: float = 1e-08,
+    weight_decay: float = 0.0,
+    name: str | None = None,
+) -> None:
+    """m = b1 m + (1 - b1) g; v = b2 v + (1 - b2) g^2; p -= lr (decay p + (m / c1) / (sqrt(v / c2) + eps)), c = 1 - b^step."""
+
+def cross_entropy(
+    logits: Tensor | ArrayLike,
+    target: Tensor | ArrayLike,
+    /,
+    *,
+    reduction: str = "mean",
+    ignore_index: int = -100,
+    label_smoothing: float = 0.0,
+    name: str | None = None,
+) -> Tensor:
+    """y[r] = log(sum(exp(x[r]))) - x[r, target[r]]; their mean where not ignored, or sum."""
+
+def mse_loss(
+    x: Tensor | ArrayLike, target: Tensor | ArrayLike, /, *, reduction: str = "mean", name: str | None = None
+) -> Tensor:
+    """(x - target)^2; their mean, or sum."""
+
+def l1_loss(
+    x: Tensor | ArrayLike, target: Tensor | ArrayLike, /, *, reduction: str = "mean", name: str | None = None
+) -> Tensor:
+    """|x - target|; their mean, or sum."""
+
+def binary_cross_entropy_with_logits(
+    x: Tensor | ArrayLike, target: Tensor | ArrayLike, /, *, reduction: str = "mean", name: str | None = None
+) -> Tensor:
+    """ln(1 + e^x) - x target; their mean, or sum."""
 
 def add(a: Tensor | ArrayLike, b: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor:
     """y = a + b."""
@@ -438,6 +635,39 @@ def logical_xor(a: Tensor | ArrayLike, b: Tensor | ArrayLike, /, *, name: str | 
 
 def logical_not(x: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor:
     """y = not x."""
+
+def log1p(x: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor:
+    """y = ln(1 + x), exact near 0."""
+
+def expm1(x: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor:
+    """y = e^x - 1, exact near 0."""
+
+def softplus(x: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor:
+    """y = ln(1 + e^x)."""
+
+def relu(x: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor:
+    """y = max(x, 0)."""
+
+def leaky_relu(x: Tensor | ArrayLike, /, *, negative_slope: float = 0.01, name: str | None = None) -> Tensor:
+    """y = x, below 0 negative_slope x."""
+
+def elu(x: Tensor | ArrayLike, /, *, alpha: float = 1.0, name: str | None = None) -> Tensor:
+    """y = x, below 0 alpha (e^x - 1)."""
+
+def hard_swish(x: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor:
+    """y = x min(max(x / 6 + 1/2, 0), 1)."""
+
+def mish(x: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor:
+    """y = x tanh(ln(1 + e^x))."""
+
+def tan(x: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor:
+    """y = tan x."""
+
+def sigmoid_multiply(x: Tensor | ArrayLike, gate: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor:
+    """y = x / (1 + exp(-gate))."""
+
+def gelu_multiply(gate: Tensor | ArrayLike, up: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor:
+    """y = gate / 2 (1 + tanh(sqrt(2 / pi) (gate + 0.044715 gate^3))) up."""
 
 def sum(
     x: Tensor | ArrayLike,
@@ -635,11 +865,12 @@ def rms_norm_q8(
     /,
     *,
     eps: float,
+    offset: float = 0.0,
     sums: tuple[tuple[int, int], ...],
     floats: bool = False,
     name: str | None = None,
 ) -> Tensor | tuple[Tensor, ...]:
-    """q8 of y = x / sqrt(mean(x^2) + eps) * w."""
+    """q8 of y = x / sqrt(mean(x^2) + eps) * (w + offset)."""
 
 def residual_norm_q8(
     a: Tensor | ArrayLike,
@@ -648,11 +879,12 @@ def residual_norm_q8(
     /,
     *,
     eps: float,
+    offset: float = 0.0,
     sums: tuple[tuple[int, int], ...],
     floats: bool = False,
     name: str | None = None,
 ) -> Tensor | tuple[Tensor, ...]:
-    """q8 of s = a + b; y = s / sqrt(mean(s^2) + eps) * w."""
+    """q8 of s = a + b; y = s / sqrt(mean(s^2) + eps) * (w + offset)."""
 
 def silu_multiply_q8(
     gate: Tensor | ArrayLike,

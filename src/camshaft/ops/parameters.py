@@ -41,6 +41,8 @@ ANY = Parameters("*inputs", results=None)
 
 EPS = Attribute("eps", "float")
 TO = Attribute("to", "str", "f32")
+# What is added to a norm's weights: 1 for Gemma, whose files have w - 1.
+OFFSET = Attribute("offset", "float", 0.0)
 AXIS = Attribute("axis", "int", 0)
 AXES = Attribute("axes", "int | tuple[int, ...] | None", None)
 KEEPDIMS = Attribute("keepdims", "bool", False)

@@ -19,7 +19,7 @@ _TABLE = {
     "products": "matmul",
     "elements moved": "copy cast transpose slice concat gather",
     "quantization": "quantize_activations dequantize",
-    "states in place": "kv_cache_update kv_cache_quantize",
+    "states in place": "kv_cache_update kv_cache_quantize adam_update",
     "random draws": "sample",
 }
 PRIMITIVES = frozenset(name for names in _TABLE.values() for name in names.split())

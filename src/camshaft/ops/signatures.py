@@ -21,7 +21,7 @@ _DTYPE, _WHERE, _INITIAL = (Attribute(name, "Any", None) for name in ("dtype", "
 _FOLD = (_DTYPE, _WHERE, _INITIAL)
 # What functions of arrays take besides an op's own attributes, as NumPy's do (eager/numpy_calls.py).
 _ON_ARRAYS = {
-    "softmax": _ROWS_AXIS, "layer_norm": _ROWS_AXIS, "rms_norm": _ROWS_AXIS,
+    "softmax": _ROWS_AXIS, "log_softmax": _ROWS_AXIS, "layer_norm": _ROWS_AXIS, "l2_norm": _ROWS_AXIS, "rms_norm": _ROWS_AXIS,
     "sum": _FOLD, "prod": _FOLD, "mean": _FOLD[:2], "max": _FOLD[1:], "min": _FOLD[1:],
 }  # fmt: skip
 

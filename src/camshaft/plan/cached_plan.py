@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from camshaft.plan.memory.weights import Weights
 
 Array = np.ndarray[Any, Any]
-FORMAT = 3
+FORMAT = 4
 _ALIGNMENT = 64
 
 

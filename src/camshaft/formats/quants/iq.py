@@ -103,7 +103,8 @@ def decode_iq1_s(blocks: Records) -> Floats:
 def iq1_m_d(scales: npt.NDArray[np.uint16]) -> npt.NDArray[np.float16]:
     """d, [n], whose nibbles are the top ones of four words, lowest first."""
     nibbles = (scales >> np.uint16(12)) << np.arange(0, 16, 4, dtype=np.uint16)
-    return np.bitwise_or.reduce(nibbles, axis=1).astype(np.uint16).view(np.float16)
+    found: npt.NDArray[np.float16] = np.bitwise_or.reduce(nibbles, axis=1).astype(np.uint16).view(np.float16)
+    return found
 
 
 def decode_iq1_m(blocks: Records) -> Floats:

@@ -42,7 +42,8 @@ class Grid:
 
     def values(self, numbers: npt.NDArray[np.integer]) -> Floats:
         """The levels of rows by number: [...] to float32 [..., width]."""
-        return np.array(self.levels, np.float32)[self.rows][numbers]
+        found: Floats = np.array(self.levels, np.float32)[self.rows][numbers]
+        return found
 
 
 _TWO, _THREE = (8, 25, 43), (4, 12, 20, 28, 36, 44, 52, 62)

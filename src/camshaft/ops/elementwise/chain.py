@@ -15,15 +15,16 @@ from typing import Any, NamedTuple
 from camshaft.dtypes import DType
 from camshaft.lang import Tracer, ir, kernel
 from camshaft.ops import op as ops
-from camshaft.ops.elementwise import binary, cast, comparison, frame, samples, unary
+from camshaft.ops.elementwise import activation, binary, cast, comparison, frame, samples, unary
 from camshaft.ops.elementwise.chain_reference import Part, Tolerance, computed
 from camshaft.ops.elementwise.chain_text import Chain, evaluated, parse
 from camshaft.ops.kernels import blocks
 from camshaft.ops.kernels.strides import Strides
 from camshaft.ops.spec import TensorSpec
 
-_OPS: dict[str, ops.Op] = {**unary.OPS, **binary.OPS, **comparison.OPS, cast.OP.name: cast.OP}
-_ROWS = (*unary.ROWS, *binary.ROWS, *comparison.ROWS, cast.ROW)
+_TABLES = (unary, binary, comparison, activation)
+_OPS: dict[str, ops.Op] = {cast.OP.name: cast.OP, **{name: op for table in _TABLES for name, op in table.OPS.items()}}
+_ROWS = (*(row for table in _TABLES for row in table.ROWS if row.compute is not None), cast.ROW)
 PARTS: dict[str, Part] = {row.name: Part(row, _OPS[row.name]) for row in _ROWS}
 
 
@@ -58,6 +59,7 @@ def _step(k: Tracer, op: str, operands: list[_Typed], attrs: ops.Attrs) -> _Type
     row = PARTS[op].row
     dtype = operands[row.conditions].dtype
     gives = row.gives(dtype, attrs) if row.gives else dtype
+    assert row.compute is not None, f"{op} has no kernel"
     value = row.compute(k, *(operand.value for operand in operands), **attrs)
     if value.dtype.is_float:
         value = k.rounded(value)  # else a product would be fused with the sum that reads it

@@ -34,7 +34,7 @@ EXACT: Mapping[str, float] = {}
 @dataclass(frozen=True)
 class Formula:
     """An elementwise op. `compute(k, *values)` is the kernel expression and `numpy(*arrays)` the reference; both take the `attrs`
-    by keyword.
+    by keyword. Without `compute` it is a composite op, which has no kernel.
 
     `operands` names the operands, by default x, or a and b. The first `conditions` are booleans, the others of one of
     `dtypes`. `gives`: the result's dtype from the operands' and the attributes; None: the operands'. `given`: the attributes
@@ -46,7 +46,7 @@ class Formula:
 
     name: str
     text: str
-    compute: Callable[..., ir.Value]
+    compute: Callable[..., ir.Value] | None
     numpy: Callable[..., Any]
     dtypes: tuple[DType, ...]
     arity: int = 2
@@ -116,7 +116,7 @@ def over_elements(
             program.store(i, operands[i], c, value, streams)
 
 
-def kernel_of(row: Formula, module: str) -> Kernel:
+def kernel_of(row: Formula, compute: Callable[..., ir.Value], module: str) -> Kernel:
     """The kernel of a row, with its name. `module` is the one that defines the row."""
 
     def elements(
@@ -124,7 +124,7 @@ def kernel_of(row: Formula, module: str) -> Kernel:
     ) -> None:
         # out[i] = formula(x[i], y[i], ...)
         over_elements(
-            k, operands, arrays - 1, arrays, lambda values: [row.compute(k, *values, **attrs)],
+            k, operands, arrays - 1, arrays, lambda values: [compute(k, *values, **attrs)],
             columns=columns, block=block, sizes=sizes, strides=strides,
         )  # fmt: skip
 
@@ -166,9 +166,10 @@ _OPERANDS = {1: "x", 2: "a b"}
 
 def op_of(row: Formula, module: str, **fields: Any) -> ops.Op:
     """The Op of a row, with other fields of Op; `module` is the one that defines the row."""
-    kernel = kernel_of(row, module)
+    kernel = None if row.compute is None else kernel_of(row, row.compute, module)
 
     def build(node: ops.NodeSpec, target: ops.Target) -> ops.Build:
+        assert kernel is not None
         moved = row.moves(node)
         attrs = node.attrs if moved is None else moved
         return launch(kernel, node, attrs, _lanes(row, node, target), moved is not None)
@@ -180,10 +181,10 @@ def op_of(row: Formula, module: str, **fields: Any) -> ops.Op:
     return ops.Op(
         name=row.name,
         formula=row.text,
-        parameters=Parameters(row.operands or _OPERANDS[row.arity], row.attrs, out_by_position=True),
+        parameters=Parameters(row.operands or _OPERANDS[row.arity], row.attrs, out_by_position=kernel is not None),
         infer=infer,
         reference=lambda inputs, attrs: _reference(row, inputs, attrs),
-        variants=(variant(build, row.supports),),
+        variants=() if kernel is None else (variant(build, row.supports),),
         plain=None if row.samples else samples.first(row),
         samples=row.samples or (lambda: samples.samples(row)),
         error_samples=row.error_samples or (lambda: samples.error_samples(row)),

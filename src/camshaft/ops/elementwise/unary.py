@@ -104,7 +104,8 @@ def _isnan(k: Tracer, x: ir.Value) -> ir.Value:
     return k.isnan(x) if x.dtype.is_float else (x ^ x if x.dtype == boolean else x != x)
 
 
-def _gelu(k: Tracer, x: ir.Value) -> ir.Value:
+def gelu(k: Tracer, x: ir.Value) -> ir.Value:
+    """The tanh form of gelu in a kernel."""
     return 0.5 * x * (1.0 + k.tanh(_TANH_SLOPE * (x + _TANH_CUBE * x * x * x)))
 
 
@@ -183,7 +184,7 @@ ROWS = (
         "gelu",
         "y = x / 2 (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3)))",
         lambda x: 0.5 * x * (1 + np.tanh(np.sqrt(2 / np.longdouble(np.pi)) * (x + 0.044715 * x**3))),
-        compute=_gelu,
+        compute=gelu,
         flops=20.0,
         decompose=lambda f, x: 0.5 * x * (1 + f.tanh(_TANH_SLOPE * (x + _TANH_CUBE * x * x * x))),
     ),

@@ -105,7 +105,21 @@ def _samples() -> Iterable[ops.Sample]:
         ids = np.array([0, 18, -16, 3, 7], np.int32)
         specs = (TensorSpec((tokens,), i32), TensorSpec((19, dim), dtype))
         yield ops.Sample(f"{dtype} {dim}", (ids, table), {"to": to} if to else {}, specs, {tokens: 4})
-    for name in ("Q4_0", "Q4_1", "Q8_0", "Q5_0", "Q2_K", "Q3_K", "Q4_K", "Q6_K", "IQ4_XS", "MXFP4"):
+    for name in (
+        "Q4_0",
+        "Q4_1",
+        "Q8_0",
+        "Q5_0",
+        "Q2_K",
+        "Q3_K",
+        "Q4_K",
+        "Q6_K",
+        "IQ4_XS",
+        "MXFP4",
+        "IQ1_S",
+        "IQ2_XS",
+        "NVFP4",
+    ):
         block = BLOCK_FORMATS[name]
         n, dim = 21, 2 * max(block.block_size, 48 // 32 * 32)
         yield _packed_sample(name, n, dim)

@@ -9,16 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from math import prod
+from math import isfinite, prod
 from typing import Any
 
 import numpy as np
 
-from camshaft.dtypes import DType, as_dtype, f32
+from camshaft.dtypes import DType, as_dtype, f16, f32
 from camshaft.extent import Extent
-from camshaft.lang import Constant, Kernel
+from camshaft.lang import Array, Constant, Kernel, Tracer, ir
 from camshaft.ops import op as ops
-from camshaft.ops.checks import TO_TOLERANCE, to_dtype
+from camshaft.ops.checks import TO_TOLERANCE, in_f32, to_dtype
 from camshaft.ops.kernels import blocks
 from camshaft.ops.norm import samples
 from camshaft.ops.parameters import ANY, REQUIRED
@@ -30,9 +30,9 @@ class RowOp:
     """A row-wise op on f32, or on one of `dtypes`; `row_op` makes its Op.
 
     `inputs`: the axes of each by name, the first of them "rc". `numpy(*arrays, **attrs)` computes the results from float64 arrays
-    that broadcast with x. `positive`: attributes that must be above 0, with the value that samples take. `to`: the first result
-    may be rounded (to_dtype in ops/checks.py). `rank`: 2 where x must be [rows, columns]. `gives`: the axes of each result.
-    `defaults`: those of the `positive` attributes.
+    that broadcast with x. `positive`: attributes that must be above 0, with the value that samples take; `finite`: those that may
+    be any finite number. `to`: the first result may be rounded (to_dtype in ops/checks.py). `rank`: 2 where x must be
+    [rows, columns]. `gives`: the axes of each result. `defaults`: those of the attributes.
     """
 
     name: str
@@ -44,11 +44,12 @@ class RowOp:
     gives: tuple[str, ...] = ("rc",)
     defaults: Mapping[str, float] = field(default_factory=dict)
     dtypes: tuple[DType, ...] = (f32,)
+    finite: Mapping[str, float] = field(default_factory=dict)
 
     def given(self, attrs: ops.Attrs) -> dict[str, Any]:
-        """The `positive` attributes of a use of the op: those given, else their defaults."""
+        """The `positive` and `finite` attributes of a use of the op: those given, else their defaults."""
         known = {**self.defaults, **attrs}
-        return {name: known[name] for name in self.positive if name in known}
+        return {name: known[name] for name in (*self.positive, *self.finite) if name in known}
 
 
 def row_op(
@@ -59,6 +60,7 @@ def row_op(
     inputs: Mapping[str, str],
     numpy: Callable[..., Any],
     positive: Mapping[str, float] | None = None,
+    finite: Mapping[str, float] | None = None,
     to: bool = False,
     rank: int | None = None,
     gives: str = "rc",
@@ -71,9 +73,11 @@ def row_op(
     """The Op of a row-wise kernel; the parameters of RowOp (`gives` as words: "rc r"), `several_vectors` and `sizes` (of
     `launch`), samples besides the common ones (`special`), and other fields of Op. ValueError for results of other axes, or a
     kernel without `inner` for any rank."""
-    attributes = fields.get("parameters", ANY).attributes
-    defaults = {a.name: a.default for a in attributes if a.name in (positive or {}) and a.default is not REQUIRED}
-    row = RowOp(name, inputs, numpy, positive or {}, to, rank, tuple(gives.split()), defaults, dtypes)
+    attributes, numbers = fields.get("parameters", ANY).attributes, {**(positive or {}), **(finite or {})}
+    defaults = {a.name: a.default for a in attributes if a.name in numbers and a.default is not REQUIRED}
+    row = RowOp(name, inputs, numpy, positive or {}, to, rank, tuple(gives.split()), defaults, dtypes, finite or {})
+    if f16 in dtypes and fields.get("decompose") is not None:
+        fields["decompose"] = in_f32(fields["decompose"])
     if not row.gives or not {*row.gives} <= {"rc", "r"}:
         raise ValueError(f"{name}: got results of {gives!r}; wanted rc or r for each")
     if rank is None and "inner" not in _constants_of(kernel):
@@ -94,7 +98,7 @@ def row_op(
         variants=(ops.KernelVariant(kernel.name, ops.EVERYWHERE, build, tunables=blocks.lane_tunables(build)),),
         samples=lambda: (*samples.samples(row), *special()),
         error_samples=lambda: samples.error_samples(row),
-        **({"tolerance": {**(TO_TOLERANCE if to else {"f32": 1e-12}), "f64": 1e-28}} | fields),
+        **({"tolerance": {**(TO_TOLERANCE if to or f16 in dtypes else {"f32": 1e-12}), "f64": 1e-28}} | fields),
     )
 
 
@@ -124,6 +128,10 @@ def results(row: RowOp, specs: tuple[TensorSpec, ...], attrs: ops.Attrs) -> tupl
         ops.expect(
             value is not None and value > 0, row.name, f"no {name}" if value is None else value, f"{name} above 0"
         )
+    for name in row.finite:
+        value = row.given(attrs).get(name)
+        number = isinstance(value, (int, float)) and not isinstance(value, bool) and isfinite(value)
+        ops.expect(number, row.name, f"{name} {value!r}", f"{name}, a finite number")
     first, *others = (TensorSpec(shape_of(axes, x.shape), as_dtype(x.dtype)) for axes in row.gives)
     if x.dtype != f32:
         ops.expect("to" not in attrs, row.name, f"to {attrs.get('to')!r}", f"no `to` beside {x.dtype}")
@@ -154,7 +162,7 @@ def launch(
 
     The kernel takes the arrays of inputs and results, and those of these constants that it names: `dim`, the columns; `inner`,
     the rows of one index of the first axis; `streams`, whether to use nontemporal stores; `prefetch`, whether prefetches pay;
-    and the attributes of `positive`. A kernel without `inner` is for rank 2 only.
+    and the attributes of `positive` and `finite`. A kernel without `inner` is for rank 2 only.
     """
     x = node.inputs[0]
     dim, rows, inner = x.bounds[-1], x.shape[0], prod(x.bounds[1:-1])
@@ -173,3 +181,16 @@ def launch(
     # Whether a row is whole cache lines decides how it is stored, if it is stored past the caches.
     at_run_time = () if streams else sizes
     return ops.Build((ops.Launch(kernel, (*reads, *writes), grid, constants, lanes=width, sizes=at_run_time),))
+
+
+def sum_of_squares(k: Tracer, x: Array, row: ir.Value, dim: ir.Operand) -> ir.Value:
+    """The sum of squares of a row, of 16-bit floats in f32."""
+    squares = k.accumulator("sum", ir.arithmetic_dtype(x.dtype))
+    for c in k.lanes(dim):
+        squares.set(k.fma(x[row, c], x[row, c], squares.value))  # fused for every length of the row
+    return k.lanes_sum(squares)
+
+
+def weight(w: Array, column: ir.Value, offset: float) -> ir.Value:
+    """w[column] + offset."""
+    return w[column] + offset if offset else w[column]

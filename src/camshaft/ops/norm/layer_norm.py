@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from camshaft.dtypes import f32, f64
-from camshaft.lang import Array, Tracer, kernel
+from camshaft.lang import Array, Tracer, ir, kernel
+from camshaft.ops.checks import FLOATS
 from camshaft.ops.kernels import blocks
 from camshaft.ops.norm.frame import row_op
 from camshaft.ops.parameters import EPS, Parameters
@@ -20,11 +20,11 @@ def one_row_per_program(
 ) -> None:
     # fma by name: left to LLVM, whether a product and a sum are fused depends on the length of the row.
     # y[r, c] = (x[r, c] - m[r]) / sqrt(v[r] + eps) * w[c] + b[c]; m = mean_c(x[r]), v = mean_c((x[r] - m[r])^2)
-    row = k.program(0) * inner + k.program(1)
-    total, errors, squares = k.accumulator("sum", x.dtype), k.accumulator("sum", x.dtype), k.accumulator("sum", x.dtype)
+    row, dtype = k.program(0) * inner + k.program(1), ir.arithmetic_dtype(x.dtype)
+    total, errors, squares = k.accumulator("sum", dtype), k.accumulator("sum", dtype), k.accumulator("sum", dtype)
     for c in k.lanes(dim):
         total += x[row, c]
-    mean = k.lanes_sum(total) / k.number(dim, x.dtype)
+    mean = k.lanes_sum(total) / k.number(dim, dtype)
     # Sums of differences from the rounded mean stay exact for a large mean; the differences' own mean corrects it.
     for c in k.lanes(dim):
         if streams:
@@ -32,8 +32,8 @@ def one_row_per_program(
         difference = x[row, c] - mean
         errors += difference
         squares.set(k.fma(difference, difference, squares.value))
-    error = k.lanes_sum(errors) / k.number(dim, x.dtype)
-    scale = k.rsqrt(k.lanes_sum(squares) / k.number(dim, x.dtype) - error * error + eps)
+    error = k.lanes_sum(errors) / k.number(dim, dtype)
+    scale = k.rsqrt(k.lanes_sum(squares) / k.number(dim, dtype) - error * error + eps)
     shift = -error * scale
     for c in k.lanes(dim):
         y = k.fma(k.fma(x[row, c] - mean, scale, shift), w[c], b[c])
@@ -60,7 +60,7 @@ OP = row_op(
     inputs={"x": "rc", "w": "c", "b": "c"},
     numpy=_reference,
     positive={"eps": 1e-5},
-    dtypes=(f32, f64),
+    dtypes=FLOATS,
     flops=lambda node: 8.0 * prod(node.inputs[0].bounds),
     decompose=_decompose,
 )

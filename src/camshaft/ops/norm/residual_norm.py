@@ -1,4 +1,4 @@
-"""residual_norm: s = a + b and y = s / sqrt(mean(s^2) + eps) * w in one pass over the row; both are results."""
+"""residual_norm: s = a + b and y = s / sqrt(mean(s^2) + eps) * (w + offset) in one pass over the row; both are results."""
 
 from __future__ import annotations
 
@@ -8,31 +8,33 @@ from typing import Any
 
 import numpy as np
 
-from camshaft.dtypes import f32
-from camshaft.lang import Array, Tracer, kernel
-from camshaft.ops.norm.frame import row_op
-from camshaft.ops.parameters import EPS, TO, Parameters
+from camshaft.dtypes import bf16, f16, f32
+from camshaft.lang import Array, Tracer, ir, kernel
+from camshaft.ops.norm.frame import row_op, weight
+from camshaft.ops.parameters import EPS, OFFSET, TO, Parameters
 from camshaft.ops.rule import Builder, Match, Rule, Stage, Use, Uses
 
 
 @kernel
 def one_row_per_program(
-    k: Tracer, a: Array, b: Array, w: Array, norm: Array, total: Array, *, dim: int, eps: float
+    k: Tracer, a: Array, b: Array, w: Array, norm: Array, total: Array, *, dim: int, eps: float, offset: float
 ) -> None:
-    # s[r, c] = a[r, c] + b[r, c]; y[r, c] = s[r, c] / sqrt(mean_c(s[r]^2) + eps) * w[c]
+    # s[r, c] = a[r, c] + b[r, c]; y[r, c] = s[r, c] / sqrt(mean_c(s[r]^2) + eps) * (w[c] + offset)
     row, squares = k.program(0), k.accumulator("sum")
     for c in k.lanes(dim):
         value = a[row, c] + b[row, c]
         total[row, c] = value
         squares.set(k.fma(value, value, squares.value))  # fused for every length of the row
     scale = k.rsqrt(k.lanes_sum(squares) / k.number(dim, f32) + eps)
+    exact = total.dtype == ir.arithmetic_dtype(total.dtype)
     for c in k.lanes(dim):  # a lane reads what it wrote itself: no barrier
-        norm[row, c] = total[row, c] * scale * w[c]
+        value = total[row, c] if exact else a[row, c] + b[row, c]
+        norm[row, c] = value * scale * weight(w, c, offset)
 
 
-def _reference(a: Any, b: Any, w: Any, eps: float) -> Any:
+def _reference(a: Any, b: Any, w: Any, eps: float, offset: float = 0.0) -> Any:
     s = a + b
-    return s / np.sqrt((s**2).mean(-1, keepdims=True) + eps) * w, s
+    return s / np.sqrt((s**2).mean(-1, keepdims=True) + eps) * (w + offset), s
 
 
 def _decompose(f: Any, a: Any, b: Any, w: Any, **attrs: Any) -> Any:
@@ -59,13 +61,15 @@ def _building(inputs: tuple[Any, ...], norm: Use, total: Any) -> Callable[[Build
 
 OP = row_op(
     name="residual_norm",
-    formula="s = a + b; y = s / sqrt(mean(s^2) + eps) * w",
-    parameters=Parameters("a b w", (EPS, TO), results=2),
+    formula="s = a + b; y = s / sqrt(mean(s^2) + eps) * (w + offset)",
+    parameters=Parameters("a b w", (EPS, OFFSET, TO), results=2),
     kernel=one_row_per_program,
     sizes=("dim",),
     inputs={"a": "rc", "b": "rc", "w": "c"},
     numpy=_reference,
     positive={"eps": 1e-5},
+    finite={"offset": 1.0},
+    dtypes=(f32, f16, bf16),
     to=True,
     rank=2,
     gives="rc rc",

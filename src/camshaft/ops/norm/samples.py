@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from camshaft.dtypes import f32, f64, i32
+from camshaft.dtypes import bf16, f16, f32, f64, i32
 from camshaft.extent import Extent
 from camshaft.ops import op as ops
 from camshaft.ops.spec import TensorSpec
@@ -32,7 +32,7 @@ def _inputs(
 
 def samples(row: RowOp) -> Iterable[ops.Sample]:
     """The common samples of a row-wise op."""
-    attrs = dict(row.positive)
+    attrs: dict[str, Any] = dict(row.positive)
     for i, shape in enumerate(s for s in _SHAPES if row.rank in (None, len(s))):
         yield ops.Sample("x".join(map(str, shape)), _inputs(row, i, shape), attrs)
     yield ops.Sample("about 100", _inputs(row, 21, (4, 700), 1.0, 100.0), attrs)
@@ -42,6 +42,11 @@ def samples(row: RowOp) -> Iterable[ops.Sample]:
     yield ops.Sample("7 of 16 rows", _inputs(row, 23, (16, *inner, 33)), attrs, specs, extents)
     if f64 in row.dtypes:
         yield ops.Sample("3x35 of f64", tuple(a.astype(np.float64) for a in _inputs(row, 26, (3, 35))), attrs)
+    for i, dtype in enumerate(d for d in (f16, bf16) if d in row.dtypes):
+        arrays = tuple(a.astype(dtype.numpy) for a in _inputs(row, 27 + i, (3, 35)))
+        yield ops.Sample(f"3x35 of {dtype.name}", arrays, attrs | (dict(row.finite) if dtype == f16 else {}))
+    if row.finite:
+        yield ops.Sample(f"3x35, {', '.join(row.finite)}", _inputs(row, 29, (3, 35)), attrs | dict(row.finite))
     if row.to:
         yield ops.Sample("to bf16", _inputs(row, 24, (3, 35)), attrs | {"to": "bf16"})
         yield ops.Sample(
@@ -74,5 +79,7 @@ def error_samples(row: RowOp) -> Iterable[ops.ErrorSample]:
         yield ops.ErrorSample((*specs[:i], other, *specs[i + 1 :]), attrs, f"wanted {name} of f32")
     for name in row.positive:
         yield ops.ErrorSample(specs, attrs | {name: 0.0}, f"wanted {name} above 0")
+    for name in row.finite:
+        yield ops.ErrorSample(specs, attrs | {name: float("nan")}, f"wanted {name}, a finite number")
     if row.to:
         yield ops.ErrorSample(specs, attrs | {"to": "i8"}, "wanted to f32, f16 or bf16")

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from camshaft.dtypes import f32, f64
-from camshaft.lang import Array, Tracer, kernel
+from camshaft.lang import Array, Tracer, ir, kernel
 from camshaft.ops import op as ops
+from camshaft.ops.checks import FLOATS
 from camshaft.ops.kernels import blocks
 from camshaft.ops.norm.frame import row_op
 from camshaft.ops.parameters import Parameters
@@ -21,27 +21,28 @@ def one_row_per_program(
     k: Tracer, x: Array, out: Array, *, dim: int, inner: int, streams: bool, prefetch: bool
 ) -> None:
     # y[r, c] = exp(x[r, c] - max_c x[r]) / sum_c exp(x[r, c] - max_c x[r]); a NaN in a row makes all of it NaN
-    row = k.program(0) * inner + k.program(1)
-    greatest, total = k.accumulator("max", x.dtype), k.accumulator("sum", x.dtype)
+    row, dtype = k.program(0) * inner + k.program(1), ir.arithmetic_dtype(x.dtype)
+    greatest, total = k.accumulator("max", dtype), k.accumulator("sum", dtype)
     for c in k.lanes(dim):  # may skip a NaN, for one instruction instead of three: the sum has it
         value, before = x[row, c], greatest.value
         greatest.set(k.select(value > before, value, before))
     top = k.lanes_max(greatest)
     # A row for nontemporal stores stays on the stack until its sum is known.
-    powers = k.scratch(x.dtype, dim) if streams and dim <= blocks.MAX_ROW else None
+    powers = k.scratch(dtype, dim) if streams and dim <= blocks.MAX_ROW else None
+    rounds = out.dtype != dtype  # 16-bit powers are computed twice, so that they are rounded once
     for c in k.lanes(dim):
         if prefetch:
             blocks.prefetch_next_row(k, x, row, c)
         power = k.exp(x[row, c] - top)
-        if powers is None:
-            out[row, c] = power
-        else:
+        if powers is not None:
             powers[c] = power
+        elif not rounds:
+            out[row, c] = power
         total += power
     scale = 1.0 / k.lanes_sum(total)
     for c in k.lanes(dim):  # a lane reads what it wrote itself: no barrier
         if powers is None:
-            out[row, c] = out[row, c] * scale
+            out[row, c] = (k.exp(x[row, c] - top) if rounds else out[row, c]) * scale
         else:
             k.stream(out, powers[c] * scale, row, c)
 
@@ -51,7 +52,7 @@ def _reference(x: Any) -> Any:
     return powers / powers.sum(-1, keepdims=True)
 
 
-def _special() -> Iterable[ops.Sample]:
+def special() -> Iterable[ops.Sample]:
     x = np.random.default_rng(13).normal(size=(4, 33)).astype(np.float32)
     x[0] += 1e4
     x[1, 5:] = -np.inf
@@ -72,9 +73,9 @@ OP = row_op(
     kernel=one_row_per_program,
     sizes=("dim",),
     inputs={"x": "rc"},
-    dtypes=(f32, f64),
+    dtypes=FLOATS,
     numpy=_reference,
-    special=_special,
+    special=special,
     flops=lambda node: 5.0 * prod(node.inputs[0].bounds),
     decompose=_decompose,
 )

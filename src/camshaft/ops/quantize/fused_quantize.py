@@ -42,7 +42,7 @@ def _case(first: ops.Op, rows: int, k: int) -> tuple[tuple[ops.Array, ...], dict
         array[0, :32] = 0
     if first.name == "silu_multiply":
         return tuple(x), {}
-    return (*x, rng.normal(size=k).astype(np.float32)), {"eps": 1e-5}
+    return (*x, rng.normal(size=k).astype(np.float32)), {"eps": 1e-5} | ({"offset": 1.0} if k == 544 else {})
 
 
 def samples(first: ops.Op) -> Iterable[ops.Sample]:
@@ -75,9 +75,10 @@ TOLERANCE = 3e-5
 
 @kernel
 def norm_row(
-    k: Tracer, *arrays: Array, dim: int, eps: float, residual: bool, sums: Sums, floats: bool, vectors: bool
-) -> None:
-    # s = a or a + b; y[r, c] = s[r, c] / sqrt(mean_c(s[r]^2) + eps) * w[c]; blocks of 32 of y quantized
+    k: Tracer, *arrays: Array, dim: int, eps: float, offset: float, residual: bool, sums: Sums, floats: bool,
+    vectors: bool,
+) -> None:  # fmt: skip
+    # s = a or a + b; y[r, c] = s[r, c] / sqrt(mean_c(s[r]^2) + eps) * (w[c] + offset); blocks of 32 of y quantized
     terms, w = arrays[: 1 + residual], arrays[1 + residual]
     quantized, rest = q8_outs(arrays[2 + residual :], sums)
     row, squares, load = k.program(0), k.accumulator("sum"), loader(k, vectors)
@@ -91,7 +92,8 @@ def norm_row(
     def y_at(c: Value) -> Value:
         found = [load(t, row, c) for t in terms]
         total = found[0] + found[1] if residual else found[0]
-        return total * (k.splat(scale, 16) if vectors else scale) * load(w, c)
+        factor = load(w, c) + offset if offset else load(w, c)
+        return total * (k.splat(scale, 16) if vectors else scale) * factor
 
     store_blocks(k, y_at, row, (dim // BLOCK,), quantized, vectors, rest[0] if floats else None)
 
@@ -128,6 +130,7 @@ def _without_quantization(attrs: ops.Attrs) -> dict[str, Any]:
 def _infer_after(op: ops.Op, name: str) -> Any:
     def infer(specs: tuple[TensorSpec, ...], attrs: ops.Attrs) -> tuple[TensorSpec, ...]:
         y, *rest = op.infer(specs, _without_quantization(attrs))
+        ops.expect(y.dtype == f32, name, y, "f32")
         tensors = [spec.shape for spec in specs if len(spec.shape) > 1]
         ops.expect(all(shape == y.shape for shape in tensors), name, specs, "tensors of one shape")
         return (*forms_of(name, y, attrs), *((y,) if attrs.get("floats") else ()), *rest)
@@ -169,6 +172,7 @@ def _build(node: ops.NodeSpec, target: ops.Target, vectors: bool) -> ops.Build:
     if "eps" in node.attrs:
         dim, residual = x.bounds[1], n_inputs == 3
         constants |= {"dim": dim, "eps": node.attrs["eps"], "residual": residual}
+        constants["offset"] = node.attrs.get("offset", 0.0)
         lanes = None if residual else row_lanes(dim, target)  # the summation order of the unfused op
         return ops.Build((ops.Launch(norm_row, tuple(arrays), (ops.Cells(x.shape[0]),), constants, lanes=lanes),))
     blocks = q8.flat(x)[1] // BLOCK

@@ -140,7 +140,8 @@ def _digit(word: Value, i: int) -> Value:
     """Base-3 digit i of every byte (formats/quants/ternary.py): even and odd bytes apart, in 16 bits each."""
 
     def of(bytes_: Value) -> Value:
-        return (((bytes_ * 3**i) & 0x00FF00FF) * 3 >> 8) & 0x00FF00FF
+        moved = (bytes_ * int(3**i)) & 0x00FF00FF
+        return ((moved * 3) >> 8) & 0x00FF00FF
 
     return of(word & 0x00FF00FF) | (of((word >> 8) & 0x00FF00FF) << 8)
 

@@ -6,8 +6,8 @@ The frequencies are those of the RoPE paper (Su et al., 2021), 1 / theta^(2i / n
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from math import ceil, floor, log, pi
+from dataclasses import dataclass, replace
+from math import ceil, floor, log, pi, sqrt
 from typing import Any, Literal
 
 import numpy as np
@@ -15,16 +15,20 @@ import numpy as np
 from camshaft.errors import ShapeError
 
 Array = np.ndarray[Any, Any]
-Kind = Literal["none", "linear", "ntk", "yarn", "llama3"]
+Kind = Literal["none", "linear", "ntk", "dynamic", "yarn", "llama3", "longrope"]
 
 
 @dataclass(frozen=True)
 class RopeScaling:
     """Context extension beyond `original_context` by `factor`; the fields mean the same as in llama.cpp.
 
-    linear: positions are divided by factor. ntk: theta grows so that the lowest frequency is divided by factor. yarn: high
-    frequencies stay, low ones are interpolated, with a ramp between beta_fast and beta_slow rotations; cosines and sines are
-    multiplied by 1 + 0.1 ln(factor). llama3: by wavelength between original_context / high_freq_factor and / low_freq_factor.
+    linear: positions are divided by factor. ntk: theta grows so that the lowest frequency is divided by factor. dynamic: ntk by
+    factor context / original_context - (factor - 1), for the table's context where that is longer than the original one. yarn:
+    high frequencies stay, low ones are interpolated, with a ramp between beta_fast and beta_slow rotations, whose ends are whole
+    dimensions where `truncate`; cosines and sines are multiplied by m(1) = 1 + 0.1 ln(factor), or m(mscale) / m(mscale_all_dim)
+    where both are given (DeepSeek). llama3: by wavelength between original_context / high_freq_factor and / low_freq_factor.
+    longrope: frequencies are divided by long_factors for a context longer than the original one, else by short_factors, and
+    cosines and sines multiplied by sqrt(1 + ln(factor) / ln(original_context)).
     attention_factor multiplies cosines and sines in every kind; freq_factors [rotary_dim / 2] divide the frequencies first.
     """
 
@@ -37,6 +41,11 @@ class RopeScaling:
     beta_slow: float = 1.0
     attention_factor: float = 1.0
     freq_factors: Array | None = None
+    truncate: bool = True
+    mscale: float = 0.0
+    mscale_all_dim: float = 0.0
+    short_factors: Array | None = None
+    long_factors: Array | None = None
 
 
 def rope_table(context: int, rotary_dim: int, theta: float, scaling: RopeScaling | None = None) -> Array:
@@ -45,11 +54,28 @@ def rope_table(context: int, rotary_dim: int, theta: float, scaling: RopeScaling
     ShapeError for an odd rotary_dim, an unknown kind, or a kind whose fields are missing or not positive.
     """
     scaling = scaling or RopeScaling()
-    _check(context, rotary_dim, theta, scaling)
-    frequencies, magnitude = _KINDS[scaling.kind](_frequencies(rotary_dim, theta, scaling), rotary_dim, theta, scaling)
+    frequencies, magnitude = frequencies_of(context, rotary_dim, theta, scaling)
     angles = np.arange(context, dtype=np.float64)[:, None] * frequencies
-    magnitude *= scaling.attention_factor
     return (np.concatenate([np.cos(angles), np.sin(angles)], axis=1) * magnitude).astype(np.float32)
+
+
+def frequencies_of(context: int, rotary_dim: int, theta: float, scaling: RopeScaling) -> tuple[Array, float]:
+    """Returns the angle of each pair per position, in float64, and the factor of cosines and sines. ShapeError as rope_table."""
+    _check(context, rotary_dim, theta, scaling)
+    plain = _frequencies(rotary_dim, theta, scaling)
+    frequencies, magnitude = _KINDS[scaling.kind](plain, rotary_dim, theta, _for_context(scaling, context))
+    return frequencies, magnitude * scaling.attention_factor
+
+
+def _for_context(scaling: RopeScaling, context: int) -> RopeScaling:
+    """What depends on the context: the factor of `dynamic`, and the factors of `longrope`, as its freq_factors."""
+    if scaling.kind == "dynamic":
+        longer = max(context / scaling.original_context, 1.0)
+        return replace(scaling, factor=scaling.factor * longer - (scaling.factor - 1))
+    if scaling.kind == "longrope":
+        long = context > scaling.original_context
+        return replace(scaling, freq_factors=scaling.long_factors if long else scaling.short_factors)
+    return scaling
 
 
 def _check(context: int, rotary_dim: int, theta: float, scaling: RopeScaling) -> None:
@@ -61,16 +87,21 @@ def _check(context: int, rotary_dim: int, theta: float, scaling: RopeScaling) ->
     need(rotary_dim > 0 and rotary_dim % 2 == 0, rotary_dim, "an even rotary_dim above 0")
     need(scaling.kind in _KINDS, repr(scaling.kind), f"a kind of {', '.join(_KINDS)}")
     need(scaling.factor > 0, scaling.factor, "a factor above 0")
-    if scaling.kind in ("yarn", "llama3"):
+    if scaling.kind in ("dynamic", "yarn", "llama3", "longrope"):
         need(scaling.original_context > 0, scaling.original_context, f"original_context above 0 for {scaling.kind}")
     if scaling.kind == "llama3":
         low, high = scaling.low_freq_factor, scaling.high_freq_factor
         need(0 < low < high, (low, high), "0 < low_freq_factor < high_freq_factor")
-    if scaling.kind == "ntk":
-        need(rotary_dim > 2, rotary_dim, "rotary_dim above 2 for ntk")
-    if scaling.freq_factors is not None:
-        shape = np.shape(scaling.freq_factors)
-        need(shape == (rotary_dim // 2,), f"freq_factors of shape {shape}", f"[{rotary_dim // 2}]")
+    if scaling.kind in ("ntk", "dynamic"):
+        need(rotary_dim > 2, rotary_dim, f"rotary_dim above 2 for {scaling.kind}")
+    if scaling.kind == "dynamic":
+        need(scaling.factor >= 1, scaling.factor, "a factor of at least 1 for dynamic")
+    needed = ("short_factors", "long_factors") if scaling.kind == "longrope" else ()
+    for name in ("freq_factors", *needed):
+        factors = getattr(scaling, name)
+        if factors is not None or name in needed:
+            shape = np.shape(factors)
+            need(shape == (rotary_dim // 2,), f"{name} of shape {shape}", f"[{rotary_dim // 2}]")
 
 
 def _frequencies(rotary_dim: int, theta: float, scaling: RopeScaling) -> Array:
@@ -103,11 +134,27 @@ def _yarn(frequencies: Array, rotary_dim: int, theta: float, scaling: RopeScalin
     def dimension_of(rotations: float) -> float:
         return rotary_dim * log(scaling.original_context / (rotations * 2 * pi)) / (2 * log(theta))
 
-    low = max(0, floor(dimension_of(scaling.beta_fast)))
-    high = min(rotary_dim - 1, ceil(dimension_of(scaling.beta_slow)))
+    first, last = dimension_of(scaling.beta_fast), dimension_of(scaling.beta_slow)
+    if scaling.truncate:
+        first, last = floor(first), ceil(last)
+    low, high = max(0, first), min(rotary_dim - 1, last)
     ramp = np.clip((np.arange(rotary_dim // 2) - low) / max(0.001, high - low), 0, 1)
-    magnitude = 1 + 0.1 * log(scaling.factor)
+    magnitude = _yarn_magnitude(scaling.factor, 1.0)
+    if scaling.mscale and scaling.mscale_all_dim:
+        magnitude = _yarn_magnitude(scaling.factor, scaling.mscale)
+        magnitude /= _yarn_magnitude(scaling.factor, scaling.mscale_all_dim)
     return frequencies / scaling.factor * ramp + frequencies * (1 - ramp), magnitude
+
+
+def _yarn_magnitude(factor: float, scale: float) -> float:
+    return 1 + 0.1 * scale * log(factor) if factor > 1 else 1.0
+
+
+def _longrope(frequencies: Array, rotary_dim: int, theta: float, scaling: RopeScaling) -> Scaled:
+    """Ding et al., 2024. `_for_context` chose the factors."""
+    factors = np.asarray(scaling.freq_factors, np.float64)
+    magnitude = sqrt(1 + log(scaling.factor) / log(scaling.original_context)) if scaling.factor > 1 else 1.0
+    return frequencies / factors, magnitude
 
 
 def _llama3(frequencies: Array, rotary_dim: int, theta: float, scaling: RopeScaling) -> Scaled:
@@ -122,6 +169,8 @@ _KINDS: dict[str, Callable[[Array, int, float, RopeScaling], Scaled]] = {
     "none": _none,
     "linear": _linear,
     "ntk": _ntk,
+    "dynamic": _ntk,
     "yarn": _yarn,
     "llama3": _llama3,
+    "longrope": _longrope,
 }
