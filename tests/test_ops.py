@@ -21,17 +21,19 @@ from tests.support.samples import check_bits, covering, samples, smallest, sprea
 MOST, MORE_SCALAR = {"scalar": 1, "simd": None}, 4
 # Ops of whose variant for short rows simd has three small samples: LLVM takes 4 s for a row with floats in 64 lanes.
 SLOW = ("rms_norm_q8", "residual_norm_q8", "silu_multiply_q8")
-# Samples on simd of ops with a kernel per block format, whose reading of formats quantized_matmul's samples show.
+# Samples on simd of ops with a kernel per block format, as quantized_matmul has; `full` adds MORE_SCALAR of them.
 OF_FORMATS = {"quantized_matmul_grouped": 3}
+# ... of variants whose kernels LLVM takes 1 s for: each set of options is another.
+OF_OPTIONS = {"tiled_with_options": 2}
 
 
 def _cases(op, variant, backend) -> list:
     there = usable(op, variant, cpu_device(backend))
-    most = OF_FORMATS.get(op.name) if backend == "simd" else MOST[backend]
+    most = OF_OPTIONS.get(variant.name, OF_FORMATS.get(op.name)) if backend == "simd" else MOST[backend]
     few = backend == "simd" and op.name in SLOW and variant.name == "one_block_per_lane"
     quick = covering(op, smallest(there, 3, 2200) if few else there, most=most)
     rest = without(there, quick)
-    more = spread(rest, MORE_SCALAR, 0) if backend == "scalar" else rest
+    more = spread(rest, MORE_SCALAR, 0) if backend == "scalar" or op.name in OF_FORMATS else rest
     name = f"{op.name}-{variant.name}-{backend}"
     return [
         pytest.param(op, variant, backend, sample, id=f"{name}-{sample.name}", marks=marks)
@@ -121,6 +123,7 @@ def test_few_variants_are_for_one_target_alone() -> None:
         ("dot", "numpy"),
         ("quantized_matmul", "matrix_unit"),
         ("quantized_matmul", "gemv"),
+        ("quantized_matmul_grouped", "streams"),
         ("matmul", "matrix_unit"),
         ("matmul", "bf16_dot"),
         ("rounded_matmul", "int16_gemm"),

@@ -25,7 +25,7 @@ OTHERS = {
     "attention": 1,
     "quantized_matmul": 2,
     "quantized_matmul_grouped": 1,
-    "matmul_grouped": 2,
+    "matmul_grouped": 1,
     "moe_route": 2,
     "moe_softmax_topk": 2,
     "moe_weighted_reduce": 2,
@@ -47,12 +47,24 @@ OTHERS = {
     "rounded_matmul": 2,
     "matmul": 2,
     "sample": 1,
+    "softmax_sample": 1,
+    "triangular_solve": 1,
+    "cholesky": 1,
+    "fft_rows": 1,
 }
 # Behind `full`: of a row, of an op, and of ops with very many; each of the devices has others. All behind `soak`.
 ROW_SAMPLES, SAMPLES = 3, 8
 SPREAD = {"quantized_matmul": 26, "matmul": 20, "attention": 6, "cast": 40}
+# Variants that no quick test tries here: a software GPU compiles one kernel for 9 s, and tests/test_ops.py has others.
+LONG = ("tiled_with_options",)
 CASES = [
-    pytest.param(name, op, variant, id=f"{name}-{op.name}-{variant.name}")
+    pytest.param(
+        name,
+        op,
+        variant,
+        id=f"{name}-{op.name}-{variant.name}",
+        marks=pytest.mark.full if variant.name in LONG else (),
+    )
     for name in NAMES
     for op in ops.all_ops()
     for variant in op.variants

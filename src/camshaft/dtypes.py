@@ -13,7 +13,7 @@ from camshaft.errors import ShapeError
 
 @dataclass(frozen=True)
 class DType:
-    """An element type. `kind` is 'f' float, 'i' signed, 'u' unsigned or 'b' boolean; `nbytes` is the size in memory."""
+    """An element type. `kind`: 'f' float, 'i' signed, 'u' unsigned, 'b' boolean, 'c' complex; `nbytes`: the size in memory."""
 
     name: str
     kind: str
@@ -51,18 +51,23 @@ u64 = DType("u64", "u", 8, np.dtype(np.uint64))
 boolean = DType("bool", "b", 1, np.dtype(np.bool_))
 
 DTYPES: dict[str, DType] = {d.name: d for d in (f16, bf16, f32, f64, i8, i16, i32, i64, u8, u16, u32, u64, boolean)}
-_BY_NUMPY: dict[np.dtype[Any], DType] = {d.numpy: d for d in DTYPES.values()}
+# Complex dtypes and those of their parts: real and imaginary part lie side by side. Kernels see them as pairs.
+complex64 = DType("complex64", "c", 8, np.dtype(np.complex64))
+complex128 = DType("complex128", "c", 16, np.dtype(np.complex128))
+PARTS = {complex64: f32, complex128: f64}
+NAMED = DTYPES | {d.name: d for d in PARTS}
+_BY_NUMPY: dict[np.dtype[Any], DType] = {d.numpy: d for d in NAMED.values()}
 
 
 def as_dtype(value: object) -> DType:
     """Convert a DType, its name, a NumPy dtype or anything that `numpy.dtype` accepts. Raises ShapeError for other values."""
     if isinstance(value, DType):
         return value
-    if isinstance(value, str) and value in DTYPES:
-        return DTYPES[value]
+    if isinstance(value, str) and value in NAMED:
+        return NAMED[value]
     try:
         if value is None:  # NumPy's f64
             raise TypeError
         return _BY_NUMPY[np.dtype(value)]  # type: ignore[call-overload]
     except (TypeError, KeyError, ValueError):
-        raise ShapeError(f"no dtype {value!r}; wanted one of {', '.join(DTYPES)}") from None
+        raise ShapeError(f"no dtype {value!r}; wanted one of {', '.join(NAMED)}") from None

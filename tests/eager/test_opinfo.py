@@ -58,6 +58,22 @@ def norm(name: str) -> Callable[..., Any]:
     return normed
 
 
+def group_norm(x: Any, groups: int, weight: Any = None, bias: Any = None, eps: float = 1e-5) -> Any:
+    return SKIP if weight is None or bias is None else cs.group_norm(x, weight, bias, groups=groups, eps=eps)
+
+
+def cross_entropy(x: Any, target: Any, weight: Any = None, **named: Any) -> Any:
+    if weight is not None or target.dtype.kind != "i" or x.ndim > 2:  # torch has classes second, not last
+        return SKIP
+    return cs.cross_entropy(x, target, **named)
+
+
+def loss(name: str) -> Callable[..., Any]:
+    return lambda x, target, **named: (
+        SKIP if "weight" in named or x.shape != target.shape else getattr(cs, name)(x, target, **named)
+    )
+
+
 def transpose(x: Any, first: int, second: int) -> Any:
     axes = list(range(x.ndim))
     if axes:
@@ -86,6 +102,18 @@ OPS: dict[str, Callable[..., Any]] = {
     "permute": lambda x, dims: cs.transpose(x, dims),
     "index_select": lambda x, dim, index: cs.gather(x, index) if dim == 0 and x.ndim else SKIP,
     "softmax": lambda x, dim, dtype=None: SKIP if dtype else cs.softmax(x, axis=dim),
+    "log_softmax": lambda x, dim, dtype=None: SKIP if dtype else cs.log_softmax(x, axis=dim),
+    "expm1": same("expm1"), "log1p": same("log1p"), "tan": same("tan"),
+    "nn.functional.relu": lambda x, inplace=False: cs.relu(x),
+    "nn.functional.leaky_relu": lambda x, slope=0.01, inplace=False: cs.leaky_relu(x, negative_slope=slope),
+    "nn.functional.elu": lambda x, alpha=1.0, inplace=False: cs.elu(x, alpha=float(alpha)),
+    "nn.functional.mish": lambda x, inplace=False: cs.mish(x),
+    "nn.functional.hardswish": lambda x, inplace=False: cs.hard_swish(x),
+    "nn.functional.softplus": lambda x, **scaled: SKIP if scaled else cs.softplus(x),
+    "nn.functional.group_norm": group_norm,
+    "nn.functional.cross_entropy": cross_entropy,
+    "nn.functional.mse_loss": loss("mse_loss"),
+    "nn.functional.l1_loss": loss("l1_loss"),
     "nn.functional.silu": lambda x, inplace=False: cs.silu(x),
     "nn.functional.gelu": lambda x, approximate="none": (cs.gelu if approximate == "tanh" else cs.gelu_erf)(x),
     "nn.functional.layer_norm": norm("layer_norm"),

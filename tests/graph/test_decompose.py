@@ -16,7 +16,7 @@ from camshaft.formats.blocks import BLOCK_FORMATS
 from camshaft.graph.chains import fuse_chains
 from camshaft.graph.decompose import decompose, parts_of, use_of
 from camshaft.graph.graph import ArraySource, Graph
-from camshaft.ops.attention.attention import sample as attention_sample
+from camshaft.ops.masked.samples import sample as attention_sample
 from camshaft.ops.op import Op, Sample
 from camshaft.ops.primitives import PRIMITIVES, is_primitive
 from camshaft.ops.quantized.samples import random_blocks

@@ -12,9 +12,9 @@ from camshaft.backends.cpu.device import cpu_device
 from camshaft.backends.registry import device
 from camshaft.dtypes import f16, f32, i32
 from camshaft.extent import Extent
-from camshaft.ops.attention.attention import sample
 from camshaft.ops.attention.split import keys_per_split
 from camshaft.ops.attention.tiled import shape_of
+from camshaft.ops.masked.samples import sample
 from camshaft.ops.op import NodeSpec
 from camshaft.ops.spec import TensorSpec
 from camshaft.selection.select import select

@@ -82,8 +82,10 @@ def test_many_tokens_read_each_expert_once(monkeypatch: pytest.MonkeyPatch) -> N
 def test_sorted_pairs_have_the_bits_of_single_ones(quantized: bool) -> None:
     case, device = Case("Q4_1", 29, 29, 2, (3, 32, 64), quantized, False), cpu_device("simd")
     node, given = NodeSpec(case.specs, GROUPED.infer(case.specs, {}), {}), case.inputs()
-    one, many = (run_variant(variant_of(GROUPED, n), node, device, given)[0] for n in ("pairs", "sorted"))
-    np.testing.assert_array_equal(one, many)
+    one = run_variant(variant_of(GROUPED, "pairs"), node, device, given)[0]
+    for variant in (variant_of(GROUPED, name) for name in ("sorted", "streams")):
+        if variant.supports(node, device) is None:  # streams: of q8, where vectors have 16 numbers
+            np.testing.assert_array_equal(run_variant(variant, node, device, given)[0], one)
     assert not one[1, 0].any()  # experts out of range give zeros
     assert not one[2, -1].any()
 

@@ -79,15 +79,16 @@ def test_a_row_op_takes_the_defaults_of_its_parameters():
         inputs={"x": "rc", "w": "c"},
         numpy=rms_norm._reference,
         positive={"eps": 1e-5},
-        parameters=Parameters("x w", (Attribute("eps", "float", 0.5),)),
+        finite={"offset": 1.0},
+        parameters=Parameters("x w", (Attribute("eps", "float", 0.5), Attribute("offset", "float", 1.0))),
         flops=rms_norm.OP.flops,
         decompose=rms_norm.OP.decompose,
     )
     specs = TensorSpec((2, 8), f32), TensorSpec((8,), f32)
     assert op.infer(specs, {}) == (specs[0],)
     (launched,) = op.variants[0].build(NodeSpec(specs, (specs[0],), {}), cpu_device("simd")).launches
-    assert launched.constants["eps"] == 0.5
+    assert (launched.constants["eps"], launched.constants["offset"]) == (0.5, 1.0)
     ones = np.ones((2, 8))
-    np.testing.assert_allclose(op.reference([ones, ones[0]], {})[0], ones / np.sqrt(1.5))
+    np.testing.assert_allclose(op.reference([ones, ones[0]], {})[0], 2 * ones / np.sqrt(1.5))
     with pytest.raises(ShapeError, match=r"unit_rms: got 0\.0; wanted eps above 0"):
         op.infer(specs, {"eps": 0.0})

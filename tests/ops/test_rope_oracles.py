@@ -14,8 +14,6 @@ from camshaft.ops.rope.table import RopeScaling, frequencies_of, rope_table
 pytestmark = pytest.mark.oracle
 RNG = np.random.default_rng(6)
 TOKENS, HEADS = 7, 2
-# Theirs are in f32, angles included.
-CLOSE = {"rtol": 1e-4, "atol": 2e-5}
 
 
 def rotated(name: str, x: np.ndarray, positions: np.ndarray, table: np.ndarray, **attrs: Any) -> np.ndarray:
@@ -23,6 +21,11 @@ def rotated(name: str, x: np.ndarray, positions: np.ndarray, table: np.ndarray, 
     given = x.transpose(1, 0, 2).reshape(tokens, -1), positions.astype(np.int32), table
     (y,) = ops.get(name).reference(given, {"heads": heads, "head_dim": dim, **attrs})
     return y.reshape(tokens, heads, dim).transpose(1, 0, 2)
+
+
+def close(ours: np.ndarray, theirs: Any) -> None:
+    """Theirs are in f32, angles included."""
+    np.testing.assert_allclose(ours, theirs.numpy(), rtol=1e-4, atol=2e-5)
 
 
 def drawn(dim: int) -> np.ndarray:
@@ -65,11 +68,10 @@ SCALINGS: list[tuple[dict[str, Any], RopeScaling, int]] = [
 @pytest.mark.parametrize(("theirs", "ours", "context"), SCALINGS, ids=lambda v: str(getattr(v, "kind", "")))
 def test_tables(theirs: dict[str, Any], ours: RopeScaling, context: int) -> None:
     transformers = pytest.importorskip("transformers")
-    from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
-
+    functions = pytest.importorskip("transformers.modeling_rope_utils").ROPE_INIT_FUNCTIONS
     config = transformers.LlamaConfig(hidden_size=128, num_attention_heads=2, max_position_embeddings=2048)
     config.rope_parameters = {"rope_theta": 1e4, "original_max_position_embeddings": 2048, **theirs}
-    frequencies, magnitude = ROPE_INIT_FUNCTIONS[theirs["rope_type"]](config, seq_len=context)
+    frequencies, magnitude = functions[theirs["rope_type"]](config, seq_len=context)
     found, factor = frequencies_of(context, 64, 1e4, ours)
     np.testing.assert_allclose(found, frequencies.numpy(), rtol=2e-6)
     assert factor == pytest.approx(magnitude, rel=1e-12)
@@ -89,7 +91,7 @@ def test_qwen2_vl_has_contiguous_sections() -> None:
     given = torch.from_numpy(x)[None]
     wanted, _ = qwen.apply_rotary_pos_emb(given, given, *(t.reshape(1, TOKENS, 64) for t in (cos, sin)))
     got = rotated("rope_multi", x, positions, rope_table(90, 64, 1e4), sections=(8, 12, 12))
-    np.testing.assert_allclose(got, wanted[0].numpy(), **CLOSE)
+    close(got, wanted[0])
 
 
 @pytest.mark.parametrize("sections", [(12, 10, 10), (24, 4, 4), (12, 6, 14)])
@@ -105,7 +107,7 @@ def test_qwen3_vl_has_interleaved_sections(sections: tuple[int, ...]) -> None:
     given = torch.from_numpy(x)[None]
     wanted, _ = qwen.apply_rotary_pos_emb(given, given, cos, sin)
     got = rotated("rope_multi", x, positions, rope_table(90, 64, 1e4), sections=sections, layout="interleaved")
-    np.testing.assert_allclose(got, wanted[0].numpy(), **CLOSE)
+    close(got, wanted[0])
 
 
 def test_qwen_vision_has_sections_that_begin_anew() -> None:
@@ -118,7 +120,7 @@ def test_qwen_vision_has_sections_that_begin_anew() -> None:
     given = torch.from_numpy(x).transpose(0, 1)
     wanted, _ = qwen.apply_rotary_pos_emb_vision(given, given, angles.cos(), angles.sin())
     got = rotated("rope_multi", x, positions, rope_table(90, 32, 1e4), sections=(16, 16), layout="vision")
-    np.testing.assert_allclose(got, wanted.transpose(0, 1).numpy(), **CLOSE)
+    close(got, wanted.transpose(0, 1))
 
 
 def test_gemma4_rotates_half_a_head_by_each_axis() -> None:
@@ -132,7 +134,7 @@ def test_gemma4_rotates_half_a_head_by_each_axis() -> None:
     cos, sin = (compose(None, f(angles)) for f in (torch.cos, torch.sin))
     wanted = gemma.apply_multidimensional_rope(torch.from_numpy(x).transpose(0, 1)[None], cos, sin, where)
     got = rotated("rope_vision_2d", x, positions, rope_table(90, 32, 1e4))
-    np.testing.assert_allclose(got, wanted[0].transpose(0, 1).numpy(), **CLOSE)
+    close(got, wanted[0].transpose(0, 1))
 
 
 def test_sam2_rotates_neighbours_by_row_and_column() -> None:
@@ -146,7 +148,7 @@ def test_sam2_rotates_neighbours_by_row_and_column() -> None:
     given = torch.from_numpy(x)[None]
     wanted, _ = sam.apply_rotary_pos_emb_2d(given, given, cos, sin)
     got = rotated("rope_axial_2d", x, positions, rope_table(90, 32, 1e4), pairing="interleaved")
-    np.testing.assert_allclose(got, wanted[0].numpy(), **CLOSE)
+    close(got, wanted[0])
 
 
 def test_qwen3_norms_each_head_and_rotates_it() -> None:
@@ -162,4 +164,4 @@ def test_qwen3_norms_each_head_and_rotates_it() -> None:
     wanted, _ = qwen.apply_rotary_pos_emb(given, given, angles.cos(), angles.sin())
     given = x.transpose(1, 0, 2).reshape(TOKENS, -1), w, positions.astype(np.int32), rope_table(90, 64, 1e4)
     (got,) = ops.get("head_norm_rope").reference(given, {"heads": HEADS, "head_dim": 64, "eps": 1e-6})
-    np.testing.assert_allclose(got.reshape(TOKENS, HEADS, 64).transpose(1, 0, 2), wanted[0].numpy(), **CLOSE)
+    close(got.reshape(TOKENS, HEADS, 64).transpose(1, 0, 2), wanted[0])

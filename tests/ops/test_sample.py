@@ -231,8 +231,8 @@ def several(logits, draws, seeds=None, **settings):
     seed = np.zeros((rows, 3), np.uint32)
     seed[:, 0] = np.arange(rows) if seeds is None else seeds
     inputs = (np.ascontiguousarray(logits, np.float32), *columns, seed)
-    node = node_of(OP, Sample("", inputs, {"draws": draws, "logprobs": True}))
-    return run_variant(OP.variants[0], node, cpu_device("simd"), inputs)
+    op = ops.get("softmax_sample")
+    return run_variant(op.variants[0], node_of(op, Sample("", inputs, {"draws": draws})), cpu_device("simd"), inputs)
 
 
 def test_draws_without_replacement_follow_the_distribution() -> None:

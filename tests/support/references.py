@@ -29,7 +29,11 @@ def evaluated(graph: Graph, given: Mapping[str, Array], active: Active) -> dict[
             spec = base.spec
             return base.source.data().view(spec.parts[0].dtype.numpy).reshape(tensor.spec.bounds)
         found = values[base]
-        return found.reshape(_active(tensor.spec, active)) if tensor.spec.is_plain else found
+        if not tensor.spec.is_plain:
+            return found
+        dtype = tensor.spec.parts[0].dtype.numpy
+        found = found if found.dtype == dtype else np.ascontiguousarray(found).reshape(-1).view(dtype)
+        return found.reshape(_active(tensor.spec, active))
 
     for node in graph.nodes:
         now = active_node(node.spec, active)

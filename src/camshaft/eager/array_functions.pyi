@@ -168,6 +168,228 @@ class ArrayFunctions:
         Arrays in, arrays out. `out` is written and returned.
         """
 
+    def unpack_codes(self, codes: ArrayLike, /, *, out: Array | None = None, code: str = "u4", to: str = "f32") -> Any:
+        """y[r, c] = the number that code c of row r stands for.
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def affine_dequantize(
+        self,
+        codes: ArrayLike,
+        scales: ArrayLike,
+        biases: ArrayLike,
+        /,
+        *,
+        out: Array | None = None,
+        bits: int = 4,
+        group_size: int = 64,
+        to: str = "f32",
+    ) -> Any:
+        """y[r, c] = code[r, c] scale[r, g] + bias[r, g], g = c // group_size.
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def minifloat_dequantize(
+        self,
+        codes: ArrayLike,
+        scales: ArrayLike,
+        /,
+        *global_scale: ArrayLike,
+        out: Array | None = None,
+        code: str = "e4m3",
+        group_size: int | None = None,
+        group_rows: int = 1,
+        scales_as: str | None = None,
+        to: str = "f32",
+    ) -> Any:
+        """y[r, c] = number(code[r, c]) scale[r // group_rows, c // group_size] global_scale.
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def affine_matmul(
+        self,
+        x: ArrayLike,
+        codes: ArrayLike,
+        scales: ArrayLike,
+        biases: ArrayLike,
+        /,
+        *,
+        out: Array | None = None,
+        bits: int = 4,
+        group_size: int = 64,
+    ) -> Any:
+        """y[t, r] = sum_c x[t, c] (code[r, c] scale[r, g] + bias[r, g]), g = c // group_size.
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def minifloat_matmul(
+        self,
+        x: ArrayLike,
+        codes: ArrayLike,
+        scales: ArrayLike,
+        /,
+        *global_scale: ArrayLike,
+        out: Array | None = None,
+        code: str = "e4m3",
+        group_size: int | None = None,
+        group_rows: int = 1,
+        scales_as: str | None = None,
+    ) -> Any:
+        """y[t, r] = sum_c x[t, c] minifloat_dequantize(codes, scales, global_scale)[r, c].
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def affine_matmul_grouped(
+        self,
+        x: ArrayLike,
+        codes: ArrayLike,
+        scales: ArrayLike,
+        biases: ArrayLike,
+        experts: ArrayLike,
+        /,
+        *,
+        out: Array | None = None,
+        bits: int = 4,
+        group_size: int = 64,
+    ) -> Any:
+        """y[t, s, r] = sum_c x[t, (s,) c] affine_dequantize(codes, scales, biases)[experts[t, s], r, c].
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def pack_codes(self, x: ArrayLike, /, *, out: Array | None = None, code: str = "u4") -> Any:
+        """codes[r, c] = the code of the number nearest to x[r, c].
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def affine_quantize(
+        self, w: ArrayLike, /, *, out: Array | tuple[Array, ...] | None = None, bits: int = 4, group_size: int = 64
+    ) -> tuple[Any, Any, Any]:
+        """codes, scales, biases of w[r, c] = code[r, c] scale[r, g] + bias[r, g], g = c // group_size.
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def quantize_dequantize_affine(
+        self,
+        w: ArrayLike,
+        scales: ArrayLike,
+        biases: ArrayLike,
+        /,
+        *,
+        out: Array | None = None,
+        bits: int = 4,
+        group_size: int = 64,
+    ) -> Any:
+        """y = clip(round((w - bias) / scale), 0, 2^bits - 1) scale + bias, by groups of columns.
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def real(self, x: ArrayLike, /, *, out: Array | None = None) -> Any:
+        """y = the real part of x.
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def imag(self, x: ArrayLike, /, *, out: Array | None = None) -> Any:
+        """y = the imaginary part of x.
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def conj(self, x: ArrayLike, /, *, out: Array | None = None) -> Any:
+        """y = x with its imaginary part negated.
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def fft_rows(
+        self,
+        x: ArrayLike,
+        factors: ArrayLike,
+        /,
+        *,
+        out: Array | None = None,
+        n: int | None = None,
+        form: str = "complex",
+        inverse: bool = False,
+        scale: float = 1.0,
+        keep: int | None = None,
+        turn_in: bool = False,
+        turn_out: bool = False,
+    ) -> Any:
+        """y[r, f] = scale sum_t x[r, t] exp(-2 pi sqrt(-1) f t / n), + where inverse.
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def fft(
+        self,
+        x: ArrayLike,
+        /,
+        *,
+        out: Array | None = None,
+        n: int | None = None,
+        axis: int = -1,
+        norm: str | None = None,
+    ) -> Any:
+        """y[f] = s sum_t x[t] exp(-2 pi sqrt(-1) f t / n).
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def ifft(
+        self,
+        x: ArrayLike,
+        /,
+        *,
+        out: Array | None = None,
+        n: int | None = None,
+        axis: int = -1,
+        norm: str | None = None,
+    ) -> Any:
+        """y[t] = s sum_f x[f] exp(2 pi sqrt(-1) f t / n).
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def rfft(
+        self,
+        x: ArrayLike,
+        /,
+        *,
+        out: Array | None = None,
+        n: int | None = None,
+        axis: int = -1,
+        norm: str | None = None,
+    ) -> Any:
+        """fft of real x, f up to n / 2.
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def irfft(
+        self,
+        x: ArrayLike,
+        /,
+        *,
+        out: Array | None = None,
+        n: int | None = None,
+        axis: int = -1,
+        norm: str | None = None,
+    ) -> Any:
+        """ifft where x[n - f] = conj x[f], a real result.
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
     def quantize_dequantize_gguf(self, x: ArrayLike, /, *, out: Array | None = None, format: str = "Q4_0") -> Any:
         """y = dequantize(quantize(x)) in a GGUF format.
 
@@ -334,6 +556,7 @@ class ArrayFunctions:
         out: Array | tuple[Array, ...] | None = None,
         kv_heads: int,
         head_dim: int,
+        ring: bool = False,
     ) -> None:
         """K[table[s, p // 16], :, :, p % 16] = k; V[table[s, p // 16], :, p % 16] = v.
 
@@ -356,6 +579,7 @@ class ArrayFunctions:
         out: Array | tuple[Array, ...] | None = None,
         kv_heads: int,
         head_dim: int,
+        ring: bool = False,
     ) -> None:
         """as kv_cache_update, each 32 of a head as d q: Q8_0 or Q4_0.
 
@@ -371,15 +595,121 @@ class ArrayFunctions:
         slots: ArrayLike,
         block_table: ArrayLike,
         /,
-        *scales: ArrayLike,
-        out: Array | None = None,
+        *scales_and_extras: ArrayLike,
+        out: Array | tuple[Array, ...] | None = None,
         heads: int,
         kv_heads: int,
         head_dim: int,
         scale: float,
         length: int | Extent,
+        causal: bool = True,
+        window: int = 0,
+        chunk: int = 0,
+        cap: float = 0.0,
+        lse: bool = False,
+        extras: str = "",
+        ring: bool = False,
     ) -> Any:
-        """softmax(scale q K^T) V over keys 0..position of the token's slot.
+        """softmax(scale q K^T) V over keys 0..position of the token's slot, or those that the options let it see.
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def scaled_dot_product_attention(
+        self,
+        q: ArrayLike,
+        k: ArrayLike,
+        v: ArrayLike,
+        /,
+        *others: ArrayLike,
+        out: Array | tuple[Array, ...] | None = None,
+        causal: bool = False,
+        window: int = 0,
+        chunk: int = 0,
+        cap: float = 0.0,
+        lse: bool = False,
+        extras: str = "mask",
+        scale: float | None = None,
+        offset: int = 0,
+    ) -> Any:
+        """softmax(scale q K^T + mask) V per head of [batch, heads, length, size].
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def hadamard(self, x: ArrayLike, /, *signs: ArrayLike, out: Array | None = None, signs_after: bool = False) -> Any:
+        """y = H x / sqrt(d), H the Walsh-Hadamard matrix; signs multiply before, or after with `signs_after`.
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def turboquant_encode(
+        self, x: ArrayLike, signs: ArrayLike, centroids: ArrayLike, /, *, out: Array | tuple[Array, ...] | None = None
+    ) -> tuple[Any, Any]:
+        """codes of the centroids nearest to H (s x) / |x|, packed, and the norms |x|, of rows of x.
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def turboquant_decode(
+        self, codes: ArrayLike, norms: ArrayLike, centroids: ArrayLike, /, *signs: ArrayLike, out: Array | None = None
+    ) -> Any:
+        """y = centroid[code] norm / sqrt(d), still rotated; with signs x = s (H y) / sqrt(d).
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def turboquant_attention(
+        self,
+        q: ArrayLike,
+        k_cache: ArrayLike,
+        v_cache: ArrayLike,
+        positions: ArrayLike,
+        slots: ArrayLike,
+        block_table: ArrayLike,
+        /,
+        *norms_centroids_signs_extras: ArrayLike,
+        out: Array | tuple[Array, ...] | None = None,
+        heads: int,
+        kv_heads: int,
+        head_dim: int,
+        scale: float,
+        length: int | Extent,
+        causal: bool = True,
+        window: int = 0,
+        chunk: int = 0,
+        cap: float = 0.0,
+        lse: bool = False,
+        extras: str = "",
+        ring: bool = False,
+    ) -> Any:
+        """softmax(scale q K^T) V over a paged cache of TurboQuant codes of K and V, or of V.
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def attention_mask(
+        self,
+        q_positions: ArrayLike,
+        k_positions: ArrayLike,
+        /,
+        *,
+        out: Array | None = None,
+        causal: bool = True,
+        window: int = 0,
+        chunk: int = 0,
+        offset: int = 0,
+        to: str = "bool",
+    ) -> Any:
+        """key j <= p, and j > p - window, for positions p = q_positions + offset: true, or 0 and -inf elsewhere.
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def attention_mask_tiles(
+        self, mask: ArrayLike, /, *, out: Array | None = None, rows: int = 32, columns: int = 32
+    ) -> Any:
+        """per tile of a mask: 0 if all is masked, 1 if mixed, 2 if all is open, so that the mask need not be read.
 
         Arrays in, arrays out. `out` is written and returned.
         """
@@ -402,9 +732,7 @@ class ArrayFunctions:
         seed: ArrayLike,
         /,
         *,
-        out: Array | tuple[Array, ...] | None = None,
-        draws: int | None = None,
-        logprobs: bool = False,
+        out: Array | None = None,
     ) -> Any:
         """y ~ softmax(logits / temperature) over the tokens that top_k, top_p and min_p keep.
 
@@ -464,6 +792,93 @@ class ArrayFunctions:
         self, x: ArrayLike, target: ArrayLike, /, *, out: Array | None = None, reduction: str = "mean"
     ) -> Any:
         """ln(1 + e^x) - x target; their mean, or sum.
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def softmax_sample(
+        self,
+        logits: ArrayLike,
+        temperature: ArrayLike,
+        top_k: ArrayLike,
+        top_p: ArrayLike,
+        min_p: ArrayLike,
+        seed: ArrayLike,
+        /,
+        *,
+        out: Array | tuple[Array, ...] | None = None,
+        draws: int = 1,
+    ) -> tuple[Any, Any]:
+        """y, ln p = distinct tokens ~ softmax(logits / temperature) over the kept, and their log-probabilities.
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def uniform(self, seed: ArrayLike, /, *, out: Array | None = None, n: int = 1) -> Any:
+        """y[r, i] = a random number between 0 and 1 from seed[r] and i.
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def logit_bias(self, logits: ArrayLike, ids: ArrayLike, bias: ArrayLike, /, *, out: Array | None = None) -> Any:
+        """y = logits + the bias of the tokens in ids.
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def dry(
+        self,
+        logits: ArrayLike,
+        ids: ArrayLike,
+        multiplier: ArrayLike,
+        base: ArrayLike,
+        allowed_length: ArrayLike,
+        /,
+        *,
+        out: Array | None = None,
+    ) -> Any:
+        """y = l - multiplier base^(L - allowed_length) for tokens that came after the last L >= allowed_length ids before.
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def typical_p(self, logits: ArrayLike, p: ArrayLike, /, *, out: Array | None = None) -> Any:
+        """keeps token i if those with a smaller |ln p + entropy| have at most the mass p together (Meister et al., 2022).
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def xtc(
+        self,
+        logits: ArrayLike,
+        probability: ArrayLike,
+        threshold: ArrayLike,
+        seed: ArrayLike,
+        /,
+        *,
+        out: Array | None = None,
+    ) -> Any:
+        """with the given probability, removes all tokens with p >= threshold but the least likely of them.
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def mirostat(self, logits: ArrayLike, mu: ArrayLike, /, *, out: Array | None = None) -> Any:
+        """removes the tokens with a surprise -log2 p above mu, but the likeliest (version 2; Basu et al., 2021).
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def token_mask(self, logits: ArrayLike, mask: ArrayLike, /, *, out: Array | None = None) -> Any:
+        """removes the tokens i whose bit i % 32 of word i // 32 is 0.
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def mirostat_update(
+        self, mu: ArrayLike, logprob: ArrayLike, tau: ArrayLike, eta: ArrayLike, /, *, out: Array | None = None
+    ) -> Any:
+        """y = mu - eta (-logprob / ln 2 - tau).
 
         Arrays in, arrays out. `out` is written and returned.
         """
@@ -919,6 +1334,21 @@ class ArrayFunctions:
         Arrays in, arrays out. `out` is written and returned.
         """
 
+    def max_with_index(
+        self,
+        x: ArrayLike,
+        /,
+        *,
+        out: Array | tuple[Array, ...] | None = None,
+        axis: int = -1,
+        keepdims: bool = False,
+        to: str = "i32",
+    ) -> tuple[Any, Any]:
+        """y, i = max of x along an axis and the least i with x[i] = y.
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
     def concat(self, /, *tensors: ArrayLike, out: Array | None = None, axis: int = 0) -> Any:
         """y = the tensors joined along an axis.
 
@@ -1066,6 +1496,18 @@ class ArrayFunctions:
 
     def unique(self, x: ArrayLike, /, *, out: Array | tuple[Array, ...] | None = None) -> tuple[Any, Any, Any]:
         """values, counts, number: the different values of x in order, padded to x's size with counts of 0.
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def triangular_solve(self, l: ArrayLike, b: ArrayLike, /, *, out: Array | None = None) -> Any:
+        """X = L^-1 B, L lower with a unit diagonal.
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def cholesky(self, a: ArrayLike, /, *, out: Array | None = None) -> Any:
+        """l lower triangular with l l^T = a.
 
         Arrays in, arrays out. `out` is written and returned.
         """
@@ -1338,12 +1780,6 @@ class ArrayFunctions:
 
     def triangular_inverse(self, a: ArrayLike, /, *, out: Array | None = None) -> Any:
         """T = (I + A)^-1, A strictly lower.
-
-        Arrays in, arrays out. `out` is written and returned.
-        """
-
-    def triangular_solve(self, l: ArrayLike, b: ArrayLike, /, *, out: Array | None = None) -> Any:
-        """X = L^-1 B, L lower with a unit diagonal.
 
         Arrays in, arrays out. `out` is written and returned.
         """

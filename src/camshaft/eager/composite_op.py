@@ -15,7 +15,7 @@ from camshaft.eager.operands import as_kind, check_cast, kind_of, output
 from camshaft.errors import BackendError, ShapeError, count
 from camshaft.graph.arguments import given_form
 from camshaft.graph.decompose import expand_composites
-from camshaft.graph.graph import Graph, Tensor, root
+from camshaft.graph.graph import ArraySource, Graph, Tensor, root
 from camshaft.ops.arguments import operand
 from camshaft.ops.op import Op
 from camshaft.ops.signatures import described
@@ -95,15 +95,26 @@ def _traced(op: Op, arrays: Sequence[Array], attrs: Mapping[str, Any]) -> Graph:
     return expand_composites(graph)
 
 
+def _constant(tensor: Tensor) -> Array:
+    assert tensor.source is not None
+    if isinstance(tensor.source, ArraySource):
+        return tensor.source.array
+    return tensor.source.data().view(tensor.spec.parts[0].dtype.numpy)
+
+
 def evaluated(graph: Graph, arrays: Sequence[Array], part_of: Callable[[str], Callable[..., Any]]) -> list[Array]:
     """The outputs of a graph of plain arrays, each node computed by the function of its op."""
     values: dict[Tensor, Array] = dict(zip(graph.inputs.values(), arrays, strict=True))
 
     def value(tensor: Tensor) -> Array:
+        known = values.get(tensor)
+        if known is not None:
+            return known
         base = root(tensor)
-        if base.source is not None and base not in values:
-            values[base] = base.source.data().view(base.spec.parts[0].dtype.numpy)
-        return values[base].reshape(tensor.spec.bounds)
+        found = _constant(base) if base.source is not None else values[base]
+        dtype = tensor.spec.parts[0].dtype.numpy
+        found = found if found.dtype == dtype else np.ascontiguousarray(found).reshape(-1).view(dtype)
+        return found.reshape(tensor.spec.bounds)
 
     for node in graph.nodes:
         made = part_of(node.op.name)(*map(value, node.inputs), **node.attrs)

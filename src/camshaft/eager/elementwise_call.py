@@ -66,7 +66,7 @@ def call(chooser: Chooser, how: Resolved, operands: Sequence[Operand], out: Arra
     if any(np.may_share_memory(result, x) and not _same_place(result, x) for x in arrays):
         result = np.empty(shape, computed, order)
     if result.size:
-        if isinstance(kernel, FlatKernel) and not all(_is_flat(x, shape, order) for x in arrays):
+        if isinstance(kernel, FlatKernel) and not all(_is_flat(x, shape, order) for x in arrays) and _is_real(kernel):
             prepared, is_new = _run_strided(chooser, kernel, arrays, result, order, attrs)
             contiguous = order == "C" and all(x.flags.c_contiguous for x in arrays)
             if contiguous and how.returned == computed and kinds_of(operands) == how.dtypes:
@@ -78,6 +78,11 @@ def call(chooser: Chooser, how: Resolved, operands: Sequence[Operand], out: Arra
             inputs, singles = _spread(arrays, shape, order, kernel)
             _run(kernel, [_flat(x) for x in inputs], _flat(result), singles)
     return give(result, out, how.returned)
+
+
+def _is_real(kernel: FlatKernel) -> bool:
+    """Whether no operand is complex: kernels of complex numbers take no strides."""
+    return "c" not in (kernel.output.kind, *(d.kind for d in kernel.inputs))
 
 
 def _is_flat(array: Array, shape: tuple[int, ...], order: str) -> bool:

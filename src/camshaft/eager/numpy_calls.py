@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from camshaft.dtypes import DTYPES, as_dtype
+from camshaft.dtypes import NAMED, as_dtype
 from camshaft.eager.numpy_forms import ArrayAxisError
 from camshaft.errors import ArrayTypeError, ArrayValueError, ShapeError
 from camshaft.ops.arguments import Array, common_dtype, operand
@@ -173,7 +173,7 @@ def _cast(name: str, inputs: Inputs, attrs: Attrs) -> Call | None:
     """The dtype by position or as `dtype`, in any spelling that NumPy has."""
     named = "to" in attrs or "dtype" in attrs  # then a second argument is `out`
     to = attrs.get("to", attrs.get("dtype")) if named or len(inputs) == 1 else inputs[1]
-    if named and isinstance(to, str) and to in DTYPES and "dtype" not in attrs:
+    if named and isinstance(to, str) and to in NAMED and "dtype" not in attrs:
         return None
     if to is None:
         raise ArrayTypeError("cast: got no dtype; wanted to, the name of one")

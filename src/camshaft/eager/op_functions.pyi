@@ -14,15 +14,23 @@ __all__ = [
     "abs",
     "adam_update",
     "add",
+    "affine_dequantize",
+    "affine_matmul",
+    "affine_matmul_grouped",
+    "affine_quantize",
     "argmax",
     "argmin",
     "argsort",
     "attention",
+    "attention_mask",
+    "attention_mask_tiles",
     "binary_cross_entropy_with_logits",
     "cast",
     "ceil",
+    "cholesky",
     "clip",
     "concat",
+    "conj",
     "conv1d_depthwise_causal",
     "copy",
     "cos",
@@ -40,12 +48,15 @@ __all__ = [
     "dequantize",
     "divide",
     "dot",
+    "dry",
     "elu",
     "embedding",
     "equal",
     "erf",
     "exp",
     "expm1",
+    "fft",
+    "fft_rows",
     "floor",
     "floor_divide",
     "gated_delta_rule",
@@ -58,8 +69,12 @@ __all__ = [
     "greater",
     "greater_equal",
     "group_norm",
+    "hadamard",
     "hard_swish",
     "head_norm_rope",
+    "ifft",
+    "imag",
+    "irfft",
     "isnan",
     "kv_cache_quantize",
     "kv_cache_update",
@@ -77,14 +92,20 @@ __all__ = [
     "logical_not",
     "logical_or",
     "logical_xor",
+    "logit_bias",
     "mamba2_ssd",
     "matmul",
     "matmul_grouped",
     "max",
+    "max_with_index",
     "maximum",
     "mean",
     "min",
+    "minifloat_dequantize",
+    "minifloat_matmul",
     "minimum",
+    "mirostat",
+    "mirostat_update",
     "mish",
     "moe_experts",
     "moe_gate",
@@ -98,18 +119,22 @@ __all__ = [
     "norm_gate",
     "not_equal",
     "outer",
+    "pack_codes",
     "power",
     "prod",
     "quantize_activations",
+    "quantize_dequantize_affine",
     "quantize_dequantize_gguf",
     "quantized_matmul",
     "quantized_matmul_grouped",
+    "real",
     "reciprocal",
     "relu",
     "remainder",
     "repeat_penalty",
     "residual_norm",
     "residual_norm_q8",
+    "rfft",
     "rms_norm",
     "rms_norm_q8",
     "rope",
@@ -123,6 +148,7 @@ __all__ = [
     "rwkv7_time_mix",
     "sample",
     "scale_mask_softmax",
+    "scaled_dot_product_attention",
     "searchsorted",
     "selective_scan",
     "short_conv",
@@ -135,6 +161,7 @@ __all__ = [
     "slice",
     "softcap",
     "softmax",
+    "softmax_sample",
     "softplus",
     "sort",
     "split",
@@ -145,13 +172,21 @@ __all__ = [
     "sum",
     "tan",
     "tanh",
+    "token_mask",
     "top_k",
     "transpose",
     "triangular_inverse",
     "triangular_solve",
     "trunc",
+    "turboquant_attention",
+    "turboquant_decode",
+    "turboquant_encode",
+    "typical_p",
+    "uniform",
     "unique",
+    "unpack_codes",
     "where",
+    "xtc",
 ]
 
 @overload
@@ -340,6 +375,246 @@ def gated_product(
 def dequantize(x: ArrayLike, /, *, out: Array | None = None, to: str = "f32") -> Any: ...
 @overload
 def dequantize(x: Tensor | ArrayLike, /, *, to: str = "f32", name: str | None = None) -> Tensor: ...
+@overload
+def unpack_codes(codes: ArrayLike, /, *, out: Array | None = None, code: str = "u4", to: str = "f32") -> Any: ...
+@overload
+def unpack_codes(
+    codes: Tensor | ArrayLike, /, *, code: str = "u4", to: str = "f32", name: str | None = None
+) -> Tensor: ...
+@overload
+def affine_dequantize(
+    codes: ArrayLike,
+    scales: ArrayLike,
+    biases: ArrayLike,
+    /,
+    *,
+    out: Array | None = None,
+    bits: int = 4,
+    group_size: int = 64,
+    to: str = "f32",
+) -> Any: ...
+@overload
+def affine_dequantize(
+    codes: Tensor | ArrayLike,
+    scales: Tensor | ArrayLike,
+    biases: Tensor | ArrayLike,
+    /,
+    *,
+    bits: int = 4,
+    group_size: int = 64,
+    to: str = "f32",
+    name: str | None = None,
+) -> Tensor: ...
+@overload
+def minifloat_dequantize(
+    codes: ArrayLike,
+    scales: ArrayLike,
+    /,
+    *global_scale: ArrayLike,
+    out: Array | None = None,
+    code: str = "e4m3",
+    group_size: int | None = None,
+    group_rows: int = 1,
+    scales_as: str | None = None,
+    to: str = "f32",
+) -> Any: ...
+@overload
+def minifloat_dequantize(
+    codes: Tensor | ArrayLike,
+    scales: Tensor | ArrayLike,
+    /,
+    *global_scale: Tensor | ArrayLike,
+    code: str = "e4m3",
+    group_size: int | None = None,
+    group_rows: int = 1,
+    scales_as: str | None = None,
+    to: str = "f32",
+    name: str | None = None,
+) -> Tensor: ...
+@overload
+def affine_matmul(
+    x: ArrayLike,
+    codes: ArrayLike,
+    scales: ArrayLike,
+    biases: ArrayLike,
+    /,
+    *,
+    out: Array | None = None,
+    bits: int = 4,
+    group_size: int = 64,
+) -> Any: ...
+@overload
+def affine_matmul(
+    x: Tensor | ArrayLike,
+    codes: Tensor | ArrayLike,
+    scales: Tensor | ArrayLike,
+    biases: Tensor | ArrayLike,
+    /,
+    *,
+    bits: int = 4,
+    group_size: int = 64,
+    name: str | None = None,
+) -> Tensor: ...
+@overload
+def minifloat_matmul(
+    x: ArrayLike,
+    codes: ArrayLike,
+    scales: ArrayLike,
+    /,
+    *global_scale: ArrayLike,
+    out: Array | None = None,
+    code: str = "e4m3",
+    group_size: int | None = None,
+    group_rows: int = 1,
+    scales_as: str | None = None,
+) -> Any: ...
+@overload
+def minifloat_matmul(
+    x: Tensor | ArrayLike,
+    codes: Tensor | ArrayLike,
+    scales: Tensor | ArrayLike,
+    /,
+    *global_scale: Tensor | ArrayLike,
+    code: str = "e4m3",
+    group_size: int | None = None,
+    group_rows: int = 1,
+    scales_as: str | None = None,
+    name: str | None = None,
+) -> Tensor: ...
+@overload
+def affine_matmul_grouped(
+    x: ArrayLike,
+    codes: ArrayLike,
+    scales: ArrayLike,
+    biases: ArrayLike,
+    experts: ArrayLike,
+    /,
+    *,
+    out: Array | None = None,
+    bits: int = 4,
+    group_size: int = 64,
+) -> Any: ...
+@overload
+def affine_matmul_grouped(
+    x: Tensor | ArrayLike,
+    codes: Tensor | ArrayLike,
+    scales: Tensor | ArrayLike,
+    biases: Tensor | ArrayLike,
+    experts: Tensor | ArrayLike,
+    /,
+    *,
+    bits: int = 4,
+    group_size: int = 64,
+    name: str | None = None,
+) -> Tensor: ...
+@overload
+def pack_codes(x: ArrayLike, /, *, out: Array | None = None, code: str = "u4") -> Any: ...
+@overload
+def pack_codes(x: Tensor | ArrayLike, /, *, code: str = "u4", name: str | None = None) -> Tensor: ...
+@overload
+def affine_quantize(
+    w: ArrayLike, /, *, out: Array | tuple[Array, ...] | None = None, bits: int = 4, group_size: int = 64
+) -> tuple[Any, Any, Any]: ...
+@overload
+def affine_quantize(
+    w: Tensor | ArrayLike, /, *, bits: int = 4, group_size: int = 64, name: str | None = None
+) -> tuple[Tensor, Tensor, Tensor]: ...
+@overload
+def quantize_dequantize_affine(
+    w: ArrayLike,
+    scales: ArrayLike,
+    biases: ArrayLike,
+    /,
+    *,
+    out: Array | None = None,
+    bits: int = 4,
+    group_size: int = 64,
+) -> Any: ...
+@overload
+def quantize_dequantize_affine(
+    w: Tensor | ArrayLike,
+    scales: Tensor | ArrayLike,
+    biases: Tensor | ArrayLike,
+    /,
+    *,
+    bits: int = 4,
+    group_size: int = 64,
+    name: str | None = None,
+) -> Tensor: ...
+@overload
+def real(x: ArrayLike, /, *, out: Array | None = None) -> Any: ...
+@overload
+def real(x: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor: ...
+@overload
+def imag(x: ArrayLike, /, *, out: Array | None = None) -> Any: ...
+@overload
+def imag(x: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor: ...
+@overload
+def conj(x: ArrayLike, /, *, out: Array | None = None) -> Any: ...
+@overload
+def conj(x: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor: ...
+@overload
+def fft_rows(
+    x: ArrayLike,
+    factors: ArrayLike,
+    /,
+    *,
+    out: Array | None = None,
+    n: int | None = None,
+    form: str = "complex",
+    inverse: bool = False,
+    scale: float = 1.0,
+    keep: int | None = None,
+    turn_in: bool = False,
+    turn_out: bool = False,
+) -> Any: ...
+@overload
+def fft_rows(
+    x: Tensor | ArrayLike,
+    factors: Tensor | ArrayLike,
+    /,
+    *,
+    n: int | None = None,
+    form: str = "complex",
+    inverse: bool = False,
+    scale: float = 1.0,
+    keep: int | None = None,
+    turn_in: bool = False,
+    turn_out: bool = False,
+    name: str | None = None,
+) -> Tensor: ...
+@overload
+def fft(
+    x: ArrayLike, /, *, out: Array | None = None, n: int | None = None, axis: int = -1, norm: str | None = None
+) -> Any: ...
+@overload
+def fft(
+    x: Tensor | ArrayLike, /, *, n: int | None = None, axis: int = -1, norm: str | None = None, name: str | None = None
+) -> Tensor: ...
+@overload
+def ifft(
+    x: ArrayLike, /, *, out: Array | None = None, n: int | None = None, axis: int = -1, norm: str | None = None
+) -> Any: ...
+@overload
+def ifft(
+    x: Tensor | ArrayLike, /, *, n: int | None = None, axis: int = -1, norm: str | None = None, name: str | None = None
+) -> Tensor: ...
+@overload
+def rfft(
+    x: ArrayLike, /, *, out: Array | None = None, n: int | None = None, axis: int = -1, norm: str | None = None
+) -> Any: ...
+@overload
+def rfft(
+    x: Tensor | ArrayLike, /, *, n: int | None = None, axis: int = -1, norm: str | None = None, name: str | None = None
+) -> Tensor: ...
+@overload
+def irfft(
+    x: ArrayLike, /, *, out: Array | None = None, n: int | None = None, axis: int = -1, norm: str | None = None
+) -> Any: ...
+@overload
+def irfft(
+    x: Tensor | ArrayLike, /, *, n: int | None = None, axis: int = -1, norm: str | None = None, name: str | None = None
+) -> Tensor: ...
 @overload
 def quantize_dequantize_gguf(x: ArrayLike, /, *, out: Array | None = None, format: str = "Q4_0") -> Any: ...
 @overload
@@ -544,6 +819,7 @@ def kv_cache_update(
     out: Array | tuple[Array, ...] | None = None,
     kv_heads: int,
     head_dim: int,
+    ring: bool = False,
 ) -> None: ...
 @overload
 def kv_cache_update(
@@ -558,6 +834,7 @@ def kv_cache_update(
     *,
     kv_heads: int,
     head_dim: int,
+    ring: bool = False,
     name: str | None = None,
 ) -> None: ...
 @overload
@@ -576,6 +853,7 @@ def kv_cache_quantize(
     out: Array | tuple[Array, ...] | None = None,
     kv_heads: int,
     head_dim: int,
+    ring: bool = False,
 ) -> None: ...
 @overload
 def kv_cache_quantize(
@@ -592,6 +870,7 @@ def kv_cache_quantize(
     *,
     kv_heads: int,
     head_dim: int,
+    ring: bool = False,
     name: str | None = None,
 ) -> None: ...
 @overload
@@ -603,13 +882,20 @@ def attention(
     slots: ArrayLike,
     block_table: ArrayLike,
     /,
-    *scales: ArrayLike,
-    out: Array | None = None,
+    *scales_and_extras: ArrayLike,
+    out: Array | tuple[Array, ...] | None = None,
     heads: int,
     kv_heads: int,
     head_dim: int,
     scale: float,
     length: int | Extent,
+    causal: bool = True,
+    window: int = 0,
+    chunk: int = 0,
+    cap: float = 0.0,
+    lse: bool = False,
+    extras: str = "",
+    ring: bool = False,
 ) -> Any: ...
 @overload
 def attention(
@@ -620,13 +906,161 @@ def attention(
     slots: Tensor | ArrayLike,
     block_table: Tensor | ArrayLike,
     /,
-    *scales: Tensor | ArrayLike,
+    *scales_and_extras: Tensor | ArrayLike,
     heads: int,
     kv_heads: int,
     head_dim: int,
     scale: float,
     length: int | Extent,
+    causal: bool = True,
+    window: int = 0,
+    chunk: int = 0,
+    cap: float = 0.0,
+    lse: bool = False,
+    extras: str = "",
+    ring: bool = False,
     name: str | None = None,
+) -> Tensor | tuple[Tensor, ...]: ...
+@overload
+def scaled_dot_product_attention(
+    q: ArrayLike,
+    k: ArrayLike,
+    v: ArrayLike,
+    /,
+    *others: ArrayLike,
+    out: Array | tuple[Array, ...] | None = None,
+    causal: bool = False,
+    window: int = 0,
+    chunk: int = 0,
+    cap: float = 0.0,
+    lse: bool = False,
+    extras: str = "mask",
+    scale: float | None = None,
+    offset: int = 0,
+) -> Any: ...
+@overload
+def scaled_dot_product_attention(
+    q: Tensor | ArrayLike,
+    k: Tensor | ArrayLike,
+    v: Tensor | ArrayLike,
+    /,
+    *others: Tensor | ArrayLike,
+    causal: bool = False,
+    window: int = 0,
+    chunk: int = 0,
+    cap: float = 0.0,
+    lse: bool = False,
+    extras: str = "mask",
+    scale: float | None = None,
+    offset: int = 0,
+    name: str | None = None,
+) -> Tensor | tuple[Tensor, ...]: ...
+@overload
+def hadamard(x: ArrayLike, /, *signs: ArrayLike, out: Array | None = None, signs_after: bool = False) -> Any: ...
+@overload
+def hadamard(
+    x: Tensor | ArrayLike, /, *signs: Tensor | ArrayLike, signs_after: bool = False, name: str | None = None
+) -> Tensor: ...
+@overload
+def turboquant_encode(
+    x: ArrayLike, signs: ArrayLike, centroids: ArrayLike, /, *, out: Array | tuple[Array, ...] | None = None
+) -> tuple[Any, Any]: ...
+@overload
+def turboquant_encode(
+    x: Tensor | ArrayLike, signs: Tensor | ArrayLike, centroids: Tensor | ArrayLike, /, *, name: str | None = None
+) -> tuple[Tensor, Tensor]: ...
+@overload
+def turboquant_decode(
+    codes: ArrayLike, norms: ArrayLike, centroids: ArrayLike, /, *signs: ArrayLike, out: Array | None = None
+) -> Any: ...
+@overload
+def turboquant_decode(
+    codes: Tensor | ArrayLike,
+    norms: Tensor | ArrayLike,
+    centroids: Tensor | ArrayLike,
+    /,
+    *signs: Tensor | ArrayLike,
+    name: str | None = None,
+) -> Tensor: ...
+@overload
+def turboquant_attention(
+    q: ArrayLike,
+    k_cache: ArrayLike,
+    v_cache: ArrayLike,
+    positions: ArrayLike,
+    slots: ArrayLike,
+    block_table: ArrayLike,
+    /,
+    *norms_centroids_signs_extras: ArrayLike,
+    out: Array | tuple[Array, ...] | None = None,
+    heads: int,
+    kv_heads: int,
+    head_dim: int,
+    scale: float,
+    length: int | Extent,
+    causal: bool = True,
+    window: int = 0,
+    chunk: int = 0,
+    cap: float = 0.0,
+    lse: bool = False,
+    extras: str = "",
+    ring: bool = False,
+) -> Any: ...
+@overload
+def turboquant_attention(
+    q: Tensor | ArrayLike,
+    k_cache: Tensor | ArrayLike,
+    v_cache: Tensor | ArrayLike,
+    positions: Tensor | ArrayLike,
+    slots: Tensor | ArrayLike,
+    block_table: Tensor | ArrayLike,
+    /,
+    *norms_centroids_signs_extras: Tensor | ArrayLike,
+    heads: int,
+    kv_heads: int,
+    head_dim: int,
+    scale: float,
+    length: int | Extent,
+    causal: bool = True,
+    window: int = 0,
+    chunk: int = 0,
+    cap: float = 0.0,
+    lse: bool = False,
+    extras: str = "",
+    ring: bool = False,
+    name: str | None = None,
+) -> Tensor | tuple[Tensor, ...]: ...
+@overload
+def attention_mask(
+    q_positions: ArrayLike,
+    k_positions: ArrayLike,
+    /,
+    *,
+    out: Array | None = None,
+    causal: bool = True,
+    window: int = 0,
+    chunk: int = 0,
+    offset: int = 0,
+    to: str = "bool",
+) -> Any: ...
+@overload
+def attention_mask(
+    q_positions: Tensor | ArrayLike,
+    k_positions: Tensor | ArrayLike,
+    /,
+    *,
+    causal: bool = True,
+    window: int = 0,
+    chunk: int = 0,
+    offset: int = 0,
+    to: str = "bool",
+    name: str | None = None,
+) -> Tensor: ...
+@overload
+def attention_mask_tiles(mask: ArrayLike, /, *, out: Array | None = None, rows: int = 32, columns: int = 32) -> Any: ...
+@overload
+def attention_mask_tiles(
+    mask: Tensor | ArrayLike, /, *, rows: int = 32, columns: int = 32, name: str | None = None
 ) -> Tensor: ...
 @overload
 def repeat_penalty(logits: ArrayLike, ids: ArrayLike, penalty: ArrayLike, /, *, out: Array | None = None) -> Any: ...
@@ -644,9 +1078,7 @@ def sample(
     seed: ArrayLike,
     /,
     *,
-    out: Array | tuple[Array, ...] | None = None,
-    draws: int | None = None,
-    logprobs: bool = False,
+    out: Array | None = None,
 ) -> Any: ...
 @overload
 def sample(
@@ -658,10 +1090,8 @@ def sample(
     seed: Tensor | ArrayLike,
     /,
     *,
-    draws: int | None = None,
-    logprobs: bool = False,
     name: str | None = None,
-) -> Tensor | tuple[Tensor, ...]: ...
+) -> Tensor: ...
 @overload
 def adam_update(
     p: ArrayLike,
@@ -735,6 +1165,104 @@ def binary_cross_entropy_with_logits(
 @overload
 def binary_cross_entropy_with_logits(
     x: Tensor | ArrayLike, target: Tensor | ArrayLike, /, *, reduction: str = "mean", name: str | None = None
+) -> Tensor: ...
+@overload
+def softmax_sample(
+    logits: ArrayLike,
+    temperature: ArrayLike,
+    top_k: ArrayLike,
+    top_p: ArrayLike,
+    min_p: ArrayLike,
+    seed: ArrayLike,
+    /,
+    *,
+    out: Array | tuple[Array, ...] | None = None,
+    draws: int = 1,
+) -> tuple[Any, Any]: ...
+@overload
+def softmax_sample(
+    logits: Tensor | ArrayLike,
+    temperature: Tensor | ArrayLike,
+    top_k: Tensor | ArrayLike,
+    top_p: Tensor | ArrayLike,
+    min_p: Tensor | ArrayLike,
+    seed: Tensor | ArrayLike,
+    /,
+    *,
+    draws: int = 1,
+    name: str | None = None,
+) -> tuple[Tensor, Tensor]: ...
+@overload
+def uniform(seed: ArrayLike, /, *, out: Array | None = None, n: int = 1) -> Any: ...
+@overload
+def uniform(seed: Tensor | ArrayLike, /, *, n: int = 1, name: str | None = None) -> Tensor: ...
+@overload
+def logit_bias(logits: ArrayLike, ids: ArrayLike, bias: ArrayLike, /, *, out: Array | None = None) -> Any: ...
+@overload
+def logit_bias(
+    logits: Tensor | ArrayLike, ids: Tensor | ArrayLike, bias: Tensor | ArrayLike, /, *, name: str | None = None
+) -> Tensor: ...
+@overload
+def dry(
+    logits: ArrayLike,
+    ids: ArrayLike,
+    multiplier: ArrayLike,
+    base: ArrayLike,
+    allowed_length: ArrayLike,
+    /,
+    *,
+    out: Array | None = None,
+) -> Any: ...
+@overload
+def dry(
+    logits: Tensor | ArrayLike,
+    ids: Tensor | ArrayLike,
+    multiplier: Tensor | ArrayLike,
+    base: Tensor | ArrayLike,
+    allowed_length: Tensor | ArrayLike,
+    /,
+    *,
+    name: str | None = None,
+) -> Tensor: ...
+@overload
+def typical_p(logits: ArrayLike, p: ArrayLike, /, *, out: Array | None = None) -> Any: ...
+@overload
+def typical_p(logits: Tensor | ArrayLike, p: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor: ...
+@overload
+def xtc(
+    logits: ArrayLike, probability: ArrayLike, threshold: ArrayLike, seed: ArrayLike, /, *, out: Array | None = None
+) -> Any: ...
+@overload
+def xtc(
+    logits: Tensor | ArrayLike,
+    probability: Tensor | ArrayLike,
+    threshold: Tensor | ArrayLike,
+    seed: Tensor | ArrayLike,
+    /,
+    *,
+    name: str | None = None,
+) -> Tensor: ...
+@overload
+def mirostat(logits: ArrayLike, mu: ArrayLike, /, *, out: Array | None = None) -> Any: ...
+@overload
+def mirostat(logits: Tensor | ArrayLike, mu: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor: ...
+@overload
+def token_mask(logits: ArrayLike, mask: ArrayLike, /, *, out: Array | None = None) -> Any: ...
+@overload
+def token_mask(logits: Tensor | ArrayLike, mask: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor: ...
+@overload
+def mirostat_update(
+    mu: ArrayLike, logprob: ArrayLike, tau: ArrayLike, eta: ArrayLike, /, *, out: Array | None = None
+) -> Any: ...
+@overload
+def mirostat_update(
+    mu: Tensor | ArrayLike,
+    logprob: Tensor | ArrayLike,
+    tau: Tensor | ArrayLike,
+    eta: Tensor | ArrayLike,
+    /,
+    *,
+    name: str | None = None,
 ) -> Tensor: ...
 @overload
 def add(a: ArrayLike, b: ArrayLike, /, out: Array | None = None, *, where: Any = None) -> Any: ...
@@ -1112,6 +1640,20 @@ def argmin(
     name: str | None = None,
 ) -> Tensor: ...
 @overload
+def max_with_index(
+    x: ArrayLike,
+    /,
+    *,
+    out: Array | tuple[Array, ...] | None = None,
+    axis: int = -1,
+    keepdims: bool = False,
+    to: str = "i32",
+) -> tuple[Any, Any]: ...
+@overload
+def max_with_index(
+    x: Tensor | ArrayLike, /, *, axis: int = -1, keepdims: bool = False, to: str = "i32", name: str | None = None
+) -> tuple[Tensor, Tensor]: ...
+@overload
 def concat(*tensors: ArrayLike, out: Array | None = None, axis: int = 0) -> Any: ...
 @overload
 def concat(*tensors: Tensor | ArrayLike, axis: int = 0, name: str | None = None) -> Tensor: ...
@@ -1276,6 +1818,14 @@ def searchsorted(
 def unique(x: ArrayLike, /, *, out: Array | tuple[Array, ...] | None = None) -> tuple[Any, Any, Any]: ...
 @overload
 def unique(x: Tensor | ArrayLike, /, *, name: str | None = None) -> tuple[Tensor, Tensor, Tensor]: ...
+@overload
+def triangular_solve(l: ArrayLike, b: ArrayLike, /, *, out: Array | None = None) -> Any: ...
+@overload
+def triangular_solve(l: Tensor | ArrayLike, b: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor: ...
+@overload
+def cholesky(a: ArrayLike, /, *, out: Array | None = None) -> Any: ...
+@overload
+def cholesky(a: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor: ...
 @overload
 def cumsum(
     x: ArrayLike, /, *, out: Array | None = None, axis: int = -1, reverse: bool = False, to: str | None = None
@@ -1634,10 +2184,6 @@ def rwkv7_time_mix(
 def triangular_inverse(a: ArrayLike, /, *, out: Array | None = None) -> Any: ...
 @overload
 def triangular_inverse(a: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor: ...
-@overload
-def triangular_solve(l: ArrayLike, b: ArrayLike, /, *, out: Array | None = None) -> Any: ...
-@overload
-def triangular_solve(l: Tensor | ArrayLike, b: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor: ...
 @overload
 def conv1d_depthwise_causal(x: ArrayLike, w: ArrayLike, /, *, out: Array | None = None) -> Any: ...
 @overload

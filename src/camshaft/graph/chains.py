@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from camshaft.dtypes import PARTS as COMPLEX
 from camshaft.dtypes import as_dtype
 from camshaft.graph.graph import Graph, Node, Tensor, readers, root
 from camshaft.graph.rewrite import Rewriter
@@ -132,6 +133,7 @@ class _Grouping:
             node.op.name in chain.PARTS
             and chain.PARTS[node.op.name].op is node.op
             and not any(root(t) in self.updated for t in node.inputs)
+            and not any(t.spec.dtype in COMPLEX for t in (*node.inputs, *node.outputs))
         )
 
     def _find_needs(self) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from camshaft import ops
-from camshaft.dtypes import as_dtype
+from camshaft.dtypes import PARTS, DType, as_dtype
 from camshaft.errors import PlanError, ShapeError, count, shortened
 from camshaft.extent import Extent
 from camshaft.graph.arguments import (
@@ -156,6 +156,22 @@ class Graph:
         if x.shape[: last + 1] != spec.shape[: last + 1]:
             raise ShapeError(f"reshape: got {x.spec} as {spec}; wanted every Extent where it was")
         return Tensor(spec, x.name, "view", base=x, graph=self)
+
+    def pairs(self, x: Tensor) -> Tensor:
+        """Returns a view of complex numbers [..] as pairs [.., 2] of real and imaginary part; it adds no thunk."""
+        checked_tensor("pairs", x)
+        part = PARTS.get(x.spec.dtype) if isinstance(x.spec.dtype, DType) else None
+        if part is None or not x.spec.is_plain:
+            raise ShapeError(f"pairs: got {x.spec}; wanted a tensor of complex64 or complex128")
+        return Tensor(TensorSpec((*x.shape, 2), part), x.name, "view", base=x, graph=self)
+
+    def as_complex(self, x: Tensor) -> Tensor:
+        """Returns a view of pairs [.., 2] of f32 or f64 as complex numbers [..]; it adds no thunk."""
+        checked_tensor("as_complex", x)
+        whole = next((c for c, part in PARTS.items() if part == x.spec.dtype), None)
+        if whole is None or not x.spec.is_plain or x.shape[-1:] != (2,):
+            raise ShapeError(f"as_complex: got {x.spec}; wanted pairs [.., 2] of f32 or f64")
+        return Tensor(TensorSpec(x.shape[:-1], whole), x.name, "view", base=x, graph=self)
 
     def rows(self, x: Tensor, first: int, last: int) -> Tensor:
         """Returns a view of rows [first, last) of a plain tensor; axis 0 must not be an Extent. Requires compile's `sync`."""

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from camshaft import ops
+from camshaft.dtypes import PARTS
 from camshaft.errors import ShapeError
 from camshaft.formats.blocks import BlockFormat
 from camshaft.graph.graph import Graph, Node, Tensor, readers, root
@@ -110,7 +111,12 @@ class Rewriter:
     def _carry(self, tensor: Tensor) -> Tensor:
         if tensor.kind == "view":
             assert tensor.base is not None
-            return self.new.reshape(self.get(tensor.base), tensor.shape)
+            base = self.get(tensor.base)
+            if tensor.spec.dtype in PARTS:
+                base = base if tensor.base.spec.dtype in PARTS else self.new.as_complex(base)
+            elif tensor.base.spec.dtype in PARTS:
+                base = self.new.pairs(base)
+            return self.new.reshape(base, tensor.shape)
         if tensor.kind == "constant":
             assert tensor.source is not None
             return self.new.constant(tensor.name, tensor.source, self.respec(tensor))

@@ -176,6 +176,14 @@ class Tensor:
 
         return reshaped(self, shape[0] if len(shape) == 1 and not isinstance(shape[0], int) else shape)
 
+    def pairs(self) -> Tensor:
+        """Returns a view of complex numbers [..] as [.., 2]: real and imaginary part. ShapeError for other dtypes."""
+        return graph_of(self).pairs(self)
+
+    def as_complex(self) -> Tensor:
+        """Returns a view of [.., 2] of f32 or f64 as complex numbers [..]. ShapeError for others."""
+        return graph_of(self).as_complex(self)
+
     def __len__(self) -> int:
         if not self.ndim:
             raise ArrayTypeError(f"len() of {self}, which has no axis")

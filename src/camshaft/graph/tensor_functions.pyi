@@ -9,15 +9,23 @@ __all__ = [
     "abs",
     "adam_update",
     "add",
+    "affine_dequantize",
+    "affine_matmul",
+    "affine_matmul_grouped",
+    "affine_quantize",
     "argmax",
     "argmin",
     "argsort",
     "attention",
+    "attention_mask",
+    "attention_mask_tiles",
     "binary_cross_entropy_with_logits",
     "cast",
     "ceil",
+    "cholesky",
     "clip",
     "concat",
+    "conj",
     "conv1d_depthwise_causal",
     "copy",
     "cos",
@@ -35,12 +43,15 @@ __all__ = [
     "dequantize",
     "divide",
     "dot",
+    "dry",
     "elu",
     "embedding",
     "equal",
     "erf",
     "exp",
     "expm1",
+    "fft",
+    "fft_rows",
     "floor",
     "floor_divide",
     "gated_delta_rule",
@@ -53,8 +64,12 @@ __all__ = [
     "greater",
     "greater_equal",
     "group_norm",
+    "hadamard",
     "hard_swish",
     "head_norm_rope",
+    "ifft",
+    "imag",
+    "irfft",
     "isnan",
     "kv_cache_quantize",
     "kv_cache_update",
@@ -72,14 +87,20 @@ __all__ = [
     "logical_not",
     "logical_or",
     "logical_xor",
+    "logit_bias",
     "mamba2_ssd",
     "matmul",
     "matmul_grouped",
     "max",
+    "max_with_index",
     "maximum",
     "mean",
     "min",
+    "minifloat_dequantize",
+    "minifloat_matmul",
     "minimum",
+    "mirostat",
+    "mirostat_update",
     "mish",
     "moe_experts",
     "moe_gate",
@@ -93,18 +114,22 @@ __all__ = [
     "norm_gate",
     "not_equal",
     "outer",
+    "pack_codes",
     "power",
     "prod",
     "quantize_activations",
+    "quantize_dequantize_affine",
     "quantize_dequantize_gguf",
     "quantized_matmul",
     "quantized_matmul_grouped",
+    "real",
     "reciprocal",
     "relu",
     "remainder",
     "repeat_penalty",
     "residual_norm",
     "residual_norm_q8",
+    "rfft",
     "rms_norm",
     "rms_norm_q8",
     "rope",
@@ -118,6 +143,7 @@ __all__ = [
     "rwkv7_time_mix",
     "sample",
     "scale_mask_softmax",
+    "scaled_dot_product_attention",
     "searchsorted",
     "selective_scan",
     "short_conv",
@@ -130,6 +156,7 @@ __all__ = [
     "slice",
     "softcap",
     "softmax",
+    "softmax_sample",
     "softplus",
     "sort",
     "split",
@@ -140,13 +167,21 @@ __all__ = [
     "sum",
     "tan",
     "tanh",
+    "token_mask",
     "top_k",
     "transpose",
     "triangular_inverse",
     "triangular_solve",
     "trunc",
+    "turboquant_attention",
+    "turboquant_decode",
+    "turboquant_encode",
+    "typical_p",
+    "uniform",
     "unique",
+    "unpack_codes",
     "where",
+    "xtc",
 ]
 
 def rms_norm(
@@ -278,6 +313,142 @@ def gated_product(
 def dequantize(x: Tensor | ArrayLike, /, *, to: str = "f32", name: str | None = None) -> Tensor:
     """y[.., c] = the number that x stores for it."""
 
+def unpack_codes(codes: Tensor | ArrayLike, /, *, code: str = "u4", to: str = "f32", name: str | None = None) -> Tensor:
+    """y[r, c] = the number that code c of row r stands for."""
+
+def affine_dequantize(
+    codes: Tensor | ArrayLike,
+    scales: Tensor | ArrayLike,
+    biases: Tensor | ArrayLike,
+    /,
+    *,
+    bits: int = 4,
+    group_size: int = 64,
+    to: str = "f32",
+    name: str | None = None,
+) -> Tensor:
+    """y[r, c] = code[r, c] scale[r, g] + bias[r, g], g = c // group_size."""
+
+def minifloat_dequantize(
+    codes: Tensor | ArrayLike,
+    scales: Tensor | ArrayLike,
+    /,
+    *global_scale: Tensor | ArrayLike,
+    code: str = "e4m3",
+    group_size: int | None = None,
+    group_rows: int = 1,
+    scales_as: str | None = None,
+    to: str = "f32",
+    name: str | None = None,
+) -> Tensor:
+    """y[r, c] = number(code[r, c]) scale[r // group_rows, c // group_size] global_scale."""
+
+def affine_matmul(
+    x: Tensor | ArrayLike,
+    codes: Tensor | ArrayLike,
+    scales: Tensor | ArrayLike,
+    biases: Tensor | ArrayLike,
+    /,
+    *,
+    bits: int = 4,
+    group_size: int = 64,
+    name: str | None = None,
+) -> Tensor:
+    """y[t, r] = sum_c x[t, c] (code[r, c] scale[r, g] + bias[r, g]), g = c // group_size."""
+
+def minifloat_matmul(
+    x: Tensor | ArrayLike,
+    codes: Tensor | ArrayLike,
+    scales: Tensor | ArrayLike,
+    /,
+    *global_scale: Tensor | ArrayLike,
+    code: str = "e4m3",
+    group_size: int | None = None,
+    group_rows: int = 1,
+    scales_as: str | None = None,
+    name: str | None = None,
+) -> Tensor:
+    """y[t, r] = sum_c x[t, c] minifloat_dequantize(codes, scales, global_scale)[r, c]."""
+
+def affine_matmul_grouped(
+    x: Tensor | ArrayLike,
+    codes: Tensor | ArrayLike,
+    scales: Tensor | ArrayLike,
+    biases: Tensor | ArrayLike,
+    experts: Tensor | ArrayLike,
+    /,
+    *,
+    bits: int = 4,
+    group_size: int = 64,
+    name: str | None = None,
+) -> Tensor:
+    """y[t, s, r] = sum_c x[t, (s,) c] affine_dequantize(codes, scales, biases)[experts[t, s], r, c]."""
+
+def pack_codes(x: Tensor | ArrayLike, /, *, code: str = "u4", name: str | None = None) -> Tensor:
+    """codes[r, c] = the code of the number nearest to x[r, c]."""
+
+def affine_quantize(
+    w: Tensor | ArrayLike, /, *, bits: int = 4, group_size: int = 64, name: str | None = None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """codes, scales, biases of w[r, c] = code[r, c] scale[r, g] + bias[r, g], g = c // group_size."""
+
+def quantize_dequantize_affine(
+    w: Tensor | ArrayLike,
+    scales: Tensor | ArrayLike,
+    biases: Tensor | ArrayLike,
+    /,
+    *,
+    bits: int = 4,
+    group_size: int = 64,
+    name: str | None = None,
+) -> Tensor:
+    """y = clip(round((w - bias) / scale), 0, 2^bits - 1) scale + bias, by groups of columns."""
+
+def real(x: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor:
+    """y = the real part of x."""
+
+def imag(x: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor:
+    """y = the imaginary part of x."""
+
+def conj(x: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor:
+    """y = x with its imaginary part negated."""
+
+def fft_rows(
+    x: Tensor | ArrayLike,
+    factors: Tensor | ArrayLike,
+    /,
+    *,
+    n: int | None = None,
+    form: str = "complex",
+    inverse: bool = False,
+    scale: float = 1.0,
+    keep: int | None = None,
+    turn_in: bool = False,
+    turn_out: bool = False,
+    name: str | None = None,
+) -> Tensor:
+    """y[r, f] = scale sum_t x[r, t] exp(-2 pi sqrt(-1) f t / n), + where inverse."""
+
+def fft(
+    x: Tensor | ArrayLike, /, *, n: int | None = None, axis: int = -1, norm: str | None = None, name: str | None = None
+) -> Tensor:
+    """y[f] = s sum_t x[t] exp(-2 pi sqrt(-1) f t / n)."""
+
+def ifft(
+    x: Tensor | ArrayLike, /, *, n: int | None = None, axis: int = -1, norm: str | None = None, name: str | None = None
+) -> Tensor:
+    """y[t] = s sum_f x[f] exp(2 pi sqrt(-1) f t / n)."""
+
+def rfft(
+    x: Tensor | ArrayLike, /, *, n: int | None = None, axis: int = -1, norm: str | None = None, name: str | None = None
+) -> Tensor:
+    """fft of real x, f up to n / 2."""
+
+def irfft(
+    x: Tensor | ArrayLike, /, *, n: int | None = None, axis: int = -1, norm: str | None = None, name: str | None = None
+) -> Tensor:
+    """ifft where x[n - f] = conj x[f], a real result."""
+
 def quantize_dequantize_gguf(x: Tensor | ArrayLike, /, *, format: str = "Q4_0", name: str | None = None) -> Tensor:
     """y = dequantize(quantize(x)) in a GGUF format."""
 
@@ -399,6 +570,7 @@ def kv_cache_update(
     *,
     kv_heads: int,
     head_dim: int,
+    ring: bool = False,
     name: str | None = None,
 ) -> None:
     """K[table[s, p // 16], :, :, p % 16] = k; V[table[s, p // 16], :, p % 16] = v."""
@@ -417,6 +589,7 @@ def kv_cache_quantize(
     *,
     kv_heads: int,
     head_dim: int,
+    ring: bool = False,
     name: str | None = None,
 ) -> None:
     """as kv_cache_update, each 32 of a head as d q: Q8_0 or Q4_0."""
@@ -429,15 +602,104 @@ def attention(
     slots: Tensor | ArrayLike,
     block_table: Tensor | ArrayLike,
     /,
-    *scales: Tensor | ArrayLike,
+    *scales_and_extras: Tensor | ArrayLike,
     heads: int,
     kv_heads: int,
     head_dim: int,
     scale: float,
     length: int | Extent,
+    causal: bool = True,
+    window: int = 0,
+    chunk: int = 0,
+    cap: float = 0.0,
+    lse: bool = False,
+    extras: str = "",
+    ring: bool = False,
+    name: str | None = None,
+) -> Tensor | tuple[Tensor, ...]:
+    """softmax(scale q K^T) V over keys 0..position of the token's slot, or those that the options let it see."""
+
+def scaled_dot_product_attention(
+    q: Tensor | ArrayLike,
+    k: Tensor | ArrayLike,
+    v: Tensor | ArrayLike,
+    /,
+    *others: Tensor | ArrayLike,
+    causal: bool = False,
+    window: int = 0,
+    chunk: int = 0,
+    cap: float = 0.0,
+    lse: bool = False,
+    extras: str = "mask",
+    scale: float | None = None,
+    offset: int = 0,
+    name: str | None = None,
+) -> Tensor | tuple[Tensor, ...]:
+    """softmax(scale q K^T + mask) V per head of [batch, heads, length, size]."""
+
+def hadamard(
+    x: Tensor | ArrayLike, /, *signs: Tensor | ArrayLike, signs_after: bool = False, name: str | None = None
+) -> Tensor:
+    """y = H x / sqrt(d), H the Walsh-Hadamard matrix; signs multiply before, or after with `signs_after`."""
+
+def turboquant_encode(
+    x: Tensor | ArrayLike, signs: Tensor | ArrayLike, centroids: Tensor | ArrayLike, /, *, name: str | None = None
+) -> tuple[Tensor, Tensor]:
+    """codes of the centroids nearest to H (s x) / |x|, packed, and the norms |x|, of rows of x."""
+
+def turboquant_decode(
+    codes: Tensor | ArrayLike,
+    norms: Tensor | ArrayLike,
+    centroids: Tensor | ArrayLike,
+    /,
+    *signs: Tensor | ArrayLike,
     name: str | None = None,
 ) -> Tensor:
-    """softmax(scale q K^T) V over keys 0..position of the token's slot."""
+    """y = centroid[code] norm / sqrt(d), still rotated; with signs x = s (H y) / sqrt(d)."""
+
+def turboquant_attention(
+    q: Tensor | ArrayLike,
+    k_cache: Tensor | ArrayLike,
+    v_cache: Tensor | ArrayLike,
+    positions: Tensor | ArrayLike,
+    slots: Tensor | ArrayLike,
+    block_table: Tensor | ArrayLike,
+    /,
+    *norms_centroids_signs_extras: Tensor | ArrayLike,
+    heads: int,
+    kv_heads: int,
+    head_dim: int,
+    scale: float,
+    length: int | Extent,
+    causal: bool = True,
+    window: int = 0,
+    chunk: int = 0,
+    cap: float = 0.0,
+    lse: bool = False,
+    extras: str = "",
+    ring: bool = False,
+    name: str | None = None,
+) -> Tensor | tuple[Tensor, ...]:
+    """softmax(scale q K^T) V over a paged cache of TurboQuant codes of K and V, or of V."""
+
+def attention_mask(
+    q_positions: Tensor | ArrayLike,
+    k_positions: Tensor | ArrayLike,
+    /,
+    *,
+    causal: bool = True,
+    window: int = 0,
+    chunk: int = 0,
+    offset: int = 0,
+    to: str = "bool",
+    name: str | None = None,
+) -> Tensor:
+    """key j <= p, and j > p - window, for positions p = q_positions + offset: true, or 0 and -inf elsewhere."""
+
+def attention_mask_tiles(
+    mask: Tensor | ArrayLike, /, *, rows: int = 32, columns: int = 32, name: str | None = None
+) -> Tensor:
+    """per tile of a mask: 0 if all is masked, 1 if mixed, 2 if all is open, so that the mask need not be read."""
 
 def repeat_penalty(
     logits: Tensor | ArrayLike, ids: Tensor | ArrayLike, penalty: Tensor | ArrayLike, /, *, name: str | None = None
@@ -453,10 +715,8 @@ def sample(
     seed: Tensor | ArrayLike,
     /,
     *,
-    draws: int | None = None,
-    logprobs: bool = False,
     name: str | None = None,
-) -> Tensor | tuple[Tensor, ...]:
+) -> Tensor:
     """y ~ softmax(logits / temperature) over the tokens that top_k, top_p and min_p keep."""
 
 def adam_update(
@@ -502,6 +762,71 @@ def binary_cross_entropy_with_logits(
     x: Tensor | ArrayLike, target: Tensor | ArrayLike, /, *, reduction: str = "mean", name: str | None = None
 ) -> Tensor:
     """ln(1 + e^x) - x target; their mean, or sum."""
+
+def softmax_sample(
+    logits: Tensor | ArrayLike,
+    temperature: Tensor | ArrayLike,
+    top_k: Tensor | ArrayLike,
+    top_p: Tensor | ArrayLike,
+    min_p: Tensor | ArrayLike,
+    seed: Tensor | ArrayLike,
+    /,
+    *,
+    draws: int = 1,
+    name: str | None = None,
+) -> tuple[Tensor, Tensor]:
+    """y, ln p = distinct tokens ~ softmax(logits / temperature) over the kept, and their log-probabilities."""
+
+def uniform(seed: Tensor | ArrayLike, /, *, n: int = 1, name: str | None = None) -> Tensor:
+    """y[r, i] = a random number between 0 and 1 from seed[r] and i."""
+
+def logit_bias(
+    logits: Tensor | ArrayLike, ids: Tensor | ArrayLike, bias: Tensor | ArrayLike, /, *, name: str | None = None
+) -> Tensor:
+    """y = logits + the bias of the tokens in ids."""
+
+def dry(
+    logits: Tensor | ArrayLike,
+    ids: Tensor | ArrayLike,
+    multiplier: Tensor | ArrayLike,
+    base: Tensor | ArrayLike,
+    allowed_length: Tensor | ArrayLike,
+    /,
+    *,
+    name: str | None = None,
+) -> Tensor:
+    """y = l - multiplier base^(L - allowed_length) for tokens that came after the last L >= allowed_length ids before."""
+
+def typical_p(logits: Tensor | ArrayLike, p: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor:
+    """keeps token i if those with a smaller |ln p + entropy| have at most the mass p together (Meister et al., 2022)."""
+
+def xtc(
+    logits: Tensor | ArrayLike,
+    probability: Tensor | ArrayLike,
+    threshold: Tensor | ArrayLike,
+    seed: Tensor | ArrayLike,
+    /,
+    *,
+    name: str | None = None,
+) -> Tensor:
+    """with the given probability, removes all tokens with p >= threshold but the least likely of them."""
+
+def mirostat(logits: Tensor | ArrayLike, mu: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor:
+    """removes the tokens with a surprise -log2 p above mu, but the likeliest (version 2; Basu et al., 2021)."""
+
+def token_mask(logits: Tensor | ArrayLike, mask: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor:
+    """removes the tokens i whose bit i % 32 of word i // 32 is 0."""
+
+def mirostat_update(
+    mu: Tensor | ArrayLike,
+    logprob: Tensor | ArrayLike,
+    tau: Tensor | ArrayLike,
+    eta: Tensor | ArrayLike,
+    /,
+    *,
+    name: str | None = None,
+) -> Tensor:
+    """y = mu - eta (-logprob / ln 2 - tau)."""
 
 def add(a: Tensor | ArrayLike, b: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor:
     """y = a + b."""
@@ -746,6 +1071,11 @@ def argmin(
 ) -> Tensor:
     """y[r] = the least c with x[r, c] = min(x[r])."""
 
+def max_with_index(
+    x: Tensor | ArrayLike, /, *, axis: int = -1, keepdims: bool = False, to: str = "i32", name: str | None = None
+) -> tuple[Tensor, Tensor]:
+    """y, i = max of x along an axis and the least i with x[i] = y."""
+
 def concat(*tensors: Tensor | ArrayLike, axis: int = 0, name: str | None = None) -> Tensor:
     """y = the tensors joined along an axis."""
 
@@ -842,6 +1172,12 @@ def searchsorted(
 
 def unique(x: Tensor | ArrayLike, /, *, name: str | None = None) -> tuple[Tensor, Tensor, Tensor]:
     """values, counts, number: the different values of x in order, padded to x's size with counts of 0."""
+
+def triangular_solve(l: Tensor | ArrayLike, b: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor:
+    """X = L^-1 B, L lower with a unit diagonal."""
+
+def cholesky(a: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor:
+    """l lower triangular with l l^T = a."""
 
 def cumsum(
     x: Tensor | ArrayLike, /, *, axis: int = -1, reverse: bool = False, to: str | None = None, name: str | None = None
@@ -1042,9 +1378,6 @@ def rwkv7_time_mix(
 
 def triangular_inverse(a: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor:
     """T = (I + A)^-1, A strictly lower."""
-
-def triangular_solve(l: Tensor | ArrayLike, b: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor:
-    """X = L^-1 B, L lower with a unit diagonal."""
 
 def conv1d_depthwise_causal(x: Tensor | ArrayLike, w: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor:
     """y[b, t, c] = sum_j w[c, j] x[b, t + j - (J - 1), c], zeros before."""

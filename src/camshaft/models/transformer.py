@@ -75,7 +75,7 @@ def attend(
         head_dim=config.head_dim,
         name=f"{prefix}.kv_cache_update",
     )
-    result: Tensor = F.attention(
+    result = F.attention(
         q,
         cache.keys,
         cache.values,
@@ -90,6 +90,7 @@ def attend(
         length=batch.length,
         name=f"{prefix}.attention",
     )
+    assert isinstance(result, Tensor)
     return logit_rows(result, batch, f"{prefix}.attention_rows") if batch.is_last else result
 
 

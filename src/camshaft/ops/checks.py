@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from camshaft.dtypes import DType, as_dtype, bf16, boolean, f16, f32, f64, i8, i16, i32, i64, u8, u16, u32, u64
+from camshaft.dtypes import PARTS, DType, as_dtype, bf16, boolean, f16, f32, f64, i8, i16, i32, i64, u8, u16, u32, u64
 from camshaft.extent import Extent
 from camshaft.ops import op as ops
 from camshaft.ops.spec import TensorSpec
@@ -18,6 +18,7 @@ SIGNED = (i8, i16, i32, i64)
 UNSIGNED = (u8, u16, u32, u64)
 NUMBERS = (*FLOATS, *SIGNED, *UNSIGNED)
 EVERY = (*NUMBERS, boolean)
+COMPLEX = tuple(PARTS)
 # Tolerances of results that the attribute `to` rounds. Rounding error against the unrounded y: step^2 / 12 at a power of two,
 # where steps are widest, and a tenth more.
 TO_TOLERANCE = {"f32": 1e-12, "f16": 1.1 * 2.0**-20 / 12, "bf16": 1.1 * 2.0**-14 / 12}
@@ -46,6 +47,8 @@ def same_dtype(op: str, specs: Sequence[TensorSpec], dtypes: Sequence[DType]) ->
 
 def widened(x: ops.Array) -> ops.Array:
     """Converts floats to a wider type, so that a reference's result can be rounded correctly. Returns others unchanged."""
+    if x.dtype.kind == "c":
+        return x.astype(np.complex128 if x.dtype == np.complex64 else np.clongdouble)
     if x.dtype == np.float64:
         return x.astype(np.longdouble)
     return x.astype(np.float64) if as_dtype(x.dtype).is_float else x

@@ -47,6 +47,8 @@ AXIS = Attribute("axis", "int", 0)
 AXES = Attribute("axes", "int | tuple[int, ...] | None", None)
 KEEPDIMS = Attribute("keepdims", "bool", False)
 HEADS, KV_HEADS, HEAD_DIM = (Attribute(name, "int") for name in ("heads", "kv_heads", "head_dim"))
+# Whether a slot's rows of the KV cache are written in a circle.
+RING = Attribute("ring", "bool", False)
 SUMS, FLOATS = Attribute("sums", "tuple[tuple[int, int], ...]"), Attribute("floats", "bool", False)
 # The tensors that map tokens to rows of the KV cache.
 PLACES = "positions slots block_table"

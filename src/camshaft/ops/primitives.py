@@ -16,11 +16,13 @@ _TABLE = {
     "reductions": "sum prod max min argmax",
     "scans": "cumsum cumprod cummax",
     "order": "argsort sort top_k searchsorted",
-    "products": "matmul",
+    "products": "matmul fft_rows",
     "elements moved": "copy cast transpose slice concat gather",
-    "quantization": "quantize_activations dequantize",
+    "quantization": "quantize_activations dequantize unpack_codes pack_codes",
     "states in place": "kv_cache_update kv_cache_quantize adam_update",
-    "random draws": "sample",
+    "random draws": "sample softmax_sample uniform",
+    "texts": "dry",
+    "factors": "cholesky",
 }
 PRIMITIVES = frozenset(name for names in _TABLE.values() for name in names.split())
 

@@ -162,6 +162,11 @@ def error_between(got: Array, want: Array, tolerance: float) -> float:
     infinities differ, or any element does where integers or a tolerance of 0 demand equality."""
     if got.shape != want.shape:
         return float("inf")
+    if got.dtype.kind == "c":
+        got, want = (
+            np.ascontiguousarray(a.astype(got.dtype if tolerance == 0 else np.complex128)) for a in (got, want)
+        )
+        got, want = got.view(got.real.dtype), want.view(want.real.dtype)
     if got.dtype.kind in "iub" or tolerance == 0:
         return 0.0 if _equal(got, want.astype(got.dtype)) else float("inf")
     a, b = got.astype(np.float64), want.astype(np.float64)

@@ -63,14 +63,18 @@ def bounded(space: str) -> Iterator[None]:
 PLAN_SAMPLES = 4
 
 
-def samples_of(op: Op, kinds: str | None) -> list[tuple[Sample, NodeSpec]]:
-    """All samples with their nodes; for given kinds some of theirs, evenly spaced (any samples if there are none)."""
-    every = list(op.samples())
-    if kinds is not None:
-        fit = [sample for sample in every if kinds_among(specs_of(sample)) == kinds] or every
-        n = min(PLAN_SAMPLES, len(fit))
-        every = [fit[(i + 1) * len(fit) // n - 1] for i in range(n)]
-    return [(sample, node_of(op, sample)) for sample in every]
+def samples_of(
+    op: Op, kinds: str | None, takes: Callable[[NodeSpec], bool] = lambda node: True
+) -> list[tuple[Sample, NodeSpec]]:
+    """All samples with their nodes; for given kinds some of theirs that a variant `takes`, evenly spaced (any that it takes if
+    there are none, any at all if it takes none)."""
+    every = [(sample, node_of(op, sample)) for sample in op.samples()]
+    if kinds is None:
+        return every
+    taken = [(sample, node) for sample, node in every if takes(node)] or every
+    fit = [(sample, node) for sample, node in taken if kinds_among(specs_of(sample)) == kinds] or taken
+    n = min(PLAN_SAMPLES, len(fit))
+    return [fit[(i + 1) * len(fit) // n - 1] for i in range(n)]
 
 
 def judge(case: VariantCase, begin: Callable[[str], None]) -> ValidationResult:
@@ -80,7 +84,7 @@ def judge(case: VariantCase, begin: Callable[[str], None]) -> ValidationResult:
     started, refusal = time.perf_counter(), None
     worst: SampleResult | None = None
     n_samples = 0
-    for sample, node in samples_of(op, case.kinds):
+    for sample, node in samples_of(op, case.kinds, lambda node: variant.supports(node, device) is None):
         begin(sample.name)
         refused = variant.supports(node, device) or refusal_of(variant, node, device)
         if refused is not None:

@@ -13,20 +13,25 @@ import numpy as np
 from camshaft.dtypes import u8
 from camshaft.ops.attention.kv_cache_quantize import GROUP, NIBBLE_ZERO
 from camshaft.ops.attention.kv_cache_update import BLOCK_TOKENS
-
-_LOWEST = float(np.finfo(np.float32).min)
+from camshaft.ops.masked.decomposition import LOWEST, Places, finite_values, mix
+from camshaft.ops.masked.options import Options
 
 
 def decompose(
-    f: Any, q: Any, k_cache: Any, v_cache: Any, positions: Any, slots: Any, block_table: Any, *scales: Any,
-    heads: int, kv_heads: int, head_dim: int, scale: float, length: Any,
+    f: Any, q: Any, k_cache: Any, v_cache: Any, positions: Any, slots: Any, block_table: Any, *others: Any,
+    heads: int, kv_heads: int, head_dim: int, scale: float, length: Any, **attrs: Any,
 ) -> Any:  # fmt: skip
-    """softmax(scale q K^T) V per head, with scores of other slots and of later keys at the lowest number."""
-    (n_slots, per_slot), tokens = block_table.shape, q.shape[0]
-    k_scales, v_scales = scales or (None, None)
+    """softmax(scale q K^T) V per head, with scores of other slots and of keys that are not visible at the lowest number."""
+    options = Options.of("attention", attrs)
+    (n_slots, per_slot), tokens, n = block_table.shape, q.shape[0], len(others) - len(options.extras)
+    k_scales, v_scales = others[:n] or (None, None)
     blocks = block_table.reshape((n_slots * per_slot,))
     keys = _rows(f, _numbers(f, k_cache, k_scales), blocks)
     values = _rows(f, _numbers(f, f.transpose(v_cache, axes=(0, 1, 3, 2)), v_scales), blocks)
+    if not options.is_plain:
+        places = Places(f, positions, slots, n_slots, per_slot * BLOCK_TOKENS)
+        given = dict(zip(options.extras, others[n:], strict=True))
+        return mix(options, places, _queries(q, heads, head_dim, scale), keys, values, given)
 
     number = np.arange(n_slots * per_slot * BLOCK_TOKENS, dtype=np.int32)
     first = slots.reshape((tokens, 1)) * (per_slot * BLOCK_TOKENS)
@@ -34,12 +39,18 @@ def decompose(
 
     made = []
     for kv_head in range(kv_heads):
-        finite, lost = _finite(f, values[kv_head], seen)
-        for head in range(kv_head * heads // kv_heads, (kv_head + 1) * heads // kv_heads):
-            query = q[:, head * head_dim : (head + 1) * head_dim] * scale
-            weights = f.softmax(f.where(seen, f.matmul(query, keys[kv_head]), _LOWEST))
+        finite, lost = finite_values(f, values[kv_head], seen)
+        for query in _queries(q, heads, head_dim, scale)[
+            kv_head * heads // kv_heads : (kv_head + 1) * heads // kv_heads
+        ]:
+            weights = f.softmax(f.where(seen, f.matmul(query, keys[kv_head]), LOWEST))
             made.append(f.where(lost, float("nan"), f.matmul(weights, finite, transpose_b=True)))
     return f.concat(*made, axis=1) if len(made) > 1 else made[0]
+
+
+def _queries(q: Any, heads: int, head_dim: int, scale: float) -> list[Any]:
+    """The scaled queries of each head."""
+    return [q[:, head * head_dim : (head + 1) * head_dim] * scale for head in range(heads)]
 
 
 def _numbers(f: Any, codes: Any, scales: Any) -> Any:
@@ -63,11 +74,3 @@ def _rows(f: Any, cache: Any, blocks: Any) -> Sequence[Any]:
     taken = f.gather(cache.reshape((n_blocks, -1)), blocks).reshape((-1, kv_heads, head_dim, places))
     ordered = f.transpose(taken, axes=(1, 2, 0, 3)).reshape((kv_heads, head_dim, -1))
     return [ordered[head] for head in range(kv_heads)]
-
-
-def _finite(f: Any, values: Any, seen: Any) -> tuple[Any, Any]:
-    """The values with 0 for NaN and infinities, which weights of 0 would not remove, and which results [tokens, head_dim] have
-    one of these among their keys: they become NaN."""
-    bad = f.logical_or(f.isnan(values), abs(values) > -_LOWEST)
-    seen_bad = f.matmul(f.cast(seen, to="f32"), f.cast(bad, to="f32"), transpose_b=True)
-    return f.where(bad, 0, values), seen_bad > 0

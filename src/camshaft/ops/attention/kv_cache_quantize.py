@@ -9,6 +9,7 @@ element 16 + j in the high half.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -24,7 +25,7 @@ from camshaft.ops.attention.kv_cache_update import (
     new_tokens,
 )
 from camshaft.ops.checks import partly_active
-from camshaft.ops.parameters import HEAD_DIM, KV_HEADS, PLACES, Parameters
+from camshaft.ops.parameters import HEAD_DIM, KV_HEADS, PLACES, RING, Parameters
 from camshaft.ops.spec import TensorSpec
 
 NAME = "kv_cache_quantize"
@@ -70,12 +71,14 @@ def one_token_per_program(
     *,
     kv_heads: int,
     head_dim: int,
+    ring: bool = False,
 ) -> None:
     # per 32 elements of a head: d = max|x| / 127, q = round(x / d); or d = x / -8 for the x of greatest magnitude, q = x / d +
     # 8.5
     token, encode = k.program(0), _q8_0 if k_codes.dtype == i8 else _q4_0
     position = positions[token].to(i64)
-    block, place = block_table[slots[token], position // BLOCK_TOKENS].to(i64), position % BLOCK_TOKENS
+    index = position // BLOCK_TOKENS % int(block_table.shape[1]) if ring else position // BLOCK_TOKENS
+    block, place = block_table[slots[token], index].to(i64), position % BLOCK_TOKENS
     stored = k_codes.shape[2]
     column = k.scratch(i32, stored)
     for head in k.range(kv_heads):
@@ -175,7 +178,7 @@ def _reference(inputs: Sequence[ops.Array], attrs: ops.Attrs) -> tuple[ops.Array
     name = "Q8_0" if k_codes.dtype == np.int8 else "Q4_0"
     shape = attrs["kv_heads"], attrs["head_dim"]
     for k_row, v_row, position, slot in zip(keys, values, positions, slots, strict=True):
-        block, place = table[slot, position // BLOCK_TOKENS], position % BLOCK_TOKENS
+        block, place = table[slot, position // BLOCK_TOKENS % table.shape[1]], position % BLOCK_TOKENS
         k_codes[block, :, :, place], k_scales[block, :, :, place] = encode(k_row.reshape(shape), name)
         v_codes[block, :, place], v_scales[block, :, :, place] = encode(v_row.reshape(shape), name)
     return tuple(caches)
@@ -198,6 +201,8 @@ def _samples() -> Iterable[ops.Sample]:
         yield _sample(f"one token, {form}", form, 3, 64, [(1, 47)])
         yield _sample(f"a run over two blocks, {form}", form, 1, 96, [(0, p) for p in range(13, 20)])
         yield _sample(f"two sequences in turn, {form}", form, 2, 32, [(0, 15), (1, 0), (0, 16), (1, 1)])
+    first = _sample("a ring of 48, Q8_0", "Q8_0", 2, 32, [(1, 47), (0, 50), (1, 101)])
+    yield replace(first, attrs={**first.attrs, "ring": True})
     full = _sample("5 of 9 tokens", "Q8_0", 2, 64, [(1, p) for p in range(9)])
     yield partly_active(full, 5, fixed=(0, 1, 2, 3, 8))
 
@@ -219,7 +224,7 @@ OP = cache_op(
     one_token_per_program,
     name=NAME,
     formula="as kv_cache_update, each 32 of a head as d q: Q8_0 or Q4_0",
-    parameters=Parameters(f"k_codes v_codes k_scales v_scales k v {PLACES}", (KV_HEADS, HEAD_DIM), results=0),
+    parameters=Parameters(f"k_codes v_codes k_scales v_scales k v {PLACES}", (KV_HEADS, HEAD_DIM, RING), results=0),
     infer=_infer,
     reference=_reference,
     samples=_samples,

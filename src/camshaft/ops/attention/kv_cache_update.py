@@ -1,21 +1,23 @@
 """kv_cache_update: writes the keys and values of new tokens into the paged cache, in place.
 
-K has the layout [block, kv_head, head_dim, 16], so that a vector of keys is contiguous, V [block, kv_head, 16, head_dim]. A block
-has 16 tokens of one sequence: the token at position p of slot s has index p % 16 in block block_table[s, p // 16].
+K has the layout [block, kv_head, head_dim, 16], so that a vector of keys is contiguous, V [block, kv_head, 16, v_dim]. A block
+has 16 tokens of one sequence: the token at position p of slot s has index p % 16 in block block_table[s, p // 16], with `ring` in
+block block_table[s, (p // 16) % max_blocks]. Caches of floats take f32, caches of bytes (codes of turboquant_encode) bytes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from camshaft.dtypes import DType, bf16, f16, f32, i32, i64
+from camshaft.dtypes import DType, bf16, f16, f32, i32, i64, u8
 from camshaft.lang import Array, Kernel, Tracer, kernel
 from camshaft.ops import op as ops
 from camshaft.ops.checks import partly_active
-from camshaft.ops.parameters import HEAD_DIM, KV_HEADS, PLACES, Parameters
+from camshaft.ops.parameters import HEAD_DIM, KV_HEADS, PLACES, RING, Parameters
 from camshaft.ops.spec import TensorSpec
 
 BLOCK_TOKENS = 16
@@ -34,35 +36,51 @@ def one_token_per_program(
     *,
     kv_heads: int,
     head_dim: int,
+    ring: bool = False,
 ) -> None:
     # K[block, h, d, place] = k[t, h, d]; V[block, h, place, d] = v[t, h, d]
     token = k.program(0)
-    position = positions[token].to(i64)
-    block, place = block_table[slots[token], position // BLOCK_TOKENS], position % BLOCK_TOKENS
+    position, v_dim = positions[token].to(i64), int(v_cache.shape[3])
+    index = position // BLOCK_TOKENS % int(block_table.shape[1]) if ring else position // BLOCK_TOKENS
+    block, place = block_table[slots[token], index], position % BLOCK_TOKENS
     for head in k.range(kv_heads):
         for d in k.lanes(head_dim):
             k.scatter(k_cache, keys[token, head * head_dim + d], block, head, d, place)
-            v_cache[block, head, place, d] = values[token, head * head_dim + d]
+            if v_dim == head_dim:
+                v_cache[block, head, place, d] = values[token, head * head_dim + d]
+        if v_dim != head_dim:
+            for d in k.lanes(v_dim):
+                v_cache[block, head, place, d] = values[token, head * v_dim + d]
 
 
-def check_cache(op: str, specs: Sequence[TensorSpec], kv_heads: int, head_dim: int) -> None:
-    """Raises ShapeError unless the specs are k_cache and v_cache of one float dtype in the layout above."""
+def check_cache(
+    op: str, specs: Sequence[TensorSpec], kv_heads: int, head_dim: int, dtypes: tuple[DType, ...] = (f16, bf16, f32)
+) -> int:
+    """Returns the head size of values. ShapeError unless the specs are k_cache and v_cache in the layout above, of one dtype
+    where both are floats."""
     k_cache, v_cache = specs
     n_blocks = k_cache.shape[0] if len(k_cache.shape) == 4 else "n_blocks"
+    v_dim = v_cache.shape[3] if len(v_cache.shape) == 4 else head_dim
+    both_floats = u8 not in (k_cache.dtype, v_cache.dtype)
+    names = " or ".join(", ".join(d.name for d in dtypes).rsplit(", ", 1))
     for spec, shape, name in (
         (k_cache, (n_blocks, kv_heads, head_dim, BLOCK_TOKENS), "k_cache"),
-        (v_cache, (n_blocks, kv_heads, BLOCK_TOKENS, head_dim), "v_cache"),
+        (v_cache, (n_blocks, kv_heads, BLOCK_TOKENS, v_dim), "v_cache"),
     ):
-        wanted = f"{name} of f16, bf16 or f32 [{', '.join(map(str, shape))}], like the other cache"
-        fits = spec.is_plain and spec.dtype in (f16, bf16, f32) and spec.dtype == k_cache.dtype
-        ops.expect(fits and spec.shape == shape, op, spec, wanted)
+        wanted = f"{name} of {names} [{', '.join(map(str, shape))}], like the other cache"
+        fits = spec.is_plain and spec.dtype in dtypes and (spec.dtype == k_cache.dtype or not both_floats)
+        ops.expect(fits and spec.shape == shape and 0 not in spec.bounds, op, spec, wanted)
+    assert isinstance(v_dim, int)
+    return v_dim
 
 
 def place_limits(first: int, cache: int) -> dict[int, Callable[[ops.NodeSpec], int]]:
     """Returns the index limits of positions, slots and block table, which are inputs `first` to `first` + 2. `cache` is the
-    index of the input k_cache."""
+    index of the input k_cache. A ring has no greatest position."""
     return {
-        first: lambda node: node.inputs[first + 2].bounds[1] * BLOCK_TOKENS,
+        first: lambda node: (
+            (1 << 31) - 1 if node.attrs.get("ring") else node.inputs[first + 2].bounds[1] * BLOCK_TOKENS
+        ),
         first + 1: lambda node: node.inputs[first + 2].bounds[0],
         first + 2: lambda node: node.inputs[cache].bounds[0],
     }
@@ -104,8 +122,14 @@ def heads_of(op: str, keys_and_values: Sequence[TensorSpec], attrs: ops.Attrs) -
 def _infer(specs: tuple[TensorSpec, ...], attrs: ops.Attrs) -> tuple[TensorSpec, ...]:
     name = "kv_cache_update"
     ops.expect(len(specs) == 7, name, specs, "k_cache, v_cache, k, v, positions, slots, block_table")
-    kv_heads, head_dim = heads_of(name, specs[2:4], attrs)
-    check_cache(name, specs[:2], kv_heads, head_dim)
+    kv_heads, head_dim = attrs.get("kv_heads", 0), attrs.get("head_dim", 0)
+    ops.expect(kv_heads > 0 and head_dim > 0, name, (kv_heads, head_dim), "kv_heads and head_dim above 0")
+    v_dim = check_cache(name, specs[:2], kv_heads, head_dim, (f16, bf16, f32, u8))
+    for cache, new, size in zip(specs[:2], specs[2:4], (head_dim, v_dim), strict=True):
+        wanted = TensorSpec(
+            (specs[2].shape[0] if specs[2].shape else 1, kv_heads * size), u8 if cache.dtype == u8 else f32
+        )
+        ops.expect(new == wanted, name, new, f"k and v of {wanted.dtype} [T, {kv_heads * size}]")
     check_places(name, specs[2], *specs[4:])
     return ()
 
@@ -114,10 +138,10 @@ def _reference(inputs: Sequence[ops.Array], attrs: ops.Attrs) -> tuple[ops.Array
     k_cache, v_cache, keys, values, positions, slots, table = inputs
     k_cache, v_cache = k_cache.copy(), v_cache.copy()
     for k_row, v_row, position, slot in zip(keys, values, positions, slots, strict=True):
-        block, place = table[slot, position // BLOCK_TOKENS], position % BLOCK_TOKENS
-        shape = attrs["kv_heads"], attrs["head_dim"]
-        k_cache[block, :, :, place] = k_row.reshape(shape).astype(k_cache.dtype)
-        v_cache[block, :, place] = v_row.reshape(shape).astype(v_cache.dtype)
+        block, place = table[slot, position // BLOCK_TOKENS % table.shape[1]], position % BLOCK_TOKENS
+        heads = attrs["kv_heads"]
+        k_cache[block, :, :, place] = k_row.reshape(heads, -1).astype(k_cache.dtype)
+        v_cache[block, :, place] = v_row.reshape(heads, -1).astype(v_cache.dtype)
     return k_cache, v_cache
 
 
@@ -129,6 +153,8 @@ def cache_op(n_caches: int, kernel: Kernel, **fields: Any) -> ops.Op:
     def build(node: ops.NodeSpec, target: ops.Target) -> ops.Build:
         arrays = (*(ops.update(i) for i in range(n_caches)), *(ops.read(i) for i in reads))
         constants = {name: node.attrs[name] for name in ("kv_heads", "head_dim")}
+        if node.attrs.get("ring"):
+            constants["ring"] = True
         return ops.Build((ops.Launch(kernel, arrays, (ops.Cells(node.inputs[n_caches].shape[0]),), constants),))
 
     return ops.Op(
@@ -164,6 +190,14 @@ def _samples() -> Iterable[ops.Sample]:
     yield _sample("one token, f16", f16, 3, 64, [(1, 47)])
     yield _sample("a run over two blocks, bf16", bf16, 1, 17, [(0, p) for p in range(13, 20)])
     yield _sample("two sequences in turn, f32", f32, 2, 15, [(0, 15), (1, 0), (0, 16), (1, 1)])
+    first = _sample("a ring of 48, f16", f16, 1, 20, [(1, 47), (0, 50), (1, 101)])
+    yield replace(first, attrs={**first.attrs, "ring": True})
+    k_cache, v_cache, *others = _sample("other values", f16, 2, 18, [(1, 47), (0, 3)]).inputs
+    others[1] = np.ascontiguousarray(others[1].reshape(2, 2, 18)[:, :, :10].reshape(2, 20))
+    yield ops.Sample("values of 10", (k_cache, v_cache[..., :10].copy(), *others), {"kv_heads": 2, "head_dim": 18})
+    codes = np.arange(7 * 2 * 18 * 16).reshape(k_cache.shape).astype(np.uint8)
+    others[0] = np.arange(72).astype(np.uint8).reshape(2, 36)
+    yield ops.Sample("codes of K", (codes, v_cache[..., :10].copy(), *others), {"kv_heads": 2, "head_dim": 18})
     full = _sample("5 of 9 tokens, odd head", f16, 2, 33, [(1, p) for p in range(9)])
     yield partly_active(full, 5, fixed=(0, 1, 6))
 
@@ -184,7 +218,7 @@ OP = cache_op(
     one_token_per_program,
     name="kv_cache_update",
     formula="K[table[s, p // 16], :, :, p % 16] = k; V[table[s, p // 16], :, p % 16] = v",
-    parameters=Parameters(f"k_cache v_cache k v {PLACES}", (KV_HEADS, HEAD_DIM), results=0),
+    parameters=Parameters(f"k_cache v_cache k v {PLACES}", (KV_HEADS, HEAD_DIM, RING), results=0),
     infer=_infer,
     reference=_reference,
     samples=_samples,

@@ -9,7 +9,7 @@ from camshaft.lang import Tracer, Value, kernel
 from camshaft.ops import op as ops
 from camshaft.ops.attention.kv_cache_quantize import GROUP, NIBBLE_ZERO
 from camshaft.ops.attention.kv_cache_update import BLOCK_TOKENS
-from camshaft.ops.attention.paged import LOWEST, Cache, Heads, arguments_of, multiply_adds, reads
+from camshaft.ops.attention.paged import LOWEST, Cache, Heads, arguments_of, multiply_adds, reads, without_options
 
 RATE = 5.0  # multiply-adds per ns, measured on one core of a Zen 4 server (its peak is 59)
 
@@ -95,4 +95,4 @@ def _cost(node: ops.NodeSpec, target: ops.Target) -> float:
     return multiply_adds(node) / RATE
 
 
-VARIANT = ops.KernelVariant("one_query_per_program", ops.EVERYWHERE, _build, cost=_cost)
+VARIANT = ops.KernelVariant("one_query_per_program", ops.EVERYWHERE, _build, without_options, _cost)

@@ -16,6 +16,7 @@ from camshaft.ops import op as ops
 from camshaft.ops.attention.kv_cache_quantize import GROUP, NIBBLE_ZERO
 from camshaft.ops.attention.kv_cache_update import BLOCK_TOKENS
 from camshaft.ops.kernels.launch import has_threads
+from camshaft.ops.masked.options import Options
 from camshaft.ops.spec import TensorSpec, bound
 
 WIDTH = 16  # elements of an explicit vector: a block of keys
@@ -91,7 +92,7 @@ def multiply_adds(node: ops.NodeSpec) -> float:
 
 def is_quantized(node: ops.NodeSpec) -> bool:
     """Returns whether an attention node reads a quantized cache (codes and scales)."""
-    return len(node.inputs) > N_INPUTS
+    return node.inputs[1].dtype in (i8, u8)
 
 
 def reads(node: ops.NodeSpec) -> tuple[ops.Operand, ...]:
@@ -101,7 +102,15 @@ def reads(node: ops.NodeSpec) -> tuple[ops.Operand, ...]:
 
 def caches(node: ops.NodeSpec) -> tuple[TensorSpec, ...]:
     """Returns the operands of keys and values, and of their scales if the cache is quantized."""
-    return node.inputs[1:3] + node.inputs[N_INPUTS:]
+    return node.inputs[1:3] + (node.inputs[N_INPUTS : N_INPUTS + 2] if is_quantized(node) else ())
+
+
+def without_options(node: ops.NodeSpec, target: ops.Target | None = None) -> str | None:
+    """Returns why a kernel of causal attention with heads of one size does not take a node, or None."""
+    plain = node.inputs[2].bounds[3] == node.inputs[1].bounds[2]
+    if Options.of("attention", node.attrs).is_plain and plain:
+        return None
+    return "takes causal attention without options, with heads of keys and values of one size"
 
 
 @dataclass(frozen=True)

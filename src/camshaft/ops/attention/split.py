@@ -11,7 +11,7 @@ from camshaft.dtypes import f32
 from camshaft.extent import Extent
 from camshaft.ops import op as ops
 from camshaft.ops.attention.kv_cache_update import BLOCK_TOKENS
-from camshaft.ops.attention.paged import caches, is_quantized, multiply_adds, reads, register_vectors
+from camshaft.ops.attention.paged import caches, is_quantized, multiply_adds, reads, register_vectors, without_options
 from camshaft.ops.attention.split_kernels import MOST_MEMBERS, Shape, merge_splits, some_keys_per_program
 from camshaft.ops.kernels.launch import has_threads
 from camshaft.ops.spec import TensorSpec, bound
@@ -57,6 +57,8 @@ def _ahead(node: ops.NodeSpec) -> int:
 
 def _supports(node: ops.NodeSpec, target: ops.Target) -> str | None:
     """Returns why the variant does not support the node, or None for few tokens and a group that fits the workgroup memory."""
+    if (reason := without_options(node)) is not None:
+        return reason
     tokens = bound(node.inputs[0].shape[0])
     if tokens > MAX_TOKENS:
         return f"takes at most {MAX_TOKENS} tokens; got {tokens}"

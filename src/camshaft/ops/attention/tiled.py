@@ -15,7 +15,15 @@ from camshaft.extent import Extent
 from camshaft.lang import Array, Tracer, Value, kernel
 from camshaft.ops import op as ops
 from camshaft.ops.attention import split
-from camshaft.ops.attention.paged import Keys, arguments_of, is_quantized, multiply_adds, reads, register_vectors
+from camshaft.ops.attention.paged import (
+    Keys,
+    arguments_of,
+    is_quantized,
+    multiply_adds,
+    reads,
+    register_vectors,
+    without_options,
+)
 from camshaft.ops.attention.tiled_steps import BLOCK_ROWS, Shape, Tile
 from camshaft.ops.kernels.launch import has_threads, workgroup_nbytes
 
@@ -115,6 +123,8 @@ def _scratch_limit(target: ops.Target) -> int:
 
 def _supports(node: ops.NodeSpec, target: ops.Target) -> str | None:
     """Returns why no tile fits the workgroup memory, or None."""
+    if (reason := without_options(node)) is not None:
+        return reason
     shape = shape_of(node, target)
     if shape.scratch_nbytes > _scratch_limit(target):
         return f"{shape.group} heads of a group with head_dim {shape.head_dim} exceed the workgroup memory"

@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from camshaft.dtypes import DType, as_dtype, boolean, f16, f64, i8, i32, i64, u8, u64
+from camshaft.dtypes import PARTS, DType, as_dtype, boolean, f16, f64, i8, i32, i64, u8, u64
 from camshaft.lang import Tracer, ir
 from camshaft.ops import op as ops
-from camshaft.ops.checks import EVERY, FLOATS, NUMBERS, SIGNED, UNSIGNED
+from camshaft.ops.checks import COMPLEX, EVERY, FLOATS, NUMBERS, SIGNED, UNSIGNED
 from camshaft.ops.elementwise import pow_mod
 from camshaft.ops.elementwise import samples as draws
-from camshaft.ops.elementwise.frame import EXACT, TOLERANCE, Formula, family
+from camshaft.ops.elementwise.frame import EXACT, TOLERANCE, Formula, Pair, family
 
 INTEGERS = (*SIGNED, *UNSIGNED)
 
@@ -32,10 +32,18 @@ def wrapping(instruction: str, k: Tracer, a: ir.Value, b: ir.Value) -> ir.Value:
 def _arithmetic(name: str, sign: str, function: Callable[..., Any], structure: bool = False) -> Formula:
     compute = functools.partial(wrapping, name)
     sampled = NUMBERS[1:] if structure else ()
-    dtypes = NUMBERS if name == "subtract" else EVERY
+    dtypes = (*(NUMBERS if name == "subtract" else EVERY), *COMPLEX)
+    tolerance = {d.name: TOLERANCE[PARTS[d].name] for d in COMPLEX} if name == "multiply" else EXACT
     return Formula(
-        name, f"y = a {sign} b", compute, function, dtypes, tolerance=EXACT, sampled=sampled, structure=structure
-    )
+        name, f"y = a {sign} b", compute, function, dtypes, tolerance=tolerance, sampled=sampled, structure=structure,
+        pairs=functools.partial(_of_pairs, name),
+    )  # fmt: skip
+
+
+def _of_pairs(name: str, k: Tracer, a: Pair, b: Pair) -> Pair:
+    if name == "multiply":
+        return k.fma(a[0], b[0], -(a[1] * b[1])), k.fma(a[0], b[1], a[1] * b[0])
+    return k.apply(name, a[0], b[0]), k.apply(name, a[1], b[1])
 
 
 def _extreme_of(name: str, k: Tracer, a: ir.Value, b: ir.Value) -> ir.Value:

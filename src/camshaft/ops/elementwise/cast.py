@@ -9,19 +9,19 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from camshaft.dtypes import DTYPES, DType, as_dtype, f32, i32, u16, u32
+from camshaft.dtypes import DTYPES, NAMED, PARTS, DType, as_dtype, f32, i32, u16, u32
 from camshaft.errors import ShapeError
 from camshaft.lang import Tracer, ir
 from camshaft.ops import op as ops
-from camshaft.ops.checks import EVERY
-from camshaft.ops.elementwise.frame import Formula, op_of
+from camshaft.ops.checks import COMPLEX, EVERY
+from camshaft.ops.elementwise.frame import Formula, Pair, op_of
 from camshaft.ops.kernels.bits import NAN_BITS
 from camshaft.ops.parameters import Attribute
 from camshaft.ops.spec import TensorSpec
 
 
 def _to(dtype: DType, attrs: ops.Attrs) -> DType:
-    if set(attrs) != {"to"} or attrs["to"] not in DTYPES:
+    if set(attrs) != {"to"} or attrs["to"] not in NAMED:
         raise ShapeError(f"cast: got attributes {dict(attrs)}; wanted to, the name of a dtype")
     return as_dtype(attrs["to"])
 
@@ -34,7 +34,7 @@ def _compute(k: Tracer, x: ir.Value, to: str) -> ir.Value:
 
 
 def _numpy(x: ops.Array, to: str) -> ops.Array:
-    return np.asarray(x).astype(DTYPES[to].numpy)
+    return np.asarray(x if as_dtype(to) in PARTS else x.real).astype(as_dtype(to).numpy)
 
 
 def _samples() -> Iterable[ops.Sample]:
@@ -53,6 +53,21 @@ def _samples() -> Iterable[ops.Sample]:
     for short in ("f16", "bf16", "bool"):
         # NumPy does not compare bf16 NaNs as equal
         yield ops.Sample(f"special values to {short}", (odd[short == "bf16" :],), {"to": short})
+    yield from _complex_samples()
+
+
+def _complex_samples() -> Iterable[ops.Sample]:
+    z = np.array([1 + 2j, -3.5, 0.25j] * 6)
+    for source, to in (
+        ("complex64", "complex128"),
+        ("complex128", "complex64"),
+        ("f32", "complex64"),
+        ("complex64", "f16"),
+    ):
+        values = (
+            z.astype(as_dtype(source).numpy) if source in ("complex64", "complex128") else z.real.astype(np.float32)
+        )
+        yield ops.Sample(f"{source} to {to}", (values,), {"to": to})
 
 
 def _error_samples() -> Iterable[ops.ErrorSample]:
@@ -62,13 +77,23 @@ def _error_samples() -> Iterable[ops.ErrorSample]:
     yield ops.ErrorSample((x,), {"to": "f12"}, "wanted to, the name of a dtype")
 
 
+def _pairs(k: Tracer, x: ir.Value | Pair, to: str) -> ir.Value | Pair:
+    """To a real dtype, the real part."""
+    parts = x if isinstance(x, tuple) else (x, k.const(0.0, f32))
+    if as_dtype(to) not in PARTS:
+        return _compute(k, parts[0], to)
+    part = PARTS[as_dtype(to)]
+    return parts[0].to(part), parts[1].to(part)
+
+
 ROW = Formula(
     "cast",
     "y = x in another dtype",
     _compute,
     _numpy,
-    EVERY,
+    (*EVERY, *COMPLEX),
     arity=1,
+    pairs=_pairs,
     gives=_to,
     attrs=(Attribute("to", "str"),),
     moves=lambda node: {"to": u16.name} if node.inputs[0].dtype == node.outputs[0].dtype in NAN_BITS else None,

@@ -9,15 +9,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
-from camshaft.dtypes import DType, as_dtype, boolean
+from camshaft.dtypes import PARTS, DType, as_dtype, boolean
 from camshaft.extent import Extent
 from camshaft.lang import Constant, Kernel, Tracer, ir
 from camshaft.ops import op as ops
-from camshaft.ops.checks import in_f32, rounded, same_dtype, widened
+from camshaft.ops.checks import COMPLEX, in_f32, rounded, same_dtype, widened
 from camshaft.ops.elementwise import samples
 from camshaft.ops.elementwise.samples import Draw
 from camshaft.ops.kernels import blocks
@@ -29,6 +29,8 @@ from camshaft.ops.spec import Dim, TensorSpec
 # 16-bit results are compared with the rounded reference: a few elements may differ by one unit in the last place.
 TOLERANCE = {"f32": 1e-12, "f64": 1e-30, "f16": 1e-8, "bf16": 1e-6}
 EXACT: Mapping[str, float] = {}
+# Real and imaginary part.
+Pair: TypeAlias = tuple[ir.Value, ir.Value]
 
 
 @dataclass(frozen=True)
@@ -42,6 +44,7 @@ class Formula:
     f32; `structure`: samples of all shapes too. `samples` and `error_samples` replace all of these. `supports` as of a
     KernelVariant. `moves`: the kernel's attributes for a node that computes nothing, whose f16 and bf16 it takes as
     u16; else None. `flops` per element. `decompose`: as of an Op; without it the op is primitive (ops/primitives.py).
+    `pairs(k, *values)` is `compute` where an operand or the result is complex: a complex value is (real, imaginary) part.
     """
 
     name: str
@@ -65,6 +68,7 @@ class Formula:
     error_samples: Callable[[], Iterable[ops.ErrorSample]] | None = None
     flops: float = 1.0
     decompose: Callable[..., Any] | None = None
+    pairs: Callable[..., Any] | None = None
 
 
 def broadcast(op: str, specs: Sequence[TensorSpec]) -> tuple[Dim, ...]:
@@ -97,8 +101,8 @@ def _infer(row: Formula, specs: tuple[TensorSpec, ...], attrs: ops.Attrs) -> tup
 
 def _reference(row: Formula, inputs: Sequence[ops.Array], attrs: ops.Attrs) -> tuple[ops.Array, ...]:
     dtype = as_dtype(inputs[row.conditions].dtype)
-    exact = not row.tolerance  # then f64 is rounded once, as in kernels, and not first to a longer double
-    wide = [x if exact and x.dtype == np.float64 else widened(x) for x in inputs]
+    exact = dtype.name not in row.tolerance  # then f64 is rounded once, as in kernels, and not first to a longer double
+    wide = [x if exact and x.dtype in (np.float64, np.complex128) else widened(x) for x in inputs]
     with np.errstate(all="ignore"):
         return (rounded(row.numpy(*wide, **attrs), row.gives(dtype, attrs) if row.gives else dtype),)
 
@@ -145,6 +149,56 @@ def launch(
     return ops.Build((ops.Launch(kernel, arrays, over.grid, given, over.extents, lanes, SIZES),))
 
 
+def pair_kernel_of(row: Formula, module: str) -> Kernel:
+    """The kernel of a row for complex operands or results."""
+
+    def elements(
+        k: Tracer,
+        *operands: Any,
+        columns: int,
+        block: int,
+        sizes: Any,
+        strides: Any,
+        complexes: tuple[bool, ...],
+        **attrs: Any,
+    ) -> None:
+        # out[i] = formula(x[i], y[i], ...), where complex numbers are neighbours
+        program, last = ProgramBlock(k, columns, operands[len(complexes) :], block, sizes, strides), len(complexes) - 1
+        assert row.pairs is not None
+        for c in k.lanes(program.start, program.stop):
+            values = []
+            for i, (x, is_pair) in enumerate(zip(operands[:last], complexes, strict=False)):
+                parts = [program.load(i, x, c, part) for part in range(2 if is_pair else 1)]
+                values.append(tuple(parts) if is_pair else parts[0])
+            made = row.pairs(k, *values, **attrs)
+            if complexes[last]:
+                for part in (0, 1):
+                    program.scatter(last, operands[last], c, made[part], part)
+            else:
+                program.store(last, operands[last], c, made)
+
+    elements.__name__, elements.__module__ = row.name, module
+    return Kernel(elements)
+
+
+def launch_pairs(kernel: Kernel, node: ops.NodeSpec) -> ops.Build:
+    """One launch of a kernel of `pair_kernel_of`."""
+    specs, shape = (*node.inputs, *node.outputs), node.outputs[0].shape
+    complexes = tuple(spec.dtype in COMPLEX for spec in specs)
+    strides = [
+        tuple(s * (1 + pair) for s in strides_of(spec, shape)) for spec, pair in zip(specs, complexes, strict=True)
+    ]
+    over, last = iteration(shape, strides), len(specs) - 1
+    arrays = []
+    for i, (spec, pair) in enumerate(zip(specs, complexes, strict=True)):
+        size = (prod(spec.bounds) * (1 + pair),)
+        part = PARTS[as_dtype(spec.dtype)] if pair else None
+        reads = ops.Operand("input", i, shape=size, dtype=part)
+        arrays.append(ops.write(0, shape=size, dtype=part) if i == last else reads)
+    given = {**over.constants, "complexes": complexes, **node.attrs}
+    return ops.Build((ops.Launch(kernel, tuple(arrays), over.grid, given, over.extents),))
+
+
 def variant(
     build: Callable[[ops.NodeSpec, ops.Target], ops.Build],
     supports: Callable[[ops.NodeSpec, ops.Target], str | None],
@@ -167,8 +221,11 @@ _OPERANDS = {1: "x", 2: "a b"}
 def op_of(row: Formula, module: str, **fields: Any) -> ops.Op:
     """The Op of a row, with other fields of Op; `module` is the one that defines the row."""
     kernel = None if row.compute is None else kernel_of(row, row.compute, module)
+    pairs = pair_kernel_of(row, module)
 
     def build(node: ops.NodeSpec, target: ops.Target) -> ops.Build:
+        if any(spec.dtype in COMPLEX for spec in (*node.inputs, *node.outputs)):
+            return launch_pairs(pairs, node)
         assert kernel is not None
         moved = row.moves(node)
         attrs = node.attrs if moved is None else moved

@@ -160,6 +160,15 @@ def samples(row: Formula) -> Iterable[ops.Sample]:
         yield ops.Sample("broadcast", arrays, given)
     if row.structure:
         yield from _structure(row, rng)
+    if row.pairs is not None:
+        yield from _complex_samples(row)
+
+
+def _complex_samples(row: Formula) -> Iterable[ops.Sample]:
+    rng = np.random.default_rng(len(row.name))
+    for dtype, shapes in (("complex64", ((3, 19), (19,))), ("complex128", ((5,), ()))):
+        drawn = [rng.normal(size=s) + 1j * rng.normal(size=s) for s in shapes[: row.arity]]
+        yield ops.Sample(f"of {dtype}", tuple(np.asarray(x).astype(dtype) for x in drawn), row.given)
 
 
 def _structure(row: Formula, rng: np.random.Generator) -> Iterable[ops.Sample]:

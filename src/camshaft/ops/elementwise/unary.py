@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from camshaft.dtypes import DType, boolean, f16, f64, i8, i32, i64
+from camshaft.dtypes import PARTS, DType, boolean, f16, f64, i8, i32, i64
 from camshaft.lang import Tracer, ir
 from camshaft.ops import op as ops
-from camshaft.ops.checks import EVERY, FLOATS, NUMBERS
+from camshaft.ops.checks import COMPLEX, EVERY, FLOATS, NUMBERS
 from camshaft.ops.elementwise import samples as draws
 from camshaft.ops.elementwise.binary import wrapping
 from camshaft.ops.elementwise.frame import EXACT, TOLERANCE, Formula, family
@@ -67,7 +67,20 @@ def _abs(k: Tracer, x: ir.Value) -> ir.Value:
 
 
 def _abs_of(f: Any, x: Any) -> Any:
+    if x.dtype in COMPLEX:
+        parts = f.maximum(x.pairs(), 0 - x.pairs())
+        low, high = f.min(parts, axes=-1), f.max(parts, axes=-1)
+        ratio = f.where(f.less(low, high), low / high, 1.0)
+        return high * f.sqrt(1 + ratio * ratio)
     return x if x.dtype.kind in "ub" else f.where(x > 0, x, 0 - x)  # 0 - x: so that |-0| is 0
+
+
+def _abs_of_pair(k: Tracer, x: tuple[ir.Value, ir.Value]) -> ir.Value:
+    """Of the greater part, so that no square overflows."""
+    a, b = k.abs(x[0]), k.abs(x[1])
+    low, high = k.minimum(a, b), k.maximum(a, b)
+    ratio = k.select(low < high, low / high, 1.0)
+    return high * k.sqrt(k.fma(ratio, ratio, 1.0))
 
 
 def _ceil_of(f: Any, x: Any) -> Any:
@@ -115,8 +128,9 @@ ROWS = (
         "y = -x",
         lambda k, x: k.number(0, x.dtype) - x if x.dtype.kind == "u" else -x,
         np.negative,
-        NUMBERS,
+        (*NUMBERS, *COMPLEX),
         arity=1,
+        pairs=lambda k, x: (-x[0], -x[1]),
         tolerance=EXACT,
         decompose=lambda f, x: 0 - x if x.dtype.kind == "u" else x * -1,
     ),
@@ -125,9 +139,11 @@ ROWS = (
         "y = |x|",
         _abs,
         np.abs,
-        EVERY,
+        (*EVERY, *COMPLEX),
         arity=1,
-        tolerance=EXACT,
+        gives=lambda dtype, attrs: PARTS.get(dtype, dtype),
+        pairs=_abs_of_pair,
+        tolerance={"f32": 1e-13, "f64": 1e-31},  # of complex numbers
         sampled=(f64, i8, i32, i64),
         decompose=_abs_of,
     ),

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from camshaft.dtypes import f32, i32
+from camshaft.errors import ShapeError
 from camshaft.formats.blocks import BlockFormat
 from camshaft.ops import op as ops
 from camshaft.ops.checks import partly_active
@@ -97,10 +98,13 @@ def _infer_experts(specs: tuple[TensorSpec, ...], attrs: ops.Attrs) -> tuple[Ten
         gate.bounds[0], x.bounds[1], gate.bounds[1]
     )  # fmt: skip
     ops.expect(fits, name, (gate, up, down), wanted)
-    for w in (gate, up):
-        (hidden,) = _product(w).infer((x, w, experts), {})
-    (y,) = _product(down).infer((hidden, down, experts), {})
-    return reduce.OP.infer((y, weights), {})
+    try:
+        for w in (gate, up):
+            (hidden,) = _product(w).infer((x, w, experts), {})
+        (y,) = _product(down).infer((hidden, down, experts), {})
+        return reduce.OP.infer((y, weights), {})
+    except ShapeError as error:
+        raise ShapeError(f"{name}: {error}") from None
 
 
 def _experts_reference(inputs: Sequence[ops.Array], attrs: ops.Attrs) -> tuple[ops.Array, ...]:

@@ -5,12 +5,13 @@ Pair p = t n_slots + s is slot s of token t. A pair whose expert is out of range
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from math import prod
 from typing import Any
 
-from camshaft.dtypes import i32, i64
+from camshaft.dtypes import DType, i32, i64
 from camshaft.extent import Extent
-from camshaft.lang import Array, Tracer, Value, kernel
+from camshaft.lang import Array, Constant, Tracer, Value, kernel
 from camshaft.ops import op as ops
 from camshaft.ops.spec import TensorSpec
 
@@ -63,13 +64,28 @@ def gather_rows(k: Tracer, *arrays: Any, n_parts: int, n_slots: int, per_token: 
 
 
 def n_pairs(node: ops.NodeSpec) -> int:
-    """Returns the bound of the number of (token, slot) pairs; input 2 has the experts."""
-    return prod(node.inputs[2].bounds)
+    """Returns the bound of the number of (token, slot) pairs; the last input has the experts."""
+    return prod(node.inputs[-1].bounds)
+
+
+def experts_of(node: ops.NodeSpec) -> ops.Operand:
+    """Returns the operand of the experts, an element per pair."""
+    return ops.read(len(node.inputs) - 1, shape=(n_pairs(node),))
+
+
+def out_of(node: ops.NodeSpec) -> ops.Operand:
+    """Returns the operand of y, a row per pair."""
+    return ops.write(0, shape=(n_pairs(node), node.outputs[0].bounds[-1]))
 
 
 def per_token(node: ops.NodeSpec) -> bool:
     """Whether input 0 has a row per token, and not one per pair."""
     return len(node.inputs[0].shape) == 2
+
+
+def by_slot(node: ops.NodeSpec) -> dict[str, Constant]:
+    """Returns the constants by which a kernel finds a pair, and its row of x."""
+    return {"n_slots": node.inputs[-1].bounds[1], "per_token": per_token(node)}
 
 
 def part_shapes(node: ops.NodeSpec) -> list[tuple[int, int]]:
@@ -79,25 +95,35 @@ def part_shapes(node: ops.NodeSpec) -> list[tuple[int, int]]:
     return [(rows, prod(part.shape) // rows) for part in x.parts]
 
 
-def scratch_of(node: ops.NodeSpec, spare: int) -> tuple[TensorSpec, ...]:
-    """Returns the scratch of `sorting`: starts, order, and the sorted rows of each part of x with `spare` rows after them."""
-    pairs, n_experts = n_pairs(node), node.inputs[1].bounds[0]
+def parts_of(node: ops.NodeSpec) -> list[ops.Operand]:
+    """Returns the operands of the parts of x, as rows."""
     parts = zip(node.inputs[0].parts, part_shapes(node), strict=True)
-    rows = [TensorSpec((pairs + spare, columns), part.dtype) for part, (_, columns) in parts]
-    return TensorSpec((n_experts + 2,), i32), TensorSpec((pairs,), i32), *rows
+    return [ops.read(0, part.name, shape) for part, shape in parts]
 
 
-def sorting(node: ops.NodeSpec) -> tuple[ops.Launch, ops.Launch]:
-    """Returns the launches that fill the scratch."""
-    (tokens, n_slots), pairs = node.inputs[2].shape, n_pairs(node)
+def scratch_of(node: ops.NodeSpec, rows: Iterable[tuple[int, DType]], spare: int) -> tuple[TensorSpec, ...]:
+    """Returns the scratch of `sorting`: starts, order, and sorted rows of so many columns, `spare` more than pairs."""
+    pairs, n_experts = n_pairs(node), node.inputs[1].bounds[0]
+    made = (TensorSpec((pairs + spare, columns), dtype) for columns, dtype in rows)
+    return TensorSpec((n_experts + 2,), i32), TensorSpec((pairs,), i32), *made
+
+
+def rows_of(node: ops.NodeSpec) -> list[tuple[int, DType]]:
+    """Returns the columns and the dtype of each part of x, for `scratch_of`."""
+    parts = zip(node.inputs[0].parts, part_shapes(node), strict=True)
+    return [(columns, part.dtype) for part, (_, columns) in parts]
+
+
+def sorting(node: ops.NodeSpec, sources: Sequence[ops.Operand]) -> tuple[ops.Launch, ops.Launch]:
+    """Returns the launches that fill the first scratch tensors; `sources` are the rows that they gather."""
+    tokens, n_slots = node.inputs[-1].shape
     assert isinstance(n_slots, int)
-    n_experts, x = node.inputs[1].bounds[0], node.inputs[0]
+    n_experts, pairs = node.inputs[1].bounds[0], n_pairs(node)
     extents = (tokens,) if isinstance(tokens, Extent) else ()
-    arrays = ops.read(2, shape=(pairs,)), ops.scratch(0, "write"), ops.scratch(1, "write")
-    sizes = {"n_experts": n_experts, "n_slots": n_slots, "bound": pairs // n_slots}
+    arrays = experts_of(node), ops.scratch(0, "write"), ops.scratch(1, "write")
+    sizes: dict[str, Constant] = {"n_experts": n_experts, "n_slots": n_slots, "bound": pairs // n_slots}
     sort = ops.Launch(sort_pairs, arrays, (ops.Cells(n_experts + 1),), sizes, extents)
-    sources = [ops.read(0, part.name, shape) for part, shape in zip(x.parts, part_shapes(node), strict=True)]
     outs = [ops.scratch(2 + i, "write") for i in range(len(sources))]
-    constants = {"n_parts": len(sources), "n_slots": n_slots, "per_token": per_token(node)}
+    constants: dict[str, Constant] = {"n_parts": len(sources), **by_slot(node)}
     grid = ops.Cells(tokens), ops.Cells(n_slots)
     return sort, ops.Launch(gather_rows, (ops.scratch(1, "read"), *sources, *outs), grid, constants)

@@ -13,7 +13,7 @@ import numpy as np
 
 from camshaft.dtypes import as_dtype, bf16, f16, f32, i32, i64
 from camshaft.extent import Extent
-from camshaft.lang import Array, Constant, Tracer, Value, Variable, kernel
+from camshaft.lang import Array, Tracer, Value, Variable, kernel
 from camshaft.ops import op as ops
 from camshaft.ops.checks import partly_active
 from camshaft.ops.experts import grouped, order
@@ -96,29 +96,21 @@ def _infer(specs: tuple[TensorSpec, ...], attrs: ops.Attrs) -> tuple[TensorSpec,
     return (y,)
 
 
-def _sizes(node: ops.NodeSpec) -> dict[str, Constant]:
-    return {"n": node.inputs[1].bounds[1]}
-
-
 def _build_pairs(node: ops.NodeSpec, target: ops.Target) -> ops.Build:
-    (tokens, n_slots), n, pairs = node.inputs[2].shape, node.inputs[1].bounds[1], order.n_pairs(node)
-    assert isinstance(n_slots, int)
-    arrays = ops.read(0, shape=order.part_shapes(node)[0]), ops.read(1), ops.read(2, shape=(pairs,)), _out(node)
+    (tokens, n_slots), n = node.inputs[-1].shape, node.inputs[1].bounds[1]
+    arrays = *order.parts_of(node), ops.read(1), order.experts_of(node), order.out_of(node)
     grid = ops.Cells(tokens), ops.Cells(n_slots), ops.Cells(n, ROWS_OF_PAIR)
-    constants = {**_sizes(node), "n_slots": n_slots, "per_token": order.per_token(node), "rows": ROWS_OF_PAIR}
+    constants = {"n": n, **order.by_slot(node), "rows": ROWS_OF_PAIR}
     return ops.Build((ops.Launch(plain_of_pair, arrays, grid, constants),))
 
 
 def _build_sorted(node: ops.NodeSpec, target: ops.Target) -> ops.Build:
     n_experts, n, _ = node.inputs[1].bounds
-    arrays = ops.scratch(2, "read"), ops.read(1), ops.scratch(0, "read"), ops.scratch(1, "read"), _out(node)
+    arrays = ops.scratch(2, "read"), ops.read(1), ops.scratch(0, "read"), ops.scratch(1, "read"), order.out_of(node)
     grid = ops.Cells(n, ROWS), ops.Cells(n_experts + 1)
-    launch = ops.Launch(plain_of_expert, arrays, grid, {**_sizes(node), "rows": ROWS, "columns": PAIRS})
-    return ops.Build((*order.sorting(node), launch), order.scratch_of(node, PAIRS))
-
-
-def _out(node: ops.NodeSpec) -> ops.Operand:
-    return ops.write(0, shape=(order.n_pairs(node), node.outputs[0].bounds[-1]))
+    launch = ops.Launch(plain_of_expert, arrays, grid, {"n": n, "rows": ROWS, "columns": PAIRS})
+    scratch = order.scratch_of(node, order.rows_of(node), PAIRS)
+    return ops.Build((*order.sorting(node, order.parts_of(node)), launch), scratch)
 
 
 def _products(node: ops.NodeSpec) -> tuple[float, float]:

@@ -6,16 +6,16 @@ by expert (order.py), and a program computes some rows of one expert for all of 
 
 from __future__ import annotations
 
-from math import prod
+from math import gcd, prod
 from typing import Any
 
 from camshaft.dtypes import f32, i8, i64
-from camshaft.lang import Constant, Tracer, Value, Variable, kernel
+from camshaft.lang import Constant, Tracer, Value, kernel
 from camshaft.ops import op as ops
 from camshaft.ops.experts import order
-from camshaft.ops.kernels.launch import has_threads
-from camshaft.ops.quantized import kernels, matmul
-from camshaft.ops.quantized.operands import Rows, packed, weight_operands
+from camshaft.ops.kernels.launch import has_threads, plan_workers
+from camshaft.ops.quantized import gemv, kernels, matmul
+from camshaft.ops.quantized.operands import Consecutive, Rows, packed, weight_operands
 from camshaft.ops.quantized.packing import BLOCK, ROWS
 
 # Programs of one expert follow each other, because they read the same rows of x; but workers get contiguous programs, and
@@ -31,48 +31,40 @@ class ExpertRows(Rows):
         self.tile = expert * (n // ROWS) + self.tile
 
 
-class Consecutive:
-    """`columns` rows of x from row `first` on: the interface of Tokens that totals use."""
-
-    def __init__(self, first: Value, columns: int) -> None:
-        self.first, self.places = first, [first + c for c in range(columns)]
-
-    def along(self, per_token: int, at: Value) -> list[Value]:
-        """Indexes of element `at` of each row in a flat array with `per_token` elements per row."""
-        start = self.first * per_token + at
-        return [start + c * per_token for c in range(len(self.places))]
-
-
-def _totals(x: Any, weights: Any, mine: Rows, rows: Consecutive, blocks: int, ahead: int) -> list[Variable]:
-    return kernels.totals_of(x, weights, mine, rows, blocks, ahead)  # type: ignore[arg-type]
-
-
 @kernel
-def product_of_pair(
+def product_of_pairs(
     k: Tracer, *arguments: Any, n: int, n_experts: int, n_slots: int, per_token: bool, blocks: int, rows: int, block: str,
-    ahead: int,
+    ahead: int, streams: int, step: int,
 ) -> None:  # fmt: skip
-    # y[p, rows] of one pair per program
+    # y[p, rows] of `streams` slots of a token per program, `step` blocks of each at a time if there are several
     count = 1 if arguments[0].dtype == f32 else 3
     x, (codes, scales, extra, experts, out) = arguments[:count], arguments[count : count + 5]
     weights = packed(k, codes, scales, extra, block)
-    token, part = k.program(0), k.program(2)
-    pair = token * n_slots + k.program(1)
-    expert = order.expert_of(k, experts, pair, n_experts)
-    with k.when(expert < n_experts):
-        mine = ExpertRows(k, rows, n, part, expert)
-        row = Consecutive(token if per_token else pair, 1)
-        (total,) = _totals(x, weights, mine, row, blocks, ahead)
-        mine.store(out, total, pair)
-    with k.when(expert == n_experts):
-        any_rows = Rows(k, rows, n, part)
-        any_rows.store(out, k.var(any_rows.spread(0.0)), pair)
+    token, part, first = k.program(0), k.program(2), k.program(1) * streams
+    pairs = [token * n_slots + first + i for i in range(streams)]
+    chosen = [order.expert_of(k, experts, pair, n_experts) for pair in pairs]
+    given = [Consecutive(token if per_token else pair, 1) for pair in pairs]
+    if streams > 1:
+        mine = [ExpertRows(k, rows, n, part, k.minimum(expert, n_experts - 1)) for expert in chosen]
+        totals = gemv.totals_of(x, weights, mine, given, blocks, step)
+        for own, total, expert, pair in zip(mine, totals, chosen, pairs, strict=True):
+            with k.when(expert < n_experts):
+                own.store(out, total, pair)
+    else:
+        with k.when(chosen[0] < n_experts):
+            own = ExpertRows(k, rows, n, part, chosen[0])
+            own.store(out, kernels.totals_of(x, weights, own, given[0], blocks, ahead)[0], pairs[0])
+    for expert, pair in zip(chosen, pairs, strict=True):
+        with k.when(expert == n_experts):
+            any_rows = Rows(k, rows, n, part)
+            any_rows.store(out, k.var(any_rows.spread(0.0)), pair)
 
 
 @kernel
 def product_of_expert(
-    k: Tracer, *arguments: Any, n: int, n_experts: int, blocks: int, rows: int, columns: int, block: str, share: int
-) -> None:
+    k: Tracer, *arguments: Any, n: int, n_experts: int, blocks: int, rows: int, columns: int, block: str, share: int,
+    ahead: int,
+) -> None:  # fmt: skip
     # y[p, rows] of all pairs of one expert per program, `columns` pairs at a time; group n_experts gets zeros.
     # Programs: share of the parts, expert, part of the share
     count = 1 if arguments[0].dtype == f32 else 3
@@ -85,7 +77,7 @@ def product_of_expert(
         mine = ExpertRows(k, rows, n, part, expert)
         for step in k.range((last - first + (columns - 1)) // columns):
             some = Consecutive(first + step * columns, columns)
-            for total, place in zip(_totals(x, weights, mine, some, blocks, 0), some.places, strict=True):
+            for total, place in zip(kernels.totals_of(x, weights, mine, some, blocks, ahead), some.places, strict=True):
                 with k.when(place < last):
                     mine.store(out, total, pairs[place].to(i64))
     with k.when(there & (expert == n_experts)):
@@ -118,14 +110,6 @@ def _flat(node: ops.NodeSpec) -> tuple[ops.Operand, ...]:
     return tuple(ops.read(0, part.name, (prod(part.shape),)) for part in node.inputs[0].parts)
 
 
-def _out(node: ops.NodeSpec) -> ops.Operand:
-    return ops.write(0, shape=(order.n_pairs(node), node.outputs[0].bounds[-1]))
-
-
-def _experts(node: ops.NodeSpec) -> ops.Operand:
-    return ops.read(2, shape=(order.n_pairs(node),))
-
-
 def _sizes(node: ops.NodeSpec) -> dict[str, Constant]:
     n_experts, n, depth = node.inputs[1].bounds
     return {"n": n, "n_experts": n_experts, "blocks": depth // BLOCK, "block": node.inputs[1].dtype.name}
@@ -145,19 +129,40 @@ def _rows(target: ops.Target, n: int) -> int:
     return matmul.THREADS if has_threads(target) and n % ROWS == 0 else ROWS
 
 
-def _by_slot(node: ops.NodeSpec) -> dict[str, Constant]:
-    return {"n_slots": node.inputs[2].bounds[1], "per_token": order.per_token(node)}
-
-
-def _build_pairs(node: ops.NodeSpec, target: ops.Target) -> ops.Build:
-    (tokens, n_slots), n = node.inputs[2].shape, node.inputs[1].bounds[1]
+def _build_pairs(node: ops.NodeSpec, target: ops.Target, values: ops.Values) -> ops.Build:
+    (tokens, n_slots), n = node.inputs[-1].shape, node.inputs[1].bounds[1]
     rows = _rows(target, n)
-    ahead = matmul.AHEAD if kernels.is_q8(node.inputs[0]) and rows == ROWS else 0
-    constants = {**_sizes(node), **_by_slot(node), "rows": rows, "ahead": ahead}
-    arrays = (*_flat(node), *weight_operands(node), _experts(node), _out(node))
-    grid = ops.Cells(tokens), ops.Cells(n_slots), ops.Cells(n, rows)
-    launch = ops.Launch(product_of_pair, arrays, grid, constants, lanes=rows if rows > ROWS else None)
+    constants = {**_sizes(node), **order.by_slot(node), "rows": rows, **values}
+    arrays = (*_flat(node), *weight_operands(node), order.experts_of(node), order.out_of(node))
+    grid = ops.Cells(tokens), ops.Cells(n_slots, values["streams"]), ops.Cells(n, rows)
+    launch = ops.Launch(product_of_pairs, arrays, grid, constants, lanes=rows if rows > ROWS else None)
     return ops.Build((launch,))
+
+
+def _pairs_values(node: ops.NodeSpec, target: ops.Target) -> ops.Values:
+    ahead = matmul.AHEAD if kernels.is_q8(node.inputs[0]) and not has_threads(target) else 0
+    return {"ahead": ahead, "streams": 1, "step": 1}
+
+
+def _streams_values(node: ops.NodeSpec, target: ops.Target) -> ops.Values:
+    """Returns as many streams as divide the slots, and the blocks of each at a time, of those that are fastest in gemv.py."""
+    most, step = gemv.FASTEST[node.inputs[1].dtype.name]
+    streams = next(n for n in range(most, 0, -1) if node.inputs[-1].bounds[1] % n == 0)
+    return {"ahead": 0, "streams": streams, "step": gcd(step, node.inputs[1].bounds[2] // BLOCK)}
+
+
+def _streams_only(node: ops.NodeSpec, target: ops.Target) -> str | None:
+    if node.inputs[1].dtype.name not in gemv.FASTEST:
+        return f"takes weights of {', '.join(gemv.FASTEST)}"
+    if target.lanes != ROWS or not kernels.is_q8(node.inputs[0]):
+        return f"takes quantized activations on CPUs with vectors of {ROWS} numbers"
+    if _streams_values(node, target)["streams"] == 1:
+        return f"{node.inputs[-1].bounds[1]} slots have no common divisor with its streams"
+    return _whole_tiles(node, target)
+
+
+def _build_streams(node: ops.NodeSpec, target: ops.Target) -> ops.Build:
+    return _build_pairs(node, target, _streams_values(node, target))
 
 
 def _build_sorted(node: ops.NodeSpec, target: ops.Target, values: ops.Values) -> ops.Build:
@@ -166,33 +171,50 @@ def _build_sorted(node: ops.NodeSpec, target: ops.Target, values: ops.Values) ->
     parts = -(-n // rows)
     shares = max(1, min(MOST_SHARES, parts // LEAST_PARTS))
     share = -(-parts // shares)
-    constants = {**_sizes(node), "rows": rows, "columns": columns, "share": share}
+    constants = {**_sizes(node), "rows": rows, "columns": columns, "share": share, "ahead": values["ahead"]}
     x = node.inputs[0]
-    scratch = order.scratch_of(node, columns)
+    scratch = order.scratch_of(node, order.rows_of(node), columns)
     sorted_x = [ops.scratch(2 + i, "read", (prod(scratch[2 + i].bounds),)) for i in range(len(x.parts))]
     places = ops.scratch(0, "read"), ops.scratch(1, "read")
-    arrays = (*sorted_x, *weight_operands(node), *places, _out(node))
+    arrays = (*sorted_x, *weight_operands(node), *places, order.out_of(node))
     grid = ops.Cells(parts, share), ops.Cells(n_experts + 1), ops.Cells(share)
     launch = ops.Launch(product_of_expert, arrays, grid, constants, lanes=rows if rows > ROWS else None)
-    return ops.Build((*order.sorting(node), launch), scratch)
+    return ops.Build((*order.sorting(node, order.parts_of(node)), launch), scratch)
 
 
 def _sorted_values(node: ops.NodeSpec, target: ops.Target) -> ops.Values:
+    """Returns the rows and pairs of the tile: as many pairs as experts have on average, and a quarter more."""
     rows, tokens_of = matmul.tile_of(target)
     most = tokens_of["q8" if kernels.is_q8(node.inputs[0]) else "f32"]
-    return {"rows": _rows(target, node.inputs[1].bounds[1]) if has_threads(target) else rows, "tokens": most}
+    expected = 1.25 * order.n_pairs(node) / node.inputs[1].bounds[0]
+    tokens = next((n for n in _TOKENS if expected <= n <= most), most)
+    ahead = 0 if has_threads(target) or not kernels.is_q8(node.inputs[0]) else matmul.AHEAD
+    rows = _rows(target, node.inputs[1].bounds[1]) if has_threads(target) else rows
+    return {"rows": rows, "tokens": tokens, "ahead": ahead}
+
+
+def _sorted_refusal(node: ops.NodeSpec, target: ops.Target, values: ops.Values) -> str | None:
+    if values["rows"] > ROWS and not has_threads(target):
+        return f"{values['rows']} rows need threads; {target.backend} has none"
+    return _prefetch_refusal(node, target, values)
+
+
+def _prefetch_refusal(node: ops.NodeSpec, target: ops.Target, values: ops.Values) -> str | None:
+    if values["ahead"] and (has_threads(target) or not kernels.is_q8(node.inputs[0])):
+        return "only kernels of quantized activations prefetch, and no threads"
+    return None
 
 
 def _build_row(node: ops.NodeSpec, target: ops.Target) -> ops.Build:
-    x, (tokens, n_slots), n = node.inputs[0], node.inputs[2].shape, node.inputs[1].bounds[1]
+    x, (tokens, n_slots), n = node.inputs[0], node.inputs[-1].shape, node.inputs[1].bounds[1]
     rows = prod(x.bounds[:-1])
     codes = ops.Operand("input", 0, "codes", (rows, x.bounds[-1]), "read", i8)
     shapes = dict(zip((part.name for part in x.parts), order.part_shapes(node), strict=True))
     others = tuple(ops.read(0, name, shape) for name, shape in shapes.items() if name != "codes")
     given = (codes, *others) if kernels.is_q8(x) else others
-    arrays = (*given, *weight_operands(node), _experts(node), _out(node))
+    arrays = (*given, *weight_operands(node), order.experts_of(node), order.out_of(node))
     grid = ops.Cells(n), ops.Cells(tokens), ops.Cells(n_slots)
-    return ops.Build((ops.Launch(product_row, arrays, grid, {**_sizes(node), **_by_slot(node)}),))
+    return ops.Build((ops.Launch(product_row, arrays, grid, {**_sizes(node), **order.by_slot(node)}),))
 
 
 def _weights_of_expert(node: ops.NodeSpec) -> float:
@@ -203,21 +225,35 @@ def _pairs_cost(node: ops.NodeSpec, target: ops.Target) -> float:
     return 0.028 * order.n_pairs(node) * _weights_of_expert(node)
 
 
+def _streams_cost(node: ops.NodeSpec, target: ops.Target) -> float:
+    """Of one Zen 4 core: Q4_K and Q4_0 23 and 28 GB/s instead of 22 and 25, Q6_K and Q8_0 17 and 22 instead of 16 and 19. With a
+    row of x per slot Q4_0 and Q6_K lost a quarter. Cores that share bandwidth gain nothing."""
+    gains = plan_workers() == 1 and order.per_token(node)
+    return (0.9 if gains else 1.3) * _pairs_cost(node, target)
+
+
 def _sorted_cost(node: ops.NodeSpec, target: ops.Target) -> float:
-    """As tile_cost, once per expert, plus sorting and gathering."""
-    pairs, n_experts = order.n_pairs(node), node.inputs[1].bounds[0]
-    read = 0.028 * min(pairs, n_experts)
+    """As tile_cost for the experts that are chosen (each token's are different), plus sorting and gathering."""
+    pairs, n_experts, (tokens, n_slots) = order.n_pairs(node), node.inputs[1].bounds[0], node.inputs[-1].bounds
+    chosen = n_experts * (1.0 - (1.0 - min(1.0, n_slots / n_experts)) ** tokens)
+    columns = _sorted_values(node, target)["tokens"]
+    computed = max(chosen * columns, pairs + 0.4 * chosen * columns)
     gather = pairs * (0.1 * node.inputs[0].bounds[-1] + 0.1 * n_experts)
-    return max(read, 0.0085 * pairs) * _weights_of_expert(node) + gather + 2000.0
+    return max(0.028 * chosen, 0.0072 * computed) * _weights_of_expert(node) + gather + 2000.0
 
 
 def _row_cost(node: ops.NodeSpec, target: ops.Target) -> float:
     return 0.5 * order.n_pairs(node) * _weights_of_expert(node)
 
 
-_TUNABLES = ops.Tunables({"rows": (8, 16, 64), "tokens": (2, 4, 5, 6, 8, 12, 16)}, _sorted_values, _build_sorted)
+_TOKENS = (2, 4, 5, 6, 8, 12, 16)
+_TUNABLES = ops.Tunables(
+    {"rows": (8, 16, 64), "tokens": _TOKENS, "ahead": (0, 64, 128, 256)}, _sorted_values, _build_sorted, _sorted_refusal
+)
+_PAIRS = ops.Tunables({"ahead": (0, 64, 128, 256)}, _pairs_values, _build_pairs, _prefetch_refusal)
 VARIANTS = (
-    ops.KernelVariant("pairs", ops.VECTORS, _build_pairs, _whole_tiles, _pairs_cost),
+    ops.KernelVariant("pairs", ops.VECTORS, _PAIRS.build_default, _whole_tiles, _pairs_cost, _PAIRS),
+    ops.KernelVariant("streams", frozenset({"simd"}), _build_streams, _streams_only, _streams_cost),
     ops.KernelVariant("sorted", ops.VECTORS, _TUNABLES.build_default, _whole_tiles, _sorted_cost, _TUNABLES),
     ops.KernelVariant("row", ops.EVERYWHERE, _build_row, is_packed, _row_cost),
 )

@@ -131,6 +131,11 @@ class ProgramBlock:
         """Stores the result's element of a column; a result's columns are contiguous."""
         self._k.store(array, (column + self._bases[operand],), value, streamed=streams)
 
+    def scatter(self, operand: int, array: Array, column: ir.Value, value: ir.Operand, first: int) -> None:
+        """Stores as `store` does, to the element `first` after each of a result whose columns are apart."""
+        stride = self._strides[operand][-1] or 1
+        self._k.scatter(array, value, column * stride + self._bases[operand] + first)
+
 
 def is_zero(number: ir.Operand) -> bool:
     """Whether a constant is 0; a run-time scalar is not."""

@@ -15,7 +15,7 @@ from camshaft.lang import Array, Tracer, Variable, kernel
 from camshaft.ops import op as ops
 from camshaft.ops.kernels.launch import plan_workers
 from camshaft.ops.quantized import k_quant, kernels
-from camshaft.ops.quantized.operands import Packed, Rows, Tokens
+from camshaft.ops.quantized.operands import Consecutive, Packed, Rows, Tokens
 from camshaft.ops.quantized.packing import BLOCK, ROWS, SUPER
 
 # (streams, blocks of each at a time), the fastest of 1 to 6 and 1, 2, 4 on one Zen 4 core. For other formats a tile with
@@ -45,8 +45,7 @@ def product_streams(k: Tracer, *arguments: Any, n: int, blocks: int, streams: in
     mine = [Rows(k, ROWS, n, k.minimum(place, tiles - 1) if is_ragged else place) for place in places]
     given = kernels.operands(k, arguments, block)
     tokens = Tokens(k, 1, 1, given.active)
-    totals_of = _nested_totals if k_quant.by_whole_numbers(given.weights.form) else _totals
-    totals = totals_of(given.x, given.weights, mine, tokens, blocks, step)
+    totals = totals_of(given.x, given.weights, mine, [tokens] * streams, blocks, step)
     for place, rows, total in zip(places, mine, totals, strict=True):
         if is_ragged:
             with k.when(place < tiles):
@@ -60,20 +59,28 @@ def shares(n: int, streams: int) -> int:
     return -(-n // (ROWS * streams))
 
 
+def totals_of(
+    x: tuple[Array, ...], weights: Packed, mine: Sequence[Rows], tokens: Sequence[Consecutive], blocks: int, step: int
+) -> list[Variable]:
+    """Returns the totals of each stream's rows for its one token, `step` blocks of each stream at a time."""
+    by_format = _nested_totals if k_quant.by_whole_numbers(weights.form) else _totals
+    return by_format(x, weights, mine, tokens, blocks, step)
+
+
 def _totals(
-    x: tuple[Array, ...], weights: Packed, mine: Sequence[Rows], tokens: Tokens, blocks: int, step: int
+    x: tuple[Array, ...], weights: Packed, mine: Sequence[Rows], tokens: Sequence[Consecutive], blocks: int, step: int
 ) -> list[Variable]:
     k = weights.k
     totals = [k.var(rows.spread(0.0)) for rows in mine]
     for first in k.range(0, blocks, step):
-        for rows, total in zip(mine, totals, strict=True):
+        for rows, token, total in zip(mine, tokens, totals, strict=True):
             for i in range(step):
-                kernels.add_block(x, weights, rows, tokens, blocks, first + i, [total])
+                kernels.add_block(x, weights, rows, token, blocks, first + i, [total])
     return totals
 
 
 def _nested_totals(
-    x: tuple[Array, ...], weights: Packed, mine: Sequence[Rows], tokens: Tokens, blocks: int, step: int
+    x: tuple[Array, ...], weights: Packed, mine: Sequence[Rows], tokens: Sequence[Consecutive], blocks: int, step: int
 ) -> list[Variable]:
     k = weights.k
     totals, parts = ([k.var(rows.spread(0.0)) for rows in mine] for _ in range(2))
@@ -82,9 +89,9 @@ def _nested_totals(
         for rows, part in zip(mine, parts, strict=True):
             part.set(rows.spread(0.0))
         for first in k.range(0, SUPER, step):
-            for rows, part, own in zip(mine, parts, steps, strict=True):
+            for rows, token, part, own in zip(mine, tokens, parts, steps, strict=True):
                 for i in range(step):
-                    k_quant.add_block(x, weights, rows, tokens, blocks, s * SUPER + first + i, own, [part])
+                    k_quant.add_block(x, weights, rows, token, blocks, s * SUPER + first + i, own, [part])
         for total, part, own in zip(totals, parts, steps, strict=True):
             total.set(k.fma(own.scale, part.value, total.value))
     return totals

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from camshaft.dtypes import f32, i32, u32
 from camshaft.lang import Array, Tracer, Value, Variable
-from camshaft.ops.quantized.operands import Packed, Rows, Tokens, dot_words
+from camshaft.ops.quantized.operands import Consecutive, Packed, Rows, dot_words
 from camshaft.ops.quantized.packing import SUPER, PackedFormat
 
 
@@ -23,7 +23,7 @@ def by_whole_numbers(form: PackedFormat) -> bool:
 
 
 def nested_totals(
-    x: tuple[Array, ...], weights: Packed, mine: Rows, tokens: Tokens, blocks: int, ahead: int
+    x: tuple[Array, ...], weights: Packed, mine: Rows, tokens: Consecutive, blocks: int, ahead: int
 ) -> list[Variable]:
     """Computes a tile of y. Returns the totals of all rows for each token."""
     k = mine.k
@@ -66,7 +66,7 @@ def add_block(
     x: tuple[Array, ...],
     weights: Packed,
     mine: Rows,
-    tokens: Tokens,
+    tokens: Consecutive,
     blocks: int,
     b: Value,
     steps: Steps,

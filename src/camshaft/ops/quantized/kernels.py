@@ -17,7 +17,16 @@ from camshaft.lang import Array, Constant, Kernel, Tracer, Value, Variable, kern
 from camshaft.ops import op as ops
 from camshaft.ops.quantize import quantize_activations as q8
 from camshaft.ops.quantized import k_quant
-from camshaft.ops.quantized.operands import Packed, Rows, Tokens, abreast, dot_words, packed, weight_operands
+from camshaft.ops.quantized.operands import (
+    Consecutive,
+    Packed,
+    Rows,
+    Tokens,
+    abreast,
+    dot_words,
+    packed,
+    weight_operands,
+)
 from camshaft.ops.quantized.packing import BLOCK, INTERLEAVED
 from camshaft.ops.spec import TensorSpec
 
@@ -88,7 +97,7 @@ def tile_cost(node: ops.NodeSpec, target: ops.Target) -> float:
 
 
 def totals_of(
-    x: tuple[Array, ...], weights: Packed, mine: Rows, tokens: Tokens, blocks: int, ahead: int
+    x: tuple[Array, ...], weights: Packed, mine: Rows, tokens: Consecutive, blocks: int, ahead: int
 ) -> list[Variable]:
     """Computes a tile of y. Returns the totals of all rows for each token."""
     if len(x) == 1:
@@ -98,7 +107,7 @@ def totals_of(
 
 
 def _q8_totals(
-    x: tuple[Array, ...], weights: Packed, mine: Rows, tokens: Tokens, blocks: int, ahead: int
+    x: tuple[Array, ...], weights: Packed, mine: Rows, tokens: Consecutive, blocks: int, ahead: int
 ) -> list[Variable]:
     totals = [mine.k.var(mine.spread(0.0)) for _ in tokens.places]
     for b in mine.k.range(blocks):
@@ -109,7 +118,13 @@ def _q8_totals(
 
 
 def add_block(
-    x: tuple[Array, ...], weights: Packed, mine: Rows, tokens: Tokens, blocks: int, b: Value, totals: list[Variable]
+    x: tuple[Array, ...],
+    weights: Packed,
+    mine: Rows,
+    tokens: Consecutive,
+    blocks: int,
+    b: Value,
+    totals: list[Variable],
 ) -> None:
     """Adds block b of `blocks` to each token's total."""
     (x_codes, x_scales, x_sums), k, form = x, mine.k, weights.form
@@ -135,7 +150,7 @@ def add_block(
                     total.set(k.fma(minimum, mine.spread(q_sum), total.value))
 
 
-def _f32_totals(x: Array, weights: Packed, mine: Rows, tokens: Tokens, blocks: int) -> list[Variable]:
+def _f32_totals(x: Array, weights: Packed, mine: Rows, tokens: Consecutive, blocks: int) -> list[Variable]:
     """As `totals_of` for f32: each code is converted to f32 and multiplied by a broadcast x."""
     k, form = mine.k, weights.form
     totals = [k.var(mine.spread(0.0)) for _ in tokens.places]

@@ -86,7 +86,21 @@ def dot_words(
     return dots
 
 
-class Tokens:
+class Consecutive:
+    """`count` rows of activations from row `first` on, so that their operands are at fixed distances."""
+
+    def __init__(self, first: Value, count: int) -> None:
+        self.first = first
+        self.places: list[Value] = [first + c for c in range(count)]
+
+    def along(self, per_token: int, at: Value) -> list[Value]:
+        """Indexes of element `at` of each row in a flat array with `per_token` elements per row: the first row's, computed in the
+        loop, plus constants."""
+        start = self.first * per_token + at
+        return [start + c * per_token for c in range(len(self.places))]
+
+
+class Tokens(Consecutive):
     """A program's tokens, consecutive within the bound, so that their operands are at fixed distances.
 
     The last tile ends at the bound. Its tokens that the previous tile also computes, and inactive tokens, are computed but not
@@ -96,20 +110,14 @@ class Tokens:
         self.mine, self.active = k.program(1) * columns, active
         self.overlaps = bound % columns != 0
         first = k.minimum(self.mine, bound - columns) if self.overlaps else self.mine
-        self.k, self.first = k, first
-        self.places: list[Value] = [first + c for c in range(columns)]
+        self.k = k
+        super().__init__(first, columns)
         self.stored: list[Value | None] = [self.is_stored(place) for place in self.places]
 
     def is_stored(self, place: Value) -> Value | None:
         """Returns whether this program stores the token; None if it stores all."""
         stored = place < self.active[0] if self.active else None
         return _both(place >= self.mine, stored) if self.overlaps else stored
-
-    def along(self, per_token: int, at: Value) -> list[Value]:
-        """Indexes of element `at` of each token in a flat array with `per_token` elements per token: the first token's, computed
-        in the loop, plus constants."""
-        start = self.first * per_token + at
-        return [start + c * per_token for c in range(len(self.places))]
 
     def store(self, rows: Rows, out: Array, totals: list[Variable]) -> None:
         for total, token, condition in zip(totals, self.places, self.stored, strict=True):

@@ -86,7 +86,8 @@ def _axes(name: str, x: TensorSpec, attrs: ops.Attrs) -> tuple[int, ...]:
     return axes_of(name, x, {"axes": axis})
 
 
-def _infer(name: str, specs: tuple[TensorSpec, ...], attrs: ops.Attrs) -> tuple[TensorSpec, ...]:
+def index_spec(name: str, specs: tuple[TensorSpec, ...], attrs: ops.Attrs) -> tuple[TensorSpec, ...]:
+    """The spec of the index that the op `name` gives. ShapeError for other inputs and attributes."""
     ops.expect(len(specs) == 1, name, specs, "one tensor x")
     same_dtype(name, specs, NUMBERS)
     unknown = set(attrs) - {"axis", "keepdims", "nan_first", "to"}
@@ -173,7 +174,7 @@ def _op(name: str, word: str, decompose: Callable[..., Any] | None = None) -> op
         name=name,
         formula=f"y[r] = the least c with x[r, c] = {word}(x[r])",
         parameters=Parameters("x", _ATTRIBUTES),
-        infer=lambda specs, attrs: _infer(name, specs, attrs),
+        infer=lambda specs, attrs: index_spec(name, specs, attrs),
         reference=lambda inputs, attrs: _reference(name, inputs, attrs),
         variants=(ops.KernelVariant("one_row_per_program", ops.EVERYWHERE, lambda node, target: _build(name, node)),),
         samples=_samples,

@@ -161,7 +161,7 @@ def _first_equal(this: Row, peaks: Array, top: Value) -> Value:
     return k.lanes_min(where)
 
 
-def _bisect(k: Tracer, bits: int, holds: Masked) -> Value:
+def bisect(k: Tracer, bits: int, holds: Masked) -> Value:
     """Returns the greatest integer below 2^bits for which a monotonic condition is true; 0 if there is none."""
     found, bit = k.var(0, u32), k.var(1 << (bits - 1), u32)
     for _ in k.range(bits):
@@ -190,7 +190,7 @@ def list_blocks(this: Row, peaks: Array, wanted: Value) -> None:
         return k.lanes_sum(total) >= wanted
 
     with k.when(wanted <= this.all_blocks()):
-        floor.set(_ordered_float(k, _bisect(k, 32, enough)))
+        floor.set(_ordered_float(k, bisect(k, 32, enough)))
     for b in k.range(this.all_blocks()):
         with k.when(peaks[b] >= floor.value):
             this.listed[this.n_listed.value] = b.to(i32)
@@ -203,7 +203,7 @@ def _cut_ties(this: Row, kept: KeptTokens, equal: Masked, wanted: Value) -> None
     k = this.k
     with k.when(this.count(equal) > wanted):
         # the greatest t with fewer than `wanted` such columns before t is the index of the wanted-th
-        last = _bisect(k, this.n.bit_length(), lambda t: this.count(lambda c: equal(c) & (c.to(u32) < t)) < wanted)
+        last = bisect(k, this.n.bit_length(), lambda t: this.count(lambda c: equal(c) & (c.to(u32) < t)) < wanted)
         kept.last.set(last.to(i32))
 
 
@@ -217,7 +217,7 @@ def keep_top_k(this: Row, wanted: Value) -> KeptTokens:
             bound = _ordered_float(k, rank)
             return this.count(lambda c: this.value(c) >= bound) >= wanted
 
-        least = _ordered_float(k, _bisect(k, 32, enough))
+        least = _ordered_float(k, bisect(k, 32, enough))
         kept.least.set(least)
         above = this.count(lambda c: this.value(c) > least)
         _cut_ties(this, kept, lambda c: this.value(c) == least, wanted - above)
@@ -229,18 +229,27 @@ def fixed_point(k: Tracer, weight: Value) -> Value:
     return k.minimum((weight * float(1 << WEIGHT_BITS)).to(u32), (1 << WEIGHT_BITS) - 1)
 
 
-def _mass(this: Row, weights: Array, least: Value) -> Value:
-    """Returns the sum of the fixed-point weights that are at least `least`, divided by 2^HALF_BITS and rounded once."""
+def mass(this: Row, counted: Masked) -> Value:
+    """Returns the sum of integers below 2^WEIGHT_BITS over the columns, divided by 2^HALF_BITS and rounded once."""
     k, mask = this.k, (1 << HALF_BITS) - 1
     high, low = k.accumulator("sum", u32), k.accumulator("sum", u32)
     for c in this.columns():
-        weight = weights[this.row, c]
-        counted = k.select(weight >= least, weight, 0)
-        high += counted >> HALF_BITS
-        low += counted & mask
+        number = counted(c)
+        high += number >> HALF_BITS
+        low += number & mask
     carry = k.lanes_sum(low)
     total = k.lanes_sum(high) + (carry >> HALF_BITS)
     return k.fma((carry & mask).to(f32), 2.0**-HALF_BITS, total.to(f32))
+
+
+def _mass_from(this: Row, weights: Array, least: Value) -> Value:
+    """Returns the mass of the weights that are at least `least`."""
+
+    def counted(c: Value) -> Value:
+        weight = weights[this.row, c]
+        return this.k.select(weight >= least, weight, 0)
+
+    return mass(this, counted)
 
 
 def keep_top_p(this: Row, best: KeptTokens, weight: Masked, weights: Array, share: Value) -> KeptTokens:
@@ -252,10 +261,10 @@ def keep_top_p(this: Row, best: KeptTokens, weight: Masked, weights: Array, shar
             kept_weight = k.select(best.holds(this.value(c), c), weight(c), 0.0)
             weights[this.row, c] = fixed_point(k, kept_weight)
         k.barrier()
-        goal = _mass(this, weights, k.const(1, u32)) * share
-        least = _bisect(k, WEIGHT_BITS, lambda t: _mass(this, weights, t) >= goal)
+        goal = _mass_from(this, weights, k.const(1, u32)) * share
+        least = bisect(k, WEIGHT_BITS, lambda t: _mass_from(this, weights, t) >= goal)
         kept.least.set(least)
-        missing = (goal - _mass(this, weights, least + 1)) / (least.to(f32) * 2.0**-HALF_BITS)
+        missing = (goal - _mass_from(this, weights, least + 1)) / (least.to(f32) * 2.0**-HALF_BITS)
         wanted = k.maximum((-k.floor(-missing)).to(i32), 1)
         _cut_ties(this, kept, lambda c: weights[this.row, c] == least, wanted)
     return kept

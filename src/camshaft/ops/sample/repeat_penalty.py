@@ -7,12 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from camshaft.dtypes import f32, i32, i64
-from camshaft.lang import Array, Tracer, kernel
+from camshaft.dtypes import f32, i32
+from camshaft.lang import Array, Tracer, Value, kernel
 from camshaft.ops import op as ops
-from camshaft.ops.checks import expect_tensor, partly_active
+from camshaft.ops.checks import partly_active
 from camshaft.ops.kernels import blocks
 from camshaft.ops.parameters import Parameters
+from camshaft.ops.sample.listed import change_listed, expect_listed
 from camshaft.ops.spec import TensorSpec
 
 
@@ -29,27 +30,18 @@ def penalize_block(
     n_ids: int,
 ) -> None:
     # y[r, c] = l > 0 ? l / penalty[r] : l * penalty[r] where c is one of ids[r], else l; l = logits[r, c]
-    row, first = k.program(0), k.program(1) * block
-    stop = k.minimum(first + block, columns)
-    for c in k.lanes(first, stop):
-        out[row, c] = logits[row, c]
-    k.barrier()
-    factor = penalty[row]
-    for j in k.range(n_ids):
-        token = ids[row, j].to(i64)
-        with k.when((token >= first) & (token < stop)):  # -1 is in no block
-            value = logits[row, token]
-            out[row, token] = k.select(value > 0, value / factor, value * factor)
+    factor = penalty[k.program(0)]
+
+    def penalized(_: Value, logit: Value, so_far: Value) -> Value:
+        return k.select(logit > 0, logit / factor, logit * factor)
+
+    change_listed(k, logits, ids, out, columns=columns, block=block, listed=(0, n_ids), change=penalized)
 
 
 def _infer(specs: tuple[TensorSpec, ...], attrs: ops.Attrs) -> tuple[TensorSpec, ...]:
     ops.expect(len(specs) == 3, "repeat_penalty", specs, "logits [R, n], ids [R, m] and penalty [R]")
     logits, ids, penalty = specs
-    expect_tensor("repeat_penalty", logits)
-    ops.expect(len(logits.shape) == 2, "repeat_penalty", logits, "logits of f32 [R, n]")
-    expect_tensor("repeat_penalty", ids, (i32,))
-    fits = len(ids.shape) == 2 and ids.shape[0] == logits.shape[0]
-    ops.expect(fits, "repeat_penalty", ids, f"ids of i32 [R, m] with the rows of {logits}")
+    expect_listed("repeat_penalty", logits, ids)
     wanted = TensorSpec(logits.shape[:1], f32)
     ops.expect(penalty == wanted, "repeat_penalty", penalty, f"penalty of {wanted}")
     return (logits,)

@@ -1,4 +1,4 @@
-"""The kernel of sample for several draws without replacement and for log-probabilities, from the parts of kernel.py.
+"""The kernel of softmax_sample: several draws without replacement, and log-probabilities, from the parts of kernel.py.
 
 The exponential race goes on: the second token to arrive is the second draw, and so on. That is drawing without replacement.
 """
@@ -25,33 +25,34 @@ from camshaft.ops.sample.kernel import (
     keep_top_p,
     keys,
     list_blocks,
+    mass,
     noise,
 )
 
 
 @dataclass(frozen=True)
 class Drawn:
-    """Where the draws of a row go: tokens, and their log-probabilities if wanted."""
+    """Where the draws of a row go: tokens and their log-probabilities."""
 
     k: Tracer
     row: Value
-    outs: tuple[Array, ...]
+    tokens: Array
+    logprobs: Array
 
     def put(self, j: Value, token: Value, logprob: Value | float) -> None:
         """Stores draw number j."""
-        self.outs[0][self.row, j] = token
-        if len(self.outs) > 1:
-            self.outs[1][self.row, j] = logprob
+        self.tokens[self.row, j] = token
+        self.logprobs[self.row, j] = logprob
 
 
 @kernel
 def several_per_row(
     k: Tracer, logits: Array, temperature: Array, top_k: Array, top_p: Array, min_p: Array, seed: Array, weights: Array,
-    *results: Array, n: int, block: int, draws: int, outputs: int,
+    tokens: Array, logprobs: Array, *, n: int, block: int, draws: int,
 ) -> None:  # fmt: skip
     # y[j] = the j-th least of e_i / w_i over the kept; p[j] = ln(w_y / sum of w over the kept), of all if temperature is 0
     row, n_blocks = k.program(0), -(-n // block)
-    drawn = Drawn(k, row, results[:outputs])  # run-time extents follow them
+    drawn = Drawn(k, row, tokens, logprobs)
     this = Row(k, logits, row, n, block, k.scratch(i32, n_blocks), k.var(0, i64))
     peaks = k.scratch(f32, n_blocks)
     top, nan = find_peaks(this, peaks)
@@ -79,7 +80,7 @@ def several_per_row(
         def kept(c: Value, w: Value) -> Value:
             return best.holds(this.value(c), c) & heavy.holds(fixed_point(k, w), c) & (w >= least)
 
-        total = _log_of_mass(this, weight, kept) if outputs > 1 else None
+        total = _log_of_mass(this, weight, kept)
         hash_keys = keys(seed[row, 0], seed[row, 1], seed[row, 2])
 
         def time(c: Value) -> Value:
@@ -94,20 +95,17 @@ def several_per_row(
 
 def _log_of_mass(this: Row, weight: Masked, kept: Callable[[Value, Value], Value]) -> Value:
     """ln of the sum of the kept weights; of integers, 2^-28 of the likeliest token's, so that lanes do not change it."""
-    k, high, low = this.k, this.k.accumulator("sum", u32), this.k.accumulator("sum", u32)
-    for c in this.columns():
+    k = this.k
+
+    def counted(c: Value) -> Value:
         w = weight(c)
         whole = k.minimum((w * float(1 << WEIGHT_BITS) + 0.5).to(u32), (1 << WEIGHT_BITS) - 1)
-        counted = k.select(kept(c, w), whole, 0)
-        high += counted >> HALF_BITS
-        low += counted & ((1 << HALF_BITS) - 1)
-    carry = k.lanes_sum(low)
-    total = (k.lanes_sum(high) + (carry >> HALF_BITS)).to(f32)
-    mass = k.fma((carry & ((1 << HALF_BITS) - 1)).to(f32), 2.0**-HALF_BITS, total)
-    return k.log(mass * 2.0 ** (HALF_BITS - WEIGHT_BITS))
+        return k.select(kept(c, w), whole, 0)
+
+    return k.log(mass(this, counted) * 2.0 ** (HALF_BITS - WEIGHT_BITS))
 
 
-def _race_on(this: Row, time: Masked, exponent: Masked, total: Value | None, drawn: Drawn, draws: int) -> None:
+def _race_on(this: Row, time: Masked, exponent: Masked, total: Value, drawn: Drawn, draws: int) -> None:
     """Stores the tokens in the order of their times; -1 and NaN once no other is kept."""
     k, last, token = this.k, this.k.var(LOWEST), this.k.var(-1, i32)
     for j in k.range(draws):
@@ -123,5 +121,5 @@ def _race_on(this: Row, time: Masked, exponent: Masked, total: Value | None, dra
         found = first < HIGHEST
         last.set(first)
         token.set(k.select(found, index, this.n))
-        logprob = float("nan") if total is None else k.select(found, exponent(index.to(i64)) - total, float("nan"))
+        logprob = k.select(found, exponent(index.to(i64)) - total, float("nan"))
         drawn.put(j, k.select(found, index, NAN_TOKEN), logprob)

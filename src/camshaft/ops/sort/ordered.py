@@ -21,7 +21,7 @@ from camshaft.ops import op as ops
 from camshaft.ops.checks import NUMBERS, same_dtype
 from camshaft.ops.parameters import Attribute, Parameters
 from camshaft.ops.scan.scan import axis_of, expect_attributes, layout_of
-from camshaft.ops.sort import radix
+from camshaft.ops.sort import radix, ranks
 from camshaft.ops.sort.keys import as_bits, keys_of
 from camshaft.ops.spec import Dim, TensorSpec, bound
 
@@ -32,6 +32,8 @@ DESCENDING = Attribute("descending", "bool", False)
 CPU, GPU = (8, 1), (4, 64)
 ON_CPU = frozenset({"scalar", "simd", "c"})
 MOST = 1 << 30
+# Columns of a block that a search for a few elements lists or not, and the most blocks of a row.
+FEW_BLOCK, MOST_BLOCKS = 64, 4096
 
 
 @dataclass(frozen=True)
@@ -178,6 +180,9 @@ def _samples(row: Ordered) -> Iterable[ops.Sample]:
         yield ops.Sample(f"NaN, infinities and zeros {turn}", (odd_rows(rng),), attrs_of((5, 37), 1, turn))
     if "places" in row.gives:
         yield ops.Sample("to i64", (draw(rng, f32, (2, 41)),), {**attrs_of((2, 41), -1, 1), "to": "i64"})
+    if row.selects:
+        yield ops.Sample("5 of 1100", (rng.normal(size=(2, 1100)).astype(np.float32),), {"k": 5})
+        yield ops.Sample("9 of 700 and ties", (draw(rng, i16, (2, 700)) % 5,), {"k": 9})
     rows, x = Extent("rows", 16), draw(rng, f32, (16, 33))
     yield ops.Sample("7 of 16", (x,), attrs_of((16, 33), 1, 1), (TensorSpec((rows, 33), f32),), {rows: 7})
 
@@ -198,9 +203,74 @@ def _error_samples(row: Ordered) -> Iterable[ops.ErrorSample]:
 
 
 def _cost(node: ops.NodeSpec, target: ops.Target) -> float:
-    """Nanoseconds: 2 for each element and pass."""
+    """Nanoseconds: 2 for each element and pass, and 500 for a row's counts."""
     x = node.inputs[0]
-    return 2.0 * prod(x.bounds) * as_dtype(x.dtype).bits / CPU[0]
+    rows = prod(node.outputs[0].bounds) / node.outputs[0].bounds[-1]
+    return 500.0 * rows + 2.0 * prod(x.bounds) * as_dtype(x.dtype).bits / CPU[0]
+
+
+def _counting(
+    row: Ordered, node: ops.NodeSpec, target: ops.Target
+) -> tuple[dict[str, Constant], tuple[ops.Operand, ...], Any]:
+    """Constants, arrays and grid of the kernels that count, for the last axis."""
+    x = node.inputs[0]
+    outer, inner, dim, _ = layout_of(x, axis_of(row.name, x, node.attrs))
+    rows, count = bound(outer) * inner, row.count(node.attrs, dim)
+    writes = [ops.write(i, shape=(rows, count)) for i in range(len(row.gives))]
+    arrays = [as_bits(ops.read(0, shape=(rows, dim)), x)]
+    arrays += [as_bits(w, x) if name == "values" else w for w, name in zip(writes, row.gives, strict=True)]
+    constants: dict[str, Constant] = {
+        "dtype": as_dtype(x.dtype).name, "descending": row.descending(node.attrs), "gives": " ".join(row.gives),
+        "inner": inner, "dim": dim, "count": count, "outputs": len(writes),
+    }  # fmt: skip
+    return constants, tuple(arrays), (ops.Cells(outer), ops.Cells(inner))
+
+
+def _refusal(row: Ordered, node: ops.NodeSpec, most: int, size: str) -> str | None:
+    *_, dim, columns = layout_of(node.inputs[0], axis_of(row.name, node.inputs[0], node.attrs))
+    counted = dim if size == "elements" else row.count(node.attrs, dim)
+    if columns > 1:
+        return "wanted the last axis"
+    return None if counted <= most else f"{counted} {size}; wanted at most {most}"
+
+
+def _ranks(row: Ordered) -> ops.KernelVariant:
+    """Counts the elements before each: n^2 comparisons, on targets of several lanes."""
+
+    def build(node: ops.NodeSpec, target: ops.Target) -> ops.Build:
+        constants, arrays, grid = _counting(row, node, target)
+        return ops.Build((ops.Launch(ranks.rank_row, arrays, grid, constants, sizes=("inner",)),))
+
+    def cost(node: ops.NodeSpec, target: ops.Target) -> float:
+        x = node.inputs[0]
+        return prod(x.bounds) * (1.0 + x.bounds[-1] * as_dtype(x.dtype).bits / 32 * 2.0 / target.lanes)
+
+    def supports(node: ops.NodeSpec, target: ops.Target) -> str | None:
+        return _refusal(row, node, ranks.MOST, "elements")
+
+    return ops.KernelVariant("ranks", ops.VECTORS - {"c"}, build, supports, cost)
+
+
+def _few(row: Ordered) -> ops.KernelVariant:
+    """Searches only the blocks that may have one of the first."""
+
+    def build(node: ops.NodeSpec, target: ops.Target) -> ops.Build:
+        constants, arrays, grid = _counting(row, node, target)
+        block = FEW_BLOCK
+        while -(-node.inputs[0].bounds[-1] // block) > MOST_BLOCKS:
+            block *= 2
+        return ops.Build((ops.Launch(ranks.few_of_row, arrays, grid, {**constants, "block": block}, sizes=("inner",)),))
+
+    def cost(node: ops.NodeSpec, target: ops.Target) -> float:
+        n, count = node.inputs[0].bounds[-1], node.outputs[0].bounds[-1]
+        listed = min(n, count * FEW_BLOCK)
+        each_row = 700.0 + n * 4.0 / target.lanes + 5.0 * listed + 2.0 * count * count / target.lanes
+        return prod(node.inputs[0].bounds) / n * each_row
+
+    def supports(node: ops.NodeSpec, target: ops.Target) -> str | None:
+        return _refusal(row, node, ranks.MOST, "of k")
+
+    return ops.KernelVariant("few", ON_CPU, build, supports, cost)
 
 
 def _op(row: Ordered, decompose: Any = None) -> ops.Op:
@@ -212,6 +282,8 @@ def _op(row: Ordered, decompose: Any = None) -> ops.Op:
         reference=lambda inputs, attrs: _reference(row, inputs, attrs),
         variants=(
             ops.KernelVariant("radix", ops.EVERYWHERE, lambda node, target: _build(row, node, target), cost=_cost),
+            _ranks(row),
+            *((_few(row),) if row.selects else ()),
         ),
         samples=lambda: _samples(row),
         error_samples=lambda: _error_samples(row),

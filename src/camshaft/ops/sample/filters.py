@@ -1,0 +1,243 @@
+"""Filters of logits that come before sample: typical_p, xtc, mirostat and token_mask, a row for each.
+
+Each takes logits [R, n] and its parameters per row. Tokens that it removes get the lowest finite number, which sample never draws
+unless all tokens have it. Probabilities are softmax(logits), without a temperature, as llama.cpp's filters have them. All but
+typical_p, which orders tokens, are composed of other ops.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from math import log
+from typing import Any
+
+import numpy as np
+
+from camshaft.dtypes import DType, f32, u32
+from camshaft.ops import op as ops
+from camshaft.ops.checks import partly_active
+from camshaft.ops.parameters import Parameters
+from camshaft.ops.sample import typical
+from camshaft.ops.sample.kernel import LOWEST
+from camshaft.ops.sample.uniform import drawn
+from camshaft.ops.spec import TensorSpec
+
+# The least difference of a logit to the greatest one that counts: e^-1000 is 0, and 0 times it is no NaN.
+_LEAST = -1000.0
+WORD = 32
+
+
+@dataclass(frozen=True)
+class Filter:
+    """`inputs`: name, dtype and further axes of each input after the logits; an axis "n" is ceil(n / 32). `keeps(row, *inputs)`:
+    which tokens of a float64 row stay. `settings`: values of the inputs, one tuple for each row of a sample."""
+
+    name: str
+    text: str
+    inputs: tuple[tuple[str, DType, tuple[Any, ...]], ...]
+    keeps: Callable[..., ops.Array]
+    decompose: Callable[..., Any]
+    settings: tuple[tuple[Any, ...], ...]
+    variants: tuple[ops.KernelVariant, ...] = ()
+
+    def wanted(self, logits: TensorSpec) -> list[TensorSpec]:
+        """The specs of the inputs after the logits."""
+        words = -(-logits.bounds[1] // WORD)
+        return [
+            TensorSpec((logits.shape[0], *(words if a == "n" else a for a in axes)), dtype)
+            for _, dtype, axes in self.inputs
+        ]
+
+
+def log_softmax(x: ops.Array) -> ops.Array:
+    """ln(softmax(x)) of one row, in float64."""
+    z = np.maximum(x.astype(np.float64) - max(x.max(), LOWEST), _LEAST)
+    found: ops.Array = z - np.log(np.exp(z).sum())
+    return found
+
+
+def _log_softmax(f: Any, logits: Any) -> Any:
+    z = f.maximum(logits - f.max(logits, axes=-1, keepdims=True), np.float32(_LEAST))
+    return z - f.log(f.sum(f.exp(z), axes=-1, keepdims=True))
+
+
+def _column(x: Any) -> Any:
+    return x.reshape((*x.shape, 1))
+
+
+def _ids(logits: Any) -> ops.Array:
+    return np.arange(logits.shape[1], dtype=np.int32)
+
+
+def _kept(f: Any, keep: Any, logits: Any) -> Any:
+    return f.where(keep, logits, np.float32(LOWEST))
+
+
+def _typical_keeps(x: ops.Array, share: float) -> ops.Array:
+    logs = log_softmax(x)
+    p = np.exp(logs)
+    shift = np.abs(-logs + (p * logs).sum())
+    order = np.argsort(shift, kind="stable")
+    reached = np.flatnonzero(np.cumsum(p[order]) > share)
+    keep: ops.Array = shift <= shift[order[reached[0]]] if share < 1 and len(reached) else np.ones(len(x), bool)
+    return keep
+
+
+def _typical_p(f: Any, logits: Any, p: Any) -> Any:
+    rows, n = logits.shape
+    logs = _log_softmax(f, logits)
+    each = f.exp(logs)
+    shift = f.abs(f.sum(each * logs, axes=-1, keepdims=True) - logs)
+    nearer = f.less(shift.reshape((rows, 1, n)), shift.reshape((rows, n, 1)))
+    before = f.sum(f.where(nearer, each.reshape((rows, 1, n)), np.float32(0)), axes=-1)
+    return _kept(f, f.logical_or(f.less_equal(before, _column(p)), f.greater_equal(_column(p), np.float32(1))), logits)
+
+
+def _xtc_keeps(x: ops.Array, probability: float, threshold: float, seed: ops.Array) -> ops.Array:
+    p = np.exp(log_softmax(x))
+    above = np.flatnonzero(p >= threshold)
+    keep = np.ones(len(x), bool)
+    if len(above) > 1 and drawn(seed, 1)[0] < probability:
+        keep[above] = False
+        keep[above[np.flatnonzero(p[above] == p[above].min())[-1]]] = True
+    return keep
+
+
+def _xtc(f: Any, logits: Any, probability: Any, threshold: Any, seed: Any) -> Any:
+    p, ids = f.exp(_log_softmax(f, logits)), _ids(logits)
+    above = f.greater_equal(p, _column(threshold))
+    least = f.min(f.where(above, p, np.float32(2)), axes=-1, keepdims=True)
+    last = f.max(f.where(f.equal(p, least), ids, np.int32(-1)), axes=-1, keepdims=True)
+    happens = f.less(f.uniform(seed, n=1), _column(probability))
+    removed = f.logical_and(f.logical_and(above, f.not_equal(last, ids)), happens)
+    return _kept(f, f.logical_not(removed), logits)
+
+
+def _mirostat_keeps(x: ops.Array, mu: float) -> ops.Array:
+    keep: ops.Array = (log_softmax(x) >= -float(mu) * log(2)) | (np.arange(len(x)) == x.argmax())
+    return keep
+
+
+def _mirostat(f: Any, logits: Any, mu: Any) -> Any:
+    likely = f.greater_equal(_log_softmax(f, logits), _column(mu) * np.float32(-log(2)))
+    first = f.equal(f.argmax(logits, axis=-1, keepdims=True), _ids(logits))
+    return _kept(f, f.logical_or(likely, first), logits)
+
+
+def _mask_keeps(x: ops.Array, mask: ops.Array) -> ops.Array:
+    return np.unpackbits(mask.view(np.uint8), bitorder="little")[: len(x)].astype(bool)
+
+
+def _token_mask(f: Any, logits: Any, mask: Any) -> Any:
+    rows, n = logits.shape
+    powers = 2 ** np.arange(WORD, dtype=np.uint32)
+    bits = f.remainder(f.floor_divide(_column(mask), powers), np.uint32(2))
+    allowed = f.equal(bits.reshape((rows, mask.shape[1] * WORD))[:, :n], np.uint32(1))
+    return _kept(f, allowed, logits)
+
+
+def _infer(row: Filter, specs: tuple[TensorSpec, ...], attrs: ops.Attrs) -> tuple[TensorSpec, ...]:
+    names = ", ".join(name for name, *_ in row.inputs)
+    ops.expect(len(specs) == 1 + len(row.inputs) and not attrs, row.name, (*specs, *attrs), f"logits [R, n], {names}")
+    x = specs[0]
+    fits = x.is_plain and x.dtype == f32 and len(x.shape) == 2 and isinstance(x.shape[1], int) and 0 not in x.bounds
+    ops.expect(fits, row.name, x, "logits of f32 [R, n]")
+    for spec, (name, *_), want in zip(specs[1:], row.inputs, row.wanted(x), strict=True):
+        ops.expect(spec == want, row.name, spec, f"{name} of {want}")
+    return (x,)
+
+
+def _reference(row: Filter, inputs: Sequence[ops.Array], attrs: ops.Attrs) -> tuple[ops.Array, ...]:
+    rows = [np.where(row.keeps(x, *given), x, np.float32(LOWEST)) for x, *given in zip(*inputs, strict=True)]
+    return (np.array(rows, np.float32),)
+
+
+def _inputs(row: Filter, logits: ops.Array) -> tuple[ops.Array, ...]:
+    words = -(-logits.shape[1] // WORD)
+    made = []
+    for i, (_, dtype, axes) in enumerate(row.inputs):
+        size = tuple(words if a == "n" else a for a in axes)
+        values = [np.resize(np.array(row.settings[r % len(row.settings)][i]), size) for r in range(len(logits))]
+        made.append(np.array(values, dtype.numpy))
+    return (logits, *made)
+
+
+def _samples(row: Filter) -> Iterable[ops.Sample]:
+    rng = np.random.default_rng(len(row.name))
+    for rows, n in ((1, 1), (4, 17), (6, 130)):
+        logits = (3 * rng.normal(size=(rows, n))).astype(np.float32)
+        yield ops.Sample(f"{rows}x{n}", _inputs(row, logits))
+    odd = rng.normal(size=(6, 40)).astype(np.float32)
+    odd[:, ::3], odd[3, 7], odd[4] = -np.inf, 1e30, odd[4, 1]
+    yield ops.Sample("infinities, ties", _inputs(row, odd))
+    x = rng.normal(size=(16, 33)).astype(np.float32)
+    yield partly_active(ops.Sample("7 of 16", _inputs(row, x)), 7, extent="rows")
+
+
+def _error_samples(row: Filter) -> Iterable[ops.ErrorSample]:
+    x = TensorSpec((2, 40), f32)
+    inputs = row.wanted(x)
+    yield ops.ErrorSample((x,), {}, "wanted logits")
+    yield ops.ErrorSample((TensorSpec((40,), f32), *inputs), {}, "wanted logits of f32")
+    yield ops.ErrorSample((x, TensorSpec((3,), f32), *inputs[1:]), {}, f"wanted {row.inputs[0][0]} of")
+
+
+def op_of(row: Filter) -> ops.Op:
+    """The Op of a row."""
+    return ops.Op(
+        name=row.name,
+        formula=row.text,
+        parameters=Parameters(" ".join(("logits", *(name for name, *_ in row.inputs)))),
+        infer=lambda specs, attrs: _infer(row, specs, attrs),
+        reference=lambda inputs, attrs: _reference(row, inputs, attrs),
+        variants=row.variants,
+        samples=lambda: _samples(row),
+        error_samples=lambda: _error_samples(row),
+        tolerance={"f32": 0.0},
+        decompose=row.decompose,
+    )
+
+
+ROWS = (
+    Filter(
+        "typical_p",
+        "keeps token i if those with a smaller |ln p + entropy| have at most the mass p together (Meister et al., 2022)",
+        (("p", f32, ()),),
+        _typical_keeps,
+        _typical_p,
+        ((0.3,), (0.95,), (1.0,), (0.7,), (0.0,)),
+        (typical.VARIANT,),
+    ),
+    Filter(
+        "xtc",
+        "with the given probability, removes all tokens with p >= threshold but the least likely of them",
+        (("probability", f32, ()), ("threshold", f32, ()), ("seed", u32, (3,))),
+        _xtc_keeps,
+        _xtc,
+        (
+            (1.0, 0.05, (1, 2, 3)),
+            (0.5, 0.1, (4, 5, 6)),
+            (0.5, 0.01, (7, 8, 9)),
+            (0.0, 0.1, (1, 1, 1)),
+            (1.0, 0.001, (1, 0, 0)),
+        ),
+    ),
+    Filter(
+        "mirostat",
+        "removes the tokens with a surprise -log2 p above mu, but the likeliest (version 2; Basu et al., 2021)",
+        (("mu", f32, ()),),
+        _mirostat_keeps,
+        _mirostat,
+        ((10.0,), (3.03,), (5.05,), (0.0,), (-2.0,)),
+    ),
+    Filter(
+        "token_mask",
+        "removes the tokens i whose bit i % 32 of word i // 32 is 0",
+        (("mask", u32, ("n",)),),
+        _mask_keeps,
+        _token_mask,
+        ((0x8421F00F,), (0xFFFFFFFF,), (0,), (0x80000001,)),
+    ),
+)
+OPS = {row.name: op_of(row) for row in ROWS}

@@ -1,0 +1,116 @@
+"""Fourier transforms of many lengths against NumPy, and complex numbers in graphs and arrays."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import camshaft as cs
+from camshaft.errors import ShapeError
+from camshaft.ops.fft.factors import factors, padded, passes, radices, roots
+
+RNG = np.random.default_rng(9)
+INVERSES = {"fft": "ifft", "rfft": "irfft"}
+# Each radix alone and with others, both sides of a split, primes above 13, a length whose half is prime
+QUICK, LENGTHS = (
+    (1, 34),
+    (2, 3, 4, 6, 8, 11, 16, 26, 49, 64, 81, 100, 127, 143, 256, 360, 1000, 2310, 4096, 5000, 65536),
+)
+
+
+def numbers(n: int, name: str, dtype=np.float64):
+    real = name == "rfft"
+    x = RNG.normal(size=(2, n)) + (0 if real else 1j * RNG.normal(size=(2, n)))
+    return x.astype(np.result_type(dtype, np.float32 if real else np.complex64))
+
+
+def near(a, b, error: float) -> None:
+    np.testing.assert_allclose(a, b, rtol=0, atol=error * np.abs(b).max())
+
+
+@pytest.mark.parametrize("name", INVERSES)
+@pytest.mark.parametrize("n", [*QUICK, *(pytest.param(n, marks=pytest.mark.full) for n in LENGTHS)])
+def test_a_transform_is_numpy_s_and_its_inverse_undoes_it(name, n) -> None:
+    x = numbers(n, name)
+    found = getattr(cs, name)(x)
+    near(found, getattr(np.fft, name)(x), 1e-13)
+    back = getattr(cs, INVERSES[name])(found, n=n)
+    near(back, x, 1e-13)
+    assert (found.dtype, back.dtype) == (np.complex128, x.dtype)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("n", [1 << 12, 1 << 16, 10007, 3**8])
+def test_f32_is_as_exact_as_its_table(n) -> None:
+    x = numbers(n, "rfft", np.float32)
+    near(cs.rfft(x), np.fft.rfft(x.astype(np.float64)), 1e-6)
+
+
+def test_imaginary_parts_that_a_real_result_has_no_place_for_count_as_0() -> None:
+    x = numbers(9, "fft")
+    for n in (15, 16):
+        near(cs.irfft(x, n=n), np.fft.irfft(x, n), 1e-13)
+
+
+def test_radices_are_those_of_the_length() -> None:
+    for n in (1, 2, 24, 512, 13 * 11, 2 * 3 * 5 * 7):
+        assert np.prod(radices(n) or ()) == n
+        assert np.prod([one.radix for one in passes(n)]) == n
+    assert radices(34) is None
+    assert [padded(n) for n in (1, 5, 7, 17, 1000)] == [1, 5, 8, 20, 1024]
+
+
+def test_factors_are_exact_at_eighths() -> None:
+    real, imaginary = roots(np.arange(8) / 8)
+    assert set(np.abs(real)) | set(np.abs(imaginary)) == {0.0, np.sqrt(0.5), 1.0}
+    assert factors(64, 128).shape[0] == 2
+
+
+# --- complex numbers ---------------------------------------------------------------------------------------------------
+def test_complex_arithmetic_is_numpy_s() -> None:
+    a, b = numbers(5, "fft", np.float32), numbers(1, "fft", np.float32)
+    for name in ("add", "subtract", "multiply"):
+        near(getattr(cs, name)(a, b), getattr(np, name)(a, b), 1e-6)
+        assert getattr(cs, name)(a, b).dtype == np.complex64
+    near(cs.abs(a), np.abs(a), 1e-6)
+    np.testing.assert_array_equal(cs.abs(np.array([0j, np.inf + 1j, 3e38 + 0j, 1e-30j], np.complex64))[:2], [0, np.inf])
+    for name in ("conj", "real", "imag"):
+        np.testing.assert_array_equal(getattr(cs, name)(a), getattr(np, name)(a))
+    assert cs.cast(np.ones(3, np.float32), to="complex64").dtype == np.complex64
+    np.testing.assert_array_equal(cs.cast(a, to="f32"), a.real)
+
+
+def test_a_plan_takes_and_gives_complex_arrays() -> None:
+    graph = cs.Graph()
+    z = graph.input("z", (2, 6), "complex64")
+    graph.output("y", cs.abs(z * z + z))
+    graph.output("parts", z.pairs().reshape(2, 12))
+    graph.output("row", z.pairs().as_complex().reshape(12))
+    given = numbers(6, "fft", np.float32)
+    with cs.compile(graph) as plan:
+        made = plan.run(z=given)
+    near(made["y"], np.abs(given * given + given), 1e-6)
+    np.testing.assert_array_equal(made["parts"], given.view(np.float32))
+    np.testing.assert_array_equal(made["row"], given.reshape(12))
+
+
+def test_views_of_parts_are_refused_for_others() -> None:
+    graph = cs.Graph()
+    x = graph.input("x", (2, 3), "f32")
+    with pytest.raises(ShapeError, match="wanted a tensor of complex64 or complex128"):
+        x.pairs()
+    with pytest.raises(ShapeError, match=r"wanted pairs \[.., 2\]"):
+        x.as_complex()
+    z = graph.input("z", (2,), "complex64")
+    with pytest.raises(ShapeError, match="wanted tensors of"):
+        cs.exp(z)
+
+
+@pytest.mark.oracle
+def test_transforms_are_torch_s() -> None:
+    import torch
+
+    x = numbers(60, "fft", np.float32)
+    for norm in ("backward", "ortho", "forward"):
+        near(cs.fft(x, n=50, axis=0, norm=norm), torch.fft.fft(torch.from_numpy(x), 50, 0, norm).numpy(), 1e-5)
+        near(cs.irfft(x, norm=norm), torch.fft.irfft(torch.from_numpy(x), norm=norm).numpy(), 1e-5)
