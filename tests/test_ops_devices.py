@@ -48,7 +48,6 @@ OTHERS = {
     "matmul": 2,
     "sample": 1,
     "softmax_sample": 1,
-    "triangular_solve": 1,
     "cholesky": 1,
     "fft_rows": 1,
 }

@@ -121,10 +121,8 @@ def test_the_convolution_is_that_of_torch() -> None:
 def test_triangular_systems_are_those_of_torch(n: int) -> None:
     import torch
 
-    a, b = arrays((2, n, n), (2, n, 5))
+    (a,) = arrays((2, n, n))
     a /= n
-    lower, right = torch.from_numpy(a).double(), torch.from_numpy(b).double()
-    wanted = torch.linalg.solve_triangular(lower, right, upper=False, unitriangular=True)
-    close(ops.get("triangular_solve").reference((a, b), {})[0], wanted.numpy())
+    lower = torch.from_numpy(a).double()
     eye = torch.linalg.solve_triangular(lower, torch.eye(n).double(), upper=False, unitriangular=True)
     close(ops.get("triangular_inverse").reference((a,), {})[0], eye.numpy())

@@ -1500,8 +1500,17 @@ class ArrayFunctions:
         Arrays in, arrays out. `out` is written and returned.
         """
 
-    def triangular_solve(self, l: ArrayLike, b: ArrayLike, /, *, out: Array | None = None) -> Any:
-        """X = L^-1 B, L lower with a unit diagonal.
+    def triangular_solve(
+        self,
+        a: ArrayLike,
+        b: ArrayLike,
+        /,
+        *,
+        out: Array | None = None,
+        lower: bool = True,
+        unit_diagonal: bool = False,
+    ) -> Any:
+        """x = a^-1 b for triangular a; the other triangle is not read, nor the diagonal if it is unit.
 
         Arrays in, arrays out. `out` is written and returned.
         """

@@ -1819,9 +1819,19 @@ def unique(x: ArrayLike, /, *, out: Array | tuple[Array, ...] | None = None) -> 
 @overload
 def unique(x: Tensor | ArrayLike, /, *, name: str | None = None) -> tuple[Tensor, Tensor, Tensor]: ...
 @overload
-def triangular_solve(l: ArrayLike, b: ArrayLike, /, *, out: Array | None = None) -> Any: ...
+def triangular_solve(
+    a: ArrayLike, b: ArrayLike, /, *, out: Array | None = None, lower: bool = True, unit_diagonal: bool = False
+) -> Any: ...
 @overload
-def triangular_solve(l: Tensor | ArrayLike, b: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor: ...
+def triangular_solve(
+    a: Tensor | ArrayLike,
+    b: Tensor | ArrayLike,
+    /,
+    *,
+    lower: bool = True,
+    unit_diagonal: bool = False,
+    name: str | None = None,
+) -> Tensor: ...
 @overload
 def cholesky(a: ArrayLike, /, *, out: Array | None = None) -> Any: ...
 @overload

@@ -1173,8 +1173,16 @@ def searchsorted(
 def unique(x: Tensor | ArrayLike, /, *, name: str | None = None) -> tuple[Tensor, Tensor, Tensor]:
     """values, counts, number: the different values of x in order, padded to x's size with counts of 0."""
 
-def triangular_solve(l: Tensor | ArrayLike, b: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor:
-    """X = L^-1 B, L lower with a unit diagonal."""
+def triangular_solve(
+    a: Tensor | ArrayLike,
+    b: Tensor | ArrayLike,
+    /,
+    *,
+    lower: bool = True,
+    unit_diagonal: bool = False,
+    name: str | None = None,
+) -> Tensor:
+    """x = a^-1 b for triangular a; the other triangle is not read, nor the diagonal if it is unit."""
 
 def cholesky(a: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor:
     """l lower triangular with l l^T = a."""

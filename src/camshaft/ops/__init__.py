@@ -93,7 +93,7 @@ _MODULES = {
     "recurrent.delta_chunks": "delta_gates delta_chunk_kkt delta_chunk_wu delta_chunk_state delta_chunk_output",
     "recurrent.state_space": "selective_scan mamba2_ssd",
     "recurrent.rwkv": "rwkv6_time_mix rwkv7_time_mix",
-    "recurrent.triangular": "triangular_inverse triangular_solve",
+    "recurrent.triangular": "triangular_inverse",
     "recurrent.convolution": "conv1d_depthwise_causal ssm_conv short_conv",
 }
 # Modules whose ops are rows of one table.

@@ -106,7 +106,6 @@ ANSWERS: dict[str, tuple[str, ...]] = {
     "delta_chunk_state": ("mlx/gated_delta_net_chunk",),
     "delta_chunk_output": ("mlx/gated_delta_net_chunk_o",),
     "triangular_inverse": ("mlx/chunk_gated_delta_rule_tri_solve_invert",),
-    "triangular_solve": ("mlx/tri_solve",),
     "conv1d_depthwise_causal": ("mlx/conv1d_depthwise_causal",),
     "ssm_conv": ("mlx/ssm_conv",),
     **dict.fromkeys(("sum", "mean", "max", "min", "prod", "argmin"), (_REDUCTIONS,)),

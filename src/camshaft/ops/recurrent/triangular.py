@@ -1,4 +1,4 @@
-"""triangular_inverse: T = (I + A)^-1, A strictly lower; triangular_solve: X = L^-1 B, L with a diagonal of ones.
+"""triangular_inverse: T = (I + A)^-1, A strictly lower.
 
 Both by forward substitution: row i of the result is row i of B less L[i, j] times row j, for j < i. What A and L have on
 and above the diagonal is not read.
@@ -69,10 +69,6 @@ def _inverse(inputs: Sequence[ops.Array], attrs: ops.Attrs) -> tuple[ops.Array, 
     return (np.linalg.inv(_lower(inputs[0])),)
 
 
-def _solve(inputs: Sequence[ops.Array], attrs: ops.Attrs) -> tuple[ops.Array, ...]:
-    return (np.linalg.solve(_lower(inputs[0]), inputs[1].astype(np.float64)),)
-
-
 def inverse_of(f: Any, a: Any) -> Any:
     """(I - N)^-1 = (I + N)(I + N^2)(I + N^4)... with N = -A, whose power n is 0."""
     n = a.shape[-1]
@@ -125,16 +121,4 @@ def _op(name: str, tensors: str, formula: str, reference: Callable[..., Any], de
     )
 
 
-OPS = {
-    op.name: op
-    for op in (
-        _op("triangular_inverse", "a", "T = (I + A)^-1, A strictly lower", _inverse, inverse_of),
-        _op(
-            "triangular_solve",
-            "l b",
-            "X = L^-1 B, L lower with a unit diagonal",
-            _solve,
-            lambda f, lower, b: f.matmul(inverse_of(f, lower), b),
-        ),
-    )
-}
+OP = _op("triangular_inverse", "a", "T = (I + A)^-1, A strictly lower", _inverse, inverse_of)
