@@ -1839,3 +1839,234 @@ class ArrayFunctions:
 
         Arrays in, arrays out. `out` is written and returned.
         """
+
+    def gated_delta_rule(
+        self,
+        q: ArrayLike,
+        k: ArrayLike,
+        v: ArrayLike,
+        g: ArrayLike,
+        beta: ArrayLike,
+        /,
+        *state: ArrayLike,
+        out: Array | tuple[Array, ...] | None = None,
+        scale: float | None = None,
+        l2_norm: bool = False,
+    ) -> tuple[Any, Any]:
+        """S = exp(g) S; d = beta (v - k.T S); S += outer(k, d); o = scale q.T S; the last S.
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def delta_rule(
+        self,
+        q: ArrayLike,
+        k: ArrayLike,
+        v: ArrayLike,
+        beta: ArrayLike,
+        /,
+        *state: ArrayLike,
+        out: Array | tuple[Array, ...] | None = None,
+        scale: float | None = None,
+        l2_norm: bool = False,
+    ) -> tuple[Any, Any]:
+        """d = beta (v - k.T S); S += outer(k, d); o = scale q.T S; the last S.
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def gated_linear_attention(
+        self,
+        q: ArrayLike,
+        k: ArrayLike,
+        v: ArrayLike,
+        g: ArrayLike,
+        /,
+        *state: ArrayLike,
+        out: Array | tuple[Array, ...] | None = None,
+        scale: float | None = None,
+    ) -> tuple[Any, Any]:
+        """S = exp(g) S + outer(k, v); o = scale q.T S; the last S.
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def delta_gates(
+        self,
+        alpha: ArrayLike,
+        b: ArrayLike,
+        a_log: ArrayLike,
+        dt_bias: ArrayLike,
+        /,
+        *,
+        out: Array | tuple[Array, ...] | None = None,
+    ) -> tuple[Any, Any]:
+        """g = -exp(a_log) softplus(alpha + dt_bias), a log decay; beta = sigmoid(b).
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def delta_chunk_kkt(self, k: ArrayLike, g: ArrayLike, beta: ArrayLike, /, *, out: Array | None = None) -> Any:
+        """A[i, j] = beta_i (k_i . k_j) exp(g_i - g_j) for i > j, else 0.
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def delta_chunk_wu(
+        self,
+        t: ArrayLike,
+        k: ArrayLike,
+        v: ArrayLike,
+        g: ArrayLike,
+        beta: ArrayLike,
+        /,
+        *,
+        out: Array | tuple[Array, ...] | None = None,
+    ) -> tuple[Any, Any]:
+        """u = T (beta v); w = T (beta exp(g) k).
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def delta_chunk_state(
+        self,
+        k: ArrayLike,
+        u: ArrayLike,
+        w: ArrayLike,
+        g: ArrayLike,
+        state: ArrayLike,
+        /,
+        *,
+        out: Array | tuple[Array, ...] | None = None,
+    ) -> tuple[Any, Any, Any]:
+        """v' = u - w h; h = exp(g_last) h + k.T (exp(g_last - g) v'); v', h at chunk starts, the last h.
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def delta_chunk_output(
+        self,
+        q: ArrayLike,
+        k: ArrayLike,
+        v: ArrayLike,
+        h: ArrayLike,
+        g: ArrayLike,
+        /,
+        *,
+        out: Array | None = None,
+        scale: float = 1.0,
+    ) -> Any:
+        """o = scale (exp(g) (q h) + tril(q k.T exp(g_i - g_j)) v'), diagonal included.
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def selective_scan(
+        self,
+        x: ArrayLike,
+        dt: ArrayLike,
+        a: ArrayLike,
+        b: ArrayLike,
+        c: ArrayLike,
+        d: ArrayLike,
+        /,
+        *state: ArrayLike,
+        out: Array | tuple[Array, ...] | None = None,
+    ) -> tuple[Any, Any]:
+        """h = exp(dt a) h + dt x B; y = C . h + D x; the last h.
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def mamba2_ssd(
+        self,
+        x: ArrayLike,
+        dt: ArrayLike,
+        a: ArrayLike,
+        b: ArrayLike,
+        c: ArrayLike,
+        d: ArrayLike,
+        /,
+        *state: ArrayLike,
+        out: Array | tuple[Array, ...] | None = None,
+    ) -> tuple[Any, Any]:
+        """h = exp(dt a) h + outer(dt x, B); y = h C + D x, per head; the last h.
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def rwkv6_time_mix(
+        self,
+        r: ArrayLike,
+        k: ArrayLike,
+        v: ArrayLike,
+        w: ArrayLike,
+        u: ArrayLike,
+        /,
+        *state: ArrayLike,
+        out: Array | tuple[Array, ...] | None = None,
+    ) -> tuple[Any, Any]:
+        """o = r.T (S + diag(u) outer(k, v)); S = diag(exp(w)) S + outer(k, v); the last S.
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def rwkv7_time_mix(
+        self,
+        r: ArrayLike,
+        w: ArrayLike,
+        k: ArrayLike,
+        v: ArrayLike,
+        a: ArrayLike,
+        b: ArrayLike,
+        /,
+        *state: ArrayLike,
+        out: Array | tuple[Array, ...] | None = None,
+    ) -> tuple[Any, Any]:
+        """S = diag(exp(w)) S + outer(b, a.T S) + outer(k, v); o = r.T S; the last S.
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def triangular_inverse(self, a: ArrayLike, /, *, out: Array | None = None) -> Any:
+        """T = (I + A)^-1, A strictly lower.
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def conv1d_depthwise_causal(self, x: ArrayLike, w: ArrayLike, /, *, out: Array | None = None) -> Any:
+        """y[b, t, c] = sum_j w[c, j] x[b, t + j - (J - 1), c], zeros before.
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def ssm_conv(
+        self,
+        x: ArrayLike,
+        w: ArrayLike,
+        state: ArrayLike,
+        /,
+        *bias: ArrayLike,
+        out: Array | tuple[Array, ...] | None = None,
+        activation: str = "silu",
+    ) -> tuple[Any, Any]:
+        """y[b, t, c] = silu(sum_j w[c, j] x[b, t + j - (J - 1), c] + bias[c]), the state before; the last J - 1 rows.
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def short_conv(
+        self,
+        b: ArrayLike,
+        c: ArrayLike,
+        x: ArrayLike,
+        w: ArrayLike,
+        state: ArrayLike,
+        /,
+        *,
+        out: Array | tuple[Array, ...] | None = None,
+    ) -> tuple[Any, Any]:
+        """y = c conv(b x), causal and depthwise, the state before; the last J - 1 rows of b x.
+
+        Arrays in, arrays out. `out` is written and returned.
+        """

@@ -34,6 +34,7 @@ __all__ = [
     "concat",
     "conj",
     "conv1d",
+    "conv1d_depthwise_causal",
     "conv2d",
     "conv_transpose2d",
     "copy",
@@ -43,6 +44,12 @@ __all__ = [
     "cummin",
     "cumprod",
     "cumsum",
+    "delta_chunk_kkt",
+    "delta_chunk_output",
+    "delta_chunk_state",
+    "delta_chunk_wu",
+    "delta_gates",
+    "delta_rule",
     "dequantize",
     "divide",
     "dot",
@@ -58,6 +65,8 @@ __all__ = [
     "flip",
     "floor",
     "floor_divide",
+    "gated_delta_rule",
+    "gated_linear_attention",
     "gated_product",
     "gather",
     "gelu",
@@ -91,6 +100,7 @@ __all__ = [
     "logical_or",
     "logical_xor",
     "logit_bias",
+    "mamba2_ssd",
     "matmul",
     "matmul_grouped",
     "max",
@@ -152,11 +162,15 @@ __all__ = [
     "round",
     "rounded_matmul",
     "rsqrt",
+    "rwkv6_time_mix",
+    "rwkv7_time_mix",
     "sample",
     "scale_mask_softmax",
     "scaled_dot_product_attention",
     "scatter_add",
     "searchsorted",
+    "selective_scan",
+    "short_conv",
     "sigmoid",
     "sigmoid_multiply",
     "silu",
@@ -173,6 +187,7 @@ __all__ = [
     "split",
     "sqrt",
     "square",
+    "ssm_conv",
     "subtract",
     "sum",
     "take_along_axis",
@@ -182,6 +197,7 @@ __all__ = [
     "token_mask",
     "top_k",
     "transpose",
+    "triangular_inverse",
     "triangular_solve",
     "tril",
     "triu",
@@ -2230,3 +2246,313 @@ def silu_multiply_q8(
     floats: bool = False,
     name: str | None = None,
 ) -> Tensor | tuple[Tensor, ...]: ...
+@overload
+def gated_delta_rule(
+    q: ArrayLike,
+    k: ArrayLike,
+    v: ArrayLike,
+    g: ArrayLike,
+    beta: ArrayLike,
+    /,
+    *state: ArrayLike,
+    out: Array | tuple[Array, ...] | None = None,
+    scale: float | None = None,
+    l2_norm: bool = False,
+) -> tuple[Any, Any]: ...
+@overload
+def gated_delta_rule(
+    q: Tensor | ArrayLike,
+    k: Tensor | ArrayLike,
+    v: Tensor | ArrayLike,
+    g: Tensor | ArrayLike,
+    beta: Tensor | ArrayLike,
+    /,
+    *state: Tensor | ArrayLike,
+    scale: float | None = None,
+    l2_norm: bool = False,
+    name: str | None = None,
+) -> tuple[Tensor, Tensor]: ...
+@overload
+def delta_rule(
+    q: ArrayLike,
+    k: ArrayLike,
+    v: ArrayLike,
+    beta: ArrayLike,
+    /,
+    *state: ArrayLike,
+    out: Array | tuple[Array, ...] | None = None,
+    scale: float | None = None,
+    l2_norm: bool = False,
+) -> tuple[Any, Any]: ...
+@overload
+def delta_rule(
+    q: Tensor | ArrayLike,
+    k: Tensor | ArrayLike,
+    v: Tensor | ArrayLike,
+    beta: Tensor | ArrayLike,
+    /,
+    *state: Tensor | ArrayLike,
+    scale: float | None = None,
+    l2_norm: bool = False,
+    name: str | None = None,
+) -> tuple[Tensor, Tensor]: ...
+@overload
+def gated_linear_attention(
+    q: ArrayLike,
+    k: ArrayLike,
+    v: ArrayLike,
+    g: ArrayLike,
+    /,
+    *state: ArrayLike,
+    out: Array | tuple[Array, ...] | None = None,
+    scale: float | None = None,
+) -> tuple[Any, Any]: ...
+@overload
+def gated_linear_attention(
+    q: Tensor | ArrayLike,
+    k: Tensor | ArrayLike,
+    v: Tensor | ArrayLike,
+    g: Tensor | ArrayLike,
+    /,
+    *state: Tensor | ArrayLike,
+    scale: float | None = None,
+    name: str | None = None,
+) -> tuple[Tensor, Tensor]: ...
+@overload
+def delta_gates(
+    alpha: ArrayLike,
+    b: ArrayLike,
+    a_log: ArrayLike,
+    dt_bias: ArrayLike,
+    /,
+    *,
+    out: Array | tuple[Array, ...] | None = None,
+) -> tuple[Any, Any]: ...
+@overload
+def delta_gates(
+    alpha: Tensor | ArrayLike,
+    b: Tensor | ArrayLike,
+    a_log: Tensor | ArrayLike,
+    dt_bias: Tensor | ArrayLike,
+    /,
+    *,
+    name: str | None = None,
+) -> tuple[Tensor, Tensor]: ...
+@overload
+def delta_chunk_kkt(k: ArrayLike, g: ArrayLike, beta: ArrayLike, /, *, out: Array | None = None) -> Any: ...
+@overload
+def delta_chunk_kkt(
+    k: Tensor | ArrayLike, g: Tensor | ArrayLike, beta: Tensor | ArrayLike, /, *, name: str | None = None
+) -> Tensor: ...
+@overload
+def delta_chunk_wu(
+    t: ArrayLike,
+    k: ArrayLike,
+    v: ArrayLike,
+    g: ArrayLike,
+    beta: ArrayLike,
+    /,
+    *,
+    out: Array | tuple[Array, ...] | None = None,
+) -> tuple[Any, Any]: ...
+@overload
+def delta_chunk_wu(
+    t: Tensor | ArrayLike,
+    k: Tensor | ArrayLike,
+    v: Tensor | ArrayLike,
+    g: Tensor | ArrayLike,
+    beta: Tensor | ArrayLike,
+    /,
+    *,
+    name: str | None = None,
+) -> tuple[Tensor, Tensor]: ...
+@overload
+def delta_chunk_state(
+    k: ArrayLike,
+    u: ArrayLike,
+    w: ArrayLike,
+    g: ArrayLike,
+    state: ArrayLike,
+    /,
+    *,
+    out: Array | tuple[Array, ...] | None = None,
+) -> tuple[Any, Any, Any]: ...
+@overload
+def delta_chunk_state(
+    k: Tensor | ArrayLike,
+    u: Tensor | ArrayLike,
+    w: Tensor | ArrayLike,
+    g: Tensor | ArrayLike,
+    state: Tensor | ArrayLike,
+    /,
+    *,
+    name: str | None = None,
+) -> tuple[Tensor, Tensor, Tensor]: ...
+@overload
+def delta_chunk_output(
+    q: ArrayLike,
+    k: ArrayLike,
+    v: ArrayLike,
+    h: ArrayLike,
+    g: ArrayLike,
+    /,
+    *,
+    out: Array | None = None,
+    scale: float = 1.0,
+) -> Any: ...
+@overload
+def delta_chunk_output(
+    q: Tensor | ArrayLike,
+    k: Tensor | ArrayLike,
+    v: Tensor | ArrayLike,
+    h: Tensor | ArrayLike,
+    g: Tensor | ArrayLike,
+    /,
+    *,
+    scale: float = 1.0,
+    name: str | None = None,
+) -> Tensor: ...
+@overload
+def selective_scan(
+    x: ArrayLike,
+    dt: ArrayLike,
+    a: ArrayLike,
+    b: ArrayLike,
+    c: ArrayLike,
+    d: ArrayLike,
+    /,
+    *state: ArrayLike,
+    out: Array | tuple[Array, ...] | None = None,
+) -> tuple[Any, Any]: ...
+@overload
+def selective_scan(
+    x: Tensor | ArrayLike,
+    dt: Tensor | ArrayLike,
+    a: Tensor | ArrayLike,
+    b: Tensor | ArrayLike,
+    c: Tensor | ArrayLike,
+    d: Tensor | ArrayLike,
+    /,
+    *state: Tensor | ArrayLike,
+    name: str | None = None,
+) -> tuple[Tensor, Tensor]: ...
+@overload
+def mamba2_ssd(
+    x: ArrayLike,
+    dt: ArrayLike,
+    a: ArrayLike,
+    b: ArrayLike,
+    c: ArrayLike,
+    d: ArrayLike,
+    /,
+    *state: ArrayLike,
+    out: Array | tuple[Array, ...] | None = None,
+) -> tuple[Any, Any]: ...
+@overload
+def mamba2_ssd(
+    x: Tensor | ArrayLike,
+    dt: Tensor | ArrayLike,
+    a: Tensor | ArrayLike,
+    b: Tensor | ArrayLike,
+    c: Tensor | ArrayLike,
+    d: Tensor | ArrayLike,
+    /,
+    *state: Tensor | ArrayLike,
+    name: str | None = None,
+) -> tuple[Tensor, Tensor]: ...
+@overload
+def rwkv6_time_mix(
+    r: ArrayLike,
+    k: ArrayLike,
+    v: ArrayLike,
+    w: ArrayLike,
+    u: ArrayLike,
+    /,
+    *state: ArrayLike,
+    out: Array | tuple[Array, ...] | None = None,
+) -> tuple[Any, Any]: ...
+@overload
+def rwkv6_time_mix(
+    r: Tensor | ArrayLike,
+    k: Tensor | ArrayLike,
+    v: Tensor | ArrayLike,
+    w: Tensor | ArrayLike,
+    u: Tensor | ArrayLike,
+    /,
+    *state: Tensor | ArrayLike,
+    name: str | None = None,
+) -> tuple[Tensor, Tensor]: ...
+@overload
+def rwkv7_time_mix(
+    r: ArrayLike,
+    w: ArrayLike,
+    k: ArrayLike,
+    v: ArrayLike,
+    a: ArrayLike,
+    b: ArrayLike,
+    /,
+    *state: ArrayLike,
+    out: Array | tuple[Array, ...] | None = None,
+) -> tuple[Any, Any]: ...
+@overload
+def rwkv7_time_mix(
+    r: Tensor | ArrayLike,
+    w: Tensor | ArrayLike,
+    k: Tensor | ArrayLike,
+    v: Tensor | ArrayLike,
+    a: Tensor | ArrayLike,
+    b: Tensor | ArrayLike,
+    /,
+    *state: Tensor | ArrayLike,
+    name: str | None = None,
+) -> tuple[Tensor, Tensor]: ...
+@overload
+def triangular_inverse(a: ArrayLike, /, *, out: Array | None = None) -> Any: ...
+@overload
+def triangular_inverse(a: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor: ...
+@overload
+def conv1d_depthwise_causal(x: ArrayLike, w: ArrayLike, /, *, out: Array | None = None) -> Any: ...
+@overload
+def conv1d_depthwise_causal(x: Tensor | ArrayLike, w: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor: ...
+@overload
+def ssm_conv(
+    x: ArrayLike,
+    w: ArrayLike,
+    state: ArrayLike,
+    /,
+    *bias: ArrayLike,
+    out: Array | tuple[Array, ...] | None = None,
+    activation: str = "silu",
+) -> tuple[Any, Any]: ...
+@overload
+def ssm_conv(
+    x: Tensor | ArrayLike,
+    w: Tensor | ArrayLike,
+    state: Tensor | ArrayLike,
+    /,
+    *bias: Tensor | ArrayLike,
+    activation: str = "silu",
+    name: str | None = None,
+) -> tuple[Tensor, Tensor]: ...
+@overload
+def short_conv(
+    b: ArrayLike,
+    c: ArrayLike,
+    x: ArrayLike,
+    w: ArrayLike,
+    state: ArrayLike,
+    /,
+    *,
+    out: Array | tuple[Array, ...] | None = None,
+) -> tuple[Any, Any]: ...
+@overload
+def short_conv(
+    b: Tensor | ArrayLike,
+    c: Tensor | ArrayLike,
+    x: Tensor | ArrayLike,
+    w: Tensor | ArrayLike,
+    state: Tensor | ArrayLike,
+    /,
+    *,
+    name: str | None = None,
+) -> tuple[Tensor, Tensor]: ...

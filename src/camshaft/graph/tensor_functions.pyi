@@ -29,6 +29,7 @@ __all__ = [
     "concat",
     "conj",
     "conv1d",
+    "conv1d_depthwise_causal",
     "conv2d",
     "conv_transpose2d",
     "copy",
@@ -38,6 +39,12 @@ __all__ = [
     "cummin",
     "cumprod",
     "cumsum",
+    "delta_chunk_kkt",
+    "delta_chunk_output",
+    "delta_chunk_state",
+    "delta_chunk_wu",
+    "delta_gates",
+    "delta_rule",
     "dequantize",
     "divide",
     "dot",
@@ -53,6 +60,8 @@ __all__ = [
     "flip",
     "floor",
     "floor_divide",
+    "gated_delta_rule",
+    "gated_linear_attention",
     "gated_product",
     "gather",
     "gelu",
@@ -86,6 +95,7 @@ __all__ = [
     "logical_or",
     "logical_xor",
     "logit_bias",
+    "mamba2_ssd",
     "matmul",
     "matmul_grouped",
     "max",
@@ -147,11 +157,15 @@ __all__ = [
     "round",
     "rounded_matmul",
     "rsqrt",
+    "rwkv6_time_mix",
+    "rwkv7_time_mix",
     "sample",
     "scale_mask_softmax",
     "scaled_dot_product_attention",
     "scatter_add",
     "searchsorted",
+    "selective_scan",
+    "short_conv",
     "sigmoid",
     "sigmoid_multiply",
     "silu",
@@ -168,6 +182,7 @@ __all__ = [
     "split",
     "sqrt",
     "square",
+    "ssm_conv",
     "subtract",
     "sum",
     "take_along_axis",
@@ -177,6 +192,7 @@ __all__ = [
     "token_mask",
     "top_k",
     "transpose",
+    "triangular_inverse",
     "triangular_solve",
     "tril",
     "triu",
@@ -1428,3 +1444,175 @@ def silu_multiply_q8(
     name: str | None = None,
 ) -> Tensor | tuple[Tensor, ...]:
     """q8 of y = gate / (1 + exp(-gate)) * up."""
+
+def gated_delta_rule(
+    q: Tensor | ArrayLike,
+    k: Tensor | ArrayLike,
+    v: Tensor | ArrayLike,
+    g: Tensor | ArrayLike,
+    beta: Tensor | ArrayLike,
+    /,
+    *state: Tensor | ArrayLike,
+    scale: float | None = None,
+    l2_norm: bool = False,
+    name: str | None = None,
+) -> tuple[Tensor, Tensor]:
+    """S = exp(g) S; d = beta (v - k.T S); S += outer(k, d); o = scale q.T S; the last S."""
+
+def delta_rule(
+    q: Tensor | ArrayLike,
+    k: Tensor | ArrayLike,
+    v: Tensor | ArrayLike,
+    beta: Tensor | ArrayLike,
+    /,
+    *state: Tensor | ArrayLike,
+    scale: float | None = None,
+    l2_norm: bool = False,
+    name: str | None = None,
+) -> tuple[Tensor, Tensor]:
+    """d = beta (v - k.T S); S += outer(k, d); o = scale q.T S; the last S."""
+
+def gated_linear_attention(
+    q: Tensor | ArrayLike,
+    k: Tensor | ArrayLike,
+    v: Tensor | ArrayLike,
+    g: Tensor | ArrayLike,
+    /,
+    *state: Tensor | ArrayLike,
+    scale: float | None = None,
+    name: str | None = None,
+) -> tuple[Tensor, Tensor]:
+    """S = exp(g) S + outer(k, v); o = scale q.T S; the last S."""
+
+def delta_gates(
+    alpha: Tensor | ArrayLike,
+    b: Tensor | ArrayLike,
+    a_log: Tensor | ArrayLike,
+    dt_bias: Tensor | ArrayLike,
+    /,
+    *,
+    name: str | None = None,
+) -> tuple[Tensor, Tensor]:
+    """g = -exp(a_log) softplus(alpha + dt_bias), a log decay; beta = sigmoid(b)."""
+
+def delta_chunk_kkt(
+    k: Tensor | ArrayLike, g: Tensor | ArrayLike, beta: Tensor | ArrayLike, /, *, name: str | None = None
+) -> Tensor:
+    """A[i, j] = beta_i (k_i . k_j) exp(g_i - g_j) for i > j, else 0."""
+
+def delta_chunk_wu(
+    t: Tensor | ArrayLike,
+    k: Tensor | ArrayLike,
+    v: Tensor | ArrayLike,
+    g: Tensor | ArrayLike,
+    beta: Tensor | ArrayLike,
+    /,
+    *,
+    name: str | None = None,
+) -> tuple[Tensor, Tensor]:
+    """u = T (beta v); w = T (beta exp(g) k)."""
+
+def delta_chunk_state(
+    k: Tensor | ArrayLike,
+    u: Tensor | ArrayLike,
+    w: Tensor | ArrayLike,
+    g: Tensor | ArrayLike,
+    state: Tensor | ArrayLike,
+    /,
+    *,
+    name: str | None = None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """v' = u - w h; h = exp(g_last) h + k.T (exp(g_last - g) v'); v', h at chunk starts, the last h."""
+
+def delta_chunk_output(
+    q: Tensor | ArrayLike,
+    k: Tensor | ArrayLike,
+    v: Tensor | ArrayLike,
+    h: Tensor | ArrayLike,
+    g: Tensor | ArrayLike,
+    /,
+    *,
+    scale: float = 1.0,
+    name: str | None = None,
+) -> Tensor:
+    """o = scale (exp(g) (q h) + tril(q k.T exp(g_i - g_j)) v'), diagonal included."""
+
+def selective_scan(
+    x: Tensor | ArrayLike,
+    dt: Tensor | ArrayLike,
+    a: Tensor | ArrayLike,
+    b: Tensor | ArrayLike,
+    c: Tensor | ArrayLike,
+    d: Tensor | ArrayLike,
+    /,
+    *state: Tensor | ArrayLike,
+    name: str | None = None,
+) -> tuple[Tensor, Tensor]:
+    """h = exp(dt a) h + dt x B; y = C . h + D x; the last h."""
+
+def mamba2_ssd(
+    x: Tensor | ArrayLike,
+    dt: Tensor | ArrayLike,
+    a: Tensor | ArrayLike,
+    b: Tensor | ArrayLike,
+    c: Tensor | ArrayLike,
+    d: Tensor | ArrayLike,
+    /,
+    *state: Tensor | ArrayLike,
+    name: str | None = None,
+) -> tuple[Tensor, Tensor]:
+    """h = exp(dt a) h + outer(dt x, B); y = h C + D x, per head; the last h."""
+
+def rwkv6_time_mix(
+    r: Tensor | ArrayLike,
+    k: Tensor | ArrayLike,
+    v: Tensor | ArrayLike,
+    w: Tensor | ArrayLike,
+    u: Tensor | ArrayLike,
+    /,
+    *state: Tensor | ArrayLike,
+    name: str | None = None,
+) -> tuple[Tensor, Tensor]:
+    """o = r.T (S + diag(u) outer(k, v)); S = diag(exp(w)) S + outer(k, v); the last S."""
+
+def rwkv7_time_mix(
+    r: Tensor | ArrayLike,
+    w: Tensor | ArrayLike,
+    k: Tensor | ArrayLike,
+    v: Tensor | ArrayLike,
+    a: Tensor | ArrayLike,
+    b: Tensor | ArrayLike,
+    /,
+    *state: Tensor | ArrayLike,
+    name: str | None = None,
+) -> tuple[Tensor, Tensor]:
+    """S = diag(exp(w)) S + outer(b, a.T S) + outer(k, v); o = r.T S; the last S."""
+
+def triangular_inverse(a: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor:
+    """T = (I + A)^-1, A strictly lower."""
+
+def conv1d_depthwise_causal(x: Tensor | ArrayLike, w: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor:
+    """y[b, t, c] = sum_j w[c, j] x[b, t + j - (J - 1), c], zeros before."""
+
+def ssm_conv(
+    x: Tensor | ArrayLike,
+    w: Tensor | ArrayLike,
+    state: Tensor | ArrayLike,
+    /,
+    *bias: Tensor | ArrayLike,
+    activation: str = "silu",
+    name: str | None = None,
+) -> tuple[Tensor, Tensor]:
+    """y[b, t, c] = silu(sum_j w[c, j] x[b, t + j - (J - 1), c] + bias[c]), the state before; the last J - 1 rows."""
+
+def short_conv(
+    b: Tensor | ArrayLike,
+    c: Tensor | ArrayLike,
+    x: Tensor | ArrayLike,
+    w: Tensor | ArrayLike,
+    state: Tensor | ArrayLike,
+    /,
+    *,
+    name: str | None = None,
+) -> tuple[Tensor, Tensor]:
+    """y = c conv(b x), causal and depthwise, the state before; the last J - 1 rows of b x."""

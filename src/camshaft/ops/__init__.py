@@ -101,6 +101,12 @@ _MODULES = {
     "linalg.cholesky": "cholesky",
     "scan.scan": "cumsum cumprod cummax cummin",
     "quantize.fused_quantize": "rms_norm_q8 residual_norm_q8 silu_multiply_q8",
+    "recurrent.delta_rule": "gated_delta_rule delta_rule gated_linear_attention",
+    "recurrent.delta_chunks": "delta_gates delta_chunk_kkt delta_chunk_wu delta_chunk_state delta_chunk_output",
+    "recurrent.state_space": "selective_scan mamba2_ssd",
+    "recurrent.rwkv": "rwkv6_time_mix rwkv7_time_mix",
+    "recurrent.triangular": "triangular_inverse",
+    "recurrent.convolution": "conv1d_depthwise_causal ssm_conv short_conv",
 }
 # Modules whose ops are rows of one table.
 TABLES: dict[str, tuple[str, ...]] = {module: tuple(rows.split()) for module, rows in _MODULES.items() if " " in rows}

@@ -104,6 +104,20 @@ ANSWERS: dict[str, tuple[str, ...]] = {
     "triangular_solve": ("mlx/tri_solve",),
     "top_k": ("rlx/top_k", "mlx/top_k"),
     "cumsum": ("mlx/cumsum", "rlx/cumsum_backward"),
+    "gated_delta_rule": (
+        "rlx/gated_delta_net f32/f16",
+        "mlx/chunk_gated_delta_rule",
+        "mlx/gated_delta_net",
+        "mlx/gated_delta_net_decode",
+    ),
+    "delta_gates": ("mlx/compute_g_beta",),
+    "delta_chunk_kkt": ("mlx/gated_delta_net_kkt",),
+    "delta_chunk_wu": ("mlx/gated_delta_net_recompute_wu",),
+    "delta_chunk_state": ("mlx/gated_delta_net_chunk",),
+    "delta_chunk_output": ("mlx/gated_delta_net_chunk_o",),
+    "triangular_inverse": ("mlx/chunk_gated_delta_rule_tri_solve_invert",),
+    "conv1d_depthwise_causal": ("mlx/conv1d_depthwise_causal",),
+    "ssm_conv": ("mlx/ssm_conv",),
     **dict.fromkeys(("sum", "mean", "max", "min", "prod", "argmin"), (_REDUCTIONS,)),
 }
 

@@ -1,0 +1,101 @@
+"""Benchmark the gated delta rule and Mamba 2 over 4096 tokens against transformers' pure-torch functions.
+
+Run: python -m bench.recurrent [--threads 1 2] [--rounds 5] --peer-python PYTHON. The peer's Python needs torch and transformers.
+Rounds are interleaved; the peer is a process that blocks on a pipe in between (bench/recurrent_peer.py).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+
+from camshaft.graph.graph import Graph
+from camshaft.plan.compile import compile
+
+TOKENS = 4096
+# op: its inputs in order, its attributes
+CASES: dict[str, tuple[dict[str, tuple[int, ...]], dict[str, Any]]] = {
+    "gated_delta_rule": (
+        dict.fromkeys("qkv", (1, TOKENS, 16, 128)) | dict.fromkeys(("g", "beta"), (1, TOKENS, 16)),
+        {"l2_norm": True},
+    ),
+    "mamba2_ssd": (
+        {"x": (1, TOKENS, 16, 64), "dt": (1, TOKENS, 16), "a": (16,)}
+        | dict.fromkeys("bc", (1, TOKENS, 1, 128))
+        | {"d": (16,)},
+        {},
+    ),
+}
+
+
+def call_of(name: str, threads: int) -> Callable[[], Any]:
+    """A run of a plan with the op alone. Decays g and a are negative, rates beta and dt positive."""
+    shapes, attrs = CASES[name]
+    rng = np.random.default_rng(0)
+    given = {key: rng.normal(size=shape) for key, shape in shapes.items()}
+    given = {key: -abs(x) if key in ("g", "a") else x for key, x in given.items()}
+    arrays = {
+        key: (1 / (1 + np.exp(-x)) if key in ("beta", "dt") else x).astype(np.float32) for key, x in given.items()
+    }
+    graph = Graph()
+    made = graph.node(name, *(graph.input(key, a.shape, "f32") for key, a in arrays.items()), **attrs)
+    for i, tensor in enumerate(made):
+        graph.output(f"y{i}", tensor)
+    plan = compile(graph, threads=threads)
+    return lambda: plan.run(**arrays)
+
+
+def seconds(call: Callable[[], Any]) -> float:
+    """The time of one call."""
+    started = time.perf_counter()
+    call()
+    return time.perf_counter() - started
+
+
+def compare(name: str, threads: int, rounds: int, python: Path) -> None:
+    """Prints the medians of interleaved rounds, and their ratio."""
+    peer = subprocess.Popen(
+        [python, "-m", "bench.recurrent_peer", name, str(threads)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert peer.stdin is not None
+    assert peer.stdout is not None
+    with peer:
+        version, call = json.loads(peer.stdout.readline())["version"], call_of(name, threads)
+        call()
+        ours, theirs = [], []
+        for _ in range(rounds):
+            ours.append(seconds(call))
+            print(1, file=peer.stdin, flush=True)
+            theirs.append(json.loads(peer.stdout.readline())["s"])
+        peer.stdin.close()
+    ratio = median(b / a for a, b in zip(ours, theirs, strict=True))
+    print(
+        f"{name}, {threads} threads: {1e3 * median(ours):.1f} ms, {version} {1e3 * median(theirs):.1f} ms: {ratio:.1f} times"
+    )
+
+
+def main() -> None:
+    """Runs each case on each number of threads."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--peer-python", type=Path, required=True)
+    args = parser.parse_args()
+    for threads in args.threads:
+        for name in CASES:
+            compare(name, threads, args.rounds, args.peer_python)
+
+
+if __name__ == "__main__":
+    main()

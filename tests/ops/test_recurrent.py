@@ -1,0 +1,122 @@
+"""Ops on sequences: any split of the tokens over calls gives the same, and chunks give what token by token gives."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import camshaft as cs
+from camshaft import ops
+from camshaft.backends.cpu.device import cpu_device
+from camshaft.dtypes import as_dtype, f32
+from camshaft.errors import ShapeError
+from camshaft.ops.op import NodeSpec
+from camshaft.ops.recurrent.frame import decays, rates, small
+from camshaft.ops.recurrent.rwkv import OPS as RWKV
+from camshaft.ops.spec import TensorSpec
+from camshaft.validation.run import run_variant
+
+
+def inputs(tokens: int, key_size: int = 32, value_size: int = 32, heads: int = 1) -> tuple[np.ndarray, ...]:
+    """q, k, v, g, beta and a state of the delta rule."""
+    rng, shape = np.random.default_rng(tokens), (1, tokens, heads)
+    made = (
+        rng.normal(size=(*shape, key_size)), small(rng, (*shape, key_size)), rng.normal(size=(*shape, value_size)),
+        decays(rng, shape), rates(rng, shape), rng.normal(size=(1, heads, key_size, value_size)),
+    )  # fmt: skip
+    return tuple(np.asarray(a, np.float32) for a in made)
+
+
+def error(came: np.ndarray, wanted: np.ndarray) -> float:
+    return float(np.linalg.norm(came.astype(np.float64) - wanted) / np.linalg.norm(wanted))
+
+
+def agree(tokens: int) -> None:
+    op, given = ops.get("gated_delta_rule"), inputs(tokens)
+    specs = tuple(TensorSpec(a.shape, as_dtype(a.dtype)) for a in given)
+    node, device = NodeSpec(specs, op.infer(specs, {}), {}), cpu_device("simd")
+    made = [run_variant(v, node, device, given, {}) for v in op.variants if not v.supports(node, device)]
+    for found in made:
+        for came, wanted in zip(found, op.reference(given, {}), strict=True):
+            assert error(came, wanted) < 3e-6
+
+
+@pytest.mark.parametrize("tokens", [24, 128])
+def test_chunks_give_what_token_by_token_gives(tokens: int) -> None:
+    agree(tokens)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("tokens", [1, 25, 63, 64, 65, 191, 4097])
+def test_chunks_of_more_lengths(tokens: int) -> None:
+    agree(tokens)
+
+
+def test_the_delta_rule_goes_on_where_it_stopped() -> None:
+    *given, state = inputs(130)
+    op = ops.get("gated_delta_rule")
+    first = cs.gated_delta_rule(*(a[:, :65] for a in given), state)
+    second = cs.gated_delta_rule(*(a[:, 65:] for a in given), first[1])
+    whole, last = op.reference((*given, state), {})
+    assert error(np.concatenate([first[0], second[0]], 1), whole) < 3e-6
+    assert error(second[1], last) < 3e-6
+
+
+def test_a_convolution_goes_on_where_it_stopped() -> None:
+    rng = np.random.default_rng(1)
+    x, w, state = (rng.normal(size=s).astype(np.float32) for s in ((2, 9, 17), (17, 4), (2, 3, 17)))
+    whole, last = ops.get("ssm_conv").reference((x, w, state), {})
+    made, after = [], state
+    for part in (x[:, :1], x[:, 1:]):
+        y, after = cs.ssm_conv(part, w, after)
+        made.append(y)
+    np.testing.assert_allclose(np.concatenate(made, 1), whole, atol=1e-5)
+    np.testing.assert_array_equal(after, last.astype(np.float32))
+
+
+def test_tokens_far_apart_in_decay_do_not_overflow() -> None:
+    q, k, v, g, beta, state = inputs(70)
+    given = (q, k, v, np.full_like(g, -80), beta, state)
+    out, last = cs.gated_delta_rule(*given)
+    wanted = ops.get("gated_delta_rule").reference(given, {})
+    assert error(out, wanted[0]) < 3e-6
+    assert error(last, wanted[1]) < 3e-6
+
+
+def test_a_gate_far_below_0_keeps_its_digits() -> None:
+    alpha = np.array([[[-30.0, -17, -5, 0, 5, 200]]], np.float32)
+    zeros = np.zeros(6, np.float32)
+    g, _ = cs.delta_gates(alpha, alpha, zeros, zeros)
+    np.testing.assert_allclose(g, -np.logaddexp(0, alpha.astype(np.float64)), rtol=2e-6)
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "match"),
+    [
+        ("gated_delta_rule", {"scale": float("nan")}, "wanted a finite float"),
+        ("gated_delta_rule", {"l2_norm": 1}, "wanted True or False"),
+        ("ssm_conv", {"activation": "relu"}, "wanted activation silu or none"),
+    ],
+)
+def test_wrong_attributes_are_named(name: str, change: dict[str, object], match: str) -> None:
+    op = ops.get(name)
+    specs = tuple(TensorSpec(a.shape, f32) for a in next(iter(op.samples())).inputs)
+    with pytest.raises(ShapeError, match=f"{name}: .*{match}"):
+        op.infer(specs, change)
+
+
+def test_heads_that_share_no_group_are_refused() -> None:
+    q, k, v, g, beta, _ = inputs(2, heads=3)
+    with pytest.raises(ShapeError, match=r"gated_delta_rule: got 3, 2; wanted heads of values"):
+        cs.gated_delta_rule(q[:, :, :2], k[:, :, :2], v, g, beta)
+
+
+def test_rwkv7_with_minus_k_and_rate_k_is_the_delta_rule() -> None:
+    """a = -k and b = beta k, no decay, values beta v: the two rules are one."""
+    q, k, v, _, beta, state = inputs(5)
+    zeros = np.zeros_like(k)
+    rate = beta[..., None]
+    made = RWKV["rwkv7_time_mix"].reference((q, zeros, k, rate * v, -k, rate * k, state), {})
+    wanted = ops.get("delta_rule").reference((q, k, v, beta, state), {"scale": 1.0})
+    for came, want in zip(made, wanted, strict=True):
+        np.testing.assert_allclose(came, want, atol=1e-6)
