@@ -27,7 +27,7 @@ OF_SOME = {
     "int16_gemm": lambda cpu: "avx512vnni" in cpu.device.features,
 }
 FEWEST = 3  # samples that a variant is proved on, where there are so many
-QUICK, QUICK_OF_OTHERS = 2, 1  # ... in the default run
+QUICK, QUICK_OF_OTHERS = 1, 1  # ... in the default run
 # In the default run these, whose instructions depend on the CPU, run on each, all others on one in turn.
 ON_EACH = ("quantized_matmul", "matmul", "rounded_matmul")
 # Samples of a variant behind `full`, evenly apart and others on each CPU; all on each behind `soak`. A block format is a
