@@ -17,42 +17,9 @@ from tests.support.samples import check_bits, covering, in_turn, is_row, spread,
 # Devices that CI has: an absent one fails there. The others are tried where they are.
 IN_CI = ("cpu:c", "webgpu")
 NAMES = (*IN_CI, "cuda", "metal")
-# Samples in the default run on a GPU: of an op, and of a family's row, which shares its kernels' frame. cpu:c has one: it
-# compiles the same trees as cpu:simd, and tests/emit has each of its instructions.
-MOST, OF_ROWS, ON_C = 2, 1, 1
-# ... of cast, which alone shows how each dtype is read, and of those whose kernels a software GPU compiles for up to 5 s.
-OTHERS = {"cast": 5} | dict.fromkeys(
-    (
-        "attention",
-        "quantized_matmul",
-        "quantized_matmul_grouped",
-        "matmul_grouped",
-        "moe_route",
-        "moe_softmax_topk",
-        "moe_weighted_reduce",
-        "dequantize",
-        "gated_product",
-        "silu_multiply_q8",
-        "rms_norm_q8",
-        "residual_norm_q8",
-        "quantize_activations",
-        "rounded_matmul",
-        "matmul",
-        "sample",
-        "conv2d",
-        "pool2d",
-        "im2col",
-        "resample",
-        "pad",
-        "take_along_axis",
-        "one_hot",
-        "softmax_sample",
-        "triangular_solve",
-        "cholesky",
-        "fft_rows",
-    ),
-    1,
-)
+# Samples of an op in the default run: one, as a software GPU compiles a kernel for up to 5 s, and cpu:c compiles the same trees
+# as cpu:simd. tests/emit has each instruction. WebGPU has more of cast, which alone shows how each dtype is read.
+MOST, OF_CAST = 1, 5
 # Behind `full`: of a row, of an op, and of ops with very many; each of the devices has others. All behind `soak`.
 ROW_SAMPLES, SAMPLES = 3, 8
 SPREAD = {"quantized_matmul": 26, "matmul": 20, "attention": 6, "cast": 40}
@@ -78,7 +45,7 @@ def _quick(name, op, variant) -> list:
     if name not in IN_CI:
         return in_turn(op)
     fit, target = usable(op, variant, device(name)), device(name)
-    most = ON_C if name == "cpu:c" else OF_ROWS if is_row(op) else OTHERS.get(op.name, MOST)
+    most = OF_CAST if (name, op.name) == ("webgpu", "cast") else MOST
     while chosen := covering(op, fit, most=most):
         refused = [s for s in chosen if refusal_of(variant, node_of(op, s), target) is not None]
         if not refused:
