@@ -25,7 +25,8 @@ LIMITS = {"workgroup_memory": MOST_SHARED_NBYTES}
 TARGET = SimpleNamespace(backend="cuda", name="cuda", lanes=LANES, features=frozenset(), limits=LIMITS, space="cuda")
 # Kernels that keep more than the registers hold, by processor, and why.
 SPILLS = {
-    "sm_80": {"sample_one_row_per_program_one_row_per_program"},  # 68 bytes; a row is sampled once per token
+    # 68 bytes; a row is sampled once per token
+    "sm_80": {"sample_one_row_per_program_one_row_per_program", "softmax_sample_one_row_per_program_several_per_row"},
 }
 
 
