@@ -167,7 +167,7 @@ def texts():
 
 @pytest.mark.parametrize(
     ("machine", "compiler"),
-    quick_of(product(["-march=native", "-march=x86-64"], ["gcc", "clang"]), [("-march=native", "gcc")]),
+    quick_of(product(["-march=native", "-march=x86-64"], ["gcc", "clang"]), []),  # cpu:c compiles each op
 )
 def test_text_compiles_without_warnings(compiler, machine, tmp_path):
     require(which(compiler), f"no {compiler}")
