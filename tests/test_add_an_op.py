@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from camshaft.lang import Tracer
+from tests.support.quick import full
 
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs" / "add_an_op.md").read_text("utf-8")
@@ -45,7 +46,7 @@ assert np.allclose(y, z / (1 + np.exp(-z)), rtol=1e-5, atol=1e-6)
 """
 
 
-@pytest.mark.parametrize("backend", ["simd", "scalar"])
+@pytest.mark.parametrize("backend", ["simd", full("scalar")])
 def test_the_op_runs_and_is_right(backend: str, tmp_path: Path) -> None:
     keep = '    plan_run = lambda **given: plan.run(**given)["y"].copy()\n'
     check = "".join(f"    {line}\n" for line in CHECK.strip().splitlines())
@@ -54,7 +55,7 @@ def test_the_op_runs_and_is_right(backend: str, tmp_path: Path) -> None:
     assert "row_affine: row_affine/one_row_per_program" in out
 
 
-@pytest.mark.parametrize("backend", ["simd", "scalar"])
+@pytest.mark.parametrize("backend", ["simd", full("scalar")])
 def test_the_row_runs_and_is_right(backend: str, tmp_path: Path) -> None:
     out = printed(ROW_USE, tmp_path, CAMSHAFT_BACKEND=backend)
     assert "[0.8 0.8 0.8]" in out

@@ -14,11 +14,11 @@ from camshaft.graph.decompose import use_of
 from camshaft.plan.compile import compile as compile_graph
 from camshaft.validation.validate import node_of
 from tests.support.references import error_of
-from tests.support.samples import check_bits, covering, samples, smallest, spread, usable, without
+from tests.support.samples import check_bits, covering, is_row, samples, smallest, spread, usable, without
 
-# Samples of a variant in the default run, at most; the rest is `full`. simd: as many as show every feature. scalar has simd's
-# kernels in one lane, so `full` adds a few; `soak` has all.
-MOST, MORE_SCALAR = {"scalar": 1, "simd": None}, 4
+# Samples of a variant in the default run, at most; the rest is `full`. simd: those that show most features, fewer of a family's
+# row. scalar has simd's kernels in one lane, so `full` adds a few; `soak` has all.
+MOST, OF_ROWS, MORE_SCALAR = {"scalar": 1, "simd": 8}, 5, 4
 # Ops of whose variant for short rows simd has three small samples: LLVM takes 4 s for a row with floats in 64 lanes.
 SLOW = ("rms_norm_q8", "residual_norm_q8", "silu_multiply_q8")
 # Samples on simd of ops with a kernel per block format, as quantized_matmul has; `full` adds MORE_SCALAR of them.
@@ -28,6 +28,18 @@ OF_OPTIONS = {"tiled_with_options": 2}
 # ... and of those with a kernel for each set of sizes; `full` adds the rest.
 FEWER = {
     **OF_FORMATS,
+    "gated_product": 4,
+    "rounded_matmul": 4,
+    "silu_multiply_q8": 4,
+    "rms_norm_q8": 4,
+    "residual_norm_q8": 4,
+    "quantize_activations": 5,
+    "affine_matmul": 4,
+    "minifloat_matmul": 4,
+    "fft_rows": 4,
+    "top_k": 4,
+    "sort": 4,
+    "argsort": 4,
     "conv2d": 3,
     "conv_transpose2d": 2,
     "pool2d": 3,
@@ -44,7 +56,9 @@ FEWER = {
 
 def _cases(op, variant, backend) -> list:
     there = usable(op, variant, cpu_device(backend))
-    most = OF_OPTIONS.get(variant.name, FEWER.get(op.name)) if backend == "simd" else MOST[backend]
+    most = MOST[backend]
+    if backend == "simd":
+        most = OF_OPTIONS.get(variant.name, FEWER.get(op.name, OF_ROWS if is_row(op) else most))
     few = backend == "simd" and op.name in SLOW and variant.name == "one_block_per_lane"
     quick = covering(op, smallest(there, 3, 2200) if few else there, most=most)
     rest = without(there, quick)
@@ -92,12 +106,12 @@ def test_wrong_specs_are_refused(op, error) -> None:
 
 
 # Ops without kernels: a few samples as a plan and as eager calls, the rest is `full`. Their parts are tried as ops of their own.
-MOST_OF_COMPOSITES = 4
+MOST_OF_COMPOSITES = 2
 COMPOSITES = [
     pytest.param(op, sample, id=f"{op.name}-{sample.name}", marks=marks)
     for op in ops.all_ops()
     if ops.is_composite(op)
-    for quick in [covering(op, samples(op.name), most=FEWER.get(op.name, MOST_OF_COMPOSITES))]
+    for quick in [covering(op, samples(op.name), most=MOST_OF_COMPOSITES)]
     for part, marks in ((quick, ()), (without(samples(op.name), quick), pytest.mark.full))
     for sample in part
 ]

@@ -17,7 +17,7 @@ from camshaft.validation.validate import check_outputs, error_between, node_of
 from tests.support.samples import covering, is_row, smallest, usable, without
 
 # Samples of a variant, the smallest: in the default run, of a row and of others; behind `full`.
-QUICK_ELEMENTS, QUICK, QUICK_OF_ROWS = 800, 3, 1
+QUICK_ELEMENTS, QUICK, QUICK_OF_ROWS = 800, 1, 1
 FULL_ELEMENTS, FULL, FULL_OF_ROWS = 3000, 7, 2
 
 

@@ -32,7 +32,7 @@ QUICK = {
 }
 # What few machines have is behind `soak`, and what most machines run anyway behind `full`.
 RUN = [
-    *(("sse4", QUICK), ("avx2", QUICK)),
+    ("sse4", QUICK),
     *(full(name, SAMPLES) for name in ("sse4", "avx2", "avx512")),
     *(
         pytest.param(name, SAMPLES, marks=pytest.mark.soak)

@@ -73,7 +73,9 @@ def block(places):
     return graph
 
 
-@pytest.mark.parametrize("places", [("metal",) * 4, ("metal", "cpu", "metal", "cpu"), ("cpu", "metal", "cpu", "metal")])
+@pytest.mark.parametrize(
+    "places", [full(("metal",) * 4), ("metal", "cpu", "metal", "cpu"), full(("cpu", "metal", "cpu", "metal"))]
+)
 def test_a_plan_over_cpu_and_metal_says_the_same(places, fake):
     with cs.compile(block(("cpu",) * 4), threads=1) as plan:
         want = [plan.run(x=X[:n])["y"].copy() for n in (7, 40, 1)]

@@ -13,6 +13,7 @@ from tests.emit.test_llvm_instructions import TIES, second, values
 from tests.support.c_harness import agree, through_c
 from tests.support.emit_harness import native, trace
 from tests.support.needs import require
+from tests.support.quick import each_value, quick_of
 
 N = 64
 # What is computed in several roundings, in another order than LLVM's: ulps apart.
@@ -75,8 +76,7 @@ def test_scalars_mean_what_the_table_says(dtype):
     agree(all_scalar, given, outputs=2, n=N, dtype=dtype.name, rtol=rtol, atol=atol)
 
 
-@pytest.mark.parametrize("width", [1, 4, 16, 64])
-@pytest.mark.parametrize("dtype", [f32, f64, i32, u32, i64])
+@pytest.mark.parametrize(("dtype", "width"), each_value([f32, f64, i32, u32, i64], [1, 4, 16, 64]))
 def test_vectors_are_llvms_bit_for_bit(dtype, width):
     kernel_ir = trace(all_explicit, arrays(dtype), 2, n=N, dtype=dtype.name, width=width)
     ours, theirs = arrays(dtype), arrays(dtype)
@@ -102,9 +102,7 @@ def product_and_sum(k, x, y, z, out, *, n, width):
             k.store_vector(out, k.rounded(a * b) + added, c)
 
 
-@pytest.mark.parametrize("compiler", ["gcc", "clang"])
-@pytest.mark.parametrize("width", [1, 4, 16])
-@pytest.mark.parametrize("dtype", [f32, f64])
+@pytest.mark.parametrize(("dtype", "width", "compiler"), each_value([f32, f64], [1, 4, 16], ["gcc", "clang"], times=2))
 def test_a_rounded_product_is_not_fused_with_its_sum(dtype, width, compiler, monkeypatch):
     """Compilers vectorize the loop of width 1, and may not forget there what `rounded` says."""
     require(which(compiler), f"no {compiler}")
@@ -130,8 +128,7 @@ def k_arithmetic(dtype):
     return f32 if dtype.is_float else (i32 if dtype.kind == "i" else u32)
 
 
-@pytest.mark.parametrize("width", [1, 4, 16, 64])
-@pytest.mark.parametrize("source", [f32, f64, i32, i64, u32, boolean])
+@pytest.mark.parametrize(("source", "width"), each_value([f32, f64, i32, i64, u32, boolean], [1, 4, 16, 64]))
 def test_conversions_round_saturate_and_wrap(source, width):
     x = values(source, 5)[:N]
     if source.is_float:
@@ -150,8 +147,7 @@ def chosen_and_moved(k, c, x, y, bits, out, words, *, n, width):
         k.store_vector(words, k.bitcast(k.bitcast(k.load_vector(bits, i, width=width), f32), u32), i)
 
 
-@pytest.mark.parametrize("width", [1, 4, 64])
-@pytest.mark.parametrize("dtype", [f32, f64, i64, boolean])
+@pytest.mark.parametrize(("dtype", "width"), each_value([f32, f64, i64, boolean], [1, 4, 64]))
 def test_select_and_bitcast(dtype, width):
     rng = np.random.default_rng(4)
     given = [rng.random(N) < 0.5, values(dtype, 1)[:N], values(dtype, 2)[:N], rng.integers(0, 1 << 30, N, np.uint32)]
@@ -170,7 +166,7 @@ def dots(k, acc, a, b, scalars, vectors, *, n, width):
         k.store_vector(vectors, k.dot4(*given), i)
 
 
-@pytest.mark.parametrize("width", [1, 2, 4, 8, 16, 32, 64])
+@pytest.mark.parametrize("width", quick_of([1, 2, 4, 8, 16, 32, 64], [1, 4, 16, 64]))
 def test_dot4_by_instruction_and_by_bytes(width):
     words = [np.random.default_rng(seed).integers(0, 1 << 32, N, np.uint64).astype(np.uint32) for seed in (1, 2, 3)]
     words[1][:4] = words[2][:4] = [0xFFFFFFFF, 0x80808080, 0x7F7F7F7F, 0]
@@ -184,8 +180,7 @@ def halved(k, x, sums, greatest, one, *, width):
     sums[0], greatest[0], one[0] = k.vector_sum(v), k.vector_max(v), k.element(v, width - 1)
 
 
-@pytest.mark.parametrize("width", [1, 2, 16, 64])
-@pytest.mark.parametrize("dtype", [f32, i32, f64])
+@pytest.mark.parametrize(("dtype", "width"), each_value([f32, i32, f64], [1, 2, 16, 64]))
 def test_vectors_are_reduced_by_halving(dtype, width):
     x = values(dtype, 3)[:width] if dtype == i32 else np.random.default_rng(3).normal(size=width).astype(dtype.numpy)
     outputs = [np.zeros(1, dtype.numpy) for _ in range(3)]

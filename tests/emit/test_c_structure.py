@@ -90,7 +90,7 @@ def test_values_keep_what_they_were():
     assert (x[0] == 7).all()
 
 
-@pytest.mark.parametrize("n", [1, 7, 64, 77])
+@pytest.mark.parametrize("n", quick_of([1, 7, 64, 77], [1, 77]))
 def test_flow_is_what_the_interpreter_says(n):
     x = floats(n)
     agree(structure.affine, [x, np.full(n, 7, np.float32)], n=n, start=0)
@@ -109,7 +109,7 @@ def grid_and_counts(k, x, out, rows, *, width):
     k.store_vector(out, v * 2 + k.iota(width, i64).to(f32), row, block * 4, count=left)
 
 
-@pytest.mark.parametrize("rows", [1, 4, 7, 12])
+@pytest.mark.parametrize("rows", quick_of([1, 4, 7, 12], [1, 7]))
 def test_grids_of_run_time_sizes_and_counted_vectors(rows):
     given = [floats(3, 12), np.full((3, 12), 7, np.float32)]
     (out,) = agree(grid_and_counts, given, scalars={"rows": rows}, grid=(("rows", 4), 3), width=4)
@@ -167,7 +167,7 @@ def texts():
 
 @pytest.mark.parametrize(
     ("machine", "compiler"),
-    quick_of(product(["-march=native", "-march=x86-64"], ["gcc", "clang"]), [("-march=native", "gcc")]),
+    quick_of(product(["-march=native", "-march=x86-64"], ["gcc", "clang"]), []),  # cpu:c compiles each op
 )
 def test_text_compiles_without_warnings(compiler, machine, tmp_path):
     require(which(compiler), f"no {compiler}")

@@ -7,8 +7,10 @@ from camshaft.dtypes import DTYPES, boolean, f32, f64, i32, i64, u32, u64
 from camshaft.lang import kernel
 from camshaft.lang.instructions import INSTRUCTIONS
 from tests.support.emit_harness import agree
+from tests.support.quick import full
 
 N = 75
+WIDTHS = [(1, 16), full((8,))]
 ARITHMETIC = (f32, f64, i32, i64, u32, u64)
 FLOAT_SPECIALS = [0.0, -0.0, 1.0, -1.0, 0.5, 1.5, 2.5, -2.5, np.inf, -np.inf, np.nan, 1e-40, -1e-40, 3e38, 88.5, -103.5]
 # halfway between two bf16, then between two f16: the even one of both
@@ -112,15 +114,16 @@ def cases():
                 yield pytest.param(name, dtype, id=f"{name}-{dtype}")
 
 
+@pytest.mark.parametrize("widths", WIDTHS)
 @pytest.mark.parametrize(("name", "dtype"), list(cases()))
-def test_a_row_means_what_its_numpy_column_says(name, dtype):
+def test_a_row_means_what_its_numpy_column_says(name, dtype, widths):
     row = INSTRUCTIONS[name]
     inputs = [values(dtype, 1)] + [second(dtype, name, 2 + i) for i in range(row.arity - 1)]
     out = np.zeros(N, np.bool_ if row.result == "bool" else dtype.numpy)
     form = {1: unary, 2: binary, 3: ternary}[row.arity]
     rtol = ROUNDED.get(name, 0.0) if dtype == f32 else (1e-15 if name in ROUNDED else 0.0)
     atol = 3e-45 if dtype == f32 and name in ROUNDED else 0.0
-    agree(form, [*inputs, out], n=N, name=name, widths=(1, 8, 16), rtol=rtol, atol=atol)
+    agree(form, [*inputs, out], n=N, name=name, widths=widths, rtol=rtol, atol=atol)
 
 
 @pytest.mark.parametrize("name", ["add", "minimum", "less", "and", "floor_divide", "remainder", "shift_right"])
@@ -135,15 +138,16 @@ def test_uniform_and_explicit_forms_mean_the_same(name, dtype):
         agree(explicit_binary, [*inputs, out], n=N, name=name, widths=(1, 8))
 
 
+@pytest.mark.parametrize("widths", WIDTHS)
 @pytest.mark.parametrize("to", [d for d in DTYPES.values() if d not in (DTYPES["f16"], DTYPES["bf16"])])
 @pytest.mark.parametrize("source", [f32, f64, i32, i64, u32, boolean])
-def test_casts_truncate_saturate_and_wrap(source, to):
+def test_casts_truncate_saturate_and_wrap(source, to, widths):
     x = values(source, 5)
     if to.name in ("i8", "i16", "u8", "u16"):
         back = convert_through  # a storage dtype has no arithmetic: it is seen by casting back
-        agree(back, [x, np.zeros(N, np.float32)], n=N, to=to.name, widths=(1, 8, 16))
+        agree(back, [x, np.zeros(N, np.float32)], n=N, to=to.name, widths=widths)
     else:
-        agree(convert, [x, np.zeros(N, to.numpy)], n=N, to=to.name, widths=(1, 8, 16))
+        agree(convert, [x, np.zeros(N, to.numpy)], n=N, to=to.name, widths=widths)
 
 
 @pytest.mark.parametrize("to", ["f16", "bf16"])

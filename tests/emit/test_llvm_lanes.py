@@ -7,7 +7,7 @@ from camshaft.dtypes import DTYPES, f32, i32, i64
 from camshaft.errors import KernelError, VerifyError
 from camshaft.lang import kernel
 from tests.support.emit_harness import agree, both
-from tests.support.quick import pairwise, quick_of
+from tests.support.quick import each_value, quick_of
 
 WIDTHS = (1, 4, 16, 32)
 N = 75
@@ -39,7 +39,7 @@ def row_scan(k, x, out, *, n, kind, exclusive, dtype):
 
 
 @pytest.mark.parametrize(
-    ("dtype", "kind", "exclusive"), pairwise(["f32", "f64", "i32", "i64"], ["sum", "max", "min"], [False, True])
+    ("dtype", "kind", "exclusive"), each_value(["f32", "f64", "i32", "i64"], ["sum", "max", "min"], [False, True])
 )
 def test_a_row_is_scanned_with_a_carry_at_any_width(dtype, kind, exclusive):
     x = drawn(dtype)

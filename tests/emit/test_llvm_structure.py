@@ -6,6 +6,7 @@ import pytest
 from camshaft.dtypes import boolean, f32, i32, i64
 from camshaft.lang import kernel
 from tests.support.emit_harness import WIDTHS, agree
+from tests.support.quick import each_value, full, quick_of
 
 SIZES = sorted({size for w in WIDTHS for size in (w - 1, w, w + 1, 2 * w + 1) if size > 0})
 
@@ -26,7 +27,10 @@ def test_lanes_cover_every_length(n):
     assert not (out == 7).any()
 
 
-@pytest.mark.parametrize(("start", "n"), [(1, 70), (3, 4), (5, 5), (6, 5), (16, 16), (16, 33), (63, 200)])
+@pytest.mark.parametrize(
+    ("start", "n"),
+    [full(1, 70), (3, 4), full(5, 5), (6, 5), full(16, 16), (16, 33), (63, 200)],
+)
 def test_lanes_start_anywhere_and_touch_nothing_before(start, n):
     (out,) = agree(affine, [floats(n), np.full(n, 7, np.float32)], n=n, start=start, widths=WIDTHS)
     assert (out[:start] == 7).all()
@@ -83,7 +87,7 @@ def branches(k, x, out, *, n):
         out[row, 0] = 5
 
 
-@pytest.mark.parametrize("n", [1, 7, 64, 65, 130])
+@pytest.mark.parametrize("n", quick_of([1, 7, 64, 65, 130], [7, 65]))
 def test_when_branches_or_masks(n):
     agree(branches, [floats(3, n), np.zeros((3, n), np.float32)], grid=(3,), n=n)
 
@@ -99,7 +103,7 @@ def set_under_mask(k, x, out, *, n):
         out[c] = kept.value
 
 
-@pytest.mark.parametrize("n", [1, 15, 64, 77])
+@pytest.mark.parametrize("n", quick_of([1, 15, 64, 77], [1, 77]))
 def test_a_variable_is_set_in_active_lanes_only(n):
     x = floats(n)
     (out,) = agree(set_under_mask, [x, np.zeros(n, np.float32)], n=n)
@@ -139,8 +143,7 @@ def blocked(k, x, scale, out, *, n, group):
         out[row, c] = x[row, c % 64] * scale[row, c // group]
 
 
-@pytest.mark.parametrize("group", [32, 64, 4, 2])
-@pytest.mark.parametrize("n", [32, 100, 128, 192])
+@pytest.mark.parametrize(("group", "n"), each_value([32, 64, 4, 2], [32, 100, 128, 192]))
 def test_block_scales_are_repeated_over_their_lanes(n, group):
     scale = floats(2, -(-n // group), seed=1)
     (out,) = agree(blocked, [floats(2, 64), scale, np.zeros((2, n), np.float32)], grid=(2,), n=n, group=group)
@@ -155,8 +158,7 @@ def masked_blocks(k, scale, out, *, n, group, lowest):
             out[c] = scale[c // group]
 
 
-@pytest.mark.parametrize("lowest", [0, 1, 3])
-@pytest.mark.parametrize("group", [4, 8, 32])
+@pytest.mark.parametrize(("lowest", "group"), each_value([0, 1, 3], [4, 8, 32]))
 def test_a_group_is_read_where_any_of_its_lanes_is_active(group, lowest):
     n = 136
     arrays = [floats(-(-n // group)) + 5, np.zeros(n, np.float32)]
@@ -207,7 +209,7 @@ def divide_loaded(k, x, y, out, *, n):
             out[c] = x[c] // y[c] + x[c] % y[c]
 
 
-@pytest.mark.parametrize("n", [1, 5, 64, 67])
+@pytest.mark.parametrize("n", quick_of([1, 5, 64, 67], [5, 67]))
 def test_lanes_that_are_off_divide_by_nothing(n):
     rng = np.random.default_rng(0)
     x, y = rng.integers(-50, 50, n).astype(np.int32), rng.integers(-2, 3, n).astype(np.int32)
@@ -246,7 +248,7 @@ def row_sum(k, x, out, *, n):
     out[row] = part[0]
 
 
-@pytest.mark.parametrize("n", [1, 31, 64, 100])
+@pytest.mark.parametrize("n", quick_of([1, 31, 64, 100], [1, 100]))
 def test_a_row_is_summed_through_scratch_and_barriers(n):
     x = floats(4, n)
     (out,) = agree(row_sum, [x, np.zeros(4, np.float32)], grid=(4,), n=n, rtol=1e-5, atol=1e-5)

@@ -19,7 +19,7 @@ from camshaft.lang.interpreter.interpret import interpret
 from tests.support.emit_harness import trace
 from tests.support.needs import require
 from tests.support.ptxas import assemble, find_tool, joined
-from tests.support.quick import each_value, pairwise, quick_of
+from tests.support.quick import each_value, quick_of
 from tests.support.simulated_gpu import simulated
 
 RNG = np.random.default_rng(11)
@@ -77,7 +77,7 @@ def direct_case(dtype, m, n, depth, transposed, first, to="f32"):
 
 @pytest.mark.parametrize(
     ("dtypes", "sizes", "transposed"),
-    pairwise(
+    each_value(
         [("f16", "f32"), ("bf16", "bf16"), ("f16", "f16")],
         [(16, 16, 16, 0), (48, 32, 80, 0), (32, 64, 32, 1), (16, 48, 16, 2)],
         [False, True],

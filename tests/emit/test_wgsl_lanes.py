@@ -21,11 +21,13 @@ from tests.emit.test_llvm_lanes import (
 from tests.emit.test_llvm_memory import vectors
 from tests.emit.test_llvm_structure import floats, reductions
 from tests.support.emit_harness import trace
-from tests.support.quick import pairwise
+from tests.support.quick import each_value
 from tests.support.wgsl_harness import TARGET, WIDTHS, agree, both, device
 
 
-@pytest.mark.parametrize(("dtype", "kind", "exclusive"), pairwise(["f32", "i32"], ["sum", "max", "min"], [False, True]))
+@pytest.mark.parametrize(
+    ("dtype", "kind", "exclusive"), each_value(["f32", "i32"], ["sum", "max", "min"], [False, True])
+)
 def test_a_row_is_scanned_with_a_carry_at_any_width(dtype, kind, exclusive):
     x = drawn(dtype)
     agree(row_scan, [x, np.zeros_like(x)], n=N, kind=kind, exclusive=exclusive, dtype=dtype)

@@ -30,6 +30,7 @@ from tests.emit.test_llvm_structure import (
     stepped,
     strided,
 )
+from tests.support.quick import each_value
 from tests.support.wgsl_harness import TARGET, agree
 
 RAGGED = (1, 31, 32, 33, 65, 200)
@@ -120,8 +121,7 @@ def test_prefetch_is_a_hint():
     agree(prefetching, [floats(77), np.zeros(77, np.float32)], n=77)
 
 
-@pytest.mark.parametrize("width", [1, 4, 16, 32])
-@pytest.mark.parametrize("n", [0, 15, 33])
+@pytest.mark.parametrize(("width", "n"), each_value([1, 4, 16, 32], [0, 15, 33]))
 def test_explicit_vectors_lie_in_lanes(width, n):
     arrays = [floats(2, 33), np.full((2, 33), 7, np.float32), np.zeros((2, 3), np.float32)]
     agree(vectors, arrays, outputs=2, scalars={"n": n}, grid=(2,), widths=(1, 16), rtol=1e-5, width=width)

@@ -61,6 +61,7 @@ def check_format(source: Path, name: str, folder: Path, ids: list[int], part: st
             assert said(lm, ids[:N_ALIKE]) == wanted
 
 
+@pytest.mark.full
 def test_a_format_is_near_to_the_truth(short: Path, folder: Path, ids: list[int]) -> None:
     path = in_format(short, QUICK, folder)
     with LanguageModel(path, threads=2, context=320, sessions=2) as lm:

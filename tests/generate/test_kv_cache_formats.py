@@ -86,11 +86,12 @@ def test_forms_that_cannot_be_are_refused(tiny_path: Path, tmp_path: Path) -> No
 
 
 def test_the_environment_chooses_and_the_caller_overrules(tiny_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CAMSHAFT_KV_CACHE", "q4_0")
-    with LanguageModel(tiny_path, threads=1, context=32) as lm:
-        assert lm.kv_cache == "q4_0"
-    with LanguageModel(tiny_path, threads=1, context=32, kv_cache="bf16") as lm:
-        assert lm.kv_cache == "bf16"
+    options = {"context": 64, "activations": "f32", "sessions": 3}  # those of the plans above
+    monkeypatch.setenv("CAMSHAFT_KV_CACHE", "q8_0")
+    with LanguageModel(tiny_path, threads=1, **options) as lm:
+        assert lm.kv_cache == "q8_0"
+    with LanguageModel(tiny_path, threads=1, kv_cache="f32", **options) as lm:
+        assert lm.kv_cache == "f32"
     monkeypatch.setenv("CAMSHAFT_KV_CACHE", "q9")
     with pytest.raises(SettingError, match="CAMSHAFT_KV_CACHE=q9"):
         LanguageModel(tiny_path)
@@ -118,7 +119,8 @@ def exact() -> np.ndarray:
     return _logits(require_default_model(), "f32").astype(np.float64)
 
 
-@pytest.mark.parametrize("form", quick_of(MOST, ["q8_0"]))
+@pytest.mark.full
+@pytest.mark.parametrize("form", MOST)
 def test_divergence_from_the_f32_cache(form: str, exact: np.ndarray) -> None:
     divergence = kl_divergence(exact, _logits(require_default_model(), form)).mean()
     print(f"KV cache in {form}: mean KL divergence from f32 {divergence:.1e}")

@@ -15,6 +15,7 @@ from camshaft.graph.rewrite import apply_rules
 from camshaft.ops.quantized.samples import random_blocks
 from camshaft.ops.rule import Stage
 from camshaft.ops.spec import TensorSpec
+from tests.support.quick import each_value
 
 ROWS, DIM = 37, 256  # a sum in another order is another number in one row of ten
 RNG = np.random.default_rng(7)
@@ -74,8 +75,7 @@ def run(graph: Graph, threads: int) -> dict[str, np.ndarray]:
         return {name: np.array(value) for name, value in plan.run(x=X, y=Y).items()}
 
 
-@pytest.mark.parametrize("read", READ)
-@pytest.mark.parametrize("first", FIRST)
+@pytest.mark.parametrize(("first", "read"), each_value(list(FIRST), list(READ)))
 def test_an_op_that_quantizes_its_result_gives_every_bit_that_two_nodes_gave(
     first: str, read: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -136,8 +136,7 @@ def gated(name: str, rows: int, *, shared: bool = True, read: bool = False, up: 
     return graph
 
 
-@pytest.mark.parametrize("rows", [1, 29])
-@pytest.mark.parametrize("name", ["Q4_1", "Q8_0", "Q6_K"])
+@pytest.mark.parametrize(("name", "rows"), each_value(["Q4_1", "Q8_0", "Q6_K"], [1, 29]))
 def test_gate_and_up_as_one_node_give_every_bit_that_three_nodes_gave(
     name: str, rows: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

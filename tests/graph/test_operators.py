@@ -55,7 +55,7 @@ def draw(seed: int, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
     return np.asarray(np.random.default_rng(seed).integers(1, 9, shape)).astype(dtype)
 
 
-@settings(max_examples=12, deadline=None, derandomize=True)
+@settings(max_examples=8, deadline=None, derandomize=True)
 @given(
     st.sampled_from(sorted(OPERATORS)),
     st.sampled_from(DTYPES),
@@ -76,7 +76,7 @@ def test_operators_of_tensors_and_arrays_promote_and_broadcast_as_numpy_does(
         check(OPERATORS[sign], a, b)
 
 
-@settings(max_examples=12, deadline=None, derandomize=True)
+@settings(max_examples=8, deadline=None, derandomize=True)
 @given(
     st.sampled_from(sorted(OPERATORS)),
     st.sampled_from(DTYPES),

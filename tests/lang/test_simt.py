@@ -32,7 +32,7 @@ QUICK_WIDTHS, WIDTHS = (8, 32), (1, 2, 8, 32)
 def _cases(op, variant) -> list:
     there = usable(op, variant, cpu_device("simd"))
     small = smallest(there, FULL_OF_ROWS if is_row(op) else FULL, FULL_ELEMENTS)
-    quick = smallest(small, 1 if is_row(op) else 2, QUICK_ELEMENTS)
+    quick = smallest(small, 1, QUICK_ELEMENTS)
     few = quick if op.name in STANDING else []
     parts = (few, WIDTHS, ()), (without(quick, few), QUICK_WIDTHS, ()), (without(small, few), WIDTHS, pytest.mark.full)
     return [

@@ -12,7 +12,7 @@ from camshaft.lang.interpreter.simt import interpret_simt
 from camshaft.lang.simt.form import to_simt
 from camshaft.lang.verifier.verify import verify
 from tests.support.emit_harness import agree, native, trace
-from tests.support.quick import pairwise, quick_of
+from tests.support.quick import each_value, quick_of
 
 WIDTHS = (1, 4, 16, 32)
 RNG = np.random.default_rng(8)
@@ -35,7 +35,7 @@ def matmul(k, a, b, out, *, m, n, depth, transposed):
 
 @pytest.mark.parametrize(
     ("shape", "transposed", "dtypes"),
-    pairwise([(16, 16), (32, 16), (16, 48)], [False, True], [("f32", "f32"), ("f16", "f32"), ("bf16", "bf16")]),
+    each_value([(16, 16), (32, 16), (16, 48)], [False, True], [("f32", "f32"), ("f16", "f32"), ("bf16", "bf16")]),
 )
 def test_a_product_of_tiles(shape, transposed, dtypes):
     m, n = shape

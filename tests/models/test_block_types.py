@@ -29,7 +29,7 @@ def as_block_type(values: np.ndarray, name: str) -> np.ndarray:
     return blocks.reshape(len(values), -1)
 
 
-@pytest.mark.parametrize("name", quick_of(TYPES, ["F16", "Q5_1", "IQ4_NL"]))
+@pytest.mark.parametrize("name", quick_of(TYPES, ["F16"]))
 def test_a_model_of_one_block_type(name: str, tmp_path: Path) -> None:
     kind, reader = gguf.GGMLQuantizationType[name], gguf.GGUFReader(tiny_model("llama", tmp_path))
     weights = {t.name: np.array(t.data) for t in reader.tensors}

@@ -60,7 +60,7 @@ def both(arrays: list[np.ndarray], to: str, attrs: dict, rows: Extent | None = N
 
 @pytest.mark.parametrize(
     ("way", "stored", "shape"),
-    each_value(WAYS, [(BF16, False), (BF16, True), (F16, False)], [(67, 530, 150), (3, 530, 131)], times=2),
+    each_value(WAYS, [(BF16, False), (BF16, True), (F16, False)], [(67, 530, 150), (3, 530, 131)]),
 )
 def test_the_bits_are_those_of_f32_sums_rounded(way, stored, shape) -> None:
     (name, values), (dtype, transposed) = way, stored

@@ -15,6 +15,7 @@ from camshaft.ops.op import Sample
 from camshaft.ops.sample.sample import distribution, times
 from camshaft.validation.run import run_variant
 from camshaft.validation.validate import node_of
+from tests.support.quick import each_value, quick_of
 
 OP = ops.get("sample")
 
@@ -60,8 +61,7 @@ SETTINGS = [
 ]
 
 
-@pytest.mark.parametrize("settings", SETTINGS)
-@pytest.mark.parametrize("source", ["seeds", "steps", "high words"])
+@pytest.mark.parametrize(("settings", "source"), each_value(SETTINGS, ["seeds", "steps", "high words"]))
 def test_draws_follow_the_distribution(settings, source) -> None:
     n, draws = 50, 20_000
     logits = (2 * np.random.default_rng(1).normal(size=n)).astype(np.float32)
@@ -72,7 +72,7 @@ def test_draws_follow_the_distribution(settings, source) -> None:
 
 
 def test_draws_from_many_equal_tokens_are_even() -> None:
-    n, draws = 4096, 12_000
+    n, draws = 4096, 4_000
     tokens = draw(np.zeros((draws, n)))
     assert abs(chi_square(np.bincount(tokens // 64, minlength=64), np.ones(64))) < 4
     assert abs(chi_square(np.bincount(tokens % 64, minlength=64), np.ones(64))) < 4
@@ -108,7 +108,7 @@ def _kept(logits, temperature, top_k, top_p, min_p) -> set[int]:
     return set(order[p >= min_p * p[0]].tolist())
 
 
-@pytest.mark.parametrize("n", [7, 64, 65, 1000])
+@pytest.mark.parametrize("n", quick_of([7, 64, 65, 1000], [7, 65]))
 def test_the_sets_that_are_kept(n) -> None:
     rng = np.random.default_rng(n)
     for _ in range(20):

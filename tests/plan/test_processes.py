@@ -17,6 +17,7 @@ from camshaft.plan.runtime import workers
 from camshaft.plan.runtime.native import layout
 from camshaft.plan.runtime.native.os_wait import core_address
 from camshaft.plan.runtime.workers import WorkerPool, runner_for
+from tests.support.quick import full
 
 PRELUDE = """
 import os, sys, threading, time
@@ -35,13 +36,13 @@ def run_script(script: str, timeout_s: float = 60) -> subprocess.CompletedProces
     return subprocess.run(command, env=env, timeout=timeout_s, capture_output=True, text=True, check=False)
 
 
-@pytest.mark.parametrize("threads", [1, 2, 5])
+@pytest.mark.parametrize("threads", [1, full(2), 5])
 def test_exit_with_a_live_pool(threads: int) -> None:
     done = run_script(f"plan, out, wanted = chain_plan(20, 3, {threads}); plan.run(); print((out == wanted).all())")
     assert (done.returncode, done.stdout, done.stderr) == (0, "True\n", "")
 
 
-@pytest.mark.parametrize("threads", [1, 2, 5])
+@pytest.mark.parametrize("threads", [1, full(2), 5])
 def test_exit_while_a_daemon_thread_is_in_a_run(threads: int) -> None:
     script = f"""
 plan, out, wanted = chain_plan(300, 3000, {threads})
@@ -59,7 +60,7 @@ print("leaving")
         assert (done.returncode, done.stdout, done.stderr) == (0, "leaving\n", "")
 
 
-@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("threads", [full(1), 2])
 def test_exit_while_a_daemon_thread_is_in_a_host_thunk(threads: int) -> None:
     script = f"""
 io = buffer("io", 8, Lifetime.IO)
@@ -83,7 +84,7 @@ def test_exit_by_an_exception_keeps_its_status() -> None:
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
-@pytest.mark.parametrize("threads", [1, 2, 5])
+@pytest.mark.parametrize("threads", [1, full(2), 5])
 def test_a_forked_child_runs_the_plan_and_so_does_its_parent(threads: int) -> None:
     script = f"""
 plan, out, wanted = chain_plan(20, 3, {threads})
@@ -109,7 +110,7 @@ print(good(), os.waitpid(child, 0)[1])
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
-@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("threads", [full(1), 2])
 def test_fork_while_another_thread_is_in_a_run(threads: int) -> None:
     script = f"""
 plan, out, wanted = chain_plan(300, 3000, {threads})
