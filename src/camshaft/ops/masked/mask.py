@@ -17,6 +17,7 @@ from camshaft.ops.spec import TensorSpec
 _MASKS = (boolean, f32, f16, bf16)
 _TO = {dtype.name: dtype for dtype in _MASKS}
 _RULES = tuple(a for a in ATTRIBUTES if a.name in ("causal", "window", "chunk"))
+_MOST = (1 << 31) - 1
 ALL_MASKED, MIXED, ALL_OPEN = 0, 1, 2
 
 
@@ -51,9 +52,10 @@ def _mask_parts(f: Any, q_positions: Any, k_positions: Any, offset: int = 0, to:
     p, j = (q_positions + offset).reshape((q_positions.shape[0], 1)), k_positions
     seen = f.less_equal(j, p) if options.causal else f.equal(f.multiply(f.add(j, p), 0), 0)
     if options.window:
-        seen = f.logical_and(seen, f.logical_and(f.less(p - options.window, j), f.less(j, p + options.window)))
+        window = np.int32(min(options.window, _MOST))  # differences of positions are in range, sums with it may not be
+        seen = f.logical_and(seen, f.logical_and(f.less(p - j, window), f.less(j - p, window)))
     if options.chunk:
-        chunk = np.int32(options.chunk)
+        chunk = np.int32(min(options.chunk, _MOST))
         seen = f.logical_and(seen, f.equal(f.floor_divide(j, chunk), f.floor_divide(p, chunk)))
     if to == "bool":
         return seen
@@ -67,6 +69,7 @@ def _mask_samples() -> Iterable[ops.Sample]:
     yield ops.Sample("window, chunks, f16", (q, k), {"window": 4, "chunk": 6, "offset": 3, "to": "f16"})
     yield ops.Sample("both sides, f32", (q, k), {"window": 3, "causal": False, "to": "f32"})
     yield ops.Sample("all", (q, k), {"causal": False})
+    yield ops.Sample("all by a window", (q, k), {"causal": False, "window": 1 << 31, "chunk": 1 << 40})
 
 
 def _mask_errors() -> Iterable[ops.ErrorSample]:
