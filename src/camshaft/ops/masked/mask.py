@@ -123,12 +123,13 @@ def _tiles_parts(f: Any, mask: Any, rows: int = 32, columns: int = 32) -> Any:
 
 def _by_tile(f: Any, x: Any, rows: int, columns: int, reduce: Any) -> Any:
     """The greatest or least element of each tile. The last row and column are repeated to fill the last tiles."""
+    rows, columns = min(rows, x.shape[-2]), min(columns, x.shape[-1])
     for axis, size in ((-2, rows), (-1, columns)):
         n, at = x.shape[axis], len(x.shape) + axis
         short = -n % size
         if short:
             last = x[(slice(None),) * at + (slice(n - 1, n),)]
-            x = f.concat(x, *[last] * short, axis=at)
+            x = f.concat(x, f.broadcast_to(last, shape=(*x.shape[:at], short, *x.shape[at + 1 :])), axis=at)
     *outer, queries, keys = x.shape
     tiles = x.reshape((*outer, queries // rows, rows, keys // columns, columns))
     return reduce(tiles, axes=(len(outer) + 1, len(outer) + 3))
@@ -138,6 +139,7 @@ def _tiles_samples() -> Iterable[ops.Sample]:
     p, j = np.arange(37)[:, None], np.arange(70)
     yield ops.Sample("causal", (j <= p,), {"rows": 8, "columns": 16})
     window = np.where((j <= p) & (j > p - 20), 0, -np.inf).astype(np.float32)
+    yield ops.Sample("one tile", (j <= p[:5],), {"rows": 1 << 40, "columns": 1000})
     yield ops.Sample("window, f32, heads", (np.stack([window, np.ones_like(window)]),), {"rows": 5, "columns": 7})
 
 
