@@ -81,6 +81,17 @@ def test_wrong_arrays_name_the_op() -> None:
         table.choice("softmax", X)
 
 
+def test_arrays_of_the_other_byte_order_have_the_same_numbers() -> None:
+    np.testing.assert_array_equal(DispatchTable(None).softmax(X.astype(">f4")), DispatchTable(None).softmax(X))
+
+
+def test_wrong_dtypes_and_attributes_name_the_op() -> None:
+    with pytest.raises(ShapeError, match="softmax: no dtype"):
+        DispatchTable(None).softmax(X.astype(np.longdouble))
+    with pytest.raises(ArrayTypeError, match="fft: axis is a dict; wanted numbers, text or a tuple"):
+        CompositeOp(ops.get("fft"), lambda name: getattr(cs, name)).call(X, axis={})
+
+
 def test_old_shapes_are_forgotten() -> None:
     calls = CompositeOp(ops.get("softmax"), lambda name: getattr(cs, name))
     for n in range(1, MOST_REMEMBERED + 10):

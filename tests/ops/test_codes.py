@@ -156,8 +156,30 @@ def test_columns_of_groups_in_another_order_are_put_side_by_side() -> None:
     wanted = x @ ((codes - zeros[:, g_idx]) * SCALES.astype(np.float64)[:, g_idx]).T
     found = cs.affine_matmul(x[:, made.order], made.codes, made.scales, made.biases, **made.attrs)
     close(found, wanted, 1e-5)
-    with pytest.raises(ShapeError, match="unlike in size"):
-        from_gptq(in_words(codes, 4).T, in_words(zeros.T, 4), SCALES.T, np.array([1] * 3 + [0] * (K - 3)))
+
+
+@pytest.mark.parametrize(
+    "g_idx", [[1] * 3 + [0] * (K - 3), [0] * 3 + [1] * (K - 3), [-1, 0] * (K // 2), [1, 2] * (K // 2)]
+)
+def test_groups_of_other_columns_than_the_scales_are_refused(g_idx) -> None:
+    codes, zeros, _ = drawn(4)
+    with pytest.raises(ShapeError, match="unlike in size; wanted 2 groups of"):
+        from_gptq(in_words(codes, 4).T, in_words(zeros.T, 4), SCALES.T, np.array(g_idx))
+
+
+def test_arrays_that_are_no_words_are_refused() -> None:
+    codes, zeros, _ = drawn(4)
+    words, points = in_words(codes, 4), in_words(zeros.T, 4)
+    with pytest.raises(ShapeError, match="gptq: got qweight of int64; wanted int32"):
+        from_gptq(words.T.astype(np.int64), points, SCALES.T)
+    with pytest.raises(ShapeError, match=r"gptq: got g_idx int64 \[3\]; wanted integers"):
+        from_gptq(words.T, points, SCALES.T, np.array([0, 0, 1]))
+    with pytest.raises(ShapeError, match=r"gptq: got scales \[\d+\]; wanted a matrix"):
+        from_gptq(words.T, points, SCALES.T[0])
+    with pytest.raises(ShapeError, match="awq: got qzeros of float32; wanted int32"):
+        from_awq(words, points.astype(np.float32), SCALES.T)
+    with pytest.raises(ShapeError, match="compressed-tensors: got weight of uint8; wanted int32"):
+        from_compressed_tensors(words.view(np.uint8), SCALES)
 
 
 @pytest.mark.parametrize("bits", [4, 8])

@@ -74,6 +74,10 @@ def test_complex_arithmetic_is_numpy_s() -> None:
         assert getattr(cs, name)(a, b).dtype == np.complex64
     near(cs.abs(a), np.abs(a), 1e-6)
     np.testing.assert_array_equal(cs.abs(np.array([0j, np.inf + 1j, 3e38 + 0j, 1e-30j], np.complex64))[:2], [0, np.inf])
+    some = np.array(
+        [complex(a, b) for a in (np.nan, np.inf, -np.inf, 1) for b in (np.nan, np.inf, 0, -1)], np.complex64
+    )
+    np.testing.assert_allclose(cs.abs(some), np.abs(some), rtol=1e-6)
     for name in ("conj", "real", "imag"):
         np.testing.assert_array_equal(getattr(cs, name)(a), getattr(np, name)(a))
     assert cs.cast(np.ones(3, np.float32), to="complex64").dtype == np.complex64

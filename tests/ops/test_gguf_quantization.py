@@ -51,5 +51,20 @@ def test_rows_that_are_no_blocks_are_refused() -> None:
         quantize_gguf(np.zeros((2, 32), np.float32), "Q4_9")
     with pytest.raises(FormatError, match="to 'i8'; wanted f32, f16 or bf16"):
         dequantize_gguf(np.zeros((2, 18), np.uint8), "Q4_0", to="i8")
-    with pytest.raises(FormatError, match="blocks of float32; wanted uint8"):
+    with pytest.raises(FormatError, match="blocks of float32; wanted an array of uint8"):
         dequantize_gguf(np.zeros((2, 18), np.float32), "Q4_0")
+
+
+def test_values_that_are_no_numbers_are_refused() -> None:
+    with pytest.raises(FormatError, match="values of complex64; wanted real numbers"):
+        quantize_gguf(np.zeros((2, 32), np.complex64), "Q4_0")
+    with pytest.raises(FormatError, match="values of <U3; wanted real numbers"):
+        quantize_gguf("abc", "Q4_0")
+    with pytest.raises(FormatError, match="blocks of bytes; wanted an array of uint8"):
+        dequantize_gguf(bytes(18), "Q4_0")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", ["Q4_0", "Q8_0"])
+def test_a_block_whose_scale_f16_has_as_0_is_0(name: str) -> None:
+    x = np.array([[0.0, 1e-39, -1e-38, 1e-41] * 8], np.float32)
+    np.testing.assert_array_equal(camshaft.quantize_dequantize_gguf(x, format=name), np.zeros_like(x))

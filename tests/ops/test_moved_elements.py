@@ -80,6 +80,8 @@ def test_numpys_arguments_by_position() -> None:
     np.testing.assert_array_equal(CALLS.repeat(X, 2), np.repeat(X, 2))
     np.testing.assert_array_equal(CALLS.tile(X, (2, 1)), np.tile(X, (2, 1)))
     np.testing.assert_array_equal(CALLS.tril(X, -1), np.tril(X, -1))
+    np.testing.assert_array_equal(CALLS.tril(X, 2**31 - 1), X)
+    np.testing.assert_array_equal(CALLS.triu(X, 1 << 40), np.zeros_like(X))
     np.testing.assert_array_equal(CALLS.pad(X, ((1, 0), (0, 2)), "wrap"), np.pad(X, ((1, 0), (0, 2)), "wrap"))
     np.testing.assert_array_equal(CALLS.broadcast_to(X[:1], (4, 6)), np.broadcast_to(X[:1], (4, 6)))
     rows = np.array([[1], [0], [2], [3]])

@@ -26,6 +26,7 @@ from camshaft.eager.new_shapes import Kinds
 from camshaft.eager.numpy_calls import call_of, masked
 from camshaft.eager.numpy_forms import attribute_key, attributes_of, check_core, count_of
 from camshaft.eager.operands import as_kind, check_cast, kind_of, output
+from camshaft.eager.places import check_places, has_places
 from camshaft.eager.shaped_call import Plan, Prepared
 from camshaft.errors import ArrayTypeError, BackendError, ShapeError
 from camshaft.ops.arguments import Array, Dtypes, Operand, kinds_of, operand
@@ -124,7 +125,8 @@ class ArrayOp:
         if cpython_abi.refusal() is None:
             self._make_native()
         if self.call is self._python:
-            self.call = MethodType(described(ArrayOp.run, op), self)
+            called = ArrayOp.run_at_places if has_places(op) else ArrayOp.run
+            self.call = MethodType(described(called, op), self)
 
     def _make_native(self) -> None:
         """A builtin with a row for each set of shapes; before it, where the op is elementwise, one with a row for each dtype."""
@@ -280,6 +282,11 @@ class ArrayOp:
         if all(type(x) is np.ndarray for x in operands) and not self.op.updates:
             with self._lock:
                 self._kinds.record(self, operands, attrs, prepared, plan)
+
+    def run_at_places(self, *inputs: Any, out: Any = None, **attrs: Any) -> Any:
+        """As `run`, for an op over a paged cache. ShapeError also for positions, slots and blocks out of bounds."""
+        check_places(self.op, inputs, attrs)
+        return self.run(*inputs, out=out, **attrs)
 
     def _arguments(self, inputs: tuple[Any, ...], out: Any) -> tuple[tuple[Any, ...], Any]:
         name = self.op.name

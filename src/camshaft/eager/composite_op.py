@@ -11,7 +11,7 @@ import numpy as np
 
 from camshaft.dtypes import as_dtype
 from camshaft.eager.moved_calls import NAMES, moved
-from camshaft.eager.numpy_forms import attribute_key
+from camshaft.eager.numpy_forms import attribute_key, attributes_of
 from camshaft.eager.operands import as_kind, check_cast, kind_of, output
 from camshaft.errors import BackendError, ShapeError, count
 from camshaft.graph.arguments import given_form
@@ -50,7 +50,7 @@ class CompositeOp:
             return asked.ready if out is None else self._written([asked.ready], out)
         if asked is not None:
             inputs, attrs = asked.inputs, dict(asked.attrs)
-        arrays = [np.asarray(operand(x, self.op.name)) for x in inputs]
+        arrays = [self._array(x) for x in inputs]
         results = evaluated(self._graph(arrays, attrs), arrays, self.part_of)
         if out is not None:
             return self._written(results, out)
@@ -60,13 +60,18 @@ class CompositeOp:
 
     def choice(self, *inputs: Any, **attrs: Any) -> NoReturn:
         """BackendError: kernels are chosen for the parts alone."""
-        arrays = [np.asarray(x) for x in inputs]
+        arrays = [self._array(x) for x in inputs]
         parts = dict.fromkeys(node.op.name for node in self._graph(arrays, attrs).nodes)
         raise BackendError(
             f"choice: {self.op.name} has no kernel of its own; wanted one of its parts: {', '.join(parts)}"
         )
 
+    def _array(self, value: Any) -> Array:
+        array = np.asarray(operand(value, self.op.name))
+        return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
+
     def _graph(self, arrays: Sequence[Array], attrs: Mapping[str, Any]) -> Graph:
+        attrs = attributes_of(self.op.name, attrs, 0) if attrs else attrs
         key = tuple((a.shape, a.dtype) for a in arrays), attribute_key(attrs)
         found = self._graphs.get(key)
         if found is None:
@@ -94,7 +99,11 @@ class CompositeOp:
 def _traced(op: Op, arrays: Sequence[Array], attrs: Mapping[str, Any]) -> Graph:
     """The op on arrays of these shapes and dtypes as a graph of ops that have kernels: inputs x0, .., outputs y0, .."""
     graph = Graph()
-    given = [graph.input(f"x{i}", a.shape, as_dtype(a.dtype)) for i, a in enumerate(arrays)]
+    try:
+        dtypes = [as_dtype(a.dtype) for a in arrays]
+    except ShapeError as error:
+        raise ShapeError(f"{op.name}: {error}") from None
+    given = [graph.input(f"x{i}", a.shape, dtype) for i, (a, dtype) in enumerate(zip(arrays, dtypes, strict=True))]
     form = given_form(graph, op, given, attrs)
     for i, tensor in enumerate(form.finish(graph.apply(op, form.tensors, form.attrs))):
         graph.output(f"y{i}", tensor)
@@ -124,5 +133,7 @@ def evaluated(graph: Graph, arrays: Sequence[Array], part_of: Callable[[str], Ca
 
     for node in graph.nodes:
         made = part_of(node.op.name)(*map(value, node.inputs), **node.attrs)
-        values.update(zip(node.outputs, made if isinstance(made, tuple) else (made,), strict=True))
+        for tensor, found in zip(node.outputs, made if isinstance(made, tuple) else (made,), strict=True):
+            # A function on arrays may have NumPy's dtype where the op has another: argmax gives int64.
+            values[tensor] = np.asarray(found).astype(tensor.spec.parts[0].dtype.numpy, copy=False)
     return [np.array(value(t)) if root(t).kind == "input" else value(t) for t in graph.outputs.values()]

@@ -196,7 +196,10 @@ def quantize_gguf(values: npt.ArrayLike, name: str) -> Bytes:
     Numbers are rounded to float32 first. FormatError for an unknown format, one that camshaft does not write, k that is no
     multiple of the block size, and infinities and NaN, which blocks do not represent.
     """
-    row, numbers = _named(name), np.asarray(values, np.float32)
+    row, given = _named(name), np.asarray(values)
+    if given.dtype.kind not in "fiubV" or given.dtype.fields:
+        raise FormatError(f"values of {given.dtype}; wanted real numbers")
+    numbers = given.astype(np.float32)
     shape = (*numbers.shape[:-1], row.row_nbytes(numbers.shape[-1] if numbers.ndim else 1))
     return row.quantize(numbers.reshape(-1, row.block_size)).reshape(shape)
 
@@ -206,11 +209,11 @@ def dequantize_gguf(blocks: Bytes, name: str, to: str = "f32") -> npt.NDArray[An
 
     FormatError for an unknown format, one that camshaft does not read, rows that are no whole blocks, and other dtypes.
     """
-    row, dtype = _named(name), {"f32": dtypes.f32, "f16": dtypes.f16, "bf16": dtypes.bf16}.get(to)
-    if dtype is None:
+    row, dtype = _named(name), dtypes.NAMED.get(to) if isinstance(to, str) else None
+    if dtype not in (dtypes.f32, dtypes.f16, dtypes.bf16):
         raise FormatError(f"to {to!r}; wanted f32, f16 or bf16")
-    if blocks.dtype != np.uint8:
-        raise FormatError(f"blocks of {blocks.dtype}; wanted uint8")
+    if not isinstance(blocks, np.ndarray) or blocks.dtype != np.uint8:
+        raise FormatError(f"blocks of {getattr(blocks, 'dtype', type(blocks).__name__)}; wanted an array of uint8")
     if blocks.ndim == 0 or blocks.shape[-1] % row.block_nbytes:
         got = blocks.shape[-1] if blocks.ndim else 1
         raise FormatError(f"a row of {got} bytes: {name} wants a multiple of {row.block_nbytes}")
@@ -221,6 +224,6 @@ def dequantize_gguf(blocks: Bytes, name: str, to: str = "f32") -> npt.NDArray[An
 
 
 def _named(name: str) -> BlockFormat:
-    if name not in BLOCK_FORMATS:
+    if not isinstance(name, str) or name not in BLOCK_FORMATS:
         raise FormatError(f"no block format {name!r}; wanted one of {', '.join(BLOCK_FORMATS)}")
     return BLOCK_FORMATS[name]

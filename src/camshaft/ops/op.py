@@ -266,7 +266,7 @@ class Op:
     - `reference(inputs, attrs)` computes in float64 NumPy and returns one array per output, then the new values of the
       inputs in `updates` (indexes of the inputs that the op writes in place).
     - `indexes` maps each input that holds indexes to their exclusive upper limit. Plans check the values that a caller
-      passes, because a kernel cannot raise.
+      passes, because a kernel cannot raise, and calls on arrays those of ops over a paged cache.
     - `tolerance` is the normalized mean squared error allowed per output dtype name.
     - `decompose(f, *tensors, **attrs)` returns the outputs as computed by other ops on graph tensors: one, or a tuple. `f` has
       the ops as functions (graph/functions.py). None for primitives (primitives.py).

@@ -45,6 +45,8 @@ def from_awq(qweight: Array, qzeros: Array, scales: Array) -> AffineWeights:
 
     ShapeError for arrays that do not fit each other.
     """
+    _expect_words("awq", qweight=qweight, qzeros=qzeros)
+    _expect_matrix("awq", "scales", scales)
     _expect("awq", qweight, (len(qweight), scales.shape[-1] // 8), "qweight")
     _expect("awq", qzeros, (len(scales), scales.shape[-1] // 8), "qzeros")
     codes, zeros = (_awq_columns(a) for a in (qweight, qzeros))
@@ -64,10 +66,12 @@ def from_gptq(
     """Weights as GPTQ stores them: qweight int32 [k bits / 32, n], qzeros int32 [groups, n bits / 32], scales [groups, n], g_idx
     int32 [k], the group of each k. Version 1 of the format stores zeros less one, version 2 does not.
 
-    ShapeError for other bits than 2, 3, 4 and 8, and arrays that do not fit each other.
+    ShapeError for other bits than 2, 3, 4 and 8, groups unlike in size, and arrays that do not fit each other.
     """
     if bits not in (2, 3, 4, 8) or version not in (1, 2):
         raise ShapeError(f"gptq: got bits {bits}, version {version}; wanted bits 2, 3, 4 or 8, version 1 or 2")
+    _expect_words("gptq", qweight=qweight, qzeros=qzeros)
+    _expect_matrix("gptq", "scales", scales)
     code, (groups, n) = CODES[f"u{bits}"], scales.shape
     _expect("gptq", qweight, (len(qweight), n), "qweight")
     _expect("gptq", qzeros, (groups, n * bits // 32), "qzeros")
@@ -80,12 +84,13 @@ def from_gptq(
 
 def _order(g_idx: Array | None, k: int, groups: int) -> Array | None:
     """The order that puts columns of one group side by side; None where they are."""
-    if g_idx is None or bool((np.diff(g_idx) >= 0).all()):
+    if g_idx is None:
         return None
-    counts = np.bincount(g_idx, minlength=groups)
-    if g_idx.shape != (k,) or len(counts) != groups or (counts != k // groups).any():
-        raise ShapeError(f"gptq: got g_idx {list(g_idx.shape)} of groups unlike in size; wanted {groups} groups of {k}")
-    return np.argsort(g_idx, kind="stable").astype(np.int32)
+    if g_idx.shape != (k,) or g_idx.dtype.kind not in "iu":
+        raise ShapeError(f"gptq: got g_idx {g_idx.dtype} {list(g_idx.shape)}; wanted integers [{k}]")
+    if not np.array_equal(np.sort(g_idx), np.arange(groups).repeat(k // groups)):
+        raise ShapeError(f"gptq: got g_idx of groups unlike in size; wanted {groups} groups of {k // groups}")
+    return None if bool((g_idx[:-1] <= g_idx[1:]).all()) else np.argsort(g_idx, kind="stable").astype(np.int32)
 
 
 def from_compressed_tensors(
@@ -96,6 +101,10 @@ def from_compressed_tensors(
 
     ShapeError for packed bits other than 2, 4 and 8, and arrays that do not fit each other.
     """
+    _expect_matrix("compressed-tensors", "weight_scale", weight_scale)
+    if weight.dtype != np.int8:
+        words = {} if weight_zero_point is None else {"weight_zero_point": weight_zero_point}
+        _expect_words("compressed-tensors", weight=weight, **words)
     bits = 8 if weight.dtype == np.int8 else bits
     if bits not in (2, 4, 8):
         raise ShapeError(f"compressed-tensors: got bits {bits}; wanted 2, 4 or 8")
@@ -105,7 +114,7 @@ def from_compressed_tensors(
         codes = weight.view(np.uint8) ^ np.uint8(middle)
         zeros = None if weight_zero_point is None else weight_zero_point.astype(np.int32) + middle
     else:
-        codes, zeros = unpacked(weight.view(np.uint32), code), None
+        codes, zeros = unpacked(np.ascontiguousarray(weight).view(np.uint32), code), None
         if weight_zero_point is not None:
             columns = np.ascontiguousarray(weight_zero_point.T).view(np.uint32)
             zeros = unpacked(columns, code)[:, :n].T.astype(np.int32)
@@ -122,6 +131,18 @@ def _affine(name: str, codes: Array, zeros: Array, scales: Array, bits: int) -> 
     biases = -zeros.astype(np.float32) * scales.astype(np.float32)
     words = packed(np.ascontiguousarray(codes), CODES[f"u{bits}"])
     return AffineWeights(words, np.ascontiguousarray(scales), np.ascontiguousarray(biases), bits, k // groups)
+
+
+def _expect_words(name: str, **arrays: Array) -> None:
+    for what, array in arrays.items():
+        _expect_matrix(name, what, array)
+        if array.dtype not in (np.int32, np.uint32):
+            raise ShapeError(f"{name}: got {what} of {array.dtype}; wanted int32")
+
+
+def _expect_matrix(name: str, what: str, array: Array) -> None:
+    if array.ndim != 2 or 0 in array.shape:
+        raise ShapeError(f"{name}: got {what} {list(array.shape)}; wanted a matrix with elements")
 
 
 def _expect(name: str, array: Array, shape: tuple[int, ...], what: str) -> None:

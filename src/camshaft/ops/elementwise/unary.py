@@ -71,7 +71,8 @@ def _abs_of(f: Any, x: Any) -> Any:
         parts = f.maximum(x.pairs(), 0 - x.pairs())
         low, high = f.min(parts, axes=-1), f.max(parts, axes=-1)
         ratio = f.where(f.less(low, high), low / high, 1.0)
-        return high * f.sqrt(1 + ratio * ratio)
+        infinite = f.max(f.cast(f.equal(parts, np.inf), to="i32"), axes=-1) > 0  # |inf + nan i| is inf
+        return f.where(infinite, np.inf, high * f.sqrt(1 + ratio * ratio))
     return x if x.dtype.kind in "ub" else f.where(x > 0, x, 0 - x)  # 0 - x: so that |-0| is 0
 
 
@@ -80,7 +81,8 @@ def _abs_of_pair(k: Tracer, x: tuple[ir.Value, ir.Value]) -> ir.Value:
     a, b = k.abs(x[0]), k.abs(x[1])
     low, high = k.minimum(a, b), k.maximum(a, b)
     ratio = k.select(low < high, low / high, 1.0)
-    return high * k.sqrt(k.fma(ratio, ratio, 1.0))
+    infinite = (a == float("inf")) | (b == float("inf"))  # |inf + nan i| is inf
+    return k.select(infinite, float("inf"), high * k.sqrt(k.fma(ratio, ratio, 1.0)))
 
 
 def _ceil_of(f: Any, x: Any) -> Any:

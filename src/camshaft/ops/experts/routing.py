@@ -7,6 +7,7 @@ moe_route has the scores, groups and scales of DeepSeek V2 and V3 and Gemma 4 be
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from math import isfinite
 from typing import Any
 
 import numpy as np
@@ -56,6 +57,9 @@ def _infer(name: str, specs: tuple[TensorSpec, ...], attrs: ops.Attrs) -> tuple[
     ops.expect(not scaled or bool(others), name, "expert_scale without a scale", f"a last tensor {wanted}")
     ops.expect(len(others) < 2 or scaled, name, specs, "expert_scale=True with a bias and a scale")
     ops.expect(values["score"] in SCORES, name, f"score {values['score']!r}", "softmax or sigmoid")
+    scale = values["scale"]
+    is_number = isinstance(scale, int | float) and isfinite(scale)
+    ops.expect(is_number, name, f"scale {scale!r}", "a scale that is a finite number")
     _check_groups(name, x.bounds[1], values)
     shape = x.shape[0], values["top_k"]
     return TensorSpec(shape, f32), TensorSpec(shape, i32)
@@ -207,6 +211,7 @@ def _errors(name: str) -> Iterable[ops.ErrorSample]:
     yield ops.ErrorSample((x,), {"top_k": 2, "expert_scale": True}, "wanted a last tensor")
     yield ops.ErrorSample((x, b, b), {"top_k": 2}, "wanted expert_scale=True")
     yield ops.ErrorSample((x,), {"top_k": 2, "score": "tanh"}, "wanted softmax or sigmoid")
+    yield ops.ErrorSample((x,), {"top_k": 2, "scale": "2"}, "got scale '2'; wanted a scale")
     yield ops.ErrorSample((x,), {"top_k": 2, "groups": 3}, "wanted groups of equal size")
     yield ops.ErrorSample((x,), {"top_k": 2, "groups": 2, "top_groups": 3}, "wanted at most the 2 groups")
     yield ops.ErrorSample((x,), {"top_k": 3, "groups": 4}, "got top_k 3; wanted at most the 2")

@@ -83,8 +83,9 @@ def _triangle(name: str) -> Callable[..., tuple[TensorSpec, ...]]:
 def _by_where(name: str) -> Callable[..., Any]:
     def decompose(f: Any, x: Any, k: int = 0) -> Any:
         # element [r, c] is on diagonal c - r
-        graph = x.graph
-        down = graph.constant("rows", np.arange(x.shape[-2], dtype=np.int32)[:, None] + np.int32(k))
+        graph, (rows, columns) = x.graph, x.spec.bounds[-2:]
+        nearest = max(-rows, min(k, columns))  # beyond them no diagonal has an element
+        down = graph.constant("rows", np.arange(x.shape[-2], dtype=np.int32)[:, None] + np.int32(nearest))
         across = graph.constant("columns", np.arange(x.shape[-1], dtype=np.int32))
         inside = f.less_equal(across, down) if name == "tril" else f.less_equal(down, across)
         return f.where(inside, x, np.zeros((), x.dtype.numpy))

@@ -17,6 +17,7 @@ from camshaft.ops.spec import TensorSpec
 _MASKS = (boolean, f32, f16, bf16)
 _TO = {dtype.name: dtype for dtype in _MASKS}
 _RULES = tuple(a for a in ATTRIBUTES if a.name in ("causal", "window", "chunk"))
+_MOST = (1 << 31) - 1
 ALL_MASKED, MIXED, ALL_OPEN = 0, 1, 2
 
 
@@ -51,9 +52,10 @@ def _mask_parts(f: Any, q_positions: Any, k_positions: Any, offset: int = 0, to:
     p, j = (q_positions + offset).reshape((q_positions.shape[0], 1)), k_positions
     seen = f.less_equal(j, p) if options.causal else f.equal(f.multiply(f.add(j, p), 0), 0)
     if options.window:
-        seen = f.logical_and(seen, f.logical_and(f.less(p - options.window, j), f.less(j, p + options.window)))
+        window = np.int32(min(options.window, _MOST))  # differences of positions are in range, sums with it may not be
+        seen = f.logical_and(seen, f.logical_and(f.less(p - j, window), f.less(j - p, window)))
     if options.chunk:
-        chunk = np.int32(options.chunk)
+        chunk = np.int32(min(options.chunk, _MOST))
         seen = f.logical_and(seen, f.equal(f.floor_divide(j, chunk), f.floor_divide(p, chunk)))
     if to == "bool":
         return seen
@@ -67,6 +69,7 @@ def _mask_samples() -> Iterable[ops.Sample]:
     yield ops.Sample("window, chunks, f16", (q, k), {"window": 4, "chunk": 6, "offset": 3, "to": "f16"})
     yield ops.Sample("both sides, f32", (q, k), {"window": 3, "causal": False, "to": "f32"})
     yield ops.Sample("all", (q, k), {"causal": False})
+    yield ops.Sample("all by a window", (q, k), {"causal": False, "window": 1 << 31, "chunk": 1 << 40})
 
 
 def _mask_errors() -> Iterable[ops.ErrorSample]:
@@ -120,12 +123,13 @@ def _tiles_parts(f: Any, mask: Any, rows: int = 32, columns: int = 32) -> Any:
 
 def _by_tile(f: Any, x: Any, rows: int, columns: int, reduce: Any) -> Any:
     """The greatest or least element of each tile. The last row and column are repeated to fill the last tiles."""
+    rows, columns = min(rows, x.shape[-2]), min(columns, x.shape[-1])
     for axis, size in ((-2, rows), (-1, columns)):
         n, at = x.shape[axis], len(x.shape) + axis
         short = -n % size
         if short:
             last = x[(slice(None),) * at + (slice(n - 1, n),)]
-            x = f.concat(x, *[last] * short, axis=at)
+            x = f.concat(x, f.broadcast_to(last, shape=(*x.shape[:at], short, *x.shape[at + 1 :])), axis=at)
     *outer, queries, keys = x.shape
     tiles = x.reshape((*outer, queries // rows, rows, keys // columns, columns))
     return reduce(tiles, axes=(len(outer) + 1, len(outer) + 3))
@@ -135,6 +139,7 @@ def _tiles_samples() -> Iterable[ops.Sample]:
     p, j = np.arange(37)[:, None], np.arange(70)
     yield ops.Sample("causal", (j <= p,), {"rows": 8, "columns": 16})
     window = np.where((j <= p) & (j > p - 20), 0, -np.inf).astype(np.float32)
+    yield ops.Sample("one tile", (j <= p[:5],), {"rows": 1 << 40, "columns": 1000})
     yield ops.Sample("window, f32, heads", (np.stack([window, np.ones_like(window)]),), {"rows": 5, "columns": 7})
 
 

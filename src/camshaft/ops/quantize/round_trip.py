@@ -43,7 +43,8 @@ def _q4_0(f: Any, x: Any) -> Any:
 
 
 def _inverse(f: Any, d: Any) -> Any:
-    return f.where(f.equal(d, 0.0), 0.0, 1.0 / d)
+    inverse = 1.0 / d  # infinite where d is 0, or so small that f16 has 0 for it
+    return f.where(f.less(f.abs(inverse), np.inf), inverse, 0.0)
 
 
 def _in_f16(f: Any, d: Any) -> Any:
