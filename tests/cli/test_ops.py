@@ -31,7 +31,7 @@ def test_json_has_every_op_in_full(cli: Any) -> None:
     assert tuple(rows) == ops.NAMES
     softmax = rows["softmax"]
     assert softmax["formula"] == ops.get("softmax").formula
-    assert (softmax["dtypes"], softmax["rows"]) == (["f32", "f64"], ["mlx/softmax"])
+    assert (softmax["dtypes"], softmax["rows"]) == (["f16", "bf16", "f32", "f64"], ["mlx/softmax"])
     found = {s["backend"]: s for s in softmax["statuses"]}
     assert (found["simd"]["status"], found["simd"]["max_error"], found["simd"]["sample"]) == ("proved", 2.5e-15, "5x33")
     assert found["scalar"]["reason"] == "error 1 above 1e-12 in sample '1'"

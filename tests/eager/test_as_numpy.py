@@ -20,7 +20,7 @@ from camshaft.errors import ArrayTypeError, CamshaftError
 BF16 = np.dtype(ml_dtypes.bfloat16)
 DTYPES = [BF16, *map(np.dtype, ("f2", "f4", "f8", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "?"))]
 SHAPES = ((), (7,), (0,), (3, 1, 5), (2, 0, 3))
-_SAME = "abs exp log sqrt square reciprocal tanh sin cos isnan ceil trunc floor logical_not"
+_SAME = "abs exp expm1 log log1p sqrt square reciprocal tanh tan sin cos isnan ceil trunc floor logical_not"
 UNARY = {"negate": "negative", "round": "rint", **{name: name for name in _SAME.split()}}  # camshaft's name: NumPy's
 _BINARY = """
 add subtract multiply divide minimum maximum floor_divide remainder power equal not_equal less less_equal greater greater_equal

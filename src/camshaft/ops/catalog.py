@@ -12,9 +12,15 @@ from camshaft.ops.primitives import is_primitive
 from camshaft.ops.spec import TensorSpec
 
 _CASTS, _REDUCTIONS = "mlx/elementwise", "dispatch/kernel_reduction_simd"
+_ELEMENTWISE = "dispatch/kernel_elementwise_simd, dispatch_elementwise_generic"
 ANSWERS: dict[str, tuple[str, ...]] = {
     "rms_norm": ("trueno/dispatch_rms_norm", "mlx/rms_norm"),
-    "matmul": ("mlx/dense_gemm", "mlx/dense_gemv_bf16", "mlx/dense_mm_bf16/f16/f32_f32"),
+    "matmul": (
+        "dispatch/kernel_matmul_scalar/simd/blas_direct/webgpu/metal",
+        "mlx/dense_gemm",
+        "mlx/dense_gemv_bf16",
+        "mlx/dense_mm_bf16/f16/f32_f32",
+    ),
     "affine_matmul": ("mlx/qmm_affine", "mlx/quantized_matmul", "rlx/dequant_matmul_int4"),
     "affine_matmul_grouped": ("mlx/quantized_matmul_id",),
     "minifloat_matmul": ("rlx/dequant_matmul_fp8", "rlx/dequant_matmul_nvfp4"),
@@ -45,7 +51,7 @@ ANSWERS: dict[str, tuple[str, ...]] = {
     "rope_axial_2d": ("rlx/axial_rope2d",),
     "rope_vision_2d": ("mlx/vision_2d_rope",),
     "head_norm_rope": ("mlx/fused_head_norm_rope",),
-    "kv_cache_update": ("trueno/dispatch_copy",),
+    "kv_cache_update": ("trueno/dispatch_copy", "mlx/kv_cache_copy"),
     "sample": ("rlx/sample (thunk variant)",),
     "softmax_sample": ("mlx/softmax_sample",),
     "attention": (
@@ -76,8 +82,14 @@ ANSWERS: dict[str, tuple[str, ...]] = {
     "slice": ("mlx/slice_concat_2d",),
     "split": ("mlx/qkv_split",),
     "softcap": ("mlx/softcap",),
-    "add": ("trueno/dispatch_add", "mlx/add_bias_row_2d", _CASTS),
-    "multiply": ("trueno/dispatch_mul", _CASTS),
+    "add": ("trueno/dispatch_add", "mlx/add_bias_row_2d", _CASTS, _ELEMENTWISE),
+    "multiply": ("trueno/dispatch_mul", _CASTS, _ELEMENTWISE),
+    "divide": ("mlx/divide_elementwise", _ELEMENTWISE),
+    **dict.fromkeys(("subtract", "minimum", "maximum", "power", "negate", "abs"), (_ELEMENTWISE,)),
+    "exp": ("mlx/exp_elementwise",),
+    "log": ("mlx/log_elementwise",),
+    "sqrt": ("mlx/sqrt_elementwise",),
+    "outer": ("mlx/outer_product",),
     "silu": ("trueno/dispatch_silu",),
     "gelu": ("mlx/gelu",),
     "sigmoid_multiply": ("mlx/sigmoid_mul",),
