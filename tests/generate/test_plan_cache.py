@@ -18,7 +18,7 @@ from camshaft.errors import PlanError
 from camshaft.generate import plan_cache
 from camshaft.generate.options import Sampling
 from camshaft.models.quantize import quantize
-from camshaft.plan.cached_plan import CachedPlan, from_bytes, to_bytes
+from camshaft.plan.cached_plan import FORMAT, CachedPlan, from_bytes, to_bytes
 from camshaft.plan.runtime import runnable
 from camshaft.selection.override import backend
 from camshaft.store.store import Store, store
@@ -120,8 +120,8 @@ def test_a_plan_of_another_form_is_made_anew_and_says_so(kept: Store, path: Path
         key = entry.path.parent.name + entry.path.name
         data = kept.schedules.get(key)
         assert data is not None
-        kept.schedules.put(key, data.replace(b'"format": 3', b'"format": 0'))
-    with pytest.warns(UserWarning, match="'prompt' is rebuilt: a cached plan of format 0; wanted 3"):
+        kept.schedules.put(key, data.replace(b'"format": %d' % FORMAT, b'"format": 0'))
+    with pytest.warns(UserWarning, match=f"'prompt' is rebuilt: a cached plan of format 0; wanted {FORMAT}"):
         assert not runs_cached(path)
     kept.schedules.clear()
 

@@ -63,7 +63,10 @@ class BothForms:
 
     def __init__(self, launch, made, widths) -> None:
         self._ir = made.request(launch).trace()
-        self._made, self._widths, self.address = made, widths, 0  # code of a host device, as far as dispatch asks
+        # A launch that names its lanes may shuffle among so many, and is never run with fewer.
+        least = launch.lanes or 1
+        self._widths = tuple(dict.fromkeys(max(lanes, least) for lanes in widths))
+        self._made, self.address = made, 0  # code of a host device, as far as dispatch asks
 
     def __call__(self, args: int, first: int, last: int) -> None:
         arrays = self._made.arrays

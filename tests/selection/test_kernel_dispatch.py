@@ -12,7 +12,7 @@ import pytest
 import camshaft as cs
 from camshaft.errors import BackendError
 from camshaft.ops import get
-from camshaft.selection.kernel_dispatch import BY_KEYWORD, METHODS, KernelDispatch, dispatched
+from camshaft.selection.kernel_dispatch import BY_KEYWORD, METHODS, TAKES, KernelDispatch, dispatched
 from camshaft.validation.validate import node_of
 
 X = np.arange(8, dtype=np.float32).reshape(2, 4)
@@ -74,7 +74,15 @@ def test_what_a_method_gives_back_is_an_error_in_one_line(method: Any, words: st
 def attention_nodes() -> dict[str, tuple[Any, tuple[np.ndarray, ...]]]:
     """A sample of attention over a plain cache and one over a quantized cache, by whether it has scales."""
     op = get("attention")
-    return {"quantized" if len(s.inputs) > 6 else "plain": (node_of(op, s), s.inputs) for s in op.samples()}
+    plain = [s for s in op.samples() if set(s.attrs) <= set(TAKES["attention"])]
+    return {"quantized" if len(s.inputs) > 6 else "plain": (node_of(op, s), s.inputs) for s in plain}
+
+
+def test_a_dispatcher_gets_no_attention_with_options() -> None:
+    op = get("attention")
+    dispatcher = SimpleNamespace(name="mine", attention=lambda *buffers, **named: None)
+    (windowed, *_) = [s for s in op.samples() if s.attrs.get("window")]
+    assert dispatched(dispatcher, op, node_of(op, windowed)) is None
 
 
 @pytest.mark.parametrize("kind", ["plain", "quantized"])

@@ -92,6 +92,8 @@ METHODS = {
 }
 # op -> (number of inputs before `out`, keyword names of the inputs after it)
 BY_KEYWORD = {"attention": (6, ("k_scales", "v_scales"))}
+# op -> the attributes that the method takes; a node with another value than the default of any other is not the dispatcher's.
+TAKES = {"attention": ("heads", "kv_heads", "head_dim", "scale", "length")}
 
 
 def check_dispatcher(dispatcher: object) -> None:
@@ -110,15 +112,16 @@ def dispatched(dispatcher: KernelDispatch, op: Op, node: NodeSpec) -> Choice | N
     Raises BackendError for a method whose signature does not fit.
     """
     method = getattr(dispatcher, METHODS.get(op.name, ""), None) if op.name in METHODS else None
-    if method is None:
+    if method is None or _has_options(op, node):
         return None
     name = f"{dispatcher.name}.{METHODS[op.name]}"
     n_leading, keywords = BY_KEYWORD.get(op.name, (len(node.inputs), ()))
     named = keywords[: len(node.inputs) - n_leading]
-    _check_signature(name, method, n_leading + len(node.outputs), (*named, *node.attrs))
+    taken = [attr for attr in node.attrs if attr in TAKES.get(op.name, (attr,))]
+    _check_signature(name, method, n_leading + len(node.outputs), (*named, *taken))
 
     def build(node: NodeSpec, target: Target) -> HostCall:
-        return HostCall(_call(name, method, named))
+        return HostCall(_call(name, method, named, taken))
 
     return Choice(
         op,
@@ -128,6 +131,14 @@ def dispatched(dispatcher: KernelDispatch, op: Op, node: NodeSpec) -> Choice | N
         f"by the dispatcher {dispatcher.name}",
         (),
     )
+
+
+def _has_options(op: Op, node: NodeSpec) -> bool:
+    """Whether an attribute that the dispatcher's method does not take has another value than its default."""
+    if op.name not in TAKES:
+        return False
+    defaults = {a.name: a.default for a in op.parameters.attributes}
+    return any(value != defaults.get(name) for name, value in node.attrs.items() if name not in TAKES[op.name])
 
 
 def _check_signature(name: str, method: Callable[..., Failed], n_leading: int, keywords: Sequence[str]) -> None:
@@ -144,13 +155,14 @@ def _check_signature(name: str, method: Callable[..., Failed], n_leading: int, k
 
 
 def _call(
-    name: str, method: Callable[..., Failed], named: Sequence[str]
+    name: str, method: Callable[..., Failed], named: Sequence[str], taken: Sequence[str]
 ) -> Callable[[NodeSpec, Sequence[Array], Sequence[Array]], None]:
     def run(node: NodeSpec, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
         n_leading = len(inputs) - len(named)
         buffers = [DispatchBuffer(s, a) for s, a in zip(node.inputs, inputs, strict=True)]
         out = [DispatchBuffer(s, a) for s, a in zip(node.outputs, outputs, strict=True)]
-        failed = method(*buffers[:n_leading], *out, **dict(zip(named, buffers[n_leading:], strict=True)), **node.attrs)
+        attrs = {attr: node.attrs[attr] for attr in taken}
+        failed = method(*buffers[:n_leading], *out, **dict(zip(named, buffers[n_leading:], strict=True)), **attrs)
         if failed is not None:
             if not isinstance(failed, (Exception, str)):
                 failed = f"it returned {type(failed).__name__}; wanted None, an exception or text, and the result in out.array"

@@ -214,6 +214,10 @@ def _opaque_mask(ctx: Context, mask: str, n: int) -> str:
     To store only the first lane of a vector whose elements were truncated, LLVM 22 stores an element of before the truncation
     with AVX-512: 4 bytes for an i8.
     """
+    if n > 64:
+        halves = [ctx.shuffled(f"<{n} x i1>", mask, list(range(start, start + n // 2))) for start in (0, n // 2)]
+        low, high = (_opaque_mask(ctx, half, n // 2) for half in halves)
+        return ctx.shuffled(f"<{n // 2} x i1>", low, list(range(n)), high)
     bits = ctx.line(f"bitcast <{n} x i1> {mask} to i{n}")
     wide = bits if n == 64 else ctx.line(f"zext i{n} {bits} to i64")
     opaque = ctx.line(f'call i64 asm "", "=r,0"(i64 {wide})')

@@ -132,16 +132,16 @@ def _rows(target: ops.Target, n: int) -> int:
 def _build_pairs(node: ops.NodeSpec, target: ops.Target, values: ops.Values) -> ops.Build:
     (tokens, n_slots), n = node.inputs[-1].shape, node.inputs[1].bounds[1]
     rows = _rows(target, n)
-    constants = {**_sizes(node), **order.by_slot(node), "rows": rows, **values}
+    constants = {**_sizes(node), **order.by_slot(node), "rows": rows, "streams": 1, "step": 1, **values}
     arrays = (*_flat(node), *weight_operands(node), order.experts_of(node), order.out_of(node))
-    grid = ops.Cells(tokens), ops.Cells(n_slots, values["streams"]), ops.Cells(n, rows)
+    grid = ops.Cells(tokens), ops.Cells(n_slots, values.get("streams", 1)), ops.Cells(n, rows)
     launch = ops.Launch(product_of_pairs, arrays, grid, constants, lanes=rows if rows > ROWS else None)
     return ops.Build((launch,))
 
 
 def _pairs_values(node: ops.NodeSpec, target: ops.Target) -> ops.Values:
     ahead = matmul.AHEAD if kernels.is_q8(node.inputs[0]) and not has_threads(target) else 0
-    return {"ahead": ahead, "streams": 1, "step": 1}
+    return {"ahead": ahead}
 
 
 def _streams_values(node: ops.NodeSpec, target: ops.Target) -> ops.Values:

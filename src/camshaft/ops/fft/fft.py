@@ -23,7 +23,7 @@ from camshaft.dtypes import PARTS, as_dtype, complex64, complex128, f32, f64
 from camshaft.extent import Extent
 from camshaft.ops import op as ops
 from camshaft.ops.fft.factors import padded, radices, roots
-from camshaft.ops.fft.transform import own_points, table
+from camshaft.ops.fft.transform import MOST_POINTS, own_points, table
 from camshaft.ops.parameters import Attribute, Parameters
 from camshaft.ops.spec import TensorSpec
 
@@ -73,7 +73,7 @@ def _infer(t: Transform, specs: tuple[TensorSpec, ...], attrs: ops.Attrs) -> tup
     ops.expect(inside, t.name, f"axis {axis!r} of {x}", f"an axis from {-rank} to {rank - 1}")
     ops.expect(norm is None or norm in NORMS, t.name, f"norm {norm!r}", f"norm {', '.join(NORMS)} or None")
     n = t.points(x, attrs)
-    ops.expect(isinstance(n, int) and n > 0, t.name, f"n {n!r}", "n of 1 or more")
+    ops.expect(isinstance(n, int) and 0 < n <= MOST_POINTS // 4, t.name, f"n {n!r}", f"n of 1 to {MOST_POINTS // 4}")
     part = PARTS.get(as_dtype(x.dtype), as_dtype(x.dtype))
     shape = list(x.shape)
     shape[axis] = t.kept(n)

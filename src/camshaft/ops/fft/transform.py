@@ -23,6 +23,8 @@ from camshaft.ops.kernels import blocks
 from camshaft.ops.parameters import Attribute, Parameters
 from camshaft.ops.spec import TensorSpec
 
+MOST_POINTS = 1 << 28  # of a transform: its table of factors has 16 bytes for each
+
 NAME = "fft_rows"
 # What a form reads and makes: 'pairs' or 'real'.
 FORMS = {
@@ -70,8 +72,9 @@ def sizes_of(specs: Sequence[TensorSpec], attrs: ops.Attrs) -> Sizes:
     ops.expect(fits, NAME, x, "x [rows, width, 2]" if pairs else "x [rows, width]")
     n, halves = attrs.get("n"), 2 if form in HALVED else 1
     n = own_points(form, x.bounds[1]) if n is None else n
-    fits = isinstance(n, int) and n > 0 and n % halves == 0 and radices(n // halves) is not None
-    ops.expect(fits, NAME, f"n {n!r}", f"n of {'even ' if halves == 2 else ''}points without a prime factor above 13")
+    fits = isinstance(n, int) and 0 < n <= MOST_POINTS and n % halves == 0 and radices(n // halves) is not None
+    even = "even " if halves == 2 else ""
+    ops.expect(fits, NAME, f"n {n!r}", f"n of {even}points without a prime factor above 13, at most {MOST_POINTS}")
     assert isinstance(n, int)
     most = n // 2 + 1 if form == "rfft" else n
     keep = attrs.get("keep") or most

@@ -53,6 +53,7 @@ def _shifts(x: TensorSpec, shift: Any, axis: Axes) -> list[int]:
         return [sum(given)]
     named = axis if isinstance(axis, tuple) else (axis,)
     pairs = len(given) in (1, len(named)) or len(named) == 1
+    pairs = pairs and min(len(given), len(named)) > 0
     ops.expect(pairs, "roll", f"shift {shift} along {axis}", "a shift for each axis")
     count = max(len(given), len(named))
     shifts = [0] * len(x.shape)

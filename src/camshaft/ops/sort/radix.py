@@ -62,7 +62,9 @@ class Row:
         first = self._digit(self.keys[self.program, half, 0], shift)
         for worker in k.lanes(self.digits.workers):
             equal += self.counts[first + worker]
-        return k.lanes_sum(equal) < k.number(self.dim, i32)
+        differ = k.lanes_sum(equal) < k.number(self.dim, i32)
+        k.barrier()  # the next pass clears the counts
+        return differ
 
     def _each(self, half: ir.Value, shift: ir.Value, then: Callable[[ir.Value, ir.Value, ir.Value], None]) -> None:
         """Calls `then(index, key, place in counts)` for every element; a worker's in order."""
