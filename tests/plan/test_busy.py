@@ -154,6 +154,23 @@ def test_a_long_run_has_all_workers() -> None:
     assert np.array_equal(out, wanted)
 
 
+def test_a_part_of_a_run_has_all_workers() -> None:
+    """Each worker reads its own copies of small values, which it has to compute itself in an earlier part."""
+    plan, out, wanted = chain_plan(20, 30, 3)
+    plan.run()
+    pool = plan._runner
+    assert isinstance(pool, WorkerPool)
+    n = len(plan.schedule.thunks)
+    pool._control[LINE + layout.ALONE_UNTIL] = FAR
+    runs, out[:] = int(pool._control[layout.RUN_GENERATION]), 0
+    for _ in range(2):
+        plan.run(0, n // 2)
+        plan.run(n // 2, n)
+    assert int(pool._control[layout.RUN_GENERATION]) - runs == 4
+    pool._control[LINE + layout.ALONE_UNTIL] = 0
+    assert np.array_equal(out, wanted)
+
+
 def test_the_caller_alone_wakes_nobody_and_gives_the_same_bits() -> None:
     plan, out, wanted = chain_plan(20, 30, 3)
     plan.run()

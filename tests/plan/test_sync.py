@@ -16,6 +16,7 @@ import camshaft as cs
 from camshaft import ops
 from camshaft.backends import registry
 from camshaft.dtypes import f32, i64
+from camshaft.errors import PlanError
 from camshaft.ops.spec import TensorSpec
 from camshaft.plan.lowering.sync import SYNCS
 from camshaft.validation.cases import VariantCase
@@ -236,7 +237,10 @@ def test_any_op_is_a_node(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
         graph.node(name, *states, on="cpu:scalar", **attrs)
         for i, tensor in enumerate(graph.nodes[-1].outputs):
             graph.output(f"out{i}", tensor)
-        with cs.compile(graph, sync="explicit", threads=2) as plan:
+        if ops.is_composite(op):
+            with pytest.raises(PlanError, match=f"{name} has no kernel of its own, and sync 'explicit' has no order"):
+                cs.compile(graph, sync="explicit", threads=2)
+        with cs.compile(graph, sync="hazards" if ops.is_composite(op) else "explicit", threads=2) as plan:
             for i, array in enumerate(sample.inputs):
                 _bytes(plan.states[f"in{i}"])[: array.nbytes] = _bytes(np.ascontiguousarray(array))
             for array in plan.outputs.values():

@@ -14,6 +14,7 @@ from camshaft.extent import Extent
 from camshaft.graph.custom import CustomOp
 from camshaft.graph.graph import Graph, Node, Tensor, root
 from camshaft.graph.rewrite import expanded, pack_weights, prepare
+from camshaft.ops import is_composite
 from camshaft.ops.kernels.launch import for_workers
 from camshaft.plan.execution_plan import ExecutionPlan
 from camshaft.plan.hooks import hook
@@ -95,6 +96,12 @@ def compile(
 def _rewritten(graph: Graph, activations: str, sync: str | None, plain: bool) -> Graph:
     """Returns the graph that is lowered: the whole rewrite only if it is compiled neither as written nor for a dispatcher."""
     if sync is not None:
+        composite = next((node for node in graph.nodes if is_composite(node.op)), None)
+        if sync == "explicit" and composite is not None:
+            raise PlanError(
+                f"compile: {composite.name}: {composite.op.name} has no kernel of its own, and sync 'explicit' has no order "
+                "for its parts; wanted sync 'hazards' or 'each'"
+            )
         return as_written(expanded(graph))
     return prepare(graph, activations) if plain else pack_weights(expanded(graph))
 

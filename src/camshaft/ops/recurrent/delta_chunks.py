@@ -53,7 +53,9 @@ def _state(f: Any, k: Any, u: Any, w: Any, g: Any, state: Any = None) -> Any:
         h = f.exp(last).reshape((m, 1, 1)) * h + f.matmul(keys, kept)
     shapes = (m, 1, size, u.shape[3]), (m, 1, key_size, u.shape[3])
     first = _joined(f, [c.reshape(shapes[0]) for c in changes])
-    return first, _joined(f, [s.reshape(shapes[1]) for s in snapshots]), h
+    # Of one chunk the snapshot is the given state, of which the result must be a copy.
+    starts = [s.reshape(shapes[1]) for s in snapshots]
+    return first, _joined(f, starts) if len(starts) > 1 else f.copy(starts[0]), h
 
 
 def _joined(f: Any, parts: list[Any]) -> Any:

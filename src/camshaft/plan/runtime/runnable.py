@@ -176,7 +176,7 @@ class NativePlan(ClosablePlan):
                 self._refuse_closed()
             runner.current = self
             try:
-                (on or runner).launch(self._address, first, end, self._failed)
+                (on or runner).launch(self._address, first, end, self._failed, end - first == self._n_thunks)
             except BaseException:  # Ctrl-C after the native call
                 if host is not None:
                     host.clear()

@@ -48,8 +48,9 @@ class Runner:
         self._native: NativeExecutor | None = None
         _runners.add(self)
 
-    def launch(self, records: int, first: int, last: int, failed: int) -> None:
-        """Runs the records [first, last) of the array at this address. The caller has locked `lock`."""
+    def launch(self, records: int, first: int, last: int, failed: int, whole: bool = True) -> None:
+        """Runs the records [first, last) of the array at this address. The caller has locked `lock`. `whole`: no later launch
+        continues this run."""
         if self._native is None:
             self._native = self._executor()
         self._native.run_alone(records, first, last, failed)
@@ -141,13 +142,15 @@ class WorkerPool(Runner):
             thread.join(EXIT_PATIENCE_S)
         self._clear()
 
-    def launch(self, records: int, first: int, last: int, failed: int) -> None:
-        """As `Runner.launch`, with every worker."""
+    def launch(self, records: int, first: int, last: int, failed: int, whole: bool = True) -> None:
+        """As `Runner.launch`, with every worker; a whole run may be alone (native/alone.py). A part may not, because each worker
+        reads its own copies of small values that an earlier part computed (lowering/replicate_small.py)."""
         if self._native is None:
             self._native = self._start()
         elif self._core_of is not None:
             self._leave_out(self._core_of())
-        self._native.run(self._address, records, first, last, failed)
+        run = self._native.run if whole else self._native.run_all
+        run(self._address, records, first, last, failed)
 
     def _leave_out(self, core: int) -> None:
         """Keeps the workers off the caller's core.

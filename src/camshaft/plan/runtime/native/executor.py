@@ -139,7 +139,8 @@ def _define_entries(m: Module, machine: str, clock: FastClock | None) -> None:
     m.define(work, VOID, PTR, I64, linkage="internal", attributes="noinline")
     if clock:
         m.define(judge, VOID, PTR, I64, I64, I64, linkage="internal", attributes="noinline")
-    m.define(functools.partial(_run_all, clock=clock), VOID, PTR, PTR, I64, I64, PTR, name="camshaft_run")
+    for name, judged in (("camshaft_run", clock), ("camshaft_run_all", None)):
+        m.define(functools.partial(_run, clock=judged), VOID, PTR, PTR, I64, I64, PTR, name=name)
     m.define(camshaft_stop, VOID, PTR)
     m.define(camshaft_worker, I64, PTR, I64)
     m.define(camshaft_spin, I64, I64)
@@ -163,8 +164,8 @@ def _start_run(b: Builder, control: Value) -> None:
     publish(b, control, run, b.load(I32, run, "monotonic") + 1, b.element(control, layout.RUN_SLEEPERS))
 
 
-def _run_all(b: Builder, control: Value, *run: Value, clock: FastClock | None) -> None:
-    """Runs records with all workers, of which the calling thread is worker 0, or alone while that is faster (alone.py)."""
+def _run(b: Builder, control: Value, *run: Value, clock: FastClock | None) -> None:
+    """Runs records with all workers, of which the calling thread is worker 0. With a clock it may run them alone (alone.py)."""
     if clock:
         began, key = clock(b), key_of(b, *run[:3])
         with b.if_(is_alone(b, control, key, began)):

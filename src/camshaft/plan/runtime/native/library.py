@@ -21,17 +21,18 @@ Native = Callable[..., int | None]
 class NativeExecutor:
     """The executor's entries. ctypes calls them without the GIL.
 
-    run_alone(records, first, last, failed) runs on the calling thread only, run(control, records, first, last, failed) with a
-    pool's workers. worker(control, index) is one of them: it returns 0 after stop(control), and 1 if its thread should move to
-    another core and call it again. `copy_address` is the entry of copy thunks, `pause_ns` the time of one spin iteration,
-    `ticks_per_ns` the rate of the clock by which short runs are judged (0 without one), `key` the object's second key in the
-    store.
+    run_alone(records, first, last, failed) runs on the calling thread only. run(control, records, first, last, failed) runs with
+    a pool's workers, or alone while that is faster (alone.py), run_all always with the workers. worker(control, index) is one of
+    them: it returns 0 after stop(control), and 1 if its thread should move to another core and call it again. `copy_address` is
+    the entry of copy thunks, `pause_ns` the time of one spin iteration, `ticks_per_ns` the rate of the clock by which short runs
+    are judged (0 without one), `key` the object's second key in the store.
     """
 
     row: WaitRow
     wake: WaitAddresses
     run_alone: Native
     run: Native
+    run_all: Native
     worker: Native
     stop: Native
     copy_address: int
@@ -76,6 +77,7 @@ def build_executor(object_code: bytes, row: WaitRow, wake: WaitAddresses, key: s
         wake=wake,
         run_alone=_function(library, "camshaft_run_alone", *walk),
         run=_function(library, "camshaft_run", _ADDRESS, *walk),
+        run_all=_function(library, "camshaft_run_all", _ADDRESS, *walk),
         worker=_function(library, "camshaft_worker", _ADDRESS, _INTEGER, result=_INTEGER),
         stop=_function(library, "camshaft_stop", _ADDRESS),
         copy_address=library.address("camshaft_copy"),
