@@ -202,7 +202,7 @@ def _error_samples(t: Transform) -> Iterable[ops.ErrorSample]:
     x = TensorSpec((2, 8), f32)
     yield ops.ErrorSample((x, x), {}, "one tensor x")
     yield ops.ErrorSample((x,), {"axis": 2}, "an axis from -2 to 1")
-    yield ops.ErrorSample((x,), {"n": 0}, "n of 1 or more")
+    yield ops.ErrorSample((x,), {"n": 0}, "n of 1 to")
     yield ops.ErrorSample((x,), {"norm": "unitary"}, "wanted norm backward, ortho, forward or None")
     yield ops.ErrorSample((TensorSpec((2, 8), as_dtype("i32")),), {}, "wanted x of f32")
 
