@@ -24,9 +24,12 @@ LANES = 128
 LIMITS = {"workgroup_memory": MOST_SHARED_NBYTES}
 TARGET = SimpleNamespace(backend="cuda", name="cuda", lanes=LANES, features=frozenset(), limits=LIMITS, space="cuda")
 # Kernels that keep more than the registers hold, by processor, and why.
+_SEVERAL = "softmax_sample_one_row_per_program_several_per_row"
 SPILLS = {
     # 68 bytes; a row is sampled once per token
-    "sm_80": {"sample_one_row_per_program_one_row_per_program", "softmax_sample_one_row_per_program_several_per_row"},
+    "sm_80": {"sample_one_row_per_program_one_row_per_program", _SEVERAL},
+    "sm_90a": {_SEVERAL},
+    "sm_100": {_SEVERAL},
 }
 
 

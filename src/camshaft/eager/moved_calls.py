@@ -1,4 +1,4 @@
-"""NumPy's calls of ops that move elements: attributes by position, indexes of any integers, arrays without elements."""
+"""NumPy's calls of ops without kernels: attributes by position, integers as floats or indexes, arrays without elements."""
 
 from __future__ import annotations
 
@@ -25,6 +25,10 @@ def _one_hot(indices: Any, num_classes: int, to: str = "f32") -> Any:
     return np.zeros((*indices.shape, num_classes), as_dtype(to).numpy)
 
 
+def _activation(x: Any, **attrs: Any) -> Any:
+    return np.array(x)
+
+
 # Op -> arrays, attributes in NumPy's order, and NumPy's function for arrays without elements.
 _CALLS: dict[str, tuple[int, tuple[str, ...], Callable[..., Any]]] = {
     "flip": (1, ("axis",), np.flip),
@@ -39,6 +43,10 @@ _CALLS: dict[str, tuple[int, tuple[str, ...], Callable[..., Any]]] = {
     "put": (3, ("axis",), _put),
     "scatter_add": (3, ("axis",), _put),
     "one_hot": (1, ("num_classes",), _one_hot),
+    "tan": (1, (), np.tan),
+    **dict.fromkeys(("relu", "hard_swish", "mish"), (1, (), _activation)),
+    "leaky_activation": (1, ("negative_slope",), _activation),
+    "elu": (1, ("alpha",), _activation),
 }
 NAMES = tuple(_CALLS)
 # The input that has indexes.
@@ -59,6 +67,8 @@ def moved(name: str, inputs: Inputs, attrs: Attrs) -> Call | None:
     odd = at is not None and len(arrays) > at and arrays[at].dtype not in (np.int32, np.int64)
     if at is not None and odd and (arrays[at].dtype.kind in "iu" or not arrays[at].size):
         arrays[at] = arrays[at].astype(np.int64)
+    if name == "tan" and arrays[0].dtype.kind in "biu":
+        arrays[0], odd = arrays[0].astype(np.tan(np.empty(0, arrays[0].dtype)).dtype), True
     if all(a.size for a in arrays) and not _gives_nothing(given):
         return Call(tuple(arrays) if odd else inputs[:count], given) if odd or more or given != attrs else None
     try:
