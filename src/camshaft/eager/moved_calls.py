@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from camshaft.dtypes import as_dtype
 from camshaft.eager.call import Attrs, Call, Inputs
 from camshaft.errors import ArrayTypeError, ArrayValueError
 from camshaft.ops.arguments import operand
@@ -20,8 +21,6 @@ def _put(x: Any, indices: Any, values: Any, axis: int = -1) -> Any:
 
 
 def _one_hot(indices: Any, num_classes: int, to: str = "f32") -> Any:
-    from camshaft.dtypes import as_dtype  # most calls have elements
-
     return np.zeros((*indices.shape, num_classes), as_dtype(to).numpy)
 
 
@@ -91,3 +90,17 @@ def _plain(value: Any) -> Any:
     if isinstance(value, np.ndarray):
         return _plain(value.tolist())
     return tuple(map(_plain, value)) if isinstance(value, list | tuple) else value
+
+
+def norm_by_channel(name: str, inputs: Inputs, attrs: Attrs) -> Call | None:
+    """A norm of x [N, C, ..] without elements; its other arguments are checked as if each empty axis had one."""
+    x = np.asarray(operand(inputs[0], name))
+    if x.size or x.ndim < 2 or not x.shape[1]:
+        return None
+    from camshaft.ops import get  # most calls have elements
+    from camshaft.ops.spec import TensorSpec
+
+    shapes = [tuple(n or 1 for n in x.shape), *(np.shape(operand(y, name)) for y in inputs[1:])]
+    dtypes = [np.asarray(operand(y, name)).dtype for y in inputs]
+    get(name).outputs(tuple(TensorSpec(*pair) for pair in zip(shapes, map(as_dtype, dtypes), strict=True)), attrs)
+    return Call(ready=np.empty(x.shape, x.dtype))
