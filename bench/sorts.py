@@ -18,7 +18,7 @@ from statistics import median
 from typing import Any
 
 Call = Callable[[Any], object]
-SHAPES = ("1048576", "49152", "64x4096", "1024x256", "1024x32", "1024x4096")
+SHAPES = ("1048576", "49152", "64x4096", "1024x256", "1024x128", "1024x64", "1024x32", "1024x4096")
 
 
 def calls(k: int) -> dict[str, dict[str, Call]]:

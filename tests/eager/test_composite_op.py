@@ -95,5 +95,5 @@ def test_wrong_dtypes_and_attributes_name_the_op() -> None:
 def test_old_shapes_are_forgotten() -> None:
     calls = CompositeOp(ops.get("softmax"), lambda name: getattr(cs, name))
     for n in range(1, MOST_REMEMBERED + 10):
-        calls._graph([np.empty((1, n), np.float32)], {})
-    assert len(calls._graphs) == MOST_REMEMBERED
+        calls._program([np.empty((1, n), np.float32)], {})
+    assert len(calls._programs) == MOST_REMEMBERED

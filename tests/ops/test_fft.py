@@ -7,6 +7,7 @@ import pytest
 
 import camshaft as cs
 from camshaft.errors import ShapeError
+from camshaft.ops.fft import prime
 from camshaft.ops.fft.factors import factors, padded, passes, radices, roots
 
 RNG = np.random.default_rng(9)
@@ -40,10 +41,24 @@ def test_a_transform_is_numpy_s_and_its_inverse_undoes_it(name, n) -> None:
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("n", [1 << 12, 1 << 16, 10007, 3**8])
+@pytest.mark.parametrize("n", [1 << 12, 1 << 16, 10007, 65537, 3**8])
 def test_f32_is_as_exact_as_its_table(n) -> None:
     x = numbers(n, "rfft", np.float32)
     near(cs.rfft(x), np.fft.rfft(x.astype(np.float64)), 1e-6)
+
+
+@pytest.mark.parametrize("n", [19, *(pytest.param(n, marks=pytest.mark.full) for n in (5, 7, 37, 4201))])
+def test_a_real_transform_of_a_prime_length_is_a_convolution_of_one_point_less(n, monkeypatch) -> None:
+    monkeypatch.setattr(prime, "LEAST", 5)
+    x = RNG.normal(size=(3, n + 2))
+    for norm in ("backward", "ortho"):
+        near(cs.rfft(x, n=n, norm=norm), np.fft.rfft(x, n, norm=norm), 1e-13)
+
+
+def test_primes_of_one_point_more_than_a_transform_by_passes_are_known() -> None:
+    found = [n for n in range(4096, 5000) if prime.is_rader(n)]
+    assert found[:4] == [4159, 4201, 4357, 4481]
+    assert [prime.is_rader(n) for n in (65537, 10007, 4097, 19)] == [True, False, False, False]
 
 
 def test_imaginary_parts_that_a_real_result_has_no_place_for_count_as_0() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -9,8 +11,9 @@ from camshaft import ops, table
 from camshaft.backends.cpu.device import cpu_device
 from camshaft.dtypes import as_dtype
 from camshaft.ops.op import NodeSpec
-from camshaft.ops.sort.ordered import odd_rows
+from camshaft.ops.sort.samples import odd_rows
 from camshaft.ops.spec import TensorSpec
+from camshaft.selection.select import alternatives
 from camshaft.validation.run import run_variant
 
 
@@ -68,6 +71,46 @@ def test_all_variants_agree_to_the_bit_for_any_lanes(name, attrs):
         for backend in {"scalar", "simd"} & variant.backends
     }
     assert len(made) == 1
+
+
+def node_of(name, x, attrs):
+    op, specs = ops.get(name), (TensorSpec(x.shape, as_dtype(x.dtype)),)
+    return NodeSpec(specs, op.infer(specs, attrs), attrs)
+
+
+def agrees_by_lane(name, x, attrs, device):
+    (variant,) = (v for v in ops.get(name).variants if v.name == "lanes")
+    node = node_of(name, x, attrs)
+    assert variant.supports(node, device) is None
+    for found, wanted in zip(
+        run_variant(variant, node, device, (x,)), ops.get(name).reference((x,), attrs), strict=True
+    ):
+        np.testing.assert_array_equal(found, wanted)
+
+
+@pytest.mark.parametrize("lanes", [4, *(pytest.param(n, marks=pytest.mark.full) for n in (1, 2, 8, 16))])
+@pytest.mark.parametrize(
+    ("rows", "dim", "k"),
+    [(5, 37, 20), *(pytest.param(*case, marks=pytest.mark.full) for case in ((1, 1, 1), (17, 144, 16), (33, 300, 17)))],
+)
+def test_rows_in_lanes_of_any_number_are_sorted(lanes, rows, dim, k):
+    device = replace(cpu_device(), lanes=lanes)
+    x = np.random.default_rng(5).integers(-9, 9, (rows, dim)).astype(np.float32)
+    agrees_by_lane("top_k", x, {"k": k}, device)
+    agrees_by_lane("sort", x.T if rows > 1 else x, {"axis": 0}, device)
+
+
+@pytest.mark.parametrize(
+    ("shape", "lanes"),
+    [((1024, 32), True), ((1024, 256), True), ((64, 1024), True), ((1, 20), False), ((1, 70_000), False)],
+)
+def test_many_short_rows_are_sorted_a_row_per_lane(shape, lanes):
+    if cpu_device().lanes < 8:
+        pytest.skip("wants AVX2")
+    x = np.broadcast_to(np.float32(0), shape)
+    for name, attrs in (("sort", {}), ("argsort", {}), ("top_k", {"k": 9})):
+        chosen = alternatives(ops.get(name), node_of(name, x, attrs), "simd")[0][0]
+        assert (chosen.name == "lanes") == lanes, (name, chosen)
 
 
 @pytest.mark.oracle

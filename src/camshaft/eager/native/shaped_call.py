@@ -15,7 +15,7 @@ from camshaft.eager.native.output import Output, Span, drop, made_or_given, retu
 from camshaft.emit.llvm.builder import I1, I32, I64, PTR, VOID, Builder, Value
 
 # --- the table -------------------------------------------------------------------------------------------------------
-MOST_AXES, MOST_STEPS, MOST_ARGUMENTS, MOST_INPUTS = 4, 4, 32, 3
+MOST_AXES, MOST_STEPS, MOST_ARGUMENTS, MOST_INPUTS = 4, 12, 32, 3
 # An input's part of the key: its dtype's address, its number of axes, their sizes.
 KEY_WORDS = 2 + MOST_AXES
 # Attributes by keyword, as the addresses of name and value, which live as long as the row.

@@ -7,7 +7,8 @@ with zeros. `norm`: s is 1 and 1 / n ("backward"), 1 / sqrt(n) for both ("ortho"
 
 Lengths with a prime factor above 13 are convolutions (Bluestein): f t = (f^2 + t^2 - (f - t)^2) / 2, so that
     y[f] = c[f] sum_t (x[t] c[t]) conj c[f - t],   c[t] = exp(-pi sqrt(-1) t^2 / n),
-by transforms of at least 2 n - 1 points. f32 and complex64 are computed in f32, f64 and complex128 in f64.
+by transforms of at least 2 n - 1 points; rfft of some primes is one of n - 1 points (prime.py). f32 and complex64 are computed
+in f32, f64 and complex128 in f64.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ import numpy as np
 from camshaft.dtypes import PARTS, as_dtype, complex64, complex128, f32, f64
 from camshaft.extent import Extent
 from camshaft.ops import op as ops
+from camshaft.ops.fft import prime
 from camshaft.ops.fft.factors import padded, radices, roots
 from camshaft.ops.fft.transform import MOST_POINTS, own_points, table
 from camshaft.ops.parameters import Attribute, Parameters
@@ -118,6 +120,8 @@ def _rows(t: Transform, f: Any, x: Any, n: int, scale: float) -> Any:
     if t.real and n % 2 == 0 and radices(n // 2) is not None:
         return _by_passes(f, x, n, "rfft", scale=scale)
     keep = t.kept(n)
+    if t.real and x.shape[1] >= n and prime.is_rader(n):
+        return prime.transformed(f, functools.partial(_by_passes, f), x[:, :n] if n < x.shape[1] else x, n, scale)
     if radices(n) is None:
         return _convolved(f, x, n, keep, t.inverse, scale)
     if t.inverse and not pairs:

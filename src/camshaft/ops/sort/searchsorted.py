@@ -20,8 +20,9 @@ from camshaft.ops.checks import NUMBERS, same_dtype
 from camshaft.ops.kernels import blocks
 from camshaft.ops.parameters import Attribute, Parameters
 from camshaft.ops.scan.scan import expect_attributes
+from camshaft.ops.sort.definition import TO, index_dtype
 from camshaft.ops.sort.keys import as_bits, keys_of
-from camshaft.ops.sort.ordered import TO, draw, index_dtype, odd_rows
+from camshaft.ops.sort.samples import draw, odd_rows
 from camshaft.ops.spec import TensorSpec, bound
 
 PARAMETERS = Parameters("a v", (Attribute("side", "str", "left"), TO))

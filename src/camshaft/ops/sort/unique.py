@@ -17,7 +17,7 @@ from camshaft.extent import Extent
 from camshaft.ops import op as ops
 from camshaft.ops.checks import NUMBERS, same_dtype
 from camshaft.ops.parameters import Parameters
-from camshaft.ops.sort.ordered import draw, odd_rows
+from camshaft.ops.sort.samples import draw, odd_rows
 from camshaft.ops.spec import TensorSpec
 
 

@@ -1,0 +1,219 @@
+"""A sorting network over rows of up to MOST elements, as many at once as a vector has lanes: each lane sorts its own.
+
+Each element and its index are one integer, so the order is stable and all integers differ. They are in scratch, a vector for
+each place of a row. Blocks of BLOCK places are sorted in registers, by Batcher's odd-even merge sort. Then neighbours are merged
+as in a bitonic sort: place i of one with place i from the end of the other, and then halves, quarters and so on; the lesser
+integer always gets the lower place, so that a row may end anywhere. Where only the first few are wanted, blocks of that many are
+merged in pairs, of which the lesser half stays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from camshaft.dtypes import DType, i32, i64, u32, u64
+from camshaft.lang import Array, Tracer, ir
+from camshaft.lang.tracing.tracer import Variable
+from camshaft.ops.sort.keys import Keys
+
+# Elements of a row: the scratch of 64 bytes each is in the stack of a thread. Places of a row that are sorted in registers.
+MOST, BLOCK = 4096, 16
+_BLOCK_SHIFT = BLOCK.bit_length() - 1
+
+
+@dataclass(frozen=True)
+class Words:
+    """The integers that are sorted: keys, and if `indexed` the elements' indexes in the lower bits."""
+
+    keys: Keys
+    indexed: bool
+
+    @property
+    def dtype(self) -> DType:
+        """i64 for words of 64 bits: AVX2 and NEON compare them with signs."""
+        return i64 if self.keys.dtype.bits << self.indexed > 32 else u32
+
+    @property
+    def _index_bits(self) -> int:
+        return 16 if self.dtype == u32 else 32
+
+    @property
+    def greatest(self) -> int:
+        """A word that is not below any."""
+        return (1 << 63) - 1 if self.dtype == i64 else (1 << 32) - 1
+
+    def word(self, k: Tracer, bits: ir.Value, index: ir.Value) -> ir.Value:
+        """The word of an element by its bits and its index."""
+        key = self.keys.key(k, bits)
+        if self.dtype == u32:
+            return (key << 16) | index.to(u32) if self.indexed else key
+        key = (key.to(u64) << 32) | index.to(u64) if self.indexed else key
+        return k.bitcast(key ^ (1 << 63), i64)
+
+    def index(self, word: ir.Value) -> ir.Value:
+        """The element's index, as i32."""
+        return (word & ((1 << self._index_bits) - 1)).to(i32)
+
+    def bits(self, k: Tracer, word: ir.Value) -> ir.Value:
+        """The element's bits, of a word without index."""
+        return self.keys.bits(k, word if self.dtype == u32 else k.bitcast(word, u64) ^ (1 << 63))
+
+
+def odd_even_merge_sort(n: int) -> Iterator[tuple[int, int]]:
+    """The pairs of places that Batcher's network for n, a power of two, puts in order."""
+    p = 1
+    while p < n:
+        distance = p
+        while distance:
+            for start in range(distance % p, n - distance, 2 * distance):
+                for i in range(start, min(start + distance, n - distance)):
+                    if i // (2 * p) == (i + distance) // (2 * p):
+                        yield i, i + distance
+            distance //= 2
+        p *= 2
+
+
+def halves(n: int) -> Iterator[tuple[int, int]]:
+    """The pairs of places that order n places whose halves' i-th elements are to be compared first."""
+    distance = n // 2
+    while distance:
+        yield from ((i, i + distance) for i in range(n) if not i & distance)
+        distance //= 2
+
+
+@dataclass(frozen=True)
+class Network:
+    """Sorts the first `n` places, a multiple of BLOCK, of every lane's column of `words`."""
+
+    k: Tracer
+    words: Array
+    n: Variable
+
+    def sort(self, levels: ir.Operand, times: ir.Operand) -> None:
+        """Sorts blocks of BLOCK << levels places; then, so many times, merges them in pairs of which the lesser half stays."""
+        k, shift = self.k, self.k.var(_BLOCK_SHIFT, i64)
+        self._order_blocks(tuple(odd_even_merge_sort(BLOCK)))
+        for level in k.range(levels + times):
+            top, size = k.var(shift.value - 1, i64), shift.value
+            with k.when(level >= levels):
+                self._lesser_halves(size)
+            with k.when(level < levels):
+                with k.when(size == _BLOCK_SHIFT):
+                    self._mirrored(size)
+                with k.when(size > _BLOCK_SHIFT):
+                    self._mirrored_and_halves(size)
+                    top.set(size - 2)
+                shift.set(size + 1)
+            self._clean(top.value)
+
+    def _lesser_halves(self, shift: ir.Value) -> None:
+        """Leaves the lesser half of every two blocks of 1 << shift places, one after the other."""
+        k, n, size = self.k, self.n.value, self.k.const(1, i64) << shift
+        for j in k.range((n + (2 * size - 1)) >> (shift + 1)):
+            first = j << (shift + 1)
+            for i in k.range(k.minimum(size, n - first)):
+                other = first + (2 * size - 1) - i
+                least = k.var(self._get(first + i), self.words.dtype)
+                with k.when(other < n):
+                    least.set(k.minimum(least.value, self._get(other)))
+                self._set((j << shift) + i, least.value)
+        self.n.set(((n >> (shift + 1)) << shift) + k.minimum(n & (2 * size - 1), size))
+
+    # --- passes over all places ------------------------------------------------------------------------------------------
+    def _clean(self, top: ir.Value) -> None:
+        """Orders blocks of which those of 2 << top places need comparisons at the distances 1 << top, 1 << (top - 1), ..., 1."""
+        k, distance = self.k, self.k.var(top, i64)
+        levels = top - (_BLOCK_SHIFT - 1)
+        for _ in k.range(levels >> 1):
+            self._two_halves(distance.value)
+            distance.set(distance.value - 2)
+        with k.when((levels & 1) > 0):
+            self._halves(k.const(0, i64), distance.value)
+        self._order_blocks(tuple(halves(BLOCK)))
+
+    def _order_blocks(self, pairs: tuple[tuple[int, int], ...]) -> None:
+        """Orders these pairs of places in every block, in registers."""
+        for j in self.k.range(self.n.value >> _BLOCK_SHIFT):
+            places = [j * BLOCK + i for i in range(BLOCK)]
+            values = [self._get(place) for place in places]
+            for a, b in pairs:
+                values[a], values[b] = self._ordered(values[a], values[b])
+            for place, value in zip(places, values, strict=True):
+                self._set(place, value)
+
+    def _mirrored(self, shift: ir.Value) -> None:
+        """Orders place i with place i from the end, of all blocks of 2 << shift places."""
+        k, size = self.k, self.k.const(2, i64) << shift
+        whole = self.n.value >> (shift + 1)
+        for j in k.range(whole):
+            first = j << (shift + 1)
+            for i in k.range(size >> 1):
+                self._order(first + i, first + size - 1 - i)
+        self._mirrored_end(whole << (shift + 1), size)
+
+    def _mirrored_end(self, first: ir.Value, size: ir.Value) -> None:
+        """The same of the block of `size` places from `first` on, which ends early."""
+        for i in self.k.range(size - (self.n.value - first), size >> 1):
+            self._order(first + i, first + size - 1 - i)
+
+    def _mirrored_and_halves(self, shift: ir.Value) -> None:
+        """As _mirrored, and then the pairs at the distance of half a block."""
+        k, size, half = self.k, self.k.const(2, i64) << shift, self.k.const(1, i64) << (shift - 1)
+        whole = self.n.value >> (shift + 1)
+        for j in k.range(whole):
+            first = j << (shift + 1)
+            for i in k.range(half):
+                low, high = first + i, first + (size - 1) - i
+                self._order_four(low, low + half, high - half, high, mirrored=True)
+        end = whole << (shift + 1)
+        self._mirrored_end(end, size)
+        self._halves(end, shift - 1)
+
+    def _two_halves(self, shift: ir.Value) -> None:
+        """Orders the pairs at the distance 1 << shift, then those at half of it."""
+        k, half = self.k, self.k.const(1, i64) << (shift - 1)
+        whole = self.n.value >> (shift + 1)
+        for j in k.range(whole):
+            for i in k.range(half):
+                low = (j << (shift + 1)) + i
+                self._order_four(low, low + half, low + 2 * half, low + 3 * half, mirrored=False)
+        end = whole << (shift + 1)
+        self._halves(end, shift)
+        self._halves(end, shift - 1)
+
+    def _halves(self, first: ir.Value, shift: ir.Value) -> None:
+        """Orders the pairs at the distance 1 << shift, from place `first` on."""
+        k, distance, n = self.k, self.k.const(1, i64) << shift, self.n.value
+        whole = (n - first) >> (shift + 1)
+        for j in k.range(whole):
+            for i in k.range(distance):
+                low = first + (j << (shift + 1)) + i
+                self._order(low, low + distance)
+        end = first + (whole << (shift + 1))
+        for i in k.range(n - end - distance):
+            self._order(end + i, end + distance + i)
+
+    # --- a few places ----------------------------------------------------------------------------------------------------
+    def _get(self, place: ir.Value) -> ir.Value:
+        return self.words[place, self.k.lane()]
+
+    def _set(self, place: ir.Value, value: ir.Value) -> None:
+        self.words[place, self.k.lane()] = value
+
+    def _ordered(self, a: ir.Value, b: ir.Value) -> tuple[ir.Value, ir.Value]:
+        return self.k.minimum(a, b), self.k.maximum(a, b)
+
+    def _order(self, low: ir.Value, high: ir.Value) -> None:
+        a, b = self._ordered(self._get(low), self._get(high))
+        self._set(low, a)
+        self._set(high, b)
+
+    def _order_four(self, *places: ir.Value, mirrored: bool) -> None:
+        a, b, c, d = (self._get(place) for place in places)
+        if mirrored:
+            (a, d), (b, c) = self._ordered(a, d), self._ordered(b, c)
+        else:
+            (a, c), (b, d) = self._ordered(a, c), self._ordered(b, d)
+        for place, value in zip(places, (*self._ordered(a, b), *self._ordered(c, d)), strict=True):
+            self._set(place, value)
