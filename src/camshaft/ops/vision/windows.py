@@ -15,7 +15,7 @@ import numpy as np
 from camshaft.extent import Extent
 from camshaft.ops import op as ops
 from camshaft.ops.checks import same_dtype
-from camshaft.ops.index.moved import whole
+from camshaft.ops.index.moved import expect_whole, whole
 from camshaft.ops.index.pad import Pair, pad_launch
 from camshaft.ops.kernels.bits import as_bits
 from camshaft.ops.parameters import Attribute
@@ -98,6 +98,37 @@ def expect_images(op: str, specs: Sequence[TensorSpec], dtypes: Sequence[Any], a
     for spec in specs:
         fits = len(spec.shape) == rank and 0 not in spec.bounds and not any(isinstance(d, Extent) for d in spec.shape)
         ops.expect(fits, op, spec, f"a tensor {axes} with no empty axis and no Extent")
+
+
+@dataclass(frozen=True)
+class Conv:
+    """The sizes of a convolution; `channels` and `per_group` are those of x and of the result in each group."""
+
+    images: int
+    groups: int
+    channels: int
+    per_group: int
+    windows: Windows
+
+    @property
+    def depth(self) -> int:
+        """Products of an element of the result."""
+        return self.channels * prod(self.windows.kernel)
+
+    @property
+    def multiply_adds(self) -> int:
+        """Products in all."""
+        return self.images * self.groups * self.per_group * self.depth * prod(self.windows.places)
+
+
+def conv_of(specs: Sequence[TensorSpec], attrs: ops.Attrs, op: str = "conv2d") -> Conv:
+    """The convolution of x and w. ShapeError where groups do not divide channels, or w has other channels than x's groups."""
+    x, w = specs[0].bounds, specs[1].bounds
+    groups = expect_whole(op, "groups", attrs.get("groups", 1))
+    fits = x[1] % groups == 0 and w[0] % groups == 0
+    ops.expect(fits, op, f"groups {groups} for {x[1]} and {w[0]} channels", "a divisor of both")
+    ops.expect(w[1] == x[1] // groups, op, specs[1], f"w with {x[1] // groups} channels per group")
+    return Conv(x[0], groups, w[1], w[0] // groups, windows_of(op, x[2:], tuple(w[2:]), attrs))
 
 
 def padded_array(x: ops.Array, w: Windows, value: float = 0) -> ops.Array:
