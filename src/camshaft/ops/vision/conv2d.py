@@ -27,7 +27,7 @@ from camshaft.ops.matmul import blocked
 from camshaft.ops.matmul.shapes import Sizes
 from camshaft.ops.parameters import Parameters
 from camshaft.ops.spec import TensorSpec
-from camshaft.ops.vision import winograd
+from camshaft.ops.vision import by_outputs, winograd
 from camshaft.ops.vision.conv_kernels import direct, multiply_windows
 from camshaft.ops.vision.windows import (
     DILATION,
@@ -254,6 +254,9 @@ OP = ops.Op(
         ops.KernelVariant("direct", ops.EVERYWHERE, _build_direct, cost=_cost_direct),
         ops.KernelVariant("blocked", frozenset({"simd", "c"}), _build_blocked, _only_short, _cost_blocked),
         ops.KernelVariant("winograd", frozenset({"simd", "c"}), winograd.build, winograd.supports, winograd.cost),
+        ops.KernelVariant(
+            "by_outputs", frozenset({"simd", "c"}), by_outputs.build, by_outputs.supports, by_outputs.cost
+        ),
     ),
     samples=_samples,
     error_samples=_error_samples,

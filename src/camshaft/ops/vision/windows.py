@@ -147,19 +147,19 @@ def views(x: ops.Array, w: Windows) -> ops.Array:
 
 
 def padded_input(
-    x: TensorSpec, w: Windows, value: float = 0
+    x: TensorSpec, w: Windows, value: float = 0, at: int = 0
 ) -> tuple[tuple[ops.Launch, ...], ops.Operand, tuple[TensorSpec, ...]]:
-    """What a kernel over windows reads: input 0, flat, or with padding scratch 0, the launch that fills it, and its spec."""
+    """What a kernel over windows reads: input 0, flat, or with padding scratch `at`, the launch that fills it, and its spec."""
     n = prod(x.bounds)
     flat = ops.read(0, shape=(n,))
     if not w.is_padded:
         return (), flat, ()
     lead = prod(x.bounds[: -len(w.sizes)])
     spec = TensorSpec((lead * prod(w.padded),), x.dtype)
-    arrays = as_bits(flat, x), as_bits(ops.scratch(0, "write"), spec)
+    arrays = as_bits(flat, x), as_bits(ops.scratch(at, "write"), spec)
     source = TensorSpec((lead, *w.sizes), x.dtype)
     launch = pad_launch(source, ((0, 0), *w.padding), "constant", value, arrays)
-    return (launch,), ops.scratch(0, "read"), (spec,)
+    return (launch,), ops.scratch(at, "read"), (spec,)
 
 
 def tap(f: Any, x: Any, w: Windows, at: Axes) -> Any:
