@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from camshaft import ops
 from camshaft.dtypes import DTYPES, DType, as_dtype
-from camshaft.ops.op import Attrs, Op
+from camshaft.ops.op import Attrs, NoGradient, Op
 from camshaft.ops.primitives import is_primitive
 from camshaft.ops.spec import TensorSpec
 
@@ -174,7 +174,7 @@ class OpEntry:
 def entry(op: Op) -> OpEntry:
     """Returns the entry of an op."""
     claimed = tuple(ClaimedVariant(v.name, tuple(sorted(v.backends))) for v in op.variants)
-    gradient, primitive = getattr(op, "vjp", None) is not None, is_primitive(op)
+    gradient, primitive = not isinstance(op.vjp, NoGradient), is_primitive(op)
     return OpEntry(
         op.name, ops.group_of(op.name), op.formula, dtypes_of(op), gradient, primitive, claimed, rows_of(op.name)
     )

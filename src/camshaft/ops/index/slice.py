@@ -12,11 +12,12 @@ from camshaft.dtypes import bf16, boolean, f16, f32, f64, i8, i64, u16
 from camshaft.extent import Extent
 from camshaft.ops import op as ops
 from camshaft.ops.checks import EVERY, same_dtype
+from camshaft.ops.gradient import zeros
 from camshaft.ops.index.transpose import strided
 from camshaft.ops.kernels.bits import as_bits
 from camshaft.ops.kernels.strides import iteration, strides_of
 from camshaft.ops.parameters import Attribute, Parameters
-from camshaft.ops.spec import Dim, TensorSpec
+from camshaft.ops.spec import Dim, TensorSpec, bound
 
 _ATTRIBUTES = {"starts", "sizes", "steps"}
 _STARTS, _SIZES = Attribute("starts", "tuple[int, ...]"), Attribute("sizes", "tuple[int | None, ...]")
@@ -69,6 +70,24 @@ def _build(node: ops.NodeSpec, target: ops.Target) -> ops.Build:
     return ops.Build((strided(over, arrays, first),))
 
 
+def _vjp(f: Any, dy: Any, y: Any, x: Any, **attrs: Any) -> Any:
+    """dy between zeros; with steps each element added at its place."""
+    cuts = _cuts(x.spec, attrs)
+    if all(step == 1 for _, _, step in cuts):
+        widths = [
+            (0, 0) if isinstance(dim, Extent) else (start, dim - start - bound(size))
+            for dim, (start, size, _) in zip(x.shape, cuts, strict=True)
+        ]
+        return f.pad(dy, pad_width=tuple(widths))
+    for axis, (start, size, step) in enumerate(cuts):
+        if isinstance(x.shape[axis], Extent) or (start, size, step) == (0, x.shape[axis], 1):
+            continue
+        places = (start + step * np.arange(bound(size), dtype=np.int32)).reshape((-1, *(1,) * (x.ndim - axis - 1)))
+        whole = (*dy.shape[:axis], x.shape[axis], *dy.shape[axis + 1 :])
+        dy = f.scatter_add(zeros(f, dy, whole), places.reshape((1,) * axis + places.shape), dy, axis=axis)
+    return dy
+
+
 def _samples() -> Iterable[ops.Sample]:
     rng = np.random.default_rng(25)
     cases: tuple[tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...], tuple[int, ...]], ...] = (
@@ -118,4 +137,5 @@ OP = ops.Op(
     error_samples=_error_samples,
     tolerance={"f32": 0.0},
     nbytes=lambda node: 2.0 * node.outputs[0].nbytes,
+    vjp=_vjp,
 )

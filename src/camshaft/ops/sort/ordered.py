@@ -19,6 +19,7 @@ from camshaft.extent import Extent
 from camshaft.lang import Constant
 from camshaft.ops import op as ops
 from camshaft.ops.checks import NUMBERS, same_dtype
+from camshaft.ops.gradient import OF_INTEGERS, zeros
 from camshaft.ops.parameters import Attribute, Parameters
 from camshaft.ops.scan.scan import axis_of, expect_attributes, layout_of
 from camshaft.ops.sort import radix, ranks
@@ -273,6 +274,17 @@ def _few(row: Ordered) -> ops.KernelVariant:
     return ops.KernelVariant("few", ON_CPU, build, supports, cost)
 
 
+def _sort_vjp(f: Any, dy: Any, y: Any, x: Any, axis: int = -1, descending: bool = False) -> Any:
+    return f.scatter_add(zeros(f, x), f.argsort(x, axis=axis, descending=descending), dy, axis=axis)
+
+
+def _top_k_vjp(f: Any, dys: Any, ys: Any, x: Any, axis: int = -1, **others: Any) -> Any:
+    return f.scatter_add(zeros(f, x), ys[1], dys[0], axis=axis)
+
+
+_VJPS = {"argsort": OF_INTEGERS, "sort": _sort_vjp, "top_k": _top_k_vjp}
+
+
 def _op(row: Ordered, decompose: Any = None) -> ops.Op:
     return ops.Op(
         name=row.name,
@@ -290,6 +302,7 @@ def _op(row: Ordered, decompose: Any = None) -> ops.Op:
         tolerance={"f32": 0.0, "f64": 0.0, "f16": 0.0, "bf16": 0.0},
         flops=lambda node: float(prod(node.inputs[0].bounds)),
         decompose=decompose,
+        vjp=_VJPS[row.name],
     )
 
 

@@ -1,0 +1,40 @@
+"""What the gradients of ops share: reasons for none, results spread over reduced axes, zeros."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from camshaft.extent import Extent
+from camshaft.ops.op import NoGradient
+
+# Of ops whose results are no floats: their derivative is zero wherever there is one.
+OF_INTEGERS = NoGradient("its result is of integers or booleans")
+FROM_INTEGERS = NoGradient("its inputs are integers")
+IN_PLACE = NoGradient("it writes a state in place")
+
+
+def with_axes(y: Any, x: Any, axes: Sequence[int]) -> Any:
+    """The result of a reduction of x as if it had `keepdims`."""
+    shape = tuple(1 if i in axes else d for i, d in enumerate(x.shape))
+    return y if y.shape == shape else y.reshape(shape)
+
+
+def spread(f: Any, dy: Any, x: Any, axes: Sequence[int]) -> Any:
+    """A number for each reduced part of x, repeated along the reduced axes to x's shape."""
+    kept = with_axes(dy, x, axes)
+    if kept.shape == x.shape:
+        return kept
+    return f.broadcast_to(kept, shape=tuple(None if isinstance(d, Extent) else d for d in x.shape))
+
+
+def zeros(f: Any, x: Any, shape: Sequence[Any] | None = None) -> Any:
+    """Zeros of x's dtype and of `shape`, by default x's."""
+    sizes = tuple(x.shape if shape is None else shape)
+    if shape is None and any(isinstance(d, Extent) for d in sizes):
+        return f.where(np.zeros((), np.bool_), x, 0)
+    zero = x.graph.constant("zero", np.zeros((1,) * len(sizes), x.dtype.numpy))
+    return zero if prod(sizes) == 1 else f.broadcast_to(zero, shape=sizes)
