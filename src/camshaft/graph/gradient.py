@@ -39,6 +39,7 @@ def gradients(graph: Graph, loss: Tensor, wrt: Sequence[Tensor], cotangent: Tens
             sweep.pull(graph.nodes[:count])
             found = tuple(sweep.found(tensor, loss, graph.nodes[:count]) for tensor in wrt)
         graph.nodes[count:] = needed(graph.nodes[count:], found)
+        graph.derived.update(graph.nodes[count:])
         _refuse_changed_states(graph.nodes, count)
     except BaseException:
         del graph.nodes[count:]
@@ -161,11 +162,12 @@ class _Sweep:
     def found(self, tensor: Tensor, loss: Tensor, nodes: Sequence[Node]) -> Tensor:
         """The gradient of a tensor of `wrt`. PlanError if the loss depends on it through integers or booleans alone."""
         if tensor not in self.parts:
-            node = _cut_by(tensor, loss, nodes)
-            if node is not None:
+            cut = _cut_by(self.graph, tensor, loss, nodes)
+            if cut is not None:
+                node, made = cut
                 raise PlanError(
-                    f"gradients: {tensor.name} reaches the loss only through {node.name} ({node.op.name}), whose result is "
-                    f"{node.outputs[0].spec}; wanted a path of floats, or stop_gradient where none is meant"
+                    f"gradients: {tensor.name} reaches the loss only through {node.name} ({node.op.name}), which makes "
+                    f"{made.spec} of it; wanted a path of floats, or stop_gradient where none is meant"
                 )
         return self.total(tensor)
 
@@ -235,17 +237,21 @@ def _sum(a: Tensor, b: Tensor) -> Tensor:
     return made
 
 
-def _cut_by(tensor: Tensor, loss: Tensor, nodes: Sequence[Node]) -> Node | None:
-    """The first node that turns what depends on a tensor into integers, if the loss depends on the tensor by no other path."""
-    floats, others, first = {root(tensor)}, set[Tensor](), None
+def _cut_by(graph: Graph, tensor: Tensor, loss: Tensor, nodes: Sequence[Node]) -> tuple[Node, Tensor] | None:
+    """The first node that makes integers of what depends on a tensor, and these, if the loss depends on it by no other path.
+
+    Integers in nodes of earlier gradients do not count: they choose among elements, so the second derivative is zero.
+    """
+    floats, others = {root(tensor)}, set[Tensor]()
+    first: tuple[Node, Tensor] | None = None
     for node in nodes:
         inputs = {root(t) for t in node.inputs}
         if not floats.isdisjoint(inputs):
             floats.update(filter(_is_float, node.outputs))
-            cut = [t for t in node.outputs if not _is_float(t)]
-            first = node if cut and first is None else first
+            cut = [t for t in node.outputs if not _is_float(t)] if node not in graph.derived else []
+            first = (node, cut[0]) if cut and first is None else first
             others.update(cut)
-        elif not others.isdisjoint(inputs):
+        elif not others.isdisjoint(inputs) and node not in graph.derived:
             others.update(node.outputs)
     return first if root(loss) in others and root(loss) not in floats else None
 

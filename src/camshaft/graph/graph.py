@@ -71,6 +71,7 @@ class Graph:
         self.inputs: dict[str, Tensor] = {}
         self.states: dict[str, Tensor] = {}
         self.outputs: dict[str, Tensor] = {}
+        self.derived: set[Node] = set()  # nodes that `gradients` added
         self._scope: list[str] = []
         self._device: str | None = None
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from camshaft.dtypes import PARTS
 from camshaft.extent import Extent
 from camshaft.ops.op import NoGradient
 
@@ -33,6 +34,8 @@ def spread(f: Any, dy: Any, x: Any, axes: Sequence[int]) -> Any:
 
 def zeros(f: Any, x: Any, shape: Sequence[Any] | None = None) -> Any:
     """Zeros of x's dtype and of `shape`, by default x's."""
+    if x.dtype in PARTS:
+        return zeros(f, x.pairs(), None if shape is None else (*shape, 2)).as_complex()
     sizes = tuple(x.shape if shape is None else shape)
     if shape is None and any(isinstance(d, Extent) for d in sizes):
         return f.where(np.zeros((), np.bool_), x, 0)
