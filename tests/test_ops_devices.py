@@ -12,7 +12,7 @@ from camshaft.backends.registry import backend_named, device
 from camshaft.validation.run import refusal_of
 from camshaft.validation.validate import node_of
 from tests.support.needs import require
-from tests.support.samples import check_bits, covering, in_turn, is_row, spread, usable, without
+from tests.support.samples import check_bits, covering, has_turn, in_turn, is_row, spread, usable, without
 
 # Devices that CI has: an absent one fails there. The others are tried where they are.
 IN_CI = ("cpu:c", "webgpu")
@@ -25,13 +25,20 @@ ROW_SAMPLES, SAMPLES = 3, 8
 SPREAD = {"quantized_matmul": 26, "matmul": 20, "attention": 6, "cast": 40}
 # Variants that no quick test tries here: tests/test_ops.py has others. A software GPU compiles a kernel for 1 s to 9 s.
 LONG = {"attention-tiled_with_options", "webgpu-attention-tiled"}
+
+
+def _is_quick(name, op, variant) -> bool:
+    long = LONG & {f"{op.name}-{variant.name}", f"{name}-{op.name}-{variant.name}"}
+    return not long and (name not in IN_CI or has_turn(op, name))
+
+
 CASES = [
     pytest.param(
         name,
         op,
         variant,
         id=f"{name}-{op.name}-{variant.name}",
-        marks=pytest.mark.full if LONG & {f"{op.name}-{variant.name}", f"{name}-{op.name}-{variant.name}"} else (),
+        marks=() if _is_quick(name, op, variant) else pytest.mark.full,
     )
     for name in NAMES
     for op in ops.all_ops()

@@ -14,17 +14,17 @@ from camshaft.lang.interpreter.interpret import interpret
 from camshaft.ops.op import Launch
 from camshaft.validation import run
 from camshaft.validation.validate import check_outputs, error_between, node_of
-from tests.support.samples import covering, is_row, smallest, usable, without
+from tests.support.samples import covering, has_turn, is_row, smallest, usable, without
 
-# Samples of a variant, the smallest: in the default run, of a row and of others; behind `full`.
-QUICK_ELEMENTS, QUICK, QUICK_OF_ROWS = 800, 1, 1
+# Samples of a variant, the smallest: in the default run, then behind `full`, of others and of a row.
+QUICK_ELEMENTS, QUICK = 800, 1
 FULL_ELEMENTS, FULL, FULL_OF_ROWS = 3000, 7, 2
 
 
 def _cases(op, variant, backend) -> list:
     there = usable(op, variant, cpu_device(backend))
     small = smallest(there, FULL_OF_ROWS if is_row(op) else FULL, FULL_ELEMENTS)
-    quick = covering(op, smallest(small, len(small), QUICK_ELEMENTS), most=QUICK_OF_ROWS if is_row(op) else QUICK)
+    quick = covering(op, smallest(small, len(small), QUICK_ELEMENTS), most=has_turn(op, "interpreter") * QUICK)
     name = f"{op.name}-{variant.name}-{backend}"
     return [
         pytest.param(op, variant, backend, sample, id=f"{name}-{sample.name}", marks=marks)

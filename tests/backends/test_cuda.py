@@ -74,7 +74,7 @@ def test_ops_run_through_graphs(device, fake, op, variant) -> None:
     for sample in op.samples():
         node = node_of(op, sample)
         if (
-            tried == (1 if is_row(op) else 2)
+            tried == 1
             or op.flops(node) > MOST_FLOPS
             or (variant.supports(node, device) or refusal_of(variant, node, device))
         ):

@@ -57,6 +57,7 @@ def test_one_op_in_full(cli: Any) -> None:
     assert f"  {name} on scalar: error 1 above 1e-12 in sample '1'" in lines
 
 
+@pytest.mark.full
 def test_the_page_comes_out_as_it_is(cli: Any) -> None:
     assert cli("ops", "--markdown").stdout.startswith("# Ops\n")
 

@@ -11,7 +11,8 @@ import pytest
 from camshaft.cli import options
 from camshaft.errors import ModelError
 from camshaft.generate.language_model import LanguageModel
-from camshaft.selection.measurements import measurement, measurements
+from camshaft.selection.measurements import measurements
+from camshaft.selection.sites import measurement
 from camshaft.tune import graphs
 from camshaft.tune.graphs import Use, uses_of
 from camshaft.tune.nodes import Failure, Tuned

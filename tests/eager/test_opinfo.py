@@ -59,7 +59,9 @@ def norm(name: str) -> Callable[..., Any]:
 
 
 def group_norm(x: Any, groups: int, weight: Any = None, bias: Any = None, eps: float = 1e-5) -> Any:
-    return SKIP if weight is None or bias is None else cs.group_norm(x, weight, bias, groups=groups, eps=eps)
+    if weight is None or bias is None or eps <= 0:  # torch takes the root of a negative sum
+        return SKIP
+    return cs.group_norm(x, weight, bias, groups=groups, eps=eps)
 
 
 def cross_entropy(x: Any, target: Any, weight: Any = None, **named: Any) -> Any:

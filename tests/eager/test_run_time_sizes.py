@@ -225,3 +225,12 @@ def test_an_empty_axis_is_named_in_the_error() -> None:
         table().residual_norm(x, x, np.ones(3, F32), eps=1e-5)
     with pytest.raises(ShapeError, match="out of bounds for axis 0 with size 0"):
         table().gather(x, np.zeros(1, np.int32))
+
+
+def test_a_norm_by_channel_of_an_empty_batch_is_empty() -> None:
+    x, w = np.zeros((0, 4, 3), F32), np.ones(4, F32)
+    assert table().group_norm(x, w, w, groups=2).shape == table().layer_norm_2d(x, w, w).shape == x.shape
+    with pytest.raises(ShapeError, match="groups above 0 that divide the 4 channels"):
+        table().group_norm(x, w, w, groups=3)
+    with pytest.raises(ShapeError, match=r"wanted w of f32\[4\]"):
+        table().layer_norm_2d(x, w[:3], w)

@@ -14,11 +14,16 @@ from camshaft.lang.instructions import COMBINERS, INSTRUCTIONS, identity
 from camshaft.lang.simt.form import SimtKernel
 from camshaft.validation.validate import node_of
 from tests.support.quick import each_value, quick_of
-from tests.support.samples import check_bits, covering, is_row, usable, without
+from tests.support.samples import check_bits, covering, has_turn, is_row, usable, without
 from tests.support.simulated_gpu import SimulatedDevice, simulated
 
 CASES = [
-    pytest.param(op, variant, id=f"{op.name}-{variant.name}")
+    pytest.param(
+        op,
+        variant,
+        id=f"{op.name}-{variant.name}",
+        marks=() if has_turn(op, "simulated GPU") else pytest.mark.full,
+    )
     for op in ops.all_ops()
     for variant in op.variants
     if "cuda" in variant.backends

@@ -53,6 +53,7 @@ def usual(path: Path) -> Iterator[LanguageModel]:
         yield lm
 
 
+@pytest.mark.full
 def test_f32_activations_are_within_5e_4_everywhere(exact_logits: np.ndarray, truth: np.ndarray) -> None:
     assert exact_logits.dtype == np.float32
     assert exact_logits.shape == truth.shape
@@ -73,7 +74,7 @@ def test_the_usual_mode_stays_close(usual: LanguageModel, truth: np.ndarray, ids
     assert (logits.argmax(axis=1) == truth.argmax(axis=1))[sure].all()
 
 
-@pytest.mark.parametrize("mode", ["exact", "usual"])
+@pytest.mark.parametrize("mode", [full("exact"), "usual"])
 def test_llama_cpp_agrees(mode: str, request: pytest.FixtureRequest, ids: list[int]) -> None:
     frozen = llama_cpp_top()
     logits = request.getfixturevalue(mode).logits(ids)
@@ -81,13 +82,15 @@ def test_llama_cpp_agrees(mode: str, request: pytest.FixtureRequest, ids: list[i
     assert reference.top_divergence(theirs, top, logits).mean() <= 0.01
 
 
-@pytest.mark.parametrize("chunk", [7, full(1)])
+@pytest.mark.full
+@pytest.mark.parametrize("chunk", [7, 1])
 def test_chunks_agree_with_the_prompt_at_once(
     exact: LanguageModel, exact_logits: np.ndarray, ids: list[int], chunk: int
 ) -> None:
     assert np.abs(exact.logits(ids, chunk=chunk) - exact_logits).max() < 2e-4
 
 
+@pytest.mark.full
 def test_one_run_over_the_whole_prompt_agrees_too(
     exact: LanguageModel, exact_logits: np.ndarray, ids: list[int]
 ) -> None:
@@ -119,17 +122,20 @@ def _say(lm: LanguageModel, ids: list[int]) -> tuple[list[int], bytes]:
     return generation.ids, lm.logits(ids).tobytes() + single.tobytes()
 
 
-@pytest.mark.parametrize("runs", [2, full(20)])
-def test_threads_and_repetition_change_no_bit(path: Path, usual: LanguageModel, ids: list[int], runs: int) -> None:
+@pytest.mark.parametrize(("runs", "others"), [(2, (5,)), full(20, (1, 5))])
+def test_threads_and_repetition_change_no_bit(
+    path: Path, usual: LanguageModel, ids: list[int], runs: int, others: tuple[int, ...]
+) -> None:
     wanted = _say(usual, ids[:48])
     for _ in range(runs - 1):
         assert _say(usual, ids[:48]) == wanted
-    for threads in (1, 5):
+    for threads in others:
         with LanguageModel(path, threads=threads, context=320, sessions=2) as lm:
             assert _say(lm, ids[:48]) == wanted
             assert lm.threads == threads
 
 
+@pytest.mark.full
 def test_a_question_gets_its_answer(exact: LanguageModel) -> None:
     generation = exact.generate("What is the capital of France?", max_tokens=32, sampling=GREEDY)
     text = "".join(generation)

@@ -21,7 +21,7 @@ from camshaft.lang.verifier.verify import verify
 from camshaft.ops.op import Launch
 from camshaft.validation import run
 from camshaft.validation.validate import check_outputs, node_of
-from tests.support.samples import STANDING, is_row, smallest, usable, without
+from tests.support.samples import STANDING, has_turn, is_row, smallest, usable, without
 
 # Samples of a variant, the smallest: in the default run, and behind `full` of a row and of others.
 QUICK_ELEMENTS, FULL_ELEMENTS, FULL, FULL_OF_ROWS = 300, 1200, 3, 1
@@ -34,6 +34,7 @@ def _cases(op, variant) -> list:
     small = smallest(there, FULL_OF_ROWS if is_row(op) else FULL, FULL_ELEMENTS)
     quick = smallest(small, 1, QUICK_ELEMENTS)
     few = quick if op.name in STANDING else []
+    quick = quick if has_turn(op, "simt") else []
     parts = (few, WIDTHS, ()), (without(quick, few), QUICK_WIDTHS, ()), (without(small, few), WIDTHS, pytest.mark.full)
     return [
         pytest.param(op, variant, sample, widths, id=f"{op.name}-{variant.name}-{sample.name}", marks=marks)

@@ -118,3 +118,30 @@ def test_transforms_are_torch_s() -> None:
     for norm in ("backward", "ortho", "forward"):
         near(cs.fft(x, n=50, axis=0, norm=norm), torch.fft.fft(torch.from_numpy(x), 50, 0, norm).numpy(), 1e-5)
         near(cs.irfft(x, norm=norm), torch.fft.irfft(torch.from_numpy(x), norm=norm).numpy(), 1e-5)
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize(
+    ("center", "mode", "normalized"), [(True, "reflect", False), (True, "constant", True), (False, "reflect", False)]
+)
+def test_spectrograms_are_torch_s(center, mode, normalized) -> None:
+    import torch
+
+    x, window = RNG.normal(size=(2, 700)), np.hanning(96)
+    found = cs.stft(x, window, n_fft=128, hop_length=50, center=center, pad_mode=mode, normalized=normalized)
+    wanted = torch.stft(
+        torch.from_numpy(x), 128, 50, 96, torch.from_numpy(window), center, mode, normalized, return_complex=True
+    )
+    near(found, wanted.numpy(), 1e-13)
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize("mel", ["htk", "slaney"])
+@pytest.mark.parametrize("norm", [None, "slaney"])
+def test_mel_filters_are_those_of_transformers(mel, norm) -> None:
+    from transformers.audio_utils import mel_filter_bank
+
+    from camshaft.ops.fft.audio import mel_filters
+
+    wanted = mel_filter_bank(201, 80, 20.0, 7600.0, 16000, norm, mel)
+    np.testing.assert_allclose(mel_filters(201, 80, 16000, 20.0, 7600.0, norm, mel), wanted.T, rtol=1e-9, atol=1e-12)

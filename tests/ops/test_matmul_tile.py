@@ -41,7 +41,7 @@ def sample(dtypes, m, k, n, transposed, batch=()) -> Sample:
 @pytest.mark.parametrize(
     ("dtypes", "transposed"),
     [
-        (("f16", "f16"), False),
+        full(("f16", "f16"), False),
         (("bf16", "bf16"), True),
         full(("f16", "f16"), True),
         full(("bf16", "bf16"), False),

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -17,6 +15,7 @@ from camshaft import ops
 from camshaft.backends import registry
 from camshaft.dtypes import f32, i64
 from camshaft.errors import PlanError
+from camshaft.ops.op import Op, Sample
 from camshaft.ops.spec import TensorSpec
 from camshaft.plan.lowering.sync import SYNCS
 from camshaft.validation.cases import VariantCase
@@ -25,6 +24,7 @@ from camshaft.validation.run import GUARD_BYTE
 from camshaft.validation.validate import check_outputs, node_of
 from tests.support.fake_device import FakeDevice, Fakes
 from tests.support.needs import require
+from tests.support.samples import has_turn
 
 
 @pytest.fixture(autouse=True)
@@ -219,38 +219,52 @@ def test_the_host_reads_unified_memory_without_a_copy(monkeypatch: pytest.Monkey
             np.testing.assert_allclose(plan.run(x=X)["y"], X / (1 + np.exp(-X)) + X, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", ops.NAMES)
-def test_any_op_is_a_node(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("name", [n for n in ops.NAMES if ops.is_composite(ops.get(n))])
+def test_an_op_without_kernels_has_no_explicit_order(name: str) -> None:
+    op = ops.get(name)
+    graph = _graph_of(op, next(iter(op.samples())))
+    with pytest.raises(PlanError, match=f"{name} has no kernel of its own, and sync 'explicit' has no order"):
+        cs.compile(graph, sync="explicit", threads=2)
+
+
+def _one_op_cases() -> list:
+    with_kernels = [op for op in ops.all_ops() if op.variants]
+    quick = [op for op in with_kernels if has_turn(op, "explicit order")]
+    return [pytest.param(op, id=op.name, marks=() if op in quick else pytest.mark.full) for op in with_kernels]
+
+
+@pytest.mark.parametrize("op", _one_op_cases())
+def test_any_op_is_a_node(op: Op, monkeypatch: pytest.MonkeyPatch) -> None:
     """On the first of its samples, as its proof has it; what is proved where is the table test's."""
 
     def prove(variant_cases: list[VariantCase], **_: object) -> dict[VariantCase, ValidationResult]:
         return {c: ValidationResult(c.op, c.variant, c.backend, "proved", "") for c in variant_cases}
 
     monkeypatch.setattr("camshaft.selection.select.prove", prove)
-    op = ops.get(name)
-    for sample in itertools.islice(op.samples(), 2):
-        node, graph = node_of(op, sample), cs.Graph()
-        states = [graph.state(f"in{i}", spec) for i, spec in enumerate(node.inputs)]
-        attrs = {
-            k: v for k, v in sample.attrs.items() if not isinstance(v, np.ndarray) and not callable(v)
-        }  # the reference's
-        graph.node(name, *states, on="cpu:scalar", **attrs)
-        for i, tensor in enumerate(graph.nodes[-1].outputs):
-            graph.output(f"out{i}", tensor)
-        if ops.is_composite(op):
-            with pytest.raises(PlanError, match=f"{name} has no kernel of its own, and sync 'explicit' has no order"):
-                cs.compile(graph, sync="explicit", threads=2)
-        with cs.compile(graph, sync="hazards" if ops.is_composite(op) else "explicit", threads=2) as plan:
-            for i, array in enumerate(sample.inputs):
-                _bytes(plan.states[f"in{i}"])[: array.nbytes] = _bytes(np.ascontiguousarray(array))
-            for array in plan.outputs.values():
-                _bytes(array)[:] = GUARD_BYTE
-            for extent, active in sample.extents.items():
-                plan.set_extent(extent, active)
-            plan.run()
-            outputs = (*plan.outputs.values(), *(plan.states[f"in{i}"] for i in op.updates))
-            checked = check_outputs(op, plan.choices[0].variant, node, sample, outputs)
-        assert checked.max_error <= checked.tolerance, sample.name
+    sample = next(iter(op.samples()))
+    with cs.compile(_graph_of(op, sample), sync="explicit", threads=2) as plan:
+        for i, array in enumerate(sample.inputs):
+            _bytes(plan.states[f"in{i}"])[: array.nbytes] = _bytes(np.ascontiguousarray(array))
+        for array in plan.outputs.values():
+            _bytes(array)[:] = GUARD_BYTE
+        for extent, active in sample.extents.items():
+            plan.set_extent(extent, active)
+        plan.run()
+        outputs = (*plan.outputs.values(), *(plan.states[f"in{i}"] for i in op.updates))
+        checked = check_outputs(op, plan.choices[0].variant, node_of(op, sample), sample, outputs)
+    assert checked.max_error <= checked.tolerance, sample.name
+
+
+def _graph_of(op: Op, sample: Sample) -> cs.Graph:
+    """The op on states in0, in1, .. on one device, with outputs out0, out1, .."""
+    graph = cs.Graph()
+    states = [graph.state(f"in{i}", spec) for i, spec in enumerate(node_of(op, sample).inputs)]
+    # others are the reference's
+    attrs = {k: v for k, v in sample.attrs.items() if not isinstance(v, np.ndarray) and not callable(v)}
+    graph.node(op.name, *states, on="cpu:scalar", **attrs)
+    for i, tensor in enumerate(graph.nodes[-1].outputs):
+        graph.output(f"out{i}", tensor)
+    return graph
 
 
 def _bytes(array: np.ndarray) -> np.ndarray:

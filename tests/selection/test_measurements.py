@@ -16,15 +16,8 @@ from camshaft.ops.op import NodeSpec
 from camshaft.ops.spec import Dim, TensorSpec
 from camshaft.selection import measurements as stored_measurements
 from camshaft.selection import select
-from camshaft.selection.measurements import (
-    Measurement,
-    Measurements,
-    _document_key,
-    form_of,
-    measurement,
-    measurements,
-    sizes_of,
-)
+from camshaft.selection.measurements import Measurements, _document_key, measurements
+from camshaft.selection.sites import Measurement, form_of, measurement, sizes_of
 from camshaft.store.store import store
 from camshaft.validation import cases
 from camshaft.validation.cases import VariantCase, case_of

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from camshaft import ops
 from camshaft.lang import ir
 from camshaft.lang.verifier.verify import verify
 from camshaft.ops.kernels.launch import signature
-from camshaft.ops.op import HostCall, Launch
+from camshaft.ops.op import HostCall, Launch, Op
 from camshaft.validation.validate import node_of
 from tests.support.samples import is_row
 
@@ -28,10 +28,15 @@ class OpKernel:
         return f"{self.op}_{self.variant}_{self.kernel.name}"
 
 
-def op_kernels(target, ends: tuple[int, ...] = (0, -1), rows: tuple[int, ...] | None = None) -> Iterator[OpKernel]:
+def op_kernels(
+    target,
+    ends: tuple[int, ...] = (0, -1),
+    rows: tuple[int, ...] | None = None,
+    takes: Callable[[Op], bool] = lambda op: True,
+) -> Iterator[OpKernel]:
     """Kernels of all variants that speak of the target's backend, of the samples at `ends` among those that each supports;
-    of a family's row at `rows`, if given."""
-    for op in ops.all_ops():
+    of a family's row at `rows`, if given. `takes`: of which ops."""
+    for op in filter(takes, ops.all_ops()):
         for variant in op.variants:
             if target.backend not in variant.backends:
                 continue

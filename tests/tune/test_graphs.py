@@ -17,7 +17,8 @@ from camshaft.graph.graph import Graph
 from camshaft.graph.rewrite import prepare
 from camshaft.ops.op import NodeSpec
 from camshaft.ops.spec import TensorSpec
-from camshaft.selection.measurements import measurement, measurements
+from camshaft.selection.measurements import measurements
+from camshaft.selection.sites import measurement
 from camshaft.tune import graphs, nodes
 from camshaft.tune.graphs import Use, is_measured, ladder, uses_of
 from camshaft.tune.rounds import BenchmarkConfig, Timing

@@ -24,8 +24,9 @@ from camshaft.observe.debug_output import refuted
 from camshaft.ops.op import NodeSpec
 from camshaft.ops.spec import TensorSpec
 from camshaft.plan.execution_plan import ExecutionPlan
-from camshaft.selection.measurements import measurement, measurements
+from camshaft.selection.measurements import measurements
 from camshaft.selection.select import select
+from camshaft.selection.sites import measurement
 from camshaft.store.files import private_folder
 from camshaft.store.store import store
 from camshaft.tune import jobs, measured_choice

@@ -390,6 +390,42 @@ class ArrayFunctions:
         Arrays in, arrays out. `out` is written and returned.
         """
 
+    def stft(
+        self,
+        x: ArrayLike,
+        window: ArrayLike,
+        /,
+        *,
+        out: Array | None = None,
+        n_fft: int,
+        hop_length: int | None = None,
+        center: bool = True,
+        pad_mode: str = "reflect",
+        normalized: bool = False,
+    ) -> Any:
+        """y[f, t] = sum_j window[j] x[t hop_length + j] exp(-2 pi sqrt(-1) f j / n_fft), f up to n_fft / 2.
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def mel_scale(
+        self,
+        x: ArrayLike,
+        /,
+        *,
+        out: Array | None = None,
+        n_mels: int,
+        sample_rate: int,
+        f_min: float = 0.0,
+        f_max: float | None = None,
+        norm: str | None = None,
+        mel: str = "htk",
+    ) -> Any:
+        """y[m, t] = sum_f filters[m, f] x[f, t], triangles that are evenly spaced in mel.
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
     def quantize_dequantize_gguf(self, x: ArrayLike, /, *, out: Array | None = None, format: str = "Q4_0") -> Any:
         """y = dequantize(quantize(x)) in a GGUF format.
 

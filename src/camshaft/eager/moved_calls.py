@@ -1,4 +1,4 @@
-"""NumPy's calls of ops that move elements: attributes by position, indexes of any integers, arrays without elements."""
+"""NumPy's calls of ops without kernels: attributes by position, integers as floats or indexes, arrays without elements."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from camshaft.dtypes import as_dtype
 from camshaft.eager.call import Attrs, Call, Inputs
 from camshaft.errors import ArrayTypeError, ArrayValueError
 from camshaft.ops.arguments import operand
@@ -20,9 +21,11 @@ def _put(x: Any, indices: Any, values: Any, axis: int = -1) -> Any:
 
 
 def _one_hot(indices: Any, num_classes: int, to: str = "f32") -> Any:
-    from camshaft.dtypes import as_dtype  # most calls have elements
-
     return np.zeros((*indices.shape, num_classes), as_dtype(to).numpy)
+
+
+def _activation(x: Any, **attrs: Any) -> Any:
+    return np.array(x)
 
 
 # Op -> arrays, attributes in NumPy's order, and NumPy's function for arrays without elements.
@@ -39,6 +42,10 @@ _CALLS: dict[str, tuple[int, tuple[str, ...], Callable[..., Any]]] = {
     "put": (3, ("axis",), _put),
     "scatter_add": (3, ("axis",), _put),
     "one_hot": (1, ("num_classes",), _one_hot),
+    "tan": (1, (), np.tan),
+    **dict.fromkeys(("relu", "hard_swish", "mish"), (1, (), _activation)),
+    "leaky_activation": (1, ("negative_slope",), _activation),
+    "elu": (1, ("alpha",), _activation),
 }
 NAMES = tuple(_CALLS)
 # The input that has indexes.
@@ -59,6 +66,8 @@ def moved(name: str, inputs: Inputs, attrs: Attrs) -> Call | None:
     odd = at is not None and len(arrays) > at and arrays[at].dtype not in (np.int32, np.int64)
     if at is not None and odd and (arrays[at].dtype.kind in "iu" or not arrays[at].size):
         arrays[at] = arrays[at].astype(np.int64)
+    if name == "tan" and arrays[0].dtype.kind in "biu":
+        arrays[0], odd = arrays[0].astype(np.tan(np.empty(0, arrays[0].dtype)).dtype), True
     if all(a.size for a in arrays) and not _gives_nothing(given):
         return Call(tuple(arrays) if odd else inputs[:count], given) if odd or more or given != attrs else None
     try:
@@ -81,3 +90,17 @@ def _plain(value: Any) -> Any:
     if isinstance(value, np.ndarray):
         return _plain(value.tolist())
     return tuple(map(_plain, value)) if isinstance(value, list | tuple) else value
+
+
+def norm_by_channel(name: str, inputs: Inputs, attrs: Attrs) -> Call | None:
+    """A norm of x [N, C, ..] without elements; its other arguments are checked as if each empty axis had one."""
+    x = np.asarray(operand(inputs[0], name))
+    if x.size or x.ndim < 2 or not x.shape[1]:
+        return None
+    from camshaft.ops import get  # most calls have elements
+    from camshaft.ops.spec import TensorSpec
+
+    shapes = [tuple(n or 1 for n in x.shape), *(np.shape(operand(y, name)) for y in inputs[1:])]
+    dtypes = [np.asarray(operand(y, name)).dtype for y in inputs]
+    get(name).outputs(tuple(TensorSpec(*pair) for pair in zip(shapes, map(as_dtype, dtypes), strict=True)), attrs)
+    return Call(ready=np.empty(x.shape, x.dtype))

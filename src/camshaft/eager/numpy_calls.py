@@ -327,6 +327,7 @@ FORMS: dict[str, Form] = {
     "dot": _dot,
     "clip": _clip,
     **dict.fromkeys(moved_calls.NAMES, moved_calls.moved),
+    **dict.fromkeys(("group_norm", "layer_norm_2d"), moved_calls.norm_by_channel),
     "adam_update": _adam,
     **dict.fromkeys(("softmax", "log_softmax", "layer_norm", "rms_norm", "l2_norm"), _rows),
     **dict.fromkeys(("sum", "prod", "mean", "max", "min", "argmax", "argmin"), _fold),

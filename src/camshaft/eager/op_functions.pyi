@@ -107,6 +107,7 @@ __all__ = [
     "max_with_index",
     "maximum",
     "mean",
+    "mel_scale",
     "min",
     "minifloat_dequantize",
     "minifloat_matmul",
@@ -188,6 +189,7 @@ __all__ = [
     "sqrt",
     "square",
     "ssm_conv",
+    "stft",
     "subtract",
     "sum",
     "take_along_axis",
@@ -638,6 +640,58 @@ def irfft(
 @overload
 def irfft(
     x: Tensor | ArrayLike, /, *, n: int | None = None, axis: int = -1, norm: str | None = None, name: str | None = None
+) -> Tensor: ...
+@overload
+def stft(
+    x: ArrayLike,
+    window: ArrayLike,
+    /,
+    *,
+    out: Array | None = None,
+    n_fft: int,
+    hop_length: int | None = None,
+    center: bool = True,
+    pad_mode: str = "reflect",
+    normalized: bool = False,
+) -> Any: ...
+@overload
+def stft(
+    x: Tensor | ArrayLike,
+    window: Tensor | ArrayLike,
+    /,
+    *,
+    n_fft: int,
+    hop_length: int | None = None,
+    center: bool = True,
+    pad_mode: str = "reflect",
+    normalized: bool = False,
+    name: str | None = None,
+) -> Tensor: ...
+@overload
+def mel_scale(
+    x: ArrayLike,
+    /,
+    *,
+    out: Array | None = None,
+    n_mels: int,
+    sample_rate: int,
+    f_min: float = 0.0,
+    f_max: float | None = None,
+    norm: str | None = None,
+    mel: str = "htk",
+) -> Any: ...
+@overload
+def mel_scale(
+    x: Tensor | ArrayLike,
+    /,
+    *,
+    n_mels: int,
+    sample_rate: int,
+    f_min: float = 0.0,
+    f_max: float | None = None,
+    norm: str | None = None,
+    mel: str = "htk",
+    name: str | None = None,
 ) -> Tensor: ...
 @overload
 def quantize_dequantize_gguf(x: ArrayLike, /, *, out: Array | None = None, format: str = "Q4_0") -> Any: ...

@@ -102,6 +102,7 @@ __all__ = [
     "max_with_index",
     "maximum",
     "mean",
+    "mel_scale",
     "min",
     "minifloat_dequantize",
     "minifloat_matmul",
@@ -183,6 +184,7 @@ __all__ = [
     "sqrt",
     "square",
     "ssm_conv",
+    "stft",
     "subtract",
     "sum",
     "take_along_axis",
@@ -472,6 +474,34 @@ def irfft(
     x: Tensor | ArrayLike, /, *, n: int | None = None, axis: int = -1, norm: str | None = None, name: str | None = None
 ) -> Tensor:
     """ifft where x[n - f] = conj x[f], a real result."""
+
+def stft(
+    x: Tensor | ArrayLike,
+    window: Tensor | ArrayLike,
+    /,
+    *,
+    n_fft: int,
+    hop_length: int | None = None,
+    center: bool = True,
+    pad_mode: str = "reflect",
+    normalized: bool = False,
+    name: str | None = None,
+) -> Tensor:
+    """y[f, t] = sum_j window[j] x[t hop_length + j] exp(-2 pi sqrt(-1) f j / n_fft), f up to n_fft / 2."""
+
+def mel_scale(
+    x: Tensor | ArrayLike,
+    /,
+    *,
+    n_mels: int,
+    sample_rate: int,
+    f_min: float = 0.0,
+    f_max: float | None = None,
+    norm: str | None = None,
+    mel: str = "htk",
+    name: str | None = None,
+) -> Tensor:
+    """y[m, t] = sum_f filters[m, f] x[f, t], triangles that are evenly spaced in mel."""
 
 def quantize_dequantize_gguf(x: Tensor | ArrayLike, /, *, format: str = "Q4_0", name: str | None = None) -> Tensor:
     """y = dequantize(quantize(x)) in a GGUF format."""

@@ -35,6 +35,7 @@ _MODULES = {
     "elementwise.complex": "real imag conj",
     "fft.transform": "fft_rows",
     "fft.fft": "fft ifft rfft irfft",
+    "fft.audio": "stft mel_scale",
     "quantize.round_trip": "quantize_dequantize_gguf",
     "index.embedding": "embedding",
     "index.gather": "gather",

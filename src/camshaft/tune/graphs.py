@@ -25,7 +25,7 @@ from camshaft.validation.cases import case_of
 # Nodes with a lower arithmetic intensity (operations per byte) are bound by memory; smaller operands do not matter.
 STREAMS_UNDER, STREAMS_FROM_NBYTES = 64.0, 1 << 16
 
-# Rows, depth and columns. Steps are at most a factor of 16, so every shape between has a neighbour (measurements.REACH).
+# Rows, depth and columns. Steps are at most a factor of 16, so every shape between has a neighbour (selection/sites.py).
 SQUARES = (16, 64, 256, 1024)
 FEW_ROWS = (1, 8, 32)
 WIDTHS = (64, 256, 1024)

@@ -22,9 +22,10 @@ from camshaft.ops.kernels.launch import for_workers
 from camshaft.ops.op import NodeSpec
 from camshaft.ops.spec import TensorSpec
 from camshaft.plan.hooks import hook
-from camshaft.selection.measurements import Measurement, measurement, measurements
+from camshaft.selection.measurements import measurements
 from camshaft.selection.precompile import cost_on
 from camshaft.selection.select import alternatives
+from camshaft.selection.sites import Measurement, measurement
 from camshaft.store.file_lock import SAFE_FLAGS, try_lock
 from camshaft.store.files import remove_unfinished
 from camshaft.tune.benchmark import Candidate, benchmark_round_robin

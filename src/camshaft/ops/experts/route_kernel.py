@@ -44,7 +44,7 @@ def route_row(
         expert = pick.following()
         weight = scores[expert]
         experts[row, j] = expert
-        if not renormalize:
+        if normalize and not renormalize:
             total.set(total.value + weight)
         if scaled:
             weight = weight * given[-1][expert]
@@ -63,20 +63,28 @@ def _store_scores(
     """Stores each expert's score, and the number by which it is chosen. NaN counts as the lowest number."""
     (n, score, has_groups), row = form, k.program(0)
     by_score = bias is not None or has_groups
-    peak, total = k.var(LOWEST), k.accumulator("sum")
+    if score == "sigmoid":
+        for c in k.lanes(n):
+            scores[c] = 1.0 / (1.0 + k.exp(-_number(k, logits[row, c])))
+    else:
+        _store_softmax(k, logits, scores, n)
+    for c in k.lanes(n):
+        found = scores[c]
+        wanted = found if by_score else logits[row, c]
+        choice[c] = _number(k, wanted + bias[c] if bias is not None else wanted)
+
+
+def _store_softmax(k: Tracer, logits: Array, scores: Array, n: int) -> None:
+    peak, total, row = k.var(LOWEST), k.accumulator("sum"), k.program(0)
     for c in k.lanes(n):
         peak.set(greater(k, _number(k, logits[row, c]), peak.value))
     most = k.lanes_max(peak)
     for c in k.lanes(n):
-        x = _number(k, logits[row, c])
-        scores[c] = 1.0 / (1.0 + k.exp(-x)) if score == "sigmoid" else k.exp(x - most)
+        scores[c] = k.exp(_number(k, logits[row, c]) - most)
         total += scores[c]
     divisor = k.lanes_sum(total)
     for c in k.lanes(n):
-        found = scores[c] if score == "sigmoid" else scores[c] / divisor
-        scores[c] = found
-        wanted = found if by_score else logits[row, c]
-        choice[c] = _number(k, wanted + bias[c] if bias is not None else wanted)
+        scores[c] = scores[c] / divisor
 
 
 def _number(k: Tracer, x: Value) -> Value:

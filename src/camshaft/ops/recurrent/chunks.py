@@ -41,9 +41,9 @@ class Chunk:
     turned: Array
     queries: Array
     values: Array
-    system: Array
     inside: Array
     sums: Array
+    system: Array
     rates: Array
 
     @property
@@ -240,8 +240,10 @@ def head_per_program(
     index = k.program(0)
     sequence, head, first = index // heads, index % heads, index * key_size
     wide = value_size + key_size * delta
-    sizes = (CHUNK, key_size), (key_size, CHUNK), (CHUNK, key_size), (CHUNK, wide), (CHUNK, CHUNK), (CHUNK, CHUNK)
-    own = [k.scratch(f32, *size) for size in (*sizes, (CHUNK,), (CHUNK,))]
+    sizes = (CHUNK, key_size), (key_size, CHUNK), (CHUNK, key_size), (CHUNK, wide), (CHUNK, CHUNK), (CHUNK,)
+    own = [k.scratch(f32, *size) for size in sizes]
+    # system and rates, which nothing reads without delta
+    own += [k.scratch(f32, CHUNK, CHUNK), k.scratch(f32, CHUNK)] if delta else own[-2:]
     chunk = Chunk(k, key_size, value_size, delta, rows, vectors, *own)
     for d in k.range(key_size):
         for c in range(0, value_size, WIDTH):
