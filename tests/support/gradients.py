@@ -92,7 +92,8 @@ def _kept(x: Array, spec: TensorSpec) -> Array:
 
 def _numbers(rng: np.random.Generator, op: Op, index: int, array: Array, kinks: bool) -> Array:
     x = array.astype(np.complex128 if array.dtype.kind == "c" else np.float64)
-    drawn = rng.uniform(0.5, 1.5, x.shape)
+    drawn = rng.uniform(0.5, 1.5, x.shape).astype(x.dtype)
+    drawn += 0.5j * drawn if x.dtype.kind == "c" else 0  # |x| by its parts has a kink where one is 0
     x = np.where(np.isfinite(x), x, drawn)
     if op.name in AS_THEY_ARE:
         return x
