@@ -246,13 +246,17 @@ def weighed(y: Tensor, c: Array) -> Tensor:
     return made if not made.ndim else total(made)
 
 
-def rule(op: Op, change: Callable[..., Any]) -> Callable[..., Any]:
-    """The op's `vjp` with its results changed: change(f, made, dy, y, *tensors, **attrs)."""
+def rule(op: Op, change: Callable[[Tensor], Tensor]) -> Callable[..., Any]:
+    """The op's `vjp` with each gradient that it returns changed."""
 
-    def vjp(f: Any, dy: Any, y: Any, *tensors: Any, **attrs: Any) -> Any:
+    def changed(made: Any) -> Any:
+        if made is None:
+            return None
+        return (lambda: change(made())) if callable(made) else change(made)
+
+    def vjp(*inputs: Any, **attrs: Any) -> Any:
         assert callable(op.vjp)
-        found = op.vjp(f, dy, y, *tensors, **attrs)
-        made = found if isinstance(found, tuple) else (found,)
-        return change(f, tuple(m() if callable(m) else m for m in made), dy, y, *tensors, **attrs)
+        found = op.vjp(*inputs, **attrs)
+        return tuple(map(changed, found)) if isinstance(found, tuple) else changed(found)
 
     return vjp

@@ -1,0 +1,141 @@
+"""Gradients of ops on their samples against central differences of their references, and wrong rules, all of which are found."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from camshaft import ops
+from camshaft.graph import gradient
+from camshaft.graph.functions import function
+from camshaft.graph.tensor import Tensor
+from camshaft.ops.op import NoGradient, Op, Sample
+from tests.support.gradients import Case, of_numbers, rule, takes
+from tests.support.quick import full
+from tests.support.samples import covering, samples, smallest
+
+DIFFERENTIABLE = [op for op in ops.all_ops() if not isinstance(op.vjp, NoGradient)]
+# Their gradient is that of what they round, so no difference shows it.
+THROUGH = ("quantize_dequantize_affine", "quantize_dequantize_gguf", "stop_gradient")
+TRIED = [op for op in DIFFERENTIABLE if op.name not in THROUGH]
+# By decomposition: packed weights, indexes, tables, masks and a recurrence; the others of them are `full`.
+QUICK_PARTS = ("quantized_matmul", "embedding", "rope", "scaled_dot_product_attention", "conv2d", "delta_rule")
+NO_CHANGE = ("floor", "round", "floor_divide")
+
+
+def usable(op: Op) -> list[Sample]:
+    return [sample for sample in covering(op, samples(op.name)) if takes(op, sample)]
+
+
+def least(op: Op) -> Case:
+    """The op on its smallest sample of more than one element."""
+    some = usable(op)
+    larger = [sample for sample in some if max(a.size for a in sample.inputs) > 1]
+    return Case(op, of_numbers(op, smallest(larger or some, 1, 0)[0]))
+
+
+def is_wrong(case: Case) -> bool:
+    """Whether a gradient differs from the central difference."""
+    return max(case.errors().values()) > 1
+
+
+@pytest.mark.parametrize(
+    "op", [op if callable(op.vjp) or op.name in QUICK_PARTS else full(op) for op in TRIED], ids=lambda op: op.name
+)
+def test_a_gradient_is_the_central_difference(op: Op) -> None:
+    assert not is_wrong(least(op))
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("op", TRIED, ids=lambda op: op.name)
+def test_gradients_of_all_samples_are_the_central_differences(op: Op) -> None:
+    cases = [Case(op, of_numbers(op, sample)) for sample in usable(op)]
+    assert cases
+    assert not [case.sample.name for case in cases if is_wrong(case)]
+
+
+def test_every_op_has_a_gradient_by_one_way_or_a_reason_for_none() -> None:
+    for op in ops.all_ops():
+        assert callable(op.vjp) or (isinstance(op.vjp, NoGradient) and op.vjp.why) or op.decompose is not None, op.name
+
+
+# Changes of all gradients that a rule makes.
+CHANGES: dict[str, Callable[[Tensor], Tensor]] = {"scale": lambda g: g * 1.1, "sign": lambda g: -g}
+
+
+@pytest.mark.parametrize(
+    ("op", "change"),
+    [
+        case if case[0].name in ("matmul", "softmax", "where", "prod") else full(*case)
+        for case in ((op, change) for op in TRIED if callable(op.vjp) for change in CHANGES)
+        if case[0].name not in NO_CHANGE
+    ],
+    ids=lambda value: value if isinstance(value, str) else value.name,
+)
+def test_a_wrong_scale_and_a_wrong_sign_are_found(op: Op, change: str) -> None:
+    assert is_wrong(Case(replace(op, vjp=rule(op, CHANGES[change])), least(op).sample))
+
+
+def without_product(f: Any, dy: Tensor, y: Tensor, x: Tensor) -> Tensor:
+    """softmax's without its second term."""
+    return dy * y
+
+
+def without_mean(
+    f: Any, dy: Tensor, y: Tensor, x: Tensor, w: Tensor, eps: float, **attrs: Any
+) -> tuple[Tensor, Tensor]:
+    """rms_norm's as if the scale were a constant."""
+    scale = 1 / f.sqrt(f.mean(x * x, axes=-1, keepdims=True) + eps)
+    return dy * w * scale, dy * x * scale
+
+
+# Rules that lack a term, or add up along the wrong axis.
+WRONG: dict[str, Callable[..., Any]] = {
+    "softmax": without_product,
+    "rms_norm": without_mean,
+    "multiply": lambda f, dy, y, a, b: (dy * b, None),
+    "divide": lambda f, dy, y, a, b: (dy / b, -(dy / b)),
+    "power": lambda f, dy, y, a, b: (dy * b * f.power(a, b - 1), None),
+    "tanh": lambda f, dy, y, x: dy * (1 - y),
+    "cumsum": lambda f, dy, y, x, axis=-1, reverse=False, **attrs: f.cumsum(dy, axis=axis, reverse=reverse),
+    "where": lambda f, dy, y, c, a, b: (None, f.where(c, dy, 0), dy),
+    "maximum": lambda f, dy, y, a, b: (dy, dy),
+    "gather": lambda f, dy, y, x, rows: (x * 0 + f.sum(dy), None),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_rule_that_lacks_a_term_is_found(name: str) -> None:
+    op = ops.get(name)
+    assert is_wrong(Case(replace(op, vjp=WRONG[name]), least(op).sample))
+
+
+def broadcast_case() -> Case:
+    op = ops.get("multiply")
+    shapes = [(sample, sample.inputs[0].shape, sample.inputs[1].shape) for sample in usable(op)]
+    return next(Case(op, of_numbers(op, s)) for s, a, b in shapes if a != b and len(a) > 1)
+
+
+@pytest.mark.parametrize("change", ["mean", "max", "first"])
+def test_a_wrong_sum_over_broadcast_axes_is_found(change: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    right = gradient._sum_to
+
+    def wrong(part: Tensor, tensor: Tensor) -> Tensor:
+        if part.shape == tensor.shape:
+            return part
+        if change == "first":
+            index = tuple(0 for _ in range(part.ndim - tensor.ndim))
+            short = part[index] if index else part
+            return short[tuple(slice(0, n) for n in tensor.shape)]  # type: ignore[arg-type, misc]
+        monkeypatch.setattr(gradient.functions, "function", lambda name: function(change if name == "sum" else name))
+        try:
+            return right(part, tensor)
+        finally:
+            monkeypatch.setattr(gradient.functions, "function", function)
+
+    assert not is_wrong(broadcast_case())
+    monkeypatch.setattr(gradient, "_sum_to", wrong)
+    assert is_wrong(broadcast_case())
