@@ -28,6 +28,8 @@ from camshaft.ops.spec import TensorSpec
 
 def gradients(graph: Graph, loss: Tensor, wrt: Sequence[Tensor], cotangent: Tensor | None = None) -> tuple[Tensor, ...]:
     """The gradients of `loss` by each tensor of `wrt`; Graph.gradients says more."""
+    if not isinstance(wrt, (list, tuple)):
+        raise ShapeError(f"gradients: got {wrt!r:.80} to differentiate by; wanted a list of tensors")
     for tensor in (loss, *wrt, *(() if cotangent is None else (cotangent,))):
         _expect_floats(graph, tensor)
     count = len(graph.nodes)
@@ -101,7 +103,7 @@ class _Sweep:
                     "differentiated by; wanted a path without states, or the gradients before the state is written"
                 )
             self.parts.setdefault(found, []).append(part)
-            if found.base is not None:
+            if found.base is not None and self.reaches(found.base):
                 part = _of_base(found, part)
             found = found.base
 

@@ -193,7 +193,7 @@ def _round_trip_vjp(
     through = f.where(f.equal(nearest, codes), change, 0).reshape(w.shape)
     of_scales, of_biases = f.sum(change * codes, axes=-1), f.sum(change, axes=-1)
     made = (through, w), (of_scales, scales), (of_biases, biases)
-    return tuple(rounded_to(f, d.reshape(x.shape), x.dtype.name) for d, x in made)  # type: ignore[return-value]
+    return tuple(rounded_to(f, d.reshape(x.shape), x.dtype.name) for d, x in made)
 
 
 def _round_trip_reference(arrays: Sequence[ops.Array], attrs: ops.Attrs) -> tuple[ops.Array, ...]:

@@ -282,7 +282,7 @@ def _top_k_vjp(f: Any, dys: Any, ys: Any, x: Any, axis: int = -1, **others: Any)
     return f.scatter_add(zeros(f, x), ys[1], dys[0], axis=axis)
 
 
-_VJPS = {"argsort": OF_INTEGERS, "sort": _sort_vjp, "top_k": _top_k_vjp}
+_VJPS: dict[str, Callable[..., Any] | ops.NoGradient] = {"argsort": OF_INTEGERS, "sort": _sort_vjp, "top_k": _top_k_vjp}
 
 
 def _op(row: Ordered, decompose: Any = None) -> ops.Op:
