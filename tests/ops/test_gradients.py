@@ -6,15 +6,18 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from camshaft import ops
 from camshaft.graph import gradient
+from camshaft.graph.decompose import use_of
 from camshaft.graph.functions import function
 from camshaft.graph.tensor import Tensor
 from camshaft.ops.op import NoGradient, Op, Sample
 from tests.support.gradients import Case, of_numbers, rule, takes
 from tests.support.quick import full
+from tests.support.references import evaluated
 from tests.support.samples import covering, samples, smallest
 
 DIFFERENTIABLE = [op for op in ops.all_ops() if not isinstance(op.vjp, NoGradient)]
@@ -23,6 +26,8 @@ THROUGH = ("quantize_dequantize_affine", "quantize_dequantize_gguf", "stop_gradi
 TRIED = [op for op in DIFFERENTIABLE if op.name not in THROUGH]
 # By decomposition: packed weights, indexes, tables, masks and a recurrence; the others of them are `full`.
 QUICK_PARTS = ("quantized_matmul", "embedding", "rope", "scaled_dot_product_attention", "conv2d", "delta_rule")
+# Samples that the op's own rule takes, where it leaves others to the decomposition.
+OWN_RULE = {"scaled_dot_product_attention": "causal"}
 NO_CHANGE = ("floor", "round", "floor_divide")
 
 
@@ -32,7 +37,7 @@ def usable(op: Op) -> list[Sample]:
 
 def least(op: Op) -> Case:
     """The op on its smallest sample of more than one element."""
-    some = usable(op)
+    some = [sample for sample in usable(op) if sample.name == OWN_RULE.get(op.name, sample.name)]
     larger = [sample for sample in some if max(a.size for a in sample.inputs) > 1]
     return Case(op, of_numbers(op, smallest(larger or some, 1, 0)[0]))
 
@@ -111,6 +116,47 @@ WRONG: dict[str, Callable[..., Any]] = {
 def test_a_rule_that_lacks_a_term_is_found(name: str) -> None:
     op = ops.get(name)
     assert is_wrong(Case(replace(op, vjp=WRONG[name]), least(op).sample))
+
+
+ATTENDED = {
+    "plain": {},
+    "window of 3": {"causal": True, "window": 3, "offset": 2},
+    "both sides": {"window": 2},
+    "chunks, cap": {"causal": True, "chunk": 4, "cap": 1.5, "scale": 0.7},
+    "mask": {"mask": True},
+    "mask, lse": {"mask": True, "lse": True},
+}
+
+
+@pytest.mark.parametrize("options", ATTENDED.values(), ids=ATTENDED)
+def test_the_rule_of_attention_makes_what_its_parts_make(options: dict[str, Any]) -> None:
+    rng, attrs = np.random.default_rng(9), {name: v for name, v in options.items() if name != "mask"}
+    shapes = (2, 4, 5, 8), (2, 2, 7, 8), (2, 2, 7, 3)
+    mask = rng.random((2, 1, 5, 7)) < 0.6
+    mask[1, :, 2] = False  # a row that sees no key
+    extras = (mask,) if "mask" in options else ()
+    sample = Sample("attention", (*(rng.normal(size=s).astype(np.float32) for s in shapes), *extras), attrs)
+    op = ops.get("scaled_dot_product_attention")
+    own, parts = Case(op, sample).gradients, Case(replace(op, vjp=None), sample).gradients
+    for i in range(3):
+        np.testing.assert_allclose(own[i], parts[i], rtol=1e-4, atol=1e-5)
+    assert not is_wrong(Case(op, sample))
+
+
+def test_a_table_of_angles_has_the_gradient_of_the_decomposition() -> None:
+    op = ops.get("rope")
+    sample = of_numbers(op, samples("rope")[0])
+    graphs = [use_of(other, sample) for other in (op, replace(op, vjp=None))]
+    for graph in graphs:
+        loss = function("sum")(graph.outputs["y0"] * graph.outputs["y0"])
+        for name, gradient_of in zip(
+            "ab", graph.gradients(loss, [graph.inputs["x0"], graph.inputs["x2"]]), strict=True
+        ):
+            graph.output(name, gradient_of)
+    own, parts = (evaluated(graph, {f"x{i}": a for i, a in enumerate(sample.inputs)}, {}) for graph in graphs)
+    assert own["b"].any()
+    for name in "ab":
+        np.testing.assert_array_equal(own[name], parts[name])
 
 
 def broadcast_case() -> Case:

@@ -30,7 +30,8 @@ LEAST, MOST = 0.3, 6.0
 # Ops that are computed for positive numbers only, and those whose samples have a structure that new numbers would lose.
 SHORT = (f16, bf16)
 # Inputs that are tables of constants, and samples whose targets are out of range, which make their gradient NaN.
-TABLES, WITHOUT = (("fft_rows", 1),), (("cross_entropy", "none, long"),)
+TABLES = (("fft_rows", 1), *((f"rope{kind}", 2) for kind in ("", "_multi", "_axial_2d", "_vision_2d")))
+WITHOUT = (("cross_entropy", "none, long"),)
 POSITIVE, AS_THEY_ARE = (
     ("log", "log1p", "sqrt", "rsqrt", "power"),
     ("cholesky", "triangular_solve", "triangular_inverse"),

@@ -131,12 +131,22 @@ class _Sweep:
             dys = tuple(self.total(t) if _is_float(t) else None for t in node.outputs)
             dy, y = (dys[0], node.outputs[0]) if len(dys) == 1 else (dys, node.outputs)
             made = op.vjp(functions, dy, y, *node.inputs, **node.attrs)
-            made = made if isinstance(made, tuple) else (made,)
-            if len(made) != len(node.inputs):
-                raise PlanError(f"got {len(made)} gradients; wanted one for each of its {len(node.inputs)} inputs")
-            for tensor, part in zip(node.inputs, made, strict=True):
-                if part is not None and self.reaches(tensor):
-                    self.add(tensor, _sum_to(part() if callable(part) else part, tensor))
+            parts = (
+                [] if made is NotImplemented else self._parts_for(node, made if isinstance(made, tuple) else (made,))
+            )
+            if made is not NotImplemented and all(part is not NotImplemented for _, part in parts):
+                for tensor, part in parts:
+                    self.add(tensor, _sum_to(part, tensor))
+                return
+        self._by_parts(node)
+
+    def _parts_for(self, node: Node, made: tuple[Any, ...]) -> list[tuple[Tensor, Any]]:
+        """The inputs that depend on `wrt` with what a rule makes for them; functions are called for these alone."""
+        if len(made) != len(node.inputs):
+            raise PlanError(f"got {len(made)} gradients; wanted one for each of its {len(node.inputs)} inputs")
+        pairs = zip(node.inputs, made, strict=True)
+        wanted = [(tensor, part) for tensor, part in pairs if part is not None and self.reaches(tensor)]
+        return [(tensor, part() if callable(part) else part) for tensor, part in wanted]
 
     def _by_parts(self, node: Node) -> None:
         """Through the decomposition, which is computed once more where its values are needed."""
