@@ -10,12 +10,14 @@ import numpy as np
 import pytest
 
 from camshaft import ops
+from camshaft.dtypes import DType, f32
 from camshaft.graph import gradient
 from camshaft.graph.decompose import use_of
 from camshaft.graph.functions import function
+from camshaft.graph.graph import Graph
 from camshaft.graph.tensor import Tensor
-from camshaft.ops.op import NoGradient, Op, Sample
-from tests.support.gradients import Case, of_numbers, rule, takes
+from camshaft.ops.op import Attrs, NoGradient, Op, Sample
+from tests.support.gradients import SHORT, Case, added, is_float, of_numbers, rule, specs_of, takes
 from tests.support.quick import full
 from tests.support.references import evaluated
 from tests.support.samples import covering, samples, smallest
@@ -141,6 +143,47 @@ def test_the_rule_of_attention_makes_what_its_parts_make(options: dict[str, Any]
     for i in range(3):
         np.testing.assert_allclose(own[i], parts[i], rtol=1e-4, atol=1e-5)
     assert not is_wrong(Case(op, sample))
+
+
+def without_to(attrs: Attrs) -> dict[str, Any]:
+    return {name: value for name, value in attrs.items() if name != "to"}
+
+
+def of_short_floats(op: Op, dtype: DType | None, sample: Sample) -> dict[str, np.ndarray]:
+    """The gradients of the op's float results by its inputs, those of 16-bit floats as `dtype` if that is given."""
+    graph, given, wrt, found = Graph(), dict[str, np.ndarray](), list[Tensor](), list[Any]()
+    for i, (array, spec) in enumerate(zip(of_numbers(op, sample).inputs, specs_of(sample), strict=True)):
+        own = replace(spec, shape=spec.bounds, dtype=dtype if dtype and spec.dtype in SHORT else spec.dtype)
+        wrt += [graph.input(f"x{i}", own.shape, own.dtype)]
+        given[f"x{i}"] = np.asarray(array).astype(spec.parts[0].dtype.numpy).astype(own.parts[0].dtype.numpy)
+    attrs = {a.name: sample.attrs[a.name] for a in op.parameters.attributes if a.name in sample.attrs}
+    made = graph.apply(op, wrt, without_to(attrs) if dtype else attrs)
+    by = [x for x in wrt if is_float(x.spec)]
+    for y in (y for y in made if is_float(y.spec)):
+        factors = np.random.default_rng(5).uniform(-1, 1, y.spec.bounds).astype(y.spec.parts[0].dtype.numpy)
+        found.append(graph.gradients(y, by, cotangent=graph.constant("c", factors)))
+    for i, parts in enumerate(zip(*found, strict=True)):
+        graph.output(f"g{i}", added(list(parts)))
+    return evaluated(graph, given, {})
+
+
+def short_samples(op: Op) -> list[Sample]:
+    """Samples with 16-bit floats, of ops that take f32 in their place."""
+    some = [s for s in covering(op, samples(op.name)) if all(spec.is_plain for spec in specs_of(s))]
+    some = [s for s in some if any(spec.dtype in SHORT for spec in specs_of(s))]
+    wide = [tuple(replace(spec, dtype=f32) if spec.dtype in SHORT else spec for spec in specs_of(s)) for s in some]
+    return [s for s, specs in zip(some, wide, strict=True) if op.accepts(specs, without_to(s.attrs))]
+
+
+@pytest.mark.parametrize(
+    "op", [op if op.name in ("rms_norm", "round") else full(op) for op in TRIED], ids=lambda op: op.name
+)
+def test_gradients_of_short_floats_are_those_of_f32_rounded(op: Op) -> None:
+    for sample in short_samples(op):
+        wanted = of_short_floats(op, f32, sample)
+        for name, made in of_short_floats(op, None, sample).items():
+            scale = np.abs(np.nan_to_num(wanted[name])).max(initial=1e-3)
+            np.testing.assert_allclose(made.astype(np.float64), wanted[name], rtol=0, atol=0.03 * scale)
 
 
 def test_a_table_of_angles_has_the_gradient_of_the_decomposition() -> None:

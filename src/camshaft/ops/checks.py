@@ -79,7 +79,7 @@ def to_dtype(op: str, y: TensorSpec, attrs: ops.Attrs) -> TensorSpec:
 
 
 def in_f32(decompose: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns a decomposition, or a gradient, that casts 16-bit floats to f32 and its results back: they are rounded once."""
+    """Returns a decomposition that casts 16-bit floats to f32, and its results back, so that they are rounded once."""
 
     def decomposed(f: Any, *tensors: Any, **attrs: Any) -> Any:
         dtype = as_dtype(tensors[-1].dtype)
@@ -87,7 +87,7 @@ def in_f32(decompose: Callable[..., Any]) -> Callable[..., Any]:
             return decompose(f, *tensors, **attrs)
         found = decompose(f, *(f.cast(x, to="f32") if x.dtype == dtype else x for x in tensors), **attrs)
         if isinstance(found, tuple):
-            return tuple(None if y is None else f.cast(y, to=dtype.name) for y in found)
+            return tuple(f.cast(y, to=dtype.name) for y in found)
         return f.cast(found, to=dtype.name)
 
     return decomposed

@@ -1,14 +1,14 @@
-"""What the gradients of ops share: reasons for none, results spread over reduced axes, zeros."""
+"""What the gradients of ops share: reasons for none, 16-bit floats in f32, results spread over reduced axes, zeros."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import prod
 from typing import Any
 
 import numpy as np
 
-from camshaft.dtypes import PARTS
+from camshaft.dtypes import PARTS, bf16, f16
 from camshaft.extent import Extent
 from camshaft.ops.op import NoGradient
 
@@ -16,6 +16,28 @@ from camshaft.ops.op import NoGradient
 OF_INTEGERS = NoGradient("its result is of integers or booleans")
 FROM_INTEGERS = NoGradient("its inputs are integers")
 IN_PLACE = NoGradient("it writes a state in place")
+
+
+def rule_in_f32(vjp: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns a rule that computes 16-bit floats in f32, and rounds each gradient once, to the dtype of its input."""
+
+    def widened(f: Any, dy: Any, y: Any, *tensors: Any, **attrs: Any) -> Any:
+        def wide(x: Any) -> Any:
+            if x is None or isinstance(x, tuple):  # results that have no gradient, and of several results all
+                return None if x is None else tuple(map(wide, x))
+            return f.cast(x, to="f32") if x.dtype in (f16, bf16) else x
+
+        def rounded(made: Any, x: Any) -> Any:
+            if made is None or made is NotImplemented or (not callable(made) and made.dtype == x.dtype):
+                return made
+            return (lambda: rounded(made(), x)) if callable(made) else f.cast(made, to=x.dtype.name)
+
+        found = vjp(f, wide(dy), wide(y), *map(wide, tensors), **attrs)
+        if found is NotImplemented:
+            return found
+        return tuple(map(rounded, found if isinstance(found, tuple) else (found,), tensors))
+
+    return widened
 
 
 def with_axes(y: Any, x: Any, axes: Sequence[int]) -> Any:

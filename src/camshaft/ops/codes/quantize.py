@@ -19,7 +19,7 @@ from camshaft.ops.checks import expect_tensor
 from camshaft.ops.codes.code import CODES, FLOATS, INTEGERS, WORD, code_of, codes_of, packed, unit_words
 from camshaft.ops.codes.dequantize import by_groups, of_groups, rounded_to
 from camshaft.ops.codes.weights import AFFINE, SCALES, expect_group
-from camshaft.ops.gradient import OF_INTEGERS
+from camshaft.ops.gradient import OF_INTEGERS, rule_in_f32
 from camshaft.ops.kernels import blocks
 from camshaft.ops.parameters import Attribute, Parameters
 from camshaft.ops.spec import TensorSpec
@@ -183,17 +183,17 @@ def _round_trip(f: Any, w: Any, scales: Any, biases: Any, bits: int = 4, group_s
     return rounded_to(f, (codes * scale + bias).reshape(wide.shape), w.dtype.name)
 
 
+@rule_in_f32
 def _round_trip_vjp(
     f: Any, dy: Any, y: Any, w: Any, scales: Any, biases: Any, bits: int = 4, group_size: int = 64
 ) -> tuple[Any, Any, Any]:
     """Straight through to w where its code is not clipped; to scales and biases as if the codes were constants."""
-    wide, change = (by_groups(x if x.dtype == f32 else f.cast(x, to="f32"), group_size) for x in (w, dy))
+    wide, change = by_groups(w, group_size), by_groups(dy, group_size)
     nearest = f.round((wide - of_groups(f, biases)) / of_groups(f, scales))
     codes = f.clip(nearest, 0.0, float(2**bits - 1))
     through = f.where(f.equal(nearest, codes), change, 0).reshape(w.shape)
     of_scales, of_biases = f.sum(change * codes, axes=-1), f.sum(change, axes=-1)
-    made = (through, w), (of_scales, scales), (of_biases, biases)
-    return tuple(rounded_to(f, d.reshape(x.shape), x.dtype.name) for d, x in made)
+    return through, of_scales.reshape(scales.shape), of_biases.reshape(biases.shape)
 
 
 def _round_trip_reference(arrays: Sequence[ops.Array], attrs: ops.Attrs) -> tuple[ops.Array, ...]:

@@ -20,6 +20,7 @@ from camshaft.ops import op as ops
 from camshaft.ops.checks import COMPLEX, in_f32, rounded, same_dtype, widened
 from camshaft.ops.elementwise import samples
 from camshaft.ops.elementwise.samples import Draw
+from camshaft.ops.gradient import rule_in_f32
 from camshaft.ops.kernels import blocks
 from camshaft.ops.kernels.bits import as_bits
 from camshaft.ops.kernels.strides import SIZES, ProgramBlock, Strides, iteration, strides_of
@@ -250,7 +251,7 @@ def op_of(row: Formula, module: str, **fields: Any) -> ops.Op:
         tolerance=row.tolerance,
         flops=lambda node: row.flops * prod(node.outputs[0].bounds),
         decompose=in_f32(row.decompose) if row.decompose is not None and row.tolerance else row.decompose,
-        vjp=in_f32(row.vjp) if callable(row.vjp) else row.vjp,
+        vjp=rule_in_f32(row.vjp) if callable(row.vjp) else row.vjp,
         **fields,
     )
 

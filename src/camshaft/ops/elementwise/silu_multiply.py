@@ -48,7 +48,7 @@ def _decompose(f: Any, gate: Any, up: Any, to: str = "f32") -> Any:
 
 
 def _vjp(f: Any, dy: Any, y: Any, gate: Any, up: Any, to: str = "f32") -> tuple[Any, Any]:
-    dy, s = dy if dy.dtype == gate.dtype else f.cast(dy, to=gate.dtype.name), f.sigmoid(gate)
+    s = f.sigmoid(gate)
     silu = gate * s
     return dy * up * (s + silu * (1 - s)), dy * silu
 

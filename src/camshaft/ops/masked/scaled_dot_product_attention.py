@@ -18,6 +18,7 @@ from camshaft.dtypes import DType, bf16, boolean, f16, f32, i32
 from camshaft.ops import op as ops
 from camshaft.ops.attention.kv_cache_update import BLOCK_TOKENS
 from camshaft.ops.checks import TO_TOLERANCE
+from camshaft.ops.gradient import rule_in_f32
 from camshaft.ops.masked.decomposition import LOWEST
 from camshaft.ops.masked.options import ATTRIBUTES, Options, Sizes
 from camshaft.ops.masked.reference import attend
@@ -155,6 +156,7 @@ def _decompose(f: Any, q: Any, k: Any, v: Any, *extras: Any, scale: Any = None, 
     return (made, f.transpose(sums[0].reshape((batch, queries, heads)), axes=(0, 2, 1))) if sums else made
 
 
+@rule_in_f32
 def _vjp(
     f: Any, dy: Any, y: Any, q: Any, k: Any, v: Any, *extras: Any, scale: Any = None, offset: int = 0, **attrs: Any
 ) -> Any:
@@ -168,7 +170,7 @@ def _vjp(
     (batch, heads, queries, _), (kv_heads, keys) = q.shape, k.shape[1:3]
 
     def rows(x: Any) -> Any:
-        return _wide(f, x).reshape((batch, kv_heads, -1, x.shape[3]))
+        return x.reshape((batch, kv_heads, -1, x.shape[3]))
 
     def turned(x: Any) -> Any:
         return f.transpose(x, axes=(0, 1, 3, 2))
@@ -180,20 +182,12 @@ def _vjp(
     seen = f.logical_and(seen, *extras) if extras else seen
     p = f.where(seen, f.softmax(f.where(seen, bent, LOWEST)), 0)
     of_scores = f.matmul(rows(dy), rows(v), transpose_b=True).reshape(shape)
-    of_scores = p * (of_scores - f.sum(_wide(f, dy) * _wide(f, y), axes=3, keepdims=True)) * factor
+    of_scores = p * (of_scores - f.sum(dy * y, axes=3, keepdims=True)) * factor
     if options.cap:
         of_scores = of_scores * (1 - f.square(bent / options.cap))
     of_scores, weights = rows(of_scores), rows(p)
-    made = (
-        f.matmul(of_scores, rows(k)).reshape(q.shape),
-        f.matmul(turned(of_scores), rows(q)),
-        f.matmul(turned(weights), rows(dy)),
-    )
-    return (*(m if m.dtype == q.dtype else f.cast(m, to=q.dtype.name) for m in made), *(None for _ in extras))
-
-
-def _wide(f: Any, x: Any) -> Any:
-    return x if x.dtype == f32 else f.cast(x, to="f32")
+    of_q, of_k = f.matmul(of_scores, rows(k)).reshape(q.shape), f.matmul(turned(of_scores), rows(q))
+    return of_q, of_k, f.matmul(turned(weights), rows(dy)), *(None for _ in extras)
 
 
 def _visible(options: Options, queries: int, keys: int, offset: int) -> np.ndarray[Any, Any]:

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from camshaft.lang import Array, Tracer, ir, kernel
-from camshaft.ops.checks import FLOATS, in_f32
+from camshaft.ops.checks import FLOATS
+from camshaft.ops.gradient import rule_in_f32
 from camshaft.ops.norm import softmax
 from camshaft.ops.norm.frame import row_op
 from camshaft.ops.parameters import Parameters
@@ -46,7 +47,7 @@ def _decompose(f: Any, x: Any) -> Any:
     return lower - f.log(f.sum(f.exp(lower), axes=-1, keepdims=True))
 
 
-@in_f32
+@rule_in_f32
 def _vjp(f: Any, dy: Any, y: Any, x: Any) -> Any:
     return dy - f.exp(y) * f.sum(dy, axes=-1, keepdims=True)
 

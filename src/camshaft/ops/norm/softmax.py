@@ -10,7 +10,8 @@ import numpy as np
 
 from camshaft.lang import Array, Tracer, ir, kernel
 from camshaft.ops import op as ops
-from camshaft.ops.checks import FLOATS, in_f32
+from camshaft.ops.checks import FLOATS
+from camshaft.ops.gradient import rule_in_f32
 from camshaft.ops.kernels import blocks
 from camshaft.ops.norm.frame import row_op
 from camshaft.ops.parameters import Parameters
@@ -66,7 +67,7 @@ def _decompose(f: Any, x: Any) -> Any:
     return powers / f.sum(powers, axes=-1, keepdims=True)
 
 
-@in_f32
+@rule_in_f32
 def _vjp(f: Any, dy: Any, y: Any, x: Any) -> Any:
     product = dy * y
     return product - y * f.sum(product, axes=-1, keepdims=True)

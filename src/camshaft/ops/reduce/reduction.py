@@ -18,7 +18,7 @@ from camshaft.extent import Extent
 from camshaft.lang import Constant
 from camshaft.ops import op as ops
 from camshaft.ops.checks import FLOATS, NUMBERS, in_f32, rounded, same_dtype, widened
-from camshaft.ops.gradient import spread, with_axes
+from camshaft.ops.gradient import rule_in_f32, spread, with_axes
 from camshaft.ops.kernels import blocks
 from camshaft.ops.parameters import AXES, KEEPDIMS, Parameters
 from camshaft.ops.reduce import frame as reducing
@@ -187,13 +187,13 @@ def _sum_vjp(f: Any, dy: Any, y: Any, x: Any, axes: Any = None, keepdims: bool =
     return spread(f, dy, x, axes_of("sum", x.spec, {"axes": axes}))
 
 
-@in_f32
+@rule_in_f32
 def _mean_vjp(f: Any, dy: Any, y: Any, x: Any, axes: Any = None, keepdims: bool = False) -> Any:
     given = axes_of("mean", x.spec, {"axes": axes})
     return spread(f, dy / float(prod(x.spec.bounds[a] for a in given)), x, given)
 
 
-@in_f32
+@rule_in_f32
 def _extreme_vjp(f: Any, dy: Any, y: Any, x: Any, axes: Any = None, keepdims: bool = False) -> Any:
     """dy in equal parts to the elements that are y, as torch.amax does."""
     given = axes_of("max", x.spec, {"axes": axes})
@@ -202,7 +202,7 @@ def _extreme_vjp(f: Any, dy: Any, y: Any, x: Any, axes: Any = None, keepdims: bo
     return f.where(ties, with_axes(dy, x, given) / count, 0)
 
 
-@in_f32
+@rule_in_f32
 def _prod_vjp(f: Any, dy: Any, y: Any, x: Any, axes: Any = None, keepdims: bool = False) -> Any:
     """dy times the products of the elements before and after each, so that zeros need no division."""
     given = axes_of("prod", x.spec, {"axes": axes})

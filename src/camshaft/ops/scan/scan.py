@@ -17,8 +17,8 @@ from camshaft.dtypes import DTYPES, DType, as_dtype, f32, f64, u32, u64
 from camshaft.extent import Extent
 from camshaft.lang import Constant, Kernel, ir
 from camshaft.ops import op as ops
-from camshaft.ops.checks import NUMBERS, in_f32, rounded, same_dtype, widened
-from camshaft.ops.gradient import zeros
+from camshaft.ops.checks import NUMBERS, rounded, same_dtype, widened
+from camshaft.ops.gradient import rule_in_f32, zeros
 from camshaft.ops.parameters import Attribute, Parameters
 from camshaft.ops.reduce.frame import NO_F64
 from camshaft.ops.scan import kernels, samples
@@ -174,7 +174,7 @@ def _sum_vjp(f: Any, dy: Any, y: Any, x: Any, axis: int = -1, reverse: bool = Fa
     return f.cumsum(dy, axis=axis, reverse=not reverse)
 
 
-@in_f32
+@rule_in_f32
 def _product_vjp(f: Any, dy: Any, y: Any, x: Any, axis: int = -1, reverse: bool = False, to: str | None = None) -> Any:
     """The sum of dy y from each element on, by the element; that of the first 0 is as if it were 1, of those after it 0."""
     zero = f.equal(x, 0)

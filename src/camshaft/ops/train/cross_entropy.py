@@ -17,6 +17,7 @@ from camshaft.extent import Extent
 from camshaft.lang import Array, Constant, Tracer, ir, kernel
 from camshaft.ops import op as ops
 from camshaft.ops.checks import FLOATS, expect_tensor
+from camshaft.ops.gradient import rule_in_f32
 from camshaft.ops.norm.log_softmax import log_sum_of_powers
 from camshaft.ops.parameters import Attribute, Parameters
 from camshaft.ops.spec import TensorSpec, bound
@@ -131,26 +132,24 @@ def _decompose(
     return loss if dtype in (f32, f64) else f.cast(loss, to=dtype.name)
 
 
+@rule_in_f32
 def _vjp(
     f: Any, dy: Any, y: Any, logits: Any, target: Any, reduction: str = "mean", ignore_index: int = -100,
     label_smoothing: float = 0.0,
 ) -> tuple[Any, None]:  # fmt: skip
     """dy (softmax(x) - t) for the smoothed target t; 0 where it is ignored, NaN where it is no class."""
-    dtype, classes = as_dtype(logits.dtype), logits.shape[-1]
-    x = logits if dtype in (f32, f64) else f.cast(logits, to="f32")
-    dy = dy if dy.dtype == x.dtype else f.cast(dy, to=x.dtype.name)
+    classes, dtype = logits.shape[-1], logits.dtype.name
     at = target.reshape((*target.shape, 1))
     ignored, inside = f.equal(at, ignore_index), f.logical_and(at >= 0, at < classes)
     if reduction == "none":
         dy = dy.reshape(at.shape)
     elif reduction == "mean":
-        dy = dy / f.sum(f.cast(f.logical_not(ignored), to=x.dtype.name))
+        dy = dy / f.sum(f.cast(f.logical_not(ignored), to=dtype))
     dy = f.where(ignored, 0, f.where(inside, dy, np.nan))
     hit = f.equal(at, np.arange(classes, dtype=as_dtype(target.dtype).numpy))
     each = label_smoothing / classes
-    wanted = f.cast(hit, to=x.dtype.name) * (1 - label_smoothing) + each
-    dx = f.where(ignored, 0, (f.softmax(x) - wanted) * dy)
-    return (dx if dtype == x.dtype else f.cast(dx, to=dtype.name)), None
+    wanted = f.cast(hit, to=dtype) * (1 - label_smoothing) + each
+    return f.where(ignored, 0, (f.softmax(logits) - wanted) * dy), None
 
 
 def _build(node: ops.NodeSpec, target: ops.Target) -> ops.Build:
