@@ -122,6 +122,25 @@ def test_no_node_is_left_that_no_gradient_needs() -> None:
     assert len(graph.nodes) == count
 
 
+def test_rows_of_a_run_have_gradients_and_are_not_summed_over() -> None:
+    graph, rows = Graph(), cs.Extent("rows", 4)
+    x, c = (graph.input(name, (rows, 4), "f64") for name in "xc")
+    w = graph.input("w", (4, 4), "f64")
+    y = cs.softmax(x[:, ::-1] @ w)
+    graph.output("g", graph.gradients(y, [x], cotangent=c)[0])
+    bias = graph.constant("bias", np.ones(4))
+    for by in (w, bias):
+        with pytest.raises(ShapeError, match=r"gradients: .*got the Extent rows to sum over; wanted a fixed size"):
+            graph.gradients(y + bias, [by], cotangent=c)
+    given = {"x": X[0, :2], "w": RNG.normal(size=(4, 4)), "c": X[1, :2]}
+    made = evaluated(graph, given, {rows: 2})["g"]
+
+    def weighed(x: Tensor) -> Tensor:
+        return cs.softmax(x[:, ::-1] @ given["w"]) * given["c"]
+
+    np.testing.assert_allclose(made, difference(weighed, given["x"]), rtol=1e-6, atol=1e-7)
+
+
 def test_a_cotangent_weighs_the_results() -> None:
     graph = Graph()
     x, c = graph.input("x", (3,), "f64"), graph.input("c", (3,), "f64")

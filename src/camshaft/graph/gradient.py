@@ -21,7 +21,7 @@ from camshaft.graph.arguments import cast
 from camshaft.graph.decompose import checked_outputs
 from camshaft.graph.graph import Graph, Node
 from camshaft.graph.tensor import Tensor, root
-from camshaft.ops.gradient import zeros
+from camshaft.ops.gradient import expect_fixed, zeros
 from camshaft.ops.op import NoGradient
 from camshaft.ops.spec import TensorSpec
 
@@ -235,6 +235,7 @@ def _sum_to(part: Tensor, tensor: Tensor) -> Tensor:
         return part
     more = part.ndim - tensor.ndim
     axes = tuple(i for i, d in enumerate(part.shape) if i < more or (tensor.shape[i - more] == 1 and d != 1))
+    expect_fixed(part.shape[i] for i in axes)
     total = functions.function("sum")
     if part.dtype in PARTS:
         part = total(part.pairs(), axes=axes).as_complex()

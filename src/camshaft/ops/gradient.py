@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from math import prod
 from typing import Any
 
 import numpy as np
 
 from camshaft.dtypes import PARTS, bf16, f16
+from camshaft.errors import ShapeError
 from camshaft.extent import Extent
 from camshaft.ops.op import NoGradient
 
@@ -38,6 +39,13 @@ def rule_in_f32(vjp: Callable[..., Any]) -> Callable[..., Any]:
         return tuple(map(rounded, found if isinstance(found, tuple) else (found,), tensors))
 
     return widened
+
+
+def expect_fixed(sizes: Iterable[Any]) -> None:
+    """Raises ShapeError for an Extent among the sizes over which a gradient is a sum."""
+    for size in sizes:
+        if isinstance(size, Extent):
+            raise ShapeError(f"got the Extent {size.name} to sum over; wanted a fixed size")
 
 
 def with_axes(y: Any, x: Any, axes: Sequence[int]) -> Any:

@@ -16,7 +16,7 @@ from camshaft.extent import Extent
 from camshaft.lang import Array, Constant, Tracer, ir, kernel
 from camshaft.ops import op as ops
 from camshaft.ops.checks import EVERY, expect_tensor
-from camshaft.ops.gradient import zeros
+from camshaft.ops.gradient import expect_fixed, zeros
 from camshaft.ops.kernels import blocks
 from camshaft.ops.kernels.bits import NAN_BITS, as_bits
 from camshaft.ops.parameters import Parameters
@@ -140,6 +140,7 @@ def _error_samples() -> Iterable[ops.ErrorSample]:
 
 def _vjp(f: Any, dy: Any, y: Any, x: Any, rows: Any) -> tuple[Any, None]:
     """dy added at the rows; none where the row is out of bounds."""
+    expect_fixed(rows.shape)
     count = prod(rows.shape)
     places = rows.reshape((count, *(1,) * (x.ndim - 1)))
     return f.scatter_add(zeros(f, x), places, dy.reshape((count, *x.shape[1:])), axis=0), None

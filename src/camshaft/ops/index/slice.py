@@ -12,12 +12,11 @@ from camshaft.dtypes import bf16, boolean, f16, f32, f64, i8, i64, u16
 from camshaft.extent import Extent
 from camshaft.ops import op as ops
 from camshaft.ops.checks import EVERY, same_dtype
-from camshaft.ops.gradient import zeros
 from camshaft.ops.index.transpose import strided
 from camshaft.ops.kernels.bits import as_bits
 from camshaft.ops.kernels.strides import iteration, strides_of
 from camshaft.ops.parameters import Attribute, Parameters
-from camshaft.ops.spec import Dim, TensorSpec, bound
+from camshaft.ops.spec import Dim, TensorSpec
 
 _ATTRIBUTES = {"starts", "sizes", "steps"}
 _STARTS, _SIZES = Attribute("starts", "tuple[int, ...]"), Attribute("sizes", "tuple[int | None, ...]")
@@ -71,21 +70,35 @@ def _build(node: ops.NodeSpec, target: ops.Target) -> ops.Build:
 
 
 def _vjp(f: Any, dy: Any, y: Any, x: Any, **attrs: Any) -> Any:
-    """dy between zeros; with steps each element added at its place."""
-    cuts = _cuts(x.spec, attrs)
-    if all(step == 1 for _, _, step in cuts):
-        widths = [
-            (0, 0) if isinstance(dim, Extent) else (start, dim - start - bound(size))
-            for dim, (start, size, _) in zip(x.shape, cuts, strict=True)
+    """dy between zeros: before the first element, between two of a step, and after the last."""
+    cuts: list[Any] = [
+        (0, None, 1) if isinstance(size, Extent) else (start, size, step) for start, size, step in _cuts(x.spec, attrs)
+    ]
+    if any(step < 0 for *_, step in cuts):
+        turns = [(size - 1, size, -1) if step < 0 else (0, None, 1) for _, size, step in cuts]
+        dy = f.slice(dy, **_attributes(turns))
+        cuts = [
+            (start + (size - 1) * step, size, -step) if step < 0 else (start, size, step) for start, size, step in cuts
         ]
-        return f.pad(dy, pad_width=tuple(widths))
-    for axis, (start, size, step) in enumerate(cuts):
-        if isinstance(x.shape[axis], Extent) or (start, size, step) == (0, x.shape[axis], 1):
-            continue
-        places = (start + step * np.arange(bound(size), dtype=np.int32)).reshape((-1, *(1,) * (x.ndim - axis - 1)))
-        whole = (*dy.shape[:axis], x.shape[axis], *dy.shape[axis + 1 :])
-        dy = f.scatter_add(zeros(f, dy, whole), places.reshape((1,) * axis + places.shape), dy, axis=axis)
-    return dy
+    for axis, (_, size, step) in enumerate(cuts):
+        if step > 1:
+            before, after = dy.shape[:axis], dy.shape[axis + 1 :]
+            none = ((0, 0),) * len(before), ((0, 0),) * len(after)
+            spaced = f.pad(
+                dy.reshape((*before, size, 1, *after)), pad_width=(*none[0], (0, 0), (0, step - 1), *none[1])
+            )
+            whole = [(0, None, 1)] * x.ndim
+            whole[axis] = (0, (size - 1) * step + 1, 1)
+            dy = f.slice(spaced.reshape((*before, size * step, *after)), **_attributes(whole))
+    widths = [
+        (0, 0) if size is None else (start, x.shape[axis] - start - dy.shape[axis])
+        for axis, (start, size, _) in enumerate(cuts)
+    ]
+    return f.pad(dy, pad_width=tuple(widths)) if any(map(any, widths)) else dy
+
+
+def _attributes(cuts: list[Any]) -> ops.Attrs:
+    return dict(zip(("starts", "sizes", "steps"), zip(*cuts, strict=True), strict=True))
 
 
 def _samples() -> Iterable[ops.Sample]:

@@ -19,6 +19,7 @@ from camshaft.dtypes import DType, bf16, f32, i32
 from camshaft.extent import Extent
 from camshaft.ops import op as ops
 from camshaft.ops.checks import TO_TOLERANCE, partly_active, to_dtype
+from camshaft.ops.gradient import expect_fixed
 from camshaft.ops.matmul.bf16 import BF16_DOT, MATRIX_UNIT
 from camshaft.ops.matmul.blas import BLAS, NUMPY
 from camshaft.ops.matmul.blocked import BLOCKED, LEAST_PART
@@ -270,9 +271,7 @@ def _vjp(f: Any, dy: Any, y: Any, a: Any, b: Any, transpose_b: bool = False, to:
     dy = dy.reshape((*y.shape[: y.ndim - (a.ndim > 1) - (b.ndim > 1)], rows, columns))
 
     def of_b() -> Any:
-        ops.expect(
-            not isinstance(rows, Extent), "matmul", rows, "rows of a fixed size, as the gradient by b sums over them"
-        )
+        expect_fixed((rows,))
         left, right = x, dy
         if w.ndim == 2 and dy.ndim > 2 and x.ndim == dy.ndim:  # one product for the whole batch
             left, right = x.reshape((-1, x.shape[-1])), dy.reshape((-1, columns))
