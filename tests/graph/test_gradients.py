@@ -65,6 +65,7 @@ VIEWS: dict[str, Function] = {
     "one": lambda x: cs.square(x[0, 1, 2]),
     "new axis": lambda x: x[:, None] * x[:, :, None],
     "concat and split": lambda x: cs.concat(cs.square(x), x * 3, axis=1)[:, 2:5] * cs.split(x, sizes=(1, 3), axis=2)[1][:, :, :1],
+    "split into one": lambda x: cs.square(cs.split(x, sizes=(3,), axis=1)),
     "pad": lambda x: cs.square(cs.pad(x, pad_width=((0, 0), (1, 2), (0, 1)), mode="edge")),
     "gather": lambda x: square_of_sum(cs.gather(x, np.array([1, 1, 0], np.int32))),
     "broadcast": lambda x: x * cs.sum(x, axes=(0, 2), keepdims=True) / (1 + cs.square(x[0, 0])),

@@ -1,4 +1,4 @@
-"""Gradients against torch's: of every op on its samples, and of torch's own functions of the same name."""
+"""Gradients against torch's: of every op on its samples, and on the samples by which torch tests its own ops (OpInfo)."""
 
 from __future__ import annotations
 
@@ -8,10 +8,14 @@ import numpy as np
 import pytest
 
 from camshaft import ops
-from camshaft.graph.decompose import decompose, use_of
+from camshaft.errors import CamshaftError
+from camshaft.graph.decompose import decompose, expand_composites, use_of
+from camshaft.graph.graph import Graph, Tensor
 from camshaft.ops.op import NoGradient, Op, Sample
 from camshaft.ops.primitives import is_primitive
-from tests.support.gradients import Case, of_numbers, takes
+from tests.eager import test_opinfo as opinfo
+from tests.support.gradients import Case, added, of_numbers, takes, weighed
+from tests.support.references import evaluated
 from tests.support.samples import covering, samples
 
 pytestmark = pytest.mark.oracle
@@ -73,3 +77,68 @@ def test_second_derivatives_are_those_of_torch(op: Op) -> None:
         pytest.skip("its gradient is not that of what it computes")
     for sample in cases(op)[:3]:
         check(Case(op, of_numbers(op, sample)), order=2)
+
+
+def of_their_sample(name: str, leaves: list[Any], given: list[Any], named: dict[str, Any]) -> list[Any] | None:
+    """The gradients of our op by the tensors among its arguments; None for a sample that graphs do not take."""
+    torch = pytest.importorskip("torch")
+    graph = Graph()
+    inputs = {id(x): graph.input(f"x{i}", tuple(x.shape), "f64") for i, x in enumerate(leaves)}
+
+    def ours(value: Any) -> Any:
+        if isinstance(value, list | tuple) and any(isinstance(x, torch.Tensor) for x in value):
+            return [ours(x) for x in value]
+        return inputs.get(id(value), opinfo._array(value))
+
+    try:
+        made = opinfo.OPS[name](*map(ours, given), **{key: ours(value) for key, value in named.items()})
+    except CamshaftError:
+        return None
+    results = made if isinstance(made, tuple | list) else (made,)
+    if made is opinfo.SKIP or not all(isinstance(y, Tensor) and y.dtype.name == "f64" for y in results):
+        return None
+    if any(node.attrs.keys() - {a.name for a in node.op.parameters.attributes} for node in graph.nodes):
+        return None  # `axis` of row-wise ops is for arrays
+    rng = np.random.default_rng(1)
+    loss = added([weighed(y, rng.uniform(0.5, 1.5, y.shape)) for y in results])
+    for i, gradient in enumerate(graph.gradients(loss, list(inputs.values()))):
+        graph.output(f"g{i}", gradient)
+    found = evaluated(expand_composites(graph), {f"x{i}": x.detach().numpy() for i, x in enumerate(leaves)}, {})
+    return [found[f"g{i}"] for i in range(len(leaves))]
+
+
+def of_their_own(info: Any, leaves: list[Any], sample: Any) -> list[Any]:
+    """torch's gradients of the same loss."""
+    torch = pytest.importorskip("torch")
+    made = info.op(sample.input, *sample.args, **sample.kwargs)
+    rng = np.random.default_rng(1)
+    results = made if isinstance(made, tuple | list) else (made,)
+    loss = sum((y * torch.from_numpy(np.asarray(rng.uniform(0.5, 1.5, tuple(y.shape))))).sum() for y in results)
+    return [g.numpy() for g in torch.autograd.grad(loss, leaves, allow_unused=True, materialize_grads=True)]
+
+
+def test_gradients_agree_with_torch_on_its_samples() -> None:
+    infos = opinfo._infos()
+    torch = pytest.importorskip("torch")
+    torch.manual_seed(0)
+    compared = dict.fromkeys(opinfo.OPS, 0)
+    for name in opinfo.OPS:
+        if not infos[name].supports_autograd or torch.float64 not in infos[name].supported_dtypes("cpu"):
+            continue
+        for sample in infos[name].sample_inputs("cpu", torch.float64, requires_grad=True):
+            if name == "nn.functional.rms_norm" and "eps" not in sample.kwargs:
+                continue  # torch's own depends on the dtype
+            values = [sample.input, *sample.args, *sample.kwargs.values()]
+            flat = [x for v in values for x in (v if isinstance(v, list | tuple) else [v])]
+            leaves = [x for x in flat if isinstance(x, torch.Tensor) and x.requires_grad]
+            if not leaves or len({id(x) for x in leaves}) < len(leaves) or not all(x.numel() for x in leaves):
+                continue
+            with np.errstate(all="ignore"):
+                found = of_their_sample(name, leaves, [sample.input, *sample.args], sample.kwargs)
+            if found is None:
+                continue
+            for ours, wanted in zip(found, of_their_own(infos[name], leaves, sample), strict=True):
+                what = f"{name}: {sample.args} {sample.kwargs}"[:300]
+                np.testing.assert_allclose(ours, wanted, rtol=1e-7, atol=1e-9, err_msg=what)
+            compared[name] += 1
+    assert sum(compared.values()) > 250

@@ -274,7 +274,7 @@ OPS = {
         _split_errors,
         Parameters("x", (Attribute("sizes", "tuple[int, ...]"), AXIS), results=None),
         _split,
-        lambda f, dys, ys, x, sizes, axis=0: f.concat(*dys, axis=axis) if len(dys) > 1 else dys[0],
+        lambda f, dys, ys, x, sizes, axis=0: f.concat(*dys, axis=axis) if isinstance(dys, tuple) else dys,
     ),
     "outer": _op(
         "outer",
