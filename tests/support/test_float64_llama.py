@@ -103,6 +103,7 @@ def test_top_divergence_counts_the_rest_as_one() -> None:
     assert even == pytest.approx([0.5 * np.log(2) + 0.25 * np.log(0.5)])
 
 
+@pytest.mark.full
 def test_llama_cpp_is_close_on_the_default_model() -> None:
     path, frozen = default_model(), {key: rows[:96] for key, rows in llama_cpp_top().items()}
     if path is None:
