@@ -155,6 +155,11 @@ def test_stop_gradient_makes_a_constant() -> None:
     np.testing.assert_array_equal(found[0], np.argmax(x, 0) == 0)
 
 
+def test_integers_after_stop_gradient_are_constants() -> None:
+    (found,) = gradients(lambda x: cs.cast(cs.argmax(cs.stop_gradient(x)), to="f64"), X[0])
+    assert not found.any()
+
+
 def test_custom_vjp_has_the_callers_gradient() -> None:
     clipped = cs.custom_vjp(lambda x, s: cs.clip(x * s, -1.0, 1.0), lambda dy, y, x, s: (dy * s, None))
 
@@ -219,6 +224,13 @@ def whole(x: Tensor, dtype: str) -> Tensor:
     return cs.sum(cs.cast(x, to=dtype))
 
 
+def drawn(graph: Graph, x: Tensor) -> Tensor:
+    """The log-probabilities of tokens that are drawn."""
+    rows = [graph.input(name, (3,), dtype) for name, dtype in (("t", "f32"), ("k", "i32"), ("p", "f32"), ("m", "f32"))]
+    _, logs = cs.softmax_sample(x, *rows, graph.input("seed", (3, 3), "u32"))
+    return cs.sum(logs)
+
+
 REFUSED: dict[str, tuple[Callable[[Graph, Tensor], Tensor], str]] = {
     "integers": (
         lambda g, x: whole(cs.argmax(x), "f32"),
@@ -230,6 +242,7 @@ REFUSED: dict[str, tuple[Callable[[Graph, Tensor], Tensor], str]] = {
         lambda g, x: cs.sum(cs.dequantize(cs.quantize_activations(x))),
         r"only through quantize_activations \(quantize_activations\)",
     ),
+    "tokens": (drawn, r"softmax_sample \(softmax_sample\): it has no gradient: it draws tokens; wanted stop_gradient"),
     "a function": (through_custom, r"gradients: by_hand \(by_hand\): it has neither a gradient nor a decomposition"),
     "an order": (after_exp, "gradients: exp .*it has `after` or `into`; wanted a graph without them"),
     "a state": (cached, r"custom \(custom\) writes s, through which the loss depends .*wanted a path without states"),

@@ -21,7 +21,7 @@ from camshaft.graph.arguments import cast
 from camshaft.graph.decompose import checked_outputs
 from camshaft.graph.graph import Graph, Node
 from camshaft.graph.tensor import Tensor, root
-from camshaft.ops.gradient import expect_fixed, zeros
+from camshaft.ops.gradient import expect_fixed, stopped, zeros
 from camshaft.ops.op import NoGradient
 from camshaft.ops.spec import TensorSpec
 
@@ -123,7 +123,7 @@ class _Sweep:
             raise PlanError("it has `after` or `into`; wanted a graph without them")
         op = node.op
         if isinstance(op.vjp, NoGradient):
-            raise PlanError(f"it has no gradient: {op.vjp.why}; stop_gradient takes its input as a constant")
+            raise PlanError(f"it has no gradient: {op.vjp.why}; wanted stop_gradient before it, or custom_vjp around")
         if op.vjp is None:
             self._by_parts(node)
             return
@@ -258,7 +258,7 @@ def _cut_by(graph: Graph, tensor: Tensor, loss: Tensor, nodes: Sequence[Node]) -
     floats, others = {root(tensor)}, set[Tensor]()
     first: tuple[Node, Tensor] | None = None
     for node in nodes:
-        inputs = {root(t) for t in node.inputs}
+        inputs = {root(t) for t in node.inputs if node.op.vjp is not stopped}
         if not floats.isdisjoint(inputs):
             floats.update(filter(_is_float, node.outputs))
             cut = [t for t in node.outputs if not _is_float(t)] if node not in graph.derived else []

@@ -19,6 +19,10 @@ FROM_INTEGERS = NoGradient("its inputs are integers")
 IN_PLACE = NoGradient("it writes a state in place")
 
 
+def stopped(f: Any, dy: Any, y: Any, x: Any) -> None:
+    """The rule of stop_gradient: what depends on its result alone is a constant."""
+
+
 def rule_in_f32(vjp: Callable[..., Any]) -> Callable[..., Any]:
     """Returns a rule that computes 16-bit floats in f32, and rounds each gradient once, to the dtype of its input."""
 
