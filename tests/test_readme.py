@@ -13,6 +13,7 @@ import pytest
 
 from camshaft.settings import TABLE
 from tests.support.models import require_default_model
+from tests.support.quick import full
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text("utf-8")
@@ -137,7 +138,8 @@ def examples(page: str) -> list[str]:
     return re.findall(r"^```python\n(.*?)^```$", (ROOT / page).read_text("utf-8"), re.MULTILINE | re.DOTALL)
 
 
-EXAMPLES = [*examples("README.md"), *examples("docs/python.md")]
+FITTED, GENTLY, TRAINED = examples("docs/gradients.md")
+EXAMPLES = [*examples("README.md"), *examples("docs/python.md"), GENTLY]
 
 
 def test_there_are_examples_of_each_way_to_use_it() -> None:
@@ -146,10 +148,20 @@ def test_there_are_examples_of_each_way_to_use_it() -> None:
 
 
 @pytest.mark.parametrize(
-    "example", EXAMPLES, ids=lambda text: "-".join(re.findall(r"camshaft\.([A-Za-z_]+)\(", text)[:1])
+    "example", [*EXAMPLES, full(FITTED)], ids=lambda text: "-".join(re.findall(r"camshaft\.([A-Za-z_]+)\(", text)[:1])
 )
 def test_examples_run_as_they_stand(example: str, capsys: pytest.CaptureFixture[str]) -> None:
     if '"smollm2"' in example:
         example = example.replace('"smollm2"', repr(str(require_default_model())))
     exec(compile(example, "README.md", "exec"), {"__name__": "__main__"})
     assert capsys.readouterr().out.strip()
+
+
+@pytest.mark.full
+def test_the_model_from_scratch_learns_its_text(capsys: pytest.CaptureFixture[str]) -> None:
+    exec(compile(TRAINED, "gradients.md", "exec"), {"__name__": "__main__"})
+    *steps, said = capsys.readouterr().out.splitlines()
+    losses = [float(line.split()[1]) for line in steps]
+    assert losses == sorted(losses, reverse=True)
+    assert losses[-1] < 0.2
+    assert "would a woodchuck chuck if a woodchuck could chuck wood?" in said

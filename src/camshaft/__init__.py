@@ -35,10 +35,12 @@ if TYPE_CHECKING:
     from camshaft.formats.blocks import dequantize_gguf, quantize_gguf
     from camshaft.generate.language_model import LanguageModel
     from camshaft.generate.options import GenerateOptions, Sampling
+    from camshaft.graph.custom_vjp import custom_vjp
     from camshaft.graph.graph import Graph, Tensor
     from camshaft.ops import register_variant
     from camshaft.plan.compile import compile
     from camshaft.plan.execution_plan import ExecutionPlan
+    from camshaft.plan.gradient import grad, value_and_grad
     from camshaft.plan.jit import jit
     from camshaft.selection.host_info import capabilities
     from camshaft.selection.override import backend, get_backend_override, set_backend_override
@@ -55,10 +57,12 @@ _PUBLIC = {
     "formats.blocks": "dequantize_gguf quantize_gguf",
     "generate.language_model": "LanguageModel",
     "generate.options": "GenerateOptions Sampling",
+    "graph.custom_vjp": "custom_vjp",
     "graph.graph": "Graph Tensor",
     "ops": "register_variant",
     "plan.compile": "compile",
     "plan.execution_plan": "ExecutionPlan",
+    "plan.gradient": "grad value_and_grad",
     "plan.jit": "jit",
     "selection.host_info": "capabilities",
     "selection.override": "backend get_backend_override set_backend_override",
@@ -78,12 +82,14 @@ __all__ = [
     "backend",
     "capabilities",
     "compile",
+    "custom_vjp",
     "dequantize_gguf",
     "device",
     "devices",
     "dispatch_elementwise_generic",
     "get_backend_override",
     "get_dispatch_table",
+    "grad",
     "init_dispatch_table",
     "jit",
     "kernel_elementwise_simd",
@@ -99,6 +105,7 @@ __all__ = [
     "set_backend_override",
     "table",
     "validate_backends",
+    "value_and_grad",
 ]
 
 

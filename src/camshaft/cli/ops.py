@@ -52,12 +52,10 @@ def _print_all(rows: Sequence[OpOverview]) -> None:
     from camshaft.validation.status import STATUSES
 
     used = [status for status in STATUSES if any(row.count(status) for row in rows)]
-    gradients = ["gradient"] if any(row.entry.gradient for row in rows) else []
-    table = [["op", *used, *gradients, "computes"]]
+    table = [["op", *used, "computes"]]
     for row in rows:
         counts = [str(row.count(status) or "") for status in used]
-        has_gradient = ["yes" if row.entry.gradient else "no"] if gradients else []
-        table.append([row.entry.name, *counts, *has_gradient, row.entry.formula])
+        table.append([row.entry.name, *counts, row.entry.formula])
     taken = sum(max(len(line[i]) for line in table) + 2 for i in range(len(table[0]) - 1))
     if sys.stdout.isatty() or "COLUMNS" in os.environ:  # a pipe gets the whole formulas
         room = max(shutil.get_terminal_size().columns - taken, 8)

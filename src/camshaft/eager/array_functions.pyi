@@ -485,6 +485,12 @@ class ArrayFunctions:
         Arrays in, arrays out. `out` is written and returned.
         """
 
+    def stop_gradient(self, x: ArrayLike, /, *, out: Array | None = None) -> Any:
+        """y = x, a constant to derivatives.
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
     def rope(
         self,
         x: ArrayLike,

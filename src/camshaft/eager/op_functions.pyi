@@ -190,6 +190,7 @@ __all__ = [
     "square",
     "ssm_conv",
     "stft",
+    "stop_gradient",
     "subtract",
     "sum",
     "take_along_axis",
@@ -747,6 +748,10 @@ def copy(x: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor: ...
 def cast(x: ArrayLike, /, out: Array | None = None, *, to: str, where: Any = None) -> Any: ...
 @overload
 def cast(x: Tensor | ArrayLike, /, *, to: str, name: str | None = None) -> Tensor: ...
+@overload
+def stop_gradient(x: ArrayLike, /, *, out: Array | None = None) -> Any: ...
+@overload
+def stop_gradient(x: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor: ...
 @overload
 def rope(
     x: ArrayLike,

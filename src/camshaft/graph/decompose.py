@@ -87,10 +87,10 @@ class _Decomposing(Rewriter):
             made = node.op.decompose(functions, *(self.get(t) for t in node.inputs), **node.attrs)
         if any(new.op is node.op for new in self.new.nodes[first:]):
             raise PlanError(f"decompose: {node.name}: the decomposition of {node.op.name} has {node.op.name} itself")
-        self.map.update(zip(node.outputs, _checked(node, made), strict=True))
+        self.map.update(zip(node.outputs, checked_outputs(node, made), strict=True))
 
 
-def _checked(node: Node, made: Any) -> tuple[Tensor, ...]:
+def checked_outputs(node: Node, made: Any) -> tuple[Tensor, ...]:
     """The outputs of a node's decomposition. Raises PlanError if they are not those that the op infers."""
     found = made if isinstance(made, tuple) else (made,)
     came, wanted = ([t.spec for t in tensors] for tensors in (found, node.outputs))

@@ -71,6 +71,7 @@ class Graph:
         self.inputs: dict[str, Tensor] = {}
         self.states: dict[str, Tensor] = {}
         self.outputs: dict[str, Tensor] = {}
+        self.derived: set[Node] = set()  # nodes that `gradients` added
         self._scope: list[str] = []
         self._device: str | None = None
 
@@ -293,6 +294,19 @@ class Graph:
             checked_tensor(str(name), tensor)
         op = custom_op(name, function, inputs, outputs, updates, programs)
         return self.apply(op, inputs, {}, name, after=after, into=into)
+
+    def gradients(self, loss: Tensor, wrt: Sequence[Tensor], cotangent: Tensor | None = None) -> tuple[Tensor, ...]:
+        """Adds the nodes of the gradients of `loss` by each tensor of `wrt`. Returns a gradient of each one's spec, zeros where
+        the loss does not depend on it.
+
+        `loss` has one element, or any shape with a `cotangent` of its spec: the gradients are those of sum(loss * cotangent).
+        `wrt` are any tensors of floats: inputs, states, constants, results of nodes. Raises ShapeError for other dtypes and
+        shapes. PlanError for an op without a gradient between them, for a path through a state, where the only path is one
+        through integers, and for a state that a node has written since the loss read it.
+        """
+        from camshaft.graph.gradient import gradients  # here: it builds nodes of this Graph
+
+        return gradients(self, loss, wrt, cotangent)
 
     def output(self, name: str, tensor: Tensor) -> Tensor:
         """Names a tensor as an output of the plan. Raises ShapeError unless it is a whole tensor of this graph."""

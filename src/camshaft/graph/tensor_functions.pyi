@@ -185,6 +185,7 @@ __all__ = [
     "square",
     "ssm_conv",
     "stft",
+    "stop_gradient",
     "subtract",
     "sum",
     "take_along_axis",
@@ -538,6 +539,9 @@ def copy(x: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor:
 
 def cast(x: Tensor | ArrayLike, /, *, to: str, name: str | None = None) -> Tensor:
     """y = x in another dtype."""
+
+def stop_gradient(x: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor:
+    """y = x, a constant to derivatives."""
 
 def rope(
     x: Tensor | ArrayLike,

@@ -44,6 +44,7 @@ _MODULES = {
     "elementwise.silu_multiply": "silu_multiply",
     "elementwise.copy": "copy",
     "elementwise.cast": "cast",
+    "elementwise.stop_gradient": "stop_gradient",
     "rope.rope": "rope",
     "rope.sections": "rope_multi rope_axial_2d rope_vision_2d",
     "rope.head_norm_rope": "head_norm_rope",

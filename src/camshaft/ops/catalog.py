@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from camshaft import ops
 from camshaft.dtypes import DTYPES, DType, as_dtype
-from camshaft.ops.op import Attrs, Op
+from camshaft.ops.op import Attrs, NoGradient, Op
 from camshaft.ops.primitives import is_primitive
 from camshaft.ops.spec import TensorSpec
 
@@ -144,7 +144,8 @@ _HEAD = """# Ops
 Made by `camshaft ops --markdown`. `camshaft ops` shows the same with what was proved on your machine, `camshaft ops NAME` all
 that there is to one op. Dtypes are those that the op's inputs may have, block formats among them; backends those that a variant
 is written for. What an op computes exactly is its `reference`, in NumPy and float64, beside its kernels in `src/camshaft/ops/`.
-The decomposition of an op that is no primitive has the named ops, and computes the same within the op's tolerance.
+The decomposition of an op that is no primitive has the named ops, and computes the same within the op's tolerance. Its
+[gradient](gradients.md) comes from a rule of its own or from the decomposition; `camshaft ops NAME` says why an op has none.
 """
 
 
@@ -159,13 +160,13 @@ class ClaimedVariant:
 @dataclass(frozen=True)
 class OpEntry:
     """An op's row in the catalog. `family` is the file that defines it, or its own name. `dtypes` are those of its inputs.
-    `rows` are the rows of tests/data/ops.tsv that it covers."""
+    `gradient` is where it comes from. `rows` are the rows of tests/data/ops.tsv that it covers."""
 
     name: str
     family: str
     formula: str
     dtypes: tuple[str, ...]
-    gradient: bool
+    gradient: str
     primitive: bool
     variants: tuple[ClaimedVariant, ...]
     rows: tuple[str, ...]
@@ -174,10 +175,17 @@ class OpEntry:
 def entry(op: Op) -> OpEntry:
     """Returns the entry of an op."""
     claimed = tuple(ClaimedVariant(v.name, tuple(sorted(v.backends))) for v in op.variants)
-    gradient, primitive = getattr(op, "vjp", None) is not None, is_primitive(op)
+    gradient, primitive = gradient_of(op), is_primitive(op)
     return OpEntry(
         op.name, ops.group_of(op.name), op.formula, dtypes_of(op), gradient, primitive, claimed, rows_of(op.name)
     )
+
+
+def gradient_of(op: Op) -> str:
+    """Returns 'own rule', 'by decomposition' or 'none', with the reason."""
+    if isinstance(op.vjp, NoGradient):
+        return f"none: {op.vjp.why}"
+    return "by decomposition" if op.vjp is None else "own rule"
 
 
 def catalog() -> tuple[OpEntry, ...]:
@@ -223,5 +231,5 @@ def _line(row: OpEntry, parts: Iterable[str]) -> str:
     variants = variants or "none: computed by its decomposition"
     what = row.formula.replace("|", "\\|")
     made_of = "primitive" if row.primitive else " ".join(parts)
-    gradient = "yes" if row.gradient else "no"
+    gradient = row.gradient.partition(":")[0]
     return f"| `{row.name}` | {what} | {made_of} | {' '.join(row.dtypes)} | {gradient} | {variants} |"

@@ -259,6 +259,13 @@ Array = np.ndarray[Any, Any]
 
 
 @dataclass(frozen=True)
+class NoGradient:
+    """An op's `vjp` where it has no gradient; `why` completes "it has no gradient: "."""
+
+    why: str
+
+
+@dataclass(frozen=True)
 class Op:
     """An operation.
 
@@ -270,6 +277,12 @@ class Op:
     - `tolerance` is the normalized mean squared error allowed per output dtype name.
     - `decompose(f, *tensors, **attrs)` returns the outputs as computed by other ops on graph tensors: one, or a tuple. `f` has
       the ops as functions (graph/functions.py). None for primitives (primitives.py).
+    - `vjp(f, dy, y, *tensors, **attrs)` returns the gradients of the inputs, built from other ops on graph tensors: for each
+      input the product of dy with the derivative, or None where it is zero; one alone or in a tuple. An input that was broadcast
+      may get one of the broadcast shape, and any input a function that makes it, called only where it is wanted. `y` is the
+      output and `dy` its gradient; of several outputs both are tuples. NotImplemented, for all inputs or returned by such a
+      function, takes the gradients from `decompose`, as None in place of the rule does (graph/gradient.py). `NoGradient`
+      where there is none.
     - `rules` are the patterns of other ops that this op replaces (rule.py).
     - `first_use(node, variant)` is another variant with the bits of the chosen one for the node, whose kernels take sizes at run
       time: eager calls of a new shape run it and compile the chosen one when the shape comes again. With None for `variant`: with
@@ -292,6 +305,7 @@ class Op:
     updates: tuple[int, ...] = ()
     indexes: Mapping[int, Callable[[NodeSpec], int]] = field(default_factory=dict)
     decompose: Callable[..., Any] | None = None
+    vjp: Callable[..., Any] | NoGradient | None = None
     rules: tuple[Rule, ...] = ()
     workload: Callable[[NodeSpec], Mapping[int, np.ndarray[Any, Any]]] = lambda node: {}
     parameters: Parameters = ANY

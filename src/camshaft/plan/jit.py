@@ -41,7 +41,7 @@ def jit(function: Callable[..., Any] | None = None, *, backend: str | None = Non
         return functools.partial(jit, backend=backend, threads=threads)
     if not callable(function):
         raise PlanError(f"jit: got {function!r:.80}; wanted a function of arrays")
-    return functools.wraps(function)(_Jitted(function, backend, threads))
+    return functools.wraps(function, updated=())(_Jitted(function, backend, threads))
 
 
 class _Output(str):

@@ -17,6 +17,7 @@ from camshaft.dtypes import DType, bf16, f16, f32, i32, i64, u8
 from camshaft.lang import Array, Kernel, Tracer, kernel
 from camshaft.ops import op as ops
 from camshaft.ops.checks import partly_active
+from camshaft.ops.gradient import IN_PLACE
 from camshaft.ops.parameters import HEAD_DIM, KV_HEADS, PLACES, RING, Parameters
 from camshaft.ops.spec import TensorSpec
 
@@ -163,6 +164,7 @@ def cache_op(n_caches: int, kernel: Kernel, **fields: Any) -> ops.Op:
         workload=typical_places(n_caches + 2, cache=0),
         tolerance={},
         updates=tuple(range(n_caches)),
+        vjp=IN_PLACE,
         **fields,
     )
 

@@ -135,6 +135,7 @@ OPS = {
             reference=_unpacked,
             samples=samples.of_codes,
             error_samples=_unpack_errors,
+            vjp=ops.NoGradient("its input has codes, not numbers"),
         ),
         _dequantize(
             "affine_dequantize",

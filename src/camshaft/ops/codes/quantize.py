@@ -19,6 +19,7 @@ from camshaft.ops.checks import expect_tensor
 from camshaft.ops.codes.code import CODES, FLOATS, INTEGERS, WORD, code_of, codes_of, packed, unit_words
 from camshaft.ops.codes.dequantize import by_groups, of_groups, rounded_to
 from camshaft.ops.codes.weights import AFFINE, SCALES, expect_group
+from camshaft.ops.gradient import OF_INTEGERS, rule_in_f32
 from camshaft.ops.kernels import blocks
 from camshaft.ops.parameters import Attribute, Parameters
 from camshaft.ops.spec import TensorSpec
@@ -182,6 +183,19 @@ def _round_trip(f: Any, w: Any, scales: Any, biases: Any, bits: int = 4, group_s
     return rounded_to(f, (codes * scale + bias).reshape(wide.shape), w.dtype.name)
 
 
+@rule_in_f32
+def _round_trip_vjp(
+    f: Any, dy: Any, y: Any, w: Any, scales: Any, biases: Any, bits: int = 4, group_size: int = 64
+) -> tuple[Any, Any, Any]:
+    """Straight through to w where its code is not clipped; to scales and biases as if the codes were constants."""
+    wide, change = by_groups(w, group_size), by_groups(dy, group_size)
+    nearest = f.round((wide - of_groups(f, biases)) / of_groups(f, scales))
+    codes = f.clip(nearest, 0.0, float(2**bits - 1))
+    through = f.where(f.equal(nearest, codes), change, 0).reshape(w.shape)
+    of_scales, of_biases = f.sum(change * codes, axes=-1), f.sum(change, axes=-1)
+    return through, of_scales.reshape(scales.shape), of_biases.reshape(biases.shape)
+
+
 def _round_trip_reference(arrays: Sequence[ops.Array], attrs: ops.Attrs) -> tuple[ops.Array, ...]:
     w, scale, bias = arrays[0].astype(np.float32), *(a.astype(np.float32)[..., None] for a in arrays[1:])
     groups = w.reshape(*scale.shape[:2], -1)
@@ -211,6 +225,7 @@ OPS = {
     for row in (
         ops.Op(
             name="pack_codes",
+            vjp=OF_INTEGERS,
             formula="codes[r, c] = the code of the number nearest to x[r, c]",
             parameters=Parameters("x", (Attribute("code", "str", "u4"),)),
             infer=_infer_pack,
@@ -240,6 +255,7 @@ OPS = {
             reference=_round_trip_reference,
             variants=(),
             decompose=_round_trip,
+            vjp=_round_trip_vjp,
             samples=_round_trip_samples,
             error_samples=_round_trip_errors,
             tolerance=_TOLERANCE,

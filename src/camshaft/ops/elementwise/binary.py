@@ -29,14 +29,35 @@ def wrapping(instruction: str, k: Tracer, a: ir.Value, b: ir.Value) -> ir.Value:
     return k.bitcast(k.apply(instruction, k.bitcast(a, u64), k.bitcast(b, u64)), i64)
 
 
-def _arithmetic(name: str, sign: str, function: Callable[..., Any], structure: bool = False) -> Formula:
+def _product_vjp(f: Any, dy: Any, y: Any, a: Any, b: Any) -> tuple[Any, Any]:
+    """Of complex numbers dy times the conjugates."""
+    left, right = (f.conj(x) if x.dtype in COMPLEX else x for x in (a, b))
+    return dy * right, dy * left
+
+
+def _extreme_vjp(f: Any, dy: Any, y: Any, a: Any, b: Any) -> tuple[Any, Any]:
+    """Half of dy to each of two equal operands, as torch does."""
+    each = f.where(f.equal(a, b), dy * 0.5, dy)
+    return f.where(f.equal(a, y), each, 0), f.where(f.equal(b, y), each, 0)
+
+
+def _power_vjp(f: Any, dy: Any, y: Any, a: Any, b: Any) -> tuple[Any, Any]:
+    """b a^(b - 1) and y ln a; 0 where b is 0, and where a is 0 and b is not negative."""
+    of_a = f.where(f.equal(b, 0), 0, dy * b * f.power(a, f.where(f.equal(b, 0), 1, b) - 1))
+    still = f.logical_and(f.equal(a, 0), b >= 0)
+    return of_a, f.where(still, 0, dy * y * f.log(f.where(still, 1, a)))
+
+
+def _arithmetic(
+    name: str, sign: str, function: Callable[..., Any], vjp: Callable[..., Any], structure: bool = False
+) -> Formula:
     compute = functools.partial(wrapping, name)
     sampled = NUMBERS[1:] if structure else ()
     dtypes = (*(NUMBERS if name == "subtract" else EVERY), *COMPLEX)
     tolerance = {d.name: TOLERANCE[PARTS[d].name] for d in COMPLEX} if name == "multiply" else EXACT
     return Formula(
         name, f"y = a {sign} b", compute, function, dtypes, tolerance=tolerance, sampled=sampled, structure=structure,
-        pairs=functools.partial(_of_pairs, name),
+        pairs=functools.partial(_of_pairs, name), vjp=vjp,
     )  # fmt: skip
 
 
@@ -61,6 +82,7 @@ def _extreme(name: str, function: Callable[..., Any], sampled: tuple[DType, ...]
         EVERY,
         tolerance=EXACT,
         sampled=sampled,
+        vjp=_extreme_vjp,
     )
 
 
@@ -84,7 +106,9 @@ def _rounds_once(node: ops.NodeSpec, target: ops.Target) -> str | None:
     return None
 
 
-def _floor_division(name: str, text: str, function: Callable[..., Any], draw: draws.Draw) -> Formula:
+def _floor_division(
+    name: str, text: str, function: Callable[..., Any], draw: draws.Draw, vjp: Callable[..., Any]
+) -> Formula:
     return Formula(
         name,
         text,
@@ -96,6 +120,7 @@ def _floor_division(name: str, text: str, function: Callable[..., Any], draw: dr
         draws=(draw, draws.small),
         supports=_rounds_once,
         flops=8.0,
+        vjp=vjp,
     )
 
 
@@ -108,14 +133,34 @@ def _power(a: Any, b: Any) -> Any:
 
 
 ROWS = (
-    _arithmetic("add", "+", np.add, structure=True),
-    _arithmetic("subtract", "-", np.subtract),
-    _arithmetic("multiply", "*", np.multiply),
-    Formula("divide", "y = a / b", lambda k, a, b: a / b, np.divide, FLOATS, tolerance=TOLERANCE),
+    _arithmetic("add", "+", np.add, lambda f, dy, y, a, b: (dy, dy), structure=True),
+    _arithmetic("subtract", "-", np.subtract, lambda f, dy, y, a, b: (dy, -dy)),
+    _arithmetic("multiply", "*", np.multiply, _product_vjp),
+    Formula(
+        "divide",
+        "y = a / b",
+        lambda k, a, b: a / b,
+        np.divide,
+        FLOATS,
+        tolerance=TOLERANCE,
+        vjp=lambda f, dy, y, a, b: (dy / b, -(dy * y / b)),
+    ),
     _extreme("minimum", np.minimum, INTEGERS[:3]),
     _extreme("maximum", np.maximum, (*INTEGERS[4:7], boolean)),
-    _floor_division("floor_divide", "y = floor(a / b); of integers 0 where b is 0", np.floor_divide, draws.full_range),
-    _floor_division("remainder", "y = a - floor(a / b) b; of integers 0 where b is 0", np.remainder, draws.wide),
+    _floor_division(
+        "floor_divide",
+        "y = floor(a / b); of integers 0 where b is 0",
+        np.floor_divide,
+        draws.full_range,
+        lambda f, dy, y, a, b: (None, None),
+    ),
+    _floor_division(
+        "remainder",
+        "y = a - floor(a / b) b; of integers 0 where b is 0",
+        np.remainder,
+        draws.wide,
+        lambda f, dy, y, a, b: (dy, -(dy * f.floor_divide(a, b))),
+    ),
     Formula(
         "power",
         "y = a^b; of integers to a negative power 0, but for 1 and -1",
@@ -126,6 +171,7 @@ ROWS = (
         sampled=(f64, f16, i8, i32, i64, u8),
         draws=(draws.bases, draws.powers),
         flops=60.0,
+        vjp=_power_vjp,
     ),
 )
 OPS = family(ROWS, __name__)

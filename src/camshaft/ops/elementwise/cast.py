@@ -6,6 +6,7 @@ Integers that do not fit wrap. Floats that do not fit an integer type give an un
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
 
@@ -86,6 +87,10 @@ def _pairs(k: Tracer, x: ir.Value | Pair, to: str) -> ir.Value | Pair:
     return parts[0].to(part), parts[1].to(part)
 
 
+def _vjp(f: Any, dy: Any, y: Any, x: Any, to: str) -> Any:
+    return f.cast(dy, to=as_dtype(x.dtype).name)
+
+
 ROW = Formula(
     "cast",
     "y = x in another dtype",
@@ -96,6 +101,7 @@ ROW = Formula(
     pairs=_pairs,
     gives=_to,
     attrs=(Attribute("to", "str"),),
+    vjp=_vjp,
     moves=lambda node: {"to": u16.name} if node.inputs[0].dtype == node.outputs[0].dtype in NAN_BITS else None,
     tolerance={"f32": 0.0, "f64": 0.0, "f16": 1e-12, "bf16": 1e-12},
     samples=_samples,

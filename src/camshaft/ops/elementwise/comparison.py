@@ -12,6 +12,7 @@ from camshaft.dtypes import DType, boolean, f16, i8, i32, i64, u8, u32
 from camshaft.lang import Tracer, ir
 from camshaft.ops.checks import EVERY
 from camshaft.ops.elementwise.frame import EXACT, Formula, family
+from camshaft.ops.gradient import OF_INTEGERS
 
 
 def _compared(instruction: str, swapped: bool, k: Tracer, a: ir.Value, b: ir.Value) -> ir.Value:
@@ -34,6 +35,7 @@ def _comparison(
         tolerance=EXACT,
         sampled=sampled,
         decompose=decompose,
+        vjp=OF_INTEGERS,
     )
 
 
@@ -50,12 +52,30 @@ def _logic(
     arity: int = 2,
 ) -> Formula:
     return Formula(
-        name, text, compute, function, (boolean,), arity, tolerance=EXACT, sampled=(boolean,), decompose=decompose
+        name,
+        text,
+        compute,
+        function,
+        (boolean,),
+        arity,
+        tolerance=EXACT,
+        sampled=(boolean,),
+        decompose=decompose,
+        vjp=OF_INTEGERS,
     )
 
 
 def _clipped(k: Tracer, x: ir.Value, low: ir.Value, high: ir.Value) -> ir.Value:
     return (x | low) & high if x.dtype == boolean else k.minimum(k.maximum(x, low), high)
+
+
+def _clip_vjp(f: Any, dy: Any, y: Any, x: Any, low: Any, high: Any) -> tuple[Any, Any, Any]:
+    """dy to x from low to high, both inclusive, as torch does; else to the limit that y is, `high` where both are passed."""
+    above, below = high < low, x < low
+    inside = f.logical_and(low <= x, x <= high)
+    to_high = f.logical_or(high < x, f.logical_and(above, below))
+    to_low = f.logical_and(below, f.logical_not(above))
+    return f.where(inside, dy, 0), f.where(to_low, dy, 0), f.where(to_high, dy, 0)
 
 
 ROWS = (
@@ -91,6 +111,7 @@ ROWS = (
         sampled=EVERY[1:],
         structure=True,
         moves=lambda node: {},
+        vjp=lambda f, dy, y, c, a, b: (None, f.where(c, dy, 0), f.where(c, 0, dy)),
     ),
     Formula(
         "clip",
@@ -102,6 +123,7 @@ ROWS = (
         operands="x low high",
         tolerance=EXACT,
         decompose=lambda f, x, low, high: f.minimum(f.maximum(x, low), high),
+        vjp=_clip_vjp,
     ),
 )
 OPS = family(ROWS, __name__)

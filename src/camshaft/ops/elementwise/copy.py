@@ -31,6 +31,7 @@ ROW = Formula(
     structure=True,
     samples=_samples,
     moves=lambda node: {},
+    vjp=lambda f, dy, y, x: dy,
     flops=0.0,
 )
 OP = op_of(ROW, __name__)

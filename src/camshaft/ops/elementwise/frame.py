@@ -20,6 +20,7 @@ from camshaft.ops import op as ops
 from camshaft.ops.checks import COMPLEX, in_f32, rounded, same_dtype, widened
 from camshaft.ops.elementwise import samples
 from camshaft.ops.elementwise.samples import Draw
+from camshaft.ops.gradient import rule_in_f32
 from camshaft.ops.kernels import blocks
 from camshaft.ops.kernels.bits import as_bits
 from camshaft.ops.kernels.strides import SIZES, ProgramBlock, Strides, iteration, strides_of
@@ -44,6 +45,7 @@ class Formula:
     f32; `structure`: samples of all shapes too. `samples` and `error_samples` replace all of these. `supports` as of a
     KernelVariant. `moves`: the kernel's attributes for a node that computes nothing, whose f16 and bf16 it takes as
     u16; else None. `flops` per element. `decompose`: as of an Op; without it the op is primitive (ops/primitives.py).
+    `vjp`: as of an Op; 16-bit floats are f32 in it.
     `pairs(k, *values)` is `compute` where an operand or the result is complex: a complex value is (real, imaginary) part.
     """
 
@@ -69,6 +71,7 @@ class Formula:
     flops: float = 1.0
     decompose: Callable[..., Any] | None = None
     pairs: Callable[..., Any] | None = None
+    vjp: Callable[..., Any] | ops.NoGradient | None = None
 
 
 def broadcast(op: str, specs: Sequence[TensorSpec]) -> tuple[Dim, ...]:
@@ -248,6 +251,7 @@ def op_of(row: Formula, module: str, **fields: Any) -> ops.Op:
         tolerance=row.tolerance,
         flops=lambda node: row.flops * prod(node.outputs[0].bounds),
         decompose=in_f32(row.decompose) if row.decompose is not None and row.tolerance else row.decompose,
+        vjp=rule_in_f32(row.vjp) if callable(row.vjp) else row.vjp,
         **fields,
     )
 

@@ -47,6 +47,12 @@ def _decompose(f: Any, gate: Any, up: Any, to: str = "f32") -> Any:
     return y if to == "f32" else f.cast(y, to=to)
 
 
+def _vjp(f: Any, dy: Any, y: Any, gate: Any, up: Any, to: str = "f32") -> tuple[Any, Any]:
+    s = f.sigmoid(gate)
+    silu = gate * s
+    return dy * up * (s + silu * (1 - s)), dy * silu
+
+
 ROW = Formula(
     name="silu_multiply",
     text="y = gate / (1 + exp(-gate)) * up",
@@ -63,5 +69,6 @@ ROW = Formula(
     error_samples=_error_samples,
     flops=5.0,
     decompose=_decompose,
+    vjp=_vjp,
 )
 OP = op_of(ROW, __name__)

@@ -15,6 +15,7 @@ from camshaft.ops.checks import COMPLEX, EVERY, FLOATS, NUMBERS
 from camshaft.ops.elementwise import samples as draws
 from camshaft.ops.elementwise.binary import wrapping
 from camshaft.ops.elementwise.frame import EXACT, TOLERANCE, Formula, family
+from camshaft.ops.gradient import OF_INTEGERS
 from camshaft.ops.parameters import Attribute
 
 _TANH_SLOPE, _TANH_CUBE = sqrt(2 / pi), 0.044715
@@ -85,6 +86,19 @@ def _abs_of_pair(k: Tracer, x: tuple[ir.Value, ir.Value]) -> ir.Value:
     return k.select(infinite, float("inf"), high * k.sqrt(k.fma(ratio, ratio, 1.0)))
 
 
+def _abs_vjp(f: Any, dy: Any, y: Any, x: Any) -> Any:
+    """dy sign x, 0 at 0; of complex numbers dy x / |x|."""
+    if x.dtype not in COMPLEX:
+        return f.where(x > 0, dy, f.where(x < 0, -dy, 0))
+    each = (dy / f.where(f.equal(y, 0), 1, y)).reshape((*y.shape, 1))
+    return (x.pairs() * each).as_complex()
+
+
+def _silu_vjp(f: Any, dy: Any, y: Any, x: Any) -> Any:
+    s = f.sigmoid(x)
+    return dy * (s + y * (1 - s))
+
+
 def _ceil_of(f: Any, x: Any) -> Any:
     return -f.floor(-x) if x.dtype.is_float else x
 
@@ -135,6 +149,7 @@ ROWS = (
         pairs=lambda k, x: (-x[0], -x[1]),
         tolerance=EXACT,
         decompose=lambda f, x: 0 - x if x.dtype.kind == "u" else x * -1,
+        vjp=lambda f, dy, y, x: -dy,
     ),
     Formula(
         "abs",
@@ -148,10 +163,11 @@ ROWS = (
         tolerance={"f32": 1e-13, "f64": 1e-31},  # of complex numbers
         sampled=(f64, i8, i32, i64),
         decompose=_abs_of,
+        vjp=_abs_vjp,
     ),
-    _function("exp", "y = e^x", np.exp, flops=10.0),
-    _function("log", "y = ln x", np.log, draws.positive, flops=10.0),
-    _function("sqrt", "y = sqrt(x)", np.sqrt, draws.positive),
+    _function("exp", "y = e^x", np.exp, flops=10.0, vjp=lambda f, dy, y, x: dy * y),
+    _function("log", "y = ln x", np.log, draws.positive, flops=10.0, vjp=lambda f, dy, y, x: dy / x),
+    _function("sqrt", "y = sqrt(x)", np.sqrt, draws.positive, vjp=lambda f, dy, y, x: dy / (2 * y)),
     _function(
         "rsqrt",
         "y = 1 / sqrt(x)",
@@ -159,6 +175,7 @@ ROWS = (
         draws.positive,
         flops=2.0,
         decompose=lambda f, x: 1 / f.sqrt(x),
+        vjp=lambda f, dy, y, x: dy * y / x * -0.5,
     ),
     _function(
         "square",
@@ -168,6 +185,7 @@ ROWS = (
         dtypes=NUMBERS,
         sampled=(f64, f16, i64),
         decompose=lambda f, x: x * x,
+        vjp=lambda f, dy, y, x: dy * (2 * x),
     ),
     _function(
         "reciprocal",
@@ -177,8 +195,9 @@ ROWS = (
         dtypes=NUMBERS,
         sampled=(f64, f16, i32),
         decompose=lambda f, x: 1 / x if x.dtype.is_float else f.where(f.abs(x) == 1, x, 0),
+        vjp=lambda f, dy, y, x: -(dy * y * y),
     ),
-    _function("tanh", "y = tanh x", np.tanh, flops=12.0),
+    _function("tanh", "y = tanh x", np.tanh, flops=12.0, vjp=lambda f, dy, y, x: dy * (1 - y * y)),
     _function(
         "sigmoid",
         "y = 1 / (1 + exp(-x))",
@@ -187,6 +206,7 @@ ROWS = (
         lambda k, x: 1.0 / (1.0 + k.exp(-x)),
         flops=12.0,
         decompose=_sigmoid,
+        vjp=lambda f, dy, y, x: dy * y * (1 - y),
     ),
     _function(
         "silu",
@@ -197,6 +217,7 @@ ROWS = (
         structure=True,
         flops=4.0,
         decompose=lambda f, x: x * f.sigmoid(x),
+        vjp=_silu_vjp,
     ),
     _function(
         "gelu",
@@ -225,10 +246,18 @@ ROWS = (
         gives=_capped,
         flops=14.0,
         decompose=lambda f, x, cap: cap * f.tanh(x / cap),
+        vjp=lambda f, dy, y, x, cap: dy * (1 - f.square(y / cap)),
     ),
-    _function("erf", "y = erf x", _erf, tolerance=_ERF_TOLERANCE, flops=20.0),
-    _function("sin", "y = sin x", np.sin, draws.any_magnitude, flops=20.0),
-    _function("cos", "y = cos x", np.cos, draws.any_magnitude, flops=20.0),
+    _function(
+        "erf",
+        "y = erf x",
+        _erf,
+        tolerance=_ERF_TOLERANCE,
+        flops=20.0,
+        vjp=lambda f, dy, y, x: dy * f.exp(-(x * x)) * (2 / sqrt(pi)),
+    ),
+    _function("sin", "y = sin x", np.sin, draws.any_magnitude, flops=20.0, vjp=lambda f, dy, y, x: dy * f.cos(x)),
+    _function("cos", "y = cos x", np.cos, draws.any_magnitude, flops=20.0, vjp=lambda f, dy, y, x: -(dy * f.sin(x))),
     Formula(
         "isnan",
         "y = whether x is NaN",
@@ -239,10 +268,18 @@ ROWS = (
         gives=lambda dtype, attrs: boolean,
         tolerance=EXACT,
         sampled=(f16,),
+        vjp=OF_INTEGERS,
     ),
     _to_integer("ceil", "y = the least integer >= x", np.ceil, decompose=_ceil_of),
     _to_integer("trunc", "y = the integer part of x", np.trunc, decompose=_trunc_of),
-    _to_integer("floor", "y = the greatest integer <= x", np.floor),
-    _function("round", "y = the nearest integer, ties to even", np.rint, draws.halves, tolerance=EXACT),
+    _to_integer("floor", "y = the greatest integer <= x", np.floor, vjp=lambda f, dy, y, x: None),
+    _function(
+        "round",
+        "y = the nearest integer, ties to even",
+        np.rint,
+        draws.halves,
+        tolerance=EXACT,
+        vjp=lambda f, dy, y, x: None,
+    ),
 )
 OPS = family(ROWS, __name__)

@@ -7,13 +7,14 @@ own factors, a table may have n by which the transform multiplies what it reads 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
 from camshaft.dtypes import DType, as_dtype, f32, f64, u64
+from camshaft.errors import ShapeError
 from camshaft.lang import Constant, Kernel
 from camshaft.ops import op as ops
 from camshaft.ops.checks import expect_tensor
@@ -240,6 +241,42 @@ def _error_samples() -> Iterable[ops.ErrorSample]:
     yield ops.ErrorSample((pairs, tables), {"n": 12}, "the table of factors")
 
 
+# The form of a gradient by the form of its transform: the conjugate transpose of a Fourier matrix is the inverse transform's.
+_ADJOINT = {"complex": "complex", "from_real": "to_real", "to_real": "from_real", "rfft": "irfft", "irfft": "rfft"}
+
+
+def _vjp(f: Any, dy: Any, y: Any, x: Any, factors: Any, **attrs: Any) -> tuple[Any, Callable[[], NoReturn]]:
+    """The transform back, without 1 / n. A pair of conjugates counts twice in irfft, and once in rfft's gradient."""
+    s = sizes_of((x.spec, factors.spec), attrs)
+    given: dict[str, Any] = {"n": s.n, "form": _ADJOINT[s.form], "scale": s.scale}
+    once = np.array([1.0, *[0.5] * (s.n // 2 - 1), 1.0], as_dtype(x.dtype).numpy)
+    if s.form == "rfft":
+        dy = dy * once[:, None]
+    if s.form not in HALVED:
+        turned = {"turn_in": s.after > 0, "turn_out": s.before > 0}
+        given |= {"inverse": not s.inverse, "keep": min(x.shape[1], s.n), **turned}
+        factors = _turned_back(f, factors, s)
+    dx = f.fft_rows(dy, factors, **given)
+    if s.form == "irfft":
+        dx = dx / once[:, None]
+    more = x.shape[1] - dx.shape[1]
+    return (f.pad(dx, pad_width=((0, 0), (0, more), *((0, 0),) * (x.ndim - 2))) if more else dx), _by_factors
+
+
+def _by_factors() -> NoReturn:
+    raise ShapeError("fft_rows: got factors that change; wanted its gradient by x alone")
+
+
+def _turned_back(f: Any, factors: Any, s: Sizes) -> Any:
+    """The table whose factors of what is read are the conjugates of those of what was made, and the other way round."""
+    if not s.before and not s.after:
+        return factors
+    own = s.before or s.after
+    conjugate = np.array([[1], [-1]], as_dtype(factors.dtype).numpy)
+    parts = [factors[:, at : at + s.n] * conjugate for at in (s.after, s.before) if at]
+    return f.concat(factors[:, :own], *parts, axis=1)
+
+
 OP = ops.Op(
     name=NAME,
     formula="y[r, f] = scale sum_t x[r, t] exp(-2 pi sqrt(-1) f t / n), + where inverse",
@@ -262,4 +299,5 @@ OP = ops.Op(
     error_samples=_error_samples,
     tolerance={"f32": 1e-12, "f64": 1e-29},
     flops=_flops,
+    vjp=_vjp,
 )

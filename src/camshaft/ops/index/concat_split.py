@@ -103,6 +103,10 @@ def _build_concat(node: ops.NodeSpec, target: ops.Target) -> ops.Build:
     return _copies(full, axis, reads, [(out, start) for start in accumulate(widths[:-1], initial=0)], widths)
 
 
+def _concat_vjp(f: Any, dy: Any, y: Any, *tensors: Any, axis: int = 0) -> tuple[Any, ...]:
+    return tuple(f.split(dy, sizes=tuple(x.shape[axis] for x in tensors), axis=axis))
+
+
 def _infer_split(specs: tuple[TensorSpec, ...], attrs: ops.Attrs) -> tuple[TensorSpec, ...]:
     ops.expect(len(specs) == 1, "split", specs, "one tensor x")
     same_dtype("split", specs, EVERY)
@@ -220,6 +224,7 @@ def _op(
     errors: Any,
     parameters: Parameters,
     decompose: Any = None,
+    vjp: Any = None,
 ) -> ops.Op:
     variant = ops.KernelVariant("row_blocks", ops.EVERYWHERE, build)
     tolerance = {"f32": 0.0, "f64": 0.0}
@@ -233,6 +238,7 @@ def _op(
         errors,
         tolerance,
         parameters=parameters,
+        vjp=vjp,
         decompose=decompose,
     )
 
@@ -256,6 +262,7 @@ OPS = {
         _concat_samples,
         _concat_errors,
         Parameters("*tensors", (AXIS,)),
+        vjp=_concat_vjp,
     ),
     "split": _op(
         "split",
@@ -267,6 +274,7 @@ OPS = {
         _split_errors,
         Parameters("x", (Attribute("sizes", "tuple[int, ...]"), AXIS), results=None),
         _split,
+        lambda f, dys, ys, x, sizes, axis=0: f.concat(*dys, axis=axis) if isinstance(dys, tuple) else dys,
     ),
     "outer": _op(
         "outer",

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from math import prod
+from typing import Any
 
 import numpy as np
 
@@ -15,6 +16,7 @@ from camshaft.extent import Extent
 from camshaft.lang import Array, Constant, Tracer, ir, kernel
 from camshaft.ops import op as ops
 from camshaft.ops.checks import EVERY, expect_tensor
+from camshaft.ops.gradient import expect_fixed, zeros
 from camshaft.ops.kernels import blocks
 from camshaft.ops.kernels.bits import NAN_BITS, as_bits
 from camshaft.ops.parameters import Parameters
@@ -136,6 +138,14 @@ def _error_samples() -> Iterable[ops.ErrorSample]:
     yield ops.ErrorSample((TensorSpec((), f32), TensorSpec((3,), i32)), {}, "wanted a tensor of")
 
 
+def _vjp(f: Any, dy: Any, y: Any, x: Any, rows: Any) -> tuple[Any, None]:
+    """dy added at the rows; none where the row is out of bounds."""
+    expect_fixed(rows.shape)
+    count = prod(rows.shape)
+    places = rows.reshape((count, *(1,) * (x.ndim - 1)))
+    return f.scatter_add(zeros(f, x), places, dy.reshape((count, *x.shape[1:])), axis=0), None
+
+
 OP = ops.Op(
     name="gather",
     formula="y[i] = x[rows[i]]",
@@ -148,4 +158,5 @@ OP = ops.Op(
     error_samples=_error_samples,
     tolerance={"f32": 0.0, "f64": 0.0},
     nbytes=lambda node: 2.0 * node.outputs[0].nbytes,
+    vjp=_vjp,
 )

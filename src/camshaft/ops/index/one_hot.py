@@ -12,6 +12,7 @@ from camshaft.dtypes import DTYPES, DType, i32, i64
 from camshaft.extent import Extent
 from camshaft.lang import Array, Constant, Tracer, ir, kernel
 from camshaft.ops import op as ops
+from camshaft.ops.gradient import FROM_INTEGERS
 from camshaft.ops.index.gather import expect_indexes, index_of
 from camshaft.ops.index.moved import check_attributes, expect_whole
 from camshaft.ops.kernels import blocks
@@ -97,4 +98,5 @@ OP = ops.Op(
     error_samples=_error_samples,
     tolerance={"f32": 0.0, "f64": 0.0},
     decompose=_decompose,
+    vjp=FROM_INTEGERS,
 )

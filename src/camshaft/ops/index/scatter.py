@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from math import prod
+from typing import Any
 
 import numpy as np
 
@@ -156,7 +157,30 @@ def _error_samples(name: str) -> Iterable[ops.ErrorSample]:
     yield ops.ErrorSample((x, rows, values), {"axis": 3}, "wanted an axis from -2 to 1")
 
 
-def _op(name: str, formula: str, tolerance: dict[str, float]) -> ops.Op:
+def _taken(f: Any, x: Any, indices: Any, axis: int) -> Any:
+    """x at the indices; 0 at those out of bounds, which give NaN."""
+    n = x.shape[axis]
+    inside = f.logical_and(indices >= -n, indices < n)
+    return f.where(inside, f.take_along_axis(x, f.where(inside, indices, 0), axis=axis), 0)
+
+
+def _add_vjp(f: Any, dy: Any, y: Any, x: Any, indices: Any, values: Any, axis: int = -1) -> tuple[Any, None, Any]:
+    return dy, None, _taken(f, dy, indices, axis)
+
+
+def _put_vjp(f: Any, dy: Any, y: Any, x: Any, indices: Any, values: Any, axis: int = -1) -> tuple[Any, None, Any]:
+    """dy to the value that was put last, and to x where none was."""
+    count = values.shape[axis]
+    number = np.arange(count, dtype=np.int32).reshape((count, *(1,) * (x.ndim - 1 - axis % x.ndim)))
+    numbers = f.broadcast_to(x.graph.constant("number", number), shape=values.shape)
+    none = f.broadcast_to(x.graph.constant("none", np.full((1,) * x.ndim, -1, np.int32)), shape=x.shape)
+    last = f.put(none, indices, numbers, axis=axis)
+    own = f.logical_and(f.equal(_taken(f, last, indices, axis), numbers), f.greater_equal(indices, -x.shape[axis]))
+    own = f.logical_and(own, f.less(indices, x.shape[axis]))
+    return f.where(last < 0, dy, 0), None, f.where(own, _taken(f, dy, indices, axis), 0)
+
+
+def _op(name: str, formula: str, tolerance: dict[str, float], vjp: Callable[..., Any]) -> ops.Op:
     build: Callable[[ops.NodeSpec, ops.Target], ops.Build] = partial(_build, name)
     return ops.Op(
         name=name,
@@ -169,6 +193,7 @@ def _op(name: str, formula: str, tolerance: dict[str, float]) -> ops.Op:
         samples=partial(_samples, name),
         error_samples=partial(_error_samples, name),
         tolerance=tolerance,
+        vjp=vjp,
     )
 
 
@@ -177,8 +202,12 @@ OPS = {
         "scatter_add",
         "y = x, then y[.., indices[.., i, ..], ..] += values[.., i, ..]",
         {"f32": 1e-12, "f64": 1e-30, "f16": 1e-8, "bf16": 1e-6},
+        _add_vjp,
     ),
     "put": _op(
-        "put", "y = x, then y[.., indices[.., i, ..], ..] = values[.., i, ..], of duplicates the last", {"f32": 0.0}
+        "put",
+        "y = x, then y[.., indices[.., i, ..], ..] = values[.., i, ..], of duplicates the last",
+        {"f32": 0.0},
+        _put_vjp,
     ),
 }

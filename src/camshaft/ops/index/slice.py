@@ -69,6 +69,38 @@ def _build(node: ops.NodeSpec, target: ops.Target) -> ops.Build:
     return ops.Build((strided(over, arrays, first),))
 
 
+def _vjp(f: Any, dy: Any, y: Any, x: Any, **attrs: Any) -> Any:
+    """dy between zeros: before the first element, between two of a step, and after the last."""
+    cuts: list[Any] = [
+        (0, None, 1) if isinstance(size, Extent) else (start, size, step) for start, size, step in _cuts(x.spec, attrs)
+    ]
+    if any(step < 0 for *_, step in cuts):
+        turns = [(size - 1, size, -1) if step < 0 else (0, None, 1) for _, size, step in cuts]
+        dy = f.slice(dy, **_attributes(turns))
+        cuts = [
+            (start + (size - 1) * step, size, -step) if step < 0 else (start, size, step) for start, size, step in cuts
+        ]
+    for axis, (_, size, step) in enumerate(cuts):
+        if step > 1:
+            before, after = dy.shape[:axis], dy.shape[axis + 1 :]
+            none = ((0, 0),) * len(before), ((0, 0),) * len(after)
+            spaced = f.pad(
+                dy.reshape((*before, size, 1, *after)), pad_width=(*none[0], (0, 0), (0, step - 1), *none[1])
+            )
+            whole = [(0, None, 1)] * x.ndim
+            whole[axis] = (0, (size - 1) * step + 1, 1)
+            dy = f.slice(spaced.reshape((*before, size * step, *after)), **_attributes(whole))
+    widths = [
+        (0, 0) if size is None else (start, x.shape[axis] - start - dy.shape[axis])
+        for axis, (start, size, _) in enumerate(cuts)
+    ]
+    return f.pad(dy, pad_width=tuple(widths)) if any(map(any, widths)) else dy
+
+
+def _attributes(cuts: list[Any]) -> ops.Attrs:
+    return dict(zip(("starts", "sizes", "steps"), zip(*cuts, strict=True), strict=True))
+
+
 def _samples() -> Iterable[ops.Sample]:
     rng = np.random.default_rng(25)
     cases: tuple[tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...], tuple[int, ...]], ...] = (
@@ -118,4 +150,5 @@ OP = ops.Op(
     error_samples=_error_samples,
     tolerance={"f32": 0.0},
     nbytes=lambda node: 2.0 * node.outputs[0].nbytes,
+    vjp=_vjp,
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from math import prod
+from typing import Any
 
 import numpy as np
 
@@ -121,6 +122,11 @@ def _tiled(over: Iteration, arrays: tuple[ops.Operand, ...], dtype: DType) -> op
     return ops.Launch(tiles, arrays, cells, constants, sizes=tuple(name for name in constants if name != "dtype"))
 
 
+def _vjp(f: Any, dy: Any, y: Any, x: Any, **attrs: Any) -> Any:
+    axes = _axes(x.spec, attrs)
+    return f.transpose(dy, axes=tuple(sorted(range(x.ndim), key=axes.__getitem__))) if axes else dy
+
+
 def _samples() -> Iterable[ops.Sample]:
     rng = np.random.default_rng(17)
     shapes = (((1,), None), ((3, 5), None), ((33, 17), None), ((64, 65), None), ((5, 4099), (1, 0)))
@@ -162,4 +168,5 @@ OP = ops.Op(
     error_samples=_error_samples,
     tolerance={"f32": 0.0},
     nbytes=lambda node: 2.0 * node.outputs[0].nbytes,
+    vjp=_vjp,
 )

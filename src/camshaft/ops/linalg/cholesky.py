@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from math import prod
+from typing import Any
 
 import numpy as np
 
@@ -96,8 +97,20 @@ def _error_samples() -> Iterable[ops.ErrorSample]:
     yield ops.ErrorSample((TensorSpec((4, 4), f16),), {}, "wanted tensors of f32, f64")
 
 
+def _vjp(f: Any, dy: Any, y: Any, a: Any) -> Any:
+    """Of a symmetric matrix, as torch's: (S + S^T) / 2 with S = L^-T P L^-1, where P is the lower half of L^T dL."""
+    n = a.shape[-1]
+    half = (np.tri(n) - 0.5 * np.eye(n)).astype(as_dtype(a.dtype).numpy)
+    turned = f.transpose(y, axes=(*range(a.ndim - 2), a.ndim - 1, a.ndim - 2))
+    left = f.triangular_solve(turned, f.matmul(turned, f.where(np.tri(n, dtype=bool), dy, 0)) * half, lower=False)
+    back = f.transpose(left, axes=(*range(a.ndim - 2), a.ndim - 1, a.ndim - 2))
+    whole = f.triangular_solve(turned, back, lower=False)
+    return (whole + f.transpose(whole, axes=(*range(a.ndim - 2), a.ndim - 1, a.ndim - 2))) * 0.5
+
+
 OP = ops.Op(
     name="cholesky",
+    vjp=_vjp,
     formula="l lower triangular with l l^T = a",
     parameters=Parameters("a"),
     infer=_infer,

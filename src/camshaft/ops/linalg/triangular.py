@@ -95,6 +95,14 @@ def _decompose(f: Any, a: Any, b: Any, lower: bool = True, unit_diagonal: bool =
     return x * one
 
 
+def _vjp(f: Any, dy: Any, y: Any, a: Any, b: Any, lower: bool = True, unit_diagonal: bool = False) -> tuple[Any, Any]:
+    """db = A^-T dy, and dA = -db y^T in the part of A that is read."""
+    order, n = (*range(a.ndim - 2), a.ndim - 1, a.ndim - 2), a.shape[-1]
+    db = f.triangular_solve(f.transpose(a, axes=order), dy, lower=not lower, unit_diagonal=unit_diagonal)
+    read = np.tri(n, k=-1 if unit_diagonal else 0, dtype=bool)
+    return f.where(read if lower else read.T, -f.matmul(db, y, transpose_b=True), 0), db
+
+
 def _build(node: ops.NodeSpec, target: ops.Target) -> ops.Build:
     a, b = node.inputs
     n, columns, count = a.bounds[-1], b.bounds[-1], prod(a.bounds[:-2])
@@ -136,6 +144,7 @@ def _error_samples() -> Iterable[ops.ErrorSample]:
 
 OP = ops.Op(
     name="triangular_solve",
+    vjp=_vjp,
     formula="x = a^-1 b for triangular a; the other triangle is not read, nor the diagonal if it is unit",
     parameters=PARAMETERS,
     infer=_infer,

@@ -9,6 +9,7 @@ import numpy as np
 
 from camshaft.dtypes import as_dtype, bf16, boolean, f16, f32, i32
 from camshaft.ops import op as ops
+from camshaft.ops.gradient import FROM_INTEGERS, OF_INTEGERS
 from camshaft.ops.masked.decomposition import LOWEST
 from camshaft.ops.masked.options import ATTRIBUTES, Options
 from camshaft.ops.parameters import Attribute, Parameters
@@ -162,6 +163,7 @@ OPS = {
         error_samples=_mask_errors,
         tolerance={"f32": 0.0, "f16": 0.0, "bf16": 0.0, "bool": 0.0},
         decompose=_mask_parts,
+        vjp=FROM_INTEGERS,
     ),
     "attention_mask_tiles": ops.Op(
         name="attention_mask_tiles",
@@ -174,5 +176,6 @@ OPS = {
         error_samples=_tiles_errors,
         tolerance={"i32": 0.0},
         decompose=_tiles_parts,
+        vjp=OF_INTEGERS,
     ),
 }

@@ -18,6 +18,8 @@ from camshaft.dtypes import DType, bf16, boolean, f16, f32, i32
 from camshaft.ops import op as ops
 from camshaft.ops.attention.kv_cache_update import BLOCK_TOKENS
 from camshaft.ops.checks import TO_TOLERANCE
+from camshaft.ops.gradient import rule_in_f32
+from camshaft.ops.masked.decomposition import LOWEST
 from camshaft.ops.masked.options import ATTRIBUTES, Options, Sizes
 from camshaft.ops.masked.reference import attend
 from camshaft.ops.parameters import Attribute, Parameters
@@ -154,6 +156,53 @@ def _decompose(f: Any, q: Any, k: Any, v: Any, *extras: Any, scale: Any = None, 
     return (made, f.transpose(sums[0].reshape((batch, queries, heads)), axes=(0, 2, 1))) if sums else made
 
 
+@rule_in_f32
+def _vjp(
+    f: Any, dy: Any, y: Any, q: Any, k: Any, v: Any, *extras: Any, scale: Any = None, offset: int = 0, **attrs: Any
+) -> Any:
+    """With P the weights and dS = P (dP - sum(dy y)): dQ = scale dS K, dK = scale dS^T Q, dV = P^T dy, dP = dy V^T.
+
+    The heads of a group of k are rows of one matrix. A boolean or no mask, without a second result; else by decomposition.
+    """
+    options = _options(attrs, len(extras))
+    if options.lse or set(options.extras) > {"mask"} or any(e.dtype != boolean for e in extras):
+        return NotImplemented
+    (batch, heads, queries, _), (kv_heads, keys) = q.shape, k.shape[1:3]
+
+    def rows(x: Any) -> Any:
+        return x.reshape((batch, kv_heads, -1, x.shape[3]))
+
+    def turned(x: Any) -> Any:
+        return f.transpose(x, axes=(0, 1, 3, 2))
+
+    factor, shape = _scale({"scale": scale}, q.shape[3]), (batch, heads, queries, keys)
+    scores = f.matmul(rows(q), rows(k), transpose_b=True).reshape(shape) * factor
+    bent = options.cap * f.tanh(scores / options.cap) if options.cap else scores
+    seen = _visible(options, queries, keys, offset)
+    seen = f.logical_and(seen, *extras) if extras else seen
+    p = f.where(seen, f.softmax(f.where(seen, bent, LOWEST)), 0)
+    of_scores = f.matmul(rows(dy), rows(v), transpose_b=True).reshape(shape)
+    of_scores = p * (of_scores - f.sum(dy * y, axes=3, keepdims=True)) * factor
+    if options.cap:
+        of_scores = of_scores * (1 - f.square(bent / options.cap))
+    of_scores, weights = rows(of_scores), rows(p)
+    of_q, of_k = f.matmul(of_scores, rows(k)).reshape(q.shape), f.matmul(turned(of_scores), rows(q))
+    return of_q, of_k, f.matmul(turned(weights), rows(dy)), *(None for _ in extras)
+
+
+def _visible(options: Options, queries: int, keys: int, offset: int) -> np.ndarray[Any, Any]:
+    """Which keys each query sees, without the mask: [queries, keys]."""
+    at, key = np.arange(offset, offset + queries)[:, None], np.arange(keys)
+    seen = np.ones((queries, keys), np.bool_)
+    if options.causal:
+        seen &= key <= at
+    if options.window:
+        seen &= (key > at - options.window) & (options.causal | (key < at + options.window))
+    if options.chunk:
+        seen &= key // options.chunk == at // options.chunk
+    return seen
+
+
 def _tuple(made: Any) -> tuple[Any, ...]:
     return made if isinstance(made, tuple) else (made,)
 
@@ -216,4 +265,5 @@ OP = ops.Op(
     tolerance={**TO_TOLERANCE, "f32": 1e-11},
     flops=lambda node: 2.0 * node.inputs[1].bounds[2] * (node.inputs[0].nbytes + node.outputs[0].nbytes) / 4,
     decompose=_decompose,
+    vjp=_vjp,
 )

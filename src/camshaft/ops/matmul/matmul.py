@@ -19,6 +19,7 @@ from camshaft.dtypes import DType, bf16, f32, i32
 from camshaft.extent import Extent
 from camshaft.ops import op as ops
 from camshaft.ops.checks import TO_TOLERANCE, partly_active, to_dtype
+from camshaft.ops.gradient import expect_fixed
 from camshaft.ops.matmul.bf16 import BF16_DOT, MATRIX_UNIT
 from camshaft.ops.matmul.blas import BLAS, NUMPY
 from camshaft.ops.matmul.blocked import BLOCKED, LEAST_PART
@@ -249,6 +250,38 @@ def _first_use(node: ops.NodeSpec, variant: ops.KernelVariant | None) -> ops.Ker
     return LANES if in_order.get(variant.name, False) and not s.transposed else None
 
 
+def _turned(f: Any, x: Any) -> Any:
+    """x with its last two axes exchanged."""
+    return f.transpose(x, axes=(*range(x.ndim - 2), x.ndim - 1, x.ndim - 2))
+
+
+def _gradient_of(f: Any, x: Any, a: Any, b: Any, transpose_b: bool = False) -> Any:
+    """a b in x's dtype."""
+    made = f.matmul(a, b, transpose_b=transpose_b, **({} if x.dtype in OWN_DTYPES else {"to": x.dtype.name}))
+    if x.ndim == 1 and made.ndim > 2:
+        made = f.sum(made, axes=tuple(range(made.ndim - 2)))
+    return made.reshape(x.shape) if x.ndim == 1 else made
+
+
+def _vjp(f: Any, dy: Any, y: Any, a: Any, b: Any, transpose_b: bool = False, to: str = "f32") -> tuple[Any, Any]:
+    """dy b^T and a^T dy, summed in f32 or wider. A vector is a matrix of one row or column."""
+    x = a if a.ndim > 1 else a.reshape((1, *a.shape))
+    w = b if b.ndim > 1 else b.reshape((1, *b.shape) if transpose_b else (*b.shape, 1))
+    rows, columns = x.shape[-2], w.shape[-2 if transpose_b else -1]
+    dy = dy.reshape((*y.shape[: y.ndim - (a.ndim > 1) - (b.ndim > 1)], rows, columns))
+
+    def of_b() -> Any:
+        expect_fixed((rows,))
+        left, right = x, dy
+        if w.ndim == 2 and dy.ndim > 2 and x.ndim == dy.ndim:  # one product for the whole batch
+            left, right = x.reshape((-1, x.shape[-1])), dy.reshape((-1, columns))
+        if transpose_b:
+            return _gradient_of(f, b, _turned(f, right), left)
+        return _gradient_of(f, b, _turned(f, left), right)
+
+    return (lambda: _gradient_of(f, a, dy, w, transpose_b=not transpose_b)), of_b
+
+
 OP = ops.Op(
     name="matmul",
     formula="out[.., i, j] = sum_k a[.., i, k] b[.., k, j]",
@@ -261,6 +294,7 @@ OP = ops.Op(
     tolerance=TO_TOLERANCE | {"f64": 1e-29},
     flops=lambda node: 2.0 * sizes_of(node).multiply_adds,
     first_use=_first_use,
+    vjp=_vjp,
     rules=(
         Rule(Stage.ROUNDED_RESULT, MAKERS, _rounded_result),
         Rule(Stage.ROUND, ("matmul",), _rounded_activations),

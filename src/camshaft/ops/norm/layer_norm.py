@@ -9,6 +9,7 @@ import numpy as np
 
 from camshaft.lang import Array, Tracer, ir, kernel
 from camshaft.ops.checks import FLOATS
+from camshaft.ops.gradient import rule_in_f32
 from camshaft.ops.kernels import blocks
 from camshaft.ops.norm.frame import row_op
 from camshaft.ops.parameters import EPS, Parameters
@@ -51,6 +52,16 @@ def _decompose(f: Any, x: Any, w: Any, b: Any, eps: float) -> Any:
     return difference / f.sqrt(f.mean(difference * difference, axes=-1, keepdims=True) + eps) * w + b
 
 
+@rule_in_f32
+def _vjp(f: Any, dy: Any, y: Any, x: Any, w: Any, b: Any, eps: float) -> tuple[Any, Any, Any]:
+    """With n = (x - mean(x)) s: dx = s (dn - mean(dn) - n mean(dn n)), dw = dy n, db = dy."""
+    centered = x - f.mean(x, axes=-1, keepdims=True)
+    scale = 1 / f.sqrt(f.mean(centered * centered, axes=-1, keepdims=True) + eps)
+    normed, part = centered * scale, dy * w
+    along = f.mean(part, axes=-1, keepdims=True) + normed * f.mean(part * normed, axes=-1, keepdims=True)
+    return scale * (part - along), dy * normed, dy
+
+
 OP = row_op(
     name="layer_norm",
     formula="y = (x - mean(x)) / sqrt(mean((x - mean(x))^2) + eps) * w + b",
@@ -63,4 +74,5 @@ OP = row_op(
     dtypes=FLOATS,
     flops=lambda node: 8.0 * prod(node.inputs[0].bounds),
     decompose=_decompose,
+    vjp=_vjp,
 )

@@ -9,6 +9,7 @@ import numpy as np
 
 from camshaft.lang import Array, Tracer, ir, kernel
 from camshaft.ops.checks import FLOATS
+from camshaft.ops.gradient import rule_in_f32
 from camshaft.ops.norm import softmax
 from camshaft.ops.norm.frame import row_op
 from camshaft.ops.parameters import Parameters
@@ -46,6 +47,11 @@ def _decompose(f: Any, x: Any) -> Any:
     return lower - f.log(f.sum(f.exp(lower), axes=-1, keepdims=True))
 
 
+@rule_in_f32
+def _vjp(f: Any, dy: Any, y: Any, x: Any) -> Any:
+    return dy - f.exp(y) * f.sum(dy, axes=-1, keepdims=True)
+
+
 OP = row_op(
     name="log_softmax",
     formula="y = x - max(x) - log(sum(exp(x - max(x))))",
@@ -58,4 +64,5 @@ OP = row_op(
     special=softmax.special,
     flops=lambda node: 5.0 * prod(node.inputs[0].bounds),
     decompose=_decompose,
+    vjp=_vjp,
 )

@@ -12,6 +12,7 @@ import numpy as np
 
 from camshaft.lang import Array, Tracer, ir, kernel
 from camshaft.ops.checks import FLOATS
+from camshaft.ops.gradient import rule_in_f32
 from camshaft.ops.kernels import blocks
 from camshaft.ops.norm.frame import row_op, sum_of_squares, weight
 from camshaft.ops.parameters import EPS, OFFSET, TO, Parameters
@@ -39,6 +40,14 @@ def _decompose(f: Any, x: Any, w: Any, eps: float, offset: float = 0.0, to: str 
     return y if to == "f32" else f.cast(y, to=to)
 
 
+@rule_in_f32
+def _vjp(f: Any, dy: Any, y: Any, x: Any, w: Any, eps: float, offset: float = 0.0, to: str = "f32") -> tuple[Any, Any]:
+    """With n = x s and s = 1 / sqrt(mean(x^2) + eps): dx = s (dn - n mean(dn n)), and dw = dy n."""
+    scale = 1 / f.sqrt(f.mean(x * x, axes=-1, keepdims=True) + eps)
+    normed, part = x * scale, dy * (w + offset if offset else w)
+    return scale * (part - normed * f.mean(part * normed, axes=-1, keepdims=True)), dy * normed
+
+
 OP = row_op(
     name="rms_norm",
     formula="y = x / sqrt(mean(x^2) + eps) * (w + offset)",
@@ -53,4 +62,5 @@ OP = row_op(
     to=True,
     flops=lambda node: 4.0 * prod(node.inputs[0].bounds),
     decompose=_decompose,
+    vjp=_vjp,
 )

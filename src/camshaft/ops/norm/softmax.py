@@ -11,6 +11,7 @@ import numpy as np
 from camshaft.lang import Array, Tracer, ir, kernel
 from camshaft.ops import op as ops
 from camshaft.ops.checks import FLOATS
+from camshaft.ops.gradient import rule_in_f32
 from camshaft.ops.kernels import blocks
 from camshaft.ops.norm.frame import row_op
 from camshaft.ops.parameters import Parameters
@@ -66,6 +67,12 @@ def _decompose(f: Any, x: Any) -> Any:
     return powers / f.sum(powers, axes=-1, keepdims=True)
 
 
+@rule_in_f32
+def _vjp(f: Any, dy: Any, y: Any, x: Any) -> Any:
+    product = dy * y
+    return product - y * f.sum(product, axes=-1, keepdims=True)
+
+
 OP = row_op(
     name="softmax",
     formula="y = exp(x - max(x)) / sum(exp(x - max(x)))",
@@ -78,4 +85,5 @@ OP = row_op(
     special=special,
     flops=lambda node: 5.0 * prod(node.inputs[0].bounds),
     decompose=_decompose,
+    vjp=_vjp,
 )

@@ -239,6 +239,7 @@ def _op(first: ops.Op) -> ops.Op:
         tolerance={"f32": 1e-12, **{layout.name: TOLERANCE for layout in q8.LAYOUTS.values()}},
         flops=flops,
         decompose=_decompose_after(first),
+        vjp=ops.NoGradient("it rounds to 8 bits"),
         rules=(Rule(Stage.QUANTIZED_RESULT, (first.name,), _own_quantizer(name)),),
     )
 

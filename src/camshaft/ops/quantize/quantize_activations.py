@@ -153,6 +153,7 @@ def _error_samples() -> Iterable[ops.ErrorSample]:
 
 OP = ops.Op(
     name="quantize_activations",
+    vjp=ops.NoGradient("it rounds to 8 bits"),
     formula="d = max|x| / 127 over 32 k; q = round(x / d)",
     parameters=Parameters("x", (Attribute("group", "int", 32), Attribute("zero", "int", 0))),
     infer=_infer,

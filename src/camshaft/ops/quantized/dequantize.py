@@ -134,6 +134,7 @@ def _error_samples() -> Iterable[ops.ErrorSample]:
 
 OP = ops.Op(
     name="dequantize",
+    vjp=ops.NoGradient("its input has codes, not numbers"),
     formula="y[.., c] = the number that x stores for it",
     parameters=Parameters("x", (TO,)),
     infer=_infer,

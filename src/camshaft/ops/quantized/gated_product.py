@@ -224,6 +224,7 @@ def _gated(use: Use, uses: Uses) -> Match | None:
 
 
 OP = ops.Op(
+    vjp=ops.NoGradient("its input is rounded to 8 bits"),
     name=NAME,
     formula="q8 of silu(x Wg) * (x Wu)",
     parameters=Parameters("x gate up", (SUMS,), results=None),

@@ -18,6 +18,7 @@ from camshaft.lang import Array, Constant, Tracer, ir, kernel
 from camshaft.lang.instructions import identity
 from camshaft.ops import op as ops
 from camshaft.ops.checks import NUMBERS, same_dtype
+from camshaft.ops.gradient import OF_INTEGERS
 from camshaft.ops.parameters import KEEPDIMS, Attribute, Parameters
 from camshaft.ops.reduce.frame import COLUMNS
 from camshaft.ops.reduce.reduction import axes_of, reduced
@@ -182,6 +183,7 @@ def _op(name: str, word: str, decompose: Callable[..., Any] | None = None) -> op
         tolerance={},
         flops=lambda node: float(np.prod(node.inputs[0].bounds)),
         decompose=decompose,
+        vjp=OF_INTEGERS,
     )
 
 

@@ -18,6 +18,7 @@ from camshaft.extent import Extent
 from camshaft.lang import Constant
 from camshaft.ops import op as ops
 from camshaft.ops.checks import FLOATS, NUMBERS, in_f32, rounded, same_dtype, widened
+from camshaft.ops.gradient import rule_in_f32, spread, with_axes
 from camshaft.ops.kernels import blocks
 from camshaft.ops.parameters import AXES, KEEPDIMS, Parameters
 from camshaft.ops.reduce import frame as reducing
@@ -54,7 +55,7 @@ VARIANT = ops.KernelVariant("numpy", frozenset({"blas"}), _build_blas, _supports
 @dataclass(frozen=True)
 class Reduction:
     """`kind` of fold: sum, product, max or min. `gives`: the result's dtype; `mean` divides by the number of elements; `others`:
-    variants besides the kernels; `decompose`: as of an Op."""
+    variants besides the kernels; `decompose` and `vjp`: as of an Op."""
 
     name: str
     text: str
@@ -66,6 +67,7 @@ class Reduction:
     arity: int = 1
     others: tuple[ops.KernelVariant, ...] = ()
     decompose: Callable[..., Any] | None = None
+    vjp: Callable[..., Any] | None = None
     tolerance: Mapping[str, float] = field(
         default_factory=lambda: {"f32": 1e-12, "f64": 1e-26, "f16": 1e-8, "bf16": 1e-6}
     )
@@ -181,6 +183,46 @@ def _dot(f: Any, a: Any, b: Any) -> Any:
     return total if total.dtype == a.dtype else f.cast(total, to=a.dtype.name)  # a sum of integers has 64 bits
 
 
+def _sum_vjp(f: Any, dy: Any, y: Any, x: Any, axes: Any = None, keepdims: bool = False) -> Any:
+    return spread(f, dy, x, axes_of("sum", x.spec, {"axes": axes}))
+
+
+@rule_in_f32
+def _mean_vjp(f: Any, dy: Any, y: Any, x: Any, axes: Any = None, keepdims: bool = False) -> Any:
+    given = axes_of("mean", x.spec, {"axes": axes})
+    return spread(f, dy / float(prod(x.spec.bounds[a] for a in given)), x, given)
+
+
+@rule_in_f32
+def _extreme_vjp(f: Any, dy: Any, y: Any, x: Any, axes: Any = None, keepdims: bool = False) -> Any:
+    """dy in equal parts to the elements that are y, as torch.amax does."""
+    given = axes_of("max", x.spec, {"axes": axes})
+    ties = f.equal(x, with_axes(y, x, given))
+    count = f.sum(f.cast(ties, to=x.dtype.name), axes=given, keepdims=True)
+    return f.where(ties, with_axes(dy, x, given) / count, 0)
+
+
+@rule_in_f32
+def _prod_vjp(f: Any, dy: Any, y: Any, x: Any, axes: Any = None, keepdims: bool = False) -> Any:
+    """dy times the products of the elements before and after each, so that zeros need no division."""
+    given = axes_of("prod", x.spec, {"axes": axes})
+    if not given:
+        return dy
+    kept = tuple(i for i in range(x.ndim) if i not in given)
+    order, shape = (*kept, *given), tuple(x.shape[i] for i in (*kept, *given))
+    rows = f.transpose(x, axes=order).reshape((*shape[: len(kept)], -1))
+    one = f.where(np.ones((), np.bool_), 1, rows[..., :1])
+    before = f.cumprod(f.concat(one, rows[..., :-1], axis=-1)) if rows.shape[-1] > 1 else one
+    after = f.cumprod(f.concat(rows[..., 1:], one, axis=-1), reverse=True) if rows.shape[-1] > 1 else one
+    others = (before * after).reshape(shape)
+    back = tuple(sorted(range(x.ndim), key=order.__getitem__))
+    return f.transpose(others, axes=back) * with_axes(dy, x, given)
+
+
+def _dot_vjp(f: Any, dy: Any, y: Any, a: Any, b: Any) -> tuple[Any, Any]:
+    return dy * b, dy * a
+
+
 def op_of(row: Reduction) -> ops.Op:
     """The Op of a row."""
 
@@ -199,17 +241,29 @@ def op_of(row: Reduction) -> ops.Op:
         tolerance=row.tolerance,
         flops=lambda node: float(prod(node.inputs[0].bounds)),
         decompose=row.decompose,
+        vjp=row.vjp,
     )
 
 
 # For targets without 64-bit floats, where a product of 30,000 factors rounds 30,000 times.
 _IN_F32 = {"f32": 1e-10, "f64": 1e-26, "f16": 1e-8, "bf16": 1e-6}
 ROWS = (
-    Reduction("sum", "y = sum over axes of x", "sum", np.sum, gives=counted),
-    Reduction("mean", "y = sum over axes of x / their number", "sum", np.mean, FLOATS, mean=True, decompose=_mean),
-    Reduction("prod", "y = product over axes of x", "product", np.prod, gives=counted, tolerance=_IN_F32),
-    Reduction("max", "y = max over axes of x, NaN where there is one", "max", np.max),
-    Reduction("min", "y = min over axes of x, NaN where there is one", "min", np.min),
-    Reduction("dot", "y = sum_i a[i] b[i]", "sum", np.dot, arity=2, others=(VARIANT,), decompose=_dot),
+    Reduction("sum", "y = sum over axes of x", "sum", np.sum, gives=counted, vjp=_sum_vjp),
+    Reduction(
+        "mean",
+        "y = sum over axes of x / their number",
+        "sum",
+        np.mean,
+        FLOATS,
+        mean=True,
+        decompose=_mean,
+        vjp=_mean_vjp,
+    ),
+    Reduction(
+        "prod", "y = product over axes of x", "product", np.prod, gives=counted, tolerance=_IN_F32, vjp=_prod_vjp
+    ),
+    Reduction("max", "y = max over axes of x, NaN where there is one", "max", np.max, vjp=_extreme_vjp),
+    Reduction("min", "y = min over axes of x, NaN where there is one", "min", np.min, vjp=_extreme_vjp),
+    Reduction("dot", "y = sum_i a[i] b[i]", "sum", np.dot, arity=2, others=(VARIANT,), decompose=_dot, vjp=_dot_vjp),
 )
 OPS = {row.name: op_of(row) for row in ROWS}

@@ -260,6 +260,16 @@ def _joined(f: Any, tensors: list[Any], axis: int) -> Any:
     return tensors[0] if len(tensors) == 1 else f.concat(*tensors, axis=axis)
 
 
+def rotated_back(op: str) -> Callable[..., Any]:
+    """Returns the op's `vjp`: dy rotated by the negated angle. The table has the gradient of the decomposition."""
+
+    def vjp(f: Any, dy: Any, y: Any, x: Any, positions: Any, table: Any, **attrs: Any) -> tuple[Any, ...]:
+        turned = attrs | {"inverse": not attrs.get("inverse", False)}
+        return getattr(f, op)(dy, positions, table, **turned), None, lambda: NotImplemented
+
+    return vjp
+
+
 def decomposed(f: Any, rotation: Rotation, x: Any, positions: Any, table: Any, attrs: ops.Attrs) -> Any:
     """The rotation by other ops; positions are [T, axes]. 16-bit floats are computed in f32."""
     tokens, heads, head_dim, dtype = x.shape[0], attrs["heads"], attrs["head_dim"], as_dtype(x.dtype)

@@ -27,6 +27,7 @@ from camshaft.ops.rope.frame import (
     checked,
     decomposed,
     rotated,
+    rotated_back,
     whole_head,
 )
 from camshaft.ops.rope.table import RopeScaling, rope_table
@@ -105,5 +106,6 @@ OP = ops.Op(
     tolerance=TOLERANCE,
     flops=lambda node: 3.0 * np.prod(node.inputs[0].bounds),
     decompose=_decompose,
+    vjp=rotated_back("rope"),
     nbytes=lambda node: 2.0 * node.inputs[0].nbytes + 4.0 * node.inputs[0].bounds[0] * (1 + node.inputs[2].bounds[1]),
 )

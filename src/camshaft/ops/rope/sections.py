@@ -132,6 +132,7 @@ def _op(name: str, text: str, rule: Rule, attributes: tuple[Attribute, ...], sam
         tolerance=frame.TOLERANCE,
         flops=lambda node: 3.0 * np.prod(node.inputs[0].bounds),
         decompose=decompose,
+        vjp=frame.rotated_back(name),
     )
 
 

@@ -138,6 +138,7 @@ def _error_samples() -> Iterable[ops.ErrorSample]:
 
 OP = ops.Op(
     name="dry",
+    vjp=ops.NoGradient("its penalties depend on integers"),
     formula="y = l - multiplier base^(L - allowed_length) for tokens that came after the last L >= allowed_length ids before",
     parameters=Parameters("logits ids multiplier base allowed_length"),
     infer=_infer,

@@ -15,6 +15,7 @@ import numpy as np
 from camshaft.dtypes import DType, f32, i32, u32
 from camshaft.ops import op as ops
 from camshaft.ops.checks import partly_active
+from camshaft.ops.gradient import OF_INTEGERS
 from camshaft.ops.parameters import Parameters
 from camshaft.ops.sample.kernel import LOWEST, MOST_TOKENS, NAN_TOKEN, keys, noise, one_row_per_program
 from camshaft.ops.spec import TensorSpec
@@ -153,6 +154,7 @@ def _error_samples() -> Iterable[ops.ErrorSample]:
 
 OP = ops.Op(
     name="sample",
+    vjp=OF_INTEGERS,
     formula="y ~ softmax(logits / temperature) over the tokens that top_k, top_p and min_p keep",
     parameters=Parameters("logits temperature top_k top_p min_p seed"),
     infer=_infer,

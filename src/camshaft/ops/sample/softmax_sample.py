@@ -93,6 +93,7 @@ def _error_samples() -> Iterable[ops.ErrorSample]:
 
 OP = ops.Op(
     name="softmax_sample",
+    vjp=ops.NoGradient("it draws tokens"),
     formula="y, ln p = distinct tokens ~ softmax(logits / temperature) over the kept, and their log-probabilities",
     parameters=PARAMETERS,
     infer=_infer,

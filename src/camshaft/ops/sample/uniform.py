@@ -13,6 +13,7 @@ from camshaft.dtypes import f32, u32
 from camshaft.lang import Array, Tracer, kernel
 from camshaft.ops import op as ops
 from camshaft.ops.checks import partly_active
+from camshaft.ops.gradient import FROM_INTEGERS
 from camshaft.ops.parameters import Attribute, Parameters
 from camshaft.ops.sample.kernel import keys, noise
 from camshaft.ops.spec import TensorSpec
@@ -79,6 +80,7 @@ def _error_samples() -> Iterable[ops.ErrorSample]:
 
 OP = ops.Op(
     name="uniform",
+    vjp=FROM_INTEGERS,
     formula="y[r, i] = a random number between 0 and 1 from seed[r] and i",
     parameters=PARAMETERS,
     infer=_infer,

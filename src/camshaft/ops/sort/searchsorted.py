@@ -17,6 +17,7 @@ from camshaft.extent import Extent
 from camshaft.lang import Array, Constant, Tracer, kernel
 from camshaft.ops import op as ops
 from camshaft.ops.checks import NUMBERS, same_dtype
+from camshaft.ops.gradient import OF_INTEGERS
 from camshaft.ops.kernels import blocks
 from camshaft.ops.parameters import Attribute, Parameters
 from camshaft.ops.scan.scan import expect_attributes
@@ -128,6 +129,7 @@ def _error_samples() -> Iterable[ops.ErrorSample]:
 
 OP = ops.Op(
     name="searchsorted",
+    vjp=OF_INTEGERS,
     formula="y = the number of i with a[i] < v, or a[i] <= v if side is right",
     parameters=PARAMETERS,
     infer=_infer,

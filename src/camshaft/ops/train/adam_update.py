@@ -13,6 +13,7 @@ from camshaft.extent import Extent
 from camshaft.lang import Array, Tracer, ir, kernel
 from camshaft.ops import op as ops
 from camshaft.ops.elementwise.activation import expm1
+from camshaft.ops.gradient import IN_PLACE
 from camshaft.ops.kernels.blocks import BLOCK
 from camshaft.ops.parameters import Attribute, Parameters
 from camshaft.ops.spec import TensorSpec
@@ -123,6 +124,7 @@ def _error_samples() -> Iterable[ops.ErrorSample]:
 
 OP = ops.Op(
     name="adam_update",
+    vjp=IN_PLACE,
     formula="m = b1 m + (1 - b1) g; v = b2 v + (1 - b2) g^2; "
     "p -= lr (decay p + (m / c1) / (sqrt(v / c2) + eps)), c = 1 - b^step",
     parameters=Parameters(

@@ -17,6 +17,7 @@ from camshaft.extent import Extent
 from camshaft.lang import Array, Constant, Tracer, ir, kernel
 from camshaft.ops import op as ops
 from camshaft.ops.checks import FLOATS, expect_tensor
+from camshaft.ops.gradient import rule_in_f32
 from camshaft.ops.norm.log_softmax import log_sum_of_powers
 from camshaft.ops.parameters import Attribute, Parameters
 from camshaft.ops.spec import TensorSpec, bound
@@ -131,6 +132,26 @@ def _decompose(
     return loss if dtype in (f32, f64) else f.cast(loss, to=dtype.name)
 
 
+@rule_in_f32
+def _vjp(
+    f: Any, dy: Any, y: Any, logits: Any, target: Any, reduction: str = "mean", ignore_index: int = -100,
+    label_smoothing: float = 0.0,
+) -> tuple[Any, None]:  # fmt: skip
+    """dy (softmax(x) - t) for the smoothed target t; 0 where it is ignored, NaN where it is no class."""
+    classes, dtype = logits.shape[-1], logits.dtype.name
+    at = target.reshape((*target.shape, 1))
+    ignored, inside = f.equal(at, ignore_index), f.logical_and(at >= 0, at < classes)
+    if reduction == "none":
+        dy = dy.reshape(at.shape)
+    elif reduction == "mean":
+        dy = dy / f.sum(f.cast(f.logical_not(ignored), to=dtype))
+    dy = f.where(ignored, 0, f.where(inside, dy, np.nan))
+    hit = f.equal(at, np.arange(classes, dtype=as_dtype(target.dtype).numpy))
+    each = label_smoothing / classes
+    wanted = f.cast(hit, to=dtype) * (1 - label_smoothing) + each
+    return f.where(ignored, 0, (f.softmax(logits) - wanted) * dy), None
+
+
 def _build(node: ops.NodeSpec, target: ops.Target) -> ops.Build:
     logits, attrs = node.inputs[0], node.attrs
     dim, outer, inner = logits.bounds[-1], logits.shape[0] if len(logits.shape) > 1 else 1, prod(logits.bounds[1:-1])
@@ -198,4 +219,5 @@ OP = ops.Op(
     tolerance=TOLERANCE,
     flops=lambda node: 5.0 * prod(node.inputs[0].bounds),
     decompose=_decompose,
+    vjp=_vjp,
 )
