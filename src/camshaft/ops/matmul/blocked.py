@@ -121,11 +121,11 @@ def build_of(
     if not s.transposed and values["packed"] != PACKED:
         return ops.Build((multiply_launch(s, values, a, b, result),))
     packed = TensorSpec((s.b_matrices * panels, s.depth, vectors * WIDTH), element)
-    pack = _pack(s, vectors, b, short)
+    pack = pack_of(s, vectors, b, short)
     return ops.Build((pack, multiply_launch(s, values, a, ops.scratch(0, "read"), result)), (packed,))
 
 
-def _pack(s: Sizes, vectors: int, b: ops.Operand, short: bool) -> ops.Launch:
+def pack_of(s: Sizes, vectors: int, b: ops.Operand, short: bool) -> ops.Launch:
     """Returns the launch that packs b."""
     if s.transposed and (short or s.depth % 2 == 0):
         return turn_launch(s, vectors, b, short)

@@ -7,7 +7,7 @@ Group g takes its C / groups channels of x to its O / groups channels of the res
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import product
 from math import prod
 from typing import Any
@@ -18,7 +18,7 @@ from camshaft.dtypes import DType, as_dtype, bf16, f16, f32, f64
 from camshaft.lang import Constant
 from camshaft.ops import op as ops
 from camshaft.ops.checks import FLOATS, in_f32, rounded, widened
-from camshaft.ops.index.moved import check_attributes, expect_whole
+from camshaft.ops.index.moved import check_attributes
 from camshaft.ops.index.transpose import strided
 from camshaft.ops.kernels import blocks
 from camshaft.ops.kernels.bits import as_bits
@@ -27,19 +27,21 @@ from camshaft.ops.matmul import blocked
 from camshaft.ops.matmul.shapes import Sizes
 from camshaft.ops.parameters import Parameters
 from camshaft.ops.spec import TensorSpec
+from camshaft.ops.vision import by_outputs, winograd
 from camshaft.ops.vision.conv_kernels import direct, multiply_windows
 from camshaft.ops.vision.windows import (
     DILATION,
     GROUPS,
     PADDING,
     STRIDE,
+    Conv,
     Windows,
+    conv_of,
     expect_images,
     padded_array,
     padded_input,
     tap,
     views,
-    windows_of,
 )  # fmt: skip
 
 TOLERANCE = {"f32": 1e-12, "f64": 1e-29, "f16": 1e-7, "bf16": 1e-5}
@@ -47,37 +49,6 @@ TOLERANCE = {"f32": 1e-12, "f64": 1e-29, "f16": 1e-7, "bf16": 1e-5}
 BLOCK = 1024
 # Depth of a packed part: with 64 columns 128 KiB, which stay in the L2 cache.
 PART = 512
-
-
-@dataclass(frozen=True)
-class Conv:
-    """The sizes of a convolution; `channels` and `per_group` are those of x and of the result in each group."""
-
-    images: int
-    groups: int
-    channels: int
-    per_group: int
-    windows: Windows
-
-    @property
-    def depth(self) -> int:
-        """Products of an element of the result."""
-        return self.channels * prod(self.windows.kernel)
-
-    @property
-    def multiply_adds(self) -> int:
-        """Products in all."""
-        return self.images * self.groups * self.per_group * self.depth * prod(self.windows.places)
-
-
-def conv_of(specs: Sequence[TensorSpec], attrs: ops.Attrs, op: str = "conv2d") -> Conv:
-    """The convolution of x and w. ShapeError where groups do not divide channels, or w has other channels than x's groups."""
-    x, w = specs[0].bounds, specs[1].bounds
-    groups = expect_whole(op, "groups", attrs.get("groups", 1))
-    fits = x[1] % groups == 0 and w[0] % groups == 0
-    ops.expect(fits, op, f"groups {groups} for {x[1]} and {w[0]} channels", "a divisor of both")
-    ops.expect(w[1] == x[1] // groups, op, specs[1], f"w with {x[1] // groups} channels per group")
-    return Conv(x[0], groups, w[1], w[0] // groups, windows_of(op, x[2:], tuple(w[2:]), attrs))
 
 
 def _infer(specs: tuple[TensorSpec, ...], attrs: ops.Attrs) -> tuple[TensorSpec, ...]:
@@ -258,7 +229,7 @@ def _samples() -> Iterable[ops.Sample]:
         yield ops.Sample(f"of {dtype.name}", (draw((1, 3, 5, 6), dtype), draw((4, 3, 3, 3), dtype)), {"padding": 1})
     x = draw((1, 2, 4, 5))
     x[0, 0, 0, 0], x[0, 1, 3, 4] = np.nan, np.inf
-    yield ops.Sample("NaN and infinity", (x, np.abs(draw((2, 2, 2, 2)))))
+    yield ops.Sample("NaN and infinity", (x, np.abs(draw((2, 2, 3, 3)))))
 
 
 def _error_samples() -> Iterable[ops.ErrorSample]:
@@ -282,6 +253,10 @@ OP = ops.Op(
     variants=(
         ops.KernelVariant("direct", ops.EVERYWHERE, _build_direct, cost=_cost_direct),
         ops.KernelVariant("blocked", frozenset({"simd", "c"}), _build_blocked, _only_short, _cost_blocked),
+        ops.KernelVariant("winograd", frozenset({"simd", "c"}), winograd.build, winograd.supports, winograd.cost),
+        ops.KernelVariant(
+            "by_outputs", frozenset({"simd", "c"}), by_outputs.build, by_outputs.supports, by_outputs.cost
+        ),
     ),
     samples=_samples,
     error_samples=_error_samples,

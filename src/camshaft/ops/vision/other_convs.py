@@ -19,7 +19,17 @@ from camshaft.ops.index.moved import check_attributes, expect_whole
 from camshaft.ops.parameters import Attribute, Parameters
 from camshaft.ops.spec import TensorSpec
 from camshaft.ops.vision import conv2d
-from camshaft.ops.vision.windows import DILATION, GROUPS, PADDING, STRIDE, Windows, each, expect_images, paddings
+from camshaft.ops.vision.windows import (
+    DILATION,
+    GROUPS,
+    PADDING,
+    STRIDE,
+    Windows,
+    conv_of,
+    each,
+    expect_images,
+    paddings,
+)  # fmt: skip
 
 _AFTER = Attribute("output_padding", "int | tuple[int, int]", 0)
 
@@ -48,7 +58,7 @@ def _infer_1d(specs: tuple[TensorSpec, ...], attrs: ops.Attrs) -> tuple[TensorSp
     ops.expect(len(specs) == 2, "conv1d", specs, "x [N, C, L] and w [O, C / groups, K]")
     check_attributes("conv1d", attrs, "stride padding dilation groups")
     expect_images("conv1d", specs, FLOATS, "of three axes", 3)
-    c = conv2d.conv_of([_row(spec) for spec in specs], _row_attrs(attrs), "conv1d")
+    c = conv_of([_row(spec) for spec in specs], _row_attrs(attrs), "conv1d")
     return (TensorSpec((c.images, c.groups * c.per_group, c.windows.places[1]), specs[0].dtype),)
 
 

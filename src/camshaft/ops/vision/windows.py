@@ -15,7 +15,7 @@ import numpy as np
 from camshaft.extent import Extent
 from camshaft.ops import op as ops
 from camshaft.ops.checks import same_dtype
-from camshaft.ops.index.moved import whole
+from camshaft.ops.index.moved import expect_whole, whole
 from camshaft.ops.index.pad import Pair, pad_launch
 from camshaft.ops.kernels.bits import as_bits
 from camshaft.ops.parameters import Attribute
@@ -100,6 +100,37 @@ def expect_images(op: str, specs: Sequence[TensorSpec], dtypes: Sequence[Any], a
         ops.expect(fits, op, spec, f"a tensor {axes} with no empty axis and no Extent")
 
 
+@dataclass(frozen=True)
+class Conv:
+    """The sizes of a convolution; `channels` and `per_group` are those of x and of the result in each group."""
+
+    images: int
+    groups: int
+    channels: int
+    per_group: int
+    windows: Windows
+
+    @property
+    def depth(self) -> int:
+        """Products of an element of the result."""
+        return self.channels * prod(self.windows.kernel)
+
+    @property
+    def multiply_adds(self) -> int:
+        """Products in all."""
+        return self.images * self.groups * self.per_group * self.depth * prod(self.windows.places)
+
+
+def conv_of(specs: Sequence[TensorSpec], attrs: ops.Attrs, op: str = "conv2d") -> Conv:
+    """The convolution of x and w. ShapeError where groups do not divide channels, or w has other channels than x's groups."""
+    x, w = specs[0].bounds, specs[1].bounds
+    groups = expect_whole(op, "groups", attrs.get("groups", 1))
+    fits = x[1] % groups == 0 and w[0] % groups == 0
+    ops.expect(fits, op, f"groups {groups} for {x[1]} and {w[0]} channels", "a divisor of both")
+    ops.expect(w[1] == x[1] // groups, op, specs[1], f"w with {x[1] // groups} channels per group")
+    return Conv(x[0], groups, w[1], w[0] // groups, windows_of(op, x[2:], tuple(w[2:]), attrs))
+
+
 def padded_array(x: ops.Array, w: Windows, value: float = 0) -> ops.Array:
     """x padded along its last axes, for references."""
     widths = ((0, 0),) * (x.ndim - len(w.sizes)) + w.padding
@@ -116,19 +147,19 @@ def views(x: ops.Array, w: Windows) -> ops.Array:
 
 
 def padded_input(
-    x: TensorSpec, w: Windows, value: float = 0
+    x: TensorSpec, w: Windows, value: float = 0, at: int = 0
 ) -> tuple[tuple[ops.Launch, ...], ops.Operand, tuple[TensorSpec, ...]]:
-    """What a kernel over windows reads: input 0, flat, or with padding scratch 0, the launch that fills it, and its spec."""
+    """What a kernel over windows reads: input 0, flat, or with padding scratch `at`, the launch that fills it, and its spec."""
     n = prod(x.bounds)
     flat = ops.read(0, shape=(n,))
     if not w.is_padded:
         return (), flat, ()
     lead = prod(x.bounds[: -len(w.sizes)])
     spec = TensorSpec((lead * prod(w.padded),), x.dtype)
-    arrays = as_bits(flat, x), as_bits(ops.scratch(0, "write"), spec)
+    arrays = as_bits(flat, x), as_bits(ops.scratch(at, "write"), spec)
     source = TensorSpec((lead, *w.sizes), x.dtype)
     launch = pad_launch(source, ((0, 0), *w.padding), "constant", value, arrays)
-    return (launch,), ops.scratch(0, "read"), (spec,)
+    return (launch,), ops.scratch(at, "read"), (spec,)
 
 
 def tap(f: Any, x: Any, w: Windows, at: Axes) -> Any:
