@@ -8,8 +8,12 @@ import threading
 import numpy as np
 import pytest
 
+import camshaft as cs
 from camshaft.backends.cpu.device import ENTRY
+from camshaft.dtypes import f32
 from camshaft.eager.launches import MOST_LAUNCHES, PARTS_PER_WORKER, _Launcher
+from camshaft.eager.runners import HostRunner
+from camshaft.ops.fft.transform import table
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3])
@@ -34,3 +38,13 @@ def test_every_program_of_every_launch_is_taken_once_and_in_order_of_launches(th
         for i, n in enumerate(sizes):
             taken = sorted(p for block, first, last in seen if (block or 0) == i for p in range(first, last))
             assert taken == list(range(n))
+
+
+@pytest.mark.full
+def test_a_repeated_call_of_many_launches_runs_no_python(monkeypatch) -> None:
+    x = np.ones((1, 1 << 15), np.float32)
+    factors = table("rfft", x.shape[1], f32)
+    fft_rows = cs.table().fft_rows
+    wanted = fft_rows(x, factors, form="rfft")
+    monkeypatch.setattr(HostRunner, "__call__", None)
+    np.testing.assert_array_equal(fft_rows(x, factors, form="rfft"), wanted)

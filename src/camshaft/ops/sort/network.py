@@ -99,11 +99,8 @@ class Network:
             with k.when(level >= levels):
                 self._lesser_halves(size)
             with k.when(level < levels):
-                with k.when(size == _BLOCK_SHIFT):
-                    self._mirrored(size)
-                with k.when(size > _BLOCK_SHIFT):
-                    self._mirrored_and_halves(size)
-                    top.set(size - 2)
+                self._mirrored_and_halves(size)
+                top.set(size - 2)
                 shift.set(size + 1)
             self._clean(top.value)
 
@@ -122,14 +119,13 @@ class Network:
 
     # --- passes over all places ------------------------------------------------------------------------------------------
     def _clean(self, top: ir.Value) -> None:
-        """Orders blocks of which those of 2 << top places need comparisons at the distances 1 << top, 1 << (top - 1), ..., 1."""
+        """Orders the pairs at the distances 1 << top, 1 << (top - 1), ..., 1: two distances at a time, in blocks four or more."""
         k, distance = self.k, self.k.var(top, i64)
         levels = top - (_BLOCK_SHIFT - 1)
-        for _ in k.range(levels >> 1):
-            self._two_halves(distance.value)
-            distance.set(distance.value - 2)
-        with k.when((levels & 1) > 0):
-            self._halves(k.const(0, i64), distance.value)
+        for i in k.range((levels + 1) >> 1):
+            single = k.select(i < (levels & 1), k.const(1, i64), 0)
+            self._two_halves(distance.value, single)
+            distance.set(distance.value - 2 + single)
         self._order_blocks(tuple(halves(BLOCK)))
 
     def _order_blocks(self, pairs: tuple[tuple[int, int], ...]) -> None:
@@ -142,23 +138,8 @@ class Network:
             for place, value in zip(places, values, strict=True):
                 self._set(place, value)
 
-    def _mirrored(self, shift: ir.Value) -> None:
-        """Orders place i with place i from the end, of all blocks of 2 << shift places."""
-        k, size = self.k, self.k.const(2, i64) << shift
-        whole = self.n.value >> (shift + 1)
-        for j in k.range(whole):
-            first = j << (shift + 1)
-            for i in k.range(size >> 1):
-                self._order(first + i, first + size - 1 - i)
-        self._mirrored_end(whole << (shift + 1), size)
-
-    def _mirrored_end(self, first: ir.Value, size: ir.Value) -> None:
-        """The same of the block of `size` places from `first` on, which ends early."""
-        for i in self.k.range(size - (self.n.value - first), size >> 1):
-            self._order(first + i, first + size - 1 - i)
-
     def _mirrored_and_halves(self, shift: ir.Value) -> None:
-        """As _mirrored, and then the pairs at the distance of half a block."""
+        """Orders place i with place i from the end, of all blocks of 2 << shift places, then the pairs at a quarter of them."""
         k, size, half = self.k, self.k.const(2, i64) << shift, self.k.const(1, i64) << (shift - 1)
         whole = self.n.value >> (shift + 1)
         for j in k.range(whole):
@@ -167,20 +148,21 @@ class Network:
                 low, high = first + i, first + (size - 1) - i
                 self._order_four(low, low + half, high - half, high, mirrored=True)
         end = whole << (shift + 1)
-        self._mirrored_end(end, size)
+        for i in k.range(size - (self.n.value - end), size >> 1):  # the last block may end early
+            self._order(end + i, end + size - 1 - i)
         self._halves(end, shift - 1)
 
-    def _two_halves(self, shift: ir.Value) -> None:
-        """Orders the pairs at the distance 1 << shift, then those at half of it."""
+    def _two_halves(self, shift: ir.Value, single: ir.Value) -> None:
+        """Orders the pairs at the distance 1 << shift, then those at half of it unless `single` is 1."""
         k, half = self.k, self.k.const(1, i64) << (shift - 1)
-        whole = self.n.value >> (shift + 1)
+        whole = k.select(single > 0, 0, self.n.value >> (shift + 1))
         for j in k.range(whole):
             for i in k.range(half):
                 low = (j << (shift + 1)) + i
                 self._order_four(low, low + half, low + 2 * half, low + 3 * half, mirrored=False)
         end = whole << (shift + 1)
-        self._halves(end, shift)
-        self._halves(end, shift - 1)
+        for i in k.range(2 - single):
+            self._halves(end, shift - i)
 
     def _halves(self, first: ir.Value, shift: ir.Value) -> None:
         """Orders the pairs at the distance 1 << shift, from place `first` on."""
