@@ -17,7 +17,7 @@ from camshaft.eager import moved_calls
 from camshaft.eager.call import Attrs, Call, Form, Inputs
 from camshaft.eager.numpy_forms import ArrayAxisError
 from camshaft.errors import ArrayTypeError, ArrayValueError, ShapeError
-from camshaft.ops.arguments import Array, common_dtype, operand
+from camshaft.ops.arguments import ROW_OPS, Array, common_dtype, operand, row_dtype
 
 
 class ArrayIndexError(ShapeError, IndexError):
@@ -189,9 +189,7 @@ def _rows(name: str, inputs: Inputs, attrs: Attrs) -> Call | None:
         return _rows(name, inputs[:1], {**attrs, "axis": inputs[1]})
     x, n_axes = arrays[0], max(arrays[0].ndim, 1)
     axis = _normalized(attrs.get("axis", -1), n_axes)
-    dtype = common_dtype([a.dtype for a in arrays])
-    if dtype.kind in "biu":
-        dtype = np.dtype(np.float64)
+    dtype = row_dtype([a.dtype for a in arrays])
     same = all(a.dtype == dtype for a in arrays)
     if same and x.size and x.ndim and axis == n_axes - 1 and "axis" not in attrs:
         return None
@@ -329,7 +327,7 @@ FORMS: dict[str, Form] = {
     **dict.fromkeys(moved_calls.NAMES, moved_calls.moved),
     **dict.fromkeys(("group_norm", "layer_norm_2d"), moved_calls.norm_by_channel),
     "adam_update": _adam,
-    **dict.fromkeys(("softmax", "log_softmax", "layer_norm", "rms_norm", "l2_norm"), _rows),
+    **dict.fromkeys(ROW_OPS, _rows),
     **dict.fromkeys(("sum", "prod", "mean", "max", "min", "argmax", "argmin"), _fold),
 }
 

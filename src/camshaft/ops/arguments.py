@@ -17,6 +17,8 @@ Operand: TypeAlias = Array | int | float
 Dtypes: TypeAlias = tuple[Dtype, ...]
 Kinds: TypeAlias = tuple[Any, ...]
 WEAK = (int, float)
+# Ops that normalize rows; functions of arrays and tensors take an `axis` for them.
+ROW_OPS = ("softmax", "log_softmax", "layer_norm", "rms_norm", "l2_norm")
 # Ops with another name in NumPy.
 _NUMPY_NAMES = {"negate": "negative", "round": "rint"}
 _LOGIC = frozenset(("logical_and", "logical_or", "logical_xor", "logical_not"))
@@ -47,6 +49,19 @@ def operand(value: Any, op: str = "") -> Operand:
 
 def _of(op: str) -> str:
     return f"{op}: " if op else ""
+
+
+def plain_attribute(op: str, name: str, value: Any) -> Any:
+    """Converts NumPy's numbers to Python's and lists to tuples. ArrayTypeError for other values that cannot be hashed."""
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, list | tuple):
+        return tuple(plain_attribute(op, name, x) for x in value)
+    try:
+        hash(value)
+    except TypeError:
+        raise ArrayTypeError(f"{op}: {name} is a {type(value).__name__}; wanted numbers, text or a tuple") from None
+    return value
 
 
 def supports_dlpack(value: Any) -> bool:
@@ -115,7 +130,16 @@ def _common(kinds: Kinds) -> Dtype:
 def common_dtype(dtypes: Sequence[Dtype]) -> Dtype:
     """NumPy's common dtype; beside f16 and integers of more than 8 bits a bf16 counts as f32, as in NumPy's ufuncs."""
     wide = bf16.numpy in dtypes and any(d == f16.numpy or (d.kind in "iu" and d.itemsize > 1) for d in dtypes)
-    return np.result_type(*(_F32 if wide and d == bf16.numpy else d for d in dtypes))
+    try:
+        return np.result_type(*(_F32 if wide and d == bf16.numpy else d for d in dtypes))
+    except TypeError:
+        raise ArrayTypeError(f"got {', '.join(map(str, dtypes))}; wanted dtypes of numbers") from None
+
+
+def row_dtype(dtypes: Sequence[Dtype]) -> Dtype:
+    """The dtype that a row-wise op computes operands of these dtypes in: their common one, f64 for integers."""
+    found = common_dtype(dtypes)
+    return np.dtype(np.float64) if found.kind in "biu" else found
 
 
 def _safe_casts(dtype: Dtype) -> Iterable[Dtype]:
