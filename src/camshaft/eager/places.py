@@ -15,7 +15,7 @@ from camshaft.errors import ShapeError
 from camshaft.ops.arguments import operand
 from camshaft.ops.op import NodeSpec, Op
 from camshaft.ops.parameters import PLACES
-from camshaft.ops.spec import TensorSpec
+from camshaft.ops.spec import TensorSpec, bound
 
 
 def has_places(op: Op) -> bool:
@@ -42,4 +42,4 @@ def check_places(op: Op, inputs: Sequence[Any], attrs: Mapping[str, Any]) -> Non
 def _limits(name: str, shapes: tuple[tuple[int, ...], ...], attrs: Any) -> tuple[tuple[int, int], ...]:
     op = ops.get(name)
     node = NodeSpec(tuple(TensorSpec(s, i32) for s in shapes), (), {key: value for key, _, value in attrs})
-    return tuple((index, limit(node)) for index, limit in op.indexes.items())
+    return tuple((index, bound(limit(node))) for index, limit in op.indexes.items())

@@ -61,7 +61,9 @@ class Parameters:
             if wanted is None:
                 continue
             types, text = wanted
-            fits = isinstance(value, types) and (value in (0, 1, None) if bool in types else not isinstance(value, bool))
+            fits = isinstance(value, types) and (
+                value in (0, 1, None) if bool in types else not isinstance(value, bool)
+            )
             if not fits:
                 raise ArrayTypeError(f"{op}: got {name}={value!r:.60}; wanted {text}")
 
