@@ -14,7 +14,7 @@ from camshaft.eager.numpy_forms import RETURNED, attribute_key, attributes_of, c
 from camshaft.eager.operands import check_cast
 from camshaft.eager.operands import output as writeable
 from camshaft.eager.runners import HostRunner, Runner, narrowed, runner
-from camshaft.errors import ArrayTypeError, ArrayValueError, ShapeError
+from camshaft.errors import ArrayValueError, ShapeError
 from camshaft.ops.arguments import HALVES, Array, Dtype, Operand, common_dtype
 from camshaft.ops.op import Attrs, Build, NodeSpec, Op
 from camshaft.ops.spec import TensorSpec

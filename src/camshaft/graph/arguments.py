@@ -25,7 +25,8 @@ from camshaft.ops.arguments import (
     resolve,
     row_dtype,
 )
-from camshaft.ops.checks import FLOATS
+from camshaft.ops.checks import COMPLEX, FLOATS
+from camshaft.ops.index.complex_moves import MOVES, moves_pairs
 from camshaft.ops.op import Attrs, Op
 from camshaft.ops.parameters import AXES
 from camshaft.ops.spec import Dim, TensorSpec
@@ -33,7 +34,7 @@ from camshaft.ops.spec import Dim, TensorSpec
 if TYPE_CHECKING:
     from camshaft.graph.graph import Graph
 
-Given = Tensor | Array | int | float
+Given = Tensor | Array | int | float | complex
 _ELEMENTWISE = frozenset(
     name for table in ("unary", "binary", "comparison") for name in ops.TABLES[f"elementwise.{table}"]
 ).union(("log1p", "expm1", "softplus", "sigmoid_multiply", "gelu_multiply", "silu_multiply"))
@@ -42,7 +43,7 @@ _ELEMENTWISE = frozenset(
 @dataclass(frozen=True)
 class Form:
     """An op's arguments, and what its outputs are converted to: to the dtype `returned` (those of f32 alone if `halves`), the
-    axes reordered by `axes`, and the shape `shape`; None leaves them unchanged."""
+    axes reordered by `axes`, and the shape `shape`; None leaves them unchanged. With `as_pairs` they are complex numbers."""
 
     graph: Graph
     tensors: tuple[Tensor, ...]
@@ -51,9 +52,12 @@ class Form:
     shape: tuple[Dim, ...] | None = None
     axes: tuple[int, ...] | None = None
     halves: bool = False
+    as_pairs: bool = False
 
     def finish(self, outputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         """Returns the outputs, converted."""
+        if self.as_pairs:
+            return tuple(self.graph.as_complex(y) for y in outputs)
         if self.returned is not None:
             changed = (not self.halves or y.dtype == f32 for y in outputs)
             pairs = zip(outputs, changed, strict=True)
@@ -71,20 +75,24 @@ def given_form(graph: Graph, op: Op, inputs: Sequence[Any], attrs: Attrs) -> For
         return _product(graph, op, given, named)
     if op.name in _ELEMENTWISE and not _fits(op, given, named):
         dtypes, returned = resolve(op.name, tuple(_kind(x) for x in given), _accepting(op, named))
-        pairs = zip(given, dtypes, strict=True)
-        tensors = tuple(_tensor(graph, f"{op.name}.{i}", x, d) for i, (x, d) in enumerate(pairs))
+        typed = zip(given, dtypes, strict=True)
+        tensors = tuple(_tensor(graph, f"{op.name}.{i}", x, d) for i, (x, d) in enumerate(typed))
         return Form(graph, tensors, named, _unless_same(op, tensors, named, returned))
     tensors = tuple(_tensor(graph, f"{op.name}.{i}", x) for i, x in enumerate(given))
+    if moves_pairs(op.name, [t.spec.dtype for t in tensors], COMPLEX):
+        count, moved = MOVES[op.name]
+        pairs = (*(graph.pairs(t) for t in tensors[:count]), *(tensors[count:] if count else ()))
+        return Form(graph, pairs, moved(tensors[0].ndim, named), as_pairs=True)
     return _rows(graph, op, tensors, named) if op.name in ROW_OPS else _of_halves(graph, op, tensors, named)
 
 
 def _rows(graph: Graph, op: Op, tensors: tuple[Tensor, ...], attrs: Attrs) -> Form:
     """A row-wise op along `axis`, the dtypes promoted as in a call on arrays."""
     rest = {name: value for name, value in attrs.items() if name != "axis"}
-    if len({t.spec.dtype for t in tensors}) > 1 or (tensors and tensors[0].dtype not in FLOATS):
-        if not op.accepts(tuple(t.spec for t in tensors), rest):
-            dtype = row_dtype([_plain(t) for t in tensors])
-            tensors = tuple(cast(graph, t, dtype) for t in tensors)
+    differ = len({t.spec.dtype for t in tensors}) > 1 or (tensors and tensors[0].dtype not in FLOATS)
+    if differ and not op.accepts(tuple(t.spec for t in tensors), rest):
+        dtype = row_dtype([_plain(t) for t in tensors])
+        tensors = tuple(cast(graph, t, dtype) for t in tensors)
     axis, n_axes = attrs.get("axis", -1), tensors[0].ndim if tensors else 0
     if axis in (-1, n_axes - 1) or not tensors:
         return Form(graph, tensors, rest)

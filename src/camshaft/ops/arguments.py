@@ -13,10 +13,10 @@ from camshaft.errors import ArrayTypeError, ArrayValueError
 Array = np.ndarray[Any, Any]
 Dtype = np.dtype[Any]
 # An ndarray or a Python number. A Python number takes the arrays' dtype ("weak").
-Operand: TypeAlias = Array | int | float
+Operand: TypeAlias = Array | int | float | complex
 Dtypes: TypeAlias = tuple[Dtype, ...]
 Kinds: TypeAlias = tuple[Any, ...]
-WEAK = (int, float)
+WEAK = (int, float, complex)
 # Ops that normalize rows; functions of arrays and tensors take an `axis` for them.
 ROW_OPS = ("softmax", "log_softmax", "layer_norm", "rms_norm", "l2_norm")
 # Ops with another name in NumPy.
@@ -29,7 +29,7 @@ _F32 = f32.numpy
 
 def operand(value: Any, op: str = "") -> Operand:
     """Converts a value to an ndarray, without a copy if it shares its memory (DLPack, `__array__`, the buffer protocol).
-    Returns a Python int or float unchanged. `op` is for messages. ArrayTypeError for memory that is not on the CPU, masked
+    Returns a Python number unchanged. `op` is for messages. ArrayTypeError for memory that is not on the CPU, masked
     arrays and Python objects, ArrayValueError for ragged lists."""
     if type(value) is np.ndarray or type(value) in WEAK:
         return value  # type: ignore[no-any-return]
@@ -94,7 +94,7 @@ def resolve(name: str, kinds: Kinds, accepts: Callable[[Dtypes], bool]) -> tuple
     dtypes, returned = _numpys(name, kinds) or (_promoted(kinds, accepts), None)
     if not accepts(dtypes) and set(dtypes) <= set(HALVES) and accepts(wide := (_F32,) * len(dtypes)):
         return wide, returned or dtypes[0]
-    if name in _LOGIC and not accepts(dtypes):
+    if name in _LOGIC and not accepts(dtypes) and all(d.kind in "iufcb" or d == bf16.numpy for d in dtypes):
         return (np.dtype(np.bool_),) * len(dtypes), returned  # a number counts as whether it is not 0
     if name in _COMPARISONS and not accepts(dtypes):
         raise ArrayTypeError(f"{name}: no kernel compares {' with '.join(map(str, dtypes))} exactly; wanted one dtype")
