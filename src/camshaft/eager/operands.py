@@ -93,6 +93,8 @@ def cast(value: Operand, dtype: Dtype) -> Array:
         return np.asarray(value, dtype)
     except OverflowError as error:
         raise ArrayOverflowError(str(error)) from error
+    except TypeError as error:  # bf16 of an integer past 64 bits
+        raise ArrayOverflowError(f"{value!r:.40} is out of bounds for {dtype}") from error
 
 
 def check_cast(name: str, computed: Dtype, out: Dtype) -> None:

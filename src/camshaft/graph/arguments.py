@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 Given = Tensor | Array | int | float | complex
 _ELEMENTWISE = frozenset(
     name for table in ("unary", "binary", "comparison") for name in ops.TABLES[f"elementwise.{table}"]
-).union(("log1p", "expm1", "softplus", "sigmoid_multiply", "gelu_multiply", "silu_multiply"))
+).union(("log1p", "expm1", "softplus", "sigmoid_multiply", "gelu_multiply", "silu_multiply", "tan"))
 
 
 @dataclass(frozen=True)
@@ -197,7 +197,7 @@ def _tensor(graph: Graph, name: str, value: Given, dtype: Dtype | None = None) -
         return value if dtype is None else cast(graph, value, dtype)
     try:
         return graph.constant(name, np.asarray(value, dtype))
-    except OverflowError as error:
+    except (OverflowError, TypeError) as error:  # TypeError: bf16 of an integer past 64 bits
         raise ArrayOverflowError(f"{name}: {error}") from error
 
 

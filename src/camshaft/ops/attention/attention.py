@@ -64,10 +64,11 @@ def check_length(op: str, length: object, table: TensorSpec, options: Options) -
 
 
 def positions_limit(node: ops.NodeSpec) -> Dim:
-    """Returns the limit of positions, `length`: kernels have room for partial results of so many keys. Without a limit where the
-    keys that a token sees do not follow from its position."""
+    """Returns the limit of positions, `length`: kernels have room for partial results of so many keys. A ring has no greatest
+    position, nor have tokens whose keys do not follow from it."""
     options = Options.of("attention", node.attrs)
-    return node.attrs["length"] if options.causal and not options.has("lengths") else (1 << 31) - 1
+    follow = options.causal and not options.has("lengths") and not options.ring
+    return node.attrs["length"] if follow else (1 << 31) - 1
 
 
 def _bytes_per_key(node: ops.NodeSpec) -> float:

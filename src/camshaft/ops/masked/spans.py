@@ -30,7 +30,8 @@ def scratch_of(node: ops.NodeSpec, heads: int, v_dim: int, spans: int) -> tuple[
 
 def length_of(node: ops.NodeSpec, table: int) -> int:
     """Returns the greatest number of keys that a token may see, by `length` and the block table (input number `table`)."""
-    return min(bound(node.attrs["length"]), node.inputs[table].bounds[1] * BLOCK_TOKENS)
+    capacity = node.inputs[table].bounds[1] * BLOCK_TOKENS
+    return capacity if node.attrs.get("ring") else min(bound(node.attrs["length"]), capacity)
 
 
 def _build(node: ops.NodeSpec, target: ops.Target) -> ops.Build:
