@@ -81,6 +81,12 @@ def test_places_out_of_bounds_that_a_graph_computes_write_nothing(backend: str) 
             assert written == {(1, 0), (2, 1)}
 
 
+def test_a_length_that_is_none_is_named() -> None:
+    for length in (None, 2.5, -1, 0):
+        with pytest.raises(ShapeError, match=f"^attention: got {length}; wanted a length"):
+            _attention(length, np.array([3, 4], np.int32))  # type: ignore[arg-type]
+
+
 def test_constant_indexes_out_of_bounds_are_refused() -> None:
     graph = cs.Graph()
     graph.output("y", cs.gather(graph.input("x", (4, 8), "f32"), np.array([0, 4], np.int32)))

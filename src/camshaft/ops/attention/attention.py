@@ -68,7 +68,7 @@ def positions_limit(node: ops.NodeSpec) -> Dim:
     position, nor have tokens whose keys do not follow from it."""
     options = Options.of("attention", node.attrs)
     follow = options.causal and not options.has("lengths") and not options.ring
-    return node.attrs["length"] if follow else (1 << 31) - 1
+    return node.attrs.get("length", 0) if follow else (1 << 31) - 1
 
 
 def _bytes_per_key(node: ops.NodeSpec) -> float:
