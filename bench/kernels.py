@@ -24,7 +24,8 @@ from camshaft.graph import functions as F
 from camshaft.graph.graph import Graph, Node, Tensor
 from camshaft.graph.rewrite import prepare
 from camshaft.models.checkpoint import Checkpoint
-from camshaft.models.config import ModelConfig, architecture_name, read_config
+from camshaft.models.config import ModelConfig, read_config
+from camshaft.models.families import family_name
 from camshaft.models.pull import resolve_model
 from camshaft.ops.op import NodeSpec, Op
 from camshaft.ops.rope.table import rope_table
@@ -296,7 +297,7 @@ def main() -> None:
     print(rows.facts_line(rows.machine()) + "\n", flush=True)
     with open_gguf(resolve_model(options.model)) as file:
         n_vocab = Tokenizer.from_gguf(file.metadata).n_vocab
-        model = Model(file, read_config(file.metadata, architecture_name(file.metadata), n_vocab))
+        model = Model(file, read_config(file.metadata, family_name(file.metadata), n_vocab))
         made = list(run(options, model))
     header = ("threads", "tokens", "op", "variant", "microseconds", "GB/s", "GFLOP/s", "of peak")
     print(rows.table(header, [line(r) for r in made]))

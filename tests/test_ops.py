@@ -18,7 +18,7 @@ from tests.support.samples import check_bits, covering, is_row, samples, smalles
 
 # Samples of a variant in the default run, at most; the rest is `full`. simd: those that show most features, fewer of a family's
 # row. scalar has simd's kernels in one lane, so `full` adds a few; `soak` has all.
-MOST, OF_ROWS, MORE_SCALAR = {"scalar": 1, "simd": 8}, 5, 4
+MOST, OF_ROWS, MORE_SCALAR = {"scalar": 1, "simd": 6}, 3, 4
 # Ops of whose variant for short rows simd has three small samples: LLVM takes 4 s for a row with floats in 64 lanes.
 SLOW = ("rms_norm_q8", "residual_norm_q8", "silu_multiply_q8")
 # Samples on simd of ops with a kernel per block format, as quantized_matmul has; `full` adds MORE_SCALAR of them.
@@ -105,30 +105,39 @@ def test_wrong_specs_are_refused(op, error) -> None:
     assert op.name in str(caught.value)
 
 
-# Ops without kernels: a sample as a plan and as eager calls, the rest is `full`. Their parts are tried as ops of their own, and
-# tests/graph/test_decompose.py computes the samples by the parts' references.
-MOST_OF_COMPOSITES = 1
-COMPOSITES = [
-    pytest.param(op, sample, id=f"{op.name}-{sample.name}", marks=marks)
-    for op in ops.all_ops()
-    if ops.is_composite(op)
-    for quick in [covering(op, samples(op.name), most=MOST_OF_COMPOSITES)]
-    for part, marks in ((quick, ()), (without(samples(op.name), quick), pytest.mark.full))
-    for sample in part
-]
+# Ops without kernels: a sample as a plan or as an eager call in turn, the rest is `full`. Their parts are tried as ops of their
+# own, and tests/graph/test_decompose.py computes the samples by the parts' references.
+COMPOSITES = [op for op in ops.all_ops() if ops.is_composite(op)]
 
 
-@pytest.mark.parametrize(("op", "sample"), COMPOSITES)
-def test_composite_agrees_with_reference(op, sample) -> None:
+def _composite_cases(eager: bool) -> list:
+    cases = []
+    for i, op in enumerate(COMPOSITES):
+        takes = [s for s in samples(op.name) if not eager or _is_plain(op, s)]
+        quick = covering(op, takes, most=1) if (i % 2 == 1) == eager else []
+        for part, marks in ((quick, ()), (without(takes, quick), pytest.mark.full)):
+            cases += [pytest.param(op, sample, id=f"{op.name}-{sample.name}", marks=marks) for sample in part]
+    return cases
+
+
+def _is_plain(op, sample) -> bool:
+    return not sample.extents and all(spec.is_plain for spec in node_of(op, sample).inputs)
+
+
+@pytest.mark.parametrize(("op", "sample"), _composite_cases(eager=False))
+def test_a_plan_of_a_composite_agrees_with_the_reference(op, sample) -> None:
     with compile_graph(use_of(op, sample), threads=1) as plan:
         for extent, active in sample.extents.items():
             plan.set_extent(extent, active)
         assert error_of(op, sample, lambda given: plan.run(**given)) <= 1
-    if not sample.extents and all(spec.is_plain for spec in node_of(op, sample).inputs):
-        attrs = {a.name: sample.attrs[a.name] for a in op.parameters.attributes if a.name in sample.attrs}
-        made = getattr(table(), op.name)(*sample.inputs, **attrs)
-        outputs = made if isinstance(made, tuple) else (made,)
-        assert error_of(op, sample, lambda given: {f"y{i}": y for i, y in enumerate(outputs)}) <= 1
+
+
+@pytest.mark.parametrize(("op", "sample"), _composite_cases(eager=True))
+def test_a_call_of_a_composite_agrees_with_the_reference(op, sample) -> None:
+    attrs = {a.name: sample.attrs[a.name] for a in op.parameters.attributes if a.name in sample.attrs}
+    made = getattr(table(), op.name)(*sample.inputs, **attrs)
+    outputs = made if isinstance(made, tuple) else (made,)
+    assert error_of(op, sample, lambda given: {f"y{i}": y for i, y in enumerate(outputs)}) <= 1
 
 
 def test_every_op_can_be_computed_and_has_samples() -> None:

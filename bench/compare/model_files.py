@@ -11,7 +11,8 @@ from pathlib import Path
 
 from bench.compare.random_model import SHAPES, make
 from camshaft.formats.gguf.file import open_gguf
-from camshaft.models.config import ModelConfig, architecture_name, read_config
+from camshaft.models.config import ModelConfig, read_config
+from camshaft.models.families import family_name
 from camshaft.models.pull import resolve_model
 from camshaft.models.quantize import quantize
 from camshaft.settings import settings
@@ -63,7 +64,7 @@ def work_of(path: Path) -> Work:
     """The work of a model, and token ids of a text."""
     with open_gguf(path) as file:
         tokenizer = Tokenizer.from_gguf(file.metadata)
-        config = read_config(file.metadata, architecture_name(file.metadata), tokenizer.n_vocab)
+        config = read_config(file.metadata, family_name(file.metadata), tokenizer.n_vocab)
         matrices = {name: t for name, t in file.tensors.items() if len(t.shape) == 2}
         tied = "output.weight" not in matrices
         read = sum(t.nbytes for name, t in matrices.items() if tied or name != "token_embd.weight")

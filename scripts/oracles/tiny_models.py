@@ -1,29 +1,32 @@
-"""Tiny random models of each family: made and run by transformers, written as llama.cpp's converter writes them."""
+"""Tiny random models of each family, made and run by transformers."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
-import gguf
 import numpy as np
 import torch
 import transformers
 
-N_LAYERS = 2
+from scripts.oracles.tiny_vocabulary import N_VOCAB
+
 N_TOKENS = 24
 ORIGINAL_CONTEXT = 32
+WINDOW = 7
 
 
 @dataclass(frozen=True)
 class TinyModel:
-    """One model to make: a transformers class, sizes, and rope parameters in the words of transformers."""
+    """One model to make: a transformers class, sizes, and rope parameters in the words of transformers.
+
+    `options` are more arguments of its config, `keys` more metadata of its GGUF file, under the architecture's prefix.
+    `agreement`: how close llama.cpp's logits are (its gelu is a table of 16 bits); None where it computes another model.
+    """
 
     name: str
-    family: str  # Llama, Mistral, Qwen2, Qwen3
+    family: str  # the prefix of transformers' classes
     hidden: int
     ffn: int
     heads: int
@@ -32,25 +35,41 @@ class TinyModel:
     tied: bool = False
     rope: dict[str, Any] = field(default_factory=lambda: {"rope_type": "default"})
     theta: float = 10000.0
+    n_layers: int = 2
+    options: dict[str, Any] = field(default_factory=dict)
+    keys: dict[str, Any] = field(default_factory=dict)
+    agreement: float | None = 1e-4
 
     @property
     def arch(self) -> str:
-        return "llama" if self.family in ("Llama", "Mistral") else self.family.lower()
+        return ARCHITECTURES.get(self.family, self.family.lower())
 
     @property
     def permutes(self) -> bool:
         """Whether q and k rows go from halves to neighbours on the way to GGUF."""
-        return self.arch == "llama"
+        return self.arch in ("llama", "smollm3", "granite", "granitemoe")
 
+
+# transformers' family -> GGUF's architecture, where it is another name in lower case
+ARCHITECTURES = {
+    "Mistral": "llama",
+    "Mixtral": "llama",
+    "Gemma3": "gemma3",
+    "Olmo3": "olmo2",
+    "SeedOss": "seed_oss",
+}
 
 LLAMA3_ROPE = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
 YARN_ROPE = {"rope_type": "yarn", "factor": 4.0}
 OLD = {"original_max_position_embeddings": ORIGINAL_CONTEXT}
 
-CHAT_TEMPLATE = (
-    "{% for m in messages %}{{ '<|im_start|>' + m['role'] + '\\n' + m['content'] + '<|im_end|>\\n' }}{% endfor %}"
-    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
-)
+# experts: four, of which two are chosen
+MOE = {"num_experts": 4, "num_experts_per_tok": 2}
+MOE_KEYS = {"expert_count": 4, "expert_used_count": 2}
+LOCAL = {"sliding_window": WINDOW, "layer_types": ["sliding_attention", "full_attention"]}
+LOCAL_KEYS = {"attention.sliding_window": WINDOW, "attention.sliding_window_pattern": [True, False]}
+_FACTORS = {"short_factor": [1.0 + 0.1 * i for i in range(8)], "long_factor": [1.0 + 0.5 * i for i in range(8)]}
+LONGROPE = {"rope_type": "longrope", **_FACTORS, "factor": 512 / 16, "original_max_position_embeddings": 16}
 
 MODELS = (
     TinyModel("llama", "Llama", 64, 96, heads=4, kv_heads=2, head_dim=16),
@@ -66,45 +85,184 @@ MODELS = (
     TinyModel("qwen2", "Qwen2", 64, 32, heads=4, kv_heads=2, head_dim=16),
     TinyModel("qwen2-yarn", "Qwen2", 32, 96, heads=2, kv_heads=1, head_dim=16, tied=True, rope={**YARN_ROPE, **OLD}),
     TinyModel("qwen3", "Qwen3", 32, 64, heads=4, kv_heads=2, head_dim=32, tied=True, theta=1e6),
+    TinyModel(
+        "gemma2",
+        "Gemma2",
+        32,
+        64,
+        agreement=0.05,
+        heads=4,
+        kv_heads=2,
+        head_dim=16,
+        tied=True,
+        options={**LOCAL, "query_pre_attn_scalar": 16, "attn_logit_softcapping": 5.0, "final_logit_softcapping": 20.0},
+        keys={**LOCAL_KEYS, "attn_logit_softcapping": 5.0, "final_logit_softcapping": 20.0},
+    ),
+    TinyModel(
+        "gemma3",
+        "Gemma3",
+        32,
+        64,
+        agreement=0.05,
+        heads=4,
+        kv_heads=1,
+        head_dim=16,
+        tied=True,
+        theta=1e6,
+        rope={"rope_type": "linear", "factor": 4.0},
+        n_layers=7,
+        options={"sliding_window": WINDOW, "query_pre_attn_scalar": 16, "final_logit_softcapping": None},
+        keys={"attention.sliding_window": WINDOW},
+    ),
+    TinyModel("olmo2", "Olmo2", 32, 64, heads=4, kv_heads=2, head_dim=8),
+    TinyModel(
+        "olmo3",
+        "Olmo3",
+        32,
+        64,
+        heads=2,
+        kv_heads=1,
+        head_dim=16,
+        n_layers=4,
+        rope={**YARN_ROPE, **OLD},
+        options={"sliding_window": WINDOW},
+        keys={"attention.sliding_window": WINDOW},
+    ),
+    TinyModel(
+        "phi3",
+        "Phi3",
+        64,
+        64,
+        heads=4,
+        kv_heads=2,
+        head_dim=16,
+        rope=LONGROPE,
+        options={"original_max_position_embeddings": 16, "sliding_window": WINDOW},
+        keys={
+            "attention.sliding_window": WINDOW,
+            "rope.scaling.original_context_length": 16,
+            "rope.scaling.attn_factor": math.sqrt(1 + math.log(512 / 16) / math.log(16)),
+        },
+        agreement=None,
+    ),
+    TinyModel("smollm3", "SmolLM3", 32, 64, heads=4, kv_heads=2, head_dim=8, n_layers=4, tied=True),
+    TinyModel(
+        "seed-oss",
+        "SeedOss",
+        32,
+        64,
+        heads=4,
+        kv_heads=2,
+        head_dim=16,
+        options={"attention_bias": True, "attention_out_bias": False},
+    ),
+    TinyModel(
+        "granite",
+        "Granite",
+        32,
+        64,
+        heads=4,
+        kv_heads=2,
+        head_dim=8,
+        options={
+            "embedding_multiplier": 3.0,
+            "residual_multiplier": 0.5,
+            "attention_multiplier": 0.2,
+            "logits_scaling": 0.5,
+        },
+        keys={"embedding_scale": 3.0, "residual_scale": 0.5, "attention.scale": 0.2, "logit_scale": 0.5},
+    ),
+    TinyModel(
+        "exaone4", "Exaone4", 32, 64, heads=4, kv_heads=2, head_dim=16, options=LOCAL, keys=LOCAL_KEYS, agreement=None
+    ),
+    TinyModel(
+        "mixtral",
+        "Mixtral",
+        32,
+        32,
+        heads=4,
+        kv_heads=2,
+        head_dim=8,
+        options={"num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": None},
+        keys=MOE_KEYS,
+    ),
+    TinyModel(
+        "qwen3moe",
+        "Qwen3Moe",
+        64,
+        64,
+        heads=4,
+        kv_heads=2,
+        head_dim=16,
+        options={**MOE, "moe_intermediate_size": 32, "norm_topk_prob": True},
+        keys={**MOE_KEYS, "expert_feed_forward_length": 32},
+    ),
+    TinyModel(
+        "qwen2moe",
+        "Qwen2Moe",
+        64,
+        64,
+        heads=4,
+        kv_heads=2,
+        head_dim=16,
+        options={**MOE, "moe_intermediate_size": 32, "shared_expert_intermediate_size": 64, "norm_topk_prob": False},
+        keys={**MOE_KEYS, "expert_feed_forward_length": 32, "expert_shared_feed_forward_length": 64},
+    ),
+    TinyModel(
+        "olmoe",
+        "Olmoe",
+        32,
+        32,
+        heads=4,
+        kv_heads=4,
+        head_dim=8,
+        options={**MOE, "norm_topk_prob": False},
+        keys=MOE_KEYS,
+    ),
+    TinyModel(
+        "granitemoe",
+        "GraniteMoe",
+        32,
+        32,
+        heads=4,
+        kv_heads=2,
+        head_dim=8,
+        options={
+            "num_local_experts": 4,
+            "num_experts_per_tok": 2,
+            "embedding_multiplier": 3.0,
+            "residual_multiplier": 0.5,
+            "attention_multiplier": 0.2,
+            "logits_scaling": 0.5,
+        },
+        keys={**MOE_KEYS, "embedding_scale": 3.0, "residual_scale": 0.5, "attention.scale": 0.2, "logit_scale": 0.5},
+    ),
 )
-
-
-def make_tokens() -> tuple[list[str], list[int], list[str]]:
-    """A byte-level vocabulary of odd size: (tokens, types, merges)."""
-    alphabet = [chr(c) for c in gguf_byte_alphabet()]
-    merges = ["Ġ t", "h e", "i n", "Ġt he", "Ġ a", "a n", "e r", "o n", "r e", "Ġ w", "in g", "Ġa n", "an d", "Ċ Ċ"]
-    merged = list(dict.fromkeys(m.replace(" ", "") for m in merges))
-    special = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
-    tokens = [*special, *alphabet, *merged]
-    types = [3] * len(special) + [1] * (len(tokens) - len(special))
-    return tokens, types, merges
-
-
-def gguf_byte_alphabet() -> list[int]:
-    """Code points that stand for bytes 0 to 255, as GPT-2 chose them."""
-    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    return [b if b in printable else 256 + sum(1 for c in range(b) if c not in printable) for b in range(256)]
-
-
-N_VOCAB = len(make_tokens()[0])
 
 
 def build(model: TinyModel, seed: int) -> Any:
     """The transformers model with every parameter drawn at random, to values that bfloat16 represents (they pack well)."""
-    config = getattr(transformers, f"{model.family}Config")(
+    kind = getattr(transformers, f"{model.family}{'Text' if model.family == 'Gemma3' else ''}Config")
+    rope = {**model.rope, "rope_theta": model.theta}
+    if model.family in ("Gemma3", "Olmo3"):
+        rope = {"full_attention": rope, "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0}}
+    config = kind(
         vocab_size=N_VOCAB,
         hidden_size=model.hidden,
         intermediate_size=model.ffn,
-        num_hidden_layers=N_LAYERS,
+        num_hidden_layers=model.n_layers,
         num_attention_heads=model.heads,
         num_key_value_heads=model.kv_heads,
         head_dim=model.head_dim,
         max_position_embeddings=512,
         rms_norm_eps=1e-5,
         tie_word_embeddings=model.tied,
-        rope_parameters={**model.rope, "rope_theta": model.theta},
+        rope_parameters=rope,
         attn_implementation="eager",
+        experts_implementation="eager",
+        **dict.fromkeys(("pad_token_id", "bos_token_id", "eos_token_id"), 2),
         **({"sliding_window": None} if model.family == "Mistral" else {}),
+        **model.options,
     )
     network = getattr(transformers, f"{model.family}ForCausalLM")(config).eval().float()
     generator = torch.Generator().manual_seed(seed)
@@ -135,92 +293,3 @@ def logits(network: Any, tokens: list[int]) -> np.ndarray:
     """The logits of every position, float32 [n, vocab], computed in float64."""
     with torch.no_grad():
         return network.double()(torch.tensor([tokens])).logits[0].numpy().astype(np.float32)
-
-
-def write_gguf(model: TinyModel, network: Any, path: Path) -> None:
-    """The model as an F32 GGUF file at `path`."""
-    writer = gguf.GGUFWriter(path, model.arch)
-    _write_sizes(writer, model)
-    _write_rope(writer, model)
-    _write_vocabulary(writer, model)
-    for name, values in tensors(model, network):
-        writer.add_tensor(name, np.ascontiguousarray(values))
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-
-
-def _write_sizes(writer: gguf.GGUFWriter, model: TinyModel) -> None:
-    writer.add_name(f"tiny random {model.name}")
-    writer.add_context_length(512)
-    writer.add_block_count(N_LAYERS)
-    writer.add_embedding_length(model.hidden)
-    writer.add_feed_forward_length(model.ffn)
-    writer.add_head_count(model.heads)
-    writer.add_head_count_kv(model.kv_heads)
-    writer.add_key_length(model.head_dim)
-    writer.add_value_length(model.head_dim)
-    writer.add_layer_norm_rms_eps(1e-5)
-    writer.add_file_type(gguf.LlamaFileType.ALL_F32)
-    if model.arch == "llama":
-        writer.add_vocab_size(N_VOCAB)
-        writer.add_rope_dimension_count(model.head_dim)
-
-
-def _write_rope(writer: gguf.GGUFWriter, model: TinyModel) -> None:
-    writer.add_rope_freq_base(model.theta)
-    kind = model.rope["rope_type"]
-    if kind in ("linear", "yarn"):
-        writer.add_rope_scaling_type(gguf.RopeScalingType(kind))
-        writer.add_rope_scaling_factor(model.rope["factor"])
-    if kind == "yarn":
-        writer.add_rope_scaling_orig_ctx_len(ORIGINAL_CONTEXT)
-
-
-def _write_vocabulary(writer: gguf.GGUFWriter, model: TinyModel) -> None:
-    tokens, types, merges = make_tokens()
-    writer.add_tokenizer_model("gpt2")
-    writer.add_tokenizer_pre("qwen2" if model.arch.startswith("qwen") else "smollm")
-    writer.add_token_list(tokens)
-    writer.add_token_types(types)
-    writer.add_token_merges(merges)
-    writer.add_bos_token_id(1)
-    writer.add_eos_token_id(2)
-    writer.add_add_bos_token(False)
-    writer.add_chat_template(CHAT_TEMPLATE)
-
-
-def tensors(model: TinyModel, network: Any) -> Iterator[tuple[str, np.ndarray]]:
-    """(GGUF name, float32 values) of every tensor of the file."""
-    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH[model.arch.upper()], N_LAYERS)
-    for name, parameter in network.state_dict().items():
-        if model.tied and name == "lm_head.weight":
-            continue
-        values = parameter.float().numpy()
-        if model.permutes and (".q_proj." in name or ".k_proj." in name):
-            values = _neighbours(values, model.heads if ".q_proj." in name else model.kv_heads)
-        found = names.get_name(name, try_suffixes=(".weight", ".bias"))
-        if found is None:
-            raise ValueError(f"{model.name}: no GGUF name for {name}")
-        yield found, values
-    if model.rope["rope_type"] == "llama3":
-        yield "rope_freqs.weight", llama3_factors(model)
-
-
-def _neighbours(values: np.ndarray, n_heads: int) -> np.ndarray:
-    """Rows i and i + d/2 of each head side by side, as the interleaved rotation of llama.cpp wants them."""
-    return (
-        values.reshape(n_heads, 2, values.shape[0] // n_heads // 2, *values.shape[1:])
-        .swapaxes(1, 2)
-        .reshape(values.shape)
-    )
-
-
-def llama3_factors(model: TinyModel) -> np.ndarray:
-    """What each rotation frequency is divided by: 1 for short waves, `factor` for long ones, smooth in between."""
-    rope = model.rope
-    frequency = model.theta ** -(np.arange(0, model.head_dim, 2) / model.head_dim)
-    waves = ORIGINAL_CONTEXT * frequency / (2 * math.pi)
-    smooth = np.clip((waves - rope["low_freq_factor"]) / (rope["high_freq_factor"] - rope["low_freq_factor"]), 0, 1)
-    return (1 / ((1 - smooth) / rope["factor"] + smooth)).astype(np.float32)

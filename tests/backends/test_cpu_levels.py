@@ -24,11 +24,10 @@ SAMPLES = {
     "matmul": [("()13x7x32()", ""), ("()33x34x35() transposed", ""), ("bf16 37x44x33", "")],
     "attention": [("70 tokens from 100", ""), ("one token at 300", "")],
 }
-# In the default run: one token and several, packed in 4 and 6 bits and by a table, and in f32.
+# In the default run: one token and several, packed in 4 and 6 bits, and a product of bf16.
 QUICK = {
-    "quantized_matmul": [("Q4_0 1(1)", "q8"), ("Q6_K 29(7)", "q8"), ("IQ4_NL 29(7)", "q8"), ("Q4_0 29(7)", "f32")],
-    "matmul": [("()13x7x32()", ""), ("bf16 37x44x33", "")],
-    "attention": SAMPLES["attention"],
+    "quantized_matmul": [("Q4_0 1(1)", "q8"), ("Q6_K 29(7)", "q8")],
+    "matmul": [("bf16 37x44x33", "")],
 }
 # What few machines have is behind `soak`, and what most machines run anyway behind `full`.
 RUN = [
@@ -72,4 +71,4 @@ def test_products_on_a_lesser_level(level, samples) -> None:
     assert not wrong
     run = {(op, variant) for op, variant, *_ in said["found"]}
     wanted = {("quantized_matmul", "tile"), ("matmul", "blocked"), ("attention", "tiled"), ("attention", "split_keys")}
-    assert run >= wanted
+    assert run >= {row for row in wanted if row[0] in samples}

@@ -21,15 +21,15 @@ from camshaft.validation.run import refusal_of
 from camshaft.validation.validate import check_sample, node_of
 from tests.support.active_copies import copies_follow_an_extent
 from tests.support.played_cuda import played_driver
-from tests.support.samples import is_row
+from tests.support.samples import has_turn
 
-# In the default run an op of each family and those of several launches; test_simt.py has every op's kernels.
+# In the default run a third of the ops; tests/emit/test_simt.py has others' kernels.
 CASES = [
     pytest.param(
         op,
         variant,
         id=f"{op.name}-{variant.name}",
-        marks=[pytest.mark.full] if is_row(op) and op.name != "softmax" else [],
+        marks=[] if has_turn(op, "CUDA") else [pytest.mark.full],
     )
     for op in ops.all_ops()
     for variant in op.variants

@@ -31,7 +31,7 @@ def fake(monkeypatch, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("name", "activations"), [full("llama", "f32"), ("llama", "q8"), full("qwen3", "f32"), full("qwen3", "q8")]
+    ("name", "activations"), [full("llama", "f32"), full("llama", "q8"), full("qwen3", "f32"), full("qwen3", "q8")]
 )
 def test_tiny_models_agree_with_the_cpu_and_their_frozen_logits(name, activations, fake, tmp_path) -> None:
     ids, want = (part[:8] for part in tiny_logits(name))

@@ -8,11 +8,13 @@ import pytest
 
 from camshaft import table
 from camshaft.selection import override
+from tests.support.quick import pairwise
 
 
-@pytest.mark.parametrize("backend", ["simd", "blas"])
-@pytest.mark.parametrize("shape", [(3, 8, 5), (70, 64, 130)])
-@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16])
+@pytest.mark.parametrize(
+    ("dtype", "shape", "backend"),
+    pairwise([np.float16, ml_dtypes.bfloat16], [(3, 8, 5), (70, 64, 130)], ["simd", "blas"]),
+)
 def test_products_are_those_in_f32_rounded(dtype, shape, backend) -> None:
     m, k, n = shape
     rng = np.random.default_rng(4)

@@ -89,6 +89,7 @@ def test_c(width) -> None:
         np.testing.assert_array_equal(c_harness.agree(form, given(), n=N, **keywords)[0], wanted())
 
 
+@pytest.mark.full
 def test_wgsl() -> None:
     np.testing.assert_array_equal(wgsl_harness.agree(lanes, given(), widths=(32,), n=N)[0], wanted())
 

@@ -16,6 +16,7 @@ from camshaft.lang.simt.form import to_simt
 from tests.support.emit_harness import guarded, guards_whole, trace
 from tests.support.metal_harness import compile_msl, have_compiler
 from tests.support.needs import require
+from tests.support.quick import each_value
 
 
 @pytest.fixture(autouse=True)
@@ -177,8 +178,7 @@ def reductions(k, x, out, total, *, n):
         out[row, c] = k.gather(turned, (n - 1) - c)
 
 
-@pytest.mark.parametrize("lanes", [1, 8, 32, 64, 256, 1024])
-@pytest.mark.parametrize("simd_width", [0, 32])
+@pytest.mark.parametrize(("lanes", "simd_width"), each_value([1, 8, 32, 64, 256, 1024], [0, 32]))
 def test_reductions_have_the_interpreters_bits_at_every_width(lanes, simd_width):
     x = np.random.default_rng(7).normal(size=(3, 300)).astype(np.float32)
     x[1, 17] = np.nan

@@ -39,7 +39,7 @@ GREEDY, DRAWN = Sampling(temperature=0.0), Sampling(temperature=0.8, seed=5, rep
 
 
 @pytest.mark.parametrize(
-    ("name", "sampling"), [("llama", GREEDY), full("llama", DRAWN), full("qwen3", GREEDY), ("qwen3", DRAWN)]
+    ("name", "sampling"), [full("llama", GREEDY), full("llama", DRAWN), full("qwen3", GREEDY), ("qwen3", DRAWN)]
 )
 def test_a_device_says_what_simd_says(fake: FakeDevice, name: str, sampling: Sampling, tmp_path: Path) -> None:
     path = tiny_model(name, tmp_path)

@@ -78,7 +78,7 @@ CONSTANTS = {"rows": ROWS, "columns": COLUMNS, "depth": DEPTH}
 
 def test_ragged_ends_are_filled_with_zeros():
     a, b, out = ragged()
-    (got,) = agree(staged, [a, b, out], widths=(1, 16), grid=(2, 2), **CONSTANTS)
+    (got,) = agree(staged, [a, b, out], widths=(16,), grid=(2, 2), **CONSTANTS)
     np.testing.assert_array_equal(got, a @ b)
 
 

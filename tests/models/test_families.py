@@ -9,37 +9,71 @@ import numpy as np
 import pytest
 
 from camshaft import LanguageModel
+from camshaft.generate import language_model
 from camshaft.generate.plan_cache import PlanCache
 from camshaft.graph.graph import Tensor
-from camshaft.models import checkpoint, config, rope_scaling
-from camshaft.models.architectures import ARCHITECTURES
+from camshaft.models import checkpoint, rope_scaling
+from camshaft.models.config import ModelConfig
+from camshaft.models.families import FAMILIES as ROWS
 from tests.support.fixtures import TINY_MODELS, tiny_logits, tiny_model
+from tests.support.quick import quick_of
 
 TOLERANCE = 1e-3
 BROKEN = 1e-2
-FAMILIES = {"llama": "llama", "llama3": "llama", "mistral": "llama", "qwen2": "qwen2", "qwen3": "qwen3"}
+# A tiny model's row, where it is not its own name up to the first dash.
+ROW_OF = {"llama3": "llama", "mistral": "llama", "mixtral": "llama", "olmo3": "olmo2", "seed": "seed_oss"}
+# Their mutations are in the quick run.
+QUICK = ("llama", "mistral", "qwen2-yarn", "qwen3")
 OTHER_PAIRING = {"interleaved": "neox", "neox": "interleaved"}
 
 
-def _difference(name: str, folder: Path, **options: object) -> float:
+def row_of(name: str) -> str:
+    first = name.split("-")[0]
+    return ROW_OF.get(first, first)
+
+
+def _difference(name: str, folder: Path, *, chunk: int | None = None, **options: object) -> float:
     """The greatest difference from transformers, over all logits of the frozen tokens."""
     tokens, wanted = tiny_logits(name)
     given = {"activations": "f32", "threads": 1, "context": 64, "sessions": 1} | options
     with LanguageModel(tiny_model(name, folder), **given) as lm:  # type: ignore[arg-type]
-        logits = lm.logits(tokens)
+        logits = lm.logits(tokens, chunk=chunk)
     assert logits.shape == wanted.shape
     return float(np.abs(logits - wanted).max())
 
 
 def test_there_is_a_tiny_model_of_every_family() -> None:
-    assert len(TINY_MODELS) == 9
-    assert {FAMILIES[name.split("-")[0]] for name in TINY_MODELS} == {*ARCHITECTURES} == {*config.ARCHITECTURES}
+    assert len(TINY_MODELS) == 23
+    assert {row_of(name) for name in TINY_MODELS} == {*ROWS}
     assert all(tiny_logits(name)[1].std(axis=0).mean() >= 1 for name in TINY_MODELS)
 
 
 @pytest.mark.parametrize("name", TINY_MODELS)
 def test_logits_are_those_of_transformers(name: str, tmp_path: Path) -> None:
     assert _difference(name, tmp_path) < TOLERANCE
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("chunk", [7, 1])
+@pytest.mark.parametrize("name", TINY_MODELS)
+def test_chunks_and_single_tokens_give_the_same(name: str, chunk: int, tmp_path: Path) -> None:
+    assert _difference(name, tmp_path, chunk=chunk) < TOLERANCE
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("name", TINY_MODELS)
+def test_a_sequence_beside_another_says_the_same(name: str, tmp_path: Path) -> None:
+    tokens, wanted = tiny_logits(name)
+    with (
+        LanguageModel(tiny_model(name, tmp_path), activations="f32", threads=1, context=64, sessions=2) as lm,
+        lm.session() as other,
+        lm.session() as session,
+    ):
+        other.process(tokens[::-1])
+        for i, token in enumerate(tokens):
+            logits = session.process([token])
+            other.process([tokens[-i]])
+        assert np.abs(logits - wanted[-1]).max() < TOLERANCE
 
 
 @pytest.mark.parametrize("name", ["llama", "qwen2", "qwen3"])
@@ -60,7 +94,7 @@ def breaking(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     return monkeypatch
 
 
-@pytest.mark.parametrize("name", TINY_MODELS)
+@pytest.mark.parametrize("name", quick_of(TINY_MODELS, QUICK))
 def test_no_rotation_shows(name: str, tmp_path: Path, breaking: pytest.MonkeyPatch) -> None:
     def still(context: int, dim: int, *_: object) -> np.ndarray:
         return np.repeat(np.array([[1.0, 0.0]], np.float32), dim // 2, axis=1).repeat(context, axis=0)
@@ -69,11 +103,75 @@ def test_no_rotation_shows(name: str, tmp_path: Path, breaking: pytest.MonkeyPat
     assert _difference(name, tmp_path) > BROKEN
 
 
-@pytest.mark.parametrize("name", TINY_MODELS)
+@pytest.mark.parametrize("name", quick_of(TINY_MODELS, QUICK))
 def test_swapped_pairing_shows(name: str, tmp_path: Path, breaking: pytest.MonkeyPatch) -> None:
-    family = FAMILIES[name.split("-")[0]]
-    swapped = replace(ARCHITECTURES[family], pairing=OTHER_PAIRING[ARCHITECTURES[family].pairing])
-    breaking.setitem(ARCHITECTURES, family, swapped)
+    family = row_of(name)
+    swapped = replace(ROWS[family], pairing=OTHER_PAIRING[ROWS[family].pairing])
+    breaking.setitem(ROWS, family, swapped)
+    assert _difference(name, tmp_path) > BROKEN
+
+
+# What a family's row says, changed: the tiny model, the field, and a wrong value.
+WRONG_ROWS = [
+    ("gemma2", "norms", "pre"),
+    ("gemma2", "activation", "silu"),
+    ("gemma2", "embedding_scale", ""),
+    ("gemma2", "windows", False),
+    ("gemma3", "full_every", 3),
+    ("gemma3", "window_rope", "same"),
+    ("gemma3", "window_theta", 1e6),
+    ("gemma3", "qk_norm", ""),
+    ("olmo2", "qk_norm", ""),
+    ("olmo3", "window_rope", "same"),
+    ("olmo3", "full_every", 0),
+    ("exaone4", "rotates_windows_only", False),
+    ("phi3", "windows", False),
+    ("smollm3", "unrotated_every", 0),
+    ("seed-oss", "qkv_bias", False),
+    ("qwen2moe", "normalizes_experts", True),
+    ("qwen3moe", "normalizes_experts", False),
+    ("olmoe", "normalizes_experts", True),
+    ("mixtral", "normalizes_experts", False),
+]
+# What the file says, changed: fields of ModelConfig.
+WRONG_CONFIGS = [
+    ("gemma2", {"attention_softcap": 0.0}),
+    ("gemma2", {"logit_softcap": 0.0}),
+    ("granite", {"attention_scale": 8**-0.5}),
+    ("granite", {"residual_scale": 1.0}),
+    ("granite", {"embedding_scale": 1.0}),
+    ("granitemoe", {"logit_scale": 1.0}),
+]
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(("name", "field", "wrong"), WRONG_ROWS)
+def test_a_wrong_row_shows(name: str, field: str, wrong: object, tmp_path: Path, breaking: pytest.MonkeyPatch) -> None:
+    row = ROWS[row_of(name)]
+    assert getattr(row, field) != wrong
+    breaking.setitem(ROWS, row_of(name), replace(row, **{field: wrong}))  # type: ignore[arg-type]
+    assert _difference(name, tmp_path) > BROKEN
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(("name", "wrong"), WRONG_CONFIGS)
+def test_a_wrong_config_shows(name: str, wrong: dict[str, float], tmp_path: Path, breaking: pytest.MonkeyPatch) -> None:
+    read = language_model.read_config
+    breaking.setattr(language_model, "read_config", lambda *given: replace(read(*given), **wrong))  # type: ignore[arg-type]
+    assert _difference(name, tmp_path) > BROKEN
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("name", ["gemma2", "gemma3", "olmo3", "phi3", "exaone4"])
+@pytest.mark.parametrize("more", [-1, 1])
+def test_a_window_off_by_one_shows(name: str, more: int, tmp_path: Path, breaking: pytest.MonkeyPatch) -> None:
+    def off(metadata: object, row: str, n: int) -> ModelConfig:
+        config = read(metadata, row, n)  # type: ignore[arg-type]
+        layers = tuple(replace(x, window=x.window + more if x.window else 0) for x in config.layers)
+        return replace(config, layers=layers)
+
+    read = language_model.read_config
+    breaking.setattr(language_model, "read_config", off)
     assert _difference(name, tmp_path) > BROKEN
 
 

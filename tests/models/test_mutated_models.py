@@ -16,7 +16,8 @@ from camshaft import LanguageModel
 from camshaft.errors import CamshaftError
 from camshaft.formats.gguf.file import open_gguf
 from camshaft.formats.tensor import FileTensor
-from camshaft.models.config import architecture_name, read_config
+from camshaft.models.config import read_config
+from camshaft.models.families import family_name
 from camshaft.models.rope_scaling import read_scaling
 from camshaft.text.chat import ChatTemplate
 from camshaft.text.tokenizer import Tokenizer
@@ -143,7 +144,7 @@ WRONG = {
 
 def use(metadata: Mapping[str, Any], tensors: Mapping[str, FileTensor]) -> None:
     """Read everything that opening a model reads from its metadata."""
-    config = read_config(metadata, architecture_name(metadata), vocabulary_size(metadata))
+    config = read_config(metadata, family_name(metadata), vocabulary_size(metadata))
     read_scaling(metadata, tensors, config)
     tokenizer = Tokenizer.from_gguf(metadata)
     tokenizer.decode(tokenizer.encode("ab c"))

@@ -54,6 +54,7 @@ def test_a_file_keeps_its_keys_and_its_tensors_order(file_type: str, tmp_path: P
     assert seen[-1][0] == seen[-1][1] == sum(t.n_elements for t in before.tensors)
 
 
+@pytest.mark.full
 def test_pure_gives_every_matrix_one_format(tmp_path: Path) -> None:
     made = quantize(sketch("shared", tmp_path), tmp_path / "out.gguf", "q4_k_m", pure=True)
     assert {*made.n_tensors} == {"F32", "Q4_K"}

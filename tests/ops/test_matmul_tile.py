@@ -94,7 +94,8 @@ def test_who_cannot_have_it_says_why() -> None:
     assert {"scalar", "simd", "c", "blas"}.isdisjoint(TILE.backends)
 
 
-@pytest.mark.parametrize("dtypes", [full(("f32", "f32")), ("bf16", "bf16")])
+@pytest.mark.full
+@pytest.mark.parametrize("dtypes", [("f32", "f32"), ("bf16", "bf16")])
 def test_every_value_of_a_tunable_is_right_or_refused(dtypes) -> None:
     given, target, tried = sample(dtypes, 70, 40, 130, True), SimulatedDevice(), 0
     assert TILE.tunables is not None

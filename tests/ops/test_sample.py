@@ -143,7 +143,7 @@ def test_ties_at_the_end_go_to_the_smaller_index() -> None:
     assert set(draw(np.zeros((2000, 40)), top_p=0.25).tolist()) == set(range(10))
 
 
-@pytest.mark.parametrize("lanes", [1, 2, 4, 8, 32, 64])
+@pytest.mark.parametrize("lanes", quick_of([1, 2, 4, 8, 32, 64], [1, 8, 32]))
 def test_the_lane_width_changes_nothing(lanes) -> None:
     rng = np.random.default_rng(9)
     logits = (3 * rng.normal(size=(64, 333))).astype(np.float32)

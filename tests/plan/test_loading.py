@@ -141,6 +141,7 @@ def test_the_files_pages_are_given_back(file: MappedFile) -> None:
     )  # Linux may map 2 MiB of what it has along with the last page that was read
 
 
+@pytest.mark.full
 @pytest.mark.skipif(sys.platform == "win32", reason="the greatest memory of a process is asked of POSIX")
 def test_opening_a_model_takes_a_quarter_more_than_file_cache_and_arena_at_most() -> None:
     folder = Path(__file__).parents[2] / "bench"

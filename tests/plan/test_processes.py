@@ -36,7 +36,7 @@ def run_script(script: str, timeout_s: float = 60) -> subprocess.CompletedProces
     return subprocess.run(command, env=env, timeout=timeout_s, capture_output=True, text=True, check=False)
 
 
-@pytest.mark.parametrize("threads", [1, full(2), 5])
+@pytest.mark.parametrize("threads", [full(1), full(2), 5])
 def test_exit_with_a_live_pool(threads: int) -> None:
     done = run_script(f"plan, out, wanted = chain_plan(20, 3, {threads}); plan.run(); print((out == wanted).all())")
     assert (done.returncode, done.stdout, done.stderr) == (0, "True\n", "")

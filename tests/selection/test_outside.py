@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 OUTSIDE = ROOT / "tests" / "data" / "outside"
 HEAD = """
@@ -66,6 +68,7 @@ except camshaft.CamshaftError as error: print(error)
     assert "add has a variant 'acme_simd' already" in after
 
 
+@pytest.mark.full
 def test_a_whole_dispatcher_takes_the_ops_it_knows(tmp_path) -> None:
     out = run(
         """

@@ -49,6 +49,7 @@ def entries(cache: Path, kind: str) -> list[Path]:
     return sorted((cache / kind).glob("*/*"))
 
 
+@pytest.mark.full
 def test_eight_processes_at_once_on_an_empty_cache(cache: Path) -> None:
     children = [child(cache, "-m", "tests.store.processes", f"process {i}") for i in range(8)]
     for each in children:

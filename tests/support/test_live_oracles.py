@@ -23,11 +23,11 @@ MODES = [(add, parse) for add in (False, True) for parse in (False, True)]
 @pytest.mark.parametrize("name", TINY_MODELS)
 def test_transformers_still_says_the_same(name: str, tmp_path: Path) -> None:
     pytest.importorskip("transformers")
-    from scripts.oracles import tiny_models
+    from scripts.oracles import tiny_files, tiny_models
 
     seed, model = next((i, m) for i, m in enumerate(tiny_models.MODELS) if m.name == name)
     network, (tokens, wanted) = tiny_models.build(model, seed), tiny_logits(name)
-    tiny_models.write_gguf(model, network, tmp_path / "again.gguf")
+    tiny_files.write_gguf(model, network, tmp_path / "again.gguf")
     assert (tmp_path / "again.gguf").read_bytes() == tiny_model(name, tmp_path).read_bytes()
     assert np.abs(tiny_models.logits(network, tokens) - wanted).max() < 1e-5
 
@@ -35,10 +35,14 @@ def test_transformers_still_says_the_same(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", TINY_MODELS)
 def test_llama_cpp_agrees_with_transformers(name: str, tmp_path: Path) -> None:
     pytest.importorskip("llama_cpp")
-    from scripts.oracles import llama
+    pytest.importorskip("transformers")
+    from scripts.oracles import llama, tiny_models
 
+    agreement = next(m.agreement for m in tiny_models.MODELS if m.name == name)
+    if agreement is None:
+        pytest.skip("llama.cpp computes another model of this file")
     tokens, wanted = tiny_logits(name)
-    assert np.abs(llama.logits(tiny_model(name, tmp_path), tokens, exact=True) - wanted).max() < 1e-4
+    assert np.abs(llama.logits(tiny_model(name, tmp_path), tokens, exact=True) - wanted).max() < agreement
 
 
 def test_llama_cpp_still_says_the_same_of_the_excerpt() -> None:
@@ -58,11 +62,11 @@ def test_llama_cpp_still_says_the_same_of_the_excerpt() -> None:
 @pytest.mark.parametrize("name", TINY_MODELS)
 def test_camshaft_says_of_a_new_model_what_transformers_says(name: str, seed: int, tmp_path: Path) -> None:
     pytest.importorskip("transformers")
-    from scripts.oracles import tiny_models
+    from scripts.oracles import tiny_files, tiny_models
 
     model = next(m for m in tiny_models.MODELS if m.name == name)
     network, tokens = tiny_models.build(model, seed), tiny_models.sequence(seed) + tiny_models.sequence(seed + 7)
-    tiny_models.write_gguf(model, network, tmp_path / "new.gguf")
+    tiny_files.write_gguf(model, network, tmp_path / "new.gguf")
     wanted = tiny_models.logits(network, tokens)
     assert wanted.std(axis=0).mean() >= 1
     with LanguageModel(tmp_path / "new.gguf", activations="f32", threads=1, context=64) as lm:

@@ -147,6 +147,7 @@ def test_the_ladder_has_the_product_that_everybody_measures_and_no_shape_twice()
     assert {use.op.name for use in ladder(only="norm")} == {"rms_norm", "residual_norm"}
 
 
+@pytest.mark.full
 def test_a_model_is_tuned_for_real_and_its_plan_uses_it(tmp_path: Path) -> None:
     """One op of a tiny model, measured in its plans' shapes, by the command."""
     model = tiny_model("llama", tmp_path)

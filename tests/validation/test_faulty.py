@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.full  # tests/validation/test_proof.py has each fault in the quick run
 ROOT = Path(__file__).parents[2]
 SCRIPT = """
 import json, sys

@@ -9,9 +9,9 @@ from camshaft.formats.gguf.file import GGUFFile
 from camshaft.generate.kv_cache import KINDS, KVCache
 from camshaft.graph import functions as F
 from camshaft.graph.graph import Graph
-from camshaft.models.architectures import architecture
 from camshaft.models.checkpoint import Checkpoint
 from camshaft.models.config import ModelConfig
+from camshaft.models.decoder import decoder
 from camshaft.models.rope_scaling import Rotations
 from camshaft.models.transformer import LayerCache, token_inputs
 from camshaft.ops.spec import Dim
@@ -22,18 +22,18 @@ class ModelGraphs:
 
     def __init__(self, file: GGUFFile, config: ModelConfig, cache: KVCache, length: Extent) -> None:
         self._file, self._config, self._cache, self._length = file, config, cache, length
-        self._architecture = architecture(file.metadata)
-        self._rope = Rotations(file.metadata, file.tensors, config, length.bound)
+        names = dict.fromkeys(layer.rope for layer in config.layers if layer.rope)
+        self._ropes = {name: Rotations(file.metadata, file.tensors, config, length.bound, name) for name in names}
 
     def graph(self, tokens: Dim, rows: Dim | None) -> Graph:
         """The graph from token ids to `logits` of `rows` of the tokens (None: of all tokens)."""
         graph = Graph()
         table = graph.state("block_table", self._cache.specs["block_table"])
         caches = [self._layer_cache(graph, layer) for layer in range(self._config.n_layers)]
-        rope = graph.constant("rope", self._rope, self._rope.spec)
-        batch = token_inputs(graph, tokens, rows, table, rope, self._length)
+        ropes = {name: graph.constant(name, rope, rope.spec) for name, rope in self._ropes.items()}
+        batch = token_inputs(graph, tokens, rows, table, ropes, self._length)
         checkpoint = Checkpoint(self._file.tensors, graph)
-        graph.output("logits", self._architecture.build(self._config, checkpoint, batch, caches))
+        graph.output("logits", decoder(self._config, checkpoint, batch, caches))
         return graph
 
     def _layer_cache(self, graph: Graph, layer: int) -> LayerCache:

@@ -25,7 +25,8 @@ from camshaft.generate.model_plans import ModelPlans
 from camshaft.generate.options import GenerateKeywords, GenerateOptions, Sampling, generate_options
 from camshaft.generate.sampler import Sampler, SamplerPlans, log_probabilities
 from camshaft.generate.session import Session
-from camshaft.models.config import architecture_name, read_config
+from camshaft.models.config import read_config
+from camshaft.models.families import family_name
 from camshaft.models.pull import resolve_model
 from camshaft.settings import thread_count
 from camshaft.text.chat import ChatTemplate, encode_chat
@@ -102,7 +103,7 @@ class LanguageModel(Closing):
         self._model_file = open_model_file(resolve_model(str(path_or_name)))
         self._file = self._model_file.file
         try:
-            name = architecture_name(self._file.metadata)
+            name = family_name(self._file.metadata)
             self.config = read_config(self._file.metadata, name, vocabulary_size(self._file.metadata))
             with no_collection():
                 self.plans = ModelPlans(

@@ -1,4 +1,4 @@
-"""ModelConfig: a transformer's dimensions, read from a GGUF file's metadata and checked."""
+"""ModelConfig: a transformer's dimensions and options, read from a GGUF file's metadata and checked."""
 
 from __future__ import annotations
 
@@ -9,11 +9,36 @@ from typing import Any
 
 from camshaft.errors import ModelError
 from camshaft.formats.mapped import shown_value
+from camshaft.models.families import FAMILIES, Family
+
+# No model has a tenth of them; a file that lies would fill the memory with their options.
+MOST_LAYERS = 4096
+
+
+@dataclass(frozen=True)
+class LayerOptions:
+    """`window`: the tokens that a layer's attention sees, 0 for all. `rope`: its rotation table, empty for none."""
+
+    window: int = 0
+    rope: str = "rope"
+
+
+@dataclass(frozen=True)
+class Experts:
+    """A mixture of experts: `n_used` of `n` experts of width `dim` per token, and a shared one of `shared_dim` (0: none)."""
+
+    n: int
+    n_used: int
+    dim: int
+    shared_dim: int = 0
 
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """Sizes in elements. `rope_dim` is the number of rotated elements per head; `context_length` that of the training."""
+    """Sizes in elements. `rope_dim` is the number of rotated elements per head; `context_length` that of the training.
+
+    `window_theta` is the rotation base of the table 'rope_window'. Scales multiply; softcaps of 0 do nothing.
+    """
 
     architecture: str
     n_layers: int
@@ -27,17 +52,15 @@ class ModelConfig:
     norm_eps: float
     vocab_size: int
     context_length: int
-
-
-ARCHITECTURES = ("llama", "qwen2", "qwen3")  # architectures.py has a row for each
-
-
-def architecture_name(metadata: Mapping[str, Any]) -> str:
-    """The file's architecture. Raises ModelError, naming it, if it is not supported."""
-    name = metadata.get("general.architecture")
-    if not isinstance(name, str) or name not in ARCHITECTURES:
-        raise ModelError(f"the file's architecture is {shown_value(name)}; camshaft runs {', '.join(ARCHITECTURES)}")
-    return str(name)
+    layers: tuple[LayerOptions, ...]
+    window_theta: float
+    attention_scale: float
+    attention_softcap: float = 0.0
+    logit_softcap: float = 0.0
+    embedding_scale: float = 1.0
+    residual_scale: float = 1.0
+    logit_scale: float = 1.0
+    experts: Experts | None = None
 
 
 class Keys:
@@ -63,6 +86,13 @@ class Keys:
             raise ModelError(f"the key '{self.architecture}.{key}' is {value:g}; wanted a number above 0")
         return value
 
+    def at_least_0(self, key: str, default: float) -> float:
+        """Return a number of 0 or more."""
+        value: float = self.get(key, float, default)
+        if value < 0:
+            raise ModelError(f"the key '{self.architecture}.{key}' is {value:g}; wanted a number of 0 or more")
+        return value
+
     def size(self, key: str, default: int | None = None) -> int:
         """Return an integer from 1 to 2**31 - 1."""
         value = self.get(key, float, default)
@@ -73,27 +103,86 @@ class Keys:
 
 def read_config(metadata: Mapping[str, Any], architecture: str, vocab_size: int) -> ModelConfig:
     """Read the dimensions. Raises ModelError, naming the key, for a missing or impossible value."""
-    keys = Keys(metadata, architecture)
-    dim, n_heads = keys.size("embedding_length"), keys.size("attention.head_count")
+    keys, family = Keys(metadata, architecture), FAMILIES[architecture]
+    dim, n_heads, n_layers = keys.size("embedding_length"), keys.size("attention.head_count"), keys.size("block_count")
+    if n_layers > MOST_LAYERS:
+        raise ModelError(f"the key '{architecture}.block_count' is {n_layers}; wanted at most {MOST_LAYERS}")
     head_dim = keys.size("attention.key_length", dim // n_heads if dim % n_heads == 0 else None)
+    theta, rope_dim = keys.positive("rope.freq_base", 10000.0), keys.size("rope.dimension_count", head_dim)
+    divisor = dim / n_heads if n_layers == family.query_scale_layers else head_dim
     config = ModelConfig(
         architecture=architecture,
-        n_layers=keys.size("block_count"),
+        n_layers=n_layers,
         dim=dim,
         ffn_dim=keys.size("feed_forward_length"),
         n_heads=n_heads,
         n_kv_heads=keys.size("attention.head_count_kv", n_heads),
         head_dim=head_dim,
-        rope_dim=keys.size("rope.dimension_count", head_dim),
-        rope_theta=keys.positive("rope.freq_base", 10000.0),
+        rope_dim=rope_dim,
+        rope_theta=theta,
         norm_eps=keys.positive("attention.layer_norm_rms_epsilon"),
         vocab_size=vocab_size,
         context_length=keys.size("context_length"),
+        layers=_layers(keys, family, n_layers),
+        window_theta=keys.positive("rope.freq_base_swa", family.window_theta or theta),
+        attention_scale=keys.positive("attention.scale", divisor**-0.5),
+        attention_softcap=keys.at_least_0("attn_logit_softcapping", family.softcaps[0]),
+        logit_softcap=keys.at_least_0("final_logit_softcapping", family.softcaps[1]),
+        embedding_scale=math.sqrt(dim) if family.embedding_scale == "dim" else keys.positive("embedding_scale", 1.0),
+        residual_scale=keys.positive("residual_scale", 1.0),
+        logit_scale=1 / keys.positive("logit_scale", 1.0),
+        experts=_experts(keys),
     )
+    _check(config)
+    return config
+
+
+def _check(config: ModelConfig) -> None:
     if config.n_heads % config.n_kv_heads:
         raise ModelError(
             f"{config.n_heads} heads over {config.n_kv_heads} key-value heads; wanted a multiple of the key-value heads"
         )
     if config.rope_dim > config.head_dim or config.rope_dim % 2:
         raise ModelError(f"rope.dimension_count is {config.rope_dim}; wanted an even number up to {config.head_dim}")
-    return config
+
+
+def _layers(keys: Keys, family: Family, n_layers: int) -> tuple[LayerOptions, ...]:
+    """Each layer's window and rotation."""
+    windows = _windows(keys, family, n_layers)
+    return tuple(
+        LayerOptions(window, _rope(family, layer, window, any(windows))) for layer, window in enumerate(windows)
+    )
+
+
+def _rope(family: Family, layer: int, window: int, some_windows: bool) -> str:
+    unrotated = family.unrotated_every and (layer + 1) % family.unrotated_every == 0
+    if unrotated or (family.rotates_windows_only and some_windows and not window):
+        return ""
+    return "rope_window" if window and family.window_rope == "plain" else "rope"
+
+
+def _windows(keys: Keys, family: Family, n_layers: int) -> tuple[int, ...]:
+    """Each layer's window; the pattern is the file's (every n-th layer sees all, or which layers have one), else the family's."""
+    window = int(keys.at_least_0("attention.sliding_window", 0.0)) if family.windows else 0
+    pattern = keys.metadata.get(f"{keys.architecture}.attention.sliding_window_pattern", family.full_every)
+    if isinstance(pattern, int) and not isinstance(pattern, bool) and pattern >= 0:
+        pattern = [not pattern or (layer + 1) % pattern != 0 for layer in range(n_layers)]
+    listed = list(pattern) if isinstance(pattern, list | tuple) or hasattr(pattern, "tolist") else []
+    if len(listed) < n_layers or any(has not in (False, True) for has in listed):
+        raise ModelError(
+            f"the key '{keys.architecture}.attention.sliding_window_pattern' is {shown_value(pattern)}; wanted an integer of 0 "
+            f"or more or {n_layers} booleans"
+        )
+    return tuple(window if has else 0 for has in listed[:n_layers])
+
+
+def _experts(keys: Keys) -> Experts | None:
+    """The mixture of experts of a file that has one."""
+    n = int(keys.at_least_0("expert_count", 0.0))
+    if not n:
+        return None
+    n_used = keys.size("expert_used_count")
+    if n_used > n:
+        raise ModelError(f"the key '{keys.architecture}.expert_used_count' is {n_used}; wanted at most the {n} experts")
+    shared = int(keys.at_least_0("expert_shared_feed_forward_length", 0.0))
+    return Experts(n, n_used, keys.size("expert_feed_forward_length", keys.size("feed_forward_length")), shared)

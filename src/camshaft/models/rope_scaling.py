@@ -19,13 +19,16 @@ from camshaft.ops.spec import TensorSpec
 
 
 def read_scaling(metadata: Mapping[str, Any], tensors: Mapping[str, FileTensor], config: ModelConfig) -> RopeScaling:
-    """The file's rope scaling: none, linear, yarn, or the tensor rope_freqs.weight. Raises ModelError for another kind."""
+    """The file's rope scaling: none, linear, yarn, longrope by its tensors, or the tensor rope_freqs.weight.
+
+    Raises ModelError for another kind.
+    """
     keys = Keys(metadata, config.architecture)
+    if "rope_factors_long.weight" in tensors:
+        return _longrope(keys, tensors, config)
     kind = metadata.get(f"{config.architecture}.rope.scaling.type", "none")
     factor = keys.positive("rope.scaling.factor", 1.0)
-    factors = tensors["rope_freqs.weight"].dequantize() if "rope_freqs.weight" in tensors else None
-    if factors is not None and factors.shape != (config.rope_dim // 2,):
-        raise ModelError(f"tensor 'rope_freqs.weight' has shape {list(factors.shape)}; wanted [{config.rope_dim // 2}]")
+    factors = _factors("rope_freqs.weight", tensors, config) if "rope_freqs.weight" in tensors else None
     if not isinstance(kind, str) or kind not in ("none", "linear", "yarn"):
         raise ModelError(
             f"rope scaling {shown_value(kind)} is not supported; wanted none, linear, yarn or rope_freqs.weight"
@@ -45,14 +48,39 @@ def read_scaling(metadata: Mapping[str, Any], tensors: Mapping[str, FileTensor],
     )
 
 
+def _longrope(keys: Keys, tensors: Mapping[str, FileTensor], config: ModelConfig) -> RopeScaling:
+    """Factors for contexts up to the original one, and for longer ones (Ding et al., 2024); the file has the magnitude."""
+    return RopeScaling(
+        "longrope",
+        original_context=keys.size("rope.scaling.original_context_length", config.context_length),
+        attention_factor=keys.positive("rope.scaling.attn_factor", 1.0),
+        short_factors=_factors("rope_factors_short.weight", tensors, config),
+        long_factors=_factors("rope_factors_long.weight", tensors, config),
+    )
+
+
+def _factors(name: str, tensors: Mapping[str, FileTensor], config: ModelConfig) -> np.ndarray[Any, Any]:
+    """A tensor that the rotation frequencies are divided by, f32 [rope_dim / 2]. Raises ModelError for another shape."""
+    if name not in tensors:
+        raise ModelError(f"the file has no tensor {name!r}, which its rope scaling needs; convert the model again")
+    factors = tensors[name].dequantize()
+    if factors.shape != (config.rope_dim // 2,):
+        raise ModelError(f"tensor {name!r} has shape {list(factors.shape)}; wanted [{config.rope_dim // 2}]")
+    return factors
+
+
 @dataclass(frozen=True, eq=False)
 class Rotations:
-    """The rotation table as a graph constant: cosines and sines of every position, f32 [context, rope_dim]."""
+    """A rotation table as a graph constant: cosines and sines of every position, f32 [context, rope_dim].
+
+    `name` 'rope_window' is that of layers with a window in families that leave their scaling out.
+    """
 
     metadata: Mapping[str, Any]
     tensors: Mapping[str, FileTensor]
     config: ModelConfig
     context: int
+    name: str = "rope"
 
     @property
     def spec(self) -> TensorSpec:
@@ -64,6 +92,8 @@ class Rotations:
 
     @cached_property
     def _bytes(self) -> np.ndarray[Any, Any]:
-        scaling = read_scaling(self.metadata, self.tensors, self.config)
-        table = rope_table(self.context, self.config.rope_dim, self.config.rope_theta, scaling)
+        plain = self.name == "rope_window"
+        scaling = RopeScaling() if plain else read_scaling(self.metadata, self.tensors, self.config)
+        theta = self.config.window_theta if plain else self.config.rope_theta
+        table = rope_table(self.context, self.config.rope_dim, theta, scaling)
         return np.ascontiguousarray(table).reshape(-1).view(np.uint8)

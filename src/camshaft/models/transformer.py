@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from camshaft.extent import Extent
 from camshaft.graph import functions as F
@@ -25,7 +26,7 @@ class TokenBatch:
     slots: Tensor
     rows: Tensor | None
     block_table: Tensor
-    rope_table: Tensor
+    rope_tables: Mapping[str, Tensor]
     length: Extent
     is_last: bool = False
 
@@ -40,27 +41,32 @@ class LayerCache:
 
 
 def token_inputs(
-    graph: Graph, tokens: Dim, rows: Dim | None, block_table: Tensor, rope: Tensor, length: Extent
+    graph: Graph, tokens: Dim, rows: Dim | None, block_table: Tensor, ropes: Mapping[str, Tensor], length: Extent
 ) -> TokenBatch:
     """Add the inputs `ids`, `positions`, `slots` and, unless all rows are computed, `rows`."""
     ids, positions, slots = (graph.input(name, (tokens,), "i32") for name in ("ids", "positions", "slots"))
     wanted = None if rows is None else graph.input("rows", (rows,), "i32")
-    return TokenBatch(ids, positions, slots, wanted, block_table, rope, length)
+    return TokenBatch(ids, positions, slots, wanted, block_table, ropes, length)
 
 
-def rotate(x: Tensor, heads: int, config: ModelConfig, batch: TokenBatch, pairing: str, name: str) -> Tensor:
-    """Apply rotary embedding to [T, heads * head_dim]."""
+def rotate(x: Tensor, table: str, heads: int, head_dim: int, batch: TokenBatch, pairing: str, name: str) -> Tensor:
+    """Apply rotary embedding by the table of that name to [T, heads * head_dim]; x itself if the name is empty."""
+    if not table:
+        return x
+    tables = batch.rope_tables
     result: Tensor = F.rope(
-        x, batch.positions, batch.rope_table, heads=heads, head_dim=config.head_dim, pairing=pairing, name=name
+        x, batch.positions, tables[table], heads=heads, head_dim=head_dim, pairing=pairing, name=name
     )
     return result
 
 
 def attend(
-    q: Tensor, k: Tensor, v: Tensor, prefix: str, config: ModelConfig, batch: TokenBatch, cache: LayerCache
+    q: Tensor, k: Tensor, v: Tensor, layer: int, config: ModelConfig, batch: TokenBatch, cache: LayerCache
 ) -> Tensor:
-    """Write the tokens' keys and values to the cache, then attend causally over it. In the last layer, return only the rows
-    whose logits are computed."""
+    """Write the tokens' keys and values to the cache, then attend causally over it, or over the layer's window. In the last
+    layer, return only the rows whose logits are computed."""
+    prefix = f"blk.{layer}"
+    options: dict[str, Any] = {"window": config.layers[layer].window, "cap": config.attention_softcap}
     write: Callable[..., None] = F.kv_cache_quantize if cache.scales else F.kv_cache_update
     write(
         cache.keys,
@@ -86,21 +92,23 @@ def attend(
         heads=config.n_heads,
         kv_heads=config.n_kv_heads,
         head_dim=config.head_dim,
-        scale=config.head_dim**-0.5,
+        scale=config.attention_scale,
         length=batch.length,
+        **{name: value for name, value in options.items() if value},
         name=f"{prefix}.attention",
     )
     assert isinstance(result, Tensor)
     return logit_rows(result, batch, f"{prefix}.attention_rows") if batch.is_last else result
 
 
-def head_norm(x: Tensor, w: Tensor, heads: int, config: ModelConfig) -> Tensor:
+def head_norm(x: Tensor, w: Tensor, heads: int, eps: float) -> Tensor:
     """Apply rms_norm to each head of [T, heads * head_dim]."""
-    graph = x.graph
+    graph, width = x.graph, x.shape[1]
     assert graph is not None
-    split = graph.reshape(x, (x.shape[0], heads, config.head_dim))
-    normed: Tensor = F.rms_norm(split, w, eps=config.norm_eps)
-    return graph.reshape(normed, (x.shape[0], heads * config.head_dim))
+    assert isinstance(width, int)
+    split = graph.reshape(x, (x.shape[0], heads, width // heads))
+    normed: Tensor = F.rms_norm(split, w, eps=eps)
+    return graph.reshape(normed, (x.shape[0], width))
 
 
 def logit_rows(x: Tensor, batch: TokenBatch, name: str) -> Tensor:

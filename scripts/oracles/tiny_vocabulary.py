@@ -1,0 +1,28 @@
+"""The vocabulary of tiny models: bytes, a few merges, and the tokens of a chat."""
+
+from __future__ import annotations
+
+CHAT_TEMPLATE = (
+    "{% for m in messages %}{{ '<|im_start|>' + m['role'] + '\\n' + m['content'] + '<|im_end|>\\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
+)
+
+
+def make_tokens() -> tuple[list[str], list[int], list[str]]:
+    """A byte-level vocabulary of odd size: (tokens, types, merges)."""
+    alphabet = [chr(c) for c in gguf_byte_alphabet()]
+    merges = ["Ġ t", "h e", "i n", "Ġt he", "Ġ a", "a n", "e r", "o n", "r e", "Ġ w", "in g", "Ġa n", "an d", "Ċ Ċ"]
+    merged = list(dict.fromkeys(m.replace(" ", "") for m in merges))
+    special = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
+    tokens = [*special, *alphabet, *merged]
+    types = [3] * len(special) + [1] * (len(tokens) - len(special))
+    return tokens, types, merges
+
+
+def gguf_byte_alphabet() -> list[int]:
+    """Code points that stand for bytes 0 to 255, as GPT-2 chose them."""
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    return [b if b in printable else 256 + sum(1 for c in range(b) if c not in printable) for b in range(256)]
+
+
+N_VOCAB = len(make_tokens()[0])

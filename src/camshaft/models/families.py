@@ -1,0 +1,101 @@
+"""The supported model families: a row of options of one decoder each, by general.architecture of GGUF.
+
+All are decoders of grouped-query attention with rotary embedding and a gated feed-forward, dense or of experts. A row says what
+the file's metadata does not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import Any, Literal
+
+from camshaft.errors import ModelError
+from camshaft.formats.mapped import shown_value
+
+
+@dataclass(frozen=True)
+class Family:
+    """How a family differs from the plain decoder.
+
+    pairing: which elements of a head rotate together; GGUF permutes q and k of families with 'interleaved'.
+    norms: rms_norm before attention and feed-forward ('pre'), after them ('post') or both. ffn_norm: the tensor of the former.
+    qk_norm: rms_norm of q and k, of each head or of the whole row.
+    fused: q, k and v are one tensor, gate and up another.
+    embedding_scale: embeddings are multiplied by sqrt(dim) ('dim') or by the file's embedding_scale.
+    windows: attention.sliding_window applies, but for every n-th layer of full_every, which sees all tokens (0: no layer does).
+    window_rope: layers with a window rotate as all ('same'), or without scaling by rope.freq_base_swa or window_theta ('plain').
+    unrotated_every: every n-th layer does not rotate. rotates_windows_only: in a file with a window, layers without do not.
+    query_scale_layers: in files of so many layers the scores are divided by sqrt(dim / heads), not by sqrt(head_dim).
+    softcaps: attention's and the logits', where the file names none.
+    normalizes_experts: the chosen experts' weights are divided by their sum.
+    """
+
+    pairing: Literal["interleaved", "neox"]
+    norms: Literal["pre", "post", "both"] = "pre"
+    ffn_norm: str = "ffn_norm"
+    qkv_bias: bool = False
+    qk_norm: Literal["", "head", "row"] = ""
+    fused: bool = False
+    activation: Literal["silu", "gelu"] = "silu"
+    embedding_scale: Literal["", "dim"] = ""
+    windows: bool = False
+    full_every: int = 0
+    window_rope: Literal["same", "plain"] = "same"
+    window_theta: float = 0.0
+    unrotated_every: int = 0
+    rotates_windows_only: bool = False
+    query_scale_layers: int = 0
+    softcaps: tuple[float, float] = (0.0, 0.0)
+    normalizes_experts: bool = True
+
+
+# "llama" is also SmolLM2, Llama 2 and 3, Mistral, Mixtral and TinyLlama; "olmo2" is also OLMo 3; "phi3" is also Phi-3.5 and 4.
+FAMILIES: dict[str, Family] = {
+    "llama": Family("interleaved"),
+    "qwen2": Family("neox", qkv_bias=True),
+    "qwen2moe": Family("neox", qkv_bias=True, normalizes_experts=False),
+    "qwen3": Family("neox", qk_norm="head"),
+    "qwen3moe": Family("neox", qk_norm="head"),
+    "gemma2": Family(
+        "neox",
+        norms="both",
+        activation="gelu",
+        embedding_scale="dim",
+        windows=True,
+        full_every=2,
+        query_scale_layers=46,
+        softcaps=(50.0, 30.0),
+    ),
+    "gemma3": Family(
+        "neox",
+        norms="both",
+        qk_norm="head",
+        activation="gelu",
+        embedding_scale="dim",
+        windows=True,
+        full_every=6,
+        window_rope="plain",
+        window_theta=10000.0,
+        query_scale_layers=62,
+    ),
+    "olmo2": Family("neox", norms="post", qk_norm="row", windows=True, full_every=4, window_rope="plain"),
+    "olmoe": Family("neox", qk_norm="row", normalizes_experts=False),
+    "exaone4": Family("neox", norms="post", qk_norm="head", windows=True, full_every=4, rotates_windows_only=True),
+    "phi3": Family("neox", fused=True, windows=True),
+    "smollm3": Family("interleaved", unrotated_every=4),
+    "seed_oss": Family("neox", qkv_bias=True, ffn_norm="post_attention_norm"),
+    "granite": Family("interleaved"),
+    "granitemoe": Family("interleaved"),
+}
+
+
+def family_name(metadata: Mapping[str, Any]) -> str:
+    """The file's architecture. Raises ModelError, naming it and the nearest known ones, if it is not supported."""
+    name = metadata.get("general.architecture")
+    if not isinstance(name, str) or name not in FAMILIES:
+        near = get_close_matches(name, FAMILIES, n=1) if isinstance(name, str) else []
+        hint = f" (the nearest is {near[0]})" if near else ""
+        raise ModelError(f"the file's architecture is {shown_value(name)}; camshaft runs {', '.join(FAMILIES)}{hint}")
+    return name
