@@ -15,8 +15,8 @@ import numpy as np
 
 from camshaft.dtypes import DType, boolean, complex64, u8, u16, u32, u64
 from camshaft.errors import FormatError, MissingExtraError
-from camshaft.formats.bits import Bytes, Floats
-from camshaft.formats.blocks import BLOCK_FORMATS, BlockFormat, Records, decode_plain
+from camshaft.formats.bits import Bytes, Floats, Records
+from camshaft.formats.blocks import BLOCK_FORMATS, BlockFormat, decode_plain
 from camshaft.formats.mapped import path_for_messages, require_ordinary_file, shown
 from camshaft.formats.tensor import FileTensor
 
