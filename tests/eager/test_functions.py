@@ -79,3 +79,31 @@ def test_the_function_costs_little_more_than_the_tables() -> None:
 
     cs.add(A, B), cs.table().add(A, B)
     assert best("cs.add(a, b)") < 3 * best("table().add(a, b)")
+
+
+@pytest.mark.parametrize("dtype", [np.complex64, np.complex128])
+def test_complex_numbers_are_moved_and_added_as_in_numpy(dtype: type) -> None:
+    parts = np.random.default_rng(6).normal(size=(2, 3, 4, 5))
+    z = (parts[0] + 1j * parts[1]).astype(dtype)
+    calls = (
+        ("add", (z, 1j), {}, z + 1j),
+        ("multiply", (2.0, z), {}, 2.0 * z),
+        ("copy", (z[:, 0, ::2],), {}, z[:, 0, ::2]),
+        ("transpose", (z[:, ::2],), {"axes": (1, -1, 0)}, z[:, ::2].transpose(1, -1, 0)),
+        ("slice", (z,), {"starts": (2, 0, 1), "sizes": (2, None, 2), "steps": (-1, 1, 2)}, z[2:0:-1, :, 1:4:2]),
+        ("concat", (z, z[:, :, :2]), {"axis": -1}, np.concatenate([z, z[:, :, :2]], -1)),
+        ("gather", (z, np.array([2, 0])), {}, z[[2, 0]]),
+    )
+    for name, inputs, attrs, wanted in calls:
+        graph = cs.Graph()
+        made = [
+            graph.input(f"x{i}", x.shape, x.dtype) if isinstance(x, np.ndarray) else x for i, x in enumerate(inputs)
+        ]
+        tensor = getattr(cs, name)(*made, **attrs)
+        assert (tensor.shape, tensor.dtype.numpy) == (wanted.shape, wanted.dtype), name
+        found = getattr(cs, name)(*inputs, **attrs)
+        assert found.dtype == dtype
+        np.testing.assert_array_equal(found, wanted)
+    for name, attrs in (("concat", {"axis": 3}), ("concat", {"axis": -4}), ("transpose", {"axes": (0, 1, 3)})):
+        with pytest.raises(ShapeError, match=r"ax[ei]s"):
+            getattr(cs, name)(*((z, z) if name == "concat" else (z,)), **attrs)

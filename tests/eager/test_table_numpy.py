@@ -151,6 +151,8 @@ def test_an_output_of_another_dtype_or_a_larger_shape() -> None:
     for out in (zeros(6, dtype=np.float64), zeros(6, dtype=np.float16), zeros(2, 6), np.zeros(12, F32)[::2]):
         assert table().add(a, a, out=out) is out
         np.testing.assert_array_equal(out, np.add(a, a, out=np.empty_like(out)))
+    with pytest.raises(TypeError, match="Cannot cast ufunc 'add'"):
+        table().add(a, a, out=np.empty(6, "U3"))
     swapped = a.astype(">f4")
     np.testing.assert_array_equal(table().add(swapped, a), a + a)
     odd = np.zeros(25, np.uint8)[1:].view(F32)

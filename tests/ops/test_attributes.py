@@ -35,14 +35,50 @@ def outcome(op: Op, specs: tuple[TensorSpec, ...], attrs: dict[str, object]) -> 
         return str(error)
 
 
-def test_graphs_and_tables_say_which_attribute_it_was() -> None:
+X, W = np.linspace(-2, 2, 12, dtype=np.float32).reshape(3, 4), np.ones(4, np.float32)
+
+
+@pytest.mark.parametrize(
+    ("name", "inputs", "attrs", "match"),
+    [
+        ("rms_norm", (X, W), {"eps": "x"}, "^rms_norm: got eps='x'; wanted a number$"),
+        ("rms_norm", (X, W), {"eps": True}, "^rms_norm: got eps=True; wanted a number$"),
+        ("rms_norm", (X, W), {"eps": 1e-5, "epsilon": 1}, "unexpected keyword argument 'epsilon'"),
+        ("softcap", (X,), {"cap": None}, "^softcap: got cap=None; wanted a number$"),
+        ("moe_softmax_topk", (X,), {"top_k": 2.0}, "^moe_softmax_topk: got top_k=2.0; wanted a whole number$"),
+        ("sum", (X,), {"axis": 0, "keepdims": "no"}, "^sum: got keepdims='no'; wanted True or False$"),
+    ],
+)
+def test_graphs_and_tables_refuse_an_attribute_in_one_way(
+    name: str, inputs: tuple[np.ndarray, ...], attrs: dict[str, object], match: str
+) -> None:
     graph = cs.Graph()
-    x, w = np.ones((3, 4), np.float32), np.ones(4, np.float32)
-    for call in (
-        lambda: cs.rms_norm(graph.input("x", (3, 4), "f32"), w, eps="x"),
-        lambda: cs.table().rms_norm(x, w, eps="x"),
-    ):
-        with pytest.raises(
-            ShapeError, match=r"^rms_norm: got the attributes eps='x'; wanted such as it takes: '>' not supp"
-        ):
-            call()
+    tensor = graph.input("x", X.shape, "f32")
+    for given in (inputs, (tensor, *inputs[1:])):
+        with pytest.raises(ShapeError, match=match):
+            getattr(cs, name)(*given, **attrs)
+
+
+def test_graphs_take_the_attributes_dtypes_and_axes_that_arrays_take() -> None:
+    half, bf16 = X.astype(np.float16), X.astype("bfloat16")
+    ids = np.array([[0, 1], [2, 3], [1, 1]], np.int32)
+    calls = (
+        ("rms_norm", (X, W), {"eps": np.float32(1e-5), "offset": np.int64(1)}),
+        ("softmax", (X,), {"axis": 0}),
+        ("layer_norm", (np.ones((4, 3), np.float16), np.ones(4, np.float32), W), {"eps": 1e-5, "axis": -2}),
+        ("silu_multiply", (half, half), {}),
+        ("norm_gate", (half, W.astype("bfloat16"), half), {"eps": 1e-5}),
+        ("logit_bias", (bf16, ids, bf16[:, :2]), {}),
+        ("softmax_sample", (bf16, np.ones(3, np.float32), *_settings()), {"draws": np.int32(2)}),
+        ("moe_softmax_topk", (bf16,), {"top_k": 2}),
+    )
+    for name, inputs, attrs in calls:
+        wanted = getattr(cs, name)(*inputs, **attrs)
+        graph = cs.Graph()
+        made = getattr(cs, name)(*(graph.input(f"x{i}", x.shape, x.dtype) for i, x in enumerate(inputs)), **attrs)
+        for found, want in zip(*(y if isinstance(y, tuple) else (y,) for y in (made, wanted)), strict=True):
+            assert (found.shape, found.dtype.numpy) == (want.shape, want.dtype), name
+
+
+def _settings() -> tuple[np.ndarray, ...]:
+    return np.ones(3, np.int32), np.ones(3, np.float32), np.zeros(3, np.float32), np.ones((3, 3), np.uint32)

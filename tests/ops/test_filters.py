@@ -36,6 +36,15 @@ def test_typical_p_keeps_what_is_nearest_to_the_entropy() -> None:
         assert kept(table().typical_p(logits, *rows(share))) == sorted(order[:n].tolist())
 
 
+def test_typical_p_without_a_share_writes_every_token() -> None:
+    logits = np.random.default_rng(1).normal(size=(2, 17)).astype(np.float32)
+    out = np.full_like(logits, 7)
+    table().typical_p(logits, np.array([np.nan, 1], np.float32), out=out)
+    np.testing.assert_array_equal(out, logits)
+    logits[0, 5] = np.inf
+    assert kept(table().typical_p(logits, np.array([0.5, 0.5], np.float32))) == [5]
+
+
 def test_xtc_keeps_the_least_likely_of_the_likely() -> None:
     logits, seed = np.log(P[None]).astype(np.float32), seeds(1)
     assert kept(table().xtc(logits, *rows(1, 0.12), seed)) == [2, 3, 4]

@@ -83,6 +83,13 @@ def test_tokens_far_apart_in_decay_do_not_overflow() -> None:
     assert error(last, wanted[1]) < 3e-6
 
 
+def test_a_nan_in_a_key_leaves_the_upper_triangle_0() -> None:
+    k = np.ones((1, 1, 4, 2), np.float32)
+    k[0, 0, 2] = np.nan
+    found = cs.delta_chunk_kkt(k, np.zeros((1, 1, 4), np.float32), np.ones((1, 1, 4), np.float32))
+    assert not np.triu(found[0, 0]).any()
+
+
 def test_a_gate_far_below_0_keeps_its_digits() -> None:
     alpha = np.array([[[-30.0, -17, -5, 0, 5, 200]]], np.float32)
     zeros = np.zeros(6, np.float32)

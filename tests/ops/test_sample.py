@@ -193,6 +193,8 @@ def test_extreme_settings_stay_inside_the_row() -> None:
         np.testing.assert_array_equal(draw(logits, temperature), logits.argmax(-1))
     for settings in ((1.0, 1), (1.0, 0, 0.0), (1.0, 0, 1e-9), (1.0, 0, 1.0, 1.0), (1.0, 0, 1.0, 9.0), (np.nan,)):
         np.testing.assert_array_equal(draw(logits, *settings), logits.argmax(-1))
+    for settings in ((1.0, 0, np.nan), (1.0, 0, 1.0, np.nan)):
+        np.testing.assert_array_equal(draw(logits, *settings), draw(logits, 1.0))
     for settings in ((1e30,), (1e30, 2**31 - 1, 0.9999999, 1e-30), (1.0, -5, 2.0, -1.0)):
         tokens = draw(logits, *settings)
         assert 0 <= tokens.min() <= tokens.max() < 77

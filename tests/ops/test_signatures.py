@@ -69,7 +69,7 @@ def test_the_functions_that_take_out_by_position_are_those_that_know_their_numbe
 def test_functions_of_arrays_and_tensors_state_their_parameters() -> None:
     norm = inspect.signature(camshaft.rms_norm)
     assert list(norm.parameters) == ["x", "w", "out", "eps", "offset", "to", "axis", "name"]
-    assert list(inspect.signature(functions.rms_norm).parameters) == ["x", "w", "eps", "offset", "to", "name"]
+    assert list(inspect.signature(functions.rms_norm).parameters) == ["x", "w", "eps", "offset", "to", "axis", "name"]
     assert norm.parameters["x"].kind is Parameter.POSITIONAL_ONLY
     assert norm.parameters["eps"].default is Parameter.empty
     assert norm.parameters["to"].default == "f32"

@@ -91,7 +91,6 @@ class ArrayOp:
         "check",
         "measurements",
         "n_inputs",
-        "names",
         "op",
         "override",
         "slow",
@@ -106,7 +105,6 @@ class ArrayOp:
     ) -> None:
         self.op, self.override, self.measurements, self.check = op, override, measurements, check
         self._lock = threading.RLock()
-        self.names: set[tuple[str, ...]] = set()
         self._calls: dict[Hashable, Prepared] = {}
         self._choices: dict[Hashable, Choice] = {}
         self._first_choices: dict[Hashable, Choice | None] = {}
@@ -338,7 +336,7 @@ class ArrayOp:
         return found
 
     def _make_kernel(self, dtypes: Dtypes, attrs: Attrs) -> AnyLength:
-        shaped_call.check_names(self.op, [np.empty(1, d) for d in dtypes], attrs)
+        self.op.parameters.check(self.op.name, attrs)
         here = self.override is None or device(self.override).space == HOST
         made = flat_kernel(self.op, [as_dtype(d) for d in dtypes], attrs, self.select) if here else None
         if made is None:

@@ -44,7 +44,7 @@ _CALLS: dict[str, tuple[int, tuple[str, ...], Callable[..., Any]]] = {
     "one_hot": (1, ("num_classes",), _one_hot),
     "tan": (1, (), np.tan),
     **dict.fromkeys(("relu", "hard_swish", "mish"), (1, (), _activation)),
-    "leaky_activation": (1, ("negative_slope",), _activation),
+    "leaky_relu": (1, ("negative_slope",), _activation),
     "elu": (1, ("alpha",), _activation),
 }
 NAMES = tuple(_CALLS)

@@ -12,12 +12,13 @@ from typing import Any
 
 import numpy as np
 
-from camshaft.dtypes import NAMED, as_dtype
+from camshaft.dtypes import NAMED, PARTS, as_dtype
 from camshaft.eager import moved_calls
 from camshaft.eager.call import Attrs, Call, Form, Inputs
 from camshaft.eager.numpy_forms import ArrayAxisError
 from camshaft.errors import ArrayTypeError, ArrayValueError, ShapeError
-from camshaft.ops.arguments import Array, common_dtype, operand
+from camshaft.ops.arguments import ROW_OPS, Array, common_dtype, operand, plain_attribute, row_dtype
+from camshaft.ops.index.complex_moves import MOVES, moves_pairs
 
 
 class ArrayIndexError(ShapeError, IndexError):
@@ -189,9 +190,7 @@ def _rows(name: str, inputs: Inputs, attrs: Attrs) -> Call | None:
         return _rows(name, inputs[:1], {**attrs, "axis": inputs[1]})
     x, n_axes = arrays[0], max(arrays[0].ndim, 1)
     axis = _normalized(attrs.get("axis", -1), n_axes)
-    dtype = common_dtype([a.dtype for a in arrays])
-    if dtype.kind in "biu":
-        dtype = np.dtype(np.float64)
+    dtype = row_dtype([a.dtype for a in arrays])
     same = all(a.dtype == dtype for a in arrays)
     if same and x.size and x.ndim and axis == n_axes - 1 and "axis" not in attrs:
         return None
@@ -290,7 +289,10 @@ def _adam(name: str, inputs: Inputs, attrs: Attrs) -> Call | None:
     if len(inputs) != 6 or not any(isinstance(x, (int, float)) for x in inputs[4:]):
         return None
     dtype = np.asarray(operand(inputs[0], name)).dtype
-    return Call((*inputs[:4], np.asarray(inputs[4], dtype), np.asarray(inputs[5], np.int32)), attrs)
+    try:
+        return Call((*inputs[:4], np.asarray(inputs[4], dtype), np.asarray(inputs[5], np.int32)), attrs)
+    except (OverflowError, TypeError, ValueError) as error:
+        raise ArrayValueError(f"{name}: got lr={inputs[4]!r:.40}, step={inputs[5]!r:.40}: {error}") from None
 
 
 def _clip(name: str, inputs: Inputs, attrs: Attrs) -> Call | None:
@@ -315,6 +317,29 @@ def _bounds(x: Array) -> tuple[Any, Any]:
     return (np.False_, np.True_) if x.dtype.kind == "b" else (np.array(-np.inf, x.dtype), np.array(np.inf, x.dtype))
 
 
+# --- complex numbers -----------------------------------------------------------------------------------------------------
+def _moving(form: Form) -> Form:
+    """The form of an op that moves complex numbers as pairs of their parts."""
+
+    def moving(name: str, inputs: Inputs, attrs: Attrs) -> Call | None:
+        call = form(name, inputs, attrs)
+        if call is not None and call.ready is not None:
+            return call
+        given = Call(inputs, attrs) if call is None else call
+        arrays = _arrays(name, given.inputs)
+        if not moves_pairs(name, [a.dtype for a in arrays], list(_PARTS)):
+            return call
+        count, moved = MOVES[name]
+        dtype, last = arrays[0].dtype, given.finish or (lambda y: y)
+        pairs = [np.ascontiguousarray(a).view(_PARTS[dtype]).reshape(*a.shape, 2) for a in arrays[:count]]
+        whole = (*pairs, *(arrays[count:] if count else ()))
+        rest = moved(arrays[0].ndim, {key: plain_attribute(name, key, value) for key, value in given.attrs.items()})
+        return Call(whole, rest, lambda y: last(np.ascontiguousarray(y).view(dtype)[..., 0]))
+
+    return moving
+
+
+_PARTS = {whole.numpy: part.numpy for whole, part in PARTS.items()}
 FORMS: dict[str, Form] = {
     "concat": _concat,
     "transpose": _transpose,
@@ -323,15 +348,17 @@ FORMS: dict[str, Form] = {
     "embedding": _gather,
     "slice": _slice,
     "cast": _cast,
+    "copy": lambda name, inputs, attrs: None,
     "outer": _outer,
     "dot": _dot,
     "clip": _clip,
     **dict.fromkeys(moved_calls.NAMES, moved_calls.moved),
     **dict.fromkeys(("group_norm", "layer_norm_2d"), moved_calls.norm_by_channel),
     "adam_update": _adam,
-    **dict.fromkeys(("softmax", "log_softmax", "layer_norm", "rms_norm", "l2_norm"), _rows),
+    **dict.fromkeys(ROW_OPS, _rows),
     **dict.fromkeys(("sum", "prod", "mean", "max", "min", "argmax", "argmin"), _fold),
 }
+FORMS |= {name: _moving(FORMS[name]) for name in MOVES}
 
 
 def call_of(name: str, inputs: Inputs, attrs: Attrs) -> Call | None:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from camshaft.errors import ArrayTypeError, ArrayValueError, ShapeError
-from camshaft.ops.arguments import Array, Dtype, common_dtype, product_dtypes
+from camshaft.ops.arguments import Array, Dtype, common_dtype, plain_attribute, product_dtypes
 
 _FOLDS = ("sum", "mean", "prod", "max", "min")
 _ARGUMENTS = ("argmax", "argmin")
@@ -178,20 +178,8 @@ def check_core(op: str, out: tuple[int, ...], wanted: tuple[int, ...]) -> None:
 def attributes_of(op: str, attrs: Mapping[str, Any], n_axes: int) -> dict[str, Any]:
     """Attributes as the op names them, where NumPy's function of that name says `axis`; NumPy's numbers as Python's, lists as
     tuples. ArrayTypeError for what cannot be one, ArrayAxisError for an axis that an array of so many lacks."""
-    plain = {name: _plain(op, name, value) for name, value in attrs.items()}
+    plain = {name: plain_attribute(op, name, value) for name, value in attrs.items()}
     return axes_of(op, plain, n_axes) if op in REDUCTIONS else plain
-
-
-def _plain(op: str, name: str, value: Any) -> Any:
-    if isinstance(value, np.generic):
-        return value.item()
-    if isinstance(value, list | tuple):
-        return tuple(_plain(op, name, x) for x in value)
-    try:
-        hash(value)
-    except TypeError:
-        raise ArrayTypeError(f"{op}: {name} is a {type(value).__name__}; wanted numbers, text or a tuple") from None
-    return value
 
 
 def attribute_key(attrs: Mapping[str, Any]) -> tuple[Hashable, ...]:

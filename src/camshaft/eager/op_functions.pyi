@@ -237,6 +237,7 @@ def rms_norm(
     eps: float,
     offset: float = 0.0,
     to: str = "f32",
+    axis: int = -1,
     name: str | None = None,
 ) -> Tensor: ...
 @overload
@@ -245,7 +246,14 @@ def layer_norm(
 ) -> Any: ...
 @overload
 def layer_norm(
-    x: Tensor | ArrayLike, w: Tensor | ArrayLike, b: Tensor | ArrayLike, /, *, eps: float, name: str | None = None
+    x: Tensor | ArrayLike,
+    w: Tensor | ArrayLike,
+    b: Tensor | ArrayLike,
+    /,
+    *,
+    eps: float,
+    axis: int = -1,
+    name: str | None = None,
 ) -> Tensor: ...
 @overload
 def residual_norm(
@@ -274,15 +282,15 @@ def residual_norm(
 @overload
 def softmax(x: ArrayLike, /, *, out: Array | None = None, axis: int = -1) -> Any: ...
 @overload
-def softmax(x: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor: ...
+def softmax(x: Tensor | ArrayLike, /, *, axis: int = -1, name: str | None = None) -> Tensor: ...
 @overload
 def log_softmax(x: ArrayLike, /, *, out: Array | None = None, axis: int = -1) -> Any: ...
 @overload
-def log_softmax(x: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor: ...
+def log_softmax(x: Tensor | ArrayLike, /, *, axis: int = -1, name: str | None = None) -> Tensor: ...
 @overload
 def l2_norm(x: ArrayLike, /, *, out: Array | None = None, eps: float = 1e-06, axis: int = -1) -> Any: ...
 @overload
-def l2_norm(x: Tensor | ArrayLike, /, *, eps: float = 1e-06, name: str | None = None) -> Tensor: ...
+def l2_norm(x: Tensor | ArrayLike, /, *, eps: float = 1e-06, axis: int = -1, name: str | None = None) -> Tensor: ...
 @overload
 def norm_gate(
     x: ArrayLike, w: ArrayLike, z: ArrayLike, /, *, out: Array | None = None, eps: float, offset: float = 0.0

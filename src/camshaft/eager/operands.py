@@ -93,11 +93,13 @@ def cast(value: Operand, dtype: Dtype) -> Array:
         return np.asarray(value, dtype)
     except OverflowError as error:
         raise ArrayOverflowError(str(error)) from error
+    except TypeError as error:  # bf16 of an integer past 64 bits
+        raise ArrayOverflowError(f"{value!r:.40} is out of bounds for {dtype}") from error
 
 
 def check_cast(name: str, computed: Dtype, out: Dtype) -> None:
     """ArrayTypeError unless NumPy would write such a result into such an `out`."""
-    if not np.can_cast(computed, out, "same_kind"):
+    if not np.can_cast(computed, out, "same_kind") or out.kind in "US":  # a text would keep a number's first digits
         raise ArrayTypeError(
             f"Cannot cast ufunc '{name}' output from {computed!r} to {out!r} with casting rule 'same_kind'"
         )

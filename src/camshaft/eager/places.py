@@ -12,10 +12,11 @@ from camshaft import ops
 from camshaft.dtypes import i32
 from camshaft.eager.numpy_forms import attribute_key, attributes_of
 from camshaft.errors import ShapeError
+from camshaft.extent import Extent
 from camshaft.ops.arguments import operand
 from camshaft.ops.op import NodeSpec, Op
 from camshaft.ops.parameters import PLACES
-from camshaft.ops.spec import TensorSpec
+from camshaft.ops.spec import TensorSpec, bound
 
 
 def has_places(op: Op) -> bool:
@@ -33,13 +34,15 @@ def check_places(op: Op, inputs: Sequence[Any], attrs: Mapping[str, Any]) -> Non
     shapes = tuple(a.shape for a in arrays[: first + 3])
     for index, limit in _limits(op.name, shapes, attribute_key(attributes_of(op.name, attrs, 0))):
         value = arrays[index]
-        if value.dtype == i32.numpy and value.size and not 0 <= value.min() <= value.max() < limit:
+        if value.dtype == i32.numpy and value.size and limit > 0 and not 0 <= value.min() <= value.max() < limit:
             came = f"{names[index]} from {value.min()} to {value.max()}"
             raise ShapeError(f"{op.name}: got {came}; wanted 0 to {limit - 1}")
 
 
 @lru_cache(256)
 def _limits(name: str, shapes: tuple[tuple[int, ...], ...], attrs: Any) -> tuple[tuple[int, int], ...]:
+    """Returns (index of an input, its limit); 0 or less where the op refuses the attributes."""
     op = ops.get(name)
     node = NodeSpec(tuple(TensorSpec(s, i32) for s in shapes), (), {key: value for key, _, value in attrs})
-    return tuple((index, limit(node)) for index, limit in op.indexes.items())
+    found = [(index, limit(node)) for index, limit in op.indexes.items()]
+    return tuple((index, bound(n) if isinstance(n, int | Extent) else 0) for index, n in found)

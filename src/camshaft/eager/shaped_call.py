@@ -14,8 +14,8 @@ from camshaft.eager.numpy_forms import RETURNED, attribute_key, attributes_of, c
 from camshaft.eager.operands import check_cast
 from camshaft.eager.operands import output as writeable
 from camshaft.eager.runners import HostRunner, Runner, narrowed, runner
-from camshaft.errors import ArrayTypeError, ArrayValueError, ShapeError
-from camshaft.ops.arguments import HALVES, Array, Dtype, Operand
+from camshaft.errors import ArrayValueError, ShapeError
+from camshaft.ops.arguments import HALVES, Array, Dtype, Operand, common_dtype
 from camshaft.ops.op import Attrs, Build, NodeSpec, Op
 from camshaft.ops.spec import TensorSpec
 from camshaft.selection.select import Choice
@@ -36,7 +36,6 @@ class Chooser(Protocol):
     """The part of ArrayOp that a call uses."""
 
     op: Op
-    names: set[tuple[str, ...]]  # of attributes that the op takes
     n_inputs: int  # of an elementwise op; 0 for others
 
     def select(self, node: NodeSpec) -> Choice: ...
@@ -184,10 +183,7 @@ def prepare(chooser: Chooser, arrays: Sequence[Array], attrs: Attrs, first_uses:
     """Chooses and compiles. Where the op takes no f16 or bf16, they are computed in f32 and results rounded back. `first_uses`:
     for so many calls another variant of the same bits may run, which compiles nothing for this shape."""
     op = chooser.op
-    names = tuple(attrs)
-    if names not in chooser.names:
-        check_names(op, arrays, attrs)
-        chooser.names.add(names)
+    op.parameters.check(op.name, attrs)
     try:
         node, returned = node_of(op, arrays, attrs), None
     except ShapeError:
@@ -195,7 +191,7 @@ def prepare(chooser: Chooser, arrays: Sequence[Array], attrs: Attrs, first_uses:
         if op.updates or all(a.dtype == w.dtype for a, w in zip(arrays, wide, strict=True)):
             raise
         node = node_of(op, wide, attrs)
-        returned = np.result_type(*(a for a in arrays if a.dtype.kind in "fV"))
+        returned = common_dtype([a.dtype for a in arrays if a.dtype.kind in "fV"])
     if form_of(op.name, arrays, attrs) is not None and {a.dtype for a in arrays} < set(HALVES):
         returned = arrays[0].dtype  # NumPy's functions keep the operands' dtype
     dtypes = tuple(spec.parts[0].dtype.numpy for spec in node.outputs)
@@ -231,35 +227,6 @@ def _rounding(node: NodeSpec, choice: Choice, returned: tuple[Dtype, ...]) -> No
     short = NodeSpec(node.inputs, outputs, attrs)
     refused = choice.variant.supports(short, choice.device) or refusal_of(choice.variant, short, choice.device)
     return short if refused is None else None
-
-
-class _Reads(dict[str, Any]):
-    """Attributes that record which names are read."""
-
-    def __init__(self, attrs: Attrs) -> None:
-        super().__init__(attrs)
-        self.names: set[str] = set()
-
-    def get(self, name: str, default: Any = None) -> Any:
-        self.names.add(name)
-        return super().get(name, default)
-
-    def __getitem__(self, name: str) -> Any:
-        self.names.add(name)
-        return super().__getitem__(name)
-
-
-def check_names(op: Op, arrays: Sequence[Array], attrs: Attrs) -> None:
-    """ArrayTypeError for an attribute that neither the op's shape rule reads nor any of its samples has."""
-    if not attrs:
-        return
-    reads = _Reads(attrs)
-    op.accepts(tuple(TensorSpec(a.shape, as_dtype(a.dtype)) for a in arrays), reads)
-    unknown = set(attrs) - reads.names
-    if unknown:
-        unknown -= {name for sample in op.samples() for name in sample.attrs}
-    if unknown:
-        raise ArrayTypeError(f"{op.name}() got an unexpected keyword argument '{min(unknown)}'")
 
 
 def _outputs(op: Op, prepared: Prepared, out: Any) -> list[Array | None]:

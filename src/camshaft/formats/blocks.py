@@ -105,7 +105,7 @@ class BlockFormat:
         return blocks
 
 
-def _decode_plain(records: Records) -> Floats:
+def decode_plain(records: Records) -> Floats:
     return records.astype(np.float32).reshape(-1, 1)
 
 
@@ -116,7 +116,7 @@ def _plain(name: str, ggml_id: int, dtype: DType) -> BlockFormat:
         with np.errstate(over="ignore"):  # values beyond f16 become infinity
             return values.astype(little)
 
-    return BlockFormat(name, ggml_id, 1, dtype.nbytes, dtype, little, _decode_plain, encode if dtype.is_float else None)
+    return BlockFormat(name, ggml_id, 1, dtype.nbytes, dtype, little, decode_plain, encode if dtype.is_float else None)
 
 
 def _blocks(

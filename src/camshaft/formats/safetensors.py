@@ -3,37 +3,52 @@
 from __future__ import annotations
 
 import importlib
+import json
 import math
 import os
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
+from camshaft.dtypes import DType, boolean, complex64, u8, u16, u32, u64
 from camshaft.errors import FormatError, MissingExtraError
-from camshaft.formats.bits import Bytes
-from camshaft.formats.blocks import BLOCK_FORMATS, BlockFormat
+from camshaft.formats.bits import Bytes, Floats, Records
+from camshaft.formats.blocks import BLOCK_FORMATS, BlockFormat, decode_plain
 from camshaft.formats.mapped import path_for_messages, require_ordinary_file, shown
 from camshaft.formats.tensor import FileTensor
 
-# Dtypes that camshaft cannot decode: (elements, bytes) of the smallest unit.
-_UNREAD = {
-    "BOOL": (1, 1),
-    "U8": (1, 1),
-    "U16": (1, 2),
-    "U32": (1, 4),
-    "U64": (1, 8),
-    "C64": (1, 8),
-    "F8_E5M2": (1, 1),
-    "F8_E4M3": (1, 1),
-    "F8_E5M2FNUZ": (1, 1),
-    "F8_E4M3FNUZ": (1, 1),
-    "F8_E8M0": (1, 1),
-    "F6_E2M3": (4, 3),
-    "F6_E3M2": (4, 3),
-    "F4": (2, 1),
+
+def _complex(records: Records) -> Floats:
+    raise FormatError(f"{records.dtype} has an imaginary part; wanted its array(), not float32")
+
+
+def _plain(name: str, dtype: DType, decode: Callable[[Records], Floats]) -> BlockFormat:
+    return BlockFormat(name, None, 1, dtype.nbytes, dtype, dtype.numpy.newbyteorder("<"), decode)
+
+
+def _codes(name: str, number: type) -> BlockFormat:
+    """8-bit floats: an array has their codes as u8, as minifloat_matmul takes them."""
+    return _plain(name, u8, lambda records: records.view(number).astype(np.float32).reshape(-1, 1))
+
+
+# Dtypes that GGUF lacks.
+_MORE = {
+    **{
+        n: _plain(n, d, decode_plain)
+        for n, d in (("BOOL", boolean), ("U8", u8), ("U16", u16), ("U32", u32), ("U64", u64))
+    },
+    "C64": _plain("C64", complex64, _complex),
+    "F8_E5M2": _codes("F8_E5M2", ml_dtypes.float8_e5m2),
+    "F8_E4M3": _codes("F8_E4M3", ml_dtypes.float8_e4m3fn),
+    "F8_E5M2FNUZ": _codes("F8_E5M2FNUZ", ml_dtypes.float8_e5m2fnuz),
+    "F8_E4M3FNUZ": _codes("F8_E4M3FNUZ", ml_dtypes.float8_e4m3fnuz),
+    "F8_E8M0": _codes("F8_E8M0", ml_dtypes.float8_e8m0fnu),
 }
+# Dtypes that camshaft cannot decode: (elements, bytes) of the smallest unit.
+_UNREAD = {"F6_E2M3": (4, 3), "F6_E3M2": (4, 3), "F4": (2, 1)}
 
 
 class SafetensorsFile:
@@ -56,7 +71,10 @@ class SafetensorsFile:
         def read() -> Bytes:
             if self._handle is None:
                 raise FormatError(f"{self.path}: the file was closed; wanted it open while its tensors are read")
-            values: Bytes = np.ascontiguousarray(self._handle.get_tensor(name)).reshape(-1).view(np.uint8)
+            if self._handle.get_slice(name).get_dtype().startswith("F8"):
+                values = _stored(self.path, name)  # the library has no NumPy dtype for them
+            else:
+                values = np.ascontiguousarray(self._handle.get_tensor(name)).reshape(-1).view(np.uint8)
             values.flags.writeable = False
             return values
 
@@ -75,7 +93,24 @@ class SafetensorsFile:
         self.close()
 
 
+def _stored(path: str, name: str) -> Bytes:
+    """Reads a tensor's bytes; the library checked its offsets when it opened the file."""
+    try:
+        with open(path, "rb") as file:
+            size = int.from_bytes(file.read(8), "little")
+            first, last = json.loads(file.read(size))[name]["data_offsets"]
+            file.seek(8 + size + first)
+            values = np.frombuffer(bytearray(file.read(last - first)), np.uint8)
+    except (OSError, ValueError, KeyError) as error:
+        raise FormatError(f"{path}: tensor {shown(name)}: {error}") from error
+    if len(values) != last - first:
+        raise FormatError(f"{path}: tensor {shown(name)} has {len(values)} bytes; wanted {last - first}")
+    return values
+
+
 def _format(name: str) -> BlockFormat:
+    if name in _MORE:
+        return _MORE[name]
     row = BLOCK_FORMATS.get(name)
     return row if row is not None and row.is_plain else BlockFormat(name, None, *_UNREAD.get(name, (1, 1)))
 

@@ -10,10 +10,23 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from camshaft import ops
-from camshaft.dtypes import as_dtype
+from camshaft.dtypes import as_dtype, bf16, f16, f32
 from camshaft.errors import ArrayOverflowError, PlanError, ShapeError, shortened
 from camshaft.graph.tensor import Array, Tensor, root
-from camshaft.ops.arguments import WEAK, Dtype, Dtypes, operand, product_dtypes, resolve
+from camshaft.ops.arguments import (
+    ROW_OPS,
+    WEAK,
+    Dtype,
+    Dtypes,
+    common_dtype,
+    operand,
+    plain_attribute,
+    product_dtypes,
+    resolve,
+    row_dtype,
+)
+from camshaft.ops.checks import COMPLEX, FLOATS
+from camshaft.ops.index.complex_moves import MOVES, moves_pairs
 from camshaft.ops.op import Attrs, Op
 from camshaft.ops.parameters import AXES
 from camshaft.ops.spec import Dim, TensorSpec
@@ -21,42 +34,91 @@ from camshaft.ops.spec import Dim, TensorSpec
 if TYPE_CHECKING:
     from camshaft.graph.graph import Graph
 
-Given = Tensor | Array | int | float
+Given = Tensor | Array | int | float | complex
 _ELEMENTWISE = frozenset(
     name for table in ("unary", "binary", "comparison") for name in ops.TABLES[f"elementwise.{table}"]
-)
+).union(("log1p", "expm1", "softplus", "sigmoid_multiply", "gelu_multiply", "silu_multiply", "tan"))
 
 
 @dataclass(frozen=True)
 class Form:
-    """An op's arguments, and the dtype (`returned`) and shape (`shape`) to convert its one output to (None: unchanged)."""
+    """An op's arguments, and what its outputs are converted to: to the dtype `returned` (those of f32 alone if `halves`), the
+    axes reordered by `axes`, and the shape `shape`; None leaves them unchanged. With `as_pairs` they are complex numbers."""
 
     graph: Graph
     tensors: tuple[Tensor, ...]
     attrs: Attrs
     returned: Dtype | None = None
     shape: tuple[Dim, ...] | None = None
+    axes: tuple[int, ...] | None = None
+    halves: bool = False
+    as_pairs: bool = False
 
     def finish(self, outputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        """Returns the outputs, converted to the requested dtype and shape."""
-        if self.returned is None and self.shape is None:
-            return outputs
-        made = outputs[0] if self.returned is None else cast(self.graph, outputs[0], self.returned)
-        return (made if self.shape is None else self.graph.reshape(made, self.shape),)
+        """Returns the outputs, converted."""
+        if self.as_pairs:
+            return tuple(self.graph.as_complex(y) for y in outputs)
+        if self.returned is not None:
+            changed = (not self.halves or y.dtype == f32 for y in outputs)
+            pairs = zip(outputs, changed, strict=True)
+            outputs = tuple(cast(self.graph, y, self.returned) if now else y for y, now in pairs)
+        if self.axes is not None:
+            outputs = tuple(_transposed(self.graph, y, self.axes) for y in outputs)
+        return outputs if self.shape is None else tuple(self.graph.reshape(y, self.shape) for y in outputs)
 
 
 def given_form(graph: Graph, op: Op, inputs: Sequence[Any], attrs: Attrs) -> Form:
     """Returns the form of a call. Raises ShapeError for an input that is not a tensor, array or number."""
     given = [_given(graph, op.name, x) for x in inputs]
-    named = _axes_named(op, attrs)
+    named = _attributes(op, attrs)
     if op.name == "matmul" and len(given) == 2 and not named.get("transpose_b"):
         return _product(graph, op, given, named)
     if op.name in _ELEMENTWISE and not _fits(op, given, named):
         dtypes, returned = resolve(op.name, tuple(_kind(x) for x in given), _accepting(op, named))
-        pairs = zip(given, dtypes, strict=True)
-        tensors = tuple(_tensor(graph, f"{op.name}.{i}", x, d) for i, (x, d) in enumerate(pairs))
+        typed = zip(given, dtypes, strict=True)
+        tensors = tuple(_tensor(graph, f"{op.name}.{i}", x, d) for i, (x, d) in enumerate(typed))
         return Form(graph, tensors, named, _unless_same(op, tensors, named, returned))
-    return Form(graph, tuple(_tensor(graph, f"{op.name}.{i}", x) for i, x in enumerate(given)), named)
+    tensors = tuple(_tensor(graph, f"{op.name}.{i}", x) for i, x in enumerate(given))
+    if moves_pairs(op.name, [t.spec.dtype for t in tensors], COMPLEX):
+        count, moved = MOVES[op.name]
+        pairs = (*(graph.pairs(t) for t in tensors[:count]), *(tensors[count:] if count else ()))
+        return Form(graph, pairs, moved(tensors[0].ndim, named), as_pairs=True)
+    return _rows(graph, op, tensors, named) if op.name in ROW_OPS else _of_halves(graph, op, tensors, named)
+
+
+def _rows(graph: Graph, op: Op, tensors: tuple[Tensor, ...], attrs: Attrs) -> Form:
+    """A row-wise op along `axis`, the dtypes promoted as in a call on arrays."""
+    rest = {name: value for name, value in attrs.items() if name != "axis"}
+    differ = len({t.spec.dtype for t in tensors}) > 1 or (tensors and tensors[0].dtype not in FLOATS)
+    if differ and not op.accepts(tuple(t.spec for t in tensors), rest):
+        dtype = row_dtype([_plain(t) for t in tensors])
+        tensors = tuple(cast(graph, t, dtype) for t in tensors)
+    axis, n_axes = attrs.get("axis", -1), tensors[0].ndim if tensors else 0
+    if axis in (-1, n_axes - 1) or not tensors:
+        return Form(graph, tensors, rest)
+    if not isinstance(axis, int) or isinstance(axis, bool) or not -n_axes <= axis < n_axes:
+        raise ShapeError(f"{op.name}: got axis={axis!r:.60} of {tensors[0].spec}; wanted one of its axes")
+    axes = (*(i for i in range(n_axes) if i != axis % n_axes), axis % n_axes)
+    back = tuple(sorted(range(n_axes), key=axes.__getitem__))
+    return Form(graph, (_transposed(graph, tensors[0], axes), *tensors[1:]), rest, axes=back)
+
+
+def _of_halves(graph: Graph, op: Op, tensors: tuple[Tensor, ...], attrs: Attrs) -> Form:
+    """Where an op does not take its f16 and bf16 operands, it takes them as f32 and its f32 results become the common one of
+    the operands' float dtypes, as in a call on arrays."""
+    halves = [t.spec.is_plain and t.dtype in (f16, bf16) for t in tensors]
+    if not any(halves) or op.updates or op.accepts(tuple(t.spec for t in tensors), attrs):
+        return Form(graph, tensors, attrs)
+    wide = [TensorSpec(t.shape, f32) if half else t.spec for t, half in zip(tensors, halves, strict=True)]
+    if not op.accepts(tuple(wide), attrs):
+        return Form(graph, tensors, attrs)
+    returned = common_dtype([_plain(t) for t in tensors if t.spec.is_plain and t.dtype in FLOATS])
+    cast_ = (cast(graph, t, f32.numpy) if half else t for t, half in zip(tensors, halves, strict=True))
+    return Form(graph, tuple(cast_), attrs, returned, halves=True)
+
+
+def _transposed(graph: Graph, x: Tensor, axes: tuple[int, ...]) -> Tensor:
+    return graph.apply(ops.get("transpose"), (x,), {"axes": axes})[0]
 
 
 def cast(graph: Graph, x: Tensor, dtype: Dtype) -> Tensor:
@@ -76,11 +138,19 @@ def _given(graph: Graph, op: str, value: Any) -> Given:
     return found
 
 
-def _axes_named(op: Op, attrs: Attrs) -> Attrs:
-    """Renames NumPy's `axis` to `axes` where the op has that attribute."""
-    if "axis" not in attrs or AXES not in op.parameters.attributes:
+def _attributes(op: Op, attrs: Attrs) -> Attrs:
+    """Returns the attributes as the op has them: NumPy's `axis` is called `axes` where it may be several. ArrayTypeError for
+    names that the op lacks, and for values of another type."""
+    if not attrs:
         return attrs
-    return {"axes" if name == "axis" else name: value for name, value in attrs.items()}
+    several = AXES in op.parameters.attributes
+    named = {
+        "axes" if several and name == "axis" else name: plain_attribute(op.name, name, value)
+        for name, value in attrs.items()
+    }
+    rows = op.name in ROW_OPS
+    op.parameters.check(op.name, {name: value for name, value in named.items() if not rows or name != "axis"})
+    return named
 
 
 def _fits(op: Op, given: Sequence[Given], attrs: Attrs) -> bool:
@@ -127,7 +197,7 @@ def _tensor(graph: Graph, name: str, value: Given, dtype: Dtype | None = None) -
         return value if dtype is None else cast(graph, value, dtype)
     try:
         return graph.constant(name, np.asarray(value, dtype))
-    except OverflowError as error:
+    except (OverflowError, TypeError) as error:  # TypeError: bf16 of an integer past 64 bits
         raise ArrayOverflowError(f"{name}: {error}") from error
 
 

@@ -219,12 +219,20 @@ def rms_norm(
     eps: float,
     offset: float = 0.0,
     to: str = "f32",
+    axis: int = -1,
     name: str | None = None,
 ) -> Tensor:
     """y = x / sqrt(mean(x^2) + eps) * (w + offset)."""
 
 def layer_norm(
-    x: Tensor | ArrayLike, w: Tensor | ArrayLike, b: Tensor | ArrayLike, /, *, eps: float, name: str | None = None
+    x: Tensor | ArrayLike,
+    w: Tensor | ArrayLike,
+    b: Tensor | ArrayLike,
+    /,
+    *,
+    eps: float,
+    axis: int = -1,
+    name: str | None = None,
 ) -> Tensor:
     """y = (x - mean(x)) / sqrt(mean((x - mean(x))^2) + eps) * w + b."""
 
@@ -241,13 +249,13 @@ def residual_norm(
 ) -> tuple[Tensor, Tensor]:
     """s = a + b; y = s / sqrt(mean(s^2) + eps) * (w + offset)."""
 
-def softmax(x: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor:
+def softmax(x: Tensor | ArrayLike, /, *, axis: int = -1, name: str | None = None) -> Tensor:
     """y = exp(x - max(x)) / sum(exp(x - max(x)))."""
 
-def log_softmax(x: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor:
+def log_softmax(x: Tensor | ArrayLike, /, *, axis: int = -1, name: str | None = None) -> Tensor:
     """y = x - max(x) - log(sum(exp(x - max(x))))."""
 
-def l2_norm(x: Tensor | ArrayLike, /, *, eps: float = 1e-06, name: str | None = None) -> Tensor:
+def l2_norm(x: Tensor | ArrayLike, /, *, eps: float = 1e-06, axis: int = -1, name: str | None = None) -> Tensor:
     """y = x / sqrt(sum(x^2) + eps)."""
 
 def norm_gate(

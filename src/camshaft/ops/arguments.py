@@ -13,10 +13,12 @@ from camshaft.errors import ArrayTypeError, ArrayValueError
 Array = np.ndarray[Any, Any]
 Dtype = np.dtype[Any]
 # An ndarray or a Python number. A Python number takes the arrays' dtype ("weak").
-Operand: TypeAlias = Array | int | float
+Operand: TypeAlias = Array | int | float | complex
 Dtypes: TypeAlias = tuple[Dtype, ...]
 Kinds: TypeAlias = tuple[Any, ...]
-WEAK = (int, float)
+WEAK = (int, float, complex)
+# Ops that normalize rows; functions of arrays and tensors take an `axis` for them.
+ROW_OPS = ("softmax", "log_softmax", "layer_norm", "rms_norm", "l2_norm")
 # Ops with another name in NumPy.
 _NUMPY_NAMES = {"negate": "negative", "round": "rint"}
 _LOGIC = frozenset(("logical_and", "logical_or", "logical_xor", "logical_not"))
@@ -27,7 +29,7 @@ _F32 = f32.numpy
 
 def operand(value: Any, op: str = "") -> Operand:
     """Converts a value to an ndarray, without a copy if it shares its memory (DLPack, `__array__`, the buffer protocol).
-    Returns a Python int or float unchanged. `op` is for messages. ArrayTypeError for memory that is not on the CPU, masked
+    Returns a Python number unchanged. `op` is for messages. ArrayTypeError for memory that is not on the CPU, masked
     arrays and Python objects, ArrayValueError for ragged lists."""
     if type(value) is np.ndarray or type(value) in WEAK:
         return value  # type: ignore[no-any-return]
@@ -47,6 +49,19 @@ def operand(value: Any, op: str = "") -> Operand:
 
 def _of(op: str) -> str:
     return f"{op}: " if op else ""
+
+
+def plain_attribute(op: str, name: str, value: Any) -> Any:
+    """Converts NumPy's numbers to Python's and lists to tuples. ArrayTypeError for other values that cannot be hashed."""
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, list | tuple):
+        return tuple(plain_attribute(op, name, x) for x in value)
+    try:
+        hash(value)
+    except TypeError:
+        raise ArrayTypeError(f"{op}: {name} is a {type(value).__name__}; wanted numbers, text or a tuple") from None
+    return value
 
 
 def supports_dlpack(value: Any) -> bool:
@@ -79,7 +94,7 @@ def resolve(name: str, kinds: Kinds, accepts: Callable[[Dtypes], bool]) -> tuple
     dtypes, returned = _numpys(name, kinds) or (_promoted(kinds, accepts), None)
     if not accepts(dtypes) and set(dtypes) <= set(HALVES) and accepts(wide := (_F32,) * len(dtypes)):
         return wide, returned or dtypes[0]
-    if name in _LOGIC and not accepts(dtypes):
+    if name in _LOGIC and not accepts(dtypes) and all(d.kind in "iufcb" or d == bf16.numpy for d in dtypes):
         return (np.dtype(np.bool_),) * len(dtypes), returned  # a number counts as whether it is not 0
     if name in _COMPARISONS and not accepts(dtypes):
         raise ArrayTypeError(f"{name}: no kernel compares {' with '.join(map(str, dtypes))} exactly; wanted one dtype")
@@ -115,7 +130,16 @@ def _common(kinds: Kinds) -> Dtype:
 def common_dtype(dtypes: Sequence[Dtype]) -> Dtype:
     """NumPy's common dtype; beside f16 and integers of more than 8 bits a bf16 counts as f32, as in NumPy's ufuncs."""
     wide = bf16.numpy in dtypes and any(d == f16.numpy or (d.kind in "iu" and d.itemsize > 1) for d in dtypes)
-    return np.result_type(*(_F32 if wide and d == bf16.numpy else d for d in dtypes))
+    try:
+        return np.result_type(*(_F32 if wide and d == bf16.numpy else d for d in dtypes))
+    except TypeError:
+        raise ArrayTypeError(f"got {', '.join(map(str, dtypes))}; wanted dtypes of numbers") from None
+
+
+def row_dtype(dtypes: Sequence[Dtype]) -> Dtype:
+    """The dtype that a row-wise op computes operands of these dtypes in: their common one, f64 for integers."""
+    found = common_dtype(dtypes)
+    return np.dtype(np.float64) if found.kind in "biu" else found
 
 
 def _safe_casts(dtype: Dtype) -> Iterable[Dtype]:

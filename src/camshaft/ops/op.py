@@ -272,8 +272,9 @@ class Op:
     - `infer` returns the output specs. It raises ShapeError with the op's name, the value it got and what it wanted.
     - `reference(inputs, attrs)` computes in float64 NumPy and returns one array per output, then the new values of the
       inputs in `updates` (indexes of the inputs that the op writes in place).
-    - `indexes` maps each input that holds indexes to their exclusive upper limit. Plans check the values that a caller
-      passes, because a kernel cannot raise, and calls on arrays those of ops over a paged cache.
+    - `indexes` maps each input that holds indexes to their exclusive upper limit, which may be an Extent. Plans check the
+      values that a caller passes and constants, because a kernel cannot raise, and calls on arrays those of ops over a paged
+      cache.
     - `tolerance` is the normalized mean squared error allowed per output dtype name.
     - `decompose(f, *tensors, **attrs)` returns the outputs as computed by other ops on graph tensors: one, or a tuple. `f` has
       the ops as functions (graph/functions.py). None for primitives (primitives.py).
@@ -303,7 +304,7 @@ class Op:
     flops: Callable[[NodeSpec], float] = lambda node: 0.0
     nbytes: Callable[[NodeSpec], float] = lambda node: float(sum(s.nbytes for s in node.inputs + node.outputs))
     updates: tuple[int, ...] = ()
-    indexes: Mapping[int, Callable[[NodeSpec], int]] = field(default_factory=dict)
+    indexes: Mapping[int, Callable[[NodeSpec], Dim]] = field(default_factory=dict)
     decompose: Callable[..., Any] | None = None
     vjp: Callable[..., Any] | NoGradient | None = None
     rules: tuple[Rule, ...] = ()

@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from inspect import Parameter
 from typing import Any
 
+from camshaft.errors import ArrayTypeError
+from camshaft.extent import Extent
+
 REQUIRED: Any = Parameter.empty
+# Type of an attribute -> the types of its values, and what a message calls them. Other types are left to the op's shape rule.
+_VALUES: dict[str, tuple[tuple[type, ...], str]] = {
+    "int": ((int, Extent), "a whole number"),
+    "float": ((int, float), "a number"),
+    "bool": ((bool, int), "True or False"),
+}
+_OR_NONE = {f"{name} | None": ((*types, type(None)), f"{text} or None") for name, (types, text) in _VALUES.items()}
 
 
 @dataclass(frozen=True)
@@ -34,6 +46,26 @@ class Parameters:
     def arity(self) -> int | None:
         """The number of tensors; None for any number."""
         return None if "*" in self.tensors else len(self.tensors.split())
+
+    @cached_property
+    def _checked(self) -> dict[str, tuple[tuple[type, ...], str] | None]:
+        known = {**_VALUES, **_OR_NONE}
+        return {a.name: known.get(a.type) for a in self.attributes}
+
+    def check(self, op: str, attrs: Mapping[str, Any]) -> None:
+        """Raises ArrayTypeError for an attribute that the op does not have, or whose value is not of its type."""
+        for name, value in attrs.items():
+            if name not in self._checked:
+                raise ArrayTypeError(f"{op}() got an unexpected keyword argument '{name}'")
+            wanted = self._checked[name]
+            if wanted is None:
+                continue
+            types, text = wanted
+            fits = isinstance(value, types) and (
+                value in (0, 1, None) if bool in types else not isinstance(value, bool)
+            )
+            if not fits:
+                raise ArrayTypeError(f"{op}: got {name}={value!r:.60}; wanted {text}")
 
 
 # For an op without functions of its own.

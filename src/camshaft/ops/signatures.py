@@ -8,6 +8,7 @@ from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 from camshaft import ops
+from camshaft.ops.arguments import ROW_OPS
 from camshaft.ops.parameters import AXES, Attribute, Parameters
 
 if TYPE_CHECKING:
@@ -21,7 +22,6 @@ _DTYPE, _WHERE, _INITIAL = (Attribute(name, "Any", None) for name in ("dtype", "
 _FOLD = (_DTYPE, _WHERE, _INITIAL)
 # What functions of arrays take besides an op's own attributes, as NumPy's do (eager/numpy_calls.py).
 _ON_ARRAYS = {
-    "softmax": _ROWS_AXIS, "log_softmax": _ROWS_AXIS, "layer_norm": _ROWS_AXIS, "l2_norm": _ROWS_AXIS, "rms_norm": _ROWS_AXIS,
     "sum": _FOLD, "prod": _FOLD, "mean": _FOLD[:2], "max": _FOLD[1:], "min": _FOLD[1:],
 }  # fmt: skip
 
@@ -29,7 +29,8 @@ _ON_ARRAYS = {
 def of_tensors(op: str) -> Signature:
     """The signature of graph.functions.<op>, which adds a node to the tensors' graph."""
     row = ops.get(op).parameters
-    return _signature(row.tensors, "Tensor | ArrayLike", row.attributes, _returns(row, "Tensor"), (_LABEL,))
+    last = (*(_ROWS_AXIS if op in ROW_OPS else ()), _LABEL)
+    return _signature(row.tensors, "Tensor | ArrayLike", row.attributes, _returns(row, "Tensor"), last)
 
 
 def of_arrays(op: str) -> Signature:
@@ -37,7 +38,7 @@ def of_arrays(op: str) -> Signature:
     row = ops.get(op).parameters
     out = Attribute("out", "Array | None" if row.results == 1 else "Array | tuple[Array, ...] | None", None)
     also = (_FOLDS_AXIS,) if AXES in row.attributes else ()
-    attributes = (*also, *row.attributes, *_ON_ARRAYS.get(op, ()))
+    attributes = (*also, *row.attributes, *(_ROWS_AXIS if op in ROW_OPS else ()), *_ON_ARRAYS.get(op, ()))
     returns = _returns(row, "Any")
     if row.out_by_position:
         masks = () if op in ("matmul", "where") else (_WHERE,)  # NumPy's take no mask either

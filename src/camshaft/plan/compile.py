@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,10 +12,11 @@ from camshaft.backends.registry import device
 from camshaft.errors import PlanError
 from camshaft.extent import Extent
 from camshaft.graph.custom import CustomOp
-from camshaft.graph.graph import Graph, Node, Tensor, root
+from camshaft.graph.graph import ArraySource, Graph, Node, Tensor, root
 from camshaft.graph.rewrite import expanded, pack_weights, prepare
 from camshaft.ops import is_composite
 from camshaft.ops.kernels.launch import for_workers
+from camshaft.ops.spec import Dim
 from camshaft.plan.execution_plan import ExecutionPlan
 from camshaft.plan.hooks import hook
 from camshaft.plan.lowering.constant_thunks import run_constant_thunks, take_constant_thunks
@@ -210,16 +211,30 @@ def bind_lowered(
     return plan
 
 
-def _limits(graph: Graph) -> dict[str, int]:
-    """Returns the exclusive upper bound of each index input, by name, from the ops that read it."""
+def _limits(graph: Graph) -> dict[str, tuple[Dim, ...]]:
+    """Returns the exclusive upper bounds of each index input, by name, from the ops that read it: the least integer, then
+    Extents. Raises PlanError for a constant out of bounds."""
     names = {tensor: name for name, tensor in graph.inputs.items()}
-    limits: dict[str, int] = {}
+    limits: dict[str, dict[Dim, None]] = {}
     for node in graph.nodes:
         for index, limit in node.op.indexes.items():
-            name = names.get(root(node.inputs[index]))
-            if name is not None:
-                limits[name] = min(limit(node.spec), limits.get(name, limit(node.spec)))
-    return limits
+            tensor, found = root(node.inputs[index]), limit(node.spec)
+            if tensor in names:
+                limits.setdefault(names[tensor], {})[found] = None
+            elif isinstance(tensor.source, ArraySource):
+                _check_constant(node, tensor.source.array, found.bound if isinstance(found, Extent) else found)
+    return {name: _least(found) for name, found in limits.items()}
+
+
+def _least(limits: Iterable[Dim]) -> tuple[Dim, ...]:
+    fixed = [n for n in limits if isinstance(n, int)]
+    return (*([min(fixed)] if fixed else []), *(n for n in limits if isinstance(n, Extent)))
+
+
+def _check_constant(node: Node, array: Array, limit: int) -> None:
+    if array.size and not 0 <= array.min() <= array.max() < limit:
+        came = f"constant indexes from {array.min()} to {array.max()}"
+        raise PlanError(f"{node.name}: got {came}; wanted 0 to {limit - 1}")
 
 
 def extents_of_graph(graph: Graph) -> list[Extent]:

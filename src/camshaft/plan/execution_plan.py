@@ -16,7 +16,7 @@ from camshaft.backends.device import HOST
 from camshaft.errors import PlanError, count, shortened
 from camshaft.extent import Extent
 from camshaft.graph.graph import Graph
-from camshaft.ops.spec import TensorSpec
+from camshaft.ops.spec import Dim, TensorSpec
 from camshaft.plan.hooks import hook
 from camshaft.plan.lowering.node_thunks import NodeRange
 from camshaft.plan.memory.arena import MemoryPlan
@@ -139,7 +139,7 @@ class ExecutionPlan:
     specs: Mapping[str, TensorSpec]
     choices: Sequence[Choice] = field(repr=False)
     graph: Graph = field(repr=False)
-    limits: Mapping[str, int] = field(default_factory=dict)
+    limits: Mapping[str, tuple[Dim, ...]] = field(default_factory=dict)
     lent: frozenset[str] = frozenset()
     compile_s: float = 0.0
     origins: Sequence[NodeRange] = field(default=(), repr=False)

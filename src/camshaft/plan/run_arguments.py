@@ -119,8 +119,10 @@ def _check_input(plan: ExecutionPlan, name: str, value: Array, active: dict[Exte
             raise PlanError(f"{came}; wanted {spec}")
         elif active.setdefault(dim, size) != size:
             raise PlanError(f"{came}, but another input has {active[dim]} {dim.name}")
-    limit = plan.limits.get(name)
-    if limit is not None and value.size and not 0 <= value.min() <= value.max() < limit:
+    if name not in plan.limits or not value.size:
+        return
+    limit = min(active.get(n, plan.bound.extent(n)) if isinstance(n, Extent) else n for n in plan.limits[name])
+    if not 0 <= value.min() <= value.max() < limit:
         raise PlanError(f"run: input {name!r} has indexes from {value.min()} to {value.max()}; wanted 0 to {limit - 1}")
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from camshaft.ops.op import NodeSpec, Op
-from camshaft.ops.spec import Part, TensorSpec
+from camshaft.ops.spec import Part, TensorSpec, bound
 from camshaft.plan.memory.allocate import aligned_bytes
 from camshaft.selection.host_info import hardware
 
@@ -47,7 +47,7 @@ def _input(op: Op, node: NodeSpec, index: int) -> Array:
     spec = node.inputs[index]
     if index in op.indexes:
         count = np.arange(int(np.prod(spec.bounds)), dtype=spec.parts[0].dtype.numpy)
-        return (count % max(op.indexes[index](node), 1)).reshape(spec.bounds)
+        return (count % max(bound(op.indexes[index](node)), 1)).reshape(spec.bounds)
     if spec.is_plain:
         return _noise(spec.parts[0], index)
     packed = np.zeros(spec.nbytes, np.uint8)

@@ -27,7 +27,7 @@ from camshaft.ops.masked.options import ATTRIBUTES, Options, Sizes
 from camshaft.ops.masked.reference import Fetch, attend
 from camshaft.ops.masked.samples import option_samples, plain_samples
 from camshaft.ops.parameters import HEAD_DIM, HEADS, KV_HEADS, PLACES, RING, Attribute, Parameters
-from camshaft.ops.spec import TensorSpec, bound
+from camshaft.ops.spec import Dim, TensorSpec, bound
 
 
 def _infer(specs: tuple[TensorSpec, ...], attrs: ops.Attrs) -> tuple[TensorSpec, ...]:
@@ -63,10 +63,12 @@ def check_length(op: str, length: object, table: TensorSpec, options: Options) -
     ops.expect(good, op, length, f"a length (Extent or integer) of at most {most}, the capacity of the block table")
 
 
-def _positions_limit(node: ops.NodeSpec) -> int:
-    """Returns the limit of positions: kernels with options see no key past the block table's."""
-    plain = Options.of("attention", node.attrs).is_plain
-    return node.inputs[5].bounds[1] * BLOCK_TOKENS if plain else (1 << 31) - 1
+def positions_limit(node: ops.NodeSpec) -> Dim:
+    """Returns the limit of positions, `length`: kernels have room for partial results of so many keys. A ring has no greatest
+    position, nor have tokens whose keys do not follow from it."""
+    options = Options.of("attention", node.attrs)
+    follow = options.causal and not options.has("lengths") and not options.ring
+    return node.attrs.get("length", 0) if follow else (1 << 31) - 1
 
 
 def _bytes_per_key(node: ops.NodeSpec) -> float:
@@ -141,7 +143,7 @@ OP = ops.Op(
     infer=_infer,
     reference=_reference,
     variants=(tiled.VARIANT, split.VARIANT, one_query.VARIANT, masked_tiled.VARIANT, spans.VARIANT),
-    indexes=place_limits(3, cache=1) | {3: _positions_limit},
+    indexes=place_limits(3, cache=1) | {3: positions_limit},
     workload=typical_places(3, cache=1),
     samples=lambda: (*plain_samples(), *option_samples()),
     error_samples=_error_samples,

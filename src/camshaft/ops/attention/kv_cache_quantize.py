@@ -19,6 +19,7 @@ from camshaft.lang import Array, Tracer, Value, kernel
 from camshaft.ops import op as ops
 from camshaft.ops.attention.kv_cache_update import (
     BLOCK_TOKENS,
+    block_of,
     cache_op,
     check_places,
     heads_of,
@@ -78,10 +79,10 @@ def one_token_per_program(
     token, encode = k.program(0), _q8_0 if k_codes.dtype == i8 else _q4_0
     position = positions[token].to(i64)
     index = position // BLOCK_TOKENS % int(block_table.shape[1]) if ring else position // BLOCK_TOKENS
-    block, place = block_table[slots[token], index].to(i64), position % BLOCK_TOKENS
+    block, place = block_of(k, k_codes, slots[token], index, position, block_table), position % BLOCK_TOKENS
     stored = k_codes.shape[2]
     column = k.scratch(i32, stored)
-    for head in k.range(kv_heads):
+    for head in k.range(k.select(block >= 0, k.const(kv_heads, i64), 0)):
         for part in range(head_dim // GROUP):
             for source, scales in ((keys, k_scales), (values, v_scales)):
                 start = head * head_dim + part * GROUP

@@ -14,12 +14,12 @@ from typing import Any
 import numpy as np
 
 from camshaft.dtypes import DType, bf16, f16, f32, i32, i64, u8
-from camshaft.lang import Array, Kernel, Tracer, kernel
+from camshaft.lang import Array, Kernel, Tracer, Value, kernel
 from camshaft.ops import op as ops
 from camshaft.ops.checks import partly_active
 from camshaft.ops.gradient import IN_PLACE
 from camshaft.ops.parameters import HEAD_DIM, KV_HEADS, PLACES, RING, Parameters
-from camshaft.ops.spec import TensorSpec
+from camshaft.ops.spec import Dim, TensorSpec
 
 BLOCK_TOKENS = 16
 
@@ -43,8 +43,8 @@ def one_token_per_program(
     token = k.program(0)
     position, v_dim = positions[token].to(i64), int(v_cache.shape[3])
     index = position // BLOCK_TOKENS % int(block_table.shape[1]) if ring else position // BLOCK_TOKENS
-    block, place = block_table[slots[token], index], position % BLOCK_TOKENS
-    for head in k.range(kv_heads):
+    block, place = block_of(k, k_cache, slots[token], index, position, block_table), position % BLOCK_TOKENS
+    for head in k.range(k.select(block >= 0, k.const(kv_heads, i64), 0)):
         for d in k.lanes(head_dim):
             k.scatter(k_cache, keys[token, head * head_dim + d], block, head, d, place)
             if v_dim == head_dim:
@@ -52,6 +52,15 @@ def one_token_per_program(
         if v_dim != head_dim:
             for d in k.lanes(v_dim):
                 v_cache[block, head, place, d] = values[token, head * v_dim + d]
+
+
+def block_of(k: Tracer, cache: Array, slot: Value, index: Value, position: Value, table: Array) -> Value:
+    """Returns the cache's block at table[slot, index], or -1 where the position, slot or block is out of bounds: positions that
+    a graph computes are not checked before the kernel runs."""
+    slots, blocks = (int(n) for n in table.shape)
+    inside = (position >= 0) & (index < blocks) & (slot >= 0) & (slot < slots)
+    block = table[k.select(inside, slot, 0), k.select(inside, index, 0)].to(i64)
+    return k.select(inside & (block >= 0) & (block < int(cache.shape[0])), block, -1)
 
 
 def check_cache(
@@ -75,7 +84,7 @@ def check_cache(
     return v_dim
 
 
-def place_limits(first: int, cache: int) -> dict[int, Callable[[ops.NodeSpec], int]]:
+def place_limits(first: int, cache: int) -> dict[int, Callable[[ops.NodeSpec], Dim]]:
     """Returns the index limits of positions, slots and block table, which are inputs `first` to `first` + 2. `cache` is the
     index of the input k_cache. A ring has no greatest position."""
     return {

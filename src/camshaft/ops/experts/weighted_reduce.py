@@ -49,7 +49,7 @@ def reduce_slots(
 
 def _gates(y: TensorSpec, terms: Sequence[TensorSpec]) -> tuple[bool, ...]:
     """Returns which terms are gates."""
-    return tuple(len(t.shape) == 1 or (t.shape[-1] == 1 and y.shape[-1] != 1) for t in terms)
+    return tuple(len(t.shape) == 1 or (t.shape[-1:] == (1,) and y.shape[-1] != 1) for t in terms)
 
 
 def _infer(specs: tuple[TensorSpec, ...], attrs: ops.Attrs) -> tuple[TensorSpec, ...]:

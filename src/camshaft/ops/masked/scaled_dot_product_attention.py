@@ -57,9 +57,9 @@ def _infer(specs: tuple[TensorSpec, ...], attrs: ops.Attrs) -> tuple[TensorSpec,
     scale, offset = attrs.get("scale"), attrs.get("offset", 0)
     good = scale is None or (isinstance(scale, (int, float)) and isfinite(scale))
     ops.expect(good, NAME, f"scale {scale!r}", "a scale that is a finite number, or None for 1 / sqrt(size)")
-    ops.expect(
-        type(offset) is int and offset >= 0, NAME, f"offset {offset!r}", "an offset that is an integer of at least 0"
-    )
+    most = (1 << 31) - 1 - queries
+    good = type(offset) is int and 0 <= offset <= most
+    ops.expect(good, NAME, f"offset {offset!r}", f"an offset that is an integer from 0 to {most}")
     options = _options(attrs, len(extras))
     n = len(options.extras)
     ops.expect(

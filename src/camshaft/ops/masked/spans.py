@@ -29,8 +29,11 @@ def scratch_of(node: ops.NodeSpec, heads: int, v_dim: int, spans: int) -> tuple[
 
 
 def length_of(node: ops.NodeSpec, table: int) -> int:
-    """Returns the greatest number of keys that a token may see, by `length` and the block table (input number `table`)."""
-    return min(bound(node.attrs["length"]), node.inputs[table].bounds[1] * BLOCK_TOKENS)
+    """Returns the greatest number of keys that a token may see, by the block table (input number `table`), and by `length`
+    where it limits positions."""
+    capacity = node.inputs[table].bounds[1] * BLOCK_TOKENS
+    options = Options.of("attention", node.attrs)
+    return capacity if options.ring or options.has("lengths") else min(bound(node.attrs["length"]), capacity)
 
 
 def _build(node: ops.NodeSpec, target: ops.Target) -> ops.Build:

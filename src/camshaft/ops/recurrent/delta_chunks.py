@@ -31,7 +31,8 @@ def _column(x: Any) -> Any:
 
 
 def _kkt(f: Any, k: Any, g: Any, beta: Any) -> Any:
-    return f.matmul(k, k, transpose_b=True) * _pairs(f, g, -1) * _column(beta)
+    found = f.matmul(k, k, transpose_b=True) * _pairs(f, g, -1) * _column(beta)
+    return f.where(np.tril(np.ones((k.shape[-2],) * 2, bool), -1), found, 0.0)
 
 
 def _wu(f: Any, t: Any, k: Any, v: Any, g: Any, beta: Any) -> Any:

@@ -75,6 +75,8 @@ def _kept(f: Any, keep: Any, logits: Any) -> Any:
 
 
 def _typical_keeps(x: ops.Array, share: float) -> ops.Array:
+    if (x == np.inf).any():  # no other token has a probability
+        return np.asarray((x == np.inf) | ~(share < 1))
     logs = log_softmax(x)
     p = np.exp(logs)
     shift = np.abs(-logs + (p * logs).sum())
@@ -91,7 +93,9 @@ def _typical_p(f: Any, logits: Any, p: Any) -> Any:
     shift = f.abs(f.sum(each * logs, axes=-1, keepdims=True) - logs)
     nearer = f.less(shift.reshape((rows, 1, n)), shift.reshape((rows, n, 1)))
     before = f.sum(f.where(nearer, each.reshape((rows, 1, n)), np.float32(0)), axes=-1)
-    return _kept(f, f.logical_or(f.less_equal(before, _column(p)), f.greater_equal(_column(p), np.float32(1))), logits)
+    return _kept(
+        f, f.logical_or(f.less_equal(before, _column(p)), f.logical_not(f.less(_column(p), np.float32(1)))), logits
+    )
 
 
 def _xtc_keeps(x: ops.Array, probability: float, threshold: float, seed: ops.Array) -> ops.Array:

@@ -127,7 +127,7 @@ def one_row_per_program(
             return k.exp(k.select(x == top, 0.0, (x - top) * inverse))
 
         heavy = keep_top_p(this, best, weight, weights, top_p[row])
-        least = k.select(min_p[row] < 1, min_p[row], 1.0)
+        least = k.select(min_p[row] > 0, k.select(min_p[row] < 1, min_p[row], 1.0), 0.0)
         hash_keys = keys(seed[row, 0], seed[row, 1], seed[row, 2])
         out[row] = _race(this, best, heavy, weight, least, hash_keys)
 

@@ -1,9 +1,9 @@
 """sample: draws a token per row of logits: temperature, then top_k, top_p, min_p, then a categorical draw, in one kernel.
 
-temperature 0 (or NaN) takes the greatest logit, the first of equal ones. top_k 0 and top_p 1 are off. At the limit of top_k and
-top_p, of equal tokens those with smaller indexes are kept. -inf counts as the lowest finite number: never drawn unless all are.
-A row with a NaN gives -1. top_p ignores weights below 2^-28 of the likeliest token's. seed is the low 32 bits, the high 32 bits
-and the step.
+temperature 0 (or NaN) takes the greatest logit, the first of equal ones. top_k 0, top_p 1 and min_p 0 are off, and so is a NaN.
+At the limit of top_k and top_p, of equal tokens those with smaller indexes are kept. -inf counts as the lowest finite number:
+never drawn unless all are. A row with a NaN gives -1. top_p ignores weights below 2^-28 of the likeliest token's. seed is the low
+32 bits, the high 32 bits and the step.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def distribution(logits: ops.Array, temperature: float, top_k: int, top_p: float
         ordered = weights[order]
         before = np.cumsum(ordered) - ordered
         weights[order[1:]] *= (before < top_p * ordered.sum())[1:]
-    return np.where(weights >= min(min_p, 1.0), weights, 0.0)
+    return np.where(weights < min(min_p, 1.0), 0.0, weights)
 
 
 def times(seed: ops.Array, n: int) -> ops.Array:

@@ -75,7 +75,7 @@ def several_per_row(
 
         best = keep_top_k(this, wanted)
         heavy = keep_top_p(this, best, weight, weights, k.select(greedy, 1.0, top_p[row]))
-        least = k.select(greedy, 0.0, k.select(min_p[row] < 1, min_p[row], 1.0))
+        least = k.select((min_p[row] > 0) & (temperature_ > 0), k.select(min_p[row] < 1, min_p[row], 1.0), 0.0)
 
         def kept(c: Value, w: Value) -> Value:
             return best.holds(this.value(c), c) & heavy.holds(fixed_point(k, w), c) & (w >= least)

@@ -58,12 +58,13 @@ def drawn_from(x: ops.Array, given: Sequence[float], seed: ops.Array, draws: int
     greedy = not temperature > 0
     settings = (1.0, 0, 1.0, 0.0) if greedy else (float(temperature), int(top_k), float(top_p), float(min_p))
     weights = distribution(x, *settings)
-    with np.errstate(divide="ignore"):
+    with np.errstate(divide="ignore", invalid="ignore"):
         race = -np.where(x == x.max(), np.inf, x.astype(np.float64)) if greedy else times(seed, len(x)) / weights
         order = np.argsort(np.where(x > LOWEST, race, np.inf) if (x > LOWEST).any() else race, kind="stable")[:draws]
         kept = race[order] < np.inf if (x > LOWEST).any() else np.ones(len(order), bool)
         x = np.maximum(x.astype(np.float64), LOWEST)
-        found = (x[order] - x.max()) / settings[0] - np.log(weights.sum())
+        below = np.where(x == x.max(), 0.0, x - x.max())  # of equal infinities too
+        found = below[order] / settings[0] - np.log(weights.sum())
     tokens[: len(order)], logprobs[: len(order)] = np.where(kept, order, NAN_TOKEN), np.where(kept, found, np.nan)
     return tokens, logprobs
 

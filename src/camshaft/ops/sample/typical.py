@@ -31,10 +31,11 @@ def typical_row(k: Tracer, logits: Array, p: Array, weights: Array, out: Array, 
     this = Row(k, logits, row, n, block, k.scratch(i32, n_blocks), k.var(0, i64))
     peaks = k.scratch(f32, n_blocks)
     top, nan = find_peaks(this, peaks)
-    with k.when((nan > 0) | (p[row] >= 1)):
+    filters = k.select((nan == 0) & (p[row] < 1), k.const(1, i32), 0)  # a NaN in p keeps every token, as 1 does
+    with k.when(filters == 0):
         for c in k.lanes(n):
             out[row, c] = logits[row, c]
-    with k.when((nan == 0) & (p[row] < 1)):
+    with k.when(filters == 1):
         list_blocks(this, peaks, k.const(n, i32))
 
         def exponent(c: Value) -> Value:

@@ -19,8 +19,8 @@ import numpy as np
 from camshaft.dtypes import as_dtype, bf16, f16, f32, u8
 from camshaft.lang import Array, Tracer, Value, kernel
 from camshaft.ops import op as ops
-from camshaft.ops.attention.attention import check_length, fetch_of
-from camshaft.ops.attention.kv_cache_update import BLOCK_TOKENS, check_cache, check_places, typical_places
+from camshaft.ops.attention.attention import check_length, fetch_of, positions_limit
+from camshaft.ops.attention.kv_cache_update import BLOCK_TOKENS, check_cache, check_places, place_limits, typical_places
 from camshaft.ops.masked.kernels import attend_part, merged, store_sums
 from camshaft.ops.masked.options import ATTRIBUTES, Options, Sizes
 from camshaft.ops.masked.reference import attend
@@ -223,11 +223,6 @@ def _decompose(
     return f.attention(q, keys, values, positions, slots, table, *extras, **attrs)
 
 
-def _limits(node: ops.NodeSpec) -> int:
-    plain = Options.of(NAME, node.attrs).is_plain
-    return node.inputs[5].bounds[1] * BLOCK_TOKENS if plain else (1 << 31) - 1
-
-
 OP = ops.Op(
     name=NAME,
     formula="softmax(scale q K^T) V over a paged cache of TurboQuant codes of K and V, or of V",
@@ -247,7 +242,7 @@ OP = ops.Op(
     infer=_infer,
     reference=_reference,
     variants=(ops.KernelVariant("span_of_codes_per_program", ops.EVERYWHERE, _build, cost=_cost),),
-    indexes={3: _limits, 4: lambda node: node.inputs[5].bounds[0], 5: lambda node: node.inputs[1].bounds[0]},
+    indexes=place_limits(3, cache=1) | {3: positions_limit},
     workload=typical_places(3, cache=1),
     samples=samples,
     error_samples=error_samples,
