@@ -65,22 +65,27 @@ def shape_of(c: Conv) -> Shape:
     panels = c.images * c.groups * -(-c.per_group // PANEL)
     nbytes = 64 * c.channels * m.kernel[0] * (tile * m.stride[1] // 16 + 2)  # cache lines of x that a tile reads
     blocks = min(max(-(-PROGRAMS // panels), out_rows * tiles * nbytes // BLOCK_NBYTES), out_rows * tiles)
+    (rows, columns), (row_step, column_step), (row_gap, column_gap) = m.kernel, m.stride, m.dilation
+    tall = out_columns - tiles * (tile - 1)
     return Shape(
-        c.groups,
-        c.channels,
-        c.per_group,
-        height,
-        width,
-        *m.kernel,
-        *m.stride,
-        *m.dilation,
-        out_rows,
-        out_columns,
-        tile,
-        tiles,
-        out_columns - tiles * (tile - 1),
-        -(-out_rows * tiles // blocks),
-        min(max(PART // prod(m.kernel), 1), c.channels),
+        groups=c.groups,
+        channels=c.channels,
+        outputs=c.per_group,
+        height=height,
+        width=width,
+        rows=rows,
+        columns=columns,
+        row_step=row_step,
+        column_step=column_step,
+        row_gap=row_gap,
+        column_gap=column_gap,
+        out_rows=out_rows,
+        out_columns=out_columns,
+        tile=tile,
+        tiles=tiles,
+        tall=tall,
+        block=-(-out_rows * tiles // blocks),
+        part=min(max(PART // prod(m.kernel), 1), c.channels),
     )
 
 
