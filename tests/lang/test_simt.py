@@ -66,9 +66,8 @@ class BothForms:
 
     def __init__(self, launch, made, widths) -> None:
         self._ir = made.request(launch).trace()
-        # A launch that names its lanes may shuffle among so many, and is never run with fewer.
-        least = launch.lanes or 1
-        self._widths = tuple(dict.fromkeys(max(lanes, least) for lanes in widths))
+        # A launch that names its lanes is never run with others: it may shuffle among so many.
+        self._widths = (launch.lanes,) if launch.lanes else widths
         self._made, self.address = made, 0  # code of a host device, as far as dispatch asks
 
     def __call__(self, args: int, first: int, last: int) -> None:
