@@ -103,18 +103,33 @@ def _parts(name: str, values: np.ndarray, model: TinyModel) -> Iterator[tuple[st
         values = values + 1
     parts = name.removesuffix(".weight").split(".")
     layer, last = parts[2] if len(parts) > 2 else "", parts[-1]
-    if "experts.gate_up_proj" in name or "input_linear" in name:
+    if model.family == "GptOss" and "experts." in name:
+        yield from _interleaved_experts(f"blk.{layer}", name, values)
+    elif name.endswith("sinks"):
+        yield f"blk.{layer}.attn_sinks.weight", values
+    elif "experts.gate_up_proj" in name or "input_linear" in name:
         half = values.shape[1] // 2
         yield f"blk.{layer}.ffn_gate_exps.weight", values[:, :half]
         yield f"blk.{layer}.ffn_up_exps.weight", values[:, half:]
     elif "experts.down_proj" in name or "output_linear" in name:
         yield f"blk.{layer}.ffn_down_exps.weight", values
     elif (last in ("gate", "layer") and "mlp" in name) or "block_sparse_moe.gate" in name or "router" in name:
-        yield f"blk.{layer}.ffn_gate_inp.weight", values
+        yield f"blk.{layer}.ffn_gate_inp.{'bias' if last == 'bias' else 'weight'}", values
     elif "shared_expert_gate" in name:
         yield f"blk.{layer}.ffn_gate_inp_shexp.weight", values.reshape(-1)
     else:
         yield name, values
+
+
+def _interleaved_experts(prefix: str, name: str, values: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
+    """gpt-oss's experts: columns are outputs, those of gate and up take turns."""
+    kind = "bias" if name.endswith("bias") else "weight"
+    values = values if kind == "bias" else values.swapaxes(1, 2)
+    if "gate_up_proj" in name:
+        yield f"{prefix}.ffn_gate_exps.{kind}", values[:, ::2]
+        yield f"{prefix}.ffn_up_exps.{kind}", values[:, 1::2]
+    else:
+        yield f"{prefix}.ffn_down_exps.{kind}", values
 
 
 def _neighbours(values: np.ndarray, n_heads: int) -> np.ndarray:

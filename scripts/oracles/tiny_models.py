@@ -57,6 +57,7 @@ ARCHITECTURES = {
     "Gemma3": "gemma3",
     "Olmo3": "olmo2",
     "SeedOss": "seed_oss",
+    "GptOss": "gpt-oss",
 }
 
 LLAMA3_ROPE = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
@@ -237,6 +238,20 @@ MODELS = (
         },
         keys={**MOE_KEYS, "embedding_scale": 3.0, "residual_scale": 0.5, "attention.scale": 0.2, "logit_scale": 0.5},
     ),
+    TinyModel(
+        "gpt-oss",
+        "GptOss",
+        32,
+        32,
+        heads=4,
+        kv_heads=2,
+        head_dim=16,
+        rope={**YARN_ROPE, **OLD, "truncate": False},
+        theta=1000.0,
+        options={"num_local_experts": 4, "num_experts_per_tok": 2, **LOCAL},
+        keys={**MOE_KEYS, "attention.sliding_window": WINDOW, "expert_feed_forward_length": 32},
+        agreement=None,
+    ),
 )
 
 
@@ -276,8 +291,10 @@ def _draw(name: str, shape: torch.Size, model: TinyModel, generator: torch.Gener
     if "norm" in name:
         return torch.rand(shape, generator=generator) + 0.5
     values = torch.randn(shape, generator=generator)
-    if name.endswith("bias"):
+    if name.endswith(("bias", "sinks")):
         return values
+    if "gate_up_proj" in name and model.family == "GptOss":
+        return values * 3 / math.sqrt(shape[1])  # some are clamped
     if "embed_tokens" in name:
         return values * (0.4 if model.tied else 1.0)
     gain = 1.6 if "q_proj" in name or "k_proj" in name or "lm_head" in name else 1.0

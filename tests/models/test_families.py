@@ -5,23 +5,33 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import gguf
 import numpy as np
 import pytest
 
 from camshaft import LanguageModel
+from camshaft.formats.gguf.file import open_gguf
 from camshaft.generate import language_model
 from camshaft.generate.plan_cache import PlanCache
 from camshaft.graph.graph import Tensor
-from camshaft.models import checkpoint, rope_scaling
+from camshaft.models import checkpoint, feed_forward, rope_scaling
 from camshaft.models.config import ModelConfig
 from camshaft.models.families import FAMILIES as ROWS
 from tests.support.fixtures import TINY_MODELS, tiny_logits, tiny_model
+from tests.support.models import changed_model
 from tests.support.quick import quick_of
 
 TOLERANCE = 1e-3
 BROKEN = 1e-2
 # A tiny model's row, where it is not its own name up to the first dash.
-ROW_OF = {"llama3": "llama", "mistral": "llama", "mixtral": "llama", "olmo3": "olmo2", "seed": "seed_oss"}
+ROW_OF = {
+    "llama3": "llama",
+    "mistral": "llama",
+    "mixtral": "llama",
+    "olmo3": "olmo2",
+    "seed": "seed_oss",
+    "gpt": "gpt-oss",
+}
 # Their mutations are in the quick run.
 QUICK = ("llama", "mistral", "qwen2-yarn", "qwen3")
 OTHER_PAIRING = {"interleaved": "neox", "neox": "interleaved"}
@@ -43,7 +53,7 @@ def _difference(name: str, folder: Path, *, chunk: int | None = None, **options:
 
 
 def test_there_is_a_tiny_model_of_every_family() -> None:
-    assert len(TINY_MODELS) == 23
+    assert len(TINY_MODELS) == 24
     assert {row_of(name) for name in TINY_MODELS} == {*ROWS}
     assert all(tiny_logits(name)[1].std(axis=0).mean() >= 1 for name in TINY_MODELS)
 
@@ -127,7 +137,13 @@ WRONG_ROWS = [
     ("exaone4", "rotates_windows_only", False),
     ("phi3", "windows", False),
     ("smollm3", "unrotated_every", 0),
-    ("seed-oss", "qkv_bias", False),
+    ("seed-oss", "biases", ""),
+    ("gpt-oss", "sinks", False),
+    ("gpt-oss", "windows", False),
+    ("gpt-oss", "full_every", 0),
+    ("gpt-oss", "activation", "silu"),
+    ("gpt-oss", "yarn_truncates", True),
+    ("gpt-oss", "normalizes_experts", False),
     ("qwen2moe", "normalizes_experts", True),
     ("qwen3moe", "normalizes_experts", False),
     ("olmoe", "normalizes_experts", True),
@@ -162,7 +178,7 @@ def test_a_wrong_config_shows(name: str, wrong: dict[str, float], tmp_path: Path
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("name", ["gemma2", "gemma3", "olmo3", "phi3", "exaone4"])
+@pytest.mark.parametrize("name", ["gemma2", "gemma3", "olmo3", "phi3", "exaone4", "gpt-oss"])
 @pytest.mark.parametrize("more", [-1, 1])
 def test_a_window_off_by_one_shows(name: str, more: int, tmp_path: Path, breaking: pytest.MonkeyPatch) -> None:
     def off(metadata: object, row: str, n: int) -> ModelConfig:
@@ -195,6 +211,52 @@ def test_dropped_head_norms_show(norm: str, tmp_path: Path, breaking: pytest.Mon
     vector = checkpoint.Checkpoint.vector
     breaking.setattr(checkpoint.Checkpoint, "vector", of_ones)
     assert _difference("qwen3", tmp_path) > BROKEN
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(("name", "wrong"), [("LIMIT", 100.0), ("ALPHA", 1.0)])
+def test_wrong_constants_of_clamped_swiglu_show(
+    name: str, wrong: float, tmp_path: Path, breaking: pytest.MonkeyPatch
+) -> None:
+    breaking.setattr(feed_forward, name, wrong)
+    assert _difference("gpt-oss", tmp_path) > BROKEN
+
+
+# The biases of families that have them on all linear layers.
+BIASES = [
+    ("gpt-oss", ("attn_q", "attn_output", "ffn_gate_inp", "ffn_gate_exps", "ffn_up_exps", "ffn_down_exps")),
+]
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(("name", "part"), [(name, part) for name, parts in BIASES for part in parts])
+def test_each_bias_counts(name: str, part: str, tmp_path: Path) -> None:
+    tokens, wanted = tiny_logits(name)
+    with open_gguf(tiny_model(name, tmp_path)) as file:
+        zeros = {f"blk.0.{part}.bias": np.zeros(file.tensors[f"blk.0.{part}.bias"].shape, np.float32)}
+    path = changed_model(name, tmp_path, tensors=zeros)
+    with LanguageModel(path, activations="f32", threads=1, context=64, sessions=1) as lm:
+        assert np.abs(lm.logits(tokens) - wanted).max() > BROKEN
+
+
+@pytest.mark.full
+def test_experts_in_mxfp4_give_what_their_numbers_give(tmp_path: Path) -> None:
+    tokens, wanted = tiny_logits("gpt-oss")
+    packed, plain = {}, {}
+    with open_gguf(tiny_model("gpt-oss", tmp_path)) as file:
+        for name, tensor in file.tensors.items():
+            if name.endswith("_exps.weight"):
+                kind = gguf.GGMLQuantizationType.MXFP4
+                data = gguf.quants.quantize(tensor.dequantize(), kind)
+                packed[name], plain[name] = (data, kind), gguf.quants.dequantize(data, kind)
+    found = []
+    for tensors in (packed, plain):
+        path = changed_model("gpt-oss", tmp_path, tensors=tensors)  # type: ignore[arg-type]
+        with LanguageModel(path, activations="f32", threads=1, context=64, sessions=1) as lm:
+            found.append(lm.logits(tokens))
+    assert len(packed) == 6
+    assert np.abs(found[0] - found[1]).max() < TOLERANCE
+    assert np.abs(found[0] - wanted).max() > BROKEN
 
 
 @pytest.mark.parametrize("name", ["llama-linear", "llama-yarn", "qwen2-yarn", "llama3-rope"])

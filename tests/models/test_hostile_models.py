@@ -101,6 +101,8 @@ WRONG_OPTIONS = [
     ("gemma3", {"rope.freq_base_swa": 0.0}, "a number above 0"),
     ("gemma2", {"attn_logit_softcapping": -5.0}, "a number of 0 or more"),
     ("granite", {"logit_scale": 0.0}, "a number above 0"),
+    ("gpt-oss", {"expert_count": 5}, "'blk.0.ffn_gate_inp.weight' has shape [4, 32]; wanted [5, 32]"),
+    ("gpt-oss", {"use_parallel_residual": "maybe"}, "wanted true or false"),
     ("qwen3moe", {"expert_used_count": 9}, "at most the 4 experts"),
     ("qwen3moe", {"expert_count": 5}, "'blk.0.ffn_gate_inp.weight' has shape [4, 64]; wanted [5, 64]"),
     ("qwen3moe", {"expert_feed_forward_length": 8}, "wanted [4, 8, 64]"),
@@ -111,6 +113,11 @@ WRONG_OPTIONS = [
 def test_a_wrong_option_of_a_family_is_named(name: str, keys: dict[str, Any], words: str, tmp_path: Path) -> None:
     changed = changed_model(name, tmp_path, keys={f"{name}.{key}": value for key, value in keys.items()})
     assert words in refused(changed, (ModelError, FormatError))
+
+
+@pytest.mark.parametrize("name", ["blk.1.attn_sinks.weight", "blk.0.ffn_up_exps.bias", "blk.0.attn_output.bias"])
+def test_a_missing_tensor_of_gpt_oss_is_named(name: str, tmp_path: Path) -> None:
+    assert repr(name) in refused(changed_model("gpt-oss", tmp_path, drop_tensors=[name]), ModelError)
 
 
 def test_an_unknown_architecture_names_the_nearest(tmp_path: Path) -> None:

@@ -61,6 +61,7 @@ class ModelConfig:
     residual_scale: float = 1.0
     logit_scale: float = 1.0
     experts: Experts | None = None
+    parallel: bool = False
 
 
 class Keys:
@@ -78,6 +79,13 @@ class Keys:
         if kind in (int, float) and not (number and math.isfinite(value)):
             raise ModelError(f"the key {name!r} is {shown_value(value)}; wanted a number")
         return kind(value)
+
+    def flag(self, key: str, default: bool) -> bool:
+        """Return true or false."""
+        value = self.metadata.get(f"{self.architecture}.{key}", default)
+        if not isinstance(value, bool):
+            raise ModelError(f"the key '{self.architecture}.{key}' is {shown_value(value)}; wanted true or false")
+        return value
 
     def positive(self, key: str, default: float | None = None) -> float:
         """Return a number above 0."""
@@ -109,6 +117,8 @@ def read_config(metadata: Mapping[str, Any], architecture: str, vocab_size: int)
         raise ModelError(f"the key '{architecture}.block_count' is {n_layers}; wanted at most {MOST_LAYERS}")
     head_dim = keys.size("attention.key_length", dim // n_heads if dim % n_heads == 0 else None)
     theta, rope_dim = keys.positive("rope.freq_base", 10000.0), keys.size("rope.dimension_count", head_dim)
+    epsilon = "attention.layer_norm_epsilon" if family.norm == "layer" else "attention.layer_norm_rms_epsilon"
+    logit_scale = keys.positive("logit_scale", 1.0)
     divisor = dim / n_heads if n_layers == family.query_scale_layers else head_dim
     config = ModelConfig(
         architecture=architecture,
@@ -120,7 +130,7 @@ def read_config(metadata: Mapping[str, Any], architecture: str, vocab_size: int)
         head_dim=head_dim,
         rope_dim=rope_dim,
         rope_theta=theta,
-        norm_eps=keys.positive("attention.layer_norm_rms_epsilon"),
+        norm_eps=keys.positive(epsilon),
         vocab_size=vocab_size,
         context_length=keys.size("context_length"),
         layers=_layers(keys, family, n_layers),
@@ -130,8 +140,9 @@ def read_config(metadata: Mapping[str, Any], architecture: str, vocab_size: int)
         logit_softcap=keys.at_least_0("final_logit_softcapping", family.softcaps[1]),
         embedding_scale=math.sqrt(dim) if family.embedding_scale == "dim" else keys.positive("embedding_scale", 1.0),
         residual_scale=keys.positive("residual_scale", 1.0),
-        logit_scale=1 / keys.positive("logit_scale", 1.0),
+        logit_scale=logit_scale if family.multiplies_logits else 1 / logit_scale,
         experts=_experts(keys),
+        parallel=keys.flag("use_parallel_residual", family.parallel),
     )
     _check(config)
     return config

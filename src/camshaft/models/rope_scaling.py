@@ -14,6 +14,7 @@ from camshaft.errors import ModelError
 from camshaft.formats.mapped import shown_value
 from camshaft.formats.tensor import FileTensor
 from camshaft.models.config import Keys, ModelConfig
+from camshaft.models.families import FAMILIES
 from camshaft.ops.rope.table import RopeScaling, rope_table
 from camshaft.ops.spec import TensorSpec
 
@@ -45,6 +46,7 @@ def read_scaling(metadata: Mapping[str, Any], tensors: Mapping[str, FileTensor],
         beta_slow=keys.positive("rope.scaling.yarn_beta_slow", 1.0),
         attention_factor=keys.positive("rope.scaling.attn_factor", 1.0),
         freq_factors=factors,
+        truncate=FAMILIES[config.architecture].yarn_truncates,
     )
 
 

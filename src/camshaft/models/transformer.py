@@ -61,12 +61,20 @@ def rotate(x: Tensor, table: str, heads: int, head_dim: int, batch: TokenBatch, 
 
 
 def attend(
-    q: Tensor, k: Tensor, v: Tensor, layer: int, config: ModelConfig, batch: TokenBatch, cache: LayerCache
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    layer: int,
+    config: ModelConfig,
+    batch: TokenBatch,
+    cache: LayerCache,
+    extras: Mapping[str, Tensor] | None = None,
 ) -> Tensor:
-    """Write the tokens' keys and values to the cache, then attend causally over it, or over the layer's window. In the last
-    layer, return only the rows whose logits are computed."""
+    """Write the tokens' keys and values to the cache, then attend causally over it, or over the layer's window. `extras`
+    are additional inputs of attention by name. In the last layer, return only the rows whose logits are computed."""
     prefix = f"blk.{layer}"
     options: dict[str, Any] = {"window": config.layers[layer].window, "cap": config.attention_softcap}
+    options["extras"] = " ".join(extras or {})
     write: Callable[..., None] = F.kv_cache_quantize if cache.scales else F.kv_cache_update
     write(
         cache.keys,
@@ -89,6 +97,7 @@ def attend(
         batch.slots,
         batch.block_table,
         *cache.scales,
+        *(extras or {}).values(),
         heads=config.n_heads,
         kv_heads=config.n_kv_heads,
         head_dim=config.head_dim,
