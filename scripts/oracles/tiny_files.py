@@ -38,7 +38,7 @@ def _write_sizes(writer: gguf.GGUFWriter, model: TinyModel) -> None:
     writer.add_head_count_kv(model.kv_heads)
     writer.add_key_length(model.head_dim)
     writer.add_value_length(model.head_dim)
-    writer.add_layer_norm_rms_eps(1e-5)
+    (writer.add_layer_norm_eps if model.has_layer_norm else writer.add_layer_norm_rms_eps)(1e-5)
     writer.add_file_type(gguf.LlamaFileType.ALL_F32)
     for key, value in model.keys.items():
         writer.add_key_value(f"{model.arch}.{key}", value, *_value_types(value))
@@ -50,6 +50,8 @@ def _write_sizes(writer: gguf.GGUFWriter, model: TinyModel) -> None:
 def _value_types(value: Any) -> tuple[gguf.GGUFValueType, gguf.GGUFValueType | None]:
     if isinstance(value, list):
         return gguf.GGUFValueType.ARRAY, gguf.GGUFValueType.BOOL
+    if isinstance(value, bool):
+        return gguf.GGUFValueType.BOOL, None
     return (gguf.GGUFValueType.UINT32 if isinstance(value, int) else gguf.GGUFValueType.FLOAT32), None
 
 
@@ -60,7 +62,7 @@ def _write_rope(writer: gguf.GGUFWriter, model: TinyModel) -> None:
         writer.add_rope_scaling_type(gguf.RopeScalingType(kind))
         writer.add_rope_scaling_factor(model.rope["factor"])
     if kind == "yarn":
-        writer.add_rope_scaling_orig_ctx_len(ORIGINAL_CONTEXT)
+        writer.add_rope_scaling_orig_ctx_len(model.rope.get("original_max_position_embeddings", ORIGINAL_CONTEXT))
 
 
 def _write_vocabulary(writer: gguf.GGUFWriter, model: TinyModel) -> None:
@@ -99,6 +101,10 @@ def _parts(name: str, values: np.ndarray, model: TinyModel) -> Iterator[tuple[st
     """A parameter's tensors in the file: gate and up of experts apart, q and k permuted, the 1 that Gemma adds to norms."""
     if model.permutes and (".q_proj." in name or ".k_proj." in name):
         values = _neighbours(values, model.heads if ".q_proj." in name else model.kv_heads)
+    if model.family == "GPT2" and ".c_" in name and name.endswith("weight"):
+        values = values.T
+    if "query_key_value" in name:
+        values = _joined_apart(values, model)
     if model.family.startswith("Gemma") and "norm" in name:
         values = values + 1
     parts = name.removesuffix(".weight").split(".")
@@ -130,6 +136,13 @@ def _interleaved_experts(prefix: str, name: str, values: np.ndarray) -> Iterator
         yield f"{prefix}.ffn_up_exps.{kind}", values[:, 1::2]
     else:
         yield f"{prefix}.ffn_down_exps.{kind}", values
+
+
+def _joined_apart(values: np.ndarray, model: TinyModel) -> np.ndarray:
+    """Rows of all q, then all k, then all v, out of groups of a key-value head each: its q, its k, its v."""
+    groups = values.reshape(model.kv_heads, model.heads // model.kv_heads + 2, model.head_dim, *values.shape[1:])
+    parts = groups[:, :-2], groups[:, -2], groups[:, -1]
+    return np.concatenate([part.reshape(-1, *values.shape[1:]) for part in parts])
 
 
 def _neighbours(values: np.ndarray, n_heads: int) -> np.ndarray:

@@ -13,8 +13,9 @@ from camshaft import LanguageModel
 from camshaft.formats.gguf.file import open_gguf
 from camshaft.generate import language_model
 from camshaft.generate.plan_cache import PlanCache
+from camshaft.graph import functions as F
 from camshaft.graph.graph import Tensor
-from camshaft.models import checkpoint, feed_forward, rope_scaling
+from camshaft.models import checkpoint, feed_forward, norms, rope_scaling
 from camshaft.models.config import ModelConfig
 from camshaft.models.families import FAMILIES as ROWS
 from tests.support.fixtures import TINY_MODELS, tiny_logits, tiny_model
@@ -31,9 +32,11 @@ ROW_OF = {
     "olmo3": "olmo2",
     "seed": "seed_oss",
     "gpt": "gpt-oss",
+    "command": "command-r",
 }
 # Their mutations are in the quick run.
 QUICK = ("llama", "mistral", "qwen2-yarn", "qwen3")
+ROTATING = tuple(name for name in TINY_MODELS if name != "gpt2")
 OTHER_PAIRING = {"interleaved": "neox", "neox": "interleaved"}
 
 
@@ -53,7 +56,7 @@ def _difference(name: str, folder: Path, *, chunk: int | None = None, **options:
 
 
 def test_there_is_a_tiny_model_of_every_family() -> None:
-    assert len(TINY_MODELS) == 24
+    assert len(TINY_MODELS) == 34
     assert {row_of(name) for name in TINY_MODELS} == {*ROWS}
     assert all(tiny_logits(name)[1].std(axis=0).mean() >= 1 for name in TINY_MODELS)
 
@@ -104,7 +107,7 @@ def breaking(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     return monkeypatch
 
 
-@pytest.mark.parametrize("name", quick_of(TINY_MODELS, QUICK))
+@pytest.mark.parametrize("name", quick_of(ROTATING, QUICK))
 def test_no_rotation_shows(name: str, tmp_path: Path, breaking: pytest.MonkeyPatch) -> None:
     def still(context: int, dim: int, *_: object) -> np.ndarray:
         return np.repeat(np.array([[1.0, 0.0]], np.float32), dim // 2, axis=1).repeat(context, axis=0)
@@ -113,7 +116,7 @@ def test_no_rotation_shows(name: str, tmp_path: Path, breaking: pytest.MonkeyPat
     assert _difference(name, tmp_path) > BROKEN
 
 
-@pytest.mark.parametrize("name", quick_of(TINY_MODELS, QUICK))
+@pytest.mark.parametrize("name", quick_of(ROTATING, QUICK))
 def test_swapped_pairing_shows(name: str, tmp_path: Path, breaking: pytest.MonkeyPatch) -> None:
     family = row_of(name)
     swapped = replace(ROWS[family], pairing=OTHER_PAIRING[ROWS[family].pairing])
@@ -138,6 +141,15 @@ WRONG_ROWS = [
     ("phi3", "windows", False),
     ("smollm3", "unrotated_every", 0),
     ("seed-oss", "biases", ""),
+    ("starcoder2", "activation", "silu"),
+    ("stablelm", "biases", ""),
+    ("gpt2", "learned_positions", False),
+    ("gptneox", "activation", "silu"),
+    ("falcon", "activation", "silu"),
+    ("command-r", "multiplies_logits", False),
+    ("cohere2", "rotates_windows_only", False),
+    ("cohere2", "windows", False),
+    ("cohere2", "full_every", 3),
     ("gpt-oss", "sinks", False),
     ("gpt-oss", "windows", False),
     ("gpt-oss", "full_every", 0),
@@ -157,6 +169,9 @@ WRONG_CONFIGS = [
     ("granite", {"residual_scale": 1.0}),
     ("granite", {"embedding_scale": 1.0}),
     ("granitemoe", {"logit_scale": 1.0}),
+    ("gptneox", {"parallel": False}),
+    ("mistral3", {"temperature_scale": 0.0}),
+    ("mistral3", {"temperature_context": 9}),
 ]
 
 
@@ -178,7 +193,7 @@ def test_a_wrong_config_shows(name: str, wrong: dict[str, float], tmp_path: Path
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("name", ["gemma2", "gemma3", "olmo3", "phi3", "exaone4", "gpt-oss"])
+@pytest.mark.parametrize("name", ["gemma2", "gemma3", "olmo3", "phi3", "exaone4", "gpt-oss", "cohere2"])
 @pytest.mark.parametrize("more", [-1, 1])
 def test_a_window_off_by_one_shows(name: str, more: int, tmp_path: Path, breaking: pytest.MonkeyPatch) -> None:
     def off(metadata: object, row: str, n: int) -> ModelConfig:
@@ -222,9 +237,24 @@ def test_wrong_constants_of_clamped_swiglu_show(
     assert _difference("gpt-oss", tmp_path) > BROKEN
 
 
-# The biases of families that have them on all linear layers.
+@pytest.mark.full
+@pytest.mark.parametrize("name", ["stablelm", "gptneox", "cohere2"])
+def test_rms_norm_for_layer_norm_shows(name: str, tmp_path: Path, breaking: pytest.MonkeyPatch) -> None:
+    def of_squares(x: Tensor, w: Tensor, b: Tensor, *, eps: float, name: str) -> Tensor:
+        return F.add(F.rms_norm(x, w, eps=eps), b, name=name)
+
+    breaking.setattr(norms.F, "layer_norm", of_squares)
+    assert _difference(name, tmp_path) > BROKEN
+
+
+# The biases of layers and norms of each family.
 BIASES = [
     ("gpt-oss", ("attn_q", "attn_output", "ffn_gate_inp", "ffn_gate_exps", "ffn_up_exps", "ffn_down_exps")),
+    ("starcoder2", ("attn_k", "attn_output", "attn_norm", "ffn_norm", "ffn_up", "ffn_down")),
+    ("stablelm", ("attn_v", "attn_norm")),
+    ("gpt2", ("attn_qkv", "attn_output", "ffn_up", "ffn_down")),
+    ("gptneox", ("attn_qkv", "attn_output", "ffn_norm", "ffn_up", "ffn_down")),
+    ("falcon-two-norms", ("attn_norm", "attn_norm_2")),
 ]
 
 

@@ -37,6 +37,7 @@ class Experts:
 class ModelConfig:
     """Sizes in elements. `rope_dim` is the number of rotated elements per head; `context_length` that of the training.
 
+    The scores of position p are multiplied by 1 + temperature_scale ln(1 + floor(p / temperature_context)).
     `window_theta` is the rotation base of the table 'rope_window'. Scales multiply; softcaps of 0 do nothing.
     """
 
@@ -62,6 +63,8 @@ class ModelConfig:
     logit_scale: float = 1.0
     experts: Experts | None = None
     parallel: bool = False
+    temperature_scale: float = 0.0
+    temperature_context: int = 1
 
 
 class Keys:
@@ -119,6 +122,7 @@ def read_config(metadata: Mapping[str, Any], architecture: str, vocab_size: int)
     theta, rope_dim = keys.positive("rope.freq_base", 10000.0), keys.size("rope.dimension_count", head_dim)
     epsilon = "attention.layer_norm_epsilon" if family.norm == "layer" else "attention.layer_norm_rms_epsilon"
     logit_scale = keys.positive("logit_scale", 1.0)
+    temperature = keys.at_least_0("attention.temperature_scale", 0.0)
     divisor = dim / n_heads if n_layers == family.query_scale_layers else head_dim
     config = ModelConfig(
         architecture=architecture,
@@ -143,6 +147,8 @@ def read_config(metadata: Mapping[str, Any], architecture: str, vocab_size: int)
         logit_scale=logit_scale if family.multiplies_logits else 1 / logit_scale,
         experts=_experts(keys),
         parallel=keys.flag("use_parallel_residual", family.parallel),
+        temperature_scale=temperature,
+        temperature_context=keys.size("rope.scaling.original_context_length") if temperature else 1,
     )
     _check(config)
     return config
@@ -167,7 +173,7 @@ def _layers(keys: Keys, family: Family, n_layers: int) -> tuple[LayerOptions, ..
 
 def _rope(family: Family, layer: int, window: int, some_windows: bool) -> str:
     unrotated = family.unrotated_every and (layer + 1) % family.unrotated_every == 0
-    if unrotated or (family.rotates_windows_only and some_windows and not window):
+    if unrotated or family.learned_positions or (family.rotates_windows_only and some_windows and not window):
         return ""
     return "rope_window" if window and family.window_rope == "plain" else "rope"
 

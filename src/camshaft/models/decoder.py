@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from camshaft.errors import ModelError
 from camshaft.graph import functions as F
 from camshaft.graph.graph import Tensor
 from camshaft.models.checkpoint import Checkpoint
@@ -89,11 +90,16 @@ def _attention(
     """q, k and v of h, their norms, rotation, attention over the cache, output projection."""
     prefix, rope = f"blk.{layer}", config.layers[layer].rope
     q, k, v = _projections(h, prefix, family, config, file)
+    if not family.qk_norm and f"{prefix}.attn_q_norm.weight" in file:
+        raise ModelError(
+            f"the file has norms of q and k ({prefix}.attn_q_norm.weight), which are not run in {config.architecture}"
+        )
     if family.qk_norm:
         q = _query_key_norm(q, f"{prefix}.attn_q_norm", config.n_heads, family, config, file)
         k = _query_key_norm(k, f"{prefix}.attn_k_norm", config.n_kv_heads, family, config, file)
     q = rotate(q, rope, config.n_heads, config.head_dim, batch, family.pairing, f"{prefix}.rope_q")
     k = rotate(k, rope, config.n_kv_heads, config.head_dim, batch, family.pairing, f"{prefix}.rope_k")
+    q = _by_position(q, config, batch)
     extras = {"sinks": file.vector(f"{prefix}.attn_sinks.weight", config.n_heads)} if family.sinks else {}
     y = attend(q, k, v, layer, config, batch, cache, extras)
     return file.linear(y, f"{prefix}.attn_output", config.dim, bias=family.biases == "all")
@@ -112,6 +118,15 @@ def _projections(
     k = file.linear(h, f"{prefix}.attn_k", kv_width, bias=bias)
     v = file.linear(h, f"{prefix}.attn_v", kv_width, bias=bias)
     return q, k, v
+
+
+def _by_position(q: Tensor, config: ModelConfig, batch: TokenBatch) -> Tensor:
+    """q times 1 + temperature_scale ln(1 + floor(position / temperature_context)), where the file has such a scale."""
+    if not config.temperature_scale:
+        return q
+    periods = F.floor(F.divide(F.cast(batch.positions, to="f32"), float(config.temperature_context)))
+    scale = F.add(F.multiply(F.log1p(periods), config.temperature_scale), 1.0)
+    return F.multiply(q, scale.reshape((q.shape[0], 1)))
 
 
 def _query_key_norm(x: Tensor, name: str, heads: int, family: Family, config: ModelConfig, file: Checkpoint) -> Tensor:

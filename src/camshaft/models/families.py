@@ -63,7 +63,8 @@ class Family:
     normalizes_experts: bool = True
 
 
-# "llama" is also SmolLM2, Llama 2 and 3, Mistral, Mixtral and TinyLlama; "olmo2" is also OLMo 3; "phi3" is also Phi-3.5 and 4.
+# "llama" is also SmolLM2, Llama 2 and 3, Mistral, Mixtral and TinyLlama; "olmo2" is also OLMo 3; "phi3" is also Phi-3.5 and 4;
+# "gptneox" is also Pythia.
 FAMILIES: dict[str, Family] = {
     "llama": Family("interleaved"),
     "qwen2": Family("neox", biases="qkv"),
@@ -98,6 +99,27 @@ FAMILIES: dict[str, Family] = {
     "phi3": Family("neox", fused=True, windows=True),
     "smollm3": Family("interleaved", unrotated_every=4),
     "seed_oss": Family("neox", biases="qkv", ffn_norm="post_attention_norm"),
+    "mistral3": Family("interleaved"),
+    "starcoder2": Family("neox", norm="layer", biases="all", gated=False, activation="gelu"),
+    "stablelm": Family("neox", norm="layer", biases="file"),
+    "gpt2": Family(
+        "neox", norm="layer", biases="all", fused=True, gated=False, activation="gelu", learned_positions=True
+    ),
+    "gptneox": Family(
+        "neox", norm="layer", parallel=True, biases="all", fused=True, gated=False, activation="gelu_erf"
+    ),
+    "falcon": Family("neox", norm="layer", parallel=True, fused=True, gated=False, activation="gelu_erf"),
+    "command-r": Family("interleaved", norm="layer", norm_bias=False, parallel=True, multiplies_logits=True),
+    "cohere2": Family(
+        "interleaved",
+        norm="layer",
+        norm_bias=False,
+        parallel=True,
+        multiplies_logits=True,
+        windows=True,
+        full_every=4,
+        rotates_windows_only=True,
+    ),
     "gpt-oss": Family(
         "neox",
         ffn_norm="post_attention_norm",

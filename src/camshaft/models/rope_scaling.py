@@ -38,6 +38,7 @@ def read_scaling(metadata: Mapping[str, Any], tensors: Mapping[str, FileTensor],
         return RopeScaling(freq_factors=factors)
     if kind == "linear":
         return RopeScaling("linear", factor, freq_factors=factors)
+    multiplier = keys.at_least_0("rope.scaling.yarn_log_multiplier", 0.0)
     return RopeScaling(
         "yarn",
         factor,
@@ -47,6 +48,8 @@ def read_scaling(metadata: Mapping[str, Any], tensors: Mapping[str, FileTensor],
         attention_factor=keys.positive("rope.scaling.attn_factor", 1.0),
         freq_factors=factors,
         truncate=FAMILIES[config.architecture].yarn_truncates,
+        mscale=1.0 if multiplier else 0.0,
+        mscale_all_dim=multiplier,
     )
 
 
