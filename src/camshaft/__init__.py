@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from camshaft.errors import CamshaftError
     from camshaft.extent import Extent
     from camshaft.formats.blocks import dequantize_gguf, quantize_gguf
+    from camshaft.generate.embedding_model import EmbeddingModel
     from camshaft.generate.language_model import LanguageModel
     from camshaft.generate.options import GenerateOptions, Sampling
     from camshaft.graph.custom_vjp import custom_vjp
@@ -55,6 +56,7 @@ _PUBLIC = {
     "errors": "CamshaftError",
     "extent": "Extent",
     "formats.blocks": "dequantize_gguf quantize_gguf",
+    "generate.embedding_model": "EmbeddingModel",
     "generate.language_model": "LanguageModel",
     "generate.options": "GenerateOptions Sampling",
     "graph.custom_vjp": "custom_vjp",
@@ -72,6 +74,7 @@ _HOME = {name: f"camshaft.{module}" for module, names in _PUBLIC.items() for nam
 __all__ = [
     "CamshaftError",
     "DispatchTable",
+    "EmbeddingModel",
     "ExecutionPlan",
     "Extent",
     "GenerateOptions",

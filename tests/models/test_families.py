@@ -57,7 +57,7 @@ def _difference(name: str, folder: Path, *, chunk: int | None = None, **options:
 
 def test_there_is_a_tiny_model_of_every_family() -> None:
     assert len(TINY_MODELS) == 34
-    assert {row_of(name) for name in TINY_MODELS} == {*ROWS}
+    assert {row_of(name) for name in TINY_MODELS} == {name for name, row in ROWS.items() if not row.encoder}
     assert all(tiny_logits(name)[1].std(axis=0).mean() >= 1 for name in TINY_MODELS)
 
 

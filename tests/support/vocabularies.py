@@ -49,6 +49,38 @@ PIECES = [
 ]
 
 
+WORD_PIECES = [
+    "▁h",
+    "▁hello",
+    "llo",
+    "e",
+    "▁wor",
+    "ld",
+    "▁é",
+    "▁e",
+    "▁中",
+    "▁!",
+    "▁'",
+    "s",
+    "t",
+    "▁1",
+    "2",
+    "▁$",
+    "▁w",
+    "o",
+    "r",
+]
+
+
+def wordpiece(**changes: Any) -> dict[str, Any]:
+    """WordPiece: [PAD] [UNK] [CLS] [SEP] [MASK], WORD_PIECES, then letters and digits, at the start of a word or inside."""
+    single = [start + c for start in ("▁", "") for c in "abcdefghijklmnopqrstuvwxyz0123456789.,:;?-()"]
+    tokens = list(dict.fromkeys(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORD_PIECES, *single]))
+    types = [CONTROL, UNKNOWN, CONTROL, CONTROL, CONTROL] + [NORMAL] * (len(tokens) - 5)
+    keys = {"model": "bert", "tokens": tokens, "token_type": types, "bos_token_id": 2, "unknown_token_id": 1}
+    return _metadata(keys | {"seperator_token_id": 3, "padding_token_id": 0, "mask_token_id": 4} | changes)
+
+
 def sentencepiece(**changes: Any) -> dict[str, Any]:
     """SentencePiece: <unk> <s> </s>, the bytes (byte b is token 3 + b), then PIECES from token 259 on, best first."""
     tokens = ["<unk>", "<s>", "</s>", *(f"<0x{b:02X}>" for b in range(256)), *PIECES]

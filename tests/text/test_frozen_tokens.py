@@ -17,13 +17,14 @@ from tests.support.fixtures import (
     frozen_tokens,
     vocabulary_file,
 )
-from tests.support.vocabularies import byte_level, sentencepiece, write_gguf
+from tests.support.vocabularies import byte_level, sentencepiece, wordpiece, write_gguf
 
 MODES = [(add, parse) for add in (False, True) for parse in (False, True)]
 VOCABULARIES = sorted({p.stem for p in (DATA / "tokens").glob("*.npz")} - {"strings", "smollm2"})
 SYNTHETIC = {
     **{pre: byte_level(pre) for pre in ("gpt-2", "smollm", "qwen2", "llama-bpe", "gpt-4o", "tekken", "seed-coder")},
     "default": byte_level("default", add_bos_token=True, add_eos_token=True),
+    "bert": wordpiece(),
     "llama": sentencepiece(),
     "llama without space": sentencepiece(add_space_prefix=False, add_eos_token=True),
 }

@@ -52,6 +52,7 @@ COMMANDS = {
     "models": "models",
     "generate": "generate",
     "chat": "chat",
+    "embed": "embed",
     "bench": "bench",
     "plan": "plan",
     "profile": "plan",

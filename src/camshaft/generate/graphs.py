@@ -4,6 +4,8 @@ Imported only when a plan is compiled: a warm start loads cached plans instead."
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from camshaft.extent import Extent
 from camshaft.formats.gguf.file import GGUFFile
 from camshaft.generate.kv_cache import KINDS, KVCache
@@ -11,9 +13,10 @@ from camshaft.graph import functions as F
 from camshaft.graph.graph import Graph
 from camshaft.models.checkpoint import Checkpoint
 from camshaft.models.config import ModelConfig
-from camshaft.models.decoder import decoder
+from camshaft.models.decoder import decoder, hidden
+from camshaft.models.families import FAMILIES
 from camshaft.models.rope_scaling import Rotations
-from camshaft.models.transformer import LayerCache, token_inputs
+from camshaft.models.transformer import LayerCache, TokenBatch, token_inputs
 from camshaft.ops.spec import Dim
 
 
@@ -28,13 +31,25 @@ class ModelGraphs:
     def graph(self, tokens: Dim, rows: Dim | None) -> Graph:
         """The graph from token ids to `logits` of `rows` of the tokens (None: of all tokens)."""
         graph = Graph()
+        batch, caches = self._inputs(graph, tokens, rows)
+        graph.output("logits", decoder(self._config, Checkpoint(self._file.tensors, graph), batch, caches))
+        return graph
+
+    def hidden_graph(self, tokens: Dim) -> Graph:
+        """The graph from token ids to `hidden` [tokens, dim], the last layer's results. Encoders have an input `lengths`."""
+        graph = Graph()
+        batch, caches = self._inputs(graph, tokens, None)
+        if FAMILIES[self._config.architecture].encoder:
+            slots = self._cache.specs["block_table"].shape[0]
+            batch = replace(batch, lengths=graph.input("lengths", (slots,), "i32"))
+        graph.output("hidden", hidden(self._config, Checkpoint(self._file.tensors, graph), batch, caches))
+        return graph
+
+    def _inputs(self, graph: Graph, tokens: Dim, rows: Dim | None) -> tuple[TokenBatch, list[LayerCache]]:
         table = graph.state("block_table", self._cache.specs["block_table"])
         caches = [self._layer_cache(graph, layer) for layer in range(self._config.n_layers)]
         ropes = {name: graph.constant(name, rope, rope.spec) for name, rope in self._ropes.items()}
-        batch = token_inputs(graph, tokens, rows, table, ropes, self._length)
-        checkpoint = Checkpoint(self._file.tensors, graph)
-        graph.output("logits", decoder(self._config, checkpoint, batch, caches))
-        return graph
+        return token_inputs(graph, tokens, rows, table, ropes, self._length), caches
 
     def _layer_cache(self, graph: Graph, layer: int) -> LayerCache:
         names = [f"{kind}.{layer}" for kind in KINDS if f"{kind}.{layer}" in self._cache.specs]

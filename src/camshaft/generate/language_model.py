@@ -104,6 +104,8 @@ class LanguageModel(Closing):
         self._file = self._model_file.file
         try:
             name = family_name(self._file.metadata)
+            if FAMILIES[name].encoder:
+                raise ModelError(f"{name} is an encoder, which writes no text; open it as camshaft.EmbeddingModel")
             self.config = read_config(self._file.metadata, name, vocabulary_size(self._file.metadata))
             _check_positions(self.config, context)
             with no_collection():

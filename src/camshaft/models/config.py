@@ -13,6 +13,8 @@ from camshaft.models.families import FAMILIES, Family
 
 # No model has a tenth of them; a file that lies would fill the memory with their options.
 MOST_LAYERS = 4096
+# GGUF's numbers of poolings; rank is that of rerankers.
+POOLINGS = ("", "mean", "cls", "last", "rank")
 
 
 @dataclass(frozen=True)
@@ -38,6 +40,8 @@ class ModelConfig:
     """Sizes in elements. `rope_dim` is the number of rotated elements per head; `context_length` that of the training.
 
     The scores of position p are multiplied by 1 + temperature_scale ln(1 + floor(p / temperature_context)).
+    `pooling`: how a text's vector comes from its tokens', empty where the file does not say. `n_types` kinds of tokens have
+    embeddings.
     `window_theta` is the rotation base of the table 'rope_window'. Scales multiply; softcaps of 0 do nothing.
     """
 
@@ -63,6 +67,8 @@ class ModelConfig:
     logit_scale: float = 1.0
     experts: Experts | None = None
     parallel: bool = False
+    pooling: str = ""
+    n_types: int = 0
     temperature_scale: float = 0.0
     temperature_context: int = 1
 
@@ -147,11 +153,31 @@ def read_config(metadata: Mapping[str, Any], architecture: str, vocab_size: int)
         logit_scale=logit_scale if family.multiplies_logits else 1 / logit_scale,
         experts=_experts(keys),
         parallel=keys.flag("use_parallel_residual", family.parallel),
+        pooling=_pooling(keys),
+        n_types=_token_types(metadata) if family.encoder else 0,
         temperature_scale=temperature,
         temperature_context=keys.size("rope.scaling.original_context_length") if temperature else 1,
     )
     _check(config)
     return config
+
+
+def _pooling(keys: Keys) -> str:
+    """How vectors of tokens become one of the text."""
+    name = f"{keys.architecture}.pooling_type"
+    kind = keys.metadata.get(name, 0)
+    if type(kind) is not int or not 0 <= kind < len(POOLINGS):
+        raise ModelError(f"the key {name!r} is {shown_value(kind)}; wanted an integer from 0 to {len(POOLINGS) - 1}")
+    return POOLINGS[kind]
+
+
+def _token_types(metadata: Mapping[str, Any]) -> int:
+    n = metadata.get("tokenizer.ggml.token_type_count", 0)
+    if type(n) is not int or not 0 <= n < 2**31:
+        raise ModelError(
+            f"the key 'tokenizer.ggml.token_type_count' is {shown_value(n)}; wanted an integer of 0 or more"
+        )
+    return n
 
 
 def _check(config: ModelConfig) -> None:

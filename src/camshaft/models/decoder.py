@@ -19,31 +19,46 @@ from camshaft.models.feed_forward import feed_forward
 from camshaft.models.norms import norm
 from camshaft.models.transformer import LayerCache, TokenBatch, attend, head_norm, logit_rows, rotate
 
+# The norms after attention and feed-forward: of their results, or of the sums.
+POST_NORMS = ("post_attention_norm", "post_ffw_norm")
+SUM_NORMS = ("attn_output_norm", "layer_output_norm")
+
 
 def decoder(config: ModelConfig, file: Checkpoint, batch: TokenBatch, caches: Sequence[LayerCache]) -> Tensor:
-    """Adds embedding, layers with residuals, final norm and output projection; returns the logits f32 [R, vocab].
+    """Adds `hidden` and the output projection; returns the logits f32 [R, vocab]. ModelError as `hidden`."""
+    x = hidden(config, file, batch, caches)
+    logits = file.linear(x, "output" if "output.weight" in file else "token_embd", config.vocab_size)
+    logits = _scaled(logits, config.logit_scale)
+    return F.softcap(logits, cap=config.logit_softcap) if config.logit_softcap else logits
 
-    In the last layer, everything after the attention is computed only for the rows with logits. ModelError for a tensor that is
+
+def hidden(config: ModelConfig, file: Checkpoint, batch: TokenBatch, caches: Sequence[LayerCache]) -> Tensor:
+    """Adds embedding, layers with residuals and the final norm; returns f32 [R, dim].
+
+    In the last layer, everything after the attention is computed only for the rows of the batch. ModelError for a tensor that is
     missing or has another shape.
     """
     x = _embedded(config, file, batch)
     block = _parallel_block if config.parallel else _block
     for layer, cache in enumerate(caches):
         x = block(x, layer, config, file, replace(batch, is_last=layer == len(caches) - 1), cache)
-    x = norm(x, "output_norm", config, file)
-    logits = file.linear(x, "output" if "output.weight" in file else "token_embd", config.vocab_size)
-    logits = _scaled(logits, config.logit_scale)
-    return F.softcap(logits, cap=config.logit_softcap) if config.logit_softcap else logits
+    return x if FAMILIES[config.architecture].norms == "sum" else norm(x, "output_norm", config, file)
 
 
 def _embedded(config: ModelConfig, file: Checkpoint, batch: TokenBatch) -> Tensor:
-    """Embeddings of tokens, scaled, and of positions in families that learn them."""
+    """Embeddings of tokens, scaled, and of positions in families that learn them; an encoder's also of the first type, normed."""
     x = F.embedding(batch.ids, file.tensor("token_embd.weight", config.vocab_size, config.dim), to="f32")
     x = _scaled(x, config.embedding_scale)
-    if not FAMILIES[config.architecture].learned_positions:
+    family = FAMILIES[config.architecture]
+    if family.learned_positions:
+        table = file.tensor("position_embd.weight", config.context_length, config.dim)
+        x = F.add(x, F.embedding(batch.positions, table, to="f32"))
+    if not family.encoder:
         return x
-    table = file.tensor("position_embd.weight", config.context_length, config.dim)
-    return F.add(x, F.embedding(batch.positions, table, to="f32"))
+    if config.n_types:
+        types = file.tensor("token_types.weight", config.n_types, config.dim)
+        x = F.add(x, F.cast(types[0], to="f32"))
+    return norm(x, "token_embd_norm", config, file)
 
 
 def _block(
@@ -51,13 +66,14 @@ def _block(
 ) -> Tensor:
     """Attention, then a feed-forward of the sum."""
     family, prefix = FAMILIES[config.architecture], f"blk.{layer}"
-    h = x if family.norms == "post" else norm(x, f"{prefix}.attn_norm", config, file)
+    h = norm(x, f"{prefix}.attn_norm", config, file) if family.norms in ("pre", "both") else x
     y = _attention(h, layer, family, config, file, batch, cache)
     x = logit_rows(x, batch, f"{prefix}.rows") if batch.is_last else x
-    x = _add(x, y, f"{prefix}.post_attention_norm", f"{prefix}.attn_residual", config, file)
-    h = x if family.norms == "post" else norm(x, f"{prefix}.{family.ffn_norm}", config, file)
+    after, last = SUM_NORMS if family.norms == "sum" else POST_NORMS
+    x = _add(x, y, f"{prefix}.{after}", f"{prefix}.attn_residual", config, file)
+    h = norm(x, f"{prefix}.{family.ffn_norm}", config, file) if family.norms in ("pre", "both") else x
     y = feed_forward(h, prefix, family, config, file)
-    return _add(x, y, f"{prefix}.post_ffw_norm", f"{prefix}.ffn_residual", config, file)
+    return _add(x, y, f"{prefix}.{last}", f"{prefix}.ffn_residual", config, file)
 
 
 def _parallel_block(
@@ -77,11 +93,12 @@ def _parallel_block(
 
 
 def _add(x: Tensor, y: Tensor, name_of_norm: str, name: str, config: ModelConfig, file: Checkpoint) -> Tensor:
-    """x + y, where y is normed first in families that norm after a block, and scaled where the file says so."""
-    if FAMILIES[config.architecture].norms != "pre":
+    """x + y, where y, or the sum, is normed in families that norm after a block, and y scaled where the file says so."""
+    norms = FAMILIES[config.architecture].norms
+    if norms in ("post", "both"):
         y = norm(y, name_of_norm, config, file)
     total: Tensor = F.add(x, _scaled(y, config.residual_scale), name=name)
-    return total
+    return norm(total, name_of_norm, config, file) if norms == "sum" else total
 
 
 def _attention(

@@ -19,11 +19,13 @@ class Family:
     """How a family differs from the plain decoder.
 
     pairing: which elements of a head rotate together; GGUF permutes q and k of families with 'interleaved'.
-    norms: rms_norm before attention and feed-forward ('pre'), after them ('post') or both. ffn_norm: the tensor of the former.
+    norms: rms_norm before attention and feed-forward ('pre'), after them ('post') or both, or of the sums ('sum').
+    ffn_norm: the tensor of that before the feed-forward.
     norm: rms_norm, or layer_norm, with a bias unless norm_bias is False. qk_norm: rms_norm of q and k, of each head or whole row.
     parallel: attention and feed-forward have the same input; a file's use_parallel_residual takes precedence.
     biases: of q, k and v ('qkv'; 'file': where the file has them), or of all linear layers and experts.
-    fused: q, k and v are one tensor, gate and up another. gated: the feed-forward is down(act(gate) * up), or else down(act(up)).
+    fused: q, k and v are one tensor ('qkv'), and gate and up another ('all').
+    gated: the feed-forward is down(act(gate) * up), or else down(act(up)).
     sinks: each head's scores have one more, whose value is 0. learned_positions: embeddings of positions, and no rotation.
     embedding_scale: embeddings are multiplied by sqrt(dim) ('dim') or by the file's embedding_scale.
     windows: attention.sliding_window applies, but for every n-th layer of full_every, which sees all tokens (0: no layer does).
@@ -33,18 +35,19 @@ class Family:
     query_scale_layers: in files of so many layers the scores are divided by sqrt(dim / heads), not by sqrt(head_dim).
     softcaps: attention's and the logits', where the file names none.
     multiplies_logits: the file's logit_scale multiplies logits, and does not divide them.
+    encoder: tokens see all of their text, and the result is a vector for each.
     normalizes_experts: the chosen experts' weights are divided by their sum.
     """
 
     pairing: Literal["interleaved", "neox"]
-    norms: Literal["pre", "post", "both"] = "pre"
+    norms: Literal["pre", "post", "both", "sum"] = "pre"
     ffn_norm: str = "ffn_norm"
     norm: Literal["rms", "layer"] = "rms"
     norm_bias: bool = True
     parallel: bool = False
     biases: Literal["", "qkv", "file", "all"] = ""
     qk_norm: Literal["", "head", "row"] = ""
-    fused: bool = False
+    fused: Literal["", "qkv", "all"] = ""
     gated: bool = True
     activation: Literal["silu", "gelu", "gelu_erf", "clamped_swiglu"] = "silu"
     sinks: bool = False
@@ -61,6 +64,7 @@ class Family:
     softcaps: tuple[float, float] = (0.0, 0.0)
     multiplies_logits: bool = False
     normalizes_experts: bool = True
+    encoder: bool = False
 
 
 # "llama" is also SmolLM2, Llama 2 and 3, Mistral, Mixtral and TinyLlama; "olmo2" is also OLMo 3; "phi3" is also Phi-3.5 and 4;
@@ -96,19 +100,19 @@ FAMILIES: dict[str, Family] = {
     "olmo2": Family("neox", norms="post", qk_norm="row", windows=True, full_every=4, window_rope="plain"),
     "olmoe": Family("neox", qk_norm="row", normalizes_experts=False),
     "exaone4": Family("neox", norms="post", qk_norm="head", windows=True, full_every=4, rotates_windows_only=True),
-    "phi3": Family("neox", fused=True, windows=True),
+    "phi3": Family("neox", fused="all", windows=True),
     "smollm3": Family("interleaved", unrotated_every=4),
     "seed_oss": Family("neox", biases="qkv", ffn_norm="post_attention_norm"),
     "mistral3": Family("interleaved"),
     "starcoder2": Family("neox", norm="layer", biases="all", gated=False, activation="gelu"),
     "stablelm": Family("neox", norm="layer", biases="file"),
     "gpt2": Family(
-        "neox", norm="layer", biases="all", fused=True, gated=False, activation="gelu", learned_positions=True
+        "neox", norm="layer", biases="all", fused="qkv", gated=False, activation="gelu", learned_positions=True
     ),
     "gptneox": Family(
-        "neox", norm="layer", parallel=True, biases="all", fused=True, gated=False, activation="gelu_erf"
+        "neox", norm="layer", parallel=True, biases="all", fused="qkv", gated=False, activation="gelu_erf"
     ),
-    "falcon": Family("neox", norm="layer", parallel=True, fused=True, gated=False, activation="gelu_erf"),
+    "falcon": Family("neox", norm="layer", parallel=True, fused="qkv", gated=False, activation="gelu_erf"),
     "command-r": Family("interleaved", norm="layer", norm_bias=False, parallel=True, multiplies_logits=True),
     "cohere2": Family(
         "interleaved",
@@ -120,6 +124,17 @@ FAMILIES: dict[str, Family] = {
         full_every=4,
         rotates_windows_only=True,
     ),
+    "bert": Family(
+        "neox",
+        norms="sum",
+        norm="layer",
+        biases="all",
+        gated=False,
+        activation="gelu_erf",
+        learned_positions=True,
+        encoder=True,
+    ),
+    "nomic-bert": Family("neox", norms="sum", norm="layer", fused="qkv", encoder=True),
     "gpt-oss": Family(
         "neox",
         ffn_norm="post_attention_norm",

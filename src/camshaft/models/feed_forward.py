@@ -20,7 +20,7 @@ def feed_forward(h: Tensor, prefix: str, family: Family, config: ModelConfig, fi
     if not family.gated:
         up = file.linear(h, f"{prefix}.ffn_up", config.ffn_dim, bias=bias)
         return file.linear(F.function(family.activation)(up), down, config.dim, bias=bias)
-    if family.fused:
+    if family.fused == "all":
         joined = file.linear(h, f"{prefix}.ffn_up", 2 * config.ffn_dim)
         gate, up = F.split(joined, axis=1, sizes=(config.ffn_dim, config.ffn_dim))
     else:

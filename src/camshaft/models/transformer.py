@@ -18,7 +18,8 @@ class TokenBatch:
     """The inputs of one run, all i32: `ids`, `positions` and sequence `slots` [T], and `rows` [R], whose logits are computed.
 
     `block_table` [slots, blocks] maps each sequence to its KV cache blocks; `length` exceeds every position in the batch.
-    `rows` None means every token. `is_last` is set for the last layer.
+    `rows` None means every token. With `lengths`, i32 [slots], the number of tokens of each sequence, they all see each other.
+    `is_last` is set for the last layer.
     """
 
     ids: Tensor
@@ -28,6 +29,7 @@ class TokenBatch:
     block_table: Tensor
     rope_tables: Mapping[str, Tensor]
     length: Extent
+    lengths: Tensor | None = None
     is_last: bool = False
 
 
@@ -70,11 +72,14 @@ def attend(
     cache: LayerCache,
     extras: Mapping[str, Tensor] | None = None,
 ) -> Tensor:
-    """Write the tokens' keys and values to the cache, then attend causally over it, or over the layer's window. `extras`
-    are additional inputs of attention by name. In the last layer, return only the rows whose logits are computed."""
+    """Write the tokens' keys and values to the cache, attend over it, or over the layer's window: causally, but for encoders.
+    `extras` are additional inputs of attention by name. In the last layer, return only the rows with logits."""
     prefix = f"blk.{layer}"
     options: dict[str, Any] = {"window": config.layers[layer].window, "cap": config.attention_softcap}
-    options["extras"] = " ".join(extras or {})
+    extras = dict(extras or {})
+    if batch.lengths is not None:
+        extras["lengths"] = batch.lengths
+    options["extras"] = " ".join(extras)
     write: Callable[..., None] = F.kv_cache_quantize if cache.scales else F.kv_cache_update
     write(
         cache.keys,
@@ -97,13 +102,14 @@ def attend(
         batch.slots,
         batch.block_table,
         *cache.scales,
-        *(extras or {}).values(),
+        *extras.values(),
         heads=config.n_heads,
         kv_heads=config.n_kv_heads,
         head_dim=config.head_dim,
         scale=config.attention_scale,
         length=batch.length,
         **{name: value for name, value in options.items() if value},
+        **({"causal": False} if batch.lengths is not None else {}),
         name=f"{prefix}.attention",
     )
     assert isinstance(result, Tensor)

@@ -12,6 +12,7 @@ from camshaft.errors import ModelError, SettingError
 from camshaft.text.byte_level import ByteLevel
 from camshaft.text.sentencepiece import SentencePiece
 from camshaft.text.vocabulary import Metadata, TokenType, Vocabulary, read_vocabulary
+from camshaft.text.wordpiece import WordPiece
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,11 @@ def _longest_first(vocabulary: Vocabulary, types: tuple[TokenType, ...]) -> tupl
     return tuple(sorted(((vocabulary.tokens[i].encode(), i) for i in ids), key=lambda pair: -len(pair[0])))
 
 
-ENCODERS: dict[str, Callable[[Vocabulary], ByteLevel | SentencePiece]] = {"gpt2": ByteLevel, "llama": SentencePiece}
+ENCODERS: dict[str, Callable[[Vocabulary], ByteLevel | SentencePiece | WordPiece]] = {
+    "gpt2": ByteLevel,
+    "llama": SentencePiece,
+    "bert": WordPiece,
+}
 
 _HIDDEN = (TokenType.CONTROL, TokenType.UNKNOWN)
 _AS_SPELLED = (*_HIDDEN, TokenType.USER_DEFINED)

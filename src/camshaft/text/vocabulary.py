@@ -52,7 +52,8 @@ END_NAMES = ("eos", "eot", "eom", "fim_pad", "fim_rep", "fim_sep")
 class Vocabulary:
     """Tokens by id (`tokens`), ids by text (`ids`), a TokenType per token (`types`, int32), special ids and flags.
 
-    `kind` is "gpt2" (byte-level BPE, uses `merges`) or "llama" (SentencePiece, uses `scores`, float32). `end_ids` are the tokens
+    `kind` is "gpt2" (byte-level BPE, uses `merges`), "llama" (SentencePiece, uses `scores`, float32) or "bert" (WordPiece, whose
+    [CLS] is `bos_id` and whose [SEP] is `eos_id`). `end_ids` are the tokens
     that end generation; `ranks` are the ranks of merges, if known already.
     """
 
@@ -75,16 +76,18 @@ class Vocabulary:
 def read_vocabulary(metadata: Metadata) -> Vocabulary:
     """Read the vocabulary. Raises ModelError for a missing key, an unknown kind or pre-tokenizer, or a wrong length."""
     kind = _text(metadata, "tokenizer.ggml.model")
-    if kind not in ("gpt2", "llama"):
-        raise ModelError(f"unknown tokenizer model {shown(kind)} (tokenizer.ggml.model); known: gpt2, llama")
+    if kind not in ("gpt2", "llama", "bert"):
+        raise ModelError(f"unknown tokenizer model {shown(kind)} (tokenizer.ggml.model); known: gpt2, llama, bert")
     pre = _text(metadata, "tokenizer.ggml.pre", "default")
-    is_llama = kind == "llama"
+    is_llama, is_bert = kind == "llama", kind == "bert"
     tokens = _tokens(metadata)
     ids = dict(zip(tokens, range(len(tokens)), strict=True))
     if len(ids) != len(tokens):
         raise ModelError(f"tokenizer.ggml.tokens: {len(tokens) - len(ids)} tokens occur twice")
-    bos_id = _token_id(metadata, "bos", len(tokens), 1 if is_llama else None)
+    bos_id = _token_id(metadata, "bos", len(tokens), 1 if is_llama else ids.get("[CLS]") if is_bert else None)
     eos_id = _token_id(metadata, "eos", len(tokens), 2 if is_llama else None)
+    if is_bert:
+        eos_id = _token_id(metadata, "seperator", len(tokens), ids.get("[SEP]"))  # so GGUF spells it
     by_text = _fill_ids(metadata, ids)
     ends = [ids[text] for text in END_TEXTS if text in ids]
     named_ends = (eos_id if n == "eos" else _token_id(metadata, n, len(tokens), by_text.get(n)) for n in END_NAMES)
@@ -95,13 +98,13 @@ def read_vocabulary(metadata: Metadata) -> Vocabulary:
         tokens=tokens,
         ids=ids,
         types=_as_control(types, (*ends, *by_text.values())),
-        merges=() if is_llama else _texts(metadata, "tokenizer.ggml.merges", MAX_MERGES),
+        merges=() if is_llama or is_bert else _texts(metadata, "tokenizer.ggml.merges", MAX_MERGES),
         scores=_numbers(metadata, "scores", np.dtype(np.float32), len(tokens), 0.0) if is_llama else NO_SCORES,
         bos_id=bos_id,
         eos_id=eos_id,
         end_ids=frozenset(ends).union(i for i in named_ends if i is not None),
-        add_bos=_flag(metadata, "add_bos_token", True if is_llama else pretokenizer(pre).add_bos, bos_id),
-        add_eos=_flag(metadata, "add_eos_token", False, eos_id),
+        add_bos=_flag(metadata, "add_bos_token", True if is_llama or is_bert else pretokenizer(pre).add_bos, bos_id),
+        add_eos=_flag(metadata, "add_sep_token" if is_bert else "add_eos_token", is_bert, eos_id),
         add_space_prefix=is_llama and _truth(metadata, "add_space_prefix", True),
     )
 

@@ -1,0 +1,80 @@
+"""WordPiece encoder (tokenizer.ggml.model = bert): lower case without accents, then the longest known pieces of each word."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Iterator
+
+from camshaft.errors import ModelError
+from camshaft.text.byte_level import REPLACEMENT, decode_leniently
+from camshaft.text.vocabulary import Vocabulary
+
+# Marks the start of a word, as GGUF files spell it.
+START = "▁"
+UNKNOWN = "[UNK]"
+# Ideographs are words of their own (Devlin et al., 2018).
+_IDEOGRAPHS = (
+    *((0x4E00, 0x9FFF), (0x3400, 0x4DBF), (0x20000, 0x2A6DF), (0x2A700, 0x2B73F), (0x2B740, 0x2B81F)),
+    *((0x2B920, 0x2CEAF), (0xF900, 0xFAFF), (0x2F800, 0x2FA1F)),
+)
+
+
+class WordPiece:
+    """The encoder of a WordPiece vocabulary. A word that cannot be spelled in pieces is the one token [UNK]."""
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        self._vocabulary = vocabulary
+        if UNKNOWN not in vocabulary.ids:
+            raise ModelError(f"tokenizer.ggml.tokens: no token {UNKNOWN}")
+        self._unknown = vocabulary.ids[UNKNOWN]
+        self._longest = max(map(len, vocabulary.tokens))
+
+    def encode(self, data: bytes, after_special: bool) -> list[int]:
+        """Encode a text fragment."""
+        return [token for word in words(decode_leniently(data)) for token in self._pieces(START + word)]
+
+    def _pieces(self, word: str) -> list[int]:
+        tokens, at = [], 0
+        while at < len(word):
+            ends = range(min(len(word), at + self._longest), at, -1)
+            end = next((end for end in ends if word[at:end] in self._vocabulary.ids), 0)
+            if not end:
+                return [self._unknown]
+            tokens.append(self._vocabulary.ids[word[at:end]])
+            at = end
+        return tokens
+
+    def piece(self, token_id: int) -> bytes:
+        """The bytes of a token, with a space before a word."""
+        return self._vocabulary.tokens[token_id].replace(START, " ").encode("utf-8", "surrogatepass")
+
+
+def words(text: str) -> Iterator[str]:
+    """The words of a text: runs between spaces, and each punctuation mark and ideograph; in lower case, without accents."""
+    word = ""
+    for character in text:
+        base = unicodedata.normalize("NFD", character)[0]
+        kind = unicodedata.category(base)
+        if base.isspace() or kind.startswith("Z"):
+            parts: tuple[str, ...] = ("",)
+        elif base in ("\0", REPLACEMENT) or (kind[0] in "CM" and kind != "Cn"):
+            continue
+        elif _is_apart(base, kind):
+            parts = ("", base.lower(), "")
+        else:
+            word += base.lower()
+            continue
+        if word:
+            yield word
+        yield from filter(None, parts)
+        word = ""
+    if word:
+        yield word
+
+
+def _is_apart(character: str, kind: str) -> bool:
+    """Whether a character is a word of its own."""
+    code = ord(character)
+    if kind.startswith("P") or (code < 0x7F and kind.startswith("S")):
+        return True
+    return code >= 0x3400 and any(first <= code <= last for first, last in _IDEOGRAPHS)

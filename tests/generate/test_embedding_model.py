@@ -1,0 +1,146 @@
+"""Vectors of texts against frozen ones of transformers, for tiny random encoders, and of decoders by their last token."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from camshaft import EmbeddingModel, LanguageModel
+from camshaft.cli.main import make_app
+from camshaft.errors import ContextError, ModelError, SettingError
+from camshaft.formats.gguf.file import open_gguf
+from camshaft.models.families import FAMILIES
+from tests.support.fixtures import DATA, tiny_model
+
+ENCODERS = ("bert", "nomic-bert")
+# As scripts/oracles/tiny_encoders.py has them.
+TEXTS = ["Hello world!", "The cat sat on the mat", "a", "unknown words, unknowningly sats on a b c the cat"]
+TOLERANCE = 1e-5
+
+
+def _file(name: str, folder: Path) -> Path:
+    path = folder / f"{name}.gguf"
+    path.write_bytes(gzip.decompress((DATA / "encoders" / f"{name}.gguf.gz").read_bytes()))
+    return path
+
+
+def _wanted(name: str) -> np.ndarray:
+    with np.load(DATA / "encoders" / f"{name}.npz") as saved:
+        vectors: np.ndarray = saved["vectors"]
+    return vectors
+
+
+def _difference(name: str, folder: Path, **options: Any) -> float:
+    with EmbeddingModel(_file(name, folder), activations="f32", threads=1, **options) as model:
+        return float(np.abs(model.embed(TEXTS) - _wanted(name)).max())
+
+
+@pytest.mark.parametrize("name", ENCODERS)
+def test_vectors_are_those_of_transformers_however_many_run_together(name: str, tmp_path: Path) -> None:
+    with EmbeddingModel(_file(name, tmp_path), activations="f32", threads=1) as model:
+        vectors = model.embed(TEXTS * 5)
+        assert np.abs(vectors - np.tile(_wanted(name), (5, 1))).max() < TOLERANCE
+        assert np.abs(model.embed(TEXTS[1]) - vectors[1]).max() < TOLERANCE
+        assert model.embed([]).shape == (0, model.dim)
+        assert np.linalg.norm(model.embed(TEXTS[0], normalize=False)) > 1.5
+        with pytest.raises(ContextError, match="wanted at most 64"):
+            model.embed("a " * 63)
+        with pytest.raises(SettingError, match="int"):
+            model.embed([3])  # type: ignore[list-item]
+    with pytest.raises(ModelError, match="closed"):
+        model.embed("a")
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(
+    ("name", "field", "wrong"),
+    [
+        ("bert", "activation", "silu"),
+        ("nomic-bert", "pairing", "interleaved"),
+        ("nomic-bert", "activation", "gelu"),
+    ],
+)
+def test_a_wrong_row_shows(
+    name: str, field: str, wrong: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(FAMILIES, name, replace(FAMILIES[name], **{field: wrong}))  # type: ignore[arg-type]
+    assert _difference(name, tmp_path) > 100 * TOLERANCE
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(("name", "pooling"), [("bert", "mean"), ("bert", "last"), ("nomic-bert", "cls")])
+def test_another_pooling_gives_other_vectors(name: str, pooling: str, tmp_path: Path) -> None:
+    assert _difference(name, tmp_path, pooling=pooling) > 100 * TOLERANCE
+
+
+def test_the_last_token_of_a_decoder_gives_its_logits(tmp_path: Path) -> None:
+    path, text = tiny_model("qwen3", tmp_path), "the winding and"
+    with pytest.raises(ModelError, match="names no pooling"):
+        EmbeddingModel(path)
+    with EmbeddingModel(path, activations="f32", threads=1, pooling="last", context=64) as model:
+        vector = model.embed([text, "the"], normalize=False)[0]
+    with LanguageModel(path, activations="f32", threads=1, context=64, sessions=1) as lm:
+        logits = lm.logits(lm.tokenize(text))[-1]
+    with open_gguf(path) as file:
+        head = file.tensors["token_embd.weight"].dequantize()
+    assert np.abs(head @ vector - logits).max() < 1e-4
+
+
+def test_an_encoder_writes_no_text(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match=r"bert is an encoder.*EmbeddingModel"):
+        LanguageModel(_file("bert", tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("options", "words"), [({"context": 65}, "64 tokens only"), ({"pooling": "max"}, "mean, cls, last")]
+)
+def test_options_that_cannot_be_are_named(options: dict[str, Any], words: str, tmp_path: Path) -> None:
+    with pytest.raises((ContextError, SettingError), match=words):
+        EmbeddingModel(_file("bert", tmp_path), **options)
+
+
+HOSTILE = [
+    ("bert.pooling_type", 9, "an integer from 0 to 4"),
+    ("bert.pooling_type", "cls", "an integer from 0 to 4"),
+    ("bert.pooling_type", 4, "is a reranker"),
+    ("tokenizer.ggml.token_type_count", 5, r"'token_types.weight' has shape \[2, 32\]; wanted \[5, 32\]"),
+    ("tokenizer.ggml.token_type_count", "two", "an integer of 0 or more"),
+    ("tokenizer.ggml.seperator_token_id", 99, "a token id below 24"),
+]
+
+
+@pytest.mark.parametrize(("key", "value", "words"), HOSTILE)
+def test_a_wrong_key_is_named(key: str, value: int | str, words: str, tmp_path: Path) -> None:
+    reader = gguf.GGUFReader(_file("bert", tmp_path))
+    writer = gguf.GGUFWriter(tmp_path / "changed.gguf", "bert")
+    for found in reader.fields.values():
+        if not found.name.startswith("GGUF.") and found.name not in ("general.architecture", key):
+            sub_type = found.types[-1] if found.types[0] == gguf.GGUFValueType.ARRAY else None
+            writer.add_key_value(found.name, found.contents(), found.types[0], sub_type)
+    (writer.add_string if isinstance(value, str) else writer.add_uint32)(key, value)  # type: ignore[arg-type]
+    for tensor in reader.tensors:
+        writer.add_tensor(tensor.name, np.array(tensor.data))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    with pytest.raises(ModelError, match=words), EmbeddingModel(tmp_path / "changed.gguf") as model:
+        model.embed("a")
+
+
+def test_the_command_prints_a_line_or_an_object(tmp_path: Path) -> None:
+    path, app = str(_file("bert", tmp_path)), make_app(["embed"])
+    result = CliRunner().invoke(app, ["embed", path, *TEXTS[:2], "--threads", "1"])
+    lines = result.stdout.splitlines()
+    assert np.abs(np.array([line.split() for line in lines], float) - _wanted("bert")[:2]).max() < 0.02
+    result = CliRunner().invoke(app, ["embed", path, "--threads", "1", "--json"], input="\n".join(TEXTS))
+    made = json.loads(result.stdout)
+    assert (made["pooling"], len(made["vectors"])) == ("cls", 4)
