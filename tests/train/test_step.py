@@ -17,7 +17,7 @@ from camshaft.graph.graph import Graph
 from camshaft.train.diagnosis import first_not_finite
 from camshaft.train.step_graph import Recipe
 from camshaft.train.tree import tree_of
-from tests.support.references import evaluated
+from tests.train.by_references import ReferencePlan, by_references  # noqa: F401 - a fixture
 from tests.train.small import examples, flat, loss, parameters, same
 
 X, Y = examples(8)
@@ -45,12 +45,16 @@ def test_a_step_is_one_plan_with_the_same_bits_for_any_number_of_threads() -> No
     assert most < 16_000, "less than one parameter has"
     assert held == [one.plan(X, Y).states[f"parameters/{n}"].ctypes.data for n in ("layers.0.w", "layers.1.w")]
 
+    other.states = one.states
+    assert other(X, Y, lr=1e-2) == one(X, Y, lr=1e-2)
+    assert same(other.averages, one.averages)
     last = one.parameters
     one.close()
     assert same(one.parameters, last)
     assert one(X, Y, lr=0.0) > 0, "a closed step starts again from its last values"
 
 
+@pytest.mark.usefixtures("by_references")
 def test_micro_batches_give_the_gradients_of_the_whole_batch() -> None:
     (whole, losses), (parts, found) = made(2), made(2, micro_batches=4)
     np.testing.assert_allclose(found, losses, rtol=1e-6)
@@ -61,31 +65,18 @@ def test_micro_batches_give_the_gradients_of_the_whole_batch() -> None:
         parts(X[:6], Y[:6], lr=1e-2)
 
 
-def test_a_step_that_is_not_finite_changes_nothing_and_names_the_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("camshaft.train.step.first_not_finite", lambda *given: "the first is batch[0]")
+@pytest.mark.usefixtures("by_references")
+def test_a_step_that_is_not_finite_changes_nothing_and_names_the_step() -> None:
     step, _ = made(1)
     before, bad = step.states, X.copy()
     bad[3, 3] = np.nan
-    with pytest.raises(TrainingError, match=r"step 2: the loss is nan; the first is batch\[0\];.* after step 1"):
+    with pytest.raises(
+        TrainingError, match=r"step 2: the loss is nan; the first with a NaN is the input batch\[0\];.* after step 1"
+    ):
         step(bad, Y, lr=1e-2)
     for name, value in step.states.items():
         assert value.tobytes() == before[name].tobytes(), name
     assert step(X, Y, lr=1e-2) > 0
-
-
-class ByReferences:
-    """A plan whose ops are computed by their references."""
-
-    def __init__(self, graph: Graph) -> None:
-        self.graph = graph
-
-    def __enter__(self) -> ByReferences:
-        return self
-
-    def __exit__(self, *error: object) -> None: ...
-
-    def run(self, given: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-        return evaluated(self.graph, {**given, "parameters/p": np.ones(3, np.float32)}, {})
 
 
 @pytest.mark.parametrize(
@@ -101,9 +92,12 @@ def test_the_first_tensor_that_is_not_finite_is_named(x: list[float], found: str
     def logs(p: dict[str, Any], x: Any) -> Any:
         return cs.sum(cs.log(p["p"] * x) * np.float32(1e30))
 
+    def compiled(graph: Graph) -> ReferencePlan:
+        return ReferencePlan(graph, memory={"parameters/p": np.ones(3, np.float32)})
+
     recipe = Recipe(logs, tree_of({"p": np.ones(3, np.float32)}), train.SGD(), None, None, 1)
     with np.errstate(all="ignore"):
-        text = first_not_finite(recipe, [np.array(x, np.float32)], ByReferences)  # type: ignore[arg-type]
+        text = first_not_finite(recipe, [np.array(x, np.float32)], compiled)  # type: ignore[arg-type]
     assert re.search(found, text), text
 
 

@@ -12,9 +12,11 @@ import pytest
 
 from camshaft import train
 from camshaft.errors import CamshaftError, StoreError, TrainingError
+from tests.train.by_references import by_references  # noqa: F401 - a fixture
 from tests.train.small import examples, loss, parameters, same
 
 X, Y = examples()
+pytestmark = pytest.mark.usefixtures("by_references")
 
 
 def trainer(folder: Path | None = None, seed: int = 3, start: int = 0, **options: Any) -> train.Trainer:
@@ -57,10 +59,7 @@ def test_a_resumed_run_is_equal_to_the_bit_to_one_that_never_stopped(tmp_path: P
         trainer(tmp_path).resume()
 
 
-def test_a_loss_that_is_not_finite_stops_and_keeps_the_last_checkpoint(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("camshaft.train.step.first_not_finite", lambda *given: "the first is batch[0]")
+def test_a_loss_that_is_not_finite_stops_and_keeps_the_last_checkpoint(tmp_path: Path) -> None:
     bad = X.copy()
     bad[-1] = np.inf
     whole = train.Batches((X, Y), 8, 3)

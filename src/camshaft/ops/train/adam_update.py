@@ -1,4 +1,4 @@
-"""adam_update: a step of Adam (Kingma and Ba, 2015) or AdamW (Loshchilov and Hutter, 2019) on a parameter in place; none at step 0."""
+"""adam_update: a step of Adam (Kingma and Ba, 2015) or AdamW (Loshchilov and Hutter, 2019) in place; nothing at step 0."""
 
 from __future__ import annotations
 
