@@ -61,7 +61,8 @@ def sampling_graph(form: SamplingForm, rows: Dim, vocab_size: int) -> Graph:
         graph.output("logprob", logprob.reshape((rows,)))
         graph.output("token", token.reshape((rows,)))
     elif form.has_filters:
-        off = inputs("temperature", "no_top_k", "no_top_p", "no_min_p", "seed")
+        # top_k changes nothing any more, but shows the kernel where to look.
+        off = inputs("temperature", "top_k", "no_top_p", "no_min_p", "seed")
         graph.output("token", F.sample(_filtered(logits, form, inputs), *off))
     else:
         graph.output("token", F.sample(logits, *inputs("temperature", "top_k", "top_p", "min_p", "seed")))
@@ -89,9 +90,7 @@ def _filtered(logits: Any, form: SamplingForm, inputs: _Inputs) -> Any:
     if form.typical:
         logits = F.top_k_top_p(logits, *inputs("top_k", "no_top_p", "no_min_p"))
         logits = F.typical_p(logits, *inputs("typical_p"))
-        logits = F.top_k_top_p(logits, *inputs("no_top_k", "top_p", "min_p"))
-    else:
-        logits = F.top_k_top_p(logits, *inputs("top_k", "top_p", "min_p"))
+    logits = F.top_k_top_p(logits, *inputs("top_k", "top_p", "min_p"))
     if form.xtc:
         logits = F.xtc(logits, *inputs("xtc_probability", "xtc_threshold", "seed"))
     return logits

@@ -19,7 +19,7 @@ from camshaft.ops.spec import TensorSpec
 def likeliest_of_row(
     k: Tracer, logits: Array, top_k: Array, top_p: Array, min_p: Array, weights: Array, out: Array, *, n: int, block: int
 ) -> None:  # fmt: skip
-    # y[c] = x[c] if top_k, then top_p, then min_p keep c, else the lowest number
+    # y[c] = x[c] if top_k, then top_p, then min_p keep c, else the lowest number, as for -inf
     row, n_blocks = k.program(0), -(-n // block)
     this = Row(k, logits, row, n, block, k.scratch(i32, n_blocks), k.var(0, i64))
     peaks = k.scratch(f32, n_blocks)
@@ -29,7 +29,7 @@ def likeliest_of_row(
             out[row, c] = logits[row, c]
     with k.when(nan == 0):
         wanted = k.select((top_k[row] > 0) & (top_k[row] < n), top_k[row], n)
-        list_blocks(this, peaks, wanted)
+        list_blocks(this, peaks, wanted, top)
         best = keep_top_k(this, wanted)
 
         def weight(c: Value) -> Value:
@@ -42,8 +42,9 @@ def likeliest_of_row(
             out[row, c] = LOWEST
         k.barrier()
         for c in this.columns():
-            w = weight(c)
-            with k.when(best.holds(this.value(c), c) & heavy.holds(fixed_point(k, w), c) & (w >= least)):
+            w, x = weight(c), this.value(c)
+            finite = (x > LOWEST) | (top <= LOWEST)
+            with k.when(finite & best.holds(x, c) & heavy.holds(fixed_point(k, w), c) & (w >= least)):
                 out[row, c] = logits[row, c]
 
 
@@ -59,10 +60,10 @@ VARIANT = ops.KernelVariant("one_row_per_program", ops.EVERYWHERE, _build)
 
 
 def keeps(x: ops.Array, top_k: int, top_p: float, min_p: float) -> ops.Array:
-    """Which tokens of a row stay, in float64; all if one is NaN."""
-    keep = np.ones(len(x), bool)
+    """Which tokens of a row stay, in float64: all if one is NaN; none of -inf, unless there are no others."""
     if np.isnan(x).any():
-        return keep
+        return np.ones(len(x), bool)
+    keep = np.asarray((x > LOWEST) | (x.max() <= LOWEST))
     z = np.where(x > LOWEST, x, LOWEST).astype(np.float64)
     order = np.lexsort((np.arange(len(z)), -z))
     with np.errstate(invalid="ignore"):
@@ -94,7 +95,8 @@ def decomposed(f: Any, logits: Any, top_k: Any, top_p: Any, min_p: Any, kept: Ca
     inside = f.logical_or(
         f.logical_or(inside, f.equal(rank, np.int32(0))), f.logical_not(f.less(column[1], np.float32(1)))
     )
+    finite = f.logical_or(f.greater(x, np.float32(LOWEST)), f.less_equal(top, np.float32(LOWEST)))
     likely = f.logical_or(
         f.greater_equal(every, f.minimum(column[2], np.float32(1))), f.logical_not(f.greater(column[2], np.float32(0)))
     )
-    return kept(f, f.logical_and(f.logical_and(keep, inside), likely), logits)
+    return kept(f, f.logical_and(f.logical_and(keep, inside), f.logical_and(finite, likely)), logits)
