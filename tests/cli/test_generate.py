@@ -176,7 +176,8 @@ def test_verbose_says_counts_and_rates_on_stderr(cli: Any, lm: Any, model_file: 
 
 def test_every_option_of_sampling_reaches_the_library(cli: Any, lm: Any, model_file: str) -> None:
     """Under llama.cpp's names."""
-    options = "--typical 0.9 --top-n-sigma 2 --xtc-probability 0.5 --xtc-threshold 0.2 --repeat-penalty 1.1 --repeat-last-n -1"
+    options = "--temp 0.5 "
+    options += "--typical 0.9 --top-n-sigma 2 --xtc-probability 0.5 --xtc-threshold 0.2 --repeat-penalty 1.1 --repeat-last-n -1"
     options += (
         " --presence-penalty 0.5 --frequency-penalty -0.25 --dry-multiplier 0.8 --dry-base 2 --dry-allowed-length 3"
     )
@@ -185,6 +186,7 @@ def test_every_option_of_sampling_reaches_the_library(cli: Any, lm: Any, model_f
     result = cli("generate", model_file, "-p", "Hi", *options.split(), *breakers)
     assert result.exit_code == 0, result.stderr
     wanted = Sampling(
+        temperature=0.5,
         typical_p=0.9,
         top_n_sigma=2,
         xtc_probability=0.5,
@@ -204,6 +206,16 @@ def test_every_option_of_sampling_reaches_the_library(cli: Any, lm: Any, model_f
     mirostat = "--mirostat 2 --mirostat-lr 0.2 --mirostat-ent 3 --dry-sequence-breaker x --dry-sequence-breaker none"
     assert cli("generate", model_file, "-p", "Hi", *mirostat.split()).exit_code == 0
     assert lm.calls[-1][1].sampling == Sampling(mirostat=2, mirostat_lr=0.2, mirostat_ent=3, dry_sequence_breakers=())
+
+
+@pytest.mark.parametrize("command", ["generate", "chat"])
+def test_end_tokens_that_are_ignored_are_never_drawn(cli: Any, lm: Any, model_file: str, command: str) -> None:
+    prompt = ["-p", "Hi"] if command == "generate" else []
+    result = cli(command, model_file, *prompt, "--ignore-eos", "--logit-bias", "2+5", "--logit-bias", "4+1", stdin="")
+    assert result.exit_code == 0, result.stderr
+    given = lm.calls[-1][1] if command == "generate" else lm.calls[-1]
+    assert given.ignore_eos
+    assert given.sampling.logit_bias == {2: float("-inf"), 9: float("-inf"), 4: 1.0}
 
 
 @pytest.mark.parametrize(

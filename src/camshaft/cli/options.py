@@ -110,7 +110,13 @@ class SamplingOptions:
     greedy: Annotated[bool, typer.Option("--greedy", help="Always pick the most probable token.")] = False
     temperature: Annotated[
         float | None,
-        typer.Option(metavar="X", min=0.0, help="Sampling temperature: below 1 sharpens, above 1 flattens."),
+        typer.Option(
+            "--temperature",
+            "--temp",
+            metavar="X",
+            min=0.0,
+            help="Sampling temperature: below 1 sharpens, above 1 flattens.",
+        ),
     ] = None
     top_k: Annotated[
         int | None, typer.Option(metavar="N", min=0, help="Sample from the N most probable tokens; 0: all.")
@@ -199,19 +205,30 @@ class SamplingOptions:
         int | None, typer.Option(metavar="N", min=0, help="Random seed; the same seed gives the same text.")
     ] = None
 
+    ignore_eos: Annotated[bool, typer.Option("--ignore-eos", help="Never draw the model's end tokens.")] = False
+
     def generate(self, **others: Any) -> GenerateOptions:
-        """The library's options of generating with this sampling."""
+        """The library's options of generating with this sampling, for `of_model`."""
         _import_numpy()
         from camshaft.generate.options import GenerateOptions
         from camshaft.generate.sampling.parameters import Sampling
 
         given = _given(self)
+        others["ignore_eos"] = given.pop("ignore_eos")
         breakers, biases = given.pop("dry_sequence_breaker", None), given.pop("logit_bias", None)
         if breakers:
             given["dry_sequence_breakers"] = _breakers(breakers)
         if biases:
             given["logit_bias"] = _biases(biases)
         return GenerateOptions(sampling=Sampling(**given), **others)
+
+
+def of_model(options: GenerateOptions, lm: LanguageModel) -> GenerateOptions:
+    """The options for one model: with ignore_eos, its end tokens are never drawn, as in llama.cpp."""
+    if not options.ignore_eos:
+        return options
+    never = dict.fromkeys(lm.tokenizer.eos_ids, -math.inf)
+    return options.merge({"logit_bias": {**options.sampling.logit_bias, **never}})
 
 
 def _breakers(texts: Sequence[str]) -> tuple[str, ...]:

@@ -28,8 +28,6 @@ Array = np.ndarray[Any, Any]
 _FINITE = np.finfo(np.float32)
 # A token that another filter removed has a probability of 0, and is not to count as one that xtc finds.
 _LEAST_XTC_THRESHOLD = 1e-30
-# Inputs with the value of an option that is off: the plan applies the option itself elsewhere.
-_OFF = {"no_temperature": 1.0, "no_top_k": 0, "no_top_p": 1.0, "no_min_p": 0.0}
 
 
 class SamplerPlans:
@@ -104,53 +102,59 @@ class Sampler:
     def __init__(self, sampling: Sampling, context: int, breakers: Breakers) -> None:
         """`context` is the most tokens that there may be, `breakers` are dry's."""
         self.form = form_of(sampling, context, has_long_breakers=bool(breakers.longer))
-        self._sampling, self._breakers = sampling, breakers
-        self._last_n = window(sampling.repeat_last_n, context)
-        self._dry_last_n = window(sampling.dry_penalty_last_n, context)
-        self._seed = sampling.start_seed()
-        self._step, self._mu = 0, 2.0 * sampling.mirostat_ent
+        self.sampling, self.breakers = sampling, breakers
+        self.last_n, self.dry_last_n = (
+            window(n, context) for n in (sampling.repeat_last_n, sampling.dry_penalty_last_n)
+        )
+        self.biases = list(sampling.logit_bias.items())
+        self.seed, self.step = sampling.start_seed(), 0
+        self.mu = 2.0 * sampling.mirostat_ent  # mirostat's state
 
     def fill(self, plan: Plan, row: int, history: Sequence[int]) -> None:
         """Write this sampler's row of every input except the logits; other samplers share the plan."""
         for name, values in plan.inputs.items():
-            if name != "logits":
-                values[row] = self._input(name, values, history)
+            if name in _VALUES:
+                values[row] = _VALUES[name](self, history, values)
+            elif name != "logits":
+                values[row] = getattr(self.sampling, name)
 
     def drawn(self, plan: Plan, row: int) -> int:
         """The token that the plan has drawn for this sampler in a row; the next draw is another one."""
-        self._step += 1
+        self.step += 1
         if self.form.mirostat:
             surprise = -float(plan.outputs["logprob"][row]) / log(2)
-            self._mu -= self._sampling.mirostat_lr * (surprise - self._sampling.mirostat_ent)
+            self.mu -= self.sampling.mirostat_lr * (surprise - self.sampling.mirostat_ent)
         return int(plan.outputs["token"][row])
 
-    def _input(self, name: str, memory: Array, history: Sequence[int]) -> Any:
-        if name in _OFF:
-            return _OFF[name]
-        if name == "seed":
-            return seed_words(self._seed, self._step)
-        if name == "temperature" and self._sampling.greedy:
-            return 0.0
-        if name == "mu":
-            return self._mu
-        if name == "xtc_threshold":
-            return max(self._sampling.xtc_threshold, _LEAST_XTC_THRESHOLD)
-        return self._list(name, memory.shape[1], history) if memory.ndim == 2 else getattr(self._sampling, name)
 
-    def _list(self, name: str, width: int, history: Sequence[int]) -> Array:
-        if name == "recent":
-            return recent_tokens(history, self._last_n, width)
-        if name == "repeated":
-            return text_to_repeat(last(history, self._dry_last_n), self._breakers, width)
-        pairs = list(self._sampling.logit_bias.items()) if name in ("biased", "bias") else []
-        if name in ("counted", "count_bias") or (self._sampling.has_counts and not self.form.counted):
-            recent = last(history, self._last_n)
-            pairs += counted(recent, self._sampling.presence_penalty, self._sampling.frequency_penalty)
-        if name in ("biased", "counted"):
-            return padded((token for token, _ in pairs), width)
-        numbers = np.zeros(width, np.float32)
-        numbers[: len(pairs)] = [number for _, number in pairs]
-        return numbers
+def _biased(sampler: Sampler, history: Sequence[int]) -> list[tuple[int, float]]:
+    together = sampler.sampling.has_counts and not sampler.form.counted
+    return sampler.biases + _counted(sampler, history) if together else sampler.biases
+
+
+def _counted(sampler: Sampler, history: Sequence[int]) -> list[tuple[int, float]]:
+    sampling = sampler.sampling
+    return counted(last(history, sampler.last_n), sampling.presence_penalty, sampling.frequency_penalty)
+
+
+# Input -> its value for one row, from the sampler, the preceding tokens and the input's memory; others are fields of Sampling.
+# Those named no_... have the value of an option that is off: the plan applies the option itself elsewhere.
+_VALUES: dict[str, Callable[[Sampler, Sequence[int], Array], Any]] = {
+    "temperature": lambda s, history, memory: 0.0 if s.sampling.greedy else s.sampling.temperature,
+    "no_temperature": lambda s, history, memory: 1.0,
+    "no_top_k": lambda s, history, memory: 0,
+    "no_top_p": lambda s, history, memory: 1.0,
+    "no_min_p": lambda s, history, memory: 0.0,
+    "seed": lambda s, history, memory: seed_words(s.seed, s.step),
+    "mu": lambda s, history, memory: s.mu,
+    "xtc_threshold": lambda s, history, memory: max(s.sampling.xtc_threshold, _LEAST_XTC_THRESHOLD),
+    "recent": lambda s, history, memory: recent_tokens(history, s.last_n, memory.shape[1]),
+    "repeated": lambda s, history, memory: text_to_repeat(last(history, s.dry_last_n), s.breakers, memory.shape[1]),
+    "biased": lambda s, history, memory: padded(_biased(s, history), 0, NO_TOKEN, memory),
+    "bias": lambda s, history, memory: padded(_biased(s, history), 1, 0.0, memory),
+    "counted": lambda s, history, memory: padded(_counted(s, history), 0, NO_TOKEN, memory),
+    "count_bias": lambda s, history, memory: padded(_counted(s, history), 1, 0.0, memory),
+}
 
 
 def check_drawn(token: int, position: int, n_generated: int, of: str = "") -> int:

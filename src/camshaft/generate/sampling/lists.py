@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -20,14 +20,16 @@ def last(tokens: Sequence[int], n: int) -> Sequence[int]:
 
 def recent_tokens(tokens: Sequence[int], last_n: int, width: int) -> Array:
     """The distinct ids among the last `last_n` tokens, int32 [width]."""
-    return padded(dict.fromkeys(last(tokens, last_n)), width)
-
-
-def padded(ids: Iterable[int], width: int) -> Array:
-    """Ids, int32 [width], with NO_TOKEN after the last."""
+    ids = list(dict.fromkeys(last(tokens, last_n)))
     found = np.full(width, NO_TOKEN, np.int32)
-    listed = list(ids)
-    found[: len(listed)] = listed
+    found[: len(ids)] = ids
+    return found
+
+
+def padded(pairs: Sequence[tuple[int, float]], which: int, rest: float, like: Array) -> Array:
+    """The ids (`which` 0) or numbers (1) of pairs, then `rest`: as many, and of the same dtype, as in a row of `like`."""
+    found = np.full(like.shape[1], rest, like.dtype)
+    found[: len(pairs)] = [pair[which] for pair in pairs]
     return found
 
 
