@@ -802,6 +802,12 @@ class ArrayFunctions:
         Arrays in, arrays out. Arrays that it updates are written in place.
         """
 
+    def assign(self, state: ArrayLike, x: ArrayLike, /, *, out: Array | tuple[Array, ...] | None = None) -> None:
+        """state = x.
+
+        Arrays in, arrays out. Arrays that it updates are written in place.
+        """
+
     def cross_entropy(
         self,
         logits: ArrayLike,

@@ -22,6 +22,7 @@ __all__ = [
     "argmax",
     "argmin",
     "argsort",
+    "assign",
     "attention",
     "attention_mask",
     "attention_mask_tiles",
@@ -1215,6 +1216,10 @@ def adam_update(
     weight_decay: float = 0.0,
     name: str | None = None,
 ) -> None: ...
+@overload
+def assign(state: ArrayLike, x: ArrayLike, /, *, out: Array | tuple[Array, ...] | None = None) -> None: ...
+@overload
+def assign(state: Tensor | ArrayLike, x: Tensor | ArrayLike, /, *, name: str | None = None) -> None: ...
 @overload
 def cross_entropy(
     logits: ArrayLike,

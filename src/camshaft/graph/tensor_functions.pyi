@@ -17,6 +17,7 @@ __all__ = [
     "argmax",
     "argmin",
     "argsort",
+    "assign",
     "attention",
     "attention_mask",
     "attention_mask_tiles",
@@ -801,6 +802,9 @@ def adam_update(
     name: str | None = None,
 ) -> None:
     """m = b1 m + (1 - b1) g; v = b2 v + (1 - b2) g^2; p -= lr (decay p + (m / c1) / (sqrt(v / c2) + eps)), c = 1 - b^step."""
+
+def assign(state: Tensor | ArrayLike, x: Tensor | ArrayLike, /, *, name: str | None = None) -> None:
+    """state = x."""
 
 def cross_entropy(
     logits: Tensor | ArrayLike,

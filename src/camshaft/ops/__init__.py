@@ -60,6 +60,7 @@ _MODULES = {
     "sample.repeat_penalty": "repeat_penalty",
     "sample.sample": "sample",
     "train.adam_update": "adam_update",
+    "train.assign": "assign",
     "train.cross_entropy": "cross_entropy",
     "train.losses": "mse_loss l1_loss binary_cross_entropy_with_logits",
     "sample.softmax_sample": "softmax_sample",
