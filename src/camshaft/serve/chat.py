@@ -34,7 +34,7 @@ from camshaft.serve.fields import (
 from camshaft.serve.options import MOST_TOP_LOGPROBS, OPTIONS, generate_options, includes_usage
 from camshaft.serve.respond import event, respond
 from camshaft.serve.served import Served
-from camshaft.text.chat import encode_chat
+from camshaft.text.chat import encode_untrusted
 
 _EMPTY = Field(lambda v: v in ([], {}), "an empty list (tools are not supported)")
 FIELDS: Fields = {
@@ -94,7 +94,7 @@ def _text(content: str | list[Any], of: str) -> str:
 def chat_ids(served: Served, messages: Sequence[dict[str, Any]]) -> list[int]:
     """The token ids of a chat. Raises HttpError if the model's template does not take it."""
     try:
-        return encode_chat(served.lm.tokenizer, served.lm.chat_template.render(messages))
+        return encode_untrusted(served.lm.tokenizer, served.lm.chat_template, messages)
     except ModelError as error:
         raise HttpError(422, str(error), code="chat_template", param="messages") from None
 
