@@ -14,11 +14,12 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from camshaft.serve.chat import chat_completions
-from camshaft.serve.completions import completions
 from camshaft.serve.errors import HttpError, http_error
 from camshaft.serve.guard import Guard
 from camshaft.serve.metrics import MEDIA_TYPE, metrics_text
+from camshaft.serve.openai.chat import chat_completions
+from camshaft.serve.openai.completions import completions
+from camshaft.serve.openai.responses import responses
 from camshaft.serve.respond import CLIENT_CLOSED, Json
 from camshaft.serve.served import Served
 from camshaft.serve.tokens import detokenize, tokenize
@@ -66,6 +67,7 @@ ROUTES: dict[tuple[str, str], Handler] = {
     ("GET", "/v1/models/{name:path}"): model,
     ("POST", "/v1/chat/completions"): chat_completions,
     ("POST", "/v1/completions"): completions,
+    ("POST", "/v1/responses"): responses,
     ("POST", "/tokenize"): tokenize,
     ("POST", "/detokenize"): detokenize,
 }
