@@ -79,7 +79,7 @@ def _messages(given: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 def _message(i: int, item: Any) -> dict[str, Any]:
     given = read_fields(item, _ITEM, f"input[{i}]")
-    message = {name: given[name] for name in ("role", "content") if name in given}
+    message: dict[str, Any] = {name: given[name] for name in ("role", "content") if name in given}
     if isinstance(message.get("content"), list):
         parts = [read_fields(part, _PART, f"input[{i}].content[{j}]") for j, part in enumerate(message["content"])]
         message["content"] = [{"type": "text", "text": part.get("text")} for part in parts]
