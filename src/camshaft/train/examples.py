@@ -53,7 +53,7 @@ def read_examples(
 
 
 def arrays_of(examples: Sequence[Example]) -> tuple[Array, Array, Array]:
-    """Examples as arrays of i32: `ids` [n, length], `rows` [n, m] whose next tokens are learned, and these tokens `targets` [n, m].
+    """Arrays of i32: `ids` [n, length], `rows` [n, m] whose next tokens are learned, and these tokens, `targets` [n, m].
 
     Shorter examples are filled up behind their end, which causal attention does not see; their targets are -100.
     """
@@ -69,9 +69,7 @@ def arrays_of(examples: Sequence[Example]) -> tuple[Array, Array, Array]:
     return ids, rows, targets
 
 
-def _example(
-    where: str, line: str, tokenizer: Tokenizer, template: Callable[[], ChatTemplate], length: int
-) -> Example:
+def _example(where: str, line: str, tokenizer: Tokenizer, template: Callable[[], ChatTemplate], length: int) -> Example:
     try:
         given = json.loads(line)
     except ValueError as error:
@@ -116,7 +114,9 @@ def _chat(
             before = encode_chat(tokenizer, render(messages[:i], add_generation_prompt=True))
             through = encode_chat(tokenizer, render(messages[: i + 1], add_generation_prompt=False))
             if tokens[: len(through)] != through or through[: len(before)] != before:
-                raise ModelError(f"the chat template writes message {i + 1} in another way where more follow; wanted one turn")
+                raise ModelError(
+                    f"the chat template writes message {i + 1} in another way where more follow; wanted one turn"
+                )
             learned[len(before) : len(through)] = [True] * (len(through) - len(before))
     return tokens, learned
 

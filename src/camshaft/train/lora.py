@@ -69,7 +69,7 @@ class LoraModel:
     def __init__(self, path_or_name: str | Path, config: LoraConfig | None = None) -> None:
         self.lora = config or LoraConfig()
         opened = open_model_file(resolve_model(str(path_or_name)))
-        self.file = opened.file
+        self.file, self.digest = opened.file, opened.digest
         self.tokenizer = opened.tokenizer()
         try:
             architecture = family_name(self.file.metadata)
@@ -93,7 +93,7 @@ class LoraModel:
         self.file.close()
 
     def adapters(self) -> Adapters:
-        """New adapters by the names of their matrices: `a` [rank, k] is drawn as torch draws a linear layer, `b` [n, rank] is 0."""
+        """New adapters by their matrices: `a` [rank, k] is drawn as the weights of a torch.nn.Linear, `b` [n, rank] is 0."""
         rng, made = np.random.default_rng(self.lora.seed), {}
         for name in self.names:
             n, k = self.file.tensors[f"{name}.weight"].shape
@@ -110,9 +110,7 @@ class LoraModel:
         loss: Tensor = f.cross_entropy(logits, targets.reshape((-1,)))
         return loss
 
-    def logits(
-        self, adapters: Mapping[str, Mapping[str, Tensor]], ids: Tensor, rows: Tensor | None = None
-    ) -> Tensor:
+    def logits(self, adapters: Mapping[str, Mapping[str, Tensor]], ids: Tensor, rows: Tensor | None = None) -> Tensor:
         """The logits of sequences `ids` [batch, length] at `rows` of all their tokens, by default all."""
         graph, (batch, length) = graph_of(ids), ids.spec.bounds
         if length > self.config.context_length:
@@ -134,9 +132,7 @@ class LoraModel:
 class _Adapted(Checkpoint):
     """The file's tensors as constants, with the adapters' products added to those of their matrices."""
 
-    def __init__(
-        self, tensors: Any, graph: Graph, adapters: Mapping[str, Mapping[str, Tensor]], scale: float
-    ) -> None:
+    def __init__(self, tensors: Any, graph: Graph, adapters: Mapping[str, Mapping[str, Tensor]], scale: float) -> None:
         super().__init__(tensors, graph)
         self._adapters, self._scale = adapters, scale
 
