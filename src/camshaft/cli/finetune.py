@@ -84,8 +84,8 @@ def finetune(
     if method != "lora":
         raise SettingError(f"--method {method[:80]}: wanted lora")
     from camshaft.models.pull import resolve_model
-    from camshaft.train.finetune import FinetuneOptions
-    from camshaft.train.finetune import finetune as run
+    from camshaft.train.finetuning import FinetuneOptions
+    from camshaft.train.finetuning import finetune as run
     from camshaft.train.lora import LoraConfig
 
     lora = LoraConfig(rank, alpha, tuple(target) if target else LoraConfig.targets, seed)

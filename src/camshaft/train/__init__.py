@@ -2,7 +2,7 @@
 
 from camshaft.train.adapter_file import load_adapter, merge, save_adapter
 from camshaft.train.data import Batches, Windows
-from camshaft.train.finetune import FinetuneOptions, FinetuneResult, finetune
+from camshaft.train.finetuning import FinetuneOptions, FinetuneResult, finetune
 from camshaft.train.lora import LoraConfig, LoraModel
 from camshaft.train.optimizers import SGD, Adafactor, Adam, AdamW, Lion, Optimizer, Update
 from camshaft.train.schedules import constant, cosine, linear, warmup_stable_decay

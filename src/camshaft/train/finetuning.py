@@ -1,4 +1,4 @@
-"""finetune(model, data, out): LoRA adapters of a GGUF model, trained on a JSONL file."""
+"""finetune(model, data, out): train LoRA adapters of a GGUF model on a JSONL file."""
 
 from __future__ import annotations
 
