@@ -24,6 +24,7 @@ OF_SOME = {
     "matrix_unit": lambda cpu: "bf16" in cpu.features,
     "bf16_dot": lambda cpu: "bf16" in cpu.features,
     "gemv": lambda cpu: cpu.device.lanes == 16,
+    "by_outputs": lambda cpu: cpu.device.lanes == 16,
     "streams": lambda cpu: cpu.device.lanes == 16,
     "int16_gemm": lambda cpu: "avx512vnni" in cpu.device.features,
 }

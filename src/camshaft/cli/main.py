@@ -52,6 +52,7 @@ COMMANDS = {
     "models": "models",
     "generate": "generate",
     "chat": "chat",
+    "serve": "serve",
     "bench": "bench",
     "plan": "plan",
     "profile": "plan",

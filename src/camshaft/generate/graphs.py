@@ -1,4 +1,4 @@
-"""Build a language model's graphs: from token ids to logits, and from logits to a sampled token.
+"""Build a language model's graphs from token ids to logits.
 
 Imported only when a plan is compiled: a warm start loads cached plans instead."""
 
@@ -7,7 +7,6 @@ from __future__ import annotations
 from camshaft.extent import Extent
 from camshaft.formats.gguf.file import GGUFFile
 from camshaft.generate.kv_cache import KINDS, KVCache
-from camshaft.graph import functions as F
 from camshaft.graph.graph import Graph, Tensor
 from camshaft.models.checkpoint import Checkpoint
 from camshaft.models.config import ModelConfig
@@ -40,19 +39,3 @@ class ModelGraphs:
     def _states(self, graph: Graph, layer: int) -> list[Tensor]:
         names = [f"{kind}.{layer}" for kind in KINDS if f"{kind}.{layer}" in self._cache.specs]
         return [graph.state(name, self._cache.specs[name]) for name in names]
-
-
-def sampling_graph(penalized: int, rows: Dim, vocab_size: int) -> Graph:
-    """The graph from logits [rows, vocab_size] and the sampling parameters to `token` [rows], -1 for a row with a NaN.
-
-    `penalized` is the number of recent tokens that get the repeat penalty."""
-    graph = Graph()
-    logits = graph.input("logits", (rows, vocab_size), "f32")
-    if penalized:
-        recent, penalty = graph.input("recent", (rows, penalized), "i32"), graph.input("penalty", (rows,), "f32")
-        logits = F.repeat_penalty(logits, recent, penalty)
-    kinds = {"temperature": "f32", "top_k": "i32", "top_p": "f32", "min_p": "f32"}
-    temperature, top_k, top_p, min_p = (graph.input(name, (rows,), dtype) for name, dtype in kinds.items())
-    seed = graph.input("seed", (rows, 3), "u32")
-    graph.output("token", F.sample(logits, temperature, top_k, top_p, min_p, seed))
-    return graph

@@ -114,6 +114,10 @@ class Tokenizer:
         """The text of one token, also of a control token, with U+FFFD for bytes that are no whole character."""
         return self._spelled(token_id).decode("utf-8", "replace")
 
+    def spelled_bytes(self, token_id: int) -> bytes:
+        """The bytes of one token, also of a control token."""
+        return self._spelled(token_id)
+
     def shows_all(self, ids: Iterable[int]) -> bool:
         """Whether none of the tokens is a control token, which `decode` leaves out."""
         return self._hidden.isdisjoint(ids)
