@@ -7,7 +7,7 @@ from __future__ import annotations
 from camshaft.extent import Extent
 from camshaft.formats.gguf.file import GGUFFile
 from camshaft.generate.kv_cache import KINDS, KVCache
-from camshaft.graph.graph import Graph
+from camshaft.graph.graph import Graph, Tensor
 from camshaft.models.checkpoint import Checkpoint
 from camshaft.models.config import ModelConfig
 from camshaft.models.decoder import decoder
@@ -28,14 +28,14 @@ class ModelGraphs:
         """The graph from token ids to `logits` of `rows` of the tokens (None: of all tokens)."""
         graph = Graph()
         table = graph.state("block_table", self._cache.specs["block_table"])
-        caches = [self._layer_cache(graph, layer) for layer in range(self._config.n_layers)]
+        states = [self._states(graph, layer) for layer in range(self._config.n_layers)]
         ropes = {name: graph.constant(name, rope, rope.spec) for name, rope in self._ropes.items()}
-        batch = token_inputs(graph, tokens, rows, table, ropes, self._length)
+        batch, places = token_inputs(graph, tokens, rows, table, ropes, self._length)
+        caches = [LayerCache(keys, values, places, tuple(scales)) for keys, values, *scales in states]
         checkpoint = Checkpoint(self._file.tensors, graph)
         graph.output("logits", decoder(self._config, checkpoint, batch, caches))
         return graph
 
-    def _layer_cache(self, graph: Graph, layer: int) -> LayerCache:
+    def _states(self, graph: Graph, layer: int) -> list[Tensor]:
         names = [f"{kind}.{layer}" for kind in KINDS if f"{kind}.{layer}" in self._cache.specs]
-        keys, values, *scales = (graph.state(name, self._cache.specs[name]) for name in names)
-        return LayerCache(keys, values, tuple(scales))
+        return [graph.state(name, self._cache.specs[name]) for name in names]

@@ -14,10 +14,10 @@ from camshaft.graph.graph import Tensor
 from camshaft.models.checkpoint import Checkpoint
 from camshaft.models.config import Experts, ModelConfig
 from camshaft.models.families import FAMILIES, Family
-from camshaft.models.transformer import LayerCache, TokenBatch, attend, head_norm, logit_rows, rotate
+from camshaft.models.transformer import Attention, TokenBatch, head_norm, logit_rows, rotate
 
 
-def decoder(config: ModelConfig, file: Checkpoint, batch: TokenBatch, caches: Sequence[LayerCache]) -> Tensor:
+def decoder(config: ModelConfig, file: Checkpoint, batch: TokenBatch, caches: Sequence[Attention]) -> Tensor:
     """Adds embedding, layers with residuals, final norm and output projection; returns the logits f32 [R, vocab].
 
     In the last layer, everything after the attention is computed only for the rows with logits. ModelError for a tensor that is
@@ -50,7 +50,7 @@ def _add(x: Tensor, y: Tensor, norm: str, name: str, config: ModelConfig, file: 
 
 
 def _attention(
-    h: Tensor, layer: int, family: Family, config: ModelConfig, file: Checkpoint, batch: TokenBatch, cache: LayerCache
+    h: Tensor, layer: int, family: Family, config: ModelConfig, file: Checkpoint, batch: TokenBatch, cache: Attention
 ) -> Tensor:
     """q, k and v of h, their norms, rotation, attention over the cache, output projection."""
     prefix, rope = f"blk.{layer}", config.layers[layer].rope
@@ -60,7 +60,7 @@ def _attention(
         k = _query_key_norm(k, f"{prefix}.attn_k_norm", config.n_kv_heads, family, config, file)
     q = rotate(q, rope, config.n_heads, config.head_dim, batch, family.pairing, f"{prefix}.rope_q")
     k = rotate(k, rope, config.n_kv_heads, config.head_dim, batch, family.pairing, f"{prefix}.rope_k")
-    return file.linear(attend(q, k, v, layer, config, batch, cache), f"{prefix}.attn_output", config.dim)
+    return file.linear(cache.attend(q, k, v, layer, config, batch), f"{prefix}.attn_output", config.dim)
 
 
 def _projections(
