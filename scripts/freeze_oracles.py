@@ -55,9 +55,10 @@ def freeze_tokens(model: Path) -> None:
 
 def freeze_models(model: Path) -> None:
     """Tiny random models and the logits of transformers, which llama.cpp must confirm before they are written."""
-    from scripts.oracles import tiny_files, tiny_models
+    from scripts.oracles import tiny_files, tiny_models, tiny_recurrent
 
-    for seed, tiny in enumerate(tiny_models.MODELS):
+    recurrent = enumerate(tiny_recurrent.MODELS, tiny_recurrent.FIRST_SEED)
+    for seed, tiny in (*enumerate(tiny_models.MODELS), *recurrent):
         network, tokens = tiny_models.build(tiny, seed), tiny_models.sequence(seed)
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "tiny.gguf"

@@ -35,7 +35,7 @@ def _write_sizes(writer: gguf.GGUFWriter, model: TinyModel) -> None:
     writer.add_embedding_length(model.hidden)
     writer.add_feed_forward_length(model.ffn)
     writer.add_head_count(model.heads)
-    writer.add_head_count_kv(model.kv_heads)
+    writer.add_head_count_kv(list(model.layer_kv_heads) or model.kv_heads)
     writer.add_key_length(model.head_dim)
     writer.add_value_length(model.head_dim)
     writer.add_layer_norm_rms_eps(1e-5)
@@ -111,6 +111,8 @@ def _parts(name: str, values: np.ndarray, model: TinyModel) -> Iterator[tuple[st
         yield f"blk.{layer}.ffn_down_exps.weight", values
     elif (last in ("gate", "layer") and "mlp" in name) or "block_sparse_moe.gate" in name or "router" in name:
         yield f"blk.{layer}.ffn_gate_inp.weight", values
+    elif "conv.conv" in name or "conv1d" in name:
+        yield name, values.reshape(values.shape[0], -1) if values.ndim > 1 else values
     elif "shared_expert_gate" in name:
         yield f"blk.{layer}.ffn_gate_inp_shexp.weight", values.reshape(-1)
     else:

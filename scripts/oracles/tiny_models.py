@@ -39,6 +39,7 @@ class TinyModel:
     options: dict[str, Any] = field(default_factory=dict)
     keys: dict[str, Any] = field(default_factory=dict)
     agreement: float | None = 1e-4
+    layer_kv_heads: tuple[int, ...] = ()  # of each layer, where some have none
 
     @property
     def arch(self) -> str:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
+from operator import ne
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -173,12 +174,14 @@ class ModelPlans:
     def run(
         self, ids: Sequence[int], positions: Sequence[int], slots: Sequence[int], rows: Sequence[int]
     ) -> Array | DeviceRows:
-        """Run up to `prompt_tokens` tokens; return logits f32 [len(rows), vocab], a view that is valid until the next run
+        """Run up to `prompt_tokens` tokens, those of a slot in order and, for recurrent layers, side by side; return logits f32 [len(rows), vocab], a view that is valid until the next run
         (`copy()` fetches it from a device).
 
         `rows` are indexes into the tokens. The caller has reserved KV cache blocks for every position.
         """
         n, n_rows = len(ids), len(rows)
+        if self.cache.is_recurrent and 1 + sum(map(ne, slots, slots[1:])) != len(set(slots)):
+            raise ModelError("the rows of a sequence are apart; recurrent layers need them side by side")
         name = "rows" if n_rows > 1 else "single" if n == n_rows else "prompt"
         plan = self._plan(name)
         plan.inputs["ids"][:n], plan.inputs["positions"][:n], plan.inputs["slots"][:n] = ids, positions, slots

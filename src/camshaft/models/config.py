@@ -10,6 +10,7 @@ from typing import Any
 from camshaft.errors import ModelError
 from camshaft.formats.mapped import shown_value
 from camshaft.models.families import FAMILIES, Family
+from camshaft.models.recurrent_config import ATTENTION, Recurrent, kv_heads, layer_kinds, read_recurrent
 
 # No model has a tenth of them; a file that lies would fill the memory with their options.
 MOST_LAYERS = 4096
@@ -17,10 +18,12 @@ MOST_LAYERS = 4096
 
 @dataclass(frozen=True)
 class LayerOptions:
-    """`window`: the tokens that a layer's attention sees, 0 for all. `rope`: its rotation table, empty for none."""
+    """`window`: the tokens that a layer's attention sees, 0 for all. `rope`: its rotation table, empty for none. `kind`: attention,
+    or that of the model's recurrent layers."""
 
     window: int = 0
     rope: str = "rope"
+    kind: str = ATTENTION
 
 
 @dataclass(frozen=True)
@@ -61,6 +64,7 @@ class ModelConfig:
     residual_scale: float = 1.0
     logit_scale: float = 1.0
     experts: Experts | None = None
+    recurrent: Recurrent | None = None
 
 
 class Keys:
@@ -116,7 +120,7 @@ def read_config(metadata: Mapping[str, Any], architecture: str, vocab_size: int)
         dim=dim,
         ffn_dim=keys.size("feed_forward_length"),
         n_heads=n_heads,
-        n_kv_heads=keys.size("attention.head_count_kv", n_heads),
+        n_kv_heads=max(kv_heads(keys, n_layers, n_heads)),
         head_dim=head_dim,
         rope_dim=rope_dim,
         rope_theta=theta,
@@ -132,13 +136,14 @@ def read_config(metadata: Mapping[str, Any], architecture: str, vocab_size: int)
         residual_scale=keys.positive("residual_scale", 1.0),
         logit_scale=1 / keys.positive("logit_scale", 1.0),
         experts=_experts(keys),
+        recurrent=read_recurrent(keys, family, dim),
     )
     _check(config)
     return config
 
 
 def _check(config: ModelConfig) -> None:
-    if config.n_heads % config.n_kv_heads:
+    if not config.n_kv_heads or config.n_heads % config.n_kv_heads:
         raise ModelError(
             f"{config.n_heads} heads over {config.n_kv_heads} key-value heads; wanted a multiple of the key-value heads"
         )
@@ -147,10 +152,13 @@ def _check(config: ModelConfig) -> None:
 
 
 def _layers(keys: Keys, family: Family, n_layers: int) -> tuple[LayerOptions, ...]:
-    """Each layer's window and rotation."""
-    windows = _windows(keys, family, n_layers)
+    """Each layer's window, rotation and kind."""
+    windows, kinds = _windows(keys, family, n_layers), layer_kinds(keys, family, n_layers)
     return tuple(
-        LayerOptions(window, _rope(family, layer, window, any(windows))) for layer, window in enumerate(windows)
+        LayerOptions(window, _rope(family, layer, window, any(windows)), kind)
+        if kind == ATTENTION
+        else LayerOptions(0, "", kind)
+        for layer, (window, kind) in enumerate(zip(windows, kinds, strict=True))
     )
 
 

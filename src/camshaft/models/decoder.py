@@ -1,4 +1,4 @@
-"""The decoder of every family: attention and feed-forward blocks with residuals, by the options of its row and its file.
+"""The decoder of every family: attention or recurrent layers and feed-forward blocks with residuals, by its row and its file.
 
 Blocks of grouped-query attention with rotary embedding and a gated feed-forward (Touvron et al., 2023), dense or a mixture of
 experts (Jiang et al., 2024).
@@ -14,10 +14,13 @@ from camshaft.graph.graph import Tensor
 from camshaft.models.checkpoint import Checkpoint
 from camshaft.models.config import Experts, ModelConfig
 from camshaft.models.families import FAMILIES, Family
-from camshaft.models.transformer import LayerCache, TokenBatch, attend, head_norm, logit_rows, rotate
+from camshaft.models.recurrent import recurrent
+from camshaft.models.transformer import LayerCache, LayerState, TokenBatch, attend, head_norm, logit_rows, rotate
 
 
-def decoder(config: ModelConfig, file: Checkpoint, batch: TokenBatch, caches: Sequence[LayerCache]) -> Tensor:
+def decoder(
+    config: ModelConfig, file: Checkpoint, batch: TokenBatch, caches: Sequence[LayerCache | LayerState]
+) -> Tensor:
     """Adds embedding, layers with residuals, final norm and output projection; returns the logits f32 [R, vocab].
 
     In the last layer, everything after the attention is computed only for the rows with logits. ModelError for a tensor that is
@@ -29,13 +32,17 @@ def decoder(config: ModelConfig, file: Checkpoint, batch: TokenBatch, caches: Se
     for layer, cache in enumerate(caches):
         prefix, is_last = f"blk.{layer}", layer == len(caches) - 1
         h = x if family.norms == "post" else _norm(x, f"{prefix}.attn_norm", config, file)
-        y = _attention(h, layer, family, config, file, replace(batch, is_last=is_last), cache)
+        here = replace(batch, is_last=is_last)
+        if isinstance(cache, LayerCache):
+            y = _attention(h, layer, family, config, file, here, cache)
+        else:
+            y = recurrent(h, layer, config, file, here, cache)
         x = logit_rows(x, batch, f"{prefix}.rows") if is_last else x
         x = _add(x, y, f"{prefix}.post_attention_norm", f"{prefix}.attn_residual", config, file)
         h = x if family.norms == "post" else _norm(x, f"{prefix}.{family.ffn_norm}", config, file)
         y = _feed_forward(h, prefix, family, config, file)
         x = _add(x, y, f"{prefix}.post_ffw_norm", f"{prefix}.ffn_residual", config, file)
-    x = F.rms_norm(x, file.vector("output_norm.weight", config.dim), eps=config.norm_eps)
+    x = F.rms_norm(x, file.vector(f"{family.output_norm}.weight", config.dim), eps=config.norm_eps)
     logits = file.linear(x, "output" if "output.weight" in file else "token_embd", config.vocab_size)
     logits = _scaled(logits, config.logit_scale)
     return F.softcap(logits, cap=config.logit_softcap) if config.logit_softcap else logits

@@ -1,7 +1,7 @@
 """The supported model families: a row of options of one decoder each, by general.architecture of GGUF.
 
-All are decoders of grouped-query attention with rotary embedding and a gated feed-forward, dense or of experts. A row says what
-the file's metadata does not.
+All are decoders of grouped-query attention with rotary embedding and a gated feed-forward, dense or of experts; some have recurrent
+layers in place of attention. A row says what the file's metadata does not.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ class Family:
     query_scale_layers: in files of so many layers the scores are divided by sqrt(dim / heads), not by sqrt(head_dim).
     softcaps: attention's and the logits', where the file names none.
     normalizes_experts: the chosen experts' weights are divided by their sum.
+    recurrent: the kind of the layers without attention. output_norm: the tensor of the last norm.
     """
 
     pairing: Literal["interleaved", "neox"]
@@ -49,6 +50,8 @@ class Family:
     query_scale_layers: int = 0
     softcaps: tuple[float, float] = (0.0, 0.0)
     normalizes_experts: bool = True
+    recurrent: Literal["", "short_conv"] = ""
+    output_norm: str = "output_norm"
 
 
 # "llama" is also SmolLM2, Llama 2 and 3, Mistral, Mixtral and TinyLlama; "olmo2" is also OLMo 3; "phi3" is also Phi-3.5 and 4.
@@ -88,6 +91,7 @@ FAMILIES: dict[str, Family] = {
     "seed_oss": Family("neox", qkv_bias=True, ffn_norm="post_attention_norm"),
     "granite": Family("interleaved"),
     "granitemoe": Family("interleaved"),
+    "lfm2": Family("neox", qk_norm="head", recurrent="short_conv", output_norm="token_embd_norm"),
 }
 
 

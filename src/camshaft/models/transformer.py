@@ -18,7 +18,7 @@ class TokenBatch:
     """The inputs of one run, all i32: `ids`, `positions` and sequence `slots` [T], and `rows` [R], whose logits are computed.
 
     `block_table` [slots, blocks] maps each sequence to its KV cache blocks; `length` exceeds every position in the batch.
-    `rows` None means every token. `is_last` is set for the last layer.
+    `rows` None means every token. `is_last` is set for the last layer. `slot_rows` has each slot's tokens, for recurrent layers.
     """
 
     ids: Tensor
@@ -29,6 +29,7 @@ class TokenBatch:
     rope_tables: Mapping[str, Tensor]
     length: Extent
     is_last: bool = False
+    slot_rows: Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -40,13 +41,26 @@ class LayerCache:
     scales: tuple[Tensor, ...] = ()
 
 
+# The states of a recurrent layer by name, [slots, ..].
+LayerState = Mapping[str, Tensor]
+
+
 def token_inputs(
-    graph: Graph, tokens: Dim, rows: Dim | None, block_table: Tensor, ropes: Mapping[str, Tensor], length: Extent
+    graph: Graph,
+    tokens: Dim,
+    rows: Dim | None,
+    block_table: Tensor,
+    ropes: Mapping[str, Tensor],
+    length: Extent,
+    *,
+    recurrent: bool = False,
 ) -> TokenBatch:
-    """Add the inputs `ids`, `positions`, `slots` and, unless all rows are computed, `rows`."""
+    """Add the inputs `ids`, `positions`, `slots` and, unless all rows are computed, `rows`; find each slot's tokens for
+    `recurrent` layers."""
     ids, positions, slots = (graph.input(name, (tokens,), "i32") for name in ("ids", "positions", "slots"))
     wanted = None if rows is None else graph.input("rows", (rows,), "i32")
-    return TokenBatch(ids, positions, slots, wanted, block_table, ropes, length)
+    by_slot = F.slot_rows(positions, slots, n_slots=block_table.spec.bounds[0]) if recurrent else None
+    return TokenBatch(ids, positions, slots, wanted, block_table, ropes, length, slot_rows=by_slot)
 
 
 def rotate(x: Tensor, table: str, heads: int, head_dim: int, batch: TokenBatch, pairing: str, name: str) -> Tensor:
