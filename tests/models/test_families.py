@@ -43,7 +43,7 @@ def _difference(name: str, folder: Path, *, chunk: int | None = None, **options:
 
 
 def test_there_is_a_tiny_model_of_every_family() -> None:
-    assert len(TINY_MODELS) == 23
+    assert len(TINY_MODELS) == 24
     assert {row_of(name) for name in TINY_MODELS} == {*ROWS}
     assert all(tiny_logits(name)[1].std(axis=0).mean() >= 1 for name in TINY_MODELS)
 
@@ -132,6 +132,7 @@ WRONG_ROWS = [
     ("qwen3moe", "normalizes_experts", False),
     ("olmoe", "normalizes_experts", True),
     ("mixtral", "normalizes_experts", False),
+    ("lfm2", "qk_norm", ""),
 ]
 # What the file says, changed: fields of ModelConfig.
 WRONG_CONFIGS = [
@@ -159,6 +160,22 @@ def test_a_wrong_config_shows(name: str, wrong: dict[str, float], tmp_path: Path
     read = language_model.read_config
     breaking.setattr(language_model, "read_config", lambda *given: replace(read(*given), **wrong))  # type: ignore[arg-type]
     assert _difference(name, tmp_path) > BROKEN
+
+
+RECURRENT = [("lfm2", "conv")]
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(("name", "state"), RECURRENT)
+def test_a_state_that_is_not_carried_on_shows(name: str, state: str, tmp_path: Path) -> None:
+    tokens, wanted = tiny_logits(name)
+    with LanguageModel(tiny_model(name, tmp_path), activations="f32", threads=1, context=64, sessions=1) as lm:
+        for lost in (False, True):
+            with lm.session() as session:
+                session.process(tokens[:-1])
+                for key, values in lm.plans.cache.states.items():
+                    values[...] = 0 if lost and key.startswith(f"{state}.") else values[...]
+                assert (np.abs(session.process(tokens[-1:]) - wanted[-1]).max() > BROKEN) == lost
 
 
 @pytest.mark.full

@@ -104,6 +104,16 @@ WRONG_OPTIONS = [
     ("qwen3moe", {"expert_used_count": 9}, "at most the 4 experts"),
     ("qwen3moe", {"expert_count": 5}, "'blk.0.ffn_gate_inp.weight' has shape [4, 64]; wanted [5, 64]"),
     ("qwen3moe", {"expert_feed_forward_length": 8}, "wanted [4, 8, 64]"),
+    ("lfm2", {"shortconv.l_cache": 1}, "'lfm2.shortconv.l_cache' is 1; wanted 2 to 64"),
+    ("lfm2", {"shortconv.l_cache": 2**30}, "wanted 2 to 64"),
+    ("lfm2", {"shortconv.l_cache": 4}, "'blk.0.shortconv.conv.weight' has shape [32, 3]; wanted [32, 4]"),
+    ("lfm2", {"attention.head_count_kv": [0, 0, 0, 0]}, "wanted a multiple of the key-value heads"),
+    ("lfm2", {"attention.head_count_kv": [0, 2, 0]}, "4 of which each is 0 or the same"),
+    ("lfm2", {"attention.head_count_kv": [0, 2, 1, 0]}, "4 of which each is 0 or the same"),
+    ("lfm2", {"attention.head_count_kv": [0, -2, 0, 0]}, "4 of which each is 0 or the same"),
+    ("lfm2", {"attention.head_count_kv": [True, False, True, True]}, "4 of which each is 0 or the same"),
+    ("lfm2", {"attention.head_count_kv": "two"}, "wanted a number"),
+    ("lfm2", {"attention.head_count_kv": 2}, "'blk.0.attn_q.weight'"),
 ]
 
 

@@ -78,7 +78,9 @@ def _print_plan(plan: PlanDescription, kv_cache: str) -> None:
     if plan.state_nbytes:
         from camshaft.generate.checkpoints import MOST
 
-        facts.append(("recurrent states", f"{size(plan.state_nbytes)} a session, and up to {MOST} copies to go back to"))
+        facts.append(
+            ("recurrent states", f"{size(plan.state_nbytes)} a session, and up to {MOST} copies to go back to")
+        )
     print_columns(facts)
 
 

@@ -2112,3 +2112,33 @@ class ArrayFunctions:
 
         Arrays in, arrays out. `out` is written and returned.
         """
+
+    def slot_rows(self, positions: ArrayLike, slots: ArrayLike, /, *, out: Array | None = None, n_slots: int) -> Any:
+        """the first row of each slot, the one after its last, and whether the first has position 0.
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def conv_slots(
+        self,
+        x: ArrayLike,
+        w: ArrayLike,
+        state: ArrayLike,
+        rows: ArrayLike,
+        /,
+        *bias: ArrayLike,
+        out: Array | None = None,
+        activation: str = "none",
+    ) -> Any:
+        """y[t, c] = act(sum_j w[j, c] x[t + j - (J - 1), c] + bias[c]), the slot's state before; the last J - 1 rows.
+
+        Arrays in, arrays out. Arrays that it updates are written in place.
+        """
+
+    def short_conv_slots(
+        self, x: ArrayLike, w: ArrayLike, state: ArrayLike, rows: ArrayLike, /, *, out: Array | None = None
+    ) -> Any:
+        """y = c conv(b x), for x [b, c, x] and the slot's state before; the last J - 1 rows of b x.
+
+        Arrays in, arrays out. Arrays that it updates are written in place.
+        """

@@ -36,6 +36,7 @@ __all__ = [
     "conv1d",
     "conv1d_depthwise_causal",
     "conv2d",
+    "conv_slots",
     "conv_transpose2d",
     "copy",
     "cos",
@@ -172,6 +173,7 @@ __all__ = [
     "searchsorted",
     "selective_scan",
     "short_conv",
+    "short_conv_slots",
     "sigmoid",
     "sigmoid_multiply",
     "silu",
@@ -179,6 +181,7 @@ __all__ = [
     "silu_multiply_q8",
     "sin",
     "slice",
+    "slot_rows",
     "softcap",
     "softmax",
     "softmax_sample",
@@ -2623,3 +2626,45 @@ def short_conv(
     *,
     name: str | None = None,
 ) -> tuple[Tensor, Tensor]: ...
+@overload
+def slot_rows(positions: ArrayLike, slots: ArrayLike, /, *, out: Array | None = None, n_slots: int) -> Any: ...
+@overload
+def slot_rows(
+    positions: Tensor | ArrayLike, slots: Tensor | ArrayLike, /, *, n_slots: int, name: str | None = None
+) -> Tensor: ...
+@overload
+def conv_slots(
+    x: ArrayLike,
+    w: ArrayLike,
+    state: ArrayLike,
+    rows: ArrayLike,
+    /,
+    *bias: ArrayLike,
+    out: Array | None = None,
+    activation: str = "none",
+) -> Any: ...
+@overload
+def conv_slots(
+    x: Tensor | ArrayLike,
+    w: Tensor | ArrayLike,
+    state: Tensor | ArrayLike,
+    rows: Tensor | ArrayLike,
+    /,
+    *bias: Tensor | ArrayLike,
+    activation: str = "none",
+    name: str | None = None,
+) -> Tensor: ...
+@overload
+def short_conv_slots(
+    x: ArrayLike, w: ArrayLike, state: ArrayLike, rows: ArrayLike, /, *, out: Array | None = None
+) -> Any: ...
+@overload
+def short_conv_slots(
+    x: Tensor | ArrayLike,
+    w: Tensor | ArrayLike,
+    state: Tensor | ArrayLike,
+    rows: Tensor | ArrayLike,
+    /,
+    *,
+    name: str | None = None,
+) -> Tensor: ...

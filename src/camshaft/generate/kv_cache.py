@@ -58,7 +58,9 @@ class KVCache:
         for layer, options in enumerate(config.layers):
             if options.kind != ATTENTION:
                 assert config.recurrent is not None
-                self.specs |= {f"{n}.{layer}": TensorSpec((n_slots, *s), f32) for n, s in config.recurrent.states.items()}
+                self.specs |= {
+                    f"{n}.{layer}": TensorSpec((n_slots, *s), f32) for n, s in config.recurrent.states.items()
+                }
                 continue
             layer_specs = (
                 _plain(form, n_blocks, heads, dim)
@@ -125,7 +127,8 @@ class KVCache:
         """The bytes of a slot's state: a view, or a copy from a device."""
         memory, nbytes = self.states[name], self.specs[name].nbytes // self.n_slots
         if isinstance(memory, np.ndarray):
-            return memory[slot].reshape(-1).view(np.uint8)
+            view: Array = memory[slot].reshape(-1).view(np.uint8)
+            return view
         return memory.memory.read(slot * nbytes, nbytes)
 
     @property

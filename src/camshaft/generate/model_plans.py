@@ -174,10 +174,11 @@ class ModelPlans:
     def run(
         self, ids: Sequence[int], positions: Sequence[int], slots: Sequence[int], rows: Sequence[int]
     ) -> Array | DeviceRows:
-        """Run up to `prompt_tokens` tokens, those of a slot in order and, for recurrent layers, side by side; return logits f32 [len(rows), vocab], a view that is valid until the next run
+        """Run up to `prompt_tokens` tokens; return logits f32 [len(rows), vocab], a view that is valid until the next run
         (`copy()` fetches it from a device).
 
-        `rows` are indexes into the tokens. The caller has reserved KV cache blocks for every position.
+        `rows` are indexes into the tokens. The caller has reserved KV cache blocks for every position. For recurrent layers the
+        tokens of a slot lie side by side and in order.
         """
         n, n_rows = len(ids), len(rows)
         if self.cache.is_recurrent and 1 + sum(map(ne, slots, slots[1:])) != len(set(slots)):

@@ -136,7 +136,7 @@ class Session(Closing):
             self._go_back()
 
     def _go_back(self) -> None:
-        """Where the recurrent states are not those of `position`, go back to the nearest copy; the tokens after it are pending."""
+        """Where the recurrent states are not those of `position`, go back to the nearest copy; what follows it is pending."""
         if self._states is None:
             return
         at = self._states.nearest(self.position)

@@ -31,6 +31,7 @@ __all__ = [
     "conv1d",
     "conv1d_depthwise_causal",
     "conv2d",
+    "conv_slots",
     "conv_transpose2d",
     "copy",
     "cos",
@@ -167,6 +168,7 @@ __all__ = [
     "searchsorted",
     "selective_scan",
     "short_conv",
+    "short_conv_slots",
     "sigmoid",
     "sigmoid_multiply",
     "silu",
@@ -174,6 +176,7 @@ __all__ = [
     "silu_multiply_q8",
     "sin",
     "slice",
+    "slot_rows",
     "softcap",
     "softmax",
     "softmax_sample",
@@ -1658,3 +1661,31 @@ def short_conv(
     name: str | None = None,
 ) -> tuple[Tensor, Tensor]:
     """y = c conv(b x), causal and depthwise, the state before; the last J - 1 rows of b x."""
+
+def slot_rows(
+    positions: Tensor | ArrayLike, slots: Tensor | ArrayLike, /, *, n_slots: int, name: str | None = None
+) -> Tensor:
+    """the first row of each slot, the one after its last, and whether the first has position 0."""
+
+def conv_slots(
+    x: Tensor | ArrayLike,
+    w: Tensor | ArrayLike,
+    state: Tensor | ArrayLike,
+    rows: Tensor | ArrayLike,
+    /,
+    *bias: Tensor | ArrayLike,
+    activation: str = "none",
+    name: str | None = None,
+) -> Tensor:
+    """y[t, c] = act(sum_j w[j, c] x[t + j - (J - 1), c] + bias[c]), the slot's state before; the last J - 1 rows."""
+
+def short_conv_slots(
+    x: Tensor | ArrayLike,
+    w: Tensor | ArrayLike,
+    state: Tensor | ArrayLike,
+    rows: Tensor | ArrayLike,
+    /,
+    *,
+    name: str | None = None,
+) -> Tensor:
+    """y = c conv(b x), for x [b, c, x] and the slot's state before; the last J - 1 rows of b x."""

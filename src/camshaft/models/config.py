@@ -18,8 +18,8 @@ MOST_LAYERS = 4096
 
 @dataclass(frozen=True)
 class LayerOptions:
-    """`window`: the tokens that a layer's attention sees, 0 for all. `rope`: its rotation table, empty for none. `kind`: attention,
-    or that of the model's recurrent layers."""
+    """`window`: the tokens that a layer's attention sees, 0 for all. `rope`: its rotation table, empty for none. `kind`:
+    attention, or that of the model's recurrent layers."""
 
     window: int = 0
     rope: str = "rope"

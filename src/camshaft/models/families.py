@@ -1,7 +1,7 @@
 """The supported model families: a row of options of one decoder each, by general.architecture of GGUF.
 
-All are decoders of grouped-query attention with rotary embedding and a gated feed-forward, dense or of experts; some have recurrent
-layers in place of attention. A row says what the file's metadata does not.
+All are decoders of grouped-query attention with rotary embedding and a gated feed-forward, dense or of experts; some have
+recurrent layers in place of attention. A row says what the file's metadata does not.
 """
 
 from __future__ import annotations

@@ -27,7 +27,9 @@ class Layer:
     states: LayerState
 
 
-def recurrent(h: Tensor, layer: int, config: ModelConfig, file: Checkpoint, batch: TokenBatch, state: LayerState) -> Tensor:
+def recurrent(
+    h: Tensor, layer: int, config: ModelConfig, file: Checkpoint, batch: TokenBatch, state: LayerState
+) -> Tensor:
     """The layer's result f32 [T, dim] of its normed input; in the last layer, of the rows whose logits are computed."""
     assert config.recurrent is not None
     assert batch.slot_rows is not None

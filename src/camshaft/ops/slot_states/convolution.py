@@ -1,7 +1,7 @@
 """Causal depthwise convolutions over the rows of slots, whose last rows stay in the slot's state.
 
-conv_slots: y[t, c] = silu(sum_j w[j, c] x[t + j - (J - 1), c] + bias[c]), with the slot's J - 1 rows of before. short_conv_slots is
-LFM2's, of the three parts of a row: y = c conv(b x).
+conv_slots: y[t, c] = silu(sum_j w[j, c] x[t + j - (J - 1), c] + bias[c]), with the slot's J - 1 rows of before.
+short_conv_slots is LFM2's, of the three parts of a row: y = c conv(b x).
 """
 
 from __future__ import annotations

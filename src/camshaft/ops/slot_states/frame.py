@@ -1,8 +1,8 @@
 """The frame of ops whose state belongs to a slot: the rows of a run that are a slot's, checks, reference and samples.
 
 A run has rows of several sequences, those of one slot side by side and in order. A program takes one slot and some columns of its
-state, and walks the slot's rows: prompts, parts of prompts, single tokens and batches are the same code, and give the same bits. A
-state counts as zeros where the slot's first row is the first of its sequence.
+state, and walks the slot's rows: prompts, parts of prompts, single tokens and batches are the same code, and give the same bits.
+A state counts as zeros where the slot's first row is the first of its sequence.
 """
 
 from __future__ import annotations
@@ -56,9 +56,7 @@ class Columns:
 
     def load(self, array: Array, row: Number, offset: Number = 0) -> list[Value]:
         """The program's columns of a row, which begin at column `offset`."""
-        return [
-            self.k.load_vector(array, row, at + offset, width=WIDTH, count=self._count(at)) for at in self.starts
-        ]
+        return [self.k.load_vector(array, row, at + offset, width=WIDTH, count=self._count(at)) for at in self.starts]
 
     def store(self, array: Array, row: Number, vectors: Sequence[Value], offset: Number = 0) -> None:
         """Stores the program's columns of a row."""

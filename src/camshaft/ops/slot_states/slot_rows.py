@@ -40,7 +40,7 @@ def _rows(k: Tracer, positions: Array, slots: Array, out: Array, tokens: ir.Oper
         first.combine(k.select(own, row, k.const(1 << 30, i32)))
         end.combine(k.select(own, row + 1, k.const(0, i32)))
         at_0.combine(k.select(own & (positions[t] == 0), k.const(1, i32), k.const(0, i32)))
-    out[slot, 0] = k.minimum(k.lanes_min(first), k.as_value(tokens, i32) if isinstance(tokens, int) else tokens.to(i32))
+    out[slot, 0] = k.minimum(k.lanes_min(first), tokens.to(i32) if isinstance(tokens, ir.Value) else tokens)
     out[slot, 1] = k.lanes_max(end)
     out[slot, 2] = k.lanes_max(at_0)
 
