@@ -59,7 +59,7 @@ def freeze_models(model: Path) -> None:
 
     recurrent = enumerate(tiny_recurrent.MODELS, tiny_recurrent.FIRST_SEED)
     for seed, tiny in (*enumerate(tiny_models.MODELS), *recurrent):
-        network, tokens = tiny_models.build(tiny, seed), tiny_models.sequence(seed)
+        network, tokens = tiny_models.build(tiny, seed), tiny_models.sequence(seed, tiny.n_tokens)
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "tiny.gguf"
             tiny_files.write_gguf(tiny, network, path)

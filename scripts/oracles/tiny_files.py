@@ -11,6 +11,7 @@ import gguf
 import numpy as np
 
 from scripts.oracles.tiny_models import ORIGINAL_CONTEXT, TinyModel
+from scripts.oracles.tiny_recurrent import delta_parts
 from scripts.oracles.tiny_vocabulary import CHAT_TEMPLATE, N_VOCAB, make_tokens
 
 
@@ -49,7 +50,9 @@ def _write_sizes(writer: gguf.GGUFWriter, model: TinyModel) -> None:
 
 def _value_types(value: Any) -> tuple[gguf.GGUFValueType, gguf.GGUFValueType | None]:
     if isinstance(value, list):
-        return gguf.GGUFValueType.ARRAY, gguf.GGUFValueType.BOOL
+        return gguf.GGUFValueType.ARRAY, (
+            gguf.GGUFValueType.BOOL if isinstance(value[0], bool) else gguf.GGUFValueType.INT32
+        )
     return (gguf.GGUFValueType.UINT32 if isinstance(value, int) else gguf.GGUFValueType.FLOAT32), None
 
 
@@ -101,6 +104,12 @@ def _parts(name: str, values: np.ndarray, model: TinyModel) -> Iterator[tuple[st
         values = _neighbours(values, model.heads if ".q_proj." in name else model.kv_heads)
     if model.family.startswith("Gemma") and "norm" in name:
         values = values + 1
+    if model.family.startswith(("Qwen3_5", "Qwen3Next")):
+        if name.endswith("norm.weight") and "linear_attn" not in name:
+            values = values + 1
+        if "linear_attn" in name:
+            yield from delta_parts(name, values, in_turn=model.family != "Qwen3Next")
+            return
     parts = name.removesuffix(".weight").split(".")
     layer, last = parts[2] if len(parts) > 2 else "", parts[-1]
     if "experts.gate_up_proj" in name or "input_linear" in name:

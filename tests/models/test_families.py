@@ -16,6 +16,7 @@ from camshaft.models import checkpoint, rope_scaling
 from camshaft.models.config import ModelConfig
 from camshaft.models.families import FAMILIES as ROWS
 from tests.support.fixtures import TINY_MODELS, tiny_logits, tiny_model
+from tests.support.models import changed_model
 from tests.support.quick import quick_of
 
 TOLERANCE = 1e-3
@@ -32,10 +33,15 @@ def row_of(name: str) -> str:
     return ROW_OF.get(first, first)
 
 
+def _context(tokens: list[int]) -> int:
+    """Room for two sequences one after the other."""
+    return 64 if len(tokens) <= 32 else 160
+
+
 def _difference(name: str, folder: Path, *, chunk: int | None = None, **options: object) -> float:
     """The greatest difference from transformers, over all logits of the frozen tokens."""
     tokens, wanted = tiny_logits(name)
-    given = {"activations": "f32", "threads": 1, "context": 64, "sessions": 1} | options
+    given = {"activations": "f32", "threads": 1, "context": _context(tokens), "sessions": 1} | options
     with LanguageModel(tiny_model(name, folder), **given) as lm:  # type: ignore[arg-type]
         logits = lm.logits(tokens, chunk=chunk)
     assert logits.shape == wanted.shape
@@ -43,7 +49,7 @@ def _difference(name: str, folder: Path, *, chunk: int | None = None, **options:
 
 
 def test_there_is_a_tiny_model_of_every_family() -> None:
-    assert len(TINY_MODELS) == 24
+    assert len(TINY_MODELS) == 27
     assert {row_of(name) for name in TINY_MODELS} == {*ROWS}
     assert all(tiny_logits(name)[1].std(axis=0).mean() >= 1 for name in TINY_MODELS)
 
@@ -65,7 +71,9 @@ def test_chunks_and_single_tokens_give_the_same(name: str, chunk: int, tmp_path:
 def test_a_sequence_beside_another_says_the_same(name: str, tmp_path: Path) -> None:
     tokens, wanted = tiny_logits(name)
     with (
-        LanguageModel(tiny_model(name, tmp_path), activations="f32", threads=1, context=64, sessions=2) as lm,
+        LanguageModel(
+            tiny_model(name, tmp_path), activations="f32", threads=1, context=_context(tokens), sessions=2
+        ) as lm,
         lm.session() as other,
         lm.session() as session,
     ):
@@ -133,6 +141,10 @@ WRONG_ROWS = [
     ("olmoe", "normalizes_experts", True),
     ("mixtral", "normalizes_experts", False),
     ("lfm2", "qk_norm", ""),
+    ("qwen35", "tiled_heads", False),
+    ("qwen35moe", "tiled_heads", False),
+    ("qwen3next", "tiled_heads", True),
+    ("qwen3next", "normalizes_experts", False),
 ]
 # What the file says, changed: fields of ModelConfig.
 WRONG_CONFIGS = [
@@ -162,20 +174,37 @@ def test_a_wrong_config_shows(name: str, wrong: dict[str, float], tmp_path: Path
     assert _difference(name, tmp_path) > BROKEN
 
 
-RECURRENT = [("lfm2", "conv")]
+RECURRENT = [
+    ("lfm2", "conv"),
+    ("qwen35", "conv"),
+    ("qwen35", "state"),
+    ("qwen3next", "conv"),
+    ("qwen3next", "state"),
+    ("qwen35moe", "state"),
+]
 
 
 @pytest.mark.full
 @pytest.mark.parametrize(("name", "state"), RECURRENT)
 def test_a_state_that_is_not_carried_on_shows(name: str, state: str, tmp_path: Path) -> None:
     tokens, wanted = tiny_logits(name)
-    with LanguageModel(tiny_model(name, tmp_path), activations="f32", threads=1, context=64, sessions=1) as lm:
+    context = _context(tokens)
+    with LanguageModel(tiny_model(name, tmp_path), activations="f32", threads=1, context=context, sessions=1) as lm:
         for lost in (False, True):
             with lm.session() as session:
                 session.process(tokens[:-1])
                 for key, values in lm.plans.cache.states.items():
                     values[...] = 0 if lost and key.startswith(f"{state}.") else values[...]
                 assert (np.abs(session.process(tokens[-1:]) - wanted[-1]).max() > BROKEN) == lost
+
+
+@pytest.mark.full
+def test_layers_that_predict_later_tokens_are_not_run(tmp_path: Path) -> None:
+    keys = {"block_count": 6, "nextn_predict_layers": 1, "attention.recurrent_layers": [True, True, True, False, True]}
+    tokens, wanted = tiny_logits("qwen35")
+    path = changed_model("qwen35", tmp_path, keys={f"qwen35.{key}": value for key, value in keys.items()})
+    with LanguageModel(path, activations="f32", threads=1, context=160, sessions=1) as lm:
+        assert np.abs(lm.logits(tokens) - wanted).max() < TOLERANCE
 
 
 @pytest.mark.full

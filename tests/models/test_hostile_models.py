@@ -114,6 +114,20 @@ WRONG_OPTIONS = [
     ("lfm2", {"attention.head_count_kv": [True, False, True, True]}, "4 of which each is 0 or the same"),
     ("lfm2", {"attention.head_count_kv": "two"}, "wanted a number"),
     ("lfm2", {"attention.head_count_kv": 2}, "'blk.0.attn_q.weight'"),
+    ("qwen35", {"full_attention_interval": 0}, "wanted an integer of 1 or more"),
+    ("qwen35", {"full_attention_interval": 3}, "'blk.2.attn_q.weight'"),
+    ("qwen35", {"attention.recurrent_layers": [True, False]}, "wanted 5 booleans"),
+    ("qwen35", {"attention.recurrent_layers": 3}, "wanted 5 booleans"),
+    ("qwen35", {"nextn_predict_layers": 5}, "less than the 5 layers"),
+    ("qwen35", {"nextn_predict_layers": 0.5}, "less than the 5 layers"),
+    ("qwen35", {"ssm.time_step_rank": 3}, "a multiple of 'qwen35.ssm.time_step_rank', 3"),
+    ("qwen35", {"ssm.group_count": 3}, "a multiple of 'qwen35.ssm.group_count', 3"),
+    ("qwen35", {"ssm.time_step_rank": 2**31 - 1}, "wanted at most 65536"),
+    ("qwen35", {"ssm.state_size": 2**30}, "'blk.0.attn_qkv.weight'"),
+    ("qwen35", {"ssm.conv_kernel": 3}, "'blk.0.ssm_conv1d.weight' has shape [128, 4]; wanted [128, 3]"),
+    ("qwen35", {"ssm.inner_size": 0}, "wanted an integer of 1 or more"),
+    ("qwen35", {"ssm.inner_size": 4.5}, "wanted an integer of 1 or more"),
+    ("qwen35", {"rope.dimension_count": 18}, "wanted an even number up to 16"),
 ]
 
 

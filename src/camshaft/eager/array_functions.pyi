@@ -2142,3 +2142,23 @@ class ArrayFunctions:
 
         Arrays in, arrays out. Arrays that it updates are written in place.
         """
+
+    def gated_delta_slots(
+        self,
+        qkv: ArrayLike,
+        alpha: ArrayLike,
+        beta: ArrayLike,
+        a: ArrayLike,
+        dt: ArrayLike,
+        state: ArrayLike,
+        rows: ArrayLike,
+        /,
+        *,
+        out: Array | None = None,
+        groups: int,
+        tiled: bool = False,
+    ) -> Any:
+        """S = exp(a softplus(alpha + dt)) S; S += outer(k, sigmoid(beta) (v - k.T S)); o = q.T S / sqrt(K), S of the slot.
+
+        Arrays in, arrays out. Arrays that it updates are written in place.
+        """

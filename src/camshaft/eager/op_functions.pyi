@@ -67,6 +67,7 @@ __all__ = [
     "floor",
     "floor_divide",
     "gated_delta_rule",
+    "gated_delta_slots",
     "gated_linear_attention",
     "gated_product",
     "gather",
@@ -2666,5 +2667,35 @@ def short_conv_slots(
     rows: Tensor | ArrayLike,
     /,
     *,
+    name: str | None = None,
+) -> Tensor: ...
+@overload
+def gated_delta_slots(
+    qkv: ArrayLike,
+    alpha: ArrayLike,
+    beta: ArrayLike,
+    a: ArrayLike,
+    dt: ArrayLike,
+    state: ArrayLike,
+    rows: ArrayLike,
+    /,
+    *,
+    out: Array | None = None,
+    groups: int,
+    tiled: bool = False,
+) -> Any: ...
+@overload
+def gated_delta_slots(
+    qkv: Tensor | ArrayLike,
+    alpha: Tensor | ArrayLike,
+    beta: Tensor | ArrayLike,
+    a: Tensor | ArrayLike,
+    dt: Tensor | ArrayLike,
+    state: Tensor | ArrayLike,
+    rows: Tensor | ArrayLike,
+    /,
+    *,
+    groups: int,
+    tiled: bool = False,
     name: str | None = None,
 ) -> Tensor: ...

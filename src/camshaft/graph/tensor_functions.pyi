@@ -62,6 +62,7 @@ __all__ = [
     "floor",
     "floor_divide",
     "gated_delta_rule",
+    "gated_delta_slots",
     "gated_linear_attention",
     "gated_product",
     "gather",
@@ -1689,3 +1690,19 @@ def short_conv_slots(
     name: str | None = None,
 ) -> Tensor:
     """y = c conv(b x), for x [b, c, x] and the slot's state before; the last J - 1 rows of b x."""
+
+def gated_delta_slots(
+    qkv: Tensor | ArrayLike,
+    alpha: Tensor | ArrayLike,
+    beta: Tensor | ArrayLike,
+    a: Tensor | ArrayLike,
+    dt: Tensor | ArrayLike,
+    state: Tensor | ArrayLike,
+    rows: Tensor | ArrayLike,
+    /,
+    *,
+    groups: int,
+    tiled: bool = False,
+    name: str | None = None,
+) -> Tensor:
+    """S = exp(a softplus(alpha + dt)) S; S += outer(k, sigmoid(beta) (v - k.T S)); o = q.T S / sqrt(K), S of the slot."""

@@ -111,6 +111,7 @@ def read_config(metadata: Mapping[str, Any], architecture: str, vocab_size: int)
     dim, n_heads, n_layers = keys.size("embedding_length"), keys.size("attention.head_count"), keys.size("block_count")
     if n_layers > MOST_LAYERS:
         raise ModelError(f"the key '{architecture}.block_count' is {n_layers}; wanted at most {MOST_LAYERS}")
+    n_layers -= _unused_layers(keys, n_layers)
     head_dim = keys.size("attention.key_length", dim // n_heads if dim % n_heads == 0 else None)
     theta, rope_dim = keys.positive("rope.freq_base", 10000.0), keys.size("rope.dimension_count", head_dim)
     divisor = dim / n_heads if n_layers == family.query_scale_layers else head_dim
@@ -140,6 +141,16 @@ def read_config(metadata: Mapping[str, Any], architecture: str, vocab_size: int)
     )
     _check(config)
     return config
+
+
+def _unused_layers(keys: Keys, n_layers: int) -> int:
+    """The last layers, which predict tokens after the next one: they are not part of the model proper."""
+    n = keys.at_least_0("nextn_predict_layers", 0)
+    if n != int(n) or n >= n_layers:
+        raise ModelError(
+            f"the key '{keys.architecture}.nextn_predict_layers' is {n:g}; wanted less than the {n_layers} layers"
+        )
+    return int(n)
 
 
 def _check(config: ModelConfig) -> None:

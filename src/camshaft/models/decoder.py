@@ -62,12 +62,28 @@ def _attention(
     """q, k and v of h, their norms, rotation, attention over the cache, output projection."""
     prefix, rope = f"blk.{layer}", config.layers[layer].rope
     q, k, v = _projections(h, prefix, family, config, file)
+    gate = None
+    if family.gated_attention:
+        q, gate = _query_and_gate(q, config, batch)
     if family.qk_norm:
         q = _query_key_norm(q, f"{prefix}.attn_q_norm", config.n_heads, family, config, file)
         k = _query_key_norm(k, f"{prefix}.attn_k_norm", config.n_kv_heads, family, config, file)
     q = rotate(q, rope, config.n_heads, config.head_dim, batch, family.pairing, f"{prefix}.rope_q")
     k = rotate(k, rope, config.n_kv_heads, config.head_dim, batch, family.pairing, f"{prefix}.rope_k")
-    return file.linear(attend(q, k, v, layer, config, batch, cache), f"{prefix}.attn_output", config.dim)
+    y = attend(q, k, v, layer, config, batch, cache)
+    if gate is not None:
+        y = F.sigmoid_multiply(y, logit_rows(gate, batch, f"{prefix}.gate_rows") if batch.is_last else gate)
+    return file.linear(y, f"{prefix}.attn_output", config.dim)
+
+
+def _query_and_gate(joined: Tensor, config: ModelConfig, batch: TokenBatch) -> tuple[Tensor, Tensor]:
+    """The queries, and the gates of what they find; a head has both side by side."""
+    graph, tokens = batch.ids.graph, joined.shape[0]
+    assert graph is not None
+    heads = graph.reshape(joined, (tokens, config.n_heads, 2 * config.head_dim))
+    q, gate = F.split(heads, axis=2, sizes=(config.head_dim, config.head_dim))
+    width = config.n_heads * config.head_dim
+    return graph.reshape(q, (tokens, width)), graph.reshape(gate, (tokens, width))
 
 
 def _projections(
@@ -78,7 +94,8 @@ def _projections(
         joined = file.linear(h, f"{prefix}.attn_qkv", width + 2 * kv_width)
         q, k, v = F.split(joined, axis=1, sizes=(width, kv_width, kv_width))
         return q, k, v
-    q = file.linear(h, f"{prefix}.attn_q", width, bias=family.qkv_bias)
+    q_width = 2 * width if family.gated_attention else width
+    q = file.linear(h, f"{prefix}.attn_q", q_width, bias=family.qkv_bias)
     k = file.linear(h, f"{prefix}.attn_k", kv_width, bias=family.qkv_bias)
     v = file.linear(h, f"{prefix}.attn_v", kv_width, bias=family.qkv_bias)
     return q, k, v

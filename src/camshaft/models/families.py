@@ -7,7 +7,7 @@ recurrent layers in place of attention. A row says what the file's metadata does
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from typing import Any, Literal
 
@@ -30,7 +30,9 @@ class Family:
     query_scale_layers: in files of so many layers the scores are divided by sqrt(dim / heads), not by sqrt(head_dim).
     softcaps: attention's and the logits', where the file names none.
     normalizes_experts: the chosen experts' weights are divided by their sum.
-    recurrent: the kind of the layers without attention. output_norm: the tensor of the last norm.
+    recurrent: the kind of the layers without attention. attention_every: only every n-th layer has attention, where the file does
+    not say which (0: it does, by head_count_kv). output_norm: the tensor of the last norm.
+    tiled_heads: heads of values share those of keys in turn, not in runs. gated_attention: q comes with a gate of what is found.
     """
 
     pairing: Literal["interleaved", "neox"]
@@ -50,10 +52,21 @@ class Family:
     query_scale_layers: int = 0
     softcaps: tuple[float, float] = (0.0, 0.0)
     normalizes_experts: bool = True
-    recurrent: Literal["", "short_conv"] = ""
+    recurrent: Literal["", "short_conv", "delta"] = ""
+    attention_every: int = 0
     output_norm: str = "output_norm"
+    tiled_heads: bool = False
+    gated_attention: bool = False
 
 
+_QWEN_HYBRID = Family(
+    "neox",
+    qk_norm="head",
+    ffn_norm="post_attention_norm",
+    recurrent="delta",
+    attention_every=4,
+    gated_attention=True,
+)
 # "llama" is also SmolLM2, Llama 2 and 3, Mistral, Mixtral and TinyLlama; "olmo2" is also OLMo 3; "phi3" is also Phi-3.5 and 4.
 FAMILIES: dict[str, Family] = {
     "llama": Family("interleaved"),
@@ -92,6 +105,9 @@ FAMILIES: dict[str, Family] = {
     "granite": Family("interleaved"),
     "granitemoe": Family("interleaved"),
     "lfm2": Family("neox", qk_norm="head", recurrent="short_conv", output_norm="token_embd_norm"),
+    "qwen3next": _QWEN_HYBRID,
+    "qwen35": replace(_QWEN_HYBRID, tiled_heads=True),
+    "qwen35moe": replace(_QWEN_HYBRID, tiled_heads=True),
 }
 
 

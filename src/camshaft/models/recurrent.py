@@ -11,6 +11,7 @@ from camshaft.graph import functions as F
 from camshaft.graph.graph import Tensor
 from camshaft.models.checkpoint import Checkpoint
 from camshaft.models.config import ModelConfig
+from camshaft.models.families import FAMILIES
 from camshaft.models.recurrent_config import Recurrent
 from camshaft.models.transformer import LayerState, TokenBatch, logit_rows
 
@@ -48,7 +49,41 @@ def _short_conv(h: Tensor, layer: Layer) -> tuple[Tensor, str]:
     return y, "shortconv.out_proj"
 
 
-_KINDS: Mapping[str, Callable[[Tensor, Layer], tuple[Tensor, str]]] = {"short_conv": _short_conv}
+def _delta(h: Tensor, layer: Layer) -> tuple[Tensor, str]:
+    """Qwen3-Next and Qwen3.5: the gated delta rule of convolved queries, keys and values, then a gated norm of each head."""
+    sizes, file, prefix = layer.sizes, layer.file, layer.prefix
+    family = FAMILIES[layer.config.architecture]
+    qkv = file.linear(h, f"{prefix}.attn_qkv", sizes.channels)
+    taps = _taps(layer, f"{prefix}.ssm_conv1d.weight")
+    qkv = F.conv_slots(qkv, taps, layer.states["conv"], layer.rows, activation="silu", name=f"{prefix}.conv")
+    alpha, beta = _gates(h, layer)
+    a, dt = file.vector(f"{prefix}.ssm_a", sizes.heads), file.vector(f"{prefix}.ssm_dt.bias", sizes.heads)
+    given = (qkv, alpha, beta, a, dt, layer.states["state"], layer.rows)
+    y = F.gated_delta_slots(*given, groups=sizes.groups, tiled=family.tiled_heads, name=f"{prefix}.delta")
+    z = file.linear(h, f"{prefix}.attn_gate", sizes.inner)
+    return _gated_norm(y, z, file.vector(f"{prefix}.ssm_norm.weight", sizes.value_size), layer), "ssm_out"
+
+
+def _gates(h: Tensor, layer: Layer) -> tuple[Tensor, Tensor]:
+    """alpha and beta [T, heads]; Qwen3-Next has both as one tensor, by heads of keys."""
+    file, prefix, heads, groups = layer.file, layer.prefix, layer.sizes.heads, layer.sizes.groups
+    if f"{prefix}.ssm_ba.weight" not in file:
+        return file.linear(h, f"{prefix}.ssm_alpha", heads), file.linear(h, f"{prefix}.ssm_beta", heads)
+    tokens, per = h.shape[0], heads // groups
+    joined = file.graph.reshape(file.linear(h, f"{prefix}.ssm_ba", 2 * heads), (tokens, groups, 2 * per))
+    beta, alpha = (file.graph.reshape(x, (tokens, heads)) for x in F.split(joined, axis=2, sizes=(per, per)))
+    return alpha, beta
+
+
+def _gated_norm(y: Tensor, z: Tensor, w: Tensor, layer: Layer) -> Tensor:
+    """rms_norm of each head of y, times silu(z)."""
+    graph, heads = layer.file.graph, (y.shape[0], layer.sizes.heads, layer.sizes.value_size)
+    split = (graph.reshape(x, heads) for x in (y, z))
+    normed = F.norm_gate(next(split), w, next(split), eps=layer.config.norm_eps, name=f"{layer.prefix}.ssm_norm")
+    return graph.reshape(normed, y.shape)
+
+
+_KINDS: Mapping[str, Callable[[Tensor, Layer], tuple[Tensor, str]]] = {"short_conv": _short_conv, "delta": _delta}
 
 
 def _taps(layer: Layer, name: str) -> Tensor:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 ATTENTION = "attention"
 # More of a channel's weights than any model has; a file that lies would unroll a kernel for each.
 MOST_TAPS = 64
+MOST_HEADS = 1 << 16
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,31 @@ def _short_conv(keys: Keys, dim: int) -> Recurrent:
     return Recurrent("short_conv", _taps(keys, "shortconv.l_cache"), dim)
 
 
-_READERS: Mapping[str, Callable[[Keys, int], Recurrent]] = {"short_conv": _short_conv}
+def _delta(keys: Keys, dim: int) -> Recurrent:
+    heads, groups, key_size = _heads(keys), keys.size("ssm.group_count"), keys.size("ssm.state_size")
+    value_size = _shared(keys, "ssm.inner_size", "ssm.time_step_rank")
+    _shared(keys, "ssm.time_step_rank", "ssm.group_count")
+    channels = 2 * groups * key_size + heads * value_size
+    return Recurrent("delta", _taps(keys, "ssm.conv_kernel"), channels, heads, groups, key_size, value_size)
+
+
+_READERS: Mapping[str, Callable[[Keys, int], Recurrent]] = {"short_conv": _short_conv, "delta": _delta}
+
+
+def _heads(keys: Keys) -> int:
+    heads = keys.size("ssm.time_step_rank")
+    if heads > MOST_HEADS:
+        raise ModelError(f"the key '{keys.architecture}.ssm.time_step_rank' is {heads}; wanted at most {MOST_HEADS}")
+    return heads
+
+
+def _shared(keys: Keys, key: str, among: str) -> int:
+    """The share of each of `among` in `key`. Raises ModelError unless it is an integer."""
+    n, parts = keys.size(key), keys.size(among)
+    if n % parts:
+        name = keys.architecture
+        raise ModelError(f"the key '{name}.{key}' is {n}; wanted a multiple of '{name}.{among}', {parts}")
+    return n // parts
 
 
 def _taps(keys: Keys, key: str) -> int:
@@ -66,8 +91,22 @@ def layer_kinds(keys: Keys, family: Family, n_layers: int) -> tuple[str, ...]:
     """Each layer's kind: attention, or the family's recurrent one."""
     if not family.recurrent:
         return (ATTENTION,) * n_layers
-    heads = kv_heads(keys, n_layers)
-    return tuple(ATTENTION if n else family.recurrent for n in heads)
+    listed = keys.metadata.get(f"{keys.architecture}.attention.recurrent_layers")
+    every = keys.size("full_attention_interval", family.attention_every) if family.attention_every else 0
+    if listed is not None:
+        is_recurrent = _booleans(keys, "attention.recurrent_layers", listed, n_layers)
+    elif every:
+        is_recurrent = [(layer + 1) % every != 0 for layer in range(n_layers)]
+    else:
+        is_recurrent = [not n for n in kv_heads(keys, n_layers)]
+    return tuple(family.recurrent if each else ATTENTION for each in is_recurrent)
+
+
+def _booleans(keys: Keys, key: str, value: object, n: int) -> list[bool]:
+    listed = value.tolist() if hasattr(value, "tolist") else value
+    if not isinstance(listed, list | tuple) or len(listed) < n or any(each not in (False, True) for each in listed):
+        raise ModelError(f"the key '{keys.architecture}.{key}' is {shown_value(value)}; wanted {n} booleans")
+    return list(map(bool, listed[:n]))
 
 
 def kv_heads(keys: Keys, n_layers: int, default: int = 0) -> list[int]:

@@ -111,6 +111,7 @@ _MODULES = {
     "recurrent.convolution": "conv1d_depthwise_causal ssm_conv short_conv",
     "slot_states.slot_rows": "slot_rows",
     "slot_states.convolution": "conv_slots short_conv_slots",
+    "slot_states.delta_rule": "gated_delta_slots",
 }
 # Modules whose ops are rows of one table.
 TABLES: dict[str, tuple[str, ...]] = {module: tuple(rows.split()) for module, rows in _MODULES.items() if " " in rows}

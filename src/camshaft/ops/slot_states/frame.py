@@ -87,6 +87,15 @@ class Columns:
                 self.store(state, first + i, [self.k.splat(0.0, WIDTH) for _ in range(self.n_vectors)])
 
 
+def softplus(k: Tracer, x: Value) -> Value:
+    """log(1 + exp(x)), exact where exp(x) is far below 1: log(1 + p) is log(w) p / (w - 1), w = 1 + p as rounded (Kahan)."""
+    power = k.exp(-k.abs(x))
+    wide = power + 1.0
+    tiny = wide == 1.0
+    exact = k.log(wide) * power / k.select(tiny, 1.0, wide - 1.0)
+    return k.maximum(x, 0.0) + k.select(tiny, power, exact)
+
+
 def columns_grid(slots: int, columns: int, per_slot: int = 1) -> tuple[ops.Cells, ops.Cells]:
     """The grid of programs that Columns describes."""
     per = WIDTH * (VECTORS if columns % (VECTORS * WIDTH) == 0 else 1)
