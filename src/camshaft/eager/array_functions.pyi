@@ -802,6 +802,12 @@ class ArrayFunctions:
         Arrays in, arrays out. Arrays that it updates are written in place.
         """
 
+    def assign(self, state: ArrayLike, x: ArrayLike, /, *, out: Array | tuple[Array, ...] | None = None) -> None:
+        """state = x.
+
+        Arrays in, arrays out. Arrays that it updates are written in place.
+        """
+
     def cross_entropy(
         self,
         logits: ArrayLike,
@@ -2159,6 +2165,45 @@ class ArrayFunctions:
         tiled: bool = False,
     ) -> Any:
         """S = exp(a softplus(alpha + dt)) S; S += outer(k, sigmoid(beta) (v - k.T S)); o = q.T S / sqrt(K), S of the slot.
+
+        Arrays in, arrays out. Arrays that it updates are written in place.
+        """
+
+    def selective_scan_slots(
+        self,
+        x: ArrayLike,
+        dt: ArrayLike,
+        b: ArrayLike,
+        c: ArrayLike,
+        a: ArrayLike,
+        d: ArrayLike,
+        bias: ArrayLike,
+        state: ArrayLike,
+        rows: ArrayLike,
+        /,
+        *,
+        out: Array | None = None,
+    ) -> Any:
+        """h = exp(s a) h + s x B; y = C . h + D x, s = softplus(dt + bias), h of the slot.
+
+        Arrays in, arrays out. Arrays that it updates are written in place.
+        """
+
+    def ssd_slots(
+        self,
+        xbc: ArrayLike,
+        dt: ArrayLike,
+        a: ArrayLike,
+        d: ArrayLike,
+        bias: ArrayLike,
+        state: ArrayLike,
+        rows: ArrayLike,
+        /,
+        *,
+        out: Array | None = None,
+        groups: int,
+    ) -> Any:
+        """S = exp(s a) S + outer(B, s x); y = C.T S + D x, s = softplus(dt + bias), S of the slot.
 
         Arrays in, arrays out. Arrays that it updates are written in place.
         """

@@ -22,6 +22,7 @@ __all__ = [
     "argmax",
     "argmin",
     "argsort",
+    "assign",
     "attention",
     "attention_mask",
     "attention_mask_tiles",
@@ -173,6 +174,7 @@ __all__ = [
     "scatter_add",
     "searchsorted",
     "selective_scan",
+    "selective_scan_slots",
     "short_conv",
     "short_conv_slots",
     "sigmoid",
@@ -192,6 +194,7 @@ __all__ = [
     "split",
     "sqrt",
     "square",
+    "ssd_slots",
     "ssm_conv",
     "stft",
     "stop_gradient",
@@ -1219,6 +1222,10 @@ def adam_update(
     weight_decay: float = 0.0,
     name: str | None = None,
 ) -> None: ...
+@overload
+def assign(state: ArrayLike, x: ArrayLike, /, *, out: Array | tuple[Array, ...] | None = None) -> None: ...
+@overload
+def assign(state: Tensor | ArrayLike, x: Tensor | ArrayLike, /, *, name: str | None = None) -> None: ...
 @overload
 def cross_entropy(
     logits: ArrayLike,
@@ -2697,5 +2704,63 @@ def gated_delta_slots(
     *,
     groups: int,
     tiled: bool = False,
+    name: str | None = None,
+) -> Tensor: ...
+@overload
+def selective_scan_slots(
+    x: ArrayLike,
+    dt: ArrayLike,
+    b: ArrayLike,
+    c: ArrayLike,
+    a: ArrayLike,
+    d: ArrayLike,
+    bias: ArrayLike,
+    state: ArrayLike,
+    rows: ArrayLike,
+    /,
+    *,
+    out: Array | None = None,
+) -> Any: ...
+@overload
+def selective_scan_slots(
+    x: Tensor | ArrayLike,
+    dt: Tensor | ArrayLike,
+    b: Tensor | ArrayLike,
+    c: Tensor | ArrayLike,
+    a: Tensor | ArrayLike,
+    d: Tensor | ArrayLike,
+    bias: Tensor | ArrayLike,
+    state: Tensor | ArrayLike,
+    rows: Tensor | ArrayLike,
+    /,
+    *,
+    name: str | None = None,
+) -> Tensor: ...
+@overload
+def ssd_slots(
+    xbc: ArrayLike,
+    dt: ArrayLike,
+    a: ArrayLike,
+    d: ArrayLike,
+    bias: ArrayLike,
+    state: ArrayLike,
+    rows: ArrayLike,
+    /,
+    *,
+    out: Array | None = None,
+    groups: int,
+) -> Any: ...
+@overload
+def ssd_slots(
+    xbc: Tensor | ArrayLike,
+    dt: Tensor | ArrayLike,
+    a: Tensor | ArrayLike,
+    d: Tensor | ArrayLike,
+    bias: Tensor | ArrayLike,
+    state: Tensor | ArrayLike,
+    rows: Tensor | ArrayLike,
+    /,
+    *,
+    groups: int,
     name: str | None = None,
 ) -> Tensor: ...

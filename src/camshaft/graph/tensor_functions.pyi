@@ -17,6 +17,7 @@ __all__ = [
     "argmax",
     "argmin",
     "argsort",
+    "assign",
     "attention",
     "attention_mask",
     "attention_mask_tiles",
@@ -168,6 +169,7 @@ __all__ = [
     "scatter_add",
     "searchsorted",
     "selective_scan",
+    "selective_scan_slots",
     "short_conv",
     "short_conv_slots",
     "sigmoid",
@@ -187,6 +189,7 @@ __all__ = [
     "split",
     "sqrt",
     "square",
+    "ssd_slots",
     "ssm_conv",
     "stft",
     "stop_gradient",
@@ -805,6 +808,9 @@ def adam_update(
     name: str | None = None,
 ) -> None:
     """m = b1 m + (1 - b1) g; v = b2 v + (1 - b2) g^2; p -= lr (decay p + (m / c1) / (sqrt(v / c2) + eps)), c = 1 - b^step."""
+
+def assign(state: Tensor | ArrayLike, x: Tensor | ArrayLike, /, *, name: str | None = None) -> None:
+    """state = x."""
 
 def cross_entropy(
     logits: Tensor | ArrayLike,
@@ -1706,3 +1712,34 @@ def gated_delta_slots(
     name: str | None = None,
 ) -> Tensor:
     """S = exp(a softplus(alpha + dt)) S; S += outer(k, sigmoid(beta) (v - k.T S)); o = q.T S / sqrt(K), S of the slot."""
+
+def selective_scan_slots(
+    x: Tensor | ArrayLike,
+    dt: Tensor | ArrayLike,
+    b: Tensor | ArrayLike,
+    c: Tensor | ArrayLike,
+    a: Tensor | ArrayLike,
+    d: Tensor | ArrayLike,
+    bias: Tensor | ArrayLike,
+    state: Tensor | ArrayLike,
+    rows: Tensor | ArrayLike,
+    /,
+    *,
+    name: str | None = None,
+) -> Tensor:
+    """h = exp(s a) h + s x B; y = C . h + D x, s = softplus(dt + bias), h of the slot."""
+
+def ssd_slots(
+    xbc: Tensor | ArrayLike,
+    dt: Tensor | ArrayLike,
+    a: Tensor | ArrayLike,
+    d: Tensor | ArrayLike,
+    bias: Tensor | ArrayLike,
+    state: Tensor | ArrayLike,
+    rows: Tensor | ArrayLike,
+    /,
+    *,
+    groups: int,
+    name: str | None = None,
+) -> Tensor:
+    """S = exp(s a) S + outer(B, s x); y = C.T S + D x, s = softplus(dt + bias), S of the slot."""

@@ -60,6 +60,7 @@ _MODULES = {
     "sample.repeat_penalty": "repeat_penalty",
     "sample.sample": "sample",
     "train.adam_update": "adam_update",
+    "train.assign": "assign",
     "train.cross_entropy": "cross_entropy",
     "train.losses": "mse_loss l1_loss binary_cross_entropy_with_logits",
     "sample.softmax_sample": "softmax_sample",
@@ -112,6 +113,7 @@ _MODULES = {
     "slot_states.slot_rows": "slot_rows",
     "slot_states.convolution": "conv_slots short_conv_slots",
     "slot_states.delta_rule": "gated_delta_slots",
+    "slot_states.state_space": "selective_scan_slots ssd_slots",
 }
 # Modules whose ops are rows of one table.
 TABLES: dict[str, tuple[str, ...]] = {module: tuple(rows.split()) for module, rows in _MODULES.items() if " " in rows}
