@@ -49,7 +49,7 @@ class TinyModel:
     @property
     def permutes(self) -> bool:
         """Whether q and k rows go from halves to neighbours on the way to GGUF."""
-        return self.arch in ("llama", "smollm3", "granite", "granitemoe")
+        return self.arch in ("llama", "smollm3", "granite", "granitemoe", "granitehybrid")
 
 
 # transformers' family -> GGUF's architecture, where it is another name in lower case
@@ -62,6 +62,8 @@ ARCHITECTURES = {
     "Qwen3Next": "qwen3next",
     "Qwen3_5": "qwen35",
     "Qwen3_5Moe": "qwen35moe",
+    "GraniteMoeHybrid": "granitehybrid",
+    "FalconMamba": "mamba",
 }
 
 # Families whose config is of text and pictures, with one of text alone.
@@ -255,22 +257,24 @@ def build(model: TinyModel, seed: int) -> Any:
     if model.family in ("Gemma3", "Olmo3"):
         rope = {"full_attention": rope, "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0}}
     config = kind(
-        vocab_size=N_VOCAB,
-        hidden_size=model.hidden,
-        intermediate_size=model.ffn,
-        num_hidden_layers=model.n_layers,
-        num_attention_heads=model.heads,
-        num_key_value_heads=model.kv_heads,
-        head_dim=model.head_dim,
-        max_position_embeddings=512,
-        rms_norm_eps=1e-5,
-        tie_word_embeddings=model.tied,
-        rope_parameters=rope,
-        attn_implementation="eager",
-        experts_implementation="eager",
-        **dict.fromkeys(("pad_token_id", "bos_token_id", "eos_token_id"), 2),
-        **({"sliding_window": None} if model.family == "Mistral" else {}),
-        **model.options,
+        **{
+            "vocab_size": N_VOCAB,
+            "hidden_size": model.hidden,
+            "intermediate_size": model.ffn,
+            "num_hidden_layers": model.n_layers,
+            "num_attention_heads": model.heads,
+            "num_key_value_heads": model.kv_heads,
+            "head_dim": model.head_dim,
+            "max_position_embeddings": 512,
+            "rms_norm_eps": 1e-5,
+            "tie_word_embeddings": model.tied,
+            "rope_parameters": rope,
+            "attn_implementation": "eager",
+            "experts_implementation": "eager",
+            **dict.fromkeys(("pad_token_id", "bos_token_id", "eos_token_id"), 2),
+            **({"sliding_window": None} if model.family == "Mistral" else {}),
+            **model.options,
+        }
     )
     network = getattr(transformers, f"{model.family}ForCausalLM")(config).eval().float()
     generator = torch.Generator().manual_seed(seed)
@@ -283,6 +287,8 @@ def build(model: TinyModel, seed: int) -> Any:
 def _draw(name: str, shape: torch.Size, model: TinyModel, generator: torch.Generator) -> torch.Tensor:
     if "A_log" in name:
         return torch.rand(shape, generator=generator) * 3 - 2
+    if name.endswith((".D", "dt_bias", "dt_proj.bias")):
+        return torch.randn(shape, generator=generator)
     if "conv1d" in name and name.endswith("weight"):
         return torch.randn(shape, generator=generator) * 1.5 / math.sqrt(shape[-1])
     if "norm" in name:

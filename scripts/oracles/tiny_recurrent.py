@@ -115,6 +115,128 @@ MODELS = (
         agreement=1e-3,
         n_tokens=MORE_TOKENS,
     ),
+    TinyModel(
+        "mamba2",
+        "Mamba2",
+        32,
+        0,
+        heads=0,
+        kv_heads=0,
+        head_dim=0,
+        n_layers=3,
+        options={
+            "num_heads": 4,
+            "state_size": 8,
+            "head_dim": 16,
+            "n_groups": 2,
+            "conv_kernel": 4,
+            "expand": 2,
+            "chunk_size": 16,
+            "layer_norm_epsilon": 1e-5,
+            "intermediate_size": 64,
+        },
+        keys={
+            "ssm.conv_kernel": 4,
+            "ssm.inner_size": 64,
+            "ssm.state_size": 8,
+            "ssm.time_step_rank": 4,
+            "ssm.group_count": 2,
+        },
+        n_tokens=MORE_TOKENS,
+    ),
+    TinyModel(
+        "mamba",
+        "Mamba",
+        32,
+        0,
+        heads=0,
+        kv_heads=0,
+        head_dim=0,
+        tied=True,
+        n_layers=3,
+        options={
+            "state_size": 8,
+            "conv_kernel": 4,
+            "expand": 2,
+            "time_step_rank": 4,
+            "layer_norm_epsilon": 1e-5,
+            "intermediate_size": 64,
+        },
+        keys={
+            "ssm.conv_kernel": 4,
+            "ssm.inner_size": 64,
+            "ssm.state_size": 8,
+            "ssm.time_step_rank": 4,
+            "ssm.dt_b_c_rms": False,
+        },
+    ),
+    TinyModel(
+        "granitehybrid",
+        "GraniteMoeHybrid",
+        32,
+        32,
+        heads=4,
+        kv_heads=2,
+        head_dim=8,
+        n_layers=4,
+        layer_kv_heads=(0, 2, 0, 0),
+        options={
+            "num_local_experts": 4,
+            "num_experts_per_tok": 2,
+            "shared_intermediate_size": 32,
+            "layer_types": ["linear_attention", "full_attention", "linear_attention", "linear_attention"],
+            "mamba_n_heads": 4,
+            "mamba_n_groups": 2,
+            "mamba_d_state": 8,
+            "mamba_d_head": 16,
+            "mamba_chunk_size": 16,
+            "embedding_multiplier": 3.0,
+            "residual_multiplier": 0.5,
+            "attention_multiplier": 0.2,
+            "logits_scaling": 0.5,
+        },
+        keys={
+            **MOE_KEYS,
+            "expert_shared_feed_forward_length": 32,
+            "ssm.conv_kernel": 4,
+            "ssm.inner_size": 64,
+            "ssm.state_size": 8,
+            "ssm.time_step_rank": 4,
+            "ssm.group_count": 2,
+            "rope.scaling.finetuned": False,
+            "embedding_scale": 3.0,
+            "residual_scale": 0.5,
+            "attention.scale": 0.2,
+            "logit_scale": 0.5,
+        },
+        n_tokens=MORE_TOKENS,
+    ),
+    TinyModel(
+        "falcon-mamba",
+        "FalconMamba",
+        32,
+        0,
+        heads=0,
+        kv_heads=0,
+        head_dim=0,
+        n_layers=3,
+        options={
+            "state_size": 8,
+            "conv_kernel": 4,
+            "expand": 2,
+            "time_step_rank": 4,
+            "layer_norm_epsilon": 1e-5,
+            "mixer_rms_eps": 1e-5,
+            "intermediate_size": 64,
+        },
+        keys={
+            "ssm.conv_kernel": 4,
+            "ssm.inner_size": 64,
+            "ssm.state_size": 8,
+            "ssm.time_step_rank": 4,
+            "ssm.dt_b_c_rms": True,
+        },
+    ),
 )
 
 
@@ -149,3 +271,17 @@ def delta_parts(name: str, values: np.ndarray, in_turn: bool) -> Iterator[tuple[
         yield name, order(values, axis=1)
     else:
         yield name, values
+
+
+def mamba_parts(name: str, values: np.ndarray, model: TinyModel) -> Iterator[tuple[str, np.ndarray]]:
+    """A parameter of a state space layer as the file has it."""
+    groups = model.keys.get("ssm.group_count")
+    if name.endswith(".A_log"):
+        values = -np.exp(values)
+    if "conv1d.weight" in name:
+        values = values.reshape(values.shape[0], -1)
+    elif groups and name.endswith((".A_log", ".D")):
+        values = values.reshape(-1, 1)
+    elif "norm.weight" in name:
+        values = values.reshape(groups, -1)
+    yield name.replace(".dt_bias", ".dt_proj.bias"), values

@@ -17,7 +17,7 @@ from tests.support.quick import quick_of
 
 ARCH = "llama"
 KEYS: dict[str, tuple[dict[str, Any], list[str]]] = {
-    "unknown architecture": ({"general.architecture": "mamba"}, ["'mamba'", "llama, qwen2, qwen2moe"]),
+    "unknown architecture": ({"general.architecture": "mumble"}, ["'mumble'", "llama, qwen2, qwen2moe"]),
     "heads over key-value heads": ({f"{ARCH}.attention.head_count_kv": 3}, ["4 heads over 3"]),
     "no heads": ({f"{ARCH}.attention.head_count": 0}, ["attention.head_count", "is 0"]),
     "text for a number": ({f"{ARCH}.block_count": "two"}, ["llama.block_count", "'two'"]),
@@ -128,6 +128,13 @@ WRONG_OPTIONS = [
     ("qwen35", {"ssm.inner_size": 0}, "wanted an integer of 1 or more"),
     ("qwen35", {"ssm.inner_size": 4.5}, "wanted an integer of 1 or more"),
     ("qwen35", {"rope.dimension_count": 18}, "wanted an even number up to 16"),
+    ("mamba", {"ssm.dt_b_c_rms": "yes"}, "'mamba.ssm.dt_b_c_rms' is 'yes'; wanted True or False"),
+    ("mamba", {"ssm.state_size": 4}, "'blk.0.ssm_x.weight' has shape [20, 64]; wanted [12, 64]"),
+    ("mamba", {"ssm.inner_size": 2**31 - 1}, "'blk.0.ssm_in.weight'"),
+    ("mamba2", {"ssm.group_count": 0}, "wanted an integer of 1 or more"),
+    ("mamba2", {"ssm.time_step_rank": 8}, "'blk.0.ssm_in.weight'"),
+    ("mamba2", {"embedding_length": 33}, "'token_embd.weight'"),
+    ("granitehybrid", {"rope.scaling.finetuned": 1}, "wanted True or False"),
 ]
 
 

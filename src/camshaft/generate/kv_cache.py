@@ -102,6 +102,11 @@ class KVCache:
         return sum(self.specs[name].nbytes for name in self._state_names) // self.n_slots
 
     @cached_property
+    def has_keys(self) -> bool:
+        """Whether some layers have keys and values."""
+        return self.session_nbytes > 0
+
+    @cached_property
     def is_recurrent(self) -> bool:
         """Whether some layers have states that a session cannot go back in."""
         return bool(self._state_names)

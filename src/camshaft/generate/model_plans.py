@@ -191,7 +191,7 @@ class ModelPlans:
             plan.set_extent(self.prompt_tokens, n)
         if name == "rows":
             plan.set_extent(self.logit_rows, n_rows)
-        plan.set_extent(self.length, max(positions) + 1)
+        self._set_length(plan, positions)
         self.weights.finish()
         plan.bound.run()
         if isinstance(self.logits, np.ndarray):
@@ -199,6 +199,10 @@ class ModelPlans:
         from camshaft.plan.memory.device_memory import DeviceRows
 
         return DeviceRows(self.logits, n_rows)
+
+    def _set_length(self, plan: ExecutionPlan | CachedPlan, positions: Sequence[int]) -> None:
+        if self.cache.has_keys:  # a model without attention reads no keys
+            plan.set_extent(self.length, max(positions) + 1)
 
     def run_decode(self, ids: Sequence[int], positions: Sequence[int], slots: Sequence[int]) -> None:
         """Run one token of each of several sequences; their logits are the first rows of `logits`."""
@@ -212,7 +216,7 @@ class ModelPlans:
         plan = self._plan(_decode_name(size))
         plan.inputs["ids"][:n], plan.inputs["positions"][:n], plan.inputs["slots"][:n] = ids, positions, slots
         plan.set_extent(tokens, n)
-        plan.set_extent(self.length, max(positions) + 1)
+        self._set_length(plan, positions)
         self.weights.finish()
         plan.bound.run()
 

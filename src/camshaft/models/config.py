@@ -108,7 +108,8 @@ class Keys:
 def read_config(metadata: Mapping[str, Any], architecture: str, vocab_size: int) -> ModelConfig:
     """Read the dimensions. Raises ModelError, naming the key, for a missing or impossible value."""
     keys, family = Keys(metadata, architecture), FAMILIES[architecture]
-    dim, n_heads, n_layers = keys.size("embedding_length"), keys.size("attention.head_count"), keys.size("block_count")
+    dim, n_layers = keys.size("embedding_length"), keys.size("block_count")
+    n_heads = keys.size("attention.head_count") if family.attention else 1
     if n_layers > MOST_LAYERS:
         raise ModelError(f"the key '{architecture}.block_count' is {n_layers}; wanted at most {MOST_LAYERS}")
     n_layers -= _unused_layers(keys, n_layers)
@@ -119,9 +120,9 @@ def read_config(metadata: Mapping[str, Any], architecture: str, vocab_size: int)
         architecture=architecture,
         n_layers=n_layers,
         dim=dim,
-        ffn_dim=keys.size("feed_forward_length"),
+        ffn_dim=keys.size("feed_forward_length") if family.feed_forward else 0,
         n_heads=n_heads,
-        n_kv_heads=max(kv_heads(keys, n_layers, n_heads)),
+        n_kv_heads=max(kv_heads(keys, n_layers, n_heads)) if family.attention else 1,
         head_dim=head_dim,
         rope_dim=rope_dim,
         rope_theta=theta,
@@ -139,7 +140,8 @@ def read_config(metadata: Mapping[str, Any], architecture: str, vocab_size: int)
         experts=_experts(keys),
         recurrent=read_recurrent(keys, family, dim),
     )
-    _check(config)
+    if family.attention:
+        _check(config)
     return config
 
 
@@ -165,12 +167,22 @@ def _check(config: ModelConfig) -> None:
 def _layers(keys: Keys, family: Family, n_layers: int) -> tuple[LayerOptions, ...]:
     """Each layer's window, rotation and kind."""
     windows, kinds = _windows(keys, family, n_layers), layer_kinds(keys, family, n_layers)
+    rotates = _rotates(keys) if family.rotates_if_finetuned else True
     return tuple(
-        LayerOptions(window, _rope(family, layer, window, any(windows)), kind)
+        LayerOptions(window, _rope(family, layer, window, any(windows)) if rotates else "", kind)
         if kind == ATTENTION
         else LayerOptions(0, "", kind)
         for layer, (window, kind) in enumerate(zip(windows, kinds, strict=True))
     )
+
+
+def _rotates(keys: Keys) -> bool:
+    value = keys.metadata.get(f"{keys.architecture}.rope.scaling.finetuned", False)
+    if not isinstance(value, bool):
+        raise ModelError(
+            f"the key '{keys.architecture}.rope.scaling.finetuned' is {shown_value(value)}; wanted True or False"
+        )
+    return value
 
 
 def _rope(family: Family, layer: int, window: int, some_windows: bool) -> str:

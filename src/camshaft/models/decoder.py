@@ -39,6 +39,8 @@ def decoder(
             y = recurrent(h, layer, config, file, here, cache)
         x = logit_rows(x, batch, f"{prefix}.rows") if is_last else x
         x = _add(x, y, f"{prefix}.post_attention_norm", f"{prefix}.attn_residual", config, file)
+        if not family.feed_forward:
+            continue
         h = x if family.norms == "post" else _norm(x, f"{prefix}.{family.ffn_norm}", config, file)
         y = _feed_forward(h, prefix, family, config, file)
         x = _add(x, y, f"{prefix}.post_ffw_norm", f"{prefix}.ffn_residual", config, file)

@@ -83,7 +83,62 @@ def _gated_norm(y: Tensor, z: Tensor, w: Tensor, layer: Layer) -> Tensor:
     return graph.reshape(normed, y.shape)
 
 
-_KINDS: Mapping[str, Callable[[Tensor, Layer], tuple[Tensor, str]]] = {"short_conv": _short_conv, "delta": _delta}
+def _mamba(h: Tensor, layer: Layer) -> tuple[Tensor, str]:
+    """Mamba 1: a scan of convolved channels, whose steps depend on them; gated."""
+    sizes, file, prefix, inner = layer.sizes, layer.file, layer.prefix, layer.sizes.inner
+    x, z = F.split(file.linear(h, f"{prefix}.ssm_in", 2 * inner), axis=1, sizes=(inner, inner))
+    x = _convolved(x, layer)
+    parts = (sizes.rank, sizes.key_size, sizes.key_size)
+    dt, b, c = F.split(file.linear(x, f"{prefix}.ssm_x", sum(parts)), axis=1, sizes=parts)
+    if sizes.is_normed:
+        dt, b, c = (_unweighted_norm(part, layer) for part in (dt, b, c))
+    dt = file.linear(dt, f"{prefix}.ssm_dt", inner)
+    a = file.converted(f"{prefix}.ssm_a", (inner, sizes.key_size), lambda a: np.ascontiguousarray(a.T))
+    d, bias = file.vector(f"{prefix}.ssm_d", inner), file.vector(f"{prefix}.ssm_dt.bias", inner)
+    y = F.selective_scan_slots(x, dt, b, c, a, d, bias, layer.states["state"], layer.rows, name=f"{prefix}.scan")
+    return F.silu_multiply(z, y, name=f"{prefix}.ssm_gate"), "ssm_out"
+
+
+def _mamba2(h: Tensor, layer: Layer) -> tuple[Tensor, str]:
+    """Mamba 2: a scan with one decay per head, gated, then normed by groups."""
+    sizes, file, prefix = layer.sizes, layer.file, layer.prefix
+    parts = (sizes.inner, sizes.channels, sizes.heads)
+    z, xbc, dt = F.split(file.linear(h, f"{prefix}.ssm_in", sum(parts)), axis=1, sizes=parts)
+    a, d = (file.converted(f"{prefix}.{name}", (sizes.heads, 1), np.ravel) for name in ("ssm_a", "ssm_d"))
+    given = (_convolved(xbc, layer), dt, a, d, file.vector(f"{prefix}.ssm_dt.bias", sizes.heads))
+    y = F.ssd_slots(*given, layer.states["state"], layer.rows, groups=sizes.groups, name=f"{prefix}.scan")
+    y = F.silu_multiply(z, y, name=f"{prefix}.ssm_gate")
+    shape = (sizes.groups, sizes.inner // sizes.groups)
+    w = file.converted(f"{prefix}.ssm_norm.weight", shape, np.ravel)
+    if sizes.groups == 1:
+        return F.rms_norm(y, w, eps=layer.config.norm_eps, name=f"{prefix}.ssm_norm"), "ssm_out"
+    split = file.graph.reshape(y, (y.shape[0], *shape))
+    return F.multiply(file.graph.reshape(_unweighted_norm(split, layer), y.shape), w), "ssm_out"
+
+
+def _convolved(x: Tensor, layer: Layer) -> Tensor:
+    """silu(conv(x) + bias) of Mamba's channels."""
+    taps = _taps(layer, f"{layer.prefix}.ssm_conv1d.weight")
+    bias = layer.file.vector(f"{layer.prefix}.ssm_conv1d.bias", layer.sizes.channels)
+    name = f"{layer.prefix}.conv"
+    y: Tensor = F.conv_slots(x, taps, layer.states["conv"], layer.rows, bias, activation="silu", name=name)
+    return y
+
+
+def _unweighted_norm(x: Tensor, layer: Layer) -> Tensor:
+    """rms_norm of each row with weights of 1."""
+    width = x.shape[-1]
+    assert isinstance(width, int)
+    y: Tensor = F.rms_norm(x, np.ones(width, np.float32), eps=layer.config.norm_eps)
+    return y
+
+
+_KINDS: Mapping[str, Callable[[Tensor, Layer], tuple[Tensor, str]]] = {
+    "short_conv": _short_conv,
+    "delta": _delta,
+    "mamba": _mamba,
+    "mamba2": _mamba2,
+}
 
 
 def _taps(layer: Layer, name: str) -> Tensor:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from camshaft.errors import ModelError
@@ -22,7 +22,10 @@ MOST_HEADS = 1 << 16
 @dataclass(frozen=True)
 class Recurrent:
     """Recurrent layers of one kind: a convolution of `taps` tokens over `channels`, then `heads` states of `key_size` rows and
-    `value_size` columns, whose keys are shared by heads / `groups` (none after a short convolution)."""
+    `value_size` columns (none after a short convolution). heads / `groups` share a key.
+
+    Mamba 1 has one head. Its steps are a product of `rank` numbers, `is_normed` like the others that they come with.
+    """
 
     kind: str
     taps: int
@@ -31,6 +34,8 @@ class Recurrent:
     groups: int = 0
     key_size: int = 0
     value_size: int = 0
+    rank: int = 0
+    is_normed: bool = False
 
     @property
     def inner(self) -> int:
@@ -41,7 +46,8 @@ class Recurrent:
     def states(self) -> dict[str, tuple[int, ...]]:
         """The shapes of a slot's states of one layer: the last rows that the convolution saw, and the heads' matrices."""
         conv = {"conv": (self.taps - 1, self.channels)}
-        return conv | ({"state": (self.heads, self.key_size, self.value_size)} if self.heads else {})
+        matrices = () if self.kind == "mamba" else (self.heads,)
+        return conv | ({"state": (*matrices, self.key_size, self.value_size)} if self.heads else {})
 
 
 def read_recurrent(keys: Keys, family: Family, dim: int) -> Recurrent | None:
@@ -61,7 +67,24 @@ def _delta(keys: Keys, dim: int) -> Recurrent:
     return Recurrent("delta", _taps(keys, "ssm.conv_kernel"), channels, heads, groups, key_size, value_size)
 
 
-_READERS: Mapping[str, Callable[[Keys, int], Recurrent]] = {"short_conv": _short_conv, "delta": _delta}
+def _mamba(keys: Keys, dim: int) -> Recurrent:
+    inner, size, rank = keys.size("ssm.inner_size"), keys.size("ssm.state_size"), keys.size("ssm.time_step_rank")
+    normed = keys.metadata.get(f"{keys.architecture}.ssm.dt_b_c_rms", False)
+    if not isinstance(normed, bool):
+        raise ModelError(f"the key '{keys.architecture}.ssm.dt_b_c_rms' is {shown_value(normed)}; wanted True or False")
+    return Recurrent("mamba", _taps(keys, "ssm.conv_kernel"), inner, 1, 1, size, inner, rank, normed)
+
+
+def _mamba2(keys: Keys, dim: int) -> Recurrent:
+    return replace(_delta(keys, dim), kind="mamba2")
+
+
+_READERS: Mapping[str, Callable[[Keys, int], Recurrent]] = {
+    "short_conv": _short_conv,
+    "delta": _delta,
+    "mamba": _mamba,
+    "mamba2": _mamba2,
+}
 
 
 def _heads(keys: Keys) -> int:
@@ -89,8 +112,8 @@ def _taps(keys: Keys, key: str) -> int:
 
 def layer_kinds(keys: Keys, family: Family, n_layers: int) -> tuple[str, ...]:
     """Each layer's kind: attention, or the family's recurrent one."""
-    if not family.recurrent:
-        return (ATTENTION,) * n_layers
+    if not family.recurrent or not family.attention:
+        return (family.recurrent or ATTENTION,) * n_layers
     listed = keys.metadata.get(f"{keys.architecture}.attention.recurrent_layers")
     every = keys.size("full_attention_interval", family.attention_every) if family.attention_every else 0
     if listed is not None:

@@ -1,8 +1,8 @@
 """State space models over the rows of slots: selective_scan_slots (Mamba 1) and ssd_slots (Mamba 2).
 
-Mamba 1 (Gu and Dao, 2023) has a state of N numbers per channel: h = exp(s a) h + s x B; y = C . h + D x. Mamba 2 (Dao and Gu, 2024) has
-one decay per head of P channels: S = exp(s a) S + outer(B, s x); y = C.T S + D x. The step is s = softplus(dt + bias), a is
-negative. States are [slots, N, C] and [slots, H, N, P], so that a vector has channels.
+Mamba 1 (Gu and Dao, 2023) has a state of N numbers per channel: h = exp(s a) h + s x B; y = C . h + D x. Mamba 2 (Dao and Gu,
+2024) has one decay per head of P channels: S = exp(s a) S + outer(B, s x); y = C.T S + D x. The step is s = softplus(dt + bias),
+a is negative. States are [slots, N, C] and [slots, H, N, P], so that a vector has channels.
 """
 
 from __future__ import annotations
