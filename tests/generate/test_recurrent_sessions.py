@@ -12,17 +12,20 @@ import pytest
 from camshaft import LanguageModel, Sampling
 from camshaft.errors import ContextError, ModelError
 from camshaft.generate import checkpoints
+from camshaft.generate.session import Session
 from tests.support.fixtures import tiny_logits, tiny_model
+from tests.support.quick import quick_of
 
 GREEDY = Sampling(greedy=True)
 NAME, CONTEXT = "lfm2", 96
+NAMES = quick_of(("lfm2", "qwen35", "mamba", "mamba2", "granitehybrid"), ("lfm2",))
 # What single tokens and parts of a prompt may differ by.
 CLOSE = 1e-3
 
 
-@pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LanguageModel]:
-    path = tiny_model(NAME, tmp_path_factory.mktemp("tiny"))
+@pytest.fixture(scope="module", params=NAMES)
+def shared(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LanguageModel]:
+    path = tiny_model(request.param, tmp_path_factory.mktemp("tiny"))
     with LanguageModel(path, threads=1, context=CONTEXT, activations="f32", sessions=3) as lm:
         yield lm
 
@@ -51,7 +54,13 @@ def _close(came: Any, wanted: Any) -> None:
     np.testing.assert_allclose(came, wanted, atol=CLOSE)
 
 
-TOKENS, WANTED = tiny_logits(NAME)
+TOKENS = tiny_logits(NAME)[0]
+
+
+@pytest.fixture(scope="module")
+def wanted(shared: LanguageModel) -> np.ndarray:
+    """The logits after each of TOKENS, computed at once."""
+    return shared.logits(TOKENS)
 
 
 @pytest.mark.parametrize(("kept", "again"), [(0, 0), (3, 0), (10, 10), (15, 10), (19, 19)])
@@ -70,6 +79,23 @@ def test_a_session_goes_back_to_any_token(lm: LanguageModel, runs: list[Any], ke
     _close(last, lm.logits([*tokens, *TOKENS[kept:], TOKENS[0]])[-1])
 
 
+def test_copies_of_a_session_go_on_each_in_its_way(lm: LanguageModel, wanted: np.ndarray) -> None:
+    with lm.session() as session:
+        session.process(TOKENS[:20])
+        with session.copy() as other, other.copy() as third:
+            _close(other.process(TOKENS[3:9])[0], lm_after(lm, [*TOKENS[:20], *TOKENS[3:9]], third))
+            _close(session.process(TOKENS[20:])[0], wanted[-1])
+            other.rewind(20)
+            _close(other.process(TOKENS[20:])[0], wanted[-1])
+
+
+def lm_after(lm: LanguageModel, tokens: Sequence[int], session: Session) -> np.ndarray:
+    """The logits after tokens, in a session that has others."""
+    session.rewind(0)
+    last: np.ndarray = session.process(tokens)[0]
+    return last
+
+
 def test_no_session_goes_back_to_what_it_does_not_have(lm: LanguageModel) -> None:
     with lm.session() as session:
         for wrong in (1, -1, True, None):
@@ -77,7 +103,9 @@ def test_no_session_goes_back_to_what_it_does_not_have(lm: LanguageModel) -> Non
                 session.rewind(wrong)  # type: ignore[arg-type]
 
 
-def test_a_run_that_was_interrupted_is_not_counted_twice(lm: LanguageModel, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_that_was_interrupted_is_not_counted_twice(
+    lm: LanguageModel, wanted: np.ndarray, monkeypatch: pytest.MonkeyPatch
+) -> None:
     run = lm.plans.run
 
     def interrupted(*given: Any) -> Any:
@@ -92,14 +120,14 @@ def test_a_run_that_was_interrupted_is_not_counted_twice(lm: LanguageModel, monk
             session.process(TOKENS[10:20])
         monkeypatch.setattr(lm.plans, "run", run)
         assert session.tokens == TOKENS[:10]
-        _close(session.process(TOKENS[10:])[0], WANTED[-1])
+        _close(session.process(TOKENS[10:])[0], wanted[-1])
 
 
-def test_a_slot_forgets_its_last_sequence_even_its_nan(lm: LanguageModel) -> None:
+def test_a_slot_forgets_its_last_sequence_even_its_nan(lm: LanguageModel, wanted: np.ndarray) -> None:
     names = [name for name in lm.plans.cache.states if name.startswith(("conv", "state"))]
     for name in names:
         lm.plans.cache.states[name][...] = np.nan
-    _close(lm.logits(TOKENS), WANTED)
+    _close(lm.logits(TOKENS), wanted)
 
 
 def test_a_batch_says_what_each_prompt_says_alone(lm: LanguageModel) -> None:
@@ -166,6 +194,6 @@ def test_a_cached_plan_gives_the_same(tmp_path: Path) -> None:
     path, origins = tiny_model(NAME, tmp_path), []
     for _ in range(2):
         with LanguageModel(path, threads=1, context=48, activations="f32", sessions=2) as lm, lm.session() as session:
-            _close(session.process(TOKENS)[0], WANTED[-1])
+            _close(session.process(TOKENS)[0], tiny_logits(NAME)[1][-1])
             origins.append(lm.plans.origins["prompt"])
     assert origins[-1] == "cached"

@@ -53,6 +53,10 @@ class Checkpoints:
         self._copies = {at: copy for at, copy in self._copies.items() if at <= position}
         self.position = position
 
+    def take_over(self, other: Checkpoints) -> None:
+        """Know what another session knows, of states that are equal now. Copies are shared: nothing changes them."""
+        self._copies, self.position = dict(other._copies), other.position
+
     def stops(self, position: int, pending: Sequence[int], ends: Collection[int]) -> list[int]:
         """How many of the pending tokens, which follow `position`, to process before each copy: up to the end of the first and
         of the last message, and all, but for those too near to others. Nothing for a single token."""

@@ -124,6 +124,29 @@ class KVCache:
             else:
                 memory.memory.write(copied[name], slot * copied[name].nbytes)
 
+    def copy_slot(self, source: int, target: int, n_tokens: int) -> None:
+        """Give a slot the first `n_tokens` keys and values of another, whose recurrent states are those after them, and these.
+
+        Raises ContextError as `reserve`."""
+        self.reserve(target, n_tokens)
+        n_blocks = -(-n_tokens // BLOCK_TOKENS)
+        pairs = list(zip(self._blocks[source][:n_blocks], self._blocks[target], strict=False))
+        for name in self.specs:
+            if name.partition(".")[0] in KINDS:
+                for block, to in pairs:
+                    self._copy_row(name, block, to)
+        for name in self._state_names:
+            self._copy_row(name, source, target)
+
+    def _copy_row(self, name: str, source: int, target: int) -> None:
+        """Copy one block of keys or values, or a slot's state."""
+        memory, spec = self.states[name], self.specs[name]
+        if isinstance(memory, np.ndarray):
+            memory[target] = memory[source]
+            return
+        nbytes = spec.nbytes // spec.bounds[0]
+        memory.memory.write(memory.memory.read(source * nbytes, nbytes), target * nbytes)
+
     @property
     def _state_names(self) -> list[str]:
         return [name for name in self.specs if name.partition(".")[0] in STATES]

@@ -117,6 +117,29 @@ class Session(Closing):
         self.position, self._pending = common, list(ids[common:])
         self._go_back()
 
+    def copy(self) -> Session:
+        """A new session with this one's tokens, keys, values and recurrent states, to go on in another way.
+
+        Raises ContextError if all slots are in use."""
+        with self._model.lock:
+            self._check_open()
+            self._go_back()
+            made = Session(self._model)
+            try:
+                made._take_over(self)
+            except BaseException:
+                made.close()
+                raise
+        return made
+
+    def _take_over(self, other: Session) -> None:
+        assert self._slot is not None
+        if other._slot is not None:
+            self._model.plans.cache.copy_slot(other._slot, self._slot, other.position)
+        self.history, self._pending, self.position = [*other.history], [*other._pending], other.position
+        if self._states is not None and other._states is not None:
+            self._states.take_over(other._states)
+
     def rewind(self, n_tokens: int) -> None:
         """Keep only the session's first `n_tokens` tokens. Ends an earlier generation. Raises ContextError for more tokens than
         it has.
