@@ -55,7 +55,8 @@ class Timings:
 
 @dataclass(frozen=True)
 class PlanDescription:
-    """The compiled plan for single tokens: thunks, whether each waits for earlier ones, and memory use."""
+    """The compiled plan for single tokens: thunks, whether each waits for earlier ones, and memory use: of the KV cache and the
+    recurrent layers' states, that of one session."""
 
     thunks: tuple[Thunk, ...]
     waits: tuple[bool, ...]
@@ -63,6 +64,7 @@ class PlanDescription:
     temp_nbytes_sum: int
     weights_nbytes: int
     kv_cache_nbytes: int
+    state_nbytes: int = 0
 
 
 class LanguageModel(Closing):
@@ -197,7 +199,7 @@ class LanguageModel(Closing):
             raise SettingError(f"generate got {came}; wanted one of them")
         ids = self._chat_ids(messages, options) if prompt is None else self.prompt_ids(prompt, raw=options.raw)
         self.check_open()
-        session = Session(self, waits=True)
+        session = Session(self, waits=True, goes_back=False)
         return session.start(ids, options, lambda generation: session.close())
 
     def _chat_ids(self, messages: Messages | None, options: GenerateOptions) -> list[int]:
@@ -292,7 +294,7 @@ class LanguageModel(Closing):
         """
         ids = self._checked(token_ids)
         self.check_open()
-        with Session(self, waits=True) as session:
+        with Session(self, waits=True, goes_back=False) as session:
             return session.process(ids, every_row=True, chunk=chunk)
 
     def describe_plan(self) -> PlanDescription:
@@ -306,6 +308,7 @@ class LanguageModel(Closing):
             bound.memory_plan.temp_nbytes_sum,
             self.plans.weights.nbytes,
             self.plans.cache.session_nbytes,
+            self.plans.cache.state_nbytes,
         )
 
     def close(self) -> None:
