@@ -24,7 +24,7 @@ from camshaft.generate.header_cache import open_model_file
 from camshaft.generate.model_plans import ModelPlans
 from camshaft.generate.options import GenerateKeywords, GenerateOptions, generate_options
 from camshaft.generate.sampler import Sampler, SamplerPlans, log_probabilities
-from camshaft.generate.sampling.breakers import Breakers, breakers_of
+from camshaft.generate.sampling.breakers import BreakerFinder, Breakers
 from camshaft.generate.sampling.parameters import Sampling
 from camshaft.generate.session import Session
 from camshaft.models.config import read_config
@@ -131,7 +131,6 @@ class LanguageModel(Closing):
         except BaseException:
             self._file.close()
             raise
-        self._breakers_of: dict[tuple[str, ...], Breakers] = {}
         self.samplers = SamplerPlans(self.plans.logits, backend, self.threads, self.plans.plan_cache)
         self.timings = Timings(loaded - started, time.perf_counter() - loaded)
 
@@ -271,13 +270,13 @@ class LanguageModel(Closing):
         if foreign is not None:
             last = self.config.vocab_size - 1
             raise SettingError(f"Sampling logit_bias={{{foreign}: ...}}: wanted ids of tokens from 0 to {last}")
-        return Sampler(sampling, self.context, self._breakers(sampling) if sampling.has_dry else Breakers())
+        with self.lock:
+            breakers = self._breakers.find(tuple(sampling.dry_sequence_breakers)) if sampling.has_dry else Breakers()
+        return Sampler(sampling, self.context, breakers)
 
-    def _breakers(self, sampling: Sampling) -> Breakers:
-        texts = tuple(sampling.dry_sequence_breakers)
-        if texts not in self._breakers_of:
-            self._breakers_of[texts] = breakers_of(self.tokenizer, texts)
-        return self._breakers_of[texts]
+    @cached_property
+    def _breakers(self) -> BreakerFinder:
+        return BreakerFinder(self.tokenizer)
 
     def token_logprob(self, row: int, token: int, n_top: int) -> TokenLogprob:
         """The log probability of a token drawn from a row of the last run's logits, and those of the `n_top` most probable."""
