@@ -24,6 +24,7 @@ from camshaft.serve.openai.responses import responses
 from camshaft.serve.respond import CLIENT_CLOSED, Json
 from camshaft.serve.served import Served
 from camshaft.serve.tokens import detokenize, tokenize
+from camshaft.serve.web import FILES, page
 
 Handler = Callable[[Request, Served], Awaitable[Response]]
 
@@ -62,6 +63,7 @@ async def model(request: Request, served: Served) -> Response:
 
 
 ROUTES: dict[tuple[str, str], Handler] = {
+    **{("GET", path): page for path in FILES},
     ("GET", "/health"): health,
     ("GET", "/metrics"): metrics,
     ("GET", "/v1/models"): models,
