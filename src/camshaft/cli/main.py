@@ -58,6 +58,8 @@ COMMANDS = {
     "profile": "plan",
     "tune": "tune",
     "quantize": "models",
+    "finetune": "finetune",
+    "merge": "finetune",
     "devices": "doctor",
     "doctor": "doctor",
     "ops": "ops",
