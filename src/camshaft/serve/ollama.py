@@ -88,6 +88,7 @@ async def generate(request: Request, served: Served) -> Response:
     if given.get("raw"):
         if "system" in given:
             raise HttpError(400, "'system' with raw: true", code="invalid_value", param="system")
+        served.check_text(prompt, "prompt")
         ids = await run_in_threadpool(lambda: served.lm.prompt_ids(prompt, raw=True))
     else:
         system = [{"role": "system", "content": given["system"]}] if "system" in given else []
