@@ -110,6 +110,7 @@ class FakeModel:
             SimpleNamespace(name="blk.0.q", op="quantized_matmul", variant="dot4", reason="fastest of 3"),
         )
         sizes = {"arena_nbytes": 1_000, "temp_nbytes_sum": 3_000, "weights_nbytes": 98_000_000, "kv_cache_nbytes": 64}
+        sizes["state_nbytes"] = 2_000
         return SimpleNamespace(thunks=thunks, waits=(False, True), **sizes)
 
 

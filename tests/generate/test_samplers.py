@@ -14,7 +14,7 @@ from camshaft import GenerateOptions, LanguageModel, Sampling
 from camshaft.errors import SettingError
 from camshaft.extent import Extent
 from camshaft.generate.sampler import Sampler, SamplerPlans, seed_words
-from camshaft.generate.sampling.breakers import Breakers, breakers_of
+from camshaft.generate.sampling.breakers import MOST_KEPT, BreakerFinder, Breakers
 from camshaft.generate.sampling.form import SamplingForm, form_of
 from camshaft.generate.sampling.graph import sampling_graph
 from camshaft.graph.graph import Graph
@@ -158,6 +158,21 @@ def test_each_option_adds_its_ops_in_llama_cpps_order() -> None:
     assert ops_of(mirostat=2, logit_bias={1: 1}) == ["logit_bias", "divide", "mirostat", "softmax_sample"]
 
 
+def test_few_plans_stay_in_memory(plans: SamplerPlans, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A plan that was closed is compiled again for those that still draw with it."""
+    closed: list[ReferencePlan] = []
+    monkeypatch.setattr(ReferencePlan, "close", lambda plan: closed.append(plan))
+    monkeypatch.setattr("camshaft.generate.sampler.MOST_PLANS", 2)
+    draw = plans.alone(sampler_of(Sampling(seed=SEED)))
+    tokens = [draw([])]
+    for n in (1, 2, 4):
+        plans.alone(sampler_of(Sampling(logit_bias=dict.fromkeys(range(n), 1.0))))
+    assert len(closed) == 2
+    tokens.append(draw([]))
+    assert (len(closed), len(plans._plans)) == (3, 2)
+    assert tokens == [plans.alone(other)([]) for other in [sampler_of(Sampling(seed=SEED))] * 2]
+
+
 def test_lists_have_few_lengths() -> None:
     biases = [form_of(Sampling(logit_bias=dict.fromkeys(range(n), 1.0)), CONTEXT).biased for n in (1, 3, 4, 5, 33)]
     assert biases == [1, 4, 4, 8, 64]
@@ -182,7 +197,12 @@ def test_breakers_are_found_inside_and_across_tokens() -> None:
         return {b"\n": [1], b" end": [4, 5], b"e end": [8, 4, 5], b"he end": [7, 4, 5]}[text]
 
     tokenizer: Any = SimpleNamespace(n_vocab=len(words), decode_bytes=lambda ids, special: words[ids[0]], encode=encode)
-    found = breakers_of(tokenizer, ["\n\n", "the end"])
+    finder = BreakerFinder(tokenizer)
+    found = finder.find(("\n\n", "the end"))
+    assert finder.find(("\n\n", "the end")) is found
+    for i in range(MOST_KEPT):
+        finder.find((f"{i}",))
+    assert len(finder._found) == MOST_KEPT
     assert found == Breakers(frozenset({2, 6}), {1: ((1,),), 3: ((4, 5),)})
     assert [found.n_after(text) for text in ([0, 1, 1, 0, 0], [3, 4, 5], [3, 4, 0], [1, 1, 2, 0])] == [2, 0, None, None]
 

@@ -16,14 +16,26 @@ from camshaft.models import checkpoint, rope_scaling
 from camshaft.models.config import ModelConfig
 from camshaft.models.families import FAMILIES as ROWS
 from tests.support.fixtures import TINY_MODELS, tiny_logits, tiny_model
+from tests.support.models import changed_model
 from tests.support.quick import quick_of
 
 TOLERANCE = 1e-3
 BROKEN = 1e-2
 # A tiny model's row, where it is not its own name up to the first dash.
-ROW_OF = {"llama3": "llama", "mistral": "llama", "mixtral": "llama", "olmo3": "olmo2", "seed": "seed_oss"}
+ROW_OF = {
+    "llama3": "llama",
+    "mistral": "llama",
+    "mixtral": "llama",
+    "falcon": "mamba",
+    "olmo3": "olmo2",
+    "seed": "seed_oss",
+}
 # Their mutations are in the quick run.
 QUICK = ("llama", "mistral", "qwen2-yarn", "qwen3")
+# Without a rotation; without these the quick run has the kinds of recurrent layers too.
+STILL = ("falcon-mamba", "granitehybrid", "mamba", "mamba2")
+SELDOM = ("falcon-mamba", "granitehybrid", "mamba", "qwen35moe", "qwen3next")
+ROTATING = [name for name in TINY_MODELS if name not in STILL]
 OTHER_PAIRING = {"interleaved": "neox", "neox": "interleaved"}
 
 
@@ -32,10 +44,15 @@ def row_of(name: str) -> str:
     return ROW_OF.get(first, first)
 
 
+def _context(tokens: list[int]) -> int:
+    """Room for two sequences one after the other."""
+    return 64 if len(tokens) <= 32 else 160
+
+
 def _difference(name: str, folder: Path, *, chunk: int | None = None, **options: object) -> float:
     """The greatest difference from transformers, over all logits of the frozen tokens."""
     tokens, wanted = tiny_logits(name)
-    given = {"activations": "f32", "threads": 1, "context": 64, "sessions": 1} | options
+    given = {"activations": "f32", "threads": 1, "context": _context(tokens), "sessions": 1} | options
     with LanguageModel(tiny_model(name, folder), **given) as lm:  # type: ignore[arg-type]
         logits = lm.logits(tokens, chunk=chunk)
     assert logits.shape == wanted.shape
@@ -43,12 +60,12 @@ def _difference(name: str, folder: Path, *, chunk: int | None = None, **options:
 
 
 def test_there_is_a_tiny_model_of_every_family() -> None:
-    assert len(TINY_MODELS) == 23
+    assert len(TINY_MODELS) == 31
     assert {row_of(name) for name in TINY_MODELS} == {*ROWS}
     assert all(tiny_logits(name)[1].std(axis=0).mean() >= 1 for name in TINY_MODELS)
 
 
-@pytest.mark.parametrize("name", TINY_MODELS)
+@pytest.mark.parametrize("name", quick_of(TINY_MODELS, [name for name in TINY_MODELS if name not in SELDOM]))
 def test_logits_are_those_of_transformers(name: str, tmp_path: Path) -> None:
     assert _difference(name, tmp_path) < TOLERANCE
 
@@ -65,7 +82,9 @@ def test_chunks_and_single_tokens_give_the_same(name: str, chunk: int, tmp_path:
 def test_a_sequence_beside_another_says_the_same(name: str, tmp_path: Path) -> None:
     tokens, wanted = tiny_logits(name)
     with (
-        LanguageModel(tiny_model(name, tmp_path), activations="f32", threads=1, context=64, sessions=2) as lm,
+        LanguageModel(
+            tiny_model(name, tmp_path), activations="f32", threads=1, context=_context(tokens), sessions=2
+        ) as lm,
         lm.session() as other,
         lm.session() as session,
     ):
@@ -94,7 +113,7 @@ def breaking(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     return monkeypatch
 
 
-@pytest.mark.parametrize("name", quick_of(TINY_MODELS, QUICK))
+@pytest.mark.parametrize("name", quick_of(ROTATING, QUICK))
 def test_no_rotation_shows(name: str, tmp_path: Path, breaking: pytest.MonkeyPatch) -> None:
     def still(context: int, dim: int, *_: object) -> np.ndarray:
         return np.repeat(np.array([[1.0, 0.0]], np.float32), dim // 2, axis=1).repeat(context, axis=0)
@@ -103,7 +122,7 @@ def test_no_rotation_shows(name: str, tmp_path: Path, breaking: pytest.MonkeyPat
     assert _difference(name, tmp_path) > BROKEN
 
 
-@pytest.mark.parametrize("name", quick_of(TINY_MODELS, QUICK))
+@pytest.mark.parametrize("name", quick_of(ROTATING, QUICK))
 def test_swapped_pairing_shows(name: str, tmp_path: Path, breaking: pytest.MonkeyPatch) -> None:
     family = row_of(name)
     swapped = replace(ROWS[family], pairing=OTHER_PAIRING[ROWS[family].pairing])
@@ -132,6 +151,12 @@ WRONG_ROWS = [
     ("qwen3moe", "normalizes_experts", False),
     ("olmoe", "normalizes_experts", True),
     ("mixtral", "normalizes_experts", False),
+    ("lfm2", "qk_norm", ""),
+    ("granitehybrid", "rotates_if_finetuned", False),
+    ("qwen35", "tiled_heads", False),
+    ("qwen35moe", "tiled_heads", False),
+    ("qwen3next", "tiled_heads", True),
+    ("qwen3next", "normalizes_experts", False),
 ]
 # What the file says, changed: fields of ModelConfig.
 WRONG_CONFIGS = [
@@ -141,6 +166,7 @@ WRONG_CONFIGS = [
     ("granite", {"residual_scale": 1.0}),
     ("granite", {"embedding_scale": 1.0}),
     ("granitemoe", {"logit_scale": 1.0}),
+    ("granitehybrid", {"attention_scale": 8**-0.5}),
 ]
 
 
@@ -159,6 +185,45 @@ def test_a_wrong_config_shows(name: str, wrong: dict[str, float], tmp_path: Path
     read = language_model.read_config
     breaking.setattr(language_model, "read_config", lambda *given: replace(read(*given), **wrong))  # type: ignore[arg-type]
     assert _difference(name, tmp_path) > BROKEN
+
+
+RECURRENT = [
+    ("lfm2", "conv"),
+    ("qwen35", "conv"),
+    ("qwen35", "state"),
+    ("qwen3next", "conv"),
+    ("qwen3next", "state"),
+    ("qwen35moe", "state"),
+    ("mamba", "conv"),
+    ("mamba", "state"),
+    ("mamba2", "conv"),
+    ("mamba2", "state"),
+    ("granitehybrid", "conv"),
+    ("granitehybrid", "state"),
+]
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(("name", "state"), RECURRENT)
+def test_a_state_that_is_not_carried_on_shows(name: str, state: str, tmp_path: Path) -> None:
+    tokens, wanted = tiny_logits(name)
+    context = _context(tokens)
+    with LanguageModel(tiny_model(name, tmp_path), activations="f32", threads=1, context=context, sessions=1) as lm:
+        for lost in (False, True):
+            with lm.session() as session:
+                session.process(tokens[:-1])
+                for key, values in lm.plans.cache.states.items():
+                    values[...] = 0 if lost and key.startswith(f"{state}.") else values[...]
+                assert (np.abs(session.process(tokens[-1:]) - wanted[-1]).max() > BROKEN) == lost
+
+
+@pytest.mark.full
+def test_layers_that_predict_later_tokens_are_not_run(tmp_path: Path) -> None:
+    keys = {"block_count": 6, "nextn_predict_layers": 1, "attention.recurrent_layers": [True, True, True, False, True]}
+    tokens, wanted = tiny_logits("qwen35")
+    path = changed_model("qwen35", tmp_path, keys={f"qwen35.{key}": value for key, value in keys.items()})
+    with LanguageModel(path, activations="f32", threads=1, context=160, sessions=1) as lm:
+        assert np.abs(lm.logits(tokens) - wanted).max() < TOLERANCE
 
 
 @pytest.mark.full

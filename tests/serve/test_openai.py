@@ -118,9 +118,28 @@ def test_models_tokens_health_and_metrics(client: Any, lm: LanguageModel) -> Non
     assert 'camshaft_first_token_seconds_bucket{le="+Inf"} 1' in lines
 
 
-@pytest.mark.parametrize("field", ["top_k", "min_p", "repeat_penalty"])
+@pytest.mark.parametrize("field", ["top_k", "min_p", "repeat_penalty", "presence_penalty"])
 def test_fields_of_sampling_reach_the_sampler(client: Any, lm: LanguageModel, field: str) -> None:
-    value = {"top_k": 1, "min_p": 1.0, "repeat_penalty": 1.9}[field]
+    value = {"top_k": 1, "min_p": 1.0, "repeat_penalty": 1.9, "presence_penalty": 5.0}[field]
     wanted = "".join(lm.generate([40, 7], max_tokens=6, ignore_eos=True, sampling=Sampling(seed=2, **{field: value})))
     body = {"prompt": [40, 7], "max_tokens": 6, "ignore_eos": True, "seed": 2, field: value}
     assert client.post("/v1/completions", json=body).json()["choices"][0]["text"] == wanted
+
+
+def test_a_response_whole_and_streamed(client: Any, lm: LanguageModel) -> None:
+    wanted = "".join(lm.generate(messages=SAID, max_tokens=6, sampling=SAMPLING))
+    body = {"instructions": "a", "input": "b", "temperature": 1.2, "top_p": 0.9, "seed": 5, "max_output_tokens": 6}
+    whole = client.post("/v1/responses", json=body).json()
+    assert whole["output"][0]["content"][0]["text"] == wanted
+    assert (whole["status"], whole["incomplete_details"]) == ("incomplete", {"reason": "max_output_tokens"})
+    assert whole["usage"]["output_tokens"] == 6
+    said = [{"role": "user", "content": [{"type": "input_text", "text": "b"}]}, {**whole["output"][0], "content": "c"}]
+    text = client.post("/v1/responses", json={**body, "input": said[:1], "stream": True}).text
+    blocks = [block.split("\n") for block in text.strip().split("\n\n")]
+    told = [json.loads(data.removeprefix("data: ")) for _, data in blocks]
+    assert [name.removeprefix("event: ") for name, _ in blocks] == [each["type"] for each in told]
+    assert [each["sequence_number"] for each in told] == list(range(len(told)))
+    assert "".join(each["delta"] for each in told if each["type"] == "response.output_text.delta") == wanted
+    assert (told[0]["type"], told[-1]["type"]) == ("response.created", "response.incomplete")
+    assert told[-1]["response"]["output"][0]["content"] == whole["output"][0]["content"]
+    assert client.post("/v1/responses", json={"input": said, "max_output_tokens": 1}).status_code == 200

@@ -72,6 +72,14 @@ def test_a_stream(openai: Any, lm: LanguageModel) -> None:
     assert [model.id for model in openai.models.list()] == ["tiny"]
 
 
+def test_a_response(openai: Any, lm: LanguageModel) -> None:
+    wanted = "".join(lm.generate(messages=USER, max_tokens=6, sampling=Sampling(greedy=True)))
+    how: Any = {"model": "tiny", "temperature": 0, "max_output_tokens": 6}
+    assert openai.responses.create(input="hi", **how).output_text == wanted
+    with openai.responses.stream(input=USER, **how) as stream:
+        assert "".join(each.delta for each in stream if each.type == "response.output_text.delta") == wanted
+
+
 def test_errors(openai: Any, url: str) -> None:
     import openai as module
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from camshaft import LanguageModel, Sampling
-from camshaft.generate.sampling.breakers import breakers_of
+from camshaft.generate.sampling.breakers import BreakerFinder
 from camshaft.generate.sampling.parameters import DRY_SEQUENCE_BREAKERS
 from tests.support import float64_llama as reference
 from tests.support import llama_samplers
@@ -113,7 +113,9 @@ def test_the_samplers_in_numpy_leave_what_llama_cpps_leave() -> None:
     path, rng = require_default_model(), np.random.default_rng(NEW_SEED)
     chain = Chain(path)
     with LanguageModel(path, context=16, threads=1) as lm:
-        found = {texts: breakers_of(lm.tokenizer, texts) for texts in (DRY_SEQUENCE_BREAKERS, ("the end", "\n\n"), ())}
+        found = {
+            texts: BreakerFinder(lm.tokenizer).find(texts) for texts in (DRY_SEQUENCE_BREAKERS, ("the end", "\n\n"), ())
+        }
     for i in range(200):
         texts = tuple(found)[i % 3]
         some = {"repeat_last_n": 30, "dry_penalty_last_n": 50, "dry_sequence_breakers": texts, "xtc_probability": i % 2}

@@ -37,6 +37,7 @@ __all__ = [
     "conv1d",
     "conv1d_depthwise_causal",
     "conv2d",
+    "conv_slots",
     "conv_transpose2d",
     "copy",
     "cos",
@@ -67,6 +68,7 @@ __all__ = [
     "floor",
     "floor_divide",
     "gated_delta_rule",
+    "gated_delta_slots",
     "gated_linear_attention",
     "gated_product",
     "gather",
@@ -172,7 +174,9 @@ __all__ = [
     "scatter_add",
     "searchsorted",
     "selective_scan",
+    "selective_scan_slots",
     "short_conv",
+    "short_conv_slots",
     "sigmoid",
     "sigmoid_multiply",
     "silu",
@@ -180,6 +184,7 @@ __all__ = [
     "silu_multiply_q8",
     "sin",
     "slice",
+    "slot_rows",
     "softcap",
     "softmax",
     "softmax_sample",
@@ -189,6 +194,7 @@ __all__ = [
     "split",
     "sqrt",
     "square",
+    "ssd_slots",
     "ssm_conv",
     "stft",
     "stop_gradient",
@@ -2648,3 +2654,133 @@ def short_conv(
     *,
     name: str | None = None,
 ) -> tuple[Tensor, Tensor]: ...
+@overload
+def slot_rows(positions: ArrayLike, slots: ArrayLike, /, *, out: Array | None = None, n_slots: int) -> Any: ...
+@overload
+def slot_rows(
+    positions: Tensor | ArrayLike, slots: Tensor | ArrayLike, /, *, n_slots: int, name: str | None = None
+) -> Tensor: ...
+@overload
+def conv_slots(
+    x: ArrayLike,
+    w: ArrayLike,
+    state: ArrayLike,
+    rows: ArrayLike,
+    /,
+    *bias: ArrayLike,
+    out: Array | None = None,
+    activation: str = "none",
+) -> Any: ...
+@overload
+def conv_slots(
+    x: Tensor | ArrayLike,
+    w: Tensor | ArrayLike,
+    state: Tensor | ArrayLike,
+    rows: Tensor | ArrayLike,
+    /,
+    *bias: Tensor | ArrayLike,
+    activation: str = "none",
+    name: str | None = None,
+) -> Tensor: ...
+@overload
+def short_conv_slots(
+    x: ArrayLike, w: ArrayLike, state: ArrayLike, rows: ArrayLike, /, *, out: Array | None = None
+) -> Any: ...
+@overload
+def short_conv_slots(
+    x: Tensor | ArrayLike,
+    w: Tensor | ArrayLike,
+    state: Tensor | ArrayLike,
+    rows: Tensor | ArrayLike,
+    /,
+    *,
+    name: str | None = None,
+) -> Tensor: ...
+@overload
+def gated_delta_slots(
+    qkv: ArrayLike,
+    alpha: ArrayLike,
+    beta: ArrayLike,
+    a: ArrayLike,
+    dt: ArrayLike,
+    state: ArrayLike,
+    rows: ArrayLike,
+    /,
+    *,
+    out: Array | None = None,
+    groups: int,
+    tiled: bool = False,
+) -> Any: ...
+@overload
+def gated_delta_slots(
+    qkv: Tensor | ArrayLike,
+    alpha: Tensor | ArrayLike,
+    beta: Tensor | ArrayLike,
+    a: Tensor | ArrayLike,
+    dt: Tensor | ArrayLike,
+    state: Tensor | ArrayLike,
+    rows: Tensor | ArrayLike,
+    /,
+    *,
+    groups: int,
+    tiled: bool = False,
+    name: str | None = None,
+) -> Tensor: ...
+@overload
+def selective_scan_slots(
+    x: ArrayLike,
+    dt: ArrayLike,
+    b: ArrayLike,
+    c: ArrayLike,
+    a: ArrayLike,
+    d: ArrayLike,
+    bias: ArrayLike,
+    state: ArrayLike,
+    rows: ArrayLike,
+    /,
+    *,
+    out: Array | None = None,
+) -> Any: ...
+@overload
+def selective_scan_slots(
+    x: Tensor | ArrayLike,
+    dt: Tensor | ArrayLike,
+    b: Tensor | ArrayLike,
+    c: Tensor | ArrayLike,
+    a: Tensor | ArrayLike,
+    d: Tensor | ArrayLike,
+    bias: Tensor | ArrayLike,
+    state: Tensor | ArrayLike,
+    rows: Tensor | ArrayLike,
+    /,
+    *,
+    name: str | None = None,
+) -> Tensor: ...
+@overload
+def ssd_slots(
+    xbc: ArrayLike,
+    dt: ArrayLike,
+    a: ArrayLike,
+    d: ArrayLike,
+    bias: ArrayLike,
+    state: ArrayLike,
+    rows: ArrayLike,
+    /,
+    *,
+    out: Array | None = None,
+    groups: int,
+) -> Any: ...
+@overload
+def ssd_slots(
+    xbc: Tensor | ArrayLike,
+    dt: Tensor | ArrayLike,
+    a: Tensor | ArrayLike,
+    d: Tensor | ArrayLike,
+    bias: Tensor | ArrayLike,
+    state: Tensor | ArrayLike,
+    rows: Tensor | ArrayLike,
+    /,
+    *,
+    groups: int,
+    name: str | None = None,
+) -> Tensor: ...

@@ -24,7 +24,7 @@ from camshaft.generate.header_cache import open_model_file
 from camshaft.generate.model_plans import ModelPlans
 from camshaft.generate.options import GenerateKeywords, GenerateOptions, generate_options
 from camshaft.generate.sampler import Sampler, SamplerPlans, log_probabilities
-from camshaft.generate.sampling.breakers import Breakers, breakers_of
+from camshaft.generate.sampling.breakers import BreakerFinder, Breakers
 from camshaft.generate.sampling.parameters import Sampling
 from camshaft.generate.session import Session
 from camshaft.models.config import read_config
@@ -55,7 +55,8 @@ class Timings:
 
 @dataclass(frozen=True)
 class PlanDescription:
-    """The compiled plan for single tokens: thunks, whether each waits for earlier ones, and memory use."""
+    """The compiled plan for single tokens: thunks, whether each waits for earlier ones, and memory use: of the KV cache and the
+    recurrent layers' states, that of one session."""
 
     thunks: tuple[Thunk, ...]
     waits: tuple[bool, ...]
@@ -63,6 +64,7 @@ class PlanDescription:
     temp_nbytes_sum: int
     weights_nbytes: int
     kv_cache_nbytes: int
+    state_nbytes: int = 0
 
 
 class LanguageModel(Closing):
@@ -129,7 +131,6 @@ class LanguageModel(Closing):
         except BaseException:
             self._file.close()
             raise
-        self._breakers_of: dict[tuple[str, ...], Breakers] = {}
         self.samplers = SamplerPlans(self.plans.logits, backend, self.threads, self.plans.plan_cache)
         self.timings = Timings(loaded - started, time.perf_counter() - loaded)
 
@@ -197,7 +198,7 @@ class LanguageModel(Closing):
             raise SettingError(f"generate got {came}; wanted one of them")
         ids = self._chat_ids(messages, options) if prompt is None else self.prompt_ids(prompt, raw=options.raw)
         self.check_open()
-        session = Session(self, waits=True)
+        session = Session(self, waits=True, goes_back=False)
         return session.start(ids, options, lambda generation: session.close())
 
     def _chat_ids(self, messages: Messages | None, options: GenerateOptions) -> list[int]:
@@ -269,13 +270,13 @@ class LanguageModel(Closing):
         if foreign is not None:
             last = self.config.vocab_size - 1
             raise SettingError(f"Sampling logit_bias={{{foreign}: ...}}: wanted ids of tokens from 0 to {last}")
-        return Sampler(sampling, self.context, self._breakers(sampling) if sampling.has_dry else Breakers())
+        with self.lock:
+            breakers = self._breakers.find(tuple(sampling.dry_sequence_breakers)) if sampling.has_dry else Breakers()
+        return Sampler(sampling, self.context, breakers)
 
-    def _breakers(self, sampling: Sampling) -> Breakers:
-        texts = tuple(sampling.dry_sequence_breakers)
-        if texts not in self._breakers_of:
-            self._breakers_of[texts] = breakers_of(self.tokenizer, texts)
-        return self._breakers_of[texts]
+    @cached_property
+    def _breakers(self) -> BreakerFinder:
+        return BreakerFinder(self.tokenizer)
 
     def token_logprob(self, row: int, token: int, n_top: int) -> TokenLogprob:
         """The log probability of a token drawn from a row of the last run's logits, and those of the `n_top` most probable."""
@@ -292,7 +293,7 @@ class LanguageModel(Closing):
         """
         ids = self._checked(token_ids)
         self.check_open()
-        with Session(self, waits=True) as session:
+        with Session(self, waits=True, goes_back=False) as session:
             return session.process(ids, every_row=True, chunk=chunk)
 
     def describe_plan(self) -> PlanDescription:
@@ -306,6 +307,7 @@ class LanguageModel(Closing):
             bound.memory_plan.temp_nbytes_sum,
             self.plans.weights.nbytes,
             self.plans.cache.session_nbytes,
+            self.plans.cache.state_nbytes,
         )
 
     def close(self) -> None:

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 Array = np.ndarray[Any, Any]
 _FINITE = np.finfo(np.float32)
+MOST_PLANS = 32  # that are in memory; another form takes the place of the one that was not used for longest
 # A token that another filter removed has a probability of 0, and is not to count as one that xtc finds.
 _LEAST_XTC_THRESHOLD = 1e-30
 
@@ -36,14 +37,15 @@ class SamplerPlans:
     def __init__(self, logits: Array | DeviceArray, backend: str | None, threads: int, plan_cache: PlanCache) -> None:
         self._logits, self._backend, self._threads, self._plan_cache = logits, backend, threads, plan_cache
         self._rows = Extent("rows", logits.shape[0])
-        self._plans: dict[tuple[SamplingForm, Dim], Plan] = {}
+        self._plans: dict[tuple[SamplingForm, Dim], Plan] = {}  # the last used one last
 
     def alone(self, sampler: Sampler) -> Callable[[Sequence[int]], int]:
         """The function that draws the sampler's next token from the first row of `logits`, -1 if one is NaN, with the preceding
         tokens. Compiles the plan."""
-        plan = self._plan(sampler.form, 1)
+        self._plan(sampler.form, 1)
 
         def draw(history: Sequence[int]) -> int:
+            plan = self._plan(sampler.form, 1)
             sampler.fill(plan, 0, history)
             plan.bound.run()
             return sampler.drawn(plan, 0)
@@ -73,7 +75,11 @@ class SamplerPlans:
 
     def _plan(self, form: SamplingForm, rows: Dim) -> Plan:
         key = form, rows
-        if key not in self._plans:
+        if key in self._plans:
+            self._plans[key] = self._plans.pop(key)
+        else:
+            while len(self._plans) >= MOST_PLANS:
+                self._plans.pop(next(iter(self._plans))).close()
             name, memory = f"sampler.{form}.{rows}", {"logits": self._logits}
             cached = self._plan_cache.get(name, lambda: memory)
             if cached is None:
@@ -107,6 +113,7 @@ class Sampler:
             window(n, context) for n in (sampling.repeat_last_n, sampling.dry_penalty_last_n)
         )
         self.biases = list(sampling.logit_bias.items())
+        self.bias_rows: dict[int, Array] = {}  # ids and numbers as a plan reads them, where no penalty changes them
         self.seed, self.step = sampling.start_seed(), 0
         self.mu = 2.0 * sampling.mirostat_ent  # mirostat's state
 
@@ -127,9 +134,12 @@ class Sampler:
         return int(plan.outputs["token"][row])
 
 
-def _biased(sampler: Sampler, history: Sequence[int]) -> list[tuple[int, float]]:
-    together = sampler.sampling.has_counts and not sampler.form.counted
-    return sampler.biases + _counted(sampler, history) if together else sampler.biases
+def _bias_row(sampler: Sampler, history: Sequence[int], which: int, rest: float, memory: Array) -> Array:
+    if sampler.sampling.has_counts and not sampler.form.counted:
+        return padded(sampler.biases + _counted(sampler, history), which, rest, memory)
+    if which not in sampler.bias_rows:
+        sampler.bias_rows[which] = padded(sampler.biases, which, rest, memory)
+    return sampler.bias_rows[which]
 
 
 def _counted(sampler: Sampler, history: Sequence[int]) -> list[tuple[int, float]]:
@@ -150,8 +160,8 @@ _VALUES: dict[str, Callable[[Sampler, Sequence[int], Array], Any]] = {
     "xtc_threshold": lambda s, history, memory: max(s.sampling.xtc_threshold, _LEAST_XTC_THRESHOLD),
     "recent": lambda s, history, memory: recent_tokens(history, s.last_n, memory.shape[1]),
     "repeated": lambda s, history, memory: text_to_repeat(last(history, s.dry_last_n), s.breakers, memory.shape[1]),
-    "biased": lambda s, history, memory: padded(_biased(s, history), 0, NO_TOKEN, memory),
-    "bias": lambda s, history, memory: padded(_biased(s, history), 1, 0.0, memory),
+    "biased": lambda s, history, memory: _bias_row(s, history, 0, NO_TOKEN, memory),
+    "bias": lambda s, history, memory: _bias_row(s, history, 1, 0.0, memory),
     "counted": lambda s, history, memory: padded(_counted(s, history), 0, NO_TOKEN, memory),
     "count_bias": lambda s, history, memory: padded(_counted(s, history), 1, 0.0, memory),
 }

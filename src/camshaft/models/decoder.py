@@ -1,4 +1,4 @@
-"""The decoder of every family: attention and feed-forward blocks with residuals, by the options of its row and its file.
+"""The decoder of every family: attention or recurrent layers and feed-forward blocks with residuals, by its row and its file.
 
 Blocks of grouped-query attention with rotary embedding and a gated feed-forward (Touvron et al., 2023), dense or a mixture of
 experts (Jiang et al., 2024).
@@ -6,7 +6,7 @@ experts (Jiang et al., 2024).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from camshaft.graph import functions as F
@@ -14,10 +14,13 @@ from camshaft.graph.graph import Tensor
 from camshaft.models.checkpoint import Checkpoint
 from camshaft.models.config import Experts, ModelConfig
 from camshaft.models.families import FAMILIES, Family
-from camshaft.models.transformer import Attention, TokenBatch, head_norm, logit_rows, rotate
+from camshaft.models.recurrent import recurrent
+from camshaft.models.transformer import Attention, LayerState, TokenBatch, head_norm, logit_rows, rotate
 
 
-def decoder(config: ModelConfig, file: Checkpoint, batch: TokenBatch, caches: Sequence[Attention]) -> Tensor:
+def decoder(
+    config: ModelConfig, file: Checkpoint, batch: TokenBatch, caches: Sequence[Attention | LayerState]
+) -> Tensor:
     """Adds embedding, layers with residuals, final norm and output projection; returns the logits f32 [R, vocab].
 
     In the last layer, everything after the attention is computed only for the rows with logits. ModelError for a tensor that is
@@ -29,13 +32,19 @@ def decoder(config: ModelConfig, file: Checkpoint, batch: TokenBatch, caches: Se
     for layer, cache in enumerate(caches):
         prefix, is_last = f"blk.{layer}", layer == len(caches) - 1
         h = x if family.norms == "post" else _norm(x, f"{prefix}.attn_norm", config, file)
-        y = _attention(h, layer, family, config, file, replace(batch, is_last=is_last), cache)
+        here = replace(batch, is_last=is_last)
+        if isinstance(cache, Mapping):
+            y = recurrent(h, layer, config, file, here, cache)
+        else:
+            y = _attention(h, layer, family, config, file, here, cache)
         x = logit_rows(x, batch, f"{prefix}.rows") if is_last else x
         x = _add(x, y, f"{prefix}.post_attention_norm", f"{prefix}.attn_residual", config, file)
+        if not family.feed_forward:
+            continue
         h = x if family.norms == "post" else _norm(x, f"{prefix}.{family.ffn_norm}", config, file)
         y = _feed_forward(h, prefix, family, config, file)
         x = _add(x, y, f"{prefix}.post_ffw_norm", f"{prefix}.ffn_residual", config, file)
-    x = F.rms_norm(x, file.vector("output_norm.weight", config.dim), eps=config.norm_eps)
+    x = F.rms_norm(x, file.vector(f"{family.output_norm}.weight", config.dim), eps=config.norm_eps)
     logits = file.linear(x, "output" if "output.weight" in file else "token_embd", config.vocab_size)
     logits = _scaled(logits, config.logit_scale)
     return F.softcap(logits, cap=config.logit_softcap) if config.logit_softcap else logits
@@ -55,12 +64,28 @@ def _attention(
     """q, k and v of h, their norms, rotation, attention over the cache, output projection."""
     prefix, rope = f"blk.{layer}", config.layers[layer].rope
     q, k, v = _projections(h, prefix, family, config, file)
+    gate = None
+    if family.gated_attention:
+        q, gate = _query_and_gate(q, config, batch)
     if family.qk_norm:
         q = _query_key_norm(q, f"{prefix}.attn_q_norm", config.n_heads, family, config, file)
         k = _query_key_norm(k, f"{prefix}.attn_k_norm", config.n_kv_heads, family, config, file)
     q = rotate(q, rope, config.n_heads, config.head_dim, batch, family.pairing, f"{prefix}.rope_q")
     k = rotate(k, rope, config.n_kv_heads, config.head_dim, batch, family.pairing, f"{prefix}.rope_k")
-    return file.linear(cache.attend(q, k, v, layer, config, batch), f"{prefix}.attn_output", config.dim)
+    y = cache.attend(q, k, v, layer, config, batch)
+    if gate is not None:
+        y = F.sigmoid_multiply(y, logit_rows(gate, batch, f"{prefix}.gate_rows") if batch.is_last else gate)
+    return file.linear(y, f"{prefix}.attn_output", config.dim)
+
+
+def _query_and_gate(joined: Tensor, config: ModelConfig, batch: TokenBatch) -> tuple[Tensor, Tensor]:
+    """The queries, and the gates of what they find; a head has both side by side."""
+    graph, tokens = batch.ids.graph, joined.shape[0]
+    assert graph is not None
+    heads = graph.reshape(joined, (tokens, config.n_heads, 2 * config.head_dim))
+    q, gate = F.split(heads, axis=2, sizes=(config.head_dim, config.head_dim))
+    width = config.n_heads * config.head_dim
+    return graph.reshape(q, (tokens, width)), graph.reshape(gate, (tokens, width))
 
 
 def _projections(
@@ -71,7 +96,8 @@ def _projections(
         joined = file.linear(h, f"{prefix}.attn_qkv", width + 2 * kv_width)
         q, k, v = F.split(joined, axis=1, sizes=(width, kv_width, kv_width))
         return q, k, v
-    q = file.linear(h, f"{prefix}.attn_q", width, bias=family.qkv_bias)
+    q_width = 2 * width if family.gated_attention else width
+    q = file.linear(h, f"{prefix}.attn_q", q_width, bias=family.qkv_bias)
     k = file.linear(h, f"{prefix}.attn_k", kv_width, bias=family.qkv_bias)
     v = file.linear(h, f"{prefix}.attn_v", kv_width, bias=family.qkv_bias)
     return q, k, v

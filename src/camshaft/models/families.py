@@ -1,13 +1,13 @@
 """The supported model families: a row of options of one decoder each, by general.architecture of GGUF.
 
-All are decoders of grouped-query attention with rotary embedding and a gated feed-forward, dense or of experts. A row says what
-the file's metadata does not.
+All are decoders of grouped-query attention with rotary embedding and a gated feed-forward, dense or of experts; some have
+recurrent layers in place of attention, in some layers or all. A row says what the file's metadata does not.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from typing import Any, Literal
 
@@ -30,6 +30,11 @@ class Family:
     query_scale_layers: in files of so many layers the scores are divided by sqrt(dim / heads), not by sqrt(head_dim).
     softcaps: attention's and the logits', where the file names none.
     normalizes_experts: the chosen experts' weights are divided by their sum.
+    recurrent: the kind of the layers without attention. attention_every: only every n-th layer has attention, where the file does
+    not say which (0: it does, by head_count_kv). output_norm: the tensor of the last norm.
+    attention, feed_forward: whether its layers have them.
+    rotates_if_finetuned: layers rotate where the file says rope.scaling.finetuned.
+    tiled_heads: heads of values share those of keys in turn, not in runs. gated_attention: q comes with a gate of what is found.
     """
 
     pairing: Literal["interleaved", "neox"]
@@ -49,8 +54,24 @@ class Family:
     query_scale_layers: int = 0
     softcaps: tuple[float, float] = (0.0, 0.0)
     normalizes_experts: bool = True
+    recurrent: Literal["", "short_conv", "delta", "mamba", "mamba2"] = ""
+    attention: bool = True
+    feed_forward: bool = True
+    attention_every: int = 0
+    output_norm: str = "output_norm"
+    tiled_heads: bool = False
+    gated_attention: bool = False
+    rotates_if_finetuned: bool = False
 
 
+_QWEN_HYBRID = Family(
+    "neox",
+    qk_norm="head",
+    ffn_norm="post_attention_norm",
+    recurrent="delta",
+    attention_every=4,
+    gated_attention=True,
+)
 # "llama" is also SmolLM2, Llama 2 and 3, Mistral, Mixtral and TinyLlama; "olmo2" is also OLMo 3; "phi3" is also Phi-3.5 and 4.
 FAMILIES: dict[str, Family] = {
     "llama": Family("interleaved"),
@@ -88,6 +109,13 @@ FAMILIES: dict[str, Family] = {
     "seed_oss": Family("neox", qkv_bias=True, ffn_norm="post_attention_norm"),
     "granite": Family("interleaved"),
     "granitemoe": Family("interleaved"),
+    "lfm2": Family("neox", qk_norm="head", recurrent="short_conv", output_norm="token_embd_norm"),
+    "mamba": Family("neox", recurrent="mamba", attention=False, feed_forward=False),
+    "mamba2": Family("neox", recurrent="mamba2", attention=False, feed_forward=False),
+    "granitehybrid": Family("interleaved", recurrent="mamba2", rotates_if_finetuned=True),
+    "qwen3next": _QWEN_HYBRID,
+    "qwen35": replace(_QWEN_HYBRID, tiled_heads=True),
+    "qwen35moe": replace(_QWEN_HYBRID, tiled_heads=True),
 }
 
 

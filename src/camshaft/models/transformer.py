@@ -17,7 +17,7 @@ from camshaft.ops.spec import Dim
 class TokenBatch:
     """The inputs of one run, all i32: `ids` and `positions` [T], and `rows` [R], whose logits are computed.
 
-    `rows` None means every token. `is_last` is set for the last layer.
+    `rows` None means every token. `is_last` is set for the last layer. `slot_rows` has each slot's tokens, for recurrent layers.
     """
 
     ids: Tensor
@@ -25,6 +25,7 @@ class TokenBatch:
     rows: Tensor | None
     rope_tables: Mapping[str, Tensor]
     is_last: bool = False
+    slot_rows: Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -117,13 +118,26 @@ def _options(layer: int, config: ModelConfig) -> dict[str, Any]:
     return {name: value for name, value in options.items() if value}
 
 
+# The states of a recurrent layer by name, [slots, ..].
+LayerState = Mapping[str, Tensor]
+
+
 def token_inputs(
-    graph: Graph, tokens: Dim, rows: Dim | None, block_table: Tensor, ropes: Mapping[str, Tensor], length: Extent
+    graph: Graph,
+    tokens: Dim,
+    rows: Dim | None,
+    block_table: Tensor,
+    ropes: Mapping[str, Tensor],
+    length: Extent,
+    *,
+    recurrent: bool = False,
 ) -> tuple[TokenBatch, Places]:
-    """Add the inputs `ids`, `positions`, `slots` and, unless all rows are computed, `rows`."""
+    """Add the inputs `ids`, `positions`, `slots` and, unless all rows are computed, `rows`; find each slot's tokens for
+    `recurrent` layers."""
     ids, positions, slots = (graph.input(name, (tokens,), "i32") for name in ("ids", "positions", "slots"))
     wanted = None if rows is None else graph.input("rows", (rows,), "i32")
-    return TokenBatch(ids, positions, wanted, ropes), Places(slots, block_table, length)
+    by_slot = F.slot_rows(positions, slots, n_slots=block_table.spec.bounds[0]) if recurrent else None
+    return TokenBatch(ids, positions, wanted, ropes, slot_rows=by_slot), Places(slots, block_table, length)
 
 
 def rotate(x: Tensor, table: str, heads: int, head_dim: int, batch: TokenBatch, pairing: str, name: str) -> Tensor:

@@ -110,6 +110,10 @@ _MODULES = {
     "recurrent.rwkv": "rwkv6_time_mix rwkv7_time_mix",
     "recurrent.triangular": "triangular_inverse",
     "recurrent.convolution": "conv1d_depthwise_causal ssm_conv short_conv",
+    "slot_states.slot_rows": "slot_rows",
+    "slot_states.convolution": "conv_slots short_conv_slots",
+    "slot_states.delta_rule": "gated_delta_slots",
+    "slot_states.state_space": "selective_scan_slots ssd_slots",
 }
 # Modules whose ops are rows of one table.
 TABLES: dict[str, tuple[str, ...]] = {module: tuple(rows.split()) for module, rows in _MODULES.items() if " " in rows}

@@ -14,14 +14,17 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from camshaft.serve.chat import chat_completions
-from camshaft.serve.completions import completions
+from camshaft.serve import ollama
 from camshaft.serve.errors import HttpError, http_error
 from camshaft.serve.guard import Guard
 from camshaft.serve.metrics import MEDIA_TYPE, metrics_text
+from camshaft.serve.openai.chat import chat_completions
+from camshaft.serve.openai.completions import completions
+from camshaft.serve.openai.responses import responses
 from camshaft.serve.respond import CLIENT_CLOSED, Json
 from camshaft.serve.served import Served
 from camshaft.serve.tokens import detokenize, tokenize
+from camshaft.serve.web import FILES, page
 
 Handler = Callable[[Request, Served], Awaitable[Response]]
 
@@ -60,12 +63,19 @@ async def model(request: Request, served: Served) -> Response:
 
 
 ROUTES: dict[tuple[str, str], Handler] = {
+    **{("GET", path): page for path in FILES},
     ("GET", "/health"): health,
     ("GET", "/metrics"): metrics,
     ("GET", "/v1/models"): models,
     ("GET", "/v1/models/{name:path}"): model,
     ("POST", "/v1/chat/completions"): chat_completions,
     ("POST", "/v1/completions"): completions,
+    ("POST", "/v1/responses"): responses,
+    ("POST", "/api/chat"): ollama.chat,
+    ("POST", "/api/generate"): ollama.generate,
+    ("POST", "/api/show"): ollama.show,
+    ("GET", "/api/tags"): ollama.tags,
+    ("GET", "/api/version"): ollama.version,
     ("POST", "/tokenize"): tokenize,
     ("POST", "/detokenize"): detokenize,
 }
@@ -82,7 +92,7 @@ class _Checks:
             try:
                 self._guard.check(scope["path"], Headers(scope=scope))
             except HttpError as error:
-                await _json(error)(scope, receive, send)
+                await _json(scope["path"], error)(scope, receive, send)
                 return
         await self._app(scope, receive, send)
 
@@ -115,12 +125,13 @@ def _bound(handler: Handler, served: Served) -> Callable[[Request], Awaitable[Re
     return endpoint
 
 
-def _json(error: HttpError) -> Response:
-    return Json(error.body, status_code=error.status, headers=error.headers)
+def _json(path: str, error: HttpError) -> Response:
+    body = {"error": str(error)} if path.startswith("/api/") else error.body  # Ollama's errors are texts
+    return Json(body, status_code=error.status, headers=error.headers)
 
 
 async def _on_error(request: Request, error: HttpError) -> Response:
-    return _json(error)
+    return _json(request.url.path, error)
 
 
 async def _on_http(request: Request, error: HTTPException) -> Response:
@@ -130,7 +141,7 @@ async def _on_http(request: Request, error: HTTPException) -> Response:
         405: (f"{path} does not take {request.method}", "method_not_allowed"),
     }
     message, code = what.get(error.status_code, (error.detail, None))
-    return _json(HttpError(error.status_code, message, code=code))
+    return _json(request.url.path, HttpError(error.status_code, message, code=code))
 
 
 async def _on_disconnect(request: Request, error: ClientDisconnect) -> Response:
@@ -138,4 +149,4 @@ async def _on_disconnect(request: Request, error: ClientDisconnect) -> Response:
 
 
 async def _on_bug(request: Request, error: Exception) -> Response:  # the server logs the traceback
-    return _json(http_error(error))
+    return _json(request.url.path, http_error(error))

@@ -14,7 +14,7 @@ from starlette.datastructures import Headers
 from camshaft.errors import SettingError
 from camshaft.serve.errors import HttpError
 
-OPEN_PATHS = frozenset({"/health", "/"})  # the page asks for the key itself
+OPEN_PATHS = frozenset({"/health", "/", "/page.css", "/page.js"})  # the page asks for the key itself
 _HASHED = "sha256:"
 
 

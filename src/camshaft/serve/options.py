@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from camshaft.errors import SettingError
-from camshaft.generate.options import GenerateOptions, Sampling
+from camshaft.generate.options import GenerateOptions
+from camshaft.generate.sampling.parameters import Sampling
 from camshaft.serve.errors import HttpError
 from camshaft.serve.fields import ANYTHING, BOOL, Field, Fields, integer, is_integer, read_fields
 
@@ -16,8 +17,6 @@ MOST_TOP_LOGPROBS = 20
 MOST_TOKENS = 2**31 - 1
 
 SAMPLING = frozenset(field.name for field in dataclasses.fields(Sampling)) - {"greedy"}
-# OpenAI's options that a request may name at these values, where Sampling does not have them.
-_NO_EFFECT: dict[str, Any] = {"presence_penalty": 0, "frequency_penalty": 0, "logit_bias": {}}
 _SPELLINGS = {"repetition_penalty": "repeat_penalty"}  # vLLM's
 
 
@@ -32,7 +31,7 @@ def _are_stops(value: Any) -> bool:
 
 _SEED = Field(lambda v: is_integer(v) and -(2**63) <= v < 2**64, "a whole number of 64 bits")
 OPTIONS: Fields = {
-    **dict.fromkeys(sorted(SAMPLING | _NO_EFFECT.keys() | _SPELLINGS.keys()), ANYTHING),  # Sampling checks their values
+    **dict.fromkeys(sorted(SAMPLING | _SPELLINGS.keys()), ANYTHING),  # Sampling checks their values
     "seed": _SEED,
     "max_tokens": integer(-1, MOST_TOKENS),
     "max_completion_tokens": integer(-1, MOST_TOKENS),
@@ -86,8 +85,6 @@ def read_sampling(given: Mapping[str, Any], n_vocab: int) -> Sampling:
         field = _SPELLINGS.get(name, name)
         if field in SAMPLING:
             fields[field] = _checked(name, field, value, n_vocab)
-        elif name in _NO_EFFECT and value != _NO_EFFECT[name]:
-            raise HttpError(400, f"the field '{name}' is not supported", code="unsupported_parameter", param=name)
     try:
         return Sampling(**fields)
     except SettingError as error:

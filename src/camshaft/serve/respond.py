@@ -32,7 +32,7 @@ class Shape(Protocol):
 
     @property
     def keep_alive(self) -> bytes:
-        """What is sent when there was nothing for KEEP_ALIVE_S; clients ignore it."""
+        """What is sent when there was nothing for KEEP_ALIVE_S, and clients ignore; may be empty."""
 
     def begin(self) -> Iterable[bytes]:
         """Before the first text."""
@@ -136,14 +136,17 @@ async def _disconnected(request: Request) -> None:
 
 async def _parts(answers: Answers, shape: Shape) -> AsyncIterator[bytes]:
     """What a stream sends. Log probabilities of tokens without text yet go with the text that follows."""
-    yield b"".join(shape.begin())
+    parts = [*shape.begin()]
+    if parts:
+        yield b"".join(parts)
     held: dict[int, list[TokenLogprob]] = {}
     while True:
         try:
             async with asyncio.timeout(KEEP_ALIVE_S):
                 index, update = await anext(answers)
         except TimeoutError:
-            yield shape.keep_alive
+            if shape.keep_alive:
+                yield shape.keep_alive
             continue
         except StopAsyncIteration:
             break
@@ -154,7 +157,7 @@ async def _parts(answers: Answers, shape: Shape) -> AsyncIterator[bytes]:
             return
         logprobs = held.setdefault(index, [])
         logprobs += update.logprobs
-        parts: list[bytes] = []
+        parts = []
         if update.text or (logprobs and update.is_last):
             parts += shape.piece(index, update.text, logprobs)
             logprobs.clear()

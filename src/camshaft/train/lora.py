@@ -62,8 +62,8 @@ class LoraConfig:
 class LoraModel:
     """A model with adapters: what train.Step needs to train them, which are `adapters()` and `loss`. A context manager.
 
-    `path_or_name` is a .gguf file or a model's name. Raises ModelError for targets that the file does not have and for a mixture
-    of experts.
+    `path_or_name` is a .gguf file or a model's name. Raises ModelError for targets that the file does not have, a mixture of
+    experts, and recurrent layers.
     """
 
     def __init__(self, path_or_name: str | Path, config: LoraConfig | None = None) -> None:
@@ -76,6 +76,8 @@ class LoraModel:
             self.config = read_config(self.file.metadata, architecture, vocabulary_size(self.file.metadata))
             if self.config.experts is not None:
                 raise ModelError("LoRA: the file is a mixture of experts; wanted a dense model")
+            if self.config.recurrent is not None:
+                raise ModelError("LoRA: the file has recurrent layers; wanted a model of attention alone")
             self.names = _adapted(self.file.tensors, self.lora.targets)
         except BaseException:
             self.file.close()

@@ -12,7 +12,7 @@ from camshaft.errors import SettingError
 from camshaft.generate.checks import Rules, are_texts, check_fields, integer, is_bool, number
 
 DRY_SEQUENCE_BREAKERS = ("\n", ":", '"', "*")
-MOST_BREAKER_BYTES = 40  # llama.cpp cuts longer ones
+MOST_BREAKERS, MOST_BREAKER_BYTES = 32, 40  # llama.cpp cuts longer ones
 
 
 @dataclass(frozen=True, repr=False)
@@ -174,14 +174,17 @@ class SamplingKeywords(TypedDict, total=False):
 
 def _are_breakers(value: Any) -> bool:
     each = [value] if isinstance(value, str) else value
-    return are_texts(value) and all(
-        0 < len(text.encode("utf-8", "surrogatepass")) <= MOST_BREAKER_BYTES for text in each
+    return (
+        are_texts(value)
+        and len(each) <= MOST_BREAKERS
+        and all(0 < len(text.encode("utf-8", "surrogatepass")) <= MOST_BREAKER_BYTES for text in each)
     )
 
 
 def _are_biases(value: Any) -> bool:
-    is_id, is_number = integer(0, 2**31 - 1), number(-math.inf, math.inf)
-    return isinstance(value, Mapping) and all(is_id(i) and is_number(bias) for i, bias in value.items())
+    is_id, is_number = integer(0, 2**31 - 1), number(-1e6, 1e6)
+    fits = isinstance(value, Mapping) and all(is_id(i) for i in value)
+    return fits and all(is_number(bias) or bias in (-math.inf, math.inf) for bias in value.values())
 
 
 _FRACTION = (number(0, 1), "a number from 0 to 1")
@@ -207,9 +210,9 @@ SAMPLING_RULES: Rules = {
     "dry_base": (number(1, 1e6), "a number from 1 to 1e6"),
     "dry_allowed_length": (integer(1, 2**31 - 1), "a whole number of tokens from 1"),
     "dry_penalty_last_n": _WINDOW,
-    "dry_sequence_breakers": (_are_breakers, f"texts of 1 to {MOST_BREAKER_BYTES} bytes"),
+    "dry_sequence_breakers": (_are_breakers, f"up to {MOST_BREAKERS} texts of 1 to {MOST_BREAKER_BYTES} bytes"),
     "mirostat": (lambda v: integer(0, 2)(v) and v != 1, "2, or 0 for none; version 1 is not supported"),
     "mirostat_lr": (number(0, 1e6), "a number from 0 to 1e6"),
     "mirostat_ent": (number(0, 1e6), "a number of bits from 0 to 1e6"),
-    "logit_bias": (_are_biases, "numbers by token id, such as {5: -1.5}"),
+    "logit_bias": (_are_biases, "numbers from -1e6 to 1e6, or infinite ones, by token id, such as {5: -1.5}"),
 }

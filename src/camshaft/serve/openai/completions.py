@@ -14,7 +14,6 @@ from starlette.responses import Response
 
 from camshaft.errors import CamshaftError
 from camshaft.generate.generation import TokenLogprob
-from camshaft.serve import logprobs
 from camshaft.serve.answers import Answer, Job, Usage
 from camshaft.serve.errors import HttpError, http_error
 from camshaft.serve.fields import (
@@ -29,6 +28,7 @@ from camshaft.serve.fields import (
     read_fields,
     required,
 )
+from camshaft.serve.openai import logprobs
 from camshaft.serve.options import MOST_TOP_LOGPROBS, OPTIONS, generate_options, includes_usage
 from camshaft.serve.respond import event, respond
 from camshaft.serve.served import Served

@@ -15,7 +15,6 @@ from starlette.responses import Response
 
 from camshaft.errors import ModelError
 from camshaft.generate.generation import TokenLogprob
-from camshaft.serve import logprobs
 from camshaft.serve.answers import Answer, Job, Usage
 from camshaft.serve.errors import HttpError
 from camshaft.serve.fields import (
@@ -31,12 +30,13 @@ from camshaft.serve.fields import (
     required,
     shown,
 )
+from camshaft.serve.openai import logprobs
 from camshaft.serve.options import MOST_TOP_LOGPROBS, OPTIONS, generate_options, includes_usage
 from camshaft.serve.respond import event, respond
 from camshaft.serve.served import Served
-from camshaft.text.chat import encode_chat
+from camshaft.text.chat import encode_untrusted
 
-_EMPTY = Field(lambda v: v in ([], {}), "an empty list (tools are not supported)")
+EMPTY = Field(lambda v: v == [], "an empty list (others are not supported)")
 FIELDS: Fields = {
     **OPTIONS,
     "model": TEXT,
@@ -44,7 +44,7 @@ FIELDS: Fields = {
     "logprobs": BOOL,
     "top_logprobs": integer(0, MOST_TOP_LOGPROBS),
     "response_format": one_of({"type": "text"}),
-    "tools": _EMPTY,
+    "tools": EMPTY,
     "tool_choice": one_of("none", "auto"),  # of no tools
     "parallel_tool_calls": BOOL,
     "modalities": one_of(["text"]),
@@ -57,26 +57,27 @@ _MESSAGE: Fields = {
     "role": one_of(*ROLES),
     "content": Field(lambda v: isinstance(v, str | list), "a text or a list of parts"),
     "name": TEXT,
-    "tool_calls": _EMPTY,
-    "annotations": _EMPTY,
+    "tool_calls": EMPTY,
+    "annotations": EMPTY,
 }
 _PART: Fields = {"type": one_of("text"), "text": TEXT}
 
 
-def read_messages(messages: Sequence[Any]) -> list[dict[str, Any]]:
-    """Messages as chat templates want them. Raises HttpError for one with another role, or with parts other than text."""
+def read_messages(messages: Sequence[Any], of: str = "messages", first: int = 0) -> list[dict[str, Any]]:
+    """Messages as chat templates want them. Raises HttpError for one with another role, or with parts other than text.
+
+    `of` is the field that has them, and `first` the number of the first one there."""
     if not messages:
-        raise HttpError(400, "'messages' is empty; wanted at least one", code="invalid_value", param="messages")
+        raise HttpError(400, f"'{of}' is empty; wanted at least one", code="invalid_value", param=of)
     read = []
-    for i, message in enumerate(messages):
-        given = read_fields(message, _MESSAGE, f"messages[{i}]")
+    for i, message in enumerate(messages, first):
+        given = read_fields(message, _MESSAGE, f"{of}[{i}]")
         missing = next((name for name in ("role", "content") if name not in given), None)
         if missing is not None:
-            param = f"messages[{i}].{missing}"
+            param = f"{of}[{i}].{missing}"
             raise HttpError(400, f"the field '{param}' is missing", code="missing_parameter", param=param)
-        read.append(
-            {**given, "role": ROLES[given["role"]], "content": _text(given["content"], f"messages[{i}].content")}
-        )
+        content = _text(given["content"], f"{of}[{i}].content")
+        read.append({**given, "role": ROLES[given["role"]], "content": content})
     return read
 
 
@@ -94,7 +95,7 @@ def _text(content: str | list[Any], of: str) -> str:
 def chat_ids(served: Served, messages: Sequence[dict[str, Any]]) -> list[int]:
     """The token ids of a chat. Raises HttpError if the model's template does not take it."""
     try:
-        return encode_chat(served.lm.tokenizer, served.lm.chat_template.render(messages))
+        return encode_untrusted(served.lm.tokenizer, served.lm.chat_template, messages)
     except ModelError as error:
         raise HttpError(422, str(error), code="chat_template", param="messages") from None
 
