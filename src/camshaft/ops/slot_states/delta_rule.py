@@ -1,8 +1,10 @@
 """gated_delta_slots: the gated delta rule over the rows of slots, from a layer's projections (Yang et al., 2024).
 
-Per head of values a state S [K, V], its columns in blocks (layout.py): S = exp(g) S; d = beta (v - k.T S); S += outer(k, d); o =
-q.T S / sqrt(K), of q and k of unit length, with g = a softplus(alpha + dt) and beta = sigmoid(beta). A row of `qkv` has G heads of
-queries, G of keys and H of values. Heads of values share those of keys in runs of H / G, or with `tiled` in turn: h has key h % G.
+Per head of values a state S [K, V], its columns in blocks (layout.py): S = exp(g) S; d = beta (v - k.T S); S += outer(k, d);
+o = q.T S / sqrt(K), of q and k of unit length, with g = a softplus(alpha + dt) and beta = sigmoid(beta).
+
+A row of `qkv` has G heads of queries, G of keys and H of values. Runs of H / G heads of values share one of keys, or with `tiled`
+those h that have an equal h % G.
 """
 
 from __future__ import annotations
