@@ -71,6 +71,7 @@ class FakeModel:
     talk: ClassVar[FakeConversation]
     timings = SimpleNamespace(load_s=0.5, compile_s=0.125)
     plans = SimpleNamespace(origins={"prompt": "cached"})
+    tokenizer = SimpleNamespace(eos_ids=frozenset({2, 9}))
     kv_cache = "f16"
 
     def __init__(self, path_or_name: str, **options: Any) -> None:

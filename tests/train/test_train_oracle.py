@@ -1,8 +1,12 @@
-"""Training against torch: optimizers step by step in f64, and the character GPT of docs/training.md for 200 steps in f32."""
+"""Training against torch: optimizers step by step in f64, in f32 the character GPT of docs/training.md and LoRA for 200 steps.
+
+llama.cpp loads an adapter.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,8 +14,10 @@ import pytest
 
 import camshaft as cs
 from camshaft import train
+from tests.support.fixtures import tiny_logits, tiny_model
 from tests.train.by_references import by_references  # noqa: F401 - a fixture
 from tests.train.test_docs import MODEL
+from tests.train.test_lora import drawn, logits
 
 pytestmark = pytest.mark.oracle
 SHAPES = {"w": (6, 5), "t": (2, 3, 4), "b": (5,), "s": ()}
@@ -118,3 +124,69 @@ def test_the_character_gpt_follows_torch_for_200_steps() -> None:
         worst = max(worst, abs(step(x, y, lr=rate(n)) - theirs.item()))
     assert theirs.item() < 0.2
     assert worst < 1e-3
+
+
+def with_lora(torch: Any, network: Any, adapters: dict[str, dict[str, Any]], scale: float) -> dict[str, Any]:
+    """Adds the adapters to the linear layers of a transformers model; returns their tensors."""
+    names = {
+        "attn_q": "self_attn.q_proj", "attn_k": "self_attn.k_proj", "attn_v": "self_attn.v_proj",
+        "attn_output": "self_attn.o_proj", "ffn_gate": "mlp.gate_proj", "ffn_up": "mlp.up_proj", "ffn_down": "mlp.down_proj",
+    }  # fmt: skip
+    made = {}
+    for name, pair in adapters.items():
+        _, layer, short = name.split(".")
+        a, b = (torch.tensor(pair[part], requires_grad=True) for part in "ab")
+        linear = network.get_submodule(f"model.layers.{layer}.{names[short]}")
+        linear.register_forward_hook(lambda module, given, y, a=a, b=b: y + scale * (given[0] @ a.T) @ b.T)
+        made |= {f"{name}.a": a, f"{name}.b": b}
+    return made
+
+
+def test_lora_follows_torch_for_200_steps(tmp_path: Path) -> None:
+    """B starts at 0, so the order in which GGUF has the rows of q and k changes nothing."""
+    torch = pytest.importorskip("torch")
+    pytest.importorskip("transformers")
+    from scripts.oracles import tiny_models
+
+    seed, tiny = next((i, m) for i, m in enumerate(tiny_models.MODELS) if m.name == "llama")
+    network = tiny_models.build(tiny, seed).requires_grad_(False)
+    rng = np.random.default_rng(0)
+    ids = rng.integers(5, tiny_models.N_VOCAB, (12, 17)).astype(np.int32)
+    rows = np.tile(np.arange(4, 16, dtype=np.int32), (12, 1))
+    batches = train.Batches((ids[:, :-1], rows, ids[:, 5:]), 4)
+    rate = train.cosine(1e-2, 200, warmup=10)
+    with train.LoraModel(tiny_model("llama", tmp_path), train.LoraConfig(rank=4)) as model:
+        step = train.Step(model.loss, model.adapters(), train.AdamW(), clip=1.0, threads=1)
+        adapters = with_lora(torch, network, model.adapters(), model.lora.scale)
+        optimizer = torch.optim.AdamW(adapters.values(), lr=1.0)
+        losses, worst = [], 0.0
+        for n in range(200):
+            x, _, y = batches(n)
+            optimizer.param_groups[0]["lr"] = rate(n)
+            optimizer.zero_grad()
+            scores = network(torch.tensor(x).long()).logits[:, 4:]
+            theirs = torch.nn.functional.cross_entropy(
+                scores.reshape(-1, scores.shape[-1]), torch.tensor(y).long().reshape(-1)
+            )
+            theirs.backward()
+            torch.nn.utils.clip_grad_norm_(adapters.values(), 1.0)
+            optimizer.step()
+            losses.append(step(*batches(n), lr=rate(n)))
+            worst = max(worst, abs(losses[-1] - theirs.item()))
+    assert losses[-1] < losses[0] - 0.5
+    assert worst < 1e-3
+
+
+def test_llama_cpp_loads_an_adapter(tmp_path: Path) -> None:
+    llama_cpp = pytest.importorskip("llama_cpp")
+    tokens, plain = tiny_logits("llama")
+    base, saved = tiny_model("llama", tmp_path), tmp_path / "adapter.gguf"
+    with train.LoraModel(base, train.LoraConfig(rank=4, alpha=6.0)) as model:
+        adapters = drawn(model)
+        train.save_adapter(saved, model, adapters)
+        wanted = logits(model, adapters, tokens)
+    theirs = llama_cpp.Llama(str(base), lora_path=str(saved), n_ctx=64, logits_all=True, n_gpu_layers=0, verbose=False)
+    theirs.eval(tokens)
+    found = theirs.scores[: len(tokens)]
+    assert np.abs(wanted - plain).max() > 0.1
+    np.testing.assert_allclose(found, wanted, atol=1e-2)

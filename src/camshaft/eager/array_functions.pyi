@@ -890,6 +890,20 @@ class ArrayFunctions:
         Arrays in, arrays out. `out` is written and returned.
         """
 
+    def top_n_sigma(self, logits: ArrayLike, n_sigma: ArrayLike, /, *, out: Array | None = None) -> Any:
+        """removes the tokens more than n_sigma standard deviations of the finite logits below the greatest (Tang et al., 2024).
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def top_k_top_p(
+        self, logits: ArrayLike, top_k: ArrayLike, top_p: ArrayLike, min_p: ArrayLike, /, *, out: Array | None = None
+    ) -> Any:
+        """keeps the tokens that sample's top_k, then top_p, then min_p keep at temperature 1.
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
     def typical_p(self, logits: ArrayLike, p: ArrayLike, /, *, out: Array | None = None) -> Any:
         """keeps token i if those with a smaller |ln p + entropy| have at most the mass p together (Meister et al., 2022).
 

@@ -206,6 +206,8 @@ __all__ = [
     "tile",
     "token_mask",
     "top_k",
+    "top_k_top_p",
+    "top_n_sigma",
     "transpose",
     "triangular_inverse",
     "triangular_solve",
@@ -1322,6 +1324,24 @@ def dry(
     multiplier: Tensor | ArrayLike,
     base: Tensor | ArrayLike,
     allowed_length: Tensor | ArrayLike,
+    /,
+    *,
+    name: str | None = None,
+) -> Tensor: ...
+@overload
+def top_n_sigma(logits: ArrayLike, n_sigma: ArrayLike, /, *, out: Array | None = None) -> Any: ...
+@overload
+def top_n_sigma(logits: Tensor | ArrayLike, n_sigma: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor: ...
+@overload
+def top_k_top_p(
+    logits: ArrayLike, top_k: ArrayLike, top_p: ArrayLike, min_p: ArrayLike, /, *, out: Array | None = None
+) -> Any: ...
+@overload
+def top_k_top_p(
+    logits: Tensor | ArrayLike,
+    top_k: Tensor | ArrayLike,
+    top_p: Tensor | ArrayLike,
+    min_p: Tensor | ArrayLike,
     /,
     *,
     name: str | None = None,

@@ -22,6 +22,7 @@ from camshaft.plan.memory.allocate import aligned_bytes, late_huge_pages
 
 if TYPE_CHECKING:
     from camshaft.backends.device import Device
+    from camshaft.generate.engine.prefix_cache import PrefixCache
     from camshaft.plan.memory.device_memory import DeviceArray
 
 BLOCK_TOKENS = 16
@@ -73,6 +74,7 @@ class KVCache:
         self._free_blocks = list(range(n_blocks - 1, -1, -1))
         self.slots = Slots(n_slots)
         self._blocks: dict[int, list[int]] = {}  # of each open slot
+        self.prefixes: PrefixCache | None = None  # the blocks that several slots may have
 
     @cached_property
     def states(self) -> dict[str, Array | DeviceArray]:
@@ -182,8 +184,27 @@ class KVCache:
         """Free the slot and its blocks; may be called twice."""
         blocks = self._blocks.pop(slot, None)
         if blocks is not None:
-            self._free_blocks += blocks[::-1]
+            free = blocks if self.prefixes is None else self.prefixes.release(blocks)
+            self._free_blocks += free[::-1]
             self.slots.release(slot)
+
+    def blocks_of(self, slot: int) -> tuple[int, ...]:
+        """The blocks of an open slot, in the order of its positions."""
+        return tuple(self._blocks[slot])
+
+    def append_block(self, slot: int, block: int) -> None:
+        """Make `block` the next one of an open slot."""
+        blocks = self._blocks[slot]
+        self.table[slot, len(blocks)] = block
+        blocks.append(block)
+
+    def _take_block(self) -> int:
+        try:
+            return self._free_blocks.pop()  # atomic: sessions may be closed in several threads
+        except IndexError:
+            if self.prefixes is None:
+                raise
+            return self.prefixes.evict()
 
     def close(self) -> None:
         """Release the memory. Slots may still be closed afterwards."""
@@ -200,13 +221,11 @@ class KVCache:
             raise ContextError(
                 f"{n_tokens} tokens do not fit the context of {self.context}; shorten the text or raise context="
             )
-        blocks, table = self._blocks.get(slot), self.table
+        blocks = self._blocks.get(slot)
         if blocks is None:
             raise ContextError("the session is closed")
         while len(blocks) * BLOCK_TOKENS < n_tokens:
-            block = self._free_blocks.pop()  # atomic: sessions may be closed in several threads
-            table[slot, len(blocks)] = block
-            blocks.append(block)
+            self.append_block(slot, self._take_block())
         self._enlarge_pages()
 
     def _enlarge_pages(self) -> None:

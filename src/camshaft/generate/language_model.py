@@ -22,8 +22,10 @@ from camshaft.generate.conversation import Conversation, Messages, checked_messa
 from camshaft.generate.generation import Closing, Generation, GenerationTimings, TokenLogprob
 from camshaft.generate.header_cache import open_model_file
 from camshaft.generate.model_plans import ModelPlans
-from camshaft.generate.options import GenerateKeywords, GenerateOptions, Sampling, generate_options
+from camshaft.generate.options import GenerateKeywords, GenerateOptions, generate_options
 from camshaft.generate.sampler import Sampler, SamplerPlans, log_probabilities
+from camshaft.generate.sampling.breakers import BreakerFinder, Breakers
+from camshaft.generate.sampling.parameters import Sampling
 from camshaft.generate.session import Session
 from camshaft.models.config import read_config
 from camshaft.models.families import family_name
@@ -263,9 +265,18 @@ class LanguageModel(Closing):
         return frozenset() if options.ignore_eos else self.tokenizer.eos_ids
 
     def sampler(self, sampling: Sampling) -> Sampler:
-        """A sampler over this model's logits."""
+        """A sampler over this model's logits. Raises SettingError if a biased token is not in the vocabulary."""
+        foreign = next((i for i in sampling.logit_bias if i >= self.config.vocab_size), None)
+        if foreign is not None:
+            last = self.config.vocab_size - 1
+            raise SettingError(f"Sampling logit_bias={{{foreign}: ...}}: wanted ids of tokens from 0 to {last}")
         with self.lock:
-            return Sampler(self.samplers.plan(sampling), sampling)
+            breakers = self._breakers.find(tuple(sampling.dry_sequence_breakers)) if sampling.has_dry else Breakers()
+        return Sampler(sampling, self.context, breakers)
+
+    @cached_property
+    def _breakers(self) -> BreakerFinder:
+        return BreakerFinder(self.tokenizer)
 
     def token_logprob(self, row: int, token: int, n_top: int) -> TokenLogprob:
         """The log probability of a token drawn from a row of the last run's logits, and those of the `n_top` most probable."""

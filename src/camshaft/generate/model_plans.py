@@ -23,9 +23,8 @@ from camshaft.errors import ModelError
 from camshaft.extent import Extent
 from camshaft.formats.gguf.file import GGUFFile
 from camshaft.generate.kv_cache import KVCache
-from camshaft.generate.options import Sampling
 from camshaft.generate.plan_cache import PlanCache
-from camshaft.generate.sampler import n_penalized
+from camshaft.generate.sampling.form import SamplingForm
 from camshaft.models.config import ModelConfig
 from camshaft.ops.spec import Dim, TensorSpec
 from camshaft.plan.cached_plan import CachedPlan
@@ -110,7 +109,7 @@ class ModelPlans:
         return self._compiled[name] if name in self._compiled else self._compile(name, self._graph(name))
 
     def _compile(self, name: str, graph: Graph) -> ExecutionPlan:
-        from camshaft.generate.graphs import sampling_graph
+        from camshaft.generate.sampling.graph import sampling_graph
         from camshaft.plan.compile import compile
 
         memory = self._memory()
@@ -121,7 +120,7 @@ class ModelPlans:
             activations=self._activations,
             weights=self.weights,
             memory=memory,
-            upcoming=lambda: [sampling_graph(n_penalized(Sampling()), 1, self.config.vocab_size)],
+            upcoming=lambda: [sampling_graph(SamplingForm(), 1, self.config.vocab_size)],
         )
         self._compiled[name] = plan
         self.plan_cache.add(name, plan, memory)

@@ -77,7 +77,9 @@ class Session(Closing):
         model = self._model
         self._check_open()
         self._check_room(len(self._pending) + len(ids))
-        sampler, end_tokens = model.sampler(options.sampling), model.end_tokens(options)
+        with model.lock:
+            draw = model.samplers.alone(model.sampler(options.sampling))
+        end_tokens = model.end_tokens(options)
         text = model.tokenizer.stream(at_start=not self.tokens and not ids)
         self._pending += ids
         self._turn += 1
@@ -95,7 +97,7 @@ class Session(Closing):
                         return "length"
                     self.replace(instead)
                 self._process_pending()
-                token = check_drawn(sampler.draw(self.history), self.position, len(drawn))
+                token = check_drawn(draw(self.history), self.position, len(drawn))
                 if token in end_tokens:
                     return "stop"
                 if options.logprobs is not None:

@@ -201,6 +201,8 @@ __all__ = [
     "tile",
     "token_mask",
     "top_k",
+    "top_k_top_p",
+    "top_n_sigma",
     "transpose",
     "triangular_inverse",
     "triangular_solve",
@@ -872,6 +874,20 @@ def dry(
     name: str | None = None,
 ) -> Tensor:
     """y = l - multiplier base^(L - allowed_length) for tokens that came after the last L >= allowed_length ids before."""
+
+def top_n_sigma(logits: Tensor | ArrayLike, n_sigma: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor:
+    """removes the tokens more than n_sigma standard deviations of the finite logits below the greatest (Tang et al., 2024)."""
+
+def top_k_top_p(
+    logits: Tensor | ArrayLike,
+    top_k: Tensor | ArrayLike,
+    top_p: Tensor | ArrayLike,
+    min_p: Tensor | ArrayLike,
+    /,
+    *,
+    name: str | None = None,
+) -> Tensor:
+    """keeps the tokens that sample's top_k, then top_p, then min_p keep at temperature 1."""
 
 def typical_p(logits: Tensor | ArrayLike, p: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor:
     """keeps token i if those with a smaller |ln p + entropy| have at most the mass p together (Meister et al., 2022)."""

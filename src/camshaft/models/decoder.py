@@ -6,7 +6,7 @@ experts (Jiang et al., 2024).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from camshaft.graph import functions as F
@@ -15,11 +15,11 @@ from camshaft.models.checkpoint import Checkpoint
 from camshaft.models.config import Experts, ModelConfig
 from camshaft.models.families import FAMILIES, Family
 from camshaft.models.recurrent import recurrent
-from camshaft.models.transformer import LayerCache, LayerState, TokenBatch, attend, head_norm, logit_rows, rotate
+from camshaft.models.transformer import Attention, LayerState, TokenBatch, head_norm, logit_rows, rotate
 
 
 def decoder(
-    config: ModelConfig, file: Checkpoint, batch: TokenBatch, caches: Sequence[LayerCache | LayerState]
+    config: ModelConfig, file: Checkpoint, batch: TokenBatch, caches: Sequence[Attention | LayerState]
 ) -> Tensor:
     """Adds embedding, layers with residuals, final norm and output projection; returns the logits f32 [R, vocab].
 
@@ -33,10 +33,10 @@ def decoder(
         prefix, is_last = f"blk.{layer}", layer == len(caches) - 1
         h = x if family.norms == "post" else _norm(x, f"{prefix}.attn_norm", config, file)
         here = replace(batch, is_last=is_last)
-        if isinstance(cache, LayerCache):
-            y = _attention(h, layer, family, config, file, here, cache)
-        else:
+        if isinstance(cache, Mapping):
             y = recurrent(h, layer, config, file, here, cache)
+        else:
+            y = _attention(h, layer, family, config, file, here, cache)
         x = logit_rows(x, batch, f"{prefix}.rows") if is_last else x
         x = _add(x, y, f"{prefix}.post_attention_norm", f"{prefix}.attn_residual", config, file)
         if not family.feed_forward:
@@ -59,7 +59,7 @@ def _add(x: Tensor, y: Tensor, norm: str, name: str, config: ModelConfig, file: 
 
 
 def _attention(
-    h: Tensor, layer: int, family: Family, config: ModelConfig, file: Checkpoint, batch: TokenBatch, cache: LayerCache
+    h: Tensor, layer: int, family: Family, config: ModelConfig, file: Checkpoint, batch: TokenBatch, cache: Attention
 ) -> Tensor:
     """q, k and v of h, their norms, rotation, attention over the cache, output projection."""
     prefix, rope = f"blk.{layer}", config.layers[layer].rope
@@ -72,7 +72,7 @@ def _attention(
         k = _query_key_norm(k, f"{prefix}.attn_k_norm", config.n_kv_heads, family, config, file)
     q = rotate(q, rope, config.n_heads, config.head_dim, batch, family.pairing, f"{prefix}.rope_q")
     k = rotate(k, rope, config.n_kv_heads, config.head_dim, batch, family.pairing, f"{prefix}.rope_k")
-    y = attend(q, k, v, layer, config, batch, cache)
+    y = cache.attend(q, k, v, layer, config, batch)
     if gate is not None:
         y = F.sigmoid_multiply(y, logit_rows(gate, batch, f"{prefix}.gate_rows") if batch.is_last else gate)
     return file.linear(y, f"{prefix}.attn_output", config.dim)

@@ -67,7 +67,7 @@ _MODULES = {
     "sample.uniform": "uniform",
     "sample.logit_bias": "logit_bias",
     "sample.dry": "dry",
-    "sample.filters": "typical_p xtc mirostat token_mask",
+    "sample.filters": "top_n_sigma top_k_top_p typical_p xtc mirostat token_mask",
     "sample.mirostat_update": "mirostat_update",
     "elementwise.binary": "add subtract multiply divide minimum maximum floor_divide remainder power",
     "elementwise.unary": "negate abs exp log sqrt rsqrt square reciprocal tanh sigmoid silu gelu gelu_erf softcap erf sin cos "

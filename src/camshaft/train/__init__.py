@@ -1,6 +1,9 @@
 """Training: a step as one schedule, optimizers, schedules of the learning rate, data in order, a loop with checkpoints."""
 
+from camshaft.train.adapter_file import load_adapter, merge, save_adapter
 from camshaft.train.data import Batches, Windows
+from camshaft.train.finetuning import FinetuneOptions, FinetuneResult, finetune
+from camshaft.train.lora import LoraConfig, LoraModel
 from camshaft.train.optimizers import SGD, Adafactor, Adam, AdamW, Lion, Optimizer, Update
 from camshaft.train.schedules import constant, cosine, linear, warmup_stable_decay
 from camshaft.train.step import Step
@@ -12,7 +15,11 @@ __all__ = [
     "Adam",
     "AdamW",
     "Batches",
+    "FinetuneOptions",
+    "FinetuneResult",
     "Lion",
+    "LoraConfig",
+    "LoraModel",
     "Optimizer",
     "Progress",
     "Step",
@@ -21,6 +28,10 @@ __all__ = [
     "Windows",
     "constant",
     "cosine",
+    "finetune",
     "linear",
+    "load_adapter",
+    "merge",
+    "save_adapter",
     "warmup_stable_decay",
 ]

@@ -36,6 +36,11 @@ def newest(folder: Path) -> Path | None:
     return found[-1] if found else None
 
 
+def number_of(path: Path) -> int:
+    """The step of a checkpoint, by its name."""
+    return int(path.stem.partition("-")[2])
+
+
 def load(path: Path, data: str) -> dict[str, Array]:
     """The states of a checkpoint. TrainingError for another kind of file and for other data, FormatError for a damaged one."""
     with open_safetensors(path) as file:
@@ -50,4 +55,4 @@ def _found(folder: Path) -> list[Path]:
     """The checkpoints of a folder, the oldest first."""
     with naming(folder, "the folder cannot be read"):
         names = [path for path in folder.iterdir() if _NAME.fullmatch(path.name)] if folder.is_dir() else []
-    return sorted(names, key=lambda path: int(path.stem.partition("-")[2]))
+    return sorted(names, key=number_of)

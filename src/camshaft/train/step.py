@@ -14,6 +14,7 @@ from camshaft.plan.compile import compile
 from camshaft.plan.execution_plan import ExecutionPlan
 from camshaft.plan.jit import leaves, with_leaves
 from camshaft.plan.memory.device_memory import DeviceArray
+from camshaft.plan.memory.weights import Weights
 from camshaft.train.diagnosis import first_not_finite
 from camshaft.train.optimizers import Optimizer
 from camshaft.train.step_graph import Recipe, inputs_of, loss_graph, micro_batch_graph, step_graph
@@ -56,6 +57,7 @@ class Step:
         self._starts = self._recipe.states()
         self._memory: dict[str, Array | DeviceArray] = {}
         self._plans: dict[Any, ExecutionPlan] = {}
+        self._weights = Weights()
         self._backend, self._threads = backend, threads
         self.gradient_norm = math.nan
 
@@ -201,7 +203,7 @@ class Step:
     def _compiled(self, graph: Graph) -> ExecutionPlan:
         """The plan of a graph, whose states are those of the plans before."""
         memory = {name: there for name, there in self._memory.items() if name in graph.states}
-        plan = compile(graph, backend=self._backend, threads=self._threads, memory=memory)
+        plan = compile(graph, backend=self._backend, threads=self._threads, memory=memory, weights=self._weights)
         for name, there in plan.states.items():
             if name not in self._memory:
                 self._memory[name] = there

@@ -92,6 +92,7 @@ class Trainer:
         """
         if type(steps) is not int or steps < 0:
             raise PlanError(f"run: got {steps!r:.60}; wanted a number of steps from 0 on")
+        self._refuse_later()
         losses: list[float] = []
         try:
             for n in range(self.step.number, steps):
@@ -108,6 +109,14 @@ class Trainer:
         if losses and self._folder is not None:
             self.save()
         return losses
+
+    def _refuse_later(self) -> None:
+        """TrainingError if the folder has a checkpoint of a later step, which would be taken for this run's."""
+        last = None if self._folder is None else checkpoint.newest(self._folder)
+        if last is not None and checkpoint.number_of(last) > self.step.number:
+            raise TrainingError(
+                f"run: {last} is of a later step than {self.step.number}; wanted resume(), or another folder"
+            )
 
     def _one(self, n: int, each: Callable[[Progress], None] | None) -> float:
         started = time.perf_counter()
