@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from camshaft import LanguageModel, Sampling
+from camshaft import GenerateOptions, LanguageModel, Sampling
 from camshaft.errors import ContextError, ModelError
 from camshaft.generate import checkpoints
+from camshaft.generate.engine.engine import Engine
 from camshaft.generate.session import Session
 from tests.support.fixtures import tiny_logits, tiny_model
 from tests.support.quick import quick_of
@@ -140,6 +141,21 @@ def test_a_batch_says_what_each_prompt_says_alone(lm: LanguageModel) -> None:
     batch = lm.generate_batch(prompts, max_tokens=8, sampling=GREEDY, ignore_eos=True)
     batch.texts()
     assert [generation.ids for generation in batch.generations] == alone
+
+
+def test_an_engine_says_what_each_prompt_says_alone(lm: LanguageModel) -> None:
+    prompts = [TOKENS[:20], TOKENS[:18], TOKENS[::-1], TOKENS[7:9]]
+    options = GenerateOptions(max_tokens=6, sampling=GREEDY, ignore_eos=True)
+    alone = [lm.generate(prompt, options) for prompt in prompts]
+    for generation in alone:
+        list(generation)
+    with Engine(lm) as engine:
+        assert engine.prefixes is None
+        requests = [engine.submit(prompt, options, lambda update: None) for prompt in prompts]
+        for _ in range(100):
+            engine.step()
+        assert not engine.n_running
+    assert [r.ids[r.prompt_tokens :] for r in requests] == [generation.ids for generation in alone]
 
 
 def test_rows_of_a_slot_must_lie_side_by_side(lm: LanguageModel) -> None:

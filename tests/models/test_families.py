@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from camshaft import LanguageModel
+from camshaft.formats.gguf.file import open_gguf
 from camshaft.generate import language_model
 from camshaft.generate.plan_cache import PlanCache
 from camshaft.graph.graph import Tensor
@@ -215,6 +216,22 @@ def test_a_state_that_is_not_carried_on_shows(name: str, state: str, tmp_path: P
                 for key, values in lm.plans.cache.states.items():
                     values[...] = 0 if lost and key.startswith(f"{state}.") else values[...]
                 assert (np.abs(session.process(tokens[-1:]) - wanted[-1]).max() > BROKEN) == lost
+
+
+@pytest.mark.full
+def test_older_files_have_all_projections_as_one_tensor(tmp_path: Path) -> None:
+    tensors, dropped = {}, []
+    with open_gguf(tiny_model("qwen3next", tmp_path)) as file:
+        for layer in (0, 1, 2, 4):
+            names = [f"blk.{layer}.{name}.weight" for name in ("attn_qkv", "attn_gate")]
+            rows = np.concatenate([file.tensors[name].dequantize() for name in names])
+            parts = (part.reshape(2, -1, rows.shape[1]) for part in np.split(rows, (32, 64, 128)))
+            tensors[f"blk.{layer}.ssm_in.weight"] = np.concatenate(list(parts), axis=1).reshape(rows.shape)
+            dropped += names
+    tokens, wanted = tiny_logits("qwen3next")
+    path = changed_model("qwen3next", tmp_path, tensors=tensors, drop_tensors=dropped)
+    with LanguageModel(path, activations="f32", threads=1, context=160, sessions=1) as lm:
+        assert np.abs(lm.logits(tokens) - wanted).max() < TOLERANCE
 
 
 @pytest.mark.full

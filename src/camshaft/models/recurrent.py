@@ -53,15 +53,29 @@ def _delta(h: Tensor, layer: Layer) -> tuple[Tensor, str]:
     """Qwen3-Next and Qwen3.5: the gated delta rule of convolved queries, keys and values, then a gated norm of each head."""
     sizes, file, prefix = layer.sizes, layer.file, layer.prefix
     family = FAMILIES[layer.config.architecture]
-    qkv = file.linear(h, f"{prefix}.attn_qkv", sizes.channels)
+    qkv, z = _projections(h, layer)
     taps = _taps(layer, f"{prefix}.ssm_conv1d.weight")
     qkv = F.conv_slots(qkv, taps, layer.states["conv"], layer.rows, activation="silu", name=f"{prefix}.conv")
     alpha, beta = _gates(h, layer)
     a, dt = file.vector(f"{prefix}.ssm_a", sizes.heads), file.vector(f"{prefix}.ssm_dt.bias", sizes.heads)
     given = (qkv, alpha, beta, a, dt, layer.states["state"], layer.rows)
     y = F.gated_delta_slots(*given, groups=sizes.groups, tiled=family.tiled_heads, name=f"{prefix}.delta")
-    z = file.linear(h, f"{prefix}.attn_gate", sizes.inner)
     return _gated_norm(y, z, file.vector(f"{prefix}.ssm_norm.weight", sizes.value_size), layer), "ssm_out"
+
+
+def _projections(h: Tensor, layer: Layer) -> tuple[Tensor, Tensor]:
+    """Queries, keys and values, and z; older files of Qwen3-Next have all as one tensor, by heads of keys."""
+    sizes, file, prefix = layer.sizes, layer.file, layer.prefix
+    if f"{prefix}.ssm_in.weight" not in file:
+        qkv = file.linear(h, f"{prefix}.attn_qkv", sizes.channels)
+        return qkv, file.linear(h, f"{prefix}.attn_gate", sizes.inner)
+    values, tokens = sizes.inner // sizes.groups, h.shape[0]
+    parts = (sizes.key_size, sizes.key_size, values, values)
+    joined = file.linear(h, f"{prefix}.ssm_in", sizes.groups * sum(parts))
+    split = F.split(file.graph.reshape(joined, (tokens, sizes.groups, sum(parts))), axis=2, sizes=parts)
+    widths = (sizes.groups * part for part in parts)
+    q, k, v, z = (file.graph.reshape(x, (tokens, n)) for x, n in zip(split, widths, strict=True))
+    return F.concat(q, k, v, axis=1), z
 
 
 def _gates(h: Tensor, layer: Layer) -> tuple[Tensor, Tensor]:
