@@ -12,11 +12,13 @@ import pytest
 
 import camshaft as cs
 from camshaft import train
+from camshaft.backends import registry
 from camshaft.errors import CamshaftError, TrainingError
 from camshaft.graph.graph import Graph
 from camshaft.train.diagnosis import first_not_finite
 from camshaft.train.step_graph import Recipe
 from camshaft.train.tree import tree_of
+from tests.support.needs import require
 from tests.train.by_references import ReferencePlan, by_references  # noqa: F401 - a fixture
 from tests.train.small import examples, flat, loss, parameters, same
 
@@ -108,6 +110,10 @@ def test_the_first_tensor_that_is_not_finite_is_named(x: list[float], found: str
         (lambda: train.Step(loss, {"w": np.ones(3, int)}, train.SGD()), r"w is int64 \[3\]; wanted f32 or f64"),
         (lambda: train.Step(loss, {"n": 3}, train.SGD()), "wanted arrays, or a dict"),
         (lambda: train.Step(loss, parameters(), "adam"), "got the optimizer 'adam'"),  # type: ignore[arg-type]
+        (
+            lambda: train.Step(loss, parameters(), train.SGD())(X, Y, lr=float("nan")),
+            "step: got lr=nan; wanted a finite",
+        ),
         (lambda: train.Step(loss, parameters(), train.SGD(), clip=0), "got clip=0; wanted a number above 0"),
         (lambda: train.Step(loss, parameters(), train.SGD(), average=1.0), "wanted a decay between 0 and 1"),
         (lambda: train.Step(loss, parameters(), train.SGD(), micro_batches=0), "wanted 1 or more"),
@@ -126,3 +132,17 @@ def test_the_first_tensor_that_is_not_finite_is_named(x: list[float], found: str
 def test_what_is_refused(make: Callable[[], Any], message: str) -> None:
     with pytest.raises(CamshaftError, match=message):
         make()
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("device", ["webgpu", "c"])
+def test_other_devices_train_to_the_same_losses(device: str) -> None:
+    reason = registry.backend_named(device).absent()
+    require(reason is None, f"{device}: {reason}")
+    steps = [train.Step(loss, parameters(), train.AdamW(), clip=0.5, backend=b) for b in ("simd", device)]
+    ours, theirs = ([step(X, Y, lr=1e-2) for _ in range(5)] for step in steps)
+    np.testing.assert_allclose(theirs, ours, rtol=1e-5)
+    steps[1].states = steps[0].states
+    assert steps[1].evaluate(X, Y) == pytest.approx(steps[0].evaluate(X, Y), rel=1e-5)
+    steps[1].close()
+    assert steps[1].number == 5

@@ -46,8 +46,9 @@ _COMMON: Fields = {
 _CHAT: Fields = {**_COMMON, "messages": LIST, "tools": EMPTY}
 _GENERATE: Fields = {**_COMMON, "prompt": TEXT, "system": TEXT, "raw": BOOL, "images": EMPTY, "suffix": one_of("")}
 _SHOW: Fields = {"model": TEXT, "name": TEXT, "verbose": BOOL}
+_OTHERS = {"stop", "mirostat_tau", "mirostat_eta"}
 _OPTIONS: Fields = {
-    **{name: rule for name, rule in OPTIONS.items() if name in SAMPLING | {"stop"}},
+    **{name: rule for name, rule in OPTIONS.items() if name in SAMPLING | _OTHERS},
     "num_predict": integer(-1, MOST_TOKENS),
     "num_ctx": integer(1, MOST_TOKENS),
 }

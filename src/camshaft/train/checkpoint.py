@@ -11,17 +11,23 @@ import numpy as np
 
 from camshaft.errors import TrainingError
 from camshaft.formats.safetensors import open_safetensors, write_safetensors
-from camshaft.store.files import naming
+from camshaft.store.files import naming, remove_unfinished
 
 Array = np.ndarray[Any, Any]
 _KIND = "camshaft training checkpoint 1"
 _NAME = re.compile(r"step-(\d{8,})\.safetensors")
 
 
-def save(folder: Path, number: int, states: Mapping[str, Array], data: str, keep: int) -> Path:
-    """Writes the checkpoint of a step and removes all but the newest `keep`. StoreError if it cannot be written."""
+def prepare(folder: Path) -> None:
+    """Makes the folder and removes what killed processes left unfinished there. StoreError if it cannot be made."""
     with naming(folder, "the folder cannot be made"):
         folder.mkdir(parents=True, exist_ok=True)
+    remove_unfinished(folder)
+
+
+def save(folder: Path, number: int, states: Mapping[str, Array], data: str, keep: int) -> Path:
+    """Writes the checkpoint of a step and removes all but the newest `keep`. StoreError if it cannot be written."""
+    prepare(folder)
     path = folder / f"step-{number:08d}.safetensors"
     write_safetensors(path, states, {"kind": _KIND, "step": str(number), "data": data})
     for old in _found(folder)[:-keep]:

@@ -12,7 +12,7 @@ from camshaft.errors import PlanError, TrainingError
 from camshaft.graph.graph import Graph
 from camshaft.plan.compile import compile
 from camshaft.plan.execution_plan import ExecutionPlan
-from camshaft.plan.jit import leaves, with_leaves
+from camshaft.plan.jit import leaves, plain_array, with_leaves
 from camshaft.plan.memory.device_memory import DeviceArray
 from camshaft.plan.memory.weights import Weights
 from camshaft.train.diagnosis import first_not_finite
@@ -105,7 +105,9 @@ class Step:
                 self._write(name)
 
     def __call__(self, *batch: Any, lr: float) -> float:
-        parts = self._parts(batch)
+        if isinstance(lr, bool) or not isinstance(lr, (int, float, np.number)) or not 0 <= lr < math.inf:
+            raise PlanError(f"step: got lr={lr!r:.60}; wanted a finite number from 0 on")
+        parts = self._parts(_plain(batch))
         losses = []
         for i, part in enumerate(parts):
             is_last = i == len(parts) - 1
@@ -123,12 +125,12 @@ class Step:
 
     def evaluate(self, *batch: Any) -> float:
         """The loss of a batch; nothing is updated."""
-        plan = self._plan("loss", batch)
-        return float(plan.run(_arrays(batch), view=True)["loss"])
+        given = _plain(batch)
+        return float(self._plan("loss", given).run(_arrays(given), view=True)["loss"])
 
     def plan(self, *batch: Any) -> ExecutionPlan:
         """The plan of the step for such a batch, or of its last micro-batch; see plan.explain()."""
-        return self._plan("step", self._parts(batch)[-1])
+        return self._plan("step", self._parts(_plain(batch))[-1])
 
     def close(self) -> None:
         """Releases the plans and their memory. What is read afterwards are the last values."""
@@ -221,6 +223,13 @@ class Step:
         raise TrainingError(
             f"step {self.number + 1}: {what}; {found}; wanted finite numbers. The parameters are those after step {self.number}"
         )
+
+
+def _plain(batch: Sequence[Any]) -> tuple[Any, ...]:
+    """A batch whose arrays, of any library, are NumPy's."""
+    found, _ = leaves(tuple(batch))
+    made: tuple[Any, ...] = with_leaves(tuple(batch), map(plain_array, found))
+    return made
 
 
 def _arrays(batch: Sequence[Any]) -> dict[str, Array]:

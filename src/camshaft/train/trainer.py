@@ -111,8 +111,11 @@ class Trainer:
         return losses
 
     def _refuse_later(self) -> None:
-        """TrainingError if the folder has a checkpoint of a later step, which would be taken for this run's."""
-        last = None if self._folder is None else checkpoint.newest(self._folder)
+        """Makes the folder. TrainingError if it has a checkpoint of a later step, which would be taken for this run's."""
+        if self._folder is None:
+            return
+        checkpoint.prepare(self._folder)
+        last = checkpoint.newest(self._folder)
         if last is not None and checkpoint.number_of(last) > self.step.number:
             raise TrainingError(
                 f"run: {last} is of a later step than {self.step.number}; wanted resume(), or another folder"
@@ -122,7 +125,7 @@ class Trainer:
         started = time.perf_counter()
         batch = self._data(n)
         rate = float(self._lr(n) if callable(self._lr) else self._lr)
-        loss = self.step(*(batch if isinstance(batch, tuple) else (batch,)), lr=rate)
+        loss = self.step(*(batch if isinstance(batch, (tuple, list)) else (batch,)), lr=rate)
         if each is not None:
             each(Progress(n + 1, loss, rate, self.step.gradient_norm, time.perf_counter() - started))
         return loss
