@@ -118,9 +118,12 @@ def test_models_tokens_health_and_metrics(client: Any, lm: LanguageModel) -> Non
     assert 'camshaft_first_token_seconds_bucket{le="+Inf"} 1' in lines
 
 
-@pytest.mark.parametrize("field", ["top_k", "min_p", "repeat_penalty", "presence_penalty"])
+VALUES = {"top_k": 1, "repeat_penalty": 1.9, "presence_penalty": 5.0, "logit_bias": {200: 50.0}}
+
+
+@pytest.mark.parametrize("field", VALUES)
 def test_fields_of_sampling_reach_the_sampler(client: Any, lm: LanguageModel, field: str) -> None:
-    value = {"top_k": 1, "min_p": 1.0, "repeat_penalty": 1.9, "presence_penalty": 5.0}[field]
+    value: Any = VALUES[field]
     wanted = "".join(lm.generate([40, 7], max_tokens=6, ignore_eos=True, sampling=Sampling(seed=2, **{field: value})))
     body = {"prompt": [40, 7], "max_tokens": 6, "ignore_eos": True, "seed": 2, field: value}
     assert client.post("/v1/completions", json=body).json()["choices"][0]["text"] == wanted

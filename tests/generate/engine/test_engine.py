@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import pytest
 
@@ -13,6 +14,7 @@ from camshaft.errors import CamshaftError, ContextError, LogitsError, ModelError
 from camshaft.generate.engine.engine import Engine, QueueFullError
 from camshaft.generate.engine.request import Request, Update
 from tests.generate.conftest import CONTEXT, SESSIONS
+from tests.support.fixtures import tiny_model
 from tests.support.models import require_default_model
 
 PROMPTS = [[40, 7, 81, 200, 13], [9, 9, 120], [33], list(range(30, 66)), [101, 64]]
@@ -216,14 +218,23 @@ def test_an_engine_that_fails_ends_its_requests(lm: LanguageModel, monkeypatch: 
             engine.submit(PROMPTS[0], options(), Told())
 
 
-def test_only_a_models_other_states_keep_blocks_from_being_shared(
-    lm: LanguageModel, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(lm.plans.cache.specs, "state.0", lm.plans.cache.specs["block_table"])
+def test_recurrent_states_keep_blocks_from_being_shared(lm: LanguageModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(vars(lm.plans.cache), "is_recurrent", True)
     with Engine(lm) as engine:
         assert engine.prefixes is None
         with pytest.raises(CamshaftError, match="is empty"):
             engine.submit([], options(), Told())
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("name", ["mamba2", "qwen35"])
+def test_recurrent_models_get_their_own_tokens_too(name: str, tmp_path: Path) -> None:
+    with LanguageModel(tiny_model(name, tmp_path), context=CONTEXT, sessions=SESSIONS) as lm:
+        wanted = [alone(lm, prompt, options(seed=i, greedy=False)) for i, prompt in enumerate(PROMPTS)]
+        with Engine(lm, prompt_budget=7) as engine:
+            requests = [engine.submit(p, options(seed=i, greedy=False), Told()) for i, p in enumerate(PROMPTS)]
+            finish(engine)
+        assert [answer(r) for r in requests] == wanted
 
 
 @pytest.mark.full

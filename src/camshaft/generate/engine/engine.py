@@ -21,7 +21,6 @@ from camshaft.generate.engine.request import Listener, Request, Update
 from camshaft.generate.engine.runner import Results, Runner
 from camshaft.generate.engine.statistics import Statistics
 from camshaft.generate.generation import Closing
-from camshaft.generate.kv_cache import KINDS
 from camshaft.generate.model_plans import MAX_DECODE_SEQUENCES, PROMPT_TOKENS
 from camshaft.generate.options import GenerateOptions
 
@@ -42,8 +41,7 @@ class Engine(Closing):
 
     prompt_budget: prompt tokens of a step while other requests generate.
     max_queue: how many requests may wait for a slot.
-    prefix_cache: whether prompts share the blocks of their common beginnings. Models with states other than keys and values
-    share none.
+    prefix_cache: whether prompts share the blocks of their common beginnings. Models with recurrent layers share none.
 
     At most `sessions` requests of the model run at once. Every slot can have its whole context, so that no request that runs has
     to stop for another one's memory."""
@@ -61,8 +59,7 @@ class Engine(Closing):
                 raise SettingError(f"{name}={value!r}; wanted a whole number from 1 up")
         self.lm, self.max_queue, self._budget = lm, max_queue, prompt_budget
         cache = lm.plans.cache
-        has_pages_only = all(name.partition(".")[0] in ("block_table", *KINDS) for name in cache.specs)
-        wanted = prefix_cache and has_pages_only
+        wanted = prefix_cache and not cache.is_recurrent  # a recurrent state is not in blocks
         self.prefixes = (cache.prefixes or PrefixCache(cache)) if wanted else None
         self.statistics = Statistics()
         self._runner = Runner(lm, self.prefixes, self.statistics)
