@@ -31,7 +31,7 @@ window.addEventListener("securitypolicyviolation", (event) => { found.forbidden 
     await until(() => idle() && answers().length === 1);
     found.edited = answers()[0];
     found.stored = JSON.parse(localStorage.getItem("camshaft")).conversations.map((each) => each.messages.map(({ role, content }) => ({ role, content })));
-    send("x".repeat(900));
+    send("x".repeat(100));
     await until(() => idle() && document.getElementById("alert").textContent);
     found.alert = document.getElementById("alert").textContent;
     document.getElementById("new").click();

@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 from camshaft import LanguageModel, Sampling
+from camshaft.serve.options import read_sampling
 
 SAMPLING = Sampling(temperature=1.2, top_k=50, seed=5)
 OPTIONS = {"temperature": 1.2, "top_k": 50, "seed": 5, "num_predict": 6, "num_ctx": 48}
@@ -52,3 +53,11 @@ def test_models_and_errors(client: Any) -> None:
     for body, status, message in wrong:
         answer = client.post("/api/chat", json=body)
         assert (answer.status_code, message in answer.json()["error"]) == (status, True), answer.text
+
+
+def test_options_of_sampling_have_their_names_at_ollama(client: Any, lm: LanguageModel) -> None:
+    given = {"mirostat": 2, "mirostat_tau": 3, "mirostat_eta": 0.2, "seed": 2}
+    wanted = Sampling(mirostat=2, mirostat_ent=3, mirostat_lr=0.2, seed=2)
+    assert read_sampling(given, lm.config.vocab_size) == wanted
+    refused = client.post("/api/generate", json={"model": "tiny", "prompt": "a", "options": given | {"typical_p": 0.5}})
+    assert (refused.status_code, "typical_p=0.5 with mirostat=2" in refused.json()["error"]) == (400, True)

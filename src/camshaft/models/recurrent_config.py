@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from camshaft.errors import ModelError
 from camshaft.formats.mapped import shown_value
+from camshaft.ops.slot_states.layout import state_blocks
 
 if TYPE_CHECKING:
     from camshaft.models.config import Keys
@@ -45,9 +46,12 @@ class Recurrent:
     @property
     def states(self) -> dict[str, tuple[int, ...]]:
         """The shapes of a slot's states of one layer: the last rows that the convolution saw, and the heads' matrices."""
-        conv = {"conv": (self.taps - 1, self.channels)}
+        conv: dict[str, tuple[int, ...]] = {"conv": (self.taps - 1, self.channels)}
+        if not self.heads:
+            return conv
+        blocks, columns = state_blocks(self.value_size)
         matrices = () if self.kind == "mamba" else (self.heads,)
-        return conv | ({"state": (*matrices, self.key_size, self.value_size)} if self.heads else {})
+        return conv | {"state": (*matrices, blocks, self.key_size, columns)}
 
 
 def read_recurrent(keys: Keys, family: Family, dim: int) -> Recurrent | None:

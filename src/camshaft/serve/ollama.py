@@ -46,13 +46,9 @@ _COMMON: Fields = {
 _CHAT: Fields = {**_COMMON, "messages": LIST, "tools": EMPTY}
 _GENERATE: Fields = {**_COMMON, "prompt": TEXT, "system": TEXT, "raw": BOOL, "images": EMPTY, "suffix": one_of("")}
 _SHOW: Fields = {"model": TEXT, "name": TEXT, "verbose": BOOL}
-_OTHERS = {"stop", "presence_penalty", "frequency_penalty"}
+_OTHERS = {"stop", "mirostat_tau", "mirostat_eta"}
 _OPTIONS: Fields = {
-    **{
-        name: rule
-        for name, rule in OPTIONS.items()
-        if name in SAMPLING or name in ("stop", "presence_penalty", "frequency_penalty")
-    },
+    **{name: rule for name, rule in OPTIONS.items() if name in SAMPLING | _OTHERS},
     "num_predict": integer(-1, MOST_TOKENS),
     "num_ctx": integer(1, MOST_TOKENS),
 }
@@ -92,6 +88,7 @@ async def generate(request: Request, served: Served) -> Response:
     if given.get("raw"):
         if "system" in given:
             raise HttpError(400, "'system' with raw: true", code="invalid_value", param="system")
+        served.check_text(prompt, "prompt")
         ids = await run_in_threadpool(lambda: served.lm.prompt_ids(prompt, raw=True))
     else:
         system = [{"role": "system", "content": given["system"]}] if "system" in given else []

@@ -17,7 +17,8 @@ MOST_TOP_LOGPROBS = 20
 MOST_TOKENS = 2**31 - 1
 
 SAMPLING = frozenset(field.name for field in dataclasses.fields(Sampling)) - {"greedy"}
-_SPELLINGS = {"repetition_penalty": "repeat_penalty"}  # vLLM's
+# vLLM's, then those of llama.cpp's server and Ollama.
+_SPELLINGS = {"repetition_penalty": "repeat_penalty", "mirostat_tau": "mirostat_ent", "mirostat_eta": "mirostat_lr"}
 
 
 def _are_stops(value: Any) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
@@ -37,6 +38,18 @@ class Served:
         if name is not None and name != self.name:
             message = f"there is no model {str(name)[:100]!r}; this server has {self.name!r}"
             raise HttpError(404, message, code="model_not_found", param="model")
+
+    @cached_property
+    def most_text_nbytes(self) -> int:
+        """Bytes of a text that cannot fit the context: it would need more tokens of the longest kind."""
+        return self.lm.context * max(len(token.encode()) for token in self.lm.tokenizer.vocabulary.tokens)
+
+    def check_text(self, text: str, param: str) -> None:
+        """Raise HttpError for a text that cannot fit the context, before it is tokenized."""
+        n = len(text.encode("utf-8", "surrogatepass"))
+        if n > self.most_text_nbytes:
+            message = f"'{param}' has {n:,} bytes, which cannot fit the context of {self.lm.context} tokens"
+            raise HttpError(400, message, code="context_length_exceeded", param=param)
 
     async def body(self, request: Request) -> bytes:
         """The body of a request. Raises HttpError if it is larger than the limit."""

@@ -204,6 +204,18 @@ def test_a_thread_answers_and_logs_probabilities(lm: LanguageModel) -> None:
     assert not engine.is_alive
 
 
+def test_an_engine_that_fails_ends_its_requests(lm: LanguageModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Engine(lm) as engine:
+        monkeypatch.setattr(engine, "_admit", lambda: 1 / 0)
+        told = Told()
+        engine.submit(PROMPTS[0], options(), told)
+        engine.start()
+        assert told.ended.wait(60)
+        assert "division by zero" in str(told.error)
+        with pytest.raises(ModelError, match="closed"):
+            engine.submit(PROMPTS[0], options(), Told())
+
+
 def test_only_a_models_other_states_keep_blocks_from_being_shared(
     lm: LanguageModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:

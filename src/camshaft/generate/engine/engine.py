@@ -129,18 +129,23 @@ class Engine(Closing):
             self._changed.notify()
 
     def _run_steps(self) -> None:
-        while True:
-            with self._changed:
-                while not (self._is_closing or self._waiting or self._running):
-                    self._changed.wait()
-                if self._is_closing:
-                    return
-            self.step()
+        """Run steps until `close`. An error outside a request's own work ends the engine and all its requests."""
+        try:
+            while True:
+                with self._changed:
+                    while not (self._is_closing or self._waiting or self._running):
+                        self._changed.wait()
+                    if self._is_closing:
+                        return
+                self.step()
+        except Exception as error:
+            _log.exception("the engine failed")
+            self._end_all(ModelError(f"the engine failed: {error}"))
 
     def step(self) -> None:
         """Admit requests that wait, generate a token of each sequence, and process prompts within the budget."""
         with self.lm.lock:
-            for request in [r for r in (*self._running, *self._waiting) if r.is_cancelled]:
+            for request in [request for request in self._open() if request.is_cancelled]:
                 self._end(request, "cancelled")
         self._admit()
         with self.lm.lock:
@@ -211,6 +216,16 @@ class Engine(Closing):
             self._changed.notify()
         if self._thread is not None:
             self._thread.join()
+        self._end_all(ModelError("the engine is closed"))
+
+    def _open(self) -> list[Request]:
+        """The requests that have not ended."""
+        with self._changed:
+            return [*self._running, *self._waiting]
+
+    def _end_all(self, error: Exception) -> None:
+        """Take no more requests, and end those that there are."""
+        self._is_closing = True
         with self.lm.lock:
-            for request in (*self._running, *self._waiting):
-                self._tell(request, Update(error=ModelError("the engine is closed")))
+            for request in self._open():
+                self._tell(request, Update(error=error))

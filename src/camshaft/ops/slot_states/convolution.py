@@ -12,7 +12,8 @@ from camshaft.lang import Array, Tracer, Value, kernel
 from camshaft.ops import op as ops
 from camshaft.ops.parameters import Attribute
 from camshaft.ops.recurrent.convolution import convolved
-from camshaft.ops.slot_states.frame import FRESH, WIDTH, Columns, Sizes, SlotOp, columns_grid, slot_op
+from camshaft.ops.slot_states.frame import FRESH, Columns, Sizes, SlotOp, columns_grid, slot_op
+from camshaft.ops.slot_states.layout import WIDTH
 
 
 @kernel

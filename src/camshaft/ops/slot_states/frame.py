@@ -19,11 +19,9 @@ from camshaft.ops import op as ops
 from camshaft.ops.checks import TO_TOLERANCE, partly_active
 from camshaft.ops.gradient import IN_PLACE
 from camshaft.ops.parameters import Attribute, Parameters
+from camshaft.ops.slot_states.layout import VECTORS, WIDTH, state_blocks
 from camshaft.ops.spec import TensorSpec, bound
 
-WIDTH = 16
-# Vectors of a program where these divide the columns: as many sums hide a multiply-add's latency.
-VECTORS = 4
 # Columns of `rows`: a slot's first row, the row after its last, and 1 where its state counts as zeros.
 FIRST, END, FRESH = 0, 1, 2
 Sizes = Mapping[str, int]
@@ -63,6 +61,27 @@ class Columns:
         for at, vector in zip(self.starts, vectors, strict=True):
             self.k.store_vector(array, vector, row, at + offset, count=self._count(at))
 
+    def first_row(self, n_rows: int) -> Value:
+        """The first row of the program's block of a state [.., blocks, n_rows, columns] (`state_blocks`)."""
+        blocks = state_blocks(self.n)[0]
+        program = self.k.program(0)
+        return (program * blocks + self.k.program(1)) * n_rows if blocks > 1 else program * n_rows
+
+    def load_state(self, array: Array, row: Number) -> list[Value]:
+        """The program's columns of a row of its block."""
+        return [self.k.load_vector(array, row, at, width=WIDTH, count=count) for at, count in self._state_columns]
+
+    def store_state(self, array: Array, row: Number, vectors: Sequence[Value]) -> None:
+        """Stores the program's columns of a row of its block."""
+        for (at, count), vector in zip(self._state_columns, vectors, strict=True):
+            self.k.store_vector(array, vector, row, at, count=count)
+
+    @property
+    def _state_columns(self) -> list[tuple[Number, Value | None]]:
+        if self.n_vectors > 1:
+            return [(i * WIDTH, None) for i in range(self.n_vectors)]
+        return [(at, self._count(at)) for at in self.starts]
+
     def _count(self, at: Value) -> Value | None:
         return None if self.n % WIDTH == 0 else self.n - at
 
@@ -84,7 +103,16 @@ class Columns:
         """Zeros in `n_rows` rows of the state, where the slot's state counts as zeros."""
         with self.k.when(rows[self.slot, FRESH] > 0):
             for i in self.k.range(n_rows):
-                self.store(state, first + i, [self.k.splat(0.0, WIDTH) for _ in range(self.n_vectors)])
+                self.store_state(state, first + i, [self.k.splat(0.0, WIDTH) for _ in range(self.n_vectors)])
+
+
+def expect_blocks(op: str, sizes: Sizes) -> int:
+    """The columns of a state of B blocks of V. ShapeError unless the blocks are those of `state_blocks`."""
+    columns = sizes["B"] * sizes["V"]
+    blocks = state_blocks(columns)
+    came, wanted = f"a state of {sizes['B']} blocks of {sizes['V']} columns", f"{blocks[0]} of {blocks[1]}"
+    ops.expect(blocks == (sizes["B"], sizes["V"]), op, came, wanted)
+    return columns
 
 
 def softplus(k: Tracer, x: Value) -> Value:

@@ -94,6 +94,7 @@ def _text(content: str | list[Any], of: str) -> str:
 
 def chat_ids(served: Served, messages: Sequence[dict[str, Any]]) -> list[int]:
     """The token ids of a chat. Raises HttpError if the model's template does not take it."""
+    served.check_text("".join(message["content"] for message in messages), "messages")
     try:
         return encode_untrusted(served.lm.tokenizer, served.lm.chat_template, messages)
     except ModelError as error:

@@ -59,6 +59,9 @@ FIELDS: Fields = {
 
 def _prompts(served: Served, prompt: Any) -> list[list[int]]:
     several = [prompt] if isinstance(prompt, str) or is_integer(prompt[0]) else prompt
+    for each in several:
+        if isinstance(each, str):
+            served.check_text(each, "prompt")
     try:
         return [served.lm.prompt_ids(each, raw=True) for each in several]
     except CamshaftError as error:
