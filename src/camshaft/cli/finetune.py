@@ -104,10 +104,12 @@ def finetune(
     if json:
         print_json(result)
         return
-    print(
-        f"{result.path}: {result.n_steps} steps on {result.n_examples} examples; loss {result.first_loss:.3f} to "
-        f"{result.last_loss:.3f}; {result.n_tokens} tokens learned in {result.seconds:.0f} s"
-    )
+    done = f"{result.path}: {result.n_steps} steps on {result.n_examples} examples"
+    if result.first_loss is None:
+        print(f"{done}, as before; none was left to do")
+        return
+    losses = f"loss {result.first_loss:.3f} to {result.last_loss:.3f}"
+    print(f"{done}; {losses}; {result.n_tokens} tokens learned in {result.seconds:.0f} s")
 
 
 @command

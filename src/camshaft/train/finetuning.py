@@ -11,8 +11,9 @@ from pathlib import Path
 
 import numpy as np
 
-from camshaft.errors import PlanError, StoreError
+from camshaft.errors import PlanError, StoreError, TrainingError
 from camshaft.text.chat import ChatTemplate
+from camshaft.train import checkpoint
 from camshaft.train.adapter_file import save_adapter
 from camshaft.train.data import Batches
 from camshaft.train.examples import IGNORED, arrays_of, read_examples
@@ -54,13 +55,13 @@ class FinetuneOptions:
 @dataclass(frozen=True)
 class FinetuneResult:
     """The adapter file, the number of examples and steps, the mean losses of the first and last tenth of this run's steps, the
-    tokens that it learned from, and its seconds."""
+    tokens that it learned from, and its seconds. The losses are None where no step was left to do."""
 
     path: Path
     n_examples: int
     n_steps: int
-    first_loss: float
-    last_loss: float
+    first_loss: float | None
+    last_loss: float | None
     n_tokens: int
     seconds: float
 
@@ -89,6 +90,10 @@ def finetune(
     given, target = options or FinetuneOptions(), Path(out)
     if target.exists() and not force:
         raise StoreError(f"{target}: exists already; force=True replaces it")
+    there = Path(folder) if folder is not None else target.with_name(target.name + ".checkpoints")
+    last = checkpoint.newest(there)
+    if last is not None and not resume:
+        raise TrainingError(f"{last}: is there already; resume=True goes on from it; wanted that, or another folder")
     with LoraModel(model, lora) as tuned:
         template = functools.cache(
             lambda: ChatTemplate.from_gguf(tuned.file.metadata, tuned.tokenizer.vocabulary.tokens)
@@ -104,7 +109,7 @@ def finetune(
             lr=cosine(given.lr, steps, warmup=steps // 20),
             clip=given.clip,
             micro_batches=given.micro_batches,
-            folder=folder or target.with_name(target.name + ".checkpoints"),
+            folder=there,
             save_every=save_every,
             backend=backend,
             threads=threads,
@@ -117,7 +122,5 @@ def finetune(
             save_adapter(target, tuned, trainer.parameters)
     learned = sum(int((batches(n)[2] != IGNORED).sum()) for n in range(first, steps))
     tenth = max(len(losses) // 10, 1)
-    first_loss, last_loss = (
-        float(np.mean(part)) if part else float("nan") for part in (losses[:tenth], losses[-tenth:])
-    )
+    first_loss, last_loss = (float(np.mean(part)) if part else None for part in (losses[:tenth], losses[-tenth:]))
     return FinetuneResult(target, len(arrays[0]), steps, first_loss, last_loss, learned, seconds)
