@@ -101,6 +101,14 @@ WRONG_OPTIONS = [
     ("gemma3", {"rope.freq_base_swa": 0.0}, "a number above 0"),
     ("gemma2", {"attn_logit_softcapping": -5.0}, "a number of 0 or more"),
     ("granite", {"logit_scale": 0.0}, "a number above 0"),
+    ("gpt-oss", {"expert_count": 5}, "'blk.0.ffn_gate_inp.weight' has shape [4, 32]; wanted [5, 32]"),
+    ("mistral3", {"attention.temperature_scale": -0.5}, "a number of 0 or more"),
+    ("mistral3", {"rope.scaling.original_context_length": 0}, "an integer of 1 or more"),
+    ("mistral3", {"rope.scaling.yarn_log_multiplier": -1.0}, "a number of 0 or more"),
+    ("gpt2", {"attention.layer_norm_epsilon": 0.0}, "a number above 0"),
+    ("gpt2", {"context_length": 511}, "'position_embd.weight' has shape [512, 32]; wanted [511, 32]"),
+    ("gptneox", {"use_parallel_residual": 1}, "wanted true or false"),
+    ("gpt-oss", {"use_parallel_residual": "maybe"}, "wanted true or false"),
     ("qwen3moe", {"expert_used_count": 9}, "at most the 4 experts"),
     ("qwen3moe", {"expert_count": 5}, "'blk.0.ffn_gate_inp.weight' has shape [4, 64]; wanted [5, 64]"),
     ("qwen3moe", {"expert_feed_forward_length": 8}, "wanted [4, 8, 64]"),
@@ -142,6 +150,22 @@ WRONG_OPTIONS = [
 def test_a_wrong_option_of_a_family_is_named(name: str, keys: dict[str, Any], words: str, tmp_path: Path) -> None:
     changed = changed_model(name, tmp_path, keys={f"{name}.{key}": value for key, value in keys.items()})
     assert words in refused(changed, (ModelError, FormatError))
+
+
+@pytest.mark.parametrize("name", ["blk.1.attn_sinks.weight", "blk.0.ffn_up_exps.bias", "blk.0.attn_output.bias"])
+def test_a_missing_tensor_of_gpt_oss_is_named(name: str, tmp_path: Path) -> None:
+    assert repr(name) in refused(changed_model("gpt-oss", tmp_path, drop_tensors=[name]), ModelError)
+
+
+def test_a_context_longer_than_learned_positions_is_an_error(tmp_path: Path) -> None:
+    text = refused(tiny_model("gpt2", tmp_path), ContextError, context=513)
+    assert "512" in text
+    assert "513" in text
+
+
+def test_norms_of_queries_that_a_family_lacks_are_named(tmp_path: Path) -> None:
+    tensors = {"blk.0.attn_q_norm.weight": np.ones((2, 16), np.float32)}
+    assert "attn_q_norm" in refused(changed_model("stablelm", tmp_path, tensors=tensors), ModelError)
 
 
 def test_an_unknown_architecture_names_the_nearest(tmp_path: Path) -> None:

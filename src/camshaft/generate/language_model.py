@@ -27,8 +27,8 @@ from camshaft.generate.sampler import Sampler, SamplerPlans, log_probabilities
 from camshaft.generate.sampling.breakers import BreakerFinder, Breakers
 from camshaft.generate.sampling.parameters import Sampling
 from camshaft.generate.session import Session
-from camshaft.models.config import read_config
-from camshaft.models.families import family_name
+from camshaft.models.config import ModelConfig, read_config
+from camshaft.models.families import FAMILIES, family_name
 from camshaft.models.pull import resolve_model
 from camshaft.settings import thread_count
 from camshaft.text.chat import ChatTemplate, encode_chat
@@ -109,6 +109,7 @@ class LanguageModel(Closing):
         try:
             name = family_name(self._file.metadata)
             self.config = read_config(self._file.metadata, name, vocabulary_size(self._file.metadata))
+            _check_positions(self.config, context)
             with no_collection():
                 self.plans = ModelPlans(
                     self._file,
@@ -320,6 +321,15 @@ class LanguageModel(Closing):
                 self._model_file.save(self.tokenizer)
             finally:
                 self._file.close()
+
+
+def _check_positions(config: ModelConfig, context: int) -> None:
+    """Raise ContextError for a context longer than the learned positions of a model that has them."""
+    if FAMILIES[config.architecture].learned_positions and context > config.context_length:
+        most = count(config.context_length, "token")
+        raise ContextError(
+            f"a context of {count(context, 'token')}; {config.architecture} knows the positions of {most} only"
+        )
 
 
 # In a forked child another thread of the parent may have locked it, so each model gets a new one.

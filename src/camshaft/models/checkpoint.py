@@ -66,6 +66,13 @@ class Checkpoint:
             self._constants[key] = self.graph.constant(name, values)
         return self._constants[key]
 
+    def zeros(self, n: int) -> Tensor:
+        """Return a constant of n zeros, f32."""
+        name = f"zeros.{n}"
+        if name not in self._constants:
+            self._constants[name] = self.graph.constant(name, np.zeros(n, np.float32))
+        return self._constants[name]
+
     def linear(self, x: Tensor, name: str, n: int, *, bias: bool = False) -> Tensor:
         """y[t, n] = sum_k x[t, k] w[n, k] (+ b[n]), with the tensors `name`.weight and `name`.bias."""
         weight = self.tensor(f"{name}.weight", n, _columns(x))

@@ -40,6 +40,7 @@ class Experts:
 class ModelConfig:
     """Sizes in elements. `rope_dim` is the number of rotated elements per head; `context_length` that of the training.
 
+    The scores of position p are multiplied by 1 + temperature_scale ln(1 + floor(p / temperature_context)).
     `window_theta` is the rotation base of the table 'rope_window'. Scales multiply; softcaps of 0 do nothing.
     """
 
@@ -65,6 +66,9 @@ class ModelConfig:
     logit_scale: float = 1.0
     experts: Experts | None = None
     recurrent: Recurrent | None = None
+    parallel: bool = False
+    temperature_scale: float = 0.0
+    temperature_context: int = 1
 
 
 class Keys:
@@ -82,6 +86,13 @@ class Keys:
         if kind in (int, float) and not (number and math.isfinite(value)):
             raise ModelError(f"the key {name!r} is {shown_value(value)}; wanted a number")
         return kind(value)
+
+    def flag(self, key: str, default: bool) -> bool:
+        """Return true or false."""
+        value = self.metadata.get(f"{self.architecture}.{key}", default)
+        if not isinstance(value, bool):
+            raise ModelError(f"the key '{self.architecture}.{key}' is {shown_value(value)}; wanted true or false")
+        return value
 
     def positive(self, key: str, default: float | None = None) -> float:
         """Return a number above 0."""
@@ -115,6 +126,9 @@ def read_config(metadata: Mapping[str, Any], architecture: str, vocab_size: int)
     n_layers -= _unused_layers(keys, n_layers)
     head_dim = keys.size("attention.key_length", dim // n_heads if dim % n_heads == 0 else None)
     theta, rope_dim = keys.positive("rope.freq_base", 10000.0), keys.size("rope.dimension_count", head_dim)
+    epsilon = "attention.layer_norm_epsilon" if family.norm == "layer" else "attention.layer_norm_rms_epsilon"
+    logit_scale = keys.positive("logit_scale", 1.0)
+    temperature = keys.at_least_0("attention.temperature_scale", 0.0)
     divisor = dim / n_heads if n_layers == family.query_scale_layers else head_dim
     config = ModelConfig(
         architecture=architecture,
@@ -126,7 +140,7 @@ def read_config(metadata: Mapping[str, Any], architecture: str, vocab_size: int)
         head_dim=head_dim,
         rope_dim=rope_dim,
         rope_theta=theta,
-        norm_eps=keys.positive("attention.layer_norm_rms_epsilon"),
+        norm_eps=keys.positive(epsilon),
         vocab_size=vocab_size,
         context_length=keys.size("context_length"),
         layers=_layers(keys, family, n_layers),
@@ -136,9 +150,12 @@ def read_config(metadata: Mapping[str, Any], architecture: str, vocab_size: int)
         logit_softcap=keys.at_least_0("final_logit_softcapping", family.softcaps[1]),
         embedding_scale=math.sqrt(dim) if family.embedding_scale == "dim" else keys.positive("embedding_scale", 1.0),
         residual_scale=keys.positive("residual_scale", 1.0),
-        logit_scale=1 / keys.positive("logit_scale", 1.0),
+        logit_scale=logit_scale if family.multiplies_logits else 1 / logit_scale,
         experts=_experts(keys),
         recurrent=read_recurrent(keys, family, dim),
+        parallel=keys.flag("use_parallel_residual", family.parallel),
+        temperature_scale=temperature,
+        temperature_context=keys.size("rope.scaling.original_context_length") if temperature else 1,
     )
     if family.attention:
         _check(config)
@@ -187,7 +204,7 @@ def _rotates(keys: Keys) -> bool:
 
 def _rope(family: Family, layer: int, window: int, some_windows: bool) -> str:
     unrotated = family.unrotated_every and (layer + 1) % family.unrotated_every == 0
-    if unrotated or (family.rotates_windows_only and some_windows and not window):
+    if unrotated or family.learned_positions or (family.rotates_windows_only and some_windows and not window):
         return ""
     return "rope_window" if window and family.window_rope == "plain" else "rope"
 

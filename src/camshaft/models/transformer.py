@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from camshaft.errors import ModelError
 from camshaft.extent import Extent
 from camshaft.graph import functions as F
 from camshaft.graph.graph import Graph, Tensor
@@ -38,12 +39,17 @@ class Places:
     length: Extent
 
 
+Extras = Mapping[str, Tensor]
+
+
 class Attention(Protocol):
     """How a layer's tokens attend to each other."""
 
-    def attend(self, q: Tensor, k: Tensor, v: Tensor, layer: int, config: ModelConfig, batch: TokenBatch) -> Tensor:
-        """Attention of q [T, heads * head_dim] over k and v, causal or over the layer's window. In the last layer only the rows
-        whose logits are computed."""
+    def attend(
+        self, q: Tensor, k: Tensor, v: Tensor, layer: int, config: ModelConfig, batch: TokenBatch, extras: Extras
+    ) -> Tensor:
+        """Attention of q [T, heads * head_dim] over k and v, causal or over the layer's window. `extras` are additional inputs of
+        attention by name. In the last layer only the rows whose logits are computed."""
         ...
 
 
@@ -56,7 +62,9 @@ class LayerCache:
     places: Places
     scales: tuple[Tensor, ...] = ()
 
-    def attend(self, q: Tensor, k: Tensor, v: Tensor, layer: int, config: ModelConfig, batch: TokenBatch) -> Tensor:
+    def attend(
+        self, q: Tensor, k: Tensor, v: Tensor, layer: int, config: ModelConfig, batch: TokenBatch, extras: Extras
+    ) -> Tensor:
         """Writes the tokens' keys and values to the cache, then attends over it."""
         prefix, places = f"blk.{layer}", self.places
         write: Callable[..., None] = F.kv_cache_quantize if self.scales else F.kv_cache_update
@@ -78,12 +86,13 @@ class LayerCache:
             self.values,
             *where,
             *self.scales,
+            *extras.values(),
             heads=config.n_heads,
             kv_heads=config.n_kv_heads,
             head_dim=config.head_dim,
             scale=config.attention_scale,
             length=places.length,
-            **_options(layer, config),
+            **_options(layer, config, extras),
             name=f"{prefix}.attention",
         )
         assert isinstance(result, Tensor)
@@ -96,8 +105,12 @@ class WholeSequences:
 
     length: int
 
-    def attend(self, q: Tensor, k: Tensor, v: Tensor, layer: int, config: ModelConfig, batch: TokenBatch) -> Tensor:
-        """Attends over the tokens of the sequence."""
+    def attend(
+        self, q: Tensor, k: Tensor, v: Tensor, layer: int, config: ModelConfig, batch: TokenBatch, extras: Extras
+    ) -> Tensor:
+        """Attends over the tokens of the sequence. ModelError for `extras`."""
+        if extras:
+            raise ModelError(f"training: blk.{layer} has {', '.join(extras)} in its attention; wanted plain attention")
         parts = (self._heads(x, n) for x, n in ((q, config.n_heads), (k, config.n_kv_heads), (v, config.n_kv_heads)))
         options = {"causal": True, "scale": config.attention_scale, **_options(layer, config)}
         result = F.scaled_dot_product_attention(*parts, **options, name=f"blk.{layer}.attention")
@@ -113,8 +126,9 @@ class WholeSequences:
         return turned
 
 
-def _options(layer: int, config: ModelConfig) -> dict[str, Any]:
+def _options(layer: int, config: ModelConfig, extras: Extras | None = None) -> dict[str, Any]:
     options: dict[str, Any] = {"window": config.layers[layer].window, "cap": config.attention_softcap}
+    options["extras"] = " ".join(extras or {})
     return {name: value for name, value in options.items() if value}
 
 
