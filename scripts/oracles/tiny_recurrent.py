@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from scripts.oracles import tiny_models
 from scripts.oracles.tiny_models import MOE, MOE_KEYS, TinyModel
 
 FIRST_SEED = 100
@@ -285,3 +286,7 @@ def mamba_parts(name: str, values: np.ndarray, model: TinyModel) -> Iterator[tup
     elif "norm.weight" in name:
         values = values.reshape(groups, -1)
     yield name.replace(".dt_bias", ".dt_proj.bias"), values
+
+
+# Every tiny model by name, with the seed of its parameters.
+SEEDED = {m.name: (seed, m) for seed, m in (*enumerate(tiny_models.MODELS), *enumerate(MODELS, FIRST_SEED))}

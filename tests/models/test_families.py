@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from camshaft import LanguageModel
+from camshaft.errors import ModelError
 from camshaft.formats.gguf.file import open_gguf
 from camshaft.generate import language_model
 from camshaft.generate.plan_cache import PlanCache
@@ -199,7 +200,11 @@ def test_a_wrong_row_shows(name: str, field: str, wrong: object, tmp_path: Path,
     row = ROWS[row_of(name)]
     assert getattr(row, field) != wrong
     breaking.setitem(ROWS, row_of(name), replace(row, **{field: wrong}))  # type: ignore[arg-type]
-    assert _difference(name, tmp_path) > BROKEN
+    try:
+        difference = _difference(name, tmp_path)
+    except ModelError:  # the file has tensors that such a row does not read
+        return
+    assert difference > BROKEN
 
 
 @pytest.mark.full
