@@ -55,10 +55,11 @@ def freeze_tokens(model: Path) -> None:
 
 def freeze_models(model: Path) -> None:
     """Tiny random models and the logits of transformers, which llama.cpp must confirm before they are written."""
-    from scripts.oracles import tiny_files, tiny_models
+    from scripts.oracles import tiny_files, tiny_models, tiny_recurrent
 
-    for seed, tiny in enumerate(tiny_models.MODELS):
-        network, tokens = tiny_models.build(tiny, seed), tiny_models.sequence(seed)
+    recurrent = enumerate(tiny_recurrent.MODELS, tiny_recurrent.FIRST_SEED)
+    for seed, tiny in (*enumerate(tiny_models.MODELS), *recurrent):
+        network, tokens = tiny_models.build(tiny, seed), tiny_models.sequence(seed, tiny.n_tokens)
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "tiny.gguf"
             tiny_files.write_gguf(tiny, network, path)

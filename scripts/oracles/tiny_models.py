@@ -39,6 +39,8 @@ class TinyModel:
     options: dict[str, Any] = field(default_factory=dict)
     keys: dict[str, Any] = field(default_factory=dict)
     agreement: float | None = 1e-4
+    layer_kv_heads: tuple[int, ...] = ()  # of each layer, where some have none
+    n_tokens: int = N_TOKENS
 
     @property
     def arch(self) -> str:
@@ -47,7 +49,12 @@ class TinyModel:
     @property
     def permutes(self) -> bool:
         """Whether q and k rows go from halves to neighbours on the way to GGUF."""
-        return self.arch in ("llama", "smollm3", "granite", "granitemoe")
+        return self.arch in ("llama", "smollm3", "granite", "granitemoe", "granitehybrid", "mistral3")
+
+    @property
+    def has_layer_norm(self) -> bool:
+        """Whether norms subtract the mean, and the key of their epsilon is another."""
+        return self.arch in ("starcoder2", "stablelm", "gpt2", "gptneox", "falcon", "command-r", "cohere2")
 
 
 # transformers' family -> GGUF's architecture, where it is another name in lower case
@@ -57,7 +64,19 @@ ARCHITECTURES = {
     "Gemma3": "gemma3",
     "Olmo3": "olmo2",
     "SeedOss": "seed_oss",
+    "Qwen3Next": "qwen3next",
+    "Qwen3_5": "qwen35",
+    "Qwen3_5Moe": "qwen35moe",
+    "GraniteMoeHybrid": "granitehybrid",
+    "FalconMamba": "mamba",
+    "GptOss": "gpt-oss",
+    "Ministral3": "mistral3",
+    "GPTNeoX": "gptneox",
+    "Cohere": "command-r",
 }
+
+# Families whose config is of text and pictures, with one of text alone.
+TEXT_CONFIGS = ("Gemma3", "Qwen3_5", "Qwen3_5Moe")
 
 LLAMA3_ROPE = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
 YARN_ROPE = {"rope_type": "yarn", "factor": 4.0}
@@ -237,34 +256,168 @@ MODELS = (
         },
         keys={**MOE_KEYS, "embedding_scale": 3.0, "residual_scale": 0.5, "attention.scale": 0.2, "logit_scale": 0.5},
     ),
+    TinyModel(
+        "gpt-oss",
+        "GptOss",
+        32,
+        32,
+        heads=4,
+        kv_heads=2,
+        head_dim=16,
+        rope={**YARN_ROPE, **OLD, "truncate": False},
+        theta=1000.0,
+        options={"num_local_experts": 4, "num_experts_per_tok": 2, **LOCAL},
+        keys={**MOE_KEYS, "attention.sliding_window": WINDOW, "expert_feed_forward_length": 32},
+        agreement=None,
+    ),
+    TinyModel(
+        "mistral3",
+        "Ministral3",
+        32,
+        64,
+        heads=4,
+        kv_heads=2,
+        head_dim=16,
+        rope={
+            **YARN_ROPE,
+            "original_max_position_embeddings": 8,
+            "llama_4_scaling_beta": 0.5,
+            "mscale": 1.0,
+            "mscale_all_dim": 0.5,
+        },
+        keys={"attention.temperature_scale": 0.5, "rope.scaling.yarn_log_multiplier": 0.5},
+    ),
+    TinyModel(
+        "starcoder2",
+        "Starcoder2",
+        32,
+        64,
+        heads=4,
+        kv_heads=2,
+        head_dim=8,
+        tied=True,
+        options={"use_bias": True, "sliding_window": None},
+        agreement=0.05,
+    ),
+    TinyModel(
+        "stablelm",
+        "StableLm",
+        32,
+        64,
+        heads=2,
+        kv_heads=2,
+        head_dim=16,
+        rope={"rope_type": "default", "partial_rotary_factor": 0.5},
+        options={"use_qkv_bias": True},
+        keys={"rope.dimension_count": 8},
+    ),
+    TinyModel(
+        "stablelm-parallel",
+        "StableLm",
+        32,
+        64,
+        heads=2,
+        kv_heads=1,
+        head_dim=16,
+        rope={"rope_type": "default", "partial_rotary_factor": 0.5},
+        options={"use_parallel_residual": True},
+        keys={"rope.dimension_count": 8, "use_parallel_residual": True},
+    ),
+    TinyModel(
+        "gpt2", "GPT2", 32, 64, heads=4, kv_heads=4, head_dim=8, tied=True, options={"n_inner": 64}, agreement=0.05
+    ),
+    TinyModel(
+        "gptneox",
+        "GPTNeoX",
+        32,
+        64,
+        heads=2,
+        kv_heads=2,
+        head_dim=16,
+        rope={"rope_type": "default", "partial_rotary_factor": 0.5},
+        keys={"rope.dimension_count": 8, "use_parallel_residual": True},
+        agreement=0.05,
+    ),
+    TinyModel(
+        "falcon",
+        "Falcon",
+        32,
+        64,
+        heads=4,
+        kv_heads=1,
+        head_dim=8,
+        tied=True,
+        options={"ffn_hidden_size": 64, "multi_query": True, "parallel_attn": True},
+        agreement=0.05,
+    ),
+    TinyModel(
+        "falcon-two-norms",
+        "Falcon",
+        32,
+        64,
+        heads=4,
+        kv_heads=2,
+        head_dim=8,
+        tied=True,
+        options={"ffn_hidden_size": 64, "new_decoder_architecture": True, "num_kv_heads": 2},
+        agreement=0.05,
+    ),
+    TinyModel(
+        "command-r",
+        "Cohere",
+        32,
+        64,
+        heads=4,
+        kv_heads=2,
+        head_dim=8,
+        tied=True,
+        options={"logit_scale": 1.5},
+        keys={"logit_scale": 1.5},
+    ),
+    TinyModel(
+        "cohere2",
+        "Cohere2",
+        32,
+        32,
+        heads=4,
+        kv_heads=2,
+        head_dim=8,
+        n_layers=4,
+        tied=True,
+        options={"logit_scale": 1.5, "sliding_window": WINDOW},
+        keys={"logit_scale": 1.5, "attention.sliding_window": WINDOW},
+    ),
 )
 
 
 def build(model: TinyModel, seed: int) -> Any:
     """The transformers model with every parameter drawn at random, to values that bfloat16 represents (they pack well)."""
-    kind = getattr(transformers, f"{model.family}{'Text' if model.family == 'Gemma3' else ''}Config")
+    kind = getattr(transformers, f"{model.family}{'Text' if model.family in TEXT_CONFIGS else ''}Config")
     rope = {**model.rope, "rope_theta": model.theta}
     if model.family in ("Gemma3", "Olmo3"):
         rope = {"full_attention": rope, "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0}}
     config = kind(
-        vocab_size=N_VOCAB,
-        hidden_size=model.hidden,
-        intermediate_size=model.ffn,
-        num_hidden_layers=model.n_layers,
-        num_attention_heads=model.heads,
-        num_key_value_heads=model.kv_heads,
-        head_dim=model.head_dim,
-        max_position_embeddings=512,
-        rms_norm_eps=1e-5,
-        tie_word_embeddings=model.tied,
-        rope_parameters=rope,
-        attn_implementation="eager",
-        experts_implementation="eager",
-        **dict.fromkeys(("pad_token_id", "bos_token_id", "eos_token_id"), 2),
-        **({"sliding_window": None} if model.family == "Mistral" else {}),
-        **model.options,
+        **{
+            "vocab_size": N_VOCAB,
+            "hidden_size": model.hidden,
+            "intermediate_size": model.ffn,
+            "num_hidden_layers": model.n_layers,
+            "num_attention_heads": model.heads,
+            "num_key_value_heads": model.kv_heads,
+            **({} if model.family == "Falcon" else {"head_dim": model.head_dim}),
+            "max_position_embeddings": 512,
+            **dict.fromkeys(("rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon", "norm_epsilon"), 1e-5),
+            "tie_word_embeddings": model.tied,
+            "rope_parameters": rope,
+            "attn_implementation": "eager",
+            "experts_implementation": "eager",
+            **dict.fromkeys(("pad_token_id", "bos_token_id", "eos_token_id"), 2),
+            **({"sliding_window": None} if model.family == "Mistral" else {}),
+            **model.options,
+        }
     )
-    network = getattr(transformers, f"{model.family}ForCausalLM")(config).eval().float()
+    head = "LMHeadModel" if model.family == "GPT2" else "ForCausalLM"
+    network = getattr(transformers, f"{model.family}{head}")(config).eval().float()
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for name, parameter in network.named_parameters():
@@ -273,20 +426,36 @@ def build(model: TinyModel, seed: int) -> Any:
 
 
 def _draw(name: str, shape: torch.Size, model: TinyModel, generator: torch.Generator) -> torch.Tensor:
-    if "norm" in name:
-        return torch.rand(shape, generator=generator) + 0.5
+    if "A_log" in name:
+        return torch.rand(shape, generator=generator) * 3 - 2
+    if name.endswith((".D", "dt_bias", "dt_proj.bias")):
+        return torch.randn(shape, generator=generator)
+    if "conv1d" in name and name.endswith("weight"):
+        return torch.randn(shape, generator=generator) * 1.5 / math.sqrt(shape[-1])
+    if name.endswith("bias") and model.has_layer_norm:
+        return torch.randn(shape, generator=generator) / 3  # else the logits of all positions are much the same
+    if "norm" in name or ".ln_" in name:
+        # of some families a norm's weight is what is added to 1
+        added = model.arch.startswith(("qwen35", "qwen3next")) and "linear_attn" not in name
+        return torch.rand(shape, generator=generator) + (-0.5 if added else 0.5)
     values = torch.randn(shape, generator=generator)
-    if name.endswith("bias"):
+    if name.endswith(("bias", "sinks")):
         return values
-    if "embed_tokens" in name:
-        return values * (0.4 if model.tied else 1.0)
-    gain = 1.6 if "q_proj" in name or "k_proj" in name or "lm_head" in name else 1.0
-    return values * gain / math.sqrt(shape[-1])
+    if "gate_up_proj" in name and model.family == "GptOss":
+        return values * 3 / math.sqrt(shape[1])  # some are clamped
+    if any(word in name for word in ("embed_tokens", "wte", "wpe", "embed_in", "word_embeddings")):
+        return values * (0.4 if model.tied and model.family not in ("Starcoder2", "GPT2", "Falcon") else 1.0)
+    gain = (
+        1.6
+        if any(word in name for word in ("q_proj", "k_proj", "lm_head", "embed_out", "c_attn", "query_key"))
+        else 1.0
+    )
+    return values * gain / math.sqrt(shape[0 if model.family == "GPT2" else -1])
 
 
-def sequence(seed: int) -> list[int]:
-    """N_TOKENS token ids, drawn over the whole vocabulary."""
-    return [int(i) for i in np.random.default_rng(seed).integers(0, N_VOCAB, N_TOKENS)]
+def sequence(seed: int, n_tokens: int = N_TOKENS) -> list[int]:
+    """Token ids, drawn over the whole vocabulary."""
+    return [int(i) for i in np.random.default_rng(seed).integers(0, N_VOCAB, n_tokens)]
 
 
 def logits(network: Any, tokens: list[int]) -> np.ndarray:

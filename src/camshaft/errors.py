@@ -87,5 +87,9 @@ class LogitsError(CamshaftError):
     """A model computed NaN logits, so no token can be sampled."""
 
 
+class TrainingError(CamshaftError):
+    """A training step computed a loss or gradients that are not finite, or a checkpoint does not fit."""
+
+
 class DownloadError(CamshaftError):
     """A model could not be downloaded, or the downloaded file is not the expected one."""

@@ -5,37 +5,59 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import gguf
 import numpy as np
 import pytest
 
 from camshaft import LanguageModel
+from camshaft.formats.gguf.file import open_gguf
 from camshaft.generate import language_model
 from camshaft.generate.plan_cache import PlanCache
+from camshaft.graph import functions as F
 from camshaft.graph.graph import Tensor
-from camshaft.models import checkpoint, rope_scaling
+from camshaft.models import checkpoint, feed_forward, norms, rope_scaling
 from camshaft.models.config import ModelConfig
 from camshaft.models.families import FAMILIES as ROWS
 from tests.support.fixtures import TINY_MODELS, tiny_logits, tiny_model
+from tests.support.models import changed_model
 from tests.support.quick import quick_of
 
 TOLERANCE = 1e-3
 BROKEN = 1e-2
 # A tiny model's row, where it is not its own name up to the first dash.
-ROW_OF = {"llama3": "llama", "mistral": "llama", "mixtral": "llama", "olmo3": "olmo2", "seed": "seed_oss"}
+ROW_OF = {
+    "llama3": "llama",
+    "mistral": "llama",
+    "mixtral": "llama",
+    "falcon-mamba": "mamba",
+    "olmo3": "olmo2",
+    "seed": "seed_oss",
+    "gpt": "gpt-oss",
+    "command": "command-r",
+}
 # Their mutations are in the quick run.
 QUICK = ("llama", "mistral", "qwen2-yarn", "qwen3")
+# Without a rotation; without these the quick run has the kinds of recurrent layers too.
+STILL = ("falcon-mamba", "granitehybrid", "mamba", "mamba2")
+SELDOM = (*STILL, "qwen35moe", "qwen3next")
+ROTATING = [name for name in TINY_MODELS if name not in (*STILL, "gpt2")]
 OTHER_PAIRING = {"interleaved": "neox", "neox": "interleaved"}
 
 
 def row_of(name: str) -> str:
     first = name.split("-")[0]
-    return ROW_OF.get(first, first)
+    return ROW_OF.get(name, ROW_OF.get(first, first))
+
+
+def _context(tokens: list[int]) -> int:
+    """Room for two sequences one after the other."""
+    return 64 if len(tokens) <= 32 else 160
 
 
 def _difference(name: str, folder: Path, *, chunk: int | None = None, **options: object) -> float:
     """The greatest difference from transformers, over all logits of the frozen tokens."""
     tokens, wanted = tiny_logits(name)
-    given = {"activations": "f32", "threads": 1, "context": 64, "sessions": 1} | options
+    given = {"activations": "f32", "threads": 1, "context": _context(tokens), "sessions": 1} | options
     with LanguageModel(tiny_model(name, folder), **given) as lm:  # type: ignore[arg-type]
         logits = lm.logits(tokens, chunk=chunk)
     assert logits.shape == wanted.shape
@@ -43,12 +65,12 @@ def _difference(name: str, folder: Path, *, chunk: int | None = None, **options:
 
 
 def test_there_is_a_tiny_model_of_every_family() -> None:
-    assert len(TINY_MODELS) == 23
+    assert len(TINY_MODELS) == 42
     assert {row_of(name) for name in TINY_MODELS} == {*ROWS}
     assert all(tiny_logits(name)[1].std(axis=0).mean() >= 1 for name in TINY_MODELS)
 
 
-@pytest.mark.parametrize("name", TINY_MODELS)
+@pytest.mark.parametrize("name", quick_of(TINY_MODELS, [name for name in TINY_MODELS if name not in SELDOM]))
 def test_logits_are_those_of_transformers(name: str, tmp_path: Path) -> None:
     assert _difference(name, tmp_path) < TOLERANCE
 
@@ -65,7 +87,9 @@ def test_chunks_and_single_tokens_give_the_same(name: str, chunk: int, tmp_path:
 def test_a_sequence_beside_another_says_the_same(name: str, tmp_path: Path) -> None:
     tokens, wanted = tiny_logits(name)
     with (
-        LanguageModel(tiny_model(name, tmp_path), activations="f32", threads=1, context=64, sessions=2) as lm,
+        LanguageModel(
+            tiny_model(name, tmp_path), activations="f32", threads=1, context=_context(tokens), sessions=2
+        ) as lm,
         lm.session() as other,
         lm.session() as session,
     ):
@@ -94,7 +118,7 @@ def breaking(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     return monkeypatch
 
 
-@pytest.mark.parametrize("name", quick_of(TINY_MODELS, QUICK))
+@pytest.mark.parametrize("name", quick_of(ROTATING, QUICK))
 def test_no_rotation_shows(name: str, tmp_path: Path, breaking: pytest.MonkeyPatch) -> None:
     def still(context: int, dim: int, *_: object) -> np.ndarray:
         return np.repeat(np.array([[1.0, 0.0]], np.float32), dim // 2, axis=1).repeat(context, axis=0)
@@ -103,7 +127,7 @@ def test_no_rotation_shows(name: str, tmp_path: Path, breaking: pytest.MonkeyPat
     assert _difference(name, tmp_path) > BROKEN
 
 
-@pytest.mark.parametrize("name", quick_of(TINY_MODELS, QUICK))
+@pytest.mark.parametrize("name", quick_of(ROTATING, QUICK))
 def test_swapped_pairing_shows(name: str, tmp_path: Path, breaking: pytest.MonkeyPatch) -> None:
     family = row_of(name)
     swapped = replace(ROWS[family], pairing=OTHER_PAIRING[ROWS[family].pairing])
@@ -127,11 +151,32 @@ WRONG_ROWS = [
     ("exaone4", "rotates_windows_only", False),
     ("phi3", "windows", False),
     ("smollm3", "unrotated_every", 0),
-    ("seed-oss", "qkv_bias", False),
+    ("seed-oss", "biases", ""),
+    ("starcoder2", "activation", "silu"),
+    ("stablelm", "biases", ""),
+    ("gpt2", "learned_positions", False),
+    ("gptneox", "activation", "silu"),
+    ("falcon", "activation", "silu"),
+    ("command-r", "multiplies_logits", False),
+    ("cohere2", "rotates_windows_only", False),
+    ("cohere2", "windows", False),
+    ("cohere2", "full_every", 3),
+    ("gpt-oss", "sinks", False),
+    ("gpt-oss", "windows", False),
+    ("gpt-oss", "full_every", 0),
+    ("gpt-oss", "activation", "silu"),
+    ("gpt-oss", "yarn_truncates", True),
+    ("gpt-oss", "normalizes_experts", False),
     ("qwen2moe", "normalizes_experts", True),
     ("qwen3moe", "normalizes_experts", False),
     ("olmoe", "normalizes_experts", True),
     ("mixtral", "normalizes_experts", False),
+    ("lfm2", "qk_norm", ""),
+    ("granitehybrid", "rotates_if_finetuned", False),
+    ("qwen35", "tiled_heads", False),
+    ("qwen35moe", "tiled_heads", False),
+    ("qwen3next", "tiled_heads", True),
+    ("qwen3next", "normalizes_experts", False),
 ]
 # What the file says, changed: fields of ModelConfig.
 WRONG_CONFIGS = [
@@ -141,6 +186,10 @@ WRONG_CONFIGS = [
     ("granite", {"residual_scale": 1.0}),
     ("granite", {"embedding_scale": 1.0}),
     ("granitemoe", {"logit_scale": 1.0}),
+    ("granitehybrid", {"attention_scale": 8**-0.5}),
+    ("gptneox", {"parallel": False}),
+    ("mistral3", {"temperature_scale": 0.0}),
+    ("mistral3", {"temperature_context": 9}),
 ]
 
 
@@ -161,8 +210,63 @@ def test_a_wrong_config_shows(name: str, wrong: dict[str, float], tmp_path: Path
     assert _difference(name, tmp_path) > BROKEN
 
 
+RECURRENT = [
+    ("lfm2", "conv"),
+    ("qwen35", "conv"),
+    ("qwen35", "state"),
+    ("qwen3next", "conv"),
+    ("qwen3next", "state"),
+    ("qwen35moe", "state"),
+    ("mamba", "conv"),
+    ("mamba", "state"),
+    ("mamba2", "conv"),
+    ("mamba2", "state"),
+    ("granitehybrid", "conv"),
+    ("granitehybrid", "state"),
+]
+
+
 @pytest.mark.full
-@pytest.mark.parametrize("name", ["gemma2", "gemma3", "olmo3", "phi3", "exaone4"])
+@pytest.mark.parametrize(("name", "state"), RECURRENT)
+def test_a_state_that_is_not_carried_on_shows(name: str, state: str, tmp_path: Path) -> None:
+    tokens, wanted = tiny_logits(name)
+    context = _context(tokens)
+    with LanguageModel(tiny_model(name, tmp_path), activations="f32", threads=1, context=context, sessions=1) as lm:
+        for lost in (False, True):
+            with lm.session() as session:
+                session.process(tokens[:-1])
+                for key, values in lm.plans.cache.states.items():
+                    values[...] = 0 if lost and key.startswith(f"{state}.") else values[...]
+                assert (np.abs(session.process(tokens[-1:]) - wanted[-1]).max() > BROKEN) == lost
+
+
+@pytest.mark.full
+def test_older_files_have_all_projections_as_one_tensor(tmp_path: Path) -> None:
+    tensors, dropped = {}, []
+    with open_gguf(tiny_model("qwen3next", tmp_path)) as file:
+        for layer in (0, 1, 2, 4):
+            names = [f"blk.{layer}.{name}.weight" for name in ("attn_qkv", "attn_gate")]
+            rows = np.concatenate([file.tensors[name].dequantize() for name in names])
+            parts = (part.reshape(2, -1, rows.shape[1]) for part in np.split(rows, (32, 64, 128)))
+            tensors[f"blk.{layer}.ssm_in.weight"] = np.concatenate(list(parts), axis=1).reshape(rows.shape)
+            dropped += names
+    tokens, wanted = tiny_logits("qwen3next")
+    path = changed_model("qwen3next", tmp_path, tensors=tensors, drop_tensors=dropped)
+    with LanguageModel(path, activations="f32", threads=1, context=160, sessions=1) as lm:
+        assert np.abs(lm.logits(tokens) - wanted).max() < TOLERANCE
+
+
+@pytest.mark.full
+def test_layers_that_predict_later_tokens_are_not_run(tmp_path: Path) -> None:
+    keys = {"block_count": 6, "nextn_predict_layers": 1, "attention.recurrent_layers": [True, True, True, False, True]}
+    tokens, wanted = tiny_logits("qwen35")
+    path = changed_model("qwen35", tmp_path, keys={f"qwen35.{key}": value for key, value in keys.items()})
+    with LanguageModel(path, activations="f32", threads=1, context=160, sessions=1) as lm:
+        assert np.abs(lm.logits(tokens) - wanted).max() < TOLERANCE
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("name", ["gemma2", "gemma3", "olmo3", "phi3", "exaone4", "gpt-oss", "cohere2"])
 @pytest.mark.parametrize("more", [-1, 1])
 def test_a_window_off_by_one_shows(name: str, more: int, tmp_path: Path, breaking: pytest.MonkeyPatch) -> None:
     def off(metadata: object, row: str, n: int) -> ModelConfig:
@@ -195,6 +299,67 @@ def test_dropped_head_norms_show(norm: str, tmp_path: Path, breaking: pytest.Mon
     vector = checkpoint.Checkpoint.vector
     breaking.setattr(checkpoint.Checkpoint, "vector", of_ones)
     assert _difference("qwen3", tmp_path) > BROKEN
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(("name", "wrong"), [("LIMIT", 100.0), ("ALPHA", 1.0)])
+def test_wrong_constants_of_clamped_swiglu_show(
+    name: str, wrong: float, tmp_path: Path, breaking: pytest.MonkeyPatch
+) -> None:
+    breaking.setattr(feed_forward, name, wrong)
+    assert _difference("gpt-oss", tmp_path) > BROKEN
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("name", ["stablelm", "gptneox", "cohere2"])
+def test_rms_norm_for_layer_norm_shows(name: str, tmp_path: Path, breaking: pytest.MonkeyPatch) -> None:
+    def of_squares(x: Tensor, w: Tensor, b: Tensor, *, eps: float, name: str) -> Tensor:
+        return F.add(F.rms_norm(x, w, eps=eps), b, name=name)
+
+    breaking.setattr(norms.F, "layer_norm", of_squares)
+    assert _difference(name, tmp_path) > BROKEN
+
+
+# The biases of layers and norms of each family.
+BIASES = [
+    ("gpt-oss", ("attn_q", "attn_output", "ffn_gate_inp", "ffn_gate_exps", "ffn_up_exps", "ffn_down_exps")),
+    ("starcoder2", ("attn_k", "attn_output", "attn_norm", "ffn_norm", "ffn_up", "ffn_down")),
+    ("stablelm", ("attn_v", "attn_norm")),
+    ("gpt2", ("attn_qkv", "attn_output", "ffn_up", "ffn_down")),
+    ("gptneox", ("attn_qkv", "attn_output", "ffn_norm", "ffn_up", "ffn_down")),
+    ("falcon-two-norms", ("attn_norm", "attn_norm_2")),
+]
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(("name", "part"), [(name, part) for name, parts in BIASES for part in parts])
+def test_each_bias_counts(name: str, part: str, tmp_path: Path) -> None:
+    tokens, wanted = tiny_logits(name)
+    with open_gguf(tiny_model(name, tmp_path)) as file:
+        zeros = {f"blk.0.{part}.bias": np.zeros(file.tensors[f"blk.0.{part}.bias"].shape, np.float32)}
+    path = changed_model(name, tmp_path, tensors=zeros)
+    with LanguageModel(path, activations="f32", threads=1, context=64, sessions=1) as lm:
+        assert np.abs(lm.logits(tokens) - wanted).max() > BROKEN
+
+
+@pytest.mark.full
+def test_experts_in_mxfp4_give_what_their_numbers_give(tmp_path: Path) -> None:
+    tokens, wanted = tiny_logits("gpt-oss")
+    packed, plain = {}, {}
+    with open_gguf(tiny_model("gpt-oss", tmp_path)) as file:
+        for name, tensor in file.tensors.items():
+            if name.endswith("_exps.weight"):
+                kind = gguf.GGMLQuantizationType.MXFP4
+                data = gguf.quants.quantize(tensor.dequantize(), kind)
+                packed[name], plain[name] = (data, kind), gguf.quants.dequantize(data, kind)
+    found = []
+    for tensors in (packed, plain):
+        path = changed_model("gpt-oss", tmp_path, tensors=tensors)  # type: ignore[arg-type]
+        with LanguageModel(path, activations="f32", threads=1, context=64, sessions=1) as lm:
+            found.append(lm.logits(tokens))
+    assert len(packed) == 6
+    assert np.abs(found[0] - found[1]).max() < TOLERANCE
+    assert np.abs(found[0] - wanted).max() > BROKEN
 
 
 @pytest.mark.parametrize("name", ["llama-linear", "llama-yarn", "qwen2-yarn", "llama3-rope"])

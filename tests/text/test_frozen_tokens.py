@@ -22,7 +22,7 @@ from tests.support.vocabularies import byte_level, sentencepiece, write_gguf
 MODES = [(add, parse) for add in (False, True) for parse in (False, True)]
 VOCABULARIES = sorted({p.stem for p in (DATA / "tokens").glob("*.npz")} - {"strings", "smollm2"})
 SYNTHETIC = {
-    **{pre: byte_level(pre) for pre in ("gpt-2", "smollm", "qwen2", "llama-bpe")},
+    **{pre: byte_level(pre) for pre in ("gpt-2", "smollm", "qwen2", "llama-bpe", "gpt-4o", "tekken", "seed-coder")},
     "default": byte_level("default", add_bos_token=True, add_eos_token=True),
     "llama": sentencepiece(),
     "llama without space": sentencepiece(add_space_prefix=False, add_eos_token=True),

@@ -22,6 +22,19 @@ def test_words(name: str) -> None:
     assert [word for word, _ in pretokenizer(name).splitter().pre_tokenize_str(TEXT)] == WORDS[name]
 
 
+CASED = "aBigWord isn't A/b: HTTPServer 12345 Éa//\n x"
+CASED_WORDS = {
+    "gpt-4o": ["a", "Big", "Word", " isn't", " A", "/b", ":", " HTTPServer", " ", "123", "45", " Éa", "//\n", " x"],
+    "tekken": ["a", "Big", "Word", " isn", "'t", " A", "/b", ":", " HTTPServer", " ", *"12345", " Éa", "//\n", " x"],
+    "seed-coder": ["aBigWord", " isn", "'t", " A", "/b", ":", " HTTPServer", " ", *"12345", " Éa", "//", "\n", " x"],
+}
+
+
+@pytest.mark.parametrize("name", CASED_WORDS)
+def test_words_end_where_capitals_follow_small_letters(name: str) -> None:
+    assert [word for word, _ in pretokenizer(name).splitter().pre_tokenize_str(CASED)] == CASED_WORDS[name]
+
+
 @pytest.mark.parametrize("name", PRETOKENIZERS)
 def test_no_character_is_lost(name: str) -> None:
     text = "  a\t b\u00a0c\r\n\r\n 12ⅷ½ ſ's 'ſ é\u0301 ... 中文 \U0001f600\U0001f3fd\x00"

@@ -17,13 +17,13 @@ from camshaft.backends.registry import device
 from camshaft.dtypes import as_dtype
 from camshaft.eager import elementwise_call, native_call, shaped_call
 from camshaft.eager.any_length import flat_kernel, flat_node, in_callers_shapes, n_inputs, n_sample_inputs
-from camshaft.eager.call import Call
 from camshaft.eager.elementwise_call import AnyLength, Resolved
 from camshaft.eager.native import cpython_abi
 from camshaft.eager.native.call import flat_ir
 from camshaft.eager.native.shaped_call import MOST_INPUTS, shaped_ir
 from camshaft.eager.new_shapes import Kinds
-from camshaft.eager.numpy_calls import call_of, masked
+from camshaft.eager.numpy_calls.call import Call
+from camshaft.eager.numpy_calls.table import call_of, masked
 from camshaft.eager.numpy_forms import attribute_key, attributes_of, check_core, count_of
 from camshaft.eager.operands import as_kind, check_cast, kind_of, output
 from camshaft.eager.places import check_places, has_places

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,8 @@ from camshaft.graph import functions as F
 from camshaft.graph.graph import Graph, Tensor
 from camshaft.ops.quantized.packing import packed_format
 from camshaft.ops.spec import TensorSpec
+
+Array = np.ndarray[Any, Any]
 
 
 class Checkpoint:
@@ -49,6 +51,26 @@ class Checkpoint:
             return tensor
         values = self.tensors[name].dequantize().astype(np.float32)
         self._constants[name] = self.graph.constant(name, values)
+        return self._constants[name]
+
+    def converted(self, name: str, shape: tuple[int, ...], change: Callable[[Array], Array]) -> Tensor:
+        """Return `change` of the named tensor as a constant f32; its shape in the file is `shape`, axes of 1 aside."""
+        key = f"{name}, converted"
+        if key not in self._constants:
+            source = self.tensors.get(name)
+            found = [d for d in (source.shape if source is not None else ()) if d != 1]
+            if source is None or found != [d for d in shape if d != 1]:
+                self.tensor(name, *shape)  # raises ModelError
+                raise ModelError(f"tensor {name!r} has shape {found}; wanted {list(shape)}")
+            values = change(source.dequantize().astype(np.float32).reshape(shape))
+            self._constants[key] = self.graph.constant(name, values)
+        return self._constants[key]
+
+    def zeros(self, n: int) -> Tensor:
+        """Return a constant of n zeros, f32."""
+        name = f"zeros.{n}"
+        if name not in self._constants:
+            self._constants[name] = self.graph.constant(name, np.zeros(n, np.float32))
         return self._constants[name]
 
     def linear(self, x: Tensor, name: str, n: int, *, bias: bool = False) -> Tensor:

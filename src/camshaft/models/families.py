@@ -1,13 +1,13 @@
 """The supported model families: a row of options of one decoder each, by general.architecture of GGUF.
 
-All are decoders of grouped-query attention with rotary embedding and a gated feed-forward, dense or of experts. A row says what
-the file's metadata does not.
+All are decoders of grouped-query attention and a feed-forward, dense or of experts; some have recurrent layers in place of
+attention, in some layers or all. A row says what the file's metadata does not.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from typing import Any, Literal
 
@@ -21,41 +21,76 @@ class Family:
 
     pairing: which elements of a head rotate together; GGUF permutes q and k of families with 'interleaved'.
     norms: rms_norm before attention and feed-forward ('pre'), after them ('post') or both. ffn_norm: the tensor of the former.
-    qk_norm: rms_norm of q and k, of each head or of the whole row.
-    fused: q, k and v are one tensor, gate and up another.
+    norm: rms_norm, or layer_norm, with a bias unless norm_bias is False. qk_norm: rms_norm of q and k, of each head or whole row.
+    parallel: attention and feed-forward have the same input; a file's use_parallel_residual takes precedence.
+    biases: of q, k and v ('qkv'; 'file': where the file has them), or of all linear layers and experts.
+    fused: q, k and v are one tensor, gate and up another. gated: the feed-forward is down(act(gate) * up), or else down(act(up)).
+    sinks: each head's scores have one more, whose value is 0. learned_positions: embeddings of positions, and no rotation.
     embedding_scale: embeddings are multiplied by sqrt(dim) ('dim') or by the file's embedding_scale.
     windows: attention.sliding_window applies, but for every n-th layer of full_every, which sees all tokens (0: no layer does).
     window_rope: layers with a window rotate as all ('same'), or without scaling by rope.freq_base_swa or window_theta ('plain').
+    yarn_truncates: the ends of YaRN's ramp are whole dimensions.
     unrotated_every: every n-th layer does not rotate. rotates_windows_only: in a file with a window, layers without do not.
     query_scale_layers: in files of so many layers the scores are divided by sqrt(dim / heads), not by sqrt(head_dim).
     softcaps: attention's and the logits', where the file names none.
+    multiplies_logits: the file's logit_scale multiplies logits, and does not divide them.
     normalizes_experts: the chosen experts' weights are divided by their sum.
+    recurrent: the kind of the layers without attention. attention_every: only every n-th layer has attention, where the file does
+    not say which (0: it does, by head_count_kv). output_norm: the tensor of the last norm.
+    attention, feed_forward: whether its layers have them.
+    rotates_if_finetuned: layers rotate where the file says rope.scaling.finetuned.
+    tiled_heads: heads of values share those of keys in turn, not in runs. gated_attention: q comes with a gate of what is found.
     """
 
     pairing: Literal["interleaved", "neox"]
     norms: Literal["pre", "post", "both"] = "pre"
     ffn_norm: str = "ffn_norm"
-    qkv_bias: bool = False
+    norm: Literal["rms", "layer"] = "rms"
+    norm_bias: bool = True
+    parallel: bool = False
+    biases: Literal["", "qkv", "file", "all"] = ""
     qk_norm: Literal["", "head", "row"] = ""
     fused: bool = False
-    activation: Literal["silu", "gelu"] = "silu"
+    gated: bool = True
+    activation: Literal["silu", "gelu", "gelu_erf", "clamped_swiglu"] = "silu"
+    sinks: bool = False
+    learned_positions: bool = False
     embedding_scale: Literal["", "dim"] = ""
     windows: bool = False
     full_every: int = 0
     window_rope: Literal["same", "plain"] = "same"
     window_theta: float = 0.0
+    yarn_truncates: bool = True
     unrotated_every: int = 0
     rotates_windows_only: bool = False
     query_scale_layers: int = 0
     softcaps: tuple[float, float] = (0.0, 0.0)
+    multiplies_logits: bool = False
     normalizes_experts: bool = True
+    recurrent: Literal["", "short_conv", "delta", "mamba", "mamba2"] = ""
+    attention: bool = True
+    feed_forward: bool = True
+    attention_every: int = 0
+    output_norm: str = "output_norm"
+    tiled_heads: bool = False
+    gated_attention: bool = False
+    rotates_if_finetuned: bool = False
 
 
-# "llama" is also SmolLM2, Llama 2 and 3, Mistral, Mixtral and TinyLlama; "olmo2" is also OLMo 3; "phi3" is also Phi-3.5 and 4.
+_QWEN_HYBRID = Family(
+    "neox",
+    qk_norm="head",
+    ffn_norm="post_attention_norm",
+    recurrent="delta",
+    attention_every=4,
+    gated_attention=True,
+)
+# "llama" is also SmolLM2, Llama 2 and 3, Mistral, Mixtral and TinyLlama; "olmo2" is also OLMo 3; "phi3" is also Phi-3.5 and 4;
+# "gptneox" is also Pythia.
 FAMILIES: dict[str, Family] = {
     "llama": Family("interleaved"),
-    "qwen2": Family("neox", qkv_bias=True),
-    "qwen2moe": Family("neox", qkv_bias=True, normalizes_experts=False),
+    "qwen2": Family("neox", biases="qkv"),
+    "qwen2moe": Family("neox", biases="qkv", normalizes_experts=False),
     "qwen3": Family("neox", qk_norm="head"),
     "qwen3moe": Family("neox", qk_norm="head"),
     "gemma2": Family(
@@ -85,9 +120,47 @@ FAMILIES: dict[str, Family] = {
     "exaone4": Family("neox", norms="post", qk_norm="head", windows=True, full_every=4, rotates_windows_only=True),
     "phi3": Family("neox", fused=True, windows=True),
     "smollm3": Family("interleaved", unrotated_every=4),
-    "seed_oss": Family("neox", qkv_bias=True, ffn_norm="post_attention_norm"),
+    "seed_oss": Family("neox", biases="qkv", ffn_norm="post_attention_norm"),
+    "mistral3": Family("interleaved"),
+    "starcoder2": Family("neox", norm="layer", biases="all", gated=False, activation="gelu"),
+    "stablelm": Family("neox", norm="layer", biases="file"),
+    "gpt2": Family(
+        "neox", norm="layer", biases="all", fused=True, gated=False, activation="gelu", learned_positions=True
+    ),
+    "gptneox": Family(
+        "neox", norm="layer", parallel=True, biases="all", fused=True, gated=False, activation="gelu_erf"
+    ),
+    "falcon": Family("neox", norm="layer", parallel=True, fused=True, gated=False, activation="gelu_erf"),
+    "command-r": Family("interleaved", norm="layer", norm_bias=False, parallel=True, multiplies_logits=True),
+    "cohere2": Family(
+        "interleaved",
+        norm="layer",
+        norm_bias=False,
+        parallel=True,
+        multiplies_logits=True,
+        windows=True,
+        full_every=4,
+        rotates_windows_only=True,
+    ),
+    "gpt-oss": Family(
+        "neox",
+        ffn_norm="post_attention_norm",
+        biases="all",
+        sinks=True,
+        activation="clamped_swiglu",
+        windows=True,
+        full_every=2,
+        yarn_truncates=False,
+    ),
     "granite": Family("interleaved"),
     "granitemoe": Family("interleaved"),
+    "lfm2": Family("neox", qk_norm="head", recurrent="short_conv", output_norm="token_embd_norm"),
+    "mamba": Family("neox", recurrent="mamba", attention=False, feed_forward=False),
+    "mamba2": Family("neox", recurrent="mamba2", attention=False, feed_forward=False),
+    "granitehybrid": Family("interleaved", recurrent="mamba2", rotates_if_finetuned=True),
+    "qwen3next": _QWEN_HYBRID,
+    "qwen35": replace(_QWEN_HYBRID, tiled_heads=True),
+    "qwen35moe": replace(_QWEN_HYBRID, tiled_heads=True),
 }
 
 

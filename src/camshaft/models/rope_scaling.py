@@ -14,6 +14,7 @@ from camshaft.errors import ModelError
 from camshaft.formats.mapped import shown_value
 from camshaft.formats.tensor import FileTensor
 from camshaft.models.config import Keys, ModelConfig
+from camshaft.models.families import FAMILIES
 from camshaft.ops.rope.table import RopeScaling, rope_table
 from camshaft.ops.spec import TensorSpec
 
@@ -37,6 +38,7 @@ def read_scaling(metadata: Mapping[str, Any], tensors: Mapping[str, FileTensor],
         return RopeScaling(freq_factors=factors)
     if kind == "linear":
         return RopeScaling("linear", factor, freq_factors=factors)
+    multiplier = keys.at_least_0("rope.scaling.yarn_log_multiplier", 0.0)
     return RopeScaling(
         "yarn",
         factor,
@@ -45,6 +47,9 @@ def read_scaling(metadata: Mapping[str, Any], tensors: Mapping[str, FileTensor],
         beta_slow=keys.positive("rope.scaling.yarn_beta_slow", 1.0),
         attention_factor=keys.positive("rope.scaling.attn_factor", 1.0),
         freq_factors=factors,
+        truncate=FAMILIES[config.architecture].yarn_truncates,
+        mscale=1.0 if multiplier else 0.0,
+        mscale_all_dim=multiplier,
     )
 
 

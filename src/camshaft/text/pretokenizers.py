@@ -40,12 +40,26 @@ def _word_pattern(digits: str) -> str:
 
 _LLAMA3_WORDS = _word_pattern(r"\p{N}{1,3}")
 
+
+def _cased_pattern(digits: str, ending: str) -> str:
+    """Words end where a capital letter follows a small one; letters without case count as both."""
+    # Only a to z and A to Z have a case here, as in llama.cpp.
+    capital, small = r"(?:(?=[\p{L}])[^a-z])", r"(?:(?=[\p{L}])[^A-Z])"
+    letters = rf"[^\r\n\p{{L}}\p{{N}}]?(?:{capital}*{small}+|{capital}+{small}*){ending}"
+    return rf"{letters}|{digits}| ?[^\s\p{{L}}\p{{N}}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+
+
 _DEFAULT = Pretokenizer((r"[\p{P}\$\+<=>\^~\|]+", _GPT2_WORDS, r"\p{N}+", r"[0-9][0-9][0-9]"))
 _GPT2 = Pretokenizer((_GPT2_WORDS,))
 _SMOLLM = Pretokenizer((r"\p{N}", _GPT2_WORDS))
 _QWEN2 = Pretokenizer((_word_pattern(r"\p{N}"),))
 _LLAMA3 = Pretokenizer((_LLAMA3_WORDS,), ignore_merges=True, add_bos=True)
 _DBRX = Pretokenizer((_LLAMA3_WORDS,))
+_GPT4O = Pretokenizer((_cased_pattern(r"\p{N}{1,3}", f"(?:{_CONTRACTIONS})?"),))
+_TEKKEN = Pretokenizer((_cased_pattern(r"\p{N}", ""),), ignore_merges=True, add_bos=True)
+_SEED = Pretokenizer(
+    (rf"{_CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}| ?[^\s\p{{L}}\p{{N}}\r\n]+|\s*[\r\n]+|\s+(?!\S)|\s+",)
+)
 
 PRETOKENIZERS: dict[str, Pretokenizer] = {
     "default": _DEFAULT,
@@ -54,6 +68,9 @@ PRETOKENIZERS: dict[str, Pretokenizer] = {
     **dict.fromkeys(("qwen2", "deepseek-r1-qwen", "megrez", "stablelm2", "hunyuan", "solar-open"), _QWEN2),
     **dict.fromkeys(("llama-bpe", "llama3", "llama-v3", "falcon3", "falcon-h1", "pixtral", "lfm2"), _LLAMA3),
     **dict.fromkeys(("dbrx", "smaug-bpe"), _DBRX),
+    **dict.fromkeys(("gpt-4o", "llama4"), _GPT4O),
+    "tekken": _TEKKEN,
+    "seed-coder": _SEED,
 }
 
 
