@@ -59,6 +59,10 @@ class ArrayOverflowError(ShapeError, OverflowError):
     """NumPy raises an OverflowError in these words."""
 
 
+class ArrayMemoryError(ShapeError, MemoryError):
+    """A result or an input has more bytes than there is memory; NumPy raises a MemoryError or ValueError."""
+
+
 class BackendError(CamshaftError):
     """A backend is unknown or unavailable, or failed validation."""
 

@@ -14,7 +14,7 @@ from camshaft.dtypes import DType
 from camshaft.eager.any_length import FlatKernel
 from camshaft.eager.launches import launch_words, run_launches, several_workers
 from camshaft.eager.numpy_forms import attribute_key
-from camshaft.eager.operands import broadcast, cast, check_cast
+from camshaft.eager.operands import broadcast, cast, check_cast, empty
 from camshaft.eager.runners import strided_build, strided_runner
 from camshaft.eager.shaped_call import Chooser, NoFormula, Planned, Prepared, give
 from camshaft.ops.arguments import Array, Dtype, Dtypes, Kinds, Operand, kinds_of, resolve
@@ -62,9 +62,9 @@ def call(chooser: Chooser, how: Resolved, operands: Sequence[Operand], out: Arra
     arrays = [cast(x, d) for x, d in zip(operands, how.dtypes, strict=True)]
     shape = broadcast(operands, out)
     order = _order(arrays, out, shape)
-    result = _target(out, shape, computed, order)
+    result = _target(chooser.op.name, out, shape, computed, order)
     if any(np.may_share_memory(result, x) and not _same_place(result, x) for x in arrays):
-        result = np.empty(shape, computed, order)
+        result = empty(chooser.op.name, shape, computed, order)
     if result.size:
         if isinstance(kernel, FlatKernel) and not all(_is_flat(x, shape, order) for x in arrays) and _is_real(kernel):
             prepared, is_new = _run_strided(chooser, kernel, arrays, result, order, attrs)
@@ -159,10 +159,10 @@ def _fits(array: Array, order: str) -> bool:
     return flags.aligned and (flags.f_contiguous if order == "F" else flags.c_contiguous)
 
 
-def _target(out: Array | None, shape: tuple[int, ...], dtype: Dtype, order: Any) -> Array:
+def _target(op: str, out: Array | None, shape: tuple[int, ...], dtype: Dtype, order: Any) -> Array:
     if out is not None and out.dtype == dtype and _fits(out, order):
         return out
-    return np.empty(shape, dtype, order)
+    return empty(op, shape, dtype, order)
 
 
 def _same_place(a: Array, b: Array) -> bool:

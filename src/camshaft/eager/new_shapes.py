@@ -17,6 +17,7 @@ import numpy as np
 
 from camshaft.backends.cpu.device import CpuKernel
 from camshaft.eager.numpy_forms import attribute_key
+from camshaft.eager.operands import empty
 from camshaft.eager.runners import HostRunner, Place, Step, kernel_of_form
 from camshaft.eager.shaped_call import Chooser, NoFormula, Plan, Planned, Prepared
 from camshaft.eager.size_formulas import Formulas, Recording, number
@@ -137,7 +138,9 @@ class Kinds:
             return None
         if kind.casts:
             arrays = [a.astype(d, copy=False) for a, d in zip(arrays, kind.inputs, strict=True)]
-        results = [np.empty(shape, dtype) for shape, dtype in zip(prepared.shapes, kind.computed, strict=True)]
+        results = [
+            empty(chooser.op.name, shape, dtype) for shape, dtype in zip(prepared.shapes, kind.computed, strict=True)
+        ]
         prepared.run(arrays, results)
         if before is None:
             chooser.once(whole, lambda: prepared)

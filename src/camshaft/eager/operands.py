@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Sequence
+from math import prod
 from typing import Any, TypeAlias
 
 import numpy as np
 
-from camshaft.errors import ArrayOverflowError, ArrayTypeError, ArrayValueError
+from camshaft.dtypes import as_dtype
+from camshaft.errors import ArrayMemoryError, ArrayOverflowError, ArrayTypeError, ArrayValueError
 from camshaft.ops.arguments import Array, Dtype, Operand, from_dlpack, supports_dlpack
 
 Kind: TypeAlias = Callable[[Array], Any]
@@ -62,6 +64,17 @@ def output(value: Any) -> Array | None:
     if not found.flags.writeable:
         raise ArrayValueError("output array is read-only")
     return found
+
+
+def empty(op: str, shape: Sequence[int], dtype: Dtype, order: Any = "C") -> Array:
+    """A new array. ArrayMemoryError, which names its size, where there is no memory for it or no address."""
+    try:
+        return np.empty(shape, dtype, order)
+    except (MemoryError, ValueError):  # a ValueError from 2^63 bytes on
+        sizes, nbytes = ", ".join(map(str, shape)), prod(shape) * dtype.itemsize
+        raise ArrayMemoryError(
+            f"{op}: the result {as_dtype(dtype).name}[{sizes}] needs {nbytes} bytes, for which there is no memory"
+        ) from None
 
 
 def broadcast(operands: Sequence[Operand], out: Array | None) -> tuple[int, ...]:
