@@ -157,10 +157,11 @@ def test_a_missing_tensor_of_gpt_oss_is_named(name: str, tmp_path: Path) -> None
     assert repr(name) in refused(changed_model("gpt-oss", tmp_path, drop_tensors=[name]), ModelError)
 
 
-def test_a_context_longer_than_learned_positions_is_an_error(tmp_path: Path) -> None:
-    text = refused(tiny_model("gpt2", tmp_path), ContextError, context=513)
-    assert "512" in text
-    assert "513" in text
+def test_a_context_ends_with_the_learned_positions(tmp_path: Path) -> None:
+    with LanguageModel(tiny_model("gpt2", tmp_path), context=4096, threads=1) as lm:
+        assert lm.context == 512
+        with pytest.raises(ContextError, match="512"):
+            lm.logits([1] * 513)
 
 
 def test_norms_of_queries_that_a_family_lacks_are_named(tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ from camshaft.generate.sampler import Sampler, SamplerPlans, log_probabilities
 from camshaft.generate.sampling.breakers import BreakerFinder, Breakers
 from camshaft.generate.sampling.parameters import Sampling
 from camshaft.generate.session import Session
-from camshaft.models.config import ModelConfig, read_config
+from camshaft.models.config import read_config
 from camshaft.models.families import FAMILIES, family_name
 from camshaft.models.pull import resolve_model
 from camshaft.settings import thread_count
@@ -73,7 +73,7 @@ class LanguageModel(Closing):
     path_or_name: a .gguf file, or a model name that `camshaft pull` accepts.
     backend: name of a backend or device; None uses the override, else the CPU.
     threads: worker threads; None uses all available cores.
-    context: maximum tokens per session.
+    context: maximum tokens per session; a model with learned positions has no more of them.
     activations: 'auto' and 'q8' quantize the inputs of quantized matmuls to 8 bits, with an f16 KV cache; 'f32' keeps both f32.
     kv_cache: 'auto', 'f16', 'bf16', 'f32', 'q8_0' (8.5 bits per number) or 'q4_0' (4.5 bits).
     sessions: maximum number of open sessions.
@@ -109,7 +109,8 @@ class LanguageModel(Closing):
         try:
             name = family_name(self._file.metadata)
             self.config = read_config(self._file.metadata, name, vocabulary_size(self._file.metadata))
-            _check_positions(self.config, context)
+            if FAMILIES[self.config.architecture].learned_positions:
+                self.context = context = min(context, self.config.context_length)
             with no_collection():
                 self.plans = ModelPlans(
                     self._file,
@@ -321,15 +322,6 @@ class LanguageModel(Closing):
                 self._model_file.save(self.tokenizer)
             finally:
                 self._file.close()
-
-
-def _check_positions(config: ModelConfig, context: int) -> None:
-    """Raise ContextError for a context longer than the learned positions of a model that has them."""
-    if FAMILIES[config.architecture].learned_positions and context > config.context_length:
-        most = count(config.context_length, "token")
-        raise ContextError(
-            f"a context of {count(context, 'token')}; {config.architecture} knows the positions of {most} only"
-        )
 
 
 # In a forked child another thread of the parent may have locked it, so each model gets a new one.
