@@ -153,7 +153,7 @@ def _longer_cases():
             yield pytest.param(group, name, marks=pytest.mark.full if name in now else pytest.mark.soak)
 
 
-@pytest.mark.parametrize(("group", "name"), _longer_cases())
+@pytest.mark.parametrize(("group", "name"), [*_longer_cases()])
 def test_variants_agree_with_the_reference(group, name, objects) -> None:
     folder = objects / f"{group}-{name}"
     folder.mkdir()
