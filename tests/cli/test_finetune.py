@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+from camshaft import train
+from camshaft.models.quantize import quantize
 from camshaft.train import finetuning as library
 from camshaft.train.finetuning import FinetuneResult
 from camshaft.train.trainer import Progress
@@ -38,6 +42,20 @@ def test_options_are_handed_on_and_progress_is_printed(
     assert result.stdout == f"{out}: 20 steps on 40 examples; loss 2.500 to 0.125; 999 tokens learned in 12 s\n"
     found = json.loads(cli("finetune", str(model), str(data), str(out), "--json").stdout)
     assert (found["n_steps"], found["last_loss"]) == (20, 0.125)
+
+
+def test_merge_says_when_rounding_took_the_adapter(cli: Any, tmp_path: Path) -> None:
+    """A small change of weights in Q4_1 is rounded back to what they were; in Q8_0 it is left."""
+    base, adapter, out = tmp_path / "q.gguf", tmp_path / "a.gguf", tmp_path / "out.gguf"
+    quantize(tiny_model("llama", tmp_path), base, "Q4_1", pure=True)
+    with train.LoraModel(base, train.LoraConfig(targets=("attn_q",))) as model:
+        pairs = {name: {"a": pair["a"], "b": np.full_like(pair["b"], 1e-3)} for name, pair in model.adapters().items()}
+        train.save_adapter(adapter, model, pairs)
+    result = cli("merge", str(base), str(adapter), str(out))
+    last = result.stderr.splitlines()[-1]
+    assert re.fullmatch(r"camshaft: rounding left \d+% of the adapter's change; --type Q8_0 or F16 keeps it", last)
+    result = cli("merge", str(base), str(adapter), str(out), "--force", "--type", "Q8_0")
+    assert (result.exit_code, "rounding" in result.stderr) == (0, False)
 
 
 @pytest.mark.parametrize(

@@ -87,12 +87,13 @@ def merge(
     file_type: str | None = None,
     force: bool = False,
     progress: Progress = lambda done, total: None,
-) -> None:
+) -> float:
     """Writes a copy of a GGUF model whose weights have the adapter added: W + scale B A.
 
-    Changed weights keep their format, or get the plain or block format `file_type`, such as F16: rounding to few bits loses a
-    small change. `force` overwrites `out`; `progress(done, total)` counts tensors. Raises FormatError for an adapter of another
-    model, an unknown format or one that cannot be written; StoreError if `out` cannot be written.
+    Changed weights keep their format, or get the plain or block format `file_type`, such as F16. Returns the share of the change
+    that the rounding left, <written - before, change> / <change, change>: to few bits it may round most weights back. `force`
+    overwrites `out`; `progress(done, total)` counts tensors. Raises FormatError for an adapter of another model, an unknown
+    format or one that cannot be written; StoreError if `out` cannot be written.
     """
     changes, given = load_adapter(adapter), None
     if file_type is not None:
@@ -104,15 +105,16 @@ def merge(
         _check_base(os.fspath(adapter), changes, file.tensors, file.metadata.get("general.architecture"))
         if changes.base_digest is not None and changes.base_digest != _digest_of(model):
             raise FormatError(f"{adapter}: is of another model than {model}; wanted the one that it was trained on")
-        done = 0
+        products: list[tuple[float, float]] = []
 
-        def counted(tensor: GGUFTensor) -> None:
-            nonlocal done
-            done += 1
-            progress(done, len(file.tensors))
+        def counted(written: float, change: float) -> None:
+            products.append((written, change))
+            progress(len(products), len(file.tensors))
 
         tensors = [_merged(t, changes, given, counted) for t in file.tensors.values()]
         write_gguf(Path(out), values_of(file.metadata), tensors)
+    written, change = np.sum(products, axis=0)
+    return float(written / change) if change else 1.0
 
 
 def _digest_of(model: str | os.PathLike[str]) -> str:
@@ -133,23 +135,30 @@ def _check_base(name: str, changes: AdapterFile, tensors: Mapping[str, GGUFTenso
 
 
 def _merged(
-    tensor: GGUFTensor, changes: AdapterFile, given: BlockFormat | None, counted: Callable[[GGUFTensor], None]
+    tensor: GGUFTensor, changes: AdapterFile, given: BlockFormat | None, counted: Callable[[float, float], None]
 ) -> NewTensor:
+    """The tensor to write; `counted` gets the products of its change with what is written of it and with itself."""
     pair = changes.matrices.get(tensor.name.removesuffix(".weight"))
-    wanted = tensor.format if pair is None or given is None else given
+    if pair is None:
+
+        def unchanged() -> Iterator[Any]:
+            yield tensor.data()
+            counted(0.0, 0.0)
+
+        return NewTensor(tensor.name, tensor.shape, tensor.format, unchanged)
+    wanted = given or tensor.format
 
     def parts() -> Iterator[Any]:
-        if pair is None:
-            yield tensor.data()
-        else:
-            values = tensor.dequantize() + np.float32(changes.scale) * (pair["b"] @ pair["a"])
-            try:
-                yield wanted.quantize(values.reshape(-1, wanted.block_size))
-            except (FormatError, ModelError) as error:
-                raise FormatError(
-                    f"{tensor.name}: {error}; wanted another format for what changes, such as F16"
-                ) from None
-        counted(tensor)
+        change = np.float32(changes.scale) * (pair["b"] @ pair["a"])
+        before = tensor.dequantize()
+        values = (before + change).reshape(-1, wanted.block_size)
+        try:
+            data = wanted.quantize(values)
+        except (FormatError, ModelError) as error:
+            raise FormatError(f"{tensor.name}: {error}; wanted another format for what changes, such as F16") from None
+        yield data
+        written = wanted.dequantize(data).reshape(change.shape) - before
+        counted(float(np.vdot(written, change)), float(np.vdot(change, change)))
 
     return NewTensor(tensor.name, tensor.shape, wanted, parts)
 
