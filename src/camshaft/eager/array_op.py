@@ -175,7 +175,7 @@ class ArrayOp:
         given, where = asked.inputs, True
         if self.n_inputs:
             (given, out), where = self._arguments(given, out), attrs.pop("where", True)
-        result = asked.ready if asked.ready is not None else self.run(*map(operand, given), **attrs)
+        result = asked.ready if asked.ready is not None else self.call(*map(operand, given), **attrs)
         result = result if asked.finish is None else asked.finish(result)
         if where is not True:
             result = masked(result, where, output(out))

@@ -102,6 +102,8 @@ def _text(shape: tuple[int, ...]) -> str:
 
 def cast(value: Operand, dtype: Dtype) -> Array:
     """The operand in this dtype; a Python number that it cannot hold is an ArrayOverflowError."""
+    if type(value) is np.ndarray and value.dtype == dtype:
+        return value  # asarray gives a view where the dtype is equal and another object
     try:
         return np.asarray(value, dtype)
     except OverflowError as error:

@@ -9,6 +9,7 @@ import numpy as np
 
 from camshaft.dtypes import as_dtype
 from camshaft.eager.numpy_calls.call import Attrs, Call, Inputs, arrays_of, axis_of, mask_of
+from camshaft.eager.numpy_forms import attributes_of
 from camshaft.errors import ArrayTypeError, ArrayValueError
 from camshaft.ops.arguments import Array, common_dtype, operand, row_dtype
 
@@ -50,7 +51,7 @@ def fold(name: str, inputs: Inputs, attrs: Attrs) -> Call | None:
     """NumPy's reductions: the axis by position, dtype=, where=, initial=."""
     asked = {key: attrs[key] for key in _TAKES if attrs.get(key) is not None}
     if len(inputs) == 1 and not set(_TAKES) & set(attrs):
-        return None
+        return _in_memory_order(name, inputs[0], attrs)
     rest = {key: value for key, value in attrs.items() if key not in _TAKES}
     if len(inputs) > 1:
         if {"axis", "axes"} & set(rest) or len(inputs) > 2:
@@ -76,6 +77,28 @@ def fold(name: str, inputs: Inputs, attrs: Attrs) -> Call | None:
         return y
 
     return Call((x,), rest, finish)
+
+
+def _in_memory_order(name: str, x: Any, attrs: Attrs) -> Call | None:
+    """The reduction of an array that is not contiguous, with its axes in the order in which they lie in memory: a transposed one
+    is not copied, others row by row. None for other arrays, and where the result depends on the order of axes."""
+    if type(x) is not np.ndarray or x.ndim < 2 or x.flags.c_contiguous or not x.size:
+        return None
+    given = attributes_of(name, attrs, x.ndim)
+    asked = given.pop("axes", given.pop("axis", -1))
+    if asked is None and name not in _MASKED:
+        return None
+    order = sorted(range(x.ndim), key=lambda i: -abs(x.strides[i]))
+    axes = range(x.ndim) if asked is None else [a % x.ndim for a in np.atleast_1d(asked).tolist()]
+    moved = tuple(order.index(a) for a in axes)
+    left = order if given.get("keepdims") else [i for i in order if i not in axes]
+    back = np.argsort(left)
+
+    def finish(y: Any) -> Any:
+        return np.array(np.transpose(y, back), order="C") if len(back) > 1 else y
+
+    axis = None if asked is None else moved[0] if len(moved) == 1 else moved  # as builtins have rows for
+    return Call((np.ascontiguousarray(x.transpose(order)),), {**given, "axis": axis}, finish)
 
 
 def _unmasked(name: str, x: Array, mask: Array, initial: Any, rest: Attrs) -> tuple[Array, list[Callable[[Any], Any]]]:
