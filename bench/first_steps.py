@@ -27,7 +27,7 @@ def main() -> None:
     mark("imports of the command line")
     from camshaft.backends.cpu.device import counts
     from camshaft.generate.language_model import LanguageModel
-    from camshaft.generate.options import Sampling
+    from camshaft.generate.sampling.parameters import Sampling
 
     mark("imports of the model")
     with LanguageModel(model, threads=int(threads[0]) if threads else None) as lm:

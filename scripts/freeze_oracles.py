@@ -1,6 +1,8 @@
 """Regenerates tests/data from the oracles: torch, transformers, gguf and llama.cpp. Needs the extras oracles and bench.
 
-    python scripts/freeze_oracles.py [--model FILE] [STAGE ...]  stages: tokens models logits quantized divergence; all by default
+    python scripts/freeze_oracles.py [--model FILE] [STAGE ...]
+
+Stages: tokens models encoders logits quantized divergence; all by default.
 
 llama.cpp's vocabulary-only files come from the source archive of llama-cpp-python (pip, once, into the cache folder).
 """
@@ -55,10 +57,10 @@ def freeze_tokens(model: Path) -> None:
 
 def freeze_models(model: Path) -> None:
     """Tiny random models and the logits of transformers, which llama.cpp must confirm before they are written."""
-    from scripts.oracles import tiny_files, tiny_models
+    from scripts.oracles import tiny_files, tiny_models, tiny_recurrent
 
-    for seed, tiny in enumerate(tiny_models.MODELS):
-        network, tokens = tiny_models.build(tiny, seed), tiny_models.sequence(seed)
+    for seed, tiny in tiny_recurrent.SEEDED.values():
+        network, tokens = tiny_models.build(tiny, seed), tiny_models.sequence(seed, tiny.n_tokens)
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "tiny.gguf"
             tiny_files.write_gguf(tiny, network, path)
@@ -72,6 +74,27 @@ def freeze_models(model: Path) -> None:
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_bytes(packed)
         _save(DATA / "models" / f"{tiny.name}.npz", tokens=np.array(tokens, np.int32), logits=wanted)
+
+
+def freeze_encoders(model: Path) -> None:
+    """Tiny random encoders and the vectors of transformers, which llama.cpp must confirm before they are written."""
+    from scripts.oracles import tiny_encoders
+
+    for seed, tiny in enumerate(tiny_encoders.ENCODERS):
+        network = tiny_encoders.build(tiny, seed)
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "tiny.gguf"
+            tiny_encoders.write_gguf(tiny, network, path)
+            tokens, theirs = llama.vectors(path, tiny_encoders.TEXTS)
+            packed = gzip.compress(path.read_bytes(), 9, mtime=0)
+        wanted = tiny_encoders.vectors(tiny, network, tokens)
+        difference = np.abs(theirs - wanted).max()
+        if difference > tiny.agreement:
+            raise SystemExit(f"{tiny.name}: llama.cpp differs by {difference}")
+        target = DATA / "encoders" / f"{tiny.name}.gguf.gz"
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(packed)
+        _save(DATA / "encoders" / f"{tiny.name}.npz", vectors=wanted)
 
 
 def freeze_logits(model: Path) -> None:
@@ -138,6 +161,7 @@ def _save(path: Path, **arrays: np.ndarray) -> None:
 STAGES: dict[str, Callable[[Path], None]] = {
     "tokens": freeze_tokens,
     "models": freeze_models,
+    "encoders": freeze_encoders,
     "logits": freeze_logits,
     "quantized": freeze_quantized,
     "divergence": freeze_divergence,

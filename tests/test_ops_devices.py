@@ -33,18 +33,17 @@ def _is_quick(name, op, variant) -> bool:
 
 
 CASES = [
-    pytest.param(
-        name,
-        op,
-        variant,
-        id=f"{name}-{op.name}-{variant.name}",
-        marks=() if _is_quick(name, op, variant) else pytest.mark.full,
-    )
+    (name, op, variant)
     for name in NAMES
     for op in ops.all_ops()
     for variant in op.variants
     if backend_named(name).name in variant.backends
 ]
+
+
+def _cases(mark) -> list:
+    """The cases with an id and the mark that `mark` gives for each."""
+    return [pytest.param(*case, id=f"{case[0]}-{case[1].name}-{case[2].name}", marks=mark(*case)) for case in CASES]
 
 
 def _quick(name, op, variant) -> list:
@@ -70,21 +69,19 @@ def _share(name, op, variant) -> list:
     return without(spread(fit, n, IN_CI.index(name)), _quick(name, op, variant))
 
 
-@pytest.mark.parametrize(("name", "op", "variant"), CASES)
+@pytest.mark.parametrize(("name", "op", "variant"), _cases(lambda *case: () if _is_quick(*case) else pytest.mark.full))
 def test_every_claim_is_proved_or_absent_with_a_reason(name, op, variant, record_property) -> None:
     proved, refused = _prove(name, op, variant, _quick)
     assert proved or all(r.strip() for r in refused)
     record_property("claim", [name, f"{op.name} {variant.name}", "proved" if proved else refused[0]])
 
 
-@pytest.mark.full
-@pytest.mark.parametrize(("name", "op", "variant"), CASES)
+@pytest.mark.parametrize(("name", "op", "variant"), _cases(lambda *case: pytest.mark.full))
 def test_more_samples_of_each_claim(name, op, variant) -> None:
     _prove(name, op, variant, _share)
 
 
-@pytest.mark.soak
-@pytest.mark.parametrize(("name", "op", "variant"), CASES)
+@pytest.mark.parametrize(("name", "op", "variant"), _cases(lambda *case: pytest.mark.soak))
 def test_every_sample_on_every_device(name, op, variant) -> None:
     _prove(name, op, variant, lambda name, op, variant: in_turn(op))
 

@@ -138,7 +138,7 @@ def examples(page: str) -> list[str]:
     return re.findall(r"^```python\n(.*?)^```$", (ROOT / page).read_text("utf-8"), re.MULTILINE | re.DOTALL)
 
 
-FITTED, GENTLY, TRAINED = examples("docs/gradients.md")
+FITTED, GENTLY = examples("docs/gradients.md")
 EXAMPLES = [*examples("README.md"), *examples("docs/python.md"), GENTLY]
 
 
@@ -155,13 +155,3 @@ def test_examples_run_as_they_stand(example: str, capsys: pytest.CaptureFixture[
         example = example.replace('"smollm2"', repr(str(require_default_model())))
     exec(compile(example, "README.md", "exec"), {"__name__": "__main__"})
     assert capsys.readouterr().out.strip()
-
-
-@pytest.mark.full
-def test_the_model_from_scratch_learns_its_text(capsys: pytest.CaptureFixture[str]) -> None:
-    exec(compile(TRAINED, "gradients.md", "exec"), {"__name__": "__main__"})
-    *steps, said = capsys.readouterr().out.splitlines()
-    losses = [float(line.split()[1]) for line in steps]
-    assert losses == sorted(losses, reverse=True)
-    assert losses[-1] < 0.2
-    assert "would a woodchuck chuck if a woodchuck could chuck wood?" in said

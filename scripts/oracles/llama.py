@@ -35,3 +35,11 @@ def logits(path: Path, tokens: list[int], *, exact: bool) -> np.ndarray:
     llama = _open(path, n_ctx=max(64, len(tokens)), n_threads=2, n_threads_batch=2, logits_all=True, **cache)
     llama.eval(tokens)
     return np.array(llama.scores[: len(tokens)], np.float32)
+
+
+def vectors(path: Path, texts: list[str]) -> tuple[list[list[int]], np.ndarray]:
+    """The tokens of texts, and the vectors of an embedding model, float32 [n, dim], of length 1."""
+    llama = _open(path, n_ctx=64, embedding=True)
+    tokens = [llama.tokenize(text.encode(), add_bos=True, special=False) for text in texts]
+    made = np.array([llama.create_embedding(text)["data"][0]["embedding"] for text in texts], np.float32)
+    return tokens, made / np.linalg.norm(made, axis=1, keepdims=True)

@@ -28,22 +28,24 @@ POOLINGS = {"mean": 1, "cls": 2}
 
 @dataclass(frozen=True)
 class TinyEncoder:
-    """One encoder to make; `parts` are more arguments of its config."""
+    """One encoder to make; `options` are more arguments of its config, `agreement` is how far llama.cpp may be."""
 
     name: str
     family: str
     arch: str
     pooling: str
+    agreement: float
     options: dict[str, Any] = field(default_factory=dict)
 
 
 ENCODERS = (
-    TinyEncoder("bert", "Bert", "bert", "cls"),
+    TinyEncoder("bert", "Bert", "bert", "cls", 1e-3),  # its gelu is a table in 16 bits
     TinyEncoder(
         "nomic-bert",
         "NomicBert",
         "nomic-bert",
         "mean",
+        1e-5,
         {"rope_parameters": {"rope_type": "default", "rope_theta": 1000.0}},
     ),
 )

@@ -11,6 +11,7 @@ import gguf
 import numpy as np
 
 from scripts.oracles.tiny_models import ORIGINAL_CONTEXT, TinyModel
+from scripts.oracles.tiny_recurrent import delta_parts, mamba_parts
 from scripts.oracles.tiny_vocabulary import CHAT_TEMPLATE, N_VOCAB, make_tokens
 
 
@@ -35,9 +36,10 @@ def _write_sizes(writer: gguf.GGUFWriter, model: TinyModel) -> None:
     writer.add_embedding_length(model.hidden)
     writer.add_feed_forward_length(model.ffn)
     writer.add_head_count(model.heads)
-    writer.add_head_count_kv(model.kv_heads)
-    writer.add_key_length(model.head_dim)
-    writer.add_value_length(model.head_dim)
+    if model.heads:
+        writer.add_head_count_kv(list(model.layer_kv_heads) or model.kv_heads)
+        writer.add_key_length(model.head_dim)
+        writer.add_value_length(model.head_dim)
     (writer.add_layer_norm_eps if model.has_layer_norm else writer.add_layer_norm_rms_eps)(1e-5)
     writer.add_file_type(gguf.LlamaFileType.ALL_F32)
     for key, value in model.keys.items():
@@ -49,7 +51,9 @@ def _write_sizes(writer: gguf.GGUFWriter, model: TinyModel) -> None:
 
 def _value_types(value: Any) -> tuple[gguf.GGUFValueType, gguf.GGUFValueType | None]:
     if isinstance(value, list):
-        return gguf.GGUFValueType.ARRAY, gguf.GGUFValueType.BOOL
+        return gguf.GGUFValueType.ARRAY, (
+            gguf.GGUFValueType.BOOL if isinstance(value[0], bool) else gguf.GGUFValueType.INT32
+        )
     if isinstance(value, bool):
         return gguf.GGUFValueType.BOOL, None
     return (gguf.GGUFValueType.UINT32 if isinstance(value, int) else gguf.GGUFValueType.FLOAT32), None
@@ -107,6 +111,23 @@ def _parts(name: str, values: np.ndarray, model: TinyModel) -> Iterator[tuple[st
         values = _joined_apart(values, model)
     if model.family.startswith("Gemma") and "norm" in name:
         values = values + 1
+    if model.family.startswith(("Qwen3_5", "Qwen3Next")):
+        if name.endswith("norm.weight") and "linear_attn" not in name:
+            values = values + 1
+        if "linear_attn" in name:
+            yield from delta_parts(name, values, in_turn=model.family != "Qwen3Next")
+            return
+    if ".mixer." in name or ".mamba." in name:
+        yield from mamba_parts(name, values, model)
+        return
+    if "shared_mlp" in name:
+        layer = name.split(".")[2]
+        if "output_linear" in name:
+            yield f"blk.{layer}.ffn_down_shexp.weight", values
+        else:
+            for part, half in zip(("gate", "up"), np.split(values, 2), strict=True):
+                yield f"blk.{layer}.ffn_{part}_shexp.weight", half
+        return
     parts = name.removesuffix(".weight").split(".")
     layer, last = parts[2] if len(parts) > 2 else "", parts[-1]
     if model.family == "GptOss" and "experts." in name:
@@ -121,6 +142,8 @@ def _parts(name: str, values: np.ndarray, model: TinyModel) -> Iterator[tuple[st
         yield f"blk.{layer}.ffn_down_exps.weight", values
     elif (last in ("gate", "layer") and "mlp" in name) or "block_sparse_moe.gate" in name or "router" in name:
         yield f"blk.{layer}.ffn_gate_inp.{'bias' if last == 'bias' else 'weight'}", values
+    elif "conv.conv" in name or "conv1d" in name:
+        yield name, values.reshape(values.shape[0], -1) if values.ndim > 1 else values
     elif "shared_expert_gate" in name:
         yield f"blk.{layer}.ffn_gate_inp_shexp.weight", values.reshape(-1)
     else:

@@ -39,6 +39,8 @@ class TinyModel:
     options: dict[str, Any] = field(default_factory=dict)
     keys: dict[str, Any] = field(default_factory=dict)
     agreement: float | None = 1e-4
+    layer_kv_heads: tuple[int, ...] = ()  # of each layer, where some have none
+    n_tokens: int = N_TOKENS
 
     @property
     def arch(self) -> str:
@@ -47,7 +49,7 @@ class TinyModel:
     @property
     def permutes(self) -> bool:
         """Whether q and k rows go from halves to neighbours on the way to GGUF."""
-        return self.arch in ("llama", "smollm3", "granite", "granitemoe", "mistral3")
+        return self.arch in ("llama", "smollm3", "granite", "granitemoe", "granitehybrid", "mistral3")
 
     @property
     def has_layer_norm(self) -> bool:
@@ -62,11 +64,19 @@ ARCHITECTURES = {
     "Gemma3": "gemma3",
     "Olmo3": "olmo2",
     "SeedOss": "seed_oss",
+    "Qwen3Next": "qwen3next",
+    "Qwen3_5": "qwen35",
+    "Qwen3_5Moe": "qwen35moe",
+    "GraniteMoeHybrid": "granitehybrid",
+    "FalconMamba": "mamba",
     "GptOss": "gpt-oss",
     "Ministral3": "mistral3",
     "GPTNeoX": "gptneox",
     "Cohere": "command-r",
 }
+
+# Families whose config is of text and pictures, with one of text alone.
+TEXT_CONFIGS = ("Gemma3", "Qwen3_5", "Qwen3_5Moe")
 
 LLAMA3_ROPE = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
 YARN_ROPE = {"rope_type": "yarn", "factor": 4.0}
@@ -382,27 +392,29 @@ MODELS = (
 
 def build(model: TinyModel, seed: int) -> Any:
     """The transformers model with every parameter drawn at random, to values that bfloat16 represents (they pack well)."""
-    kind = getattr(transformers, f"{model.family}{'Text' if model.family == 'Gemma3' else ''}Config")
+    kind = getattr(transformers, f"{model.family}{'Text' if model.family in TEXT_CONFIGS else ''}Config")
     rope = {**model.rope, "rope_theta": model.theta}
     if model.family in ("Gemma3", "Olmo3"):
         rope = {"full_attention": rope, "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0}}
     config = kind(
-        vocab_size=N_VOCAB,
-        hidden_size=model.hidden,
-        intermediate_size=model.ffn,
-        num_hidden_layers=model.n_layers,
-        num_attention_heads=model.heads,
-        num_key_value_heads=model.kv_heads,
-        **({} if model.family == "Falcon" else {"head_dim": model.head_dim}),
-        max_position_embeddings=512,
-        **dict.fromkeys(("rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon", "norm_epsilon"), 1e-5),
-        tie_word_embeddings=model.tied,
-        rope_parameters=rope,
-        attn_implementation="eager",
-        experts_implementation="eager",
-        **dict.fromkeys(("pad_token_id", "bos_token_id", "eos_token_id"), 2),
-        **({"sliding_window": None} if model.family == "Mistral" else {}),
-        **model.options,
+        **{
+            "vocab_size": N_VOCAB,
+            "hidden_size": model.hidden,
+            "intermediate_size": model.ffn,
+            "num_hidden_layers": model.n_layers,
+            "num_attention_heads": model.heads,
+            "num_key_value_heads": model.kv_heads,
+            **({} if model.family == "Falcon" else {"head_dim": model.head_dim}),
+            "max_position_embeddings": 512,
+            **dict.fromkeys(("rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon", "norm_epsilon"), 1e-5),
+            "tie_word_embeddings": model.tied,
+            "rope_parameters": rope,
+            "attn_implementation": "eager",
+            "experts_implementation": "eager",
+            **dict.fromkeys(("pad_token_id", "bos_token_id", "eos_token_id"), 2),
+            **({"sliding_window": None} if model.family == "Mistral" else {}),
+            **model.options,
+        }
     )
     head = "LMHeadModel" if model.family == "GPT2" else "ForCausalLM"
     network = getattr(transformers, f"{model.family}{head}")(config).eval().float()
@@ -414,10 +426,18 @@ def build(model: TinyModel, seed: int) -> Any:
 
 
 def _draw(name: str, shape: torch.Size, model: TinyModel, generator: torch.Generator) -> torch.Tensor:
+    if "A_log" in name:
+        return torch.rand(shape, generator=generator) * 3 - 2
+    if name.endswith((".D", "dt_bias", "dt_proj.bias")):
+        return torch.randn(shape, generator=generator)
+    if "conv1d" in name and name.endswith("weight"):
+        return torch.randn(shape, generator=generator) * 1.5 / math.sqrt(shape[-1])
     if name.endswith("bias") and model.has_layer_norm:
         return torch.randn(shape, generator=generator) / 3  # else the logits of all positions are much the same
     if "norm" in name or ".ln_" in name:
-        return torch.rand(shape, generator=generator) + 0.5
+        # of some families a norm's weight is what is added to 1
+        added = model.arch.startswith(("qwen35", "qwen3next")) and "linear_attn" not in name
+        return torch.rand(shape, generator=generator) + (-0.5 if added else 0.5)
     values = torch.randn(shape, generator=generator)
     if name.endswith(("bias", "sinks")):
         return values
@@ -433,9 +453,9 @@ def _draw(name: str, shape: torch.Size, model: TinyModel, generator: torch.Gener
     return values * gain / math.sqrt(shape[0 if model.family == "GPT2" else -1])
 
 
-def sequence(seed: int) -> list[int]:
-    """N_TOKENS token ids, drawn over the whole vocabulary."""
-    return [int(i) for i in np.random.default_rng(seed).integers(0, N_VOCAB, N_TOKENS)]
+def sequence(seed: int, n_tokens: int = N_TOKENS) -> list[int]:
+    """Token ids, drawn over the whole vocabulary."""
+    return [int(i) for i in np.random.default_rng(seed).integers(0, N_VOCAB, n_tokens)]
 
 
 def logits(network: Any, tokens: list[int]) -> np.ndarray:

@@ -35,7 +35,8 @@ if TYPE_CHECKING:
     from camshaft.formats.blocks import dequantize_gguf, quantize_gguf
     from camshaft.generate.embedding_model import EmbeddingModel
     from camshaft.generate.language_model import LanguageModel
-    from camshaft.generate.options import GenerateOptions, Sampling
+    from camshaft.generate.options import GenerateOptions
+    from camshaft.generate.sampling.parameters import Sampling
     from camshaft.graph.custom_vjp import custom_vjp
     from camshaft.graph.graph import Graph, Tensor
     from camshaft.ops import register_variant
@@ -58,7 +59,8 @@ _PUBLIC = {
     "formats.blocks": "dequantize_gguf quantize_gguf",
     "generate.embedding_model": "EmbeddingModel",
     "generate.language_model": "LanguageModel",
-    "generate.options": "GenerateOptions Sampling",
+    "generate.options": "GenerateOptions",
+    "generate.sampling.parameters": "Sampling",
     "graph.custom_vjp": "custom_vjp",
     "graph.graph": "Graph Tensor",
     "ops": "register_variant",

@@ -59,6 +59,10 @@ class ArrayOverflowError(ShapeError, OverflowError):
     """NumPy raises an OverflowError in these words."""
 
 
+class ArrayMemoryError(ShapeError, MemoryError):
+    """A result or an input has more bytes than there is memory; NumPy raises a MemoryError or ValueError."""
+
+
 class BackendError(CamshaftError):
     """A backend is unknown or unavailable, or failed validation."""
 
@@ -81,6 +85,10 @@ class ContextError(CamshaftError):
 
 class LogitsError(CamshaftError):
     """A model computed NaN logits, so no token can be sampled."""
+
+
+class TrainingError(CamshaftError):
+    """A training step computed a loss or gradients that are not finite, or a checkpoint does not fit."""
 
 
 class DownloadError(CamshaftError):

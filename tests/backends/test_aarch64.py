@@ -24,6 +24,7 @@ OF_SOME = {
     "matrix_unit": lambda cpu: "bf16" in cpu.features,
     "bf16_dot": lambda cpu: "bf16" in cpu.features,
     "gemv": lambda cpu: cpu.device.lanes == 16,
+    "by_outputs": lambda cpu: cpu.device.lanes == 16,
     "streams": lambda cpu: cpu.device.lanes == 16,
     "int16_gemm": lambda cpu: "avx512vnni" in cpu.device.features,
 }
@@ -144,9 +145,15 @@ def test_each_variant_agrees_with_the_reference(group, name, objects) -> None:
         at_least(QUICK if op.name in BY_CPU else QUICK_OF_OTHERS, op, proved, CPUS[name])
 
 
-@pytest.mark.full
-@pytest.mark.parametrize("name", CPUS)
-@pytest.mark.parametrize("group", GROUPS)
+def _longer_cases():
+    """Each family of ops behind `full` on the CPU after that of the default run; on the others behind `soak`."""
+    for i, group in enumerate(GROUPS):
+        now = _in_turn(i + 1, group)
+        for name in CPUS:
+            yield pytest.param(group, name, marks=pytest.mark.full if name in now else pytest.mark.soak)
+
+
+@pytest.mark.parametrize(("group", "name"), [*_longer_cases()])
 def test_variants_agree_with_the_reference(group, name, objects) -> None:
     folder = objects / f"{group}-{name}"
     folder.mkdir()

@@ -71,6 +71,7 @@ class FakeModel:
     talk: ClassVar[FakeConversation]
     timings = SimpleNamespace(load_s=0.5, compile_s=0.125)
     plans = SimpleNamespace(origins={"prompt": "cached"})
+    tokenizer = SimpleNamespace(eos_ids=frozenset({2, 9}))
     kv_cache = "f16"
 
     def __init__(self, path_or_name: str, **options: Any) -> None:
@@ -109,6 +110,7 @@ class FakeModel:
             SimpleNamespace(name="blk.0.q", op="quantized_matmul", variant="dot4", reason="fastest of 3"),
         )
         sizes = {"arena_nbytes": 1_000, "temp_nbytes_sum": 3_000, "weights_nbytes": 98_000_000, "kv_cache_nbytes": 64}
+        sizes["state_nbytes"] = 2_000
         return SimpleNamespace(thunks=thunks, waits=(False, True), **sizes)
 
 

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from camshaft.errors import CamshaftError, StoreError
-from camshaft.generate.options import GenerateOptions, Sampling
+from camshaft.generate.options import GenerateOptions
+from camshaft.generate.sampling.parameters import Sampling
 
 
 def test_text_goes_to_stdout_and_ends_its_line(cli: Any, lm: Any, model_file: str) -> None:
@@ -171,3 +172,68 @@ def test_verbose_says_counts_and_rates_on_stderr(cli: Any, lm: Any, model_file: 
         "camshaft: prompt: 3 tokens in 0.25 s, 100.0 tokens/s",
         "camshaft: answer: 2 tokens in 0.02 s, 50.0 tokens/s, ended by stop",
     ]
+
+
+def test_every_option_of_sampling_reaches_the_library(cli: Any, lm: Any, model_file: str) -> None:
+    """Under llama.cpp's names."""
+    options = "--temp 0.5 "
+    options += "--typical 0.9 --top-n-sigma 2 --xtc-probability 0.5 --xtc-threshold 0.2 --repeat-penalty 1.1 --repeat-last-n -1"
+    options += (
+        " --presence-penalty 0.5 --frequency-penalty -0.25 --dry-multiplier 0.8 --dry-base 2 --dry-allowed-length 3"
+    )
+    options += " --dry-penalty-last-n -1 --logit-bias 15+1.5 --logit-bias 7-inf --logit-bias 15-1"
+    breakers = ["--dry-sequence-breaker", "\\n", "--dry-sequence-breaker", "a\\b"]
+    result = cli("generate", model_file, "-p", "Hi", *options.split(), *breakers)
+    assert result.exit_code == 0, result.stderr
+    wanted = Sampling(
+        temperature=0.5,
+        typical_p=0.9,
+        top_n_sigma=2,
+        xtc_probability=0.5,
+        xtc_threshold=0.2,
+        repeat_penalty=1.1,
+        repeat_last_n=-1,
+        presence_penalty=0.5,
+        frequency_penalty=-0.25,
+        dry_multiplier=0.8,
+        dry_base=2,
+        dry_allowed_length=3,
+        dry_penalty_last_n=-1,
+        dry_sequence_breakers=["\n", "a\\b"],
+        logit_bias={15: 0.5, 7: float("-inf")},
+    )
+    assert lm.calls[-1][1].sampling == wanted
+    mirostat = "--mirostat 2 --mirostat-lr 0.2 --mirostat-ent 3 --dry-sequence-breaker x --dry-sequence-breaker none"
+    assert cli("generate", model_file, "-p", "Hi", *mirostat.split()).exit_code == 0
+    assert lm.calls[-1][1].sampling == Sampling(mirostat=2, mirostat_lr=0.2, mirostat_ent=3, dry_sequence_breakers=())
+
+
+@pytest.mark.parametrize("command", ["generate", "chat"])
+def test_end_tokens_that_are_ignored_are_never_drawn(cli: Any, lm: Any, model_file: str, command: str) -> None:
+    prompt = ["-p", "Hi"] if command == "generate" else []
+    result = cli(command, model_file, *prompt, "--ignore-eos", "--logit-bias", "2+5", "--logit-bias", "4+1", stdin="")
+    assert result.exit_code == 0, result.stderr
+    given = lm.calls[-1][1] if command == "generate" else lm.calls[-1]
+    assert given.ignore_eos
+    assert given.sampling.logit_bias == {2: float("-inf"), 9: float("-inf"), 4: 1.0}
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ("--mirostat 1", "Sampling --mirostat=1: wanted 2, or 0 for none; version 1 is not supported"),
+        ("--typical 0", "Sampling --typical-p=0.0: wanted a number above 0 and up to 1"),
+        ("--xtc-threshold 2", "Sampling --xtc-threshold=2.0: wanted a number from 0 to 1"),
+        ("--logit-bias 5", "--logit-bias '5'; wanted TOKEN+BIAS or TOKEN-BIAS, such as 15043+1.5 or 15043-inf"),
+        ("--logit-bias 5+x", "--logit-bias '5+x'; wanted TOKEN+BIAS or TOKEN-BIAS, such as 15043+1.5 or 15043-inf"),
+        (
+            "--mirostat 2 --repeat-penalty 2",
+            "Sampling --repeat-penalty=2.0 with --mirostat=2: wanted one of them; mirostat",
+        ),
+    ],
+)
+def test_a_wrong_option_of_sampling_is_one_line(cli: Any, lm: Any, model_file: str, given: str, said: str) -> None:
+    result = cli("generate", model_file, "-p", "Hi", *given.split())
+    assert (result.exit_code, result.stdout, lm.calls) == (2, "", [])
+    assert result.stderr.startswith(f"camshaft: {said}")
+    assert result.stderr.count("\n") == 1

@@ -17,10 +17,11 @@ from camshaft.validation.evidence import BackendValidation, ValidationResult, su
 def test_plan_lists_thunks_and_memory(cli: Any, lm: Any, model_file: str) -> None:
     lines = cli("plan", model_file).stdout.splitlines()
     assert lines[2].split() == ["1", "wait", "blk.0.q", "quantized_matmul", "dot4", "fastest", "of", "3"]
-    assert lines[-3:] == [
-        "arena     1.0 kB, for temporaries of 3.0 kB in sum",
-        "weights   98.0 MB",
-        "KV cache  64 bytes a session, in f16",
+    assert lines[-4:] == [
+        "arena             1.0 kB, for temporaries of 3.0 kB in sum",
+        "weights           98.0 MB",
+        "KV cache          64 bytes a session, in f16",
+        "recurrent states  2.0 kB a session, and up to 4 copies to go back to",
     ]
 
 

@@ -120,7 +120,7 @@ def test_what_is_not_exact_goes_to_python_with_the_same_arguments() -> None:
     a = np.arange(16, dtype=F32)
     unusual: dict[str, tuple[Any, Any]] = {
         "subclass": (a.view(Mine), a),
-        "large and strided": (np.arange(40000, dtype=F32)[::2], np.ones(20000, F32)),
+        "large and strided": (np.arange(160000, dtype=F32)[::2], np.ones(80000, F32)),
         "swapped": (a.astype(">f4"), a),
         "mixed": (a.astype(np.float64), a),
         "misaligned": (np.zeros(65, np.uint8)[1:].view(F32), a),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 import warnings
 from typing import Any
 
@@ -121,3 +122,30 @@ def test_the_first_nan_is_the_extreme_as_in_numpy(name: str) -> None:
     np.testing.assert_array_equal(
         getattr(table(), name)(x, axis=1, nan_first=False)[2:], getattr(np, "nan" + name)(x[2:], axis=1)
     )
+
+
+def test_transposed_arrays_reduce_where_they_lie() -> None:
+    """Of 2^20 elements in another order of axes no copy is made: no such memory is taken."""
+    x = np.ones((1024, 1024), np.float32)
+    table().sum(x.T)
+    tracemalloc.start()
+    for axis in (None, 0, -1):
+        got = table().sum(x.T, axis=axis)
+        np.testing.assert_array_equal(got, np.sum(x.T, axis=axis))
+    taken = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert taken < x.nbytes // 4
+
+
+def test_permuted_axes_as_numpy_has_them() -> None:
+    rng = np.random.default_rng(0)
+    x = rng.integers(-9, 9, (3, 5, 33, 70)).astype(np.float32)
+    views = [x.transpose(2, 0, 3, 1), x.T, x.transpose(3, 2, 1, 0)[::-1], np.swapaxes(x, 2, 3)[..., ::2]]
+    for view in views:
+        for axis in (None, 0, -1, (1, 3), (2, 0, 1)):
+            for keepdims in (False, True):
+                for name in ("sum", "max", "mean") if isinstance(axis, tuple) else REDUCTIONS[:2] + REDUCTIONS[3:]:
+                    wanted = getattr(np, name)(view, axis=axis, keepdims=keepdims)
+                    got = getattr(table(), name)(view, axis=axis, keepdims=keepdims)
+                    np.testing.assert_allclose(got, wanted, 1e-5, 1e-5, err_msg=f"{name} {view.strides} {axis}")
+                    assert (got.shape, got.dtype) == (wanted.shape, wanted.dtype)

@@ -76,6 +76,23 @@ def test_a_model_whose_device_cannot_update_the_cache_says_the_same(fake: FakeDe
         np.testing.assert_allclose(np.concatenate([lm.logits(PROMPT[:3]), lm.logits(PROMPT)[3:]]), want, atol=1e-5)
 
 
+@pytest.mark.full
+@pytest.mark.parametrize("name", ["lfm2", "qwen35", "mamba"])
+def test_states_go_back_and_are_copied_on_a_device(fake: FakeDevice, name: str, tmp_path: Path) -> None:
+    path, ends = tiny_model(name, tmp_path), []
+    for backend in ("simd", "null"):
+        with LanguageModel(path, backend=backend, context=CONTEXT, activations="f32", threads=1) as lm:
+            with lm.session() as session:
+                session.process(PROMPT)
+                session.process([4])
+                session.rewind(len(PROMPT))
+                with session.copy() as other:
+                    ends.append([other.process([6, 8]), session.process([9])])
+            states = {n: held for n, held in lm.plans.cache.states.items() if n.startswith(("conv", "state"))}
+            assert all(isinstance(held, DeviceArray) == (backend == "null") for held in states.values())
+    np.testing.assert_allclose(ends[1], ends[0], atol=1e-4)
+
+
 def test_a_device_too_small_for_the_cache_says_so(fake: FakeDevice, tmp_path: Path) -> None:
     fake.limits = {"alignment": 256, "unified": 0, "memory": 100_000}
     with pytest.raises(BackendError, match="no memory for"):

@@ -59,6 +59,27 @@ def test_vectors_are_those_of_transformers_however_many_run_together(name: str, 
         model.embed("a")
 
 
+@pytest.mark.oracle
+@pytest.mark.parametrize("seed", [0, 1, 1000, 1001])
+def test_transformers_and_llama_cpp_still_say_the_same(seed: int, tmp_path: Path) -> None:
+    pytest.importorskip("llama_cpp")
+    pytest.importorskip("transformers")
+    from scripts.oracles import llama, tiny_encoders
+
+    tiny, path = tiny_encoders.ENCODERS[seed % 1000], tmp_path / "tiny.gguf"
+    network = tiny_encoders.build(tiny, seed)
+    tiny_encoders.write_gguf(tiny, network, path)
+    tokens, theirs = llama.vectors(path, TEXTS)
+    wanted = tiny_encoders.vectors(tiny, network, tokens)
+    assert np.abs(theirs - wanted).max() < tiny.agreement
+    if seed < 1000:
+        assert path.read_bytes() == _file(tiny.name, tmp_path).read_bytes()
+        assert np.abs(_wanted(tiny.name) - wanted).max() < TOLERANCE
+    with EmbeddingModel(path, activations="f32", threads=1) as model:
+        assert [model.tokenizer.encode(text) for text in TEXTS] == tokens
+        assert np.abs(model.embed(TEXTS) - wanted).max() < TOLERANCE
+
+
 @pytest.mark.full
 @pytest.mark.parametrize(
     ("name", "field", "wrong"),

@@ -15,6 +15,8 @@ MOST = 1.1  # times llama.cpp's own
 N_ALIKE = 40
 QUICK = "Q4_K_M"  # tests/models/test_block_types.py has a tiny model in each format
 QUICK_MOST = 1.5  # one text's divergence differs from that of six, which is frozen
+# Formats behind `full`: one of each layout of blocks. The others are behind `soak`, and behind `oracle` beside llama.cpp itself.
+FULL = ("Q8_0", "Q4_0", "Q6_K", "IQ4_NL")
 GREEDY = Sampling(greedy=True)
 
 
@@ -71,8 +73,9 @@ def test_a_format_is_near_to_the_truth(short: Path, folder: Path, ids: list[int]
         assert said(lm, ids[:N_ALIKE]) == wanted
 
 
-@pytest.mark.full
-@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=pytest.mark.full if n in FULL else pytest.mark.soak) for n in FORMATS]
+)
 def test_a_format_is_as_near_to_the_truth_as_in_llama_cpp(name: str, short: Path, folder: Path, ids: list[int]) -> None:
     check_format(short, name, folder, ids, "cut", 1)
 

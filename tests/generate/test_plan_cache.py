@@ -10,18 +10,21 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import gguf
 import numpy as np
 import pytest
 
 from camshaft import LanguageModel, ops
 from camshaft.errors import PlanError
 from camshaft.generate import plan_cache
-from camshaft.generate.options import Sampling
+from camshaft.generate.sampling.parameters import Sampling
 from camshaft.models.quantize import quantize
 from camshaft.plan.cached_plan import FORMAT, CachedPlan, from_bytes, to_bytes
 from camshaft.plan.runtime import runnable
 from camshaft.selection.override import backend
 from camshaft.store.store import Store, store
+from tests.support.fixtures import tiny_logits, tiny_model
+from tests.support.models import changed_model
 
 IDS = [1, 5, 9, 12, 3, 7, 7, 2]
 SAMPLINGS = (Sampling(greedy=True), Sampling(seed=3, repeat_penalty=1.2))
@@ -273,3 +276,25 @@ def test_a_warm_start_imports_no_more_than_it_runs(kept: Store, path: Path) -> N
     found = started(path)
     assert found["n_compiled"] == 0
     assert [name for name in found["modules"] if name.startswith(NOT_IMPORTED)] == []
+
+
+CONVERTED = [
+    ("lfm2", "blk.0.shortconv.conv.weight"),
+    ("phi3", "rope_factors_long.weight"),
+    ("llama", "blk.0.attn_norm.weight"),
+]
+
+
+@pytest.mark.parametrize(("name", "tensor"), CONVERTED)
+def test_a_file_with_the_same_header_has_plans_of_its_own(name: str, tensor: str, tmp_path: Path) -> None:
+    """Plans have some tensors in another form than the file: a vector of f16, taps, factors of a rotation."""
+    tokens, found = tiny_logits(name)[0], []
+    read = {t.name: np.array(t.data) for t in gguf.GGUFReader(tiny_model(name, tmp_path)).tensors}[tensor]
+    for factor in (1.0, 1.0, 2.0):
+        values = (read * factor).astype(np.float16 if name == "llama" else np.float32)
+        file = changed_model(name, tmp_path, tensors={tensor: values})
+        # activations of 8 bits: the plans of f32 products may go through a BLAS library, and are not cached then
+        with LanguageModel(file, threads=1, context=64, sessions=1) as lm:
+            found.append(lm.logits(tokens))
+    np.testing.assert_array_equal(found[0], found[1])
+    assert np.abs(found[0] - found[2]).max() > 0.01

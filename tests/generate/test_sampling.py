@@ -9,15 +9,10 @@ import numpy as np
 import pytest
 
 from camshaft.errors import CamshaftError, SettingError
-from camshaft.generate.options import (
-    GENERATE_RULES,
-    SAMPLING_RULES,
-    GenerateKeywords,
-    GenerateOptions,
-    Sampling,
-    generate_options,
-)
-from camshaft.generate.sampler import NO_TOKEN, recent_tokens, seed_words
+from camshaft.generate.options import GENERATE_RULES, GenerateKeywords, GenerateOptions, generate_options
+from camshaft.generate.sampler import seed_words
+from camshaft.generate.sampling.lists import NO_TOKEN, recent_tokens
+from camshaft.generate.sampling.parameters import SAMPLING_RULES, Sampling
 
 WRONG = [
     *[("temperature", v) for v in (-0.1, float("nan"), float("inf"), 10**400, "hot", None, True)],
@@ -25,9 +20,23 @@ WRONG = [
     *[("top_p", v) for v in (0, -0.5, 1.1, float("nan"))],
     *[("min_p", v) for v in (-0.1, 1.5, float("nan"))],
     *[("repeat_penalty", v) for v in (0, -1.0, float("inf"))],
-    *[("repeat_last_n", v) for v in (-1, 4097, 2.0)],
+    *[(name, v) for name in ("repeat_last_n", "dry_penalty_last_n") for v in (-2, 2**31, 2.0)],
     *[("seed", v) for v in (-1, 2**64, 1.0, True)],
     *[("greedy", v) for v in (1, None)],
+    *[("typical_p", v) for v in (0, 1.5, None)],
+    *[("top_n_sigma", v) for v in (-2, float("nan"), "1")],
+    *[(name, v) for name in ("xtc_probability", "xtc_threshold") for v in (-0.1, 1.5, None)],
+    *[(name, v) for name in ("presence_penalty", "frequency_penalty") for v in (float("inf"), "1")],
+    *[("dry_multiplier", v) for v in (-1, float("inf"))],
+    *[("dry_base", v) for v in (0.5, 0, None)],
+    *[("dry_allowed_length", v) for v in (0, -1, 1.5)],
+    *[("dry_sequence_breakers", v) for v in ("", ["a", ""], [b"a"], "x" * 41, None)],
+    *[("mirostat", v) for v in (1, 3, -1, True, 2.0)],
+    *[(name, v) for name in ("mirostat_lr", "mirostat_ent") for v in (-1, float("nan"))],
+    *[
+        ("logit_bias", v)
+        for v in ([(1, 2)], {-1: 1}, {"a": 1}, {1: float("nan")}, {1: "x"}, {True: 1}, {2**31: 1}, None)
+    ],
 ]
 
 
@@ -46,8 +55,8 @@ def test_every_field_has_a_rule_and_its_default_fits() -> None:
 
 
 def test_every_option_of_generating_is_a_keyword_of_the_same_type() -> None:
-    """The keywords of `lm.generate(...)`, which type checkers see, are the fields of GenerateOptions."""
-    assert get_type_hints(GenerateKeywords) == get_type_hints(GenerateOptions)
+    """The keywords of `lm.generate(...)`, which type checkers see, are the fields of GenerateOptions and Sampling."""
+    assert get_type_hints(GenerateKeywords) == get_type_hints(GenerateOptions) | get_type_hints(Sampling)
 
 
 @pytest.mark.parametrize(
@@ -86,6 +95,23 @@ def test_limits_are_allowed() -> None:
     Sampling(temperature=np.float32(0.5), top_k=np.int64(3))  # type: ignore[arg-type]
 
 
+def test_mirostat_refuses_what_it_would_leave_out() -> None:
+    for given in ({"typical_p": 0.5}, {"dry_multiplier": 1}, {"presence_penalty": 1}, {"xtc_probability": 1}):
+        [(name, value)] = given.items()
+        with pytest.raises(SettingError, match=f"Sampling {name}={value} with mirostat=2: wanted one of them"):
+            Sampling(mirostat=2, **given)  # type: ignore[arg-type]
+    Sampling(mirostat=2, top_k=3, top_p=0.5, logit_bias={5: 1})
+
+
+def test_biases_and_breakers_are_copied() -> None:
+    biases, breakers = {5: 1}, ["a"]
+    sampling = Sampling(logit_bias=biases, dry_sequence_breakers=breakers)
+    biases[5], breakers[0] = 2, "b"
+    assert (sampling.logit_bias, sampling.dry_sequence_breakers) == ({5: 1.0}, ("a",))
+    assert repr(sampling) == "Sampling(dry_sequence_breakers=('a',), logit_bias={5: 1.0})"
+    assert hash(sampling) == hash(Sampling(dry_sequence_breakers="a"))
+
+
 def test_temperature_0_and_greedy_are_greedy() -> None:
     assert Sampling(temperature=0).is_greedy
     assert Sampling(greedy=True).is_greedy
@@ -106,6 +132,7 @@ def test_a_penalty_of_1_or_over_no_tokens_is_none() -> None:
     assert not Sampling().has_penalty
     assert not Sampling(repeat_penalty=1.2, repeat_last_n=0).has_penalty
     assert Sampling(repeat_penalty=1.2).has_penalty
+    assert Sampling(repeat_penalty=1.2, repeat_last_n=-1).has_penalty
 
 
 def test_seed_words_hold_the_whole_seed_and_the_step() -> None:
@@ -115,5 +142,3 @@ def test_seed_words_hold_the_whole_seed_and_the_step() -> None:
 def test_recent_tokens_are_the_different_ids_of_the_last_n() -> None:
     np.testing.assert_array_equal(recent_tokens([9, 1, 2, 1, 3], 4, 6), [1, 2, 3, *[NO_TOKEN] * 3])
     np.testing.assert_array_equal(recent_tokens([9, 1], 0, 3), [NO_TOKEN] * 3)
-    with pytest.raises(SettingError, match="repeat_last_n=5"):
-        recent_tokens([1], 5, 4)

@@ -55,6 +55,18 @@ def test_interleaved_sessions_say_what_each_says_alone(lm: LanguageModel) -> Non
     assert [generation.ids for generation in both] == alone
 
 
+def test_a_session_goes_back_and_is_copied(lm: LanguageModel) -> None:
+    with lm.session() as session:
+        session.process(A)
+        session.rewind(4)
+        with session.copy() as other:
+            assert other.tokens == session.tokens == A[:4]
+            np.testing.assert_allclose(other.process(B), lm.logits([*A[:4], *B])[-1:], atol=2e-5)
+            with lm.session(), pytest.raises(ContextError, match="all 3 sessions"):
+                session.copy()
+        np.testing.assert_allclose(session.process(A[4:]), lm.logits(A)[-1:], atol=2e-5)
+
+
 def test_a_batch_of_two_sequences_gives_what_each_gives_alone(lm: LanguageModel) -> None:
     wanted = np.concatenate([lm.logits(A), lm.logits(B)])
     cache = lm.plans.cache

@@ -24,7 +24,7 @@ from camshaft.validation.validate import check_outputs, node_of
 from tests.support.samples import STANDING, has_turn, is_row, smallest, usable, without
 
 # Samples of a variant, the smallest: in the default run, and behind `full` of a row and of others.
-QUICK_ELEMENTS, FULL_ELEMENTS, FULL, FULL_OF_ROWS = 300, 1200, 3, 1
+QUICK_ELEMENTS, FULL_ELEMENTS, FULL, FULL_OF_ROWS = 300, 1200, 2, 1
 # ... and behind `full` alone, as their smallest sample takes seconds.
 SLOW = ("chunks", "tiled_with_options")
 # Threads: one takes as many steps as there are elements, so the default run has it for two ops only.

@@ -68,4 +68,5 @@ def test_a_model_with_matrices_of_wide_blocks(name: str, tmp_path: Path) -> None
         np.testing.assert_allclose(lm.logits(tokens), truth, atol=2e-3 * max(1.0, truth.std()))
     with LanguageModel(path, threads=2, context=64, activations="q8") as lm:
         assert kl_divergence(truth, lm.logits(tokens)).mean() < 0.02
-        assert len(list(lm.generate("a", raw=True, max_tokens=3))) > 0
+        # an answer of random weights may end at once
+        assert any(list(lm.generate(prompt, raw=True, max_tokens=3)) for prompt in "abcdef")

@@ -67,13 +67,13 @@ class Mutator:
         self._put(data, position, rng.choice((struct.pack("<Q", rng.choice(NUMBERS)), bytes([rng.randrange(256)]))))
 
     def _byte(self, data: bytearray, rng: random.Random) -> None:
-        data[rng.randrange(len(data))] = rng.choice((0, 0x7F, 0x80, 0xFF, rng.randrange(256)))
+        self._put(data, rng.randrange(len(data) + 1), bytes([rng.choice((0, 0x7F, 0x80, 0xFF, rng.randrange(256)))]))
 
     def _cut(self, data: bytearray, rng: random.Random) -> None:
         if rng.random() < 0.2:
-            del data[rng.randrange(len(data)) :]
+            del data[rng.randrange(len(data) + 1) :]
         else:
-            position = rng.randrange(self.header_nbytes, len(data))
+            position = rng.randrange(min(self.header_nbytes, len(data)), len(data) + 1)
             data[position : position + 64] = rng.choice((b"\0", b"\xff", b"\x7f\xc0")) * 32
 
     def _put(self, data: bytearray, position: int, value: bytes) -> None:

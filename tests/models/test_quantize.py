@@ -83,7 +83,7 @@ def test_what_cannot_be_done_leaves_nothing_behind(tmp_path: Path) -> None:
     source = sketch("odd", tmp_path)
     with pytest.raises(FormatError, match="no file type 'Q9'; wanted one of F32, F16, BF16, Q8_0"):
         mix_named("Q9")
-    with pytest.raises(FormatError, match="is the file to be quantized itself"):
+    with pytest.raises(FormatError, match="is the source itself"):
         quantize(source, source, "F16", force=True)
     with pytest.raises(StoreError, match=r"the folder .* does not exist"):
         quantize(source, tmp_path / "none" / "x.gguf", "F16")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 
@@ -57,6 +59,44 @@ def test_graphs_and_tables_refuse_an_attribute_in_one_way(
     for given in (inputs, (tensor, *inputs[1:])):
         with pytest.raises(ShapeError, match=match):
             getattr(cs, name)(*given, **attrs)
+
+
+def test_a_size_for_which_there_is_no_memory_is_refused_by_name() -> None:
+    row, column = np.broadcast_to(np.float32(0), (1, 1 << 30)), np.broadcast_to(np.float32(0), (1 << 30, 1))
+    calls: tuple[tuple[Callable[[], object], str], ...] = (
+        (
+            lambda: cs.tile(X, reps=(10**9, 10**9)),
+            r"^tile: got f32\[3000000000, 4000000000\] of 48000000000000000000 bytes; wanted at most",
+        ),
+        (
+            lambda: cs.pad(X, pad_width=((0, 10**30), (0, 0))),
+            r"^pad: the result f32\[10{29}3, 4\] needs 160{28}48 bytes",
+        ),
+        (
+            lambda: cs.add(row, column),
+            r"^add: the result f32\[1073741824, 1073741824\] needs 4611686018427387904 bytes",
+        ),
+    )
+    for call, match in calls:
+        with pytest.raises(MemoryError, match=match) as error:
+            call()
+        assert isinstance(error.value, CamshaftError)
+    graph = cs.Graph()
+    with pytest.raises(
+        ShapeError, match=r"^input 'x': got f32\[4611686018427387904, 4\] of 73786976294838206464 bytes;"
+    ):
+        graph.input("x", (1 << 62, 4), "f32")
+    x = graph.input("x", X.shape, "f32")
+    with pytest.raises(MemoryError, match=r"^pad: got f32\[10{29}3, 4\] of 160{28}48 bytes; wanted at most"):
+        cs.pad(x, pad_width=((0, 10**30), (0, 0)))
+
+
+def test_activations_take_integers_as_exp_does() -> None:
+    x = np.array([-2, 0, 3], np.int8)
+    for name in ("leaky_relu", "elu", "hard_swish", "mish", "gelu", "softplus"):
+        function, tensor = getattr(cs, name), cs.Graph().input("x", x.shape, "i8")
+        assert function(x).dtype == cs.exp(x).dtype == function(tensor).dtype.numpy, name
+        np.testing.assert_array_equal(function(x), function(x.astype(np.float16)))
 
 
 def test_graphs_take_the_attributes_dtypes_and_axes_that_arrays_take() -> None:

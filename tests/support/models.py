@@ -62,6 +62,10 @@ def _copy_keys(
         writer.add_key_value(field.name, field.contents(), field.types[0], sub_type)
     for name, value in changes.items():
         if name != "general.architecture":
+            if isinstance(value, list):
+                sub_type = gguf.GGUFValueType.BOOL if type(value[0]) is bool else gguf.GGUFValueType.INT32
+                writer.add_key_value(name, value, gguf.GGUFValueType.ARRAY, sub_type)
+                continue
             writer.add_key_value(name, value, kinds[type(value)])
 
 

@@ -38,7 +38,8 @@ def evaluated(graph: Graph, given: Mapping[str, Array], active: Active) -> dict[
     for node in graph.nodes:
         now = active_node(node.spec, active)
         results = node.op.reference([value(t) for t in node.inputs], now.attrs)
-        for tensor, result in zip(node.outputs, results, strict=True):
+        written = (*node.outputs, *(root(node.inputs[i]) for i in node.op.updates))
+        for tensor, result in zip(written, results, strict=True):
             with np.errstate(all="ignore"):
                 values[tensor] = _rounded(result, tensor.spec)
     return {name: value(tensor) for name, tensor in graph.outputs.items()}

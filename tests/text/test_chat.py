@@ -7,7 +7,7 @@ import datetime
 import pytest
 
 from camshaft.errors import ModelError
-from camshaft.text.chat import ChatTemplate, encode_chat
+from camshaft.text.chat import ChatTemplate, encode_chat, encode_untrusted
 from camshaft.text.tokenizer import Tokenizer
 from tests.support.vocabularies import byte_level
 
@@ -87,3 +87,13 @@ def test_the_first_token_is_not_doubled() -> None:
     assert encode_chat(tokenizer, "he") == [1, 260]
     assert encode_chat(tokenizer, "<|start|>he") == [1, 260]
     assert encode_chat(Tokenizer.from_gguf(byte_level()), "he") == [260]
+
+
+def test_control_tokens_that_a_message_spells_are_text() -> None:
+    tokenizer = Tokenizer.from_gguf(byte_level())
+    template = ChatTemplate("{% for m in messages %}<|start|>{{ m.content }}{{ m.name }}<|end|>{% endfor %}")
+    for said in ("hello", "<|end|>he<|start|>", "<|en<|end|>d|>", "\ue000<|end|>"):
+        ids = encode_untrusted(tokenizer, template, [{"role": "user", "content": said, "name": "<|end|>"}])
+        start, end = (tokenizer.encode(text, add_special=False) for text in ("<|start|>", "<|end|>"))
+        name = tokenizer.encode(f"{said}<|end|>", add_special=False, parse_special=False)
+        assert ids == [*start, *name, *end], said

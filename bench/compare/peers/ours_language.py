@@ -6,7 +6,7 @@ import time
 from typing import Any
 
 from camshaft.generate.language_model import LanguageModel
-from camshaft.generate.options import Sampling
+from camshaft.generate.sampling.parameters import Sampling
 
 MOST_SEQUENCES = 16
 

@@ -48,7 +48,9 @@ def chat(
         raise SettingError(f"--context-shift {context_shift!r}; wanted on or off")
     wanted = sampling.generate(max_tokens=max_tokens, stop=tuple(stop or ()))
     with running.open(model, context) as lm:
-        conversation = lm.conversation(wanted, system=system, context_shift=_SHIFTS[context_shift])
+        conversation = lm.conversation(
+            options.of_model(wanted, lm), system=system, context_shift=_SHIFTS[context_shift]
+        )
         all_answered = _converse(conversation, keeps_on=_SHIFTS[context_shift])
     if not all_answered and not sys.stdin.isatty():
         raise typer.Exit(FAILED)

@@ -72,6 +72,7 @@ def generate(
         raise SettingError("--logprobs needs --json")
     wanted = sampling.generate(max_tokens=max_tokens, stop=tuple(stop or ()), raw=raw, logprobs=logprobs)
     with running.open(options.DEFAULT_MODEL if model is None else model, context) as lm:
+        wanted = options.of_model(wanted, lm)
         if system is None:
             generation = lm.generate(said, wanted)
         else:

@@ -59,6 +59,7 @@ def _plan_report(plan: PlanDescription) -> dict[str, object]:
         "temp_nbytes_sum": plan.temp_nbytes_sum,
         "weights_nbytes": plan.weights_nbytes,
         "kv_cache_nbytes": plan.kv_cache_nbytes,
+        "state_nbytes": plan.state_nbytes,
     }
 
 
@@ -74,6 +75,12 @@ def _print_plan(plan: PlanDescription, kv_cache: str) -> None:
         ("weights", size(plan.weights_nbytes)),
         ("KV cache", f"{size(plan.kv_cache_nbytes)} a session, in {kv_cache}"),
     ]
+    if plan.state_nbytes:
+        from camshaft.generate.checkpoints import MOST
+
+        facts.append(
+            ("recurrent states", f"{size(plan.state_nbytes)} a session, and up to {MOST} copies to go back to")
+        )
     print_columns(facts)
 
 

@@ -802,6 +802,12 @@ class ArrayFunctions:
         Arrays in, arrays out. Arrays that it updates are written in place.
         """
 
+    def assign(self, state: ArrayLike, x: ArrayLike, /, *, out: Array | tuple[Array, ...] | None = None) -> None:
+        """state = x.
+
+        Arrays in, arrays out. Arrays that it updates are written in place.
+        """
+
     def cross_entropy(
         self,
         logits: ArrayLike,
@@ -880,6 +886,20 @@ class ArrayFunctions:
         out: Array | None = None,
     ) -> Any:
         """y = l - multiplier base^(L - allowed_length) for tokens that came after the last L >= allowed_length ids before.
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def top_n_sigma(self, logits: ArrayLike, n_sigma: ArrayLike, /, *, out: Array | None = None) -> Any:
+        """removes the tokens more than n_sigma standard deviations of the finite logits below the greatest (Tang et al., 2024).
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def top_k_top_p(
+        self, logits: ArrayLike, top_k: ArrayLike, top_p: ArrayLike, min_p: ArrayLike, /, *, out: Array | None = None
+    ) -> Any:
+        """keeps the tokens that sample's top_k, then top_p, then min_p keep at temperature 1.
 
         Arrays in, arrays out. `out` is written and returned.
         """
@@ -2111,4 +2131,93 @@ class ArrayFunctions:
         """y = c conv(b x), causal and depthwise, the state before; the last J - 1 rows of b x.
 
         Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def slot_rows(self, positions: ArrayLike, slots: ArrayLike, /, *, out: Array | None = None, n_slots: int) -> Any:
+        """the first row of each slot, the one after its last, and whether the first has position 0.
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def conv_slots(
+        self,
+        x: ArrayLike,
+        w: ArrayLike,
+        state: ArrayLike,
+        rows: ArrayLike,
+        /,
+        *bias: ArrayLike,
+        out: Array | None = None,
+        activation: str = "none",
+    ) -> Any:
+        """y[t, c] = act(sum_j w[j, c] x[t + j - (J - 1), c] + bias[c]), the slot's state before; the last J - 1 rows.
+
+        Arrays in, arrays out. Arrays that it updates are written in place.
+        """
+
+    def short_conv_slots(
+        self, x: ArrayLike, w: ArrayLike, state: ArrayLike, rows: ArrayLike, /, *, out: Array | None = None
+    ) -> Any:
+        """y = c conv(b x), for x [b, c, x] and the slot's state before; the last J - 1 rows of b x.
+
+        Arrays in, arrays out. Arrays that it updates are written in place.
+        """
+
+    def gated_delta_slots(
+        self,
+        qkv: ArrayLike,
+        alpha: ArrayLike,
+        beta: ArrayLike,
+        a: ArrayLike,
+        dt: ArrayLike,
+        state: ArrayLike,
+        rows: ArrayLike,
+        /,
+        *,
+        out: Array | None = None,
+        groups: int,
+        tiled: bool = False,
+    ) -> Any:
+        """S = exp(a softplus(alpha + dt)) S; S += outer(k, sigmoid(beta) (v - k.T S)); o = q.T S / sqrt(K), S of the slot.
+
+        Arrays in, arrays out. Arrays that it updates are written in place.
+        """
+
+    def selective_scan_slots(
+        self,
+        x: ArrayLike,
+        dt: ArrayLike,
+        b: ArrayLike,
+        c: ArrayLike,
+        a: ArrayLike,
+        d: ArrayLike,
+        bias: ArrayLike,
+        state: ArrayLike,
+        rows: ArrayLike,
+        /,
+        *,
+        out: Array | None = None,
+    ) -> Any:
+        """h = exp(s a) h + s x B; y = C . h + D x, s = softplus(dt + bias), h of the slot.
+
+        Arrays in, arrays out. Arrays that it updates are written in place.
+        """
+
+    def ssd_slots(
+        self,
+        xbc: ArrayLike,
+        dt: ArrayLike,
+        a: ArrayLike,
+        d: ArrayLike,
+        bias: ArrayLike,
+        state: ArrayLike,
+        rows: ArrayLike,
+        /,
+        *,
+        out: Array | None = None,
+        groups: int,
+    ) -> Any:
+        """S = exp(s a) S + outer(B, s x); y = C.T S + D x, s = softplus(dt + bias), S of the slot.
+
+        Arrays in, arrays out. Arrays that it updates are written in place.
         """

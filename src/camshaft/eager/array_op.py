@@ -17,13 +17,13 @@ from camshaft.backends.registry import device
 from camshaft.dtypes import as_dtype
 from camshaft.eager import elementwise_call, native_call, shaped_call
 from camshaft.eager.any_length import flat_kernel, flat_node, in_callers_shapes, n_inputs, n_sample_inputs
-from camshaft.eager.call import Call
 from camshaft.eager.elementwise_call import AnyLength, Resolved
 from camshaft.eager.native import cpython_abi
 from camshaft.eager.native.call import flat_ir
 from camshaft.eager.native.shaped_call import MOST_INPUTS, shaped_ir
 from camshaft.eager.new_shapes import Kinds
-from camshaft.eager.numpy_calls import call_of, masked
+from camshaft.eager.numpy_calls.call import Call
+from camshaft.eager.numpy_calls.table import call_of, masked
 from camshaft.eager.numpy_forms import attribute_key, attributes_of, check_core, count_of
 from camshaft.eager.operands import as_kind, check_cast, kind_of, output
 from camshaft.eager.places import check_places, has_places
@@ -175,7 +175,7 @@ class ArrayOp:
         given, where = asked.inputs, True
         if self.n_inputs:
             (given, out), where = self._arguments(given, out), attrs.pop("where", True)
-        result = asked.ready if asked.ready is not None else self.run(*map(operand, given), **attrs)
+        result = asked.ready if asked.ready is not None else self.call(*map(operand, given), **attrs)
         result = result if asked.finish is None else asked.finish(result)
         if where is not True:
             result = masked(result, where, output(out))

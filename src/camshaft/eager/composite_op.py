@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, NoReturn
 import numpy as np
 
 from camshaft.dtypes import as_dtype
-from camshaft.eager.moved_calls import NAMES, moved
+from camshaft.eager.numpy_calls.by_position import NAMES, moved
 from camshaft.eager.numpy_forms import attribute_key, attributes_of
 from camshaft.eager.operands import as_kind, check_cast, kind_of, output
 from camshaft.errors import BackendError, ShapeError, count

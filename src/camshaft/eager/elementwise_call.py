@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
@@ -13,11 +14,12 @@ import numpy as np
 from camshaft.dtypes import DType
 from camshaft.eager.any_length import FlatKernel
 from camshaft.eager.launches import launch_words, run_launches, several_workers
+from camshaft.eager.new_shapes import strides_key
 from camshaft.eager.numpy_forms import attribute_key
-from camshaft.eager.operands import broadcast, cast, check_cast
+from camshaft.eager.operands import broadcast, cast, check_cast, empty
 from camshaft.eager.runners import strided_build, strided_runner
 from camshaft.eager.shaped_call import Chooser, NoFormula, Planned, Prepared, give
-from camshaft.ops.arguments import Array, Dtype, Dtypes, Kinds, Operand, kinds_of, resolve
+from camshaft.ops.arguments import Array, Dtype, Dtypes, Kinds, Operand, resolve
 from camshaft.ops.kernels.strides import iteration, strides_of
 from camshaft.ops.op import Attrs
 from camshaft.ops.spec import TensorSpec
@@ -62,15 +64,17 @@ def call(chooser: Chooser, how: Resolved, operands: Sequence[Operand], out: Arra
     arrays = [cast(x, d) for x, d in zip(operands, how.dtypes, strict=True)]
     shape = broadcast(operands, out)
     order = _order(arrays, out, shape)
-    result = _target(out, shape, computed, order)
+    result = _target(chooser.op.name, out, shape, computed, order)
     if any(np.may_share_memory(result, x) and not _same_place(result, x) for x in arrays):
-        result = np.empty(shape, computed, order)
+        result = empty(chooser.op.name, shape, computed, order)
     if result.size:
         if isinstance(kernel, FlatKernel) and not all(_is_flat(x, shape, order) for x in arrays) and _is_real(kernel):
+            arrays = [x if _in_elements(x) else np.array(x, order=order) for x in arrays]
             prepared, is_new = _run_strided(chooser, kernel, arrays, result, order, attrs)
-            contiguous = order == "C" and all(x.flags.c_contiguous for x in arrays)
-            if contiguous and how.returned == computed and kinds_of(operands) == how.dtypes:
-                if is_new:
+            if order == "C" and how.returned == computed and all(map(operator.is_, arrays, operands)):
+                if not all(x.flags.c_contiguous for x in arrays):
+                    chooser.once(strides_key(arrays, attrs), lambda: prepared)
+                elif is_new:
                     chooser.record(operands, attrs, prepared, lambda shapes: _plan(kernel, shapes))
                 else:
                     chooser.remember(operands, attrs, prepared)
@@ -94,19 +98,11 @@ def _run_strided(
 ) -> tuple[Prepared, bool]:
     """Runs the kernel that takes sizes and strides; returns the call, and whether it is new."""
     sizes = result.shape[::-1] if order == "F" else result.shape
-    columns = max((i for i, size in enumerate(sizes) if size > 1), default=0)
-    inputs, steps = [], []
-    for x in arrays:
-        own = _steps(x, result.ndim, order)
-        if own is None or own[columns] not in (0, 1):  # a gather of lanes is no quicker than a copy
-            x = np.array(x, order=order)
-            own = _steps(x, result.ndim, order)
-        inputs.append(x)
-        steps.append(own)
-    key = result.shape, tuple(x.dtype for x in inputs), tuple(steps), order, attribute_key(attrs)
+    steps = [_steps(x, result.ndim, order) for x in arrays]
+    key = result.shape, tuple(x.dtype for x in arrays), tuple(steps), order, attribute_key(attrs)
     before = chooser.known(key)
     prepared = before or chooser.once(key, lambda: _prepared(kernel, sizes, steps, result))
-    prepared.run(inputs, [result])
+    prepared.run(arrays, [result])
     return prepared, before is None
 
 
@@ -129,11 +125,14 @@ def _broadcast(shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
     return tuple(reversed(made))
 
 
-def _steps(array: Array, n_axes: int, order: str) -> tuple[int, ...] | None:
-    """Strides in elements along the result's axes, slowest first, 0 where the array repeats; None where there are none."""
+def _in_elements(array: Array) -> bool:
+    """Whether the strides are whole elements, and the elements aligned."""
+    return array.flags.aligned and not any(stride % array.itemsize for stride in array.strides)
+
+
+def _steps(array: Array, n_axes: int, order: str) -> tuple[int, ...]:
+    """Strides in elements along the result's axes, slowest first, 0 where the array repeats."""
     itemsize = array.itemsize
-    if not array.flags.aligned or any(stride % itemsize for stride in array.strides):
-        return None
     own = [0 if size == 1 else stride // itemsize for size, stride in zip(array.shape, array.strides, strict=True)]
     whole = (0,) * (n_axes - array.ndim) + tuple(own)
     return whole[::-1] if order == "F" else whole
@@ -159,10 +158,10 @@ def _fits(array: Array, order: str) -> bool:
     return flags.aligned and (flags.f_contiguous if order == "F" else flags.c_contiguous)
 
 
-def _target(out: Array | None, shape: tuple[int, ...], dtype: Dtype, order: Any) -> Array:
+def _target(op: str, out: Array | None, shape: tuple[int, ...], dtype: Dtype, order: Any) -> Array:
     if out is not None and out.dtype == dtype and _fits(out, order):
         return out
-    return np.empty(shape, dtype, order)
+    return empty(op, shape, dtype, order)
 
 
 def _same_place(a: Array, b: Array) -> bool:

@@ -6,7 +6,6 @@ decide otherwise, that call is prepared as the first was, and recorded beside it
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -16,7 +15,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from camshaft.backends.cpu.device import CpuKernel
-from camshaft.eager.numpy_forms import attribute_key
+from camshaft.eager.numpy_forms import REDUCTIONS, attribute_key
+from camshaft.eager.operands import empty
 from camshaft.eager.runners import HostRunner, Place, Step, kernel_of_form
 from camshaft.eager.shaped_call import Chooser, NoFormula, Plan, Planned, Prepared
 from camshaft.eager.size_formulas import Formulas, Recording, number
@@ -88,13 +88,12 @@ def _launches(planned: Planned) -> _Launches:
 
 
 class Kind(NamedTuple):
-    """Calls of some dtypes, numbers of axes and attributes, with the results' dtypes. `copies`: inputs that are not contiguous
-    are copied first; `casts`: some are cast to `inputs`; `uses`: after so many calls a shape's own kernel is chosen, or 0."""
+    """Calls of some dtypes, numbers of axes and attributes, with the results' dtypes. `casts`: some inputs are cast to `inputs`;
+    `uses`: after so many calls a shape's own kernel is chosen, or 0."""
 
     recordings: list[Recorded]
     inputs: tuple[Dtype, ...]
     computed: tuple[Dtype, ...]
-    copies: bool
     casts: bool
     uses: int
 
@@ -122,13 +121,15 @@ class Kinds:
                 return None
             sizes += x.shape
         key = _key(inputs, attrs)
-        kind = self._kinds.get(key) if not attrs or _is_key(key) else None
-        if kind is None or 0 in sizes:
+        if 0 in sizes or (attrs and not _is_key(key)):
+            return None
+        contiguous = all((f := x.flags).c_contiguous and f.aligned for x in inputs)
+        if not contiguous and chooser.n_inputs:
+            return _as_before(chooser, inputs, attrs)
+        kind = self._kinds.get(key)
+        if kind is None or (not contiguous and chooser.op.name in REDUCTIONS):
             return None
         arrays = [x if (f := x.flags).c_contiguous and f.aligned else np.array(x, order="C") for x in inputs]
-        contiguous = all(map(operator.is_, arrays, inputs))
-        if not contiguous and not kind.copies:
-            return None
         # A shape's own kernel is chosen by shaped_call.py, after the first calls, which it counts under this key.
         whole: Hashable = (tuple((a.shape, a.dtype) for a in arrays), ()) if kind.uses else (key, tuple(sizes))
         before = chooser.known(whole)
@@ -137,7 +138,9 @@ class Kinds:
             return None
         if kind.casts:
             arrays = [a.astype(d, copy=False) for a, d in zip(arrays, kind.inputs, strict=True)]
-        results = [np.empty(shape, dtype) for shape, dtype in zip(prepared.shapes, kind.computed, strict=True)]
+        results = [
+            empty(chooser.op.name, shape, dtype) for shape, dtype in zip(prepared.shapes, kind.computed, strict=True)
+        ]
         prepared.run(arrays, results)
         if before is None:
             chooser.once(whole, lambda: prepared)
@@ -163,14 +166,27 @@ class Kinds:
             if len(self._kinds) >= MOST_KINDS:
                 return
             casts = any(x.dtype != d for x, d in zip(operands, prepared.inputs, strict=True))
-            kind = self._kinds.setdefault(
-                key, Kind([], prepared.inputs, prepared.computed, not chooser.n_inputs, casts, prepared.uses_left)
-            )
+            kind = self._kinds.setdefault(key, Kind([], prepared.inputs, prepared.computed, casts, prepared.uses_left))
         if len(kind.recordings) < MOST_RECORDINGS:
             try:
                 kind.recordings.append(recorded([x.shape for x in operands], plan, run.elapsed_ns))
             except Exception:  # a builder may take nothing but numbers; its calls are prepared one by one
                 kind.recordings.extend([_NEVER] * MOST_RECORDINGS)
+
+
+def strides_key(inputs: Sequence[Array], attrs: Mapping[str, Any]) -> Hashable:
+    """A key for an elementwise call: with the strides of its inputs."""
+    return tuple((x.shape, x.strides, x.dtype) for x in inputs), attribute_key(attrs)
+
+
+def _as_before(chooser: Chooser, inputs: Sequence[Array], attrs: Mapping[str, Any]) -> Any:
+    """The result of an elementwise call with the sizes and strides of an earlier one; None where there was none."""
+    prepared = chooser.known(strides_key(inputs, attrs))
+    if prepared is None or not all(x.flags.aligned for x in inputs):
+        return None
+    result = empty(chooser.op.name, prepared.shapes[0], prepared.computed[0])
+    prepared.run(inputs, [result])
+    return result
 
 
 def _key(inputs: Sequence[Array], attrs: Mapping[str, Any]) -> Hashable:

@@ -22,6 +22,7 @@ __all__ = [
     "argmax",
     "argmin",
     "argsort",
+    "assign",
     "attention",
     "attention_mask",
     "attention_mask_tiles",
@@ -36,6 +37,7 @@ __all__ = [
     "conv1d",
     "conv1d_depthwise_causal",
     "conv2d",
+    "conv_slots",
     "conv_transpose2d",
     "copy",
     "cos",
@@ -66,6 +68,7 @@ __all__ = [
     "floor",
     "floor_divide",
     "gated_delta_rule",
+    "gated_delta_slots",
     "gated_linear_attention",
     "gated_product",
     "gather",
@@ -171,7 +174,9 @@ __all__ = [
     "scatter_add",
     "searchsorted",
     "selective_scan",
+    "selective_scan_slots",
     "short_conv",
+    "short_conv_slots",
     "sigmoid",
     "sigmoid_multiply",
     "silu",
@@ -179,6 +184,7 @@ __all__ = [
     "silu_multiply_q8",
     "sin",
     "slice",
+    "slot_rows",
     "softcap",
     "softmax",
     "softmax_sample",
@@ -188,6 +194,7 @@ __all__ = [
     "split",
     "sqrt",
     "square",
+    "ssd_slots",
     "ssm_conv",
     "stft",
     "stop_gradient",
@@ -199,6 +206,8 @@ __all__ = [
     "tile",
     "token_mask",
     "top_k",
+    "top_k_top_p",
+    "top_n_sigma",
     "transpose",
     "triangular_inverse",
     "triangular_solve",
@@ -1216,6 +1225,10 @@ def adam_update(
     name: str | None = None,
 ) -> None: ...
 @overload
+def assign(state: ArrayLike, x: ArrayLike, /, *, out: Array | tuple[Array, ...] | None = None) -> None: ...
+@overload
+def assign(state: Tensor | ArrayLike, x: Tensor | ArrayLike, /, *, name: str | None = None) -> None: ...
+@overload
 def cross_entropy(
     logits: ArrayLike,
     target: ArrayLike,
@@ -1311,6 +1324,24 @@ def dry(
     multiplier: Tensor | ArrayLike,
     base: Tensor | ArrayLike,
     allowed_length: Tensor | ArrayLike,
+    /,
+    *,
+    name: str | None = None,
+) -> Tensor: ...
+@overload
+def top_n_sigma(logits: ArrayLike, n_sigma: ArrayLike, /, *, out: Array | None = None) -> Any: ...
+@overload
+def top_n_sigma(logits: Tensor | ArrayLike, n_sigma: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor: ...
+@overload
+def top_k_top_p(
+    logits: ArrayLike, top_k: ArrayLike, top_p: ArrayLike, min_p: ArrayLike, /, *, out: Array | None = None
+) -> Any: ...
+@overload
+def top_k_top_p(
+    logits: Tensor | ArrayLike,
+    top_k: Tensor | ArrayLike,
+    top_p: Tensor | ArrayLike,
+    min_p: Tensor | ArrayLike,
     /,
     *,
     name: str | None = None,
@@ -2623,3 +2654,133 @@ def short_conv(
     *,
     name: str | None = None,
 ) -> tuple[Tensor, Tensor]: ...
+@overload
+def slot_rows(positions: ArrayLike, slots: ArrayLike, /, *, out: Array | None = None, n_slots: int) -> Any: ...
+@overload
+def slot_rows(
+    positions: Tensor | ArrayLike, slots: Tensor | ArrayLike, /, *, n_slots: int, name: str | None = None
+) -> Tensor: ...
+@overload
+def conv_slots(
+    x: ArrayLike,
+    w: ArrayLike,
+    state: ArrayLike,
+    rows: ArrayLike,
+    /,
+    *bias: ArrayLike,
+    out: Array | None = None,
+    activation: str = "none",
+) -> Any: ...
+@overload
+def conv_slots(
+    x: Tensor | ArrayLike,
+    w: Tensor | ArrayLike,
+    state: Tensor | ArrayLike,
+    rows: Tensor | ArrayLike,
+    /,
+    *bias: Tensor | ArrayLike,
+    activation: str = "none",
+    name: str | None = None,
+) -> Tensor: ...
+@overload
+def short_conv_slots(
+    x: ArrayLike, w: ArrayLike, state: ArrayLike, rows: ArrayLike, /, *, out: Array | None = None
+) -> Any: ...
+@overload
+def short_conv_slots(
+    x: Tensor | ArrayLike,
+    w: Tensor | ArrayLike,
+    state: Tensor | ArrayLike,
+    rows: Tensor | ArrayLike,
+    /,
+    *,
+    name: str | None = None,
+) -> Tensor: ...
+@overload
+def gated_delta_slots(
+    qkv: ArrayLike,
+    alpha: ArrayLike,
+    beta: ArrayLike,
+    a: ArrayLike,
+    dt: ArrayLike,
+    state: ArrayLike,
+    rows: ArrayLike,
+    /,
+    *,
+    out: Array | None = None,
+    groups: int,
+    tiled: bool = False,
+) -> Any: ...
+@overload
+def gated_delta_slots(
+    qkv: Tensor | ArrayLike,
+    alpha: Tensor | ArrayLike,
+    beta: Tensor | ArrayLike,
+    a: Tensor | ArrayLike,
+    dt: Tensor | ArrayLike,
+    state: Tensor | ArrayLike,
+    rows: Tensor | ArrayLike,
+    /,
+    *,
+    groups: int,
+    tiled: bool = False,
+    name: str | None = None,
+) -> Tensor: ...
+@overload
+def selective_scan_slots(
+    x: ArrayLike,
+    dt: ArrayLike,
+    b: ArrayLike,
+    c: ArrayLike,
+    a: ArrayLike,
+    d: ArrayLike,
+    bias: ArrayLike,
+    state: ArrayLike,
+    rows: ArrayLike,
+    /,
+    *,
+    out: Array | None = None,
+) -> Any: ...
+@overload
+def selective_scan_slots(
+    x: Tensor | ArrayLike,
+    dt: Tensor | ArrayLike,
+    b: Tensor | ArrayLike,
+    c: Tensor | ArrayLike,
+    a: Tensor | ArrayLike,
+    d: Tensor | ArrayLike,
+    bias: Tensor | ArrayLike,
+    state: Tensor | ArrayLike,
+    rows: Tensor | ArrayLike,
+    /,
+    *,
+    name: str | None = None,
+) -> Tensor: ...
+@overload
+def ssd_slots(
+    xbc: ArrayLike,
+    dt: ArrayLike,
+    a: ArrayLike,
+    d: ArrayLike,
+    bias: ArrayLike,
+    state: ArrayLike,
+    rows: ArrayLike,
+    /,
+    *,
+    out: Array | None = None,
+    groups: int,
+) -> Any: ...
+@overload
+def ssd_slots(
+    xbc: Tensor | ArrayLike,
+    dt: Tensor | ArrayLike,
+    a: Tensor | ArrayLike,
+    d: Tensor | ArrayLike,
+    bias: Tensor | ArrayLike,
+    state: Tensor | ArrayLike,
+    rows: Tensor | ArrayLike,
+    /,
+    *,
+    groups: int,
+    name: str | None = None,
+) -> Tensor: ...

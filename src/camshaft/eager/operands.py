@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Sequence
+from math import prod
 from typing import Any, TypeAlias
 
 import numpy as np
 
-from camshaft.errors import ArrayOverflowError, ArrayTypeError, ArrayValueError
+from camshaft.dtypes import as_dtype
+from camshaft.errors import ArrayMemoryError, ArrayOverflowError, ArrayTypeError, ArrayValueError
 from camshaft.ops.arguments import Array, Dtype, Operand, from_dlpack, supports_dlpack
 
 Kind: TypeAlias = Callable[[Array], Any]
@@ -64,6 +66,17 @@ def output(value: Any) -> Array | None:
     return found
 
 
+def empty(op: str, shape: Sequence[int], dtype: Dtype, order: Any = "C") -> Array:
+    """A new array. ArrayMemoryError, which names its size, where there is no memory for it or no address."""
+    try:
+        return np.empty(shape, dtype, order)
+    except (MemoryError, ValueError):  # a ValueError from 2^63 bytes on
+        sizes, nbytes = ", ".join(map(str, shape)), prod(shape) * dtype.itemsize
+        raise ArrayMemoryError(
+            f"{op}: the result {as_dtype(dtype).name}[{sizes}] needs {nbytes} bytes, for which there is no memory"
+        ) from None
+
+
 def broadcast(operands: Sequence[Operand], out: Array | None) -> tuple[int, ...]:
     """The shape of the result: the operands', or that of `out` where they stretch to it. ArrayValueError otherwise."""
     shapes = [np.shape(x) for x in operands]
@@ -89,6 +102,8 @@ def _text(shape: tuple[int, ...]) -> str:
 
 def cast(value: Operand, dtype: Dtype) -> Array:
     """The operand in this dtype; a Python number that it cannot hold is an ArrayOverflowError."""
+    if type(value) is np.ndarray and value.dtype == dtype:
+        return value  # asarray gives a view where the dtype is equal and another object
     try:
         return np.asarray(value, dtype)
     except OverflowError as error:

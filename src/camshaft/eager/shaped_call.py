@@ -11,7 +11,7 @@ import numpy as np
 from camshaft.backends.device import HOST
 from camshaft.dtypes import as_dtype
 from camshaft.eager.numpy_forms import RETURNED, attribute_key, attributes_of, check_core, form_of
-from camshaft.eager.operands import check_cast
+from camshaft.eager.operands import check_cast, empty
 from camshaft.eager.operands import output as writeable
 from camshaft.eager.runners import HostRunner, Runner, narrowed, runner
 from camshaft.errors import ArrayValueError, ShapeError
@@ -120,7 +120,7 @@ def _call(
     inputs = [a if a.dtype == d else a.astype(d) for a, d in zip(arrays, prepared.inputs, strict=True)]
     wanted = _outputs(op, prepared, out)
     results = [
-        want if want is not None and _direct(want, dtype, inputs) else np.empty(shape, dtype)
+        want if want is not None and _direct(want, dtype, inputs) else empty(op.name, shape, dtype)
         for want, shape, dtype in zip(wanted, prepared.shapes, prepared.computed, strict=True)
     ]
     prepared.run(inputs, results)

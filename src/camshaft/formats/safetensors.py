@@ -1,4 +1,4 @@
-"""Read safetensors files through the safetensors library (extra 'safetensors')."""
+"""Safetensors files: read through the safetensors library (extra 'safetensors'), written without it."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import json
 import math
 import os
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -19,6 +20,7 @@ from camshaft.formats.bits import Bytes, Floats, Records
 from camshaft.formats.blocks import BLOCK_FORMATS, BlockFormat, decode_plain
 from camshaft.formats.mapped import path_for_messages, require_ordinary_file, shown
 from camshaft.formats.tensor import FileTensor
+from camshaft.store.files import atomic_file
 
 
 def _complex(records: Records) -> Floats:
@@ -106,6 +108,37 @@ def _stored(path: str, name: str) -> Bytes:
     if len(values) != last - first:
         raise FormatError(f"{path}: tensor {shown(name)} has {len(values)} bytes; wanted {last - first}")
     return values
+
+
+# Dtypes that are written, by NumPy's name.
+_WRITTEN = {
+    "float32": "F32", "float64": "F64", "float16": "F16", "bfloat16": "BF16",
+    "int8": "I8", "int16": "I16", "int32": "I32", "int64": "I64",
+    "uint8": "U8", "uint16": "U16", "uint32": "U32", "uint64": "U64", "bool": "BOOL",
+}  # fmt: skip
+
+
+def write_safetensors(
+    path: str | os.PathLike[str], tensors: Mapping[str, np.ndarray[Any, Any]], metadata: Mapping[str, str] | None = None
+) -> None:
+    """Writes arrays by name and texts by key, atomically: the file is there whole or as it was before, even if power fails.
+
+    Raises FormatError for a dtype that the format lacks, and StoreError if the file cannot be written.
+    """
+    header: dict[str, Any] = {"__metadata__": dict(metadata)} if metadata else {}
+    first = 0
+    for name, array in tensors.items():
+        if array.dtype.name not in _WRITTEN:
+            raise FormatError(f"{shown(str(path))}: {shown(name)} is {array.dtype}; wanted {', '.join(_WRITTEN)}")
+        offsets = [first, first := first + array.nbytes]
+        header[name] = {"dtype": _WRITTEN[array.dtype.name], "shape": list(array.shape), "data_offsets": offsets}
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)  # readers map what follows, aligned
+    with atomic_file(Path(path), durable=True) as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        for array in tensors.values():
+            little = np.ascontiguousarray(array, array.dtype.newbyteorder("<"))
+            file.write(little.reshape(-1).view(np.uint8).data)
 
 
 def _format(name: str) -> BlockFormat:

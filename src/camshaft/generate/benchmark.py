@@ -11,7 +11,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from camshaft.errors import ModelError, SettingError
-from camshaft.generate.options import GenerateOptions, Sampling
+from camshaft.generate.options import GenerateOptions
+from camshaft.generate.sampling.parameters import Sampling
 from camshaft.models.pull import resolve_model
 from camshaft.tune.rounds import Spread as Spread
 

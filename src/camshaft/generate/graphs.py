@@ -1,4 +1,4 @@
-"""Build a language model's graphs: from token ids to logits, and from logits to a sampled token.
+"""Build a language model's graphs from token ids to logits.
 
 Imported only when a plan is compiled: a warm start loads cached plans instead."""
 
@@ -8,15 +8,14 @@ from dataclasses import replace
 
 from camshaft.extent import Extent
 from camshaft.formats.gguf.file import GGUFFile
-from camshaft.generate.kv_cache import KINDS, KVCache
-from camshaft.graph import functions as F
+from camshaft.generate.kv_cache import KINDS, STATES, KVCache
 from camshaft.graph.graph import Graph
 from camshaft.models.checkpoint import Checkpoint
 from camshaft.models.config import ModelConfig
 from camshaft.models.decoder import decoder, hidden
 from camshaft.models.families import FAMILIES
 from camshaft.models.rope_scaling import Rotations
-from camshaft.models.transformer import LayerCache, TokenBatch, token_inputs
+from camshaft.models.transformer import LayerCache, LayerState, Places, TokenBatch, token_inputs
 from camshaft.ops.spec import Dim
 
 
@@ -39,35 +38,22 @@ class ModelGraphs:
         """The graph from token ids to `hidden` [tokens, dim], the last layer's results. Encoders have an input `lengths`."""
         graph = Graph()
         batch, caches = self._inputs(graph, tokens, None)
-        if FAMILIES[self._config.architecture].encoder:
-            slots = self._cache.specs["block_table"].shape[0]
-            batch = replace(batch, lengths=graph.input("lengths", (slots,), "i32"))
         graph.output("hidden", hidden(self._config, Checkpoint(self._file.tensors, graph), batch, caches))
         return graph
 
-    def _inputs(self, graph: Graph, tokens: Dim, rows: Dim | None) -> tuple[TokenBatch, list[LayerCache]]:
+    def _inputs(self, graph: Graph, tokens: Dim, rows: Dim | None) -> tuple[TokenBatch, list[LayerCache | LayerState]]:
         table = graph.state("block_table", self._cache.specs["block_table"])
-        caches = [self._layer_cache(graph, layer) for layer in range(self._config.n_layers)]
         ropes = {name: graph.constant(name, rope, rope.spec) for name, rope in self._ropes.items()}
-        return token_inputs(graph, tokens, rows, table, ropes, self._length), caches
+        recurrent = self._config.recurrent is not None
+        batch, places = token_inputs(graph, tokens, rows, table, ropes, self._length, recurrent=recurrent)
+        if FAMILIES[self._config.architecture].encoder:
+            places = replace(places, lengths=graph.input("lengths", table.spec.bounds[:1], "i32"))
+        return batch, [self._layer_cache(graph, layer, places) for layer in range(self._config.n_layers)]
 
-    def _layer_cache(self, graph: Graph, layer: int) -> LayerCache:
-        names = [f"{kind}.{layer}" for kind in KINDS if f"{kind}.{layer}" in self._cache.specs]
-        keys, values, *scales = (graph.state(name, self._cache.specs[name]) for name in names)
-        return LayerCache(keys, values, tuple(scales))
-
-
-def sampling_graph(penalized: int, rows: Dim, vocab_size: int) -> Graph:
-    """The graph from logits [rows, vocab_size] and the sampling parameters to `token` [rows], -1 for a row with a NaN.
-
-    `penalized` is the number of recent tokens that get the repeat penalty."""
-    graph = Graph()
-    logits = graph.input("logits", (rows, vocab_size), "f32")
-    if penalized:
-        recent, penalty = graph.input("recent", (rows, penalized), "i32"), graph.input("penalty", (rows,), "f32")
-        logits = F.repeat_penalty(logits, recent, penalty)
-    kinds = {"temperature": "f32", "top_k": "i32", "top_p": "f32", "min_p": "f32"}
-    temperature, top_k, top_p, min_p = (graph.input(name, (rows,), dtype) for name, dtype in kinds.items())
-    seed = graph.input("seed", (rows, 3), "u32")
-    graph.output("token", F.sample(logits, temperature, top_k, top_p, min_p, seed))
-    return graph
+    def _layer_cache(self, graph: Graph, layer: int, places: Places) -> LayerCache | LayerState:
+        specs, states = self._cache.specs, [f"{kind}.{layer}" for kind in STATES]
+        if any(name in specs for name in states):
+            return {n.partition(".")[0]: graph.state(n, specs[n]) for n in states if n in specs}
+        names = [f"{kind}.{layer}" for kind in KINDS if f"{kind}.{layer}" in specs]
+        keys, values, *scales = (graph.state(name, specs[name]) for name in names)
+        return LayerCache(keys, values, places, tuple(scales))

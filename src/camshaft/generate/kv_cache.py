@@ -12,18 +12,21 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from camshaft.dtypes import DType, i32
+from camshaft.dtypes import DType, f32, i32
 from camshaft.errors import ContextError, ModelError, SettingError
 from camshaft.generate.slots import Slots
 from camshaft.models.config import ModelConfig
+from camshaft.models.recurrent_config import ATTENTION
 from camshaft.ops.spec import TensorSpec
 from camshaft.plan.memory.allocate import aligned_bytes, late_huge_pages
 
 if TYPE_CHECKING:
     from camshaft.backends.device import Device
+    from camshaft.generate.engine.prefix_cache import PrefixCache
     from camshaft.plan.memory.device_memory import DeviceArray
 
 BLOCK_TOKENS = 16
+STATES = ("conv", "state")  # arrays of a recurrent layer, [slots, ..] (models/recurrent_config.py)
 KINDS = ("keys", "values", "key_scales", "value_scales")  # arrays of a layer; scales only for quantized caches
 ALIGNMENT = 64
 # Bytes of tokens in use from which huge pages pay. Below that they cost: each layer's first block has its own huge
@@ -37,7 +40,8 @@ Array = np.ndarray[Any, Any]
 
 class KVCache:
     """The KV cache of one model. `states` and `specs` have, by name, `keys.N` [blocks, kv_heads, head_dim, 16], `values.N`
-    [blocks, kv_heads, 16, head_dim] and `block_table` [slots, blocks per sequence]. `form` is a dtype, or the block format of a
+    [blocks, kv_heads, 16, head_dim] and `block_table` [slots, blocks per sequence]; of a recurrent layer `conv.N` and `state.N`
+    [slots, ..]. `form` is a dtype, or the block format of a
     quantized cache, which adds `key_scales.N` and `value_scales.N` (see ops/attention/kv_cache_quantize.py). With a `device`
     the keys and values are in its memory; the block table is in host memory."""
 
@@ -52,7 +56,13 @@ class KVCache:
         n_blocks = self.blocks_per_slot * n_slots
         heads, dim = config.n_kv_heads, config.head_dim
         self.specs = {"block_table": table}
-        for layer in range(config.n_layers):
+        for layer, options in enumerate(config.layers):
+            if options.kind != ATTENTION:
+                assert config.recurrent is not None
+                self.specs |= {
+                    f"{n}.{layer}": TensorSpec((n_slots, *s), f32) for n, s in config.recurrent.states.items()
+                }
+                continue
             layer_specs = (
                 _plain(form, n_blocks, heads, dim)
                 if isinstance(form, DType)
@@ -64,6 +74,7 @@ class KVCache:
         self._free_blocks = list(range(n_blocks - 1, -1, -1))
         self.slots = Slots(n_slots)
         self._blocks: dict[int, list[int]] = {}  # of each open slot
+        self.prefixes: PrefixCache | None = None  # the blocks that several slots may have
 
     @cached_property
     def states(self) -> dict[str, Array | DeviceArray]:
@@ -84,8 +95,71 @@ class KVCache:
     @property
     def session_nbytes(self) -> int:
         """Bytes of keys and values of one session with a full context."""
-        total = sum(spec.nbytes for name, spec in self.specs.items() if name != "block_table")
+        total = sum(spec.nbytes for name, spec in self.specs.items() if name.partition(".")[0] in KINDS)
         return total // self.n_slots
+
+    @property
+    def state_nbytes(self) -> int:
+        """Bytes of the recurrent layers' states of one session."""
+        return sum(self.specs[name].nbytes for name in self._state_names) // self.n_slots
+
+    @cached_property
+    def has_keys(self) -> bool:
+        """Whether some layers have keys and values."""
+        return self.session_nbytes > 0
+
+    @cached_property
+    def is_recurrent(self) -> bool:
+        """Whether some layers have states that a session cannot go back in."""
+        return bool(self._state_names)
+
+    def copied_states(self, slot: int) -> dict[str, Array]:
+        """A copy of the recurrent layers' states of a slot."""
+        return {name: self._bytes_of(name, slot).copy() for name in self._state_names}
+
+    def write_states(self, slot: int, copied: dict[str, Array]) -> None:
+        """Make a slot's states those that `copied_states` returned."""
+        for name in self._state_names:
+            memory = self.states[name]
+            if isinstance(memory, np.ndarray):
+                self._bytes_of(name, slot)[...] = copied[name]
+            else:
+                memory.memory.write(copied[name], slot * copied[name].nbytes)
+
+    def copy_slot(self, source: int, target: int, n_tokens: int) -> None:
+        """Give a slot the first `n_tokens` keys and values of another, whose recurrent states are those after them, and these.
+
+        Raises ContextError as `reserve`."""
+        self.reserve(target, n_tokens)
+        n_blocks = -(-n_tokens // BLOCK_TOKENS)
+        pairs = list(zip(self._blocks[source][:n_blocks], self._blocks[target], strict=False))
+        for name in self.specs:
+            if name.partition(".")[0] in KINDS:
+                for block, to in pairs:
+                    self._copy_row(name, block, to)
+        for name in self._state_names:
+            self._copy_row(name, source, target)
+
+    def _copy_row(self, name: str, source: int, target: int) -> None:
+        """Copy one block of keys or values, or a slot's state."""
+        memory, spec = self.states[name], self.specs[name]
+        if isinstance(memory, np.ndarray):
+            memory[target] = memory[source]
+            return
+        nbytes = spec.nbytes // spec.bounds[0]
+        memory.memory.write(memory.memory.read(source * nbytes, nbytes), target * nbytes)
+
+    @property
+    def _state_names(self) -> list[str]:
+        return [name for name in self.specs if name.partition(".")[0] in STATES]
+
+    def _bytes_of(self, name: str, slot: int) -> Array:
+        """The bytes of a slot's state: a view, or a copy from a device."""
+        memory, nbytes = self.states[name], self.specs[name].nbytes // self.n_slots
+        if isinstance(memory, np.ndarray):
+            view: Array = memory[slot].reshape(-1).view(np.uint8)
+            return view
+        return memory.memory.read(slot * nbytes, nbytes)
 
     @property
     def n_free(self) -> int:
@@ -110,8 +184,27 @@ class KVCache:
         """Free the slot and its blocks; may be called twice."""
         blocks = self._blocks.pop(slot, None)
         if blocks is not None:
-            self._free_blocks += blocks[::-1]
+            free = blocks if self.prefixes is None else self.prefixes.release(blocks)
+            self._free_blocks += free[::-1]
             self.slots.release(slot)
+
+    def blocks_of(self, slot: int) -> tuple[int, ...]:
+        """The blocks of an open slot, in the order of its positions."""
+        return tuple(self._blocks[slot])
+
+    def append_block(self, slot: int, block: int) -> None:
+        """Make `block` the next one of an open slot."""
+        blocks = self._blocks[slot]
+        self.table[slot, len(blocks)] = block
+        blocks.append(block)
+
+    def _take_block(self) -> int:
+        try:
+            return self._free_blocks.pop()  # atomic: sessions may be closed in several threads
+        except IndexError:
+            if self.prefixes is None:
+                raise
+            return self.prefixes.evict()
 
     def close(self) -> None:
         """Release the memory. Slots may still be closed afterwards."""
@@ -128,13 +221,11 @@ class KVCache:
             raise ContextError(
                 f"{n_tokens} tokens do not fit the context of {self.context}; shorten the text or raise context="
             )
-        blocks, table = self._blocks.get(slot), self.table
+        blocks = self._blocks.get(slot)
         if blocks is None:
             raise ContextError("the session is closed")
         while len(blocks) * BLOCK_TOKENS < n_tokens:
-            block = self._free_blocks.pop()  # atomic: sessions may be closed in several threads
-            table[slot, len(blocks)] = block
-            blocks.append(block)
+            self.append_block(slot, self._take_block())
         self._enlarge_pages()
 
     def _enlarge_pages(self) -> None:

@@ -22,10 +22,12 @@ from camshaft.generate.conversation import Conversation, Messages, checked_messa
 from camshaft.generate.generation import Closing, Generation, GenerationTimings, TokenLogprob
 from camshaft.generate.header_cache import open_model_file
 from camshaft.generate.model_plans import ModelPlans
-from camshaft.generate.options import GenerateKeywords, GenerateOptions, Sampling, generate_options
+from camshaft.generate.options import GenerateKeywords, GenerateOptions, generate_options
 from camshaft.generate.sampler import Sampler, SamplerPlans, log_probabilities
+from camshaft.generate.sampling.breakers import BreakerFinder, Breakers
+from camshaft.generate.sampling.parameters import Sampling
 from camshaft.generate.session import Session
-from camshaft.models.config import ModelConfig, read_config
+from camshaft.models.config import read_config
 from camshaft.models.families import FAMILIES, family_name
 from camshaft.models.pull import resolve_model
 from camshaft.settings import thread_count
@@ -53,7 +55,8 @@ class Timings:
 
 @dataclass(frozen=True)
 class PlanDescription:
-    """The compiled plan for single tokens: thunks, whether each waits for earlier ones, and memory use."""
+    """The compiled plan for single tokens: thunks, whether each waits for earlier ones, and memory use: of the KV cache and the
+    recurrent layers' states, that of one session."""
 
     thunks: tuple[Thunk, ...]
     waits: tuple[bool, ...]
@@ -61,6 +64,7 @@ class PlanDescription:
     temp_nbytes_sum: int
     weights_nbytes: int
     kv_cache_nbytes: int
+    state_nbytes: int = 0
 
 
 class LanguageModel(Closing):
@@ -69,7 +73,7 @@ class LanguageModel(Closing):
     path_or_name: a .gguf file, or a model name that `camshaft pull` accepts.
     backend: name of a backend or device; None uses the override, else the CPU.
     threads: worker threads; None uses all available cores.
-    context: maximum tokens per session.
+    context: maximum tokens per session; a model with learned positions has no more of them.
     activations: 'auto' and 'q8' quantize the inputs of quantized matmuls to 8 bits, with an f16 KV cache; 'f32' keeps both f32.
     kv_cache: 'auto', 'f16', 'bf16', 'f32', 'q8_0' (8.5 bits per number) or 'q4_0' (4.5 bits).
     sessions: maximum number of open sessions.
@@ -107,7 +111,8 @@ class LanguageModel(Closing):
             if FAMILIES[name].encoder:
                 raise ModelError(f"{name} is an encoder, which writes no text; open it as camshaft.EmbeddingModel")
             self.config = read_config(self._file.metadata, name, vocabulary_size(self._file.metadata))
-            _check_positions(self.config, context)
+            if FAMILIES[self.config.architecture].learned_positions:
+                self.context = context = min(context, self.config.context_length)
             with no_collection():
                 self.plans = ModelPlans(
                     self._file,
@@ -197,7 +202,7 @@ class LanguageModel(Closing):
             raise SettingError(f"generate got {came}; wanted one of them")
         ids = self._chat_ids(messages, options) if prompt is None else self.prompt_ids(prompt, raw=options.raw)
         self.check_open()
-        session = Session(self, waits=True)
+        session = Session(self, waits=True, goes_back=False)
         return session.start(ids, options, lambda generation: session.close())
 
     def _chat_ids(self, messages: Messages | None, options: GenerateOptions) -> list[int]:
@@ -264,9 +269,18 @@ class LanguageModel(Closing):
         return frozenset() if options.ignore_eos else self.tokenizer.eos_ids
 
     def sampler(self, sampling: Sampling) -> Sampler:
-        """A sampler over this model's logits."""
+        """A sampler over this model's logits. Raises SettingError if a biased token is not in the vocabulary."""
+        foreign = next((i for i in sampling.logit_bias if i >= self.config.vocab_size), None)
+        if foreign is not None:
+            last = self.config.vocab_size - 1
+            raise SettingError(f"Sampling logit_bias={{{foreign}: ...}}: wanted ids of tokens from 0 to {last}")
         with self.lock:
-            return Sampler(self.samplers.plan(sampling), sampling)
+            breakers = self._breakers.find(tuple(sampling.dry_sequence_breakers)) if sampling.has_dry else Breakers()
+        return Sampler(sampling, self.context, breakers)
+
+    @cached_property
+    def _breakers(self) -> BreakerFinder:
+        return BreakerFinder(self.tokenizer)
 
     def token_logprob(self, row: int, token: int, n_top: int) -> TokenLogprob:
         """The log probability of a token drawn from a row of the last run's logits, and those of the `n_top` most probable."""
@@ -283,7 +297,7 @@ class LanguageModel(Closing):
         """
         ids = self._checked(token_ids)
         self.check_open()
-        with Session(self, waits=True) as session:
+        with Session(self, waits=True, goes_back=False) as session:
             return session.process(ids, every_row=True, chunk=chunk)
 
     def describe_plan(self) -> PlanDescription:
@@ -297,6 +311,7 @@ class LanguageModel(Closing):
             bound.memory_plan.temp_nbytes_sum,
             self.plans.weights.nbytes,
             self.plans.cache.session_nbytes,
+            self.plans.cache.state_nbytes,
         )
 
     def close(self) -> None:
@@ -309,15 +324,6 @@ class LanguageModel(Closing):
                 self._model_file.save(self.tokenizer)
             finally:
                 self._file.close()
-
-
-def _check_positions(config: ModelConfig, context: int) -> None:
-    """Raise ContextError for a context longer than the learned positions of a model that has them."""
-    if FAMILIES[config.architecture].learned_positions and context > config.context_length:
-        most = count(config.context_length, "token")
-        raise ContextError(
-            f"a context of {count(context, 'token')}; {config.architecture} knows the positions of {most} only"
-        )
 
 
 # In a forked child another thread of the parent may have locked it, so each model gets a new one.

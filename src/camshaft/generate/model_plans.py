@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
+from operator import ne
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,9 +23,8 @@ from camshaft.errors import ModelError
 from camshaft.extent import Extent
 from camshaft.formats.gguf.file import GGUFFile
 from camshaft.generate.kv_cache import KVCache
-from camshaft.generate.options import Sampling
 from camshaft.generate.plan_cache import PlanCache
-from camshaft.generate.sampler import n_penalized
+from camshaft.generate.sampling.form import SamplingForm
 from camshaft.models.config import ModelConfig
 from camshaft.ops.spec import Dim, TensorSpec
 from camshaft.plan.cached_plan import CachedPlan
@@ -109,7 +109,7 @@ class ModelPlans:
         return self._compiled[name] if name in self._compiled else self._compile(name, self._graph(name))
 
     def _compile(self, name: str, graph: Graph) -> ExecutionPlan:
-        from camshaft.generate.graphs import sampling_graph
+        from camshaft.generate.sampling.graph import sampling_graph
         from camshaft.plan.compile import compile
 
         memory = self._memory()
@@ -120,7 +120,7 @@ class ModelPlans:
             activations=self._activations,
             weights=self.weights,
             memory=memory,
-            upcoming=lambda: [sampling_graph(n_penalized(Sampling()), 1, self.config.vocab_size)],
+            upcoming=lambda: [sampling_graph(SamplingForm(), 1, self.config.vocab_size)],
         )
         self._compiled[name] = plan
         self.plan_cache.add(name, plan, memory)
@@ -176,9 +176,12 @@ class ModelPlans:
         """Run up to `prompt_tokens` tokens; return logits f32 [len(rows), vocab], a view that is valid until the next run
         (`copy()` fetches it from a device).
 
-        `rows` are indexes into the tokens. The caller has reserved KV cache blocks for every position.
+        `rows` are indexes into the tokens. The caller has reserved KV cache blocks for every position. For recurrent layers the
+        tokens of a slot lie side by side and in order.
         """
         n, n_rows = len(ids), len(rows)
+        if self.cache.is_recurrent and 1 + sum(map(ne, slots, slots[1:])) != len(set(slots)):
+            raise ModelError("the rows of a sequence are apart; recurrent layers need them side by side")
         name = "rows" if n_rows > 1 else "single" if n == n_rows else "prompt"
         plan = self._plan(name)
         plan.inputs["ids"][:n], plan.inputs["positions"][:n], plan.inputs["slots"][:n] = ids, positions, slots
@@ -187,7 +190,7 @@ class ModelPlans:
             plan.set_extent(self.prompt_tokens, n)
         if name == "rows":
             plan.set_extent(self.logit_rows, n_rows)
-        plan.set_extent(self.length, max(positions) + 1)
+        self._set_length(plan, positions)
         self.weights.finish()
         plan.bound.run()
         if isinstance(self.logits, np.ndarray):
@@ -195,6 +198,10 @@ class ModelPlans:
         from camshaft.plan.memory.device_memory import DeviceRows
 
         return DeviceRows(self.logits, n_rows)
+
+    def _set_length(self, plan: ExecutionPlan | CachedPlan, positions: Sequence[int]) -> None:
+        if self.cache.has_keys:  # a model without attention reads no keys
+            plan.set_extent(self.length, max(positions) + 1)
 
     def run_decode(self, ids: Sequence[int], positions: Sequence[int], slots: Sequence[int]) -> None:
         """Run one token of each of several sequences; their logits are the first rows of `logits`."""
@@ -208,7 +215,7 @@ class ModelPlans:
         plan = self._plan(_decode_name(size))
         plan.inputs["ids"][:n], plan.inputs["positions"][:n], plan.inputs["slots"][:n] = ids, positions, slots
         plan.set_extent(tokens, n)
-        plan.set_extent(self.length, max(positions) + 1)
+        self._set_length(plan, positions)
         self.weights.finish()
         plan.bound.run()
 

@@ -1,107 +1,18 @@
-"""The options of a language model, of generating text and of sampling, checked when they are made."""
+"""The options of a language model and of generating text, checked when they are made."""
 
 from __future__ import annotations
 
 import math
-import os
 import sys
-from collections.abc import Callable, Mapping, Sequence, Set
-from dataclasses import dataclass, replace
-from typing import Any, TypeAlias, TypedDict
-
-import numpy as np
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from camshaft.dtypes import DType, bf16, f16, f32
 from camshaft.errors import ContextError, SettingError, count
+from camshaft.generate.checks import Rules, are_texts, check_fields, integer, is_bool
+from camshaft.generate.sampling.parameters import SAMPLING_RULES, Sampling, SamplingKeywords
 from camshaft.settings import setting, settings
-
-MOST_RECENT = 4096
-
-# Field -> (whether a value is valid, what is wanted)
-_Rules: TypeAlias = Mapping[str, tuple[Callable[[Any], bool], str]]
-
-
-def _check(options: object, rules: _Rules) -> None:
-    for name, (fits, wanted) in rules.items():
-        value = getattr(options, name)
-        if not fits(value):
-            raise SettingError(f"{type(options).__name__} {name}={value!r}: wanted {wanted}")
-
-
-def _number(low: float, high: float, *, above: bool = False) -> Callable[[Any], bool]:
-    def fits(value: Any) -> bool:
-        if isinstance(value, bool) or not isinstance(value, (int, float, np.integer, np.floating)):
-            return False
-        return bool((low < value if above else low <= value) and value <= high)  # False for NaN
-
-    return fits
-
-
-def _integer(low: int, high: float) -> Callable[[Any], bool]:
-    return lambda v: isinstance(v, (int, np.integer)) and not isinstance(v, bool) and bool(low <= v <= high)
-
-
-def _is_bool(value: Any) -> bool:
-    return isinstance(value, bool)
-
-
-def _are_texts(value: Any) -> bool:
-    return isinstance(value, str) or (
-        isinstance(value, (Sequence, Set)) and all(isinstance(text, str) for text in value)
-    )
-
-
-@dataclass(frozen=True)
-class Sampling:
-    """Parameters for sampling a token from the logits. Raises SettingError for an invalid value.
-
-    temperature: divides the logits; above 1 flattens the distribution, below 1 sharpens it; 0 is greedy.
-    top_k: keep the k most probable tokens; 0 keeps all.
-    top_p: of those, keep the most probable ones that together reach this probability; 1 keeps all.
-    min_p: of those, keep tokens with at least this fraction of the highest probability; 0 keeps all.
-    repeat_penalty: above 1 makes tokens among the last `repeat_last_n` less probable; 1 has no effect.
-    repeat_last_n: number of recent tokens, including the prompt's, to penalize; 0 penalizes none.
-    seed: an integer below 2^64; equal seeds give equal text on every backend. None picks a random seed each time.
-    greedy: always pick the most probable token (after the penalty), ignoring the other fields.
-    """
-
-    temperature: float = 0.8
-    top_k: int = 40
-    top_p: float = 0.95
-    min_p: float = 0.05
-    repeat_penalty: float = 1.0
-    repeat_last_n: int = 64
-    seed: int | None = None
-    greedy: bool = False
-
-    def __post_init__(self) -> None:
-        _check(self, SAMPLING_RULES)
-
-    @property
-    def is_greedy(self) -> bool:
-        """Whether the most probable token is picked without a random draw."""
-        return self.greedy or self.temperature == 0
-
-    @property
-    def has_penalty(self) -> bool:
-        """Whether repeat_penalty has any effect."""
-        return self.repeat_penalty != 1 and self.repeat_last_n > 0
-
-    def start_seed(self) -> int:
-        """The seed for one generation: the given one, or a random one."""
-        return int.from_bytes(os.urandom(8), "little") if self.seed is None else int(self.seed)
-
-
-SAMPLING_RULES: _Rules = {
-    "temperature": (_number(0, 1e6), "a number from 0 to 1e6"),
-    "top_k": (_integer(0, 2**31 - 1), "a whole number of tokens, or 0 for all"),
-    "top_p": (_number(0, 1, above=True), "a number above 0 and up to 1"),
-    "min_p": (_number(0, 1), "a number from 0 to 1"),
-    "repeat_penalty": (_number(0, 1e6, above=True), "a number above 0 and up to 1e6"),
-    "repeat_last_n": (_integer(0, MOST_RECENT), f"a whole number from 0 to {MOST_RECENT}"),
-    "seed": (lambda v: v is None or _integer(0, 2**64 - 1)(v), "a whole number from 0 to 2^64-1, or None"),
-    "greedy": (_is_bool, "True or False"),
-}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,14 +28,14 @@ class GenerateOptions:
     """
 
     max_tokens: int = 128
-    sampling: Sampling = Sampling()
+    sampling: Sampling = field(default_factory=Sampling)
     stop: str | Sequence[str] = ()
     ignore_eos: bool = False
     raw: bool = False
     logprobs: int | None = None
 
     def __post_init__(self) -> None:
-        _check(self, GENERATE_RULES)
+        check_fields(self, GENERATE_RULES)
 
     @property
     def stop_strings(self) -> tuple[str, ...]:
@@ -132,12 +43,15 @@ class GenerateOptions:
         return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
 
     def merge(self, keywords: GenerateKeywords) -> GenerateOptions:
-        """These options with those of `keywords` replaced. Raises TypeError for an unknown name."""
-        return replace(self, **keywords) if keywords else self
+        """These options with those of `keywords` replaced, in `sampling` too. Raises TypeError for an unknown name."""
+        given: dict[str, Any] = {**keywords}
+        of_sampling = {name: given.pop(name) for name in SAMPLING_RULES if name in given}
+        options = replace(self, **given) if given else self
+        return replace(options, sampling=replace(options.sampling, **of_sampling)) if of_sampling else options
 
 
-class GenerateKeywords(TypedDict, total=False):
-    """The fields of GenerateOptions as keywords of a call: `lm.generate("Hi", max_tokens=5)`."""
+class GenerateKeywords(SamplingKeywords, total=False):
+    """The fields of GenerateOptions, and of its Sampling, as keywords of a call: `lm.generate("Hi", max_tokens=5, top_k=1)`."""
 
     max_tokens: int
     sampling: Sampling
@@ -147,13 +61,13 @@ class GenerateKeywords(TypedDict, total=False):
     logprobs: int | None
 
 
-GENERATE_RULES: _Rules = {
-    "max_tokens": (_integer(-1, math.inf), "a whole number, 0 or more, or -1 for no limit"),
+GENERATE_RULES: Rules = {
+    "max_tokens": (integer(-1, math.inf), "a whole number, 0 or more, or -1 for no limit"),
     "sampling": (lambda v: isinstance(v, Sampling), "a camshaft.Sampling"),
-    "stop": (_are_texts, "a text or a list of texts"),
-    "ignore_eos": (_is_bool, "True or False"),
-    "raw": (_is_bool, "True or False"),
-    "logprobs": (lambda v: v is None or _integer(0, math.inf)(v), "a whole number, 0 or more, or None"),
+    "stop": (are_texts, "a text or a list of texts"),
+    "ignore_eos": (is_bool, "True or False"),
+    "raw": (is_bool, "True or False"),
+    "logprobs": (lambda v: v is None or integer(0, math.inf)(v), "a whole number, 0 or more, or None"),
 }
 
 

@@ -20,6 +20,7 @@ import numpy as np
 from camshaft.backends.cpu.compile import host_target
 from camshaft.errors import PlanError, StoreError
 from camshaft.formats.gguf.file import GGUFFile
+from camshaft.models.converted import converted_digest
 from camshaft.plan.cached_plan import FORMAT, CachedPlan, bind_cached, from_bytes, to_bytes
 from camshaft.plan.memory.weights import Weights
 from camshaft.settings import settings
@@ -159,13 +160,12 @@ def _settings() -> str:
 
 
 def _model(file: GGUFFile) -> str:
-    """Digest of the metadata without long arrays, the tensor table, and the bytes of the rope frequency factors."""
+    """Digest of the metadata without long arrays, the tensor table, and the bytes of tensors that plans have in another form."""
     values = [
         (key, file.metadata.type_id(key), _value(file, key)) for key in file.metadata if key not in _IRRELEVANT_KEYS
     ]
     tensors = [(t.name, t.shape, t.format.name, t.nbytes, t.offset, t.is_mapped) for t in file.tensors.values()]
-    factors = file.tensors.get("rope_freqs.weight")
-    return digest_of(values, tensors, None if factors is None else factors.data().tobytes())
+    return digest_of(values, tensors, converted_digest(file.tensors))
 
 
 def _value(file: GGUFFile, key: str) -> bytes:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from math import log
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from camshaft.errors import LogitsError, SettingError
+from camshaft.errors import LogitsError
 from camshaft.extent import Extent
-from camshaft.generate.options import Sampling
+from camshaft.generate.sampling.breakers import Breakers
+from camshaft.generate.sampling.form import SamplingForm, form_of, window
+from camshaft.generate.sampling.lists import NO_TOKEN, counted, last, padded, recent_tokens, text_to_repeat
+from camshaft.generate.sampling.parameters import Sampling
 from camshaft.ops.spec import Dim
 from camshaft.plan.cached_plan import CachedPlan
 
@@ -21,63 +25,74 @@ if TYPE_CHECKING:
     Plan: TypeAlias = ExecutionPlan | CachedPlan
 
 Array = np.ndarray[Any, Any]
-NO_TOKEN = -1
 _FINITE = np.finfo(np.float32)
-
-
-def n_penalized(sampling: Sampling) -> int:
-    """The number of recent tokens with a penalty: the part of a Sampling that its plan depends on."""
-    return sampling.repeat_last_n if sampling.has_penalty else 0
+MOST_PLANS = 32  # that are in memory; another form takes the place of the one that was not used for longest
+# A token that another filter removed has a probability of 0, and is not to count as one that xtc finds.
+_LEAST_XTC_THRESHOLD = 1e-30
 
 
 class SamplerPlans:
-    """Compiles a plan per number of penalized tokens. Greedy sampling is a temperature of 0."""
+    """Compiles a plan per form of sampling. Greedy sampling is a temperature of 0."""
 
     def __init__(self, logits: Array | DeviceArray, backend: str | None, threads: int, plan_cache: PlanCache) -> None:
         self._logits, self._backend, self._threads, self._plan_cache = logits, backend, threads, plan_cache
         self._rows = Extent("rows", logits.shape[0])
-        self._plans: dict[tuple[int, Dim], Plan] = {}
+        self._plans: dict[tuple[SamplingForm, Dim], Plan] = {}  # the last used one last
 
-    def plan(self, sampling: Sampling) -> Plan:
-        """The plan from the first row of `logits` to a token."""
-        return self._plan(n_penalized(sampling), 1)
+    def alone(self, sampler: Sampler) -> Callable[[Sequence[int]], int]:
+        """The function that draws the sampler's next token from the first row of `logits`, -1 if one is NaN, with the preceding
+        tokens. Compiles the plan."""
+        self._plan(sampler.form, 1)
+
+        def draw(history: Sequence[int]) -> int:
+            plan = self._plan(sampler.form, 1)
+            sampler.fill(plan, 0, history)
+            plan.bound.run()
+            return sampler.drawn(plan, 0)
+
+        return draw
 
     def draw(self, samplers: Sequence[Sampler], histories: Sequence[Sequence[int]]) -> list[int]:
         """Draw a token from each of the first rows of `logits` with its sampler, -1 from a row with a NaN; `histories` are the
         preceding tokens."""
-        tokens: dict[int, Array] = {}
-        for penalized in {s.penalized for s in samplers}:
-            plan = self._plan(penalized, self._rows)
+        tokens = [NO_TOKEN] * len(samplers)
+        for form in {sampler.form for sampler in samplers}:
+            plan = self._plan(form, self._rows)
             plan.set_extent(self._rows, len(samplers))
-            for row, (sampler, history) in enumerate(zip(samplers, histories, strict=True)):
-                sampler.fill(plan, row, history)
+            # The plan computes the rows of other forms too, with what was last there.
+            own = [row for row, sampler in enumerate(samplers) if sampler.form == form]
+            for row in own:
+                samplers[row].fill(plan, row, histories[row])
             plan.bound.run()
-            tokens[penalized] = plan.outputs["token"]
-        for sampler in samplers:
-            sampler.step += 1
-        return [int(tokens[s.penalized][row]) for row, s in enumerate(samplers)]
+            for row in own:
+                tokens[row] = samplers[row].drawn(plan, row)
+        return tokens
 
     def logits_of(self, row: int) -> Array:
         """A copy of one row of `logits`, f32 [vocab]."""
         rows: Array = self._logits if isinstance(self._logits, np.ndarray) else self._logits.read(row + 1)
         return np.array(rows[row])
 
-    def _plan(self, penalized: int, rows: Dim) -> Plan:
-        key = penalized, rows
-        if key not in self._plans:
-            name, memory = f"sampler.{penalized}.{rows}", {"logits": self._logits}
+    def _plan(self, form: SamplingForm, rows: Dim) -> Plan:
+        key = form, rows
+        if key in self._plans:
+            self._plans[key] = self._plans.pop(key)
+        else:
+            while len(self._plans) >= MOST_PLANS:
+                self._plans.pop(next(iter(self._plans))).close()
+            name, memory = f"sampler.{form}.{rows}", {"logits": self._logits}
             cached = self._plan_cache.get(name, lambda: memory)
             if cached is None:
-                compiled = self._compile(penalized, rows)
+                compiled = self._compile(form, rows)
                 self._plan_cache.add(name, compiled, memory)
             self._plans[key] = cached or compiled
         return self._plans[key]
 
-    def _compile(self, penalized: int, rows: Dim) -> ExecutionPlan:
-        from camshaft.generate.graphs import sampling_graph  # not needed if the plans are cached
+    def _compile(self, form: SamplingForm, rows: Dim) -> ExecutionPlan:
+        from camshaft.generate.sampling.graph import sampling_graph  # not needed if the plans are cached
         from camshaft.plan.compile import compile
 
-        graph = sampling_graph(penalized, rows, self._logits.shape[1])
+        graph = sampling_graph(form, rows, self._logits.shape[1])
         threads = 1 if rows == 1 else self._threads
         return compile(graph, backend=self._backend, threads=threads, memory={"logits": self._logits})
 
@@ -90,32 +105,66 @@ class SamplerPlans:
 class Sampler:
     """The random draws of one generation. Equal seeds and logits give equal tokens."""
 
-    def __init__(self, plan: Plan, sampling: Sampling) -> None:
-        self._plan, self._sampling = plan, sampling
-        self._seed = sampling.start_seed()
-        self.penalized, self.step = n_penalized(sampling), 0
-
-    def draw(self, history: Sequence[int]) -> int:
-        """Draw the next token from the logits of the last run, -1 if one is NaN; `history` are the preceding tokens."""
-        self.fill(self._plan, 0, history)
-        self.step += 1
-        self._plan.bound.run()
-        return int(self._plan.outputs["token"][0])
+    def __init__(self, sampling: Sampling, context: int, breakers: Breakers) -> None:
+        """`context` is the most tokens that there may be, `breakers` are dry's."""
+        self.form = form_of(sampling, context, has_long_breakers=bool(breakers.longer))
+        self.sampling, self.breakers = sampling, breakers
+        self.last_n, self.dry_last_n = (
+            window(n, context) for n in (sampling.repeat_last_n, sampling.dry_penalty_last_n)
+        )
+        self.biases = list(sampling.logit_bias.items())
+        self.bias_rows: dict[int, Array] = {}  # ids and numbers as a plan reads them, where no penalty changes them
+        self.seed, self.step = sampling.start_seed(), 0
+        self.mu = 2.0 * sampling.mirostat_ent  # mirostat's state
 
     def fill(self, plan: Plan, row: int, history: Sequence[int]) -> None:
         """Write this sampler's row of every input except the logits; other samplers share the plan."""
         for name, values in plan.inputs.items():
-            if name != "logits":
-                values[row] = self._input(name, values, history)
+            if name in _VALUES:
+                values[row] = _VALUES[name](self, history, values)
+            elif name != "logits":
+                values[row] = getattr(self.sampling, name)
 
-    def _input(self, name: str, memory: Array, history: Sequence[int]) -> Any:
-        if name == "recent":
-            return recent_tokens(history, self._sampling.repeat_last_n, memory.shape[1])
-        if name == "seed":
-            return seed_words(self._seed, self.step)
-        if name == "temperature" and self._sampling.greedy:
-            return 0.0
-        return getattr(self._sampling, "repeat_penalty" if name == "penalty" else name)
+    def drawn(self, plan: Plan, row: int) -> int:
+        """The token that the plan has drawn for this sampler in a row; the next draw is another one."""
+        self.step += 1
+        if self.form.mirostat:
+            surprise = -float(plan.outputs["logprob"][row]) / log(2)
+            self.mu -= self.sampling.mirostat_lr * (surprise - self.sampling.mirostat_ent)
+        return int(plan.outputs["token"][row])
+
+
+def _bias_row(sampler: Sampler, history: Sequence[int], which: int, rest: float, memory: Array) -> Array:
+    if sampler.sampling.has_counts and not sampler.form.counted:
+        return padded(sampler.biases + _counted(sampler, history), which, rest, memory)
+    if which not in sampler.bias_rows:
+        sampler.bias_rows[which] = padded(sampler.biases, which, rest, memory)
+    return sampler.bias_rows[which]
+
+
+def _counted(sampler: Sampler, history: Sequence[int]) -> list[tuple[int, float]]:
+    sampling = sampler.sampling
+    return counted(last(history, sampler.last_n), sampling.presence_penalty, sampling.frequency_penalty)
+
+
+# Input -> its value for one row, from the sampler, the preceding tokens and the input's memory; others are fields of Sampling.
+# Those named no_... have the value of an option that is off: the plan applies the option itself elsewhere.
+_VALUES: dict[str, Callable[[Sampler, Sequence[int], Array], Any]] = {
+    "temperature": lambda s, history, memory: 0.0 if s.sampling.greedy else s.sampling.temperature,
+    "no_temperature": lambda s, history, memory: 1.0,
+    "no_top_k": lambda s, history, memory: 0,
+    "no_top_p": lambda s, history, memory: 1.0,
+    "no_min_p": lambda s, history, memory: 0.0,
+    "seed": lambda s, history, memory: seed_words(s.seed, s.step),
+    "mu": lambda s, history, memory: s.mu,
+    "xtc_threshold": lambda s, history, memory: max(s.sampling.xtc_threshold, _LEAST_XTC_THRESHOLD),
+    "recent": lambda s, history, memory: recent_tokens(history, s.last_n, memory.shape[1]),
+    "repeated": lambda s, history, memory: text_to_repeat(last(history, s.dry_last_n), s.breakers, memory.shape[1]),
+    "biased": lambda s, history, memory: _bias_row(s, history, 0, NO_TOKEN, memory),
+    "bias": lambda s, history, memory: _bias_row(s, history, 1, 0.0, memory),
+    "counted": lambda s, history, memory: padded(_counted(s, history), 0, NO_TOKEN, memory),
+    "count_bias": lambda s, history, memory: padded(_counted(s, history), 1, 0.0, memory),
+}
 
 
 def check_drawn(token: int, position: int, n_generated: int, of: str = "") -> int:
@@ -147,14 +196,3 @@ def seed_words(seed: int, step: int) -> tuple[int, int, int]:
     """One row of the op sample's seed input: the seed's low and high words, and the step."""
     mask = 2**32 - 1
     return seed & mask, seed >> 32 & mask, step & mask
-
-
-def recent_tokens(tokens: Sequence[int], last_n: int, width: int) -> Array:
-    """The distinct ids among the last `last_n` tokens, int32 [width], padded with NO_TOKEN. Raises SettingError if
-    `width` is too small."""
-    if last_n > width:
-        raise SettingError(f"Sampling repeat_last_n={last_n}: wanted at most {width}, the width of this plan")
-    ids = np.full(max(width, 1), NO_TOKEN, np.int32)
-    distinct = list(dict.fromkeys(tokens[-last_n:])) if last_n else []
-    ids[: len(distinct)] = distinct
-    return ids

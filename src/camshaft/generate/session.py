@@ -1,4 +1,4 @@
-"""Session: a slot in the KV cache, and the tokens in it."""
+"""Session: a slot in the KV cache, its recurrent states, and the tokens in it."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 import numpy as np
 
 from camshaft.errors import ContextError, SettingError, count
+from camshaft.generate.checkpoints import Checkpoints
 from camshaft.generate.generation import Closing, FinishReason, Generation, TokenLogprob
 from camshaft.generate.options import GenerateKeywords, GenerateOptions, generate_options
 from camshaft.generate.sampler import check_drawn
@@ -23,9 +24,10 @@ Array = np.ndarray[Any, Any]
 class Session(Closing):
     """Generates text and processes tokens; tokens in the cache are never processed again. Closing it frees the slot."""
 
-    def __init__(self, model: LanguageModel, *, waits: bool = False) -> None:
+    def __init__(self, model: LanguageModel, *, waits: bool = False, goes_back: bool = True) -> None:
         """Open a session. One that `waits` takes its slot when the first token is processed, and waits for it if another
-        thread's generation will free one. Raises ContextError if all slots are in use."""
+        thread's generation will free one. One that `goes_back` keeps copies of recurrent states for it. Raises ContextError if
+        all slots are in use."""
         self._model, self._waits = model, waits
         self._open = False
         self._slot = None
@@ -34,6 +36,8 @@ class Session(Closing):
             model.plans.cache.slots.keep(self._slot)
         self._open = True
         self._end = weakref.WeakMethod(self.close)
+        self._states = Checkpoints(model.plans.cache) if model.plans.cache.is_recurrent else None
+        self._goes_back = goes_back
         self.position = 0  # tokens in the cache
         self._pending: list[int] = []  # prompt or sampled tokens that are not in the cache yet
         self._turn = 0  # number of generations started
@@ -73,7 +77,9 @@ class Session(Closing):
         model = self._model
         self._check_open()
         self._check_room(len(self._pending) + len(ids))
-        sampler, end_tokens = model.sampler(options.sampling), model.end_tokens(options)
+        with model.lock:
+            draw = model.samplers.alone(model.sampler(options.sampling))
+        end_tokens = model.end_tokens(options)
         text = model.tokenizer.stream(at_start=not self.tokens and not ids)
         self._pending += ids
         self._turn += 1
@@ -91,7 +97,7 @@ class Session(Closing):
                         return "length"
                     self.replace(instead)
                 self._process_pending()
-                token = check_drawn(sampler.draw(self.history), self.position, len(drawn))
+                token = check_drawn(draw(self.history), self.position, len(drawn))
                 if token in end_tokens:
                     return "stop"
                 if options.logprobs is not None:
@@ -111,6 +117,57 @@ class Session(Closing):
         common = next((i for i in range(limit) if self.history[i] != ids[i]), limit)
         del self.history[common:]
         self.position, self._pending = common, list(ids[common:])
+        self._go_back()
+
+    def copy(self) -> Session:
+        """A new session with this one's tokens, keys, values and recurrent states, to go on in another way.
+
+        Raises ContextError if all slots are in use."""
+        with self._model.lock:
+            self._check_open()
+            self._go_back()
+            made = Session(self._model)
+            try:
+                made._take_over(self)
+            except BaseException:
+                made.close()
+                raise
+        return made
+
+    def _take_over(self, other: Session) -> None:
+        assert self._slot is not None
+        if other._slot is not None:
+            self._model.plans.cache.copy_slot(other._slot, self._slot, other.position)
+        self.history, self._pending, self.position = [*other.history], [*other._pending], other.position
+        if self._states is not None and other._states is not None:
+            self._states.take_over(other._states)
+
+    def rewind(self, n_tokens: int) -> None:
+        """Keep only the session's first `n_tokens` tokens. Ends an earlier generation. Raises ContextError for more tokens than
+        it has.
+
+        Keys and values stay in the cache. A model with recurrent layers processes some of the tokens again when it goes on: those
+        after its last copy of their states.
+        """
+        with self._model.lock:
+            self._check_open()
+            tokens = self.tokens
+            if type(n_tokens) is not int or not 0 <= n_tokens <= len(tokens):
+                raise ContextError(f"rewind to {n_tokens!r} tokens; wanted 0 to {len(tokens)}, the session's")
+            self._turn += 1
+            kept = min(n_tokens, len(self.history))
+            del self.history[kept:]
+            self.position, self._pending = kept, tokens[kept:n_tokens]
+            self._go_back()
+
+    def _go_back(self) -> None:
+        """Where the recurrent states are not those of `position`, go back to the nearest copy; what follows it is pending."""
+        if self._states is None:
+            return
+        at = self._states.nearest(self.position)
+        self._pending[:0] = self.history[at:]
+        del self.history[at:]
+        self.position = at
 
     def _take_slot(self) -> None:
         """Take a slot if the session has none yet. The caller does not hold the model's lock: others need it to end."""
@@ -171,16 +228,35 @@ class Session(Closing):
         for first in range(0, len(ids), chunk or size):
             part = ids[first : first + (chunk or size)]
             rows.append(self._run(part, range(len(part)) if every_row else (len(part) - 1,)).copy())
+        if self._states is not None and self._goes_back and len(ids) > 1:
+            self._copy_states()
         return np.concatenate(rows) if every_row else rows[-1]
 
     def _process_pending(self) -> None:
         """Process the pending tokens run by run; after an interrupt the rest is still pending."""
-        plans = self._model.plans
+        self._go_back()
+        plans, end = self._model.plans, self.position + len(self._pending)
         self._reserve(len(self._pending))
+        copies = self._copied_at()
         while self._pending:
-            part = self._pending[: plans.prompt_tokens.bound]
+            following = next((at for at in copies if at > self.position), end)
+            part = self._pending[: min(plans.prompt_tokens.bound, following - self.position)]
             self._run(part, (len(part) - 1,))
             del self._pending[: len(part)]
+            if self.position in copies:
+                self._copy_states()
+
+    def _copied_at(self) -> list[int]:
+        """The positions in the pending tokens at which the recurrent states are copied."""
+        if self._states is None or not self._goes_back:
+            return []
+        ends = self._model.tokenizer.eos_ids
+        return [self.position + n for n in self._states.stops(self.position, self._pending, ends)]
+
+    def _copy_states(self) -> None:
+        assert self._states is not None
+        assert self._slot is not None
+        self._states.save(self._slot, self.position)
 
     def _reserve(self, n_tokens: int) -> None:
         assert self._slot is not None
@@ -188,16 +264,21 @@ class Session(Closing):
 
     def _run(self, ids: Sequence[int], wanted: Sequence[int]) -> Array | DeviceRows:
         assert self._slot is not None
-        positions = range(self.position, self.position + len(ids))
+        positions, states = range(self.position, self.position + len(ids)), self._states
+        if states is not None:
+            states.restore(self._slot, self.position)
+            states.position = None  # until the run has ended, or for good after an interrupt
         logits = self._model.plans.run(ids, positions, [self._slot] * len(ids), wanted)
         self.position += len(ids)
         self.history += ids
+        if states is not None:
+            states.position = self.position
         return logits
 
     def close(self) -> None:
         """Free the session's slot in the cache; may be called twice."""
         if self._open:
-            self._open = False
+            self._open, self._states = False, None
             if self._slot is not None:
                 self._model.plans.cache.close_slot(self._slot)
 

@@ -37,7 +37,21 @@ if TYPE_CHECKING:
 Given = Tensor | Array | int | float | complex
 _ELEMENTWISE = frozenset(
     name for table in ("unary", "binary", "comparison") for name in ops.TABLES[f"elementwise.{table}"]
-).union(("log1p", "expm1", "softplus", "sigmoid_multiply", "gelu_multiply", "silu_multiply", "tan"))
+).union(
+    [
+        "log1p",
+        "expm1",
+        "softplus",
+        "sigmoid_multiply",
+        "gelu_multiply",
+        "silu_multiply",
+        "tan",
+        "leaky_relu",
+        "elu",
+        "hard_swish",
+        "mish",
+    ]
+)
 
 
 @dataclass(frozen=True)

@@ -128,11 +128,10 @@ class _Grouping:
         return list(found)
 
     def _fits(self, node: Node) -> bool:
-        """Whether the node can join a chain. Reads of an updated state must keep their program order, so those nodes cannot."""
+        """Whether the node can join a chain."""
         return (
             node.op.name in chain.PARTS
             and chain.PARTS[node.op.name].op is node.op
-            and not any(root(t) in self.updated for t in node.inputs)
             and not any(t.spec.dtype in COMPLEX for t in (*node.inputs, *node.outputs))
         )
 
@@ -178,8 +177,9 @@ class _Grouping:
 
         Also True when the search exceeds its step limit: a missed merge is safe.
         """
-        if all(self.results.read_within(i, members) for i in first.members):
-            return False  # only `second` reads `first`, so no third group can close a cycle
+        within = all(self.results.read_within(i, members) for i in first.members)
+        if within and not any(root(t) in self.updated for i in first.members for t in self.graph.nodes[i].inputs):
+            return False  # only `second` needs `first`, so no third group can close a cycle
         parts, start, steps = {first, second}, self.reach.start(members[0]), 0
         left = [group for group in self.needed(first) + self.needed(second) if group not in parts]
         seen = set(left)

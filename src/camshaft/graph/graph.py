@@ -31,7 +31,7 @@ from camshaft.graph.arguments import (
 from camshaft.graph.custom import COPY, Spec, custom_op
 from camshaft.graph.tensor import Array, ArraySource, Source, Tensor, offset_nbytes, root
 from camshaft.ops.op import Attrs, NodeSpec, Op
-from camshaft.ops.spec import Dim, TensorSpec, dims
+from camshaft.ops.spec import Dim, TensorSpec, dims, expect_addressable
 
 __all__ = ["Array", "ArraySource", "Graph", "Node", "Source", "Tensor", "offset_nbytes", "readers", "root"]
 
@@ -119,6 +119,7 @@ class Graph:
     def input(self, name: str, shape: Sequence[Dim], dtype: object, on: str | None = None) -> Tensor:
         """Adds an input. `shape` may contain Extents. With `on`, it is in that device's memory, as the plan's `away[name]`."""
         spec = TensorSpec(dims(f"input {checked_name('input', name)!r}", shape), as_dtype(dtype))
+        expect_addressable(f"input {name!r}", (spec,))
         return self._once(self.inputs, name, Tensor(spec, name, "input", graph=self, device=checked_device(on)))
 
     def state(self, name: str, spec: TensorSpec, on: str | None = None) -> Tensor:
@@ -245,6 +246,7 @@ class Graph:
                     f"{op.name}: got {tensor!r}; wanted tensors of this graph (g.constant makes one of an array)"
                 )
         specs = op.outputs(tuple(t.spec for t in inputs), attrs)
+        expect_addressable(op.name, specs)
         return self._add(op, inputs, attrs, name or op.name, specs, after, into)
 
     def _add(

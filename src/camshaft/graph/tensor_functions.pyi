@@ -17,6 +17,7 @@ __all__ = [
     "argmax",
     "argmin",
     "argsort",
+    "assign",
     "attention",
     "attention_mask",
     "attention_mask_tiles",
@@ -31,6 +32,7 @@ __all__ = [
     "conv1d",
     "conv1d_depthwise_causal",
     "conv2d",
+    "conv_slots",
     "conv_transpose2d",
     "copy",
     "cos",
@@ -61,6 +63,7 @@ __all__ = [
     "floor",
     "floor_divide",
     "gated_delta_rule",
+    "gated_delta_slots",
     "gated_linear_attention",
     "gated_product",
     "gather",
@@ -166,7 +169,9 @@ __all__ = [
     "scatter_add",
     "searchsorted",
     "selective_scan",
+    "selective_scan_slots",
     "short_conv",
+    "short_conv_slots",
     "sigmoid",
     "sigmoid_multiply",
     "silu",
@@ -174,6 +179,7 @@ __all__ = [
     "silu_multiply_q8",
     "sin",
     "slice",
+    "slot_rows",
     "softcap",
     "softmax",
     "softmax_sample",
@@ -183,6 +189,7 @@ __all__ = [
     "split",
     "sqrt",
     "square",
+    "ssd_slots",
     "ssm_conv",
     "stft",
     "stop_gradient",
@@ -194,6 +201,8 @@ __all__ = [
     "tile",
     "token_mask",
     "top_k",
+    "top_k_top_p",
+    "top_n_sigma",
     "transpose",
     "triangular_inverse",
     "triangular_solve",
@@ -802,6 +811,9 @@ def adam_update(
 ) -> None:
     """m = b1 m + (1 - b1) g; v = b2 v + (1 - b2) g^2; p -= lr (decay p + (m / c1) / (sqrt(v / c2) + eps)), c = 1 - b^step."""
 
+def assign(state: Tensor | ArrayLike, x: Tensor | ArrayLike, /, *, name: str | None = None) -> None:
+    """state = x."""
+
 def cross_entropy(
     logits: Tensor | ArrayLike,
     target: Tensor | ArrayLike,
@@ -862,6 +874,20 @@ def dry(
     name: str | None = None,
 ) -> Tensor:
     """y = l - multiplier base^(L - allowed_length) for tokens that came after the last L >= allowed_length ids before."""
+
+def top_n_sigma(logits: Tensor | ArrayLike, n_sigma: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor:
+    """removes the tokens more than n_sigma standard deviations of the finite logits below the greatest (Tang et al., 2024)."""
+
+def top_k_top_p(
+    logits: Tensor | ArrayLike,
+    top_k: Tensor | ArrayLike,
+    top_p: Tensor | ArrayLike,
+    min_p: Tensor | ArrayLike,
+    /,
+    *,
+    name: str | None = None,
+) -> Tensor:
+    """keeps the tokens that sample's top_k, then top_p, then min_p keep at temperature 1."""
 
 def typical_p(logits: Tensor | ArrayLike, p: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor:
     """keeps token i if those with a smaller |ln p + entropy| have at most the mass p together (Meister et al., 2022)."""
@@ -1658,3 +1684,78 @@ def short_conv(
     name: str | None = None,
 ) -> tuple[Tensor, Tensor]:
     """y = c conv(b x), causal and depthwise, the state before; the last J - 1 rows of b x."""
+
+def slot_rows(
+    positions: Tensor | ArrayLike, slots: Tensor | ArrayLike, /, *, n_slots: int, name: str | None = None
+) -> Tensor:
+    """the first row of each slot, the one after its last, and whether the first has position 0."""
+
+def conv_slots(
+    x: Tensor | ArrayLike,
+    w: Tensor | ArrayLike,
+    state: Tensor | ArrayLike,
+    rows: Tensor | ArrayLike,
+    /,
+    *bias: Tensor | ArrayLike,
+    activation: str = "none",
+    name: str | None = None,
+) -> Tensor:
+    """y[t, c] = act(sum_j w[j, c] x[t + j - (J - 1), c] + bias[c]), the slot's state before; the last J - 1 rows."""
+
+def short_conv_slots(
+    x: Tensor | ArrayLike,
+    w: Tensor | ArrayLike,
+    state: Tensor | ArrayLike,
+    rows: Tensor | ArrayLike,
+    /,
+    *,
+    name: str | None = None,
+) -> Tensor:
+    """y = c conv(b x), for x [b, c, x] and the slot's state before; the last J - 1 rows of b x."""
+
+def gated_delta_slots(
+    qkv: Tensor | ArrayLike,
+    alpha: Tensor | ArrayLike,
+    beta: Tensor | ArrayLike,
+    a: Tensor | ArrayLike,
+    dt: Tensor | ArrayLike,
+    state: Tensor | ArrayLike,
+    rows: Tensor | ArrayLike,
+    /,
+    *,
+    groups: int,
+    tiled: bool = False,
+    name: str | None = None,
+) -> Tensor:
+    """S = exp(a softplus(alpha + dt)) S; S += outer(k, sigmoid(beta) (v - k.T S)); o = q.T S / sqrt(K), S of the slot."""
+
+def selective_scan_slots(
+    x: Tensor | ArrayLike,
+    dt: Tensor | ArrayLike,
+    b: Tensor | ArrayLike,
+    c: Tensor | ArrayLike,
+    a: Tensor | ArrayLike,
+    d: Tensor | ArrayLike,
+    bias: Tensor | ArrayLike,
+    state: Tensor | ArrayLike,
+    rows: Tensor | ArrayLike,
+    /,
+    *,
+    name: str | None = None,
+) -> Tensor:
+    """h = exp(s a) h + s x B; y = C . h + D x, s = softplus(dt + bias), h of the slot."""
+
+def ssd_slots(
+    xbc: Tensor | ArrayLike,
+    dt: Tensor | ArrayLike,
+    a: Tensor | ArrayLike,
+    d: Tensor | ArrayLike,
+    bias: Tensor | ArrayLike,
+    state: Tensor | ArrayLike,
+    rows: Tensor | ArrayLike,
+    /,
+    *,
+    groups: int,
+    name: str | None = None,
+) -> Tensor:
+    """S = exp(s a) S + outer(B, s x); y = C.T S + D x, s = softplus(dt + bias), S of the slot."""

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 
 from camshaft.dtypes import DType, bf16, f16, f32
-from camshaft.errors import CamshaftError, ModelError
+from camshaft.errors import CamshaftError, ModelError, PlanError
 from camshaft.formats.blocks import BlockFormat
 from camshaft.formats.tensor import FileTensor
 from camshaft.graph import functions as F
 from camshaft.graph.graph import Graph, Tensor
+from camshaft.models.converted import is_converted
 from camshaft.ops.quantized.packing import packed_format
 from camshaft.ops.spec import TensorSpec
+
+Array = np.ndarray[Any, Any]
 
 
 class Checkpoint:
@@ -47,9 +50,26 @@ class Checkpoint:
         tensor = self.tensor(name, n)
         if tensor.spec.dtype.name == "f32":
             return tensor
-        values = self.tensors[name].dequantize().astype(np.float32)
-        self._constants[name] = self.graph.constant(name, values)
+        self._constants[name] = self.graph.constant(name, self._values(name))
         return self._constants[name]
+
+    def converted(self, name: str, shape: tuple[int, ...], change: Callable[[Array], Array]) -> Tensor:
+        """Return `change` of the named tensor as a constant f32; its shape in the file is `shape`, axes of 1 aside."""
+        key = f"{name}, converted"
+        if key not in self._constants:
+            source = self.tensors.get(name)
+            found = [d for d in (source.shape if source is not None else ()) if d != 1]
+            if source is None or found != [d for d in shape if d != 1]:
+                self.tensor(name, *shape)  # raises ModelError
+                raise ModelError(f"tensor {name!r} has shape {found}; wanted {list(shape)}")
+            self._constants[key] = self.graph.constant(name, change(self._values(name).reshape(shape)))
+        return self._constants[key]
+
+    def _values(self, name: str) -> Array:
+        """The numbers of a tensor, f32. PlanError unless the keys of cached plans cover its bytes."""
+        if not is_converted(self.tensors[name]):
+            raise PlanError(f"{name} is converted; wanted a row for it in models/converted.py")
+        return self.tensors[name].dequantize().astype(np.float32)
 
     def zeros(self, n: int) -> Tensor:
         """Return a constant of n zeros, f32."""

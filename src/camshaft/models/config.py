@@ -10,6 +10,7 @@ from typing import Any
 from camshaft.errors import ModelError
 from camshaft.formats.mapped import shown_value
 from camshaft.models.families import FAMILIES, Family
+from camshaft.models.recurrent_config import ATTENTION, Recurrent, kv_heads, layer_kinds, read_recurrent
 
 # No model has a tenth of them; a file that lies would fill the memory with their options.
 MOST_LAYERS = 4096
@@ -19,10 +20,12 @@ POOLINGS = ("", "mean", "cls", "last", "rank")
 
 @dataclass(frozen=True)
 class LayerOptions:
-    """`window`: the tokens that a layer's attention sees, 0 for all. `rope`: its rotation table, empty for none."""
+    """`window`: the tokens that a layer's attention sees, 0 for all. `rope`: its rotation table, empty for none. `kind`:
+    attention, or that of the model's recurrent layers."""
 
     window: int = 0
     rope: str = "rope"
+    kind: str = ATTENTION
 
 
 @dataclass(frozen=True)
@@ -66,6 +69,7 @@ class ModelConfig:
     residual_scale: float = 1.0
     logit_scale: float = 1.0
     experts: Experts | None = None
+    recurrent: Recurrent | None = None
     parallel: bool = False
     pooling: str = ""
     n_types: int = 0
@@ -121,9 +125,11 @@ class Keys:
 def read_config(metadata: Mapping[str, Any], architecture: str, vocab_size: int) -> ModelConfig:
     """Read the dimensions. Raises ModelError, naming the key, for a missing or impossible value."""
     keys, family = Keys(metadata, architecture), FAMILIES[architecture]
-    dim, n_heads, n_layers = keys.size("embedding_length"), keys.size("attention.head_count"), keys.size("block_count")
+    dim, n_layers = keys.size("embedding_length"), keys.size("block_count")
+    n_heads = keys.size("attention.head_count") if family.attention else 1
     if n_layers > MOST_LAYERS:
         raise ModelError(f"the key '{architecture}.block_count' is {n_layers}; wanted at most {MOST_LAYERS}")
+    n_layers -= _unused_layers(keys, n_layers)
     head_dim = keys.size("attention.key_length", dim // n_heads if dim % n_heads == 0 else None)
     theta, rope_dim = keys.positive("rope.freq_base", 10000.0), keys.size("rope.dimension_count", head_dim)
     epsilon = "attention.layer_norm_epsilon" if family.norm == "layer" else "attention.layer_norm_rms_epsilon"
@@ -134,9 +140,9 @@ def read_config(metadata: Mapping[str, Any], architecture: str, vocab_size: int)
         architecture=architecture,
         n_layers=n_layers,
         dim=dim,
-        ffn_dim=keys.size("feed_forward_length"),
+        ffn_dim=keys.size("feed_forward_length") if family.feed_forward else 0,
         n_heads=n_heads,
-        n_kv_heads=keys.size("attention.head_count_kv", n_heads),
+        n_kv_heads=max(kv_heads(keys, n_layers, n_heads)) if family.attention else 1,
         head_dim=head_dim,
         rope_dim=rope_dim,
         rope_theta=theta,
@@ -152,13 +158,15 @@ def read_config(metadata: Mapping[str, Any], architecture: str, vocab_size: int)
         residual_scale=keys.positive("residual_scale", 1.0),
         logit_scale=logit_scale if family.multiplies_logits else 1 / logit_scale,
         experts=_experts(keys),
+        recurrent=read_recurrent(keys, family, dim),
         parallel=keys.flag("use_parallel_residual", family.parallel),
         pooling=_pooling(keys),
         n_types=_token_types(metadata) if family.encoder else 0,
         temperature_scale=temperature,
         temperature_context=keys.size("rope.scaling.original_context_length") if temperature else 1,
     )
-    _check(config)
+    if family.attention:
+        _check(config)
     return config
 
 
@@ -180,8 +188,18 @@ def _token_types(metadata: Mapping[str, Any]) -> int:
     return n
 
 
+def _unused_layers(keys: Keys, n_layers: int) -> int:
+    """The last layers, which predict tokens after the next one: they are not part of the model proper."""
+    n = keys.at_least_0("nextn_predict_layers", 0)
+    if n != int(n) or n >= n_layers:
+        raise ModelError(
+            f"the key '{keys.architecture}.nextn_predict_layers' is {n:g}; wanted less than the {n_layers} layers"
+        )
+    return int(n)
+
+
 def _check(config: ModelConfig) -> None:
-    if config.n_heads % config.n_kv_heads:
+    if not config.n_kv_heads or config.n_heads % config.n_kv_heads:
         raise ModelError(
             f"{config.n_heads} heads over {config.n_kv_heads} key-value heads; wanted a multiple of the key-value heads"
         )
@@ -190,11 +208,24 @@ def _check(config: ModelConfig) -> None:
 
 
 def _layers(keys: Keys, family: Family, n_layers: int) -> tuple[LayerOptions, ...]:
-    """Each layer's window and rotation."""
-    windows = _windows(keys, family, n_layers)
+    """Each layer's window, rotation and kind."""
+    windows, kinds = _windows(keys, family, n_layers), layer_kinds(keys, family, n_layers)
+    rotates = _rotates(keys) if family.rotates_if_finetuned else True
     return tuple(
-        LayerOptions(window, _rope(family, layer, window, any(windows))) for layer, window in enumerate(windows)
+        LayerOptions(window, _rope(family, layer, window, any(windows)) if rotates else "", kind)
+        if kind == ATTENTION
+        else LayerOptions(0, "", kind)
+        for layer, (window, kind) in enumerate(zip(windows, kinds, strict=True))
     )
+
+
+def _rotates(keys: Keys) -> bool:
+    value = keys.metadata.get(f"{keys.architecture}.rope.scaling.finetuned", False)
+    if not isinstance(value, bool):
+        raise ModelError(
+            f"the key '{keys.architecture}.rope.scaling.finetuned' is {shown_value(value)}; wanted True or False"
+        )
+    return value
 
 
 def _rope(family: Family, layer: int, window: int, some_windows: bool) -> str:

@@ -1,4 +1,4 @@
-"""The decoder of every family: attention and feed-forward blocks with residuals, by the options of its row and its file.
+"""The decoder of every family: attention or recurrent layers and feed-forward blocks with residuals, by its row and its file.
 
 Blocks of grouped-query attention (Touvron et al., 2023) and a feed-forward, one after the other or side by side (Black et al.,
 2022).
@@ -6,7 +6,7 @@ Blocks of grouped-query attention (Touvron et al., 2023) and a feed-forward, one
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from camshaft.errors import ModelError
@@ -17,14 +17,17 @@ from camshaft.models.config import ModelConfig
 from camshaft.models.families import FAMILIES, Family
 from camshaft.models.feed_forward import feed_forward
 from camshaft.models.norms import norm
-from camshaft.models.transformer import LayerCache, TokenBatch, attend, head_norm, logit_rows, rotate
+from camshaft.models.recurrent import recurrent
+from camshaft.models.transformer import Attention, LayerState, TokenBatch, head_norm, logit_rows, rotate
 
 # The norms after attention and feed-forward: of their results, or of the sums.
 POST_NORMS = ("post_attention_norm", "post_ffw_norm")
 SUM_NORMS = ("attn_output_norm", "layer_output_norm")
 
 
-def decoder(config: ModelConfig, file: Checkpoint, batch: TokenBatch, caches: Sequence[LayerCache]) -> Tensor:
+def decoder(
+    config: ModelConfig, file: Checkpoint, batch: TokenBatch, caches: Sequence[Attention | LayerState]
+) -> Tensor:
     """Adds `hidden` and the output projection; returns the logits f32 [R, vocab]. ModelError as `hidden`."""
     x = hidden(config, file, batch, caches)
     logits = file.linear(x, "output" if "output.weight" in file else "token_embd", config.vocab_size)
@@ -32,7 +35,9 @@ def decoder(config: ModelConfig, file: Checkpoint, batch: TokenBatch, caches: Se
     return F.softcap(logits, cap=config.logit_softcap) if config.logit_softcap else logits
 
 
-def hidden(config: ModelConfig, file: Checkpoint, batch: TokenBatch, caches: Sequence[LayerCache]) -> Tensor:
+def hidden(
+    config: ModelConfig, file: Checkpoint, batch: TokenBatch, caches: Sequence[Attention | LayerState]
+) -> Tensor:
     """Adds embedding, layers with residuals and the final norm; returns f32 [R, dim].
 
     In the last layer, everything after the attention is computed only for the rows of the batch. ModelError for a tensor that is
@@ -42,7 +47,8 @@ def hidden(config: ModelConfig, file: Checkpoint, batch: TokenBatch, caches: Seq
     block = _parallel_block if config.parallel else _block
     for layer, cache in enumerate(caches):
         x = block(x, layer, config, file, replace(batch, is_last=layer == len(caches) - 1), cache)
-    return x if FAMILIES[config.architecture].norms == "sum" else norm(x, "output_norm", config, file)
+    family = FAMILIES[config.architecture]
+    return x if family.norms == "sum" else norm(x, family.output_norm, config, file)
 
 
 def _embedded(config: ModelConfig, file: Checkpoint, batch: TokenBatch) -> Tensor:
@@ -62,29 +68,31 @@ def _embedded(config: ModelConfig, file: Checkpoint, batch: TokenBatch) -> Tenso
 
 
 def _block(
-    x: Tensor, layer: int, config: ModelConfig, file: Checkpoint, batch: TokenBatch, cache: LayerCache
+    x: Tensor, layer: int, config: ModelConfig, file: Checkpoint, batch: TokenBatch, cache: Attention | LayerState
 ) -> Tensor:
     """Attention, then a feed-forward of the sum."""
     family, prefix = FAMILIES[config.architecture], f"blk.{layer}"
     h = norm(x, f"{prefix}.attn_norm", config, file) if family.norms in ("pre", "both") else x
-    y = _attention(h, layer, family, config, file, batch, cache)
+    y = _mixed(h, layer, family, config, file, batch, cache)
     x = logit_rows(x, batch, f"{prefix}.rows") if batch.is_last else x
     after, last = SUM_NORMS if family.norms == "sum" else POST_NORMS
     x = _add(x, y, f"{prefix}.{after}", f"{prefix}.attn_residual", config, file)
+    if not family.feed_forward:
+        return x
     h = norm(x, f"{prefix}.{family.ffn_norm}", config, file) if family.norms in ("pre", "both") else x
     y = feed_forward(h, prefix, family, config, file)
     return _add(x, y, f"{prefix}.{last}", f"{prefix}.ffn_residual", config, file)
 
 
 def _parallel_block(
-    x: Tensor, layer: int, config: ModelConfig, file: Checkpoint, batch: TokenBatch, cache: LayerCache
+    x: Tensor, layer: int, config: ModelConfig, file: Checkpoint, batch: TokenBatch, cache: Attention | LayerState
 ) -> Tensor:
     """Attention and feed-forward of the same input, with a norm for both, or another for one of them."""
     family, prefix = FAMILIES[config.architecture], f"blk.{layer}"
     h = norm(x, f"{prefix}.attn_norm", config, file)
     own, second = (f"{prefix}.{name}" for name in ("attn_norm_2", "ffn_norm"))
     y = norm(x, own, config, file) if f"{own}.weight" in file else h
-    y = _attention(y, layer, family, config, file, batch, cache)
+    y = _mixed(y, layer, family, config, file, batch, cache)
     if batch.is_last:
         x, h = logit_rows(x, batch, f"{prefix}.rows"), logit_rows(h, batch, f"{prefix}.norm_rows")
     h = norm(x, second, config, file) if f"{second}.weight" in file else h
@@ -101,12 +109,30 @@ def _add(x: Tensor, y: Tensor, name_of_norm: str, name: str, config: ModelConfig
     return norm(total, name_of_norm, config, file) if norms == "sum" else total
 
 
+def _mixed(
+    h: Tensor,
+    layer: int,
+    family: Family,
+    config: ModelConfig,
+    file: Checkpoint,
+    batch: TokenBatch,
+    cache: Attention | LayerState,
+) -> Tensor:
+    """What a layer's tokens take from each other: by attention, or by the states of a recurrent layer."""
+    if isinstance(cache, Mapping):
+        return recurrent(h, layer, config, file, batch, cache)
+    return _attention(h, layer, family, config, file, batch, cache)
+
+
 def _attention(
-    h: Tensor, layer: int, family: Family, config: ModelConfig, file: Checkpoint, batch: TokenBatch, cache: LayerCache
+    h: Tensor, layer: int, family: Family, config: ModelConfig, file: Checkpoint, batch: TokenBatch, cache: Attention
 ) -> Tensor:
     """q, k and v of h, their norms, rotation, attention over the cache, output projection."""
     prefix, rope = f"blk.{layer}", config.layers[layer].rope
     q, k, v = _projections(h, prefix, family, config, file)
+    gate = None
+    if family.gated_attention:
+        q, gate = _query_and_gate(q, config, batch)
     if not family.qk_norm and f"{prefix}.attn_q_norm.weight" in file:
         raise ModelError(
             f"the file has norms of q and k ({prefix}.attn_q_norm.weight), which are not run in {config.architecture}"
@@ -118,8 +144,20 @@ def _attention(
     k = rotate(k, rope, config.n_kv_heads, config.head_dim, batch, family.pairing, f"{prefix}.rope_k")
     q = _by_position(q, config, batch)
     extras = {"sinks": file.vector(f"{prefix}.attn_sinks.weight", config.n_heads)} if family.sinks else {}
-    y = attend(q, k, v, layer, config, batch, cache, extras)
+    y = cache.attend(q, k, v, layer, config, batch, extras)
+    if gate is not None:
+        y = F.sigmoid_multiply(y, logit_rows(gate, batch, f"{prefix}.gate_rows") if batch.is_last else gate)
     return file.linear(y, f"{prefix}.attn_output", config.dim, bias=family.biases == "all")
+
+
+def _query_and_gate(joined: Tensor, config: ModelConfig, batch: TokenBatch) -> tuple[Tensor, Tensor]:
+    """The queries, and the gates of what they find; a head has both side by side."""
+    graph, tokens = batch.ids.graph, joined.shape[0]
+    assert graph is not None
+    heads = graph.reshape(joined, (tokens, config.n_heads, 2 * config.head_dim))
+    q, gate = F.split(heads, axis=2, sizes=(config.head_dim, config.head_dim))
+    width = config.n_heads * config.head_dim
+    return graph.reshape(q, (tokens, width)), graph.reshape(gate, (tokens, width))
 
 
 def _projections(
@@ -131,7 +169,8 @@ def _projections(
         joined = file.linear(h, f"{prefix}.attn_qkv", width + 2 * kv_width, bias=bias)
         q, k, v = F.split(joined, axis=1, sizes=(width, kv_width, kv_width))
         return q, k, v
-    q = file.linear(h, f"{prefix}.attn_q", width, bias=bias)
+    q_width = 2 * width if family.gated_attention else width
+    q = file.linear(h, f"{prefix}.attn_q", q_width, bias=bias)
     k = file.linear(h, f"{prefix}.attn_k", kv_width, bias=bias)
     v = file.linear(h, f"{prefix}.attn_v", kv_width, bias=bias)
     return q, k, v

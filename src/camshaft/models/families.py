@@ -1,12 +1,13 @@
 """The supported model families: a row of options of one decoder each, by general.architecture of GGUF.
 
-All are decoders of grouped-query attention and a feed-forward, dense or of experts. A row says what the file's metadata does not.
+All are decoders of grouped-query attention and a feed-forward, dense or of experts; some have recurrent layers in place of
+attention, in some layers or all. A row says what the file's metadata does not.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from typing import Any, Literal
 
@@ -37,6 +38,11 @@ class Family:
     multiplies_logits: the file's logit_scale multiplies logits, and does not divide them.
     encoder: tokens see all of their text, and the result is a vector for each.
     normalizes_experts: the chosen experts' weights are divided by their sum.
+    recurrent: the kind of the layers without attention. attention_every: only every n-th layer has attention, where the file does
+    not say which (0: it does, by head_count_kv). output_norm: the tensor of the last norm.
+    attention, feed_forward: whether its layers have them.
+    rotates_if_finetuned: layers rotate where the file says rope.scaling.finetuned.
+    tiled_heads: heads of values share those of keys in turn, not in runs. gated_attention: q comes with a gate of what is found.
     """
 
     pairing: Literal["interleaved", "neox"]
@@ -65,8 +71,24 @@ class Family:
     multiplies_logits: bool = False
     normalizes_experts: bool = True
     encoder: bool = False
+    recurrent: Literal["", "short_conv", "delta", "mamba", "mamba2"] = ""
+    attention: bool = True
+    feed_forward: bool = True
+    attention_every: int = 0
+    output_norm: str = "output_norm"
+    tiled_heads: bool = False
+    gated_attention: bool = False
+    rotates_if_finetuned: bool = False
 
 
+_QWEN_HYBRID = Family(
+    "neox",
+    qk_norm="head",
+    ffn_norm="post_attention_norm",
+    recurrent="delta",
+    attention_every=4,
+    gated_attention=True,
+)
 # "llama" is also SmolLM2, Llama 2 and 3, Mistral, Mixtral and TinyLlama; "olmo2" is also OLMo 3; "phi3" is also Phi-3.5 and 4;
 # "gptneox" is also Pythia.
 FAMILIES: dict[str, Family] = {
@@ -147,6 +169,13 @@ FAMILIES: dict[str, Family] = {
     ),
     "granite": Family("interleaved"),
     "granitemoe": Family("interleaved"),
+    "lfm2": Family("neox", qk_norm="head", recurrent="short_conv", output_norm="token_embd_norm"),
+    "mamba": Family("neox", recurrent="mamba", attention=False, feed_forward=False),
+    "mamba2": Family("neox", recurrent="mamba2", attention=False, feed_forward=False),
+    "granitehybrid": Family("interleaved", recurrent="mamba2", rotates_if_finetuned=True),
+    "qwen3next": _QWEN_HYBRID,
+    "qwen35": replace(_QWEN_HYBRID, tiled_heads=True),
+    "qwen35moe": replace(_QWEN_HYBRID, tiled_heads=True),
 }
 
 

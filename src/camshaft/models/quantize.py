@@ -60,7 +60,7 @@ def quantize(
     """
     mix, target = mix_named(file_type), Path(out)
     with open_gguf(source) as file:
-        _check_target(Path(source), target, force)
+        check_target(Path(source), target, force)
         remove_unfinished(target.parent)
         formats = formats_of(file, mix, pure=pure)
         values = values_of(file.metadata) | {"general.file_type": unsigned(mix.file_type)}
@@ -82,9 +82,10 @@ def quantize(
     )
 
 
-def _check_target(source: Path, target: Path, force: bool) -> None:
+def check_target(source: Path, target: Path, force: bool) -> None:
+    """Raises FormatError or StoreError for a target that is the source, is there already, or cannot be made."""
     if target.exists() and target.samefile(source):
-        raise FormatError(f"{target}: is the file to be quantized itself; wanted another output path")
+        raise FormatError(f"{target}: is the source itself; wanted another output path")
     if target.is_dir():
         raise StoreError(f"{target}: is a folder; wanted the path of an output file")
     if target.exists() and not force:

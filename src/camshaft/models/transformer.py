@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
+from camshaft.errors import ModelError
 from camshaft.extent import Extent
 from camshaft.graph import functions as F
 from camshaft.graph.graph import Graph, Tensor
@@ -15,22 +16,43 @@ from camshaft.ops.spec import Dim
 
 @dataclass(frozen=True)
 class TokenBatch:
-    """The inputs of one run, all i32: `ids`, `positions` and sequence `slots` [T], and `rows` [R], whose logits are computed.
+    """The inputs of one run, all i32: `ids` and `positions` [T], and `rows` [R], whose logits are computed.
 
-    `block_table` [slots, blocks] maps each sequence to its KV cache blocks; `length` exceeds every position in the batch.
-    `rows` None means every token. With `lengths`, i32 [slots], the number of tokens of each sequence, they all see each other.
-    `is_last` is set for the last layer.
+    `rows` None means every token. `is_last` is set for the last layer. `slot_rows` has each slot's tokens, for recurrent layers.
     """
 
     ids: Tensor
     positions: Tensor
-    slots: Tensor
     rows: Tensor | None
-    block_table: Tensor
     rope_tables: Mapping[str, Tensor]
+    is_last: bool = False
+    slot_rows: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class Places:
+    """Where tokens are in the KV cache: their sequences' `slots` [T], and `block_table` [slots, blocks], which maps each sequence
+    to its blocks; `length` exceeds every position in the batch. With `lengths` [slots], the number of tokens of each sequence,
+    they all see each other, and not only what was before."""
+
+    slots: Tensor
+    block_table: Tensor
     length: Extent
     lengths: Tensor | None = None
-    is_last: bool = False
+
+
+Extras = Mapping[str, Tensor]
+
+
+class Attention(Protocol):
+    """How a layer's tokens attend to each other."""
+
+    def attend(
+        self, q: Tensor, k: Tensor, v: Tensor, layer: int, config: ModelConfig, batch: TokenBatch, extras: Extras
+    ) -> Tensor:
+        """Attention of q [T, heads * head_dim] over k and v, causal or over the layer's window. `extras` are additional inputs of
+        attention by name. In the last layer only the rows whose logits are computed."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -39,16 +61,102 @@ class LayerCache:
 
     keys: Tensor
     values: Tensor
+    places: Places
     scales: tuple[Tensor, ...] = ()
+
+    def attend(
+        self, q: Tensor, k: Tensor, v: Tensor, layer: int, config: ModelConfig, batch: TokenBatch, extras: Extras
+    ) -> Tensor:
+        """Writes the tokens' keys and values to the cache, then attends over it."""
+        prefix, places = f"blk.{layer}", self.places
+        if places.lengths is not None:
+            extras = {**extras, "lengths": places.lengths}
+        write: Callable[..., None] = F.kv_cache_quantize if self.scales else F.kv_cache_update
+        where = batch.positions, places.slots, places.block_table
+        write(
+            self.keys,
+            self.values,
+            *self.scales,
+            k,
+            v,
+            *where,
+            kv_heads=config.n_kv_heads,
+            head_dim=config.head_dim,
+            name=f"{prefix}.kv_cache_update",
+        )
+        result = F.attention(
+            q,
+            self.keys,
+            self.values,
+            *where,
+            *self.scales,
+            *extras.values(),
+            heads=config.n_heads,
+            kv_heads=config.n_kv_heads,
+            head_dim=config.head_dim,
+            scale=config.attention_scale,
+            length=places.length,
+            **_options(layer, config, extras, causal=places.lengths is None),
+            name=f"{prefix}.attention",
+        )
+        assert isinstance(result, Tensor)
+        return logit_rows(result, batch, f"{prefix}.attention_rows") if batch.is_last else result
+
+
+@dataclass(frozen=True)
+class WholeSequences:
+    """Attention within sequences of `length` tokens each, without a cache: in training, as a cache passes no gradient."""
+
+    length: int
+
+    def attend(
+        self, q: Tensor, k: Tensor, v: Tensor, layer: int, config: ModelConfig, batch: TokenBatch, extras: Extras
+    ) -> Tensor:
+        """Attends over the tokens of the sequence. ModelError for `extras`."""
+        if extras:
+            raise ModelError(f"training: blk.{layer} has {', '.join(extras)} in its attention; wanted plain attention")
+        parts = (self._heads(x, n) for x, n in ((q, config.n_heads), (k, config.n_kv_heads), (v, config.n_kv_heads)))
+        options = {"causal": True, "scale": config.attention_scale, **_options(layer, config)}
+        result = F.scaled_dot_product_attention(*parts, **options, name=f"blk.{layer}.attention")
+        assert isinstance(result, Tensor)
+        joined = F.transpose(result, axes=(0, 2, 1, 3)).reshape(q.shape)
+        return logit_rows(joined, batch, f"blk.{layer}.attention_rows") if batch.is_last else joined
+
+    def _heads(self, x: Tensor, heads: int) -> Tensor:
+        """[T, heads * size] as [sequences, heads, length, size]."""
+        tokens, width = x.spec.bounds
+        split = x.reshape((tokens // self.length, self.length, heads, width // heads))
+        turned: Tensor = F.transpose(split, axes=(0, 2, 1, 3))
+        return turned
+
+
+def _options(layer: int, config: ModelConfig, extras: Extras | None = None, *, causal: bool = True) -> dict[str, Any]:
+    """The attributes of attention that are not its defaults."""
+    options: dict[str, Any] = {"window": config.layers[layer].window, "cap": config.attention_softcap}
+    options["extras"] = " ".join(extras or {})
+    return {name: value for name, value in options.items() if value} | ({} if causal else {"causal": False})
+
+
+# The states of a recurrent layer by name, [slots, ..].
+LayerState = Mapping[str, Tensor]
 
 
 def token_inputs(
-    graph: Graph, tokens: Dim, rows: Dim | None, block_table: Tensor, ropes: Mapping[str, Tensor], length: Extent
-) -> TokenBatch:
-    """Add the inputs `ids`, `positions`, `slots` and, unless all rows are computed, `rows`."""
+    graph: Graph,
+    tokens: Dim,
+    rows: Dim | None,
+    block_table: Tensor,
+    ropes: Mapping[str, Tensor],
+    length: Extent,
+    *,
+    recurrent: bool = False,
+) -> tuple[TokenBatch, Places]:
+    """Add the inputs `ids`, `positions`, `slots` and, unless all rows are computed, `rows`; find each slot's tokens for
+    `recurrent` layers."""
     ids, positions, slots = (graph.input(name, (tokens,), "i32") for name in ("ids", "positions", "slots"))
     wanted = None if rows is None else graph.input("rows", (rows,), "i32")
-    return TokenBatch(ids, positions, slots, wanted, block_table, ropes, length)
+    by_slot = F.slot_rows(positions, slots, n_slots=block_table.spec.bounds[0]) if recurrent else None
+    return TokenBatch(ids, positions, wanted, ropes, slot_rows=by_slot), Places(slots, block_table, length)
 
 
 def rotate(x: Tensor, table: str, heads: int, head_dim: int, batch: TokenBatch, pairing: str, name: str) -> Tensor:
@@ -60,60 +168,6 @@ def rotate(x: Tensor, table: str, heads: int, head_dim: int, batch: TokenBatch, 
         x, batch.positions, tables[table], heads=heads, head_dim=head_dim, pairing=pairing, name=name
     )
     return result
-
-
-def attend(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    layer: int,
-    config: ModelConfig,
-    batch: TokenBatch,
-    cache: LayerCache,
-    extras: Mapping[str, Tensor] | None = None,
-) -> Tensor:
-    """Write the tokens' keys and values to the cache, attend over it, or over the layer's window: causally, but for encoders.
-    `extras` are additional inputs of attention by name. In the last layer, return only the rows with logits."""
-    prefix = f"blk.{layer}"
-    options: dict[str, Any] = {"window": config.layers[layer].window, "cap": config.attention_softcap}
-    extras = dict(extras or {})
-    if batch.lengths is not None:
-        extras["lengths"] = batch.lengths
-    options["extras"] = " ".join(extras)
-    write: Callable[..., None] = F.kv_cache_quantize if cache.scales else F.kv_cache_update
-    write(
-        cache.keys,
-        cache.values,
-        *cache.scales,
-        k,
-        v,
-        batch.positions,
-        batch.slots,
-        batch.block_table,
-        kv_heads=config.n_kv_heads,
-        head_dim=config.head_dim,
-        name=f"{prefix}.kv_cache_update",
-    )
-    result = F.attention(
-        q,
-        cache.keys,
-        cache.values,
-        batch.positions,
-        batch.slots,
-        batch.block_table,
-        *cache.scales,
-        *extras.values(),
-        heads=config.n_heads,
-        kv_heads=config.n_kv_heads,
-        head_dim=config.head_dim,
-        scale=config.attention_scale,
-        length=batch.length,
-        **{name: value for name, value in options.items() if value},
-        **({"causal": False} if batch.lengths is not None else {}),
-        name=f"{prefix}.attention",
-    )
-    assert isinstance(result, Tensor)
-    return logit_rows(result, batch, f"{prefix}.attention_rows") if batch.is_last else result
 
 
 def head_norm(x: Tensor, w: Tensor, heads: int, eps: float) -> Tensor:

@@ -60,13 +60,14 @@ _MODULES = {
     "sample.repeat_penalty": "repeat_penalty",
     "sample.sample": "sample",
     "train.adam_update": "adam_update",
+    "train.assign": "assign",
     "train.cross_entropy": "cross_entropy",
     "train.losses": "mse_loss l1_loss binary_cross_entropy_with_logits",
     "sample.softmax_sample": "softmax_sample",
     "sample.uniform": "uniform",
     "sample.logit_bias": "logit_bias",
     "sample.dry": "dry",
-    "sample.filters": "typical_p xtc mirostat token_mask",
+    "sample.filters": "top_n_sigma top_k_top_p typical_p xtc mirostat token_mask",
     "sample.mirostat_update": "mirostat_update",
     "elementwise.binary": "add subtract multiply divide minimum maximum floor_divide remainder power",
     "elementwise.unary": "negate abs exp log sqrt rsqrt square reciprocal tanh sigmoid silu gelu gelu_erf softcap erf sin cos "
@@ -109,6 +110,10 @@ _MODULES = {
     "recurrent.rwkv": "rwkv6_time_mix rwkv7_time_mix",
     "recurrent.triangular": "triangular_inverse",
     "recurrent.convolution": "conv1d_depthwise_causal ssm_conv short_conv",
+    "slot_states.slot_rows": "slot_rows",
+    "slot_states.convolution": "conv_slots short_conv_slots",
+    "slot_states.delta_rule": "gated_delta_slots",
+    "slot_states.state_space": "selective_scan_slots ssd_slots",
 }
 # Modules whose ops are rows of one table.
 TABLES: dict[str, tuple[str, ...]] = {module: tuple(rows.split()) for module, rows in _MODULES.items() if " " in rows}

@@ -20,7 +20,7 @@ _FOLDS_AXIS = Attribute("axis", AXES.type, None)  # what NumPy calls the axes of
 _ROWS_AXIS = (Attribute("axis", "int", -1),)
 _DTYPE, _WHERE, _INITIAL = (Attribute(name, "Any", None) for name in ("dtype", "where", "initial"))
 _FOLD = (_DTYPE, _WHERE, _INITIAL)
-# What functions of arrays take besides an op's own attributes, as NumPy's do (eager/numpy_calls.py).
+# What functions of arrays take besides an op's own attributes, as NumPy's do (eager/numpy_calls/).
 _ON_ARRAYS = {
     "sum": _FOLD, "prod": _FOLD, "mean": _FOLD[:2], "max": _FOLD[1:], "min": _FOLD[1:],
 }  # fmt: skip

@@ -10,12 +10,14 @@ from operator import index
 from typing import Any, TypeAlias, cast
 
 from camshaft.dtypes import DType, u8
-from camshaft.errors import ShapeError
+from camshaft.errors import ArrayMemoryError, ShapeError
 from camshaft.extent import Extent
 from camshaft.formats.blocks import BlockFormat
 
 Dim: TypeAlias = int | Extent
 ALIGNMENT = 64
+# Bytes of a tensor: its sizes and those of its padding fit i64.
+MOST_NBYTES = 1 << 60
 
 
 def bound(dim: Dim) -> int:
@@ -120,3 +122,10 @@ class TensorSpec:
         dims = ", ".join(f"{d.name}<={d.bound}" if isinstance(d, Extent) else str(d) for d in self.shape)
         suffix = "" if self.layout is ROWS else f" {self.layout.name}"
         return f"{self.dtype.name}[{dims}]{suffix}"
+
+
+def expect_addressable(what: str, specs: Iterable[TensorSpec]) -> None:
+    """ArrayMemoryError for a tensor that no memory can have."""
+    for spec in specs:
+        if spec.nbytes > MOST_NBYTES:
+            raise ArrayMemoryError(f"{what}: got {spec} of {spec.nbytes} bytes; wanted at most {MOST_NBYTES}")

@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 
+from camshaft import ops
 from camshaft.backends.registry import device
 from camshaft.errors import PlanError
 from camshaft.extent import Extent
 from camshaft.graph.custom import CustomOp
 from camshaft.graph.graph import ArraySource, Graph, Node, Tensor, root
 from camshaft.graph.rewrite import expanded, pack_weights, prepare
-from camshaft.ops import is_composite
 from camshaft.ops.kernels.launch import for_workers
 from camshaft.ops.spec import Dim
 from camshaft.plan.execution_plan import ExecutionPlan
@@ -97,7 +97,7 @@ def compile(
 def _rewritten(graph: Graph, activations: str, sync: str | None, plain: bool) -> Graph:
     """Returns the graph that is lowered: the whole rewrite only if it is compiled neither as written nor for a dispatcher."""
     if sync is not None:
-        composite = next((node for node in graph.nodes if is_composite(node.op)), None)
+        composite = next((node for node in graph.nodes if ops.is_composite(node.op)), None)
         if sync == "explicit" and composite is not None:
             raise PlanError(
                 f"compile: {composite.name}: {composite.op.name} has no kernel of its own, and sync 'explicit' has no order "

@@ -78,7 +78,7 @@ class _Jitted:
         values, structure = leaves((args, kwargs))
         if any(isinstance(v, Tensor) for v in values):
             return self._function(*args, **kwargs)
-        values = [v if type(v) is np.ndarray else _plain(v) for v in values]
+        values = [v if type(v) is np.ndarray else plain_array(v) for v in values]
         with self._lock:
             traced = self._for(args, kwargs, values, structure)
             given = (v for v in values if isinstance(v, np.ndarray))
@@ -90,7 +90,7 @@ class _Jitted:
         """Returns the plan for these arguments; see plan.explain()."""
         kwargs = dict(sorted(kwargs.items()))
         values, structure = leaves((args, kwargs))
-        values = [_plain(v) for v in values]
+        values = [plain_array(v) for v in values]
         with self._lock:
             return self._for(args, kwargs, values, structure).plan
 
@@ -168,7 +168,7 @@ class _Bound:
         return self.__func__.plan(self.__self__, *args, **kwargs)
 
 
-def _plain(value: Any) -> Any:
+def plain_array(value: Any) -> Any:
     """Converts an array of any library to an ndarray; returns other values unchanged."""
     kind = type(value)
     is_array = isinstance(value, _BUFFERS) or hasattr(kind, "__array__") or hasattr(kind, "__dlpack__")

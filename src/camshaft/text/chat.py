@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -15,6 +16,7 @@ from camshaft.text.tokenizer import Tokenizer
 from camshaft.text.vocabulary import Metadata
 
 Message = Mapping[str, Any]
+_MARKS = range(0xE000, 0xF900)  # private characters
 _MAX_REASON = 300  # characters of a template's own error message
 
 
@@ -85,8 +87,26 @@ def _spelling(metadata: Metadata, name: str, tokens: Sequence[str]) -> str:
     return tokens[token_id] if isinstance(token_id, int) and 0 <= token_id < len(tokens) else ""
 
 
-def encode_chat(tokenizer: Tokenizer, text: str) -> list[int]:
-    """Tokenize a rendered chat: parse control tokens, and add BOS unless the template did."""
-    tokens = tokenizer.encode(text, add_special=False)
+def encode_chat(tokenizer: Tokenizer, text: str, without: str = "") -> list[int]:
+    """Tokenize a rendered chat: parse control tokens, and add BOS unless the template did. `without` is left out."""
+    tokens = tokenizer.encode(text, add_special=False, without=without)
     adds_bos = tokenizer.vocabulary.add_bos and tokens[:1] != [tokenizer.bos_id]
     return [tokenizer.bos_id, *tokens] if adds_bos and tokenizer.bos_id is not None else tokens
+
+
+def encode_untrusted(tokenizer: Tokenizer, template: ChatTemplate, messages: Sequence[Message]) -> list[int]:
+    """The tokens of a chat in which only the template's control tokens are tokens: those that a message spells are text.
+
+    They are broken by a mark while the template renders them. Raises ModelError as ChatTemplate.render."""
+    texts = [text for text in tokenizer.control_texts if len(text) > 1]
+    said = [value for message in messages for value in message.values() if isinstance(value, str)]
+    if not any(text in value for text in texts for value in said):
+        return encode_chat(tokenizer, template.render(messages))
+    mark = next(chr(code) for code in _MARKS if not any(chr(code) in text for text in (*said, template.source)))
+    control = re.compile("|".join(map(re.escape, texts)))
+
+    def broken(value: Any) -> Any:
+        return control.sub(lambda found: mark.join(found[0]) + mark, value) if isinstance(value, str) else value
+
+    marked = [{name: broken(value) for name, value in message.items()} for message in messages]
+    return encode_chat(tokenizer, template.render(marked), without=mark)

@@ -78,5 +78,5 @@ def pretokenizer(name: str) -> Pretokenizer:
     """The named pre-tokenizer. Raises ModelError, listing the known names, for an unknown one."""
     if name not in PRETOKENIZERS:
         known = ", ".join(sorted(PRETOKENIZERS))
-        raise ModelError(f"unknown pre-tokenizer {shown(name)} (tokenizer.ggml.pre); known: {known}")
+        raise ModelError(f"unknown pre-tokenizer {shown(name[:40])} (tokenizer.ggml.pre); known: {known}")
     return PRETOKENIZERS[name]

@@ -85,19 +85,23 @@ class Tokenizer:
         """The tokenizer in a GGUF file's metadata. Raises ModelError for missing, unknown or inconsistent entries."""
         return cls(read_vocabulary(metadata))
 
-    def encode(self, text: str | bytes, *, add_special: bool = True, parse_special: bool = True) -> list[int]:
+    def encode(
+        self, text: str | bytes, *, add_special: bool = True, parse_special: bool = True, without: str = ""
+    ) -> list[int]:
         """Encode a text. Invalid UTF-8 becomes U+FFFD (byte-level) or byte tokens (SentencePiece).
 
         `add_special` adds BOS and EOS if the file asks for them; `parse_special` converts the text of control tokens to those
-        tokens, which is safe only for trusted text.
+        tokens, which is safe only for trusted text. `without` is left out of the text between control tokens.
         """
         if not isinstance(text, (str, bytes, bytearray, memoryview)):
             raise SettingError(f"the text came as {type(text).__name__}; wanted str or bytes")
         data = text.encode("utf-8", "surrogatepass") if isinstance(text, str) else bytes(text)
         vocabulary = self.vocabulary
         tokens = [vocabulary.bos_id] if add_special and vocabulary.add_bos and vocabulary.bos_id is not None else []
-        after_special = True
+        after_special, unwanted = True, without.encode()
         for fragment in self._special.split(data, parse_special):
+            if unwanted and not isinstance(fragment, int):
+                fragment = fragment.replace(unwanted, b"")
             after_special, was_after_special = isinstance(fragment, int), after_special
             tokens += [fragment] if isinstance(fragment, int) else self._encoder.encode(fragment, was_after_special)
         if add_special and vocabulary.add_eos and vocabulary.eos_id is not None:
@@ -118,6 +122,16 @@ class Tokenizer:
     def spelling(self, token_id: int) -> str:
         """The text of one token, also of a control token, with U+FFFD for bytes that are no whole character."""
         return self._spelled(token_id).decode("utf-8", "replace")
+
+    @property
+    def control_texts(self) -> list[str]:
+        """The texts that `parse_special` converts to tokens, longest first."""
+        always = {token_id for _, token_id in self._special.always}
+        return [spelling.decode() for spelling, token_id in self._special.parsed if token_id not in always]
+
+    def spelled_bytes(self, token_id: int) -> bytes:
+        """The bytes of one token, also of a control token."""
+        return self._spelled(token_id)
 
     def shows_all(self, ids: Iterable[int]) -> bool:
         """Whether none of the tokens is a control token, which `decode` leaves out."""

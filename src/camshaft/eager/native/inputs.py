@@ -9,7 +9,7 @@ from camshaft.eager.native.call_state import ROW, ROW_WORDS, ROWS_AT, Call, Row
 from camshaft.emit.llvm.builder import F64, I1, I32, I64, PTR, Value
 
 # Elements up to which strided inputs are copied natively, one after the other, without releasing the GIL.
-MOST_COPIED = 1 << 14
+MOST_COPIED = 1 << 16
 
 
 class Input(NamedTuple):

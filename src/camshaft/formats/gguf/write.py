@@ -18,7 +18,7 @@ from camshaft.formats.gguf.file import DEFAULT_ALIGNMENT
 from camshaft.formats.gguf.values import Metadata
 from camshaft.store.files import atomic_file
 
-_VERSION, _UINT32 = 3, 4
+_VERSION, _UINT32, _FLOAT32, _STRING = 3, 4, 6, 8
 # (type id, raw bytes) of a value
 Raw: TypeAlias = tuple[int, bytes]
 
@@ -41,6 +41,16 @@ class NewTensor:
 def unsigned(value: int) -> Raw:
     """A 32-bit unsigned integer as a value."""
     return _UINT32, struct.pack("<I", value)
+
+
+def floating(value: float) -> Raw:
+    """A 32-bit float as a value."""
+    return _FLOAT32, struct.pack("<f", value)
+
+
+def text(value: str) -> Raw:
+    """A text as a value."""
+    return _STRING, _text(value)
 
 
 def values_of(metadata: Metadata) -> dict[str, Raw]:

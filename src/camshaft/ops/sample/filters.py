@@ -1,8 +1,9 @@
-"""Filters of logits that come before sample: typical_p, xtc, mirostat and token_mask, a row for each.
+"""Filters of logits that come before sample: top_n_sigma, top_k_top_p, typical_p, xtc, mirostat and token_mask, a
+row for each.
 
 Each takes logits [R, n] and its parameters per row. Tokens that it removes get the lowest finite number, which sample never draws
 unless all tokens have it. Probabilities are softmax(logits), without a temperature, as llama.cpp's filters have them. All but
-typical_p, which orders tokens, are composed of other ops.
+top_k_top_p and typical_p, which order tokens, are composed of other ops.
 """
 
 from __future__ import annotations
@@ -14,11 +15,11 @@ from typing import Any
 
 import numpy as np
 
-from camshaft.dtypes import DType, f32, u32
+from camshaft.dtypes import DType, f32, i32, u32
 from camshaft.ops import op as ops
 from camshaft.ops.checks import partly_active
 from camshaft.ops.parameters import Parameters
-from camshaft.ops.sample import typical
+from camshaft.ops.sample import truncated, typical
 from camshaft.ops.sample.kernel import LOWEST
 from camshaft.ops.sample.uniform import drawn
 from camshaft.ops.spec import TensorSpec
@@ -98,6 +99,26 @@ def _typical_p(f: Any, logits: Any, p: Any) -> Any:
     )
 
 
+def _top_n_sigma_keeps(x: ops.Array, n_sigma: float) -> ops.Array:
+    z = x.astype(np.float64)
+    some = z[z > LOWEST]
+    with np.errstate(invalid="ignore"):
+        limit = z.max() - float(n_sigma) * some.std() if len(some) else -np.inf
+    keep: ops.Array = ~(z < limit) | (not n_sigma > 0)
+    return keep
+
+
+def _top_n_sigma(f: Any, logits: Any, n_sigma: Any) -> Any:
+    some = f.greater(logits, np.float32(LOWEST))
+    n = f.sum(f.where(some, np.float32(1), np.float32(0)), axes=-1, keepdims=True)
+    mean = f.sum(f.where(some, logits, np.float32(0)), axes=-1, keepdims=True) / n
+    off = f.where(some, logits - mean, np.float32(0))
+    most = f.max(f.abs(off), axes=-1, keepdims=True)  # so that no square overflows
+    sigma = most * f.sqrt(f.sum(f.square(off / most), axes=-1, keepdims=True) / n)
+    below = f.less(logits, f.max(logits, axes=-1, keepdims=True) - _column(n_sigma) * sigma)
+    return _kept(f, f.logical_not(f.logical_and(below, f.greater(_column(n_sigma), np.float32(0)))), logits)
+
+
 def _xtc_keeps(x: ops.Array, probability: float, threshold: float, seed: ops.Array) -> ops.Array:
     p = np.exp(log_softmax(x))
     above = np.flatnonzero(p >= threshold)
@@ -172,7 +193,7 @@ def _samples(row: Filter) -> Iterable[ops.Sample]:
     for rows, n in ((1, 1), (4, 17), (6, 130)):
         logits = (3 * rng.normal(size=(rows, n))).astype(np.float32)
         yield ops.Sample(f"{rows}x{n}", _inputs(row, logits))
-    odd = rng.normal(size=(6, 40)).astype(np.float32)
+    odd = rng.normal(size=(6, 33)).astype(np.float32)
     odd[:, ::3], odd[3, 7], odd[4] = -np.inf, 1e30, odd[4, 1]
     yield ops.Sample("infinities, ties", _inputs(row, odd))
     x = rng.normal(size=(16, 33)).astype(np.float32)
@@ -204,6 +225,23 @@ def op_of(row: Filter) -> ops.Op:
 
 
 ROWS = (
+    Filter(
+        "top_n_sigma",
+        "removes the tokens more than n_sigma standard deviations of the finite logits below the greatest (Tang et al., 2024)",
+        (("n_sigma", f32, ()),),
+        _top_n_sigma_keeps,
+        _top_n_sigma,
+        ((1.0,), (0.5,), (2.0,), (0.0,), (-1.0,)),
+    ),
+    Filter(
+        "top_k_top_p",
+        "keeps the tokens that sample's top_k, then top_p, then min_p keep at temperature 1",
+        (("top_k", i32, ()), ("top_p", f32, ()), ("min_p", f32, ())),
+        truncated.keeps,
+        lambda f, x, k, p, m: truncated.decomposed(f, x, k, p, m, _kept),
+        ((0, 1.0, 0.0), (5, 1.0, 0.0), (0, 0.8, 0.0), (0, 1.0, 0.2), (12, 0.9, 0.05), (3, 0.5, 0.5)),
+        (truncated.VARIANT,),
+    ),
     Filter(
         "typical_p",
         "keeps token i if those with a smaller |ln p + entropy| have at most the mass p together (Meister et al., 2022)",

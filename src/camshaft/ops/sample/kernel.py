@@ -118,7 +118,7 @@ def one_row_per_program(
         out[row] = _first_equal(this, peaks, top)
     with k.when((nan == 0) & (temperature_ > 0)):
         wanted = k.select((top_k[row] > 0) & (top_k[row] < n), top_k[row], n)
-        list_blocks(this, peaks, wanted)
+        list_blocks(this, peaks, wanted, top)
         best = keep_top_k(this, wanted)
         inverse = 1.0 / temperature_
 
@@ -179,8 +179,11 @@ def _ordered_float(k: Tracer, rank: Value) -> Value:
     return k.bitcast(k.select(negative, rank ^ 0xFFFFFFFF, rank ^ 0x80000000), f32)
 
 
-def list_blocks(this: Row, peaks: Array, wanted: Value) -> None:
-    """Lists the blocks that may contain one of the `wanted` greatest: their peak is at least the wanted-th greatest peak."""
+def list_blocks(this: Row, peaks: Array, wanted: Value, top: Value) -> None:
+    """Lists the blocks that may contain one of the `wanted` greatest: their peak is at least the wanted-th greatest peak.
+
+    Blocks whose tokens all have the lowest number (removed ones) are left out, unless that is the greatest, `top`, too.
+    """
     k, floor = this.k, this.k.var(LOWEST)
 
     def enough(rank: Value) -> Value:
@@ -192,7 +195,7 @@ def list_blocks(this: Row, peaks: Array, wanted: Value) -> None:
     with k.when(wanted <= this.all_blocks()):
         floor.set(_ordered_float(k, bisect(k, 32, enough)))
     for b in k.range(this.all_blocks()):
-        with k.when(peaks[b] >= floor.value):
+        with k.when((peaks[b] >= floor.value) & ((peaks[b] > LOWEST) | (top <= LOWEST))):
             this.listed[this.n_listed.value] = b.to(i32)
             this.n_listed.set(this.n_listed.value + 1)
     k.barrier()

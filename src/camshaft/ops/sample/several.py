@@ -63,7 +63,7 @@ def several_per_row(
             drawn.put(j, k.const(NAN_TOKEN, i32), float("nan"))
     with k.when(nan == 0):
         wanted = k.select((top_k[row] > 0) & (top_k[row] < n) & (temperature_ > 0), top_k[row], n)
-        list_blocks(this, peaks, wanted)
+        list_blocks(this, peaks, wanted, top)
         inverse = 1.0 / k.select(greedy, 1.0, temperature_)
 
         def exponent(c: Value) -> Value:

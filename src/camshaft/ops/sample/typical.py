@@ -36,7 +36,7 @@ def typical_row(k: Tracer, logits: Array, p: Array, weights: Array, out: Array, 
         for c in k.lanes(n):
             out[row, c] = logits[row, c]
     with k.when(filters == 1):
-        list_blocks(this, peaks, k.const(n, i32))
+        list_blocks(this, peaks, k.const(n, i32), top)
 
         def exponent(c: Value) -> Value:
             x = this.value(c)
@@ -56,8 +56,12 @@ def typical_row(k: Tracer, logits: Array, p: Array, weights: Array, out: Array, 
             return mass(this, lambda c: k.select(shift(c) < trial, weights[row, c], 0)) <= total * p[row]
 
         limit = bisect(k, _SHIFT_BITS, enough_left)
+        for c in k.lanes(n):
+            out[row, c] = LOWEST
+        k.barrier()
         for c in this.columns():
-            out[row, c] = k.select(shift(c) <= limit, logits[row, c], LOWEST)
+            with k.when(shift(c) <= limit):
+                out[row, c] = logits[row, c]
 
 
 def _build(node: ops.NodeSpec, target: ops.Target) -> ops.Build:

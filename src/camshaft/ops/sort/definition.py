@@ -14,7 +14,7 @@ import numpy as np
 
 from camshaft.dtypes import DTYPES, DType, as_dtype, i32, i64
 from camshaft.ops import op as ops
-from camshaft.ops.checks import NUMBERS, same_dtype
+from camshaft.ops.checks import EVERY, same_dtype
 from camshaft.ops.parameters import Attribute, Parameters
 from camshaft.ops.scan.scan import axis_of, expect_attributes
 from camshaft.ops.spec import Dim, TensorSpec
@@ -59,7 +59,7 @@ def index_dtype(op: str, attrs: ops.Attrs) -> DType:
 def infer(row: Ordered, specs: tuple[TensorSpec, ...], attrs: ops.Attrs) -> tuple[TensorSpec, ...]:
     ops.expect(len(specs) == 1, row.name, specs, "one tensor x")
     expect_attributes(row.name, attrs, row.parameters)
-    dtype, x = same_dtype(row.name, specs, NUMBERS), specs[0]
+    dtype, x = same_dtype(row.name, specs, EVERY), specs[0]
     axis = axis_of(row.name, x, attrs)
     dim = x.bounds[axis]
     ops.expect(dim <= MOST, row.name, x, f"at most {MOST} elements along axis {axis}")

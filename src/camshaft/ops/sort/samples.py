@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from camshaft.dtypes import DType, bf16, boolean, f16, f32, f64, i8, i16, i32, i64, u8, u16, u32, u64
+from camshaft.dtypes import DType, bf16, complex64, f16, f32, f64, i8, i16, i32, i64, u8, u16, u32, u64
 from camshaft.extent import Extent
 from camshaft.ops import op as ops
 from camshaft.ops.sort.definition import Ordered
@@ -61,6 +61,7 @@ def samples(row: Ordered) -> Iterable[ops.Sample]:
     if row.selects:
         yield ops.Sample("5 of 1100", (rng.normal(size=(2, 1100)).astype(np.float32),), {"k": 5})
         yield ops.Sample("9 of 700 and ties", (draw(rng, i16, (2, 700)) % 5,), {"k": 9})
+    yield ops.Sample("bool", (rng.random((2, 41)) < 0.5,), attrs_of((2, 41), -1, 1))
     rows, x = Extent("rows", 16), draw(rng, f32, (16, 33))
     yield ops.Sample("7 of 16", (x,), attrs_of((16, 33), 1, 1), (TensorSpec((rows, 33), f32),), {rows: 7})
 
@@ -68,7 +69,7 @@ def samples(row: Ordered) -> Iterable[ops.Sample]:
 def error_samples(row: Ordered) -> Iterable[ops.ErrorSample]:
     x, attrs = TensorSpec((2, 8), f32), {"k": 3} if row.selects else {}
     yield ops.ErrorSample((x, x), attrs, "wanted one tensor x")
-    yield ops.ErrorSample((TensorSpec((8,), boolean),), attrs, "wanted tensors of")
+    yield ops.ErrorSample((TensorSpec((8,), complex64),), attrs, "wanted tensors of")
     yield ops.ErrorSample((x,), {**attrs, "axis": 2}, "wanted an axis from -2 to 1")
     yield ops.ErrorSample((x,), {**attrs, "stable": True}, "wanted")
     yield ops.ErrorSample((TensorSpec((2, 0), f32),), attrs, "wanted no empty axis")

@@ -1,4 +1,4 @@
-"""adam_update: one step of Adam (Kingma and Ba, 2015), or AdamW (Loshchilov and Hutter, 2019), on a parameter in place."""
+"""adam_update: a step of Adam (Kingma and Ba, 2015) or AdamW (Loshchilov and Hutter, 2019) in place; nothing at step 0."""
 
 from __future__ import annotations
 
@@ -28,6 +28,7 @@ def one_block_per_program(
     n: int, block: int, b1: float, b2: float, eps: float, weight_decay: float,
 ) -> None:  # fmt: skip
     # m = b1 m + (1 - b1) g; v = b2 v + (1 - b2) g^2; p = p (1 - lr decay) - lr (m / (1 - b1^t)) / (sqrt(v / (1 - b2^t)) + eps)
+    # at step 0 nothing: a plan refuses a step so, whose gradients are not finite
     first, dtype = k.program(0) * block, p.dtype
     rate, steps = lr[0], step[0].to(dtype)
 
@@ -35,7 +36,8 @@ def one_block_per_program(
         return -expm1(k, steps * k.number(log(b), dtype)) if b else 1.0  # exact for a b near 1, as 1 - b^t is not
 
     c1, c2 = correction(b1), correction(b2)
-    for i in k.lanes(first, k.minimum(first + block, n)):
+    last = k.select(step[0] > 0, k.minimum(first + block, n), first)
+    for i in k.lanes(first, last):
         gradient = g[i]
         mean = k.fma(m[i], k.number(b1, dtype), gradient * (1 - b1))
         square = k.fma(v[i], k.number(b2, dtype), gradient * gradient * (1 - b2))
@@ -76,6 +78,8 @@ def _reference(inputs: Sequence[ops.Array], attrs: ops.Attrs) -> tuple[ops.Array
     p, m, v, g, lr, step = (a.astype(np.float64) for a in inputs)
     b1, b2, eps, decay = ({**_DEFAULTS, **attrs}[name] for name in _DEFAULTS)
     rate, t = lr.reshape(()), step.reshape(())
+    if t == 0:
+        return p, m, v
     m, v = b1 * m + (1 - b1) * g, b2 * v + (1 - b2) * g**2
     with np.errstate(all="ignore"):
         moved = rate * (m / (1 - b1**t)) / (np.sqrt(v / (1 - b2**t)) + eps)
@@ -109,6 +113,7 @@ def _samples() -> Iterable[ops.Sample]:
     yield _sample("AdamW", (3, 37), 3, weight_decay=0.1, b1=0.8, b2=0.95, eps=1e-6)
     yield _sample("no momentum, g of bf16", (3, 37), 2, g=bf16, b1=0.0)
     yield _sample("f64", (3, 37), 5, f64, f64)
+    yield _sample("step 0 changes nothing", (3, 37), 0)
 
 
 def _error_samples() -> Iterable[ops.ErrorSample]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 
 from camshaft.backends.device import HOST
 from camshaft.errors import PlanError
@@ -104,10 +105,15 @@ def _place(lives: Iterable[_Live]) -> dict[Buffer, int]:
     """Returns offsets, assigned in order: each avoids the buffers placed before it that share its space and one of its steps."""
     offsets: dict[Buffer, int] = {}
     taken: defaultdict[tuple[str, int], list[tuple[int, int]]] = defaultdict(list)
+    begun: defaultdict[tuple[str, int], list[tuple[int, int]]] = defaultdict(
+        list
+    )  # of `taken`, those that begin in the step
     for live in lives:
         keys = [(live.buffer.space, step) for step in range(live.first, live.last + 1)]
-        offset = _lowest_free(live.buffer, {span for key in keys for span in taken[key]})
+        # those of the first step and those that begin later: each once, as a step's activations live on for thousands of steps
+        offset = _lowest_free(live.buffer, chain(taken[keys[0]], *(begun[key] for key in keys[1:] if key in begun)))
         offsets[live.buffer] = offset
+        begun[keys[0]].append((offset, offset + live.buffer.nbytes))
         for key in keys:
             taken[key].append((offset, offset + live.buffer.nbytes))
     return offsets

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from camshaft.dtypes import as_dtype
-from camshaft.eager.call import Attrs, Call, Inputs
+from camshaft.eager.numpy_calls.call import Attrs, Call, Inputs
 from camshaft.errors import ArrayTypeError, ArrayValueError
 from camshaft.ops.arguments import operand
 

@@ -1,0 +1,292 @@
+"""Tiny random models with recurrent layers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from scripts.oracles import tiny_models
+from scripts.oracles.tiny_models import MOE, MOE_KEYS, TinyModel
+
+FIRST_SEED = 100
+# transformers computes the delta rule in chunks of 64 tokens
+MORE_TOKENS = 70
+# heads of values: 4 in 2 groups; a rotation of 8 of 16 elements
+_DELTA = {
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+    "linear_key_head_dim": 16,
+    "linear_value_head_dim": 16,
+    "linear_conv_kernel_dim": 4,
+    "full_attention_interval": 4,
+    "layer_types": ["linear_attention", "linear_attention", "linear_attention", "full_attention", "linear_attention"],
+    "partial_rotary_factor": 0.5,
+}
+_DELTA_KEYS = {
+    "ssm.conv_kernel": 4,
+    "ssm.state_size": 16,
+    "ssm.group_count": 2,
+    "ssm.time_step_rank": 4,
+    "ssm.inner_size": 64,
+    "full_attention_interval": 4,
+    "rope.dimension_count": 8,
+}
+_ROPE = {"rope_type": "default", "partial_rotary_factor": 0.5}
+MODELS = (
+    TinyModel(
+        "lfm2",
+        "Lfm2",
+        32,
+        64,
+        heads=4,
+        kv_heads=2,
+        head_dim=8,
+        tied=True,
+        n_layers=4,
+        options={
+            "norm_eps": 1e-5,
+            "block_auto_adjust_ff_dim": False,
+            "layer_types": ["conv", "full_attention", "conv", "conv"],
+        },
+        keys={"shortconv.l_cache": 3},
+        layer_kv_heads=(0, 2, 0, 0),
+    ),
+    TinyModel(
+        "qwen35",
+        "Qwen3_5",
+        32,
+        48,
+        heads=4,
+        kv_heads=2,
+        head_dim=16,
+        tied=True,
+        n_layers=5,
+        rope=_ROPE,
+        options=_DELTA,
+        keys={**_DELTA_KEYS, "rope.dimension_sections": [2, 1, 1, 0]},
+        n_tokens=MORE_TOKENS,
+    ),
+    TinyModel(
+        "qwen3next",
+        "Qwen3Next",
+        32,
+        32,
+        heads=2,
+        kv_heads=1,
+        head_dim=16,
+        tied=True,
+        n_layers=5,
+        rope=_ROPE,
+        options={
+            **_DELTA,
+            **MOE,
+            "moe_intermediate_size": 16,
+            "shared_expert_intermediate_size": 32,
+            "norm_topk_prob": True,
+        },
+        keys={**_DELTA_KEYS, **MOE_KEYS, "expert_feed_forward_length": 16, "expert_shared_feed_forward_length": 32},
+        n_tokens=MORE_TOKENS,
+    ),
+    TinyModel(
+        "qwen35moe",
+        "Qwen3_5Moe",
+        32,
+        32,
+        heads=2,
+        kv_heads=1,
+        head_dim=16,
+        tied=True,
+        n_layers=5,
+        rope=_ROPE,
+        options={
+            **_DELTA,
+            **MOE,
+            "moe_intermediate_size": 16,
+            "shared_expert_intermediate_size": 32,
+            "norm_topk_prob": True,
+        },
+        keys={
+            **_DELTA_KEYS,
+            "rope.dimension_sections": [2, 1, 1, 0],
+            **MOE_KEYS,
+            "expert_feed_forward_length": 16,
+            "expert_shared_feed_forward_length": 32,
+        },
+        agreement=1e-3,
+        n_tokens=MORE_TOKENS,
+    ),
+    TinyModel(
+        "mamba2",
+        "Mamba2",
+        32,
+        0,
+        heads=0,
+        kv_heads=0,
+        head_dim=0,
+        n_layers=3,
+        options={
+            "num_heads": 4,
+            "state_size": 8,
+            "head_dim": 16,
+            "n_groups": 2,
+            "conv_kernel": 4,
+            "expand": 2,
+            "chunk_size": 16,
+            "layer_norm_epsilon": 1e-5,
+            "intermediate_size": 64,
+        },
+        keys={
+            "ssm.conv_kernel": 4,
+            "ssm.inner_size": 64,
+            "ssm.state_size": 8,
+            "ssm.time_step_rank": 4,
+            "ssm.group_count": 2,
+        },
+        n_tokens=MORE_TOKENS,
+    ),
+    TinyModel(
+        "mamba",
+        "Mamba",
+        32,
+        0,
+        heads=0,
+        kv_heads=0,
+        head_dim=0,
+        tied=True,
+        n_layers=3,
+        options={
+            "state_size": 8,
+            "conv_kernel": 4,
+            "expand": 2,
+            "time_step_rank": 4,
+            "layer_norm_epsilon": 1e-5,
+            "intermediate_size": 64,
+        },
+        keys={
+            "ssm.conv_kernel": 4,
+            "ssm.inner_size": 64,
+            "ssm.state_size": 8,
+            "ssm.time_step_rank": 4,
+            "ssm.dt_b_c_rms": False,
+        },
+    ),
+    TinyModel(
+        "granitehybrid",
+        "GraniteMoeHybrid",
+        32,
+        32,
+        heads=4,
+        kv_heads=2,
+        head_dim=8,
+        n_layers=4,
+        layer_kv_heads=(0, 2, 0, 0),
+        options={
+            "num_local_experts": 4,
+            "num_experts_per_tok": 2,
+            "shared_intermediate_size": 32,
+            "layer_types": ["linear_attention", "full_attention", "linear_attention", "linear_attention"],
+            "mamba_n_heads": 4,
+            "mamba_n_groups": 2,
+            "mamba_d_state": 8,
+            "mamba_d_head": 16,
+            "mamba_chunk_size": 16,
+            "embedding_multiplier": 3.0,
+            "residual_multiplier": 0.5,
+            "attention_multiplier": 0.2,
+            "logits_scaling": 0.5,
+        },
+        keys={
+            **MOE_KEYS,
+            "expert_shared_feed_forward_length": 32,
+            "ssm.conv_kernel": 4,
+            "ssm.inner_size": 64,
+            "ssm.state_size": 8,
+            "ssm.time_step_rank": 4,
+            "ssm.group_count": 2,
+            "rope.scaling.finetuned": False,
+            "embedding_scale": 3.0,
+            "residual_scale": 0.5,
+            "attention.scale": 0.2,
+            "logit_scale": 0.5,
+        },
+        n_tokens=MORE_TOKENS,
+    ),
+    TinyModel(
+        "falcon-mamba",
+        "FalconMamba",
+        32,
+        0,
+        heads=0,
+        kv_heads=0,
+        head_dim=0,
+        n_layers=3,
+        options={
+            "state_size": 8,
+            "conv_kernel": 4,
+            "expand": 2,
+            "time_step_rank": 4,
+            "layer_norm_epsilon": 1e-5,
+            "mixer_rms_eps": 1e-5,
+            "intermediate_size": 64,
+        },
+        keys={
+            "ssm.conv_kernel": 4,
+            "ssm.inner_size": 64,
+            "ssm.state_size": 8,
+            "ssm.time_step_rank": 4,
+            "ssm.dt_b_c_rms": True,
+        },
+    ),
+)
+
+
+def tiled(values: np.ndarray, axis: int = 0, head_size: int = 16) -> np.ndarray:
+    """Heads of values from runs of those that share a head of keys to the order of llama.cpp's files, in turn."""
+    groups, heads = 2, 4
+    shape = (*values.shape[:axis], groups, heads // groups, head_size, *values.shape[axis + 1 :])
+    return values.reshape(shape).swapaxes(axis, axis + 1).reshape(values.shape)
+
+
+def delta_parts(name: str, values: np.ndarray, in_turn: bool) -> Iterator[tuple[str, np.ndarray]]:
+    """A parameter of a layer with the delta rule as the file has it."""
+    keys = 2 * 2 * 16
+    order = tiled if in_turn else lambda x, axis=0, head_size=16: x
+    if name.endswith(".A_log"):
+        yield name, order(-np.exp(values), head_size=1)
+    elif name.endswith(".dt_bias"):
+        yield name.removesuffix("dt_bias") + "dt_proj.bias", order(values, head_size=1)
+    elif "conv1d" in name or "in_proj_qkv." in name:
+        values = values.reshape(values.shape[0], -1)
+        yield name, np.concatenate([values[:keys], order(values[keys:])])
+    elif "in_proj_qkvz" in name:
+        parts = np.split(values.reshape(2, -1, values.shape[1]), (16, 32, 64), axis=1)
+        q, k, v, z = (part.reshape(-1, values.shape[1]) for part in parts)
+        yield name.replace("qkvz", "qkv"), np.concatenate([q, k, v])
+        yield name.replace("qkvz", "z"), z
+    elif "in_proj_z" in name:
+        yield name, order(values)
+    elif "in_proj_a." in name or "in_proj_b." in name:
+        yield name, order(values, head_size=1)
+    elif "out_proj" in name:
+        yield name, order(values, axis=1)
+    else:
+        yield name, values
+
+
+def mamba_parts(name: str, values: np.ndarray, model: TinyModel) -> Iterator[tuple[str, np.ndarray]]:
+    """A parameter of a state space layer as the file has it."""
+    groups = model.keys.get("ssm.group_count")
+    if name.endswith(".A_log"):
+        values = -np.exp(values)
+    if "conv1d.weight" in name:
+        values = values.reshape(values.shape[0], -1)
+    elif groups and name.endswith((".A_log", ".D")):
+        values = values.reshape(-1, 1)
+    elif "norm.weight" in name:
+        values = values.reshape(groups, -1)
+    yield name.replace(".dt_bias", ".dt_proj.bias"), values
+
+
+# Every tiny model by name, with the seed of its parameters.
+SEEDED = {m.name: (seed, m) for seed, m in (*enumerate(tiny_models.MODELS), *enumerate(MODELS, FIRST_SEED))}

@@ -1,0 +1,228 @@
+"""Engine: many requests at once from one model, with continuous batching and shared prefixes.
+
+A step runs every generating sequence by one token, then as many tokens of prompts as its budget has. The two are separate runs
+of plans: the plans for prompts and those for generating round differently, so in one mixed run a request's tokens would depend
+on its neighbours. As it is, a request gets the bits that it gets alone, whatever runs beside it.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING
+
+from camshaft.errors import CamshaftError, ContextError, ModelError, SettingError
+from camshaft.generate.engine.prefix_cache import PrefixCache
+from camshaft.generate.engine.request import Listener, Request, Update
+from camshaft.generate.engine.runner import Results, Runner
+from camshaft.generate.engine.statistics import Statistics
+from camshaft.generate.generation import Closing
+from camshaft.generate.model_plans import MAX_DECODE_SEQUENCES, PROMPT_TOKENS
+from camshaft.generate.options import GenerateOptions
+
+if TYPE_CHECKING:
+    from camshaft.generate.language_model import LanguageModel
+
+PROMPT_BUDGET = 256  # prompt tokens of a step while others generate: bounds the time between their tokens
+MAX_QUEUE = 256
+_log = logging.getLogger("camshaft.engine")
+
+
+class QueueFullError(CamshaftError):
+    """As many requests wait as may."""
+
+
+class Engine(Closing):
+    """Runs requests of one model. `start` begins a thread that runs them; without it, `step` does.
+
+    prompt_budget: prompt tokens of a step while other requests generate.
+    max_queue: how many requests may wait for a slot.
+    prefix_cache: whether prompts share the blocks of their common beginnings. Models with recurrent layers share none.
+
+    At most `sessions` requests of the model run at once. Every slot can have its whole context, so that no request that runs has
+    to stop for another one's memory."""
+
+    def __init__(
+        self,
+        lm: LanguageModel,
+        *,
+        prompt_budget: int = PROMPT_BUDGET,
+        max_queue: int = MAX_QUEUE,
+        prefix_cache: bool = True,
+    ) -> None:
+        for name, value in (("prompt_budget", prompt_budget), ("max_queue", max_queue)):
+            if type(value) is not int or value < 1:
+                raise SettingError(f"{name}={value!r}; wanted a whole number from 1 up")
+        self.lm, self.max_queue, self._budget = lm, max_queue, prompt_budget
+        cache = lm.plans.cache
+        wanted = prefix_cache and not cache.is_recurrent  # a recurrent state is not in blocks
+        self.prefixes = (cache.prefixes or PrefixCache(cache)) if wanted else None
+        self.statistics = Statistics()
+        self._runner = Runner(lm, self.prefixes, self.statistics)
+        self._waiting: deque[Request] = deque()
+        self._running: list[Request] = []
+        self._changed = threading.Condition()
+        self._thread: threading.Thread | None = None
+        self._is_closing = False
+
+    @property
+    def n_waiting(self) -> int:
+        """The number of requests without a slot."""
+        return len(self._waiting)
+
+    @property
+    def n_running(self) -> int:
+        """The number of requests with a slot."""
+        return len(self._running)
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether requests are taken."""
+        return not self._is_closing and (self._thread is None or self._thread.is_alive())
+
+    def start(self) -> None:
+        """Begin the thread that runs the steps."""
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run_steps, name="camshaft-engine", daemon=True)
+            self._thread.start()
+
+    def submit(self, ids: Sequence[int], options: GenerateOptions, listener: Listener) -> Request:
+        """Queue a request to continue the token ids. `listener` gets an Update per token, in the engine's thread.
+
+        Raises ContextError if the prompt is empty or exceeds the context, QueueFullError, and ModelError after `close`."""
+        return self.submit_all([(ids, options, listener)])[0]
+
+    def submit_all(self, wanted: Sequence[tuple[Sequence[int], GenerateOptions, Listener]]) -> list[Request]:
+        """Queue several requests, or none if there is no place for all of them. Raises as `submit`."""
+        requests = [self._request(*each) for each in wanted]
+        with self._changed:
+            if not self.is_alive:
+                raise ModelError("the engine is closed")
+            if len(self._waiting) + len(requests) > self.max_queue:
+                raise QueueFullError(f"{len(self._waiting)} requests wait; the limit is {self.max_queue}")
+            self._waiting += requests
+            self._changed.notify()
+        return requests
+
+    def _request(self, ids: Sequence[int], options: GenerateOptions, listener: Listener) -> Request:
+        checked = self.lm.prompt_ids(ids, raw=True)
+        n, context = len(checked), self.lm.context
+        if not n:
+            raise ContextError("the prompt is empty: it has no tokens to start from")
+        if n > context:
+            raise ContextError(f"the prompt has {n} tokens; the context is {context}: shorten it or raise context=")
+        # A prompt alone is run in parts of that size, and a single token by the plan for generating.
+        is_tail = n % self.lm.plans.prompt_tokens.bound == 1
+        return Request(checked, options, listener, n - is_tail)
+
+    def cancel(self, request: Request) -> None:
+        """End a request at the next step, whether it waits or runs; its listener is not called from then on."""
+        request.cancel()
+        with self._changed:
+            self._changed.notify()
+
+    def _run_steps(self) -> None:
+        """Run steps until `close`. An error outside a request's own work ends the engine and all its requests."""
+        try:
+            while True:
+                with self._changed:
+                    while not (self._is_closing or self._waiting or self._running):
+                        self._changed.wait()
+                    if self._is_closing:
+                        return
+                self.step()
+        except Exception as error:
+            _log.exception("the engine failed")
+            self._end_all(ModelError(f"the engine failed: {error}"))
+
+    def step(self) -> None:
+        """Admit requests that wait, generate a token of each sequence, and process prompts within the budget."""
+        with self.lm.lock:
+            for request in [request for request in self._open() if request.is_cancelled]:
+                self._end(request, "cancelled")
+        self._admit()
+        with self.lm.lock:
+            generating = [r for r in self._running if not r.is_prompting]
+            for first in range(0, len(generating), MAX_DECODE_SEQUENCES):
+                self._try(self._runner.generate, generating[first : first + MAX_DECODE_SEQUENCES])
+            budget = self._budget if generating else PROMPT_TOKENS
+            self._try(
+                partial(self._runner.process_prompts, budget=budget), [r for r in self._running if r.is_prompting]
+            )
+            self.statistics.steps += 1
+
+    def _admit(self) -> None:
+        cache = self.lm.plans.cache
+        while self._waiting:
+            try:
+                slot = cache.open_slot(wait=not self._running)
+            except CamshaftError as error:
+                if not self._running:
+                    self._tell(self._waiting[0], Update(error=error))
+                return
+            cache.slots.use(slot)
+            with self._changed:
+                request = self._waiting.popleft()
+            self._running.append(request)
+            request.slot, request.clock.admitted = slot, time.perf_counter()
+            self._try(self._runner.begin, [request])
+
+    def _try(self, run: Callable[[list[Request]], Results], requests: list[Request]) -> None:
+        """Run requests and tell their listeners; an error ends those requests, and no others."""
+        try:
+            results = run(requests) if requests else []
+        except Exception as error:
+            results = [(request, Update(error=error)) for request in requests]
+        for request, update in results:
+            self._tell(request, update)
+
+    def _tell(self, request: Request, update: Update) -> None:
+        if update.error is not None and not isinstance(update.error, CamshaftError):
+            _log.error("a request failed", exc_info=update.error)
+        if update.is_last:
+            self._end(request, update.finish_reason or "error")
+        if request.is_cancelled:
+            return
+        try:
+            request.listener(update)
+        except Exception:
+            _log.exception("the listener of a request failed")
+            request.cancel()
+
+    def _end(self, request: Request, how: str) -> None:
+        """Free the request's slot, or take it out of the queue."""
+        with self._changed:
+            if request in self._waiting:
+                self._waiting.remove(request)
+        if request.slot is not None:
+            self._running.remove(request)
+            self.lm.plans.cache.close_slot(request.slot)
+            request.slot = None
+        request.clock.ended = time.perf_counter()
+        self.statistics.cached_tokens += request.cached_tokens
+        self.statistics.count_end(request, how)
+
+    def close(self) -> None:
+        """End all requests with a ModelError, and the thread; may be called twice."""
+        with self._changed:
+            self._is_closing = True
+            self._changed.notify()
+        if self._thread is not None:
+            self._thread.join()
+        self._end_all(ModelError("the engine is closed"))
+
+    def _open(self) -> list[Request]:
+        """The requests that have not ended."""
+        with self._changed:
+            return [*self._running, *self._waiting]
+
+    def _end_all(self, error: Exception) -> None:
+        """Take no more requests, and end those that there are."""
+        self._is_closing = True
+        with self.lm.lock:
+            for request in self._open():
+                self._tell(request, Update(error=error))

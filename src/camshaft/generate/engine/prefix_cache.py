@@ -1,0 +1,88 @@
+"""PrefixCache: sequences that begin alike share the blocks of the KV cache that have their common beginning.
+
+A block's key is the digest of its 16 tokens and of the key of the block before it. A block that no sequence uses any more stays
+until its memory is needed; the least recently used one goes first. Only whole blocks are shared, and a sequence writes behind
+them, so that no block has to be copied.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from hashlib import blake2b
+
+import numpy as np
+
+from camshaft.generate.kv_cache import BLOCK_TOKENS, KVCache
+
+_DIGEST_NBYTES = 16
+
+
+def block_keys(ids: Sequence[int]) -> list[bytes]:
+    """The key of each whole block of a sequence of token ids."""
+    words, key, keys = np.asarray(ids, np.int32), b"", []
+    for first in range(0, len(ids) - BLOCK_TOKENS + 1, BLOCK_TOKENS):
+        part = words[first : first + BLOCK_TOKENS].tobytes()
+        key = blake2b(key + part, digest_size=_DIGEST_NBYTES).digest()
+        keys.append(key)
+    return keys
+
+
+class PrefixCache:
+    """The shared blocks of one KV cache. The caller of `find`, `use`, `add` and `evict` has the model's lock."""
+
+    def __init__(self, cache: KVCache) -> None:
+        self._cache = cache
+        self._blocks: dict[bytes, int] = {}
+        self._keys: dict[int, bytes] = {}
+        self._users: dict[int, int] = {}  # shared block -> number of slots that have it
+        self._idle: OrderedDict[int, None] = OrderedDict()  # shared blocks without users, least recently used first
+        self.evictions = 0
+        cache.prefixes = self
+
+    @property
+    def n_blocks(self) -> int:
+        """The number of shared blocks, used or not."""
+        return len(self._blocks)
+
+    @property
+    def n_idle(self) -> int:
+        """The number of shared blocks that no sequence uses."""
+        return len(self._idle)
+
+    def find(self, key: bytes) -> int | None:
+        """The block with this key, if there is one."""
+        return self._blocks.get(key)
+
+    def use(self, slot: int, block: int) -> None:
+        """Make a shared block the next one of a slot."""
+        self._users[block] += 1
+        self._idle.pop(block, None)
+        self._cache.append_block(slot, block)
+
+    def add(self, slot: int, index: int, key: bytes) -> None:
+        """Share the slot's block at `index`, whose tokens are all in the cache, unless there is one with its key."""
+        block = self._cache.blocks_of(slot)[index]
+        if key not in self._blocks and block not in self._users:
+            self._blocks[key], self._keys[block], self._users[block] = block, key, 1
+
+    def release(self, blocks: Sequence[int]) -> list[int]:
+        """Count one user less of each block of a closed slot; return the blocks that are not shared, which are free now.
+
+        The blocks behind become idle before those in front, which more sequences begin with."""
+        free = []
+        for block in reversed(blocks):
+            if block not in self._users:
+                free.append(block)
+                continue
+            self._users[block] -= 1
+            if not self._users[block]:
+                self._idle[block] = None
+        return free[::-1]
+
+    def evict(self) -> int:
+        """Take the least recently used idle block from the shared ones. There is one whenever a slot has room for a block."""
+        block, _ = self._idle.popitem(last=False)
+        del self._blocks[self._keys.pop(block)], self._users[block]
+        self.evictions += 1
+        return block

@@ -1,0 +1,84 @@
+"""Request: one sequence that the engine generates, and what it tells its listener."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from camshaft.generate.engine.prefix_cache import block_keys
+from camshaft.generate.generation import FinishReason, Generation, TokenLogprob
+from camshaft.generate.options import GenerateOptions
+from camshaft.generate.sampler import Sampler
+
+
+@dataclass(frozen=True)
+class Update:
+    """What one token adds to a request: text (empty inside a character or a possible stop string), and log probabilities if
+    wanted. The last update of a request has its finish reason or its error; a cancelled request has none."""
+
+    text: str = ""
+    logprobs: tuple[TokenLogprob, ...] = ()
+    finish_reason: FinishReason | None = None
+    error: Exception | None = None
+
+    @property
+    def is_last(self) -> bool:
+        """Whether the request has ended."""
+        return self.finish_reason is not None or self.error is not None
+
+
+Listener = Callable[[Update], None]
+
+
+@dataclass
+class Clock:
+    """Moments of a request in seconds of `time.perf_counter`; 0 if they have not come."""
+
+    queued: float = field(default_factory=time.perf_counter)
+    admitted: float = 0.0
+    first_token: float = 0.0
+    ended: float = 0.0
+
+
+class Request:
+    """A prompt to continue. `cancel` may be called from any thread; all else belongs to the engine.
+
+    `ids` are the prompt's tokens and the generated ones, of which the first `position` are in the KV cache. The first
+    `prompt_end` are processed by the plans for prompts, the others one by one by those for generating."""
+
+    def __init__(self, ids: Sequence[int], options: GenerateOptions, listener: Listener, prompt_end: int) -> None:
+        self.ids, self.prompt_tokens, self.prompt_end = list(ids), len(ids), prompt_end
+        self.options, self.listener, self.clock = options, listener, Clock()
+        self.keys = block_keys(self.ids[:prompt_end])  # of the blocks that may be shared
+        self.position = self.n_shared = self.cached_tokens = 0
+        self.slot: int | None = None
+        self.sampler: Sampler | None = None
+        self.end_tokens: frozenset[int] = frozenset()
+        self.drawn = -1
+        self.generation: Generation | None = None
+        self._cancelled = threading.Event()
+
+    @property
+    def generated_tokens(self) -> int:
+        """The number of generated tokens, without the end token."""
+        return 0 if self.generation is None else self.generation.tokens
+
+    @property
+    def is_prompting(self) -> bool:
+        """Whether tokens of the prompt are to be processed."""
+        return self.position < self.prompt_end
+
+    @property
+    def is_cancelled(self) -> bool:
+        """Whether `cancel` was called."""
+        return self._cancelled.is_set()
+
+    def cancel(self) -> None:
+        """End the request at the next step; its listener is not called from then on."""
+        self._cancelled.set()
+
+    def take(self) -> int | FinishReason:
+        """The drawn token, or the reason to end."""
+        return "stop" if self.drawn in self.end_tokens else self.drawn

@@ -1,0 +1,117 @@
+"""Runner: the runs of a model for the requests of one step, and the updates that follow from them."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from camshaft.errors import LogitsError
+from camshaft.generate.engine import prompts
+from camshaft.generate.engine.prefix_cache import PrefixCache
+from camshaft.generate.engine.request import Request, Update
+from camshaft.generate.engine.statistics import Statistics
+from camshaft.generate.generation import Generation, TokenLogprob
+from camshaft.generate.sampler import check_drawn
+
+if TYPE_CHECKING:
+    from camshaft.generate.language_model import LanguageModel
+
+Results = list[tuple[Request, Update]]
+
+
+class Runner:
+    """Runs the plans of one model. The caller of `generate` and `process_prompts` has the model's lock."""
+
+    def __init__(self, lm: LanguageModel, prefixes: PrefixCache | None, statistics: Statistics) -> None:
+        self._lm, self._prefixes, self._statistics = lm, prefixes, statistics
+
+    def begin(self, requests: list[Request]) -> Results:
+        """Prepare requests that have a slot."""
+        for request in requests:
+            lm, options = self._lm, request.options
+            request.sampler, request.end_tokens = lm.sampler(options.sampling), lm.end_tokens(options)
+            text = lm.tokenizer.stream(at_start=False)
+            request.generation = Generation(request.prompt_tokens, request.take, text, options)
+            self._statistics.prompt_tokens += request.prompt_tokens
+        return []
+
+    def generate(self, requests: list[Request]) -> Results:
+        """Generate one token of each of up to MAX_DECODE_SEQUENCES sequences; a full context ends one."""
+        self._lm.check_open()
+        plans, context = self._lm.plans, self._lm.context
+        results = [(r, _full(r)) for r in requests if r.position == context]
+        requests = [r for r in requests if r.position < context]
+        slots = [self._reserve(request, 1) for request in requests]
+        if not requests:
+            return results
+        plans.run_decode([r.ids[-1] for r in requests], [r.position for r in requests], slots)
+        for request in requests:
+            request.position += 1
+        return results + self._draw(requests)
+
+    def process_prompts(self, requests: list[Request], budget: int) -> Results:
+        """Process up to `budget` prompt tokens; draw the first token after the prompts that are complete then."""
+        self._lm.check_open()
+        plans = self._lm.plans
+        budget = min(budget, plans.prompt_tokens.bound)
+        parts = prompts.choose(requests, self._prefixes, budget, plans.logit_rows.bound)
+        ids, positions, slots, rows = list[int](), list[int](), list[int](), list[int]()
+        for request, n in parts:
+            end = request.position + n
+            ids += request.ids[request.position : end]
+            positions += range(request.position, end)
+            slots += [self._reserve(request, n)] * n
+            if end == request.prompt_tokens:
+                rows.append(len(ids) - 1)
+        if not ids:
+            return []
+        # A single token with `rows` would run by the plan for generating, which rounds differently.
+        plans.run(ids, positions, slots, rows if len(ids) > 1 else ())
+        for request, n in parts:
+            request.position += n
+            if self._prefixes is not None:
+                prompts.publish(request, self._prefixes)
+        return self._draw([request for request, _ in parts if request.position == request.prompt_tokens])
+
+    def _reserve(self, request: Request, n: int) -> int:
+        assert request.slot is not None
+        self._lm.plans.cache.reserve(request.slot, request.position + n)
+        return request.slot
+
+    def _draw(self, requests: list[Request]) -> Results:
+        """Draw a token of each request; the first rows of the logits are theirs."""
+        if not requests:
+            return []
+        samplers = [r.sampler for r in requests if r.sampler is not None]
+        tokens = self._lm.samplers.draw(samplers, [r.ids for r in requests])
+        return [(r, self._drawn(r, row, token)) for row, (r, token) in enumerate(zip(requests, tokens, strict=True))]
+
+    def _drawn(self, request: Request, row: int, token: int) -> Update:
+        try:
+            request.drawn = check_drawn(token, request.position, request.generated_tokens)
+        except LogitsError as error:
+            return Update(error=error)
+        request.ids.append(token)
+        logprobs = self._logprobs(request, row)
+        generation = request.generation
+        assert generation is not None
+        before = generation.tokens
+        text = generation.advance()
+        if generation.finish_reason is None and generation.is_full:
+            text += generation.advance()
+        n = generation.tokens - before
+        self._statistics.generated_tokens += n
+        request.clock.first_token = request.clock.first_token or time.perf_counter()
+        return Update(text, logprobs if n else (), generation.finish_reason)
+
+    def _logprobs(self, request: Request, row: int) -> tuple[TokenLogprob, ...]:
+        wanted = request.options.logprobs
+        if wanted is None or request.drawn in request.end_tokens:
+            return ()
+        return (self._lm.token_logprob(row, request.drawn, wanted),)
+
+
+def _full(request: Request) -> Update:
+    """The end of a request whose context is full."""
+    assert request.generation is not None
+    return Update(request.generation.finish("length"), finish_reason="length")

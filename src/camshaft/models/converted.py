@@ -1,0 +1,26 @@
+"""The tensors of a model file whose values are changed before a graph has them as constants.
+
+A cached plan has such constants in it, so its key covers the tensors' bytes: another file may have the same header.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from camshaft.formats.tensor import FileTensor
+from camshaft.store.digest import digest_of
+
+# Rotation factors, and the ends of the names of recurrent layers' tensors.
+_NAMES = frozenset({"rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight"})
+_ENDS = (".ssm_a", ".ssm_d", ".ssm_conv1d.weight", ".ssm_norm.weight", ".shortconv.conv.weight")
+
+
+def is_converted(tensor: FileTensor) -> bool:
+    """Whether a graph has changed values of a tensor: of vectors that are not f32, too."""
+    is_narrow = len(tensor.shape) == 1 and (tensor.format.dtype is None or tensor.format.dtype.name != "f32")
+    return is_narrow or tensor.name in _NAMES or tensor.name.endswith(_ENDS)
+
+
+def converted_digest(tensors: Mapping[str, FileTensor]) -> str:
+    """Digest of the bytes of all tensors that are converted."""
+    return digest_of((t.name, t.data().tobytes()) for t in tensors.values() if is_converted(t))

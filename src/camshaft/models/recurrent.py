@@ -1,0 +1,160 @@
+"""Recurrent layers of a decoder: what takes the place of attention, with a state per slot that a run updates in place."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from camshaft.graph import functions as F
+from camshaft.graph.graph import Tensor
+from camshaft.models.checkpoint import Checkpoint
+from camshaft.models.config import ModelConfig
+from camshaft.models.families import FAMILIES
+from camshaft.models.recurrent_config import Recurrent
+from camshaft.models.transformer import LayerState, TokenBatch, logit_rows
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A recurrent layer of a graph: the names of its tensors begin with `prefix`."""
+
+    prefix: str
+    sizes: Recurrent
+    config: ModelConfig
+    file: Checkpoint
+    rows: Tensor
+    states: LayerState
+
+
+def recurrent(
+    h: Tensor, layer: int, config: ModelConfig, file: Checkpoint, batch: TokenBatch, state: LayerState
+) -> Tensor:
+    """The layer's result f32 [T, dim] of its normed input; in the last layer, of the rows whose logits are computed."""
+    assert config.recurrent is not None
+    assert batch.slot_rows is not None
+    prefix = f"blk.{layer}"
+    made = Layer(prefix, config.recurrent, config, file, batch.slot_rows, state)
+    y, output = _KINDS[config.recurrent.kind](h, made)
+    y = logit_rows(y, batch, f"{prefix}.recurrent_rows") if batch.is_last else y
+    return file.linear(y, f"{prefix}.{output}", config.dim)
+
+
+def _short_conv(h: Tensor, layer: Layer) -> tuple[Tensor, str]:
+    """LFM2: c conv(b x) of three projections."""
+    name = f"{layer.prefix}.shortconv"
+    parts = layer.file.linear(h, f"{name}.in_proj", 3 * layer.sizes.channels)
+    y = F.short_conv_slots(parts, _taps(layer, f"{name}.conv.weight"), layer.states["conv"], layer.rows, name=name)
+    return y, "shortconv.out_proj"
+
+
+def _delta(h: Tensor, layer: Layer) -> tuple[Tensor, str]:
+    """Qwen3-Next and Qwen3.5: the gated delta rule of convolved queries, keys and values, then a gated norm of each head."""
+    sizes, file, prefix = layer.sizes, layer.file, layer.prefix
+    family = FAMILIES[layer.config.architecture]
+    qkv, z = _projections(h, layer)
+    taps = _taps(layer, f"{prefix}.ssm_conv1d.weight")
+    qkv = F.conv_slots(qkv, taps, layer.states["conv"], layer.rows, activation="silu", name=f"{prefix}.conv")
+    alpha, beta = _gates(h, layer)
+    a, dt = file.vector(f"{prefix}.ssm_a", sizes.heads), file.vector(f"{prefix}.ssm_dt.bias", sizes.heads)
+    given = (qkv, alpha, beta, a, dt, layer.states["state"], layer.rows)
+    y = F.gated_delta_slots(*given, groups=sizes.groups, tiled=family.tiled_heads, name=f"{prefix}.delta")
+    return _gated_norm(y, z, file.vector(f"{prefix}.ssm_norm.weight", sizes.value_size), layer), "ssm_out"
+
+
+def _projections(h: Tensor, layer: Layer) -> tuple[Tensor, Tensor]:
+    """Queries, keys and values, and z; older files of Qwen3-Next have all as one tensor, by heads of keys."""
+    sizes, file, prefix = layer.sizes, layer.file, layer.prefix
+    if f"{prefix}.ssm_in.weight" not in file:
+        qkv = file.linear(h, f"{prefix}.attn_qkv", sizes.channels)
+        return qkv, file.linear(h, f"{prefix}.attn_gate", sizes.inner)
+    values, tokens = sizes.inner // sizes.groups, h.shape[0]
+    parts = (sizes.key_size, sizes.key_size, values, values)
+    joined = file.linear(h, f"{prefix}.ssm_in", sizes.groups * sum(parts))
+    split = F.split(file.graph.reshape(joined, (tokens, sizes.groups, sum(parts))), axis=2, sizes=parts)
+    widths = (sizes.groups * part for part in parts)
+    q, k, v, z = (file.graph.reshape(x, (tokens, n)) for x, n in zip(split, widths, strict=True))
+    return F.concat(q, k, v, axis=1), z
+
+
+def _gates(h: Tensor, layer: Layer) -> tuple[Tensor, Tensor]:
+    """alpha and beta [T, heads]; Qwen3-Next has both as one tensor, by heads of keys."""
+    file, prefix, heads, groups = layer.file, layer.prefix, layer.sizes.heads, layer.sizes.groups
+    if f"{prefix}.ssm_ba.weight" not in file:
+        return file.linear(h, f"{prefix}.ssm_alpha", heads), file.linear(h, f"{prefix}.ssm_beta", heads)
+    tokens, per = h.shape[0], heads // groups
+    joined = file.graph.reshape(file.linear(h, f"{prefix}.ssm_ba", 2 * heads), (tokens, groups, 2 * per))
+    beta, alpha = (file.graph.reshape(x, (tokens, heads)) for x in F.split(joined, axis=2, sizes=(per, per)))
+    return alpha, beta
+
+
+def _gated_norm(y: Tensor, z: Tensor, w: Tensor, layer: Layer) -> Tensor:
+    """rms_norm of each head of y, times silu(z)."""
+    graph, heads = layer.file.graph, (y.shape[0], layer.sizes.heads, layer.sizes.value_size)
+    split = (graph.reshape(x, heads) for x in (y, z))
+    normed = F.norm_gate(next(split), w, next(split), eps=layer.config.norm_eps, name=f"{layer.prefix}.ssm_norm")
+    return graph.reshape(normed, y.shape)
+
+
+def _mamba(h: Tensor, layer: Layer) -> tuple[Tensor, str]:
+    """Mamba 1: a scan of convolved channels, whose steps depend on them; gated."""
+    sizes, file, prefix, inner = layer.sizes, layer.file, layer.prefix, layer.sizes.inner
+    x, z = F.split(file.linear(h, f"{prefix}.ssm_in", 2 * inner), axis=1, sizes=(inner, inner))
+    x = _convolved(x, layer)
+    parts = (sizes.rank, sizes.key_size, sizes.key_size)
+    dt, b, c = F.split(file.linear(x, f"{prefix}.ssm_x", sum(parts)), axis=1, sizes=parts)
+    if sizes.is_normed:
+        dt, b, c = (_unweighted_norm(part, layer) for part in (dt, b, c))
+    dt = file.linear(dt, f"{prefix}.ssm_dt", inner)
+    a = file.converted(f"{prefix}.ssm_a", (inner, sizes.key_size), lambda a: np.ascontiguousarray(a.T))
+    d, bias = file.vector(f"{prefix}.ssm_d", inner), file.vector(f"{prefix}.ssm_dt.bias", inner)
+    y = F.selective_scan_slots(x, dt, b, c, a, d, bias, layer.states["state"], layer.rows, name=f"{prefix}.scan")
+    return F.silu_multiply(z, y, name=f"{prefix}.ssm_gate"), "ssm_out"
+
+
+def _mamba2(h: Tensor, layer: Layer) -> tuple[Tensor, str]:
+    """Mamba 2: a scan with one decay per head, gated, then normed by groups."""
+    sizes, file, prefix = layer.sizes, layer.file, layer.prefix
+    parts = (sizes.inner, sizes.channels, sizes.heads)
+    z, xbc, dt = F.split(file.linear(h, f"{prefix}.ssm_in", sum(parts)), axis=1, sizes=parts)
+    a, d = (file.converted(f"{prefix}.{name}", (sizes.heads, 1), np.ravel) for name in ("ssm_a", "ssm_d"))
+    given = (_convolved(xbc, layer), dt, a, d, file.vector(f"{prefix}.ssm_dt.bias", sizes.heads))
+    y = F.ssd_slots(*given, layer.states["state"], layer.rows, groups=sizes.groups, name=f"{prefix}.scan")
+    y = F.silu_multiply(z, y, name=f"{prefix}.ssm_gate")
+    shape = (sizes.groups, sizes.inner // sizes.groups)
+    w = file.converted(f"{prefix}.ssm_norm.weight", shape, np.ravel)
+    if sizes.groups == 1:
+        return F.rms_norm(y, w, eps=layer.config.norm_eps, name=f"{prefix}.ssm_norm"), "ssm_out"
+    split = file.graph.reshape(y, (y.shape[0], *shape))
+    return F.multiply(file.graph.reshape(_unweighted_norm(split, layer), y.shape), w), "ssm_out"
+
+
+def _convolved(x: Tensor, layer: Layer) -> Tensor:
+    """silu(conv(x) + bias) of Mamba's channels."""
+    taps = _taps(layer, f"{layer.prefix}.ssm_conv1d.weight")
+    bias = layer.file.vector(f"{layer.prefix}.ssm_conv1d.bias", layer.sizes.channels)
+    name = f"{layer.prefix}.conv"
+    y: Tensor = F.conv_slots(x, taps, layer.states["conv"], layer.rows, bias, activation="silu", name=name)
+    return y
+
+
+def _unweighted_norm(x: Tensor, layer: Layer) -> Tensor:
+    """rms_norm of each row with weights of 1."""
+    width = x.shape[-1]
+    assert isinstance(width, int)
+    y: Tensor = F.rms_norm(x, np.ones(width, np.float32), eps=layer.config.norm_eps)
+    return y
+
+
+_KINDS: Mapping[str, Callable[[Tensor, Layer], tuple[Tensor, str]]] = {
+    "short_conv": _short_conv,
+    "delta": _delta,
+    "mamba": _mamba,
+    "mamba2": _mamba2,
+}
+
+
+def _taps(layer: Layer, name: str) -> Tensor:
+    """The weights of a convolution, f32 [taps, channels]; the file has them by channel."""
+    return layer.file.converted(name, (layer.sizes.channels, layer.sizes.taps), lambda w: np.ascontiguousarray(w.T))

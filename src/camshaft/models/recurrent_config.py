@@ -1,0 +1,151 @@
+"""Recurrent: the sizes of a model's recurrent layers, read from metadata, and the state that a session has of each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from camshaft.errors import ModelError
+from camshaft.formats.mapped import shown_value
+from camshaft.ops.slot_states.layout import state_blocks
+
+if TYPE_CHECKING:
+    from camshaft.models.config import Keys
+    from camshaft.models.families import Family
+
+ATTENTION = "attention"
+# More of a channel's weights than any model has; a file that lies would unroll a kernel for each.
+MOST_TAPS = 64
+MOST_HEADS = 1 << 16
+
+
+@dataclass(frozen=True)
+class Recurrent:
+    """Recurrent layers of one kind: a convolution of `taps` tokens over `channels`, then `heads` states of `key_size` rows and
+    `value_size` columns (none after a short convolution). heads / `groups` share a key.
+
+    Mamba 1 has one head. Its steps are a product of `rank` numbers, `is_normed` like the others that they come with.
+    """
+
+    kind: str
+    taps: int
+    channels: int
+    heads: int = 0
+    groups: int = 0
+    key_size: int = 0
+    value_size: int = 0
+    rank: int = 0
+    is_normed: bool = False
+
+    @property
+    def inner(self) -> int:
+        """The width of all heads' values."""
+        return self.heads * self.value_size
+
+    @property
+    def states(self) -> dict[str, tuple[int, ...]]:
+        """The shapes of a slot's states of one layer: the last rows that the convolution saw, and the heads' matrices."""
+        conv: dict[str, tuple[int, ...]] = {"conv": (self.taps - 1, self.channels)}
+        if not self.heads:
+            return conv
+        blocks, columns = state_blocks(self.value_size)
+        matrices = () if self.kind == "mamba" else (self.heads,)
+        return conv | {"state": (*matrices, blocks, self.key_size, columns)}
+
+
+def read_recurrent(keys: Keys, family: Family, dim: int) -> Recurrent | None:
+    """The recurrent layers of a family that has them. Raises ModelError, naming the key, for an impossible value."""
+    return _READERS[family.recurrent](keys, dim) if family.recurrent else None
+
+
+def _short_conv(keys: Keys, dim: int) -> Recurrent:
+    return Recurrent("short_conv", _taps(keys, "shortconv.l_cache"), dim)
+
+
+def _delta(keys: Keys, dim: int) -> Recurrent:
+    heads, groups, key_size = _heads(keys), keys.size("ssm.group_count"), keys.size("ssm.state_size")
+    value_size = _shared(keys, "ssm.inner_size", "ssm.time_step_rank")
+    _shared(keys, "ssm.time_step_rank", "ssm.group_count")
+    channels = 2 * groups * key_size + heads * value_size
+    return Recurrent("delta", _taps(keys, "ssm.conv_kernel"), channels, heads, groups, key_size, value_size)
+
+
+def _mamba(keys: Keys, dim: int) -> Recurrent:
+    inner, size, rank = keys.size("ssm.inner_size"), keys.size("ssm.state_size"), keys.size("ssm.time_step_rank")
+    normed = keys.metadata.get(f"{keys.architecture}.ssm.dt_b_c_rms", False)
+    if not isinstance(normed, bool):
+        raise ModelError(f"the key '{keys.architecture}.ssm.dt_b_c_rms' is {shown_value(normed)}; wanted True or False")
+    return Recurrent("mamba", _taps(keys, "ssm.conv_kernel"), inner, 1, 1, size, inner, rank, normed)
+
+
+def _mamba2(keys: Keys, dim: int) -> Recurrent:
+    return replace(_delta(keys, dim), kind="mamba2")
+
+
+_READERS: Mapping[str, Callable[[Keys, int], Recurrent]] = {
+    "short_conv": _short_conv,
+    "delta": _delta,
+    "mamba": _mamba,
+    "mamba2": _mamba2,
+}
+
+
+def _heads(keys: Keys) -> int:
+    heads = keys.size("ssm.time_step_rank")
+    if heads > MOST_HEADS:
+        raise ModelError(f"the key '{keys.architecture}.ssm.time_step_rank' is {heads}; wanted at most {MOST_HEADS}")
+    return heads
+
+
+def _shared(keys: Keys, key: str, among: str) -> int:
+    """The share of each of `among` in `key`. Raises ModelError unless it is an integer."""
+    n, parts = keys.size(key), keys.size(among)
+    if n % parts:
+        name = keys.architecture
+        raise ModelError(f"the key '{name}.{key}' is {n}; wanted a multiple of '{name}.{among}', {parts}")
+    return n // parts
+
+
+def _taps(keys: Keys, key: str) -> int:
+    taps = keys.size(key)
+    if not 1 < taps <= MOST_TAPS:
+        raise ModelError(f"the key '{keys.architecture}.{key}' is {taps}; wanted 2 to {MOST_TAPS}")
+    return taps
+
+
+def layer_kinds(keys: Keys, family: Family, n_layers: int) -> tuple[str, ...]:
+    """Each layer's kind: attention, or the family's recurrent one."""
+    if not family.recurrent or not family.attention:
+        return (family.recurrent or ATTENTION,) * n_layers
+    listed = keys.metadata.get(f"{keys.architecture}.attention.recurrent_layers")
+    every = keys.size("full_attention_interval", family.attention_every) if family.attention_every else 0
+    if listed is not None:
+        is_recurrent = _booleans(keys, "attention.recurrent_layers", listed, n_layers)
+    elif every:
+        is_recurrent = [(layer + 1) % every != 0 for layer in range(n_layers)]
+    else:
+        is_recurrent = [not n for n in kv_heads(keys, n_layers)]
+    return tuple(family.recurrent if each else ATTENTION for each in is_recurrent)
+
+
+def _booleans(keys: Keys, key: str, value: object, n: int) -> list[bool]:
+    listed = value.tolist() if hasattr(value, "tolist") else value
+    if not isinstance(listed, list | tuple) or len(listed) < n or any(each not in (False, True) for each in listed):
+        raise ModelError(f"the key '{keys.architecture}.{key}' is {shown_value(value)}; wanted {n} booleans")
+    return list(map(bool, listed[:n]))
+
+
+def kv_heads(keys: Keys, n_layers: int, default: int = 0) -> list[int]:
+    """Each layer's key-value heads: one number for all, or a list of one per layer, 0 for a recurrent layer."""
+    name = f"{keys.architecture}.attention.head_count_kv"
+    value = keys.metadata.get(name, default)
+    listed = value.tolist() if hasattr(value, "tolist") else value
+    if not isinstance(listed, list | tuple):
+        return [keys.size("attention.head_count_kv", default or None)] * n_layers
+    good = len(listed) == n_layers and all(type(n) is int and 0 <= n < 2**31 for n in listed)
+    if not good or len({n for n in listed if n}) > 1:
+        raise ModelError(
+            f"the key '{name}' is {shown_value(value)}; wanted an integer, or {n_layers} of which each is 0 or the same"
+        )
+    return list(listed)

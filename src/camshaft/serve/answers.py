@@ -1,0 +1,106 @@
+"""Answers: from the engine's thread to the event loop, the updates of the requests behind one HTTP request."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from camshaft.generate.engine.engine import Engine
+from camshaft.generate.engine.request import Request, Update
+from camshaft.generate.generation import TokenLogprob
+from camshaft.generate.options import GenerateOptions
+
+
+@dataclass(frozen=True)
+class Job:
+    """What to generate: token ids of prompts, and the options of each prompt's answers."""
+
+    prompts: Sequence[Sequence[int]]
+    options: Sequence[GenerateOptions]
+
+    @property
+    def n_answers(self) -> int:
+        """The number of answers: `options` for every prompt."""
+        return len(self.prompts) * len(self.options)
+
+
+@dataclass
+class Answer:
+    """One whole answer."""
+
+    text: str = ""
+    logprobs: list[TokenLogprob] = field(default_factory=list)
+    finish_reason: str | None = None
+
+
+@dataclass(frozen=True)
+class Usage:
+    """Numbers of tokens. A prompt with several answers counts once."""
+
+    prompt: int
+    cached: int
+    generated: int
+
+    @property
+    def json(self) -> dict[str, Any]:
+        """OpenAI's `usage`."""
+        return {
+            "prompt_tokens": self.prompt,
+            "completion_tokens": self.generated,
+            "total_tokens": self.prompt + self.generated,
+            "prompt_tokens_details": {"cached_tokens": self.cached},
+        }
+
+
+class Answers:
+    """Submits a job and iterates over (index, update) until all its answers have ended. `cancel` ends them."""
+
+    def __init__(self, engine: Engine, job: Job) -> None:
+        """Raises what Engine.submit raises."""
+        self._engine, self._job = engine, job
+        self._loop = asyncio.get_running_loop()
+        self._updates: asyncio.Queue[tuple[int, Update]] = asyncio.Queue()
+        wanted = [(ids, options) for ids in job.prompts for options in job.options]
+        self._requests: list[Request] = engine.submit_all(
+            [(ids, options, self._listener(i)) for i, (ids, options) in enumerate(wanted)]
+        )
+        self._n_open = len(wanted)
+
+    def _listener(self, index: int) -> Any:
+        def listen(update: Update) -> None:
+            with suppress(RuntimeError):  # the loop is closed: nobody reads any more
+                self._loop.call_soon_threadsafe(self._updates.put_nowait, (index, update))
+
+        return listen
+
+    @property
+    def usage(self) -> Usage:
+        """The usage so far."""
+        first = self._requests[:: len(self._job.options)]
+        return Usage(
+            sum(request.prompt_tokens for request in first),
+            sum(request.cached_tokens for request in first),
+            sum(request.generated_tokens for request in self._requests),
+        )
+
+    def __aiter__(self) -> AsyncIterator[tuple[int, Update]]:
+        return self
+
+    async def __anext__(self) -> tuple[int, Update]:
+        """The next update. Raises the error of an answer that failed."""
+        if not self._n_open:
+            raise StopAsyncIteration
+        index, update = await self._updates.get()
+        self._n_open -= update.is_last
+        if update.error is not None:
+            raise update.error
+        return index, update
+
+    def cancel(self) -> None:
+        """End the answers that are not complete; may be called twice."""
+        for request in self._requests:
+            if not request.clock.ended:
+                self._engine.cancel(request)

@@ -1,0 +1,152 @@
+"""The HTTP application: routes, checks before them, and errors as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.datastructures import Headers
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from camshaft.serve import ollama
+from camshaft.serve.errors import HttpError, http_error
+from camshaft.serve.guard import Guard
+from camshaft.serve.metrics import MEDIA_TYPE, metrics_text
+from camshaft.serve.openai.chat import chat_completions
+from camshaft.serve.openai.completions import completions
+from camshaft.serve.openai.responses import responses
+from camshaft.serve.respond import CLIENT_CLOSED, Json
+from camshaft.serve.served import Served
+from camshaft.serve.tokens import detokenize, tokenize
+from camshaft.serve.web import FILES, page
+
+Handler = Callable[[Request, Served], Awaitable[Response]]
+
+
+async def health(request: Request, served: Served) -> Response:
+    """Whether requests are taken."""
+    if not served.engine.is_alive:
+        raise HttpError(503, "the engine has ended", code="unavailable")
+    return Json({"status": "ok"})
+
+
+async def metrics(request: Request, served: Served) -> Response:
+    """Statistics for Prometheus."""
+    return Response(metrics_text(served.engine), media_type=MEDIA_TYPE)
+
+
+def _card(served: Served) -> dict[str, Any]:
+    return {
+        "id": served.name,
+        "object": "model",
+        "created": served.created,
+        "owned_by": "camshaft",
+        "max_model_len": served.lm.context,
+    }
+
+
+async def models(request: Request, served: Served) -> Response:
+    """The model, as a list."""
+    return Json({"object": "list", "data": [_card(served)]})
+
+
+async def model(request: Request, served: Served) -> Response:
+    """The model of that name."""
+    served.check_model(request.path_params["name"])
+    return Json(_card(served))
+
+
+ROUTES: dict[tuple[str, str], Handler] = {
+    **{("GET", path): page for path in FILES},
+    ("GET", "/health"): health,
+    ("GET", "/metrics"): metrics,
+    ("GET", "/v1/models"): models,
+    ("GET", "/v1/models/{name:path}"): model,
+    ("POST", "/v1/chat/completions"): chat_completions,
+    ("POST", "/v1/completions"): completions,
+    ("POST", "/v1/responses"): responses,
+    ("POST", "/api/chat"): ollama.chat,
+    ("POST", "/api/generate"): ollama.generate,
+    ("POST", "/api/show"): ollama.show,
+    ("GET", "/api/tags"): ollama.tags,
+    ("GET", "/api/version"): ollama.version,
+    ("POST", "/tokenize"): tokenize,
+    ("POST", "/detokenize"): detokenize,
+}
+
+
+class _Checks:
+    """Refuses requests before they are routed."""
+
+    def __init__(self, app: ASGIApp, guard: Guard) -> None:
+        self._app, self._guard = app, guard
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            try:
+                self._guard.check(scope["path"], Headers(scope=scope))
+            except HttpError as error:
+                await _json(scope["path"], error)(scope, receive, send)
+                return
+        await self._app(scope, receive, send)
+
+
+def make_app(served: Served, guard: Guard) -> ASGIApp:
+    """The application. It starts the engine when it starts, and closes it at its end."""
+
+    @asynccontextmanager
+    async def lifespan(app: Starlette) -> Any:
+        served.engine.start()
+        try:
+            yield
+        finally:
+            served.engine.close()
+
+    handlers: Any = {
+        HttpError: _on_error,
+        HTTPException: _on_http,
+        ClientDisconnect: _on_disconnect,
+        Exception: _on_bug,
+    }
+    routes = [Route(path, _bound(handler, served), methods=[method]) for (method, path), handler in ROUTES.items()]
+    return _Checks(Starlette(routes=routes, lifespan=lifespan, exception_handlers=handlers), guard)
+
+
+def _bound(handler: Handler, served: Served) -> Callable[[Request], Awaitable[Response]]:
+    async def endpoint(request: Request) -> Response:
+        return await handler(request, served)
+
+    return endpoint
+
+
+def _json(path: str, error: HttpError) -> Response:
+    body = {"error": str(error)} if path.startswith("/api/") else error.body  # Ollama's errors are texts
+    return Json(body, status_code=error.status, headers=error.headers)
+
+
+async def _on_error(request: Request, error: HttpError) -> Response:
+    return _json(request.url.path, error)
+
+
+async def _on_http(request: Request, error: HTTPException) -> Response:
+    path = request.url.path[:100]
+    what = {
+        404: (f"there is no {path}", "not_found"),
+        405: (f"{path} does not take {request.method}", "method_not_allowed"),
+    }
+    message, code = what.get(error.status_code, (error.detail, None))
+    return _json(request.url.path, HttpError(error.status_code, message, code=code))
+
+
+async def _on_disconnect(request: Request, error: ClientDisconnect) -> Response:
+    return Response(status_code=CLIENT_CLOSED)
+
+
+async def _on_bug(request: Request, error: Exception) -> Response:  # the server logs the traceback
+    return _json(request.url.path, http_error(error))

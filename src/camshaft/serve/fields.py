@@ -1,0 +1,89 @@
+"""Fields of requests: tables of what is accepted. A field that is not in its table is refused by name."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from camshaft.serve.errors import HttpError
+
+
+@dataclass(frozen=True)
+class Field:
+    """What a field may be."""
+
+    fits: Callable[[Any], bool]
+    wanted: str
+
+
+Fields = Mapping[str, Field]
+
+
+def is_integer(value: Any) -> bool:
+    """Whether a JSON value is a whole number."""
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def integer(low: int, high: int) -> Field:
+    """A whole number."""
+    return Field(lambda v: is_integer(v) and low <= v <= high, f"a whole number from {low} to {high}")
+
+
+def one_of(*values: Any) -> Field:
+    """One of a few values, others of which this server does not support."""
+    words = " or ".join(json.dumps(value) for value in values)
+    return Field(
+        lambda v: any(type(v) is type(each) and v == each for each in values), f"{words} (others are not supported)"
+    )
+
+
+ANYTHING = Field(lambda v: True, "anything")
+TEXT = Field(lambda v: isinstance(v, str), "a text")
+BOOL = Field(lambda v: isinstance(v, bool), "true or false")
+OBJECT = Field(lambda v: isinstance(v, dict), "an object")
+LIST = Field(lambda v: isinstance(v, list), "a list")
+
+
+def read_fields(body: Any, fields: Fields, of: str = "") -> dict[str, Any]:
+    """The fields of a JSON object that are not null. Raises HttpError for one that is not in the table or does not fit."""
+    if not isinstance(body, dict):
+        raise HttpError(
+            400, f"{of or 'the body'} is {shown(body)}; wanted an object", code="invalid_type", param=of or None
+        )
+    prefix = f"{of}." if of else ""
+    given = {name: value for name, value in body.items() if value is not None}
+    for name, value in given.items():
+        field, param = fields.get(name), f"{prefix}{name}"[:100]
+        if field is None:
+            raise HttpError(400, f"the field '{param}' is not supported", code="unsupported_parameter", param=param)
+        if not field.fits(value):
+            message = f"'{param}' is {shown(value)}; wanted {field.wanted}"
+            raise HttpError(400, message, code="invalid_value", param=param)
+    return given
+
+
+def required(given: Mapping[str, Any], name: str) -> Any:
+    """The field's value. Raises HttpError if it is missing."""
+    if name not in given:
+        raise HttpError(400, f"the field '{name}' is missing", code="missing_parameter", param=name)
+    return given[name]
+
+
+def shown(value: Any, limit: int = 60) -> str:
+    """A JSON value on one line, shortened."""
+    text = json.dumps(value)
+    return text if len(text) <= limit else text[: limit - 3] + "..."
+
+
+def parse_json(data: bytes) -> Any:
+    """The value of a JSON text. Raises HttpError if it is none; NaN and Infinity are none."""
+    try:
+        return json.loads(data, parse_constant=_refuse)
+    except (ValueError, RecursionError) as error:
+        raise HttpError(400, f"the body is not valid JSON: {error}", code="invalid_json") from None
+
+
+def _refuse(name: str) -> Any:
+    raise ValueError(f"{name} is no JSON number")

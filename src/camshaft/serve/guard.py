@@ -1,0 +1,90 @@
+"""Who may ask: API keys, and web pages of other origins."""
+
+from __future__ import annotations
+
+import hmac
+import ipaddress
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from starlette.datastructures import Headers
+
+from camshaft.errors import SettingError
+from camshaft.serve.errors import HttpError
+
+OPEN_PATHS = frozenset({"/health", "/", "/page.css", "/page.js"})  # the page asks for the key itself
+_HASHED = "sha256:"
+
+
+@dataclass(frozen=True)
+class Guard:
+    """Checks the headers of requests. `keys` are SHA-256 digests of the API keys; without keys everybody on this machine may
+    ask, but no web page of another origin: browsers run those of anybody.
+
+    `names` are the host names under which the server may be addressed then, beside IP addresses."""
+
+    keys: tuple[bytes, ...] = ()
+    names: frozenset[str] = frozenset({"localhost"})
+
+    def check(self, path: str, headers: Headers) -> None:
+        """Raise HttpError for a request that has no key, or comes from a page of another origin."""
+        if self.keys:
+            if path not in OPEN_PATHS:
+                self._check_key(headers)
+            return
+        host, origin = _host(headers.get("host", "")), headers.get("origin")
+        if host not in self.names and not _is_address(host):
+            raise HttpError(403, f"the host {host[:100]!r} is not this server's", code="wrong_host")
+        if origin is not None and urlsplit(origin).netloc != headers.get("host"):
+            message = "without an API key, pages of other origins may not use this server"
+            raise HttpError(403, message, code="wrong_origin")
+
+    def _check_key(self, headers: Headers) -> None:
+        scheme, _, key = headers.get("authorization", "").partition(" ")
+        key = key.strip() if scheme.lower() == "bearer" else headers.get("x-api-key", "")
+        digest = sha256(key.encode("utf-8", "surrogatepass")).digest()
+        fits = [hmac.compare_digest(digest, known) for known in self.keys]  # all of them: takes the same time
+        if not any(fits):
+            message = "the API key is wrong" if key else "an API key is missing: send 'Authorization: Bearer KEY'"
+            raise HttpError(401, message, code="invalid_api_key")
+
+
+def _host(header: str) -> str:
+    """The name or address of a Host header, without its port."""
+    try:
+        return (urlsplit(f"//{header}").hostname or "").lower()
+    except ValueError:
+        return ""
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
+
+
+def read_keys(path: Path) -> tuple[bytes, ...]:
+    """The digests of the keys in a file: one a line, as the key itself or as sha256:HEX. Lines that begin with # are comments.
+
+    Raises SettingError if the file has no key or a line is no digest."""
+    lines = [line.strip() for line in path.read_text("utf-8").splitlines()]
+    keys = tuple(_digest(line, path) for line in lines if line and not line.startswith("#"))
+    if not keys:
+        raise SettingError(f"{path} has no API key; wanted one a line")
+    return keys
+
+
+def _digest(line: str, path: Path) -> bytes:
+    if not line.startswith(_HASHED):
+        return sha256(line.encode()).digest()
+    try:
+        digest = bytes.fromhex(line.removeprefix(_HASHED))
+    except ValueError:
+        digest = b""
+    if len(digest) != sha256().digest_size:
+        raise SettingError(f"{path}: a line that begins with {_HASHED} has no SHA-256 digest of 64 hexadecimal digits")
+    return digest

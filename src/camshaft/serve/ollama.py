@@ -1,0 +1,193 @@
+"""Ollama's interface: `/api/chat`, `/api/generate`, `/api/tags`, `/api/show`, `/api/version`."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import Response
+
+from camshaft.generate.generation import TokenLogprob
+from camshaft.serve.answers import Answer, Job, Usage
+from camshaft.serve.errors import HttpError
+from camshaft.serve.fields import (
+    BOOL,
+    LIST,
+    OBJECT,
+    TEXT,
+    Field,
+    Fields,
+    integer,
+    one_of,
+    parse_json,
+    read_fields,
+    required,
+)
+from camshaft.serve.openai.chat import EMPTY, chat_ids, read_messages
+from camshaft.serve.options import MOST_TOKENS, OPTIONS, SAMPLING, generate_options
+from camshaft.serve.respond import Json, compact, respond
+from camshaft.serve.served import Served
+from camshaft.version import __version__
+
+_STAYS = Field(lambda v: v not in (0, "0", "0s"), "a time (the model stays in memory)")
+_COMMON: Fields = {
+    "model": TEXT,
+    "stream": BOOL,
+    "options": OBJECT,
+    "keep_alive": _STAYS,
+    "format": one_of(""),
+    "think": one_of(False),
+}
+_CHAT: Fields = {**_COMMON, "messages": LIST, "tools": EMPTY}
+_GENERATE: Fields = {**_COMMON, "prompt": TEXT, "system": TEXT, "raw": BOOL, "images": EMPTY, "suffix": one_of("")}
+_SHOW: Fields = {"model": TEXT, "name": TEXT, "verbose": BOOL}
+_OTHERS = {"stop", "mirostat_tau", "mirostat_eta"}
+_OPTIONS: Fields = {
+    **{name: rule for name, rule in OPTIONS.items() if name in SAMPLING | _OTHERS},
+    "num_predict": integer(-1, MOST_TOKENS),
+    "num_ctx": integer(1, MOST_TOKENS),
+}
+
+
+def _options(given: Mapping[str, Any], served: Served) -> Any:
+    """The options of generating, by OpenAI's names."""
+    read = read_fields(given.get("options", {}), _OPTIONS, "options")
+    context = served.lm.context
+    if read.pop("num_ctx", context) > context:
+        message = f"'options.num_ctx' is more than {context}: the server was started with that context"
+        raise HttpError(400, message, code="invalid_value", param="options.num_ctx")
+    read["max_tokens"] = read.pop("num_predict", -1)
+    return generate_options(read, max_tokens=-1, logprobs=None, n_vocab=served.lm.config.vocab_size)
+
+
+def _check_model(given: Mapping[str, Any], served: Served) -> None:
+    served.check_model(required(given, "model").removesuffix(":latest"))
+
+
+async def chat(request: Request, served: Served) -> Response:
+    """Answer a chat, as a stream unless `stream` is false."""
+    given = read_fields(parse_json(await served.body(request)), _CHAT)
+    _check_model(given, served)
+    messages, options = read_messages(required(given, "messages")), _options(given, served)
+    ids = await run_in_threadpool(chat_ids, served, messages)
+    return await respond(
+        request, served, Job([ids], options), OllamaShape(served, True), stream=given.get("stream", True)
+    )
+
+
+async def generate(request: Request, served: Served) -> Response:
+    """Answer a prompt as a user's message, or continue it if `raw`; as a stream unless `stream` is false."""
+    given = read_fields(parse_json(await served.body(request)), _GENERATE)
+    _check_model(given, served)
+    prompt, options = required(given, "prompt"), _options(given, served)
+    if given.get("raw"):
+        if "system" in given:
+            raise HttpError(400, "'system' with raw: true", code="invalid_value", param="system")
+        served.check_text(prompt, "prompt")
+        ids = await run_in_threadpool(lambda: served.lm.prompt_ids(prompt, raw=True))
+    else:
+        system = [{"role": "system", "content": given["system"]}] if "system" in given else []
+        ids = await run_in_threadpool(chat_ids, served, [*system, {"role": "user", "content": prompt}])
+    return await respond(
+        request, served, Job([ids], options), OllamaShape(served, False), stream=given.get("stream", True)
+    )
+
+
+async def tags(request: Request, served: Served) -> Response:
+    """The model, as a list."""
+    created = datetime.fromtimestamp(served.created, UTC).isoformat()
+    card = {
+        "name": served.name,
+        "model": served.name,
+        "modified_at": created,
+        "size": 0,
+        "digest": "",
+        "details": _details(served),
+    }
+    return Json({"models": [card]})
+
+
+async def show(request: Request, served: Served) -> Response:
+    """What is known of the model."""
+    given = read_fields(parse_json(await served.body(request)), _SHOW)
+    served.check_model(
+        required({**given, "model": given.get("model", given.get("name"))}, "model").removesuffix(":latest")
+    )
+    info = {f"{served.lm.config.architecture}.context_length": served.lm.context}
+    return Json({"details": _details(served), "model_info": info, "capabilities": ["completion"]})
+
+
+async def version(request: Request, served: Served) -> Response:
+    """camshaft's version."""
+    return Json({"version": __version__})
+
+
+def _details(served: Served) -> dict[str, Any]:
+    return {"format": "gguf", "family": served.lm.config.architecture}
+
+
+@dataclass
+class OllamaShape:
+    """An answer as JSON, and as lines of JSON. `is_chat` says whether the text is in a message."""
+
+    served: Served
+    is_chat: bool
+    media_type: str = "application/x-ndjson"
+    keep_alive: bytes = b""
+    _begun: float = field(default_factory=time.perf_counter)
+    _first: float = 0.0
+    _reason: str = "stop"
+
+    def _line(self, text: str, **fields: Any) -> dict[str, Any]:
+        said = {"message": {"role": "assistant", "content": text}} if self.is_chat else {"response": text}
+        now = datetime.now(UTC).isoformat().replace("+00:00", "Z")
+        return {"model": self.served.name, "created_at": now, **said, "done": False} | fields
+
+    def _last(self, text: str, reason: str, usage: Usage) -> dict[str, Any]:
+        now = time.perf_counter()
+        first = self._first or now
+        times = {
+            "total_duration": now - self._begun,
+            "prompt_eval_duration": first - self._begun,
+            "eval_duration": now - first,
+        }
+        return self._line(
+            text,
+            done=True,
+            done_reason=reason,
+            load_duration=0,
+            prompt_eval_count=usage.prompt,
+            eval_count=usage.generated,
+            **{name: round(seconds * 1e9) for name, seconds in times.items()},
+        )
+
+    def begin(self) -> Iterable[bytes]:
+        """Nothing."""
+        return ()
+
+    def piece(self, index: int, text: str, each: Sequence[TokenLogprob]) -> Iterable[bytes]:
+        """A line with a piece of the answer."""
+        self._first = self._first or time.perf_counter()
+        return [compact(self._line(text)) + b"\n"]
+
+    def end_answer(self, index: int, reason: str) -> Iterable[bytes]:
+        """Nothing: `end` has the reason."""
+        self._reason = reason
+        return ()
+
+    def end(self, usage: Usage) -> Iterable[bytes]:
+        """The line with the reason and the counts."""
+        return [compact(self._last("", self._reason, usage)) + b"\n"]
+
+    def failed(self, error: HttpError) -> Iterable[bytes]:
+        """A line with the error."""
+        return [compact({"error": str(error)}) + b"\n"]
+
+    def whole(self, answers: Sequence[Answer], usage: Usage) -> dict[str, Any]:
+        """The answer."""
+        return self._last(answers[0].text, answers[0].finish_reason or "stop", usage)

@@ -1,0 +1,154 @@
+"""`/v1/completions`: OpenAI's interface for text without a chat template."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import Response
+
+from camshaft.errors import CamshaftError
+from camshaft.generate.generation import TokenLogprob
+from camshaft.serve.answers import Answer, Job, Usage
+from camshaft.serve.errors import HttpError, http_error
+from camshaft.serve.fields import (
+    BOOL,
+    TEXT,
+    Field,
+    Fields,
+    integer,
+    is_integer,
+    one_of,
+    parse_json,
+    read_fields,
+    required,
+)
+from camshaft.serve.openai import logprobs
+from camshaft.serve.options import MOST_TOP_LOGPROBS, OPTIONS, generate_options, includes_usage
+from camshaft.serve.respond import event, respond
+from camshaft.serve.served import Served
+
+DEFAULT_MAX_TOKENS = 16  # OpenAI's
+MOST_ANSWERS = 128
+
+
+def _are_ids(value: Any) -> bool:
+    return isinstance(value, list) and bool(value) and all(map(is_integer, value))
+
+
+def _is_prompt(value: Any) -> bool:
+    several = isinstance(value, list) and bool(value) and all(isinstance(v, str) or _are_ids(v) for v in value)
+    return isinstance(value, str) or _are_ids(value) or several
+
+
+FIELDS: Fields = {
+    **OPTIONS,
+    "model": TEXT,
+    "prompt": Field(_is_prompt, "a text, a list of token ids, or a list of such prompts"),
+    "logprobs": integer(0, MOST_TOP_LOGPROBS),
+    "echo": BOOL,
+    "best_of": integer(1, MOST_ANSWERS),
+    "suffix": one_of(""),
+}
+
+
+def _prompts(served: Served, prompt: Any) -> list[list[int]]:
+    several = [prompt] if isinstance(prompt, str) or is_integer(prompt[0]) else prompt
+    for each in several:
+        if isinstance(each, str):
+            served.check_text(each, "prompt")
+    try:
+        return [served.lm.prompt_ids(each, raw=True) for each in several]
+    except CamshaftError as error:
+        status = http_error(error)
+        raise HttpError(status.status, str(error), code=status.code, param="prompt") from None
+
+
+def _check(given: Mapping[str, Any]) -> None:
+    """Refuse combinations of fields that are not supported."""
+    if given.get("best_of", given.get("n", 1)) != given.get("n", 1):
+        raise HttpError(400, "'best_of' other than n is not supported", code="unsupported_parameter", param="best_of")
+    if given.get("echo") and "logprobs" in given:
+        raise HttpError(400, "'logprobs' with echo is not supported", code="unsupported_parameter", param="logprobs")
+
+
+async def completions(request: Request, served: Served) -> Response:
+    """Continue one or several prompts."""
+    given = read_fields(parse_json(await served.body(request)), FIELDS)
+    served.check_model(given.get("model"))
+    _check(given)
+    prompt = required(given, "prompt")
+    n_vocab = served.lm.config.vocab_size
+    options = generate_options(given, max_tokens=DEFAULT_MAX_TOKENS, logprobs=given.get("logprobs"), n_vocab=n_vocab)
+    prompts = await run_in_threadpool(_prompts, served, prompt)
+    job = Job(prompts, options)
+    if job.n_answers > MOST_ANSWERS:
+        message = f"{job.n_answers} answers in one request; wanted at most {MOST_ANSWERS}"
+        raise HttpError(400, message, code="invalid_value", param="n")
+    echoed = [served.lm.detokenize(ids) for ids in prompts for _ in options] if given.get("echo") else None
+    shape = CompletionShape(served, job.n_answers, "logprobs" in given, includes_usage(given), echoed)
+    return await respond(request, served, job, shape, stream=given.get("stream", False))
+
+
+@dataclass(frozen=True)
+class CompletionShape:
+    """A text completion and its chunks. `echoed` has the prompt of each answer, if it is to be repeated."""
+
+    served: Served
+    n: int
+    with_logprobs: bool
+    with_usage: bool
+    echoed: Sequence[str] | None
+    id: str = field(default_factory=lambda: f"cmpl-{uuid.uuid4().hex}")
+    created: int = field(default_factory=lambda: int(time.time()))
+    media_type: str = "text/event-stream"
+    keep_alive: bytes = b": keep-alive\n\n"
+    _offsets: dict[int, int] = field(default_factory=dict)
+
+    def _head(self) -> dict[str, Any]:
+        return {"id": self.id, "object": "text_completion", "created": self.created, "model": self.served.name}
+
+    def _chunk(self, index: int, text: str, reason: str | None = None, rows: Any = None) -> bytes:
+        usage: dict[str, Any] = {"usage": None} if self.with_usage else {}
+        choice = {"index": index, "text": text, "logprobs": rows, "finish_reason": reason}
+        return event(self._head() | {"choices": [choice]} | usage)
+
+    def begin(self) -> Iterable[bytes]:
+        """The prompts, if they are to be repeated."""
+        return [self._chunk(i, text) for i, text in enumerate(self.echoed or ())]
+
+    def piece(self, index: int, text: str, each: Sequence[TokenLogprob]) -> Iterable[bytes]:
+        """A piece of an answer."""
+        offset = self._offsets.get(index, 0)
+        self._offsets[index] = offset + sum(len(one.token) for one in each)
+        rows = logprobs.of_completion(each, offset) if self.with_logprobs else None
+        return [self._chunk(index, text, rows=rows)]
+
+    def end_answer(self, index: int, reason: str) -> Iterable[bytes]:
+        """A chunk with the finish reason."""
+        return [self._chunk(index, "", reason)]
+
+    def end(self, usage: Usage) -> Iterable[bytes]:
+        """The usage, if wanted, and the end mark."""
+        if self.with_usage:
+            yield event(self._head() | {"choices": [], "usage": usage.json})
+        yield b"data: [DONE]\n\n"
+
+    def failed(self, error: HttpError) -> Iterable[bytes]:
+        """The error, and the end mark."""
+        return [event(error.body), b"data: [DONE]\n\n"]
+
+    def whole(self, answers: Sequence[Answer], usage: Usage) -> dict[str, Any]:
+        """The completion."""
+        choices = [self._choice(i, answer) for i, answer in enumerate(answers)]
+        return self._head() | {"choices": choices, "usage": usage.json}
+
+    def _choice(self, index: int, answer: Answer) -> dict[str, Any]:
+        rows = logprobs.of_completion(answer.logprobs) if self.with_logprobs else None
+        text = (self.echoed[index] if self.echoed else "") + answer.text
+        return {"index": index, "text": text, "logprobs": rows, "finish_reason": answer.finish_reason}

@@ -1,0 +1,168 @@
+"""Answer an HTTP request with generated text: whole, or as a stream that a disconnected client ends."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from typing import Any, Protocol
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.types import Receive, Scope, Send
+
+from camshaft.errors import CamshaftError
+from camshaft.generate.generation import TokenLogprob
+from camshaft.serve.answers import Answer, Answers, Job, Usage
+from camshaft.serve.errors import HttpError, http_error
+from camshaft.serve.served import Served
+
+KEEP_ALIVE_S = 15.0
+CLIENT_CLOSED = 499
+_log = logging.getLogger("camshaft.serve")
+
+
+class Shape(Protocol):
+    """How one interface writes answers. The methods for streams give what is sent, framed."""
+
+    @property
+    def media_type(self) -> str:
+        """The Content-Type of a stream."""
+
+    @property
+    def keep_alive(self) -> bytes:
+        """What is sent when there was nothing for KEEP_ALIVE_S, and clients ignore; may be empty."""
+
+    def begin(self) -> Iterable[bytes]:
+        """Before the first text."""
+
+    def piece(self, index: int, text: str, logprobs: Sequence[TokenLogprob]) -> Iterable[bytes]:
+        """A piece of the answer `index`."""
+
+    def end_answer(self, index: int, reason: str) -> Iterable[bytes]:
+        """The end of the answer `index`."""
+
+    def end(self, usage: Usage) -> Iterable[bytes]:
+        """The end of all answers."""
+
+    def failed(self, error: HttpError) -> Iterable[bytes]:
+        """The end of a stream that failed after its beginning."""
+
+    def whole(self, answers: Sequence[Answer], usage: Usage) -> dict[str, Any]:
+        """All answers at once."""
+
+
+class Json(JSONResponse):
+    """A JSON answer; lone surrogates, which a request may have and UTF-8 has not, become question marks."""
+
+    def render(self, content: Any) -> bytes:
+        """The JSON text."""
+        return compact(content)
+
+
+def compact(value: Any) -> bytes:
+    """A value as JSON without blanks."""
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
+
+
+def event(data: Any, name: str | None = None) -> bytes:
+    """A server-sent event."""
+    head = f"event: {name}\n".encode() if name else b""
+    return head + b"data: " + compact(data) + b"\n\n"
+
+
+class Stream(StreamingResponse):
+    """A stream that calls `on_end` however it ends, also if its client is gone before it begins."""
+
+    def __init__(self, parts: AsyncIterator[bytes], media_type: str, on_end: Callable[[], None]) -> None:
+        headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
+        super().__init__(parts, media_type=media_type, headers=headers)
+        self._on_end = on_end
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._on_end()
+
+
+async def respond(request: Request, served: Served, job: Job, shape: Shape, *, stream: bool) -> Response:
+    """Generate a job's answers and send them in a shape. Raises HttpError if the engine refuses the job."""
+    try:
+        answers = Answers(served.engine, job)
+    except CamshaftError as error:
+        raise http_error(error) from None
+    if stream:
+        return Stream(_parts(answers, shape), shape.media_type, answers.cancel)
+    try:
+        whole = await _unless_disconnected(request, _collected(answers, job.n_answers))
+    except CamshaftError as error:
+        raise http_error(error) from None
+    finally:
+        answers.cancel()
+    if whole is None:
+        return Response(status_code=CLIENT_CLOSED)
+    return Json(shape.whole(whole, answers.usage))
+
+
+async def _collected(answers: Answers, n: int) -> list[Answer]:
+    whole = [Answer() for _ in range(n)]
+    texts: list[list[str]] = [[] for _ in range(n)]
+    async for index, update in answers:
+        texts[index].append(update.text)
+        whole[index].logprobs += update.logprobs
+        whole[index].finish_reason = update.finish_reason
+    for answer, pieces in zip(whole, texts, strict=True):
+        answer.text = "".join(pieces)
+    return whole
+
+
+async def _unless_disconnected(request: Request, work: Any) -> Any:
+    """The result of `work`, or None if the client disconnects before there is one."""
+    working, gone = asyncio.ensure_future(work), asyncio.ensure_future(_disconnected(request))
+    try:
+        await asyncio.wait({working, gone}, return_when=asyncio.FIRST_COMPLETED)
+        return await working if working.done() else None
+    finally:
+        working.cancel()
+        gone.cancel()
+
+
+async def _disconnected(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+async def _parts(answers: Answers, shape: Shape) -> AsyncIterator[bytes]:
+    """What a stream sends. Log probabilities of tokens without text yet go with the text that follows."""
+    parts = [*shape.begin()]
+    if parts:
+        yield b"".join(parts)
+    held: dict[int, list[TokenLogprob]] = {}
+    while True:
+        try:
+            async with asyncio.timeout(KEEP_ALIVE_S):
+                index, update = await anext(answers)
+        except TimeoutError:
+            if shape.keep_alive:
+                yield shape.keep_alive
+            continue
+        except StopAsyncIteration:
+            break
+        except Exception as error:
+            if not isinstance(error, CamshaftError):
+                _log.error("a stream failed", exc_info=error)
+            yield b"".join(shape.failed(http_error(error)))
+            return
+        logprobs = held.setdefault(index, [])
+        logprobs += update.logprobs
+        parts = []
+        if update.text or (logprobs and update.is_last):
+            parts += shape.piece(index, update.text, logprobs)
+            logprobs.clear()
+        if update.finish_reason is not None:
+            parts += shape.end_answer(index, update.finish_reason)
+        if parts:
+            yield b"".join(parts)
+    yield b"".join(shape.end(answers.usage))

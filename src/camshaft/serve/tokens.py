@@ -1,0 +1,46 @@
+"""`/tokenize` and `/detokenize`: text to token ids and back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import Response
+
+from camshaft.errors import CamshaftError
+from camshaft.serve.errors import HttpError
+from camshaft.serve.fields import BOOL, TEXT, Field, Fields, is_integer, parse_json, read_fields, required
+from camshaft.serve.respond import Json
+from camshaft.serve.served import Served
+
+
+def _are_integers(value: Any) -> bool:
+    return isinstance(value, list) and all(map(is_integer, value))
+
+
+_TOKENIZE: Fields = {"model": TEXT, "content": TEXT, "add_special": BOOL, "parse_special": BOOL, "with_pieces": BOOL}
+_DETOKENIZE: Fields = {"model": TEXT, "tokens": Field(_are_integers, "a list of token ids")}
+
+
+async def tokenize(request: Request, served: Served) -> Response:
+    """The token ids of `content`, with their texts if `with_pieces`."""
+    given = read_fields(parse_json(await served.body(request)), _TOKENIZE)
+    served.check_model(given.get("model"))
+    text, tokenizer = required(given, "content"), served.lm.tokenizer
+    special = {"add_special": given.get("add_special", False), "parse_special": given.get("parse_special", True)}
+    ids = await run_in_threadpool(lambda: tokenizer.encode(text, **special))
+    tokens: list[Any] = ids
+    if given.get("with_pieces"):
+        tokens = [{"id": i, "piece": tokenizer.spelling(i)} for i in ids]
+    return Json({"tokens": tokens, "count": len(ids)})
+
+
+async def detokenize(request: Request, served: Served) -> Response:
+    """The text of `tokens`."""
+    given = read_fields(parse_json(await served.body(request)), _DETOKENIZE)
+    served.check_model(given.get("model"))
+    try:
+        return Json({"content": served.lm.tokenizer.decode(required(given, "tokens"))})
+    except CamshaftError as error:
+        raise HttpError(400, str(error), code="invalid_value", param="tokens") from None

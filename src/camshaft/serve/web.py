@@ -1,0 +1,29 @@
+"""The chat page at `/`: three files without outside resources, under a policy that allows none."""
+
+from __future__ import annotations
+
+from importlib.resources import files
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from camshaft.serve.served import Served
+
+# Path -> file and type.
+FILES = {
+    "/": ("page.html", "text/html"),
+    "/page.css": ("page.css", "text/css"),
+    "/page.js": ("page.js", "text/javascript"),
+}
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+
+
+async def page(request: Request, served: Served) -> Response:
+    """A file of the page."""
+    name, media_type = FILES[request.url.path]
+    data = (files("camshaft.serve") / "page" / name).read_bytes()
+    headers = {"Content-Security-Policy": POLICY, "X-Content-Type-Options": "nosniff", "Referrer-Policy": "no-referrer"}
+    return Response(data, media_type=media_type, headers=headers)

@@ -1,0 +1,37 @@
+"""Training: a step as one schedule, optimizers, schedules of the learning rate, data in order, a loop with checkpoints."""
+
+from camshaft.train.adapter_file import load_adapter, merge, save_adapter
+from camshaft.train.data import Batches, Windows
+from camshaft.train.finetuning import FinetuneOptions, FinetuneResult, finetune
+from camshaft.train.lora import LoraConfig, LoraModel
+from camshaft.train.optimizers import SGD, Adafactor, Adam, AdamW, Lion, Optimizer, Update
+from camshaft.train.schedules import constant, cosine, linear, warmup_stable_decay
+from camshaft.train.step import Step
+from camshaft.train.trainer import Progress, Trainer
+
+__all__ = [
+    "SGD",
+    "Adafactor",
+    "Adam",
+    "AdamW",
+    "Batches",
+    "FinetuneOptions",
+    "FinetuneResult",
+    "Lion",
+    "LoraConfig",
+    "LoraModel",
+    "Optimizer",
+    "Progress",
+    "Step",
+    "Trainer",
+    "Update",
+    "Windows",
+    "constant",
+    "cosine",
+    "finetune",
+    "linear",
+    "load_adapter",
+    "merge",
+    "save_adapter",
+    "warmup_stable_decay",
+]

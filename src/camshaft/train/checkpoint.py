@@ -1,0 +1,64 @@
+"""Checkpoints of a run: one safetensors file with the states of a step and what the data were, written atomically."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from camshaft.errors import TrainingError
+from camshaft.formats.safetensors import open_safetensors, write_safetensors
+from camshaft.store.files import naming, remove_unfinished
+
+Array = np.ndarray[Any, Any]
+_KIND = "camshaft training checkpoint 1"
+_NAME = re.compile(r"step-(\d{8,})\.safetensors")
+
+
+def prepare(folder: Path) -> None:
+    """Makes the folder and removes what killed processes left unfinished there. StoreError if it cannot be made."""
+    with naming(folder, "the folder cannot be made"):
+        folder.mkdir(parents=True, exist_ok=True)
+    remove_unfinished(folder)
+
+
+def save(folder: Path, number: int, states: Mapping[str, Array], data: str, keep: int) -> Path:
+    """Writes the checkpoint of a step and removes all but the newest `keep`. StoreError if it cannot be written."""
+    prepare(folder)
+    path = folder / f"step-{number:08d}.safetensors"
+    write_safetensors(path, states, {"kind": _KIND, "step": str(number), "data": data})
+    for old in _found(folder)[:-keep]:
+        with naming(old, "the old checkpoint cannot be removed"):
+            old.unlink(missing_ok=True)
+    return path
+
+
+def newest(folder: Path) -> Path | None:
+    """The checkpoint of the latest step in a folder, if there is one."""
+    found = _found(folder)
+    return found[-1] if found else None
+
+
+def number_of(path: Path) -> int:
+    """The step of a checkpoint, by its name."""
+    return int(path.stem.partition("-")[2])
+
+
+def load(path: Path, data: str) -> dict[str, Array]:
+    """The states of a checkpoint. TrainingError for another kind of file and for other data, FormatError for a damaged one."""
+    with open_safetensors(path) as file:
+        if file.metadata.get("kind") != _KIND:
+            raise TrainingError(f"{path}: is {file.metadata.get('kind', 'some other file')!r:.60}; wanted a {_KIND}")
+        if file.metadata.get("data") != data:
+            raise TrainingError(f"{path}: was trained on {file.metadata.get('data')!r:.160}; wanted {data!r:.160}")
+        return {name: tensor.array() for name, tensor in file.tensors.items()}
+
+
+def _found(folder: Path) -> list[Path]:
+    """The checkpoints of a folder, the oldest first."""
+    with naming(folder, "the folder cannot be read"):
+        names = [path for path in folder.iterdir() if _NAME.fullmatch(path.name)] if folder.is_dir() else []
+    return sorted(names, key=number_of)

@@ -1,0 +1,139 @@
+"""Examples for fine-tuning from a JSONL file: texts, prompts with completions, or chats, as tokens of which some are learned.
+
+A line is {"text": ...}, all of which is learned, {"prompt": ..., "completion": ...}, of which the completion is, or
+{"messages": [{"role": ..., "content": ...}, ...]}, of which the assistant's turns are, as the model's chat template writes them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from camshaft.errors import FormatError, ModelError
+from camshaft.formats.mapped import shown_value
+from camshaft.text.chat import ChatTemplate, encode_chat
+from camshaft.text.tokenizer import Tokenizer
+
+Array = np.ndarray[Any, Any]
+IGNORED = -100  # a target that does not count
+
+
+@dataclass(frozen=True)
+class Example:
+    """The tokens of an example, and for each whether it is learned."""
+
+    tokens: tuple[int, ...]
+    learned: tuple[bool, ...]
+
+
+def read_examples(
+    path: str | os.PathLike[str], tokenizer: Tokenizer, template: Callable[[], ChatTemplate], length: int
+) -> list[Example]:
+    """The examples of a file, one a line; empty lines are skipped. `template` is called where a line has messages.
+
+    Raises FormatError, naming the line, for one that is no JSON object of these kinds, teaches nothing, or has more than `length`
+    tokens; and for a file without examples.
+    """
+    found = []
+    try:
+        with open(path, encoding="utf-8") as file:
+            for number, line in enumerate(file, 1):
+                if line.strip():
+                    found.append(_example(f"{os.fspath(path)}, line {number}", line, tokenizer, template, length))
+    except (OSError, UnicodeDecodeError) as error:
+        raise FormatError(f"{os.fspath(path)}: cannot be read: {error}") from None
+    if not found:
+        raise FormatError(f"{os.fspath(path)}: has no line; wanted one JSON object a line")
+    return found
+
+
+def arrays_of(examples: Sequence[Example]) -> tuple[Array, Array, Array]:
+    """Arrays of i32: `ids` [n, length], `rows` [n, m] whose next tokens are learned, and these tokens, `targets` [n, m].
+
+    Shorter examples are filled up behind their end, which causal attention does not see; their targets are -100.
+    """
+    length = -(-max(len(e.tokens) - 1 for e in examples) // 16) * 16
+    most = max(sum(e.learned[1:]) for e in examples)
+    ids, rows = np.zeros((len(examples), length), np.int32), np.zeros((len(examples), most), np.int32)
+    targets = np.full_like(rows, IGNORED)
+    for i, example in enumerate(examples):
+        tokens = np.array(example.tokens, np.int32)
+        where = np.flatnonzero(example.learned[1:])
+        ids[i, : len(tokens) - 1] = tokens[:-1]
+        rows[i, : len(where)], targets[i, : len(where)] = where, tokens[1:][where]
+    return ids, rows, targets
+
+
+def _example(where: str, line: str, tokenizer: Tokenizer, template: Callable[[], ChatTemplate], length: int) -> Example:
+    try:
+        given = json.loads(line)
+    except ValueError as error:
+        raise FormatError(f"{where}: {error}; wanted a JSON object") from None
+    kind = next((kind for kind in _KINDS if isinstance(given, dict) and set(given) >= set(kind)), None)
+    if kind is None:
+        raise FormatError(f"{where}: got {shown_value(given)}; wanted text, prompt and completion, or messages")
+    try:
+        tokens, learned = _KINDS[kind](given, tokenizer, template)
+    except ModelError as error:
+        raise FormatError(f"{where}: {error}") from None
+    if not any(learned[1:]):
+        raise FormatError(f"{where}: has no token to learn; wanted an answer")
+    if len(tokens) > length:
+        raise FormatError(f"{where}: has {len(tokens)} tokens; wanted at most {length}")
+    return Example(tuple(tokens), tuple(learned))
+
+
+def _text(given: Mapping[str, Any], tokenizer: Tokenizer, template: object) -> tuple[list[int], list[bool]]:
+    tokens = [*_start(tokenizer), *_encoded(given, "text", tokenizer), *_end(tokenizer)]
+    return tokens, [True] * len(tokens)
+
+
+def _completion(given: Mapping[str, Any], tokenizer: Tokenizer, template: object) -> tuple[list[int], list[bool]]:
+    prompt = [*_start(tokenizer), *_encoded(given, "prompt", tokenizer)]
+    answer = [*_encoded(given, "completion", tokenizer), *_end(tokenizer)]
+    return prompt + answer, [False] * len(prompt) + [True] * len(answer)
+
+
+def _chat(
+    given: Mapping[str, Any], tokenizer: Tokenizer, template: Callable[[], ChatTemplate]
+) -> tuple[list[int], list[bool]]:
+    messages = given["messages"]
+    whole = isinstance(messages, list) and all(isinstance(m, dict) and isinstance(m.get("role"), str) for m in messages)
+    if not whole or not messages:
+        raise ModelError(f"messages is {shown_value(messages)}; wanted a list of objects with role and content")
+    render = template().render
+    tokens = encode_chat(tokenizer, render(messages, add_generation_prompt=False))
+    learned = [False] * len(tokens)
+    for i, message in enumerate(messages):
+        if message["role"] == "assistant":
+            before = encode_chat(tokenizer, render(messages[:i], add_generation_prompt=True))
+            through = encode_chat(tokenizer, render(messages[: i + 1], add_generation_prompt=False))
+            if tokens[: len(through)] != through or through[: len(before)] != before:
+                raise ModelError(
+                    f"the chat template writes message {i + 1} in another way where more follow; wanted one turn"
+                )
+            learned[len(before) : len(through)] = [True] * (len(through) - len(before))
+    return tokens, learned
+
+
+def _encoded(given: Mapping[str, Any], key: str, tokenizer: Tokenizer) -> list[int]:
+    if not isinstance(given[key], str):
+        raise ModelError(f"{key} is {shown_value(given[key])}; wanted a text")
+    return tokenizer.encode(given[key], add_special=False)
+
+
+def _start(tokenizer: Tokenizer) -> list[int]:
+    return [tokenizer.bos_id] if tokenizer.vocabulary.add_bos and tokenizer.bos_id is not None else []
+
+
+def _end(tokenizer: Tokenizer) -> list[int]:
+    return [] if tokenizer.eos_id is None else [tokenizer.eos_id]
+
+
+_Kind = Callable[[Mapping[str, Any], Tokenizer, Callable[[], ChatTemplate]], tuple[list[int], list[bool]]]
+_KINDS: dict[tuple[str, ...], _Kind] = {("messages",): _chat, ("prompt", "completion"): _completion, ("text",): _text}

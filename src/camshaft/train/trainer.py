@@ -1,0 +1,168 @@
+"""train.Trainer: the loop around a step: batches in order, the learning rate, checkpoints, and going on where a run stopped."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+from camshaft.errors import PlanError, TrainingError
+from camshaft.train import checkpoint
+from camshaft.train.data import Batches, Windows
+from camshaft.train.optimizers import Optimizer
+from camshaft.train.step import Step
+
+
+@dataclass(frozen=True)
+class Progress:
+    """A finished step: its number from 1, the loss before its update, the rate, the gradients' norm before clipping, seconds."""
+
+    step: int
+    loss: float
+    lr: float
+    gradient_norm: float
+    seconds: float
+
+    def __str__(self) -> str:
+        norm = f"gradient norm {self.gradient_norm:.3g}"
+        return f"step {self.step}: loss {self.loss:.4f}, lr {self.lr:.3g}, {norm}, {self.seconds:.3f} s"
+
+
+class Trainer:
+    """Trains parameters: `Trainer(loss, parameters, optimizer, data, lr=schedule).run(1000)`.
+
+    `loss`, `parameters`, `optimizer` and the options that are not named here are those of train.Step. `data(n)` returns the batch
+    of the step after `n` finished ones, a tuple of arrays: train.Batches, train.Windows, or a function of your own, which
+    must return the same for the same `n` if runs are to be resumed. `lr` is a number or a function of `n`, such as train.cosine.
+
+    With a `folder` a checkpoint is written after every `save_every` steps, at the end of `run` and on Ctrl-C; the newest
+    `keep` of them stay. `resume` goes on from the newest. What follows is equal to the bit to a run that never stopped.
+    """
+
+    def __init__(
+        self,
+        loss: Callable[..., Any],
+        parameters: Any,
+        optimizer: Optimizer,
+        data: Callable[[int], Any],
+        *,
+        lr: float | Callable[[int], float],
+        folder: str | os.PathLike[str] | None = None,
+        save_every: int | None = None,
+        keep: int = 2,
+        **options: Any,
+    ) -> None:
+        if not callable(data):
+            raise PlanError(
+                f"Trainer: got the data {data!r:.80}; wanted a function of the step, such as train.Batches(...)"
+            )
+        if not callable(lr) and (isinstance(lr, bool) or not isinstance(lr, (int, float))):
+            raise PlanError(
+                f"Trainer: got lr={lr!r:.80}; wanted a number, or a function of the step such as train.cosine(...)"
+            )
+        for name, value in (("save_every", save_every), ("keep", keep)):
+            if value is not None and (type(value) is not int or value < 1):
+                raise PlanError(f"Trainer: got {name}={value!r:.60}; wanted 1 or more")
+        if save_every is not None and folder is None:
+            raise PlanError(f"Trainer: got save_every={save_every} without a folder; wanted the folder for checkpoints")
+        self.step = Step(loss, parameters, optimizer, **options)
+        self._data, self._lr = data, lr
+        self._folder, self._save_every, self._keep = None if folder is None else Path(folder), save_every, keep
+
+    def __repr__(self) -> str:
+        return f"Trainer({self.step!r})"
+
+    @property
+    def parameters(self) -> Any:
+        """The parameters: copies, in the structure of those that were given."""
+        return self.step.parameters
+
+    @property
+    def averages(self) -> Any:
+        """The moving averages of the parameters; see train.Step."""
+        return self.step.averages
+
+    def run(self, steps: int, each: Callable[[Progress], None] | None = None) -> list[float]:
+        """Trains until `steps` steps are done in all, and returns the losses of those that this call did.
+
+        `each` is called after every step. Raises TrainingError where the loss or a gradient is not finite; the checkpoints stay.
+        """
+        if type(steps) is not int or steps < 0:
+            raise PlanError(f"run: got {steps!r:.60}; wanted a number of steps from 0 on")
+        self._refuse_later()
+        losses: list[float] = []
+        try:
+            for n in range(self.step.number, steps):
+                losses.append(self._one(n, each))
+                if self._save_every is not None and (n + 1) % self._save_every == 0 and n + 1 < steps:
+                    self.save()
+        except KeyboardInterrupt:
+            if self._folder is not None:
+                self.save()
+            raise
+        except TrainingError as error:
+            last = None if self._folder is None else checkpoint.newest(self._folder)
+            raise (error if last is None else TrainingError(f"{error}. The last checkpoint is {last}")) from error
+        if losses and self._folder is not None:
+            self.save()
+        return losses
+
+    def _refuse_later(self) -> None:
+        """Makes the folder. TrainingError if it has a checkpoint of a later step, which would be taken for this run's."""
+        if self._folder is None:
+            return
+        checkpoint.prepare(self._folder)
+        last = checkpoint.newest(self._folder)
+        if last is not None and checkpoint.number_of(last) > self.step.number:
+            raise TrainingError(
+                f"run: {last} is of a later step than {self.step.number}; wanted resume(), or another folder"
+            )
+
+    def _one(self, n: int, each: Callable[[Progress], None] | None) -> float:
+        started = time.perf_counter()
+        batch = self._data(n)
+        rate = float(self._lr(n) if callable(self._lr) else self._lr)
+        loss = self.step(*(batch if isinstance(batch, (tuple, list)) else (batch,)), lr=rate)
+        if each is not None:
+            each(Progress(n + 1, loss, rate, self.step.gradient_norm, time.perf_counter() - started))
+        return loss
+
+    def save(self) -> Path:
+        """Writes a checkpoint now and returns its path. PlanError without a folder, StoreError if it cannot be written."""
+        if self._folder is None:
+            raise PlanError("save: got a Trainer without a folder; wanted Trainer(..., folder=PATH)")
+        return checkpoint.save(self._folder, self.step.number, self.step.states, self._order, self._keep)
+
+    def resume(self) -> int:
+        """Takes the states of the newest checkpoint, if the folder has one. Returns how many steps are done.
+
+        Raises TrainingError for a checkpoint of other data, PlanError for one of other parameters or another optimizer.
+        """
+        if self._folder is None:
+            raise PlanError("resume: got a Trainer without a folder; wanted Trainer(..., folder=PATH)")
+        path = checkpoint.newest(self._folder)
+        if path is not None:
+            try:
+                self.step.states = checkpoint.load(path, self._order)
+            except PlanError as error:
+                raise PlanError(f"{path}: {error}") from error
+        return self.step.number
+
+    @property
+    def _order(self) -> str:
+        """What a checkpoint notes of the data: a function of the caller's own is not known."""
+        known = isinstance(self._data, (Batches, Windows))
+        return f"{type(self._data).__name__}: {self._data}" if known else "a function"
+
+    def close(self) -> None:
+        """Releases the step's plans and their memory; parameters can still be read."""
+        self.step.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()

@@ -1,0 +1,74 @@
+"""`camshaft finetune` and `camshaft merge` hand their options on and say in a line what they did."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from camshaft import train
+from camshaft.models.quantize import quantize
+from camshaft.train import finetuning as library
+from camshaft.train.finetuning import FinetuneResult
+from camshaft.train.trainer import Progress
+from tests.support.fixtures import tiny_model
+
+
+def test_options_are_handed_on_and_progress_is_printed(
+    cli: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: dict[str, Any] = {}
+
+    def finetune(model: Path, data: Path, out: Path, **options: Any) -> FinetuneResult:
+        given.update(options, model=model, data=data)
+        for step in (1, 2, 5, 20):
+            options["each"](Progress(step, 2.5 / step, 1e-3, 0.5, 0.1), 20)
+        return FinetuneResult(out, 40, 20, 2.5, 0.125, 999, 12.0)
+
+    monkeypatch.setattr(library, "finetune", finetune)
+    model, data, out = tiny_model("llama", tmp_path), tmp_path / "d.jsonl", tmp_path / "a.gguf"
+    words = ["--rank", "4", "--target", "attn_*", "--target", "ffn_up", "--steps", "20", "--lr", "1e-3"]
+    words += ["--batch", "2", "--resume", "--seed", "3"]
+    result = cli("finetune", str(model), str(data), str(out), *words)
+    assert result.exit_code == 0, result.stderr
+    assert (given["lora"].rank, given["lora"].targets, given["lora"].seed) == (4, ("attn_*", "ffn_up"), 3)
+    assert (given["options"].steps, given["options"].batch, given["options"].lr) == (20, 2, 1e-3)
+    assert given["resume"]
+    assert [line.split()[2] for line in result.stderr.splitlines()] == ["1:", "2:", "20:"]
+    assert result.stdout == f"{out}: 20 steps on 40 examples; loss 2.500 to 0.125; 999 tokens learned in 12 s\n"
+    found = json.loads(cli("finetune", str(model), str(data), str(out), "--json").stdout)
+    assert (found["n_steps"], found["last_loss"]) == (20, 0.125)
+
+
+def test_merge_says_when_rounding_took_the_adapter(cli: Any, tmp_path: Path) -> None:
+    """A small change of weights in Q4_1 is rounded back to what they were; in Q8_0 it is left."""
+    base, adapter, out = tmp_path / "q.gguf", tmp_path / "a.gguf", tmp_path / "out.gguf"
+    quantize(tiny_model("llama", tmp_path), base, "Q4_1", pure=True)
+    with train.LoraModel(base, train.LoraConfig(targets=("attn_q",))) as model:
+        pairs = {name: {"a": pair["a"], "b": np.full_like(pair["b"], 1e-3)} for name, pair in model.adapters().items()}
+        train.save_adapter(adapter, model, pairs)
+    result = cli("merge", str(base), str(adapter), str(out))
+    last = result.stderr.splitlines()[-1]
+    assert re.fullmatch(r"camshaft: rounding left \d+% of the adapter's change; --type Q8_0 or F16 keeps it", last)
+    result = cli("merge", str(base), str(adapter), str(out), "--force", "--type", "Q8_0")
+    assert (result.exit_code, "rounding" in result.stderr) == (0, False)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("finetune MODEL data.jsonl out --method dora", "--method dora: wanted lora"),
+        ("finetune MODEL data.jsonl out", "data.jsonl: cannot be read"),
+        ("finetune MODEL data.jsonl out --target nothing", "got the target 'nothing', which no matrix has"),
+        ("merge MODEL MODEL out", "wanted a GGUF adapter of type lora"),
+    ],
+)
+def test_errors_are_one_line(cli: Any, words: str, message: str, tmp_path: Path) -> None:
+    model = str(tiny_model("llama", tmp_path))
+    result = cli(*(model if word == "MODEL" else word for word in words.split()))
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert message in result.stderr.splitlines()[-1]

@@ -1,0 +1,252 @@
+"""The engine: each request's tokens whatever runs beside it, ends, limits, cancellation, and prompts that share a beginning."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from camshaft import GenerateOptions, LanguageModel, Sampling
+from camshaft.errors import CamshaftError, ContextError, LogitsError, ModelError, SettingError
+from camshaft.generate.engine.engine import Engine, QueueFullError
+from camshaft.generate.engine.request import Request, Update
+from tests.generate.conftest import CONTEXT, SESSIONS
+from tests.support.fixtures import tiny_model
+from tests.support.models import require_default_model
+
+PROMPTS = [[40, 7, 81, 200, 13], [9, 9, 120], [33], list(range(30, 66)), [101, 64]]
+
+
+@dataclass
+class Told:
+    """What a listener was told."""
+
+    updates: list[Update] = field(default_factory=list)
+    ended: threading.Event = field(default_factory=threading.Event)
+
+    def __call__(self, update: Update) -> None:
+        assert not self.ended.is_set()
+        self.updates.append(update)
+        if update.is_last:
+            self.ended.set()
+
+    @property
+    def text(self) -> str:
+        return "".join(update.text for update in self.updates)
+
+    @property
+    def reason(self) -> str | None:
+        return self.updates[-1].finish_reason if self.updates else None
+
+    @property
+    def error(self) -> Exception | None:
+        return self.updates[-1].error if self.updates else None
+
+
+@pytest.fixture
+def engine(lm: LanguageModel) -> Iterator[Engine]:
+    """An engine without a thread and without shared blocks of other tests."""
+    cache = lm.plans.cache
+    assert cache.n_free == SESSIONS
+    if cache.prefixes is not None:
+        cache._free_blocks += [cache.prefixes.evict() for _ in range(cache.prefixes.n_idle)]
+    with Engine(lm) as made:
+        yield made
+    assert cache.n_free == SESSIONS
+    assert cache.prefixes is None or cache.prefixes.n_idle == cache.prefixes.n_blocks
+
+
+def options(n: int = 8, **sampling: object) -> GenerateOptions:
+    made = Sampling(**({"greedy": True} | sampling))  # type: ignore[arg-type]
+    return GenerateOptions(max_tokens=n, sampling=made, ignore_eos=True)
+
+
+def alone(lm: LanguageModel, prompt: list[int], how: GenerateOptions) -> list[int]:
+    generation = lm.generate(prompt, how)
+    list(generation)
+    return generation.ids
+
+
+def finish(engine: Engine) -> None:
+    for _ in range(500):
+        if not (engine.n_running or engine.n_waiting):
+            return
+        engine.step()
+    raise AssertionError("the engine does not come to an end")
+
+
+def answer(request: Request) -> list[int]:
+    return request.ids[request.prompt_tokens :]
+
+
+def test_a_request_gets_its_own_tokens_beside_any_neighbours(lm: LanguageModel, engine: Engine) -> None:
+    how = [options(seed=3, greedy=False), options(seed=4, greedy=False, temperature=1.5), options(6)]
+    wanted = [[alone(lm, prompt, each) for each in how] for prompt in PROMPTS]
+    engine._budget = 7
+    first = [engine.submit(PROMPTS[3], how[0], Told())]
+    for _ in range(3):
+        engine.step()
+    later = [(prompt, each, Told()) for prompt in PROMPTS for each in how]
+    requests = first + engine.submit_all(later)
+    finish(engine)
+    assert [answer(r) for r in requests] == [wanted[3][0], *(ids for each in wanted for ids in each)]
+    assert engine.statistics.ended == {"length": 16}
+    assert engine.statistics.generated_tokens == 8 + 5 * (8 + 8 + 6)
+    assert {told.reason for _, _, told in later} == {"length"}
+
+
+def test_prompts_that_share_a_beginning_process_it_once(lm: LanguageModel, engine: Engine) -> None:
+    assert engine.prefixes is not None
+    common = list(range(100, 140))  # two whole blocks
+    prompts = [[*common, 7], [*common, 8, 9], common[:32], [*common[:20], 5], common[:33]]
+    wanted = [alone(lm, prompt, options(5)) for prompt in prompts]
+    together = [engine.submit(prompt, options(5), Told()) for prompt in prompts]
+    finish(engine)
+    again = [engine.submit(prompt, options(5), Told()) for prompt in prompts]
+    finish(engine)
+    assert [answer(r) for r in together] == wanted
+    assert [answer(r) for r in again] == wanted
+    assert [r.cached_tokens for r in together] == [0, 32, 16, 16, 32]
+    assert [r.cached_tokens for r in again] == [32, 32, 16, 16, 32]
+    assert engine.statistics.cached_tokens == 96 + 128
+    assert engine.prefixes.n_blocks == engine.prefixes.n_idle == 2
+
+
+def test_the_least_recently_used_blocks_make_room(lm: LanguageModel, engine: Engine) -> None:
+    assert engine.prefixes is not None
+    blocks_in_all, before = len(lm.plans.cache._free_blocks), engine.prefixes.evictions
+    prompts = [[(i * 31 + j) % 250 for j in range(40)] for i in range(8)]
+    for prompt in prompts:
+        engine.submit(prompt, options(1), Told())
+        finish(engine)
+    assert (engine.prefixes.n_blocks, engine.prefixes.evictions - before) == (8, 8)
+    last, first = (engine.submit(prompts[i], options(1), Told()) for i in (-1, 0))
+    finish(engine)
+    assert (last.cached_tokens, first.cached_tokens) == (32, 0)
+    assert len(lm.plans.cache._free_blocks) + engine.prefixes.n_idle == blocks_in_all
+    with lm.session() as session:  # others get their memory too
+        session.process(list(range(CONTEXT)))
+
+
+def test_ends_limits_and_errors(lm: LanguageModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Engine(lm, max_queue=3, prefix_cache=False) as engine:
+        assert engine.prefixes is None
+        told = [Told() for _ in range(3)]
+        engine.submit([5] * (CONTEXT - 2), options(9), told[0])
+        engine.submit(PROMPTS[0], options(0), told[1])
+        stop = alone(lm, PROMPTS[0], options())
+        text = lm.detokenize(stop)
+        engine.submit(PROMPTS[0], GenerateOptions(sampling=Sampling(greedy=True), stop=text[2:4]), told[2])
+        with pytest.raises(QueueFullError, match="3 requests wait; the limit is 3"):
+            engine.submit(PROMPTS[0], options(), Told())
+        finish(engine)
+        assert [t.reason for t in told] == ["length", "length", "stop"]
+        assert [len(t.updates) for t in told[:2]] == [4, 1]
+        assert told[2].text == text[:2]
+        for ids, message in (([], "empty"), ([1] * 49, "49 tokens; the context is 48"), ([-1], "token id -1")):
+            with pytest.raises(ContextError, match=message):
+                engine.submit(ids, options(), Told())
+        with pytest.raises(SettingError, match="max_queue=0"):
+            Engine(lm, max_queue=0)
+        last = Told()
+        engine.submit(PROMPTS[0], options(), last)
+        engine.step()
+    assert isinstance(last.error, ModelError)
+    with pytest.raises(ModelError, match="the engine is closed"):
+        engine.submit(PROMPTS[0], options(), Told())
+
+
+def test_a_fault_of_one_request_ends_no_other(
+    lm: LanguageModel, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    draw = lm.samplers.draw
+    wanted = alone(lm, PROMPTS[1], options())
+
+    def damaged(samplers: list[object], histories: list[list[int]]) -> list[int]:
+        tokens = draw(samplers, histories)  # type: ignore[arg-type]
+        return [-1 if ids[0] == 40 and len(ids) > 7 else t for ids, t in zip(histories, tokens, strict=True)]
+
+    monkeypatch.setattr(lm.samplers, "draw", damaged)
+    nan, good, deaf, cancelled = Told(), Told(), [], Told()
+
+    def raises(update: Update) -> None:
+        deaf.append(update)
+        raise RuntimeError("no ears")
+
+    engine.submit(PROMPTS[0], options(), nan)
+    healthy = engine.submit(PROMPTS[1], options(), good)
+    engine.submit(PROMPTS[2], options(), raises)
+    given_up = engine.submit(PROMPTS[3], options(), cancelled)
+    engine.step()
+    engine.cancel(given_up)
+    finish(engine)
+    assert isinstance(nan.error, LogitsError)
+    assert answer(healthy) == wanted
+    assert len(deaf) == 1
+    assert cancelled.reason is None
+    assert engine.statistics.ended == {"error": 1, "length": 1, "cancelled": 2}
+
+
+def test_a_thread_answers_and_logs_probabilities(lm: LanguageModel) -> None:
+    with Engine(lm) as engine:
+        engine.start()
+        told = [Told() for _ in range(2 * SESSIONS)]
+        how = GenerateOptions(max_tokens=3, sampling=Sampling(seed=1), ignore_eos=True, logprobs=2)
+        for each in told:
+            engine.submit(PROMPTS[0], how, each)
+        assert all(each.ended.wait(60) for each in told)
+        assert len({each.text for each in told}) == 1
+        assert [len(update.logprobs[0].top) for update in told[0].updates] == [2, 2, 2]
+        lone = lm.generate(PROMPTS[0], how)
+        list(lone)
+        assert [update.logprobs[0] for update in told[0].updates] == lone.logprobs
+    assert not engine.is_alive
+
+
+def test_an_engine_that_fails_ends_its_requests(lm: LanguageModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Engine(lm) as engine:
+        monkeypatch.setattr(engine, "_admit", lambda: 1 / 0)
+        told = Told()
+        engine.submit(PROMPTS[0], options(), told)
+        engine.start()
+        assert told.ended.wait(60)
+        assert "division by zero" in str(told.error)
+        with pytest.raises(ModelError, match="closed"):
+            engine.submit(PROMPTS[0], options(), Told())
+
+
+def test_recurrent_states_keep_blocks_from_being_shared(lm: LanguageModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(vars(lm.plans.cache), "is_recurrent", True)
+    with Engine(lm) as engine:
+        assert engine.prefixes is None
+        with pytest.raises(CamshaftError, match="is empty"):
+            engine.submit([], options(), Told())
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("name", ["mamba2", "qwen35"])
+def test_recurrent_models_get_their_own_tokens_too(name: str, tmp_path: Path) -> None:
+    with LanguageModel(tiny_model(name, tmp_path), context=CONTEXT, sessions=SESSIONS) as lm:
+        wanted = [alone(lm, prompt, options(seed=i, greedy=False)) for i, prompt in enumerate(PROMPTS)]
+        with Engine(lm, prompt_budget=7) as engine:
+            requests = [engine.submit(p, options(seed=i, greedy=False), Told()) for i, p in enumerate(PROMPTS)]
+            finish(engine)
+        assert [answer(r) for r in requests] == wanted
+
+
+@pytest.mark.full
+def test_a_large_models_bits_do_not_depend_on_the_neighbours() -> None:
+    """The plans for prompts and for generating round differently there, so a mixed run would show."""
+    texts = [f"{i} rivers of the world, {'and their mills, ' * (i % 5)}in one sentence:" for i in range(18)]
+    how = [options(4 + i % 3, seed=i, greedy=i % 3 == 0) for i in range(18)]
+    with LanguageModel(require_default_model(), context=128, sessions=17) as lm, Engine(lm, prompt_budget=24) as engine:
+        prompts = [lm.prompt_ids(text, raw=i % 2 == 0) for i, text in enumerate(texts)]
+        wanted = [alone(lm, prompt, each) for prompt, each in zip(prompts, how, strict=True)]
+        for _ in ("without", "with shared blocks"):
+            requests = [engine.submit(prompt, each, Told()) for prompt, each in zip(prompts, how, strict=True)]
+            finish(engine)
+            assert [answer(r) for r in requests] == wanted
+        assert sum(r.cached_tokens for r in requests) > 0

@@ -1,0 +1,98 @@
+"""OpenAI's own client, unchanged, against a server on a socket."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from camshaft import LanguageModel, Sampling
+from camshaft.generate.engine.engine import Engine
+from camshaft.serve.guard import Guard
+from camshaft.serve.run import listen, make_server, url_of
+from camshaft.serve.served import Served
+
+pytestmark = pytest.mark.oracle
+
+USER: Any = [{"role": "user", "content": "hi"}]
+HOW: Any = {"model": "tiny", "temperature": 0, "max_tokens": 6}
+
+
+@pytest.fixture(scope="module")
+def url(lm: LanguageModel) -> Iterator[str]:
+    begun = threading.Event()
+    with Engine(lm) as engine, listen("127.0.0.1", 0) as listening:
+        server = make_server(Served("tiny", engine), Guard(), begun.set)
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
+        thread.start()
+        assert begun.wait(60)
+        yield url_of(listening) + "/v1"
+        server.should_exit = True
+        thread.join()
+
+
+@pytest.fixture
+def openai(url: str) -> Iterator[Any]:
+    module = pytest.importorskip("openai")
+    with module.OpenAI(base_url=url, api_key="none", max_retries=0) as client:
+        yield client
+
+
+def test_a_chat(openai: Any, lm: LanguageModel) -> None:
+    wanted = "".join(lm.generate(messages=USER, max_tokens=6, sampling=Sampling(greedy=True)))
+    whole = openai.chat.completions.create(messages=USER, **HOW, logprobs=True, top_logprobs=2)
+    assert whole.choices[0].message.content == wanted
+    assert whole.choices[0].finish_reason in ("stop", "length")
+    assert len(whole.choices[0].logprobs.content) == whole.usage.completion_tokens
+    raw = openai.chat.completions.with_raw_response.create(messages=USER, **HOW)
+    assert raw.headers["content-type"] == "application/json"
+    assert raw.parse().choices[0].message.content == wanted
+    again = [*USER, whole.choices[0].message.model_dump(), *USER]
+    assert openai.chat.completions.create(messages=again[:1], **HOW).usage.prompt_tokens_details.cached_tokens >= 16
+
+
+def test_a_stream(openai: Any, lm: LanguageModel) -> None:
+    wanted = "".join(lm.generate(messages=USER, max_tokens=6, sampling=Sampling(greedy=True)))
+    chunks = list(
+        openai.chat.completions.create(messages=USER, **HOW, stream=True, stream_options={"include_usage": True})
+    )
+    assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices) == wanted
+    assert chunks[-1].usage.prompt_tokens == 19
+    with openai.chat.completions.stream(messages=USER, **HOW, stop=wanted[2]) as stream:
+        assert stream.get_final_completion().choices[0].message.content == wanted[: wanted.index(wanted[2])]
+    with openai.chat.completions.create(messages=USER, **HOW, stream=True) as abandoned:
+        next(iter(abandoned))
+    streamed = openai.completions.create(prompt="hi", **HOW, stream=True)
+    assert (
+        "".join(chunk.choices[0].text for chunk in streamed)
+        == openai.completions.create(prompt="hi", **HOW).choices[0].text
+    )
+    assert [model.id for model in openai.models.list()] == ["tiny"]
+
+
+def test_a_response(openai: Any, lm: LanguageModel) -> None:
+    wanted = "".join(lm.generate(messages=USER, max_tokens=6, sampling=Sampling(greedy=True)))
+    how: Any = {"model": "tiny", "temperature": 0, "max_output_tokens": 6}
+    assert openai.responses.create(input="hi", **how).output_text == wanted
+    with openai.responses.stream(input=USER, **how) as stream:
+        assert "".join(each.delta for each in stream if each.type == "response.output_text.delta") == wanted
+
+
+def test_errors(openai: Any, url: str) -> None:
+    import openai as module
+
+    wrong: list[tuple[Any, dict[str, Any]]] = [
+        (module.NotFoundError, {"model": "gpt-9"}),
+        (module.BadRequestError, {"tools": [{"type": "function", "function": {"name": "f"}}]}),
+        (module.BadRequestError, {"messages": [{"role": "user", "content": "x" * 900}]}),
+        (module.BadRequestError, {"extra_body": {"nonsense": 1}}),
+    ]
+    for kind, fields in wrong:
+        with pytest.raises(kind) as raised:
+            openai.chat.completions.create(**({"messages": USER} | HOW | fields))
+        assert raised.value.code
+    with pytest.raises(module.BadRequestError) as too_long:
+        openai.completions.create(prompt=[5] * 90, **HOW)
+    assert too_long.value.code == "context_length_exceeded"
