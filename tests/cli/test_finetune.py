@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 
 from camshaft import train
+from camshaft.cli.options import adapter_of
+from camshaft.errors import SettingError
 from camshaft.models.quantize import quantize
 from camshaft.train import finetuning as library
 from camshaft.train.finetuning import FinetuneResult
@@ -58,12 +60,26 @@ def test_merge_says_when_rounding_took_the_adapter(cli: Any, tmp_path: Path) -> 
     assert (result.exit_code, "rounding" in result.stderr) == (0, False)
 
 
+def test_a_strength_follows_the_file(tmp_path: Path) -> None:
+    given = tmp_path / "a:2"
+    given.write_bytes(b"")
+    assert [adapter_of(text) for text in ("a.gguf", "a.gguf:0.5", "C:/a:-1", str(given))] == [
+        ("a.gguf", 1.0),
+        ("a.gguf", 0.5),
+        ("C:/a", -1.0),
+        (str(given), 1.0),
+    ]
+    with pytest.raises(SettingError, match="no such file, and 'x' is no number"):
+        adapter_of("a.gguf:x")
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
         ("finetune MODEL data.jsonl out --method dora", "--method dora: wanted lora"),
         ("finetune MODEL data.jsonl out", "data.jsonl: cannot be read"),
         ("finetune MODEL data.jsonl out --target nothing", "got the target 'nothing', which no matrix has"),
+        ("generate MODEL -p a --adapter MODEL", "wanted a GGUF adapter of type lora"),
         ("merge MODEL MODEL out", "wanted a GGUF adapter of type lora"),
     ],
 )

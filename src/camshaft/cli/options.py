@@ -90,6 +90,15 @@ class ModelOptions:
         ),
     ] = None
 
+    adapter: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="FILE[:X]",
+            help="Add a LoRA adapter to the model, times X (default 1); may be given several times.",
+            show_default=False,
+        ),
+    ] = None
+
     def open(self, model: str, context: int = DEFAULT_CONTEXT, sessions: int = COMMAND_SESSIONS) -> LanguageModel:
         """Open a model for inference; pull it first, with a progress bar, if it is not in the cache."""
         from camshaft.models.pull import resolve_model
@@ -100,7 +109,20 @@ class ModelOptions:
         with Notice(f"preparing {model} for this machine (once) ..."), no_collection():
             from camshaft.generate.language_model import LanguageModel
 
-            return LanguageModel(model, context=context, sessions=sessions, **_given(self))
+            given = _given(self)
+            given["adapters"] = [adapter_of(text) for text in given.pop("adapter", ())]
+            return LanguageModel(model, context=context, sessions=sessions, **given)
+
+
+def adapter_of(text: str) -> tuple[str, float]:
+    """FILE or FILE:X. SettingError where X is no number and no such file is there."""
+    path, colon, strength = text.rpartition(":")
+    if not colon or os.path.exists(text):
+        return text, 1.0
+    try:
+        return path, float(strength)
+    except ValueError:
+        raise SettingError(f"--adapter {text}: no such file, and {strength!r:.60} is no number") from None
 
 
 @dataclass(frozen=True)

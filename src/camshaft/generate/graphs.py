@@ -10,7 +10,8 @@ from camshaft.extent import Extent
 from camshaft.formats.gguf.file import GGUFFile
 from camshaft.generate.kv_cache import KINDS, STATES, KVCache
 from camshaft.graph.graph import Graph
-from camshaft.models.checkpoint import Checkpoint
+from camshaft.models.adapted import AdaptedCheckpoint, checkpoint_of
+from camshaft.models.adapter import Adapters
 from camshaft.models.config import ModelConfig
 from camshaft.models.decoder import decoder, hidden
 from camshaft.models.families import FAMILIES
@@ -22,8 +23,11 @@ from camshaft.ops.spec import Dim
 class ModelGraphs:
     """Graphs over one file and KV cache. Raises ModelError for an unsupported architecture or a missing tensor."""
 
-    def __init__(self, file: GGUFFile, config: ModelConfig, cache: KVCache, length: Extent) -> None:
-        self._file, self._config, self._cache, self._length = file, config, cache, length
+    def __init__(
+        self, file: GGUFFile, config: ModelConfig, cache: KVCache, length: Extent, adapters: Adapters | None = None
+    ) -> None:
+        self._config, self._cache, self._length = config, cache, length
+        self._adapters = adapters or Adapters(file)
         names = dict.fromkeys(layer.rope for layer in config.layers if layer.rope)
         self._ropes = {name: Rotations(file.metadata, file.tensors, config, length.bound, name) for name in names}
 
@@ -31,14 +35,17 @@ class ModelGraphs:
         """The graph from token ids to `logits` of `rows` of the tokens (None: of all tokens)."""
         graph = Graph()
         batch, caches = self._inputs(graph, tokens, rows)
-        graph.output("logits", decoder(self._config, Checkpoint(self._file.tensors, graph), batch, caches))
+        checkpoint = checkpoint_of(self._adapters, graph)
+        graph.output("logits", decoder(self._config, checkpoint, batch, caches))
+        if isinstance(checkpoint, AdaptedCheckpoint):
+            checkpoint.check_used()
         return graph
 
     def hidden_graph(self, tokens: Dim) -> Graph:
         """The graph from token ids to `hidden` [tokens, dim], the last layer's results. Encoders have an input `lengths`."""
         graph = Graph()
         batch, caches = self._inputs(graph, tokens, None)
-        graph.output("hidden", hidden(self._config, Checkpoint(self._file.tensors, graph), batch, caches))
+        graph.output("hidden", hidden(self._config, checkpoint_of(self._adapters, graph), batch, caches))
         return graph
 
     def _inputs(self, graph: Graph, tokens: Dim, rows: Dim | None) -> tuple[TokenBatch, list[LayerCache | LayerState]]:

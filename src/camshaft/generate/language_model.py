@@ -27,6 +27,7 @@ from camshaft.generate.sampler import Sampler, SamplerPlans, log_probabilities
 from camshaft.generate.sampling.breakers import BreakerFinder, Breakers
 from camshaft.generate.sampling.parameters import Sampling
 from camshaft.generate.session import Session
+from camshaft.models.adapter import Adapters, Given, open_adapters
 from camshaft.models.config import read_config
 from camshaft.models.families import FAMILIES, family_name
 from camshaft.models.pull import resolve_model
@@ -77,6 +78,7 @@ class LanguageModel(Closing):
     activations: 'auto' and 'q8' quantize the inputs of quantized matmuls to 8 bits, with an f16 KV cache; 'f32' keeps both f32.
     kv_cache: 'auto', 'f16', 'bf16', 'f32', 'q8_0' (8.5 bits per number) or 'q4_0' (4.5 bits).
     sessions: maximum number of open sessions.
+    adapters: LoRA adapter files (GGUF) that are added to the model, each alone or in a pair with a strength.
 
     Raises ModelError, FormatError or BackendError for an unusable file or backend.
     """
@@ -91,6 +93,7 @@ class LanguageModel(Closing):
         activations: str = "auto",
         kv_cache: str = "auto",
         sessions: int = DEFAULT_SESSIONS,
+        adapters: Given = (),
     ) -> None:
         started = time.perf_counter()
         model_options.check_sizes(context, sessions)
@@ -100,7 +103,7 @@ class LanguageModel(Closing):
         self.activations = model_options.activations_of(activations)
         self.kv_cache = model_options.kv_cache_of(kv_cache, self.activations)
         backend = model_options.backend_of(backend)
-        self.backend, self.threads = backend or "simd", thread_count(threads)
+        self._backend, self.backend, self.threads = backend, backend or "simd", thread_count(threads)
         self.lock = threading.RLock()
         _models.add(self)
         self._closed = False
@@ -123,6 +126,7 @@ class LanguageModel(Closing):
                     form=model_options.KV_CACHES[self.kv_cache],
                     backend=backend,
                     threads=self.threads,
+                    adapters=self._opened(adapters),
                 )
                 self.tokenizer = self._model_file.tokenizer()  # while a cached plan's weights load in the background
                 loaded = time.perf_counter()
@@ -299,6 +303,23 @@ class LanguageModel(Closing):
         self.check_open()
         with Session(self, waits=True, goes_back=False) as session:
             return session.process(ids, every_row=True, chunk=chunk)
+
+    def _opened(self, adapters: Given) -> Adapters:
+        return open_adapters(self._file, adapters, lambda: self._model_file.digest)
+
+    def use_adapters(self, adapters: Given) -> None:
+        """Adds other adapters to the model in place of those before; none for an empty list. The model's own weights stay
+        packed. Raises ContextError while sessions are open; else as the constructor."""
+        with self.lock:
+            self.check_open()
+            if not self.plans.cache.slots.end_idle():
+                raise ContextError(
+                    "adapters cannot change while sessions are open or text is generated; end them first"
+                )
+            opened = self._opened(adapters)
+            self.samplers.close()
+            self.plans.switch(opened)
+            self.samplers = SamplerPlans(self.plans.logits, self._backend, self.threads, self.plans.plan_cache)
 
     def describe_plan(self) -> PlanDescription:
         """Describe the plan for single tokens, and the memory use of all plans."""

@@ -25,6 +25,7 @@ from camshaft.formats.gguf.file import GGUFFile
 from camshaft.generate.kv_cache import KVCache
 from camshaft.generate.plan_cache import PlanCache
 from camshaft.generate.sampling.form import SamplingForm
+from camshaft.models.adapter import Adapters
 from camshaft.models.config import ModelConfig
 from camshaft.ops.spec import Dim, TensorSpec
 from camshaft.plan.cached_plan import CachedPlan
@@ -60,6 +61,7 @@ class ModelPlans:
         form: DType | str,
         backend: str | None,
         threads: int,
+        adapters: Adapters | None = None,
     ) -> None:
         if config.n_layers > len(file.tensors):
             raise ModelError(
@@ -75,11 +77,26 @@ class ModelPlans:
         self._file = file
         self._backend, self._activations = backend, "q8" if quantized else "f32"
         facts = f"{config}|{context}|{self.prompt_tokens}|{self.logit_rows}|{n_slots}|{quantized}|{form}|{threads}"
-        self.plan_cache = PlanCache(file, facts, self.weights, use=backend is None)
+        self._facts = facts
         self._cached: dict[str, CachedPlan | None] = {}
         self._decode_extents: dict[int, Extent] = {}
         self._compiled: dict[str, ExecutionPlan] = {}
+        self._use_adapters(adapters or Adapters(file))
+
+    def _use_adapters(self, adapters: Adapters) -> None:
+        self.adapters = adapters
+        facts = f"{self._facts}|{adapters.digest}" if adapters.given else self._facts
+        self.plan_cache = PlanCache(self._file, facts, self.weights, adapters.tensors, use=self._backend is None)
         self._cached_plan("prompt")
+
+    def switch(self, adapters: Adapters) -> None:
+        """Drops the plans, not the packed weights, and closes the adapters of before; later runs are with others."""
+        self.plan_cache.flush()
+        self._close_plans()
+        self.adapters.close()
+        self.__dict__.pop("_graphs", None)
+        self._use_adapters(adapters)
+        self.prepare()
 
     def prepare(self) -> None:
         """Compile the prompt plan if it is not cached."""
@@ -159,7 +176,7 @@ class ModelPlans:
     def _graphs(self) -> ModelGraphs:
         from camshaft.generate.graphs import ModelGraphs  # not needed if all plans are cached
 
-        return ModelGraphs(self._file, self.config, self.cache, self.length)
+        return ModelGraphs(self._file, self.config, self.cache, self.length, self.adapters)
 
     def _graph(self, name: str) -> Graph:
         sizes: dict[str, tuple[Dim, Dim | None]] = {
@@ -224,18 +241,20 @@ class ModelPlans:
         self.plan_cache.flush()
         if setting("measure") and self.device is None:
             self._measure()
-        for plan in self._compiled.values():
-            plan.close()
-        for cached in self._cached.values():
-            if cached is not None:
-                cached.close()
-        self._compiled.clear()
-        self._cached.clear()
+        self._close_plans()
+        self.adapters.close()
         self.weights.clear()
         self.cache.close()
         logits: Any = self.__dict__.get("logits")
         if self.device is not None and logits is not None:
             logits.close()
+
+    def _close_plans(self) -> None:
+        for plan in (*self._compiled.values(), *self._cached.values()):
+            if plan is not None:
+                plan.close()
+        self._compiled.clear()
+        self._cached.clear()
 
     def _measure(self) -> None:
         """Let a background process measure the kernels of the plans compiled here, for the next ones."""

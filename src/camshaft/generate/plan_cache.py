@@ -20,6 +20,7 @@ import numpy as np
 from camshaft.backends.cpu.compile import host_target
 from camshaft.errors import PlanError, StoreError
 from camshaft.formats.gguf.file import GGUFFile
+from camshaft.formats.tensor import FileTensor
 from camshaft.models.converted import converted_digest
 from camshaft.plan.cached_plan import FORMAT, CachedPlan, bind_cached, from_bytes, to_bytes
 from camshaft.plan.memory.weights import Weights
@@ -38,10 +39,13 @@ _IRRELEVANT_KEYS = ("tokenizer.chat_template",)
 
 
 class PlanCache:
-    """The cached plans of one model by name. `facts` describes what its graphs depend on besides the file."""
+    """The cached plans of one model by name. `facts` describes what its graphs depend on besides the file, `tensors` are the
+    sources of their constants."""
 
-    def __init__(self, file: GGUFFile, facts: str, weights: Weights, *, use: bool) -> None:
-        self._file, self._weights = file, weights
+    def __init__(
+        self, file: GGUFFile, facts: str, weights: Weights, tensors: Mapping[str, FileTensor], *, use: bool
+    ) -> None:
+        self._weights, self._tensors = weights, tensors
         self._use = use and _is_cacheable()
         self._settings = _settings()
         self._facts = digest_of(facts, program_digest(), _model(file), self._settings) if self._use else ""
@@ -60,7 +64,7 @@ class PlanCache:
         if data is None:
             return None
         try:
-            plan = bind_cached(from_bytes(data), memory(), self._weights, self._file.tensors)
+            plan = bind_cached(from_bytes(data), memory(), self._weights, self._tensors)
         except PlanError as error:
             warnings.warn(f"the cached plan {name!r} is rebuilt: {error}", stacklevel=2)
             return None

@@ -45,6 +45,12 @@ class Slots:
         """The number of free slots."""
         return len(self._free)
 
+    def end_idle(self) -> bool:
+        """Free the slots of idle conversations; whether all are free then."""
+        while self._end_an_idle_one():
+            pass
+        return len(self._free) == self._n
+
     def take(self, *, wait: bool) -> int | None:
         """Take a slot, after those who wait already; None if there is none, or if the model is closed.
 

@@ -80,12 +80,16 @@ class Checkpoint:
 
     def linear(self, x: Tensor, name: str, n: int, *, bias: bool = False) -> Tensor:
         """y[t, n] = sum_k x[t, k] w[n, k] (+ b[n]), with the tensors `name`.weight and `name`.bias."""
-        weight = self.tensor(f"{name}.weight", n, _columns(x))
+        y = self.product(x, self.tensor(f"{name}.weight", n, _columns(x)), name)
+        if bias:
+            y = F.function("add")(y, self.vector(f"{name}.bias", n), name=f"{name}.bias")
+        return y
+
+    def product(self, x: Tensor, weight: Tensor, name: str) -> Tensor:
+        """y[t, n] = sum_k x[t, k] weight[n, k], for weights of plain dtypes and block formats."""
         op = "quantized_matmul" if weight.spec.dtype.name.isupper() else "matmul"
         attrs: dict[str, Any] = {} if op == "quantized_matmul" else {"transpose_b": True}
         y: Tensor = F.function(op)(x, weight, name=name, **attrs)
-        if bias:
-            y = F.function("add")(y, self.vector(f"{name}.bias", n), name=f"{name}.bias")
         return y
 
 

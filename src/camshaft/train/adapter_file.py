@@ -14,24 +14,22 @@ from camshaft.errors import FormatError, ModelError
 from camshaft.formats.blocks import BLOCK_FORMATS, BlockFormat
 from camshaft.formats.gguf.file import GGUFTensor, open_gguf
 from camshaft.formats.gguf.write import NewTensor, floating, text, values_of, write_gguf
-from camshaft.formats.mapped import shown_value
 from camshaft.generate.header_cache import open_model_file
+from camshaft.models.adapter import BASE_DIGEST, Adapter, open_adapter
 from camshaft.models.quantize import check_target
-from camshaft.train.lora import Adapters, LoraModel
+from camshaft.train.lora import LoraModel, Matrices
 
 Array = np.ndarray[Any, Any]
-_DIGEST = "camshaft.base.header_digest"
 Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True)
 class AdapterFile:
-    """The matrices of an adapter by the names of those that they change, what their product is multiplied by, and its base."""
+    """The matrices of an adapter by the names of those that they change, and what each product is multiplied by."""
 
-    matrices: Adapters
-    scale: float
+    matrices: Matrices
+    scales: dict[str, float]
     architecture: str
-    base_digest: str | None
 
 
 def save_adapter(path: str | os.PathLike[str], model: LoraModel, adapters: Mapping[str, Mapping[str, Array]]) -> None:
@@ -42,7 +40,7 @@ def save_adapter(path: str | os.PathLike[str], model: LoraModel, adapters: Mappi
         "general.architecture": text(model.config.architecture),
         "adapter.type": text("lora"),
         "adapter.lora.alpha": floating(model.lora.alpha),
-        _DIGEST: text(model.digest),
+        BASE_DIGEST: text(model.digest),
     }
     tensors = [
         NewTensor(f"{name}.weight.lora_{part}", array.shape, f32, _bytes_of(array))
@@ -54,29 +52,10 @@ def save_adapter(path: str | os.PathLike[str], model: LoraModel, adapters: Mappi
 
 def load_adapter(path: str | os.PathLike[str]) -> AdapterFile:
     """Reads an adapter file. Raises FormatError for a damaged one, and for one that is no LoRA of pairs that fit."""
-    with open_gguf(path) as file:
-        kind = file.metadata.get("general.type"), file.metadata.get("adapter.type")
-        if kind != ("adapter", "lora"):
-            raise FormatError(f"{path}: is of {shown_value(kind)}; wanted a GGUF adapter of type lora")
-        alpha = file.metadata.get("adapter.lora.alpha")
-        if not isinstance(alpha, (int, float)) or not np.isfinite(alpha) or alpha <= 0:
-            raise FormatError(f"{path}: adapter.lora.alpha is {shown_value(alpha)}; wanted a number above 0")
-        matrices: Adapters = {}
-        for name, tensor in file.tensors.items():
-            base, _, part = name.rpartition(".weight.lora_")
-            if part not in ("a", "b") or len(tensor.shape) != 2:
-                raise FormatError(
-                    f"{path}: got the tensor {shown_value(name)} {list(tensor.shape)}; wanted lora_a and lora_b"
-                )
-            matrices.setdefault(base, {})[part] = tensor.dequantize()
-        ranks = {
-            pair["a"].shape[0] for pair in matrices.values() if len(pair) == 2 and len(pair["a"]) == pair["b"].shape[1]
-        }
-        if len(ranks) != 1 or any(len(pair) != 2 or len(pair["a"]) not in ranks for pair in matrices.values()):
-            raise FormatError(f"{path}: has matrices that do not fit; wanted a pair of one rank for each weight")
-        digest = file.metadata.get(_DIGEST)
-        architecture = str(file.metadata.get("general.architecture"))
-        return AdapterFile(matrices, alpha / ranks.pop(), architecture, digest if isinstance(digest, str) else None)
+    adapter = open_adapter(path)
+    with adapter.file:
+        matrices = {n: {"a": a.dequantize(), "b": b.dequantize()} for n, (a, b) in adapter.pairs.items()}
+        return AdapterFile(matrices, {name: adapter.scale(name) for name in matrices}, adapter.architecture)
 
 
 def merge(
@@ -95,26 +74,25 @@ def merge(
     overwrites `out`; `progress(done, total)` counts tensors. Raises FormatError for an adapter of another model, an unknown
     format or one that cannot be written; StoreError if `out` cannot be written.
     """
-    changes, given = load_adapter(adapter), None
+    given = None
     if file_type is not None:
         given = BLOCK_FORMATS.get(file_type.upper())
         if given is None:
             raise FormatError(f"merge: got the format {file_type!r:.60}; wanted one such as F16, Q8_0 or Q4_K")
-    with open_gguf(model) as file:
+    change = open_adapter(adapter)
+    with change.file, open_gguf(model) as file:
         check_target(Path(model), Path(out), force)
-        _check_base(os.fspath(adapter), changes, file.tensors, file.metadata.get("general.architecture"))
-        if changes.base_digest is not None and changes.base_digest != _digest_of(model):
-            raise FormatError(f"{adapter}: is of another model than {model}; wanted the one that it was trained on")
+        change.check_base(file.tensors, str(file.metadata.get("general.architecture")), lambda: _digest_of(model))
         products: list[tuple[float, float]] = []
 
-        def counted(written: float, change: float) -> None:
-            products.append((written, change))
+        def counted(written: float, wanted: float) -> None:
+            products.append((written, wanted))
             progress(len(products), len(file.tensors))
 
-        tensors = [_merged(t, changes, given, counted) for t in file.tensors.values()]
+        tensors = [_merged(t, change, given, counted) for t in file.tensors.values()]
         write_gguf(Path(out), values_of(file.metadata), tensors)
-    written, change = np.sum(products, axis=0)
-    return float(written / change) if change else 1.0
+    written, wanted = np.sum(products, axis=0)
+    return float(written / wanted) if wanted else 1.0
 
 
 def _digest_of(model: str | os.PathLike[str]) -> str:
@@ -123,22 +101,12 @@ def _digest_of(model: str | os.PathLike[str]) -> str:
     return opened.digest
 
 
-def _check_base(name: str, changes: AdapterFile, tensors: Mapping[str, GGUFTensor], architecture: object) -> None:
-    if changes.architecture != architecture:
-        raise FormatError(f"{name}: is for {changes.architecture!r:.60}; wanted an adapter for {architecture!r:.60}")
-    for base, pair in changes.matrices.items():
-        tensor = tensors.get(f"{base}.weight")
-        shape = len(pair["b"]), pair["a"].shape[1]
-        if tensor is None or tuple(tensor.shape) != shape:
-            there = "no such weight" if tensor is None else str(list(tensor.shape))
-            raise FormatError(f"{name}: changes {base}.weight {list(shape)}; the model has {there}")
-
-
 def _merged(
-    tensor: GGUFTensor, changes: AdapterFile, given: BlockFormat | None, counted: Callable[[float, float], None]
+    tensor: GGUFTensor, adapter: Adapter, given: BlockFormat | None, counted: Callable[[float, float], None]
 ) -> NewTensor:
     """The tensor to write; `counted` gets the products of its change with what is written of it and with itself."""
-    pair = changes.matrices.get(tensor.name.removesuffix(".weight"))
+    name = tensor.name.removesuffix(".weight")
+    pair = adapter.pairs.get(name)
     if pair is None:
 
         def unchanged() -> Iterator[Any]:
@@ -149,7 +117,8 @@ def _merged(
     wanted = given or tensor.format
 
     def parts() -> Iterator[Any]:
-        change = np.float32(changes.scale) * (pair["b"] @ pair["a"])
+        a, b = (t.dequantize() for t in pair)
+        change = np.float32(adapter.scale(name)) * (b @ a)
         before = tensor.dequantize()
         values = (before + change).reshape(-1, wanted.block_size)
         try:

@@ -17,9 +17,8 @@ import numpy as np
 from camshaft.errors import ModelError
 from camshaft.generate.header_cache import open_model_file
 from camshaft.graph import functions as f
-from camshaft.graph.graph import Graph
 from camshaft.graph.tensor import Tensor, graph_of
-from camshaft.models.checkpoint import Checkpoint
+from camshaft.models.adapted import AdaptedCheckpoint
 from camshaft.models.config import read_config
 from camshaft.models.decoder import decoder
 from camshaft.models.families import family_name
@@ -29,7 +28,7 @@ from camshaft.models.transformer import TokenBatch, WholeSequences
 from camshaft.text.vocabulary import vocabulary_size
 
 Array = np.ndarray[Any, Any]
-Adapters = dict[str, dict[str, Any]]
+Matrices = dict[str, dict[str, Any]]
 # The matrices of a dense decoder, by their names in a block of the file.
 TARGETS = ("attn_q", "attn_k", "attn_v", "attn_qkv", "attn_output", "ffn_gate", "ffn_up", "ffn_down")
 
@@ -94,7 +93,7 @@ class LoraModel:
         """Closes the file."""
         self.file.close()
 
-    def adapters(self) -> Adapters:
+    def adapters(self) -> Matrices:
         """New adapters by their matrices: `a` [rank, k] is drawn as the weights of a torch.nn.Linear, `b` [n, rank] is 0."""
         rng, made = np.random.default_rng(self.lora.seed), {}
         for name in self.names:
@@ -121,7 +120,8 @@ class LoraModel:
         names = dict.fromkeys(layer.rope for layer in self.config.layers if layer.rope)
         ropes = {name: graph.constant(name, r, r.spec) for name in names if (r := self._rotation(name, length))}
         tokens = TokenBatch(ids.reshape((batch * length,)), positions, rows, ropes)
-        checkpoint = _Adapted(self.file.tensors, graph, adapters, self.lora.scale)
+        changes = {name: [(pair["a"], pair["b"], self.lora.scale)] for name, pair in adapters.items()}
+        checkpoint = AdaptedCheckpoint(self.file.tensors, graph, changes)
         return decoder(self.config, checkpoint, tokens, [WholeSequences(length)] * self.config.n_layers)
 
     def _rotation(self, name: str, length: int) -> Rotations:
@@ -129,23 +129,6 @@ class LoraModel:
         if key not in self._rotations:
             self._rotations[key] = Rotations(self.file.metadata, self.file.tensors, self.config, length, name)
         return self._rotations[key]
-
-
-class _Adapted(Checkpoint):
-    """The file's tensors as constants, with the adapters' products added to those of their matrices."""
-
-    def __init__(self, tensors: Any, graph: Graph, adapters: Mapping[str, Mapping[str, Tensor]], scale: float) -> None:
-        super().__init__(tensors, graph)
-        self._adapters, self._scale = adapters, scale
-
-    def linear(self, x: Tensor, name: str, n: int, *, bias: bool = False) -> Tensor:
-        y = super().linear(x, name, n, bias=bias)
-        if name not in self._adapters:
-            return y
-        a, b = self._adapters[name]["a"], self._adapters[name]["b"]
-        low: Tensor = f.matmul(x, a, transpose_b=True)
-        change: Tensor = f.matmul(low * self._scale, b, transpose_b=True)
-        return y + change
 
 
 def _adapted(tensors: Mapping[str, Any], targets: tuple[str, ...]) -> tuple[str, ...]:
