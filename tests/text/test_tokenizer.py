@@ -123,7 +123,7 @@ def test_arrays_of_numpy_will_do() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"model": "bert"}, "unknown tokenizer model 'bert'"),
+        ({"model": "rwkv"}, "unknown tokenizer model 'rwkv'"),
         ({"model": None}, "tokenizer.ggml.model"),
         ({"pre": "nobody"}, "unknown pre-tokenizer 'nobody'"),
         ({"tokens": None}, "tokenizer.ggml.tokens"),

@@ -110,7 +110,8 @@ class ModelOptions:
             from camshaft.generate.language_model import LanguageModel
 
             given = _given(self)
-            given["adapters"] = [adapter_of(text) for text in given.pop("adapter", ())]
+            if "adapter" in given:
+                given["adapters"] = [adapter_of(text) for text in given.pop("adapter")]
             return LanguageModel(model, context=context, sessions=sessions, **given)
 
 
