@@ -111,6 +111,22 @@ def test_bench_reports_spreads(cli: Any, lm: Any, model_file: str, monkeypatch: 
     assert "first token, warm, s     0.5" in cli("bench", model_file).stdout
 
 
+def test_the_first_token_is_of_the_model_as_it_was_asked_for(
+    cli: Any, lm: Any, model_file: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commands: list[list[str]] = []
+
+    def first_byte(command: list[str], env: object) -> float:
+        commands.append(command)
+        return 0.5
+
+    monkeypatch.setattr(importlib.import_module("camshaft.generate.benchmark"), "_first_byte_s", first_byte)
+    adapters = ["--adapter", "a.gguf", "--adapter", "b.gguf:0.5"]
+    assert cli("bench", model_file, "--repeat", "1", "--threads", "1", *adapters).exit_code == 0
+    assert [c[-6:] for c in commands] == [["--threads", "1", *adapters]] * 2
+    assert lm.made["adapters"] == [("a.gguf", 1.0), ("b.gguf", 0.5)]
+
+
 def test_bench_of_several_sequences_adds_their_rate(
     cli: Any, lm: Any, model_file: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

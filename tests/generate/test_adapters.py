@@ -88,6 +88,24 @@ def test_quantized_weights_keep_a_small_adapter(tmp_path: Path) -> None:
     np.testing.assert_allclose(_logits(base, adapters=[one]), _logits(tmp_path / "merged.gguf"), atol=1e-3)
 
 
+def test_a_change_of_embeddings_is_refused_and_the_model_goes_on(
+    files: tuple[Path, Path, Path], tmp_path: Path
+) -> None:
+    base, one, _ = files
+    with train.LoraModel(base) as model:
+        n, k = model.file.tensors["token_embd.weight"].shape
+        pair = {"a": np.ones((2, k), np.float32), "b": np.ones((n, 2), np.float32)}
+        train.save_adapter(tmp_path / "embd.gguf", model, {"token_embd": pair})
+    with pytest.raises(ModelError, match="changes token_embd, which not only products read"):
+        _logits(base, adapters=[tmp_path / "embd.gguf"])
+    plain = _logits(base)
+    with LanguageModel(base, adapters=[one], **OPTIONS) as lm:
+        with pytest.raises(ModelError, match="changes token_embd"):
+            lm.use_adapters([tmp_path / "embd.gguf"])
+        np.testing.assert_array_equal(lm.logits(TOKENS), plain)
+        assert _text(lm)
+
+
 @pytest.mark.parametrize(
     ("given", "message"),
     [

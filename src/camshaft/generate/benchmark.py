@@ -7,7 +7,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from camshaft.errors import ModelError, SettingError
@@ -76,13 +76,14 @@ def _run(lm: LanguageModel, ids: list[int], max_tokens: int) -> GenerationTiming
     return generation.timings
 
 
-def first_token(model: str, repeat: int, step: Step, **options: str | int | None) -> dict[str, Spread]:
+def first_token(model: str, repeat: int, step: Step, **options: str | int | Sequence[str] | None) -> dict[str, Spread]:
     """Measure the seconds from the start of `camshaft generate` to its first byte of output: once cold (empty cache: no
-    compiled kernels, no validation results), then `repeat` times warm."""
+    compiled kernels, no validation results), then `repeat` times warm. `options` are the command's; a list is one several times."""
     command = [sys.executable, "-m", "camshaft.cli", "generate", str(resolve_model(model).resolve())]
     command += ["--raw", "-p", _TEXT, "-n", "8", "--greedy"]
     for name, value in options.items():
-        command += [] if value is None else ["--" + name.replace("_", "-"), str(value)]
+        for one in value if isinstance(value, (list, tuple)) else [value]:
+            command += [] if one is None else ["--" + name.replace("_", "-"), str(one)]
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as cache:
         env = os.environ | {"CAMSHAFT_CACHE_DIR": cache}
         seconds = []

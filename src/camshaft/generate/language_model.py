@@ -309,7 +309,7 @@ class LanguageModel(Closing):
 
     def use_adapters(self, adapters: Given) -> None:
         """Adds other adapters to the model in place of those before; none for an empty list. The model's own weights stay
-        packed. Raises ContextError while sessions are open; else as the constructor."""
+        packed. Raises ContextError while sessions are open; else as the constructor, and then none are left."""
         with self.lock:
             self.check_open()
             if not self.plans.cache.slots.end_idle():
@@ -318,8 +318,13 @@ class LanguageModel(Closing):
                 )
             opened = self._opened(adapters)
             self.samplers.close()
-            self.plans.switch(opened)
-            self.samplers = SamplerPlans(self.plans.logits, self._backend, self.threads, self.plans.plan_cache)
+            try:
+                self.plans.switch(opened)
+            except BaseException:
+                self.plans.switch(Adapters(self._file))
+                raise
+            finally:
+                self.samplers = SamplerPlans(self.plans.logits, self._backend, self.threads, self.plans.plan_cache)
 
     def describe_plan(self) -> PlanDescription:
         """Describe the plan for single tokens, and the memory use of all plans."""

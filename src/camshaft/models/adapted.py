@@ -27,7 +27,8 @@ class AdaptedCheckpoint(Checkpoint):
 
     def linear(self, x: Tensor, name: str, n: int, *, bias: bool = False) -> Tensor:
         y = super().linear(x, name, n, bias=bias)
-        self._unused.pop(name, None)
+        if name != "token_embd":  # its rows are also the tokens' embeddings, which would stay as they are
+            self._unused.pop(name, None)
         for a, b, scale in self._changes.get(name, ()):
             low = self.product(x, a, f"{name}.lora_a")
             change = self.product(low * scale, b, f"{name}.lora_b")
@@ -35,12 +36,10 @@ class AdaptedCheckpoint(Checkpoint):
         return y
 
     def check_used(self) -> None:
-        """Raises ModelError for a changed matrix that no product reads, as an embedding."""
+        """Raises ModelError for a changed matrix that is read otherwise than by products, as embeddings are."""
         if self._unused:
             names = shortened(", ".join(self._unused))
-            raise ModelError(
-                f"the adapter changes {names}, which this model does not multiply with; wanted other matrices"
-            )
+            raise ModelError(f"the adapter changes {names}, which not only products read; wanted matrices of layers")
 
 
 def checkpoint_of(adapters: Adapters, graph: Graph) -> Checkpoint:
