@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from urllib.request import urlopen
 
@@ -52,7 +53,9 @@ def test_it_serves_until_a_signal(tmp_path: Path, number: int, status: int) -> N
         "--context",
         "48",
     ]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as child:
+    # A shell's background jobs ignore Ctrl-C, and so would a child of them.
+    heeds = partial(signal.signal, signal.SIGINT, signal.default_int_handler)
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, preexec_fn=heeds) as child:
         assert child.stderr is not None
         lines = iter(child.stderr)
         found = next(

@@ -78,7 +78,7 @@ def _run(lm: LanguageModel, ids: list[int], max_tokens: int) -> GenerationTiming
 
 def first_token(model: str, repeat: int, step: Step, **options: str | int | Sequence[str] | None) -> dict[str, Spread]:
     """Measure the seconds from the start of `camshaft generate` to its first byte of output: once cold (empty cache: no
-    compiled kernels, no validation results), then `repeat` times warm. `options` are the command's; a list is one several times."""
+    compiled kernels, no validation results), then `repeat` times warm. `options` are the command's; lists repeat one."""
     command = [sys.executable, "-m", "camshaft.cli", "generate", str(resolve_model(model).resolve())]
     command += ["--raw", "-p", _TEXT, "-n", "8", "--greedy"]
     for name, value in options.items():
