@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from camshaft.train.trainer import Progress
 
 # Below this share of an adapter's change, what rounding lost of it is said; Q4_1 in place left 0.06 and its model had learned
-# nothing, Q4_0 anew 0.91, Q8_0 0.9997.
+# nothing; converted to Q4_0 it was 0.91, to Q8_0 0.9997.
 LEAST_LEFT = 0.95
 
 _Data = Annotated[
