@@ -55,6 +55,7 @@ COMMANDS = {
     "embed": "embed",
     "serve": "serve",
     "bench": "bench",
+    "perplexity": "perplexity",
     "plan": "plan",
     "profile": "plan",
     "tune": "tune",
