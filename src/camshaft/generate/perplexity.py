@@ -82,7 +82,7 @@ def _scored(lm: LanguageModel, ids: list[int]) -> Array:
     top = logits.max(axis=1, keepdims=True)
     sums = np.exp(logits - top).sum(axis=1, dtype=np.float64)
     own = (logits - top)[np.arange(len(logits)), ids[half + 1 :]]
-    nll = np.log(sums) - own
+    nll: Array = np.log(sums) - own
     if not np.isfinite(nll).all():
         raise LogitsError(f"perplexity: {lm.name} computed a probability that is not finite")
     return nll
