@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -18,18 +17,12 @@ from camshaft.cli.main import make_app
 from camshaft.errors import ContextError, ModelError, SettingError
 from camshaft.formats.gguf.file import open_gguf
 from camshaft.models.families import FAMILIES
-from tests.support.fixtures import DATA, tiny_model
+from tests.support.fixtures import DATA, tiny_encoder, tiny_model
 
 ENCODERS = ("bert", "nomic-bert")
 # As scripts/oracles/tiny_encoders.py has them.
 TEXTS = ["Hello world!", "The cat sat on the mat", "a", "unknown words, unknowningly sats on a b c the cat"]
 TOLERANCE = 1e-5
-
-
-def _file(name: str, folder: Path) -> Path:
-    path = folder / f"{name}.gguf"
-    path.write_bytes(gzip.decompress((DATA / "encoders" / f"{name}.gguf.gz").read_bytes()))
-    return path
 
 
 def _wanted(name: str) -> np.ndarray:
@@ -39,13 +32,13 @@ def _wanted(name: str) -> np.ndarray:
 
 
 def _difference(name: str, folder: Path, **options: Any) -> float:
-    with EmbeddingModel(_file(name, folder), activations="f32", threads=1, **options) as model:
+    with EmbeddingModel(tiny_encoder(name, folder), activations="f32", threads=1, **options) as model:
         return float(np.abs(model.embed(TEXTS) - _wanted(name)).max())
 
 
 @pytest.mark.parametrize("name", ENCODERS)
 def test_vectors_are_those_of_transformers_however_many_run_together(name: str, tmp_path: Path) -> None:
-    with EmbeddingModel(_file(name, tmp_path), activations="f32", threads=1) as model:
+    with EmbeddingModel(tiny_encoder(name, tmp_path), activations="f32", threads=1) as model:
         vectors = model.embed(TEXTS * 5)
         assert np.abs(vectors - np.tile(_wanted(name), (5, 1))).max() < TOLERANCE
         assert np.abs(model.embed(TEXTS[1]) - vectors[1]).max() < TOLERANCE
@@ -73,7 +66,7 @@ def test_transformers_and_llama_cpp_still_say_the_same(seed: int, tmp_path: Path
     wanted = tiny_encoders.vectors(tiny, network, tokens)
     assert np.abs(theirs - wanted).max() < tiny.agreement
     if seed < 1000:
-        assert path.read_bytes() == _file(tiny.name, tmp_path).read_bytes()
+        assert path.read_bytes() == tiny_encoder(tiny.name, tmp_path).read_bytes()
         assert np.abs(_wanted(tiny.name) - wanted).max() < TOLERANCE
     with EmbeddingModel(path, activations="f32", threads=1) as model:
         assert [model.tokenizer.encode(text) for text in TEXTS] == tokens
@@ -117,7 +110,7 @@ def test_the_last_token_of_a_decoder_gives_its_logits(tmp_path: Path) -> None:
 
 def test_an_encoder_writes_no_text(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match=r"bert is an encoder.*EmbeddingModel"):
-        LanguageModel(_file("bert", tmp_path))
+        LanguageModel(tiny_encoder("bert", tmp_path))
 
 
 @pytest.mark.parametrize(
@@ -125,7 +118,7 @@ def test_an_encoder_writes_no_text(tmp_path: Path) -> None:
 )
 def test_options_that_cannot_be_are_named(options: dict[str, Any], words: str, tmp_path: Path) -> None:
     with pytest.raises((ContextError, SettingError), match=words):
-        EmbeddingModel(_file("bert", tmp_path), **options)
+        EmbeddingModel(tiny_encoder("bert", tmp_path), **options)
 
 
 HOSTILE = [
@@ -140,7 +133,7 @@ HOSTILE = [
 
 @pytest.mark.parametrize(("key", "value", "words"), HOSTILE)
 def test_a_wrong_key_is_named(key: str, value: int | str, words: str, tmp_path: Path) -> None:
-    reader = gguf.GGUFReader(_file("bert", tmp_path))
+    reader = gguf.GGUFReader(tiny_encoder("bert", tmp_path))
     writer = gguf.GGUFWriter(tmp_path / "changed.gguf", "bert")
     for found in reader.fields.values():
         if not found.name.startswith("GGUF.") and found.name not in ("general.architecture", key):
@@ -158,7 +151,7 @@ def test_a_wrong_key_is_named(key: str, value: int | str, words: str, tmp_path: 
 
 
 def test_the_command_prints_a_line_or_an_object(tmp_path: Path) -> None:
-    path, app = str(_file("bert", tmp_path)), make_app(["embed"])
+    path, app = str(tiny_encoder("bert", tmp_path)), make_app(["embed"])
     result = CliRunner().invoke(app, ["embed", path, *TEXTS[:2], "--threads", "1"])
     lines = result.stdout.splitlines()
     assert np.abs(np.array([line.split() for line in lines], float) - _wanted("bert")[:2]).max() < 0.02

@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 
-from camshaft import LanguageModel, Sampling
+from camshaft import EmbeddingModel, LanguageModel, Sampling
 from camshaft.generate.engine.engine import Engine
 from camshaft.serve.guard import Guard
 from camshaft.serve.run import listen, make_server, url_of
-from camshaft.serve.served import Served
+from camshaft.serve.served import Embedder, Served
+from tests.support.fixtures import tiny_encoder
 
 pytestmark = pytest.mark.oracle
 
@@ -21,10 +22,16 @@ HOW: Any = {"model": "tiny", "temperature": 0, "max_tokens": 6}
 
 
 @pytest.fixture(scope="module")
-def url(lm: LanguageModel) -> Iterator[str]:
+def embedder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddingModel]:
+    with EmbeddingModel(tiny_encoder("bert", tmp_path_factory.mktemp("embedder")), threads=1) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def url(lm: LanguageModel, embedder: EmbeddingModel) -> Iterator[str]:
     begun = threading.Event()
     with Engine(lm) as engine, listen("127.0.0.1", 0) as listening:
-        server = make_server(Served("tiny", engine), Guard(), begun.set)
+        server = make_server(Served("tiny", engine, embedder=Embedder("bert", embedder)), Guard(), begun.set)
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
         thread.start()
         assert begun.wait(60)
@@ -69,7 +76,7 @@ def test_a_stream(openai: Any, lm: LanguageModel) -> None:
         "".join(chunk.choices[0].text for chunk in streamed)
         == openai.completions.create(prompt="hi", **HOW).choices[0].text
     )
-    assert [model.id for model in openai.models.list()] == ["tiny"]
+    assert [model.id for model in openai.models.list()] == ["tiny", "bert"]
 
 
 def test_a_response(openai: Any, lm: LanguageModel) -> None:
@@ -96,3 +103,10 @@ def test_errors(openai: Any, url: str) -> None:
     with pytest.raises(module.BadRequestError) as too_long:
         openai.completions.create(prompt=[5] * 90, **HOW)
     assert too_long.value.code == "context_length_exceeded"
+
+
+def test_vectors(openai: Any, embedder: EmbeddingModel) -> None:
+    wanted = embedder.embed(["Hello world!", "a"])
+    for how in ({}, {"encoding_format": "float"}):  # by default it asks for base64
+        made = openai.embeddings.create(model="bert", input=["Hello world!", "a"], **how)
+        assert [row.embedding for row in made.data] == wanted.tolist()

@@ -20,6 +20,13 @@ DEFAULT_MODEL = "SmolLM2-135M-Instruct.Q4_1.gguf"
 _CACHE = settings().cache_dir
 
 
+def tiny_encoder(name: str, folder: Path) -> Path:
+    """The tiny random encoder of that name, unpacked into a folder."""
+    path = folder / f"{name}.gguf"
+    path.write_bytes(gzip.decompress((DATA / "encoders" / f"{name}.gguf.gz").read_bytes()))
+    return path
+
+
 def tiny_model(name: str, folder: Path) -> Path:
     """The tiny model `name` unpacked into `folder`: an F32 GGUF file."""
     path = folder / f"{name}.gguf"

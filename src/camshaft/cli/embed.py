@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from camshaft.cli import options
-from camshaft.cli.command import Bar, command, print_json
+from camshaft.cli.command import command, print_json
 from camshaft.errors import SettingError
 
 _Texts = Annotated[
@@ -41,16 +41,10 @@ def embed(
     """Print the vectors of texts, of length 1.
 
     A line per text with its numbers; --json: one object with the vectors."""
-    from camshaft.models.pull import resolve_model
-
     wanted = texts or sys.stdin.read().splitlines()
     if not wanted:
         raise SettingError("no texts; give some, or lines on stdin")
-    with Bar(f"pulling {model}") as progress:
-        resolve_model(model, progress)
-    from camshaft.generate.embedding_model import EmbeddingModel
-
-    with EmbeddingModel(model, threads=threads, context=context, pooling=pooling) as lm:
+    with options.open_embedder(model, threads=threads, context=context, pooling=pooling) as lm:
         vectors = lm.embed(wanted, normalize=not no_normalize)
         if json:
             print_json({"model": lm.name, "pooling": lm.pooling, "vectors": vectors.tolist()})

@@ -21,6 +21,7 @@ from camshaft.garbage import no_collection
 from camshaft.models.catalog import DEFAULT_MODEL
 
 if TYPE_CHECKING:
+    from camshaft.generate.embedding_model import EmbeddingModel
     from camshaft.generate.language_model import LanguageModel
     from camshaft.generate.options import GenerateOptions
 
@@ -113,6 +114,20 @@ class ModelOptions:
             if "adapter" in given:
                 given["adapters"] = [adapter_of(text) for text in given.pop("adapter")]
             return LanguageModel(model, context=context, sessions=sessions, **given)
+
+
+def open_embedder(
+    model: str, *, threads: int | None = None, context: int | None = None, pooling: str | None = None
+) -> EmbeddingModel:
+    """Open a model for vectors of texts; pull it first, as for inference."""
+    from camshaft.models.pull import resolve_model
+
+    with Bar(f"pulling {model}") as progress:
+        resolve_model(model, progress)
+    _import_numpy()
+    from camshaft.generate.embedding_model import EmbeddingModel
+
+    return EmbeddingModel(model, threads=threads, context=context, pooling=pooling)
 
 
 def adapter_of(text: str) -> tuple[str, float]:

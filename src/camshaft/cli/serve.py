@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 import logging
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated
 
@@ -27,6 +28,9 @@ _KeyFile = Annotated[
     Path | None,
     typer.Option(metavar="FILE", help="Require one of the API keys in FILE: one a line, or its sha256:HEX."),
 ]
+_Embed = Annotated[
+    str | None, typer.Option(metavar="MODEL", help="Also serve vectors of texts, by this model, at /v1/embeddings.")
+]
 
 
 @command
@@ -39,6 +43,7 @@ def serve(
     context: options.Context = options.DEFAULT_CONTEXT,
     slots: _Slots = DEFAULT_SLOTS,
     queue: _Queue = 256,
+    embed: _Embed = None,
     api_key_file: _KeyFile = None,
 ) -> None:
     """Serve a model over HTTP, with OpenAI's interface at /v1. Ctrl-C stops when the answers in progress are complete."""
@@ -48,15 +53,22 @@ def serve(
         raise MissingExtraError(str(error.name), "serve", "camshaft serve") from None
     from camshaft.generate.engine.engine import Engine
     from camshaft.serve.guard import Guard, read_keys
-    from camshaft.serve.served import Served, served_name
+    from camshaft.serve.served import Embedder, Served, served_name
 
     logging.basicConfig(level=logging.WARNING, format="camshaft: %(message)s")
     keys = () if api_key_file is None else read_keys(api_key_file)
     with run.listen(host, port) as listening:
         if not keys and not _is_loopback(listening.getsockname()[0]):
             _notice(f"no --api-key-file: everybody who reaches {run.url_of(listening)} may use the model")
-        with running.open(model, context, sessions=slots) as lm, Engine(lm, max_queue=queue) as engine:
-            served, guard = Served(served_name(model), engine), Guard(keys, frozenset({"localhost", host.lower()}))
+        with ExitStack() as stack:
+            lm = stack.enter_context(running.open(model, context, sessions=slots))
+            engine = stack.enter_context(Engine(lm, max_queue=queue))
+            embedder = None
+            if embed is not None:
+                opened = stack.enter_context(options.open_embedder(embed, threads=running.threads))
+                embedder = Embedder(served_name(embed), opened)
+            served = Served(served_name(model), engine, embedder=embedder)
+            guard = Guard(keys, frozenset({"localhost", host.lower()}))
             address = f"{served.name} at {run.url_of(listening)}/v1, {slots} at once, context {context}; Ctrl-C stops"
             run.make_server(served, guard, lambda: _notice(f"serving {address}")).run(sockets=[listening])
 

@@ -108,30 +108,40 @@ class EmbeddingModel:
         if isinstance(texts, str):
             made: Array = self.embed([texts], normalize=normalize)[0]
             return made
-        ids = [self._ids(text) for text in texts]
-        vectors = np.zeros((len(ids), self.dim), np.float32)
+        return self.embed_ids([self.tokenize(text) for text in texts], normalize=normalize)
+
+    def embed_ids(self, texts: Sequence[Sequence[int]], *, normalize: bool = True) -> Array:
+        """The vectors of texts as token ids, f32 [n, dim]. Raises as `embed`, and ContextError for an id that no token has."""
+        for ids in texts:
+            self._check(ids)
+        vectors = np.zeros((len(texts), self.dim), np.float32)
         with self._lock:
             if self._closed:
                 raise ModelError(f"the model {self.name} is closed")
-            for first, last in _groups([len(i) for i in ids], self._tokens.bound):
-                vectors[first:last] = self._run(ids[first:last])
+            for first, last in _groups([len(i) for i in texts], self._tokens.bound):
+                vectors[first:last] = self._run(texts[first:last])
         if not np.isfinite(vectors).all():
             raise LogitsError(f"{self.name} computed a vector that is not finite")
         if normalize:
             vectors /= np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
         return vectors
 
-    def _ids(self, text: str) -> list[int]:
+    def tokenize(self, text: str) -> list[int]:
+        """Token ids of a text, with those that the model wants around it. Raises SettingError for what is no text."""
         if not isinstance(text, str):
             raise SettingError(f"a text came as {type(text).__name__}; wanted str")
-        ids = self.tokenizer.encode(text, parse_special=False)
-        if not ids:
-            raise SettingError(f"the text {text[:40]!r} has no tokens")
+        return self.tokenizer.encode(text, parse_special=False)
+
+    def _check(self, ids: Sequence[int]) -> None:
+        if not len(ids):
+            raise SettingError("a text has no tokens; wanted one or more")
         if len(ids) > self.context:
             raise ContextError(f"a text of {count(len(ids), 'token')}; wanted at most {self.context}, the context")
-        return ids
+        wrong = next((i for i in ids if not 0 <= i < self.config.vocab_size), None)
+        if wrong is not None:
+            raise ContextError(f"token id {wrong!r}; wanted a whole number from 0 to {self.config.vocab_size - 1}")
 
-    def _run(self, ids: Sequence[list[int]]) -> Array:
+    def _run(self, ids: Sequence[Sequence[int]]) -> Array:
         """The vectors of up to TEXTS texts, whose tokens fit one run."""
         plan, lengths = self._plan, [len(i) for i in ids]
         n = sum(lengths)

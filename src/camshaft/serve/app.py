@@ -20,6 +20,7 @@ from camshaft.serve.guard import Guard
 from camshaft.serve.metrics import MEDIA_TYPE, metrics_text
 from camshaft.serve.openai.chat import chat_completions
 from camshaft.serve.openai.completions import completions
+from camshaft.serve.openai.embeddings import embed, embeddings
 from camshaft.serve.openai.responses import responses
 from camshaft.serve.respond import CLIENT_CLOSED, Json
 from camshaft.serve.served import Served
@@ -41,25 +42,26 @@ async def metrics(request: Request, served: Served) -> Response:
     return Response(metrics_text(served.engine), media_type=MEDIA_TYPE)
 
 
-def _card(served: Served) -> dict[str, Any]:
-    return {
-        "id": served.name,
-        "object": "model",
-        "created": served.created,
-        "owned_by": "camshaft",
-        "max_model_len": served.lm.context,
-    }
+def _cards(served: Served) -> dict[str, dict[str, Any]]:
+    """What is said of each model, by its name."""
+    lengths = {served.name: served.lm.context}
+    if served.embedder is not None:
+        lengths[served.embedder.name] = served.embedder.model.context
+    common = {"object": "model", "created": served.created, "owned_by": "camshaft"}
+    return {name: {"id": name, **common, "max_model_len": length} for name, length in lengths.items()}
 
 
 async def models(request: Request, served: Served) -> Response:
-    """The model, as a list."""
-    return Json({"object": "list", "data": [_card(served)]})
+    """The models, as a list."""
+    return Json({"object": "list", "data": [*_cards(served).values()]})
 
 
 async def model(request: Request, served: Served) -> Response:
     """The model of that name."""
-    served.check_model(request.path_params["name"])
-    return Json(_card(served))
+    name, cards = request.path_params["name"], _cards(served)
+    if name not in cards:
+        served.check_model(name)
+    return Json(cards[name])
 
 
 ROUTES: dict[tuple[str, str], Handler] = {
@@ -71,7 +73,9 @@ ROUTES: dict[tuple[str, str], Handler] = {
     ("POST", "/v1/chat/completions"): chat_completions,
     ("POST", "/v1/completions"): completions,
     ("POST", "/v1/responses"): responses,
+    ("POST", "/v1/embeddings"): embeddings,
     ("POST", "/api/chat"): ollama.chat,
+    ("POST", "/api/embed"): embed,
     ("POST", "/api/generate"): ollama.generate,
     ("POST", "/api/show"): ollama.show,
     ("GET", "/api/tags"): ollama.tags,

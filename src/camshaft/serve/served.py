@@ -14,9 +14,18 @@ from camshaft.serve.errors import HttpError
 if TYPE_CHECKING:
     from starlette.requests import Request
 
+    from camshaft.generate.embedding_model import EmbeddingModel
     from camshaft.generate.language_model import LanguageModel
 
 MOST_BODY_NBYTES = 8 << 20
+
+
+@dataclass(frozen=True)
+class Embedder:
+    """A model that makes vectors of texts, and its name."""
+
+    name: str
+    model: EmbeddingModel
 
 
 @dataclass(frozen=True)
@@ -27,6 +36,7 @@ class Served:
     engine: Engine
     most_body_nbytes: int = MOST_BODY_NBYTES
     created: int = field(default_factory=lambda: int(time.time()))
+    embedder: Embedder | None = None
 
     @property
     def lm(self) -> LanguageModel:

@@ -1,0 +1,132 @@
+"""`/v1/embeddings`, OpenAI's interface for vectors of texts, and Ollama's `/api/embed`."""
+
+from __future__ import annotations
+
+import base64
+import time
+from typing import Any
+
+import numpy as np
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import Response
+
+from camshaft.errors import CamshaftError
+from camshaft.serve.errors import HttpError, http_error
+from camshaft.serve.fields import (
+    BOOL,
+    OBJECT,
+    TEXT,
+    Field,
+    Fields,
+    integer,
+    is_integer,
+    one_of,
+    parse_json,
+    read_fields,
+    required,
+)
+from camshaft.serve.respond import Json
+from camshaft.serve.served import Embedder, Served
+
+MOST_TEXTS = 2048  # OpenAI's
+
+
+def _are_ids(value: Any) -> bool:
+    return isinstance(value, list) and bool(value) and all(map(is_integer, value))
+
+
+def _is_input(value: Any) -> bool:
+    several = isinstance(value, list) and bool(value) and all(isinstance(v, str) or _are_ids(v) for v in value)
+    return isinstance(value, str) or _are_ids(value) or several
+
+
+def _is_texts(value: Any) -> bool:
+    return isinstance(value, str) or (isinstance(value, list) and all(isinstance(v, str) for v in value))
+
+
+_OPENAI: Fields = {
+    "model": TEXT,
+    "input": Field(_is_input, "a text, a list of token ids, or a list of such"),
+    "encoding_format": one_of("float", "base64"),
+    "dimensions": integer(1, 1 << 20),
+    "user": TEXT,
+}
+_OLLAMA: Fields = {
+    "model": TEXT,
+    "input": Field(_is_texts, "a text or a list of texts"),
+    "truncate": BOOL,
+    "dimensions": integer(1, 1 << 20),
+    "keep_alive": Field(lambda v: v not in (0, "0", "0s"), "a time (the model stays in memory)"),
+    "options": OBJECT,
+}
+
+
+async def embeddings(request: Request, served: Served) -> Response:
+    """The vectors of texts or token ids, of length 1."""
+    given = read_fields(parse_json(await served.body(request)), _OPENAI)
+    embedder = _embedder(served, given.get("model"), given)
+    listed = required(given, "input")
+    several = [listed] if isinstance(listed, str) or is_integer(listed[0]) else listed
+    vectors, n_tokens = await run_in_threadpool(_embedded, embedder, several, truncate=False)
+    as_text = given.get("encoding_format") == "base64"
+    data = [
+        {
+            "object": "embedding",
+            "index": i,
+            "embedding": base64.b64encode(vector.astype("<f4").tobytes()).decode() if as_text else vector.tolist(),
+        }
+        for i, vector in enumerate(vectors)
+    ]
+    usage = {"prompt_tokens": n_tokens, "total_tokens": n_tokens}
+    return Json({"object": "list", "data": data, "model": embedder.name, "usage": usage})
+
+
+async def embed(request: Request, served: Served) -> Response:
+    """The vectors of texts, of length 1; texts longer than the context are cut unless `truncate` is false."""
+    given = read_fields(parse_json(await served.body(request)), _OLLAMA)
+    embedder = _embedder(served, required(given, "model").removesuffix(":latest"), given)
+    read_fields(given.get("options", {}), {}, "options")
+    listed, begun = required(given, "input"), time.perf_counter()
+    several = [listed] if isinstance(listed, str) else listed
+    vectors, n_tokens = await run_in_threadpool(_embedded, embedder, several, truncate=given.get("truncate", True))
+    return Json(
+        {
+            "model": embedder.name,
+            "embeddings": [vector.tolist() for vector in vectors],
+            "total_duration": round((time.perf_counter() - begun) * 1e9),
+            "load_duration": 0,
+            "prompt_eval_count": n_tokens,
+        }
+    )
+
+
+def _embedder(served: Served, name: Any, given: dict[str, Any]) -> Embedder:
+    """The model that makes vectors. HttpError where there is none of that name, or it makes vectors of other lengths."""
+    found = served.embedder
+    if found is None:
+        message = "this server makes no vectors of texts; start it with --embed MODEL"
+        raise HttpError(404, message, code="model_not_found", param="model")
+    if name is not None and name != found.name:
+        message = f"there is no model {str(name)[:100]!r} for vectors; this server has {found.name!r}"
+        raise HttpError(404, message, code="model_not_found", param="model")
+    dim = found.model.dim
+    if given.get("dimensions", dim) != dim:
+        message = f"'dimensions' other than {dim}, the model's, is not supported"
+        raise HttpError(400, message, code="unsupported_parameter", param="dimensions")
+    return found
+
+
+def _embedded(embedder: Embedder, several: list[Any], *, truncate: bool) -> tuple[np.ndarray[Any, Any], int]:
+    """The vectors, and the number of tokens."""
+    if len(several) > MOST_TEXTS:
+        message = f"{len(several)} texts in one request; wanted at most {MOST_TEXTS}"
+        raise HttpError(400, message, code="invalid_value", param="input")
+    model = embedder.model
+    try:
+        ids = [model.tokenize(each) if isinstance(each, str) else each for each in several]
+        ids = [each[: model.context] for each in ids] if truncate else ids
+        return model.embed_ids(ids), sum(map(len, ids))
+    except CamshaftError as error:
+        status = http_error(error)
+        raise HttpError(status.status, str(error), code=status.code, param="input") from None
