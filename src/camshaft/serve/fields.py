@@ -46,6 +46,23 @@ OBJECT = Field(lambda v: isinstance(v, dict), "an object")
 LIST = Field(lambda v: isinstance(v, list), "a list")
 
 
+def _are_ids(value: Any) -> bool:
+    return isinstance(value, list) and bool(value) and all(map(is_integer, value))
+
+
+def _are_prompts(value: Any) -> bool:
+    several = isinstance(value, list) and bool(value) and all(isinstance(v, str) or _are_ids(v) for v in value)
+    return isinstance(value, str) or _are_ids(value) or several
+
+
+PROMPTS = Field(_are_prompts, "a text, a list of token ids, or a list of such prompts")
+
+
+def listed_prompts(value: Any) -> list[Any]:
+    """The prompts of a field that is PROMPTS, each a text or a list of token ids."""
+    return [value] if isinstance(value, str) or is_integer(value[0]) else value
+
+
 def read_fields(body: Any, fields: Fields, of: str = "") -> dict[str, Any]:
     """The fields of a JSON object that are not null. Raises HttpError for one that is not in the table or does not fit."""
     if not isinstance(body, dict):

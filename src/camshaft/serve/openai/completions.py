@@ -18,11 +18,11 @@ from camshaft.serve.answers import Answer, Job, Usage
 from camshaft.serve.errors import HttpError, http_error
 from camshaft.serve.fields import (
     BOOL,
+    PROMPTS,
     TEXT,
-    Field,
     Fields,
     integer,
-    is_integer,
+    listed_prompts,
     one_of,
     parse_json,
     read_fields,
@@ -37,19 +37,10 @@ DEFAULT_MAX_TOKENS = 16  # OpenAI's
 MOST_ANSWERS = 128
 
 
-def _are_ids(value: Any) -> bool:
-    return isinstance(value, list) and bool(value) and all(map(is_integer, value))
-
-
-def _is_prompt(value: Any) -> bool:
-    several = isinstance(value, list) and bool(value) and all(isinstance(v, str) or _are_ids(v) for v in value)
-    return isinstance(value, str) or _are_ids(value) or several
-
-
 FIELDS: Fields = {
     **OPTIONS,
     "model": TEXT,
-    "prompt": Field(_is_prompt, "a text, a list of token ids, or a list of such prompts"),
+    "prompt": PROMPTS,
     "logprobs": integer(0, MOST_TOP_LOGPROBS),
     "echo": BOOL,
     "best_of": integer(1, MOST_ANSWERS),
@@ -58,7 +49,7 @@ FIELDS: Fields = {
 
 
 def _prompts(served: Served, prompt: Any) -> list[list[int]]:
-    several = [prompt] if isinstance(prompt, str) or is_integer(prompt[0]) else prompt
+    several = listed_prompts(prompt)
     for each in several:
         if isinstance(each, str):
             served.check_text(each, "prompt")

@@ -16,11 +16,12 @@ from camshaft.serve.errors import HttpError, http_error
 from camshaft.serve.fields import (
     BOOL,
     OBJECT,
+    PROMPTS,
     TEXT,
     Field,
     Fields,
     integer,
-    is_integer,
+    listed_prompts,
     one_of,
     parse_json,
     read_fields,
@@ -32,22 +33,13 @@ from camshaft.serve.served import Embedder, Served
 MOST_TEXTS = 2048  # OpenAI's
 
 
-def _are_ids(value: Any) -> bool:
-    return isinstance(value, list) and bool(value) and all(map(is_integer, value))
-
-
-def _is_input(value: Any) -> bool:
-    several = isinstance(value, list) and bool(value) and all(isinstance(v, str) or _are_ids(v) for v in value)
-    return isinstance(value, str) or _are_ids(value) or several
-
-
 def _is_texts(value: Any) -> bool:
     return isinstance(value, str) or (isinstance(value, list) and all(isinstance(v, str) for v in value))
 
 
 _OPENAI: Fields = {
     "model": TEXT,
-    "input": Field(_is_input, "a text, a list of token ids, or a list of such"),
+    "input": PROMPTS,
     "encoding_format": one_of("float", "base64"),
     "dimensions": integer(1, 1 << 20),
     "user": TEXT,
@@ -66,8 +58,7 @@ async def embeddings(request: Request, served: Served) -> Response:
     """The vectors of texts or token ids, of length 1."""
     given = read_fields(parse_json(await served.body(request)), _OPENAI)
     embedder = _embedder(served, given.get("model"), given)
-    listed = required(given, "input")
-    several = [listed] if isinstance(listed, str) or is_integer(listed[0]) else listed
+    several = listed_prompts(required(given, "input"))
     vectors, n_tokens = await run_in_threadpool(_embedded, embedder, several, truncate=False)
     as_text = given.get("encoding_format") == "base64"
     data = [
