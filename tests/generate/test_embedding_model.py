@@ -48,6 +48,11 @@ def test_vectors_are_those_of_transformers_however_many_run_together(name: str, 
             model.embed("a " * 63)
         with pytest.raises(SettingError, match="int"):
             model.embed([3])  # type: ignore[list-item]
+        with pytest.raises(SettingError, match="texts came as int"):
+            model.embed(3)  # type: ignore[arg-type]
+        for ids in ([-1], [99999], [1.5], [True]):
+            with pytest.raises(ContextError, match="wanted a whole number from 0 to"):
+                model.embed_ids([ids])  # type: ignore[list-item]
     with pytest.raises(ModelError, match="closed"):
         model.embed("a")
 
@@ -106,6 +111,11 @@ def test_the_last_token_of_a_decoder_gives_its_logits(tmp_path: Path) -> None:
     with open_gguf(path) as file:
         head = file.tensors["token_embd.weight"].dequantize()
     assert np.abs(head @ vector - logits).max() < 1e-4
+
+
+def test_recurrent_models_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match="has recurrent layers; wanted an encoder"):
+        EmbeddingModel(tiny_model("lfm2", tmp_path), pooling="last")
 
 
 def test_an_encoder_writes_no_text(tmp_path: Path) -> None:

@@ -65,6 +65,10 @@ class EmbeddingModel:
                 raise ContextError(
                     f"a context of {count(self.context, 'token')}; {architecture} knows the positions of {most} only"
                 )
+            if self.config.recurrent is not None:
+                raise ModelError(
+                    f"{self.name}: {architecture} has recurrent layers; wanted an encoder, or attention alone"
+                )
             self.pooling = _pooling(pooling, self.config.pooling, self.name)
             self.tokenizer = self._model_file.tokenizer()
             self._tokens = Extent("tokens", max(RUN_TOKENS, self.context))
@@ -108,6 +112,8 @@ class EmbeddingModel:
         if isinstance(texts, str):
             made: Array = self.embed([texts], normalize=normalize)[0]
             return made
+        if not isinstance(texts, Iterable):
+            raise SettingError(f"texts came as {type(texts).__name__}; wanted a text or several")
         return self.embed_ids([self.tokenize(text) for text in texts], normalize=normalize)
 
     def embed_ids(self, texts: Sequence[Sequence[int]], *, normalize: bool = True) -> Array:
@@ -137,9 +143,10 @@ class EmbeddingModel:
             raise SettingError("a text has no tokens; wanted one or more")
         if len(ids) > self.context:
             raise ContextError(f"a text of {count(len(ids), 'token')}; wanted at most {self.context}, the context")
-        wrong = next((i for i in ids if not 0 <= i < self.config.vocab_size), None)
-        if wrong is not None:
-            raise ContextError(f"token id {wrong!r}; wanted a whole number from 0 to {self.config.vocab_size - 1}")
+        for i in ids:
+            whole = isinstance(i, (int, np.integer)) and not isinstance(i, bool)
+            if not whole or not 0 <= i < self.config.vocab_size:
+                raise ContextError(f"token id {i!r}; wanted a whole number from 0 to {self.config.vocab_size - 1}")
 
     def _run(self, ids: Sequence[Sequence[int]]) -> Array:
         """The vectors of up to TEXTS texts, whose tokens fit one run."""
