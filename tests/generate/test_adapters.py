@@ -68,9 +68,12 @@ def test_adapters_change_while_the_weights_stay(files: tuple[Path, Path, Path]) 
     base, one, two = files
     wanted = {name: _logits(base, adapters=name) for name in ((), (one,), (two,))}
     with LanguageModel(base, **OPTIONS) as lm:
+        lm.logits(TOKENS)  # loads the weights
+        alone = lm.plans.weights.nbytes
         for name in ((one,), (), (two,), (one,)):
             lm.use_adapters(name)
             np.testing.assert_array_equal(lm.logits(TOKENS), wanted[name])
+            assert (lm.plans.weights.nbytes > alone) == bool(name)
         with lm.session(), pytest.raises(ContextError, match="while sessions are open"):
             lm.use_adapters([])
         np.testing.assert_array_equal(lm.logits(TOKENS), wanted[(one,)])

@@ -93,6 +93,7 @@ class ModelPlans:
         """Drops the plans, not the packed weights, and closes the adapters of before; later runs are with others."""
         self.plan_cache.flush()
         self._close_plans()
+        self.weights.drop(t for name, t in self.adapters.tensors.items() if name not in self._file.tensors)
         self.adapters.close()
         self.__dict__.pop("_graphs", None)
         self._use_adapters(adapters)

@@ -68,7 +68,9 @@ def perplexity(
     nll = np.concatenate(found)
     mean = float(nll.mean())
     spread = float(nll.std(ddof=1)) / math.sqrt(len(nll)) if len(nll) > 1 else 0.0
-    return Perplexity(math.exp(mean), math.exp(mean) * spread, mean, len(nll), n)
+    with np.errstate(over="ignore"):
+        value = float(np.exp(mean))  # infinite above 709
+    return Perplexity(value, value * spread, mean, len(nll), n)
 
 
 def _scored(lm: LanguageModel, ids: list[int]) -> Array:

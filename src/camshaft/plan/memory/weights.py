@@ -118,6 +118,15 @@ class Weights:
         """Returns the device memory of an uploaded constant."""
         return self._uploaded[space, _key(tensor)]
 
+    def drop(self, sources: Iterable[Source]) -> None:
+        """Releases the constants of these sources. Plans bound to them keep their memory until closed."""
+        self.finish()
+        gone = set(map(id, sources))
+        for key in [key for key in self._loaded if id(key[0]) in gone]:
+            del self._loaded[key], self._requests[key]
+        for where in [where for where in self._uploaded if id(where[1][0]) in gone]:
+            del self._uploaded[where]
+
     def clear(self) -> None:
         """Releases all constants. Plans bound to them keep their memory until closed."""
         self._begun = None
