@@ -243,8 +243,8 @@ class ModelPlans:
         if setting("measure") and self.device is None:
             self._measure()
         self._close_plans()
-        self.adapters.close()
         self.weights.clear()
+        self.adapters.close()
         self.cache.close()
         logits: Any = self.__dict__.get("logits")
         if self.device is not None and logits is not None:
