@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from bench import peak, rows
-from camshaft.generate.kv_cache import KINDS, KVCache
+from camshaft.generate.memory.kv_cache import KINDS, KVCache
 from camshaft.generate.options import KV_CACHES
 from camshaft.graph import functions as F
 from camshaft.graph.graph import Graph

@@ -105,7 +105,7 @@ def main() -> None:
     parser.add_argument("--no-tune", action="store_true", help="leave out the comparison with a tuned cache")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
-    from camshaft.models.pull import resolve_model
+    from camshaft.models.files.pull import resolve_model
 
     options.model = str(resolve_model(options.model))
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from bench import rows
-from camshaft.models.pull import resolve_model
+from camshaft.models.files.pull import resolve_model
 
 PROMPT = "Why is the sky blue?"
 IMPORTED = (

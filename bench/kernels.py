@@ -19,14 +19,14 @@ import numpy as np
 from bench import peak, rows
 from camshaft.dtypes import f16
 from camshaft.formats.gguf.file import GGUFFile, open_gguf
-from camshaft.generate.kv_cache import KVCache
+from camshaft.generate.memory.kv_cache import KVCache
 from camshaft.graph import functions as F
 from camshaft.graph.graph import Graph, Node, Tensor
 from camshaft.graph.rewrite import prepare
 from camshaft.models.checkpoint import Checkpoint
 from camshaft.models.config import ModelConfig, read_config
 from camshaft.models.families import family_name
-from camshaft.models.pull import resolve_model
+from camshaft.models.files.pull import resolve_model
 from camshaft.ops.op import NodeSpec, Op
 from camshaft.ops.rope.table import rope_table
 from camshaft.plan.compile import compile

@@ -21,7 +21,7 @@ from bench.compare.model_files import Step
 from bench.compare.report import markdown_of
 from bench.compare.results import Results
 from bench.compare.suite import OURS
-from camshaft.models.pull import resolve_model
+from camshaft.models.files.pull import resolve_model
 
 
 @contextmanager

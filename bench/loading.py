@@ -22,7 +22,7 @@ from camshaft.formats.blocks import BLOCK_FORMATS
 from camshaft.formats.mapped import MappedFile
 from camshaft.formats.tensor import FileTensor
 from camshaft.graph.graph import Graph, Tensor
-from camshaft.models.pull import resolve_model
+from camshaft.models.files.pull import resolve_model
 from camshaft.ops.quantized.packing import PACKED_FORMATS, interleaved
 from camshaft.ops.spec import TensorSpec
 from camshaft.plan.memory.weights import Weights

@@ -10,7 +10,7 @@ import argparse
 from pathlib import Path
 
 from bench.compare.random_model import SHAPES, make
-from camshaft.models.pull import resolve_model
+from camshaft.models.files.pull import resolve_model
 
 
 def main() -> None:

@@ -25,7 +25,7 @@ ROOT = Path(__file__).parents[1]
 sys.path[:0] = [str(ROOT / "src"), str(ROOT)]
 
 from camshaft.formats.blocks import BLOCK_FORMATS  # noqa: E402
-from camshaft.models.quantization_mix import MIXES  # noqa: E402
+from camshaft.models.files.quantization_mix import MIXES  # noqa: E402
 from scripts.oracles import excerpt, llama, quantized  # noqa: E402
 from scripts.oracles.awkward import awkward_strings  # noqa: E402
 from scripts.oracles.vocabularies import VOCABULARIES, fetch_vocabularies  # noqa: E402

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from collections import Counter
@@ -45,6 +46,14 @@ def more_workers_than_cores() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "limit_to_cores", False)
         yield
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_finish() -> None:
+    """The garbage collector looks seldom, and never at tests and modules, which live on: in ops and graph it takes half."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(10_000, 20, 40)
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ import camshaft as cs
 from camshaft.errors import CamshaftError, ModelError, PlanError
 from camshaft.formats.gguf.file import open_gguf
 from camshaft.generate.language_model import LanguageModel
-from camshaft.models.pull import pull
+from camshaft.models.files.pull import pull
 from camshaft.ops.op import KernelVariant
 from tests.support.fixtures import tiny_model
 

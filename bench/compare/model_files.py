@@ -13,8 +13,8 @@ from bench.compare.random_model import SHAPES, make
 from camshaft.formats.gguf.file import open_gguf
 from camshaft.models.config import ModelConfig, read_config
 from camshaft.models.families import family_name
-from camshaft.models.pull import resolve_model
-from camshaft.models.quantize import quantize
+from camshaft.models.files.pull import resolve_model
+from camshaft.models.files.quantize import quantize
 from camshaft.settings import settings
 from camshaft.store.files import private_folder
 from camshaft.text.tokenizer import Tokenizer

@@ -17,7 +17,7 @@ import numpy as np
 from camshaft.formats.blocks import BLOCK_FORMATS
 from camshaft.formats.gguf.file import open_gguf
 from camshaft.formats.gguf.write import NewTensor, Raw, unsigned, values_of, write_gguf
-from camshaft.models.quantize import QuantizationResult, quantize
+from camshaft.models.files.quantize import QuantizationResult, quantize
 
 FLOAT32, STRING, ARRAY, INT32, UNUSED = 6, 8, 9, 5, 5
 

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from camshaft.extent import Extent
     from camshaft.formats.blocks import dequantize_gguf, quantize_gguf
     from camshaft.generate.embedding_model import EmbeddingModel
+    from camshaft.generate.grammar.grammar import Grammar
     from camshaft.generate.language_model import LanguageModel
     from camshaft.generate.options import GenerateOptions
     from camshaft.generate.sampling.parameters import Sampling
@@ -58,6 +59,7 @@ _PUBLIC = {
     "extent": "Extent",
     "formats.blocks": "dequantize_gguf quantize_gguf",
     "generate.embedding_model": "EmbeddingModel",
+    "generate.grammar.grammar": "Grammar",
     "generate.language_model": "LanguageModel",
     "generate.options": "GenerateOptions",
     "generate.sampling.parameters": "Sampling",
@@ -80,6 +82,7 @@ __all__ = [
     "ExecutionPlan",
     "Extent",
     "GenerateOptions",
+    "Grammar",
     "Graph",
     "LanguageModel",
     "Sampling",
@@ -120,9 +123,9 @@ _provide(
         "measure_at_exit": "camshaft.tune.jobs",
         "Used": "camshaft.tune.jobs",
         "used_in": "camshaft.tune.jobs",
-        "store_state": "camshaft.generate.plan_cache",
-        "carry_over": "camshaft.generate.plan_cache",
-        "SavedPlans": "camshaft.generate.plan_cache",
+        "store_state": "camshaft.generate.stored.plan_cache",
+        "carry_over": "camshaft.generate.stored.plan_cache",
+        "SavedPlans": "camshaft.generate.stored.plan_cache",
         "profile": "camshaft.observe.profile",
         "lowered": "camshaft.observe.instrument",
         "built": "camshaft.observe.instrument",

@@ -27,6 +27,10 @@ class MissingExtraError(CamshaftError):
         super().__init__(f"{purpose} needs the package '{package}': pip install 'camshaft[{extra}]'")
 
 
+class GrammarError(SettingError):
+    """A grammar for generating is invalid, not supported, or too complex."""
+
+
 class StoreError(CamshaftError):
     """The store (kernel objects, evidence, models) cannot be read or written."""
 

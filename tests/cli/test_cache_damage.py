@@ -13,14 +13,14 @@ from pathlib import Path
 
 import pytest
 
-from camshaft.models.quantize import quantize
+from camshaft.models.files.quantize import quantize
 from tests.cli.test_hostile import start, text_of
 from tests.support.fixtures import tiny_model
 
 pytestmark = [pytest.mark.soak, pytest.mark.skipif(os.name == "nt", reason="kill -9 and links")]
 # Small parts, so that most of the time goes into writing.
 QUANTIZE = """
-import sys, camshaft.models.quantize as q
+import sys, camshaft.models.files.quantize as q
 q._PART_ELEMENTS = 64
 q.quantize(sys.argv[1], sys.argv[2], "F16", force=True, threads=1)
 """

@@ -13,10 +13,10 @@ import pytest
 from camshaft import train
 from camshaft.cli.options import adapter_of
 from camshaft.errors import SettingError
-from camshaft.models.quantize import quantize
-from camshaft.train import finetuning as library
-from camshaft.train.finetuning import FinetuneResult
+from camshaft.models.files.quantize import quantize
 from camshaft.train.trainer import Progress
+from camshaft.train.tuning import finetuning as library
+from camshaft.train.tuning.finetuning import FinetuneResult
 from tests.support.fixtures import tiny_model
 
 
@@ -81,6 +81,8 @@ def test_a_strength_follows_the_file(tmp_path: Path) -> None:
         ("finetune MODEL data.jsonl out --target nothing", "got the target 'nothing', which no matrix has"),
         ("generate MODEL -p a --adapter MODEL", "wanted a GGUF adapter of type lora"),
         ("merge MODEL MODEL out", "wanted a GGUF adapter of type lora"),
+        ("merge MODEL . out", "adapter_config.json: there is no such file"),
+        ("generate MODEL -p a --adapter .:0.5", "adapter_config.json: there is no such file"),
     ],
 )
 def test_errors_are_one_line(cli: Any, words: str, message: str, tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from camshaft.errors import CamshaftError, StoreError
+from camshaft.generate.grammar.grammar import Grammar
 from camshaft.generate.options import GenerateOptions
 from camshaft.generate.sampling.parameters import Sampling
 
@@ -30,6 +31,32 @@ def test_options_reach_the_library_and_the_rest_keep_its_defaults(cli: Any, lm: 
     assert (prompt, given) == ("Hi", GenerateOptions(max_tokens=7, raw=True, sampling=sampling))
     cli("generate", model_file, "-p", "Hi")
     assert lm.made == {"model": model_file, "context": 2048, "sessions": 1}
+
+
+def test_one_option_gives_the_form_of_the_answer(cli: Any, lm: Any, model_file: str, tmp_path: Path) -> None:
+    schema, lark, gbnf = tmp_path / "schema.json", tmp_path / "rules.lark", tmp_path / "rules.gbnf"
+    schema.write_text('{"type": "null"}', "utf-8")
+    lark.write_text("start: /a/", "utf-8")
+    gbnf.write_text('root ::= "a"', "utf-8")
+    wanted = {
+        ("--json-schema", "{}"): Grammar.json_schema({}),
+        ("--json-schema-file", str(schema)): Grammar.json_schema({"type": "null"}),
+        ("--regex", "[ab]"): Grammar.regex("[ab]"),
+        ("--grammar-file", str(lark)): Grammar.lark("start: /a/"),
+        ("--grammar-file", str(gbnf)): Grammar.gbnf('root ::= "a"'),
+    }
+    for given, grammar in wanted.items():
+        assert cli("generate", model_file, "-p", "Hi", *given).exit_code == 0
+        assert lm.calls.pop()[1].grammar == grammar
+    gbnf.write_bytes(b"\xff")
+    wrong = {
+        ("--regex", "a", "--json-schema", "{}"): "--json-schema and --regex are given; wanted one of them",
+        ("--json-schema", "{"): "the JSON schema is no JSON",
+        ("--grammar-file", str(gbnf)): "rules.gbnf is no UTF-8 text",
+    }
+    for given, message in wrong.items():
+        result = cli("generate", model_file, "-p", "Hi", *given)
+        assert (result.exit_code, message in result.stderr) == (2, True), result.stderr
 
 
 def test_json_is_one_object_with_the_documented_keys(cli: Any, lm: Any, model_file: str) -> None:
@@ -147,7 +174,7 @@ def test_a_prompt_comes_from_an_argument_an_option_a_file_or_stdin(
 def test_one_argument_with_blanks_is_a_prompt_for_the_default_model(
     cli: Any, lm: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr("camshaft.models.pull.resolve_model", lambda *_: tmp_path)
+    monkeypatch.setattr("camshaft.models.files.pull.resolve_model", lambda *_: tmp_path)
     assert cli("generate", "Why is the sky blue?", "--threads", "1").exit_code == 0
     assert (lm.made["model"], lm.calls[0][0]) == ("smollm2", "Why is the sky blue?")
     assert cli("generate", "-", stdin="Hi").exit_code == 0

@@ -30,7 +30,7 @@ sys.argv = ["camshaft", "models"]
 try:
     main()
 finally:
-    print([name for name in {*COMMANDS.values()} if f"camshaft.cli.{name}" in sys.modules])
+    print([name for name in {*COMMANDS.values()} if f"camshaft.cli.commands.{name}" in sys.modules])
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "['models']"

@@ -60,3 +60,28 @@ def test_no_operand_is_copied() -> None:
     taken = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert result.nbytes <= taken < 2 * result.nbytes + 100_000  # the last result is there until the next is made
+
+
+@pytest.mark.parametrize("dtype", ["c8", "c16"])
+@pytest.mark.parametrize("name", ["real", "imag", "conj"])
+def test_parts_of_complex_arrays_that_are_not_contiguous(name: str, dtype: str) -> None:
+    whole = (np.arange(60) + 1j * np.arange(60)[::-1]).reshape(6, 10).astype(dtype)
+    record = np.zeros((6, 10), [("flag", "u1"), ("value", dtype)])
+    record["value"] = whole
+    for x in (whole[::-1], whole[:, ::2], whole[:, ::-1], whole[0, ::-3], whole.T, record["value"], whole[:1, 3:]):
+        np.testing.assert_array_equal(getattr(table(), name)(x), getattr(np, name)(x), strict=True)
+        np.testing.assert_allclose(table().fft(x), np.fft.fft(x), rtol=1e-4, atol=1e-3)
+
+
+@pytest.mark.parametrize("n_axes", [32, 33, 48, 64])
+def test_as_many_axes_as_arrays_have(n_axes: int) -> None:
+    """NumPy's broadcast_shapes takes 32."""
+    x = np.arange(64, dtype=np.float32).reshape(2, 4, 8, *[1] * (n_axes - 3))
+    last = np.moveaxis(x, (0, 1, 2), (-1, -2, -3))
+    for a, b in ((x, x), (x[::-1], x), (x[:, ::2], x[:, 1:2]), (x, last), (last, np.float32(3))):
+        wanted = np.add(a, b)
+        for _ in range(2):
+            np.testing.assert_array_equal(table().add(a, b), wanted, strict=True)
+            np.testing.assert_array_equal(table().add(a, b, out=np.empty_like(wanted)), wanted, strict=True)
+    with pytest.raises(ValueError, match="could not be broadcast together"):
+        table().add(x, x[:, :3])

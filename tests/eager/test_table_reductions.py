@@ -149,3 +149,13 @@ def test_permuted_axes_as_numpy_has_them() -> None:
                     got = getattr(table(), name)(view, axis=axis, keepdims=keepdims)
                     np.testing.assert_allclose(got, wanted, 1e-5, 1e-5, err_msg=f"{name} {view.strides} {axis}")
                     assert (got.shape, got.dtype) == (wanted.shape, wanted.dtype)
+
+
+@pytest.mark.parametrize("name", ["sum", "prod", "max", "min", "mean"])
+def test_every_axis_is_reduced_where_none_is_named(name: str) -> None:
+    """Also of arrays that builtins leave to Python: of many elements, and not aligned."""
+    record = np.ones((5, 4, 3), [("flag", "u1"), ("value", np.float32)])
+    for x in (np.ones((300, 300), np.float32).T, record["value"], np.ones((300, 600))[:, ::2]):
+        for attrs in ({}, {"keepdims": True}):
+            wanted = getattr(np, name)(x, **attrs)
+            np.testing.assert_array_equal(getattr(table(), name)(x, **attrs), wanted, strict=True)

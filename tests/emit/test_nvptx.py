@@ -17,7 +17,7 @@ from camshaft.lang import kernel as traced
 from tests.support.needs import require
 from tests.support.op_kernels import op_kernels
 from tests.support.ptxas import assemble, find_tool, joined
-from tests.support.quick import full, quick_of
+from tests.support.quick import full
 from tests.support.samples import has_turn
 from tests.support.stored import key_of, stored
 
@@ -40,11 +40,14 @@ def product_and_sum(k, x, y, out):
         out[c] = k.rounded(x[c] * y[c]) + y[c]
 
 
-@pytest.fixture(scope="module", params=[(-1,), full((0, -1))], ids=["some", "both"])
+SOME, BOTH = (-1,), (0, -1)
+
+
+@pytest.fixture(scope="module", params=[pytest.param(SOME, id="some"), full(BOTH, id="both")])
 def kernels(request):
     """Symbol -> SIMT form, of every variant's last sample, of a third of the rows; with `-m full` of all rows, and the first
     sample too, but for rows, which share a frame."""
-    found, some = {}, request.param == (-1,)
+    found, some = {}, request.param == SOME
     for item in op_kernels(TARGET, request.param, (-1,), lambda op: not some or has_turn(op, "ptx")):
         found[f"{item.symbol}_{len(found)}"] = simt_form(item.kernel, item.lanes or LANES)
     return found
@@ -91,7 +94,15 @@ def test_a_rounded_product_names_the_rounding_after_it() -> None:
     assert "fma" not in text
 
 
-@pytest.mark.parametrize("processor", quick_of(sorted(GPU_TARGETS), ["sm_80"]))
+# Every kernel for every generation has those of the quick run with it.
+@pytest.mark.parametrize(
+    ("kernels", "processor"),
+    [
+        pytest.param(SOME, "sm_80", id="some-sm_80"),
+        *(full(BOTH, processor, id=f"both-{processor}") for processor in sorted(GPU_TARGETS)),
+    ],
+    indirect=["kernels"],
+)
 def test_ptxas_takes_every_kernel(kernels, texts, processor) -> None:
     require(find_tool("ptxas"), "ptxas is not here: install the wheel nvidia-cuda-nvcc")
     if processor != "sm_80":

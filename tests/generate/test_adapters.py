@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,11 @@ import pytest
 
 from camshaft import LanguageModel, Sampling, train
 from camshaft.errors import CamshaftError, ContextError, FormatError, ModelError
-from camshaft.models.quantize import quantize
+from camshaft.formats.blocks import BLOCK_FORMATS
+from camshaft.formats.gguf.file import open_gguf
+from camshaft.formats.gguf.write import NewTensor, floating, text, write_gguf
+from camshaft.models.adapters.adapter import Adapters, open_adapter
+from camshaft.models.files.quantize import quantize
 from tests.support.fixtures import tiny_logits, tiny_model
 
 TOKENS = tiny_logits("llama")[0][:24]
@@ -68,12 +73,17 @@ def test_adapters_change_while_the_weights_stay(files: tuple[Path, Path, Path]) 
     base, one, two = files
     wanted = {name: _logits(base, adapters=name) for name in ((), (one,), (two,))}
     with LanguageModel(base, **OPTIONS) as lm:
-        lm.logits(TOKENS)  # loads the weights
-        alone = lm.plans.weights.nbytes
+        own, loaded = set(map(id, lm._file.tensors.values())), lm.plans.weights._loaded
+        _text(lm)
         for name in ((one,), (), (two,), (one,)):
+            before = set(loaded)
             lm.use_adapters(name)
             np.testing.assert_array_equal(lm.logits(TOKENS), wanted[name])
-            assert (lm.plans.weights.nbytes > alone) == bool(name)
+            _text(lm)
+            # Neither other adapters' matrices nor what the graphs of before made are left.
+            left = {id(source) for source, _ in before & set(loaded)}
+            assert left
+            assert left <= own
         with lm.session(), pytest.raises(ContextError, match="while sessions are open"):
             lm.use_adapters([])
         np.testing.assert_array_equal(lm.logits(TOKENS), wanted[(one,)])
@@ -116,6 +126,11 @@ def test_a_change_of_embeddings_is_refused_and_the_model_goes_on(
         (lambda base, one: [3], "an adapter came as 3; wanted a file"),
         (lambda base, one: [(one, "2")], "got the strength '2'; wanted a finite number"),
         (lambda base, one: [(one, float("nan"))], "got the strength nan"),
+        (lambda base, one: [(one, 10**400)], "got the strength inf; wanted a finite number"),
+        (
+            lambda base, one: [(one, -1e39)],
+            "multiply products by -5e[+]38; wanted at most 3.40282e[+]38, which f32 holds",
+        ),
         (lambda base, one: [base], "wanted a GGUF adapter of type lora"),
         (lambda base, one: [base.parent / "no.gguf"], "no.gguf: cannot be read|no such file"),
     ],
@@ -128,3 +143,46 @@ def test_what_is_refused(given: Callable[[Path, Path], Any], message: str, files
 def test_an_adapter_of_another_model_is_refused(files: tuple[Path, Path, Path], tmp_path: Path) -> None:
     with pytest.raises(CamshaftError, match="is for 'llama'; wanted an adapter for 'qwen2'"):
         LanguageModel(tiny_model("qwen2", tmp_path), adapters=[files[1]])
+
+
+@pytest.mark.parametrize(
+    ("shapes", "message"),
+    [
+        ({}, "has no tensors; wanted lora_a and lora_b of matrices"),
+        ({"blk.0.attn_q.weight.lora_b": (64, 2)}, "'blk.0.attn_q' has lora_b alone; wanted lora_a and lora_b"),
+        (
+            {"blk.0.attn_q.weight.lora_a": (2, 64), "blk.0.attn_q.weight.lora_b": (64, 3)},
+            r"'blk.0.attn_q' has lora_a \[2, 64\] and lora_b \[64, 3\]; wanted \[rank, k\] and \[n, rank\]",
+        ),
+        (
+            {f"{'x' * 3000}\n.weight.lora_a": (2, 64), f"{'x' * 3000}\n.weight.lora_b": (64, 2)},
+            r"changes 'x{77}\.\.\.' \[64, 64\]; the model has no such weight$",
+        ),
+    ],
+)
+def test_matrices_that_do_not_fit_are_named_in_one_line(
+    shapes: dict[str, tuple[int, int]], message: str, tmp_path: Path
+) -> None:
+    values = {
+        "general.type": text("adapter"),
+        "general.architecture": text("llama"),
+        "adapter.type": text("lora"),
+        "adapter.lora.alpha": floating(1.0),
+    }
+    f32 = BLOCK_FORMATS["F32"]
+    tensors = [
+        NewTensor(name, (n, k), f32, lambda n=n, k=k: [np.zeros(4 * n * k, np.uint8)])
+        for name, (n, k) in shapes.items()
+    ]
+    write_gguf(tmp_path / "one.gguf", values, tensors)
+    with pytest.raises(FormatError, match=message):
+        LanguageModel(tiny_model("llama", tmp_path), adapters=[tmp_path / "one.gguf"])
+
+
+def test_cached_plans_know_which_adapter_a_matrix_is_of(files: tuple[Path, Path, Path]) -> None:
+    """Two adapters with the matrices of one name other constants of the graph."""
+    whole = open_adapter(files[1])
+    with whole.file, open_gguf(files[0]) as model:
+        parts = [replace(whole, pairs=dict([pair])) for pair in whole.pairs.items()]
+        digests = {Adapters(model, [(a, 1.0) for a in given]).digest for given in ([whole], parts, parts[::-1])}
+    assert len(digests) == 3

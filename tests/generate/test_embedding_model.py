@@ -50,6 +50,12 @@ def test_vectors_are_those_of_transformers_however_many_run_together(name: str, 
             model.embed([3])  # type: ignore[list-item]
         with pytest.raises(SettingError, match="texts came as int"):
             model.embed(3)  # type: ignore[arg-type]
+        with pytest.raises(SettingError, match="texts came as bytes; wanted a text or several"):
+            model.embed(b"a")  # type: ignore[arg-type]
+        for wrong in (3, "abc", [1, 2], ["abc"], [None]):
+            with pytest.raises(SettingError, match=r"token ids.* came as (int|str|NoneType); wanted a list of"):
+                model.embed_ids(wrong)  # type: ignore[arg-type]
+        assert (model.embed_ids(iter([[2, 3], [2]]))[1] == model.embed_ids([(2,)])[0]).all()
         for ids in ([-1], [99999], [1.5], [True]):
             with pytest.raises(ContextError, match="wanted a whole number from 0 to"):
                 model.embed_ids([ids])  # type: ignore[list-item]
@@ -168,3 +174,13 @@ def test_the_command_prints_a_line_or_an_object(tmp_path: Path) -> None:
     result = CliRunner().invoke(app, ["embed", path, "--threads", "1", "--json"], input="\n".join(TEXTS))
     made = json.loads(result.stdout)
     assert (made["pooling"], len(made["vectors"])) == ("cls", 4)
+
+
+def test_lines_of_stdin_end_at_line_feeds_only(tmp_path: Path) -> None:
+    """A separator of Unicode inside a text makes no second vector, so that vectors stay beside the lines."""
+    texts = ["a\u2028b", "", "\fc\x1cd", "e\x85"]
+    path, app = str(tiny_encoder("bert", tmp_path)), make_app(["embed"])
+    result = CliRunner().invoke(app, ["embed", path, "--threads", "1"], input="\n".join(texts) + "\n")
+    with EmbeddingModel(path, threads=1) as model:
+        wanted = model.embed(texts)
+    np.testing.assert_allclose(np.loadtxt(result.stdout.splitlines()), wanted, atol=1e-6)

@@ -15,8 +15,8 @@ from camshaft.errors import PlanError
 from camshaft.formats.blocks import BLOCK_FORMATS
 from camshaft.formats.gguf.file import GGUFTensor, open_gguf
 from camshaft.formats.gguf.write import NewTensor, values_of, write_gguf
-from camshaft.generate import plan_cache
-from camshaft.models.quantize import quantize
+from camshaft.generate.stored import plan_cache
+from camshaft.models.files.quantize import quantize
 from camshaft.plan import cached_plan
 from camshaft.plan.cached_check import ARENA, ARGUMENTS, COPY, EXTENTS, MEMMOVE
 from camshaft.plan.cached_plan import (

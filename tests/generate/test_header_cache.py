@@ -14,8 +14,8 @@ import pytest
 from camshaft.errors import FormatError, StoreError
 from camshaft.formats.gguf.file import open_gguf
 from camshaft.formats.mapped import Cursor
-from camshaft.generate import header_cache
-from camshaft.generate.header_cache import ModelFile, from_bytes, open_model_file, to_bytes
+from camshaft.generate.stored import header_cache
+from camshaft.generate.stored.header_cache import ModelFile, from_bytes, open_model_file, to_bytes
 from camshaft.store.objects import ObjectStore
 from camshaft.store.store import store
 from camshaft.text.tokenizer import Tokenizer
@@ -187,7 +187,7 @@ def test_bytes_come_back_as_they_were(folder: Path) -> None:
 PROGRAM = """
 import sys
 from pathlib import Path
-from camshaft.generate.header_cache import ModelFile, open_model_file
+from camshaft.generate.stored.header_cache import ModelFile, open_model_file
 for _ in range(20):
     opened = open_model_file(Path(sys.argv[1]))
     tokenizer = opened.tokenizer()

@@ -9,8 +9,8 @@ import pytest
 
 from camshaft import LanguageModel
 from camshaft.dtypes import f16
-from camshaft.generate import kv_cache
-from camshaft.generate.kv_cache import BLOCK_TOKENS, KVCache
+from camshaft.generate.memory import kv_cache
+from camshaft.generate.memory.kv_cache import BLOCK_TOKENS, KVCache
 
 CONTEXT, SLOTS = 8 * BLOCK_TOKENS, 4
 

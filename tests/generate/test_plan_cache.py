@@ -16,9 +16,9 @@ import pytest
 
 from camshaft import LanguageModel, ops
 from camshaft.errors import PlanError
-from camshaft.generate import plan_cache
 from camshaft.generate.sampling.parameters import Sampling
-from camshaft.models.quantize import quantize
+from camshaft.generate.stored import plan_cache
+from camshaft.models.files.quantize import quantize
 from camshaft.plan.cached_plan import FORMAT, CachedPlan, from_bytes, to_bytes
 from camshaft.plan.runtime import runnable
 from camshaft.selection.override import backend

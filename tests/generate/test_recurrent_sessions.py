@@ -11,8 +11,8 @@ import pytest
 
 from camshaft import GenerateOptions, LanguageModel, Sampling
 from camshaft.errors import ContextError, ModelError
-from camshaft.generate import checkpoints
 from camshaft.generate.engine.engine import Engine
+from camshaft.generate.memory import checkpoints
 from camshaft.generate.session import Session
 from tests.support.fixtures import tiny_logits, tiny_model
 from tests.support.quick import quick_of

@@ -13,10 +13,10 @@ import pytest
 from camshaft import GenerateOptions, LanguageModel, Sampling
 from camshaft.errors import SettingError
 from camshaft.extent import Extent
-from camshaft.generate.sampler import Sampler, SamplerPlans, seed_words
 from camshaft.generate.sampling.breakers import MOST_KEPT, BreakerFinder, Breakers
 from camshaft.generate.sampling.form import SamplingForm, form_of
 from camshaft.generate.sampling.graph import sampling_graph
+from camshaft.generate.sampling.sampler import Sampler, SamplerPlans, seed_words
 from camshaft.graph.graph import Graph
 from camshaft.ops.sample.sample import times
 from camshaft.ops.sample.uniform import drawn
@@ -162,7 +162,7 @@ def test_few_plans_stay_in_memory(plans: SamplerPlans, monkeypatch: pytest.Monke
     """A plan that was closed is compiled again for those that still draw with it."""
     closed: list[ReferencePlan] = []
     monkeypatch.setattr(ReferencePlan, "close", lambda plan: closed.append(plan))
-    monkeypatch.setattr("camshaft.generate.sampler.MOST_PLANS", 2)
+    monkeypatch.setattr("camshaft.generate.sampling.sampler.MOST_PLANS", 2)
     draw = plans.alone(sampler_of(Sampling(seed=SEED)))
     tokens = [draw([])]
     for n in (1, 2, 4):

@@ -10,9 +10,9 @@ import pytest
 
 from camshaft.errors import CamshaftError, SettingError
 from camshaft.generate.options import GENERATE_RULES, GenerateKeywords, GenerateOptions, generate_options
-from camshaft.generate.sampler import seed_words
 from camshaft.generate.sampling.lists import NO_TOKEN, recent_tokens
 from camshaft.generate.sampling.parameters import SAMPLING_RULES, Sampling
+from camshaft.generate.sampling.sampler import seed_words
 
 WRONG = [
     *[("temperature", v) for v in (-0.1, float("nan"), float("inf"), 10**400, "hot", None, True)],

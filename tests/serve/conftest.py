@@ -1,8 +1,10 @@
-"""A server of a tiny model, without a network."""
+"""A server of a tiny model, without a network and on a socket."""
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 
@@ -17,6 +19,7 @@ from starlette.testclient import TestClient
 
 from camshaft.serve.app import make_app
 from camshaft.serve.guard import Guard
+from camshaft.serve.run import listen, make_server, url_of
 from camshaft.serve.served import Served
 
 EVERYBODY = Guard()
@@ -29,9 +32,37 @@ def lm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LanguageModel]:
         yield model
 
 
+@pytest.fixture(scope="session")
+def roomy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LanguageModel]:
+    """The same model with room for what it is told of tools."""
+    path = tiny_model("llama", tmp_path_factory.mktemp("roomy"))
+    with LanguageModel(path, threads=1, context=1500, activations="f32", sessions=2) as model:
+        yield model
+
+
+@pytest.fixture
+def roomy_client(roomy: LanguageModel) -> Iterator[TestClient]:
+    with client_of(Served("tiny", Engine(roomy))) as made:
+        yield made
+
+
 def client_of(served: Served, guard: Guard = EVERYBODY) -> TestClient:
     """A client to enter, whose exit closes the engine."""
     return TestClient(make_app(served, guard), base_url="http://localhost")
+
+
+@contextmanager
+def serving(served: Served) -> Iterator[str]:
+    """The address of a server on a socket."""
+    begun = threading.Event()
+    with listen("127.0.0.1", 0) as listening:
+        server = make_server(served, EVERYBODY, begun.set)
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
+        thread.start()
+        assert begun.wait(60)
+        yield url_of(listening)
+        server.should_exit = True
+        thread.join()
 
 
 @pytest.fixture

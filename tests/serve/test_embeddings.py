@@ -50,6 +50,8 @@ def test_ollamas_shape_cuts_long_texts(client: Any, model: EmbeddingModel) -> No
     answer = client.post("/api/embed", json={"model": "bert:latest", "input": [*TEXTS, "a " * 500]}).json()
     assert answer["prompt_eval_count"] == sum(len(model.tokenize(text)) for text in TEXTS) + model.context
     np.testing.assert_array_equal(np.array(answer["embeddings"][:2], np.float32), model.embed(TEXTS))
+    longest = model.embed("a " * (model.context - 2))  # the closing token stays
+    np.testing.assert_array_equal(np.array(answer["embeddings"][2], np.float32), longest)
     assert client.post("/api/embed", json={"model": "bert", "input": []}).json()["embeddings"] == []
     long = client.post("/api/embed", json={"model": "bert", "input": "a " * 500, "truncate": False})
     assert (long.status_code, "wanted at most" in long.json()["error"]) == (400, True)

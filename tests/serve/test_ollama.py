@@ -44,8 +44,9 @@ def test_models_and_errors(client: Any) -> None:
     wrong: list[tuple[dict[str, Any], int, str]] = [
         ({"messages": USER}, 400, "'model' is missing"),
         ({"model": "other", "messages": USER}, 404, "there is no model 'other'"),
-        ({"model": "tiny", "messages": USER, "tools": [{}]}, 400, "'tools'"),
-        ({"model": "tiny", "messages": USER, "format": "json"}, 400, "'format'"),
+        ({"model": "tiny", "messages": USER, "tools": [{}]}, 400, "'tools[0].function'"),
+        ({"model": "tiny", "messages": USER, "format": "xml"}, 400, "'format'"),
+        ({"model": "tiny", "messages": USER, "format": {"type": "nope"}}, 400, "Invalid type: nope"),
         ({"model": "tiny", "messages": USER, "options": {"num_ctx": 10**6}}, 400, "options.num_ctx"),
         ({"model": "tiny", "messages": USER, "options": {"mirostat_x": 1}}, 400, "'options.mirostat_x'"),
         ({"model": "tiny", "messages": USER, "keep_alive": 0}, 400, "'keep_alive'"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,9 +9,8 @@ import pytest
 
 from camshaft import EmbeddingModel, LanguageModel, Sampling
 from camshaft.generate.engine.engine import Engine
-from camshaft.serve.guard import Guard
-from camshaft.serve.run import listen, make_server, url_of
 from camshaft.serve.served import Embedder, Served
+from tests.serve.conftest import serving
 from tests.support.fixtures import tiny_encoder
 
 pytestmark = pytest.mark.oracle
@@ -29,15 +27,8 @@ def embedder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddingMode
 
 @pytest.fixture(scope="module")
 def url(lm: LanguageModel, embedder: EmbeddingModel) -> Iterator[str]:
-    begun = threading.Event()
-    with Engine(lm) as engine, listen("127.0.0.1", 0) as listening:
-        server = make_server(Served("tiny", engine, embedder=Embedder("bert", embedder)), Guard(), begun.set)
-        thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
-        thread.start()
-        assert begun.wait(60)
-        yield url_of(listening) + "/v1"
-        server.should_exit = True
-        thread.join()
+    with Engine(lm) as engine, serving(Served("tiny", engine, embedder=Embedder("bert", embedder))) as address:
+        yield address + "/v1"
 
 
 @pytest.fixture
@@ -110,3 +101,21 @@ def test_vectors(openai: Any, embedder: EmbeddingModel) -> None:
     for how in ({}, {"encoding_format": "float"}):  # by default it asks for base64
         made = openai.embeddings.create(model="bert", input=["Hello world!", "a"], **how)
         assert [row.embedding for row in made.data] == wanted.tolist()
+
+
+def test_a_form_and_tools(openai: Any) -> None:
+    schema = {"type": "integer", "minimum": 100, "maximum": 999}
+    form = {"type": "json_schema", "json_schema": {"name": "n", "schema": schema, "strict": True}}
+    whole = openai.chat.completions.create(messages=USER, model="tiny", seed=1, max_tokens=8, response_format=form)
+    assert 100 <= int(whole.choices[0].message.content) <= 999
+    answer = openai.responses.create(
+        input="a",
+        model="tiny",
+        max_output_tokens=8,
+        text={"format": {"type": "json_schema", "name": "n", "schema": schema}},
+    )
+    assert 100 <= int(answer.output_text) <= 999
+    with pytest.raises(pytest.importorskip("openai").BadRequestError, match="Unimplemented keys"):
+        openai.chat.completions.create(
+            messages=USER, model="tiny", response_format=form | {"json_schema": {"name": "n", "schema": {"not": {}}}}
+        )

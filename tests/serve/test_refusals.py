@@ -20,12 +20,22 @@ from camshaft.serve.served import Served, served_name
 from tests.serve.conftest import SESSIONS, client_of
 
 USER = [{"role": "user", "content": "hi"}]
+FORMAT = {"type": "json_schema", "json_schema": {"name": "a", "schema": {"type": "object"}}}
 CHATS = "/v1/chat/completions"
 TEXTS = "/v1/completions"
 # Path, body, status, param
 REFUSED: list[tuple[str, Any, int, str | None]] = [
-    (CHATS, {"messages": USER, "tools": [{"type": "function"}]}, 400, "tools"),
-    (CHATS, {"messages": USER, "response_format": {"type": "json_object"}}, 400, "response_format"),
+    (CHATS, {"messages": USER, "response_format": {}}, 400, "response_format.type"),
+    (CHATS, {"messages": USER, "response_format": {"type": "xml"}}, 400, "response_format.type"),
+    (CHATS, {"messages": USER, "response_format": {"type": "json_schema"}}, 400, "response_format.json_schema"),
+    (CHATS, {"messages": USER, "response_format": FORMAT | {"type": "text"}}, 400, "response_format.json_schema"),
+    (CHATS, {"messages": USER, "response_format": FORMAT, "grammar": "root ::= [a]"}, 400, "grammar"),
+    (CHATS, {"messages": USER, "json_schema": {"not": {}}}, 400, "json_schema"),
+    (CHATS, {"messages": USER, "json_schema": 5}, 400, "json_schema"),
+    (CHATS, {"messages": USER, "grammar": "root = x"}, 400, "grammar"),
+    (CHATS, {"messages": USER, "structured_outputs": {"regex": "(", "choice": ["a"]}}, 400, "structured_outputs"),
+    (CHATS, {"messages": USER, "structured_outputs": {"regex": "("}}, 400, "structured_outputs"),
+    (CHATS, {"messages": USER, "structured_outputs": {"choice": []}}, 400, "structured_outputs"),
     (CHATS, {"messages": USER, "nonsense": 1}, 400, "nonsense"),
     (CHATS, {"messages": USER, "model": "other"}, 404, "model"),
     (CHATS, {"messages": USER, "temperature": "hot"}, 400, "temperature"),
@@ -42,7 +52,7 @@ REFUSED: list[tuple[str, Any, int, str | None]] = [
     (CHATS, {"messages": []}, 400, "messages"),
     (CHATS, {}, 400, "messages"),
     (CHATS, {"messages": "hi"}, 400, "messages"),
-    (CHATS, {"messages": [{"role": "tool", "content": "x"}]}, 400, "messages[0].role"),
+    (CHATS, {"messages": [{"role": "function", "content": "x"}]}, 400, "messages[0].role"),
     (CHATS, {"messages": [{"role": "user"}]}, 400, "messages[0].content"),
     (CHATS, {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, 400, "messages[0].content[0].type"),
     (CHATS, {"messages": [{"role": "user", "content": "x" * 100}]}, 400, None),
@@ -58,9 +68,16 @@ REFUSED: list[tuple[str, Any, int, str | None]] = [
     (TEXTS, {"prompt": "a", "\ud800": 1}, 400, "?"),
     ("/v1/responses", {"input": "a", "previous_response_id": "resp_1"}, 400, "previous_response_id"),
     ("/v1/responses", {"input": "a", "store": True}, 400, "store"),
-    ("/v1/responses", {"input": "a", "text": {"format": {"type": "json_schema"}}}, 400, "text.format"),
+    ("/v1/responses", {"input": "a", "text": {"format": {"type": "json_schema"}}}, 400, "text.format.schema"),
+    (
+        "/v1/responses",
+        {"input": "a", "text": {"format": {"type": "json_schema", "schema": {"enum": []}}}},
+        400,
+        "text.format",
+    ),
+    ("/v1/responses", {"input": "a", "text": {"format": 5}}, 400, "text.format"),
     ("/v1/responses", {"input": []}, 400, "input"),
-    ("/v1/responses", {"input": [{"type": "function_call_output"}]}, 400, "input[0].type"),
+    ("/v1/responses", {"input": [{"type": "function_call_output"}]}, 400, "input[0].output"),
     ("/v1/responses", {"input": [{"role": "user"}], "instructions": "a"}, 400, "input[0].content"),
     ("/tokenize", {"content": 5}, 400, "content"),
     ("/detokenize", {"tokens": [5, 999]}, 400, "tokens"),
@@ -90,6 +107,8 @@ def test_bodies_that_are_no_json_or_too_large(client: Any) -> None:
 
 def test_a_template_that_refuses_a_chat(client: Any, lm: LanguageModel, monkeypatch: pytest.MonkeyPatch) -> None:
     class Template:
+        source = ""
+
         def render(self, messages: Any) -> str:
             raise ModelError("roles must alternate")
 

@@ -68,6 +68,16 @@ def test_smollm2_text_comes_back() -> None:
             assert tokenizer.decode(tokenizer.encode(text, parse_special=parse), special=True) == whole
 
 
+def test_only_white_space_of_unicode_ends_a_word(tmp_path: Path) -> None:
+    """As in llama.cpp and transformers; to Python the four separators of ASCII are spaces."""
+    write_gguf(wordpiece(), tmp_path / "bert.gguf")
+    tokenizer = _tokenizer(tmp_path / "bert.gguf")
+    for character in "\x1c\x1d\x1e\x1f\x00\x7f\u200b\ufffd":
+        assert tokenizer.encode(f"wor{character}ld") == tokenizer.encode("world")
+    for character in "\t\n\v\f\r\x85\xa0\u2028\u3000":
+        assert tokenizer.encode(f"wor{character}ld") == tokenizer.encode("wor ld") != tokenizer.encode("world")
+
+
 @pytest.mark.oracle
 @pytest.mark.parametrize("name", VOCABULARIES)
 def test_vocabularies_of_llama_cpp(name: str) -> None:

@@ -14,9 +14,9 @@ import pytest
 from camshaft import train
 from camshaft.errors import CamshaftError, FormatError, ModelError, StoreError, TrainingError
 from camshaft.graph.graph import Graph
-from camshaft.models.quantize import quantize
+from camshaft.models.files.quantize import quantize
 from camshaft.text.chat import ChatTemplate
-from camshaft.train.examples import arrays_of, read_examples
+from camshaft.train.tuning.examples import arrays_of, read_examples
 from tests.support.fixtures import tiny_logits, tiny_model
 from tests.support.models import changed_model
 from tests.support.references import evaluated

@@ -16,9 +16,9 @@ from camshaft import ops
 from camshaft.dtypes import f32
 from camshaft.eager.array_op import ArrayOp
 from camshaft.errors import StoreError
-from camshaft.generate import plan_cache
-from camshaft.generate.plan_cache import store_state
 from camshaft.generate.sampling.parameters import Sampling
+from camshaft.generate.stored import plan_cache
+from camshaft.generate.stored.plan_cache import store_state
 from camshaft.graph.graph import Graph
 from camshaft.observe.debug_output import refuted
 from camshaft.ops.op import NodeSpec

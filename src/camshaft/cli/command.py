@@ -191,7 +191,7 @@ def _cell(item: Any) -> str:
 
 class Bar:
     """A context manager called with (done, total): a progress bar on a terminal, otherwise a line at the start and at each
-    tenth of the work. Bytes have the line at the start only.
+    tenth of the work. Bytes have the line at the start only. A third argument is said behind the numbers.
 
     Imports rich (0.1 s) only when a bar is shown."""
 
@@ -205,15 +205,16 @@ class Bar:
     def __enter__(self) -> Bar:
         return self
 
-    def __call__(self, done: int, total: int) -> None:
+    def __call__(self, done: int, total: int, note: str = "") -> None:
         if not self._started:
             self._started = True
             self._start(total)
         if self._progress is not None and self._task is not None:
-            self._progress.update(self._task, completed=done)
+            self._progress.update(self._task, completed=done, note=note)
         elif self._unit != "bytes" and total and done * 10 // total > self._tenths:
             self._tenths = done * 10 // total
-            print(f"camshaft: {self._title}: {done} of {total} {self._unit}", file=sys.stderr, flush=True)
+            said = f"{done} of {total} {self._unit}" + (f", {note}" if note else "")
+            print(f"camshaft: {self._title}: {said}", file=sys.stderr, flush=True)
 
     def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, at: TracebackType | None) -> None:
         if self._progress is not None:
@@ -230,11 +231,15 @@ class Bar:
         right = (
             (progress.DownloadColumn(), progress.TransferSpeedColumn(), progress.TimeRemainingColumn())
             if self._unit == "bytes"
-            else (progress.MofNCompleteColumn(), progress.TimeElapsedColumn())
+            else (
+                progress.MofNCompleteColumn(),
+                progress.TimeElapsedColumn(),
+                progress.TextColumn("{task.fields[note]}"),
+            )
         )
         columns = (progress.TextColumn("{task.description}"), progress.BarColumn(), *right)
         self._progress = progress.Progress(*columns, console=Console(file=unescaped(sys.stderr)), transient=True)
-        self._task = self._progress.add_task(escaped(self._title), total=total)
+        self._task = self._progress.add_task(escaped(self._title), total=total, note="")
         self._progress.start()
 
 

@@ -54,6 +54,7 @@ COMMANDS = {
     "chat": "chat",
     "embed": "embed",
     "serve": "serve",
+    "batch": "batch",
     "bench": "bench",
     "perplexity": "perplexity",
     "plan": "plan",
@@ -84,7 +85,7 @@ def make_app(names: Iterable[str] = COMMANDS) -> typer.Typer:
         callback=_top,  # without a callback, an app with one command would not take the command's name
     )
     for name in names:
-        module = importlib.import_module(f"camshaft.cli.{COMMANDS[name]}")
+        module = importlib.import_module(f"camshaft.cli.commands.{COMMANDS[name]}")
         if name == "cache":
             application.add_typer(module.app, name=name)
         else:

@@ -18,7 +18,7 @@ import typer
 from camshaft.cli.command import Bar, Notice
 from camshaft.errors import SettingError
 from camshaft.garbage import no_collection
-from camshaft.models.catalog import DEFAULT_MODEL
+from camshaft.models.files.catalog import DEFAULT_MODEL
 
 if TYPE_CHECKING:
     from camshaft.generate.embedding_model import EmbeddingModel
@@ -94,15 +94,15 @@ class ModelOptions:
     adapter: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="FILE[:X]",
-            help="Add a LoRA adapter to the model, times X (default 1); may be given several times.",
+            metavar="PATH[:X]",
+            help="Add a LoRA adapter (GGUF file or PEFT folder), times X (default 1); may be given several times.",
             show_default=False,
         ),
     ] = None
 
     def open(self, model: str, context: int = DEFAULT_CONTEXT, sessions: int = COMMAND_SESSIONS) -> LanguageModel:
         """Open a model for inference; pull it first, with a progress bar, if it is not in the cache."""
-        from camshaft.models.pull import resolve_model
+        from camshaft.models.files.pull import resolve_model
 
         with Bar(f"pulling {model}") as progress:
             resolve_model(model, progress)
@@ -120,7 +120,7 @@ def open_embedder(
     model: str, *, threads: int | None = None, context: int | None = None, pooling: str | None = None
 ) -> EmbeddingModel:
     """Open a model for vectors of texts; pull it first, as for inference."""
-    from camshaft.models.pull import resolve_model
+    from camshaft.models.files.pull import resolve_model
 
     with Bar(f"pulling {model}") as progress:
         resolve_model(model, progress)
@@ -131,7 +131,7 @@ def open_embedder(
 
 
 def adapter_of(text: str) -> tuple[str, float]:
-    """FILE or FILE:X. SettingError where X is no number and no such file is there."""
+    """PATH or PATH:X. SettingError where X is no number and no such file is there."""
     path, colon, strength = text.rpartition(":")
     if not colon or os.path.exists(text):
         return text, 1.0

@@ -127,7 +127,7 @@ class Read(NamedTuple):
 
 def _viewed(found: Array, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Array:
     if found.dtype is not dtype and found.dtype != dtype:
-        found = found.reshape(-1).view(dtype)
+        found = np.ascontiguousarray(found).reshape(-1).view(dtype)
     return found if found.shape == shape else found.reshape(shape)
 
 

@@ -81,11 +81,11 @@ def broadcast(operands: Sequence[Operand], out: Array | None) -> tuple[int, ...]
     """The shape of the result: the operands', or that of `out` where they stretch to it. ArrayValueError otherwise."""
     shapes = [np.shape(x) for x in operands]
     try:
-        shape = np.broadcast_shapes(*shapes)
+        shape = broadcast_shapes(shapes)
         if out is None or out.shape == shape:
             return shape
         shapes.append(out.shape)
-        whole = np.broadcast_shapes(*shapes)
+        whole = broadcast_shapes(shapes)
     except ValueError:
         text = " ".join(f"({','.join(map(str, s))}{',' if len(s) == 1 else ''})" for s in shapes)
         raise ArrayValueError(f"operands could not be broadcast together with shapes {text} ") from None
@@ -94,6 +94,17 @@ def broadcast(operands: Sequence[Operand], out: Array | None) -> tuple[int, ...]
             f"non-broadcastable output operand with shape {_text(out.shape)} doesn't match the broadcast shape {_text(whole)}"
         )
     return whole
+
+
+# Axes that NumPy's function takes; arrays may have 64.
+_MOST_AXES = 32
+
+
+def broadcast_shapes(shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
+    """The shape to which all of these stretch. ValueError where there is none."""
+    last = np.broadcast_shapes(*(shape[-_MOST_AXES:] for shape in shapes))
+    left = [shape[:-_MOST_AXES] for shape in shapes]
+    return broadcast_shapes(left) + last if any(left) else last
 
 
 def _text(shape: tuple[int, ...]) -> str:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from camshaft.errors import ContextError, count
 from camshaft.generate.generation import Closing, FinishReason, Generation
 from camshaft.generate.options import GenerateOptions
-from camshaft.generate.sampler import Sampler, check_drawn
+from camshaft.generate.sampling.sampler import Sampler
 
 if TYPE_CHECKING:
     from camshaft.generate.language_model import LanguageModel
@@ -56,10 +56,12 @@ class Batch(Closing):
         self._pieces: deque[tuple[int, str]] = deque()
         self._waiting: deque[_Sequence] = deque()
         for i, (ids, each) in enumerate(zip(prompts, options, strict=True)):
-            sampler, end_tokens = model.sampler(each.sampling), model.end_tokens(each)
+            sampler, end_tokens = model.sampler(each.sampling, each.grammar), model.end_tokens(each)
             sequence = _Sequence(i, list(ids), sampler, end_tokens, each.logprobs)
             take, text = partial(self._take, sequence), model.tokenizer.stream(at_start=False)
-            sequence.generation = Generation(len(ids), take, text, each, partial(self._release, sequence))
+            sequence.generation = Generation(
+                len(ids), take, text, each, partial(self._release, sequence), partial(self._is_complete, sequence)
+            )
             self._waiting.append(sequence)
         self.generations = tuple(sequence.generation for sequence in self._waiting)
 
@@ -97,6 +99,9 @@ class Batch(Closing):
 
     def _take(self, sequence: _Sequence) -> int | FinishReason:
         return "stop" if sequence.drawn in sequence.end_tokens else sequence.drawn
+
+    def _is_complete(self, sequence: _Sequence) -> bool:
+        return sequence.sampler.is_complete
 
     def _release(self, sequence: _Sequence, generation: Generation) -> None:
         slot, sequence.slot = sequence.slot, None
@@ -175,7 +180,7 @@ class Batch(Closing):
         tokens = self._model.samplers.draw([s.sampler for s in completed], [s.history for s in completed])
         for row, (sequence, token) in enumerate(zip(completed, tokens, strict=True)):
             of, generation = f"prompt {sequence.index}: ", sequence.generation
-            sequence.drawn = check_drawn(token, len(sequence.history), generation.tokens, of)
+            sequence.drawn = sequence.sampler.check(token, len(sequence.history), generation.tokens, of)
             sequence.pending = [token]
             if sequence.logprobs is not None and token not in sequence.end_tokens:
                 generation.logprobs.append(self._model.token_logprob(row, token, sequence.logprobs))

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from camshaft.errors import ModelError, SettingError
 from camshaft.generate.options import GenerateOptions
 from camshaft.generate.sampling.parameters import Sampling
-from camshaft.models.pull import resolve_model
+from camshaft.models.files.pull import resolve_model
 from camshaft.tune.rounds import Spread as Spread
 
 if TYPE_CHECKING:

@@ -14,11 +14,11 @@ from camshaft.dtypes import f32
 from camshaft.errors import ContextError, LogitsError, ModelError, SettingError, count
 from camshaft.extent import Extent
 from camshaft.generate import options as model_options
-from camshaft.generate.header_cache import open_model_file
-from camshaft.generate.kv_cache import KVCache
+from camshaft.generate.memory.kv_cache import KVCache
+from camshaft.generate.stored.header_cache import open_model_file
 from camshaft.models.config import POOLINGS, read_config
 from camshaft.models.families import FAMILIES, family_name
-from camshaft.models.pull import resolve_model
+from camshaft.models.files.pull import resolve_model
 from camshaft.plan.execution_plan import ExecutionPlan
 from camshaft.settings import thread_count
 from camshaft.text.vocabulary import vocabulary_size
@@ -112,12 +112,15 @@ class EmbeddingModel:
         if isinstance(texts, str):
             made: Array = self.embed([texts], normalize=normalize)[0]
             return made
-        if not isinstance(texts, Iterable):
+        if isinstance(texts, (bytes, bytearray)) or not isinstance(texts, Iterable):
             raise SettingError(f"texts came as {type(texts).__name__}; wanted a text or several")
         return self.embed_ids([self.tokenize(text) for text in texts], normalize=normalize)
 
-    def embed_ids(self, texts: Sequence[Sequence[int]], *, normalize: bool = True) -> Array:
+    def embed_ids(self, texts: Iterable[Sequence[int]], *, normalize: bool = True) -> Array:
         """The vectors of texts as token ids, f32 [n, dim]. Raises as `embed`, and ContextError for an id that no token has."""
+        if isinstance(texts, (str, bytes, bytearray)) or not isinstance(texts, Iterable):
+            raise SettingError(f"token ids came as {type(texts).__name__}; wanted a list of them for each text")
+        texts = list(texts)
         for ids in texts:
             self._check(ids)
         vectors = np.zeros((len(texts), self.dim), np.float32)
@@ -132,13 +135,20 @@ class EmbeddingModel:
             vectors /= np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
         return vectors
 
-    def tokenize(self, text: str) -> list[int]:
-        """Token ids of a text, with those that the model wants around it. Raises SettingError for what is no text."""
+    def tokenize(self, text: str, *, truncate: bool = False) -> list[int]:
+        """Token ids of a text, with those that the model wants around it; with `truncate`, those of the text past the context
+        are left out. Raises SettingError for what is no text."""
         if not isinstance(text, str):
             raise SettingError(f"a text came as {type(text).__name__}; wanted str")
-        return self.tokenizer.encode(text, parse_special=False)
+        ids = self.tokenizer.encode(text, parse_special=False)
+        if truncate and len(ids) > self.context:
+            n_after = int(self.tokenizer.vocabulary.add_eos and ids[-1] == self.tokenizer.eos_id)
+            ids[self.context - n_after : len(ids) - n_after] = []
+        return ids
 
     def _check(self, ids: Sequence[int]) -> None:
+        if isinstance(ids, (str, bytes, bytearray)) or not isinstance(ids, (Sequence, np.ndarray)):
+            raise SettingError(f"the token ids of a text came as {type(ids).__name__}; wanted a list of whole numbers")
         if not len(ids):
             raise SettingError("a text has no tokens; wanted one or more")
         if len(ids) > self.context:

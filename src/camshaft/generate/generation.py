@@ -48,12 +48,14 @@ class StopStrings:
     def __init__(self, stop: Sequence[str]) -> None:
         self._stop = tuple(s for s in stop if s)
         self._buffer = ""
+        self.found: str | None = None  # the one that was reached
 
     def push(self, text: str) -> tuple[str, bool]:
         """Add text; return the text that is safe to show, and whether a stop string was reached."""
         self._buffer += text
-        end = min((i for s in self._stop if (i := self._buffer.find(s)) >= 0), default=-1)
-        if end >= 0:
+        found = [(i, s) for s in self._stop if (i := self._buffer.find(s)) >= 0]
+        if found:
+            end, self.found = min(found)
             return self._buffer[:end], True
         keep = max((n for s in self._stop for n in range(1, len(s)) if self._buffer.endswith(s[:n])), default=0)
         shown, self._buffer = self._buffer[: len(self._buffer) - keep], self._buffer[len(self._buffer) - keep :]
@@ -92,9 +94,11 @@ class Generation:
         detokenizer: Detokenizer,
         options: GenerateOptions,
         on_end: Callable[[Generation], None] | None = None,
+        is_complete: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`next_token` returns a token, or the reason to end; `on_end` is called once, when the iteration has ended."""
-        self._on_end = on_end
+        """`next_token` returns a token, or the reason to end; `on_end` is called once, when the iteration has ended; a text that
+        `is_complete` after a token ends with it."""
+        self._on_end, self._is_complete = on_end, is_complete
         self.prompt_tokens = prompt_tokens
         self.finish_reason: FinishReason | None = None
         self.ids: list[int] = []
@@ -115,6 +119,11 @@ class Generation:
     def tokens(self) -> int:
         """The number of tokens generated so far."""
         return len(self.ids)
+
+    @property
+    def stop_string(self) -> str | None:
+        """The stop string that ended the text."""
+        return self._stop.found
 
     @property
     def text(self) -> str:
@@ -181,6 +190,8 @@ class Generation:
         self._pieces.append(piece)
         if stopped:
             self._end("stop")
+        elif self._is_complete():
+            piece += self.finish("stop")
         return piece
 
     def finish(self, reason: FinishReason) -> str:

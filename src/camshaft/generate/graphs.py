@@ -8,10 +8,10 @@ from dataclasses import replace
 
 from camshaft.extent import Extent
 from camshaft.formats.gguf.file import GGUFFile
-from camshaft.generate.kv_cache import KINDS, STATES, KVCache
+from camshaft.generate.memory.kv_cache import KINDS, STATES, KVCache
 from camshaft.graph.graph import Graph
-from camshaft.models.adapted import AdaptedCheckpoint, checkpoint_of
-from camshaft.models.adapter import Adapters
+from camshaft.models.adapters.adapted import AdaptedCheckpoint, checkpoint_of
+from camshaft.models.adapters.adapter import Adapters
 from camshaft.models.config import ModelConfig
 from camshaft.models.decoder import decoder, hidden
 from camshaft.models.families import FAMILIES

@@ -20,17 +20,19 @@ from camshaft.generate import options as model_options
 from camshaft.generate.batch import Batch
 from camshaft.generate.conversation import Conversation, Messages, checked_messages
 from camshaft.generate.generation import Closing, Generation, GenerationTimings, TokenLogprob
-from camshaft.generate.header_cache import open_model_file
+from camshaft.generate.grammar.grammar import Grammar
+from camshaft.generate.grammar.matcher import GrammarCompiler
 from camshaft.generate.model_plans import ModelPlans
 from camshaft.generate.options import GenerateKeywords, GenerateOptions, generate_options
-from camshaft.generate.sampler import Sampler, SamplerPlans, log_probabilities
 from camshaft.generate.sampling.breakers import BreakerFinder, Breakers
 from camshaft.generate.sampling.parameters import Sampling
+from camshaft.generate.sampling.sampler import Sampler, SamplerPlans, log_probabilities
 from camshaft.generate.session import Session
-from camshaft.models.adapter import Adapters, Given, open_adapters
+from camshaft.generate.stored.header_cache import open_model_file
+from camshaft.models.adapters.adapter import Adapters, Given, open_adapters
 from camshaft.models.config import read_config
 from camshaft.models.families import FAMILIES, family_name
-from camshaft.models.pull import resolve_model
+from camshaft.models.files.pull import resolve_model
 from camshaft.settings import thread_count
 from camshaft.text.chat import ChatTemplate, encode_chat
 from camshaft.text.vocabulary import vocabulary_size
@@ -78,7 +80,7 @@ class LanguageModel(Closing):
     activations: 'auto' and 'q8' quantize the inputs of quantized matmuls to 8 bits, with an f16 KV cache; 'f32' keeps both f32.
     kv_cache: 'auto', 'f16', 'bf16', 'f32', 'q8_0' (8.5 bits per number) or 'q4_0' (4.5 bits).
     sessions: maximum number of open sessions.
-    adapters: LoRA adapter files (GGUF) that are added to the model, each alone or in a pair with a strength.
+    adapters: LoRA adapters (GGUF files and PEFT folders) that are added to the model, each alone or in a pair with a strength.
 
     Raises ModelError, FormatError or BackendError for an unusable file or backend.
     """
@@ -105,6 +107,8 @@ class LanguageModel(Closing):
         backend = model_options.backend_of(backend)
         self._backend, self.backend, self.threads = backend, backend or "simd", thread_count(threads)
         self.lock = threading.RLock()
+        self._grammars: GrammarCompiler | None = None
+        self._making_grammars = threading.Lock()
         _models.add(self)
         self._closed = False
         self._model_file = open_model_file(resolve_model(str(path_or_name)))
@@ -272,15 +276,24 @@ class LanguageModel(Closing):
         """The ids of the tokens that end the text."""
         return frozenset() if options.ignore_eos else self.tokenizer.eos_ids
 
-    def sampler(self, sampling: Sampling) -> Sampler:
-        """A sampler over this model's logits. Raises SettingError if a biased token is not in the vocabulary."""
+    def sampler(self, sampling: Sampling, grammar: Grammar | None = None) -> Sampler:
+        """A sampler over this model's logits. Raises SettingError if a biased token is not in the vocabulary, and GrammarError or
+        MissingExtraError for a grammar that cannot be used."""
         foreign = next((i for i in sampling.logit_bias if i >= self.config.vocab_size), None)
         if foreign is not None:
             last = self.config.vocab_size - 1
             raise SettingError(f"Sampling logit_bias={{{foreign}: ...}}: wanted ids of tokens from 0 to {last}")
+        matcher = None if grammar is None else self.grammars.compile(grammar)  # up to seconds, in which others generate
         with self.lock:
             breakers = self._breakers.find(tuple(sampling.dry_sequence_breakers)) if sampling.has_dry else Breakers()
-        return Sampler(sampling, self.context, breakers)
+        return Sampler(sampling, self.context, breakers, matcher)
+
+    @property
+    def grammars(self) -> GrammarCompiler:
+        """What makes matchers of grammars over this model's vocabulary."""
+        with self._making_grammars:
+            self._grammars = self._grammars or GrammarCompiler(self.tokenizer, self.config.vocab_size)
+            return self._grammars
 
     @cached_property
     def _breakers(self) -> BreakerFinder:
@@ -358,7 +371,8 @@ _models: weakref.WeakSet[LanguageModel] = weakref.WeakSet()
 
 def _renew_locks() -> None:
     for model in list(_models):
-        model.lock = threading.RLock()
+        model.lock, model._making_grammars = threading.RLock(), threading.Lock()
+        model._grammars = None  # its thread is the parent's
         if "plans" in vars(model):
             model.plans.cache.slots.after_fork()
 

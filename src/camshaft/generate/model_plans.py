@@ -22,10 +22,10 @@ from camshaft.dtypes import DType, f32
 from camshaft.errors import ModelError
 from camshaft.extent import Extent
 from camshaft.formats.gguf.file import GGUFFile
-from camshaft.generate.kv_cache import KVCache
-from camshaft.generate.plan_cache import PlanCache
+from camshaft.generate.memory.kv_cache import KVCache
 from camshaft.generate.sampling.form import SamplingForm
-from camshaft.models.adapter import Adapters
+from camshaft.generate.stored.plan_cache import PlanCache
+from camshaft.models.adapters.adapter import Adapters
 from camshaft.models.config import ModelConfig
 from camshaft.ops.spec import Dim, TensorSpec
 from camshaft.plan.cached_plan import CachedPlan
@@ -93,7 +93,8 @@ class ModelPlans:
         """Drops the plans, not the packed weights, and closes the adapters of before; later runs are with others."""
         self.plan_cache.flush()
         self._close_plans()
-        self.weights.drop(t for name, t in self.adapters.tensors.items() if name not in self._file.tensors)
+        # Not the adapters' matrices, nor what graphs made, such as rotations: the next graphs make their own.
+        self.weights.keep_only(self._file.tensors.values())
         self.adapters.close()
         self.__dict__.pop("_graphs", None)
         self._use_adapters(adapters)

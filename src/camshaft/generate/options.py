@@ -11,6 +11,7 @@ from typing import Any
 from camshaft.dtypes import DType, bf16, f16, f32
 from camshaft.errors import ContextError, SettingError, count
 from camshaft.generate.checks import Rules, are_texts, check_fields, integer, is_bool
+from camshaft.generate.grammar.grammar import Grammar
 from camshaft.generate.sampling.parameters import SAMPLING_RULES, Sampling, SamplingKeywords
 from camshaft.settings import setting, settings
 
@@ -24,6 +25,7 @@ class GenerateOptions:
     stop: a string, or several; the text ends before the first that appears.
     ignore_eos: continue past the model's end token.
     raw: take a text prompt as it is, without the chat template.
+    grammar: the form that the text must have; None is any. It ends with the text that it describes.
     logprobs: record the log probability of each token and those of this many most probable tokens; None records none.
     """
 
@@ -32,6 +34,7 @@ class GenerateOptions:
     stop: str | Sequence[str] = ()
     ignore_eos: bool = False
     raw: bool = False
+    grammar: Grammar | None = None
     logprobs: int | None = None
 
     def __post_init__(self) -> None:
@@ -58,6 +61,7 @@ class GenerateKeywords(SamplingKeywords, total=False):
     stop: str | Sequence[str]
     ignore_eos: bool
     raw: bool
+    grammar: Grammar | None
     logprobs: int | None
 
 
@@ -67,6 +71,7 @@ GENERATE_RULES: Rules = {
     "stop": (are_texts, "a text or a list of texts"),
     "ignore_eos": (is_bool, "True or False"),
     "raw": (is_bool, "True or False"),
+    "grammar": (lambda v: v is None or isinstance(v, Grammar), "a camshaft.Grammar or None"),
     "logprobs": (lambda v: v is None or integer(0, math.inf)(v), "a whole number, 0 or more, or None"),
 }
 

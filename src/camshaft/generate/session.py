@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Any, Unpack
 import numpy as np
 
 from camshaft.errors import ContextError, SettingError, count
-from camshaft.generate.checkpoints import Checkpoints
 from camshaft.generate.generation import Closing, FinishReason, Generation, TokenLogprob
+from camshaft.generate.memory.checkpoints import Checkpoints
 from camshaft.generate.options import GenerateKeywords, GenerateOptions, generate_options
-from camshaft.generate.sampler import check_drawn
 
 if TYPE_CHECKING:
     from camshaft.generate.language_model import LanguageModel
@@ -77,8 +76,9 @@ class Session(Closing):
         model = self._model
         self._check_open()
         self._check_room(len(self._pending) + len(ids))
+        sampler = model.sampler(options.sampling, options.grammar)
         with model.lock:
-            draw = model.samplers.alone(model.sampler(options.sampling))
+            draw = model.samplers.alone(sampler)
         end_tokens = model.end_tokens(options)
         text = model.tokenizer.stream(at_start=not self.tokens and not ids)
         self._pending += ids
@@ -97,7 +97,7 @@ class Session(Closing):
                         return "length"
                     self.replace(instead)
                 self._process_pending()
-                token = check_drawn(draw(self.history), self.position, len(drawn))
+                token = sampler.check(draw(self.history), self.position, len(drawn))
                 if token in end_tokens:
                     return "stop"
                 if options.logprobs is not None:
@@ -106,7 +106,7 @@ class Session(Closing):
                 drawn.append(token)
             return token
 
-        generation = Generation(len(ids), next_token, text, options, on_end)
+        generation = Generation(len(ids), next_token, text, options, on_end, lambda: sampler.is_complete)
         generation.logprobs = logprobs
         return generation
 

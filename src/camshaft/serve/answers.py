@@ -22,6 +22,11 @@ class Job:
     options: Sequence[GenerateOptions]
 
     @property
+    def wanted(self) -> list[tuple[Sequence[int], GenerateOptions]]:
+        """The prompt and the options of each answer."""
+        return [(ids, options) for ids in self.prompts for options in self.options]
+
+    @property
     def n_answers(self) -> int:
         """The number of answers: `options` for every prompt."""
         return len(self.prompts) * len(self.options)
@@ -29,11 +34,23 @@ class Job:
 
 @dataclass
 class Answer:
-    """One whole answer."""
+    """One whole answer, once all its updates were added."""
 
-    text: str = ""
+    pieces: list[str] = field(default_factory=list)
     logprobs: list[TokenLogprob] = field(default_factory=list)
     finish_reason: str | None = None
+    stop_string: str | None = None
+
+    def add(self, update: Update) -> None:
+        """Add what one token adds."""
+        self.pieces.append(update.text)
+        self.logprobs += update.logprobs
+        self.finish_reason, self.stop_string = update.finish_reason, update.stop_string
+
+    @property
+    def text(self) -> str:
+        """The text."""
+        return "".join(self.pieces)
 
 
 @dataclass(frozen=True)
@@ -55,6 +72,16 @@ class Usage:
         }
 
 
+def usage_of(requests: Sequence[Request], job: Job) -> Usage:
+    """The usage so far of a job's requests."""
+    first = requests[:: len(job.options)]
+    return Usage(
+        sum(request.prompt_tokens for request in first),
+        sum(request.cached_tokens for request in first),
+        sum(request.generated_tokens for request in requests),
+    )
+
+
 class Answers:
     """Submits a job and iterates over (index, update) until all its answers have ended. `cancel` ends them."""
 
@@ -63,11 +90,10 @@ class Answers:
         self._engine, self._job = engine, job
         self._loop = asyncio.get_running_loop()
         self._updates: asyncio.Queue[tuple[int, Update]] = asyncio.Queue()
-        wanted = [(ids, options) for ids in job.prompts for options in job.options]
         self._requests: list[Request] = engine.submit_all(
-            [(ids, options, self._listener(i)) for i, (ids, options) in enumerate(wanted)]
+            [(ids, options, self._listener(i)) for i, (ids, options) in enumerate(job.wanted)]
         )
-        self._n_open = len(wanted)
+        self._n_open = job.n_answers
 
     def _listener(self, index: int) -> Any:
         def listen(update: Update) -> None:
@@ -79,12 +105,7 @@ class Answers:
     @property
     def usage(self) -> Usage:
         """The usage so far."""
-        first = self._requests[:: len(self._job.options)]
-        return Usage(
-            sum(request.prompt_tokens for request in first),
-            sum(request.cached_tokens for request in first),
-            sum(request.generated_tokens for request in self._requests),
-        )
+        return usage_of(self._requests, self._job)
 
     def __aiter__(self) -> AsyncIterator[tuple[int, Update]]:
         return self

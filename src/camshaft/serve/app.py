@@ -15,6 +15,8 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from camshaft.serve import ollama
+from camshaft.serve.anthropic.messages import count_tokens, messages
+from camshaft.serve.anthropic.shape import error_json
 from camshaft.serve.errors import HttpError, http_error
 from camshaft.serve.guard import Guard
 from camshaft.serve.metrics import MEDIA_TYPE, metrics_text
@@ -74,6 +76,8 @@ ROUTES: dict[tuple[str, str], Handler] = {
     ("POST", "/v1/completions"): completions,
     ("POST", "/v1/responses"): responses,
     ("POST", "/v1/embeddings"): embeddings,
+    ("POST", "/v1/messages"): messages,
+    ("POST", "/v1/messages/count_tokens"): count_tokens,
     ("POST", "/api/chat"): ollama.chat,
     ("POST", "/api/embed"): embed,
     ("POST", "/api/generate"): ollama.generate,
@@ -130,7 +134,11 @@ def _bound(handler: Handler, served: Served) -> Callable[[Request], Awaitable[Re
 
 
 def _json(path: str, error: HttpError) -> Response:
-    body = {"error": str(error)} if path.startswith("/api/") else error.body  # Ollama's errors are texts
+    body = error.body
+    if path.startswith("/api/"):
+        body = {"error": str(error)}  # Ollama's errors are texts
+    elif path.startswith("/v1/messages"):
+        body = error_json(error)
     return Json(body, status_code=error.status, headers=error.headers)
 
 

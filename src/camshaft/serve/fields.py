@@ -81,10 +81,11 @@ def read_fields(body: Any, fields: Fields, of: str = "") -> dict[str, Any]:
     return given
 
 
-def required(given: Mapping[str, Any], name: str) -> Any:
-    """The field's value. Raises HttpError if it is missing."""
+def required(given: Mapping[str, Any], name: str, of: str = "") -> Any:
+    """The field's value. Raises HttpError if it is missing. `of` is the field that has it."""
     if name not in given:
-        raise HttpError(400, f"the field '{name}' is missing", code="missing_parameter", param=name)
+        param = f"{of}.{name}" if of else name
+        raise HttpError(400, f"the field '{param}' is missing", code="missing_parameter", param=param)
     return given[name]
 
 
@@ -94,12 +95,12 @@ def shown(value: Any, limit: int = 60) -> str:
     return text if len(text) <= limit else text[: limit - 3] + "..."
 
 
-def parse_json(data: bytes) -> Any:
+def parse_json(data: bytes, of: str = "the body") -> Any:
     """The value of a JSON text. Raises HttpError if it is none; NaN and Infinity are none."""
     try:
         return json.loads(data, parse_constant=_refuse)
     except (ValueError, RecursionError) as error:
-        raise HttpError(400, f"the body is not valid JSON: {error}", code="invalid_json") from None
+        raise HttpError(400, f"{of} is not valid JSON: {error}", code="invalid_json") from None
 
 
 def _refuse(name: str) -> Any:

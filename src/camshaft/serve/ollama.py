@@ -8,11 +8,12 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import Response
 
 from camshaft.generate.generation import TokenLogprob
+from camshaft.generate.tools.calls import ToolCall, ToolCallReader
+from camshaft.serve import grammars
 from camshaft.serve.answers import Answer, Job, Usage
 from camshaft.serve.errors import HttpError
 from camshaft.serve.fields import (
@@ -29,8 +30,9 @@ from camshaft.serve.fields import (
     required,
 )
 from camshaft.serve.openai.chat import EMPTY, chat_ids, read_messages
+from camshaft.serve.openai.tools import Tools, call_id, form_of, read_tools
 from camshaft.serve.options import MOST_TOKENS, OPTIONS, SAMPLING, generate_options
-from camshaft.serve.respond import Json, compact, respond
+from camshaft.serve.respond import Asked, Json, compact, respond
 from camshaft.serve.served import Served
 from camshaft.version import __version__
 
@@ -40,10 +42,10 @@ _COMMON: Fields = {
     "stream": BOOL,
     "options": OBJECT,
     "keep_alive": _STAYS,
-    "format": one_of(""),
+    "format": Field(lambda v: v in ("", "json") or isinstance(v, dict), '"json" or a JSON schema'),
     "think": one_of(False),
 }
-_CHAT: Fields = {**_COMMON, "messages": LIST, "tools": EMPTY}
+_CHAT: Fields = {**_COMMON, "messages": LIST, "tools": LIST}
 _GENERATE: Fields = {**_COMMON, "prompt": TEXT, "system": TEXT, "raw": BOOL, "images": EMPTY, "suffix": one_of("")}
 _SHOW: Fields = {"model": TEXT, "name": TEXT, "verbose": BOOL}
 _OTHERS = {"stop", "mirostat_tau", "mirostat_eta"}
@@ -54,15 +56,17 @@ _OPTIONS: Fields = {
 }
 
 
-def _options(given: Mapping[str, Any], served: Served) -> Any:
-    """The options of generating, by OpenAI's names."""
+def _options(given: Mapping[str, Any], served: Served, tools: Tools | None = None) -> Any:
+    """The options of generating, by OpenAI's names. Raises HttpError for a form of the answer beside tools that it may call."""
     read = read_fields(given.get("options", {}), _OPTIONS, "options")
     context = served.lm.context
     if read.pop("num_ctx", context) > context:
         message = f"'options.num_ctx' is more than {context}: the server was started with that context"
         raise HttpError(400, message, code="invalid_value", param="options.num_ctx")
     read["max_tokens"] = read.pop("num_predict", -1)
-    return generate_options(read, max_tokens=-1, logprobs=None, n_vocab=served.lm.config.vocab_size)
+    n_vocab, said = served.lm.config.vocab_size, given.get("format", "")
+    grammar = form_of(tools, grammars.usable("format", lambda: grammars.ollama_format(said), served))
+    return generate_options(read, max_tokens=-1, logprobs=None, n_vocab=n_vocab, grammar=grammar)
 
 
 def _check_model(given: Mapping[str, Any], served: Served) -> None:
@@ -71,31 +75,37 @@ def _check_model(given: Mapping[str, Any], served: Served) -> None:
 
 async def chat(request: Request, served: Served) -> Response:
     """Answer a chat, as a stream unless `stream` is false."""
-    given = read_fields(parse_json(await served.body(request)), _CHAT)
+    return await respond(request, served, _read_chat)
+
+
+def _read_chat(body: Any, served: Served) -> Asked:
+    given = read_fields(body, _CHAT)
     _check_model(given, served)
-    messages, options = read_messages(required(given, "messages")), _options(given, served)
-    ids = await run_in_threadpool(chat_ids, served, messages)
-    return await respond(
-        request, served, Job([ids], options), OllamaShape(served, True), stream=given.get("stream", True)
-    )
+    tools = read_tools({"tools": given.get("tools", [])}, served)
+    messages, options = read_messages(required(given, "messages")), _options(given, served, tools)
+    ids = chat_ids(served, messages, () if tools is None else tools.tools)
+    shape = OllamaShape(served, True, ToolCallReader(None if tools is None else tools.style))
+    return Asked(Job([ids], options), shape, given.get("stream", True))
 
 
 async def generate(request: Request, served: Served) -> Response:
     """Answer a prompt as a user's message, or continue it if `raw`; as a stream unless `stream` is false."""
-    given = read_fields(parse_json(await served.body(request)), _GENERATE)
+    return await respond(request, served, _read_generate)
+
+
+def _read_generate(body: Any, served: Served) -> Asked:
+    given = read_fields(body, _GENERATE)
     _check_model(given, served)
     prompt, options = required(given, "prompt"), _options(given, served)
     if given.get("raw"):
         if "system" in given:
             raise HttpError(400, "'system' with raw: true", code="invalid_value", param="system")
         served.check_text(prompt, "prompt")
-        ids = await run_in_threadpool(lambda: served.lm.prompt_ids(prompt, raw=True))
+        ids = served.lm.prompt_ids(prompt, raw=True)
     else:
         system = [{"role": "system", "content": given["system"]}] if "system" in given else []
-        ids = await run_in_threadpool(chat_ids, served, [*system, {"role": "user", "content": prompt}])
-    return await respond(
-        request, served, Job([ids], options), OllamaShape(served, False), stream=given.get("stream", True)
-    )
+        ids = chat_ids(served, [*system, {"role": "user", "content": prompt}])
+    return Asked(Job([ids], options), OllamaShape(served, False, ToolCallReader(None)), given.get("stream", True))
 
 
 async def tags(request: Request, served: Served) -> Response:
@@ -133,22 +143,24 @@ def _details(served: Served) -> dict[str, Any]:
 
 @dataclass
 class OllamaShape:
-    """An answer as JSON, and as lines of JSON. `is_chat` says whether the text is in a message."""
+    """An answer as JSON, and as lines of JSON. `is_chat` says whether the text is in a message; `reader` finds calls of tools."""
 
     served: Served
     is_chat: bool
+    reader: ToolCallReader
     media_type: str = "application/x-ndjson"
     keep_alive: bytes = b""
     _begun: float = field(default_factory=time.perf_counter)
     _first: float = 0.0
     _reason: str = "stop"
 
-    def _line(self, text: str, **fields: Any) -> dict[str, Any]:
-        said = {"message": {"role": "assistant", "content": text}} if self.is_chat else {"response": text}
+    def _line(self, text: str, calls: Sequence[ToolCall] = (), **fields: Any) -> dict[str, Any]:
+        called = {"tool_calls": [_call(i, call) for i, call in enumerate(calls)]} if calls else {}
+        said = {"message": {"role": "assistant", "content": text, **called}} if self.is_chat else {"response": text}
         now = datetime.now(UTC).isoformat().replace("+00:00", "Z")
         return {"model": self.served.name, "created_at": now, **said, "done": False} | fields
 
-    def _last(self, text: str, reason: str, usage: Usage) -> dict[str, Any]:
+    def _last(self, text: str, reason: str, usage: Usage, calls: Sequence[ToolCall] = ()) -> dict[str, Any]:
         now = time.perf_counter()
         first = self._first or now
         times = {
@@ -158,6 +170,7 @@ class OllamaShape:
         }
         return self._line(
             text,
+            calls,
             done=True,
             done_reason=reason,
             load_duration=0,
@@ -173,12 +186,15 @@ class OllamaShape:
     def piece(self, index: int, text: str, each: Sequence[TokenLogprob]) -> Iterable[bytes]:
         """A line with a piece of the answer."""
         self._first = self._first or time.perf_counter()
-        return [compact(self._line(text)) + b"\n"]
+        said = "".join(delta.text for delta in self.reader.push(text))
+        return [compact(self._line(said)) + b"\n"] if said else []
 
-    def end_answer(self, index: int, reason: str) -> Iterable[bytes]:
-        """Nothing: `end` has the reason."""
+    def end_answer(self, index: int, reason: str, stop: str | None) -> Iterable[bytes]:
+        """A line with the calls of tools, if there are any; `end` has the reason."""
         self._reason = reason
-        return ()
+        rest = "".join(delta.text for delta in self.reader.finish())
+        if rest or self.reader.calls:
+            yield compact(self._line(rest, self.reader.calls)) + b"\n"
 
     def end(self, usage: Usage) -> Iterable[bytes]:
         """The line with the reason and the counts."""
@@ -190,4 +206,10 @@ class OllamaShape:
 
     def whole(self, answers: Sequence[Answer], usage: Usage) -> dict[str, Any]:
         """The answer."""
-        return self._last(answers[0].text, answers[0].finish_reason or "stop", usage)
+        text = self.reader.text_of(answers[0].text)
+        return self._last(text, answers[0].finish_reason or "stop", usage, self.reader.calls)
+
+
+def _call(index: int, call: ToolCall) -> dict[str, Any]:
+    """A call, whose arguments are an object."""
+    return {"id": call_id(), "function": {"index": index, "name": call.name, "arguments": call.values or {}}}

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from camshaft.errors import SettingError
+from camshaft.generate.grammar.grammar import Grammar
 from camshaft.generate.options import GenerateOptions
 from camshaft.generate.sampling.parameters import Sampling
 from camshaft.serve.errors import HttpError
@@ -60,7 +61,7 @@ def includes_usage(given: Mapping[str, Any]) -> bool:
 
 
 def generate_options(
-    given: Mapping[str, Any], *, max_tokens: int, logprobs: int | None, n_vocab: int
+    given: Mapping[str, Any], *, max_tokens: int, logprobs: int | None, n_vocab: int, grammar: Grammar | None = None
 ) -> list[GenerateOptions]:
     """Options of each of the `n` answers, which differ in their seeds. `max_tokens` is the default."""
     sampling = read_sampling(given, n_vocab)
@@ -70,6 +71,7 @@ def generate_options(
         sampling=sampling,
         stop=tuple([given["stop"]] if isinstance(given.get("stop"), str) else given.get("stop", ())),
         ignore_eos=given.get("ignore_eos", False),
+        grammar=grammar,
         logprobs=logprobs,
     )
     return [made, *(dataclasses.replace(made, sampling=_reseeded(sampling, i)) for i in range(1, given.get("n", 1)))]

@@ -6,8 +6,10 @@ import asyncio
 import json
 import logging
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
+from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
@@ -16,6 +18,7 @@ from camshaft.errors import CamshaftError
 from camshaft.generate.generation import TokenLogprob
 from camshaft.serve.answers import Answer, Answers, Job, Usage
 from camshaft.serve.errors import HttpError, http_error
+from camshaft.serve.fields import parse_json
 from camshaft.serve.served import Served
 
 KEEP_ALIVE_S = 15.0
@@ -40,8 +43,8 @@ class Shape(Protocol):
     def piece(self, index: int, text: str, logprobs: Sequence[TokenLogprob]) -> Iterable[bytes]:
         """A piece of the answer `index`."""
 
-    def end_answer(self, index: int, reason: str) -> Iterable[bytes]:
-        """The end of the answer `index`."""
+    def end_answer(self, index: int, reason: str, stop: str | None) -> Iterable[bytes]:
+        """The end of the answer `index`; `stop` is the stop string that was reached."""
 
     def end(self, usage: Usage) -> Iterable[bytes]:
         """The end of all answers."""
@@ -51,6 +54,19 @@ class Shape(Protocol):
 
     def whole(self, answers: Sequence[Answer], usage: Usage) -> dict[str, Any]:
         """All answers at once."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A request that was read: what to generate, and how its answer is written."""
+
+    job: Job
+    shape: Shape
+    is_stream: bool
+
+
+# Reads the body of a request, a JSON value; may take seconds. Raises HttpError.
+Reader = Callable[[Any, Served], Asked]
 
 
 class Json(JSONResponse):
@@ -87,13 +103,15 @@ class Stream(StreamingResponse):
             self._on_end()
 
 
-async def respond(request: Request, served: Served, job: Job, shape: Shape, *, stream: bool) -> Response:
-    """Generate a job's answers and send them in a shape. Raises HttpError if the engine refuses the job."""
+async def respond(request: Request, served: Served, read: Reader) -> Response:
+    """Generate what a request asks for and send it. Raises HttpError if it is wrong, or the engine refuses its job."""
+    asked = await run_in_threadpool(read, parse_json(await served.body(request)), served)
+    job, shape = asked.job, asked.shape
     try:
         answers = Answers(served.engine, job)
     except CamshaftError as error:
         raise http_error(error) from None
-    if stream:
+    if asked.is_stream:
         return Stream(_parts(answers, shape), shape.media_type, answers.cancel)
     try:
         whole = await _unless_disconnected(request, _collected(answers, job.n_answers))
@@ -108,13 +126,8 @@ async def respond(request: Request, served: Served, job: Job, shape: Shape, *, s
 
 async def _collected(answers: Answers, n: int) -> list[Answer]:
     whole = [Answer() for _ in range(n)]
-    texts: list[list[str]] = [[] for _ in range(n)]
     async for index, update in answers:
-        texts[index].append(update.text)
-        whole[index].logprobs += update.logprobs
-        whole[index].finish_reason = update.finish_reason
-    for answer, pieces in zip(whole, texts, strict=True):
-        answer.text = "".join(pieces)
+        whole[index].add(update)
     return whole
 
 
@@ -162,7 +175,7 @@ async def _parts(answers: Answers, shape: Shape) -> AsyncIterator[bytes]:
             parts += shape.piece(index, update.text, logprobs)
             logprobs.clear()
         if update.finish_reason is not None:
-            parts += shape.end_answer(index, update.finish_reason)
+            parts += shape.end_answer(index, update.finish_reason, update.stop_string)
         if parts:
             yield b"".join(parts)
     yield b"".join(shape.end(answers.usage))

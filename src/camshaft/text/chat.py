@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from jinja2.exceptions import TemplateSyntaxError
@@ -94,19 +94,39 @@ def encode_chat(tokenizer: Tokenizer, text: str, without: str = "") -> list[int]
     return [tokenizer.bos_id, *tokens] if adds_bos and tokenizer.bos_id is not None else tokens
 
 
-def encode_untrusted(tokenizer: Tokenizer, template: ChatTemplate, messages: Sequence[Message]) -> list[int]:
-    """The tokens of a chat in which only the template's control tokens are tokens: those that a message spells are text.
+def encode_untrusted(
+    tokenizer: Tokenizer, template: ChatTemplate, messages: Sequence[Message], **variables: Any
+) -> list[int]:
+    """The tokens of a chat in which only the template's control tokens are tokens: those that a message or a variable spells are
+    text.
 
     They are broken by a mark while the template renders them. Raises ModelError as ChatTemplate.render."""
     texts = [text for text in tokenizer.control_texts if len(text) > 1]
-    said = [value for message in messages for value in message.values() if isinstance(value, str)]
+    said = [*texts_in(messages), *texts_in(variables)]
     if not any(text in value for text in texts for value in said):
-        return encode_chat(tokenizer, template.render(messages))
+        return encode_chat(tokenizer, template.render(messages, **variables))
     mark = next(chr(code) for code in _MARKS if not any(chr(code) in text for text in (*said, template.source)))
     control = re.compile("|".join(map(re.escape, texts)))
 
     def broken(value: Any) -> Any:
+        if isinstance(value, Mapping):
+            return {broken(name): broken(each) for name, each in value.items()}
+        if isinstance(value, list | tuple):
+            return [broken(each) for each in value]
         return control.sub(lambda found: mark.join(found[0]) + mark, value) if isinstance(value, str) else value
 
-    marked = [{name: broken(value) for name, value in message.items()} for message in messages]
-    return encode_chat(tokenizer, template.render(marked), without=mark)
+    rendered = template.render(broken(messages), **{name: broken(value) for name, value in variables.items()})
+    return encode_chat(tokenizer, rendered, without=mark)
+
+
+def texts_in(value: Any) -> Iterator[str]:
+    """The texts in nested lists and dicts, their keys too."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        for name, each in value.items():
+            yield name
+            yield from texts_in(each)
+    elif isinstance(value, list | tuple):
+        for each in value:
+            yield from texts_in(each)

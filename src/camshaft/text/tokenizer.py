@@ -86,19 +86,26 @@ class Tokenizer:
         return cls(read_vocabulary(metadata))
 
     def encode(
-        self, text: str | bytes, *, add_special: bool = True, parse_special: bool = True, without: str = ""
+        self,
+        text: str | bytes,
+        *,
+        add_special: bool = True,
+        parse_special: bool = True,
+        without: str = "",
+        at_start: bool = True,
     ) -> list[int]:
         """Encode a text. Invalid UTF-8 becomes U+FFFD (byte-level) or byte tokens (SentencePiece).
 
         `add_special` adds BOS and EOS if the file asks for them; `parse_special` converts the text of control tokens to those
-        tokens, which is safe only for trusted text. `without` is left out of the text between control tokens.
+        tokens, which is safe only for trusted text. `without` is left out of the text between control tokens. A text that is
+        not `at_start` gets no leading space from SentencePiece.
         """
         if not isinstance(text, (str, bytes, bytearray, memoryview)):
             raise SettingError(f"the text came as {type(text).__name__}; wanted str or bytes")
         data = text.encode("utf-8", "surrogatepass") if isinstance(text, str) else bytes(text)
         vocabulary = self.vocabulary
         tokens = [vocabulary.bos_id] if add_special and vocabulary.add_bos and vocabulary.bos_id is not None else []
-        after_special, unwanted = True, without.encode()
+        after_special, unwanted = at_start, without.encode()
         for fragment in self._special.split(data, parse_special):
             if unwanted and not isinstance(fragment, int):
                 fragment = fragment.replace(unwanted, b"")
@@ -122,6 +129,11 @@ class Tokenizer:
     def spelling(self, token_id: int) -> str:
         """The text of one token, also of a control token, with U+FFFD for bytes that are no whole character."""
         return self._spelled(token_id).decode("utf-8", "replace")
+
+    @property
+    def hidden_ids(self) -> list[int]:
+        """The ids of control tokens and of the unknown token, which `decode` leaves out."""
+        return sorted(self._hidden)
 
     @property
     def control_texts(self) -> list[str]:

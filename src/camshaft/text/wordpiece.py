@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import unicodedata
 from collections.abc import Iterator
 
@@ -12,6 +13,8 @@ from camshaft.text.vocabulary import Vocabulary
 # Marks the start of a word, as GGUF files spell it.
 START = "▁"
 UNKNOWN = "[UNK]"
+# Spaces to Python, control characters to Unicode's White_Space.
+_SEPARATORS = "\x1c\x1d\x1e\x1f"
 # Ideographs are words of their own (Devlin et al., 2018).
 _IDEOGRAPHS = (
     *((0x4E00, 0x9FFF), (0x3400, 0x4DBF), (0x20000, 0x2A6DF), (0x2A700, 0x2B73F), (0x2B740, 0x2B81F)),
@@ -53,23 +56,26 @@ def words(text: str) -> Iterator[str]:
     """The words of a text: runs between spaces, and each punctuation mark and ideograph; in lower case, without accents."""
     word = ""
     for character in text:
-        base = unicodedata.normalize("NFD", character)[0]
-        kind = unicodedata.category(base)
-        if base.isspace() or kind.startswith("Z"):
-            parts: tuple[str, ...] = ("",)
-        elif base in ("\0", REPLACEMENT) or (kind[0] in "CM" and kind != "Cn"):
+        ends, given = _read(character)
+        if not ends:
+            word += given
             continue
-        elif _is_apart(base, kind):
-            parts = ("", base.lower(), "")
-        else:
-            word += base.lower()
-            continue
-        if word:
-            yield word
-        yield from filter(None, parts)
+        yield from filter(None, (word, given))
         word = ""
     if word:
         yield word
+
+
+@functools.lru_cache(1 << 12)
+def _read(character: str) -> tuple[bool, str]:
+    """Whether a word ends at a character, and what the character gives."""
+    base = unicodedata.normalize("NFD", character)[0]
+    kind = unicodedata.category(base)
+    if base.isspace() and base not in _SEPARATORS:
+        return True, ""
+    if base in ("\0", REPLACEMENT) or (kind[0] in "CM" and kind != "Cn"):
+        return False, ""
+    return _is_apart(base, kind), base.lower()
 
 
 def _is_apart(character: str, kind: str) -> bool:

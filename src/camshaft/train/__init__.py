@@ -1,13 +1,13 @@
 """Training: a step as one schedule, optimizers, schedules of the learning rate, data in order, a loop with checkpoints."""
 
-from camshaft.train.adapter_file import load_adapter, merge, save_adapter
 from camshaft.train.data import Batches, Windows
-from camshaft.train.finetuning import FinetuneOptions, FinetuneResult, finetune
-from camshaft.train.lora import LoraConfig, LoraModel
 from camshaft.train.optimizers import SGD, Adafactor, Adam, AdamW, Lion, Optimizer, Update
 from camshaft.train.schedules import constant, cosine, linear, warmup_stable_decay
 from camshaft.train.step import Step
 from camshaft.train.trainer import Progress, Trainer
+from camshaft.train.tuning.adapter_file import load_adapter, merge, save_adapter
+from camshaft.train.tuning.finetuning import FinetuneOptions, FinetuneResult, finetune
+from camshaft.train.tuning.lora import LoraConfig, LoraModel
 
 __all__ = [
     "SGD",

@@ -85,7 +85,7 @@ def _in_memory_order(name: str, x: Any, attrs: Attrs) -> Call | None:
     if type(x) is not np.ndarray or x.ndim < 2 or x.flags.c_contiguous or not x.size:
         return None
     given = attributes_of(name, attrs, x.ndim)
-    asked = given.pop("axes", given.pop("axis", -1))
+    asked = given.pop("axes", None) if name in _MASKED else given.pop("axis", -1)
     if asked is None and name not in _MASKED:
         return None
     order = sorted(range(x.ndim), key=lambda i: -abs(x.strides[i]))

@@ -13,7 +13,7 @@ from hashlib import blake2b
 
 import numpy as np
 
-from camshaft.generate.kv_cache import BLOCK_TOKENS, KVCache
+from camshaft.generate.memory.kv_cache import BLOCK_TOKENS, KVCache
 
 _DIGEST_NBYTES = 16
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from camshaft.generate.engine.prefix_cache import PrefixCache
 from camshaft.generate.engine.request import Request
-from camshaft.generate.kv_cache import BLOCK_TOKENS
+from camshaft.generate.memory.kv_cache import BLOCK_TOKENS
 
 Part = tuple[Request, int]
 

@@ -10,18 +10,20 @@ from dataclasses import dataclass, field
 from camshaft.generate.engine.prefix_cache import block_keys
 from camshaft.generate.generation import FinishReason, Generation, TokenLogprob
 from camshaft.generate.options import GenerateOptions
-from camshaft.generate.sampler import Sampler
+from camshaft.generate.sampling.sampler import Sampler
 
 
 @dataclass(frozen=True)
 class Update:
     """What one token adds to a request: text (empty inside a character or a possible stop string), and log probabilities if
-    wanted. The last update of a request has its finish reason or its error; a cancelled request has none."""
+    wanted. The last update of a request has its finish reason, with the stop string that was reached, or its error; a cancelled
+    request has none."""
 
     text: str = ""
     logprobs: tuple[TokenLogprob, ...] = ()
     finish_reason: FinishReason | None = None
     error: Exception | None = None
+    stop_string: str | None = None
 
     @property
     def is_last(self) -> bool:
@@ -69,6 +71,10 @@ class Request:
     def is_prompting(self) -> bool:
         """Whether tokens of the prompt are to be processed."""
         return self.position < self.prompt_end
+
+    def is_complete(self) -> bool:
+        """Whether the request's grammar lets nothing follow."""
+        return self.sampler is not None and self.sampler.is_complete
 
     @property
     def is_cancelled(self) -> bool:

@@ -5,13 +5,12 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from camshaft.errors import LogitsError
+from camshaft.errors import GrammarError, LogitsError
 from camshaft.generate.engine import prompts
 from camshaft.generate.engine.prefix_cache import PrefixCache
 from camshaft.generate.engine.request import Request, Update
 from camshaft.generate.engine.statistics import Statistics
 from camshaft.generate.generation import Generation, TokenLogprob
-from camshaft.generate.sampler import check_drawn
 
 if TYPE_CHECKING:
     from camshaft.generate.language_model import LanguageModel
@@ -29,9 +28,9 @@ class Runner:
         """Prepare requests that have a slot."""
         for request in requests:
             lm, options = self._lm, request.options
-            request.sampler, request.end_tokens = lm.sampler(options.sampling), lm.end_tokens(options)
-            text = lm.tokenizer.stream(at_start=False)
-            request.generation = Generation(request.prompt_tokens, request.take, text, options)
+            request.sampler, request.end_tokens = lm.sampler(options.sampling, options.grammar), lm.end_tokens(options)
+            text, take = lm.tokenizer.stream(at_start=False), request.take
+            request.generation = Generation(request.prompt_tokens, take, text, options, is_complete=request.is_complete)
             self._statistics.prompt_tokens += request.prompt_tokens
         return []
 
@@ -87,9 +86,10 @@ class Runner:
         return [(r, self._drawn(r, row, token)) for row, (r, token) in enumerate(zip(requests, tokens, strict=True))]
 
     def _drawn(self, request: Request, row: int, token: int) -> Update:
+        assert request.sampler is not None
         try:
-            request.drawn = check_drawn(token, request.position, request.generated_tokens)
-        except LogitsError as error:
+            request.drawn = request.sampler.check(token, request.position, request.generated_tokens)
+        except (GrammarError, LogitsError) as error:
             return Update(error=error)
         request.ids.append(token)
         logprobs = self._logprobs(request, row)
@@ -102,7 +102,7 @@ class Runner:
         n = generation.tokens - before
         self._statistics.generated_tokens += n
         request.clock.first_token = request.clock.first_token or time.perf_counter()
-        return Update(text, logprobs if n else (), generation.finish_reason)
+        return Update(text, logprobs if n else (), generation.finish_reason, stop_string=generation.stop_string)
 
     def _logprobs(self, request: Request, row: int) -> tuple[TokenLogprob, ...]:
         wanted = request.options.logprobs

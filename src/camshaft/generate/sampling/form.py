@@ -27,6 +27,7 @@ class SamplingForm:
     typical: bool = False
     xtc: bool = False
     mirostat: bool = False
+    masked: bool = False
 
     @property
     def has_filters(self) -> bool:
@@ -39,8 +40,11 @@ def window(last_n: int, context: int) -> int:
     return context if last_n < 0 else min(last_n, context)
 
 
-def form_of(sampling: Sampling, context: int, *, has_long_breakers: bool = False) -> SamplingForm:
-    """The form of the plan for `sampling`. `has_long_breakers` if some of dry's breakers are several tokens."""
+def form_of(
+    sampling: Sampling, context: int, *, has_long_breakers: bool = False, is_masked: bool = False
+) -> SamplingForm:
+    """The form of the plan for `sampling`. `has_long_breakers` if some of dry's breakers are several tokens, `is_masked` if a
+    grammar says which tokens may be drawn."""
     n_recent = window(sampling.repeat_last_n, context)
     n_counted = n_recent if sampling.has_counts else 0
     n_repeated = window(sampling.dry_penalty_last_n, context) if sampling.has_dry else 0
@@ -54,6 +58,7 @@ def form_of(sampling: Sampling, context: int, *, has_long_breakers: bool = False
         typical=sampling.has_typical,
         xtc=sampling.has_xtc,
         mirostat=sampling.has_mirostat,
+        masked=is_masked,
     )
 
 

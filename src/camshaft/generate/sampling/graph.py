@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from camshaft.generate.grammar.matcher import WORD
 from camshaft.generate.sampling.form import SamplingForm
 from camshaft.graph import functions as F
 from camshaft.graph.graph import Graph, Tensor
@@ -81,6 +82,8 @@ def _penalized(logits: Any, form: SamplingForm, inputs: _Inputs) -> Any:
     if form.repeated:
         settings = inputs("dry_multiplier", "dry_base", "dry_allowed_length")
         logits = F.dry(logits, inputs.listed("repeated", form.repeated), *settings)
+    if form.masked:  # after all that could add to the logit of a token
+        logits = F.token_mask(logits, inputs.listed("mask", -(-logits.shape[1] // WORD), "u32"))
     return logits
 
 

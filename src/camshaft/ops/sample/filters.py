@@ -3,7 +3,7 @@ row for each.
 
 Each takes logits [R, n] and its parameters per row. Tokens that it removes get the lowest finite number, which sample never draws
 unless all tokens have it. Probabilities are softmax(logits), without a temperature, as llama.cpp's filters have them. All but
-top_k_top_p and typical_p, which order tokens, are composed of other ops.
+top_k_top_p and typical_p, which order tokens, and token_mask are composed of other ops.
 """
 
 from __future__ import annotations
@@ -19,14 +19,13 @@ from camshaft.dtypes import DType, f32, i32, u32
 from camshaft.ops import op as ops
 from camshaft.ops.checks import partly_active
 from camshaft.ops.parameters import Parameters
-from camshaft.ops.sample import truncated, typical
+from camshaft.ops.sample import token_mask, truncated, typical
 from camshaft.ops.sample.kernel import LOWEST
 from camshaft.ops.sample.uniform import drawn
 from camshaft.ops.spec import TensorSpec
 
 # The least difference of a logit to the greatest one that counts: e^-1000 is 0, and 0 times it is no NaN.
 _LEAST = -1000.0
-WORD = 32
 
 
 @dataclass(frozen=True)
@@ -44,7 +43,7 @@ class Filter:
 
     def wanted(self, logits: TensorSpec) -> list[TensorSpec]:
         """The specs of the inputs after the logits."""
-        words = -(-logits.bounds[1] // WORD)
+        words = -(-logits.bounds[1] // token_mask.WORD)
         return [
             TensorSpec((logits.shape[0], *(words if a == "n" else a for a in axes)), dtype)
             for _, dtype, axes in self.inputs
@@ -156,9 +155,9 @@ def _mask_keeps(x: ops.Array, mask: ops.Array) -> ops.Array:
 
 def _token_mask(f: Any, logits: Any, mask: Any) -> Any:
     rows, n = logits.shape
-    powers = 2 ** np.arange(WORD, dtype=np.uint32)
+    powers = 2 ** np.arange(token_mask.WORD, dtype=np.uint32)
     bits = f.remainder(f.floor_divide(_column(mask), powers), np.uint32(2))
-    allowed = f.equal(bits.reshape((rows, mask.shape[1] * WORD))[:, :n], np.uint32(1))
+    allowed = f.equal(bits.reshape((rows, mask.shape[1] * token_mask.WORD))[:, :n], np.uint32(1))
     return _kept(f, allowed, logits)
 
 
@@ -179,7 +178,7 @@ def _reference(row: Filter, inputs: Sequence[ops.Array], attrs: ops.Attrs) -> tu
 
 
 def _inputs(row: Filter, logits: ops.Array) -> tuple[ops.Array, ...]:
-    words = -(-logits.shape[1] // WORD)
+    words = -(-logits.shape[1] // token_mask.WORD)
     made = []
     for i, (_, dtype, axes) in enumerate(row.inputs):
         size = tuple(words if a == "n" else a for a in axes)
@@ -280,6 +279,7 @@ ROWS = (
         _mask_keeps,
         _token_mask,
         ((0x8421F00F,), (0xFFFFFFFF,), (0,), (0x80000001,)),
+        (token_mask.VARIANT,),
     ),
 )
 OPS = {row.name: op_of(row) for row in ROWS}

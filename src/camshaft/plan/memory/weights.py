@@ -118,13 +118,13 @@ class Weights:
         """Returns the device memory of an uploaded constant."""
         return self._uploaded[space, _key(tensor)]
 
-    def drop(self, sources: Iterable[Source]) -> None:
-        """Releases the constants of these sources. Plans bound to them keep their memory until closed."""
+    def keep_only(self, sources: Iterable[Source]) -> None:
+        """Releases the constants of all other sources. Plans bound to them keep their memory until closed."""
         self.finish()
-        gone = set(map(id, sources))
-        for key in [key for key in self._loaded if id(key[0]) in gone]:
+        kept = set(map(id, sources))
+        for key in [key for key in self._loaded if id(key[0]) not in kept]:
             del self._loaded[key], self._requests[key]
-        for where in [where for where in self._uploaded if id(where[1][0]) in gone]:
+        for where in [where for where in self._uploaded if id(where[1][0]) not in kept]:
             del self._uploaded[where]
 
     def clear(self) -> None:

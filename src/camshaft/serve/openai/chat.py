@@ -9,12 +9,14 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import Response
 
 from camshaft.errors import ModelError
 from camshaft.generate.generation import TokenLogprob
+from camshaft.generate.tools.calls import ToolCallReader
+from camshaft.generate.tools.styles import Style, Tool, style_of, with_tools
+from camshaft.serve import grammars
 from camshaft.serve.answers import Answer, Job, Usage
 from camshaft.serve.errors import HttpError
 from camshaft.serve.fields import (
@@ -25,41 +27,41 @@ from camshaft.serve.fields import (
     Fields,
     integer,
     one_of,
-    parse_json,
     read_fields,
     required,
     shown,
 )
-from camshaft.serve.openai import logprobs
+from camshaft.serve.openai import logprobs, tools
 from camshaft.serve.options import MOST_TOP_LOGPROBS, OPTIONS, generate_options, includes_usage
-from camshaft.serve.respond import event, respond
+from camshaft.serve.respond import Asked, event, respond
 from camshaft.serve.served import Served
-from camshaft.text.chat import encode_untrusted
+from camshaft.text.chat import encode_untrusted, texts_in
 
 EMPTY = Field(lambda v: v == [], "an empty list (others are not supported)")
 FIELDS: Fields = {
     **OPTIONS,
+    **grammars.FIELDS,
     "model": TEXT,
     "messages": LIST,
     "logprobs": BOOL,
     "top_logprobs": integer(0, MOST_TOP_LOGPROBS),
-    "response_format": one_of({"type": "text"}),
-    "tools": EMPTY,
-    "tool_choice": one_of("none", "auto"),  # of no tools
-    "parallel_tool_calls": BOOL,
+    **tools.FIELDS,
     "modalities": one_of(["text"]),
     "service_tier": one_of("auto", "default"),
     "store": one_of(False),
 }
 # Roles -> the role that chat templates know.
-ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}
+ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant", "tool": "tool"}
 _MESSAGE: Fields = {
     "role": one_of(*ROLES),
     "content": Field(lambda v: isinstance(v, str | list), "a text or a list of parts"),
     "name": TEXT,
-    "tool_calls": EMPTY,
+    "tool_calls": LIST,  # of an assistant
+    "tool_call_id": TEXT,  # of a tool
+    "tool_name": TEXT,  # the same in Ollama's interface
     "annotations": EMPTY,
 }
+_OF_ROLE = {"tool_calls": "assistant", "tool_call_id": "tool", "tool_name": "tool"}
 _PART: Fields = {"type": one_of("text"), "text": TEXT}
 
 
@@ -69,16 +71,23 @@ def read_messages(messages: Sequence[Any], of: str = "messages", first: int = 0)
     `of` is the field that has them, and `first` the number of the first one there."""
     if not messages:
         raise HttpError(400, f"'{of}' is empty; wanted at least one", code="invalid_value", param=of)
-    read = []
-    for i, message in enumerate(messages, first):
-        given = read_fields(message, _MESSAGE, f"{of}[{i}]")
-        missing = next((name for name in ("role", "content") if name not in given), None)
-        if missing is not None:
-            param = f"{of}[{i}].{missing}"
-            raise HttpError(400, f"the field '{param}' is missing", code="missing_parameter", param=param)
-        content = _text(given["content"], f"{of}[{i}].content")
-        read.append({**given, "role": ROLES[given["role"]], "content": content})
-    return read
+    return [_message(message, f"{of}[{i}]") for i, message in enumerate(messages, first)]
+
+
+def _message(message: Any, of: str) -> dict[str, Any]:
+    given = read_fields(message, _MESSAGE, of)
+    if not given.get("tool_calls", True):  # an empty list
+        del given["tool_calls"]
+    role = required(given, "role", of)
+    foreign = next((name for name, owner in _OF_ROLE.items() if name in given and role != owner), None)
+    if foreign is not None:
+        param = f"{of}.{foreign}"
+        raise HttpError(400, f"'{param}' in a message of {role!r}", code="invalid_value", param=param)
+    if "tool_calls" in given:
+        calls = tools.read_calls(given["tool_calls"], f"{of}.tool_calls")
+        given = {"content": ""} | given | {"tool_calls": calls}
+    content = _text(required(given, "content", of), f"{of}.content")
+    return given | {"role": ROLES[role], "content": content}
 
 
 def _text(content: str | list[Any], of: str) -> str:
@@ -92,13 +101,17 @@ def _text(content: str | list[Any], of: str) -> str:
     return "".join(part["text"] for part in parts)
 
 
-def chat_ids(served: Served, messages: Sequence[dict[str, Any]]) -> list[int]:
-    """The token ids of a chat. Raises HttpError if the model's template does not take it."""
-    served.check_text("".join(message["content"] for message in messages), "messages")
+def chat_ids(served: Served, messages: Sequence[dict[str, Any]], told: Sequence[Tool] = ()) -> list[int]:
+    """The token ids of a chat in which the model is told of tools. Raises HttpError if its template does not take it."""
     try:
-        return encode_untrusted(served.lm.tokenizer, served.lm.chat_template, messages)
+        template = served.lm.chat_template
+        said, variables = with_tools(style_of(template), messages, told)
+        served.check_text("".join(texts_in([said, variables])), "messages")
+        return encode_untrusted(served.lm.tokenizer, template, said, **variables)
     except ModelError as error:
         raise HttpError(422, str(error), code="chat_template", param="messages") from None
+    except RecursionError:  # arguments of calls are of any depth
+        raise HttpError(400, "'messages' is nested too deeply", code="invalid_value", param="messages") from None
 
 
 def _top_logprobs(given: Mapping[str, Any]) -> int | None:
@@ -111,13 +124,21 @@ def _top_logprobs(given: Mapping[str, Any]) -> int | None:
 
 async def chat_completions(request: Request, served: Served) -> Response:
     """Answer a chat."""
-    given = read_fields(parse_json(await served.body(request)), FIELDS)
+    return await respond(request, served, read_chat)
+
+
+def read_chat(body: Any, served: Served) -> Asked:
+    """The body of a request for a chat completion."""
+    given = read_fields(body, FIELDS)
     served.check_model(given.get("model"))
     messages = read_messages(required(given, "messages"))
-    options = generate_options(given, max_tokens=-1, logprobs=_top_logprobs(given), n_vocab=served.lm.config.vocab_size)
-    shape = ChatShape(served, len(options), bool(given.get("logprobs")), includes_usage(given))
-    ids = await run_in_threadpool(chat_ids, served, messages)
-    return await respond(request, served, Job([ids], options), shape, stream=given.get("stream", False))
+    found = tools.read_tools(given, served)
+    n_vocab, grammar = served.lm.config.vocab_size, tools.form_of(found, grammars.read_grammar(given, served))
+    options = generate_options(given, max_tokens=-1, logprobs=_top_logprobs(given), n_vocab=n_vocab, grammar=grammar)
+    style = None if found is None else found.style
+    shape = ChatShape(served, len(options), bool(given.get("logprobs")), includes_usage(given), style)
+    ids = chat_ids(served, messages, () if found is None else found.tools)
+    return Asked(Job([ids], options), shape, given.get("stream", False))
 
 
 @dataclass(frozen=True)
@@ -128,10 +149,16 @@ class ChatShape:
     n: int
     with_logprobs: bool
     with_usage: bool
+    style: Style | None = None  # of calls, if there are tools
     id: str = field(default_factory=lambda: f"chatcmpl-{uuid.uuid4().hex}")
     created: int = field(default_factory=lambda: int(time.time()))
     media_type: str = "text/event-stream"
     keep_alive: bytes = b": keep-alive\n\n"
+    _readers: dict[int, ToolCallReader] = field(default_factory=dict)
+
+    def _reader(self, index: int) -> ToolCallReader:
+        """What finds the calls of an answer."""
+        return self._readers.setdefault(index, ToolCallReader(self.style))
 
     def _head(self, kind: str) -> dict[str, Any]:
         return {"id": self.id, "object": kind, "created": self.created, "model": self.served.name}
@@ -152,11 +179,16 @@ class ChatShape:
     def piece(self, index: int, text: str, each: Sequence[TokenLogprob]) -> Iterable[bytes]:
         """A piece of an answer."""
         rows = logprobs.of_chat(each, self.served.lm.tokenizer) if self.with_logprobs else None
-        return [self._chunk(index, {"content": text}, rows=rows)]
+        deltas = [tools.delta_json(delta) for delta in self._reader(index).push(text)] or (
+            [{}] if each and rows else []
+        )
+        return [self._chunk(index, delta, rows=rows if i == 0 else None) for i, delta in enumerate(deltas)]
 
-    def end_answer(self, index: int, reason: str) -> Iterable[bytes]:
-        """A chunk with the finish reason."""
-        return [self._chunk(index, {}, reason)]
+    def end_answer(self, index: int, reason: str, stop: str | None) -> Iterable[bytes]:
+        """A chunk with the finish reason, after what the reader of calls still has."""
+        reader = self._reader(index)
+        yield from (self._chunk(index, tools.delta_json(delta)) for delta in reader.finish())
+        yield self._chunk(index, {}, tools.finish_reason(reader, reason))
 
     def end(self, usage: Usage) -> Iterable[bytes]:
         """The usage, if wanted, and the end mark."""
@@ -175,5 +207,10 @@ class ChatShape:
 
     def _choice(self, index: int, answer: Answer) -> dict[str, Any]:
         rows = logprobs.of_chat(answer.logprobs, self.served.lm.tokenizer) if self.with_logprobs else None
-        message = {"role": "assistant", "content": answer.text, "refusal": None}
-        return {"index": index, "message": message, "logprobs": rows, "finish_reason": answer.finish_reason}
+        reader = self._reader(index)
+        text = reader.text_of(answer.text)
+        message: dict[str, Any] = {"role": "assistant", "content": text, "refusal": None}
+        if reader.calls:
+            message |= {"content": text or None, "tool_calls": [tools.call_json(call) for call in reader.calls]}
+        reason = tools.finish_reason(reader, answer.finish_reason or "stop")
+        return {"index": index, "message": message, "logprobs": rows, "finish_reason": reason}

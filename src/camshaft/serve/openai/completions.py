@@ -8,12 +8,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import Response
 
 from camshaft.errors import CamshaftError
 from camshaft.generate.generation import TokenLogprob
+from camshaft.serve import grammars
 from camshaft.serve.answers import Answer, Job, Usage
 from camshaft.serve.errors import HttpError, http_error
 from camshaft.serve.fields import (
@@ -24,13 +24,12 @@ from camshaft.serve.fields import (
     integer,
     listed_prompts,
     one_of,
-    parse_json,
     read_fields,
     required,
 )
 from camshaft.serve.openai import logprobs
 from camshaft.serve.options import MOST_TOP_LOGPROBS, OPTIONS, generate_options, includes_usage
-from camshaft.serve.respond import event, respond
+from camshaft.serve.respond import Asked, event, respond
 from camshaft.serve.served import Served
 
 DEFAULT_MAX_TOKENS = 16  # OpenAI's
@@ -39,6 +38,7 @@ MOST_ANSWERS = 128
 
 FIELDS: Fields = {
     **OPTIONS,
+    **grammars.FIELDS,
     "model": TEXT,
     "prompt": PROMPTS,
     "logprobs": integer(0, MOST_TOP_LOGPROBS),
@@ -70,20 +70,28 @@ def _check(given: Mapping[str, Any]) -> None:
 
 async def completions(request: Request, served: Served) -> Response:
     """Continue one or several prompts."""
-    given = read_fields(parse_json(await served.body(request)), FIELDS)
+    return await respond(request, served, read_completion)
+
+
+def read_completion(body: Any, served: Served) -> Asked:
+    """The body of a request for a completion."""
+    given = read_fields(body, FIELDS)
     served.check_model(given.get("model"))
     _check(given)
     prompt = required(given, "prompt")
     n_vocab = served.lm.config.vocab_size
-    options = generate_options(given, max_tokens=DEFAULT_MAX_TOKENS, logprobs=given.get("logprobs"), n_vocab=n_vocab)
-    prompts = await run_in_threadpool(_prompts, served, prompt)
+    grammar = grammars.read_grammar(given, served)
+    options = generate_options(
+        given, max_tokens=DEFAULT_MAX_TOKENS, logprobs=given.get("logprobs"), n_vocab=n_vocab, grammar=grammar
+    )
+    prompts = _prompts(served, prompt)
     job = Job(prompts, options)
     if job.n_answers > MOST_ANSWERS:
         message = f"{job.n_answers} answers in one request; wanted at most {MOST_ANSWERS}"
         raise HttpError(400, message, code="invalid_value", param="n")
     echoed = [served.lm.detokenize(ids) for ids in prompts for _ in options] if given.get("echo") else None
     shape = CompletionShape(served, job.n_answers, "logprobs" in given, includes_usage(given), echoed)
-    return await respond(request, served, job, shape, stream=given.get("stream", False))
+    return Asked(job, shape, given.get("stream", False))
 
 
 @dataclass(frozen=True)
@@ -120,7 +128,7 @@ class CompletionShape:
         rows = logprobs.of_completion(each, offset) if self.with_logprobs else None
         return [self._chunk(index, text, rows=rows)]
 
-    def end_answer(self, index: int, reason: str) -> Iterable[bytes]:
+    def end_answer(self, index: int, reason: str, stop: str | None) -> Iterable[bytes]:
         """A chunk with the finish reason."""
         return [self._chunk(index, "", reason)]
 

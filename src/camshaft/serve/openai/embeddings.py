@@ -56,10 +56,15 @@ _OLLAMA: Fields = {
 
 async def embeddings(request: Request, served: Served) -> Response:
     """The vectors of texts or token ids, of length 1."""
-    given = read_fields(parse_json(await served.body(request)), _OPENAI)
+    return Json(await run_in_threadpool(embedded, parse_json(await served.body(request)), served))
+
+
+def embedded(body: Any, served: Served) -> dict[str, Any]:
+    """The answer to the body of a request for vectors. Raises HttpError."""
+    given = read_fields(body, _OPENAI)
     embedder = _embedder(served, given.get("model"), given)
     several = listed_prompts(required(given, "input"))
-    vectors, n_tokens = await run_in_threadpool(_embedded, embedder, several, truncate=False)
+    vectors, n_tokens = _vectors(embedder, several, truncate=False)
     as_text = given.get("encoding_format") == "base64"
     data = [
         {
@@ -70,7 +75,7 @@ async def embeddings(request: Request, served: Served) -> Response:
         for i, vector in enumerate(vectors)
     ]
     usage = {"prompt_tokens": n_tokens, "total_tokens": n_tokens}
-    return Json({"object": "list", "data": data, "model": embedder.name, "usage": usage})
+    return {"object": "list", "data": data, "model": embedder.name, "usage": usage}
 
 
 async def embed(request: Request, served: Served) -> Response:
@@ -80,7 +85,7 @@ async def embed(request: Request, served: Served) -> Response:
     read_fields(given.get("options", {}), {}, "options")
     listed, begun = required(given, "input"), time.perf_counter()
     several = [listed] if isinstance(listed, str) else listed
-    vectors, n_tokens = await run_in_threadpool(_embedded, embedder, several, truncate=given.get("truncate", True))
+    vectors, n_tokens = await run_in_threadpool(_vectors, embedder, several, truncate=given.get("truncate", True))
     return Json(
         {
             "model": embedder.name,
@@ -108,15 +113,14 @@ def _embedder(served: Served, name: Any, given: dict[str, Any]) -> Embedder:
     return found
 
 
-def _embedded(embedder: Embedder, several: list[Any], *, truncate: bool) -> tuple[np.ndarray[Any, Any], int]:
+def _vectors(embedder: Embedder, several: list[Any], *, truncate: bool) -> tuple[np.ndarray[Any, Any], int]:
     """The vectors, and the number of tokens."""
     if len(several) > MOST_TEXTS:
         message = f"{len(several)} texts in one request; wanted at most {MOST_TEXTS}"
         raise HttpError(400, message, code="invalid_value", param="input")
     model = embedder.model
     try:
-        ids = [model.tokenize(each) if isinstance(each, str) else each for each in several]
-        ids = [each[: model.context] for each in ids] if truncate else ids
+        ids = [model.tokenize(each, truncate=truncate) if isinstance(each, str) else each for each in several]
         return model.embed_ids(ids), sum(map(len, ids))
     except CamshaftError as error:
         status = http_error(error)

@@ -1,0 +1,206 @@
+"""`camshaft generate`: stream a model's answer to a prompt."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from camshaft.cli import options
+from camshaft.cli.command import command, print_json
+from camshaft.errors import SettingError
+
+if TYPE_CHECKING:
+    from camshaft.generate.generation import Generation, TokenLogprob
+    from camshaft.generate.grammar.grammar import Grammar
+    from camshaft.generate.language_model import LanguageModel
+
+_Model = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="[MODEL]",
+        help="A model name (pulled on first use), hf:OWNER/REPO/FILE, or a .gguf path.",
+        show_default=False,
+    ),
+]
+_Text = Annotated[str | None, typer.Argument(metavar="[PROMPT]", help="The prompt.", show_default=False)]
+_Prompt = Annotated[
+    str | None, typer.Option("-p", "--prompt", metavar="TEXT", help="The prompt; - reads it from stdin.")
+]
+_File = Annotated[
+    Path | None,
+    typer.Option("-f", "--file", metavar="FILE", help="Read the prompt from a file; - reads it from stdin."),
+]
+_Raw = Annotated[bool, typer.Option("--raw", help="Continue the prompt as is, without the model's chat template.")]
+_Verbose = Annotated[bool, typer.Option("--verbose", help="Print token counts and rates on stderr at the end.")]
+_Logprobs = Annotated[
+    int | None,
+    typer.Option(
+        metavar="N", min=0, help="With --json: each token's log probability, and those of the N most probable."
+    ),
+]
+_JsonSchema = Annotated[
+    str | None, typer.Option(metavar="SCHEMA", help="Answer with JSON that this JSON schema accepts; {}: any JSON.")
+]
+_JsonSchemaFile = Annotated[Path | None, typer.Option(metavar="FILE", help="The same, with the schema in a file.")]
+_Regex = Annotated[
+    str | None, typer.Option(metavar="EXPRESSION", help="Answer with a text that this expression matches.")
+]
+_GrammarFile = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="Answer by a grammar: Lark's in a .lark file, else GBNF.")
+]
+
+
+@command
+def generate(
+    model: _Model = None,
+    text: _Text = None,
+    *,
+    prompt: _Prompt = None,
+    file: _File = None,
+    system: options.System = None,
+    max_tokens: options.MaxTokens = 128,
+    stop: options.Stop = None,
+    raw: _Raw = False,
+    sampling: options.SamplingOptions,
+    running: options.ModelOptions,
+    context: options.Context = options.DEFAULT_CONTEXT,
+    json_schema: _JsonSchema = None,
+    json_schema_file: _JsonSchemaFile = None,
+    regex: _Regex = None,
+    grammar_file: _GrammarFile = None,
+    logprobs: _Logprobs = None,
+    verbose: _Verbose = False,
+    json: options.Json = False,
+) -> None:
+    """Generate text from a prompt and stream it. The prompt comes after the model, from -p or from --file."""
+    if text is None and prompt is None and file is None and model is not None and _is_text(model):
+        model, text = None, model
+    said = _prompt_text(text, prompt, file, raw=raw)
+    if raw and system is not None:
+        raise SettingError("--system needs the chat template, which --raw leaves out")
+    if logprobs is not None and not json:
+        raise SettingError("--logprobs needs --json")
+    grammar = _grammar(json_schema, json_schema_file, regex, grammar_file)
+    wanted = sampling.generate(
+        max_tokens=max_tokens, stop=tuple(stop or ()), raw=raw, logprobs=logprobs, grammar=grammar
+    )
+    with running.open(options.DEFAULT_MODEL if model is None else model, context) as lm:
+        wanted = options.of_model(wanted, lm)
+        if system is None:
+            generation = lm.generate(said, wanted)
+        else:
+            chat = [{"role": "system", "content": system}, {"role": "user", "content": said}]
+            generation = lm.generate(options=wanted, messages=chat)
+        if json:
+            for _ in generation:
+                pass
+            print_json(_report(lm, generation, with_logprobs=logprobs is not None))
+        else:
+            stream(generation)
+        if verbose:
+            _print_timings(lm, generation)
+
+
+def stream(pieces: Iterable[str]) -> None:
+    """Print text pieces as they arrive. End the last line, even if an error interrupts it."""
+    last = ""
+    try:
+        for last in pieces:
+            sys.stdout.write(last)
+            sys.stdout.flush()
+    except Exception:
+        if last and not last.endswith("\n"):
+            print(flush=True)
+        raise
+    if not last.endswith("\n"):
+        print(flush=True)
+
+
+def _grammar(schema: str | None, schema_file: Path | None, regex: str | None, file: Path | None) -> Grammar | None:
+    """The form that at most one of these options gives to the answer."""
+    from camshaft.generate.grammar.grammar import Grammar
+
+    of_file = Grammar.lark if file is not None and file.suffix == ".lark" else Grammar.gbnf
+    makers = {
+        "--json-schema": (schema, Grammar.json_schema),
+        "--json-schema-file": (schema_file, lambda path: Grammar.json_schema(_text_of(path))),
+        "--regex": (regex, Grammar.regex),
+        "--grammar-file": (file, lambda path: of_file(_text_of(path))),
+    }
+    given = {name: (value, make) for name, (value, make) in makers.items() if value is not None}
+    if len(given) > 1:
+        raise SettingError(f"{' and '.join(given)} are given; wanted one of them")
+    return next((make(value) for value, make in given.values()), None)
+
+
+def _text_of(path: Path) -> str:
+    try:
+        return path.read_text("utf-8")
+    except UnicodeDecodeError as error:
+        raise SettingError(f"{path} is no UTF-8 text: {error}") from None
+
+
+def _is_text(argument: str) -> bool:
+    """Whether a single argument is a prompt rather than a model: stdin, or a text with a blank, which no model's name has."""
+    return argument == "-" or (len(argument.split()) > 1 and not os.path.exists(argument))
+
+
+def _prompt_text(argument: str | None, option: str | None, file: Path | None, *, raw: bool) -> str:
+    """The prompt as valid Unicode: bytes that are not UTF-8 become U+FFFD."""
+    given = [str(source) for source in (argument, option, file) if source is not None]
+    if len(given) != 1:
+        came = "more than one prompt" if given else "no prompt"
+        wanted = "one after the model, by -p TEXT or by --file FILE"
+        raise SettingError(f"{came}; wanted {wanted}; see 'camshaft generate --help'")
+    if given[0] == "-" or file is not None:
+        data = sys.stdin.buffer.read() if given[0] == "-" else Path(given[0]).read_bytes()
+        data = data.removesuffix(b"\n").removesuffix(b"\r")  # the last line's end
+        where = "stdin" if given[0] == "-" else given[0]
+        if not data.strip():
+            raise SettingError(f"the prompt is empty: {where} has no text")
+    else:
+        data = os.fsencode(given[0])
+        if not data.strip() and not raw:
+            raise SettingError("the prompt is empty")
+    return data.decode("utf-8", "replace")
+
+
+def _report(lm: LanguageModel, generation: Generation, *, with_logprobs: bool) -> dict[str, object]:
+    report: dict[str, object] = {
+        "model": lm.name,
+        "backend": lm.backend,
+        "threads": lm.threads,
+        "prompt_tokens": generation.prompt_tokens,
+        "tokens": generation.tokens,
+        "finish_reason": generation.finish_reason,
+        "plans": lm.plans.origins,
+        "text": generation.text,
+        "timings": vars(lm.timings) | vars(generation.timings),
+    }
+    return report | {"logprobs": [_logprob(each) for each in generation.logprobs]} if with_logprobs else report
+
+
+def _logprob(each: TokenLogprob) -> dict[str, object]:
+    top = [{"id": t.id, "token": t.token, "logprob": t.logprob} for t in each.top]
+    return {"id": each.id, "token": each.token, "logprob": each.logprob, "top": top}
+
+
+def _print_timings(lm: LanguageModel, generation: Generation) -> None:
+    times, n = generation.timings, generation.tokens
+    rest_s = (n - 1) / times.generated_tokens_per_s if times.generated_tokens_per_s else 0.0
+    rows = (
+        ("model", f"opened in {lm.timings.load_s:.2f} s, prepared in {lm.timings.compile_s:.2f} s"),
+        ("prompt", _rate(generation.prompt_tokens, times.first_token_s, times.prompt_tokens_per_s)),
+        ("answer", f"{_rate(n, rest_s, times.generated_tokens_per_s)}, ended by {generation.finish_reason}"),
+    )
+    for name, text in rows:
+        print(f"camshaft: {name}: {text}", file=sys.stderr)
+
+
+def _rate(n: int, seconds: float, per_s: float) -> str:
+    return f"{n} {'token' if n == 1 else 'tokens'} in {seconds:.2f} s, {per_s:.1f} tokens/s"

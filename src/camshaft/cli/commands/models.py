@@ -1,0 +1,82 @@
+"""`camshaft models`, `camshaft pull` and `camshaft quantize`: list, download and convert model files."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from camshaft.cli import options
+from camshaft.cli.command import Bar, command, print_columns, print_json, size
+from camshaft.models.files.catalog import DEFAULT_MODEL
+
+_Name = Annotated[
+    str,
+    typer.Argument(metavar="[NAME]", help="A model name, hf:OWNER/REPO/FILE, or a wheel that contains a known model."),
+]
+_In = Annotated[str, typer.Argument(metavar="IN", help="A model name, hf:OWNER/REPO/FILE, or a .gguf path.")]
+_Out = Annotated[Path, typer.Argument(metavar="OUT", help="Output file; created only once it is complete.")]
+_Type = Annotated[
+    str, typer.Argument(metavar="TYPE", help="Q4_0, Q8_0, Q4_K_M, Q6_K, F16, ...; an unknown type lists all.")
+]
+_Pure = Annotated[bool, typer.Option("--pure", help="Use one block format for every matrix, including the output.")]
+_Force = Annotated[bool, typer.Option("--force", help="Overwrite OUT if it exists.")]
+
+
+@command
+def models(json: options.Json = False) -> None:
+    """List the models in the cache: name, size, path."""
+    from camshaft.models.files import pull as library
+
+    if json:
+        print_json({"models_dir": library.models_dir(), "models": library.models()})
+        return
+    rows = [(model.name, size(model.nbytes), model.path) for model in library.models()]
+    print_columns(rows, right=frozenset({1}))
+    if not rows:
+        print(f"no model in {library.models_dir()}; 'camshaft pull' fetches {DEFAULT_MODEL}", file=sys.stderr)
+
+
+@command
+def pull(name: _Name = DEFAULT_MODEL) -> None:
+    """Download a model into the cache and verify it."""
+    from camshaft.models.files import pull as library
+
+    with Bar(f"pulling {name}") as progress:
+        path = library.pull(name, progress)
+    print(path)
+
+
+@command
+def quantize(
+    source: _In,
+    out: _Out,
+    file_type: _Type,
+    *,
+    pure: _Pure = False,
+    force: _Force = False,
+    threads: options.Threads = None,
+    json: options.Json = False,
+) -> None:
+    """Convert a model to another quantization, such as Q4_K_M."""
+    from camshaft.models.files import pull
+    from camshaft.models.files.quantization_mix import mix_named
+    from camshaft.models.files.quantize import quantize
+
+    mix_named(file_type)
+    started = time.perf_counter()
+    with Bar(f"pulling {source}") as progress:
+        path = pull.resolve_model(source, progress)
+    with Bar(f"quantizing to {file_type.upper()}", unit="weights") as progress:
+        result = quantize(path, out, file_type, pure=pure, force=force, threads=threads, progress=progress)
+    if json:
+        print_json(result)
+        return
+    formats = ", ".join(f"{n} {name}" for name, n in result.n_tensors.items())
+    before, after = result.nbytes_before / 1e6, result.nbytes / 1e6
+    print(
+        f"{result.path}: {after:.1f} MB of {before:.1f} MB in {time.perf_counter() - started:.1f} s; tensors: {formats}"
+    )

@@ -1,0 +1,114 @@
+"""Open model files with cached header indexes, and cache the index of new files.
+
+An entry's key covers the header's first bytes and camshaft's own files. It is used only if the digest of the whole header
+matches, so a changed file is parsed again.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import warnings
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+
+from camshaft.errors import FormatError, StoreError
+from camshaft.formats.gguf.file import (
+    GGUFFile,
+    HeaderIndex,
+    header_digest,
+    known_header,
+    open_known,
+    probe,
+    read_header,
+)
+from camshaft.formats.mapped import MappedFile
+from camshaft.generate.stored.plan_cache import program_digest
+from camshaft.store.digest import digest_of
+from camshaft.store.store import store
+from camshaft.text.tokenizer import Tokenizer
+from camshaft.text.vocabulary_index import StringsIndex, VocabularyIndex, indexed_vocabulary, make_index
+
+
+@dataclass(frozen=True)
+class ModelFile:
+    """An open model file. `from_cache` tells whether its header was cached under `key`; `index` is the vocabulary's index if
+    cached; `digest` is the header's digest when it was opened."""
+
+    file: GGUFFile
+    index: VocabularyIndex | None
+    from_cache: bool
+    key: str
+    digest: str
+
+    def tokenizer(self) -> Tokenizer:
+        """The file's tokenizer. Raises ModelError as Tokenizer.from_gguf does."""
+        if self.index is None:
+            return Tokenizer.from_gguf(self.file.metadata)
+        return Tokenizer(indexed_vocabulary(self.index, self.file.metadata))
+
+    def save(self, tokenizer: Tokenizer) -> None:
+        """Cache the header of a newly parsed file; skipped if the file changed or is closed. Warns if the store fails."""
+        if self.from_cache or self.file.mapped.closed or not self.file.mapped.is_whole:
+            return
+            return
+        index, header = make_index(tokenizer.vocabulary, self.file.metadata), known_header(self.file)
+        if header.digest != self.digest:
+            return
+        data = to_bytes(header, index)
+        try:
+            store().headers.put(self.key, data)
+        except StoreError as error:
+            warnings.warn(f"the header of {self.file.path} was not cached: {error}", stacklevel=2)
+
+
+def open_model_file(path: str | os.PathLike[str] | Path) -> ModelFile:
+    """Open a GGUF file. Raises FormatError as open_gguf does."""
+    mapped = MappedFile(path)
+    key = digest_of(program_digest(), probe(mapped))
+    data = store().headers.get(key, f"the cached header of {mapped.path}")
+    known = None if data is None else _known(mapped, data)
+    if known is not None:
+        file, index, digest = known
+        return ModelFile(file, index, True, key, digest)
+    file = read_header(mapped)
+    return ModelFile(file, None, False, key, header_digest(mapped, file.header_nbytes))
+
+
+def _known(mapped: MappedFile, data: bytes) -> tuple[GGUFFile, VocabularyIndex | None, str] | None:
+    """The file by its cached header, with the header's digest; None if the file's header is another one. A malformed entry is
+    reported and not used."""
+    try:
+        header, index = from_bytes(data)
+        file = open_known(mapped, header)
+    except (ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError, FormatError) as error:
+        warnings.warn(f"the cached header of {mapped.path} is rebuilt: {error}", stacklevel=3)
+        return None
+    return None if file is None else (file, index, header.digest)
+
+
+def to_bytes(header: HeaderIndex, index: VocabularyIndex | None) -> bytes:
+    """Serialize as: the length of a JSON document, the document, the arrays of the index."""
+    tables = [] if index is None else [index.tokens, index.merges]
+    arrays = [array for table in tables for array in (table.starts, table.table)]
+    known = None if index is None else {"facts": index.facts, "controls": index.controls}
+    document = {"header": asdict(header), "index": known, "sizes": [array.size for array in arrays]}
+    text = json.dumps(document).encode()
+    text += b" " * (-len(text) % 8)
+    return b"".join((len(text).to_bytes(8, "little"), text, *(array.tobytes() for array in arrays)))
+
+
+def from_bytes(data: bytes) -> tuple[HeaderIndex, VocabularyIndex | None]:
+    """Restore what `to_bytes` serialized. The store has verified the digest, and the key covers camshaft's version."""
+    end = 8 + int.from_bytes(data[:8], "little")
+    document = json.loads(data[8:end])
+    arrays = []
+    for size in document["sizes"]:
+        arrays.append(np.frombuffer(data, np.int32, size, end))
+        end += arrays[-1].nbytes
+    known = document["index"]
+    tables = [StringsIndex(*arrays[i : i + 2]) for i in range(0, len(arrays), 2)]
+    index = None if known is None else VocabularyIndex(known["facts"], known["controls"], *tables)
+    return HeaderIndex(**document["header"]), index

@@ -1,0 +1,110 @@
+"""Styles: how chat templates tell a model its tools, and how the model then writes a call."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from camshaft.text.chat import ChatTemplate
+
+Message = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Tool:
+    """A function that a model may call. `parameters` is the JSON schema of its arguments, which are an object; `is_strict`: all
+    of the schema's keywords must be supported, else those that are not are ignored."""
+
+    name: str
+    description: str = ""
+    parameters: Mapping[str, Any] = field(default_factory=lambda: {"type": "object"}, hash=False)
+    is_strict: bool = False
+
+    @property
+    def json(self) -> dict[str, Any]:
+        """The tool as templates want it."""
+        described = {"name": self.name, "description": self.description, "parameters": self.parameters}
+        return {"type": "function", "function": described}
+
+
+@dataclass(frozen=True)
+class Style:
+    """A call is `start`, the tool's name, `middle`, the arguments as JSON and `end`.
+
+    is_whole: a call is a whole answer; else text may come before it, and a line break and further calls after it.
+    is_native: the template takes the tools; else a system message has them."""
+
+    start: str
+    middle: str
+    end: str
+    is_whole: bool = False
+    is_native: bool = True
+
+
+HERMES = Style('<tool_call>\n{"name": "', '", "arguments": ', "}\n</tool_call>")
+LLAMA_3 = Style('{"name": "', '", "parameters": ', "}", is_whole=True)
+GENERIC = Style(HERMES.start, HERMES.middle, HERMES.end, is_native=False)
+
+# Words of a template that takes tools -> the style in which its model calls them, the first that fits. The quote after a
+# word may be escaped.
+_NATIVE: tuple[tuple[tuple[str, ...], Style], ...] = (
+    (("<tool_call>", '"arguments'), HERMES),
+    (('"parameters', "ipython"), LLAMA_3),
+)
+_PROMPT = """You can call these functions, one JSON object in a line:
+{tools}
+To call a function, write its name and arguments as JSON:
+<tool_call>
+{{"name": "NAME", "arguments": {{...}}}}
+</tool_call>
+The next message then has the result between <tool_response> and </tool_response>. Call a function only if its result helps."""
+
+
+def style_of(template: ChatTemplate) -> Style:
+    """The style of a template. GENERIC if it takes no tools, or has its calls in a form that is not in the table."""
+    source = template.source
+    if not re.search(r"\btools\b", source):
+        return GENERIC
+    return next((style for words, style in _NATIVE if all(word in source for word in words)), GENERIC)
+
+
+def with_tools(
+    style: Style, messages: Sequence[Message], tools: Sequence[Tool]
+) -> tuple[list[Message], dict[str, Any]]:
+    """The messages and the further variables of a template that tell a model its tools, earlier calls and their results.
+
+    A message with `tool_calls` has a list of {'id', 'name', 'arguments': dict}; one of the role 'tool' has a result."""
+    if style.is_native:
+        return [_native(message) for message in messages], {"tools": [tool.json for tool in tools]} if tools else {}
+    told = [_as_text(style, message) for message in messages]
+    if not tools:
+        return told, {}
+    prompt = _PROMPT.format(tools="\n".join(json.dumps(tool.json, ensure_ascii=False) for tool in tools))
+    if told and told[0]["role"] == "system":
+        return [told[0] | {"content": f"{told[0]['content']}\n\n{prompt}"}, *told[1:]], {}
+    return [{"role": "system", "content": prompt}, *told], {}
+
+
+def _native(message: Message) -> Message:
+    if "tool_calls" not in message:
+        return message
+    calls = [
+        {"id": call["id"], "type": "function", "function": {"name": call["name"], "arguments": call["arguments"]}}
+        for call in message["tool_calls"]
+    ]
+    return message | {"tool_calls": calls}
+
+
+def _as_text(style: Style, message: Message) -> Message:
+    """A message of a user or an assistant in place of one with calls or a result."""
+    if message["role"] == "tool":
+        return {"role": "user", "content": f"<tool_response>\n{message['content']}\n</tool_response>"}
+    calls = [
+        f"{style.start}{call['name']}{style.middle}{json.dumps(call['arguments'], ensure_ascii=False)}{style.end}"
+        for call in message.get("tool_calls", ())
+    ]
+    text = "\n".join(part for part in (message["content"], *calls) if part)
+    return {name: value for name, value in message.items() if name != "tool_calls"} | {"content": text}

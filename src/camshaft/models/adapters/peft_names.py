@@ -1,0 +1,125 @@
+"""Names and row orders of matrices in Hugging Face models, by those of GGUF files: what PEFT calls the modules of an adapter."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+
+from camshaft.errors import FormatError
+from camshaft.formats.mapped import shown_value
+from camshaft.models.config import ModelConfig
+
+Array = np.ndarray[Any, Any]
+Order = Literal["", "halves", "groups"]
+
+_ATTENTION = {
+    "attn_q": "self_attn.q_proj",
+    "attn_k": "self_attn.k_proj",
+    "attn_v": "self_attn.v_proj",
+    "attn_output": "self_attn.o_proj",
+}
+_DENSE = {"ffn_gate": "mlp.gate_proj", "ffn_up": "mlp.up_proj", "ffn_down": "mlp.down_proj"}
+_NEOX_FFN = {"ffn_up": "mlp.dense_h_to_4h", "ffn_down": "mlp.dense_4h_to_h"}
+
+
+@dataclass(frozen=True)
+class Naming:
+    """The modules of a layer by their names in a block of the file; `layers` is the path of the layers, `head` that of the
+    output matrix. `transposed`: weights are [k, n] there. `orders`: the rows of which matrices are in another order there.
+
+    'halves': of each head first the first elements of all pairs that rotate, then the second ones; GGUF has pair after pair.
+    'groups': a key-value head's q, its k, its v; GGUF has all q, all k, all v.
+    """
+
+    modules: Mapping[str, str] = field(default_factory=lambda: _ATTENTION | _DENSE)
+    layers: str = "model.layers"
+    head: str = "lm_head"
+    orders: Mapping[str, Order] = field(default_factory=dict)
+    transposed: bool = False
+
+
+_PLAIN, _EXPERTS = Naming(), Naming(_ATTENTION)
+# q and k of families that rotate in pairs, but for Cohere's, which do so in transformers too.
+_HALVES: dict[str, Order] = {"attn_q": "halves", "attn_k": "halves"}
+_PAIRS = Naming(orders=_HALVES)
+NAMINGS: dict[str, Naming] = {
+    **dict.fromkeys(("llama", "smollm3", "mistral3", "granite"), _PAIRS),
+    **dict.fromkeys(("qwen2", "qwen3", "gemma2", "gemma3", "olmo2", "exaone4", "seed_oss", "stablelm"), _PLAIN),
+    **dict.fromkeys(("command-r", "cohere2"), _PLAIN),
+    **dict.fromkeys(("qwen2moe", "qwen3moe", "olmoe", "gpt-oss"), _EXPERTS),
+    "granitemoe": Naming(_ATTENTION, orders=_HALVES),
+    "phi3": Naming(
+        {
+            "attn_qkv": "self_attn.qkv_proj",
+            "attn_output": "self_attn.o_proj",
+            "ffn_up": "mlp.gate_up_proj",
+            "ffn_down": "mlp.down_proj",
+        }
+    ),
+    "starcoder2": Naming(_ATTENTION | {"ffn_up": "mlp.c_fc", "ffn_down": "mlp.c_proj"}),
+    "gpt2": Naming(
+        {"attn_qkv": "attn.c_attn", "attn_output": "attn.c_proj", "ffn_up": "mlp.c_fc", "ffn_down": "mlp.c_proj"},
+        layers="transformer.h",
+        transposed=True,
+    ),
+    "gptneox": Naming(
+        {"attn_qkv": "attention.query_key_value", "attn_output": "attention.dense", **_NEOX_FFN},
+        layers="gpt_neox.layers",
+        head="embed_out",
+        orders={"attn_qkv": "groups"},
+    ),
+    "falcon": Naming(
+        {"attn_qkv": "self_attention.query_key_value", "attn_output": "self_attention.dense", **_NEOX_FFN},
+        layers="transformer.h",
+        orders={"attn_qkv": "groups"},
+    ),
+}
+# Where text models are parts of models that see pictures, their path has this in front of the first dot or after it.
+_TEXT = "language_model."
+
+
+def naming_of(architecture: object) -> Naming:
+    """The naming of an architecture. FormatError for one that has none here."""
+    if not isinstance(architecture, str) or architecture not in NAMINGS:
+        known = ", ".join(NAMINGS)
+        raise FormatError(f"PEFT adapters of {shown_value(architecture)} are not supported; wanted a model of {known}")
+    return NAMINGS[architecture]
+
+
+def module_name(naming: Naming, name: str) -> str | None:
+    """The path of a module by the matrix's name in the file without '.weight'; None for one that is not of the naming."""
+    if name == "output":
+        return naming.head
+    match = re.fullmatch(r"blk\.(\d+)\.(\w+)", name)
+    short = naming.modules.get(match[2]) if match else None
+    return f"{naming.layers}.{match[1]}.{short}" if match and short else None
+
+
+def file_name(naming: Naming, module: str) -> str | None:
+    """The reverse of `module_name`."""
+    module = module.removeprefix(_TEXT).replace(f"model.{_TEXT}", "model.", 1)
+    if module == naming.head:
+        return "output"
+    match = re.fullmatch(rf"{re.escape(naming.layers)}\.(0|[1-9]\d{{0,5}})\.([\w.]+)", module, re.ASCII)
+    short = next((s for s, path in naming.modules.items() if path == match[2]), None) if match else None
+    return f"blk.{match[1]}.{short}" if match and short else None
+
+
+def row_order(naming: Naming, config: ModelConfig, name: str, n: int) -> Array | None:
+    """The rows of a Hugging Face matrix in the order of the file, where that is another one. FormatError for `n` rows that are
+    no heads."""
+    order = naming.orders.get(name.rpartition(".")[2], "")
+    if not order:
+        return None
+    rows, size = np.arange(n), config.head_dim
+    per_group = size if order == "halves" else (config.n_heads // config.n_kv_heads + 2) * size
+    if n % per_group or size % 2:
+        raise FormatError(f"{name}.weight has {n} rows; wanted a multiple of {per_group}, heads of {size}")
+    if order == "halves":
+        return rows.reshape(-1, 2, size // 2).swapaxes(1, 2).reshape(-1)
+    groups = rows.reshape(-1, per_group // size, size)
+    return np.concatenate([part.reshape(-1) for part in (groups[:, :-2], groups[:, -2], groups[:, -1])])

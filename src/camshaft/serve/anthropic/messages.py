@@ -1,0 +1,171 @@
+"""`/v1/messages` and `/v1/messages/count_tokens`: Anthropic's chat interface."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import Response
+
+from camshaft.generate.tools.calls import ToolCallReader
+from camshaft.generate.tools.styles import Tool
+from camshaft.serve.answers import Job
+from camshaft.serve.anthropic.shape import MessageShape
+from camshaft.serve.errors import HttpError
+from camshaft.serve.fields import (
+    BOOL,
+    LIST,
+    OBJECT,
+    TEXT,
+    Field,
+    Fields,
+    integer,
+    one_of,
+    parse_json,
+    read_fields,
+    required,
+    shown,
+)
+from camshaft.serve.openai.chat import chat_ids, read_messages
+from camshaft.serve.openai.tools import NAME, Tools, form_of, object_schema, tools_of
+from camshaft.serve.options import MOST_TOKENS, OPTIONS, generate_options
+from camshaft.serve.respond import Asked, Json, respond
+from camshaft.serve.served import Served
+
+_TEXT_OR_BLOCKS = Field(lambda v: isinstance(v, str | list), "a text or a list of blocks")
+_CHAT: Fields = {
+    "model": TEXT,
+    "messages": LIST,
+    "system": _TEXT_OR_BLOCKS,
+    "tools": LIST,
+    "tool_choice": OBJECT,
+    "thinking": one_of({"type": "disabled"}),
+}
+FIELDS: Fields = {
+    **_CHAT,
+    "max_tokens": integer(1, MOST_TOKENS),
+    "stop_sequences": OPTIONS["stop"],
+    **{name: OPTIONS[name] for name in ("temperature", "top_p", "top_k", "stream", "metadata", "seed")},
+    "service_tier": one_of("auto", "standard_only"),
+}
+_CACHE = {"cache_control": OBJECT}  # prompts are always cached, which changes no answer
+_MESSAGE: Fields = {"role": one_of("user", "assistant"), "content": _TEXT_OR_BLOCKS}
+_BLOCKS: Mapping[str, Fields] = {
+    "text": {"type": TEXT, "text": TEXT, "citations": LIST, **_CACHE},
+    "tool_use": {"type": TEXT, "id": TEXT, "name": NAME, "input": OBJECT, **_CACHE},
+    "tool_result": {"type": TEXT, "tool_use_id": TEXT, "content": _TEXT_OR_BLOCKS, "is_error": BOOL, **_CACHE},
+}
+_NEEDED = {"text": ("text",), "tool_use": ("id", "name", "input"), "tool_result": ("tool_use_id",)}
+_TOOL: Fields = {
+    "type": one_of("custom"),
+    "name": NAME,
+    "description": TEXT,
+    "input_schema": OBJECT,
+    "strict": BOOL,
+    **_CACHE,
+}
+_CHOICES = {"auto": "auto", "any": "required", "tool": "tool", "none": "none"}
+_CHOICE: Fields = {"type": one_of(*_CHOICES), "name": TEXT, "disable_parallel_tool_use": BOOL}
+
+
+def _messages(given: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The system text and the messages, as OpenAI's chats have them."""
+    system = given.get("system", "")
+    told = [{"role": "system", "content": _text(_blocks(system, "system", "text"))}] if system else []
+    messages = [
+        each for i, message in enumerate(required(given, "messages")) for each in _message(message, f"messages[{i}]")
+    ]
+    return read_messages([*told, *messages], first=-len(told))
+
+
+def _message(message: Any, of: str) -> list[dict[str, Any]]:
+    """A message, or the results of tools before it and what the rest of its blocks say."""
+    given = read_fields(message, _MESSAGE, of)
+    role, content = required(given, "role", of), required(given, "content", of)
+    blocks = _blocks(content, f"{of}.content", *_BLOCKS)
+    results = [_result(block, f"{of}.content[{i}]") for i, block in enumerate(blocks) if block["type"] == "tool_result"]
+    calls = [_call(block) for block in blocks if block["type"] == "tool_use"]
+    text = _text(blocks)
+    if results and not text:
+        return results
+    return [*results, {"role": role, "content": text} | ({"tool_calls": calls} if calls else {})]
+
+
+def _blocks(content: str | Sequence[Any], of: str, *kinds: str) -> list[dict[str, Any]]:
+    """The blocks of a content, each of one of these kinds; a text is one block."""
+    if isinstance(content, str):
+        return [{"type": "text", "text": content}]
+    read = []
+    for i, block in enumerate(content):
+        kind, at = block.get("type") if isinstance(block, dict) else None, f"{of}[{i}]"
+        if kind not in kinds:
+            message = f"'{at}.type' is {shown(kind)}; wanted {', '.join(kinds)} (others are not supported)"
+            raise HttpError(400, message, code="invalid_value", param=f"{at}.type")
+        given = read_fields(block, _BLOCKS[kind], at)
+        for name in _NEEDED[kind]:
+            required(given, name, at)
+        read.append(given)
+    return read
+
+
+def _text(blocks: Sequence[Mapping[str, Any]]) -> str:
+    return "".join(block["text"] for block in blocks if block["type"] == "text")
+
+
+def _result(block: Mapping[str, Any], of: str) -> dict[str, Any]:
+    content = _text(_blocks(block.get("content", ""), f"{of}.content", "text"))
+    return {"role": "tool", "tool_call_id": block["tool_use_id"], "content": content}
+
+
+def _call(block: Mapping[str, Any]) -> dict[str, Any]:
+    function = {"name": block["name"], "arguments": block["input"]}
+    return {"id": block["id"], "type": "function", "function": function}
+
+
+def _tools(given: Mapping[str, Any], served: Served) -> Tools | None:
+    """The tools that the answer may call."""
+    tools = [_tool(value, f"tools[{i}]") for i, value in enumerate(given.get("tools", ()))]
+    choice = read_fields(given.get("tool_choice", {"type": "auto"}), _CHOICE, "tool_choice")
+    kind: Any = _CHOICES[required(choice, "type", "tool_choice")]
+    if kind == "tool":
+        kind = {"type": "function", "function": {"name": required(choice, "name", "tool_choice")}}
+    return tools_of(tools, kind, not choice.get("disable_parallel_tool_use", False), served, "input_schema")
+
+
+def _tool(value: Any, of: str) -> Tool:
+    given = read_fields(value, _TOOL, of)
+    schema = object_schema(required(given, "input_schema", of), f"{of}.input_schema")
+    return Tool(required(given, "name", of), given.get("description", ""), schema, given.get("strict", False))
+
+
+def _chat(given: Mapping[str, Any], served: Served) -> tuple[list[int], Tools | None]:
+    """The token ids of a chat, and the tools that its answer may call."""
+    served.check_model(required(given, "model"))
+    messages, tools = _messages(given), _tools(given, served)
+    return chat_ids(served, messages, () if tools is None else tools.tools), tools
+
+
+async def messages(request: Request, served: Served) -> Response:
+    """Answer a chat."""
+    return await respond(request, served, _read)
+
+
+def _read(body: Any, served: Served) -> Asked:
+    given = read_fields(body, FIELDS)
+    most, (ids, tools) = required(given, "max_tokens"), _chat(given, served)
+    grammar = form_of(tools, None)
+    sampled = {name: value for name, value in given.items() if name in OPTIONS and name != "max_tokens"}
+    sampled |= {"stop": given["stop_sequences"]} if "stop_sequences" in given else {}
+    n_vocab = served.lm.config.vocab_size
+    options = generate_options(sampled, max_tokens=most, logprobs=None, n_vocab=n_vocab, grammar=grammar)
+    shape = MessageShape(served, len(ids), ToolCallReader(None if tools is None else tools.style))
+    return Asked(Job([ids], options), shape, given.get("stream", False))
+
+
+async def count_tokens(request: Request, served: Served) -> Response:
+    """The number of tokens of a chat."""
+    given = read_fields(parse_json(await served.body(request)), _CHAT)
+    ids, _ = await run_in_threadpool(_chat, given, served)
+    return Json({"input_tokens": len(ids)})

@@ -1,0 +1,98 @@
+"""Flight: the jobs of a batch that are in the engine, and the queue from the engine's thread with those that have ended."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from queue import Empty, SimpleQueue
+from typing import Generic, TypeVar
+
+from camshaft.errors import ModelError
+from camshaft.generate.engine.engine import Engine
+from camshaft.generate.engine.request import Listener, Request, Update
+from camshaft.serve.answers import Answer, Job, Usage, usage_of
+
+T = TypeVar("T")
+IDLE_S = 1.0
+
+
+@dataclass
+class Flown(Generic[T]):
+    """A job that was in the engine, and what it is for. `error` is that of the first answer that failed."""
+
+    of: T
+    job: Job
+    answers: list[Answer]
+    requests: Sequence[Request] = ()
+    n_open: int = 0
+    error: Exception | None = None
+
+    @property
+    def usage(self) -> Usage:
+        """The numbers of tokens."""
+        return usage_of(self.requests, self.job)
+
+
+@dataclass
+class Flight(Generic[T]):
+    """Jobs in the engine with up to `most_open` answers together; a job with more is alone. Belongs to one thread."""
+
+    engine: Engine
+    most_open: int
+    n_open: int = 0  # answers
+    _ended: SimpleQueue[tuple[Flown[T], Exception | None]] = field(default_factory=SimpleQueue)
+
+    def takes(self, job: Job) -> bool:
+        """Whether there is room for a job."""
+        return not self.n_open or self.n_open + job.n_answers <= self.most_open
+
+    def submit(self, of: T, job: Job) -> None:
+        """Begin a job. Raises what Engine.submit raises."""
+        flown = Flown(of, job, [Answer() for _ in range(job.n_answers)], n_open=job.n_answers)
+        listeners = [self._listener(flown, answer) for answer in flown.answers]
+        flown.requests = self.engine.submit_all(
+            [(*wanted, listener) for wanted, listener in zip(job.wanted, listeners, strict=True)]
+        )
+        self.n_open += job.n_answers
+
+    def _listener(self, flown: Flown[T], answer: Answer) -> Listener:
+        def listen(update: Update) -> None:  # in the engine's thread, which wakes this one only at the end
+            answer.add(update)
+            if update.is_last:
+                self._ended.put((flown, update.error))
+
+        return listen
+
+    def ended(self) -> list[Flown[T]]:
+        """The jobs that have ended since the last call."""
+        found = []
+        while not self._ended.empty():
+            found += self._counted(*self._ended.get())
+        return found
+
+    def wait(self, idle: Callable[[], None]) -> list[Flown[T]]:
+        """As `ended`, once there is one; calls `idle` each IDLE_S until then. Raises ModelError if the engine has ended."""
+        while True:
+            try:
+                # Without a timeout, Ctrl-C would not end a wait on Windows.
+                found = self._counted(*self._ended.get(timeout=IDLE_S))
+            except Empty:
+                if not self.engine.is_alive:
+                    raise ModelError("the engine has ended") from None
+                idle()
+                continue
+            if found:
+                return found + self.ended()
+
+    def _counted(self, flown: Flown[T], error: Exception | None) -> list[Flown[T]]:
+        """The job, if it ends with this end of one of its answers; the first error ends its other answers."""
+        if flown.error is not None:
+            return []
+        flown.error, flown.n_open = error, flown.n_open - 1
+        self.n_open -= 1
+        if error is not None:
+            self.n_open -= flown.n_open
+            for request in flown.requests:
+                if not request.clock.ended:
+                    self.engine.cancel(request)
+        return [flown] if error is not None or not flown.n_open else []

@@ -1,0 +1,149 @@
+"""Adapters written as llama.cpp reads them (GGUF, general.type adapter) or as PEFT does (a folder), and models with one added to
+their weights."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from camshaft.errors import FormatError, ModelError
+from camshaft.formats.blocks import BLOCK_FORMATS, BlockFormat
+from camshaft.formats.gguf.file import GGUFTensor, open_gguf
+from camshaft.formats.gguf.write import NewTensor, floating, text, values_of, write_gguf
+from camshaft.generate.stored.header_cache import open_model_file
+from camshaft.models.adapters.adapter import BASE_DIGEST, Adapter, open_adapter
+from camshaft.models.files.quantize import check_target
+from camshaft.train.tuning.lora import LoraModel, Matrices
+from camshaft.train.tuning.peft_folder import is_folder, save_folder
+
+Array = np.ndarray[Any, Any]
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True)
+class AdapterFile:
+    """The matrices of an adapter by the names of those that they change, and what each product is multiplied by."""
+
+    matrices: Matrices
+    scales: dict[str, float]
+    architecture: str
+
+
+def save_adapter(path: str | os.PathLike[str], model: LoraModel, adapters: Mapping[str, Mapping[str, Array]]) -> None:
+    """Writes trained adapters of a model: a GGUF file, atomically, if the path ends in .gguf, and else a PEFT folder.
+
+    Raises StoreError if it cannot be written, FormatError for a folder if PEFT's names of the matrices are not known."""
+    if is_folder(path):
+        save_folder(Path(path), model, adapters)
+        return
+    f32 = BLOCK_FORMATS["F32"]
+    values = {
+        "general.type": text("adapter"),
+        "general.architecture": text(model.config.architecture),
+        "adapter.type": text("lora"),
+        "adapter.lora.alpha": floating(model.lora.alpha),
+        BASE_DIGEST: text(model.digest),
+    }
+    tensors = [
+        NewTensor(f"{name}.weight.lora_{part}", array.shape, f32, _bytes_of(array))
+        for name, pair in adapters.items()
+        for part, array in (("a", pair["a"]), ("b", pair["b"]))
+    ]
+    write_gguf(Path(path), values, tensors)
+
+
+def load_adapter(path: str | os.PathLike[str], model: str | os.PathLike[str] | None = None) -> AdapterFile:
+    """Reads an adapter file, or a PEFT folder, for which the GGUF file of its model is needed.
+
+    Raises FormatError for a damaged one, and for one that is no LoRA of pairs that fit."""
+    with ExitStack() as stack:
+        file = None if model is None else stack.enter_context(open_gguf(model))
+        adapter = stack.enter_context(open_adapter(path, file))
+        matrices = {n: {"a": a.dequantize(), "b": b.dequantize()} for n, (a, b) in adapter.pairs.items()}
+        return AdapterFile(matrices, dict(adapter.scales), adapter.architecture)
+
+
+def merge(
+    model: str | os.PathLike[str],
+    adapter: str | os.PathLike[str],
+    out: str | os.PathLike[str],
+    *,
+    file_type: str | None = None,
+    force: bool = False,
+    progress: Progress = lambda done, total: None,
+) -> float:
+    """Writes a copy of a GGUF model whose weights have the adapter, a file or a PEFT folder, added: W + scale B A.
+
+    Changed weights keep their format, or get the plain or block format `file_type`, such as F16. Returns the share of the change
+    that the rounding left, <written - before, change> / <change, change>: to few bits it may round most weights back. `force`
+    overwrites `out`; `progress(done, total)` counts tensors. Raises FormatError for an adapter of another model, an unknown
+    format or one that cannot be written; StoreError if `out` cannot be written.
+    """
+    given = None
+    if file_type is not None:
+        given = BLOCK_FORMATS.get(file_type.upper())
+        if given is None:
+            raise FormatError(f"merge: got the format {file_type!r:.60}; wanted one such as F16, Q8_0 or Q4_K")
+    with open_gguf(model) as file, open_adapter(adapter, file) as change:
+        check_target(Path(model), Path(out), force)
+        change.check_base(file.tensors, str(file.metadata.get("general.architecture")), lambda: _digest_of(model))
+        products: list[tuple[float, float]] = []
+
+        def counted(written: float, wanted: float) -> None:
+            products.append((written, wanted))
+            progress(len(products), len(file.tensors))
+
+        tensors = [_merged(t, change, given, counted) for t in file.tensors.values()]
+        write_gguf(Path(out), values_of(file.metadata), tensors)
+    written, wanted = np.sum(products, axis=0)
+    return float(written / wanted) if wanted else 1.0
+
+
+def _digest_of(model: str | os.PathLike[str]) -> str:
+    opened = open_model_file(model)
+    opened.file.close()
+    return opened.digest
+
+
+def _merged(
+    tensor: GGUFTensor, adapter: Adapter, given: BlockFormat | None, counted: Callable[[float, float], None]
+) -> NewTensor:
+    """The tensor to write; `counted` gets the products of its change with what is written of it and with itself."""
+    name = tensor.name.removesuffix(".weight")
+    pair = adapter.pairs.get(name)
+    if pair is None:
+
+        def unchanged() -> Iterator[Any]:
+            yield tensor.data()
+            counted(0.0, 0.0)
+
+        return NewTensor(tensor.name, tensor.shape, tensor.format, unchanged)
+    wanted = given or tensor.format
+
+    def parts() -> Iterator[Any]:
+        a, b = (t.dequantize() for t in pair)
+        change = np.float32(adapter.scales[name]) * (b @ a)
+        before = tensor.dequantize()
+        values = (before + change).reshape(-1, wanted.block_size)
+        try:
+            data = wanted.quantize(values)
+        except (FormatError, ModelError) as error:
+            raise FormatError(f"{tensor.name}: {error}; wanted another format for what changes, such as F16") from None
+        yield data
+        written = wanted.dequantize(data).reshape(change.shape) - before
+        counted(float(np.vdot(written, change)), float(np.vdot(change, change)))
+
+    return NewTensor(tensor.name, tensor.shape, wanted, parts)
+
+
+def _bytes_of(array: Array) -> Callable[[], Iterator[Any]]:
+    def parts() -> Iterator[Any]:
+        yield np.ascontiguousarray(array, "<f4").reshape(-1).view(np.uint8)
+
+    return parts

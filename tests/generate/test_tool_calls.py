@@ -1,0 +1,174 @@
+"""Tool calls: what templates are told, what grammars let a model write, and what the reader finds, however the text is cut."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from camshaft import GenerateOptions, LanguageModel, Sampling
+from camshaft.errors import GrammarError
+from camshaft.generate.tools.calls import Delta, ToolCall, ToolCallReader, call_grammar
+from camshaft.generate.tools.styles import GENERIC, HERMES, LLAMA_3, Style, Tool, style_of, with_tools
+from camshaft.text.chat import ChatTemplate
+from tests.support.fixtures import tiny_model
+
+pytest.importorskip("llguidance")
+
+USER = [{"role": "user", "content": "hi"}]
+NUMBER = {"type": "integer", "minimum": 10, "maximum": 99}
+TOOLS = (
+    Tool(
+        "add",
+        "Adds.",
+        {"type": "object", "properties": {"a": NUMBER}, "required": ["a"], "additionalProperties": False},
+    ),
+    Tool("stop.now", parameters={"type": "object", "properties": {}, "additionalProperties": False}),
+)
+CALL = {"id": "1", "name": "add", "arguments": {"a": 12}}
+HERMES_TEXT = '<tool_call>\n{"name": "add", "arguments": {"a": 12}}\n</tool_call>'
+
+
+@pytest.fixture(scope="module")
+def lm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LanguageModel]:
+    path = tiny_model("llama", tmp_path_factory.mktemp("tools"))
+    with LanguageModel(path, threads=1, context=300, activations="f32", sessions=2) as made:
+        yield made
+
+
+def read(style: Style, pieces: list[str]) -> tuple[str, list[ToolCall], list[Delta]]:
+    reader = ToolCallReader(style)
+    deltas = [delta for piece in pieces for delta in reader.push(piece)] + reader.finish()
+    return "".join(delta.text for delta in deltas), reader.calls, deltas
+
+
+@pytest.mark.parametrize("style", [HERMES, LLAMA_3], ids=["hermes", "llama3"])
+def test_what_a_model_writes_is_read_back(lm: LanguageModel, style: Style) -> None:
+    seen = set()
+    for seed in range(6):
+        for parallel in (False, True):
+            grammar = call_grammar(style, TOOLS, is_required=True, is_parallel=parallel)
+            sampling = Sampling(seed=seed, temperature=3, min_p=0)
+            generation = lm.generate([40, 7], GenerateOptions(sampling=sampling, grammar=grammar, max_tokens=280))
+            text, calls, _ = read(style, list(generation))
+            assert text == ""
+            assert calls
+            assert len(calls) == 1 or (parallel and not style.is_whole)
+            for call in calls if generation.finish_reason == "stop" else calls[:-1]:
+                seen.add(call.name)
+                arguments = json.loads(call.arguments)
+                assert arguments == {} if call.name == "stop.now" else arguments == {"a": arguments["a"]}
+    assert seen == {"add", "stop.now"}
+
+
+def test_text_may_come_instead_of_a_call(lm: LanguageModel) -> None:
+    for style in (HERMES, LLAMA_3):
+        grammar = call_grammar(style, TOOLS, is_required=False, is_parallel=True)
+        generation = lm.generate([40, 7], seed=1, grammar=grammar, max_tokens=20)
+        text, calls, _ = read(style, list(generation))
+        assert (text, calls) == (generation.text, [])
+    first = lm.tokenize("<tool_call>\n{", add_special=False)
+    biased = {first[0]: 50.0}
+    grammar = call_grammar(HERMES, TOOLS, is_required=False, is_parallel=True)
+    generation = lm.generate([40, 7], seed=1, grammar=grammar, logit_bias=biased, max_tokens=40)
+    assert "".join(generation).startswith("<")
+
+
+TEXTS: list[tuple[Style, str, str, list[ToolCall]]] = [
+    (HERMES, HERMES_TEXT, "", [ToolCall("add", '{"a": 12}')]),
+    (HERMES, f"I add. \n{HERMES_TEXT}\n{HERMES_TEXT}", "I add.", [ToolCall("add", '{"a": 12}')] * 2),
+    (HERMES, "a < b <tool_ca \n", "a < b <tool_ca \n", []),
+    (HERMES, "  \n", "  \n", []),
+    (HERMES, "", "", []),
+    (HERMES, HERMES_TEXT.replace("12", '"}\\n</tool_call>"'), "", [ToolCall("add", '{"a": "}\\n</tool_call>"}')]),
+    # Cut by max_tokens.
+    (HERMES, HERMES_TEXT[:-12], "", [ToolCall("add", '{"a": 12}')]),
+    (HERMES, HERMES_TEXT.partition("12")[0], "", [ToolCall("add", '{"a": ')]),
+    (HERMES, HERMES_TEXT.partition("{")[0], "<tool_call>\n", []),
+    (HERMES, HERMES_TEXT.partition("add")[0], "", []),
+    (HERMES, HERMES_TEXT[:-13], "", [ToolCall("add", '{"a": 12}')]),
+    (HERMES, HERMES_TEXT[:-14], "", [ToolCall("add", '{"a": 12}')]),
+    (HERMES, HERMES_TEXT.partition("12")[0] + '"}', "", [ToolCall("add", '{"a": "}')]),
+    (LLAMA_3, '{"name": "add", "parameters": {"a": {"b": 1}}', "", [ToolCall("add", '{"a": {"b": 1}}')]),
+    (LLAMA_3, '{"name": "add", "parameters": {"a": {"b": 1}', "", [ToolCall("add", '{"a": {"b": 1}')]),
+    (LLAMA_3, '{"name": "add", "parameters": {"a": {"b": 1}}}', "", [ToolCall("add", '{"a": {"b": 1}}')]),
+    (LLAMA_3, 'see {"name": "add", "parameters": {}}', 'see {"name": "add", "parameters": {}}', []),
+    (LLAMA_3, '{"nam', '{"nam', []),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("style", "text", "said", "calls"), TEXTS)
+def test_the_reader_finds_the_same_however_text_is_cut(
+    style: Style, text: str, said: str, calls: list[ToolCall]
+) -> None:
+    rng = np.random.default_rng(len(text))
+    for cut in (
+        [text],
+        list(text),
+        *([text[i : i + n] for i in range(0, len(text), n)] for n in rng.integers(2, 30, 6)),
+    ):
+        found, found_calls, deltas = read(style, cut)
+        assert (found, found_calls) == (said, calls)
+        streamed = [ToolCall("") for _ in calls]
+        for delta in deltas:
+            if delta.index >= 0:
+                streamed[delta.index].name += delta.name
+                streamed[delta.index].arguments += delta.arguments
+        assert streamed == calls
+
+
+def test_styles_of_templates() -> None:
+    hermes = "{% for t in tools %}{{ t | tojson }}{% endfor %}<tool_call>\n{'name': x, \"arguments\": y}"
+    llama = '{% if tools is not none %}{{ \'Environment: ipython\' }}{% endif %}{"name": n, "parameters": d}'
+    coder = "{% if tools %}<tool_call><function=x>{% endif %}"
+    sources = {hermes: HERMES, llama: LLAMA_3, coder: GENERIC, "{{ messages }}": GENERIC, "{{ notools }}": GENERIC}
+    assert {source: style_of(ChatTemplate(source)) for source in sources} == sources
+
+
+def test_a_template_with_tools_gets_them_as_they_are() -> None:
+    called: list[dict[str, Any]] = [*USER, {"role": "assistant", "content": "", "tool_calls": [CALL]}]
+    messages, variables = with_tools(HERMES, called, TOOLS)
+    assert variables == {"tools": [tool.json for tool in TOOLS]}
+    assert messages[0] == USER[0]
+    function = {"name": "add", "arguments": {"a": 12}}
+    assert messages[1]["tool_calls"] == [{"id": "1", "type": "function", "function": function}]
+    assert with_tools(HERMES, USER, ()) == (USER, {})
+
+
+def test_another_template_is_told_in_words() -> None:
+    result = {"role": "tool", "content": "24", "tool_call_id": "1"}
+    called = [*USER, {"role": "assistant", "content": "so", "tool_calls": [CALL]}, result]
+    messages, variables = with_tools(GENERIC, called, TOOLS)
+    assert variables == {}
+    assert [message["role"] for message in messages] == ["system", "user", "assistant", "user"]
+    assert json.dumps(TOOLS[0].json) in messages[0]["content"]
+    assert messages[2] == {"role": "assistant", "content": f"so\n{HERMES_TEXT}"}
+    assert messages[3]["content"] == "<tool_response>\n24\n</tool_response>"
+    system = {"role": "system", "content": "Be brief."}
+    both = with_tools(GENERIC, [system, *USER], TOOLS)[0]
+    assert [message["role"] for message in both] == ["system", "user"]
+    assert both[0]["content"].startswith("Be brief.\n\nYou can call")
+    assert with_tools(GENERIC, USER, ()) == (USER, {})
+
+
+def test_strict_tools_refuse_what_lenient_ones_ignore(lm: LanguageModel) -> None:
+    schema = {"type": "object", "properties": {"a": {"type": "array", "uniqueItems": True}}}
+    for strict in (False, True):
+        grammar = call_grammar(HERMES, [Tool("a", "", schema, strict)], is_required=True, is_parallel=False)
+        if strict:
+            with pytest.raises(GrammarError, match="uniqueItems"):
+                lm.grammars.compile(grammar)
+        else:
+            assert not lm.grammars.compile(grammar).error
+
+
+def test_arguments_are_an_object_though_the_schema_does_not_say_so(lm: LanguageModel) -> None:
+    for schema in ({}, {"properties": {"a": NUMBER}}):
+        grammar = call_grammar(HERMES, [Tool("f", "", schema)], is_required=True, is_parallel=False)
+        for seed in range(4):
+            sampling = Sampling(seed=seed, temperature=3, min_p=0)
+            text = "".join(lm.generate([40, 7], sampling=sampling, grammar=grammar, max_tokens=60))
+            assert '"arguments": {' in text
