@@ -15,6 +15,8 @@ from platformdirs import user_cache_path
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 # No background process measures kernels after a test, so that every test sees the cost models' choices.
 os.environ["CAMSHAFT_MEASURE"] = "0"
+# Kernels and measurements of tests lie apart from the user's: what earlier programs measured here decides no test.
+os.environ.setdefault("CAMSHAFT_CACHE_DIR", str(user_cache_path("camshaft-tests") / "cache"))
 # Tests start hundreds of Pythons, and each takes 0.1 to 0.3 s longer without byte code. Where it may not be written into the
 # tree, it is written into the cache folder.
 if sys.dont_write_bytecode and sys.pycache_prefix is None:

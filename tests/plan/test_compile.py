@@ -353,8 +353,11 @@ def test_the_default_model_packs_each_weight_once_and_quantizes_each_activation_
 def test_a_token_takes_few_thunks_and_waits() -> None:
     with LanguageModel(require_default_model(), threads=2, context=64) as lm:
         schedule, layers = lm.plans.single.bound.schedule, lm.config.n_layers
+        # gate, up and silu: one thunk, or a node of three with a wait before silu; a CPU's features and costs decide
+        fused = sum((t.op, t.variant) == ("gated_product", "tile") for t in schedule.thunks)
         # a wait before the norms, rope, attention, its merge, silu and ffn_down; at 64 positions a merge is every worker's
-        assert (len(schedule.thunks), sum(schedule.waits)) == (16 * layers + 3, 7 * layers)
+        expected = (16 * layers + 3 - 2 * fused, 7 * layers - fused)
+        assert (len(schedule.thunks), sum(schedule.waits)) == expected
 
 
 def test_seven_tokens_of_512_cost_seven_tokens_programs_in_a_model(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
+from platformdirs import user_cache_path
 
 from camshaft.formats.gguf.file import GGUFFile
 from camshaft.settings import settings
@@ -16,8 +17,8 @@ from camshaft.settings import settings
 DATA = Path(__file__).parents[1] / "data"
 TINY_MODELS = tuple(sorted(p.name.removesuffix(".gguf.gz") for p in (DATA / "models").glob("*.gguf.gz")))
 DEFAULT_MODEL = "SmolLM2-135M-Instruct.Q4_1.gguf"
-# Read once, when tests are collected: a test may point the cache elsewhere for itself.
-_CACHE = settings().cache_dir
+# Where `camshaft pull` puts models: tests have a cache of their own (conftest.py), or the one that CAMSHAFT_CACHE_DIR names.
+_CACHES = settings().cache_dir, user_cache_path("camshaft", appauthor=False)
 
 
 def tiny_encoder(name: str, folder: Path) -> Path:
@@ -82,15 +83,16 @@ def _unpack(path: Path) -> dict[str, list[bytes]]:
 
 
 def default_model() -> Path | None:
-    """The default model's file: CAMSHAFT_TEST_MODEL, else wherever it lies below the cache folder; None if nowhere."""
+    """The default model's file: CAMSHAFT_TEST_MODEL, else where `camshaft pull` puts it; None if it is not there."""
     given = os.environ.get("CAMSHAFT_TEST_MODEL")
-    return Path(given) if given else next(iter(sorted(_CACHE.rglob(DEFAULT_MODEL))), None)
+    found = (folder / "models" / DEFAULT_MODEL for folder in _CACHES)
+    return Path(given) if given else next((path for path in found if path.is_file()), None)
 
 
 def vocabulary_file(name: str) -> Path | None:
     """llama.cpp's vocabulary-only GGUF file, if scripts/freeze_oracles.py has fetched it."""
-    path = _CACHE / "oracles" / f"ggml-vocab-{name}.gguf"
-    return path if path.is_file() else None
+    found = (folder / "oracles" / f"ggml-vocab-{name}.gguf" for folder in _CACHES)
+    return next((path for path in found if path.is_file()), None)
 
 
 class Dequantized(Mapping[str, NDArray[np.float32]]):
