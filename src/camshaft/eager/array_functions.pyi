@@ -1425,12 +1425,6 @@ class ArrayFunctions:
         Arrays in, arrays out. `out` is written and returned.
         """
 
-    def outer(self, a: ArrayLike, b: ArrayLike, /, *, out: Array | None = None) -> Any:
-        """y[i, j] = a[i] b[j].
-
-        Arrays in, arrays out. `out` is written and returned.
-        """
-
     def broadcast_to(self, x: ArrayLike, /, *, out: Array | None = None, shape: tuple[int | None, ...]) -> Any:
         """y = x, repeated along axes of size 1 and new ones in front.
 
@@ -1799,6 +1793,12 @@ class ArrayFunctions:
 
     def unique(self, x: ArrayLike, /, *, out: Array | tuple[Array, ...] | None = None) -> tuple[Any, Any, Any]:
         """values, counts, number: the different values of x in order, padded to x's size with counts of 0.
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def outer(self, a: ArrayLike, b: ArrayLike, /, *, out: Array | None = None) -> Any:
+        """y[i, j] = a[i] b[j].
 
         Arrays in, arrays out. `out` is written and returned.
         """

@@ -1176,9 +1176,6 @@ def split(
 ) -> Tensor | tuple[Tensor, ...]:
     """y, z, .. = x split along an axis."""
 
-def outer(a: Tensor | ArrayLike, b: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor:
-    """y[i, j] = a[i] b[j]."""
-
 def broadcast_to(x: Tensor | ArrayLike, /, *, shape: tuple[int | None, ...], name: str | None = None) -> Tensor:
     """y = x, repeated along axes of size 1 and new ones in front."""
 
@@ -1444,6 +1441,9 @@ def searchsorted(
 
 def unique(x: Tensor | ArrayLike, /, *, name: str | None = None) -> tuple[Tensor, Tensor, Tensor]:
     """values, counts, number: the different values of x in order, padded to x's size with counts of 0."""
+
+def outer(a: Tensor | ArrayLike, b: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor:
+    """y[i, j] = a[i] b[j]."""
 
 def triangular_solve(
     a: Tensor | ArrayLike,
