@@ -1053,36 +1053,6 @@ class ArrayFunctions:
         Arrays in, arrays out. `out` is written and returned.
         """
 
-    def sigmoid(self, x: ArrayLike, /, out: Array | None = None, *, where: Any = None) -> Any:
-        """y = 1 / (1 + exp(-x)).
-
-        Arrays in, arrays out. `out` is written and returned.
-        """
-
-    def silu(self, x: ArrayLike, /, out: Array | None = None, *, where: Any = None) -> Any:
-        """y = x / (1 + exp(-x)).
-
-        Arrays in, arrays out. `out` is written and returned.
-        """
-
-    def gelu(self, x: ArrayLike, /, out: Array | None = None, *, where: Any = None) -> Any:
-        """y = x / 2 (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))).
-
-        Arrays in, arrays out. `out` is written and returned.
-        """
-
-    def gelu_erf(self, x: ArrayLike, /, out: Array | None = None, *, where: Any = None) -> Any:
-        """y = x / 2 (1 + erf(x / sqrt(2))).
-
-        Arrays in, arrays out. `out` is written and returned.
-        """
-
-    def softcap(self, x: ArrayLike, /, out: Array | None = None, *, cap: float, where: Any = None) -> Any:
-        """y = cap tanh(x / cap).
-
-        Arrays in, arrays out. `out` is written and returned.
-        """
-
     def erf(self, x: ArrayLike, /, out: Array | None = None, *, where: Any = None) -> Any:
         """y = erf x.
 
@@ -1097,6 +1067,12 @@ class ArrayFunctions:
 
     def cos(self, x: ArrayLike, /, out: Array | None = None, *, where: Any = None) -> Any:
         """y = cos x.
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def tan(self, x: ArrayLike, /, *, out: Array | None = None) -> Any:
+        """y = tan x.
 
         Arrays in, arrays out. `out` is written and returned.
         """
@@ -1205,6 +1181,36 @@ class ArrayFunctions:
         Arrays in, arrays out. `out` is written and returned.
         """
 
+    def sigmoid(self, x: ArrayLike, /, out: Array | None = None, *, where: Any = None) -> Any:
+        """y = 1 / (1 + exp(-x)).
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def silu(self, x: ArrayLike, /, out: Array | None = None, *, where: Any = None) -> Any:
+        """y = x / (1 + exp(-x)).
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def gelu(self, x: ArrayLike, /, out: Array | None = None, *, where: Any = None) -> Any:
+        """y = x / 2 (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))).
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def gelu_erf(self, x: ArrayLike, /, out: Array | None = None, *, where: Any = None) -> Any:
+        """y = x / 2 (1 + erf(x / sqrt(2))).
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def softcap(self, x: ArrayLike, /, out: Array | None = None, *, cap: float, where: Any = None) -> Any:
+        """y = cap tanh(x / cap).
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
     def log1p(self, x: ArrayLike, /, out: Array | None = None, *, where: Any = None) -> Any:
         """y = ln(1 + x), exact near 0.
 
@@ -1249,12 +1255,6 @@ class ArrayFunctions:
 
     def mish(self, x: ArrayLike, /, *, out: Array | None = None) -> Any:
         """y = x tanh(ln(1 + e^x)).
-
-        Arrays in, arrays out. `out` is written and returned.
-        """
-
-    def tan(self, x: ArrayLike, /, *, out: Array | None = None) -> Any:
-        """y = tan x.
 
         Arrays in, arrays out. `out` is written and returned.
         """

@@ -70,12 +70,12 @@ _MODULES = {
     "sample.filters.filters": "top_n_sigma top_k_top_p typical_p xtc mirostat token_mask",
     "sample.mirostat_update": "mirostat_update",
     "elementwise.binary": "add subtract multiply divide minimum maximum floor_divide remainder power",
-    "elementwise.unary": "negate abs exp log sqrt rsqrt square reciprocal tanh sigmoid silu gelu gelu_erf softcap erf sin cos "
+    "elementwise.unary": "negate abs exp log sqrt rsqrt square reciprocal tanh erf sin cos tan "
     "isnan ceil trunc floor round",
     "elementwise.comparison": "equal not_equal less less_equal greater greater_equal where clip logical_and logical_or "
     "logical_xor logical_not",
-    "elementwise.activation": "log1p expm1 softplus relu leaky_relu elu hard_swish mish tan "
-    "sigmoid_multiply gelu_multiply",
+    "elementwise.activation": "sigmoid silu gelu gelu_erf softcap log1p expm1 softplus relu leaky_relu elu "
+    "hard_swish mish sigmoid_multiply gelu_multiply",
     "reduce.reduction": "sum mean prod max min dot",
     "reduce.argmax": "argmax argmin",
     "reduce.max_with_index": "max_with_index",
