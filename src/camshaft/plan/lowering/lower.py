@@ -15,7 +15,8 @@ from camshaft.backends.device import HOST, Device
 from camshaft.backends.registry import device
 from camshaft.errors import PlanError
 from camshaft.graph.custom import COPY, MEMCPY, CustomOp
-from camshaft.graph.graph import Graph, Node, Tensor, root
+from camshaft.graph.graph import Graph, Tensor, root
+from camshaft.graph.node import Node
 from camshaft.plan.lowering.node_thunks import Built, NodeRange, build_variant, space_of, thunks_of
 from camshaft.plan.lowering.spaces import Residency, is_unified, place
 from camshaft.plan.schedule import Buffer, BufferSlice, Thunk

@@ -12,7 +12,7 @@ import numpy as np
 from camshaft.backends.device import HOST, CompiledKernel, Device
 from camshaft.extent import Extent
 from camshaft.graph.custom import CustomOp, PointerCall
-from camshaft.graph.graph import Node
+from camshaft.graph.node import Node
 from camshaft.ops.kernels.launch import operand_part, signature
 from camshaft.ops.op import Build, HostCall, Launch, NativeCall, NodeSpec
 from camshaft.ops.spec import Part, TensorSpec
