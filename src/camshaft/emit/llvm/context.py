@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import Any, Generic, TypeVar
 
 from camshaft.dtypes import DType, f32, f64, i64
-from camshaft.emit.llvm.builder import FunctionText
+from camshaft.emit.llvm.basic_blocks import FunctionText
 from camshaft.emit.llvm.values import Rep, literal, scalar_type, suffix, vector_type
 from camshaft.emit.target import CpuTarget
 from camshaft.errors import KernelError
