@@ -1054,36 +1054,6 @@ class ArrayFunctions:
         Arrays in, arrays out. `out` is written and returned.
         """
 
-    def sigmoid(self, x: ArrayLike, /, out: Array | None = None, *, where: Any = None) -> Any:
-        """y = 1 / (1 + exp(-x)).
-
-        Arrays in, arrays out. `out` is written and returned.
-        """
-
-    def silu(self, x: ArrayLike, /, out: Array | None = None, *, where: Any = None) -> Any:
-        """y = x / (1 + exp(-x)).
-
-        Arrays in, arrays out. `out` is written and returned.
-        """
-
-    def gelu(self, x: ArrayLike, /, out: Array | None = None, *, where: Any = None) -> Any:
-        """y = x / 2 (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))).
-
-        Arrays in, arrays out. `out` is written and returned.
-        """
-
-    def gelu_erf(self, x: ArrayLike, /, out: Array | None = None, *, where: Any = None) -> Any:
-        """y = x / 2 (1 + erf(x / sqrt(2))).
-
-        Arrays in, arrays out. `out` is written and returned.
-        """
-
-    def softcap(self, x: ArrayLike, /, out: Array | None = None, *, cap: float, where: Any = None) -> Any:
-        """y = cap tanh(x / cap).
-
-        Arrays in, arrays out. `out` is written and returned.
-        """
-
     def erf(self, x: ArrayLike, /, out: Array | None = None, *, where: Any = None) -> Any:
         """y = erf x.
 
@@ -1098,6 +1068,12 @@ class ArrayFunctions:
 
     def cos(self, x: ArrayLike, /, out: Array | None = None, *, where: Any = None) -> Any:
         """y = cos x.
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def tan(self, x: ArrayLike, /, *, out: Array | None = None) -> Any:
+        """y = tan x.
 
         Arrays in, arrays out. `out` is written and returned.
         """
@@ -1206,6 +1182,36 @@ class ArrayFunctions:
         Arrays in, arrays out. `out` is written and returned.
         """
 
+    def sigmoid(self, x: ArrayLike, /, out: Array | None = None, *, where: Any = None) -> Any:
+        """y = 1 / (1 + exp(-x)).
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def silu(self, x: ArrayLike, /, out: Array | None = None, *, where: Any = None) -> Any:
+        """y = x / (1 + exp(-x)).
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def gelu(self, x: ArrayLike, /, out: Array | None = None, *, where: Any = None) -> Any:
+        """y = x / 2 (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))).
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def gelu_erf(self, x: ArrayLike, /, out: Array | None = None, *, where: Any = None) -> Any:
+        """y = x / 2 (1 + erf(x / sqrt(2))).
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def softcap(self, x: ArrayLike, /, out: Array | None = None, *, cap: float, where: Any = None) -> Any:
+        """y = cap tanh(x / cap).
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
     def log1p(self, x: ArrayLike, /, out: Array | None = None, *, where: Any = None) -> Any:
         """y = ln(1 + x), exact near 0.
 
@@ -1250,12 +1256,6 @@ class ArrayFunctions:
 
     def mish(self, x: ArrayLike, /, *, out: Array | None = None) -> Any:
         """y = x tanh(ln(1 + e^x)).
-
-        Arrays in, arrays out. `out` is written and returned.
-        """
-
-    def tan(self, x: ArrayLike, /, *, out: Array | None = None) -> Any:
-        """y = tan x.
 
         Arrays in, arrays out. `out` is written and returned.
         """
@@ -1422,12 +1422,6 @@ class ArrayFunctions:
         self, x: ArrayLike, /, *, out: Array | tuple[Array, ...] | None = None, sizes: tuple[int, ...], axis: int = 0
     ) -> Any:
         """y, z, .. = x split along an axis.
-
-        Arrays in, arrays out. `out` is written and returned.
-        """
-
-    def outer(self, a: ArrayLike, b: ArrayLike, /, *, out: Array | None = None) -> Any:
-        """y[i, j] = a[i] b[j].
 
         Arrays in, arrays out. `out` is written and returned.
         """
@@ -1800,6 +1794,12 @@ class ArrayFunctions:
 
     def unique(self, x: ArrayLike, /, *, out: Array | tuple[Array, ...] | None = None) -> tuple[Any, Any, Any]:
         """values, counts, number: the different values of x in order, padded to x's size with counts of 0.
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def outer(self, a: ArrayLike, b: ArrayLike, /, *, out: Array | None = None) -> Any:
+        """y[i, j] = a[i] b[j].
 
         Arrays in, arrays out. `out` is written and returned.
         """
