@@ -96,7 +96,7 @@ def contents(path: str | os.PathLike[str]) -> Contents:
             rows = tuple(Row(key, "string", None, value) for key, value in file.metadata.items())
             return _made(file.path, "tensors", "safetensors", where.stat().st_size, None, rows, file.tensors.values())
     with open_gguf(where) as gguf:
-        return _of_gguf(gguf, where.stat().st_size)
+        return _of_gguf(gguf)
 
 
 def _made(
@@ -123,7 +123,7 @@ def _total(name: str, rows: list[TensorRow]) -> FormatTotal:
     return FormatTotal(name, len(rows), sum(math.prod(r.shape) for r in rows), sum(r.nbytes for r in rows))
 
 
-def _of_gguf(file: GGUFFile, nbytes: int) -> Contents:
+def _of_gguf(file: GGUFFile) -> Contents:
     get = file.metadata.get
     kind, family, template = get("general.type"), get("general.architecture"), get(TEMPLATE_KEY)
     if kind is None and family == "clip":
@@ -131,8 +131,8 @@ def _of_gguf(file: GGUFFile, nbytes: int) -> Contents:
     return _made(
         file.path,
         kind if isinstance(kind, str) else "model",
-        f"GGUF version {file.version}",
-        nbytes,
+        f"GGUF version {file.version}" + (f", {len(file.parts)} parts" if file.parts else ""),
+        file.nbytes,
         family if isinstance(family, str) else None,
         (_row(file, key) for key in file.metadata if key != TEMPLATE_KEY),
         file.tensors.values(),
