@@ -27,6 +27,7 @@ class GenerateOptions:
     raw: take a text prompt as it is, without the chat template.
     grammar: the form that the text must have; None is any. It ends with the text that it describes.
     logprobs: record the log probability of each token and those of this many most probable tokens; None records none.
+    shown_tokens: control tokens whose spelling is part of the text; others are left out of it.
     """
 
     max_tokens: int = 128
@@ -36,6 +37,7 @@ class GenerateOptions:
     raw: bool = False
     grammar: Grammar | None = None
     logprobs: int | None = None
+    shown_tokens: Sequence[str] = ()
 
     def __post_init__(self) -> None:
         check_fields(self, GENERATE_RULES)
@@ -63,6 +65,7 @@ class GenerateKeywords(SamplingKeywords, total=False):
     raw: bool
     grammar: Grammar | None
     logprobs: int | None
+    shown_tokens: Sequence[str]
 
 
 GENERATE_RULES: Rules = {
@@ -72,6 +75,7 @@ GENERATE_RULES: Rules = {
     "ignore_eos": (is_bool, "True or False"),
     "raw": (is_bool, "True or False"),
     "grammar": (lambda v: v is None or isinstance(v, Grammar), "a camshaft.Grammar or None"),
+    "shown_tokens": (lambda v: not isinstance(v, str) and are_texts(v), "a list of texts"),
     "logprobs": (lambda v: v is None or integer(0, math.inf)(v), "a whole number, 0 or more, or None"),
 }
 
