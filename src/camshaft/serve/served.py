@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from camshaft.generate.language_model import LanguageModel
 
 MOST_BODY_NBYTES = 8 << 20
+BODY_S = 60.0  # how long a body may take to arrive
 
 
 @dataclass(frozen=True)
@@ -62,14 +64,18 @@ class Served:
             raise HttpError(400, message, code="context_length_exceeded", param=param)
 
     async def body(self, request: Request) -> bytes:
-        """The body of a request. Raises HttpError if it is larger than the limit."""
+        """The body of a request. Raises HttpError if it is larger than the limit, or does not arrive within BODY_S."""
         parts, n = [], 0
-        async for part in request.stream():
-            n += len(part)
-            if n > self.most_body_nbytes:
-                message = f"the body has more than {self.most_body_nbytes:,} bytes"
-                raise HttpError(413, message, code="request_too_large")
-            parts.append(part)
+        try:
+            async with asyncio.timeout(BODY_S):
+                async for part in request.stream():
+                    n += len(part)
+                    if n > self.most_body_nbytes:
+                        message = f"the body has more than {self.most_body_nbytes:,} bytes"
+                        raise HttpError(413, message, code="request_too_large")
+                    parts.append(part)
+        except TimeoutError:
+            raise HttpError(408, f"the body did not arrive within {BODY_S:g} s", code="request_timeout") from None
         return b"".join(parts)
 
 
