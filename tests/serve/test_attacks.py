@@ -17,9 +17,9 @@ from uvicorn.server import ServerState
 
 from camshaft import LanguageModel
 from camshaft.generate.engine.engine import Engine
-from camshaft.serve import connection, served
+from camshaft.serve import connection, respond
 from camshaft.serve import run as running
-from camshaft.serve.app import ROUTES
+from camshaft.serve.app import MODEL_ROUTES, ROUTES
 from camshaft.serve.guard import OPEN_PATHS, Guard
 from camshaft.serve.served import Served
 from tests.serve.conftest import client_of, serving
@@ -109,7 +109,7 @@ def test_idle_connections_lock_nobody_out(lm: LanguageModel, monkeypatch: pytest
 
 def test_half_a_request_ends_its_connection(lm: LanguageModel, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection, "KEEP_OPEN_S", 0.05)
-    monkeypatch.setattr(served, "BODY_S", 0.05)
+    monkeypatch.setattr(respond, "BODY_S", 0.05)
     with Engine(lm) as engine, serving(Served("tiny", engine)) as url:
         for half in (b"", b"GET", HEAD, HEAD + LENGTH):
             with dialled(url) as opened:
@@ -148,7 +148,7 @@ def test_the_limit_of_connections_leaves_room_for_files() -> None:
 
 def test_without_a_key_there_is_only_the_page_and_health(lm: LanguageModel) -> None:
     with client_of(Served("tiny", Engine(lm)), Guard((bytes(32),))) as client:
-        for method, path in ROUTES:
+        for method, path in [*ROUTES, *(("POST", path) for path in MODEL_ROUTES)]:
             for headers in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": "Basic x"}, {"X-API-Key": ""}):
                 status = client.request(method, path, headers=headers).status_code
                 assert status == (200 if path in OPEN_PATHS else 401), path

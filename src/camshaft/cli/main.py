@@ -55,6 +55,7 @@ def _one_line(error: Any) -> str:
 COMMANDS = {
     "pull": "models",
     "models": "models",
+    "show": "show",
     "generate": "generate",
     "chat": "chat",
     "embed": "embed",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -13,32 +12,61 @@ from camshaft.generate.engine.engine import Engine
 from camshaft.serve.errors import HttpError
 
 if TYPE_CHECKING:
-    from starlette.requests import Request
-
     from camshaft.generate.embedding_model import EmbeddingModel
     from camshaft.generate.language_model import LanguageModel
 
 MOST_BODY_NBYTES = 8 << 20
-BODY_S = 60.0  # how long a body may take to arrive
 
 
 @dataclass(frozen=True)
 class Embedder:
-    """A model that makes vectors of texts, and its name."""
+    """A model that makes vectors of texts, its name, and the size of its file."""
 
     name: str
     model: EmbeddingModel
+    nbytes: int = 0
+    is_alive: bool = True
+
+    def start(self) -> None:
+        """Nothing: it has no thread."""
+
+    def close(self) -> None:
+        """Release the model."""
+        self.model.close()
 
 
 @dataclass(frozen=True)
 class Served:
-    """A model, the engine that runs it, and what the server needs to know of it. `created` is in seconds of Unix time."""
+    """A model, the engine that runs it, and what the server needs to know of it. `created` is in seconds of Unix time.
+
+    `aliases` are further names by which requests may call it."""
 
     name: str
     engine: Engine
     most_body_nbytes: int = MOST_BODY_NBYTES
     created: int = field(default_factory=lambda: int(time.time()))
     embedder: Embedder | None = None
+    aliases: frozenset[str] = frozenset()
+
+    @property
+    def nbytes(self) -> int:
+        """The memory of the weights, and of the cache of keys and values with every slot full."""
+        plan = self.lm.describe_plan()
+        return plan.weights_nbytes + self.lm.plans.cache.n_slots * (plan.kv_cache_nbytes + plan.state_nbytes)
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether requests are taken."""
+        return self.engine.is_alive
+
+    def start(self) -> None:
+        """Begin the engine's thread."""
+        self.engine.start()
+
+    def close(self) -> None:
+        """End the engine and release the model."""
+        self.engine.close()
+        self.lm.close()
 
     @property
     def lm(self) -> LanguageModel:
@@ -47,7 +75,7 @@ class Served:
 
     def check_model(self, name: Any) -> None:
         """Raise HttpError if a request names another model."""
-        if name is not None and name != self.name:
+        if name is not None and name != self.name and name not in self.aliases:
             message = f"there is no model {str(name)[:100]!r}; this server has {self.name!r}"
             raise HttpError(404, message, code="model_not_found", param="model")
 
@@ -62,21 +90,6 @@ class Served:
         if n > self.most_text_nbytes:
             message = f"'{param}' has {n:,} bytes, which cannot fit the context of {self.lm.context} tokens"
             raise HttpError(400, message, code="context_length_exceeded", param=param)
-
-    async def body(self, request: Request) -> bytes:
-        """The body of a request. Raises HttpError if it is larger than the limit, or does not arrive within BODY_S."""
-        parts, n = [], 0
-        try:
-            async with asyncio.timeout(BODY_S):
-                async for part in request.stream():
-                    n += len(part)
-                    if n > self.most_body_nbytes:
-                        message = f"the body has more than {self.most_body_nbytes:,} bytes"
-                        raise HttpError(413, message, code="request_too_large")
-                    parts.append(part)
-        except TimeoutError:
-            raise HttpError(408, f"the body did not arrive within {BODY_S:g} s", code="request_timeout") from None
-        return b"".join(parts)
 
 
 def served_name(model: str) -> str:

@@ -11,7 +11,7 @@ from camshaft.eager.numpy_calls.call import Attrs, Call, Form, Inputs, arrays_of
 from camshaft.eager.numpy_forms import axis_of
 from camshaft.errors import ArrayTypeError, ArrayValueError, ShapeError
 from camshaft.ops.arguments import common_dtype, operand, plain_attribute
-from camshaft.ops.index.complex_moves import MOVES, moves_pairs
+from camshaft.ops.movement.complex_moves import MOVES, moves_pairs
 
 
 class ArrayIndexError(ShapeError, IndexError):
