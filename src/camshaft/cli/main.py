@@ -53,6 +53,7 @@ COMMANDS = {
     "generate": "generate",
     "chat": "chat",
     "embed": "embed",
+    "rerank": "rerank",
     "serve": "serve",
     "batch": "batch",
     "bench": "bench",

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from camshaft.generate.embedding_model import EmbeddingModel
     from camshaft.generate.language_model import LanguageModel
     from camshaft.generate.options import GenerateOptions
+    from camshaft.generate.reranker import Reranker
 
 Model = Annotated[
     str,
@@ -102,11 +103,7 @@ class ModelOptions:
 
     def open(self, model: str, context: int = DEFAULT_CONTEXT, sessions: int = COMMAND_SESSIONS) -> LanguageModel:
         """Open a model for inference; pull it first, with a progress bar, if it is not in the cache."""
-        from camshaft.models.files.pull import resolve_model
-
-        with Bar(f"pulling {model}") as progress:
-            resolve_model(model, progress)
-        _import_numpy()
+        _pull(model)
         with Notice(f"preparing {model} for this machine (once) ..."), no_collection():
             from camshaft.generate.language_model import LanguageModel
 
@@ -120,14 +117,27 @@ def open_embedder(
     model: str, *, threads: int | None = None, context: int | None = None, pooling: str | None = None
 ) -> EmbeddingModel:
     """Open a model for vectors of texts; pull it first, as for inference."""
+    _pull(model)
+    from camshaft.generate.embedding_model import EmbeddingModel
+
+    return EmbeddingModel(model, threads=threads, context=context, pooling=pooling)
+
+
+def open_reranker(model: str, *, threads: int | None = None, context: int | None = None) -> Reranker:
+    """Open a model that scores documents; pull it first, as for inference."""
+    _pull(model)
+    from camshaft.generate.reranker import Reranker
+
+    return Reranker(model, threads=threads, context=context)
+
+
+def _pull(model: str) -> None:
+    """Pull a model that is not in the cache, with a progress bar."""
     from camshaft.models.files.pull import resolve_model
 
     with Bar(f"pulling {model}") as progress:
         resolve_model(model, progress)
     _import_numpy()
-    from camshaft.generate.embedding_model import EmbeddingModel
-
-    return EmbeddingModel(model, threads=threads, context=context, pooling=pooling)
 
 
 def adapter_of(text: str) -> tuple[str, float]:

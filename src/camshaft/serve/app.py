@@ -24,6 +24,7 @@ from camshaft.serve.openai.chat import chat_completions
 from camshaft.serve.openai.completions import completions
 from camshaft.serve.openai.embeddings import embed, embeddings
 from camshaft.serve.openai.responses import responses
+from camshaft.serve.rerank import rerank
 from camshaft.serve.respond import CLIENT_CLOSED, Json
 from camshaft.serve.served import Served
 from camshaft.serve.tokens import detokenize, tokenize
@@ -47,8 +48,9 @@ async def metrics(request: Request, served: Served) -> Response:
 def _cards(served: Served) -> dict[str, dict[str, Any]]:
     """What is said of each model, by its name."""
     lengths = {served.name: served.lm.context}
-    if served.embedder is not None:
-        lengths[served.embedder.name] = served.embedder.model.context
+    for other in (served.embedder, served.ranker):
+        if other is not None:
+            lengths[other.name] = other.model.context
     common = {"object": "model", "created": served.created, "owned_by": "camshaft"}
     return {name: {"id": name, **common, "max_model_len": length} for name, length in lengths.items()}
 
@@ -76,6 +78,7 @@ ROUTES: dict[tuple[str, str], Handler] = {
     ("POST", "/v1/completions"): completions,
     ("POST", "/v1/responses"): responses,
     ("POST", "/v1/embeddings"): embeddings,
+    **{("POST", path): rerank for path in ("/v1/rerank", "/rerank")},
     ("POST", "/v1/messages"): messages,
     ("POST", "/v1/messages/count_tokens"): count_tokens,
     ("POST", "/api/chat"): ollama.chat,

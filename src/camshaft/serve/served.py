@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from camshaft.generate.embedding_model import EmbeddingModel
     from camshaft.generate.language_model import LanguageModel
+    from camshaft.generate.reranker import Reranker
 
 MOST_BODY_NBYTES = 8 << 20
 
@@ -29,6 +30,14 @@ class Embedder:
 
 
 @dataclass(frozen=True)
+class Ranker:
+    """A model that scores documents for a query, and its name."""
+
+    name: str
+    model: Reranker
+
+
+@dataclass(frozen=True)
 class Served:
     """A model, the engine that runs it, and what the server needs to know of it. `created` is in seconds of Unix time."""
 
@@ -37,6 +46,7 @@ class Served:
     most_body_nbytes: int = MOST_BODY_NBYTES
     created: int = field(default_factory=lambda: int(time.time()))
     embedder: Embedder | None = None
+    ranker: Ranker | None = None
 
     @property
     def lm(self) -> LanguageModel:

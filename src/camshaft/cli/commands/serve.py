@@ -31,6 +31,9 @@ _KeyFile = Annotated[
 Embed = Annotated[
     str | None, typer.Option(metavar="MODEL", help="Also serve vectors of texts, by this model, at /v1/embeddings.")
 ]
+_Rerank = Annotated[
+    str | None, typer.Option(metavar="MODEL", help="Also score documents for queries, by this model, at /v1/rerank.")
+]
 
 
 @command
@@ -44,6 +47,7 @@ def serve(
     slots: Slots = DEFAULT_SLOTS,
     queue: _Queue = 256,
     embed: Embed = None,
+    rerank: _Rerank = None,
     api_key_file: _KeyFile = None,
 ) -> None:
     """Serve a model over HTTP, with OpenAI's interface at /v1. Ctrl-C stops when the answers in progress are complete."""
@@ -53,7 +57,7 @@ def serve(
         raise MissingExtraError(str(error.name), "serve", "camshaft serve") from None
     from camshaft.generate.engine.engine import Engine
     from camshaft.serve.guard import Guard, read_keys
-    from camshaft.serve.served import Embedder, Served, served_name
+    from camshaft.serve.served import Embedder, Ranker, Served, served_name
 
     logging.basicConfig(level=logging.WARNING, format="camshaft: %(message)s")
     keys = () if api_key_file is None else read_keys(api_key_file)
@@ -63,11 +67,14 @@ def serve(
         with ExitStack() as stack:
             lm = stack.enter_context(running.open(model, context, sessions=slots))
             engine = stack.enter_context(Engine(lm, max_queue=queue))
-            embedder = None
+            embedder = ranker = None
             if embed is not None:
                 opened = stack.enter_context(options.open_embedder(embed, threads=running.threads))
                 embedder = Embedder(served_name(embed), opened)
-            served = Served(served_name(model), engine, embedder=embedder)
+            if rerank is not None:
+                ranking = stack.enter_context(options.open_reranker(rerank, threads=running.threads))
+                ranker = Ranker(served_name(rerank), ranking)
+            served = Served(served_name(model), engine, embedder=embedder, ranker=ranker)
             guard = Guard(keys, frozenset({"localhost", host.lower()}))
             address = f"{served.name} at {run.url_of(listening)}/v1, {slots} at once, context {context}; Ctrl-C stops"
             run.make_server(served, guard, lambda: _notice(f"serving {address}")).run(sockets=[listening])
