@@ -10,6 +10,7 @@ from typing import Any
 import gguf
 import numpy as np
 
+from scripts.oracles.tiny_experts import expert_parts
 from scripts.oracles.tiny_models import ORIGINAL_CONTEXT, TinyModel
 from scripts.oracles.tiny_recurrent import delta_parts, mamba_parts
 from scripts.oracles.tiny_vocabulary import CHAT_TEMPLATE, N_VOCAB, make_tokens
@@ -117,6 +118,9 @@ def _parts(name: str, values: np.ndarray, model: TinyModel) -> Iterator[tuple[st
         if "linear_attn" in name:
             yield from delta_parts(name, values, in_turn=model.family != "Qwen3Next")
             return
+    if found := list(expert_parts(name, values)):
+        yield from found
+        return
     if ".mixer." in name or ".mamba." in name:
         yield from mamba_parts(name, values, model)
         return
@@ -134,11 +138,11 @@ def _parts(name: str, values: np.ndarray, model: TinyModel) -> Iterator[tuple[st
         yield from _interleaved_experts(f"blk.{layer}", name, values)
     elif name.endswith("sinks"):
         yield f"blk.{layer}.attn_sinks.weight", values
-    elif "experts.gate_up_proj" in name or "input_linear" in name:
+    elif ".experts.gate_up_proj" in name or "input_linear" in name:
         half = values.shape[1] // 2
         yield f"blk.{layer}.ffn_gate_exps.weight", values[:, :half]
         yield f"blk.{layer}.ffn_up_exps.weight", values[:, half:]
-    elif "experts.down_proj" in name or "output_linear" in name:
+    elif ".experts.down_proj" in name or "output_linear" in name:
         yield f"blk.{layer}.ffn_down_exps.weight", values
     elif (last in ("gate", "layer") and "mlp" in name) or "block_sparse_moe.gate" in name or "router" in name:
         yield f"blk.{layer}.ffn_gate_inp.{'bias' if last == 'bias' else 'weight'}", values

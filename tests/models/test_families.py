@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import gguf
 import numpy as np
@@ -35,6 +36,8 @@ ROW_OF = {
     "seed": "seed_oss",
     "gpt": "gpt-oss",
     "command": "command-r",
+    "hunyuan": "hunyuan-dense",
+    "ernie4_5-moe": "ernie4_5-moe",
 }
 # Their mutations are in the quick run.
 QUICK = ("llama", "mistral", "qwen2-yarn", "qwen3")
@@ -66,7 +69,7 @@ def _difference(name: str, folder: Path, *, chunk: int | None = None, **options:
 
 
 def test_there_is_a_tiny_model_of_every_family() -> None:
-    assert len(TINY_MODELS) == 42
+    assert len(TINY_MODELS) == 48
     assert {row_of(name) for name in TINY_MODELS} == {name for name, row in ROWS.items() if not row.encoder}
     assert all(tiny_logits(name)[1].std(axis=0).mean() >= 1 for name in TINY_MODELS)
 
@@ -178,6 +181,14 @@ WRONG_ROWS = [
     ("qwen35moe", "tiled_heads", False),
     ("qwen3next", "tiled_heads", True),
     ("qwen3next", "normalizes_experts", False),
+    ("glm4", "norms", "pre"),
+    ("glm4", "biases", ""),
+    ("glm4moe", "biases", ""),
+    ("glm4moe", "ffn_norm", "attn_norm"),
+    ("hunyuan-dense", "norms_rotated", False),
+    ("hunyuan-dense", "qk_norm", ""),
+    ("ernie4_5-moe", "normalizes_experts", False),
+    ("lfm2moe", "normalizes_experts", False),
 ]
 # What the file says, changed: fields of ModelConfig.
 WRONG_CONFIGS = [
@@ -191,6 +202,18 @@ WRONG_CONFIGS = [
     ("gptneox", {"parallel": False}),
     ("mistral3", {"temperature_scale": 0.0}),
     ("mistral3", {"temperature_context": 9}),
+]
+# The same of their mixture of experts.
+WRONG_EXPERTS = [
+    ("glm4moe", {"score": "softmax"}),
+    ("glm4moe", {"normalizes": False}),
+    ("glm4moe", {"scale": 1.0}),
+    ("glm4moe", {"n_used": 3}),
+    ("glm4moe", {"shared_dim": 0}),
+    ("ernie4_5-moe", {"score": "sigmoid"}),
+    ("ernie4_5-moe", {"shared_dim": 0}),
+    ("lfm2moe", {"n_used": 1}),
+    ("lfm2moe", {"score": "softmax"}),
 ]
 
 
@@ -215,8 +238,68 @@ def test_a_wrong_config_shows(name: str, wrong: dict[str, float], tmp_path: Path
     assert _difference(name, tmp_path) > BROKEN
 
 
+@pytest.mark.full
+@pytest.mark.parametrize(("name", "wrong"), WRONG_EXPERTS)
+def test_a_wrong_mixture_of_experts_shows(
+    name: str, wrong: dict[str, Any], tmp_path: Path, breaking: pytest.MonkeyPatch
+) -> None:
+    def changed(*given: Any) -> ModelConfig:
+        config = read(*given)
+        assert config.experts is not None
+        return replace(config, experts=replace(config.experts, **wrong))
+
+    read = language_model.read_config
+    breaking.setattr(language_model, "read_config", changed)
+    assert _difference(name, tmp_path) > BROKEN
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("name", ["glm4moe", "ernie4_5-moe", "lfm2moe"])
+def test_the_bias_of_the_choice_counts_and_is_no_weight(
+    name: str, tmp_path: Path, breaking: pytest.MonkeyPatch
+) -> None:
+    def without(scores: Tensor, *bias: Tensor, **options: Any) -> Any:
+        assert bias
+        return route(scores, **options)
+
+    def as_weight(scores: Tensor, *bias: Tensor, **options: Any) -> Any:
+        return route(F.add(scores, bias[0]), **options)
+
+    route = F.moe_route
+    for wrong in (without, as_weight):
+        breaking.setattr(feed_forward.F, "moe_route", wrong)
+        assert _difference(name, tmp_path) > BROKEN
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("name", ["glm4moe", "lfm2moe"])
+def test_files_without_a_gating_function_have_that_of_their_family(name: str, tmp_path: Path) -> None:
+    tokens, wanted = tiny_logits(name)
+    path = changed_model(name, tmp_path, drop_keys=[f"{name}.expert_gating_func"])
+    with LanguageModel(path, activations="f32", threads=1, context=64, sessions=1) as lm:
+        assert np.abs(lm.logits(tokens) - wanted).max() < TOLERANCE
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("name", ["glm4moe", "ernie4_5-moe"])
+def test_gate_and_up_of_experts_may_be_one_tensor(name: str, tmp_path: Path) -> None:
+    tensors, dropped = {}, []
+    with open_gguf(tiny_model(name, tmp_path)) as file:
+        for layer in (n for n in range(4) if f"blk.{n}.ffn_up_exps.weight" in file.tensors):
+            names = [f"blk.{layer}.ffn_{part}_exps.weight" for part in ("gate", "up")]
+            parts = [file.tensors[part].dequantize() for part in names]
+            tensors[f"blk.{layer}.ffn_gate_up_exps.weight"] = np.concatenate(parts, axis=1)
+            dropped += names
+    tokens, wanted = tiny_logits(name)
+    path = changed_model(name, tmp_path, tensors=tensors, drop_tensors=dropped)
+    assert len(dropped) == 4
+    with LanguageModel(path, activations="f32", threads=1, context=64, sessions=1) as lm:
+        assert np.abs(lm.logits(tokens) - wanted).max() < TOLERANCE
+
+
 RECURRENT = [
     ("lfm2", "conv"),
+    ("lfm2moe", "conv"),
     ("qwen35", "conv"),
     ("qwen35", "state"),
     ("qwen3next", "conv"),
@@ -262,10 +345,17 @@ def test_older_files_have_all_projections_as_one_tensor(tmp_path: Path) -> None:
 
 
 @pytest.mark.full
-def test_layers_that_predict_later_tokens_are_not_run(tmp_path: Path) -> None:
-    keys = {"block_count": 6, "nextn_predict_layers": 1, "attention.recurrent_layers": [True, True, True, False, True]}
-    tokens, wanted = tiny_logits("qwen35")
-    path = changed_model("qwen35", tmp_path, keys={f"qwen35.{key}": value for key, value in keys.items()})
+@pytest.mark.parametrize(
+    ("name", "keys"),
+    [
+        ("qwen35", {"block_count": 6, "attention.recurrent_layers": [True, True, True, False, True]}),
+        ("glm4moe", {"block_count": 4}),
+    ],
+)
+def test_layers_that_predict_later_tokens_are_not_run(name: str, keys: dict[str, Any], tmp_path: Path) -> None:
+    keys = {**keys, "nextn_predict_layers": 1}
+    tokens, wanted = tiny_logits(name)
+    path = changed_model(name, tmp_path, keys={f"{name}.{key}": value for key, value in keys.items()})
     with LanguageModel(path, activations="f32", threads=1, context=160, sessions=1) as lm:
         assert np.abs(lm.logits(tokens) - wanted).max() < TOLERANCE
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from camshaft import Reranker
-from camshaft.serve.served import Ranker, Served
+from camshaft.serve.served import Served
 from tests.serve.conftest import client_of
 from tests.support.fixtures import tiny_encoder
 
@@ -25,7 +24,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reranker]:
 
 @pytest.fixture
 def client(served: Served, model: Reranker) -> Iterator[Any]:
-    with client_of(replace(served, ranker=Ranker("bert-rerank", model))) as made:
+    with client_of(served, ranker=model) as made:
         yield made
 
 
@@ -33,7 +32,7 @@ def client(served: Served, model: Reranker) -> Iterator[Any]:
 def test_the_best_come_first(address: str, client: Any, model: Reranker) -> None:
     scores = model.rank("the cat", DOCUMENTS).tolist()
     order = sorted(range(3), key=lambda i: -scores[i])
-    answer = client.post(address, json={"query": "the cat", "documents": DOCUMENTS, "model": "bert-rerank"}).json()
+    answer = client.post(address, json={"query": "the cat", "documents": DOCUMENTS, "model": "ranker"}).json()
     assert answer["results"] == [{"index": i, "relevance_score": scores[i]} for i in order]
     n_tokens = sum(len(model.pair("the cat", document).ids) for document in DOCUMENTS)
     assert answer["usage"] == dict.fromkeys(("prompt_tokens", "total_tokens"), n_tokens)
@@ -41,7 +40,7 @@ def test_the_best_come_first(address: str, client: Any, model: Reranker) -> None
     body = {"query": "the cat", "documents": wrapped, "top_n": 2, "return_documents": True}
     found = client.post(address, json=body).json()["results"]
     assert [(row["index"], row["document"]["text"]) for row in found] == [(i, DOCUMENTS[i]) for i in order[:2]]
-    assert [card["id"] for card in client.get("/v1/models").json()["data"]] == ["tiny", "bert-rerank"]
+    assert [card["id"] for card in client.get("/v1/models").json()["data"]] == ["tiny", "ranker"]
 
 
 def test_long_documents_are_cut_on_request(client: Any) -> None:

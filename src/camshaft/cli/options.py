@@ -101,23 +101,42 @@ class ModelOptions:
         ),
     ] = None
 
+    def given(self, **others: Any) -> dict[str, Any]:
+        """The arguments of LanguageModel: those that were given, and others."""
+        given = _given(self)
+        if "adapter" in given:
+            given["adapters"] = [adapter_of(text) for text in given.pop("adapter")]
+        return given | others
+
     def open(self, model: str, context: int = DEFAULT_CONTEXT, sessions: int = COMMAND_SESSIONS) -> LanguageModel:
         """Open a model for inference; pull it first, with a progress bar, if it is not in the cache."""
-        _pull(model)
-        with Notice(f"preparing {model} for this machine (once) ..."), no_collection():
+        pull(model)
+        _import_numpy()
+        with preparing(model), no_collection():
             from camshaft.generate.language_model import LanguageModel
 
-            given = _given(self)
-            if "adapter" in given:
-                given["adapters"] = [adapter_of(text) for text in given.pop("adapter")]
-            return LanguageModel(model, context=context, sessions=sessions, **given)
+            return LanguageModel(model, **self.given(context=context, sessions=sessions))
+
+
+def pull(model: str) -> None:
+    """Pull a model, with a progress bar, if it is not in the cache. Raises ModelError if there is none."""
+    from camshaft.models.files.pull import resolve_model
+
+    with Bar(f"pulling {model}") as progress:
+        resolve_model(model, progress)
+
+
+def preparing(model: str) -> Notice:
+    """Says that a model is prepared, if that takes long."""
+    return Notice(f"preparing {model} for this machine (once) ...")
 
 
 def open_embedder(
     model: str, *, threads: int | None = None, context: int | None = None, pooling: str | None = None
 ) -> EmbeddingModel:
     """Open a model for vectors of texts; pull it first, as for inference."""
-    _pull(model)
+    pull(model)
+    _import_numpy()
     from camshaft.generate.embedding_model import EmbeddingModel
 
     return EmbeddingModel(model, threads=threads, context=context, pooling=pooling)
@@ -125,19 +144,11 @@ def open_embedder(
 
 def open_reranker(model: str, *, threads: int | None = None, context: int | None = None) -> Reranker:
     """Open a model that scores documents; pull it first, as for inference."""
-    _pull(model)
+    pull(model)
+    _import_numpy()
     from camshaft.generate.reranker import Reranker
 
     return Reranker(model, threads=threads, context=context)
-
-
-def _pull(model: str) -> None:
-    """Pull a model that is not in the cache, with a progress bar."""
-    from camshaft.models.files.pull import resolve_model
-
-    with Bar(f"pulling {model}") as progress:
-        resolve_model(model, progress)
-    _import_numpy()
 
 
 def adapter_of(text: str) -> tuple[str, float]:

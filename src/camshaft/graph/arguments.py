@@ -26,7 +26,7 @@ from camshaft.ops.arguments import (
     row_dtype,
 )
 from camshaft.ops.checks import COMPLEX, FLOATS
-from camshaft.ops.index.complex_moves import MOVES, moves_pairs
+from camshaft.ops.movement.complex_moves import MOVES, moves_pairs
 from camshaft.ops.op import Attrs, Op
 from camshaft.ops.parameters import AXES
 from camshaft.ops.spec import Dim, TensorSpec

@@ -9,6 +9,7 @@ from typing import Any
 
 from camshaft.errors import ModelError
 from camshaft.formats.mapped import shown_value
+from camshaft.models.experts_config import Experts, expert_layers, read_experts
 from camshaft.models.families import FAMILIES, Family
 from camshaft.models.recurrent_config import ATTENTION, Recurrent, kv_heads, layer_kinds, read_recurrent
 
@@ -21,21 +22,12 @@ POOLINGS = ("", "mean", "cls", "last", "rank")
 @dataclass(frozen=True)
 class LayerOptions:
     """`window`: the tokens that a layer's attention sees, 0 for all. `rope`: its rotation table, empty for none. `kind`:
-    attention, or that of the model's recurrent layers."""
+    attention, or that of the model's recurrent layers. `experts`: whether its feed-forward is the mixture of experts."""
 
     window: int = 0
     rope: str = "rope"
     kind: str = ATTENTION
-
-
-@dataclass(frozen=True)
-class Experts:
-    """A mixture of experts: `n_used` of `n` experts of width `dim` per token, and a shared one of `shared_dim` (0: none)."""
-
-    n: int
-    n_used: int
-    dim: int
-    shared_dim: int = 0
+    experts: bool = True
 
 
 @dataclass(frozen=True)
@@ -157,7 +149,7 @@ def read_config(metadata: Mapping[str, Any], architecture: str, vocab_size: int)
         embedding_scale=math.sqrt(dim) if family.embedding_scale == "dim" else keys.positive("embedding_scale", 1.0),
         residual_scale=keys.positive("residual_scale", 1.0),
         logit_scale=logit_scale if family.multiplies_logits else 1 / logit_scale,
-        experts=_experts(keys),
+        experts=read_experts(keys, family),
         recurrent=read_recurrent(keys, family, dim),
         parallel=keys.flag("use_parallel_residual", family.parallel),
         pooling=_pooling(keys),
@@ -211,10 +203,11 @@ def _layers(keys: Keys, family: Family, n_layers: int) -> tuple[LayerOptions, ..
     """Each layer's window, rotation and kind."""
     windows, kinds = _windows(keys, family, n_layers), layer_kinds(keys, family, n_layers)
     rotates = _rotates(keys) if family.rotates_if_finetuned else True
+    experts = expert_layers(keys, n_layers)
     return tuple(
-        LayerOptions(window, _rope(family, layer, window, any(windows)) if rotates else "", kind)
+        LayerOptions(window, _rope(family, layer, window, any(windows)) if rotates else "", kind, experts[layer])
         if kind == ATTENTION
-        else LayerOptions(0, "", kind)
+        else LayerOptions(0, "", kind, experts[layer])
         for layer, (window, kind) in enumerate(zip(windows, kinds, strict=True))
     )
 
@@ -248,15 +241,3 @@ def _windows(keys: Keys, family: Family, n_layers: int) -> tuple[int, ...]:
             f"or more or {n_layers} booleans"
         )
     return tuple(window if has else 0 for has in listed[:n_layers])
-
-
-def _experts(keys: Keys) -> Experts | None:
-    """The mixture of experts of a file that has one."""
-    n = int(keys.at_least_0("expert_count", 0.0))
-    if not n:
-        return None
-    n_used = keys.size("expert_used_count")
-    if n_used > n:
-        raise ModelError(f"the key '{keys.architecture}.expert_used_count' is {n_used}; wanted at most the {n} experts")
-    shared = int(keys.at_least_0("expert_shared_feed_forward_length", 0.0))
-    return Experts(n, n_used, keys.size("expert_feed_forward_length", keys.size("feed_forward_length")), shared)

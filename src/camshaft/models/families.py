@@ -22,10 +22,11 @@ class Family:
     pairing: which elements of a head rotate together; GGUF permutes q and k of families with 'interleaved'.
     norms: rms_norm before attention and feed-forward ('pre'), after them ('post') or both, or of the sums ('sum').
     ffn_norm: the tensor of that before the feed-forward.
-    norm: rms_norm, or layer_norm, with a bias unless norm_bias is False. qk_norm: rms_norm of q and k, of each head or whole row.
+    norm: rms_norm, or layer_norm, with a bias unless norm_bias is False. qk_norm: rms_norm of q and k, of each head or whole row
+    ('file': of each head where the file has their weights). norms_rotated: these norms are of rotated q and k.
     parallel: attention and feed-forward have the same input; a file's use_parallel_residual takes precedence.
     biases: of q, k and v ('qkv'; 'file': where the file has them), or of all linear layers and experts.
-    fused: q, k and v are one tensor ('qkv'), and gate and up another ('all').
+    fused: q, k and v are one tensor ('qkv'), or gate and up ('up'), or both are ('all').
     gated: the feed-forward is down(act(gate) * up), or else down(act(up)).
     sinks: each head's scores have one more, whose value is 0. learned_positions: embeddings of positions, and no rotation.
     embedding_scale: embeddings are multiplied by sqrt(dim) ('dim') or by the file's embedding_scale.
@@ -37,7 +38,8 @@ class Family:
     softcaps: attention's and the logits', where the file names none.
     multiplies_logits: the file's logit_scale multiplies logits, and does not divide them.
     encoder: tokens see all of their text, and the result is a vector for each.
-    normalizes_experts: the chosen experts' weights are divided by their sum.
+    normalizes_experts: the chosen experts' weights are divided by their sum. expert_score: how logits become these weights. Both
+    where the file does not say.
     recurrent: the kind of the layers without attention. attention_every: only every n-th layer has attention, where the file does
     not say which (0: it does, by head_count_kv). output_norm: the tensor of the last norm.
     attention, feed_forward: whether its layers have them.
@@ -52,8 +54,9 @@ class Family:
     norm_bias: bool = True
     parallel: bool = False
     biases: Literal["", "qkv", "file", "all"] = ""
-    qk_norm: Literal["", "head", "row"] = ""
-    fused: Literal["", "qkv", "all"] = ""
+    qk_norm: Literal["", "head", "row", "file"] = ""
+    norms_rotated: bool = False
+    fused: Literal["", "qkv", "up", "all"] = ""
     gated: bool = True
     activation: Literal["silu", "gelu", "gelu_erf", "clamped_swiglu"] = "silu"
     sinks: bool = False
@@ -70,6 +73,7 @@ class Family:
     softcaps: tuple[float, float] = (0.0, 0.0)
     multiplies_logits: bool = False
     normalizes_experts: bool = True
+    expert_score: Literal["softmax", "sigmoid"] = "softmax"
     encoder: bool = False
     recurrent: Literal["", "short_conv", "delta", "mamba", "mamba2"] = ""
     attention: bool = True
@@ -167,9 +171,24 @@ FAMILIES: dict[str, Family] = {
         full_every=2,
         yarn_truncates=False,
     ),
+    "glm4": Family("interleaved", norms="both", biases="file", fused="up"),
+    "glm4moe": Family(
+        "neox",
+        ffn_norm="post_attention_norm",
+        biases="file",
+        qk_norm="file",
+        normalizes_experts=False,
+        expert_score="sigmoid",
+    ),
+    "ernie4_5": Family("interleaved"),
+    "ernie4_5-moe": Family("interleaved"),
+    "hunyuan-dense": Family("neox", qk_norm="head", norms_rotated=True),
     "granite": Family("interleaved"),
     "granitemoe": Family("interleaved"),
     "lfm2": Family("neox", qk_norm="head", recurrent="short_conv", output_norm="token_embd_norm"),
+    "lfm2moe": Family(
+        "neox", qk_norm="head", recurrent="short_conv", output_norm="token_embd_norm", expert_score="sigmoid"
+    ),
     "mamba": Family("neox", recurrent="mamba", attention=False, feed_forward=False),
     "mamba2": Family("neox", recurrent="mamba2", attention=False, feed_forward=False),
     "granitehybrid": Family("interleaved", recurrent="mamba2", rotates_if_finetuned=True),

@@ -1,4 +1,4 @@
-"""Ollama's interface: `/api/chat`, `/api/generate`, `/api/tags`, `/api/show`, `/api/version`."""
+"""Ollama's interface: `/api/chat`, `/api/generate`, `/api/show`, `/api/version`."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from camshaft.serve.fields import (
     Fields,
     integer,
     one_of,
-    parse_json,
     read_fields,
     required,
 )
+from camshaft.serve.models import Models
 from camshaft.serve.openai.chat import EMPTY, chat_ids, read_messages
 from camshaft.serve.openai.tools import Tools, call_id, form_of, read_tools
 from camshaft.serve.options import MOST_TOKENS, OPTIONS, SAMPLING, generate_options
-from camshaft.serve.respond import Asked, Json, compact, respond
+from camshaft.serve.respond import Asked, Json, body_of, compact, respond
 from camshaft.serve.served import Served
 from camshaft.version import __version__
 
@@ -108,37 +108,19 @@ def _read_generate(body: Any, served: Served) -> Asked:
     return Asked(Job([ids], options), OllamaShape(served, False, ToolCallReader(None)), given.get("stream", True))
 
 
-async def tags(request: Request, served: Served) -> Response:
-    """The model, as a list."""
-    created = datetime.fromtimestamp(served.created, UTC).isoformat()
-    card = {
-        "name": served.name,
-        "model": served.name,
-        "modified_at": created,
-        "size": 0,
-        "digest": "",
-        "details": _details(served),
-    }
-    return Json({"models": [card]})
-
-
 async def show(request: Request, served: Served) -> Response:
     """What is known of the model."""
-    given = read_fields(parse_json(await served.body(request)), _SHOW)
-    served.check_model(
-        required({**given, "model": given.get("model", given.get("name"))}, "model").removesuffix(":latest")
-    )
-    info = {f"{served.lm.config.architecture}.context_length": served.lm.context}
-    return Json({"details": _details(served), "model_info": info, "capabilities": ["completion"]})
+    given = read_fields(body_of(request), _SHOW)
+    required({**given, "model": given.get("model", given.get("name"))}, "model")
+    config = served.lm.config
+    info = {"general.architecture": config.architecture, f"{config.architecture}.context_length": served.lm.context}
+    details = {"format": "gguf", "family": config.architecture}
+    return Json({"details": details, "model_info": info, "capabilities": ["completion", "tools"]})
 
 
-async def version(request: Request, served: Served) -> Response:
+async def version(request: Request, models: Models) -> Response:
     """camshaft's version."""
     return Json({"version": __version__})
-
-
-def _details(served: Served) -> dict[str, Any]:
-    return {"format": "gguf", "family": served.lm.config.architecture}
 
 
 @dataclass

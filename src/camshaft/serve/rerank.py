@@ -11,9 +11,9 @@ from starlette.responses import Response
 
 from camshaft.errors import CamshaftError
 from camshaft.serve.errors import HttpError, http_error
-from camshaft.serve.fields import BOOL, TEXT, Field, Fields, integer, parse_json, read_fields, required
-from camshaft.serve.respond import Json
-from camshaft.serve.served import Ranker, Served
+from camshaft.serve.fields import BOOL, TEXT, Field, Fields, integer, read_fields, required
+from camshaft.serve.respond import Json, body_of
+from camshaft.serve.served import Ranker
 
 MOST_DOCUMENTS = 2048  # as many as texts for vectors
 
@@ -37,15 +37,14 @@ _FIELDS: Fields = {
 }
 
 
-async def rerank(request: Request, served: Served) -> Response:
+async def rerank(request: Request, ranker: Ranker) -> Response:
     """The documents' scores for the query, from 0 to 1, best first."""
-    return Json(await run_in_threadpool(ranked, parse_json(await served.body(request)), served))
+    return Json(await run_in_threadpool(ranked, body_of(request), ranker))
 
 
-def ranked(body: Any, served: Served) -> dict[str, Any]:
+def ranked(body: Any, ranker: Ranker) -> dict[str, Any]:
     """The answer to the body of a request for scores. Raises HttpError."""
     given = read_fields(body, _FIELDS)
-    ranker = _ranker(served, given.get("model"))
     query, documents = required(given, "query"), [_text(document) for document in required(given, "documents")]
     scores, n_tokens = _scores(ranker, query, documents, truncate=given.get("truncate", False))
     order = sorted(range(len(scores)), key=lambda i: -scores[i])[: given.get("top_n")]
@@ -62,18 +61,6 @@ def ranked(body: Any, served: Served) -> dict[str, Any]:
         "results": results,
         "usage": usage,
     }
-
-
-def _ranker(served: Served, name: Any) -> Ranker:
-    """The model that scores documents. HttpError where there is none of that name."""
-    found = served.ranker
-    if found is None:
-        message = "this server scores no documents; start it with --rerank MODEL"
-        raise HttpError(404, message, code="model_not_found", param="model")
-    if name is not None and name != found.name:
-        message = f"there is no model {str(name)[:100]!r} for scores; this server has {found.name!r}"
-        raise HttpError(404, message, code="model_not_found", param="model")
-    return found
 
 
 def _scores(ranker: Ranker, query: str, documents: list[str], *, truncate: bool) -> tuple[list[float], int]:

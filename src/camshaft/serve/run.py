@@ -10,7 +10,7 @@ import uvicorn
 from camshaft.errors import SettingError
 from camshaft.serve.app import make_app
 from camshaft.serve.guard import Guard
-from camshaft.serve.served import Served
+from camshaft.serve.models import Models
 
 GRACE_S = 30  # how long answers in progress may take after the signal to stop
 BACKLOG = 1024
@@ -53,12 +53,12 @@ class _Server(uvicorn.Server):
             self._ready()
 
 
-def make_server(served: Served, guard: Guard, ready: Callable[[], None]) -> uvicorn.Server:
+def make_server(models: Models, guard: Guard, ready: Callable[[], None]) -> uvicorn.Server:
     """A server whose `run(sockets=[...])` serves until SIGINT, SIGTERM or `should_exit`, and calls `ready` when it has begun.
 
     Then it finishes answers in progress within GRACE_S; a second signal ends them at once."""
     config = uvicorn.Config(
-        make_app(served, guard),
+        make_app(models, guard),
         log_config=None,
         access_log=False,
         timeout_keep_alive=KEEP_OPEN_S,

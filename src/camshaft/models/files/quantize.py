@@ -19,6 +19,7 @@ from camshaft.errors import FormatError, StoreError
 from camshaft.formats.bits import Bytes
 from camshaft.formats.blocks import BlockFormat
 from camshaft.formats.gguf.file import GGUFFile, GGUFTensor, open_gguf
+from camshaft.formats.gguf.part_names import part_paths
 from camshaft.formats.gguf.write import NewTensor, unsigned, values_of, write_gguf
 from camshaft.formats.mapped import shown
 from camshaft.models.files.quantization_mix import Mix, TensorPosition, format_for, is_quantized, mix_named, part_of
@@ -65,6 +66,7 @@ def quantize(
         formats = formats_of(file, mix, pure=pure)
         values = values_of(file.metadata) | {"general.file_type": unsigned(mix.file_type)}
         values["general.quantization_version"] = unsigned(_QUANTIZATION_VERSION)
+        nbytes_before = file.nbytes
         total, done = sum(_elements(t) for t in file.tensors.values()), 0
 
         def count(n: int) -> None:
@@ -78,13 +80,13 @@ def quantize(
     shutil.copymode(source, target)
     names = [row.name for row in formats.values()]
     return QuantizationResult(
-        target, os.stat(source).st_size, target.stat().st_size, {n: names.count(n) for n in sorted({*names})}
+        target, nbytes_before, target.stat().st_size, {n: names.count(n) for n in sorted({*names})}
     )
 
 
 def check_target(source: Path, target: Path, force: bool) -> None:
-    """Raises FormatError or StoreError for a target that is the source, is there already, or cannot be made."""
-    if target.exists() and target.samefile(source):
+    """Raises FormatError or StoreError for a target that is the source or a part of it, is there already, or cannot be made."""
+    if target.exists() and any(part.exists() and target.samefile(part) for part in part_paths(source)):
         raise FormatError(f"{target}: is the source itself; wanted another output path")
     if target.is_dir():
         raise StoreError(f"{target}: is a folder; wanted the path of an output file")

@@ -23,7 +23,6 @@ from camshaft.serve.fields import (
     Fields,
     integer,
     one_of,
-    parse_json,
     read_fields,
     required,
     shown,
@@ -31,7 +30,7 @@ from camshaft.serve.fields import (
 from camshaft.serve.openai.chat import chat_ids, read_messages
 from camshaft.serve.openai.tools import NAME, Tools, form_of, object_schema, tools_of
 from camshaft.serve.options import MOST_TOKENS, OPTIONS, generate_options
-from camshaft.serve.respond import Asked, Json, respond
+from camshaft.serve.respond import Asked, Json, body_of, respond
 from camshaft.serve.served import Served
 
 _TEXT_OR_BLOCKS = Field(lambda v: isinstance(v, str | list), "a text or a list of blocks")
@@ -166,6 +165,6 @@ def _read(body: Any, served: Served) -> Asked:
 
 async def count_tokens(request: Request, served: Served) -> Response:
     """The number of tokens of a chat."""
-    given = read_fields(parse_json(await served.body(request)), _CHAT)
+    given = read_fields(body_of(request), _CHAT)
     ids, _ = await run_in_threadpool(_chat, given, served)
     return Json({"input_tokens": len(ids)})

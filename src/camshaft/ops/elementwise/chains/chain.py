@@ -1,6 +1,6 @@
 """Chains: elementwise ops that read each other's results as one op, whose kernel keeps intermediate values in registers.
 
-graph/chains.py finds them. The text of a chain (chain_text.py) gives its kernel, from its parts' formulas, and its
+graph/chains.py finds them. The text of a chain (text.py) gives its kernel, from its parts' formulas, and its
 reference, from theirs. Only inputs and results go through memory, and results are bit-equal to those of the parts one by one:
 an intermediate value is rounded as a store would round it.
 """
@@ -15,9 +15,10 @@ from typing import Any, NamedTuple
 from camshaft.dtypes import DType
 from camshaft.lang import Tracer, ir, kernel
 from camshaft.ops import op as ops
-from camshaft.ops.elementwise import activation, binary, cast, comparison, frame, samples, unary
-from camshaft.ops.elementwise.chain_reference import Part, Tolerance, computed
-from camshaft.ops.elementwise.chain_text import Chain, evaluated, parse
+from camshaft.ops.elementwise import activation, binary, cast, comparison, frame, unary
+from camshaft.ops.elementwise.chains import samples
+from camshaft.ops.elementwise.chains.reference import Part, Tolerance, computed
+from camshaft.ops.elementwise.chains.text import Chain, evaluated, parse
 from camshaft.ops.kernels import blocks
 from camshaft.ops.kernels.strides import Strides
 from camshaft.ops.spec import TensorSpec

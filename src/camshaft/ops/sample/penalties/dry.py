@@ -17,7 +17,7 @@ from camshaft.ops import op as ops
 from camshaft.ops.checks import partly_active
 from camshaft.ops.kernels import blocks
 from camshaft.ops.parameters import Parameters
-from camshaft.ops.sample.listed import change_listed, expect_listed
+from camshaft.ops.sample.penalties.listed import change_listed, expect_listed
 from camshaft.ops.spec import TensorSpec
 
 # The greatest exponent of e: f32 has no greater powers.

@@ -14,9 +14,9 @@ import numpy as np
 
 from camshaft.dtypes import DType, as_dtype
 from camshaft.ops import op as ops
-from camshaft.ops.elementwise.chain_text import Chain, evaluated
+from camshaft.ops.elementwise.chains.samples import chain_samples
+from camshaft.ops.elementwise.chains.text import Chain, evaluated
 from camshaft.ops.elementwise.frame import Formula
-from camshaft.ops.elementwise.samples import chain_samples
 from camshaft.ops.spec import TensorSpec
 
 # Changes an inexact step's result of that dtype.

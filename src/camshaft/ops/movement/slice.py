@@ -12,9 +12,9 @@ from camshaft.dtypes import bf16, boolean, f16, f32, f64, i8, i64, u16
 from camshaft.extent import Extent
 from camshaft.ops import op as ops
 from camshaft.ops.checks import EVERY, same_dtype
-from camshaft.ops.index.transpose import strided
 from camshaft.ops.kernels.bits import as_bits
 from camshaft.ops.kernels.strides import iteration, strides_of
+from camshaft.ops.movement.transpose import strided
 from camshaft.ops.parameters import Attribute, Parameters
 from camshaft.ops.spec import Dim, TensorSpec
 

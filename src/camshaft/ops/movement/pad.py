@@ -6,7 +6,7 @@ elements away.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from math import prod
 from typing import Any
 
@@ -14,92 +14,17 @@ import numpy as np
 
 from camshaft.dtypes import DType, as_dtype, bf16, boolean, f16, f32, f64, i8, i64, u16
 from camshaft.extent import Extent
-from camshaft.lang import Array, Constant, Tracer, Value, ir, kernel
 from camshaft.ops import op as ops
-from camshaft.ops.index.moved import one_tensor
-from camshaft.ops.kernels import blocks
 from camshaft.ops.kernels.bits import as_bits
-from camshaft.ops.kernels.strides import Strides, split_index
+from camshaft.ops.movement.moved import one_tensor
+from camshaft.ops.movement.padded_rows import SOURCES, Pair, indexes_of, pad_launch
 from camshaft.ops.parameters import Attribute, Parameters
 from camshaft.ops.spec import TensorSpec
 
-Pair = tuple[int, int]
 _WIDTH = Attribute("pad_width", "int | tuple[int, int] | tuple[tuple[int, int], ...]")
 _MODE, _VALUE = Attribute("mode", "str", "constant"), Attribute("constant_values", "float", 0)
-# The same for indexes in NumPy and in kernels: `source(k, i, n)` is the element of an axis of n that place i shows.
+# torch's names of modes
 _SAME_MODES = {"replicate": "edge", "circular": "wrap"}
-
-
-class _NumPy:
-    """The functions that `_SOURCES` takes of a tracer, on arrays."""
-
-    minimum, maximum, select = staticmethod(np.minimum), staticmethod(np.maximum), staticmethod(np.where)
-
-
-def _reflected(k: Any, i: Any, n: Any) -> Any:
-    period = k.maximum(n * 2 - 2, 1)
-    place = i % period
-    return k.select(place < n, place, period - place)
-
-
-def _symmetric(k: Any, i: Any, n: Any) -> Any:
-    place = i % (n * 2)
-    return k.select(place < n, place, n * 2 - 1 - place)
-
-
-_SOURCES: dict[str, Callable[[Any, Any, Any], Any]] = {
-    "constant": lambda k, i, n: k.minimum(k.maximum(i, 0), n - 1),
-    "edge": lambda k, i, n: k.minimum(k.maximum(i, 0), n - 1),
-    "reflect": _reflected,
-    "symmetric": _symmetric,
-    "wrap": lambda k, i, n: i % n,
-}
-
-
-@kernel
-def padded_rows(
-    k: Tracer, x: Array, out: Array, *, mode: str, value: int | float, sizes: Strides, counts: Strides, befores: Strides,
-    strides: Strides, columns: int, count: int, before: int, block: int,
-) -> None:  # fmt: skip
-    # out[i, c] = x[source(i - befores), source(c - before)]
-    source = _SOURCES[mode]
-    index, base, inside = split_index(k.program(0), sizes), k.const(0, i64), None
-    for i, n, skipped, stride in zip(index, counts, befores, strides, strict=True):
-        place = i - skipped
-        base = base + source(k, place, _index(k, n)) * stride
-        within = (place >= 0) & (place < n)
-        inside = within if inside is None else inside & within
-    row, start = k.program(0) * columns, k.program(1) * block
-    stop = k.minimum(start + block, columns)
-    low, high = (k.minimum(k.maximum(edge, start), stop) for edge in (before, before + count))
-
-    def fill(first: Value, last: Value) -> None:
-        for c in k.lanes(first, last):
-            out[row + c] = k.const(value, ir.arithmetic_dtype(out.dtype))
-
-    def move() -> None:
-        for c in k.lanes(low, high):
-            out[row + c] = x[base - before + c]
-
-    if mode != "constant":
-        for first, last in ((start, low), (high, stop)):
-            for c in k.lanes(first, last):
-                out[row + c] = k.gather(x, base + source(k, c - before, _index(k, count)))
-        move()
-        return
-    fill(start, low)
-    fill(high, stop)
-    if inside is None:
-        move()
-        return
-    with k.when(inside):
-        move()
-    with k.when(inside ^ k.const(True, boolean)):
-        fill(low, high)
-
-
-def _index(k: Tracer, n: ir.Operand) -> Value:
-    return n if isinstance(n, Value) else k.const(n, i64)
 
 
 def pairs_of(x: TensorSpec, given: Any) -> tuple[Pair, ...]:
@@ -121,7 +46,7 @@ def mode_of(attrs: ops.Attrs) -> str:
     """The mode in NumPy's words. ShapeError for none of the modes."""
     mode = attrs.get("mode", "constant")
     found = _SAME_MODES.get(mode, mode) if isinstance(mode, str) else ""
-    ops.expect(found in _SOURCES, "pad", f"mode {mode!r}", ", ".join((*_SOURCES, *_SAME_MODES)))
+    ops.expect(found in SOURCES, "pad", f"mode {mode!r}", ", ".join((*SOURCES, *_SAME_MODES)))
     return found
 
 
@@ -136,13 +61,6 @@ def _infer(specs: tuple[TensorSpec, ...], attrs: ops.Attrs) -> tuple[TensorSpec,
     return (TensorSpec(tuple(d if isinstance(d, Extent) else n for d, n in zip(x.shape, sizes, strict=True)), x.dtype),)
 
 
-def indexes_of(mode: str, n: int, before: int, after: int) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """Which of the n elements of an axis each place shows; n itself where it is the constant."""
-    places = np.arange(-before, n + after)
-    found = _SOURCES[mode](_NumPy, places, n)
-    return np.where((places < 0) | (places >= n), n, found) if mode == "constant" else found
-
-
 def _reference(inputs: Sequence[ops.Array], attrs: ops.Attrs) -> tuple[ops.Array, ...]:
     y, mode = inputs[0], mode_of(attrs)
     pairs = pairs_of(TensorSpec(y.shape, as_dtype(y.dtype)), attrs["pad_width"])
@@ -152,52 +70,6 @@ def _reference(inputs: Sequence[ops.Array], attrs: ops.Attrs) -> tuple[ops.Array
             wide = np.concatenate([y, np.full_like(np.take(y, [0], axis), fill)], axis)
             y = np.take(wide, indexes_of(mode, y.shape[axis], *pair), axis)
     return (np.ascontiguousarray(y).reshape(y.shape),)
-
-
-def bits_of(value: float, dtype: DType) -> int | float:
-    """A constant as a kernel that moves elements of this dtype stores it: bits of 16-bit floats, integers of the others."""
-    made = np.asarray(value).astype(dtype.numpy)
-    if dtype in (f16, bf16):
-        return int(made.view(np.uint16))
-    return float(made) if dtype.is_float else int(made)
-
-
-def pad_launch(
-    x: TensorSpec, pairs: Sequence[Pair], mode: str, value: float, arrays: Sequence[ops.Operand]
-) -> ops.Launch:
-    """A launch that pads x. `arrays` are x and the result; axes that nothing changes are joined."""
-    axes: list[tuple[int, int, int]] = []  # (elements of x, before, after)
-    for n, pair in zip(x.bounds, pairs, strict=True):
-        if axes and pair == axes[-1][1:] == (0, 0):
-            axes[-1] = axes[-1][0] * n, 0, 0
-        elif axes and pair == (0, 0):
-            # a padded axis and the unchanged ones after it are one axis of longer steps, except for what maps indexes
-            axes.append((n, 0, 0))
-        else:
-            axes.append((n, *pair))
-    if mode == "constant" and len(axes) > 1 and axes[-1][1:] == (0, 0):
-        (n, before, after), (inner, _, _) = axes[-2:]
-        axes[-2:] = [(n * inner, before * inner, after * inner)]
-    axes = axes or [(1, 0, 0)]
-    *others, (count, before, after) = axes
-    columns = before + count + after
-    block = blocks.even_block(columns)
-    sizes = tuple(b + n + a for n, b, a in others)
-    constants: dict[str, Constant] = {
-        "mode": mode,
-        "value": bits_of(value, x.parts[0].dtype),
-        "sizes": sizes,
-        "counts": tuple(n for n, _, _ in others),
-        "befores": tuple(b for _, b, _ in others),
-        "strides": tuple(prod(n for n, _, _ in axes[i + 1 :]) for i in range(len(others))),
-        "columns": columns,
-        "count": count,
-        "before": before,
-        "block": block,
-    }
-    grid = ops.Cells(prod(sizes)), ops.Cells(columns, per=block)
-    names = tuple(name for name in constants if name not in ("mode", "value"))
-    return ops.Launch(padded_rows, tuple(arrays), grid, constants, sizes=names)
 
 
 def _build(node: ops.NodeSpec, target: ops.Target) -> ops.Build:

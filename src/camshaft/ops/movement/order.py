@@ -12,7 +12,7 @@ from camshaft.dtypes import as_dtype, bf16, boolean, f16, f32, f64, i8, i32, i64
 from camshaft.extent import Extent
 from camshaft.ops import op as ops
 from camshaft.ops.checks import NUMBERS, in_f32, rounded, same_dtype, widened
-from camshaft.ops.index.moved import axes_in, check_attributes, composite, expect_whole, one_tensor
+from camshaft.ops.movement.moved import axes_in, check_attributes, composite, expect_whole, one_tensor
 from camshaft.ops.parameters import Attribute, Parameters
 from camshaft.ops.spec import TensorSpec
 

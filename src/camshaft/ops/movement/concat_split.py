@@ -1,4 +1,4 @@
-"""concat and split along an axis, which copy rows, and outer: y[i, j] = a[i] b[j].
+"""concat and split along an axis, which copy rows.
 
 concat takes two or more tensors of one dtype; split's `sizes` are those of the parts along `axis`.
 """
@@ -12,16 +12,15 @@ from typing import Any
 
 import numpy as np
 
-from camshaft.dtypes import DType, as_dtype, boolean, f16, f32, f64, i8, i64
+from camshaft.dtypes import DType, boolean, f16, f32, f64, i8, i64
 from camshaft.extent import Extent
 from camshaft.lang import Array, Tracer, kernel
 from camshaft.ops import op as ops
-from camshaft.ops.checks import EVERY, NUMBERS, rounded, same_dtype, widened
-from camshaft.ops.elementwise.binary import wrapping
+from camshaft.ops.checks import EVERY, same_dtype
 from camshaft.ops.kernels import blocks
 from camshaft.ops.kernels.bits import as_bits
 from camshaft.ops.parameters import AXIS, Attribute, Parameters
-from camshaft.ops.spec import Dim, TensorSpec, bound
+from camshaft.ops.spec import Dim, TensorSpec
 
 
 @kernel
@@ -32,15 +31,6 @@ def copy_rows(
     row, first = k.program(0) * middle + k.program(1), k.program(2) * block
     for c in k.lanes(first, k.minimum(first + block, columns)):
         out[row, c + out_start] = x[row, c + x_start]
-
-
-@kernel
-def products(k: Tracer, a: Array, b: Array, out: Array, *, columns: int, block: int) -> None:
-    # out[i, j] = a[i] b[j]
-    row, first = k.program(0), k.program(1) * block
-    factor = a[row]
-    for c in k.lanes(first, k.minimum(first + block, columns)):
-        out[row, c] = wrapping("multiply", k, factor, b[c])
 
 
 def _axis(op: str, spec: TensorSpec, attrs: ops.Attrs, known: set[str]) -> int:
@@ -127,29 +117,6 @@ def _build_split(node: ops.NodeSpec, target: ops.Target) -> ops.Build:
     return _copies(full, axis, [(x, start) for start in accumulate(widths[:-1], initial=0)], writes, widths)
 
 
-def _infer_outer(specs: tuple[TensorSpec, ...], attrs: ops.Attrs) -> tuple[TensorSpec, ...]:
-    ops.expect(len(specs) == 2 and not attrs, "outer", specs, "two vectors")
-    dtype = same_dtype("outer", specs, NUMBERS)
-    fits = all(len(s.shape) == 1 and s.bounds[0] > 0 for s in specs) and isinstance(specs[1].shape[0], int)
-    ops.expect(fits, "outer", specs, "two vectors, the second without an Extent")
-    return (TensorSpec((specs[0].shape[0], specs[1].shape[0]), dtype),)
-
-
-def _build_outer(node: ops.NodeSpec, target: ops.Target) -> ops.Build:
-    columns = bound(node.inputs[1].shape[0])
-    block = blocks.even_block(columns)
-    grid = ops.Cells(node.inputs[0].shape[0]), ops.Cells(columns, per=block)
-    arrays = ops.read(0), ops.read(1), ops.write(0)
-    return ops.Build(
-        (ops.Launch(products, arrays, grid, {"columns": columns, "block": block}, sizes=("columns", "block")),)
-    )
-
-
-def _outer_reference(inputs: Sequence[ops.Array], attrs: ops.Attrs) -> tuple[ops.Array, ...]:
-    with np.errstate(all="ignore"):
-        return (rounded(np.multiply.outer(*map(widened, inputs)), as_dtype(inputs[0].dtype)),)
-
-
 def _draw(rng: np.random.Generator, shape: tuple[int, ...], dtype: DType = f32) -> ops.Array:
     return rng.integers(0, 100, shape).astype(dtype.numpy)
 
@@ -179,14 +146,6 @@ def _split_samples() -> Iterable[ops.Sample]:
     yield ops.Sample("7 of 16", (_draw(rng, spec.bounds),), attrs, (spec,), {tokens: 7})
 
 
-def _outer_samples() -> Iterable[ops.Sample]:
-    rng = np.random.default_rng(21)
-    for m, n in ((1, 1), (3, 33), (2, 4099)):
-        yield ops.Sample(f"{m} x {n}", (_draw(rng, (m,)), _draw(rng, (n,))))
-    for dtype in (f64, f16, i8, i64):
-        yield ops.Sample(f"of {dtype.name}", (_draw(rng, (3,), dtype), _draw(rng, (18,), dtype)))
-
-
 def _concat_errors() -> Iterable[ops.ErrorSample]:
     x = TensorSpec((2, 8), f32)
     yield ops.ErrorSample((x,), {}, "wanted two or more tensors")
@@ -200,18 +159,10 @@ def _split_errors() -> Iterable[ops.ErrorSample]:
     yield ops.ErrorSample((x,), {"axis": 1, "sizes": (3, 4)}, "wanted sizes above 0 whose sum is 8")
 
 
-def _outer_errors() -> Iterable[ops.ErrorSample]:
-    yield ops.ErrorSample((TensorSpec((2, 8), f32),) * 2, {}, "wanted two vectors")
-
-
 def _split(f: Any, x: Any, sizes: Sequence[int], axis: int = 0) -> Any:
     axis %= x.ndim
     whole = (slice(None),) * axis
     return tuple(x[*whole, end - n : end] for n, end in zip(sizes, accumulate(sizes), strict=True))
-
-
-def _outer(f: Any, a: Any, b: Any) -> Any:
-    return a.reshape((*a.shape, 1)) * b
 
 
 def _op(
@@ -275,16 +226,5 @@ OPS = {
         Parameters("x", (Attribute("sizes", "tuple[int, ...]"), AXIS), results=None),
         _split,
         lambda f, dys, ys, x, sizes, axis=0: f.concat(*dys, axis=axis) if isinstance(dys, tuple) else dys,
-    ),
-    "outer": _op(
-        "outer",
-        "y[i, j] = a[i] b[j]",
-        _infer_outer,
-        _outer_reference,
-        _build_outer,
-        _outer_samples,
-        _outer_errors,
-        Parameters("a b"),
-        _outer,
     ),
 }

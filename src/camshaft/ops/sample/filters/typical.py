@@ -9,15 +9,7 @@ from __future__ import annotations
 from camshaft.dtypes import f32, i32, i64, u32
 from camshaft.lang import Array, Tracer, Value, kernel
 from camshaft.ops import op as ops
-from camshaft.ops.sample.kernel import (
-    LOWEST,
-    Row,
-    bisect,
-    find_peaks,
-    fixed_point,
-    list_blocks,
-    mass,
-)
+from camshaft.ops.sample.kept import LOWEST, Row, bisect, find_peaks, fixed_point, list_blocks, mass
 from camshaft.ops.spec import TensorSpec
 
 BLOCK, MOST_BLOCKS = 32, 4096

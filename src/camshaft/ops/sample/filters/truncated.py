@@ -1,4 +1,4 @@
-"""The kernel of top_k_top_p: keeps what sample's top_k, top_p and min_p keep at temperature 1, from the parts of kernel.py."""
+"""The kernel of top_k_top_p: keeps what sample's top_k, top_p and min_p keep at temperature 1, from the parts of kept.py."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 from camshaft.dtypes import f32, i32, i64, u32
 from camshaft.lang import Array, Tracer, Value, kernel
 from camshaft.ops import op as ops
-from camshaft.ops.sample.kernel import LOWEST, Row, find_peaks, fixed_point, keep_top_k, keep_top_p, list_blocks
+from camshaft.ops.sample.kept import LOWEST, Row, find_peaks, fixed_point, keep_top_k, keep_top_p, list_blocks
 from camshaft.ops.sample.sample import block_of
 from camshaft.ops.spec import TensorSpec
 
