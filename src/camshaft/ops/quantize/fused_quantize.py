@@ -17,7 +17,6 @@ from camshaft.lang import Array, Constant, Tracer, Value, kernel
 from camshaft.ops import op as ops
 from camshaft.ops.checks import partly_active
 from camshaft.ops.elementwise import activation, silu_multiply
-from camshaft.ops.elementwise.unary import gelu
 from camshaft.ops.kernels.blocks import row_lanes
 from camshaft.ops.kernels.launch import has_threads
 from camshaft.ops.norm import residual_norm, rms_norm
@@ -30,7 +29,7 @@ from camshaft.ops.spec import TensorSpec
 # What gated products are made of: act(gate) up, computed as the op of that name computes it.
 ACTIVATIONS: dict[str, Callable[[Tracer, Value, Value], Value]] = {
     "silu": lambda k, gate, up: gate / (1.0 + k.exp(-gate)) * up,
-    "gelu": lambda k, gate, up: gelu(k, gate) * up,
+    "gelu": lambda k, gate, up: activation.gelu(k, gate) * up,
 }
 _SHAPES: tuple[tuple[int, int, dict[str, Any]], ...] = (
     (1, 32, {"sums": ((32, 0),)}),
