@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from camshaft.generate.embedding_model import EmbeddingModel
     from camshaft.generate.language_model import LanguageModel
     from camshaft.generate.options import GenerateOptions
+    from camshaft.generate.reranker import Reranker
 
 Model = Annotated[
     str,
@@ -139,6 +140,15 @@ def open_embedder(
     from camshaft.generate.embedding_model import EmbeddingModel
 
     return EmbeddingModel(model, threads=threads, context=context, pooling=pooling)
+
+
+def open_reranker(model: str, *, threads: int | None = None, context: int | None = None) -> Reranker:
+    """Open a model that scores documents; pull it first, as for inference."""
+    pull(model)
+    _import_numpy()
+    from camshaft.generate.reranker import Reranker
+
+    return Reranker(model, threads=threads, context=context)
 
 
 def adapter_of(text: str) -> tuple[str, float]:
