@@ -68,6 +68,7 @@ COMMANDS = {
     "profile": "plan",
     "tune": "tune",
     "quantize": "models",
+    "convert": "convert",
     "finetune": "finetune",
     "merge": "finetune",
     "devices": "doctor",
