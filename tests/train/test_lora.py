@@ -147,7 +147,10 @@ def test_only_answers_are_learned(tmp_path: Path) -> None:
 def test_packed_examples_have_the_loss_and_the_gradients_of_examples_alone(name: str, tmp_path: Path) -> None:
     rng = np.random.default_rng(3)
     sizes = (9, 17, 5, 12, 3, 20)
-    found = [Example(tuple(rng.integers(5, 40, n).tolist()), (False, *(rng.random(n - 2) < 0.7).tolist(), True)) for n in sizes]
+    found = [
+        Example(tuple(rng.integers(5, 40, n).tolist()), (False, *(rng.random(n - 2) < 0.7).tolist(), True))
+        for n in sizes
+    ]
     alone, together = one_each(found), packed(found, 33)
     assert (len(alone.ids), len(together.ids), together.ids.shape[1]) == (6, 2, 32)
     assert alone.counts.sum() == together.counts.sum() == sum(sizes) - 6
