@@ -12,9 +12,10 @@ from camshaft.dtypes import f32, i32, u32
 from camshaft.observe import machine_peak as kernels
 from camshaft.observe import machine_peak as peaks
 from camshaft.observe.machine_peak import MachinePeak, machine_peak, measure, stored_peak, stored_peaks
+from camshaft.plan.buffers import Buffer, BufferUse, Lifetime
 from camshaft.plan.memory.arena import make_schedule
 from camshaft.plan.runtime.execute import bind
-from camshaft.plan.schedule import Buffer, BufferUse, Lifetime, Programs, Thunk
+from camshaft.plan.schedule import Programs, Thunk
 from camshaft.store.store import store
 
 FAKE = MachinePeak(1, 1e9, 8e9, 2e9, 4e9)
