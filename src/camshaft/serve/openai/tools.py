@@ -64,9 +64,14 @@ class Tools:
 
 def read_tools(given: Mapping[str, Any], served: Served) -> Tools | None:
     """The tools that an answer may call; None if there are none. Raises HttpError for one that does not fit."""
-    tools = [_tool(each, f"tools[{i}]") for i, each in enumerate(given.get("tools", ()))]
+    tools = listed_tools(given)
     choice, is_parallel = given.get("tool_choice", "auto"), given.get("parallel_tool_calls", True)
     return tools_of(tools, choice, is_parallel, served, "function.parameters")
+
+
+def listed_tools(given: Mapping[str, Any]) -> list[Tool]:
+    """The tools that a request tells of."""
+    return [_tool(each, f"tools[{i}]") for i, each in enumerate(given.get("tools", ()))]
 
 
 def tools_of(tools: Sequence[Tool], choice: Any, is_parallel: bool, served: Served, schema_field: str) -> Tools | None:
