@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from camshaft.errors import ContextError, count
 from camshaft.generate.generation import Closing, FinishReason, Generation
-from camshaft.generate.options import GenerateOptions
+from camshaft.generate.options import GenerateOptions, check_together
 from camshaft.generate.sampling.sampler import Sampler
 
 if TYPE_CHECKING:
@@ -51,6 +51,8 @@ class Batch(Closing):
     ) -> None:
         """Prepare a sequence per prompt (token ids). Raises ContextError, with the prompt's index, if one does not fit."""
         _check_prompts(prompts, model.context)
+        for each in options:
+            check_together(each, "a batch")
         self._model = model
         self._active: list[_Sequence] = []
         self._pieces: deque[tuple[int, str]] = deque()

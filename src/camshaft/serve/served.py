@@ -16,16 +16,17 @@ from camshaft.serve.errors import HttpError
 if TYPE_CHECKING:
     from camshaft.generate.embedding_model import EmbeddingModel
     from camshaft.generate.language_model import LanguageModel
+    from camshaft.generate.reranker import Reranker
 
 MOST_BODY_NBYTES = 8 << 20
 
 
 @dataclass(frozen=True)
-class Embedder:
-    """A model that makes vectors of texts, its name, and the size of its file."""
+class _Pooled:
+    """A model without an engine, its name, and the size of its file."""
 
     name: str
-    model: EmbeddingModel
+    model: Any
     nbytes: int = 0
     is_alive: bool = True
 
@@ -35,6 +36,20 @@ class Embedder:
     def close(self) -> None:
         """Release the model."""
         self.model.close()
+
+
+@dataclass(frozen=True)
+class Embedder(_Pooled):
+    """A model that makes vectors of texts."""
+
+    model: EmbeddingModel
+
+
+@dataclass(frozen=True)
+class Ranker(_Pooled):
+    """A model that scores documents for a query."""
+
+    model: Reranker
 
 
 @dataclass(frozen=True)

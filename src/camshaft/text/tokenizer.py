@@ -115,6 +115,10 @@ class Tokenizer:
             tokens.append(vocabulary.eos_id)
         return tokens
 
+    def split_special(self, text: str) -> list[bytes | int]:
+        """Split a text at the control tokens that it spells: texts and token ids."""
+        return self._special.split(text.encode("utf-8", "surrogatepass"), True)
+
     def decode(self, ids: Iterable[int], *, special: bool = False) -> str:
         """Decode token ids to text, with U+FFFD for invalid bytes; `special` includes control tokens."""
         return self.decode_bytes(ids, special=special).decode("utf-8", "replace")
