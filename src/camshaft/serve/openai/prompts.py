@@ -85,14 +85,15 @@ def read_chat_prompt(
     Raises HttpError if the model's template does not take it."""
     ids = _ids(served, messages, tools, how)
     reasoning, tokenizer = served.reasoning, served.lm.tokenizer
+    shown = () if style is None else style.shown
     if reasoning is None:
-        return Chat(ids, (), AnswerReader(style))
+        return Chat(ids, shown, AnswerReader(style))
     is_open = tokenizer.decode(ids[-_TAIL:], special=True).rstrip().endswith(reasoning.begin)
     is_closed = has_form and (is_open or reasoning.is_harmony)
     if is_closed:
         ids = ids + tokenizer.encode(reasoning.closed, add_special=False, at_start=False)
     told_apart: Reasoning | None = reasoning if how.is_apart else None
-    return Chat(ids, reasoning.shown, AnswerReader(style, told_apart, is_open, is_closed))
+    return Chat(ids, (*reasoning.shown, *shown), AnswerReader(style, told_apart, is_open, is_closed))
 
 
 def _ids(served: Served, messages: Sequence[Message], tools: Sequence[Tool], how: How) -> list[int]:

@@ -92,7 +92,8 @@ def tools_of(tools: Sequence[Tool], choice: Any, is_parallel: bool, served: Serv
     chosen = _chosen(tools, choice)
     style, is_parallel = style_of(served.lm.chat_template), is_parallel and not isinstance(choice, dict)
     try:
-        grammar = call_grammar(style, chosen, is_required=choice != "auto", is_parallel=is_parallel)
+        ids = served.lm.tokenizer.control_ids(style.shown)
+        grammar = call_grammar(style, chosen, is_required=choice != "auto", is_parallel=is_parallel, ids=ids)
         grammar = served.lm.grammars.compiled(grammar)
     except (MissingExtraError, SettingError) as error:
         for i, tool in enumerate(tools):  # the one with the fault
@@ -108,7 +109,7 @@ def _compiled(tool: Tool, served: Served) -> Grammar:
 
 def starts_formed(tools: Tools | None, grammar: Grammar | None) -> bool:
     """Whether an answer has its form from the first token, so that no thoughts may come before it."""
-    return tools.is_required if tools is not None else grammar is not None
+    return grammar is not None if tools is None else tools.is_required and not tools.style.is_harmony
 
 
 def form_of(tools: Tools | None, grammar: Grammar | None) -> Grammar | None:
