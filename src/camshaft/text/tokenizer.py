@@ -145,6 +145,11 @@ class Tokenizer:
         always = {token_id for _, token_id in self._special.always}
         return [spelling.decode() for spelling, token_id in self._special.parsed if token_id not in always]
 
+    def control_ids(self, texts: Iterable[str]) -> dict[str, int]:
+        """The ids of those texts that are control tokens."""
+        ids = self.vocabulary.ids
+        return {text: ids[text] for text in texts if text in ids and ids[text] in self._hidden}
+
     def spelled_bytes(self, token_id: int) -> bytes:
         """The bytes of one token, also of a control token."""
         return self._spelled(token_id)

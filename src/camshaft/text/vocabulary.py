@@ -252,11 +252,18 @@ def _truth(metadata: Metadata, name: str, default: bool) -> bool:
     return bool(value)
 
 
-def _fill_ids(metadata: Metadata, ids: dict[str, int]) -> dict[str, int]:
+def _fill_ids(metadata: Metadata, ids: Mapping[str, int]) -> dict[str, int]:
     """The ids of fill-in-the-middle tokens that are identified only by their text, by name."""
     unnamed = (name for name in FILL_TEXTS if f"tokenizer.ggml.{name}_token_id" not in metadata)
     pairs = ((name, next((ids[text] for text in FILL_TEXTS[name] if text in ids), None)) for name in unnamed)
     return {name: token_id for name, token_id in pairs if token_id is not None}
+
+
+def fill_tokens(metadata: Metadata, ids: Mapping[str, int]) -> dict[str, int]:
+    """The ids of the fill-in-the-middle tokens that a file has, by the names of FILL_TEXTS."""
+    by_text = _fill_ids(metadata, ids)
+    found = ((name, _token_id(metadata, name, len(ids), by_text.get(name))) for name in FILL_TEXTS)
+    return {name: token_id for name, token_id in found if token_id is not None}
 
 
 def _as_control(types: NDArray[np.int32], token_ids: Iterable[int]) -> NDArray[np.int32]:
