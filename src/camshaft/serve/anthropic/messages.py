@@ -22,10 +22,12 @@ from camshaft.serve.fields import (
     Field,
     Fields,
     integer,
+    objects,
     one_of,
     read_fields,
     required,
     shown,
+    takes,
 )
 from camshaft.serve.openai.chat import chat_ids, read_messages
 from camshaft.serve.openai.tools import NAME, Tools, form_of, object_schema, tools_of
@@ -33,10 +35,13 @@ from camshaft.serve.options import MOST_TOKENS, OPTIONS, generate_options
 from camshaft.serve.respond import Asked, Json, body_of, respond
 from camshaft.serve.served import Served
 
-_TEXT_OR_BLOCKS = Field(lambda v: isinstance(v, str | list), "a text or a list of blocks")
+_TEXT_OR_BLOCKS = Field(
+    lambda v: isinstance(v, str | list), "a text or a list of blocks", {"anyOf": [TEXT.schema, LIST.schema]}
+)
+_MESSAGE: Fields = {"role": one_of("user", "assistant"), "content": _TEXT_OR_BLOCKS}
 _CHAT: Fields = {
     "model": TEXT,
-    "messages": LIST,
+    "messages": objects(_MESSAGE, *_MESSAGE),
     "system": _TEXT_OR_BLOCKS,
     "tools": LIST,
     "tool_choice": OBJECT,
@@ -50,7 +55,6 @@ FIELDS: Fields = {
     "service_tier": one_of("auto", "standard_only"),
 }
 _CACHE = {"cache_control": OBJECT}  # prompts are always cached, which changes no answer
-_MESSAGE: Fields = {"role": one_of("user", "assistant"), "content": _TEXT_OR_BLOCKS}
 _BLOCKS: Mapping[str, Fields] = {
     "text": {"type": TEXT, "text": TEXT, "citations": LIST, **_CACHE},
     "tool_use": {"type": TEXT, "id": TEXT, "name": NAME, "input": OBJECT, **_CACHE},
@@ -146,6 +150,7 @@ def _chat(given: Mapping[str, Any], served: Served) -> tuple[list[int], Tools | 
     return chat_ids(served, messages, () if tools is None else tools.tools), tools
 
 
+@takes(FIELDS, "model", "max_tokens", "messages", stream="text/event-stream")
 async def messages(request: Request, served: Served) -> Response:
     """Answer a chat."""
     return await respond(request, served, _read)
@@ -163,6 +168,7 @@ def _read(body: Any, served: Served) -> Asked:
     return Asked(Job([ids], options), shape, given.get("stream", False))
 
 
+@takes(_CHAT, "model", "messages")
 async def count_tokens(request: Request, served: Served) -> Response:
     """The number of tokens of a chat."""
     given = read_fields(body_of(request), _CHAT)

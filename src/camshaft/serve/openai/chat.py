@@ -26,10 +26,12 @@ from camshaft.serve.fields import (
     Field,
     Fields,
     integer,
+    objects,
     one_of,
     read_fields,
     required,
     shown,
+    takes,
 )
 from camshaft.serve.openai import logprobs, tools
 from camshaft.serve.options import MOST_TOP_LOGPROBS, OPTIONS, generate_options, includes_usage
@@ -38,11 +40,27 @@ from camshaft.serve.served import Served
 from camshaft.text.chat import encode_untrusted, texts_in
 
 EMPTY = Field(lambda v: v == [], "an empty list (others are not supported)")
+# Roles -> the role that chat templates know.
+ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant", "tool": "tool"}
+_PART: Fields = {"type": one_of("text"), "text": TEXT}
+_MESSAGE: Fields = {
+    "role": one_of(*ROLES),
+    "content": Field(
+        lambda v: isinstance(v, str | list),
+        "a text or a list of parts",
+        {"anyOf": [TEXT.schema, objects(_PART, *_PART).schema]},
+    ),
+    "name": TEXT,
+    "tool_calls": LIST,  # of an assistant
+    "tool_call_id": TEXT,  # of a tool
+    "tool_name": TEXT,  # the same in Ollama's interface
+    "annotations": EMPTY,
+}
 FIELDS: Fields = {
     **OPTIONS,
     **grammars.FIELDS,
     "model": TEXT,
-    "messages": LIST,
+    "messages": objects(_MESSAGE, "role"),
     "logprobs": BOOL,
     "top_logprobs": integer(0, MOST_TOP_LOGPROBS),
     **tools.FIELDS,
@@ -50,19 +68,7 @@ FIELDS: Fields = {
     "service_tier": one_of("auto", "default"),
     "store": one_of(False),
 }
-# Roles -> the role that chat templates know.
-ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant", "tool": "tool"}
-_MESSAGE: Fields = {
-    "role": one_of(*ROLES),
-    "content": Field(lambda v: isinstance(v, str | list), "a text or a list of parts"),
-    "name": TEXT,
-    "tool_calls": LIST,  # of an assistant
-    "tool_call_id": TEXT,  # of a tool
-    "tool_name": TEXT,  # the same in Ollama's interface
-    "annotations": EMPTY,
-}
 _OF_ROLE = {"tool_calls": "assistant", "tool_call_id": "tool", "tool_name": "tool"}
-_PART: Fields = {"type": one_of("text"), "text": TEXT}
 
 
 def read_messages(messages: Sequence[Any], of: str = "messages", first: int = 0) -> list[dict[str, Any]]:
@@ -122,6 +128,7 @@ def _top_logprobs(given: Mapping[str, Any]) -> int | None:
     return int(given.get("top_logprobs", 0))
 
 
+@takes(FIELDS, "messages", stream="text/event-stream")
 async def chat_completions(request: Request, served: Served) -> Response:
     """Answer a chat."""
     return await respond(request, served, read_chat)
