@@ -55,6 +55,7 @@ _MESSAGE: Fields = {
     "tool_call_id": TEXT,  # of a tool
     "tool_name": TEXT,  # the same in Ollama's interface
     "annotations": EMPTY,
+    "images": EMPTY,  # in Ollama's interface
 }
 FIELDS: Fields = {
     **OPTIONS,
