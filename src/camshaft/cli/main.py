@@ -69,6 +69,7 @@ COMMANDS = {
     "profile": "plan",
     "tune": "tune",
     "quantize": "models",
+    "convert": "convert",
     "finetune": "finetune",
     "merge": "finetune",
     "devices": "doctor",

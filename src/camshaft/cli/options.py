@@ -9,8 +9,9 @@ import math
 import os
 import re
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -49,6 +50,15 @@ Stop = Annotated[
     list[str] | None,
     typer.Option(
         metavar="TEXT", help="End the answer before this text; may be given several times.", show_default=False
+    ),
+]
+Speculate = Annotated[
+    str | None,
+    typer.Option(
+        metavar="ngram|MODEL|off",
+        help="Draft tokens and check several at once, with the same answer: ngram repeats what the text had before, MODEL is a"
+        " smaller model with the same vocabulary.",
+        show_default=False,
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as one JSON object.")]
@@ -129,6 +139,16 @@ def pull(model: str) -> None:
 def preparing(model: str) -> Notice:
     """Says that a model is prepared, if that takes long."""
     return Notice(f"preparing {model} for this machine (once) ...")
+
+
+@contextmanager
+def speculation(speculate: str | None, running: ModelOptions, context: int) -> Iterator[str | LanguageModel | None]:
+    """The option of the library that --speculate names; a draft model is open meanwhile, without the adapters."""
+    if speculate in (None, "off", "ngram"):
+        yield None if speculate == "off" else speculate
+        return
+    with replace(running, adapter=None).open(str(speculate), context) as draft:
+        yield draft
 
 
 def open_embedder(

@@ -16,6 +16,7 @@ from camshaft.models.checkpoint import Checkpoint
 from camshaft.models.config import ModelConfig
 from camshaft.models.families import FAMILIES, Family
 from camshaft.models.feed_forward import feed_forward
+from camshaft.models.latent_attention import latent_attention
 from camshaft.models.norms import norm
 from camshaft.models.recurrent import recurrent
 from camshaft.models.transformer import Attention, LayerState, TokenBatch, head_norm, logit_rows, rotate
@@ -122,6 +123,8 @@ def _mixed(
     """What a layer's tokens take from each other: by attention, or by the states of a recurrent layer."""
     if isinstance(cache, Mapping):
         return recurrent(h, layer, config, file, batch, cache)
+    if family.latent:
+        return latent_attention(h, layer, config, file, batch, cache)
     return _attention(h, layer, family, config, file, batch, cache)
 
 

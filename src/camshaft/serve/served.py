@@ -8,7 +8,9 @@ from functools import cached_property
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
+from camshaft.errors import ModelError
 from camshaft.generate.engine.engine import Engine
+from camshaft.generate.tools.reasoning import Reasoning, reasoning_of
 from camshaft.serve.errors import HttpError
 
 if TYPE_CHECKING:
@@ -87,6 +89,14 @@ class Served:
     def lm(self) -> LanguageModel:
         """The model."""
         return self.engine.lm
+
+    @cached_property
+    def reasoning(self) -> Reasoning | None:
+        """How the model thinks before its answers; None if its chat template has nothing of it."""
+        try:
+            return reasoning_of(self.lm.chat_template)
+        except ModelError:  # without a template; chats are refused later
+            return None
 
     def check_model(self, name: Any) -> None:
         """Raise HttpError if a request names another model."""

@@ -34,6 +34,8 @@ END_TEXTS = (
     *("<|endoftext|>", "</s>", "<|eom_id|>", "<EOT>", "_<EOT>", "[EOT]", "[EOS]", "<|end_of_text|>"),
     *("<end_of_utterance>", "<eos>", "<turn|>", "<|tool_response>", "<｜end▁of▁sentence｜>", "[e~["),
 )
+# With these tokens, <|end|> ends one message of an answer only, as in gpt-oss.
+_OTHER_ENDS = (("<|return|>", "<|call|>"), ("<|calls|>", "<|flush|>"))
 # Texts of fill-in-the-middle tokens, used if the key tokenizer.ggml.NAME_token_id is missing.
 FILL_TEXTS = {
     "fim_pre": ("<|fim_prefix|>", "<fim-prefix>", "<fim_prefix>", "<｜fim▁begin｜>", "<PRE>", "▁<PRE>"),
@@ -124,6 +126,8 @@ def read_vocabulary(metadata: Metadata) -> Vocabulary:
     flags: Metadata = {} if kind.wraps else metadata
     by_text = _fill_ids(metadata, ids)
     ends = [ids[text] for text in END_TEXTS if text in ids]
+    if any(all(text in ids for text in both) for both in _OTHER_ENDS):
+        ends = [i for i in ends if tokens[i] != "<|end|>"]
     named_ends = (eos_id if e == "eos" else _token_id(metadata, e, n, by_text.get(e)) for e in END_NAMES)
     return Vocabulary(
         kind=name,
