@@ -11,6 +11,7 @@ import gguf
 import numpy as np
 
 from scripts.oracles.tiny_experts import expert_parts
+from scripts.oracles.tiny_hybrids import hybrid_parameter
 from scripts.oracles.tiny_latent import latent_parts
 from scripts.oracles.tiny_models import ORIGINAL_CONTEXT, TinyModel
 from scripts.oracles.tiny_recurrent import delta_parts, mamba_parts
@@ -36,7 +37,8 @@ def _write_sizes(writer: gguf.GGUFWriter, model: TinyModel) -> None:
     writer.add_context_length(512)
     writer.add_block_count(model.n_layers)
     writer.add_embedding_length(model.hidden)
-    writer.add_feed_forward_length(model.ffn)
+    if "feed_forward_length" not in model.keys:
+        writer.add_feed_forward_length(model.ffn)
     writer.add_head_count(model.heads)
     if model.heads:
         is_latent = "attention.kv_lora_rank" in model.keys  # the cache has one head of latents
@@ -121,6 +123,7 @@ def _parts(name: str, values: np.ndarray, model: TinyModel) -> Iterator[tuple[st
         if "linear_attn" in name:
             yield from delta_parts(name, values, in_turn=model.family != "Qwen3Next")
             return
+    name, values = hybrid_parameter(name, values, model)
     if found := [*expert_parts(name, values), *latent_parts(name, values, model)]:
         yield from found
         return

@@ -45,6 +45,8 @@ class TinyModel:
 
     @property
     def arch(self) -> str:
+        if self.family == "NemotronH" and "expert_count" in self.keys:
+            return "nemotron_h_moe"
         return ARCHITECTURES.get(self.family, self.family.lower())
 
     @property
@@ -80,6 +82,8 @@ ARCHITECTURES = {
     "HunYuanDenseV1": "hunyuan-dense",
     "Lfm2Moe": "lfm2moe",
     "DeepseekV2": "deepseek2",
+    "NemotronH": "nemotron_h",
+    "FalconH1": "falcon-h1",
     "DeepseekV3": "deepseek2",
 }
 

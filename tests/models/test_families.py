@@ -37,12 +37,13 @@ ROW_OF = {
     "gpt": "gpt-oss",
     "command": "command-r",
     "hunyuan": "hunyuan-dense",
+    "falcon-h1": "falcon-h1",
     "ernie4_5-moe": "ernie4_5-moe",
 }
 # Their mutations are in the quick run.
 QUICK = ("llama", "mistral", "qwen2-yarn", "qwen3")
 # Without a rotation; without these the quick run has the kinds of recurrent layers too.
-STILL = ("falcon-mamba", "granitehybrid", "mamba", "mamba2")
+STILL = ("falcon-mamba", "granitehybrid", "jamba", "mamba", "mamba2", "nemotron_h", "nemotron_h_moe")
 SELDOM = (*STILL, "qwen35moe", "qwen3next")
 ROTATING = [name for name in TINY_MODELS if name not in (*STILL, "gpt2")]
 OTHER_PAIRING = {"interleaved": "neox", "neox": "interleaved"}
@@ -69,7 +70,7 @@ def _difference(name: str, folder: Path, *, chunk: int | None = None, **options:
 
 
 def test_there_is_a_tiny_model_of_every_family() -> None:
-    assert len(TINY_MODELS) == 50
+    assert len(TINY_MODELS) == 54
     assert {row_of(name) for name in TINY_MODELS} == {name for name, row in ROWS.items() if not row.encoder}
     assert all(tiny_logits(name)[1].std(axis=0).mean() >= 1 for name in TINY_MODELS)
 
@@ -189,6 +190,12 @@ WRONG_ROWS = [
     ("hunyuan-dense", "qk_norm", ""),
     ("ernie4_5-moe", "normalizes_experts", False),
     ("lfm2moe", "normalizes_experts", False),
+    ("nemotron_h", "activation", "gelu"),
+    ("nemotron_h", "rotates", True),
+    ("nemotron_h_moe", "expert_score", "softmax"),
+    ("nemotron_h_moe", "rotates", True),
+    ("jamba", "rotates", True),
+    ("jamba", "normalizes_experts", True),
 ]
 # What the file says, changed: fields of ModelConfig.
 WRONG_CONFIGS = [
@@ -263,7 +270,7 @@ def test_a_wrong_mixture_of_experts_shows(
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("name", ["glm4moe", "ernie4_5-moe", "lfm2moe", "deepseek2-v3"])
+@pytest.mark.parametrize("name", ["glm4moe", "ernie4_5-moe", "lfm2moe", "deepseek2-v3", "nemotron_h_moe"])
 def test_the_bias_of_the_choice_counts_and_is_no_weight(
     name: str, tmp_path: Path, breaking: pytest.MonkeyPatch
 ) -> None:
@@ -382,6 +389,13 @@ RECURRENT = [
     ("mamba2", "state"),
     ("granitehybrid", "conv"),
     ("granitehybrid", "state"),
+    ("nemotron_h", "conv"),
+    ("nemotron_h", "state"),
+    ("nemotron_h_moe", "state"),
+    ("falcon-h1", "conv"),
+    ("falcon-h1", "state"),
+    ("jamba", "conv"),
+    ("jamba", "state"),
 ]
 
 

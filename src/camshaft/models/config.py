@@ -12,7 +12,15 @@ from camshaft.formats.mapped import shown_value
 from camshaft.models.experts_config import Experts, expert_layers, read_experts
 from camshaft.models.families import FAMILIES, Family
 from camshaft.models.latent_config import Latent, read_latent, score_magnitude
-from camshaft.models.recurrent_config import ATTENTION, Recurrent, kv_heads, layer_kinds, read_recurrent
+from camshaft.models.recurrent_config import (
+    ATTENTION,
+    BOTH,
+    Recurrent,
+    kv_heads,
+    layer_kinds,
+    layer_widths,
+    read_recurrent,
+)
 
 # No model has a tenth of them; a file that lies would fill the memory with their options.
 MOST_LAYERS = 4096
@@ -23,7 +31,8 @@ POOLINGS = ("", "mean", "cls", "last", "rank")
 @dataclass(frozen=True)
 class LayerOptions:
     """`window`: the tokens that a layer's attention sees, 0 for all. `rope`: its rotation table, empty for none. `kind`:
-    attention, or that of the model's recurrent layers. `experts`: whether its feed-forward is the mixture of experts."""
+    attention, that of the model's recurrent layers, both, or feed-forward alone. `experts`: whether its feed-forward is the
+    mixture of experts."""
 
     window: int = 0
     rope: str = "rope"
@@ -128,7 +137,6 @@ def read_config(metadata: Mapping[str, Any], architecture: str, vocab_size: int)
     latent = read_latent(keys) if family.latent else None
     head_dim = latent.rank + latent.rope if latent else head_dim
     theta, rope_dim = keys.positive("rope.freq_base", 10000.0), keys.size("rope.dimension_count", head_dim)
-    epsilon = "attention.layer_norm_epsilon" if family.norm == "layer" else "attention.layer_norm_rms_epsilon"
     logit_scale = keys.positive("logit_scale", 1.0)
     temperature = keys.at_least_0("attention.temperature_scale", 0.0)
     divisor = dim / n_heads if n_layers == family.query_scale_layers else latent.key if latent else head_dim
@@ -136,13 +144,13 @@ def read_config(metadata: Mapping[str, Any], architecture: str, vocab_size: int)
         architecture=architecture,
         n_layers=n_layers,
         dim=dim,
-        ffn_dim=keys.size("feed_forward_length") if family.feed_forward else 0,
+        ffn_dim=max(layer_widths(keys, n_layers)) if family.feed_forward else 0,
         n_heads=n_heads,
         n_kv_heads=max(kv_heads(keys, n_layers, n_heads)) if family.attention and not latent else 1,
         head_dim=head_dim,
         rope_dim=rope_dim,
         rope_theta=theta,
-        norm_eps=keys.positive(epsilon),
+        norm_eps=keys.positive(_epsilon(keys, family)),
         vocab_size=vocab_size,
         context_length=keys.size("context_length"),
         layers=_layers(keys, family, n_layers),
@@ -167,6 +175,16 @@ def read_config(metadata: Mapping[str, Any], architecture: str, vocab_size: int)
     if family.attention:
         _check(config)
     return config
+
+
+def _epsilon(keys: Keys, family: Family) -> str:
+    """The key of the norms' epsilon; some files of families with rms_norm have that of layer_norm."""
+    names = ("attention.layer_norm_rms_epsilon", "attention.layer_norm_epsilon")
+    wanted = names[::-1] if family.norm == "layer" else names
+    has_other = (
+        f"{keys.architecture}.{wanted[1]}" in keys.metadata and f"{keys.architecture}.{wanted[0]}" not in keys.metadata
+    )
+    return wanted[1] if has_other and family.one_block else wanted[0]
 
 
 def _pooling(keys: Keys) -> str:
@@ -209,11 +227,11 @@ def _check(config: ModelConfig) -> None:
 def _layers(keys: Keys, family: Family, n_layers: int) -> tuple[LayerOptions, ...]:
     """Each layer's window, rotation and kind."""
     windows, kinds = _windows(keys, family, n_layers), layer_kinds(keys, family, n_layers)
-    rotates = _rotates(keys) if family.rotates_if_finetuned else True
+    rotates = _rotates(keys) if family.rotates_if_finetuned else family.rotates
     experts = expert_layers(keys, n_layers)
     return tuple(
         LayerOptions(window, _rope(family, layer, window, any(windows)) if rotates else "", kind, experts[layer])
-        if kind == ATTENTION
+        if kind in (ATTENTION, BOTH)
         else LayerOptions(0, "", kind, experts[layer])
         for layer, (window, kind) in enumerate(zip(windows, kinds, strict=True))
     )

@@ -19,16 +19,15 @@ from camshaft.models.feed_forward import feed_forward
 from camshaft.models.latent_attention import latent_attention
 from camshaft.models.norms import norm
 from camshaft.models.recurrent import recurrent
-from camshaft.models.transformer import Attention, LayerState, TokenBatch, head_norm, logit_rows, rotate
+from camshaft.models.recurrent_config import FEED_FORWARD
+from camshaft.models.transformer import Attention, LayerMemory, SideBySide, TokenBatch, head_norm, logit_rows, rotate
 
 # The norms after attention and feed-forward: of their results, or of the sums.
 POST_NORMS = ("post_attention_norm", "post_ffw_norm")
 SUM_NORMS = ("attn_output_norm", "layer_output_norm")
 
 
-def decoder(
-    config: ModelConfig, file: Checkpoint, batch: TokenBatch, caches: Sequence[Attention | LayerState]
-) -> Tensor:
+def decoder(config: ModelConfig, file: Checkpoint, batch: TokenBatch, caches: Sequence[LayerMemory]) -> Tensor:
     """Adds `hidden` and the output projection; returns the logits f32 [R, vocab]. ModelError as `hidden`."""
     x = hidden(config, file, batch, caches)
     logits = file.linear(x, "output" if "output.weight" in file else "token_embd", config.vocab_size)
@@ -36,19 +35,17 @@ def decoder(
     return F.softcap(logits, cap=config.logit_softcap) if config.logit_softcap else logits
 
 
-def hidden(
-    config: ModelConfig, file: Checkpoint, batch: TokenBatch, caches: Sequence[Attention | LayerState]
-) -> Tensor:
+def hidden(config: ModelConfig, file: Checkpoint, batch: TokenBatch, caches: Sequence[LayerMemory]) -> Tensor:
     """Adds embedding, layers with residuals and the final norm; returns f32 [R, dim].
 
     In the last layer, everything after the attention is computed only for the rows of the batch. ModelError for a tensor that is
     missing or has another shape.
     """
     x = _embedded(config, file, batch)
-    block = _parallel_block if config.parallel else _block
+    family = FAMILIES[config.architecture]
+    block = _parallel_block if config.parallel else _one_block if family.one_block else _block
     for layer, cache in enumerate(caches):
         x = block(x, layer, config, file, replace(batch, is_last=layer == len(caches) - 1), cache)
-    family = FAMILIES[config.architecture]
     return x if family.norms == "sum" else norm(x, family.output_norm, config, file)
 
 
@@ -69,7 +66,7 @@ def _embedded(config: ModelConfig, file: Checkpoint, batch: TokenBatch) -> Tenso
 
 
 def _block(
-    x: Tensor, layer: int, config: ModelConfig, file: Checkpoint, batch: TokenBatch, cache: Attention | LayerState
+    x: Tensor, layer: int, config: ModelConfig, file: Checkpoint, batch: TokenBatch, cache: LayerMemory
 ) -> Tensor:
     """Attention, then a feed-forward of the sum."""
     family, prefix = FAMILIES[config.architecture], f"blk.{layer}"
@@ -86,7 +83,7 @@ def _block(
 
 
 def _parallel_block(
-    x: Tensor, layer: int, config: ModelConfig, file: Checkpoint, batch: TokenBatch, cache: Attention | LayerState
+    x: Tensor, layer: int, config: ModelConfig, file: Checkpoint, batch: TokenBatch, cache: LayerMemory
 ) -> Tensor:
     """Attention and feed-forward of the same input, with a norm for both, or another for one of them."""
     family, prefix = FAMILIES[config.architecture], f"blk.{layer}"
@@ -99,6 +96,19 @@ def _parallel_block(
     h = norm(x, second, config, file) if f"{second}.weight" in file else h
     x = F.add(x, y, name=f"{prefix}.attn_residual")
     return F.add(x, feed_forward(h, layer, family, config, file), name=f"{prefix}.ffn_residual")
+
+
+def _one_block(
+    x: Tensor, layer: int, config: ModelConfig, file: Checkpoint, batch: TokenBatch, cache: LayerMemory
+) -> Tensor:
+    """Attention, a recurrence or a feed-forward."""
+    family, prefix = FAMILIES[config.architecture], f"blk.{layer}"
+    h = norm(x, f"{prefix}.attn_norm", config, file)
+    x = logit_rows(x, batch, f"{prefix}.rows") if batch.is_last else x
+    if config.layers[layer].kind == FEED_FORWARD:
+        h = logit_rows(h, batch, f"{prefix}.norm_rows") if batch.is_last else h
+        return F.add(x, feed_forward(h, layer, family, config, file), name=f"{prefix}.ffn_residual")
+    return F.add(x, _mixed(h, layer, family, config, file, batch, cache), name=f"{prefix}.attn_residual")
 
 
 def _add(x: Tensor, y: Tensor, name_of_norm: str, name: str, config: ModelConfig, file: Checkpoint) -> Tensor:
@@ -117,9 +127,12 @@ def _mixed(
     config: ModelConfig,
     file: Checkpoint,
     batch: TokenBatch,
-    cache: Attention | LayerState,
+    cache: LayerMemory,
 ) -> Tensor:
-    """What a layer's tokens take from each other: by attention, or by the states of a recurrent layer."""
+    """What a layer's tokens take from each other: by attention, by the states of a recurrent layer, or by both."""
+    if isinstance(cache, SideBySide):
+        found = (_mixed(h, layer, family, config, file, batch, part) for part in (cache.attention, cache.states))
+        return F.add(*found, name=f"blk.{layer}.mixed")
     if isinstance(cache, Mapping):
         return recurrent(h, layer, config, file, batch, cache)
     if family.latent:

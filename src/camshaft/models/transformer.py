@@ -141,6 +141,17 @@ def _options(layer: int, config: ModelConfig, extras: Extras | None = None, *, c
 LayerState = Mapping[str, Tensor]
 
 
+@dataclass(frozen=True)
+class SideBySide:
+    """What a layer with both attention and a recurrence has."""
+
+    attention: Attention
+    states: LayerState
+
+
+LayerMemory = Attention | LayerState | SideBySide
+
+
 def token_inputs(
     graph: Graph,
     tokens: Dim,
