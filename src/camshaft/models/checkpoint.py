@@ -14,7 +14,7 @@ from camshaft.formats.tensor import FileTensor
 from camshaft.graph import functions as F
 from camshaft.graph.graph import Graph, Tensor
 from camshaft.models.converted import is_converted
-from camshaft.ops.quantized.packing import packed_format
+from camshaft.ops.quantized.packed.packing import packed_format
 from camshaft.ops.spec import TensorSpec
 
 Array = np.ndarray[Any, Any]

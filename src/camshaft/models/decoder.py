@@ -50,7 +50,7 @@ def hidden(config: ModelConfig, file: Checkpoint, batch: TokenBatch, caches: Seq
 
 
 def _embedded(config: ModelConfig, file: Checkpoint, batch: TokenBatch) -> Tensor:
-    """Embeddings of tokens, scaled, and of positions in families that learn them; an encoder's also of the first type, normed."""
+    """Embeddings of tokens, scaled, and of positions in families that learn them; an encoder's also of types, normed."""
     x = F.embedding(batch.ids, file.tensor("token_embd.weight", config.vocab_size, config.dim), to="f32")
     x = _scaled(x, config.embedding_scale)
     family = FAMILIES[config.architecture]
@@ -61,7 +61,8 @@ def _embedded(config: ModelConfig, file: Checkpoint, batch: TokenBatch) -> Tenso
         return x
     if config.n_types:
         types = file.tensor("token_types.weight", config.n_types, config.dim)
-        x = F.add(x, F.cast(types[0], to="f32"))
+        known = F.cast(types[0], to="f32") if batch.types is None else F.embedding(batch.types, types, to="f32")
+        x = F.add(x, known)
     return norm(x, "token_embd_norm", config, file)
 
 
