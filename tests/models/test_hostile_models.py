@@ -118,7 +118,7 @@ WRONG_OPTIONS = [
     ("glm4moe", {"expert_weights_scale": -1.0}, "wanted a number of 0 or more"),
     ("glm4moe", {"leading_dense_block_count": 0}, "'blk.0.ffn_gate_inp.weight'"),
     ("glm4moe", {"leading_dense_block_count": 3}, "'blk.1.ffn_gate.weight'"),
-    ("glm4moe", {"expert_shared_count": 3}, "'blk.1.ffn_gate_shexp.weight' has shape [32, 32]; wanted [48, 32]"),
+    ("glm4moe", {"expert_shared_count": 3}, "'blk.1.ffn_up_shexp.weight' has shape [32, 32]; wanted [48, 32]"),
     ("glm4moe", {"expert_group_count": 4}, "wanted groups of 2 or more that share the 6 experts equally"),
     ("glm4moe", {"expert_group_count": 6}, "wanted groups of 2 or more that share the 6 experts equally"),
     ("glm4moe", {"expert_group_count": 3}, "no key 'glm4moe.expert_group_used_count'"),
