@@ -60,7 +60,11 @@ class ModelGraphs:
         batch, places = token_inputs(graph, tokens, rows, table, ropes, self._length, recurrent=recurrent)
         if FAMILIES[self._config.architecture].encoder:
             places = replace(places, lengths=graph.input("lengths", table.spec.bounds[:1], "i32"))
-        return batch, [self._layer_cache(graph, layer, places) for layer in range(self._config.n_layers)]
+        caches: list[LayerMemory] = []
+        for layer, options in enumerate(self._config.layers):
+            shared = options.shares >= 0
+            caches.append(caches[options.shares] if shared else self._layer_cache(graph, layer, places))
+        return batch, caches
 
     def _layer_cache(self, graph: Graph, layer: int, places: Places) -> LayerMemory:
         specs, kind = self._cache.specs, self._config.layers[layer].kind

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+import numpy as np
+
 from camshaft.errors import ModelError
 from camshaft.graph import functions as F
 from camshaft.graph.graph import Tensor
@@ -18,6 +20,7 @@ from camshaft.models.families import FAMILIES, Family
 from camshaft.models.feed_forward import feed_forward
 from camshaft.models.latent_attention import latent_attention
 from camshaft.models.norms import norm
+from camshaft.models.per_layer import layer_embeddings, with_layer_embedding
 from camshaft.models.recurrent import recurrent
 from camshaft.models.recurrent_config import FEED_FORWARD
 from camshaft.models.transformer import Attention, LayerMemory, SideBySide, TokenBatch, head_norm, logit_rows, rotate
@@ -44,8 +47,10 @@ def hidden(config: ModelConfig, file: Checkpoint, batch: TokenBatch, caches: Seq
     x = _embedded(config, file, batch)
     family = FAMILIES[config.architecture]
     block = _parallel_block if config.parallel else _one_block if family.one_block else _block
+    if config.per_layer_dim:
+        batch = replace(batch, per_layer=layer_embeddings(x, config, file, batch))
     for layer, cache in enumerate(caches):
-        x = block(x, layer, config, file, replace(batch, is_last=layer == len(caches) - 1), cache)
+        x = block(x, layer, config.of_layer(layer), file, replace(batch, is_last=layer == len(caches) - 1), cache)
     return x if family.norms == "sum" else norm(x, family.output_norm, config, file)
 
 
@@ -79,8 +84,9 @@ def _block(
     if not family.feed_forward:
         return x
     h = norm(x, f"{prefix}.{family.ffn_norm}", config, file) if family.norms in ("pre", "both") else x
-    y = feed_forward(h, layer, family, config, file)
-    return _add(x, y, f"{prefix}.{last}", f"{prefix}.ffn_residual", config, file)
+    y = feed_forward(h, layer, family, config, file, x)
+    x = _add(x, y, f"{prefix}.{last}", f"{prefix}.ffn_residual", config, file)
+    return with_layer_embedding(x, layer, config, file, batch) if family.per_layer else x
 
 
 def _parallel_block(
@@ -146,12 +152,13 @@ def _attention(
 ) -> Tensor:
     """q, k and v of h, their norms, rotation, attention over the cache, output projection."""
     prefix = f"blk.{layer}"
-    q, k, v = _projections(h, prefix, family, config, file)
+    q, k, v = _projections(h, layer, family, config, file)
     gate = None
     if family.gated_attention:
         q, gate = _query_and_gate(q, config, batch)
     q = _turned(q, "q", config.n_heads, layer, config, file, batch)
-    k = _turned(k, "k", config.n_kv_heads, layer, config, file, batch)
+    if k is not None:
+        k = _turned(k, "k", config.n_kv_heads, layer, config, file, batch)
     q = _by_position(q, config, batch)
     extras = {"sinks": file.vector(f"{prefix}.attn_sinks.weight", config.n_heads)} if family.sinks else {}
     y = cache.attend(q, k, v, layer, config, batch, extras)
@@ -171,8 +178,10 @@ def _query_and_gate(joined: Tensor, config: ModelConfig, batch: TokenBatch) -> t
 
 
 def _projections(
-    h: Tensor, prefix: str, family: Family, config: ModelConfig, file: Checkpoint
-) -> tuple[Tensor, Tensor, Tensor]:
+    h: Tensor, layer: int, family: Family, config: ModelConfig, file: Checkpoint
+) -> tuple[Tensor, Tensor | None, Tensor | None]:
+    """q, k and v; no k and v in a layer that reads those of another."""
+    prefix = f"blk.{layer}"
     width, kv_width = config.n_heads * config.head_dim, config.n_kv_heads * config.head_dim
     bias = family.biases in ("qkv", "all") or (family.biases == "file" and f"{prefix}.attn_q.bias" in file)
     if family.fused in ("qkv", "all"):
@@ -181,9 +190,14 @@ def _projections(
         return q, k, v
     q_width = 2 * width if family.gated_attention else width
     q = file.linear(h, f"{prefix}.attn_q", q_width, bias=bias)
+    if config.layers[layer].shares >= 0:
+        return q, None, None
     k = file.linear(h, f"{prefix}.attn_k", kv_width, bias=bias)
-    v = file.linear(h, f"{prefix}.attn_v", kv_width, bias=bias)
-    return q, k, v
+    if not family.norms_values:
+        return q, k, file.linear(h, f"{prefix}.attn_v", kv_width, bias=bias)
+    v = file.linear(h, f"{prefix}.attn_v", kv_width) if f"{prefix}.attn_v.weight" in file else k
+    ones = file.graph.constant(f"{prefix}.ones", np.ones(config.head_dim, np.float32))
+    return q, k, head_norm(v, ones, config.n_kv_heads, config.norm_eps)
 
 
 def _by_position(q: Tensor, config: ModelConfig, batch: TokenBatch) -> Tensor:

@@ -8,19 +8,34 @@ from camshaft.models.checkpoint import Checkpoint, columns_of
 from camshaft.models.config import ModelConfig
 from camshaft.models.experts_config import Experts
 from camshaft.models.families import Family
+from camshaft.models.norms import norm
 
 # gpt-oss: gates are clamped from above and ups on both sides, silu is that of 1.702 x, and 1 is added to ups.
 LIMIT, ALPHA = 7.0, 1.702
 
 
-def feed_forward(h: Tensor, layer: int, family: Family, config: ModelConfig, file: Checkpoint) -> Tensor:
-    """down(act(gate(h)) * up(h)) or down(act(up(h))), of one feed-forward or of the chosen experts."""
+def feed_forward(
+    h: Tensor, layer: int, family: Family, config: ModelConfig, file: Checkpoint, x: Tensor | None = None
+) -> Tensor:
+    """down(act(gate(h)) * up(h)) or down(act(up(h))), of one feed-forward or of the chosen experts, or the sum of both, where
+    experts see x, whose norm h is."""
     prefix = f"blk.{layer}"
     is_dense = not config.layers[layer].experts or (
         family.dense_unrouted and f"{prefix}.ffn_gate_inp.weight" not in file
     )
-    if config.experts is not None and not is_dense:
-        return _mixture(h, prefix, config.experts, family, config, file)
+    if config.experts is None or is_dense:
+        return _dense(h, prefix, family, config, file)
+    if not family.dense_beside_experts or x is None:
+        return _mixture(h, h, prefix, config.experts, family, config, file)
+    dense = norm(_dense(h, prefix, family, config, file), f"{prefix}.post_ffw_norm_1", config, file)
+    seen = F.rms_norm(x, file.vector(f"{prefix}.ffn_gate_inp.scale", config.dim), eps=config.norm_eps)
+    seen = F.multiply(seen, config.dim**-0.5)
+    h = norm(x, f"{prefix}.pre_ffw_norm_2", config, file)
+    y = _mixture(h, seen, prefix, config.experts, family, config, file)
+    return F.add(dense, norm(y, f"{prefix}.post_ffw_norm_2", config, file))
+
+
+def _dense(h: Tensor, prefix: str, family: Family, config: ModelConfig, file: Checkpoint) -> Tensor:
     bias, down = family.biases == "all", f"{prefix}.ffn_down"
     if not family.gated:
         up = file.linear(h, f"{prefix}.ffn_up", config.ffn_dim, bias=bias)
@@ -54,9 +69,12 @@ def _activated(gate: Tensor, up: Tensor, name: str, family: Family) -> Tensor:
     return made
 
 
-def _mixture(h: Tensor, prefix: str, experts: Experts, family: Family, config: ModelConfig, file: Checkpoint) -> Tensor:
-    """The chosen experts' sum by weight, and the shared expert, times the sigmoid of its gate where the file has one."""
-    weights, chosen = _routed(h, prefix, experts, family, file)
+def _mixture(
+    h: Tensor, seen: Tensor, prefix: str, experts: Experts, family: Family, config: ModelConfig, file: Checkpoint
+) -> Tensor:
+    """The sum by weight of the experts that the router chooses by what is `seen`, and the shared expert, times the sigmoid of
+    its gate where the file has one."""
+    weights, chosen = _routed(seen, prefix, experts, family, file)
     x = file.linear(h, f"{prefix}.ffn_latent_down", experts.latent) if experts.latent else h
     y = _chosen_experts(x, prefix, experts, weights, chosen, family, file)
     y = file.linear(y, f"{prefix}.ffn_latent_up", config.dim) if experts.latent else y
@@ -77,13 +95,14 @@ def _chosen_experts(
 
 
 def _routed(h: Tensor, prefix: str, experts: Experts, family: Family, file: Checkpoint) -> tuple[Tensor, Tensor]:
-    """The chosen experts' weights f32 [T, n_used], and which they are; a bias changes the choice, not the weights."""
+    """The chosen experts' weights f32 [T, n_used], and which they are; a bias changes the choice, not the weights, and a scale
+    the weights."""
     scores = file.linear(h, f"{prefix}.ffn_gate_inp", experts.n, bias=family.biases == "all")
-    name = f"{prefix}.exp_probs_b.bias"
-    bias = [file.vector(name, experts.n)] if name in file else []
+    names = f"{prefix}.exp_probs_b.bias", f"{prefix}.ffn_down_exps.scale"
     weights, chosen = F.moe_route(
         scores,
-        *bias,
+        *(file.vector(name, experts.n) for name in names if name in file),
+        expert_scale=names[1] in file,
         top_k=experts.n_used,
         score=experts.score,
         groups=experts.groups,

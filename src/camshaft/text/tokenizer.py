@@ -10,6 +10,7 @@ import numpy as np
 
 from camshaft.errors import ModelError, SettingError
 from camshaft.text.byte_level import ByteLevel
+from camshaft.text.plain_bpe import PlainBPE
 from camshaft.text.sentencepiece import SentencePiece
 from camshaft.text.vocabulary import Metadata, TokenType, Vocabulary, read_vocabulary
 from camshaft.text.wordpiece import WordPiece
@@ -56,9 +57,10 @@ def _longest_first(vocabulary: Vocabulary, types: tuple[TokenType, ...]) -> tupl
     return tuple(sorted(((vocabulary.tokens[i].encode(), i) for i in ids), key=lambda pair: -len(pair[0])))
 
 
-ENCODERS: dict[str, Callable[[Vocabulary], ByteLevel | SentencePiece | WordPiece]] = {
+ENCODERS: dict[str, Callable[[Vocabulary], ByteLevel | SentencePiece | PlainBPE | WordPiece]] = {
     "gpt2": ByteLevel,
     "llama": SentencePiece,
+    "gemma4": PlainBPE,
     "bert": WordPiece,
 }
 

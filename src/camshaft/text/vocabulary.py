@@ -54,9 +54,10 @@ END_NAMES = ("eos", "eot", "eom", "fim_pad", "fim_rep", "fim_sep")
 class Vocabulary:
     """Tokens by id (`tokens`), ids by text (`ids`), a TokenType per token (`types`, int32), special ids and flags.
 
-    `kind` is a key of KINDS: "gpt2" (byte-level BPE, uses `merges`), "llama" (SentencePiece, uses `scores`, float32) or "bert"
-    (WordPiece, whose [CLS] is `bos_id` and whose [SEP] is `eos_id`). `end_ids` are the tokens that end generation; `ranks` are
-    the ranks of merges, if known already. `pair` are the tokens before, between and after two texts that a model reads as one.
+    `kind` is a key of KINDS: "gpt2" (byte-level BPE, uses `merges`), "llama" (SentencePiece, uses `scores`, float32), "gemma4"
+    (BPE of characters, uses `merges`) or "bert" (WordPiece, whose [CLS] is `bos_id` and whose [SEP] is `eos_id`). `end_ids` are
+    the tokens that end generation; `ranks` are the ranks of merges, if known already. `pair` are the tokens before, between and
+    after two texts that a model reads as one.
     """
 
     kind: str
@@ -80,7 +81,8 @@ class Vocabulary:
 class Kind:
     """What a value of tokenizer.ggml.model implies where the file does not say: ids of BOS and EOS, and what is added to a text.
 
-    add_bos None: as the pre-tokenizer has it. wraps: BOS and EOS stand around each text, whatever the file's flags say.
+    add_bos None: as the pre-tokenizer has it. wraps: BOS and EOS stand around each text, whatever the file's flags say;
+    always_bos: BOS does (some files of Gemma 4 say otherwise).
     """
 
     bos: int | None = None
@@ -91,11 +93,13 @@ class Kind:
     has_merges: bool = False
     add_space_prefix: bool = False
     wraps: bool = False
+    always_bos: bool = False
 
 
 KINDS = {
     "gpt2": Kind(has_merges=True),
     "llama": Kind(bos=1, eos=2, add_bos=True, has_scores=True, add_space_prefix=True),
+    "gemma4": Kind(add_bos=True, has_merges=True, always_bos=True),
     "bert": Kind(add_bos=True, add_sep=True, wraps=True),
 }
 
@@ -120,6 +124,8 @@ def read_vocabulary(metadata: Metadata) -> Vocabulary:
     ends = [ids[text] for text in END_TEXTS if text in ids]
     if any(all(text in ids for text in both) for both in _OTHER_ENDS):
         ends = [i for i in ends if tokens[i] != "<|end|>"]
+    if "<|tool_response>" in ids:  # of Gemma 4, which has a normal token of this text
+        ends = [i for i in ends if tokens[i] != "</s>"]
     named_ends = (last_id if e == "eos" else _token_id(metadata, e, n, by_text.get(e)) for e in END_NAMES)
     return Vocabulary(
         kind=name,
@@ -132,7 +138,7 @@ def read_vocabulary(metadata: Metadata) -> Vocabulary:
         bos_id=bos_id,
         eos_id=last_id,
         end_ids=frozenset(ends).union(i for i in named_ends if i is not None),
-        add_bos=_flag(flags, "add_bos_token", add_bos, bos_id),
+        add_bos=_flag({} if kind.always_bos else flags, "add_bos_token", add_bos, bos_id),
         add_eos=_flag(flags, "add_eos_token", kind.wraps, last_id),
         add_space_prefix=kind.add_space_prefix and _truth(metadata, "add_space_prefix", True),
         pair=_pair(metadata, kind, add_bos, bos_id, eos_id, sep_id),

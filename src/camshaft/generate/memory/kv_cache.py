@@ -54,7 +54,6 @@ class KVCache:
         table = TensorSpec((n_slots, self.blocks_per_slot), i32)
         self.table: Array = _view(aligned_bytes(table.nbytes, ALIGNMENT), table)
         n_blocks = self.blocks_per_slot * n_slots
-        heads, dim = config.n_kv_heads, config.head_dim
         self.specs = {"block_table": table}
         for layer, options in enumerate(config.layers):
             if options.kind not in (ATTENTION, FEED_FORWARD):
@@ -62,8 +61,9 @@ class KVCache:
                 self.specs |= {
                     f"{n}.{layer}": TensorSpec((n_slots, *s), f32) for n, s in config.recurrent.states.items()
                 }
-            if options.kind not in (ATTENTION, BOTH):
+            if options.kind not in (ATTENTION, BOTH) or options.shares >= 0:
                 continue
+            heads, dim = config.of_layer(layer).n_kv_heads, config.of_layer(layer).head_dim
             layer_specs = (
                 _plain(form, n_blocks, heads, dim)
                 if isinstance(form, DType)
