@@ -17,7 +17,10 @@ from tests.support.quick import quick_of
 
 ARCH = "llama"
 KEYS: dict[str, tuple[dict[str, Any], list[str]]] = {
-    "unknown architecture": ({"general.architecture": "mumble"}, ["'mumble'", "llama, qwen2, qwen2moe"]),
+    "unknown architecture": (
+        {"general.architecture": "mumble"},
+        ["'mumble'", "such as llama, qwen3", "docs/models.md"],
+    ),
     "heads over key-value heads": ({f"{ARCH}.attention.head_count_kv": 3}, ["4 heads over 3"]),
     "no heads": ({f"{ARCH}.attention.head_count": 0}, ["attention.head_count", "is 0"]),
     "text for a number": ({f"{ARCH}.block_count": "two"}, ["llama.block_count", "'two'"]),

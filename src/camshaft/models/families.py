@@ -251,6 +251,7 @@ def family_name(metadata: Mapping[str, Any]) -> str:
     name = metadata.get("general.architecture")
     if not isinstance(name, str) or name not in FAMILIES:
         near = get_close_matches(name, FAMILIES, n=1) if isinstance(name, str) else []
-        hint = f" (the nearest is {near[0]})" if near else ""
-        raise ModelError(f"the file's architecture is {shown_value(name)}; camshaft runs {', '.join(FAMILIES)}{hint}")
+        known = f"the nearest is {near[0]}" if near else "such as llama, qwen3, gemma3 and bert"
+        message = f"camshaft runs {len(FAMILIES)} others, {known}; docs/models.md has the list"
+        raise ModelError(f"the file's architecture is {shown_value(name)}; {message}")
     return name
