@@ -54,10 +54,10 @@ END_NAMES = ("eos", "eot", "eom", "fim_pad", "fim_rep", "fim_sep")
 class Vocabulary:
     """Tokens by id (`tokens`), ids by text (`ids`), a TokenType per token (`types`, int32), special ids and flags.
 
-    `kind` is a key of KINDS: "gpt2" (byte-level BPE, uses `merges`), "llama" (SentencePiece, uses `scores`, float32), "bert"
-    (WordPiece, whose [CLS] is `bos_id` and whose [SEP] is `eos_id`) or "t5" (unigrams, uses `scores`, `charsmap`, `unk_id` and
-    `merges_spaces`). `end_ids` are the tokens that end generation; `ranks` are
-    the ranks of merges, if known already. `pair` are the tokens before, between and after two texts that a model reads as one.
+    `kind` is a key of KINDS: "gpt2" (byte-level BPE, uses `merges`), "llama" (SentencePiece, uses `scores`, float32), "gemma4"
+    (BPE of characters, uses `merges`), "bert" (WordPiece, whose [CLS] is `bos_id` and whose [SEP] is `eos_id`) or "t5" (unigrams,
+    uses `scores`, `charsmap`, `unk_id` and `merges_spaces`). `end_ids` are the tokens that end generation; `ranks` are the ranks of
+    merges, if known already. `pair` are the tokens before, between and after two texts that a model reads as one.
     """
 
     kind: str
@@ -85,7 +85,7 @@ class Kind:
     """What a value of tokenizer.ggml.model implies where the file does not say: ids of BOS and EOS, and what is added to a text.
 
     add_bos None: as the pre-tokenizer has it. add_space_prefix None: there is no such thing. wraps: BOS and EOS stand around each
-    text, whatever the file's flags say.
+    text, whatever the file's flags say; always_bos: BOS does (some files of Gemma 4 say otherwise).
     """
 
     bos: int | None = None
@@ -98,11 +98,13 @@ class Kind:
     add_space_prefix: bool | None = None
     wraps: bool = False
     unk: int | None = None
+    always_bos: bool = False
 
 
 KINDS = {
     "gpt2": Kind(has_merges=True),
     "llama": Kind(bos=1, eos=2, add_bos=True, has_scores=True, add_space_prefix=True),
+    "gemma4": Kind(add_bos=True, has_merges=True, always_bos=True),
     "bert": Kind(add_bos=True, add_sep=True, wraps=True),
     "t5": Kind(eos=1, add_bos=False, add_eos=True, has_scores=True, add_space_prefix=False, unk=2),
 }
@@ -128,6 +130,8 @@ def read_vocabulary(metadata: Metadata) -> Vocabulary:
     ends = [ids[text] for text in END_TEXTS if text in ids]
     if any(all(text in ids for text in both) for both in _OTHER_ENDS):
         ends = [i for i in ends if tokens[i] != "<|end|>"]
+    if "<|tool_response>" in ids:  # of Gemma 4, which has a normal token of this text
+        ends = [i for i in ends if tokens[i] != "</s>"]
     named_ends = (eos_id if e == "eos" else _token_id(metadata, e, n, by_text.get(e)) for e in END_NAMES)
     return Vocabulary(
         kind=name,
@@ -140,7 +144,7 @@ def read_vocabulary(metadata: Metadata) -> Vocabulary:
         bos_id=bos_id,
         eos_id=last_id,
         end_ids=frozenset(ends).union(i for i in named_ends if i is not None),
-        add_bos=_flag(flags, "add_bos_token", add_bos, bos_id),
+        add_bos=_flag({} if kind.always_bos else flags, "add_bos_token", add_bos, bos_id),
         add_eos=_flag(flags, "add_eos_token", kind.add_eos or kind.wraps, last_id),
         add_space_prefix=kind.add_space_prefix is not None
         and _truth(metadata, "add_space_prefix", kind.add_space_prefix),
