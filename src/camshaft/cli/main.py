@@ -67,6 +67,7 @@ COMMANDS = {
     "plan": "plan",
     "profile": "plan",
     "tune": "tune",
+    "imatrix": "imatrix",
     "quantize": "models",
     "convert": "convert",
     "finetune": "finetune",
