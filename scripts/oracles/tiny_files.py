@@ -13,6 +13,7 @@ from camshaft.models.convert.architectures import ARCHITECTURES
 from camshaft.models.convert.hub_config import HubConfig
 from camshaft.models.convert.tensors import parts
 from scripts.oracles.tiny_experts import expert_parts
+from scripts.oracles.tiny_latent import latent_parts
 from scripts.oracles.tiny_models import ORIGINAL_CONTEXT, TinyModel
 from scripts.oracles.tiny_recurrent import delta_parts, mamba_parts
 from scripts.oracles.tiny_vocabulary import CHAT_TEMPLATE, N_VOCAB, make_tokens
@@ -40,9 +41,11 @@ def _write_sizes(writer: gguf.GGUFWriter, model: TinyModel) -> None:
     writer.add_feed_forward_length(model.ffn)
     writer.add_head_count(model.heads)
     if model.heads:
-        writer.add_head_count_kv(list(model.layer_kv_heads) or model.kv_heads)
-        writer.add_key_length(model.head_dim)
-        writer.add_value_length(model.head_dim)
+        is_latent = "attention.kv_lora_rank" in model.keys  # the cache has one head of latents
+        writer.add_head_count_kv(1 if is_latent else list(model.layer_kv_heads) or model.kv_heads)
+        if not is_latent:
+            writer.add_key_length(model.head_dim)
+            writer.add_value_length(model.head_dim)
     (writer.add_layer_norm_eps if model.has_layer_norm else writer.add_layer_norm_rms_eps)(1e-5)
     writer.add_file_type(gguf.LlamaFileType.ALL_F32)
     for key, value in model.keys.items():
@@ -117,7 +120,7 @@ def _parts(name: str, values: np.ndarray, model: TinyModel) -> Iterator[tuple[st
         if "linear_attn" in name:
             yield from delta_parts(name, values, in_turn=model.family != "Qwen3Next")
             return
-    if found := list(expert_parts(name, values)):
+    if found := [*expert_parts(name, values), *latent_parts(name, values, model)]:
         yield from found
         return
     if ".mixer." in name or ".mamba." in name:

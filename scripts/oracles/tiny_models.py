@@ -79,6 +79,8 @@ ARCHITECTURES = {
     "Ernie4_5_Moe": "ernie4_5-moe",
     "HunYuanDenseV1": "hunyuan-dense",
     "Lfm2Moe": "lfm2moe",
+    "DeepseekV2": "deepseek2",
+    "DeepseekV3": "deepseek2",
 }
 
 # Families whose config is of text and pictures, with one of text alone.

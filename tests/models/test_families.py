@@ -18,7 +18,7 @@ from camshaft.generate.stored.plan_cache import PlanCache
 from camshaft.graph import functions as F
 from camshaft.graph.graph import Tensor
 from camshaft.models import checkpoint, feed_forward, norms, rope_scaling
-from camshaft.models.config import ModelConfig
+from camshaft.models.config import ModelConfig, read_config
 from camshaft.models.families import FAMILIES as ROWS
 from tests.support.fixtures import TINY_MODELS, tiny_logits, tiny_model
 from tests.support.models import changed_model
@@ -69,7 +69,7 @@ def _difference(name: str, folder: Path, *, chunk: int | None = None, **options:
 
 
 def test_there_is_a_tiny_model_of_every_family() -> None:
-    assert len(TINY_MODELS) == 48
+    assert len(TINY_MODELS) == 50
     assert {row_of(name) for name in TINY_MODELS} == {name for name, row in ROWS.items() if not row.encoder}
     assert all(tiny_logits(name)[1].std(axis=0).mean() >= 1 for name in TINY_MODELS)
 
@@ -202,6 +202,8 @@ WRONG_CONFIGS = [
     ("gptneox", {"parallel": False}),
     ("mistral3", {"temperature_scale": 0.0}),
     ("mistral3", {"temperature_context": 9}),
+    ("deepseek2-lite", {"attention_scale": 40**-0.5}),
+    ("deepseek2-v3", {"attention_scale": 40**-0.5}),
 ]
 # The same of their mixture of experts.
 WRONG_EXPERTS = [
@@ -214,6 +216,13 @@ WRONG_EXPERTS = [
     ("ernie4_5-moe", {"shared_dim": 0}),
     ("lfm2moe", {"n_used": 1}),
     ("lfm2moe", {"score": "softmax"}),
+    ("deepseek2-lite", {"score": "sigmoid"}),
+    ("deepseek2-lite", {"groups": 1, "top_groups": 1}),
+    ("deepseek2-lite", {"normalizes": True}),
+    ("deepseek2-lite", {"scale": 1.0}),
+    ("deepseek2-v3", {"score": "softmax"}),
+    ("deepseek2-v3", {"top_groups": 3}),
+    ("deepseek2-v3", {"normalizes": False}),
 ]
 
 
@@ -254,7 +263,7 @@ def test_a_wrong_mixture_of_experts_shows(
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("name", ["glm4moe", "ernie4_5-moe", "lfm2moe"])
+@pytest.mark.parametrize("name", ["glm4moe", "ernie4_5-moe", "lfm2moe", "deepseek2-v3"])
 def test_the_bias_of_the_choice_counts_and_is_no_weight(
     name: str, tmp_path: Path, breaking: pytest.MonkeyPatch
 ) -> None:
@@ -269,6 +278,68 @@ def test_the_bias_of_the_choice_counts_and_is_no_weight(
     for wrong in (without, as_weight):
         breaking.setattr(feed_forward.F, "moe_route", wrong)
         assert _difference(name, tmp_path) > BROKEN
+
+
+def _of_older_file(name: str, folder: Path) -> Path:
+    """The model with one tensor for the keys and values of latents, and the sizes of heads in place of the cache's."""
+    tensors, dropped = {}, []
+    with open_gguf(tiny_model(name, folder)) as file:
+        for layer in range(3):
+            names = [f"blk.{layer}.attn_{part}_b.weight" for part in "kv"]
+            keys, values = (file.tensors[part].dequantize() for part in names)
+            joined = np.concatenate([keys.swapaxes(1, 2), values], axis=1)
+            tensors[f"blk.{layer}.attn_kv_b.weight"] = joined.reshape(-1, keys.shape[1])
+            dropped += names
+    keys = {"key_length": 40, "value_length": 10, "head_count_kv": 4}
+    return changed_model(
+        name,
+        folder,
+        keys={f"deepseek2.attention.{key}": value for key, value in keys.items()},
+        drop_keys=[f"deepseek2.attention.{part}_length_mla" for part in ("key", "value")],
+        tensors=tensors,
+        drop_tensors=dropped,
+    )
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("name", ["deepseek2-lite", "deepseek2-v3"])
+def test_older_files_have_keys_and_values_of_latents_as_one_tensor(name: str, tmp_path: Path) -> None:
+    tokens, wanted = tiny_logits(name)
+    path = _of_older_file(name, tmp_path)
+    for _ in range(2):  # then from the plan cache
+        with LanguageModel(path, activations="f32", threads=1, context=64, sessions=1) as lm:
+            assert np.abs(lm.logits(tokens) - wanted).max() < TOLERANCE
+
+
+@pytest.mark.full
+def test_quantized_latents_give_what_their_numbers_give(tmp_path: Path) -> None:
+    tokens, wanted = tiny_logits("deepseek2-v3")
+    packed, plain, kind = {}, {}, gguf.GGMLQuantizationType.Q8_0
+    with open_gguf(tiny_model("deepseek2-v3", tmp_path)) as file:
+        for name in (name for name in file.tensors if "attn_k_b" in name or "attn_v_b" in name):
+            data = gguf.quants.quantize(file.tensors[name].dequantize(), kind)
+            packed[name], plain[name] = (data, kind), gguf.quants.dequantize(data, kind)
+    found = []
+    for tensors in (packed, plain):
+        path = changed_model("deepseek2-v3", tmp_path, tensors=tensors)  # type: ignore[arg-type]
+        with LanguageModel(path, activations="f32", threads=1, context=64, sessions=1) as lm:
+            found.append(lm.logits(tokens))
+    assert len(packed) == 6
+    assert np.abs(found[0] - found[1]).max() < TOLERANCE
+    assert np.abs(found[0] - wanted).max() > TOLERANCE
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(
+    ("layers", "vocabulary", "score"), [(47, 154880, "sigmoid"), (46, 154880, "softmax"), (47, 154881, "softmax")]
+)
+def test_first_files_of_glm_flash_choose_by_sigmoid(layers: int, vocabulary: int, score: str, tmp_path: Path) -> None:
+    with open_gguf(tiny_model("deepseek2-v3", tmp_path)) as file:
+        metadata = dict(file.metadata) | {"deepseek2.block_count": layers}
+    del metadata["deepseek2.expert_gating_func"]
+    experts = read_config(metadata, "deepseek2", vocabulary).experts
+    assert experts is not None
+    assert experts.score == score
 
 
 @pytest.mark.full

@@ -17,7 +17,10 @@ from tests.support.quick import quick_of
 
 ARCH = "llama"
 KEYS: dict[str, tuple[dict[str, Any], list[str]]] = {
-    "unknown architecture": ({"general.architecture": "mumble"}, ["'mumble'", "llama, qwen2, qwen2moe"]),
+    "unknown architecture": (
+        {"general.architecture": "mumble"},
+        ["'mumble'", "such as llama, qwen3", "docs/models.md"],
+    ),
     "heads over key-value heads": ({f"{ARCH}.attention.head_count_kv": 3}, ["4 heads over 3"]),
     "no heads": ({f"{ARCH}.attention.head_count": 0}, ["attention.head_count", "is 0"]),
     "text for a number": ({f"{ARCH}.block_count": "two"}, ["llama.block_count", "'two'"]),
@@ -125,6 +128,22 @@ WRONG_OPTIONS = [
     ("glm4moe", {"expert_group_count": 3, "expert_group_used_count": 4}, "wanted at most the 3 groups"),
     ("ernie4_5-moe", {"interleave_moe_layer_step": 0}, "wanted an integer of 1 or more"),
     ("ernie4_5-moe", {"interleave_moe_layer_step": 1}, "'blk.2.ffn_gate_inp.weight'"),
+    ("deepseek2-v3", {"attention.kv_lora_rank": 0}, "wanted an integer of 1 or more"),
+    (
+        "deepseek2-v3",
+        {"attention.kv_lora_rank": 33},
+        "'blk.0.attn_k_b.weight' has shape [4, 32, 32]; wanted [4, 33, 32]",
+    ),
+    ("deepseek2-v3", {"attention.q_lora_rank": 23}, "'blk.0.attn_q_a.weight'"),
+    (
+        "deepseek2-v3",
+        {"attention.key_length_mla": 8},
+        "'deepseek2.rope.dimension_count' is 8; wanted an even number below 8",
+    ),
+    ("deepseek2-v3", {"attention.value_length_mla": "ten"}, "wanted a number"),
+    ("deepseek2-v3", {"attention.value_length_mla": 11}, "'blk.0.attn_v_b.weight' has shape [4, 10, 32]"),
+    ("deepseek2-v3", {"rope.dimension_count": 7}, "wanted an even number below 40"),
+    ("deepseek2-v3", {"rope.scaling.yarn_log_multiplier": -1.0}, "wanted a number of 0 or more"),
     ("lfm2", {"shortconv.l_cache": 1}, "'lfm2.shortconv.l_cache' is 1; wanted 2 to 64"),
     ("lfm2", {"shortconv.l_cache": 2**30}, "wanted 2 to 64"),
     ("lfm2", {"shortconv.l_cache": 4}, "'blk.0.shortconv.conv.weight' has shape [32, 3]; wanted [32, 4]"),
@@ -161,7 +180,9 @@ WRONG_OPTIONS = [
 
 @pytest.mark.parametrize(("name", "keys", "words"), WRONG_OPTIONS)
 def test_a_wrong_option_of_a_family_is_named(name: str, keys: dict[str, Any], words: str, tmp_path: Path) -> None:
-    changed = changed_model(name, tmp_path, keys={f"{name}.{key}": value for key, value in keys.items()})
+    changed = changed_model(
+        name, tmp_path, keys={f"{name.removesuffix('-v3')}.{key}": value for key, value in keys.items()}
+    )
     assert words in refused(changed, (ModelError, FormatError))
 
 

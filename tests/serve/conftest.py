@@ -10,7 +10,7 @@ from functools import partial
 
 import pytest
 
-from camshaft import LanguageModel
+from camshaft import LanguageModel, Reranker
 from camshaft.generate.engine.engine import Engine
 from tests.generate.conftest import CONTEXT, SESSIONS
 from tests.support.fixtures import tiny_model
@@ -21,9 +21,9 @@ from starlette.testclient import TestClient
 
 from camshaft.serve.app import make_app
 from camshaft.serve.guard import Guard
-from camshaft.serve.models import CHAT, EMBEDDING, Card, Loaded, Models
+from camshaft.serve.models import CHAT, EMBEDDING, RERANK, Card, Loaded, Models
 from camshaft.serve.run import listen, make_server, url_of
-from camshaft.serve.served import Embedder, Served
+from camshaft.serve.served import Embedder, Ranker, Served
 
 EVERYBODY = Guard()
 
@@ -63,13 +63,22 @@ class KeptEmbedder(Embedder):
         pass
 
 
-def models_of(served: Served) -> Models:
+class KeptRanker(Ranker):
+    """The same for scores."""
+
+    def close(self) -> None:
+        pass
+
+
+def models_of(served: Served, ranker: Reranker | None = None) -> Models:
     """The models of a server that are loaded already."""
     kept: list[tuple[str, Loaded]] = [
         (CHAT, Kept(**{each.name: getattr(served, each.name) for each in fields(served)}))
     ]
     if served.embedder is not None:
         kept.append((EMBEDDING, KeptEmbedder(served.embedder.name, served.embedder.model)))
+    if ranker is not None:
+        kept.append((RERANK, KeptRanker("ranker", ranker)))
     cards = [Card(each.name, partial(lambda each: each, each), kind) for kind, each in kept]
     models = Models(cards, most_body_nbytes=served.most_body_nbytes)
     for card in cards:
@@ -77,9 +86,9 @@ def models_of(served: Served) -> Models:
     return models
 
 
-def client_of(served: Served, guard: Guard = EVERYBODY) -> TestClient:
+def client_of(served: Served, guard: Guard = EVERYBODY, ranker: Reranker | None = None) -> TestClient:
     """A client to enter, whose exit closes the engine."""
-    return TestClient(make_app(models_of(served), guard), base_url="http://localhost")
+    return TestClient(make_app(models_of(served, ranker), guard), base_url="http://localhost")
 
 
 @contextmanager

@@ -260,6 +260,7 @@ def test_the_file(folder: Path) -> None:
         ("[[models]]\nname='a'", r"the field 'models\[0\].model' is missing"),
         ("[[models]]\nmodel='one.gguf'\nslots=0", r"'models\[0\].slots' is 0; wanted a whole number"),
         ("memory_limit='1 ZB'\n[[models]]\nmodel='one.gguf'", "'memory_limit' is \"1 ZB\"; wanted a size"),
+        ("[[models]]\nmodel='bert.gguf'\nrerank=true\npooling='cls'", r"'models\[0\].pooling' with rerank = true"),
         ("[[models]]\nmodel='bert.gguf'\nembed=true\nslots=1", r"'models\[0\].slots' with embed = true"),
         ("[[models]]\nmodel='one.gguf'\npooling='cls'", r"'models\[0\].pooling' without embed"),
         ("[[models]]\nmodel='one.gguf'\nadapters={a=1}", r"models\[0\].adapters.a is 1; wanted an object"),

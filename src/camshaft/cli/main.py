@@ -59,6 +59,7 @@ COMMANDS = {
     "generate": "generate",
     "chat": "chat",
     "embed": "embed",
+    "rerank": "rerank",
     "serve": "serve",
     "batch": "batch",
     "bench": "bench",

@@ -36,8 +36,8 @@ if TYPE_CHECKING:
 
 Given = Tensor | Array | int | float | complex
 _ELEMENTWISE = frozenset(
-    name for table in ("unary", "activation", "binary", "comparison") for name in ops.TABLES[f"elementwise.{table}"]
-).union(["silu_multiply"])
+    name for table in ("unary", "binary", "comparison", "activation") for name in ops.TABLES[f"elementwise.{table}"]
+) | {"silu_multiply"}
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from camshaft.errors import ModelError
 from camshaft.formats.mapped import shown_value
 from camshaft.models.experts_config import Experts, expert_layers, read_experts
 from camshaft.models.families import FAMILIES, Family
+from camshaft.models.latent_config import Latent, read_latent, score_magnitude
 from camshaft.models.recurrent_config import ATTENTION, Recurrent, kv_heads, layer_kinds, read_recurrent
 
 # No model has a tenth of them; a file that lies would fill the memory with their options.
@@ -67,6 +68,7 @@ class ModelConfig:
     n_types: int = 0
     temperature_scale: float = 0.0
     temperature_context: int = 1
+    latent: Latent | None = None
 
 
 class Keys:
@@ -123,18 +125,20 @@ def read_config(metadata: Mapping[str, Any], architecture: str, vocab_size: int)
         raise ModelError(f"the key '{architecture}.block_count' is {n_layers}; wanted at most {MOST_LAYERS}")
     n_layers -= _unused_layers(keys, n_layers)
     head_dim = keys.size("attention.key_length", dim // n_heads if dim % n_heads == 0 else None)
+    latent = read_latent(keys) if family.latent else None
+    head_dim = latent.rank + latent.rope if latent else head_dim
     theta, rope_dim = keys.positive("rope.freq_base", 10000.0), keys.size("rope.dimension_count", head_dim)
     epsilon = "attention.layer_norm_epsilon" if family.norm == "layer" else "attention.layer_norm_rms_epsilon"
     logit_scale = keys.positive("logit_scale", 1.0)
     temperature = keys.at_least_0("attention.temperature_scale", 0.0)
-    divisor = dim / n_heads if n_layers == family.query_scale_layers else head_dim
+    divisor = dim / n_heads if n_layers == family.query_scale_layers else latent.key if latent else head_dim
     config = ModelConfig(
         architecture=architecture,
         n_layers=n_layers,
         dim=dim,
         ffn_dim=keys.size("feed_forward_length") if family.feed_forward else 0,
         n_heads=n_heads,
-        n_kv_heads=max(kv_heads(keys, n_layers, n_heads)) if family.attention else 1,
+        n_kv_heads=max(kv_heads(keys, n_layers, n_heads)) if family.attention and not latent else 1,
         head_dim=head_dim,
         rope_dim=rope_dim,
         rope_theta=theta,
@@ -143,19 +147,22 @@ def read_config(metadata: Mapping[str, Any], architecture: str, vocab_size: int)
         context_length=keys.size("context_length"),
         layers=_layers(keys, family, n_layers),
         window_theta=keys.positive("rope.freq_base_swa", family.window_theta or theta),
-        attention_scale=keys.positive("attention.scale", divisor**-0.5),
+        attention_scale=keys.positive(
+            "attention.scale", divisor**-0.5 * (score_magnitude(keys) ** 2 if latent else 1.0)
+        ),
         attention_softcap=keys.at_least_0("attn_logit_softcapping", family.softcaps[0]),
         logit_softcap=keys.at_least_0("final_logit_softcapping", family.softcaps[1]),
         embedding_scale=math.sqrt(dim) if family.embedding_scale == "dim" else keys.positive("embedding_scale", 1.0),
         residual_scale=keys.positive("residual_scale", 1.0),
         logit_scale=logit_scale if family.multiplies_logits else 1 / logit_scale,
-        experts=read_experts(keys, family),
+        experts=read_experts(keys, family, n_layers, vocab_size),
         recurrent=read_recurrent(keys, family, dim),
         parallel=keys.flag("use_parallel_residual", family.parallel),
         pooling=_pooling(keys),
         n_types=_token_types(metadata) if family.encoder else 0,
         temperature_scale=temperature,
         temperature_context=keys.size("rope.scaling.original_context_length") if temperature else 1,
+        latent=latent,
     )
     if family.attention:
         _check(config)

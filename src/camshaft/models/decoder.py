@@ -16,6 +16,7 @@ from camshaft.models.checkpoint import Checkpoint
 from camshaft.models.config import ModelConfig
 from camshaft.models.families import FAMILIES, Family
 from camshaft.models.feed_forward import feed_forward
+from camshaft.models.latent_attention import latent_attention
 from camshaft.models.norms import norm
 from camshaft.models.recurrent import recurrent
 from camshaft.models.transformer import Attention, LayerState, TokenBatch, head_norm, logit_rows, rotate
@@ -52,7 +53,7 @@ def hidden(
 
 
 def _embedded(config: ModelConfig, file: Checkpoint, batch: TokenBatch) -> Tensor:
-    """Embeddings of tokens, scaled, and of positions in families that learn them; an encoder's also of the first type, normed."""
+    """Embeddings of tokens, scaled, and of positions in families that learn them; an encoder's also of types, normed."""
     x = F.embedding(batch.ids, file.tensor("token_embd.weight", config.vocab_size, config.dim), to="f32")
     x = _scaled(x, config.embedding_scale)
     family = FAMILIES[config.architecture]
@@ -63,7 +64,8 @@ def _embedded(config: ModelConfig, file: Checkpoint, batch: TokenBatch) -> Tenso
         return x
     if config.n_types:
         types = file.tensor("token_types.weight", config.n_types, config.dim)
-        x = F.add(x, F.cast(types[0], to="f32"))
+        known = F.cast(types[0], to="f32") if batch.types is None else F.embedding(batch.types, types, to="f32")
+        x = F.add(x, known)
     return norm(x, "token_embd_norm", config, file)
 
 
@@ -121,6 +123,8 @@ def _mixed(
     """What a layer's tokens take from each other: by attention, or by the states of a recurrent layer."""
     if isinstance(cache, Mapping):
         return recurrent(h, layer, config, file, batch, cache)
+    if family.latent:
+        return latent_attention(h, layer, config, file, batch, cache)
     return _attention(h, layer, family, config, file, batch, cache)
 
 

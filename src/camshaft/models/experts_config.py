@@ -13,7 +13,9 @@ if TYPE_CHECKING:
 
 # GGUF's numbers of gating functions; the third is the softmax of the chosen experts alone: that of all, divided by their sum.
 _SCORES = {1: "softmax", 2: "sigmoid", 3: "softmax"}
-_OF_CHOSEN = 3
+_SIGMOID, _OF_CHOSEN = 2, 3
+# The layers and tokens of GLM-4.7-Flash, whose first files are those of a family without sigmoid and do not name it.
+_GLM_FLASH = ((47, 154880), (48, 154880))
 
 
 @dataclass(frozen=True)
@@ -41,7 +43,7 @@ class Experts:
         return 2 if self.score == "sigmoid" else 1
 
 
-def read_experts(keys: Keys, family: Family) -> Experts | None:
+def read_experts(keys: Keys, family: Family, n_layers: int, vocab_size: int) -> Experts | None:
     """The mixture of experts of a file that has one. Raises ModelError, naming the key, for an impossible value."""
     n = int(keys.at_least_0("expert_count", 0.0))
     if not n:
@@ -49,7 +51,7 @@ def read_experts(keys: Keys, family: Family) -> Experts | None:
     n_used, dim = keys.size("expert_used_count"), _width(keys)
     if n_used > n:
         raise ModelError(f"the key '{keys.architecture}.expert_used_count' is {n_used}; wanted at most the {n} experts")
-    gating = _gating(keys)
+    gating = _gating(keys, n_layers, vocab_size)
     groups, top_groups = _groups(keys, n, n_used)
     shared = keys.at_least_0("expert_shared_count", 0.0) * dim
     return Experts(
@@ -77,8 +79,10 @@ def _width(keys: Keys) -> int:
     return keys.size("expert_feed_forward_length" if named else "feed_forward_length")
 
 
-def _gating(keys: Keys) -> int:
+def _gating(keys: Keys, n_layers: int, vocab_size: int) -> int:
     gating = keys.at_least_0("expert_gating_func", 0.0)
+    if not gating and (n_layers, vocab_size) in _GLM_FLASH:
+        return _SIGMOID
     if gating not in (0, *_SCORES):
         raise ModelError(
             f"the key '{keys.architecture}.expert_gating_func' is {gating:g}; wanted 1 (softmax), 2 (sigmoid) or 3 (softmax of "

@@ -44,6 +44,7 @@ class Family:
     not say which (0: it does, by head_count_kv). output_norm: the tensor of the last norm.
     attention, feed_forward: whether its layers have them.
     rotates_if_finetuned: layers rotate where the file says rope.scaling.finetuned.
+    latent: attention to latents of keys and values, whose rotation keeps its magnitude under YaRN: the scores are scaled.
     tiled_heads: heads of values share those of keys in turn, not in runs. gated_attention: q comes with a gate of what is found.
     """
 
@@ -83,6 +84,7 @@ class Family:
     tiled_heads: bool = False
     gated_attention: bool = False
     rotates_if_finetuned: bool = False
+    latent: bool = False
 
 
 _QWEN_HYBRID = Family(
@@ -183,6 +185,7 @@ FAMILIES: dict[str, Family] = {
     "ernie4_5": Family("interleaved"),
     "ernie4_5-moe": Family("interleaved"),
     "hunyuan-dense": Family("neox", qk_norm="head", norms_rotated=True),
+    "deepseek2": Family("interleaved", normalizes_experts=False, latent=True),
     "granite": Family("interleaved"),
     "granitemoe": Family("interleaved"),
     "lfm2": Family("neox", qk_norm="head", recurrent="short_conv", output_norm="token_embd_norm"),
@@ -203,6 +206,7 @@ def family_name(metadata: Mapping[str, Any]) -> str:
     name = metadata.get("general.architecture")
     if not isinstance(name, str) or name not in FAMILIES:
         near = get_close_matches(name, FAMILIES, n=1) if isinstance(name, str) else []
-        hint = f" (the nearest is {near[0]})" if near else ""
-        raise ModelError(f"the file's architecture is {shown_value(name)}; camshaft runs {', '.join(FAMILIES)}{hint}")
+        known = f"the nearest is {near[0]}" if near else "such as llama, qwen3, gemma3 and bert"
+        message = f"camshaft runs {len(FAMILIES)} others, {known}; docs/models.md has the list"
+        raise ModelError(f"the file's architecture is {shown_value(name)}; {message}")
     return name

@@ -22,11 +22,12 @@ from camshaft.serve.errors import HttpError, http_error
 from camshaft.serve.fields import TEXT, parse_json, read_fields
 from camshaft.serve.guard import Guard
 from camshaft.serve.metrics import MEDIA_TYPE, metrics_text
-from camshaft.serve.models import CHAT, EMBEDDING, Lease, Models
+from camshaft.serve.models import CHAT, EMBEDDING, RERANK, Lease, Models
 from camshaft.serve.openai.chat import chat_completions
 from camshaft.serve.openai.completions import completions
 from camshaft.serve.openai.embeddings import embed, embeddings
 from camshaft.serve.openai.responses import responses
+from camshaft.serve.rerank import rerank
 from camshaft.serve.respond import CLIENT_CLOSED, Json, read_body
 from camshaft.serve.tokens import detokenize, tokenize
 from camshaft.serve.web import FILES, page
@@ -65,6 +66,7 @@ MODEL_ROUTES: dict[str, tuple[ModelHandler, str]] = {
     "/v1/completions": (completions, CHAT),
     "/v1/responses": (responses, CHAT),
     "/v1/embeddings": (embeddings, EMBEDDING),
+    **dict.fromkeys(("/v1/rerank", "/rerank"), (rerank, RERANK)),
     "/v1/messages": (messages, CHAT),
     "/v1/messages/count_tokens": (count_tokens, CHAT),
     "/api/chat": (ollama.chat, CHAT),

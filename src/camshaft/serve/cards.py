@@ -10,7 +10,7 @@ from starlette.responses import Response
 
 from camshaft.serve.models import Entry, Models
 from camshaft.serve.respond import Json
-from camshaft.serve.served import Embedder, Served
+from camshaft.serve.served import Embedder, Ranker, Served
 
 _FOREVER = timedelta(days=36500)
 
@@ -20,7 +20,7 @@ def _context(entry: Entry) -> int | None:
     loaded = entry.loaded
     if isinstance(loaded, Served):
         return loaded.lm.context
-    return loaded.model.context if isinstance(loaded, Embedder) else None
+    return loaded.model.context if isinstance(loaded, Embedder | Ranker) else None
 
 
 def _card(entry: Entry, models: Models) -> dict[str, Any]:

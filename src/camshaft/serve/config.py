@@ -14,11 +14,12 @@ from camshaft.errors import ModelError, SettingError
 from camshaft.generate.embedding_model import EmbeddingModel
 from camshaft.generate.engine.engine import MAX_QUEUE, Engine
 from camshaft.generate.language_model import LanguageModel
+from camshaft.generate.reranker import Reranker
 from camshaft.models.files.pull import resolve_model
 from camshaft.serve.errors import HttpError
 from camshaft.serve.fields import BOOL, LIST, OBJECT, TEXT, Field, Fields, integer, read_fields, required
-from camshaft.serve.models import CHAT, EMBEDDING, Card, Loaded, twice_named
-from camshaft.serve.served import Embedder, Served, served_name
+from camshaft.serve.models import CHAT, EMBEDDING, RERANK, Card, Loaded, twice_named
+from camshaft.serve.served import Embedder, Ranker, Served, served_name
 
 _UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
 _SIZE = re.compile(r"(\d+(?:\.\d+)?) *([KMG]i?B|B|)")
@@ -58,13 +59,17 @@ _MODEL: Fields = {
     "name": TEXT,
     "alias": _ALIASES,
     "embed": BOOL,
+    "rerank": BOOL,
     "pooling": TEXT,
     "preload": BOOL,
     "adapters": OBJECT,
 }
-_OF_EMBED = frozenset(
-    {"model", "name", "alias", "embed", "pooling", "preload", "context", "threads", "idle_unload_seconds"}
-)
+_OF_POOLED = frozenset({"model", "name", "alias", "preload", "context", "threads", "idle_unload_seconds"})
+# The flag of a model without an engine -> its kind, and the fields that it may have.
+_POOLED = {
+    "embed": (EMBEDDING, _OF_POOLED | {"embed", "pooling"}),
+    "rerank": (RERANK, _OF_POOLED | {"rerank"}),
+}
 _ADAPTER: Fields = {
     "path": TEXT,
     "strength": Field(lambda v: isinstance(v, int | float) and not isinstance(v, bool), "a number"),
@@ -74,7 +79,7 @@ _ADAPTER: Fields = {
 
 @dataclass(frozen=True)
 class ModelSpec:
-    """How to load a model, and under which names. `options` are those of LanguageModel or EmbeddingModel."""
+    """How to load a model, and under which names. `options` are those of LanguageModel, EmbeddingModel or Reranker."""
 
     model: str
     name: str
@@ -90,6 +95,8 @@ class ModelSpec:
         """Load the model. Raises what its class raises."""
         if self.kind == EMBEDDING:
             return Embedder(self.name, EmbeddingModel(self.model, **self.options), self.file_nbytes)
+        if self.kind == RERANK:
+            return Ranker(self.name, Reranker(self.model, **self.options), self.file_nbytes)
         lm = LanguageModel(self.model, **self.options)
         return Served(self.name, Engine(lm, max_queue=self.queue), aliases=self.aliases)
 
@@ -170,22 +177,24 @@ def _specs(model: Any, of: str, defaults: ModelSpec, folder: Path) -> list[Model
         aliases=_names(given.get("alias", ())),
         preload=given.get("preload", False),
     )
-    if given.get("embed"):
-        foreign = sorted(given.keys() - _OF_EMBED)
+    flag = next((name for name in _POOLED if given.get(name)), None)
+    if flag is not None:
+        kind, fields = _POOLED[flag]
+        foreign = sorted(given.keys() - fields)
         if foreign:
-            raise HttpError(400, f"'{of}.{foreign[0]}' with embed = true; it is for models that write text")
-        return [_embedding(spec, given)]
+            raise HttpError(400, f"'{of}.{foreign[0]}' with {flag} = true; it is for other models")
+        return [_pooled(spec, kind, given)]
     if "pooling" in given:
         raise HttpError(400, f"'{of}.pooling' without embed = true")
     adapters = given.get("adapters", {}).items()
     return [spec, *(_adapted(spec, name, value, f"{of}.adapters.{name}", folder) for name, value in adapters)]
 
 
-def _embedding(spec: ModelSpec, given: Mapping[str, Any]) -> ModelSpec:
-    """A model for vectors. Its context is its own unless it is given here."""
+def _pooled(spec: ModelSpec, kind: str, given: Mapping[str, Any]) -> ModelSpec:
+    """A model for vectors or scores. Its context is its own unless it is given here."""
     kept = {name: spec.options[name] for name in ("threads",) if name in spec.options}
     own = {name: given[name] for name in ("context", "pooling") if name in given}
-    return replace(spec, kind=EMBEDDING, options=kept | own)
+    return replace(spec, kind=kind, options=kept | own)
 
 
 def _adapted(spec: ModelSpec, name: str, value: Any, of: str, folder: Path) -> ModelSpec:

@@ -16,14 +16,15 @@ from camshaft.errors import CamshaftError
 from camshaft.serve.errors import HttpError
 from camshaft.serve.served import MOST_BODY_NBYTES
 
-CHAT, EMBEDDING = "chat", "embedding"
+CHAT, EMBEDDING, RERANK = "chat", "embedding", "rerank"
 WAIT_S = 60.0  # how long a request waits until models that others use leave memory for its own
 _MOST_LISTED = 8
 _NONE = {
     CHAT: "this server has no model that writes text",
     EMBEDDING: "this server makes no vectors of texts; start it with --embed MODEL",
+    RERANK: "this server scores no documents; start it with --rerank MODEL",
 }
-_FOR = {CHAT: "", EMBEDDING: " for vectors"}
+_FOR = {CHAT: "", EMBEDDING: " for vectors", RERANK: " for scores"}
 _log = logging.getLogger("camshaft.serve")
 
 
@@ -86,7 +87,7 @@ class Entry:
 class Lease:
     """The use of a model by one request, until `release`, which may be called twice."""
 
-    model: Any  # that of its kind: a Served or an Embedder
+    model: Any  # that of its kind: a Served, an Embedder or a Ranker
     _left: Callable[[], None]
     _is_over: bool = False
 

@@ -21,6 +21,7 @@ from camshaft.serve.errors import HttpError, http_error
 from camshaft.serve.served import Served
 
 KEEP_ALIVE_S = 15.0
+BODY_S = 60.0  # how long the body of a request may take to arrive
 CLIENT_CLOSED = 499
 _log = logging.getLogger("camshaft.serve")
 
@@ -108,13 +109,17 @@ def body_of(request: Request) -> Any:
 
 
 async def read_body(request: Request, most_nbytes: int) -> bytes:
-    """The body of a request. Raises HttpError if it is larger than `most_nbytes`."""
+    """The body of a request. Raises HttpError if it is larger than `most_nbytes`, or does not arrive within BODY_S."""
     parts, n = [], 0
-    async for part in request.stream():
-        n += len(part)
-        if n > most_nbytes:
-            raise HttpError(413, f"the body has more than {most_nbytes:,} bytes", code="request_too_large")
-        parts.append(part)
+    try:
+        async with asyncio.timeout(BODY_S):
+            async for part in request.stream():
+                n += len(part)
+                if n > most_nbytes:
+                    raise HttpError(413, f"the body has more than {most_nbytes:,} bytes", code="request_too_large")
+                parts.append(part)
+    except TimeoutError:
+        raise HttpError(408, f"the body did not arrive within {BODY_S:g} s", code="request_timeout") from None
     return b"".join(parts)
 
 

@@ -8,22 +8,25 @@ from functools import cached_property
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
+from camshaft.errors import ModelError
 from camshaft.generate.engine.engine import Engine
+from camshaft.generate.tools.reasoning import Reasoning, reasoning_of
 from camshaft.serve.errors import HttpError
 
 if TYPE_CHECKING:
     from camshaft.generate.embedding_model import EmbeddingModel
     from camshaft.generate.language_model import LanguageModel
+    from camshaft.generate.reranker import Reranker
 
 MOST_BODY_NBYTES = 8 << 20
 
 
 @dataclass(frozen=True)
-class Embedder:
-    """A model that makes vectors of texts, its name, and the size of its file."""
+class _Pooled:
+    """A model without an engine, its name, and the size of its file."""
 
     name: str
-    model: EmbeddingModel
+    model: Any
     nbytes: int = 0
     is_alive: bool = True
 
@@ -33,6 +36,20 @@ class Embedder:
     def close(self) -> None:
         """Release the model."""
         self.model.close()
+
+
+@dataclass(frozen=True)
+class Embedder(_Pooled):
+    """A model that makes vectors of texts."""
+
+    model: EmbeddingModel
+
+
+@dataclass(frozen=True)
+class Ranker(_Pooled):
+    """A model that scores documents for a query."""
+
+    model: Reranker
 
 
 @dataclass(frozen=True)
@@ -72,6 +89,14 @@ class Served:
     def lm(self) -> LanguageModel:
         """The model."""
         return self.engine.lm
+
+    @cached_property
+    def reasoning(self) -> Reasoning | None:
+        """How the model thinks before its answers; None if its chat template has nothing of it."""
+        try:
+            return reasoning_of(self.lm.chat_template)
+        except ModelError:  # without a template; chats are refused later
+            return None
 
     def check_model(self, name: Any) -> None:
         """Raise HttpError if a request names another model."""

@@ -32,8 +32,9 @@ _KeyFile = Annotated[
 Embed = Annotated[
     str | None, typer.Option(metavar="MODEL", help="Also serve vectors of texts, by this model, at /v1/embeddings.")
 ]
-
-
+_Rerank = Annotated[
+    str | None, typer.Option(metavar="MODEL", help="Also score documents for queries, by this model, at /v1/rerank.")
+]
 _Models = Annotated[
     list[str] | None,
     typer.Argument(
@@ -59,6 +60,7 @@ def serve(
     slots: Slots = DEFAULT_SLOTS,
     queue: _Queue = 256,
     embed: Embed = None,
+    rerank: _Rerank = None,
     api_key_file: _KeyFile = None,
 ) -> None:
     """Serve models over HTTP, with OpenAI's interface at /v1. Ctrl-C stops when the answers in progress are complete.
@@ -70,7 +72,7 @@ def serve(
         raise MissingExtraError(str(error.name), "serve", "camshaft serve") from None
     from camshaft.serve.config import ModelSpec, ServerConfig, cards_of, read_config
     from camshaft.serve.guard import Guard, read_keys
-    from camshaft.serve.models import EMBEDDING, Models
+    from camshaft.serve.models import EMBEDDING, RERANK, Models
     from camshaft.serve.served import served_name
 
     logging.basicConfig(level=logging.WARNING, format="camshaft: %(message)s")
@@ -89,11 +91,11 @@ def serve(
             if models:
                 raise SettingError(f"MODEL {models[0]!r} and --config were given; wanted one of them")
         specs = [*found.specs]
-        if embed is not None:
-            of_embed = {name: value for name, value in common.options.items() if name == "threads"}
-            specs.append(
-                ModelSpec(embed, served_name(embed), kind=EMBEDDING, options=of_embed, preload=specs[0].preload)
-            )
+        threads = {name: value for name, value in common.options.items() if name == "threads"}
+        for other, kind in ((embed, EMBEDDING), (rerank, RERANK)):
+            if other is not None:
+                name, preload = served_name(other), specs[0].preload
+                specs.append(ModelSpec(other, name, kind=kind, options=threads, preload=preload))
         for name in dict.fromkeys(spec.model for spec in specs):
             options.pull(name)
         cards = cards_of(specs)

@@ -27,7 +27,7 @@ from camshaft.ops.quantize.q8_blocks import BLOCK, Q8Out, Sums, q8_outs, store_b
 from camshaft.ops.quantized import matmul
 from camshaft.ops.quantized.kernels import packed_only, product_build, tile_cost, totals_of
 from camshaft.ops.quantized.operands import Rows, Tokens, packed
-from camshaft.ops.quantized.packing import ROWS, packed_format
+from camshaft.ops.quantized.packed.packing import ROWS, packed_format
 from camshaft.ops.rule import Builder, Match, Rule, Stage, Use, Uses
 from camshaft.ops.spec import TensorSpec
 

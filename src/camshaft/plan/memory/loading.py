@@ -62,7 +62,7 @@ def load_request(tensor: Tensor) -> LoadRequest:
     assert source is not None
     packing = None
     if spec.layout.name == "interleaved":
-        from camshaft.ops.quantized.packing import packing_of  # a cached plan stores its packing
+        from camshaft.ops.quantized.packed.packing import packing_of  # a cached plan stores its packing
 
         packing = packing_of(spec)
     return LoadRequest(source, spec.layout.name, spec.nbytes, packing)

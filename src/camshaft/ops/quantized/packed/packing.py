@@ -29,11 +29,9 @@ from camshaft.dtypes import DType, f16, u8, u16, u32
 from camshaft.errors import ShapeError
 from camshaft.formats.blocks import BLOCK_FORMATS, grid_number
 from camshaft.lang import Array, CompileRequest, Constant, Tracer, Value, ir, kernel
-from camshaft.ops.quantized.packed_formats import BLOCK as BLOCK
-from camshaft.ops.quantized.packed_formats import PACKED_FORMATS as PACKED_FORMATS
-from camshaft.ops.quantized.packed_formats import PackedFormat as PackedFormat
-from camshaft.ops.quantized.raw_blocks import RAW_FORMATS, Record
-from camshaft.ops.quantized.raw_grids import GRID_FORMATS
+from camshaft.ops.quantized.packed.formats import BLOCK, PACKED_FORMATS, PackedFormat
+from camshaft.ops.quantized.packed.raw_blocks import RAW_FORMATS, Record
+from camshaft.ops.quantized.packed.raw_grids import GRID_FORMATS
 from camshaft.ops.spec import Layout, TensorSpec
 
 SUPER = 8  # blocks that share the steps of nested scales

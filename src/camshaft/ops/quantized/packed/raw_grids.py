@@ -11,7 +11,7 @@ from collections.abc import Callable
 from camshaft.dtypes import i64, u32
 from camshaft.formats.quants.iq_grids import GRIDS
 from camshaft.lang import Value
-from camshaft.ops.quantized.raw_blocks import RawFormat, Record, bits_at, nibble_pairs, step, two_bits
+from camshaft.ops.quantized.packed.raw_blocks import RawFormat, Record, bits_at, nibble_pairs, step, two_bits
 
 Octet = Callable[[Record, int, int], Value]
 

@@ -20,7 +20,7 @@ from camshaft.dtypes import f16, f32, u32, u64
 from camshaft.ops import op as ops
 from camshaft.ops.checks import partly_active
 from camshaft.ops.matmul import blocked, matmul
-from camshaft.ops.matmul.int16_kernels import BLOCK, WORDS, multiply_rounded, round_rows, turn_rounded
+from camshaft.ops.matmul.int16.kernels import BLOCK, WORDS, multiply_rounded, round_rows, turn_rounded
 from camshaft.ops.matmul.shapes import PAIR, WIDTH, Sizes, sizes_of
 from camshaft.ops.parameters import Attribute, Parameters
 from camshaft.ops.rule import Builder, Match, Rule, Stage, Use, Uses
