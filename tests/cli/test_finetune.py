@@ -14,7 +14,7 @@ from camshaft import train
 from camshaft.cli.options import adapter_of
 from camshaft.errors import SettingError
 from camshaft.models.files.quantize import quantize
-from camshaft.train.trainer import Progress
+from camshaft.train.record.history import Point
 from camshaft.train.tuning import finetuning as library
 from camshaft.train.tuning.finetuning import FinetuneResult
 from tests.support.fixtures import tiny_model
@@ -28,7 +28,7 @@ def test_options_are_handed_on_and_progress_is_printed(
     def finetune(model: Path, data: Path, out: Path, **options: Any) -> FinetuneResult:
         given.update(options, model=model, data=data)
         for step in (1, 2, 5, 20):
-            options["each"](Progress(step, 2.5 / step, 1e-3, 0.5, 0.1), 20)
+            options["each"](Point(step, 2.5 / step, 1e-3, 0.5, 0.1, None, 64), 20)
         return FinetuneResult(out, 40, 20, 2.5, 0.125, 999, 12.0)
 
     monkeypatch.setattr(library, "finetune", finetune)
@@ -40,7 +40,12 @@ def test_options_are_handed_on_and_progress_is_printed(
     assert (given["lora"].rank, given["lora"].targets, given["lora"].seed) == (4, ("attn_*", "ffn_up"), 3)
     assert (given["options"].steps, given["options"].batch, given["options"].lr) == (20, 2, 1e-3)
     assert given["resume"]
-    assert [line.split()[2] for line in result.stderr.splitlines()] == ["1:", "2:", "20:"]
+    assert result.stderr.splitlines() == [
+        "camshaft: training (20 steps)",
+        "camshaft: training: 2 of 20 steps, loss 1.2500, lr 0.001, 640 tokens/s, 0:02 left",
+        "camshaft: training: 5 of 20 steps, loss 0.5000, lr 0.001, 640 tokens/s, 0:02 left",
+        "camshaft: training: 20 of 20 steps, loss 0.1250, lr 0.001, 640 tokens/s, 0:00 left",
+    ]
     assert result.stdout == f"{out}: 20 steps on 40 examples; loss 2.500 to 0.125; 999 tokens learned in 12 s\n"
     found = json.loads(cli("finetune", str(model), str(data), str(out), "--json").stdout)
     assert (found["n_steps"], found["last_loss"]) == (20, 0.125)

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from camshaft.generate.embedding_model import EmbeddingModel
     from camshaft.generate.language_model import LanguageModel
     from camshaft.generate.options import GenerateOptions
+    from camshaft.generate.reranker import Reranker
 
 Model = Annotated[
     str,
@@ -118,20 +119,34 @@ class ModelOptions:
         ),
     ] = None
 
+    def given(self, **others: Any) -> dict[str, Any]:
+        """The arguments of LanguageModel: those that were given, and others."""
+        given = _given(self)
+        if "adapter" in given:
+            given["adapters"] = [adapter_of(text) for text in given.pop("adapter")]
+        return given | others
+
     def open(self, model: str, context: int = DEFAULT_CONTEXT, sessions: int = COMMAND_SESSIONS) -> LanguageModel:
         """Open a model for inference; pull it first, with a progress bar, if it is not in the cache."""
-        from camshaft.models.files.pull import resolve_model
-
-        with Bar(f"pulling {model}") as progress:
-            resolve_model(model, progress)
+        pull(model)
         _import_numpy()
-        with Notice(f"preparing {model} for this machine (once) ..."), no_collection():
+        with preparing(model), no_collection():
             from camshaft.generate.language_model import LanguageModel
 
-            given = _given(self)
-            if "adapter" in given:
-                given["adapters"] = [adapter_of(text) for text in given.pop("adapter")]
-            return LanguageModel(model, context=context, sessions=sessions, **given)
+            return LanguageModel(model, **self.given(context=context, sessions=sessions))
+
+
+def pull(model: str) -> None:
+    """Pull a model, with a progress bar, if it is not in the cache. Raises ModelError if there is none."""
+    from camshaft.models.files.pull import resolve_model
+
+    with Bar(f"pulling {model}") as progress:
+        resolve_model(model, progress)
+
+
+def preparing(model: str) -> Notice:
+    """Says that a model is prepared, if that takes long."""
+    return Notice(f"preparing {model} for this machine (once) ...")
 
 
 @contextmanager
@@ -148,14 +163,20 @@ def open_embedder(
     model: str, *, threads: int | None = None, context: int | None = None, pooling: str | None = None
 ) -> EmbeddingModel:
     """Open a model for vectors of texts; pull it first, as for inference."""
-    from camshaft.models.files.pull import resolve_model
-
-    with Bar(f"pulling {model}") as progress:
-        resolve_model(model, progress)
+    pull(model)
     _import_numpy()
     from camshaft.generate.embedding_model import EmbeddingModel
 
     return EmbeddingModel(model, threads=threads, context=context, pooling=pooling)
+
+
+def open_reranker(model: str, *, threads: int | None = None, context: int | None = None) -> Reranker:
+    """Open a model that scores documents; pull it first, as for inference."""
+    pull(model)
+    _import_numpy()
+    from camshaft.generate.reranker import Reranker
+
+    return Reranker(model, threads=threads, context=context)
 
 
 def adapter_of(text: str) -> tuple[str, float]:

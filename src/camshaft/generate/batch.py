@@ -60,7 +60,7 @@ class Batch(Closing):
         for i, (ids, each) in enumerate(zip(prompts, options, strict=True)):
             sampler, end_tokens = model.sampler(each.sampling, each.grammar), model.end_tokens(each)
             sequence = _Sequence(i, list(ids), sampler, end_tokens, each.logprobs)
-            take, text = partial(self._take, sequence), model.tokenizer.stream(at_start=False)
+            take, text = partial(self._take, sequence), model.tokenizer.stream(shown=each.shown_tokens)
             sequence.generation = Generation(
                 len(ids), take, text, each, partial(self._release, sequence), partial(self._is_complete, sequence)
             )

@@ -33,6 +33,7 @@ class GenerateOptions:
     prompt_cache: keep the keys and values of the prompt for later runs and take what it begins with from earlier ones: 'auto' in
         camshaft's cache, where the least recently used prompts go, or the path of a file with one prompt; None keeps nothing.
     logprobs: record the log probability of each token and those of this many most probable tokens; None records none.
+    shown_tokens: control tokens whose spelling is part of the text; others are left out of it.
     """
 
     max_tokens: int = 128
@@ -42,6 +43,7 @@ class GenerateOptions:
     raw: bool = False
     grammar: Grammar | None = None
     logprobs: int | None = None
+    shown_tokens: Sequence[str] = ()
     speculate: Speculate | None = None
     prompt_cache: str | os.PathLike[str] | None = None
 
@@ -71,6 +73,7 @@ class GenerateKeywords(SamplingKeywords, total=False):
     raw: bool
     grammar: Grammar | None
     logprobs: int | None
+    shown_tokens: Sequence[str]
     speculate: Speculate | None
     prompt_cache: str | os.PathLike[str] | None
 
@@ -82,6 +85,7 @@ GENERATE_RULES: Rules = {
     "ignore_eos": (is_bool, "True or False"),
     "raw": (is_bool, "True or False"),
     "grammar": (lambda v: v is None or isinstance(v, Grammar), "a camshaft.Grammar or None"),
+    "shown_tokens": (lambda v: not isinstance(v, str) and are_texts(v), "a list of texts"),
     "logprobs": (lambda v: v is None or integer(0, math.inf)(v), "a whole number, 0 or more, or None"),
     "prompt_cache": (lambda v: v is None or _is_path(v), "'auto', the path of a file or None"),
     "speculate": (lambda v: v is None or v == NGRAM or _is_model(v), "'ngram', an open camshaft.LanguageModel or None"),

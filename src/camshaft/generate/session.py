@@ -51,7 +51,7 @@ class Session(SessionState):
         with model.lock:
             draw = model.samplers.alone(sampler)
         end_tokens = model.end_tokens(options)
-        text = model.tokenizer.stream(at_start=not self.tokens and not ids)
+        text = model.tokenizer.stream(at_start=not self.tokens and not ids, shown=options.shown_tokens)
         self._pending += ids
         self._turn += 1
         turn, drawn, logprobs, most = self._turn, list[int](), list[TokenLogprob](), options.max_tokens

@@ -19,6 +19,7 @@ class TokenBatch:
     """The inputs of one run, all i32: `ids` and `positions` [T], and `rows` [R], whose logits are computed.
 
     `rows` None means every token. `is_last` is set for the last layer. `slot_rows` has each slot's tokens, for recurrent layers.
+    `types` [T] are the kinds of tokens in encoders that know several; None: all are of the first.
     """
 
     ids: Tensor
@@ -27,6 +28,7 @@ class TokenBatch:
     rope_tables: Mapping[str, Tensor]
     is_last: bool = False
     slot_rows: Tensor | None = None
+    types: Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -105,9 +107,12 @@ class LayerCache:
 
 @dataclass(frozen=True)
 class WholeSequences:
-    """Attention within sequences of `length` tokens each, without a cache: in training, as a cache passes no gradient."""
+    """Attention within sequences of `length` tokens each, without a cache: in training, as a cache passes no gradient.
+
+    `mask` [sequences, 1, length, length] says which tokens see each other at most."""
 
     length: int
+    mask: Tensor | None = None
 
     def attend(
         self, q: Tensor, k: Tensor, v: Tensor, layer: int, config: ModelConfig, batch: TokenBatch, extras: Extras
@@ -115,9 +120,10 @@ class WholeSequences:
         """Attends over the tokens of the sequence. ModelError for `extras`."""
         if extras:
             raise ModelError(f"training: blk.{layer} has {', '.join(extras)} in its attention; wanted plain attention")
+        masks = () if self.mask is None else (self.mask,)
         parts = (self._heads(x, n) for x, n in ((q, config.n_heads), (k, config.n_kv_heads), (v, config.n_kv_heads)))
         options = {"causal": True, "scale": config.attention_scale, **_options(layer, config)}
-        result = F.scaled_dot_product_attention(*parts, **options, name=f"blk.{layer}.attention")
+        result = F.scaled_dot_product_attention(*parts, *masks, **options, name=f"blk.{layer}.attention")
         assert isinstance(result, Tensor)
         joined = F.transpose(result, axes=(0, 2, 1, 3)).reshape(q.shape)
         return logit_rows(joined, batch, f"blk.{layer}.attention_rows") if batch.is_last else joined

@@ -82,6 +82,10 @@ class Step:
             raise PlanError("averages: got a step without `average`; wanted its decay, such as average=0.999")
         return self._tree("average")
 
+    def filled(self, arrays: Mapping[str, Array]) -> Any:
+        """These arrays by the parameters' names, in the structure of the parameters."""
+        return self._recipe.tree.filled(arrays)
+
     @property
     def states(self) -> dict[str, Array]:
         """Copies of all that a step leaves for the next one, by name: what a checkpoint needs."""

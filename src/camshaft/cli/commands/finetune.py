@@ -13,7 +13,8 @@ from camshaft.cli.command import Bar, command, print_json
 from camshaft.errors import SettingError
 
 if TYPE_CHECKING:
-    from camshaft.train.trainer import Progress
+    from camshaft.train.record.history import Point
+    from camshaft.train.tuning.finetuning import FinetuneResult
 
 # Below this share of an adapter's change, what rounding lost of it is said; Q4_1 in place left 0.06 and its model had learned
 # nothing; converted to Q4_0 it was 0.91, to Q8_0 0.9997.
@@ -53,6 +54,22 @@ _Folder = Annotated[
 ]
 _Every = Annotated[int, typer.Option(metavar="N", min=1, help="Steps between checkpoints.")]
 _Resume = Annotated[bool, typer.Option("--resume", help="Go on from the newest checkpoint.")]
+_Pack = Annotated[bool, typer.Option("--pack", help="Put as many examples into each row of --length tokens as fit.")]
+_Validation = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", help="Examples that are not learned; the adapter with their lowest loss is kept."),
+]
+_ValidateEvery = Annotated[
+    int | None, typer.Option(metavar="N", min=1, help="Steps between validations; default: a twentieth of all.")
+]
+_Patience = Annotated[
+    int | None, typer.Option(metavar="N", min=1, help="Stop after so many validations in a row without a lower loss.")
+]
+_Report = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", help="Write an HTML page: losses, learning rate, gradient norm, speed, memory."),
+]
+_TensorBoard = Annotated[Path | None, typer.Option(metavar="FOLDER", help="Write TensorBoard's event files there.")]
 _Backend = Annotated[str | None, typer.Option(metavar="NAME", help="Backend or device to train on.")]
 _Type = Annotated[
     str | None,
@@ -77,9 +94,15 @@ def finetune(
     length: _Length = 512,
     rate: _Rate = 2e-4,
     seed: _Seed = 0,
+    pack: _Pack = False,
+    validation: _Validation = None,
+    validate_every: _ValidateEvery = None,
+    patience: _Patience = None,
     checkpoints: _Folder = None,
     save_every: _Every = 50,
     resume: _Resume = False,
+    report: _Report = None,
+    tensorboard: _TensorBoard = None,
     backend: _Backend = None,
     threads: options.Threads = None,
     force: _Force = False,
@@ -87,36 +110,70 @@ def finetune(
 ) -> None:
     """Train an adapter of a model on examples.
 
-    Prints the loss at each tenth of the steps; Ctrl-C saves a checkpoint, from which --resume goes on."""
+    Shows loss, tokens per second and the time left on a terminal, else a line at each tenth of the steps. Ctrl-C saves a
+    checkpoint, from which --resume goes on."""
     if method != "lora":
         raise SettingError(f"--method {method[:80]}: wanted lora")
     from camshaft.models.files.pull import resolve_model
+    from camshaft.train.record.recorder import Records
     from camshaft.train.tuning.finetuning import FinetuneOptions
     from camshaft.train.tuning.finetuning import finetune as run
     from camshaft.train.tuning.lora import LoraConfig
 
     lora = LoraConfig(rank, alpha, tuple(target) if target else LoraConfig.targets, seed)
-    given = FinetuneOptions(epochs, steps, batch, micro_batches, length, rate, seed=seed)
+    given = FinetuneOptions(
+        epochs, steps, batch, micro_batches, length, rate, seed=seed, pack=pack, validate_every=validate_every, patience=patience
+    )  # fmt: skip
     with Bar(f"pulling {model}") as progress:
         path = resolve_model(model, progress)
-
-    def show(progress: Progress, total: int) -> None:
-        if progress.step == 1 or progress.step * 10 // total > (progress.step - 1) * 10 // total:
-            print(f"camshaft: {progress} (of {total} steps)", file=sys.stderr, flush=True)
-
-    result = run(
-        path, data, out, lora=lora, options=given, folder=checkpoints, save_every=save_every, resume=resume, force=force,
-        each=show, backend=backend, threads=threads,
-    )  # fmt: skip
+    with Bar("training", unit="steps") as progress:
+        result = run(
+            path, data, out, lora=lora, options=given, validation=validation, folder=checkpoints, save_every=save_every,
+            resume=resume, force=force, records=Records(report, tensorboard), each=Shown(progress), backend=backend,
+            threads=threads,
+        )  # fmt: skip
     if json:
         print_json(result)
-        return
+    else:
+        print(_summary(result))
+
+
+class Shown:
+    """Shows steps on a bar: the loss, the speed and the time left from the mean of all steps but the first, which compiles."""
+
+    def __init__(self, bar: Bar) -> None:
+        self._bar = bar
+        self._seconds: list[float] = []
+        self._validation: float | None = None
+
+    def __call__(self, point: Point, total: int) -> None:
+        self._seconds.append(point.seconds)
+        self._validation = point.validation if point.validation is not None else self._validation
+        timed = self._seconds[1:] or self._seconds
+        mean = sum(timed) / len(timed)
+        said = [f"loss {point.loss:.4f}", f"lr {point.lr:.3g}"]
+        said += [f"validation {self._validation:.4f}"] if self._validation is not None else []
+        said += [f"{point.tokens / point.seconds:.0f} tokens/s"] if point.seconds > 0 else []
+        self._bar(point.step, total, ", ".join([*said, f"{_clock(mean * (total - point.step))} left"]))
+
+
+def _clock(seconds: float) -> str:
+    whole = round(seconds)
+    return (
+        f"{whole // 3600}:{whole // 60 % 60:02}:{whole % 60:02}" if whole >= 3600 else f"{whole // 60}:{whole % 60:02}"
+    )
+
+
+def _summary(result: FinetuneResult) -> str:
     done = f"{result.path}: {result.n_steps} steps on {result.n_examples} examples"
+    if result.stopped_early:
+        done += ", stopped early"
     if result.first_loss is None:
-        print(f"{done}, as before; none was left to do")
-        return
+        return f"{done}, as before; none was left to do"
     losses = f"loss {result.first_loss:.3f} to {result.last_loss:.3f}"
-    print(f"{done}; {losses}; {result.n_tokens} tokens learned in {result.seconds:.0f} s")
+    if result.best_validation is not None:
+        losses += f"; validation {result.best_validation:.3f} after step {result.best_step}"
+    return f"{done}; {losses}; {result.n_tokens} tokens learned in {result.seconds:.0f} s"
 
 
 @command

@@ -8,19 +8,14 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
-
-import numpy as np
 
 from camshaft.errors import FormatError, ModelError
 from camshaft.formats.mapped import shown_value
 from camshaft.text.chat import ChatTemplate, encode_chat
 from camshaft.text.tokenizer import Tokenizer
-
-Array = np.ndarray[Any, Any]
-IGNORED = -100  # a target that does not count
 
 
 @dataclass(frozen=True)
@@ -50,23 +45,6 @@ def read_examples(
     if not found:
         raise FormatError(f"{os.fspath(path)}: has no line; wanted one JSON object a line")
     return found
-
-
-def arrays_of(examples: Sequence[Example]) -> tuple[Array, Array, Array]:
-    """Arrays of i32: `ids` [n, length], `rows` [n, m] whose next tokens are learned, and these tokens, `targets` [n, m].
-
-    Shorter examples are filled up behind their end, which causal attention does not see; their targets are -100.
-    """
-    length = -(-max(len(e.tokens) - 1 for e in examples) // 16) * 16
-    most = max(sum(e.learned[1:]) for e in examples)
-    ids, rows = np.zeros((len(examples), length), np.int32), np.zeros((len(examples), most), np.int32)
-    targets = np.full_like(rows, IGNORED)
-    for i, example in enumerate(examples):
-        tokens = np.array(example.tokens, np.int32)
-        where = np.flatnonzero(example.learned[1:])
-        ids[i, : len(tokens) - 1] = tokens[:-1]
-        rows[i, : len(where)], targets[i, : len(where)] = where, tokens[1:][where]
-    return ids, rows, targets
 
 
 def _example(where: str, line: str, tokenizer: Tokenizer, template: Callable[[], ChatTemplate], length: int) -> Example:

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -16,20 +17,29 @@ from camshaft.text.chat import ChatTemplate
 from camshaft.train import checkpoint
 from camshaft.train.data import Batches
 from camshaft.train.optimizers import AdamW
+from camshaft.train.record.history import Point
+from camshaft.train.record.recorder import Recorder, Records
 from camshaft.train.schedules import cosine
 from camshaft.train.trainer import Progress, Trainer
 from camshaft.train.tuning.adapter_file import save_adapter
-from camshaft.train.tuning.examples import IGNORED, arrays_of, read_examples
+from camshaft.train.tuning.examples import read_examples
 from camshaft.train.tuning.lora import LoraConfig, LoraModel
 from camshaft.train.tuning.peft_folder import check_free, is_folder, module_names
+from camshaft.train.tuning.rows import IGNORED, Rows, one_each, packed
+from camshaft.train.validation import Validation
+
+Array = np.ndarray[Any, Any]
+_OPTIONAL = ("steps", "validate_every", "patience")
 
 
 @dataclass(frozen=True)
 class FinetuneOptions:
-    """How to fine-tune: `epochs` over the examples, or `steps` of `batch` examples; `micro_batches` as of train.Step.
+    """How to fine-tune: `epochs` over the examples, or `steps` of `batch` rows; `micro_batches` as of train.Step.
 
     `lr` is the greatest learning rate, which rises over the first twentieth of the steps and falls as a cosine. Examples have at
-    most `length` tokens. `seed` gives the order of examples and the adapters' first values.
+    most `length` tokens; a row is an example or, with `pack`, as many as fit into `length` tokens. `seed` gives the order of
+    rows and the adapters' first values. With a validation file its loss is measured every `validate_every` steps, by default
+    a twentieth of all, and the run stops after `patience` of these in a row without a lower one.
     """
 
     epochs: int = 3
@@ -41,9 +51,13 @@ class FinetuneOptions:
     clip: float = 1.0
     weight_decay: float = 0.0
     seed: int = 0
+    pack: bool = False
+    validate_every: int | None = None
+    patience: int | None = None
 
     def __post_init__(self) -> None:
-        for name in ("epochs", "batch", "micro_batches", "length", *(("steps",) if self.steps is not None else ())):
+        given = [name for name in _OPTIONAL if getattr(self, name) is not None]
+        for name in ("epochs", "batch", "micro_batches", "length", *given):
             value = getattr(self, name)
             if type(value) is not int or value < 1:
                 raise PlanError(f"finetune: got {name}={value!r:.60}; wanted 1 or more")
@@ -55,8 +69,10 @@ class FinetuneOptions:
 
 @dataclass(frozen=True)
 class FinetuneResult:
-    """The adapter, the number of examples and steps, the mean losses of the first and last tenth of this run's steps, the
-    tokens that it learned from, and its seconds. The losses are None where no step was left to do."""
+    """The adapter, the number of examples and steps done, the mean losses of the first and last tenth of this run's steps, the
+    tokens that it learned from, and its seconds. The losses are None where no step was left to do.
+
+    With a validation file, `best_step` has the lowest `best_validation`, and the adapter is that of this step."""
 
     path: Path
     n_examples: int
@@ -65,6 +81,9 @@ class FinetuneResult:
     last_loss: float | None
     n_tokens: int
     seconds: float
+    best_step: int | None = None
+    best_validation: float | None = None
+    stopped_early: bool = False
 
 
 def finetune(
@@ -74,35 +93,38 @@ def finetune(
     *,
     lora: LoraConfig | None = None,
     options: FinetuneOptions | None = None,
+    validation: str | os.PathLike[str] | None = None,
     folder: str | os.PathLike[str] | None = None,
     save_every: int = 50,
     resume: bool = False,
     force: bool = False,
-    each: Callable[[Progress, int], None] = lambda progress, steps: None,
+    records: Records | None = None,
+    each: Callable[[Point, int], None] = lambda point, steps: None,
     backend: str | None = None,
     threads: int | None = None,
 ) -> FinetuneResult:
     """Trains adapters on the examples of a JSONL file and writes them to `out`: a GGUF adapter if that ends in .gguf, else a PEFT
     folder. train/tuning/examples.py has the lines.
 
-    Checkpoints are in `folder`, by default `out`.checkpoints; `resume` goes on from the newest. `each(progress, steps)` is called
-    after every step. Raises FormatError for data that cannot be learned, StoreError if `out` exists, unless `force`, or cannot be
+    Checkpoints are in `folder`, by default `out`.checkpoints; `resume` goes on from the newest. `each(point, steps)` is called
+    after every step. With a `validation` file, of the same form as `data`, the adapters with its lowest loss are written.
+    Raises FormatError for data that cannot be learned, StoreError if `out` exists, unless `force`, or cannot be
     written, TrainingError as train.Trainer does.
     """
-    given, target = options or FinetuneOptions(), Path(out)
+    given, target, records = options or FinetuneOptions(), Path(out), records or Records()
     check_free(target, force)
+    records.check()
     there = Path(folder) if folder is not None else target.with_name(target.name + ".checkpoints")
     last = checkpoint.newest(there)
     if last is not None and not resume:
         raise TrainingError(f"{last}: is there already; resume=True goes on from it; wanted that, or another folder")
+    if given.patience is not None and validation is None:
+        raise PlanError(f"finetune: got patience={given.patience} without a validation file; wanted validation=FILE")
     with LoraModel(model, lora) as tuned:
         if is_folder(target):
             module_names(tuned, tuned.names)  # raises before the training, not after it
-        template = functools.cache(
-            lambda: ChatTemplate.from_gguf(tuned.file.metadata, tuned.tokenizer.vocabulary.tokens)
-        )
-        arrays = arrays_of(read_examples(data, tuned.tokenizer, template, given.length))
-        batches = Batches(arrays, given.batch, given.seed)
+        n_examples, rows = _rows(tuned, data, given)
+        batches = Batches(rows.arrays, given.batch, given.seed)
         steps = given.steps or given.epochs * batches.steps_per_epoch
         trainer = Trainer(
             tuned.loss,
@@ -114,16 +136,62 @@ def finetune(
             micro_batches=given.micro_batches,
             folder=there,
             save_every=save_every,
+            validation=None if validation is None else _validation(tuned, validation, given, steps),
             backend=backend,
             threads=threads,
         )
         with trainer:
             first = trainer.resume() if resume else 0
+            title, facts = f"{target.name}", _facts(tuned, data, given, n_examples, rows)
             started = time.perf_counter()
-            losses = trainer.run(steps, lambda progress: each(progress, steps))
+            plan = functools.partial(trainer.step.plan, *batches(0))
+            with Recorder(records, there, first, steps, title, facts, given.clip, plan) as recorder:
+
+                def shown(progress: Progress) -> None:
+                    tokens = int(rows.counts[batches.chosen(progress.step - 1)].sum())
+                    each(recorder.add(progress, tokens), steps)
+
+                losses = trainer.run(steps, shown)
             seconds = time.perf_counter() - started
-            save_adapter(target, tuned, trainer.parameters)
-    learned = sum(int((batches(n)[2] != IGNORED).sum()) for n in range(first, steps))
+            save_adapter(target, tuned, trainer.parameters if trainer.best_validation is None else trainer.best)
+            done, stopped, best = trainer.step.number, trainer.has_stopped_early, trainer.best_validation
+    learned = sum(int((batches(n)[2] != IGNORED).sum()) for n in range(first, done))
     tenth = max(len(losses) // 10, 1)
     first_loss, last_loss = (float(np.mean(part)) if part else None for part in (losses[:tenth], losses[-tenth:]))
-    return FinetuneResult(target, len(arrays[0]), steps, first_loss, last_loss, learned, seconds)
+    best_step, lowest = best or (None, None)
+    return FinetuneResult(target, n_examples, done, first_loss, last_loss, learned, seconds, best_step, lowest, stopped)
+
+
+def _rows(model: LoraModel, path: str | os.PathLike[str], given: FinetuneOptions) -> tuple[int, Rows]:
+    """The number of examples of a file, and their rows."""
+    template = functools.cache(lambda: ChatTemplate.from_gguf(model.file.metadata, model.tokenizer.vocabulary.tokens))
+    examples = read_examples(path, model.tokenizer, template, given.length)
+    return len(examples), packed(examples, given.length) if given.pack else one_each(examples)
+
+
+def _validation(model: LoraModel, path: str | os.PathLike[str], given: FinetuneOptions, steps: int) -> Validation:
+    """The batches of a validation file in its order, weighted by their targets; the last is filled up with rows that do not
+    count."""
+    rows, size = _rows(model, path, given)[1], given.batch // given.micro_batches
+    more = -len(rows.ids) % size
+    ids, at, targets, *others = (np.concatenate([a, np.repeat(a[-1:], more, axis=0)]) for a in rows.arrays)
+    if more:
+        targets[-more:] = IGNORED
+    batches = [tuple(a[i : i + size] for a in (ids, at, targets, *others)) for i in range(0, len(ids), size)]
+    weights = [float((batch[2] != IGNORED).sum()) for batch in batches]
+    return Validation(batches, given.validate_every or max(steps // 20, 1), given.patience, weights)
+
+
+def _facts(
+    model: LoraModel, data: str | os.PathLike[str], given: FinetuneOptions, n_examples: int, rows: Rows
+) -> dict[str, str]:
+    """What a report says of a run under its title."""
+    share = rows.counts.sum() / rows.ids.size
+    return {
+        "model": Path(model.file.path).name,
+        "data": f"{Path(data).name}, {n_examples} examples",
+        "rows": f"{len(rows.ids)} of {rows.ids.shape[1]} tokens, {share:.0%} filled",
+        "batch": str(given.batch) + (f" in {given.micro_batches} parts" if given.micro_batches > 1 else ""),
+        "adapters": f"rank {model.lora.rank}, alpha {model.lora.alpha:g}, {len(model.names)} matrices",
+        "seed": str(given.seed),
+    }
