@@ -7,11 +7,13 @@ Blocks of grouped-query attention (Touvron et al., 2023) and a feed-forward, one
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 
 from camshaft.errors import ModelError
 from camshaft.graph import functions as F
 from camshaft.graph.graph import Tensor
+from camshaft.graph.tensor import graph_of
 from camshaft.models.checkpoint import Checkpoint
 from camshaft.models.config import ModelConfig
 from camshaft.models.families import FAMILIES, Family
@@ -46,7 +48,8 @@ def hidden(
     x = _embedded(config, file, batch)
     block = _parallel_block if config.parallel else _block
     for layer, cache in enumerate(caches):
-        x = block(x, layer, config, file, replace(batch, is_last=layer == len(caches) - 1), cache)
+        with graph_of(x).checkpoint() if layer < batch.recomputed else nullcontext():
+            x = block(x, layer, config, file, replace(batch, is_last=layer == len(caches) - 1), cache)
     family = FAMILIES[config.architecture]
     return x if family.norms == "sum" else norm(x, family.output_norm, config, file)
 

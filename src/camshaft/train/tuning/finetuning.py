@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from camshaft.errors import PlanError, TrainingError
 from camshaft.text.chat import ChatTemplate
 from camshaft.train import checkpoint
 from camshaft.train.data import Batches
+from camshaft.train.memory import memory_by_kind
 from camshaft.train.optimizers import AdamW
 from camshaft.train.record.history import Point
 from camshaft.train.record.recorder import Recorder, Records
@@ -25,11 +26,12 @@ from camshaft.train.tuning.adapter_file import save_adapter
 from camshaft.train.tuning.examples import read_examples
 from camshaft.train.tuning.lora import LoraConfig, LoraModel
 from camshaft.train.tuning.peft_folder import check_free, is_folder, module_names
+from camshaft.train.tuning.recomputation import fit
 from camshaft.train.tuning.rows import IGNORED, Rows, one_each, packed
 from camshaft.train.validation import Validation
 
 Array = np.ndarray[Any, Any]
-_OPTIONAL = ("steps", "validate_every", "patience")
+_OPTIONAL = ("steps", "validate_every", "patience", "memory")
 
 
 @dataclass(frozen=True)
@@ -39,7 +41,8 @@ class FinetuneOptions:
     `lr` is the greatest learning rate, which rises over the first twentieth of the steps and falls as a cosine. Examples have at
     most `length` tokens; a row is an example or, with `pack`, as many as fit into `length` tokens. `seed` gives the order of
     rows and the adapters' first values. With a validation file its loss is measured every `validate_every` steps, by default
-    a twentieth of all, and the run stops after `patience` of these in a row without a lower one.
+    a twentieth of all, and the run stops after `patience` of these in a row without a lower one. To hold at most `memory` bytes,
+    gradients compute layers once more, which changes no bit; by default none.
     """
 
     epochs: int = 3
@@ -54,6 +57,7 @@ class FinetuneOptions:
     pack: bool = False
     validate_every: int | None = None
     patience: int | None = None
+    memory: int | None = None
 
     def __post_init__(self) -> None:
         given = [name for name in _OPTIONAL if getattr(self, name) is not None]
@@ -118,48 +122,109 @@ def finetune(
     last = checkpoint.newest(there)
     if last is not None and not resume:
         raise TrainingError(f"{last}: is there already; resume=True goes on from it; wanted that, or another folder")
-    if given.patience is not None and validation is None:
-        raise PlanError(f"finetune: got patience={given.patience} without a validation file; wanted validation=FILE")
     with LoraModel(model, lora) as tuned:
         if is_folder(target):
             module_names(tuned, tuned.names)  # raises before the training, not after it
-        n_examples, rows = _rows(tuned, data, given)
-        batches = Batches(rows.arrays, given.batch, given.seed)
-        steps = given.steps or given.epochs * batches.steps_per_epoch
-        trainer = Trainer(
-            tuned.loss,
-            tuned.adapters(),
-            AdamW(weight_decay=given.weight_decay),
-            batches,
-            lr=cosine(given.lr, steps, warmup=steps // 20),
-            clip=given.clip,
-            micro_batches=given.micro_batches,
-            folder=there,
-            save_every=save_every,
-            validation=None if validation is None else _validation(tuned, validation, given, steps),
-            backend=backend,
-            threads=threads,
+        run = _run(
+            tuned, data, validation, given, folder=there, save_every=save_every, backend=backend, threads=threads
         )
-        with trainer:
+        with run.trainer as trainer:
             first = trainer.resume() if resume else 0
-            title, facts = f"{target.name}", _facts(tuned, data, given, n_examples, rows)
             started = time.perf_counter()
-            plan = functools.partial(trainer.step.plan, *batches(0))
-            with Recorder(records, there, first, steps, title, facts, given.clip, plan) as recorder:
+            facts = _facts(tuned, data, given, run)
+            with Recorder(
+                records, there, first, run.steps, target.name, facts, given.clip, lambda: trainer.step.plans
+            ) as recorder:
 
                 def shown(progress: Progress) -> None:
-                    tokens = int(rows.counts[batches.chosen(progress.step - 1)].sum())
-                    each(recorder.add(progress, tokens), steps)
+                    each(recorder.add(progress, run.tokens(progress.step)), run.steps)
 
-                losses = trainer.run(steps, shown)
+                losses = trainer.run(run.steps, shown)
             seconds = time.perf_counter() - started
             save_adapter(target, tuned, trainer.parameters if trainer.best_validation is None else trainer.best)
             done, stopped, best = trainer.step.number, trainer.has_stopped_early, trainer.best_validation
+    n_examples, batches = run.n_examples, run.batches
     learned = sum(int((batches(n)[2] != IGNORED).sum()) for n in range(first, done))
     tenth = max(len(losses) // 10, 1)
     first_loss, last_loss = (float(np.mean(part)) if part else None for part in (losses[:tenth], losses[-tenth:]))
     best_step, lowest = best or (None, None)
     return FinetuneResult(target, n_examples, done, first_loss, last_loss, learned, seconds, best_step, lowest, stopped)
+
+
+@dataclass(frozen=True)
+class FinetunePlan:
+    """What a run would need: bytes by kind, and how many of the layers gradients compute once more."""
+
+    memory: Mapping[str, int]
+    recomputed: int
+    n_layers: int
+    n_examples: int
+    n_rows: int
+    row_length: int
+    n_steps: int
+
+
+def plan_finetune(
+    model: str | Path,
+    data: str | os.PathLike[str],
+    *,
+    lora: LoraConfig | None = None,
+    options: FinetuneOptions | None = None,
+    validation: str | os.PathLike[str] | None = None,
+    backend: str | None = None,
+    threads: int | None = None,
+) -> FinetunePlan:
+    """Compiles what `finetune` with these arguments would run, and says what memory that holds. Raises as `finetune`."""
+    with LoraModel(model, lora) as tuned:
+        run = _run(tuned, data, validation, options or FinetuneOptions(), backend=backend, threads=threads)
+        with run.trainer as trainer:
+            memory = memory_by_kind(trainer.plans())
+        length = run.rows.ids.shape[1]
+        return FinetunePlan(
+            memory, tuned.recomputed, tuned.config.n_layers, run.n_examples, len(run.rows.ids), length, run.steps
+        )
+
+
+@dataclass(frozen=True)
+class _Run:
+    trainer: Trainer
+    batches: Batches
+    rows: Rows
+    n_examples: int
+    steps: int
+
+    def tokens(self, step: int) -> int:
+        """The tokens of a step's batch."""
+        return int(self.rows.counts[self.batches.chosen(step - 1)].sum())
+
+
+def _run(
+    model: LoraModel,
+    data: str | os.PathLike[str],
+    validation: str | os.PathLike[str] | None,
+    given: FinetuneOptions,
+    **options: Any,
+) -> _Run:
+    """The trainer of a model's adapters, and its data. `options` are those of Trainer."""
+    if given.patience is not None and validation is None:
+        raise PlanError(f"finetune: got patience={given.patience} without a validation file; wanted validation=FILE")
+    n_examples, rows = _rows(model, data, given)
+    batches = Batches(rows.arrays, given.batch, given.seed)
+    steps = given.steps or given.epochs * batches.steps_per_epoch
+    trainer = Trainer(
+        model.loss,
+        model.adapters(),
+        AdamW(weight_decay=given.weight_decay),
+        batches,
+        lr=cosine(given.lr, steps, warmup=steps // 20),
+        clip=given.clip,
+        micro_batches=given.micro_batches,
+        validation=None if validation is None else _validation(model, validation, given, steps),
+        **options,
+    )
+    if given.memory is not None:
+        fit(model, trainer.step, batches(0), given.memory)
+    return _Run(trainer, batches, rows, n_examples, steps)
 
 
 def _rows(model: LoraModel, path: str | os.PathLike[str], given: FinetuneOptions) -> tuple[int, Rows]:
@@ -182,16 +247,15 @@ def _validation(model: LoraModel, path: str | os.PathLike[str], given: FinetuneO
     return Validation(batches, given.validate_every or max(steps // 20, 1), given.patience, weights)
 
 
-def _facts(
-    model: LoraModel, data: str | os.PathLike[str], given: FinetuneOptions, n_examples: int, rows: Rows
-) -> dict[str, str]:
+def _facts(model: LoraModel, data: str | os.PathLike[str], given: FinetuneOptions, run: _Run) -> dict[str, str]:
     """What a report says of a run under its title."""
-    share = rows.counts.sum() / rows.ids.size
+    rows, share = run.rows, run.rows.counts.sum() / run.rows.ids.size
     return {
         "model": Path(model.file.path).name,
-        "data": f"{Path(data).name}, {n_examples} examples",
+        "data": f"{Path(data).name}, {run.n_examples} examples",
         "rows": f"{len(rows.ids)} of {rows.ids.shape[1]} tokens, {share:.0%} filled",
         "batch": str(given.batch) + (f" in {given.micro_batches} parts" if given.micro_batches > 1 else ""),
         "adapters": f"rank {model.lora.rank}, alpha {model.lora.alpha:g}, {len(model.names)} matrices",
+        "layers computed once more": f"{model.recomputed} of {model.config.n_layers}",
         "seed": str(given.seed),
     }
