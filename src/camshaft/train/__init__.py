@@ -7,8 +7,9 @@ from camshaft.train.schedules import constant, cosine, linear, warmup_stable_dec
 from camshaft.train.step import Step
 from camshaft.train.trainer import Progress, Trainer
 from camshaft.train.tuning.adapter_file import load_adapter, merge, save_adapter
-from camshaft.train.tuning.finetuning import FinetuneOptions, FinetuneResult, finetune
+from camshaft.train.tuning.finetuning import finetune
 from camshaft.train.tuning.lora import LoraConfig, LoraModel
+from camshaft.train.tuning.options import FinetuneOptions, FinetuneResult
 from camshaft.train.validation import Validation
 
 __all__ = [

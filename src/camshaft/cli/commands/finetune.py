@@ -15,7 +15,7 @@ from camshaft.errors import SettingError
 
 if TYPE_CHECKING:
     from camshaft.train.record.history import Point
-    from camshaft.train.tuning.finetuning import FinetunePlan, FinetuneResult
+    from camshaft.train.tuning.options import FinetunePlan, FinetuneResult
 
 # Below this share of an adapter's change, what rounding lost of it is said; Q4_1 in place left 0.06 and its model had learned
 # nothing; converted to Q4_0 it was 0.91, to Q8_0 0.9997.
@@ -34,7 +34,9 @@ _Adapter = Annotated[
 _Tuned = Annotated[Path, typer.Argument(metavar="OUT", help="NAME.gguf, or another name for a PEFT folder.")]
 _Out = Annotated[Path, typer.Argument(metavar="OUT", help="Output file; created only once it is complete.")]
 _Force = Annotated[bool, typer.Option("--force", help="Overwrite OUT if it exists.")]
-_Method = Annotated[str, typer.Option(metavar="lora", help="What is trained: adapters of low rank beside the weights.")]
+_Method = Annotated[
+    str, typer.Option(metavar="lora|dpo", help="What adapters learn: answers, or which of two is preferred.")
+]
 _Rank = Annotated[int, typer.Option(metavar="N", min=1, help="Rank of the adapters.")]
 _Alpha = Annotated[float, typer.Option(metavar="X", help="The adapters' products are multiplied by alpha / rank.")]
 _Target = Annotated[
@@ -55,6 +57,7 @@ _Folder = Annotated[
 ]
 _Every = Annotated[int, typer.Option(metavar="N", min=1, help="Steps between checkpoints.")]
 _Resume = Annotated[bool, typer.Option("--resume", help="Go on from the newest checkpoint.")]
+_Beta = Annotated[float, typer.Option(metavar="X", help="How far --method dpo may go from the model: less at more.")]
 _Pack = Annotated[bool, typer.Option("--pack", help="Put as many examples into each row of --length tokens as fit.")]
 _Validation = Annotated[
     Path | None,
@@ -100,6 +103,7 @@ def finetune(
     length: _Length = 512,
     rate: _Rate = 2e-4,
     seed: _Seed = 0,
+    beta: _Beta = 0.1,
     pack: _Pack = False,
     validation: _Validation = None,
     validate_every: _ValidateEvery = None,
@@ -120,18 +124,17 @@ def finetune(
 
     Shows loss, tokens per second and the time left on a terminal, else a line at each tenth of the steps. Ctrl-C saves a
     checkpoint, from which --resume goes on."""
-    if method != "lora":
-        raise SettingError(f"--method {method[:80]}: wanted lora")
     from camshaft.models.files.pull import resolve_model
     from camshaft.train.record.recorder import Records
-    from camshaft.train.tuning.finetuning import FinetuneOptions, plan_finetune
     from camshaft.train.tuning.finetuning import finetune as run
+    from camshaft.train.tuning.finetuning import plan_finetune
     from camshaft.train.tuning.lora import LoraConfig
+    from camshaft.train.tuning.options import FinetuneOptions
 
     lora = LoraConfig(rank, alpha, tuple(target) if target else LoraConfig.targets, seed)
     given = FinetuneOptions(
         epochs, steps, batch, micro_batches, length, rate, seed=seed, pack=pack, validate_every=validate_every, patience=patience,
-        memory=None if memory is None else _nbytes(memory),
+        method=method, beta=beta, memory=None if memory is None else _nbytes(memory),
     )  # fmt: skip
     with Bar(f"pulling {model}") as progress:
         path = resolve_model(model, progress)
