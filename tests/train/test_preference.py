@@ -94,7 +94,7 @@ def test_pairs_are_read(tmp_path: Path) -> None:
             ({"prompt": "a", "chosen": "b", "rejected": "b"}, "are the same tokens"),
             ({"prompt": "a", "chosen": 3, "rejected": "b"}, "completion is 3; wanted a text"),
             ({"prompt": chat, "chosen": chat, "rejected": "b"}, "ends with a turn of 'user'"),
-            ([1], "wanted an object"),
+            ([1], "wanted a JSON object"),
         ):
             path.write_text(json.dumps(line), "utf-8")
             with pytest.raises(FormatError, match=f"line 1: .*{message}"):
@@ -141,7 +141,7 @@ def test_loss_and_gradients_are_those_of_torch(tmp_path: Path) -> None:
         reference = [float(r[0] - r[1]) for r in rows.reference]  # type: ignore[union-attr]
         loss = -sum(torch.nn.functional.logsigmoid(beta * (m - r)) for m, r in zip(margins, reference, strict=True)) / 4
         loss.backward()
-        assert ours == pytest.approx(float(loss), rel=1e-4)
+        assert ours == pytest.approx(loss.item(), rel=1e-4)
         for name, pair in step.parameters.items():
             for part in "ab":
                 if not name.endswith(("attn_q", "attn_k")):

@@ -99,9 +99,7 @@ def _object(where: str, line: str) -> dict[str, Any]:
     except ValueError as error:
         raise FormatError(f"{where}: {error}; wanted a JSON object") from None
     if not isinstance(given, dict):
-        raise FormatError(
-            f"{where}: got {shown_value(given)}; wanted an object: text, prompt and completion, or messages"
-        )
+        raise FormatError(f"{where}: got {shown_value(given)}; wanted a JSON object")
     return given
 
 
