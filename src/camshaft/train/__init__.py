@@ -1,5 +1,6 @@
 """Training: a step as one schedule, optimizers, schedules of the learning rate, data in order, a loop with checkpoints."""
 
+from camshaft.train.adam_8bit import AdamW8bit
 from camshaft.train.data import Batches, Windows
 from camshaft.train.optimizers import SGD, Adafactor, Adam, AdamW, Lion, Optimizer, Update
 from camshaft.train.record.recorder import Records
@@ -17,6 +18,7 @@ __all__ = [
     "Adafactor",
     "Adam",
     "AdamW",
+    "AdamW8bit",
     "Batches",
     "FinetuneOptions",
     "FinetuneResult",
