@@ -23,7 +23,8 @@ from camshaft.formats.mapped import MappedFile
 from camshaft.formats.tensor import FileTensor
 from camshaft.graph.graph import Graph, Tensor
 from camshaft.models.files.pull import resolve_model
-from camshaft.ops.quantized.packing import PACKED_FORMATS, interleaved
+from camshaft.ops.quantized.packed.formats import PACKED_FORMATS
+from camshaft.ops.quantized.packed.packing import interleaved
 from camshaft.ops.spec import TensorSpec
 from camshaft.plan.memory.weights import Weights
 

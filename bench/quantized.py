@@ -22,7 +22,7 @@ from bench.compare.process import PeerProcess
 from bench.compare.suite import OURS, Peer
 from camshaft.formats.bits import Bytes
 from camshaft.formats.blocks import BLOCK_FORMATS
-from camshaft.ops.quantized.packing import PACKED_FORMATS
+from camshaft.ops.quantized.packed.formats import PACKED_FORMATS
 from camshaft.ops.quantized.samples import random_blocks
 
 FORMATS = [*PACKED_FORMATS, "F16", "BF16"]

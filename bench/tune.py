@@ -16,7 +16,8 @@ from typing import Any
 
 from bench import rows
 from camshaft.generate.language_model import LanguageModel
-from camshaft.selection.select import Choice, choose
+from camshaft.selection.choice import Choice
+from camshaft.selection.select import choose
 from camshaft.tune.benchmark import Candidate, benchmark_round_robin
 from camshaft.tune.graphs import Use, is_measured, ladder, tune_uses, uses_of
 from camshaft.tune.nodes import shape_text

@@ -41,6 +41,7 @@ class TinyModel:
     agreement: float | None = 1e-4
     layer_kv_heads: tuple[int, ...] = ()  # of each layer, where some have none
     n_tokens: int = N_TOKENS
+    values: str = "bfloat16"  # the parameters are numbers of this dtype: those of 8 bits pack better
 
     @property
     def arch(self) -> str:
@@ -73,6 +74,13 @@ ARCHITECTURES = {
     "Ministral3": "mistral3",
     "GPTNeoX": "gptneox",
     "Cohere": "command-r",
+    "Glm4Moe": "glm4moe",
+    "Ernie4_5": "ernie4_5",
+    "Ernie4_5_Moe": "ernie4_5-moe",
+    "HunYuanDenseV1": "hunyuan-dense",
+    "Lfm2Moe": "lfm2moe",
+    "DeepseekV2": "deepseek2",
+    "DeepseekV3": "deepseek2",
 }
 
 # Families whose config is of text and pictures, with one of text alone.
@@ -420,8 +428,10 @@ def build(model: TinyModel, seed: int) -> Any:
     network = getattr(transformers, f"{model.family}{head}")(config).eval().float()
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
-        for name, parameter in network.named_parameters():
-            parameter.copy_(_draw(name, parameter.shape, model, generator).bfloat16().float())
+        biases = ((n, b) for n, b in network.named_buffers() if n.endswith(("correction_bias", "expert_bias")))
+        for name, parameter in (*network.named_parameters(), *biases):
+            drawn = _draw(name, parameter.shape, model, generator)
+            parameter.copy_(drawn.to(getattr(torch, model.values)).float())
     return network
 
 
@@ -432,6 +442,8 @@ def _draw(name: str, shape: torch.Size, model: TinyModel, generator: torch.Gener
         return torch.randn(shape, generator=generator)
     if "conv1d" in name and name.endswith("weight"):
         return torch.randn(shape, generator=generator) * 1.5 / math.sqrt(shape[-1])
+    if name.endswith("proj.bias") and model.arch == "glm4moe":
+        return torch.randn(shape, generator=generator) / 3
     if name.endswith("bias") and model.has_layer_norm:
         return torch.randn(shape, generator=generator) / 3  # else the logits of all positions are much the same
     if "norm" in name or ".ln_" in name:
@@ -439,6 +451,8 @@ def _draw(name: str, shape: torch.Size, model: TinyModel, generator: torch.Gener
         added = model.arch.startswith(("qwen35", "qwen3next")) and "linear_attn" not in name
         return torch.rand(shape, generator=generator) + (-0.5 if added else 0.5)
     values = torch.randn(shape, generator=generator)
+    if name.endswith(("correction_bias", "expert_bias")):
+        return values / 4  # scores of experts differ by about as much
     if name.endswith(("bias", "sinks")):
         return values
     if "gate_up_proj" in name and model.family == "GptOss":

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from scripts.oracles import tiny_models
+from scripts.oracles import tiny_experts, tiny_latent, tiny_models
 from scripts.oracles.tiny_models import MOE, MOE_KEYS, TinyModel
 
 FIRST_SEED = 100
@@ -289,4 +289,10 @@ def mamba_parts(name: str, values: np.ndarray, model: TinyModel) -> Iterator[tup
 
 
 # Every tiny model by name, with the seed of its parameters.
-SEEDED = {m.name: (seed, m) for seed, m in (*enumerate(tiny_models.MODELS), *enumerate(MODELS, FIRST_SEED))}
+_ALL = (
+    (tiny_models.MODELS, 0),
+    (MODELS, FIRST_SEED),
+    (tiny_experts.MODELS, tiny_experts.FIRST_SEED),
+    (tiny_latent.MODELS, tiny_latent.FIRST_SEED),
+)
+SEEDED = {m.name: (seed, m) for models, first in _ALL for seed, m in enumerate(models, first)}

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from camshaft.generate.grammar.grammar import Grammar
     from camshaft.generate.language_model import LanguageModel
     from camshaft.generate.options import GenerateOptions
+    from camshaft.generate.reranker import Reranker
     from camshaft.generate.sampling.parameters import Sampling
     from camshaft.graph.custom_vjp import custom_vjp
     from camshaft.graph.graph import Graph, Tensor
@@ -63,6 +64,7 @@ _PUBLIC = {
     "generate.grammar.grammar": "Grammar",
     "generate.language_model": "LanguageModel",
     "generate.options": "GenerateOptions",
+    "generate.reranker": "Reranker",
     "generate.sampling.parameters": "Sampling",
     "graph.custom_vjp": "custom_vjp",
     "graph.graph": "Graph Tensor",
@@ -87,6 +89,7 @@ __all__ = [
     "Grammar",
     "Graph",
     "LanguageModel",
+    "Reranker",
     "Sampling",
     "Tensor",
     "backend",

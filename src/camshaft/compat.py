@@ -14,8 +14,8 @@ from camshaft import ops
 from camshaft.eager.tables import DispatchTable, table
 from camshaft.errors import BackendError
 from camshaft.ops.op import NodeSpec
+from camshaft.selection.choice import Choice
 from camshaft.selection.override import check_override
-from camshaft.selection.select import Choice
 
 REDUCTIONS = ("sum", "mean", "max", "min", "prod", "argmax", "argmin")
 _tables: dict[str, DispatchTable] = {}

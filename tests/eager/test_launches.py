@@ -13,7 +13,7 @@ from camshaft.backends.cpu.device import ENTRY
 from camshaft.dtypes import f32
 from camshaft.eager.launches import MOST_LAUNCHES, PARTS_PER_WORKER, _Launcher
 from camshaft.eager.runners import HostRunner
-from camshaft.ops.fft.transform import table
+from camshaft.ops.fft.sizes import table
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3])

@@ -19,8 +19,8 @@ from camshaft.extent import Extent
 from camshaft.graph import functions as f
 from camshaft.graph.chains import MOST_STEPS, MOST_TENSORS, fuse_chains
 from camshaft.graph.graph import Graph, Tensor, root
-from camshaft.ops.elementwise import chain
-from camshaft.ops.elementwise.chain_text import parse
+from camshaft.ops.elementwise.chains import chain
+from camshaft.ops.elementwise.chains.text import parse
 from camshaft.ops.spec import TensorSpec
 from camshaft.validation.run import run_variant
 from camshaft.validation.validate import check_sample

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from camshaft import table
-from camshaft.ops.sample.kernel import LOWEST
+from camshaft.ops.sample.kept import LOWEST
 
 P = np.array([0.4, 0.3, 0.15, 0.1, 0.05])
 

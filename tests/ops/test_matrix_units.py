@@ -8,7 +8,7 @@ import pytest
 
 from camshaft import ops
 from camshaft.backends.cpu.device import cpu_device
-from camshaft.ops.quantized.packing import PACKED_FORMATS
+from camshaft.ops.quantized.packed.formats import PACKED_FORMATS
 from camshaft.ops.quantized.samples import Case, sample
 from camshaft.validation.validate import check_sample, node_of
 from tests.support.needs import require_level

@@ -10,7 +10,8 @@ from camshaft.backends.cpu.device import cpu_device
 from camshaft.dtypes import i32
 from camshaft.formats.blocks import BLOCK_FORMATS
 from camshaft.formats.quants.iq_grids import GRIDS
-from camshaft.ops.quantized.packing import PACKED_FORMATS, interleaved, pack, pack_rows, pack_tiles
+from camshaft.ops.quantized.packed.formats import PACKED_FORMATS
+from camshaft.ops.quantized.packed.packing import interleaved, pack, pack_rows, pack_tiles
 from camshaft.ops.quantized.samples import random_blocks
 from camshaft.ops.spec import TensorSpec
 from camshaft.validation.validate import check_sample

@@ -13,7 +13,7 @@ from camshaft.formats.blocks import BLOCK_FORMATS
 from camshaft.ops.kernels.launch import for_workers, plan_workers
 from camshaft.ops.op import NodeSpec
 from camshaft.ops.quantized import gemv
-from camshaft.ops.quantized.packing import interleaved
+from camshaft.ops.quantized.packed.packing import interleaved
 from camshaft.ops.quantized.samples import Case, sample
 from camshaft.ops.spec import TensorSpec
 from camshaft.validation.validate import check_sample, node_of

@@ -8,7 +8,7 @@ from camshaft import ops
 from camshaft.backends.cpu.device import cpu_device
 from camshaft.backends.registry import device
 from camshaft.ops.quantized.matmul import THREADS
-from camshaft.ops.quantized.packing import PACKED_FORMATS
+from camshaft.ops.quantized.packed.formats import PACKED_FORMATS
 from camshaft.ops.quantized.samples import Case, sample
 from camshaft.validation.validate import check_sample, node_of
 from tests.support.quick import each_value

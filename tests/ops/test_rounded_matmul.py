@@ -16,8 +16,8 @@ from camshaft.graph import functions
 from camshaft.graph.graph import Graph
 from camshaft.ops import op as ops
 from camshaft.ops.kernels.launch import signature
-from camshaft.ops.matmul.int16_kernels import BLOCK, LEAST, MOST, NORM
-from camshaft.ops.matmul.rounded_matmul import FEATURES, OP
+from camshaft.ops.matmul.int16.kernels import BLOCK, LEAST, MOST, NORM
+from camshaft.ops.matmul.int16.rounded_matmul import FEATURES, OP
 from camshaft.ops.spec import TensorSpec
 from camshaft.plan.compile import compile
 from camshaft.validation.run import run_variant

@@ -9,7 +9,7 @@ from camshaft import ops
 from camshaft.backends.cpu.device import cpu_device
 from camshaft.emit.llvm.module import emit
 from camshaft.lang import kernel
-from camshaft.ops.elementwise import chain
+from camshaft.ops.elementwise.chains import chain
 from camshaft.ops.kernels import blocks
 from camshaft.ops.op import Sample
 from camshaft.validation.run import UNALIGNED_NAN, run_variant

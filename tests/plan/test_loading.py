@@ -18,7 +18,7 @@ from camshaft.formats.blocks import BLOCK_FORMATS
 from camshaft.formats.mapped import MappedFile
 from camshaft.formats.tensor import FileTensor
 from camshaft.graph.graph import Graph, Tensor
-from camshaft.ops.quantized.packing import interleaved, pack
+from camshaft.ops.quantized.packed.packing import interleaved, pack
 from camshaft.ops.spec import TensorSpec
 from camshaft.plan.memory import loading
 from camshaft.plan.memory.weights import Weights

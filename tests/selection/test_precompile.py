@@ -14,6 +14,7 @@ from camshaft.errors import BackendError
 from camshaft.ops.op import KernelVariant, NodeSpec
 from camshaft.ops.spec import TensorSpec
 from camshaft.selection import precompile, select
+from camshaft.selection.choice import Choice
 from camshaft.validation import proof
 from camshaft.validation.cases import case_of
 from camshaft.validation.evidence import validation_cache
@@ -66,7 +67,7 @@ def test_nothing_goes_on_beside_a_proof_that_is_evidence(monkeypatch: pytest.Mon
 def test_kernels_of_others_are_not_compiled_before_their_proof(compiled: list[str]) -> None:
     node = NodeSpec((TensorSpec((33,), f32),), (TensorSpec((33,), f32),), {})
     case = case_of(planted_faults.OP, planted_faults.OP.variants[0], "simd", node)
-    choice = select.Choice(planted_faults.OP, planted_faults.OP.variants[0], "simd", cpu_device(), "", ())
+    choice = Choice(planted_faults.OP, planted_faults.OP.variants[0], "simd", cpu_device(), "", ())
     with select._precompile([(case, choice, node)], list, [case]):
         pass
     assert compiled == []

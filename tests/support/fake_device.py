@@ -19,7 +19,8 @@ from camshaft.backends.device import Backend, Bytes, Command, CopyCommand, Launc
 from camshaft.errors import BackendError
 from camshaft.lang import CompileRequest
 from camshaft.plan.memory.allocate import aligned_bytes
-from camshaft.selection.select import Choice, choose
+from camshaft.selection.choice import Choice
+from camshaft.selection.select import choose
 
 POISON = 0xCD
 ALIGNMENT = 256

@@ -9,7 +9,8 @@ import numpy as np
 
 from camshaft.formats import bits
 from camshaft.formats.quants import iq, iq_grids, k_quants, ternary
-from camshaft.ops.quantized.packing import BLOCK, PACKED_FORMATS, ROWS, PackedFormat
+from camshaft.ops.quantized.packed.formats import BLOCK, PACKED_FORMATS, PackedFormat
+from camshaft.ops.quantized.packed.packing import ROWS
 from camshaft.ops.spec import TensorSpec
 
 Array = np.ndarray[Any, Any]

@@ -195,3 +195,21 @@ def test_missing_byte_tokens_are_an_error() -> None:
     tokens[3 + 0x41] = "no byte"
     with pytest.raises(ModelError, match="<0x41>"):
         Tokenizer.from_gguf(sentencepiece(tokens=tokens))
+
+
+def test_end_of_a_message_is_no_end_of_an_answer_that_has_several() -> None:
+    metadata = byte_level()
+    ends = {ord("+"): "<|return|>", ord("-"): "<|call|>"}
+    for code, text in ends.items():
+        metadata["tokenizer.ggml.tokens"][4 + code] = text
+    metadata["tokenizer.ggml.eos_token_id"] = 4 + ord("+")
+    assert Tokenizer.from_gguf(metadata).eos_ids == {4 + code for code in ends}
+    metadata["tokenizer.ggml.tokens"][4 + ord("-")] = "no call"
+    assert Tokenizer.from_gguf(metadata).eos_ids == {0, 4 + ord("+")}
+
+
+def test_control_tokens_that_are_shown() -> None:
+    tokenizer = Tokenizer.from_gguf(byte_level())
+    ids = [0, 101, 2, 0]
+    assert "".join(map(tokenizer.stream().push, ids)) == "a"
+    assert "".join(map(tokenizer.stream(shown=["<|end|>", "<none>"]).push, ids)) == "<|end|>a<|end|>"

@@ -9,7 +9,7 @@ from camshaft import ops, tune
 from camshaft.dtypes import f16, f32, i32
 from camshaft.formats.blocks import BLOCK_FORMATS
 from camshaft.ops.op import NodeSpec, Op
-from camshaft.ops.quantized.packing import interleaved
+from camshaft.ops.quantized.packed.packing import interleaved
 from camshaft.ops.spec import TensorSpec, bound
 from camshaft.tune import inputs as cold
 from camshaft.tune.benchmark import Candidate, benchmark_kernel, benchmark_round_robin, plan_of

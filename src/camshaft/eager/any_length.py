@@ -24,7 +24,7 @@ from camshaft.ops.arguments import Operand
 from camshaft.ops.kernels.launch import program_factors, signature
 from camshaft.ops.op import Attrs, Build, Launch, NodeSpec, Op
 from camshaft.ops.spec import TensorSpec
-from camshaft.selection.select import Choice
+from camshaft.selection.choice import Choice
 from camshaft.validation.run import compile_launch, native_code
 
 # A length larger than any memory.

@@ -156,8 +156,9 @@ class ArrayFunctions:
         *,
         out: Array | tuple[Array, ...] | None = None,
         sums: tuple[tuple[int, int], ...],
+        act: str = "silu",
     ) -> Any:
-        """q8 of silu(x Wg) * (x Wu).
+        """q8 of act(x Wg) * (x Wu); act is silu or gelu.
 
         Arrays in, arrays out. `out` is written and returned.
         """
@@ -1053,36 +1054,6 @@ class ArrayFunctions:
         Arrays in, arrays out. `out` is written and returned.
         """
 
-    def sigmoid(self, x: ArrayLike, /, out: Array | None = None, *, where: Any = None) -> Any:
-        """y = 1 / (1 + exp(-x)).
-
-        Arrays in, arrays out. `out` is written and returned.
-        """
-
-    def silu(self, x: ArrayLike, /, out: Array | None = None, *, where: Any = None) -> Any:
-        """y = x / (1 + exp(-x)).
-
-        Arrays in, arrays out. `out` is written and returned.
-        """
-
-    def gelu(self, x: ArrayLike, /, out: Array | None = None, *, where: Any = None) -> Any:
-        """y = x / 2 (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))).
-
-        Arrays in, arrays out. `out` is written and returned.
-        """
-
-    def gelu_erf(self, x: ArrayLike, /, out: Array | None = None, *, where: Any = None) -> Any:
-        """y = x / 2 (1 + erf(x / sqrt(2))).
-
-        Arrays in, arrays out. `out` is written and returned.
-        """
-
-    def softcap(self, x: ArrayLike, /, out: Array | None = None, *, cap: float, where: Any = None) -> Any:
-        """y = cap tanh(x / cap).
-
-        Arrays in, arrays out. `out` is written and returned.
-        """
-
     def erf(self, x: ArrayLike, /, out: Array | None = None, *, where: Any = None) -> Any:
         """y = erf x.
 
@@ -1097,6 +1068,12 @@ class ArrayFunctions:
 
     def cos(self, x: ArrayLike, /, out: Array | None = None, *, where: Any = None) -> Any:
         """y = cos x.
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def tan(self, x: ArrayLike, /, *, out: Array | None = None) -> Any:
+        """y = tan x.
 
         Arrays in, arrays out. `out` is written and returned.
         """
@@ -1205,6 +1182,36 @@ class ArrayFunctions:
         Arrays in, arrays out. `out` is written and returned.
         """
 
+    def sigmoid(self, x: ArrayLike, /, out: Array | None = None, *, where: Any = None) -> Any:
+        """y = 1 / (1 + exp(-x)).
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def silu(self, x: ArrayLike, /, out: Array | None = None, *, where: Any = None) -> Any:
+        """y = x / (1 + exp(-x)).
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def gelu(self, x: ArrayLike, /, out: Array | None = None, *, where: Any = None) -> Any:
+        """y = x / 2 (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))).
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def gelu_erf(self, x: ArrayLike, /, out: Array | None = None, *, where: Any = None) -> Any:
+        """y = x / 2 (1 + erf(x / sqrt(2))).
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def softcap(self, x: ArrayLike, /, out: Array | None = None, *, cap: float, where: Any = None) -> Any:
+        """y = cap tanh(x / cap).
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
     def log1p(self, x: ArrayLike, /, out: Array | None = None, *, where: Any = None) -> Any:
         """y = ln(1 + x), exact near 0.
 
@@ -1249,12 +1256,6 @@ class ArrayFunctions:
 
     def mish(self, x: ArrayLike, /, *, out: Array | None = None) -> Any:
         """y = x tanh(ln(1 + e^x)).
-
-        Arrays in, arrays out. `out` is written and returned.
-        """
-
-    def tan(self, x: ArrayLike, /, *, out: Array | None = None) -> Any:
-        """y = tan x.
 
         Arrays in, arrays out. `out` is written and returned.
         """
@@ -1421,12 +1422,6 @@ class ArrayFunctions:
         self, x: ArrayLike, /, *, out: Array | tuple[Array, ...] | None = None, sizes: tuple[int, ...], axis: int = 0
     ) -> Any:
         """y, z, .. = x split along an axis.
-
-        Arrays in, arrays out. `out` is written and returned.
-        """
-
-    def outer(self, a: ArrayLike, b: ArrayLike, /, *, out: Array | None = None) -> Any:
-        """y[i, j] = a[i] b[j].
 
         Arrays in, arrays out. `out` is written and returned.
         """
@@ -1803,6 +1798,12 @@ class ArrayFunctions:
         Arrays in, arrays out. `out` is written and returned.
         """
 
+    def outer(self, a: ArrayLike, b: ArrayLike, /, *, out: Array | None = None) -> Any:
+        """y[i, j] = a[i] b[j].
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
     def triangular_solve(
         self,
         a: ArrayLike,
@@ -1898,6 +1899,21 @@ class ArrayFunctions:
         floats: bool = False,
     ) -> Any:
         """q8 of y = gate / (1 + exp(-gate)) * up.
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def gelu_multiply_q8(
+        self,
+        gate: ArrayLike,
+        up: ArrayLike,
+        /,
+        *,
+        out: Array | tuple[Array, ...] | None = None,
+        sums: tuple[tuple[int, int], ...],
+        floats: bool = False,
+    ) -> Any:
+        """q8 of y = gate / 2 (1 + tanh(sqrt(2 / pi) (gate + 0.044715 gate^3))) up.
 
         Arrays in, arrays out. `out` is written and returned.
         """

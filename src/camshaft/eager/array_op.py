@@ -34,8 +34,9 @@ from camshaft.ops.kernels.run_time_sizes import BACKENDS
 from camshaft.ops.op import NodeSpec, Op
 from camshaft.ops.signatures import builtin_text, described
 from camshaft.plan.hooks import hook
+from camshaft.selection.choice import Choice
 from camshaft.selection.measurements import measurements
-from camshaft.selection.select import Choice, Measurements, alternatives, select
+from camshaft.selection.select import Measurements, alternatives, select
 from camshaft.settings import setting
 from camshaft.validation.cases import VariantCase, case_of
 from camshaft.validation.proof import prove

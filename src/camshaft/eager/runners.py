@@ -24,7 +24,7 @@ from camshaft.ops.kernels.run_time_sizes import RunTimeForm, run_time_form
 from camshaft.ops.kernels.strides import Iteration
 from camshaft.ops.op import Build, Cells, HostCall, Launch, NativeCall, NodeSpec, scratch, write
 from camshaft.ops.spec import TensorSpec
-from camshaft.selection.select import Choice
+from camshaft.selection.choice import Choice
 from camshaft.validation.run import commands_of, compile_launch, extents_of, native_code, updated
 
 Array = np.ndarray[Any, Any]

@@ -18,7 +18,7 @@ from camshaft.errors import ArrayValueError, ShapeError
 from camshaft.ops.arguments import HALVES, Array, Dtype, Operand, common_dtype
 from camshaft.ops.op import Attrs, Build, NodeSpec, Op
 from camshaft.ops.spec import TensorSpec
-from camshaft.selection.select import Choice
+from camshaft.selection.choice import Choice
 from camshaft.validation.run import refusal_of
 
 # Calls of a shape before its own kernel is compiled.

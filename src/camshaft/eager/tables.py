@@ -12,8 +12,9 @@ from camshaft.backends.registry import backend_named
 from camshaft.eager.array_op import ArrayOp, anything
 from camshaft.errors import BackendError
 from camshaft.ops.op import NodeSpec, Op
+from camshaft.selection.choice import Choice
 from camshaft.selection.override import check_override, get_backend_override
-from camshaft.selection.select import Choice, Measurements
+from camshaft.selection.select import Measurements
 from camshaft.validation.evidence import BackendValidation
 
 if TYPE_CHECKING:

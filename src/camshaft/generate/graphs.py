@@ -41,10 +41,13 @@ class ModelGraphs:
             checkpoint.check_used()
         return graph
 
-    def hidden_graph(self, tokens: Dim) -> Graph:
-        """The graph from token ids to `hidden` [tokens, dim], the last layer's results. Encoders have an input `lengths`."""
+    def hidden_graph(self, tokens: Dim, *, pairs: bool = False) -> Graph:
+        """The graph from token ids to `hidden` [tokens, dim], the last layer's results. Encoders have an input `lengths`, and for
+        `pairs` one for the `types` of tokens, if they know several."""
         graph = Graph()
         batch, caches = self._inputs(graph, tokens, None)
+        if pairs and self._config.n_types > 1:
+            batch = replace(batch, types=graph.input("types", (tokens,), "i32"))
         graph.output("hidden", hidden(self._config, checkpoint_of(self._adapters, graph), batch, caches))
         return graph
 

@@ -13,6 +13,7 @@ from camshaft.errors import ContextError, SettingError, count
 from camshaft.generate.checks import Rules, are_texts, check_fields, integer, is_bool
 from camshaft.generate.grammar.grammar import Grammar
 from camshaft.generate.sampling.parameters import SAMPLING_RULES, Sampling, SamplingKeywords
+from camshaft.generate.speculation.speculator import NGRAM, Speculate
 from camshaft.settings import setting, settings
 
 
@@ -26,7 +27,10 @@ class GenerateOptions:
     ignore_eos: continue past the model's end token.
     raw: take a text prompt as it is, without the chat template.
     grammar: the form that the text must have; None is any. It ends with the text that it describes.
+    speculate: draft tokens and check several in one run, with the same text as a result: 'ngram' drafts what followed the same
+        tokens earlier in the text, an open LanguageModel with the same vocabulary drafts itself; None drafts nothing.
     logprobs: record the log probability of each token and those of this many most probable tokens; None records none.
+    shown_tokens: control tokens whose spelling is part of the text; others are left out of it.
     """
 
     max_tokens: int = 128
@@ -36,6 +40,8 @@ class GenerateOptions:
     raw: bool = False
     grammar: Grammar | None = None
     logprobs: int | None = None
+    shown_tokens: Sequence[str] = ()
+    speculate: Speculate | None = None
 
     def __post_init__(self) -> None:
         check_fields(self, GENERATE_RULES)
@@ -63,6 +69,8 @@ class GenerateKeywords(SamplingKeywords, total=False):
     raw: bool
     grammar: Grammar | None
     logprobs: int | None
+    shown_tokens: Sequence[str]
+    speculate: Speculate | None
 
 
 GENERATE_RULES: Rules = {
@@ -72,8 +80,16 @@ GENERATE_RULES: Rules = {
     "ignore_eos": (is_bool, "True or False"),
     "raw": (is_bool, "True or False"),
     "grammar": (lambda v: v is None or isinstance(v, Grammar), "a camshaft.Grammar or None"),
+    "shown_tokens": (lambda v: not isinstance(v, str) and are_texts(v), "a list of texts"),
     "logprobs": (lambda v: v is None or integer(0, math.inf)(v), "a whole number, 0 or more, or None"),
+    "speculate": (lambda v: v is None or v == NGRAM or _is_model(v), "'ngram', an open camshaft.LanguageModel or None"),
 }
+
+
+def _is_model(value: object) -> bool:
+    from camshaft.generate.language_model import LanguageModel
+
+    return isinstance(value, LanguageModel)
 
 
 def generate_options(
@@ -84,6 +100,14 @@ def generate_options(
     if not isinstance(options, GenerateOptions):
         raise SettingError(f"options came as {type(options).__name__}; wanted a camshaft.GenerateOptions")
     return options.merge(keywords)
+
+
+def check_together(options: GenerateOptions, of: str) -> None:
+    """Raise SettingError for options that are for one text at a time."""
+    if options.speculate is not None:
+        raise SettingError(
+            f"{of} got speculate={options.speculate!r:.60}; wanted None: drafts are checked for one text alone"
+        )
 
 
 # Option of a model -> whether the inputs of quantized matmuls are quantized to 8 bits.

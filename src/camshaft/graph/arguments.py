@@ -26,7 +26,7 @@ from camshaft.ops.arguments import (
     row_dtype,
 )
 from camshaft.ops.checks import COMPLEX, FLOATS
-from camshaft.ops.index.complex_moves import MOVES, moves_pairs
+from camshaft.ops.movement.complex_moves import MOVES, moves_pairs
 from camshaft.ops.op import Attrs, Op
 from camshaft.ops.parameters import AXES
 from camshaft.ops.spec import Dim, TensorSpec
@@ -36,22 +36,8 @@ if TYPE_CHECKING:
 
 Given = Tensor | Array | int | float | complex
 _ELEMENTWISE = frozenset(
-    name for table in ("unary", "binary", "comparison") for name in ops.TABLES[f"elementwise.{table}"]
-).union(
-    [
-        "log1p",
-        "expm1",
-        "softplus",
-        "sigmoid_multiply",
-        "gelu_multiply",
-        "silu_multiply",
-        "tan",
-        "leaky_relu",
-        "elu",
-        "hard_swish",
-        "mish",
-    ]
-)
+    name for table in ("unary", "binary", "comparison", "activation") for name in ops.TABLES[f"elementwise.{table}"]
+) | {"silu_multiply"}
 
 
 @dataclass(frozen=True)

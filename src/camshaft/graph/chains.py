@@ -15,8 +15,8 @@ from camshaft.dtypes import PARTS as COMPLEX
 from camshaft.dtypes import as_dtype
 from camshaft.graph.graph import Graph, Node, Tensor, readers, root
 from camshaft.graph.rewrite import Rewriter
-from camshaft.ops.elementwise import chain
-from camshaft.ops.elementwise.chain_text import Chain, Step
+from camshaft.ops.elementwise.chains import chain
+from camshaft.ops.elementwise.chains.text import Chain, Step
 
 # WebGPU guarantees 8 storage buffers per kernel; 24 steps keep the intermediate values in registers.
 MOST_TENSORS, MOST_STEPS = 8, 24

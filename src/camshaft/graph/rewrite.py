@@ -14,7 +14,7 @@ from camshaft.formats.blocks import BlockFormat
 from camshaft.graph.graph import Graph, Node, Tensor, readers, root
 from camshaft.graph.recompute import recompute
 from camshaft.ops.op import Op
-from camshaft.ops.quantized.packing import INTERLEAVED, interleaved
+from camshaft.ops.quantized.packed.packing import INTERLEAVED, interleaved
 from camshaft.ops.rule import Match, Rule, Stage
 from camshaft.ops.spec import TensorSpec
 from camshaft.settings import setting

@@ -70,6 +70,7 @@ __all__ = [
     "gelu",
     "gelu_erf",
     "gelu_multiply",
+    "gelu_multiply_q8",
     "greater",
     "greater_equal",
     "group_norm",
@@ -350,9 +351,10 @@ def gated_product(
     /,
     *,
     sums: tuple[tuple[int, int], ...],
+    act: str = "silu",
     name: str | None = None,
 ) -> Tensor | tuple[Tensor, ...]:
-    """q8 of silu(x Wg) * (x Wu)."""
+    """q8 of act(x Wg) * (x Wu); act is silu or gelu."""
 
 def dequantize(x: Tensor | ArrayLike, /, *, to: str = "f32", name: str | None = None) -> Tensor:
     """y[.., c] = the number that x stores for it."""
@@ -974,21 +976,6 @@ def reciprocal(x: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor:
 def tanh(x: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor:
     """y = tanh x."""
 
-def sigmoid(x: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor:
-    """y = 1 / (1 + exp(-x))."""
-
-def silu(x: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor:
-    """y = x / (1 + exp(-x))."""
-
-def gelu(x: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor:
-    """y = x / 2 (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3)))."""
-
-def gelu_erf(x: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor:
-    """y = x / 2 (1 + erf(x / sqrt(2)))."""
-
-def softcap(x: Tensor | ArrayLike, /, *, cap: float, name: str | None = None) -> Tensor:
-    """y = cap tanh(x / cap)."""
-
 def erf(x: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor:
     """y = erf x."""
 
@@ -997,6 +984,9 @@ def sin(x: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor:
 
 def cos(x: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor:
     """y = cos x."""
+
+def tan(x: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor:
+    """y = tan x."""
 
 def isnan(x: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor:
     """y = whether x is NaN."""
@@ -1053,6 +1043,21 @@ def logical_xor(a: Tensor | ArrayLike, b: Tensor | ArrayLike, /, *, name: str | 
 def logical_not(x: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor:
     """y = not x."""
 
+def sigmoid(x: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor:
+    """y = 1 / (1 + exp(-x))."""
+
+def silu(x: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor:
+    """y = x / (1 + exp(-x))."""
+
+def gelu(x: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor:
+    """y = x / 2 (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3)))."""
+
+def gelu_erf(x: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor:
+    """y = x / 2 (1 + erf(x / sqrt(2)))."""
+
+def softcap(x: Tensor | ArrayLike, /, *, cap: float, name: str | None = None) -> Tensor:
+    """y = cap tanh(x / cap)."""
+
 def log1p(x: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor:
     """y = ln(1 + x), exact near 0."""
 
@@ -1076,9 +1081,6 @@ def hard_swish(x: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor:
 
 def mish(x: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor:
     """y = x tanh(ln(1 + e^x))."""
-
-def tan(x: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor:
-    """y = tan x."""
 
 def sigmoid_multiply(x: Tensor | ArrayLike, gate: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor:
     """y = x / (1 + exp(-gate))."""
@@ -1175,9 +1177,6 @@ def split(
     x: Tensor | ArrayLike, /, *, sizes: tuple[int, ...], axis: int = 0, name: str | None = None
 ) -> Tensor | tuple[Tensor, ...]:
     """y, z, .. = x split along an axis."""
-
-def outer(a: Tensor | ArrayLike, b: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor:
-    """y[i, j] = a[i] b[j]."""
 
 def broadcast_to(x: Tensor | ArrayLike, /, *, shape: tuple[int | None, ...], name: str | None = None) -> Tensor:
     """y = x, repeated along axes of size 1 and new ones in front."""
@@ -1445,6 +1444,9 @@ def searchsorted(
 def unique(x: Tensor | ArrayLike, /, *, name: str | None = None) -> tuple[Tensor, Tensor, Tensor]:
     """values, counts, number: the different values of x in order, padded to x's size with counts of 0."""
 
+def outer(a: Tensor | ArrayLike, b: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor:
+    """y[i, j] = a[i] b[j]."""
+
 def triangular_solve(
     a: Tensor | ArrayLike,
     b: Tensor | ArrayLike,
@@ -1512,6 +1514,17 @@ def silu_multiply_q8(
     name: str | None = None,
 ) -> Tensor | tuple[Tensor, ...]:
     """q8 of y = gate / (1 + exp(-gate)) * up."""
+
+def gelu_multiply_q8(
+    gate: Tensor | ArrayLike,
+    up: Tensor | ArrayLike,
+    /,
+    *,
+    sums: tuple[tuple[int, int], ...],
+    floats: bool = False,
+    name: str | None = None,
+) -> Tensor | tuple[Tensor, ...]:
+    """q8 of y = gate / 2 (1 + tanh(sqrt(2 / pi) (gate + 0.044715 gate^3))) up."""
 
 def gated_delta_rule(
     q: Tensor | ArrayLike,

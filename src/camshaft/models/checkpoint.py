@@ -14,7 +14,7 @@ from camshaft.formats.tensor import FileTensor
 from camshaft.graph import functions as F
 from camshaft.graph.graph import Graph, Tensor
 from camshaft.models.converted import is_converted
-from camshaft.ops.quantized.packing import packed_format
+from camshaft.ops.quantized.packed.packing import packed_format
 from camshaft.ops.spec import TensorSpec
 
 Array = np.ndarray[Any, Any]
@@ -53,9 +53,12 @@ class Checkpoint:
         self._constants[name] = self.graph.constant(name, self._values(name))
         return self._constants[name]
 
-    def converted(self, name: str, shape: tuple[int, ...], change: Callable[[Array], Array]) -> Tensor:
-        """Return `change` of the named tensor as a constant f32; its shape in the file is `shape`, axes of 1 aside."""
-        key = f"{name}, converted"
+    def converted(
+        self, name: str, shape: tuple[int, ...], change: Callable[[Array], Array], part: str = "converted"
+    ) -> Tensor:
+        """Return `change` of the named tensor as a constant f32; its shape in the file is `shape`, axes of 1 aside. `part` names
+        the change among several of one tensor."""
+        key = f"{name}, {part}"
         if key not in self._constants:
             source = self.tensors.get(name)
             found = [d for d in (source.shape if source is not None else ()) if d != 1]

@@ -9,7 +9,9 @@ from typing import Any
 
 from camshaft.errors import ModelError
 from camshaft.formats.mapped import shown_value
+from camshaft.models.experts_config import Experts, expert_layers, read_experts
 from camshaft.models.families import FAMILIES, Family
+from camshaft.models.latent_config import Latent, read_latent, score_magnitude
 from camshaft.models.recurrent_config import ATTENTION, Recurrent, kv_heads, layer_kinds, read_recurrent
 
 # No model has a tenth of them; a file that lies would fill the memory with their options.
@@ -21,21 +23,12 @@ POOLINGS = ("", "mean", "cls", "last", "rank")
 @dataclass(frozen=True)
 class LayerOptions:
     """`window`: the tokens that a layer's attention sees, 0 for all. `rope`: its rotation table, empty for none. `kind`:
-    attention, or that of the model's recurrent layers."""
+    attention, or that of the model's recurrent layers. `experts`: whether its feed-forward is the mixture of experts."""
 
     window: int = 0
     rope: str = "rope"
     kind: str = ATTENTION
-
-
-@dataclass(frozen=True)
-class Experts:
-    """A mixture of experts: `n_used` of `n` experts of width `dim` per token, and a shared one of `shared_dim` (0: none)."""
-
-    n: int
-    n_used: int
-    dim: int
-    shared_dim: int = 0
+    experts: bool = True
 
 
 @dataclass(frozen=True)
@@ -75,6 +68,7 @@ class ModelConfig:
     n_types: int = 0
     temperature_scale: float = 0.0
     temperature_context: int = 1
+    latent: Latent | None = None
 
 
 class Keys:
@@ -131,18 +125,20 @@ def read_config(metadata: Mapping[str, Any], architecture: str, vocab_size: int)
         raise ModelError(f"the key '{architecture}.block_count' is {n_layers}; wanted at most {MOST_LAYERS}")
     n_layers -= _unused_layers(keys, n_layers)
     head_dim = keys.size("attention.key_length", dim // n_heads if dim % n_heads == 0 else None)
+    latent = read_latent(keys) if family.latent else None
+    head_dim = latent.rank + latent.rope if latent else head_dim
     theta, rope_dim = keys.positive("rope.freq_base", 10000.0), keys.size("rope.dimension_count", head_dim)
     epsilon = "attention.layer_norm_epsilon" if family.norm == "layer" else "attention.layer_norm_rms_epsilon"
     logit_scale = keys.positive("logit_scale", 1.0)
     temperature = keys.at_least_0("attention.temperature_scale", 0.0)
-    divisor = dim / n_heads if n_layers == family.query_scale_layers else head_dim
+    divisor = dim / n_heads if n_layers == family.query_scale_layers else latent.key if latent else head_dim
     config = ModelConfig(
         architecture=architecture,
         n_layers=n_layers,
         dim=dim,
         ffn_dim=keys.size("feed_forward_length") if family.feed_forward else 0,
         n_heads=n_heads,
-        n_kv_heads=max(kv_heads(keys, n_layers, n_heads)) if family.attention else 1,
+        n_kv_heads=max(kv_heads(keys, n_layers, n_heads)) if family.attention and not latent else 1,
         head_dim=head_dim,
         rope_dim=rope_dim,
         rope_theta=theta,
@@ -151,19 +147,22 @@ def read_config(metadata: Mapping[str, Any], architecture: str, vocab_size: int)
         context_length=keys.size("context_length"),
         layers=_layers(keys, family, n_layers),
         window_theta=keys.positive("rope.freq_base_swa", family.window_theta or theta),
-        attention_scale=keys.positive("attention.scale", divisor**-0.5),
+        attention_scale=keys.positive(
+            "attention.scale", divisor**-0.5 * (score_magnitude(keys) ** 2 if latent else 1.0)
+        ),
         attention_softcap=keys.at_least_0("attn_logit_softcapping", family.softcaps[0]),
         logit_softcap=keys.at_least_0("final_logit_softcapping", family.softcaps[1]),
         embedding_scale=math.sqrt(dim) if family.embedding_scale == "dim" else keys.positive("embedding_scale", 1.0),
         residual_scale=keys.positive("residual_scale", 1.0),
         logit_scale=logit_scale if family.multiplies_logits else 1 / logit_scale,
-        experts=_experts(keys),
+        experts=read_experts(keys, family, n_layers, vocab_size),
         recurrent=read_recurrent(keys, family, dim),
         parallel=keys.flag("use_parallel_residual", family.parallel),
         pooling=_pooling(keys),
         n_types=_token_types(metadata) if family.encoder else 0,
         temperature_scale=temperature,
         temperature_context=keys.size("rope.scaling.original_context_length") if temperature else 1,
+        latent=latent,
     )
     if family.attention:
         _check(config)
@@ -211,10 +210,11 @@ def _layers(keys: Keys, family: Family, n_layers: int) -> tuple[LayerOptions, ..
     """Each layer's window, rotation and kind."""
     windows, kinds = _windows(keys, family, n_layers), layer_kinds(keys, family, n_layers)
     rotates = _rotates(keys) if family.rotates_if_finetuned else True
+    experts = expert_layers(keys, n_layers)
     return tuple(
-        LayerOptions(window, _rope(family, layer, window, any(windows)) if rotates else "", kind)
+        LayerOptions(window, _rope(family, layer, window, any(windows)) if rotates else "", kind, experts[layer])
         if kind == ATTENTION
-        else LayerOptions(0, "", kind)
+        else LayerOptions(0, "", kind, experts[layer])
         for layer, (window, kind) in enumerate(zip(windows, kinds, strict=True))
     )
 
@@ -248,15 +248,3 @@ def _windows(keys: Keys, family: Family, n_layers: int) -> tuple[int, ...]:
             f"or more or {n_layers} booleans"
         )
     return tuple(window if has else 0 for has in listed[:n_layers])
-
-
-def _experts(keys: Keys) -> Experts | None:
-    """The mixture of experts of a file that has one."""
-    n = int(keys.at_least_0("expert_count", 0.0))
-    if not n:
-        return None
-    n_used = keys.size("expert_used_count")
-    if n_used > n:
-        raise ModelError(f"the key '{keys.architecture}.expert_used_count' is {n_used}; wanted at most the {n} experts")
-    shared = int(keys.at_least_0("expert_shared_feed_forward_length", 0.0))
-    return Experts(n, n_used, keys.size("expert_feed_forward_length", keys.size("feed_forward_length")), shared)

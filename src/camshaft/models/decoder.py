@@ -18,6 +18,7 @@ from camshaft.models.checkpoint import Checkpoint
 from camshaft.models.config import ModelConfig
 from camshaft.models.families import FAMILIES, Family
 from camshaft.models.feed_forward import feed_forward
+from camshaft.models.latent_attention import latent_attention
 from camshaft.models.norms import norm
 from camshaft.models.recurrent import recurrent
 from camshaft.models.transformer import Attention, LayerState, TokenBatch, head_norm, logit_rows, rotate
@@ -55,7 +56,7 @@ def hidden(
 
 
 def _embedded(config: ModelConfig, file: Checkpoint, batch: TokenBatch) -> Tensor:
-    """Embeddings of tokens, scaled, and of positions in families that learn them; an encoder's also of the first type, normed."""
+    """Embeddings of tokens, scaled, and of positions in families that learn them; an encoder's also of types, normed."""
     x = F.embedding(batch.ids, file.tensor("token_embd.weight", config.vocab_size, config.dim), to="f32")
     x = _scaled(x, config.embedding_scale)
     family = FAMILIES[config.architecture]
@@ -66,7 +67,8 @@ def _embedded(config: ModelConfig, file: Checkpoint, batch: TokenBatch) -> Tenso
         return x
     if config.n_types:
         types = file.tensor("token_types.weight", config.n_types, config.dim)
-        x = F.add(x, F.cast(types[0], to="f32"))
+        known = F.cast(types[0], to="f32") if batch.types is None else F.embedding(batch.types, types, to="f32")
+        x = F.add(x, known)
     return norm(x, "token_embd_norm", config, file)
 
 
@@ -83,7 +85,7 @@ def _block(
     if not family.feed_forward:
         return x
     h = norm(x, f"{prefix}.{family.ffn_norm}", config, file) if family.norms in ("pre", "both") else x
-    y = feed_forward(h, prefix, family, config, file)
+    y = feed_forward(h, layer, family, config, file)
     return _add(x, y, f"{prefix}.{last}", f"{prefix}.ffn_residual", config, file)
 
 
@@ -100,7 +102,7 @@ def _parallel_block(
         x, h = logit_rows(x, batch, f"{prefix}.rows"), logit_rows(h, batch, f"{prefix}.norm_rows")
     h = norm(x, second, config, file) if f"{second}.weight" in file else h
     x = F.add(x, y, name=f"{prefix}.attn_residual")
-    return F.add(x, feed_forward(h, prefix, family, config, file), name=f"{prefix}.ffn_residual")
+    return F.add(x, feed_forward(h, layer, family, config, file), name=f"{prefix}.ffn_residual")
 
 
 def _add(x: Tensor, y: Tensor, name_of_norm: str, name: str, config: ModelConfig, file: Checkpoint) -> Tensor:
@@ -124,6 +126,8 @@ def _mixed(
     """What a layer's tokens take from each other: by attention, or by the states of a recurrent layer."""
     if isinstance(cache, Mapping):
         return recurrent(h, layer, config, file, batch, cache)
+    if family.latent:
+        return latent_attention(h, layer, config, file, batch, cache)
     return _attention(h, layer, family, config, file, batch, cache)
 
 
@@ -131,20 +135,13 @@ def _attention(
     h: Tensor, layer: int, family: Family, config: ModelConfig, file: Checkpoint, batch: TokenBatch, cache: Attention
 ) -> Tensor:
     """q, k and v of h, their norms, rotation, attention over the cache, output projection."""
-    prefix, rope = f"blk.{layer}", config.layers[layer].rope
+    prefix = f"blk.{layer}"
     q, k, v = _projections(h, prefix, family, config, file)
     gate = None
     if family.gated_attention:
         q, gate = _query_and_gate(q, config, batch)
-    if not family.qk_norm and f"{prefix}.attn_q_norm.weight" in file:
-        raise ModelError(
-            f"the file has norms of q and k ({prefix}.attn_q_norm.weight), which are not run in {config.architecture}"
-        )
-    if family.qk_norm:
-        q = _query_key_norm(q, f"{prefix}.attn_q_norm", config.n_heads, family, config, file)
-        k = _query_key_norm(k, f"{prefix}.attn_k_norm", config.n_kv_heads, family, config, file)
-    q = rotate(q, rope, config.n_heads, config.head_dim, batch, family.pairing, f"{prefix}.rope_q")
-    k = rotate(k, rope, config.n_kv_heads, config.head_dim, batch, family.pairing, f"{prefix}.rope_k")
+    q = _turned(q, "q", config.n_heads, layer, config, file, batch)
+    k = _turned(k, "k", config.n_kv_heads, layer, config, file, batch)
     q = _by_position(q, config, batch)
     extras = {"sinks": file.vector(f"{prefix}.attn_sinks.weight", config.n_heads)} if family.sinks else {}
     y = cache.attend(q, k, v, layer, config, batch, extras)
@@ -168,7 +165,7 @@ def _projections(
 ) -> tuple[Tensor, Tensor, Tensor]:
     width, kv_width = config.n_heads * config.head_dim, config.n_kv_heads * config.head_dim
     bias = family.biases in ("qkv", "all") or (family.biases == "file" and f"{prefix}.attn_q.bias" in file)
-    if family.fused:
+    if family.fused in ("qkv", "all"):
         joined = file.linear(h, f"{prefix}.attn_qkv", width + 2 * kv_width, bias=bias)
         q, k, v = F.split(joined, axis=1, sizes=(width, kv_width, kv_width))
         return q, k, v
@@ -188,12 +185,30 @@ def _by_position(q: Tensor, config: ModelConfig, batch: TokenBatch) -> Tensor:
     return F.multiply(q, scale.reshape((q.shape[0], 1)))
 
 
+def _turned(
+    x: Tensor, part: str, heads: int, layer: int, config: ModelConfig, file: Checkpoint, batch: TokenBatch
+) -> Tensor:
+    """Queries or keys [T, heads * head_dim], normed and rotated, in the family's order."""
+    prefix, rope, family = f"blk.{layer}", config.layers[layer].rope, FAMILIES[config.architecture]
+    norm_name, rope_name = f"{prefix}.attn_{part}_norm", f"{prefix}.rope_{part}"
+    if family.norms_rotated:
+        x = rotate(x, rope, heads, config.head_dim, batch, family.pairing, rope_name)
+        return _query_key_norm(x, norm_name, heads, family, config, file)
+    x = _query_key_norm(x, norm_name, heads, family, config, file)
+    return rotate(x, rope, heads, config.head_dim, batch, family.pairing, rope_name)
+
+
 def _query_key_norm(x: Tensor, name: str, heads: int, family: Family, config: ModelConfig, file: Checkpoint) -> Tensor:
-    """rms_norm of each head of [T, heads * head_dim], or of whole rows."""
-    if family.qk_norm == "head":
-        return head_norm(x, file.vector(f"{name}.weight", config.head_dim), heads, config.norm_eps)
-    normed: Tensor = F.rms_norm(x, file.vector(f"{name}.weight", heads * config.head_dim), eps=config.norm_eps)
-    return normed
+    """rms_norm of each head of [T, heads * head_dim], or of whole rows, in families and files with such norms."""
+    has_norm = f"{name}.weight" in file
+    if not family.qk_norm and has_norm:
+        raise ModelError(f"the file has norms of q and k ({name}.weight), which are not run in {config.architecture}")
+    if not family.qk_norm or (family.qk_norm == "file" and not has_norm):
+        return x
+    if family.qk_norm == "row":
+        normed: Tensor = F.rms_norm(x, file.vector(f"{name}.weight", heads * config.head_dim), eps=config.norm_eps)
+        return normed
+    return head_norm(x, file.vector(f"{name}.weight", config.head_dim), heads, config.norm_eps)
 
 
 def _scaled(x: Tensor, scale: float) -> Tensor:

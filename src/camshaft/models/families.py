@@ -22,10 +22,11 @@ class Family:
     pairing: which elements of a head rotate together; GGUF permutes q and k of families with 'interleaved'.
     norms: rms_norm before attention and feed-forward ('pre'), after them ('post') or both, or of the sums ('sum').
     ffn_norm: the tensor of that before the feed-forward.
-    norm: rms_norm, or layer_norm, with a bias unless norm_bias is False. qk_norm: rms_norm of q and k, of each head or whole row.
+    norm: rms_norm, or layer_norm, with a bias unless norm_bias is False. qk_norm: rms_norm of q and k, of each head or whole row
+    ('file': of each head where the file has their weights). norms_rotated: these norms are of rotated q and k.
     parallel: attention and feed-forward have the same input; a file's use_parallel_residual takes precedence.
     biases: of q, k and v ('qkv'; 'file': where the file has them), or of all linear layers and experts.
-    fused: q, k and v are one tensor ('qkv'), and gate and up another ('all').
+    fused: q, k and v are one tensor ('qkv'), or gate and up ('up'), or both are ('all').
     gated: the feed-forward is down(act(gate) * up), or else down(act(up)).
     sinks: each head's scores have one more, whose value is 0. learned_positions: embeddings of positions, and no rotation.
     embedding_scale: embeddings are multiplied by sqrt(dim) ('dim') or by the file's embedding_scale.
@@ -37,11 +38,13 @@ class Family:
     softcaps: attention's and the logits', where the file names none.
     multiplies_logits: the file's logit_scale multiplies logits, and does not divide them.
     encoder: tokens see all of their text, and the result is a vector for each.
-    normalizes_experts: the chosen experts' weights are divided by their sum.
+    normalizes_experts: the chosen experts' weights are divided by their sum. expert_score: how logits become these weights. Both
+    where the file does not say.
     recurrent: the kind of the layers without attention. attention_every: only every n-th layer has attention, where the file does
     not say which (0: it does, by head_count_kv). output_norm: the tensor of the last norm.
     attention, feed_forward: whether its layers have them.
     rotates_if_finetuned: layers rotate where the file says rope.scaling.finetuned.
+    latent: attention to latents of keys and values, whose rotation keeps its magnitude under YaRN: the scores are scaled.
     tiled_heads: heads of values share those of keys in turn, not in runs. gated_attention: q comes with a gate of what is found.
     """
 
@@ -52,8 +55,9 @@ class Family:
     norm_bias: bool = True
     parallel: bool = False
     biases: Literal["", "qkv", "file", "all"] = ""
-    qk_norm: Literal["", "head", "row"] = ""
-    fused: Literal["", "qkv", "all"] = ""
+    qk_norm: Literal["", "head", "row", "file"] = ""
+    norms_rotated: bool = False
+    fused: Literal["", "qkv", "up", "all"] = ""
     gated: bool = True
     activation: Literal["silu", "gelu", "gelu_erf", "clamped_swiglu"] = "silu"
     sinks: bool = False
@@ -70,6 +74,7 @@ class Family:
     softcaps: tuple[float, float] = (0.0, 0.0)
     multiplies_logits: bool = False
     normalizes_experts: bool = True
+    expert_score: Literal["softmax", "sigmoid"] = "softmax"
     encoder: bool = False
     recurrent: Literal["", "short_conv", "delta", "mamba", "mamba2"] = ""
     attention: bool = True
@@ -79,6 +84,7 @@ class Family:
     tiled_heads: bool = False
     gated_attention: bool = False
     rotates_if_finetuned: bool = False
+    latent: bool = False
 
 
 _QWEN_HYBRID = Family(
@@ -167,9 +173,25 @@ FAMILIES: dict[str, Family] = {
         full_every=2,
         yarn_truncates=False,
     ),
+    "glm4": Family("interleaved", norms="both", biases="file", fused="up"),
+    "glm4moe": Family(
+        "neox",
+        ffn_norm="post_attention_norm",
+        biases="file",
+        qk_norm="file",
+        normalizes_experts=False,
+        expert_score="sigmoid",
+    ),
+    "ernie4_5": Family("interleaved"),
+    "ernie4_5-moe": Family("interleaved"),
+    "hunyuan-dense": Family("neox", qk_norm="head", norms_rotated=True),
+    "deepseek2": Family("interleaved", normalizes_experts=False, latent=True),
     "granite": Family("interleaved"),
     "granitemoe": Family("interleaved"),
     "lfm2": Family("neox", qk_norm="head", recurrent="short_conv", output_norm="token_embd_norm"),
+    "lfm2moe": Family(
+        "neox", qk_norm="head", recurrent="short_conv", output_norm="token_embd_norm", expert_score="sigmoid"
+    ),
     "mamba": Family("neox", recurrent="mamba", attention=False, feed_forward=False),
     "mamba2": Family("neox", recurrent="mamba2", attention=False, feed_forward=False),
     "granitehybrid": Family("interleaved", recurrent="mamba2", rotates_if_finetuned=True),
@@ -184,6 +206,7 @@ def family_name(metadata: Mapping[str, Any]) -> str:
     name = metadata.get("general.architecture")
     if not isinstance(name, str) or name not in FAMILIES:
         near = get_close_matches(name, FAMILIES, n=1) if isinstance(name, str) else []
-        hint = f" (the nearest is {near[0]})" if near else ""
-        raise ModelError(f"the file's architecture is {shown_value(name)}; camshaft runs {', '.join(FAMILIES)}{hint}")
+        known = f"the nearest is {near[0]}" if near else "such as llama, qwen3, gemma3 and bert"
+        message = f"camshaft runs {len(FAMILIES)} others, {known}; docs/models.md has the list"
+        raise ModelError(f"the file's architecture is {shown_value(name)}; {message}")
     return name

@@ -38,6 +38,7 @@ def read_scaling(metadata: Mapping[str, Any], tensors: Mapping[str, FileTensor],
         return RopeScaling(freq_factors=factors)
     if kind == "linear":
         return RopeScaling("linear", factor, freq_factors=factors)
+    family = FAMILIES[config.architecture]
     multiplier = keys.at_least_0("rope.scaling.yarn_log_multiplier", 0.0)
     return RopeScaling(
         "yarn",
@@ -47,8 +48,8 @@ def read_scaling(metadata: Mapping[str, Any], tensors: Mapping[str, FileTensor],
         beta_slow=keys.positive("rope.scaling.yarn_beta_slow", 1.0),
         attention_factor=keys.positive("rope.scaling.attn_factor", 1.0),
         freq_factors=factors,
-        truncate=FAMILIES[config.architecture].yarn_truncates,
-        mscale=1.0 if multiplier else 0.0,
+        truncate=family.yarn_truncates,
+        mscale=multiplier if family.latent else 1.0 if multiplier else 0.0,
         mscale_all_dim=multiplier,
     )
 

@@ -19,6 +19,7 @@ class TokenBatch:
     """The inputs of one run, all i32: `ids` and `positions` [T], and `rows` [R], whose logits are computed.
 
     `rows` None means every token. `is_last` is set for the last layer. `slot_rows` has each slot's tokens, for recurrent layers.
+    `types` [T] are the kinds of tokens in encoders that know several; None: all are of the first.
     Gradients compute the first `recomputed` layers once more.
     """
 
@@ -28,6 +29,7 @@ class TokenBatch:
     rope_tables: Mapping[str, Tensor]
     is_last: bool = False
     slot_rows: Tensor | None = None
+    types: Tensor | None = None
     recomputed: int = 0
 
 

@@ -30,9 +30,9 @@ from camshaft.plan.memory.weights import Weights
 from camshaft.plan.runtime.execute import bind
 from camshaft.plan.runtime.runnable import RunnableSchedule
 from camshaft.plan.schedule import Schedule, Thunk
+from camshaft.selection.choice import Choice
 from camshaft.selection.kernel_dispatch import KernelDispatch, check_dispatcher
 from camshaft.selection.override import check_override, get_backend_override
-from camshaft.selection.select import Choice
 from camshaft.settings import setting, settings, thread_count
 
 Array = np.ndarray[Any, Any]

@@ -25,7 +25,7 @@ from camshaft.plan.run_arguments import active_shape, active_sizes, check_flags,
 from camshaft.plan.runtime.runnable import RunnableSchedule
 from camshaft.plan.runtime.workers import inside_host_thunk
 from camshaft.plan.schedule import Schedule, Thunk
-from camshaft.selection.select import Choice
+from camshaft.selection.choice import Choice
 
 Array = np.ndarray[Any, Any]
 

@@ -13,7 +13,7 @@ from camshaft.backends.registry import device
 from camshaft.errors import BackendError, CamshaftError
 from camshaft.ops.op import HostCall, KernelVariant, NodeSpec, Op, Target
 from camshaft.ops.spec import TensorSpec
-from camshaft.selection.select import Choice
+from camshaft.selection.choice import Choice
 
 Array = np.ndarray[Any, Any]
 Failed = Exception | str | None

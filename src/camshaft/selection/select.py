@@ -11,8 +11,9 @@ from typing import TypeAlias
 from camshaft import ops
 from camshaft.backends.device import Device
 from camshaft.backends.registry import DEFAULT_ORDER, backend_named, canonical, device, present_backend
-from camshaft.errors import BackendError, count, shortened
+from camshaft.errors import BackendError
 from camshaft.ops.op import KernelVariant, NodeSpec, Op
+from camshaft.selection.choice import Choice, Loser
 from camshaft.selection.measurements import Measurements as StoredMeasurements
 from camshaft.selection.measurements import measurements as stored
 from camshaft.selection.precompile import compiled_ahead, cost_on, refusal_on
@@ -24,40 +25,8 @@ from camshaft.validation.proof import prove
 Measurements: TypeAlias = Callable[[VariantCase, NodeSpec], float | None]
 
 
-@dataclass(frozen=True)
-class Loser:
-    """A variant that was not chosen, and the reason."""
-
-    variant: str
-    backend: str
-    reason: str
-    ns: float | None = None  # None: it cannot run the node
-
-
 def _loser(variant: KernelVariant, backend: str, reason: str, ns: float | None = None) -> Loser:
     return Loser(variant.label, backend, reason, ns)
-
-
-@dataclass(frozen=True)
-class Choice:
-    """The variant chosen for a node, its device, the reason, and the variants that lost.
-
-    `ns` is its time, estimated unless `measured`, or None if nobody chose. `refuted` says by how much a measurement contradicts
-    the cost model's choice, or is empty."""
-
-    op: Op
-    variant: KernelVariant
-    backend: str
-    device: Device
-    reason: str
-    losers: tuple[Loser, ...]
-    ns: float | None = None
-    measured: bool = False
-    refuted: str = ""
-
-    def __repr__(self) -> str:
-        others = f"; {count(len(self.losers), 'other')}" if self.losers else ""
-        return f"Choice({self.op.name}: {self.variant.label} on {self.backend}, {shortened(self.reason)}{others})"
 
 
 # A cost model is refuted where its choice takes this many times the winner's measured time.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from camshaft.errors import SettingError
@@ -61,7 +61,13 @@ def includes_usage(given: Mapping[str, Any]) -> bool:
 
 
 def generate_options(
-    given: Mapping[str, Any], *, max_tokens: int, logprobs: int | None, n_vocab: int, grammar: Grammar | None = None
+    given: Mapping[str, Any],
+    *,
+    max_tokens: int,
+    logprobs: int | None,
+    n_vocab: int,
+    grammar: Grammar | None = None,
+    shown_tokens: Sequence[str] = (),
 ) -> list[GenerateOptions]:
     """Options of each of the `n` answers, which differ in their seeds. `max_tokens` is the default."""
     sampling = read_sampling(given, n_vocab)
@@ -73,6 +79,7 @@ def generate_options(
         ignore_eos=given.get("ignore_eos", False),
         grammar=grammar,
         logprobs=logprobs,
+        shown_tokens=shown_tokens,
     )
     return [made, *(dataclasses.replace(made, sampling=_reseeded(sampling, i)) for i in range(1, given.get("n", 1)))]
 

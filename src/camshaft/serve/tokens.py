@@ -10,8 +10,8 @@ from starlette.responses import Response
 
 from camshaft.errors import CamshaftError
 from camshaft.serve.errors import HttpError
-from camshaft.serve.fields import BOOL, TEXT, Field, Fields, is_integer, parse_json, read_fields, required
-from camshaft.serve.respond import Json
+from camshaft.serve.fields import BOOL, TEXT, Field, Fields, is_integer, read_fields, required
+from camshaft.serve.respond import Json, body_of
 from camshaft.serve.served import Served
 
 
@@ -25,7 +25,7 @@ _DETOKENIZE: Fields = {"model": TEXT, "tokens": Field(_are_integers, "a list of 
 
 async def tokenize(request: Request, served: Served) -> Response:
     """The token ids of `content`, with their texts if `with_pieces`."""
-    given = read_fields(parse_json(await served.body(request)), _TOKENIZE)
+    given = read_fields(body_of(request), _TOKENIZE)
     served.check_model(given.get("model"))
     text, tokenizer = required(given, "content"), served.lm.tokenizer
     special = {"add_special": given.get("add_special", False), "parse_special": given.get("parse_special", True)}
@@ -38,7 +38,7 @@ async def tokenize(request: Request, served: Served) -> Response:
 
 async def detokenize(request: Request, served: Served) -> Response:
     """The text of `tokens`."""
-    given = read_fields(parse_json(await served.body(request)), _DETOKENIZE)
+    given = read_fields(body_of(request), _DETOKENIZE)
     served.check_model(given.get("model"))
     try:
         return Json({"content": served.lm.tokenizer.decode(required(given, "tokens"))})

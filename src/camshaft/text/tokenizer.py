@@ -115,6 +115,10 @@ class Tokenizer:
             tokens.append(vocabulary.eos_id)
         return tokens
 
+    def split_special(self, text: str) -> list[bytes | int]:
+        """Split a text at the control tokens that it spells: texts and token ids."""
+        return self._special.split(text.encode("utf-8", "surrogatepass"), True)
+
     def decode(self, ids: Iterable[int], *, special: bool = False) -> str:
         """Decode token ids to text, with U+FFFD for invalid bytes; `special` includes control tokens."""
         return self.decode_bytes(ids, special=special).decode("utf-8", "replace")
@@ -149,9 +153,14 @@ class Tokenizer:
         """Whether none of the tokens is a control token, which `decode` leaves out."""
         return self._hidden.isdisjoint(ids)
 
-    def stream(self, *, special: bool = False, at_start: bool = False) -> Detokenizer:
-        """A streaming detokenizer; `at_start` if the tokens start a text."""
-        piece = self._spelled if special else self._shown
+    def stream(self, *, special: bool = False, at_start: bool = False, shown: Iterable[str] = ()) -> Detokenizer:
+        """A streaming detokenizer; `at_start` if the tokens start a text. The control tokens `shown` are spelled, or all of them
+        if `special`."""
+        spelled = {self.vocabulary.ids[text] for text in shown if text in self.vocabulary.ids}
+
+        def piece(token_id: int) -> bytes:
+            return self._spelled(token_id) if special or token_id in spelled else self._shown(token_id)
+
         return Detokenizer(piece, drop_space=at_start and self.vocabulary.add_space_prefix)
 
     def _type(self, token_id: int) -> int:

@@ -18,7 +18,7 @@ from camshaft.plan.memory.arena import make_schedule
 from camshaft.plan.memory.buffer_memory import given_memory
 from camshaft.plan.memory.weights import Weights
 from camshaft.plan.schedule import Thunk
-from camshaft.selection.select import Choice
+from camshaft.selection.choice import Choice
 from camshaft.settings import thread_count
 from camshaft.tune.inputs import Array, Bytes, input_sets, inputs_for
 from camshaft.tune.rounds import BenchmarkConfig, Timing, measure

@@ -20,7 +20,7 @@ from camshaft.formats.blocks import BLOCK_FORMATS
 from camshaft.ops.kernels.launch import program_factors, signature
 from camshaft.ops.op import Build, HostCall, KernelVariant, NodeSpec, Op
 from camshaft.ops.quantize import quantize_activations
-from camshaft.ops.quantized.packing import INTERLEAVED
+from camshaft.ops.quantized.packed.packing import INTERLEAVED
 from camshaft.ops.spec import ROWS, TensorSpec
 from camshaft.store.digest import digest_of
 from camshaft.validation.cases import VariantCase, kinds_of

@@ -27,7 +27,7 @@ from camshaft.store.store import store
 if TYPE_CHECKING:
     from camshaft.graph.graph import Graph
     from camshaft.ops.op import NodeSpec, Op
-    from camshaft.selection.select import Choice
+    from camshaft.selection.choice import Choice
 
 # The nodes that carry this share of a plan's estimated time are measured; rivals estimated slower by more than RIVAL_WITHIN
 # are not: a cost model was never seen wrong by more than a factor of 2.2.

@@ -15,7 +15,7 @@ from camshaft.eager.numpy_calls import by_position, folds, moves
 from camshaft.eager.numpy_calls.call import Attrs, Call, Form, Inputs, mask_of
 from camshaft.errors import ArrayTypeError, ArrayValueError
 from camshaft.ops.arguments import ROW_OPS, Array, operand
-from camshaft.ops.index.complex_moves import MOVES
+from camshaft.ops.movement.complex_moves import MOVES
 
 
 def _cast(name: str, inputs: Inputs, attrs: Attrs) -> Call | None:

@@ -63,13 +63,19 @@ class ToolCall:
 
 @dataclass(frozen=True)
 class Delta:
-    """What a piece of text adds: text of the answer; or, to the call of number `index`, its name (at its beginning) or
-    arguments."""
+    """What a piece of text adds: text of the answer; a `thought` before it; or, to the call of number `index`, its name (at its
+    beginning) or arguments."""
 
     text: str = ""
     index: int = -1
     name: str = ""
     arguments: str = ""
+    thought: str = ""
+
+    @property
+    def part(self) -> int:
+        """The part of the answer that it belongs to: the number of a call, -1 for the text, -2 for the thoughts."""
+        return -2 if self.thought else self.index
 
 
 @dataclass
@@ -100,7 +106,7 @@ class ToolCallReader:
         held, self._held = self._held, ""
         if self._in_arguments and self.style is not None:
             # Of a call that is a whole answer, or that was cut: its } is of the arguments, or of the end.
-            before = held[: len(held) - _begun(held, self.style.end)]
+            before = held[: len(held) - begun(held, self.style.end)]
             is_end = ToolCall("", self.calls[-1].arguments + before).values is not None
             return self._argue(before if is_end else held)
         is_text = held and not self.calls and not self._in_name
@@ -132,7 +138,7 @@ class ToolCallReader:
         if found:
             self._in_arguments, self._held = False, rest
             return self._argue(arguments)
-        n = _begun(self._held, end)
+        n = begun(self._held, end)
         shown, self._held = self._held[: len(self._held) - n], self._held[len(self._held) - n :]
         return self._argue(shown) or None
 
@@ -145,7 +151,7 @@ class ToolCallReader:
         if found and not (style.is_whole and before):
             self._in_name, self._held = True, rest
             return self._say(before.rstrip())
-        n = 0 if style.is_whole and self._has_text else _begun(self._held, start)
+        n = 0 if style.is_whole and self._has_text else begun(self._held, start)
         shown = self._held[: len(self._held) - n].rstrip()
         self._held = self._held[len(shown) :]
         return self._say(shown) or None
@@ -163,6 +169,6 @@ class ToolCallReader:
         return [Delta(index=len(self.calls) - 1, arguments=text)]
 
 
-def _begun(text: str, mark: str) -> int:
+def begun(text: str, mark: str) -> int:
     """The length of the end of `text` that may be the beginning of `mark`."""
     return next((n for n in range(min(len(mark), len(text)), 0, -1) if text.endswith(mark[:n])), 0)

@@ -11,14 +11,15 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from camshaft.errors import FormatError, StoreError
 from camshaft.formats.bits import Bytes
 from camshaft.formats.blocks import BlockFormat
-from camshaft.formats.gguf.file import GGUFFile, GGUFTensor, open_gguf
+from camshaft.formats.gguf.file import GGUFTensor, open_gguf
+from camshaft.formats.gguf.part_names import part_paths
 from camshaft.formats.gguf.write import NewTensor, unsigned, values_of, write_gguf
 from camshaft.formats.mapped import shown
 from camshaft.models.files.quantization_mix import Mix, TensorPosition, format_for, is_quantized, mix_named, part_of
@@ -65,6 +66,7 @@ def quantize(
         formats = formats_of(file, mix, pure=pure)
         values = values_of(file.metadata) | {"general.file_type": unsigned(mix.file_type)}
         values["general.quantization_version"] = unsigned(_QUANTIZATION_VERSION)
+        nbytes_before = file.nbytes
         total, done = sum(_elements(t) for t in file.tensors.values()), 0
 
         def count(n: int) -> None:
@@ -78,13 +80,13 @@ def quantize(
     shutil.copymode(source, target)
     names = [row.name for row in formats.values()]
     return QuantizationResult(
-        target, os.stat(source).st_size, target.stat().st_size, {n: names.count(n) for n in sorted({*names})}
+        target, nbytes_before, target.stat().st_size, {n: names.count(n) for n in sorted({*names})}
     )
 
 
 def check_target(source: Path, target: Path, force: bool) -> None:
-    """Raises FormatError or StoreError for a target that is the source, is there already, or cannot be made."""
-    if target.exists() and target.samefile(source):
+    """Raises FormatError or StoreError for a target that is the source or a part of it, is there already, or cannot be made."""
+    if target.exists() and any(part.exists() and target.samefile(part) for part in part_paths(source)):
         raise FormatError(f"{target}: is the source itself; wanted another output path")
     if target.is_dir():
         raise StoreError(f"{target}: is a folder; wanted the path of an output file")
@@ -94,7 +96,19 @@ def check_target(source: Path, target: Path, force: bool) -> None:
         raise StoreError(f"{target}: the folder {target.parent} does not exist")
 
 
-def formats_of(file: GGUFFile, mix: Mix, *, pure: bool = False) -> dict[str, BlockFormat]:
+class Described(Protocol):
+    """What says which formats a model's tensors get: a GGUF file, or what will be one."""
+
+    @property
+    def tensors(self) -> Mapping[str, Any]:
+        """Tensors with a shape and a format, by name."""
+
+    @property
+    def metadata(self) -> Mapping[str, Any]:
+        """Values by key."""
+
+
+def formats_of(file: Described, mix: Mix, *, pure: bool = False) -> dict[str, BlockFormat]:
     """The format of each tensor of a file in a mix."""
     position = _position(file)
     tied = "output.weight" not in file.tensors
@@ -109,7 +123,7 @@ def formats_of(file: GGUFFile, mix: Mix, *, pure: bool = False) -> dict[str, Blo
     return formats
 
 
-def _position(file: GGUFFile) -> Callable[[int], TensorPosition]:
+def _position(file: Described) -> Callable[[int], TensorPosition]:
     def number(key: str, otherwise: int) -> int:
         value: Any = file.metadata.get(f"{file.metadata.get('general.architecture', '')}.{key}", otherwise)
         values = np.asarray(value if isinstance(value, (int, np.ndarray)) else otherwise)
@@ -139,14 +153,14 @@ def _tensor(
         tasks = [
             partial(_encode, tensor, wanted, blocks[first : first + step]) for first in range(0, len(blocks), step)
         ]
-        for i, part in enumerate(_ahead(pool, tasks)):
+        for i, part in enumerate(in_order(pool, tasks)):
             yield part
             count(min(_PART_ELEMENTS, _elements(tensor) - i * _PART_ELEMENTS))
 
     return NewTensor(tensor.name, tensor.shape, wanted, copied if wanted is tensor.format else encoded)
 
 
-def _ahead(pool: ThreadPoolExecutor, tasks: Iterable[Callable[[], Bytes]]) -> Iterator[Bytes]:
+def in_order(pool: ThreadPoolExecutor, tasks: Iterable[Callable[[], Bytes]]) -> Iterator[Bytes]:
     """The tasks' results in order, with at most _TASKS_AHEAD tasks running."""
     waiting: deque[Future[Bytes]] = deque()
     for task in tasks:

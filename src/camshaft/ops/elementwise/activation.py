@@ -1,4 +1,4 @@
-"""Activations of a tensor, some times another, and the functions that they are made of: a row for each op.
+"""Activations of a tensor, some times another, and functions that they are made of: a row for each op.
 
 Only those that other ops would compute with several passes over memory, or inexactly, have kernels; the others are composite ops.
 """
@@ -6,7 +6,7 @@ Only those that other ops would compute with several passes over memory, or inex
 from __future__ import annotations
 
 from collections.abc import Callable
-from math import factorial, isfinite
+from math import factorial, isfinite, pi, sqrt
 from typing import Any
 
 import numpy as np
@@ -17,9 +17,10 @@ from camshaft.ops import op as ops
 from camshaft.ops.checks import FLOATS, NUMBERS
 from camshaft.ops.elementwise import samples as draws
 from camshaft.ops.elementwise.frame import EXACT, Formula, family
-from camshaft.ops.elementwise.unary import gelu
+from camshaft.ops.elementwise.unary import ERF_TOLERANCE, erf_of
 from camshaft.ops.parameters import Attribute
 
+_TANH_SLOPE, _TANH_CUBE = sqrt(2 / pi), 0.044715
 # |x| below which log1p and expm1 are series, because 1 + x and exp(x) - 1 lose digits there.
 _NEAR = 0.3
 
@@ -51,6 +52,28 @@ def expm1(k: Tracer, x: ir.Value) -> ir.Value:
     """exp(x) - 1 in a kernel, exact near 0."""
     found: ir.Value = _expm1(k, k.select, x)
     return found
+
+
+def _capped(dtype: DType, attrs: ops.Attrs) -> DType:
+    cap = attrs.get("cap")
+    ops.expect(isinstance(cap, float) and cap > 0, "softcap", f"cap {cap}", "cap, a float above 0")
+    return dtype
+
+
+def _silu_vjp(f: Any, dy: Any, y: Any, x: Any) -> Any:
+    s = f.sigmoid(x)
+    return dy * (s + y * (1 - s))
+
+
+def _sigmoid_of(f: Any, x: Any) -> Any:
+    """e^x / (1 + e^x) below 0, else 1 / (1 + e^-x): no power overflows, so gradients of it are finite too."""
+    power = f.exp(f.where(x < 0, x, -x))
+    return f.where(x < 0, power, 1) / (1 + power)
+
+
+def gelu(k: Tracer, x: ir.Value) -> ir.Value:
+    """The tanh form of gelu in a kernel."""
+    return 0.5 * x * (1.0 + k.tanh(_TANH_SLOPE * (x + _TANH_CUBE * x * x * x)))
 
 
 def _softplus(k: Tracer, x: ir.Value) -> ir.Value:
@@ -95,6 +118,56 @@ def _elu(x: Any, alpha: float = 1.0) -> Any:
 
 
 ROWS = (
+    _function(
+        "sigmoid",
+        "y = 1 / (1 + exp(-x))",
+        lambda x: 1 / (1 + np.exp(-x)),
+        _sigmoid_of,
+        compute=lambda k, x: 1.0 / (1.0 + k.exp(-x)),
+        vjp=lambda f, dy, y, x: dy * y * (1 - y),
+        draws=(draws.between(40, -86),),
+        flops=12.0,
+    ),
+    _function(
+        "silu",
+        "y = x / (1 + exp(-x))",
+        lambda x: x / (1 + np.exp(-x)),
+        lambda f, x: x * f.sigmoid(x),
+        compute=lambda k, x: x / (1.0 + k.exp(-x)),
+        vjp=_silu_vjp,
+        draws=(draws.between(40, -86),),
+        structure=True,
+        flops=4.0,
+    ),
+    _function(
+        "gelu",
+        "y = x / 2 (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3)))",
+        _gelu_of,
+        lambda f, x: 0.5 * x * (1 + f.tanh(_TANH_SLOPE * (x + _TANH_CUBE * x * x * x))),
+        compute=gelu,
+        flops=20.0,
+    ),
+    _function(
+        "gelu_erf",
+        "y = x / 2 (1 + erf(x / sqrt(2)))",
+        lambda x: 0.5 * x * (1 + erf_of(x / np.sqrt(np.longdouble(2)))),
+        lambda f, x: 0.5 * x * (1 + f.erf(x * sqrt(0.5))),
+        compute=lambda k, x: 0.5 * x * (1.0 + k.erf(x * sqrt(0.5))),
+        tolerance=ERF_TOLERANCE,
+        flops=20.0,
+    ),
+    _function(
+        "softcap",
+        "y = cap tanh(x / cap)",
+        lambda x, cap: cap * np.tanh(x / cap),
+        lambda f, x, cap: cap * f.tanh(x / cap),
+        compute=lambda k, x, cap: cap * k.tanh(x / cap),
+        vjp=lambda f, dy, y, x, cap: dy * (1 - f.square(y / cap)),
+        attrs=(Attribute("cap", "float"),),
+        given={"cap": 2.5},
+        gives=_capped,
+        flops=14.0,
+    ),
     _function(
         "log1p",
         "y = ln(1 + x), exact near 0",
@@ -167,14 +240,6 @@ ROWS = (
         lambda x: x * np.tanh(_softplus_of(x)),
         lambda f, x: x * f.tanh(f.softplus(x)),
         flops=40.0,
-    ),
-    _function(
-        "tan",
-        "y = tan x",
-        np.tan,
-        lambda f, x: f.sin(x) / f.cos(x),
-        flops=41.0,
-        vjp=lambda f, dy, y, x: dy * (1 + y * y),
     ),
     Formula(
         "sigmoid_multiply",

@@ -8,17 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from camshaft.dtypes import PARTS, DType, boolean, f16, f64, i8, i32, i64
+from camshaft.dtypes import PARTS, boolean, f16, f64, i8, i32, i64
 from camshaft.lang import Tracer, ir
-from camshaft.ops import op as ops
 from camshaft.ops.checks import COMPLEX, EVERY, FLOATS, NUMBERS
 from camshaft.ops.elementwise import samples as draws
 from camshaft.ops.elementwise.binary import wrapping
 from camshaft.ops.elementwise.frame import EXACT, TOLERANCE, Formula, family
 from camshaft.ops.gradient import OF_INTEGERS
-from camshaft.ops.parameters import Attribute
-
-_TANH_SLOPE, _TANH_CUBE = sqrt(2 / pi), 0.044715
 
 
 def _function(
@@ -46,19 +42,13 @@ def _to_integer(name: str, text: str, function: Callable[..., Any], **other: Any
     )
 
 
-def _erf(x: Any) -> Any:
+def erf_of(x: Any) -> Any:
     """math.erf of each element, because NumPy has no erf."""
     return np.array([erf(v) for v in np.ravel(x).astype(np.float64).tolist()]).reshape(np.shape(x))
 
 
-def _capped(dtype: DType, attrs: ops.Attrs) -> DType:
-    cap = attrs.get("cap")
-    ops.expect(isinstance(cap, float) and cap > 0, "softcap", f"cap {cap}", "cap, a float above 0")
-    return dtype
-
-
 # The reference's erf is in f64 itself.
-_ERF_TOLERANCE = {**TOLERANCE, "f64": 1e-29}
+ERF_TOLERANCE = {**TOLERANCE, "f64": 1e-29}
 
 
 def _abs(k: Tracer, x: ir.Value) -> ir.Value:
@@ -94,11 +84,6 @@ def _abs_vjp(f: Any, dy: Any, y: Any, x: Any) -> Any:
     return (x.pairs() * each).as_complex()
 
 
-def _silu_vjp(f: Any, dy: Any, y: Any, x: Any) -> Any:
-    s = f.sigmoid(x)
-    return dy * (s + y * (1 - s))
-
-
 def _ceil_of(f: Any, x: Any) -> Any:
     return -f.floor(-x) if x.dtype.is_float else x
 
@@ -110,12 +95,6 @@ def _trunc_of(f: Any, x: Any) -> Any:
 def _reciprocal_of(x: Any) -> Any:
     """np.reciprocal, and 0 for the integer 0, of which NumPy's result depends on the machine."""
     return np.reciprocal(x) if x.dtype.kind not in "iu" else np.where(np.abs(x) == 1, x, 0)
-
-
-def _sigmoid(f: Any, x: Any) -> Any:
-    """e^x / (1 + e^x) below 0, else 1 / (1 + e^-x): no power overflows, so gradients of it are finite too."""
-    power = f.exp(f.where(x < 0, x, -x))
-    return f.where(x < 0, power, 1) / (1 + power)
 
 
 def _square(k: Tracer, x: ir.Value) -> ir.Value:
@@ -131,11 +110,6 @@ def _reciprocal(k: Tracer, x: ir.Value) -> ir.Value:
 
 def _isnan(k: Tracer, x: ir.Value) -> ir.Value:
     return k.isnan(x) if x.dtype.is_float else (x ^ x if x.dtype == boolean else x != x)
-
-
-def gelu(k: Tracer, x: ir.Value) -> ir.Value:
-    """The tanh form of gelu in a kernel."""
-    return 0.5 * x * (1.0 + k.tanh(_TANH_SLOPE * (x + _TANH_CUBE * x * x * x)))
 
 
 ROWS = (
@@ -199,65 +173,28 @@ ROWS = (
     ),
     _function("tanh", "y = tanh x", np.tanh, flops=12.0, vjp=lambda f, dy, y, x: dy * (1 - y * y)),
     _function(
-        "sigmoid",
-        "y = 1 / (1 + exp(-x))",
-        lambda x: 1 / (1 + np.exp(-x)),
-        draws.between(40, -86),
-        lambda k, x: 1.0 / (1.0 + k.exp(-x)),
-        flops=12.0,
-        decompose=_sigmoid,
-        vjp=lambda f, dy, y, x: dy * y * (1 - y),
-    ),
-    _function(
-        "silu",
-        "y = x / (1 + exp(-x))",
-        lambda x: x / (1 + np.exp(-x)),
-        draws.between(40, -86),
-        lambda k, x: x / (1.0 + k.exp(-x)),
-        structure=True,
-        flops=4.0,
-        decompose=lambda f, x: x * f.sigmoid(x),
-        vjp=_silu_vjp,
-    ),
-    _function(
-        "gelu",
-        "y = x / 2 (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3)))",
-        lambda x: 0.5 * x * (1 + np.tanh(np.sqrt(2 / np.longdouble(np.pi)) * (x + 0.044715 * x**3))),
-        compute=gelu,
-        flops=20.0,
-        decompose=lambda f, x: 0.5 * x * (1 + f.tanh(_TANH_SLOPE * (x + _TANH_CUBE * x * x * x))),
-    ),
-    _function(
-        "gelu_erf",
-        "y = x / 2 (1 + erf(x / sqrt(2)))",
-        lambda x: 0.5 * x * (1 + _erf(x / np.sqrt(np.longdouble(2)))),
-        compute=lambda k, x: 0.5 * x * (1.0 + k.erf(x * sqrt(0.5))),
-        tolerance=_ERF_TOLERANCE,
-        flops=20.0,
-        decompose=lambda f, x: 0.5 * x * (1 + f.erf(x * sqrt(0.5))),
-    ),
-    _function(
-        "softcap",
-        "y = cap tanh(x / cap)",
-        lambda x, cap: cap * np.tanh(x / cap),
-        compute=lambda k, x, cap: cap * k.tanh(x / cap),
-        attrs=(Attribute("cap", "float"),),
-        given={"cap": 2.5},
-        gives=_capped,
-        flops=14.0,
-        decompose=lambda f, x, cap: cap * f.tanh(x / cap),
-        vjp=lambda f, dy, y, x, cap: dy * (1 - f.square(y / cap)),
-    ),
-    _function(
         "erf",
         "y = erf x",
-        _erf,
-        tolerance=_ERF_TOLERANCE,
+        erf_of,
+        tolerance=ERF_TOLERANCE,
         flops=20.0,
         vjp=lambda f, dy, y, x: dy * f.exp(-(x * x)) * (2 / sqrt(pi)),
     ),
     _function("sin", "y = sin x", np.sin, draws.any_magnitude, flops=20.0, vjp=lambda f, dy, y, x: dy * f.cos(x)),
     _function("cos", "y = cos x", np.cos, draws.any_magnitude, flops=20.0, vjp=lambda f, dy, y, x: -(dy * f.sin(x))),
+    Formula(
+        "tan",
+        "y = tan x",
+        None,
+        np.tan,
+        FLOATS,
+        arity=1,
+        draws=(draws.normal,),
+        sampled=(f64, f16),
+        flops=41.0,
+        decompose=lambda f, x: f.sin(x) / f.cos(x),
+        vjp=lambda f, dy, y, x: dy * (1 + y * y),
+    ),
     Formula(
         "isnan",
         "y = whether x is NaN",

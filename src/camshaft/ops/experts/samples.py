@@ -13,7 +13,8 @@ from camshaft.extent import Extent
 from camshaft.formats.blocks import BLOCK_FORMATS
 from camshaft.ops import op as ops
 from camshaft.ops.quantize import quantize_activations as q8
-from camshaft.ops.quantized.packing import PACKED_FORMATS, interleaved, pack, packed_format
+from camshaft.ops.quantized.packed.formats import PACKED_FORMATS
+from camshaft.ops.quantized.packed.packing import interleaved, pack, packed_format
 from camshaft.ops.quantized.samples import LazySample, random_blocks
 from camshaft.ops.spec import TensorSpec
 

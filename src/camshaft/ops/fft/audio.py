@@ -23,7 +23,7 @@ from camshaft.dtypes import complex64, complex128, f32, f64
 from camshaft.extent import Extent
 from camshaft.ops import op as ops
 from camshaft.ops.checks import same_dtype
-from camshaft.ops.index.moved import check_attributes, expect_whole
+from camshaft.ops.movement.moved import check_attributes, expect_whole
 from camshaft.ops.parameters import Attribute, Parameters
 from camshaft.ops.spec import TensorSpec
 

@@ -25,7 +25,7 @@ from camshaft.extent import Extent
 from camshaft.ops import op as ops
 from camshaft.ops.fft import prime
 from camshaft.ops.fft.factors import padded, radices, roots
-from camshaft.ops.fft.transform import MOST_POINTS, own_points, table
+from camshaft.ops.fft.sizes import MOST_POINTS, own_points, table
 from camshaft.ops.parameters import Attribute, Parameters
 from camshaft.ops.spec import TensorSpec
 

@@ -14,9 +14,9 @@ from camshaft.lang import Array, Constant, Tracer, ir, kernel
 from camshaft.ops import op as ops
 from camshaft.ops.gradient import FROM_INTEGERS
 from camshaft.ops.index.gather import expect_indexes, index_of
-from camshaft.ops.index.moved import check_attributes, expect_whole
 from camshaft.ops.kernels import blocks
 from camshaft.ops.kernels.bits import as_bits
+from camshaft.ops.movement.moved import check_attributes, expect_whole
 from camshaft.ops.parameters import Attribute, Parameters
 from camshaft.ops.spec import TensorSpec
 

@@ -17,9 +17,9 @@ from camshaft.lang import Array, Constant, Tracer, ir, kernel
 from camshaft.ops import op as ops
 from camshaft.ops.checks import EVERY
 from camshaft.ops.index.gather import INDEXES, index_of, missing_of
-from camshaft.ops.index.moved import axis_in, check_attributes
 from camshaft.ops.kernels.bits import NAN_BITS, as_bits
 from camshaft.ops.kernels.strides import SIZES, ProgramBlock, Strides, is_zero, iteration, strides_of
+from camshaft.ops.movement.moved import axis_in, check_attributes
 from camshaft.ops.parameters import Attribute, Parameters
 from camshaft.ops.spec import Dim, TensorSpec
 

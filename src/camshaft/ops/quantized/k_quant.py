@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from camshaft.dtypes import f32, i32, u32
 from camshaft.lang import Array, Tracer, Value, Variable
 from camshaft.ops.quantized.operands import Consecutive, Packed, Rows, dot_words
-from camshaft.ops.quantized.packing import SUPER, PackedFormat
+from camshaft.ops.quantized.packed.formats import PackedFormat
+from camshaft.ops.quantized.packed.packing import SUPER
 
 
 def by_whole_numbers(form: PackedFormat) -> bool:

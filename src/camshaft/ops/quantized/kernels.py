@@ -27,7 +27,8 @@ from camshaft.ops.quantized.operands import (
     packed,
     weight_operands,
 )
-from camshaft.ops.quantized.packing import BLOCK, INTERLEAVED
+from camshaft.ops.quantized.packed.formats import BLOCK
+from camshaft.ops.quantized.packed.packing import INTERLEAVED
 from camshaft.ops.spec import TensorSpec
 
 

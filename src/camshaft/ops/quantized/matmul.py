@@ -20,7 +20,8 @@ from camshaft.ops.parameters import Parameters
 from camshaft.ops.quantize import quantize_activations as q8
 from camshaft.ops.quantized import gemv, matrix_unit
 from camshaft.ops.quantized.kernels import ROW, is_q8, packed_only, product_build, product_tile, tile_cost
-from camshaft.ops.quantized.packing import BLOCK, ROWS, packed_format
+from camshaft.ops.quantized.packed.formats import BLOCK
+from camshaft.ops.quantized.packed.packing import ROWS, packed_format
 from camshaft.ops.rule import Builder, Match, Rule, Stage, Use, Uses
 from camshaft.ops.spec import TensorSpec
 

@@ -15,7 +15,7 @@ from camshaft.lang import Array, Tracer, Value, Variable, kernel
 from camshaft.ops import op as ops
 from camshaft.ops.quantized.kernels import is_q8, operands, packed_only, product_build
 from camshaft.ops.quantized.operands import Index, Packed, Rows
-from camshaft.ops.quantized.packing import BLOCK
+from camshaft.ops.quantized.packed.formats import BLOCK
 
 WORDS = BLOCK // 4
 

@@ -13,7 +13,8 @@ from typing import TypeAlias
 from camshaft.dtypes import DType, f32, i32, u32
 from camshaft.lang import Array, Number, Tracer, Value, Variable
 from camshaft.ops import op as ops
-from camshaft.ops.quantized.packing import PACKED_FORMATS, ROWS, SUPER, PackedFormat, packed_format
+from camshaft.ops.quantized.packed.formats import PACKED_FORMATS, PackedFormat
+from camshaft.ops.quantized.packed.packing import ROWS, SUPER, packed_format
 
 Index: TypeAlias = Value | int
 Load: TypeAlias = Callable[..., Value]

@@ -14,7 +14,8 @@ from camshaft.ops import op as ops
 from camshaft.ops.checks import partly_active
 from camshaft.ops.norm.frame import weight
 from camshaft.ops.parameters import EPS, HEAD_DIM, HEADS, OFFSET, Parameters
-from camshaft.ops.rope.frame import TOLERANCE, Rotation, angles, checked, refuse_positions, rotate_head, rotated
+from camshaft.ops.rope.decomposition import rotated
+from camshaft.ops.rope.frame import TOLERANCE, Rotation, angles, checked, refuse_positions, rotate_head
 from camshaft.ops.rope.table import rope_table
 from camshaft.ops.spec import TensorSpec
 

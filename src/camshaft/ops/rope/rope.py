@@ -17,19 +17,8 @@ from camshaft.dtypes import DType, bf16, f16, f32, i32
 from camshaft.ops import op as ops
 from camshaft.ops.checks import partly_active
 from camshaft.ops.parameters import HEAD_DIM, HEADS, Parameters
-from camshaft.ops.rope.frame import (
-    INVERSE,
-    PAIRING,
-    PAIRINGS,
-    TOLERANCE,
-    Rotation,
-    build,
-    checked,
-    decomposed,
-    rotated,
-    rotated_back,
-    whole_head,
-)
+from camshaft.ops.rope.decomposition import decomposed, rotated, rotated_back
+from camshaft.ops.rope.frame import INVERSE, PAIRING, PAIRINGS, TOLERANCE, Rotation, build, checked, whole_head
 from camshaft.ops.rope.table import RopeScaling, rope_table
 from camshaft.ops.spec import TensorSpec
 

@@ -21,7 +21,7 @@ from camshaft.dtypes import DType, bf16, f16, f32, i32
 from camshaft.ops import op as ops
 from camshaft.ops.checks import partly_active
 from camshaft.ops.parameters import HEAD_DIM, HEADS, Attribute, Parameters
-from camshaft.ops.rope import frame
+from camshaft.ops.rope import decomposition, frame
 from camshaft.ops.rope.frame import INVERSE, Rotation
 from camshaft.ops.rope.table import rope_table
 from camshaft.ops.spec import TensorSpec
@@ -111,10 +111,10 @@ def _op(name: str, text: str, rule: Rule, attributes: tuple[Attribute, ...], sam
 
     def reference(inputs: Sequence[ops.Array], attrs: ops.Attrs) -> tuple[ops.Array, ...]:
         x, positions, table = inputs
-        return (frame.rotated(rule(attrs, table.shape[1]), x, positions, table, attrs),)
+        return (decomposition.rotated(rule(attrs, table.shape[1]), x, positions, table, attrs),)
 
     def decompose(f: Any, x: Any, positions: Any, table: Any, **attrs: Any) -> Any:
-        return frame.decomposed(f, rule(attrs, table.shape[1]), x, positions, table, attrs)
+        return decomposition.decomposed(f, rule(attrs, table.shape[1]), x, positions, table, attrs)
 
     def build(node: ops.NodeSpec, target: ops.Target) -> ops.Build:
         return frame.build(rule(node.attrs, node.inputs[2].bounds[1]), node)
@@ -132,7 +132,7 @@ def _op(name: str, text: str, rule: Rule, attributes: tuple[Attribute, ...], sam
         tolerance=frame.TOLERANCE,
         flops=lambda node: 3.0 * np.prod(node.inputs[0].bounds),
         decompose=decompose,
-        vjp=frame.rotated_back(name),
+        vjp=decomposition.rotated_back(name),
     )
 
 

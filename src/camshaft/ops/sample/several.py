@@ -1,4 +1,4 @@
-"""The kernel of softmax_sample: several draws without replacement, and log-probabilities, from the parts of kernel.py.
+"""The kernel of softmax_sample: several draws without replacement, and log-probabilities, from the parts of kept.py.
 
 The exponential race goes on: the second token to arrive is the second draw, and so on. That is drawing without replacement.
 """
@@ -10,24 +10,22 @@ from dataclasses import dataclass
 
 from camshaft.dtypes import f32, i32, i64, u32
 from camshaft.lang import Array, Tracer, Value, kernel
-from camshaft.ops.sample.kernel import (
+from camshaft.ops.sample.kept import (
     HALF_BITS,
     HIGHEST,
     LOWEST,
-    NAN_TOKEN,
     WEIGHT_BITS,
     Masked,
     Row,
-    exponential,
     find_peaks,
     fixed_point,
     keep_top_k,
     keep_top_p,
-    keys,
     list_blocks,
     mass,
-    noise,
 )
+from camshaft.ops.sample.kernel import NAN_TOKEN
+from camshaft.ops.sample.random_bits import exponential, keys, noise
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,8 @@ from camshaft.dtypes import f32, i32, u32
 from camshaft.ops import op as ops
 from camshaft.ops.checks import partly_active
 from camshaft.ops.parameters import Attribute, Parameters
-from camshaft.ops.sample.kernel import LOWEST, NAN_TOKEN
+from camshaft.ops.sample.kept import LOWEST
+from camshaft.ops.sample.kernel import NAN_TOKEN
 from camshaft.ops.sample.sample import SETTINGS, block_of, distribution, expect_inputs, row_inputs, times
 from camshaft.ops.sample.several import several_per_row
 from camshaft.ops.scan.scan import expect_attributes

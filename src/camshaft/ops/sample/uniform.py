@@ -15,7 +15,7 @@ from camshaft.ops import op as ops
 from camshaft.ops.checks import partly_active
 from camshaft.ops.gradient import FROM_INTEGERS
 from camshaft.ops.parameters import Attribute, Parameters
-from camshaft.ops.sample.kernel import keys, noise
+from camshaft.ops.sample.random_bits import keys, noise
 from camshaft.ops.spec import TensorSpec
 
 PARAMETERS = Parameters("seed", (Attribute("n", "int", 1),))

@@ -18,13 +18,13 @@ from camshaft.dtypes import DType, as_dtype, bf16, f16, f32, f64
 from camshaft.lang import Constant
 from camshaft.ops import op as ops
 from camshaft.ops.checks import FLOATS, in_f32, rounded, widened
-from camshaft.ops.index.moved import check_attributes
-from camshaft.ops.index.transpose import strided
 from camshaft.ops.kernels import blocks
 from camshaft.ops.kernels.bits import as_bits
 from camshaft.ops.kernels.strides import iteration, strides_of
 from camshaft.ops.matmul import blocked
 from camshaft.ops.matmul.shapes import Sizes
+from camshaft.ops.movement.moved import check_attributes
+from camshaft.ops.movement.transpose import strided
 from camshaft.ops.parameters import Parameters
 from camshaft.ops.spec import TensorSpec
 from camshaft.ops.vision import by_outputs, winograd

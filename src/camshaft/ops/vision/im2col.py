@@ -16,10 +16,10 @@ import numpy as np
 from camshaft.dtypes import bf16, f32, f64, u8
 from camshaft.ops import op as ops
 from camshaft.ops.checks import EVERY
-from camshaft.ops.index.moved import check_attributes
-from camshaft.ops.index.transpose import strided
 from camshaft.ops.kernels.bits import as_bits
 from camshaft.ops.kernels.strides import iteration, strides_of
+from camshaft.ops.movement.moved import check_attributes
+from camshaft.ops.movement.transpose import strided
 from camshaft.ops.parameters import Attribute, Parameters
 from camshaft.ops.spec import TensorSpec
 from camshaft.ops.vision.windows import (

@@ -15,7 +15,7 @@ import numpy as np
 from camshaft.dtypes import DType, as_dtype, bf16, f32, f64
 from camshaft.ops import op as ops
 from camshaft.ops.checks import FLOATS, rounded, widened
-from camshaft.ops.index.moved import check_attributes, expect_whole
+from camshaft.ops.movement.moved import check_attributes, expect_whole
 from camshaft.ops.parameters import Attribute, Parameters
 from camshaft.ops.spec import TensorSpec
 from camshaft.ops.vision import conv2d

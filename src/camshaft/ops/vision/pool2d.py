@@ -17,8 +17,8 @@ from camshaft.dtypes import DTYPES, DType, as_dtype, bf16, f16, f32, f64
 from camshaft.lang import Array, Constant, Tracer, Value, kernel
 from camshaft.ops import op as ops
 from camshaft.ops.checks import FLOATS, in_f32, rounded, widened
-from camshaft.ops.index.moved import check_attributes
 from camshaft.ops.kernels import blocks
+from camshaft.ops.movement.moved import check_attributes
 from camshaft.ops.parameters import Attribute, Parameters
 from camshaft.ops.spec import TensorSpec
 from camshaft.ops.vision.windows import (

@@ -15,9 +15,9 @@ from camshaft.dtypes import DType, as_dtype, f32, f64, i32, i64
 from camshaft.lang import Array, Constant, Tracer, Value, kernel
 from camshaft.ops import op as ops
 from camshaft.ops.checks import rounded, same_dtype, widened
-from camshaft.ops.index.moved import axis_in, check_attributes
 from camshaft.ops.kernels import blocks
 from camshaft.ops.matmul.lanes import added
+from camshaft.ops.movement.moved import axis_in, check_attributes
 from camshaft.ops.parameters import Attribute, Parameters
 from camshaft.ops.spec import TensorSpec
 from camshaft.ops.vision.windows import expect_images

@@ -16,7 +16,7 @@ import numpy as np
 from camshaft.dtypes import DType, as_dtype, bf16, f16, f32, f64, u8
 from camshaft.ops import op as ops
 from camshaft.ops.checks import EVERY, FLOATS, in_f32, rounded, widened
-from camshaft.ops.index.moved import check_attributes, composite
+from camshaft.ops.movement.moved import check_attributes, composite
 from camshaft.ops.parameters import Attribute, Parameters
 from camshaft.ops.spec import TensorSpec
 from camshaft.ops.vision.resample import rows_of

@@ -15,9 +15,9 @@ import numpy as np
 from camshaft.extent import Extent
 from camshaft.ops import op as ops
 from camshaft.ops.checks import same_dtype
-from camshaft.ops.index.moved import expect_whole, whole
-from camshaft.ops.index.pad import Pair, pad_launch
 from camshaft.ops.kernels.bits import as_bits
+from camshaft.ops.movement.moved import expect_whole, whole
+from camshaft.ops.movement.padded_rows import Pair, pad_launch
 from camshaft.ops.parameters import Attribute
 from camshaft.ops.spec import TensorSpec
 

@@ -19,9 +19,10 @@ from camshaft.graph.graph import Graph, Node, Tensor, root
 from camshaft.plan.lowering.node_thunks import Built, NodeRange, build_variant, space_of, thunks_of
 from camshaft.plan.lowering.spaces import Residency, is_unified, place
 from camshaft.plan.schedule import Buffer, BufferSlice, Thunk
+from camshaft.selection.choice import Choice
 from camshaft.selection.kernel_dispatch import KernelDispatch, dispatched
 from camshaft.selection.override import check_override
-from camshaft.selection.select import Choice, choose
+from camshaft.selection.select import choose
 
 
 def choose_variants(

@@ -17,7 +17,7 @@ from camshaft.ops.kernels.launch import operand_part, signature
 from camshaft.ops.op import Build, HostCall, Launch, NativeCall, NodeSpec
 from camshaft.ops.spec import Part, TensorSpec
 from camshaft.plan.schedule import Buffer, BufferSlice, BufferUse, Lifetime, Programs, Thunk
-from camshaft.selection.select import Choice
+from camshaft.selection.choice import Choice
 from camshaft.validation.run import compile_launch
 
 _ALIGNMENT = 64

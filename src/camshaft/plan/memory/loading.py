@@ -62,7 +62,7 @@ def load_request(tensor: Tensor) -> LoadRequest:
     assert source is not None
     packing = None
     if spec.layout.name == "interleaved":
-        from camshaft.ops.quantized.packing import packing_of  # a cached plan stores its packing
+        from camshaft.ops.quantized.packed.packing import packing_of  # a cached plan stores its packing
 
         packing = packing_of(spec)
     return LoadRequest(source, spec.layout.name, spec.nbytes, packing)
@@ -123,9 +123,9 @@ def turns(todo: Sequence[Piece]) -> list[list[Piece]]:
     return made
 
 
-def _place(piece: Piece) -> int:
+def _place(piece: Piece) -> tuple[str, int]:
     span = piece.span()
-    return -1 if span is None else span.first
+    return ("", -1) if span is None else (span.file.path, span.first)
 
 
 def spans(turn: Sequence[Piece]) -> list[Span]:

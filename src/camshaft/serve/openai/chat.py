@@ -12,10 +12,9 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from camshaft.errors import ModelError
 from camshaft.generate.generation import TokenLogprob
-from camshaft.generate.tools.calls import ToolCallReader
-from camshaft.generate.tools.styles import Style, Tool, style_of, with_tools
+from camshaft.generate.grammar.grammar import Grammar
+from camshaft.generate.tools.reasoning import AnswerReader
 from camshaft.serve import grammars
 from camshaft.serve.answers import Answer, Job, Usage
 from camshaft.serve.errors import HttpError
@@ -31,11 +30,10 @@ from camshaft.serve.fields import (
     required,
     shown,
 )
-from camshaft.serve.openai import logprobs, tools
+from camshaft.serve.openai import logprobs, prompts, tools
 from camshaft.serve.options import MOST_TOP_LOGPROBS, OPTIONS, generate_options, includes_usage
 from camshaft.serve.respond import Asked, event, respond
 from camshaft.serve.served import Served
-from camshaft.text.chat import encode_untrusted, texts_in
 
 EMPTY = Field(lambda v: v == [], "an empty list (others are not supported)")
 FIELDS: Fields = {
@@ -46,6 +44,7 @@ FIELDS: Fields = {
     "logprobs": BOOL,
     "top_logprobs": integer(0, MOST_TOP_LOGPROBS),
     **tools.FIELDS,
+    **prompts.FIELDS,
     "modalities": one_of(["text"]),
     "service_tier": one_of("auto", "default"),
     "store": one_of(False),
@@ -59,9 +58,18 @@ _MESSAGE: Fields = {
     "tool_calls": LIST,  # of an assistant
     "tool_call_id": TEXT,  # of a tool
     "tool_name": TEXT,  # the same in Ollama's interface
+    "reasoning_content": TEXT,  # of an assistant, before the content
+    "reasoning": TEXT,  # vLLM's name of it
+    "thinking": TEXT,  # Ollama's
     "annotations": EMPTY,
 }
-_OF_ROLE = {"tool_calls": "assistant", "tool_call_id": "tool", "tool_name": "tool"}
+_THOUGHTS = ("reasoning_content", "reasoning", "thinking")
+_OF_ROLE = {
+    "tool_calls": "assistant",
+    "tool_call_id": "tool",
+    "tool_name": "tool",
+    **dict.fromkeys(_THOUGHTS, "assistant"),
+}
 _PART: Fields = {"type": one_of("text"), "text": TEXT}
 
 
@@ -86,6 +94,9 @@ def _message(message: Any, of: str) -> dict[str, Any]:
     if "tool_calls" in given:
         calls = tools.read_calls(given["tool_calls"], f"{of}.tool_calls")
         given = {"content": ""} | given | {"tool_calls": calls}
+    thought = next((given.pop(name) for name in _THOUGHTS if name in given), "")
+    if thought:
+        given |= {"reasoning_content": thought, "thinking": thought}  # the names that templates have
     content = _text(required(given, "content", of), f"{of}.content")
     return given | {"role": ROLES[role], "content": content}
 
@@ -99,19 +110,6 @@ def _text(content: str | list[Any], of: str) -> str:
         message = f"'{of}[{lacking}]' is {shown(content[lacking])}; wanted a type and a text"
         raise HttpError(400, message, code="missing_parameter", param=f"{of}[{lacking}]")
     return "".join(part["text"] for part in parts)
-
-
-def chat_ids(served: Served, messages: Sequence[dict[str, Any]], told: Sequence[Tool] = ()) -> list[int]:
-    """The token ids of a chat in which the model is told of tools. Raises HttpError if its template does not take it."""
-    try:
-        template = served.lm.chat_template
-        said, variables = with_tools(style_of(template), messages, told)
-        served.check_text("".join(texts_in([said, variables])), "messages")
-        return encode_untrusted(served.lm.tokenizer, template, said, **variables)
-    except ModelError as error:
-        raise HttpError(422, str(error), code="chat_template", param="messages") from None
-    except RecursionError:  # arguments of calls are of any depth
-        raise HttpError(400, "'messages' is nested too deeply", code="invalid_value", param="messages") from None
 
 
 def _top_logprobs(given: Mapping[str, Any]) -> int | None:
@@ -134,11 +132,30 @@ def read_chat(body: Any, served: Served) -> Asked:
     messages = read_messages(required(given, "messages"))
     found = tools.read_tools(given, served)
     n_vocab, grammar = served.lm.config.vocab_size, tools.form_of(found, grammars.read_grammar(given, served))
-    options = generate_options(given, max_tokens=-1, logprobs=_top_logprobs(given), n_vocab=n_vocab, grammar=grammar)
-    style = None if found is None else found.style
-    shape = ChatShape(served, len(options), bool(given.get("logprobs")), includes_usage(given), style)
-    ids = chat_ids(served, messages, () if found is None else found.tools)
-    return Asked(Job([ids], options), shape, given.get("stream", False))
+    chat = chat_of(served, messages, found, grammar, prompts.read_how(given, served))
+    options = generate_options(
+        given,
+        max_tokens=-1,
+        logprobs=_top_logprobs(given),
+        n_vocab=n_vocab,
+        grammar=grammar,
+        shown_tokens=chat.shown_tokens,
+    )
+    shape = ChatShape(served, len(options), bool(given.get("logprobs")), includes_usage(given), chat)
+    return Asked(Job([chat.ids], options), shape, given.get("stream", False))
+
+
+def chat_of(
+    served: Served,
+    messages: Sequence[dict[str, Any]],
+    found: tools.Tools | None,
+    grammar: Grammar | None,
+    how: prompts.How,
+) -> prompts.Chat:
+    """The prompt of a chat with tools, whose answer has the form of a grammar. Raises as `read_chat_prompt`."""
+    has_form = tools.starts_formed(found, grammar)
+    told, style = ((), None) if found is None else (found.tools, found.style)
+    return prompts.read_chat_prompt(served, messages, tools=told, style=style, how=how, has_form=has_form)
 
 
 @dataclass(frozen=True)
@@ -149,16 +166,18 @@ class ChatShape:
     n: int
     with_logprobs: bool
     with_usage: bool
-    style: Style | None = None  # of calls, if there are tools
+    chat: prompts.Chat
     id: str = field(default_factory=lambda: f"chatcmpl-{uuid.uuid4().hex}")
     created: int = field(default_factory=lambda: int(time.time()))
     media_type: str = "text/event-stream"
     keep_alive: bytes = b": keep-alive\n\n"
-    _readers: dict[int, ToolCallReader] = field(default_factory=dict)
+    _readers: dict[int, AnswerReader] = field(default_factory=dict)
 
-    def _reader(self, index: int) -> ToolCallReader:
-        """What finds the calls of an answer."""
-        return self._readers.setdefault(index, ToolCallReader(self.style))
+    def _reader(self, index: int) -> AnswerReader:
+        """What finds the thoughts and calls of an answer."""
+        if index not in self._readers:
+            self._readers[index] = self.chat.reader()
+        return self._readers[index]
 
     def _head(self, kind: str) -> dict[str, Any]:
         return {"id": self.id, "object": kind, "created": self.created, "model": self.served.name}
@@ -210,6 +229,8 @@ class ChatShape:
         reader = self._reader(index)
         text = reader.text_of(answer.text)
         message: dict[str, Any] = {"role": "assistant", "content": text, "refusal": None}
+        if reader.thought:
+            message["reasoning_content"] = reader.thought
         if reader.calls:
             message |= {"content": text or None, "tool_calls": [tools.call_json(call) for call in reader.calls]}
         reason = tools.finish_reason(reader, answer.finish_reason or "stop")

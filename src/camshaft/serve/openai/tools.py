@@ -12,7 +12,8 @@ from typing import Any
 
 from camshaft.errors import MissingExtraError, SettingError
 from camshaft.generate.grammar.grammar import Grammar
-from camshaft.generate.tools.calls import Delta, ToolCall, ToolCallReader, arguments_grammar, call_grammar
+from camshaft.generate.tools.calls import Delta, ToolCall, arguments_grammar, call_grammar
+from camshaft.generate.tools.reasoning import AnswerReader
 from camshaft.generate.tools.styles import Style, Tool, style_of
 from camshaft.serve.errors import HttpError
 from camshaft.serve.fields import (
@@ -58,6 +59,7 @@ class Tools:
     tools: tuple[Tool, ...]
     style: Style
     grammar: Grammar
+    is_required: bool = False
 
 
 def read_tools(given: Mapping[str, Any], served: Served) -> Tools | None:
@@ -92,11 +94,16 @@ def tools_of(tools: Sequence[Tool], choice: Any, is_parallel: bool, served: Serv
             if tool in chosen:
                 reading(f"tools[{i}].{schema_field}", partial(_compiled, tool, served))
         raise HttpError(400, f"'tools': {error}", code="invalid_grammar", param="tools") from None
-    return Tools(tuple(tools), style, grammar)
+    return Tools(tuple(tools), style, grammar, choice != "auto")
 
 
 def _compiled(tool: Tool, served: Served) -> Grammar:
     return served.lm.grammars.compiled(arguments_grammar(tool))
+
+
+def starts_formed(tools: Tools | None, grammar: Grammar | None) -> bool:
+    """Whether an answer has its form from the first token, so that no thoughts may come before it."""
+    return tools.is_required if tools is not None else grammar is not None
 
 
 def form_of(tools: Tools | None, grammar: Grammar | None) -> Grammar | None:
@@ -161,7 +168,7 @@ def _call(value: Any, of: str, i: int) -> dict[str, Any]:
     return {"id": given.get("id", f"call_{i}"), "name": required(function, "name", f"{of}.function"), "arguments": read}
 
 
-def finish_reason(reader: ToolCallReader, reason: str) -> str:
+def finish_reason(reader: AnswerReader, reason: str) -> str:
     """OpenAI's word for the end of an answer with calls, unless a stop string cut the last one."""
     return "tool_calls" if reader.calls and reason == "stop" and reader.calls[-1].values is not None else reason
 
@@ -178,6 +185,8 @@ def call_json(call: ToolCall) -> dict[str, Any]:
 
 def delta_json(delta: Delta) -> dict[str, Any]:
     """What a chunk of a stream adds to a message."""
+    if delta.thought:
+        return {"reasoning_content": delta.thought}
     if delta.index < 0:
         return {"content": delta.text}
     if delta.name:
