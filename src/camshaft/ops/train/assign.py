@@ -48,7 +48,14 @@ def _build(node: ops.NodeSpec, target: ops.Target) -> ops.Build:
 
 
 def _samples() -> Iterable[ops.Sample]:
-    for shape, dtype in (((5, 33), f32), ((BLOCK + 17,), f32), ((), i32), ((3, 7), f64), ((2, 9), bf16), ((3, 257), u8)):
+    for shape, dtype in (
+        ((5, 33), f32),
+        ((BLOCK + 17,), f32),
+        ((), i32),
+        ((3, 7), f64),
+        ((2, 9), bf16),
+        ((3, 257), u8),
+    ):
         values = np.arange(2 * prod(shape)).astype(dtype.numpy).reshape(2, *shape)
         yield ops.Sample(f"{list(shape)} of {dtype.name}", (values[0], values[1]))
 
