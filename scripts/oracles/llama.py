@@ -43,3 +43,16 @@ def vectors(path: Path, texts: list[str]) -> tuple[list[list[int]], np.ndarray]:
     tokens = [llama.tokenize(text.encode(), add_bos=True, special=False) for text in texts]
     made = np.array([llama.create_embedding(text)["data"][0]["embedding"] for text in texts], np.float32)
     return tokens, made / np.linalg.norm(made, axis=1, keepdims=True)
+
+
+def scores(path: Path, texts: list[list[int]]) -> np.ndarray:
+    """A reranker's scores of texts as token ids, float32 [n]: logits, or for Qwen3 probabilities."""
+    llama = _open(path, n_ctx=256, embedding=True, pooling_type=llama_cpp.LLAMA_POOLING_TYPE_RANK)
+    made = []
+    for ids in texts:
+        llama._ctx.kv_cache_clear()
+        llama._batch.reset()
+        llama._batch.add_sequence(ids, 0, True)
+        llama._ctx.decode(llama._batch)
+        made.append(llama_cpp.llama_get_embeddings_seq(llama._ctx.ctx, 0)[0])
+    return np.array(made, np.float32)

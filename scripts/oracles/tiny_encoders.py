@@ -1,4 +1,4 @@
-"""Tiny random encoders, made and run by transformers, as GGUF files as llama.cpp's converter writes them."""
+"""Tiny random encoders and rerankers, made and run by transformers, as GGUF files as llama.cpp's converter writes them."""
 
 from __future__ import annotations
 
@@ -12,6 +12,9 @@ import numpy as np
 import torch
 import transformers
 
+from scripts.oracles import llama
+from tests.support.vocabularies import unigram, write_metadata
+
 WORDS = ["hello", "world", "a", "b", "c", "the", "cat", "sat", "on", "mat", "!", "un", "known"]
 PIECES = ["lo", "s", "ing", "ly", "d", "e"]
 TEXTS = ["Hello world!", "The cat sat on the mat", "a", "unknown words, unknowningly sats on a b c the cat"]
@@ -23,12 +26,23 @@ NOMIC = {
     "up_proj": "ffn_up",
     "down_proj": "ffn_down",
 }
-POOLINGS = {"mean": 1, "cls": 2}
+PAIRS = [("the cat", "The cat sat on the mat"), ("the cat", "Hello world!"), ("a", "b"), ("hello mat", "a b c " * 9)]
+# A reranker's first layer, which of BERT is the pooler that encoders leave out, and its last one.
+HEADS = {
+    "pooler.dense": "cls",
+    "classifier": "cls.output",
+    "classifier.dense": "cls",
+    "classifier.out_proj": "cls.output",
+}
+POOLINGS = {"mean": 1, "cls": 2, "rank": 4}
 
 
 @dataclass(frozen=True)
 class TinyEncoder:
-    """One encoder to make; `options` are more arguments of its config, `agreement` is how far llama.cpp may be."""
+    """One encoder to make; `options` are more arguments of its config, `agreement` is how far llama.cpp may be.
+
+    A reranker has the pooling "rank". `tokenizer` is that of the file, `pair` the tokens before, between and after two texts.
+    `dim` is the width, of which the feed-forward has twice as much."""
 
     name: str
     family: str
@@ -36,10 +50,23 @@ class TinyEncoder:
     pooling: str
     agreement: float
     options: dict[str, Any] = field(default_factory=dict)
+    dim: int = 16
+    tokenizer: str = "bert"
+    pair: tuple[tuple[int, ...], ...] = ((2,), (3,), (3,))
+
+    @property
+    def n_tokens(self) -> int:
+        """The size of the vocabulary."""
+        return len(vocabulary() if self.tokenizer == "bert" else unigram()["tokenizer.ggml.tokens"])
+
+    @property
+    def is_reranker(self) -> bool:
+        """Whether it scores pairs."""
+        return self.pooling == "rank"
 
 
 ENCODERS = (
-    TinyEncoder("bert", "Bert", "bert", "cls", 1e-3),  # its gelu is a table in 16 bits
+    TinyEncoder("bert", "Bert", "bert", "cls", 1e-3, dim=32),  # its gelu is a table in 16 bits
     TinyEncoder(
         "nomic-bert",
         "NomicBert",
@@ -47,6 +74,19 @@ ENCODERS = (
         "mean",
         1e-5,
         {"rope_parameters": {"rope_type": "default", "rope_theta": 1000.0}},
+        dim=32,
+    ),
+    TinyEncoder("bert-rerank", "Bert", "bert", "rank", 2e-2, {"num_labels": 1}),
+    TinyEncoder(
+        "xlm-r-rerank",
+        "XLMRoberta",
+        "bert",
+        "rank",
+        2e-2,
+        # its positions begin after that of the padding
+        {"num_labels": 1, "max_position_embeddings": 66, "type_vocab_size": 1, "pad_token_id": 1},
+        tokenizer="t5",
+        pair=((0,), (2, 2), (2,)),
     ),
 )
 
@@ -58,19 +98,20 @@ def vocabulary() -> list[str]:
 
 def build(model: TinyEncoder, seed: int) -> Any:
     """The transformers model with every parameter drawn at random, to values that bfloat16 represents."""
-    config = getattr(transformers, f"{model.family}Config")(
-        vocab_size=len(vocabulary()),
-        hidden_size=32,
-        intermediate_size=64,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        max_position_embeddings=64,
-        type_vocab_size=2,
-        layer_norm_eps=1e-6,
-        attn_implementation="eager",
-        **model.options,
-    )
-    network = getattr(transformers, f"{model.family}Model")(config).eval().float()
+    sizes = {
+        "vocab_size": model.n_tokens,
+        "hidden_size": model.dim,
+        "intermediate_size": 2 * model.dim,
+        "num_hidden_layers": 2,
+        "num_attention_heads": model.dim // 8,
+        "max_position_embeddings": 64,
+        "type_vocab_size": 2,
+        "layer_norm_eps": 1e-6,
+        "attn_implementation": "eager",
+    }
+    config = getattr(transformers, f"{model.family}Config")(**sizes | model.options)
+    kind = "ForSequenceClassification" if model.is_reranker else "Model"
+    network = getattr(transformers, f"{model.family}{kind}")(config).eval().float()
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for name, parameter in network.named_parameters():
@@ -97,32 +138,65 @@ def vectors(model: TinyEncoder, network: Any, ids: list[list[int]]) -> np.ndarra
     return np.array(made, np.float32)
 
 
+def scores(network: Any, pairs: list[tuple[list[int], int]], *, types: bool = True) -> np.ndarray:
+    """The logits of pairs as token ids with the number of the first text's, float32 [n], computed in float64.
+
+    Without `types` all tokens are of the first one, as llama.cpp has it."""
+    network, made = network.double(), []
+    with torch.no_grad():
+        for ids, first in pairs:
+            kinds = [int(types and network.config.type_vocab_size > 1 and i >= first) for i in range(len(ids))]
+            made.append(network(torch.tensor([ids]), token_type_ids=torch.tensor([kinds])).logits[0, 0].item())
+    return np.array(made, np.float32)
+
+
+def compared(model: TinyEncoder, network: Any, path: Path) -> tuple[dict[str, np.ndarray], float]:
+    """What transformers says of TEXTS or PAIRS, by name, and how far llama.cpp is from it on the file of the model."""
+    if not model.is_reranker:
+        tokens, theirs = llama.vectors(path, TEXTS)
+        wanted = vectors(model, network, tokens)
+        return {"vectors": wanted}, float(np.abs(theirs - wanted).max())
+    pairs = tokenized_pairs(model, llama.Vocabulary(path))
+    theirs = llama.scores(path, [ids for ids, _ in pairs])
+    difference = float(np.abs(theirs - scores(network, pairs, types=False)).max())
+    return {"scores": scores(network, pairs)}, difference
+
+
+def tokenized_pairs(model: TinyEncoder, vocabulary: llama.Vocabulary) -> list[tuple[list[int], int]]:
+    """PAIRS with the tokens around them, as llama.cpp's server has them, and the number of tokens before the second text."""
+    before, between, after = model.pair
+    each = [
+        [vocabulary.tokenize(text.encode(), add_special=False, parse_special=False) for text in pair] for pair in PAIRS
+    ]
+    return [([*before, *a, *between, *b, *after], len(before + between) + len(a)) for a, b in each]
+
+
 def write_gguf(model: TinyEncoder, network: Any, path: Path) -> None:
     """The model as an F32 GGUF file at `path`."""
     writer = gguf.GGUFWriter(path, model.arch)
     writer.add_name(f"tiny random {model.name}")
     writer.add_context_length(64)
     writer.add_block_count(2)
-    writer.add_embedding_length(32)
-    writer.add_feed_forward_length(64)
-    writer.add_head_count(4)
+    writer.add_embedding_length(model.dim)
+    writer.add_feed_forward_length(2 * model.dim)
+    writer.add_head_count(model.dim // 8)
     writer.add_layer_norm_eps(1e-6)
     writer.add_causal_attention(False)
     writer.add_pooling_type(gguf.PoolingType(POOLINGS[model.pooling]))
     if "rope_parameters" in model.options:
         writer.add_rope_freq_base(model.options["rope_parameters"]["rope_theta"])
-    writer.add_tokenizer_model("bert")
-    tokens = [t if t.startswith("[") else t[2:] if t.startswith("##") else f"▁{t}" for t in vocabulary()]
-    writer.add_token_list(tokens)
-    writer.add_token_types([3] * 5 + [1] * (len(tokens) - 5))
-    writer.add_token_type_count(2)
-    for name, number in (("bos", 2), ("unk", 1), ("sep", 3), ("pad", 0), ("mask", 4)):
-        getattr(writer, f"add_{name}_token_id")(number)
+    VOCABULARIES[model.tokenizer](writer, model)
     arch = next(a for a, name in gguf.MODEL_ARCH_NAMES.items() if name == model.arch)
     names, joined = gguf.get_tensor_name_map(arch, 2), {}
     for name, parameter in network.state_dict().items():
-        values = parameter.float().numpy()
-        if "position_ids" in name or "pooler" in name or "inv_freq" in name:
+        values, name = parameter.float().numpy(), name.removeprefix("bert.").removeprefix("roberta.")
+        if name == "embeddings.position_embeddings.weight":
+            values = values[-64:]
+        if "position_ids" in name or ("pooler" in name and not model.is_reranker) or "inv_freq" in name:
+            continue
+        stem, _, last = name.rpartition(".")
+        if stem in HEADS:
+            writer.add_tensor(f"{HEADS[stem]}.{last}", np.ascontiguousarray(values))
             continue
         if model.arch == "nomic-bert" and any(f"{part}_proj" in name for part in "qkv"):
             joined[name] = values
@@ -140,3 +214,27 @@ def write_gguf(model: TinyEncoder, network: Any, path: Path) -> None:
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
+
+
+def _write_word_pieces(writer: gguf.GGUFWriter, model: TinyEncoder) -> None:
+    """Rerankers also have what gguf's SpecialVocab writes of a tokenizer whose pairs are [CLS] a [SEP] b [SEP]."""
+    writer.add_tokenizer_model("bert")
+    tokens = [t if t.startswith("[") else t[2:] if t.startswith("##") else f"▁{t}" for t in vocabulary()]
+    writer.add_token_list(tokens)
+    writer.add_token_types([3] * 5 + [1] * (len(tokens) - 5))
+    writer.add_token_type_count(2)
+    for name, number in (("bos", 2), ("unk", 1), ("sep", 3), ("pad", 0), ("mask", 4)):
+        getattr(writer, f"add_{name}_token_id")(number)
+    if model.is_reranker:
+        writer.add_eos_token_id(3)
+        writer.add_add_bos_token(True)
+        writer.add_add_eos_token(True)
+        writer.add_add_sep_token(False)
+
+
+def _write_unigrams(writer: gguf.GGUFWriter, model: TinyEncoder) -> None:
+    write_metadata(writer, unigram(add_sep_token=True))
+    writer.add_token_type_count(1)
+
+
+VOCABULARIES = {"bert": _write_word_pieces, "t5": _write_unigrams}

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 CHAT_TEMPLATE = (
     "{% for m in messages %}{{ '<|im_start|>' + m['role'] + '\\n' + m['content'] + '<|im_end|>\\n' }}{% endfor %}"
     "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
@@ -23,6 +26,23 @@ def gguf_byte_alphabet() -> list[int]:
     """Code points that stand for bytes 0 to 255, as GPT-2 chose them."""
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     return [b if b in printable else 256 + sum(1 for c in range(b) if c not in printable) for b in range(256)]
+
+
+def write_tokenizer(folder: Path, pre: str) -> None:
+    """The vocabulary in Hugging Face's layout, with a pre-tokenizer by its GGUF name."""
+    from tokenizers import Tokenizer, models, pre_tokenizers
+
+    from camshaft.text.pretokenizers import pretokenizer
+
+    tokens, types, merges = make_tokens()
+    ids = {token: i for i, token in enumerate(tokens)}
+    made = Tokenizer(models.BPE(ids, [tuple(merge.split(" ")) for merge in merges]))
+    byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    made.pre_tokenizer = pre_tokenizers.Sequence([pretokenizer(pre).splitter(), byte_level])
+    made.add_special_tokens([token for token, kind in zip(tokens, types, strict=True) if kind == 3])
+    made.save(str(folder / "tokenizer.json"))
+    settings = {"bos_token": tokens[1], "eos_token": tokens[2], "add_bos_token": False, "chat_template": CHAT_TEMPLATE}
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
 
 
 N_VOCAB = len(make_tokens()[0])

@@ -37,9 +37,11 @@ if TYPE_CHECKING:
     from camshaft.generate.grammar.grammar import Grammar
     from camshaft.generate.language_model import LanguageModel
     from camshaft.generate.options import GenerateOptions
+    from camshaft.generate.reranker import Reranker
     from camshaft.generate.sampling.parameters import Sampling
     from camshaft.graph.gradients.custom_vjp import custom_vjp
     from camshaft.graph.graph import Graph, Tensor
+    from camshaft.graph.recompute import checkpoint
     from camshaft.ops import register_variant
     from camshaft.plan.compile import compile
     from camshaft.plan.execution_plan import ExecutionPlan
@@ -62,9 +64,11 @@ _PUBLIC = {
     "generate.grammar.grammar": "Grammar",
     "generate.language_model": "LanguageModel",
     "generate.options": "GenerateOptions",
+    "generate.reranker": "Reranker",
     "generate.sampling.parameters": "Sampling",
     "graph.gradients.custom_vjp": "custom_vjp",
     "graph.graph": "Graph Tensor",
+    "graph.recompute": "checkpoint",
     "ops": "register_variant",
     "plan.compile": "compile",
     "plan.execution_plan": "ExecutionPlan",
@@ -85,10 +89,12 @@ __all__ = [
     "Grammar",
     "Graph",
     "LanguageModel",
+    "Reranker",
     "Sampling",
     "Tensor",
     "backend",
     "capabilities",
+    "checkpoint",
     "compile",
     "custom_vjp",
     "dequantize_gguf",

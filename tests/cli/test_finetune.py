@@ -14,9 +14,9 @@ from camshaft import train
 from camshaft.cli.options import adapter_of
 from camshaft.errors import SettingError
 from camshaft.models.files.quantize import quantize
-from camshaft.train.trainer import Progress
+from camshaft.train.record.history import Point
 from camshaft.train.tuning import finetuning as library
-from camshaft.train.tuning.finetuning import FinetuneResult
+from camshaft.train.tuning.options import FinetunePlan, FinetuneResult
 from tests.support.fixtures import tiny_model
 
 
@@ -28,7 +28,7 @@ def test_options_are_handed_on_and_progress_is_printed(
     def finetune(model: Path, data: Path, out: Path, **options: Any) -> FinetuneResult:
         given.update(options, model=model, data=data)
         for step in (1, 2, 5, 20):
-            options["each"](Progress(step, 2.5 / step, 1e-3, 0.5, 0.1), 20)
+            options["each"](Point(step, 2.5 / step, 1e-3, 0.5, 0.1, None, 64), 20)
         return FinetuneResult(out, 40, 20, 2.5, 0.125, 999, 12.0)
 
     monkeypatch.setattr(library, "finetune", finetune)
@@ -40,10 +40,32 @@ def test_options_are_handed_on_and_progress_is_printed(
     assert (given["lora"].rank, given["lora"].targets, given["lora"].seed) == (4, ("attn_*", "ffn_up"), 3)
     assert (given["options"].steps, given["options"].batch, given["options"].lr) == (20, 2, 1e-3)
     assert given["resume"]
-    assert [line.split()[2] for line in result.stderr.splitlines()] == ["1:", "2:", "20:"]
+    assert result.stderr.splitlines() == [
+        "camshaft: training (20 steps)",
+        "camshaft: training: 2 of 20 steps, loss 1.2500, lr 0.001, 640 tokens/s, 0:02 left",
+        "camshaft: training: 5 of 20 steps, loss 0.5000, lr 0.001, 640 tokens/s, 0:02 left",
+        "camshaft: training: 20 of 20 steps, loss 0.1250, lr 0.001, 640 tokens/s, 0:00 left",
+    ]
     assert result.stdout == f"{out}: 20 steps on 40 examples; loss 2.500 to 0.125; 999 tokens learned in 12 s\n"
     found = json.loads(cli("finetune", str(model), str(data), str(out), "--json").stdout)
     assert (found["n_steps"], found["last_loss"]) == (20, 0.125)
+
+
+def test_the_plan_of_a_run_is_shown(cli: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    given: dict[str, Any] = {}
+
+    def plan(model: Path, data: Path, **options: Any) -> FinetunePlan:
+        given.update(options)
+        return FinetunePlan({"weights": 98_000_000, "optimizer": 5_000_000}, 7, 30, 12, 10, 96, 75)
+
+    monkeypatch.setattr(library, "plan_finetune", plan)
+    words = [str(tiny_model("llama", tmp_path)), "d.jsonl", str(tmp_path / "a.gguf"), "--plan", "--memory", "1.5G"]
+    result = cli("finetune", *words)
+    assert given["options"].memory == 1_500_000_000
+    shown = dict(re.split(r"  +", line) for line in result.stdout.splitlines())
+    assert (shown["weights"], shown["memory in all"]) == ("98.0 MB", "103.0 MB")
+    assert (shown["layers computed once more"], shown["steps"]) == ("7 of 30", "75")
+    assert json.loads(cli("finetune", *words, "--json").stdout)["recomputed"] == 7
 
 
 def test_merge_says_when_rounding_took_the_adapter(cli: Any, tmp_path: Path) -> None:
@@ -76,8 +98,11 @@ def test_a_strength_follows_the_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ("finetune MODEL data.jsonl out --method dora", "--method dora: wanted lora"),
+        ("finetune MODEL data.jsonl out --method dora", "--method='dora'; wanted lora or dpo"),
         ("finetune MODEL data.jsonl out", "data.jsonl: cannot be read"),
+        ("finetune MODEL data.jsonl out --memory lots", "--memory lots: wanted a size such as 800M or 2G"),
+        ("finetune MODEL data.jsonl out --patience 3", "--patience=3 without a validation file"),
+        ("finetune MODEL data.jsonl out --report .", ".: not writable: it is a folder"),
         ("finetune MODEL data.jsonl out --target nothing", "got the target 'nothing', which no matrix has"),
         ("generate MODEL -p a --adapter MODEL", "wanted a GGUF adapter of type lora"),
         ("merge MODEL MODEL out", "wanted a GGUF adapter of type lora"),

@@ -73,7 +73,7 @@ def test_the_script_starts_where_the_modules_do() -> None:
     assert project["scripts"] == {"camshaft": "camshaft.cli.__main__:main"}
 
 
-@pytest.mark.parametrize("arguments", [(), *((name,) for name in COMMANDS), ("cache", "clear")])
+@pytest.mark.parametrize("arguments", [(), *(tuple(name.split()) for name in COMMANDS), ("cache", "clear")])
 def test_a_short_h_is_help(cli, arguments: tuple[str, ...]) -> None:
     short, long = cli(*arguments, "-h"), cli(*arguments, "--help")
     assert (short.exit_code, short.stdout) == (0, long.stdout)
@@ -82,7 +82,7 @@ def test_a_short_h_is_help(cli, arguments: tuple[str, ...]) -> None:
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_has_plain_help(cli, command: str) -> None:
-    result = cli(command, "--help")
+    result = cli(*command.split(), "--help")
     assert result.exit_code == 0
     assert f"Usage: camshaft {command}" in result.stdout or f" {command} [OPTIONS]" in result.stdout
 

@@ -72,8 +72,11 @@ CASES = {
         raw_gguf([key("a", ARRAY, u32(ARRAY) + u64(0))]),
         "'a' is an array of arrays; wanted an array of",
     ),
-    "split": (raw_gguf([key("split.count", U16, b"\3\0")]), "is one of 3 parts of a split model; join them first"),
-    "split is text": (raw_gguf([key("split.count", STRING, text("3"))]), "'split.count' is not an integer"),
+    "split": (raw_gguf([key("split.count", U16, b"\3\0")]), "the value of 'split.no' is None; wanted a whole number"),
+    "split is text": (
+        raw_gguf([key("split.count", STRING, text("3"))]),
+        "the value of 'split.count' is '3'; wanted a whole number",
+    ),
     "alignment 0": (raw_gguf([key("general.alignment", U32, u32(0))]), "general.alignment is 0; wanted a power of two"),
     "alignment 48": (raw_gguf([key("general.alignment", U32, u32(48))]), "is 48; wanted a power of two"),
     "alignment is a float": (raw_gguf([key("general.alignment", F32, u32(0))]), "is not a 32-bit unsigned integer"),

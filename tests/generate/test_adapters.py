@@ -17,22 +17,11 @@ from camshaft.formats.gguf.file import open_gguf
 from camshaft.formats.gguf.write import NewTensor, floating, text, write_gguf
 from camshaft.models.adapters.adapter import Adapters, open_adapter
 from camshaft.models.files.quantize import quantize
+from tests.support.adapters import drawn_adapter
 from tests.support.fixtures import tiny_logits, tiny_model
 
 TOKENS = tiny_logits("llama")[0][:24]
 OPTIONS: dict[str, Any] = {"activations": "f32", "threads": 1, "context": 64, "sessions": 2}
-
-
-def _adapter(base: Path, path: Path, seed: int, **options: Any) -> Path:
-    """An adapter whose matrices are drawn."""
-    rng = np.random.default_rng(seed)
-    with train.LoraModel(base, train.LoraConfig(**options)) as model:
-        pairs = {
-            name: {part: rng.normal(0, 0.2, array.shape).astype(np.float32) for part, array in pair.items()}
-            for name, pair in model.adapters().items()
-        }
-        train.save_adapter(path, model, pairs)
-    return path
 
 
 def _logits(path: Path, **options: Any) -> np.ndarray:
@@ -48,8 +37,8 @@ def _text(lm: LanguageModel) -> str:
 def files(tmp_path: Path) -> tuple[Path, Path, Path]:
     """A model and two adapters."""
     base = tiny_model("llama", tmp_path)
-    one = _adapter(base, tmp_path / "one.gguf", 1, rank=4, alpha=2.0, targets=("attn_*",))
-    two = _adapter(base, tmp_path / "two.gguf", 2, rank=2, alpha=1.0, targets=("attn_q", "ffn_*"))
+    one = drawn_adapter(base, tmp_path / "one.gguf", 1, rank=4, alpha=2.0, targets=("attn_*",))
+    two = drawn_adapter(base, tmp_path / "two.gguf", 2, rank=2, alpha=1.0, targets=("attn_q", "ffn_*"))
     return base, one, two
 
 
@@ -96,7 +85,7 @@ def test_quantized_weights_keep_a_small_adapter(tmp_path: Path) -> None:
     """Merged into Q4_0 it is rounded away; beside Q4_0 it is not."""
     base = tmp_path / "q.gguf"
     quantize(tiny_model("llama", tmp_path), base, "Q4_0", pure=True)
-    one = _adapter(base, tmp_path / "one.gguf", 1, alpha=1.0)
+    one = drawn_adapter(base, tmp_path / "one.gguf", 1, alpha=1.0)
     train.merge(base, one, tmp_path / "merged.gguf", file_type="F32")
     np.testing.assert_allclose(_logits(base, adapters=[one]), _logits(tmp_path / "merged.gguf"), atol=1e-3)
 

@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import gguf
 import numpy as np
 import pytest
 from typer.testing import CliRunner
@@ -18,6 +17,7 @@ from camshaft.errors import ContextError, ModelError, SettingError
 from camshaft.formats.gguf.file import open_gguf
 from camshaft.models.families import FAMILIES
 from tests.support.fixtures import DATA, tiny_encoder, tiny_model
+from tests.support.models import changed_model
 
 ENCODERS = ("bert", "nomic-bert")
 # As scripts/oracles/tiny_encoders.py has them.
@@ -149,21 +149,17 @@ HOSTILE = [
 
 @pytest.mark.parametrize(("key", "value", "words"), HOSTILE)
 def test_a_wrong_key_is_named(key: str, value: int | str, words: str, tmp_path: Path) -> None:
-    reader = gguf.GGUFReader(tiny_encoder("bert", tmp_path))
-    writer = gguf.GGUFWriter(tmp_path / "changed.gguf", "bert")
-    for found in reader.fields.values():
-        if not found.name.startswith("GGUF.") and found.name not in ("general.architecture", key):
-            sub_type = found.types[-1] if found.types[0] == gguf.GGUFValueType.ARRAY else None
-            writer.add_key_value(found.name, found.contents(), found.types[0], sub_type)
-    (writer.add_string if isinstance(value, str) else writer.add_uint32)(key, value)  # type: ignore[arg-type]
-    for tensor in reader.tensors:
-        writer.add_tensor(tensor.name, np.array(tensor.data))
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    with pytest.raises(ModelError, match=words), EmbeddingModel(tmp_path / "changed.gguf") as model:
+    path = changed_model(tiny_encoder("bert", tmp_path), tmp_path, keys={key: value})
+    with pytest.raises(ModelError, match=words), EmbeddingModel(path) as model:
         model.embed("a")
+
+
+def test_files_of_newer_converters_keep_the_end_of_a_text(tmp_path: Path) -> None:
+    """They say that pairs have no second [SEP]; a single text ends with one all the same, as in llama.cpp."""
+    keys = {"tokenizer.ggml.add_sep_token": False, "tokenizer.ggml.eos_token_id": 3}
+    path = changed_model(tiny_encoder("bert", tmp_path), tmp_path, keys=keys)
+    with EmbeddingModel(path, activations="f32", threads=1) as model:
+        assert model.tokenize("a") == [2, 7, 3]
 
 
 def test_the_command_prints_a_line_or_an_object(tmp_path: Path) -> None:

@@ -192,7 +192,7 @@ for _ in range(20):
     opened = open_model_file(Path(sys.argv[1]))
     tokenizer = opened.tokenizer()
     assert tokenizer.decode(tokenizer.encode("a word or two")) == "a word or two"
-    ModelFile(opened.file, None, False, opened.key, opened.digest).save(tokenizer)
+    ModelFile(opened.file, None, False, opened.key, opened.digests).save(tokenizer)
 """
 
 

@@ -8,6 +8,7 @@ from typing import Any, get_type_hints
 import numpy as np
 import pytest
 
+from camshaft import LanguageModel
 from camshaft.errors import CamshaftError, SettingError
 from camshaft.generate.options import GENERATE_RULES, GenerateKeywords, GenerateOptions, generate_options
 from camshaft.generate.sampling.lists import NO_TOKEN, recent_tokens
@@ -56,7 +57,11 @@ def test_every_field_has_a_rule_and_its_default_fits() -> None:
 
 def test_every_option_of_generating_is_a_keyword_of_the_same_type() -> None:
     """The keywords of `lm.generate(...)`, which type checkers see, are the fields of GenerateOptions and Sampling."""
-    assert get_type_hints(GenerateKeywords) == get_type_hints(GenerateOptions) | get_type_hints(Sampling)
+    keywords, options, sampling = (
+        get_type_hints(kind, localns={"LanguageModel": LanguageModel})
+        for kind in (GenerateKeywords, GenerateOptions, Sampling)
+    )
+    assert keywords == options | sampling
 
 
 @pytest.mark.parametrize(

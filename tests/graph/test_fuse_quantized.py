@@ -32,14 +32,19 @@ def _residual(x: Tensor, y: Tensor) -> list[Tensor]:
     return [cs.rms_norm(total, W, eps=1e-5), total]
 
 
-def _act(x: Tensor, y: Tensor) -> list[Tensor]:
+def _silu(x: Tensor, y: Tensor) -> list[Tensor]:
     return [cs.silu_multiply(x, y)]
+
+
+def _gelu(x: Tensor, y: Tensor) -> list[Tensor]:
+    return [cs.gelu_multiply(x, y)]
 
 
 FIRST: dict[str, Callable[[Tensor, Tensor], list[Tensor]]] = {
     "rms_norm_q8": _norm,
     "residual_norm_q8": _residual,
-    "silu_multiply_q8": _act,
+    "silu_multiply_q8": _silu,
+    "gelu_multiply_q8": _gelu,
 }
 # What else there is of y: (formats of the products that read it, another reader, a result of the graph) -> (sums, floats)
 READ = {
@@ -119,8 +124,10 @@ def test_a_graph_that_quantizes_for_itself_is_left_to_this_pass() -> None:
     assert (node.op.name, node.attrs["sums"], node.attrs["floats"]) == ("rms_norm_q8", ((32, 0), (16, 0)), False)
 
 
-def gated(name: str, rows: int, *, shared: bool = True, read: bool = False, up: str | None = None) -> Graph:
-    """down(silu(gate x) up x): `shared` whether gate and up read one x, `read` whether somebody else reads gate's result too."""
+def gated(
+    name: str, rows: int, *, shared: bool = True, read: bool = False, up: str | None = None, act: str = "silu"
+) -> Graph:
+    """down(act(gate x) up x): `shared` whether gate and up read one x, `read` whether somebody else reads gate's result too."""
     graph = Graph()
     x, y = (graph.input(n, (rows, DIM), "f32") for n in "xy")
     formats = (name, up or name, "Q4_1")
@@ -129,16 +136,16 @@ def gated(name: str, rows: int, *, shared: bool = True, read: bool = False, up: 
         for i, form in enumerate(formats)
     ]
     first, second = cs.quantized_matmul(x, weights[0]), cs.quantized_matmul(x if shared else y, weights[1])
-    graph.output("down", cs.quantized_matmul(cs.silu_multiply(first, second), weights[2]))
+    graph.output("down", cs.quantized_matmul(getattr(cs, f"{act}_multiply")(first, second), weights[2]))
     if read:
         graph.output("gate", cs.exp(first))
     graph.output("z", cs.negate(y))
     return graph
 
 
-@pytest.mark.parametrize(("name", "rows"), each_value(["Q4_1", "Q8_0", "Q6_K"], [1, 29]))
+@pytest.mark.parametrize(("name", "rows", "act"), each_value(["Q4_1", "Q8_0", "Q6_K"], [1, 29], ["silu", "gelu"]))
 def test_gate_and_up_as_one_node_give_every_bit_that_three_nodes_gave(
-    name: str, rows: int, monkeypatch: pytest.MonkeyPatch
+    name: str, rows: int, act: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     x, y = (RNG.normal(size=(rows, DIM)).astype(np.float32) for _ in range(2))
     found = []
@@ -146,9 +153,9 @@ def test_gate_and_up_as_one_node_give_every_bit_that_three_nodes_gave(
         if not fused:
             without(monkeypatch, Stage.GATED_PRODUCT)
         for threads in (1, 2):
-            with cs.compile(gated(name, rows), activations="q8", threads=threads, backend="simd") as plan:
+            with cs.compile(gated(name, rows, act=act), activations="q8", threads=threads, backend="simd") as plan:
                 ops = {t.op for t in plan.bound.schedule.thunks}
-                assert ("gated_product" in ops, "silu_multiply_q8" in ops) == (fused, not fused)
+                assert ("gated_product" in ops, f"{act}_multiply_q8" in ops) == (fused, not fused)
                 found.append(plan.run(x=x, y=y)["down"].copy())
     for other in found[1:]:
         np.testing.assert_array_equal(other.view(np.uint32), found[0].view(np.uint32))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import gguf
 import numpy as np
@@ -17,7 +18,7 @@ from camshaft.generate.stored.plan_cache import PlanCache
 from camshaft.graph import functions as F
 from camshaft.graph.graph import Tensor
 from camshaft.models import checkpoint, feed_forward, norms, rope_scaling
-from camshaft.models.config import ModelConfig
+from camshaft.models.config import ModelConfig, read_config
 from camshaft.models.families import FAMILIES as ROWS
 from tests.support.fixtures import TINY_MODELS, tiny_logits, tiny_model
 from tests.support.models import changed_model
@@ -35,11 +36,14 @@ ROW_OF = {
     "seed": "seed_oss",
     "gpt": "gpt-oss",
     "command": "command-r",
+    "hunyuan": "hunyuan-dense",
+    "falcon-h1": "falcon-h1",
+    "ernie4_5-moe": "ernie4_5-moe",
 }
 # Their mutations are in the quick run.
 QUICK = ("llama", "mistral", "qwen2-yarn", "qwen3")
 # Without a rotation; without these the quick run has the kinds of recurrent layers too.
-STILL = ("falcon-mamba", "granitehybrid", "mamba", "mamba2")
+STILL = ("falcon-mamba", "granitehybrid", "jamba", "mamba", "mamba2", "nemotron_h", "nemotron_h_moe")
 SELDOM = (*STILL, "qwen35moe", "qwen3next")
 ROTATING = [name for name in TINY_MODELS if name not in (*STILL, "gpt2")]
 OTHER_PAIRING = {"interleaved": "neox", "neox": "interleaved"}
@@ -66,7 +70,7 @@ def _difference(name: str, folder: Path, *, chunk: int | None = None, **options:
 
 
 def test_there_is_a_tiny_model_of_every_family() -> None:
-    assert len(TINY_MODELS) == 42
+    assert len(TINY_MODELS) == 56
     assert {row_of(name) for name in TINY_MODELS} == {name for name, row in ROWS.items() if not row.encoder}
     assert all(tiny_logits(name)[1].std(axis=0).mean() >= 1 for name in TINY_MODELS)
 
@@ -178,6 +182,26 @@ WRONG_ROWS = [
     ("qwen35moe", "tiled_heads", False),
     ("qwen3next", "tiled_heads", True),
     ("qwen3next", "normalizes_experts", False),
+    ("glm4", "norms", "pre"),
+    ("glm4", "biases", ""),
+    ("glm4moe", "biases", ""),
+    ("glm4moe", "ffn_norm", "attn_norm"),
+    ("hunyuan-dense", "norms_rotated", False),
+    ("hunyuan-dense", "qk_norm", ""),
+    ("ernie4_5-moe", "normalizes_experts", False),
+    ("lfm2moe", "normalizes_experts", False),
+    ("nemotron_h", "activation", "gelu"),
+    ("nemotron_h", "rotates", True),
+    ("nemotron_h_moe", "expert_score", "softmax"),
+    ("nemotron_h_moe", "rotates", True),
+    ("jamba", "rotates", True),
+    ("jamba", "normalizes_experts", True),
+    ("gemma4", "norms_values", False),
+    ("gemma4", "score_scale", 0.0),
+    ("gemma4", "windows", False),
+    ("gemma4", "per_layer", False),
+    ("gemma4", "activation", "silu"),
+    ("gemma4-moe", "dense_beside_experts", False),
 ]
 # What the file says, changed: fields of ModelConfig.
 WRONG_CONFIGS = [
@@ -191,6 +215,31 @@ WRONG_CONFIGS = [
     ("gptneox", {"parallel": False}),
     ("mistral3", {"temperature_scale": 0.0}),
     ("mistral3", {"temperature_context": 9}),
+    ("deepseek2-lite", {"attention_scale": 40**-0.5}),
+    ("deepseek2-v3", {"attention_scale": 40**-0.5}),
+    ("gemma4", {"logit_softcap": 0.0}),
+    ("gemma4", {"window_theta": 10000.0}),
+    ("gemma4-moe", {"embedding_scale": 1.0}),
+]
+# The same of their mixture of experts.
+WRONG_EXPERTS = [
+    ("glm4moe", {"score": "softmax"}),
+    ("glm4moe", {"normalizes": False}),
+    ("glm4moe", {"scale": 1.0}),
+    ("glm4moe", {"n_used": 3}),
+    ("glm4moe", {"shared_dim": 0}),
+    ("ernie4_5-moe", {"score": "sigmoid"}),
+    ("ernie4_5-moe", {"shared_dim": 0}),
+    ("lfm2moe", {"n_used": 1}),
+    ("lfm2moe", {"score": "softmax"}),
+    ("deepseek2-lite", {"score": "sigmoid"}),
+    ("deepseek2-lite", {"groups": 1, "top_groups": 1}),
+    ("deepseek2-lite", {"normalizes": True}),
+    ("deepseek2-lite", {"scale": 1.0}),
+    ("deepseek2-v3", {"score": "softmax"}),
+    ("deepseek2-v3", {"top_groups": 3}),
+    ("deepseek2-v3", {"normalizes": False}),
+    ("gemma4-moe", {"n_used": 1}),
 ]
 
 
@@ -215,8 +264,167 @@ def test_a_wrong_config_shows(name: str, wrong: dict[str, float], tmp_path: Path
     assert _difference(name, tmp_path) > BROKEN
 
 
+@pytest.mark.full
+@pytest.mark.parametrize(("name", "wrong"), WRONG_EXPERTS)
+def test_a_wrong_mixture_of_experts_shows(
+    name: str, wrong: dict[str, Any], tmp_path: Path, breaking: pytest.MonkeyPatch
+) -> None:
+    def changed(*given: Any) -> ModelConfig:
+        config = read(*given)
+        assert config.experts is not None
+        return replace(config, experts=replace(config.experts, **wrong))
+
+    read = language_model.read_config
+    breaking.setattr(language_model, "read_config", changed)
+    assert _difference(name, tmp_path) > BROKEN
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("name", ["glm4moe", "ernie4_5-moe", "lfm2moe", "deepseek2-v3", "nemotron_h_moe"])
+def test_the_bias_of_the_choice_counts_and_is_no_weight(
+    name: str, tmp_path: Path, breaking: pytest.MonkeyPatch
+) -> None:
+    def without(scores: Tensor, *bias: Tensor, **options: Any) -> Any:
+        assert bias
+        return route(scores, **options)
+
+    def as_weight(scores: Tensor, *bias: Tensor, **options: Any) -> Any:
+        return route(F.add(scores, bias[0]), **options)
+
+    route = F.moe_route
+    for wrong in (without, as_weight):
+        breaking.setattr(feed_forward.F, "moe_route", wrong)
+        assert _difference(name, tmp_path) > BROKEN
+
+
+@pytest.mark.full
+def test_keys_of_another_layer_show(tmp_path: Path, breaking: pytest.MonkeyPatch) -> None:
+    def changed(*given: Any) -> ModelConfig:
+        config = read(*given)
+        assert [options.shares for options in config.layers] == [-1, -1, -1, 1, 2]
+        return replace(config, layers=(*config.layers[:3], replace(config.layers[3], shares=0), config.layers[4]))
+
+    read = language_model.read_config
+    breaking.setattr(language_model, "read_config", changed)
+    assert _difference("gemma4", tmp_path) > BROKEN
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(
+    ("name", "tensor"),
+    [
+        ("gemma4", "blk.1.layer_output_scale.weight"),
+        ("gemma4", "blk.1.post_norm.weight"),
+        ("gemma4", "per_layer_proj_norm.weight"),
+        ("gemma4", "rope_freqs.weight"),
+        ("gemma4-moe", "blk.1.ffn_gate_inp.scale"),
+        ("gemma4-moe", "blk.1.ffn_down_exps.scale"),
+        ("gemma4-moe", "blk.1.pre_ffw_norm_2.weight"),
+        ("gemma4-moe", "blk.1.post_ffw_norm_1.weight"),
+        ("gemma4-moe", "blk.1.post_ffw_norm_2.weight"),
+    ],
+)
+def test_each_scale_of_gemma_4_counts(name: str, tensor: str, tmp_path: Path) -> None:
+    tokens, wanted = tiny_logits(name)
+    with open_gguf(tiny_model(name, tmp_path)) as file:
+        ones = {tensor: np.ones(file.tensors[tensor].shape, np.float32)}
+    with LanguageModel(
+        changed_model(name, tmp_path, tensors=ones), activations="f32", threads=1, context=64, sessions=1
+    ) as lm:
+        assert np.abs(lm.logits(tokens) - wanted).max() > BROKEN
+
+
+def _of_older_file(name: str, folder: Path) -> Path:
+    """The model with one tensor for the keys and values of latents, and the sizes of heads in place of the cache's."""
+    tensors, dropped = {}, []
+    with open_gguf(tiny_model(name, folder)) as file:
+        for layer in range(3):
+            names = [f"blk.{layer}.attn_{part}_b.weight" for part in "kv"]
+            keys, values = (file.tensors[part].dequantize() for part in names)
+            joined = np.concatenate([keys.swapaxes(1, 2), values], axis=1)
+            tensors[f"blk.{layer}.attn_kv_b.weight"] = joined.reshape(-1, keys.shape[1])
+            dropped += names
+    keys = {"key_length": 40, "value_length": 10, "head_count_kv": 4}
+    return changed_model(
+        name,
+        folder,
+        keys={f"deepseek2.attention.{key}": value for key, value in keys.items()},
+        drop_keys=[f"deepseek2.attention.{part}_length_mla" for part in ("key", "value")],
+        tensors=tensors,
+        drop_tensors=dropped,
+    )
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("name", ["deepseek2-lite", "deepseek2-v3"])
+def test_older_files_have_keys_and_values_of_latents_as_one_tensor(name: str, tmp_path: Path) -> None:
+    tokens, wanted = tiny_logits(name)
+    path = _of_older_file(name, tmp_path)
+    for _ in range(2):  # then from the plan cache
+        with LanguageModel(path, activations="f32", threads=1, context=64, sessions=1) as lm:
+            assert np.abs(lm.logits(tokens) - wanted).max() < TOLERANCE
+
+
+@pytest.mark.full
+def test_quantized_latents_give_what_their_numbers_give(tmp_path: Path) -> None:
+    tokens, wanted = tiny_logits("deepseek2-v3")
+    packed, plain, kind = {}, {}, gguf.GGMLQuantizationType.Q8_0
+    with open_gguf(tiny_model("deepseek2-v3", tmp_path)) as file:
+        for name in (name for name in file.tensors if "attn_k_b" in name or "attn_v_b" in name):
+            data = gguf.quants.quantize(file.tensors[name].dequantize(), kind)
+            packed[name], plain[name] = (data, kind), gguf.quants.dequantize(data, kind)
+    found = []
+    for tensors in (packed, plain):
+        path = changed_model("deepseek2-v3", tmp_path, tensors=tensors)  # type: ignore[arg-type]
+        with LanguageModel(path, activations="f32", threads=1, context=64, sessions=1) as lm:
+            found.append(lm.logits(tokens))
+    assert len(packed) == 6
+    assert np.abs(found[0] - found[1]).max() < TOLERANCE
+    assert np.abs(found[0] - wanted).max() > TOLERANCE
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(
+    ("layers", "vocabulary", "score"), [(47, 154880, "sigmoid"), (46, 154880, "softmax"), (47, 154881, "softmax")]
+)
+def test_first_files_of_glm_flash_choose_by_sigmoid(layers: int, vocabulary: int, score: str, tmp_path: Path) -> None:
+    with open_gguf(tiny_model("deepseek2-v3", tmp_path)) as file:
+        metadata = dict(file.metadata) | {"deepseek2.block_count": layers}
+    del metadata["deepseek2.expert_gating_func"]
+    experts = read_config(metadata, "deepseek2", vocabulary).experts
+    assert experts is not None
+    assert experts.score == score
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("name", ["glm4moe", "lfm2moe"])
+def test_files_without_a_gating_function_have_that_of_their_family(name: str, tmp_path: Path) -> None:
+    tokens, wanted = tiny_logits(name)
+    path = changed_model(name, tmp_path, drop_keys=[f"{name}.expert_gating_func"])
+    with LanguageModel(path, activations="f32", threads=1, context=64, sessions=1) as lm:
+        assert np.abs(lm.logits(tokens) - wanted).max() < TOLERANCE
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("name", ["glm4moe", "ernie4_5-moe"])
+def test_gate_and_up_of_experts_may_be_one_tensor(name: str, tmp_path: Path) -> None:
+    tensors, dropped = {}, []
+    with open_gguf(tiny_model(name, tmp_path)) as file:
+        for layer in (n for n in range(4) if f"blk.{n}.ffn_up_exps.weight" in file.tensors):
+            names = [f"blk.{layer}.ffn_{part}_exps.weight" for part in ("gate", "up")]
+            parts = [file.tensors[part].dequantize() for part in names]
+            tensors[f"blk.{layer}.ffn_gate_up_exps.weight"] = np.concatenate(parts, axis=1)
+            dropped += names
+    tokens, wanted = tiny_logits(name)
+    path = changed_model(name, tmp_path, tensors=tensors, drop_tensors=dropped)
+    assert len(dropped) == 4
+    with LanguageModel(path, activations="f32", threads=1, context=64, sessions=1) as lm:
+        assert np.abs(lm.logits(tokens) - wanted).max() < TOLERANCE
+
+
 RECURRENT = [
     ("lfm2", "conv"),
+    ("lfm2moe", "conv"),
     ("qwen35", "conv"),
     ("qwen35", "state"),
     ("qwen3next", "conv"),
@@ -228,6 +436,13 @@ RECURRENT = [
     ("mamba2", "state"),
     ("granitehybrid", "conv"),
     ("granitehybrid", "state"),
+    ("nemotron_h", "conv"),
+    ("nemotron_h", "state"),
+    ("nemotron_h_moe", "state"),
+    ("falcon-h1", "conv"),
+    ("falcon-h1", "state"),
+    ("jamba", "conv"),
+    ("jamba", "state"),
 ]
 
 
@@ -262,16 +477,23 @@ def test_older_files_have_all_projections_as_one_tensor(tmp_path: Path) -> None:
 
 
 @pytest.mark.full
-def test_layers_that_predict_later_tokens_are_not_run(tmp_path: Path) -> None:
-    keys = {"block_count": 6, "nextn_predict_layers": 1, "attention.recurrent_layers": [True, True, True, False, True]}
-    tokens, wanted = tiny_logits("qwen35")
-    path = changed_model("qwen35", tmp_path, keys={f"qwen35.{key}": value for key, value in keys.items()})
+@pytest.mark.parametrize(
+    ("name", "keys"),
+    [
+        ("qwen35", {"block_count": 6, "attention.recurrent_layers": [True, True, True, False, True]}),
+        ("glm4moe", {"block_count": 4}),
+    ],
+)
+def test_layers_that_predict_later_tokens_are_not_run(name: str, keys: dict[str, Any], tmp_path: Path) -> None:
+    keys = {**keys, "nextn_predict_layers": 1}
+    tokens, wanted = tiny_logits(name)
+    path = changed_model(name, tmp_path, keys={f"{name}.{key}": value for key, value in keys.items()})
     with LanguageModel(path, activations="f32", threads=1, context=160, sessions=1) as lm:
         assert np.abs(lm.logits(tokens) - wanted).max() < TOLERANCE
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("name", ["gemma2", "gemma3", "olmo3", "phi3", "exaone4", "gpt-oss", "cohere2"])
+@pytest.mark.parametrize("name", ["gemma2", "gemma3", "gemma4", "olmo3", "phi3", "exaone4", "gpt-oss", "cohere2"])
 @pytest.mark.parametrize("more", [-1, 1])
 def test_a_window_off_by_one_shows(name: str, more: int, tmp_path: Path, breaking: pytest.MonkeyPatch) -> None:
     def off(metadata: object, row: str, n: int) -> ModelConfig:

@@ -17,7 +17,10 @@ from tests.support.quick import quick_of
 
 ARCH = "llama"
 KEYS: dict[str, tuple[dict[str, Any], list[str]]] = {
-    "unknown architecture": ({"general.architecture": "mumble"}, ["'mumble'", "llama, qwen2, qwen2moe"]),
+    "unknown architecture": (
+        {"general.architecture": "mumble"},
+        ["'mumble'", "such as llama, qwen3", "docs/models.md"],
+    ),
     "heads over key-value heads": ({f"{ARCH}.attention.head_count_kv": 3}, ["4 heads over 3"]),
     "no heads": ({f"{ARCH}.attention.head_count": 0}, ["attention.head_count", "is 0"]),
     "text for a number": ({f"{ARCH}.block_count": "two"}, ["llama.block_count", "'two'"]),
@@ -112,6 +115,64 @@ WRONG_OPTIONS = [
     ("qwen3moe", {"expert_used_count": 9}, "at most the 4 experts"),
     ("qwen3moe", {"expert_count": 5}, "'blk.0.ffn_gate_inp.weight' has shape [4, 64]; wanted [5, 64]"),
     ("qwen3moe", {"expert_feed_forward_length": 8}, "wanted [4, 8, 64]"),
+    ("glm4moe", {"expert_gating_func": 9}, "'glm4moe.expert_gating_func' is 9; wanted 1 (softmax), 2 (sigmoid) or 3"),
+    ("glm4moe", {"expert_gating_func": "softmax"}, "wanted a number"),
+    ("glm4moe", {"expert_weights_norm": 3}, "wanted true or false"),
+    ("glm4moe", {"expert_weights_scale": -1.0}, "wanted a number of 0 or more"),
+    ("glm4moe", {"leading_dense_block_count": 0}, "'blk.0.ffn_gate_inp.weight'"),
+    ("glm4moe", {"leading_dense_block_count": 3}, "'blk.1.ffn_gate.weight'"),
+    ("glm4moe", {"expert_shared_count": 3}, "'blk.1.ffn_up_shexp.weight' has shape [32, 32]; wanted [48, 32]"),
+    ("glm4moe", {"expert_group_count": 4}, "wanted groups of 2 or more that share the 6 experts equally"),
+    ("glm4moe", {"expert_group_count": 6}, "wanted groups of 2 or more that share the 6 experts equally"),
+    ("glm4moe", {"expert_group_count": 3}, "no key 'glm4moe.expert_group_used_count'"),
+    ("glm4moe", {"expert_group_count": 3, "expert_group_used_count": 4}, "wanted at most the 3 groups"),
+    ("ernie4_5-moe", {"interleave_moe_layer_step": 0}, "wanted an integer of 1 or more"),
+    ("ernie4_5-moe", {"interleave_moe_layer_step": 1}, "'blk.2.ffn_gate_inp.weight'"),
+    ("deepseek2-v3", {"attention.kv_lora_rank": 0}, "wanted an integer of 1 or more"),
+    (
+        "deepseek2-v3",
+        {"attention.kv_lora_rank": 33},
+        "'blk.0.attn_k_b.weight' has shape [4, 32, 32]; wanted [4, 33, 32]",
+    ),
+    ("deepseek2-v3", {"attention.q_lora_rank": 23}, "'blk.0.attn_q_a.weight'"),
+    (
+        "deepseek2-v3",
+        {"attention.key_length_mla": 8},
+        "'deepseek2.rope.dimension_count' is 8; wanted an even number below 8",
+    ),
+    ("deepseek2-v3", {"attention.value_length_mla": "ten"}, "wanted a number"),
+    ("deepseek2-v3", {"attention.value_length_mla": 11}, "'blk.0.attn_v_b.weight' has shape [4, 10, 32]"),
+    ("deepseek2-v3", {"rope.dimension_count": 7}, "wanted an even number below 40"),
+    ("deepseek2-v3", {"rope.scaling.yarn_log_multiplier": -1.0}, "wanted a number of 0 or more"),
+    (
+        "nemotron_h",
+        {"feed_forward_length": [0, 48]},
+        "'nemotron_h.feed_forward_length' is [0, 48]; wanted an integer, or 5",
+    ),
+    ("nemotron_h", {"feed_forward_length": [0, 48, 0, 0, 32]}, "5 of which each is 0 or the same"),
+    ("nemotron_h", {"feed_forward_length": 48}, "'blk.0.ffn_up.weight'"),
+    ("nemotron_h", {"feed_forward_length": [0, 0, 0, 0, 48]}, "'blk.1.ssm_in.weight'"),
+    ("nemotron_h", {"attention.head_count_kv": [0, 0, 0, 0, 0]}, "wanted a multiple of the key-value heads"),
+    ("nemotron_h_moe", {"moe_latent_size": 8}, "'blk.1.ffn_latent_down.weight' has shape [16, 32]; wanted [8, 32]"),
+    ("nemotron_h_moe", {"moe_latent_size": "no"}, "wanted a number"),
+    ("nemotron_h_moe", {"expert_feed_forward_length": [0, 24, 0, 0]}, "wanted a number"),
+    ("falcon-h1", {"ssm.group_count": 3}, "'falcon-h1.ssm.time_step_rank' is 4; wanted a multiple"),
+    ("falcon-h1", {"attention.head_count_kv": 3}, "wanted a multiple of the key-value heads"),
+    ("jamba", {"ssm.time_step_rank": 5}, "'blk.0.ssm_x.weight'"),
+    ("gemma4", {"attention.shared_kv_layers": 4}, "'gemma4.attention.shared_kv_layers' is 4; wanted earlier layers"),
+    ("gemma4", {"attention.shared_kv_layers": 2**31}, "wanted earlier layers"),
+    ("gemma4", {"attention.shared_kv_layers": -1.0}, "wanted a number of 0 or more"),
+    ("gemma4", {"attention.key_length_swa": 16}, "'blk.0.attn_q.weight' has shape [32, 32]; wanted [64, 32]"),
+    ("gemma4", {"attention.key_length": 8}, "rope.dimension_count is 16; wanted an even number up to 8"),
+    ("gemma4", {"rope.dimension_count_swa": 7}, "rope.dimension_count_swa is 7; wanted an even number up to 8"),
+    ("gemma4", {"feed_forward_length": [32, 32, 64, 64, 64]}, "'blk.2.ffn_gate.weight'"),
+    ("gemma4", {"feed_forward_length": [32, 32]}, "is [32, 32]; wanted an integer, or 5"),
+    (
+        "gemma4",
+        {"embedding_length_per_layer_input": 9},
+        "'per_layer_token_embd.weight' has shape [273, 40]; wanted [273, 45]",
+    ),
+    ("gemma4", {"attention.sliding_window_pattern": [True]}, "5 booleans"),
     ("lfm2", {"shortconv.l_cache": 1}, "'lfm2.shortconv.l_cache' is 1; wanted 2 to 64"),
     ("lfm2", {"shortconv.l_cache": 2**30}, "wanted 2 to 64"),
     ("lfm2", {"shortconv.l_cache": 4}, "'blk.0.shortconv.conv.weight' has shape [32, 3]; wanted [32, 4]"),
@@ -148,7 +209,9 @@ WRONG_OPTIONS = [
 
 @pytest.mark.parametrize(("name", "keys", "words"), WRONG_OPTIONS)
 def test_a_wrong_option_of_a_family_is_named(name: str, keys: dict[str, Any], words: str, tmp_path: Path) -> None:
-    changed = changed_model(name, tmp_path, keys={f"{name}.{key}": value for key, value in keys.items()})
+    changed = changed_model(
+        name, tmp_path, keys={f"{name.removesuffix('-v3')}.{key}": value for key, value in keys.items()}
+    )
     assert words in refused(changed, (ModelError, FormatError))
 
 

@@ -40,7 +40,7 @@ def get_hf_file_metadata(url):
     return types.SimpleNamespace(size=len(CONTENT), etag=os.environ["FAKE_HUB_ETAG"])
 def hf_hub_download(repo, file, local_dir):
     path = pathlib.Path(local_dir, file)
-    path.parent.mkdir(parents=True)
+    path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(CONTENT)
 """
 
@@ -266,6 +266,23 @@ def test_what_the_hub_gives_is_checked(tiny: KnownModel, monkeypatch: pytest.Mon
     with pytest.raises(DownloadError, match=r"could not fetch hf:owner/other/tiny\.gguf: OSError: 404: owner/other"):
         pull("hf:owner/other/tiny.gguf")
     assert left_behind() == []
+
+
+def test_all_parts_of_a_split_model_are_pulled_by_the_name_of_one(
+    tiny: KnownModel, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    use_hub(monkeypatch, tmp_path, "0" * 40)
+    seen: list[tuple[int, int]] = []
+    path = pull("hf:owner/repo/sub/tiny-00002-of-00003.gguf", lambda done, total: seen.append((done, total)))
+    parts = [path.with_name(f"tiny-0000{i}-of-00003.gguf") for i in (1, 2, 3)]
+    assert path == parts[1]
+    assert [part.read_bytes() for part in parts] == [CONTENT] * 3
+    assert {total for _, total in seen[1:]} <= {3 * len(CONTENT)}
+    [model] = models()
+    assert (model.name, model.nbytes) == ("hf:owner/repo/sub/tiny-00001-of-00003.gguf", 3 * len(CONTENT))
+    parts[2].unlink()
+    assert resolve_model("hf:owner/repo/sub/tiny-00001-of-00003.gguf") == parts[0]
+    assert parts[2].read_bytes() == CONTENT
 
 
 def use_hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, etag: str) -> None:

@@ -11,6 +11,7 @@ from small_plans import X, plan
 import camshaft as cs
 from camshaft.observe.page import SCRIPTS, page
 from camshaft.observe.profile import Profile
+from camshaft.train.record.page import SCRIPTS as TRAINING_SCRIPTS
 from tests.support.browser import probed
 from tests.support.fake_device import FakeDevice, Fakes
 
@@ -184,4 +185,5 @@ def test_the_page_names_no_place_outside_of_itself(profiles: dict[str, Profile])
     assert "default-src 'none'" in text
     assert not re.search(r"<(?:link|script|img|iframe)[^>]+(?:src|href)=\"(?!data:,)", text)
     assert all(f"@@{name}@@" not in text for name in ("title", "facts", "style", "data", "scripts"))
-    assert len(SCRIPTS) == len({p.name for p in (Path(cs.__file__).parent / "observe" / "pages").glob("*.js")})
+    there = {p.name for p in (Path(cs.__file__).parent / "observe" / "pages").glob("*.js")}
+    assert {*SCRIPTS, *TRAINING_SCRIPTS} == there

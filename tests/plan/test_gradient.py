@@ -96,3 +96,10 @@ def test_gradients_have_the_same_bits_for_any_number_of_threads() -> None:
         assert value == runs[0][0]
         for name, gradient in found.items():
             np.testing.assert_array_equal(gradient, runs[0][1][name])
+
+
+def test_numpys_integers_number_arguments() -> None:
+    a, b = np.array([1, 2], np.float32), np.array([3, 4], np.float32)
+    numbers: list[Any] = [np.int64(1), [np.int8(1)]]
+    one, several = (cs.grad(lambda a, b: cs.sum(a * b), argnums=n)(a, b) for n in numbers)
+    assert one.tolist() == several[0].tolist() == [1, 2]

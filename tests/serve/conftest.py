@@ -5,10 +5,12 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import fields
+from functools import partial
 
 import pytest
 
-from camshaft import LanguageModel
+from camshaft import LanguageModel, Reranker
 from camshaft.generate.engine.engine import Engine
 from tests.generate.conftest import CONTEXT, SESSIONS
 from tests.support.fixtures import tiny_model
@@ -19,8 +21,9 @@ from starlette.testclient import TestClient
 
 from camshaft.serve.app import make_app
 from camshaft.serve.guard import Guard
+from camshaft.serve.models import CHAT, EMBEDDING, RERANK, Card, Loaded, Models
 from camshaft.serve.run import listen, make_server, url_of
-from camshaft.serve.served import Served
+from camshaft.serve.served import Embedder, Ranker, Served
 
 EVERYBODY = Guard()
 
@@ -46,9 +49,46 @@ def roomy_client(roomy: LanguageModel) -> Iterator[TestClient]:
         yield made
 
 
-def client_of(served: Served, guard: Guard = EVERYBODY) -> TestClient:
+class Kept(Served):
+    """One whose model stays open for other tests."""
+
+    def close(self) -> None:
+        self.engine.close()
+
+
+class KeptEmbedder(Embedder):
+    """The same for vectors."""
+
+    def close(self) -> None:
+        pass
+
+
+class KeptRanker(Ranker):
+    """The same for scores."""
+
+    def close(self) -> None:
+        pass
+
+
+def models_of(served: Served, ranker: Reranker | None = None) -> Models:
+    """The models of a server that are loaded already."""
+    kept: list[tuple[str, Loaded]] = [
+        (CHAT, Kept(**{each.name: getattr(served, each.name) for each in fields(served)}))
+    ]
+    if served.embedder is not None:
+        kept.append((EMBEDDING, KeptEmbedder(served.embedder.name, served.embedder.model)))
+    if ranker is not None:
+        kept.append((RERANK, KeptRanker("ranker", ranker)))
+    cards = [Card(each.name, partial(lambda each: each, each), kind) for kind, each in kept]
+    models = Models(cards, most_body_nbytes=served.most_body_nbytes)
+    for card in cards:
+        models.put(card.name, card.open())
+    return models
+
+
+def client_of(served: Served, guard: Guard = EVERYBODY, ranker: Reranker | None = None) -> TestClient:
     """A client to enter, whose exit closes the engine."""
-    return TestClient(make_app(served, guard), base_url="http://localhost")
+    return TestClient(make_app(models_of(served, ranker), guard), base_url="http://localhost")
 
 
 @contextmanager
@@ -56,7 +96,7 @@ def serving(served: Served) -> Iterator[str]:
     """The address of a server on a socket."""
     begun = threading.Event()
     with listen("127.0.0.1", 0) as listening:
-        server = make_server(served, EVERYBODY, begun.set)
+        server = make_server(models_of(served), EVERYBODY, begun.set)
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
         thread.start()
         assert begun.wait(60)

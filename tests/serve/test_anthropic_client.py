@@ -57,7 +57,7 @@ def test_a_tool_and_its_result(anthropic: Any) -> None:
 
 def test_errors(anthropic: Any) -> None:
     module = pytest.importorskip("anthropic")
-    with pytest.raises(module.BadRequestError, match=r"thinking.* is .*enabled"):
+    with pytest.raises(module.BadRequestError, match=r"thinking.*: the chat template of .* has no reasoning"):
         anthropic.messages.create(messages=USER, **HOW, thinking={"type": "enabled", "budget_tokens": 1024})
     with pytest.raises(module.NotFoundError, match="there is no model"):
         anthropic.messages.create(messages=USER, **HOW | {"model": "other"})

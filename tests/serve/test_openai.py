@@ -113,9 +113,12 @@ def test_models_tokens_health_and_metrics(client: Any, lm: LanguageModel) -> Non
     assert client.get("/health").json() == {"status": "ok"}
     client.post("/v1/completions", json={"prompt": [5] * 20, "max_tokens": 2, "ignore_eos": True})
     lines = client.get("/metrics").text.splitlines()
-    for line in ("prompt_tokens_total 20", "generated_tokens_total 2", 'requests_total{end="length"} 1', "slots 3"):
-        assert f"camshaft_{line}" in lines
-    assert 'camshaft_first_token_seconds_bucket{le="+Inf"} 1' in lines
+    of_tiny = 'model="tiny"'
+    for name, value in {"prompt_tokens_total": 20, "generated_tokens_total": 2, "slots": 3}.items():
+        assert f"camshaft_{name}{{{of_tiny}}} {value}" in lines
+    assert f'camshaft_requests_total{{{of_tiny},end="length"}} 1' in lines
+    assert f'camshaft_first_token_seconds_bucket{{{of_tiny},le="+Inf"}} 1' in lines
+    assert 'camshaft_models{state="loaded"} 1' in lines
 
 
 VALUES = {"top_k": 1, "repeat_penalty": 1.9, "presence_penalty": 5.0, "logit_bias": {200: 50.0}}

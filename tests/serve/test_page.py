@@ -25,6 +25,7 @@ from camshaft.serve.guard import Guard
 from camshaft.serve.run import listen, url_of
 from camshaft.serve.served import Served
 from camshaft.serve.web import FILES, POLICY
+from tests.serve.conftest import models_of
 from tests.support.browser import TIMEOUT_S, browser
 
 FOLDER = files("camshaft.serve") / "page"
@@ -75,7 +76,7 @@ class Probed:
 @pytest.fixture
 def url(lm: LanguageModel) -> Iterator[str]:
     with Engine(lm) as engine, listen("127.0.0.1", 0) as listening:
-        app = Probed(make_app(Served("tiny", engine), Guard()))
+        app = Probed(make_app(models_of(Served("tiny", engine)), Guard()))
         server = uvicorn.Server(uvicorn.Config(app, log_config=None, timeout_graceful_shutdown=1))
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
         thread.start()

@@ -17,7 +17,7 @@ from camshaft.serve.app import make_app
 from camshaft.serve.guard import Guard, read_keys
 from camshaft.serve.run import listen, url_of
 from camshaft.serve.served import Served, served_name
-from tests.serve.conftest import SESSIONS, client_of
+from tests.serve.conftest import SESSIONS, client_of, models_of
 
 USER = [{"role": "user", "content": "hi"}]
 FORMAT = {"type": "json_schema", "json_schema": {"name": "a", "schema": {"type": "object"}}}
@@ -169,7 +169,7 @@ def test_a_fault_in_a_stream_is_its_last_event(client: Any, lm: LanguageModel, m
 def test_a_client_that_disconnects_ends_its_answer(lm: LanguageModel, stream: bool) -> None:
     """The engine has no thread here: the test runs its steps."""
     served = Served("tiny", Engine(lm))
-    app = make_app(served, Guard())
+    app = make_app(models_of(served), Guard())
     data = json.dumps({"prompt": "a", "max_tokens": 40, "ignore_eos": True, "stream": stream}).encode()
     headers = [(b"host", b"localhost")]
     scope = {"type": "http", "asgi": {"version": "3.0"}, "method": "POST", "path": TEXTS, "headers": headers}

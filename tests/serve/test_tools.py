@@ -131,7 +131,8 @@ def test_responses_have_calls_as_items(roomy_client: Any) -> None:
         ({"tools": [TOOL]}, "tools[0].function"),
         ({"input": [{"type": "function_call", "name": "add"}]}, "input[0].arguments"),
         ({"input": [{"type": "function_call_output"}]}, "input[0].output"),
-        ({"input": [{"type": "reasoning"}]}, "input[0].type"),
+        ({"input": [{"type": "web_search_call"}]}, "input[0].type"),
+        ({"input": [{"type": "reasoning", "summary": [1]}]}, "input[0].summary"),
     ):
         answer = roomy_client.post("/v1/responses", json=body | wrong)
         assert (answer.status_code, answer.json()["error"]["param"]) == (400, param), answer.text

@@ -26,7 +26,7 @@ def require_default_model() -> Path:
 
 
 def changed_model(
-    name: str,
+    name: str | Path,
     folder: Path,
     *,
     keys: Mapping[str, Any] | None = None,
@@ -34,11 +34,11 @@ def changed_model(
     tensors: Mapping[str, np.ndarray | tuple[np.ndarray, gguf.GGMLQuantizationType]] | None = None,
     drop_tensors: Collection[str] = (),
 ) -> Path:
-    """The tiny model `name` written again into `folder` with other values of `keys`, other tensors, and some left out.
+    """The tiny model `name`, or a file, written again into `folder` with other values of `keys` and tensors, and some left out.
 
     A changed key keeps its type where the value fits it. A tensor may be given as raw bytes [rows, bytes] with a block type.
     """
-    reader = gguf.GGUFReader(tiny_model(name, folder))
+    reader = gguf.GGUFReader(name if isinstance(name, Path) else tiny_model(name, folder))
     arch = (keys or {}).get("general.architecture", reader.get_field("general.architecture").contents())
     path = folder / "changed.gguf"
     writer = gguf.GGUFWriter(path, arch)
@@ -51,10 +51,17 @@ def changed_model(
     return path
 
 
+_KINDS = {
+    bool: gguf.GGUFValueType.BOOL,
+    int: gguf.GGUFValueType.UINT32,
+    float: gguf.GGUFValueType.FLOAT32,
+    str: gguf.GGUFValueType.STRING,
+}
+
+
 def _copy_keys(
     reader: gguf.GGUFReader, writer: gguf.GGUFWriter, changes: dict[str, Any], drop: Collection[str]
 ) -> None:
-    kinds = {int: gguf.GGUFValueType.UINT32, float: gguf.GGUFValueType.FLOAT32, str: gguf.GGUFValueType.STRING}
     for field in reader.fields.values():
         if field.name.startswith("GGUF.") or field.name in ("general.architecture", *drop, *changes):
             continue
@@ -63,10 +70,10 @@ def _copy_keys(
     for name, value in changes.items():
         if name != "general.architecture":
             if isinstance(value, list):
-                sub_type = gguf.GGUFValueType.BOOL if type(value[0]) is bool else gguf.GGUFValueType.INT32
+                sub_type = gguf.GGUFValueType.INT32 if type(value[0]) is int else _KINDS[type(value[0])]
                 writer.add_key_value(name, value, gguf.GGUFValueType.ARRAY, sub_type)
                 continue
-            writer.add_key_value(name, value, kinds[type(value)])
+            writer.add_key_value(name, value, _KINDS[type(value)])
 
 
 def _copy_tensors(

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from camshaft.errors import ModelError
 from camshaft.text.tokenizer import Tokenizer
-from camshaft.text.vocabulary import MAX_MERGES, MAX_TOKENS, read_vocabulary, vocabulary_size
+from camshaft.text.vocabulary import MAX_MERGES, MAX_TOKENS, fill_tokens, read_vocabulary, vocabulary_size
 from tests.support.vocabularies import CONTROL, byte_level, sentencepiece
 
 BYTE_LEVEL = {
@@ -195,3 +195,27 @@ def test_missing_byte_tokens_are_an_error() -> None:
     tokens[3 + 0x41] = "no byte"
     with pytest.raises(ModelError, match="<0x41>"):
         Tokenizer.from_gguf(sentencepiece(tokens=tokens))
+
+
+def test_end_of_a_message_is_no_end_of_an_answer_that_has_several() -> None:
+    metadata = byte_level()
+    ends = {ord("+"): "<|return|>", ord("-"): "<|call|>"}
+    for code, text in ends.items():
+        metadata["tokenizer.ggml.tokens"][4 + code] = text
+    metadata["tokenizer.ggml.eos_token_id"] = 4 + ord("+")
+    assert Tokenizer.from_gguf(metadata).eos_ids == {4 + code for code in ends}
+    metadata["tokenizer.ggml.tokens"][4 + ord("-")] = "no call"
+    assert Tokenizer.from_gguf(metadata).eos_ids == {0, 4 + ord("+")}
+
+
+def test_tokens_to_fill_in_are_found_by_name_or_text() -> None:
+    metadata = byte_level() | {"tokenizer.ggml.fim_pre_token_id": 7}
+    ids = {**{str(i): i for i in range(8)}, "<|fim_suffix|>": 8, "<|fim_prefix|>": 9}
+    assert fill_tokens(metadata, ids) == {"fim_pre": 7, "fim_suf": 8}
+
+
+def test_control_tokens_that_are_shown() -> None:
+    tokenizer = Tokenizer.from_gguf(byte_level())
+    ids = [0, 101, 2, 0]
+    assert "".join(map(tokenizer.stream().push, ids)) == "a"
+    assert "".join(map(tokenizer.stream(shown=["<|end|>", "<none>"]).push, ids)) == "<|end|>a<|end|>"

@@ -16,7 +16,8 @@ from camshaft.errors import CamshaftError, FormatError, ModelError, StoreError, 
 from camshaft.graph.graph import Graph
 from camshaft.models.files.quantize import quantize
 from camshaft.text.chat import ChatTemplate
-from camshaft.train.tuning.examples import arrays_of, read_examples
+from camshaft.train.tuning.examples import Example, read_examples
+from camshaft.train.tuning.rows import one_each, packed
 from tests.support.fixtures import tiny_logits, tiny_model
 from tests.support.models import changed_model
 from tests.support.references import evaluated
@@ -132,7 +133,7 @@ def test_only_answers_are_learned(tmp_path: Path) -> None:
     assert learned[0].split("\n")[:2] == ["yes", "no no"]
     assert learned[1].strip() == f"c d{end}"
     assert "e f" in learned[2].replace("\u2581", " ")
-    ids, rows, targets = arrays_of(found)
+    ids, rows, targets = one_each(found).arrays
     assert ids.shape[1] % 16 == 0
     for i, example in enumerate(found):
         count = sum(example.learned[1:])
@@ -141,11 +142,49 @@ def test_only_answers_are_learned(tmp_path: Path) -> None:
         assert (targets[i, count:] == -100).all()
 
 
+@pytest.mark.usefixtures("by_references")
+@pytest.mark.parametrize("name", ["llama", "gemma2", "gpt2"])
+def test_packed_examples_have_the_loss_and_the_gradients_of_examples_alone(name: str, tmp_path: Path) -> None:
+    rng = np.random.default_rng(3)
+    sizes = (9, 17, 5, 12, 3, 20)
+    found = [
+        Example(tuple(rng.integers(5, 40, n).tolist()), (False, *(rng.random(n - 2) < 0.7).tolist(), True))
+        for n in sizes
+    ]
+    alone, together = one_each(found), packed(found, 33)
+    assert (len(alone.ids), len(together.ids), together.ids.shape[1]) == (6, 2, 32)
+    assert alone.counts.sum() == together.counts.sum() == sum(sizes) - 6
+    assert alone.ids.size > together.ids.size
+    updates, losses = [], []
+    with train.LoraModel(tiny_model(name, tmp_path), train.LoraConfig(rank=2, targets=("attn_*",))) as model:
+        for rows in (alone, together):
+            step = train.Step(model.loss, drawn(model), train.SGD())
+            losses.append(step(*rows.arrays, lr=1.0))
+            updates.append(step.parameters)
+    assert losses[0] == pytest.approx(losses[1], rel=1e-6)
+    for pair, other in zip(updates[0].values(), updates[1].values(), strict=True):
+        for part in "ab":
+            np.testing.assert_allclose(pair[part], other[part], atol=1e-6)
+
+
+def test_what_packs_holds_every_example_once() -> None:
+    rng = np.random.default_rng(4)
+    found = [Example((i + 1,) * n, (True,) * n) for i, n in enumerate(rng.integers(2, 50, 60).tolist())]
+    rows = packed(found, 50)
+    assert rows.positions is not None
+    assert rows.ids.shape[1] == 64 or rows.ids.shape[1] <= 48 + 16
+    assert sorted(rows.ids[rows.ids > 0].tolist()) == sorted(t for e in found for t in e.tokens[1:])
+    assert (rows.targets >= 0).sum() == sum(len(e.tokens) - 1 for e in found)
+    starts = (rows.positions == 0) & (rows.ids > 0)
+    assert starts.sum() == 60
+    assert rows.counts.sum() / rows.ids.size > 0.7
+
+
 @pytest.mark.parametrize(
     ("line", "message"),
     [
         ("{", "line 2: Expecting property name"),
-        ('["x"]', "line 2: got .*wanted text, prompt and completion, or messages"),
+        ('["x"]', "line 2: got .*wanted a JSON object"),
         ('{"prompt": "x"}', "wanted text, prompt and completion, or messages"),
         ('{"text": 3}', "line 2: text is 3; wanted a text"),
         ('{"messages": []}', r"messages is \[\]; wanted a list of objects with role"),

@@ -24,7 +24,11 @@ _UsageError: Any = typer.BadParameter.__base__
 
 
 class _Group(TyperGroup):
-    """A command group that reports a usage error in one line on stderr."""
+    """A command group that has commands of two words, and reports a usage error in one line on stderr."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        words = " ".join(args[:2])
+        return (words, self.commands[words], args[2:]) if words in self.commands else super().resolve_command(ctx, args)
 
     def main(self, *args: Any, **extra: Any) -> Any:
         try:
@@ -46,21 +50,27 @@ def _one_line(error: Any) -> str:
     return f"camshaft: {text[:1].lower()}{text[1:]}; see '{path} --help'"
 
 
-# Command -> the module of this package with a function of that name, in the order of the help; `cache` is an app.
+# Command -> the module of this package with a function of that name, in the order of the help; `cache` is an app. The second word
+# of a command stands where the first one's command has a model.
 COMMANDS = {
     "pull": "models",
     "models": "models",
+    "show": "show",
     "generate": "generate",
     "chat": "chat",
     "embed": "embed",
+    "rerank": "rerank",
     "serve": "serve",
     "batch": "batch",
     "bench": "bench",
+    "bench serve": "bench_serve",
     "perplexity": "perplexity",
     "plan": "plan",
     "profile": "plan",
     "tune": "tune",
+    "imatrix": "imatrix",
     "quantize": "models",
+    "convert": "convert",
     "finetune": "finetune",
     "merge": "finetune",
     "devices": "doctor",
@@ -89,7 +99,7 @@ def make_app(names: Iterable[str] = COMMANDS) -> typer.Typer:
         if name == "cache":
             application.add_typer(module.app, name=name)
         else:
-            application.command(name)(getattr(module, name))
+            application.command(name)(getattr(module, name.replace(" ", "_")))
     return application
 
 
@@ -148,6 +158,7 @@ def main() -> None:
         if isinstance(stream, io.TextIOWrapper):  # print "?" for characters that the terminal cannot encode
             stream.reconfigure(errors="replace")
     protect_streams()
-    names = sys.argv[1:2]
-    app = make_app(names) if names and names[0] in COMMANDS else _full_app()  # importing one command saves 15 ms
+    words = sys.argv[1:3]
+    names = [name for name in (" ".join(words), *words[:1]) if name in COMMANDS][:1]
+    app = make_app(names) if names else _full_app()  # importing one command saves 15 ms
     app(prog_name="camshaft")

@@ -9,8 +9,9 @@ import math
 import os
 import re
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from camshaft.generate.embedding_model import EmbeddingModel
     from camshaft.generate.language_model import LanguageModel
     from camshaft.generate.options import GenerateOptions
+    from camshaft.generate.reranker import Reranker
 
 Model = Annotated[
     str,
@@ -48,6 +50,23 @@ Stop = Annotated[
     list[str] | None,
     typer.Option(
         metavar="TEXT", help="End the answer before this text; may be given several times.", show_default=False
+    ),
+]
+Speculate = Annotated[
+    str | None,
+    typer.Option(
+        metavar="ngram|MODEL|off",
+        help="Draft tokens and check several at once, with the same answer: ngram repeats what the text had before, MODEL is a"
+        " smaller model with the same vocabulary.",
+        show_default=False,
+    ),
+]
+PromptCache = Annotated[
+    str | None,
+    typer.Option(
+        metavar="FILE|auto",
+        help="Keep the processed prompt for later runs, and begin with what an earlier one processed: in FILE, or in the cache.",
+        show_default=False,
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as one JSON object.")]
@@ -100,34 +119,64 @@ class ModelOptions:
         ),
     ] = None
 
+    def given(self, **others: Any) -> dict[str, Any]:
+        """The arguments of LanguageModel: those that were given, and others."""
+        given = _given(self)
+        if "adapter" in given:
+            given["adapters"] = [adapter_of(text) for text in given.pop("adapter")]
+        return given | others
+
     def open(self, model: str, context: int = DEFAULT_CONTEXT, sessions: int = COMMAND_SESSIONS) -> LanguageModel:
         """Open a model for inference; pull it first, with a progress bar, if it is not in the cache."""
-        from camshaft.models.files.pull import resolve_model
-
-        with Bar(f"pulling {model}") as progress:
-            resolve_model(model, progress)
+        pull(model)
         _import_numpy()
-        with Notice(f"preparing {model} for this machine (once) ..."), no_collection():
+        with preparing(model), no_collection():
             from camshaft.generate.language_model import LanguageModel
 
-            given = _given(self)
-            if "adapter" in given:
-                given["adapters"] = [adapter_of(text) for text in given.pop("adapter")]
-            return LanguageModel(model, context=context, sessions=sessions, **given)
+            return LanguageModel(model, **self.given(context=context, sessions=sessions))
+
+
+def pull(model: str) -> None:
+    """Pull a model, with a progress bar, if it is not in the cache. Raises ModelError if there is none."""
+    from camshaft.models.files.pull import resolve_model
+
+    with Bar(f"pulling {model}") as progress:
+        resolve_model(model, progress)
+
+
+def preparing(model: str) -> Notice:
+    """Says that a model is prepared, if that takes long."""
+    return Notice(f"preparing {model} for this machine (once) ...")
+
+
+@contextmanager
+def speculation(speculate: str | None, running: ModelOptions, context: int) -> Iterator[str | LanguageModel | None]:
+    """The option of the library that --speculate names; a draft model is open meanwhile, without the adapters."""
+    if speculate in (None, "off", "ngram"):
+        yield None if speculate == "off" else speculate
+        return
+    with replace(running, adapter=None).open(str(speculate), context) as draft:
+        yield draft
 
 
 def open_embedder(
     model: str, *, threads: int | None = None, context: int | None = None, pooling: str | None = None
 ) -> EmbeddingModel:
     """Open a model for vectors of texts; pull it first, as for inference."""
-    from camshaft.models.files.pull import resolve_model
-
-    with Bar(f"pulling {model}") as progress:
-        resolve_model(model, progress)
+    pull(model)
     _import_numpy()
     from camshaft.generate.embedding_model import EmbeddingModel
 
     return EmbeddingModel(model, threads=threads, context=context, pooling=pooling)
+
+
+def open_reranker(model: str, *, threads: int | None = None, context: int | None = None) -> Reranker:
+    """Open a model that scores documents; pull it first, as for inference."""
+    pull(model)
+    _import_numpy()
+    from camshaft.generate.reranker import Reranker
+
+    return Reranker(model, threads=threads, context=context)
 
 
 def adapter_of(text: str) -> tuple[str, float]:

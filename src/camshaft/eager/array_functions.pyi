@@ -156,8 +156,9 @@ class ArrayFunctions:
         *,
         out: Array | tuple[Array, ...] | None = None,
         sums: tuple[tuple[int, int], ...],
+        act: str = "silu",
     ) -> Any:
-        """q8 of silu(x Wg) * (x Wu).
+        """q8 of act(x Wg) * (x Wu); act is silu or gelu.
 
         Arrays in, arrays out. `out` is written and returned.
         """
@@ -1898,6 +1899,21 @@ class ArrayFunctions:
         floats: bool = False,
     ) -> Any:
         """q8 of y = gate / (1 + exp(-gate)) * up.
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def gelu_multiply_q8(
+        self,
+        gate: ArrayLike,
+        up: ArrayLike,
+        /,
+        *,
+        out: Array | tuple[Array, ...] | None = None,
+        sums: tuple[tuple[int, int], ...],
+        floats: bool = False,
+    ) -> Any:
+        """q8 of y = gate / 2 (1 + tanh(sqrt(2 / pi) (gate + 0.044715 gate^3))) up.
 
         Arrays in, arrays out. `out` is written and returned.
         """

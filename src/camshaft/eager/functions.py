@@ -61,21 +61,24 @@ def function(name: str) -> Function:
     return cast(Function, made)
 
 
+_MISSING: Any = object()  # as a default, so that an op says by its own names what is missing
+
+
 def _of_one(calls: Calls, whole: Function) -> Function:
-    def apply(x: Any, /, *more: Any, **attrs: Any) -> Any:
+    def apply(x: Any = _MISSING, /, *more: Any, **attrs: Any) -> Any:
         call = calls.get(get_backend_override())
-        if call is None or more or attrs or type(x) is Tensor:
-            return whole(x, *more, **attrs)
+        if call is None or more or attrs or type(x) is Tensor or x is _MISSING:
+            return whole(*(() if x is _MISSING else (x, *more)), **attrs)
         return call(x)
 
     return apply
 
 
 def _of_two(calls: Calls, whole: Function) -> Function:
-    def apply(a: Any, b: Any, /, *more: Any, **attrs: Any) -> Any:
+    def apply(a: Any = _MISSING, b: Any = _MISSING, /, *more: Any, **attrs: Any) -> Any:
         call = calls.get(get_backend_override())
-        if call is None or more or attrs or type(a) is Tensor or type(b) is Tensor:
-            return whole(a, b, *more, **attrs)
+        if call is None or more or attrs or type(a) is Tensor or type(b) is Tensor or b is _MISSING:
+            return whole(*(x for x in (a, b, *more) if x is not _MISSING), **attrs)
         return call(a, b)
 
     return apply

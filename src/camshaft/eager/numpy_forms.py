@@ -45,7 +45,7 @@ def axes_of(op: str, attrs: Mapping[str, Any], n_axes: int) -> dict[str, Any]:
     if asked is None or (not n_axes and _is_number(asked) and asked in (0, -1)):
         return {**made, name: None}
     given = asked if isinstance(asked, tuple) and op in _FOLDS else (asked,)
-    found = [_axis(axis, n_axes) for axis in given]
+    found = [axis_of(op, axis, n_axes) for axis in given]
     if len(set(found)) < len(found):
         raise ArrayValueError("duplicate value in 'axis'")
     return {**made, name: tuple(found) if given is asked else found[0]}
@@ -55,11 +55,12 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, int)
 
 
-def _axis(axis: Any, n_axes: int) -> int:
+def axis_of(name: str, axis: Any, n_axes: int) -> int:
+    """An axis counted from the front. ArrayTypeError and ArrayAxisError as NumPy raises them."""
     try:
         number = operator.index(axis)
     except TypeError as error:
-        raise ArrayTypeError(str(error)) from None
+        raise ArrayTypeError(f"{name}: got axis={axis!r:.60}: {error}") from None
     if not -n_axes <= number < n_axes:
         raise ArrayAxisError(number, n_axes)
     return number % n_axes

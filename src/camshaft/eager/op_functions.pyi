@@ -75,6 +75,7 @@ __all__ = [
     "gelu",
     "gelu_erf",
     "gelu_multiply",
+    "gelu_multiply_q8",
     "greater",
     "greater_equal",
     "group_norm",
@@ -404,6 +405,7 @@ def gated_product(
     *,
     out: Array | tuple[Array, ...] | None = None,
     sums: tuple[tuple[int, int], ...],
+    act: str = "silu",
 ) -> Any: ...
 @overload
 def gated_product(
@@ -413,6 +415,7 @@ def gated_product(
     /,
     *,
     sums: tuple[tuple[int, int], ...],
+    act: str = "silu",
     name: str | None = None,
 ) -> Tensor | tuple[Tensor, ...]: ...
 @overload
@@ -2336,6 +2339,26 @@ def silu_multiply_q8(
 ) -> Any: ...
 @overload
 def silu_multiply_q8(
+    gate: Tensor | ArrayLike,
+    up: Tensor | ArrayLike,
+    /,
+    *,
+    sums: tuple[tuple[int, int], ...],
+    floats: bool = False,
+    name: str | None = None,
+) -> Tensor | tuple[Tensor, ...]: ...
+@overload
+def gelu_multiply_q8(
+    gate: ArrayLike,
+    up: ArrayLike,
+    /,
+    *,
+    out: Array | tuple[Array, ...] | None = None,
+    sums: tuple[tuple[int, int], ...],
+    floats: bool = False,
+) -> Any: ...
+@overload
+def gelu_multiply_q8(
     gate: Tensor | ArrayLike,
     up: Tensor | ArrayLike,
     /,

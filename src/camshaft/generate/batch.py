@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from camshaft.errors import ContextError, count
 from camshaft.generate.generation import Closing, FinishReason, Generation
-from camshaft.generate.options import GenerateOptions
+from camshaft.generate.options import GenerateOptions, check_together
 from camshaft.generate.sampling.sampler import Sampler
 
 if TYPE_CHECKING:
@@ -51,6 +51,8 @@ class Batch(Closing):
     ) -> None:
         """Prepare a sequence per prompt (token ids). Raises ContextError, with the prompt's index, if one does not fit."""
         _check_prompts(prompts, model.context)
+        for each in options:
+            check_together(each, "a batch")
         self._model = model
         self._active: list[_Sequence] = []
         self._pieces: deque[tuple[int, str]] = deque()
@@ -58,7 +60,7 @@ class Batch(Closing):
         for i, (ids, each) in enumerate(zip(prompts, options, strict=True)):
             sampler, end_tokens = model.sampler(each.sampling, each.grammar), model.end_tokens(each)
             sequence = _Sequence(i, list(ids), sampler, end_tokens, each.logprobs)
-            take, text = partial(self._take, sequence), model.tokenizer.stream(at_start=False)
+            take, text = partial(self._take, sequence), model.tokenizer.stream(shown=each.shown_tokens)
             sequence.generation = Generation(
                 len(ids), take, text, each, partial(self._release, sequence), partial(self._is_complete, sequence)
             )

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from camshaft.errors import ModelError, SettingError
@@ -78,12 +78,10 @@ def _run(lm: LanguageModel, ids: list[int], max_tokens: int) -> GenerationTiming
 
 def first_token(model: str, repeat: int, step: Step, **options: str | int | Sequence[str] | None) -> dict[str, Spread]:
     """Measure the seconds from the start of `camshaft generate` to its first byte of output: once cold (empty cache: no
-    compiled kernels, no validation results), then `repeat` times warm. `options` are the command's; lists repeat one."""
+    compiled kernels, no validation results), then `repeat` times warm. `options` are the command's."""
     command = [sys.executable, "-m", "camshaft.cli", "generate", str(resolve_model(model).resolve())]
     command += ["--raw", "-p", _TEXT, "-n", "8", "--greedy"]
-    for name, value in options.items():
-        for one in value if isinstance(value, (list, tuple)) else [value]:
-            command += [] if one is None else ["--" + name.replace("_", "-"), str(one)]
+    command += as_arguments(options)
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as cache:
         env = os.environ | {"CAMSHAFT_CACHE_DIR": cache}
         seconds = []
@@ -92,6 +90,17 @@ def first_token(model: str, repeat: int, step: Step, **options: str | int | Sequ
             seconds.append(_first_byte_s(command, env))
     step(repeat + 1, repeat + 1)
     return {"first_token_cold_s": Spread.of(seconds[:1]), "first_token_warm_s": Spread.of(seconds[1:])}
+
+
+def as_arguments(options: Mapping[str, str | int | Sequence[str] | None]) -> list[str]:
+    """Options as a command's arguments: `threads=2` is --threads 2; None is left out, and lists repeat one."""
+    each = [
+        (name, one)
+        for name, value in options.items()
+        for one in (value if isinstance(value, (list, tuple)) else [value])
+        if one is not None
+    ]
+    return [text for name, one in each for text in ("--" + name.replace("_", "-"), str(one))]
 
 
 def _first_byte_s(command: list[str], env: dict[str, str]) -> float:

@@ -18,18 +18,19 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from camshaft.dtypes import DType, f32
+from camshaft.dtypes import DType
 from camshaft.errors import ModelError
 from camshaft.extent import Extent
 from camshaft.formats.gguf.file import GGUFFile
 from camshaft.generate.memory.kv_cache import KVCache
+from camshaft.generate.memory.logits import first_rows, logits_memory
 from camshaft.generate.sampling.form import SamplingForm
+from camshaft.generate.speculation.pace import RunCosts
 from camshaft.generate.stored.plan_cache import PlanCache
 from camshaft.models.adapters.adapter import Adapters
 from camshaft.models.config import ModelConfig
-from camshaft.ops.spec import Dim, TensorSpec
+from camshaft.ops.spec import Dim
 from camshaft.plan.cached_plan import CachedPlan
-from camshaft.plan.memory.allocate import aligned_bytes
 from camshaft.plan.memory.weights import Weights
 from camshaft.settings import setting
 
@@ -74,10 +75,12 @@ class ModelPlans:
         self.length = Extent("length", context)
         self.prompt_tokens = Extent("tokens", min(PROMPT_TOKENS, context))
         self.logit_rows = Extent("rows", min(LOGIT_ROWS, self.prompt_tokens.bound))
-        self._file = file
+        self.file = file
         self._backend, self._activations = backend, "q8" if quantized else "f32"
         facts = f"{config}|{context}|{self.prompt_tokens}|{self.logit_rows}|{n_slots}|{quantized}|{form}|{threads}"
         self._facts = facts
+        self.n_runs = 0  # the logits are those of the last one
+        self.costs = RunCosts()
         self._cached: dict[str, CachedPlan | None] = {}
         self._decode_extents: dict[int, Extent] = {}
         self._compiled: dict[str, ExecutionPlan] = {}
@@ -86,7 +89,7 @@ class ModelPlans:
     def _use_adapters(self, adapters: Adapters) -> None:
         self.adapters = adapters
         facts = f"{self._facts}|{adapters.digest}" if adapters.given else self._facts
-        self.plan_cache = PlanCache(self._file, facts, self.weights, adapters.tensors, use=self._backend is None)
+        self.plan_cache = PlanCache(self.file, facts, self.weights, adapters.tensors, use=self._backend is None)
         self._cached_plan("prompt")
 
     def switch(self, adapters: Adapters) -> None:
@@ -94,7 +97,7 @@ class ModelPlans:
         self.plan_cache.flush()
         self._close_plans()
         # Not the adapters' matrices, nor what graphs made, such as rotations: the next graphs make their own.
-        self.weights.keep_only(self._file.tensors.values())
+        self.weights.keep_only(self.file.tensors.values())
         self.adapters.close()
         self.__dict__.pop("_graphs", None)
         self._use_adapters(adapters)
@@ -167,18 +170,13 @@ class ModelPlans:
     @cached_property
     def logits(self) -> Array | DeviceArray:
         """The output memory of all plans."""
-        spec = TensorSpec((self.logit_rows.bound, self.config.vocab_size), f32)
-        if self.device is not None:
-            from camshaft.plan.memory.device_memory import DeviceArray
-
-            return DeviceArray.zeros(self.device, spec)
-        return aligned_bytes(spec.nbytes, 64).view(np.float32).reshape(spec.bounds)
+        return logits_memory(self.logit_rows.bound, self.config.vocab_size, self.device)
 
     @cached_property
     def _graphs(self) -> ModelGraphs:
         from camshaft.generate.graphs import ModelGraphs  # not needed if all plans are cached
 
-        return ModelGraphs(self._file, self.config, self.cache, self.length, self.adapters)
+        return ModelGraphs(self.file, self.config, self.cache, self.length, self.adapters)
 
     def _graph(self, name: str) -> Graph:
         sizes: dict[str, tuple[Dim, Dim | None]] = {
@@ -210,20 +208,20 @@ class ModelPlans:
         if name == "rows":
             plan.set_extent(self.logit_rows, n_rows)
         self._set_length(plan, positions)
-        self.weights.finish()
-        plan.bound.run()
-        if isinstance(self.logits, np.ndarray):
-            return self.logits[:n_rows]
-        from camshaft.plan.memory.device_memory import DeviceRows
+        self._run(plan)
+        return first_rows(self.logits, n_rows)
 
-        return DeviceRows(self.logits, n_rows)
+    def _run(self, plan: ExecutionPlan | CachedPlan) -> None:
+        self.weights.finish()
+        self.n_runs += 1
+        plan.bound.run()
 
     def _set_length(self, plan: ExecutionPlan | CachedPlan, positions: Sequence[int]) -> None:
         if self.cache.has_keys:  # a model without attention reads no keys
             plan.set_extent(self.length, max(positions) + 1)
 
     def run_decode(self, ids: Sequence[int], positions: Sequence[int], slots: Sequence[int]) -> None:
-        """Run one token of each of several sequences; their logits are the first rows of `logits`."""
+        """Run one token of each of several sequences, or several of one; their logits are the first rows of `logits`."""
         n = len(ids)
         if n == 1 or n > MAX_DECODE_SEQUENCES:
             self.run(ids, positions, slots, range(n))
@@ -235,8 +233,7 @@ class ModelPlans:
         plan.inputs["ids"][:n], plan.inputs["positions"][:n], plan.inputs["slots"][:n] = ids, positions, slots
         plan.set_extent(tokens, n)
         self._set_length(plan, positions)
-        self.weights.finish()
-        plan.bound.run()
+        self._run(plan)
 
     def close(self) -> None:
         """Save new plans to the cache; release all plans, weights and the KV cache."""

@@ -70,6 +70,7 @@ __all__ = [
     "gelu",
     "gelu_erf",
     "gelu_multiply",
+    "gelu_multiply_q8",
     "greater",
     "greater_equal",
     "group_norm",
@@ -350,9 +351,10 @@ def gated_product(
     /,
     *,
     sums: tuple[tuple[int, int], ...],
+    act: str = "silu",
     name: str | None = None,
 ) -> Tensor | tuple[Tensor, ...]:
-    """q8 of silu(x Wg) * (x Wu)."""
+    """q8 of act(x Wg) * (x Wu); act is silu or gelu."""
 
 def dequantize(x: Tensor | ArrayLike, /, *, to: str = "f32", name: str | None = None) -> Tensor:
     """y[.., c] = the number that x stores for it."""
@@ -1512,6 +1514,17 @@ def silu_multiply_q8(
     name: str | None = None,
 ) -> Tensor | tuple[Tensor, ...]:
     """q8 of y = gate / (1 + exp(-gate)) * up."""
+
+def gelu_multiply_q8(
+    gate: Tensor | ArrayLike,
+    up: Tensor | ArrayLike,
+    /,
+    *,
+    sums: tuple[tuple[int, int], ...],
+    floats: bool = False,
+    name: str | None = None,
+) -> Tensor | tuple[Tensor, ...]:
+    """q8 of y = gate / 2 (1 + tanh(sqrt(2 / pi) (gate + 0.044715 gate^3))) up."""
 
 def gated_delta_rule(
     q: Tensor | ArrayLike,

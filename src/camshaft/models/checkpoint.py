@@ -53,9 +53,12 @@ class Checkpoint:
         self._constants[name] = self.graph.constant(name, self._values(name))
         return self._constants[name]
 
-    def converted(self, name: str, shape: tuple[int, ...], change: Callable[[Array], Array]) -> Tensor:
-        """Return `change` of the named tensor as a constant f32; its shape in the file is `shape`, axes of 1 aside."""
-        key = f"{name}, converted"
+    def converted(
+        self, name: str, shape: tuple[int, ...], change: Callable[[Array], Array], part: str = "converted"
+    ) -> Tensor:
+        """Return `change` of the named tensor as a constant f32; its shape in the file is `shape`, axes of 1 aside. `part` names
+        the change among several of one tensor."""
+        key = f"{name}, {part}"
         if key not in self._constants:
             source = self.tensors.get(name)
             found = [d for d in (source.shape if source is not None else ()) if d != 1]
@@ -80,7 +83,7 @@ class Checkpoint:
 
     def linear(self, x: Tensor, name: str, n: int, *, bias: bool = False) -> Tensor:
         """y[t, n] = sum_k x[t, k] w[n, k] (+ b[n]), with the tensors `name`.weight and `name`.bias."""
-        y = self.product(x, self.tensor(f"{name}.weight", n, _columns(x)), name)
+        y = self.product(x, self.tensor(f"{name}.weight", n, columns_of(x)), name)
         if bias:
             y = F.function("add")(y, self.vector(f"{name}.bias", n), name=f"{name}.bias")
         return y
@@ -107,7 +110,8 @@ def _require_kernel(name: str, spec: TensorSpec) -> None:
         raise ModelError(f"tensor {name!r}: {error}") from None
 
 
-def _columns(x: Tensor) -> int:
+def columns_of(x: Tensor) -> int:
+    """The size of the last axis."""
     columns = x.shape[-1]
     assert isinstance(columns, int)
     return columns

@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from camshaft.formats.tensor import FileTensor
 from camshaft.store.digest import digest_of
 
-# Rotation factors, and the ends of the names of recurrent layers' tensors.
+# Rotation factors, and the ends of the names of recurrent layers' tensors and of latent attention's in older files.
 _NAMES = frozenset({"rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight"})
-_ENDS = (".ssm_a", ".ssm_d", ".ssm_conv1d.weight", ".ssm_norm.weight", ".shortconv.conv.weight")
+_ENDS = (".ssm_a", ".ssm_d", ".ssm_conv1d.weight", ".ssm_norm.weight", ".shortconv.conv.weight", ".attn_kv_b.weight")
 
 
 def is_converted(tensor: FileTensor) -> bool:

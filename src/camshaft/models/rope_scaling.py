@@ -38,6 +38,7 @@ def read_scaling(metadata: Mapping[str, Any], tensors: Mapping[str, FileTensor],
         return RopeScaling(freq_factors=factors)
     if kind == "linear":
         return RopeScaling("linear", factor, freq_factors=factors)
+    family = FAMILIES[config.architecture]
     multiplier = keys.at_least_0("rope.scaling.yarn_log_multiplier", 0.0)
     return RopeScaling(
         "yarn",
@@ -47,8 +48,8 @@ def read_scaling(metadata: Mapping[str, Any], tensors: Mapping[str, FileTensor],
         beta_slow=keys.positive("rope.scaling.yarn_beta_slow", 1.0),
         attention_factor=keys.positive("rope.scaling.attn_factor", 1.0),
         freq_factors=factors,
-        truncate=FAMILIES[config.architecture].yarn_truncates,
-        mscale=1.0 if multiplier else 0.0,
+        truncate=family.yarn_truncates,
+        mscale=multiplier if family.latent else 1.0 if multiplier else 0.0,
         mscale_all_dim=multiplier,
     )
 
@@ -89,7 +90,13 @@ class Rotations:
 
     @property
     def spec(self) -> TensorSpec:
-        return TensorSpec((self.context, self.config.rope_dim), f32)
+        return TensorSpec((self.context, self._dim), f32)
+
+    @property
+    def _dim(self) -> int:
+        """The rotated elements of a head."""
+        config = self.config
+        return config.window_rope_dim or config.rope_dim if self.name == "rope_window" else config.rope_dim
 
     def data(self) -> np.ndarray[Any, Any]:
         """The table's bytes, computed on first use. Raises ModelError for an unsupported scaling."""
@@ -100,5 +107,5 @@ class Rotations:
         plain = self.name == "rope_window"
         scaling = RopeScaling() if plain else read_scaling(self.metadata, self.tensors, self.config)
         theta = self.config.window_theta if plain else self.config.rope_theta
-        table = rope_table(self.context, self.config.rope_dim, theta, scaling)
+        table = rope_table(self.context, self._dim, theta, scaling)
         return np.ascontiguousarray(table).reshape(-1).view(np.uint8)

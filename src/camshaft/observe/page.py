@@ -9,7 +9,7 @@ import html
 import json
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from typing import Any
 
@@ -24,6 +24,11 @@ _COLUMNS = ("name", "op", "variant", "device", "n_thunks", "ns", "share", "waite
 def page(title: str, facts: Mapping[str, str], profiles: Mapping[str, Profile]) -> str:
     """Return the page's HTML. `facts` are listed under the title; each profile is a tab."""
     data = {"profiles": [profile_data(name, profile) for name, profile in profiles.items()]}
+    return filled("page.html", SCRIPTS, title, facts, data)
+
+
+def filled(template: str, scripts: Sequence[str], title: str, facts: Mapping[str, str], data: Mapping[str, Any]) -> str:
+    """Return a template of pages/ with title, facts, style, data and scripts inserted."""
     # "</" would end the script element, and "<!--" would start a comment in it
     text = json.dumps(data, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
     shown = "".join(f"<li><b>{html.escape(name)}</b> {html.escape(value)}</li>" for name, value in facts.items())
@@ -32,9 +37,9 @@ def page(title: str, facts: Mapping[str, str], profiles: Mapping[str, Profile]) 
         "facts": shown,
         "style": _asset("page.css"),
         "data": text,
-        "scripts": "\n".join(_asset(name) for name in SCRIPTS),
+        "scripts": "\n".join(_asset(name) for name in scripts),
     }
-    return re.sub("@@([a-z]+)@@", lambda match: parts[match[1]], _asset("page.html"))
+    return re.sub("@@([a-z]+)@@", lambda match: parts[match[1]], _asset(template))
 
 
 def _asset(name: str) -> str:

@@ -104,7 +104,7 @@ _MODULES = {
     "linalg.triangular": "triangular_solve",
     "linalg.cholesky": "cholesky",
     "scan.scan": "cumsum cumprod cummax cummin",
-    "quantize.fused_quantize": "rms_norm_q8 residual_norm_q8 silu_multiply_q8",
+    "quantize.fused_quantize": "rms_norm_q8 residual_norm_q8 silu_multiply_q8 gelu_multiply_q8",
     "recurrent.delta_rule": "gated_delta_rule delta_rule gated_linear_attention",
     "recurrent.delta_chunks": "delta_gates delta_chunk_kkt delta_chunk_wu delta_chunk_state delta_chunk_output",
     "recurrent.state_space": "selective_scan mamba2_ssd",
@@ -129,7 +129,9 @@ _RULES_AT = {
     "rms_norm": "matmul rms_norm_q8",
     "residual_norm": "matmul residual_norm_q8",
     "silu_multiply": "matmul silu_multiply_q8",
+    "gelu_multiply": "gelu_multiply_q8",
     "silu_multiply_q8": "gated_product",
+    "gelu_multiply_q8": "gated_product",
 }
 
 

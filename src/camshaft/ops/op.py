@@ -340,4 +340,4 @@ def expect(condition: bool, op: str, came: object, wanted: str) -> None:
     """Raises ShapeError '<op>: got <came>; wanted <wanted>' unless the condition holds."""
     if not condition:
         text = ", ".join(str(c) for c in came) if isinstance(came, tuple) else str(came)
-        raise ShapeError(f"{op}: got {text}; wanted {wanted}")
+        raise ShapeError(f"{op}: got {text or 'nothing'}; wanted {wanted}")

@@ -73,6 +73,7 @@ ANY = Parameters("*inputs", results=None)
 
 EPS = Attribute("eps", "float")
 TO = Attribute("to", "str", "f32")
+ACT = Attribute("act", "str", "silu")  # the activation of a gate
 # What is added to a norm's weights: 1 for Gemma, whose files have w - 1.
 OFFSET = Attribute("offset", "float", 0.0)
 AXIS = Attribute("axis", "int", 0)

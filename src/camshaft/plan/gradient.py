@@ -5,7 +5,10 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from operator import index
+from typing import Any, SupportsIndex
+
+import numpy as np
 
 from camshaft.dtypes import PARTS, DType
 from camshaft.errors import PlanError, ShapeError
@@ -41,7 +44,7 @@ def value_and_grad(
 
     def differentiated(*args: Any, **kwargs: Any) -> Any:
         result, found = _differentiated(function, places, has_aux, args, kwargs)
-        return result, found[0] if isinstance(argnums, int) else found
+        return result, found[0] if isinstance(argnums, SupportsIndex) else found
 
     return jit(functools.wraps(function, updated=())(differentiated), backend=backend, threads=threads)
 
@@ -69,11 +72,16 @@ def grad(
 
 
 def _places(argnums: int | Sequence[int]) -> tuple[int, ...]:
-    found = (argnums,) if isinstance(argnums, int) else argnums
-    whole = isinstance(found, (list, tuple)) and all(type(n) is int and n >= 0 for n in found)
-    if not whole or not found or len(set(found)) < len(found):
+    given = [argnums] if isinstance(argnums, SupportsIndex) else argnums
+    whole = isinstance(given, (list, tuple)) and all(_is_place(n) for n in given)
+    found = tuple(index(n) for n in given) if whole else ()
+    if not found or len(set(found)) < len(found):
         raise PlanError(f"grad: got argnums {argnums!r}; wanted the positions of arguments, from 0 on, each once")
-    return tuple(found)
+    return found
+
+
+def _is_place(value: Any) -> bool:
+    return isinstance(value, SupportsIndex) and not isinstance(value, (bool, np.ndarray)) and index(value) >= 0
 
 
 def _differentiated(

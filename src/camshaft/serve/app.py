@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -14,78 +15,81 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from camshaft.serve import ollama
+from camshaft.serve import cards, llama_cpp, ollama
 from camshaft.serve.anthropic.messages import count_tokens, messages
 from camshaft.serve.anthropic.shape import error_json
 from camshaft.serve.errors import HttpError, http_error
+from camshaft.serve.fields import TEXT, parse_json, read_fields
 from camshaft.serve.guard import Guard
 from camshaft.serve.metrics import MEDIA_TYPE, metrics_text
+from camshaft.serve.models import CHAT, EMBEDDING, RERANK, Lease, Models
 from camshaft.serve.openai.chat import chat_completions
 from camshaft.serve.openai.completions import completions
 from camshaft.serve.openai.embeddings import embed, embeddings
 from camshaft.serve.openai.responses import responses
-from camshaft.serve.respond import CLIENT_CLOSED, Json
-from camshaft.serve.served import Served
+from camshaft.serve.openapi import document
+from camshaft.serve.rerank import rerank
+from camshaft.serve.respond import CLIENT_CLOSED, Json, read_body
 from camshaft.serve.tokens import detokenize, tokenize
 from camshaft.serve.web import FILES, page
 
-Handler = Callable[[Request, Served], Awaitable[Response]]
+Handler = Callable[[Request, Models], Awaitable[Response]]
+ModelHandler = Callable[[Request, Any], Awaitable[Response]]  # with the model that the request names
+IDLE_CHECK_S = 1.0
 
 
-async def health(request: Request, served: Served) -> Response:
+async def health(request: Request, models: Models) -> Response:
     """Whether requests are taken."""
-    if not served.engine.is_alive:
-        raise HttpError(503, "the engine has ended", code="unavailable")
+    dead = next((entry.card.name for entry, loaded in models.in_memory() if not loaded.is_alive), None)
+    if dead is not None:
+        raise HttpError(503, f"the engine of {dead} has ended", code="unavailable")
     return Json({"status": "ok"})
 
 
-async def metrics(request: Request, served: Served) -> Response:
+async def metrics(request: Request, models: Models) -> Response:
     """Statistics for Prometheus."""
-    return Response(metrics_text(served.engine), media_type=MEDIA_TYPE)
+    return Response(metrics_text(models), media_type=MEDIA_TYPE)
 
 
-def _cards(served: Served) -> dict[str, dict[str, Any]]:
-    """What is said of each model, by its name."""
-    lengths = {served.name: served.lm.context}
-    if served.embedder is not None:
-        lengths[served.embedder.name] = served.embedder.model.context
-    common = {"object": "model", "created": served.created, "owned_by": "camshaft"}
-    return {name: {"id": name, **common, "max_model_len": length} for name, length in lengths.items()}
-
-
-async def models(request: Request, served: Served) -> Response:
-    """The models, as a list."""
-    return Json({"object": "list", "data": [*_cards(served).values()]})
-
-
-async def model(request: Request, served: Served) -> Response:
-    """The model of that name."""
-    name, cards = request.path_params["name"], _cards(served)
-    if name not in cards:
-        served.check_model(name)
-    return Json(cards[name])
+async def openapi(request: Request, models: Models) -> Response:
+    """This file."""
+    got = [(method, path, handler) for (method, path), handler in ROUTES.items()]
+    of_models = [(method, path, handler) for (method, path), (handler, _) in MODEL_ROUTES.items()]
+    return Json(document([*got, *of_models]))
 
 
 ROUTES: dict[tuple[str, str], Handler] = {
     **{("GET", path): page for path in FILES},
     ("GET", "/health"): health,
     ("GET", "/metrics"): metrics,
-    ("GET", "/v1/models"): models,
-    ("GET", "/v1/models/{name:path}"): model,
-    ("POST", "/v1/chat/completions"): chat_completions,
-    ("POST", "/v1/completions"): completions,
-    ("POST", "/v1/responses"): responses,
-    ("POST", "/v1/embeddings"): embeddings,
-    ("POST", "/v1/messages"): messages,
-    ("POST", "/v1/messages/count_tokens"): count_tokens,
-    ("POST", "/api/chat"): ollama.chat,
-    ("POST", "/api/embed"): embed,
-    ("POST", "/api/generate"): ollama.generate,
-    ("POST", "/api/show"): ollama.show,
-    ("GET", "/api/tags"): ollama.tags,
+    ("GET", "/openapi.json"): openapi,
+    ("GET", "/v1/models"): cards.models,
+    ("GET", "/v1/models/{name:path}"): cards.model,
+    ("GET", "/api/tags"): cards.tags,
+    ("GET", "/api/ps"): cards.running,
     ("GET", "/api/version"): ollama.version,
-    ("POST", "/tokenize"): tokenize,
-    ("POST", "/detokenize"): detokenize,
+}
+# With the kind of model that the field `model` names; of GET, the query's.
+MODEL_ROUTES: dict[tuple[str, str], tuple[ModelHandler, str]] = {
+    ("POST", "/v1/chat/completions"): (chat_completions, CHAT),
+    ("POST", "/v1/chat/completions/input_tokens"): (llama_cpp.input_tokens, CHAT),
+    ("POST", "/v1/completions"): (completions, CHAT),
+    ("POST", "/v1/responses"): (responses, CHAT),
+    ("POST", "/v1/embeddings"): (embeddings, EMBEDDING),
+    **dict.fromkeys((("POST", "/v1/rerank"), ("POST", "/rerank")), (rerank, RERANK)),
+    ("POST", "/v1/messages"): (messages, CHAT),
+    ("POST", "/v1/messages/count_tokens"): (count_tokens, CHAT),
+    ("POST", "/api/chat"): (ollama.chat, CHAT),
+    ("POST", "/api/embed"): (embed, EMBEDDING),
+    ("POST", "/api/generate"): (ollama.generate, CHAT),
+    ("POST", "/api/show"): (ollama.show, CHAT),
+    ("GET", "/props"): (llama_cpp.props, CHAT),
+    ("GET", "/slots"): (llama_cpp.slots, CHAT),
+    ("POST", "/apply-template"): (llama_cpp.apply_template, CHAT),
+    ("POST", "/completion"): (llama_cpp.completion, CHAT),
+    ("POST", "/infill"): (llama_cpp.infill, CHAT),
+    ("POST", "/tokenize"): (tokenize, CHAT),
+    ("POST", "/detokenize"): (detokenize, CHAT),
 }
 
 
@@ -105,16 +109,18 @@ class _Checks:
         await self._app(scope, receive, send)
 
 
-def make_app(served: Served, guard: Guard) -> ASGIApp:
-    """The application. It starts the engine when it starts, and closes it at its end."""
+def make_app(models: Models, guard: Guard) -> ASGIApp:
+    """The application. It starts the engines when it starts, and closes all models at its end."""
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> Any:
-        served.engine.start()
+        models.start()
+        idle = asyncio.create_task(_unload_idle(models))
         try:
             yield
         finally:
-            served.engine.close()
+            idle.cancel()
+            await asyncio.to_thread(models.close)
 
     handlers: Any = {
         HttpError: _on_error,
@@ -122,15 +128,65 @@ def make_app(served: Served, guard: Guard) -> ASGIApp:
         ClientDisconnect: _on_disconnect,
         Exception: _on_bug,
     }
-    routes = [Route(path, _bound(handler, served), methods=[method]) for (method, path), handler in ROUTES.items()]
+    routes = [Route(path, _bound(handler, models), methods=[method]) for (method, path), handler in ROUTES.items()]
+    routes += [
+        Route(path, _of_model(handler, kind, models), methods=[method])
+        for (method, path), (handler, kind) in MODEL_ROUTES.items()
+    ]
     return _Checks(Starlette(routes=routes, lifespan=lifespan, exception_handlers=handlers), guard)
 
 
-def _bound(handler: Handler, served: Served) -> Callable[[Request], Awaitable[Response]]:
+async def _unload_idle(models: Models) -> None:
+    while True:
+        await asyncio.sleep(IDLE_CHECK_S)
+        await models.unload_idle()
+
+
+def _bound(handler: Handler, models: Models) -> Callable[[Request], Awaitable[Response]]:
     async def endpoint(request: Request) -> Response:
-        return await handler(request, served)
+        return await handler(request, models)
 
     return endpoint
+
+
+class _Leased(Response):
+    """A response that ends the use of a model when it was sent, or its client has gone."""
+
+    def __init__(self, response: Response, lease: Lease) -> None:
+        self._response, self._lease = response, lease
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await self._response(scope, receive, send)
+        finally:
+            self._lease.release()
+
+
+def _of_model(handler: ModelHandler, kind: str, models: Models) -> Callable[[Request], Awaitable[Response]]:
+    """An endpoint whose handler gets the model that the request's body names; `body_of` has the body."""
+
+    async def endpoint(request: Request) -> Response:
+        body: Any = {"model": request.query_params.get("model")}
+        if request.method == "POST":
+            body = request.state.body = parse_json(await read_body(request, models.most_body_nbytes))
+        lease = await models.lease(_model_named(body, request.url.path), kind)
+        try:
+            return _Leased(await handler(request, lease.model), lease)
+        except BaseException:
+            lease.release()
+            raise
+
+    return endpoint
+
+
+def _model_named(body: Any, path: str) -> str | None:
+    """The model's name in a body. Raises HttpError for a body that cannot have one."""
+    if not isinstance(body, dict):
+        read_fields(body, {})
+    name: str | None = read_fields({"model": body.get("model")}, {"model": TEXT}).get("model")
+    if name is None and path == "/api/show":
+        name = read_fields({"name": body.get("name")}, {"name": TEXT}).get("name")
+    return name.removesuffix(":latest") if name is not None and path.startswith("/api/") else name
 
 
 def _json(path: str, error: HttpError) -> Response:

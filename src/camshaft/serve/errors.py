@@ -14,6 +14,7 @@ TYPES = {
     403: "permission_error",
     404: "not_found_error",
     405: "invalid_request_error",
+    408: "request_timeout",
     413: "request_too_large",
     422: "invalid_request_error",
     429: "rate_limit_error",
@@ -21,6 +22,7 @@ TYPES = {
     503: "service_unavailable",
 }
 RETRY_AFTER_S = 1
+TWO_LENGTHS = "two_lengths"  # the code of a body with two lengths
 _OF_ERROR: dict[type[CamshaftError], tuple[int, str]] = {
     QueueFullError: (429, "queue_full"),
     ContextError: (400, "context_length_exceeded"),
@@ -47,6 +49,8 @@ class HttpError(Exception):
         """The headers that belong to the status."""
         if self.status == 401:
             return {"WWW-Authenticate": "Bearer"}
+        if self.code == TWO_LENGTHS:  # where the next request begins is not sure
+            return {"Connection": "close"}
         return {"Retry-After": str(RETRY_AFTER_S)} if self.status in (429, 503) else {}
 
 

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 from starlette.datastructures import Headers
 
 from camshaft.errors import SettingError
-from camshaft.serve.errors import HttpError
+from camshaft.serve.errors import TWO_LENGTHS, HttpError
 
 OPEN_PATHS = frozenset({"/health", "/", "/page.css", "/page.js"})  # the page asks for the key itself
 _HASHED = "sha256:"
@@ -29,7 +29,11 @@ class Guard:
     names: frozenset[str] = frozenset({"localhost"})
 
     def check(self, path: str, headers: Headers) -> None:
-        """Raise HttpError for a request that has no key, or comes from a page of another origin."""
+        """Raise HttpError for a request that has no key, comes from a page of another origin, or has two lengths, of which a
+        proxy may read another one than we."""
+        if "transfer-encoding" in headers and "content-length" in headers:
+            message = "both Content-Length and Transfer-Encoding are given; wanted one of them"
+            raise HttpError(400, message, code=TWO_LENGTHS)
         if self.keys:
             if path not in OPEN_PATHS:
                 self._check_key(headers)

@@ -1,4 +1,4 @@
-"""Ollama's interface: `/api/chat`, `/api/generate`, `/api/tags`, `/api/show`, `/api/version`."""
+"""Ollama's interface: `/api/chat`, `/api/generate`, `/api/show`, `/api/version`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from camshaft.generate.generation import TokenLogprob
-from camshaft.generate.tools.calls import ToolCall, ToolCallReader
+from camshaft.generate.grammar.grammar import Grammar
+from camshaft.generate.options import GenerateOptions
+from camshaft.generate.tools.calls import Delta, ToolCall
+from camshaft.generate.tools.reasoning import AnswerReader
 from camshaft.serve import grammars
 from camshaft.serve.answers import Answer, Job, Usage
 from camshaft.serve.errors import HttpError
@@ -25,14 +28,16 @@ from camshaft.serve.fields import (
     Fields,
     integer,
     one_of,
-    parse_json,
     read_fields,
     required,
+    takes,
 )
-from camshaft.serve.openai.chat import EMPTY, chat_ids, read_messages
+from camshaft.serve.models import Models
+from camshaft.serve.openai.chat import EMPTY, chat_of, read_messages
+from camshaft.serve.openai.prompts import How, thinking
 from camshaft.serve.openai.tools import Tools, call_id, form_of, read_tools
 from camshaft.serve.options import MOST_TOKENS, OPTIONS, SAMPLING, generate_options
-from camshaft.serve.respond import Asked, Json, compact, respond
+from camshaft.serve.respond import Asked, Json, body_of, compact, respond
 from camshaft.serve.served import Served
 from camshaft.version import __version__
 
@@ -43,7 +48,7 @@ _COMMON: Fields = {
     "options": OBJECT,
     "keep_alive": _STAYS,
     "format": Field(lambda v: v in ("", "json") or isinstance(v, dict), '"json" or a JSON schema'),
-    "think": one_of(False),
+    "think": one_of(True, False, "low", "medium", "high"),
 }
 _CHAT: Fields = {**_COMMON, "messages": LIST, "tools": LIST}
 _GENERATE: Fields = {**_COMMON, "prompt": TEXT, "system": TEXT, "raw": BOOL, "images": EMPTY, "suffix": one_of("")}
@@ -56,23 +61,44 @@ _OPTIONS: Fields = {
 }
 
 
-def _options(given: Mapping[str, Any], served: Served, tools: Tools | None = None) -> Any:
-    """The options of generating, by OpenAI's names. Raises HttpError for a form of the answer beside tools that it may call."""
+def _form(given: Mapping[str, Any], served: Served, tools: Tools | None = None) -> Grammar | None:
+    """The form of the answer. Raises HttpError for one beside tools that it may call."""
+    return form_of(tools, grammars.usable("format", lambda: grammars.ollama_format(given.get("format", "")), served))
+
+
+def _options(
+    given: Mapping[str, Any], served: Served, grammar: Grammar | None, shown_tokens: Sequence[str] = ()
+) -> list[GenerateOptions]:
+    """The options of generating, by OpenAI's names."""
     read = read_fields(given.get("options", {}), _OPTIONS, "options")
     context = served.lm.context
     if read.pop("num_ctx", context) > context:
         message = f"'options.num_ctx' is more than {context}: the server was started with that context"
         raise HttpError(400, message, code="invalid_value", param="options.num_ctx")
     read["max_tokens"] = read.pop("num_predict", -1)
-    n_vocab, said = served.lm.config.vocab_size, given.get("format", "")
-    grammar = form_of(tools, grammars.usable("format", lambda: grammars.ollama_format(said), served))
-    return generate_options(read, max_tokens=-1, logprobs=None, n_vocab=n_vocab, grammar=grammar)
+    n_vocab = served.lm.config.vocab_size
+    return generate_options(
+        read, max_tokens=-1, logprobs=None, n_vocab=n_vocab, grammar=grammar, shown_tokens=shown_tokens
+    )
+
+
+def _chat(
+    messages: Sequence[Any], given: Mapping[str, Any], served: Served, is_chat: bool, tools: Tools | None = None
+) -> Asked:
+    """A chat and its answer."""
+    how, grammar = How(), _form(given, served, tools)
+    if "think" in given:
+        how = How(thinking(given["think"], served, "think"))
+    chat = chat_of(served, messages, tools, grammar, how)
+    options = _options(given, served, grammar, chat.shown_tokens)
+    return Asked(Job([chat.ids], options), OllamaShape(served, is_chat, chat.reader()), given.get("stream", True))
 
 
 def _check_model(given: Mapping[str, Any], served: Served) -> None:
     served.check_model(required(given, "model").removesuffix(":latest"))
 
 
+@takes(_CHAT, "model", "messages", stream="application/x-ndjson")
 async def chat(request: Request, served: Served) -> Response:
     """Answer a chat, as a stream unless `stream` is false."""
     return await respond(request, served, _read_chat)
@@ -82,12 +108,10 @@ def _read_chat(body: Any, served: Served) -> Asked:
     given = read_fields(body, _CHAT)
     _check_model(given, served)
     tools = read_tools({"tools": given.get("tools", [])}, served)
-    messages, options = read_messages(required(given, "messages")), _options(given, served, tools)
-    ids = chat_ids(served, messages, () if tools is None else tools.tools)
-    shape = OllamaShape(served, True, ToolCallReader(None if tools is None else tools.style))
-    return Asked(Job([ids], options), shape, given.get("stream", True))
+    return _chat(read_messages(required(given, "messages")), given, served, True, tools)
 
 
+@takes(_GENERATE, "model", "prompt", stream="application/x-ndjson")
 async def generate(request: Request, served: Served) -> Response:
     """Answer a prompt as a user's message, or continue it if `raw`; as a stream unless `stream` is false."""
     return await respond(request, served, _read_generate)
@@ -96,71 +120,61 @@ async def generate(request: Request, served: Served) -> Response:
 def _read_generate(body: Any, served: Served) -> Asked:
     given = read_fields(body, _GENERATE)
     _check_model(given, served)
-    prompt, options = required(given, "prompt"), _options(given, served)
-    if given.get("raw"):
-        if "system" in given:
-            raise HttpError(400, "'system' with raw: true", code="invalid_value", param="system")
-        served.check_text(prompt, "prompt")
-        ids = served.lm.prompt_ids(prompt, raw=True)
-    else:
+    prompt = required(given, "prompt")
+    if not given.get("raw"):
         system = [{"role": "system", "content": given["system"]}] if "system" in given else []
-        ids = chat_ids(served, [*system, {"role": "user", "content": prompt}])
-    return Asked(Job([ids], options), OllamaShape(served, False, ToolCallReader(None)), given.get("stream", True))
+        return _chat([*system, {"role": "user", "content": prompt}], given, served, False)
+    if "system" in given or given.get("think"):
+        param = "system" if "system" in given else "think"
+        raise HttpError(400, f"'{param}' with raw: true", code="invalid_value", param=param)
+    served.check_text(prompt, "prompt")
+    options = _options(given, served, _form(given, served))
+    job = Job([served.lm.prompt_ids(prompt, raw=True)], options)
+    return Asked(job, OllamaShape(served, False, AnswerReader()), given.get("stream", True))
 
 
-async def tags(request: Request, served: Served) -> Response:
-    """The model, as a list."""
-    created = datetime.fromtimestamp(served.created, UTC).isoformat()
-    card = {
-        "name": served.name,
-        "model": served.name,
-        "modified_at": created,
-        "size": 0,
-        "digest": "",
-        "details": _details(served),
-    }
-    return Json({"models": [card]})
-
-
+@takes(_SHOW)
 async def show(request: Request, served: Served) -> Response:
     """What is known of the model."""
-    given = read_fields(parse_json(await served.body(request)), _SHOW)
-    served.check_model(
-        required({**given, "model": given.get("model", given.get("name"))}, "model").removesuffix(":latest")
-    )
-    info = {f"{served.lm.config.architecture}.context_length": served.lm.context}
-    return Json({"details": _details(served), "model_info": info, "capabilities": ["completion"]})
+    given = read_fields(body_of(request), _SHOW)
+    required({**given, "model": given.get("model", given.get("name"))}, "model")
+    config = served.lm.config
+    info = {"general.architecture": config.architecture, f"{config.architecture}.context_length": served.lm.context}
+    details = {"format": "gguf", "family": config.architecture}
+    return Json({"details": details, "model_info": info, "capabilities": ["completion", "tools"]})
 
 
-async def version(request: Request, served: Served) -> Response:
+async def version(request: Request, models: Models) -> Response:
     """camshaft's version."""
     return Json({"version": __version__})
 
 
-def _details(served: Served) -> dict[str, Any]:
-    return {"format": "gguf", "family": served.lm.config.architecture}
-
-
 @dataclass
 class OllamaShape:
-    """An answer as JSON, and as lines of JSON. `is_chat` says whether the text is in a message; `reader` finds calls of tools."""
+    """An answer as JSON, and as lines of JSON. `is_chat` says whether the text is in a message; `reader` finds
+    thoughts and calls of tools."""
 
     served: Served
     is_chat: bool
-    reader: ToolCallReader
+    reader: AnswerReader
     media_type: str = "application/x-ndjson"
     keep_alive: bytes = b""
     _begun: float = field(default_factory=time.perf_counter)
     _first: float = 0.0
     _reason: str = "stop"
 
-    def _line(self, text: str, calls: Sequence[ToolCall] = (), **fields: Any) -> dict[str, Any]:
-        called = {"tool_calls": [_call(i, call) for i, call in enumerate(calls)]} if calls else {}
-        said = {"message": {"role": "assistant", "content": text, **called}} if self.is_chat else {"response": text}
+    def _line(self, text: str, calls: Sequence[ToolCall] = (), thought: str = "", **fields: Any) -> dict[str, Any]:
+        called: dict[str, Any] = {"tool_calls": [_call(i, call) for i, call in enumerate(calls)]} if calls else {}
+        called |= {"thinking": thought} if thought else {}
+        said: dict[str, Any] = {"response": text, **called}
+        if self.is_chat:
+            said = {"message": {"role": "assistant", "content": text, **called}}
         now = datetime.now(UTC).isoformat().replace("+00:00", "Z")
         return {"model": self.served.name, "created_at": now, **said, "done": False} | fields
 
-    def _last(self, text: str, reason: str, usage: Usage, calls: Sequence[ToolCall] = ()) -> dict[str, Any]:
+    def _last(
+        self, text: str, reason: str, usage: Usage, calls: Sequence[ToolCall] = (), thought: str = ""
+    ) -> dict[str, Any]:
         now = time.perf_counter()
         first = self._first or now
         times = {
@@ -171,6 +185,7 @@ class OllamaShape:
         return self._line(
             text,
             calls,
+            thought,
             done=True,
             done_reason=reason,
             load_duration=0,
@@ -186,15 +201,17 @@ class OllamaShape:
     def piece(self, index: int, text: str, each: Sequence[TokenLogprob]) -> Iterable[bytes]:
         """A line with a piece of the answer."""
         self._first = self._first or time.perf_counter()
-        said = "".join(delta.text for delta in self.reader.push(text))
-        return [compact(self._line(said)) + b"\n"] if said else []
+        return [self._said(delta) for delta in self.reader.push(text) if delta.text or delta.thought]
+
+    def _said(self, delta: Delta) -> bytes:
+        return compact(self._line(delta.text, thought=delta.thought)) + b"\n"
 
     def end_answer(self, index: int, reason: str, stop: str | None) -> Iterable[bytes]:
         """A line with the calls of tools, if there are any; `end` has the reason."""
         self._reason = reason
-        rest = "".join(delta.text for delta in self.reader.finish())
-        if rest or self.reader.calls:
-            yield compact(self._line(rest, self.reader.calls)) + b"\n"
+        yield from (self._said(delta) for delta in self.reader.finish() if delta.text or delta.thought)
+        if self.reader.calls:
+            yield compact(self._line("", self.reader.calls)) + b"\n"
 
     def end(self, usage: Usage) -> Iterable[bytes]:
         """The line with the reason and the counts."""
@@ -207,7 +224,7 @@ class OllamaShape:
     def whole(self, answers: Sequence[Answer], usage: Usage) -> dict[str, Any]:
         """The answer."""
         text = self.reader.text_of(answers[0].text)
-        return self._last(text, answers[0].finish_reason or "stop", usage, self.reader.calls)
+        return self._last(text, answers[0].finish_reason or "stop", usage, self.reader.calls, self.reader.thought)
 
 
 def _call(index: int, call: ToolCall) -> dict[str, Any]:

@@ -18,10 +18,10 @@ from camshaft.errors import CamshaftError
 from camshaft.generate.generation import TokenLogprob
 from camshaft.serve.answers import Answer, Answers, Job, Usage
 from camshaft.serve.errors import HttpError, http_error
-from camshaft.serve.fields import parse_json
 from camshaft.serve.served import Served
 
 KEEP_ALIVE_S = 15.0
+BODY_S = 60.0  # how long the body of a request may take to arrive
 CLIENT_CLOSED = 499
 _log = logging.getLogger("camshaft.serve")
 
@@ -103,9 +103,29 @@ class Stream(StreamingResponse):
             self._on_end()
 
 
+def body_of(request: Request) -> Any:
+    """The JSON value of the request's body."""
+    return request.state.body
+
+
+async def read_body(request: Request, most_nbytes: int) -> bytes:
+    """The body of a request. Raises HttpError if it is larger than `most_nbytes`, or does not arrive within BODY_S."""
+    parts, n = [], 0
+    try:
+        async with asyncio.timeout(BODY_S):
+            async for part in request.stream():
+                n += len(part)
+                if n > most_nbytes:
+                    raise HttpError(413, f"the body has more than {most_nbytes:,} bytes", code="request_too_large")
+                parts.append(part)
+    except TimeoutError:
+        raise HttpError(408, f"the body did not arrive within {BODY_S:g} s", code="request_timeout") from None
+    return b"".join(parts)
+
+
 async def respond(request: Request, served: Served, read: Reader) -> Response:
     """Generate what a request asks for and send it. Raises HttpError if it is wrong, or the engine refuses its job."""
-    asked = await run_in_threadpool(read, parse_json(await served.body(request)), served)
+    asked = await run_in_threadpool(read, body_of(request), served)
     job, shape = asked.job, asked.shape
     try:
         answers = Answers(served.engine, job)

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable
+from functools import partial
+from typing import Any, cast
 
 import uvicorn
 
 from camshaft.errors import SettingError
 from camshaft.serve.app import make_app
+from camshaft.serve.connection import KEEP_OPEN_S, Connection, most_connections
 from camshaft.serve.guard import Guard
-from camshaft.serve.served import Served
+from camshaft.serve.models import Models
 
 GRACE_S = 30  # how long answers in progress may take after the signal to stop
 BACKLOG = 1024
-KEEP_OPEN_S = 30  # how long a connection may be idle
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -53,15 +55,18 @@ class _Server(uvicorn.Server):
             self._ready()
 
 
-def make_server(served: Served, guard: Guard, ready: Callable[[], None]) -> uvicorn.Server:
+def make_server(models: Models, guard: Guard, ready: Callable[[], None]) -> uvicorn.Server:
     """A server whose `run(sockets=[...])` serves until SIGINT, SIGTERM or `should_exit`, and calls `ready` when it has begun.
 
     Then it finishes answers in progress within GRACE_S; a second signal ends them at once."""
     config = uvicorn.Config(
-        make_app(served, guard),
+        make_app(models, guard),
         log_config=None,
         access_log=False,
-        timeout_keep_alive=KEEP_OPEN_S,
+        # By a class, not by name: what else is installed changes nothing. There are no web sockets here.
+        http=cast(Any, partial(Connection, idle={}, most=most_connections())),
+        ws="none",
+        timeout_keep_alive=int(KEEP_OPEN_S),
         timeout_graceful_shutdown=GRACE_S,
         server_header=False,
     )

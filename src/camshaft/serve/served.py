@@ -8,44 +8,99 @@ from functools import cached_property
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
+from camshaft.errors import ModelError
 from camshaft.generate.engine.engine import Engine
+from camshaft.generate.tools.reasoning import Reasoning, reasoning_of
 from camshaft.serve.errors import HttpError
 
 if TYPE_CHECKING:
-    from starlette.requests import Request
-
     from camshaft.generate.embedding_model import EmbeddingModel
     from camshaft.generate.language_model import LanguageModel
+    from camshaft.generate.reranker import Reranker
 
 MOST_BODY_NBYTES = 8 << 20
 
 
 @dataclass(frozen=True)
-class Embedder:
-    """A model that makes vectors of texts, and its name."""
+class _Pooled:
+    """A model without an engine, its name, and the size of its file."""
 
     name: str
+    model: Any
+    nbytes: int = 0
+    is_alive: bool = True
+
+    def start(self) -> None:
+        """Nothing: it has no thread."""
+
+    def close(self) -> None:
+        """Release the model."""
+        self.model.close()
+
+
+@dataclass(frozen=True)
+class Embedder(_Pooled):
+    """A model that makes vectors of texts."""
+
     model: EmbeddingModel
 
 
 @dataclass(frozen=True)
+class Ranker(_Pooled):
+    """A model that scores documents for a query."""
+
+    model: Reranker
+
+
+@dataclass(frozen=True)
 class Served:
-    """A model, the engine that runs it, and what the server needs to know of it. `created` is in seconds of Unix time."""
+    """A model, the engine that runs it, and what the server needs to know of it. `created` is in seconds of Unix time.
+
+    `aliases` are further names by which requests may call it."""
 
     name: str
     engine: Engine
     most_body_nbytes: int = MOST_BODY_NBYTES
     created: int = field(default_factory=lambda: int(time.time()))
     embedder: Embedder | None = None
+    aliases: frozenset[str] = frozenset()
+
+    @property
+    def nbytes(self) -> int:
+        """The memory of the weights, and of the cache of keys and values with every slot full."""
+        plan = self.lm.describe_plan()
+        return plan.weights_nbytes + self.lm.plans.cache.n_slots * (plan.kv_cache_nbytes + plan.state_nbytes)
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether requests are taken."""
+        return self.engine.is_alive
+
+    def start(self) -> None:
+        """Begin the engine's thread."""
+        self.engine.start()
+
+    def close(self) -> None:
+        """End the engine and release the model."""
+        self.engine.close()
+        self.lm.close()
 
     @property
     def lm(self) -> LanguageModel:
         """The model."""
         return self.engine.lm
 
+    @cached_property
+    def reasoning(self) -> Reasoning | None:
+        """How the model thinks before its answers; None if its chat template has nothing of it."""
+        try:
+            return reasoning_of(self.lm.chat_template)
+        except ModelError:  # without a template; chats are refused later
+            return None
+
     def check_model(self, name: Any) -> None:
         """Raise HttpError if a request names another model."""
-        if name is not None and name != self.name:
+        if name is not None and name != self.name and name not in self.aliases:
             message = f"there is no model {str(name)[:100]!r}; this server has {self.name!r}"
             raise HttpError(404, message, code="model_not_found", param="model")
 
@@ -60,17 +115,6 @@ class Served:
         if n > self.most_text_nbytes:
             message = f"'{param}' has {n:,} bytes, which cannot fit the context of {self.lm.context} tokens"
             raise HttpError(400, message, code="context_length_exceeded", param=param)
-
-    async def body(self, request: Request) -> bytes:
-        """The body of a request. Raises HttpError if it is larger than the limit."""
-        parts, n = [], 0
-        async for part in request.stream():
-            n += len(part)
-            if n > self.most_body_nbytes:
-                message = f"the body has more than {self.most_body_nbytes:,} bytes"
-                raise HttpError(413, message, code="request_too_large")
-            parts.append(part)
-        return b"".join(parts)
 
 
 def served_name(model: str) -> str:

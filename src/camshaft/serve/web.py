@@ -7,7 +7,7 @@ from importlib.resources import files
 from starlette.requests import Request
 from starlette.responses import Response
 
-from camshaft.serve.served import Served
+from camshaft.serve.models import Models
 
 # Path -> file and type.
 FILES = {
@@ -21,7 +21,7 @@ POLICY = (
 )
 
 
-async def page(request: Request, served: Served) -> Response:
+async def page(request: Request, models: Models) -> Response:
     """A file of the page."""
     name, media_type = FILES[request.url.path]
     data = (files("camshaft.serve") / "page" / name).read_bytes()

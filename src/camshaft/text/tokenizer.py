@@ -10,7 +10,9 @@ import numpy as np
 
 from camshaft.errors import ModelError, SettingError
 from camshaft.text.byte_level import ByteLevel
+from camshaft.text.plain_bpe import PlainBPE
 from camshaft.text.sentencepiece import SentencePiece
+from camshaft.text.unigram import Unigram
 from camshaft.text.vocabulary import Metadata, TokenType, Vocabulary, read_vocabulary
 from camshaft.text.wordpiece import WordPiece
 
@@ -56,10 +58,12 @@ def _longest_first(vocabulary: Vocabulary, types: tuple[TokenType, ...]) -> tupl
     return tuple(sorted(((vocabulary.tokens[i].encode(), i) for i in ids), key=lambda pair: -len(pair[0])))
 
 
-ENCODERS: dict[str, Callable[[Vocabulary], ByteLevel | SentencePiece | WordPiece]] = {
+ENCODERS: dict[str, Callable[[Vocabulary], ByteLevel | SentencePiece | PlainBPE | Unigram | WordPiece]] = {
     "gpt2": ByteLevel,
     "llama": SentencePiece,
+    "gemma4": PlainBPE,
     "bert": WordPiece,
+    "t5": Unigram,
 }
 
 _HIDDEN = (TokenType.CONTROL, TokenType.UNKNOWN)
@@ -115,6 +119,10 @@ class Tokenizer:
             tokens.append(vocabulary.eos_id)
         return tokens
 
+    def split_special(self, text: str) -> list[bytes | int]:
+        """Split a text at the control tokens that it spells: texts and token ids."""
+        return self._special.split(text.encode("utf-8", "surrogatepass"), True)
+
     def decode(self, ids: Iterable[int], *, special: bool = False) -> str:
         """Decode token ids to text, with U+FFFD for invalid bytes; `special` includes control tokens."""
         return self.decode_bytes(ids, special=special).decode("utf-8", "replace")
@@ -141,6 +149,11 @@ class Tokenizer:
         always = {token_id for _, token_id in self._special.always}
         return [spelling.decode() for spelling, token_id in self._special.parsed if token_id not in always]
 
+    def control_ids(self, texts: Iterable[str]) -> dict[str, int]:
+        """The ids of those texts that are control tokens."""
+        ids = self.vocabulary.ids
+        return {text: ids[text] for text in texts if text in ids and ids[text] in self._hidden}
+
     def spelled_bytes(self, token_id: int) -> bytes:
         """The bytes of one token, also of a control token."""
         return self._spelled(token_id)
@@ -149,9 +162,14 @@ class Tokenizer:
         """Whether none of the tokens is a control token, which `decode` leaves out."""
         return self._hidden.isdisjoint(ids)
 
-    def stream(self, *, special: bool = False, at_start: bool = False) -> Detokenizer:
-        """A streaming detokenizer; `at_start` if the tokens start a text."""
-        piece = self._spelled if special else self._shown
+    def stream(self, *, special: bool = False, at_start: bool = False, shown: Iterable[str] = ()) -> Detokenizer:
+        """A streaming detokenizer; `at_start` if the tokens start a text. The control tokens `shown` are spelled, or all of them
+        if `special`."""
+        spelled = {self.vocabulary.ids[text] for text in shown if text in self.vocabulary.ids}
+
+        def piece(token_id: int) -> bytes:
+            return self._spelled(token_id) if special or token_id in spelled else self._shown(token_id)
+
         return Detokenizer(piece, drop_space=at_start and self.vocabulary.add_space_prefix)
 
     def _type(self, token_id: int) -> int:

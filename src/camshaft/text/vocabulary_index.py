@@ -123,7 +123,7 @@ def make_index(vocabulary: Vocabulary, metadata: Metadata) -> VocabularyIndex | 
         return None
     if len(ranks) < len(vocabulary.merges):
         return None
-    names = ("kind", "pre", "bos_id", "eos_id", "add_bos", "add_eos", "add_space_prefix")
+    names = ("kind", "pre", "bos_id", "eos_id", "add_bos", "add_eos", "add_space_prefix", "pair")
     facts = {name: getattr(vocabulary, name) for name in names} | {"end_ids": sorted(vocabulary.end_ids)}
     changed = vocabulary.types != token_types(metadata, len(vocabulary.tokens))
     return VocabularyIndex(facts, np.flatnonzero(changed).tolist(), tokens, merges)

@@ -42,12 +42,17 @@ class Batches:
 
     def __call__(self, n: int) -> tuple[Array, ...]:
         """The batch of the step after `n` finished ones."""
+        chosen = self.chosen(n)
+        return tuple(a[chosen] for a in self.examples)
+
+    def chosen(self, n: int) -> Array:
+        """The indexes of the examples of that batch."""
         epoch, i = divmod(n, self.steps_per_epoch)
         if epoch not in self._order:
             self._order.clear()
             self._order[epoch] = np.random.default_rng([self.seed, epoch]).permutation(len(self.examples[0]))
-        chosen = self._order[epoch][i * self.size : (i + 1) * self.size]
-        return tuple(a[chosen] for a in self.examples)
+        chosen: Array = self._order[epoch][i * self.size : (i + 1) * self.size]
+        return chosen
 
     def __str__(self) -> str:
         return f"{self.size} of {len(self.examples[0])} examples, seed {self.seed}, {_digest(*self.examples)}"

@@ -10,25 +10,30 @@ from pathlib import Path
 from typing import Any, Self
 
 from camshaft.errors import PlanError, TrainingError
+from camshaft.plan.execution_plan import ExecutionPlan
 from camshaft.train import checkpoint
 from camshaft.train.data import Batches, Windows
 from camshaft.train.optimizers import Optimizer
 from camshaft.train.step import Step
+from camshaft.train.validation import PREFIX, Best, Validation, best_of
 
 
 @dataclass(frozen=True)
 class Progress:
-    """A finished step: its number from 1, the loss before its update, the rate, the gradients' norm before clipping, seconds."""
+    """A finished step: its number from 1, the loss before its update, the rate, the gradients' norm before clipping, seconds,
+    and the validation loss after it where there was one."""
 
     step: int
     loss: float
     lr: float
     gradient_norm: float
     seconds: float
+    validation: float | None = None
 
     def __str__(self) -> str:
         norm = f"gradient norm {self.gradient_norm:.3g}"
-        return f"step {self.step}: loss {self.loss:.4f}, lr {self.lr:.3g}, {norm}, {self.seconds:.3f} s"
+        said = f"step {self.step}: loss {self.loss:.4f}, lr {self.lr:.3g}, {norm}, {self.seconds:.3f} s"
+        return said if self.validation is None else f"{said}, validation {self.validation:.4f}"
 
 
 class Trainer:
@@ -40,6 +45,9 @@ class Trainer:
 
     With a `folder` a checkpoint is written after every `save_every` steps, at the end of `run` and on Ctrl-C; the newest
     `keep` of them stay. `resume` goes on from the newest. What follows is equal to the bit to a run that never stopped.
+
+    With a `validation` the loss of its batches is measured too; `best` has the parameters with the lowest, and a run may stop
+    early. Checkpoints have both.
     """
 
     def __init__(
@@ -53,6 +61,7 @@ class Trainer:
         folder: str | os.PathLike[str] | None = None,
         save_every: int | None = None,
         keep: int = 2,
+        validation: Validation | None = None,
         **options: Any,
     ) -> None:
         if not callable(data):
@@ -71,6 +80,7 @@ class Trainer:
         self.step = Step(loss, parameters, optimizer, **options)
         self._data, self._lr = data, lr
         self._folder, self._save_every, self._keep = None if folder is None else Path(folder), save_every, keep
+        self._validation, self._best = validation, Best()
 
     def __repr__(self) -> str:
         return f"Trainer({self.step!r})"
@@ -85,17 +95,41 @@ class Trainer:
         """The moving averages of the parameters; see train.Step."""
         return self.step.averages
 
+    @property
+    def best(self) -> Any:
+        """The parameters with the lowest validation loss. PlanError before the first validation."""
+        if not self._best.measured:
+            raise PlanError(
+                "best: got a run without a validation so far; wanted Trainer(..., validation=Validation(...))"
+            )
+        return self.step.filled(self._best.parameters)
+
+    @property
+    def best_validation(self) -> tuple[int, float] | None:
+        """The step with the lowest validation loss, and that loss; None before the first validation."""
+        return (self._best.step, self._best.loss) if self._best.measured else None
+
+    @property
+    def has_stopped_early(self) -> bool:
+        """Whether as many validations in a row as the validation's patience were not lower than the lowest."""
+        patience = None if self._validation is None else self._validation.patience
+        return patience is not None and self._best.misses >= patience
+
     def run(self, steps: int, each: Callable[[Progress], None] | None = None) -> list[float]:
         """Trains until `steps` steps are done in all, and returns the losses of those that this call did.
 
-        `each` is called after every step. Raises TrainingError where the loss or a gradient is not finite; the checkpoints stay.
+        `each` is called after every step. The run ends before if `has_stopped_early`. Raises TrainingError where the loss or a
+        gradient is not finite; the checkpoints stay.
         """
         if type(steps) is not int or steps < 0:
             raise PlanError(f"run: got {steps!r:.60}; wanted a number of steps from 0 on")
         self._refuse_later()
         losses: list[float] = []
         try:
+            self._validated()  # where a run was interrupted between a step and its validation
             for n in range(self.step.number, steps):
+                if self.has_stopped_early:
+                    break
                 losses.append(self._one(n, each))
                 if self._save_every is not None and (n + 1) % self._save_every == 0 and n + 1 < steps:
                     self.save()
@@ -126,15 +160,35 @@ class Trainer:
         batch = self._data(n)
         rate = float(self._lr(n) if callable(self._lr) else self._lr)
         loss = self.step(*(batch if isinstance(batch, (tuple, list)) else (batch,)), lr=rate)
+        seconds = time.perf_counter() - started
+        validation = self._validated()
         if each is not None:
-            each(Progress(n + 1, loss, rate, self.step.gradient_norm, time.perf_counter() - started))
+            each(Progress(n + 1, loss, rate, self.step.gradient_norm, seconds, validation))
+        return loss
+
+    def plans(self) -> list[ExecutionPlan]:
+        """The plans of a run: of its steps and of its validation."""
+        batch = self._data(0)
+        self.step.plans_of(*(batch if isinstance(batch, (tuple, list)) else (batch,)))
+        if self._validation is not None:
+            self.step.plan_of_loss(*self._validation.batches[0])
+        return self.step.plans
+
+    def _validated(self) -> float | None:
+        """The validation loss, if one is due after this step."""
+        number = self.step.number
+        if self._validation is None or not number or number % self._validation.every or number == self._best.measured:
+            return None
+        loss = self._validation.loss(self.step)
+        self._best = self._best.after(loss, self.step)
         return loss
 
     def save(self) -> Path:
         """Writes a checkpoint now and returns its path. PlanError without a folder, StoreError if it cannot be written."""
         if self._folder is None:
             raise PlanError("save: got a Trainer without a folder; wanted Trainer(..., folder=PATH)")
-        return checkpoint.save(self._folder, self.step.number, self.step.states, self._order, self._keep)
+        states = self.step.states | self._best.states
+        return checkpoint.save(self._folder, self.step.number, states, self._order, self._keep)
 
     def resume(self) -> int:
         """Takes the states of the newest checkpoint, if the folder has one. Returns how many steps are done.
@@ -145,8 +199,11 @@ class Trainer:
             raise PlanError("resume: got a Trainer without a folder; wanted Trainer(..., folder=PATH)")
         path = checkpoint.newest(self._folder)
         if path is not None:
+            states = checkpoint.load(path, self._order)
+            best = {name for name in states if self._validation is not None and name.startswith(PREFIX)}
             try:
-                self.step.states = checkpoint.load(path, self._order)
+                self.step.states = {name: a for name, a in states.items() if name not in best}
+                self._best = best_of({name: states[name] for name in best})
             except PlanError as error:
                 raise PlanError(f"{path}: {error}") from error
         return self.step.number

@@ -39,6 +39,8 @@ def chat(
     max_tokens: options.MaxTokens = 512,
     stop: options.Stop = None,
     context_shift: _ContextShift = "on",
+    speculate: options.Speculate = None,
+    prompt_cache: options.PromptCache = None,
     sampling: options.SamplingOptions,
     running: options.ModelOptions,
     context: options.Context = options.DEFAULT_CONTEXT,
@@ -47,10 +49,9 @@ def chat(
     if context_shift not in _SHIFTS:
         raise SettingError(f"--context-shift {context_shift!r}; wanted on or off")
     wanted = sampling.generate(max_tokens=max_tokens, stop=tuple(stop or ()))
-    with running.open(model, context) as lm:
-        conversation = lm.conversation(
-            options.of_model(wanted, lm), system=system, context_shift=_SHIFTS[context_shift]
-        )
+    with running.open(model, context) as lm, options.speculation(speculate, running, context) as drafts:
+        wanted = options.of_model(wanted, lm).merge({"speculate": drafts, "prompt_cache": prompt_cache})
+        conversation = lm.conversation(wanted, system=system, context_shift=_SHIFTS[context_shift])
         all_answered = _converse(conversation, keeps_on=_SHIFTS[context_shift])
     if not all_answered and not sys.stdin.isatty():
         raise typer.Exit(FAILED)

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from camshaft.generate.generation import Generation, TokenLogprob
     from camshaft.generate.grammar.grammar import Grammar
     from camshaft.generate.language_model import LanguageModel
+    from camshaft.generate.speculation.speculator import Speculation
 
 _Model = Annotated[
     str | None,
@@ -74,6 +75,8 @@ def generate(
     regex: _Regex = None,
     grammar_file: _GrammarFile = None,
     logprobs: _Logprobs = None,
+    speculate: options.Speculate = None,
+    prompt_cache: options.PromptCache = None,
     verbose: _Verbose = False,
     json: options.Json = False,
 ) -> None:
@@ -89,8 +92,9 @@ def generate(
     wanted = sampling.generate(
         max_tokens=max_tokens, stop=tuple(stop or ()), raw=raw, logprobs=logprobs, grammar=grammar
     )
-    with running.open(options.DEFAULT_MODEL if model is None else model, context) as lm:
-        wanted = options.of_model(wanted, lm)
+    name = options.DEFAULT_MODEL if model is None else model
+    with running.open(name, context) as lm, options.speculation(speculate, running, context) as drafts:
+        wanted = options.of_model(wanted, lm).merge({"speculate": drafts, "prompt_cache": prompt_cache})
         if system is None:
             generation = lm.generate(said, wanted)
         else:
@@ -176,12 +180,16 @@ def _report(lm: LanguageModel, generation: Generation, *, with_logprobs: bool) -
         "backend": lm.backend,
         "threads": lm.threads,
         "prompt_tokens": generation.prompt_tokens,
+        "kept_tokens": generation.kept_tokens,
         "tokens": generation.tokens,
         "finish_reason": generation.finish_reason,
         "plans": lm.plans.origins,
         "text": generation.text,
         "timings": vars(lm.timings) | vars(generation.timings),
     }
+    if generation.speculation is not None:
+        counts = generation.speculation
+        report["speculation"] = vars(counts) | {"acceptance": counts.acceptance}
     return report | {"logprobs": [_logprob(each) for each in generation.logprobs]} if with_logprobs else report
 
 
@@ -193,13 +201,22 @@ def _logprob(each: TokenLogprob) -> dict[str, object]:
 def _print_timings(lm: LanguageModel, generation: Generation) -> None:
     times, n = generation.timings, generation.tokens
     rest_s = (n - 1) / times.generated_tokens_per_s if times.generated_tokens_per_s else 0.0
-    rows = (
+    rows = [
         ("model", f"opened in {lm.timings.load_s:.2f} s, prepared in {lm.timings.compile_s:.2f} s"),
         ("prompt", _rate(generation.prompt_tokens, times.first_token_s, times.prompt_tokens_per_s)),
         ("answer", f"{_rate(n, rest_s, times.generated_tokens_per_s)}, ended by {generation.finish_reason}"),
-    )
+    ]
+    if generation.kept_tokens:
+        rows.insert(2, ("prompt", f"{generation.kept_tokens} of these tokens were kept"))
+    if generation.speculation is not None:
+        rows.append(("speculation", _speculation(generation.speculation)))
     for name, text in rows:
         print(f"camshaft: {name}: {text}", file=sys.stderr)
+
+
+def _speculation(counts: Speculation) -> str:
+    drafted = f"{counts.accepted} of {counts.drafted} drafted tokens accepted ({counts.acceptance:.0%})"
+    return f"{drafted}, in {counts.runs} {'run' if counts.runs == 1 else 'runs'}"
 
 
 def _rate(n: int, seconds: float, per_s: float) -> str:

@@ -1,11 +1,12 @@
-"""`camshaft serve`: answer HTTP requests as OpenAI's interface does."""
+"""`camshaft serve`: answer HTTP requests as OpenAI's interface does, with one model or several."""
 
 from __future__ import annotations
 
 import ipaddress
 import logging
 import sys
-from contextlib import ExitStack
+from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -13,7 +14,7 @@ import typer
 
 from camshaft.cli import options
 from camshaft.cli.command import command
-from camshaft.errors import MissingExtraError
+from camshaft.errors import MissingExtraError, SettingError
 
 DEFAULT_PORT = 8080
 DEFAULT_SLOTS = 16  # as many generate in one run of a plan
@@ -31,12 +32,27 @@ _KeyFile = Annotated[
 Embed = Annotated[
     str | None, typer.Option(metavar="MODEL", help="Also serve vectors of texts, by this model, at /v1/embeddings.")
 ]
+_Rerank = Annotated[
+    str | None, typer.Option(metavar="MODEL", help="Also score documents for queries, by this model, at /v1/rerank.")
+]
+_Models = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[MODEL ...]",
+        help=f"Model names (pulled on first use), hf:OWNER/REPO/FILE, or .gguf paths; default: {options.DEFAULT_MODEL}.",
+        show_default=False,
+    ),
+]
+_Config = Annotated[
+    Path | None, typer.Option("--config", metavar="FILE", help="Serve the models that a TOML file describes.")
+]
 
 
 @command
 def serve(
-    model: options.Model = options.DEFAULT_MODEL,
+    models: _Models = None,
     *,
+    config: _Config = None,
     host: _Host = "127.0.0.1",
     port: _Port = DEFAULT_PORT,
     running: options.ModelOptions,
@@ -44,32 +60,54 @@ def serve(
     slots: Slots = DEFAULT_SLOTS,
     queue: _Queue = 256,
     embed: Embed = None,
+    rerank: _Rerank = None,
     api_key_file: _KeyFile = None,
 ) -> None:
-    """Serve a model over HTTP, with OpenAI's interface at /v1. Ctrl-C stops when the answers in progress are complete."""
+    """Serve models over HTTP, with OpenAI's interface at /v1. Ctrl-C stops when the answers in progress are complete.
+
+    One model is loaded at once; of several, each is loaded by the first request that names it."""
     try:
         from camshaft.serve import run
     except ModuleNotFoundError as error:
         raise MissingExtraError(str(error.name), "serve", "camshaft serve") from None
-    from camshaft.generate.engine.engine import Engine
+    from camshaft.serve.config import ModelSpec, ServerConfig, cards_of, read_config
     from camshaft.serve.guard import Guard, read_keys
-    from camshaft.serve.served import Embedder, Served, served_name
+    from camshaft.serve.models import EMBEDDING, RERANK, Models
+    from camshaft.serve.served import served_name
 
     logging.basicConfig(level=logging.WARNING, format="camshaft: %(message)s")
     keys = () if api_key_file is None else read_keys(api_key_file)
     with run.listen(host, port) as listening:
         if not keys and not _is_loopback(listening.getsockname()[0]):
             _notice(f"no --api-key-file: everybody who reaches {run.url_of(listening)} may use the model")
-        with ExitStack() as stack:
-            lm = stack.enter_context(running.open(model, context, sessions=slots))
-            engine = stack.enter_context(Engine(lm, max_queue=queue))
-            embedder = None
-            if embed is not None:
-                opened = stack.enter_context(options.open_embedder(embed, threads=running.threads))
-                embedder = Embedder(served_name(embed), opened)
-            served = Served(served_name(model), engine, embedder=embedder)
+        common = ModelSpec("", "", options=running.given(context=context, sessions=slots), queue=queue)
+        if config is None:
+            named = models or [options.DEFAULT_MODEL]
+            is_one = len(named) == 1
+            specs = [replace(common, model=each, name=served_name(each), preload=is_one) for each in named]
+            found = ServerConfig(tuple(specs))
+        else:
+            found = read_config(config, common)
+            if models:
+                raise SettingError(f"MODEL {models[0]!r} and --config were given; wanted one of them")
+        specs = [*found.specs]
+        threads = {name: value for name, value in common.options.items() if name == "threads"}
+        for other, kind in ((embed, EMBEDDING), (rerank, RERANK)):
+            if other is not None:
+                name, preload = served_name(other), specs[0].preload
+                specs.append(ModelSpec(other, name, kind=kind, options=threads, preload=preload))
+        for name in dict.fromkeys(spec.model for spec in specs):
+            options.pull(name)
+        cards = cards_of(specs)
+        served = Models(cards, limit_nbytes=found.memory_limit_nbytes)
+        with closing(served):
+            for spec in specs:
+                if spec.preload:
+                    with options.preparing(spec.model):
+                        served.put(spec.name, spec.open())
             guard = Guard(keys, frozenset({"localhost", host.lower()}))
-            address = f"{served.name} at {run.url_of(listening)}/v1, {slots} at once, context {context}; Ctrl-C stops"
+            sizes = f", {slots} at once, context {context}" if config is None else ""
+            address = f"{', '.join(served.entries)} at {run.url_of(listening)}/v1{sizes}; Ctrl-C stops"
             run.make_server(served, guard, lambda: _notice(f"serving {address}")).run(sockets=[listening])
 
 

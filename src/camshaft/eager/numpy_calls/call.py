@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from camshaft.eager.numpy_forms import ArrayAxisError
 from camshaft.errors import ArrayTypeError
 from camshaft.ops.arguments import Array, operand
 
@@ -32,15 +31,6 @@ Form = Callable[[str, Inputs, Attrs], "Call | None"]
 def arrays_of(name: str, inputs: Inputs) -> list[Array]:
     """The arguments as arrays."""
     return [np.asarray(operand(x, name)) for x in inputs]
-
-
-def axis_of(axis: Any, n_axes: int) -> int:
-    """An axis counted from the front. ArrayTypeError and ArrayAxisError as NumPy raises them."""
-    if not isinstance(axis, int | np.integer):
-        raise ArrayTypeError(f"'{type(axis).__name__}' object cannot be interpreted as an integer")
-    if not -n_axes <= axis < n_axes:
-        raise ArrayAxisError(int(axis), n_axes)
-    return int(axis) % n_axes
 
 
 def integers_of(name: str, what: str, value: Any) -> tuple[int, ...]:

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from camshaft.dtypes import as_dtype
-from camshaft.eager.numpy_calls.call import Attrs, Call, Inputs, arrays_of, axis_of, mask_of
-from camshaft.eager.numpy_forms import attributes_of
+from camshaft.eager.numpy_calls.call import Attrs, Call, Inputs, arrays_of, mask_of
+from camshaft.eager.numpy_forms import attributes_of, axis_of
 from camshaft.errors import ArrayTypeError, ArrayValueError
 from camshaft.ops.arguments import Array, common_dtype, operand, row_dtype
 
@@ -20,7 +20,7 @@ def row_wise(name: str, inputs: Inputs, attrs: Attrs) -> Call | None:
     if name in ("softmax", "log_softmax") and len(arrays) == 2 and not arrays[1].ndim:
         return row_wise(name, inputs[:1], {**attrs, "axis": inputs[1]})
     x, n_axes = arrays[0], max(arrays[0].ndim, 1)
-    axis = axis_of(attrs.get("axis", -1), n_axes)
+    axis = axis_of(name, attrs.get("axis", -1), n_axes)
     dtype = row_dtype([a.dtype for a in arrays])
     same = all(a.dtype == dtype for a in arrays)
     if same and x.size and x.ndim and axis == n_axes - 1 and "axis" not in attrs:

@@ -7,7 +7,8 @@ from math import prod
 import numpy as np
 
 from camshaft.dtypes import PARTS
-from camshaft.eager.numpy_calls.call import Attrs, Call, Form, Inputs, arrays_of, axis_of, integers_of
+from camshaft.eager.numpy_calls.call import Attrs, Call, Form, Inputs, arrays_of, integers_of
+from camshaft.eager.numpy_forms import axis_of
 from camshaft.errors import ArrayTypeError, ArrayValueError, ShapeError
 from camshaft.ops.arguments import common_dtype, operand, plain_attribute
 from camshaft.ops.movement.complex_moves import MOVES, moves_pairs
@@ -34,7 +35,7 @@ def concat(name: str, inputs: Inputs, attrs: Attrs) -> Call | None:
     first = parts[0]
     if any(not p.ndim for p in parts):
         raise ArrayValueError("zero-dimensional arrays cannot be concatenated")
-    axis = axis_of(axis, first.ndim)
+    axis = axis_of(name, axis, first.ndim)
     others = [(*p.shape[:axis], 0, *p.shape[axis + 1 :]) for p in parts]
     if len({*others}) > 1 or len({p.ndim for p in parts}) > 1:
         shapes = ", ".join(str(p.shape) for p in parts)
@@ -73,7 +74,7 @@ def split(name: str, inputs: Inputs, attrs: Attrs) -> Call | None:
     x = np.asarray(operand(inputs[0], name))
     if len(inputs) == 1 and x.size and 0 not in tuple(attrs.get("sizes", ())):
         return None
-    axis = axis_of(inputs[2] if len(inputs) > 2 else attrs.get("axis", 0), x.ndim)
+    axis = axis_of(name, inputs[2] if len(inputs) > 2 else attrs.get("axis", 0), x.ndim)
     if len(inputs) == 1:
         sizes = tuple(attrs.get("sizes", ()))
         if sum(sizes) != x.shape[axis] or any(not isinstance(n, int) or n < 0 for n in sizes):

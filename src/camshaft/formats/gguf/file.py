@@ -16,7 +16,7 @@ from types import MappingProxyType
 from camshaft.errors import FormatError
 from camshaft.formats.bits import Bytes
 from camshaft.formats.blocks import BlockFormat, by_ggml_id
-from camshaft.formats.gguf.values import NUMBERS, Entry, Metadata, scan_value
+from camshaft.formats.gguf.values import Entry, Metadata, scan_value
 from camshaft.formats.mapped import Cursor, MappedFile, shown
 from camshaft.formats.tensor import FileTensor
 from camshaft.store.digest import digest_of
@@ -29,7 +29,7 @@ MAX_HEADER_NBYTES = 256_000_000  # vocabularies of 260k tokens with merges take 
 # A key takes 0.3 kB of memory and a tensor 0.6 kB, in as few as 14 and 25 bytes of the file. Files have up to 100 keys and,
 # since experts are merged into one tensor, up to 3,000 tensors.
 MAX_KEYS, MAX_TENSORS = 1 << 12, 1 << 14
-_UINT32, _FLOAT32 = 4, 6
+_UINT32 = 4
 _PROBE_NBYTES = 4096
 
 # Other file kinds by their first four bytes, for error messages.
@@ -56,7 +56,7 @@ class GGUFTensor(FileTensor):
 
 class GGUFFile:
     """An open GGUF file: `path`, `version`, `metadata`, and `tensors` by name in file order. `header_nbytes` is the size of the
-    header. A context manager."""
+    header. `parts` are the files of a split model, the first of which has the metadata. A context manager."""
 
     def __init__(
         self,
@@ -65,14 +65,26 @@ class GGUFFile:
         metadata: Metadata,
         tensors: Mapping[str, GGUFTensor],
         header_nbytes: int,
+        parts: tuple[GGUFFile, ...] = (),
     ) -> None:
-        self.mapped, self.header_nbytes = file, header_nbytes
+        self.mapped, self.header_nbytes, self.parts = file, header_nbytes, parts
         self.path, self.version = file.path, version
         self.metadata, self.tensors = metadata, MappingProxyType(tensors)
 
     def close(self) -> None:
         """Close the file. Arrays returned before stay valid."""
         self.mapped.close()
+        for part in self.parts[1:]:
+            part.close()
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the file, or of all parts."""
+        return sum(part.mapped.size for part in self.parts) or self.mapped.size
+
+    def part_of(self, tensor: GGUFTensor) -> int:
+        """The number of the part that has a tensor, 0 in a file that is whole."""
+        return next((i for i, part in enumerate(self.parts) if part.tensors.get(tensor.name) is tensor), 0)
 
     def __enter__(self) -> GGUFFile:
         return self
@@ -85,23 +97,24 @@ class GGUFFile:
 
 
 def open_gguf(path: str | os.PathLike[str]) -> GGUFFile:
-    """Open a GGUF file: parse keys, names and shapes, without decoding values or tensors.
+    """Open a GGUF file: parse keys, names and shapes, without decoding values or tensors. Of a part of a split model, all parts.
 
     Takes at most 4 bytes of memory per byte of the header, and 16 MB beside. Raises FormatError (one line) if the file is
-    missing, truncated, malicious, big-endian, a part of a split model, of another version, or its header longer than 256 MB. A
+    missing, truncated, malicious, big-endian, of another version, its header longer than 256 MB, or another part missing. A
     tensor of an unsupported format raises only when its data is read.
     """
-    return read_header(MappedFile(path))
+    from camshaft.formats.gguf.parts import joined  # it imports GGUFFile
+
+    return joined(path, lambda part: read_header(MappedFile(part)))
 
 
 def read_header(file: MappedFile) -> GGUFFile:
-    """Like `open_gguf`, for a file that is mapped already."""
+    """Like `open_gguf`, for one file that is mapped already."""
     cursor = Cursor(file, MAX_HEADER_NBYTES)
     version = _read_version(cursor)
     n_tensors = cursor.count("the number of tensors", 24, MAX_TENSORS)
     n_keys = cursor.count("the number of keys", 14, MAX_KEYS)
     metadata = Metadata(file, _scan_entries(cursor, n_keys))
-    _refuse_split(cursor, metadata)
     tensors = _read_tensors(cursor, n_tensors, _alignment(cursor, metadata))
     return GGUFFile(file, version, metadata, tensors, cursor.position)
 
@@ -129,17 +142,6 @@ def _scan_entries(cursor: Cursor, n_keys: int) -> dict[str, Entry]:
             cursor.fail(f"the key {shown(key)} occurs twice")
         entries[key] = scan_value(cursor, key)
     return entries
-
-
-def _refuse_split(cursor: Cursor, metadata: Metadata) -> None:
-    if "split.count" not in metadata:
-        return
-    if NUMBERS.get(metadata.type_id("split.count"), NUMBERS[_FLOAT32]).kind not in "iu":
-        cursor.fail("the value of 'split.count' is not an integer")
-    n_parts = metadata["split.count"]
-    assert isinstance(n_parts, int)
-    if n_parts > 1:
-        cursor.fail(f"is one of {n_parts} parts of a split model; join them first with llama-gguf-split --merge")
 
 
 def _alignment(cursor: Cursor, metadata: Metadata) -> int:
@@ -247,7 +249,8 @@ def probe(file: MappedFile) -> str:
 
 
 def known_header(file: GGUFFile) -> HeaderIndex:
-    """The index of an open file's header."""
+    """The index of an open file's header, or of its first part's."""
+    file = file.parts[0] if file.parts else file
     mapped = file.mapped
     entries = {key: (e.type_id, e.position, e.nbytes) for key, e in file.metadata.entries.items()}
     tensors = [(t.name, t.shape, _number(t), t.nbytes, t.offset) for t in file.tensors.values()]

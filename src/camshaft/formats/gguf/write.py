@@ -8,14 +8,15 @@ import struct
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
 from camshaft.formats.bits import Bytes
 from camshaft.formats.blocks import BlockFormat
 from camshaft.formats.gguf.file import DEFAULT_ALIGNMENT
-from camshaft.formats.gguf.values import Metadata
+from camshaft.formats.gguf.values import ARRAY, NUMBERS, Metadata
 from camshaft.store.files import atomic_file
 
 _VERSION, _UINT32, _FLOAT32, _STRING = 3, 4, 6, 8
@@ -51,6 +52,32 @@ def floating(value: float) -> Raw:
 def text(value: str) -> Raw:
     """A text as a value."""
     return _STRING, _text(value)
+
+
+def encoded_value(value: Any) -> Raw:
+    """A value in the type that files have for it: u32 (or i64), f32, bool, text, or an array of one of them or of i32.
+
+    An ndarray keeps its dtype; it is one of the dtypes of NUMBERS."""
+    if isinstance(value, str):
+        return text(value)
+    if isinstance(value, bool):
+        return _type_of(np.bool_), bytes([value])
+    if isinstance(value, int):
+        return unsigned(value) if 0 <= value < 1 << 32 else (_type_of(np.int64), struct.pack("<q", value))
+    if isinstance(value, float):
+        return floating(value)
+    if isinstance(value, list) and value and isinstance(value[0], str):
+        head = struct.pack("<IQ", _STRING, len(value))
+        return ARRAY, head + b"".join(map(_text, value))
+    kinds = {bool: np.bool_, int: np.int32, float: np.float32}
+    array = value if isinstance(value, np.ndarray) else np.array(value, kinds[type(value[0])])
+    head = struct.pack("<IQ", _type_of(array.dtype), array.size)
+    return ARRAY, head + array.astype(array.dtype.newbyteorder("<")).tobytes()
+
+
+def _type_of(dtype: npt.DTypeLike) -> int:
+    wanted = np.dtype(dtype).newbyteorder("<")
+    return next(type_id for type_id, known in NUMBERS.items() if known == wanted)
 
 
 def values_of(metadata: Metadata) -> dict[str, Raw]:

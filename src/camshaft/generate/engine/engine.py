@@ -22,7 +22,7 @@ from camshaft.generate.engine.runner import Results, Runner
 from camshaft.generate.engine.statistics import Statistics
 from camshaft.generate.generation import Closing
 from camshaft.generate.model_plans import MAX_DECODE_SEQUENCES, PROMPT_TOKENS
-from camshaft.generate.options import GenerateOptions
+from camshaft.generate.options import GenerateOptions, check_together
 
 if TYPE_CHECKING:
     from camshaft.generate.language_model import LanguageModel
@@ -80,6 +80,11 @@ class Engine(Closing):
         return len(self._running)
 
     @property
+    def running(self) -> list[Request]:
+        """The requests with a slot."""
+        return [*self._running]
+
+    @property
     def is_alive(self) -> bool:
         """Whether requests are taken."""
         return not self._is_closing and (self._thread is None or self._thread.is_alive())
@@ -109,6 +114,7 @@ class Engine(Closing):
         return requests
 
     def _request(self, ids: Sequence[int], options: GenerateOptions, listener: Listener) -> Request:
+        check_together(options, "the engine")
         checked = self.lm.prompt_ids(ids, raw=True)
         n, context = len(checked), self.lm.context
         if not n:

@@ -29,7 +29,7 @@ class Runner:
         for request in requests:
             lm, options = self._lm, request.options
             request.sampler, request.end_tokens = lm.sampler(options.sampling, options.grammar), lm.end_tokens(options)
-            text, take = lm.tokenizer.stream(at_start=False), request.take
+            text, take = lm.tokenizer.stream(shown=options.shown_tokens), request.take
             request.generation = Generation(request.prompt_tokens, take, text, options, is_complete=request.is_complete)
             self._statistics.prompt_tokens += request.prompt_tokens
         return []

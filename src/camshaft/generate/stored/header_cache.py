@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import warnings
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -24,6 +24,7 @@ from camshaft.formats.gguf.file import (
     probe,
     read_header,
 )
+from camshaft.formats.gguf.parts import joined
 from camshaft.formats.mapped import MappedFile
 from camshaft.generate.stored.plan_cache import program_digest
 from camshaft.store.digest import digest_of
@@ -35,13 +36,20 @@ from camshaft.text.vocabulary_index import StringsIndex, VocabularyIndex, indexe
 @dataclass(frozen=True)
 class ModelFile:
     """An open model file. `from_cache` tells whether its header was cached under `key`; `index` is the vocabulary's index if
-    cached; `digest` is the header's digest when it was opened."""
+    cached; `digests` are the headers' digests when it was opened, one for each part of a split model.
+
+    Only the first part's header is cached: it has the metadata."""
 
     file: GGUFFile
     index: VocabularyIndex | None
     from_cache: bool
     key: str
-    digest: str
+    digests: tuple[str, ...]
+
+    @property
+    def digest(self) -> str:
+        """The digest of the header, or of all parts' headers."""
+        return self.digests[0] if len(self.digests) == 1 else digest_of(self.digests)
 
     def tokenizer(self) -> Tokenizer:
         """The file's tokenizer. Raises ModelError as Tokenizer.from_gguf does."""
@@ -55,7 +63,7 @@ class ModelFile:
             return
             return
         index, header = make_index(tokenizer.vocabulary, self.file.metadata), known_header(self.file)
-        if header.digest != self.digest:
+        if header.digest != self.digests[0]:
             return
         data = to_bytes(header, index)
         try:
@@ -65,16 +73,29 @@ class ModelFile:
 
 
 def open_model_file(path: str | os.PathLike[str] | Path) -> ModelFile:
-    """Open a GGUF file. Raises FormatError as open_gguf does."""
+    """Open a GGUF file, or all parts of a split one. Raises FormatError as open_gguf does."""
+    opened: list[ModelFile] = []
+
+    def open_first(part: str | os.PathLike[str]) -> GGUFFile:
+        opened.append(_open_one(part))
+        return opened[-1].file
+
+    file = joined(path, lambda part: read_header(MappedFile(part)), open_first)
+    first = next(one for one in opened if one.file is (file.parts or (file,))[0])
+    others = tuple(header_digest(part.mapped, part.header_nbytes) for part in file.parts[1:])
+    return replace(first, file=file, digests=(*first.digests, *others))
+
+
+def _open_one(path: str | os.PathLike[str]) -> ModelFile:
     mapped = MappedFile(path)
     key = digest_of(program_digest(), probe(mapped))
     data = store().headers.get(key, f"the cached header of {mapped.path}")
     known = None if data is None else _known(mapped, data)
     if known is not None:
         file, index, digest = known
-        return ModelFile(file, index, True, key, digest)
+        return ModelFile(file, index, True, key, (digest,))
     file = read_header(mapped)
-    return ModelFile(file, None, False, key, header_digest(mapped, file.header_nbytes))
+    return ModelFile(file, None, False, key, (header_digest(mapped, file.header_nbytes),))
 
 
 def _known(mapped: MappedFile, data: bytes) -> tuple[GGUFFile, VocabularyIndex | None, str] | None:

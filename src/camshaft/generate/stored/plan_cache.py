@@ -168,7 +168,10 @@ def _model(file: GGUFFile) -> str:
     values = [
         (key, file.metadata.type_id(key), _value(file, key)) for key in file.metadata if key not in _IRRELEVANT_KEYS
     ]
-    tensors = [(t.name, t.shape, t.format.name, t.nbytes, t.offset, t.is_mapped) for t in file.tensors.values()]
+    tensors = [
+        (t.name, t.shape, t.format.name, t.nbytes, file.part_of(t), t.offset, t.is_mapped)
+        for t in file.tensors.values()
+    ]
     return digest_of(values, tensors, converted_digest(file.tensors))
 
 

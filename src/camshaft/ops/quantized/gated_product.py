@@ -1,8 +1,9 @@
-"""gated_product: q8 of silu(x Wg) * (x Wu), the first half of a gated feed-forward layer, from q8 activations.
+"""gated_product: q8 of act(x Wg) * (x Wu), the first half of a gated feed-forward layer, from q8 activations.
 
-Bit-equal to two quantized_matmuls and silu_multiply_q8 with the same variant of the products. `tile`: a program computes the same
-32 columns of both products for some tokens and quantizes their block of 32, so that the products do not go through memory.
-`unfused`: the launches of the products' best variant, then silu's. `sums` as in fused_quantize.py.
+Bit-equal to two quantized_matmuls and silu_multiply_q8 (act "gelu": gelu_multiply_q8), with the same variant of the products.
+`tile`: a program computes the same 32 columns of both products for some tokens and quantizes their block of 32, so that the
+products do not go through memory. `unfused`: the launches of the products' best variant, then the activation's. `sums` as in
+fused_quantize.py.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from camshaft.dtypes import f32
 from camshaft.formats.blocks import BLOCK_FORMATS, BlockFormat
 from camshaft.lang import Array, Tracer, Value, kernel
 from camshaft.ops import op as ops
-from camshaft.ops.parameters import SUMS, Parameters
+from camshaft.ops.parameters import ACT, SUMS, Parameters
 from camshaft.ops.quantize import fused_quantize
 from camshaft.ops.quantize import quantize_activations as q8
 from camshaft.ops.quantize.q8_blocks import BLOCK, Q8Out, Sums, q8_outs, store_block
@@ -32,7 +33,8 @@ from camshaft.ops.spec import TensorSpec
 
 NAME = "gated_product"
 PRODUCT = matmul.OP
-SILU = fused_quantize.OPS["silu_multiply_q8"]
+# The second op of the pair by activation.
+SECOND = {act: fused_quantize.OPS[f"{act}_multiply_q8"] for act in fused_quantize.ACTIVATIONS}
 # Formats of gate and up; the kernels are validated for each.
 FORMATS = ("Q4_0", "Q4_1", "Q5_0", "Q8_0", "Q4_K", "Q6_K")
 
@@ -49,8 +51,9 @@ def gated_tile(
     block: str,
     ahead: int,
     sums: Sums,
+    act: str,
 ) -> None:
-    # y[t, 32 b .. 32 b + 31] = silu(gate) up for `columns` tokens, by tiles of `rows` weights' rows, then quantized
+    # y[t, 32 b .. 32 b + 31] = act(gate) up for `columns` tokens, by tiles of `rows` weights' rows, then quantized
     x, gate, up = arrays[:3], arrays[3:6], arrays[6:9]
     outs, active = q8_outs(arrays[9:], sums)
     tokens, b = Tokens(k, columns, bound, active[:1]), k.program(0)
@@ -65,14 +68,14 @@ def gated_tile(
         place = tokens.first + token
         condition = tokens.is_stored(place)
         with nullcontext() if condition is None else k.when(condition):
-            _store(k, made, token, place, b, outs)
+            _store(k, made, token, place, b, outs, act)
 
 
-def _store(k: Tracer, made: Array, token: Value, place: Value, b: Value, outs: Sequence[Q8Out]) -> None:
+def _store(k: Tracer, made: Array, token: Value, place: Value, b: Value, outs: Sequence[Q8Out], act: str) -> None:
     halves = []
     for h in (0, 1):
         gate, up = (k.load_vector(made, number, token, 16 * h, width=16) for number in (0, 1))
-        halves.append(gate / (1.0 + k.exp(-gate)) * up)
+        halves.append(fused_quantize.ACTIVATIONS[act](k, gate, up))
     store_block(k, halves, place, b, outs)
 
 
@@ -83,6 +86,8 @@ def _infer(specs: tuple[TensorSpec, ...], attrs: ops.Attrs) -> tuple[TensorSpec,
     good = isinstance(gate.dtype, BlockFormat) and gate.dtype.name in FORMATS
     ops.expect(good, NAME, gate, f"weights of {', '.join(FORMATS)}")
     ops.expect(gate == up, NAME, up, f"up as gate is, {gate}")
+    act = attrs.get("act", ACT.default)
+    ops.expect(act in SECOND, NAME, f"act {act!r}", f"act {' or '.join(SECOND)}")
     (y,) = PRODUCT.infer((x, gate), {})
     return fused_quantize.forms_of(NAME, y, attrs)
 
@@ -94,12 +99,16 @@ def _reference(inputs: Sequence[ops.Array], attrs: ops.Attrs) -> tuple[ops.Array
     else:
         x, *weights = (a.astype(np.float64) for a in inputs)
         gate, up = (x @ w.T for w in weights)
-    return SILU.reference((gate, up), {"sums": attrs["sums"], "floats": False})
+    return _second(attrs).reference((gate, up), {"sums": attrs["sums"], "floats": False})
 
 
-def _decompose(f: Any, x: Any, gate: Any, up: Any, sums: Sums) -> Any:
+def _second(attrs: ops.Attrs) -> ops.Op:
+    return SECOND[attrs.get("act", ACT.default)]
+
+
+def _decompose(f: Any, x: Any, gate: Any, up: Any, sums: Sums, act: str = "silu") -> Any:
     products = (f.quantized_matmul(x, w) for w in (gate, up))
-    return f.silu_multiply_q8(*products, sums=sums, floats=False)
+    return getattr(f, SECOND[act].name)(*products, sums=sums, floats=False)
 
 
 def _product(node: ops.NodeSpec) -> ops.NodeSpec:
@@ -114,6 +123,7 @@ def _build_tile(node: ops.NodeSpec, target: ops.Target) -> ops.Build:
     rows, y = min(values["rows"], ROWS), TensorSpec((tokens, n), f32)
     outputs = [operand for i in range(len(node.outputs)) for operand in q8.q8_operands(i, y)]
     constants = {**matmul.tile_constants(node, {**values, "rows": rows}), "sums": node.attrs["sums"]}
+    constants["act"] = node.attrs.get("act", ACT.default)
     grid = (ops.Cells(n, BLOCK), ops.Cells(tokens, values["tokens"]))
     return product_build(gated_tile, node, grid, constants, outputs=outputs)
 
@@ -126,7 +136,7 @@ def _best_product(node: ops.NodeSpec, target: ops.Target) -> ops.KernelVariant:
 
 
 def _build_unfused(node: ops.NodeSpec, target: ops.Target) -> ops.Build:
-    """Builds the two products and silu_multiply_q8 as launches of one node."""
+    """Builds the two products and the activation's op as launches of one node."""
     product, spec = _best_product(node, target), _product(node)
     launches: list[ops.Launch | ops.NativeCall] = []
     made = product.build(spec, target)
@@ -137,9 +147,9 @@ def _build_unfused(node: ops.NodeSpec, target: ops.Target) -> ops.Build:
             arrays = tuple(_moved(operand, number, scratch) for operand in launch.arrays)
             launches.append(replace(launch, arrays=arrays))
     y = spec.outputs[0]
-    silu = ops.NodeSpec((y, y), node.outputs, {**node.attrs, "floats": False})
-    candidates = [v for v in SILU.variants if target.backend in v.backends]
-    last = min(candidates, key=lambda v: v.cost(silu, target)).build(silu, target)
+    second = ops.NodeSpec((y, y), node.outputs, {"sums": node.attrs["sums"], "floats": False})
+    candidates = [v for v in _second(node.attrs).variants if target.backend in v.backends]
+    last = min(candidates, key=lambda v: v.cost(second, target)).build(second, target)
     assert isinstance(last, ops.Build)
     for launch in last.launches:
         arrays = tuple(ops.scratch(o.index, "read", o.shape) if o.kind == "input" else o for o in launch.arrays)
@@ -171,7 +181,7 @@ def _tile_cost(node: ops.NodeSpec, target: ops.Target) -> float:
     return 2 * tile_cost(_product(node), target) + 0.3 * y + 2.5 * node.inputs[1].bounds[0]
 
 
-def _case(name: str, rows: int, active: int, n: int, k: int, sums: Sums) -> ops.Sample:
+def _case(name: str, rows: int, active: int, n: int, k: int, sums: Sums, act: str = "silu") -> ops.Sample:
     """A sample with two matrices from different seeds."""
     from camshaft.ops.quantized.samples import Case, LazySample
 
@@ -180,8 +190,8 @@ def _case(name: str, rows: int, active: int, n: int, k: int, sums: Sums) -> ops.
     def inputs() -> tuple[ops.Array, ...]:
         return first.x, first.packed(), second.packed()
 
-    attrs = {"wanted": lambda: (first.wanted(), second.wanted()), "sums": sums}
-    return LazySample(f"{first.label} {sums}", inputs, attrs, (*first.specs, first.specs[1]), first.extents)
+    attrs = {"wanted": lambda: (first.wanted(), second.wanted()), "sums": sums, "act": act}
+    return LazySample(f"{first.label} {sums} {act}", inputs, attrs, (*first.specs, first.specs[1]), first.extents)
 
 
 def _samples() -> Iterable[ops.Sample]:
@@ -190,6 +200,7 @@ def _samples() -> Iterable[ops.Sample]:
         yield _case(name, 29, 7, 96, 2 * size, ((16, 32), (32, 8)))
     for name in ("Q4_1", "Q6_K"):
         yield _case(name, 1, 1, 64, max(BLOCK_FORMATS[name].block_size, 64), ((32, 0),))
+    yield _case("Q8_0", 5, 3, 64, 64, ((32, 0),), "gelu")
 
 
 def _error_samples() -> Iterable[ops.ErrorSample]:
@@ -199,12 +210,13 @@ def _error_samples() -> Iterable[ops.ErrorSample]:
     yield ops.ErrorSample((TensorSpec((2, 64), f32), w, w), {"sums": ((32, 0),)}, "x .* of q8")
     yield ops.ErrorSample((x, w, TensorSpec((96, 64), block)), {"sums": ((32, 0),)}, "up as gate is")
     yield ops.ErrorSample((x, w, w), {"sums": (32, 0)}, "sums such")
+    yield ops.ErrorSample((x, w, w), {"sums": ((32, 0),), "act": "tanh"}, "act silu or gelu")
     odd = TensorSpec((48, 64), block)
     yield ops.ErrorSample((x, odd, odd), {"sums": ((32, 0),)}, "multiple of 32")
 
 
 def _gated(use: Use, uses: Uses) -> Match | None:
-    """Matches silu_multiply_q8 of two quantized_matmuls of one q8 tensor on one device, if nothing else reads the products."""
+    """Matches an activation's op of two quantized_matmuls of one q8 tensor on one device, if nothing else reads the products."""
     products = [m for t in use.inputs if (m := uses.maker(t)) is not None and m.op is PRODUCT]
     if use.attrs.get("floats") or len(products) != 2 or products[0] is products[1]:
         return None
@@ -213,7 +225,8 @@ def _gated(use: Use, uses: Uses) -> Match | None:
         return None
     if any(len(uses.readers(p.outputs[0])) > 1 or uses.is_output(p.outputs[0]) for p in products):
         return None
-    inputs, attrs = (*gate.inputs, up.inputs[1]), {"sums": use.attrs["sums"]}
+    inputs = (*gate.inputs, up.inputs[1])
+    attrs = {"sums": use.attrs["sums"], "act": use.op.name.removesuffix("_multiply_q8")}
     if not OP.accepts(tuple(t.spec for t in inputs), attrs):
         return None
 
@@ -226,8 +239,8 @@ def _gated(use: Use, uses: Uses) -> Match | None:
 OP = ops.Op(
     vjp=ops.NoGradient("its input is rounded to 8 bits"),
     name=NAME,
-    formula="q8 of silu(x Wg) * (x Wu)",
-    parameters=Parameters("x gate up", (SUMS,), results=None),
+    formula="q8 of act(x Wg) * (x Wu); act is silu or gelu",
+    parameters=Parameters("x gate up", (SUMS, ACT), results=None),
     infer=_infer,
     reference=_reference,
     variants=(
@@ -239,5 +252,5 @@ OP = ops.Op(
     tolerance={layout.name: fused_quantize.TOLERANCE for layout in q8.LAYOUTS.values()},
     flops=lambda node: 2 * PRODUCT.flops(_product(node)),
     decompose=_decompose,
-    rules=(Rule(Stage.GATED_PRODUCT, ("silu_multiply_q8",), _gated),),
+    rules=(Rule(Stage.GATED_PRODUCT, tuple(op.name for op in SECOND.values()), _gated),),
 )

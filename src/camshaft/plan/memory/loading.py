@@ -123,9 +123,9 @@ def turns(todo: Sequence[Piece]) -> list[list[Piece]]:
     return made
 
 
-def _place(piece: Piece) -> int:
+def _place(piece: Piece) -> tuple[str, int]:
     span = piece.span()
-    return -1 if span is None else span.first
+    return ("", -1) if span is None else (span.file.path, span.first)
 
 
 def spans(turn: Sequence[Piece]) -> list[Span]:

@@ -9,7 +9,6 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import Response
 
-from camshaft.generate.tools.calls import ToolCallReader
 from camshaft.generate.tools.styles import Tool
 from camshaft.serve.answers import Job
 from camshaft.serve.anthropic.shape import MessageShape
@@ -22,26 +21,31 @@ from camshaft.serve.fields import (
     Field,
     Fields,
     integer,
+    objects,
     one_of,
-    parse_json,
     read_fields,
     required,
     shown,
+    takes,
 )
-from camshaft.serve.openai.chat import chat_ids, read_messages
+from camshaft.serve.openai.chat import chat_of, read_messages
+from camshaft.serve.openai.prompts import Chat, How, thinking
 from camshaft.serve.openai.tools import NAME, Tools, form_of, object_schema, tools_of
 from camshaft.serve.options import MOST_TOKENS, OPTIONS, generate_options
-from camshaft.serve.respond import Asked, Json, respond
+from camshaft.serve.respond import Asked, Json, body_of, respond
 from camshaft.serve.served import Served
 
-_TEXT_OR_BLOCKS = Field(lambda v: isinstance(v, str | list), "a text or a list of blocks")
+_TEXT_OR_BLOCKS = Field(
+    lambda v: isinstance(v, str | list), "a text or a list of blocks", {"anyOf": [TEXT.schema, LIST.schema]}
+)
+_MESSAGE: Fields = {"role": one_of("user", "assistant"), "content": _TEXT_OR_BLOCKS}
 _CHAT: Fields = {
     "model": TEXT,
-    "messages": LIST,
+    "messages": objects(_MESSAGE, *_MESSAGE),
     "system": _TEXT_OR_BLOCKS,
     "tools": LIST,
     "tool_choice": OBJECT,
-    "thinking": one_of({"type": "disabled"}),
+    "thinking": OBJECT,
 }
 FIELDS: Fields = {
     **_CHAT,
@@ -50,14 +54,24 @@ FIELDS: Fields = {
     **{name: OPTIONS[name] for name in ("temperature", "top_p", "top_k", "stream", "metadata", "seed")},
     "service_tier": one_of("auto", "standard_only"),
 }
+_THINKING: Fields = {
+    "type": one_of("enabled", "disabled", "adaptive"),
+    "budget_tokens": integer(1, MOST_TOKENS),  # a hint that no model here knows of
+    "display": one_of("summarized"),
+}
 _CACHE = {"cache_control": OBJECT}  # prompts are always cached, which changes no answer
-_MESSAGE: Fields = {"role": one_of("user", "assistant"), "content": _TEXT_OR_BLOCKS}
 _BLOCKS: Mapping[str, Fields] = {
     "text": {"type": TEXT, "text": TEXT, "citations": LIST, **_CACHE},
+    "thinking": {"type": TEXT, "thinking": TEXT, "signature": TEXT},
     "tool_use": {"type": TEXT, "id": TEXT, "name": NAME, "input": OBJECT, **_CACHE},
     "tool_result": {"type": TEXT, "tool_use_id": TEXT, "content": _TEXT_OR_BLOCKS, "is_error": BOOL, **_CACHE},
 }
-_NEEDED = {"text": ("text",), "tool_use": ("id", "name", "input"), "tool_result": ("tool_use_id",)}
+_NEEDED = {
+    "text": ("text",),
+    "thinking": ("thinking",),
+    "tool_use": ("id", "name", "input"),
+    "tool_result": ("tool_use_id",),
+}
 _TOOL: Fields = {
     "type": one_of("custom"),
     "name": NAME,
@@ -90,7 +104,9 @@ def _message(message: Any, of: str) -> list[dict[str, Any]]:
     text = _text(blocks)
     if results and not text:
         return results
-    return [*results, {"role": role, "content": text} | ({"tool_calls": calls} if calls else {})]
+    thought = "".join(block["thinking"] for block in blocks if block["type"] == "thinking")
+    thoughts = {"reasoning_content": thought} if thought else {}
+    return [*results, {"role": role, "content": text} | thoughts | ({"tool_calls": calls} if calls else {})]
 
 
 def _blocks(content: str | Sequence[Any], of: str, *kinds: str) -> list[dict[str, Any]]:
@@ -140,13 +156,17 @@ def _tool(value: Any, of: str) -> Tool:
     return Tool(required(given, "name", of), given.get("description", ""), schema, given.get("strict", False))
 
 
-def _chat(given: Mapping[str, Any], served: Served) -> tuple[list[int], Tools | None]:
-    """The token ids of a chat, and the tools that its answer may call."""
+def _chat(given: Mapping[str, Any], served: Served) -> tuple[Chat, Tools | None]:
+    """A chat, and the tools that its answer may call. Without `thinking`, the model is told not to think, as Anthropic's do."""
     served.check_model(required(given, "model"))
     messages, tools = _messages(given), _tools(given, served)
-    return chat_ids(served, messages, () if tools is None else tools.tools), tools
+    said = read_fields(given.get("thinking", {"type": "disabled"}), _THINKING, "thinking")
+    is_wanted = required(said, "type", "thinking") != "disabled"
+    how = How(thinking(is_wanted, served, "thinking"))
+    return chat_of(served, messages, tools, None, how), tools
 
 
+@takes(FIELDS, "model", "max_tokens", "messages", stream="text/event-stream")
 async def messages(request: Request, served: Served) -> Response:
     """Answer a chat."""
     return await respond(request, served, _read)
@@ -154,18 +174,21 @@ async def messages(request: Request, served: Served) -> Response:
 
 def _read(body: Any, served: Served) -> Asked:
     given = read_fields(body, FIELDS)
-    most, (ids, tools) = required(given, "max_tokens"), _chat(given, served)
+    most, (chat, tools) = required(given, "max_tokens"), _chat(given, served)
     grammar = form_of(tools, None)
     sampled = {name: value for name, value in given.items() if name in OPTIONS and name != "max_tokens"}
     sampled |= {"stop": given["stop_sequences"]} if "stop_sequences" in given else {}
     n_vocab = served.lm.config.vocab_size
-    options = generate_options(sampled, max_tokens=most, logprobs=None, n_vocab=n_vocab, grammar=grammar)
-    shape = MessageShape(served, len(ids), ToolCallReader(None if tools is None else tools.style))
-    return Asked(Job([ids], options), shape, given.get("stream", False))
+    options = generate_options(
+        sampled, max_tokens=most, logprobs=None, n_vocab=n_vocab, grammar=grammar, shown_tokens=chat.shown_tokens
+    )
+    shape = MessageShape(served, len(chat.ids), chat.reader())
+    return Asked(Job([chat.ids], options), shape, given.get("stream", False))
 
 
+@takes(_CHAT, "model", "messages")
 async def count_tokens(request: Request, served: Served) -> Response:
     """The number of tokens of a chat."""
-    given = read_fields(parse_json(await served.body(request)), _CHAT)
-    ids, _ = await run_in_threadpool(_chat, given, served)
-    return Json({"input_tokens": len(ids)})
+    given = read_fields(body_of(request), _CHAT)
+    chat, _ = await run_in_threadpool(_chat, given, served)
+    return Json({"input_tokens": len(chat.ids)})

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from camshaft.generate.generation import TokenLogprob
-from camshaft.generate.tools.calls import Delta, ToolCallReader
+from camshaft.generate.tools.calls import Delta
+from camshaft.generate.tools.reasoning import AnswerReader
 from camshaft.serve.answers import Answer, Usage
 from camshaft.serve.errors import HttpError
 from camshaft.serve.openai.tools import finish_reason
@@ -28,16 +29,16 @@ def error_json(error: HttpError) -> dict[str, Any]:
 
 @dataclass
 class MessageShape:
-    """A message and its events. `reader` finds the calls of tools."""
+    """A message and its events. `reader` finds thoughts and the calls of tools."""
 
     served: Served
     prompt_tokens: int
-    reader: ToolCallReader
+    reader: AnswerReader
     id: str = field(default_factory=lambda: f"msg_{uuid.uuid4().hex[:24]}")
     media_type: str = "text/event-stream"
     keep_alive: bytes = event({"type": "ping"}, "ping")
     _n_blocks: int = 0
-    _open: int | None = None  # the call of the block that is not complete, -1 for text
+    _open: int | None = None  # the part of the block that is not complete, as in Delta
     _stop: tuple[str, str | None] = ("end_turn", None)
 
     def _message(
@@ -66,15 +67,20 @@ class MessageShape:
 
     def _write(self, delta: Delta) -> Iterable[bytes]:
         """A delta, after the end of another block and the beginning of its own."""
-        if self._open != delta.index:
+        if self._open != delta.part:
             yield from self._end_block()
             block = _text_block("") if delta.index < 0 else _call_block(delta.name, {})
+            block = _thought_block("") if delta.thought else block
             yield _event("content_block_start", index=self._n_blocks, content_block=block)
-            self._open = delta.index
-        if delta.text or delta.arguments:
-            said = {"type": "text_delta", "text": delta.text}
-            argued = {"type": "input_json_delta", "partial_json": delta.arguments}
-            yield _event("content_block_delta", index=self._n_blocks, delta=said if delta.index < 0 else argued)
+            self._open = delta.part
+        added = {
+            "thinking": ("thinking_delta", delta.thought),
+            "text": ("text_delta", delta.text),
+            "partial_json": ("input_json_delta", delta.arguments),
+        }
+        for name, (kind, text) in added.items():
+            if text:
+                yield _event("content_block_delta", index=self._n_blocks, delta={"type": kind, name: text})
 
     def _end_block(self) -> Iterable[bytes]:
         if self._open is not None:
@@ -107,7 +113,8 @@ class MessageShape:
         """The message."""
         answer, reader = answers[0], self.reader
         text = reader.text_of(answer.text)
-        blocks = [_text_block(text)] if text or not reader.calls else []
+        blocks = [_thought_block(reader.thought)] if reader.thought else []
+        blocks += [_text_block(text)] if text or not (reader.calls or blocks) else []
         blocks += [_call_block(call.name, call.values or {}) for call in reader.calls]
         return self._message(blocks, self._stopped(answer.finish_reason or "stop", answer.stop_string), _usage(usage))
 
@@ -118,6 +125,10 @@ def _event(kind: str, **fields: Any) -> bytes:
 
 def _text_block(text: str) -> dict[str, Any]:
     return {"type": "text", "text": text}
+
+
+def _thought_block(text: str) -> dict[str, Any]:
+    return {"type": "thinking", "thinking": text, "signature": ""}
 
 
 def _call_block(name: str, given: Any) -> dict[str, Any]:

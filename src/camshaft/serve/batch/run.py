@@ -26,7 +26,7 @@ from camshaft.serve.openai.completions import read_completion
 from camshaft.serve.openai.embeddings import embedded
 from camshaft.serve.openai.responses import read_response
 from camshaft.serve.respond import Asked, Reader
-from camshaft.serve.served import Served
+from camshaft.serve.served import Embedder, Served
 
 WINDOW_REQUESTS, WINDOW_NBYTES = 256, 64 << 20
 ENVELOPE_NBYTES = 64 << 10  # of a line, beside the body
@@ -188,7 +188,7 @@ class _Run:
     def _asked(self, given: Mapping[str, Any]) -> Asked | dict[str, Any]:
         """What to generate, or the answer to a request for vectors. Raises HttpError."""
         if given["url"] == _EMBEDDINGS:
-            return embedded(given["body"], self._served)
+            return embedded(given["body"], _embedder(self._served, given["body"].get("model")))
         asked = READERS[given["url"]](given["body"], self._served)
         if asked.is_stream:
             raise HttpError(400, "'stream' is true; a batch has none", code="unsupported_parameter", param="stream")
@@ -240,6 +240,18 @@ class _Run:
     def _report(self) -> None:
         self._tally.elapsed_s = time.perf_counter() - self._begun
         self._progress(self._tally)
+
+
+def _embedder(served: Served, name: Any) -> Embedder:
+    """The model that makes vectors. Raises HttpError where there is none of that name."""
+    found = served.embedder
+    if found is None:
+        message = "there is no model that makes vectors of texts; start with --embed MODEL"
+        raise HttpError(404, message, code="model_not_found", param="model")
+    if name not in (None, found.name):
+        message = f"there is no model {str(name)[:100]!r} for vectors; there is {found.name!r}"
+        raise HttpError(404, message, code="model_not_found", param="model")
+    return found
 
 
 def _envelope(line: Line) -> tuple[str | None, dict[str, Any] | HttpError]:

@@ -12,10 +12,9 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from camshaft.errors import ModelError
 from camshaft.generate.generation import TokenLogprob
-from camshaft.generate.tools.calls import ToolCallReader
-from camshaft.generate.tools.styles import Style, Tool, style_of, with_tools
+from camshaft.generate.grammar.grammar import Grammar
+from camshaft.generate.tools.reasoning import AnswerReader
 from camshaft.serve import grammars
 from camshaft.serve.answers import Answer, Job, Usage
 from camshaft.serve.errors import HttpError
@@ -26,43 +25,59 @@ from camshaft.serve.fields import (
     Field,
     Fields,
     integer,
+    objects,
     one_of,
     read_fields,
     required,
     shown,
+    takes,
 )
-from camshaft.serve.openai import logprobs, tools
+from camshaft.serve.openai import logprobs, prompts, tools
 from camshaft.serve.options import MOST_TOP_LOGPROBS, OPTIONS, generate_options, includes_usage
 from camshaft.serve.respond import Asked, event, respond
 from camshaft.serve.served import Served
-from camshaft.text.chat import encode_untrusted, texts_in
 
 EMPTY = Field(lambda v: v == [], "an empty list (others are not supported)")
-FIELDS: Fields = {
-    **OPTIONS,
-    **grammars.FIELDS,
-    "model": TEXT,
-    "messages": LIST,
-    "logprobs": BOOL,
-    "top_logprobs": integer(0, MOST_TOP_LOGPROBS),
-    **tools.FIELDS,
-    "modalities": one_of(["text"]),
-    "service_tier": one_of("auto", "default"),
-    "store": one_of(False),
-}
 # Roles -> the role that chat templates know.
 ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant", "tool": "tool"}
+_PART: Fields = {"type": one_of("text"), "text": TEXT}
 _MESSAGE: Fields = {
     "role": one_of(*ROLES),
-    "content": Field(lambda v: isinstance(v, str | list), "a text or a list of parts"),
+    "content": Field(
+        lambda v: isinstance(v, str | list),
+        "a text or a list of parts",
+        {"anyOf": [TEXT.schema, objects(_PART, *_PART).schema]},
+    ),
     "name": TEXT,
     "tool_calls": LIST,  # of an assistant
     "tool_call_id": TEXT,  # of a tool
     "tool_name": TEXT,  # the same in Ollama's interface
+    "reasoning_content": TEXT,  # of an assistant, before the content
+    "reasoning": TEXT,  # vLLM's name of it
+    "thinking": TEXT,  # Ollama's
     "annotations": EMPTY,
+    "images": EMPTY,  # in Ollama's interface
 }
-_OF_ROLE = {"tool_calls": "assistant", "tool_call_id": "tool", "tool_name": "tool"}
-_PART: Fields = {"type": one_of("text"), "text": TEXT}
+FIELDS: Fields = {
+    **OPTIONS,
+    **grammars.FIELDS,
+    "model": TEXT,
+    "messages": objects(_MESSAGE, "role"),
+    "logprobs": BOOL,
+    "top_logprobs": integer(0, MOST_TOP_LOGPROBS),
+    **tools.FIELDS,
+    **prompts.FIELDS,
+    "modalities": one_of(["text"]),
+    "service_tier": one_of("auto", "default"),
+    "store": one_of(False),
+}
+_THOUGHTS = ("reasoning_content", "reasoning", "thinking")
+_OF_ROLE = {
+    "tool_calls": "assistant",
+    "tool_call_id": "tool",
+    "tool_name": "tool",
+    **dict.fromkeys(_THOUGHTS, "assistant"),
+}
 
 
 def read_messages(messages: Sequence[Any], of: str = "messages", first: int = 0) -> list[dict[str, Any]]:
@@ -86,6 +101,9 @@ def _message(message: Any, of: str) -> dict[str, Any]:
     if "tool_calls" in given:
         calls = tools.read_calls(given["tool_calls"], f"{of}.tool_calls")
         given = {"content": ""} | given | {"tool_calls": calls}
+    thought = next((given.pop(name) for name in _THOUGHTS if name in given), "")
+    if thought:
+        given |= {"reasoning_content": thought, "thinking": thought}  # the names that templates have
     content = _text(required(given, "content", of), f"{of}.content")
     return given | {"role": ROLES[role], "content": content}
 
@@ -101,19 +119,6 @@ def _text(content: str | list[Any], of: str) -> str:
     return "".join(part["text"] for part in parts)
 
 
-def chat_ids(served: Served, messages: Sequence[dict[str, Any]], told: Sequence[Tool] = ()) -> list[int]:
-    """The token ids of a chat in which the model is told of tools. Raises HttpError if its template does not take it."""
-    try:
-        template = served.lm.chat_template
-        said, variables = with_tools(style_of(template), messages, told)
-        served.check_text("".join(texts_in([said, variables])), "messages")
-        return encode_untrusted(served.lm.tokenizer, template, said, **variables)
-    except ModelError as error:
-        raise HttpError(422, str(error), code="chat_template", param="messages") from None
-    except RecursionError:  # arguments of calls are of any depth
-        raise HttpError(400, "'messages' is nested too deeply", code="invalid_value", param="messages") from None
-
-
 def _top_logprobs(given: Mapping[str, Any]) -> int | None:
     if not given.get("logprobs"):
         if given.get("top_logprobs"):
@@ -122,6 +127,7 @@ def _top_logprobs(given: Mapping[str, Any]) -> int | None:
     return int(given.get("top_logprobs", 0))
 
 
+@takes(FIELDS, "messages", stream="text/event-stream")
 async def chat_completions(request: Request, served: Served) -> Response:
     """Answer a chat."""
     return await respond(request, served, read_chat)
@@ -134,11 +140,30 @@ def read_chat(body: Any, served: Served) -> Asked:
     messages = read_messages(required(given, "messages"))
     found = tools.read_tools(given, served)
     n_vocab, grammar = served.lm.config.vocab_size, tools.form_of(found, grammars.read_grammar(given, served))
-    options = generate_options(given, max_tokens=-1, logprobs=_top_logprobs(given), n_vocab=n_vocab, grammar=grammar)
-    style = None if found is None else found.style
-    shape = ChatShape(served, len(options), bool(given.get("logprobs")), includes_usage(given), style)
-    ids = chat_ids(served, messages, () if found is None else found.tools)
-    return Asked(Job([ids], options), shape, given.get("stream", False))
+    chat = chat_of(served, messages, found, grammar, prompts.read_how(given, served))
+    options = generate_options(
+        given,
+        max_tokens=-1,
+        logprobs=_top_logprobs(given),
+        n_vocab=n_vocab,
+        grammar=grammar,
+        shown_tokens=chat.shown_tokens,
+    )
+    shape = ChatShape(served, len(options), bool(given.get("logprobs")), includes_usage(given), chat)
+    return Asked(Job([chat.ids], options), shape, given.get("stream", False))
+
+
+def chat_of(
+    served: Served,
+    messages: Sequence[dict[str, Any]],
+    found: tools.Tools | None,
+    grammar: Grammar | None,
+    how: prompts.How,
+) -> prompts.Chat:
+    """The prompt of a chat with tools, whose answer has the form of a grammar. Raises as `read_chat_prompt`."""
+    has_form = tools.starts_formed(found, grammar)
+    told, style = ((), None) if found is None else (found.tools, found.style)
+    return prompts.read_chat_prompt(served, messages, tools=told, style=style, how=how, has_form=has_form)
 
 
 @dataclass(frozen=True)
@@ -149,16 +174,19 @@ class ChatShape:
     n: int
     with_logprobs: bool
     with_usage: bool
-    style: Style | None = None  # of calls, if there are tools
+    chat: prompts.Chat
     id: str = field(default_factory=lambda: f"chatcmpl-{uuid.uuid4().hex}")
     created: int = field(default_factory=lambda: int(time.time()))
     media_type: str = "text/event-stream"
     keep_alive: bytes = b": keep-alive\n\n"
-    _readers: dict[int, ToolCallReader] = field(default_factory=dict)
+    _reasons: dict[int, str] = field(default_factory=dict)
+    _readers: dict[int, AnswerReader] = field(default_factory=dict)
 
-    def _reader(self, index: int) -> ToolCallReader:
-        """What finds the calls of an answer."""
-        return self._readers.setdefault(index, ToolCallReader(self.style))
+    def _reader(self, index: int) -> AnswerReader:
+        """What finds the thoughts and calls of an answer."""
+        if index not in self._readers:
+            self._readers[index] = self.chat.reader()
+        return self._readers[index]
 
     def _head(self, kind: str) -> dict[str, Any]:
         return {"id": self.id, "object": kind, "created": self.created, "model": self.served.name}
@@ -168,9 +196,11 @@ class ChatShape:
         usage: dict[str, Any] = {"usage": None} if self.with_usage else {}
         return self._head("chat.completion.chunk") | usage
 
-    def _chunk(self, index: int, delta: dict[str, Any], reason: str | None = None, rows: Any = None) -> bytes:
+    def _chunk(
+        self, index: int, delta: dict[str, Any], reason: str | None = None, rows: Any = None, **more: Any
+    ) -> bytes:
         choice = {"index": index, "delta": delta, "logprobs": rows, "finish_reason": reason}
-        return event(self._chunk_head | {"choices": [choice]})
+        return event(self._chunk_head | {"choices": [choice]} | more)
 
     def begin(self) -> Iterable[bytes]:
         """The role of every answer."""
@@ -185,15 +215,19 @@ class ChatShape:
         return [self._chunk(index, delta, rows=rows if i == 0 else None) for i, delta in enumerate(deltas)]
 
     def end_answer(self, index: int, reason: str, stop: str | None) -> Iterable[bytes]:
-        """A chunk with the finish reason, after what the reader of calls still has."""
+        """A chunk with the finish reason, after what the reader of calls still has. That of a single answer is sent by `end`."""
         reader = self._reader(index)
         yield from (self._chunk(index, tools.delta_json(delta)) for delta in reader.finish())
-        yield self._chunk(index, {}, tools.finish_reason(reader, reason))
+        self._reasons[index] = tools.finish_reason(reader, reason)
+        if self.n > 1:
+            yield self._chunk(index, {}, self._reasons[index])
 
     def end(self, usage: Usage) -> Iterable[bytes]:
-        """The usage, if wanted, and the end mark."""
+        """The usage, if wanted, and the end mark. The last chunk but it has the timings."""
+        if self.n == 1:
+            yield self._chunk(0, {}, self._reasons[0], **({} if self.with_usage else usage.timings))
         if self.with_usage:
-            yield event(self._chunk_head | {"choices": [], "usage": usage.json})
+            yield event(self._chunk_head | {"choices": [], "usage": usage.json, **usage.timings})
         yield b"data: [DONE]\n\n"
 
     def failed(self, error: HttpError) -> Iterable[bytes]:
@@ -203,13 +237,15 @@ class ChatShape:
     def whole(self, answers: Sequence[Answer], usage: Usage) -> dict[str, Any]:
         """The completion."""
         choices = [self._choice(i, answer) for i, answer in enumerate(answers)]
-        return self._head("chat.completion") | {"choices": choices, "usage": usage.json}
+        return self._head("chat.completion") | {"choices": choices, "usage": usage.json, **usage.timings}
 
     def _choice(self, index: int, answer: Answer) -> dict[str, Any]:
         rows = logprobs.of_chat(answer.logprobs, self.served.lm.tokenizer) if self.with_logprobs else None
         reader = self._reader(index)
         text = reader.text_of(answer.text)
         message: dict[str, Any] = {"role": "assistant", "content": text, "refusal": None}
+        if reader.thought:
+            message["reasoning_content"] = reader.thought
         if reader.calls:
             message |= {"content": text or None, "tool_calls": [tools.call_json(call) for call in reader.calls]}
         reason = tools.finish_reason(reader, answer.finish_reason or "stop")

@@ -23,12 +23,12 @@ from camshaft.serve.fields import (
     integer,
     listed_prompts,
     one_of,
-    parse_json,
     read_fields,
     required,
+    takes,
 )
-from camshaft.serve.respond import Json
-from camshaft.serve.served import Embedder, Served
+from camshaft.serve.respond import Json, body_of
+from camshaft.serve.served import Embedder
 
 MOST_TEXTS = 2048  # OpenAI's
 
@@ -54,15 +54,16 @@ _OLLAMA: Fields = {
 }
 
 
-async def embeddings(request: Request, served: Served) -> Response:
+@takes(_OPENAI, "input")
+async def embeddings(request: Request, embedder: Embedder) -> Response:
     """The vectors of texts or token ids, of length 1."""
-    return Json(await run_in_threadpool(embedded, parse_json(await served.body(request)), served))
+    return Json(await run_in_threadpool(embedded, body_of(request), embedder))
 
 
-def embedded(body: Any, served: Served) -> dict[str, Any]:
+def embedded(body: Any, embedder: Embedder) -> dict[str, Any]:
     """The answer to the body of a request for vectors. Raises HttpError."""
     given = read_fields(body, _OPENAI)
-    embedder = _embedder(served, given.get("model"), given)
+    _check_dimensions(embedder, given)
     several = listed_prompts(required(given, "input"))
     vectors, n_tokens = _vectors(embedder, several, truncate=False)
     as_text = given.get("encoding_format") == "base64"
@@ -78,10 +79,12 @@ def embedded(body: Any, served: Served) -> dict[str, Any]:
     return {"object": "list", "data": data, "model": embedder.name, "usage": usage}
 
 
-async def embed(request: Request, served: Served) -> Response:
+@takes(_OLLAMA, "model", "input")
+async def embed(request: Request, embedder: Embedder) -> Response:
     """The vectors of texts, of length 1; texts longer than the context are cut unless `truncate` is false."""
-    given = read_fields(parse_json(await served.body(request)), _OLLAMA)
-    embedder = _embedder(served, required(given, "model").removesuffix(":latest"), given)
+    given = read_fields(body_of(request), _OLLAMA)
+    required(given, "model")
+    _check_dimensions(embedder, given)
     read_fields(given.get("options", {}), {}, "options")
     listed, begun = required(given, "input"), time.perf_counter()
     several = [listed] if isinstance(listed, str) else listed
@@ -97,20 +100,12 @@ async def embed(request: Request, served: Served) -> Response:
     )
 
 
-def _embedder(served: Served, name: Any, given: dict[str, Any]) -> Embedder:
-    """The model that makes vectors. HttpError where there is none of that name, or it makes vectors of other lengths."""
-    found = served.embedder
-    if found is None:
-        message = "this server makes no vectors of texts; start it with --embed MODEL"
-        raise HttpError(404, message, code="model_not_found", param="model")
-    if name is not None and name != found.name:
-        message = f"there is no model {str(name)[:100]!r} for vectors; this server has {found.name!r}"
-        raise HttpError(404, message, code="model_not_found", param="model")
-    dim = found.model.dim
+def _check_dimensions(embedder: Embedder, given: dict[str, Any]) -> None:
+    """Raise HttpError for vectors of another length than the model's."""
+    dim = embedder.model.dim
     if given.get("dimensions", dim) != dim:
         message = f"'dimensions' other than {dim}, the model's, is not supported"
         raise HttpError(400, message, code="unsupported_parameter", param="dimensions")
-    return found
 
 
 def _vectors(embedder: Embedder, several: list[Any], *, truncate: bool) -> tuple[np.ndarray[Any, Any], int]:

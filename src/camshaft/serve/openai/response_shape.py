@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from camshaft.generate.generation import TokenLogprob
-from camshaft.generate.tools.calls import Delta, ToolCallReader
+from camshaft.generate.tools.calls import Delta
+from camshaft.generate.tools.reasoning import AnswerReader
 from camshaft.serve.answers import Answer, Usage
 from camshaft.serve.errors import HttpError
 from camshaft.serve.openai.tools import call_id
@@ -19,18 +20,18 @@ from camshaft.serve.served import Served
 
 @dataclass
 class ResponseShape:
-    """A response and its events. `reader` finds the calls of tools; a message or a call is an item."""
+    """A response and its events. `reader` finds thoughts and the calls of tools; each of these and a message is an item."""
 
     served: Served
     given: Mapping[str, Any]
-    reader: ToolCallReader
+    reader: AnswerReader
     id: str = field(default_factory=lambda: f"resp_{uuid.uuid4().hex}")
     created: int = field(default_factory=lambda: int(time.time()))
     media_type: str = "text/event-stream"
     keep_alive: bytes = b": keep-alive\n\n"
     _n_events: int = 0
     _items: list[dict[str, Any]] = field(default_factory=list)
-    _open: int | None = None  # the call that the last item is, -1 for text; None if it is complete
+    _open: int | None = None  # the part that the last item is, as in Delta; None if it is complete
     _reason: str = "stop"
 
     def _event(self, kind: str, **fields: Any) -> bytes:
@@ -65,8 +66,13 @@ class ResponseShape:
             "tools": given.get("tools", []),
             "top_p": given.get("top_p"),
             "truncation": "disabled",
-            "usage": None if usage is None else _usage(usage),
+            "reasoning": given.get("reasoning"),
+            "usage": None if usage is None else _usage(usage, self._thought_tokens()),
         }
+
+    def _thought_tokens(self) -> int:
+        """The number of tokens of the thoughts, as their text has them."""
+        return len(self.served.lm.tokenize(self.reader.thought, add_special=False))
 
     def begin(self) -> Iterable[bytes]:
         """The empty response."""
@@ -80,10 +86,13 @@ class ResponseShape:
 
     def _write(self, delta: Delta) -> Iterable[bytes]:
         """What a delta adds to its item, after the end of another item and its own beginning."""
-        if self._open != delta.index:
+        if self._open != delta.part:
             yield from self._end_item("completed")
             yield from self._begin_item(delta)
         item = self._items[-1]
+        if delta.thought:
+            item["content"][0]["text"] += delta.thought
+            yield self._of_item("response.reasoning_text.delta", content_index=0, delta=delta.thought)
         if delta.text:
             item["content"][0]["text"] += delta.text
             yield self._of_item("response.output_text.delta", content_index=0, delta=delta.text, logprobs=[])
@@ -92,12 +101,13 @@ class ResponseShape:
             yield self._of_item("response.function_call_arguments.delta", delta=delta.arguments)
 
     def _begin_item(self, delta: Delta) -> Iterable[bytes]:
-        self._open = delta.index
-        self._items.append(_message() if delta.index < 0 else _call(delta.name))
-        shown = self._items[-1] | ({"content": []} if delta.index < 0 else {})
+        self._open = delta.part
+        item = _thoughts() if delta.thought else _message() if delta.index < 0 else _call(delta.name)
+        self._items.append(item)
+        shown = item | ({"content": []} if delta.index < 0 else {})
         yield self._event("response.output_item.added", output_index=len(self._items) - 1, item=shown)
         if delta.index < 0:
-            yield self._of_item("response.content_part.added", content_index=0, part=_part(""))
+            yield self._of_item("response.content_part.added", content_index=0, part=item["content"][0] | {"text": ""})
 
     def _end_item(self, status: str) -> Iterable[bytes]:
         """The end of the last item, if it is not complete."""
@@ -107,7 +117,8 @@ class ResponseShape:
         item["status"] = status
         if self._open < 0:
             (part,) = item["content"]
-            yield self._of_item("response.output_text.done", content_index=0, text=part["text"], logprobs=[])
+            more: dict[str, Any] = {"logprobs": []} if item["type"] == "message" else {}
+            yield self._of_item(f"response.{part['type']}.done", content_index=0, text=part["text"], **more)
             yield self._of_item("response.content_part.done", content_index=0, part=part)
         else:
             yield self._of_item("response.function_call_arguments.done", arguments=item["arguments"])
@@ -146,6 +157,17 @@ def _message() -> dict[str, Any]:
     return {"id": f"msg_{uuid.uuid4().hex}", **common, "content": [_part("")]}
 
 
+def _thoughts() -> dict[str, Any]:
+    part = {"type": "reasoning_text", "text": ""}
+    return {
+        "id": f"rs_{uuid.uuid4().hex}",
+        "type": "reasoning",
+        "status": "in_progress",
+        "summary": [],
+        "content": [part],
+    }
+
+
 def _call(name: str) -> dict[str, Any]:
     common = {"type": "function_call", "status": "in_progress"}
     return {"id": f"fc_{uuid.uuid4().hex}", **common, "call_id": call_id(), "name": name, "arguments": ""}
@@ -159,11 +181,11 @@ def _part(text: str) -> dict[str, Any]:
     return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
 
 
-def _usage(usage: Usage) -> dict[str, Any]:
+def _usage(usage: Usage, thought_tokens: int) -> dict[str, Any]:
     return {
         "input_tokens": usage.prompt,
         "input_tokens_details": {"cached_tokens": usage.cached},
         "output_tokens": usage.generated,
-        "output_tokens_details": {"reasoning_tokens": 0},
+        "output_tokens_details": {"reasoning_tokens": thought_tokens},
         "total_tokens": usage.prompt + usage.generated,
     }

@@ -8,11 +8,11 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from camshaft.generate.tools.calls import ToolCallReader
 from camshaft.serve import grammars
 from camshaft.serve.answers import Job
 from camshaft.serve.errors import HttpError
 from camshaft.serve.fields import (
+    LIST,
     OBJECT,
     TEXT,
     Field,
@@ -21,9 +21,10 @@ from camshaft.serve.fields import (
     one_of,
     read_fields,
     required,
+    takes,
 )
-from camshaft.serve.openai import tools
-from camshaft.serve.openai.chat import EMPTY, chat_ids, read_messages
+from camshaft.serve.openai import prompts, tools
+from camshaft.serve.openai.chat import EMPTY, chat_of, read_messages
 from camshaft.serve.openai.response_shape import ResponseShape
 from camshaft.serve.options import MOST_TOKENS, OPTIONS, SAMPLING, generate_options
 from camshaft.serve.respond import Asked, respond
@@ -46,7 +47,9 @@ FIELDS: Fields = {
     "include": EMPTY,
     **tools.FIELDS,
     "service_tier": one_of("auto", "default"),
+    "reasoning": OBJECT,
 }
+_REASONING: Fields = {"effort": one_of(*prompts.EFFORTS), "summary": one_of("auto"), "generate_summary": one_of("auto")}
 _ITEM: Fields = {
     "type": one_of("message"),
     "role": TEXT,
@@ -63,6 +66,14 @@ _CALL: Fields = {
     "status": one_of("completed", "incomplete", "in_progress"),
 }
 _OUTPUT: Fields = {**{name: _CALL[name] for name in ("type", "call_id", "id", "status")}, "output": _ITEM["content"]}
+_THOUGHT: Fields = {
+    "type": TEXT,
+    "id": TEXT,
+    "summary": EMPTY,
+    "content": LIST,
+    "status": _CALL["status"],
+}
+_THOUGHT_PART: Fields = {"type": one_of("reasoning_text"), "text": TEXT}
 _PART: Fields = {"type": one_of("input_text", "output_text"), "text": TEXT, "annotations": EMPTY, "logprobs": EMPTY}
 _TEXT: Fields = {"format": OBJECT}
 
@@ -78,13 +89,16 @@ def _messages(given: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def _joined(items: Sequence[Any]) -> list[dict[str, Any]]:
-    """Items as messages; calls belong to the message of the assistant before them."""
+    """Items as messages; calls belong to the message of the assistant before them, and thoughts to that after them."""
     messages: list[dict[str, Any]] = []
     for i, item in enumerate(items):
         kind = item.get("type") if isinstance(item, dict) else None
         message = _ITEMS.get(kind if isinstance(kind, str) else "", _message)(i, item)
-        if "tool_calls" in message and messages and messages[-1].get("role") == "assistant":
-            messages[-1]["tool_calls"] = messages[-1].get("tool_calls", []) + message["tool_calls"]
+        last = messages[-1] if messages and messages[-1].get("role") == message.get("role") == "assistant" else {}
+        if "tool_calls" in message and last:
+            last["tool_calls"] = last.get("tool_calls", []) + message["tool_calls"]
+        elif "reasoning_content" in last and not last["content"] and "tool_calls" not in last:
+            last |= message
         else:
             messages.append(message)
     return messages
@@ -106,7 +120,14 @@ def _result(i: int, item: Any) -> dict[str, Any]:
     return {"role": "tool", "tool_call_id": required(given, "call_id", of), "content": content}
 
 
-_ITEMS = {"function_call": _called, "function_call_output": _result}
+def _thought(i: int, item: Any) -> dict[str, Any]:
+    of = f"input[{i}]"
+    parts = read_fields(item, _THOUGHT, of).get("content", [])
+    read = [read_fields(part, _THOUGHT_PART, f"{of}.content[{j}]") for j, part in enumerate(parts)]
+    return {"role": "assistant", "content": "", "reasoning_content": "".join(part.get("text", "") for part in read)}
+
+
+_ITEMS = {"function_call": _called, "function_call_output": _result, "reasoning": _thought}
 
 
 def _message(i: int, item: Any) -> dict[str, Any]:
@@ -134,6 +155,7 @@ def _tools(given: Mapping[str, Any], served: Served) -> tools.Tools | None:
     return tools.tools_of(listed, choice, given.get("parallel_tool_calls", True), served, "parameters")
 
 
+@takes(FIELDS, "input", stream="text/event-stream")
 async def responses(request: Request, served: Served) -> Response:
     """Answer a chat."""
     return await respond(request, served, read_response)
@@ -150,7 +172,11 @@ def read_response(body: Any, served: Served) -> Asked:
     grammar = tools.form_of(found, grammar)
     limited = given | ({"max_tokens": given["max_output_tokens"]} if "max_output_tokens" in given else {})
     n_vocab = served.lm.config.vocab_size
-    options = generate_options(limited, max_tokens=-1, logprobs=None, n_vocab=n_vocab, grammar=grammar)
-    ids = chat_ids(served, messages, () if found is None else found.tools)
-    shape = ResponseShape(served, given, ToolCallReader(None if found is None else found.style))
-    return Asked(Job([ids], options), shape, given.get("stream", False))
+    effort = read_fields(given.get("reasoning", {}), _REASONING, "reasoning").get("effort")
+    how = prompts.How({} if effort is None else prompts.thinking(effort, served, "reasoning.effort"))
+    chat = chat_of(served, messages, found, grammar, how)
+    options = generate_options(
+        limited, max_tokens=-1, logprobs=None, n_vocab=n_vocab, grammar=grammar, shown_tokens=chat.shown_tokens
+    )
+    shape = ResponseShape(served, given, chat.reader())
+    return Asked(Job([chat.ids], options), shape, given.get("stream", False))

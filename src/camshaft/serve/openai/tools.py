@@ -12,7 +12,8 @@ from typing import Any
 
 from camshaft.errors import MissingExtraError, SettingError
 from camshaft.generate.grammar.grammar import Grammar
-from camshaft.generate.tools.calls import Delta, ToolCall, ToolCallReader, arguments_grammar, call_grammar
+from camshaft.generate.tools.calls import Delta, ToolCall, arguments_grammar, call_grammar
+from camshaft.generate.tools.reasoning import AnswerReader
 from camshaft.generate.tools.styles import Style, Tool, style_of
 from camshaft.serve.errors import HttpError
 from camshaft.serve.fields import (
@@ -58,13 +59,19 @@ class Tools:
     tools: tuple[Tool, ...]
     style: Style
     grammar: Grammar
+    is_required: bool = False
 
 
 def read_tools(given: Mapping[str, Any], served: Served) -> Tools | None:
     """The tools that an answer may call; None if there are none. Raises HttpError for one that does not fit."""
-    tools = [_tool(each, f"tools[{i}]") for i, each in enumerate(given.get("tools", ()))]
+    tools = listed_tools(given)
     choice, is_parallel = given.get("tool_choice", "auto"), given.get("parallel_tool_calls", True)
     return tools_of(tools, choice, is_parallel, served, "function.parameters")
+
+
+def listed_tools(given: Mapping[str, Any]) -> list[Tool]:
+    """The tools that a request tells of."""
+    return [_tool(each, f"tools[{i}]") for i, each in enumerate(given.get("tools", ()))]
 
 
 def tools_of(tools: Sequence[Tool], choice: Any, is_parallel: bool, served: Served, schema_field: str) -> Tools | None:
@@ -85,18 +92,24 @@ def tools_of(tools: Sequence[Tool], choice: Any, is_parallel: bool, served: Serv
     chosen = _chosen(tools, choice)
     style, is_parallel = style_of(served.lm.chat_template), is_parallel and not isinstance(choice, dict)
     try:
-        grammar = call_grammar(style, chosen, is_required=choice != "auto", is_parallel=is_parallel)
+        ids = served.lm.tokenizer.control_ids(style.shown)
+        grammar = call_grammar(style, chosen, is_required=choice != "auto", is_parallel=is_parallel, ids=ids)
         grammar = served.lm.grammars.compiled(grammar)
     except (MissingExtraError, SettingError) as error:
         for i, tool in enumerate(tools):  # the one with the fault
             if tool in chosen:
                 reading(f"tools[{i}].{schema_field}", partial(_compiled, tool, served))
         raise HttpError(400, f"'tools': {error}", code="invalid_grammar", param="tools") from None
-    return Tools(tuple(tools), style, grammar)
+    return Tools(tuple(tools), style, grammar, choice != "auto")
 
 
 def _compiled(tool: Tool, served: Served) -> Grammar:
     return served.lm.grammars.compiled(arguments_grammar(tool))
+
+
+def starts_formed(tools: Tools | None, grammar: Grammar | None) -> bool:
+    """Whether an answer has its form from the first token, so that no thoughts may come before it."""
+    return grammar is not None if tools is None else tools.is_required and not tools.style.is_harmony
 
 
 def form_of(tools: Tools | None, grammar: Grammar | None) -> Grammar | None:
@@ -161,7 +174,7 @@ def _call(value: Any, of: str, i: int) -> dict[str, Any]:
     return {"id": given.get("id", f"call_{i}"), "name": required(function, "name", f"{of}.function"), "arguments": read}
 
 
-def finish_reason(reader: ToolCallReader, reason: str) -> str:
+def finish_reason(reader: AnswerReader, reason: str) -> str:
     """OpenAI's word for the end of an answer with calls, unless a stop string cut the last one."""
     return "tool_calls" if reader.calls and reason == "stop" and reader.calls[-1].values is not None else reason
 
@@ -178,6 +191,8 @@ def call_json(call: ToolCall) -> dict[str, Any]:
 
 def delta_json(delta: Delta) -> dict[str, Any]:
     """What a chunk of a stream adds to a message."""
+    if delta.thought:
+        return {"reasoning_content": delta.thought}
     if delta.index < 0:
         return {"content": delta.text}
     if delta.name:

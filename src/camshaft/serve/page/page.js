@@ -65,13 +65,20 @@ function article(message, i) {
     content.textContent = message.content;
     tool("Edit", () => edit(made, message, i));
   } else {
-    content.append(...formatted(message.content));
+    content.append(...told(message, false));
     tool("Retry", () => retry(i));
   }
   tool("Copy", () => navigator.clipboard.writeText(message.content).then(() => say("Copied"), (error) => fail(String(error))));
   tools.append(element("span", { className: "note", textContent: message.note || "" }));
   made.append(element("h2", { textContent: message.role === "user" ? "You" : "Answer" }), content, tools);
   return made;
+}
+
+// An answer, after its thoughts.
+function told(message, open) {
+  const parts = formatted(message.content);
+  if (message.thought) parts.unshift(element("details", { open }, element("summary", { textContent: "Thoughts" }), ...formatted(message.thought)));
+  return parts;
 }
 
 // Blocks of code between three backquotes, and paragraphs with `code` and **strong** text.
@@ -191,11 +198,13 @@ async function stream(body, message, shown) {
   let pieces = 0;
   for await (const event of events(response.body)) {
     if (event.error) throw new Error(event.error.message);
-    const text = event.choices[0]?.delta.content;
+    const delta = event.choices[0]?.delta;
+    const text = delta?.content || delta?.reasoning_content;
     if (text) {
       first ||= performance.now();
       pieces += 1;
-      message.content += text;
+      message.content += delta.content || "";
+      message.thought = (message.thought || "") + (delta.reasoning_content || "");
       draw(message, shown);
     }
     if (pieces && (text || event.usage)) {
@@ -218,7 +227,8 @@ function rate(tokens, first_ms, later_ms, usage) {
 function draw(message, shown) {
   const log = byId("log");
   const follows = log.scrollHeight - log.scrollTop - log.clientHeight < 80;
-  shown.querySelector(".content").replaceChildren(...formatted(message.content));
+  const content = shown.querySelector(".content");
+  content.replaceChildren(...told(message, content.querySelector("details")?.open ?? true));
   if (follows) log.scrollTop = log.scrollHeight;
 }
 

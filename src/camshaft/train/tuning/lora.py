@@ -61,7 +61,8 @@ class LoraConfig:
 class LoraModel:
     """A model with adapters: what train.Step needs to train them, which are `adapters()` and `loss`. A context manager.
 
-    `path_or_name` is a .gguf file or a model's name. Raises ModelError for targets that the file does not have, a mixture of
+    `path_or_name` is a .gguf file or a model's name. Gradients compute the first `recomputed` layers once more, to save memory.
+    Raises ModelError for targets that the file does not have, a mixture of
     experts, and recurrent layers.
     """
 
@@ -82,6 +83,7 @@ class LoraModel:
             self.file.close()
             raise
         self._rotations: dict[tuple[str, int], Rotations] = {}
+        self.recomputed = 0
 
     def __enter__(self) -> Self:
         return self
@@ -102,33 +104,60 @@ class LoraModel:
             made[name] = {"a": a, "b": np.zeros((n, self.lora.rank), np.float32)}
         return made
 
-    def loss(self, adapters: Mapping[str, Mapping[str, Tensor]], ids: Tensor, rows: Tensor, targets: Tensor) -> Tensor:
+    def loss(
+        self,
+        adapters: Mapping[str, Mapping[str, Tensor]],
+        ids: Tensor,
+        rows: Tensor,
+        targets: Tensor,
+        positions: Tensor | None = None,
+    ) -> Tensor:
         """The cross entropy of `targets` [batch, n], the tokens that should follow those at `rows` [batch, n] of `ids`
-        [batch, length]; targets of -100 do not count."""
+        [batch, length]; targets of -100 do not count. `positions` as of `logits`."""
         batch, length = ids.spec.bounds
         starts = np.arange(batch, dtype=np.int32)[:, None] * np.int32(length)
-        logits = self.logits(adapters, ids, (rows + starts).reshape((-1,)))
+        logits = self.logits(adapters, ids, (rows + starts).reshape((-1,)), positions)
         loss: Tensor = f.cross_entropy(logits, targets.reshape((-1,)))
         return loss
 
-    def logits(self, adapters: Mapping[str, Mapping[str, Tensor]], ids: Tensor, rows: Tensor | None = None) -> Tensor:
-        """The logits of sequences `ids` [batch, length] at `rows` of all their tokens, by default all."""
+    def logits(
+        self,
+        adapters: Mapping[str, Mapping[str, Tensor]],
+        ids: Tensor,
+        rows: Tensor | None = None,
+        positions: Tensor | None = None,
+    ) -> Tensor:
+        """The logits of sequences `ids` [batch, length] at `rows` of all their tokens, by default all.
+
+        `positions` [batch, length] are given where rows of `ids` hold several sequences: each starts at 0, and sees no other."""
         graph, (batch, length) = graph_of(ids), ids.spec.bounds
         if length > self.config.context_length:
             raise ModelError(f"LoRA: got sequences of {length} tokens; wanted at most {self.config.context_length}")
-        positions = graph.constant("positions", np.tile(np.arange(length, dtype=np.int32), batch))
+        if positions is None:
+            places, attention = graph.constant("positions", np.tile(np.arange(length, dtype=np.int32), batch)), None
+        else:
+            places, attention = positions.reshape((batch * length,)), same_sequence(positions)
         names = dict.fromkeys(layer.rope for layer in self.config.layers if layer.rope)
         ropes = {name: graph.constant(name, r, r.spec) for name in names if (r := self._rotation(name, length))}
-        tokens = TokenBatch(ids.reshape((batch * length,)), positions, rows, ropes)
+        tokens = TokenBatch(ids.reshape((batch * length,)), places, rows, ropes, recomputed=self.recomputed)
         changes = {name: [(pair["a"], pair["b"], self.lora.scale)] for name, pair in adapters.items()}
         checkpoint = AdaptedCheckpoint(self.file.tensors, graph, changes)
-        return decoder(self.config, checkpoint, tokens, [WholeSequences(length)] * self.config.n_layers)
+        caches = [WholeSequences(length, attention)] * self.config.n_layers
+        return decoder(self.config, checkpoint, tokens, caches)
 
     def _rotation(self, name: str, length: int) -> Rotations:
         key = name, length
         if key not in self._rotations:
             self._rotations[key] = Rotations(self.file.metadata, self.file.tensors, self.config, length, name)
         return self._rotations[key]
+
+
+def same_sequence(positions: Tensor) -> Tensor:
+    """Which tokens of packed rows [batch, length] are of one sequence, [batch, 1, length, length]; each starts at position 0."""
+    batch, length = positions.spec.bounds
+    numbers = f.cumsum(f.cast(f.equal(positions, 0), to="i32"), axis=1)
+    same: Tensor = f.equal(numbers.reshape((batch, 1, length, 1)), numbers.reshape((batch, 1, 1, length)))
+    return same
 
 
 def _adapted(tensors: Mapping[str, Any], targets: tuple[str, ...]) -> tuple[str, ...]:

@@ -1,0 +1,47 @@
+"""The memory of logits, into which every plan of a model writes its rows."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from camshaft.dtypes import f32
+from camshaft.ops.spec import TensorSpec
+from camshaft.plan.memory.allocate import aligned_bytes
+
+if TYPE_CHECKING:
+    from camshaft.backends.device import Device
+    from camshaft.plan.memory.device_memory import DeviceArray, DeviceRows
+
+Array = np.ndarray[Any, Any]
+
+
+def logits_memory(rows: int, vocab_size: int, device: Device | None) -> Array | DeviceArray:
+    """Memory f32 [rows, vocab_size] of the host, or of a device."""
+    spec = TensorSpec((rows, vocab_size), f32)
+    if device is not None:
+        from camshaft.plan.memory.device_memory import DeviceArray
+
+        return DeviceArray.zeros(device, spec)
+    return aligned_bytes(spec.nbytes, 64).view(np.float32).reshape(spec.bounds)
+
+
+def first_rows(logits: Array | DeviceArray, n: int) -> Array | DeviceRows:
+    """The first `n` rows: a view, or on a device what `copy()` fetches."""
+    if isinstance(logits, np.ndarray):
+        return logits[:n]
+    from camshaft.plan.memory.device_memory import DeviceRows
+
+    return DeviceRows(logits, n)
+
+
+def move_to_first(logits: Array | DeviceArray, row: int) -> None:
+    """Copy a row over the first one, where a single sequence's logits are drawn from."""
+    if not row:
+        return
+    if isinstance(logits, np.ndarray):
+        logits[0] = logits[row]
+        return
+    nbytes = logits.shape[1] * f32.nbytes
+    logits.memory.write(logits.memory.read(row * nbytes, nbytes), 0)

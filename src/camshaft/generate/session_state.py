@@ -1,0 +1,292 @@
+"""SessionState: a slot in the KV cache, its recurrent states, the tokens in it, and the runs that add tokens."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from camshaft.errors import ContextError, SettingError, StoreError, count
+from camshaft.generate.generation import Closing
+from camshaft.generate.memory.checkpoints import Checkpoints
+from camshaft.generate.memory.kv_cache import BLOCK_TOKENS
+from camshaft.generate.memory.logits import move_to_first
+from camshaft.generate.speculation.pace import MOST_ROWS
+from camshaft.generate.stored.prompt_cache import LEAST_NEW, PromptCache, take_blocks
+
+if TYPE_CHECKING:
+    from camshaft.generate.language_model import LanguageModel
+    from camshaft.generate.speculation.speculator import Speculator
+    from camshaft.plan.memory.device_memory import DeviceRows
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass
+class Checked:
+    """Drafted tokens whose keys, values and logits the run number `run` has computed: the row `row` of its logits is that of the
+    token before them."""
+
+    drafts: list[int]
+    row: int
+    run: int
+
+
+class SessionState(Closing):
+    """The tokens of a session and their place in the KV cache."""
+
+    def __init__(self, model: LanguageModel, *, waits: bool = False, goes_back: bool = True) -> None:
+        """Open a session. One that `waits` takes its slot when the first token is processed, and waits for it if another
+        thread's generation will free one. One that `goes_back` keeps copies of recurrent states for it. Raises ContextError if
+        all slots are in use."""
+        self._model, self._waits = model, waits
+        self._open = False
+        self._slot = None
+        if not waits:
+            self._slot = model.plans.cache.open_slot()
+            model.plans.cache.slots.keep(self._slot)
+        self._open = True
+        self._end = weakref.WeakMethod(self.close)
+        self._states = Checkpoints(model.plans.cache) if model.plans.cache.is_recurrent else None
+        self._goes_back = goes_back
+        self.position = 0  # tokens in the cache
+        self._pending: list[int] = []  # prompt or sampled tokens that are not in the cache yet
+        self._turn = 0  # number of generations started
+        self._checked: Checked | None = None
+        self._speculator: Speculator | None = None
+        self.history: list[int] = []  # the tokens in the cache
+
+    def __repr__(self) -> str:
+        return f"Session({count(self.position, 'token')} in the cache, {'open' if self._open else 'closed'})"
+
+    @property
+    def tokens(self) -> list[int]:
+        """All tokens of the session, whether they are in the cache yet or not."""
+        return self.history + self._pending
+
+    def replace(self, ids: Sequence[int]) -> None:
+        """Make `ids` the session's tokens. Their common beginning with the tokens in the cache stays there, but for the last
+        token of `ids`, whose logits are to be computed. Ends an earlier generation's use of the session's tokens."""
+        limit = min(len(self.history), len(ids) - 1)
+        goes_on = self.history[:limit] == list(ids[:limit])
+        common = limit if goes_on else next(i for i in range(limit) if self.history[i] != ids[i])
+        del self.history[common:]
+        self.position, self._pending, self._checked = common, list(ids[common:]), None
+        self._go_back()
+
+    def _go_back(self) -> None:
+        """Where the recurrent states are not those of `position`, go back to the nearest copy; what follows it is pending."""
+        if self._states is None:
+            return
+        at = self._states.nearest(self.position)
+        self._pending[:0] = self.history[at:]
+        del self.history[at:]
+        self.position = at
+
+    def take_slot(self) -> None:
+        """Take a slot if the session has none yet. The caller does not hold the model's lock: others need it to end."""
+        self._check_open()
+        if not self._waits:
+            return
+        cache = self._model.plans.cache
+        if self._slot is None:
+            self._slot = cache.open_slot(wait=True)
+            if not self._open:  # closed while it waited
+                cache.close_slot(self._slot)
+                self._check_open()
+        cache.slots.use(self._slot)
+
+    def rest(self) -> None:
+        """Let others take the slot when they need one."""
+        if self._slot is not None and self._open:
+            self._model.plans.cache.slots.rest(self._slot, self._end)
+            if self._speculator is not None:
+                self._speculator.rest()
+
+    def wake(self) -> bool:
+        """Use the session again after `rest`. False if it was closed meanwhile."""
+        if self._slot is None:
+            return self._open
+        return self._model.plans.cache.slots.wake(self._slot, self._end) and self._open
+
+    def _check_open(self) -> None:
+        self._model.check_open()
+        if not self._open:
+            raise ContextError("the session is closed")
+
+    def _check_room(self, n_tokens: int) -> None:
+        if n_tokens == 0:
+            raise ContextError("the prompt is empty: it has no tokens to start from")
+        if self.position + n_tokens > self._model.context:
+            used = f" after {self.position} already in the session" if self.position else ""
+            raise ContextError(
+                f"the prompt has {n_tokens} tokens{used}; the context is {self._model.context}: shorten it or raise context="
+            )
+
+    def process(self, ids: Sequence[int], *, every_row: bool = False, chunk: int | None = None) -> Array:
+        """Append tokens to the cache, after any pending ones.
+
+        Returns the last token's logits f32 [1, vocab], or with `every_row` those of all tokens, f32 [n, vocab]; a copy.
+        """
+        self.take_slot()
+        with self._model.lock:
+            self._check_open()
+            self._check_room(len(ids) and len(self._pending) + len(ids))
+            self._process_pending()
+            return self._process(ids, every_row, chunk)
+
+    def _process(self, ids: Sequence[int], every_row: bool, chunk: int | None) -> Array:
+        plans, rows = self._model.plans, []
+        size = plans.logit_rows.bound if every_row else plans.prompt_tokens.bound
+        if chunk is not None and (type(chunk) is not int or not 1 <= chunk <= size):
+            raise SettingError(f"chunk {chunk!r}; wanted 1 to {size} tokens")
+        self._reserve(len(ids))
+        for first in range(0, len(ids), chunk or size):
+            part = ids[first : first + (chunk or size)]
+            rows.append(self._run(part, range(len(part)) if every_row else (len(part) - 1,)).copy())
+        if self._states is not None and self._goes_back and len(ids) > 1:
+            self._copy_states()
+        return np.concatenate(rows) if every_row else rows[-1]
+
+    def process_kept(self, kept: PromptCache) -> None:
+        """Process the pending tokens of an empty session but for those of a kept prompt, and keep them."""
+        assert self._slot is not None
+        tokens, kept.n_taken, self._goes_back = self.tokens, self._take_kept(kept), True
+        self._process_pending()
+        if len(tokens) - kept.n_taken >= LEAST_NEW:
+            kept.keep(tokens, self._slot, {} if self._states is None else self._states.copies)
+
+    def _take_kept(self, kept: PromptCache) -> int:
+        assert self._slot is not None
+        cache, found = self._model.plans.cache, kept.find(self._pending)
+        if found is None:
+            return 0
+        file, n = found
+        try:
+            cache.reserve(self._slot, n)
+            take_blocks(file, cache, self._slot, -(-n // BLOCK_TOKENS), self._model.threads)
+            states = {at: file.states_at(at) for at in file.head.positions if at <= n}
+        except StoreError as error:
+            kept.drop(file.path, error)
+            return 0
+        finally:
+            file.close()
+        if self._states is not None:
+            self._states.put(states)
+        self.history, self.position = self._pending[:n], n
+        del self._pending[:n]
+        return n
+
+    def advance(self, ids: Sequence[int] = ()) -> None:
+        """Process the pending tokens, and `ids` after them, as they would be one by one: the logits after the last pending one
+        are the first row, and those after `ids` are kept for `advance_checked`. The caller has the model's lock and a slot."""
+        self._go_back()
+        known, plans, states = self._pending, self._model.plans, self._states
+        assert self._slot is not None
+        every = [*known, *ids]
+        self._reserve(len(every))
+        if states is not None:
+            states.restore(self._slot, self.position)
+            if ids:  # of which some may be wrong
+                states.mark(self._slot, self.position)
+            states.position = None
+        positions = range(self.position, self.position + len(every))
+        plans.run_decode(every, positions, [self._slot] * len(every))
+        self.position += len(known)
+        self.history += known
+        self._pending = []
+        if states is not None:
+            states.position = positions.stop
+        move_to_first(plans.logits, len(known) - 1)
+        self._checked = Checked(list(ids), len(known) - 1, plans.n_runs) if ids else None
+
+    def advance_checked(self) -> bool:
+        """Go on by the pending token without a run if it is the next drafted one: its logits become the first row. False if it is
+        another one, or if something else has run meanwhile."""
+        checked, plans = self._checked, self._model.plans
+        if checked is None:
+            return False
+        if checked.run != plans.n_runs or not checked.drafts or self._pending != checked.drafts[:1]:
+            self._checked = None
+            return False
+        del checked.drafts[0]
+        checked.row += 1
+        move_to_first(plans.logits, checked.row)
+        self.position += 1
+        self.history += self._pending
+        self._pending = []
+        return True
+
+    def process_pending(self) -> None:
+        """Process the pending tokens, if any: few of them as they would be one by one. As `advance`."""
+        if len(self._pending) > MOST_ROWS:
+            self._process_pending()
+        elif self._pending:
+            self.advance()
+
+    def mark(self) -> None:
+        """Keep a copy of the recurrent states, for tokens that may be wrong; of one place at a time."""
+        if self._states is not None and self._slot is not None and self._states.position == self.position:
+            self._states.mark(self._slot, self.position)
+
+    def append(self, token: int) -> None:
+        """Make a token the one to process next."""
+        self._pending.append(token)
+
+    def _process_pending(self) -> None:
+        """Process the pending tokens run by run; after an interrupt the rest is still pending."""
+        self._go_back()
+        plans, end = self._model.plans, self.position + len(self._pending)
+        self._reserve(len(self._pending))
+        copies = self._copied_at()
+        while self._pending:
+            following = next((at for at in copies if at > self.position), end)
+            part = self._pending[: min(plans.prompt_tokens.bound, following - self.position)]
+            self._run(part, (len(part) - 1,))
+            del self._pending[: len(part)]
+            if self.position in copies:
+                self._copy_states()
+
+    def _copied_at(self) -> list[int]:
+        """The positions in the pending tokens at which the recurrent states are copied."""
+        if self._states is None or not self._goes_back:
+            return []
+        ends = self._model.tokenizer.eos_ids
+        return [self.position + n for n in self._states.stops(self.position, self._pending, ends)]
+
+    def _copy_states(self) -> None:
+        assert self._states is not None
+        assert self._slot is not None
+        self._states.save(self._slot, self.position)
+
+    def _reserve(self, n_tokens: int) -> None:
+        assert self._slot is not None
+        self._model.plans.cache.reserve(self._slot, self.position + n_tokens)
+
+    def _run(self, ids: Sequence[int], wanted: Sequence[int]) -> Array | DeviceRows:
+        assert self._slot is not None
+        positions, states = range(self.position, self.position + len(ids)), self._states
+        if states is not None:
+            states.restore(self._slot, self.position)
+            states.position = None  # until the run has ended, or for good after an interrupt
+        logits = self._model.plans.run(ids, positions, [self._slot] * len(ids), wanted)
+        self.position += len(ids)
+        self.history += ids
+        if states is not None:
+            states.position = self.position
+        return logits
+
+    def close(self) -> None:
+        """Free the session's slot in the cache; may be called twice."""
+        if self._open:
+            self._open, self._states = False, None
+            if self._speculator is not None:
+                self._speculator.close()
+            if self._slot is not None:
+                self._model.plans.cache.close_slot(self._slot)
+
+    def __del__(self) -> None:
+        self.close()

@@ -1,0 +1,59 @@
+"""Prompt lookup: draft what followed the same tokens earlier in the text (Saxena, 2023)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+SHORTEST = 2  # tokens at the text's end that must have stood together before
+LONGEST = 16  # that are compared
+MOST_PLACES = 8  # earlier places of the last SHORTEST tokens that are compared, the latest first
+# Lengths of what is repeated, of which each is as likely as the others to go on (pace.py).
+CLASSES = (2, 3, 5, 9)
+
+
+class NgramIndex:
+    """The places of each pair of tokens in a growing text; a draft costs some microseconds."""
+
+    def __init__(self) -> None:
+        self._tokens: list[int] = []
+        self._ends: dict[tuple[int, ...], list[int]] = {}  # the tokens -> positions after them
+
+    def follow(self, tokens: Sequence[int]) -> None:
+        """Make `tokens` the text. What goes on with the text of before costs only the new ones."""
+        n = len(self._tokens)
+        if len(tokens) < n or tokens[:n] != self._tokens:
+            self._tokens, self._ends, n = [], {}, 0
+        self._tokens += tokens[n:]
+        for end in range(max(n, SHORTEST), len(self._tokens)):  # the text's own end is no earlier place
+            self._ends.setdefault(tuple(self._tokens[end - SHORTEST : end]), []).append(end)
+
+    def draft(self, most: int) -> tuple[list[int], int]:
+        """Up to `most` tokens that followed the longest repetition of the text's end, and its length; nothing where the last
+        tokens are new. A repetition that reaches the text's end goes round."""
+        text = self._tokens
+        places = self._ends.get(tuple(text[-SHORTEST:]), ())[-MOST_PLACES:]
+        best, length = 0, 0
+        for end in reversed(places):
+            n = self._repeated(end)
+            if n > length:
+                best, length = end, n
+            if n == LONGEST:
+                break
+        if not length:
+            return [], 0
+        period, found = len(text) - best, text[best : best + most]
+        while len(found) < most:
+            found.append(found[len(found) - period])
+        return found, length
+
+    def _repeated(self, end: int) -> int:
+        """How many tokens before `end` are those at the text's end."""
+        text, n = self._tokens, SHORTEST
+        while n < LONGEST and n < end and text[end - n - 1] == text[-n - 1]:
+            n += 1
+        return n
+
+
+def length_class(length: int) -> int:
+    """The class of CLASSES of a repetition of so many tokens."""
+    return max(least for least in CLASSES if least <= length)

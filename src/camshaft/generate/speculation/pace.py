@@ -1,0 +1,75 @@
+"""Pace: how many tokens a draft is to have, from how often drafts were right and from what runs cost."""
+
+from __future__ import annotations
+
+from collections import deque
+from statistics import median
+
+MOST_ROWS = 8  # tokens of a run that checks drafts
+# Seconds of a run of so many tokens beside one, before any were measured here: SmolLM2 in Q4_1 on two cores of Zen 4 had 1.1 to
+# 1.2, 1.4 to 1.6 and 2.0. A run of other sizes is one of the next power of two.
+_COSTS = {1: 1.0, 2: 1.2, 4: 1.5, 8: 2.1}
+_REMEMBERED = 7  # runs of each size; the median counts
+# Drafts are checked where they promise so many times the tokens per second: what they cost is measured on a noisy clock.
+LEAST_GAIN = 1.05
+_FORGETTING = 0.9  # the weight of all that was known, once more is
+
+
+class RunCosts:
+    """Seconds of one model's runs by their number of tokens, as multiples of a run of one."""
+
+    def __init__(self) -> None:
+        self._seconds: dict[int, deque[float]] = {}
+
+    def add(self, rows: int, seconds: float) -> None:
+        """Count a run. The first of a size is left out: it has loaded or compiled its plan."""
+        size = _size(rows)
+        if size in self._seconds:
+            self._seconds[size].append(seconds)
+        else:
+            self._seconds[size] = deque(maxlen=_REMEMBERED)
+
+    def of(self, rows: int) -> float:
+        """The cost of a run of so many tokens."""
+        one, these = self._seconds.get(1), self._seconds.get(_size(rows))
+        return median(these) / median(one) if one and these else _COSTS[_size(rows)]
+
+    def in_runs(self, seconds: float) -> float | None:
+        """Seconds as a multiple of a run of one token; None before one was measured."""
+        one = self._seconds.get(1)
+        return seconds / median(one) if one else None
+
+
+class Pace:
+    """The lengths of drafts of one generation. `kinds` has the kinds of drafts, each with how often its first token was right, as
+    it is before any was seen."""
+
+    def __init__(self, costs: RunCosts, kinds: dict[int | None, float]) -> None:
+        self._costs = costs
+        self._right = {kind: (2 * share, 2.0) for kind, share in kinds.items()}  # (right, all), older ones count less
+
+    def saw(self, kind: int | None, right: bool) -> None:
+        """Count a drafted token that was right or not, whether it was run or only compared."""
+        n_right, n = self._right[kind]
+        self._right[kind] = n_right * _FORGETTING + right, n * _FORGETTING + 1
+
+    def share(self, kind: int | None) -> float:
+        """How often tokens of such drafts are right."""
+        n_right, n = self._right[kind]
+        return n_right / n
+
+    def length(self, kind: int | None, most: int, known: int = 1, each: float = 0.0) -> int:
+        """The number of drafted tokens, up to `most`, beside `known` others in the run, with the most tokens per second; 0 where
+        none pays. `each` is what drafting a token costs, as a multiple of a run of one."""
+        share, best, chosen = self.share(kind), LEAST_GAIN / self._costs.of(known), 0
+        expected = 1.0
+        for n in range(1, min(most, MOST_ROWS - known) + 1):
+            expected += share**n
+            rate = expected / (self._costs.of(known + n) + n * each)
+            if rate > best:
+                best, chosen = rate, n
+        return chosen
+
+
+def _size(rows: int) -> int:
+    return 1 << (rows - 1).bit_length()

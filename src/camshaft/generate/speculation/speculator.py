@@ -1,0 +1,179 @@
+"""Speculator: drafts the next tokens of a generation, so that one run of the model checks several."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from statistics import median
+from time import perf_counter
+from typing import TYPE_CHECKING, TypeAlias, Union
+
+from camshaft.generate.speculation.ngram import CLASSES, NgramIndex, length_class
+from camshaft.generate.speculation.pace import MOST_ROWS, Pace, RunCosts
+
+if TYPE_CHECKING:
+    from camshaft.generate.language_model import LanguageModel
+    from camshaft.generate.sampling.sampler import Sampler
+
+Speculate: TypeAlias = Union[str, "LanguageModel"]
+NGRAM = "ngram"
+# How often the first drafted token was right in texts of several kinds, by the length of what is repeated; and a model's.
+_NGRAM_SHARES: dict[int | None, float] = {2: 0.2, 3: 0.3, 5: 0.5, 9: 0.7}
+_MODEL_SHARE = 0.7
+_MODEL_COST = 0.3  # of drafting a token, before it is measured
+# Tokens without a draft after which a draft model that does not pay is tried again; twice as many after each trial.
+_TRY_AGAIN, _LAST_TRY = 64, 4096
+_TRIED = 3  # tokens of such a trial
+_REMEMBERED = 7
+
+
+@dataclass
+class Speculation:
+    """What speculation did in one generation. `runs` checked drafts of `drafted` tokens in all, of which `accepted` were those
+    that the model drew; `kind` is 'ngram', or the draft model's name."""
+
+    kind: str
+    runs: int = 0
+    drafted: int = 0
+    accepted: int = 0
+
+    @property
+    def acceptance(self) -> float:
+        """Accepted per drafted token; 0 if none was drafted."""
+        return self.accepted / self.drafted if self.drafted else 0.0
+
+
+class NgramDrafter:
+    """Drafts by prompt lookup. Whether a draft would have been right is known without running it."""
+
+    kind = NGRAM
+
+    def __init__(self) -> None:
+        self._index = NgramIndex()
+
+    def begin(self, costs: RunCosts) -> None:
+        """Start a generation."""
+        self._pace = Pace(costs, dict(_NGRAM_SHARES))
+        self._class, self._next = CLASSES[0], list[int]()
+
+    def draft(self, tokens: Sequence[int], sampler: Sampler, most: int, known: int) -> list[int]:
+        """Tokens that may follow, as many as pay."""
+        self._index.follow(tokens)
+        self._next, length = self._index.draft(max(most, 1))
+        if not self._next:
+            return []
+        self._class = length_class(length)
+        return self._next[: self._pace.length(self._class, most, known)]
+
+    def saw(self, token: int) -> None:
+        """Compare what was drawn."""
+        if self._next:
+            right = self._next.pop(0) == token
+            self._pace.saw(self._class, right)
+            self._next = self._next if right else []
+
+    def prepare(self) -> None:
+        """Nothing to take."""
+
+    def rest(self) -> None:
+        """Nothing to give."""
+
+    def close(self) -> None:
+        """Nothing to free."""
+
+
+class ModelDrafter:
+    """Drafts by a draft model, while that pays."""
+
+    def __init__(self, draft: LanguageModel, lm: LanguageModel) -> None:
+        from camshaft.generate.speculation.draft_model import DraftSession, check_draft
+
+        check_draft(draft, lm)
+        self.kind, self._session = draft.name, DraftSession(draft)
+        self._seconds: deque[float] = deque(maxlen=_REMEMBERED)  # of a drafted token
+
+    def begin(self, costs: RunCosts) -> None:
+        """Start a generation."""
+        self._costs, self._pace = costs, Pace(costs, {None: _MODEL_SHARE})
+        self._next: list[int] = []
+        self._waited, self._wait = 0, _TRY_AGAIN
+
+    def draft(self, tokens: Sequence[int], sampler: Sampler, most: int, known: int) -> list[int]:
+        """Tokens that may follow, as many as pay."""
+        each = self._costs.in_runs(median(self._seconds)) if self._seconds else None
+        n = self._pace.length(None, most, known, _MODEL_COST if each is None else each)
+        n = n or min(self._trial(), most)
+        started = perf_counter()
+        self._next = self._session.draft(tokens, sampler, n) if n > 0 else []
+        if self._next:
+            self._seconds.append((perf_counter() - started) / len(self._next))
+        return list(self._next)
+
+    def _trial(self) -> int:
+        self._waited += 1
+        if self._waited < self._wait:
+            return 0
+        self._waited, self._wait = 0, min(2 * self._wait, _LAST_TRY)
+        return _TRIED
+
+    def saw(self, token: int) -> None:
+        """Compare what was drawn."""
+        if self._next:
+            right = self._next.pop(0) == token
+            self._pace.saw(None, right)
+            self._next = self._next if right else []
+
+    def prepare(self) -> None:
+        """Take a slot of the draft model, for which another thread's generation may have to end."""
+        self._session.prepare()
+
+    def rest(self) -> None:
+        """Let others take the slot when they need one."""
+        self._session.rest()
+
+    def close(self) -> None:
+        """Free the slot."""
+        self._session.close()
+
+
+class Speculator:
+    """Drafts for one session, generation after generation.
+
+    Every token is drawn from the model's own logits by the session's sampler, with its seed and step: a draft only decides which
+    rows of logits are there already. So texts and their distribution are those without speculation."""
+
+    def __init__(self, of: Speculate, lm: LanguageModel) -> None:
+        """Raises ModelError if `of` is a model with another vocabulary."""
+        self.of, self._costs, self._context = of, lm.plans.costs, lm.context
+        self._drafter = NgramDrafter() if isinstance(of, str) else ModelDrafter(of, lm)
+        self._open: list[int] = []  # drafted tokens that are run and not drawn yet
+        self.prepare, self.rest, self.close = self._drafter.prepare, self._drafter.rest, self._drafter.close
+
+    def begin(self) -> Speculation:
+        """Start a generation; returns what counts its drafts."""
+        self._drafter.begin(self._costs)
+        self.counts, self._open = Speculation(self._drafter.kind), []
+        return self.counts
+
+    def run(self, advance: Callable[[Sequence[int]], None], tokens: Sequence[int], known: int, sampler: Sampler,
+            left: float) -> None:  # fmt: skip
+        """Draft what may follow `tokens`, of which the last `known` are not in the cache yet, and run both by `advance`. `left`
+        tokens are wanted at most."""
+        room = min(MOST_ROWS - known, self._context - len(tokens), left - 1)
+        drafts = self._drafter.draft(tokens, sampler, int(max(room, 0)), known)
+        started = perf_counter()
+        advance(drafts)
+        self._costs.add(known + len(drafts), perf_counter() - started)
+        self._open = list(drafts)
+        if drafts:
+            self.counts.runs += 1
+            self.counts.drafted += len(drafts)
+
+    def saw(self, token: int) -> None:
+        """Count a token that was drawn."""
+        self._drafter.saw(token)
+        if self._open:
+            right = self._open.pop(0) == token
+            self.counts.accepted += right
+            self._open = self._open if right else []

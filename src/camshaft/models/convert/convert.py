@@ -1,0 +1,148 @@
+"""convert(folder, out, type): a model in Hugging Face's layout becomes a GGUF file."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from camshaft.errors import FormatError, StoreError
+from camshaft.formats.bits import Bytes, Floats
+from camshaft.formats.blocks import BLOCK_FORMATS, BlockFormat
+from camshaft.formats.gguf.write import NewTensor, Raw, encoded_value, write_gguf
+from camshaft.formats.mapped import path_for_messages, shown
+from camshaft.formats.safetensors_folder import SafetensorsFolder
+from camshaft.models.convert.architectures import Architecture, architecture_of
+from camshaft.models.convert.hub_config import HubConfig, read_config
+from camshaft.models.convert.keys import model_keys
+from camshaft.models.convert.tensors import Part, parts
+from camshaft.models.convert.vocabulary import tokenizer_keys
+from camshaft.models.convert.weights import Weights, read_weights
+from camshaft.models.files.quantization_mix import mix_named
+from camshaft.models.files.quantize import Progress, formats_of, in_order
+from camshaft.settings import thread_count
+from camshaft.store.files import remove_unfinished
+
+_PART_ELEMENTS = 1 << 20
+_QUANTIZATION_VERSION = 2
+
+
+@dataclass(frozen=True)
+class ConversionResult:
+    """The file written, its architecture, size in bytes, and the number of tensors per format."""
+
+    path: Path
+    architecture: str
+    nbytes: int
+    n_tensors: Mapping[str, int]
+
+
+def convert(
+    folder: str | os.PathLike[str],
+    out: str | os.PathLike[str],
+    file_type: str | None = None,
+    *,
+    force: bool = False,
+    threads: int | None = None,
+    progress: Progress = lambda done, total: None,
+) -> ConversionResult:
+    """Write the model of a folder (config.json, safetensors, tokenizer) as a GGUF file, as llama.cpp's converter does.
+
+    `file_type` is a name of MIXES; None keeps most weights' type (F32, F16 or BF16). Vectors, norms and routing are F32.
+    `force`: overwrite `out`; `progress(done, total)` counts elements. The file appears only once it is complete.
+
+    Raises ModelError for an architecture without a conversion and for values that make no sense, FormatError for damaged files,
+    StoreError if `out` cannot be written, MissingExtraError without the safetensors library."""
+    source, target = Path(folder), Path(out)
+    if not source.is_dir():
+        raise FormatError(
+            f"{path_for_messages(source)}: is no folder; wanted one with config.json and safetensors files"
+        )
+    _check_target(target, force)
+    config = read_config(source)
+    row = architecture_of(config)
+    config = replace(config, values={**row.defaults, **config.values})
+    with SafetensorsFolder(source) as file:
+        weights = read_weights(file.tensors)
+        mix = mix_named(file_type or weights.usual_format)
+        found = tuple(parts(config, row, weights.shapes))
+        values = metadata(source, config, row, mix.file_type)
+        plain = SimpleNamespace(
+            tensors={p.name: SimpleNamespace(shape=p.shape, format=BLOCK_FORMATS["F32"]) for p in found},
+            metadata=values,
+        )
+        formats = formats_of(plain, mix)
+        remove_unfinished(target.parent)
+        _write(target, values, found, formats, weights, thread_count(threads), progress)
+    names = [form.name for form in formats.values()]
+    return ConversionResult(target, row.name, target.stat().st_size, {n: names.count(n) for n in sorted({*names})})
+
+
+def metadata(folder: Path, config: HubConfig, row: Architecture, file_type: int) -> dict[str, Any]:
+    """All keys of the file with their values."""
+    tokenizer = tokenizer_keys(folder, config)
+    name = config.get("_name_or_path") or folder.absolute().name
+    keys = model_keys(config, row, len(tokenizer["tokenizer.ggml.tokens"]))
+    return {
+        "general.architecture": row.name,
+        "general.type": "model",
+        "general.name": str(name).rstrip("/").rpartition("/")[2],
+        "general.file_type": file_type,
+        "general.quantization_version": _QUANTIZATION_VERSION,
+        **{f"{row.name}.{key}": value for key, value in keys.items()},
+        **tokenizer,
+    }
+
+
+def _check_target(target: Path, force: bool) -> None:
+    if target.is_dir():
+        raise StoreError(f"{target}: is a folder; wanted the path of an output file")
+    if target.exists() and not force:
+        raise StoreError(f"{target}: exists already; force=True replaces it")
+    if not target.parent.is_dir():
+        raise StoreError(f"{target}: the folder {target.parent} does not exist")
+
+
+def _write(
+    target: Path,
+    values: Mapping[str, Any],
+    found: tuple[Part, ...],
+    formats: Mapping[str, BlockFormat],
+    weights: Weights,
+    threads: int,
+    progress: Progress,
+) -> None:
+    total, done = sum(int(np.prod(part.shape, dtype=np.int64)) for part in found), 0
+
+    with ThreadPoolExecutor(threads) as pool:
+
+        def written(part: Part) -> Iterator[Bytes]:
+            nonlocal done
+            numbers = part.made(weights.load).reshape(-1)
+            form = formats[part.name]
+            step = _PART_ELEMENTS // form.block_size * form.block_size
+            slices = [numbers[first : first + step] for first in range(0, numbers.size, step)]
+            for one, piece in zip(
+                slices, in_order(pool, [partial(_encoded, part, form, s) for s in slices]), strict=True
+            ):
+                yield piece
+                done += one.size
+                progress(done, total)
+
+        tensors = [NewTensor(part.name, part.shape, formats[part.name], partial(written, part)) for part in found]
+        raw: dict[str, Raw] = {key: encoded_value(value) for key, value in values.items()}
+        write_gguf(target, raw, tensors)
+
+
+def _encoded(part: Part, form: BlockFormat, values: Floats) -> Bytes:
+    try:
+        return form.quantize(values.reshape(-1, form.block_size))
+    except FormatError as error:
+        raise FormatError(f"tensor {shown(part.name)}: {error}") from None

@@ -1,0 +1,105 @@
+"""HubConfig: the numbers of a model's config.json under the names that different families give them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from camshaft.errors import ModelError
+from camshaft.formats.mapped import shown, shown_value
+from camshaft.formats.safetensors_folder import read_json
+
+# GGUF's words -> the names that families have for them in config.json
+_NAMES = {
+    "layers": ("num_hidden_layers", "n_layer", "n_layers"),
+    "context": ("max_position_embeddings", "n_positions", "n_ctx"),
+    "dim": ("hidden_size", "n_embd"),
+    "ffn": ("ffn_hidden_size", "intermediate_size", "n_inner", "block_ff_dim"),
+    "heads": ("num_attention_heads", "n_head"),
+    "kv_heads": ("num_key_value_heads", "num_kv_heads", "n_head_kv"),
+    "rms_eps": ("rms_norm_eps", "norm_eps", "layer_norm_epsilon"),
+    "layer_eps": ("layer_norm_epsilon", "layer_norm_eps", "norm_epsilon", "norm_eps"),
+    "experts": ("num_local_experts", "num_experts"),
+    "experts_used": ("num_experts_per_tok",),
+}
+
+
+@dataclass(frozen=True)
+class HubConfig:
+    """`values` are those of config.json, of a picture model those of its text part; `architecture` is its class."""
+
+    values: Mapping[str, Any]
+    architecture: str
+    path: str
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """A value, or the default where it is missing or null."""
+        value = self.values.get(name)
+        return default if value is None else value
+
+    def number(self, word: str, default: float | None = None) -> float:
+        """A finite number by its word or name. Raises ModelError if it is missing or something else."""
+        names = _NAMES.get(word, (word,))
+        value = next((self.values[name] for name in names if self.values.get(name) is not None), default)
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+            raise ModelError(f"{self.path}: {' or '.join(names)} is {shown_value(value)}; wanted a number")
+        return value
+
+    def size(self, word: str, default: int | None = None) -> int:
+        """A whole number of 1 or more."""
+        value = self.number(word, default)
+        if value != int(value) or not 1 <= value < 2**31:
+            raise ModelError(
+                f"{self.path}: {_NAMES.get(word, (word,))[0]} is {value:g}; wanted an integer of 1 or more"
+            )
+        return int(value)
+
+    def has(self, word: str) -> bool:
+        """Whether one of a word's names has a value."""
+        return any(self.values.get(name) is not None for name in _NAMES.get(word, (word,)))
+
+    @property
+    def head_dim(self) -> int:
+        """Elements of a head."""
+        return self.size("head_dim", max(1, self.size("dim") // self.size("heads")))
+
+    @property
+    def rope(self) -> dict[str, Any]:
+        """Parameters of the rotation as transformers 5 has them: `rope_type`, `rope_theta`, `factor`, ..."""
+        found = self.get("rope_parameters") or self.get("rope_scaling") or {}
+        if not isinstance(found, dict):
+            raise ModelError(f"{self.path}: rope_parameters is {shown_value(found)}; wanted an object")
+        found = found.get("full_attention", found)
+        kind = found.get("rope_type", found.get("type", "default"))
+        theta = found.get("rope_theta", self.get("rope_theta", self.get("rotary_emb_base", 10000.0)))
+        return {**found, "rope_type": kind, "rope_theta": theta}
+
+    @property
+    def window_theta(self) -> float | None:
+        """The base of the rotation in layers with a window, where the file has another."""
+        found = self.get("rope_parameters") or {}
+        local = found.get("sliding_attention") if isinstance(found, dict) else None
+        value = local.get("rope_theta") if isinstance(local, dict) else self.get("rope_local_base_freq")
+        return float(value) if isinstance(value, (int, float)) else None
+
+    @property
+    def rope_dim(self) -> int:
+        """Rotated elements of a head."""
+        share = self.rope.get("partial_rotary_factor", self.get("partial_rotary_factor", self.get("rotary_pct", 1.0)))
+        if not isinstance(share, (int, float)) or not 0 < share <= 1:
+            raise ModelError(f"{self.path}: partial_rotary_factor is {shown_value(share)}; wanted a share up to 1")
+        return int(share * self.head_dim)
+
+
+def read_config(folder: Path) -> HubConfig:
+    """Read config.json. Raises FormatError for a damaged one, ModelError for one without architectures."""
+    values = read_json(folder / "config.json")
+    names = values.get("architectures")
+    if not isinstance(names, list) or not names or not isinstance(names[0], str):
+        raise ModelError(f"{shown(str(folder))}: config.json names no architectures; wanted a transformers class")
+    text = values.get("text_config")
+    merged = {**values, **text} if isinstance(text, dict) else values
+    return HubConfig(merged, names[0], str(folder / "config.json"))

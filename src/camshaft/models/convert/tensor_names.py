@@ -1,0 +1,128 @@
+"""The names that GGUF files have for the tensors of transformers' models."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from camshaft.models.families import FAMILIES
+
+_TOP = {
+    "embed_tokens": "token_embd",
+    "wte": "token_embd",
+    "embed_in": "token_embd",
+    "word_embeddings": "token_embd",
+    "wpe": "position_embd",
+    "norm": "output_norm",
+    "ln_f": "output_norm",
+    "final_layer_norm": "output_norm",
+    "embedding_norm": "token_embd_norm",
+    "lm_head": "output",
+    "embed_out": "output",
+}
+_LAYER = {
+    "self_attn.q_proj": "attn_q",
+    "self_attn.k_proj": "attn_k",
+    "self_attn.v_proj": "attn_v",
+    "self_attn.o_proj": "attn_output",
+    "self_attn.out_proj": "attn_output",
+    "self_attn.qkv_proj": "attn_qkv",
+    "self_attn.q_norm": "attn_q_norm",
+    "self_attn.k_norm": "attn_k_norm",
+    "self_attn.q_layernorm": "attn_q_norm",
+    "self_attn.k_layernorm": "attn_k_norm",
+    "self_attn.sinks": "attn_sinks",
+    "attn.c_attn": "attn_qkv",
+    "attn.c_proj": "attn_output",
+    "attention.query_key_value": "attn_qkv",
+    "attention.dense": "attn_output",
+    "self_attention.query_key_value": "attn_qkv",
+    "self_attention.dense": "attn_output",
+    "mlp.gate_proj": "ffn_gate",
+    "mlp.up_proj": "ffn_up",
+    "mlp.down_proj": "ffn_down",
+    "mlp.gate_up_proj": "ffn_up",
+    "mlp.c_fc": "ffn_up",
+    "mlp.c_proj": "ffn_down",
+    "mlp.dense_h_to_4h": "ffn_up",
+    "mlp.dense_4h_to_h": "ffn_down",
+    "feed_forward.w1": "ffn_gate",
+    "feed_forward.w3": "ffn_up",
+    "feed_forward.w2": "ffn_down",
+    "mlp.gate": "ffn_gate_inp",
+    "mlp.router": "ffn_gate_inp",
+    "block_sparse_moe.gate": "ffn_gate_inp",
+    "block_sparse_moe.router": "ffn_gate_inp",
+    "block_sparse_moe.router.layer": "ffn_gate_inp",
+    "mlp.shared_expert.gate_proj": "ffn_gate_shexp",
+    "mlp.shared_expert.up_proj": "ffn_up_shexp",
+    "mlp.shared_expert.down_proj": "ffn_down_shexp",
+    "mlp.shared_expert_gate": "ffn_gate_inp_shexp",
+    "conv.conv": "shortconv.conv",
+    "conv.in_proj": "shortconv.in_proj",
+    "conv.out_proj": "shortconv.out_proj",
+    "input_layernorm": "attn_norm",
+    "operator_norm": "attn_norm",
+    "ln_1": "attn_norm",
+    "ln_mlp": "attn_norm",
+    "ln_attn": "attn_norm_2",
+    "ln_2": "ffn_norm",
+    "ffn_norm": "ffn_norm",
+    "pre_feedforward_layernorm": "ffn_norm",
+    "post_feedforward_layernorm": "post_ffw_norm",
+}
+# Experts, stacked in one tensor by name.
+_EXPERT = {"gate_proj": "gate", "up_proj": "up", "down_proj": "down", "w1": "gate", "w3": "up", "w2": "down"}
+_PREFIX = re.compile(r"(?:(?:model|transformer|gpt_neox|backbone|language_model)\.)*")
+_IN_LAYER = re.compile(r"(?:layers|h)\.([0-9]{1,4})\.(.+)")
+_ONE_EXPERT = re.compile(r"(?:mlp|block_sparse_moe)\.experts\.([0-9]{1,4})\.(\w+)\.weight")
+_STACKED = re.compile(
+    r"(?:mlp|block_sparse_moe)\.(?:experts\.)?(gate_up_proj|down_proj|input_linear|output_linear)(_bias|\.weight)?"
+)
+# Tensors that are computed again, or belong to parts of a model that GGUF keeps in another file.
+_LEFT_OUT = re.compile(
+    r"(.*\.)?(rotary_emb\.inv_freq|attn\.bias|attn\.masked_bias|attention\.bias|attention\.masked_bias)$"
+    r"|(model\.)?(vision_tower|vision_model|visual|multi_modal_projector)\..*"
+)
+
+
+@dataclass(frozen=True)
+class NewName:
+    """A tensor's name in the GGUF file without '.weight' or '.bias', and that ending; `expert` is the number of one of the
+    tensors that are stacked. `name` ends with 'gate_up_exps' where two tensors of the file are in one."""
+
+    name: str
+    ending: str
+    expert: int | None = None
+
+
+def is_left_out(name: str) -> bool:
+    """Whether a tensor has no place in the file."""
+    return _LEFT_OUT.fullmatch(name) is not None
+
+
+def new_name(name: str, architecture: str) -> NewName | None:
+    """The name of a tensor in a GGUF file; None if it has none."""
+    rest = name[_PREFIX.match(name).end() :]  # type: ignore[union-attr]  # it matches nothing too
+    layer = _IN_LAYER.fullmatch(rest)
+    if layer is None:
+        stem, ending = _split(rest)
+        return NewName(_TOP[stem], ending) if stem in _TOP else None
+    prefix, inner = f"blk.{layer[1]}", layer[2]
+    if one := _ONE_EXPERT.fullmatch(inner):
+        return NewName(f"{prefix}.ffn_{_EXPERT[one[2]]}_exps", ".weight", int(one[1])) if one[2] in _EXPERT else None
+    experts = "experts." in inner or inner.endswith("_linear.weight")
+    if experts and (stacked := _STACKED.fullmatch(inner)):
+        part = "gate_up" if stacked[1] in ("gate_up_proj", "input_linear") else "down"
+        return NewName(f"{prefix}.ffn_{part}_exps", ".bias" if stacked[2] == "_bias" else ".weight")
+    stem, ending = _split(inner)
+    if stem == "post_attention_layernorm":
+        family = FAMILIES[architecture]
+        return NewName(f"{prefix}.{family.ffn_norm if family.norms == 'pre' else 'post_attention_norm'}", ending)
+    return NewName(f"{prefix}.{_LAYER[stem]}", ending) if stem in _LAYER else None
+
+
+def _split(name: str) -> tuple[str, str]:
+    """A name and its ending; sinks are weights without one."""
+    stem, dot, ending = name.rpartition(".")
+    return (stem, dot + ending) if ending in ("weight", "bias") else (name, ".weight")

@@ -1,0 +1,171 @@
+"""The tensors of a GGUF file from those of transformers: permuted, transposed, stacked, split as by llama.cpp's converter."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from camshaft.errors import ModelError
+from camshaft.formats.bits import Floats
+from camshaft.formats.mapped import shown, shown_value
+from camshaft.models.convert.architectures import Architecture
+from camshaft.models.convert.hub_config import HubConfig
+from camshaft.models.convert.tensor_names import NewName, is_left_out, new_name
+
+Change: TypeAlias = Callable[[Floats], Floats]
+Shape: TypeAlias = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Part:
+    """A tensor to write: `change` of each source, stacked if there are several. A part without sources has `values`."""
+
+    name: str
+    shape: Shape
+    sources: tuple[str, ...] = ()
+    change: Change = lambda values: values
+    values: Floats | None = None
+    stacked: bool = False
+
+    def made(self, load: Callable[[str], Floats]) -> Floats:
+        """The tensor's values, float32 [*shape]."""
+        if self.values is not None:
+            return self.values
+        loaded = [np.ascontiguousarray(self.change(load(source)), np.float32) for source in self.sources]
+        return np.stack(loaded) if self.stacked else loaded[0]
+
+
+def parts(config: HubConfig, row: Architecture, shapes: Mapping[str, Shape]) -> Iterator[Part]:
+    """The tensors of a file, by the shapes of the model's. Raises ModelError for a tensor whose name has no place."""
+    experts: dict[str, dict[int, str]] = {}
+    for source, shape in shapes.items():
+        if is_left_out(source) or (config.get("tie_word_embeddings") and source.startswith("lm_head.")):
+            continue
+        found = new_name(source, row.name)
+        if found is None:
+            raise ModelError(f"{config.path}: {shown(source)} is no tensor of {row.name} that camshaft knows")
+        if found.expert is not None:
+            experts.setdefault(found.name, {})[found.expert] = source
+        else:
+            for name, change in _changes(found, config, row):
+                yield Part(name, _shape(change, shape, source), (source,), change)
+    for name, sources in experts.items():
+        yield _stack(name, sources, shapes, config)
+    yield from _rotations(config)
+
+
+def _stack(name: str, sources: Mapping[int, str], shapes: Mapping[str, Shape], config: HubConfig) -> Part:
+    """One tensor of all experts. Raises ModelError if one is missing or has another shape."""
+    n = config.size("experts")
+    ordered = tuple(sources.get(i, "") for i in range(n))
+    inner = {shapes.get(source) for source in ordered}
+    if len(sources) != n or len(inner) != 1 or "" in ordered:
+        raise ModelError(f"{config.path}: {name} has {len(sources)} experts of {len(inner)} shapes; wanted {n} of one")
+    return Part(f"{name}.weight", (n, *shapes[ordered[0]]), ordered, stacked=True)
+
+
+def _changes(new: NewName, config: HubConfig, row: Architecture) -> Iterator[tuple[str, Change]]:
+    """The tensors made of one: name and change."""
+    role, full = new.name.rpartition(".")[2], new.name + new.ending
+    if role.endswith("gate_up_exps"):
+        in_turn = row.name == "gpt-oss"  # and its columns are outputs
+        for i, part in enumerate(("gate", "up")):
+            yield full.replace("gate_up", part), _half(i, in_turn=in_turn, turned=in_turn and new.ending == ".weight")
+    elif role == "ffn_down_exps" and row.name == "gpt-oss" and new.ending == ".weight":
+        yield full, lambda values: values.swapaxes(1, 2)
+    elif role in ("attn_q", "attn_k") and row.permuted:
+        yield full, _paired(config.size("heads") if role == "attn_q" else kv_heads(config))
+    elif role == "attn_qkv" and row.name in ("falcon", "gptneox"):
+        yield full, _joined_apart(config)
+    elif row.transposed and new.ending == ".weight" and role in ("attn_qkv", "attn_output", "ffn_up", "ffn_down"):
+        yield full, np.transpose
+    elif role.endswith("norm") and row.norm_offset:
+        yield full, lambda values: values + np.float32(row.norm_offset)
+    elif new.name.endswith("shortconv.conv"):
+        yield full, lambda values: values.reshape(values.shape[0], -1)
+    elif role == "ffn_gate_inp_shexp":
+        yield full, lambda values: values.reshape(-1)
+    else:
+        yield full, lambda values: values
+
+
+def kv_heads(config: HubConfig) -> int:
+    """Heads of keys and values; the first Falcons have one, whatever their config says."""
+    if config.architecture == "FalconForCausalLM" and not config.get("new_decoder_architecture"):
+        return 1 if config.get("multi_query", True) else config.size("heads")
+    return config.size("kv_heads", config.size("heads"))
+
+
+def _half(index: int, *, in_turn: bool, turned: bool) -> Change:
+    """Gate (0) or up (1) out of [experts, gate and up, ...]: halves, or rows in turn; `turned`: of the last axis."""
+
+    def change(values: Floats) -> Floats:
+        values = values.swapaxes(1, 2) if turned else values
+        half = values.shape[1] // 2
+        return values[:, index::2] if in_turn else values[:, index * half : (index + 1) * half]
+
+    return change
+
+
+def _paired(heads: int) -> Change:
+    """Rows i and i + d/2 of each head side by side, as the interleaved rotation wants them."""
+    return lambda values: (
+        values.reshape(heads, 2, values.shape[0] // heads // 2, *values.shape[1:]).swapaxes(1, 2).reshape(values.shape)
+    )
+
+
+def _joined_apart(config: HubConfig) -> Change:
+    """Rows of all q, then all k, then all v, out of groups of a key-value head each: its q, its k, its v."""
+    heads, groups, head_dim = config.size("heads"), kv_heads(config), config.head_dim
+
+    def change(values: Floats) -> Floats:
+        rows = values.reshape(groups, heads // groups + 2, head_dim, *values.shape[1:])
+        parts = rows[:, :-2], rows[:, -2], rows[:, -1]
+        return np.concatenate([part.reshape(-1, *values.shape[1:]) for part in parts])
+
+    return change
+
+
+def _shape(change: Change, shape: Shape, source: str) -> Shape:
+    """The shape of what a change makes, found on zeros that take no memory."""
+    try:
+        return change(np.broadcast_to(np.float32(0), shape)).shape
+    except (ValueError, IndexError):
+        raise ModelError(
+            f"{shown(source)} has shape {list(shape)}, which the sizes in config.json do not divide"
+        ) from None
+
+
+def _rotations(config: HubConfig) -> Iterator[Part]:
+    """Factors of the rotation's frequencies, where the config has them."""
+    rope = config.rope
+    if rope["rope_type"] == "llama3":
+        yield _vector("rope_freqs.weight", _llama3_factors(config, rope))
+    if rope["rope_type"] in ("longrope", "su"):
+        for kind in ("short", "long"):
+            factors = np.asarray(rope.get(f"{kind}_factor"))
+            if factors.shape != (config.rope_dim // 2,) or factors.dtype.kind not in "iuf":
+                raise ModelError(
+                    f"{config.path}: {kind}_factor is {shown_value(rope.get(f'{kind}_factor'))}; wanted numbers"
+                )
+            yield _vector(f"rope_factors_{kind}.weight", factors)
+
+
+def _vector(name: str, values: np.ndarray[Any, Any]) -> Part:
+    return Part(name, values.shape, values=values.astype(np.float32))
+
+
+def _llama3_factors(config: HubConfig, rope: Mapping[str, Any]) -> np.ndarray[Any, Any]:
+    """What each rotation frequency is divided by: 1 for short waves, `factor` for long ones, smooth in between."""
+    low, high, factor = (float(rope.get(key, default)) for key, default in _LLAMA3.items())
+    frequency = float(rope["rope_theta"]) ** -(np.arange(0, config.rope_dim, 2) / config.rope_dim)
+    waves = float(rope.get("original_max_position_embeddings", 8192)) * frequency / (2 * math.pi)
+    smooth = np.clip((waves - low) / (high - low), 0, 1)
+    return np.asarray(1 / ((1 - smooth) / factor + smooth))
+
+
+_LLAMA3 = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "factor": 8.0}

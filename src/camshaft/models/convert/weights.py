@@ -1,0 +1,98 @@
+"""The numbers of a folder's tensors as float32; of FP8 ones, multiplied by their scales."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from camshaft.errors import FormatError, ModelError
+from camshaft.formats.bits import Floats
+from camshaft.formats.mapped import shown
+from camshaft.formats.tensor import FileTensor
+from camshaft.models.convert.tensors import Shape
+
+_SCALES = (".weight_scale_inv", ".weight_scale")
+_UNUSED = (".input_scale", ".activation_scale", ".k_scale", ".v_scale", ".kv_scale")
+# What other ways to quantize leave in a folder, by the end of a tensor's name.
+_PACKED = {
+    ".qweight": "GPTQ or AWQ",
+    ".weight_packed": "compressed-tensors of 4 bits",
+    "_blocks": "MXFP4",
+    ".absmax": "bitsandbytes",
+}
+_PLAIN = ("F32", "F16", "BF16", "F64")
+
+
+@dataclass(frozen=True)
+class Weights:
+    """The tensors of a model without those that are scales, which are by the name of their weight in `scales`."""
+
+    tensors: Mapping[str, FileTensor]
+    scales: Mapping[str, FileTensor] = field(default_factory=dict)
+
+    @property
+    def shapes(self) -> dict[str, Shape]:
+        """Shapes by name."""
+        return {name: tuple(tensor.shape) for name, tensor in self.tensors.items()}
+
+    @property
+    def usual_format(self) -> str:
+        """F32, F16 or BF16: that of most bytes; FP8 becomes BF16."""
+        nbytes: dict[str, int] = {}
+        for tensor in self.tensors.values():
+            name = tensor.format.name
+            name = "BF16" if name.startswith("F8") else "F32" if name == "F64" else name
+            nbytes[name] = nbytes.get(name, 0) + tensor.nbytes
+        return max(nbytes, key=lambda name: nbytes[name])
+
+    def load(self, name: str) -> Floats:
+        """A tensor's numbers, float32. Raises FormatError for scales of another shape."""
+        tensor = self.tensors[name]
+        values = tensor.dequantize()
+        if name not in self.scales:
+            return values
+        scale = self.scales[name].dequantize()
+        return values * _spread(scale, values.shape, f"{tensor.path}: tensor {shown(self.scales[name].name)}")
+
+
+def read_weights(tensors: Mapping[str, FileTensor]) -> Weights:
+    """Pair weights with their scales. Raises ModelError for weights that are quantized in a way camshaft does not convert."""
+    scales: dict[str, FileTensor] = {}
+    kept: dict[str, FileTensor] = {}
+    for name, tensor in tensors.items():
+        for end, kind in _PACKED.items():
+            if name.endswith(end):
+                raise ModelError(
+                    f"{tensor.path}: {shown(name)} is quantized ({kind}); wanted bf16, f16, f32 or fp8 weights"
+                )
+        scale = next((end for end in _SCALES if name.endswith(end)), None)
+        if scale is not None:
+            scales[name.removesuffix(scale) + ".weight"] = tensor
+        elif not name.endswith(_UNUSED):
+            kept[name] = tensor
+    for name, tensor in kept.items():
+        is_8_bits = tensor.format.name in ("F8_E4M3", "F8_E5M2")
+        if is_8_bits != (name in scales) or not (is_8_bits or tensor.format.name in _PLAIN):
+            what = f"{tensor.format.name} with{'' if name in scales else 'out'} a scale"
+            raise ModelError(f"{tensor.path}: {shown(name)} is {what}; wanted bf16, f16, f32, or fp8 with a scale")
+    lost = next((name for name in scales if name not in kept), None)
+    if lost is not None:
+        raise ModelError(f"{scales[lost].path}: has the scale of {shown(lost)}, but no such tensor")
+    return Weights(kept, scales)
+
+
+def _spread(scale: Floats, shape: Shape, what: str) -> Floats:
+    """Scales of a whole matrix, of rows, or of blocks of 128 rows and columns, for each number."""
+    if scale.size == 1:
+        return scale.reshape(1, 1)
+    n, k = shape
+    if scale.shape in ((n,), (n, 1)):
+        return scale.reshape(n, 1)
+    rows, columns = (-(-size // 128) for size in shape)
+    if scale.shape != (rows, columns):
+        raise FormatError(
+            f"{what} has shape {list(scale.shape)}; wanted one of a matrix, of {n} rows, or {[rows, columns]}"
+        )
+    return np.repeat(np.repeat(scale, 128, axis=0)[:n], 128, axis=1)[:, :k]

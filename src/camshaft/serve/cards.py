@@ -1,0 +1,71 @@
+"""The models of a server in lists: OpenAI's `/v1/models`, Ollama's `/api/tags` and `/api/ps`."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from camshaft.serve.models import Entry, Models
+from camshaft.serve.respond import Json
+from camshaft.serve.served import Embedder, Ranker, Served
+
+_FOREVER = timedelta(days=36500)
+
+
+def _context(entry: Entry) -> int | None:
+    """The tokens of a prompt and its answer; None if the model is not loaded."""
+    loaded = entry.loaded
+    if isinstance(loaded, Served):
+        return loaded.lm.context
+    return loaded.model.context if isinstance(loaded, Embedder | Ranker) else None
+
+
+def _card(entry: Entry, models: Models) -> dict[str, Any]:
+    card, context = entry.card, _context(entry)
+    said: dict[str, Any] = {
+        "id": card.name,
+        "object": "model",
+        "created": models.created,
+        "owned_by": "camshaft",
+        "status": {"value": entry.state},
+    }
+    said |= {"aliases": sorted(card.aliases)} if card.aliases else {}
+    said |= {"parent": card.base} if card.base is not None else {}
+    return said | ({} if context is None else {"max_model_len": context})
+
+
+async def models(request: Request, models: Models) -> Response:
+    """The models, as a list."""
+    return Json({"object": "list", "data": [_card(entry, models) for entry in models.entries.values()]})
+
+
+async def model(request: Request, models: Models) -> Response:
+    """The model of that name."""
+    return Json(_card(models.find(request.path_params["name"], None), models))
+
+
+def _tag(entry: Entry) -> dict[str, Any]:
+    name, loaded = entry.card.name, entry.loaded
+    family = {"family": loaded.lm.config.architecture} if isinstance(loaded, Served) else {}
+    return {"name": name, "model": name, "size": entry.nbytes, "digest": "", "details": {"format": "gguf", **family}}
+
+
+async def tags(request: Request, models: Models) -> Response:
+    """The models, as Ollama lists them."""
+    modified = {"modified_at": datetime.fromtimestamp(models.created, UTC).isoformat()}
+    return Json({"models": [_tag(entry) | modified for entry in models.entries.values()]})
+
+
+async def running(request: Request, models: Models) -> Response:
+    """The models that are loaded, as Ollama lists them."""
+    return Json({"models": [_running(entry, models) for entry, _ in models.in_memory()]})
+
+
+def _running(entry: Entry, models: Models) -> dict[str, Any]:
+    left_s = models.left_s(entry)
+    expires = datetime.now(UTC) + (_FOREVER if left_s is None else timedelta(seconds=left_s))
+    said = {"expires_at": expires.isoformat(), "size_vram": 0, "context_length": _context(entry)}
+    return _tag(entry) | said

@@ -1,0 +1,221 @@
+"""The models of a server: from a TOML file and the command's options to cards that load them."""
+
+from __future__ import annotations
+
+import os
+import re
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from camshaft.errors import ModelError, SettingError
+from camshaft.generate.embedding_model import EmbeddingModel
+from camshaft.generate.engine.engine import MAX_QUEUE, Engine
+from camshaft.generate.language_model import LanguageModel
+from camshaft.generate.reranker import Reranker
+from camshaft.models.files.pull import resolve_model
+from camshaft.serve.errors import HttpError
+from camshaft.serve.fields import BOOL, LIST, OBJECT, TEXT, Field, Fields, integer, read_fields, required
+from camshaft.serve.models import CHAT, EMBEDDING, RERANK, Card, Loaded, twice_named
+from camshaft.serve.served import Embedder, Ranker, Served, served_name
+
+_UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
+_SIZE = re.compile(r"(\d+(?:\.\d+)?) *([KMG]i?B|B|)")
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < 1e9
+
+
+_SECONDS = Field(_is_number, "a number of seconds above 0")
+_NUMBER = integer(1, 1 << 31)
+# Of one model, and of all that do not say otherwise.
+_COMMON: Fields = {
+    "context": _NUMBER,
+    "slots": _NUMBER,
+    "queue": _NUMBER,
+    "threads": _NUMBER,
+    "backend": TEXT,
+    "activations": TEXT,
+    "kv_cache": TEXT,
+    "idle_unload_seconds": _SECONDS,
+}
+_ALIASES = Field(
+    lambda v: isinstance(v, str) or (isinstance(v, list) and all(isinstance(each, str) for each in v)),
+    "a name or a list of names",
+)
+_FILE: Fields = {
+    **_COMMON,
+    "memory_limit": Field(
+        lambda v: isinstance(v, int | str) and _SIZE.fullmatch(str(v)) is not None, 'a size such as "8 GiB", or bytes'
+    ),
+    "models": LIST,
+}
+_MODEL: Fields = {
+    **_COMMON,
+    "model": TEXT,
+    "name": TEXT,
+    "alias": _ALIASES,
+    "embed": BOOL,
+    "rerank": BOOL,
+    "pooling": TEXT,
+    "preload": BOOL,
+    "adapters": OBJECT,
+}
+_OF_POOLED = frozenset({"model", "name", "alias", "preload", "context", "threads", "idle_unload_seconds"})
+# The flag of a model without an engine -> its kind, and the fields that it may have.
+_POOLED = {
+    "embed": (EMBEDDING, _OF_POOLED | {"embed", "pooling"}),
+    "rerank": (RERANK, _OF_POOLED | {"rerank"}),
+}
+_ADAPTER: Fields = {
+    "path": TEXT,
+    "strength": Field(lambda v: isinstance(v, int | float) and not isinstance(v, bool), "a number"),
+    "alias": _ALIASES,
+}
+
+
+@dataclass(frozen=True)
+class ModelSpec:
+    """How to load a model, and under which names. `options` are those of LanguageModel, EmbeddingModel or Reranker."""
+
+    model: str
+    name: str
+    aliases: frozenset[str] = frozenset()
+    kind: str = CHAT
+    options: Mapping[str, Any] = field(default_factory=dict)
+    queue: int = MAX_QUEUE
+    idle_s: float | None = None
+    base: str | None = None
+    preload: bool = False
+
+    def open(self) -> Loaded:
+        """Load the model. Raises what its class raises."""
+        if self.kind == EMBEDDING:
+            return Embedder(self.name, EmbeddingModel(self.model, **self.options), self.file_nbytes)
+        if self.kind == RERANK:
+            return Ranker(self.name, Reranker(self.model, **self.options), self.file_nbytes)
+        lm = LanguageModel(self.model, **self.options)
+        return Served(self.name, Engine(lm, max_queue=self.queue), aliases=self.aliases)
+
+    @property
+    def file_nbytes(self) -> int:
+        """The size of the model's file, and of those of its adapters that are files."""
+        paths = [resolve_model(self.model), *(Path(path) for path, _ in self.options.get("adapters", ()))]
+        return sum(path.stat().st_size for path in paths)
+
+
+@dataclass(frozen=True)
+class ServerConfig:
+    """The models of a server, and the memory that they may have together."""
+
+    specs: tuple[ModelSpec, ...]
+    memory_limit_nbytes: int | None = None
+
+
+def cards_of(specs: Sequence[ModelSpec]) -> list[Card]:
+    """The cards of models, whose files are there. Raises ModelError for one that is not, SettingError for two of one name."""
+    cards = []
+    for spec in specs:
+        for path, _ in spec.options.get("adapters", ()):
+            if not os.path.exists(path):
+                raise ModelError(f"no such adapter: {path}")
+        cards.append(Card(spec.name, spec.open, spec.kind, spec.aliases, spec.file_nbytes, spec.idle_s, spec.base))
+    name = twice_named(cards)
+    if name is not None:
+        raise SettingError(f"two models are named {name!r}; give one of them another name")
+    return cards
+
+
+def read_config(path: Path, defaults: ModelSpec) -> ServerConfig:
+    """The models of a TOML file. What a model does not say is as at the file's beginning, or else as in `defaults`.
+
+    Raises SettingError for what is no TOML, an unknown key by its name, or a value that does not fit."""
+    try:
+        read = tomllib.loads(path.read_text("utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise SettingError(f"{path} is no TOML: {error}") from None
+    try:
+        given = read_fields(read, _FILE)
+        models = required(given, "models")
+        if not models:
+            raise HttpError(400, "'models' is empty; wanted at least one [[models]]")
+        base = _with_common(defaults, given)
+        specs = [spec for i, model in enumerate(models) for spec in _specs(model, f"models[{i}]", base, path.parent)]
+    except HttpError as error:
+        raise SettingError(f"{path}: {error}") from None
+    limit = given.get("memory_limit")
+    return ServerConfig(tuple(specs), None if limit is None else _nbytes(str(limit)))
+
+
+def _nbytes(text: str) -> int:
+    found = _SIZE.fullmatch(text)
+    assert found is not None
+    return int(float(found[1]) * _UNITS[found[2]])
+
+
+_RENAMED = {"slots": "sessions"}
+
+
+def _with_common(spec: ModelSpec, given: Mapping[str, Any]) -> ModelSpec:
+    """The spec with what a table says of _COMMON."""
+    options = {_RENAMED.get(name, name): given[name] for name in _COMMON if name in given}
+    queue, idle_s = options.pop("queue", spec.queue), options.pop("idle_unload_seconds", spec.idle_s)
+    return replace(spec, options={**spec.options, **options}, queue=queue, idle_s=idle_s)
+
+
+def _specs(model: Any, of: str, defaults: ModelSpec, folder: Path) -> list[ModelSpec]:
+    """A model, and one more for each of its adapters."""
+    given = read_fields(model, _MODEL, of)
+    path = _beside(required(given, "model", of), folder)
+    spec = replace(
+        _with_common(defaults, given),
+        model=path,
+        name=given.get("name", served_name(path)),
+        aliases=_names(given.get("alias", ())),
+        preload=given.get("preload", False),
+    )
+    flag = next((name for name in _POOLED if given.get(name)), None)
+    if flag is not None:
+        kind, fields = _POOLED[flag]
+        foreign = sorted(given.keys() - fields)
+        if foreign:
+            raise HttpError(400, f"'{of}.{foreign[0]}' with {flag} = true; it is for other models")
+        return [_pooled(spec, kind, given)]
+    if "pooling" in given:
+        raise HttpError(400, f"'{of}.pooling' without embed = true")
+    adapters = given.get("adapters", {}).items()
+    return [spec, *(_adapted(spec, name, value, f"{of}.adapters.{name}", folder) for name, value in adapters)]
+
+
+def _pooled(spec: ModelSpec, kind: str, given: Mapping[str, Any]) -> ModelSpec:
+    """A model for vectors or scores. Its context is its own unless it is given here."""
+    kept = {name: spec.options[name] for name in ("threads",) if name in spec.options}
+    own = {name: given[name] for name in ("context", "pooling") if name in given}
+    return replace(spec, kind=kind, options=kept | own)
+
+
+def _adapted(spec: ModelSpec, name: str, value: Any, of: str, folder: Path) -> ModelSpec:
+    given = read_fields({"path": value} if isinstance(value, str) else value, _ADAPTER, of)
+    path = folder / required(given, "path", of)
+    adapters = (*spec.options.get("adapters", ()), (str(path), float(given.get("strength", 1.0))))
+    return replace(
+        spec,
+        name=f"{spec.name}:{name}",
+        aliases=_names(given.get("alias", ())),
+        base=spec.name,
+        options={**spec.options, "adapters": adapters},
+        preload=False,
+    )
+
+
+def _beside(model: str, folder: Path) -> str:
+    """A path in the file is relative to the file's folder; what is not there is a name."""
+    path = folder / model
+    return str(path) if path.is_file() else model
+
+
+def _names(value: str | Sequence[str]) -> frozenset[str]:
+    return frozenset([value] if isinstance(value, str) else value)

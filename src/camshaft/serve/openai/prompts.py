@@ -1,0 +1,136 @@
+"""The prompt of a chat, and how its answer is read: thoughts and calls of tools apart from the text."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
+
+from camshaft.errors import ModelError
+from camshaft.generate.tools.reasoning import AnswerReader, Reasoning
+from camshaft.generate.tools.styles import Message, Style, Tool, style_of, with_tools
+from camshaft.serve.errors import HttpError
+from camshaft.serve.fields import OBJECT, Fields, one_of
+from camshaft.serve.served import Served
+from camshaft.text.chat import encode_untrusted, texts_in
+
+T = TypeVar("T")
+EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh")
+FIELDS: Fields = {
+    "reasoning_format": one_of("none", "auto", "deepseek"),  # llama.cpp's name of what auto does
+    "reasoning_effort": one_of(*EFFORTS),
+    "chat_template_kwargs": OBJECT,
+}
+# What the server itself gives to a template.
+_TAKEN = frozenset(
+    {"messages", "tools", "add_generation_prompt", "bos_token", "eos_token", "tokenizer", "template", "self"}
+)
+_TAIL = 16  # tokens of a prompt that may have the mark at which thoughts begin
+
+
+@dataclass(frozen=True)
+class How:
+    """What a request says of reasoning: variables of the template, and whether thoughts are told apart from the text."""
+
+    variables: Mapping[str, Any] = field(default_factory=dict)
+    is_apart: bool = True
+
+
+@dataclass(frozen=True)
+class Chat:
+    """A chat as tokens, and how its answer is read."""
+
+    ids: list[int]
+    shown_tokens: tuple[str, ...]
+    _reader: AnswerReader
+
+    def reader(self) -> AnswerReader:
+        """A new reader of an answer."""
+        return replace(self._reader)
+
+
+def read_how(given: Mapping[str, Any], served: Served) -> How:
+    """What a chat's FIELDS say. Raises HttpError for a variable that the server gives, or thoughts that the model has not."""
+    variables = dict(given.get("chat_template_kwargs", {}))
+    taken = next((name for name in variables if name in _TAKEN), None)
+    if taken is not None:
+        param = f"chat_template_kwargs.{taken}"
+        raise HttpError(400, f"'{param}' is given by the server", code="invalid_value", param=param)
+    if "reasoning_effort" in given:
+        variables = thinking(given["reasoning_effort"], served, "reasoning_effort") | variables
+    return How(variables, given.get("reasoning_format") != "none")
+
+
+def thinking(wanted: bool | str, served: Served, param: str) -> dict[str, Any]:
+    """The variables that make a model think, or not, or with some effort. Raises HttpError if it does not think at all."""
+    is_wanted = wanted not in (False, "none")
+    if is_wanted and served.reasoning is None:
+        message = f"'{param}': the chat template of {served.name!r} has no reasoning"
+        raise HttpError(400, message, code="unsupported_parameter", param=param)
+    effort = {"reasoning_effort": wanted} if is_wanted and isinstance(wanted, str) else {}
+    return {"enable_thinking": is_wanted, "thinking": is_wanted, **effort}
+
+
+def read_chat_prompt(
+    served: Served,
+    messages: Sequence[Message],
+    *,
+    tools: Sequence[Tool] = (),
+    style: Style | None = None,
+    how: How = How(),
+    has_form: bool = False,
+) -> Chat:
+    """The prompt of a chat in which the model is told of tools. An answer that `has_form` from its first token has no thoughts.
+
+    Raises HttpError if the model's template does not take it."""
+    ids = _ids(served, messages, tools, how)
+    reasoning, tokenizer = served.reasoning, served.lm.tokenizer
+    shown = () if style is None else style.shown
+    if reasoning is None:
+        return Chat(ids, shown, AnswerReader(style))
+    is_open = tokenizer.decode(ids[-_TAIL:], special=True).rstrip().endswith(reasoning.begin)
+    is_closed = has_form and (is_open or reasoning.is_harmony)
+    if is_closed:
+        ids = ids + tokenizer.encode(reasoning.closed, add_special=False, at_start=False)
+    told_apart: Reasoning | None = reasoning if how.is_apart else None
+    return Chat(ids, (*reasoning.shown, *shown), AnswerReader(style, told_apart, is_open, is_closed))
+
+
+def _ids(served: Served, messages: Sequence[Message], tools: Sequence[Tool], how: How) -> list[int]:
+    def encoded() -> list[int]:
+        said, variables = _told(served, messages, tools, how)
+        return encode_untrusted(served.lm.tokenizer, served.lm.chat_template, said, **variables)
+
+    return _refusing(encoded)
+
+
+def rendered(
+    served: Served, messages: Sequence[Message], tools: Sequence[Tool], how: How, *, add_generation_prompt: bool
+) -> str:
+    """The prompt as a text, as the template writes it. Raises HttpError as `read_chat_prompt`."""
+
+    def text() -> str:
+        said, variables = _told(served, messages, tools, how)
+        return served.lm.chat_template.render(said, add_generation_prompt, **variables)
+
+    return _refusing(text)
+
+
+def _told(
+    served: Served, messages: Sequence[Message], tools: Sequence[Tool], how: How
+) -> tuple[list[Message], dict[str, Any]]:
+    """The messages and the variables of the template."""
+    said, variables = with_tools(style_of(served.lm.chat_template), messages, tools)
+    variables = {**how.variables, **variables}
+    served.check_text("".join(texts_in([said, variables])), "messages")
+    return said, variables
+
+
+def _refusing(make: Callable[[], T]) -> T:
+    """What `make` returns. Raises HttpError in place of a chat template's errors."""
+    try:
+        return make()
+    except ModelError as error:
+        raise HttpError(422, str(error), code="chat_template", param="messages") from None
+    except RecursionError:  # arguments of calls are of any depth
+        raise HttpError(400, "'messages' is nested too deeply", code="invalid_value", param="messages") from None

@@ -1,0 +1,198 @@
+"""Requests of somebody who means harm: each is refused or bounded, and others are answered."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+from collections.abc import Iterator
+from typing import Any
+from unittest.mock import Mock
+from urllib.parse import urlsplit
+from urllib.request import Request, urlopen
+
+import pytest
+from uvicorn import Config
+from uvicorn.server import ServerState
+
+from camshaft import LanguageModel
+from camshaft.generate.engine.engine import Engine
+from camshaft.serve import connection, respond
+from camshaft.serve import run as running
+from camshaft.serve.app import MODEL_ROUTES, ROUTES
+from camshaft.serve.guard import OPEN_PATHS, Guard
+from camshaft.serve.served import Served
+from tests.serve.conftest import client_of, serving
+
+HEAD = b"POST /tokenize HTTP/1.1\r\nHost: localhost\r\n"
+BODY = b'{"content": "a"}'
+CHUNKED = b"%x\r\n%s\r\n0\r\n\r\n" % (len(BODY), BODY)
+HIDDEN = b"GET /hidden HTTP/1.1\r\nHost: localhost\r\n\r\n"
+LENGTH = b"Content-Length: %d\r\n" % len(BODY)
+# Where a body ends is told twice, or in a way that others may read otherwise.
+SMUGGLED = [
+    LENGTH + b"Transfer-Encoding: chunked\r\n\r\n" + CHUNKED,
+    b"Content-Length: 6\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n" + HIDDEN,
+    LENGTH + b"Content-Length: 3\r\n\r\n" + BODY,
+    b"Content-Length: 16, 3\r\n\r\n" + BODY,
+    b"Content-Length: +16\r\n\r\n" + BODY,
+    b"Content-Length: -1\r\n\r\n" + BODY,
+    b"Content-Length : 16\r\n\r\n" + BODY,
+    b"Transfer-Encoding: identity\r\n\r\n" + BODY,
+    b"Transfer-Encoding: chunked, identity\r\n\r\n" + CHUNKED,
+    b"Transfer-Encoding: xchunked\r\n\r\n" + CHUNKED,
+    b"Transfer-Encoding: chunked\r\n\r\n-1\r\n" + BODY,
+    b"Transfer-Encoding: chunked\r\n\r\nfffffffffffffffffffffff\r\n" + BODY,
+    b"X: a\r\n\tfolded\x00\r\n\r\n",
+    b"X\x00: a\r\n\r\n",
+    b"Host: other\r\n" + LENGTH + b"\r\n" + BODY,
+]
+
+
+@pytest.fixture
+def url(lm: LanguageModel) -> Iterator[str]:
+    with Engine(lm) as engine, serving(Served("tiny", engine)) as address:
+        yield address
+
+
+def dialled(url: str) -> socket.socket:
+    parts = urlsplit(url)
+    return socket.create_connection((parts.hostname, parts.port), timeout=60)
+
+
+def said(opened: socket.socket) -> bytes:
+    """All that the server sends, up to the end of the connection."""
+    parts = []
+    try:
+        while part := opened.recv(65536):
+            parts.append(part)
+    except ConnectionError:
+        pass
+    return b"".join(parts)
+
+
+def is_answered(url: str) -> bool:
+    with urlopen(Request(f"{url}/tokenize", BODY), timeout=60) as answer:
+        return answer.status == 200
+
+
+def test_smuggled_requests_are_refused_and_end_their_connection(url: str) -> None:
+    for rest in SMUGGLED:
+        with dialled(url) as opened:
+            opened.sendall(HEAD + rest)
+            answer = said(opened)
+        assert answer.startswith(b"HTTP/1.1 400 "), (rest[:80], answer)
+        assert answer.count(b"HTTP/1.1") == 1, rest[:80]
+    for whole in (
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc",
+        b"GET  /health\r\n\r\n",
+        b"\r\n" * 40_000,
+    ):
+        with dialled(url) as opened:
+            opened.sendall(whole)
+            opened.shutdown(socket.SHUT_WR)
+            assert said(opened)[:13] in (b"", b"HTTP/1.1 400 "), whole[:40]
+    assert is_answered(url)
+
+
+def test_idle_connections_lock_nobody_out(lm: LanguageModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(running, "most_connections", lambda: 8)
+    with Engine(lm) as engine, serving(Served("tiny", engine)) as url:
+        opened = [dialled(url) for _ in range(40)]
+        assert is_answered(url)
+        assert [said(each) for each in opened[:32]] == [b""] * 32  # closed, the longest idle first
+        opened[-1].sendall(HEAD + LENGTH + b"Connection: close\r\n\r\n" + BODY)
+        assert said(opened[-1]).startswith(b"HTTP/1.1 200 ")
+        for each in opened:
+            each.close()
+
+
+def test_half_a_request_ends_its_connection(lm: LanguageModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection, "KEEP_OPEN_S", 0.05)
+    monkeypatch.setattr(respond, "BODY_S", 0.05)
+    with Engine(lm) as engine, serving(Served("tiny", engine)) as url:
+        for half in (b"", b"GET", HEAD, HEAD + LENGTH):
+            with dialled(url) as opened:
+                opened.sendall(half)
+                assert said(opened) == b""
+        with dialled(url) as opened:
+            opened.sendall(HEAD + LENGTH + b"\r\n{")
+            assert b"the body did not arrive within 0.05 s" in said(opened)
+        assert is_answered(url)
+
+
+def test_an_answer_that_is_not_read_ends_its_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection, "STALL_S", 0.0)
+
+    async def run() -> None:
+        config, transport, idle = Config(Mock(), ws="none"), Mock(), dict[connection.Connection, None]()
+        config.load()
+        made = connection.Connection(config, ServerState(), {}, idle=idle, most=8)
+        made.connection_made(transport)
+        assert list(idle) == [made]
+        for resumes in (True, False):
+            made.pause_writing()
+            if resumes:
+                made.resume_writing()
+            await asyncio.sleep(0.001)
+            assert transport.abort.called is not resumes
+        made.connection_lost(None)
+        assert not idle
+
+    asyncio.run(run())
+
+
+def test_the_limit_of_connections_leaves_room_for_files() -> None:
+    assert 16 <= connection.most_connections() <= connection.MOST_CONNECTIONS
+
+
+def test_without_a_key_there_is_only_the_page_and_health(lm: LanguageModel) -> None:
+    with client_of(Served("tiny", Engine(lm)), Guard((bytes(32),))) as client:
+        for method, path in [*ROUTES, *MODEL_ROUTES]:
+            for headers in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": "Basic x"}, {"X-API-Key": ""}):
+                status = client.request(method, path, headers=headers).status_code
+                assert status == (200 if path in OPEN_PATHS else 401), path
+        for path in ("/%2e%2e/", "/health/", "/health%00", "/page.js/../v1/models", "/v1/models;/health"):
+            assert client.get(path, headers={}).status_code == 401, path
+
+
+@pytest.mark.parametrize(
+    "name", ["../../etc/passwd", "/etc/passwd", "..%2f..%2fetc%2fpasswd", "hf:a/b/c.gguf", "a\x00b", "x" * 10**4]
+)
+def test_a_model_is_no_path(client: Any, name: str) -> None:
+    for path, body in (("/v1/completions", {"prompt": "a"}), ("/api/show", {}), ("/tokenize", {"content": "a"})):
+        answer = client.post(path, json={**body, "model": name})
+        assert answer.status_code == 404
+        assert len(answer.text) < 1000
+    if "\x00" not in name:  # no client sends that
+        answer = client.get(f"/v1/models/{name}")
+        assert answer.status_code == 404
+        assert "root:" not in answer.text
+
+
+@pytest.mark.parametrize(
+    "text", ["{{ 7 * 7 }}", "{% for x in range(9) %}", "{{ messages.__class__ }}", "{# a", "</s>", "<s>"]
+)
+def test_messages_are_text_to_the_template(client: Any, lm: LanguageModel, text: str) -> None:
+    def count(said: str) -> int:
+        messages = [{"role": "user", "content": said}]
+        answer = client.post("/v1/messages/count_tokens", json={"model": "tiny", "messages": messages})
+        return answer.json()["input_tokens"]
+
+    # The tokenizer has a token for each character but for special ones.
+    alone = [len(lm.tokenize(f"a{each}", add_special=False)) for each in ("", text)]
+    plain = lm.tokenizer.encode(f"a{text}", parse_special=False)
+    assert count(f"a{text}") - count("a") == len(plain) - alone[0]
+
+
+def test_what_is_too_much_is_refused_or_ends(client: Any, lm: LanguageModel) -> None:
+    def status(**body: Any) -> int:
+        return client.post("/v1/completions", content=json.dumps({"prompt": "a", **body})).status_code
+
+    assert status(stop="x" * 10**4) == status(stop=["x" * 200] * 19) == status(n=10**6) == 400
+    assert status(stop="x" * 10**6) == 413  # the tests' limit is 20,000 bytes
+    assert status(prompt=["a"] * 200) == status(logprobs=10**6) == status(max_tokens=10**12) == 400
+    whole = client.post("/v1/completions", json={"prompt": "a", "max_tokens": 10**6, "ignore_eos": True}).json()
+    assert whole["usage"]["total_tokens"] <= lm.context + 1
+    assert status(seed=10**400) == status(temperature=10**400) == status(top_k=-(10**400)) == 400
+    assert status(logit_bias={str(i): 10**300 for i in range(30)}) == 400
