@@ -161,6 +161,7 @@ def _of_model(handler: ModelHandler, kind: str, models: Models) -> Callable[[Req
         if request.method == "POST":
             body = request.state.body = parse_json(await read_body(request, models.most_body_nbytes))
         lease = await models.lease(_model_named(body, request.url.path), kind)
+        request.state.entry = lease.entry
         try:
             return _Leased(await handler(request, lease.model), lease)
         except BaseException:
