@@ -27,6 +27,7 @@ from camshaft.serve.openai.chat import chat_completions
 from camshaft.serve.openai.completions import completions
 from camshaft.serve.openai.embeddings import embed, embeddings
 from camshaft.serve.openai.responses import responses
+from camshaft.serve.openapi import document
 from camshaft.serve.rerank import rerank
 from camshaft.serve.respond import CLIENT_CLOSED, Json, read_body
 from camshaft.serve.tokens import detokenize, tokenize
@@ -50,10 +51,17 @@ async def metrics(request: Request, models: Models) -> Response:
     return Response(metrics_text(models), media_type=MEDIA_TYPE)
 
 
+async def openapi(request: Request, models: Models) -> Response:
+    """This file."""
+    served = [(method, path, handler) for (method, path), (handler, _) in MODEL_ROUTES.items()]
+    return Json(document([*((method, path, handler) for (method, path), handler in ROUTES.items()), *served]))
+
+
 ROUTES: dict[tuple[str, str], Handler] = {
     **{("GET", path): page for path in FILES},
     ("GET", "/health"): health,
     ("GET", "/metrics"): metrics,
+    ("GET", "/openapi.json"): openapi,
     ("GET", "/v1/models"): cards.models,
     ("GET", "/v1/models/{name:path}"): cards.model,
     ("GET", "/api/tags"): cards.tags,

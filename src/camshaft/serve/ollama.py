@@ -31,6 +31,7 @@ from camshaft.serve.fields import (
     one_of,
     read_fields,
     required,
+    takes,
 )
 from camshaft.serve.models import Models
 from camshaft.serve.openai.chat import EMPTY, chat_of, read_messages
@@ -44,7 +45,14 @@ from camshaft.version import __version__
 _DURATION = re.compile(r"(-?\d+(?:\.\d+)?)(ms|s|m|h|)")
 _UNITS_S = {"ms": 1e-3, "s": 1.0, "": 1.0, "m": 60.0, "h": 3600.0}
 KEEP_ALIVE = Field(
-    lambda v: not isinstance(v, bool) and _DURATION.fullmatch(str(v)) is not None, 'a time such as 300, "5m" or -1'
+    lambda v: not isinstance(v, bool) and _DURATION.fullmatch(str(v)) is not None,
+    'a time such as 300, "5m" or -1',
+    {
+        "anyOf": [
+            {"type": "number", "minimum": -1, "maximum": 1_000_000},
+            {"type": "string", "pattern": f"^{_DURATION.pattern}$"},
+        ]
+    },
 )
 _COMMON: Fields = {
     "model": TEXT,
@@ -125,6 +133,7 @@ async def _answer(request: Request, served: Served, read: Reader, fields: Fields
     return Json(shape.line("", done=True, done_reason="unload" if is_over else "load"))
 
 
+@takes(_CHAT, "model", stream="application/x-ndjson")
 async def chat(request: Request, served: Served) -> Response:
     """Answer a chat, as a stream unless `stream` is false."""
     return await _answer(request, served, _read_chat, _CHAT, "messages")
@@ -137,6 +146,7 @@ def _read_chat(body: Any, served: Served) -> Asked:
     return _chat(read_messages(required(given, "messages")), given, served, True, tools)
 
 
+@takes(_GENERATE, "model", stream="application/x-ndjson")
 async def generate(request: Request, served: Served) -> Response:
     """Answer a prompt as a user's message, or continue it if `raw`; as a stream unless `stream` is false."""
     return await _answer(request, served, _read_generate, _GENERATE, "prompt")
@@ -158,6 +168,7 @@ def _read_generate(body: Any, served: Served) -> Asked:
     return Asked(job, OllamaShape(served, False, AnswerReader()), given.get("stream", True))
 
 
+@takes(_SHOW)
 async def show(request: Request, served: Served) -> Response:
     """What is known of the model."""
     given = read_fields(body_of(request), _SHOW)

@@ -25,10 +25,12 @@ from camshaft.serve.fields import (
     Field,
     Fields,
     integer,
+    objects,
     one_of,
     read_fields,
     required,
     shown,
+    takes,
 )
 from camshaft.serve.openai import logprobs, prompts, tools
 from camshaft.serve.options import MOST_TOP_LOGPROBS, OPTIONS, generate_options, includes_usage
@@ -36,24 +38,16 @@ from camshaft.serve.respond import Asked, event, respond
 from camshaft.serve.served import Served
 
 EMPTY = Field(lambda v: v == [], "an empty list (others are not supported)")
-FIELDS: Fields = {
-    **OPTIONS,
-    **grammars.FIELDS,
-    "model": TEXT,
-    "messages": LIST,
-    "logprobs": BOOL,
-    "top_logprobs": integer(0, MOST_TOP_LOGPROBS),
-    **tools.FIELDS,
-    **prompts.FIELDS,
-    "modalities": one_of(["text"]),
-    "service_tier": one_of("auto", "default"),
-    "store": one_of(False),
-}
 # Roles -> the role that chat templates know.
 ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant", "tool": "tool"}
+_PART: Fields = {"type": one_of("text"), "text": TEXT}
 _MESSAGE: Fields = {
     "role": one_of(*ROLES),
-    "content": Field(lambda v: isinstance(v, str | list), "a text or a list of parts"),
+    "content": Field(
+        lambda v: isinstance(v, str | list),
+        "a text or a list of parts",
+        {"anyOf": [TEXT.schema, objects(_PART, *_PART).schema]},
+    ),
     "name": TEXT,
     "tool_calls": LIST,  # of an assistant
     "tool_call_id": TEXT,  # of a tool
@@ -62,6 +56,20 @@ _MESSAGE: Fields = {
     "reasoning": TEXT,  # vLLM's name of it
     "thinking": TEXT,  # Ollama's
     "annotations": EMPTY,
+    "images": EMPTY,  # in Ollama's interface
+}
+FIELDS: Fields = {
+    **OPTIONS,
+    **grammars.FIELDS,
+    "model": TEXT,
+    "messages": objects(_MESSAGE, "role"),
+    "logprobs": BOOL,
+    "top_logprobs": integer(0, MOST_TOP_LOGPROBS),
+    **tools.FIELDS,
+    **prompts.FIELDS,
+    "modalities": one_of(["text"]),
+    "service_tier": one_of("auto", "default"),
+    "store": one_of(False),
 }
 _THOUGHTS = ("reasoning_content", "reasoning", "thinking")
 _OF_ROLE = {
@@ -70,7 +78,6 @@ _OF_ROLE = {
     "tool_name": "tool",
     **dict.fromkeys(_THOUGHTS, "assistant"),
 }
-_PART: Fields = {"type": one_of("text"), "text": TEXT}
 
 
 def read_messages(messages: Sequence[Any], of: str = "messages", first: int = 0) -> list[dict[str, Any]]:
@@ -120,6 +127,7 @@ def _top_logprobs(given: Mapping[str, Any]) -> int | None:
     return int(given.get("top_logprobs", 0))
 
 
+@takes(FIELDS, "messages", stream="text/event-stream")
 async def chat_completions(request: Request, served: Served) -> Response:
     """Answer a chat."""
     return await respond(request, served, read_chat)

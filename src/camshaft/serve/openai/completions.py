@@ -26,6 +26,7 @@ from camshaft.serve.fields import (
     one_of,
     read_fields,
     required,
+    takes,
 )
 from camshaft.serve.openai import logprobs
 from camshaft.serve.options import MOST_TOP_LOGPROBS, OPTIONS, generate_options, includes_usage
@@ -68,6 +69,7 @@ def _check(given: Mapping[str, Any]) -> None:
         raise HttpError(400, "'logprobs' with echo is not supported", code="unsupported_parameter", param="logprobs")
 
 
+@takes(FIELDS, "prompt", stream="text/event-stream")
 async def completions(request: Request, served: Served) -> Response:
     """Continue one or several prompts."""
     return await respond(request, served, read_completion)
