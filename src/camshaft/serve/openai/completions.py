@@ -121,14 +121,15 @@ class CompletionShape:
     media_type: str = "text/event-stream"
     keep_alive: bytes = b": keep-alive\n\n"
     _offsets: dict[int, int] = field(default_factory=dict)
+    _reasons: dict[int, str] = field(default_factory=dict)
 
     def _head(self) -> dict[str, Any]:
         return {"id": self.id, "object": "text_completion", "created": self.created, "model": self.served.name}
 
-    def _chunk(self, index: int, text: str, reason: str | None = None, rows: Any = None) -> bytes:
+    def _chunk(self, index: int, text: str, reason: str | None = None, rows: Any = None, **more: Any) -> bytes:
         usage: dict[str, Any] = {"usage": None} if self.with_usage else {}
         choice = {"index": index, "text": text, "logprobs": rows, "finish_reason": reason}
-        return event(self._head() | {"choices": [choice]} | usage)
+        return event(self._head() | {"choices": [choice]} | usage | more)
 
     def begin(self) -> Iterable[bytes]:
         """The prompts, if they are to be repeated."""
@@ -142,13 +143,16 @@ class CompletionShape:
         return [self._chunk(index, text, rows=rows)]
 
     def end_answer(self, index: int, reason: str, stop: str | None) -> Iterable[bytes]:
-        """A chunk with the finish reason."""
-        return [self._chunk(index, "", reason)]
+        """A chunk with the finish reason. That of a single answer is sent by `end`."""
+        self._reasons[index] = reason
+        return [self._chunk(index, "", reason)] if self.n > 1 else []
 
     def end(self, usage: Usage) -> Iterable[bytes]:
-        """The usage, if wanted, and the end mark."""
+        """The usage, if wanted, and the end mark. The last chunk but it has the timings."""
+        if self.n == 1:
+            yield self._chunk(0, "", self._reasons[0], **({} if self.with_usage else usage.timings))
         if self.with_usage:
-            yield event(self._head() | {"choices": [], "usage": usage.json})
+            yield event(self._head() | {"choices": [], "usage": usage.json, **usage.timings})
         yield b"data: [DONE]\n\n"
 
     def failed(self, error: HttpError) -> Iterable[bytes]:
@@ -158,7 +162,7 @@ class CompletionShape:
     def whole(self, answers: Sequence[Answer], usage: Usage) -> dict[str, Any]:
         """The completion."""
         choices = [self._choice(i, answer) for i, answer in enumerate(answers)]
-        return self._head() | {"choices": choices, "usage": usage.json}
+        return self._head() | {"choices": choices, "usage": usage.json, **usage.timings}
 
     def _choice(self, index: int, answer: Answer) -> dict[str, Any]:
         first = self.firsts[index] if self.firsts else None
