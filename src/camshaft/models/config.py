@@ -36,7 +36,8 @@ class ModelConfig:
     """Sizes in elements. `rope_dim` is the number of rotated elements per head; `context_length` that of the training.
 
     The scores of position p are multiplied by 1 + temperature_scale ln(1 + floor(p / temperature_context)).
-    `pooling`: how a text's vector comes from its tokens', empty where the file does not say. `n_types` kinds of tokens have
+    `pooling`: how a text's vector comes from its tokens', empty where the file does not say; that of a reranker of encoders is
+    `classifier_pooling`. `n_types` kinds of tokens have
     embeddings.
     `window_theta` is the rotation base of the table 'rope_window'. Scales multiply; softcaps of 0 do nothing.
     """
@@ -65,6 +66,7 @@ class ModelConfig:
     recurrent: Recurrent | None = None
     parallel: bool = False
     pooling: str = ""
+    classifier_pooling: str = ""
     n_types: int = 0
     temperature_scale: float = 0.0
     temperature_context: int = 1
@@ -130,6 +132,9 @@ def read_config(metadata: Mapping[str, Any], architecture: str, vocab_size: int)
     theta, rope_dim = keys.positive("rope.freq_base", 10000.0), keys.size("rope.dimension_count", head_dim)
     epsilon = "attention.layer_norm_epsilon" if family.norm == "layer" else "attention.layer_norm_rms_epsilon"
     logit_scale = keys.positive("logit_scale", 1.0)
+    activation = keys.metadata.get(f"{architecture}.hidden_activation", "gelu")
+    if family.full_first and activation != "gelu":
+        raise ModelError(f"the key '{architecture}.hidden_activation' is {shown_value(activation)}; wanted gelu")
     temperature = keys.at_least_0("attention.temperature_scale", 0.0)
     divisor = dim / n_heads if n_layers == family.query_scale_layers else latent.key if latent else head_dim
     config = ModelConfig(
@@ -158,7 +163,8 @@ def read_config(metadata: Mapping[str, Any], architecture: str, vocab_size: int)
         experts=read_experts(keys, family, n_layers, vocab_size),
         recurrent=read_recurrent(keys, family, dim),
         parallel=keys.flag("use_parallel_residual", family.parallel),
-        pooling=_pooling(keys),
+        pooling=_pooling(keys, "pooling_type", 0),
+        classifier_pooling=_pooling(keys, "classifier.pooling_type", 1 if family.full_first else 2),
         n_types=_token_types(metadata) if family.encoder else 0,
         temperature_scale=temperature,
         temperature_context=keys.size("rope.scaling.original_context_length") if temperature else 1,
@@ -169,10 +175,10 @@ def read_config(metadata: Mapping[str, Any], architecture: str, vocab_size: int)
     return config
 
 
-def _pooling(keys: Keys) -> str:
+def _pooling(keys: Keys, key: str, default: int) -> str:
     """How vectors of tokens become one of the text."""
-    name = f"{keys.architecture}.pooling_type"
-    kind = keys.metadata.get(name, 0)
+    name = f"{keys.architecture}.{key}"
+    kind = keys.metadata.get(name, default)
     if type(kind) is not int or not 0 <= kind < len(POOLINGS):
         raise ModelError(f"the key {name!r} is {shown_value(kind)}; wanted an integer from 0 to {len(POOLINGS) - 1}")
     return POOLINGS[kind]
@@ -230,7 +236,12 @@ def _rotates(keys: Keys) -> bool:
 
 def _rope(family: Family, layer: int, window: int, some_windows: bool) -> str:
     unrotated = family.unrotated_every and (layer + 1) % family.unrotated_every == 0
-    if unrotated or family.learned_positions or (family.rotates_windows_only and some_windows and not window):
+    if (
+        unrotated
+        or family.learned_positions
+        or family.alibi
+        or (family.rotates_windows_only and some_windows and not window)
+    ):
         return ""
     return "rope_window" if window and family.window_rope == "plain" else "rope"
 
@@ -240,11 +251,13 @@ def _windows(keys: Keys, family: Family, n_layers: int) -> tuple[int, ...]:
     window = int(keys.at_least_0("attention.sliding_window", 0.0)) if family.windows else 0
     pattern = keys.metadata.get(f"{keys.architecture}.attention.sliding_window_pattern", family.full_every)
     if isinstance(pattern, int) and not isinstance(pattern, bool) and pattern >= 0:
-        pattern = [not pattern or (layer + 1) % pattern != 0 for layer in range(n_layers)]
+        first = 0 if family.full_first else 1
+        pattern = [not pattern or (layer + first) % pattern != 0 for layer in range(n_layers)]
     listed = list(pattern) if isinstance(pattern, list | tuple) or hasattr(pattern, "tolist") else []
     if len(listed) < n_layers or any(has not in (False, True) for has in listed):
         raise ModelError(
             f"the key '{keys.architecture}.attention.sliding_window_pattern' is {shown_value(pattern)}; wanted an integer of 0 "
             f"or more or {n_layers} booleans"
         )
-    return tuple(window if has else 0 for has in listed[:n_layers])
+    width = window // 2 + 1 if family.encoder and window else window
+    return tuple(width if has else 0 for has in listed[:n_layers])

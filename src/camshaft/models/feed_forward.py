@@ -22,12 +22,13 @@ def feed_forward(h: Tensor, layer: int, family: Family, config: ModelConfig, fil
     if not family.gated:
         up = file.linear(h, f"{prefix}.ffn_up", config.ffn_dim, bias=bias)
         return file.linear(F.function(family.activation)(up), down, config.dim, bias=bias)
-    if family.fused in ("up", "all"):
+    if family.fused in ("up", "all") and f"{prefix}.ffn_gate.weight" not in file:
         joined = file.linear(h, f"{prefix}.ffn_up", 2 * config.ffn_dim)
         gate, up = F.split(joined, axis=1, sizes=(config.ffn_dim, config.ffn_dim))
     else:
-        gate = file.linear(h, f"{prefix}.ffn_gate", config.ffn_dim, bias=bias)
-        up = file.linear(h, f"{prefix}.ffn_up", config.ffn_dim, bias=bias)
+        inner = bias and not family.fused
+        gate = file.linear(h, f"{prefix}.ffn_gate", config.ffn_dim, bias=inner)
+        up = file.linear(h, f"{prefix}.ffn_up", config.ffn_dim, bias=inner)
     return file.linear(_activated(gate, up, f"{prefix}.ffn_act", family), down, config.dim, bias=bias)
 
 
@@ -46,7 +47,7 @@ def _activated(gate: Tensor, up: Tensor, name: str, family: Family) -> Tensor:
 def _mixture(h: Tensor, prefix: str, experts: Experts, family: Family, config: ModelConfig, file: Checkpoint) -> Tensor:
     """The chosen experts' sum by weight, and the shared expert, times the sigmoid of its gate where the file has one."""
     weights, chosen = _routed(h, prefix, experts, family, file)
-    if family.biases == "all" or f"{prefix}.ffn_gate_up_exps.weight" in file:
+    if family.expert_biases or not family.gated or f"{prefix}.ffn_gate_up_exps.weight" in file:
         y = _composed_experts(h, prefix, experts, weights, chosen, family, config, file)
     else:
         inner = (experts.n, experts.dim, config.dim)
@@ -58,7 +59,7 @@ def _mixture(h: Tensor, prefix: str, experts: Experts, family: Family, config: M
 
 def _routed(h: Tensor, prefix: str, experts: Experts, family: Family, file: Checkpoint) -> tuple[Tensor, Tensor]:
     """The chosen experts' weights f32 [T, n_used], and which they are; a bias changes the choice, not the weights."""
-    scores = file.linear(h, f"{prefix}.ffn_gate_inp", experts.n, bias=family.biases == "all")
+    scores = file.linear(h, f"{prefix}.ffn_gate_inp", experts.n, bias=family.expert_biases)
     name = f"{prefix}.exp_probs_b.bias"
     bias = [file.vector(name, experts.n)] if name in file else []
     weights, chosen = F.moe_route(
@@ -85,16 +86,20 @@ def _composed_experts(
     config: ModelConfig,
     file: Checkpoint,
 ) -> Tensor:
-    """The sum by weight of experts whose projections have biases, or have gate and up as one tensor."""
+    """The sum by weight of experts whose projections have biases, have gate and up as one tensor, or no gate."""
 
     def projected(x: Tensor, name: str, n: int, k: int) -> Tensor:
         w = file.tensor(f"{prefix}.{name}.weight", experts.n, n, k)
         op = "quantized_matmul_grouped" if w.spec.dtype.name.isupper() else "matmul_grouped"
         y: Tensor = F.function(op)(x, w, chosen, name=f"{prefix}.{name}")
-        if family.biases != "all":
+        if not family.expert_biases:
             return y
         return F.add(y, _chosen_rows(file.tensor(f"{prefix}.{name}.bias", experts.n, n), chosen))
 
+    if not family.gated:
+        up = projected(h, "ffn_up_exps", experts.dim, config.dim)
+        down = projected(F.function(family.activation)(up), "ffn_down_exps", config.dim, experts.dim)
+        return F.moe_weighted_reduce(down, weights)
     if f"{prefix}.ffn_gate_up_exps.weight" in file:
         joined = projected(h, "ffn_gate_up_exps", 2 * experts.dim, config.dim)
         gate, up = F.split(joined, axis=2, sizes=(experts.dim, experts.dim))
