@@ -2,7 +2,7 @@
 
     python scripts/freeze_oracles.py [--model FILE] [STAGE ...]
 
-Stages: tokens models encoders logits quantized divergence; all by default.
+Stages: tokens models encoders logits quantized weighted divergence; all by default.
 
 llama.cpp's vocabulary-only files come from the source archive of llama-cpp-python (pip, once, into the cache folder).
 """
@@ -25,13 +25,14 @@ ROOT = Path(__file__).parents[1]
 sys.path[:0] = [str(ROOT / "src"), str(ROOT)]
 
 from camshaft.formats.blocks import BLOCK_FORMATS  # noqa: E402
+from camshaft.formats.importance import WEIGHTED  # noqa: E402
 from camshaft.models.files.quantization_mix import MIXES  # noqa: E402
 from scripts.oracles import excerpt, llama, quantized  # noqa: E402
 from scripts.oracles.awkward import awkward_strings  # noqa: E402
 from scripts.oracles.vocabularies import VOCABULARIES, fetch_vocabularies  # noqa: E402
 from tests.support import divergence, vocabularies  # noqa: E402
 from tests.support.fixtures import DATA, default_model  # noqa: E402
-from tests.support.sketches import SKETCHES, block_values, sketch  # noqa: E402
+from tests.support.sketches import SKETCHES, block_values, sketch, weighted_values  # noqa: E402
 
 MAX_NBYTES = 8_000_000
 N_POSITIONS = 256
@@ -148,6 +149,17 @@ def freeze_quantized(model: Path) -> None:
     (DATA / "quantized" / "types.json.gz").write_bytes(packed)
 
 
+def freeze_weighted(model: Path) -> None:
+    """Rows that llama.cpp makes of values with an importance of each column."""
+    values, importance = weighted_values()
+    rows = [BLOCK_FORMATS[name] for name in WEIGHTED]
+    made = {
+        row.name: quantized.weighted_rows(values, importance, row.ggml_id or 0, row.row_nbytes(values.shape[1]))
+        for row in rows
+    }
+    _save(DATA / "quantized" / "weighted.npz", **made)
+
+
 def freeze_divergence(model: Path) -> None:
     """How far llama.cpp is from the float64 reference, by format of the default model, whole and cut to its first layers.
 
@@ -176,6 +188,7 @@ STAGES: dict[str, Callable[[Path], None]] = {
     "encoders": freeze_encoders,
     "logits": freeze_logits,
     "quantized": freeze_quantized,
+    "weighted": freeze_weighted,
     "divergence": freeze_divergence,
 }
 

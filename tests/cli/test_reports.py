@@ -87,7 +87,7 @@ def test_doctor_tabulates_what_was_proved(
     assert max(map(len, lines)) <= columns
     words = [line.split() for line in lines]
     at = words.index(["simd", "c"])
-    assert words[at + 2 : at + 6] == [["copy", "1", "!1"], ["unary", "-1"], [], ["all", "1", "!1", "-1"]]
+    assert words[at + 2 : at + 6] == [["copy", "1", "!1"], ["activation", "-1"], [], ["all", "1", "!1", "-1"]]
     for line in (
         ["copy", "fast", "on", "simd", "error", "1", "above", "0"],
         ["c", "no", "loads", "(1", "kernel:", "silu)"],

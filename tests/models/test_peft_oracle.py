@@ -20,9 +20,10 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 numpy_files = pytest.importorskip("safetensors.numpy")
 from scripts.oracles import tiny_files, tiny_models  # noqa: E402 - imports torch
+from scripts.oracles.tiny_recurrent import SEEDED  # noqa: E402 - imports torch
 
 Array = np.ndarray[Any, Any]
-MODELS = {m.name: (seed, m) for seed, m in enumerate(tiny_models.MODELS) if m.arch in NAMINGS}
+MODELS = {name: (seed, m) for name, (seed, m) in SEEDED.items() if m.arch in NAMINGS}
 ALPHA, RANK = 3.0, 4
 
 

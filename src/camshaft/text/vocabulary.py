@@ -54,10 +54,11 @@ END_NAMES = ("eos", "eot", "eom", "fim_pad", "fim_rep", "fim_sep")
 class Vocabulary:
     """Tokens by id (`tokens`), ids by text (`ids`), a TokenType per token (`types`, int32), special ids and flags.
 
-    `kind` is a key of KINDS: "gpt2" (byte-level BPE, uses `merges`), "llama" (SentencePiece, uses `scores`, float32), "bert"
-    (WordPiece, whose [CLS] is `bos_id` and whose [SEP] is `eos_id`) or "t5" (unigrams, uses `scores`, `charsmap`, `unk_id` and
-    `merges_spaces`). `end_ids` are the tokens that end generation; `ranks` are
-    the ranks of merges, if known already. `pair` are the tokens before, between and after two texts that a model reads as one.
+    `kind` is a key of KINDS: "gpt2" (byte-level BPE, uses `merges`), "llama" (SentencePiece, uses `scores`, float32), "gemma4"
+    (BPE of characters, uses `merges`), "bert" (WordPiece, whose [CLS] is `bos_id` and whose [SEP] is `eos_id`) or "t5" (unigrams,
+    uses `scores`, `charsmap`, `unk_id` and `merges_spaces`). `end_ids` are the tokens that end generation; `ranks` are the
+    ranks of
+    merges, if known already. `pair` are the tokens before, between and after two texts that a model reads as one.
     """
 
     kind: str
@@ -85,7 +86,7 @@ class Kind:
     """What a value of tokenizer.ggml.model implies where the file does not say: ids of BOS and EOS, and what is added to a text.
 
     add_bos None: as the pre-tokenizer has it. add_space_prefix None: there is no such thing. wraps: BOS and EOS stand around each
-    text, whatever the file's flags say.
+    text, whatever the file's flags say; always_bos: BOS does (some files of Gemma 4 say otherwise).
     """
 
     bos: int | None = None
@@ -98,11 +99,13 @@ class Kind:
     add_space_prefix: bool | None = None
     wraps: bool = False
     unk: int | None = None
+    always_bos: bool = False
 
 
 KINDS = {
     "gpt2": Kind(has_merges=True),
     "llama": Kind(bos=1, eos=2, add_bos=True, has_scores=True, add_space_prefix=True),
+    "gemma4": Kind(add_bos=True, has_merges=True, always_bos=True),
     "bert": Kind(add_bos=True, add_sep=True, wraps=True),
     "t5": Kind(eos=1, add_bos=False, add_eos=True, has_scores=True, add_space_prefix=False, unk=2),
 }
@@ -128,6 +131,8 @@ def read_vocabulary(metadata: Metadata) -> Vocabulary:
     ends = [ids[text] for text in END_TEXTS if text in ids]
     if any(all(text in ids for text in both) for both in _OTHER_ENDS):
         ends = [i for i in ends if tokens[i] != "<|end|>"]
+    if "<|tool_response>" in ids:  # of Gemma 4, which has a normal token of this text
+        ends = [i for i in ends if tokens[i] != "</s>"]
     named_ends = (eos_id if e == "eos" else _token_id(metadata, e, n, by_text.get(e)) for e in END_NAMES)
     return Vocabulary(
         kind=name,
@@ -140,7 +145,7 @@ def read_vocabulary(metadata: Metadata) -> Vocabulary:
         bos_id=bos_id,
         eos_id=last_id,
         end_ids=frozenset(ends).union(i for i in named_ends if i is not None),
-        add_bos=_flag(flags, "add_bos_token", add_bos, bos_id),
+        add_bos=_flag({} if kind.always_bos else flags, "add_bos_token", add_bos, bos_id),
         add_eos=_flag(flags, "add_eos_token", kind.add_eos or kind.wraps, last_id),
         add_space_prefix=kind.add_space_prefix is not None
         and _truth(metadata, "add_space_prefix", kind.add_space_prefix),
@@ -276,11 +281,18 @@ def _truth(metadata: Metadata, name: str, default: bool) -> bool:
     return bool(value)
 
 
-def _fill_ids(metadata: Metadata, ids: dict[str, int]) -> dict[str, int]:
+def _fill_ids(metadata: Metadata, ids: Mapping[str, int]) -> dict[str, int]:
     """The ids of fill-in-the-middle tokens that are identified only by their text, by name."""
     unnamed = (name for name in FILL_TEXTS if f"tokenizer.ggml.{name}_token_id" not in metadata)
     pairs = ((name, next((ids[text] for text in FILL_TEXTS[name] if text in ids), None)) for name in unnamed)
     return {name: token_id for name, token_id in pairs if token_id is not None}
+
+
+def fill_tokens(metadata: Metadata, ids: Mapping[str, int]) -> dict[str, int]:
+    """The ids of the fill-in-the-middle tokens that a file has, by the names of FILL_TEXTS."""
+    by_text = _fill_ids(metadata, ids)
+    found = ((name, _token_id(metadata, name, len(ids), by_text.get(name))) for name in FILL_TEXTS)
+    return {name: token_id for name, token_id in found if token_id is not None}
 
 
 def _as_control(types: NDArray[np.int32], token_ids: Iterable[int]) -> NDArray[np.int32]:

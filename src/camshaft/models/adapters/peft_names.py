@@ -43,13 +43,13 @@ class Naming:
 
 
 _PLAIN, _EXPERTS = Naming(), Naming(_ATTENTION)
-# q and k of families that rotate in pairs, but for Cohere's, which do so in transformers too.
+# q and k of families that rotate in pairs, but for those that do so in transformers too: Cohere, GLM, ERNIE and DeepSeek.
 _HALVES: dict[str, Order] = {"attn_q": "halves", "attn_k": "halves"}
 _PAIRS = Naming(orders=_HALVES)
 NAMINGS: dict[str, Naming] = {
     **dict.fromkeys(("llama", "smollm3", "mistral3", "granite"), _PAIRS),
     **dict.fromkeys(("qwen2", "qwen3", "gemma2", "gemma3", "olmo2", "exaone4", "seed_oss", "stablelm"), _PLAIN),
-    **dict.fromkeys(("command-r", "cohere2"), _PLAIN),
+    **dict.fromkeys(("command-r", "cohere2", "hunyuan-dense", "ernie4_5", "ernie4_5-moe", "glm4moe"), _PLAIN),
     **dict.fromkeys(("qwen2moe", "qwen3moe", "olmoe", "gpt-oss"), _EXPERTS),
     "granitemoe": Naming(_ATTENTION, orders=_HALVES),
     "phi3": Naming(
@@ -58,6 +58,17 @@ NAMINGS: dict[str, Naming] = {
             "attn_output": "self_attn.o_proj",
             "ffn_up": "mlp.gate_up_proj",
             "ffn_down": "mlp.down_proj",
+        }
+    ),
+    "glm4": Naming(_ATTENTION | {"ffn_up": "mlp.gate_up_proj", "ffn_down": "mlp.down_proj"}),
+    "deepseek2": Naming(
+        {
+            "attn_q": "self_attn.q_proj",
+            "attn_q_a": "self_attn.q_a_proj",
+            "attn_q_b": "self_attn.q_b_proj",
+            "attn_kv_a_mqa": "self_attn.kv_a_proj_with_mqa",
+            "attn_output": "self_attn.o_proj",
+            **_DENSE,
         }
     ),
     "starcoder2": Naming(_ATTENTION | {"ffn_up": "mlp.c_fc", "ffn_down": "mlp.c_proj"}),
