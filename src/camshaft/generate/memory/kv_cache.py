@@ -102,7 +102,7 @@ class KVCache:
     @property
     def state_nbytes(self) -> int:
         """Bytes of the recurrent layers' states of one session."""
-        return sum(self.specs[name].nbytes for name in self._state_names) // self.n_slots
+        return sum(self.specs[name].nbytes for name in self.state_names) // self.n_slots
 
     @cached_property
     def has_keys(self) -> bool:
@@ -112,15 +112,15 @@ class KVCache:
     @cached_property
     def is_recurrent(self) -> bool:
         """Whether some layers have states that a session cannot go back in."""
-        return bool(self._state_names)
+        return bool(self.state_names)
 
     def copied_states(self, slot: int) -> dict[str, Array]:
         """A copy of the recurrent layers' states of a slot."""
-        return {name: self._bytes_of(name, slot).copy() for name in self._state_names}
+        return {name: self._bytes_of(name, slot).copy() for name in self.state_names}
 
     def write_states(self, slot: int, copied: dict[str, Array]) -> None:
         """Make a slot's states those that `copied_states` returned."""
-        for name in self._state_names:
+        for name in self.state_names:
             memory = self.states[name]
             if isinstance(memory, np.ndarray):
                 self._bytes_of(name, slot)[...] = copied[name]
@@ -138,7 +138,7 @@ class KVCache:
             if name.partition(".")[0] in KINDS:
                 for block, to in pairs:
                     self._copy_row(name, block, to)
-        for name in self._state_names:
+        for name in self.state_names:
             self._copy_row(name, source, target)
 
     def _copy_row(self, name: str, source: int, target: int) -> None:
@@ -151,7 +151,8 @@ class KVCache:
         memory.memory.write(memory.memory.read(source * nbytes, nbytes), target * nbytes)
 
     @property
-    def _state_names(self) -> list[str]:
+    def state_names(self) -> list[str]:
+        """The arrays of recurrent layers."""
         return [name for name in self.specs if name.partition(".")[0] in STATES]
 
     def _bytes_of(self, name: str, slot: int) -> Array:
