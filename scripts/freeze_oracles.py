@@ -14,7 +14,7 @@ import gzip
 import json
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -30,7 +30,7 @@ from camshaft.models.files.quantization_mix import MIXES  # noqa: E402
 from scripts.oracles import excerpt, llama, quantized  # noqa: E402
 from scripts.oracles.awkward import awkward_strings  # noqa: E402
 from scripts.oracles.vocabularies import VOCABULARIES, fetch_vocabularies  # noqa: E402
-from tests.support import divergence  # noqa: E402
+from tests.support import divergence, vocabularies  # noqa: E402
 from tests.support.fixtures import DATA, default_model  # noqa: E402
 from tests.support.sketches import SKETCHES, block_values, sketch, weighted_values  # noqa: E402
 
@@ -45,15 +45,20 @@ def freeze_tokens(model: Path) -> None:
     folder = DATA / "tokens"
     joined = np.frombuffer(b"".join(strings), np.uint8)
     _save(folder / "strings.npz", bytes=joined, ends=np.cumsum([len(s) for s in strings], dtype=np.int32))
-    files = {"smollm2": model, **fetch_vocabularies(VOCABULARIES)}
-    for name, path in files.items():
-        vocabulary = llama.Vocabulary(path)
-        arrays = {"end_ids": np.array(vocabulary.end_ids(), np.int32)}
-        for a, p in ((0, 0), (0, 1), (1, 0), (1, 1)):
-            ids = [vocabulary.tokenize(s, add_special=bool(a), parse_special=bool(p)) for s in strings]
-            arrays[f"ids{a}{p}"] = np.concatenate([np.array(i, np.int32) for i in ids])
-            arrays[f"ends{a}{p}"] = np.cumsum([len(i) for i in ids], dtype=np.int32)
-        _save(folder / f"{name}.npz", **arrays)
+    with tempfile.TemporaryDirectory() as scratch:
+        vocabularies.write_gguf(vocabularies.unigram(), Path(scratch) / "unigram.gguf")
+        files = {"smollm2": model, "unigram": Path(scratch) / "unigram.gguf", **fetch_vocabularies(VOCABULARIES)}
+        for name, path in files.items():
+            _save(folder / f"{name}.npz", **_tokens_of(llama.Vocabulary(path), strings))
+
+
+def _tokens_of(vocabulary: llama.Vocabulary, strings: Sequence[bytes]) -> dict[str, np.ndarray]:
+    arrays = {"end_ids": np.array(vocabulary.end_ids(), np.int32)}
+    for a, p in ((0, 0), (0, 1), (1, 0), (1, 1)):
+        ids = [vocabulary.tokenize(s, add_special=bool(a), parse_special=bool(p)) for s in strings]
+        arrays[f"ids{a}{p}"] = np.concatenate([np.array(i, np.int32) for i in ids])
+        arrays[f"ends{a}{p}"] = np.cumsum([len(i) for i in ids], dtype=np.int32)
+    return arrays
 
 
 def freeze_models(model: Path) -> None:

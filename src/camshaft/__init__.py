@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from camshaft.generate.options import GenerateOptions
     from camshaft.generate.reranker import Reranker
     from camshaft.generate.sampling.parameters import Sampling
-    from camshaft.graph.custom_vjp import custom_vjp
+    from camshaft.graph.gradients.custom_vjp import custom_vjp
     from camshaft.graph.graph import Graph, Tensor
     from camshaft.ops import register_variant
     from camshaft.plan.compile import compile
@@ -65,7 +65,7 @@ _PUBLIC = {
     "generate.options": "GenerateOptions",
     "generate.reranker": "Reranker",
     "generate.sampling.parameters": "Sampling",
-    "graph.custom_vjp": "custom_vjp",
+    "graph.gradients.custom_vjp": "custom_vjp",
     "graph.graph": "Graph Tensor",
     "ops": "register_variant",
     "plan.compile": "compile",

@@ -13,6 +13,7 @@ from camshaft.generate.sampling.sampler import Sampler
 from camshaft.generate.session_state import SessionState
 from camshaft.generate.speculation.pace import MOST_ROWS
 from camshaft.generate.speculation.speculator import Speculator
+from camshaft.generate.stored.prompt_cache import PromptCache
 
 
 class Session(SessionState):
@@ -46,6 +47,7 @@ class Session(SessionState):
         self._check_room(len(self._pending) + len(ids))
         sampler = model.sampler(options.sampling, options.grammar)
         speculator = self._speculator_of(options)
+        kept = None if options.prompt_cache is None else PromptCache(options.prompt_cache, model)
         with model.lock:
             draw = model.samplers.alone(sampler)
         end_tokens = model.end_tokens(options)
@@ -67,7 +69,9 @@ class Session(SessionState):
                     if instead is None:
                         return "length"
                     self.replace(instead)
-                if speculator is None or not drawn or len(self._pending) > MOST_ROWS:
+                if kept is not None and not self.history:
+                    self.process_kept(kept)
+                elif speculator is None or not drawn or len(self._pending) > MOST_ROWS:
                     self._process_pending()
                 elif not self.advance_checked():
                     self._speculate(speculator, sampler, math.inf if most < 0 else most - len(drawn))
@@ -83,7 +87,7 @@ class Session(SessionState):
             return token
 
         generation = Generation(len(ids), next_token, text, options, on_end, lambda: sampler.is_complete)
-        generation.logprobs = logprobs
+        generation.logprobs, generation.kept = logprobs, kept
         generation.speculation = None if speculator is None else speculator.begin()
         return generation
 

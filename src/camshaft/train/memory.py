@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from camshaft.backends.device import HOST
+from camshaft.plan.buffers import Lifetime
 from camshaft.plan.execution_plan import ExecutionPlan
-from camshaft.plan.schedule import Lifetime
 
 _STATES = {
     "parameters": "parameters",
