@@ -104,6 +104,7 @@ _BARE = {
     **{f"{part}.dt_bias": ("ssm_dt", ".bias") for part in ("mixer", "mamba")},
     "mlp.gate.e_score_correction_bias": ("exp_probs_b", ".bias"),
     "mlp.moe_statics.e_score_correction_bias": ("exp_probs_b", ".bias"),
+    "mlp.gate.moe_statics.e_score_correction_bias": ("exp_probs_b", ".bias"),
     "feed_forward.expert_bias": ("exp_probs_b", ".bias"),
 }
 # Experts, stacked in one tensor by name.
