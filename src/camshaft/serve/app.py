@@ -54,7 +54,8 @@ async def metrics(request: Request, models: Models) -> Response:
 async def openapi(request: Request, models: Models) -> Response:
     """This file."""
     got = [(method, path, handler) for (method, path), handler in ROUTES.items()]
-    return Json(document([*got, *(("POST", path, handler) for path, (handler, _) in MODEL_ROUTES.items())]))
+    of_models = [(method, path, handler) for (method, path), (handler, _) in MODEL_ROUTES.items()]
+    return Json(document([*got, *of_models]))
 
 
 ROUTES: dict[tuple[str, str], Handler] = {

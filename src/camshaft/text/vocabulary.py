@@ -56,8 +56,8 @@ class Vocabulary:
 
     `kind` is a key of KINDS: "gpt2" (byte-level BPE, uses `merges`), "llama" (SentencePiece, uses `scores`, float32), "gemma4"
     (BPE of characters, uses `merges`), "bert" (WordPiece, whose [CLS] is `bos_id` and whose [SEP] is `eos_id`) or "t5" (unigrams,
-    uses `scores`, `charsmap`, `unk_id` and `merges_spaces`). `end_ids` are the tokens that end generation; `ranks` are the ranks of
-    merges, if known already. `pair` are the tokens before, between and after two texts that a model reads as one.
+    uses `scores`, `charsmap`, `unk_id` and `merges_spaces`). `end_ids` are the tokens that end generation; `ranks` are the
+    ranks of merges, if known already. `pair` are the tokens before, between and after two texts that a model reads as one.
     """
 
     kind: str
