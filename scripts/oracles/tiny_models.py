@@ -51,11 +51,6 @@ class TinyModel:
         return ARCHITECTURES.get(self.family, self.family.lower())
 
     @property
-    def permutes(self) -> bool:
-        """Whether q and k rows go from halves to neighbours on the way to GGUF."""
-        return self.arch in ("llama", "smollm3", "granite", "granitemoe", "granitehybrid", "mistral3")
-
-    @property
     def has_layer_norm(self) -> bool:
         """Whether norms subtract the mean, and the key of their epsilon is another."""
         return self.arch in ("starcoder2", "stablelm", "gpt2", "gptneox", "falcon", "command-r", "cohere2")
