@@ -13,6 +13,7 @@ import torch
 import transformers
 
 from scripts.oracles import llama
+from tests.support.vocabularies import unigram, write_metadata
 
 WORDS = ["hello", "world", "a", "b", "c", "the", "cat", "sat", "on", "mat", "!", "un", "known"]
 PIECES = ["lo", "s", "ing", "ly", "d", "e"]
@@ -26,8 +27,13 @@ NOMIC = {
     "down_proj": "ffn_down",
 }
 PAIRS = [("the cat", "The cat sat on the mat"), ("the cat", "Hello world!"), ("a", "b"), ("hello mat", "a b c " * 9)]
-# A BERT reranker: its pooler, which encoders leave out, and its last layer.
-HEADS = {"pooler.dense": "cls", "classifier": "cls.output"}
+# A reranker's first layer, which of BERT is the pooler that encoders leave out, and its last one.
+HEADS = {
+    "pooler.dense": "cls",
+    "classifier": "cls.output",
+    "classifier.dense": "cls",
+    "classifier.out_proj": "cls.output",
+}
 POOLINGS = {"mean": 1, "cls": 2, "rank": 4}
 
 
@@ -35,7 +41,8 @@ POOLINGS = {"mean": 1, "cls": 2, "rank": 4}
 class TinyEncoder:
     """One encoder to make; `options` are more arguments of its config, `agreement` is how far llama.cpp may be.
 
-    A reranker has the pooling "rank". `dim` is the width, of which the feed-forward has twice as much."""
+    A reranker has the pooling "rank". `tokenizer` is that of the file, `pair` the tokens before, between and after two texts.
+    `dim` is the width, of which the feed-forward has twice as much."""
 
     name: str
     family: str
@@ -44,6 +51,13 @@ class TinyEncoder:
     agreement: float
     options: dict[str, Any] = field(default_factory=dict)
     dim: int = 16
+    tokenizer: str = "bert"
+    pair: tuple[tuple[int, ...], ...] = ((2,), (3,), (3,))
+
+    @property
+    def n_tokens(self) -> int:
+        """The size of the vocabulary."""
+        return len(vocabulary() if self.tokenizer == "bert" else unigram()["tokenizer.ggml.tokens"])
 
     @property
     def is_reranker(self) -> bool:
@@ -63,6 +77,17 @@ ENCODERS = (
         dim=32,
     ),
     TinyEncoder("bert-rerank", "Bert", "bert", "rank", 2e-2, {"num_labels": 1}),
+    TinyEncoder(
+        "xlm-r-rerank",
+        "XLMRoberta",
+        "bert",
+        "rank",
+        2e-2,
+        # its positions begin after that of the padding
+        {"num_labels": 1, "max_position_embeddings": 66, "type_vocab_size": 1, "pad_token_id": 1},
+        tokenizer="t5",
+        pair=((0,), (2, 2), (2,)),
+    ),
 )
 
 
@@ -73,18 +98,18 @@ def vocabulary() -> list[str]:
 
 def build(model: TinyEncoder, seed: int) -> Any:
     """The transformers model with every parameter drawn at random, to values that bfloat16 represents."""
-    config = getattr(transformers, f"{model.family}Config")(
-        vocab_size=len(vocabulary()),
-        hidden_size=model.dim,
-        intermediate_size=2 * model.dim,
-        num_hidden_layers=2,
-        num_attention_heads=model.dim // 8,
-        max_position_embeddings=64,
-        type_vocab_size=2,
-        layer_norm_eps=1e-6,
-        attn_implementation="eager",
-        **model.options,
-    )
+    sizes = {
+        "vocab_size": model.n_tokens,
+        "hidden_size": model.dim,
+        "intermediate_size": 2 * model.dim,
+        "num_hidden_layers": 2,
+        "num_attention_heads": model.dim // 8,
+        "max_position_embeddings": 64,
+        "type_vocab_size": 2,
+        "layer_norm_eps": 1e-6,
+        "attn_implementation": "eager",
+    }
+    config = getattr(transformers, f"{model.family}Config")(**sizes | model.options)
     kind = "ForSequenceClassification" if model.is_reranker else "Model"
     network = getattr(transformers, f"{model.family}{kind}")(config).eval().float()
     generator = torch.Generator().manual_seed(seed)
@@ -120,7 +145,7 @@ def scores(network: Any, pairs: list[tuple[list[int], int]], *, types: bool = Tr
     network, made = network.double(), []
     with torch.no_grad():
         for ids, first in pairs:
-            kinds = [int(types and i >= first) for i in range(len(ids))]
+            kinds = [int(types and network.config.type_vocab_size > 1 and i >= first) for i in range(len(ids))]
             made.append(network(torch.tensor([ids]), token_type_ids=torch.tensor([kinds])).logits[0, 0].item())
     return np.array(made, np.float32)
 
@@ -131,18 +156,19 @@ def compared(model: TinyEncoder, network: Any, path: Path) -> tuple[dict[str, np
         tokens, theirs = llama.vectors(path, TEXTS)
         wanted = vectors(model, network, tokens)
         return {"vectors": wanted}, float(np.abs(theirs - wanted).max())
-    pairs = tokenized_pairs(llama.Vocabulary(path))
+    pairs = tokenized_pairs(model, llama.Vocabulary(path))
     theirs = llama.scores(path, [ids for ids, _ in pairs])
     difference = float(np.abs(theirs - scores(network, pairs, types=False)).max())
     return {"scores": scores(network, pairs)}, difference
 
 
-def tokenized_pairs(vocabulary: llama.Vocabulary) -> list[tuple[list[int], int]]:
-    """[CLS] a [SEP] b [SEP] of PAIRS, as llama.cpp's server has them, and the number of tokens before b."""
+def tokenized_pairs(model: TinyEncoder, vocabulary: llama.Vocabulary) -> list[tuple[list[int], int]]:
+    """PAIRS with the tokens around them, as llama.cpp's server has them, and the number of tokens before the second text."""
+    before, between, after = model.pair
     each = [
         [vocabulary.tokenize(text.encode(), add_special=False, parse_special=False) for text in pair] for pair in PAIRS
     ]
-    return [([2, *a, 3, *b, 3], len(a) + 2) for a, b in each]
+    return [([*before, *a, *between, *b, *after], len(before + between) + len(a)) for a, b in each]
 
 
 def write_gguf(model: TinyEncoder, network: Any, path: Path) -> None:
@@ -159,19 +185,13 @@ def write_gguf(model: TinyEncoder, network: Any, path: Path) -> None:
     writer.add_pooling_type(gguf.PoolingType(POOLINGS[model.pooling]))
     if "rope_parameters" in model.options:
         writer.add_rope_freq_base(model.options["rope_parameters"]["rope_theta"])
-    writer.add_tokenizer_model("bert")
-    tokens = [t if t.startswith("[") else t[2:] if t.startswith("##") else f"▁{t}" for t in vocabulary()]
-    writer.add_token_list(tokens)
-    writer.add_token_types([3] * 5 + [1] * (len(tokens) - 5))
-    writer.add_token_type_count(2)
-    for name, number in (("bos", 2), ("unk", 1), ("sep", 3), ("pad", 0), ("mask", 4)):
-        getattr(writer, f"add_{name}_token_id")(number)
-    if model.is_reranker:
-        _write_pair(writer)
+    VOCABULARIES[model.tokenizer](writer, model)
     arch = next(a for a, name in gguf.MODEL_ARCH_NAMES.items() if name == model.arch)
     names, joined = gguf.get_tensor_name_map(arch, 2), {}
     for name, parameter in network.state_dict().items():
-        values, name = parameter.float().numpy(), name.removeprefix("bert.")
+        values, name = parameter.float().numpy(), name.removeprefix("bert.").removeprefix("roberta.")
+        if name == "embeddings.position_embeddings.weight":
+            values = values[-64:]
         if "position_ids" in name or ("pooler" in name and not model.is_reranker) or "inv_freq" in name:
             continue
         stem, _, last = name.rpartition(".")
@@ -196,9 +216,25 @@ def write_gguf(model: TinyEncoder, network: Any, path: Path) -> None:
     writer.close()
 
 
-def _write_pair(writer: gguf.GGUFWriter) -> None:
-    """What gguf's SpecialVocab writes of a tokenizer whose pairs are [CLS] a [SEP] b [SEP]."""
-    writer.add_eos_token_id(3)
-    writer.add_add_bos_token(True)
-    writer.add_add_eos_token(True)
-    writer.add_add_sep_token(False)
+def _write_word_pieces(writer: gguf.GGUFWriter, model: TinyEncoder) -> None:
+    """Rerankers also have what gguf's SpecialVocab writes of a tokenizer whose pairs are [CLS] a [SEP] b [SEP]."""
+    writer.add_tokenizer_model("bert")
+    tokens = [t if t.startswith("[") else t[2:] if t.startswith("##") else f"▁{t}" for t in vocabulary()]
+    writer.add_token_list(tokens)
+    writer.add_token_types([3] * 5 + [1] * (len(tokens) - 5))
+    writer.add_token_type_count(2)
+    for name, number in (("bos", 2), ("unk", 1), ("sep", 3), ("pad", 0), ("mask", 4)):
+        getattr(writer, f"add_{name}_token_id")(number)
+    if model.is_reranker:
+        writer.add_eos_token_id(3)
+        writer.add_add_bos_token(True)
+        writer.add_add_eos_token(True)
+        writer.add_add_sep_token(False)
+
+
+def _write_unigrams(writer: gguf.GGUFWriter, model: TinyEncoder) -> None:
+    write_metadata(writer, unigram(add_sep_token=True))
+    writer.add_token_type_count(1)
+
+
+VOCABULARIES = {"bert": _write_word_pieces, "t5": _write_unigrams}

@@ -13,6 +13,8 @@ from camshaft.models.convert.architectures import ARCHITECTURES
 from camshaft.models.convert.hub_config import HubConfig
 from camshaft.models.convert.tensors import parts
 from scripts.oracles.tiny_experts import expert_parts
+from scripts.oracles.tiny_gemma4 import gemma4_parameter, proportional_factors
+from scripts.oracles.tiny_hybrids import hybrid_parameter
 from scripts.oracles.tiny_latent import latent_parts
 from scripts.oracles.tiny_models import ORIGINAL_CONTEXT, TinyModel
 from scripts.oracles.tiny_recurrent import delta_parts, mamba_parts
@@ -38,12 +40,14 @@ def _write_sizes(writer: gguf.GGUFWriter, model: TinyModel) -> None:
     writer.add_context_length(512)
     writer.add_block_count(model.n_layers)
     writer.add_embedding_length(model.hidden)
-    writer.add_feed_forward_length(model.ffn)
+    if "feed_forward_length" not in model.keys:
+        writer.add_feed_forward_length(model.ffn)
     writer.add_head_count(model.heads)
     if model.heads:
+        has_own_keys = "attention.key_length" in model.keys
         is_latent = "attention.kv_lora_rank" in model.keys  # the cache has one head of latents
         writer.add_head_count_kv(1 if is_latent else list(model.layer_kv_heads) or model.kv_heads)
-        if not is_latent:
+        if not has_own_keys:
             writer.add_key_length(model.head_dim)
             writer.add_value_length(model.head_dim)
     (writer.add_layer_norm_eps if model.has_layer_norm else writer.add_layer_norm_rms_eps)(1e-5)
@@ -108,6 +112,8 @@ def tensors(model: TinyModel, network: Any) -> Iterator[tuple[str, np.ndarray]]:
             if found is None:
                 raise ValueError(f"{model.name}: no GGUF name for {part}")
             yield found, values
+    if model.rope["rope_type"] == "proportional":
+        yield "rope_freqs.weight", proportional_factors(model)
 
 
 def _parts(name: str, values: np.ndarray, model: TinyModel) -> Iterator[tuple[str, np.ndarray]]:
@@ -120,6 +126,7 @@ def _parts(name: str, values: np.ndarray, model: TinyModel) -> Iterator[tuple[st
         if "linear_attn" in name:
             yield from delta_parts(name, values, in_turn=model.family != "Qwen3Next")
             return
+    name, values = gemma4_parameter(*hybrid_parameter(name, values, model), model)
     if found := [*expert_parts(name, values), *latent_parts(name, values, model)]:
         yield from found
         return

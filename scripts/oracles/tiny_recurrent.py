@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from scripts.oracles import tiny_experts, tiny_latent, tiny_models
+from scripts.oracles import tiny_experts, tiny_gemma4, tiny_hybrids, tiny_latent, tiny_models
 from scripts.oracles.tiny_models import MOE, MOE_KEYS, TinyModel
 
 FIRST_SEED = 100
@@ -283,7 +283,7 @@ def mamba_parts(name: str, values: np.ndarray, model: TinyModel) -> Iterator[tup
         values = values.reshape(values.shape[0], -1)
     elif groups and name.endswith((".A_log", ".D")):
         values = values.reshape(-1, 1)
-    elif "norm.weight" in name:
+    elif groups and "norm.weight" in name:
         values = values.reshape(groups, -1)
     yield name.replace(".dt_bias", ".dt_proj.bias"), values
 
@@ -294,5 +294,7 @@ _ALL = (
     (MODELS, FIRST_SEED),
     (tiny_experts.MODELS, tiny_experts.FIRST_SEED),
     (tiny_latent.MODELS, tiny_latent.FIRST_SEED),
+    (tiny_hybrids.MODELS, tiny_hybrids.FIRST_SEED),
+    (tiny_gemma4.MODELS, tiny_gemma4.FIRST_SEED),
 )
 SEEDED = {m.name: (seed, m) for models, first in _ALL for seed, m in enumerate(models, first)}

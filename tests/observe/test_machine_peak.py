@@ -14,9 +14,10 @@ from camshaft.emit.target import LEVELS
 from camshaft.observe import machine_peak as peaks
 from camshaft.observe import peak_kernels as kernels
 from camshaft.observe.machine_peak import MachinePeak, best_of, machine_peak, measure, stored_peak, stored_peaks
+from camshaft.plan.buffers import Buffer, BufferUse, Lifetime
 from camshaft.plan.memory.arena import make_schedule
 from camshaft.plan.runtime.execute import bind
-from camshaft.plan.schedule import Buffer, BufferUse, Lifetime, Programs, Thunk
+from camshaft.plan.schedule import Programs, Thunk
 from camshaft.store.store import store
 from tests.support.assembly import instructions, longest_loop
 from tests.support.cross import CrossTarget, assembly_for

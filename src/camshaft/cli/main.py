@@ -68,6 +68,7 @@ COMMANDS = {
     "plan": "plan",
     "profile": "plan",
     "tune": "tune",
+    "imatrix": "imatrix",
     "quantize": "models",
     "convert": "convert",
     "finetune": "finetune",

@@ -83,7 +83,7 @@ class Checkpoint:
 
     def linear(self, x: Tensor, name: str, n: int, *, bias: bool = False) -> Tensor:
         """y[t, n] = sum_k x[t, k] w[n, k] (+ b[n]), with the tensors `name`.weight and `name`.bias."""
-        y = self.product(x, self.tensor(f"{name}.weight", n, _columns(x)), name)
+        y = self.product(x, self.tensor(f"{name}.weight", n, columns_of(x)), name)
         if bias:
             y = F.function("add")(y, self.vector(f"{name}.bias", n), name=f"{name}.bias")
         return y
@@ -110,7 +110,8 @@ def _require_kernel(name: str, spec: TensorSpec) -> None:
         raise ModelError(f"tensor {name!r}: {error}") from None
 
 
-def _columns(x: Tensor) -> int:
+def columns_of(x: Tensor) -> int:
+    """The size of the last axis."""
     columns = x.shape[-1]
     assert isinstance(columns, int)
     return columns

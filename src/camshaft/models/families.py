@@ -42,7 +42,13 @@ class Family:
     where the file does not say.
     recurrent: the kind of the layers without attention. attention_every: only every n-th layer has attention, where the file does
     not say which (0: it does, by head_count_kv). output_norm: the tensor of the last norm.
-    attention, feed_forward: whether its layers have them.
+    attention, feed_forward: whether its layers have them. one_block: each layer has either these or a recurrence, and one norm.
+    rotates: whether queries and keys rotate. side_by_side: attention and a recurrence have the same input, and are added.
+    dense_unrouted: layers without a router have no experts. dense_beside_experts: other layers have a dense feed-forward too.
+    score_scale: what scores are multiplied by, where it is not 1 / sqrt(head_dim).
+    layer_sizes: layers may differ in the sizes of heads and feed-forwards, and the last ones read the keys of earlier ones.
+    norms_values: values are normed, without weights, and are the projection of keys where the file has none for them.
+    per_layer: each layer has embeddings of tokens of its own, where the file has them, and a scale of its result.
     rotates_if_finetuned: layers rotate where the file says rope.scaling.finetuned.
     latent: attention to latents of keys and values, whose rotation keeps its magnitude under YaRN: the scores are scaled.
     tiled_heads: heads of values share those of keys in turn, not in runs. gated_attention: q comes with a gate of what is found.
@@ -59,7 +65,7 @@ class Family:
     norms_rotated: bool = False
     fused: Literal["", "qkv", "up", "all"] = ""
     gated: bool = True
-    activation: Literal["silu", "gelu", "gelu_erf", "clamped_swiglu"] = "silu"
+    activation: Literal["silu", "gelu", "gelu_erf", "clamped_swiglu", "relu_squared"] = "silu"
     sinks: bool = False
     learned_positions: bool = False
     embedding_scale: Literal["", "dim"] = ""
@@ -79,6 +85,15 @@ class Family:
     recurrent: Literal["", "short_conv", "delta", "mamba", "mamba2"] = ""
     attention: bool = True
     feed_forward: bool = True
+    one_block: bool = False
+    rotates: bool = True
+    side_by_side: bool = False
+    dense_unrouted: bool = False
+    dense_beside_experts: bool = False
+    score_scale: float = 0.0
+    layer_sizes: bool = False
+    norms_values: bool = False
+    per_layer: bool = False
     attention_every: int = 0
     output_norm: str = "output_norm"
     tiled_heads: bool = False
@@ -94,6 +109,16 @@ _QWEN_HYBRID = Family(
     recurrent="delta",
     attention_every=4,
     gated_attention=True,
+)
+_NEMOTRON_HYBRID = Family(
+    "neox",
+    gated=False,
+    activation="relu_squared",
+    recurrent="mamba2",
+    one_block=True,
+    rotates=False,
+    normalizes_experts=False,
+    expert_score="sigmoid",
 )
 # "llama" is also SmolLM2, Llama 2 and 3, Mistral, Mixtral and TinyLlama; "olmo2" is also OLMo 3; "phi3" is also Phi-3.5 and 4;
 # "gptneox" is also Pythia.
@@ -124,6 +149,22 @@ FAMILIES: dict[str, Family] = {
         window_rope="plain",
         window_theta=10000.0,
         query_scale_layers=62,
+    ),
+    "gemma4": Family(
+        "neox",
+        norms="both",
+        qk_norm="head",
+        activation="gelu",
+        embedding_scale="dim",
+        windows=True,
+        window_rope="plain",
+        window_theta=10000.0,
+        dense_unrouted=True,
+        dense_beside_experts=True,
+        score_scale=1.0,
+        layer_sizes=True,
+        norms_values=True,
+        per_layer=True,
     ),
     "olmo2": Family("neox", norms="post", qk_norm="row", windows=True, full_every=4, window_rope="plain"),
     "olmoe": Family("neox", qk_norm="row", normalizes_experts=False),
@@ -194,6 +235,10 @@ FAMILIES: dict[str, Family] = {
     ),
     "mamba": Family("neox", recurrent="mamba", attention=False, feed_forward=False),
     "mamba2": Family("neox", recurrent="mamba2", attention=False, feed_forward=False),
+    "falcon-h1": Family("neox", recurrent="mamba2", side_by_side=True),
+    "jamba": Family("neox", recurrent="mamba", rotates=False, normalizes_experts=False, dense_unrouted=True),
+    "nemotron_h": _NEMOTRON_HYBRID,
+    "nemotron_h_moe": _NEMOTRON_HYBRID,
     "granitehybrid": Family("interleaved", recurrent="mamba2", rotates_if_finetuned=True),
     "qwen3next": _QWEN_HYBRID,
     "qwen35": replace(_QWEN_HYBRID, tiled_heads=True),

@@ -14,10 +14,11 @@ from camshaft.backends.cpu.device import CpuKernel, cpu_device
 from camshaft.dtypes import DType, f32, i32, u32
 from camshaft.lang import Array as KernelArray
 from camshaft.lang import CompileRequest, Constant, Kernel, Tracer, ir, kernel
+from camshaft.plan.buffers import Buffer, BufferUse, Lifetime
 from camshaft.plan.memory.allocate import aligned_bytes, huge_pages
 from camshaft.plan.memory.arena import make_schedule
 from camshaft.plan.runtime.execute import BoundSchedule, bind
-from camshaft.plan.schedule import Buffer, BufferUse, Lifetime, Programs, Thunk
+from camshaft.plan.schedule import Programs, Thunk
 from camshaft.selection.host_info import hardware, memory_nbytes
 
 WIDTH = 16

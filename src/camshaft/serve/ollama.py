@@ -30,6 +30,7 @@ from camshaft.serve.fields import (
     one_of,
     read_fields,
     required,
+    takes,
 )
 from camshaft.serve.models import Models
 from camshaft.serve.openai.chat import EMPTY, chat_of, read_messages
@@ -97,6 +98,7 @@ def _check_model(given: Mapping[str, Any], served: Served) -> None:
     served.check_model(required(given, "model").removesuffix(":latest"))
 
 
+@takes(_CHAT, "model", "messages", stream="application/x-ndjson")
 async def chat(request: Request, served: Served) -> Response:
     """Answer a chat, as a stream unless `stream` is false."""
     return await respond(request, served, _read_chat)
@@ -109,6 +111,7 @@ def _read_chat(body: Any, served: Served) -> Asked:
     return _chat(read_messages(required(given, "messages")), given, served, True, tools)
 
 
+@takes(_GENERATE, "model", "prompt", stream="application/x-ndjson")
 async def generate(request: Request, served: Served) -> Response:
     """Answer a prompt as a user's message, or continue it if `raw`; as a stream unless `stream` is false."""
     return await respond(request, served, _read_generate)
@@ -130,6 +133,7 @@ def _read_generate(body: Any, served: Served) -> Asked:
     return Asked(job, OllamaShape(served, False, AnswerReader()), given.get("stream", True))
 
 
+@takes(_SHOW)
 async def show(request: Request, served: Served) -> Response:
     """What is known of the model."""
     given = read_fields(body_of(request), _SHOW)

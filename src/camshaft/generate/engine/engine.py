@@ -80,6 +80,11 @@ class Engine(Closing):
         return len(self._running)
 
     @property
+    def running(self) -> list[Request]:
+        """The requests with a slot."""
+        return [*self._running]
+
+    @property
     def is_alive(self) -> bool:
         """Whether requests are taken."""
         return not self._is_closing and (self._thread is None or self._thread.is_alive())

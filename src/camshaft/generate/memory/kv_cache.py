@@ -16,7 +16,7 @@ from camshaft.dtypes import DType, f32, i32
 from camshaft.errors import ContextError, ModelError, SettingError
 from camshaft.generate.memory.slots import Slots
 from camshaft.models.config import ModelConfig
-from camshaft.models.recurrent_config import ATTENTION
+from camshaft.models.recurrent_config import ATTENTION, BOTH, FEED_FORWARD
 from camshaft.ops.spec import TensorSpec
 from camshaft.plan.memory.allocate import aligned_bytes, late_huge_pages
 
@@ -54,15 +54,16 @@ class KVCache:
         table = TensorSpec((n_slots, self.blocks_per_slot), i32)
         self.table: Array = _view(aligned_bytes(table.nbytes, ALIGNMENT), table)
         n_blocks = self.blocks_per_slot * n_slots
-        heads, dim = config.n_kv_heads, config.head_dim
         self.specs = {"block_table": table}
         for layer, options in enumerate(config.layers):
-            if options.kind != ATTENTION:
+            if options.kind not in (ATTENTION, FEED_FORWARD):
                 assert config.recurrent is not None
                 self.specs |= {
                     f"{n}.{layer}": TensorSpec((n_slots, *s), f32) for n, s in config.recurrent.states.items()
                 }
+            if options.kind not in (ATTENTION, BOTH) or options.shares >= 0:
                 continue
+            heads, dim = config.of_layer(layer).n_kv_heads, config.of_layer(layer).head_dim
             layer_specs = (
                 _plain(form, n_blocks, heads, dim)
                 if isinstance(form, DType)

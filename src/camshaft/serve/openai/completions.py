@@ -26,6 +26,7 @@ from camshaft.serve.fields import (
     one_of,
     read_fields,
     required,
+    takes,
 )
 from camshaft.serve.openai import logprobs
 from camshaft.serve.options import MOST_TOP_LOGPROBS, OPTIONS, generate_options, includes_usage
@@ -68,6 +69,7 @@ def _check(given: Mapping[str, Any]) -> None:
         raise HttpError(400, "'logprobs' with echo is not supported", code="unsupported_parameter", param="logprobs")
 
 
+@takes(FIELDS, "prompt", stream="text/event-stream")
 async def completions(request: Request, served: Served) -> Response:
     """Continue one or several prompts."""
     return await respond(request, served, read_completion)
@@ -108,14 +110,15 @@ class CompletionShape:
     media_type: str = "text/event-stream"
     keep_alive: bytes = b": keep-alive\n\n"
     _offsets: dict[int, int] = field(default_factory=dict)
+    _reasons: dict[int, str] = field(default_factory=dict)
 
     def _head(self) -> dict[str, Any]:
         return {"id": self.id, "object": "text_completion", "created": self.created, "model": self.served.name}
 
-    def _chunk(self, index: int, text: str, reason: str | None = None, rows: Any = None) -> bytes:
+    def _chunk(self, index: int, text: str, reason: str | None = None, rows: Any = None, **more: Any) -> bytes:
         usage: dict[str, Any] = {"usage": None} if self.with_usage else {}
         choice = {"index": index, "text": text, "logprobs": rows, "finish_reason": reason}
-        return event(self._head() | {"choices": [choice]} | usage)
+        return event(self._head() | {"choices": [choice]} | usage | more)
 
     def begin(self) -> Iterable[bytes]:
         """The prompts, if they are to be repeated."""
@@ -129,13 +132,16 @@ class CompletionShape:
         return [self._chunk(index, text, rows=rows)]
 
     def end_answer(self, index: int, reason: str, stop: str | None) -> Iterable[bytes]:
-        """A chunk with the finish reason."""
-        return [self._chunk(index, "", reason)]
+        """A chunk with the finish reason. That of a single answer is sent by `end`."""
+        self._reasons[index] = reason
+        return [self._chunk(index, "", reason)] if self.n > 1 else []
 
     def end(self, usage: Usage) -> Iterable[bytes]:
-        """The usage, if wanted, and the end mark."""
+        """The usage, if wanted, and the end mark. The last chunk but it has the timings."""
+        if self.n == 1:
+            yield self._chunk(0, "", self._reasons[0], **({} if self.with_usage else usage.timings))
         if self.with_usage:
-            yield event(self._head() | {"choices": [], "usage": usage.json})
+            yield event(self._head() | {"choices": [], "usage": usage.json, **usage.timings})
         yield b"data: [DONE]\n\n"
 
     def failed(self, error: HttpError) -> Iterable[bytes]:
@@ -145,7 +151,7 @@ class CompletionShape:
     def whole(self, answers: Sequence[Answer], usage: Usage) -> dict[str, Any]:
         """The completion."""
         choices = [self._choice(i, answer) for i, answer in enumerate(answers)]
-        return self._head() | {"choices": choices, "usage": usage.json}
+        return self._head() | {"choices": choices, "usage": usage.json, **usage.timings}
 
     def _choice(self, index: int, answer: Answer) -> dict[str, Any]:
         rows = logprobs.of_completion(answer.logprobs) if self.with_logprobs else None

@@ -25,6 +25,7 @@ from camshaft.serve.fields import (
     one_of,
     read_fields,
     required,
+    takes,
 )
 from camshaft.serve.respond import Json, body_of
 from camshaft.serve.served import Embedder
@@ -53,6 +54,7 @@ _OLLAMA: Fields = {
 }
 
 
+@takes(_OPENAI, "input")
 async def embeddings(request: Request, embedder: Embedder) -> Response:
     """The vectors of texts or token ids, of length 1."""
     return Json(await run_in_threadpool(embedded, body_of(request), embedder))
@@ -77,6 +79,7 @@ def embedded(body: Any, embedder: Embedder) -> dict[str, Any]:
     return {"object": "list", "data": data, "model": embedder.name, "usage": usage}
 
 
+@takes(_OLLAMA, "model", "input")
 async def embed(request: Request, embedder: Embedder) -> Response:
     """The vectors of texts, of length 1; texts longer than the context are cut unless `truncate` is false."""
     given = read_fields(body_of(request), _OLLAMA)

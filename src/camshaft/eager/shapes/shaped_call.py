@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import Any
 
 import numpy as np
 
@@ -13,7 +13,8 @@ from camshaft.dtypes import as_dtype
 from camshaft.eager.numpy_forms import RETURNED, attribute_key, attributes_of, check_core, form_of
 from camshaft.eager.operands import check_cast, empty
 from camshaft.eager.operands import output as writeable
-from camshaft.eager.runners import HostRunner, Runner, narrowed, runner
+from camshaft.eager.shapes.prepared import Chooser, NoFormula, Planned, Prepared
+from camshaft.eager.shapes.runners import HostRunner, narrowed, runner
 from camshaft.errors import ArrayValueError, ShapeError
 from camshaft.ops.arguments import HALVES, Array, Dtype, Operand, common_dtype
 from camshaft.ops.op import Attrs, Build, NodeSpec, Op
@@ -25,57 +26,7 @@ from camshaft.validation.run import refusal_of
 FIRST_USES = 2
 
 
-class NoFormula(Exception):
-    """The call runs something else than kernels that take sizes at run time."""
-
-
 _IN_PLACE = "a contiguous, writeable ndarray"
-
-
-class Chooser(Protocol):
-    """The part of ArrayOp that a call uses."""
-
-    op: Op
-    n_inputs: int  # of an elementwise op; 0 for others
-
-    def select(self, node: NodeSpec) -> Choice: ...
-    def known(self, key: Hashable) -> Prepared | None: ...
-    def once(self, key: Hashable, make: Callable[[], Prepared]) -> Prepared: ...
-    def remember(self, operands: Sequence[Operand], attrs: Attrs, prepared: Prepared) -> None: ...
-    def record(self, operands: Sequence[Operand], attrs: Attrs, prepared: Prepared, plan: Plan) -> None: ...
-    def replace(self, key: Hashable, prepared: Prepared) -> None: ...
-    def first_use(self, node: NodeSpec, choice: Choice | None = None) -> Choice | None: ...
-    def only_choice(self, node: NodeSpec) -> Choice | None: ...
-
-
-class Planned(NamedTuple):
-    """What a call runs, without code: the node, its variant's launches and the results' shapes."""
-
-    node: NodeSpec
-    choice: Choice
-    build: Build
-    shapes: tuple[tuple[int, ...], ...]
-
-
-Plan: TypeAlias = Callable[[Sequence[tuple[int, ...]]], Planned]
-
-
-class Prepared(NamedTuple):
-    """A compiled call. Inputs are cast to `inputs`, results from `computed` to `returned`."""
-
-    run: Runner
-    inputs: tuple[Dtype, ...]
-    shapes: tuple[tuple[int, ...], ...]
-    computed: tuple[Dtype, ...]
-    returned: tuple[Dtype, ...]
-    node: NodeSpec | None = None  # what it runs, where that is all
-    # Above 0: another variant runs in place of the chosen one, so often; then the call is prepared with the chosen one.
-    uses_left: int = 0
-
-    @property
-    def takes_sizes(self) -> bool:
-        """Whether a call of another shape compiles nothing; many are made once."""
-        return isinstance(self.run, HostRunner) and any(step.sizes for step in self.run.steps)
 
 
 def call(chooser: Chooser, operands: Sequence[Operand], out: Any, attrs: Mapping[str, Any]) -> Any:
@@ -135,7 +86,7 @@ def _call(
 def _record(chooser: Chooser, operands: Sequence[Operand], attrs: Attrs, prepared: Prepared) -> None:
     """Has the chooser record a call that no choice by size decided."""
     node = prepared.node
-    choice = None if node is None else chooser.only_choice(node)
+    choice = None if node is None else chooser.choices.only(node)
     if node is None or choice is None:
         return
 
@@ -200,13 +151,13 @@ def prepare(chooser: Chooser, arrays: Sequence[Array], attrs: Attrs, first_uses:
         back = (RETURNED.get(op.name, back[0]), *back[1:]) if back else back
     shapes = tuple(spec.bounds for spec in node.outputs)
     inputs = tuple(spec.parts[0].dtype.numpy for spec in node.inputs)
-    first = chooser.first_use(node) if first_uses and back == dtypes else None
-    choice = first or chooser.select(node)
+    first = chooser.choices.first_use(node) if first_uses and back == dtypes else None
+    choice = first or chooser.choices.select(node)
     short = _rounding(node, choice, back)
     if short is not None:
         node, dtypes = short, back
     if first is None and first_uses:
-        first = chooser.first_use(node, choice)
+        first = chooser.choices.first_use(node, choice)
     run = runner(node, first or choice)
     if len(dtypes) == 1 and back != dtypes and isinstance(run, HostRunner):
         run = narrowed(run, node, choice, as_dtype(back[0]))

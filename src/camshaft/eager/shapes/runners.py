@@ -15,8 +15,8 @@ import numpy as np
 from camshaft.backends.cpu.device import CpuKernel
 from camshaft.backends.device import HOST
 from camshaft.dtypes import DType
-from camshaft.eager.launches import launch_words, run_launches, several_workers
 from camshaft.eager.native.cpython_abi import data_address
+from camshaft.eager.shapes.launches import launch_words, run_launches, several_workers
 from camshaft.lang import Array as KernelArray
 from camshaft.lang import Tracer, kernel
 from camshaft.ops.kernels.launch import operand_part, program_count, signature

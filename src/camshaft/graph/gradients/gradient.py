@@ -13,17 +13,17 @@ from typing import Any
 
 import numpy as np
 
-from camshaft.dtypes import PARTS, DType, bf16, f16
+from camshaft.dtypes import bf16, f16
 from camshaft.errors import CamshaftError, PlanError, ShapeError
-from camshaft.extent import Extent
 from camshaft.graph import functions
 from camshaft.graph.arguments import cast
 from camshaft.graph.decompose import checked_outputs
-from camshaft.graph.graph import Graph, Node
+from camshaft.graph.gradients.parts import cut_by, expect_floats, is_float, of_base, refuse_changed_states, seed, sum_to
+from camshaft.graph.graph import Graph
+from camshaft.graph.node import Node
 from camshaft.graph.tensor import Tensor, root
-from camshaft.ops.gradient import expect_fixed, stopped, zeros
+from camshaft.ops.gradient import zeros
 from camshaft.ops.op import NoGradient
-from camshaft.ops.spec import TensorSpec
 
 
 def gradients(graph: Graph, loss: Tensor, wrt: Sequence[Tensor], cotangent: Tensor | None = None) -> tuple[Tensor, ...]:
@@ -31,18 +31,18 @@ def gradients(graph: Graph, loss: Tensor, wrt: Sequence[Tensor], cotangent: Tens
     if not isinstance(wrt, (list, tuple)):
         raise ShapeError(f"gradients: got {wrt!r:.80} to differentiate by; wanted a list of tensors")
     for tensor in (loss, *wrt, *(() if cotangent is None else (cotangent,))):
-        _expect_floats(graph, tensor)
+        expect_floats(graph, tensor)
     count = len(graph.nodes)
     try:
         sweep = _Sweep(graph, wrt)
         sweep.mark(graph.nodes)
         with graph.on(None), sweep.named("gradients"):
-            sweep.add(loss, _seed(graph, loss, cotangent))
+            sweep.add(loss, seed(graph, loss, cotangent))
             sweep.pull(graph.nodes[:count])
             found = tuple(sweep.found(tensor, loss, graph.nodes[:count]) for tensor in wrt)
         graph.nodes[count:] = needed(graph.nodes[count:], found)
         graph.derived.update(graph.nodes[count:])
-        _refuse_changed_states(graph.nodes, count)
+        refuse_changed_states(graph.nodes, count)
     except BaseException:
         del graph.nodes[count:]
         raise
@@ -84,7 +84,7 @@ class _Sweep:
         for node in nodes:
             if not any(map(self.reaches, node.inputs)):
                 continue
-            self.depends.update(filter(_is_float, node.outputs))
+            self.depends.update(filter(is_float, node.outputs))
             written = [node.inputs[i] for i in node.op.updates] + [t for t in node.outputs if t.kind == "view"]
             for memory in map(root, written):
                 self.depends.add(memory)
@@ -104,7 +104,7 @@ class _Sweep:
                 )
             self.parts.setdefault(found, []).append(part)
             if found.base is not None and self.reaches(found.base):
-                part = _of_base(found, part)
+                part = of_base(found, part)
             found = found.base
 
     def pull(self, nodes: Sequence[Node]) -> None:
@@ -128,7 +128,7 @@ class _Sweep:
             self._by_parts(node)
             return
         with self.graph.on(node.device), self.named(f"{node.name}.vjp"):
-            dys = tuple(self.total(t) if _is_float(t) else None for t in node.outputs)
+            dys = tuple(self.total(t) if is_float(t) else None for t in node.outputs)
             dy, y = (dys[0], node.outputs[0]) if len(dys) == 1 else (dys, node.outputs)
             made = op.vjp(functions, dy, y, *node.inputs, **node.attrs)
             parts = (
@@ -136,7 +136,7 @@ class _Sweep:
             )
             if made is not NotImplemented and all(part is not NotImplemented for _, part in parts):
                 for tensor, part in parts:
-                    self.add(tensor, _sum_to(part, tensor))
+                    self.add(tensor, sum_to(part, tensor))
                 return
         self._by_parts(node)
 
@@ -174,7 +174,7 @@ class _Sweep:
     def found(self, tensor: Tensor, loss: Tensor, nodes: Sequence[Node]) -> Tensor:
         """The gradient of a tensor of `wrt`. PlanError if the loss depends on it through integers or booleans alone."""
         if tensor not in self.parts:
-            cut = _cut_by(self.graph, tensor, loss, nodes)
+            cut = cut_by(self.graph, tensor, loss, nodes)
             if cut is not None:
                 node, made = cut
                 raise PlanError(
@@ -193,94 +193,6 @@ class _Sweep:
             self.graph._scope = before
 
 
-def _expect_floats(graph: Graph, tensor: Any) -> None:
-    if not isinstance(tensor, Tensor) or tensor.graph is not graph:
-        raise ShapeError(f"gradients: got {tensor!r:.80}; wanted tensors of this graph")
-    if not _is_float(tensor):
-        raise ShapeError(f"gradients: got {tensor}; wanted tensors of floats, as others have no gradient")
-
-
-def _is_float(tensor: Tensor) -> bool:
-    dtype = tensor.dtype
-    return tensor.spec.is_plain and isinstance(dtype, DType) and (dtype.is_float or dtype in PARTS)
-
-
-def _seed(graph: Graph, loss: Tensor, cotangent: Tensor | None) -> Tensor:
-    """The gradient of the loss by itself."""
-    if cotangent is not None:
-        if cotangent.spec != loss.spec:
-            raise ShapeError(f"gradients: got the cotangent {cotangent.spec}; wanted one of {loss.spec}")
-        return cotangent
-    if any(isinstance(d, Extent) or d != 1 for d in loss.shape) or loss.dtype in PARTS:
-        raise ShapeError(f"gradients: got the loss {loss}; wanted one real number, or a cotangent of its shape")
-    return graph.constant("one", np.ones(loss.spec.bounds, loss.spec.parts[0].dtype.numpy))
-
-
-def _of_base(view: Tensor, part: Tensor) -> Tensor:
-    """The gradient of what a tensor views, from the gradient of the view."""
-    base = view.base
-    assert base is not None
-    if view.offset_nbytes or view.spec.nbytes != base.spec.nbytes:
-        raise PlanError(f"{view.name} is a part of {base.name}; wanted x[first:last] instead of rows")
-    if view.dtype in PARTS and base.dtype not in PARTS:
-        part = part.pairs()
-    elif base.dtype in PARTS and view.dtype not in PARTS:
-        part = part.as_complex()
-    return part if part.shape == base.shape else part.reshape(base.shape)
-
-
-def _sum_to(part: Tensor, tensor: Tensor) -> Tensor:
-    """The gradient of a tensor that was broadcast to the part's shape: summed over the axes along which it was."""
-    if part.shape == tensor.shape or part.ndim < tensor.ndim:
-        return part
-    more = part.ndim - tensor.ndim
-    axes = tuple(i for i, d in enumerate(part.shape) if i < more or (tensor.shape[i - more] == 1 and d != 1))
-    expect_fixed(part.shape[i] for i in axes)
-    total = functions.function("sum")
-    if part.dtype in PARTS:
-        part = total(part.pairs(), axes=axes).as_complex()
-    elif axes:
-        part = total(part, axes=axes)
-    fits = part.spec.nbytes == TensorSpec(tensor.shape, part.dtype).nbytes
-    return part.reshape(tensor.shape) if fits else part
-
-
 def _sum(a: Tensor, b: Tensor) -> Tensor:
     made: Tensor = functions.function("add")(a, b)
     return made
-
-
-def _cut_by(graph: Graph, tensor: Tensor, loss: Tensor, nodes: Sequence[Node]) -> tuple[Node, Tensor] | None:
-    """The first node that makes integers of what depends on a tensor, and these, if the loss depends on it by no other path.
-
-    Integers in nodes of earlier gradients do not count: they choose among elements, so the second derivative is zero.
-    """
-    floats, others = {root(tensor)}, set[Tensor]()
-    first: tuple[Node, Tensor] | None = None
-    for node in nodes:
-        inputs = {root(t) for t in node.inputs if node.op.vjp is not stopped}
-        if not floats.isdisjoint(inputs):
-            floats.update(filter(_is_float, node.outputs))
-            cut = [t for t in node.outputs if not _is_float(t)] if node not in graph.derived else []
-            first = (node, cut[0]) if cut and first is None else first
-            others.update(cut)
-        elif not others.isdisjoint(inputs) and node not in graph.derived:
-            others.update(node.outputs)
-    return first if root(loss) in others and root(loss) not in floats else None
-
-
-def _refuse_changed_states(nodes: Sequence[Node], count: int) -> None:
-    """PlanError if a gradient reads a state that a node has written since the node which it is the gradient of read it."""
-    read, changed = set[Tensor](), dict[Tensor, Node]()
-    for node in nodes[:count]:
-        for i in node.op.updates:
-            if root(node.inputs[i]) in read:
-                changed[root(node.inputs[i])] = node
-        read.update(root(t) for t in node.inputs)
-    for node in nodes[count:]:
-        for state in (root(t) for t in node.inputs if root(t) in changed):
-            writer = changed[state]
-            raise PlanError(
-                f"gradients: {node.name} reads {state.name} after {writer.name} ({writer.op.name}) wrote it; wanted the "
-                "gradients before the state is written"
-            )
