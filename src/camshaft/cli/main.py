@@ -6,6 +6,7 @@ import functools
 import importlib
 import io
 import os
+import re
 import signal
 import sys
 import warnings
@@ -69,6 +70,7 @@ COMMANDS = {
     "profile": "plan",
     "tune": "tune",
     "quantize": "models",
+    "distill-quantize": "distill",
     "convert": "convert",
     "finetune": "finetune",
     "merge": "finetune",
@@ -98,7 +100,7 @@ def make_app(names: Iterable[str] = COMMANDS) -> typer.Typer:
         if name == "cache":
             application.add_typer(module.app, name=name)
         else:
-            application.command(name)(getattr(module, name.replace(" ", "_")))
+            application.command(name)(getattr(module, re.sub("[ -]", "_", name)))
     return application
 
 
