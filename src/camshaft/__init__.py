@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from camshaft.generate.sampling.parameters import Sampling
     from camshaft.graph.gradients.custom_vjp import custom_vjp
     from camshaft.graph.graph import Graph, Tensor
+    from camshaft.graph.recompute import checkpoint
     from camshaft.ops import register_variant
     from camshaft.plan.compile import compile
     from camshaft.plan.execution_plan import ExecutionPlan
@@ -67,6 +68,7 @@ _PUBLIC = {
     "generate.sampling.parameters": "Sampling",
     "graph.gradients.custom_vjp": "custom_vjp",
     "graph.graph": "Graph Tensor",
+    "graph.recompute": "checkpoint",
     "ops": "register_variant",
     "plan.compile": "compile",
     "plan.execution_plan": "ExecutionPlan",
@@ -92,6 +94,7 @@ __all__ = [
     "Tensor",
     "backend",
     "capabilities",
+    "checkpoint",
     "compile",
     "custom_vjp",
     "dequantize_gguf",

@@ -16,7 +16,7 @@ from camshaft.errors import SettingError
 from camshaft.models.files.quantize import quantize
 from camshaft.train.record.history import Point
 from camshaft.train.tuning import finetuning as library
-from camshaft.train.tuning.finetuning import FinetuneResult
+from camshaft.train.tuning.options import FinetunePlan, FinetuneResult
 from tests.support.fixtures import tiny_model
 
 
@@ -51,6 +51,23 @@ def test_options_are_handed_on_and_progress_is_printed(
     assert (found["n_steps"], found["last_loss"]) == (20, 0.125)
 
 
+def test_the_plan_of_a_run_is_shown(cli: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    given: dict[str, Any] = {}
+
+    def plan(model: Path, data: Path, **options: Any) -> FinetunePlan:
+        given.update(options)
+        return FinetunePlan({"weights": 98_000_000, "optimizer": 5_000_000}, 7, 30, 12, 10, 96, 75)
+
+    monkeypatch.setattr(library, "plan_finetune", plan)
+    words = [str(tiny_model("llama", tmp_path)), "d.jsonl", str(tmp_path / "a.gguf"), "--plan", "--memory", "1.5G"]
+    result = cli("finetune", *words)
+    assert given["options"].memory == 1_500_000_000
+    shown = dict(re.split(r"  +", line) for line in result.stdout.splitlines())
+    assert (shown["weights"], shown["memory in all"]) == ("98.0 MB", "103.0 MB")
+    assert (shown["layers computed once more"], shown["steps"]) == ("7 of 30", "75")
+    assert json.loads(cli("finetune", *words, "--json").stdout)["recomputed"] == 7
+
+
 def test_merge_says_when_rounding_took_the_adapter(cli: Any, tmp_path: Path) -> None:
     """A small change of weights in Q4_1 is rounded back to what they were; in Q8_0 it is left."""
     base, adapter, out = tmp_path / "q.gguf", tmp_path / "a.gguf", tmp_path / "out.gguf"
@@ -81,8 +98,11 @@ def test_a_strength_follows_the_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ("finetune MODEL data.jsonl out --method dora", "--method dora: wanted lora"),
+        ("finetune MODEL data.jsonl out --method dora", "--method='dora'; wanted lora or dpo"),
         ("finetune MODEL data.jsonl out", "data.jsonl: cannot be read"),
+        ("finetune MODEL data.jsonl out --memory lots", "--memory lots: wanted a size such as 800M or 2G"),
+        ("finetune MODEL data.jsonl out --patience 3", "--patience=3 without a validation file"),
+        ("finetune MODEL data.jsonl out --report .", ".: not writable: it is a folder"),
         ("finetune MODEL data.jsonl out --target nothing", "got the target 'nothing', which no matrix has"),
         ("generate MODEL -p a --adapter MODEL", "wanted a GGUF adapter of type lora"),
         ("merge MODEL MODEL out", "wanted a GGUF adapter of type lora"),

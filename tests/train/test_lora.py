@@ -184,7 +184,7 @@ def test_what_packs_holds_every_example_once() -> None:
     ("line", "message"),
     [
         ("{", "line 2: Expecting property name"),
-        ('["x"]', "line 2: got .*wanted text, prompt and completion, or messages"),
+        ('["x"]', "line 2: got .*wanted a JSON object"),
         ('{"prompt": "x"}', "wanted text, prompt and completion, or messages"),
         ('{"text": 3}', "line 2: text is 3; wanted a text"),
         ('{"messages": []}', r"messages is \[\]; wanted a list of objects with role"),

@@ -194,7 +194,7 @@ def test_wrong_validations_are_refused() -> None:
 
 @pytest.mark.usefixtures("by_references")
 def test_fine_tuning_writes_the_best_adapter_and_a_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("camshaft.train.record.recorder.memory_by_kind", lambda plan: MEMORY)
+    monkeypatch.setattr("camshaft.train.record.recorder.memory_by_kind", lambda plans: MEMORY)
     base, data, held = tiny_model("llama", tmp_path), tmp_path / "data.jsonl", tmp_path / "held.jsonl"
     data.write_text("\n".join(json.dumps({"text": f"the {i} words" * (i + 1)}) for i in range(6)), "utf-8")
     held.write_text('{"text": "another text"}\n{"prompt": "a", "completion": " b"}\n{"text": "c"}', "utf-8")
@@ -219,7 +219,7 @@ def test_fine_tuning_writes_the_best_adapter_and_a_report(tmp_path: Path, monkey
 def test_memory_is_counted_by_kind() -> None:
     step = train.Step(loss, parameters(), train.AdamW(), average=0.9, micro_batches=2, backend="scalar", threads=1)
     with step:
-        found = memory_by_kind(step.plan(X[:4], Y[:4]))
+        found = memory_by_kind(step.plans_of(X[:4], Y[:4]))
     size = sum(a.nbytes for a in flat(parameters()))
     assert (found["parameters"], found["optimizer"], found["averages"]) == (size, 2 * size, size)
     assert found["gradients of micro-batches"] == size

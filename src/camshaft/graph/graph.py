@@ -38,6 +38,8 @@ class Graph:
         self.states: dict[str, Tensor] = {}
         self.outputs: dict[str, Tensor] = {}
         self.derived: set[Node] = set()  # nodes that `gradients` added
+        self.blocks: list[tuple[Tensor, ...]] = []  # what nodes make that gradients compute once more (recompute.py)
+        self._in_block = False
         self._scope: list[str] = []
         self._device: str | None = None
 
@@ -53,6 +55,26 @@ class Graph:
             yield
         finally:
             self._scope.pop()
+
+    @contextmanager
+    def checkpoint(self) -> Iterator[None]:
+        """Gradients compute the nodes created inside once more, in place of keeping their results: less memory for more time.
+
+        Checkpoints do not nest, and have no node that writes a state: PlanError."""
+        if self._in_block:
+            raise PlanError("checkpoint: got one inside of another; wanted one after the other")
+        first, self._in_block = len(self.nodes), True
+        try:
+            yield
+        finally:
+            self._in_block = False
+        nodes = self.nodes[first:]
+        for node in nodes:
+            if node.op.updates or any(t.kind == "view" for t in node.outputs):
+                raise PlanError(
+                    f"checkpoint: {node.name} ({node.op.name}) writes a state; wanted nodes that can run again"
+                )
+        self.blocks.append(tuple(t for node in nodes for t in node.outputs))
 
     @contextmanager
     def on(self, device: str | None) -> Iterator[None]:

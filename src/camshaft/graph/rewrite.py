@@ -13,6 +13,7 @@ from camshaft.errors import ShapeError
 from camshaft.formats.blocks import BlockFormat
 from camshaft.graph.graph import Graph, Tensor, root
 from camshaft.graph.node import Node, readers
+from camshaft.graph.recompute import recompute
 from camshaft.ops.op import Op
 from camshaft.ops.quantized.packed.packing import INTERLEAVED, interleaved
 from camshaft.ops.rule import Match, Rule, Stage
@@ -29,7 +30,7 @@ def prepare(graph: Graph, activations: str) -> Graph:
         from camshaft.graph.chains import fuse_chains  # it replays graphs by the Rewriter below
 
         graph = fuse_chains(graph)
-    return pack_weights(graph)
+    return recompute(pack_weights(graph))
 
 
 def expanded(graph: Graph) -> Graph:
@@ -138,6 +139,17 @@ class Rewriter:
         """Adds the old graph's outputs and returns the new graph."""
         for name, tensor in self.old.outputs.items():
             self.new.output(name, self.get(tensor))
+        if self.old.blocks:
+            self.new.blocks = [tuple(self.map[t] for t in block if t in self.map) for block in self.old.blocks]
+            # a node that makes tensors of the forward pass too is of that: the nodes of gradients come after it
+            others = (node for node in self.old.nodes if node not in self.old.derived)
+            forward = {self.map[t] for node in others for t in node.outputs if t in self.map}
+            derived = {self.map[t] for node in self.old.derived for t in node.outputs if t in self.map}
+            self.new.derived = {
+                node
+                for node in self.new.nodes
+                if forward.isdisjoint(node.outputs) and not derived.isdisjoint(node.outputs)
+            }
         return self.new
 
 

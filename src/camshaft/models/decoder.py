@@ -7,6 +7,7 @@ Blocks of grouped-query attention (Touvron et al., 2023) and a feed-forward, one
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 
 import numpy as np
@@ -14,6 +15,7 @@ import numpy as np
 from camshaft.errors import ModelError
 from camshaft.graph import functions as F
 from camshaft.graph.graph import Tensor
+from camshaft.graph.tensor import graph_of
 from camshaft.models.checkpoint import Checkpoint
 from camshaft.models.config import ModelConfig
 from camshaft.models.families import FAMILIES, Family
@@ -50,7 +52,9 @@ def hidden(config: ModelConfig, file: Checkpoint, batch: TokenBatch, caches: Seq
     if config.per_layer_dim:
         batch = replace(batch, per_layer=layer_embeddings(x, config, file, batch))
     for layer, cache in enumerate(caches):
-        x = block(x, layer, config.of_layer(layer), file, replace(batch, is_last=layer == len(caches) - 1), cache)
+        of_layer, mine = config.of_layer(layer), replace(batch, is_last=layer == len(caches) - 1)
+        with graph_of(x).checkpoint() if layer < batch.recomputed else nullcontext():
+            x = block(x, layer, of_layer, file, mine, cache)
     return x if family.norms == "sum" else norm(x, family.output_norm, config, file)
 
 

@@ -21,6 +21,7 @@ class TokenBatch:
     `rows` None means every token. `is_last` is set for the last layer. `slot_rows` has each slot's tokens, for recurrent layers.
     `per_layer` [T, layers, n] are embeddings of each layer's own.
     `types` [T] are the kinds of tokens in encoders that know several; None: all are of the first.
+    Gradients compute the first `recomputed` layers once more.
     """
 
     ids: Tensor
@@ -31,6 +32,7 @@ class TokenBatch:
     slot_rows: Tensor | None = None
     types: Tensor | None = None
     per_layer: Tensor | None = None
+    recomputed: int = 0
 
 
 @dataclass(frozen=True)

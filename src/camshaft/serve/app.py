@@ -53,8 +53,9 @@ async def metrics(request: Request, models: Models) -> Response:
 
 async def openapi(request: Request, models: Models) -> Response:
     """This file."""
-    served = [(method, path, handler) for (method, path), (handler, _) in MODEL_ROUTES.items()]
-    return Json(document([*((method, path, handler) for (method, path), handler in ROUTES.items()), *served]))
+    got = [(method, path, handler) for (method, path), handler in ROUTES.items()]
+    of_models = [(method, path, handler) for (method, path), (handler, _) in MODEL_ROUTES.items()]
+    return Json(document([*got, *of_models]))
 
 
 ROUTES: dict[tuple[str, str], Handler] = {

@@ -1,5 +1,6 @@
 """Training: a step as one schedule, optimizers, schedules of the learning rate, data in order, a loop with checkpoints."""
 
+from camshaft.train.adam_8bit import AdamW8bit
 from camshaft.train.data import Batches, Windows
 from camshaft.train.optimizers import SGD, Adafactor, Adam, AdamW, Lion, Optimizer, Update
 from camshaft.train.record.recorder import Records
@@ -7,8 +8,9 @@ from camshaft.train.schedules import constant, cosine, linear, warmup_stable_dec
 from camshaft.train.step import Step
 from camshaft.train.trainer import Progress, Trainer
 from camshaft.train.tuning.adapter_file import load_adapter, merge, save_adapter
-from camshaft.train.tuning.finetuning import FinetuneOptions, FinetuneResult, finetune
+from camshaft.train.tuning.finetuning import finetune
 from camshaft.train.tuning.lora import LoraConfig, LoraModel
+from camshaft.train.tuning.options import FinetuneOptions, FinetuneResult
 from camshaft.train.validation import Validation
 
 __all__ = [
@@ -16,6 +18,7 @@ __all__ = [
     "Adafactor",
     "Adam",
     "AdamW",
+    "AdamW8bit",
     "Batches",
     "FinetuneOptions",
     "FinetuneResult",

@@ -16,6 +16,7 @@ from camshaft.plan.jit import leaves, plain_array, with_leaves
 from camshaft.plan.memory.device_memory import DeviceArray
 from camshaft.plan.memory.weights import Weights
 from camshaft.train.diagnosis import first_not_finite
+from camshaft.train.memory import estimated_nbytes
 from camshaft.train.optimizers import Optimizer
 from camshaft.train.step_graph import Recipe, inputs_of, loss_graph, micro_batch_graph, step_graph
 from camshaft.train.tree import tree_of
@@ -129,12 +130,37 @@ class Step:
 
     def evaluate(self, *batch: Any) -> float:
         """The loss of a batch; nothing is updated."""
-        given = _plain(batch)
-        return float(self._plan("loss", given).run(_arrays(given), view=True)["loss"])
+        return float(self.plan_of_loss(*batch).run(_arrays(_plain(batch)), view=True)["loss"])
 
     def plan(self, *batch: Any) -> ExecutionPlan:
         """The plan of the step for such a batch, or of its last micro-batch; see plan.explain()."""
         return self._plan("step", self._parts(_plain(batch))[-1])
+
+    def plans_of(self, *batch: Any) -> list[ExecutionPlan]:
+        """The plans that run for such a batch: of the step, and of the micro-batches before its last one."""
+        parts = self._parts(_plain(batch))
+        return [
+            self._plan("step", parts[-1]),
+            *(self._plan("micro-batch", part) for part in parts[:1] if len(parts) > 1),
+        ]
+
+    def plan_of_loss(self, *batch: Any) -> ExecutionPlan:
+        """The plan that evaluates such a batch."""
+        return self._plan("loss", _plain(batch))
+
+    @property
+    def plans(self) -> list[ExecutionPlan]:
+        """The plans that were compiled so far."""
+        return list(self._plans.values())
+
+    def estimated_nbytes(self, *batch: Any) -> int:
+        """About how much memory the plans for such a batch hold; nothing is compiled."""
+        part = self._parts(_plain(batch))[-1]
+        found = estimated_nbytes(step_graph(self._recipe, part))
+        if self._recipe.micro_batches > 1:  # its plan has an arena of its own; the rest is shared
+            graph = micro_batch_graph(self._recipe, part)
+            found += estimated_nbytes(graph, temporaries_alone=True)
+        return found
 
     def close(self) -> None:
         """Releases the plans and their memory. What is read afterwards are the last values."""

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from camshaft.errors import PlanError, TrainingError
+from camshaft.plan.execution_plan import ExecutionPlan
 from camshaft.train import checkpoint
 from camshaft.train.data import Batches, Windows
 from camshaft.train.optimizers import Optimizer
@@ -164,6 +165,14 @@ class Trainer:
         if each is not None:
             each(Progress(n + 1, loss, rate, self.step.gradient_norm, seconds, validation))
         return loss
+
+    def plans(self) -> list[ExecutionPlan]:
+        """The plans of a run: of its steps and of its validation."""
+        batch = self._data(0)
+        self.step.plans_of(*(batch if isinstance(batch, (tuple, list)) else (batch,)))
+        if self._validation is not None:
+            self.step.plan_of_loss(*self._validation.batches[0])
+        return self.step.plans
 
     def _validated(self) -> float | None:
         """The validation loss, if one is due after this step."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -9,12 +10,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from camshaft.cli import options
-from camshaft.cli.command import Bar, command, print_json
+from camshaft.cli.command import Bar, command, print_columns, print_json, size
 from camshaft.errors import SettingError
 
 if TYPE_CHECKING:
     from camshaft.train.record.history import Point
-    from camshaft.train.tuning.finetuning import FinetuneResult
+    from camshaft.train.tuning.options import FinetunePlan, FinetuneResult
 
 # Below this share of an adapter's change, what rounding lost of it is said; Q4_1 in place left 0.06 and its model had learned
 # nothing; converted to Q4_0 it was 0.91, to Q8_0 0.9997.
@@ -33,7 +34,9 @@ _Adapter = Annotated[
 _Tuned = Annotated[Path, typer.Argument(metavar="OUT", help="NAME.gguf, or another name for a PEFT folder.")]
 _Out = Annotated[Path, typer.Argument(metavar="OUT", help="Output file; created only once it is complete.")]
 _Force = Annotated[bool, typer.Option("--force", help="Overwrite OUT if it exists.")]
-_Method = Annotated[str, typer.Option(metavar="lora", help="What is trained: adapters of low rank beside the weights.")]
+_Method = Annotated[
+    str, typer.Option(metavar="lora|dpo", help="What adapters learn: answers, or which of two is preferred.")
+]
 _Rank = Annotated[int, typer.Option(metavar="N", min=1, help="Rank of the adapters.")]
 _Alpha = Annotated[float, typer.Option(metavar="X", help="The adapters' products are multiplied by alpha / rank.")]
 _Target = Annotated[
@@ -54,6 +57,7 @@ _Folder = Annotated[
 ]
 _Every = Annotated[int, typer.Option(metavar="N", min=1, help="Steps between checkpoints.")]
 _Resume = Annotated[bool, typer.Option("--resume", help="Go on from the newest checkpoint.")]
+_Beta = Annotated[float, typer.Option(metavar="X", help="How far --method dpo may go from the model: less at more.")]
 _Pack = Annotated[bool, typer.Option("--pack", help="Put as many examples into each row of --length tokens as fit.")]
 _Validation = Annotated[
     Path | None,
@@ -65,6 +69,11 @@ _ValidateEvery = Annotated[
 _Patience = Annotated[
     int | None, typer.Option(metavar="N", min=1, help="Stop after so many validations in a row without a lower loss.")
 ]
+_Memory = Annotated[
+    str | None,
+    typer.Option(metavar="SIZE", help="Memory of a step, such as 800M or 2G: layers are computed once more to fit."),
+]
+_Plan = Annotated[bool, typer.Option("--plan", help="Show the memory that the run needs, and train nothing.")]
 _Report = Annotated[
     Path | None,
     typer.Option(metavar="FILE", help="Write an HTML page: losses, learning rate, gradient norm, speed, memory."),
@@ -94,6 +103,7 @@ def finetune(
     length: _Length = 512,
     rate: _Rate = 2e-4,
     seed: _Seed = 0,
+    beta: _Beta = 0.1,
     pack: _Pack = False,
     validation: _Validation = None,
     validate_every: _ValidateEvery = None,
@@ -101,6 +111,8 @@ def finetune(
     checkpoints: _Folder = None,
     save_every: _Every = 50,
     resume: _Resume = False,
+    memory: _Memory = None,
+    plan: _Plan = False,
     report: _Report = None,
     tensorboard: _TensorBoard = None,
     backend: _Backend = None,
@@ -112,20 +124,29 @@ def finetune(
 
     Shows loss, tokens per second and the time left on a terminal, else a line at each tenth of the steps. Ctrl-C saves a
     checkpoint, from which --resume goes on."""
-    if method != "lora":
-        raise SettingError(f"--method {method[:80]}: wanted lora")
     from camshaft.models.files.pull import resolve_model
     from camshaft.train.record.recorder import Records
-    from camshaft.train.tuning.finetuning import FinetuneOptions
     from camshaft.train.tuning.finetuning import finetune as run
+    from camshaft.train.tuning.finetuning import plan_finetune
     from camshaft.train.tuning.lora import LoraConfig
+    from camshaft.train.tuning.options import FinetuneOptions
 
     lora = LoraConfig(rank, alpha, tuple(target) if target else LoraConfig.targets, seed)
     given = FinetuneOptions(
-        epochs, steps, batch, micro_batches, length, rate, seed=seed, pack=pack, validate_every=validate_every, patience=patience
+        epochs, steps, batch, micro_batches, length, rate, seed=seed, pack=pack, validate_every=validate_every, patience=patience,
+        method=method, beta=beta, memory=None if memory is None else _nbytes(memory),
     )  # fmt: skip
     with Bar(f"pulling {model}") as progress:
         path = resolve_model(model, progress)
+    if plan:
+        found = plan_finetune(
+            path, data, lora=lora, options=given, validation=validation, backend=backend, threads=threads
+        )
+        if json:
+            print_json(found)
+        else:
+            print_columns(_plan_rows(found), right=frozenset({1}))
+        return
     with Bar("training", unit="steps") as progress:
         result = run(
             path, data, out, lora=lora, options=given, validation=validation, folder=checkpoints, save_every=save_every,
@@ -136,6 +157,20 @@ def finetune(
         print_json(result)
     else:
         print(_summary(result))
+
+
+def _nbytes(text: str) -> int:
+    match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)([MG])B?", text.strip(), re.IGNORECASE)
+    if match is None:
+        raise SettingError(f"--memory {text[:40]}: wanted a size such as 800M or 2G")
+    return int(float(match[1]) * (10**6 if match[2] in "mM" else 10**9))
+
+
+def _plan_rows(plan: FinetunePlan) -> list[tuple[str, str]]:
+    rows = [(kind, size(nbytes)) for kind, nbytes in plan.memory.items()]
+    rows += [("memory in all", size(sum(plan.memory.values())))]
+    rows += [("layers computed once more", f"{plan.recomputed} of {plan.n_layers}")]
+    return [*rows, ("rows", f"{plan.n_rows} of {plan.row_length} tokens"), ("steps", str(plan.n_steps))]
 
 
 class Shown:

@@ -7,7 +7,7 @@ from math import prod
 
 import numpy as np
 
-from camshaft.dtypes import bf16, f16, f32, f64, i32
+from camshaft.dtypes import bf16, f16, f32, f64, i32, u8
 from camshaft.extent import Extent
 from camshaft.lang import Array, Tracer, kernel
 from camshaft.ops import op as ops
@@ -17,7 +17,7 @@ from camshaft.ops.kernels.blocks import BLOCK
 from camshaft.ops.parameters import Parameters
 from camshaft.ops.spec import TensorSpec
 
-_DTYPES = (f32, f64, f16, bf16, i32)
+_DTYPES = (f32, f64, f16, bf16, i32, u8)
 
 
 @kernel
@@ -48,7 +48,14 @@ def _build(node: ops.NodeSpec, target: ops.Target) -> ops.Build:
 
 
 def _samples() -> Iterable[ops.Sample]:
-    for shape, dtype in (((5, 33), f32), ((BLOCK + 17,), f32), ((), i32), ((3, 7), f64), ((2, 9), bf16)):
+    for shape, dtype in (
+        ((5, 33), f32),
+        ((BLOCK + 17,), f32),
+        ((), i32),
+        ((3, 7), f64),
+        ((2, 9), bf16),
+        ((3, 257), u8),
+    ):
         values = np.arange(2 * prod(shape)).astype(dtype.numpy).reshape(2, *shape)
         yield ops.Sample(f"{list(shape)} of {dtype.name}", (values[0], values[1]))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,7 +38,7 @@ class Records:
 class Recorder:
     """Records the steps of a run. A context manager; the report is written after each tenth of the steps and at the end.
 
-    `done` of `steps` are those of before a resumption; `plan` makes the plan of a step, whose memory the report shows.
+    `done` of `steps` are those of before a resumption; `plans` are those of the run so far, whose memory the report shows.
     """
 
     def __init__(
@@ -50,11 +50,10 @@ class Recorder:
         title: str,
         facts: Mapping[str, str],
         clip: float | None,
-        plan: Callable[[], ExecutionPlan],
+        plans: Callable[[], Sequence[ExecutionPlan]],
     ) -> None:
         self._records, self._done, self._steps, self._folder = records, done, steps, folder
-        self._title, self._facts, self._clip, self._plan = title, facts, clip, plan
-        self._memory: Mapping[str, int] | None = None
+        self._title, self._facts, self._clip, self._plans = title, facts, clip, plans
         self._open = ExitStack()
 
     def __enter__(self) -> Self:
@@ -81,7 +80,5 @@ class Recorder:
         points = self._history.points
         if self._records.report is None or not points:
             return
-        if self._memory is None:
-            self._memory = memory_by_kind(self._plan())
-        text = page(self._title, self._facts, points, self._memory, self._steps, self._clip)
+        text = page(self._title, self._facts, points, memory_by_kind(self._plans()), self._steps, self._clip)
         write_page(Path(self._records.report), text)

@@ -10,12 +10,14 @@ import json
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from camshaft.errors import FormatError, ModelError
 from camshaft.formats.mapped import shown_value
 from camshaft.text.chat import ChatTemplate, encode_chat
 from camshaft.text.tokenizer import Tokenizer
+
+Made = TypeVar("Made")
 
 
 @dataclass(frozen=True)
@@ -34,12 +36,56 @@ def read_examples(
     Raises FormatError, naming the line, for one that is no JSON object of these kinds, teaches nothing, or has more than `length`
     tokens; and for a file without examples.
     """
+
+    def example(where: str, given: dict[str, Any]) -> Example:
+        kind = next((kind for kind in _KINDS if set(given) >= set(kind)), None)
+        if kind is None:
+            raise FormatError(f"{where}: got {shown_value(given)}; wanted text, prompt and completion, or messages")
+        return _example(where, _KINDS[kind], given, tokenizer, template, length)
+
+    return _lines(path, example)
+
+
+def read_pairs(
+    path: str | os.PathLike[str], tokenizer: Tokenizer, template: Callable[[], ChatTemplate], length: int
+) -> list[tuple[Example, Example]]:
+    """The pairs of a file, one a line: the answer that is chosen and the one that is rejected, each after the prompt.
+
+    A line is {"prompt": ..., "chosen": ..., "rejected": ...}: texts, or a list of messages with an answer's text or messages.
+    Raises FormatError as `read_examples`."""
+
+    def pair(where: str, given: dict[str, Any]) -> tuple[Example, Example]:
+        if not set(given) >= {"prompt", "chosen", "rejected"}:
+            raise FormatError(f"{where}: got {shown_value(given)}; wanted prompt, chosen and rejected")
+        chosen, rejected = (
+            _example(where, kind, one, tokenizer, template, length)
+            for kind, one in (_answered(given, answer) for answer in ("chosen", "rejected"))
+        )
+        if chosen == rejected:
+            raise FormatError(f"{where}: chosen and rejected are the same tokens; wanted two answers")
+        return chosen, rejected
+
+    return _lines(path, pair)
+
+
+def _answered(given: Mapping[str, Any], answer: str) -> tuple[_Kind, dict[str, Any]]:
+    """A prompt with one of its answers, as a line of the kinds below."""
+    prompt, text = given["prompt"], given[answer]
+    if not isinstance(prompt, list):
+        return _completion, {"prompt": prompt, "completion": text}
+    turns = text if isinstance(text, list) else [{"role": "assistant", "content": text}]
+    return _last_turn, {"messages": [*prompt, *turns]}
+
+
+def _lines(path: str | os.PathLike[str], parse: Callable[[str, dict[str, Any]], Made]) -> list[Made]:
+    """What `parse` makes of each line's place and object."""
     found = []
     try:
         with open(path, encoding="utf-8") as file:
             for number, line in enumerate(file, 1):
                 if line.strip():
-                    found.append(_example(f"{os.fspath(path)}, line {number}", line, tokenizer, template, length))
+                    where = f"{os.fspath(path)}, line {number}"
+                    found.append(parse(where, _object(where, line)))
     except (OSError, UnicodeDecodeError) as error:
         raise FormatError(f"{os.fspath(path)}: cannot be read: {error}") from None
     if not found:
@@ -47,16 +93,26 @@ def read_examples(
     return found
 
 
-def _example(where: str, line: str, tokenizer: Tokenizer, template: Callable[[], ChatTemplate], length: int) -> Example:
+def _object(where: str, line: str) -> dict[str, Any]:
     try:
         given = json.loads(line)
     except ValueError as error:
         raise FormatError(f"{where}: {error}; wanted a JSON object") from None
-    kind = next((kind for kind in _KINDS if isinstance(given, dict) and set(given) >= set(kind)), None)
-    if kind is None:
-        raise FormatError(f"{where}: got {shown_value(given)}; wanted text, prompt and completion, or messages")
+    if not isinstance(given, dict):
+        raise FormatError(f"{where}: got {shown_value(given)}; wanted a JSON object")
+    return given
+
+
+def _example(
+    where: str,
+    kind: _Kind,
+    given: Mapping[str, Any],
+    tokenizer: Tokenizer,
+    template: Callable[[], ChatTemplate],
+    length: int,
+) -> Example:
     try:
-        tokens, learned = _KINDS[kind](given, tokenizer, template)
+        tokens, learned = kind(given, tokenizer, template)
     except ModelError as error:
         raise FormatError(f"{where}: {error}") from None
     if not any(learned[1:]):
@@ -97,6 +153,18 @@ def _chat(
                 )
             learned[len(before) : len(through)] = [True] * (len(through) - len(before))
     return tokens, learned
+
+
+def _last_turn(
+    given: Mapping[str, Any], tokenizer: Tokenizer, template: Callable[[], ChatTemplate]
+) -> tuple[list[int], list[bool]]:
+    """A chat of which the last turn alone is learned."""
+    tokens, _ = _chat(given, tokenizer, template)
+    *before, last = given["messages"]
+    if last["role"] != "assistant":
+        raise ModelError(f"the answer ends with a turn of {last['role']!r:.40}; wanted one of the assistant")
+    start = len(encode_chat(tokenizer, template().render(before, add_generation_prompt=True)))
+    return tokens, [False] * start + [True] * (len(tokens) - start)
 
 
 def _encoded(given: Mapping[str, Any], key: str, tokenizer: Tokenizer) -> list[int]:

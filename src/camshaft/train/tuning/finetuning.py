@@ -16,74 +16,23 @@ from camshaft.errors import PlanError, TrainingError
 from camshaft.text.chat import ChatTemplate
 from camshaft.train import checkpoint
 from camshaft.train.data import Batches
+from camshaft.train.memory import memory_by_kind
 from camshaft.train.optimizers import AdamW
 from camshaft.train.record.history import Point
 from camshaft.train.record.recorder import Recorder, Records
 from camshaft.train.schedules import cosine
 from camshaft.train.trainer import Progress, Trainer
 from camshaft.train.tuning.adapter_file import save_adapter
-from camshaft.train.tuning.examples import read_examples
+from camshaft.train.tuning.examples import read_examples, read_pairs
 from camshaft.train.tuning.lora import LoraConfig, LoraModel
+from camshaft.train.tuning.options import FinetuneOptions, FinetunePlan, FinetuneResult
 from camshaft.train.tuning.peft_folder import check_free, is_folder, module_names
+from camshaft.train.tuning.preference import dpo_loss, pair_rows, with_reference
+from camshaft.train.tuning.recomputation import fit
 from camshaft.train.tuning.rows import IGNORED, Rows, one_each, packed
 from camshaft.train.validation import Validation
 
 Array = np.ndarray[Any, Any]
-_OPTIONAL = ("steps", "validate_every", "patience")
-
-
-@dataclass(frozen=True)
-class FinetuneOptions:
-    """How to fine-tune: `epochs` over the examples, or `steps` of `batch` rows; `micro_batches` as of train.Step.
-
-    `lr` is the greatest learning rate, which rises over the first twentieth of the steps and falls as a cosine. Examples have at
-    most `length` tokens; a row is an example or, with `pack`, as many as fit into `length` tokens. `seed` gives the order of
-    rows and the adapters' first values. With a validation file its loss is measured every `validate_every` steps, by default
-    a twentieth of all, and the run stops after `patience` of these in a row without a lower one.
-    """
-
-    epochs: int = 3
-    steps: int | None = None
-    batch: int = 4
-    micro_batches: int = 1
-    length: int = 512
-    lr: float = 2e-4
-    clip: float = 1.0
-    weight_decay: float = 0.0
-    seed: int = 0
-    pack: bool = False
-    validate_every: int | None = None
-    patience: int | None = None
-
-    def __post_init__(self) -> None:
-        given = [name for name in _OPTIONAL if getattr(self, name) is not None]
-        for name in ("epochs", "batch", "micro_batches", "length", *given):
-            value = getattr(self, name)
-            if type(value) is not int or value < 1:
-                raise PlanError(f"finetune: got {name}={value!r:.60}; wanted 1 or more")
-        if self.batch % self.micro_batches:
-            raise PlanError(
-                f"finetune: got batch={self.batch} in micro_batches={self.micro_batches}; wanted a batch that divides"
-            )
-
-
-@dataclass(frozen=True)
-class FinetuneResult:
-    """The adapter, the number of examples and steps done, the mean losses of the first and last tenth of this run's steps, the
-    tokens that it learned from, and its seconds. The losses are None where no step was left to do.
-
-    With a validation file, `best_step` has the lowest `best_validation`, and the adapter is that of this step."""
-
-    path: Path
-    n_examples: int
-    n_steps: int
-    first_loss: float | None
-    last_loss: float | None
-    n_tokens: int
-    seconds: float
-    best_step: int | None = None
-    best_validation: float | None = None
-    stopped_early: bool = False
 
 
 def finetune(
@@ -118,43 +67,28 @@ def finetune(
     last = checkpoint.newest(there)
     if last is not None and not resume:
         raise TrainingError(f"{last}: is there already; resume=True goes on from it; wanted that, or another folder")
-    if given.patience is not None and validation is None:
-        raise PlanError(f"finetune: got patience={given.patience} without a validation file; wanted validation=FILE")
     with LoraModel(model, lora) as tuned:
         if is_folder(target):
             module_names(tuned, tuned.names)  # raises before the training, not after it
-        n_examples, rows = _rows(tuned, data, given)
-        batches = Batches(rows.arrays, given.batch, given.seed)
-        steps = given.steps or given.epochs * batches.steps_per_epoch
-        trainer = Trainer(
-            tuned.loss,
-            tuned.adapters(),
-            AdamW(weight_decay=given.weight_decay),
-            batches,
-            lr=cosine(given.lr, steps, warmup=steps // 20),
-            clip=given.clip,
-            micro_batches=given.micro_batches,
-            folder=there,
-            save_every=save_every,
-            validation=None if validation is None else _validation(tuned, validation, given, steps),
-            backend=backend,
-            threads=threads,
+        run = _run(
+            tuned, data, validation, given, folder=there, save_every=save_every, backend=backend, threads=threads
         )
-        with trainer:
+        with run.trainer as trainer:
             first = trainer.resume() if resume else 0
-            title, facts = f"{target.name}", _facts(tuned, data, given, n_examples, rows)
             started = time.perf_counter()
-            plan = functools.partial(trainer.step.plan, *batches(0))
-            with Recorder(records, there, first, steps, title, facts, given.clip, plan) as recorder:
+            facts = _facts(tuned, data, given, run)
+            with Recorder(
+                records, there, first, run.steps, target.name, facts, given.clip, lambda: trainer.step.plans
+            ) as recorder:
 
                 def shown(progress: Progress) -> None:
-                    tokens = int(rows.counts[batches.chosen(progress.step - 1)].sum())
-                    each(recorder.add(progress, tokens), steps)
+                    each(recorder.add(progress, run.tokens(progress.step)), run.steps)
 
-                losses = trainer.run(steps, shown)
+                losses = trainer.run(run.steps, shown)
             seconds = time.perf_counter() - started
             save_adapter(target, tuned, trainer.parameters if trainer.best_validation is None else trainer.best)
             done, stopped, best = trainer.step.number, trainer.has_stopped_early, trainer.best_validation
+    n_examples, batches = run.n_examples, run.batches
     learned = sum(int((batches(n)[2] != IGNORED).sum()) for n in range(first, done))
     tenth = max(len(losses) // 10, 1)
     first_loss, last_loss = (float(np.mean(part)) if part else None for part in (losses[:tenth], losses[-tenth:]))
@@ -162,36 +96,109 @@ def finetune(
     return FinetuneResult(target, n_examples, done, first_loss, last_loss, learned, seconds, best_step, lowest, stopped)
 
 
-def _rows(model: LoraModel, path: str | os.PathLike[str], given: FinetuneOptions) -> tuple[int, Rows]:
-    """The number of examples of a file, and their rows."""
+def plan_finetune(
+    model: str | Path,
+    data: str | os.PathLike[str],
+    *,
+    lora: LoraConfig | None = None,
+    options: FinetuneOptions | None = None,
+    validation: str | os.PathLike[str] | None = None,
+    backend: str | None = None,
+    threads: int | None = None,
+) -> FinetunePlan:
+    """Compiles what `finetune` with these arguments would run, and says what memory that holds. Raises as `finetune`."""
+    with LoraModel(model, lora) as tuned:
+        run = _run(tuned, data, validation, options or FinetuneOptions(), backend=backend, threads=threads)
+        with run.trainer as trainer:
+            memory = memory_by_kind(trainer.plans())
+        length = run.rows.ids.shape[-1]
+        return FinetunePlan(
+            memory, tuned.recomputed, tuned.config.n_layers, run.n_examples, len(run.rows.ids), length, run.steps
+        )
+
+
+@dataclass(frozen=True)
+class _Run:
+    trainer: Trainer
+    batches: Batches
+    rows: Rows
+    n_examples: int
+    steps: int
+
+    def tokens(self, step: int) -> int:
+        """The tokens of a step's batch."""
+        return int(self.rows.counts[self.batches.chosen(step - 1)].sum())
+
+
+def _run(
+    model: LoraModel,
+    data: str | os.PathLike[str],
+    validation: str | os.PathLike[str] | None,
+    given: FinetuneOptions,
+    **options: Any,
+) -> _Run:
+    """The trainer of a model's adapters, and its data. `options` are those of Trainer."""
+    if given.patience is not None and validation is None:
+        raise PlanError(f"finetune: got patience={given.patience} without a validation file; wanted validation=FILE")
+    where = {name: options[name] for name in ("backend", "threads") if name in options}
+    n_examples, rows = _rows(model, data, given, **where)
+    batches = Batches(rows.arrays, given.batch, given.seed)
+    steps = given.steps or given.epochs * batches.steps_per_epoch
+    trainer = Trainer(
+        dpo_loss(model, given.beta) if given.method == "dpo" else model.loss,
+        model.adapters(),
+        AdamW(weight_decay=given.weight_decay),
+        batches,
+        lr=cosine(given.lr, steps, warmup=steps // 20),
+        clip=given.clip,
+        micro_batches=given.micro_batches,
+        validation=None if validation is None else _validation(model, validation, given, steps, **where),
+        **options,
+    )
+    if given.memory is not None:
+        fit(model, trainer.step, batches(0), given.memory)
+    return _Run(trainer, batches, rows, n_examples, steps)
+
+
+def _rows(model: LoraModel, path: str | os.PathLike[str], given: FinetuneOptions, **where: Any) -> tuple[int, Rows]:
+    """The number of examples of a file, and their rows. `where` has the backend and the threads, for a reference."""
     template = functools.cache(lambda: ChatTemplate.from_gguf(model.file.metadata, model.tokenizer.vocabulary.tokens))
+    if given.method == "dpo":
+        pairs = read_pairs(path, model.tokenizer, template, given.length)
+        return len(pairs), with_reference(model, pair_rows(pairs), given.batch // given.micro_batches, **where)
     examples = read_examples(path, model.tokenizer, template, given.length)
     return len(examples), packed(examples, given.length) if given.pack else one_each(examples)
 
 
-def _validation(model: LoraModel, path: str | os.PathLike[str], given: FinetuneOptions, steps: int) -> Validation:
+def _validation(
+    model: LoraModel, path: str | os.PathLike[str], given: FinetuneOptions, steps: int, **where: Any
+) -> Validation:
     """The batches of a validation file in its order, weighted by their targets; the last is filled up with rows that do not
-    count."""
-    rows, size = _rows(model, path, given)[1], given.batch // given.micro_batches
+    count. Batches of pairs are weighted by pairs, and the last has fewer."""
+    rows, size = _rows(model, path, given, **where)[1], given.batch // given.micro_batches
+    every = given.validate_every or max(steps // 20, 1)
+    if given.method == "dpo":
+        batches = [tuple(a[i : i + size] for a in rows.arrays) for i in range(0, len(rows.ids), size)]
+        return Validation(batches, every, given.patience, [float(len(batch[0])) for batch in batches])
     more = -len(rows.ids) % size
     ids, at, targets, *others = (np.concatenate([a, np.repeat(a[-1:], more, axis=0)]) for a in rows.arrays)
     if more:
         targets[-more:] = IGNORED
     batches = [tuple(a[i : i + size] for a in (ids, at, targets, *others)) for i in range(0, len(ids), size)]
     weights = [float((batch[2] != IGNORED).sum()) for batch in batches]
-    return Validation(batches, given.validate_every or max(steps // 20, 1), given.patience, weights)
+    return Validation(batches, every, given.patience, weights)
 
 
-def _facts(
-    model: LoraModel, data: str | os.PathLike[str], given: FinetuneOptions, n_examples: int, rows: Rows
-) -> dict[str, str]:
+def _facts(model: LoraModel, data: str | os.PathLike[str], given: FinetuneOptions, run: _Run) -> dict[str, str]:
     """What a report says of a run under its title."""
-    share = rows.counts.sum() / rows.ids.size
+    rows, share = run.rows, run.rows.counts.sum() / run.rows.ids.size
     return {
         "model": Path(model.file.path).name,
-        "data": f"{Path(data).name}, {n_examples} examples",
-        "rows": f"{len(rows.ids)} of {rows.ids.shape[1]} tokens, {share:.0%} filled",
+        "data": f"{Path(data).name}, {run.n_examples} examples",
+        "rows": f"{len(rows.ids)} of {rows.ids.shape[-1]} tokens, {share:.0%} filled",
         "batch": str(given.batch) + (f" in {given.micro_batches} parts" if given.micro_batches > 1 else ""),
+        "method": given.method + (f", beta {given.beta:g}" if given.method == "dpo" else ""),
         "adapters": f"rank {model.lora.rank}, alpha {model.lora.alpha:g}, {len(model.names)} matrices",
+        "layers computed once more": f"{model.recomputed} of {model.config.n_layers}",
         "seed": str(given.seed),
     }

@@ -61,7 +61,8 @@ class LoraConfig:
 class LoraModel:
     """A model with adapters: what train.Step needs to train them, which are `adapters()` and `loss`. A context manager.
 
-    `path_or_name` is a .gguf file or a model's name. Raises ModelError for targets that the file does not have, a mixture of
+    `path_or_name` is a .gguf file or a model's name. Gradients compute the first `recomputed` layers once more, to save memory.
+    Raises ModelError for targets that the file does not have, a mixture of
     experts, and recurrent layers.
     """
 
@@ -82,6 +83,7 @@ class LoraModel:
             self.file.close()
             raise
         self._rotations: dict[tuple[str, int], Rotations] = {}
+        self.recomputed = 0
 
     def __enter__(self) -> Self:
         return self
@@ -137,7 +139,7 @@ class LoraModel:
             places, attention = positions.reshape((batch * length,)), same_sequence(positions)
         names = dict.fromkeys(layer.rope for layer in self.config.layers if layer.rope)
         ropes = {name: graph.constant(name, r, r.spec) for name in names if (r := self._rotation(name, length))}
-        tokens = TokenBatch(ids.reshape((batch * length,)), places, rows, ropes)
+        tokens = TokenBatch(ids.reshape((batch * length,)), places, rows, ropes, recomputed=self.recomputed)
         changes = {name: [(pair["a"], pair["b"], self.lora.scale)] for name, pair in adapters.items()}
         checkpoint = AdaptedCheckpoint(self.file.tensors, graph, changes)
         caches = [WholeSequences(length, attention)] * self.config.n_layers

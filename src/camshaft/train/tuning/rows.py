@@ -20,7 +20,8 @@ class Rows:
     """Arrays of i32: `ids` [n, length], `rows` [n, m] whose next tokens are learned, and these tokens, `targets` [n, m].
 
     Rows are filled up with zeros behind their end; the targets there are -100. `counts` [n] are the tokens that are no such
-    filling. `positions` [n, length], of packed rows alone, are 0 where an example starts.
+    filling. `positions` [n, length], of packed rows alone, are 0 where an example starts. Rows of pairs have an axis of 2
+    after n, and `reference` (preference.py).
     """
 
     ids: Array
@@ -28,12 +29,13 @@ class Rows:
     targets: Array
     counts: Array
     positions: Array | None = None
+    reference: Array | None = None
 
     @property
     def arrays(self) -> tuple[Array, ...]:
-        """What LoraModel.loss takes after the adapters."""
+        """What the loss takes after the adapters."""
         given = (self.ids, self.rows, self.targets)
-        return given if self.positions is None else (*given, self.positions)
+        return (*given, *(a for a in (self.positions, self.reference) if a is not None))
 
 
 def one_each(examples: Sequence[Example]) -> Rows:
