@@ -56,6 +56,14 @@ def test_models_and_errors(client: Any) -> None:
         assert (answer.status_code, message in answer.json()["error"]) == (status, True), answer.text
 
 
+def test_messages_with_an_empty_list_of_images_are_taken(client: Any) -> None:
+    """litellm sends one."""
+    body = {"model": "tiny", "messages": [USER[0] | {"images": []}], "stream": False, "options": {"num_predict": 1}}
+    assert client.post("/api/chat", json=body).status_code == 200
+    body["messages"][0]["images"] = ["aaaa"]
+    assert "images" in client.post("/api/chat", json=body).json()["error"]
+
+
 def test_options_of_sampling_have_their_names_at_ollama(client: Any, lm: LanguageModel) -> None:
     given = {"mirostat": 2, "mirostat_tau": 3, "mirostat_eta": 0.2, "seed": 2}
     wanted = Sampling(mirostat=2, mirostat_ent=3, mirostat_lr=0.2, seed=2)
