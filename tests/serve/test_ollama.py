@@ -49,7 +49,7 @@ def test_models_and_errors(client: Any) -> None:
         ({"model": "tiny", "messages": USER, "format": {"type": "nope"}}, 400, "Invalid type: nope"),
         ({"model": "tiny", "messages": USER, "options": {"num_ctx": 10**6}}, 400, "options.num_ctx"),
         ({"model": "tiny", "messages": USER, "options": {"mirostat_x": 1}}, 400, "'options.mirostat_x'"),
-        ({"model": "tiny", "messages": USER, "keep_alive": 0}, 400, "'keep_alive'"),
+        ({"model": "tiny", "messages": USER, "keep_alive": "soon"}, 400, "'keep_alive'"),
     ]
     for body, status, message in wrong:
         answer = client.post("/api/chat", json=body)
