@@ -172,6 +172,7 @@ def _of_model(handler: ModelHandler, kind: str, models: Models) -> Callable[[Req
             body = request.state.body = parse_json(data)
             request.state.is_long = len(data) > LONG_NBYTES
         lease = await models.lease(_model_named(body, request.url.path), kind)
+        request.state.entry = lease.entry
         try:
             return _Leased(await handler(request, lease.model), lease)
         except BaseException:
