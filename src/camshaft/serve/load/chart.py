@@ -26,8 +26,8 @@ def chart(title: str, series: Mapping[str, Times]) -> str:
     """The SVG of the times of each load by its name: for each of PANELS, the share of times up to each time, and percentiles."""
     parts = [_text(16, 28, title, "title")]
     for i, (name, color) in enumerate(zip(series, _colors(len(series)), strict=True)):
-        parts.append(f'<rect x="{16 + 150 * i}" y="40" width="12" height="12" rx="2" fill="{color}"/>')
-        parts.append(_text(34 + 150 * i, 50, name))
+        parts.append(f'<rect x="{16 + 170 * i}" y="40" width="12" height="12" rx="2" fill="{color}"/>')
+        parts.append(_text(34 + 170 * i, 50, name))
     for i, (key, heading) in enumerate(PANELS.items()):
         parts += _panel(LEFT + i * (PLOT + GAP), heading, [times[key] for times in series.values()])
     height = TOP + HEIGHT + 60 + ROW * len(series)
