@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from scripts.oracles import tiny_experts, tiny_gemma4, tiny_hybrids, tiny_latent, tiny_models
+from scripts.oracles.tiny_experts import VALUES
 from scripts.oracles.tiny_models import MOE, MOE_KEYS, TinyModel
 
 FIRST_SEED = 100
@@ -115,6 +116,7 @@ MODELS = (
         },
         agreement=1e-3,
         n_tokens=MORE_TOKENS,
+        values=VALUES,
     ),
     TinyModel(
         "mamba2",
@@ -211,6 +213,7 @@ MODELS = (
             "logit_scale": 0.5,
         },
         n_tokens=MORE_TOKENS,
+        values=VALUES,
     ),
     TinyModel(
         "falcon-mamba",

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Unpack
+from typing import Any, Unpack
 
-from camshaft.errors import ContextError
+import numpy as np
+
+from camshaft.errors import ContextError, SettingError
 from camshaft.generate.generation import FinishReason, Generation, TokenLogprob
 from camshaft.generate.options import GenerateKeywords, GenerateOptions, generate_options
 from camshaft.generate.sampling.sampler import Sampler
@@ -14,6 +16,8 @@ from camshaft.generate.session_state import SessionState
 from camshaft.generate.speculation.pace import MOST_ROWS
 from camshaft.generate.speculation.speculator import Speculator
 from camshaft.generate.stored.prompt_cache import PromptCache
+
+Array = np.ndarray[Any, Any]
 
 
 class Session(SessionState):
@@ -105,6 +109,31 @@ class Session(SessionState):
         self._go_back()
         speculator.run(self.advance, self.tokens, len(self._pending), sampler, left)
 
+    def process(self, ids: Sequence[int], *, every_row: bool = False, chunk: int | None = None) -> Array:
+        """Append tokens to the cache, after any pending ones.
+
+        Returns the last token's logits f32 [1, vocab], or with `every_row` those of all tokens, f32 [n, vocab]; a copy.
+        """
+        self.take_slot()
+        with self._model.lock:
+            self._check_open()
+            self._check_room(len(ids) and len(self._pending) + len(ids))
+            self._process_pending()
+            return self._process(ids, every_row, chunk)
+
+    def _process(self, ids: Sequence[int], every_row: bool, chunk: int | None) -> Array:
+        plans, rows = self._model.plans, []
+        size = plans.logit_rows.bound if every_row else plans.prompt_tokens.bound
+        if chunk is not None and (type(chunk) is not int or not 1 <= chunk <= size):
+            raise SettingError(f"chunk {chunk!r}; wanted 1 to {size} tokens")
+        self._reserve(len(ids))
+        for first in range(0, len(ids), chunk or size):
+            part = ids[first : first + (chunk or size)]
+            rows.append(self._run(part, range(len(part)) if every_row else (len(part) - 1,)).copy())
+        if self._states is not None and self._goes_back and len(ids) > 1:
+            self._copy_states()
+        return np.concatenate(rows) if every_row else rows[-1]
+
     def copy(self) -> Session:
         """A new session with this one's tokens, keys, values and recurrent states, to go on in another way.
 
@@ -141,6 +170,7 @@ class Session(SessionState):
             if type(n_tokens) is not int or not 0 <= n_tokens <= len(tokens):
                 raise ContextError(f"rewind to {n_tokens!r} tokens; wanted 0 to {len(tokens)}, the session's")
             self._turn += 1
+            self._checked = None
             kept = min(n_tokens, len(self.history))
             del self.history[kept:]
             self.position, self._pending = kept, tokens[kept:n_tokens]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from camshaft.errors import ContextError, SettingError, StoreError, count
+from camshaft.errors import ContextError, StoreError, count
 from camshaft.generate.generation import Closing
 from camshaft.generate.memory.checkpoints import Checkpoints
 from camshaft.generate.memory.kv_cache import BLOCK_TOKENS
@@ -125,31 +125,6 @@ class SessionState(Closing):
             raise ContextError(
                 f"the prompt has {n_tokens} tokens{used}; the context is {self._model.context}: shorten it or raise context="
             )
-
-    def process(self, ids: Sequence[int], *, every_row: bool = False, chunk: int | None = None) -> Array:
-        """Append tokens to the cache, after any pending ones.
-
-        Returns the last token's logits f32 [1, vocab], or with `every_row` those of all tokens, f32 [n, vocab]; a copy.
-        """
-        self.take_slot()
-        with self._model.lock:
-            self._check_open()
-            self._check_room(len(ids) and len(self._pending) + len(ids))
-            self._process_pending()
-            return self._process(ids, every_row, chunk)
-
-    def _process(self, ids: Sequence[int], every_row: bool, chunk: int | None) -> Array:
-        plans, rows = self._model.plans, []
-        size = plans.logit_rows.bound if every_row else plans.prompt_tokens.bound
-        if chunk is not None and (type(chunk) is not int or not 1 <= chunk <= size):
-            raise SettingError(f"chunk {chunk!r}; wanted 1 to {size} tokens")
-        self._reserve(len(ids))
-        for first in range(0, len(ids), chunk or size):
-            part = ids[first : first + (chunk or size)]
-            rows.append(self._run(part, range(len(part)) if every_row else (len(part) - 1,)).copy())
-        if self._states is not None and self._goes_back and len(ids) > 1:
-            self._copy_states()
-        return np.concatenate(rows) if every_row else rows[-1]
 
     def process_kept(self, kept: PromptCache) -> None:
         """Process the pending tokens of an empty session but for those of a kept prompt, and keep them."""
