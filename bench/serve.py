@@ -126,7 +126,7 @@ def main() -> None:
     for clients in [1] if options.prefix else options.clients:
         if options.prefix:
             loads = [
-                Workload(4, 1, prompt_tokens=PROMPT, shared_tokens=n, answer_tokens=8, seed=10 * n) for n in (0, PREFIX)
+                Workload(2, 1, prompt_tokens=PROMPT, shared_tokens=n, answer_tokens=8, seed=10 * n) for n in (0, PREFIX)
             ]
             names, context = ["all different", f"{PREFIX} words in common"], 2048
         else:

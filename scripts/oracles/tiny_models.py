@@ -15,6 +15,7 @@ from scripts.oracles.tiny_vocabulary import N_VOCAB
 N_TOKENS = 24
 ORIGINAL_CONTEXT = 32
 WINDOW = 7
+NUMBERS_OF_8_BITS = "float8_e4m3fn"
 
 
 @dataclass(frozen=True)
@@ -48,11 +49,6 @@ class TinyModel:
         if self.family == "NemotronH" and "expert_count" in self.keys:
             return "nemotron_h_moe"
         return ARCHITECTURES.get(self.family, self.family.lower())
-
-    @property
-    def permutes(self) -> bool:
-        """Whether q and k rows go from halves to neighbours on the way to GGUF."""
-        return self.arch in ("llama", "smollm3", "granite", "granitemoe", "granitehybrid", "mistral3")
 
     @property
     def has_layer_norm(self) -> bool:
@@ -228,6 +224,7 @@ MODELS = (
         head_dim=16,
         options={**MOE, "moe_intermediate_size": 32, "norm_topk_prob": True},
         keys={**MOE_KEYS, "expert_feed_forward_length": 32},
+        values=NUMBERS_OF_8_BITS,
     ),
     TinyModel(
         "qwen2moe",
@@ -239,6 +236,7 @@ MODELS = (
         head_dim=16,
         options={**MOE, "moe_intermediate_size": 32, "shared_expert_intermediate_size": 64, "norm_topk_prob": False},
         keys={**MOE_KEYS, "expert_feed_forward_length": 32, "expert_shared_feed_forward_length": 64},
+        values=NUMBERS_OF_8_BITS,
     ),
     TinyModel(
         "olmoe",

@@ -40,7 +40,7 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tiny_encoder("bert-rerank", tmp_path_factory.mktemp("reranker"))
 
 
-@pytest.mark.parametrize("name", ["bert-rerank", "xlm-r-rerank"])
+@pytest.mark.parametrize("name", ["bert-rerank", "xlm-r-rerank", "modern-bert-rerank"])
 def test_scores_are_those_of_transformers(name: str, tmp_path: Path) -> None:
     wanted, path = _wanted(name), tiny_encoder(name, tmp_path)
     with Reranker(path, activations="f32", threads=1) as model:
@@ -170,7 +170,7 @@ def test_llama_cpp_reads_the_same_tokens_and_says_the_same(tmp_path: Path) -> No
 
 
 @pytest.mark.oracle
-@pytest.mark.parametrize("seed", [2, 1002, 3, 1003])
+@pytest.mark.parametrize("seed", [2, 1002, 3, 1003, 5, 1005])
 def test_transformers_still_says_the_same(seed: int, tmp_path: Path) -> None:
     pytest.importorskip("llama_cpp")
     pytest.importorskip("transformers")

@@ -42,9 +42,12 @@ ROW_OF = {
 }
 # Their mutations are in the quick run.
 QUICK = ("llama", "mistral", "qwen2-yarn", "qwen3")
-# Without a rotation; without these the quick run has the kinds of recurrent layers too.
+# Without a rotation, and those whose parts other models of the quick run have too.
 STILL = ("falcon-mamba", "granitehybrid", "jamba", "mamba", "mamba2", "nemotron_h", "nemotron_h_moe")
-SELDOM = (*STILL, "qwen35moe", "qwen3next")
+SELDOM = (
+    *("falcon-mamba", "granitehybrid", "jamba", "mamba", "mamba2", "nemotron_h_moe", "qwen35moe", "qwen3next"),
+    *("deepseek2-lite", "ernie4_5", "ernie4_5-moe", "gemma4-moe", "glm4", "hunyuan-dense", "lfm2moe"),
+)
 ROTATING = [name for name in TINY_MODELS if name not in (*STILL, "gpt2")]
 OTHER_PAIRING = {"interleaved": "neox", "neox": "interleaved"}
 

@@ -19,9 +19,11 @@ def document(client: Any) -> Any:
 
 def test_every_address_and_field_is_in_it(document: Any) -> None:
     said = {(method.upper(), path) for path, methods in document["paths"].items() for method in methods}
-    posts = {("POST", path) for path in MODEL_ROUTES}
+    posts = set(MODEL_ROUTES)
     assert said == {(method, path.replace(":path", "")) for method, path in ROUTES} | posts
-    for path, (handler, _) in MODEL_ROUTES.items():
+    for (method, path), (handler, _) in MODEL_ROUTES.items():
+        if method != "POST":
+            continue
         operation = document["paths"][path]["post"]
         schema = operation["requestBody"]["content"]["application/json"]["schema"]
         assert set(schema["properties"]) == set(BODIES[handler].fields)

@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 
 from camshaft.extent import Extent
+from camshaft.formats.blocks import BlockFormat
+from camshaft.formats.tensor import FileTensor
 from camshaft.graph.graph import Graph, Tensor, root
 from camshaft.observe.rows import active_node
 from camshaft.ops.op import NodeSpec, Op, Sample
@@ -27,6 +29,8 @@ def evaluated(graph: Graph, given: Mapping[str, Array], active: Active) -> dict[
         base = root(tensor)
         if base.source is not None:
             spec = base.spec
+            if isinstance(base.source, FileTensor) and isinstance(spec.dtype, BlockFormat):
+                return base.source.dequantize()  # references take numbers for packed inputs
             return base.source.data().view(spec.parts[0].dtype.numpy).reshape(tensor.spec.bounds)
         found = values[base]
         if not tensor.spec.is_plain:

@@ -6,6 +6,7 @@ import functools
 import importlib
 import io
 import os
+import re
 import signal
 import sys
 import warnings
@@ -70,6 +71,7 @@ COMMANDS = {
     "tune": "tune",
     "imatrix": "imatrix",
     "quantize": "models",
+    "distill-quantize": "distill",
     "convert": "convert",
     "finetune": "finetune",
     "merge": "finetune",
@@ -99,7 +101,7 @@ def make_app(names: Iterable[str] = COMMANDS) -> typer.Typer:
         if name == "cache":
             application.add_typer(module.app, name=name)
         else:
-            application.command(name)(getattr(module, name.replace(" ", "_")))
+            application.command(name)(getattr(module, re.sub("[ -]", "_", name)))
     return application
 
 

@@ -76,9 +76,12 @@ class Checkpoint:
 
     def zeros(self, n: int) -> Tensor:
         """Return a constant of n zeros, f32."""
-        name = f"zeros.{n}"
+        return self.made(f"zeros.{n}", lambda: np.zeros(n, np.float32))
+
+    def made(self, name: str, make: Callable[[], Array]) -> Tensor:
+        """Return a constant that is not in the file, made on its first use."""
         if name not in self._constants:
-            self._constants[name] = self.graph.constant(name, np.zeros(n, np.float32))
+            self._constants[name] = self.graph.constant(name, make())
         return self._constants[name]
 
     def linear(self, x: Tensor, name: str, n: int, *, bias: bool = False) -> Tensor:

@@ -26,7 +26,8 @@ class ModelConfig:
     """Sizes in elements. `rope_dim` is the number of rotated elements per head; `context_length` that of the training.
 
     The scores of position p are multiplied by 1 + temperature_scale ln(1 + floor(p / temperature_context)).
-    `pooling`: how a text's vector comes from its tokens', empty where the file does not say. `n_types` kinds of tokens have
+    `pooling`: how a text's vector comes from its tokens', empty where the file does not say; that of a reranker of encoders is
+    `classifier_pooling`. `n_types` kinds of tokens have
     embeddings.
     `window_theta` is the rotation base of the table 'rope_window', `window_rope_dim` its elements (0: as many). `per_layer_dim`:
     the width of each layer's own embeddings of tokens. Scales multiply; softcaps of 0 do nothing.
@@ -56,6 +57,7 @@ class ModelConfig:
     recurrent: Recurrent | None = None
     parallel: bool = False
     pooling: str = ""
+    classifier_pooling: str = ""
     n_types: int = 0
     temperature_scale: float = 0.0
     temperature_context: int = 1
@@ -127,6 +129,9 @@ def read_config(metadata: Mapping[str, Any], architecture: str, vocab_size: int)
     head_dim = latent.rank + latent.rope if latent else head_dim
     theta, rope_dim = keys.positive("rope.freq_base", 10000.0), keys.size("rope.dimension_count", head_dim)
     logit_scale = keys.positive("logit_scale", 1.0)
+    activation = keys.metadata.get(f"{architecture}.hidden_activation", "gelu")
+    if family.full_first and activation != "gelu":
+        raise ModelError(f"the key '{architecture}.hidden_activation' is {shown_value(activation)}; wanted gelu")
     temperature = keys.at_least_0("attention.temperature_scale", 0.0)
     divisor = dim / n_heads if n_layers == family.query_scale_layers else latent.key if latent else head_dim
     config = ModelConfig(
@@ -155,7 +160,8 @@ def read_config(metadata: Mapping[str, Any], architecture: str, vocab_size: int)
         experts=read_experts(keys, family, n_layers, vocab_size),
         recurrent=read_recurrent(keys, family, dim),
         parallel=keys.flag("use_parallel_residual", family.parallel),
-        pooling=_pooling(keys),
+        pooling=_pooling(keys, "pooling_type", 0),
+        classifier_pooling=_pooling(keys, "classifier.pooling_type", 1 if family.full_first else 2),
         n_types=_token_types(metadata) if family.encoder else 0,
         temperature_scale=temperature,
         temperature_context=keys.size("rope.scaling.original_context_length") if temperature else 1,
@@ -178,10 +184,10 @@ def _epsilon(keys: Keys, family: Family) -> str:
     return wanted[1] if has_other and family.one_block else wanted[0]
 
 
-def _pooling(keys: Keys) -> str:
+def _pooling(keys: Keys, key: str, default: int) -> str:
     """How vectors of tokens become one of the text."""
-    name = f"{keys.architecture}.pooling_type"
-    kind = keys.metadata.get(name, 0)
+    name = f"{keys.architecture}.{key}"
+    kind = keys.metadata.get(name, default)
     if type(kind) is not int or not 0 <= kind < len(POOLINGS):
         raise ModelError(f"the key {name!r} is {shown_value(kind)}; wanted an integer from 0 to {len(POOLINGS) - 1}")
     return POOLINGS[kind]

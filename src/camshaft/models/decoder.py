@@ -25,7 +25,16 @@ from camshaft.models.norms import norm
 from camshaft.models.per_layer import layer_embeddings, with_layer_embedding
 from camshaft.models.recurrent import recurrent
 from camshaft.models.recurrent_config import FEED_FORWARD
-from camshaft.models.transformer import Attention, LayerMemory, SideBySide, TokenBatch, head_norm, logit_rows, rotate
+from camshaft.models.transformer import (
+    Attention,
+    LayerMemory,
+    SideBySide,
+    TokenBatch,
+    alibi_slopes,
+    head_norm,
+    logit_rows,
+    rotate,
+)
 
 # The norms after attention and feed-forward: of their results, or of the sums.
 POST_NORMS = ("post_attention_norm", "post_ffw_norm")
@@ -66,13 +75,11 @@ def _embedded(config: ModelConfig, file: Checkpoint, batch: TokenBatch) -> Tenso
     if family.learned_positions:
         table = file.tensor("position_embd.weight", config.context_length, config.dim)
         x = F.add(x, F.embedding(batch.positions, table, to="f32"))
-    if not family.encoder:
-        return x
     if config.n_types:
         types = file.tensor("token_types.weight", config.n_types, config.dim)
         known = F.cast(types[0], to="f32") if batch.types is None else F.embedding(batch.types, types, to="f32")
         x = F.add(x, known)
-    return norm(x, "token_embd_norm", config, file)
+    return norm(x, "token_embd_norm", config, file) if family.embedding_norm else x
 
 
 def _block(
@@ -80,7 +87,11 @@ def _block(
 ) -> Tensor:
     """Attention, then a feed-forward of the sum."""
     family, prefix = FAMILIES[config.architecture], f"blk.{layer}"
-    h = norm(x, f"{prefix}.attn_norm", config, file) if family.norms in ("pre", "both") else x
+    # ModernBERT's first layer has no norm of its own, after that of the embeddings.
+    has_norm = family.norms in ("pre", "both") and not (
+        family.embedding_norm and not layer and f"{prefix}.attn_norm.weight" not in file
+    )
+    h = norm(x, f"{prefix}.attn_norm", config, file) if has_norm else x
     y = _mixed(h, layer, family, config, file, batch, cache)
     x = logit_rows(x, batch, f"{prefix}.rows") if batch.is_last else x
     after, last = SUM_NORMS if family.norms == "sum" else POST_NORMS
@@ -165,6 +176,8 @@ def _attention(
         k = _turned(k, "k", config.n_kv_heads, layer, config, file, batch)
     q = _by_position(q, config, batch)
     extras = {"sinks": file.vector(f"{prefix}.attn_sinks.weight", config.n_heads)} if family.sinks else {}
+    if family.alibi:
+        extras["slopes"] = file.made("alibi_slopes", lambda: alibi_slopes(config.n_heads))
     y = cache.attend(q, k, v, layer, config, batch, extras)
     if gate is not None:
         y = F.sigmoid_multiply(y, logit_rows(gate, batch, f"{prefix}.gate_rows") if batch.is_last else gate)

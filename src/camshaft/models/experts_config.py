@@ -71,7 +71,11 @@ def read_experts(keys: Keys, family: Family, n_layers: int, vocab_size: int) -> 
 
 
 def expert_layers(keys: Keys, n_layers: int) -> tuple[bool, ...]:
-    """Which layers have experts: from the first that is not dense, every `interleave_moe_layer_step`-th."""
+    """Which layers have experts: from the first that is not dense, every `interleave_moe_layer_step`-th, or the second of every
+    `moe_every_n_layers`, if that is above 0."""
+    if keys.at_least_0("moe_every_n_layers", 0.0):
+        apart = keys.size("moe_every_n_layers")
+        return tuple(layer % apart == 1 for layer in range(n_layers))
     dense = keys.at_least_0("leading_dense_block_count", 0.0)
     every = keys.size("interleave_moe_layer_step", 1)
     return tuple(layer >= dense and (layer + 1) % every == 0 for layer in range(n_layers))

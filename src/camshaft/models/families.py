@@ -25,19 +25,21 @@ class Family:
     norm: rms_norm, or layer_norm, with a bias unless norm_bias is False. qk_norm: rms_norm of q and k, of each head or whole row
     ('file': of each head where the file has their weights). norms_rotated: these norms are of rotated q and k.
     parallel: attention and feed-forward have the same input; a file's use_parallel_residual takes precedence.
-    biases: of q, k and v ('qkv'; 'file': where the file has them), or of all linear layers and experts.
+    biases: of q, k and v ('qkv'; 'file': where the file has them), or of all linear layers ('all').
     fused: q, k and v are one tensor ('qkv'), or gate and up ('up'), or both are ('all').
     gated: the feed-forward is down(act(gate) * up), or else down(act(up)).
     sinks: each head's scores have one more, whose value is 0. learned_positions: embeddings of positions, and no rotation.
     embedding_scale: embeddings are multiplied by sqrt(dim) ('dim') or by the file's embedding_scale.
-    windows: attention.sliding_window applies, but for every n-th layer of full_every, which sees all tokens (0: no layer does).
+    windows: attention.sliding_window applies, but for every n-th layer of full_every, which sees all tokens (0: no layer
+    does): the last of n, or the first one with full_first.
     window_rope: layers with a window rotate as all ('same'), or without scaling by rope.freq_base_swa or window_theta ('plain').
     yarn_truncates: the ends of YaRN's ramp are whole dimensions.
     unrotated_every: every n-th layer does not rotate. rotates_windows_only: in a file with a window, layers without do not.
     query_scale_layers: in files of so many layers the scores are divided by sqrt(dim / heads), not by sqrt(head_dim).
     softcaps: attention's and the logits', where the file names none.
     multiplies_logits: the file's logit_scale multiplies logits, and does not divide them.
-    encoder: tokens see all of their text, and the result is a vector for each.
+    encoder: tokens see all of their text, and the result is a vector for each; windows are on both sides, half on each.
+    embedding_norm: embeddings are normed. alibi: scores are less by the distance of tokens, and nothing rotates.
     normalizes_experts: the chosen experts' weights are divided by their sum. expert_score: how logits become these weights. Both
     where the file does not say.
     recurrent: the kind of the layers without attention. attention_every: only every n-th layer has attention, where the file does
@@ -50,6 +52,7 @@ class Family:
     norms_values: values are normed, without weights, and are the projection of keys where the file has none for them.
     per_layer: each layer has embeddings of tokens of its own, where the file has them, and a scale of its result.
     rotates_if_finetuned: layers rotate where the file says rope.scaling.finetuned.
+    expert_biases: experts and their router have biases.
     latent: attention to latents of keys and values, whose rotation keeps its magnitude under YaRN: the scores are scaled.
     tiled_heads: heads of values share those of keys in turn, not in runs. gated_attention: q comes with a gate of what is found.
     """
@@ -71,6 +74,7 @@ class Family:
     embedding_scale: Literal["", "dim"] = ""
     windows: bool = False
     full_every: int = 0
+    full_first: bool = False
     window_rope: Literal["same", "plain"] = "same"
     window_theta: float = 0.0
     yarn_truncates: bool = True
@@ -80,8 +84,11 @@ class Family:
     softcaps: tuple[float, float] = (0.0, 0.0)
     multiplies_logits: bool = False
     normalizes_experts: bool = True
+    expert_biases: bool = False
     expert_score: Literal["softmax", "sigmoid"] = "softmax"
     encoder: bool = False
+    embedding_norm: bool = False
+    alibi: bool = False
     recurrent: Literal["", "short_conv", "delta", "mamba", "mamba2"] = ""
     attention: bool = True
     feed_forward: bool = True
@@ -109,6 +116,29 @@ _QWEN_HYBRID = Family(
     recurrent="delta",
     attention_every=4,
     gated_attention=True,
+)
+_GEMMA3 = Family(
+    "neox",
+    norms="both",
+    qk_norm="head",
+    activation="gelu",
+    embedding_scale="dim",
+    windows=True,
+    full_every=6,
+    window_rope="plain",
+    window_theta=10000.0,
+    query_scale_layers=62,
+)
+_ROTATED_BERT = Family(
+    "neox",
+    norms="sum",
+    norm="layer",
+    biases="all",
+    fused="qkv",
+    gated=False,
+    activation="gelu_erf",
+    encoder=True,
+    embedding_norm=True,
 )
 _NEMOTRON_HYBRID = Family(
     "neox",
@@ -138,18 +168,7 @@ FAMILIES: dict[str, Family] = {
         query_scale_layers=46,
         softcaps=(50.0, 30.0),
     ),
-    "gemma3": Family(
-        "neox",
-        norms="both",
-        qk_norm="head",
-        activation="gelu",
-        embedding_scale="dim",
-        windows=True,
-        full_every=6,
-        window_rope="plain",
-        window_theta=10000.0,
-        query_scale_layers=62,
-    ),
+    "gemma3": _GEMMA3,
     "gemma4": Family(
         "neox",
         norms="both",
@@ -202,12 +221,42 @@ FAMILIES: dict[str, Family] = {
         activation="gelu_erf",
         learned_positions=True,
         encoder=True,
+        embedding_norm=True,
     ),
-    "nomic-bert": Family("neox", norms="sum", norm="layer", fused="qkv", encoder=True),
+    "nomic-bert": Family("neox", norms="sum", norm="layer", fused="qkv", encoder=True, embedding_norm=True),
+    "nomic-bert-moe": replace(_ROTATED_BERT, normalizes_experts=False),
+    "jina-bert-v2": Family(
+        "neox",
+        norms="sum",
+        norm="layer",
+        biases="all",
+        fused="up",
+        activation="gelu_erf",
+        encoder=True,
+        embedding_norm=True,
+        alibi=True,
+    ),
+    "jina-bert-v3": _ROTATED_BERT,
+    "modern-bert": Family(
+        "neox",
+        norm="layer",
+        norm_bias=False,
+        fused="all",
+        activation="gelu_erf",
+        windows=True,
+        full_every=3,
+        full_first=True,
+        window_rope="plain",
+        window_theta=10000.0,
+        encoder=True,
+        embedding_norm=True,
+    ),
+    "gemma-embedding": replace(_GEMMA3, encoder=True, query_scale_layers=0),
     "gpt-oss": Family(
         "neox",
         ffn_norm="post_attention_norm",
         biases="all",
+        expert_biases=True,
         sinks=True,
         activation="clamped_swiglu",
         windows=True,

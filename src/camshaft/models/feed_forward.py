@@ -40,12 +40,13 @@ def _dense(h: Tensor, prefix: str, family: Family, config: ModelConfig, file: Ch
     if not family.gated:
         up = file.linear(h, f"{prefix}.ffn_up", config.ffn_dim, bias=bias)
         return file.linear(_plain_activation(up, f"{prefix}.ffn_act", family), down, config.dim, bias=bias)
-    if family.fused in ("up", "all"):
+    if family.fused in ("up", "all") and f"{prefix}.ffn_gate.weight" not in file:
         joined = file.linear(h, f"{prefix}.ffn_up", 2 * config.ffn_dim)
         gate, up = F.split(joined, axis=1, sizes=(config.ffn_dim, config.ffn_dim))
     else:
-        gate = file.linear(h, f"{prefix}.ffn_gate", config.ffn_dim, bias=bias)
-        up = file.linear(h, f"{prefix}.ffn_up", config.ffn_dim, bias=bias)
+        inner = bias and not family.fused
+        gate = file.linear(h, f"{prefix}.ffn_gate", config.ffn_dim, bias=inner)
+        up = file.linear(h, f"{prefix}.ffn_up", config.ffn_dim, bias=inner)
     return file.linear(_activated(gate, up, f"{prefix}.ffn_act", family), down, config.dim, bias=bias)
 
 
@@ -85,7 +86,7 @@ def _chosen_experts(
     x: Tensor, prefix: str, experts: Experts, weights: Tensor, chosen: Tensor, family: Family, file: Checkpoint
 ) -> Tensor:
     """The sum by weight of the experts' results for x [T, n]."""
-    if family.biases == "all" or not family.gated or f"{prefix}.ffn_gate_up_exps.weight" in file:
+    if family.expert_biases or not family.gated or f"{prefix}.ffn_gate_up_exps.weight" in file:
         return _composed_experts(x, prefix, experts, weights, chosen, family, file)
     dim = columns_of(x)
     gate, up = (file.tensor(f"{prefix}.ffn_{name}_exps.weight", experts.n, experts.dim, dim) for name in ("gate", "up"))
@@ -97,7 +98,7 @@ def _chosen_experts(
 def _routed(h: Tensor, prefix: str, experts: Experts, family: Family, file: Checkpoint) -> tuple[Tensor, Tensor]:
     """The chosen experts' weights f32 [T, n_used], and which they are; a bias changes the choice, not the weights, and a scale
     the weights."""
-    scores = file.linear(h, f"{prefix}.ffn_gate_inp", experts.n, bias=family.biases == "all")
+    scores = file.linear(h, f"{prefix}.ffn_gate_inp", experts.n, bias=family.expert_biases)
     names = f"{prefix}.exp_probs_b.bias", f"{prefix}.ffn_down_exps.scale"
     weights, chosen = F.moe_route(
         scores,
@@ -123,7 +124,7 @@ def _composed_experts(
         w = file.tensor(f"{prefix}.{name}.weight", experts.n, n, k)
         op = "quantized_matmul_grouped" if w.spec.dtype.name.isupper() else "matmul_grouped"
         y: Tensor = F.function(op)(x, w, chosen, name=f"{prefix}.{name}")
-        if family.biases != "all":
+        if not family.expert_biases:
             return y
         return F.add(y, _chosen_rows(file.tensor(f"{prefix}.{name}.bias", experts.n, n), chosen))
 

@@ -85,7 +85,8 @@ def _rotates(keys: Keys) -> bool:
 
 def _rope(family: Family, layer: int, window: int, some_windows: bool) -> str:
     unrotated = family.unrotated_every and (layer + 1) % family.unrotated_every == 0
-    if unrotated or family.learned_positions or (family.rotates_windows_only and some_windows and not window):
+    no_windows_here = family.rotates_windows_only and some_windows and not window
+    if unrotated or family.learned_positions or family.alibi or no_windows_here:
         return ""
     return "rope_window" if window and family.window_rope == "plain" else "rope"
 
@@ -95,11 +96,13 @@ def _windows(keys: Keys, family: Family, n_layers: int) -> tuple[int, ...]:
     window = int(keys.at_least_0("attention.sliding_window", 0.0)) if family.windows else 0
     pattern = keys.metadata.get(f"{keys.architecture}.attention.sliding_window_pattern", family.full_every)
     if isinstance(pattern, int) and not isinstance(pattern, bool) and pattern >= 0:
-        pattern = [not pattern or (layer + 1) % pattern != 0 for layer in range(n_layers)]
+        first = 0 if family.full_first else 1
+        pattern = [not pattern or (layer + first) % pattern != 0 for layer in range(n_layers)]
     listed = list(pattern) if isinstance(pattern, list | tuple) or hasattr(pattern, "tolist") else []
     if len(listed) < n_layers or any(has not in (False, True) for has in listed):
         raise ModelError(
             f"the key '{keys.architecture}.attention.sliding_window_pattern' is {shown_value(pattern)}; wanted an integer of 0 "
             f"or more or {n_layers} booleans"
         )
-    return tuple(window if has else 0 for has in listed[:n_layers])
+    width = window // 2 + 1 if family.encoder and window else window
+    return tuple(width if has else 0 for has in listed[:n_layers])

@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+import numpy as np
+
 from camshaft.errors import ModelError
 from camshaft.extent import Extent
 from camshaft.graph import functions as F
@@ -204,6 +206,14 @@ def rotate(x: Tensor, table: str, heads: int, head_dim: int, batch: TokenBatch, 
         x, batch.positions, tables[table], heads=heads, head_dim=head_dim, pairing=pairing, name=name
     )
     return result
+
+
+def alibi_slopes(n_heads: int) -> np.ndarray[Any, Any]:
+    """Slopes of the heads, f32 [heads]: powers of 2^(-8 / n), n the power of two up to `n_heads`; then those between
+    (Press, 2022)."""
+    n = 1 << (n_heads.bit_length() - 1)
+    powers = [-8 * (h + 1) / n if h < n else -4 * (2 * (h - n) + 1) / n for h in range(n_heads)]
+    return np.exp2(powers).astype(np.float32)
 
 
 def head_norm(x: Tensor, w: Tensor, heads: int, eps: float) -> Tensor:

@@ -16,10 +16,11 @@ from camshaft.generate.options import GenerateOptions
 
 @dataclass(frozen=True)
 class Job:
-    """What to generate: token ids of prompts, and the options of each prompt's answers."""
+    """What to generate: token ids of prompts, and the options of each prompt's answers; `is_scored` as `Engine.submit_all`."""
 
     prompts: Sequence[Sequence[int]]
     options: Sequence[GenerateOptions]
+    is_scored: bool = False
 
     @property
     def wanted(self) -> list[tuple[Sequence[int], GenerateOptions]]:
@@ -112,7 +113,7 @@ class Answers:
         self._loop = asyncio.get_running_loop()
         self._updates: asyncio.Queue[tuple[int, Update]] = asyncio.Queue()
         self._requests: list[Request] = engine.submit_all(
-            [(ids, options, self._listener(i)) for i, (ids, options) in enumerate(job.wanted)]
+            [(ids, options, self._listener(i)) for i, (ids, options) in enumerate(job.wanted)], scored=job.is_scored
         )
         self._n_open = job.n_answers
 

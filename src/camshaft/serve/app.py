@@ -29,7 +29,7 @@ from camshaft.serve.openai.embeddings import embed, embeddings
 from camshaft.serve.openai.responses import responses
 from camshaft.serve.openapi import document
 from camshaft.serve.rerank import rerank
-from camshaft.serve.respond import CLIENT_CLOSED, Json, read_body
+from camshaft.serve.respond import CLIENT_CLOSED, LONG_NBYTES, Json, read_body
 from camshaft.serve.tokens import detokenize, tokenize
 from camshaft.serve.web import FILES, page
 
@@ -168,7 +168,9 @@ def _of_model(handler: ModelHandler, kind: str, models: Models) -> Callable[[Req
     async def endpoint(request: Request) -> Response:
         body: Any = {"model": request.query_params.get("model")}
         if request.method == "POST":
-            body = request.state.body = parse_json(await read_body(request, models.most_body_nbytes))
+            data = await read_body(request, models.most_body_nbytes)
+            body = request.state.body = parse_json(data)
+            request.state.is_long = len(data) > LONG_NBYTES
         lease = await models.lease(_model_named(body, request.url.path), kind)
         try:
             return _Leased(await handler(request, lease.model), lease)

@@ -25,17 +25,21 @@ from camshaft.serve.fields import (
     Fields,
     integer,
     is_integer,
+    objects,
     one_of,
     read_fields,
     required,
+    takes,
 )
 from camshaft.serve.openai import prompts, tools
+from camshaft.serve.openai.chat import FIELDS as CHAT_FIELDS
 from camshaft.serve.openai.chat import read_chat, read_messages
 from camshaft.serve.options import MOST_TOKENS, OPTIONS, SAMPLING, generate_options
 from camshaft.serve.respond import Asked, Json, body_of, event, respond
 from camshaft.serve.served import Served
 from camshaft.version import __version__
 
+_EXTRA: Fields = {"filename": TEXT, "text": TEXT, "time": integer(0, 1 << 62)}
 _COMMON: Fields = {
     **{name: rule for name, rule in OPTIONS.items() if name in SAMPLING},
     **{name: OPTIONS[name] for name in ("stop", "stream", "ignore_eos")},
@@ -46,11 +50,16 @@ _COMMON: Fields = {
     "id_slot": integer(-1, MOST_TOKENS),  # which slot runs a request changes no answer
 }
 _COMPLETION: Fields = {**_COMMON, "prompt": PROMPTS}
-_INFILL: Fields = {**_COMMON, "prompt": TEXT, "input_prefix": TEXT, "input_suffix": TEXT, "input_extra": LIST}
-_EXTRA: Fields = {"filename": TEXT, "text": TEXT, "time": integer(0, 1 << 62)}
+_INFILL: Fields = {
+    **_COMMON,
+    "prompt": TEXT,
+    "input_prefix": TEXT,
+    "input_suffix": TEXT,
+    "input_extra": objects(_EXTRA, "text"),
+}
 _TEMPLATE: Fields = {
     "model": TEXT,
-    "messages": LIST,
+    "messages": CHAT_FIELDS["messages"],
     "add_generation_prompt": BOOL,
     "tools": LIST,
     **{name: prompts.FIELDS[name] for name in ("chat_template_kwargs", "reasoning_effort")},
@@ -102,6 +111,7 @@ async def slots(request: Request, served: Served) -> Response:
     return Json(rows)
 
 
+@takes(_TEMPLATE, "messages")
 async def apply_template(request: Request, served: Served) -> Response:
     """The prompt of a chat as a text."""
     return Json({"prompt": await run_in_threadpool(_rendered, body_of(request), served)})
@@ -115,12 +125,14 @@ def _rendered(body: Any, served: Served) -> str:
     return prompts.rendered(served, messages, listed, how, add_generation_prompt=begins)
 
 
+@takes(CHAT_FIELDS, "messages")
 async def input_tokens(request: Request, served: Served) -> Response:
     """The number of tokens of a chat completion's prompt."""
     asked = await run_in_threadpool(read_chat, body_of(request), served)
     return Json({"object": "response.input_tokens", "input_tokens": len(asked.job.prompts[0])})
 
 
+@takes(_COMPLETION, "prompt", stream="text/event-stream")
 async def completion(request: Request, served: Served) -> Response:
     """Continue a text."""
     return await respond(request, served, _read_completion)
@@ -136,6 +148,7 @@ def _read_completion(body: Any, served: Served) -> Asked:
     return _asked(given, served, served.lm.prompt_ids(prompt, raw=True))
 
 
+@takes(_INFILL, "input_prefix", "input_suffix", stream="text/event-stream")
 async def infill(request: Request, served: Served) -> Response:
     """What belongs between two texts. HttpError names the tokens for it that the model lacks."""
     return await respond(request, served, _read_infill)

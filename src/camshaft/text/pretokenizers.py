@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from difflib import get_close_matches
 
 from tokenizers import Regex, pre_tokenizers
 
@@ -113,8 +114,9 @@ PRETOKENIZERS: dict[str, Pretokenizer] = {
 
 
 def pretokenizer(name: str) -> Pretokenizer:
-    """The named pre-tokenizer. Raises ModelError, listing the known names, for an unknown one."""
+    """The named pre-tokenizer. Raises ModelError, with the nearest known names, for an unknown one."""
     if name not in PRETOKENIZERS:
-        known = ", ".join(sorted(PRETOKENIZERS))
-        raise ModelError(f"unknown pre-tokenizer {shown(name[:40])} (tokenizer.ggml.pre); known: {known}")
+        near = get_close_matches(name, PRETOKENIZERS) or ("qwen2", "llama-bpe")
+        known = f"{len(PRETOKENIZERS)} are known, such as {', '.join(near)}"
+        raise ModelError(f"unknown pre-tokenizer {shown(name[:40])} (tokenizer.ggml.pre); {known}")
     return PRETOKENIZERS[name]

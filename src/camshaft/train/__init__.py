@@ -8,6 +8,7 @@ from camshaft.train.schedules import constant, cosine, linear, warmup_stable_dec
 from camshaft.train.step import Step
 from camshaft.train.trainer import Progress, Trainer
 from camshaft.train.tuning.adapter_file import load_adapter, merge, save_adapter
+from camshaft.train.tuning.distillation import DistillOptions, DistillResult, distill_quantize
 from camshaft.train.tuning.finetuning import finetune
 from camshaft.train.tuning.lora import LoraConfig, LoraModel
 from camshaft.train.tuning.options import FinetuneOptions, FinetuneResult
@@ -20,6 +21,8 @@ __all__ = [
     "AdamW",
     "AdamW8bit",
     "Batches",
+    "DistillOptions",
+    "DistillResult",
     "FinetuneOptions",
     "FinetuneResult",
     "Lion",
@@ -35,6 +38,7 @@ __all__ = [
     "Windows",
     "constant",
     "cosine",
+    "distill_quantize",
     "finetune",
     "linear",
     "load_adapter",

@@ -65,8 +65,14 @@ def _check(given: Mapping[str, Any]) -> None:
     """Refuse combinations of fields that are not supported."""
     if given.get("best_of", given.get("n", 1)) != given.get("n", 1):
         raise HttpError(400, "'best_of' other than n is not supported", code="unsupported_parameter", param="best_of")
-    if given.get("echo") and "logprobs" in given:
-        raise HttpError(400, "'logprobs' with echo is not supported", code="unsupported_parameter", param="logprobs")
+    if _is_scored(given) and given.get("stream"):
+        message = "'logprobs' with echo in a stream is not supported"
+        raise HttpError(400, message, code="unsupported_parameter", param="logprobs")
+
+
+def _is_scored(given: Mapping[str, Any]) -> bool:
+    """Whether the log probabilities of the prompt's tokens are wanted too."""
+    return bool(given.get("echo")) and "logprobs" in given
 
 
 @takes(FIELDS, "prompt", stream="text/event-stream")
@@ -87,24 +93,29 @@ def read_completion(body: Any, served: Served) -> Asked:
         given, max_tokens=DEFAULT_MAX_TOKENS, logprobs=given.get("logprobs"), n_vocab=n_vocab, grammar=grammar
     )
     prompts = _prompts(served, prompt)
-    job = Job(prompts, options)
+    job = Job(prompts, options, _is_scored(given))
     if job.n_answers > MOST_ANSWERS:
         message = f"{job.n_answers} answers in one request; wanted at most {MOST_ANSWERS}"
         raise HttpError(400, message, code="invalid_value", param="n")
     echoed = [served.lm.detokenize(ids) for ids in prompts for _ in options] if given.get("echo") else None
-    shape = CompletionShape(served, job.n_answers, "logprobs" in given, includes_usage(given), echoed)
+    firsts = (
+        [served.lm.tokenizer.spelling(ids[0]) for ids in prompts if ids for _ in options] if job.is_scored else None
+    )
+    shape = CompletionShape(served, job.n_answers, "logprobs" in given, includes_usage(given), echoed, firsts)
     return Asked(job, shape, given.get("stream", False))
 
 
 @dataclass(frozen=True)
 class CompletionShape:
-    """A text completion and its chunks. `echoed` has the prompt of each answer, if it is to be repeated."""
+    """A text completion and its chunks. `echoed` has the prompt of each answer, if it is to be repeated, and `firsts`
+    its first token, if the prompt has log probabilities too."""
 
     served: Served
     n: int
     with_logprobs: bool
     with_usage: bool
     echoed: Sequence[str] | None
+    firsts: Sequence[str] | None = None
     id: str = field(default_factory=lambda: f"cmpl-{uuid.uuid4().hex}")
     created: int = field(default_factory=lambda: int(time.time()))
     media_type: str = "text/event-stream"
@@ -154,6 +165,7 @@ class CompletionShape:
         return self._head() | {"choices": choices, "usage": usage.json, **usage.timings}
 
     def _choice(self, index: int, answer: Answer) -> dict[str, Any]:
-        rows = logprobs.of_completion(answer.logprobs) if self.with_logprobs else None
+        first = self.firsts[index] if self.firsts else None
+        rows = logprobs.of_completion(answer.logprobs, before=first) if self.with_logprobs else None
         text = (self.echoed[index] if self.echoed else "") + answer.text
         return {"index": index, "text": text, "logprobs": rows, "finish_reason": answer.finish_reason}

@@ -17,6 +17,7 @@ import numpy as np
 from camshaft.errors import ModelError
 from camshaft.generate.stored.header_cache import open_model_file
 from camshaft.graph import functions as f
+from camshaft.graph.graph import Graph
 from camshaft.graph.tensor import Tensor, graph_of
 from camshaft.models.adapters.adapted import AdaptedCheckpoint
 from camshaft.models.config import read_config
@@ -137,13 +138,17 @@ class LoraModel:
             places, attention = graph.constant("positions", np.tile(np.arange(length, dtype=np.int32), batch)), None
         else:
             places, attention = positions.reshape((batch * length,)), same_sequence(positions)
-        names = dict.fromkeys(layer.rope for layer in self.config.layers if layer.rope)
-        ropes = {name: graph.constant(name, r, r.spec) for name in names if (r := self._rotation(name, length))}
+        ropes = self.rotations(graph, length)
         tokens = TokenBatch(ids.reshape((batch * length,)), places, rows, ropes, recomputed=self.recomputed)
         changes = {name: [(pair["a"], pair["b"], self.lora.scale)] for name, pair in adapters.items()}
         checkpoint = AdaptedCheckpoint(self.file.tensors, graph, changes)
         caches = [WholeSequences(length, attention)] * self.config.n_layers
         return decoder(self.config, checkpoint, tokens, caches)
+
+    def rotations(self, graph: Graph, length: int) -> dict[str, Tensor]:
+        """The tables of rotary embedding for sequences of `length` tokens, as constants."""
+        names = dict.fromkeys(layer.rope for layer in self.config.layers if layer.rope)
+        return {name: graph.constant(name, r, r.spec) for name in names if (r := self._rotation(name, length))}
 
     def _rotation(self, name: str, length: int) -> Rotations:
         key = name, length
