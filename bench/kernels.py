@@ -21,7 +21,8 @@ from camshaft.dtypes import f16
 from camshaft.formats.gguf.file import GGUFFile, open_gguf
 from camshaft.generate.memory.kv_cache import KVCache
 from camshaft.graph import functions as F
-from camshaft.graph.graph import Graph, Node, Tensor
+from camshaft.graph.graph import Graph, Tensor
+from camshaft.graph.node import Node
 from camshaft.graph.rewrite import prepare
 from camshaft.models.checkpoint import Checkpoint
 from camshaft.models.config import ModelConfig, read_config

@@ -1,6 +1,7 @@
-"""Peak rates of this machine: memory reads, and int8, bf16 and f32 multiply-adds.
+"""Peak rates of this machine: memory beyond the caches read and written, and each unit that may multiply int8, bf16 or f32.
 
-Run: python -m bench.peak [--threads 1 2] [--json FILE]. Measures with observe/machine_peak.py; stores nothing.
+Run: python -m bench.peak [--threads 1 2] [--json FILE]. Measures with observe/machine_peak.py; stores nothing. Shares of the
+peak, in every script and in `camshaft profile`, are of the fastest unit for a kind of product.
 """
 
 from __future__ import annotations
@@ -9,7 +10,8 @@ import argparse
 from pathlib import Path
 
 from bench import rows
-from camshaft.observe.machine_peak import MachinePeak, measure
+from camshaft.observe.machine_peak import MachinePeak, best_of, measure, measure_units
+from camshaft.observe.peak_kernels import beyond_caches, measure_reading, measure_writing
 
 __all__ = ["MachinePeak", "measure"]
 
@@ -21,11 +23,20 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     print(rows.facts_line(rows.machine()) + "\n", flush=True)
-    peaks = [measure(threads) for threads in options.threads]
-    lines = [tuple(f"{x / 1e9:.4g}" if i else x for i, x in enumerate(vars(r).values())) for r in peaks]
-    header = ("threads", "read GB/s", "int8 Gop/s", "bf16 GFLOP/s", "f32 GFLOP/s")
+    found, nbytes = [], beyond_caches()
+    for threads in options.threads:
+        units = measure_units(threads)
+        peak = best_of(threads, units, measure_reading(threads, nbytes))
+        found.append((peak, measure_writing(threads, nbytes), units))
+    lines = [
+        tuple(f"{x / 1e9:.4g}" if i else int(x) for i, x in enumerate((*vars(peak).values(), written, *units.values())))
+        for peak, written, units in found
+    ]
+    header = ("threads", "read GB/s", "int8 Gop/s", "bf16 GFLOP/s", "f32 GFLOP/s", "written GB/s", *found[0][2])
     print(rows.table(header, lines))
-    rows.write(options.json, [{"bench": "peak", **vars(r)} for r in peaks])
+    print(f"memory: {nbytes / 1e6:.0f} MB")
+    facts = {"bench": "peak", "nbytes": nbytes}
+    rows.write(options.json, [facts | vars(r) | {"write_bytes_per_s": w, "units": units} for r, w, units in found])
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
     python scripts/freeze_oracles.py [--model FILE] [STAGE ...]
 
-Stages: tokens models encoders logits quantized divergence; all by default.
+Stages: tokens models encoders logits quantized weighted divergence; all by default.
 
 llama.cpp's vocabulary-only files come from the source archive of llama-cpp-python (pip, once, into the cache folder).
 """
@@ -12,9 +12,10 @@ from __future__ import annotations
 import argparse
 import gzip
 import json
+import lzma
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -25,15 +26,18 @@ ROOT = Path(__file__).parents[1]
 sys.path[:0] = [str(ROOT / "src"), str(ROOT)]
 
 from camshaft.formats.blocks import BLOCK_FORMATS  # noqa: E402
+from camshaft.formats.importance import WEIGHTED  # noqa: E402
 from camshaft.models.files.quantization_mix import MIXES  # noqa: E402
 from scripts.oracles import excerpt, llama, quantized  # noqa: E402
 from scripts.oracles.awkward import awkward_strings  # noqa: E402
 from scripts.oracles.vocabularies import VOCABULARIES, fetch_vocabularies  # noqa: E402
-from tests.support import divergence  # noqa: E402
+from tests.support import divergence, vocabularies  # noqa: E402
 from tests.support.fixtures import DATA, default_model  # noqa: E402
-from tests.support.sketches import SKETCHES, block_values, sketch  # noqa: E402
+from tests.support.sketches import SKETCHES, block_values, sketch, weighted_values  # noqa: E402
 
-MAX_NBYTES = 8_000_000
+MAX_NBYTES = 6_000_000
+# Bytes of numbers are alike at the same place in them: a fifth less than gzip.
+NUMBERS_OF_4_BYTES = [{"id": lzma.FILTER_LZMA2, "preset": 9, "lc": 0, "lp": 2, "pb": 2}]
 N_POSITIONS = 256
 N_TOP = 64
 
@@ -44,15 +48,20 @@ def freeze_tokens(model: Path) -> None:
     folder = DATA / "tokens"
     joined = np.frombuffer(b"".join(strings), np.uint8)
     _save(folder / "strings.npz", bytes=joined, ends=np.cumsum([len(s) for s in strings], dtype=np.int32))
-    files = {"smollm2": model, **fetch_vocabularies(VOCABULARIES)}
-    for name, path in files.items():
-        vocabulary = llama.Vocabulary(path)
-        arrays = {"end_ids": np.array(vocabulary.end_ids(), np.int32)}
-        for a, p in ((0, 0), (0, 1), (1, 0), (1, 1)):
-            ids = [vocabulary.tokenize(s, add_special=bool(a), parse_special=bool(p)) for s in strings]
-            arrays[f"ids{a}{p}"] = np.concatenate([np.array(i, np.int32) for i in ids])
-            arrays[f"ends{a}{p}"] = np.cumsum([len(i) for i in ids], dtype=np.int32)
-        _save(folder / f"{name}.npz", **arrays)
+    with tempfile.TemporaryDirectory() as scratch:
+        vocabularies.write_gguf(vocabularies.unigram(), Path(scratch) / "unigram.gguf")
+        files = {"smollm2": model, "unigram": Path(scratch) / "unigram.gguf", **fetch_vocabularies(VOCABULARIES)}
+        for name, path in files.items():
+            _save(folder / f"{name}.npz", **_tokens_of(llama.Vocabulary(path), strings))
+
+
+def _tokens_of(vocabulary: llama.Vocabulary, strings: Sequence[bytes]) -> dict[str, np.ndarray]:
+    arrays = {"end_ids": np.array(vocabulary.end_ids(), np.int32)}
+    for a, p in ((0, 0), (0, 1), (1, 0), (1, 1)):
+        ids = [vocabulary.tokenize(s, add_special=bool(a), parse_special=bool(p)) for s in strings]
+        arrays[f"ids{a}{p}"] = np.concatenate([np.array(i, np.int32) for i in ids])
+        arrays[f"ends{a}{p}"] = np.cumsum([len(i) for i in ids], dtype=np.int32)
+    return arrays
 
 
 def freeze_models(model: Path) -> None:
@@ -75,10 +84,10 @@ def freeze_model(name: str) -> None:
         wanted = tiny_models.logits(network, tokens)
         theirs = llama.logits(path, tokens, exact=True) if tiny.agreement is not None else wanted
         difference = np.abs(theirs - wanted).max()
-        packed = gzip.compress(path.read_bytes(), 9, mtime=0)
+        packed = lzma.compress(path.read_bytes(), filters=NUMBERS_OF_4_BYTES)
     if difference > (tiny.agreement or 0) or wanted.std(axis=0).mean() < 1:
         raise SystemExit(f"{tiny.name}: llama.cpp differs by {difference}, std {wanted.std(axis=0).mean():.2f}")
-    target = DATA / "models" / f"{tiny.name}.gguf.gz"
+    target = DATA / "models" / f"{tiny.name}.gguf.xz"
     target.parent.mkdir(parents=True, exist_ok=True)
     target.write_bytes(packed)
     _save(DATA / "models" / f"{tiny.name}.npz", tokens=np.array(tokens, np.int32), logits=wanted)
@@ -143,6 +152,17 @@ def freeze_quantized(model: Path) -> None:
     (DATA / "quantized" / "types.json.gz").write_bytes(packed)
 
 
+def freeze_weighted(model: Path) -> None:
+    """Rows that llama.cpp makes of values with an importance of each column."""
+    values, importance = weighted_values()
+    rows = [BLOCK_FORMATS[name] for name in WEIGHTED]
+    made = {
+        row.name: quantized.weighted_rows(values, importance, row.ggml_id or 0, row.row_nbytes(values.shape[1]))
+        for row in rows
+    }
+    _save(DATA / "quantized" / "weighted.npz", **made)
+
+
 def freeze_divergence(model: Path) -> None:
     """How far llama.cpp is from the float64 reference, by format of the default model, whole and cut to its first layers.
 
@@ -171,6 +191,7 @@ STAGES: dict[str, Callable[[Path], None]] = {
     "encoders": freeze_encoders,
     "logits": freeze_logits,
     "quantized": freeze_quantized,
+    "weighted": freeze_weighted,
     "divergence": freeze_divergence,
 }
 

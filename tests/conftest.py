@@ -17,11 +17,12 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 os.environ["CAMSHAFT_MEASURE"] = "0"
 # Kernels and measurements of tests lie apart from the user's: what earlier programs measured here decides no test.
 os.environ.setdefault("CAMSHAFT_CACHE_DIR", str(user_cache_path("camshaft-tests") / "cache"))
-# Tests start hundreds of Pythons, and each takes 0.1 to 0.3 s longer without byte code. Where it may not be written into the
-# tree, it is written into the cache folder.
+# Tests start hundreds of Pythons, and each takes 0.1 to 0.3 s longer without byte code; this one and each worker, which compile
+# the tests too, 10 s. Where it may not be written into the tree, it is written into the cache folder.
 if sys.dont_write_bytecode and sys.pycache_prefix is None:
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
-    os.environ["PYTHONPYCACHEPREFIX"] = str(user_cache_path("camshaft-tests") / "bytecode")
+    sys.pycache_prefix = os.environ["PYTHONPYCACHEPREFIX"] = str(user_cache_path("camshaft-tests") / "bytecode")
+    sys.dont_write_bytecode = False
 
 # Examples of a property; `--hypothesis-profile=full` has more. Properties that compile plans take a fifth.
 settings.register_profile("quick", max_examples=50, deadline=None)

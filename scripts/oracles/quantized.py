@@ -12,6 +12,15 @@ import numpy as np
 
 def blocks(values: np.ndarray, ggml_id: int, nbytes: int) -> np.ndarray:
     """ggml's blocks of float32 values [n, block_size]: uint8 [n, nbytes], without an importance matrix."""
+    return _quantized(values.reshape(1, -1), None, ggml_id, nbytes * len(values)).reshape(-1, nbytes)
+
+
+def weighted_rows(values: np.ndarray, importance: np.ndarray, ggml_id: int, nbytes: int) -> np.ndarray:
+    """ggml's rows of float32 values [rows, k] with an importance of each column: uint8 [rows, nbytes]."""
+    return _quantized(values, importance, ggml_id, nbytes)
+
+
+def _quantized(values: np.ndarray, importance: np.ndarray | None, ggml_id: int, nbytes: int) -> np.ndarray:
     library = ctypes.CDLL(str(Path(llama_cpp.__file__).parent / "lib" / "libggml-base.so"))
     library.ggml_quantize_chunk.restype = ctypes.c_size_t
     library.ggml_quantize_chunk.argtypes = [
@@ -21,8 +30,9 @@ def blocks(values: np.ndarray, ggml_id: int, nbytes: int) -> np.ndarray:
         ctypes.c_void_p,
     ]
     made = np.empty((len(values), nbytes), np.uint8)
-    rows = 1, values.size  # one row of all blocks
-    assert library.ggml_quantize_chunk(ggml_id, values.ctypes.data, made.ctypes.data, 0, *rows, None) == made.nbytes
+    weights = None if importance is None else importance.ctypes.data
+    written = library.ggml_quantize_chunk(ggml_id, values.ctypes.data, made.ctypes.data, 0, *values.shape, weights)
+    assert written == made.nbytes
     return made
 
 

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from scripts.oracles.tiny_models import TinyModel
+from scripts.oracles.tiny_models import NUMBERS_OF_8_BITS, TinyModel
 
 FIRST_SEED = 200
-VALUES = "float8_e4m3fn"
+VALUES = NUMBERS_OF_8_BITS
 _PARTIAL = {"rope_type": "default", "partial_rotary_factor": 0.5}
 # Six experts of 16, of which two are chosen; the first layer is dense.
 _KEYS = {

@@ -13,9 +13,11 @@ from camshaft.models.convert.architectures import ARCHITECTURES
 from camshaft.models.convert.hub_config import HubConfig
 from camshaft.models.convert.tensors import parts
 from scripts.oracles.tiny_experts import expert_parts
+from scripts.oracles.tiny_gemma4 import gemma4_parameter, proportional_factors
+from scripts.oracles.tiny_hybrids import hybrid_parameter
 from scripts.oracles.tiny_latent import latent_parts
 from scripts.oracles.tiny_models import ORIGINAL_CONTEXT, TinyModel
-from scripts.oracles.tiny_recurrent import delta_parts, mamba_parts
+from scripts.oracles.tiny_recurrent import mamba_parts
 from scripts.oracles.tiny_vocabulary import CHAT_TEMPLATE, N_VOCAB, make_tokens
 
 
@@ -38,12 +40,14 @@ def _write_sizes(writer: gguf.GGUFWriter, model: TinyModel) -> None:
     writer.add_context_length(512)
     writer.add_block_count(model.n_layers)
     writer.add_embedding_length(model.hidden)
-    writer.add_feed_forward_length(model.ffn)
+    if "feed_forward_length" not in model.keys:
+        writer.add_feed_forward_length(model.ffn)
     writer.add_head_count(model.heads)
     if model.heads:
+        has_own_keys = "attention.key_length" in model.keys
         is_latent = "attention.kv_lora_rank" in model.keys  # the cache has one head of latents
         writer.add_head_count_kv(1 if is_latent else list(model.layer_kv_heads) or model.kv_heads)
-        if not is_latent:
+        if not has_own_keys:
             writer.add_key_length(model.head_dim)
             writer.add_value_length(model.head_dim)
     (writer.add_layer_norm_eps if model.has_layer_norm else writer.add_layer_norm_rms_eps)(1e-5)
@@ -108,31 +112,18 @@ def tensors(model: TinyModel, network: Any) -> Iterator[tuple[str, np.ndarray]]:
             if found is None:
                 raise ValueError(f"{model.name}: no GGUF name for {part}")
             yield found, values
+    if model.rope["rope_type"] == "proportional":
+        yield "rope_freqs.weight", proportional_factors(model)
 
 
 def _parts(name: str, values: np.ndarray, model: TinyModel) -> Iterator[tuple[str, np.ndarray]]:
-    """A parameter's tensors in the file: gate and up of experts apart, q and k permuted."""
-    if model.permutes and (".q_proj." in name or ".k_proj." in name):
-        values = _neighbours(values, model.heads if ".q_proj." in name else model.kv_heads)
-    if model.family.startswith(("Qwen3_5", "Qwen3Next")):
-        if name.endswith("norm.weight") and "linear_attn" not in name:
-            values = values + 1
-        if "linear_attn" in name:
-            yield from delta_parts(name, values, in_turn=model.family != "Qwen3Next")
-            return
+    """A parameter's tensors in the file, of families that `camshaft convert` lacks: gate and up of experts apart."""
+    name, values = gemma4_parameter(*hybrid_parameter(name, values, model), model)
     if found := [*expert_parts(name, values), *latent_parts(name, values, model)]:
         yield from found
         return
     if ".mixer." in name or ".mamba." in name:
         yield from mamba_parts(name, values, model)
-        return
-    if "shared_mlp" in name:
-        layer = name.split(".")[2]
-        if "output_linear" in name:
-            yield f"blk.{layer}.ffn_down_shexp.weight", values
-        else:
-            for part, half in zip(("gate", "up"), np.split(values, 2), strict=True):
-                yield f"blk.{layer}.ffn_{part}_shexp.weight", half
         return
     words = name.removesuffix(".weight").split(".")
     layer, last = words[2] if len(words) > 2 else "", words[-1]
@@ -146,16 +137,5 @@ def _parts(name: str, values: np.ndarray, model: TinyModel) -> Iterator[tuple[st
         yield f"blk.{layer}.ffn_gate_inp.{'bias' if last == 'bias' else 'weight'}", values
     elif "conv.conv" in name or "conv1d" in name:
         yield name, values.reshape(values.shape[0], -1) if values.ndim > 1 else values
-    elif "shared_expert_gate" in name:
-        yield f"blk.{layer}.ffn_gate_inp_shexp.weight", values.reshape(-1)
     else:
         yield name, values
-
-
-def _neighbours(values: np.ndarray, n_heads: int) -> np.ndarray:
-    """Rows i and i + d/2 of each head side by side, as the interleaved rotation of llama.cpp wants them."""
-    return (
-        values.reshape(n_heads, 2, values.shape[0] // n_heads // 2, *values.shape[1:])
-        .swapaxes(1, 2)
-        .reshape(values.shape)
-    )

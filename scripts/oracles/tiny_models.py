@@ -15,6 +15,7 @@ from scripts.oracles.tiny_vocabulary import N_VOCAB
 N_TOKENS = 24
 ORIGINAL_CONTEXT = 32
 WINDOW = 7
+NUMBERS_OF_8_BITS = "float8_e4m3fn"
 
 
 @dataclass(frozen=True)
@@ -45,12 +46,9 @@ class TinyModel:
 
     @property
     def arch(self) -> str:
+        if self.family == "NemotronH" and "expert_count" in self.keys:
+            return "nemotron_h_moe"
         return ARCHITECTURES.get(self.family, self.family.lower())
-
-    @property
-    def permutes(self) -> bool:
-        """Whether q and k rows go from halves to neighbours on the way to GGUF."""
-        return self.arch in ("llama", "smollm3", "granite", "granitemoe", "granitehybrid", "mistral3")
 
     @property
     def has_layer_norm(self) -> bool:
@@ -80,11 +78,14 @@ ARCHITECTURES = {
     "HunYuanDenseV1": "hunyuan-dense",
     "Lfm2Moe": "lfm2moe",
     "DeepseekV2": "deepseek2",
+    "NemotronH": "nemotron_h",
+    "FalconH1": "falcon-h1",
+    "Gemma4": "gemma4",
     "DeepseekV3": "deepseek2",
 }
 
 # Families whose config is of text and pictures, with one of text alone.
-TEXT_CONFIGS = ("Gemma3", "Qwen3_5", "Qwen3_5Moe")
+TEXT_CONFIGS = ("Gemma3", "Gemma4", "Qwen3_5", "Qwen3_5Moe")
 
 LLAMA3_ROPE = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
 YARN_ROPE = {"rope_type": "yarn", "factor": 4.0}
@@ -223,6 +224,7 @@ MODELS = (
         head_dim=16,
         options={**MOE, "moe_intermediate_size": 32, "norm_topk_prob": True},
         keys={**MOE_KEYS, "expert_feed_forward_length": 32},
+        values=NUMBERS_OF_8_BITS,
     ),
     TinyModel(
         "qwen2moe",
@@ -234,6 +236,7 @@ MODELS = (
         head_dim=16,
         options={**MOE, "moe_intermediate_size": 32, "shared_expert_intermediate_size": 64, "norm_topk_prob": False},
         keys={**MOE_KEYS, "expert_feed_forward_length": 32, "expert_shared_feed_forward_length": 64},
+        values=NUMBERS_OF_8_BITS,
     ),
     TinyModel(
         "olmoe",
@@ -404,6 +407,8 @@ def build(model: TinyModel, seed: int) -> Any:
     rope = {**model.rope, "rope_theta": model.theta}
     if model.family in ("Gemma3", "Olmo3"):
         rope = {"full_attention": rope, "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0}}
+    if model.family == "Gemma4":
+        rope = {"full_attention": rope, "sliding_attention": {"rope_type": "default", "rope_theta": 1000.0}}
     config = kind(
         **{
             "vocab_size": N_VOCAB,
@@ -428,7 +433,9 @@ def build(model: TinyModel, seed: int) -> Any:
     network = getattr(transformers, f"{model.family}{head}")(config).eval().float()
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
-        biases = ((n, b) for n, b in network.named_buffers() if n.endswith(("correction_bias", "expert_bias")))
+        biases = (
+            (n, b) for n, b in network.named_buffers() if n.endswith(("correction_bias", "expert_bias", "layer_scalar"))
+        )
         for name, parameter in (*network.named_parameters(), *biases):
             drawn = _draw(name, parameter.shape, model, generator)
             parameter.copy_(drawn.to(getattr(torch, model.values)).float())
@@ -446,6 +453,8 @@ def _draw(name: str, shape: torch.Size, model: TinyModel, generator: torch.Gener
         return torch.randn(shape, generator=generator) / 3
     if name.endswith("bias") and model.has_layer_norm:
         return torch.randn(shape, generator=generator) / 3  # else the logits of all positions are much the same
+    if name.endswith(("layer_scalar", "router.scale", "per_expert_scale")):
+        return torch.rand(shape, generator=generator) + 0.5
     if "norm" in name or ".ln_" in name:
         # of some families a norm's weight is what is added to 1
         added = model.arch.startswith(("qwen35", "qwen3next")) and "linear_attn" not in name

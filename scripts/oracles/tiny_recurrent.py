@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from scripts.oracles import tiny_experts, tiny_latent, tiny_models
+from scripts.oracles import tiny_experts, tiny_gemma4, tiny_hybrids, tiny_latent, tiny_models
+from scripts.oracles.tiny_experts import VALUES
 from scripts.oracles.tiny_models import MOE, MOE_KEYS, TinyModel
 
 FIRST_SEED = 100
@@ -115,6 +116,7 @@ MODELS = (
         },
         agreement=1e-3,
         n_tokens=MORE_TOKENS,
+        values=VALUES,
     ),
     TinyModel(
         "mamba2",
@@ -211,6 +213,7 @@ MODELS = (
             "logit_scale": 0.5,
         },
         n_tokens=MORE_TOKENS,
+        values=VALUES,
     ),
     TinyModel(
         "falcon-mamba",
@@ -241,39 +244,6 @@ MODELS = (
 )
 
 
-def tiled(values: np.ndarray, axis: int = 0, head_size: int = 16) -> np.ndarray:
-    """Heads of values from runs of those that share a head of keys to the order of llama.cpp's files, in turn."""
-    groups, heads = 2, 4
-    shape = (*values.shape[:axis], groups, heads // groups, head_size, *values.shape[axis + 1 :])
-    return values.reshape(shape).swapaxes(axis, axis + 1).reshape(values.shape)
-
-
-def delta_parts(name: str, values: np.ndarray, in_turn: bool) -> Iterator[tuple[str, np.ndarray]]:
-    """A parameter of a layer with the delta rule as the file has it."""
-    keys = 2 * 2 * 16
-    order = tiled if in_turn else lambda x, axis=0, head_size=16: x
-    if name.endswith(".A_log"):
-        yield name, order(-np.exp(values), head_size=1)
-    elif name.endswith(".dt_bias"):
-        yield name.removesuffix("dt_bias") + "dt_proj.bias", order(values, head_size=1)
-    elif "conv1d" in name or "in_proj_qkv." in name:
-        values = values.reshape(values.shape[0], -1)
-        yield name, np.concatenate([values[:keys], order(values[keys:])])
-    elif "in_proj_qkvz" in name:
-        parts = np.split(values.reshape(2, -1, values.shape[1]), (16, 32, 64), axis=1)
-        q, k, v, z = (part.reshape(-1, values.shape[1]) for part in parts)
-        yield name.replace("qkvz", "qkv"), np.concatenate([q, k, v])
-        yield name.replace("qkvz", "z"), z
-    elif "in_proj_z" in name:
-        yield name, order(values)
-    elif "in_proj_a." in name or "in_proj_b." in name:
-        yield name, order(values, head_size=1)
-    elif "out_proj" in name:
-        yield name, order(values, axis=1)
-    else:
-        yield name, values
-
-
 def mamba_parts(name: str, values: np.ndarray, model: TinyModel) -> Iterator[tuple[str, np.ndarray]]:
     """A parameter of a state space layer as the file has it."""
     groups = model.keys.get("ssm.group_count")
@@ -283,7 +253,7 @@ def mamba_parts(name: str, values: np.ndarray, model: TinyModel) -> Iterator[tup
         values = values.reshape(values.shape[0], -1)
     elif groups and name.endswith((".A_log", ".D")):
         values = values.reshape(-1, 1)
-    elif "norm.weight" in name:
+    elif groups and "norm.weight" in name:
         values = values.reshape(groups, -1)
     yield name.replace(".dt_bias", ".dt_proj.bias"), values
 
@@ -294,5 +264,7 @@ _ALL = (
     (MODELS, FIRST_SEED),
     (tiny_experts.MODELS, tiny_experts.FIRST_SEED),
     (tiny_latent.MODELS, tiny_latent.FIRST_SEED),
+    (tiny_hybrids.MODELS, tiny_hybrids.FIRST_SEED),
+    (tiny_gemma4.MODELS, tiny_gemma4.FIRST_SEED),
 )
 SEEDED = {m.name: (seed, m) for models, first in _ALL for seed, m in enumerate(models, first)}

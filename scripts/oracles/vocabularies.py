@@ -12,7 +12,7 @@ from pathlib import Path
 from camshaft.settings import settings
 
 PACKAGE = "llama-cpp-python==0.3.36"
-VOCABULARIES = ("qwen2", "llama-bpe", "gpt-2", "starcoder", "llama-spm", "phi-3")
+VOCABULARIES = ("qwen2", "llama-bpe", "gpt-2", "starcoder", "llama-spm", "phi-3", "bert-bge", "nomic-bert-moe")
 
 
 def fetch_vocabularies(names: Iterable[str]) -> dict[str, Path]:

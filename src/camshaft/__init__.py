@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from camshaft.generate.options import GenerateOptions
     from camshaft.generate.reranker import Reranker
     from camshaft.generate.sampling.parameters import Sampling
-    from camshaft.graph.custom_vjp import custom_vjp
+    from camshaft.graph.gradients.custom_vjp import custom_vjp
     from camshaft.graph.graph import Graph, Tensor
     from camshaft.graph.recompute import checkpoint
     from camshaft.ops import register_variant
@@ -66,7 +66,7 @@ _PUBLIC = {
     "generate.options": "GenerateOptions",
     "generate.reranker": "Reranker",
     "generate.sampling.parameters": "Sampling",
-    "graph.custom_vjp": "custom_vjp",
+    "graph.gradients.custom_vjp": "custom_vjp",
     "graph.graph": "Graph Tensor",
     "graph.recompute": "checkpoint",
     "ops": "register_variant",

@@ -72,7 +72,7 @@ def takes(variant, op, sample, cpu) -> bool:
 
 
 def n_taken(variant, op, cpu) -> int:
-    return sum(takes(variant, op, sample, cpu) for sample in op.samples())
+    return sum(takes(variant, op, sample, cpu) for sample in samples(op.name))
 
 
 def test_the_cpus_together_run_every_sample_of_attention_and_every_block_format() -> None:

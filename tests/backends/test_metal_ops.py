@@ -1,7 +1,7 @@
 """Ops on Metal: every variant's kernels, their MSL run on the stand-in headers by a fake of PyObjC's module.
 
-By default the smallest sample of each variant of the ops that models spend their time in; two of each variant of every op with
-`-m full`, all with `-m soak` (40 s, most of it g++).
+By default the smallest sample of each variant of the ops that models spend their time in; with `-m full` two of each variant of
+every op, and one of rows, which share a frame; all with `-m soak` (40 s, most of it g++).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from camshaft.validation.validate import check_sample, error_between, node_of
 from tests.support.fake_metal import FakeDevice, FakeMetal, forget, install
 from tests.support.metal_harness import compile_msl, have_compiler
 from tests.support.needs import require
-from tests.support.samples import EVERYWHERE, samples
+from tests.support.samples import EVERYWHERE, is_row, samples
 
 
 @pytest.fixture(autouse=True)
@@ -47,12 +47,12 @@ CLAIMS = [(op, variant) for op in ops.all_ops() for variant in op.variants if "m
 QUICK = [(op, variant) for op, variant in CLAIMS if op.name in EVERYWHERE]
 
 
-def cases(gpu, claims, most):
-    """(op, variant, sample): of each claim the `most` smallest samples that the GPU takes."""
+def cases(gpu, claims, most, of_rows):
+    """(op, variant, sample): of each claim the `most` smallest samples that the GPU takes, `of_rows` of a family's row."""
     for op, variant in claims:
         by_size = sorted(samples(op.name), key=lambda s: sum(a.size for a in s.inputs))
         fit = (s for s in by_size if takes(gpu, variant, node_of(op, s)))
-        yield from ((op, variant, sample) for sample in islice(fit, most))
+        yield from ((op, variant, sample) for sample in islice(fit, of_rows if is_row(op) else most))
 
 
 def takes(target, variant, node):
@@ -67,10 +67,10 @@ def emit_all(gpu, variant, node):
         gpu.compile(made.request(launch))
 
 
-def prove(fake, most, claims=CLAIMS):
-    """Runs `most` samples of each claim; gives what is wrong, and what was run."""
+def prove(fake, most, of_rows, claims=CLAIMS):
+    """Runs `most` samples of each claim, `of_rows` of a family's row; gives what is wrong, and what was run."""
     gpu = metal.make(0)
-    found = list(cases(gpu, claims, most))
+    found = list(cases(gpu, claims, most, of_rows))
     for op, variant, sample in found:
         emit_all(gpu, variant, node_of(op, sample))
     waiting = [library for library in fake.libraries if not library.kernels]
@@ -84,7 +84,7 @@ def prove(fake, most, claims=CLAIMS):
 
 
 def test_each_claim_is_right(fake):
-    wrong, checked = prove(fake, 1, QUICK)
+    wrong, checked = prove(fake, 1, 1, QUICK)
     assert wrong == []
     ran = {(op.name, variant.name) for op, variant, _ in checked}
     assert {(op.name, variant.name) for op, variant in QUICK} - ran == set(), "claimed, and no sample ran"
@@ -97,15 +97,15 @@ def smallest_of_each(checked):
 
 
 @pytest.mark.full
-def test_each_variants_smallest_samples_are_right_and_agree_with_c(fake):
+def test_each_variants_smallest_samples_are_right_and_those_beside_rows_agree_with_c(fake):
     require(backend_named("c").absent() is None, "a C compiler")
     rendered = device("cpu:c")
-    wrong, checked = prove(fake, 2)
+    wrong, checked = prove(fake, 2, 1)
     assert wrong == []
     n_compared = 0
     for op, variant, on_metal in smallest_of_each(checked):
         sample = next(s for s in samples(op.name) if s.name == on_metal.sample)
-        if "c" not in variant.backends or not takes(rendered, variant, node_of(op, sample)):
+        if is_row(op) or "c" not in variant.backends or not takes(rendered, variant, node_of(op, sample)):
             continue
         in_c = check_sample(op, variant, rendered, sample)
         for a, b in zip(on_metal.outputs, in_c.outputs, strict=True):
@@ -117,6 +117,6 @@ def test_each_variants_smallest_samples_are_right_and_agree_with_c(fake):
 
 @pytest.mark.soak
 def test_every_sample_is_right(fake):
-    wrong, checked = prove(fake, 10_000)
+    wrong, checked = prove(fake, 10_000, 10_000)
     assert wrong == []
     assert len(checked) > 400

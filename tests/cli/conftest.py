@@ -23,7 +23,7 @@ class FakeGeneration:
     def __init__(self, pieces: list[Any], on_end: Callable[[str], None] = lambda text: None) -> None:
         self.pieces, self.finish_reason, self.timings, self.on_end = pieces, "stop", TIMINGS, on_end
         self.prompt_tokens, self.tokens, self.is_full, self.text = 3, len(pieces), False, ""
-        self.speculation = None
+        self.speculation, self.kept_tokens = None, 0
         self.logprobs = [TokenLogprob(5, "Hel", -0.5, (TokenLogprob(5, "Hel", -0.5), TokenLogprob(6, "x", -2.0)))]
 
     def __iter__(self) -> Iterator[str]:

@@ -12,6 +12,8 @@ from camshaft.errors import CamshaftError, StoreError
 from camshaft.generate.grammar.grammar import Grammar
 from camshaft.generate.options import GenerateOptions
 from camshaft.generate.sampling.parameters import Sampling
+from camshaft.generate.speculation.speculator import Speculation
+from tests.cli import conftest
 
 
 def test_text_goes_to_stdout_and_ends_its_line(cli: Any, lm: Any, model_file: str) -> None:
@@ -59,13 +61,45 @@ def test_one_option_gives_the_form_of_the_answer(cli: Any, lm: Any, model_file: 
         assert (result.exit_code, message in result.stderr) == (2, True), result.stderr
 
 
+def test_speculation_and_kept_prompts_are_options_of_generate_and_chat(
+    cli: Any, lm: Any, model_file: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cli("generate", model_file, "-p", "Hi", "--speculate", "off", "--prompt-cache", "auto")
+    assert (lm.calls[-1][1].speculate, lm.calls[-1][1].prompt_cache) == (None, "auto")
+    counts = Speculation("ngram", 3, 10, 7)
+    made = conftest.FakeGeneration.__init__
+
+    def making(self: Any, *rest: Any) -> None:
+        made(self, *rest)
+        self.speculation, self.kept_tokens = counts, 16
+
+    monkeypatch.setattr(conftest.FakeGeneration, "__init__", making)
+    result = cli("generate", model_file, "-p", "Hi", "--speculate", "ngram", "--json", "--verbose")
+    assert lm.calls[-1][1].speculate == "ngram"
+    report = json.loads(result.stdout)
+    assert report["speculation"] == {"kind": "ngram", "runs": 3, "drafted": 10, "accepted": 7, "acceptance": 0.7}
+    assert report["kept_tokens"] == 16
+    assert "camshaft: speculation: 7 of 10 drafted tokens accepted (70%), in 3 runs" in result.stderr
+    assert "16 of these tokens were kept" in result.stderr
+    assert cli("chat", model_file, "--speculate", model_file, "--prompt-cache", "a.prompt", stdin="").exit_code == 0
+    assert lm.calls[-1].prompt_cache == "a.prompt"
+    assert lm.calls[-1].speculate.name == "tiny"
+    assert lm.closed == 4
+
+
 def test_json_is_one_object_with_the_documented_keys(cli: Any, lm: Any, model_file: str) -> None:
     result = cli("generate", model_file, "-p", "Hi", "--json")
     assert result.stdout.count("\n") == 1
     wanted_timings = {"load_s": 0.5, "compile_s": 0.125, "first_token_s": 0.25}
     wanted_timings |= {"prompt_tokens_per_s": 100.0, "generated_tokens_per_s": 50.0}
     wanted = {"model": "tiny", "backend": "simd", "threads": 2, "prompt_tokens": 3, "tokens": 2}
-    wanted |= {"finish_reason": "stop", "plans": {"prompt": "cached"}, "text": "Hello", "timings": wanted_timings}
+    wanted |= {
+        "kept_tokens": 0,
+        "finish_reason": "stop",
+        "plans": {"prompt": "cached"},
+        "text": "Hello",
+        "timings": wanted_timings,
+    }
     assert json.loads(result.stdout) == wanted
     result = cli("generate", model_file, "-p", "Hi", "--json", "--logprobs", "2")
     assert lm.calls[-1][1].logprobs == 2

@@ -10,8 +10,9 @@ import pytest
 
 from camshaft import DispatchTable, ops
 from camshaft.backends.cpu.device import counts
-from camshaft.eager import elementwise_call, runners
-from camshaft.eager.shaped_call import FIRST_USES, node_of
+from camshaft.eager import elementwise_call
+from camshaft.eager.shapes import runners
+from camshaft.eager.shapes.shaped_call import FIRST_USES, node_of
 
 Array = np.ndarray[Any, Any]
 RNG = np.random.default_rng(3)

@@ -11,8 +11,8 @@ import pytest
 import camshaft as cs
 from camshaft.backends.cpu.device import ENTRY
 from camshaft.dtypes import f32
-from camshaft.eager.launches import MOST_LAUNCHES, PARTS_PER_WORKER, _Launcher
-from camshaft.eager.runners import HostRunner
+from camshaft.eager.shapes.launches import MOST_LAUNCHES, PARTS_PER_WORKER, _Launcher
+from camshaft.eager.shapes.runners import HostRunner
 from camshaft.ops.fft.sizes import table
 
 

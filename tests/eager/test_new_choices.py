@@ -9,7 +9,7 @@ import pytest
 
 from camshaft import ops
 from camshaft.eager.array_op import ArrayOp
-from camshaft.eager.shaped_call import node_of
+from camshaft.eager.shapes.shaped_call import node_of
 from camshaft.ops.op import NodeSpec
 from camshaft.selection import measurements as stored
 from camshaft.settings import setting
@@ -48,11 +48,11 @@ def test_a_choice_for_a_new_shape_looks_once(counted: dict[str, int], monkeypatc
     monkeypatch.setattr("atexit.register", lambda *_: None)
     monkeypatch.setattr(stored.Measurements, "has", lambda self, op: True)
     table_op = ArrayOp(ops.get("matmul"), "simd")
-    table_op.select(product(17, 33, 40))
+    table_op.choices.select(product(17, 33, 40))
     monkeypatch.setattr("camshaft.settings.available_cores", lambda: pytest.fail("reads the control groups' files"))
     node = product(18, 34, 41)
     counted.update(stores=0, sites=0)
-    choice = table_op.select(node)
+    choice = table_op.choices.select(node)
     assert len(choice.losers) > 2
     assert counted["stores"] <= 4
     assert counted["sites"] <= 1

@@ -10,7 +10,8 @@ import pytest
 
 from camshaft import DispatchTable, ops, table
 from camshaft.backends.cpu.device import counts, cpu_device
-from camshaft.eager import elementwise_call, launches, runners
+from camshaft.eager import elementwise_call
+from camshaft.eager.shapes import launches, runners
 from camshaft.errors import ShapeError
 from camshaft.ops.op import Sample
 from camshaft.validation.validate import check_sample

@@ -12,9 +12,10 @@ import numpy as np
 import pytest
 
 from camshaft import DispatchTable, table
-from camshaft.eager import elementwise_call, shaped_call
+from camshaft.eager import elementwise_call
 from camshaft.eager.native import cpython_abi
-from camshaft.eager.size_formulas import Recording, Unrecorded, number
+from camshaft.eager.shapes import shaped_call
+from camshaft.eager.shapes.size_formulas import Recording, Unrecorded, number
 from camshaft.errors import ShapeError
 
 Array = np.ndarray[Any, Any]

@@ -15,11 +15,12 @@ import pytest
 
 import camshaft as cs
 from camshaft import DispatchTable, table
-from camshaft.eager import array_op, elementwise_call, launches, native_call
+from camshaft.eager import choices, elementwise_call, native_call
 from camshaft.eager.native import cpython_abi
 from camshaft.eager.native.shaped_call import row_indexes
 from camshaft.eager.native_call import _attribute_words, _key
-from camshaft.eager.shaped_call import FIRST_USES
+from camshaft.eager.shapes import launches
+from camshaft.eager.shapes.shaped_call import FIRST_USES
 from camshaft.errors import CamshaftError
 
 F32 = np.float32
@@ -334,7 +335,7 @@ def test_a_host_thunk_may_call_the_table_whose_workers_its_plan_has() -> None:
 
 
 def test_ever_new_shapes_and_attributes_do_not_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(array_op, "MOST_REMEMBERED", 8)
+    monkeypatch.setattr(choices, "MOST_REMEMBERED", 8)
     monkeypatch.setattr(native_call, "MOST_PREPARED", 0)
     t = DispatchTable(None)
     x = draw(40, 2)
@@ -346,5 +347,5 @@ def test_ever_new_shapes_and_attributes_do_not_fill_the_memory(monkeypatch: pyte
                 np.testing.assert_array_equal(t.add(x[:n], x[0]), x[:n] + x[0])
     for op in (t.sum, t.softcap, t.add):
         held = op.__self__
-        assert max(len(held._calls), len(held._resolved), len(held._kernels), len(held._choices)) <= 8
+        assert max(len(held._calls), len(held._resolved), len(held._kernels), len(held.choices._by_kind)) <= 8
     np.testing.assert_array_equal(t.add(x, x), x + x)

@@ -18,6 +18,7 @@ from camshaft.validation.validate import node_of
 from tests.support.assembly import instructions, loop_with, vector_stack_accesses
 from tests.support.cross import CrossTarget, assembly_for
 from tests.support.quick import each_value, quick_of
+from tests.support.samples import samples
 from tests.support.stored import key_of, stored
 
 # level -> (LLVM's name of a CPU of it, its byte dot product, what adds products of f32)
@@ -82,7 +83,7 @@ def text_of(level: str, op_name: str, variant_name: str, sample_name: str) -> st
     row, op = LEVELS[level], ops.get(op_name)
     target = CrossTarget(f"{row.architecture}-unknown-linux-gnu", CPUS[level][0], row.features)
     device = CpuDevice(level, "simd", native_lanes(row.features), row.features, row.architecture)
-    node = node_of(op, next(s for s in op.samples() if s.name == sample_name))
+    node = node_of(op, next(s for s in samples(op_name) if s.name == sample_name))
     variant = next(v for v in op.variants if v.name == variant_name)
     assert variant.supports(node, device) is None
     build, texts = variant.build(node, device), []

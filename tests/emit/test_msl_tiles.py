@@ -10,7 +10,7 @@ from camshaft.emit.msl.context import MslTarget
 from camshaft.emit.msl.module import emit, refusal, simt_form
 from camshaft.emit.msl.tiles import UNIT, native_tiles
 from camshaft.emit.tiles import Spread
-from camshaft.lang import ir, kernel
+from camshaft.lang import ir, kernel, tile_ir
 from tests.emit.test_tiles_ptx import drawn, staged_case
 from tests.support.emit_harness import trace
 from tests.support.fake_metal import FakeDevice, FakeMetal, forget, install
@@ -86,7 +86,7 @@ def test_which_tiles_are_native() -> None:
         total.store(out, (0, 0))
 
     assert not native_tiles(trace(kernel(scaled), [drawn("f32", 16, 16) for _ in range(3)]), 32)
-    assert UNIT.spread(ir.Tile(64, 64, ir.Block(), 0), 128) == Spread(2, 2, 4, 4)
+    assert UNIT.spread(tile_ir.Tile(64, 64, ir.Block(), 0), 128) == Spread(2, 2, 4, 4)
 
 
 def test_a_device_without_matrices_has_words() -> None:

@@ -14,7 +14,7 @@ from camshaft.emit.nvptx.simt import WARP
 from camshaft.emit.nvptx.tiles import UNIT
 from camshaft.emit.target import GPU_TARGETS
 from camshaft.emit.tiles import Spread
-from camshaft.lang import ir, kernel
+from camshaft.lang import ir, kernel, tile_ir
 from camshaft.lang.interpreter.interpret import interpret
 from tests.support.emit_harness import trace
 from tests.support.needs import require
@@ -200,7 +200,7 @@ def test_which_tiles_are_native() -> None:
 
 def test_warps_share_a_tile_so_that_they_read_little() -> None:
     def of(m, n, lanes):
-        return UNIT.spread(ir.Tile(m, n, ir.Block(), 0), lanes)
+        return UNIT.spread(tile_ir.Tile(m, n, ir.Block(), 0), lanes)
 
     assert of(64, 64, 128) == Spread(2, 2, 2, 4)
     assert of(16, 16, 128) == Spread(1, 2, 1, 1)

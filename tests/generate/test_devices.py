@@ -9,6 +9,7 @@ import pytest
 
 from camshaft import LanguageModel, Sampling, ops
 from camshaft.errors import BackendError
+from camshaft.generate.speculation.pace import RunCosts
 from camshaft.plan.memory.device_memory import DeviceArray
 from tests.support.fake_device import FakeDevice, pass_for_null
 from tests.support.fixtures import tiny_model
@@ -97,3 +98,28 @@ def test_a_device_too_small_for_the_cache_says_so(fake: FakeDevice, tmp_path: Pa
     fake.limits = {"alignment": 256, "unified": 0, "memory": 100_000}
     with pytest.raises(BackendError, match="no memory for"):
         LanguageModel(tiny_model("llama", tmp_path), backend="null", context=60_000, activations="f32")
+
+
+@pytest.mark.full
+def test_drafts_and_kept_prompts_on_a_device(fake: FakeDevice, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Both read and write rows of a device's memory; a prompt kept on the host goes on there."""
+    monkeypatch.setattr(RunCosts, "of", lambda self, rows: 1.0)
+    path, prompt = tiny_model("llama", tmp_path), [*PROMPT * 14][:66]
+    options = {"logit_bias": dict.fromkeys(PROMPT, 50), "temperature": 0.0, "max_tokens": 8, "ignore_eos": True}
+    kept, found = tmp_path / "prompt", []
+    for backend in ("simd", "null"):
+        with LanguageModel(path, backend=backend, context=80, activations="f32", threads=1, sessions=1) as lm:
+            for more in ({}, {"speculate": "ngram"}, {"prompt_cache": kept}):
+                generation = lm.generate(prompt, **options, **more)
+                list(generation)
+                found.append((generation.ids, generation.kept_tokens))
+                if generation.speculation is not None:
+                    assert generation.speculation.drafted
+            if backend == "null":
+                kept.unlink()
+                for n in (0, 64):
+                    generation = lm.generate(prompt, **options, prompt_cache=kept)
+                    list(generation)
+                    assert generation.kept_tokens == n
+    assert [ids for ids, _ in found] == [found[0][0]] * 6
+    assert [n for _, n in found] == [0, 0, 0, 0, 0, 64]

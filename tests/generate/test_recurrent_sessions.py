@@ -19,7 +19,9 @@ from tests.support.quick import quick_of
 
 GREEDY = Sampling(greedy=True)
 NAME, CONTEXT = "lfm2", 96
-NAMES = quick_of(("lfm2", "qwen35", "mamba", "mamba2", "granitehybrid"), ("lfm2",))
+NAMES = quick_of(
+    ("lfm2", "qwen35", "mamba", "mamba2", "granitehybrid", "lfm2moe", "nemotron_h_moe", "falcon-h1", "jamba"), ("lfm2",)
+)
 # What single tokens and parts of a prompt may differ by.
 CLOSE = 1e-3
 

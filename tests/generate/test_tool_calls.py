@@ -10,10 +10,26 @@ import numpy as np
 import pytest
 
 from camshaft import GenerateOptions, LanguageModel, Sampling
-from camshaft.errors import GrammarError
+from camshaft.errors import GrammarError, SettingError
+from camshaft.formats.gguf.file import open_gguf
 from camshaft.generate.tools.calls import Delta, ToolCall, ToolCallReader, call_grammar
-from camshaft.generate.tools.styles import GENERIC, HERMES, LLAMA_3, Style, Tool, style_of, with_tools
+from camshaft.generate.tools.reasoning import HARMONY, AnswerReader
+from camshaft.generate.tools.styles import (
+    DEEPSEEK,
+    DEEPSEEK_R1,
+    GENERIC,
+    HARMONY_CALLS,
+    HERMES,
+    LLAMA_3,
+    MISTRAL,
+    MISTRAL_ARGS,
+    Style,
+    Tool,
+    style_of,
+    with_tools,
+)
 from camshaft.text.chat import ChatTemplate
+from camshaft.text.vocabulary import TokenType
 from tests.support.fixtures import tiny_model
 
 pytest.importorskip("llguidance")
@@ -77,7 +93,74 @@ def test_text_may_come_instead_of_a_call(lm: LanguageModel) -> None:
     assert "".join(generation).startswith("<")
 
 
+@pytest.fixture(scope="module")
+def marked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LanguageModel]:
+    """A model with the control tokens of the styles, in place of bytes that UTF-8 has not."""
+    from tests.support.models import changed_model  # needs gguf
+
+    folder = tmp_path_factory.mktemp("marked")
+    metadata = open_gguf(tiny_model("llama", folder)).metadata
+    texts, types = list(metadata["tokenizer.ggml.tokens"]), list(metadata["tokenizer.ggml.token_type"])
+    marks = [*HARMONY_CALLS.shown, *MISTRAL_ARGS.shown, *DEEPSEEK.shown, "<|call|>", "<|return|>"]
+    free = [i for i, text in enumerate(texts) if len(text) == 1 and ord(text) in (0xC0, 0xC1, *range(0xF5, 0x100))]
+    free += [i for i, text in enumerate(texts) if len(text) == 1 and 0xE0 <= ord(text) < 0xF5]
+    for i, mark in zip(free, marks, strict=False):
+        texts[i], types[i] = mark, int(TokenType.CONTROL)
+    assert set(marks) <= set(texts)
+    keys = {"tokenizer.ggml.tokens": texts, "tokenizer.ggml.token_type": [int(kind) for kind in types]}
+    with LanguageModel(changed_model("llama", folder, keys=keys), threads=1, context=300, activations="f32") as made:
+        yield made
+
+
+ENDS = ("<|end|>", "<｜tool▁call▁begin｜>")  # made probable, so that texts end and calls follow each other
+
+
+@pytest.mark.parametrize("style", [MISTRAL, MISTRAL_ARGS, DEEPSEEK, DEEPSEEK_R1, HARMONY_CALLS])
+def test_calls_with_control_tokens_are_read_back(marked: LanguageModel, style: Style) -> None:
+    ids, reasoning = marked.tokenizer.control_ids(style.shown), HARMONY if style.is_harmony else None
+    assert ids.keys() == set(style.shown)
+    seen, n_parallel = set(), 0
+    for seed in range(6):
+        for parallel in (False, True):
+            grammar = call_grammar(style, TOOLS, is_required=True, is_parallel=parallel, ids=ids)
+            sampling = Sampling(
+                seed=seed, temperature=3, min_p=0, logit_bias={i: 9.0 for text, i in ids.items() if text in ENDS}
+            )
+            how: dict[str, Any] = {"sampling": sampling, "shown_tokens": style.shown, "max_tokens": 250}
+            generation = marked.generate([40, 7], grammar=grammar, **how)
+            reader = AnswerReader(style, reasoning)
+            text = reader.text_of("".join(generation))
+            if generation.finish_reason == "stop":
+                assert style.is_harmony or text == ""
+                assert len(reader.calls) == 1 or (parallel and style.separator is not None)
+                n_parallel += len(reader.calls) > 1
+                for call in reader.calls:
+                    seen.add(call.name)
+                    arguments = json.loads(call.arguments)
+                    assert arguments == {} if call.name == "stop.now" else arguments == {"a": arguments["a"]}
+    assert seen
+    assert bool(n_parallel) == (style.separator is not None)
+
+
+def test_calls_of_channels_need_their_tokens() -> None:
+    with pytest.raises(SettingError, match=r"calls need the control token <\|start\|>"):
+        call_grammar(HARMONY_CALLS, TOOLS, is_required=True, is_parallel=False)
+
+
+QUOTES = r'{"x": "\\\" }"}'
+MISTRAL_TEXT = '[TOOL_CALLS] [{"name": "add", "arguments": {"a": "]}, {"}}, {"name": "b", "arguments": {}}]'
+SEEK_TEXT = (
+    '<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>add<｜tool▁sep｜>{"a": 12}<｜tool▁call▁end｜><｜tool▁calls▁end｜>'
+)
+R1_TEXT = SEEK_TEXT.replace(">add<｜tool▁sep｜>", ">function<｜tool▁sep｜>add\n```json\n").replace("12}", "12}\n```")
 TEXTS: list[tuple[Style, str, str, list[ToolCall]]] = [
+    (MISTRAL, MISTRAL_TEXT, "", [ToolCall("add", '{"a": "]}, {"}'), ToolCall("b", "{}")]),
+    (MISTRAL, f"Well [\n{MISTRAL_TEXT}", "Well [", [ToolCall("add", '{"a": "]}, {"}'), ToolCall("b", "{}")]),
+    (MISTRAL, MISTRAL_TEXT[:16], "", []),
+    (MISTRAL, "[TOOL", "[TOOL", []),
+    (MISTRAL_ARGS, f"[TOOL_CALLS]a[ARGS]{QUOTES}[TOOL_CALLS]b[ARGS]{{}}", "", [ToolCall("a", QUOTES), ToolCall("b", "{}")]),
+    (DEEPSEEK, f"So: {SEEK_TEXT}", "So:", [ToolCall("add", '{"a": 12}')]),
+    (DEEPSEEK_R1, R1_TEXT, "", [ToolCall("add", '{"a": 12}')]),
     (HERMES, HERMES_TEXT, "", [ToolCall("add", '{"a": 12}')]),
     (HERMES, f"I add. \n{HERMES_TEXT}\n{HERMES_TEXT}", "I add.", [ToolCall("add", '{"a": 12}')] * 2),
     (HERMES, "a < b <tool_ca \n", "a < b <tool_ca \n", []),
@@ -124,6 +207,15 @@ def test_styles_of_templates() -> None:
     hermes = "{% for t in tools %}{{ t | tojson }}{% endfor %}<tool_call>\n{'name': x, \"arguments\": y}"
     llama = '{% if tools is not none %}{{ \'Environment: ipython\' }}{% endif %}{"name": n, "parameters": d}'
     coder = "{% if tools %}<tool_call><function=x>{% endif %}"
+    native = "{% if tools %}x{% endif %}"
+    others = {
+        "<|channel|>commentary to=functions.": HARMONY_CALLS,
+        "[TOOL_CALLS] [": MISTRAL,
+        "[TOOL_CALLS]a[ARGS]": MISTRAL_ARGS,
+        "<｜tool▁sep｜>": DEEPSEEK,
+        "<｜tool▁sep｜>```json": DEEPSEEK_R1,
+    }
+    assert {text: style_of(ChatTemplate(native + text)) for text in others} == others
     sources = {hermes: HERMES, llama: LLAMA_3, coder: GENERIC, "{{ messages }}": GENERIC, "{{ notools }}": GENERIC}
     assert {source: style_of(ChatTemplate(source)) for source in sources} == sources
 
@@ -136,6 +228,31 @@ def test_a_template_with_tools_gets_them_as_they_are() -> None:
     function = {"name": "add", "arguments": {"a": 12}}
     assert messages[1]["tool_calls"] == [{"id": "1", "type": "function", "function": function}]
     assert with_tools(HERMES, USER, ()) == (USER, {})
+
+
+def test_calls_as_other_templates_want_them() -> None:
+    result = {"role": "tool", "content": "24", "tool_call_id": "call_12345"}
+    call = {"role": "assistant", "content": "so", "thinking": "hm", "tool_calls": [CALL | {"id": "call_12345"}]}
+    for style in (MISTRAL, DEEPSEEK, HARMONY_CALLS):
+        (called, answered), _ = with_tools(style, [call, result], ())
+        made = called["tool_calls"][0]
+        assert made["id"] == answered["tool_call_id"]
+        assert (len(made["id"]) == 9 and made["id"].isalnum()) == (style is MISTRAL)
+        assert made["function"]["arguments"] == ('{"a": 12}' if style is DEEPSEEK else {"a": 12})
+        assert ("thinking" in called) == (style is not HARMONY_CALLS)
+
+
+def test_a_call_after_thoughts_in_channels() -> None:
+    text = (
+        "<|channel|>analysis<|message|>I add.<|end|><|start|>assistant<|channel|>commentary<|message|>Wait.<|end|>"
+        '<|start|>assistant<|channel|>commentary to=functions.add <|constrain|>json<|message|>{"a": 12}'
+    )
+    for pieces in ([text], list(text)):
+        reader = AnswerReader(HARMONY_CALLS, HARMONY)
+        deltas = [delta for piece in pieces for delta in reader.push(piece)] + reader.finish()
+        assert "".join(delta.text for delta in deltas) == "Wait."
+        assert (reader.thought, reader.calls) == ("I add.", [ToolCall("add", '{"a": 12}')])
+        assert "".join(delta.arguments for delta in deltas if delta.index == 0) == '{"a": 12}'
 
 
 def test_another_template_is_told_in_words() -> None:

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from camshaft.lang import ir, kernel
+from camshaft.lang import ir, kernel, traversal
 from camshaft.lang.expand.functions import EXPANSIONS, expand_functions, expanded_on
 from camshaft.lang.interpreter.interpret import interpret
 from camshaft.lang.simt.form import to_simt
@@ -16,7 +16,7 @@ WITHOUT_SCALE = frozenset({"scale"})
 
 
 def instructions(kernel_ir):
-    return [item.op for item in ir.walk(kernel_ir.body) if isinstance(item, ir.Value)]
+    return [item.op for item in traversal.walk(kernel_ir.body) if isinstance(item, ir.Value)]
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
@@ -89,7 +89,7 @@ def test_sin_and_cos_of_one_angle_share_its_reduction():
     x = np.zeros(48, np.float32)
     once = expand_functions(trace(apply, [x, x], n=48, name="sin"), "llvm")
     both_of_three = expand_functions(trace(uniform_under_a_mask, [x, x[:2], x], 2, n=48), "llvm")
-    branches = [sum(isinstance(item, ir.When) for item in ir.walk(k.body)) for k in (once, both_of_three)]
+    branches = [sum(isinstance(item, ir.When) for item in traversal.walk(k.body)) for k in (once, both_of_three)]
     assert branches == [1, 1 + 3]
 
 
@@ -108,5 +108,7 @@ def test_a_kernel_without_functions_stays_itself():
 def test_an_expansion_states_its_own_fused_steps():
     x = np.zeros(5, np.float32)
     expanded = expand_functions(trace(apply, [x, x], n=5, name="log"), "llvm")
-    sums = [v for v in ir.walk(expanded.body) if isinstance(v, ir.Value) and v.op in ("add", "subtract", "multiply")]
+    sums = [
+        v for v in traversal.walk(expanded.body) if isinstance(v, ir.Value) and v.op in ("add", "subtract", "multiply")
+    ]
     assert all((v.attr == ir.EXACT) == v.dtype.is_float for v in sums)

@@ -13,7 +13,7 @@ from camshaft import ops
 from camshaft.backends.cpu.device import cpu_device
 from camshaft.dtypes import as_dtype, f32, i32
 from camshaft.errors import VerifyError
-from camshaft.lang import ir, kernel
+from camshaft.lang import ir, kernel, traversal
 from camshaft.lang.interpreter.interpret import interpret
 from camshaft.lang.interpreter.simt import interpret_simt
 from camshaft.lang.simt.form import to_simt
@@ -80,7 +80,7 @@ class BothForms:
             for a, at in zip(arrays, block, strict=False)
         ]
         scalars = [ctypes.c_int64.from_address(at).value for at in block[len(arrays) :]]
-        vectors = any(isinstance(item, ir.Value) and item.width for item in ir.walk(self._ir.body))
+        vectors = any(isinstance(item, ir.Value) and item.width for item in traversal.walk(self._ir.body))
         for lanes in (1,) if vectors else self._widths:
             result = agree(self._ir, views, scalars, lanes, range(first, last))
         for view, new in zip(views, result, strict=True):

@@ -5,7 +5,7 @@ import pytest
 
 from camshaft.dtypes import DTYPES, f32
 from camshaft.errors import KernelError, VerifyError
-from camshaft.lang import ir, kernel
+from camshaft.lang import kernel, tile_ir, traversal
 from camshaft.lang.expand.tiles import expand_tiles
 from camshaft.lang.interpreter.interpret import interpret
 from camshaft.lang.interpreter.simt import interpret_simt
@@ -94,25 +94,32 @@ def test_threads_share_a_tile(lanes):
 
 def test_the_expansion_has_no_tiles_left_and_is_well_formed():
     made = trace(staged, ragged(), grid=(2, 2), **CONSTANTS)
-    before = list(ir.walk(made.body))
+    before = list(traversal.walk(made.body))
     for lanes in (1, 16, 512):
         expanded = expand_tiles(made, lanes)
         verify(expanded)
-        assert not any(isinstance(item, ir.TILE_STATEMENTS) for item in ir.walk(expanded.body))
-    assert list(ir.walk(made.body)) == before
+        assert not any(isinstance(item, tile_ir.TILE_STATEMENTS) for item in traversal.walk(expanded.body))
+    assert list(traversal.walk(made.body)) == before
     plain = trace(kernel(lambda k, x: None), [np.zeros(1, np.float32)])
     assert expand_tiles(plain, 8) is plain
 
 
 def every_tile(made, lanes):
-    return frozenset(item.tile for item in ir.walk(made.body) if isinstance(item, ir.TileNew))
+    return frozenset(item.tile for item in traversal.walk(made.body) if isinstance(item, tile_ir.TileNew))
 
 
 def test_simt_form_keeps_tiles_for_an_emitter_that_has_them():
     made = trace(staged, ragged(), grid=(2, 2), **CONSTANTS)
     kept = to_simt(made, 32, keep_tiles=every_tile, keep_copies=True)
-    found = [type(item) for item in ir.walk(kept.body) if isinstance(item, ir.TILE_STATEMENTS)]
-    assert found == [ir.TileNew, ir.AsyncCopy, ir.AsyncCopy, ir.AsyncWait, ir.TileMma, ir.TileStore]
+    found = [type(item) for item in traversal.walk(kept.body) if isinstance(item, tile_ir.TILE_STATEMENTS)]
+    assert found == [
+        tile_ir.TileNew,
+        tile_ir.AsyncCopy,
+        tile_ir.AsyncCopy,
+        tile_ir.AsyncWait,
+        tile_ir.TileMma,
+        tile_ir.TileStore,
+    ]
     assert {a.name for a in kept.shared} == {"scratch0", "scratch1"}
     with pytest.raises(VerifyError, match="keeps its tiles"):
         interpret_simt(kept, ragged())

@@ -37,13 +37,17 @@ ROW_OF = {
     "gpt": "gpt-oss",
     "command": "command-r",
     "hunyuan": "hunyuan-dense",
+    "falcon-h1": "falcon-h1",
     "ernie4_5-moe": "ernie4_5-moe",
 }
 # Their mutations are in the quick run.
 QUICK = ("llama", "mistral", "qwen2-yarn", "qwen3")
-# Without a rotation; without these the quick run has the kinds of recurrent layers too.
-STILL = ("falcon-mamba", "granitehybrid", "mamba", "mamba2")
-SELDOM = (*STILL, "qwen35moe", "qwen3next")
+# Without a rotation, and those whose parts other models of the quick run have too.
+STILL = ("falcon-mamba", "granitehybrid", "jamba", "mamba", "mamba2", "nemotron_h", "nemotron_h_moe")
+SELDOM = (
+    *("falcon-mamba", "granitehybrid", "jamba", "mamba", "mamba2", "nemotron_h_moe", "qwen35moe", "qwen3next"),
+    *("deepseek2-lite", "ernie4_5", "ernie4_5-moe", "gemma4-moe", "glm4", "hunyuan-dense", "lfm2moe"),
+)
 ROTATING = [name for name in TINY_MODELS if name not in (*STILL, "gpt2")]
 OTHER_PAIRING = {"interleaved": "neox", "neox": "interleaved"}
 
@@ -69,7 +73,7 @@ def _difference(name: str, folder: Path, *, chunk: int | None = None, **options:
 
 
 def test_there_is_a_tiny_model_of_every_family() -> None:
-    assert len(TINY_MODELS) == 50
+    assert len(TINY_MODELS) == 56
     assert {row_of(name) for name in TINY_MODELS} == {name for name, row in ROWS.items() if not row.encoder}
     assert all(tiny_logits(name)[1].std(axis=0).mean() >= 1 for name in TINY_MODELS)
 
@@ -189,6 +193,18 @@ WRONG_ROWS = [
     ("hunyuan-dense", "qk_norm", ""),
     ("ernie4_5-moe", "normalizes_experts", False),
     ("lfm2moe", "normalizes_experts", False),
+    ("nemotron_h", "activation", "gelu"),
+    ("nemotron_h", "rotates", True),
+    ("nemotron_h_moe", "expert_score", "softmax"),
+    ("nemotron_h_moe", "rotates", True),
+    ("jamba", "rotates", True),
+    ("jamba", "normalizes_experts", True),
+    ("gemma4", "norms_values", False),
+    ("gemma4", "score_scale", 0.0),
+    ("gemma4", "windows", False),
+    ("gemma4", "per_layer", False),
+    ("gemma4", "activation", "silu"),
+    ("gemma4-moe", "dense_beside_experts", False),
 ]
 # What the file says, changed: fields of ModelConfig.
 WRONG_CONFIGS = [
@@ -204,6 +220,9 @@ WRONG_CONFIGS = [
     ("mistral3", {"temperature_context": 9}),
     ("deepseek2-lite", {"attention_scale": 40**-0.5}),
     ("deepseek2-v3", {"attention_scale": 40**-0.5}),
+    ("gemma4", {"logit_softcap": 0.0}),
+    ("gemma4", {"window_theta": 10000.0}),
+    ("gemma4-moe", {"embedding_scale": 1.0}),
 ]
 # The same of their mixture of experts.
 WRONG_EXPERTS = [
@@ -223,6 +242,7 @@ WRONG_EXPERTS = [
     ("deepseek2-v3", {"score": "softmax"}),
     ("deepseek2-v3", {"top_groups": 3}),
     ("deepseek2-v3", {"normalizes": False}),
+    ("gemma4-moe", {"n_used": 1}),
 ]
 
 
@@ -263,7 +283,7 @@ def test_a_wrong_mixture_of_experts_shows(
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("name", ["glm4moe", "ernie4_5-moe", "lfm2moe", "deepseek2-v3"])
+@pytest.mark.parametrize("name", ["glm4moe", "ernie4_5-moe", "lfm2moe", "deepseek2-v3", "nemotron_h_moe"])
 def test_the_bias_of_the_choice_counts_and_is_no_weight(
     name: str, tmp_path: Path, breaking: pytest.MonkeyPatch
 ) -> None:
@@ -278,6 +298,43 @@ def test_the_bias_of_the_choice_counts_and_is_no_weight(
     for wrong in (without, as_weight):
         breaking.setattr(feed_forward.F, "moe_route", wrong)
         assert _difference(name, tmp_path) > BROKEN
+
+
+@pytest.mark.full
+def test_keys_of_another_layer_show(tmp_path: Path, breaking: pytest.MonkeyPatch) -> None:
+    def changed(*given: Any) -> ModelConfig:
+        config = read(*given)
+        assert [options.shares for options in config.layers] == [-1, -1, -1, 1, 2]
+        return replace(config, layers=(*config.layers[:3], replace(config.layers[3], shares=0), config.layers[4]))
+
+    read = language_model.read_config
+    breaking.setattr(language_model, "read_config", changed)
+    assert _difference("gemma4", tmp_path) > BROKEN
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(
+    ("name", "tensor"),
+    [
+        ("gemma4", "blk.1.layer_output_scale.weight"),
+        ("gemma4", "blk.1.post_norm.weight"),
+        ("gemma4", "per_layer_proj_norm.weight"),
+        ("gemma4", "rope_freqs.weight"),
+        ("gemma4-moe", "blk.1.ffn_gate_inp.scale"),
+        ("gemma4-moe", "blk.1.ffn_down_exps.scale"),
+        ("gemma4-moe", "blk.1.pre_ffw_norm_2.weight"),
+        ("gemma4-moe", "blk.1.post_ffw_norm_1.weight"),
+        ("gemma4-moe", "blk.1.post_ffw_norm_2.weight"),
+    ],
+)
+def test_each_scale_of_gemma_4_counts(name: str, tensor: str, tmp_path: Path) -> None:
+    tokens, wanted = tiny_logits(name)
+    with open_gguf(tiny_model(name, tmp_path)) as file:
+        ones = {tensor: np.ones(file.tensors[tensor].shape, np.float32)}
+    with LanguageModel(
+        changed_model(name, tmp_path, tensors=ones), activations="f32", threads=1, context=64, sessions=1
+    ) as lm:
+        assert np.abs(lm.logits(tokens) - wanted).max() > BROKEN
 
 
 def _of_older_file(name: str, folder: Path) -> Path:
@@ -382,6 +439,13 @@ RECURRENT = [
     ("mamba2", "state"),
     ("granitehybrid", "conv"),
     ("granitehybrid", "state"),
+    ("nemotron_h", "conv"),
+    ("nemotron_h", "state"),
+    ("nemotron_h_moe", "state"),
+    ("falcon-h1", "conv"),
+    ("falcon-h1", "state"),
+    ("jamba", "conv"),
+    ("jamba", "state"),
 ]
 
 
@@ -432,7 +496,7 @@ def test_layers_that_predict_later_tokens_are_not_run(name: str, keys: dict[str,
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("name", ["gemma2", "gemma3", "olmo3", "phi3", "exaone4", "gpt-oss", "cohere2"])
+@pytest.mark.parametrize("name", ["gemma2", "gemma3", "gemma4", "olmo3", "phi3", "exaone4", "gpt-oss", "cohere2"])
 @pytest.mark.parametrize("more", [-1, 1])
 def test_a_window_off_by_one_shows(name: str, more: int, tmp_path: Path, breaking: pytest.MonkeyPatch) -> None:
     def off(metadata: object, row: str, n: int) -> ModelConfig:

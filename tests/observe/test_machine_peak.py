@@ -9,14 +9,21 @@ import numpy as np
 import pytest
 
 from camshaft.dtypes import f32, i32, u32
-from camshaft.observe import machine_peak as kernels
+from camshaft.emit.llvm.module import emit
+from camshaft.emit.target import LEVELS
 from camshaft.observe import machine_peak as peaks
-from camshaft.observe.machine_peak import MachinePeak, machine_peak, measure, stored_peak, stored_peaks
+from camshaft.observe import peak_kernels as kernels
+from camshaft.observe.machine_peak import MachinePeak, best_of, machine_peak, measure, stored_peak, stored_peaks
+from camshaft.plan.buffers import Buffer, BufferUse, Lifetime
 from camshaft.plan.memory.arena import make_schedule
 from camshaft.plan.runtime.execute import bind
-from camshaft.plan.schedule import Buffer, BufferUse, Lifetime, Programs, Thunk
+from camshaft.plan.schedule import Programs, Thunk
 from camshaft.store.store import store
+from tests.support.assembly import instructions, longest_loop
+from tests.support.cross import CrossTarget, assembly_for
+from tests.support.emit_harness import trace
 
+AMX = CrossTarget("x86_64-unknown-linux-gnu", "sapphirerapids", LEVELS["amx"].features)
 FAKE = MachinePeak(1, 1e9, 8e9, 2e9, 4e9)
 
 
@@ -65,16 +72,66 @@ def test_least_time_is_the_greater_of_reading_and_computing() -> None:
 
 
 def test_a_small_measurement_gives_figures(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(peaks, "LEAST_S", 0.0)
-    monkeypatch.setattr(peaks, "REPEATS", 1)
+    monkeypatch.setattr(kernels, "LEAST_S", 0.0)
+    monkeypatch.setattr(kernels, "REPEATS", 1)
     found = measure(2, 1 << 20)
     assert found.threads == 2
     assert all(value > 0 for value in vars(found).values())
+    assert kernels.measure_writing(2, 1 << 20) > 0
+
+
+def test_a_rate_is_that_of_the_fastest_unit_that_is_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    rates = {unit.name: float(i) for i, unit in enumerate(kernels.UNITS, 1)}
+    monkeypatch.setattr(peaks, "units_here", lambda: kernels.UNITS)
+    assert best_of(2, rates, 9.0) == MachinePeak(2, 9.0, 3.0, 7.0, 7.0)
+    rates["bf16 in AMX tiles"] = 20.0
+    assert best_of(2, rates, 9.0) == MachinePeak(2, 9.0, 3.0, 20.0, 7.0)
+    monkeypatch.setattr(peaks, "units_here", lambda: tuple(u for u in kernels.UNITS if not u.features))
+    assert best_of(1, rates, 9.0) == MachinePeak(1, 9.0, 1.0, 7.0, 7.0)
+
+
+def test_memory_is_read_beyond_the_last_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    for caches, memory, wanted in (
+        ((1 << 15, 1 << 20, 32 << 20), 64 << 30, 256 << 20),
+        ((1 << 15, 2 << 20, 480 << 20), 64 << 30, 1440 << 20),
+        ((1 << 15, 2 << 20, 480 << 20), 4 << 30, 512 << 20),
+        ((None, None, None), None, 256 << 20),
+    ):
+        monkeypatch.setattr(kernels, "hardware", lambda caches=caches: (None, 2, caches))
+        monkeypatch.setattr(kernels, "memory_nbytes", lambda memory=memory: memory)
+        assert kernels.beyond_caches() == wanted
+
+
+@pytest.mark.parametrize(("unit", "word"), [("int8 in AMX tiles", "tdpbsud"), ("bf16 in AMX tiles", "tdpbf16ps")])
+def test_the_matrix_unit_is_measured_with_four_tiles_of_sums(unit: str, word: str) -> None:
+    (found,) = (each for each in kernels.UNITS if each.name == unit)
+    made, (dtype, _, sums) = AMX.at(16), found.words
+    rows = found.side + kernels.SLOTS * kernels.TILE_DEPTH
+    arrays = [np.zeros((2 * rows, 64), dtype.numpy), np.zeros((2 * found.side, found.side), sums.numpy)]
+    ir = trace(kernels.tiles, arrays, side=found.side, times=kernels.TILE_STEPS)
+    counts = instructions(longest_loop(assembly_for(AMX, emit(ir, made, "tiles"))))
+    assert counts[word] == 4 * kernels.SLOTS or counts[word] == 4
+    assert counts["tileloadd"] >= counts[word]
+    assert not counts["tilestored"]
+
+
+@pytest.mark.parametrize("unit", [unit for unit in kernels.UNITS if unit.side], ids=lambda unit: unit.name)
+def test_tiles_do_all_the_work_that_is_counted(unit: kernels.Unit) -> None:
+    dtype, value, sums = unit.words
+    rows, times = unit.side + kernels.SLOTS * kernels.TILE_DEPTH, 8
+    x = kernels._ones(dtype, 2 * rows, 64)
+    x[:] = value
+    out = kernels._ones(sums, 2 * unit.side, unit.side)
+    code = kernels._compiled(kernels.tiles, x, out, (dtype, sums), 2, side=unit.side, times=times)
+    with kernels._bound(code, (x, out), 2, 1) as plan:
+        plan.run()
+    per_word = kernels._PER_LANE[unit.step] // (8 if unit.step == "dot4" else 2)  # a word of bytes is 1, 0, 0, 0
+    assert np.array_equal(out, np.full_like(out, times * kernels.TILE_DEPTH * per_word))
 
 
 def run(source, x, out, dtypes, **constants) -> None:
     n_programs = len(x) // int(constants.get("streams", 1))
-    code = peaks._compiled(source, x, out, dtypes, n_programs, **constants)
+    code = kernels._compiled(source, x, out, dtypes, n_programs, **constants)
     buffers = [Buffer(name, array.nbytes, Lifetime.IO) for name, array in (("x", x), ("out", out))]
     uses = (BufferUse(buffers[0].slice(), "read"), BufferUse(buffers[1].slice(), "write"))
     args = tuple(b.slice() for b in buffers)
@@ -82,9 +139,9 @@ def run(source, x, out, dtypes, **constants) -> None:
     bind(*make_schedule([thunk]), buffers=dict(zip(buffers, (x, out), strict=True)), threads=1).run()
 
 
-@pytest.mark.parametrize(("streams", "ahead"), peaks._READ_PATTERNS)
+@pytest.mark.parametrize(("streams", "ahead"), kernels._READ_PATTERNS)
 def test_reading_reads_every_word(streams: int, ahead: int) -> None:
-    x, out = peaks._ones(u32, 4, kernels.PIECE, kernels.WIDTH), peaks._ones(u32, 4, kernels.WIDTH)
+    x, out = kernels._ones(u32, 4, kernels.PIECE, kernels.WIDTH), kernels._ones(u32, 4, kernels.WIDTH)
     x[:] = np.random.default_rng(0).integers(0, 2**32, x.shape)
     run(kernels.read_memory, x, out, (u32, u32), streams=streams, ahead=ahead)
     pieces = np.bitwise_xor.reduce(x, axis=1).reshape(streams, 4 // streams, kernels.WIDTH)
@@ -95,12 +152,12 @@ def test_reading_reads_every_word(streams: int, ahead: int) -> None:
     ("step", "given", "filling", "made", "sum_of_step"),
     [
         ("dot4", u32, 1, i32, 1),  # bytes 1, 0, 0, 0 times the same
-        ("dot2", u32, peaks.PAIR_OF_ONES, f32, 2),
+        ("dot2", u32, kernels.PAIR_OF_ONES, f32, 2),
         ("fma", f32, 1, f32, 1),
     ],
 )
 def test_chains_do_all_the_work_that_is_counted(step, given, filling, made, sum_of_step) -> None:
-    x, out = peaks._ones(given, 2, 2 * kernels.WIDTH), peaks._ones(made, 2, kernels.CHAINS * kernels.WIDTH)
+    x, out = kernels._ones(given, 2, 2 * kernels.WIDTH), kernels._ones(made, 2, kernels.CHAINS * kernels.WIDTH)
     x[:] = filling
     run(kernels.chains, x, out, (given, made), step=step)
     chain = np.repeat(np.arange(kernels.CHAINS), kernels.WIDTH)

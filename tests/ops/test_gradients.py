@@ -11,9 +11,9 @@ import pytest
 
 from camshaft import ops
 from camshaft.dtypes import DType, f32
-from camshaft.graph import gradient
 from camshaft.graph.decompose import use_of
 from camshaft.graph.functions import function
+from camshaft.graph.gradients import gradient
 from camshaft.graph.graph import Graph
 from camshaft.graph.tensor import Tensor
 from camshaft.ops.op import Attrs, NoGradient, Op, Sample

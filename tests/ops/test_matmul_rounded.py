@@ -11,8 +11,8 @@ import pytest
 from camshaft import dtypes
 from camshaft.backends.cpu.device import cpu_device
 from camshaft.eager.array_op import ArrayOp
-from camshaft.eager.runners import HostRunner
-from camshaft.eager.shaped_call import prepare
+from camshaft.eager.shapes.runners import HostRunner
+from camshaft.eager.shapes.shaped_call import prepare
 from camshaft.extent import Extent
 from camshaft.graph import functions
 from camshaft.graph.graph import Graph

@@ -9,9 +9,10 @@ import numpy as np
 
 from camshaft.backends.cpu.compile import NativeLibrary, compile_module, load_object
 from camshaft.extent import Extent
+from camshaft.plan.buffers import Buffer, BufferSlice, BufferUse, Lifetime
 from camshaft.plan.memory.arena import make_schedule
 from camshaft.plan.runtime.execute import BoundSchedule, bind
-from camshaft.plan.schedule import Buffer, BufferSlice, BufferUse, Lifetime, Programs, Thunk
+from camshaft.plan.schedule import Programs, Thunk
 
 # add: program p does out[16 p + i] = a[16 p + i] + b[i]; count: program p adds 1 to counts[p]; tick: each program adds 1
 # to one total, atomically; extent: writes the extent's active value.

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from plan_kernels import TestKernel, kernel
 
 import camshaft as cs
-from camshaft.plan.schedule import Buffer, BufferSlice, BufferUse, Lifetime, Programs, Thunk
+from camshaft.plan.buffers import Buffer, BufferSlice, BufferUse, Lifetime
+from camshaft.plan.schedule import Programs, Thunk
 
 ADDRESS_STEP = 16
 DIM = 24

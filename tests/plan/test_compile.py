@@ -19,8 +19,8 @@ import camshaft as cs
 from camshaft.errors import BackendError, CamshaftError, PlanError, ShapeError
 from camshaft.generate.language_model import LanguageModel
 from camshaft.ops.spec import TensorSpec
+from camshaft.plan.buffers import Lifetime
 from camshaft.plan.memory.weights import Weights
-from camshaft.plan.schedule import Lifetime
 from tests.support.fixtures import tiny_model
 from tests.support.models import require_default_model
 

@@ -8,7 +8,7 @@ import pytest
 import camshaft as cs
 from camshaft.dtypes import f32
 from camshaft.ops.spec import TensorSpec
-from camshaft.plan.schedule import Lifetime
+from camshaft.plan.buffers import Lifetime
 
 RNG = np.random.default_rng(7)
 A = RNG.normal(size=(33, 70)).astype(np.float32)

@@ -12,9 +12,10 @@ from plan_kernels import add, align, buffer, chain, chain_plan, thunk
 
 from camshaft.errors import PlanError
 from camshaft.extent import Extent
+from camshaft.plan.buffers import Lifetime
 from camshaft.plan.memory.arena import make_schedule
 from camshaft.plan.runtime.execute import BoundSchedule, bind
-from camshaft.plan.schedule import Lifetime, Programs, copy_thunk
+from camshaft.plan.schedule import Programs, copy_thunk
 
 
 @pytest.mark.parametrize("threads", [1, 2, 5])

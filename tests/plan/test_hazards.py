@@ -14,9 +14,10 @@ from plan_kernels import add, buffer, thunk
 from random_graphs import groups, interpret, memory_for, thunk_lists
 
 from camshaft.errors import PlanError
+from camshaft.plan.buffers import Buffer, BufferUse, Lifetime
 from camshaft.plan.memory.arena import MemoryPlan, make_schedule, plan_memory
 from camshaft.plan.memory.hazards import insert_waits, missing_wait
-from camshaft.plan.schedule import Buffer, BufferUse, Lifetime, Thunk, buffers_of
+from camshaft.plan.schedule import Thunk, buffers_of
 
 
 def span(use: BufferUse, memory: MemoryPlan) -> tuple[object, int, int]:

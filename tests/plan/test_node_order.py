@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 from random_graphs import interpret, memory_for, thunk_lists
 
 from camshaft.errors import CamshaftError
+from camshaft.plan.buffers import Lifetime
 from camshaft.plan.lowering.sync import SYNCS, order_nodes
 from camshaft.plan.memory.arena import make_schedule
 from camshaft.plan.memory.hazards import hazards
-from camshaft.plan.schedule import Lifetime, Thunk
+from camshaft.plan.schedule import Thunk
 
 
 def ordered(thunks: list[Thunk], keep: Callable[[int, int], bool]) -> list[set[int]]:

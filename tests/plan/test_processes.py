@@ -25,7 +25,7 @@ import numpy as np
 from plan_kernels import buffer, chain_plan, thunk, align
 from camshaft.plan.runtime.execute import bind
 from camshaft.plan.memory.arena import make_schedule
-from camshaft.plan.schedule import Lifetime
+from camshaft.plan.buffers import Lifetime
 """
 
 

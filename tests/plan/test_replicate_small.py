@@ -13,11 +13,11 @@ from plan_kernels import align, buffer, thunk
 import camshaft as cs
 from camshaft.errors import PlanError
 from camshaft.graph.graph import Graph, Tensor
+from camshaft.plan.buffers import Lifetime
 from camshaft.plan.execution_plan import ExecutionPlan
 from camshaft.plan.memory.arena import make_schedule
 from camshaft.plan.memory.hazards import missing_wait
 from camshaft.plan.runtime.execute import bind
-from camshaft.plan.schedule import Lifetime
 
 RNG = np.random.default_rng(5)
 

@@ -11,9 +11,10 @@ from plan_kernels import add, buffer, kernel, thunk
 
 from camshaft.errors import CamshaftError, PlanError
 from camshaft.extent import Extent
+from camshaft.plan.buffers import BufferSlice, BufferUse, Lifetime
 from camshaft.plan.memory.arena import make_schedule
 from camshaft.plan.runtime.execute import homes
-from camshaft.plan.schedule import BufferSlice, BufferUse, Lifetime, Programs, Schedule, Thunk, copy_thunk
+from camshaft.plan.schedule import Programs, Schedule, Thunk, copy_thunk
 
 A, B = buffer("a", 128, Lifetime.IO), buffer("b", 128, Lifetime.IO)
 N = Extent("n", 100)

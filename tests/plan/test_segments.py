@@ -13,9 +13,10 @@ from plan_kernels import kernel
 from random_graphs import Bytes, interpret, run_program, thunk_lists
 
 from camshaft.backends.device import HOST
+from camshaft.plan.buffers import Buffer, BufferSlice, BufferUse, Lifetime
 from camshaft.plan.memory.arena import MemoryPlan, make_schedule
 from camshaft.plan.runtime.segments import Segment, cut
-from camshaft.plan.schedule import Buffer, BufferSlice, BufferUse, Lifetime, Order, Schedule, Thunk, copy_thunk
+from camshaft.plan.schedule import Order, Schedule, Thunk, copy_thunk
 
 SPACES = (HOST, "one", "two")
 

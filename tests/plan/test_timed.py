@@ -12,13 +12,14 @@ import camshaft as cs
 from camshaft.backends.cpu.compile import assembly
 from camshaft.errors import PlanError
 from camshaft.extent import Extent
+from camshaft.plan.buffers import Lifetime
 from camshaft.plan.memory.arena import make_schedule
 from camshaft.plan.runtime.execute import bind
 from camshaft.plan.runtime.native.clock import clock_of
 from camshaft.plan.runtime.native.executor import executor_ir
 from camshaft.plan.runtime.native.os_wait import find_wait_row
 from camshaft.plan.runtime.timed import SLACK_NS, clock
-from camshaft.plan.schedule import Lifetime, Programs
+from camshaft.plan.schedule import Programs
 from tests.support.cross import CrossTarget, assembly_for
 from tests.support.fake_device import FakeDevice, Fakes
 

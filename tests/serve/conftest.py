@@ -100,9 +100,11 @@ def serving(served: Served) -> Iterator[str]:
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
         thread.start()
         assert begun.wait(60)
-        yield url_of(listening)
-        server.should_exit = True
-        thread.join()
+        try:
+            yield url_of(listening)
+        finally:
+            server.should_exit = True
+            thread.join()
 
 
 @pytest.fixture

@@ -43,6 +43,11 @@ window.addEventListener("securitypolicyviolation", (event) => { found.forbidden 
     found.titles = [...document.querySelectorAll("nav .title")].map((each) => each.textContent);
     document.querySelector("nav li button:last-child").click();
     found.left = document.querySelectorAll("nav .title").length;
+    const several = document.getElementById("models");
+    found.models = [...several.options].map((each) => each.value);
+    several.value = "other";
+    several.dispatchEvent(new Event("change"));
+    found.chosen = JSON.parse(localStorage.getItem("camshaft")).model;
     found.unnamed = [...document.querySelectorAll("button, input, textarea, select")].filter((each) =>
       !each.textContent.trim() && !each.getAttribute("aria-label") && !(each.labels && each.labels.length)).length;
   } catch (error) {

@@ -118,6 +118,23 @@ def test_a_request_waits_until_others_leave_memory() -> None:
     asyncio.run(run())
 
 
+def test_few_requests_may_wait_for_a_model() -> None:
+    async def run() -> None:
+        models = Models([Card("a", Fake, nbytes=10, queue=2), Card("b", Fake, nbytes=10)], limit_nbytes=10)
+        b = await models.lease("b")
+        waiting = [asyncio.ensure_future(models.lease("a")) for _ in range(3)]
+        for _ in range(5):
+            await asyncio.sleep(0)
+        with pytest.raises(HttpError, match="2 requests wait until the model is loaded; the limit is 2") as error:
+            await waiting.pop()
+        assert error.value.status == 429
+        b.release()
+        for each in waiting:
+            (await each).release()
+
+    asyncio.run(run())
+
+
 def test_idle_models_are_unloaded_but_none_with_requests() -> None:
     fakes = Fakes()
 
@@ -306,6 +323,23 @@ def test_a_server_of_several_models(folder: Path) -> None:
         assert client.post(CHATS, json={"model": 3}).json()["error"]["param"] == "model"
         assert 'camshaft_generated_tokens_total{model="one:poet"} 6' in client.get("/metrics").text
     assert models.in_memory() == []
+
+
+def test_ollama_loads_and_unloads(folder: Path) -> None:
+    config = read_config(folder / "server.toml", ModelSpec("", "", options=SMALL))
+    models = Models(cards_of(config.specs[3:]))
+    entry = models.entries["second"]
+    with TestClient(make_app(models, Guard()), base_url="http://localhost") as client:
+        answer = client.post("/api/generate", json={"model": "second", "keep_alive": "2m"}).json()
+        assert (answer["done_reason"], entry.state, entry.idle_s) == ("load", "loaded", 120.0)
+        client.post("/api/embed", json={"model": "bert", "input": "a", "keep_alive": -1})
+        assert models.entries["bert"].idle_s is None
+        client.post("/api/chat", json={"model": "second", "messages": USER, "options": {"num_predict": 1}})
+        assert entry.idle_s == 5.5
+        answer = client.post("/api/chat", json={"model": "second", "messages": [], "keep_alive": 0}).json()
+        assert (answer["done_reason"], entry.idle_s) == ("unload", 0.0)
+        asyncio.run(models.unload_idle())
+        assert entry.state == "unloaded"
 
 
 def test_loading_does_not_stop_other_streams(folder: Path) -> None:

@@ -49,11 +49,19 @@ def test_models_and_errors(client: Any) -> None:
         ({"model": "tiny", "messages": USER, "format": {"type": "nope"}}, 400, "Invalid type: nope"),
         ({"model": "tiny", "messages": USER, "options": {"num_ctx": 10**6}}, 400, "options.num_ctx"),
         ({"model": "tiny", "messages": USER, "options": {"mirostat_x": 1}}, 400, "'options.mirostat_x'"),
-        ({"model": "tiny", "messages": USER, "keep_alive": 0}, 400, "'keep_alive'"),
+        ({"model": "tiny", "messages": USER, "keep_alive": "soon"}, 400, "'keep_alive'"),
     ]
     for body, status, message in wrong:
         answer = client.post("/api/chat", json=body)
         assert (answer.status_code, message in answer.json()["error"]) == (status, True), answer.text
+
+
+def test_messages_with_an_empty_list_of_images_are_taken(client: Any) -> None:
+    """litellm sends one."""
+    body = {"model": "tiny", "messages": [USER[0] | {"images": []}], "stream": False, "options": {"num_predict": 1}}
+    assert client.post("/api/chat", json=body).status_code == 200
+    body["messages"][0]["images"] = ["aaaa"]
+    assert "images" in client.post("/api/chat", json=body).json()["error"]
 
 
 def test_options_of_sampling_have_their_names_at_ollama(client: Any, lm: LanguageModel) -> None:

@@ -8,6 +8,7 @@ import re
 import subprocess
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from html import unescape
 from importlib.resources import files
 from pathlib import Path
@@ -22,6 +23,7 @@ from camshaft import LanguageModel, Sampling
 from camshaft.generate.engine.engine import Engine
 from camshaft.serve.app import make_app
 from camshaft.serve.guard import Guard
+from camshaft.serve.models import EMBEDDING, Models
 from camshaft.serve.run import listen, url_of
 from camshaft.serve.served import Served
 from camshaft.serve.web import FILES, POLICY
@@ -76,7 +78,13 @@ class Probed:
 @pytest.fixture
 def url(lm: LanguageModel) -> Iterator[str]:
     with Engine(lm) as engine, listen("127.0.0.1", 0) as listening:
-        app = Probed(make_app(models_of(Served("tiny", engine)), Guard()))
+        one = models_of(Served("tiny", engine))
+        card, loaded = one.entries["tiny"].card, one.entries["tiny"].loaded
+        assert loaded is not None
+        vectors = replace(card, name="vectors", kind=EMBEDDING)
+        models = Models([vectors, card, replace(card, name="other")])
+        models.put("tiny", loaded)
+        app = Probed(make_app(models, Guard()))
         server = uvicorn.Server(uvicorn.Config(app, log_config=None, timeout_graceful_shutdown=1))
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
         thread.start()
@@ -106,4 +114,5 @@ def test_a_browser_chats(url: str, lm: LanguageModel, tmp_path: Path) -> None:
     assert found["status"] == "Stopped"
     assert found["titles"] == ["b", "<b>a</b>"]
     assert (found["left"], found["unnamed"]) == (1, 0)
+    assert (found["models"], found["chosen"]) == (["tiny", "other"], "other")
     assert found.keys().isdisjoint({"error", "forbidden"}), found

@@ -64,7 +64,7 @@ REFUSED: list[tuple[str, Any, int, str | None]] = [
     (TEXTS, {"prompt": []}, 400, "prompt"),
     (TEXTS, {"prompt": "a", "suffix": "b"}, 400, "suffix"),
     (TEXTS, {"prompt": "a", "best_of": 2}, 400, "best_of"),
-    (TEXTS, {"prompt": "a", "echo": True, "logprobs": 1}, 400, "logprobs"),
+    (TEXTS, {"prompt": "a", "echo": True, "logprobs": 1, "stream": True}, 400, "logprobs"),
     (TEXTS, {"prompt": "a", "\ud800": 1}, 400, "?"),
     ("/v1/responses", {"input": "a", "previous_response_id": "resp_1"}, 400, "previous_response_id"),
     ("/v1/responses", {"input": "a", "store": True}, 400, "store"),

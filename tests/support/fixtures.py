@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import lzma
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -15,7 +16,7 @@ from camshaft.formats.gguf.file import GGUFFile
 from camshaft.settings import settings
 
 DATA = Path(__file__).parents[1] / "data"
-TINY_MODELS = tuple(sorted(p.name.removesuffix(".gguf.gz") for p in (DATA / "models").glob("*.gguf.gz")))
+TINY_MODELS = tuple(sorted(p.name.removesuffix(".gguf.xz") for p in (DATA / "models").glob("*.gguf.xz")))
 DEFAULT_MODEL = "SmolLM2-135M-Instruct.Q4_1.gguf"
 # Where `camshaft pull` puts models: tests have a cache of their own (conftest.py), or the one that CAMSHAFT_CACHE_DIR names.
 _CACHES = settings().cache_dir, user_cache_path("camshaft", appauthor=False)
@@ -31,7 +32,7 @@ def tiny_encoder(name: str, folder: Path) -> Path:
 def tiny_model(name: str, folder: Path) -> Path:
     """The tiny model `name` unpacked into `folder`: an F32 GGUF file."""
     path = folder / f"{name}.gguf"
-    path.write_bytes(gzip.decompress((DATA / "models" / f"{name}.gguf.gz").read_bytes()))
+    path.write_bytes(lzma.decompress((DATA / "models" / f"{name}.gguf.xz").read_bytes()))
     return path
 
 

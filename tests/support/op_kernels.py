@@ -11,7 +11,7 @@ from camshaft.lang.verifier.verify import verify
 from camshaft.ops.kernels.launch import signature
 from camshaft.ops.op import HostCall, Launch, Op
 from camshaft.validation.validate import node_of
-from tests.support.samples import is_row
+from tests.support.samples import is_row, samples
 
 
 @dataclass(frozen=True)
@@ -37,11 +37,11 @@ def op_kernels(
     """Kernels of all variants that speak of the target's backend, of the samples at `ends` among those that each supports;
     of a family's row at `rows`, if given. `takes`: of which ops."""
     for op in filter(takes, ops.all_ops()):
+        every = [node_of(op, sample) for sample in samples(op.name)]
         for variant in op.variants:
             if target.backend not in variant.backends:
                 continue
-            nodes = [node_of(op, sample) for sample in op.samples()]
-            nodes = [node for node in nodes if variant.supports(node, target) is None]
+            nodes = [node for node in every if variant.supports(node, target) is None]
             taken = rows if rows is not None and is_row(op) else ends
             for node in {end % len(nodes): nodes[end] for end in taken if nodes}.values():
                 build = variant.build(node, target)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 import shutil
@@ -10,6 +11,8 @@ import sysconfig
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
+
+from tests.support.stored import key_of, stored
 
 
 @dataclass(frozen=True)
@@ -55,13 +58,24 @@ def assemble(ptx: str, processor: str) -> dict[str, Assembled]:
     """What ptxas makes of every kernel of a module. AssertionError with its words where it refuses the module."""
     tool = find_tool("ptxas")
     assert tool is not None
+    return _read(
+        stored(key_of("ptxas", _version(tool), processor, ptx), lambda: _report(tool, ptx, processor)).decode()
+    )
+
+
+@functools.cache
+def _version(tool: Path) -> str:
+    return subprocess.run([str(tool), "--version"], capture_output=True, text=True, check=True).stdout
+
+
+def _report(tool: Path, ptx: str, processor: str) -> bytes:
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder, "kernels.ptx")
         source.write_text(ptx)
         command = [str(tool), "-v", f"-arch={processor}", str(source), "-o", str(Path(folder, "kernels.cubin"))]
         result = subprocess.run(command, capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stderr[-4000:]
-    return _read(result.stderr)
+    return result.stderr.encode()
 
 
 def _read(report: str) -> dict[str, Assembled]:

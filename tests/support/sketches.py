@@ -54,3 +54,13 @@ def block_values(block_size: int) -> np.ndarray:
     values[3, 1::2], values[4] = 0, np.linspace(-1, 1, block_size)
     values[5, 3], values[6], values[7] = 900, np.abs(values[6]), -np.abs(values[7])
     return values.astype(np.float32)
+
+
+def weighted_values() -> tuple[np.ndarray, np.ndarray]:
+    """Rows [16, 512] to encode, of many widths, with zeros and constants among them, and an importance of each column [512]."""
+    rng = np.random.default_rng(11)
+    values = rng.standard_normal((16, 512)) * np.geomspace(1e-3, 3, 16)[:, None]
+    values[1], values[2, :256], values[3] = 0, 0, 0.25
+    importance = rng.standard_normal(512) ** 2 * np.exp(rng.standard_normal(512))
+    importance[17], importance[64:96] = 0, 0
+    return values.astype(np.float32), importance.astype(np.float32)

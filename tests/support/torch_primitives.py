@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from camshaft.dtypes import PARTS, as_dtype
-from camshaft.graph.graph import Graph, Node, Tensor
+from camshaft.graph.graph import Graph, Tensor
+from camshaft.graph.node import Node
 
 torch: Any = pytest.importorskip("torch")
 

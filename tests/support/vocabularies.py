@@ -1,13 +1,15 @@
-"""Two vocabularies small enough to work out by hand, as the metadata of a GGUF file."""
+"""Vocabularies small enough to work out by hand, as the metadata of a GGUF file."""
 
 from __future__ import annotations
 
+import struct
 from pathlib import Path
 from typing import Any
 
 import gguf
+import numpy as np
 
-NORMAL, UNKNOWN, CONTROL, USER_DEFINED, BYTE = 1, 2, 3, 4, 6
+NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)
 
 _PRINTABLE = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
 ALPHABET = [chr(b if b in _PRINTABLE else 256 + sum(c not in _PRINTABLE for c in range(b))) for b in range(256)]
@@ -90,8 +92,86 @@ def sentencepiece(**changes: Any) -> dict[str, Any]:
     return _metadata(keys | {"bos_token_id": 1, "eos_token_id": 2, "unknown_token_id": 0} | changes)
 
 
+UNIGRAMS = {
+    "▁": -2.0,
+    "▁h": -4.0,
+    "▁hello": -6.5,
+    "hell": -7.0,
+    "o": -3.0,
+    "e": -2.5,
+    "l": -3.0,
+    "ll": -5.5,
+    "▁wor": -5.0,
+    "ld": -4.0,
+    "or": -3.5,
+    "é": -6.0,
+    "中": -6.0,
+    "1": -4.0,
+    "12": -4.5,
+    "123": -9.0,
+    "..": -3.0,
+    ".": -2.0,
+    "fi": -5.0,
+}
+# Full width to plain, a ligature, spaces, a composed letter, marks that are left out, and one text that begins another.
+REPLACED = {
+    "１": "1",
+    "２": "2",
+    "ﬁ": "fi",
+    "…": "...",
+    "e\u0301": "é",
+    "\u200b": "",
+    **dict.fromkeys(("\u00a0", "\u3000", "\t", "\n"), " "),
+}
+
+
+def unigram(**changes: Any) -> dict[str, Any]:
+    """Unigrams: <s> <pad> </s> <unk>, UNIGRAMS, an unused token and a user's own; spaces are merged, and REPLACED replaced."""
+    tokens = ["<s>", "<pad>", "</s>", "<unk>", *UNIGRAMS, "unused", "[tool]"]
+    types = [CONTROL, CONTROL, CONTROL, UNKNOWN] + [NORMAL] * len(UNIGRAMS) + [UNUSED, USER_DEFINED]
+    scores = [0.0] * 4 + list(UNIGRAMS.values()) + [-10000.0, -1.0]
+    keys = {"model": "t5", "tokens": tokens, "token_type": types, "scores": scores, "add_space_prefix": True}
+    keys |= {"bos_token_id": 0, "eos_token_id": 2, "unknown_token_id": 3, "padding_token_id": 1}
+    keys |= {"seperator_token_id": 2, "add_bos_token": True, "add_eos_token": True, "remove_extra_whitespaces": True}
+    return _metadata(keys | {"precompiled_charsmap": np.frombuffer(charsmap(REPLACED), np.uint8)} | changes)
+
+
+def charsmap(replaced: dict[str, str]) -> bytes:
+    """A character map as SentencePiece stores it: its size, a compact double array of the texts, the replacements."""
+    texts = b"".join(text.encode() + b"\0" for text in replaced.values())
+    places, place = {}, 0
+    for key, text in replaced.items():
+        places[key.encode()] = place
+        place += len(text.encode()) + 1
+    units, taken, bases = [0] * 4096, {0}, {0}
+    waiting = [(b"", 0)]
+    while waiting:
+        prefix, at = waiting.pop()
+        labels = sorted({key[len(prefix)] for key in places if key.startswith(prefix) and len(key) > len(prefix)})
+        ends = [0] * (prefix in places)
+        base = next(b for b in range(1, 4096) if b not in bases and not taken & {b ^ c for c in (*ends, *labels)})
+        bases.add(base)
+        taken |= {base ^ c for c in (*ends, *labels)}
+        units[at] |= (at ^ base) << 10 | len(ends) << 8
+        if ends:
+            units[base] = 1 << 31 | places[prefix]
+        for c in labels:
+            units[base ^ c] = c
+            waiting.append((prefix + bytes([c]), base ^ c))
+    return struct.pack(f"<I{len(units)}I", 4 * len(units), *units) + texts
+
+
 def _metadata(keys: dict[str, Any]) -> dict[str, Any]:
     return {f"tokenizer.ggml.{key}": value for key, value in keys.items() if value is not None}
+
+
+_WRITERS = {
+    str: gguf.GGUFWriter.add_string,
+    list: gguf.GGUFWriter.add_array,
+    bytes: gguf.GGUFWriter.add_array,
+    bool: gguf.GGUFWriter.add_bool,
+    int: gguf.GGUFWriter.add_uint32,
+}
 
 
 def write_gguf(metadata: dict[str, Any], path: Path) -> None:
@@ -103,11 +183,15 @@ def write_gguf(metadata: dict[str, Any], path: Path) -> None:
     writer.add_feed_forward_length(32)
     writer.add_head_count(1)
     writer.add_layer_norm_rms_eps(1e-5)
-    for key, value in metadata.items():
-        {str: writer.add_string, list: writer.add_array, bool: writer.add_bool, int: writer.add_uint32}[type(value)](
-            key, value
-        )
+    write_metadata(writer, metadata)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
+
+
+def write_metadata(writer: gguf.GGUFWriter, metadata: dict[str, Any]) -> None:
+    """Add the keys of a vocabulary to a file."""
+    for key, value in metadata.items():
+        plain = value.tobytes() if isinstance(value, np.ndarray) else value
+        _WRITERS[type(plain)](writer, key, plain)

@@ -17,14 +17,19 @@ from tests.support.fixtures import (
     frozen_tokens,
     vocabulary_file,
 )
-from tests.support.vocabularies import byte_level, sentencepiece, wordpiece, write_gguf
+from tests.support.vocabularies import byte_level, sentencepiece, unigram, wordpiece, write_gguf
 
 MODES = [(add, parse) for add in (False, True) for parse in (False, True)]
-VOCABULARIES = sorted({p.stem for p in (DATA / "tokens").glob("*.npz")} - {"strings", "smollm2"})
+VOCABULARIES = sorted({p.stem for p in (DATA / "tokens").glob("*.npz")} - {"strings", "smollm2", "unigram"})
 SYNTHETIC = {
     **{pre: byte_level(pre) for pre in ("gpt-2", "smollm", "qwen2", "llama-bpe", "gpt-4o", "tekken", "seed-coder")},
     "default": byte_level("default", add_bos_token=True, add_eos_token=True),
     "bert": wordpiece(),
+    "t5": unigram(),
+    "t5 of spaces kept": unigram(remove_extra_whitespaces=False),
+    "t5 as it is": unigram(
+        remove_extra_whitespaces=None, add_space_prefix=None, precompiled_charsmap=None, add_bos_token=None
+    ),
     "llama": sentencepiece(),
     "llama without space": sentencepiece(add_space_prefix=False, add_eos_token=True),
 }
@@ -55,6 +60,10 @@ def test_there_are_enough_strings() -> None:
 
 def test_smollm2() -> None:
     _assert_equal(_smollm2(), "smollm2")
+
+
+def test_unigrams() -> None:
+    _assert_equal(Tokenizer.from_gguf(unigram()), "unigram")
 
 
 def test_smollm2_text_comes_back() -> None:

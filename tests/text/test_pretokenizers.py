@@ -35,6 +35,48 @@ def test_words_end_where_capitals_follow_small_letters(name: str) -> None:
     assert [word for word, _ in pretokenizer(name).splitter().pre_tokenize_str(CASED)] == CASED_WORDS[name]
 
 
+MARKED = "I've 1234 it'S\n !=a e\u0301x 中文ab xFF"
+MARKED_WORDS = {
+    "glm4": ["I", "'ve", " ", "123", "4", " it", "'S", "\n", " !=", "a", " e", "\u0301x", " 中文ab", " xFF"],
+    "qwen35": ["I", "'ve", " ", *"1234", " it", "'S", "\n", " !=", "a", " e\u0301x", " 中文ab", " xFF"],
+    "deepseek-v3": ["I", "'ve", " ", "123", "4", " it", "'S", "\n", " !=", "a", " e\u0301x", " ", "中文", "ab", " xFF"],
+    "kimi-k2": ["I've", " ", "123", "4", " it'S", "\n", " !=", "a", " e\u0301x", " ", "中文", "ab", " x", "FF"],
+    "deepseek-coder": [
+        *("I", "'", "ve", " "),
+        *"1234",
+        *(" it", "'", "S", "\n", " !", "=", "a", " e", "\u0301", "x"),
+        " ",
+        "中文",
+        "ab",
+        " xFF",
+    ],
+    "falcon": [
+        "I",
+        "'",
+        "ve",
+        " ",
+        "123",
+        "4",
+        " it",
+        "'",
+        "S",
+        "\n ",
+        "!=",
+        "a",
+        " e",
+        "\u0301",
+        "x",
+        " 中文ab",
+        " xFF",
+    ],
+}
+
+
+@pytest.mark.parametrize("name", MARKED_WORDS)
+def test_marks_and_han_characters_join_words_or_not(name: str) -> None:
+    assert [word for word, _ in pretokenizer(name).splitter().pre_tokenize_str(MARKED)] == MARKED_WORDS[name]
+
+
 @pytest.mark.parametrize("name", PRETOKENIZERS)
 def test_no_character_is_lost(name: str) -> None:
     text = "  a\t b\u00a0c\r\n\r\n 12ⅷ½ ſ's 'ſ é\u0301 ... 中文 \U0001f600\U0001f3fd\x00"

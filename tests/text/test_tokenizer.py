@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from camshaft.errors import ModelError
 from camshaft.text.tokenizer import Tokenizer
-from camshaft.text.vocabulary import MAX_MERGES, MAX_TOKENS, read_vocabulary, vocabulary_size
+from camshaft.text.vocabulary import MAX_MERGES, MAX_TOKENS, fill_tokens, read_vocabulary, vocabulary_size
 from tests.support.vocabularies import CONTROL, byte_level, sentencepiece
 
 BYTE_LEVEL = {
@@ -206,6 +206,12 @@ def test_end_of_a_message_is_no_end_of_an_answer_that_has_several() -> None:
     assert Tokenizer.from_gguf(metadata).eos_ids == {4 + code for code in ends}
     metadata["tokenizer.ggml.tokens"][4 + ord("-")] = "no call"
     assert Tokenizer.from_gguf(metadata).eos_ids == {0, 4 + ord("+")}
+
+
+def test_tokens_to_fill_in_are_found_by_name_or_text() -> None:
+    metadata = byte_level() | {"tokenizer.ggml.fim_pre_token_id": 7}
+    ids = {**{str(i): i for i in range(8)}, "<|fim_suffix|>": 8, "<|fim_prefix|>": 9}
+    assert fill_tokens(metadata, ids) == {"fim_pre": 7, "fim_suf": 8}
 
 
 def test_control_tokens_that_are_shown() -> None:

@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 
 from camshaft.backends.cpu.compile import NativeLibrary, compile_module, load_object
+from camshaft.plan.buffers import Buffer, BufferUse, Lifetime
 from camshaft.plan.memory.allocate import aligned_bytes
 from camshaft.plan.memory.arena import make_schedule
 from camshaft.plan.runtime.execute import BoundSchedule, bind
-from camshaft.plan.schedule import Buffer, BufferUse, Lifetime, Programs, Thunk
+from camshaft.plan.schedule import Programs, Thunk
 
 ADD = """
 define void @add(ptr %args, i64 %first, i64 %last) {

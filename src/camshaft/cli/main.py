@@ -69,6 +69,7 @@ COMMANDS = {
     "plan": "plan",
     "profile": "plan",
     "tune": "tune",
+    "imatrix": "imatrix",
     "quantize": "models",
     "distill-quantize": "distill",
     "convert": "convert",

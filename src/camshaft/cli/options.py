@@ -61,6 +61,14 @@ Speculate = Annotated[
         show_default=False,
     ),
 ]
+PromptCache = Annotated[
+    str | None,
+    typer.Option(
+        metavar="FILE|auto",
+        help="Keep the processed prompt for later runs, and begin with what an earlier one processed: in FILE, or in the cache.",
+        show_default=False,
+    ),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as one JSON object.")]
 
 DEFAULT_CONTEXT = 2048

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import threading
 from collections.abc import Callable, Hashable, Mapping, Sequence
@@ -11,62 +10,32 @@ from typing import Any
 
 import numpy as np
 
-from camshaft.backends.cpu.device import cpu_device
 from camshaft.backends.device import HOST
 from camshaft.backends.registry import device
 from camshaft.dtypes import as_dtype
-from camshaft.eager import elementwise_call, native_call, shaped_call
+from camshaft.eager import elementwise_call, native_call
 from camshaft.eager.any_length import flat_kernel, flat_node, in_callers_shapes, n_inputs, n_sample_inputs
+from camshaft.eager.choices import Choices, anything, remember
 from camshaft.eager.elementwise_call import AnyLength, Resolved
 from camshaft.eager.native import cpython_abi
 from camshaft.eager.native.call import flat_ir
 from camshaft.eager.native.shaped_call import MOST_INPUTS, shaped_ir
-from camshaft.eager.new_shapes import Kinds
 from camshaft.eager.numpy_calls.call import Call
 from camshaft.eager.numpy_calls.table import call_of, masked
 from camshaft.eager.numpy_forms import attribute_key, attributes_of, check_core, count_of
 from camshaft.eager.operands import as_kind, check_cast, kind_of, output
 from camshaft.eager.places import check_places, has_places
-from camshaft.eager.shaped_call import Plan, Prepared
+from camshaft.eager.shapes import shaped_call
+from camshaft.eager.shapes.new_shapes import Kinds
+from camshaft.eager.shapes.prepared import Plan, Prepared
 from camshaft.errors import ArrayTypeError, BackendError, ShapeError
 from camshaft.ops.arguments import Array, Dtypes, Operand, kinds_of, operand
-from camshaft.ops.kernels.run_time_sizes import BACKENDS
 from camshaft.ops.op import NodeSpec, Op
 from camshaft.ops.signatures import builtin_text, described
-from camshaft.plan.hooks import hook
 from camshaft.selection.choice import Choice
-from camshaft.selection.measurements import measurements
-from camshaft.selection.select import Measurements, alternatives, select
-from camshaft.settings import setting
-from camshaft.validation.cases import VariantCase, case_of
-from camshaft.validation.proof import prove
+from camshaft.selection.select import Measurements
 
 Attrs = Mapping[str, Any]
-
-
-# Calls, shapes or attributes that an op remembers: past them the oldest go, whose kernels come from the store when they are
-# wanted again. What native calls point to stays.
-MOST_REMEMBERED = 1024
-
-
-def _remember(known: dict[Hashable, Any], key: Hashable, value: Any) -> None:
-    """Adds an entry; a full table first drops its oldest eighth."""
-    if len(known) >= MOST_REMEMBERED:
-        for old in list(known)[: MOST_REMEMBERED // 8]:
-            known.pop(old, None)
-    known[key] = value
-
-
-def anything(choice: Choice, node: NodeSpec) -> None:
-    """Accepts every choice."""
-
-
-def unmeasured(case: VariantCase, node: NodeSpec) -> None:
-    """The measurements of an op that has none."""
-
-
-def _kind(node: NodeSpec) -> Hashable:
-    return tuple((spec.dtype, len(spec.shape)) for spec in node.inputs)
 
 
 class ArrayOp:
@@ -76,21 +45,16 @@ class ArrayOp:
 
     __slots__ = (
         "_calls",
-        "_choices",
-        "_first_choices",
         "_kernels",
         "_kinds",
         "_lock",
         "_plain",
-        "_proved",
         "_python",
         "_resolved",
-        "_several",
         "_shaped",
         "_state",
         "call",
-        "check",
-        "measurements",
+        "choices",
         "n_inputs",
         "op",
         "override",
@@ -104,15 +68,12 @@ class ArrayOp:
         measurements: Measurements | None = None,
         check: Callable[[Choice, NodeSpec], None] = anything,
     ) -> None:
-        self.op, self.override, self.measurements, self.check = op, override, measurements, check
+        self.op, self.override = op, override
+        self.choices = Choices(op, override, measurements, check)
         self._lock = threading.RLock()
         self._calls: dict[Hashable, Prepared] = {}
-        self._choices: dict[Hashable, Choice] = {}
-        self._first_choices: dict[Hashable, Choice | None] = {}
         self._kernels: dict[Hashable, AnyLength] = {}
         self._kinds = Kinds()
-        self._proved: dict[VariantCase, bool] = {}
-        self._several: set[Hashable] = set()
         self._plain: dict[Hashable, AnyLength] = {}
         self._resolved: dict[Hashable, Resolved] = {}
         self._state: native_call.Words | None = None
@@ -195,68 +156,12 @@ class ArrayOp:
     def choice(self, *inputs: Any, **attrs: Any) -> Choice:
         """Returns the variant that such a call runs, and why."""
         arrays = [np.asarray(x) for x in inputs]
-        return self.select(shaped_call.node_of(self.op, arrays, attrs))
-
-    def select(self, node: NodeSpec) -> Choice:
-        """Returns the choice for a node under the current override and measurements: where nothing but one variant can do it, the
-        choice for the first node of these dtypes and ranks."""
-        kind = _kind(node)
-        choice = self._choices.get(kind)
-        if choice is None or choice.variant.supports(node, choice.device) is not None:
-            choice = self._selected(node)
-            if kind not in self._several:
-                with self._lock:
-                    if self._is_only_choice(node):
-                        _remember(self._choices, kind, choice)
-                    else:
-                        self._several.add(kind)
-        self.check(choice, node)
-        return choice
-
-    def _selected(self, node: NodeSpec) -> Choice:
-        found = self.measurements
-        if found is None and not measurements().has(self.op):
-            found = unmeasured  # without it, every variant's measurements are looked up
-        choice = select(self.op, node, self.override, found)
-        if self.measurements is None and len(choice.losers) > 0 and setting("measure"):
-            hook("measure_at_exit")([hook("Used")(self.op, node, choice, self.override)])
-        return choice
-
-    def _is_only_choice(self, node: NodeSpec) -> bool:
-        measured = self.measurements is not None or measurements().has(self.op)
-        return not measured and len(alternatives(self.op, node, self.override)) == 1
+        return self.choices.select(shaped_call.node_of(self.op, arrays, attrs))
 
     def replace(self, key: Hashable, prepared: Prepared) -> None:
         """Puts another prepared call in the place of one."""
         with self._lock:
             self._calls[key] = prepared
-
-    def first_use(self, node: NodeSpec, choice: Choice | None = None) -> Choice | None:
-        """The choice with the op's `first_use` for the chosen variant, where that is proved; without a choice, that for whichever
-        variant of SIMD would be chosen."""
-        variant = self.op.first_use(node, None if choice is None else choice.variant)
-        backend = choice.backend if choice is not None else self.override or ""
-        if variant is None or self.check is not anything or backend not in BACKENDS:
-            return None
-        case = case_of(self.op, variant, backend, node)
-        if case not in self._proved:
-            with self._lock:
-                self._proved[case] = prove([case])[case].status == "proved"
-        if not self._proved[case]:
-            return None
-        if choice is not None:
-            return dataclasses.replace(choice, variant=variant)
-        return Choice(self.op, variant, backend, cpu_device(backend), "the first calls of a shape", ())
-
-    def only_choice(self, node: NodeSpec) -> Choice | None:
-        """The choice for every node of these dtypes and ranks, where there is one; else that of its first calls."""
-        return None if self.check is not anything else self._choices.get(_kind(node)) or self._first_choice(node)
-
-    def _first_choice(self, node: NodeSpec) -> Choice | None:
-        kind = _kind(node)
-        if kind not in self._first_choices:
-            self._first_choices[kind] = self.first_use(node)
-        return self._first_choices[kind]
 
     def known(self, key: Hashable) -> Prepared | None:
         """The call prepared for a key, or None."""
@@ -268,7 +173,7 @@ class ArrayOp:
         if found is None:
             with self._lock:
                 found = self._calls.get(key) or make()
-                _remember(self._calls, key, found)
+                remember(self._calls, key, found)
         return found
 
     def remember(self, operands: Sequence[Operand], attrs: Attrs, prepared: Prepared) -> None:
@@ -313,7 +218,7 @@ class ArrayOp:
             except (ShapeError, BackendError) as error:
                 raise type(error)(in_callers_shapes(str(error), operands)) from error
             with self._lock:
-                _remember(self._resolved, key, how)
+                remember(self._resolved, key, how)
         return elementwise_call.call(self, how, operands, out, attrs)
 
     def _accepts(self, dtypes: Dtypes, attrs: Attrs) -> bool:
@@ -331,7 +236,7 @@ class ArrayOp:
             with self._lock:
                 found = known.get(key) or self._make_kernel(dtypes, attrs)
                 if attrs:
-                    _remember(self._kernels, key, found)
+                    remember(self._kernels, key, found)
                 else:  # rows of native calls have the addresses of these; there are as many as sets of dtypes
                     self._plain[dtypes] = found
         return found
@@ -339,7 +244,7 @@ class ArrayOp:
     def _make_kernel(self, dtypes: Dtypes, attrs: Attrs) -> AnyLength:
         self.op.parameters.check(self.op.name, attrs)
         here = self.override is None or device(self.override).space == HOST
-        made = flat_kernel(self.op, [as_dtype(d) for d in dtypes], attrs, self.select) if here else None
+        made = flat_kernel(self.op, [as_dtype(d) for d in dtypes], attrs, self.choices.select) if here else None
         if made is None:
             return shaped_call.EachLength(self, dtypes, attrs)
         if self._state is not None and not attrs:

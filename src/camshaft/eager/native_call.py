@@ -14,11 +14,11 @@ import numpy as np
 from camshaft.backends.cpu.device import CpuKernel, native_function
 from camshaft.dtypes import f32, f64
 from camshaft.eager.any_length import FlatKernel
-from camshaft.eager.launches import run_launches
 from camshaft.eager.native import call_state, cpython_abi
 from camshaft.eager.native import shaped_call as table
-from camshaft.eager.runners import HostRunner
-from camshaft.eager.shaped_call import Prepared
+from camshaft.eager.shapes.launches import run_launches
+from camshaft.eager.shapes.prepared import Prepared
+from camshaft.eager.shapes.runners import HostRunner
 from camshaft.store.digest import digest_of
 
 _FASTCALL_KEYWORDS = 0x0080 | 0x0002

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from camshaft import ops
 from camshaft.backends.registry import backend_named
-from camshaft.eager.array_op import ArrayOp, anything
+from camshaft.eager.array_op import ArrayOp
+from camshaft.eager.choices import anything
 from camshaft.errors import BackendError
 from camshaft.ops.op import NodeSpec, Op
 from camshaft.selection.choice import Choice

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from math import prod
 
-from camshaft.lang import ir
+from camshaft.lang import ir, traversal
 from camshaft.lang.dialects import Absent, Cell
 from camshaft.lang.instructions import INSTRUCTIONS, STRUCTURAL
 from camshaft.lang.targets import ELEMENTS, VALUES
@@ -19,7 +19,7 @@ def refusal(kernel: ir.KernelIR, target: str) -> str | None:
         reason = _array(array, target)
         if reason is not None:
             return f"{array.name}: {reason}"
-    for item in ir.walk(kernel.body):
+    for item in traversal.walk(kernel.body):
         cell = _cell(item, target)
         if isinstance(cell, Absent):
             return f"line {item.line}: {cell.reason}"

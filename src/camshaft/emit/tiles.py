@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from camshaft.lang import ir
+from camshaft.lang import ir, tile_ir, traversal
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class Spread:
         return self.down * self.across
 
 
-def spread_of(tile: ir.Tile, groups: int, piece: tuple[int, int]) -> Spread:
+def spread_of(tile: tile_ir.Tile, groups: int, piece: tuple[int, int]) -> Spread:
     """Return the division that uses the most groups, then has the fewest operand loads. `piece`: rows and columns."""
     rows, columns = tile.rows // piece[0], tile.columns // piece[1]
     found = [
@@ -46,28 +46,28 @@ class GroupUnit:
     threads: int
     piece: tuple[int, int]
     most_pieces: int
-    takes: Callable[[list[ir.TileMma]], bool]
+    takes: Callable[[list[tile_ir.TileMma]], bool]
 
-    def spread(self, tile: ir.Tile, lanes: int) -> Spread:
+    def spread(self, tile: tile_ir.Tile, lanes: int) -> Spread:
         """How the groups of a workgroup of `lanes` threads share a tile."""
         return spread_of(tile, lanes // self.threads, self.piece)
 
-    def native_tiles(self, kernel: ir.KernelIR, lanes: int) -> frozenset[ir.Tile]:
+    def native_tiles(self, kernel: ir.KernelIR, lanes: int) -> frozenset[tile_ir.Tile]:
         """The tiles that become matrix instructions."""
         if lanes % self.threads:
             return frozenset()
         products = products_by_tile(kernel)
         return frozenset(tile for tile, items in products.items() if self._fits(tile, lanes) and self.takes(items))
 
-    def _fits(self, tile: ir.Tile, lanes: int) -> bool:
+    def _fits(self, tile: tile_ir.Tile, lanes: int) -> bool:
         found = self.spread(tile, lanes)
         return found.rows * found.columns <= self.most_pieces
 
 
-def products_by_tile(kernel: ir.KernelIR) -> dict[ir.Tile, list[ir.TileMma]]:
+def products_by_tile(kernel: ir.KernelIR) -> dict[tile_ir.Tile, list[tile_ir.TileMma]]:
     """The multiply-adds of each tile that has any."""
-    found: dict[ir.Tile, list[ir.TileMma]] = {}
-    for item in ir.walk(kernel.body):
-        if isinstance(item, ir.TileMma):
+    found: dict[tile_ir.Tile, list[tile_ir.TileMma]] = {}
+    for item in traversal.walk(kernel.body):
+        if isinstance(item, tile_ir.TileMma):
             found.setdefault(item.tile, []).append(item)
     return found

@@ -27,7 +27,8 @@ class BlockFormat:
     """The encoding of elements in a file: `block_size` elements in `block_nbytes` bytes.
 
     `dtype` is set for plain types (block_size 1). `layout` is the packed little-endian NumPy dtype of a block; `decode` turns
-    such records [n] into float32 [n, block_size], `encode` does the reverse; None if unsupported. `ggml_id` is the type's number
+    such records [n] into float32 [n, block_size], `encode` does the reverse, with the weights of `importance.py` where it takes
+    them; None if unsupported. `ggml_id` is the type's number
     in GGUF, or None.
     """
 
@@ -38,7 +39,7 @@ class BlockFormat:
     dtype: DType | None = None
     layout: np.dtype[Any] | None = field(default=None, compare=False, repr=False)
     decode: Callable[[Records], Floats] | None = field(default=None, compare=False, repr=False)
-    encode: Callable[[Floats], Records] | None = field(default=None, compare=False, repr=False)
+    encode: Callable[..., Records] | None = field(default=None, compare=False, repr=False)
 
     @property
     def is_plain(self) -> bool:
@@ -83,9 +84,10 @@ class BlockFormat:
                 values[first : first + step] = self.decode(records[first : first + step])
         return values
 
-    def quantize(self, values: Floats) -> Bytes:
-        """float32 [n_blocks, block_size] to uint8 [n_blocks, block_nbytes]. Raises FormatError for an unsupported format, and
-        for infinities and NaN, which blocks cannot represent."""
+    def quantize(self, values: Floats, weights: Floats | None = None) -> Bytes:
+        """float32 [n_blocks, block_size] to uint8 [n_blocks, block_nbytes]. `weights` of the same shape are those of errors, for
+        an encoder that takes them. Raises FormatError for an unsupported format, and for infinities and NaN, which blocks
+        cannot represent."""
         if self.encode is None:
             known = ", ".join(name for name, row in BLOCK_FORMATS.items() if row.encode)
             raise FormatError(f"{self.name} is a type that camshaft does not write; it writes {known}")
@@ -100,7 +102,8 @@ class BlockFormat:
         blocks = np.empty((len(values), self.block_nbytes), np.uint8)
         step = max(1, _CHUNK_ELEMENTS // self.block_size)
         for first in range(0, len(values), step):
-            part = self.encode(values[first : first + step])
+            some = slice(first, first + step)
+            part = self.encode(values[some]) if weights is None else self.encode(values[some], weights[some])
             blocks[first : first + step] = part.view(np.uint8).reshape(len(part), self.block_nbytes)
         return blocks
 
@@ -125,7 +128,7 @@ def _blocks(
     block_size: int,
     layout: np.dtype[Any],
     decode: Callable[[Records], Floats],
-    encode: Callable[[Floats], Records] | None = None,
+    encode: Callable[..., Records] | None = None,
 ) -> BlockFormat:
     return BlockFormat(name, ggml_id, block_size, layout.itemsize, None, layout, decode, encode)
 

@@ -10,6 +10,7 @@ import numpy as np
 from camshaft.errors import ModelError, SettingError
 from camshaft.generate.pooled_model import Array, PooledModel
 from camshaft.models.config import POOLINGS
+from camshaft.models.heads import HeadLayer, read_dense
 
 
 class EmbeddingModel(PooledModel):
@@ -23,6 +24,8 @@ class EmbeddingModel(PooledModel):
 
     Raises ModelError or FormatError for an unusable file, SettingError for an option that cannot be.
     """
+
+    _layers: tuple[HeadLayer, ...]
 
     def __init__(
         self,
@@ -48,12 +51,13 @@ class EmbeddingModel(PooledModel):
         if found not in known:
             why = "is a reranker (camshaft rerank, Reranker)" if found else "names no pooling"
             raise ModelError(f"{self.name} {why}; give pooling= one of {', '.join(known)}")
+        self._layers = read_dense(self._file.tensors, self.config)
         return found
 
     @property
     def dim(self) -> int:
         """The length of a vector."""
-        return self.config.dim
+        return len(self._layers[-1].weight) if self._layers else self.config.dim
 
     def embed(self, texts: str | Iterable[str], *, normalize: bool = True) -> Array:
         """The vectors of the texts, f32 [n, dim], of length 1 unless `normalize` is False; of one text f32 [dim].
@@ -73,6 +77,8 @@ class EmbeddingModel(PooledModel):
         if isinstance(texts, (str, bytes, bytearray)) or not isinstance(texts, Iterable):
             raise SettingError(f"token ids came as {type(texts).__name__}; wanted a list of them for each text")
         vectors = self._pooled(list(texts))
+        for layer in self._layers:
+            vectors = layer(vectors)
         if normalize:
             vectors /= np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
         return vectors

@@ -16,6 +16,7 @@ from camshaft.text.tokenizer import Detokenizer
 
 if TYPE_CHECKING:
     from camshaft.generate.speculation.speculator import Speculation
+    from camshaft.generate.stored.prompt_cache import PromptCache
 
 FinishReason = Literal["stop", "length"]
 
@@ -106,6 +107,7 @@ class Generation:
         self.finish_reason: FinishReason | None = None
         self.ids: list[int] = []
         self.logprobs: list[TokenLogprob] = []
+        self.kept: PromptCache | None = None  # where prompts are kept, if the option is set
         self.speculation: Speculation | None = None  # what drafts did, if the option is set
         self.text_is_exact = False  # whether `text` is that of all `ids`; false before the end
         self._next_token: Callable[[], int | FinishReason] | None = next_token
@@ -123,6 +125,11 @@ class Generation:
     def tokens(self) -> int:
         """The number of tokens generated so far."""
         return len(self.ids)
+
+    @property
+    def kept_tokens(self) -> int:
+        """The number of the prompt's tokens that were taken from a kept one."""
+        return 0 if self.kept is None else self.kept.n_taken
 
     @property
     def stop_string(self) -> str | None:

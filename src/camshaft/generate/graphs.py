@@ -4,19 +4,21 @@ Imported only when a plan is compiled: a warm start loads cached plans instead."
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 
 from camshaft.extent import Extent
 from camshaft.formats.gguf.file import GGUFFile
 from camshaft.generate.memory.kv_cache import KINDS, STATES, KVCache
-from camshaft.graph.graph import Graph
+from camshaft.graph.graph import Graph, Tensor
 from camshaft.models.adapters.adapted import AdaptedCheckpoint, checkpoint_of
 from camshaft.models.adapters.adapter import Adapters
 from camshaft.models.config import ModelConfig
 from camshaft.models.decoder import decoder, hidden
 from camshaft.models.families import FAMILIES
+from camshaft.models.recurrent_config import ATTENTION, BOTH
 from camshaft.models.rope_scaling import Rotations
-from camshaft.models.transformer import LayerCache, LayerState, Places, TokenBatch, token_inputs
+from camshaft.models.transformer import LayerCache, LayerMemory, Places, SideBySide, TokenBatch, token_inputs
 from camshaft.ops.spec import Dim
 
 
@@ -51,19 +53,28 @@ class ModelGraphs:
         graph.output("hidden", hidden(self._config, checkpoint_of(self._adapters, graph), batch, caches))
         return graph
 
-    def _inputs(self, graph: Graph, tokens: Dim, rows: Dim | None) -> tuple[TokenBatch, list[LayerCache | LayerState]]:
+    def _inputs(self, graph: Graph, tokens: Dim, rows: Dim | None) -> tuple[TokenBatch, list[LayerMemory]]:
         table = graph.state("block_table", self._cache.specs["block_table"])
         ropes = {name: graph.constant(name, rope, rope.spec) for name, rope in self._ropes.items()}
         recurrent = self._config.recurrent is not None
         batch, places = token_inputs(graph, tokens, rows, table, ropes, self._length, recurrent=recurrent)
         if FAMILIES[self._config.architecture].encoder:
             places = replace(places, lengths=graph.input("lengths", table.spec.bounds[:1], "i32"))
-        return batch, [self._layer_cache(graph, layer, places) for layer in range(self._config.n_layers)]
+        caches: list[LayerMemory] = []
+        for layer, options in enumerate(self._config.layers):
+            shared = options.shares >= 0
+            caches.append(caches[options.shares] if shared else self._layer_cache(graph, layer, places))
+        return batch, caches
 
-    def _layer_cache(self, graph: Graph, layer: int, places: Places) -> LayerCache | LayerState:
-        specs, states = self._cache.specs, [f"{kind}.{layer}" for kind in STATES]
-        if any(name in specs for name in states):
-            return {n.partition(".")[0]: graph.state(n, specs[n]) for n in states if n in specs}
-        names = [f"{kind}.{layer}" for kind in KINDS if f"{kind}.{layer}" in specs]
-        keys, values, *scales = (graph.state(name, specs[name]) for name in names)
-        return LayerCache(keys, values, places, tuple(scales))
+    def _layer_cache(self, graph: Graph, layer: int, places: Places) -> LayerMemory:
+        specs, kind = self._cache.specs, self._config.layers[layer].kind
+
+        def states(names: Iterable[str]) -> dict[str, Tensor]:
+            found = {name: f"{name}.{layer}" for name in names if f"{name}.{layer}" in specs}
+            return {name: graph.state(key, specs[key]) for name, key in found.items()}
+
+        if kind not in (ATTENTION, BOTH):
+            return states(STATES)
+        keys, values, *scales = states(KINDS).values()
+        cache = LayerCache(keys, values, places, tuple(scales))
+        return SideBySide(cache, states(STATES)) if kind == BOTH else cache

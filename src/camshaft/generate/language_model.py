@@ -35,7 +35,7 @@ from camshaft.models.families import FAMILIES, family_name
 from camshaft.models.files.pull import resolve_model
 from camshaft.settings import thread_count
 from camshaft.text.chat import ChatTemplate, encode_chat
-from camshaft.text.vocabulary import vocabulary_size
+from camshaft.text.vocabulary import fill_tokens, vocabulary_size
 
 if TYPE_CHECKING:
     from camshaft.plan.schedule import Thunk
@@ -151,6 +151,13 @@ class LanguageModel(Closing):
         """The file's chat template. Raises ModelError if it has none, or if the model is closed."""
         self.check_open()
         return ChatTemplate.from_gguf(self._file.metadata, self.tokenizer.vocabulary.tokens)
+
+    @cached_property
+    def fill_tokens(self) -> dict[str, int]:
+        """The ids of the tokens by which the model fills in the middle of a text: 'fim_pre', 'fim_suf', 'fim_mid', 'fim_pad',
+        'fim_rep' (before a project's name) and 'fim_sep' (before a file's), as far as it has them."""
+        self.check_open()
+        return fill_tokens(self._file.metadata, self.tokenizer.vocabulary.ids)
 
     def __repr__(self) -> str:
         sizes = f"backend {self.backend}, {count(self.threads, 'thread')}, context {self.context}"

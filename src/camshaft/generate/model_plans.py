@@ -75,7 +75,7 @@ class ModelPlans:
         self.length = Extent("length", context)
         self.prompt_tokens = Extent("tokens", min(PROMPT_TOKENS, context))
         self.logit_rows = Extent("rows", min(LOGIT_ROWS, self.prompt_tokens.bound))
-        self._file = file
+        self.file = file
         self._backend, self._activations = backend, "q8" if quantized else "f32"
         facts = f"{config}|{context}|{self.prompt_tokens}|{self.logit_rows}|{n_slots}|{quantized}|{form}|{threads}"
         self._facts = facts
@@ -89,7 +89,7 @@ class ModelPlans:
     def _use_adapters(self, adapters: Adapters) -> None:
         self.adapters = adapters
         facts = f"{self._facts}|{adapters.digest}" if adapters.given else self._facts
-        self.plan_cache = PlanCache(self._file, facts, self.weights, adapters.tensors, use=self._backend is None)
+        self.plan_cache = PlanCache(self.file, facts, self.weights, adapters.tensors, use=self._backend is None)
         self._cached_plan("prompt")
 
     def switch(self, adapters: Adapters) -> None:
@@ -97,7 +97,7 @@ class ModelPlans:
         self.plan_cache.flush()
         self._close_plans()
         # Not the adapters' matrices, nor what graphs made, such as rotations: the next graphs make their own.
-        self.weights.keep_only(self._file.tensors.values())
+        self.weights.keep_only(self.file.tensors.values())
         self.adapters.close()
         self.__dict__.pop("_graphs", None)
         self._use_adapters(adapters)
@@ -176,7 +176,7 @@ class ModelPlans:
     def _graphs(self) -> ModelGraphs:
         from camshaft.generate.graphs import ModelGraphs  # not needed if all plans are cached
 
-        return ModelGraphs(self._file, self.config, self.cache, self.length, self.adapters)
+        return ModelGraphs(self.file, self.config, self.cache, self.length, self.adapters)
 
     def _graph(self, name: str) -> Graph:
         sizes: dict[str, tuple[Dim, Dim | None]] = {

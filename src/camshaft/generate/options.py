@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -29,6 +30,8 @@ class GenerateOptions:
     grammar: the form that the text must have; None is any. It ends with the text that it describes.
     speculate: draft tokens and check several in one run, with the same text as a result: 'ngram' drafts what followed the same
         tokens earlier in the text, an open LanguageModel with the same vocabulary drafts itself; None drafts nothing.
+    prompt_cache: keep the keys and values of the prompt for later runs and take what it begins with from earlier ones: 'auto' in
+        camshaft's cache, where the least recently used prompts go, or the path of a file with one prompt; None keeps nothing.
     logprobs: record the log probability of each token and those of this many most probable tokens; None records none.
     shown_tokens: control tokens whose spelling is part of the text; others are left out of it.
     """
@@ -42,6 +45,7 @@ class GenerateOptions:
     logprobs: int | None = None
     shown_tokens: Sequence[str] = ()
     speculate: Speculate | None = None
+    prompt_cache: str | os.PathLike[str] | None = None
 
     def __post_init__(self) -> None:
         check_fields(self, GENERATE_RULES)
@@ -71,6 +75,7 @@ class GenerateKeywords(SamplingKeywords, total=False):
     logprobs: int | None
     shown_tokens: Sequence[str]
     speculate: Speculate | None
+    prompt_cache: str | os.PathLike[str] | None
 
 
 GENERATE_RULES: Rules = {
@@ -82,8 +87,13 @@ GENERATE_RULES: Rules = {
     "grammar": (lambda v: v is None or isinstance(v, Grammar), "a camshaft.Grammar or None"),
     "shown_tokens": (lambda v: not isinstance(v, str) and are_texts(v), "a list of texts"),
     "logprobs": (lambda v: v is None or integer(0, math.inf)(v), "a whole number, 0 or more, or None"),
+    "prompt_cache": (lambda v: v is None or _is_path(v), "'auto', the path of a file or None"),
     "speculate": (lambda v: v is None or v == NGRAM or _is_model(v), "'ngram', an open camshaft.LanguageModel or None"),
 }
+
+
+def _is_path(value: object) -> bool:
+    return isinstance(value, (str, os.PathLike)) and bool(str(value)) and "\0" not in str(value)
 
 
 def _is_model(value: object) -> bool:
@@ -104,10 +114,10 @@ def generate_options(
 
 def check_together(options: GenerateOptions, of: str) -> None:
     """Raise SettingError for options that are for one text at a time."""
-    if options.speculate is not None:
-        raise SettingError(
-            f"{of} got speculate={options.speculate!r:.60}; wanted None: drafts are checked for one text alone"
-        )
+    for name in ("speculate", "prompt_cache"):
+        value = getattr(options, name)
+        if value is not None:
+            raise SettingError(f"{of} got {name}={value!r:.60}; wanted None: it is for one text alone")
 
 
 # Option of a model -> whether the inputs of quantized matmuls are quantized to 8 bits.

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
@@ -16,16 +16,24 @@ from camshaft.extent import Extent
 from camshaft.generate import options as model_options
 from camshaft.generate.memory.kv_cache import KVCache
 from camshaft.generate.stored.header_cache import open_model_file
+from camshaft.generate.stored.plan_cache import PlanCache
 from camshaft.models.config import read_config
 from camshaft.models.families import FAMILIES, family_name
 from camshaft.models.files.pull import resolve_model
-from camshaft.plan.execution_plan import ExecutionPlan
-from camshaft.settings import thread_count
+from camshaft.ops.spec import TensorSpec
+from camshaft.plan.cached_plan import CachedPlan
+from camshaft.plan.memory.allocate import aligned_bytes
+from camshaft.plan.memory.weights import Weights
+from camshaft.settings import setting, thread_count
 from camshaft.text.vocabulary import vocabulary_size
+
+if TYPE_CHECKING:
+    from camshaft.plan.execution_plan import ExecutionPlan
 
 Array = np.ndarray[Any, Any]
 # Texts that one run takes together, as far as their tokens fit it.
 TEXTS = 16
+_PLAN = "hidden"
 RUN_TOKENS = 512
 
 
@@ -67,6 +75,10 @@ class PooledModel:
             self._tokens = Extent("tokens", max(RUN_TOKENS, self.context))
             self._length = Extent("length", self.context)
             self._cache = KVCache(self.config, self.context, f32, TEXTS)
+            self._weights, self._kind = Weights(), "q8" if model_options.ACTIVATIONS[self._activations] else "f32"
+            sizes = f"{self.context}|{self._tokens}|{TEXTS}|{self.has_pairs}"
+            facts = f"pooled|{self.config}|{sizes}|{self._kind}|{self.threads}"
+            self._plan_cache = PlanCache(self._file, facts, self._weights, self._file.tensors, use=True)
             for _ in range(TEXTS):
                 self._cache.reserve(self._cache.open_slot(), self.context)
         except BaseException:
@@ -84,14 +96,31 @@ class PooledModel:
         self.close()
 
     @cached_property
-    def _plan(self) -> ExecutionPlan:
+    def _plan(self) -> ExecutionPlan | CachedPlan:
+        """The plan: a cached one, or one that is compiled now, and kept for the next start."""
+        return self._plan_cache.get(_PLAN, self._memory) or self._compiled
+
+    @cached_property
+    def _compiled(self) -> ExecutionPlan:
         from camshaft.generate.graphs import ModelGraphs
         from camshaft.plan.compile import compile
 
-        graphs = ModelGraphs(self._file, self.config, self._cache, self._length)
+        graphs, memory = ModelGraphs(self._file, self.config, self._cache, self._length), self._memory()
         graph = graphs.hidden_graph(self._tokens, pairs=self.has_pairs)
-        kind = "q8" if model_options.ACTIVATIONS[self._activations] else "f32"
-        return compile(graph, threads=self.threads, activations=kind, memory=self._cache.states)
+        plan = compile(graph, threads=self.threads, activations=self._kind, weights=self._weights, memory=memory)
+        self._plan_cache.add(_PLAN, plan, memory)
+        self._plan_cache.flush()
+        self._model_file.save(self.tokenizer)
+        return plan
+
+    def _memory(self) -> dict[str, Any]:
+        return self._cache.states | {"hidden": self._hidden}
+
+    @cached_property
+    def _hidden(self) -> Array:
+        """The output of the plan, f32 [tokens, dim]."""
+        spec = TensorSpec((self._tokens.bound, self.config.dim), f32)
+        return aligned_bytes(spec.nbytes, 64).view(np.float32).reshape(spec.bounds)
 
     def _pooled(self, texts: Sequence[Sequence[int]], firsts: Sequence[int] = ()) -> Array:
         """The pooled vectors of texts, f32 [n, dim]; of pairs, `firsts` are the numbers of tokens before the second text.
@@ -136,9 +165,10 @@ class PooledModel:
             plan.inputs["types"][:n] = np.concatenate([np.arange(k) >= first for k, first in each])
         plan.set_extent(self._tokens, n)
         plan.set_extent(self._length, max(lengths))
+        self._weights.finish()
         plan.bound.run()
         ends = np.cumsum(lengths)
-        hidden = plan.outputs["hidden"]
+        hidden = self._hidden
         if self.pooling == "mean":
             parts = np.split(hidden[:n], ends[:-1])
             return np.stack([part.mean(axis=0, dtype=np.float64) for part in parts]).astype(np.float32)
@@ -147,12 +177,24 @@ class PooledModel:
     def close(self) -> None:
         """Release the plan and the file; may be called twice."""
         with self._lock:
-            if not self._closed and "_plan" in vars(self):
-                self._plan.close()
             if not self._closed:
+                self._measure()
+                for name in ("_plan", "_compiled"):
+                    if name in vars(self):
+                        vars(self)[name].close()
+                self._weights.clear()
                 self._cache.close()
             self._closed = True
             self._file.close()
+
+    def _measure(self) -> None:
+        """Let a background process measure the kernels of the plan compiled here, for the next ones."""
+        if "_compiled" in vars(self) and setting("measure"):
+            from camshaft.tune import jobs
+
+            if jobs.is_on():
+                plans = {_PLAN: jobs.used_in(self._compiled.graph, self._compiled.choices, None)}
+                jobs.measure_later(plans, self.threads, self._plan_cache.saved())
 
 
 def _groups(lengths: Sequence[int], most: int) -> Iterable[tuple[int, int]]:

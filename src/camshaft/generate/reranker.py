@@ -61,7 +61,11 @@ class Reranker(PooledModel):
                 f"{self.name} is no reranker: its pooling is {self.config.pooling or 'not given'}; wanted rank"
             )
         self._layers = read_classifier(self._file.tensors, self.config, self.name)
-        return "cls" if FAMILIES[self.config.architecture].encoder else "last"
+        if not FAMILIES[self.config.architecture].encoder:
+            return "last"
+        if self.config.classifier_pooling not in ("mean", "cls"):
+            raise ModelError(f"{self.name}: its classifier.pooling_type is neither 1 (mean) nor 2 (cls)")
+        return self.config.classifier_pooling
 
     def rank(self, query: str, documents: Iterable[str], *, normalize: bool = True, truncate: bool = False) -> Array:
         """The scores of the documents for the query, f32 [n], in their order: from 0 to 1 or, unless `normalize`, the logits.

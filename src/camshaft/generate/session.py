@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Unpack
+from typing import Any, Unpack
 
-from camshaft.errors import ContextError
+import numpy as np
+
+from camshaft.errors import ContextError, SettingError
 from camshaft.generate.generation import FinishReason, Generation, TokenLogprob
 from camshaft.generate.options import GenerateKeywords, GenerateOptions, generate_options
 from camshaft.generate.sampling.sampler import Sampler
 from camshaft.generate.session_state import SessionState
 from camshaft.generate.speculation.pace import MOST_ROWS
 from camshaft.generate.speculation.speculator import Speculator
+from camshaft.generate.stored.prompt_cache import PromptCache
+
+Array = np.ndarray[Any, Any]
 
 
 class Session(SessionState):
@@ -46,6 +51,7 @@ class Session(SessionState):
         self._check_room(len(self._pending) + len(ids))
         sampler = model.sampler(options.sampling, options.grammar)
         speculator = self._speculator_of(options)
+        kept = None if options.prompt_cache is None else PromptCache(options.prompt_cache, model)
         with model.lock:
             draw = model.samplers.alone(sampler)
         end_tokens = model.end_tokens(options)
@@ -67,7 +73,9 @@ class Session(SessionState):
                     if instead is None:
                         return "length"
                     self.replace(instead)
-                if speculator is None or not drawn or len(self._pending) > MOST_ROWS:
+                if kept is not None and not self.history:
+                    self.process_kept(kept)
+                elif speculator is None or not drawn or len(self._pending) > MOST_ROWS:
                     self._process_pending()
                 elif not self.advance_checked():
                     self._speculate(speculator, sampler, math.inf if most < 0 else most - len(drawn))
@@ -83,7 +91,7 @@ class Session(SessionState):
             return token
 
         generation = Generation(len(ids), next_token, text, options, on_end, lambda: sampler.is_complete)
-        generation.logprobs = logprobs
+        generation.logprobs, generation.kept = logprobs, kept
         generation.speculation = None if speculator is None else speculator.begin()
         return generation
 
@@ -100,6 +108,31 @@ class Session(SessionState):
         """Have the logits after the session's tokens, and those after what is drafted."""
         self._go_back()
         speculator.run(self.advance, self.tokens, len(self._pending), sampler, left)
+
+    def process(self, ids: Sequence[int], *, every_row: bool = False, chunk: int | None = None) -> Array:
+        """Append tokens to the cache, after any pending ones.
+
+        Returns the last token's logits f32 [1, vocab], or with `every_row` those of all tokens, f32 [n, vocab]; a copy.
+        """
+        self.take_slot()
+        with self._model.lock:
+            self._check_open()
+            self._check_room(len(ids) and len(self._pending) + len(ids))
+            self._process_pending()
+            return self._process(ids, every_row, chunk)
+
+    def _process(self, ids: Sequence[int], every_row: bool, chunk: int | None) -> Array:
+        plans, rows = self._model.plans, []
+        size = plans.logit_rows.bound if every_row else plans.prompt_tokens.bound
+        if chunk is not None and (type(chunk) is not int or not 1 <= chunk <= size):
+            raise SettingError(f"chunk {chunk!r}; wanted 1 to {size} tokens")
+        self._reserve(len(ids))
+        for first in range(0, len(ids), chunk or size):
+            part = ids[first : first + (chunk or size)]
+            rows.append(self._run(part, range(len(part)) if every_row else (len(part) - 1,)).copy())
+        if self._states is not None and self._goes_back and len(ids) > 1:
+            self._copy_states()
+        return np.concatenate(rows) if every_row else rows[-1]
 
     def copy(self) -> Session:
         """A new session with this one's tokens, keys, values and recurrent states, to go on in another way.
@@ -137,6 +170,7 @@ class Session(SessionState):
             if type(n_tokens) is not int or not 0 <= n_tokens <= len(tokens):
                 raise ContextError(f"rewind to {n_tokens!r} tokens; wanted 0 to {len(tokens)}, the session's")
             self._turn += 1
+            self._checked = None
             kept = min(n_tokens, len(self.history))
             del self.history[kept:]
             self.position, self._pending = kept, tokens[kept:n_tokens]

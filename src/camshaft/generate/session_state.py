@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from camshaft.errors import ContextError, SettingError, count
+from camshaft.errors import ContextError, StoreError, count
 from camshaft.generate.generation import Closing
 from camshaft.generate.memory.checkpoints import Checkpoints
+from camshaft.generate.memory.kv_cache import BLOCK_TOKENS
 from camshaft.generate.memory.logits import move_to_first
 from camshaft.generate.speculation.pace import MOST_ROWS
+from camshaft.generate.stored.prompt_cache import LEAST_NEW, PromptCache, take_blocks
 
 if TYPE_CHECKING:
     from camshaft.generate.language_model import LanguageModel
@@ -124,30 +126,34 @@ class SessionState(Closing):
                 f"the prompt has {n_tokens} tokens{used}; the context is {self._model.context}: shorten it or raise context="
             )
 
-    def process(self, ids: Sequence[int], *, every_row: bool = False, chunk: int | None = None) -> Array:
-        """Append tokens to the cache, after any pending ones.
+    def process_kept(self, kept: PromptCache) -> None:
+        """Process the pending tokens of an empty session but for those of a kept prompt, and keep them."""
+        assert self._slot is not None
+        tokens, kept.n_taken, self._goes_back = self.tokens, self._take_kept(kept), True
+        self._process_pending()
+        if len(tokens) - kept.n_taken >= LEAST_NEW:
+            kept.keep(tokens, self._slot, {} if self._states is None else self._states.copies)
 
-        Returns the last token's logits f32 [1, vocab], or with `every_row` those of all tokens, f32 [n, vocab]; a copy.
-        """
-        self.take_slot()
-        with self._model.lock:
-            self._check_open()
-            self._check_room(len(ids) and len(self._pending) + len(ids))
-            self._process_pending()
-            return self._process(ids, every_row, chunk)
-
-    def _process(self, ids: Sequence[int], every_row: bool, chunk: int | None) -> Array:
-        plans, rows = self._model.plans, []
-        size = plans.logit_rows.bound if every_row else plans.prompt_tokens.bound
-        if chunk is not None and (type(chunk) is not int or not 1 <= chunk <= size):
-            raise SettingError(f"chunk {chunk!r}; wanted 1 to {size} tokens")
-        self._reserve(len(ids))
-        for first in range(0, len(ids), chunk or size):
-            part = ids[first : first + (chunk or size)]
-            rows.append(self._run(part, range(len(part)) if every_row else (len(part) - 1,)).copy())
-        if self._states is not None and self._goes_back and len(ids) > 1:
-            self._copy_states()
-        return np.concatenate(rows) if every_row else rows[-1]
+    def _take_kept(self, kept: PromptCache) -> int:
+        assert self._slot is not None
+        cache, found = self._model.plans.cache, kept.find(self._pending)
+        if found is None:
+            return 0
+        file, n = found
+        try:
+            cache.reserve(self._slot, n)
+            take_blocks(file, cache, self._slot, -(-n // BLOCK_TOKENS), self._model.threads)
+            states = {at: file.states_at(at) for at in file.head.positions if at <= n}
+        except StoreError as error:
+            kept.drop(file.path, error)
+            return 0
+        finally:
+            file.close()
+        if self._states is not None:
+            self._states.put(states)
+        self.history, self.position = self._pending[:n], n
+        del self._pending[:n]
+        return n
 
     def advance(self, ids: Sequence[int] = ()) -> None:
         """Process the pending tokens, and `ids` after them, as they would be one by one: the logits after the last pending one

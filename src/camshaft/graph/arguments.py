@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from camshaft import ops
 from camshaft.dtypes import as_dtype, bf16, f16, f32
-from camshaft.errors import ArrayOverflowError, PlanError, ShapeError, shortened
-from camshaft.graph.tensor import Array, Tensor, root
+from camshaft.errors import ArrayOverflowError, ShapeError
+from camshaft.graph.tensor import Array, Tensor
 from camshaft.ops.arguments import (
     ROW_OPS,
     WEAK,
@@ -215,55 +214,3 @@ def _product(graph: Graph, op: Op, given: Sequence[Given], attrs: Attrs) -> Form
         computed, returned = product_dtypes(_plain(a), _plain(b))
         a, b = (x if computed is None else cast(graph, x, computed) for x in (a, b))
     return Form(graph, (a, b), attrs, returned, shape)
-
-
-def checked_name(what: str, name: object) -> str:
-    """Returns a tensor's name. Raises ShapeError unless it is a text that is not empty."""
-    if not isinstance(name, str) or not name:
-        raise ShapeError(f"{what}: got the name {name!r:.80}; wanted a text that is not empty")
-    return name
-
-
-def checked_device(name: object) -> str | None:
-    """Returns a device's name, or None. Raises ShapeError for another type."""
-    if name is None or isinstance(name, str):
-        return name
-    raise ShapeError(f"graph: got the device {name!r:.80}; wanted its name, such as 'cpu', or None")
-
-
-def checked_tensor(what: str, x: object) -> Tensor:
-    """Raises ShapeError unless `x` is a tensor."""
-    if not isinstance(x, Tensor):
-        raise ShapeError(f"{what}: got {shortened(repr(x), 80)}; wanted tensors of this graph")
-    return x
-
-
-def near(op: object) -> str:
-    """Returns the names of ops that are similar to an unknown one, as a hint."""
-    found = get_close_matches(op, ops.NAMES, 3) if isinstance(op, str) else []
-    return f"did you mean {' or '.join(found)}?" if found else f"wanted one of {', '.join(ops.NAMES)}"
-
-
-def checked_list(graph: Graph, label: str, what: str, given: Sequence[Any], kinds: tuple[type, ...]) -> tuple[Any, ...]:
-    """Returns a list argument of a node as a tuple. Raises PlanError for a single item and for another graph's tensor."""
-    wanted = " or names of nodes" if str in kinds else ""
-    if not isinstance(given, (list, tuple)) or not all(isinstance(item, kinds) for item in given):
-        raise PlanError(f"graph: {label!r} got {what}={given!r}; wanted a list of tensors{wanted}")
-    for item in given:
-        if isinstance(item, Tensor) and item.graph is not graph:
-            raise PlanError(f"graph: {label!r} got {what} {item!r} of another graph; wanted one of this")
-    return tuple(given)
-
-
-def views_of_memory(
-    graph: Graph, label: str, specs: Sequence[TensorSpec], into: Sequence[Tensor]
-) -> tuple[Tensor, ...]:
-    """Returns a node's outputs as views of the `into` memory. Raises ShapeError for other specs, PlanError for other kinds."""
-    if [t.spec for t in into] != list(specs):
-        came, wanted = (", ".join(map(str, found)) or "nothing" for found in ([t.spec for t in into], specs))
-        raise ShapeError(f"{label}: got memory for {came}; wanted it for {wanted}")
-    for tensor in into:
-        if root(tensor).kind not in ("state", "buffer"):
-            kind = root(tensor).kind
-            raise PlanError(f"graph: {label!r} writes {tensor.name}; wanted a state or a buffer, no {kind}")
-    return tuple(Tensor(t.spec, t.name, "view", base=t, graph=graph) for t in into)

@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 
 from camshaft.dtypes import PARTS as COMPLEX
 from camshaft.dtypes import as_dtype
-from camshaft.graph.graph import Graph, Node, Tensor, readers, root
+from camshaft.graph.graph import Graph, Tensor, root
+from camshaft.graph.node import Node, readers
 from camshaft.graph.rewrite import Rewriter
 from camshaft.ops.elementwise.chains import chain
 from camshaft.ops.elementwise.chains.text import Chain, Step

@@ -9,7 +9,8 @@ from camshaft import ops
 from camshaft.dtypes import as_dtype
 from camshaft.errors import PlanError
 from camshaft.graph import functions
-from camshaft.graph.graph import Graph, Node, Tensor
+from camshaft.graph.graph import Graph, Tensor
+from camshaft.graph.node import Node
 from camshaft.graph.rewrite import Rewriter
 from camshaft.ops.op import Op, Sample
 from camshaft.ops.primitives import is_primitive

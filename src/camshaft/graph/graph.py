@@ -9,58 +9,24 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from camshaft import ops
-from camshaft.dtypes import PARTS, DType, as_dtype
+from camshaft.dtypes import as_dtype
 from camshaft.errors import PlanError, ShapeError, count, shortened
-from camshaft.extent import Extent
-from camshaft.graph.arguments import (
-    checked_device,
-    checked_list,
-    checked_name,
-    checked_tensor,
-    given_form,
-    near,
-    views_of_memory,
-)
+from camshaft.graph import views
+from camshaft.graph.arguments import given_form
+from camshaft.graph.checks import checked_device, checked_list, checked_name, checked_tensor, near, views_of_memory
 from camshaft.graph.custom import COPY, Spec, custom_op
+from camshaft.graph.node import Node
 from camshaft.graph.tensor import Array, ArraySource, Source, Tensor, offset_nbytes, root
-from camshaft.ops.op import Attrs, NodeSpec, Op
+from camshaft.ops.op import Op
 from camshaft.ops.spec import Dim, TensorSpec, dims, expect_addressable
 
-__all__ = ["Array", "ArraySource", "Graph", "Node", "Source", "Tensor", "offset_nbytes", "readers", "root"]
-
-
-@dataclass(frozen=True, eq=False)
-class Node:
-    """One application of an op.
-
-    `device` names its device; None lets the plan choose. The node starts after the nodes that `after` lists, by name or by one
-    of their outputs, have finished.
-    """
-
-    op: Op
-    inputs: tuple[Tensor, ...]
-    outputs: tuple[Tensor, ...]
-    attrs: Attrs
-    name: str
-    device: str | None = None
-    after: tuple[Tensor | str, ...] = ()
-
-    def __repr__(self) -> str:
-        names = ", ".join(t.name for t in self.inputs)
-        return (
-            f"Node({self.name!r}: {shortened(f'{self.op.name}({names})')}{f' on {self.device}' if self.device else ''})"
-        )
-
-    @cached_property
-    def spec(self) -> NodeSpec:
-        return NodeSpec(tuple(t.spec for t in self.inputs), tuple(t.spec for t in self.outputs), self.attrs)
+__all__ = ["Array", "ArraySource", "Graph", "Node", "Source", "Tensor", "offset_nbytes", "root"]
 
 
 class Graph:
@@ -172,41 +138,19 @@ class Graph:
 
     def reshape(self, x: Tensor, shape: Sequence[Dim]) -> Tensor:
         """Returns a view in another shape; it adds no thunk. Extents and the axes before them must not change."""
-        checked_tensor("reshape", x)
-        spec = TensorSpec(dims("reshape", shape), x.spec.dtype)
-        if not x.spec.is_plain or spec.nbytes != x.spec.nbytes:
-            raise ShapeError(f"reshape: got {x.spec} as {spec}; wanted a plain tensor with as many elements")
-        last = max((i for s in (x.shape, spec.shape) for i, dim in enumerate(s) if isinstance(dim, Extent)), default=-1)
-        if x.shape[: last + 1] != spec.shape[: last + 1]:
-            raise ShapeError(f"reshape: got {x.spec} as {spec}; wanted every Extent where it was")
-        return Tensor(spec, x.name, "view", base=x, graph=self)
+        return views.reshape(self, x, shape)
 
     def pairs(self, x: Tensor) -> Tensor:
         """Returns a view of complex numbers [..] as pairs [.., 2] of real and imaginary part; it adds no thunk."""
-        checked_tensor("pairs", x)
-        part = PARTS.get(x.spec.dtype) if isinstance(x.spec.dtype, DType) else None
-        if part is None or not x.spec.is_plain:
-            raise ShapeError(f"pairs: got {x.spec}; wanted a tensor of complex64 or complex128")
-        return Tensor(TensorSpec((*x.shape, 2), part), x.name, "view", base=x, graph=self)
+        return views.pairs(self, x)
 
     def as_complex(self, x: Tensor) -> Tensor:
         """Returns a view of pairs [.., 2] of f32 or f64 as complex numbers [..]; it adds no thunk."""
-        checked_tensor("as_complex", x)
-        whole = next((c for c, part in PARTS.items() if part == x.spec.dtype), None)
-        if whole is None or not x.spec.is_plain or x.shape[-1:] != (2,):
-            raise ShapeError(f"as_complex: got {x.spec}; wanted pairs [.., 2] of f32 or f64")
-        return Tensor(TensorSpec(x.shape[:-1], whole), x.name, "view", base=x, graph=self)
+        return views.as_complex(self, x)
 
     def rows(self, x: Tensor, first: int, last: int) -> Tensor:
         """Returns a view of rows [first, last) of a plain tensor; axis 0 must not be an Extent. Requires compile's `sync`."""
-        checked_tensor("rows", x)
-        n_rows = x.shape[0] if x.spec.is_plain and x.shape else 0
-        whole = isinstance(first, int) and isinstance(last, int)
-        if isinstance(n_rows, Extent) or not whole or not 0 <= first < last <= n_rows:
-            raise ShapeError(f"rows: got [{first}, {last}) of {x.spec}; wanted rows of a plain tensor that has them")
-        spec, offset_nbytes = TensorSpec((last - first, *x.shape[1:]), x.spec.dtype), x.spec.nbytes // n_rows * first
-        name = f"{x.name}[{first}:{last}]"
-        return Tensor(spec, name, "view", base=x, graph=self, offset_nbytes=offset_nbytes)
+        return views.rows(self, x, first, last)
 
     def node(
         self,
@@ -328,7 +272,7 @@ class Graph:
         shapes. PlanError for an op without a gradient between them, for a path through a state, where the only path is one
         through integers, and for a state that a node has written since the loss read it.
         """
-        from camshaft.graph.gradient import gradients  # here: it builds nodes of this Graph
+        from camshaft.graph.gradients.gradient import gradients  # here: it builds nodes of this Graph
 
         return gradients(self, loss, wrt, cotangent)
 
@@ -340,12 +284,3 @@ class Graph:
         if offset_nbytes(tensor):
             raise ShapeError(f"output {name!r} is {tensor.name}; wanted a whole tensor")
         return self._once(self.outputs, name, tensor)
-
-
-def readers(graph: Graph) -> dict[Tensor, list[Node]]:
-    """Returns the nodes that read each tensor; a read of a view counts for its root."""
-    found: dict[Tensor, list[Node]] = {}
-    for node in graph.nodes:
-        for tensor in node.inputs:
-            found.setdefault(root(tensor), []).append(node)
-    return found

@@ -16,7 +16,8 @@ from camshaft.errors import PlanError
 from camshaft.graph.tensor import Tensor, graph_of, root
 
 if TYPE_CHECKING:
-    from camshaft.graph.graph import Graph, Node
+    from camshaft.graph.graph import Graph
+    from camshaft.graph.node import Node
 
 
 def checkpoint(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -11,7 +11,8 @@ from camshaft import ops
 from camshaft.dtypes import PARTS
 from camshaft.errors import ShapeError
 from camshaft.formats.blocks import BlockFormat
-from camshaft.graph.graph import Graph, Node, Tensor, readers, root
+from camshaft.graph.graph import Graph, Tensor, root
+from camshaft.graph.node import Node, readers
 from camshaft.graph.recompute import recompute
 from camshaft.ops.op import Op
 from camshaft.ops.quantized.packed.packing import INTERLEAVED, interleaved

@@ -9,7 +9,6 @@ an explicit vector of n elements, and is uniform.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -207,86 +206,6 @@ class Prefetch(Statement):
     indices: tuple[Value, ...]
 
 
-@dataclass(eq=False)
-class Tile:
-    """A `rows` by `columns` matrix of accumulators; the target chooses how lanes share it.
-
-    The dtype is f32, or with `is_words` f32 or i32.
-    """
-
-    rows: int
-    columns: int
-    block: Block
-    line: int
-    dtype: DType = f32
-    is_words: bool = False
-
-
-@dataclass(eq=False)
-class TileNew(Statement):
-    """Set all accumulators to 0."""
-
-    tile: Tile
-
-
-@dataclass(eq=False)
-class TileMma(Statement):
-    """tile[i, j] += sum over p < depth of a[i, p] * b[p, j], or b[j, p] if `transposed`.
-
-    The matrices start at the elements `a_at` and `b_at`. In a word tile a and b are u32, and each word product is a dot
-    product: of 4 bytes (a signed, b unsigned) for i32, or of 2 bf16 for f32.
-    """
-
-    tile: Tile
-    a: Array
-    a_at: tuple[Value, ...]
-    b: Array
-    b_at: tuple[Value, ...]
-    depth: int
-    transposed: bool
-
-
-@dataclass(eq=False)
-class TileScale(Statement):
-    """Multiply every accumulator by a uniform value."""
-
-    tile: Tile
-    factor: Value
-
-
-@dataclass(eq=False)
-class TileStore(Statement):
-    """array[.., i, j] = tile[i, j] for i < rows and j < columns (None: no limit)."""
-
-    tile: Tile
-    array: Array
-    indices: tuple[Value, ...]
-    rows: Value | None = None
-    columns: Value | None = None
-
-
-@dataclass(eq=False)
-class AsyncCopy(Statement):
-    """Fill `destination` from `source` at `indices`; the copy completes at the next AsyncWait.
-
-    Elements at or past `rows` and `columns` (if given) are set to 0.
-    """
-
-    destination: Array
-    source: Array
-    indices: tuple[Value, ...]
-    rows: Value | None = None
-    columns: Value | None = None
-
-
-@dataclass(eq=False)
-class AsyncWait(Statement):
-    """Wait until all earlier AsyncCopy statements of all lanes have completed."""
-
-
-TILE_STATEMENTS = (TileNew, TileMma, TileScale, TileStore, AsyncCopy, AsyncWait)
-
-
 @dataclass(frozen=True)
 class KernelIR:
     """A traced kernel."""
@@ -298,45 +217,3 @@ class KernelIR:
     scratch: tuple[Array, ...]
     body: Block
     source_file: str
-
-
-def walk(block: Block) -> Iterator[Value | Statement]:
-    """Yield every value and statement in program order; a nested block follows its statement."""
-    for item in block.statements:
-        yield item
-        body = getattr(item, "body", None)
-        if body is not None:
-            yield from walk(body)
-
-
-def changed_arrays(block: Block) -> frozenset[Array]:
-    """Return the arrays that stores, copies or atomics write."""
-    changed = {item.array for item in walk(block) if isinstance(item, (Store, TileStore))}
-    changed |= {item.destination for item in walk(block) if isinstance(item, AsyncCopy)}
-    atomics = {item.attr[0] for item in walk(block) if isinstance(item, Value) and item.op == "atomic"}
-    return frozenset(changed | atomics)
-
-
-def operands(item: Value | Statement) -> tuple[Value, ...]:
-    """Return the values that an instruction or a statement reads."""
-    if isinstance(item, Value):
-        return item.args
-    if isinstance(item, VarNew):
-        return (item.var.init,)
-    if isinstance(item, VarSet):
-        return (item.value,)
-    if isinstance(item, Store):
-        return (*item.indices, item.value, *((item.count,) if item.count is not None else ()))
-    if isinstance(item, Prefetch):
-        return item.indices
-    if isinstance(item, (Lanes, Range)):
-        return (item.start, item.stop)
-    if isinstance(item, When):
-        return (item.condition,)
-    if isinstance(item, TileMma):
-        return (*item.a_at, *item.b_at)
-    if isinstance(item, TileScale):
-        return (item.factor,)
-    if isinstance(item, (TileStore, AsyncCopy)):
-        return (*item.indices, *(v for v in (item.rows, item.columns) if v is not None))
-    return ()

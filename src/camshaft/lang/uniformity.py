@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from camshaft.lang import ir
+from camshaft.lang import ir, traversal
 
 
 def varying(kernel: ir.KernelIR) -> tuple[frozenset[ir.Value], frozenset[ir.Var]]:
@@ -15,7 +15,7 @@ def varying(kernel: ir.KernelIR) -> tuple[frozenset[ir.Value], frozenset[ir.Var]
     """
     values: set[ir.Value] = set()
     variables: set[ir.Var] = {
-        item.var for item in ir.walk(kernel.body) if isinstance(item, ir.VarNew) and item.var.identity
+        item.var for item in traversal.walk(kernel.body) if isinstance(item, ir.VarNew) and item.var.identity
     }
     while True:
         # values are in program order: only a variable read in a loop before its assignment needs another visit

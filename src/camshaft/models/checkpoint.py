@@ -76,14 +76,17 @@ class Checkpoint:
 
     def zeros(self, n: int) -> Tensor:
         """Return a constant of n zeros, f32."""
-        name = f"zeros.{n}"
+        return self.made(f"zeros.{n}", lambda: np.zeros(n, np.float32))
+
+    def made(self, name: str, make: Callable[[], Array]) -> Tensor:
+        """Return a constant that is not in the file, made on its first use."""
         if name not in self._constants:
-            self._constants[name] = self.graph.constant(name, np.zeros(n, np.float32))
+            self._constants[name] = self.graph.constant(name, make())
         return self._constants[name]
 
     def linear(self, x: Tensor, name: str, n: int, *, bias: bool = False) -> Tensor:
         """y[t, n] = sum_k x[t, k] w[n, k] (+ b[n]), with the tensors `name`.weight and `name`.bias."""
-        y = self.product(x, self.tensor(f"{name}.weight", n, _columns(x)), name)
+        y = self.product(x, self.tensor(f"{name}.weight", n, columns_of(x)), name)
         if bias:
             y = F.function("add")(y, self.vector(f"{name}.bias", n), name=f"{name}.bias")
         return y
@@ -110,7 +113,8 @@ def _require_kernel(name: str, spec: TensorSpec) -> None:
         raise ModelError(f"tensor {name!r}: {error}") from None
 
 
-def _columns(x: Tensor) -> int:
+def columns_of(x: Tensor) -> int:
+    """The size of the last axis."""
     columns = x.shape[-1]
     assert isinstance(columns, int)
     return columns

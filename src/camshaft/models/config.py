@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from camshaft.errors import ModelError
 from camshaft.formats.mapped import shown_value
-from camshaft.models.experts_config import Experts, expert_layers, read_experts
+from camshaft.models.experts_config import Experts, read_experts
 from camshaft.models.families import FAMILIES, Family
 from camshaft.models.latent_config import Latent, read_latent, score_magnitude
-from camshaft.models.recurrent_config import ATTENTION, Recurrent, kv_heads, layer_kinds, read_recurrent
+from camshaft.models.layer_options import LayerOptions, read_layers
+from camshaft.models.recurrent_config import Recurrent, kv_heads, layer_widths, read_recurrent
 
 # No model has a tenth of them; a file that lies would fill the memory with their options.
 MOST_LAYERS = 4096
@@ -21,24 +22,15 @@ POOLINGS = ("", "mean", "cls", "last", "rank")
 
 
 @dataclass(frozen=True)
-class LayerOptions:
-    """`window`: the tokens that a layer's attention sees, 0 for all. `rope`: its rotation table, empty for none. `kind`:
-    attention, or that of the model's recurrent layers. `experts`: whether its feed-forward is the mixture of experts."""
-
-    window: int = 0
-    rope: str = "rope"
-    kind: str = ATTENTION
-    experts: bool = True
-
-
-@dataclass(frozen=True)
 class ModelConfig:
     """Sizes in elements. `rope_dim` is the number of rotated elements per head; `context_length` that of the training.
 
     The scores of position p are multiplied by 1 + temperature_scale ln(1 + floor(p / temperature_context)).
-    `pooling`: how a text's vector comes from its tokens', empty where the file does not say. `n_types` kinds of tokens have
+    `pooling`: how a text's vector comes from its tokens', empty where the file does not say; that of a reranker of encoders is
+    `classifier_pooling`. `n_types` kinds of tokens have
     embeddings.
-    `window_theta` is the rotation base of the table 'rope_window'. Scales multiply; softcaps of 0 do nothing.
+    `window_theta` is the rotation base of the table 'rope_window', `window_rope_dim` its elements (0: as many). `per_layer_dim`:
+    the width of each layer's own embeddings of tokens. Scales multiply; softcaps of 0 do nothing.
     """
 
     architecture: str
@@ -65,10 +57,18 @@ class ModelConfig:
     recurrent: Recurrent | None = None
     parallel: bool = False
     pooling: str = ""
+    classifier_pooling: str = ""
     n_types: int = 0
     temperature_scale: float = 0.0
     temperature_context: int = 1
     latent: Latent | None = None
+    window_rope_dim: int = 0
+    per_layer_dim: int = 0
+
+    def of_layer(self, layer: int) -> ModelConfig:
+        """The config with the layer's own sizes."""
+        sizes = self.layers[layer].sizes
+        return self if sizes is None else replace(self, **asdict(sizes))
 
 
 class Keys:
@@ -128,27 +128,29 @@ def read_config(metadata: Mapping[str, Any], architecture: str, vocab_size: int)
     latent = read_latent(keys) if family.latent else None
     head_dim = latent.rank + latent.rope if latent else head_dim
     theta, rope_dim = keys.positive("rope.freq_base", 10000.0), keys.size("rope.dimension_count", head_dim)
-    epsilon = "attention.layer_norm_epsilon" if family.norm == "layer" else "attention.layer_norm_rms_epsilon"
     logit_scale = keys.positive("logit_scale", 1.0)
+    activation = keys.metadata.get(f"{architecture}.hidden_activation", "gelu")
+    if family.full_first and activation != "gelu":
+        raise ModelError(f"the key '{architecture}.hidden_activation' is {shown_value(activation)}; wanted gelu")
     temperature = keys.at_least_0("attention.temperature_scale", 0.0)
     divisor = dim / n_heads if n_layers == family.query_scale_layers else latent.key if latent else head_dim
     config = ModelConfig(
         architecture=architecture,
         n_layers=n_layers,
         dim=dim,
-        ffn_dim=keys.size("feed_forward_length") if family.feed_forward else 0,
+        ffn_dim=max(layer_widths(keys, family, n_layers)) if family.feed_forward else 0,
         n_heads=n_heads,
-        n_kv_heads=max(kv_heads(keys, n_layers, n_heads)) if family.attention and not latent else 1,
+        n_kv_heads=max(kv_heads(keys, family, n_layers, n_heads)) if family.attention and not latent else 1,
         head_dim=head_dim,
         rope_dim=rope_dim,
         rope_theta=theta,
-        norm_eps=keys.positive(epsilon),
+        norm_eps=keys.positive(_epsilon(keys, family)),
         vocab_size=vocab_size,
         context_length=keys.size("context_length"),
-        layers=_layers(keys, family, n_layers),
+        layers=read_layers(keys, family, n_layers, head_dim),
         window_theta=keys.positive("rope.freq_base_swa", family.window_theta or theta),
         attention_scale=keys.positive(
-            "attention.scale", divisor**-0.5 * (score_magnitude(keys) ** 2 if latent else 1.0)
+            "attention.scale", family.score_scale or divisor**-0.5 * (score_magnitude(keys) ** 2 if latent else 1.0)
         ),
         attention_softcap=keys.at_least_0("attn_logit_softcapping", family.softcaps[0]),
         logit_softcap=keys.at_least_0("final_logit_softcapping", family.softcaps[1]),
@@ -158,21 +160,34 @@ def read_config(metadata: Mapping[str, Any], architecture: str, vocab_size: int)
         experts=read_experts(keys, family, n_layers, vocab_size),
         recurrent=read_recurrent(keys, family, dim),
         parallel=keys.flag("use_parallel_residual", family.parallel),
-        pooling=_pooling(keys),
+        pooling=_pooling(keys, "pooling_type", 0),
+        classifier_pooling=_pooling(keys, "classifier.pooling_type", 1 if family.full_first else 2),
         n_types=_token_types(metadata) if family.encoder else 0,
         temperature_scale=temperature,
         temperature_context=keys.size("rope.scaling.original_context_length") if temperature else 1,
         latent=latent,
+        window_rope_dim=keys.size("rope.dimension_count_swa", rope_dim) if family.layer_sizes else 0,
+        per_layer_dim=int(keys.at_least_0("embedding_length_per_layer_input", 0.0)) if family.per_layer else 0,
     )
     if family.attention:
         _check(config)
     return config
 
 
-def _pooling(keys: Keys) -> str:
+def _epsilon(keys: Keys, family: Family) -> str:
+    """The key of the norms' epsilon; some files of families with rms_norm have that of layer_norm."""
+    names = ("attention.layer_norm_rms_epsilon", "attention.layer_norm_epsilon")
+    wanted = names[::-1] if family.norm == "layer" else names
+    has_other = (
+        f"{keys.architecture}.{wanted[1]}" in keys.metadata and f"{keys.architecture}.{wanted[0]}" not in keys.metadata
+    )
+    return wanted[1] if has_other and family.one_block else wanted[0]
+
+
+def _pooling(keys: Keys, key: str, default: int) -> str:
     """How vectors of tokens become one of the text."""
-    name = f"{keys.architecture}.pooling_type"
-    kind = keys.metadata.get(name, 0)
+    name = f"{keys.architecture}.{key}"
+    kind = keys.metadata.get(name, default)
     if type(kind) is not int or not 0 <= kind < len(POOLINGS):
         raise ModelError(f"the key {name!r} is {shown_value(kind)}; wanted an integer from 0 to {len(POOLINGS) - 1}")
     return POOLINGS[kind]
@@ -198,53 +213,17 @@ def _unused_layers(keys: Keys, n_layers: int) -> int:
 
 
 def _check(config: ModelConfig) -> None:
-    if not config.n_kv_heads or config.n_heads % config.n_kv_heads:
-        raise ModelError(
-            f"{config.n_heads} heads over {config.n_kv_heads} key-value heads; wanted a multiple of the key-value heads"
-        )
-    if config.rope_dim > config.head_dim or config.rope_dim % 2:
-        raise ModelError(f"rope.dimension_count is {config.rope_dim}; wanted an even number up to {config.head_dim}")
+    for layer in {config.of_layer(n) for n in range(config.n_layers)}:
+        if not layer.n_kv_heads or layer.n_heads % layer.n_kv_heads:
+            raise ModelError(
+                f"{layer.n_heads} heads over {layer.n_kv_heads} key-value heads; wanted a multiple of the key-value heads"
+            )
+    head_dims = {bool(options.window): config.of_layer(n).head_dim for n, options in enumerate(config.layers)}
+    _check_rotation("rope.dimension_count", config.rope_dim, head_dims.get(False, config.head_dim))
+    if config.window_rope_dim:
+        _check_rotation("rope.dimension_count_swa", config.window_rope_dim, head_dims.get(True, config.head_dim))
 
 
-def _layers(keys: Keys, family: Family, n_layers: int) -> tuple[LayerOptions, ...]:
-    """Each layer's window, rotation and kind."""
-    windows, kinds = _windows(keys, family, n_layers), layer_kinds(keys, family, n_layers)
-    rotates = _rotates(keys) if family.rotates_if_finetuned else True
-    experts = expert_layers(keys, n_layers)
-    return tuple(
-        LayerOptions(window, _rope(family, layer, window, any(windows)) if rotates else "", kind, experts[layer])
-        if kind == ATTENTION
-        else LayerOptions(0, "", kind, experts[layer])
-        for layer, (window, kind) in enumerate(zip(windows, kinds, strict=True))
-    )
-
-
-def _rotates(keys: Keys) -> bool:
-    value = keys.metadata.get(f"{keys.architecture}.rope.scaling.finetuned", False)
-    if not isinstance(value, bool):
-        raise ModelError(
-            f"the key '{keys.architecture}.rope.scaling.finetuned' is {shown_value(value)}; wanted True or False"
-        )
-    return value
-
-
-def _rope(family: Family, layer: int, window: int, some_windows: bool) -> str:
-    unrotated = family.unrotated_every and (layer + 1) % family.unrotated_every == 0
-    if unrotated or family.learned_positions or (family.rotates_windows_only and some_windows and not window):
-        return ""
-    return "rope_window" if window and family.window_rope == "plain" else "rope"
-
-
-def _windows(keys: Keys, family: Family, n_layers: int) -> tuple[int, ...]:
-    """Each layer's window; the pattern is the file's (every n-th layer sees all, or which layers have one), else the family's."""
-    window = int(keys.at_least_0("attention.sliding_window", 0.0)) if family.windows else 0
-    pattern = keys.metadata.get(f"{keys.architecture}.attention.sliding_window_pattern", family.full_every)
-    if isinstance(pattern, int) and not isinstance(pattern, bool) and pattern >= 0:
-        pattern = [not pattern or (layer + 1) % pattern != 0 for layer in range(n_layers)]
-    listed = list(pattern) if isinstance(pattern, list | tuple) or hasattr(pattern, "tolist") else []
-    if len(listed) < n_layers or any(has not in (False, True) for has in listed):
-        raise ModelError(
-            f"the key '{keys.architecture}.attention.sliding_window_pattern' is {shown_value(pattern)}; wanted an integer of 0 "
-            f"or more or {n_layers} booleans"
-        )
-    return tuple(window if has else 0 for has in listed[:n_layers])
+def _check_rotation(key: str, rope_dim: int, head_dim: int) -> None:
+    if rope_dim > head_dim or rope_dim % 2:
+        raise ModelError(f"{key} is {rope_dim}; wanted an even number up to {head_dim}")

@@ -10,6 +10,8 @@ from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 
+import numpy as np
+
 from camshaft.errors import ModelError
 from camshaft.graph import functions as F
 from camshaft.graph.graph import Tensor
@@ -20,17 +22,26 @@ from camshaft.models.families import FAMILIES, Family
 from camshaft.models.feed_forward import feed_forward
 from camshaft.models.latent_attention import latent_attention
 from camshaft.models.norms import norm
+from camshaft.models.per_layer import layer_embeddings, with_layer_embedding
 from camshaft.models.recurrent import recurrent
-from camshaft.models.transformer import Attention, LayerState, TokenBatch, head_norm, logit_rows, rotate
+from camshaft.models.recurrent_config import FEED_FORWARD
+from camshaft.models.transformer import (
+    Attention,
+    LayerMemory,
+    SideBySide,
+    TokenBatch,
+    alibi_slopes,
+    head_norm,
+    logit_rows,
+    rotate,
+)
 
 # The norms after attention and feed-forward: of their results, or of the sums.
 POST_NORMS = ("post_attention_norm", "post_ffw_norm")
 SUM_NORMS = ("attn_output_norm", "layer_output_norm")
 
 
-def decoder(
-    config: ModelConfig, file: Checkpoint, batch: TokenBatch, caches: Sequence[Attention | LayerState]
-) -> Tensor:
+def decoder(config: ModelConfig, file: Checkpoint, batch: TokenBatch, caches: Sequence[LayerMemory]) -> Tensor:
     """Adds `hidden` and the output projection; returns the logits f32 [R, vocab]. ModelError as `hidden`."""
     x = hidden(config, file, batch, caches)
     logits = file.linear(x, "output" if "output.weight" in file else "token_embd", config.vocab_size)
@@ -38,20 +49,21 @@ def decoder(
     return F.softcap(logits, cap=config.logit_softcap) if config.logit_softcap else logits
 
 
-def hidden(
-    config: ModelConfig, file: Checkpoint, batch: TokenBatch, caches: Sequence[Attention | LayerState]
-) -> Tensor:
+def hidden(config: ModelConfig, file: Checkpoint, batch: TokenBatch, caches: Sequence[LayerMemory]) -> Tensor:
     """Adds embedding, layers with residuals and the final norm; returns f32 [R, dim].
 
     In the last layer, everything after the attention is computed only for the rows of the batch. ModelError for a tensor that is
     missing or has another shape.
     """
     x = _embedded(config, file, batch)
-    block = _parallel_block if config.parallel else _block
-    for layer, cache in enumerate(caches):
-        with graph_of(x).checkpoint() if layer < batch.recomputed else nullcontext():
-            x = block(x, layer, config, file, replace(batch, is_last=layer == len(caches) - 1), cache)
     family = FAMILIES[config.architecture]
+    block = _parallel_block if config.parallel else _one_block if family.one_block else _block
+    if config.per_layer_dim:
+        batch = replace(batch, per_layer=layer_embeddings(x, config, file, batch))
+    for layer, cache in enumerate(caches):
+        of_layer, mine = config.of_layer(layer), replace(batch, is_last=layer == len(caches) - 1)
+        with graph_of(x).checkpoint() if layer < batch.recomputed else nullcontext():
+            x = block(x, layer, of_layer, file, mine, cache)
     return x if family.norms == "sum" else norm(x, family.output_norm, config, file)
 
 
@@ -63,21 +75,23 @@ def _embedded(config: ModelConfig, file: Checkpoint, batch: TokenBatch) -> Tenso
     if family.learned_positions:
         table = file.tensor("position_embd.weight", config.context_length, config.dim)
         x = F.add(x, F.embedding(batch.positions, table, to="f32"))
-    if not family.encoder:
-        return x
     if config.n_types:
         types = file.tensor("token_types.weight", config.n_types, config.dim)
         known = F.cast(types[0], to="f32") if batch.types is None else F.embedding(batch.types, types, to="f32")
         x = F.add(x, known)
-    return norm(x, "token_embd_norm", config, file)
+    return norm(x, "token_embd_norm", config, file) if family.embedding_norm else x
 
 
 def _block(
-    x: Tensor, layer: int, config: ModelConfig, file: Checkpoint, batch: TokenBatch, cache: Attention | LayerState
+    x: Tensor, layer: int, config: ModelConfig, file: Checkpoint, batch: TokenBatch, cache: LayerMemory
 ) -> Tensor:
     """Attention, then a feed-forward of the sum."""
     family, prefix = FAMILIES[config.architecture], f"blk.{layer}"
-    h = norm(x, f"{prefix}.attn_norm", config, file) if family.norms in ("pre", "both") else x
+    # ModernBERT's first layer has no norm of its own, after that of the embeddings.
+    has_norm = family.norms in ("pre", "both") and not (
+        family.embedding_norm and not layer and f"{prefix}.attn_norm.weight" not in file
+    )
+    h = norm(x, f"{prefix}.attn_norm", config, file) if has_norm else x
     y = _mixed(h, layer, family, config, file, batch, cache)
     x = logit_rows(x, batch, f"{prefix}.rows") if batch.is_last else x
     after, last = SUM_NORMS if family.norms == "sum" else POST_NORMS
@@ -85,12 +99,13 @@ def _block(
     if not family.feed_forward:
         return x
     h = norm(x, f"{prefix}.{family.ffn_norm}", config, file) if family.norms in ("pre", "both") else x
-    y = feed_forward(h, layer, family, config, file)
-    return _add(x, y, f"{prefix}.{last}", f"{prefix}.ffn_residual", config, file)
+    y = feed_forward(h, layer, family, config, file, x)
+    x = _add(x, y, f"{prefix}.{last}", f"{prefix}.ffn_residual", config, file)
+    return with_layer_embedding(x, layer, config, file, batch) if family.per_layer else x
 
 
 def _parallel_block(
-    x: Tensor, layer: int, config: ModelConfig, file: Checkpoint, batch: TokenBatch, cache: Attention | LayerState
+    x: Tensor, layer: int, config: ModelConfig, file: Checkpoint, batch: TokenBatch, cache: LayerMemory
 ) -> Tensor:
     """Attention and feed-forward of the same input, with a norm for both, or another for one of them."""
     family, prefix = FAMILIES[config.architecture], f"blk.{layer}"
@@ -103,6 +118,19 @@ def _parallel_block(
     h = norm(x, second, config, file) if f"{second}.weight" in file else h
     x = F.add(x, y, name=f"{prefix}.attn_residual")
     return F.add(x, feed_forward(h, layer, family, config, file), name=f"{prefix}.ffn_residual")
+
+
+def _one_block(
+    x: Tensor, layer: int, config: ModelConfig, file: Checkpoint, batch: TokenBatch, cache: LayerMemory
+) -> Tensor:
+    """Attention, a recurrence or a feed-forward."""
+    family, prefix = FAMILIES[config.architecture], f"blk.{layer}"
+    h = norm(x, f"{prefix}.attn_norm", config, file)
+    x = logit_rows(x, batch, f"{prefix}.rows") if batch.is_last else x
+    if config.layers[layer].kind == FEED_FORWARD:
+        h = logit_rows(h, batch, f"{prefix}.norm_rows") if batch.is_last else h
+        return F.add(x, feed_forward(h, layer, family, config, file), name=f"{prefix}.ffn_residual")
+    return F.add(x, _mixed(h, layer, family, config, file, batch, cache), name=f"{prefix}.attn_residual")
 
 
 def _add(x: Tensor, y: Tensor, name_of_norm: str, name: str, config: ModelConfig, file: Checkpoint) -> Tensor:
@@ -121,9 +149,12 @@ def _mixed(
     config: ModelConfig,
     file: Checkpoint,
     batch: TokenBatch,
-    cache: Attention | LayerState,
+    cache: LayerMemory,
 ) -> Tensor:
-    """What a layer's tokens take from each other: by attention, or by the states of a recurrent layer."""
+    """What a layer's tokens take from each other: by attention, by the states of a recurrent layer, or by both."""
+    if isinstance(cache, SideBySide):
+        found = (_mixed(h, layer, family, config, file, batch, part) for part in (cache.attention, cache.states))
+        return F.add(*found, name=f"blk.{layer}.mixed")
     if isinstance(cache, Mapping):
         return recurrent(h, layer, config, file, batch, cache)
     if family.latent:
@@ -136,14 +167,17 @@ def _attention(
 ) -> Tensor:
     """q, k and v of h, their norms, rotation, attention over the cache, output projection."""
     prefix = f"blk.{layer}"
-    q, k, v = _projections(h, prefix, family, config, file)
+    q, k, v = _projections(h, layer, family, config, file)
     gate = None
     if family.gated_attention:
         q, gate = _query_and_gate(q, config, batch)
     q = _turned(q, "q", config.n_heads, layer, config, file, batch)
-    k = _turned(k, "k", config.n_kv_heads, layer, config, file, batch)
+    if k is not None:
+        k = _turned(k, "k", config.n_kv_heads, layer, config, file, batch)
     q = _by_position(q, config, batch)
     extras = {"sinks": file.vector(f"{prefix}.attn_sinks.weight", config.n_heads)} if family.sinks else {}
+    if family.alibi:
+        extras["slopes"] = file.made("alibi_slopes", lambda: alibi_slopes(config.n_heads))
     y = cache.attend(q, k, v, layer, config, batch, extras)
     if gate is not None:
         y = F.sigmoid_multiply(y, logit_rows(gate, batch, f"{prefix}.gate_rows") if batch.is_last else gate)
@@ -161,8 +195,10 @@ def _query_and_gate(joined: Tensor, config: ModelConfig, batch: TokenBatch) -> t
 
 
 def _projections(
-    h: Tensor, prefix: str, family: Family, config: ModelConfig, file: Checkpoint
-) -> tuple[Tensor, Tensor, Tensor]:
+    h: Tensor, layer: int, family: Family, config: ModelConfig, file: Checkpoint
+) -> tuple[Tensor, Tensor | None, Tensor | None]:
+    """q, k and v; no k and v in a layer that reads those of another."""
+    prefix = f"blk.{layer}"
     width, kv_width = config.n_heads * config.head_dim, config.n_kv_heads * config.head_dim
     bias = family.biases in ("qkv", "all") or (family.biases == "file" and f"{prefix}.attn_q.bias" in file)
     if family.fused in ("qkv", "all"):
@@ -171,9 +207,14 @@ def _projections(
         return q, k, v
     q_width = 2 * width if family.gated_attention else width
     q = file.linear(h, f"{prefix}.attn_q", q_width, bias=bias)
+    if config.layers[layer].shares >= 0:
+        return q, None, None
     k = file.linear(h, f"{prefix}.attn_k", kv_width, bias=bias)
-    v = file.linear(h, f"{prefix}.attn_v", kv_width, bias=bias)
-    return q, k, v
+    if not family.norms_values:
+        return q, k, file.linear(h, f"{prefix}.attn_v", kv_width, bias=bias)
+    v = file.linear(h, f"{prefix}.attn_v", kv_width) if f"{prefix}.attn_v.weight" in file else k
+    ones = file.graph.constant(f"{prefix}.ones", np.ones(config.head_dim, np.float32))
+    return q, k, head_norm(v, ones, config.n_kv_heads, config.norm_eps)
 
 
 def _by_position(q: Tensor, config: ModelConfig, batch: TokenBatch) -> Tensor:

@@ -24,7 +24,8 @@ class Experts:
 
     They are chosen by their scores, the `score` of a router's logits, plus a bias where the file has one; of `groups` only from
     the `top_groups` whose `group_top` best have the greatest sum. The weights are the scores, divided by their sum if
-    `normalizes`, times `scale`.
+    `normalizes`, times `scale`. With a `latent` the experts see a projection
+    to that width, and their sum is projected back.
     """
 
     n: int
@@ -36,6 +37,7 @@ class Experts:
     scale: float = 1.0
     groups: int = 1
     top_groups: int = 1
+    latent: int = 0
 
     @property
     def group_top(self) -> int:
@@ -64,11 +66,16 @@ def read_experts(keys: Keys, family: Family, n_layers: int, vocab_size: int) -> 
         keys.at_least_0("expert_weights_scale", 1.0) or 1.0,
         groups,
         top_groups,
+        int(keys.at_least_0("moe_latent_size", 0.0)),
     )
 
 
 def expert_layers(keys: Keys, n_layers: int) -> tuple[bool, ...]:
-    """Which layers have experts: from the first that is not dense, every `interleave_moe_layer_step`-th."""
+    """Which layers have experts: from the first that is not dense, every `interleave_moe_layer_step`-th, or the second of every
+    `moe_every_n_layers`, if that is above 0."""
+    if keys.at_least_0("moe_every_n_layers", 0.0):
+        apart = keys.size("moe_every_n_layers")
+        return tuple(layer % apart == 1 for layer in range(n_layers))
     dense = keys.at_least_0("leading_dense_block_count", 0.0)
     every = keys.size("interleave_moe_layer_step", 1)
     return tuple(layer >= dense and (layer + 1) % every == 0 for layer in range(n_layers))

@@ -4,31 +4,58 @@ from __future__ import annotations
 
 from camshaft.graph import functions as F
 from camshaft.graph.graph import Tensor
-from camshaft.models.checkpoint import Checkpoint
+from camshaft.models.checkpoint import Checkpoint, columns_of
 from camshaft.models.config import ModelConfig
 from camshaft.models.experts_config import Experts
 from camshaft.models.families import Family
+from camshaft.models.norms import norm
 
 # gpt-oss: gates are clamped from above and ups on both sides, silu is that of 1.702 x, and 1 is added to ups.
 LIMIT, ALPHA = 7.0, 1.702
 
 
-def feed_forward(h: Tensor, layer: int, family: Family, config: ModelConfig, file: Checkpoint) -> Tensor:
-    """down(act(gate(h)) * up(h)) or down(act(up(h))), of one feed-forward or of the chosen experts."""
+def feed_forward(
+    h: Tensor, layer: int, family: Family, config: ModelConfig, file: Checkpoint, x: Tensor | None = None
+) -> Tensor:
+    """down(act(gate(h)) * up(h)) or down(act(up(h))), of one feed-forward or of the chosen experts, or the sum of both, where
+    experts see x, whose norm h is."""
     prefix = f"blk.{layer}"
-    if config.experts is not None and config.layers[layer].experts:
-        return _mixture(h, prefix, config.experts, family, config, file)
+    is_dense = not config.layers[layer].experts or (
+        family.dense_unrouted and f"{prefix}.ffn_gate_inp.weight" not in file
+    )
+    if config.experts is None or is_dense:
+        return _dense(h, prefix, family, config, file)
+    if not family.dense_beside_experts or x is None:
+        return _mixture(h, h, prefix, config.experts, family, config, file)
+    dense = norm(_dense(h, prefix, family, config, file), f"{prefix}.post_ffw_norm_1", config, file)
+    seen = F.rms_norm(x, file.vector(f"{prefix}.ffn_gate_inp.scale", config.dim), eps=config.norm_eps)
+    seen = F.multiply(seen, config.dim**-0.5)
+    h = norm(x, f"{prefix}.pre_ffw_norm_2", config, file)
+    y = _mixture(h, seen, prefix, config.experts, family, config, file)
+    return F.add(dense, norm(y, f"{prefix}.post_ffw_norm_2", config, file))
+
+
+def _dense(h: Tensor, prefix: str, family: Family, config: ModelConfig, file: Checkpoint) -> Tensor:
     bias, down = family.biases == "all", f"{prefix}.ffn_down"
     if not family.gated:
         up = file.linear(h, f"{prefix}.ffn_up", config.ffn_dim, bias=bias)
-        return file.linear(F.function(family.activation)(up), down, config.dim, bias=bias)
-    if family.fused in ("up", "all"):
+        return file.linear(_plain_activation(up, f"{prefix}.ffn_act", family), down, config.dim, bias=bias)
+    if family.fused in ("up", "all") and f"{prefix}.ffn_gate.weight" not in file:
         joined = file.linear(h, f"{prefix}.ffn_up", 2 * config.ffn_dim)
         gate, up = F.split(joined, axis=1, sizes=(config.ffn_dim, config.ffn_dim))
     else:
-        gate = file.linear(h, f"{prefix}.ffn_gate", config.ffn_dim, bias=bias)
-        up = file.linear(h, f"{prefix}.ffn_up", config.ffn_dim, bias=bias)
+        inner = bias and not family.fused
+        gate = file.linear(h, f"{prefix}.ffn_gate", config.ffn_dim, bias=inner)
+        up = file.linear(h, f"{prefix}.ffn_up", config.ffn_dim, bias=inner)
     return file.linear(_activated(gate, up, f"{prefix}.ffn_act", family), down, config.dim, bias=bias)
+
+
+def _plain_activation(up: Tensor, name: str, family: Family) -> Tensor:
+    """act(up)."""
+    if family.activation == "relu_squared":
+        return F.square(F.relu(up), name=name)
+    made: Tensor = F.function(family.activation)(up, name=name)
+    return made
 
 
 def _activated(gate: Tensor, up: Tensor, name: str, family: Family) -> Tensor:
@@ -43,27 +70,40 @@ def _activated(gate: Tensor, up: Tensor, name: str, family: Family) -> Tensor:
     return made
 
 
-def _mixture(h: Tensor, prefix: str, experts: Experts, family: Family, config: ModelConfig, file: Checkpoint) -> Tensor:
-    """The chosen experts' sum by weight, and the shared expert, times the sigmoid of its gate where the file has one."""
-    weights, chosen = _routed(h, prefix, experts, family, file)
-    if family.biases == "all" or f"{prefix}.ffn_gate_up_exps.weight" in file:
-        y = _composed_experts(h, prefix, experts, weights, chosen, family, config, file)
-    else:
-        inner = (experts.n, experts.dim, config.dim)
-        gate, up = (file.tensor(f"{prefix}.ffn_{name}_exps.weight", *inner) for name in ("gate", "up"))
-        down = file.tensor(f"{prefix}.ffn_down_exps.weight", experts.n, config.dim, experts.dim)
-        y = F.moe_experts(h, gate, up, down, chosen, weights, act=family.activation)
+def _mixture(
+    h: Tensor, seen: Tensor, prefix: str, experts: Experts, family: Family, config: ModelConfig, file: Checkpoint
+) -> Tensor:
+    """The sum by weight of the experts that the router chooses by what is `seen`, and the shared expert, times the sigmoid of
+    its gate where the file has one."""
+    weights, chosen = _routed(seen, prefix, experts, family, file)
+    x = file.linear(h, f"{prefix}.ffn_latent_down", experts.latent) if experts.latent else h
+    y = _chosen_experts(x, prefix, experts, weights, chosen, family, file)
+    y = file.linear(y, f"{prefix}.ffn_latent_up", config.dim) if experts.latent else y
     return F.add(y, _shared(h, prefix, experts, family, config, file)) if experts.shared_dim else y
 
 
+def _chosen_experts(
+    x: Tensor, prefix: str, experts: Experts, weights: Tensor, chosen: Tensor, family: Family, file: Checkpoint
+) -> Tensor:
+    """The sum by weight of the experts' results for x [T, n]."""
+    if family.expert_biases or not family.gated or f"{prefix}.ffn_gate_up_exps.weight" in file:
+        return _composed_experts(x, prefix, experts, weights, chosen, family, file)
+    dim = columns_of(x)
+    gate, up = (file.tensor(f"{prefix}.ffn_{name}_exps.weight", experts.n, experts.dim, dim) for name in ("gate", "up"))
+    down = file.tensor(f"{prefix}.ffn_down_exps.weight", experts.n, dim, experts.dim)
+    y: Tensor = F.moe_experts(x, gate, up, down, chosen, weights, act=family.activation)
+    return y
+
+
 def _routed(h: Tensor, prefix: str, experts: Experts, family: Family, file: Checkpoint) -> tuple[Tensor, Tensor]:
-    """The chosen experts' weights f32 [T, n_used], and which they are; a bias changes the choice, not the weights."""
-    scores = file.linear(h, f"{prefix}.ffn_gate_inp", experts.n, bias=family.biases == "all")
-    name = f"{prefix}.exp_probs_b.bias"
-    bias = [file.vector(name, experts.n)] if name in file else []
+    """The chosen experts' weights f32 [T, n_used], and which they are; a bias changes the choice, not the weights, and a scale
+    the weights."""
+    scores = file.linear(h, f"{prefix}.ffn_gate_inp", experts.n, bias=family.expert_biases)
+    names = f"{prefix}.exp_probs_b.bias", f"{prefix}.ffn_down_exps.scale"
     weights, chosen = F.moe_route(
         scores,
-        *bias,
+        *(file.vector(name, experts.n) for name in names if name in file),
+        expert_scale=names[1] in file,
         top_k=experts.n_used,
         score=experts.score,
         groups=experts.groups,
@@ -76,33 +116,29 @@ def _routed(h: Tensor, prefix: str, experts: Experts, family: Family, file: Chec
 
 
 def _composed_experts(
-    h: Tensor,
-    prefix: str,
-    experts: Experts,
-    weights: Tensor,
-    chosen: Tensor,
-    family: Family,
-    config: ModelConfig,
-    file: Checkpoint,
+    x: Tensor, prefix: str, experts: Experts, weights: Tensor, chosen: Tensor, family: Family, file: Checkpoint
 ) -> Tensor:
-    """The sum by weight of experts whose projections have biases, or have gate and up as one tensor."""
+    """The same of experts whose projections have biases, or no gate, or gate and up as one tensor."""
 
     def projected(x: Tensor, name: str, n: int, k: int) -> Tensor:
         w = file.tensor(f"{prefix}.{name}.weight", experts.n, n, k)
         op = "quantized_matmul_grouped" if w.spec.dtype.name.isupper() else "matmul_grouped"
         y: Tensor = F.function(op)(x, w, chosen, name=f"{prefix}.{name}")
-        if family.biases != "all":
+        if not family.expert_biases:
             return y
         return F.add(y, _chosen_rows(file.tensor(f"{prefix}.{name}.bias", experts.n, n), chosen))
 
-    if f"{prefix}.ffn_gate_up_exps.weight" in file:
-        joined = projected(h, "ffn_gate_up_exps", 2 * experts.dim, config.dim)
+    dim, name = columns_of(x), f"{prefix}.ffn_act"
+    if not family.gated:
+        hidden = _plain_activation(projected(x, "ffn_up_exps", experts.dim, dim), name, family)
+    elif f"{prefix}.ffn_gate_up_exps.weight" in file:
+        joined = projected(x, "ffn_gate_up_exps", 2 * experts.dim, dim)
         gate, up = F.split(joined, axis=2, sizes=(experts.dim, experts.dim))
+        hidden = _activated(gate, up, name, family)
     else:
-        gate = projected(h, "ffn_gate_exps", experts.dim, config.dim)
-        up = projected(h, "ffn_up_exps", experts.dim, config.dim)
-    hidden = _activated(gate, up, f"{prefix}.ffn_act", family)
-    made: Tensor = F.moe_weighted_reduce(projected(hidden, "ffn_down_exps", config.dim, experts.dim), weights)
+        gate, up = (projected(x, f"ffn_{part}_exps", experts.dim, dim) for part in ("gate", "up"))
+        hidden = _activated(gate, up, name, family)
+    made: Tensor = F.moe_weighted_reduce(projected(hidden, "ffn_down_exps", dim, experts.dim), weights)
     return made
 
 
@@ -116,9 +152,13 @@ def _chosen_rows(table: Tensor, chosen: Tensor) -> Tensor:
 
 
 def _shared(h: Tensor, prefix: str, experts: Experts, family: Family, config: ModelConfig, file: Checkpoint) -> Tensor:
-    gate = file.linear(h, f"{prefix}.ffn_gate_shexp", experts.shared_dim)
+    name = f"{prefix}.ffn_act_shexp"
     up = file.linear(h, f"{prefix}.ffn_up_shexp", experts.shared_dim)
-    y = file.linear(_activated(gate, up, f"{prefix}.ffn_act_shexp", family), f"{prefix}.ffn_down_shexp", config.dim)
+    if family.gated:
+        hidden = _activated(file.linear(h, f"{prefix}.ffn_gate_shexp", experts.shared_dim), up, name, family)
+    else:
+        hidden = _plain_activation(up, name, family)
+    y = file.linear(hidden, f"{prefix}.ffn_down_shexp", config.dim)
     name = f"{prefix}.ffn_gate_inp_shexp.weight"
     if name not in file:
         return y

@@ -1,7 +1,8 @@
-"""The layers after pooling: a reranker's, which turn a pair's vector into a score."""
+"""The layers after pooling: a reranker's, which turn a pair's vector into a score, and those of EmbeddingGemma."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -33,14 +34,14 @@ class HeadLayer:
 def read_classifier(tensors: Mapping[str, FileTensor], config: ModelConfig, name: str) -> tuple[HeadLayer, ...]:
     """The layers of a reranker: `cls`, with tanh, and `cls.output`, or one of them.
 
-    The last has one row, of the score; a decoder's may have two, of "yes" and "no", which become their difference. Raises
-    ModelError where there is none, or another number of rows.
+    The last has one row, of the score; a decoder's may have two, of "yes" and "no", which become their difference. Of ModernBERT
+    `cls` has gelu and then a norm. Raises ModelError where there is none, or another number of rows.
     """
     layers, width = [], config.dim
     has_output = "cls.output.weight" in tensors
     if "cls.weight" in tensors:
         n = config.dim if has_output else 1
-        layers.append(_layer(tensors, "cls", n, width, np.tanh if has_output else None))
+        layers.append(_layer(tensors, "cls", n, width, _activation(tensors, config) if has_output else None))
         width = n
     if has_output:
         shape = tensors["cls.output.weight"].shape
@@ -55,6 +56,33 @@ def read_classifier(tensors: Mapping[str, FileTensor], config: ModelConfig, name
     if not layers:
         raise ModelError(f"{name} has no tensor cls.weight or cls.output.weight; wanted a reranker")
     return tuple(layers)
+
+
+def read_dense(tensors: Mapping[str, FileTensor], config: ModelConfig) -> tuple[HeadLayer, ...]:
+    """The layers `dense_2` and `dense_3` after a vector's pooling, where the file has them."""
+    layers, width = [], config.dim
+    for name in ("dense_2", "dense_3"):
+        if f"{name}.weight" in tensors:
+            layers.append(_layer(tensors, name, tensors[f"{name}.weight"].shape[0], width))
+            width = len(layers[-1].weight)
+    return tuple(layers)
+
+
+def _activation(tensors: Mapping[str, FileTensor], config: ModelConfig) -> Callable[[Array], Array]:
+    if not FAMILIES[config.architecture].full_first:
+        return np.tanh
+    w = _numbers(tensors, "cls.norm.weight", (config.dim,)) if "cls.norm.weight" in tensors else None
+
+    def normed(x: Array) -> Array:
+        y = np.array([[v / 2 * (1 + math.erf(v / math.sqrt(2))) for v in row] for row in x.tolist()], np.float32)
+        y = y.reshape(x.shape)
+        if w is None:
+            return y
+        y -= y.mean(axis=1, keepdims=True)
+        made: Array = y / np.sqrt((y**2).mean(axis=1, keepdims=True) + np.float32(config.norm_eps)) * w
+        return made
+
+    return normed
 
 
 def _layer(

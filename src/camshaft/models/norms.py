@@ -11,7 +11,9 @@ from camshaft.models.families import FAMILIES
 
 def norm(x: Tensor, name: str, config: ModelConfig, file: Checkpoint) -> Tensor:
     """The norm of rows [T, dim] with the weight `name`.weight and, for layer_norm of families with one, the bias `name`.bias."""
-    family, w = FAMILIES[config.architecture], file.vector(f"{name}.weight", config.dim)
+    family = FAMILIES[config.architecture]
+    # Files of Falcon-H1 have norms before the feed-forward whose names end without .weight.
+    w = file.vector(name if name in file and f"{name}.weight" not in file else f"{name}.weight", config.dim)
     y: Tensor
     if family.norm == "rms":
         y = F.rms_norm(x, w, eps=config.norm_eps, name=name)

@@ -9,7 +9,7 @@ import numpy as np
 
 from camshaft.graph import functions as F
 from camshaft.graph.graph import Tensor
-from camshaft.models.checkpoint import Checkpoint
+from camshaft.models.checkpoint import Checkpoint, columns_of
 from camshaft.models.config import ModelConfig
 from camshaft.models.families import FAMILIES
 from camshaft.models.recurrent_config import Recurrent
@@ -106,6 +106,9 @@ def _mamba(h: Tensor, layer: Layer) -> tuple[Tensor, str]:
     dt, b, c = F.split(file.linear(x, f"{prefix}.ssm_x", sum(parts)), axis=1, sizes=parts)
     if sizes.is_normed:
         dt, b, c = (_unweighted_norm(part, layer) for part in (dt, b, c))
+    elif f"{prefix}.ssm_dt_norm.weight" in file:
+        dt = _named_norm(dt, f"{prefix}.ssm_dt_norm", layer)
+        b, c = _named_norm(b, f"{prefix}.ssm_b_norm", layer), _named_norm(c, f"{prefix}.ssm_c_norm", layer)
     dt = file.linear(dt, f"{prefix}.ssm_dt", inner)
     a = file.converted(f"{prefix}.ssm_a", (inner, sizes.key_size), lambda a: np.ascontiguousarray(a.T))
     d, bias = file.vector(f"{prefix}.ssm_d", inner), file.vector(f"{prefix}.ssm_dt.bias", inner)
@@ -114,7 +117,7 @@ def _mamba(h: Tensor, layer: Layer) -> tuple[Tensor, str]:
 
 
 def _mamba2(h: Tensor, layer: Layer) -> tuple[Tensor, str]:
-    """Mamba 2: a scan with one decay per head, gated, then normed by groups."""
+    """Mamba 2: a scan with one decay per head, gated, then normed by groups, in most files of Falcon-H1 not."""
     sizes, file, prefix = layer.sizes, layer.file, layer.prefix
     parts = (sizes.inner, sizes.channels, sizes.heads)
     z, xbc, dt = F.split(file.linear(h, f"{prefix}.ssm_in", sum(parts)), axis=1, sizes=parts)
@@ -122,6 +125,8 @@ def _mamba2(h: Tensor, layer: Layer) -> tuple[Tensor, str]:
     given = (_convolved(xbc, layer), dt, a, d, file.vector(f"{prefix}.ssm_dt.bias", sizes.heads))
     y = F.ssd_slots(*given, layer.states["state"], layer.rows, groups=sizes.groups, name=f"{prefix}.scan")
     y = F.silu_multiply(z, y, name=f"{prefix}.ssm_gate")
+    if FAMILIES[layer.config.architecture].side_by_side and f"{prefix}.ssm_norm.weight" not in file:
+        return y, "ssm_out"
     shape = (sizes.groups, sizes.inner // sizes.groups)
     w = file.converted(f"{prefix}.ssm_norm.weight", shape, np.ravel)
     if sizes.groups == 1:
@@ -139,11 +144,16 @@ def _convolved(x: Tensor, layer: Layer) -> Tensor:
     return y
 
 
+def _named_norm(x: Tensor, name: str, layer: Layer) -> Tensor:
+    """rms_norm of each row with the weights of that name."""
+    w = layer.file.vector(f"{name}.weight", columns_of(x))
+    y: Tensor = F.rms_norm(x, w, eps=layer.config.norm_eps, name=name)
+    return y
+
+
 def _unweighted_norm(x: Tensor, layer: Layer) -> Tensor:
     """rms_norm of each row with weights of 1."""
-    width = x.shape[-1]
-    assert isinstance(width, int)
-    y: Tensor = F.rms_norm(x, np.ones(width, np.float32), eps=layer.config.norm_eps)
+    y: Tensor = F.rms_norm(x, np.ones(columns_of(x), np.float32), eps=layer.config.norm_eps)
     return y
 
 

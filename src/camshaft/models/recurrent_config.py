@@ -15,6 +15,10 @@ if TYPE_CHECKING:
     from camshaft.models.families import Family
 
 ATTENTION = "attention"
+# A layer that mixes no tokens, in families whose layers are either attention, recurrent or a feed-forward.
+FEED_FORWARD = "feed_forward"
+# A layer with attention and a recurrence of the same input.
+BOTH = "attention and recurrence"
 # More of a channel's weights than any model has; a file that lies would unroll a kernel for each.
 MOST_TAPS = 64
 MOST_HEADS = 1 << 16
@@ -115,9 +119,14 @@ def _taps(keys: Keys, key: str) -> int:
 
 
 def layer_kinds(keys: Keys, family: Family, n_layers: int) -> tuple[str, ...]:
-    """Each layer's kind: attention, or the family's recurrent one."""
+    """Each layer's kind: attention, or the family's recurrent one, or feed-forward alone."""
     if not family.recurrent or not family.attention:
         return (family.recurrent or ATTENTION,) * n_layers
+    if family.side_by_side:
+        return (BOTH,) * n_layers
+    if family.one_block:
+        given = zip(layer_widths(keys, family, n_layers), kv_heads(keys, family, n_layers), strict=True)
+        return tuple(FEED_FORWARD if width else ATTENTION if heads else family.recurrent for width, heads in given)
     listed = keys.metadata.get(f"{keys.architecture}.attention.recurrent_layers")
     every = keys.size("full_attention_interval", family.attention_every) if family.attention_every else 0
     if listed is not None:
@@ -125,7 +134,7 @@ def layer_kinds(keys: Keys, family: Family, n_layers: int) -> tuple[str, ...]:
     elif every:
         is_recurrent = [(layer + 1) % every != 0 for layer in range(n_layers)]
     else:
-        is_recurrent = [not n for n in kv_heads(keys, n_layers)]
+        is_recurrent = [not n for n in kv_heads(keys, family, n_layers)]
     return tuple(family.recurrent if each else ATTENTION for each in is_recurrent)
 
 
@@ -136,16 +145,25 @@ def _booleans(keys: Keys, key: str, value: object, n: int) -> list[bool]:
     return list(map(bool, listed[:n]))
 
 
-def kv_heads(keys: Keys, n_layers: int, default: int = 0) -> list[int]:
-    """Each layer's key-value heads: one number for all, or a list of one per layer, 0 for a recurrent layer."""
-    name = f"{keys.architecture}.attention.head_count_kv"
+def kv_heads(keys: Keys, family: Family, n_layers: int, default: int = 0) -> list[int]:
+    """Each layer's key-value heads: one number for all, or a list of one per layer, 0 for a layer without attention."""
+    return _by_layer(keys, family, "attention.head_count_kv", n_layers, default)
+
+
+def layer_widths(keys: Keys, family: Family, n_layers: int) -> list[int]:
+    """The width of each layer's feed-forward: one number for all, or a list of one per layer, 0 for a layer without."""
+    return _by_layer(keys, family, "feed_forward_length", n_layers)
+
+
+def _by_layer(keys: Keys, family: Family, key: str, n_layers: int, default: int = 0) -> list[int]:
+    name = f"{keys.architecture}.{key}"
     value = keys.metadata.get(name, default)
     listed = value.tolist() if hasattr(value, "tolist") else value
     if not isinstance(listed, list | tuple):
-        return [keys.size("attention.head_count_kv", default or None)] * n_layers
+        return [keys.size(key, default or None)] * n_layers
+    listed = listed[:n_layers]  # more are of layers that predict later tokens
     good = len(listed) == n_layers and all(type(n) is int and 0 <= n < 2**31 for n in listed)
-    if not good or len({n for n in listed if n}) > 1:
-        raise ModelError(
-            f"the key '{name}' is {shown_value(value)}; wanted an integer, or {n_layers} of which each is 0 or the same"
-        )
+    if not good or (len({n for n in listed if n}) > 1 and not family.layer_sizes):
+        same = "" if family.layer_sizes else " of which each is 0 or the same"
+        raise ModelError(f"the key '{name}' is {shown_value(listed)}; wanted an integer, or {n_layers}{same}")
     return list(listed)

@@ -90,7 +90,13 @@ class Rotations:
 
     @property
     def spec(self) -> TensorSpec:
-        return TensorSpec((self.context, self.config.rope_dim), f32)
+        return TensorSpec((self.context, self._dim), f32)
+
+    @property
+    def _dim(self) -> int:
+        """The rotated elements of a head."""
+        config = self.config
+        return config.window_rope_dim or config.rope_dim if self.name == "rope_window" else config.rope_dim
 
     def data(self) -> np.ndarray[Any, Any]:
         """The table's bytes, computed on first use. Raises ModelError for an unsupported scaling."""
@@ -101,5 +107,5 @@ class Rotations:
         plain = self.name == "rope_window"
         scaling = RopeScaling() if plain else read_scaling(self.metadata, self.tensors, self.config)
         theta = self.config.window_theta if plain else self.config.rope_theta
-        table = rope_table(self.context, self.config.rope_dim, theta, scaling)
+        table = rope_table(self.context, self._dim, theta, scaling)
         return np.ascontiguousarray(table).reshape(-1).view(np.uint8)

@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+import numpy as np
+
 from camshaft.errors import ModelError
 from camshaft.extent import Extent
 from camshaft.graph import functions as F
@@ -19,6 +21,7 @@ class TokenBatch:
     """The inputs of one run, all i32: `ids` and `positions` [T], and `rows` [R], whose logits are computed.
 
     `rows` None means every token. `is_last` is set for the last layer. `slot_rows` has each slot's tokens, for recurrent layers.
+    `per_layer` [T, layers, n] are embeddings of each layer's own.
     `types` [T] are the kinds of tokens in encoders that know several; None: all are of the first.
     Gradients compute the first `recomputed` layers once more.
     """
@@ -30,6 +33,7 @@ class TokenBatch:
     is_last: bool = False
     slot_rows: Tensor | None = None
     types: Tensor | None = None
+    per_layer: Tensor | None = None
     recomputed: int = 0
 
 
@@ -52,10 +56,17 @@ class Attention(Protocol):
     """How a layer's tokens attend to each other."""
 
     def attend(
-        self, q: Tensor, k: Tensor, v: Tensor, layer: int, config: ModelConfig, batch: TokenBatch, extras: Extras
+        self,
+        q: Tensor,
+        k: Tensor | None,
+        v: Tensor | None,
+        layer: int,
+        config: ModelConfig,
+        batch: TokenBatch,
+        extras: Extras,
     ) -> Tensor:
-        """Attention of q [T, heads * head_dim] over k and v, causal or over the layer's window. `extras` are additional inputs of
-        attention by name. In the last layer only the rows whose logits are computed."""
+        """Attention of q [T, heads * head_dim] over k and v (None: over those of an earlier layer), causal or over the layer's
+        window. `extras` are additional inputs of attention by name. In the last layer only the rows whose logits are computed."""
         ...
 
 
@@ -69,25 +80,24 @@ class LayerCache:
     scales: tuple[Tensor, ...] = ()
 
     def attend(
-        self, q: Tensor, k: Tensor, v: Tensor, layer: int, config: ModelConfig, batch: TokenBatch, extras: Extras
+        self,
+        q: Tensor,
+        k: Tensor | None,
+        v: Tensor | None,
+        layer: int,
+        config: ModelConfig,
+        batch: TokenBatch,
+        extras: Extras,
     ) -> Tensor:
-        """Writes the tokens' keys and values to the cache, then attends over it."""
+        """Writes the tokens' keys and values, if there are some, to the cache, then attends over it."""
         prefix, places = f"blk.{layer}", self.places
         if places.lengths is not None:
             extras = {**extras, "lengths": places.lengths}
         write: Callable[..., None] = F.kv_cache_quantize if self.scales else F.kv_cache_update
-        where = batch.positions, places.slots, places.block_table
-        write(
-            self.keys,
-            self.values,
-            *self.scales,
-            k,
-            v,
-            *where,
-            kv_heads=config.n_kv_heads,
-            head_dim=config.head_dim,
-            name=f"{prefix}.kv_cache_update",
-        )
+        where, memory = (batch.positions, places.slots, places.block_table), (self.keys, self.values, *self.scales)
+        if k is not None:
+            sizes = {"kv_heads": config.n_kv_heads, "head_dim": config.head_dim}
+            write(*memory, k, v, *where, **sizes, name=f"{prefix}.kv_cache_update")
         result = F.attention(
             q,
             self.keys,
@@ -117,9 +127,18 @@ class WholeSequences:
     mask: Tensor | None = None
 
     def attend(
-        self, q: Tensor, k: Tensor, v: Tensor, layer: int, config: ModelConfig, batch: TokenBatch, extras: Extras
+        self,
+        q: Tensor,
+        k: Tensor | None,
+        v: Tensor | None,
+        layer: int,
+        config: ModelConfig,
+        batch: TokenBatch,
+        extras: Extras,
     ) -> Tensor:
-        """Attends over the tokens of the sequence. ModelError for `extras`."""
+        """Attends over the tokens of the sequence. ModelError for `extras`, and for keys of an earlier layer."""
+        if k is None or v is None:
+            raise ModelError(f"training: blk.{layer} reads the keys of an earlier layer; wanted layers with their own")
         if extras:
             raise ModelError(f"training: blk.{layer} has {', '.join(extras)} in its attention; wanted plain attention")
         masks = () if self.mask is None else (self.mask,)
@@ -149,6 +168,17 @@ def _options(layer: int, config: ModelConfig, extras: Extras | None = None, *, c
 LayerState = Mapping[str, Tensor]
 
 
+@dataclass(frozen=True)
+class SideBySide:
+    """What a layer with both attention and a recurrence has."""
+
+    attention: Attention
+    states: LayerState
+
+
+LayerMemory = Attention | LayerState | SideBySide
+
+
 def token_inputs(
     graph: Graph,
     tokens: Dim,
@@ -176,6 +206,14 @@ def rotate(x: Tensor, table: str, heads: int, head_dim: int, batch: TokenBatch, 
         x, batch.positions, tables[table], heads=heads, head_dim=head_dim, pairing=pairing, name=name
     )
     return result
+
+
+def alibi_slopes(n_heads: int) -> np.ndarray[Any, Any]:
+    """Slopes of the heads, f32 [heads]: powers of 2^(-8 / n), n the power of two up to `n_heads`; then those between
+    (Press, 2022)."""
+    n = 1 << (n_heads.bit_length() - 1)
+    powers = [-8 * (h + 1) / n if h < n else -4 * (2 * (h - n) + 1) / n for h in range(n_heads)]
+    return np.exp2(powers).astype(np.float32)
 
 
 def head_norm(x: Tensor, w: Tensor, heads: int, eps: float) -> Tensor:

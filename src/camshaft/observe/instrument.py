@@ -23,13 +23,14 @@ from camshaft.observe.machine_peak import machine_peak
 from camshaft.observe.profile import profile_of
 from camshaft.observe.trace import trace_file
 from camshaft.observe.validate import validated_run
+from camshaft.plan.buffers import BufferSlice
 from camshaft.plan.execution_plan import ExecutionPlan
 from camshaft.plan.lowering.lower import Lowered
 from camshaft.plan.memory.arena import MemoryPlan
 from camshaft.plan.runtime.runnable import RunnableSchedule
 from camshaft.plan.runtime.timed import TimedRun
 from camshaft.plan.runtime.workers import inside_host_thunk
-from camshaft.plan.schedule import BufferSlice, Programs, Schedule, Thunk
+from camshaft.plan.schedule import Programs, Schedule, Thunk
 from camshaft.settings import Settings, settings
 from camshaft.store.digest import digest_of
 

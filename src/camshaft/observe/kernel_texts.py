@@ -17,7 +17,7 @@ from camshaft.emit.nvptx import module as nvptx
 from camshaft.emit.target import CpuTarget
 from camshaft.emit.wgsl import module as wgsl
 from camshaft.graph.custom import CustomOp
-from camshaft.lang import ir
+from camshaft.lang import ir, tile_ir
 from camshaft.lang.simt.form import to_simt
 from camshaft.ops.kernels.launch import Signature, signature
 from camshaft.ops.op import HostCall, Launch, NativeCall
@@ -73,7 +73,7 @@ class _Lister:
             return "(" + ", ".join(self.attribute(a) for a in attr) + ")"
         if isinstance(attr, ir.Array):
             return attr.name
-        if isinstance(attr, (ir.Var, ir.Tile)):
+        if isinstance(attr, (ir.Var, tile_ir.Tile)):
             return self.name(attr, "m")
         return self.name(attr) if isinstance(attr, ir.Value) else str(attr)
 
@@ -115,12 +115,12 @@ _STATEMENTS: dict[type[ir.Statement], Callable[[_Lister, Any], str]] = {
     ir.When: lambda t, s: f"when {t.name(s.condition)}:",
     ir.Barrier: lambda t, s: "barrier",
     ir.Prefetch: lambda t, s: f"prefetch {t.at(s.array, s.indices)}",
-    ir.TileNew: _tile_new,
-    ir.TileMma: _mma,
-    ir.TileScale: lambda t, s: f"{t.name(s.tile, 'm')} *= {t.name(s.factor)}",
-    ir.TileStore: _tile_store,
-    ir.AsyncCopy: _copy,
-    ir.AsyncWait: lambda t, s: "wait for copies",
+    tile_ir.TileNew: _tile_new,
+    tile_ir.TileMma: _mma,
+    tile_ir.TileScale: lambda t, s: f"{t.name(s.tile, 'm')} *= {t.name(s.factor)}",
+    tile_ir.TileStore: _tile_store,
+    tile_ir.AsyncCopy: _copy,
+    tile_ir.AsyncWait: lambda t, s: "wait for copies",
 }
 
 

@@ -13,10 +13,10 @@ from camshaft.backends.device import HOST
 from camshaft.errors import SettingError, count
 from camshaft.observe.machine_peak import MachinePeak, machine_peak
 from camshaft.observe.rows import GROUPS, Row, Work, grouped, layer_and_part, work_of
+from camshaft.plan.buffers import Lifetime
 from camshaft.plan.execution_plan import ExecutionPlan
 from camshaft.plan.lowering.node_thunks import NodeRange
 from camshaft.plan.runtime.timed import Floats, TimedRun
-from camshaft.plan.schedule import Lifetime
 
 Flags: TypeAlias = np.ndarray[Any, np.dtype[np.bool_]]
 

@@ -199,7 +199,7 @@ def dtypes_of(op: Op) -> tuple[str, ...]:
     found: set[str] = set()
     for specs, attrs in _sampled(op):
         found |= {spec.dtype.name for spec in specs}
-        found |= {d.name for d in DTYPES.values() if _takes(op, specs, attrs, d)}
+        found |= {d.name for d in DTYPES.values() if d.name not in found and _takes(op, specs, attrs, d)}
     return (*(name for name in DTYPES if name in found), *sorted(found - DTYPES.keys()))
 
 
@@ -219,10 +219,10 @@ def _takes(op: Op, specs: tuple[TensorSpec, ...], attrs: Attrs, dtype: DType) ->
 def page(parts_of: Callable[[Op], Iterable[str]]) -> str:
     """Returns the text of docs/ops.md. `parts_of` returns the ops of a decomposition (graph/decompose.py)."""
     head = "| op | what it computes | decomposition | dtypes | gradient | variants: backends |"
-    lines = [_HEAD, head, "|---|---|---|---|---|---|"]
-    lines += [_line(row, parts_of(ops.get(row.name))) for row in catalog()]
+    lines, rows = [_HEAD, head, "|---|---|---|---|---|---|"], catalog()
+    lines += [_line(row, parts_of(ops.get(row.name))) for row in rows]
     lines += ["", "## Rows of tests/data/ops.tsv", "", "| op | rows that it answers |", "|---|---|"]
-    lines += [f"| `{row.name}` | {', '.join(row.rows)} |" for row in catalog() if row.rows]
+    lines += [f"| `{row.name}` | {', '.join(row.rows)} |" for row in rows if row.rows]
     return "\n".join(lines) + "\n"
 
 

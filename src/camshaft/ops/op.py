@@ -282,8 +282,8 @@ class Op:
       input the product of dy with the derivative, or None where it is zero; one alone or in a tuple. An input that was broadcast
       may get one of the broadcast shape, and any input a function that makes it, called only where it is wanted. `y` is the
       output and `dy` its gradient; of several outputs both are tuples. NotImplemented, for all inputs or returned by such a
-      function, takes the gradients from `decompose`, as None in place of the rule does (graph/gradient.py). `NoGradient`
-      where there is none.
+      function, takes the gradients from `decompose`, as None in place of the rule does (graph/gradients/). `NoGradient` where
+      there is none.
     - `rules` are the patterns of other ops that this op replaces (rule.py).
     - `first_use(node, variant)` is another variant with the bits of the chosen one for the node, whose kernels take sizes at run
       time: eager calls of a new shape run it and compile the chosen one when the shape comes again. With None for `variant`: with

@@ -13,7 +13,8 @@ from camshaft.backends.registry import device
 from camshaft.errors import PlanError
 from camshaft.extent import Extent
 from camshaft.graph.custom import CustomOp
-from camshaft.graph.graph import ArraySource, Graph, Node, Tensor, root
+from camshaft.graph.graph import ArraySource, Graph, Tensor, root
+from camshaft.graph.node import Node
 from camshaft.graph.rewrite import expanded, pack_weights, prepare
 from camshaft.ops.kernels.launch import for_workers
 from camshaft.ops.spec import Dim

@@ -16,6 +16,7 @@ from camshaft.backends.cpu.loaded import CpuKernel
 from camshaft.errors import PlanError
 from camshaft.extent import Extent
 from camshaft.formats.tensor import FileTensor
+from camshaft.plan.buffers import Buffer, Lifetime
 from camshaft.plan.cached_check import ARENA, ARGUMENTS, COPY, EXTENTS, FIRST_KERNEL, LITERAL, MEMMOVE
 from camshaft.plan.cached_plan import Constant, PlanHeader, SerializedPlan, View, tensor_place
 from camshaft.plan.execution_plan import ExecutionPlan
@@ -25,7 +26,7 @@ from camshaft.plan.runtime.execute import BoundSchedule
 from camshaft.plan.runtime.native import layout
 from camshaft.plan.runtime.native.library import native_executor
 from camshaft.plan.runtime.workers import Words
-from camshaft.plan.schedule import Buffer, Lifetime, Thunk
+from camshaft.plan.schedule import Thunk
 
 Array = np.ndarray[Any, Any]
 # Size limit of each constant that is not in a file, such as rotations; a plan with a larger one is not cached.

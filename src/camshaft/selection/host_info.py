@@ -75,7 +75,7 @@ def capabilities() -> RuntimeCapabilities:
         cores=os.cpu_count() or 1,
         threads=thread_count(),
         cache_nbytes=_caches(),
-        memory_nbytes=_memory(),
+        memory_nbytes=memory_nbytes(),
         llvm_version=host.llvm_version,
         llvmlite_version=host.llvmlite_version,
         blas=(_own_blas(), _numpy_blas()),
@@ -128,7 +128,8 @@ def _size(text: str) -> int | None:
     return int(digits) * _UNITS.get(unit, 1) if digits.isdigit() else None
 
 
-def _memory() -> int | None:
+def memory_nbytes() -> int | None:
+    """Bytes of the machine's memory; None if it cannot be told."""
     if sys.platform == "darwin":
         raw = _sysctl("hw.memsize")
         return int.from_bytes(raw, "little") if raw else None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from camshaft.generate.engine.engine import Engine
@@ -16,10 +16,11 @@ from camshaft.generate.options import GenerateOptions
 
 @dataclass(frozen=True)
 class Job:
-    """What to generate: token ids of prompts, and the options of each prompt's answers."""
+    """What to generate: token ids of prompts, and the options of each prompt's answers; `is_scored` as `Engine.submit_all`."""
 
     prompts: Sequence[Sequence[int]]
     options: Sequence[GenerateOptions]
+    is_scored: bool = False
 
     @property
     def wanted(self) -> list[tuple[Sequence[int], GenerateOptions]]:
@@ -55,11 +56,32 @@ class Answer:
 
 @dataclass(frozen=True)
 class Usage:
-    """Numbers of tokens. A prompt with several answers counts once."""
+    """Numbers of tokens, and the seconds from the start of the prompts to the first token and from there to the last one. A
+    prompt with several answers counts once."""
 
     prompt: int
     cached: int
     generated: int
+    prompt_s: float | None = None
+    generated_s: float | None = None
+
+    @property
+    def timings(self) -> dict[str, Any]:
+        """`timings` of llama.cpp's server; nothing where no seconds are known."""
+        if self.prompt_s is None or self.generated_s is None:
+            return {}
+        said: dict[str, Any] = {"cache_n": self.cached}
+        for name, n, seconds in (
+            ("prompt", self.prompt - self.cached, self.prompt_s),
+            ("predicted", self.generated, self.generated_s),
+        ):
+            said |= {
+                f"{name}_n": n,
+                f"{name}_ms": round(1e3 * seconds, 3),
+                f"{name}_per_token_ms": round(1e3 * seconds / n, 3) if n else None,
+                f"{name}_per_second": round(n / seconds, 3) if seconds else None,
+            }
+        return {"timings": said}
 
     @property
     def json(self) -> dict[str, Any]:
@@ -73,7 +95,7 @@ class Usage:
 
 
 def usage_of(requests: Sequence[Request], job: Job) -> Usage:
-    """The usage so far of a job's requests."""
+    """The usage so far of a job's requests, without seconds."""
     first = requests[:: len(job.options)]
     return Usage(
         sum(request.prompt_tokens for request in first),
@@ -91,7 +113,7 @@ class Answers:
         self._loop = asyncio.get_running_loop()
         self._updates: asyncio.Queue[tuple[int, Update]] = asyncio.Queue()
         self._requests: list[Request] = engine.submit_all(
-            [(ids, options, self._listener(i)) for i, (ids, options) in enumerate(job.wanted)]
+            [(ids, options, self._listener(i)) for i, (ids, options) in enumerate(job.wanted)], scored=job.is_scored
         )
         self._n_open = job.n_answers
 
@@ -104,8 +126,11 @@ class Answers:
 
     @property
     def usage(self) -> Usage:
-        """The usage so far."""
-        return usage_of(self._requests, self._job)
+        """The usage of the answers, which have ended."""
+        clocks = [request.clock for request in self._requests]
+        begun, ended = min(clock.admitted for clock in clocks), max(clock.ended for clock in clocks)
+        written = min((clock.first_token for clock in clocks if clock.first_token), default=ended)
+        return replace(usage_of(self._requests, self._job), prompt_s=written - begun, generated_s=ended - written)
 
     def __aiter__(self) -> AsyncIterator[tuple[int, Update]]:
         return self

@@ -15,7 +15,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from camshaft.serve import cards, ollama
+from camshaft.serve import cards, llama_cpp, ollama
 from camshaft.serve.anthropic.messages import count_tokens, messages
 from camshaft.serve.anthropic.shape import error_json
 from camshaft.serve.errors import HttpError, http_error
@@ -27,8 +27,9 @@ from camshaft.serve.openai.chat import chat_completions
 from camshaft.serve.openai.completions import completions
 from camshaft.serve.openai.embeddings import embed, embeddings
 from camshaft.serve.openai.responses import responses
+from camshaft.serve.openapi import document
 from camshaft.serve.rerank import rerank
-from camshaft.serve.respond import CLIENT_CLOSED, Json, read_body
+from camshaft.serve.respond import CLIENT_CLOSED, LONG_NBYTES, Json, read_body
 from camshaft.serve.tokens import detokenize, tokenize
 from camshaft.serve.web import FILES, page
 
@@ -50,31 +51,45 @@ async def metrics(request: Request, models: Models) -> Response:
     return Response(metrics_text(models), media_type=MEDIA_TYPE)
 
 
+async def openapi(request: Request, models: Models) -> Response:
+    """This file."""
+    got = [(method, path, handler) for (method, path), handler in ROUTES.items()]
+    of_models = [(method, path, handler) for (method, path), (handler, _) in MODEL_ROUTES.items()]
+    return Json(document([*got, *of_models]))
+
+
 ROUTES: dict[tuple[str, str], Handler] = {
     **{("GET", path): page for path in FILES},
     ("GET", "/health"): health,
     ("GET", "/metrics"): metrics,
+    ("GET", "/openapi.json"): openapi,
     ("GET", "/v1/models"): cards.models,
     ("GET", "/v1/models/{name:path}"): cards.model,
     ("GET", "/api/tags"): cards.tags,
     ("GET", "/api/ps"): cards.running,
     ("GET", "/api/version"): ollama.version,
 }
-# POST, with the kind of model that the field `model` names.
-MODEL_ROUTES: dict[str, tuple[ModelHandler, str]] = {
-    "/v1/chat/completions": (chat_completions, CHAT),
-    "/v1/completions": (completions, CHAT),
-    "/v1/responses": (responses, CHAT),
-    "/v1/embeddings": (embeddings, EMBEDDING),
-    **dict.fromkeys(("/v1/rerank", "/rerank"), (rerank, RERANK)),
-    "/v1/messages": (messages, CHAT),
-    "/v1/messages/count_tokens": (count_tokens, CHAT),
-    "/api/chat": (ollama.chat, CHAT),
-    "/api/embed": (embed, EMBEDDING),
-    "/api/generate": (ollama.generate, CHAT),
-    "/api/show": (ollama.show, CHAT),
-    "/tokenize": (tokenize, CHAT),
-    "/detokenize": (detokenize, CHAT),
+# With the kind of model that the field `model` names; of GET, the query's.
+MODEL_ROUTES: dict[tuple[str, str], tuple[ModelHandler, str]] = {
+    ("POST", "/v1/chat/completions"): (chat_completions, CHAT),
+    ("POST", "/v1/chat/completions/input_tokens"): (llama_cpp.input_tokens, CHAT),
+    ("POST", "/v1/completions"): (completions, CHAT),
+    ("POST", "/v1/responses"): (responses, CHAT),
+    ("POST", "/v1/embeddings"): (embeddings, EMBEDDING),
+    **dict.fromkeys((("POST", "/v1/rerank"), ("POST", "/rerank")), (rerank, RERANK)),
+    ("POST", "/v1/messages"): (messages, CHAT),
+    ("POST", "/v1/messages/count_tokens"): (count_tokens, CHAT),
+    ("POST", "/api/chat"): (ollama.chat, CHAT),
+    ("POST", "/api/embed"): (embed, EMBEDDING),
+    ("POST", "/api/generate"): (ollama.generate, CHAT),
+    ("POST", "/api/show"): (ollama.show, CHAT),
+    ("GET", "/props"): (llama_cpp.props, CHAT),
+    ("GET", "/slots"): (llama_cpp.slots, CHAT),
+    ("POST", "/apply-template"): (llama_cpp.apply_template, CHAT),
+    ("POST", "/completion"): (llama_cpp.completion, CHAT),
+    ("POST", "/infill"): (llama_cpp.infill, CHAT),
+    ("POST", "/tokenize"): (tokenize, CHAT),
+    ("POST", "/detokenize"): (detokenize, CHAT),
 }
 
 
@@ -115,8 +130,8 @@ def make_app(models: Models, guard: Guard) -> ASGIApp:
     }
     routes = [Route(path, _bound(handler, models), methods=[method]) for (method, path), handler in ROUTES.items()]
     routes += [
-        Route(path, _of_model(handler, kind, models), methods=["POST"])
-        for path, (handler, kind) in MODEL_ROUTES.items()
+        Route(path, _of_model(handler, kind, models), methods=[method])
+        for (method, path), (handler, kind) in MODEL_ROUTES.items()
     ]
     return _Checks(Starlette(routes=routes, lifespan=lifespan, exception_handlers=handlers), guard)
 
@@ -151,7 +166,11 @@ def _of_model(handler: ModelHandler, kind: str, models: Models) -> Callable[[Req
     """An endpoint whose handler gets the model that the request's body names; `body_of` has the body."""
 
     async def endpoint(request: Request) -> Response:
-        body = request.state.body = parse_json(await read_body(request, models.most_body_nbytes))
+        body: Any = {"model": request.query_params.get("model")}
+        if request.method == "POST":
+            data = await read_body(request, models.most_body_nbytes)
+            body = request.state.body = parse_json(data)
+            request.state.is_long = len(data) > LONG_NBYTES
         lease = await models.lease(_model_named(body, request.url.path), kind)
         try:
             return _Leased(await handler(request, lease.model), lease)

@@ -30,6 +30,7 @@ def _card(entry: Entry, models: Models) -> dict[str, Any]:
         "object": "model",
         "created": models.created,
         "owned_by": "camshaft",
+        "kind": card.kind,
         "status": {"value": entry.state},
     }
     said |= {"aliases": sorted(card.aliases)} if card.aliases else {}

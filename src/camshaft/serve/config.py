@@ -122,7 +122,8 @@ def cards_of(specs: Sequence[ModelSpec]) -> list[Card]:
         for path, _ in spec.options.get("adapters", ()):
             if not os.path.exists(path):
                 raise ModelError(f"no such adapter: {path}")
-        cards.append(Card(spec.name, spec.open, spec.kind, spec.aliases, spec.file_nbytes, spec.idle_s, spec.base))
+        card = Card(spec.name, spec.open, spec.kind, spec.aliases, spec.file_nbytes, spec.idle_s, spec.base, spec.queue)
+        cards.append(card)
     name = twice_named(cards)
     if name is not None:
         raise SettingError(f"two models are named {name!r}; give one of them another name")

@@ -2,23 +2,64 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from camshaft.serve.errors import HttpError
 
 
 @dataclass(frozen=True)
 class Field:
-    """What a field may be."""
+    """What a field may be; `schema` says as much of it as JSON schema can."""
 
     fits: Callable[[Any], bool]
     wanted: str
+    schema: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
 
 Fields = Mapping[str, Field]
+Handler = TypeVar("Handler", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True)
+class Body:
+    """The fields of a handler's requests, of which `needed` must be given. An answer may be a stream of `stream`, a type."""
+
+    fields: Fields
+    needed: Sequence[str]
+    stream: str | None
+
+
+BODIES: dict[Callable[..., Any], Body] = {}
+
+
+def takes(fields: Fields, *needed: str, stream: str | None = None) -> Callable[[Handler], Handler]:
+    """Mark a handler with the fields that it reads, for the OpenAPI file."""
+
+    def marked(handler: Handler) -> Handler:
+        BODIES[handler] = Body(fields, needed, stream)
+        return handler
+
+    return marked
+
+
+def schema_of(fields: Fields, needed: Sequence[str] = ()) -> dict[str, Any]:
+    """The JSON schema of an object with these fields; null is the same as leaving one out."""
+    properties = {
+        name: {"anyOf": [field.schema, {"type": "null"}], "description": field.wanted} if field.schema else {}
+        for name, field in fields.items()
+    }
+    required = {"required": list(needed)} if needed else {}
+    return {"type": "object", "properties": properties, "additionalProperties": False, **required}
+
+
+def objects(fields: Fields, *needed: str) -> Field:
+    """A list of objects, whose reader checks them."""
+    schema = {"type": "array", "items": schema_of(fields, needed)}
+    return Field(lambda v: isinstance(v, list), "a list", schema)
 
 
 def is_integer(value: Any) -> bool:
@@ -28,22 +69,28 @@ def is_integer(value: Any) -> bool:
 
 def integer(low: int, high: int) -> Field:
     """A whole number."""
-    return Field(lambda v: is_integer(v) and low <= v <= high, f"a whole number from {low} to {high}")
+    return Field(
+        lambda v: is_integer(v) and low <= v <= high,
+        f"a whole number from {low} to {high}",
+        {"type": "integer", "minimum": low, "maximum": high},
+    )
 
 
 def one_of(*values: Any) -> Field:
     """One of a few values, others of which this server does not support."""
     words = " or ".join(json.dumps(value) for value in values)
     return Field(
-        lambda v: any(type(v) is type(each) and v == each for each in values), f"{words} (others are not supported)"
+        lambda v: any(type(v) is type(each) and v == each for each in values),
+        f"{words} (others are not supported)",
+        {"enum": list(values)},
     )
 
 
 ANYTHING = Field(lambda v: True, "anything")
-TEXT = Field(lambda v: isinstance(v, str), "a text")
-BOOL = Field(lambda v: isinstance(v, bool), "true or false")
-OBJECT = Field(lambda v: isinstance(v, dict), "an object")
-LIST = Field(lambda v: isinstance(v, list), "a list")
+TEXT = Field(lambda v: isinstance(v, str), "a text", {"type": "string"})
+BOOL = Field(lambda v: isinstance(v, bool), "true or false", {"type": "boolean"})
+OBJECT = Field(lambda v: isinstance(v, dict), "an object", {"type": "object"})
+LIST = Field(lambda v: isinstance(v, list), "a list", {"type": "array"})
 
 
 def _are_ids(value: Any) -> bool:
@@ -55,7 +102,12 @@ def _are_prompts(value: Any) -> bool:
     return isinstance(value, str) or _are_ids(value) or several
 
 
-PROMPTS = Field(_are_prompts, "a text, a list of token ids, or a list of such prompts")
+_PROMPT = [{"type": "string"}, {"type": "array", "items": {"type": "integer"}, "minItems": 1}]
+PROMPTS = Field(
+    _are_prompts,
+    "a text, a list of token ids, or a list of such prompts",
+    {"anyOf": [*_PROMPT, {"type": "array", "items": {"anyOf": _PROMPT}, "minItems": 1}]},
+)
 
 
 def listed_prompts(value: Any) -> list[Any]:

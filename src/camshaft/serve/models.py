@@ -13,12 +13,13 @@ from functools import partial
 from typing import Any, Protocol
 
 from camshaft.errors import CamshaftError
+from camshaft.generate.engine.engine import MAX_QUEUE
 from camshaft.serve.errors import HttpError
 from camshaft.serve.served import MOST_BODY_NBYTES
 
 CHAT, EMBEDDING, RERANK = "chat", "embedding", "rerank"
 WAIT_S = 60.0  # how long a request waits until models that others use leave memory for its own
-_MOST_LISTED = 8
+_MOST_LISTED, _LONGEST_NAME = 8, 100
 _NONE = {
     CHAT: "this server has no model that writes text",
     EMBEDDING: "this server makes no vectors of texts; start it with --embed MODEL",
@@ -52,6 +53,7 @@ class Card:
 
     nbytes: the memory that it is taken to need until it was loaded once: the size of its files.
     idle_s: how long it may be without requests before it is unloaded; None: for ever.
+    queue: how many requests may wait until it is loaded.
     base: the name of the model to which this one adds an adapter."""
 
     name: str
@@ -61,6 +63,7 @@ class Card:
     nbytes: int = 0
     idle_s: float | None = None
     base: str | None = None
+    queue: int = MAX_QUEUE
 
 
 @dataclass
@@ -70,6 +73,7 @@ class Entry:
 
     card: Card
     nbytes: int
+    idle_s: float | None
     loaded: Loaded | None = None
     n_requests: int = 0
     used: float = 0.0
@@ -87,7 +91,8 @@ class Entry:
 class Lease:
     """The use of a model by one request, until `release`, which may be called twice."""
 
-    model: Any  # that of its kind: a Served, an Embedder or a Ranker
+    entry: Entry
+    model: Any  # that of its kind: a Served, an Embedder or another one
     _left: Callable[[], None]
     _is_over: bool = False
 
@@ -114,7 +119,7 @@ class Models:
         most_body_nbytes: int = MOST_BODY_NBYTES,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.entries = {card.name: Entry(card, card.nbytes) for card in cards}
+        self.entries = {card.name: Entry(card, card.nbytes, card.idle_s) for card in cards}
         self.limit_nbytes, self.most_body_nbytes = limit_nbytes, most_body_nbytes
         self.created = int(time.time())
         self.counts: Counter[str] = Counter()  # of loads, unloads and loads that failed
@@ -143,16 +148,23 @@ class Models:
         if found is not None and found in of_kind:
             return found
         names = [entry.card.name for entry in of_kind]
-        near = difflib.get_close_matches(str(name), [n for n, e in self._by_name.items() if e in of_kind], 1, 0.5)
+        near = difflib.get_close_matches(
+            str(name)[:_LONGEST_NAME], [n for n, e in self._by_name.items() if e in of_kind], 1, 0.5
+        )
         nearest = f"the nearest is {near[0]!r}; " if near and len(names) > 1 else ""
         more = f" and {len(names) - _MOST_LISTED} more" if len(names) > _MOST_LISTED else ""
         listed = ", ".join(map(repr, names[:_MOST_LISTED])) + more
-        message = f"there is no model {str(name)[:100]!r}{_FOR[kind or CHAT]}; {nearest}this server has {listed}"
+        message = (
+            f"there is no model {str(name)[:_LONGEST_NAME]!r}{_FOR[kind or CHAT]}; {nearest}this server has {listed}"
+        )
         raise HttpError(404, message, code="model_not_found", param="model")
 
     async def lease(self, name: str | None, kind: str | None = CHAT) -> Lease:
         """Use a model, after it has been loaded. Raises HttpError if there is none, or it cannot be loaded."""
         entry = self.find(name, kind)
+        if entry.loaded is None and entry.n_requests >= entry.card.queue:
+            message = f"{entry.n_requests} requests wait until the model is loaded; the limit is {entry.card.queue}"
+            raise HttpError(429, message, code="queue_full")
         entry.n_requests += 1  # so that it is not unloaded
         try:
             async with entry.closing:
@@ -163,7 +175,7 @@ class Models:
         except BaseException:
             self._left(entry)
             raise
-        return Lease(entry.loaded, partial(self._left, entry))
+        return Lease(entry, entry.loaded, partial(self._left, entry))
 
     def _left(self, entry: Entry) -> None:
         entry.n_requests -= 1
@@ -245,13 +257,13 @@ class Models:
         """Unload the models that were without requests for their `idle_s`."""
         now = self._clock()
         for entry, _ in self.in_memory():
-            idle_s = entry.card.idle_s
+            idle_s = entry.idle_s
             if idle_s is not None and not entry.n_requests and now - entry.used >= idle_s:
                 await self.unload(entry)
 
     def left_s(self, entry: Entry) -> float | None:
         """The seconds until a model is unloaded if no request comes; None: never."""
-        idle_s = entry.card.idle_s
+        idle_s = entry.idle_s
         return None if idle_s is None else max(idle_s - (0 if entry.n_requests else self._clock() - entry.used), 0.0)
 
     def start(self) -> None:

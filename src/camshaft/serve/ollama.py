@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -30,22 +31,34 @@ from camshaft.serve.fields import (
     one_of,
     read_fields,
     required,
+    takes,
 )
 from camshaft.serve.models import Models
 from camshaft.serve.openai.chat import EMPTY, chat_of, read_messages
 from camshaft.serve.openai.prompts import How, thinking
 from camshaft.serve.openai.tools import Tools, call_id, form_of, read_tools
 from camshaft.serve.options import MOST_TOKENS, OPTIONS, SAMPLING, generate_options
-from camshaft.serve.respond import Asked, Json, body_of, compact, respond
+from camshaft.serve.respond import Asked, Json, Reader, body_of, compact, respond
 from camshaft.serve.served import Served
 from camshaft.version import __version__
 
-_STAYS = Field(lambda v: v not in (0, "0", "0s"), "a time (the model stays in memory)")
+_DURATION = re.compile(r"(-?\d+(?:\.\d+)?)(ms|s|m|h|)")
+_UNITS_S = {"ms": 1e-3, "s": 1.0, "": 1.0, "m": 60.0, "h": 3600.0}
+KEEP_ALIVE = Field(
+    lambda v: not isinstance(v, bool) and _DURATION.fullmatch(str(v)) is not None,
+    'a time such as 300, "5m" or -1',
+    {
+        "anyOf": [
+            {"type": "number", "minimum": -1, "maximum": 1_000_000},
+            {"type": "string", "pattern": f"^{_DURATION.pattern}$"},
+        ]
+    },
+)
 _COMMON: Fields = {
     "model": TEXT,
     "stream": BOOL,
     "options": OBJECT,
-    "keep_alive": _STAYS,
+    "keep_alive": KEEP_ALIVE,
     "format": Field(lambda v: v in ("", "json") or isinstance(v, dict), '"json" or a JSON schema'),
     "think": one_of(True, False, "low", "medium", "high"),
 }
@@ -97,9 +110,33 @@ def _check_model(given: Mapping[str, Any], served: Served) -> None:
     served.check_model(required(given, "model").removesuffix(":latest"))
 
 
+def keep(request: Request, value: Any) -> None:
+    """Keep the request's model in memory for a time without requests, for ever if that is negative; None: as configured."""
+    if value is None:
+        request.state.entry.idle_s = request.state.entry.card.idle_s
+        return
+    found = _DURATION.fullmatch(str(value))
+    assert found is not None
+    seconds = float(found[1]) * _UNITS_S[found[2]]
+    request.state.entry.idle_s = None if seconds < 0 else seconds
+
+
+async def _answer(request: Request, served: Served, read: Reader, fields: Fields, said: str) -> Response:
+    """Answer, or without `said` only load the model, or unload it."""
+    given = read_fields(body_of(request), fields)
+    keep(request, given.get("keep_alive"))
+    if given.get(said):
+        return await respond(request, served, read)
+    required(given, "model")
+    is_over = request.state.entry.idle_s == 0
+    shape = OllamaShape(served, said == "messages", AnswerReader())
+    return Json(shape.line("", done=True, done_reason="unload" if is_over else "load"))
+
+
+@takes(_CHAT, "model", stream="application/x-ndjson")
 async def chat(request: Request, served: Served) -> Response:
     """Answer a chat, as a stream unless `stream` is false."""
-    return await respond(request, served, _read_chat)
+    return await _answer(request, served, _read_chat, _CHAT, "messages")
 
 
 def _read_chat(body: Any, served: Served) -> Asked:
@@ -109,9 +146,10 @@ def _read_chat(body: Any, served: Served) -> Asked:
     return _chat(read_messages(required(given, "messages")), given, served, True, tools)
 
 
+@takes(_GENERATE, "model", stream="application/x-ndjson")
 async def generate(request: Request, served: Served) -> Response:
     """Answer a prompt as a user's message, or continue it if `raw`; as a stream unless `stream` is false."""
-    return await respond(request, served, _read_generate)
+    return await _answer(request, served, _read_generate, _GENERATE, "prompt")
 
 
 def _read_generate(body: Any, served: Served) -> Asked:
@@ -130,6 +168,7 @@ def _read_generate(body: Any, served: Served) -> Asked:
     return Asked(job, OllamaShape(served, False, AnswerReader()), given.get("stream", True))
 
 
+@takes(_SHOW)
 async def show(request: Request, served: Served) -> Response:
     """What is known of the model."""
     given = read_fields(body_of(request), _SHOW)
@@ -159,7 +198,8 @@ class OllamaShape:
     _first: float = 0.0
     _reason: str = "stop"
 
-    def _line(self, text: str, calls: Sequence[ToolCall] = (), thought: str = "", **fields: Any) -> dict[str, Any]:
+    def line(self, text: str, calls: Sequence[ToolCall] = (), thought: str = "", **fields: Any) -> dict[str, Any]:
+        """A line of the answer."""
         called: dict[str, Any] = {"tool_calls": [_call(i, call) for i, call in enumerate(calls)]} if calls else {}
         called |= {"thinking": thought} if thought else {}
         said: dict[str, Any] = {"response": text, **called}
@@ -178,7 +218,7 @@ class OllamaShape:
             "prompt_eval_duration": first - self._begun,
             "eval_duration": now - first,
         }
-        return self._line(
+        return self.line(
             text,
             calls,
             thought,
@@ -200,14 +240,14 @@ class OllamaShape:
         return [self._said(delta) for delta in self.reader.push(text) if delta.text or delta.thought]
 
     def _said(self, delta: Delta) -> bytes:
-        return compact(self._line(delta.text, thought=delta.thought)) + b"\n"
+        return compact(self.line(delta.text, thought=delta.thought)) + b"\n"
 
     def end_answer(self, index: int, reason: str, stop: str | None) -> Iterable[bytes]:
         """A line with the calls of tools, if there are any; `end` has the reason."""
         self._reason = reason
         yield from (self._said(delta) for delta in self.reader.finish() if delta.text or delta.thought)
         if self.reader.calls:
-            yield compact(self._line("", self.reader.calls)) + b"\n"
+            yield compact(self.line("", self.reader.calls)) + b"\n"
 
     def end(self, usage: Usage) -> Iterable[bytes]:
         """The line with the reason and the counts."""

@@ -11,7 +11,7 @@ from camshaft.generate.grammar.grammar import Grammar
 from camshaft.generate.options import GenerateOptions
 from camshaft.generate.sampling.parameters import Sampling
 from camshaft.serve.errors import HttpError
-from camshaft.serve.fields import ANYTHING, BOOL, Field, Fields, integer, is_integer, read_fields
+from camshaft.serve.fields import ANYTHING, BOOL, OBJECT, TEXT, Field, Fields, integer, is_integer, read_fields
 
 MOST_STOPS, MOST_STOP_CHARACTERS = 16, 256
 MOST_TOP_LOGPROBS = 20
@@ -31,22 +31,31 @@ def _are_stops(value: Any) -> bool:
     )
 
 
-_SEED = Field(lambda v: is_integer(v) and -(2**63) <= v < 2**64, "a whole number of 64 bits")
+def _sampling(name: str) -> Field:
+    """A field of Sampling, which checks its values."""
+    kinds = {int: "integer", float: "number", dict: "object"}
+    kind = kinds.get(type(getattr(Sampling(), _SPELLINGS.get(name, name))))
+    return Field(ANYTHING.fits, "as in camshaft.Sampling", {"type": kind} if kind else {})
+
+
+_SEED = Field(lambda v: is_integer(v) and -(2**63) <= v < 2**64, "a whole number of 64 bits", {"type": "integer"})
+_STOP = {"type": "string", "minLength": 1, "maxLength": MOST_STOP_CHARACTERS}
+_STOPS = {"anyOf": [_STOP, {"type": "array", "items": _STOP, "maxItems": MOST_STOPS}]}
 OPTIONS: Fields = {
-    **dict.fromkeys(sorted(SAMPLING | _SPELLINGS.keys()), ANYTHING),  # Sampling checks their values
+    **{name: _sampling(name) for name in sorted(SAMPLING | _SPELLINGS.keys())},
     "seed": _SEED,
     "max_tokens": integer(-1, MOST_TOKENS),
     "max_completion_tokens": integer(-1, MOST_TOKENS),
-    "stop": Field(_are_stops, f"a text or up to {MOST_STOPS}, each of 1 to {MOST_STOP_CHARACTERS} characters"),
+    "stop": Field(_are_stops, f"a text or up to {MOST_STOPS}, each of 1 to {MOST_STOP_CHARACTERS} characters", _STOPS),
     "ignore_eos": BOOL,
     "stream": BOOL,
-    "stream_options": Field(lambda v: isinstance(v, dict), "an object"),
+    "stream_options": OBJECT,
     "n": integer(1, 128),
     # What these say about the caller changes no answer.
-    "user": Field(lambda v: isinstance(v, str), "a text"),
-    "safety_identifier": Field(lambda v: isinstance(v, str), "a text"),
-    "prompt_cache_key": Field(lambda v: isinstance(v, str), "a text"),
-    "metadata": Field(lambda v: isinstance(v, dict), "an object"),
+    "user": TEXT,
+    "safety_identifier": TEXT,
+    "prompt_cache_key": TEXT,
+    "metadata": OBJECT,
 }
 _STREAM_OPTIONS: Fields = {"include_usage": BOOL, "include_obfuscation": Field(lambda v: v is False, "false")}
 

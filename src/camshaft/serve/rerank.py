@@ -11,7 +11,7 @@ from starlette.responses import Response
 
 from camshaft.errors import CamshaftError
 from camshaft.serve.errors import HttpError, http_error
-from camshaft.serve.fields import BOOL, TEXT, Field, Fields, integer, read_fields, required
+from camshaft.serve.fields import BOOL, LIST, TEXT, Field, Fields, integer, read_fields, required, takes
 from camshaft.serve.respond import Json, body_of
 from camshaft.serve.served import Ranker
 
@@ -30,13 +30,14 @@ def _text(document: Any) -> Any:
 _FIELDS: Fields = {
     "model": TEXT,
     "query": TEXT,
-    "documents": Field(_are_documents, 'a list of texts, or of objects {"text": ...}'),
+    "documents": Field(_are_documents, 'a list of texts, or of objects {"text": ...}', LIST.schema),
     "top_n": integer(1, 1 << 20),
     "return_documents": BOOL,
     "truncate": BOOL,
 }
 
 
+@takes(_FIELDS, "query", "documents")
 async def rerank(request: Request, ranker: Ranker) -> Response:
     """The documents' scores for the query, from 0 to 1, best first."""
     return Json(await run_in_threadpool(ranked, body_of(request), ranker))

@@ -6,6 +6,7 @@ import asyncio
 import json
 import logging
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -23,6 +24,9 @@ from camshaft.serve.served import Served
 KEEP_ALIVE_S = 15.0
 BODY_S = 60.0  # how long the body of a request may take to arrive
 CLIENT_CLOSED = 499
+# Longer bodies are read one at a time: tokenizing 250 KB takes 25 MB, which the C library keeps for each thread that did so.
+LONG_NBYTES = 64 << 10
+_LONG = ThreadPoolExecutor(1, "camshaft-long")
 _log = logging.getLogger("camshaft.serve")
 
 
@@ -125,7 +129,7 @@ async def read_body(request: Request, most_nbytes: int) -> bytes:
 
 async def respond(request: Request, served: Served, read: Reader) -> Response:
     """Generate what a request asks for and send it. Raises HttpError if it is wrong, or the engine refuses its job."""
-    asked = await run_in_threadpool(read, body_of(request), served)
+    asked = await _read(request, served, read)
     job, shape = asked.job, asked.shape
     try:
         answers = Answers(served.engine, job)
@@ -142,6 +146,13 @@ async def respond(request: Request, served: Served, read: Reader) -> Response:
     if whole is None:
         return Response(status_code=CLIENT_CLOSED)
     return Json(shape.whole(whole, answers.usage))
+
+
+async def _read(request: Request, served: Served, read: Reader) -> Asked:
+    """What a request asks for, read beside the event loop."""
+    if request.state.is_long:
+        return await asyncio.get_running_loop().run_in_executor(_LONG, read, body_of(request), served)
+    return await run_in_threadpool(read, body_of(request), served)
 
 
 async def _collected(answers: Answers, n: int) -> list[Answer]:

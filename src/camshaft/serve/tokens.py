@@ -10,7 +10,7 @@ from starlette.responses import Response
 
 from camshaft.errors import CamshaftError
 from camshaft.serve.errors import HttpError
-from camshaft.serve.fields import BOOL, TEXT, Field, Fields, is_integer, read_fields, required
+from camshaft.serve.fields import BOOL, TEXT, Field, Fields, is_integer, read_fields, required, takes
 from camshaft.serve.respond import Json, body_of
 from camshaft.serve.served import Served
 
@@ -23,6 +23,7 @@ _TOKENIZE: Fields = {"model": TEXT, "content": TEXT, "add_special": BOOL, "parse
 _DETOKENIZE: Fields = {"model": TEXT, "tokens": Field(_are_integers, "a list of token ids")}
 
 
+@takes(_TOKENIZE, "content")
 async def tokenize(request: Request, served: Served) -> Response:
     """The token ids of `content`, with their texts if `with_pieces`."""
     given = read_fields(body_of(request), _TOKENIZE)
@@ -36,6 +37,7 @@ async def tokenize(request: Request, served: Served) -> Response:
     return Json({"tokens": tokens, "count": len(ids)})
 
 
+@takes(_DETOKENIZE, "tokens")
 async def detokenize(request: Request, served: Served) -> Response:
     """The text of `tokens`."""
     given = read_fields(body_of(request), _DETOKENIZE)

@@ -127,10 +127,16 @@ def remove_foreign(path: Path) -> None:
         shutil.rmtree(path)
 
 
+def open_regular(path: Path) -> io.BufferedReader[io.FileIO]:
+    """Open a file to read. Raises OSError, also for a link, a folder or a pipe, which is not waited for."""
+    file = io.BufferedReader(io.FileIO(os.open(path, os.O_RDONLY | SAFE_FLAGS)))
+    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        file.close()
+        raise OSError(errno.EINVAL, "not a regular file")
+    return file
+
+
 def read_regular(path: Path, most_nbytes: int = -1) -> bytes:
-    """The first bytes of a file, by default all. Raises OSError, also for a link, a folder or a pipe, which is not waited for."""
-    descriptor = os.open(path, os.O_RDONLY | SAFE_FLAGS)
-    with open(descriptor, "rb") as file:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise OSError(errno.EINVAL, "not a regular file")
+    """The first bytes of a file, by default all. Raises as `open_regular`."""
+    with open_regular(path) as file:
         return file.read(most_nbytes)

@@ -31,7 +31,7 @@ from camshaft.store.files import (
 )
 
 _HEADER = b"camshaft object 1 "
-_HEADER_NBYTES = len(_HEADER) + 64 + 1
+HEADER_NBYTES = len(_HEADER) + 64 + 1
 _KEY = re.compile(r"[0-9a-f]{16,128}")
 TOUCH_SECONDS = 600  # entries used more recently keep their timestamp, so that a warm start writes nothing
 # The store is listed for eviction only after this fraction of its bound was added, so that most puts are cheap.
@@ -123,7 +123,7 @@ class ObjectStore:
                 raise StoreError(f"{path}: cannot be read: {reason(error)}") from error
             content = None
         if content is not None:
-            data = memoryview(content)[_HEADER_NBYTES:]
+            data = memoryview(content)[HEADER_NBYTES:]
             if content.startswith(_header(key, data)):
                 return bytes(data)
         remove_entry(path, "a damaged entry")
@@ -162,7 +162,7 @@ class ObjectStore:
         Calls `failed`, leaving no partial entry, if the disk is full or the folder is not private. Raises StoreError if the data
         exceeds the bound.
         """
-        path, nbytes = self.path(key), len(data) + _HEADER_NBYTES
+        path, nbytes = self.path(key), len(data) + HEADER_NBYTES
         if nbytes > self.max_nbytes:
             raise StoreError(f"{path}: an entry of {nbytes} bytes is more than the store's bound, {self.max_nbytes}")
         try:
@@ -235,7 +235,7 @@ class ObjectStore:
             paths = []
         for path in paths:
             with suppress(OSError):  # removed meanwhile, or not readable: then it is no entry
-                rows.append((path.name, read_regular(path, _HEADER_NBYTES)))
+                rows.append((path.name, read_regular(path, HEADER_NBYTES)))
         return digest_of(rows)
 
     def clear(self) -> tuple[int, int]:

@@ -1,4 +1,4 @@
-"""The on-disk store: compiled kernels, validation results, measurements, compiled plans, model headers, models."""
+"""The on-disk store: compiled kernels, validation results, measurements, compiled plans, model headers, kept prompts, models."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from camshaft.store.objects import Counts, ObjectStore
 from camshaft.store.process_lock import ProcessLeases, locked
 
 Row = TypeVar("Row")
+PROMPTS_MAX_NBYTES = 2 << 30  # a prompt of SmolLM2 takes 23 kB a token
 DOCUMENTS_MAX_NBYTES = 64 << 20  # per kind; one machine's validation results take 0.2 MB
 _KEYS_FRACTION = 8  # of the bound is for first keys: 147 bytes each, while objects take 1 to 20 kB
 
@@ -68,7 +69,7 @@ class DocumentStore:
 @dataclass(frozen=True)
 class Store:
     """The parts of the store: compiled kernels, validation results (`evidence`), measurements (timings, tuned parameters, peak
-    rates), compiled plans (`schedules`), model headers, and the folder of models. `objects` also holds entries without a first
+    rates), compiled plans (`schedules`), model headers, kept prompts, models. `objects` also holds entries without a first
     key."""
 
     root: Path
@@ -77,6 +78,7 @@ class Store:
     measurements: DocumentStore
     schedules: ObjectStore
     headers: ObjectStore
+    prompts: ObjectStore
     models_dir: Path
     leases: ProcessLeases
     counters: Counters
@@ -90,7 +92,7 @@ class Store:
         """The object stores by kind; each has its own bound."""
         kernels = {"objects": self.kernels.objects, "keys": self.kernels.keys}
         documents = {"evidence": self.evidence.objects, "measurements": self.measurements.objects}
-        return kernels | documents | {"schedules": self.schedules, "headers": self.headers}
+        return kernels | documents | {"schedules": self.schedules, "headers": self.headers, "prompts": self.prompts}
 
     @contextmanager
     def locked(self, what: str) -> Iterator[None]:
@@ -164,6 +166,10 @@ def _store(root: Path, max_nbytes: int) -> Store:
         DocumentStore(part("measurements", DOCUMENTS_MAX_NBYTES)),
         part("schedules", DOCUMENTS_MAX_NBYTES),
         part("headers", DOCUMENTS_MAX_NBYTES),
+        # A running process needs none of them again: all may be evicted.
+        ObjectStore(
+            root / "prompts", PROMPTS_MAX_NBYTES, begin=leases.acquire, failed=functools.partial(_warn_once, root)
+        ),
         root / "models",
         leases,
         Counters(state),

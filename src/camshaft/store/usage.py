@@ -13,8 +13,8 @@ from camshaft.store.objects import Counts
 from camshaft.store.process_lock import LEASE_PREFIX
 from camshaft.store.store import Store
 
-KINDS = ("objects", "evidence", "measurements", "schedules", "headers", "models")
-REBUILT = KINDS[:5]  # rebuilt when needed; models have to be downloaded again
+KINDS = ("objects", "evidence", "measurements", "schedules", "headers", "prompts", "models")
+REBUILT = KINDS[:6]  # rebuilt when needed; models have to be downloaded again
 # The object stores of each kind.
 _PARTS = {"objects": ("objects", "keys")} | {kind: (kind,) for kind in REBUILT[1:]}
 

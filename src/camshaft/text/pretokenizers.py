@@ -60,6 +60,37 @@ _TEKKEN = Pretokenizer((_cased_pattern(r"\p{N}", ""),), ignore_merges=True, add_
 _SEED = Pretokenizer(
     (rf"{_CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}| ?[^\s\p{{L}}\p{{N}}\r\n]+|\s*[\r\n]+|\s+(?!\S)|\s+",)
 )
+# GLM-4 splits as Llama 3 does.
+_CHATGLM = Pretokenizer((_LLAMA3_WORDS,))
+_GLM4 = Pretokenizer((_LLAMA3_WORDS,), ignore_merges=True)
+_MARKED_LETTERS = r"[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+"
+_QWEN35 = Pretokenizer(
+    (rf"{_CONTRACTIONS}|{_MARKED_LETTERS}|\p{{N}}| ?[^\s\p{{L}}\p{{M}}\p{{N}}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",)
+)
+_DEEPSEEK3 = Pretokenizer(
+    (
+        r"\p{N}{1,3}",
+        "[一-龥\u3040-ゟ゠-ヿ]+",
+        r"[!\"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*"
+        r"|\s*[\r\n]+|\s+(?!\S)|\s+",
+    )
+)
+_FALCON = Pretokenizer(
+    (
+        r"[\p{P}\$\+<=>\^~\|`]+",
+        r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)",
+        r"[0-9][0-9][0-9]",
+    )
+)
+_CAPITALS, _SMALLS = (rf"[\p{{{case}}}\p{{Lm}}\p{{Lo}}\p{{M}}&&[^\p{{Han}}]]" for case in (r"Lu}\p{Lt", "Ll"))
+# As in the model's own tokenizer; llama.cpp takes xFF for one word.
+_KIMI = Pretokenizer(
+    (
+        rf"\p{{Han}}+|[^\r\n\p{{L}}\p{{N}}]?(?:{_CAPITALS}*{_SMALLS}+|{_CAPITALS}+{_SMALLS}*)(?:{_CONTRACTIONS})?"
+        r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
+    )
+)
+_DEEPSEEK_CODER = Pretokenizer((r"[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", "[一-龥ࠀ-一가-\ud7ff]+", r"\p{N}"))
 
 PRETOKENIZERS: dict[str, Pretokenizer] = {
     "default": _DEFAULT,
@@ -70,6 +101,13 @@ PRETOKENIZERS: dict[str, Pretokenizer] = {
     **dict.fromkeys(("dbrx", "smaug-bpe"), _DBRX),
     **dict.fromkeys(("gpt-4o", "llama4"), _GPT4O),
     "tekken": _TEKKEN,
+    "chatglm-bpe": _CHATGLM,
+    **dict.fromkeys(("glm4", "glm5"), _GLM4),
+    "qwen35": _QWEN35,
+    **dict.fromkeys(("deepseek-v3", "hunyuan-dense", "joyai-llm"), _DEEPSEEK3),
+    "kimi-k2": _KIMI,
+    "deepseek-coder": _DEEPSEEK_CODER,
+    "falcon": _FALCON,
     "seed-coder": _SEED,
 }
 

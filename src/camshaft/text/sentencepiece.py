@@ -20,6 +20,14 @@ _UNIT = re.compile(rb"[\x00-\xbf]|[\xc0-\xdf].?|[\xe0-\xef].{0,2}|[\xf0-\xff].{0
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-F]{2})>")
 
 
+def piece_of(vocabulary: Vocabulary, token_id: int) -> bytes:
+    """The bytes of a normal or byte token of a vocabulary that spells spaces as U+2581."""
+    token = vocabulary.tokens[token_id]
+    if vocabulary.types[token_id] == TokenType.BYTE and (match := _BYTE_TOKEN.fullmatch(token)):
+        return bytes.fromhex(match[1])
+    return token.replace(SPACE, " ").encode()
+
+
 class SentencePiece:
     """The encoder of a SentencePiece vocabulary. Its merges are all ways to join two tokens into a third."""
 
@@ -68,7 +76,4 @@ class SentencePiece:
 
     def piece(self, token_id: int) -> bytes:
         """The bytes of a normal or byte token."""
-        token = self._vocabulary.tokens[token_id]
-        if self._vocabulary.types[token_id] == TokenType.BYTE and (match := _BYTE_TOKEN.fullmatch(token)):
-            return bytes.fromhex(match[1])
-        return token.replace(SPACE, " ").encode()
+        return piece_of(self._vocabulary, token_id)

@@ -10,7 +10,9 @@ import numpy as np
 
 from camshaft.errors import ModelError, SettingError
 from camshaft.text.byte_level import ByteLevel
+from camshaft.text.plain_bpe import PlainBPE
 from camshaft.text.sentencepiece import SentencePiece
+from camshaft.text.unigram import Unigram
 from camshaft.text.vocabulary import Metadata, TokenType, Vocabulary, read_vocabulary
 from camshaft.text.wordpiece import WordPiece
 
@@ -56,10 +58,12 @@ def _longest_first(vocabulary: Vocabulary, types: tuple[TokenType, ...]) -> tupl
     return tuple(sorted(((vocabulary.tokens[i].encode(), i) for i in ids), key=lambda pair: -len(pair[0])))
 
 
-ENCODERS: dict[str, Callable[[Vocabulary], ByteLevel | SentencePiece | WordPiece]] = {
+ENCODERS: dict[str, Callable[[Vocabulary], ByteLevel | SentencePiece | PlainBPE | Unigram | WordPiece]] = {
     "gpt2": ByteLevel,
     "llama": SentencePiece,
+    "gemma4": PlainBPE,
     "bert": WordPiece,
+    "t5": Unigram,
 }
 
 _HIDDEN = (TokenType.CONTROL, TokenType.UNKNOWN)
@@ -144,6 +148,11 @@ class Tokenizer:
         """The texts that `parse_special` converts to tokens, longest first."""
         always = {token_id for _, token_id in self._special.always}
         return [spelling.decode() for spelling, token_id in self._special.parsed if token_id not in always]
+
+    def control_ids(self, texts: Iterable[str]) -> dict[str, int]:
+        """The ids of those texts that are control tokens."""
+        ids = self.vocabulary.ids
+        return {text: ids[text] for text in texts if text in ids and ids[text] in self._hidden}
 
     def spelled_bytes(self, token_id: int) -> bytes:
         """The bytes of one token, also of a control token."""

@@ -54,9 +54,10 @@ END_NAMES = ("eos", "eot", "eom", "fim_pad", "fim_rep", "fim_sep")
 class Vocabulary:
     """Tokens by id (`tokens`), ids by text (`ids`), a TokenType per token (`types`, int32), special ids and flags.
 
-    `kind` is a key of KINDS: "gpt2" (byte-level BPE, uses `merges`), "llama" (SentencePiece, uses `scores`, float32) or "bert"
-    (WordPiece, whose [CLS] is `bos_id` and whose [SEP] is `eos_id`). `end_ids` are the tokens that end generation; `ranks` are
-    the ranks of merges, if known already. `pair` are the tokens before, between and after two texts that a model reads as one.
+    `kind` is a key of KINDS: "gpt2" (byte-level BPE, uses `merges`), "llama" (SentencePiece, uses `scores`, float32), "gemma4"
+    (BPE of characters, uses `merges`), "bert" (WordPiece, whose [CLS] is `bos_id` and whose [SEP] is `eos_id`) or "t5" (unigrams,
+    uses `scores`, `charsmap`, `unk_id` and `merges_spaces`). `end_ids` are the tokens that end generation; `ranks` are the
+    ranks of merges, if known already. `pair` are the tokens before, between and after two texts that a model reads as one.
     """
 
     kind: str
@@ -74,29 +75,38 @@ class Vocabulary:
     add_space_prefix: bool
     pair: Sequence[Sequence[int]] = ((), (), ())
     ranks: Mapping[str, int] | None = None
+    unk_id: int | None = None
+    charsmap: bytes = b""
+    merges_spaces: bool = False
 
 
 @dataclass(frozen=True)
 class Kind:
     """What a value of tokenizer.ggml.model implies where the file does not say: ids of BOS and EOS, and what is added to a text.
 
-    add_bos None: as the pre-tokenizer has it. wraps: BOS and EOS stand around each text, whatever the file's flags say.
+    add_bos None: as the pre-tokenizer has it. add_space_prefix None: there is no such thing. wraps: BOS and EOS stand around each
+    text, whatever the file's flags say; always_bos: BOS does (some files of Gemma 4 say otherwise).
     """
 
     bos: int | None = None
     eos: int | None = None
     add_bos: bool | None = None
+    add_eos: bool = False
     add_sep: bool = False
     has_scores: bool = False
     has_merges: bool = False
-    add_space_prefix: bool = False
+    add_space_prefix: bool | None = None
     wraps: bool = False
+    unk: int | None = None
+    always_bos: bool = False
 
 
 KINDS = {
     "gpt2": Kind(has_merges=True),
     "llama": Kind(bos=1, eos=2, add_bos=True, has_scores=True, add_space_prefix=True),
+    "gemma4": Kind(add_bos=True, has_merges=True, always_bos=True),
     "bert": Kind(add_bos=True, add_sep=True, wraps=True),
+    "t5": Kind(eos=1, add_bos=False, add_eos=True, has_scores=True, add_space_prefix=False, unk=2),
 }
 
 
@@ -120,7 +130,9 @@ def read_vocabulary(metadata: Metadata) -> Vocabulary:
     ends = [ids[text] for text in END_TEXTS if text in ids]
     if any(all(text in ids for text in both) for both in _OTHER_ENDS):
         ends = [i for i in ends if tokens[i] != "<|end|>"]
-    named_ends = (last_id if e == "eos" else _token_id(metadata, e, n, by_text.get(e)) for e in END_NAMES)
+    if "<|tool_response>" in ids:  # of Gemma 4, which has a normal token of this text
+        ends = [i for i in ends if tokens[i] != "</s>"]
+    named_ends = (eos_id if e == "eos" else _token_id(metadata, e, n, by_text.get(e)) for e in END_NAMES)
     return Vocabulary(
         kind=name,
         pre=pre,
@@ -132,10 +144,14 @@ def read_vocabulary(metadata: Metadata) -> Vocabulary:
         bos_id=bos_id,
         eos_id=last_id,
         end_ids=frozenset(ends).union(i for i in named_ends if i is not None),
-        add_bos=_flag(flags, "add_bos_token", add_bos, bos_id),
-        add_eos=_flag(flags, "add_eos_token", kind.wraps, last_id),
-        add_space_prefix=kind.add_space_prefix and _truth(metadata, "add_space_prefix", True),
+        add_bos=_flag({} if kind.always_bos else flags, "add_bos_token", add_bos, bos_id),
+        add_eos=_flag(flags, "add_eos_token", kind.add_eos or kind.wraps, last_id),
+        add_space_prefix=kind.add_space_prefix is not None
+        and _truth(metadata, "add_space_prefix", kind.add_space_prefix),
         pair=_pair(metadata, kind, add_bos, bos_id, eos_id, sep_id),
+        unk_id=None if kind.unk is None else _token_id(metadata, "unknown", n, kind.unk if kind.unk < n else None),
+        charsmap=_bytes(metadata, "precompiled_charsmap"),
+        merges_spaces=_truth(metadata, "remove_extra_whitespaces", False),
     )
 
 
@@ -145,7 +161,7 @@ def _pair(
     """The tokens before, between and after two texts, as llama.cpp's server has them: BOS a EOS SEP b EOS, as added."""
     last_id = sep_id if eos_id is None else eos_id
     before = (bos_id,) if _truth(metadata, "add_bos_token", add_bos) else ()
-    after = (last_id,) if _truth(metadata, "add_eos_token", False) else ()
+    after = (last_id,) if _truth(metadata, "add_eos_token", kind.add_eos) else ()
     between = (sep_id,) if _truth(metadata, "add_sep_token", kind.add_sep) else ()
     return tuple(tuple(i for i in part if i is not None) for part in (before, after + between, after))
 
@@ -245,6 +261,18 @@ def _flag(metadata: Metadata, name: str, default: bool, token_id: int | None) ->
     return flag
 
 
+def _bytes(metadata: Metadata, name: str) -> bytes:
+    """An array of numbers of 8 bits as bytes; empty if there is none."""
+    key = f"tokenizer.ggml.{name}"
+    if key not in metadata:
+        return b""
+    given = _array(metadata, key)
+    values = np.asarray(given) if len(given) else np.zeros(0, np.uint8)
+    if values.ndim != 1 or values.dtype.kind not in "iu" or ((values < -128) | (values > 255)).any():
+        raise ModelError(f"{key} is {shown_value(given)}; wanted an array of bytes")
+    return values.astype(np.uint8).tobytes()
+
+
 def _truth(metadata: Metadata, name: str, default: bool) -> bool:
     value = metadata.get(f"tokenizer.ggml.{name}", default)
     if not isinstance(value, bool) and not (isinstance(value, int) and value in (0, 1)):
@@ -252,11 +280,18 @@ def _truth(metadata: Metadata, name: str, default: bool) -> bool:
     return bool(value)
 
 
-def _fill_ids(metadata: Metadata, ids: dict[str, int]) -> dict[str, int]:
+def _fill_ids(metadata: Metadata, ids: Mapping[str, int]) -> dict[str, int]:
     """The ids of fill-in-the-middle tokens that are identified only by their text, by name."""
     unnamed = (name for name in FILL_TEXTS if f"tokenizer.ggml.{name}_token_id" not in metadata)
     pairs = ((name, next((ids[text] for text in FILL_TEXTS[name] if text in ids), None)) for name in unnamed)
     return {name: token_id for name, token_id in pairs if token_id is not None}
+
+
+def fill_tokens(metadata: Metadata, ids: Mapping[str, int]) -> dict[str, int]:
+    """The ids of the fill-in-the-middle tokens that a file has, by the names of FILL_TEXTS."""
+    by_text = _fill_ids(metadata, ids)
+    found = ((name, _token_id(metadata, name, len(ids), by_text.get(name))) for name in FILL_TEXTS)
+    return {name: token_id for name, token_id in found if token_id is not None}
 
 
 def _as_control(types: NDArray[np.int32], token_ids: Iterable[int]) -> NDArray[np.int32]:

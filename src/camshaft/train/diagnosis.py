@@ -9,7 +9,8 @@ import numpy as np
 
 from camshaft.dtypes import DType
 from camshaft.graph import functions as f
-from camshaft.graph.graph import Graph, Node, Tensor
+from camshaft.graph.graph import Graph, Tensor
+from camshaft.graph.node import Node
 from camshaft.plan.execution_plan import ExecutionPlan
 from camshaft.train.step_graph import Recipe, gradient_graph, inputs_of
 

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 
 from camshaft.graph.graph import Graph, Tensor, root
 from camshaft.graph.recompute import recompute
+from camshaft.plan.buffers import Lifetime
 from camshaft.plan.execution_plan import ExecutionPlan
-from camshaft.plan.schedule import Lifetime
 
 _STATES = {
     "parameters": "parameters",

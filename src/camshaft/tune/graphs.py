@@ -12,7 +12,8 @@ from camshaft import ops
 from camshaft.dtypes import f32
 from camshaft.errors import BackendError
 from camshaft.graph.custom import CustomOp
-from camshaft.graph.graph import Graph, Node, Tensor, root
+from camshaft.graph.graph import Graph, Tensor, root
+from camshaft.graph.node import Node
 from camshaft.ops.op import Attrs, NodeSpec, Op
 from camshaft.ops.spec import TensorSpec
 from camshaft.selection.measurements import measurements

@@ -40,6 +40,7 @@ def chat(
     stop: options.Stop = None,
     context_shift: _ContextShift = "on",
     speculate: options.Speculate = None,
+    prompt_cache: options.PromptCache = None,
     sampling: options.SamplingOptions,
     running: options.ModelOptions,
     context: options.Context = options.DEFAULT_CONTEXT,
@@ -49,7 +50,7 @@ def chat(
         raise SettingError(f"--context-shift {context_shift!r}; wanted on or off")
     wanted = sampling.generate(max_tokens=max_tokens, stop=tuple(stop or ()))
     with running.open(model, context) as lm, options.speculation(speculate, running, context) as drafts:
-        wanted = options.of_model(wanted, lm).merge({"speculate": drafts})
+        wanted = options.of_model(wanted, lm).merge({"speculate": drafts, "prompt_cache": prompt_cache})
         conversation = lm.conversation(wanted, system=system, context_shift=_SHIFTS[context_shift])
         all_answered = _converse(conversation, keeps_on=_SHIFTS[context_shift])
     if not all_answered and not sys.stdin.isatty():

@@ -76,6 +76,7 @@ def generate(
     grammar_file: _GrammarFile = None,
     logprobs: _Logprobs = None,
     speculate: options.Speculate = None,
+    prompt_cache: options.PromptCache = None,
     verbose: _Verbose = False,
     json: options.Json = False,
 ) -> None:
@@ -93,7 +94,7 @@ def generate(
     )
     name = options.DEFAULT_MODEL if model is None else model
     with running.open(name, context) as lm, options.speculation(speculate, running, context) as drafts:
-        wanted = options.of_model(wanted, lm).merge({"speculate": drafts})
+        wanted = options.of_model(wanted, lm).merge({"speculate": drafts, "prompt_cache": prompt_cache})
         if system is None:
             generation = lm.generate(said, wanted)
         else:
@@ -179,6 +180,7 @@ def _report(lm: LanguageModel, generation: Generation, *, with_logprobs: bool) -
         "backend": lm.backend,
         "threads": lm.threads,
         "prompt_tokens": generation.prompt_tokens,
+        "kept_tokens": generation.kept_tokens,
         "tokens": generation.tokens,
         "finish_reason": generation.finish_reason,
         "plans": lm.plans.origins,
@@ -204,6 +206,8 @@ def _print_timings(lm: LanguageModel, generation: Generation) -> None:
         ("prompt", _rate(generation.prompt_tokens, times.first_token_s, times.prompt_tokens_per_s)),
         ("answer", f"{_rate(n, rest_s, times.generated_tokens_per_s)}, ended by {generation.finish_reason}"),
     ]
+    if generation.kept_tokens:
+        rows.insert(2, ("prompt", f"{generation.kept_tokens} of these tokens were kept"))
     if generation.speculation is not None:
         rows.append(("speculation", _speculation(generation.speculation)))
     for name, text in rows:

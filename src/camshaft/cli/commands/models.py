@@ -11,6 +11,7 @@ import typer
 
 from camshaft.cli import options
 from camshaft.cli.command import Bar, command, print_columns, print_json, size
+from camshaft.errors import SettingError
 from camshaft.models.files.catalog import DEFAULT_MODEL
 
 _Name = Annotated[
@@ -23,6 +24,18 @@ _Type = Annotated[
     str, typer.Argument(metavar="TYPE", help="Q4_0, Q8_0, Q4_K_M, Q6_K, F16, ...; an unknown type lists all.")
 ]
 _Pure = Annotated[bool, typer.Option("--pure", help="Use one block format for every matrix, including the output.")]
+_Imatrix = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", help="An importance matrix (camshaft imatrix): errors count by the inputs they meet."),
+]
+_TensorType = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="PATTERN=TYPE",
+        help="Write the matrices whose names have the regular expression as TYPE; may be given several times, the first counts.",
+        show_default=False,
+    ),
+]
 _Force = Annotated[bool, typer.Option("--force", help="Overwrite OUT if it exists.")]
 
 
@@ -57,21 +70,36 @@ def quantize(
     file_type: _Type,
     *,
     pure: _Pure = False,
+    imatrix: _Imatrix = None,
+    tensor_type: _TensorType = None,
     force: _Force = False,
     threads: options.Threads = None,
     json: options.Json = False,
 ) -> None:
     """Convert a model to another quantization, such as Q4_K_M."""
     from camshaft.models.files import pull
+    from camshaft.models.files.imatrix import read_imatrix
     from camshaft.models.files.quantization_mix import mix_named
     from camshaft.models.files.quantize import quantize
 
     mix_named(file_type)
+    given = [_pattern_and_type(text) for text in tensor_type or ()]
+    importance = read_imatrix(imatrix) if imatrix is not None else None
     started = time.perf_counter()
     with Bar(f"pulling {source}") as progress:
         path = pull.resolve_model(source, progress)
     with Bar(f"quantizing to {file_type.upper()}", unit="weights") as progress:
-        result = quantize(path, out, file_type, pure=pure, force=force, threads=threads, progress=progress)
+        result = quantize(
+            path,
+            out,
+            file_type,
+            pure=pure,
+            importance=importance,
+            tensor_types=given,
+            force=force,
+            threads=threads,
+            progress=progress,
+        )
     if json:
         print_json(result)
         return
@@ -80,3 +108,10 @@ def quantize(
     print(
         f"{result.path}: {after:.1f} MB of {before:.1f} MB in {time.perf_counter() - started:.1f} s; tensors: {formats}"
     )
+
+
+def _pattern_and_type(text: str) -> tuple[str, str]:
+    pattern, equals, name = text.rpartition("=")
+    if not equals or not pattern or not name:
+        raise SettingError(f"--tensor-type {text!r:.80}; wanted PATTERN=TYPE, such as attn_v=Q6_K")
+    return pattern, name

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from camshaft.lang import ir
+from camshaft.lang import ir, traversal
 
 # Values with side effects: never dropped.
 EFFECTS = frozenset({"atomic"})
@@ -50,17 +50,17 @@ def _visit(block: ir.Block, uses: Uses) -> None:
         if inner is not None:
             _visit(inner, uses)
         if not isinstance(item, ir.Value) or uses.alive(item):
-            for arg in ir.operands(item):
+            for arg in traversal.operands(item):
                 uses.note(arg, block)
             if not isinstance(item, ir.Value):
-                uses.by_statement.update(ir.operands(item))
+                uses.by_statement.update(traversal.operands(item))
 
 
 class NonNegative:
     """Whether an integer of one kernel is never negative. Answers are cached."""
 
     def __init__(self, body: ir.Block) -> None:
-        self.starts = {s.index: s.start for s in ir.walk(body) if isinstance(s, (ir.Range, ir.Lanes))}
+        self.starts = {s.index: s.start for s in traversal.walk(body) if isinstance(s, (ir.Range, ir.Lanes))}
         self.known: dict[ir.Value, bool] = {}
 
     def __call__(self, value: ir.Value) -> bool:

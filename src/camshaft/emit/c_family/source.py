@@ -8,7 +8,7 @@ import linecache
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from camshaft.lang import ir
+from camshaft.lang import ir, traversal
 
 
 @dataclass(frozen=True)
@@ -112,7 +112,7 @@ def _name_group(
     group: Sequence[ir.Value | ir.VarNew], targets: tuple[str, ...], found: dict[ir.Value | ir.Var, str]
 ) -> None:
     """Name, in order, the variables of an assignment and its values that it does not use itself."""
-    used = {arg for item in group for arg in ir.operands(item)}
+    used = {arg for item in group for arg in traversal.operands(item)}
     made = [item for item in group if isinstance(item, ir.VarNew) or item not in used]
     variables = [item for item in made if isinstance(item, ir.VarNew)]
     if variables and len(made) != len(targets):

@@ -8,11 +8,11 @@ from functools import cached_property
 from typing import Any, Generic, TypeVar
 
 from camshaft.dtypes import DType, f32, f64, i64
-from camshaft.emit.llvm.builder import FunctionText
+from camshaft.emit.llvm.basic_blocks import FunctionText
 from camshaft.emit.llvm.values import Rep, literal, scalar_type, suffix, vector_type
 from camshaft.emit.target import CpuTarget
 from camshaft.errors import KernelError
-from camshaft.lang import ir
+from camshaft.lang import ir, tile_ir
 
 C = TypeVar("C", bound="Context")
 
@@ -41,7 +41,7 @@ class Context(FunctionText):
     declarations: dict[str, str] = field(default_factory=dict)
     reps: dict[ir.Value, Rep] = field(default_factory=dict)
     slots: dict[ir.Var, str] = field(default_factory=dict)
-    tiles: dict[ir.Tile, list[list[Any]]] = field(default_factory=dict)
+    tiles: dict[tile_ir.Tile, list[list[Any]]] = field(default_factory=dict)
     mask: str | None = None
     mask_is_prefix: bool = False
     fences: bool = False

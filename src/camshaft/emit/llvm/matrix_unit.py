@@ -18,7 +18,7 @@ from camshaft.emit.llvm.memory import pointer
 from camshaft.emit.llvm.values import Rep, integer
 from camshaft.emit.target import CpuTarget
 from camshaft.emit.tiles import products_by_tile
-from camshaft.lang import ir
+from camshaft.lang import ir, tile_ir
 
 # Products of more words than this become a loop.
 MOST_UNROLLED = 64
@@ -38,37 +38,37 @@ class Unit:
     registers: int
     needed: Callable[[int, int, int], int]
     typ: str
-    zero: Callable[[Context, ir.Tile], str]
-    step: Callable[[Context, ir.TileMma, Slots, Rep, int], None]
-    put: Callable[[Context, ir.TileStore, Slots, str], None]
+    zero: Callable[[Context, tile_ir.Tile], str]
+    step: Callable[[Context, tile_ir.TileMma, Slots, Rep, int], None]
+    put: Callable[[Context, tile_ir.TileStore, Slots, str], None]
 
-    def grid(self, tile: ir.Tile) -> tuple[int, int]:
+    def grid(self, tile: tile_ir.Tile) -> tuple[int, int]:
         """The number of pieces down and across."""
         return -(-tile.rows // self.piece[0]), -(-tile.columns // self.piece[1])
 
-    def takes(self, tile: ir.Tile) -> bool:
+    def takes(self, tile: tile_ir.Tile) -> bool:
         """Whether the tile divides into equal pieces."""
         sides = zip((tile.rows, tile.columns), self.piece, strict=False)
         return all(side <= most or side % most == 0 for side, most in sides)
 
-    def registers_for(self, tile: ir.Tile, products: list[ir.TileMma]) -> int:
+    def registers_for(self, tile: tile_ir.Tile, products: list[tile_ir.TileMma]) -> int:
         """Registers for a tile's sums and operands. An AMX register has one shape in the whole kernel."""
         deep = self.piece[2]
         shapes = {min(deep, item.depth - p) for item in products for p in range(0, item.depth, deep)}
         return self.needed(*self.grid(tile), len(shapes))
 
-    def typed(self, tile: ir.Tile) -> str:
+    def typed(self, tile: tile_ir.Tile) -> str:
         """LLVM's type of a piece."""
         return self.typ.format("i32" if tile.dtype == i32 else "float")
 
 
-def unit_of(target: CpuTarget, tile: ir.Tile) -> Unit | None:
+def unit_of(target: CpuTarget, tile: tile_ir.Tile) -> Unit | None:
     """The target's unit for a tile's words, or None."""
     units = (u for u in UNITS if u.features[tile.dtype.name] <= target.features and u.takes(tile))
     return next(units, None) if tile.is_words else None
 
 
-def native_tiles(kernel: ir.KernelIR, target: CpuTarget) -> frozenset[ir.Tile]:
+def native_tiles(kernel: ir.KernelIR, target: CpuTarget) -> frozenset[tile_ir.Tile]:
     """The kernel's tiles that become matrix instructions: in order, while they fit the unit's registers."""
     # LLVM ends the process if it runs out of AMX registers
     found, taken = set(), 0
@@ -83,7 +83,7 @@ def native_tiles(kernel: ir.KernelIR, target: CpuTarget) -> frozenset[ir.Tile]:
 # --- statements ------------------------------------------------------------------------------------------------------
 
 
-def new(ctx: Context, item: ir.TileNew) -> None:
+def new(ctx: Context, item: tile_ir.TileNew) -> None:
     """Make a variable per piece, set to zero."""
     unit = _unit(ctx, item.tile)
     (down, across), typ = unit.grid(item.tile), unit.typed(item.tile)
@@ -93,7 +93,7 @@ def new(ctx: Context, item: ir.TileNew) -> None:
         ctx.write(f"store {typ} {zero}, ptr {slot}")
 
 
-def mma(ctx: Context, item: ir.TileMma) -> None:
+def mma(ctx: Context, item: tile_ir.TileMma) -> None:
     """Multiply: unrolled if it is not deep, else a loop of whole steps and the remainder."""
     unit, slots = _unit(ctx, item.tile), ctx.tiles[item.tile]
     deep, whole = unit.piece[2], 0
@@ -104,12 +104,12 @@ def mma(ctx: Context, item: ir.TileMma) -> None:
         unit.step(ctx, item, slots, integer(p), min(deep, item.depth - p))
 
 
-def store(ctx: Context, item: ir.TileStore) -> None:
+def store(ctx: Context, item: tile_ir.TileStore) -> None:
     base = index.linear(ctx, item.array, item.indices)
     _unit(ctx, item.tile).put(ctx, item, ctx.tiles[item.tile], pointer(ctx, item.array, base.name))
 
 
-def _unit(ctx: Context, tile: ir.Tile) -> Unit:
+def _unit(ctx: Context, tile: tile_ir.Tile) -> Unit:
     found = unit_of(ctx.target, tile)
     assert found is not None
     return found
@@ -127,7 +127,7 @@ def _words_after(ctx: Context, pointer: str, words: int | str) -> str:
 
 
 # --- AMX -------------------------------------------------------------------------------------------------------------
-def _amx_sides(tile: ir.Tile) -> tuple[int, int]:
+def _amx_sides(tile: tile_ir.Tile) -> tuple[int, int]:
     """Rows, and bytes of a row, of every piece of a tile."""
     return min(tile.rows, 16), 4 * min(tile.columns, 16)
 
@@ -137,23 +137,23 @@ def _i16(*numbers: int) -> list[tuple[str, str]]:
     return [("i16", str(n)) for n in numbers]
 
 
-def _amx_vector(tile: ir.Tile) -> tuple[str, str]:
+def _amx_vector(tile: tile_ir.Tile) -> tuple[str, str]:
     """LLVM's type of a tile's elements, and the suffix of its casts."""
     return ("<256 x i32>", "v256i32") if tile.dtype == i32 else ("<256 x float>", "v256f32")
 
 
-def _as_vector(ctx: Context, tile: ir.Tile, amx: str) -> str:
+def _as_vector(ctx: Context, tile: tile_ir.Tile, amx: str) -> str:
     typ, suffix = _amx_vector(tile)
     return ctx.call(f"llvm.x86.cast.tile.to.vector.{suffix}", typ, ("x86_amx", amx))
 
 
-def _as_tile(ctx: Context, tile: ir.Tile, slot: str) -> str:
+def _as_tile(ctx: Context, tile: tile_ir.Tile, slot: str) -> str:
     typ, suffix = _amx_vector(tile)
     vector = ctx.line(f"load {typ}, ptr {slot}")
     return ctx.call(f"llvm.x86.cast.vector.to.tile.{suffix}", "x86_amx", (typ, vector))
 
 
-def _amx_zero(ctx: Context, tile: ir.Tile) -> str:
+def _amx_zero(ctx: Context, tile: tile_ir.Tile) -> str:
     return _as_vector(ctx, tile, ctx.call("llvm.x86.tilezero.internal", "x86_amx", *_i16(*_amx_sides(tile))))
 
 
@@ -162,7 +162,7 @@ def _amx_load(ctx: Context, rows: int, nbytes: int, pointer: str, stride: int) -
     return ctx.call("llvm.x86.tileloadd64.internal", "x86_amx", *_i16(rows, nbytes), *memory)
 
 
-def _amx_step(ctx: Context, item: ir.TileMma, slots: Slots, p: Rep, words: int) -> None:
+def _amx_step(ctx: Context, item: tile_ir.TileMma, slots: Slots, p: Rep, words: int) -> None:
     """Load each operand's tiles once and multiply all pairs."""
     tile, (rows, nbytes) = item.tile, _amx_sides(item.tile)
     a_stride, b_stride = item.a.strides[-2], item.b.strides[-2]
@@ -186,7 +186,7 @@ def _pieces(slots: Slots) -> Iterator[tuple[int, int, str]]:
     return ((i, j, slot) for i, line in enumerate(slots) for j, slot in enumerate(line))
 
 
-def _amx_put(ctx: Context, item: ir.TileStore, slots: Slots, start: str) -> None:
+def _amx_put(ctx: Context, item: tile_ir.TileStore, slots: Slots, start: str) -> None:
     (rows, nbytes), stride = _amx_sides(item.tile), item.array.strides[-2]
     for i, j, slot in _pieces(slots):
         memory = ("ptr", _words_after(ctx, start, i * rows * stride + j * nbytes // 4)), ("i64", str(4 * stride))
@@ -197,7 +197,7 @@ def _amx_put(ctx: Context, item: ir.TileStore, slots: Slots, start: str) -> None
 # --- NEON ------------------------------------------------------------------------------------------------------------
 
 
-def _neon_step(ctx: Context, item: ir.TileMma, slots: Slots, p: Rep, words: int) -> None:
+def _neon_step(ctx: Context, item: tile_ir.TileMma, slots: Slots, p: Rep, words: int) -> None:
     """Two words deep: pairs of rows, of 8 bytes each, by pairs of columns, whose words are zipped together."""
     tile = item.tile
     octets, sums = ("<16 x i8>", "<4 x i32>") if tile.dtype == i32 else ("<8 x bfloat>", "<4 x float>")
@@ -231,7 +231,7 @@ def _pairs_of_columns(ctx: Context, start: str, column: int, stride: int, typ: s
     ]
 
 
-def _neon_put(ctx: Context, item: ir.TileStore, slots: Slots, start: str) -> None:
+def _neon_put(ctx: Context, item: tile_ir.TileStore, slots: Slots, start: str) -> None:
     """Store pairs of pieces. A piece has its sums by column and row; of two pieces, the even sums are one row, the odd ones the
     next."""
     typ = "<4 x i32>" if item.tile.dtype == i32 else "<4 x float>"

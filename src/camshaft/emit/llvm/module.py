@@ -15,7 +15,7 @@ from camshaft.emit.llvm import control, instructions, lanes, matrix_unit, memory
 from camshaft.emit.llvm.context import Context, Rules
 from camshaft.emit.llvm.values import Rep, array_name, integer, iota, memory_dtype, scalar_type
 from camshaft.emit.target import CpuTarget
-from camshaft.lang import ir
+from camshaft.lang import ir, tile_ir
 from camshaft.lang.expand.functions import expand_functions
 from camshaft.lang.expand.tiles import expand_tiles
 from camshaft.lang.instructions import INSTRUCTIONS
@@ -65,9 +65,9 @@ CPU_RULES: Rules[Context] = Rules(
         ir.Lanes: control.lanes_loop,
         ir.Barrier: control.barrier,
         ir.Prefetch: memory.prefetch,
-        ir.TileNew: matrix_unit.new,
-        ir.TileMma: matrix_unit.mma,
-        ir.TileStore: matrix_unit.store,
+        tile_ir.TileNew: matrix_unit.new,
+        tile_ir.TileMma: matrix_unit.mma,
+        tile_ir.TileStore: matrix_unit.store,
     },
 )
 

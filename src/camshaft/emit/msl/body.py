@@ -12,7 +12,7 @@ from camshaft.emit.c_family.values import flush, operand
 from camshaft.emit.msl import collectives, tiles
 from camshaft.emit.msl.context import MslContext, MslTarget, cast, helper, indexes_fit, literal, msl_type_name
 from camshaft.emit.msl.functions import FUNCTIONS, RESERVED, STORAGE
-from camshaft.lang import ir
+from camshaft.lang import ir, tile_ir
 from camshaft.lang.instructions import identity
 from camshaft.lang.simt.form import SimtKernel
 
@@ -143,8 +143,8 @@ MSL: Dialect[MslContext] = Dialect(
     values={**values.COMMON_VALUES, "reduce": reduce, "broadcast": broadcast, "shuffle": shuffle, "scan": scan},
     statements={
         **statements.COMMON_STATEMENTS,
-        ir.TileNew: tiles.new,
-        ir.TileMma: tiles.mma,
-        ir.TileStore: tiles.store,
+        tile_ir.TileNew: tiles.new,
+        tile_ir.TileMma: tiles.mma,
+        tile_ir.TileStore: tiles.store,
     },
 )

@@ -18,7 +18,7 @@ from camshaft.emit.c_family import values
 from camshaft.emit.c_family.context import Context, type_name
 from camshaft.emit.c_family.text import LOOSE, Text, call, integer
 from camshaft.emit.msl.functions import integer_literal
-from camshaft.lang import ir
+from camshaft.lang import ir, tile_ir, traversal
 from camshaft.lang.simt.form import SimtKernel
 
 # Buffers of a kernel and threads of a threadgroup that every Metal device allows.
@@ -71,7 +71,7 @@ class MslContext(Context):
     index_type: str
     rooms: dict[str, str] = field(default_factory=dict)
     collectives: dict[str, str] = field(default_factory=dict)
-    tiles: dict[ir.Tile, str] = field(default_factory=dict)
+    tiles: dict[tile_ir.Tile, str] = field(default_factory=dict)
     tile_room: str | None = None
 
 
@@ -80,7 +80,9 @@ def indexes_fit(kernel: SimtKernel) -> bool:
     arrays = (*kernel.arrays, *kernel.shared, *kernel.private)
     if any(a.dtype in (i64, u64) or prod(a.shape) > _LARGEST_INDEX for a in arrays):
         return False
-    return all(_is_index(item) for item in ir.walk(kernel.body) if isinstance(item, ir.Value) and item.dtype == i64)
+    return all(
+        _is_index(item) for item in traversal.walk(kernel.body) if isinstance(item, ir.Value) and item.dtype == i64
+    )
 
 
 def _is_index(value: ir.Value) -> bool:

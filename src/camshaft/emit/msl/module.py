@@ -14,7 +14,7 @@ from camshaft.emit.msl.body import context
 from camshaft.emit.msl.context import MAX_BUFFERS, MslContext, MslModule, MslTarget
 from camshaft.emit.msl.functions import STORAGE
 from camshaft.emit.msl.tiles import SIMD_WIDTH, native_tiles
-from camshaft.lang import ir
+from camshaft.lang import ir, tile_ir, traversal
 from camshaft.lang.expand.functions import expand_functions
 from camshaft.lang.simt.form import SimtKernel, no_tiles, to_simt
 
@@ -27,7 +27,7 @@ def simt_form(kernel: ir.KernelIR, lanes: int, target: MslTarget) -> SimtKernel:
 
 def _tile_nbytes(kernel: SimtKernel) -> int:
     """Bytes through which tiles are stored: 64 floats per SIMD-group."""
-    return 8 * kernel.lanes if any(isinstance(item, ir.TileStore) for item in ir.walk(kernel.body)) else 0
+    return 8 * kernel.lanes if any(isinstance(item, tile_ir.TileStore) for item in traversal.walk(kernel.body)) else 0
 
 
 def emit(kernel: SimtKernel, target: MslTarget) -> MslModule:

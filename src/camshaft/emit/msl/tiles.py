@@ -11,7 +11,7 @@ from camshaft.emit.c_family.text import PRODUCT, SUM, Text, add, multiply
 from camshaft.emit.c_family.values import flush, linear
 from camshaft.emit.msl.context import MslContext
 from camshaft.emit.tiles import GroupUnit
-from camshaft.lang import ir
+from camshaft.lang import ir, tile_ir, traversal
 
 SIDE, SIMD_WIDTH = 8, 32
 _WORDS = """
@@ -51,7 +51,7 @@ inline void multiply_tile(thread simdgroup_float8x8 (&tile)[R][C], A a, int a_st
 }"""
 
 
-def _takes(products: list[ir.TileMma]) -> bool:
+def _takes(products: list[tile_ir.TileMma]) -> bool:
     """Whether the operands are f32: Metal multiplies matrices of one type."""
     return all(item.a.dtype.name == item.b.dtype.name == "f32" for item in products)
 
@@ -60,16 +60,18 @@ def _takes(products: list[ir.TileMma]) -> bool:
 UNIT = GroupUnit(SIMD_WIDTH, (SIDE, SIDE), 32, _takes)
 
 
-def native_tiles(kernel: ir.KernelIR, lanes: int) -> frozenset[ir.Tile]:
+def native_tiles(kernel: ir.KernelIR, lanes: int) -> frozenset[tile_ir.Tile]:
     """The tiles that become SIMD-group matrices. Tiles that are scaled do not: a product with a diagonal matrix would make NaN of
     infinities."""
-    return UNIT.native_tiles(kernel, lanes) - {i.tile for i in ir.walk(kernel.body) if isinstance(i, ir.TileScale)}
+    return UNIT.native_tiles(kernel, lanes) - {
+        i.tile for i in traversal.walk(kernel.body) if isinstance(i, tile_ir.TileScale)
+    }
 
 
 # --- statements ------------------------------------------------------------------------------------------------------
 
 
-def new(ctx: MslContext, item: ir.TileNew) -> None:
+def new(ctx: MslContext, item: tile_ir.TileNew) -> None:
     found, name = UNIT.spread(item.tile, ctx.simt.lanes), ctx.names.new("tile")
     ctx.tiles[item.tile] = name
     ctx.collectives["clear_tile"], ctx.collectives["multiply_tile"] = CLEAR, MULTIPLY
@@ -77,7 +79,7 @@ def new(ctx: MslContext, item: ir.TileNew) -> None:
     ctx.write_line(f"clear_tile({name});", item.line)
 
 
-def mma(ctx: MslContext, item: ir.TileMma) -> None:
+def mma(ctx: MslContext, item: tile_ir.TileMma) -> None:
     row, column = (Text(text, PRODUCT) for text in _first_row_and_column(item.tile, ctx.simt.lanes))
     down, across = multiply(row, item.a.strides[-2]), column
     if item.transposed:
@@ -91,7 +93,7 @@ def mma(ctx: MslContext, item: ir.TileMma) -> None:
     ctx.write_line(f"{function}({ctx.tiles[item.tile]}, {', '.join(operands)}, {item.depth});", item.line)
 
 
-def store(ctx: MslContext, item: ir.TileStore) -> None:
+def store(ctx: MslContext, item: tile_ir.TileStore) -> None:
     """Store a tile piece by piece through `tile_room`, 64 floats per SIMD-group."""
     array, at = item.array, linear(ctx, item.array, item.indices).at_least(SUM)
     limits = [None if v is None else stable(ctx, v).at_least(SUM) for v in (item.rows, item.columns)]
@@ -106,14 +108,14 @@ def store(ctx: MslContext, item: ir.TileStore) -> None:
         ctx.write_line(line, item.line)
 
 
-def _first_row_and_column(tile: ir.Tile, lanes: int) -> tuple[str, str]:
+def _first_row_and_column(tile: tile_ir.Tile, lanes: int) -> tuple[str, str]:
     """A SIMD-group's first row and column of a tile, as expressions of `lane`."""
     found = UNIT.spread(tile, lanes)
     number = f"lane / {SIMD_WIDTH} % {found.used}"
     return f"{number} / {found.across} * {found.rows * SIDE}", f"{number} % {found.across} * {found.columns * SIDE}"
 
 
-def _store_lines(ctx: MslContext, tile: ir.Tile, limits: list[str | None], write: str) -> list[str]:
+def _store_lines(ctx: MslContext, tile: tile_ir.Tile, limits: list[str | None], write: str) -> list[str]:
     """The loops over a tile's pieces around the statement `write`, which uses piece_row, piece_column and piece_element."""
     lanes, name, room = ctx.simt.lanes, ctx.tiles[tile], ctx.tile_room
     found, (first_row, first_column) = UNIT.spread(tile, lanes), _first_row_and_column(tile, lanes)

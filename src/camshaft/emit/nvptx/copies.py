@@ -11,12 +11,12 @@ from camshaft.emit.llvm.control import counted_loop
 from camshaft.emit.llvm.memory import pointer
 from camshaft.emit.llvm.values import Rep, memory_dtype, scalar_type
 from camshaft.emit.nvptx.simt import SimtContext, guarded
-from camshaft.lang import ir
+from camshaft.lang import tile_ir
 
 CHUNKS = (16, 8, 4)
 
 
-def copy(ctx: SimtContext, item: ir.AsyncCopy) -> None:
+def copy(ctx: SimtContext, item: tile_ir.AsyncCopy) -> None:
     """Copy: each thread takes every `threads`-th chunk of the destination."""
     columns = item.destination.shape[-1]
     rows = item.destination.shape[0] if len(item.destination.shape) == 2 else 1
@@ -40,13 +40,13 @@ def copy(ctx: SimtContext, item: ir.AsyncCopy) -> None:
     counted_loop(ctx, "%lane", str(rows * in_row), ctx.threads, copy_chunk)
 
 
-def wait(ctx: SimtContext, item: ir.AsyncWait) -> None:
+def wait(ctx: SimtContext, item: tile_ir.AsyncWait) -> None:
     """Wait for this thread's copies, then for all threads."""
     ctx.machine.wait_for_copies(ctx)
     ctx.machine.wait_for_all(ctx)
 
 
-def _chunk_nbytes(item: ir.AsyncCopy, base: Rep, rows: int, columns: int) -> int:
+def _chunk_nbytes(item: tile_ir.AsyncCopy, base: Rep, rows: int, columns: int) -> int:
     """The largest chunk that crosses no row's end and is aligned on both sides; 0 if there is none."""
     size = memory_dtype(item.source.dtype).nbytes
     counts = [base.multiple, columns, *([item.source.strides[-2]] if rows > 1 else [])]
@@ -55,7 +55,7 @@ def _chunk_nbytes(item: ir.AsyncCopy, base: Rep, rows: int, columns: int) -> int
     return next((n for n in CHUNKS if n >= size and all(count * size % n == 0 for count in counts)), 0)
 
 
-def _present_elements(ctx: SimtContext, item: ir.AsyncCopy, row: str, column: str, each: int) -> str:
+def _present_elements(ctx: SimtContext, item: tile_ir.AsyncCopy, row: str, column: str, each: int) -> str:
     """The number of elements of a chunk that are within the limits (i64, 0 to `each`)."""
     present = str(each)
     if item.columns is not None:
@@ -69,13 +69,13 @@ def _present_elements(ctx: SimtContext, item: ir.AsyncCopy, row: str, column: st
     return ctx.line(f"select i1 {inside}, i64 {present}, i64 0")
 
 
-def _start_chunk(ctx: SimtContext, item: ir.AsyncCopy, source: str, to: str, present: str, each: int) -> None:
+def _start_chunk(ctx: SimtContext, item: tile_ir.AsyncCopy, source: str, to: str, present: str, each: int) -> None:
     size = memory_dtype(item.source.dtype).nbytes
     nbytes = ctx.line(f"trunc i64 {ctx.line(f'mul nuw nsw i64 {present}, {size}')} to i32")
     ctx.machine.begin_copy(ctx, to, source, each * size, nbytes)
 
 
-def _copy_element(ctx: SimtContext, item: ir.AsyncCopy, source: str, to: str, present: str, each: int) -> None:
+def _copy_element(ctx: SimtContext, item: tile_ir.AsyncCopy, source: str, to: str, present: str, each: int) -> None:
     dtype = memory_dtype(item.source.dtype)
     typ = scalar_type(dtype)
     slot = ctx.slot("element", typ)

@@ -16,7 +16,7 @@ from camshaft.emit.llvm.values import Rep, array_name, memory_dtype
 from camshaft.emit.nvptx import collectives, copies, tiles
 from camshaft.emit.nvptx.simt import NVVM, WARP, Machine, SimtContext
 from camshaft.emit.target import CpuTarget, GpuTarget
-from camshaft.lang import ir
+from camshaft.lang import ir, tile_ir
 from camshaft.lang.expand.functions import expand_functions
 from camshaft.lang.simt.form import SimtKernel, to_simt
 
@@ -38,12 +38,12 @@ SIMT_RULES: Rules[SimtContext] = Rules(
     {
         **cpu.COMMON_STATEMENTS,
         ir.Barrier: lambda ctx, item: ctx.machine.wait_for_all(ctx),
-        ir.TileNew: tiles.new,
-        ir.TileMma: tiles.mma,
-        ir.TileScale: tiles.scale,
-        ir.TileStore: tiles.store,
-        ir.AsyncCopy: copies.copy,
-        ir.AsyncWait: copies.wait,
+        tile_ir.TileNew: tiles.new,
+        tile_ir.TileMma: tiles.mma,
+        tile_ir.TileScale: tiles.scale,
+        tile_ir.TileStore: tiles.store,
+        tile_ir.AsyncCopy: copies.copy,
+        tile_ir.AsyncWait: copies.wait,
     },
 )
 

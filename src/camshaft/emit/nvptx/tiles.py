@@ -18,14 +18,14 @@ from camshaft.emit.llvm.memory import pointer, store_vector, stored_form
 from camshaft.emit.llvm.values import Rep, integer
 from camshaft.emit.nvptx.simt import WARP, SimtContext, guarded
 from camshaft.emit.tiles import GroupUnit
-from camshaft.lang import ir
+from camshaft.lang import ir, tile_ir
 
 ROWS, COLUMNS, DEPTH = 16, 8, 16
 # Deeper products become a loop over steps of 16.
 MOST_UNROLLED = 64
 
 
-def _takes(products: list[ir.TileMma]) -> bool:
+def _takes(products: list[tile_ir.TileMma]) -> bool:
     """Whether operands have one 16-bit float dtype. (tf32 would round f32 operands.)"""
     return all(item.a.dtype == item.b.dtype and item.a.dtype.name in ("f16", "bf16") for item in products)
 
@@ -37,7 +37,7 @@ UNIT = GroupUnit(WARP, (ROWS, COLUMNS), 32, _takes)
 # --- statements ------------------------------------------------------------------------------------------------------
 
 
-def new(ctx: SimtContext, item: ir.TileNew) -> None:
+def new(ctx: SimtContext, item: tile_ir.TileNew) -> None:
     """Make four variables per piece."""
     found = UNIT.spread(item.tile, ctx.threads)
     ctx.tiles[item.tile] = pieces = [
@@ -51,14 +51,14 @@ def _slots(pieces: list[list[list[str]]]) -> Iterator[str]:
     return (slot for line in pieces for piece in line for slot in piece)
 
 
-def scale(ctx: SimtContext, item: ir.TileScale) -> None:
+def scale(ctx: SimtContext, item: tile_ir.TileScale) -> None:
     factor = ctx.reps[item.factor].name
     for slot in _slots(ctx.tiles[item.tile]):
         value = ctx.line(f"load float, ptr {slot}")
         ctx.write(f"store float {ctx.line(f'fmul float {value}, {factor}')}, ptr {slot}")
 
 
-def mma(ctx: SimtContext, item: ir.TileMma) -> None:
+def mma(ctx: SimtContext, item: tile_ir.TileMma) -> None:
     if item.depth <= MOST_UNROLLED:
         for p in range(0, item.depth, DEPTH):
             _step(ctx, item, integer(p))
@@ -66,7 +66,7 @@ def mma(ctx: SimtContext, item: ir.TileMma) -> None:
         counted_loop(ctx, "0", str(item.depth), DEPTH, lambda p: _step(ctx, item, Rep(p, multiple=DEPTH)))
 
 
-def _step(ctx: SimtContext, item: ir.TileMma, p: Rep) -> None:
+def _step(ctx: SimtContext, item: tile_ir.TileMma, p: Rep) -> None:
     """Multiply all pieces of a warp, 16 deep. Each operand is read once."""
     position, pieces = _warp_position(ctx, item.tile), ctx.tiles[item.tile]
     x, y = _operand(ctx, item.a, item.a_at), _operand(ctx, item.b, item.b_at)
@@ -80,7 +80,7 @@ def _step(ctx: SimtContext, item: ir.TileMma, p: Rep) -> None:
                 ctx.write(f"store float {value}, ptr {slot}")
 
 
-def store(ctx: SimtContext, item: ir.TileStore) -> None:
+def store(ctx: SimtContext, item: tile_ir.TileStore) -> None:
     position, pieces = _warp_position(ctx, item.tile), ctx.tiles[item.tile]
     base = index.linear(ctx, item.array, item.indices)
     for r, line in enumerate(pieces):
@@ -93,7 +93,7 @@ def store(ctx: SimtContext, item: ir.TileStore) -> None:
 
 
 def _store_one(
-    ctx: SimtContext, item: ir.TileStore, position: tuple[Rep, Rep], at: Rep, slot: str, is_first: str | None
+    ctx: SimtContext, item: tile_ir.TileStore, position: tuple[Rep, Rep], at: Rep, slot: str, is_first: str | None
 ) -> None:
     conditions = [is_first] if is_first is not None else []
     for number, limit in zip(position, (item.rows, item.columns), strict=True):
@@ -141,7 +141,7 @@ class _WarpPosition:
     thread: _InWarp
 
 
-def _warp_position(ctx: SimtContext, tile: ir.Tile) -> _WarpPosition:
+def _warp_position(ctx: SimtContext, tile: tile_ir.Tile) -> _WarpPosition:
     found = UNIT.spread(tile, ctx.threads)
     used, warps = found.used, ctx.threads // WARP
     warp = ctx.line(f"lshr i64 %lane, {WARP.bit_length() - 1}")

@@ -15,7 +15,7 @@ from camshaft.emit.wgsl.functions import FUNCTIONS, RESERVED
 from camshaft.emit.wgsl.layout import SPECIAL_WORDS, WgslTarget
 from camshaft.emit.wgsl.storage import WgslArray, WgslScratch
 from camshaft.emit.wgsl.uniform import NonUniform
-from camshaft.lang import ir
+from camshaft.lang import ir, traversal
 from camshaft.lang.dialects import Absent
 from camshaft.lang.instructions import COMBINERS, identity
 from camshaft.lang.simt.form import SimtKernel
@@ -25,8 +25,10 @@ from camshaft.lang.targets import ELEMENTS
 def context(kernel: SimtKernel, target: WgslTarget) -> WgslContext:
     """Return the context of a kernel before its text is written."""
     ctx = WgslContext(kernel, WGSL, (*kernel.shared, *kernel.private), simt=kernel, target=target)
-    stored = {item.array for item in ir.walk(kernel.body) if isinstance(item, ir.Store)}
-    atomic = {item.attr[0] for item in ir.walk(kernel.body) if isinstance(item, ir.Value) and item.op == "atomic"}
+    stored = {item.array for item in traversal.walk(kernel.body) if isinstance(item, ir.Store)}
+    atomic = {
+        item.attr[0] for item in traversal.walk(kernel.body) if isinstance(item, ir.Value) and item.op == "atomic"
+    }
     ctx.starts = {a: ctx.names.new(f"{ctx.array_names[a]}_start") for a in kernel.arrays}
     ctx.storage = {a: _storage(ctx, a, i, a in stored, a in atomic) for i, a in enumerate(kernel.arrays)}
     ctx.scratch = {a: _scratch(ctx, a, a in atomic) for a in (*kernel.shared, *kernel.private)}

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from camshaft.emit.c_family.analysis import COLLECTIVES
-from camshaft.lang import ir
+from camshaft.lang import ir, traversal
 
 HALF = 1 << 31
 
@@ -64,7 +64,7 @@ class NonUniform:
         self.values: set[ir.Value] = set()
         self.vars: set[ir.Var] = set()
         self.with_barrier = {
-            id(s) for s in ir.walk(body) if isinstance(s, (ir.Range, ir.When)) and _has_barrier(s.body)
+            id(s) for s in traversal.walk(body) if isinstance(s, (ir.Range, ir.When)) and _has_barrier(s.body)
         }
         before = -1
         while before != len(self.vars):
@@ -88,7 +88,9 @@ class NonUniform:
                 if flow or item.value in self.values:
                     self.vars.add(item.var)
             elif isinstance(item, (ir.Range, ir.When)):
-                diverges = id(item) not in self.with_barrier and bool(self.values.intersection(ir.operands(item)))
+                diverges = id(item) not in self.with_barrier and bool(
+                    self.values.intersection(traversal.operands(item))
+                )
                 if diverges and isinstance(item, ir.Range):
                     self.values.add(item.index)
                 self._visit(item.body, flow or diverges)
@@ -107,5 +109,5 @@ def _has_barrier(block: ir.Block) -> bool:
     """Return whether a barrier or collective is inside."""
     return any(
         isinstance(item, ir.Barrier) or (isinstance(item, ir.Value) and item.op in COLLECTIVES)
-        for item in ir.walk(block)
+        for item in traversal.walk(block)
     )

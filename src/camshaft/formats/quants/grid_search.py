@@ -1,8 +1,8 @@
 """Search for the scale (and minimum) of a group of values with the least quantization error.
 
-The searches follow ggml's reference quantizers (ggml-quants.c: make_qkx2_quants, make_qx_quants, make_q3_quants, and that of
-IQ4_NL), vectorized over groups. A group is a column, values are [group size, n], so that sums run in ggml's order and most
-results are byte-equal.
+The searches follow ggml's reference quantizers (ggml-quants.c: make_qkx2_quants and make_qkx3_quants, make_qx_quants,
+make_qp_quants, make_q3_quants, and that of IQ4_NL), vectorized over groups. A group is a column, values are [group size, n], so
+that sums run in ggml's order and most results are byte-equal.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ def _at_peak(x: Floats) -> tuple[Floats, npt.NDArray[np.bool_]]:
 
 
 def fit_affine(
-    x: Floats, weights: Floats, most: int, first: float, n_steps: int, *, absolute: bool = False
+    x: Floats, weights: Floats, most: int, first: float, n_steps: int, *, step: float = 0.1, absolute: bool = False
 ) -> tuple[Floats, Floats, Bytes]:
     """Return scale [n], minimum [n] (at least 0) and codes 0 .. most with x = scale code - minimum.
 
-    Tries the scales (most + first + 0.1 i) / range for i = 0 .. n_steps with a weighted least-squares fit each, and keeps the
+    Tries the scales (most + first + step i) / range for i = 0 .. n_steps with a weighted least-squares fit each, and keeps the
     one with the smallest weighted error (`absolute`: of magnitudes, else of squares).
     """
     low: Floats = np.minimum(x.min(axis=0), np.float32(0))
@@ -72,7 +72,7 @@ def fit_affine(
     least = error(scale, minimum, best)
     for i in range(n_steps + 1):
         inverse = divide(
-            ones * (np.float32(first) + np.float32(0.1) * np.float32(i) + np.float32(most)), high - minimum
+            ones * (np.float32(first) + np.float32(step) * np.float32(i) + np.float32(most)), high - minimum
         )
         codes = codes_for(inverse, minimum)
         weighted = weights * codes
@@ -90,10 +90,10 @@ def fit_affine(
     return np.where(flat, np.float32(0), scale), -minimum, np.where(flat, 0, best).astype(np.uint8)
 
 
-def fit_signed(x: Floats, half: int) -> tuple[Floats, Bytes]:
-    """scale [n] and codes 0 .. 2 half - 1 with x = scale (code - half), weighted by x squared: 19 scales are tried."""
+def fit_signed(x: Floats, half: int, weights: Floats | None = None) -> tuple[Floats, Bytes]:
+    """scale [n] and codes 0 .. 2 half - 1 with x = scale (code - half), weighted (by x squared): 19 scales are tried."""
     peak, alive = _at_peak(x)
-    weights = x * x
+    weights = x * x if weights is None else weights
     best, scale, codes = _signed_try(x, weights, np.float32(-half) / peak, half)
     merit = scale * best
     for i in (*range(-9, 0), *range(1, 10)):
@@ -113,18 +113,44 @@ def _signed_try(x: Floats, weights: Floats, inverse: Floats, half: int) -> tuple
     return sum_lx, divide(sum_lx, (weighted * codes).sum(axis=0)), codes
 
 
+def fit_unsigned(x: Floats, weights: Floats, most: int) -> tuple[Floats, Bytes]:
+    """scale [n] and codes 0 .. most with x = scale code, for x of 0 or more: 9 scales are tried, then codes are changed one by
+    one while that reduces the weighted error, in at most five rounds."""
+    peak = x.max(axis=0)
+    alive = peak >= TINY
+    peak = np.where(alive, peak, np.float32(1))
+    inverse = np.float32(most) / peak
+    off = x - np.rint(inverse * x) * (np.float32(1) / inverse)
+    least = (weights * off * off).sum(axis=0)
+    for i in (*range(-4, 0), *range(1, 5)):
+        tried = (np.float32(0.1) * np.float32(i) + np.float32(most)) / peak
+        off = x - np.minimum(np.rint(tried * x), most) * (np.float32(1) / tried)
+        error = (weights * off * off).sum(axis=0)
+        inverse, least = np.where(error < least, tried, inverse), np.minimum(error, least)
+    codes = np.rint(inverse * x).clip(0, most)
+    codes, sum_lx, sum_l2 = _descended(x, weights, codes, 0, most)
+    scale = np.where(sum_l2 > 0, divide(sum_lx, sum_l2), np.float32(0))
+    return np.where(alive, scale, np.float32(0)), np.where(alive, codes, 0).astype(np.uint8)
+
+
 def fit_signed_descent(x: Floats, half: int) -> tuple[Floats, Bytes]:
     """Like fit_signed, from one scale: changes single codes while that reduces the error, in at most five rounds."""
     peak, alive = _at_peak(x)
     weights = x * x
     codes = np.rint(np.float32(-half) / peak * x).clip(-half, half - 1)
+    codes, sum_lx, sum_l2 = _descended(x, weights, codes, -half, half - 1)
+    return np.where(alive, divide(sum_lx, sum_l2), np.float32(0)), np.where(alive, codes + half, 0).astype(np.uint8)
+
+
+def _descended(x: Floats, weights: Floats, codes: Floats, low: int, high: int) -> tuple[Floats, Floats, Floats]:
+    """Codes changed one by one while that reduces the weighted error; and sum(w l x), sum(w l l)."""
     sum_lx, sum_l2 = (weights * x * codes).sum(axis=0), (weights * codes * codes).sum(axis=0)
     for _ in range(5):
         changed = False
         for i in range(len(x)):
             w, code = weights[i], codes[i]
             rest_lx, rest_l2 = sum_lx - w * x[i] * code, sum_l2 - w * code * code
-            new = np.rint(divide(x[i] * rest_l2, rest_lx)).clip(-half, half - 1)
+            new = np.rint(divide(x[i] * rest_l2, rest_lx)).clip(low, high)
             new_lx, new_l2 = rest_lx + w * x[i] * new, rest_l2 + w * new * new
             better = (
                 (rest_lx > 0) & (new != code) & (new_l2 > 0) & (new_lx * new_lx * sum_l2 > sum_lx * sum_lx * new_l2)
@@ -134,13 +160,13 @@ def fit_signed_descent(x: Floats, half: int) -> tuple[Floats, Bytes]:
             changed |= bool(better.any())
         if not changed:
             break
-    return np.where(alive, divide(sum_lx, sum_l2), np.float32(0)), np.where(alive, codes + half, 0).astype(np.uint8)
+    return codes, sum_lx, sum_l2
 
 
-def fit_values(x: Floats) -> Floats:
-    """Returns the scale [n] with the least error of scale * IQ4_VALUES[nearest], weighted by x squared; 16 scales are tried."""
+def fit_values(x: Floats, weights: Floats | None = None) -> Floats:
+    """Returns the scale [n] with the least error of scale * IQ4_VALUES[nearest], weighted (by x squared); 16 scales are tried."""
     peak, alive = _at_peak(x)
-    weights = x * x
+    weights = x * x if weights is None else weights
     sum_qx, scale = _values_try(x, weights, np.float32(1) / (-peak / IQ4_VALUES[0]))
     merit = scale * sum_qx
     for i in range(-7, 8):

@@ -1,7 +1,8 @@
 """Quantize floats to blocks of 256: Q2_K to Q6_K, IQ4_XS.
 
-An encoder takes float32 [n, 256] and returns one record per block, [n]. It finds the best scale of each group of 16 or 32,
-quantizes the scales with the block's own scale, and then rounds the codes again with the quantized scales, as ggml does.
+An encoder takes float32 [n, 256], and weights of their errors or None, and returns one record per block, [n]. It finds the best
+scale of each group of 16 or 32, quantizes the scales with the block's own scale, and rounds the codes again with the quantized
+scales, as ggml does.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from camshaft.formats.quants.grid_search import (
     fit_affine,
     fit_signed,
     fit_signed_descent,
+    fit_unsigned,
     fit_values,
     nearest_values,
 )
@@ -67,19 +69,29 @@ def _affine(
     values: Floats,
     group_size: int,
     scale_most: int,
-    weights: Floats,
+    usual: Floats,
     most: int,
     first: float,
     n_steps: int,
     *,
     absolute: bool,
+    weights: Floats | None,
 ) -> tuple[Floats, Floats, Bytes, Bytes, Bytes]:
-    """Returns d and dmin [n], the groups' scales and minima [n, groups], and codes [n, 256]."""
+    """Returns d and dmin [n], the groups' scales and minima [n, groups], and codes [n, 256].
+
+    `usual` weights [group_size, n * groups] hold without `weights` [n, 256], with which the search is finer, and scales and
+    minima are fitted too."""
     columns, n = _columns(values, group_size), len(values)
-    scale, minimum, codes = fit_affine(columns, weights, most, first, n_steps, absolute=absolute)
+    if weights is None:
+        scale, minimum, codes = fit_affine(columns, usual, most, first, n_steps, absolute=absolute)
+    else:
+        scale, minimum, codes = fit_affine(columns, _columns(weights, group_size), most, -0.9, 36, step=0.05)
     scales, minima = _by_block(scale, n), _by_block(minimum, n)
 
     def few_bits(wanted: Floats) -> tuple[Floats, Bytes]:
+        if weights is not None:
+            d, made = fit_unsigned(np.ascontiguousarray(wanted.T), _group_sums(weights, group_size), scale_most)
+            return d, made.T
         peak = np.maximum(wanted.max(axis=-1), np.float32(0))
         inverse = divide(np.full_like(peak, scale_most), peak)
         return peak / np.float32(scale_most), np.rint(inverse[:, None] * wanted).clip(0, scale_most).astype(np.uint8)
@@ -91,28 +103,39 @@ def _affine(
     return d, dmin, scale_codes, minimum_codes, _from_columns(codes, n)
 
 
+def _group_sums(weights: Floats, group_size: int) -> Floats:
+    """The weights of groups: [n, 256] to [groups, n]."""
+    return np.ascontiguousarray(weights.reshape(len(weights), -1, group_size).sum(axis=-1).T)
+
+
 def _magnitude_weights(columns: Floats) -> Floats:
     """Weights of Q4_K and Q5_K: the group's root mean square + |x|."""
     weights: Floats = np.sqrt((columns * columns).sum(axis=0) / np.float32(len(columns))) + np.abs(columns)
     return weights
 
 
-def encode_q2_k(values: Floats) -> Records:
+def encode_q2_k(values: Floats, weights: Floats | None = None) -> Records:
     """16 groups of 16: codes of 2 bits, scales and minima of 4; errors are magnitudes weighted by |x|."""
-    weights = np.abs(_columns(values, 16))
-    d, dmin, scales, minima, codes = _affine(values, 16, 15, weights, 3, -0.5, 15, absolute=True)
+    usual = np.abs(_columns(values, 16))
+    d, dmin, scales, minima, codes = _affine(values, 16, 15, usual, 3, -0.5, 15, absolute=True, weights=weights)
     return records(k.Q2_K, d=d, dmin=dmin, scales=scales | (minima << np.uint8(4)), qs=_packed_bits(codes, 2, 32))
 
 
-def encode_q3_k(values: Floats) -> Records:
+def encode_q3_k(values: Floats, weights: Floats | None = None) -> Records:
     """16 groups of 16: codes of 3 bits, signed scales of 6."""
     columns, n = _columns(values, 16), len(values)
-    scale, codes = fit_signed_descent(columns, 4)
-    scales = _by_block(scale, n)
-    inverse = divide(np.full(n, -32, np.float32), _at_peak(scales))
-    scale_codes = (np.rint(inverse[:, None] * scales).clip(-32, 31) + 32).astype(np.uint8)
-    scale_codes[inverse == 0] = 0
-    d = divide(np.ones(n, np.float32), inverse)
+    if weights is None:
+        scale, codes = fit_signed_descent(columns, 4)
+        scales = _by_block(scale, n)
+        inverse = divide(np.full(n, -32, np.float32), _at_peak(scales))
+        scale_codes = (np.rint(inverse[:, None] * scales).clip(-32, 31) + 32).astype(np.uint8)
+        scale_codes[inverse == 0] = 0
+        d = divide(np.ones(n, np.float32), inverse)
+    else:
+        scale, codes = fit_signed(columns, 4, _columns(weights, 16))
+        scales = np.ascontiguousarray(_by_block(scale, n).T)
+        d, found = fit_signed(scales, 32, _group_sums(weights, 16))
+        scale_codes = np.ascontiguousarray(found.T)
     step = _half(d)[:, None] * (scale_codes.astype(np.float32) - 32)
     final = _from_columns(_rounded(columns, step, np.zeros_like(step), -4, 3, codes), n)
     high = np.packbits(final.reshape(n, 8, 32) >> np.uint8(2), axis=1, bitorder="little").reshape(n, 32)
@@ -135,18 +158,18 @@ def _k_scale_bytes(scales: Bytes, minima: Bytes) -> Bytes:
     return np.hstack([scales[:, :4] | top_scales, minima[:, :4] | top_minima, late])
 
 
-def encode_q4_k(values: Floats) -> Records:
+def encode_q4_k(values: Floats, weights: Floats | None = None) -> Records:
     """8 groups of 32: codes of 4 bits, scales and minima of 6."""
     d, dmin, scales, minima, codes = _affine(
-        values, 32, 63, _magnitude_weights(_columns(values, 32)), 15, -1.0, 20, absolute=False
+        values, 32, 63, _magnitude_weights(_columns(values, 32)), 15, -1.0, 20, absolute=False, weights=weights
     )
     return records(k.Q4_K, d=d, dmin=dmin, scales=_k_scale_bytes(scales, minima), qs=_packed_bits(codes, 4, 32))
 
 
-def encode_q5_k(values: Floats) -> Records:
+def encode_q5_k(values: Floats, weights: Floats | None = None) -> Records:
     """8 groups of 32: codes of 5 bits, scales and minima of 6."""
     d, dmin, scales, minima, codes = _affine(
-        values, 32, 63, _magnitude_weights(_columns(values, 32)), 31, -0.5, 15, absolute=False
+        values, 32, 63, _magnitude_weights(_columns(values, 32)), 31, -0.5, 15, absolute=False, weights=weights
     )
     high = np.packbits(codes.reshape(-1, 8, 32) >> np.uint8(4), axis=1, bitorder="little").reshape(-1, 32)
     return records(
@@ -154,10 +177,10 @@ def encode_q5_k(values: Floats) -> Records:
     )
 
 
-def encode_q6_k(values: Floats) -> Records:
+def encode_q6_k(values: Floats, weights: Floats | None = None) -> Records:
     """16 groups of 16: codes of 6 bits, signed scales of 8."""
     columns, n = _columns(values, 16), len(values)
-    scale, codes = fit_signed(columns, 32)
+    scale, codes = fit_signed(columns, 32, None if weights is None else _columns(weights, 16))
     scales = _by_block(scale, n)
     peak = _at_peak(scales)
     is_zero = np.abs(peak) < TINY
@@ -173,10 +196,10 @@ def encode_q6_k(values: Floats) -> Records:
     return records(k.Q6_K, d=d, ql=low.reshape(n, 128), qh=high, scales=scale_codes)
 
 
-def encode_iq4_xs(values: Floats) -> Records:
+def encode_iq4_xs(values: Floats, weights: Floats | None = None) -> Records:
     """8 groups of 32: the nearest of 16 values, signed scales of 6 bits."""
     columns, n = _columns(values, 32), len(values)
-    scales = _by_block(fit_values(columns), n)
+    scales = _by_block(fit_values(columns, None if weights is None else _columns(weights, 32)), n)
     d = -_at_peak(scales) / np.float32(32)
     scale_codes = np.rint(divide(np.ones(n, np.float32), d)[:, None] * scales).clip(-32, 31)
     step = (d[:, None] * scale_codes).astype(np.float32)

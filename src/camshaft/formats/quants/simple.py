@@ -20,7 +20,7 @@ from camshaft.formats.bits import (
     packed,
     records,
 )
-from camshaft.formats.quants.grid_search import fit_values, nearest_values
+from camshaft.formats.quants.grid_search import fit_affine, fit_signed, fit_values, nearest_values
 
 Q4_0 = packed(("d", "<f2"), ("qs", "u1", 16))
 Q4_1 = packed(("d", "<f2"), ("m", "<f2"), ("qs", "u1", 16))
@@ -112,43 +112,51 @@ def _packed_fifth_bits(codes: Bytes) -> Bytes:
     return np.packbits(codes >> np.uint8(4), axis=-1, bitorder="little")
 
 
-def _signed(values: Floats, half: int) -> tuple[Floats, Bytes]:
-    """d and codes 0 .. 2 half - 1 with value = d (code - half), where the greatest magnitude has code 0."""
+def _signed(values: Floats, half: int, weights: Floats | None) -> tuple[Floats, Bytes]:
+    """d and codes 0 .. 2 half - 1 with value = d (code - half), where the greatest magnitude has code 0, or with the least
+    weighted error."""
+    if weights is not None:
+        d, codes = fit_signed(np.ascontiguousarray(values.T), half, np.ascontiguousarray(weights.T))
+        return d, np.ascontiguousarray(codes.T)
     at = np.abs(values).argmax(axis=-1)[:, None]
     d = np.take_along_axis(values, at, axis=-1) / np.float32(-half)
     codes = np.trunc(values * _inverse(d) + np.float32(half + 0.5)).clip(0, 2 * half - 1)
     return d[:, 0], codes.astype(np.uint8)
 
 
-def _affine(values: Floats, most: int) -> tuple[Floats, Floats, Bytes]:
-    """d, m and codes 0 .. most with value = d code + m, from the least to the greatest value."""
+def _affine(values: Floats, most: int, weights: Floats | None) -> tuple[Floats, Floats, Bytes]:
+    """d, m and codes 0 .. most with value = d code + m: from the least value to the greatest, or by the least error."""
+    if weights is not None:
+        columns = np.ascontiguousarray(values.T), np.ascontiguousarray(weights.T)
+        d, minimum, codes = fit_affine(*columns, most, -0.9, 36, step=0.05)
+        return d, -minimum, np.ascontiguousarray(codes.T)
     low, high = values.min(axis=-1, keepdims=True), values.max(axis=-1, keepdims=True)
     d = (high - low) / np.float32(most)
     codes = np.trunc((values - low) * _inverse(d) + np.float32(0.5)).clip(0, most)
     return d[:, 0], low[:, 0], codes.astype(np.uint8)
 
 
-def encode_q4_0(values: Floats) -> Records:
+def encode_q4_0(values: Floats, weights: Floats | None = None) -> Records:
     """d = the value of greatest magnitude / -8; q = floor(x / d + 8.5), at most 15."""
-    d, codes = _signed(values, 8)
+    d, codes = _signed(values, 8, weights)
     return records(Q4_0, d=d, qs=_packed_nibbles(codes))
 
 
-def encode_q4_1(values: Floats) -> Records:
+def encode_q4_1(values: Floats, weights: Floats | None = None) -> Records:
     """d = (max - min) / 15, m = min; q = floor((x - m) / d + 0.5)."""
-    d, m, codes = _affine(values, 15)
+    d, m, codes = _affine(values, 15, weights)
     return records(Q4_1, d=d, m=m, qs=_packed_nibbles(codes))
 
 
-def encode_q5_0(values: Floats) -> Records:
+def encode_q5_0(values: Floats, weights: Floats | None = None) -> Records:
     """As Q4_0 with 32 steps."""
-    d, codes = _signed(values, 16)
+    d, codes = _signed(values, 16, weights)
     return records(Q5_0, d=d, qh=_packed_fifth_bits(codes), qs=_packed_nibbles(codes))
 
 
-def encode_q5_1(values: Floats) -> Records:
+def encode_q5_1(values: Floats, weights: Floats | None = None) -> Records:
     """As Q4_1 with 32 steps."""
-    d, m, codes = _affine(values, 31)
+    d, m, codes = _affine(values, 31, weights)
     return records(Q5_1, d=d, m=m, qh=_packed_fifth_bits(codes), qs=_packed_nibbles(codes))
 
 
@@ -161,10 +169,10 @@ def encode_q8_0(values: Floats) -> Records:
     return records(Q8_0, d=d[:, 0], qs=codes.astype(np.int8))
 
 
-def encode_iq4_nl(values: Floats) -> Records:
+def encode_iq4_nl(values: Floats, weights: Floats | None = None) -> Records:
     """The best scale by search, then the nearest of the 16 values for every element."""
     columns = np.ascontiguousarray(values.T)
-    d = fit_values(columns)
+    d = fit_values(columns, None if weights is None else np.ascontiguousarray(weights.T))
     codes = nearest_values(columns * _inverse(d)).T
     return records(IQ4_NL, d=d, qs=_packed_nibbles(codes))
 

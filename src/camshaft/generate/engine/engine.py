@@ -80,6 +80,11 @@ class Engine(Closing):
         return len(self._running)
 
     @property
+    def running(self) -> list[Request]:
+        """The requests with a slot."""
+        return [*self._running]
+
+    @property
     def is_alive(self) -> bool:
         """Whether requests are taken."""
         return not self._is_closing and (self._thread is None or self._thread.is_alive())
@@ -96,9 +101,13 @@ class Engine(Closing):
         Raises ContextError if the prompt is empty or exceeds the context, QueueFullError, and ModelError after `close`."""
         return self.submit_all([(ids, options, listener)])[0]
 
-    def submit_all(self, wanted: Sequence[tuple[Sequence[int], GenerateOptions, Listener]]) -> list[Request]:
-        """Queue several requests, or none if there is no place for all of them. Raises as `submit`."""
-        requests = [self._request(*each) for each in wanted]
+    def submit_all(
+        self, wanted: Sequence[tuple[Sequence[int], GenerateOptions, Listener]], *, scored: bool = False
+    ) -> list[Request]:
+        """Queue several requests, or none if there is no place for all of them. Raises as `submit`.
+
+        scored: also report the log probabilities of the prompts' tokens, as `options.logprobs` has them for answers."""
+        requests = [self._request(*each, scored) for each in wanted]
         with self._changed:
             if not self.is_alive:
                 raise ModelError("the engine is closed")
@@ -108,7 +117,7 @@ class Engine(Closing):
             self._changed.notify()
         return requests
 
-    def _request(self, ids: Sequence[int], options: GenerateOptions, listener: Listener) -> Request:
+    def _request(self, ids: Sequence[int], options: GenerateOptions, listener: Listener, scored: bool) -> Request:
         check_together(options, "the engine")
         checked = self.lm.prompt_ids(ids, raw=True)
         n, context = len(checked), self.lm.context
@@ -118,7 +127,7 @@ class Engine(Closing):
             raise ContextError(f"the prompt has {n} tokens; the context is {context}: shorten it or raise context=")
         # A prompt alone is run in parts of that size, and a single token by the plan for generating.
         is_tail = n % self.lm.plans.prompt_tokens.bound == 1
-        return Request(checked, options, listener, n - is_tail)
+        return Request(checked, options, listener, n - is_tail, scored)
 
     def cancel(self, request: Request) -> None:
         """End a request at the next step, whether it waits or runs; its listener is not called from then on."""

@@ -14,22 +14,24 @@ Part = tuple[Request, int]
 def choose(requests: Iterable[Request], prefixes: PrefixCache | None, budget: int, most_rows: int) -> list[Part]:
     """The number of tokens of each prompt to process now, first come first served, `budget` in all.
 
-    A prompt whose next block is being processed for another one waits until it can share that block."""
+    A prompt whose next block is being processed for another one waits until it can share that block. One that is scored needs the
+    logits of each token, of which a run has `most_rows`, and shares no block of others."""
     parts: list[Part] = []
     coming: set[bytes] = set()
     for request in requests:
-        if prefixes is not None:
+        if prefixes is not None and not request.is_scored:
             share(request, prefixes)
         index, inside = divmod(request.position, BLOCK_TOKENS)
         if not request.is_prompting or (
             not inside and request.keys[index : index + 1] and request.keys[index] in coming
         ):
             continue
-        n = min(request.prompt_end - request.position, budget)
-        if not n or len(parts) == most_rows:
+        n = min(request.prompt_end - request.position, budget, most_rows if request.is_scored else budget)
+        if not n or not most_rows:
             break
         parts.append((request, n))
         budget -= n
+        most_rows -= n if request.is_scored else 1
         if prefixes is not None:
             coming.update(request.keys[index : (request.position + n) // BLOCK_TOKENS])
     return parts

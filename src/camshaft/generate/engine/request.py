@@ -48,13 +48,17 @@ class Request:
     """A prompt to continue. `cancel` may be called from any thread; all else belongs to the engine.
 
     `ids` are the prompt's tokens and the generated ones, of which the first `position` are in the KV cache. The first
-    `prompt_end` are processed by the plans for prompts, the others one by one by those for generating."""
+    `prompt_end` are processed by the plans for prompts, the others one by one by those for generating. If it is scored, the first
+    update has the log probabilities of the prompt's tokens after the first, and the last one that of an end token."""
 
-    def __init__(self, ids: Sequence[int], options: GenerateOptions, listener: Listener, prompt_end: int) -> None:
+    def __init__(
+        self, ids: Sequence[int], options: GenerateOptions, listener: Listener, prompt_end: int, is_scored: bool = False
+    ) -> None:
         self.ids, self.prompt_tokens, self.prompt_end = list(ids), len(ids), prompt_end
         self.options, self.listener, self.clock = options, listener, Clock()
         self.keys = block_keys(self.ids[:prompt_end])  # of the blocks that may be shared
         self.position = self.n_shared = self.cached_tokens = 0
+        self.is_scored, self.scores = is_scored, list[TokenLogprob]()
         self.slot: int | None = None
         self.sampler: Sampler | None = None
         self.end_tokens: frozenset[int] = frozenset()

@@ -55,8 +55,12 @@ class Runner:
         budget = min(budget, plans.prompt_tokens.bound)
         parts = prompts.choose(requests, self._prefixes, budget, plans.logit_rows.bound)
         ids, positions, slots, rows = list[int](), list[int](), list[int](), list[int]()
+        scored: list[tuple[Request, int, int]] = []  # row among `ids`, and the token that follows it
         for request, n in parts:
             end = request.position + n
+            if request.is_scored:
+                following = request.ids[request.position + 1 : end + 1]
+                scored += [(request, len(ids) + i, token) for i, token in enumerate(following)]
             ids += request.ids[request.position : end]
             positions += range(request.position, end)
             slots += [self._reserve(request, n)] * n
@@ -65,7 +69,9 @@ class Runner:
         if not ids:
             return []
         # A single token with `rows` would run by the plan for generating, which rounds differently.
-        plans.run(ids, positions, slots, rows if len(ids) > 1 else ())
+        plans.run(ids, positions, slots, [*rows, *(row for _, row, _ in scored)] if len(ids) > 1 else ())
+        for i, (request, _, token) in enumerate(scored, len(rows)):
+            request.scores.append(self._lm.token_logprob(i, token, request.options.logprobs or 0))
         for request, n in parts:
             request.position += n
             if self._prefixes is not None:
@@ -102,11 +108,16 @@ class Runner:
         n = generation.tokens - before
         self._statistics.generated_tokens += n
         request.clock.first_token = request.clock.first_token or time.perf_counter()
-        return Update(text, logprobs if n else (), generation.finish_reason, stop_string=generation.stop_string)
+        if request.is_scored:
+            logprobs = (*request.scores, *logprobs)
+            request.scores.clear()
+        elif not n:
+            logprobs = ()
+        return Update(text, logprobs, generation.finish_reason, stop_string=generation.stop_string)
 
     def _logprobs(self, request: Request, row: int) -> tuple[TokenLogprob, ...]:
         wanted = request.options.logprobs
-        if wanted is None or request.drawn in request.end_tokens:
+        if wanted is None or (request.drawn in request.end_tokens and not request.is_scored):
             return ()
         return (self._lm.token_logprob(row, request.drawn, wanted),)
 

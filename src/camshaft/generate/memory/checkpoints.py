@@ -51,6 +51,15 @@ class Checkpoints:
         while len(self._copies) > MOST:
             del self._copies[sorted(self._copies)[1]]
 
+    def put(self, copies: dict[int, dict[str, Array]]) -> None:
+        """Know other copies, by position."""
+        self._copies |= copies
+
+    @property
+    def copies(self) -> dict[int, dict[str, Array]]:
+        """The copies of `save` by position."""
+        return dict(self._copies)
+
     def mark(self, slot: int, position: int) -> None:
         """Copy the states in place of the mark before: tokens that may be wrong follow. The copies of `save` stay."""
         if position and position not in self._known:

@@ -16,7 +16,7 @@ from camshaft.dtypes import DType, f32, i32
 from camshaft.errors import ContextError, ModelError, SettingError
 from camshaft.generate.memory.slots import Slots
 from camshaft.models.config import ModelConfig
-from camshaft.models.recurrent_config import ATTENTION
+from camshaft.models.recurrent_config import ATTENTION, BOTH, FEED_FORWARD
 from camshaft.ops.spec import TensorSpec
 from camshaft.plan.memory.allocate import aligned_bytes, late_huge_pages
 
@@ -54,15 +54,16 @@ class KVCache:
         table = TensorSpec((n_slots, self.blocks_per_slot), i32)
         self.table: Array = _view(aligned_bytes(table.nbytes, ALIGNMENT), table)
         n_blocks = self.blocks_per_slot * n_slots
-        heads, dim = config.n_kv_heads, config.head_dim
         self.specs = {"block_table": table}
         for layer, options in enumerate(config.layers):
-            if options.kind != ATTENTION:
+            if options.kind not in (ATTENTION, FEED_FORWARD):
                 assert config.recurrent is not None
                 self.specs |= {
                     f"{n}.{layer}": TensorSpec((n_slots, *s), f32) for n, s in config.recurrent.states.items()
                 }
+            if options.kind not in (ATTENTION, BOTH) or options.shares >= 0:
                 continue
+            heads, dim = config.of_layer(layer).n_kv_heads, config.of_layer(layer).head_dim
             layer_specs = (
                 _plain(form, n_blocks, heads, dim)
                 if isinstance(form, DType)
@@ -101,7 +102,7 @@ class KVCache:
     @property
     def state_nbytes(self) -> int:
         """Bytes of the recurrent layers' states of one session."""
-        return sum(self.specs[name].nbytes for name in self._state_names) // self.n_slots
+        return sum(self.specs[name].nbytes for name in self.state_names) // self.n_slots
 
     @cached_property
     def has_keys(self) -> bool:
@@ -111,15 +112,15 @@ class KVCache:
     @cached_property
     def is_recurrent(self) -> bool:
         """Whether some layers have states that a session cannot go back in."""
-        return bool(self._state_names)
+        return bool(self.state_names)
 
     def copied_states(self, slot: int) -> dict[str, Array]:
         """A copy of the recurrent layers' states of a slot."""
-        return {name: self._bytes_of(name, slot).copy() for name in self._state_names}
+        return {name: self._bytes_of(name, slot).copy() for name in self.state_names}
 
     def write_states(self, slot: int, copied: dict[str, Array]) -> None:
         """Make a slot's states those that `copied_states` returned."""
-        for name in self._state_names:
+        for name in self.state_names:
             memory = self.states[name]
             if isinstance(memory, np.ndarray):
                 self._bytes_of(name, slot)[...] = copied[name]
@@ -137,7 +138,7 @@ class KVCache:
             if name.partition(".")[0] in KINDS:
                 for block, to in pairs:
                     self._copy_row(name, block, to)
-        for name in self._state_names:
+        for name in self.state_names:
             self._copy_row(name, source, target)
 
     def _copy_row(self, name: str, source: int, target: int) -> None:
@@ -150,7 +151,8 @@ class KVCache:
         memory.memory.write(memory.memory.read(source * nbytes, nbytes), target * nbytes)
 
     @property
-    def _state_names(self) -> list[str]:
+    def state_names(self) -> list[str]:
+        """The arrays of recurrent layers."""
         return [name for name in self.specs if name.partition(".")[0] in STATES]
 
     def _bytes_of(self, name: str, slot: int) -> Array:

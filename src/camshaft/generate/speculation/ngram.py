@@ -19,9 +19,10 @@ class NgramIndex:
         self._ends: dict[tuple[int, ...], list[int]] = {}  # the tokens -> positions after them
 
     def follow(self, tokens: Sequence[int]) -> None:
-        """Make `tokens` the text. What goes on with the text of before costs only the new ones."""
+        """Make `tokens` the text. What goes on with the text of before costs only the new ones; that it does is seen by the last
+        tokens of before. A text that was changed further in front only gives worse drafts."""
         n = len(self._tokens)
-        if len(tokens) < n or tokens[:n] != self._tokens:
+        if len(tokens) < n or tokens[max(n - LONGEST, 0) : n] != self._tokens[-LONGEST:]:
             self._tokens, self._ends, n = [], {}, 0
         self._tokens += tokens[n:]
         for end in range(max(n, SHORTEST), len(self._tokens)):  # the text's own end is no earlier place

@@ -20,24 +20,29 @@ class RunCosts:
 
     def __init__(self) -> None:
         self._seconds: dict[int, deque[float]] = {}
+        self._medians: dict[int, float] = {}  # a step asks for several
+        self._costs = dict(_COSTS)
 
     def add(self, rows: int, seconds: float) -> None:
         """Count a run. The first of a size is left out: it has loaded or compiled its plan."""
         size = _size(rows)
-        if size in self._seconds:
-            self._seconds[size].append(seconds)
-        else:
+        if size not in self._seconds:
             self._seconds[size] = deque(maxlen=_REMEMBERED)
+            return
+        self._seconds[size].append(seconds)
+        self._medians[size] = median(self._seconds[size])
+        one = self._medians.get(1)
+        if one:
+            self._costs |= {each: found / one for each, found in self._medians.items()}
 
     def of(self, rows: int) -> float:
         """The cost of a run of so many tokens."""
-        one, these = self._seconds.get(1), self._seconds.get(_size(rows))
-        return median(these) / median(one) if one and these else _COSTS[_size(rows)]
+        return self._costs[_size(rows)]
 
     def in_runs(self, seconds: float) -> float | None:
         """Seconds as a multiple of a run of one token; None before one was measured."""
-        one = self._seconds.get(1)
-        return seconds / median(one) if one else None
+        one = self._medians.get(1)
+        return seconds / one if one else None
 
 
 class Pace:

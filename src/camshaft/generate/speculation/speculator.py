@@ -26,6 +26,7 @@ _MODEL_COST = 0.3  # of drafting a token, before it is measured
 _TRY_AGAIN, _LAST_TRY = 64, 4096
 _TRIED = 3  # tokens of such a trial
 _REMEMBERED = 7
+_MEASURE_PLAIN = 32  # runs with drafts in a row, after which a run of one token is measured again
 
 
 @dataclass
@@ -153,20 +154,24 @@ class Speculator:
     def begin(self) -> Speculation:
         """Start a generation; returns what counts its drafts."""
         self._drafter.begin(self._costs)
-        self.counts, self._open = Speculation(self._drafter.kind), []
+        self.counts, self._open, self._in_a_row = Speculation(self._drafter.kind), [], 0
         return self.counts
 
     def run(self, advance: Callable[[Sequence[int]], None], tokens: Sequence[int], known: int, sampler: Sampler,
             left: float) -> None:  # fmt: skip
         """Draft what may follow `tokens`, of which the last `known` are not in the cache yet, and run both by `advance`. `left`
         tokens are wanted at most."""
+        self._in_a_row += 1
         room = min(MOST_ROWS - known, self._context - len(tokens), left - 1)
-        drafts = self._drafter.draft(tokens, sampler, int(max(room, 0)), known)
+        measures = self._in_a_row % _MEASURE_PLAIN == 0
+        drafts = [] if measures else self._drafter.draft(tokens, sampler, int(max(room, 0)), known)
         started = perf_counter()
         advance(drafts)
         self._costs.add(known + len(drafts), perf_counter() - started)
         self._open = list(drafts)
-        if drafts:
+        if not drafts:
+            self._in_a_row = 0
+        else:
             self.counts.runs += 1
             self.counts.drafted += len(drafts)
 

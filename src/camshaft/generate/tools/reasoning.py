@@ -109,51 +109,66 @@ class _MarkedReader:
 
 _HEAD_END = "<|message|>"
 _ENDS = ("<|end|>", "<|start|>", "<|channel|>")
+_TO = re.compile(r"\bto=functions\.([\w.-]+)")
 _CHANNEL = re.compile(r"<\|channel\|>\s*(\w+)")
 
 
 @dataclass
 class _HarmonyReader:
-    """Messages in channels: those of `analysis` are thoughts, all others text."""
+    """Messages in channels: those of `analysis` are thoughts, those to a function calls if they `may_call`, all others text."""
 
-    is_thought: bool = False
-    in_body: bool = False
+    may_call: bool
+    in_body: bool
+    calls: list[ToolCall] = field(default_factory=list)
+    _kind: str = "text"  # of the message: also 'thought' and 'call'
     _held: str = ""
     _n_thoughts: int = 0
 
-    def push(self, text: str) -> list[Part]:
-        """What further text adds to the thoughts and the answer."""
+    def push(self, text: str) -> list[Delta]:
+        """What further text of the answer adds."""
         self._held += text
-        parts: list[Part] = []
-        while (part := self._body() if self.in_body else self._head()) is not None:
-            parts.append(part)
-        return [part for part in parts if part[1]]
+        deltas: list[Delta] = []
+        while (found := self._read_body() if self.in_body else self._read_head()) is not None:
+            deltas += found
+        return deltas
 
-    def finish(self) -> list[Part]:
+    def finish(self) -> list[Delta]:
         """What the end of the answer adds; a head without its end adds nothing."""
         held, self._held = self._held, ""
-        return [(self.is_thought, held)] if held and (self.in_body or "<|" not in held) else []
+        return self._said(held) if self.in_body or "<|" not in held else []
 
-    def _head(self) -> Part | None:
+    def _read_head(self) -> list[Delta] | None:
         head, mark, rest = self._held.partition(_HEAD_END)
         if not mark:
             return None
-        channel = _CHANNEL.search(head)
+        channel, to = _CHANNEL.search(head), _TO.search(head)
         self._held, self.in_body = rest, True
-        self.is_thought = channel is not None and channel[1] == "analysis"
-        self._n_thoughts += self.is_thought
-        return (True, "\n\n") if self.is_thought and self._n_thoughts > 1 else (False, "")
+        if to is not None and self.may_call:
+            self._kind = "call"
+            self.calls.append(ToolCall(to[1]))
+            return [Delta(index=len(self.calls) - 1, name=to[1])]
+        self._kind = "thought" if channel is not None and channel[1] == "analysis" else "text"
+        self._n_thoughts += self._kind == "thought"
+        return [Delta(thought="\n\n")] if self._kind == "thought" and self._n_thoughts > 1 else []
 
-    def _body(self) -> Part | None:
+    def _read_body(self) -> list[Delta] | None:
         found = [(at, mark) for mark in _ENDS if (at := self._held.find(mark)) >= 0]
         if found:
             at, mark = min(found)
             text, self.in_body = self._held[:at], False
             self._held = self._held[at + len(mark) * (mark == "<|end|>") :]
-            return self.is_thought, text
+            return self._said(text)
         n = max(begun(self._held, mark) for mark in _ENDS)
         text, self._held = self._held[: len(self._held) - n], self._held[len(self._held) - n :]
-        return (self.is_thought, text) if text else None
+        return self._said(text) or None
+
+    def _said(self, text: str) -> list[Delta]:
+        if not text:
+            return []
+        if self._kind == "call":
+            self.calls[-1].arguments += text
+            return [Delta(index=len(self.calls) - 1, arguments=text)]
+        return [Delta(thought=text) if self._kind == "thought" else Delta(text)]
 
 
 @dataclass
@@ -167,16 +182,17 @@ class AnswerReader:
     is_open: bool = False
     is_closed: bool = False
     thought: str = ""
-    _calls: ToolCallReader = field(init=False)
-    _parts: _MarkedReader | _HarmonyReader | None = field(init=False)
+    _calls: ToolCallReader | _HarmonyReader = field(init=False)
+    _thoughts: _MarkedReader | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
+        may_call = self.style is not None and self.style.is_harmony
+        if may_call or (self.reasoning is not None and self.reasoning.is_harmony):
+            self._calls = _HarmonyReader(may_call, in_body=self.is_closed)
+            return
         self._calls = ToolCallReader(self.style)
-        self._parts = None
-        if self.reasoning is not None and self.reasoning.is_harmony:
-            self._parts = _HarmonyReader(in_body=self.is_closed)
-        elif self.reasoning is not None and not self.is_closed:
-            self._parts = _MarkedReader(self.reasoning, "in" if self.is_open else "before")
+        if self.reasoning is not None and not self.is_closed:
+            self._thoughts = _MarkedReader(self.reasoning, "in" if self.is_open else "before")
 
     @property
     def calls(self) -> list[ToolCall]:
@@ -185,19 +201,24 @@ class AnswerReader:
 
     def push(self, text: str) -> list[Delta]:
         """What further text of the answer adds."""
-        return self._calls.push(text) if self._parts is None else self._deltas(self._parts.push(text))
+        return self._counted(
+            self._calls.push(text) if self._thoughts is None else self._split(self._thoughts.push(text))
+        )
 
     def finish(self) -> list[Delta]:
         """What the end of the answer adds."""
-        rest = [] if self._parts is None else self._deltas(self._parts.finish())
-        return [*rest, *self._calls.finish()]
+        rest = [] if self._thoughts is None else self._split(self._thoughts.finish())
+        return self._counted([*rest, *self._calls.finish()])
 
-    def _deltas(self, parts: Sequence[Part]) -> list[Delta]:
-        deltas: list[Delta] = []
-        for is_thought, text in parts:
-            if is_thought:
-                self.thought += text
-            deltas += [Delta(thought=text)] if is_thought else self._calls.push(text)
+    def _split(self, parts: Sequence[Part]) -> list[Delta]:
+        return [
+            delta
+            for is_thought, text in parts
+            for delta in ([Delta(thought=text)] if is_thought else self._calls.push(text))
+        ]
+
+    def _counted(self, deltas: list[Delta]) -> list[Delta]:
+        self.thought += "".join(delta.thought for delta in deltas)
         return deltas
 
     def text_of(self, answer: str) -> str:

@@ -10,7 +10,7 @@ from dataclasses import replace
 from functools import cache
 from typing import Any, TypeVar
 
-from camshaft.lang import ir
+from camshaft.lang import ir, traversal
 from camshaft.lang.expand.erf import erf
 from camshaft.lang.expand.expander import Expander, Expansion
 from camshaft.lang.expand.exponential import exp, log, scale, tanh
@@ -50,7 +50,7 @@ def _nan_preserving(expansion: Expansion) -> Expansion:
 def expand_functions(kernel: AnyKernel, column: str, without: frozenset[str] = frozenset()) -> AnyKernel:
     """Return the kernel with the instructions of `expanded_on` expanded, or the same object if it has none."""
     expansions = expanded_on(column, without)
-    if not any(isinstance(item, ir.Value) and item.op in expansions for item in ir.walk(kernel.body)):
+    if not any(isinstance(item, ir.Value) and item.op in expansions for item in traversal.walk(kernel.body)):
         return kernel
     rebuild = _Rebuild(kernel.name, kernel.source_file, expansions)
     with ir.recording(rebuild):

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any, TypeAlias
 
 from camshaft.dtypes import i32
-from camshaft.lang import ir
+from camshaft.lang import ir, tile_ir, traversal
 from camshaft.lang.expand.expander import Copier
 from camshaft.lang.tracing.recorder import Number
 from camshaft.lang.tracing.tracer import Array, Variable
@@ -27,7 +27,7 @@ def expand_tiles(
     lanes: int,
     *,
     threads: bool = False,
-    keep: frozenset[ir.Tile] = frozenset(),
+    keep: frozenset[tile_ir.Tile] = frozenset(),
     keep_copies: bool = False,
 ) -> ir.KernelIR:
     """Return the kernel without tile statements and asynchronous copies, for `lanes` lanes, or the same object if it has none.
@@ -35,7 +35,7 @@ def expand_tiles(
     With `threads`, lanes load single elements and each lane owns a block of a tile; else lanes form vectors along a row. The
     statements of tiles in `keep`, and with `keep_copies` the copies, stay unchanged.
     """
-    if not any(isinstance(item, ir.TILE_STATEMENTS) for item in ir.walk(kernel.body)):
+    if not any(isinstance(item, tile_ir.TILE_STATEMENTS) for item in traversal.walk(kernel.body)):
         return kernel
     expander = _Expander(kernel, lanes, threads, keep, keep_copies)
     with ir.recording(expander):
@@ -47,12 +47,12 @@ class _Expander(Copier):
     """Copies blocks and replaces tile statements by their expansion."""
 
     def __init__(
-        self, kernel: ir.KernelIR, lanes: int, threads: bool, keep: frozenset[ir.Tile], keep_copies: bool
+        self, kernel: ir.KernelIR, lanes: int, threads: bool, keep: frozenset[tile_ir.Tile], keep_copies: bool
     ) -> None:
         super().__init__(kernel.name, kernel.source_file)
         self.width, self.threads, self.keep, self.keep_copies = lanes, threads, keep, keep_copies
         self.scratches = list(kernel.scratch)
-        self.accumulators: dict[ir.Tile, Accumulators] = {}
+        self.accumulators: dict[tile_ir.Tile, Accumulators] = {}
 
     def rebuild(self, old: ir.Block, new: ir.Block) -> None:
         outer, self.block = self.block, new
@@ -62,7 +62,7 @@ class _Expander(Copier):
                 copied = replace(item, body=ir.Block(new))
                 new.statements.append(copied)
                 self.rebuild(item.body, copied.body)
-            elif isinstance(item, ir.TILE_STATEMENTS) and not self.stays(item):
+            elif isinstance(item, tile_ir.TILE_STATEMENTS) and not self.stays(item):
                 _EXPANSIONS[type(item)](self, item)
             else:
                 new.statements.append(item)
@@ -73,7 +73,7 @@ class _Expander(Copier):
         return self.keep_copies if tile is None else tile in self.keep
 
     # --- where an accumulator is -----------------------------------------------------------------------------------
-    def new(self, item: ir.TileNew) -> None:
+    def new(self, item: tile_ir.TileNew) -> None:
         tile = item.tile
         count = max(tile.rows * tile.columns // self.width, 1)
         if count <= MOST_REGISTERS:
@@ -84,7 +84,7 @@ class _Expander(Copier):
             for column in self.lanes(tile.columns):
                 total[row, column] = self.const(0, tile.dtype)
 
-    def place(self, tile: ir.Tile, i: int) -> tuple[Number, Number]:
+    def place(self, tile: tile_ir.Tile, i: int) -> tuple[Number, Number]:
         """Return row and column of the lanes' accumulator i; the row is a Python int if all lanes share it."""
         first, columns, across = i * self.width, tile.columns, self.across(tile)
         if across is not None:
@@ -94,7 +94,7 @@ class _Expander(Copier):
         element = self.lane() + first
         return element // columns, element % columns
 
-    def across(self, tile: ir.Tile) -> int | None:
+    def across(self, tile: tile_ir.Tile) -> int | None:
         """Return how many threads share a tile row, for the fewest operand loads per thread. None: no blocks."""
         if not self.threads:
             return None
@@ -105,12 +105,12 @@ class _Expander(Copier):
         ]
         return min(fits, key=lambda n: tile.columns // n + tile.rows * n // self.width, default=None)
 
-    def in_block(self, tile: ir.Tile, i: int, across: int) -> tuple[ir.Value, ir.Value]:
+    def in_block(self, tile: tile_ir.Tile, i: int, across: int) -> tuple[ir.Value, ir.Value]:
         """Return row and column of accumulator i, interleaved so that neighbouring threads access neighbours."""
         in_row, lane = tile.columns // across, self.lane()
         return lane // across + i // in_row * (self.width // across), lane % across + i % in_row * across
 
-    def in_tile(self, tile: ir.Tile, row: Number) -> ir.Value | None:
+    def in_tile(self, tile: tile_ir.Tile, row: Number) -> ir.Value | None:
         """Return whether the lane owns this accumulator; None if all lanes do."""
         if self.width <= tile.rows * tile.columns:
             return None
@@ -118,7 +118,7 @@ class _Expander(Copier):
         return row < tile.rows
 
     # --- words -----------------------------------------------------------------------------------------------------
-    def mma(self, item: ir.TileMma) -> None:
+    def mma(self, item: tile_ir.TileMma) -> None:
         sums = self.accumulators[item.tile]
         for p in self.range(item.depth):
             if isinstance(sums, list):
@@ -126,7 +126,7 @@ class _Expander(Copier):
             else:
                 self.step_in_scratch(item, sums, p)
 
-    def step_in_registers(self, item: ir.TileMma, sums: list[Variable], p: ir.Value) -> None:
+    def step_in_registers(self, item: tile_ir.TileMma, sums: list[Variable], p: ir.Value) -> None:
         read: dict[tuple[str, int], ir.Value] = {}
         for i, total in enumerate(sums):
             row, column = self.place(item.tile, i)
@@ -140,7 +140,7 @@ class _Expander(Copier):
                 read["b", right] = self.b_element(item, p, column)
             total.set(self.multiplied(item, read["a", left], read["b", right], total.value))
 
-    def shared_by(self, tile: ir.Tile, i: int) -> tuple[int, int]:
+    def shared_by(self, tile: tile_ir.Tile, i: int) -> tuple[int, int]:
         """Return keys of accumulator i that are equal for accumulators of a lane in one row, and in one column."""
         across, columns = self.across(tile), tile.columns
         if across is not None:
@@ -149,27 +149,27 @@ class _Expander(Copier):
             return i * self.width // columns, i * self.width % columns
         return i, i
 
-    def step_in_scratch(self, item: ir.TileMma, sums: Array, p: ir.Value) -> None:
+    def step_in_scratch(self, item: tile_ir.TileMma, sums: Array, p: ir.Value) -> None:
         for row in self.range(item.tile.rows):
             a = self.a_element(item, row, p)
             for column in self.lanes(item.tile.columns):
                 b = self.b_element(item, p, column)
                 sums[row, column] = self.multiplied(item, a, b, sums[row, column])
 
-    def multiplied(self, item: ir.TileMma, a: ir.Value, b: ir.Value, total: ir.Value) -> ir.Value:
+    def multiplied(self, item: tile_ir.TileMma, a: ir.Value, b: ir.Value, total: ir.Value) -> ir.Value:
         """total + a * b; in a word tile the dot product of bytes or of pairs of bf16."""
         if not item.tile.is_words:
             return self.fma(a, b, total)
         return self.dot4(total, b, a) if item.tile.dtype == i32 else self.dot2(total, a, b)
 
-    def a_element(self, item: ir.TileMma, row: Number, p: ir.Value) -> ir.Value:
+    def a_element(self, item: tile_ir.TileMma, row: Number, p: ir.Value) -> ir.Value:
         return self.gather(Array(item.a), *_shifted(item.a_at, row, p))
 
-    def b_element(self, item: ir.TileMma, p: ir.Value, column: Number) -> ir.Value:
+    def b_element(self, item: tile_ir.TileMma, p: ir.Value, column: Number) -> ir.Value:
         last = (column, p) if item.transposed else (p, column)
         return self.gather(Array(item.b), *_shifted(item.b_at, *last))
 
-    def scale(self, item: ir.TileScale) -> None:
+    def scale(self, item: tile_ir.TileScale) -> None:
         sums = self.accumulators[item.tile]
         if isinstance(sums, list):
             for total in sums:
@@ -179,7 +179,7 @@ class _Expander(Copier):
             for column in self.lanes(item.tile.columns):
                 sums[row, column] = sums[row, column] * item.factor
 
-    def put(self, item: ir.TileStore) -> None:
+    def put(self, item: tile_ir.TileStore) -> None:
         sums, tile = self.accumulators[item.tile], item.tile
         if isinstance(sums, list):
             for i, total in enumerate(sums):
@@ -191,7 +191,7 @@ class _Expander(Copier):
                 self.put_one(item, r, c, sums[r, c], None)
 
     def put_one(
-        self, item: ir.TileStore, row: Number, column: Number, value: ir.Value, inside: ir.Value | None
+        self, item: tile_ir.TileStore, row: Number, column: Number, value: ir.Value, inside: ir.Value | None
     ) -> None:
         self.guarded(
             [inside, _below(row, item.rows), _below(column, item.columns)],
@@ -211,14 +211,14 @@ class _Expander(Copier):
             write()
 
     # --- copies ----------------------------------------------------------------------------------------------------
-    def copy(self, item: ir.AsyncCopy) -> None:
+    def copy(self, item: tile_ir.AsyncCopy) -> None:
         columns = item.destination.shape[-1]
         rows = item.destination.shape[0] if len(item.destination.shape) == 2 else 1
         for element in self.lanes(rows * columns):
             row, column = element // columns, element % columns
             self.copy_one(item, row if rows > 1 else 0, column)
 
-    def copy_one(self, item: ir.AsyncCopy, row: Number, column: ir.Value) -> None:
+    def copy_one(self, item: tile_ir.AsyncCopy, row: Number, column: ir.Value) -> None:
         to = (row, column)[-len(item.destination.shape) :]
         value = self.var(0, ir.arithmetic_dtype(item.destination.dtype))
         at = _shifted(item.indices, row, column) if len(to) == 2 else (*item.indices[:-1], item.indices[-1] + column)
@@ -228,7 +228,7 @@ class _Expander(Copier):
         )
         self.scatter(Array(item.destination), value.value, *to)
 
-    def wait(self, item: ir.AsyncWait) -> None:
+    def wait(self, item: tile_ir.AsyncWait) -> None:
         self.barrier()
 
 
@@ -242,10 +242,10 @@ def _below(number: Number, limit: ir.Value | None) -> ir.Value | None:
 
 
 _EXPANSIONS: dict[type, Callable[[_Expander, Any], None]] = {
-    ir.TileNew: _Expander.new,
-    ir.TileMma: _Expander.mma,
-    ir.TileScale: _Expander.scale,
-    ir.TileStore: _Expander.put,
-    ir.AsyncCopy: _Expander.copy,
-    ir.AsyncWait: _Expander.wait,
+    tile_ir.TileNew: _Expander.new,
+    tile_ir.TileMma: _Expander.mma,
+    tile_ir.TileScale: _Expander.scale,
+    tile_ir.TileStore: _Expander.put,
+    tile_ir.AsyncCopy: _Expander.copy,
+    tile_ir.AsyncWait: _Expander.wait,
 }

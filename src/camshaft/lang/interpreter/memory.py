@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from camshaft.errors import VerifyError
-from camshaft.lang import ir
+from camshaft.lang import ir, traversal
 from camshaft.lang.interpreter.checks import ALL_LANES, MANY, Hole, Race, Tracker
 
 
@@ -211,7 +211,7 @@ def bind(kernel: ir.KernelIR, arrays: Sequence[Any], counts: Counts) -> dict[ir.
     """Return a Memory per array and scratch. VerifyError if one does not fit its parameter, or is written and overlaps one."""
     if len(arrays) != len(kernel.arrays):
         raise VerifyError(f"kernel {kernel.name}: {len(arrays)} arrays; wanted {len(kernel.arrays)}")
-    stored = ir.changed_arrays(kernel.body)
+    stored = traversal.changed_arrays(kernel.body)
     for array, data in zip(kernel.arrays, arrays, strict=True):
         fits = data.dtype == array.dtype.numpy and data.size == prod(array.shape) and data.flags.c_contiguous
         if not fits:

@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from camshaft.errors import VerifyError
-from camshaft.lang import ir
+from camshaft.lang import ir, tile_ir, traversal
 from camshaft.lang.interpreter.interpret import grid_sizes, program_order
 from camshaft.lang.interpreter.memory import Counts, Memory, bind
 from camshaft.lang.interpreter.values import ValueMachine, halve, scan
@@ -44,7 +44,7 @@ def interpret_simt(
     Raises VerifyError with the line for: an index out of bounds, a race between threads without a barrier between or between
     programs, a barrier or a collective that not all threads reach.
     """
-    if any(isinstance(item, ir.TILE_STATEMENTS) for item in ir.walk(kernel.body)):
+    if any(isinstance(item, tile_ir.TILE_STATEMENTS) for item in traversal.walk(kernel.body)):
         raise VerifyError(
             f"kernel {kernel.name}: a SIMT form that keeps its tiles is for an emitter, not to be interpreted"
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from camshaft.lang import ir
+from camshaft.lang import ir, tile_ir
 
 
 @dataclass(frozen=True)
@@ -30,11 +30,11 @@ def accesses_of(item: ir.Value | ir.Statement, varying: frozenset[ir.Value]) -> 
         return [Access(item.attr[0], False, _kind(item.width, item.args, varying))]
     if isinstance(item, ir.Store):
         return [Access(item.array, True, _kind(item.value.width, item.indices, varying))]
-    if isinstance(item, ir.TileMma):
+    if isinstance(item, tile_ir.TileMma):
         return [Access(item.a, False, "lanes"), Access(item.b, False, "lanes")]
-    if isinstance(item, ir.TileStore):
+    if isinstance(item, tile_ir.TileStore):
         return [Access(item.array, True, "lanes")]
-    if isinstance(item, ir.AsyncCopy):
+    if isinstance(item, tile_ir.AsyncCopy):
         return [Access(item.source, False, "lanes"), Access(item.destination, True, "lanes")]
     body = getattr(item, "body", None)
     return [] if body is None else [a for inner in body.statements for a in accesses_of(inner, varying)]

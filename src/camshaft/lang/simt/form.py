@@ -14,7 +14,7 @@ from math import prod
 from typing import Any, TypeAlias
 
 from camshaft.dtypes import boolean, i64
-from camshaft.lang import ir
+from camshaft.lang import ir, tile_ir, traversal
 from camshaft.lang.expand.tiles import expand_tiles
 from camshaft.lang.simt.barriers import Access, Accesses, accesses_of
 from camshaft.lang.simt.values import ValueLowering
@@ -46,10 +46,10 @@ class SimtKernel:
 
 
 # Which tiles of a kernel an emitter lowers itself at a number of lanes.
-TileChoice: TypeAlias = Callable[[ir.KernelIR, int], frozenset[ir.Tile]]
+TileChoice: TypeAlias = Callable[[ir.KernelIR, int], frozenset[tile_ir.Tile]]
 
 
-def no_tiles(kernel: ir.KernelIR, lanes: int) -> frozenset[ir.Tile]:
+def no_tiles(kernel: ir.KernelIR, lanes: int) -> frozenset[tile_ir.Tile]:
     """Keep no tile: all are expanded to ordinary instructions."""
     return frozenset()
 
@@ -68,7 +68,7 @@ def to_simt(
     `subgroup`: the number of threads that exchange values directly, at most the workgroup. Tiles in `keep_tiles`, and with
     `keep_copies` asynchronous copies, stay for an emitter that lowers them itself; others are expanded.
     """
-    widths = [item.width for item in ir.walk(kernel.body) if isinstance(item, ir.Value) and item.width]
+    widths = [item.width for item in traversal.walk(kernel.body) if isinstance(item, ir.Value) and item.width]
     lanes = max(widths) if widths else lanes
     kernel = expand_tiles(kernel, lanes, threads=True, keep=keep_tiles(kernel, lanes), keep_copies=keep_copies)
     lowering = _Lowering(kernel, lanes, subgroup)
@@ -179,7 +179,7 @@ class _Lowering(ValueLowering):
             name: self.renamed(getattr(item, name)) for name in _TILE_OPERANDS if hasattr(item, name)
         }
         self.here.statements.append(replace(item, **changed))
-        if isinstance(item, ir.AsyncWait):
+        if isinstance(item, tile_ir.AsyncWait):
             self.accesses.clear()
 
     def renamed(self, old: tuple[ir.Value, ...] | ir.Value | None) -> tuple[ir.Value, ...] | ir.Value | None:
@@ -220,5 +220,5 @@ _STATEMENTS: dict[type, Callable[[_Lowering, Any], None]] = {
     ir.When: _Lowering.when,
     ir.Barrier: _Lowering.barrier,
     ir.Prefetch: _Lowering.prefetch,
-    **dict.fromkeys(ir.TILE_STATEMENTS, _Lowering.tile),
+    **dict.fromkeys(tile_ir.TILE_STATEMENTS, _Lowering.tile),
 }

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from camshaft.dtypes import DType, boolean, i64
-from camshaft.lang import ir
+from camshaft.lang import ir, traversal
 from camshaft.lang.instructions import COMBINERS, INSTRUCTIONS
 from camshaft.lang.uniformity import varying
 
@@ -17,7 +17,7 @@ class ValueLowering:
     def __init__(self, kernel: ir.KernelIR, lanes: int, subgroup: int) -> None:
         self.lanes, self.subgroup = lanes, min(subgroup, lanes)
         self.varying, _ = varying(kernel)
-        self.used = {arg for item in ir.walk(kernel.body) for arg in ir.operands(item)}
+        self.used = {arg for item in traversal.walk(kernel.body) for arg in traversal.operands(item)}
         self.out = self.here = ir.Block()
         self.values: dict[ir.Value, ir.Value] = {}
         self.vars: dict[ir.Var, ir.Var] = {}

@@ -12,7 +12,7 @@ import numpy as np
 
 from camshaft.dtypes import DType, boolean, f32
 from camshaft.errors import KernelError
-from camshaft.lang import ir
+from camshaft.lang import ir, traversal
 from camshaft.lang.instructions import COMBINERS, INSTRUCTIONS
 
 Number: TypeAlias = ir.Operand
@@ -91,7 +91,7 @@ class Recorder:
     def append(self, statement: ir.Statement) -> None:
         if self.broken:
             raise self.broken
-        for arg in ir.operands(statement):
+        for arg in traversal.operands(statement):
             self.check_open(arg)
         self.block.statements.append(statement)
 

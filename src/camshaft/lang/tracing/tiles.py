@@ -6,7 +6,7 @@ A target with matrix units or asynchronous copies lowers them itself; elsewhere 
 from __future__ import annotations
 
 from camshaft.dtypes import DType, f32, i32, i64, u32
-from camshaft.lang import ir
+from camshaft.lang import ir, tile_ir
 from camshaft.lang.tracing.memory import AtomicMethods
 from camshaft.lang.tracing.recorder import Array, Number
 
@@ -19,7 +19,7 @@ WORD_SIDE, WORD_DEPTH = 4, 2
 class Tile:
     """A tile of f32 accumulators. Its methods are collectives without memory ordering: the kernel states its barriers."""
 
-    def __init__(self, tracer: TileMethods, tile: ir.Tile) -> None:
+    def __init__(self, tracer: TileMethods, tile: tile_ir.Tile) -> None:
         self._tracer, self.ir = tracer, tile
 
     def mma(
@@ -46,11 +46,11 @@ class Tile:
         if k <= 0 or k % TILE_SIDE:
             raise tracer.fail(f"mma with k = {k}: wanted a multiple of {TILE_SIDE}")
         starts = tracer.indices(a.ir, a_at), tracer.indices(b.ir, b_at)
-        tracer.append(ir.TileMma(tracer.line(), self.ir, a.ir, starts[0], b.ir, starts[1], k, transpose_b))
+        tracer.append(tile_ir.TileMma(tracer.line(), self.ir, a.ir, starts[0], b.ir, starts[1], k, transpose_b))
 
     def scale(self, factor: Number) -> None:
         """Multiply every accumulator by a uniform value."""
-        self._tracer.append(ir.TileScale(self._tracer.line(), self.ir, self._tracer.as_value(factor, f32)))
+        self._tracer.append(tile_ir.TileScale(self._tracer.line(), self.ir, self._tracer.as_value(factor, f32)))
 
     def store(
         self, out: Array, at: tuple[Number, ...], rows: Number | None = None, columns: Number | None = None
@@ -62,13 +62,13 @@ class Tile:
                 f"a tile stored to {array.name}, {array.dtype} {array.shape}: wanted a matrix of floats to write to"
             )
         limits = (tracer.limit(rows), tracer.limit(columns))
-        tracer.append(ir.TileStore(tracer.line(), self.ir, array, tracer.indices(array, at), *limits))
+        tracer.append(tile_ir.TileStore(tracer.line(), self.ir, array, tracer.indices(array, at), *limits))
 
 
 class WordTile:
     """A tile of i32 or f32 accumulators of word products. Its methods are collectives without memory ordering."""
 
-    def __init__(self, tracer: TileMethods, tile: ir.Tile) -> None:
+    def __init__(self, tracer: TileMethods, tile: tile_ir.Tile) -> None:
         self._tracer, self.ir = tracer, tile
 
     def mma(self, a: Array, a_at: tuple[Number, ...], b: Array, b_at: tuple[Number, ...], k: int) -> None:
@@ -84,7 +84,7 @@ class WordTile:
         if k <= 0 or k % WORD_DEPTH:
             raise tracer.fail(f"mma of words with k = {k}: wanted a multiple of {WORD_DEPTH}")
         starts = tracer.indices(a.ir, a_at), tracer.indices(b.ir, b_at)
-        tracer.append(ir.TileMma(tracer.line(), self.ir, a.ir, starts[0], b.ir, starts[1], k, False))
+        tracer.append(tile_ir.TileMma(tracer.line(), self.ir, a.ir, starts[0], b.ir, starts[1], k, False))
 
     def store(self, out: Array, at: tuple[Number, ...]) -> None:
         """out[at + (i, j)] = tile[i, j] for the whole tile; out has the tile's dtype."""
@@ -93,7 +93,7 @@ class WordTile:
             raise tracer.fail(
                 f"a tile of words stored to {array.name}, {array.dtype} {array.shape}: wanted a matrix of {self.ir.dtype}"
             )
-        tracer.append(ir.TileStore(tracer.line(), self.ir, array, tracer.indices(array, at)))
+        tracer.append(tile_ir.TileStore(tracer.line(), self.ir, array, tracer.indices(array, at)))
 
 
 class TileMethods(AtomicMethods):
@@ -108,8 +108,8 @@ class TileMethods(AtomicMethods):
             raise self.fail("a tile inside k.lanes")
         if min(rows, columns) <= 0 or rows % TILE_SIDE or columns % TILE_SIDE:
             raise self.fail(f"a tile of {rows} x {columns}: wanted multiples of {TILE_SIDE}")
-        tile = ir.Tile(rows, columns, self.block, self.line())
-        self.append(ir.TileNew(tile.line, tile))
+        tile = tile_ir.Tile(rows, columns, self.block, self.line())
+        self.append(tile_ir.TileNew(tile.line, tile))
         return Tile(self, tile)
 
     def word_tile(self, rows: int, columns: int, dtype: DType) -> WordTile:
@@ -120,8 +120,8 @@ class TileMethods(AtomicMethods):
             raise self.fail(
                 f"a tile of words, {rows} x {columns} of {dtype}: wanted multiples of {WORD_SIDE} of i32 or f32"
             )
-        tile = ir.Tile(rows, columns, self.block, self.line(), dtype, True)
-        self.append(ir.TileNew(tile.line, tile))
+        tile = tile_ir.Tile(rows, columns, self.block, self.line(), dtype, True)
+        self.append(tile_ir.TileNew(tile.line, tile))
         return WordTile(self, tile)
 
     def async_copy(
@@ -149,10 +149,10 @@ class TileMethods(AtomicMethods):
         if rows is not None and len(to.shape) == 1:
             raise self.fail("async_copy to one dimension with a limit of rows")
         limits = (self.limit(rows), self.limit(columns))
-        self.append(ir.AsyncCopy(self.line(), to, come, self.indices(come, at), *limits))
+        self.append(tile_ir.AsyncCopy(self.line(), to, come, self.indices(come, at), *limits))
 
     def async_wait(self) -> None:
         """Wait for all started copies; also a barrier, after which every lane sees the copied data."""
         if self.in_lanes:
             raise self.fail("k.async_wait inside k.lanes")
-        self.append(ir.AsyncWait(self.line()))
+        self.append(tile_ir.AsyncWait(self.line()))

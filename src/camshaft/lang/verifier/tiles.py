@@ -6,15 +6,15 @@ from collections.abc import Callable
 from typing import Any
 
 from camshaft.dtypes import f32, i64
-from camshaft.lang import ir
+from camshaft.lang import ir, tile_ir, traversal
 from camshaft.lang.verifier.values import Scope, wanted_index
 
 
-def tile_rule(scope: Scope, made: set[ir.Tile], item: ir.Statement) -> None:
+def tile_rule(scope: Scope, made: set[tile_ir.Tile], item: ir.Statement) -> None:
     """Raise VerifyError if a tile statement breaks a rule. `made`: the tiles declared in open blocks."""
     if scope.in_lanes or scope.masked:
         raise scope.fail(item.line, f"{type(item).__name__} where not all lanes arrive")
-    if any(value in scope.varying for value in ir.operands(item)):
+    if any(value in scope.varying for value in traversal.operands(item)):
         raise scope.fail(item.line, f"{type(item).__name__} with an operand that varies by lane")
     tile = getattr(item, "tile", None)
     if tile is not None and tile not in made:
@@ -24,7 +24,7 @@ def tile_rule(scope: Scope, made: set[ir.Tile], item: ir.Statement) -> None:
         rule(scope, item)
 
 
-def _mma(scope: Scope, item: ir.TileMma) -> None:
+def _mma(scope: Scope, item: tile_ir.TileMma) -> None:
     tile = item.tile
     sizes = (tile.rows, item.depth), ((tile.columns, item.depth) if item.transposed else (item.depth, tile.columns))
     for array, at, size in ((item.a, item.a_at, sizes[0]), (item.b, item.b_at, sizes[1])):
@@ -41,12 +41,12 @@ def _fits(scope: Scope, array: ir.Array, at: tuple[ir.Value, ...], size: tuple[i
             raise scope.fail(line, f"{size[0]} x {size[1]} of {array.name}, which is {array.shape}")
 
 
-def _scale(scope: Scope, item: ir.TileScale) -> None:
+def _scale(scope: Scope, item: tile_ir.TileScale) -> None:
     if item.factor.dtype != f32 or item.factor.width or item.tile.is_words:
         raise scope.fail(item.line, f"a tile scaled by {item.factor!r}: wanted one f32")
 
 
-def _store(scope: Scope, item: ir.TileStore) -> None:
+def _store(scope: Scope, item: tile_ir.TileStore) -> None:
     wanted_index(scope, item.array, item.indices, item.line)
     dtypes = (item.tile.dtype.name,) if item.tile.is_words else ("f16", "bf16", "f32")
     if not item.array.writable or item.array.dtype.name not in dtypes:
@@ -54,7 +54,7 @@ def _store(scope: Scope, item: ir.TileStore) -> None:
     _limits(scope, item)
 
 
-def _copy(scope: Scope, item: ir.AsyncCopy) -> None:
+def _copy(scope: Scope, item: tile_ir.AsyncCopy) -> None:
     wanted_index(scope, item.source, item.indices, item.line)
     to, come = item.destination, item.source
     if to not in scope.arrays or not to.scratch or to.dtype != come.dtype or len(to.shape) > min(2, len(come.shape)):
@@ -62,15 +62,15 @@ def _copy(scope: Scope, item: ir.AsyncCopy) -> None:
     _limits(scope, item)
 
 
-def _limits(scope: Scope, item: ir.TileStore | ir.AsyncCopy) -> None:
+def _limits(scope: Scope, item: tile_ir.TileStore | tile_ir.AsyncCopy) -> None:
     for limit in (item.rows, item.columns):
         if limit is not None and (limit.dtype != i64 or limit.width):
             raise scope.fail(item.line, f"a limit of {limit!r}: wanted i64")
 
 
 _RULES: dict[type, Callable[[Scope, Any], None]] = {
-    ir.TileMma: _mma,
-    ir.TileScale: _scale,
-    ir.TileStore: _store,
-    ir.AsyncCopy: _copy,
+    tile_ir.TileMma: _mma,
+    tile_ir.TileScale: _scale,
+    tile_ir.TileStore: _store,
+    tile_ir.AsyncCopy: _copy,
 }

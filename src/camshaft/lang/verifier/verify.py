@@ -11,7 +11,7 @@ from math import prod
 from typing import Any
 
 from camshaft.dtypes import boolean, i64
-from camshaft.lang import ir
+from camshaft.lang import ir, tile_ir, traversal
 from camshaft.lang.verifier.tiles import tile_rule
 from camshaft.lang.verifier.values import Scope, value_rule, vector_index, wanted_index
 
@@ -32,7 +32,7 @@ class _Walk:
         self.open: set[ir.Block] = set()
         self.home: dict[ir.Value, ir.Block] = {}
         self.var_home: dict[ir.Var, tuple[ir.Block, bool]] = {}
-        self.tiles: dict[ir.Tile, ir.Block] = {}
+        self.tiles: dict[tile_ir.Tile, ir.Block] = {}
 
     def run(self) -> None:
         self.parameters()
@@ -86,7 +86,7 @@ class _Walk:
         self.home[value] = block
 
     def operands(self, item: ir.Value | ir.Statement) -> None:
-        for arg in ir.operands(item):
+        for arg in traversal.operands(item):
             home = self.home.get(arg)
             if home is None or home not in self.open:
                 where = "before it is made" if home is None else "outside the block that made it"
@@ -98,8 +98,8 @@ class _Walk:
             raise self.scope.fail(item.line, f"no rule for the statement {type(item).__name__}")
         if isinstance(item, ir.VarNew):
             self.var_new(item, block)
-        elif isinstance(item, ir.TILE_STATEMENTS):
-            if isinstance(item, ir.TileNew):
+        elif isinstance(item, tile_ir.TILE_STATEMENTS):
+            if isinstance(item, tile_ir.TileNew):
                 self.tiles[item.tile] = block
             tile_rule(self.scope, {tile for tile, home in self.tiles.items() if home in self.open}, item)
         else:
@@ -214,5 +214,5 @@ _RULES: dict[type, Callable[[_Walk, Any], None]] = {
     ir.When: _Walk.when,
     ir.Barrier: _Walk.barrier,
     ir.Prefetch: _Walk.prefetch,
-    **dict.fromkeys(ir.TILE_STATEMENTS, lambda walk, item: None),  # lang/verifier/tiles.py has their rules
+    **dict.fromkeys(tile_ir.TILE_STATEMENTS, lambda walk, item: None),  # lang/verifier/tiles.py has their rules
 }

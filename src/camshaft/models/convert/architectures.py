@@ -9,7 +9,9 @@ from typing import Any, TypeAlias
 
 from camshaft.errors import ModelError
 from camshaft.formats.mapped import shown
+from camshaft.models.convert.delta_rule import delta_keys, rotation_sections
 from camshaft.models.convert.hub_config import HubConfig
+from camshaft.models.convert.state_space import granite_hybrid_keys, mamba2_keys, mamba_keys
 
 Keys: TypeAlias = dict[str, Any]
 MoreKeys: TypeAlias = Callable[[HubConfig], Keys]
@@ -20,7 +22,7 @@ class Architecture:
     """name: general.architecture. permuted: rows of q and k go from halves to pairs. norm_offset is added to weights of norms.
 
     keys: more metadata, under the architecture's prefix. transposed: matrices are stored [in, out]. defaults: what config.json
-    leaves out, as transformers does for values that are its defaults.
+    leaves out, as transformers does for values that are its defaults. in_turn: heads of values share those of keys in turn.
     """
 
     name: str
@@ -28,6 +30,7 @@ class Architecture:
     norm_offset: float = 0.0
     keys: tuple[MoreKeys, ...] = ()
     transposed: bool = False
+    in_turn: bool = False
     defaults: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -143,21 +146,50 @@ def _short_convolutions(config: HubConfig) -> Keys:
     return {
         "attention.head_count_kv": [kv_heads if kind == "full_attention" else 0 for kind in kinds],
         "shortconv.l_cache": config.size("conv_L_cache"),
-        "feed_forward_length": _adjusted_ffn(config),
     }
 
 
-def _adjusted_ffn(config: HubConfig) -> int:
+def _adjusted_ffn(config: HubConfig) -> Keys:
     """LFM2's width, which its config states before it is cut to two thirds and rounded up."""
     width = config.size("ffn")
     if not config.get("block_auto_adjust_ff_dim", True):
-        return width
+        return {"feed_forward_length": width}
     multiple = config.size("block_multiple_of", 256)
     width = int(config.number("block_ffn_dim_multiplier", 1.0) * int(2 * width / 3))
-    return multiple * -(-width // multiple)
+    return {"feed_forward_length": multiple * -(-width // multiple)}
+
+
+def _lfm2_experts(config: HubConfig) -> Keys:
+    return {**_experts(config), "leading_dense_block_count": config.size("num_dense_layers"), **_SIGMOID}
+
+
+def _glm4_experts(config: HubConfig) -> Keys:
+    return {
+        **_experts(config),
+        "leading_dense_block_count": config.size("first_k_dense_replace"),
+        "expert_shared_count": config.size("n_shared_experts"),
+        "expert_weights_scale": float(config.number("routed_scaling_factor", 1.0)),
+        "expert_weights_norm": bool(config.get("norm_topk_prob", True)),
+        **_SIGMOID,
+    }
+
+
+def _ernie_experts(config: HubConfig) -> Keys:
+    shared = config.size("moe_num_shared_experts")
+    return {
+        **_experts(config),
+        "leading_dense_block_count": config.size("moe_layer_start_index"),
+        "interleave_moe_layer_step": config.size("moe_layer_interval", 1),
+        "expert_shared_count": shared,
+        "expert_shared_feed_forward_length": shared * config.size("moe_intermediate_size"),
+    }
+
+
+_SIGMOID = {"expert_gating_func": 2}
 
 
 _GEMMA = {"head_dim": 256, "rms_norm_eps": 1e-6, "sliding_window": 4096, "num_key_value_heads": 4}
+_NO_LIMIT = {"max_position_embeddings": 1 << 20}  # recurrent models have none
 _LLAMA = Architecture("llama", permuted=True, defaults={"rms_norm_eps": 1e-6})
 ARCHITECTURES: dict[str, Architecture] = {
     "LlamaForCausalLM": _LLAMA,
@@ -206,7 +238,29 @@ ARCHITECTURES: dict[str, Architecture] = {
     "FalconForCausalLM": Architecture("falcon", keys=(_no_alibi,), defaults={"max_position_embeddings": 2048}),
     "CohereForCausalLM": Architecture("command-r", keys=(_logit_scale,)),
     "Cohere2ForCausalLM": Architecture("cohere2", keys=(_logit_scale, _window_every(4))),
-    "Lfm2ForCausalLM": Architecture("lfm2", keys=(_short_convolutions,)),
+    "Lfm2ForCausalLM": Architecture("lfm2", keys=(_short_convolutions, _adjusted_ffn)),
+    "Lfm2MoeForCausalLM": Architecture("lfm2moe", keys=(_short_convolutions, _lfm2_experts)),
+    "Glm4ForCausalLM": Architecture("glm4"),
+    "Glm4MoeForCausalLM": Architecture("glm4moe", keys=(_glm4_experts,)),
+    "Ernie4_5ForCausalLM": Architecture("ernie4_5"),
+    "Ernie4_5_MoeForCausalLM": Architecture("ernie4_5-moe", keys=(_ernie_experts,)),
+    "HunYuanDenseV1ForCausalLM": Architecture("hunyuan-dense"),
+    **dict.fromkeys(
+        ("MambaForCausalLM", "FalconMambaForCausalLM"), Architecture("mamba", keys=(mamba_keys,), defaults=_NO_LIMIT)
+    ),
+    "Mamba2ForCausalLM": Architecture("mamba2", keys=(mamba2_keys,), defaults=_NO_LIMIT),
+    "GraniteMoeHybridForCausalLM": Architecture(
+        "granitehybrid", permuted=True, keys=(_granite, _experts, granite_hybrid_keys)
+    ),
+    "Qwen3NextForCausalLM": Architecture("qwen3next", norm_offset=1, keys=(delta_keys, _experts)),
+    **dict.fromkeys(
+        ("Qwen3_5ForCausalLM", "Qwen3_5ForConditionalGeneration"),
+        Architecture("qwen35", norm_offset=1, keys=(delta_keys, rotation_sections), in_turn=True),
+    ),
+    **dict.fromkeys(
+        ("Qwen3_5MoeForCausalLM", "Qwen3_5MoeForConditionalGeneration"),
+        Architecture("qwen35moe", norm_offset=1, keys=(delta_keys, rotation_sections, _experts), in_turn=True),
+    ),
 }
 
 

@@ -74,15 +74,18 @@ def convert(
         mix = mix_named(file_type or weights.usual_format)
         found = tuple(parts(config, row, weights.shapes))
         values = metadata(source, config, row, mix.file_type)
-        plain = SimpleNamespace(
-            tensors={p.name: SimpleNamespace(shape=p.shape, format=BLOCK_FORMATS["F32"]) for p in found},
-            metadata=values,
-        )
-        formats = formats_of(plain, mix)
+        formats = formats_of(_described(found, values), mix)
         remove_unfinished(target.parent)
         _write(target, values, found, formats, weights, thread_count(threads), progress)
     names = [form.name for form in formats.values()]
     return ConversionResult(target, row.name, target.stat().st_size, {n: names.count(n) for n in sorted({*names})})
+
+
+def _described(found: tuple[Part, ...], values: Mapping[str, Any]) -> SimpleNamespace:
+    """The tensors and values in the form of an open file's."""
+    tensors = {part.name: SimpleNamespace(shape=part.shape, format=BLOCK_FORMATS["F32"]) for part in found}
+    arrays = {key: np.array(value) if isinstance(value, list) else value for key, value in values.items()}
+    return SimpleNamespace(tensors=tensors, metadata=arrays)
 
 
 def metadata(folder: Path, config: HubConfig, row: Architecture, file_type: int) -> dict[str, Any]:

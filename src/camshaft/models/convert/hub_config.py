@@ -17,13 +17,13 @@ _NAMES = {
     "layers": ("num_hidden_layers", "n_layer", "n_layers"),
     "context": ("max_position_embeddings", "n_positions", "n_ctx"),
     "dim": ("hidden_size", "n_embd"),
-    "ffn": ("ffn_hidden_size", "intermediate_size", "n_inner", "block_ff_dim"),
+    "ffn": ("ffn_hidden_size", "intermediate_size", "n_inner", "block_ff_dim", "moe_intermediate_size"),
     "heads": ("num_attention_heads", "n_head"),
     "kv_heads": ("num_key_value_heads", "num_kv_heads", "n_head_kv"),
     "rms_eps": ("rms_norm_eps", "norm_eps", "layer_norm_epsilon"),
     "layer_eps": ("layer_norm_epsilon", "layer_norm_eps", "norm_epsilon", "norm_eps"),
-    "experts": ("num_local_experts", "num_experts"),
-    "experts_used": ("num_experts_per_tok",),
+    "experts": ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts"),
+    "experts_used": ("num_experts_per_tok", "moe_k"),
 }
 
 

@@ -20,13 +20,18 @@ def model_keys(config: HubConfig, row: Architecture, vocab_size: int) -> dict[st
         "context_length": config.size("context"),
         "block_count": config.size("layers"),
         "embedding_length": config.size("dim"),
-        "feed_forward_length": config.size("ffn", 4 * config.size("dim") if row.transposed else None),
-        "attention.head_count": config.size("heads"),
-        "attention.head_count_kv": kv_heads(config),
-        "attention.key_length": config.head_dim,
-        "attention.value_length": config.head_dim,
         "vocab_size": vocab_size,
+        "feed_forward_length": _ffn(config, row),
+        "attention.head_count": 0,
     }
+    if family.attention:
+        keys |= {
+            "attention.head_count": config.size("heads"),
+            "attention.head_count_kv": kv_heads(config),
+            "attention.key_length": config.head_dim,
+            "attention.value_length": config.head_dim,
+            "rope.dimension_count": config.rope_dim,
+        }
     if family.norm == "layer":
         keys["attention.layer_norm_epsilon"] = float(config.number("layer_eps"))
     else:
@@ -37,10 +42,16 @@ def model_keys(config: HubConfig, row: Architecture, vocab_size: int) -> dict[st
     return keys
 
 
+def _ffn(config: HubConfig, row: Architecture) -> int:
+    if not FAMILIES[row.name].feed_forward:
+        return 0
+    return config.size("ffn", 4 * config.size("dim") if row.transposed else None)
+
+
 def _rotation(config: HubConfig) -> dict[str, Any]:
     rope = config.rope
     kind = rope["rope_type"]
-    keys: dict[str, Any] = {"rope.dimension_count": config.rope_dim, "rope.freq_base": float(rope["rope_theta"])}
+    keys: dict[str, Any] = {"rope.freq_base": float(rope["rope_theta"])}
     if kind not in ("default", "llama3", "linear", "yarn", "longrope", "su"):
         raise ModelError(
             f"{config.path}: rope_type is {shown_value(kind)}; wanted default, linear, yarn, llama3 or longrope"

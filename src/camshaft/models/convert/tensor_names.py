@@ -12,14 +12,17 @@ _TOP = {
     "wte": "token_embd",
     "embed_in": "token_embd",
     "word_embeddings": "token_embd",
+    "embeddings": "token_embd",
     "wpe": "position_embd",
     "norm": "output_norm",
     "ln_f": "output_norm",
     "final_layer_norm": "output_norm",
+    "norm_f": "output_norm",
     "embedding_norm": "token_embd_norm",
     "lm_head": "output",
     "embed_out": "output",
 }
+_STATE_SPACE = {"in_proj": "in", "conv1d": "conv1d", "x_proj": "x", "dt_proj": "dt", "norm": "norm", "out_proj": "out"}
 _LAYER = {
     "self_attn.q_proj": "attn_q",
     "self_attn.k_proj": "attn_k",
@@ -58,6 +61,27 @@ _LAYER = {
     "mlp.shared_expert.up_proj": "ffn_up_shexp",
     "mlp.shared_expert.down_proj": "ffn_down_shexp",
     "mlp.shared_expert_gate": "ffn_gate_inp_shexp",
+    "mlp.shared_experts.gate_proj": "ffn_gate_shexp",
+    "mlp.shared_experts.up_proj": "ffn_up_shexp",
+    "mlp.shared_experts.down_proj": "ffn_down_shexp",
+    "feed_forward.gate": "ffn_gate_inp",
+    "self_attn.query_layernorm": "attn_q_norm",
+    "self_attn.key_layernorm": "attn_k_norm",
+    "shared_mlp.input_linear": "ffn_gate_up_shexp",
+    "shared_mlp.output_linear": "ffn_down_shexp",
+    **{f"{part}.{name}": f"ssm_{ours}" for part in ("mixer", "mamba") for name, ours in _STATE_SPACE.items()},
+    "norm": "attn_norm",
+    "linear_attn.conv1d": "ssm_conv1d",
+    "linear_attn.norm": "ssm_norm",
+    "linear_attn.out_proj": "ssm_out",
+    "linear_attn.in_proj_qkv": "attn_qkv",
+    "linear_attn.in_proj_qkvz": "attn_qkvz",
+    "linear_attn.in_proj_z": "attn_gate",
+    "linear_attn.in_proj_a": "ssm_alpha",
+    "linear_attn.in_proj_b": "ssm_beta",
+    "linear_attn.in_proj_ba": "ssm_ba",
+    "post_self_attn_layernorm": "post_attention_norm",
+    "post_mlp_layernorm": "post_ffw_norm",
     "conv.conv": "shortconv.conv",
     "conv.in_proj": "shortconv.in_proj",
     "conv.out_proj": "shortconv.out_proj",
@@ -71,18 +95,30 @@ _LAYER = {
     "pre_feedforward_layernorm": "ffn_norm",
     "post_feedforward_layernorm": "post_ffw_norm",
 }
+# Parameters without '.weight' or '.bias' that have neither or the other one in GGUF.
+_BARE = {
+    "linear_attn.A_log": ("ssm_a", ""),
+    "linear_attn.dt_bias": ("ssm_dt", ".bias"),
+    **{f"{part}.A_log": ("ssm_a", "") for part in ("mixer", "mamba")},
+    **{f"{part}.D": ("ssm_d", "") for part in ("mixer", "mamba")},
+    **{f"{part}.dt_bias": ("ssm_dt", ".bias") for part in ("mixer", "mamba")},
+    "mlp.gate.e_score_correction_bias": ("exp_probs_b", ".bias"),
+    "mlp.moe_statics.e_score_correction_bias": ("exp_probs_b", ".bias"),
+    "mlp.gate.moe_statics.e_score_correction_bias": ("exp_probs_b", ".bias"),
+    "feed_forward.expert_bias": ("exp_probs_b", ".bias"),
+}
 # Experts, stacked in one tensor by name.
 _EXPERT = {"gate_proj": "gate", "up_proj": "up", "down_proj": "down", "w1": "gate", "w3": "up", "w2": "down"}
 _PREFIX = re.compile(r"(?:(?:model|transformer|gpt_neox|backbone|language_model)\.)*")
 _IN_LAYER = re.compile(r"(?:layers|h)\.([0-9]{1,4})\.(.+)")
-_ONE_EXPERT = re.compile(r"(?:mlp|block_sparse_moe)\.experts\.([0-9]{1,4})\.(\w+)\.weight")
+_ONE_EXPERT = re.compile(r"(?:mlp|block_sparse_moe|feed_forward)\.experts\.([0-9]{1,4})\.(\w+)\.weight")
 _STACKED = re.compile(
-    r"(?:mlp|block_sparse_moe)\.(?:experts\.)?(gate_up_proj|down_proj|input_linear|output_linear)(_bias|\.weight)?"
+    r"(?:mlp|block_sparse_moe|feed_forward)\.(?:experts\.)?(gate_up_proj|down_proj|input_linear|output_linear)(_bias|\.weight)?"
 )
 # Tensors that are computed again, or belong to parts of a model that GGUF keeps in another file.
 _LEFT_OUT = re.compile(
     r"(.*\.)?(rotary_emb\.inv_freq|attn\.bias|attn\.masked_bias|attention\.bias|attention\.masked_bias)$"
-    r"|(model\.)?(vision_tower|vision_model|visual|multi_modal_projector)\..*"
+    r"|(model\.)?(vision_tower|vision_model|visual|multi_modal_projector|mtp)\..*"
 )
 
 
@@ -111,14 +147,20 @@ def new_name(name: str, architecture: str) -> NewName | None:
     prefix, inner = f"blk.{layer[1]}", layer[2]
     if one := _ONE_EXPERT.fullmatch(inner):
         return NewName(f"{prefix}.ffn_{_EXPERT[one[2]]}_exps", ".weight", int(one[1])) if one[2] in _EXPERT else None
-    experts = "experts." in inner or inner.endswith("_linear.weight")
+    experts = "experts." in inner or "sparse_moe" in inner
     if experts and (stacked := _STACKED.fullmatch(inner)):
         part = "gate_up" if stacked[1] in ("gate_up_proj", "input_linear") else "down"
         return NewName(f"{prefix}.ffn_{part}_exps", ".bias" if stacked[2] == "_bias" else ".weight")
+    if inner in _BARE:
+        bare, ending = _BARE[inner]
+        return NewName(f"{prefix}.{bare}", ending)
     stem, ending = _split(inner)
     if stem == "post_attention_layernorm":
         family = FAMILIES[architecture]
-        return NewName(f"{prefix}.{family.ffn_norm if family.norms == 'pre' else 'post_attention_norm'}", ending)
+        return NewName(
+            f"{prefix}.{family.ffn_norm if family.norms == 'pre' or architecture == 'glm4' else 'post_attention_norm'}",
+            ending,
+        )
     return NewName(f"{prefix}.{_LAYER[stem]}", ending) if stem in _LAYER else None
 
 

@@ -13,8 +13,11 @@ from camshaft.errors import ModelError
 from camshaft.formats.bits import Floats
 from camshaft.formats.mapped import shown, shown_value
 from camshaft.models.convert.architectures import Architecture
+from camshaft.models.convert.delta_rule import delta_changes
 from camshaft.models.convert.hub_config import HubConfig
+from camshaft.models.convert.state_space import state_space_changes
 from camshaft.models.convert.tensor_names import NewName, is_left_out, new_name
+from camshaft.models.families import FAMILIES
 
 Change: TypeAlias = Callable[[Floats], Floats]
 Shape: TypeAlias = tuple[int, ...]
@@ -70,7 +73,11 @@ def _stack(name: str, sources: Mapping[int, str], shapes: Mapping[str, Shape], c
 
 def _changes(new: NewName, config: HubConfig, row: Architecture) -> Iterator[tuple[str, Change]]:
     """The tensors made of one: name and change."""
-    role, full = new.name.rpartition(".")[2], new.name + new.ending
+    prefix, _, role = new.name.rpartition(".")
+    full = new.name + new.ending
+    if found := list(_recurrent(role + new.ending, config, row)):
+        yield from ((f"{prefix}.{name}", change) for name, change in found)
+        return
     if role.endswith("gate_up_exps"):
         in_turn = row.name == "gpt-oss"  # and its columns are outputs
         for i, part in enumerate(("gate", "up")):
@@ -87,10 +94,19 @@ def _changes(new: NewName, config: HubConfig, row: Architecture) -> Iterator[tup
         yield full, lambda values: values + np.float32(row.norm_offset)
     elif new.name.endswith("shortconv.conv"):
         yield full, lambda values: values.reshape(values.shape[0], -1)
-    elif role == "ffn_gate_inp_shexp":
+    elif role == "exp_probs_b" or role == "ffn_gate_inp_shexp":
         yield full, lambda values: values.reshape(-1)
     else:
         yield full, lambda values: values
+
+
+def _recurrent(name: str, config: HubConfig, row: Architecture) -> Iterator[tuple[str, Change]]:
+    """What is made of a tensor of a recurrent layer, if it is one that changes."""
+    kind = FAMILIES[row.name].recurrent
+    if kind == "delta":
+        yield from delta_changes(name, config, in_turn=row.in_turn)
+    elif kind in ("mamba", "mamba2"):
+        yield from state_space_changes(name, config, by_heads=kind == "mamba2")
 
 
 def kv_heads(config: HubConfig) -> int:

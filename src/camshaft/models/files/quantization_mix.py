@@ -1,7 +1,7 @@
 """The block format of each tensor in a quantized model, by file type (Q4_K_M, Q8_0, ...).
 
-A file type has a base format and exceptions by the tensor's role. The table is that of llama.cpp (llama-quant.cpp) without an
-importance matrix, so that files of one type have the same size in both.
+A file type has a base format and exceptions by the tensor's role. The table is that of llama.cpp (llama-quant.cpp) without and
+with an importance matrix, so that files of one type have the same size in both.
 """
 
 from __future__ import annotations
@@ -17,12 +17,14 @@ from camshaft.formats.blocks import BLOCK_FORMATS, BlockFormat
 
 @dataclass(frozen=True)
 class TensorPosition:
-    """A tensor's layer of n_layers, and the model's query heads per KV head and number of experts."""
+    """A tensor's layer of n_layers, the model's query heads per KV head and number of experts, and whether there is an
+    importance matrix."""
 
     layer: int
     n_layers: int
     queries_per_head: int = 1
     n_experts: int = 0
+    has_importance: bool = False
 
 
 Rule: TypeAlias = Callable[[TensorPosition], str | None]
@@ -45,6 +47,11 @@ def _first(share: int, name: str) -> Rule:
     return lambda position: name if position.layer < position.n_layers // share else None
 
 
+def _first_with(importance: bool, name: str) -> Rule:
+    """The first eighth of the layers, only with an importance matrix or only without one."""
+    return lambda position: _first(8, name)(position) if position.has_importance is importance else None
+
+
 def _needs_more_bits(position: TensorPosition) -> bool:
     """The first and last eighth of the layers, and every third layer between."""
     i, n = position.layer, position.n_layers
@@ -60,16 +67,16 @@ def _shared_heads(name: str, otherwise: str | None = None) -> Rule:
     return lambda position: name if position.queries_per_head >= 4 else otherwise
 
 
-_IQ4 = {"attn_v": _shared_heads("Q5_K"), "ffn_down": _first(8, "Q5_K")}
+_IQ4 = {"attn_v": _shared_heads("Q5_K"), "ffn_down": _first_with(False, "Q5_K")}
 
 MIXES: dict[str, Mix] = {
     "F32": Mix(0, "F32"),
     "F16": Mix(1, "F16"),
     "BF16": Mix(32, "BF16"),
     "Q8_0": Mix(7, "Q8_0"),
-    "Q4_0": Mix(2, "Q4_0"),
+    "Q4_0": Mix(2, "Q4_0", {"ffn_down": _first_with(True, "Q4_1")}),
     "Q4_1": Mix(3, "Q4_1"),
-    "Q5_0": Mix(8, "Q5_0"),
+    "Q5_0": Mix(8, "Q5_0", {"ffn_down": _first_with(True, "Q5_1")}),
     "Q5_1": Mix(9, "Q5_1"),
     "IQ4_NL": Mix(25, "IQ4_NL", _IQ4),
     "IQ4_XS": Mix(30, "IQ4_XS", _IQ4),

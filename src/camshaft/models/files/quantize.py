@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import shutil
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -16,12 +17,14 @@ from typing import Any, Protocol
 import numpy as np
 
 from camshaft.errors import FormatError, StoreError
-from camshaft.formats.bits import Bytes
-from camshaft.formats.blocks import BlockFormat
-from camshaft.formats.gguf.file import GGUFTensor, open_gguf
+from camshaft.formats.bits import Bytes, Floats
+from camshaft.formats.blocks import BLOCK_FORMATS, BlockFormat
+from camshaft.formats.gguf.file import GGUFFile, GGUFTensor, open_gguf
 from camshaft.formats.gguf.part_names import part_paths
-from camshaft.formats.gguf.write import NewTensor, unsigned, values_of, write_gguf
+from camshaft.formats.gguf.write import NewTensor, Raw, text, unsigned, values_of, write_gguf
+from camshaft.formats.importance import quantize_rows, uses_importance
 from camshaft.formats.mapped import shown
+from camshaft.models.files.imatrix import ImportanceMatrix
 from camshaft.models.files.quantization_mix import Mix, TensorPosition, format_for, is_quantized, mix_named, part_of
 from camshaft.settings import thread_count
 from camshaft.store.files import remove_unfinished
@@ -48,24 +51,32 @@ def quantize(
     file_type: str,
     *,
     pure: bool = False,
+    importance: ImportanceMatrix | None = None,
+    tensor_types: Sequence[tuple[str, str]] = (),
     force: bool = False,
     threads: int | None = None,
     progress: Progress = lambda done, total: None,
 ) -> QuantizationResult:
     """Write a copy of the model in the formats of `file_type` (a name of MIXES). Metadata, vocabulary and vectors are copied.
 
-    Values are decoded to float32 and encoded again. `pure`: one format for every matrix, including the output; `force`:
-    overwrite `out`; `progress(done, total)` counts elements. The file appears only once it is complete; what killed processes
-    left unfinished in its folder is removed first. Raises FormatError for an unknown type, an unreadable source, or `out` equal
-    to the source; StoreError if `out` cannot be written.
+    Values are decoded to float32 and encoded again. `pure`: one format for every matrix, including the output; `importance`:
+    errors count more in the columns whose inputs are large; `tensor_types`: (regular expression, format) pairs, of which the
+    first whose expression is found in a matrix's name says its format; `force`: overwrite `out`; `progress(done, total)` counts
+    elements. The file appears only once it is complete; what killed processes
+    left unfinished in its folder is removed first. Raises FormatError for an unknown type, an unreadable source, an importance
+    matrix of another model, a pattern that no matrix has, or `out` equal to the source; StoreError if `out` cannot be written.
     """
     mix, target = mix_named(file_type), Path(out)
     with open_gguf(source) as file:
         check_target(Path(source), target, force)
         remove_unfinished(target.parent)
-        formats = formats_of(file, mix, pure=pure)
+        formats = formats_of(file, mix, pure=pure, has_importance=importance is not None)
+        formats |= _given_formats(file, tensor_types)
+        if importance is not None:
+            _check_importance(file, importance)
         values = values_of(file.metadata) | {"general.file_type": unsigned(mix.file_type)}
         values["general.quantization_version"] = unsigned(_QUANTIZATION_VERSION)
+        values |= _importance_keys(importance)
         nbytes_before = file.nbytes
         total, done = sum(_elements(t) for t in file.tensors.values()), 0
 
@@ -75,7 +86,8 @@ def quantize(
             progress(done, total)
 
         with ThreadPoolExecutor(thread_count(threads)) as pool:
-            tensors = [_tensor(t, formats[t.name], pool, count) for t in file.tensors.values()]
+            columns = importance.importance if importance is not None else lambda name: None
+            tensors = [_tensor(t, formats[t.name], columns(t.name), pool, count) for t in file.tensors.values()]
             write_gguf(target, values, tensors)
     shutil.copymode(source, target)
     names = [row.name for row in formats.values()]
@@ -108,9 +120,11 @@ class Described(Protocol):
         """Values by key."""
 
 
-def formats_of(file: Described, mix: Mix, *, pure: bool = False) -> dict[str, BlockFormat]:
+def formats_of(
+    file: Described, mix: Mix, *, pure: bool = False, has_importance: bool = False
+) -> dict[str, BlockFormat]:
     """The format of each tensor of a file in a mix."""
-    position = _position(file)
+    position = _position(file, has_importance)
     tied = "output.weight" not in file.tensors
     formats = {}
     for name, tensor in file.tensors.items():
@@ -123,7 +137,53 @@ def formats_of(file: Described, mix: Mix, *, pure: bool = False) -> dict[str, Bl
     return formats
 
 
-def _position(file: Described) -> Callable[[int], TensorPosition]:
+def _given_formats(file: GGUFFile, given: Sequence[tuple[str, str]]) -> dict[str, BlockFormat]:
+    """The formats of matrices by name for the patterns that are given. FormatError for a pattern or format that cannot be."""
+    made: dict[str, BlockFormat] = {}
+    for pattern, name in given:
+        row = BLOCK_FORMATS.get(name.upper())
+        if row is None or row.encode is None:
+            known = ", ".join(n for n, form in BLOCK_FORMATS.items() if form.encode)
+            raise FormatError(f"no format {shown(name)} to write {shown(pattern)} in; wanted one of {known}")
+        try:
+            expression = re.compile(pattern)
+        except re.error as error:
+            raise FormatError(f"{shown(pattern)} is no regular expression: {error}") from None
+        found = [t for n, t in file.tensors.items() if is_quantized(n, t.shape) and expression.search(n)]
+        if not found:
+            raise FormatError(f"{file.path}: no matrix has a name like {shown(pattern)}")
+        for tensor in found:
+            if tensor.shape[-1] % row.block_size:
+                what = f"{shown(tensor.name)} has rows of {tensor.shape[-1]}"
+                raise FormatError(f"{file.path}: {what}; {row.name} wants a multiple of {row.block_size}")
+            made.setdefault(tensor.name, row)
+    return made
+
+
+def _check_importance(file: GGUFFile, matrix: ImportanceMatrix) -> None:
+    """FormatError for an importance matrix that is of none of the file's matrices, or has other sizes."""
+    if not any(name in file.tensors for name in matrix.sums):
+        raise FormatError(f"{file.path}: the importance matrix has none of its tensors; wanted that of the same model")
+    for name, sums in matrix.sums.items():
+        tensor = file.tensors.get(name)
+        if tensor is None:
+            continue
+        n_matrices = math.prod(tensor.shape[:-2])
+        if len(tensor.shape) < 2 or sums.shape != (n_matrices, tensor.shape[-1]):
+            what = f"{shown(name)} is {list(tensor.shape)}, its importance {list(sums.shape)}"
+            raise FormatError(f"{file.path}: {what}; wanted [{n_matrices}, {tensor.shape[-1]}]")
+
+
+def _importance_keys(matrix: ImportanceMatrix | None) -> dict[str, Raw]:
+    """What the file says of the importance matrix it was made with, in llama.cpp's keys."""
+    if matrix is None:
+        return {}
+    keys = {"quantize.imatrix.dataset": text(matrix.datasets[0])} if matrix.datasets else {}
+    counts = {"entries": len(matrix.sums), "chunks": matrix.chunk_count}
+    return keys | {f"quantize.imatrix.{name}_count": unsigned(n) for name, n in counts.items()}
+
+
+def _position(file: Described, has_importance: bool) -> Callable[[int], TensorPosition]:
     def number(key: str, otherwise: int) -> int:
         value: Any = file.metadata.get(f"{file.metadata.get('general.architecture', '')}.{key}", otherwise)
         values = np.asarray(value if isinstance(value, (int, np.ndarray)) else otherwise)
@@ -133,7 +193,7 @@ def _position(file: Described) -> Callable[[int], TensorPosition]:
     per_head = heads // max(1, number("attention.head_count_kv", heads))
     layers = {int(m[1]) for name in file.tensors if (m := re.match(r"blk\.([0-9]{1,9})\.", name))}
     n_layers, n_experts = number("block_count", len(layers)), number("expert_count", 0)
-    return lambda layer: TensorPosition(layer, n_layers, per_head, n_experts)
+    return lambda layer: TensorPosition(layer, n_layers, per_head, n_experts, has_importance)
 
 
 def _elements(tensor: GGUFTensor) -> int:
@@ -141,8 +201,14 @@ def _elements(tensor: GGUFTensor) -> int:
 
 
 def _tensor(
-    tensor: GGUFTensor, wanted: BlockFormat, pool: ThreadPoolExecutor, count: Callable[[int], None]
+    tensor: GGUFTensor,
+    wanted: BlockFormat,
+    importance: Floats | None,
+    pool: ThreadPoolExecutor,
+    count: Callable[[int], None],
 ) -> NewTensor:
+    weighted = importance is not None and uses_importance(wanted)
+
     def copied() -> Iterator[Bytes]:
         yield tensor.data()
         count(_elements(tensor))
@@ -157,7 +223,23 @@ def _tensor(
             yield part
             count(min(_PART_ELEMENTS, _elements(tensor) - i * _PART_ELEMENTS))
 
-    return NewTensor(tensor.name, tensor.shape, wanted, copied if wanted is tensor.format else encoded)
+    def encoded_rows() -> Iterator[Bytes]:
+        assert importance is not None
+        columns, n_rows = tensor.shape[-1], tensor.shape[-2]
+        rows = tensor.data().reshape(-1, tensor.format.row_nbytes(columns))
+        step = max(1, min(n_rows, _PART_ELEMENTS // columns))
+        spans = [
+            (first + i, min(first + i + step, first + n_rows))
+            for first in range(0, len(rows), n_rows)
+            for i in range(0, n_rows, step)
+        ]
+        tasks = [partial(_encode_rows, tensor, wanted, rows[a:b], importance[a // n_rows]) for a, b in spans]
+        for (first, last), part in zip(spans, in_order(pool, tasks), strict=True):
+            yield part
+            count((last - first) * columns)
+
+    parts = encoded_rows if weighted else encoded
+    return NewTensor(tensor.name, tensor.shape, wanted, copied if wanted is tensor.format else parts)
 
 
 def in_order(pool: ThreadPoolExecutor, tasks: Iterable[Callable[[], Bytes]]) -> Iterator[Bytes]:
@@ -169,6 +251,14 @@ def in_order(pool: ThreadPoolExecutor, tasks: Iterable[Callable[[], Bytes]]) -> 
             yield waiting.popleft().result()
     while waiting:
         yield waiting.popleft().result()
+
+
+def _encode_rows(tensor: GGUFTensor, wanted: BlockFormat, rows: Bytes, importance: Floats) -> Bytes:
+    values = tensor.format.dequantize(rows.reshape(-1, tensor.format.block_nbytes))
+    try:
+        return quantize_rows(wanted, values.reshape(len(rows), -1), importance)
+    except FormatError as error:
+        raise FormatError(f"{tensor.path}: tensor {shown(tensor.name)}: {error}") from None
 
 
 def _encode(tensor: GGUFTensor, wanted: BlockFormat, blocks: Bytes) -> Bytes:

@@ -120,7 +120,8 @@ def _scores(
     if options.cap:
         score = f.tanh(score * (1 / options.cap)) * options.cap
     if options.has("slopes"):
-        score = score + f.cast(f.subtract(key, places.position), to="f32") * given["slopes"][head : head + 1]
+        distance = f.cast(f.subtract(key, places.position), to="f32")
+        score = score + (distance if options.causal else f.negate(f.abs(distance))) * given["slopes"][head : head + 1]
     if options.has("mask"):
         mask = given["mask"]
         wide = places.rows_of(mask[:, min(head, mask.shape[1] - 1)])

@@ -73,7 +73,8 @@ class Call:
         if options.cap:
             score = k.tanh(score * (1.0 / options.cap)) * options.cap
         if options.has("slopes"):
-            score = score + self.given["slopes"][head] * (key - self.position).to(f32)
+            distance = (key - self.position).to(f32)
+            score = score + self.given["slopes"][head] * (distance if options.causal else -k.abs(distance))
         seen = self._seen(key)
         if options.has("mask"):
             mask = self.given["mask"]

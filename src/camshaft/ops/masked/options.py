@@ -8,8 +8,9 @@ Key j is visible to a token at position p of its slot if all of these hold, or j
 
 and if, whatever the prefix, j < lengths[slot] (needed without causal) and the boolean mask is true there.
 
-A visible key's score is s = scale q K; then cap tanh(s / cap) where there is a soft cap; plus slopes[head] (j - p) (ALiBi); plus
-the additive mask. Each head's sink is one more score, whose value is 0. A token with no visible key and no sink gives zeros, and
+A visible key's score is s = scale q K; then cap tanh(s / cap) where there is a soft cap; plus slopes[head] (j - p) (ALiBi), or
+without causal -slopes[head] |j - p|; plus the additive mask. Each head's sink is one more score, whose value is 0. A token
+with no visible key and no sink gives zeros, and
 a log-sum-exp of -infinity.
 """
 

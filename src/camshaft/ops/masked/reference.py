@@ -54,7 +54,8 @@ def attend(
             added = np.where(part, 0.0, -np.inf) if part.dtype == bool else part.astype(np.float64)
             bias = np.broadcast_to(added, (heads, len(keys)))
         if "slopes" in given:
-            bias = bias + given["slopes"].astype(np.float64)[:, None] * (keys - position)
+            distance = keys - position if options.causal else -np.abs(keys - position)
+            bias = bias + given["slopes"].astype(np.float64)[:, None] * distance
         if len(keys):
             k, v = fetch(slot, keys)
         else:

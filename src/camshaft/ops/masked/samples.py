@@ -179,6 +179,8 @@ def option_samples() -> Iterable[ops.Sample]:
     slopes = np.exp2(-np.arange(1, 4, dtype=np.float32))
     lengths = np.array([48, 4], np.int32)
     yield named("soft cap, ALiBi", with_options(many(), {"slopes": slopes}, cap=1.5))
+    both = {"slopes": slopes, "lengths": lengths}
+    yield named("ALiBi, bidirectional window", with_options(many(), both, causal=False, window=20))
     yield named("chunks", with_options(many(), {}, chunk=16, window=9))
     yield named("bidirectional window", with_options(many(), {"lengths": lengths}, causal=False, window=4))
     prefix = np.array([41, 2], np.int32)

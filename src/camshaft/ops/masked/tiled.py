@@ -109,6 +109,7 @@ class MaskedTile(Tile):
             score = k.tanh(score * (1.0 / (options.cap * LOG2_E))) * (options.cap * LOG2_E)
         if options.has("slopes"):
             distance = (k.iota(WIDTH, i64) + (key - call.position)).to(f32)
+            distance = distance if options.causal else -k.abs(distance)
             score = score + distance * (call.given["slopes"][head] * LOG2_E)
         if options.has("mask"):
             mask = call.given["mask"]

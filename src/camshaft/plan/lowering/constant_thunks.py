@@ -14,11 +14,12 @@ import numpy as np
 
 from camshaft.backends.device import HOST
 from camshaft.graph.graph import ArraySource
+from camshaft.plan.buffers import Buffer, BufferSlice, BufferUse, Lifetime
 from camshaft.plan.lowering.lower import Lowered
 from camshaft.plan.memory.allocate import host_memory
 from camshaft.plan.memory.arena import make_schedule
 from camshaft.plan.runtime.execute import bind
-from camshaft.plan.schedule import Buffer, BufferSlice, BufferUse, Lifetime, Thunk
+from camshaft.plan.schedule import Thunk
 
 Array = np.ndarray[Any, Any]
 # Result bytes per byte of the constant: f16 widened to f32 has 2, and columns are padded to a whole panel.

@@ -15,10 +15,12 @@ from camshaft.backends.device import HOST, Device
 from camshaft.backends.registry import device
 from camshaft.errors import PlanError
 from camshaft.graph.custom import COPY, MEMCPY, CustomOp
-from camshaft.graph.graph import Graph, Node, Tensor, root
+from camshaft.graph.graph import Graph, Tensor, root
+from camshaft.graph.node import Node
+from camshaft.plan.buffers import Buffer, BufferSlice
 from camshaft.plan.lowering.node_thunks import Built, NodeRange, build_variant, space_of, thunks_of
 from camshaft.plan.lowering.spaces import Residency, is_unified, place
-from camshaft.plan.schedule import Buffer, BufferSlice, Thunk
+from camshaft.plan.schedule import Thunk
 from camshaft.selection.choice import Choice
 from camshaft.selection.kernel_dispatch import KernelDispatch, dispatched
 from camshaft.selection.override import check_override

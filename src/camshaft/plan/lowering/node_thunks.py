@@ -12,11 +12,12 @@ import numpy as np
 from camshaft.backends.device import HOST, CompiledKernel, Device
 from camshaft.extent import Extent
 from camshaft.graph.custom import CustomOp, PointerCall
-from camshaft.graph.graph import Node
+from camshaft.graph.node import Node
 from camshaft.ops.kernels.launch import operand_part, signature
 from camshaft.ops.op import Build, HostCall, Launch, NativeCall, NodeSpec
 from camshaft.ops.spec import Part, TensorSpec
-from camshaft.plan.schedule import Buffer, BufferSlice, BufferUse, Lifetime, Programs, Thunk
+from camshaft.plan.buffers import Buffer, BufferSlice, BufferUse, Lifetime
+from camshaft.plan.schedule import Programs, Thunk
 from camshaft.selection.choice import Choice
 from camshaft.validation.run import compile_launch
 

@@ -12,10 +12,11 @@ from dataclasses import replace
 
 from camshaft.backends.device import HOST
 from camshaft.graph.custom import CustomOp
+from camshaft.plan.buffers import Lifetime
 from camshaft.plan.lowering.lower import Lowered
 from camshaft.plan.lowering.node_thunks import NodeRange
 from camshaft.plan.memory.arena import unshared_steps
-from camshaft.plan.schedule import Lifetime, Thunk
+from camshaft.plan.schedule import Thunk
 
 # Limits of (bytes, operations) for all of a step's thunks: lower if workers could share them. On two Zen 4 cores, replicating the
 # norms, rotations and merges of a SmolLM2-135M token saves 1 to 2.5 % of its time; its silu_multiply of 14 KB would cost 1 %.

@@ -8,10 +8,12 @@ from dataclasses import dataclass, field
 from camshaft.backends.device import HOST, Device
 from camshaft.errors import PlanError
 from camshaft.extent import Extent
-from camshaft.graph.graph import Node, Tensor, offset_nbytes, root
+from camshaft.graph.graph import Tensor, offset_nbytes, root
+from camshaft.graph.node import Node
 from camshaft.ops.spec import TensorSpec
+from camshaft.plan.buffers import Buffer, BufferSlice, Lifetime
 from camshaft.plan.lowering.node_thunks import alignment_of
-from camshaft.plan.schedule import Buffer, BufferSlice, Lifetime, Thunk, copy_thunk
+from camshaft.plan.schedule import Thunk, copy_thunk
 
 LIFETIMES = {
     "input": Lifetime.IO,

@@ -12,11 +12,13 @@ from dataclasses import dataclass, replace
 
 from camshaft.errors import PlanError
 from camshaft.graph.custom import COPY
-from camshaft.graph.graph import Graph, Node, Tensor, offset_nbytes, root
+from camshaft.graph.graph import Graph, Tensor, offset_nbytes, root
+from camshaft.graph.node import Node
 from camshaft.graph.rewrite import packed_spec
+from camshaft.plan.buffers import BufferSlice
 from camshaft.plan.lowering.lower import Lowered
 from camshaft.plan.memory.hazards import Hazard, hazards
-from camshaft.plan.schedule import BufferSlice, Order, Thunk
+from camshaft.plan.schedule import Order, Thunk
 
 SYNCS = ("hazards", "each", "explicit")
 _VERBS = {"read": "reads", "write": "writes"}

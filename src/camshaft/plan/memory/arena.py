@@ -10,8 +10,9 @@ from itertools import chain
 from camshaft.backends.device import HOST
 from camshaft.errors import PlanError
 from camshaft.extent import Extent
+from camshaft.plan.buffers import Buffer, Lifetime
 from camshaft.plan.memory.hazards import insert_waits, own_buffers, steps
-from camshaft.plan.schedule import Buffer, Lifetime, Order, Schedule, Thunk, buffers_of, extents_of
+from camshaft.plan.schedule import Order, Schedule, Thunk, buffers_of, extents_of
 
 ALIGNMENT = 64
 OWN_ALIGNMENT = 128  # two cache lines: workers share none, not even by prefetch of the neighbor

@@ -11,9 +11,10 @@ import numpy as np
 
 from camshaft.backends.device import HOST
 from camshaft.errors import PlanError
+from camshaft.plan.buffers import Buffer, BufferSlice, Lifetime
 from camshaft.plan.memory.allocate import host_memory
 from camshaft.plan.memory.arena import MemoryPlan
-from camshaft.plan.schedule import Buffer, BufferSlice, Lifetime, Schedule
+from camshaft.plan.schedule import Schedule
 
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 Memory = np.ndarray[Any, np.dtype[Any]] | memoryview | bytearray | bytes | int

@@ -12,12 +12,12 @@ from camshaft.backends.device import HOST, Device, Memory
 from camshaft.errors import PlanError
 from camshaft.graph.graph import Graph, Tensor, root
 from camshaft.ops.spec import TensorSpec
+from camshaft.plan.buffers import Buffer, Lifetime
 from camshaft.plan.lowering.lower import Lowered
 from camshaft.plan.lowering.spaces import is_unified
 from camshaft.plan.memory.allocate import host_memory
 from camshaft.plan.memory.device_memory import DeviceArray
 from camshaft.plan.memory.weights import Weights
-from camshaft.plan.schedule import Buffer, Lifetime
 
 Array = np.ndarray[Any, Any]
 

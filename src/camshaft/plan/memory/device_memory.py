@@ -12,10 +12,11 @@ from camshaft.backends.device import HOST, Bytes, Command, CopyCommand, Device, 
 from camshaft.errors import PlanError
 from camshaft.extent import Extent
 from camshaft.ops.spec import TensorSpec
+from camshaft.plan.buffers import Buffer, BufferSlice, Lifetime
 from camshaft.plan.lowering.spaces import is_unified
 from camshaft.plan.memory.arena import MemoryPlan
 from camshaft.plan.memory.binding import BoundMemory
-from camshaft.plan.schedule import Buffer, BufferSlice, Lifetime, Schedule, Thunk
+from camshaft.plan.schedule import Schedule, Thunk
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from camshaft.errors import PlanError
-from camshaft.plan.schedule import Buffer, BufferSlice, BufferUse, Lifetime, Order, Thunk
+from camshaft.plan.buffers import Buffer, BufferSlice, BufferUse, Lifetime
+from camshaft.plan.schedule import Order, Thunk
 
 Range = tuple[int, int]
 

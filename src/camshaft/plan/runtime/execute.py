@@ -10,6 +10,7 @@ import numpy as np
 
 from camshaft.errors import PlanError
 from camshaft.extent import Extent
+from camshaft.plan.buffers import Buffer, BufferSlice
 from camshaft.plan.memory.allocate import aligned_bytes
 from camshaft.plan.memory.arena import MemoryPlan
 from camshaft.plan.memory.binding import BoundMemory, Bytes, Memory, bind_memory
@@ -18,7 +19,7 @@ from camshaft.plan.runtime.native import layout
 from camshaft.plan.runtime.native.library import memmove_address, native_executor
 from camshaft.plan.runtime.runnable import NativePlan
 from camshaft.plan.runtime.workers import Runner, Words, calling
-from camshaft.plan.schedule import Buffer, BufferSlice, HostFunction, Schedule, Thunk
+from camshaft.plan.schedule import HostFunction, Schedule, Thunk
 
 MAX_PROGRAMS = 2**62
 _HOST_ENTRY = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)

@@ -11,6 +11,7 @@ import numpy as np
 from camshaft.backends.device import HOST, Bytes, Device, DeviceRun, Memory
 from camshaft.errors import PlanError
 from camshaft.extent import Extent
+from camshaft.plan.buffers import Buffer, BufferSlice
 from camshaft.plan.memory.arena import MemoryPlan
 from camshaft.plan.memory.binding import BoundMemory, bind_memory
 from camshaft.plan.memory.binding import Memory as HostMemory
@@ -21,7 +22,7 @@ from camshaft.plan.runtime.runnable import ClosablePlan
 from camshaft.plan.runtime.segments import Segment, cut
 from camshaft.plan.runtime.timed import Counts, DeviceTimes, Lanes, TimedRun, clock, timing
 from camshaft.plan.runtime.workers import inside_host_thunk
-from camshaft.plan.schedule import Buffer, BufferSlice, Schedule, buffers_of
+from camshaft.plan.schedule import Schedule, buffers_of
 
 
 class MultiDeviceSchedule(ClosablePlan):

@@ -19,10 +19,11 @@ from camshaft.plan.runtime.workers import Runner, Words, idle, inside_host_thunk
 
 if TYPE_CHECKING:
     from camshaft.backends.device import Bytes
+    from camshaft.plan.buffers import BufferSlice
     from camshaft.plan.memory.arena import MemoryPlan
     from camshaft.plan.runtime.execute import BoundSchedule, HostCalls
     from camshaft.plan.runtime.timed import Counts, TimedRun
-    from camshaft.plan.schedule import BufferSlice, Schedule
+    from camshaft.plan.schedule import Schedule
 
 
 class Runnable(Protocol):

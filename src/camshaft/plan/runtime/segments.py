@@ -6,8 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from camshaft.backends.device import HOST
+from camshaft.plan.buffers import Buffer, BufferUse
 from camshaft.plan.memory.hazards import Group
-from camshaft.plan.schedule import Buffer, BufferUse, Order, Thunk
+from camshaft.plan.schedule import Order, Thunk
 
 
 @dataclass(frozen=True)

@@ -21,10 +21,12 @@ from camshaft.serve.fields import (
     Field,
     Fields,
     integer,
+    objects,
     one_of,
     read_fields,
     required,
     shown,
+    takes,
 )
 from camshaft.serve.openai.chat import chat_of, read_messages
 from camshaft.serve.openai.prompts import Chat, How, thinking
@@ -33,10 +35,13 @@ from camshaft.serve.options import MOST_TOKENS, OPTIONS, generate_options
 from camshaft.serve.respond import Asked, Json, body_of, respond
 from camshaft.serve.served import Served
 
-_TEXT_OR_BLOCKS = Field(lambda v: isinstance(v, str | list), "a text or a list of blocks")
+_TEXT_OR_BLOCKS = Field(
+    lambda v: isinstance(v, str | list), "a text or a list of blocks", {"anyOf": [TEXT.schema, LIST.schema]}
+)
+_MESSAGE: Fields = {"role": one_of("user", "assistant"), "content": _TEXT_OR_BLOCKS}
 _CHAT: Fields = {
     "model": TEXT,
-    "messages": LIST,
+    "messages": objects(_MESSAGE, *_MESSAGE),
     "system": _TEXT_OR_BLOCKS,
     "tools": LIST,
     "tool_choice": OBJECT,
@@ -55,7 +60,6 @@ _THINKING: Fields = {
     "display": one_of("summarized"),
 }
 _CACHE = {"cache_control": OBJECT}  # prompts are always cached, which changes no answer
-_MESSAGE: Fields = {"role": one_of("user", "assistant"), "content": _TEXT_OR_BLOCKS}
 _BLOCKS: Mapping[str, Fields] = {
     "text": {"type": TEXT, "text": TEXT, "citations": LIST, **_CACHE},
     "thinking": {"type": TEXT, "thinking": TEXT, "signature": TEXT},
@@ -162,6 +166,7 @@ def _chat(given: Mapping[str, Any], served: Served) -> tuple[Chat, Tools | None]
     return chat_of(served, messages, tools, None, how), tools
 
 
+@takes(FIELDS, "model", "max_tokens", "messages", stream="text/event-stream")
 async def messages(request: Request, served: Served) -> Response:
     """Answer a chat."""
     return await respond(request, served, _read)
@@ -181,6 +186,7 @@ def _read(body: Any, served: Served) -> Asked:
     return Asked(Job([chat.ids], options), shape, given.get("stream", False))
 
 
+@takes(_CHAT, "model", "messages")
 async def count_tokens(request: Request, served: Served) -> Response:
     """The number of tokens of a chat."""
     given = read_fields(body_of(request), _CHAT)

@@ -51,7 +51,7 @@ class Flight(Generic[T]):
         flown = Flown(of, job, [Answer() for _ in range(job.n_answers)], n_open=job.n_answers)
         listeners = [self._listener(flown, answer) for answer in flown.answers]
         flown.requests = self.engine.submit_all(
-            [(*wanted, listener) for wanted, listener in zip(job.wanted, listeners, strict=True)]
+            [(*wanted, listener) for wanted, listener in zip(job.wanted, listeners, strict=True)], scored=job.is_scored
         )
         self.n_open += job.n_answers
 

@@ -25,10 +25,12 @@ from camshaft.serve.fields import (
     Field,
     Fields,
     integer,
+    objects,
     one_of,
     read_fields,
     required,
     shown,
+    takes,
 )
 from camshaft.serve.openai import logprobs, prompts, tools
 from camshaft.serve.options import MOST_TOP_LOGPROBS, OPTIONS, generate_options, includes_usage
@@ -36,24 +38,16 @@ from camshaft.serve.respond import Asked, event, respond
 from camshaft.serve.served import Served
 
 EMPTY = Field(lambda v: v == [], "an empty list (others are not supported)")
-FIELDS: Fields = {
-    **OPTIONS,
-    **grammars.FIELDS,
-    "model": TEXT,
-    "messages": LIST,
-    "logprobs": BOOL,
-    "top_logprobs": integer(0, MOST_TOP_LOGPROBS),
-    **tools.FIELDS,
-    **prompts.FIELDS,
-    "modalities": one_of(["text"]),
-    "service_tier": one_of("auto", "default"),
-    "store": one_of(False),
-}
 # Roles -> the role that chat templates know.
 ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant", "tool": "tool"}
+_PART: Fields = {"type": one_of("text"), "text": TEXT}
 _MESSAGE: Fields = {
     "role": one_of(*ROLES),
-    "content": Field(lambda v: isinstance(v, str | list), "a text or a list of parts"),
+    "content": Field(
+        lambda v: isinstance(v, str | list),
+        "a text or a list of parts",
+        {"anyOf": [TEXT.schema, objects(_PART, *_PART).schema]},
+    ),
     "name": TEXT,
     "tool_calls": LIST,  # of an assistant
     "tool_call_id": TEXT,  # of a tool
@@ -62,6 +56,20 @@ _MESSAGE: Fields = {
     "reasoning": TEXT,  # vLLM's name of it
     "thinking": TEXT,  # Ollama's
     "annotations": EMPTY,
+    "images": EMPTY,  # in Ollama's interface
+}
+FIELDS: Fields = {
+    **OPTIONS,
+    **grammars.FIELDS,
+    "model": TEXT,
+    "messages": objects(_MESSAGE, "role"),
+    "logprobs": BOOL,
+    "top_logprobs": integer(0, MOST_TOP_LOGPROBS),
+    **tools.FIELDS,
+    **prompts.FIELDS,
+    "modalities": one_of(["text"]),
+    "service_tier": one_of("auto", "default"),
+    "store": one_of(False),
 }
 _THOUGHTS = ("reasoning_content", "reasoning", "thinking")
 _OF_ROLE = {
@@ -70,7 +78,6 @@ _OF_ROLE = {
     "tool_name": "tool",
     **dict.fromkeys(_THOUGHTS, "assistant"),
 }
-_PART: Fields = {"type": one_of("text"), "text": TEXT}
 
 
 def read_messages(messages: Sequence[Any], of: str = "messages", first: int = 0) -> list[dict[str, Any]]:
@@ -120,6 +127,7 @@ def _top_logprobs(given: Mapping[str, Any]) -> int | None:
     return int(given.get("top_logprobs", 0))
 
 
+@takes(FIELDS, "messages", stream="text/event-stream")
 async def chat_completions(request: Request, served: Served) -> Response:
     """Answer a chat."""
     return await respond(request, served, read_chat)
@@ -171,6 +179,7 @@ class ChatShape:
     created: int = field(default_factory=lambda: int(time.time()))
     media_type: str = "text/event-stream"
     keep_alive: bytes = b": keep-alive\n\n"
+    _reasons: dict[int, str] = field(default_factory=dict)
     _readers: dict[int, AnswerReader] = field(default_factory=dict)
 
     def _reader(self, index: int) -> AnswerReader:
@@ -187,9 +196,11 @@ class ChatShape:
         usage: dict[str, Any] = {"usage": None} if self.with_usage else {}
         return self._head("chat.completion.chunk") | usage
 
-    def _chunk(self, index: int, delta: dict[str, Any], reason: str | None = None, rows: Any = None) -> bytes:
+    def _chunk(
+        self, index: int, delta: dict[str, Any], reason: str | None = None, rows: Any = None, **more: Any
+    ) -> bytes:
         choice = {"index": index, "delta": delta, "logprobs": rows, "finish_reason": reason}
-        return event(self._chunk_head | {"choices": [choice]})
+        return event(self._chunk_head | {"choices": [choice]} | more)
 
     def begin(self) -> Iterable[bytes]:
         """The role of every answer."""
@@ -204,15 +215,19 @@ class ChatShape:
         return [self._chunk(index, delta, rows=rows if i == 0 else None) for i, delta in enumerate(deltas)]
 
     def end_answer(self, index: int, reason: str, stop: str | None) -> Iterable[bytes]:
-        """A chunk with the finish reason, after what the reader of calls still has."""
+        """A chunk with the finish reason, after what the reader of calls still has. That of a single answer is sent by `end`."""
         reader = self._reader(index)
         yield from (self._chunk(index, tools.delta_json(delta)) for delta in reader.finish())
-        yield self._chunk(index, {}, tools.finish_reason(reader, reason))
+        self._reasons[index] = tools.finish_reason(reader, reason)
+        if self.n > 1:
+            yield self._chunk(index, {}, self._reasons[index])
 
     def end(self, usage: Usage) -> Iterable[bytes]:
-        """The usage, if wanted, and the end mark."""
+        """The usage, if wanted, and the end mark. The last chunk but it has the timings."""
+        if self.n == 1:
+            yield self._chunk(0, {}, self._reasons[0], **({} if self.with_usage else usage.timings))
         if self.with_usage:
-            yield event(self._chunk_head | {"choices": [], "usage": usage.json})
+            yield event(self._chunk_head | {"choices": [], "usage": usage.json, **usage.timings})
         yield b"data: [DONE]\n\n"
 
     def failed(self, error: HttpError) -> Iterable[bytes]:
@@ -222,7 +237,7 @@ class ChatShape:
     def whole(self, answers: Sequence[Answer], usage: Usage) -> dict[str, Any]:
         """The completion."""
         choices = [self._choice(i, answer) for i, answer in enumerate(answers)]
-        return self._head("chat.completion") | {"choices": choices, "usage": usage.json}
+        return self._head("chat.completion") | {"choices": choices, "usage": usage.json, **usage.timings}
 
     def _choice(self, index: int, answer: Answer) -> dict[str, Any]:
         rows = logprobs.of_chat(answer.logprobs, self.served.lm.tokenizer) if self.with_logprobs else None

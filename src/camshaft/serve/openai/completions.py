@@ -26,6 +26,7 @@ from camshaft.serve.fields import (
     one_of,
     read_fields,
     required,
+    takes,
 )
 from camshaft.serve.openai import logprobs
 from camshaft.serve.options import MOST_TOP_LOGPROBS, OPTIONS, generate_options, includes_usage
@@ -64,10 +65,17 @@ def _check(given: Mapping[str, Any]) -> None:
     """Refuse combinations of fields that are not supported."""
     if given.get("best_of", given.get("n", 1)) != given.get("n", 1):
         raise HttpError(400, "'best_of' other than n is not supported", code="unsupported_parameter", param="best_of")
-    if given.get("echo") and "logprobs" in given:
-        raise HttpError(400, "'logprobs' with echo is not supported", code="unsupported_parameter", param="logprobs")
+    if _is_scored(given) and given.get("stream"):
+        message = "'logprobs' with echo in a stream is not supported"
+        raise HttpError(400, message, code="unsupported_parameter", param="logprobs")
 
 
+def _is_scored(given: Mapping[str, Any]) -> bool:
+    """Whether the log probabilities of the prompt's tokens are wanted too."""
+    return bool(given.get("echo")) and "logprobs" in given
+
+
+@takes(FIELDS, "prompt", stream="text/event-stream")
 async def completions(request: Request, served: Served) -> Response:
     """Continue one or several prompts."""
     return await respond(request, served, read_completion)
@@ -85,37 +93,43 @@ def read_completion(body: Any, served: Served) -> Asked:
         given, max_tokens=DEFAULT_MAX_TOKENS, logprobs=given.get("logprobs"), n_vocab=n_vocab, grammar=grammar
     )
     prompts = _prompts(served, prompt)
-    job = Job(prompts, options)
+    job = Job(prompts, options, _is_scored(given))
     if job.n_answers > MOST_ANSWERS:
         message = f"{job.n_answers} answers in one request; wanted at most {MOST_ANSWERS}"
         raise HttpError(400, message, code="invalid_value", param="n")
     echoed = [served.lm.detokenize(ids) for ids in prompts for _ in options] if given.get("echo") else None
-    shape = CompletionShape(served, job.n_answers, "logprobs" in given, includes_usage(given), echoed)
+    firsts = (
+        [served.lm.tokenizer.spelling(ids[0]) for ids in prompts if ids for _ in options] if job.is_scored else None
+    )
+    shape = CompletionShape(served, job.n_answers, "logprobs" in given, includes_usage(given), echoed, firsts)
     return Asked(job, shape, given.get("stream", False))
 
 
 @dataclass(frozen=True)
 class CompletionShape:
-    """A text completion and its chunks. `echoed` has the prompt of each answer, if it is to be repeated."""
+    """A text completion and its chunks. `echoed` has the prompt of each answer, if it is to be repeated, and `firsts`
+    its first token, if the prompt has log probabilities too."""
 
     served: Served
     n: int
     with_logprobs: bool
     with_usage: bool
     echoed: Sequence[str] | None
+    firsts: Sequence[str] | None = None
     id: str = field(default_factory=lambda: f"cmpl-{uuid.uuid4().hex}")
     created: int = field(default_factory=lambda: int(time.time()))
     media_type: str = "text/event-stream"
     keep_alive: bytes = b": keep-alive\n\n"
     _offsets: dict[int, int] = field(default_factory=dict)
+    _reasons: dict[int, str] = field(default_factory=dict)
 
     def _head(self) -> dict[str, Any]:
         return {"id": self.id, "object": "text_completion", "created": self.created, "model": self.served.name}
 
-    def _chunk(self, index: int, text: str, reason: str | None = None, rows: Any = None) -> bytes:
+    def _chunk(self, index: int, text: str, reason: str | None = None, rows: Any = None, **more: Any) -> bytes:
         usage: dict[str, Any] = {"usage": None} if self.with_usage else {}
         choice = {"index": index, "text": text, "logprobs": rows, "finish_reason": reason}
-        return event(self._head() | {"choices": [choice]} | usage)
+        return event(self._head() | {"choices": [choice]} | usage | more)
 
     def begin(self) -> Iterable[bytes]:
         """The prompts, if they are to be repeated."""
@@ -129,13 +143,16 @@ class CompletionShape:
         return [self._chunk(index, text, rows=rows)]
 
     def end_answer(self, index: int, reason: str, stop: str | None) -> Iterable[bytes]:
-        """A chunk with the finish reason."""
-        return [self._chunk(index, "", reason)]
+        """A chunk with the finish reason. That of a single answer is sent by `end`."""
+        self._reasons[index] = reason
+        return [self._chunk(index, "", reason)] if self.n > 1 else []
 
     def end(self, usage: Usage) -> Iterable[bytes]:
-        """The usage, if wanted, and the end mark."""
+        """The usage, if wanted, and the end mark. The last chunk but it has the timings."""
+        if self.n == 1:
+            yield self._chunk(0, "", self._reasons[0], **({} if self.with_usage else usage.timings))
         if self.with_usage:
-            yield event(self._head() | {"choices": [], "usage": usage.json})
+            yield event(self._head() | {"choices": [], "usage": usage.json, **usage.timings})
         yield b"data: [DONE]\n\n"
 
     def failed(self, error: HttpError) -> Iterable[bytes]:
@@ -145,9 +162,10 @@ class CompletionShape:
     def whole(self, answers: Sequence[Answer], usage: Usage) -> dict[str, Any]:
         """The completion."""
         choices = [self._choice(i, answer) for i, answer in enumerate(answers)]
-        return self._head() | {"choices": choices, "usage": usage.json}
+        return self._head() | {"choices": choices, "usage": usage.json, **usage.timings}
 
     def _choice(self, index: int, answer: Answer) -> dict[str, Any]:
-        rows = logprobs.of_completion(answer.logprobs) if self.with_logprobs else None
+        first = self.firsts[index] if self.firsts else None
+        rows = logprobs.of_completion(answer.logprobs, before=first) if self.with_logprobs else None
         text = (self.echoed[index] if self.echoed else "") + answer.text
         return {"index": index, "text": text, "logprobs": rows, "finish_reason": answer.finish_reason}

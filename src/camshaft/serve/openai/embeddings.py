@@ -25,7 +25,9 @@ from camshaft.serve.fields import (
     one_of,
     read_fields,
     required,
+    takes,
 )
+from camshaft.serve.ollama import KEEP_ALIVE, keep
 from camshaft.serve.respond import Json, body_of
 from camshaft.serve.served import Embedder
 
@@ -48,11 +50,12 @@ _OLLAMA: Fields = {
     "input": Field(_is_texts, "a text or a list of texts"),
     "truncate": BOOL,
     "dimensions": integer(1, 1 << 20),
-    "keep_alive": Field(lambda v: v not in (0, "0", "0s"), "a time (the model stays in memory)"),
+    "keep_alive": KEEP_ALIVE,
     "options": OBJECT,
 }
 
 
+@takes(_OPENAI, "input")
 async def embeddings(request: Request, embedder: Embedder) -> Response:
     """The vectors of texts or token ids, of length 1."""
     return Json(await run_in_threadpool(embedded, body_of(request), embedder))
@@ -77,10 +80,12 @@ def embedded(body: Any, embedder: Embedder) -> dict[str, Any]:
     return {"object": "list", "data": data, "model": embedder.name, "usage": usage}
 
 
+@takes(_OLLAMA, "model", "input")
 async def embed(request: Request, embedder: Embedder) -> Response:
     """The vectors of texts, of length 1; texts longer than the context are cut unless `truncate` is false."""
     given = read_fields(body_of(request), _OLLAMA)
     required(given, "model")
+    keep(request, given.get("keep_alive"))
     _check_dimensions(embedder, given)
     read_fields(given.get("options", {}), {}, "options")
     listed, begun = required(given, "input"), time.perf_counter()

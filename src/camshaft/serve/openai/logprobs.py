@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import accumulate
 from typing import Any
 
 from camshaft.generate.generation import TokenLogprob
@@ -21,17 +22,17 @@ def of_chat(logprobs: Iterable[TokenLogprob], tokenizer: Tokenizer) -> dict[str,
     return {"content": rows, "refusal": None}
 
 
-def of_completion(logprobs: Iterable[TokenLogprob], offset: int = 0) -> dict[str, Any]:
-    """`logprobs` of a completion: lists with an item per token; `offset` is that of the first token's text."""
-    rows, offsets = list(logprobs), []
-    for each in rows:
-        offsets.append(offset)
-        offset += len(each.token)
+def of_completion(logprobs: Iterable[TokenLogprob], offset: int = 0, before: str | None = None) -> dict[str, Any]:
+    """`logprobs` of a completion: lists with an item per token; `offset` is that of the first token's text. `before` is the
+    first token of an echoed prompt, which follows nothing and has no probability."""
+    rows = list(logprobs)
+    tokens = [*([] if before is None else [before]), *(each.token for each in rows)]
+    none = [None] * (len(tokens) - len(rows))
     return {
-        "tokens": [each.token for each in rows],
-        "token_logprobs": [each.logprob for each in rows],
-        "top_logprobs": [_by_text(each.top) for each in rows],
-        "text_offset": offsets,
+        "tokens": tokens,
+        "token_logprobs": [*none, *(each.logprob for each in rows)],
+        "top_logprobs": [*none, *(_by_text(each.top) for each in rows)],
+        "text_offset": [*accumulate(map(len, tokens), initial=offset)][:-1],
     }
 
 

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from camshaft.errors import ModelError
 from camshaft.generate.tools.reasoning import AnswerReader, Reasoning
-from camshaft.generate.tools.styles import Style, Tool, style_of, with_tools
+from camshaft.generate.tools.styles import Message, Style, Tool, style_of, with_tools
 from camshaft.serve.errors import HttpError
 from camshaft.serve.fields import OBJECT, Fields, one_of
 from camshaft.serve.served import Served
 from camshaft.text.chat import encode_untrusted, texts_in
 
+T = TypeVar("T")
 EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh")
 FIELDS: Fields = {
     "reasoning_format": one_of("none", "auto", "deepseek"),  # llama.cpp's name of what auto does
@@ -72,7 +73,7 @@ def thinking(wanted: bool | str, served: Served, param: str) -> dict[str, Any]:
 
 def read_chat_prompt(
     served: Served,
-    messages: Sequence[dict[str, Any]],
+    messages: Sequence[Message],
     *,
     tools: Sequence[Tool] = (),
     style: Style | None = None,
@@ -84,23 +85,51 @@ def read_chat_prompt(
     Raises HttpError if the model's template does not take it."""
     ids = _ids(served, messages, tools, how)
     reasoning, tokenizer = served.reasoning, served.lm.tokenizer
+    shown = () if style is None else style.shown
     if reasoning is None:
-        return Chat(ids, (), AnswerReader(style))
+        return Chat(ids, shown, AnswerReader(style))
     is_open = tokenizer.decode(ids[-_TAIL:], special=True).rstrip().endswith(reasoning.begin)
     is_closed = has_form and (is_open or reasoning.is_harmony)
     if is_closed:
         ids = ids + tokenizer.encode(reasoning.closed, add_special=False, at_start=False)
     told_apart: Reasoning | None = reasoning if how.is_apart else None
-    return Chat(ids, reasoning.shown, AnswerReader(style, told_apart, is_open, is_closed))
+    return Chat(ids, (*reasoning.shown, *shown), AnswerReader(style, told_apart, is_open, is_closed))
 
 
-def _ids(served: Served, messages: Sequence[dict[str, Any]], tools: Sequence[Tool], how: How) -> list[int]:
+def _ids(served: Served, messages: Sequence[Message], tools: Sequence[Tool], how: How) -> list[int]:
+    def encoded() -> list[int]:
+        said, variables = _told(served, messages, tools, how)
+        return encode_untrusted(served.lm.tokenizer, served.lm.chat_template, said, **variables)
+
+    return _refusing(encoded)
+
+
+def rendered(
+    served: Served, messages: Sequence[Message], tools: Sequence[Tool], how: How, *, add_generation_prompt: bool
+) -> str:
+    """The prompt as a text, as the template writes it. Raises HttpError as `read_chat_prompt`."""
+
+    def text() -> str:
+        said, variables = _told(served, messages, tools, how)
+        return served.lm.chat_template.render(said, add_generation_prompt, **variables)
+
+    return _refusing(text)
+
+
+def _told(
+    served: Served, messages: Sequence[Message], tools: Sequence[Tool], how: How
+) -> tuple[list[Message], dict[str, Any]]:
+    """The messages and the variables of the template."""
+    said, variables = with_tools(style_of(served.lm.chat_template), messages, tools)
+    variables = {**how.variables, **variables}
+    served.check_text("".join(texts_in([said, variables])), "messages")
+    return said, variables
+
+
+def _refusing(make: Callable[[], T]) -> T:
+    """What `make` returns. Raises HttpError in place of a chat template's errors."""
     try:
-        template = served.lm.chat_template
-        said, variables = with_tools(style_of(template), messages, tools)
-        variables = {**how.variables, **variables}
-        served.check_text("".join(texts_in([said, variables])), "messages")
-        return encode_untrusted(served.lm.tokenizer, template, said, **variables)
+        return make()
     except ModelError as error:
         raise HttpError(422, str(error), code="chat_template", param="messages") from None
     except RecursionError:  # arguments of calls are of any depth

@@ -21,6 +21,7 @@ from camshaft.serve.fields import (
     one_of,
     read_fields,
     required,
+    takes,
 )
 from camshaft.serve.openai import prompts, tools
 from camshaft.serve.openai.chat import EMPTY, chat_of, read_messages
@@ -154,6 +155,7 @@ def _tools(given: Mapping[str, Any], served: Served) -> tools.Tools | None:
     return tools.tools_of(listed, choice, given.get("parallel_tool_calls", True), served, "parameters")
 
 
+@takes(FIELDS, "input", stream="text/event-stream")
 async def responses(request: Request, served: Served) -> Response:
     """Answer a chat."""
     return await respond(request, served, read_response)

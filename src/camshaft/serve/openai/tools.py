@@ -64,9 +64,14 @@ class Tools:
 
 def read_tools(given: Mapping[str, Any], served: Served) -> Tools | None:
     """The tools that an answer may call; None if there are none. Raises HttpError for one that does not fit."""
-    tools = [_tool(each, f"tools[{i}]") for i, each in enumerate(given.get("tools", ()))]
+    tools = listed_tools(given)
     choice, is_parallel = given.get("tool_choice", "auto"), given.get("parallel_tool_calls", True)
     return tools_of(tools, choice, is_parallel, served, "function.parameters")
+
+
+def listed_tools(given: Mapping[str, Any]) -> list[Tool]:
+    """The tools that a request tells of."""
+    return [_tool(each, f"tools[{i}]") for i, each in enumerate(given.get("tools", ()))]
 
 
 def tools_of(tools: Sequence[Tool], choice: Any, is_parallel: bool, served: Served, schema_field: str) -> Tools | None:
@@ -87,7 +92,8 @@ def tools_of(tools: Sequence[Tool], choice: Any, is_parallel: bool, served: Serv
     chosen = _chosen(tools, choice)
     style, is_parallel = style_of(served.lm.chat_template), is_parallel and not isinstance(choice, dict)
     try:
-        grammar = call_grammar(style, chosen, is_required=choice != "auto", is_parallel=is_parallel)
+        ids = served.lm.tokenizer.control_ids(style.shown)
+        grammar = call_grammar(style, chosen, is_required=choice != "auto", is_parallel=is_parallel, ids=ids)
         grammar = served.lm.grammars.compiled(grammar)
     except (MissingExtraError, SettingError) as error:
         for i, tool in enumerate(tools):  # the one with the fault
@@ -103,7 +109,7 @@ def _compiled(tool: Tool, served: Served) -> Grammar:
 
 def starts_formed(tools: Tools | None, grammar: Grammar | None) -> bool:
     """Whether an answer has its form from the first token, so that no thoughts may come before it."""
-    return tools.is_required if tools is not None else grammar is not None
+    return grammar is not None if tools is None else tools.is_required and not tools.style.is_harmony
 
 
 def form_of(tools: Tools | None, grammar: Grammar | None) -> Grammar | None:

@@ -290,12 +290,21 @@ async function findModel() {
   try {
     const response = await fetch("v1/models", { headers: headers() });
     if (!response.ok) throw await problem(response);
-    model = (await response.json()).data[0].id;
-    byId("model").textContent = model;
+    const names = (await response.json()).data.filter((each) => each.kind === "chat").map((each) => each.id);
+    const several = byId("models");
+    several.replaceChildren(...names.map((name) => element("option", { value: name, textContent: name })));
+    several.hidden = names.length < 2;
+    byId("model").hidden = names.length > 1;
+    useModel(names.includes(state.model) ? state.model : names[0] ?? "");
     fail("");
   } catch (error) {
     fail(error.message || String(error));
   }
+}
+
+function useModel(name) {
+  model = name;
+  byId("model").textContent = byId("models").value = name;
 }
 
 function grow() {
@@ -319,6 +328,11 @@ byId("text").addEventListener("keydown", (event) => {
   byId("composer").requestSubmit();
 });
 document.addEventListener("keydown", (event) => { if (event.key === "Escape" && running) running.abort(); });
+byId("models").addEventListener("change", (event) => {
+  state.model = event.target.value;
+  useModel(state.model);
+  save();
+});
 byId("stop").addEventListener("click", () => running?.abort());
 byId("new").addEventListener("click", begin);
 byId("menu").addEventListener("click", () => toggleMenu());

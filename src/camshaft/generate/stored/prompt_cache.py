@@ -1,0 +1,172 @@
+"""Prompts kept between runs: a session takes the tokens that its prompt begins with from a file, or from the store."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+from zlib import crc32
+
+from camshaft.errors import StoreError
+from camshaft.formats.gguf.file import header_digest
+from camshaft.generate.memory.blocks import block_arrays, read_blocks, write_blocks
+from camshaft.generate.memory.kv_cache import BLOCK_TOKENS
+from camshaft.generate.stored.prompt_file import PromptFile, PromptHead, States, to_parts
+from camshaft.store.digest import digest_of
+from camshaft.store.entries import remove_entry
+from camshaft.store.files import atomic_file, reason
+from camshaft.store.objects import HEADER_NBYTES
+from camshaft.store.store import store
+
+if TYPE_CHECKING:
+    from camshaft.formats.tensor import FileTensor
+    from camshaft.generate.language_model import LanguageModel
+    from camshaft.generate.memory.kv_cache import KVCache
+
+AUTO = "auto"
+# A prompt is kept where so many of its tokens were not: fewer are processed in less time than a file of them is written.
+LEAST_NEW = 64
+# Tokens of a prompt that are processed anyway: the last one, whose logits are wanted, and one more, since the plan for single
+# tokens rounds otherwise than that for prompts.
+LEAST_LEFT = 2
+_OF_MODEL, _OF_TOKENS = 32, 32  # digits of an entry's key
+_SAMPLE = 64  # bytes of each tensor, at its beginning and in its middle, that tell one model's weights from another's
+
+
+class PromptCache:
+    """The kept prompts of one model: in the store (`where` 'auto', the least recently used go), or one in a file."""
+
+    def __init__(self, where: str | os.PathLike[str], lm: LanguageModel) -> None:
+        self._path = (
+            None if where == AUTO else Path(os.path.realpath(where))
+        )  # a link's target is written, not the link
+        self.n_taken = 0  # tokens of the last prompt
+        self._model, self._cache = model_digest(lm), lm.plans.cache
+
+    def find(self, tokens: Sequence[int]) -> tuple[PromptFile, int] | None:
+        """The kept prompt with the longest beginning of `tokens`, open, and how many of them to take; None if there is none.
+
+        Raises StoreError for a file that is no kept prompt, or is one of another model or cache format; in the store such are
+        skipped."""
+        best: tuple[PromptFile, int] | None = None
+        for path, start in self._candidates():
+            file = self._opened(path, start)
+            if file is None:
+                continue
+            n = self._usable(file.head, tokens)
+            if n <= (0 if best is None else best[1]):
+                file.close()
+                continue
+            if best is not None:
+                best[0].close()
+            best = file, n
+        if best is not None and self._path is None:
+            with suppress(OSError):  # it only orders evictions
+                os.utime(best[0].path)
+        return best
+
+    def _candidates(self) -> list[tuple[Path, int]]:
+        if self._path is not None:
+            return [(self._path, 0)]
+        entries, ours = store().prompts.entries(), self._model[:_OF_MODEL]
+        return [(e.path, HEADER_NBYTES) for e in entries if (e.path.parent.name + e.path.name).startswith(ours)]
+
+    def _opened(self, path: Path, start: int) -> PromptFile | None:
+        try:
+            file = PromptFile(path, BLOCK_TOKENS, start)
+        except FileNotFoundError:
+            return None
+        except StoreError as error:
+            self.drop(path, error)
+            return None
+        except OSError as error:
+            if self._path is not None:
+                raise StoreError(f"{path}: the kept prompt cannot be read: {reason(error)}") from error
+            return None
+        head = file.head
+        if head.model == self._model and (head.arrays, head.states) == _layout(self._cache):
+            return file
+        file.close()
+        if self._path is not None:
+            raise StoreError(
+                f"{path}: the kept prompt is of another model, adapter, context or cache format; remove it, or name another file"
+            )
+        return None
+
+    def drop(self, path: Path, error: StoreError) -> None:
+        """Delete a damaged entry of the store, with a warning. Raises `error` if it is a file of the user's."""
+        if self._path is not None:
+            raise error
+        warnings.warn(f"a kept prompt is processed again: {error}", stacklevel=2)
+        remove_entry(path, "a damaged entry")
+
+    def _usable(self, head: PromptHead, tokens: Sequence[int]) -> int:
+        """How many of the tokens can be taken from a prompt."""
+        most = min(len(head.tokens), len(tokens) - LEAST_LEFT)
+        common = next((i for i in range(most) if head.tokens[i] != tokens[i]), max(most, 0))
+        if head.states:
+            return max((position for position in head.positions if position <= common), default=0)
+        return common // BLOCK_TOKENS * BLOCK_TOKENS
+
+    def keep(self, tokens: Sequence[int], slot: int, states: States) -> None:
+        """Write the tokens' keys and values, which are in a slot, and their recurrent states, by number of tokens.
+
+        Raises StoreError if the file cannot be written; in the store that is a warning."""
+        arrays, kinds = _layout(self._cache)
+        head = PromptHead(self._model, list(tokens), arrays, kinds, sorted(states) if kinds else [])
+        n = head.n_blocks(BLOCK_TOKENS)
+        blocks = {name: read_blocks(self._cache, name, slot, n) for name, _ in arrays}
+        parts = to_parts(head, blocks, states)
+        if self._path is not None:
+            with atomic_file(self._path) as file:
+                for part in parts:
+                    file.write(part)
+            return
+        data = b"".join(parts)
+        if len(data) + HEADER_NBYTES <= store().prompts.max_nbytes // 2:
+            store().prompts.put(entry_key(self._model, tokens), data)
+
+
+def take_blocks(file: PromptFile, cache: KVCache, slot: int, n: int, threads: int) -> None:
+    """Copy the first `n` blocks of a kept prompt into those that a slot has reserved. Raises StoreError for a damaged file.
+
+    Reading, checksums and copies of several arrays run side by side: 46 MB take most of 50 ms on one thread."""
+
+    def take(name: str) -> None:
+        write_blocks(cache, name, slot, file.blocks(name, n))
+
+    with ThreadPoolExecutor(threads) as pool:
+        for _ in pool.map(take, [name for name, _ in file.head.arrays]):
+            pass
+
+
+def entry_key(model: str, tokens: Sequence[int]) -> str:
+    """The key in the store: digits of the model's digest and of the tokens'."""
+    return model[:_OF_MODEL] + digest_of(list(tokens))[:_OF_TOKENS]
+
+
+def _layout(cache: KVCache) -> tuple[list[tuple[str, int]], list[tuple[str, int]]]:
+    """(name, bytes) of a block of each array of keys and values, and of each recurrent state."""
+    return list(block_arrays(cache)), [(name, cache.specs[name].nbytes // cache.n_slots) for name in cache.state_names]
+
+
+def model_digest(lm: LanguageModel) -> str:
+    """Digest of what keys and values depend on: the file's header and size, some bytes of each tensor, the adapters, the kind of
+    activations and of the cache, and the context where the rotations depend on it."""
+    file, adapters = lm.plans.file, lm.plans.adapters
+    header = header_digest(file.mapped, file.header_nbytes)
+    rotations = lm.context if "rope_factors_long.weight" in file.tensors else 0
+    weights = crc32(b"".join(_sample(tensor) for tensor in file.tensors.values()))
+    added = [(t.name, crc32(t.data().data)) for name, t in adapters.tensors.items() if name not in file.tensors]
+    return digest_of(header, weights, repr((adapters.digest, added)), lm.activations, lm.kv_cache, rotations)
+
+
+def _sample(tensor: FileTensor) -> bytes:
+    if not tensor.is_mapped:
+        return b""
+    data, middle = tensor.data(), tensor.nbytes // 2
+    return data[:_SAMPLE].tobytes() + data[middle : middle + _SAMPLE].tobytes()

@@ -1,0 +1,253 @@
+"""Addresses of llama.cpp's server: `/props`, `/slots`, `/apply-template`, `/infill`, `/completion` and counts of tokens."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import Response
+
+from camshaft.errors import ModelError
+from camshaft.generate.generation import TokenLogprob
+from camshaft.generate.sampling.parameters import Sampling
+from camshaft.serve import grammars
+from camshaft.serve.answers import Answer, Job, Usage
+from camshaft.serve.errors import HttpError
+from camshaft.serve.fields import (
+    BOOL,
+    LIST,
+    PROMPTS,
+    TEXT,
+    Fields,
+    integer,
+    is_integer,
+    objects,
+    one_of,
+    read_fields,
+    required,
+    takes,
+)
+from camshaft.serve.openai import prompts, tools
+from camshaft.serve.openai.chat import FIELDS as CHAT_FIELDS
+from camshaft.serve.openai.chat import read_chat, read_messages
+from camshaft.serve.options import MOST_TOKENS, OPTIONS, SAMPLING, generate_options
+from camshaft.serve.respond import Asked, Json, body_of, event, respond
+from camshaft.serve.served import Served
+from camshaft.version import __version__
+
+_EXTRA: Fields = {"filename": TEXT, "text": TEXT, "time": integer(0, 1 << 62)}
+_COMMON: Fields = {
+    **{name: rule for name, rule in OPTIONS.items() if name in SAMPLING},
+    **{name: OPTIONS[name] for name in ("stop", "stream", "ignore_eos")},
+    **{name: grammars.FIELDS[name] for name in ("grammar", "json_schema")},
+    "model": TEXT,
+    "n_predict": integer(-1, MOST_TOKENS),
+    "cache_prompt": one_of(True),  # prompts are always cached
+    "id_slot": integer(-1, MOST_TOKENS),  # which slot runs a request changes no answer
+}
+_COMPLETION: Fields = {**_COMMON, "prompt": PROMPTS}
+_INFILL: Fields = {
+    **_COMMON,
+    "prompt": TEXT,
+    "input_prefix": TEXT,
+    "input_suffix": TEXT,
+    "input_extra": objects(_EXTRA, "text"),
+}
+_TEMPLATE: Fields = {
+    "model": TEXT,
+    "messages": CHAT_FIELDS["messages"],
+    "add_generation_prompt": BOOL,
+    "tools": LIST,
+    **{name: prompts.FIELDS[name] for name in ("chat_template_kwargs", "reasoning_effort")},
+}
+_FILL = {"fim_pre": "prefix", "fim_suf": "suffix", "fim_mid": "middle"}  # the tokens without which there is no infill
+_NO_FILE = "--- snippet ---"  # before a further text, where the model has no token for it
+
+
+async def props(request: Request, served: Served) -> Response:
+    """What a model is run with."""
+    lm = served.lm
+    sampling = {each.name: getattr(Sampling(), each.name) for each in dataclasses.fields(Sampling)}
+    sampling |= {"seed": 2**32 - 1 if sampling["seed"] is None else sampling["seed"], "logit_bias": []}
+    sampling["dry_sequence_breakers"] = list(sampling["dry_sequence_breakers"])
+    try:
+        template = lm.chat_template.source
+    except ModelError:
+        template = ""
+    spelled = {
+        name: "" if token is None else lm.tokenizer.spelling(token)
+        for name, token in (("bos_token", lm.tokenizer.bos_id), ("eos_token", lm.tokenizer.eos_id))
+    }
+    return Json(
+        {
+            "default_generation_settings": {"n_ctx": lm.context, "params": {"n_predict": -1, **sampling}},
+            "total_slots": lm.plans.cache.n_slots,
+            "model_alias": served.name,
+            "model_path": served.name,
+            "chat_template": template,
+            **spelled,
+            "modalities": {"vision": False, "audio": False},
+            "build_info": f"camshaft {__version__}",
+        }
+    )
+
+
+async def slots(request: Request, served: Served) -> Response:
+    """What each slot does."""
+    running = {running.slot: running for running in served.engine.running}
+    rows = []
+    for i in range(served.lm.plans.cache.n_slots):
+        row: dict[str, Any] = {"id": i, "n_ctx": served.lm.context, "is_processing": i in running}
+        if i in running:
+            one = running[i]
+            row |= {"n_prompt_tokens": one.prompt_tokens, "n_prompt_tokens_cache": one.cached_tokens}
+            row |= {"n_prompt_tokens_processed": min(one.position, one.prompt_tokens) - one.cached_tokens}
+            row["next_token"] = [{"n_decoded": one.generated_tokens}]
+        rows.append(row)
+    return Json(rows)
+
+
+@takes(_TEMPLATE, "messages")
+async def apply_template(request: Request, served: Served) -> Response:
+    """The prompt of a chat as a text."""
+    return Json({"prompt": await run_in_threadpool(_rendered, body_of(request), served)})
+
+
+def _rendered(body: Any, served: Served) -> str:
+    given = read_fields(body, _TEMPLATE)
+    messages, listed = read_messages(required(given, "messages")), tools.listed_tools(given)
+    how = prompts.read_how(given, served)
+    begins = given.get("add_generation_prompt", True)
+    return prompts.rendered(served, messages, listed, how, add_generation_prompt=begins)
+
+
+@takes(CHAT_FIELDS, "messages")
+async def input_tokens(request: Request, served: Served) -> Response:
+    """The number of tokens of a chat completion's prompt."""
+    asked = await run_in_threadpool(read_chat, body_of(request), served)
+    return Json({"object": "response.input_tokens", "input_tokens": len(asked.job.prompts[0])})
+
+
+@takes(_COMPLETION, "prompt", stream="text/event-stream")
+async def completion(request: Request, served: Served) -> Response:
+    """Continue a text."""
+    return await respond(request, served, _read_completion)
+
+
+def _read_completion(body: Any, served: Served) -> Asked:
+    given = read_fields(body, _COMPLETION)
+    prompt = required(given, "prompt")
+    if isinstance(prompt, list) and not is_integer(prompt[0]):
+        raise HttpError(400, "'prompt' has several prompts; wanted one", code="invalid_value", param="prompt")
+    if isinstance(prompt, str):
+        served.check_text(prompt, "prompt")
+    return _asked(given, served, served.lm.prompt_ids(prompt, raw=True))
+
+
+@takes(_INFILL, "input_prefix", "input_suffix", stream="text/event-stream")
+async def infill(request: Request, served: Served) -> Response:
+    """What belongs between two texts. HttpError names the tokens for it that the model lacks."""
+    return await respond(request, served, _read_infill)
+
+
+def _read_infill(body: Any, served: Served) -> Asked:
+    given = read_fields(body, _INFILL)
+    fill, tokenizer = served.lm.fill_tokens, served.lm.tokenizer
+    missing = [f"fim_{word}" for name, word in _FILL.items() if name not in fill]
+    if missing:
+        message = f"the model {served.name!r} has no tokens to fill in: {', '.join(missing)}"
+        raise HttpError(400, message, code="unsupported_model", param="model")
+
+    def ids(text: str, param: str) -> list[int]:
+        served.check_text(text, param)
+        return tokenizer.encode(text, add_special=False, parse_special=False, at_start=False)
+
+    prefix = ids(required(given, "input_prefix"), "input_prefix") + ids(given.get("prompt", ""), "prompt")
+    suffix = ids(required(given, "input_suffix"), "input_suffix")
+    before = [] if tokenizer.bos_id is None or not tokenizer.vocabulary.add_bos else [tokenizer.bos_id]
+    extra = [
+        token
+        for i, each in enumerate(given.get("input_extra", ()))
+        for token in _extra(read_fields(each, _EXTRA, f"input_extra[{i}]"), f"input_extra[{i}]", fill, ids)
+    ]
+    if extra and "fim_rep" in fill:
+        extra = [fill["fim_rep"], *ids("project\n", "input_extra"), *extra]
+    filled = [fill["fim_pre"], *prefix, fill["fim_suf"], *suffix, fill["fim_mid"]]
+    return _asked(given, served, [*before, *extra, *filled])
+
+
+def _extra(given: Mapping[str, Any], of: str, fill: Mapping[str, int], ids: Any) -> list[int]:
+    """The tokens of a further text of the project."""
+    text, name = required(given, "text", of), given.get("filename", "")
+    if "fim_sep" in fill:
+        return [fill["fim_sep"], *ids(f"{name}\n{text}", f"{of}.text")]
+    return list(ids(f"\n\n{_NO_FILE}\n\n{text}", f"{of}.text"))
+
+
+def _asked(given: Mapping[str, Any], served: Served, ids: list[int]) -> Asked:
+    limited = {**given, "max_tokens": given.get("n_predict", -1)}
+    grammar = grammars.read_grammar(given, served)
+    n_vocab = served.lm.config.vocab_size
+    options = generate_options(limited, max_tokens=-1, logprobs=None, n_vocab=n_vocab, grammar=grammar)
+    return Asked(Job([ids], options), LlamaCppShape(served), given.get("stream", False))
+
+
+@dataclass
+class LlamaCppShape:
+    """An answer as llama.cpp's server has it, and its events, of which the last one has what the whole answer has."""
+
+    served: Served
+    media_type: str = "text/event-stream"
+    keep_alive: bytes = b": keep-alive\n\n"
+    _end: dict[str, Any] = field(default_factory=dict)
+
+    def begin(self) -> Iterable[bytes]:
+        """Nothing."""
+        return ()
+
+    def piece(self, index: int, text: str, each: Sequence[TokenLogprob]) -> Iterable[bytes]:
+        """A piece of the answer."""
+        return [event({"index": index, "content": text, "tokens": [], "stop": False, "id_slot": -1})]
+
+    def end_answer(self, index: int, reason: str, stop: str | None) -> Iterable[bytes]:
+        """Nothing; `end` says how."""
+        self._end = _ended(reason, stop)
+        return ()
+
+    def end(self, usage: Usage) -> Iterable[bytes]:
+        """The end with the counts."""
+        return [event(self._last("", self._end, usage))]
+
+    def failed(self, error: HttpError) -> Iterable[bytes]:
+        """The error."""
+        return [event(error.body)]
+
+    def whole(self, answers: Sequence[Answer], usage: Usage) -> dict[str, Any]:
+        """The answer."""
+        (answer,) = answers
+        return self._last(answer.text, _ended(answer.finish_reason or "stop", answer.stop_string), usage)
+
+    def _last(self, text: str, end: Mapping[str, Any], usage: Usage) -> dict[str, Any]:
+        return {
+            "index": 0,
+            "content": text,
+            "tokens": [],
+            "id_slot": -1,
+            "stop": True,
+            "model": self.served.name,
+            "tokens_predicted": usage.generated,
+            "tokens_evaluated": usage.prompt,
+            "tokens_cached": usage.cached,
+            "truncated": False,
+            **end,
+            **usage.timings,
+        }
+
+
+def _ended(reason: str, stop: str | None) -> dict[str, Any]:
+    kind = "word" if stop is not None else {"stop": "eos", "length": "limit"}[reason]
+    return {"stop_type": kind, "stopping_word": stop or ""}

@@ -1,0 +1,195 @@
+"""64 clients for a long time, some of whom break off, read slowly or send nonsense: nothing is lost, leaked or mixed up.
+
+SOAK_S=1200 python -m pytest -m soak tests/serve/test_soak.py -s
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import random
+import re
+import sys
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+from urllib.request import urlopen
+
+import pytest
+
+from camshaft.serve.load.child import serve_command, server
+from camshaft.serve.load.stream import AnswerError, Target, post_stream, target_of
+from camshaft.serve.load.workload import WORDS
+from tests.support.models import require_default_model
+
+pytestmark = [
+    pytest.mark.soak,
+    pytest.mark.skipif(sys.platform != "linux", reason="memory and files of a process are read in /proc"),
+]
+
+SECONDS = float(os.environ.get("SOAK_S", "1200"))
+CLIENTS, BODIES, STUCK_S = 64, 32, 300.0
+PATH = "/chat/completions"
+MORE_RSS_NBYTES = 32 << 20  # that the allocator may touch after the warm-up
+BLOCK_NBYTES = 16 * 2 * 30 * 3 * 64 * 2  # of the prefix cache: tokens, keys and values, layers, heads, their size, f16
+
+
+def body(index: int) -> dict[str, Any]:
+    """A request: a third begins like others, half draws with a seed."""
+    drawn = random.Random(index)
+    words = drawn.choices(WORDS, k=drawn.choice((3, 20, 200)))
+    if index % 3 == 0:
+        words = [*WORDS[:60], *words]
+    how = {"temperature": 0} if index % 2 else {"temperature": 1.1, "seed": index}
+    return {"messages": [{"role": "user", "content": " ".join(words)}], "max_tokens": drawn.randint(1, 40), **how}
+
+
+@dataclass
+class Soak:
+    """What the clients share: the lone answer to each body, and counts of what they did."""
+
+    target: Target
+    lone: list[str] = field(default_factory=list)
+    done: Counter[str] = field(default_factory=Counter)
+    wrong: list[str] = field(default_factory=list)
+
+    async def text(self, index: int, pieces: int | None = None, wait_s: float = 0.0) -> str:
+        """The text of a streamed answer, or of its first pieces, after which the client breaks off."""
+        parts: list[str] = []
+        async with aclosing(post_stream(self.target, PATH, body(index) | {"stream": True})) as events:
+            async for event in events:
+                parts.append(event["choices"][0]["delta"].get("content") or "")
+                await asyncio.sleep(wait_s)
+                if pieces is not None and len(parts) > pieces:
+                    break
+        return "".join(parts)
+
+    async def raw(self, data: bytes, wait_s: float | None = 0.0) -> bytes:
+        """What the server says to bytes, or nothing if the client breaks off after `wait_s`."""
+        parts = urlsplit(self.target.url)
+        reader, writer = await asyncio.open_connection(parts.hostname, parts.port)
+        try:
+            writer.write(data)
+            if wait_s is not None:
+                await asyncio.sleep(wait_s)
+                return b""
+            return await reader.read()
+        except ConnectionError:
+            return b""
+        finally:
+            writer.transport.abort()
+
+    def request(self, data: bytes, more: bytes = b"") -> bytes:
+        """The bytes of a request."""
+        return self.target.head("POST", PATH, len(data) + len(more)) + data
+
+
+async def whole(soak: Soak, drawn: random.Random) -> bool:
+    index = drawn.randrange(BODIES)
+    return await soak.text(index) == soak.lone[index]
+
+
+async def slow(soak: Soak, drawn: random.Random) -> bool:
+    index = drawn.randrange(BODIES)
+    return await soak.text(index, wait_s=drawn.uniform(0, 0.3)) == soak.lone[index]
+
+
+async def broken_off(soak: Soak, drawn: random.Random) -> bool:
+    index = drawn.randrange(BODIES)
+    return soak.lone[index].startswith(await soak.text(index, drawn.randrange(20)))
+
+
+async def not_streamed(soak: Soak, drawn: random.Random) -> bool:
+    index = drawn.randrange(BODIES)
+    answer = await soak.raw(soak.request(json.dumps(body(index)).encode()), None)
+    return json.loads(answer.partition(b"\r\n\r\n")[2])["choices"][0]["message"]["content"] == soak.lone[index]
+
+
+async def gone(soak: Soak, drawn: random.Random) -> bool:
+    data = json.dumps(
+        body(drawn.randrange(BODIES)) | {"stream": drawn.random() < 0.5, "n": drawn.randint(1, 3)}
+    ).encode()
+    sent = soak.request(data)[: drawn.choice((10, 150, 10**6))]
+    return not await soak.raw(sent, drawn.uniform(0, 1))
+
+
+async def nonsense(soak: Soak, drawn: random.Random) -> bool:
+    data = drawn.choice((b"{", b"[]", b'{"messages": 5}', b'{"messages": [], "x": 1}', bytes(drawn.randbytes(50))))
+    answers = await soak.raw(soak.request(data), None), await soak.raw(drawn.randbytes(300) + b"\r\n\r\n", None)
+    return answers[0].startswith(b"HTTP/1.1 400 ") and answers[1][:13] in (b"", b"HTTP/1.1 400 ")
+
+
+async def oversized(soak: Soak, drawn: random.Random) -> bool:
+    long = json.dumps({"messages": [{"role": "user", "content": "word " * 50_000}]}).encode()
+    data, status = drawn.choice(((long, 400), (b" " * (9 << 20), 413)))
+    return (await soak.raw(soak.request(data), None))[9:12] in (b"", str(status).encode())
+
+
+# What a client does, and how often.
+ACTS: dict[Callable[[Soak, random.Random], Awaitable[bool]], int] = {
+    whole: 8, slow: 3, broken_off: 5, not_streamed: 3, gone: 4, nonsense: 2, oversized: 1,
+}  # fmt: skip
+
+
+async def client(soak: Soak, number: int, until: float) -> None:
+    drawn = random.Random(f"client {number}")
+    while time.monotonic() < until:
+        act = drawn.choices(list(ACTS), list(ACTS.values()))[0]
+        try:
+            async with asyncio.timeout(STUCK_S):
+                fits = await act(soak, drawn)
+        except (TimeoutError, AnswerError, OSError, ValueError, LookupError) as error:
+            fits = False
+            soak.wrong.append(f"{act.__name__}: {type(error).__name__} {error}"[:300])
+        soak.done[act.__name__] += 1
+        if not fits:
+            soak.done[f"{act.__name__}, wrong"] += 1
+
+
+async def crowd(soak: Soak, seconds: float) -> None:
+    until = time.monotonic() + seconds
+    await asyncio.gather(*(client(soak, number, until) for number in range(CLIENTS)))
+
+
+def state(url: str, process: int) -> dict[str, int]:
+    """Open files, memory, and what /metrics says of requests and blocks, once nothing runs any more."""
+    for _ in range(600):
+        with urlopen(f"{url}/metrics", timeout=60) as answer:
+            lines = re.findall(r"^camshaft_(\w+)(?:\{[^}]*\})? ([\d.]+)$", answer.read().decode(), re.MULTILINE)
+        said = {name: int(float(value)) for name, value in lines}
+        if not said["requests_running"] and not said["requests_waiting"]:
+            break
+        time.sleep(0.1)
+    time.sleep(1)  # the connection of the last question
+    pages = int(Path(f"/proc/{process}/statm").read_text("ascii").split()[1])
+    used = said["prefix_blocks"] - said["prefix_blocks_idle"]
+    kept = {name: said[name] for name in ("requests_running", "requests_waiting")}
+    files = len(list(Path(f"/proc/{process}/fd").iterdir()))
+    rss = {"rss": pages * os.sysconf("SC_PAGE_SIZE"), "blocks": said["prefix_blocks"]}
+    return kept | {"blocks in use": used, "files": files} | rss
+
+
+def test_a_crowd_leaves_no_trace_and_gets_the_lone_answers() -> None:
+    model = require_default_model()
+    with server(serve_command(str(model), "--threads", "2", "--context", "512")) as (url, process):
+        soak = Soak(target_of(url))
+        soak.lone = [asyncio.run(soak.text(index)) for index in range(BODIES)]
+        asyncio.run(crowd(soak, min(60.0, SECONDS / 4)))
+        before, begun = state(url, process), time.monotonic()
+        while (left := SECONDS - (time.monotonic() - begun)) > 0:
+            asyncio.run(crowd(soak, min(120.0, left)))
+            print(round(time.monotonic() - begun), "s", dict(soak.done), state(url, process), flush=True)
+        after = state(url, process)
+        again = [asyncio.run(soak.text(index)) for index in range(BODIES)]
+    assert soak.wrong == []
+    assert not [name for name in soak.done if name.endswith("wrong")], soak.done
+    assert again == soak.lone
+    more_blocks = after.pop("blocks") - before.pop("blocks")
+    assert after.pop("rss") < before.pop("rss") + MORE_RSS_NBYTES + more_blocks * BLOCK_NBYTES
+    assert after == before
