@@ -125,8 +125,10 @@ def test_quantize_weighs_errors_by_the_matrix(family: str, tmp_path: Path) -> No
 
 
 def test_a_matrix_changes_the_mix_as_in_llama_cpp(tmp_path: Path) -> None:
+    path = sketch("wide", tmp_path)
+
     def first_layers(mix: str, has_importance: bool) -> list[str]:
-        with open_gguf(sketch("wide", tmp_path)) as file:
+        with open_gguf(path) as file:
             formats = formats_of(file, MIXES[mix], has_importance=has_importance)
         return [formats[f"blk.{i}.ffn_down.weight"].name for i in range(2)]
 

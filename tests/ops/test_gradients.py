@@ -211,7 +211,7 @@ def broadcast_case() -> Case:
 
 @pytest.mark.parametrize("change", ["mean", "max", "first"])
 def test_a_wrong_sum_over_broadcast_axes_is_found(change: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    right = gradient._sum_to
+    right = gradient.sum_to
 
     def wrong(part: Tensor, tensor: Tensor) -> Tensor:
         if part.shape == tensor.shape:
@@ -227,5 +227,5 @@ def test_a_wrong_sum_over_broadcast_axes_is_found(change: str, monkeypatch: pyte
             monkeypatch.setattr(gradient.functions, "function", function)
 
     assert not is_wrong(broadcast_case())
-    monkeypatch.setattr(gradient, "_sum_to", wrong)
+    monkeypatch.setattr(gradient, "sum_to", wrong)
     assert is_wrong(broadcast_case())

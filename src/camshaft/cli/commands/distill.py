@@ -35,7 +35,7 @@ def distill_quantize(
     steps: _Steps = 100,
     batch: _Batch = 2,
     length: _Length = 128,
-    rate: _Rate = 1e-2,
+    rate: _Rate = 1e-3,
     seed: _Seed = 0,
     pure: _Pure = False,
     force: _Force = False,

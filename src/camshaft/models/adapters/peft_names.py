@@ -49,7 +49,7 @@ _PAIRS = Naming(orders=_HALVES)
 NAMINGS: dict[str, Naming] = {
     **dict.fromkeys(("llama", "smollm3", "mistral3", "granite"), _PAIRS),
     **dict.fromkeys(("qwen2", "qwen3", "gemma2", "gemma3", "olmo2", "exaone4", "seed_oss", "stablelm"), _PLAIN),
-    **dict.fromkeys(("command-r", "cohere2", "hunyuan-dense", "ernie4_5", "ernie4_5-moe", "glm4moe"), _PLAIN),
+    **dict.fromkeys(("command-r", "cohere2", "hunyuan-dense", "ernie4_5", "ernie4_5-moe", "glm4moe", "gemma4"), _PLAIN),
     **dict.fromkeys(("qwen2moe", "qwen3moe", "olmoe", "gpt-oss"), _EXPERTS),
     "granitemoe": Naming(_ATTENTION, orders=_HALVES),
     "phi3": Naming(

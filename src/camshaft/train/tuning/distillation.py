@@ -53,7 +53,7 @@ class DistillOptions:
     steps: int = 100
     batch: int = 2
     length: int = 128
-    lr: float = 3e-3
+    lr: float = 1e-3
     held_out: int = 4
     seed: int = 0
 
