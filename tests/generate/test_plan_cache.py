@@ -16,6 +16,7 @@ import pytest
 
 from camshaft import LanguageModel, ops
 from camshaft.errors import PlanError
+from camshaft.generate import model_plans
 from camshaft.generate.sampling.parameters import Sampling
 from camshaft.generate.stored import plan_cache
 from camshaft.models.files.quantize import quantize
@@ -32,7 +33,7 @@ SAMPLINGS = (Sampling(greedy=True), Sampling(seed=3, repeat_penalty=1.2))
 
 @pytest.fixture(scope="module")
 def path(tiny_path: Path) -> Path:
-    """The tiny model in Q8_0: plans that multiply through a BLAS library are not kept."""
+    """The tiny model in Q8_0, whose plans call no BLAS library."""
     made = tiny_path.with_name("quantized.gguf")
     quantize(tiny_path, made, "Q8_0", threads=1)
     return made
@@ -221,6 +222,27 @@ def test_a_kept_plan_does_what_every_runnable_does(kept: Store, path: Path) -> N
 def test_watched_plans_are_made_anew(kept: Store, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CAMSHAFT_VALIDATE", "1")
     assert not runs_cached(path)
+
+
+def test_calls_of_blas_are_cached_with_the_library(
+    tiny_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    library = pytest.importorskip("camshaft.backends.blas.library")
+    if library.absent():
+        pytest.skip(library.absent())
+    monkeypatch.setenv("CAMSHAFT_CACHE_DIR", str(tmp_path / "cache"))
+    # Plans of a named backend are not cached; this one is named so that every CPU calls BLAS.
+    monkeypatch.setattr(model_plans, "PlanCache", lambda *args, use: plan_cache.PlanCache(*args, use=True))
+
+    def logits() -> tuple[bytes, str]:
+        with LanguageModel(tiny_path, backend="blas", activations="f32", threads=1, context=32) as lm:
+            return lm.logits(IDS).tobytes(), lm.plans.origins["prompt"]
+
+    (wanted, _), (_, _), (found, origin) = (logits() for _ in range(3))  # the first ones check kernels
+    assert (found, origin) == (wanted, "cached")
+    key = library.blas_library().key()
+    monkeypatch.setattr(library.BlasLibrary, "key", lambda self: f"{key}, another")
+    assert logits() == (wanted, "compiled")
 
 
 def test_bytes_come_back_as_they_were(kept: Store) -> None:

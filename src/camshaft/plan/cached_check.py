@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 # The first regions. After them, in this order: kernels, named memory, the file's constants, computed constants, allocations.
 LITERAL, MEMMOVE, COPY, EXTENTS, ARGUMENTS, ARENA, FIRST_KERNEL = range(7)
+LEAST_BLAS_WORDS = 10  # its sizes and function, and where one product begins in a and in b
 _DTYPE = re.compile(r"[<>|][biufV]\d{1,2}")
 _SECOND_KEY = re.compile(r"([0-9a-f]{64})?")
 _FACTOR_WORDS = [layout.FACTORS + 2 * factor for factor in range(layout.MAX_FACTORS)]
@@ -43,6 +44,14 @@ def check_plan(plan: SerializedPlan) -> None:
     _check_records(records, places, plan, kernels_end)
     for view in (*header.inputs.values(), *header.outputs.values()):
         _check_view(view, sizes, kernels_end)
+    _check_blas(header)
+
+
+def _check_blas(header: PlanHeader) -> None:
+    key, numbers = header.blas
+    sizes = [header.computed[n] for n in numbers if type(n) is int and 0 <= n < len(header.computed)]
+    whole = all(nbytes % 8 == 0 and nbytes >= 8 * LEAST_BLAS_WORDS for nbytes in sizes)
+    _require(type(key) is str and len(sizes) == len(numbers) and whole and bool(key) == bool(sizes), "calls of BLAS")
 
 
 def _require(is_true: bool, what: str) -> None:

@@ -32,7 +32,8 @@ if TYPE_CHECKING:
     from camshaft.plan.memory.weights import Weights
 
 Array = np.ndarray[Any, Any]
-FORMAT = 4
+FORMAT = 5
+NO_BLAS: tuple[str, Sequence[int]] = ("", ())
 _ALIGNMENT = 64
 
 
@@ -79,7 +80,8 @@ class PlanHeader:
     """A serialized plan without its words.
 
     `kernels` are (name, second key in the store); `arena` is (nbytes, alignment); `memory` is (name, nbytes) of the caller's
-    memory; `computed` and `allocated` are sizes in bytes of computed constants and of other memory that the plan allocates.
+    memory; `computed` and `allocated` are sizes in bytes of computed constants and of other memory that the plan allocates;
+    `blas` is the key of the BLAS library, and which computed constants are the words of its calls.
     """
 
     threads: int
@@ -94,6 +96,7 @@ class PlanHeader:
     inputs: Mapping[str, View]
     outputs: Mapping[str, View]
     shapes: tuple[Sequence[int], Sequence[int]]
+    blas: tuple[str, Sequence[int]] = NO_BLAS
 
 
 @dataclass(frozen=True)
@@ -182,6 +185,8 @@ class CachedPlan(NativePlan):
         computed = [aligned_bytes(array.nbytes, _ALIGNMENT) for array in plan.computed]
         for place, array in zip(computed, plan.computed, strict=True):
             place[:] = array
+        for number in header.blas[1]:
+            _set_function(computed[number].view(np.int64))
         allocated = [host_memory("a cached plan", nbytes, _ALIGNMENT) for nbytes in header.allocated]
         return [host_memory("the arena", *header.arena), *given, *constants, *computed, *allocated]
 
@@ -198,6 +203,20 @@ class CachedPlan(NativePlan):
         self._memory = ((), [])
 
 
+def _is_installed(key: str) -> bool:
+    """Tells whether the BLAS library of that key can be used."""
+    from camshaft.backends.blas.library import absent, blas_library  # few plans call it
+
+    return absent() is None and blas_library().key() == key
+
+
+def _set_function(words: Words) -> None:
+    from camshaft.backends.blas import trampoline
+    from camshaft.backends.blas.library import blas_library
+
+    words[trampoline.FUNCTION] = blas_library().sgemm
+
+
 def _view(memory: Array, view: View) -> Array:
     dtype = np.dtype(view.dtype)
     nbytes = dtype.itemsize * int(np.prod(view.shape))
@@ -210,11 +229,14 @@ _lock = threading.Lock()
 def bind_cached(
     plan: SerializedPlan, memory: Mapping[str, Array], weights: Weights, tensors: Mapping[str, FileTensor]
 ) -> CachedPlan | None:
-    """Binds the plan and starts loading its constants (`weights.finish` completes it); None if the store lacks a kernel.
+    """Binds the plan and starts loading its constants (`weights.finish` completes it); None if the store lacks a kernel, or
+    the plan calls a BLAS library that is not this one.
 
     Raises PlanError if memory or tensors differ from those that it was stored with.
     """
     header = plan.header
+    if header.blas[0] and not _is_installed(header.blas[0]):
+        return None
     with _lock:
         kernels = [stored(name, key) for name, key in header.kernels]
         found = [kernel for kernel in kernels if kernel is not None]

@@ -1,24 +1,27 @@
 """Serialize a plan: the executor's words with addresses replaced by offsets into memory regions.
 
 A plan can be cached if it runs on this process's CPU, its kernels are objects in the store, and its constants are tensors of a
-file or small.
+file or small. Calls of BLAS are stored with the library's key in place of its function's address.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from ctypes import string_at
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
+from camshaft.backends.blas import trampoline
+from camshaft.backends.blas.library import blas_library
 from camshaft.backends.cpu.loaded import CpuKernel
 from camshaft.errors import PlanError
 from camshaft.extent import Extent
 from camshaft.formats.tensor import FileTensor
-from camshaft.plan.buffers import Buffer, Lifetime
+from camshaft.plan.buffers import Buffer, BufferSlice, Lifetime
 from camshaft.plan.cached_check import ARENA, ARGUMENTS, COPY, EXTENTS, FIRST_KERNEL, LITERAL, MEMMOVE
-from camshaft.plan.cached_plan import Constant, PlanHeader, SerializedPlan, View, tensor_place
+from camshaft.plan.cached_plan import NO_BLAS, Constant, PlanHeader, SerializedPlan, View, tensor_place
 from camshaft.plan.execution_plan import ExecutionPlan
 from camshaft.plan.memory.loading import LoadRequest
 from camshaft.plan.memory.weights import Weights
@@ -87,7 +90,8 @@ def _serialized(plan: ExecutionPlan, memory: Mapping[str, Array], weights: Weigh
     if bound is None:
         raise _NotCacheable("it is instrumented, or on another device")
     named = {_start(array): (name, array.nbytes) for name, array in memory.items() if isinstance(array, np.ndarray)}
-    regions = _Regions(named, _sources(weights))
+    calls = _blas_calls(bound)
+    regions = _Regions(named, {**_sources(weights), **calls})
     for thunk in bound.schedule.thunks:
         _check(thunk)
         if isinstance(thunk.entry, CpuKernel):
@@ -104,7 +108,21 @@ def _serialized(plan: ExecutionPlan, memory: Mapping[str, Array], weights: Weigh
     numbers = regions.numbers()
     records, args = _record_words(bound, regions), _argument_words(bound, numbers)
     head = _head(plan, bound, regions, numbers, (list(records.shape), list(args.shape)))
+    places = [number for number, address in enumerate(regions.computed) if address in calls]
+    head = replace(head, blas=(blas_library().key(), places) if places else NO_BLAS)
     return SerializedPlan(head, records, args, tuple(regions.computed.values()))
+
+
+def _blas_calls(bound: BoundSchedule) -> dict[int, Array]:
+    """Returns, by first address, the words of each call of BLAS, without the function's address."""
+    found: dict[int, Array] = {}
+    for thunk in bound.schedule.thunks:
+        if isinstance(thunk.entry, CpuKernel) and thunk.entry.name == trampoline.NAME:
+            words = [arg.buffer for arg in thunk.args if isinstance(arg, BufferSlice)][-1]
+            address = bound.memory.addresses[words]
+            found[address] = np.frombuffer(string_at(address, words.nbytes), np.int64).copy()
+            found[address][trampoline.FUNCTION] = 0
+    return found
 
 
 def _start(array: Array) -> int:

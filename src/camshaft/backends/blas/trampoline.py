@@ -15,6 +15,7 @@ import numpy as np
 from camshaft.emit.llvm.builder import F32, I32, I64, PTR, VOID, Builder, Module, Value
 
 _ROW_MAJOR, _NO_TRANSPOSE, _TRANSPOSE = 101, 111, 112
+NAME = "cblas_sgemm"  # of the launch, and so of its kernel
 _HEADER_WORDS = 8
 ROWS, COLUMNS, DEPTH, TRANSPOSE, ROWS_PER, COLUMNS_PER, B_STRIDE, FUNCTION = range(_HEADER_WORDS)
 

@@ -69,7 +69,7 @@ def _build(node: ops.NodeSpec, target: ops.Target) -> ops.Build:
         scratch.append(TensorSpec(spec.bounds, f32))
     slices = trampoline.Slices(bound(s.rows), s.columns, s.depth, s.transposed, rows_per(s), columns_per(s))
     call = ops.NativeCall(
-        "cblas_sgemm",
+        trampoline.NAME,
         _digest(bool(s.extents)),
         functools.partial(trampoline.llvm_ir, extent=bool(s.extents)),
         (*operands, ops.write(0)),
