@@ -169,7 +169,7 @@ def test_a_model_that_cannot_be_loaded_fails_its_request_only() -> None:
         "torn": (500, "the model 'torn' cannot be loaded: the file is torn"),
         "full": (503, "the model 'full' cannot be loaded: there is no memory"),
         "bug": (500, "the model 'bug' cannot be loaded; the server's log says why"),
-        "large": (503, "the model 'large' needs 0 MiB; the limit is 0 MiB"),
+        "large": (503, "the model 'large' needs 0 MB; the limit is 0 MB"),
     }
 
     async def run() -> None:

@@ -214,7 +214,7 @@ class Models:
         """Unload others until a model fits the limit, and count it. Raises HttpError if it cannot, or others stay in use."""
         limit, name = self.limit_nbytes, entry.card.name
         if limit is not None and entry.nbytes > limit:
-            message = f"the model {name!r} needs {_mib(entry.nbytes)}; the limit is {_mib(limit)}"
+            message = f"the model {name!r} needs {_mb(entry.nbytes)}; the limit is {_mb(limit)}"
             raise HttpError(503, message, code="no_memory")
         until = asyncio.get_running_loop().time() + self._wait_s
         while limit is not None and entry.nbytes + self._held_beside(entry) > limit:
@@ -297,8 +297,8 @@ def _failed(card: Card, error: BaseException) -> BaseException:
     return error
 
 
-def _mib(nbytes: int) -> str:
-    return f"{nbytes / (1 << 20):,.0f} MiB"
+def _mb(nbytes: int) -> str:
+    return f"{nbytes / 1e6:,.0f} MB"
 
 
 def twice_named(cards: Iterable[Card]) -> str | None:

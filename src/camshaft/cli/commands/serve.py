@@ -65,7 +65,7 @@ def serve(
 ) -> None:
     """Serve models over HTTP, with OpenAI's interface at /v1. Ctrl-C stops when the answers in progress are complete.
 
-    One model is loaded at once; of several, each is loaded by the first request that names it."""
+    A single model is loaded at the start; of several, each is loaded by the first request that names it."""
     try:
         from camshaft.serve import run
     except ModuleNotFoundError as error:
