@@ -17,7 +17,7 @@ from typing import Any
 
 from bench.rows import table, write
 from camshaft import LanguageModel
-from camshaft.generate.benchmark import english
+from camshaft.generate.measures.benchmark import english
 
 
 def measure(lm: LanguageModel, ids: list[int], kept: Path | None) -> tuple[float, float]:

@@ -25,7 +25,7 @@ from camshaft.backends.device import Device
 from camshaft.backends.registry import backend_named, device
 from camshaft.emit.nvptx.module import MOST_SHARED_NBYTES, emit, simt_form
 from camshaft.emit.target import GPU_TARGETS
-from camshaft.generate.benchmark import benchmark
+from camshaft.generate.measures.benchmark import benchmark
 from camshaft.models.files.pull import resolve_model
 from camshaft.ops.op import HostCall, KernelVariant, NodeSpec, Op
 from camshaft.validation.run import commands_of, extents_of, refusal_of

@@ -32,7 +32,7 @@ def write_tokenizer(folder: Path, pre: str) -> None:
     """The vocabulary in Hugging Face's layout, with a pre-tokenizer by its GGUF name."""
     from tokenizers import Tokenizer, models, pre_tokenizers
 
-    from camshaft.text.pretokenizers import pretokenizer
+    from camshaft.text.tokenizers.pretokenizers import pretokenizer
 
     tokens, types, merges = make_tokens()
     ids = {token: i for i, token in enumerate(tokens)}

@@ -33,11 +33,11 @@ if TYPE_CHECKING:
     from camshaft.errors import CamshaftError
     from camshaft.extent import Extent
     from camshaft.formats.blocks import dequantize_gguf, quantize_gguf
-    from camshaft.generate.embedding_model import EmbeddingModel
     from camshaft.generate.grammar.grammar import Grammar
     from camshaft.generate.language_model import LanguageModel
     from camshaft.generate.options import GenerateOptions
-    from camshaft.generate.reranker import Reranker
+    from camshaft.generate.pooled.embedding_model import EmbeddingModel
+    from camshaft.generate.pooled.reranker import Reranker
     from camshaft.generate.sampling.parameters import Sampling
     from camshaft.graph.gradients.custom_vjp import custom_vjp
     from camshaft.graph.graph import Graph, Tensor
@@ -60,11 +60,11 @@ _PUBLIC = {
     "errors": "CamshaftError",
     "extent": "Extent",
     "formats.blocks": "dequantize_gguf quantize_gguf",
-    "generate.embedding_model": "EmbeddingModel",
+    "generate.pooled.embedding_model": "EmbeddingModel",
     "generate.grammar.grammar": "Grammar",
     "generate.language_model": "LanguageModel",
     "generate.options": "GenerateOptions",
-    "generate.reranker": "Reranker",
+    "generate.pooled.reranker": "Reranker",
     "generate.sampling.parameters": "Sampling",
     "graph.gradients.custom_vjp": "custom_vjp",
     "graph.graph": "Graph Tensor",

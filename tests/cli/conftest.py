@@ -124,9 +124,9 @@ def lm(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[type[FakeMod
     monkeypatch.setattr(FakeModel, "pieces", ["Hel", "lo"])
     monkeypatch.setattr(FakeModel, "calls", [])
     monkeypatch.setattr(FakeModel, "closed", 0)
-    sys.modules.pop("camshaft.generate.benchmark", None)
+    sys.modules.pop("camshaft.generate.measures.benchmark", None)
     yield FakeModel
-    sys.modules.pop("camshaft.generate.benchmark", None)  # it was imported over the fakes
+    sys.modules.pop("camshaft.generate.measures.benchmark", None)  # it was imported over the fakes
 
 
 @pytest.fixture

@@ -100,7 +100,7 @@ def test_doctor_tabulates_what_was_proved(
 
 
 def test_bench_reports_spreads(cli: Any, lm: Any, model_file: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    module = importlib.import_module("camshaft.generate.benchmark")
+    module = importlib.import_module("camshaft.generate.measures.benchmark")
     first = {"first_token_cold_s": module.Spread(4.0, 4.0, 4.0), "first_token_warm_s": module.Spread(0.5, 0.4, 0.6)}
     monkeypatch.setattr(module, "first_token", lambda *a, **k: first)
     result = cli("bench", model_file, "--prompt-tokens", "12", "--repeat", "2", "--json")
@@ -120,7 +120,7 @@ def test_the_first_token_is_of_the_model_as_it_was_asked_for(
         commands.append(command)
         return 0.5
 
-    monkeypatch.setattr(importlib.import_module("camshaft.generate.benchmark"), "_first_byte_s", first_byte)
+    monkeypatch.setattr(importlib.import_module("camshaft.generate.measures.benchmark"), "_first_byte_s", first_byte)
     adapters = ["--adapter", "a.gguf", "--adapter", "b.gguf:0.5"]
     assert cli("bench", model_file, "--repeat", "1", "--threads", "1", *adapters).exit_code == 0
     assert [c[-6:] for c in commands] == [["--threads", "1", *adapters]] * 2
@@ -130,7 +130,7 @@ def test_the_first_token_is_of_the_model_as_it_was_asked_for(
 def test_bench_of_several_sequences_adds_their_rate(
     cli: Any, lm: Any, model_file: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    module = importlib.import_module("camshaft.generate.benchmark")
+    module = importlib.import_module("camshaft.generate.measures.benchmark")
     monkeypatch.setattr(module, "first_token", lambda *a, **k: {})
     report = json.loads(cli("bench", model_file, "--repeat", "1", "--sequences", "12", "--json").stdout)
     assert report["together_tokens_per_s"]["median"] == 240.0

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from camshaft import LanguageModel
 from camshaft.cli.main import make_app
 from camshaft.errors import ContextError, SettingError
-from camshaft.generate.perplexity import perplexity
+from camshaft.generate.measures.perplexity import perplexity
 from tests.support.fixtures import excerpt, tiny_model
 from tests.support.models import require_default_model
 

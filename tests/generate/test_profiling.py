@@ -8,7 +8,7 @@ import pytest
 
 from camshaft import LanguageModel, Sampling
 from camshaft.errors import SettingError
-from camshaft.generate.benchmark import profile_model
+from camshaft.generate.measures.benchmark import profile_model
 from camshaft.observe.machine_peak import MachinePeak
 from tests.support.fixtures import tiny_model
 
@@ -20,7 +20,7 @@ PROMPT = [40, 7, 81, 200, 13, 99, 3, 150, 61, 44]
 @pytest.fixture(autouse=True)
 def known_peak(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("camshaft.observe.profile.machine_peak", lambda threads: PEAK)
-    monkeypatch.setattr("camshaft.generate.benchmark.english", lambda lm, n: (PROMPT * 10)[:n])
+    monkeypatch.setattr("camshaft.generate.measures.benchmark.english", lambda lm, n: (PROMPT * 10)[:n])
 
 
 def said(lm: LanguageModel) -> list[int]:

@@ -14,7 +14,7 @@ from camshaft import EmbeddingModel, Reranker
 from camshaft.cli.main import make_app
 from camshaft.errors import ContextError, ModelError, SettingError
 from camshaft.formats.gguf.file import open_gguf
-from camshaft.generate.reranker import TEMPLATE, Pair
+from camshaft.generate.pooled.reranker import TEMPLATE, Pair
 from tests.support.fixtures import DATA, tiny_encoder, tiny_logits, tiny_model
 from tests.support.models import changed_model
 

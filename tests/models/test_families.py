@@ -17,7 +17,8 @@ from camshaft.generate import language_model
 from camshaft.generate.stored.plan_cache import PlanCache
 from camshaft.graph import functions as F
 from camshaft.graph.graph import Tensor
-from camshaft.models import checkpoint, feed_forward, norms, rope_scaling
+from camshaft.models import checkpoint, rope_scaling
+from camshaft.models.blocks import feed_forward, norms
 from camshaft.models.config import ModelConfig, read_config
 from camshaft.models.families import FAMILIES as ROWS
 from tests.support.fixtures import TINY_MODELS, tiny_logits, tiny_model

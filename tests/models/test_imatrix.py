@@ -17,7 +17,7 @@ from camshaft.errors import CamshaftError, ContextError, FormatError, ModelError
 from camshaft.formats.blocks import BLOCK_FORMATS
 from camshaft.formats.gguf.file import open_gguf
 from camshaft.formats.importance import quantize_rows
-from camshaft.generate.importance import importance_matrix
+from camshaft.generate.measures.importance import importance_matrix
 from camshaft.models.files.imatrix import ImportanceMatrix, read_imatrix, write_imatrix
 from camshaft.models.files.quantization_mix import MIXES
 from camshaft.models.files.quantize import formats_of, quantize

@@ -9,7 +9,7 @@ import pytest
 
 from camshaft import LanguageModel
 from camshaft.formats.gguf.file import open_gguf
-from camshaft.generate.importance import importance_matrix
+from camshaft.generate.measures.importance import importance_matrix
 from camshaft.models.convert.tensor_names import new_name
 from camshaft.models.files.quantize import quantize
 from camshaft.text.tokenizer import Tokenizer

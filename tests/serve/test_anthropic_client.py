@@ -9,7 +9,7 @@ import pytest
 
 from camshaft import LanguageModel, Sampling
 from camshaft.generate.engine.engine import Engine
-from camshaft.serve.served import Served
+from camshaft.serve.models.served import Served
 from tests.serve.conftest import serving
 
 pytestmark = pytest.mark.oracle

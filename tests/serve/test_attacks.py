@@ -17,11 +17,12 @@ from uvicorn.server import ServerState
 
 from camshaft import LanguageModel
 from camshaft.generate.engine.engine import Engine
-from camshaft.serve import connection, respond
+from camshaft.serve import connection
 from camshaft.serve import run as running
 from camshaft.serve.app import MODEL_ROUTES, ROUTES
 from camshaft.serve.guard import OPEN_PATHS, Guard
-from camshaft.serve.served import Served
+from camshaft.serve.models.served import Served
+from camshaft.serve.requests import respond
 from tests.serve.conftest import client_of, serving
 
 HEAD = b"POST /tokenize HTTP/1.1\r\nHost: localhost\r\n"

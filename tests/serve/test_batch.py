@@ -18,8 +18,8 @@ from camshaft.generate.engine.request import Request, Update
 from camshaft.serve.batch import run as batch
 from camshaft.serve.batch.files import Results
 from camshaft.serve.batch.run import Tally, run_batch
-from camshaft.serve.respond import compact
-from camshaft.serve.served import Embedder, Served
+from camshaft.serve.models.served import Embedder, Served
+from camshaft.serve.requests.respond import compact
 from tests.serve.conftest import SESSIONS, client_of
 from tests.support.fixtures import tiny_encoder
 

@@ -40,7 +40,7 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr("camshaft.serve.batch.run")
     monkeypatch.delitem(sys.modules, "camshaft.serve.batch.files")
     monkeypatch.setitem(sys.modules, "starlette.responses", None)
-    monkeypatch.delitem(sys.modules, "camshaft.serve.respond")
+    monkeypatch.delitem(sys.modules, "camshaft.serve.requests.respond")
     ran = CliRunner().invoke(make_app(["batch"]), arguments)
     assert ran.stderr.endswith("needs the package 'starlette.responses': pip install 'camshaft[serve]'\n")
 

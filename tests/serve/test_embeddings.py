@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from camshaft import EmbeddingModel
-from camshaft.serve.served import Embedder, Served
+from camshaft.serve.models.served import Embedder, Served
 from tests.serve.conftest import client_of
 from tests.support.fixtures import tiny_encoder
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from camshaft import LanguageModel
-from camshaft.serve.served import Served
+from camshaft.serve.models.served import Served
 from tests.generate.conftest import CONTEXT, SESSIONS
 
 USER = [{"role": "user", "content": "hi"}]

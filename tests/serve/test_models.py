@@ -14,10 +14,10 @@ import pytest
 
 from camshaft.errors import ModelError, SettingError
 from camshaft.serve.app import make_app
-from camshaft.serve.config import ModelSpec, cards_of, read_config
-from camshaft.serve.errors import HttpError
 from camshaft.serve.guard import Guard
-from camshaft.serve.models import CHAT, EMBEDDING, Card, Loaded, Models
+from camshaft.serve.models.config import ModelSpec, cards_of, read_config
+from camshaft.serve.models.models import CHAT, EMBEDDING, Card, Loaded, Models
+from camshaft.serve.requests.errors import HttpError
 from tests.generate.conftest import CONTEXT
 from tests.support.adapters import drawn_adapter
 from tests.support.fixtures import tiny_encoder, tiny_model

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from camshaft import LanguageModel, Sampling
-from camshaft.serve.options import read_sampling
+from camshaft.serve.requests.options import read_sampling
 
 SAMPLING = Sampling(temperature=1.2, top_k=50, seed=5)
 OPTIONS = {"temperature": 1.2, "top_k": 50, "seed": 5, "num_predict": 6, "num_ctx": 48}

@@ -9,7 +9,7 @@ import pytest
 
 from camshaft import EmbeddingModel, LanguageModel, Sampling
 from camshaft.generate.engine.engine import Engine
-from camshaft.serve.served import Embedder, Served
+from camshaft.serve.models.served import Embedder, Served
 from tests.serve.conftest import serving
 from tests.support.fixtures import tiny_encoder
 

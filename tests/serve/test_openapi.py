@@ -8,8 +8,8 @@ import jsonschema
 import pytest
 
 from camshaft.serve.app import MODEL_ROUTES, ROUTES
-from camshaft.serve.fields import BODIES
 from camshaft.serve.openai import chat
+from camshaft.serve.requests.fields import BODIES
 
 
 @pytest.fixture

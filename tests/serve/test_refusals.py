@@ -15,8 +15,8 @@ from camshaft.errors import ModelError, SettingError
 from camshaft.generate.engine.engine import Engine
 from camshaft.serve.app import make_app
 from camshaft.serve.guard import Guard, read_keys
+from camshaft.serve.models.served import Served, served_name
 from camshaft.serve.run import listen, url_of
-from camshaft.serve.served import Served, served_name
 from tests.serve.conftest import SESSIONS, client_of, models_of
 
 USER = [{"role": "user", "content": "hi"}]

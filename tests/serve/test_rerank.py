@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from camshaft import Reranker
-from camshaft.serve.served import Served
+from camshaft.serve.models.served import Served
 from tests.serve.conftest import client_of
 from tests.support.fixtures import tiny_encoder
 

@@ -9,7 +9,7 @@ import pytest
 
 from camshaft import LanguageModel
 from camshaft.generate.engine.engine import Engine
-from camshaft.serve.served import Served
+from camshaft.serve.models.served import Served
 from tests.serve.conftest import CONTEXT, client_of
 
 IDS = [int(i) for i in np.random.default_rng(3).integers(5, 270, CONTEXT - 2)]

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from camshaft.text.byte_level import BYTE_TO_CHAR, decode_leniently, from_byte_level, to_byte_level
+from camshaft.text.tokenizers.byte_level import BYTE_TO_CHAR, decode_leniently, from_byte_level, to_byte_level
 
 
 def test_every_byte_has_a_character_of_its_own() -> None:

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from camshaft.errors import ModelError
 from camshaft.formats.gguf.file import open_gguf
-from camshaft.text.byte_level import SHORT_TEXT, merged, read_ranks
 from camshaft.text.tokenizer import Tokenizer
+from camshaft.text.tokenizers.byte_level import SHORT_TEXT, merged, read_ranks
 from tests.support.models import require_default_model
 from tests.support.vocabularies import byte_level
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from camshaft.errors import ModelError
-from camshaft.text.pretokenizers import PRETOKENIZERS, pretokenizer
+from camshaft.text.tokenizers.pretokenizers import PRETOKENIZERS, pretokenizer
 
 TEXT = "I've 1234  it'S\n\n x!="
 WORDS = {

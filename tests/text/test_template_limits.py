@@ -13,11 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from camshaft.errors import ModelError
-from camshaft.text import template_limits
 from camshaft.text.chat import ChatTemplate
-from camshaft.text.template_calls import METHODS as METHODS_OF
-from camshaft.text.template_calls import filters
-from camshaft.text.template_limits import OUTPUT
+from camshaft.text.templates import limits as template_limits
+from camshaft.text.templates.calls import METHODS as METHODS_OF
+from camshaft.text.templates.calls import filters
+from camshaft.text.templates.limits import OUTPUT
 
 HELLO = [{"role": "user", "content": "hello"}]
 DOUBLED = (

@@ -11,8 +11,8 @@ from tokenizers import Tokenizer as Theirs
 from tokenizers import models, normalizers
 
 from camshaft.errors import ModelError
-from camshaft.text.charsmap import Charsmap
 from camshaft.text.tokenizer import Tokenizer
+from camshaft.text.tokenizers.charsmap import Charsmap
 from camshaft.text.vocabulary import read_vocabulary
 from tests.support.fixtures import awkward_strings
 from tests.support.vocabularies import REPLACED, UNIGRAMS, charsmap, unigram

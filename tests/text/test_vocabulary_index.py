@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from camshaft.formats.gguf.file import open_gguf
-from camshaft.text.byte_level import read_ranks
 from camshaft.text.tokenizer import Tokenizer
+from camshaft.text.tokenizers.byte_level import read_ranks
 from camshaft.text.vocabulary import Vocabulary, as_dict, read_vocabulary
 from camshaft.text.vocabulary_index import indexed_vocabulary, make_index
 from tests.support.vocabularies import byte_level, sentencepiece, write_gguf

@@ -22,10 +22,10 @@ from camshaft.garbage import no_collection
 from camshaft.models.files.catalog import DEFAULT_MODEL
 
 if TYPE_CHECKING:
-    from camshaft.generate.embedding_model import EmbeddingModel
     from camshaft.generate.language_model import LanguageModel
     from camshaft.generate.options import GenerateOptions
-    from camshaft.generate.reranker import Reranker
+    from camshaft.generate.pooled.embedding_model import EmbeddingModel
+    from camshaft.generate.pooled.reranker import Reranker
 
 Model = Annotated[
     str,
@@ -165,7 +165,7 @@ def open_embedder(
     """Open a model for vectors of texts; pull it first, as for inference."""
     pull(model)
     _import_numpy()
-    from camshaft.generate.embedding_model import EmbeddingModel
+    from camshaft.generate.pooled.embedding_model import EmbeddingModel
 
     return EmbeddingModel(model, threads=threads, context=context, pooling=pooling)
 
@@ -174,7 +174,7 @@ def open_reranker(model: str, *, threads: int | None = None, context: int | None
     """Open a model that scores documents; pull it first, as for inference."""
     pull(model)
     _import_numpy()
-    from camshaft.generate.reranker import Reranker
+    from camshaft.generate.pooled.reranker import Reranker
 
     return Reranker(model, threads=threads, context=context)
 

@@ -13,12 +13,12 @@ from camshaft.generate.memory.kv_cache import KINDS, STATES, KVCache
 from camshaft.graph.graph import Graph, Tensor
 from camshaft.models.adapters.adapted import AdaptedCheckpoint, checkpoint_of
 from camshaft.models.adapters.adapter import Adapters
+from camshaft.models.blocks.transformer import LayerCache, LayerMemory, Places, SideBySide, TokenBatch, token_inputs
 from camshaft.models.config import ModelConfig
 from camshaft.models.decoder import decoder, hidden
 from camshaft.models.families import FAMILIES
 from camshaft.models.recurrent_config import ATTENTION, BOTH
 from camshaft.models.rope_scaling import Rotations
-from camshaft.models.transformer import LayerCache, LayerMemory, Places, SideBySide, TokenBatch, token_inputs
 from camshaft.ops.spec import Dim
 
 

@@ -16,16 +16,12 @@ from camshaft.errors import ModelError
 from camshaft.graph import functions as F
 from camshaft.graph.graph import Tensor
 from camshaft.graph.tensor import graph_of
-from camshaft.models.checkpoint import Checkpoint
-from camshaft.models.config import ModelConfig
-from camshaft.models.families import FAMILIES, Family
-from camshaft.models.feed_forward import feed_forward
-from camshaft.models.latent_attention import latent_attention
-from camshaft.models.norms import norm
-from camshaft.models.per_layer import layer_embeddings, with_layer_embedding
-from camshaft.models.recurrent import recurrent
-from camshaft.models.recurrent_config import FEED_FORWARD
-from camshaft.models.transformer import (
+from camshaft.models.blocks.feed_forward import feed_forward
+from camshaft.models.blocks.latent_attention import latent_attention
+from camshaft.models.blocks.norms import norm
+from camshaft.models.blocks.per_layer import layer_embeddings, with_layer_embedding
+from camshaft.models.blocks.recurrent import recurrent
+from camshaft.models.blocks.transformer import (
     Attention,
     LayerMemory,
     SideBySide,
@@ -35,6 +31,10 @@ from camshaft.models.transformer import (
     logit_rows,
     rotate,
 )
+from camshaft.models.checkpoint import Checkpoint
+from camshaft.models.config import ModelConfig
+from camshaft.models.families import FAMILIES, Family
+from camshaft.models.recurrent_config import FEED_FORWARD
 
 # The norms after attention and feed-forward: of their results, or of the sums.
 POST_NORMS = ("post_attention_norm", "post_ffw_norm")

@@ -15,21 +15,22 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from camshaft.serve import cards, llama_cpp, ollama
+from camshaft.serve import llama_cpp, ollama
 from camshaft.serve.anthropic.messages import count_tokens, messages
 from camshaft.serve.anthropic.shape import error_json
-from camshaft.serve.errors import HttpError, http_error
-from camshaft.serve.fields import TEXT, parse_json, read_fields
 from camshaft.serve.guard import Guard
 from camshaft.serve.metrics import MEDIA_TYPE, metrics_text
-from camshaft.serve.models import CHAT, EMBEDDING, RERANK, Lease, Models
+from camshaft.serve.models import cards
+from camshaft.serve.models.models import CHAT, EMBEDDING, RERANK, Lease, Models
 from camshaft.serve.openai.chat import chat_completions
 from camshaft.serve.openai.completions import completions
 from camshaft.serve.openai.embeddings import embed, embeddings
 from camshaft.serve.openai.responses import responses
-from camshaft.serve.openapi import document
+from camshaft.serve.requests.errors import HttpError, http_error
+from camshaft.serve.requests.fields import TEXT, parse_json, read_fields
+from camshaft.serve.requests.openapi import document
+from camshaft.serve.requests.respond import CLIENT_CLOSED, LONG_NBYTES, Json, read_body
 from camshaft.serve.rerank import rerank
-from camshaft.serve.respond import CLIENT_CLOSED, LONG_NBYTES, Json, read_body
 from camshaft.serve.tokens import detokenize, tokenize
 from camshaft.serve.web import FILES, page
 

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 from starlette.datastructures import Headers
 
 from camshaft.errors import SettingError
-from camshaft.serve.errors import TWO_LENGTHS, HttpError
+from camshaft.serve.requests.errors import TWO_LENGTHS, HttpError
 
 OPEN_PATHS = frozenset({"/health", "/", "/page.css", "/page.js"})  # the page asks for the key itself
 _HASHED = "sha256:"

@@ -14,10 +14,14 @@ from starlette.responses import Response
 from camshaft.errors import ModelError
 from camshaft.generate.generation import TokenLogprob
 from camshaft.generate.sampling.parameters import Sampling
-from camshaft.serve import grammars
-from camshaft.serve.answers import Answer, Job, Usage
-from camshaft.serve.errors import HttpError
-from camshaft.serve.fields import (
+from camshaft.serve.models.served import Served
+from camshaft.serve.openai import prompts, tools
+from camshaft.serve.openai.chat import FIELDS as CHAT_FIELDS
+from camshaft.serve.openai.chat import read_chat, read_messages
+from camshaft.serve.requests import grammars
+from camshaft.serve.requests.answers import Answer, Job, Usage
+from camshaft.serve.requests.errors import HttpError
+from camshaft.serve.requests.fields import (
     BOOL,
     LIST,
     PROMPTS,
@@ -31,12 +35,8 @@ from camshaft.serve.fields import (
     required,
     takes,
 )
-from camshaft.serve.openai import prompts, tools
-from camshaft.serve.openai.chat import FIELDS as CHAT_FIELDS
-from camshaft.serve.openai.chat import read_chat, read_messages
-from camshaft.serve.options import MOST_TOKENS, OPTIONS, SAMPLING, generate_options
-from camshaft.serve.respond import Asked, Json, body_of, event, respond
-from camshaft.serve.served import Served
+from camshaft.serve.requests.options import MOST_TOKENS, OPTIONS, SAMPLING, generate_options
+from camshaft.serve.requests.respond import Asked, Json, body_of, event, respond
 from camshaft.version import __version__
 
 _EXTRA: Fields = {"filename": TEXT, "text": TEXT, "time": integer(0, 1 << 62)}

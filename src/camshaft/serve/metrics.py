@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from camshaft.generate.engine.engine import Engine
 from camshaft.generate.engine.statistics import BUCKETS_S, Histogram
-from camshaft.serve.models import Models
-from camshaft.serve.served import Served
+from camshaft.serve.models.models import Models
+from camshaft.serve.models.served import Served
 
 MEDIA_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _MEANINGS = {

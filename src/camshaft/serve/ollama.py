@@ -17,10 +17,15 @@ from camshaft.generate.grammar.grammar import Grammar
 from camshaft.generate.options import GenerateOptions
 from camshaft.generate.tools.calls import Delta, ToolCall
 from camshaft.generate.tools.reasoning import AnswerReader
-from camshaft.serve import grammars
-from camshaft.serve.answers import Answer, Job, Usage
-from camshaft.serve.errors import HttpError
-from camshaft.serve.fields import (
+from camshaft.serve.models.models import Models
+from camshaft.serve.models.served import Served
+from camshaft.serve.openai.chat import EMPTY, chat_of, read_messages
+from camshaft.serve.openai.prompts import How, thinking
+from camshaft.serve.openai.tools import Tools, call_id, form_of, read_tools
+from camshaft.serve.requests import grammars
+from camshaft.serve.requests.answers import Answer, Job, Usage
+from camshaft.serve.requests.errors import HttpError
+from camshaft.serve.requests.fields import (
     BOOL,
     LIST,
     OBJECT,
@@ -33,13 +38,8 @@ from camshaft.serve.fields import (
     required,
     takes,
 )
-from camshaft.serve.models import Models
-from camshaft.serve.openai.chat import EMPTY, chat_of, read_messages
-from camshaft.serve.openai.prompts import How, thinking
-from camshaft.serve.openai.tools import Tools, call_id, form_of, read_tools
-from camshaft.serve.options import MOST_TOKENS, OPTIONS, SAMPLING, generate_options
-from camshaft.serve.respond import Asked, Json, Reader, body_of, compact, respond
-from camshaft.serve.served import Served
+from camshaft.serve.requests.options import MOST_TOKENS, OPTIONS, SAMPLING, generate_options
+from camshaft.serve.requests.respond import Asked, Json, Reader, body_of, compact, respond
 from camshaft.version import __version__
 
 _DURATION = re.compile(r"(-?\d+(?:\.\d+)?)(ms|s|m|h|)")

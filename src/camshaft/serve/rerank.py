@@ -10,10 +10,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from camshaft.errors import CamshaftError
-from camshaft.serve.errors import HttpError, http_error
-from camshaft.serve.fields import BOOL, LIST, TEXT, Field, Fields, integer, read_fields, required, takes
-from camshaft.serve.respond import Json, body_of
-from camshaft.serve.served import Ranker
+from camshaft.serve.models.served import Ranker
+from camshaft.serve.requests.errors import HttpError, http_error
+from camshaft.serve.requests.fields import BOOL, LIST, TEXT, Field, Fields, integer, read_fields, required, takes
+from camshaft.serve.requests.respond import Json, body_of
 
 MOST_DOCUMENTS = 2048  # as many as texts for vectors
 

@@ -13,7 +13,7 @@ from camshaft.errors import SettingError
 from camshaft.serve.app import make_app
 from camshaft.serve.connection import KEEP_OPEN_S, Connection, most_connections
 from camshaft.serve.guard import Guard
-from camshaft.serve.models import Models
+from camshaft.serve.models.models import Models
 
 GRACE_S = 30  # how long answers in progress may take after the signal to stop
 BACKLOG = 1024

@@ -9,10 +9,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from camshaft.errors import CamshaftError
-from camshaft.serve.errors import HttpError
-from camshaft.serve.fields import BOOL, TEXT, Field, Fields, is_integer, read_fields, required, takes
-from camshaft.serve.respond import Json, body_of
-from camshaft.serve.served import Served
+from camshaft.serve.models.served import Served
+from camshaft.serve.requests.errors import HttpError
+from camshaft.serve.requests.fields import BOOL, TEXT, Field, Fields, is_integer, read_fields, required, takes
+from camshaft.serve.requests.respond import Json, body_of
 
 
 def _are_integers(value: Any) -> bool:

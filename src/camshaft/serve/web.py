@@ -7,7 +7,7 @@ from importlib.resources import files
 from starlette.requests import Request
 from starlette.responses import Response
 
-from camshaft.serve.models import Models
+from camshaft.serve.models.models import Models
 
 # Path -> file and type.
 FILES = {

@@ -10,8 +10,8 @@ from jinja2.exceptions import TemplateSyntaxError
 
 from camshaft.errors import ModelError
 from camshaft.formats.mapped import shown_value
-from camshaft.text.template_language import LimitedEnvironment, parse
-from camshaft.text.template_limits import OUTPUT, refuse
+from camshaft.text.templates.language import LimitedEnvironment, parse
+from camshaft.text.templates.limits import OUTPUT, refuse
 from camshaft.text.tokenizer import Tokenizer
 from camshaft.text.vocabulary import Metadata
 

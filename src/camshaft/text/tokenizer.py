@@ -9,12 +9,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from camshaft.errors import ModelError, SettingError
-from camshaft.text.byte_level import ByteLevel
-from camshaft.text.plain_bpe import PlainBPE
-from camshaft.text.sentencepiece import SentencePiece
-from camshaft.text.unigram import Unigram
+from camshaft.text.tokenizers.byte_level import ByteLevel
+from camshaft.text.tokenizers.plain_bpe import PlainBPE
+from camshaft.text.tokenizers.sentencepiece import SentencePiece
+from camshaft.text.tokenizers.unigram import Unigram
+from camshaft.text.tokenizers.wordpiece import WordPiece
 from camshaft.text.vocabulary import Metadata, TokenType, Vocabulary, read_vocabulary
-from camshaft.text.wordpiece import WordPiece
 
 
 @dataclass(frozen=True)

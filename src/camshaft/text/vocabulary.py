@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from camshaft.errors import ModelError
 from camshaft.formats.mapped import shown, shown_value
-from camshaft.text.pretokenizers import pretokenizer
+from camshaft.text.tokenizers.pretokenizers import pretokenizer
 
 Metadata = Mapping[str, Any]
 

@@ -19,7 +19,7 @@ import numpy.typing as npt
 from camshaft.errors import ModelError
 from camshaft.formats.gguf.values import Metadata
 from camshaft.formats.mapped import short_string_offsets
-from camshaft.text.byte_level import read_ranks
+from camshaft.text.tokenizers.byte_level import read_ranks
 from camshaft.text.vocabulary import NO_SCORES, TokenType, Vocabulary, token_types
 
 TOKENS, MERGES = "tokenizer.ggml.tokens", "tokenizer.ggml.merges"

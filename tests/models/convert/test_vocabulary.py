@@ -17,8 +17,8 @@ from camshaft.models.convert.hub_config import HubConfig
 from camshaft.models.convert.pretokenizer_id import pretokenizer_id
 from camshaft.models.convert.sentencepiece_model import read_sentencepiece
 from camshaft.models.convert.vocabulary import tokenizer_keys
-from camshaft.text.pretokenizers import PRETOKENIZERS
 from camshaft.text.tokenizer import Tokenizer as Ours
+from camshaft.text.tokenizers.pretokenizers import PRETOKENIZERS
 from scripts.oracles.tiny_vocabulary import make_tokens, write_tokenizer
 from tests.support.models import require_default_model
 

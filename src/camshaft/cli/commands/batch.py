@@ -47,7 +47,7 @@ def batch(
         raise MissingExtraError(str(error.name), "serve", "camshaft batch") from None
     from camshaft.generate.engine.engine import Engine
     from camshaft.serve.batch.files import check_paths
-    from camshaft.serve.served import Embedder, Served, served_name
+    from camshaft.serve.models.served import Embedder, Served, served_name
 
     logging.basicConfig(level=logging.WARNING, format="camshaft: %(message)s")
     check_paths(source, target)  # before a model is pulled

@@ -47,7 +47,7 @@ def _measure(
     model: str, prompt_tokens: int, generate_tokens: int, repeat: int, sequences: int, running: options.ModelOptions
 ) -> dict[str, Any]:
     """Measure the model and return the settings and the results."""
-    from camshaft.generate.benchmark import benchmark, benchmark_together, first_token
+    from camshaft.generate.measures.benchmark import benchmark, benchmark_together, first_token
 
     context = max(options.DEFAULT_CONTEXT, prompt_tokens + generate_tokens + 1)
     with running.open(model, context, sessions=max(8, sequences)) as lm:
@@ -69,7 +69,7 @@ def _measure(
 
 
 def _print(report: dict[str, object]) -> None:
-    from camshaft.generate.benchmark import Spread
+    from camshaft.generate.measures.benchmark import Spread
 
     print("{model}, backend {backend}, threads {threads}".format_map(report))
     rows: list[tuple[object, ...]] = [("", "median", "min", "max")]

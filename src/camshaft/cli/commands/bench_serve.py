@@ -143,7 +143,7 @@ def bench_serve(
 @contextmanager
 def _served(model: str, running: options.ModelOptions, context: int, slots: int) -> Iterator[str]:
     """The address of a server of the model, in a process of its own."""
-    from camshaft.generate.benchmark import as_arguments
+    from camshaft.generate.measures.benchmark import as_arguments
     from camshaft.models.files.pull import resolve_model
     from camshaft.serve.load.child import serve_command, server
 

@@ -40,7 +40,7 @@ def imatrix(
     with Bar(f"pulling {model}") as progress:
         path = resolve_model(model, progress)
     check_target(path, out, force)
-    from camshaft.generate.importance import importance_matrix, read_text
+    from camshaft.generate.measures.importance import importance_matrix, read_text
     from camshaft.models.files.imatrix import write_imatrix
 
     words = read_text(text)

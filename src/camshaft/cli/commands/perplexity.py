@@ -37,7 +37,7 @@ def perplexity(
     except UnicodeDecodeError as error:
         raise SettingError(f"{file}: is not UTF-8: byte {error.start} is wrong") from None
     with running.open(model, chunk) as lm:
-        from camshaft.generate.perplexity import perplexity as measure
+        from camshaft.generate.measures.perplexity import perplexity as measure
 
         with Bar(f"reading {file.name}", unit="chunks") as progress:
             found = measure(lm, text, chunk=chunk, chunks=chunks, progress=progress)

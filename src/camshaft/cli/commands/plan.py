@@ -103,7 +103,7 @@ def profile(
 
     Shows time, throughput and share of the machine's peak by op and by part of the model, and how long workers waited, for
     prompt processing and for generating one token."""
-    from camshaft.generate.benchmark import profile_model
+    from camshaft.generate.measures.benchmark import profile_model
     from camshaft.observe.machine_peak import machine_peak as measured
 
     _check_folders(html, trace)

@@ -70,10 +70,10 @@ def serve(
         from camshaft.serve import run
     except ModuleNotFoundError as error:
         raise MissingExtraError(str(error.name), "serve", "camshaft serve") from None
-    from camshaft.serve.config import ModelSpec, ServerConfig, cards_of, read_config
     from camshaft.serve.guard import Guard, read_keys
-    from camshaft.serve.models import EMBEDDING, RERANK, Models
-    from camshaft.serve.served import served_name
+    from camshaft.serve.models.config import ModelSpec, ServerConfig, cards_of, read_config
+    from camshaft.serve.models.models import EMBEDDING, RERANK, Models
+    from camshaft.serve.models.served import served_name
 
     logging.basicConfig(level=logging.WARNING, format="camshaft: %(message)s")
     keys = () if api_key_file is None else read_keys(api_key_file)

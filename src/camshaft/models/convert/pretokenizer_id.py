@@ -11,7 +11,7 @@ import hashlib
 from tokenizers import Tokenizer, pre_tokenizers
 
 from camshaft.errors import ModelError
-from camshaft.text.pretokenizers import PRETOKENIZERS
+from camshaft.text.tokenizers.pretokenizers import PRETOKENIZERS
 
 # llama.cpp's text: spaces, emoji, digits, letters of many scripts, quotes.
 _TEXT = (

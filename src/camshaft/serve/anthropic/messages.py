@@ -10,10 +10,14 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from camshaft.generate.tools.styles import Tool
-from camshaft.serve.answers import Job
 from camshaft.serve.anthropic.shape import MessageShape
-from camshaft.serve.errors import HttpError
-from camshaft.serve.fields import (
+from camshaft.serve.models.served import Served
+from camshaft.serve.openai.chat import chat_of, read_messages
+from camshaft.serve.openai.prompts import Chat, How, thinking
+from camshaft.serve.openai.tools import NAME, Tools, form_of, object_schema, tools_of
+from camshaft.serve.requests.answers import Job
+from camshaft.serve.requests.errors import HttpError
+from camshaft.serve.requests.fields import (
     BOOL,
     LIST,
     OBJECT,
@@ -28,12 +32,8 @@ from camshaft.serve.fields import (
     shown,
     takes,
 )
-from camshaft.serve.openai.chat import chat_of, read_messages
-from camshaft.serve.openai.prompts import Chat, How, thinking
-from camshaft.serve.openai.tools import NAME, Tools, form_of, object_schema, tools_of
-from camshaft.serve.options import MOST_TOKENS, OPTIONS, generate_options
-from camshaft.serve.respond import Asked, Json, body_of, respond
-from camshaft.serve.served import Served
+from camshaft.serve.requests.options import MOST_TOKENS, OPTIONS, generate_options
+from camshaft.serve.requests.respond import Asked, Json, body_of, respond
 
 _TEXT_OR_BLOCKS = Field(
     lambda v: isinstance(v, str | list), "a text or a list of blocks", {"anyOf": [TEXT.schema, LIST.schema]}

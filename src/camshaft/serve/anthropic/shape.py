@@ -10,11 +10,11 @@ from typing import Any
 from camshaft.generate.generation import TokenLogprob
 from camshaft.generate.tools.calls import Delta
 from camshaft.generate.tools.reasoning import AnswerReader
-from camshaft.serve.answers import Answer, Usage
-from camshaft.serve.errors import HttpError
+from camshaft.serve.models.served import Served
 from camshaft.serve.openai.tools import finish_reason
-from camshaft.serve.respond import event
-from camshaft.serve.served import Served
+from camshaft.serve.requests.answers import Answer, Usage
+from camshaft.serve.requests.errors import HttpError
+from camshaft.serve.requests.respond import event
 
 _REASONS = {"stop": "end_turn", "length": "max_tokens"}
 

@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import Any, BinaryIO
 
 from camshaft.errors import SettingError, shortened
-from camshaft.serve.respond import compact
+from camshaft.serve.requests.respond import compact
 from camshaft.store.file_lock import NO_LOCKS, try_lock
 
 _HEAD = b'{"id":"batch_req_'

@@ -10,7 +10,7 @@ from typing import Generic, TypeVar
 from camshaft.errors import ModelError
 from camshaft.generate.engine.engine import Engine
 from camshaft.generate.engine.request import Listener, Request, Update
-from camshaft.serve.answers import Answer, Job, Usage, usage_of
+from camshaft.serve.requests.answers import Answer, Job, Usage, usage_of
 
 T = TypeVar("T")
 IDLE_S = 1.0

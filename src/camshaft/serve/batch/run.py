@@ -19,14 +19,14 @@ from typing import Any
 from camshaft.errors import CamshaftError
 from camshaft.serve.batch.files import Line, Results, check_paths, read_lines
 from camshaft.serve.batch.flight import Flight, Flown
-from camshaft.serve.errors import HttpError, http_error
-from camshaft.serve.fields import OBJECT, TEXT, Fields, one_of, parse_json, read_fields, required, shown
+from camshaft.serve.models.served import Embedder, Served
 from camshaft.serve.openai.chat import read_chat
 from camshaft.serve.openai.completions import read_completion
 from camshaft.serve.openai.embeddings import embedded
 from camshaft.serve.openai.responses import read_response
-from camshaft.serve.respond import Asked, Reader
-from camshaft.serve.served import Embedder, Served
+from camshaft.serve.requests.errors import HttpError, http_error
+from camshaft.serve.requests.fields import OBJECT, TEXT, Fields, one_of, parse_json, read_fields, required, shown
+from camshaft.serve.requests.respond import Asked, Reader
 
 WINDOW_REQUESTS, WINDOW_NBYTES = 256, 64 << 20
 ENVELOPE_NBYTES = 64 << 10  # of a line, beside the body

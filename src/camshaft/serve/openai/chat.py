@@ -15,10 +15,12 @@ from starlette.responses import Response
 from camshaft.generate.generation import TokenLogprob
 from camshaft.generate.grammar.grammar import Grammar
 from camshaft.generate.tools.reasoning import AnswerReader
-from camshaft.serve import grammars
-from camshaft.serve.answers import Answer, Job, Usage
-from camshaft.serve.errors import HttpError
-from camshaft.serve.fields import (
+from camshaft.serve.models.served import Served
+from camshaft.serve.openai import logprobs, prompts, tools
+from camshaft.serve.requests import grammars
+from camshaft.serve.requests.answers import Answer, Job, Usage
+from camshaft.serve.requests.errors import HttpError
+from camshaft.serve.requests.fields import (
     BOOL,
     LIST,
     TEXT,
@@ -32,10 +34,8 @@ from camshaft.serve.fields import (
     shown,
     takes,
 )
-from camshaft.serve.openai import logprobs, prompts, tools
-from camshaft.serve.options import MOST_TOP_LOGPROBS, OPTIONS, generate_options, includes_usage
-from camshaft.serve.respond import Asked, event, respond
-from camshaft.serve.served import Served
+from camshaft.serve.requests.options import MOST_TOP_LOGPROBS, OPTIONS, generate_options, includes_usage
+from camshaft.serve.requests.respond import Asked, event, respond
 
 EMPTY = Field(lambda v: v == [], "an empty list (others are not supported)")
 # Roles -> the role that chat templates know.

@@ -13,10 +13,12 @@ from starlette.responses import Response
 
 from camshaft.errors import CamshaftError
 from camshaft.generate.generation import TokenLogprob
-from camshaft.serve import grammars
-from camshaft.serve.answers import Answer, Job, Usage
-from camshaft.serve.errors import HttpError, http_error
-from camshaft.serve.fields import (
+from camshaft.serve.models.served import Served
+from camshaft.serve.openai import logprobs
+from camshaft.serve.requests import grammars
+from camshaft.serve.requests.answers import Answer, Job, Usage
+from camshaft.serve.requests.errors import HttpError, http_error
+from camshaft.serve.requests.fields import (
     BOOL,
     PROMPTS,
     TEXT,
@@ -28,10 +30,8 @@ from camshaft.serve.fields import (
     required,
     takes,
 )
-from camshaft.serve.openai import logprobs
-from camshaft.serve.options import MOST_TOP_LOGPROBS, OPTIONS, generate_options, includes_usage
-from camshaft.serve.respond import Asked, event, respond
-from camshaft.serve.served import Served
+from camshaft.serve.requests.options import MOST_TOP_LOGPROBS, OPTIONS, generate_options, includes_usage
+from camshaft.serve.requests.respond import Asked, event, respond
 
 DEFAULT_MAX_TOKENS = 16  # OpenAI's
 MOST_ANSWERS = 128

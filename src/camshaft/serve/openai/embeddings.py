@@ -12,8 +12,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from camshaft.errors import CamshaftError
-from camshaft.serve.errors import HttpError, http_error
-from camshaft.serve.fields import (
+from camshaft.serve.models.served import Embedder
+from camshaft.serve.ollama import KEEP_ALIVE, keep
+from camshaft.serve.requests.errors import HttpError, http_error
+from camshaft.serve.requests.fields import (
     BOOL,
     OBJECT,
     PROMPTS,
@@ -27,9 +29,7 @@ from camshaft.serve.fields import (
     required,
     takes,
 )
-from camshaft.serve.ollama import KEEP_ALIVE, keep
-from camshaft.serve.respond import Json, body_of
-from camshaft.serve.served import Embedder
+from camshaft.serve.requests.respond import Json, body_of
 
 MOST_TEXTS = 2048  # OpenAI's
 

@@ -9,9 +9,9 @@ from typing import Any, TypeVar
 from camshaft.errors import ModelError
 from camshaft.generate.tools.reasoning import AnswerReader, Reasoning
 from camshaft.generate.tools.styles import Message, Style, Tool, style_of, with_tools
-from camshaft.serve.errors import HttpError
-from camshaft.serve.fields import OBJECT, Fields, one_of
-from camshaft.serve.served import Served
+from camshaft.serve.models.served import Served
+from camshaft.serve.requests.errors import HttpError
+from camshaft.serve.requests.fields import OBJECT, Fields, one_of
 from camshaft.text.chat import encode_untrusted, texts_in
 
 T = TypeVar("T")

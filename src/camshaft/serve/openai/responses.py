@@ -8,10 +8,14 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from camshaft.serve import grammars
-from camshaft.serve.answers import Job
-from camshaft.serve.errors import HttpError
-from camshaft.serve.fields import (
+from camshaft.serve.models.served import Served
+from camshaft.serve.openai import prompts, tools
+from camshaft.serve.openai.chat import EMPTY, chat_of, read_messages
+from camshaft.serve.openai.response_shape import ResponseShape
+from camshaft.serve.requests import grammars
+from camshaft.serve.requests.answers import Job
+from camshaft.serve.requests.errors import HttpError
+from camshaft.serve.requests.fields import (
     LIST,
     OBJECT,
     TEXT,
@@ -23,12 +27,8 @@ from camshaft.serve.fields import (
     required,
     takes,
 )
-from camshaft.serve.openai import prompts, tools
-from camshaft.serve.openai.chat import EMPTY, chat_of, read_messages
-from camshaft.serve.openai.response_shape import ResponseShape
-from camshaft.serve.options import MOST_TOKENS, OPTIONS, SAMPLING, generate_options
-from camshaft.serve.respond import Asked, respond
-from camshaft.serve.served import Served
+from camshaft.serve.requests.options import MOST_TOKENS, OPTIONS, SAMPLING, generate_options
+from camshaft.serve.requests.respond import Asked, respond
 
 FIELDS: Fields = {
     **{name: rule for name, rule in OPTIONS.items() if name in SAMPLING},

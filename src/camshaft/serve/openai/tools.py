@@ -15,8 +15,9 @@ from camshaft.generate.grammar.grammar import Grammar
 from camshaft.generate.tools.calls import Delta, ToolCall, arguments_grammar, call_grammar
 from camshaft.generate.tools.reasoning import AnswerReader
 from camshaft.generate.tools.styles import Style, Tool, style_of
-from camshaft.serve.errors import HttpError
-from camshaft.serve.fields import (
+from camshaft.serve.models.served import Served
+from camshaft.serve.requests.errors import HttpError
+from camshaft.serve.requests.fields import (
     BOOL,
     LIST,
     OBJECT,
@@ -28,8 +29,7 @@ from camshaft.serve.fields import (
     read_fields,
     required,
 )
-from camshaft.serve.grammars import reading
-from camshaft.serve.served import Served
+from camshaft.serve.requests.grammars import reading
 
 MOST_TOOLS = 128
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")

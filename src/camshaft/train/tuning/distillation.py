@@ -26,10 +26,10 @@ from camshaft.formats.mapped import path_for_messages
 from camshaft.formats.tensor import FileTensor
 from camshaft.graph import functions as f
 from camshaft.graph.tensor import Tensor, graph_of
+from camshaft.models.blocks.transformer import TokenBatch, WholeSequences
 from camshaft.models.checkpoint import Checkpoint
 from camshaft.models.decoder import decoder
 from camshaft.models.files.quantize import check_target, quantize
-from camshaft.models.transformer import TokenBatch, WholeSequences
 from camshaft.train.data import Windows
 from camshaft.train.optimizers import Adam
 from camshaft.train.schedules import cosine

@@ -20,12 +20,12 @@ from camshaft.graph import functions as f
 from camshaft.graph.graph import Graph
 from camshaft.graph.tensor import Tensor, graph_of
 from camshaft.models.adapters.adapted import AdaptedCheckpoint
+from camshaft.models.blocks.transformer import TokenBatch, WholeSequences
 from camshaft.models.config import read_config
 from camshaft.models.decoder import decoder
 from camshaft.models.families import family_name
 from camshaft.models.files.pull import resolve_model
 from camshaft.models.rope_scaling import Rotations
-from camshaft.models.transformer import TokenBatch, WholeSequences
 from camshaft.text.vocabulary import vocabulary_size
 
 Array = np.ndarray[Any, Any]

@@ -9,8 +9,8 @@ from tokenizers import models
 
 from camshaft.errors import ModelError
 from camshaft.formats.mapped import shown
-from camshaft.text.byte_level import decode_leniently
-from camshaft.text.sentencepiece import SPACE, piece_of
+from camshaft.text.tokenizers.byte_level import decode_leniently
+from camshaft.text.tokenizers.sentencepiece import SPACE, piece_of
 from camshaft.text.vocabulary import Vocabulary, as_dict
 
 # Lines, runs of their ends, and lone surrogates.

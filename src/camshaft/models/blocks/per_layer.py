@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from camshaft.graph import functions as F
 from camshaft.graph.graph import Tensor
+from camshaft.models.blocks.norms import norm
+from camshaft.models.blocks.transformer import TokenBatch, logit_rows
 from camshaft.models.checkpoint import Checkpoint
 from camshaft.models.config import ModelConfig
-from camshaft.models.norms import norm
-from camshaft.models.transformer import TokenBatch, logit_rows
 
 
 def layer_embeddings(x: Tensor, config: ModelConfig, file: Checkpoint, batch: TokenBatch) -> Tensor:

@@ -8,9 +8,20 @@ from typing import Any, TypeVar
 
 from camshaft.errors import MissingExtraError, SettingError
 from camshaft.generate.grammar.grammar import Grammar
-from camshaft.serve.errors import HttpError
-from camshaft.serve.fields import ANYTHING, BOOL, LIST, OBJECT, TEXT, Field, Fields, one_of, read_fields, required
-from camshaft.serve.served import Served
+from camshaft.serve.models.served import Served
+from camshaft.serve.requests.errors import HttpError
+from camshaft.serve.requests.fields import (
+    ANYTHING,
+    BOOL,
+    LIST,
+    OBJECT,
+    TEXT,
+    Field,
+    Fields,
+    one_of,
+    read_fields,
+    required,
+)
 
 T = TypeVar("T")
 SCHEMA = Field(lambda v: isinstance(v, dict | bool), "a JSON schema")

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from camshaft.serve.errors import HttpError
+from camshaft.serve.requests.errors import HttpError
 
 
 @dataclass(frozen=True)

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 from camshaft.errors import ModelError
 from camshaft.generate.engine.engine import Engine
 from camshaft.generate.tools.reasoning import Reasoning, reasoning_of
-from camshaft.serve.errors import HttpError
+from camshaft.serve.requests.errors import HttpError
 
 if TYPE_CHECKING:
-    from camshaft.generate.embedding_model import EmbeddingModel
     from camshaft.generate.language_model import LanguageModel
-    from camshaft.generate.reranker import Reranker
+    from camshaft.generate.pooled.embedding_model import EmbeddingModel
+    from camshaft.generate.pooled.reranker import Reranker
 
 MOST_BODY_NBYTES = 8 << 20
 

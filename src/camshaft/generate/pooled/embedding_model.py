@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 
 from camshaft.errors import ModelError, SettingError
-from camshaft.generate.pooled_model import Array, PooledModel
+from camshaft.generate.pooled.pooled_model import Array, PooledModel
+from camshaft.models.blocks.heads import HeadLayer, read_dense
 from camshaft.models.config import POOLINGS
-from camshaft.models.heads import HeadLayer, read_dense
 
 
 class EmbeddingModel(PooledModel):

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from camshaft.text.template_limits import INTEGER_BITS, ITEMS, SIZE, Limits, refuse
+from camshaft.text.templates.limits import INTEGER_BITS, ITEMS, SIZE, Limits, refuse
 
 MAX_WIDTH = 100_000  # of a field that is padded
 MAX_FIELDS, MAX_FORMAT = 10_000, 1_000_000  # fields and characters of a format

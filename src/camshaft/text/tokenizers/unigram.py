@@ -11,9 +11,9 @@ from itertools import groupby
 import numpy as np
 
 from camshaft.errors import ModelError
-from camshaft.text.byte_level import REPLACEMENT
-from camshaft.text.charsmap import Charsmap
-from camshaft.text.sentencepiece import SPACE
+from camshaft.text.tokenizers.byte_level import REPLACEMENT
+from camshaft.text.tokenizers.charsmap import Charsmap
+from camshaft.text.tokenizers.sentencepiece import SPACE
 from camshaft.text.vocabulary import TokenType, Vocabulary
 
 _INVALID = re.compile("[\ud800-\udfff]")  # bytes that are not UTF-8, as surrogateescape decodes them

@@ -8,9 +8,9 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from camshaft.serve.models import Entry, Models
-from camshaft.serve.respond import Json
-from camshaft.serve.served import Embedder, Ranker, Served
+from camshaft.serve.models.models import Entry, Models
+from camshaft.serve.models.served import Embedder, Ranker, Served
+from camshaft.serve.requests.respond import Json
 
 _FOREVER = timedelta(days=36500)
 

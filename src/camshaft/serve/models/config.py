@@ -11,15 +11,15 @@ from pathlib import Path
 from typing import Any
 
 from camshaft.errors import ModelError, SettingError
-from camshaft.generate.embedding_model import EmbeddingModel
 from camshaft.generate.engine.engine import MAX_QUEUE, Engine
 from camshaft.generate.language_model import LanguageModel
-from camshaft.generate.reranker import Reranker
+from camshaft.generate.pooled.embedding_model import EmbeddingModel
+from camshaft.generate.pooled.reranker import Reranker
 from camshaft.models.files.pull import resolve_model
-from camshaft.serve.errors import HttpError
-from camshaft.serve.fields import BOOL, LIST, OBJECT, TEXT, Field, Fields, integer, read_fields, required
-from camshaft.serve.models import CHAT, EMBEDDING, RERANK, Card, Loaded, twice_named
-from camshaft.serve.served import Embedder, Ranker, Served, served_name
+from camshaft.serve.models.models import CHAT, EMBEDDING, RERANK, Card, Loaded, twice_named
+from camshaft.serve.models.served import Embedder, Ranker, Served, served_name
+from camshaft.serve.requests.errors import HttpError
+from camshaft.serve.requests.fields import BOOL, LIST, OBJECT, TEXT, Field, Fields, integer, read_fields, required
 
 _UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
 _SIZE = re.compile(r"(\d+(?:\.\d+)?) *([KMG]i?B|B|)")

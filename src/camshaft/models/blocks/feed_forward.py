@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from camshaft.graph import functions as F
 from camshaft.graph.graph import Tensor
+from camshaft.models.blocks.norms import norm
 from camshaft.models.checkpoint import Checkpoint, columns_of
 from camshaft.models.config import ModelConfig
 from camshaft.models.experts_config import Experts
 from camshaft.models.families import Family
-from camshaft.models.norms import norm
 
 # gpt-oss: gates are clamped from above and ups on both sides, silu is that of 1.702 x, and 1 is added to ups.
 LIMIT, ALPHA = 7.0, 1.702

@@ -10,8 +10,8 @@ from camshaft.errors import SettingError
 from camshaft.generate.grammar.grammar import Grammar
 from camshaft.generate.options import GenerateOptions
 from camshaft.generate.sampling.parameters import Sampling
-from camshaft.serve.errors import HttpError
-from camshaft.serve.fields import ANYTHING, BOOL, OBJECT, TEXT, Field, Fields, integer, is_integer, read_fields
+from camshaft.serve.requests.errors import HttpError
+from camshaft.serve.requests.fields import ANYTHING, BOOL, OBJECT, TEXT, Field, Fields, integer, is_integer, read_fields
 
 MOST_STOPS, MOST_STOP_CHARACTERS = 16, 256
 MOST_TOP_LOGPROBS = 20

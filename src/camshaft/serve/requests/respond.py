@@ -17,9 +17,9 @@ from starlette.types import Receive, Scope, Send
 
 from camshaft.errors import CamshaftError
 from camshaft.generate.generation import TokenLogprob
-from camshaft.serve.answers import Answer, Answers, Job, Usage
-from camshaft.serve.errors import HttpError, http_error
-from camshaft.serve.served import Served
+from camshaft.serve.models.served import Served
+from camshaft.serve.requests.answers import Answer, Answers, Job, Usage
+from camshaft.serve.requests.errors import HttpError, http_error
 
 KEEP_ALIVE_S = 15.0
 BODY_S = 60.0  # how long the body of a request may take to arrive

@@ -13,7 +13,7 @@ from tokenizers import models, pre_tokenizers
 
 from camshaft.errors import ModelError
 from camshaft.formats.mapped import shown
-from camshaft.text.pretokenizers import pretokenizer
+from camshaft.text.tokenizers.pretokenizers import pretokenizer
 from camshaft.text.vocabulary import Vocabulary, as_dict
 
 REPLACEMENT = "\ufffd"

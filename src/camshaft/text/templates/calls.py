@@ -17,7 +17,7 @@ from jinja2.sandbox import SandboxedFormatter
 from jinja2.tests import TESTS as JINJA_TESTS
 from jinja2.utils import Namespace, _PassArg
 
-from camshaft.text.template_guards import (
+from camshaft.text.templates.guards import (
     MAX_FIELDS,
     MAX_FORMAT,
     Guard,
@@ -36,7 +36,7 @@ from camshaft.text.template_guards import (
     rows_guard,
     width_guard,
 )
-from camshaft.text.template_limits import SIZE, Limits, refuse
+from camshaft.text.templates.limits import SIZE, Limits, refuse
 
 _WIDE = re.compile(r"\d{6}")
 

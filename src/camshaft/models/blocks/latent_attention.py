@@ -17,10 +17,10 @@ import numpy as np
 
 from camshaft.graph import functions as F
 from camshaft.graph.graph import Tensor
+from camshaft.models.blocks.transformer import Attention, TokenBatch, logit_rows, rotate
 from camshaft.models.checkpoint import Checkpoint
 from camshaft.models.config import ModelConfig
 from camshaft.models.families import FAMILIES
-from camshaft.models.transformer import Attention, TokenBatch, logit_rows, rotate
 
 Array = np.ndarray[Any, Any]
 

@@ -9,11 +9,11 @@ import numpy as np
 
 from camshaft.graph import functions as F
 from camshaft.graph.graph import Tensor
+from camshaft.models.blocks.transformer import LayerState, TokenBatch, logit_rows
 from camshaft.models.checkpoint import Checkpoint, columns_of
 from camshaft.models.config import ModelConfig
 from camshaft.models.families import FAMILIES
 from camshaft.models.recurrent_config import Recurrent
-from camshaft.models.transformer import LayerState, TokenBatch, logit_rows
 
 
 @dataclass(frozen=True)

@@ -12,9 +12,9 @@ import numpy as np
 
 from camshaft.errors import ContextError, ModelError, SettingError, count
 from camshaft.formats.mapped import shown_value
-from camshaft.generate.pooled_model import Array, PooledModel
+from camshaft.generate.pooled.pooled_model import Array, PooledModel
+from camshaft.models.blocks.heads import HeadLayer, read_classifier
 from camshaft.models.families import FAMILIES
-from camshaft.models.heads import HeadLayer, read_classifier
 
 TEMPLATE = "tokenizer.chat_template.rerank"
 _PLACE = re.compile(rb"\{(query|document)\}")

@@ -14,8 +14,8 @@ from jinja2.parser import Parser
 from jinja2.runtime import Context
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from camshaft.text.template_calls import OPERATORS, LimitedFormatter, LimitedNamespace, check_method, filters, tests
-from camshaft.text.template_limits import INTEGER_BITS, Limits, refuse
+from camshaft.text.templates.calls import OPERATORS, LimitedFormatter, LimitedNamespace, check_method, filters, tests
+from camshaft.text.templates.limits import INTEGER_BITS, Limits, refuse
 
 MAX_SOURCE = 1 << 17  # characters; templates have up to 30,000
 MAX_NODES = 20_000  # of the syntax tree; templates have up to 4,000

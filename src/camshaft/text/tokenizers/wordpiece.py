@@ -7,7 +7,7 @@ import unicodedata
 from collections.abc import Iterator
 
 from camshaft.errors import ModelError
-from camshaft.text.byte_level import REPLACEMENT, decode_leniently
+from camshaft.text.tokenizers.byte_level import REPLACEMENT, decode_leniently
 from camshaft.text.vocabulary import Vocabulary
 
 # Marks the start of a word, as GGUF files spell it.

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from camshaft.serve.errors import TYPES
-from camshaft.serve.fields import BODIES, Body, schema_of
+from camshaft.serve.requests.errors import TYPES
+from camshaft.serve.requests.fields import BODIES, Body, schema_of
 from camshaft.version import __version__
 
 _ERROR = {

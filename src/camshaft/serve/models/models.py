@@ -14,8 +14,8 @@ from typing import Any, Protocol
 
 from camshaft.errors import CamshaftError
 from camshaft.generate.engine.engine import MAX_QUEUE
-from camshaft.serve.errors import HttpError
-from camshaft.serve.served import MOST_BODY_NBYTES
+from camshaft.serve.models.served import MOST_BODY_NBYTES
+from camshaft.serve.requests.errors import HttpError
 
 CHAT, EMBEDDING, RERANK = "chat", "embedding", "rerank"
 WAIT_S = 60.0  # how long a request waits until models that others use leave memory for its own
