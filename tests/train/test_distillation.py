@@ -87,6 +87,7 @@ def test_distilling_lowers_the_divergence_and_keeps_the_size(tmp_path: Path) -> 
     text.write_text(excerpt(), "utf-8")
     plain, out = tmp_path / "plain.gguf", tmp_path / "out.gguf"
     quantize(base, plain, "Q4_0")
+    (tmp_path / ".distill-abcd1234").mkdir()  # a killed run's
     options = train.DistillOptions(steps=10, batch=2, length=12, lr=1e-2, held_out=2)
     seen: list[int] = []
     result = train.distill_quantize(base, out, "Q4_0", text, options=options, each=lambda p, n: seen.append(p.step))

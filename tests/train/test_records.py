@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,7 +18,7 @@ from camshaft.train.memory import memory_by_kind
 from camshaft.train.record.events import TAGS, Events
 from camshaft.train.record.history import History, Point
 from camshaft.train.record.page import page
-from camshaft.train.record.recorder import Records
+from camshaft.train.record.recorder import Recorder, Records
 from camshaft.train.trainer import Progress
 from tests.support.browser import probed
 from tests.support.fixtures import tiny_model
@@ -118,6 +119,23 @@ def test_event_files_have_the_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         Records(tensorboard=tmp_path).check()
     with pytest.raises(StoreError, match="not writable"):
         Records(report=tmp_path).check()
+
+
+def test_a_report_that_cannot_be_written_does_not_hide_the_run_s_own_error(tmp_path: Path) -> None:
+    folder = tmp_path / "reports"
+
+    def run() -> Recorder:
+        folder.mkdir()
+        made = Recorder(Records(folder / "r.html"), tmp_path / "run", 0, 100, "a run", {}, None, lambda: ())
+        return made.__enter__()
+
+    (tmp_path / "run").mkdir()
+    for error, raised in ((ValueError("loss"), nullcontext()), (None, pytest.raises(StoreError, match=r"r\.html"))):
+        recorder = run()
+        recorder.add(Progress(1, 3.0, 1e-3, 0.5, 1.0), 64)
+        folder.rmdir()
+        with raised, pytest.warns(UserWarning, match="not up to date") if error else nullcontext():
+            recorder.__exit__(type(error) if error else None, error, None)
 
 
 def test_tensorboard_reads_what_the_library_writes(tmp_path: Path) -> None:

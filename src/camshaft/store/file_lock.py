@@ -7,7 +7,10 @@ ends, however it ends.
 from __future__ import annotations
 
 import errno
+import glob
 import os
+import re
+import shutil
 import stat
 import sys
 import tempfile
@@ -82,6 +85,19 @@ def owned_folder(folder: Path, prefix: str) -> Iterator[Path]:
             if os.path.isdir(name):  # else a sweep removed it before it was locked
                 yield Path(name)
                 return
+
+
+@contextmanager
+def work_folder(folder: Path, prefix: str) -> Iterator[Path]:
+    """As owned_folder, after removing those of that prefix that killed processes left. Raises OSError."""
+    names = re.compile(re.escape(prefix) + r"[a-z0-9_]{8}")  # tempfile's
+    for old in folder.glob(glob.escape(prefix) + "*"):
+        if names.fullmatch(old.name):
+            with abandoned(old) as is_abandoned:
+                if is_abandoned:
+                    shutil.rmtree(old, ignore_errors=True)
+    with owned_folder(folder, prefix) as made:
+        yield made
 
 
 @contextmanager

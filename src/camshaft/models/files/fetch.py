@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import re
 import shutil
 import subprocess
 import time
@@ -13,14 +12,13 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from camshaft.errors import DownloadError
-from camshaft.store.file_lock import abandoned, owned_folder
+from camshaft.store.file_lock import work_folder
 
 Progress = Callable[[int, int], None]
 """Called with (bytes so far, total bytes)."""
 
 _POLL_S = 0.1
 _PREFIX = ".pull-"
-_NAME = re.compile(re.escape(_PREFIX) + r"[a-z0-9_]{8}")  # tempfile's names
 
 
 @contextmanager
@@ -29,12 +27,7 @@ def workspace(folder: Path) -> Iterator[Path]:
     killed processes are removed first. Raises DownloadError if the disk cannot be written."""
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        for old in folder.glob(_PREFIX + "*"):
-            if _NAME.fullmatch(old.name):
-                with abandoned(old) as is_abandoned:
-                    if is_abandoned:
-                        shutil.rmtree(old, ignore_errors=True)
-        with owned_folder(folder, _PREFIX) as made:
+        with work_folder(folder, _PREFIX) as made:
             yield made
     except OSError as error:
         reason = error.strerror or str(error)

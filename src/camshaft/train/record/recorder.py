@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -29,8 +30,9 @@ class Records:
         """Raises StoreError if the report cannot be written, MissingExtraError without TensorBoard's writer."""
         if self.report is not None:
             path = Path(self.report)
-            if path.is_dir() or not path.absolute().parent.is_dir():
-                raise StoreError(f"{path}: not writable: it is a folder, or its folder does not exist")
+            folder = path.absolute().parent
+            if path.is_dir() or not folder.is_dir() or not os.access(path if path.exists() else folder, os.W_OK):
+                raise StoreError(f"{path}: not writable: it is a folder or read-only, or its folder does not exist")
         if self.tensorboard is not None:
             Events.check()
 
@@ -72,9 +74,14 @@ class Recorder:
             self._report()
         return point
 
-    def __exit__(self, *error: object) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         with self._open:
-            self._report()
+            try:
+                self._report()
+            except StoreError as failed:
+                if error is None:
+                    raise
+                warnings.warn(f"the report is not up to date: {failed}", stacklevel=2)  # the run's own error goes on
 
     def _report(self) -> None:
         points = self._history.points

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import re
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
@@ -19,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from camshaft.errors import FormatError, PlanError
+from camshaft.errors import FormatError, PlanError, StoreError
 from camshaft.formats.gguf.file import GGUFFile, open_gguf
 from camshaft.formats.gguf.write import NewTensor, values_of, write_gguf
 from camshaft.formats.mapped import path_for_messages
@@ -30,6 +29,7 @@ from camshaft.models.blocks.transformer import TokenBatch, WholeSequences
 from camshaft.models.checkpoint import Checkpoint
 from camshaft.models.decoder import decoder
 from camshaft.models.files.quantize import check_target, quantize
+from camshaft.store.file_lock import work_folder
 from camshaft.train.data import Windows
 from camshaft.train.optimizers import Adam
 from camshaft.train.schedules import cosine
@@ -96,7 +96,10 @@ def distill_quantize(
     given, target, started = options or DistillOptions(), Path(out), time.perf_counter()
     check_target(Path(model), target, force)
     with ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix=".distill-", dir=target.parent)))
+        try:
+            folder = stack.enter_context(work_folder(target.parent, ".distill-"))
+        except OSError as error:
+            raise StoreError(f"{path_for_messages(target)}: cannot be written: {error.strerror}") from error
         small = folder / "quantized.gguf"
         quantize(model, small, file_type, pure=pure, threads=threads)
         full = stack.enter_context(LoraModel(model, LoraConfig()))
