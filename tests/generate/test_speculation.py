@@ -234,6 +234,22 @@ def test_threads_share_a_draft_model_with_one_slot(lm: LanguageModel, twin: Lang
     assert found == [plain] * 3
 
 
+def test_two_models_draft_for_each_other(lm: LanguageModel, twin: LanguageModel) -> None:
+    wanted = _all(lm.generate(PROMPT, seed=1, max_tokens=20))
+    found: list[Any] = []
+
+    def run(of: LanguageModel, draft: LanguageModel) -> None:
+        for _ in range(6):
+            found.append(_all(of.generate(PROMPT, seed=1, max_tokens=20, speculate=draft)))
+
+    threads = [threading.Thread(target=run, args=pair, daemon=True) for pair in ((lm, twin), (twin, lm))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert found == [wanted] * 12
+
+
 def test_what_cannot_draft_is_refused(lm: LanguageModel, folder: Path) -> None:
     with pytest.raises(
         SettingError, match=r"speculate='twice': wanted 'ngram', an open camshaft.LanguageModel or None"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from typing import Any, Unpack
 
 import numpy as np
@@ -60,11 +61,15 @@ class Session(SessionState):
         self._turn += 1
         turn, drawn, logprobs, most = self._turn, list[int](), list[TokenLogprob](), options.max_tokens
 
+        step_locks = [model.lock] if speculator is None else speculator.locks(model.lock)
+
         def next_token() -> int | FinishReason:
             self.take_slot()
             if speculator is not None:
                 speculator.prepare()
-            with model.lock:
+            with ExitStack() as locks:
+                for lock in step_locks:
+                    locks.enter_context(lock)
                 self._check_open()
                 if turn != self._turn:
                     raise ContextError("this generation is over: its session has started another one")

@@ -52,9 +52,13 @@ def test_sizes_of_recurrent_layers() -> None:
     assert rotation_sections(DELTA) == {"rope.dimension_sections": [2, 1, 1, 0]}
     mamba = HubConfig({"hidden_size": 40, "conv_kernel": 4, "state_size": 16}, "MambaForCausalLM", "config.json")
     assert (mamba_keys(mamba)["ssm.time_step_rank"], mamba_keys(mamba)["ssm.inner_size"]) == (3, 80)
-    hybrid = HubConfig({"layer_types": ["mamba"], "num_hidden_layers": 2, "num_key_value_heads": 1}, "x", "config.json")
-    with pytest.raises(ModelError, match="layer_types is no list of a kind for each layer"):
-        granite_hybrid_keys(hybrid)
+    given = {"layer_types": ["mamba"], "num_hidden_layers": 2, "num_key_value_heads": 1}
+    for experts, message in (
+        (4, "layer_types is no list of a kind for each layer"),
+        (0, "without experts is not converted"),
+    ):
+        with pytest.raises(ModelError, match=message):
+            granite_hybrid_keys(HubConfig(given | {"num_local_experts": experts}, "x", "config.json"))
 
 
 def test_decays_are_negative_and_by_heads_in_mamba_2() -> None:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from statistics import median
 from time import perf_counter
-from typing import TYPE_CHECKING, TypeAlias, Union
+from typing import TYPE_CHECKING, Any, TypeAlias, Union
 
 from camshaft.generate.speculation.ngram import CLASSES, NgramIndex, length_class
 from camshaft.generate.speculation.pace import MOST_ROWS, Pace, RunCosts
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from camshaft.generate.sampling.sampler import Sampler
 
 Speculate: TypeAlias = Union[str, "LanguageModel"]
+Lock: TypeAlias = AbstractContextManager[Any]
 NGRAM = "ngram"
 # How often the first drafted token was right in texts of several kinds, by the length of what is repeated; and a model's.
 _NGRAM_SHARES: dict[int | None, float] = {2: 0.2, 3: 0.3, 5: 0.5, 9: 0.7}
@@ -150,6 +152,11 @@ class Speculator:
         self._drafter = NgramDrafter() if isinstance(of, str) else ModelDrafter(of, lm)
         self._open: list[int] = []  # drafted tokens that are run and not drawn yet
         self.prepare, self.rest, self.close = self._drafter.prepare, self._drafter.rest, self._drafter.close
+
+    def locks(self, lock: Lock) -> list[Lock]:
+        """What a step holds: the model's lock and the draft model's. All steps take them in one order, so that two models may
+        draft for each other."""
+        return [lock] if isinstance(self.of, str) else sorted({lock, self.of.lock}, key=id)
 
     def begin(self) -> Speculation:
         """Start a generation; returns what counts its drafts."""

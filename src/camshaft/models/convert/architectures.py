@@ -250,7 +250,7 @@ ARCHITECTURES: dict[str, Architecture] = {
     ),
     "Mamba2ForCausalLM": Architecture("mamba2", keys=(mamba2_keys,), defaults=_NO_LIMIT),
     "GraniteMoeHybridForCausalLM": Architecture(
-        "granitehybrid", permuted=True, keys=(_granite, _experts, granite_hybrid_keys)
+        "granitehybrid", permuted=True, keys=(granite_hybrid_keys, _granite, _experts)
     ),
     "Qwen3NextForCausalLM": Architecture("qwen3next", norm_offset=1, keys=(delta_keys, _experts)),
     **dict.fromkeys(

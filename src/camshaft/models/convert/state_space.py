@@ -40,6 +40,8 @@ def mamba2_keys(config: HubConfig) -> dict[str, Any]:
 
 def granite_hybrid_keys(config: HubConfig) -> dict[str, Any]:
     """Sizes of Granite 4's Mamba 2 layers, and which layers have attention instead."""
+    if not config.get("num_local_experts"):
+        raise ModelError(f"{config.path}: a Granite hybrid without experts is not converted; wanted num_local_experts")
     kinds, kv_heads = config.get("layer_types"), config.size("kv_heads")
     if not isinstance(kinds, list) or len(kinds) != config.size("layers"):
         raise ModelError(f"{config.path}: layer_types is no list of a kind for each layer")
