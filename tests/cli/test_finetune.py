@@ -104,6 +104,11 @@ def test_a_strength_follows_the_file(tmp_path: Path) -> None:
         ("finetune MODEL data.jsonl out --patience 3", "--patience=3 without a validation file"),
         ("finetune MODEL data.jsonl out --report .", ".: not writable: it is a folder"),
         ("finetune MODEL data.jsonl out --target nothing", "got the target 'nothing', which no matrix has"),
+        (
+            "finetune MODEL DATA out --batch 9",
+            "got batches of 9; wanted 1 to the 2 examples of the file (lower --batch)",
+        ),
+        ("finetune MODEL DATA out --pack", "wanted 1 to the 1 rows that 2 examples are packed into (lower --batch)"),
         ("generate MODEL -p a --adapter MODEL", "wanted a GGUF adapter of type lora"),
         ("merge MODEL MODEL out", "wanted a GGUF adapter of type lora"),
         ("merge MODEL . out", "adapter_config.json: there is no such file"),
@@ -111,7 +116,8 @@ def test_a_strength_follows_the_file(tmp_path: Path) -> None:
     ],
 )
 def test_errors_are_one_line(cli: Any, words: str, message: str, tmp_path: Path) -> None:
-    model = str(tiny_model("llama", tmp_path))
-    result = cli(*(model if word == "MODEL" else word for word in words.split()))
+    files = {"MODEL": str(tiny_model("llama", tmp_path)), "DATA": str(tmp_path / "two.jsonl")}
+    Path(files["DATA"]).write_text('{"text": "ab"}\n' * 2, "utf-8")
+    result = cli(*(files.get(word, word) for word in words.split()))
     assert (result.exit_code, result.stdout) == (2, "")
     assert message in result.stderr.splitlines()[-1]

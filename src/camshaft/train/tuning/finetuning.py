@@ -142,6 +142,10 @@ def _run(
         raise PlanError(f"finetune: got patience={given.patience} without a validation file; wanted validation=FILE")
     where = {name: options[name] for name in ("backend", "threads") if name in options}
     n_examples, rows = _rows(model, data, given, **where)
+    n_rows = len(rows.arrays[0])
+    if given.batch > n_rows:
+        what = f"rows that {n_examples} examples are packed into" if given.pack else "examples of the file"
+        raise PlanError(f"finetune: got batches of {given.batch}; wanted 1 to the {n_rows} {what} (lower batch=)")
     batches = Batches(rows.arrays, given.batch, given.seed)
     steps = given.steps or given.epochs * batches.steps_per_epoch
     trainer = Trainer(
