@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -138,25 +138,28 @@ def finetune(
     )  # fmt: skip
     with Bar(f"pulling {model}") as progress:
         path = resolve_model(model, progress)
+    how: dict[str, Any] = {
+        "lora": lora, "options": given, "validation": validation, "backend": backend, "threads": threads,
+    }  # fmt: skip
     if plan:
-        found = plan_finetune(
-            path, data, lora=lora, options=given, validation=validation, backend=backend, threads=threads
-        )
-        if json:
-            print_json(found)
-        else:
-            print_columns(_plan_rows(found), right=frozenset({1}))
+        _print_plan(plan_finetune(path, data, **how), json)
         return
     with Bar("training", unit="steps") as progress:
         result = run(
-            path, data, out, lora=lora, options=given, validation=validation, folder=checkpoints, save_every=save_every,
-            resume=resume, force=force, records=Records(report, tensorboard), each=Shown(progress), backend=backend,
-            threads=threads,
+            path, data, out, folder=checkpoints, save_every=save_every, resume=resume, force=force,
+            records=Records(report, tensorboard), each=Shown(progress), **how,
         )  # fmt: skip
     if json:
         print_json(result)
     else:
         print(_summary(result))
+
+
+def _print_plan(found: Any, json: bool) -> None:
+    if json:
+        print_json(found)
+    else:
+        print_columns(_plan_rows(found), right=frozenset({1}))
 
 
 def _nbytes(text: str) -> int:

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from camshaft.errors import FormatError, StoreError
+from camshaft.errors import FormatError
 from camshaft.formats.bits import Bytes, Floats
 from camshaft.formats.blocks import BLOCK_FORMATS, BlockFormat
 from camshaft.formats.gguf.write import NewTensor, Raw, encoded_value, write_gguf
@@ -26,7 +26,7 @@ from camshaft.models.convert.tensors import Part, parts
 from camshaft.models.convert.vocabulary import tokenizer_keys
 from camshaft.models.convert.weights import Weights, read_weights
 from camshaft.models.files.quantization_mix import mix_named
-from camshaft.models.files.quantize import Progress, formats_of, in_order
+from camshaft.models.files.quantize import Progress, check_out, formats_of, in_order
 from camshaft.settings import thread_count
 from camshaft.store.files import remove_unfinished
 
@@ -65,7 +65,7 @@ def convert(
         raise FormatError(
             f"{path_for_messages(source)}: is no folder; wanted one with config.json and safetensors files"
         )
-    _check_target(target, force)
+    check_out(target, force)
     config = read_config(source)
     row = architecture_of(config)
     config = replace(config, values={**row.defaults, **config.values})
@@ -102,15 +102,6 @@ def metadata(folder: Path, config: HubConfig, row: Architecture, file_type: int)
         **{f"{row.name}.{key}": value for key, value in keys.items()},
         **tokenizer,
     }
-
-
-def _check_target(target: Path, force: bool) -> None:
-    if target.is_dir():
-        raise StoreError(f"{target}: is a folder; wanted the path of an output file")
-    if target.exists() and not force:
-        raise StoreError(f"{target}: exists already; force=True replaces it")
-    if not target.parent.is_dir():
-        raise StoreError(f"{target}: the folder {target.parent} does not exist")
 
 
 def _write(

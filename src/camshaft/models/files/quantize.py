@@ -100,6 +100,11 @@ def check_target(source: Path, target: Path, force: bool) -> None:
     """Raises FormatError or StoreError for a target that is the source or a part of it, is there already, or cannot be made."""
     if target.exists() and any(part.exists() and target.samefile(part) for part in part_paths(source)):
         raise FormatError(f"{target}: is the source itself; wanted another output path")
+    check_out(target, force)
+
+
+def check_out(target: Path, force: bool) -> None:
+    """Raises StoreError for an output file that is there already or cannot be made."""
     if target.is_dir():
         raise StoreError(f"{target}: is a folder; wanted the path of an output file")
     if target.exists() and not force:
