@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -37,7 +38,7 @@ _PLAN = "hidden"
 RUN_TOKENS = 512
 
 
-class PooledModel:
+class PooledModel(ABC):
     """A model that makes one vector of each text. Thread-safe: calls run one at a time. A context manager."""
 
     # Whether texts are pairs, the second of which has a type of its own in models with types of tokens.
@@ -85,9 +86,9 @@ class PooledModel:
             self._file.close()
             raise
 
+    @abstractmethod
     def _read_pooling(self) -> str:
         """How a text's vector comes from its tokens': 'mean', 'cls' or 'last'. Raises ModelError, SettingError."""
-        raise NotImplementedError
 
     def __enter__(self) -> Self:
         return self
