@@ -10,8 +10,14 @@ from collections.abc import Mapping
 from camshaft.formats.tensor import FileTensor
 from camshaft.store.digest import digest_of
 
-# Rotation factors, and the ends of the names of recurrent layers' tensors and of latent attention's in older files.
-_NAMES = frozenset({"token_types.weight", "rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight"})
+# Rotation factors, the convolution of patches, and the ends of the names of recurrent layers' tensors and of latent
+# attention's in older files.
+_NAMES = frozenset(
+    {
+        *("token_types.weight", "rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight"),
+        "v.patch_embd.weight",
+    }
+)
 _ENDS = (".ssm_a", ".ssm_d", ".ssm_conv1d.weight", ".ssm_norm.weight", ".shortconv.conv.weight", ".attn_kv_b.weight")
 
 
