@@ -45,6 +45,7 @@ class Family:
     rotates_if_finetuned: layers rotate where the file says rope.scaling.finetuned.
     expert_biases: experts and their router have biases.
     latent: attention to latents of keys and values, whose rotation keeps its magnitude under YaRN: the scores are scaled.
+    builder: the file of models/families that builds its layers, where they are its own.
     tiled_heads: heads of values share those of keys in turn, not in runs. gated_attention: q comes with a gate of what is found.
     """
 
@@ -80,7 +81,7 @@ class Family:
     encoder: bool = False
     embedding_norm: bool = False
     alibi: bool = False
-    recurrent: Literal["", "short_conv", "delta", "mamba", "mamba2"] = ""
+    recurrent: Literal["", "short_conv", "delta", "mamba", "mamba2", "kda", "rwkv"] = ""
     attention: bool = True
     feed_forward: bool = True
     one_block: bool = False
@@ -98,3 +99,4 @@ class Family:
     gated_attention: bool = False
     rotates_if_finetuned: bool = False
     latent: bool = False
+    builder: Literal["", "rwkv"] = ""
