@@ -17,11 +17,12 @@ import transformers
 
 from scripts.oracles import tiny_files
 from scripts.oracles.tiny_models import NUMBERS_OF_8_BITS, TinyModel
-from scripts.oracles.tiny_vocabulary import N_VOCAB, make_tokens, write_tokenizer
+from scripts.oracles.tiny_vocabulary import make_tokens, write_tokenizer
 from tests.support.pictures import drawn_picture
 
 MEAN, STD = [0.5, 0.4, 0.6], [0.5, 0.25, 0.3]
 FIRST_SEED = 300
+ASCII = 131  # tokens: the control tokens, the bytes of ASCII, one merge
 EVERY = 7  # of so many tokens one has its logits frozen, and the last ones
 
 
@@ -67,7 +68,9 @@ MODELS = (
         "idefics3",
         "Idefics3",
         "idefics3",
-        TinyModel("idefics3", "Llama", 32, 64, heads=2, kv_heads=1, head_dim=16, values=NUMBERS_OF_8_BITS),
+        TinyModel(
+            "idefics3", "Llama", 32, 64, heads=2, kv_heads=1, head_dim=16, values=NUMBERS_OF_8_BITS, n_vocab=ASCII
+        ),
         {"hidden_size": 32, "intermediate_size": 48, "num_attention_heads": 2, "image_size": 32, "patch_size": 8},
         {"use_gelu": True, "vision.projector.scale_factor": 2, "vision.preproc_image_size": 64},
         (
@@ -84,10 +87,10 @@ MODELS = (
 
 def build(model: TinyVision, seed: int) -> Any:
     """The transformers model, every parameter drawn."""
-    text, ids = model.text, {token: i for i, token in enumerate(make_tokens(model.more)[0])}
+    text, ids = model.text, {token: i for i, token in enumerate(make_tokens(text.n_vocab, model.more)[0])}
     of_text = {
         "model_type": text.family.lower(),
-        "vocab_size": N_VOCAB + len(model.more),
+        "vocab_size": text.n_vocab + len(model.more),
         "hidden_size": text.hidden,
         "intermediate_size": text.ffn,
         "num_hidden_layers": text.n_layers,
@@ -199,7 +202,7 @@ def vision_tensors(network: Any) -> Iterator[tuple[str, np.ndarray]]:
 def processor_of(model: TinyVision) -> Any:
     """The processor of transformers, over the tiny vocabulary."""
     with tempfile.TemporaryDirectory() as folder:
-        write_tokenizer(Path(folder), "smollm", model.more)
+        write_tokenizer(Path(folder), "smollm", model.text.n_vocab, model.more)
         settings = Path(folder) / "tokenizer_config.json"
         settings.write_text(json.dumps(json.loads(settings.read_text()) | {"additional_special_tokens": [*model.more]}))
         tokenizer = transformers.PreTrainedTokenizerFast.from_pretrained(folder)

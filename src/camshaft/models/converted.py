@@ -18,7 +18,12 @@ _NAMES = frozenset(
         "v.patch_embd.weight",
     }
 )
-_ENDS = (".ssm_a", ".ssm_d", ".ssm_conv1d.weight", ".ssm_norm.weight", ".shortconv.conv.weight", ".attn_kv_b.weight")
+_ENDS = (
+    *(".ssm_a", ".ssm_d", ".ssm_norm.weight", ".shortconv.conv.weight", ".attn_kv_b.weight"),
+    *(f".time_mix_{part}.weight" for part in ("first", "lerp_fused", *(f"lerp_{each}" for each in "xwkvrg"))),
+    *(f".channel_mix_lerp_{part}.weight" for part in "kr"),
+    *(f".ssm_conv1d{part}.weight" for part in ("", "_q", "_k", "_v")),
+)
 
 
 def is_converted(tensor: FileTensor) -> bool:
