@@ -13,6 +13,8 @@ from camshaft.store.digest import digest_of
 # Rotation factors, and the ends of the names of recurrent layers' tensors and of latent attention's in older files.
 _NAMES = frozenset({"token_types.weight", "rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight"})
 _ENDS = (".ssm_a", ".ssm_d", ".ssm_conv1d.weight", ".ssm_norm.weight", ".shortconv.conv.weight", ".attn_kv_b.weight")
+# Convolutions and positions of an encoder of sound.
+_NAMES |= {"enc.conv1.weight", "enc.conv2.weight", "enc.position_embd.weight"}
 
 
 def is_converted(tensor: FileTensor) -> bool:
