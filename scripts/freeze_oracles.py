@@ -77,7 +77,7 @@ def freeze_model(name: str) -> None:
     from scripts.oracles import tiny_files, tiny_models, tiny_recurrent
 
     seed, tiny = tiny_recurrent.SEEDED[name]
-    network, tokens = tiny_models.build(tiny, seed), tiny_models.sequence(seed, tiny.n_tokens)
+    network, tokens = tiny_models.build(tiny, seed), tiny_models.sequence(seed, tiny.n_tokens, tiny.n_vocab)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "tiny.gguf"
         tiny_files.write_gguf(tiny, network, path)

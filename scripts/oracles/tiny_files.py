@@ -12,13 +12,15 @@ import numpy as np
 from camshaft.models.convert.architectures import ARCHITECTURES
 from camshaft.models.convert.hub_config import HubConfig
 from camshaft.models.convert.tensors import parts
+from scripts.oracles.plain_decoders import PlainDecoder
 from scripts.oracles.tiny_experts import expert_parts
 from scripts.oracles.tiny_gemma4 import gemma4_parameter, proportional_factors
 from scripts.oracles.tiny_hybrids import hybrid_parameter
 from scripts.oracles.tiny_latent import latent_parts
 from scripts.oracles.tiny_models import ORIGINAL_CONTEXT, TinyModel
+from scripts.oracles.tiny_own import own_parts
 from scripts.oracles.tiny_recurrent import mamba_parts
-from scripts.oracles.tiny_vocabulary import CHAT_TEMPLATE, N_VOCAB, make_tokens
+from scripts.oracles.tiny_vocabulary import CHAT_TEMPLATE, make_tokens
 
 
 def write_gguf(model: TinyModel, network: Any, path: Path) -> None:
@@ -46,7 +48,7 @@ def _write_sizes(writer: gguf.GGUFWriter, model: TinyModel) -> None:
     if model.heads:
         has_own_keys = "attention.key_length" in model.keys
         is_latent = "attention.kv_lora_rank" in model.keys  # the cache has one head of latents
-        writer.add_head_count_kv(1 if is_latent else list(model.layer_kv_heads) or model.kv_heads)
+        writer.add_head_count_kv(list(model.layer_kv_heads) or (1 if is_latent else model.kv_heads))
         if not has_own_keys:
             writer.add_key_length(model.head_dim)
             writer.add_value_length(model.head_dim)
@@ -55,7 +57,7 @@ def _write_sizes(writer: gguf.GGUFWriter, model: TinyModel) -> None:
     for key, value in model.keys.items():
         writer.add_key_value(f"{model.arch}.{key}", value, *_value_types(value))
     if model.arch == "llama":
-        writer.add_vocab_size(N_VOCAB)
+        writer.add_vocab_size(model.n_vocab)
         writer.add_rope_dimension_count(model.head_dim)
 
 
@@ -80,7 +82,7 @@ def _write_rope(writer: gguf.GGUFWriter, model: TinyModel) -> None:
 
 
 def _write_vocabulary(writer: gguf.GGUFWriter, model: TinyModel) -> None:
-    tokens, types, merges = make_tokens()
+    tokens, types, merges = make_tokens(model.n_vocab)
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre("qwen2" if model.arch.startswith("qwen") else "smollm")
     writer.add_token_list(tokens)
@@ -94,6 +96,9 @@ def _write_vocabulary(writer: gguf.GGUFWriter, model: TinyModel) -> None:
 
 def tensors(model: TinyModel, network: Any) -> Iterator[tuple[str, np.ndarray]]:
     """(GGUF name, float32 values) of every tensor of the file: as `camshaft convert` makes them, where it knows the family."""
+    if isinstance(network, PlainDecoder):
+        yield from network.tensors.items()
+        return
     row = ARCHITECTURES.get(type(network).__name__)
     if row is not None:
         values = {name: parameter.float().numpy() for name, parameter in network.state_dict().items()}
@@ -119,7 +124,7 @@ def tensors(model: TinyModel, network: Any) -> Iterator[tuple[str, np.ndarray]]:
 def _parts(name: str, values: np.ndarray, model: TinyModel) -> Iterator[tuple[str, np.ndarray]]:
     """A parameter's tensors in the file, of families that `camshaft convert` lacks: gate and up of experts apart."""
     name, values = gemma4_parameter(*hybrid_parameter(name, values, model), model)
-    if found := [*expert_parts(name, values), *latent_parts(name, values, model)]:
+    if found := [*own_parts(name, values, model)] or [*expert_parts(name, values), *latent_parts(name, values, model)]:
         yield from found
         return
     if ".mixer." in name or ".mamba." in name:

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 import transformers
 
+from scripts.oracles import plain_decoders
 from scripts.oracles.tiny_vocabulary import N_VOCAB
 
 N_TOKENS = 24
@@ -43,6 +44,7 @@ class TinyModel:
     layer_kv_heads: tuple[int, ...] = ()  # of each layer, where some have none
     n_tokens: int = N_TOKENS
     values: str = "bfloat16"  # the parameters are numbers of this dtype: those of 8 bits pack better
+    n_vocab: int = N_VOCAB  # the first ones of the vocabulary
 
     @property
     def arch(self) -> str:
@@ -53,7 +55,17 @@ class TinyModel:
     @property
     def has_layer_norm(self) -> bool:
         """Whether norms subtract the mean, and the key of their epsilon is another."""
-        return self.arch in ("starcoder2", "stablelm", "gpt2", "gptneox", "falcon", "command-r", "cohere2")
+        return self.arch in (
+            "starcoder2",
+            "stablelm",
+            "gpt2",
+            "gptneox",
+            "falcon",
+            "command-r",
+            "cohere2",
+            "rwkv6",
+            "rwkv7",
+        )
 
 
 # transformers' family -> GGUF's architecture, where it is another name in lower case
@@ -82,8 +94,11 @@ ARCHITECTURES = {
     "FalconH1": "falcon-h1",
     "Gemma4": "gemma4",
     "DeepseekV3": "deepseek2",
+    "KimiLinear": "kimi-linear",
 }
 
+# Those that transformers lacks.
+PLAIN = ("Rwkv6", "Rwkv7")
 # Families whose config is of text and pictures, with one of text alone.
 TEXT_CONFIGS = ("Gemma3", "Gemma4", "Qwen3_5", "Qwen3_5Moe")
 
@@ -403,6 +418,8 @@ MODELS = (
 
 def build(model: TinyModel, seed: int) -> Any:
     """The transformers model with every parameter drawn at random, to values that bfloat16 represents (they pack well)."""
+    if model.family in PLAIN:
+        return plain_decoders.build(model, seed)
     kind = getattr(transformers, f"{model.family}{'Text' if model.family in TEXT_CONFIGS else ''}Config")
     rope = {**model.rope, "rope_theta": model.theta}
     if model.family in ("Gemma3", "Olmo3"):
@@ -411,7 +428,7 @@ def build(model: TinyModel, seed: int) -> Any:
         rope = {"full_attention": rope, "sliding_attention": {"rope_type": "default", "rope_theta": 1000.0}}
     config = kind(
         **{
-            "vocab_size": N_VOCAB,
+            "vocab_size": model.n_vocab,
             "hidden_size": model.hidden,
             "intermediate_size": model.ffn,
             "num_hidden_layers": model.n_layers,
@@ -476,12 +493,14 @@ def _draw(name: str, shape: torch.Size, model: TinyModel, generator: torch.Gener
     return values * gain / math.sqrt(shape[0 if model.family == "GPT2" else -1])
 
 
-def sequence(seed: int, n_tokens: int = N_TOKENS) -> list[int]:
+def sequence(seed: int, n_tokens: int = N_TOKENS, n_vocab: int = N_VOCAB) -> list[int]:
     """Token ids, drawn over the whole vocabulary."""
-    return [int(i) for i in np.random.default_rng(seed).integers(0, N_VOCAB, n_tokens)]
+    return [int(i) for i in np.random.default_rng(seed).integers(0, n_vocab, n_tokens)]
 
 
 def logits(network: Any, tokens: list[int]) -> np.ndarray:
     """The logits of every position, float32 [n, vocab], computed in float64."""
+    if isinstance(network, plain_decoders.PlainDecoder):
+        return network.logits(tokens).astype(np.float32)
     with torch.no_grad():
         return network.double()(torch.tensor([tokens])).logits[0].numpy().astype(np.float32)

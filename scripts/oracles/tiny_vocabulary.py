@@ -11,13 +11,15 @@ CHAT_TEMPLATE = (
 )
 
 
-def make_tokens() -> tuple[list[str], list[int], list[str]]:
-    """A byte-level vocabulary of odd size: (tokens, types, merges)."""
+def make_tokens(n: int = 0) -> tuple[list[str], list[int], list[str]]:
+    """A byte-level vocabulary of odd size: (tokens, types, merges); of `n` tokens it lacks some bytes and all merges but one."""
     alphabet = [chr(c) for c in gguf_byte_alphabet()]
     merges = ["Ġ t", "h e", "i n", "Ġt he", "Ġ a", "a n", "e r", "o n", "r e", "Ġ w", "in g", "Ġa n", "an d", "Ċ Ċ"]
     merged = list(dict.fromkeys(m.replace(" ", "") for m in merges))
     special = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
     tokens = [*special, *alphabet, *merged]
+    if 0 < n < len(tokens):
+        tokens, merges = [*tokens[: n - 1], "in"], ["i n"]
     types = [3] * len(special) + [1] * (len(tokens) - len(special))
     return tokens, types, merges
 

@@ -26,7 +26,10 @@ QUICK = ("llama", "mistral", "qwen2-yarn", "qwen3")
 
 
 # Without a rotation, and those whose parts other models of the quick run have too.
-STILL = ("falcon-mamba", "granitehybrid", "jamba", "mamba", "mamba2", "nemotron_h", "nemotron_h_moe")
+STILL = (
+    *("falcon-mamba", "granitehybrid", "jamba", "mamba", "mamba2", "nemotron_h", "nemotron_h_moe"),
+    *("kimi-linear", "rwkv6", "rwkv7"),
+)
 
 
 ROTATING = [name for name in TINY_MODELS if name not in (*STILL, "gpt2")]
@@ -114,6 +117,8 @@ WRONG_ROWS = [
     ("gemma4", "per_layer", False),
     ("gemma4", "activation", "silu"),
     ("gemma4-moe", "dense_beside_experts", False),
+    ("kimi-linear", "rotates", True),
+    ("kimi-linear", "latent", False),
 ]
 
 
@@ -134,6 +139,9 @@ WRONG_CONFIGS = [
     ("gemma4", {"logit_softcap": 0.0}),
     ("gemma4", {"window_theta": 10000.0}),
     ("gemma4-moe", {"embedding_scale": 1.0}),
+    ("kimi-linear", {"attention_scale": 24**-0.5 * 2}),
+    ("rwkv6", {"rescaled_every": 0}),
+    ("rwkv6", {"rescaled_every": 1}),
 ]
 
 
@@ -156,6 +164,8 @@ WRONG_EXPERTS = [
     ("deepseek2-v3", {"top_groups": 3}),
     ("deepseek2-v3", {"normalizes": False}),
     ("gemma4-moe", {"n_used": 1}),
+    ("kimi-linear", {"score": "softmax"}),
+    ("kimi-linear", {"shared_dim": 0}),
 ]
 
 
@@ -196,7 +206,9 @@ def test_a_wrong_mixture_of_experts_shows(
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("name", ["glm4moe", "ernie4_5-moe", "lfm2moe", "deepseek2-v3", "nemotron_h_moe"])
+@pytest.mark.parametrize(
+    "name", ["glm4moe", "ernie4_5-moe", "lfm2moe", "deepseek2-v3", "nemotron_h_moe", "kimi-linear"]
+)
 def test_the_bias_of_the_choice_counts_and_is_no_weight(
     name: str, tmp_path: Path, breaking: pytest.MonkeyPatch
 ) -> None:

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from camshaft.extent import Extent
 from camshaft.formats.gguf.file import GGUFFile
-from camshaft.generate.memory.kv_cache import KINDS, STATES, KVCache
+from camshaft.generate.memory.kv_cache import KINDS, KVCache
 from camshaft.graph.graph import Graph, Tensor
 from camshaft.models.adapters.adapted import AdaptedCheckpoint, checkpoint_of
 from camshaft.models.adapters.adapter import Adapters
@@ -17,7 +17,7 @@ from camshaft.models.blocks.transformer import LayerCache, LayerMemory, Places, 
 from camshaft.models.config import ModelConfig
 from camshaft.models.decoder import decoder, hidden
 from camshaft.models.families import FAMILIES
-from camshaft.models.recurrent_config import ATTENTION, BOTH
+from camshaft.models.recurrent_config import ATTENTION, BOTH, STATES
 from camshaft.models.rope_scaling import Rotations
 from camshaft.ops.spec import Dim
 

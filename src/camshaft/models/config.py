@@ -30,7 +30,8 @@ class ModelConfig:
     `classifier_pooling`. `n_types` kinds of tokens have
     embeddings.
     `window_theta` is the rotation base of the table 'rope_window', `window_rope_dim` its elements (0: as many). `per_layer_dim`:
-    the width of each layer's own embeddings of tokens. Scales multiply; softcaps of 0 do nothing.
+    the width of each layer's own embeddings of tokens. After every `rescaled_every` layers RWKV-6 halves its result. Scales
+    multiply; softcaps of 0 do nothing.
     """
 
     architecture: str
@@ -64,6 +65,7 @@ class ModelConfig:
     latent: Latent | None = None
     window_rope_dim: int = 0
     per_layer_dim: int = 0
+    rescaled_every: int = 0
 
     def of_layer(self, layer: int) -> ModelConfig:
         """The config with the layer's own sizes."""
@@ -168,6 +170,7 @@ def read_config(metadata: Mapping[str, Any], architecture: str, vocab_size: int)
         latent=latent,
         window_rope_dim=keys.size("rope.dimension_count_swa", rope_dim) if family.layer_sizes else 0,
         per_layer_dim=int(keys.at_least_0("embedding_length_per_layer_input", 0.0)) if family.per_layer else 0,
+        rescaled_every=int(keys.at_least_0("rescale_every_n_layers", 0.0)) if family.builder == "rwkv" else 0,
     )
     if family.attention:
         _check(config)

@@ -6,7 +6,7 @@ Blocks of grouped-query attention (Touvron et al., 2023) and a feed-forward, one
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 
@@ -33,12 +33,16 @@ from camshaft.models.blocks.transformer import (
 )
 from camshaft.models.checkpoint import Checkpoint
 from camshaft.models.config import ModelConfig
-from camshaft.models.families import FAMILIES, Family
+from camshaft.models.families import FAMILIES, Family, rwkv
 from camshaft.models.recurrent_config import FEED_FORWARD
 
 # The norms after attention and feed-forward: of their results, or of the sums.
 POST_NORMS = ("post_attention_norm", "post_ffw_norm")
 SUM_NORMS = ("attn_output_norm", "layer_output_norm")
+# What builds the layers of families whose layers are their own.
+BUILDERS: Mapping[str, Callable[[ModelConfig, Checkpoint, TokenBatch, Sequence[LayerMemory]], Tensor]] = {
+    "rwkv": rwkv.hidden,
+}
 
 
 def decoder(config: ModelConfig, file: Checkpoint, batch: TokenBatch, caches: Sequence[LayerMemory]) -> Tensor:
@@ -55,8 +59,10 @@ def hidden(config: ModelConfig, file: Checkpoint, batch: TokenBatch, caches: Seq
     In the last layer, everything after the attention is computed only for the rows of the batch. ModelError for a tensor that is
     missing or has another shape.
     """
-    x = _embedded(config, file, batch)
     family = FAMILIES[config.architecture]
+    if family.builder:
+        return BUILDERS[family.builder](config, file, batch, caches)
+    x = _embedded(config, file, batch)
     block = _parallel_block if config.parallel else _one_block if family.one_block else _block
     if config.per_layer_dim:
         batch = replace(batch, per_layer=layer_embeddings(x, config, file, batch))

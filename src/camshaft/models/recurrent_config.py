@@ -19,6 +19,9 @@ ATTENTION = "attention"
 FEED_FORWARD = "feed_forward"
 # A layer with attention and a recurrence of the same input.
 BOTH = "attention and recurrence"
+# The names of the states of a layer's convolutions, and of those of the heads.
+CONVOLUTIONS = ("conv", "conv_2", "conv_3")
+STATES = (*CONVOLUTIONS, "state")
 # More of a channel's weights than any model has; a file that lies would unroll a kernel for each.
 MOST_TAPS = 64
 MOST_HEADS = 1 << 16
@@ -26,8 +29,8 @@ MOST_HEADS = 1 << 16
 
 @dataclass(frozen=True)
 class Recurrent:
-    """Recurrent layers of one kind: a convolution of `taps` tokens over `channels`, then `heads` states of `key_size` rows and
-    `value_size` columns (none after a short convolution). heads / `groups` share a key.
+    """Recurrent layers of one kind: `convs` convolutions of `taps` tokens over `channels`, then `heads` states of `key_size` rows
+    and `value_size` columns (none after a short convolution). heads / `groups` share a key.
 
     Mamba 1 has one head. Its steps are a product of `rank` numbers, `is_normed` like the others that they come with.
     """
@@ -41,6 +44,7 @@ class Recurrent:
     value_size: int = 0
     rank: int = 0
     is_normed: bool = False
+    convs: int = 1
 
     @property
     def inner(self) -> int:
@@ -49,8 +53,8 @@ class Recurrent:
 
     @property
     def states(self) -> dict[str, tuple[int, ...]]:
-        """The shapes of a slot's states of one layer: the last rows that the convolution saw, and the heads' matrices."""
-        conv: dict[str, tuple[int, ...]] = {"conv": (self.taps - 1, self.channels)}
+        """The shapes of a slot's states of one layer: the last rows that each convolution saw, and the heads' matrices."""
+        conv: dict[str, tuple[int, ...]] = dict.fromkeys(CONVOLUTIONS[: self.convs], (self.taps - 1, self.channels))
         if not self.heads:
             return conv
         blocks, columns = state_blocks(self.value_size)
@@ -87,11 +91,26 @@ def _mamba2(keys: Keys, dim: int) -> Recurrent:
     return replace(_delta(keys, dim), kind="mamba2")
 
 
+def _kda(keys: Keys, dim: int) -> Recurrent:
+    heads, size = keys.size("attention.head_count"), keys.size("kda.head_dim")
+    return Recurrent("kda", _taps(keys, "ssm.conv_kernel"), heads * size, heads, heads, size, size, convs=3)
+
+
+def _rwkv(keys: Keys, dim: int) -> Recurrent:
+    """Time mixing and channel mixing each see the token before."""
+    size = keys.size("wkv.head_size")
+    if dim % size:
+        raise ModelError(f"the key '{keys.architecture}.wkv.head_size' is {size}; wanted a divisor of the width {dim}")
+    return Recurrent("rwkv", 2, dim, dim // size, dim // size, size, size, convs=2)
+
+
 _READERS: Mapping[str, Callable[[Keys, int], Recurrent]] = {
     "short_conv": _short_conv,
     "delta": _delta,
     "mamba": _mamba,
     "mamba2": _mamba2,
+    "kda": _kda,
+    "rwkv": _rwkv,
 }
 
 

@@ -16,7 +16,7 @@ from camshaft.dtypes import DType, f32, i32
 from camshaft.errors import ContextError, ModelError, SettingError
 from camshaft.generate.memory.slots import Slots
 from camshaft.models.config import ModelConfig
-from camshaft.models.recurrent_config import ATTENTION, BOTH, FEED_FORWARD
+from camshaft.models.recurrent_config import ATTENTION, BOTH, FEED_FORWARD, STATES
 from camshaft.ops.spec import TensorSpec
 from camshaft.plan.memory.allocate import aligned_bytes, late_huge_pages
 
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from camshaft.plan.memory.device_memory import DeviceArray
 
 BLOCK_TOKENS = 16
-STATES = ("conv", "state")  # arrays of a recurrent layer, [slots, ..] (models/recurrent_config.py)
 KINDS = ("keys", "values", "key_scales", "value_scales")  # arrays of a layer; scales only for quantized caches
 ALIGNMENT = 64
 # Bytes of tokens in use from which huge pages pay. Below that they cost: each layer's first block has its own huge

@@ -9,11 +9,14 @@ import numpy as np
 
 from camshaft.graph import functions as F
 from camshaft.graph.graph import Tensor
-from camshaft.models.blocks.transformer import LayerState, TokenBatch, logit_rows
+from camshaft.models.blocks.transformer import LayerState, TokenBatch, head_norm, logit_rows
 from camshaft.models.checkpoint import Checkpoint, columns_of
 from camshaft.models.config import ModelConfig
 from camshaft.models.families import FAMILIES
-from camshaft.models.recurrent_config import Recurrent
+from camshaft.models.recurrent_config import CONVOLUTIONS, Recurrent
+
+# What is added to the square of a length by which queries and keys are divided (fla).
+LENGTH_EPS = 1e-6
 
 
 @dataclass(frozen=True)
@@ -135,6 +138,41 @@ def _mamba2(h: Tensor, layer: Layer) -> tuple[Tensor, str]:
     return F.multiply(file.graph.reshape(_unweighted_norm(split, layer), y.shape), w), "ssm_out"
 
 
+def _kda(h: Tensor, layer: Layer) -> tuple[Tensor, str]:
+    """Kimi Linear: the delta rule with a decay per channel of convolved q, k and v, then a gated norm of each head."""
+    sizes, file, prefix = layer.sizes, layer.file, layer.prefix
+    width, heads = sizes.channels, (h.shape[0], sizes.heads, sizes.key_size)
+    q, k, v = (_convolved_part(h, layer, *part) for part in zip("qkv", CONVOLUTIONS, strict=True))
+    q, k = (F.l2_norm(file.graph.reshape(x, heads), eps=LENGTH_EPS) for x in (q, k))
+    a = file.converted(f"{prefix}.ssm_a", (sizes.heads, 1), lambda a: np.repeat(a.ravel(), sizes.key_size))
+    step = F.softplus(F.add(_low_rank(h, "f", layer), file.vector(f"{prefix}.ssm_dt.bias", width)))
+    decay = F.exp(F.multiply(step, a))
+    beta = F.sigmoid(file.linear(h, f"{prefix}.ssm_beta", sizes.heads)).reshape((*heads[:2], 1))
+    rows = (h.shape[0], width)
+    change, k = (file.graph.reshape(x, rows) for x in (F.multiply(k, beta), k))
+    q = F.multiply(file.graph.reshape(q, rows), sizes.key_size**-0.5)
+    given = (q, decay, change, v, F.negate(F.multiply(decay, k)), change)
+    y = F.dplr_slots(*given, layer.states["state"], layer.rows, name=f"{prefix}.delta")
+    w = file.vector(f"{prefix}.ssm_norm.weight", sizes.value_size)
+    y = head_norm(y, w, sizes.heads, layer.config.norm_eps)
+    return F.sigmoid_multiply(y, _low_rank(h, "g", layer), name=f"{prefix}.ssm_gate"), "attn_output"
+
+
+def _convolved_part(h: Tensor, layer: Layer, part: str, state: str) -> Tensor:
+    """silu(conv) of a projection; each has a convolution of its own."""
+    x = layer.file.linear(h, f"{layer.prefix}.attn_{part}", layer.sizes.channels)
+    name = f"{layer.prefix}.ssm_conv1d_{part}"
+    taps = _taps(layer, f"{name}.weight")
+    y: Tensor = F.conv_slots(x, taps, layer.states[state], layer.rows, activation="silu", name=name)
+    return y
+
+
+def _low_rank(h: Tensor, part: str, layer: Layer) -> Tensor:
+    """A projection of two matrices, by way of as many numbers as a head has."""
+    name, sizes = f"{layer.prefix}.ssm_{part}", layer.sizes
+    return layer.file.linear(layer.file.linear(h, f"{name}_a", sizes.key_size), f"{name}_b", sizes.channels)
+
+
 def _convolved(x: Tensor, layer: Layer) -> Tensor:
     """silu(conv(x) + bias) of Mamba's channels."""
     taps = _taps(layer, f"{layer.prefix}.ssm_conv1d.weight")
@@ -162,6 +200,7 @@ _KINDS: Mapping[str, Callable[[Tensor, Layer], tuple[Tensor, str]]] = {
     "delta": _delta,
     "mamba": _mamba,
     "mamba2": _mamba2,
+    "kda": _kda,
 }
 
 
