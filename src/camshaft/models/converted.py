@@ -24,6 +24,8 @@ _ENDS = (
     *(f".channel_mix_lerp_{part}.weight" for part in "kr"),
     *(f".ssm_conv1d{part}.weight" for part in ("", "_q", "_k", "_v")),
 )
+# Convolutions and positions of an encoder of sound.
+_NAMES |= {"enc.conv1.weight", "enc.conv2.weight", "enc.position_embd.weight"}
 
 
 def is_converted(tensor: FileTensor) -> bool:
