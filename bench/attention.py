@@ -20,10 +20,12 @@ from typing import Any
 import numpy as np
 
 from bench import peak, rows
-from camshaft.generate.memory.kv_cache import KINDS, KVCache
+from camshaft.generate.memory.cache_specs import KINDS
+from camshaft.generate.memory.kv_cache import KVCache
 from camshaft.generate.options import KV_CACHES
 from camshaft.graph import functions as F
 from camshaft.graph.graph import Graph
+from camshaft.models.layer_options import LayerOptions
 from camshaft.plan.compile import compile
 from camshaft.plan.execution_plan import ExecutionPlan
 
@@ -39,6 +41,17 @@ class Heads:
     n_kv_heads: int
     head_dim: int
     n_layers: int = 1
+    window: int = 0
+    architecture: str = "gemma3"  # what a KV cache asks of a model
+
+    @property
+    def layers(self) -> tuple[LayerOptions, ...]:
+        """A layer for each cache."""
+        return (LayerOptions(self.window),) * self.n_layers
+
+    def of_layer(self, layer: int) -> Heads:
+        """All layers are alike."""
+        return self
 
     def __str__(self) -> str:
         return f"{self.n_heads}/{self.n_kv_heads} heads of {self.head_dim}"
@@ -59,12 +72,19 @@ class Case:
         if self.writes:
             return f"causal SDPA, {self.tokens} tokens, {self.heads}"
         what = "1 token" if self.tokens == 1 else f"{self.tokens} tokens"
-        return f"{what} at {self.keys} keys, {self.heads}"
+        seen = f", window of {self.heads.window}" if self.heads.window else ""
+        return f"{what} at {self.keys} keys, {self.heads}{seen}"
+
+    @property
+    def seen(self) -> int:
+        """Keys that a token sees at most."""
+        return min(self.keys, self.heads.window or self.keys)
 
     @property
     def flops(self) -> float:
         """Of q K and p V, causal."""
-        pairs = self.tokens * (self.keys - (self.tokens - 1) / 2)
+        window = self.heads.window
+        pairs = self.tokens * (self.seen if window else self.keys - (self.tokens - 1) / 2)
         return 4.0 * pairs * self.heads.n_heads * self.heads.head_dim
 
     @property
@@ -75,6 +95,7 @@ class Case:
 
 
 SMOL, QWEN, LLAMA = Heads(9, 3, 64), Heads(14, 2, 64), Heads(32, 8, 128)
+WINDOWED = Heads(8, 4, 256, window=1024)  # of Gemma 3 4B
 SDPA = Case(Heads(8, 8, 64), 1024, 1024, "f32", writes=True)
 CASES = (
     SDPA,
@@ -84,21 +105,24 @@ CASES = (
     Case(SMOL, 512, 4096, "q8_0"),
     Case(QWEN, 512, 4096),
     Case(Heads(8, 8, 72), 512, 512),
+    *(Case(WINDOWED, tokens, keys) for tokens in (1, 512) for keys in (2048, 32768)),
 )
 
 
 def uses_of(case: Case) -> int:
     """One of a prompt; of one token as many as need COLD_NBYTES."""
-    return 2 if case.tokens > 1 else max(2, ceil(COLD_NBYTES / (case.key_nbytes * case.keys)))
+    return 2 if case.tokens > 1 else max(2, ceil(COLD_NBYTES / (case.key_nbytes * case.seen)))
 
 
 def noise(memory: dict[str, Any]) -> None:
     """Ordinary numbers into a cache: a few kilobytes of them, repeated."""
     rng = np.random.default_rng(0)
     for name, array in memory.items():
-        if array.dtype.kind in "iu" and name != "block_table":
+        if name.endswith("table"):
+            continue
+        if array.dtype.kind in "iu":
             array.reshape(-1)[:] = np.resize(rng.integers(0, 127, 4096).astype(array.dtype), array.size)
-        elif name != "block_table":
+        else:
             factor = 0.01 if "scales" in name else 1.0
             values = (factor * rng.standard_normal(4096)).astype(np.float32).astype(array.dtype)
             array.reshape(-1)[:] = np.resize(values.view(np.uint8), array.nbytes).view(array.dtype)
@@ -107,10 +131,11 @@ def noise(memory: dict[str, Any]) -> None:
 def attention_plan(case: Case, threads: int, uses: int) -> ExecutionPlan:
     """`uses` of a case, each over its own cache. Inputs q, positions and, where it writes, k, v [tokens, heads * size]."""
     heads, graph = replace(case.heads, n_layers=uses), Graph()
-    cache = KVCache(heads, case.keys, KV_CACHES[case.form], 1)  # type: ignore[arg-type]
+    cache = KVCache(heads, case.keys, KV_CACHES[case.form], 1, run_tokens=512)  # type: ignore[arg-type]
     cache.reserve(cache.open_slot(), case.keys)
     noise(cache.states)
-    table = graph.state("block_table", cache.specs["block_table"])
+    which = "block_table" if cache.ring is None else "ring_table"
+    table = graph.state(which, cache.specs[which])
     places = [graph.input(name, (case.tokens,), "i32") for name in ("positions", "slots")] + [table]
     counts = {"q": heads.n_heads} | ({"k": heads.n_kv_heads, "v": heads.n_kv_heads} if case.writes else {})
     x = {name: graph.input(name, (case.tokens, n * heads.head_dim), "f32") for name, n in counts.items()}
@@ -121,10 +146,13 @@ def attention_plan(case: Case, threads: int, uses: int) -> ExecutionPlan:
         if case.writes:
             F.kv_cache_update(keys, values, x["k"], x["v"], *places, **sizes)
         attrs = sizes | {"heads": heads.n_heads, "scale": heads.head_dim**-0.5, "length": case.keys}
+        attrs |= {"window": heads.window} if heads.window else {}
         graph.output(f"y{use}", F.attention(x["q"], keys, values, *places, *scales, **attrs))
-    plan = compile(graph, threads=threads, memory=cache.states)
+    memory = {name: array for name, array in cache.states.items() if name == which or not name.endswith("table")}
+    plan = compile(graph, threads=threads, memory=memory)
     given = {name: np.random.default_rng(0).standard_normal(t.spec.bounds, np.float32) for name, t in x.items()}
-    plan.run(**given, positions=np.arange(case.keys - case.tokens, case.keys, dtype=np.int32))
+    positions = np.arange(case.keys - case.tokens, case.keys, dtype=np.int32)
+    plan.run(**given, positions=positions, slots=np.zeros_like(positions))
     return plan
 
 
@@ -183,7 +211,7 @@ def beside_peers(options: argparse.Namespace, top: peak.MachinePeak) -> list[dic
 
 def row(case: Case, spent: rows.Spread, top: peak.MachinePeak) -> dict[str, Any]:
     """A row with its share of peak: reading keys and values once, and arithmetic in f32."""
-    nbytes = case.key_nbytes * case.keys
+    nbytes = case.key_nbytes * case.seen
     return {
         "bench": "attention",
         "op": "attention",

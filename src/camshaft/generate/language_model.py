@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, Unpack
+from typing import Any, Self, Unpack
 
 import numpy as np
 
@@ -24,6 +24,7 @@ from camshaft.generate.grammar.grammar import Grammar
 from camshaft.generate.grammar.matcher import GrammarCompiler
 from camshaft.generate.model_plans import ModelPlans
 from camshaft.generate.options import GenerateKeywords, GenerateOptions, generate_options
+from camshaft.generate.plan_description import PlanDescription, describe
 from camshaft.generate.sampling.breakers import BreakerFinder, Breakers
 from camshaft.generate.sampling.parameters import Sampling
 from camshaft.generate.sampling.sampler import Sampler, SamplerPlans, log_probabilities
@@ -36,9 +37,6 @@ from camshaft.models.files.pull import resolve_model
 from camshaft.settings import thread_count
 from camshaft.text.chat import ChatTemplate, encode_chat
 from camshaft.text.vocabulary import fill_tokens, vocabulary_size
-
-if TYPE_CHECKING:
-    from camshaft.plan.schedule import Thunk
 
 Array = np.ndarray[Any, Any]
 
@@ -54,20 +52,6 @@ class Timings:
 
     load_s: float
     compile_s: float
-
-
-@dataclass(frozen=True)
-class PlanDescription:
-    """The compiled plan for single tokens: thunks, whether each waits for earlier ones, and memory use: of the KV cache and the
-    recurrent layers' states, that of one session."""
-
-    thunks: tuple[Thunk, ...]
-    waits: tuple[bool, ...]
-    arena_nbytes: int
-    temp_nbytes_sum: int
-    weights_nbytes: int
-    kv_cache_nbytes: int
-    state_nbytes: int = 0
 
 
 class LanguageModel(Closing):
@@ -349,16 +333,7 @@ class LanguageModel(Closing):
     def describe_plan(self) -> PlanDescription:
         """Describe the plan for single tokens, and the memory use of all plans."""
         self.check_open()
-        bound = self.plans.single.bound
-        return PlanDescription(
-            bound.schedule.thunks,
-            bound.schedule.waits,
-            bound.memory_plan.arena_nbytes + sum(bound.memory_plan.device_nbytes.values()),
-            bound.memory_plan.temp_nbytes_sum,
-            self.plans.weights.nbytes,
-            self.plans.cache.session_nbytes,
-            self.plans.cache.state_nbytes,
-        )
+        return describe(self.plans)
 
     def close(self) -> None:
         """Release plans, weights and file; may be called twice."""

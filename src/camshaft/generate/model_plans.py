@@ -23,7 +23,7 @@ from camshaft.errors import ModelError
 from camshaft.extent import Extent
 from camshaft.formats.gguf.file import GGUFFile
 from camshaft.generate.memory.kv_cache import KVCache
-from camshaft.generate.memory.logits import first_rows, logits_memory
+from camshaft.generate.memory.logits import device_with_memory, first_rows, logits_memory
 from camshaft.generate.sampling.form import SamplingForm
 from camshaft.generate.speculation.pace import RunCosts
 from camshaft.generate.stored.plan_cache import PlanCache
@@ -35,7 +35,6 @@ from camshaft.plan.memory.weights import Weights
 from camshaft.settings import setting
 
 if TYPE_CHECKING:
-    from camshaft.backends.device import Device
     from camshaft.generate.graphs import ModelGraphs
     from camshaft.graph.graph import Graph
     from camshaft.plan.execution_plan import ExecutionPlan
@@ -69,11 +68,12 @@ class ModelPlans:
                 f"the key '{config.architecture}.block_count' is {config.n_layers}; the file has {len(file.tensors)} tensors"
             )
         self.config, self.context, self.threads = config, context, threads
-        self.device = _device_with_memory(backend)
-        self.cache = KVCache(config, context, form, n_slots, self.device)
+        self.device = device_with_memory(backend)
         self.weights = Weights()
         self.length = Extent("length", context)
         self.prompt_tokens = Extent("tokens", min(PROMPT_TOKENS, context))
+        run_tokens = self.prompt_tokens.bound
+        self.cache = KVCache(config, context, form, n_slots, self.device, run_tokens=run_tokens)
         self.logit_rows = Extent("rows", min(LOGIT_ROWS, self.prompt_tokens.bound))
         self.file = file
         self._backend, self._activations = backend, "q8" if quantized else "f32"
@@ -266,14 +266,3 @@ class ModelPlans:
 
 def _decode_name(size: int) -> str:
     return f"decode.{size}"
-
-
-def _device_with_memory(backend: str | None) -> Device | None:
-    """The named device if it has its own memory, else None."""
-    if backend is None:
-        return None
-    from camshaft.backends.device import HOST
-    from camshaft.backends.registry import device
-
-    named = device(backend)
-    return None if named.space == HOST else named
