@@ -16,6 +16,7 @@ from camshaft.cli import options
 from camshaft.cli.command import command, one_line
 from camshaft.cli.commands.generate import stream
 from camshaft.cli.exits import FAILED
+from camshaft.cli.sampling_options import SamplingOptions, of_model
 from camshaft.errors import CamshaftError, ContextError, SettingError
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ def chat(
     context_shift: _ContextShift = "on",
     speculate: options.Speculate = None,
     prompt_cache: options.PromptCache = None,
-    sampling: options.SamplingOptions,
+    sampling: SamplingOptions,
     running: options.ModelOptions,
     context: options.Context = options.DEFAULT_CONTEXT,
 ) -> None:
@@ -50,7 +51,7 @@ def chat(
         raise SettingError(f"--context-shift {context_shift!r}; wanted on or off")
     wanted = sampling.generate(max_tokens=max_tokens, stop=tuple(stop or ()))
     with running.open(model, context) as lm, options.speculation(speculate, running, context) as drafts:
-        wanted = options.of_model(wanted, lm).merge({"speculate": drafts, "prompt_cache": prompt_cache})
+        wanted = of_model(wanted, lm).merge({"speculate": drafts, "prompt_cache": prompt_cache})
         conversation = lm.conversation(wanted, system=system, context_shift=_SHIFTS[context_shift])
         all_answered = _converse(conversation, keeps_on=_SHIFTS[context_shift])
     if not all_answered and not sys.stdin.isatty():

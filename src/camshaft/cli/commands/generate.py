@@ -12,6 +12,7 @@ import typer
 
 from camshaft.cli import options
 from camshaft.cli.command import command, print_json
+from camshaft.cli.sampling_options import SamplingOptions, of_model
 from camshaft.errors import SettingError
 
 if TYPE_CHECKING:
@@ -67,7 +68,7 @@ def generate(
     max_tokens: options.MaxTokens = 128,
     stop: options.Stop = None,
     raw: _Raw = False,
-    sampling: options.SamplingOptions,
+    sampling: SamplingOptions,
     running: options.ModelOptions,
     context: options.Context = options.DEFAULT_CONTEXT,
     json_schema: _JsonSchema = None,
@@ -94,7 +95,7 @@ def generate(
     )
     name = options.DEFAULT_MODEL if model is None else model
     with running.open(name, context) as lm, options.speculation(speculate, running, context) as drafts:
-        wanted = options.of_model(wanted, lm).merge({"speculate": drafts, "prompt_cache": prompt_cache})
+        wanted = of_model(wanted, lm).merge({"speculate": drafts, "prompt_cache": prompt_cache})
         if system is None:
             generation = lm.generate(said, wanted)
         else:

@@ -61,7 +61,6 @@ class ModelFile:
         """Cache the header of a newly parsed file; skipped if the file changed or is closed. Warns if the store fails."""
         if self.from_cache or self.file.mapped.closed or not self.file.mapped.is_whole:
             return
-            return
         index, header = make_index(tokenizer.vocabulary, self.file.metadata), known_header(self.file)
         if header.digest != self.digests[0]:
             return
