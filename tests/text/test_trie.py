@@ -80,5 +80,5 @@ def test_a_byte_without_a_token_is_named(made: object) -> None:
     metadata = made()  # type: ignore[operator]
     place = metadata["tokenizer.ggml.tokens"].index("A" if made is rwkv else "<0x41>")
     metadata["tokenizer.ggml.tokens"][place] = "AAAA"
-    with pytest.raises(ModelError, match="no token .*41"):
+    with pytest.raises(ModelError, match=r"no token .*41"):
         Tokenizer.from_gguf(metadata).encode("\u20ac")

@@ -1,4 +1,4 @@
-"""PLaMo 2's encoder (tokenizer.ggml.model = plamo2): the pieces of a text whose scores have the greatest sum, bytes for others."""
+"""PLaMo 2's encoder (tokenizer.ggml.model = plamo2): the pieces of a text whose scores have the greatest sum, or bytes."""
 
 from __future__ import annotations
 
