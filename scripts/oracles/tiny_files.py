@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,12 +23,14 @@ from scripts.oracles.tiny_recurrent import mamba_parts
 from scripts.oracles.tiny_vocabulary import CHAT_TEMPLATE, make_tokens
 
 
-def write_gguf(model: TinyModel, network: Any, path: Path) -> None:
-    """The model as an F32 GGUF file at `path`."""
+def write_gguf(
+    model: TinyModel, network: Any, path: Path, more: Sequence[str] = (), template: str = CHAT_TEMPLATE
+) -> None:
+    """The model as an F32 GGUF file at `path`, with `more` control tokens in its vocabulary."""
     writer = gguf.GGUFWriter(path, model.arch)
-    _write_sizes(writer, model)
+    _write_sizes(writer, model, model.n_vocab + len(more))
     _write_rope(writer, model)
-    _write_vocabulary(writer, model)
+    _write_vocabulary(writer, model, more, template)
     for name, values in tensors(model, network):
         writer.add_tensor(name, np.ascontiguousarray(values))
     writer.write_header_to_file()
@@ -37,7 +39,7 @@ def write_gguf(model: TinyModel, network: Any, path: Path) -> None:
     writer.close()
 
 
-def _write_sizes(writer: gguf.GGUFWriter, model: TinyModel) -> None:
+def _write_sizes(writer: gguf.GGUFWriter, model: TinyModel, n_vocab: int) -> None:
     writer.add_name(f"tiny random {model.name}")
     writer.add_context_length(512)
     writer.add_block_count(model.n_layers)
@@ -58,7 +60,7 @@ def _write_sizes(writer: gguf.GGUFWriter, model: TinyModel) -> None:
     for key, value in model.keys.items():
         writer.add_key_value(f"{model.arch}.{key}", value, *_value_types(value))
     if model.arch == "llama":
-        writer.add_vocab_size(model.n_vocab)
+        writer.add_vocab_size(n_vocab)
         writer.add_rope_dimension_count(model.head_dim)
 
 
@@ -81,8 +83,8 @@ def _write_rope(writer: gguf.GGUFWriter, model: TinyModel) -> None:
         writer.add_rope_scaling_orig_ctx_len(model.rope.get("original_max_position_embeddings", ORIGINAL_CONTEXT))
 
 
-def _write_vocabulary(writer: gguf.GGUFWriter, model: TinyModel) -> None:
-    tokens, types, merges = make_tokens(model.n_vocab)
+def _write_vocabulary(writer: gguf.GGUFWriter, model: TinyModel, more: Sequence[str], template: str) -> None:
+    tokens, types, merges = make_tokens(model.n_vocab, more)
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre("qwen2" if model.arch.startswith("qwen") else "smollm")
     writer.add_token_list(tokens)
@@ -91,7 +93,7 @@ def _write_vocabulary(writer: gguf.GGUFWriter, model: TinyModel) -> None:
     writer.add_bos_token_id(1)
     writer.add_eos_token_id(2)
     writer.add_add_bos_token(False)
-    writer.add_chat_template(CHAT_TEMPLATE)
+    writer.add_chat_template(template)
 
 
 def tensors(model: TinyModel, network: Any) -> Iterator[tuple[str, np.ndarray]]:

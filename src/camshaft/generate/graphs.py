@@ -26,9 +26,16 @@ class ModelGraphs:
     """Graphs over one file and KV cache. Raises ModelError for an unsupported architecture or a missing tensor."""
 
     def __init__(
-        self, file: GGUFFile, config: ModelConfig, cache: KVCache, length: Extent, adapters: Adapters | None = None
+        self,
+        file: GGUFFile,
+        config: ModelConfig,
+        cache: KVCache,
+        length: Extent,
+        adapters: Adapters | None = None,
+        pictures: int = 0,
     ) -> None:
-        self._config, self._cache, self._length = config, cache, length
+        """`pictures`: the width of the embeddings of tokens of pictures, an input of graphs for prompts; 0: there are none."""
+        self._config, self._cache, self._length, self._pictures = config, cache, length, pictures
         self._adapters = adapters or Adapters(file)
         names = dict.fromkeys(layer.rope for layer in config.layers if layer.rope)
         self._ropes = {name: Rotations(file.metadata, file.tensors, config, length.bound, name) for name in names}
@@ -37,6 +44,9 @@ class ModelGraphs:
         """The graph from token ids to `logits` of `rows` of the tokens (None: of all tokens)."""
         graph = Graph()
         batch, caches = self._inputs(graph, tokens, rows)
+        if self._pictures and rows is not None:
+            rows_of = graph.input("pictures", (tokens, self._pictures), "f32")
+            batch = replace(batch, pictures=rows_of, is_picture=graph.input("is_picture", (tokens,), "bool"))
         checkpoint = checkpoint_of(self._adapters, graph)
         graph.output("logits", decoder(self._config, checkpoint, batch, caches))
         if isinstance(checkpoint, AdaptedCheckpoint):

@@ -23,19 +23,18 @@ from camshaft.errors import ModelError
 from camshaft.extent import Extent
 from camshaft.formats.gguf.file import GGUFFile
 from camshaft.generate.memory.kv_cache import KVCache
-from camshaft.generate.memory.logits import first_rows, logits_memory
+from camshaft.generate.memory.logits import device_with_memory, first_rows, logits_memory
 from camshaft.generate.sampling.form import SamplingForm
 from camshaft.generate.speculation.pace import RunCosts
 from camshaft.generate.stored.plan_cache import PlanCache
+from camshaft.generate.vision.tokens import fill_rows, has_pictures
 from camshaft.models.adapters.adapter import Adapters
 from camshaft.models.config import ModelConfig
 from camshaft.ops.spec import Dim
 from camshaft.plan.cached_plan import CachedPlan
 from camshaft.plan.memory.weights import Weights
-from camshaft.settings import setting
 
 if TYPE_CHECKING:
-    from camshaft.backends.device import Device
     from camshaft.generate.graphs import ModelGraphs
     from camshaft.graph.graph import Graph
     from camshaft.plan.execution_plan import ExecutionPlan
@@ -63,13 +62,15 @@ class ModelPlans:
         backend: str | None,
         threads: int,
         adapters: Adapters | None = None,
+        pictures: int = 0,
     ) -> None:
+        """`pictures`: the width of the embeddings that tokens of pictures have, 0 where there are none."""
         if config.n_layers > len(file.tensors):
             raise ModelError(
                 f"the key '{config.architecture}.block_count' is {config.n_layers}; the file has {len(file.tensors)} tensors"
             )
         self.config, self.context, self.threads = config, context, threads
-        self.device = _device_with_memory(backend)
+        self.device = device_with_memory(backend)
         self.cache = KVCache(config, context, form, n_slots, self.device)
         self.weights = Weights()
         self.length = Extent("length", context)
@@ -78,7 +79,7 @@ class ModelPlans:
         self.file = file
         self._backend, self._activations = backend, "q8" if quantized else "f32"
         facts = f"{config}|{context}|{self.prompt_tokens}|{self.logit_rows}|{n_slots}|{quantized}|{form}|{threads}"
-        self._facts = facts
+        self._facts, self._pictures = f"{facts}|{pictures}" if pictures else facts, pictures
         self.n_runs = 0  # the logits are those of the last one
         self.costs = RunCosts()
         self._cached: dict[str, CachedPlan | None] = {}
@@ -176,7 +177,7 @@ class ModelPlans:
     def _graphs(self) -> ModelGraphs:
         from camshaft.generate.graphs import ModelGraphs  # not needed if all plans are cached
 
-        return ModelGraphs(self.file, self.config, self.cache, self.length, self.adapters)
+        return ModelGraphs(self.file, self.config, self.cache, self.length, self.adapters, self._pictures)
 
     def _graph(self, name: str) -> Graph:
         sizes: dict[str, tuple[Dim, Dim | None]] = {
@@ -199,11 +200,14 @@ class ModelPlans:
         n, n_rows = len(ids), len(rows)
         if self.cache.is_recurrent and 1 + sum(map(ne, slots, slots[1:])) != len(set(slots)):
             raise ModelError("the rows of a sequence are apart; recurrent layers need them side by side")
-        name = "rows" if n_rows > 1 else "single" if n == n_rows else "prompt"
+        seen = self._pictures and has_pictures(ids)
+        name = "rows" if n_rows > 1 else "single" if n == n_rows and not seen else "prompt"
         plan = self._plan(name)
         plan.inputs["ids"][:n], plan.inputs["positions"][:n], plan.inputs["slots"][:n] = ids, positions, slots
         if name != "single":
             plan.inputs["rows"][: max(n_rows, 1)] = rows or (0,)  # the plan computes at least one row
+            if self._pictures:
+                fill_rows(ids, plan.inputs["pictures"], plan.inputs["is_picture"])
             plan.set_extent(self.prompt_tokens, n)
         if name == "rows":
             plan.set_extent(self.logit_rows, n_rows)
@@ -223,7 +227,7 @@ class ModelPlans:
     def run_decode(self, ids: Sequence[int], positions: Sequence[int], slots: Sequence[int]) -> None:
         """Run one token of each of several sequences, or several of one; their logits are the first rows of `logits`."""
         n = len(ids)
-        if n == 1 or n > MAX_DECODE_SEQUENCES:
+        if n == 1 or n > MAX_DECODE_SEQUENCES or (self._pictures and has_pictures(ids)):
             self.run(ids, positions, slots, range(n))
             return
         size = 1 << (n - 1).bit_length()
@@ -238,8 +242,8 @@ class ModelPlans:
     def close(self) -> None:
         """Save new plans to the cache; release all plans, weights and the KV cache."""
         self.plan_cache.flush()
-        if setting("measure") and self.device is None:
-            self._measure()
+        if self.device is None:
+            self.plan_cache.measure_later(self._compiled, self._backend, self.threads)
         self._close_plans()
         self.weights.clear()
         self.adapters.close()
@@ -255,25 +259,6 @@ class ModelPlans:
         self._compiled.clear()
         self._cached.clear()
 
-    def _measure(self) -> None:
-        """Let a background process measure the kernels of the plans compiled here, for the next ones."""
-        from camshaft.tune import jobs
-
-        if (self._compiled or jobs.waiting()) and jobs.is_on():
-            plans = {name: jobs.used_in(p.graph, p.choices, self._backend) for name, p in self._compiled.items()}
-            jobs.measure_later(plans, self.threads, self.plan_cache.saved())
-
 
 def _decode_name(size: int) -> str:
     return f"decode.{size}"
-
-
-def _device_with_memory(backend: str | None) -> Device | None:
-    """The named device if it has its own memory, else None."""
-    if backend is None:
-        return None
-    from camshaft.backends.device import HOST
-    from camshaft.backends.registry import device
-
-    named = device(backend)
-    return None if named.space == HOST else named

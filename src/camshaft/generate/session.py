@@ -17,6 +17,7 @@ from camshaft.generate.session_state import SessionState
 from camshaft.generate.speculation.pace import MOST_ROWS
 from camshaft.generate.speculation.speculator import Speculator
 from camshaft.generate.stored.prompt_cache import PromptCache
+from camshaft.generate.vision.tokens import has_pictures
 
 Array = np.ndarray[Any, Any]
 
@@ -52,6 +53,8 @@ class Session(SessionState):
         self._check_room(len(self._pending) + len(ids))
         sampler = model.sampler(options.sampling, options.grammar)
         speculator = self._speculator_of(options)
+        if options.prompt_cache is not None and has_pictures(ids):
+            raise SettingError("prompt_cache with pictures; wanted None: only prompts of text are kept")
         kept = None if options.prompt_cache is None else PromptCache(options.prompt_cache, model)
         with model.lock:
             draw = model.samplers.alone(sampler)

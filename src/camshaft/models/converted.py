@@ -10,8 +10,14 @@ from collections.abc import Mapping
 from camshaft.formats.tensor import FileTensor
 from camshaft.store.digest import digest_of
 
-# Rotation factors, and the ends of the names of recurrent layers' tensors and of latent attention's in older files.
-_NAMES = frozenset({"token_types.weight", "rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight"})
+# Rotation factors, the convolution of patches, and the ends of the names of recurrent layers' tensors and of latent
+# attention's in older files.
+_NAMES = frozenset(
+    {
+        *("token_types.weight", "rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight"),
+        "v.patch_embd.weight",
+    }
+)
 _ENDS = (
     *(".attn_q_norm.weight", ".attn_k_norm.weight"),  # of all heads
     *(".ssm_a", ".ssm_d", ".ssm_norm.weight", ".shortconv.conv.weight", ".attn_kv_b.weight"),
@@ -19,6 +25,8 @@ _ENDS = (
     *(f".channel_mix_lerp_{part}.weight" for part in "kr"),
     *(f".ssm_conv1d{part}.weight" for part in ("", "_q", "_k", "_v")),
 )
+# Convolutions and positions of an encoder of sound.
+_NAMES |= {"enc.conv1.weight", "enc.conv2.weight", "enc.position_embd.weight"}
 
 
 def is_converted(tensor: FileTensor) -> bool:

@@ -67,6 +67,8 @@ def _embedded(config: ModelConfig, file: Checkpoint, batch: TokenBatch) -> Tenso
     """Embeddings of tokens, scaled, and of positions in families that learn them; an encoder's also of types, normed."""
     x = F.embedding(batch.ids, file.tensor("token_embd.weight", config.vocab_size, config.dim), to="f32")
     x = _scaled(x, config.embedding_scale)
+    if batch.pictures is not None and batch.is_picture is not None:
+        x = F.where(batch.is_picture.reshape((x.shape[0], 1)), batch.pictures, x)
     family = FAMILIES[config.architecture]
     if family.learned_positions:
         table = file.tensor("position_embd.weight", config.context_length, config.dim)

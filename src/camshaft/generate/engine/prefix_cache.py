@@ -14,16 +14,18 @@ from hashlib import blake2b
 import numpy as np
 
 from camshaft.generate.memory.kv_cache import BLOCK_TOKENS, KVCache
+from camshaft.generate.vision.tokens import names_of
 
 _DIGEST_NBYTES = 16
 
 
 def block_keys(ids: Sequence[int]) -> list[bytes]:
-    """The key of each whole block of a sequence of token ids."""
+    """The key of each whole block of a sequence of token ids, those of pictures by the pictures' digests."""
     words, key, keys = np.asarray(ids, np.int32), b"", []
     for first in range(0, len(ids) - BLOCK_TOKENS + 1, BLOCK_TOKENS):
         part = words[first : first + BLOCK_TOKENS].tobytes()
-        key = blake2b(key + part, digest_size=_DIGEST_NBYTES).digest()
+        pictures = names_of(ids[first : first + BLOCK_TOKENS])
+        key = blake2b(key + part + pictures, digest_size=_DIGEST_NBYTES).digest()
         keys.append(key)
     return keys
 

@@ -24,6 +24,7 @@ class TokenBatch:
     `per_layer` [T, layers, n] are embeddings of each layer's own.
     `types` [T] are the kinds of tokens in encoders that know several; None: all are of the first.
     Gradients compute the first `recomputed` layers once more.
+    Where `is_picture` [T] is set, a token's embedding is its row of `pictures` f32 [T, n].
     """
 
     ids: Tensor
@@ -35,6 +36,8 @@ class TokenBatch:
     types: Tensor | None = None
     per_layer: Tensor | None = None
     recomputed: int = 0
+    pictures: Tensor | None = None
+    is_picture: Tensor | None = None
 
 
 @dataclass(frozen=True)

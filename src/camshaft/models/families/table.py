@@ -218,10 +218,16 @@ FAMILIES: dict[str, Family] = {
 }
 
 
+# Architectures that other classes run, with what a message says of them.
+OTHERS = {"whisper": "a speech model: camshaft transcribe and SpeechModel run it"}
+
+
 def family_name(metadata: Mapping[str, Any]) -> str:
     """The file's architecture. Raises ModelError, naming it and the nearest known ones, if it is not supported."""
     name = metadata.get("general.architecture")
     if not isinstance(name, str) or name not in FAMILIES:
+        if isinstance(name, str) and name in OTHERS:
+            raise ModelError(f"the file's architecture is {name}, {OTHERS[name]}")
         near = get_close_matches(name, FAMILIES, n=1) if isinstance(name, str) else []
         known = f"the nearest is {near[0]}" if near else "such as llama, qwen3, gemma3 and bert"
         message = f"camshaft runs {len(FAMILIES)} others, {known}; docs/models.md has the list"

@@ -1,0 +1,48 @@
+"""The supported projectors: a row of options of one vision encoder each, by clip.projector_type of an `mmproj` file.
+
+All are transformers over the patches of a picture (Dosovitskiy et al., 2021), whose results become tokens of a text model. A row
+says what the file's metadata does not.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True)
+class Projector:
+    """How an encoder and its projector differ from SigLIP and one linear layer.
+
+    split: how a picture becomes tiles and the text around them (models/vision/tiles.py). marker: what stands for a picture in
+    the text of a chat template. written: the marker with the text around it, where the template knows no pictures.
+    connect: how patches become tokens (models/vision/connectors.py), merge by merge of them.
+    merge_key: the metadata key of `merge`, the default.
+    any_size: tiles may have any size that is a multiple of a token's; `tokens` and `tiles` are the fewest and the most of a
+    picture, where the file does not say.
+    """
+
+    split: str
+    marker: str
+    connect: str
+    merge_key: str
+    merge: int
+    written: str = ""
+    any_size: bool = False
+    tokens: tuple[int, int] = (1, 1)
+    tiles: tuple[int, int] = (1, 1)
+    norm: Literal["layer", "rms"] = "layer"
+    gated: bool = False
+    fused: bool = False
+    activation: str = ""
+    positions: Literal["learned", ""] = "learned"
+    rope: Literal["", "vision"] = ""
+    windows: int = 0
+    deepstack: bool = False
+
+
+PROJECTORS: dict[str, Projector] = {
+    "idefics3": Projector(
+        split="rows_and_whole", marker="<image>", connect="linear", merge_key="projector.scale_factor", merge=2
+    ),
+}
