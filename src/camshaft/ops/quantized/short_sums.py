@@ -27,7 +27,7 @@ PAIR = 0x00010001  # 16-bit ones; times a number below 2^15: a pair of it
 
 
 def chain_of(form: PackedFormat) -> int:
-    """Returns how many words of a group are added in 16 bits; 0 if codes exceed 127: they are multiplied as signed numbers."""
+    """Returns how many words of a group are added in 16 bits; 0 if codes exceed 127: they are multiplied by magnitude and sign."""
     greatest = max(form.table) if form.table is not None else (1 << form.bits) - 1
     if greatest > GREATEST:
         return 0
@@ -216,8 +216,8 @@ def _add_whole(
     for g, (scale, _) in enumerate(scales):
         if not minima and chain_of(tile.form):
             wholes = [whole + scale * mine.spread(own[g], i32) for whole, own in zip(wholes, sums, strict=True)]
-        factor = (k.bitcast(scale, u32) & 0xFFFF) * PAIR
-        wholes = _dots(tile, block, g, factor, code_at, wholes)
+        low = k.bitcast(scale, u32) & 0xFFFF
+        wholes = _dots(tile, block, g, low | (low << 16), code_at, wholes)
     for t, whole in enumerate(wholes):
         part = parts.get(j * tile.step + t)
         for minimum, q_sum in zip(minima, sums[t] if minima else (), strict=True):

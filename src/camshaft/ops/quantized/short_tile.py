@@ -42,8 +42,13 @@ def values_of(node: ops.NodeSpec, target: ops.Target) -> ops.Values:
     bound = node.inputs[0].bounds[0]
     if bound <= AT_ONCE:
         return {"step": bound, "columns": bound, "ahead": AHEAD}
-    columns = min(COLUMNS, -(-bound // STEP) * STEP)
-    return {"step": STEP, "columns": columns, "ahead": AHEAD if columns >= bound else 0}
+    values = many_values(bound, COLUMNS)
+    return {**values, "ahead": AHEAD if values["columns"] >= bound else 0}
+
+
+def many_values(bound: int, columns: int) -> ops.Values:
+    """Returns the tokens of a program, at most `columns`, and those taken at a time, for more than AT_ONCE tokens."""
+    return {"step": STEP, "columns": min(columns, -(-bound // STEP) * STEP)}
 
 
 def _build(node: ops.NodeSpec, target: ops.Target, values: ops.Values) -> ops.Build:
