@@ -1,9 +1,9 @@
 """gated_product: q8 of act(x Wg) * (x Wu), the first half of a gated feed-forward layer, from q8 activations.
 
 Bit-equal to two quantized_matmuls and silu_multiply_q8 (act "gelu": gelu_multiply_q8), with the same variant of the products.
-`tile`, `short_sums`: a program computes the same 32 columns of both products for some tokens and quantizes their block of 32, so
-that the products do not go through memory. `unfused`: the launches of the products' best variant, then the activation's. `sums` as in
-fused_quantize.py.
+`tile` and `short_sums` (AVX2 alone): a program computes the same 32 columns of both products for some tokens and quantizes their
+block of 32, so that the products do not go through memory. `unfused`: the launches of the products' best variant, then the
+activation's. `sums` as in fused_quantize.py.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Kernels of gated_product: a program computes the same 32 columns of both products for some tokens, and quantizes their block."""
+"""Kernels of gated_product: a program computes the same 32 columns of both products for some tokens and quantizes them."""
 
 from __future__ import annotations
 

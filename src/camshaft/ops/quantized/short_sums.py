@@ -3,9 +3,9 @@
 `vpmaddubsw` gives sums of two products u8 s8 in 16 bits, `vpmaddwd` widens those to 32 bits and can multiply them by scales. Both
 run on the same two ports. Of codes of 4 bits eight sums of two fit 16 bits, so that a block of 32 k is widened once.
 
-A program has 16 rows of weights and `columns` tokens, and takes `step` tokens at a time, whose sums fill the 16 registers. If there
-are more tokens, it unpacks each block once into scratch, and the f32 totals lie in the first cache. Integer sums are exact and
-floats are added in the order of kernels.py and k_quant.py, so results are bit-equal to theirs.
+A program has 16 rows of weights and `columns` tokens, and takes `step` tokens at a time, whose sums fill the 16 registers. If
+there are more tokens, it unpacks each block once into scratch, and the f32 totals lie in the first cache. Integer sums are exact
+and floats are added in the order of kernels.py and k_quant.py, so results are bit-equal to theirs.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ PAIR = 0x00010001  # 16-bit ones; times a number below 2^15: a pair of it
 
 
 def chain_of(form: PackedFormat) -> int:
-    """Returns how many words of a group are added in 16 bits; 0 if codes exceed 127: they are multiplied by magnitude and sign."""
+    """Returns how many words of a group are added in 16 bits; 0 for codes over 127, multiplied by magnitude and sign."""
     greatest = max(form.table) if form.table is not None else (1 << form.bits) - 1
     if greatest > GREATEST:
         return 0
@@ -75,8 +75,8 @@ class Sums:
 
 @dataclass(frozen=True)
 class Tile:
-    """16 rows of weights, `mine`, times tokens from `first` on, `step` at a time, `count` times. The last of them start earlier, so
-    that they end at `bound` tokens; with one time all is in registers. `ahead`: words to prefetch."""
+    """16 rows of weights, `mine`, times tokens from `first` on, `step` at a time, `count` times; the last step starts earlier, so
+    that it ends at `bound` tokens. One step keeps all in registers. `ahead`: words to prefetch."""
 
     x: tuple[Array, ...]
     weights: Packed
@@ -114,7 +114,7 @@ class Tile:
 
 
 def totals_of(tile: Tile, columns: int) -> Sums:
-    """Computes the products of `columns` tokens at most. Returns the totals of all rows: of token t of step j in slot step j + t."""
+    """Computes the products of `columns` tokens at most. Returns the totals of all rows, token t of step j in slot step j + t."""
     k, unpacked = tile.k, None if tile.is_single else tile.k.scratch(u32, WORDS, ROWS)
     totals = tile.sums(columns)
     if not k_quant.by_whole_numbers(tile.form):
