@@ -113,11 +113,13 @@ def freeze_encoders(model: Path) -> None:
         _save(DATA / "encoders" / f"{tiny.name}.npz", **arrays)
 
 
-def freeze_vision(model: Path) -> None:
-    """Tiny random models that see pictures, and the logits of transformers."""
+def freeze_vision(model: Path, names: Sequence[str] = ()) -> None:
+    """Tiny random models that see pictures (those of these names, or all), and the logits of transformers."""
     from scripts.oracles import tiny_vision
 
     for seed, tiny in enumerate(tiny_vision.MODELS, tiny_vision.FIRST_SEED):
+        if names and tiny.name not in names:
+            continue
         network = tiny_vision.build(tiny, seed)
         for part, write in (("text", tiny_vision.write_text), ("mmproj", tiny_vision.write_vision)):
             with tempfile.TemporaryDirectory() as folder:
