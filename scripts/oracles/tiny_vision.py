@@ -16,10 +16,16 @@ import torch
 import transformers
 
 from scripts.oracles import tiny_files
-from scripts.oracles.tiny_models import NUMBERS_OF_8_BITS, TinyModel
+from scripts.oracles.tiny_models import LOCAL, LOCAL_KEYS, NUMBERS_OF_8_BITS, TinyModel
 from scripts.oracles.tiny_vocabulary import make_tokens, write_tokenizer
 from tests.support.pictures import drawn_picture
 
+# Names of transformers, and of the files that it saves, which the converter reads.
+RENAMED = {
+    "projection_weight": "projection.weight",
+    "vision_tower.e": "vision_tower.vision_model.e",
+    "vision_tower.post_layernorm": "vision_tower.vision_model.post_layernorm",
+}
 MEAN, STD = [0.5, 0.4, 0.6], [0.5, 0.25, 0.3]
 FIRST_SEED = 300
 ASCII = 131  # tokens: the control tokens, the bytes of ASCII, one merge
@@ -63,6 +69,17 @@ def _idefics3(tokenizer: Any) -> Any:
     return transformers.Idefics3Processor(pictures, tokenizer, image_seq_len=4)
 
 
+def _gemma3(tokenizer: Any) -> Any:
+    from transformers.models.gemma3.image_processing_pil_gemma3 import Gemma3ImageProcessorPil
+
+    names = {"boi_token": "<start_of_image>", "image_token": "<image_soft_token>", "eoi_token": "<end_of_image>"}
+    for name, token in names.items():
+        setattr(tokenizer, name, token)
+        setattr(tokenizer, f"{name}_id", tokenizer.convert_tokens_to_ids(token))
+    pictures = Gemma3ImageProcessorPil(size={"height": 32, "width": 32}, image_mean=MEAN, image_std=STD)
+    return transformers.Gemma3Processor(pictures, tokenizer, image_seq_length=4)
+
+
 MODELS = (
     TinyVision(
         "idefics3",
@@ -81,6 +98,45 @@ MODELS = (
         "<image>",
         _idefics3,
         options={"scale_factor": 2},
+    ),
+    TinyVision(
+        "gemma3",
+        "Gemma3",
+        "gemma3",
+        TinyModel(
+            "gemma3",
+            "Gemma3",
+            32,
+            48,
+            heads=2,
+            kv_heads=1,
+            head_dim=16,
+            tied=True,
+            theta=1e6,
+            options={
+                **LOCAL,
+                "rope_parameters": {
+                    "full_attention": {"rope_type": "default", "rope_theta": 1e6},
+                    "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0},
+                },
+                "query_pre_attn_scalar": 16,
+                "final_logit_softcapping": None,
+                "model_type": "gemma3_text",
+            },
+            keys=LOCAL_KEYS,
+            values=NUMBERS_OF_8_BITS,
+            n_vocab=ASCII,
+        ),
+        {
+            **{"hidden_size": 32, "intermediate_size": 48, "num_attention_heads": 2, "image_size": 32, "patch_size": 4},
+            "vision_use_head": False,
+        },
+        {"use_gelu": True},
+        ("<start_of_image>", "<image_soft_token>", "<end_of_image>"),
+        "<image_soft_token>",
+        "<start_of_image>",
+        _gemma3,
+        options={"mm_tokens_per_image": 4, "boi_token_index": 131, "eoi_token_index": 133},
     ),
 )
 
@@ -108,7 +164,7 @@ def build(model: TinyVision, seed: int) -> Any:
     config = getattr(transformers, f"{model.family}Config")(
         vision_config={"num_hidden_layers": 2, **model.sizes},
         text_config=of_text,
-        image_token_id=ids[model.marker],
+        **dict.fromkeys(("image_token_id", "image_token_index"), ids[model.marker]),
         tie_word_embeddings=text.tied,
         attn_implementation="eager",
         **model.options,
@@ -117,38 +173,40 @@ def build(model: TinyVision, seed: int) -> Any:
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for name, parameter in network.named_parameters():
-            drawn = _draw(name, parameter.shape, generator)
+            drawn = _draw(name, parameter.shape, generator, text.tied)
             parameter.copy_(drawn.to(getattr(torch, text.values)).float())
     return network
 
 
-def _draw(name: str, shape: torch.Size, generator: torch.Generator) -> torch.Tensor:
+def _draw(name: str, shape: torch.Size, generator: torch.Generator, is_tied: bool) -> torch.Tensor:
     if "norm" in name and name.endswith("weight"):
         return torch.rand(shape, generator=generator) + 0.5
     values = torch.randn(shape, generator=generator)
     if name.endswith("bias"):
         return values / 2
-    if "embed_tokens" in name or "position_embedding" in name:
+    if "embed_tokens" in name:
+        return values * (0.4 if is_tied else 1.0)
+    if "position_embedding" in name:
         return values
+    if "input_projection" in name:
+        return values / math.sqrt(shape[0])
     gain = 1.6 if any(word in name for word in ("q_proj", "k_proj", "lm_head")) else 1.0
     return values * gain / math.sqrt(math.prod(shape[1:]))
 
 
-def text_of(network: Any) -> Any:
-    """The text model alone, with its output projection."""
-    inner = network.model
-    part = getattr(inner, "text_model", None) or inner.language_model
-    kind = getattr(transformers, f"{type(part).__name__.removesuffix('Model')}ForCausalLM")
-    made = kind(network.config.text_config).eval().float()
+def text_of(model: TinyVision, network: Any) -> Any:
+    """The text model alone, with its output projection, as `tiny_files` reads a network."""
+    part = getattr(network.model, "text_model", None) or network.model.language_model
     state = {f"model.{name}": value for name, value in part.state_dict().items()}
-    made.load_state_dict({**state, "lm_head.weight": network.lm_head.weight})
-    return made
+    state["lm_head.weight"] = network.lm_head.weight.detach()
+    parts = {"state_dict": lambda self: state, "config": network.config.text_config}
+    return type(f"{model.text.family}ForCausalLM", (), parts)()
 
 
 def write_text(model: TinyVision, network: Any, path: Path) -> None:
     """The text model as an F32 GGUF file."""
     given = {"template": model.template} if model.template else {}
-    tiny_files.write_gguf(model.text, text_of(network), path, model.more, **given)
+    tiny_files.write_gguf(model.text, text_of(model, network), path, model.more, **given)
 
 
 def write_vision(model: TinyVision, network: Any, path: Path) -> None:
@@ -194,10 +252,20 @@ def vision_tensors(network: Any) -> Iterator[tuple[str, np.ndarray]]:
     for name, parameter in network.state_dict().items():
         if "text_model" in name or "language_model" in name or "lm_head" in name:
             continue
-        found = names.get_name(name, try_suffixes=(".weight", ".bias"))
+        name, values = _as_written(name, parameter.float().numpy())
+        spellings = (names.get_name(n, try_suffixes=(".weight", ".bias")) for n in (name, name.removeprefix("model.")))
+        found = next((spelling for spelling in spellings if spelling is not None), None)
         if found is None:
             raise ValueError(f"no GGUF name for {name}")
-        yield found, parameter.float().numpy()
+        yield found, values
+
+
+def _as_written(name: str, values: np.ndarray) -> tuple[str, np.ndarray]:
+    """A parameter as the converter has it before it looks up its name."""
+    values = values + 1 if "soft_emb_norm" in name else values
+    for old, new in RENAMED.items():
+        name = name.replace(old, new)
+    return name, values
 
 
 def processor_of(model: TinyVision) -> Any:

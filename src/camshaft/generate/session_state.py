@@ -219,7 +219,8 @@ class SessionState(Closing):
         copies = self._copied_at()
         while self._pending:
             following = next((at for at in copies if at > self.position), end)
-            part = self._pending[: min(plans.prompt_tokens.bound, following - self.position)]
+            most = min(plans.prompt_tokens.bound, following - self.position)
+            part = self._pending[: plans.part_length(self._pending, 0, most)]
             self._run(part, (len(part) - 1,))
             del self._pending[: len(part)]
             if self.position in copies:

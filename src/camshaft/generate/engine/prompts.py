@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from camshaft.generate.engine.prefix_cache import PrefixCache
 from camshaft.generate.engine.request import Request
@@ -11,11 +11,17 @@ from camshaft.generate.memory.kv_cache import BLOCK_TOKENS
 Part = tuple[Request, int]
 
 
-def choose(requests: Iterable[Request], prefixes: PrefixCache | None, budget: int, most_rows: int) -> list[Part]:
+def choose(
+    requests: Iterable[Request],
+    prefixes: PrefixCache | None,
+    budget: int,
+    most_rows: int,
+    cut: Callable[..., int],
+) -> list[Part]:
     """The number of tokens of each prompt to process now, first come first served, `budget` in all.
 
     A prompt whose next block is being processed for another one waits until it can share that block. One that is scored needs the
-    logits of each token, of which a run has `most_rows`, and shares no block of others."""
+    logits of each token, of which a run has `most_rows`, and shares no block of others. `cut` is that of ModelPlans."""
     parts: list[Part] = []
     coming: set[bytes] = set()
     for request in requests:
@@ -27,6 +33,7 @@ def choose(requests: Iterable[Request], prefixes: PrefixCache | None, budget: in
         ):
             continue
         n = min(request.prompt_end - request.position, budget, most_rows if request.is_scored else budget)
+        n = n and cut(request.ids, request.position, n, is_first=not parts)
         if not n or not most_rows:
             break
         parts.append((request, n))

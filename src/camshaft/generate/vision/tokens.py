@@ -23,6 +23,18 @@ class Span:
     digest: bytes
 
 
+@dataclass(frozen=True)
+class Seeing:
+    """How a text model takes pictures: embeddings of `width` numbers (0: none), all tokens of a picture in one run if they see
+    each other `together`."""
+
+    width: int = 0
+    together: bool = False
+
+
+BLIND = Seeing()
+
+
 class PictureToken(int):
     """A token of a picture, number `index` of its span. Equal to a token of the same number of an equal span, and to no int."""
 
@@ -63,6 +75,42 @@ def has_pictures(ids: Iterable[int]) -> bool:
 def names_of(ids: Sequence[int]) -> bytes:
     """What tells the tokens of pictures among these from those of others, in order; empty without."""
     return b"".join(i.name for i in ids if isinstance(i, PictureToken))
+
+
+def part_length(ids: Sequence[int], first: int, most: int) -> int:
+    """How many tokens from number `first` on one run has: at most `most`, without a cut in a picture's; of a longer picture all
+    of its tokens."""
+    last = min(first + most, len(ids))
+    if last == len(ids) or not _goes_on(ids, last):
+        return last - first
+    start = end = last
+    while start > first and _goes_on(ids, start):
+        start -= 1
+    while end < len(ids) and _goes_on(ids, end):
+        end += 1
+    return (start if start > first else end) - first
+
+
+def _goes_on(ids: Sequence[int], at: int) -> bool:
+    """Whether token number `at` is of the same picture as the one before."""
+    here, before = ids[at], ids[at - 1]
+    return (
+        isinstance(here, PictureToken)
+        and here.index > 0
+        and isinstance(before, PictureToken)
+        and here.span is before.span
+    )
+
+
+def stretches(ids: Sequence[int]) -> list[tuple[int, int, bool]]:
+    """The ids as stretches (first, last, of a picture) of tokens of one picture, and of others, in order."""
+    edges = [0]
+    for at in range(1, len(ids)):
+        here, before = (isinstance(ids[i], PictureToken) for i in (at, at - 1))
+        if here != before or (here and not _goes_on(ids, at)):
+            edges.append(at)
+    ends = zip(edges, [*edges[1:], len(ids)], strict=True)
+    return [(first, last, isinstance(ids[first], PictureToken)) for first, last in ends]
 
 
 def fill_rows(ids: Sequence[int], rows: Array, mask: Array) -> None:

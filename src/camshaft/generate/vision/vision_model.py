@@ -20,7 +20,7 @@ from camshaft.generate.memory.kv_cache import BLOCK_TOKENS
 from camshaft.generate.options import ACTIVATIONS
 from camshaft.generate.stored.header_cache import open_model_file
 from camshaft.generate.stored.plan_cache import PlanCache
-from camshaft.generate.vision.tokens import Span
+from camshaft.generate.vision.tokens import Seeing, Span
 from camshaft.models.vision.config import VisionConfig, read_vision
 from camshaft.models.vision.patches import grid_of, merged, patch_rows
 from camshaft.models.vision.pictures import Picture
@@ -79,9 +79,19 @@ class VisionModel(Closing):
         return self.config.out_dim
 
     @property
+    def seeing(self) -> Seeing:
+        """How the text model takes its tokens."""
+        return Seeing(self.width, self.config.row.bidirectional)
+
+    @property
     def marker(self) -> str:
         """What stands for a picture in a prompt."""
         return self.config.row.marker
+
+    @property
+    def token(self) -> str:
+        """What stands in the vocabulary for each token of a picture."""
+        return self.config.row.token or self.marker
 
     @property
     def written(self) -> str:

@@ -31,4 +31,15 @@ def _linear(patches: Sequence[Tensor], config: VisionConfig, file: Checkpoint) -
     return file.linear(side_by_side(patches), "mm.model.fc", config.out_dim)
 
 
-_CONNECTORS: dict[str, Connector] = {"linear": _linear}
+def _mean_norm_linear(patches: Sequence[Tensor], config: VisionConfig, file: Checkpoint) -> Tensor:
+    """Gemma 3: the mean of the patches, normed, then a projection whose matrix is [dim, out_dim]."""
+    mean = patches[0]
+    for patch in patches[1:]:
+        mean = F.add(mean, patch)
+    mean = F.multiply(mean, 1 / len(patches))
+    normed = F.rms_norm(mean, file.vector("mm.soft_emb_norm.weight", config.dim), eps=config.eps)
+    y: Tensor = F.matmul(normed, file.tensor("mm.input_projection.weight", config.dim, config.out_dim))
+    return y
+
+
+_CONNECTORS: dict[str, Connector] = {"linear": _linear, "mean_norm_linear": _mean_norm_linear}

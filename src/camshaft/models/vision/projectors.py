@@ -16,6 +16,8 @@ class Projector:
 
     split: how a picture becomes tiles and the text around them (models/vision/tiles.py). marker: what stands for a picture in
     the text of a chat template. written: the marker with the text around it, where the template knows no pictures.
+    token: the one in the vocabulary that stands for each token of a picture, where it is not the marker.
+    bidirectional: the tokens of a picture all see each other in the text model.
     connect: how patches become tokens (models/vision/connectors.py), merge by merge of them.
     merge_key: the metadata key of `merge`, the default.
     any_size: tiles may have any size that is a multiple of a token's; `tokens` and `tiles` are the fewest and the most of a
@@ -28,6 +30,8 @@ class Projector:
     merge_key: str
     merge: int
     written: str = ""
+    token: str = ""
+    bidirectional: bool = False
     any_size: bool = False
     tokens: tuple[int, int] = (1, 1)
     tiles: tuple[int, int] = (1, 1)
@@ -44,5 +48,14 @@ class Projector:
 PROJECTORS: dict[str, Projector] = {
     "idefics3": Projector(
         split="rows_and_whole", marker="<image>", connect="linear", merge_key="projector.scale_factor", merge=2
+    ),
+    "gemma3": Projector(
+        split="one_square",
+        marker="<start_of_image>",
+        token="<image_soft_token>",
+        bidirectional=True,
+        connect="mean_norm_linear",
+        merge_key="projector.scale_factor",
+        merge=4,
     ),
 }

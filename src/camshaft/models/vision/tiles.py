@@ -93,4 +93,14 @@ def _longest(width: int, height: int, edge: int) -> tuple[int, int]:
     return max(1, width), max(1, height)
 
 
-_SPLITS: dict[str, Callable[[Pixels, VisionConfig], Iterator[str | Tile]]] = {"rows_and_whole": _rows_and_whole}
+def _one_square(pixels: Pixels, config: VisionConfig) -> Iterator[str | Tile]:
+    """Gemma 3: the picture as one square."""
+    yield "\n\n<start_of_image>"
+    yield Tile(resized(pixels, config.side, config.side, "BILINEAR"))
+    yield "<end_of_image>\n\n"
+
+
+_SPLITS: dict[str, Callable[[Pixels, VisionConfig], Iterator[str | Tile]]] = {
+    "rows_and_whole": _rows_and_whole,
+    "one_square": _one_square,
+}
