@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 
 from camshaft import GenerateOptions, Sampling
+from camshaft.errors import ContextError
 from camshaft.generate.engine.engine import Engine
 from camshaft.generate.engine.request import Update
+from camshaft.generate.vision.tokens import PictureToken
 from camshaft.models.vision.projectors import PROJECTORS
 from tests.support.pictures import TINY_VISION, opened, prompts_of, vision_difference
 from tests.support.quick import quick_of
@@ -42,11 +44,21 @@ def test_a_session_beside_another_says_the_same(name: str, tmp_path: Path) -> No
     (first, second) = prompts_of(name)
     with opened(name, tmp_path) as lm, lm.session() as one, lm.session() as other:
         ids = [lm.prompt_ids(text, raw=True, images=pictures) for text, pictures, *_ in (first, second)]
-        n = len(ids[0]) // 2
+        inside = 0 if lm.plans.seeing.together else 2
+        n = inside + next(at for at, i in enumerate(ids[0]) if isinstance(i, PictureToken))
         one.process(ids[0][:n])
         other.process(ids[1])
         found = one.process(ids[0][n:])
         assert np.abs(found - first[4][-1]).max() < TOLERANCE
+
+
+def test_tokens_that_see_each_other_come_at_once(tmp_path: Path) -> None:
+    text, pictures, *_ = prompts_of("gemma3")[0]
+    with opened("gemma3", tmp_path) as lm, lm.session() as session:
+        ids = lm.prompt_ids(text, raw=True, images=pictures)
+        n = 1 + next(at for at, i in enumerate(ids) if isinstance(i, PictureToken))
+        with pytest.raises(ContextError, match="the tokens end inside a picture; wanted all"):
+            session.process(ids[:n])
 
 
 @pytest.mark.parametrize("name", quick_of(TINY_VISION, QUICK))

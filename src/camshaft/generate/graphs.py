@@ -4,13 +4,14 @@ Imported only when a plan is compiled: a warm start loads cached plans instead."
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from camshaft.extent import Extent
 from camshaft.formats.gguf.file import GGUFFile
 from camshaft.generate.memory.kv_cache import KINDS, KVCache
 from camshaft.generate.vision.tokens import BLIND, Seeing
+from camshaft.graph import functions as F
 from camshaft.graph.graph import Graph, Tensor
 from camshaft.models.adapters.adapted import AdaptedCheckpoint, checkpoint_of
 from camshaft.models.adapters.adapter import Adapters
@@ -46,8 +47,8 @@ class ModelGraphs:
         graph = Graph()
         batch, caches = self._inputs(graph, tokens, rows, together=together)
         if self._seeing.width and rows is not None:
-            rows_of = graph.input("pictures", (tokens, self._seeing.width), "f32")
-            batch = replace(batch, pictures=rows_of, is_picture=graph.input("is_picture", (tokens,), "bool"))
+            mask = graph.input("is_picture", (tokens,), "bool")
+            batch = replace(batch, pictures=self._pictures(graph, tokens), is_picture=mask)
         checkpoint = checkpoint_of(self._adapters, graph)
         graph.output("logits", decoder(self._config, checkpoint, batch, caches))
         if isinstance(checkpoint, AdaptedCheckpoint):
@@ -73,11 +74,21 @@ class ModelGraphs:
         batch, places = token_inputs(graph, tokens, rows, table, ropes, self._length, recurrent=recurrent)
         if FAMILIES[self._config.architecture].encoder or together:
             places = replace(places, lengths=graph.input("lengths", table.spec.bounds[:1], "i32"))
+        if self._seeing.axes:
+            axes = graph.input("axes", (tokens, self._seeing.axes), "i32")
+            layout = FAMILIES[self._config.architecture].axes
+            batch = replace(batch, axes=axes, sections=self._config.sections, layout=layout)
         caches: list[LayerMemory] = []
         for layer, options in enumerate(self._config.layers):
             shared = options.shares >= 0
             caches.append(caches[options.shares] if shared else self._layer_cache(graph, layer, places))
         return batch, caches
+
+    def _pictures(self, graph: Graph, tokens: Dim) -> Sequence[Tensor]:
+        """The embeddings of tokens of pictures, and what they add after the first layers."""
+        width, dim = self._seeing.width, self._config.dim
+        joined = graph.input("pictures", (tokens, width), "f32")
+        return [joined] if width == dim else [*F.split(joined, axis=1, sizes=(dim,) * (width // dim))]
 
     def _layer_cache(self, graph: Graph, layer: int, places: Places) -> LayerMemory:
         specs, kind = self._cache.specs, self._config.layers[layer].kind

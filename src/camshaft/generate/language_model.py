@@ -223,7 +223,7 @@ class LanguageModel(Prompts, Drawing):
             return session.process(ids, every_row=True, chunk=chunk)
 
     def _opened_vision(self, path: str | Path) -> VisionModel:
-        return VisionModel(path, self.config.dim, self.name, threads=self.threads, activations=self.activations)
+        return VisionModel(path, self.config, self.name, threads=self.threads, activations=self.activations)
 
     def _opened(self, adapters: Given) -> Adapters:
         return open_adapters(self._file, adapters, lambda: self._model_file.digest)

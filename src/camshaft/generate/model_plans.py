@@ -29,7 +29,7 @@ from camshaft.generate.sampling.form import SamplingForm
 from camshaft.generate.speculation.pace import RunCosts
 from camshaft.generate.stored.plan_cache import PlanCache
 from camshaft.generate.vision.runs import PictureRuns
-from camshaft.generate.vision.tokens import BLIND, Seeing, fill_rows, has_pictures
+from camshaft.generate.vision.tokens import BLIND, Seeing, has_pictures
 from camshaft.models.adapters.adapter import Adapters
 from camshaft.models.config import ModelConfig
 from camshaft.ops.spec import Dim
@@ -216,11 +216,9 @@ class ModelPlans(PictureRuns):
             name = "rows"
         name = name or ("single" if n == n_rows else "prompt")
         plan = self._plan(name)
-        plan.inputs["ids"][:n], plan.inputs["positions"][:n], plan.inputs["slots"][:n] = ids, positions, slots
+        self._place(plan, ids, positions, slots)
         if name != "single":
             plan.inputs["rows"][: max(n_rows, 1)] = rows or (0,)  # the plan computes at least one row
-            if self.seeing.width:
-                fill_rows(ids, plan.inputs["pictures"], plan.inputs["is_picture"])
             plan.set_extent(self.prompt_tokens, n)
         if name in ("rows", "together"):
             plan.set_extent(self.logit_rows, max(n_rows, 1))
@@ -249,7 +247,7 @@ class ModelPlans(PictureRuns):
         # One plan per power of two: the best kernel variants depend on the number of tokens.
         tokens = self._decode_extents.setdefault(size, Extent("decode", size))
         plan = self._plan(_decode_name(size))
-        plan.inputs["ids"][:n], plan.inputs["positions"][:n], plan.inputs["slots"][:n] = ids, positions, slots
+        self._place(plan, ids, positions, slots)
         plan.set_extent(tokens, n)
         self._set_length(plan, positions)
         self._run(plan)

@@ -163,6 +163,7 @@ class Session(SessionState):
         assert self._slot is not None
         if other._slot is not None:
             self._model.plans.cache.copy_slot(other._slot, self._slot, other.position)
+            self._model.plans.axes.begin(self._slot, other._slot)
         self.history, self._pending, self.position = [*other.history], [*other._pending], other.position
         if self._states is not None and other._states is not None:
             self._states.take_over(other._states)

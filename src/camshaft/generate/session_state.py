@@ -151,6 +151,7 @@ class SessionState(Closing):
             file.close()
         if self._states is not None:
             self._states.put(states)
+        self._model.plans.axes.begin(self._slot)
         self.history, self.position = self._pending[:n], n
         del self._pending[:n]
         return n

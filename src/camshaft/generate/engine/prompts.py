@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 from camshaft.generate.engine.prefix_cache import PrefixCache
 from camshaft.generate.engine.request import Request
 from camshaft.generate.memory.kv_cache import BLOCK_TOKENS
+from camshaft.generate.vision.runs import PictureRuns
 
 Part = tuple[Request, int]
 
@@ -16,24 +17,24 @@ def choose(
     prefixes: PrefixCache | None,
     budget: int,
     most_rows: int,
-    cut: Callable[..., int],
+    plans: PictureRuns,
 ) -> list[Part]:
     """The number of tokens of each prompt to process now, first come first served, `budget` in all.
 
     A prompt whose next block is being processed for another one waits until it can share that block. One that is scored needs the
-    logits of each token, of which a run has `most_rows`, and shares no block of others. `cut` is that of ModelPlans."""
+    logits of each token, of which a run has `most_rows`, and shares no block of others."""
     parts: list[Part] = []
     coming: set[bytes] = set()
     for request in requests:
         if prefixes is not None and not request.is_scored:
-            share(request, prefixes)
+            share(request, prefixes, plans)
         index, inside = divmod(request.position, BLOCK_TOKENS)
         if not request.is_prompting or (
             not inside and request.keys[index : index + 1] and request.keys[index] in coming
         ):
             continue
         n = min(request.prompt_end - request.position, budget, most_rows if request.is_scored else budget)
-        n = n and cut(request.ids, request.position, n, is_first=not parts)
+        n = n and plans.part_length(request.ids, request.position, n, is_first=not parts)
         if not n or not most_rows:
             break
         parts.append((request, n))
@@ -44,7 +45,7 @@ def choose(
     return parts
 
 
-def share(request: Request, prefixes: PrefixCache) -> None:
+def share(request: Request, prefixes: PrefixCache, plans: PictureRuns) -> None:
     """Take the shared blocks that follow the request's position; at least the prompt's last token is left to process."""
     assert request.slot is not None
     while request.position % BLOCK_TOKENS == 0 and request.position + BLOCK_TOKENS < request.prompt_tokens:
@@ -53,6 +54,7 @@ def share(request: Request, prefixes: PrefixCache) -> None:
         if block is None:
             return
         prefixes.use(request.slot, block)
+        plans.pass_over(request.ids[request.position : request.position + BLOCK_TOKENS], request.position, request.slot)
         request.position += BLOCK_TOKENS
         request.cached_tokens += BLOCK_TOKENS
         request.n_shared = index + 1

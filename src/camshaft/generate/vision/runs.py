@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,9 +12,12 @@ import numpy as np
 from camshaft.errors import ContextError
 from camshaft.extent import Extent
 from camshaft.generate.memory.logits import put_rows
-from camshaft.generate.vision.tokens import Seeing, part_length, stretches
+from camshaft.generate.vision.places import AxisPositions
+from camshaft.generate.vision.tokens import Seeing, fill_rows, is_end, part_length, stretches
 
 if TYPE_CHECKING:
+    from camshaft.plan.cached_plan import CachedPlan
+    from camshaft.plan.execution_plan import ExecutionPlan
     from camshaft.plan.memory.device_memory import DeviceArray, DeviceRows
 
 Array = np.ndarray[Any, Any]
@@ -24,6 +28,31 @@ class PictureRuns(ABC):
 
     seeing: Seeing
     prompt_tokens: Extent
+
+    @cached_property
+    def axes(self) -> AxisPositions:
+        """The positions of each slot's tokens, where these have several axes."""
+        return AxisPositions()
+
+    def _place(
+        self,
+        plan: ExecutionPlan | CachedPlan,
+        ids: Sequence[int],
+        positions: Sequence[int],
+        slots: Sequence[int],
+    ) -> None:
+        """Set the tokens of a plan's next run, and the embeddings of those of pictures."""
+        n, inputs = len(ids), plan.inputs
+        inputs["ids"][:n], inputs["positions"][:n], inputs["slots"][:n] = ids, positions, slots
+        if "pictures" in inputs:
+            fill_rows(ids, inputs["pictures"], inputs["is_picture"])
+        if self.seeing.axes:
+            inputs["axes"][:n] = self.axes.of(ids, positions, slots)
+
+    def pass_over(self, ids: Sequence[int], first: int, slot: int) -> None:
+        """Say that the cache of a slot has these tokens from position `first` on already."""
+        if self.seeing.axes:
+            self.axes.of(ids, range(first, first + len(ids)), [slot] * len(ids))
 
     @property
     @abstractmethod
@@ -56,6 +85,8 @@ class PictureRuns(ABC):
         found = []
         for first, last, of_picture in stretches(ids):
             wanted = [row - first for row in rows if first <= row < last]
+            if of_picture and not is_end(ids[last - 1]):
+                raise ContextError("the tokens end inside a picture; wanted all of its tokens at once")
             given = (ids[first:last], positions[first:last], slots[first:last])
             logits = self._run_as("together" if of_picture else "", *given, wanted)
             found += [logits.copy()] if wanted else []

@@ -17,19 +17,26 @@ Array = np.ndarray[Any, Any]
 @dataclass(frozen=True, eq=False)
 class Span:
     """The tokens of a picture, or of one tile of it, that follow each other: `rows` f32 [tokens, width] are their embeddings.
-    Spans of equal digests have equal rows."""
+    Spans of equal digests have equal rows. They are `columns` wide."""
 
     rows: Array
     digest: bytes
+    columns: int
+
+    @property
+    def extent(self) -> int:
+        """The positions that the span takes where positions have axes: its longer side."""
+        return max(self.columns, len(self.rows) // self.columns)
 
 
 @dataclass(frozen=True)
 class Seeing:
     """How a text model takes pictures: embeddings of `width` numbers (0: none), all tokens of a picture in one run if they see
-    each other `together`."""
+    each other `together`, positions with so many `axes` (0: one for all)."""
 
     width: int = 0
     together: bool = False
+    axes: int = 0
 
 
 BLIND = Seeing()
@@ -65,6 +72,11 @@ class PictureToken(int):
 def tokens_of(span: Span, marker: int) -> list[int]:
     """All tokens of a span."""
     return [PictureToken(marker, span, i) for i in range(len(span.rows))]
+
+
+def is_end(token: int) -> bool:
+    """Whether a token is the last one of its picture, or of none."""
+    return not isinstance(token, PictureToken) or token.index == len(token.span.rows) - 1
 
 
 def has_pictures(ids: Iterable[int]) -> bool:

@@ -6,7 +6,7 @@ says what the file's metadata does not.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 
@@ -22,6 +22,9 @@ class Projector:
     merge_key: the metadata key of `merge`, the default.
     any_size: tiles may have any size that is a multiple of a token's; `tokens` and `tiles` are the fewest and the most of a
     picture, where the file does not say.
+    norm, gated, fused, activation: as of text models. positions: embeddings of a table are added. rope: how patches rotate.
+    windows: the pixels of a window's side, where most layers see one. deepstack: some layers give the text model's layers
+    embeddings of their own. axes: the tokens of a picture have rows and columns as positions.
     """
 
     split: str
@@ -43,8 +46,21 @@ class Projector:
     rope: Literal["", "vision"] = ""
     windows: int = 0
     deepstack: bool = False
+    axes: bool = False
 
 
+_QWEN = Projector(
+    split="one_of_its_size",
+    marker="<|image_pad|>",
+    written="<|vision_start|><|image_pad|><|vision_end|>",
+    connect="two_layers",
+    merge_key="spatial_merge_size",
+    merge=2,
+    any_size=True,
+    tokens=(8, 4096),
+    rope="vision",
+    axes=True,
+)
 PROJECTORS: dict[str, Projector] = {
     "idefics3": Projector(
         split="rows_and_whole", marker="<image>", connect="linear", merge_key="projector.scale_factor", merge=2
@@ -58,4 +74,6 @@ PROJECTORS: dict[str, Projector] = {
         merge_key="projector.scale_factor",
         merge=4,
     ),
+    "qwen2.5vl_merger": replace(_QWEN, norm="rms", gated=True, positions="", windows=112),
+    "qwen3vl_merger": replace(_QWEN, fused=True, deepstack=True),
 }
