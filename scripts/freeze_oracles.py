@@ -113,13 +113,15 @@ def freeze_encoders(model: Path) -> None:
         _save(DATA / "encoders" / f"{tiny.name}.npz", **arrays)
 
 
-def freeze_vision(model: Path) -> None:
-    """Tiny random models that see pictures, and the logits of transformers."""
-    from scripts.oracles import tiny_vision
+def freeze_vision(model: Path, names: Sequence[str] = ()) -> None:
+    """Tiny random models that see pictures (those of these names, or all), and the logits of transformers."""
+    from scripts.oracles import tiny_vision, tiny_vision_files, tiny_vision_models
 
-    for seed, tiny in enumerate(tiny_vision.MODELS, tiny_vision.FIRST_SEED):
+    for seed, tiny in enumerate(tiny_vision_models.MODELS, tiny_vision_models.FIRST_SEED):
+        if names and tiny.name not in names:
+            continue
         network = tiny_vision.build(tiny, seed)
-        for part, write in (("text", tiny_vision.write_text), ("mmproj", tiny_vision.write_vision)):
+        for part, write in (("text", tiny_vision_files.write_text), ("mmproj", tiny_vision_files.write_vision)):
             with tempfile.TemporaryDirectory() as folder:
                 path = Path(folder) / "tiny.gguf"
                 write(tiny, network, path)

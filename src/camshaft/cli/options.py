@@ -113,6 +113,13 @@ class ModelOptions:
         ),
     ] = None
 
+    mmproj: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE", help="The model's vision encoder, a second GGUF file, with which it sees pictures."
+        ),
+    ] = None
+
     def given(self, **others: Any) -> dict[str, Any]:
         """The arguments of LanguageModel: those that were given, and others."""
         given = given_options(self)
