@@ -48,7 +48,7 @@ CONVERSATION_OPTIONS = GenerateOptions(max_tokens=512)
 class LanguageModel(Prompts, Drawing):
     """A language model ready for inference. Thread-safe: concurrent sessions run one at a time. A context manager.
 
-    path_or_name: a .gguf file, or a model name that `camshaft pull` accepts.
+    path_or_name: a .gguf file, a folder in Hugging Face's layout (converted once), or a name that `camshaft pull` accepts.
     backend: name of a backend or device; None uses the override, else the CPU.
     threads: worker threads; None uses all available cores.
     context: maximum tokens per session; a model with learned positions has no more of them.
