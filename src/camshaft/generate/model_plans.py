@@ -23,7 +23,7 @@ from camshaft.errors import ModelError
 from camshaft.extent import Extent
 from camshaft.formats.gguf.file import GGUFFile
 from camshaft.generate.memory.kv_cache import KVCache
-from camshaft.generate.memory.logits import first_rows, logits_memory
+from camshaft.generate.memory.logits import device_with_memory, first_rows, logits_memory
 from camshaft.generate.sampling.form import SamplingForm
 from camshaft.generate.speculation.pace import RunCosts
 from camshaft.generate.stored.plan_cache import PlanCache
@@ -35,7 +35,6 @@ from camshaft.plan.memory.weights import Weights
 from camshaft.settings import setting
 
 if TYPE_CHECKING:
-    from camshaft.backends.device import Device
     from camshaft.generate.graphs import ModelGraphs
     from camshaft.graph.graph import Graph
     from camshaft.plan.execution_plan import ExecutionPlan
@@ -45,6 +44,7 @@ PROMPT_TOKENS = 512  # longer prompts run in chunks
 MAX_DECODE_SEQUENCES = 16  # more sequences run through the prompt plan
 LOGIT_ROWS = 64  # maximum positions with logits per run
 Array = np.ndarray[Any, Any]
+Ints = Sequence[int]
 
 
 class ModelPlans:
@@ -69,7 +69,7 @@ class ModelPlans:
                 f"the key '{config.architecture}.block_count' is {config.n_layers}; the file has {len(file.tensors)} tensors"
             )
         self.config, self.context, self.threads = config, context, threads
-        self.device = _device_with_memory(backend)
+        self.device = device_with_memory(backend)
         self.cache = KVCache(config, context, form, n_slots, self.device)
         self.weights = Weights()
         self.length = Extent("length", context)
@@ -88,7 +88,11 @@ class ModelPlans:
 
     def _use_adapters(self, adapters: Adapters) -> None:
         self.adapters = adapters
+        # Other models round alike in plans of all sizes. A BLAS rounds in its own way for each number of rows.
+        self.is_uneven = any(tensor.is_float_matrix for tensor in adapters.tensors.values())
+        self._kernels = "simd" if self.is_uneven and self._backend is None else self._backend
         facts = f"{self._facts}|{adapters.digest}" if adapters.given else self._facts
+        facts += f"|{self._kernels}" if self.is_uneven else ""
         self.plan_cache = PlanCache(self.file, facts, self.weights, adapters.tensors, use=self._backend is None)
         self._cached_plan("prompt")
 
@@ -137,7 +141,7 @@ class ModelPlans:
         memory = self._memory()
         plan = compile(
             graph,
-            backend=self._backend,
+            backend=self._kernels,
             threads=self.threads,
             activations=self._activations,
             weights=self.weights,
@@ -187,26 +191,26 @@ class ModelPlans:
         }
         return self._graphs.graph(*sizes[name])
 
-    def run(
-        self, ids: Sequence[int], positions: Sequence[int], slots: Sequence[int], rows: Sequence[int]
-    ) -> Array | DeviceRows:
+    def run(self, ids: Ints, positions: Ints, slots: Ints, rows: Ints, *, alike: bool = False) -> Array | DeviceRows:
         """Run up to `prompt_tokens` tokens; return logits f32 [len(rows), vocab], a view that is valid until the next run
         (`copy()` fetches it from a device).
 
         `rows` are indexes into the tokens. The caller has reserved KV cache blocks for every position. For recurrent layers the
-        tokens of a slot lie side by side and in order.
+        tokens of a slot lie side by side and in order. `alike`: round as in runs with other numbers of rows, if the model
+        `is_uneven` by the same plan.
         """
         n, n_rows = len(ids), len(rows)
         if self.cache.is_recurrent and 1 + sum(map(ne, slots, slots[1:])) != len(set(slots)):
             raise ModelError("the rows of a sequence are apart; recurrent layers need them side by side")
-        name = "rows" if n_rows > 1 else "single" if n == n_rows else "prompt"
+        alike = alike and self.is_uneven
+        name = "rows" if n_rows > 1 or alike else "single" if n == n_rows else "prompt"
         plan = self._plan(name)
         plan.inputs["ids"][:n], plan.inputs["positions"][:n], plan.inputs["slots"][:n] = ids, positions, slots
         if name != "single":
             plan.inputs["rows"][: max(n_rows, 1)] = rows or (0,)  # the plan computes at least one row
             plan.set_extent(self.prompt_tokens, n)
         if name == "rows":
-            plan.set_extent(self.logit_rows, n_rows)
+            plan.set_extent(self.logit_rows, max(n_rows, 1))
         self._set_length(plan, positions)
         self._run(plan)
         return first_rows(self.logits, n_rows)
@@ -216,17 +220,19 @@ class ModelPlans:
         self.n_runs += 1
         plan.bound.run()
 
-    def _set_length(self, plan: ExecutionPlan | CachedPlan, positions: Sequence[int]) -> None:
+    def _set_length(self, plan: ExecutionPlan | CachedPlan, positions: Ints) -> None:
         if self.cache.has_keys:  # a model without attention reads no keys
             plan.set_extent(self.length, max(positions) + 1)
 
-    def run_decode(self, ids: Sequence[int], positions: Sequence[int], slots: Sequence[int]) -> None:
-        """Run one token of each of several sequences, or several of one; their logits are the first rows of `logits`."""
-        n = len(ids)
-        if n == 1 or n > MAX_DECODE_SEQUENCES:
+    def run_decode(self, ids: Ints, positions: Ints, slots: Ints, *, alike: bool = False) -> None:
+        """Run one token of each of several sequences, or several of one; their logits are the first rows of `logits`.
+
+        alike: as in `run`."""
+        n, alike = len(ids), alike and self.is_uneven
+        if (n == 1 and not alike) or n > MAX_DECODE_SEQUENCES:
             self.run(ids, positions, slots, range(n))
             return
-        size = 1 << (n - 1).bit_length()
+        size = MAX_DECODE_SEQUENCES if alike else 1 << (n - 1).bit_length()
         # One plan per power of two: the best kernel variants depend on the number of tokens.
         tokens = self._decode_extents.setdefault(size, Extent("decode", size))
         plan = self._plan(_decode_name(size))
@@ -239,7 +245,7 @@ class ModelPlans:
         """Save new plans to the cache; release all plans, weights and the KV cache."""
         self.plan_cache.flush()
         if setting("measure") and self.device is None:
-            self._measure()
+            self.plan_cache.measure_later(self._compiled, self._kernels, self.threads)
         self._close_plans()
         self.weights.clear()
         self.adapters.close()
@@ -255,25 +261,6 @@ class ModelPlans:
         self._compiled.clear()
         self._cached.clear()
 
-    def _measure(self) -> None:
-        """Let a background process measure the kernels of the plans compiled here, for the next ones."""
-        from camshaft.tune import jobs
-
-        if (self._compiled or jobs.waiting()) and jobs.is_on():
-            plans = {name: jobs.used_in(p.graph, p.choices, self._backend) for name, p in self._compiled.items()}
-            jobs.measure_later(plans, self.threads, self.plan_cache.saved())
-
 
 def _decode_name(size: int) -> str:
     return f"decode.{size}"
-
-
-def _device_with_memory(backend: str | None) -> Device | None:
-    """The named device if it has its own memory, else None."""
-    if backend is None:
-        return None
-    from camshaft.backends.device import HOST
-    from camshaft.backends.registry import device
-
-    named = device(backend)
-    return None if named.space == HOST else named

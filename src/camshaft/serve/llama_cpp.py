@@ -7,7 +7,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -36,7 +35,7 @@ from camshaft.serve.requests.fields import (
     takes,
 )
 from camshaft.serve.requests.options import MOST_TOKENS, OPTIONS, SAMPLING, generate_options
-from camshaft.serve.requests.respond import Asked, Json, body_of, event, respond
+from camshaft.serve.requests.respond import Asked, Json, beside, body_of, event, respond
 from camshaft.version import __version__
 
 _EXTRA: Fields = {"filename": TEXT, "text": TEXT, "time": integer(0, 1 << 62)}
@@ -114,7 +113,7 @@ async def slots(request: Request, served: Served) -> Response:
 @takes(_TEMPLATE, "messages")
 async def apply_template(request: Request, served: Served) -> Response:
     """The prompt of a chat as a text."""
-    return Json({"prompt": await run_in_threadpool(_rendered, body_of(request), served)})
+    return Json({"prompt": await beside(request, _rendered, body_of(request), served)})
 
 
 def _rendered(body: Any, served: Served) -> str:
@@ -128,7 +127,7 @@ def _rendered(body: Any, served: Served) -> str:
 @takes(CHAT_FIELDS, "messages")
 async def input_tokens(request: Request, served: Served) -> Response:
     """The number of tokens of a chat completion's prompt."""
-    asked = await run_in_threadpool(read_chat, body_of(request), served)
+    asked = await beside(request, read_chat, body_of(request), served)
     return Json({"object": "response.input_tokens", "input_tokens": len(asked.job.prompts[0])})
 
 

@@ -72,7 +72,8 @@ def serve(
         raise MissingExtraError(str(error.name), "serve", "camshaft serve") from None
     from camshaft.serve.guard import Guard, read_keys
     from camshaft.serve.models.config import ModelSpec, ServerConfig, cards_of, read_config
-    from camshaft.serve.models.models import EMBEDDING, RERANK, Models
+    from camshaft.serve.models.entry import EMBEDDING, RERANK
+    from camshaft.serve.models.models import Models
     from camshaft.serve.models.served import served_name
 
     logging.basicConfig(level=logging.WARNING, format="camshaft: %(message)s")

@@ -45,3 +45,14 @@ def move_to_first(logits: Array | DeviceArray, row: int) -> None:
         return
     nbytes = logits.shape[1] * f32.nbytes
     logits.memory.write(logits.memory.read(row * nbytes, nbytes), 0)
+
+
+def device_with_memory(backend: str | None) -> Device | None:
+    """The named device if it has its own memory, else None."""
+    if backend is None:
+        return None
+    from camshaft.backends.device import HOST
+    from camshaft.backends.registry import device
+
+    named = device(backend)
+    return None if named.space == HOST else named

@@ -114,6 +114,14 @@ class PlanCache:
         """The plans that are saved, for `carry_over`."""
         return SavedPlans(tuple(name for name in self._data if name not in self._new), self._facts, self._before)
 
+    def measure_later(self, compiled: Mapping[str, ExecutionPlan], backend: str | None, threads: int) -> None:
+        """Let a background process measure the kernels of the plans compiled here, for the next ones."""
+        from camshaft.tune import jobs
+
+        if (compiled or jobs.waiting()) and jobs.is_on():
+            plans = {name: jobs.used_in(plan.graph, plan.choices, backend) for name, plan in compiled.items()}
+            jobs.measure_later(plans, threads, self.saved())
+
     def _key(self, name: str, state: tuple[str, str]) -> str:
         return _plan_key(name, self._facts, state)
 

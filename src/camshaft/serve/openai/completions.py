@@ -92,11 +92,12 @@ def read_completion(body: Any, served: Served) -> Asked:
     options = generate_options(
         given, max_tokens=DEFAULT_MAX_TOKENS, logprobs=given.get("logprobs"), n_vocab=n_vocab, grammar=grammar
     )
+    n_answers = len(listed_prompts(prompt)) * len(options)
+    if n_answers > MOST_ANSWERS:
+        message = f"{n_answers} answers in one request; wanted at most {MOST_ANSWERS}"
+        raise HttpError(400, message, code="invalid_value", param="n")
     prompts = _prompts(served, prompt)
     job = Job(prompts, options, _is_scored(given))
-    if job.n_answers > MOST_ANSWERS:
-        message = f"{job.n_answers} answers in one request; wanted at most {MOST_ANSWERS}"
-        raise HttpError(400, message, code="invalid_value", param="n")
     echoed = [served.lm.detokenize(ids) for ids in prompts for _ in options] if given.get("echo") else None
     firsts = (
         [served.lm.tokenizer.spelling(ids[0]) for ids in prompts if ids for _ in options] if job.is_scored else None
