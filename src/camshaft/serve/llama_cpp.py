@@ -34,6 +34,7 @@ from camshaft.serve.requests.fields import (
     required,
     takes,
 )
+from camshaft.serve.requests.fill import filled, text_ids
 from camshaft.serve.requests.options import MOST_TOKENS, OPTIONS, SAMPLING, generate_options
 from camshaft.serve.requests.respond import Asked, Json, beside, body_of, event, respond
 from camshaft.version import __version__
@@ -63,7 +64,6 @@ _TEMPLATE: Fields = {
     "tools": LIST,
     **{name: prompts.FIELDS[name] for name in ("chat_template_kwargs", "reasoning_effort")},
 }
-_FILL = {"fim_pre": "prefix", "fim_suf": "suffix", "fim_mid": "middle"}  # the tokens without which there is no infill
 _NO_FILE = "--- snippet ---"  # before a further text, where the model has no token for it
 
 
@@ -155,19 +155,14 @@ async def infill(request: Request, served: Served) -> Response:
 
 def _read_infill(body: Any, served: Served) -> Asked:
     given = read_fields(body, _INFILL)
-    fill, tokenizer = served.lm.fill_tokens, served.lm.tokenizer
-    missing = [f"fim_{word}" for name, word in _FILL.items() if name not in fill]
-    if missing:
-        message = f"the model {served.name!r} has no tokens to fill in: {', '.join(missing)}"
-        raise HttpError(400, message, code="unsupported_model", param="model")
+    filled(served, (), ())  # whether the model can, first
+    fill = served.lm.fill_tokens
 
     def ids(text: str, param: str) -> list[int]:
-        served.check_text(text, param)
-        return tokenizer.encode(text, add_special=False, parse_special=False, at_start=False)
+        return text_ids(served, text, param)
 
     prefix = ids(required(given, "input_prefix"), "input_prefix") + ids(given.get("prompt", ""), "prompt")
     suffix = ids(required(given, "input_suffix"), "input_suffix")
-    before = [] if tokenizer.bos_id is None or not tokenizer.vocabulary.add_bos else [tokenizer.bos_id]
     extra = [
         token
         for i, each in enumerate(given.get("input_extra", ()))
@@ -175,8 +170,7 @@ def _read_infill(body: Any, served: Served) -> Asked:
     ]
     if extra and "fim_rep" in fill:
         extra = [fill["fim_rep"], *ids("project\n", "input_extra"), *extra]
-    filled = [fill["fim_pre"], *prefix, fill["fim_suf"], *suffix, fill["fim_mid"]]
-    return _asked(given, served, [*before, *extra, *filled])
+    return _asked(given, served, filled(served, prefix, suffix, extra))
 
 
 def _extra(given: Mapping[str, Any], of: str, fill: Mapping[str, int], ids: Any) -> list[int]:

@@ -208,6 +208,20 @@ def test_a_thread_answers_and_logs_probabilities(lm: LanguageModel) -> None:
     assert not engine.is_alive
 
 
+def test_requests_of_a_lower_number_go_first(engine: Engine) -> None:
+    begun: list[int] = []
+
+    def submit(priority: int) -> None:
+        how = GenerateOptions(max_tokens=1, ignore_eos=True)
+        engine.submit_all([(PROMPTS[0], how, lambda update: begun.append(priority))], priority=priority)
+
+    for priority in (*[0] * SESSIONS, 5, -1, 5, -2, 0):
+        submit(priority)
+    while engine.n_waiting or engine.n_running:
+        engine.step()
+    assert begun == sorted(begun) == [-2, -1, *[0] * (SESSIONS + 1), 5, 5]
+
+
 def test_an_engine_that_fails_ends_its_requests(lm: LanguageModel, monkeypatch: pytest.MonkeyPatch) -> None:
     with Engine(lm) as engine:
         monkeypatch.setattr(engine, "_admit", lambda: 1 / 0)

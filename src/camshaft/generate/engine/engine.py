@@ -102,22 +102,29 @@ class Engine(Closing):
         return self.submit_all([(ids, options, listener)])[0]
 
     def submit_all(
-        self, wanted: Sequence[tuple[Sequence[int], GenerateOptions, Listener]], *, scored: bool = False
+        self,
+        wanted: Sequence[tuple[Sequence[int], GenerateOptions, Listener]],
+        *,
+        scored: bool = False,
+        priority: int = 0,
     ) -> list[Request]:
         """Queue several requests, or none if there is no place for all of them. Raises as `submit`.
 
-        scored: also report the log probabilities of the prompts' tokens, as `options.logprobs` has them for answers."""
-        requests = [self._request(*each, scored) for each in wanted]
+        scored: also report the log probabilities of the prompts' tokens, as `options.logprobs` has them for answers.
+        priority: requests with a lower number get slots, and their prompts processed, before others; equal ones in order."""
+        requests = [self._request(*each, scored, priority) for each in wanted]
         with self._changed:
             if not self.is_alive:
                 raise ModelError("the engine is closed")
             if len(self._waiting) + len(requests) > self.max_queue:
                 raise QueueFullError(f"{len(self._waiting)} requests wait; the limit is {self.max_queue}")
-            self._waiting += requests
+            self._waiting = deque(sorted([*self._waiting, *requests], key=_priority))
             self._changed.notify()
         return requests
 
-    def _request(self, ids: Sequence[int], options: GenerateOptions, listener: Listener, scored: bool) -> Request:
+    def _request(
+        self, ids: Sequence[int], options: GenerateOptions, listener: Listener, scored: bool, priority: int
+    ) -> Request:
         check_together(options, "the engine")
         checked = self.lm.prompt_ids(ids, raw=True)
         n, context = len(checked), self.lm.context
@@ -127,7 +134,7 @@ class Engine(Closing):
             raise ContextError(f"the prompt has {n} tokens; the context is {context}: shorten it or raise context=")
         # A prompt alone is run in parts of that size, and a single token by the plan for generating.
         is_tail = n % self.lm.plans.prompt_tokens.bound == 1
-        return Request(checked, options, listener, n - is_tail, scored)
+        return Request(checked, options, listener, n - is_tail, scored, priority)
 
     def cancel(self, request: Request) -> None:
         """End a request at the next step, whether it waits or runs; its listener is not called from then on."""
@@ -160,9 +167,8 @@ class Engine(Closing):
             for first in range(0, len(generating), MAX_DECODE_SEQUENCES):
                 self._try(self._runner.generate, generating[first : first + MAX_DECODE_SEQUENCES])
             budget = self._budget if generating else PROMPT_TOKENS
-            self._try(
-                partial(self._runner.process_prompts, budget=budget), [r for r in self._running if r.is_prompting]
-            )
+            prompting = sorted((r for r in self._running if r.is_prompting), key=_priority)
+            self._try(partial(self._runner.process_prompts, budget=budget), prompting)
             self.statistics.steps += 1
 
     def _admit(self) -> None:
@@ -236,3 +242,7 @@ class Engine(Closing):
         with self.lm.lock:
             for request in self._open():
                 self._tell(request, Update(error=error))
+
+
+def _priority(request: Request) -> int:
+    return request.priority
