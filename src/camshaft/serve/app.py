@@ -16,7 +16,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from camshaft.errors import CamshaftError
-from camshaft.serve import llama_cpp, ollama
+from camshaft.serve import llama_cpp, ollama, slots
 from camshaft.serve.anthropic.messages import count_tokens, messages
 from camshaft.serve.anthropic.shape import error_json
 from camshaft.serve.guard import Guard
@@ -87,7 +87,8 @@ MODEL_ROUTES: dict[tuple[str, str], tuple[ModelHandler, str]] = {
     ("POST", "/api/generate"): (ollama.generate, CHAT),
     ("POST", "/api/show"): (ollama.show, CHAT),
     ("GET", "/props"): (llama_cpp.props, CHAT),
-    ("GET", "/slots"): (llama_cpp.slots, CHAT),
+    ("GET", "/slots"): (slots.slots, CHAT),
+    ("POST", "/slots/{slot}"): (slots.slot_action, CHAT),
     ("POST", "/apply-template"): (llama_cpp.apply_template, CHAT),
     ("POST", "/completion"): (llama_cpp.completion, CHAT),
     ("POST", "/infill"): (llama_cpp.infill, CHAT),
@@ -178,7 +179,9 @@ def _of_model(
                 sent = Body(room)
                 held.callback(sent.release)
                 data = await sent.read(request, models.most_body_nbytes)
-                body = request.state.body = parse_json(data)
+                if data or "slot" not in request.path_params:  # clients of llama.cpp's server erase without a body
+                    body = parse_json(data)
+                request.state.body = body
                 request.state.is_long = len(data) > LONG_NBYTES
             lease = await models.lease(_model_named(body, request.url.path), kind)
             held.callback(lease.release)

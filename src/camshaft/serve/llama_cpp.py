@@ -95,21 +95,6 @@ async def props(request: Request, served: Served) -> Response:
     )
 
 
-async def slots(request: Request, served: Served) -> Response:
-    """What each slot does."""
-    running = {running.slot: running for running in served.engine.running}
-    rows = []
-    for i in range(served.lm.plans.cache.n_slots):
-        row: dict[str, Any] = {"id": i, "n_ctx": served.lm.context, "is_processing": i in running}
-        if i in running:
-            one = running[i]
-            row |= {"n_prompt_tokens": one.prompt_tokens, "n_prompt_tokens_cache": one.cached_tokens}
-            row |= {"n_prompt_tokens_processed": min(one.position, one.prompt_tokens) - one.cached_tokens}
-            row["next_token"] = [{"n_decoded": one.generated_tokens}]
-        rows.append(row)
-    return Json(rows)
-
-
 @takes(_TEMPLATE, "messages")
 async def apply_template(request: Request, served: Served) -> Response:
     """The prompt of a chat as a text."""

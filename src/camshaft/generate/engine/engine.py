@@ -62,6 +62,7 @@ class Engine(Closing):
         wanted = prefix_cache and not cache.is_recurrent  # a recurrent state is not in blocks
         self.prefixes = (cache.prefixes or PrefixCache(cache)) if wanted else None
         self.statistics = Statistics()
+        self.last_prompts: dict[int, list[int]] = {}  # slot -> the prompt of its last request
         self._runner = Runner(lm, self.prefixes, self.statistics)
         self._waiting: deque[Request] = deque()
         self._running: list[Request] = []
@@ -217,6 +218,7 @@ class Engine(Closing):
         if request.slot is not None:
             self._running.remove(request)
             self.lm.plans.cache.close_slot(request.slot)
+            self.last_prompts[request.slot] = request.ids[: request.prompt_end]
             request.slot = None
         request.clock.ended = time.perf_counter()
         self.statistics.cached_tokens += request.cached_tokens

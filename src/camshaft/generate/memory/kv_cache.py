@@ -6,7 +6,7 @@ tokens arrive. They start as small pages and become huge pages once the tokens e
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -189,6 +189,10 @@ class KVCache:
             free = blocks if self.prefixes is None else self.prefixes.release(blocks)
             self._free_blocks += free[::-1]
             self.slots.release(slot)
+
+    def free_blocks(self, blocks: Sequence[int]) -> None:
+        """Make blocks free that no slot has and nobody shares."""
+        self._free_blocks += blocks
 
     def blocks_of(self, slot: int) -> tuple[int, ...]:
         """The blocks of an open slot, in the order of its positions."""

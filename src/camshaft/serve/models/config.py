@@ -110,6 +110,7 @@ class ModelSpec:
     idle_s: float | None = None
     base: str | None = None
     preload: bool = False
+    slot_folder: Path | None = None
 
     def open(self) -> Loaded:
         """Load the model. Raises what its class raises."""
@@ -118,7 +119,7 @@ class ModelSpec:
         if self.kind == RERANK:
             return Ranker(self.name, Reranker(self.model, **self.options), self.file_nbytes)
         lm = LanguageModel(self.model, **self.options)
-        return Served(self.name, Engine(lm, max_queue=self.queue), aliases=self.aliases)
+        return Served(self.name, Engine(lm, max_queue=self.queue), aliases=self.aliases, slot_folder=self.slot_folder)
 
     @property
     def file_nbytes(self) -> int:
