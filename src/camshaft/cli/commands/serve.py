@@ -46,6 +46,12 @@ _Models = Annotated[
         show_default=False,
     ),
 ]
+_SlotPath = Annotated[
+    Path | None,
+    typer.Option(
+        "--slot-save-path", metavar="FOLDER", help="Let clients save prompts in FOLDER, and restore them (/slots)."
+    ),
+]
 _Config = Annotated[
     Path | None, typer.Option("--config", metavar="FILE", help="Serve the models that a TOML file describes.")
 ]
@@ -66,6 +72,7 @@ def serve(
     rerank: _Rerank = None,
     speech: _Speech = None,
     api_key_file: _KeyFile = None,
+    slot_save_path: _SlotPath = None,
 ) -> None:
     """Serve models over HTTP, with OpenAI's interface at /v1. Ctrl-C stops when the answers in progress are complete.
 
@@ -76,15 +83,20 @@ def serve(
         raise MissingExtraError(str(error.name), "serve", "camshaft serve") from None
     from camshaft.serve.guard import Guard, read_keys
     from camshaft.serve.models.config import ModelSpec, ServerConfig, cards_of, read_config
-    from camshaft.serve.models.models import EMBEDDING, RERANK, SPEECH, Models
+    from camshaft.serve.models.entry import EMBEDDING, RERANK, SPEECH
+    from camshaft.serve.models.models import Models
     from camshaft.serve.models.served import served_name
 
     logging.basicConfig(level=logging.WARNING, format="camshaft: %(message)s")
+    logging.getLogger("asyncio").setLevel(logging.ERROR)  # it warns of each write to a client that has gone
     keys = () if api_key_file is None else read_keys(api_key_file)
     with run.listen(host, port) as listening:
         if not keys and not _is_loopback(listening.getsockname()[0]):
             _notice(f"no --api-key-file: everybody who reaches {run.url_of(listening)} may use the model")
-        common = ModelSpec("", "", options=running.given(context=context, sessions=slots), queue=queue)
+        if slot_save_path is not None and not slot_save_path.is_dir():
+            raise SettingError(f"--slot-save-path: there is no folder {slot_save_path}")
+        given = running.given(context=context, sessions=slots)
+        common = ModelSpec("", "", options=given, queue=queue, slot_folder=slot_save_path)
         if config is None:
             named = models or [options.DEFAULT_MODEL]
             is_one = len(named) == 1

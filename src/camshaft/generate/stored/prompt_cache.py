@@ -69,6 +69,14 @@ class PromptCache:
                 os.utime(best[0].path)
         return best
 
+    def whole(self) -> PromptFile:
+        """The file's prompt, open. Raises StoreError if there is none, or it is damaged, or of another model or cache format."""
+        assert self._path is not None
+        file = self._opened(self._path, 0)
+        if file is None:
+            raise StoreError(f"{self._path}: there is no such file")
+        return file
+
     def _candidates(self) -> list[tuple[Path, int]]:
         if self._path is not None:
             return [(self._path, 0)]
