@@ -32,6 +32,10 @@ _KeyFile = Annotated[
 Embed = Annotated[
     str | None, typer.Option(metavar="MODEL", help="Also serve vectors of texts, by this model, at /v1/embeddings.")
 ]
+Ray = Annotated[
+    str | None,
+    typer.Option(metavar="ADDRESS", help="Run on the nodes of the Ray cluster at this address: HOST:PORT, or auto."),
+]
 _Rerank = Annotated[
     str | None, typer.Option(metavar="MODEL", help="Also score documents for queries, by this model, at /v1/rerank.")
 ]
