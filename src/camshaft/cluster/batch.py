@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import logging
 import time
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from camshaft.cluster.connect import ClusterError, connected, nodes_cpus
+from camshaft.cluster.connect import ClusterError, cause_of, connected, nodes_cpus
 from camshaft.cluster.rows import Ledger
 from camshaft.serve.batch.envelopes import ENVELOPE_NBYTES
 from camshaft.serve.batch.files import Line, Results, check_paths, read_lines, result_line
@@ -147,25 +148,33 @@ class _Job:
         with data.DataContext.current(context), ExitStack() as stack:
             asked = data.from_arrow_refs(refs)  # runs tasks, which need a CPU that has no place yet
             n, cpus, strategy = stack.enter_context(_places(self.ray, len(refs)))
-            answered = asked.map_batches(
-                Answerer,
-                fn_constructor_args=(self.spec, self.embed, self.most_open),
-                batch_size=None,
-                batch_format="pyarrow",
-                compute=data.ActorPoolStrategy(
-                    size=n, enable_true_multi_threading=True, max_concurrent_calls_per_actor=2
-                ),  # the next block begins while the last answers of one are written
-                num_cpus=cpus,
-                max_restarts=0,
-                max_task_retries=0,
-                scheduling_strategy=strategy,
-            )
+            answered = self._answered(asked, n, cpus, strategy)
             try:
                 for table in answered.iter_batches(batch_size=None, batch_format="pyarrow", prefetch_batches=0):
                     yield from table.to_pylist()
             except self.ray.exceptions.RayError as error:
                 if is_strict:
                     raise ClusterError(f"the job on the cluster failed: {cause_of(error)}") from error
+
+    def _answered(self, asked: Any, n: int, cpus: float, strategy: Any) -> Any:
+        """The data set of results, by a pool of `n` actors."""
+        with warnings.catch_warnings():
+            # There is no other way yet to give these options of actors.
+            warnings.filterwarnings("ignore", "`ray_remote_args` is deprecated")
+            return asked.map_batches(
+                Answerer,
+                fn_constructor_args=(self.spec, self.embed, self.most_open),
+                batch_size=None,
+                batch_format="pyarrow",
+                # The next block begins while the last answers of one are written.
+                compute=self.ray.data.ActorPoolStrategy(
+                    size=n, enable_true_multi_threading=True, max_concurrent_calls_per_actor=2
+                ),
+                num_cpus=cpus,
+                max_restarts=0,
+                max_task_retries=0,
+                scheduling_strategy=strategy,
+            )
 
 
 @contextmanager
@@ -196,11 +205,3 @@ def _are_there(ray: Any, places: Any, nodes: list[float], until: float) -> bool:
         if places.wait(_LOOK_S):
             return True
     return False
-
-
-def cause_of(error: BaseException) -> str:
-    """The innermost error of a chain that Ray raised, in a line."""
-    while (inner := getattr(error, "cause", None) or error.__cause__) is not None:
-        error = inner
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[-1] if lines else type(error).__name__

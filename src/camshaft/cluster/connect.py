@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import re
+import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -10,6 +12,8 @@ from typing import Any
 from camshaft.errors import CamshaftError, MissingExtraError, SettingError
 
 EXTRA = "cluster"
+_CONNECT_S = 5.0
+_CLASS = re.compile(r"^[\w.]*(Error|Exception): ")
 
 
 class ClusterError(CamshaftError):
@@ -32,9 +36,9 @@ def connected(address: str, purpose: str) -> Iterator[Any]:
     """Ray, connected to the cluster at an address: HOST:PORT, or 'auto' for the one of this machine.
 
     Raises SettingError for what is no address, and ClusterError if no cluster answers there."""
-    if address != "auto" and not address.rpartition(":")[2].isdigit():
-        raise SettingError(f"--ray {address!r}; wanted HOST:PORT of a Ray cluster's head, or auto")
     ray = import_ray(purpose)
+    if address != "auto":
+        _check_address(address)
     if ray.is_initialized():
         yield ray
         return
@@ -48,6 +52,17 @@ def connected(address: str, purpose: str) -> Iterator[Any]:
         ray.shutdown()
 
 
+def _check_address(address: str) -> None:
+    """Raise unless something listens at HOST:PORT, which Ray itself waits for during two minutes."""
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdigit():
+        raise SettingError(f"--ray {address!r}; wanted HOST:PORT of a Ray cluster's head, or auto")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), _CONNECT_S).close()
+    except (OSError, OverflowError) as error:
+        raise ClusterError(f"--ray {address}: no Ray cluster answers: {error}") from None
+
+
 def nodes_cpus(ray: Any) -> list[float]:
     """The CPUs of each node that has some. Raises ClusterError if there is none."""
     found = [node["Resources"].get("CPU", 0.0) for node in ray.nodes() if node["Alive"]]
@@ -55,3 +70,9 @@ def nodes_cpus(ray: Any) -> list[float]:
     if not found:
         raise ClusterError("the cluster has no node with a CPU")
     return found
+
+
+def cause_of(error: object) -> str:
+    """What an error of Ray says at its end, where the message of the error is that a process raised."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return _CLASS.sub("", lines[-1]) if lines else type(error).__name__
