@@ -18,7 +18,12 @@ _ENDS = (".ssm_a", ".ssm_d", ".ssm_conv1d.weight", ".ssm_norm.weight", ".shortco
 def is_converted(tensor: FileTensor) -> bool:
     """Whether a graph has changed values of a tensor: of vectors that are not f32, too."""
     is_narrow = len(tensor.shape) == 1 and (tensor.format.dtype is None or tensor.format.dtype.name != "f32")
-    return is_narrow or tensor.name in _NAMES or tensor.name.endswith(_ENDS)
+    return is_narrow or is_rearranged(tensor.name)
+
+
+def is_rearranged(name: str) -> bool:
+    """Whether a graph has the values of a tensor of this name in another form, whatever their dtype is."""
+    return name in _NAMES or name.endswith(_ENDS)
 
 
 def converted_digest(tensors: Mapping[str, FileTensor]) -> str:
