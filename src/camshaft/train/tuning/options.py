@@ -84,11 +84,11 @@ class FinetuneOptions:
         if self.pack and self.method == "dpo":
             raise PlanError("finetune: got pack=True with the method dpo; wanted a row for each answer")
         if self.method == "qat" and self.file_type is None:
-            raise PlanError(
-                "finetune: got the method qat without file_type=; wanted the type to round to, such as Q4_0"
-            )
+            raise PlanError("finetune: got the method qat without a type; wanted the one to round to, such as Q4_0")
         if self.method not in WHOLE and self.file_type is not None:
-            raise PlanError(f"finetune: got file_type= with the method {self.method}; wanted it with full or qat")
+            raise PlanError(
+                f"finetune: got the type {self.file_type!r:.60} for the method {self.method}; wanted it for full or qat"
+            )
         if self.batch % self.micro_batches:
             raise PlanError(
                 f"finetune: got batch={self.batch} in micro_batches={self.micro_batches}; wanted a batch that divides"

@@ -64,13 +64,12 @@ class FullModel(TunedModel):
         chosen = (n for n, short in known.items() if any(fnmatchcase(short, p) for p in self._targets))
         self.names = tuple(chosen)
         self.formats = self._formats()
-        self.rounded = {n: form.name for n, form in self.formats.items() if n in self.names and form.name in ROUNDED}
-        if self._rounds and not self.rounded:
-            raise FormatError(
-                f"fine-tuning: no learned matrix becomes {' or '.join(ROUNDED)}; wanted one of these types"
-            )
-        if not self._rounds:
-            self.rounded = {}
+        self.rounded: dict[str, str] = {}
+        if self._rounds:
+            base = None if self._mix is None else self._mix.base
+            if base not in ROUNDED:
+                raise FormatError(f"fine-tuning: got the type {base} to round to; wanted {' or '.join(ROUNDED)}")
+            self.rounded = {n: self.formats[n].name for n in self.names if self.formats[n].name in ROUNDED}
 
     def _formats(self) -> dict[str, BlockFormat]:
         """The format that each tensor is written in."""
