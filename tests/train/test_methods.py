@@ -173,8 +173,8 @@ def test_optimizers_and_schedules_by_name(optimizer: str, schedule: str, tmp_pat
         (lambda d: train.FinetuneOptions(schedule="step"), "wanted cosine, linear, constant, wsd"),
         (lambda d: FullModel(d / "llama.gguf", ("nothing",)), "target 'nothing', which no tensor has; wanted .*attn_q"),
         (
-            lambda d: FullModel(d / "llama.gguf", file_type="F16", rounds=True),
-            "no learned matrix becomes Q4_0 or Q8_0",
+            lambda d: FullModel(d / "llama.gguf", file_type="Q5_0", rounds=True),
+            "got the type Q5_0 to round to; wanted Q4_0 or Q8_0",
         ),
         (lambda d: FullModel(d / "llama.gguf", file_type="Q9"), "no file type 'Q9'"),
         (
