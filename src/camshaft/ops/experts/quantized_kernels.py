@@ -177,8 +177,7 @@ def _build_sorted(node: ops.NodeSpec, target: ops.Target, values: ops.Values) ->
 def sorted_build(
     kernel: Kernel, node: ops.NodeSpec, rows: int, columns: int, given: Mapping[str, Constant]
 ) -> ops.Build:
-    """Builds the launches that sort pairs by expert, and one of a kernel of `rows` rows of an expert per program and up to
-    `columns` pairs at once."""
+    """Builds the launches that sort pairs, and one of a kernel of `rows` rows of an expert and up to `columns` pairs at once."""
     n_experts, n, _ = node.inputs[1].bounds
     parts = -(-n // rows)
     shares = max(1, min(MOST_SHARES, parts // LEAST_PARTS))
