@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
+from bench import rows
 from bench.compare.compare import run_suite
 from bench.compare.interleaved import Limits, starter
 from bench.compare.language_rows import of_file
@@ -46,7 +47,8 @@ def main() -> None:
     parser.add_argument("--peer-python", default=sys.executable, help="a Python that has llama-cpp-python")
     parser.add_argument("--no-peer", action="store_true", help="camshaft alone")
     parser.add_argument("--json", type=Path)
-    options = parser.parse_args()
+    rows.add_processor_time(parser)
+    options = rows.with_clock(parser, parser.parse_args())
     if options.repeat < 1 or options.prompt_tokens < 1 or options.generate_tokens < 2:
         parser.error("wanted at least 1 repeat, 1 token to read and 2 to generate")
     path, results = resolve_model(options.model).resolve(), Results(options.json)

@@ -8,6 +8,7 @@ includes quantizing the activations, once for all copies.
 from __future__ import annotations
 
 import argparse
+import os
 import tempfile
 from collections.abc import Iterator
 from math import ceil
@@ -77,6 +78,7 @@ def row(order: dict[str, Any], threads: int, top: peak.MachinePeak, taken: dict[
         "bench": "quantized",
         **{name: order[name] for name in ("format", "m", "k", "n")},
         "threads": threads,
+        "clock": os.environ.get("BENCH_CLOCK", "wall"),
         "ns": {name: s.map(lambda x: x * 1e9).rounded() for name, s in spent.items()},
         "GB/s": {name: float(f"{nbytes / s.median / 1e9:.4g}") for name, s in spent.items()},
         "Gop/s": {name: float(f"{ops / s.median / 1e9:.4g}") for name, s in spent.items()},
@@ -132,7 +134,8 @@ def main() -> None:
     parser.add_argument("--peer-python", default="python", help="a Python that has llama-cpp-python")
     parser.add_argument("--no-peer", action="store_true", help="camshaft alone")
     parser.add_argument("--json", type=Path)
-    options = parser.parse_args()
+    rows.add_processor_time(parser)
+    options = rows.with_clock(parser, parser.parse_args())
     print(rows.facts_line(rows.machine()) + "\n", flush=True)
     with tempfile.TemporaryDirectory() as folder:
         made = [r for threads in options.threads for r in measured(options, threads, Path(folder))]

@@ -6,11 +6,12 @@ by expert (order.py), and a program computes some rows of one expert for all of 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from math import gcd, prod
 from typing import Any
 
 from camshaft.dtypes import f32, i8, i64
-from camshaft.lang import Constant, Tracer, Value, kernel
+from camshaft.lang import Constant, Kernel, Tracer, Value, kernel
 from camshaft.ops import op as ops
 from camshaft.ops.experts import order
 from camshaft.ops.kernels.launch import has_threads, plan_workers
@@ -121,7 +122,8 @@ def is_packed(node: ops.NodeSpec, target: ops.Target) -> str | None:
     return kernels.packed_only(node, target)
 
 
-def _whole_tiles(node: ops.NodeSpec, target: ops.Target) -> str | None:
+def whole_tiles(node: ops.NodeSpec, target: ops.Target) -> str | None:
+    """Returns why the weights are not packed in whole tiles of 16 rows, or None."""
     n = node.inputs[1].bounds[1]
     return is_packed(node, target) or (f"experts of {n} rows; wanted a multiple of {ROWS}" if n % ROWS else None)
 
@@ -159,7 +161,7 @@ def _streams_only(node: ops.NodeSpec, target: ops.Target) -> str | None:
         return f"takes quantized activations on CPUs with vectors of {ROWS} numbers"
     if _streams_values(node, target)["streams"] == 1:
         return f"{node.inputs[-1].bounds[1]} slots have no common divisor with its streams"
-    return _whole_tiles(node, target)
+    return whole_tiles(node, target)
 
 
 def _build_streams(node: ops.NodeSpec, target: ops.Target) -> ops.Build:
@@ -167,19 +169,27 @@ def _build_streams(node: ops.NodeSpec, target: ops.Target) -> ops.Build:
 
 
 def _build_sorted(node: ops.NodeSpec, target: ops.Target, values: ops.Values) -> ops.Build:
-    n_experts, n, _ = node.inputs[1].bounds
     rows, columns = values["rows"], values["tokens"]
+    constants = {"rows": rows, "columns": columns, "ahead": values["ahead"]}
+    return sorted_build(product_of_expert, node, rows, columns, constants)
+
+
+def sorted_build(
+    kernel: Kernel, node: ops.NodeSpec, rows: int, columns: int, given: Mapping[str, Constant]
+) -> ops.Build:
+    """Builds the launches that sort pairs, and one of a kernel of `rows` rows of an expert and up to `columns` pairs at once."""
+    n_experts, n, _ = node.inputs[1].bounds
     parts = -(-n // rows)
     shares = max(1, min(MOST_SHARES, parts // LEAST_PARTS))
     share = -(-parts // shares)
-    constants = {**_sizes(node), "rows": rows, "columns": columns, "share": share, "ahead": values["ahead"]}
+    constants = {**_sizes(node), "share": share, **given}
     x = node.inputs[0]
     scratch = order.scratch_of(node, order.rows_of(node), columns)
     sorted_x = [ops.scratch(2 + i, "read", (prod(scratch[2 + i].bounds),)) for i in range(len(x.parts))]
     places = ops.scratch(0, "read"), ops.scratch(1, "read")
     arrays = (*sorted_x, *weight_operands(node), *places, order.out_of(node))
     grid = ops.Cells(parts, share), ops.Cells(n_experts + 1), ops.Cells(share)
-    launch = ops.Launch(product_of_expert, arrays, grid, constants, lanes=rows if rows > ROWS else None)
+    launch = ops.Launch(kernel, arrays, grid, constants, lanes=rows if rows > ROWS else None)
     return ops.Build((*order.sorting(node, order.parts_of(node)), launch), scratch)
 
 
@@ -233,7 +243,7 @@ def _streams_cost(node: ops.NodeSpec, target: ops.Target) -> float:
     return (0.9 if gains else 1.3) * _pairs_cost(node, target)
 
 
-def _sorted_cost(node: ops.NodeSpec, target: ops.Target) -> float:
+def sorted_cost(node: ops.NodeSpec, target: ops.Target) -> float:
     """As tile_cost for the experts that are chosen (each token's are different), plus sorting and gathering."""
     pairs, n_experts, (tokens, n_slots) = order.n_pairs(node), node.inputs[1].bounds[0], node.inputs[-1].bounds
     chosen = n_experts * (1.0 - (1.0 - min(1.0, n_slots / n_experts)) ** tokens)
@@ -253,8 +263,8 @@ _TUNABLES = ops.Tunables(
 )
 _PAIRS = ops.Tunables({"ahead": (0, 64, 128, 256)}, _pairs_values, _build_pairs, _prefetch_refusal)
 VARIANTS = (
-    ops.KernelVariant("pairs", ops.VECTORS, _PAIRS.build_default, _whole_tiles, _pairs_cost, _PAIRS),
+    ops.KernelVariant("pairs", ops.VECTORS, _PAIRS.build_default, whole_tiles, _pairs_cost, _PAIRS),
     ops.KernelVariant("streams", frozenset({"simd"}), _build_streams, _streams_only, _streams_cost),
-    ops.KernelVariant("sorted", ops.VECTORS, _TUNABLES.build_default, _whole_tiles, _sorted_cost, _TUNABLES),
+    ops.KernelVariant("sorted", ops.VECTORS, _TUNABLES.build_default, whole_tiles, sorted_cost, _TUNABLES),
     ops.KernelVariant("row", ops.EVERYWHERE, _build_row, is_packed, _row_cost),
 )

@@ -1,0 +1,80 @@
+"""quantized_matmul by 16-bit sums (AVX2 alone): every bit of the tile's results, and that the sums cannot overflow."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from camshaft import ops
+from camshaft.backends.cpu.device import CpuDevice
+from camshaft.emit.target import LEVELS, native_lanes
+from camshaft.ops.op import Sample
+from camshaft.ops.quantized import short_sums, short_tile
+from camshaft.ops.quantized.matmul import TILE
+from camshaft.ops.quantized.packed.formats import PACKED_FORMATS
+from camshaft.ops.quantized.samples import Case, sample
+from camshaft.validation.run import run_variant
+from camshaft.validation.validate import node_of
+from tests.support.needs import require_level
+from tests.support.quick import quick_of
+
+OP = ops.get("quantized_matmul")
+
+
+def machine(level: str) -> CpuDevice:
+    row = LEVELS[level]
+    return CpuDevice("cpu", "simd", native_lanes(row.features), row.features, row.architecture)
+
+
+def bits(variant: ops.KernelVariant, given: Sample) -> np.ndarray:
+    node, device = node_of(OP, given), machine("avx2")
+    assert variant.supports(node, device) is None
+    (out, *_) = run_variant(variant, node, device, given.inputs, extents=given.extents)
+    return out.view(np.uint32)
+
+
+def cases(name: str) -> list[Case]:
+    """One token, several in registers, and more than a program has, with a last step and a last row tile that are ragged."""
+    k = 512 if PACKED_FORMATS[name].is_nested else 96
+    return [Case(name, 1, 1, 33, k, True), Case(name, 5, 3, 17, k, True), Case(name, 75, 70, 33, k, True)]
+
+
+@pytest.mark.parametrize("name", quick_of(PACKED_FORMATS, ["Q5_0", "Q8_0", "Q6_K", "Q2_K"]))
+def test_results_are_the_tiles_bit_for_bit(name: str) -> None:
+    require_level("avx2")
+    for case in cases(name):
+        given = sample(case)
+        short, tile = bits(short_tile.VARIANT, given), bits(TILE, given)
+        np.testing.assert_array_equal(short[: case.active], tile[: case.active])
+
+
+@pytest.mark.parametrize("name", PACKED_FORMATS)
+def test_the_largest_codes_fit_16_bits(name: str) -> None:
+    form = PACKED_FORMATS[name]
+    chain, greatest = short_sums.chain_of(form), max(form.table or [(1 << form.bits) - 1])
+    if chain:
+        assert 2 * 127 * greatest * chain < 1 << 15
+        assert 8 // form.groups % chain == 0
+    else:  # by magnitude and sign: at most 128, the other factor at most 127
+        assert form.zero_point == 128
+        assert 2 * 127 * 128 < 1 << 15
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_only_avx2_alone_has_the_variant(level: str) -> None:
+    node = node_of(OP, sample(Case("Q4_0", 16, 16, 16, 64, True)))
+    why = short_tile.VARIANT.supports(node, machine(level))
+    assert why == (None if level == "avx2" else "takes CPUs with AVX2 and without VNNI")
+
+
+def test_floats_and_steps_that_do_not_fit_are_refused() -> None:
+    floats = node_of(OP, sample(Case("Q4_0", 16, 16, 16, 64, False)))
+    assert short_tile.VARIANT.supports(floats, machine("avx2")) == "takes quantized activations"
+    node, refusal = node_of(OP, sample(Case("Q4_0", 16, 16, 16, 64, True))), short_tile.TUNABLES.refusal
+    assert refusal is not None
+    for columns, step, wanted in (
+        (64, 6, "64 tokens, 6 at a time"),
+        (24, 24, "24 tokens at a time of 16"),
+        (8, 4, None),
+    ):
+        assert refusal(node, machine("avx2"), {"columns": columns, "step": step, "ahead": 0}) == wanted
