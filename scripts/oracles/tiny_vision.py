@@ -87,7 +87,8 @@ MODELS = (
 
 def build(model: TinyVision, seed: int) -> Any:
     """The transformers model, every parameter drawn."""
-    text, ids = model.text, {token: i for i, token in enumerate(make_tokens(text.n_vocab, model.more)[0])}
+    text = model.text
+    ids = {token: i for i, token in enumerate(make_tokens(text.n_vocab, model.more)[0])}
     of_text = {
         "model_type": text.family.lower(),
         "vocab_size": text.n_vocab + len(model.more),
