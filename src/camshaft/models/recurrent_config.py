@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from camshaft.errors import ModelError
 from camshaft.formats.mapped import shown_value
@@ -181,7 +181,7 @@ def kv_heads(keys: Keys, family: Family, n_layers: int, default: int = 0) -> lis
 def most_heads(keys: Keys) -> int:
     """The query heads of a layer with attention; some files have them by layer, 0 for those without."""
     name = f"{keys.architecture}.attention.head_count"
-    value = keys.metadata.get(name)
+    value: Any = keys.metadata.get(name)
     listed = value.tolist() if hasattr(value, "tolist") else value
     if not isinstance(listed, list | tuple):
         return keys.size("attention.head_count")
