@@ -2,7 +2,7 @@
 
     python scripts/freeze_oracles.py [--model FILE] [STAGE ...]
 
-Stages: tokens models encoders vision logits quantized weighted divergence; all by default.
+Stages: tokens models encoders vision speech logits quantized weighted divergence; all by default.
 
 llama.cpp's vocabulary-only files come from the source archive of llama-cpp-python (pip, once, into the cache folder).
 """
@@ -113,13 +113,15 @@ def freeze_encoders(model: Path) -> None:
         _save(DATA / "encoders" / f"{tiny.name}.npz", **arrays)
 
 
-def freeze_vision(model: Path) -> None:
-    """Tiny random models that see pictures, and the logits of transformers."""
-    from scripts.oracles import tiny_vision
+def freeze_vision(model: Path, names: Sequence[str] = ()) -> None:
+    """Tiny random models that see pictures (those of these names, or all), and the logits of transformers."""
+    from scripts.oracles import tiny_vision, tiny_vision_files, tiny_vision_models
 
-    for seed, tiny in enumerate(tiny_vision.MODELS, tiny_vision.FIRST_SEED):
+    for seed, tiny in enumerate(tiny_vision_models.MODELS, tiny_vision_models.FIRST_SEED):
+        if names and tiny.name not in names:
+            continue
         network = tiny_vision.build(tiny, seed)
-        for part, write in (("text", tiny_vision.write_text), ("mmproj", tiny_vision.write_vision)):
+        for part, write in (("text", tiny_vision_files.write_text), ("mmproj", tiny_vision_files.write_vision)):
             with tempfile.TemporaryDirectory() as folder:
                 path = Path(folder) / "tiny.gguf"
                 write(tiny, network, path)
@@ -132,6 +134,25 @@ def freeze_vision(model: Path) -> None:
         if spread < 1:
             raise SystemExit(f"{tiny.name}: the logits' standard deviation is {spread:.2f}; wanted 1")
         _save(DATA / "vision" / f"{tiny.name}.npz", **arrays)
+
+
+def freeze_speech(model: Path) -> None:
+    """A tiny random Whisper, and what transformers says of it."""
+    from camshaft.models.convert.convert import convert
+    from scripts.oracles import tiny_speech
+
+    network = tiny_speech.make()
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "tiny.gguf"
+        tiny_speech.save(network, Path(folder))
+        convert(folder, path, "F32")
+        packed = lzma.compress(path.read_bytes(), filters=NUMBERS_OF_4_BYTES)
+    arrays = tiny_speech.facts(network)
+    if arrays["logits"].std(axis=0).mean() < 1:
+        raise SystemExit(f"whisper: std {arrays['logits'].std(axis=0).mean():.2f}")
+    (DATA / "speech").mkdir(parents=True, exist_ok=True)
+    (DATA / "speech" / "whisper.gguf.xz").write_bytes(packed)
+    _save(DATA / "speech" / "whisper.npz", **arrays)
 
 
 def freeze_logits(model: Path) -> None:
@@ -211,6 +232,7 @@ STAGES: dict[str, Callable[[Path], None]] = {
     "models": freeze_models,
     "encoders": freeze_encoders,
     "vision": freeze_vision,
+    "speech": freeze_speech,
     "logits": freeze_logits,
     "quantized": freeze_quantized,
     "weighted": freeze_weighted,

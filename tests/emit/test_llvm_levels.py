@@ -84,7 +84,9 @@ def test_avx2_widens_as_few_sums_as_fit_16_bits(name) -> None:
     counts, (words, widened) = instructions(loop), SHORT_SUMS[name]
     assert (counts["vpmaddubsw"], counts["vpmaddwd"]) == (8 * words, 8 * widened)
     assert counts["vpaddw"] == 8 * (words - widened)
-    assert counts["vpbroadcastd"] + counts["vbroadcastss"] <= 4 * (words + 3)  # codes, scale, sums: once for both vectors
+    assert counts["vpbroadcastd"] + counts["vbroadcastss"] <= 4 * (
+        words + 3
+    )  # codes, scale, sums: once for both vectors
     assert len(vector_stack_accesses(loop)) / len(loop) <= 0.3  # unpacked codes lie there too
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from camshaft import LanguageModel
 from tests.support.fixtures import DATA
 
 TINY_VISION = tuple(sorted(path.stem for path in (DATA / "vision").glob("*.npz")))
@@ -44,3 +45,20 @@ def prompts_of(
             )
             for n in range(2)
         ]
+
+
+def opened(name: str, folder: Path, **options: object) -> LanguageModel:
+    """The tiny model of that name, open, with its vision file."""
+    text, mmproj = tiny_vision(name, folder)
+    given = {"activations": "f32", "threads": 1, "context": 256, "sessions": 2} | options
+    return LanguageModel(text, mmproj=mmproj, **given)  # type: ignore[arg-type]
+
+
+def vision_difference(name: str, lm: LanguageModel, *, chunk: int | None = None) -> float:
+    """The greatest difference from the frozen logits, over all prompts, whose tokens are those of transformers' processor."""
+    found = 0.0
+    for text, pictures, wanted, rows, logits in prompts_of(name):
+        ids = lm.prompt_ids(text, raw=True, images=pictures)
+        assert [int(i) for i in ids] == wanted
+        found = max(found, float(np.abs(lm.logits(ids, chunk=chunk)[rows] - logits).max()))
+    return found

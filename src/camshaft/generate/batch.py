@@ -144,9 +144,10 @@ class Batch(Closing):
     def _parts(self) -> list[tuple[_Sequence, list[int]]]:
         """Choose the tokens of this run: generating sequences first, then prompts in order, while there is room."""
         plans = self._model.plans
-        room, rows, parts = plans.prompt_tokens.bound, plans.logit_rows.bound, []
+        room, rows = plans.prompt_tokens.bound, plans.logit_rows.bound
+        parts: list[tuple[_Sequence, list[int]]] = []
         for sequence in sorted(self._active, key=lambda s: len(s.pending) > 1):
-            part = sequence.pending[:room]
+            part = sequence.pending[: plans.part_length(sequence.pending, 0, room, is_first=not parts)]
             if not part or not rows:
                 break
             if len(sequence.history) + len(part) > self._model.context:

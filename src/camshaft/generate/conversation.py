@@ -12,7 +12,7 @@ from camshaft.generate.generation import Closing, Generation
 from camshaft.generate.options import GenerateKeywords, GenerateOptions, generate_options
 from camshaft.generate.session import Session
 from camshaft.generate.tools.reasoning import AnswerReader, channel_reader
-from camshaft.generate.vision.prompts import WANTED_PART, content_of, is_content
+from camshaft.generate.vision.prompts import WANTED_PART, content_of, is_content, seeing
 from camshaft.models.vision.pictures import Picture, PictureSource, open_pictures
 
 if TYPE_CHECKING:
@@ -77,6 +77,7 @@ class Conversation(Closing):
         self.messages: list[dict[str, Any]] = [] if system is None else [{"role": "system", "content": system}]
         self.messages += checked_messages(messages)
         self.dropped = 0
+        self._shown: list[Picture] = []  # with the next message
         self._session, self._is_closed = Session(lm, waits=True), False
         self._answer: Callable[[], Generation | None] = lambda: None
         # The text whose tokens the session has, empty if it has others, and the number of its pictures.
@@ -109,7 +110,7 @@ class Conversation(Closing):
         if not isinstance(text, str):
             raise SettingError(f"the message came as {type(text).__name__}; wanted a text")
         options = generate_options(options, keywords, self._options)
-        content = content_of(text, open_pictures(images))
+        content = content_of(text, [*self._shown, *open_pictures(images)])
         self._lm.check_open()
         if self._is_closed:
             raise ContextError("the conversation is closed")
@@ -117,10 +118,22 @@ class Conversation(Closing):
         if not self._session.wake():
             self._session, self._processed = Session(self._lm, waits=True), ""
         try:
-            return self._say([*checked_messages(self.messages), {"role": "user", "content": content}], options)
+            answer = self._say([*checked_messages(self.messages), {"role": "user", "content": content}], options)
         except BaseException:
             self._session.rest()
             raise
+        self._shown.clear()
+        return answer
+
+    def show(self, picture: PictureSource) -> None:
+        """Show the model a picture with the next message, before its text. Raises ModelError if it sees none, else as `say`."""
+        seeing(self._lm.vision)
+        self._shown += open_pictures([picture])
+
+    @property
+    def n_shown(self) -> int:
+        """The number of pictures for the next message."""
+        return len(self._shown)
 
     def _say(self, messages: list[dict[str, Any]], options: GenerateOptions) -> Generation:
         turn, ids = self._fitted(messages, options)

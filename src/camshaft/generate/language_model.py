@@ -27,6 +27,7 @@ from camshaft.generate.sampling.drawing import Drawing
 from camshaft.generate.sampling.sampler import SamplerPlans
 from camshaft.generate.session import Session
 from camshaft.generate.stored.header_cache import open_model_file
+from camshaft.generate.vision.tokens import BLIND
 from camshaft.generate.vision.vision_model import VisionModel
 from camshaft.models.adapters.adapter import Adapters, Given, open_adapters
 from camshaft.models.config import read_config
@@ -47,7 +48,7 @@ CONVERSATION_OPTIONS = GenerateOptions(max_tokens=512)
 class LanguageModel(Prompts, Drawing):
     """A language model ready for inference. Thread-safe: concurrent sessions run one at a time. A context manager.
 
-    path_or_name: a .gguf file, or a model name that `camshaft pull` accepts.
+    path_or_name: a .gguf file, a folder in Hugging Face's layout (converted once), or a name that `camshaft pull` accepts.
     backend: name of a backend or device; None uses the override, else the CPU.
     threads: worker threads; None uses all available cores.
     context: maximum tokens per session; a model with learned positions has no more of them.
@@ -109,7 +110,7 @@ class LanguageModel(Prompts, Drawing):
                     backend=backend,
                     threads=self.threads,
                     adapters=self._opened(adapters),
-                    pictures=0 if self.vision is None else self.vision.width,
+                    seeing=BLIND if self.vision is None else self.vision.seeing,
                 )
                 self.tokenizer = self._model_file.tokenizer()  # while a cached plan's weights load in the background
                 loaded = time.perf_counter()
@@ -222,7 +223,7 @@ class LanguageModel(Prompts, Drawing):
             return session.process(ids, every_row=True, chunk=chunk)
 
     def _opened_vision(self, path: str | Path) -> VisionModel:
-        return VisionModel(path, self.config.dim, self.name, threads=self.threads, activations=self.activations)
+        return VisionModel(path, self.config, self.name, threads=self.threads, activations=self.activations)
 
     def _opened(self, adapters: Given) -> Adapters:
         return open_adapters(self._file, adapters, lambda: self._model_file.digest)

@@ -4,6 +4,7 @@
 - rows: as prompt, with the logits of several tokens
 - single: one token
 - decode.N: one token of each of up to N sequences
+- together: tokens of a picture that all see each other
 
 Plans are compiled on first use, or loaded from the plan cache, and share all memory. On a device with its own memory, the KV
 cache and logits are in it; token ids and the block table are copied there.
@@ -27,7 +28,8 @@ from camshaft.generate.memory.logits import device_with_memory, first_rows, logi
 from camshaft.generate.sampling.form import SamplingForm
 from camshaft.generate.speculation.pace import RunCosts
 from camshaft.generate.stored.plan_cache import PlanCache
-from camshaft.generate.vision.tokens import fill_rows, has_pictures
+from camshaft.generate.vision.runs import PictureRuns
+from camshaft.generate.vision.tokens import BLIND, Seeing, has_pictures
 from camshaft.models.adapters.adapter import Adapters
 from camshaft.models.config import ModelConfig
 from camshaft.ops.spec import Dim
@@ -46,7 +48,7 @@ LOGIT_ROWS = 64  # maximum positions with logits per run
 Array = np.ndarray[Any, Any]
 
 
-class ModelPlans:
+class ModelPlans(PictureRuns):
     """The plans of one model. Every plan writes its result to `logits` [LOGIT_ROWS, vocab]. `device` is None if the memory is
     the host's."""
 
@@ -62,9 +64,8 @@ class ModelPlans:
         backend: str | None,
         threads: int,
         adapters: Adapters | None = None,
-        pictures: int = 0,
+        seeing: Seeing = BLIND,
     ) -> None:
-        """`pictures`: the width of the embeddings that tokens of pictures have, 0 where there are none."""
         if config.n_layers > len(file.tensors):
             raise ModelError(
                 f"the key '{config.architecture}.block_count' is {config.n_layers}; the file has {len(file.tensors)} tensors"
@@ -80,7 +81,7 @@ class ModelPlans:
         self.file = file
         self._backend, self._activations = backend, "q8" if quantized else "f32"
         facts = f"{config}|{context}|{self.prompt_tokens}|{self.logit_rows}|{n_slots}|{quantized}|{form}|{threads}"
-        self._facts, self._pictures = f"{facts}|{pictures}" if pictures else facts, pictures
+        self._facts, self.seeing = f"{facts}|{seeing}" if seeing.width else facts, seeing
         self.n_runs = 0  # the logits are those of the last one
         self.costs = RunCosts()
         self._cached: dict[str, CachedPlan | None] = {}
@@ -178,16 +179,17 @@ class ModelPlans:
     def _graphs(self) -> ModelGraphs:
         from camshaft.generate.graphs import ModelGraphs  # not needed if all plans are cached
 
-        return ModelGraphs(self.file, self.config, self.cache, self.length, self.adapters, self._pictures)
+        return ModelGraphs(self.file, self.config, self.cache, self.length, self.adapters, self.seeing)
 
     def _graph(self, name: str) -> Graph:
         sizes: dict[str, tuple[Dim, Dim | None]] = {
             "prompt": (self.prompt_tokens, 1),
             "rows": (self.prompt_tokens, self.logit_rows),
+            "together": (self.prompt_tokens, self.logit_rows),
             "single": (1, None),
             **{_decode_name(size): (tokens, None) for size, tokens in self._decode_extents.items()},
         }
-        return self._graphs.graph(*sizes[name])
+        return self._graphs.graph(*sizes[name], together=name == "together")
 
     def run(
         self, ids: Sequence[int], positions: Sequence[int], slots: Sequence[int], rows: Sequence[int]
@@ -196,22 +198,33 @@ class ModelPlans:
         (`copy()` fetches it from a device).
 
         `rows` are indexes into the tokens. The caller has reserved KV cache blocks for every position. For recurrent layers the
-        tokens of a slot lie side by side and in order.
+        tokens of a slot lie side by side and in order. Tokens of pictures that see each other are all there, or all that are not
+        in the cache.
         """
-        n, n_rows = len(ids), len(rows)
         if self.cache.is_recurrent and 1 + sum(map(ne, slots, slots[1:])) != len(set(slots)):
             raise ModelError("the rows of a sequence are apart; recurrent layers need them side by side")
-        seen = self._pictures and has_pictures(ids)
-        name = "rows" if n_rows > 1 else "single" if n == n_rows and not seen else "prompt"
+        seen = self.seeing.width and has_pictures(ids)
+        if not seen or not self.seeing.together:
+            return self._run_as("prompt" if seen else "", ids, positions, slots, rows)
+        return self._run_stretches(ids, positions, slots, rows)
+
+    def _run_as(
+        self, name: str, ids: Sequence[int], positions: Sequence[int], slots: Sequence[int], rows: Sequence[int]
+    ) -> Array | DeviceRows:
+        """Run the plan of that name, or the one for so many tokens and rows."""
+        n, n_rows = len(ids), len(rows)
+        if n_rows > 1 and name != "together":
+            name = "rows"
+        name = name or ("single" if n == n_rows else "prompt")
         plan = self._plan(name)
-        plan.inputs["ids"][:n], plan.inputs["positions"][:n], plan.inputs["slots"][:n] = ids, positions, slots
+        self._place(plan, ids, positions, slots)
         if name != "single":
             plan.inputs["rows"][: max(n_rows, 1)] = rows or (0,)  # the plan computes at least one row
-            if self._pictures:
-                fill_rows(ids, plan.inputs["pictures"], plan.inputs["is_picture"])
             plan.set_extent(self.prompt_tokens, n)
-        if name == "rows":
-            plan.set_extent(self.logit_rows, n_rows)
+        if name in ("rows", "together"):
+            plan.set_extent(self.logit_rows, max(n_rows, 1))
+        if name == "together":
+            plan.inputs["lengths"][:] = max(positions) + 1
         self._set_length(plan, positions)
         self._run(plan)
         return first_rows(self.logits, n_rows)
@@ -228,14 +241,14 @@ class ModelPlans:
     def run_decode(self, ids: Sequence[int], positions: Sequence[int], slots: Sequence[int]) -> None:
         """Run one token of each of several sequences, or several of one; their logits are the first rows of `logits`."""
         n = len(ids)
-        if n == 1 or n > MAX_DECODE_SEQUENCES or (self._pictures and has_pictures(ids)):
+        if n == 1 or n > MAX_DECODE_SEQUENCES or (self.seeing.width and has_pictures(ids)):
             self.run(ids, positions, slots, range(n))
             return
         size = 1 << (n - 1).bit_length()
         # One plan per power of two: the best kernel variants depend on the number of tokens.
         tokens = self._decode_extents.setdefault(size, Extent("decode", size))
         plan = self._plan(_decode_name(size))
-        plan.inputs["ids"][:n], plan.inputs["positions"][:n], plan.inputs["slots"][:n] = ids, positions, slots
+        self._place(plan, ids, positions, slots)
         plan.set_extent(tokens, n)
         self._set_length(plan, positions)
         self._run(plan)

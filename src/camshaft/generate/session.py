@@ -135,9 +135,11 @@ class Session(SessionState):
         if chunk is not None and (type(chunk) is not int or not 1 <= chunk <= size):
             raise SettingError(f"chunk {chunk!r}; wanted 1 to {size} tokens")
         self._reserve(len(ids))
-        for first in range(0, len(ids), chunk or size):
-            part = ids[first : first + (chunk or size)]
+        first = 0
+        while first < len(ids):
+            part = ids[first : first + plans.part_length(ids, first, chunk or size)]
             rows.append(self._run(part, range(len(part)) if every_row else (len(part) - 1,)).copy())
+            first += len(part)
         if self._states is not None and self._goes_back and len(ids) > 1:
             self._save([self.position])
         return np.concatenate(rows) if every_row else rows[-1]
@@ -161,6 +163,7 @@ class Session(SessionState):
         assert self._slot is not None
         if other._slot is not None:
             self._model.plans.cache.copy_slot(other._slot, self._slot, other.position)
+            self._model.plans.axes.begin(self._slot, other._slot)
         self.history, self._pending, self.position = [*other.history], [*other._pending], other.position
         if self._states is not None and other._states is not None:
             self._states.take_over(other._states)

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+import numpy as np
+
 from camshaft.errors import ModelError
 from camshaft.formats.mapped import shown_value
 from camshaft.models.experts_config import Experts, read_experts
@@ -67,6 +69,8 @@ class ModelConfig:
     per_layer_dim: int = 0
     streams: Streams | None = None
     qkv_clamp: float = 0.0
+    sections: tuple[int, ...] = ()
+    deepstack: int = 0
 
     def of_layer(self, layer: int) -> ModelConfig:
         """The config with the layer's own sizes."""
@@ -173,6 +177,8 @@ def read_config(metadata: Mapping[str, Any], architecture: str, vocab_size: int)
         temperature_context=keys.size("rope.scaling.original_context_length") if temperature else 1,
         latent=latent,
         window_rope_dim=keys.size("rope.dimension_count_swa", rope_dim) if family.layer_sizes else 0,
+        sections=_sections(keys, rope_dim) if family.axes else (),
+        deepstack=_deepstack(keys, n_layers) if family.axes else 0,
         per_layer_dim=int(keys.at_least_0("embedding_length_per_layer_input", 0.0)) if family.per_layer else 0,
         qkv_clamp=keys.at_least_0("attention.clamp_kqv", 0.0),
         streams=read_streams(keys, n_layers) if family.builder == "gemma3n" else None,
@@ -208,6 +214,28 @@ def _token_types(metadata: Mapping[str, Any]) -> int:
             f"the key 'tokenizer.ggml.token_type_count' is {shown_value(n)}; wanted an integer of 0 or more"
         )
     return n
+
+
+def _sections(keys: Keys, rope_dim: int) -> tuple[int, ...]:
+    """The pairs of each axis; none where the file does not say, which then sees no pictures."""
+    name = f"{keys.architecture}.rope.dimension_sections"
+    value = keys.metadata.get(name, [])
+    listed = value.tolist() if isinstance(value, np.ndarray) else value
+    good = isinstance(listed, list | tuple) and all(type(n) is int and n >= 0 for n in listed)
+    if not good or (listed and (len(listed) not in (3, 4) or any(listed[3:]) or 2 * sum(listed) != rope_dim)):
+        raise ModelError(
+            f"the key {name!r} is {shown_value(value)}; wanted three numbers of pairs, {rope_dim // 2} in all"
+        )
+    return tuple(listed[:3])
+
+
+def _deepstack(keys: Keys, n_layers: int) -> int:
+    n = keys.at_least_0("n_deepstack_layers", 0)
+    if n != int(n) or n >= n_layers:
+        raise ModelError(
+            f"the key '{keys.architecture}.n_deepstack_layers' is {n:g}; wanted less than the {n_layers} layers"
+        )
+    return int(n)
 
 
 def _unused_layers(keys: Keys, n_layers: int) -> int:

@@ -15,7 +15,7 @@ from camshaft.store.digest import digest_of
 _NAMES = frozenset(
     {
         *("token_types.weight", "rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight"),
-        "v.patch_embd.weight",
+        *("v.patch_embd.weight", "v.patch_embd.weight.1"),
     }
 )
 _ENDS = (

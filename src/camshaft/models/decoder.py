@@ -18,6 +18,7 @@ from camshaft.models.blocks.feed_forward import feed_forward
 from camshaft.models.blocks.latent_attention import latent_attention
 from camshaft.models.blocks.norms import norm
 from camshaft.models.blocks.per_layer import layer_embeddings, with_layer_embedding
+from camshaft.models.blocks.pictures import after_layer, with_pictures
 from camshaft.models.blocks.recurrent import recurrent
 from camshaft.models.blocks.transformer import LayerMemory, SideBySide, TokenBatch, logit_rows
 from camshaft.models.checkpoint import Checkpoint
@@ -60,7 +61,7 @@ def hidden(config: ModelConfig, file: Checkpoint, batch: TokenBatch, caches: Seq
     for layer, cache in enumerate(caches):
         of_layer, mine = config.of_layer(layer), replace(batch, is_last=layer == len(caches) - 1)
         with graph_of(x).checkpoint() if layer < batch.recomputed else nullcontext():
-            x = block(x, layer, of_layer, file, mine, cache)
+            x = after_layer(block(x, layer, of_layer, file, mine, cache), layer, batch)
     return x if family.norms == "sum" else norm(x, family.output_norm, config, file)
 
 
@@ -68,8 +69,7 @@ def _embedded(config: ModelConfig, file: Checkpoint, batch: TokenBatch) -> Tenso
     """Embeddings of tokens, scaled, and of positions in families that learn them; an encoder's also of types, normed."""
     x = F.embedding(batch.ids, file.tensor("token_embd.weight", config.vocab_size, config.dim), to="f32")
     x = _scaled(x, config.embedding_scale)
-    if batch.pictures is not None and batch.is_picture is not None:
-        x = F.where(batch.is_picture.reshape((x.shape[0], 1)), batch.pictures, x)
+    x = with_pictures(x, batch)
     family = FAMILIES[config.architecture]
     if family.learned_positions:
         table = file.tensor("position_embd.weight", config.context_length, config.dim)

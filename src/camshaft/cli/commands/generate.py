@@ -39,6 +39,14 @@ _File = Annotated[
     Path | None,
     typer.Option("-f", "--file", metavar="FILE", help="Read the prompt from a file; - reads it from stdin."),
 ]
+_Images = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="FILE",
+        help="A picture before the prompt, or where the prompt has the model's marker; several times for several.",
+        show_default=False,
+    ),
+]
 _Raw = Annotated[bool, typer.Option("--raw", help="Continue the prompt as is, without the model's chat template.")]
 _Verbose = Annotated[bool, typer.Option("--verbose", help="Print token counts and rates on stderr at the end.")]
 _Logprobs = Annotated[
@@ -66,6 +74,7 @@ def generate(
     *,
     prompt: _Prompt = None,
     file: _File = None,
+    image: _Images = None,
     system: options.System = None,
     max_tokens: options.MaxTokens = 128,
     stop: options.Stop = None,
@@ -102,10 +111,12 @@ def generate(
         if reader is not None:
             wanted = wanted.merge({"shown_tokens": reader.marks})
         if system is None:
-            generation = lm.generate(said, wanted)
+            generation = lm.generate(said, wanted, images=image or ())
         else:
-            chat = [{"role": "system", "content": system}, {"role": "user", "content": said}]
-            generation = lm.generate(options=wanted, messages=chat)
+            from camshaft.generate.vision.prompts import content_of
+
+            asked = {"role": "user", "content": content_of(said, image or ())}
+            generation = lm.generate(options=wanted, messages=[{"role": "system", "content": system}, asked])
         if json:
             for _ in generation:
                 pass

@@ -55,7 +55,7 @@ class Runner:
         self._lm.check_open()
         plans = self._lm.plans
         budget = min(budget, plans.prompt_tokens.bound)
-        parts = prompts.choose(requests, self._prefixes, budget, plans.logit_rows.bound)
+        parts = prompts.choose(requests, self._prefixes, budget, plans.logit_rows.bound, plans)
         ids, positions, slots, rows = list[int](), list[int](), list[int](), list[int]()
         scored: list[tuple[Request, int, int]] = []  # row among `ids`, and the token that follows it
         for request, n in parts:

@@ -78,7 +78,7 @@ def placing(pictures: Sequence[Picture], vision: VisionModel | None, tokenizer: 
     if not pictures:
         return lambda text: [text]
     vision = seeing(vision)
-    marker_id = tokenizer.vocabulary.ids.get(vision.marker, 0)
+    marker_id = tokenizer.vocabulary.ids.get(vision.token, 0)
 
     def pieces(text: str) -> list[str | Sequence[int]]:
         texts = text.split(vision.marker)

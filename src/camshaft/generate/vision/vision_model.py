@@ -20,11 +20,12 @@ from camshaft.generate.memory.cache_specs import BLOCK_TOKENS
 from camshaft.generate.options import ACTIVATIONS
 from camshaft.generate.stored.header_cache import open_model_file
 from camshaft.generate.stored.plan_cache import PlanCache
-from camshaft.generate.vision.tokens import Span
+from camshaft.generate.vision.tokens import Seeing, Span
+from camshaft.models.config import ModelConfig
 from camshaft.models.vision.config import VisionConfig, read_vision
 from camshaft.models.vision.patches import grid_of, merged, patch_rows
 from camshaft.models.vision.pictures import Picture
-from camshaft.models.vision.positions import position_rows
+from camshaft.models.vision.positions import axes_of, position_rows, windows_of
 from camshaft.models.vision.tiles import Tile, layout_of
 from camshaft.ops.spec import TensorSpec
 from camshaft.plan.cached_plan import CachedPlan
@@ -44,20 +45,16 @@ _DIGEST_NBYTES = 32
 class VisionModel(Closing):
     """A vision encoder and its projector. Thread-safe: calls run one at a time.
 
-    Raises ModelError or FormatError for an unusable file, or one whose embeddings are not `text_dim` wide."""
+    Raises ModelError or FormatError for an unusable file, or one that is not of the text model."""
 
-    def __init__(self, path: str | Path, text_dim: int, text_name: str, *, threads: int, activations: str) -> None:
+    def __init__(self, path: str | Path, text: ModelConfig, text_name: str, *, threads: int, activations: str) -> None:
         self.name, self._threads, self._lock, self._closed = str(path), threads, threading.RLock(), False
         self._kind = "q8" if ACTIVATIONS[activations] else "f32"
         self._model_file = open_model_file(path)
         self._file = self._model_file.file
         try:
             self.config = config = read_vision(self._file.metadata)
-            if config.out_dim != text_dim:
-                raise ModelError(
-                    f"{self.name} makes embeddings of {config.out_dim} numbers; {text_name} has {text_dim}: wanted the vision "
-                    "file (mmproj) of this model"
-                )
+            _check_text(config, self.name, text, text_name)
             if config.n_layers > len(self._file.tensors):
                 tensors = len(self._file.tensors)
                 raise ModelError(
@@ -66,7 +63,7 @@ class VisionModel(Closing):
         except BaseException:
             self._file.close()
             raise
-        self._patches = Extent("patches", -(-most_patches(config) // BLOCK_TOKENS) * BLOCK_TOKENS)
+        self._patches = Extent("patches", -(-config.most_patches // BLOCK_TOKENS) * BLOCK_TOKENS)
         self._merged = Extent("merged", self._patches.bound)
         self._weights = Weights()
         facts = f"vision|{config}|{self._patches}|{self._kind}|{threads}"
@@ -76,12 +73,22 @@ class VisionModel(Closing):
     @property
     def width(self) -> int:
         """The numbers of a token's embedding."""
-        return self.config.out_dim
+        return self.config.out_dim * (1 + len(self.config.deepstack))
+
+    @property
+    def seeing(self) -> Seeing:
+        """How the text model takes its tokens."""
+        return Seeing(self.width, self.config.row.bidirectional, 3 if self.config.row.axes else 0)
 
     @property
     def marker(self) -> str:
         """What stands for a picture in a prompt."""
         return self.config.row.marker
+
+    @property
+    def token(self) -> str:
+        """What stands in the vocabulary for each token of a picture."""
+        return self.config.row.token or self.marker
 
     @property
     def written(self) -> str:
@@ -109,7 +116,8 @@ class VisionModel(Closing):
                 pieces.append(piece)
                 continue
             digest = blake2b(picture.digest + n.to_bytes(4, "little"), digest_size=_DIGEST_NBYTES).digest()
-            pieces.append(Span(self._run(piece), digest))
+            columns = -(-grid_of(piece.pixels, self.config)[1] // self.config.merge)
+            pieces.append(Span(self._run(piece), digest, columns))
         return tuple(pieces)
 
     def _run(self, tile: Tile) -> Array:
@@ -120,6 +128,12 @@ class VisionModel(Closing):
         given = {"patches": patch_rows(tile.pixels, config), "slots": 0, "positions": np.arange(n)}
         if config.row.positions:
             given["added"] = position_rows(self._positions, rows, columns, config)
+        if config.row.rope:
+            given["axes"] = axes_of(rows, columns)
+        if config.row.windows:
+            given["window_slots"], given["window_positions"], lengths = windows_of(rows, columns, config.window_side)
+            plan.inputs["window_lengths"][:] = 1
+            plan.inputs["window_lengths"][: len(lengths)] = lengths
         for name, values in given.items():
             plan.inputs[name][:n] = values
         for k, group in enumerate(groups):
@@ -147,18 +161,14 @@ class VisionModel(Closing):
     @cached_property
     def _memory(self) -> dict[str, Array]:
         """The keys and values that all layers share, their blocks, and the result."""
-        config, n_blocks = self.config, self._patches.bound // BLOCK_TOKENS
-        specs = {
-            "keys": TensorSpec((n_blocks, config.n_heads, config.head_dim, BLOCK_TOKENS), f32),
-            "values": TensorSpec((n_blocks, config.n_heads, BLOCK_TOKENS, config.head_dim), f32),
-            "block_table": TensorSpec((1, n_blocks), i32),
-            "embeddings": TensorSpec((self._merged.bound, self.width), f32),
-        }
+        specs = memory_specs(self.config, self._patches.bound, self._merged.bound, self.width)
         arrays = {
             name: aligned_bytes(s.nbytes, 64).view(s.parts[0].dtype.numpy).reshape(s.bounds)
             for name, s in specs.items()
         }
-        arrays["block_table"][0] = np.arange(n_blocks)
+        for name in ("block_table", "window_block_table"):
+            if name in arrays:
+                arrays[name].flat[:] = np.arange(arrays[name].size)
         self._specs = specs
         return arrays
 
@@ -178,8 +188,7 @@ class VisionModel(Closing):
         memory, graph = self._memory, Graph()
         states = {name: graph.state(name, spec) for name, spec in self._specs.items() if name != "embeddings"}
         batch = patch_inputs(graph, self.config, self._patches, self._merged, states)
-        length = self._patches.bound
-        graph.output("embeddings", encoder(self.config, Checkpoint(self._file.tensors, graph), batch, length))
+        graph.output("embeddings", encoder(self.config, Checkpoint(self._file.tensors, graph), batch))
         plan = compile(graph, threads=self._threads, activations=self._kind, weights=self._weights, memory=memory)
         self._plan_cache.add(_PLAN, plan, memory)
         self._plan_cache.flush()
@@ -204,9 +213,35 @@ class VisionModel(Closing):
             self._file.close()
 
 
-def most_patches(config: VisionConfig) -> int:
-    """The most patches of a tile."""
-    return config.grid**2
+def memory_specs(config: VisionConfig, patches: int, merged: int, width: int) -> dict[str, TensorSpec]:
+    """The keys and values, the blocks of the whole picture and of its windows, and the result of an encoder."""
+    n_blocks, tables = patches // BLOCK_TOKENS, {"block_table": TensorSpec((1, patches // BLOCK_TOKENS), i32)}
+    if config.row.windows:
+        per_window = -(-(config.window_side**2) // BLOCK_TOKENS)
+        tables["window_block_table"] = TensorSpec((config.most_windows, per_window), i32)
+        n_blocks = max(n_blocks, config.most_windows * per_window)
+    return tables | {
+        "keys": TensorSpec((n_blocks, config.n_heads, config.head_dim, BLOCK_TOKENS), f32),
+        "values": TensorSpec((n_blocks, config.n_heads, BLOCK_TOKENS, config.head_dim), f32),
+        "embeddings": TensorSpec((merged, width), f32),
+    }
+
+
+def _check_text(config: VisionConfig, name: str, text: ModelConfig, text_name: str) -> None:
+    """Raise ModelError unless a vision file's embeddings are those that a text model takes."""
+    wanted = "wanted the vision file (mmproj) of this model"
+    if config.out_dim != text.dim:
+        raise ModelError(f"{name} makes embeddings of {config.out_dim} numbers; {text_name} has {text.dim}: {wanted}")
+    if len(config.deepstack) != text.deepstack:
+        came = f"{len(config.deepstack)} layers of {name} go to layers of the text"
+        raise ModelError(f"{came}; {text_name} takes {text.deepstack}: {wanted}")
+    if config.row.axes != bool(text.sections):
+        has = "rows and columns as positions" if config.row.axes else "no rows and columns as positions"
+        raise ModelError(f"pictures of {name} have {has}, unlike {text_name} (rope.dimension_sections): {wanted}")
+    least = min((options.window for options in text.layers if options.window), default=config.most_patches)
+    if config.row.bidirectional and config.most_patches // config.merge**2 > least:
+        tokens = config.most_patches // config.merge**2
+        raise ModelError(f"pictures of {tokens} tokens; {text_name} has windows of {least}: wanted windows as long")
 
 
 def _nbytes(pieces: tuple[str | Span, ...]) -> int:

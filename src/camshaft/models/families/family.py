@@ -47,6 +47,7 @@ class Family:
     rotates_if_finetuned: layers rotate where the file says rope.scaling.finetuned.
     expert_biases: experts and their router have biases.
     latent: attention to latents of keys and values, whose rotation keeps its magnitude under YaRN: the scores are scaled.
+    axes: how the pairs of a head have the axes of rotations in pictures, by the file's rope.dimension_sections.
     builder: the file of models/families that builds its layers, where they are its own.
     tiled_heads: heads of values share those of keys in turn, not in runs. gated_attention: q comes with a gate of what is found.
     """
@@ -102,4 +103,5 @@ class Family:
     gated_attention: bool = False
     rotates_if_finetuned: bool = False
     latent: bool = False
+    axes: Literal["", "contiguous", "interleaved"] = ""
     builder: Literal["", "rwkv", "gemma3n"] = ""

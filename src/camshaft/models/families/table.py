@@ -62,8 +62,10 @@ FAMILIES: dict[str, Family] = {
     "llama": Family("interleaved"),
     "qwen2": Family("neox", biases="qkv"),
     "qwen2moe": Family("neox", biases="qkv", normalizes_experts=False),
+    "qwen2vl": Family("neox", biases="qkv", axes="contiguous"),
     "qwen3": Family("neox", qk_norm="head"),
     "qwen3moe": Family("neox", qk_norm="head"),
+    "qwen3vl": Family("neox", qk_norm="head", axes="interleaved"),
     "gemma": Family("neox", activation="gelu", embedding_scale="dim"),
     "gemma2": Family(
         "neox",
@@ -227,8 +229,8 @@ FAMILIES: dict[str, Family] = {
     "nemotron_h_moe": _NEMOTRON_HYBRID,
     "granitehybrid": Family("interleaved", recurrent="mamba2", rotates_if_finetuned=True),
     "qwen3next": _QWEN_HYBRID,
-    "qwen35": replace(_QWEN_HYBRID, tiled_heads=True),
-    "qwen35moe": replace(_QWEN_HYBRID, tiled_heads=True),
+    "qwen35": replace(_QWEN_HYBRID, tiled_heads=True, axes="interleaved"),
+    "qwen35moe": replace(_QWEN_HYBRID, tiled_heads=True, axes="interleaved"),
 }
 
 

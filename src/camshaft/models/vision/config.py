@@ -68,6 +68,27 @@ class VisionConfig:
         return self.side // self.patch
 
     @property
+    def most_patches(self) -> int:
+        """The most patches of a tile."""
+        return self.max_pixels // self.patch**2 if self.row.any_size else self.grid**2
+
+    @property
+    def most_side(self) -> int:
+        """The most rows, or columns, of patches of a tile."""
+        return self.most_patches // self.merge if self.row.any_size else self.grid
+
+    @property
+    def window_side(self) -> int:
+        """The patches of a window's side."""
+        return self.window // self.unit * self.merge
+
+    @property
+    def most_windows(self) -> int:
+        """The most windows of a tile, all but the last of a row or column whole in one direction."""
+        side = self.window_side
+        return max(self.most_patches // (self.merge * side), 4 * self.most_patches // side**2) + 2
+
+    @property
     def unit(self) -> int:
         """The pixels of a token's side."""
         return self.patch * self.merge

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 
 from camshaft.graph import functions as F
 from camshaft.graph.graph import Tensor
-from camshaft.models.checkpoint import Checkpoint
+from camshaft.models.checkpoint import Checkpoint, columns_of
 from camshaft.models.vision.config import VisionConfig
 
 Connector = Callable[[Sequence[Tensor], VisionConfig, Checkpoint], Tensor]
@@ -31,4 +31,35 @@ def _linear(patches: Sequence[Tensor], config: VisionConfig, file: Checkpoint) -
     return file.linear(side_by_side(patches), "mm.model.fc", config.out_dim)
 
 
-_CONNECTORS: dict[str, Connector] = {"linear": _linear}
+def _mean_norm_linear(patches: Sequence[Tensor], config: VisionConfig, file: Checkpoint) -> Tensor:
+    """Gemma 3: the mean of the patches, normed, then a projection whose matrix is [dim, out_dim]."""
+    mean = patches[0]
+    for patch in patches[1:]:
+        mean = F.add(mean, patch)
+    mean = F.multiply(mean, 1 / len(patches))
+    normed = F.rms_norm(mean, file.vector("mm.soft_emb_norm.weight", config.dim), eps=config.eps)
+    y: Tensor = F.matmul(normed, file.tensor("mm.input_projection.weight", config.dim, config.out_dim))
+    return y
+
+
+def _two_layers(patches: Sequence[Tensor], config: VisionConfig, file: Checkpoint) -> Tensor:
+    """Qwen-VL: two layers with gelu between them, of all patches."""
+    x = side_by_side(patches)
+    hidden = F.gelu_erf(file.linear(x, "mm.0", columns_of(x), bias=True))
+    return file.linear(hidden, "mm.2", config.out_dim, bias=True)
+
+
+def connected_layer(patches: Sequence[Tensor], name: str, config: VisionConfig, file: Checkpoint) -> Tensor:
+    """What a layer of the encoder gives a layer of the text model (DeepStack): a norm of all patches, then two layers."""
+    x = side_by_side(patches)
+    n = columns_of(x)
+    w, b = (file.vector(f"{name}.norm.{part}", n) for part in ("weight", "bias"))
+    hidden = F.gelu_erf(file.linear(F.layer_norm(x, w, b, eps=config.eps), f"{name}.fc1", n, bias=True))
+    return file.linear(hidden, f"{name}.fc2", config.out_dim, bias=True)
+
+
+_CONNECTORS: dict[str, Connector] = {
+    "linear": _linear,
+    "mean_norm_linear": _mean_norm_linear,
+    "two_layers": _two_layers,
+}

@@ -93,4 +93,29 @@ def _longest(width: int, height: int, edge: int) -> tuple[int, int]:
     return max(1, width), max(1, height)
 
 
-_SPLITS: dict[str, Callable[[Pixels, VisionConfig], Iterator[str | Tile]]] = {"rows_and_whole": _rows_and_whole}
+def _one_square(pixels: Pixels, config: VisionConfig) -> Iterator[str | Tile]:
+    """Gemma 3: the picture as one square."""
+    yield "\n\n<start_of_image>"
+    yield Tile(resized(pixels, config.side, config.side, "BILINEAR"))
+    yield "<end_of_image>\n\n"
+
+
+def _one_of_its_size(pixels: Pixels, config: VisionConfig) -> Iterator[str | Tile]:
+    """Qwen-VL: the picture in about its size and shape, as whole tokens, no fewer and no more than the limits."""
+    height, width = pixels.shape[:2]
+    unit, low, high = config.unit, config.min_pixels, config.max_pixels
+    rows, columns = (round(n / unit) * unit for n in (height, width))
+    if rows * columns > high:
+        ratio = math.sqrt(height * width / high)
+        rows, columns = (max(unit, math.floor(n / ratio / unit) * unit) for n in (height, width))
+    elif rows * columns < low:
+        ratio = math.sqrt(low / (height * width))
+        rows, columns = (math.ceil(n * ratio / unit) * unit for n in (height, width))
+    yield Tile(resized(pixels, columns, rows, "BICUBIC"))
+
+
+_SPLITS: dict[str, Callable[[Pixels, VisionConfig], Iterator[str | Tile]]] = {
+    "rows_and_whole": _rows_and_whole,
+    "one_square": _one_square,
+    "one_of_its_size": _one_of_its_size,
+}
