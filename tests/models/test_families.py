@@ -24,6 +24,7 @@ TOLERANCE = 1e-3
 SELDOM = (
     *("falcon-mamba", "granitehybrid", "jamba", "mamba", "mamba2", "nemotron_h_moe", "qwen35moe", "qwen3next"),
     *("minicpm3", "plamo2", "rwkv6"),
+    *("dots1", "gemma"),
     *("arcee", "bailingmoe2", "chatglm", "dbrx", "exaone", "hunyuan-moe", "internlm2"),
     *("minicpm", "minimax-m2", "nemotron", "orion", "phi2"),
     *("deepseek2-lite", "ernie4_5", "ernie4_5-moe", "gemma4-moe", "glm4", "hunyuan-dense", "lfm2moe"),

@@ -191,3 +191,22 @@ def test_rwkv_7_without_gates_is_that_with_gates_of_1(tmp_path: Path) -> None:
             found.append(lm.logits(tokens))
     assert np.abs(found[0] - found[1]).max() < TOLERANCE
     assert np.abs(found[0] - wanted).max() > BROKEN
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("name", ["kimi-linear", "rwkv6", "rwkv7", "plamo2", "gemma3n", "minicpm3"])
+def test_a_session_that_goes_back_says_the_same(name: str, tmp_path: Path) -> None:
+    tokens, wanted = tiny_logits(name)
+    half = len(tokens) // 2
+    given = {"activations": "f32", "threads": 1, "context": context_of(tokens), "sessions": 3}
+    lm = LanguageModel(tiny_model(name, tmp_path), **given)  # type: ignore[arg-type]
+    with lm, lm.session() as session, lm.session() as other:
+        session.process(tokens[:half])
+        session.process([*tokens[half:], tokens[0], tokens[1]])
+        other.process(tokens[::-1])
+        session.rewind(half)
+        with session.copy() as twin:
+            assert np.abs(twin.process(tokens[half:]) - wanted[-1]).max() < TOLERANCE
+        assert np.abs(session.process(tokens[half:]) - wanted[-1]).max() < TOLERANCE
+        other.rewind(0)
+        assert np.abs(other.process(tokens) - wanted[-1]).max() < TOLERANCE
