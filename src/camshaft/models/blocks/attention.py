@@ -51,7 +51,8 @@ def _projections(
     """q, k and v; no k and v in a layer that reads those of another."""
     prefix = f"blk.{layer}"
     width, kv_width = config.n_heads * config.head_dim, config.n_kv_heads * config.head_dim
-    fused = family.fused in ("qkv", "all") or f"{prefix}.attn_qkv.weight" in file
+    may_be_fused = not family.gated_attention  # whose files have a tensor of this name for recurrent layers
+    fused = family.fused in ("qkv", "all") or (may_be_fused and f"{prefix}.attn_qkv.weight" in file)
     has_bias = f"{prefix}.attn_{'qkv' if fused else 'q'}.bias" in file
     bias = family.biases in ("qkv", "all") or (family.biases == "file" and has_bias)
     if fused:
