@@ -226,7 +226,7 @@ class LanguageModel(Prompts, Drawing):
         return VisionModel(path, self.config, self.name, threads=self.threads, activations=self.activations)
 
     def _opened(self, adapters: Given) -> Adapters:
-        return open_adapters(self._file, adapters, lambda: self._model_file.digest)
+        return open_adapters(self._file, adapters, lambda: self._model_file.base_digest)
 
     def use_adapters(self, adapters: Given) -> None:
         """Adds other adapters to the model in place of those before; none for an empty list. The model's own weights stay
