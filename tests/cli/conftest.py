@@ -97,6 +97,7 @@ class FakeModel:
         if prompt == "too long":
             raise ContextError("3000 tokens and\n2048 fit")
         messages = more.pop("messages", None)
+        more.pop("images", None)
         FakeModel.calls.append((messages or prompt, options.merge(more)))
         return FakeGeneration(list(FakeModel.pieces))
 
