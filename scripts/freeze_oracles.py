@@ -49,8 +49,11 @@ def freeze_tokens(model: Path) -> None:
     joined = np.frombuffer(b"".join(strings), np.uint8)
     _save(folder / "strings.npz", bytes=joined, ends=np.cumsum([len(s) for s in strings], dtype=np.int32))
     with tempfile.TemporaryDirectory() as scratch:
-        vocabularies.write_gguf(vocabularies.unigram(), Path(scratch) / "unigram.gguf")
-        files = {"smollm2": model, "unigram": Path(scratch) / "unigram.gguf", **fetch_vocabularies(VOCABULARIES)}
+        made = {name: getattr(vocabularies, name)() for name in ("unigram", "rwkv", "plamo2")}
+        for name, metadata in made.items():
+            vocabularies.write_gguf(metadata, Path(scratch) / f"{name}.gguf")
+        of_tests = {name: Path(scratch) / f"{name}.gguf" for name in made}
+        files = {"smollm2": model, **of_tests, **fetch_vocabularies(VOCABULARIES)}
         for name, path in files.items():
             _save(folder / f"{name}.npz", **_tokens_of(llama.Vocabulary(path), strings))
 

@@ -20,6 +20,7 @@ from scripts.oracles.tiny_latent import latent_parts
 from scripts.oracles.tiny_models import ORIGINAL_CONTEXT, TinyModel
 from scripts.oracles.tiny_own import own_parts, own_state
 from scripts.oracles.tiny_recurrent import mamba_parts
+from scripts.oracles.tiny_rows import row_parts
 from scripts.oracles.tiny_vocabulary import CHAT_TEMPLATE, make_tokens
 
 
@@ -102,7 +103,7 @@ def tensors(model: TinyModel, network: Any) -> Iterator[tuple[str, np.ndarray]]:
         yield from network.tensors.items()
         return
     row = ARCHITECTURES.get(type(network).__name__)
-    if row is not None:
+    if row is not None and not model.row:
         values = {name: parameter.float().numpy() for name, parameter in network.state_dict().items()}
         config = HubConfig(network.config.to_dict(), type(network).__name__, model.name)
         row = architecture_of(config)
@@ -128,7 +129,11 @@ def tensors(model: TinyModel, network: Any) -> Iterator[tuple[str, np.ndarray]]:
 def _parts(name: str, values: np.ndarray, model: TinyModel) -> Iterator[tuple[str, np.ndarray]]:
     """A parameter's tensors in the file, of families that `camshaft convert` lacks: gate and up of experts apart."""
     name, values = gemma4_parameter(*hybrid_parameter(name, values, model), model)
-    if found := [*own_parts(name, values, model)] or [*expert_parts(name, values), *latent_parts(name, values, model)]:
+    if (
+        found := [*own_parts(name, values, model)]
+        or [*row_parts(name, values, model)]
+        or [*expert_parts(name, values), *latent_parts(name, values, model)]
+    ):
         yield from found
         return
     if ".mixer." in name or ".mamba." in name:

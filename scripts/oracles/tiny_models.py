@@ -59,17 +59,7 @@ class TinyModel:
     @property
     def has_layer_norm(self) -> bool:
         """Whether norms subtract the mean, and the key of their epsilon is another."""
-        return self.arch in (
-            "starcoder2",
-            "stablelm",
-            "gpt2",
-            "gptneox",
-            "falcon",
-            "command-r",
-            "cohere2",
-            "rwkv6",
-            "rwkv7",
-        )
+        return self.arch in LAYER_NORMS
 
 
 # transformers' family -> GGUF's architecture, where it is another name in lower case
@@ -101,8 +91,16 @@ ARCHITECTURES = {
     "KimiLinear": "kimi-linear",
     "Gemma3n": "gemma3n",
     "MiniCPM3": "minicpm3",
+    "Phi": "phi2",
+    "Glm": "chatglm",
+    "HunYuanMoEV1": "hunyuan-moe",
+    "MiniMaxM2": "minimax-m2",
 }
 
+LAYER_NORMS = ("starcoder2", "stablelm", "gpt2", "gptneox", "falcon", "command-r", "cohere2", "rwkv6", "rwkv7")
+LAYER_NORMS += ("phi2", "orion", "nemotron", "olmo", "dbrx")
+# Those whose norms' weights are what is added to 1.
+ADDED = ("gemma", "nemotron")
 # Families whose config is of text and pictures, with one of text alone.
 TEXT_CONFIGS = ("Gemma3", "Gemma3n", "Gemma4", "Qwen3_5", "Qwen3_5Moe")
 
@@ -438,7 +436,7 @@ def build(model: TinyModel, seed: int) -> Any:
             "num_hidden_layers": model.n_layers,
             "num_attention_heads": model.heads,
             "num_key_value_heads": model.kv_heads,
-            **({} if model.family == "Falcon" else {"head_dim": model.head_dim}),
+            **({} if model.family in ("Falcon", "Dbrx") else {"head_dim": model.head_dim}),
             "max_position_embeddings": 512,
             **dict.fromkeys(("rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon", "norm_epsilon"), 1e-5),
             "tie_word_embeddings": model.tied,
@@ -464,6 +462,7 @@ def build(model: TinyModel, seed: int) -> Any:
 
 
 def _draw(name: str, shape: torch.Size, model: TinyModel, generator: torch.Generator) -> torch.Tensor:
+    name = name.replace("norm_attn_norm.", "")  # Dbrx's attention and its norms
     if "A_log" in name:
         return torch.rand(shape, generator=generator) * 3 - 2
     if name.endswith((".D", "dt_bias", "dt_proj.bias")):
@@ -482,7 +481,7 @@ def _draw(name: str, shape: torch.Size, model: TinyModel, generator: torch.Gener
         return torch.rand(shape, generator=generator) + 0.5
     if "norm" in name or ".ln_" in name:
         # of some families a norm's weight is what is added to 1
-        added = model.arch.startswith(("qwen35", "qwen3next")) and "linear_attn" not in name
+        added = (model.arch.startswith(("qwen35", "qwen3next")) and "linear_attn" not in name) or model.arch in ADDED
         return torch.rand(shape, generator=generator) + (-0.5 if added else 0.5)
     values = torch.randn(shape, generator=generator)
     if name.endswith(("correction_bias", "expert_bias")):

@@ -192,6 +192,9 @@ def own_state(state: Mapping[str, Any], model: TinyModel) -> dict[str, Any]:
     for part in ("altup_projections", "altup_unembed_projections") if model.family == "Gemma3n" else ():
         stacked = [found.pop(f"model.{part}.{i}.weight") for i in range(3)]
         found[f"model.{part}.weight"] = torch.stack(stacked)
+    for layer in range(model.n_layers if model.arch == "bailingmoe2" else 0):
+        parts = [found.pop(f"model.layers.{layer}.self_attn.{part}_proj.weight") for part in "qkv"]
+        found[f"model.layers.{layer}.self_attn.qkv.weight"] = torch.cat(parts)
     return found
 
 

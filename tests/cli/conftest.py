@@ -15,6 +15,7 @@ from typer.testing import CliRunner, Result
 from camshaft.errors import ContextError
 from camshaft.generate.generation import TokenLogprob
 from camshaft.generate.options import GenerateOptions
+from camshaft.generate.tools.reasoning import AnswerReader, channel_reader
 
 TIMINGS = SimpleNamespace(first_token_s=0.25, prompt_tokens_per_s=100.0, generated_tokens_per_s=50.0)
 
@@ -43,6 +44,9 @@ class FakeConversation:
         self.messages = [{"role": "system", "content": system}] if system is not None else []
         self.dropped, self.context_shift = 0, context_shift
         self.said: list[str] = []
+
+    def reader(self) -> AnswerReader | None:
+        return channel_reader(FakeModel.chat_template)  # type: ignore[arg-type]
 
     def say(self, text: str) -> FakeGeneration:
         self.said.append(text)
@@ -74,6 +78,7 @@ class FakeModel:
     plans = SimpleNamespace(origins={"prompt": "cached"})
     tokenizer = SimpleNamespace(eos_ids=frozenset({2, 9}))
     kv_cache = "f16"
+    chat_template = SimpleNamespace(source="")
 
     def __init__(self, path_or_name: str, **options: Any) -> None:
         FakeModel.made = {"model": path_or_name, **options}
@@ -92,6 +97,7 @@ class FakeModel:
         if prompt == "too long":
             raise ContextError("3000 tokens and\n2048 fit")
         messages = more.pop("messages", None)
+        more.pop("images", None)
         FakeModel.calls.append((messages or prompt, options.merge(more)))
         return FakeGeneration(list(FakeModel.pieces))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -298,3 +299,44 @@ def test_a_wrong_option_of_sampling_is_one_line(cli: Any, lm: Any, model_file: s
     assert (result.exit_code, result.stdout, lm.calls) == (2, "", [])
     assert result.stderr.startswith(f"camshaft: {said}")
     assert result.stderr.count("\n") == 1
+
+
+CHANNELS = [
+    "<|channel|>analysis<|mess",
+    "age|>I th",
+    "ink.<|end|><|start|>assistant",
+    "<|channel|>final<|message|>He",
+    "llo",
+]
+
+
+def test_of_an_answer_in_channels_stdout_has_the_final_one(
+    cli: Any, lm: Any, model_file: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lm, "chat_template", SimpleNamespace(source="<|channel|>analysis<|message|>"))
+    monkeypatch.setattr(lm, "pieces", CHANNELS)
+    result = cli("generate", model_file, "-p", "Hi")
+    assert (result.exit_code, result.stdout, result.stderr) == (0, "Hello\n", "I think.\n\n")
+    assert set(lm.calls[0][1].shown_tokens) >= {"<|channel|>", "<|message|>", "<|end|>"}
+    report = json.loads(cli("generate", model_file, "-p", "Hi", "--json").stdout)
+    assert (report["text"], report["reasoning"]) == ("Hello", "I think.")
+    chat = cli("chat", model_file, stdin="Hi\n")
+    assert (chat.stdout, chat.stderr) == ("Hello\n", "I think.\n\n")
+
+
+def test_with_raw_or_a_form_an_answer_is_shown_as_it_is(
+    cli: Any, lm: Any, model_file: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lm, "chat_template", SimpleNamespace(source="<|channel|>analysis<|message|>"))
+    for option in (("--raw",), ("--regex", "Hello")):
+        assert cli("generate", model_file, "-p", "Hi", *option).stdout == "Hello\n"
+    assert [call[1].shown_tokens for call in lm.calls] == [(), ()]
+
+
+def test_thoughts_that_the_limit_cuts_end_their_line(
+    cli: Any, lm: Any, model_file: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lm, "chat_template", SimpleNamespace(source="<|channel|>analysis<|message|>"))
+    monkeypatch.setattr(lm, "pieces", CHANNELS[:2])
+    result = cli("generate", model_file, "-p", "Hi")
+    assert (result.exit_code, result.stdout, result.stderr) == (0, "\n", "I th\n")

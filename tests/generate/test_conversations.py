@@ -21,6 +21,8 @@ HOW: Any = {"sampling": GREEDY, "ignore_eos": True, "max_tokens": 4}
 class Template:
     """Renders a message as a letter for its role and its content, so that a tiny context holds several."""
 
+    source = ""
+
     def render(self, messages: Sequence[dict[str, str]], add_generation_prompt: bool = True) -> str:
         return "".join(f"<{m['role'][0]}>{m['content']}" for m in messages) + "<a>" * add_generation_prompt
 

@@ -219,5 +219,7 @@ def test_a_conversation_takes_its_system_message_from_an_earlier_one(
 
 
 class _Template:
+    source = ""
+
     def render(self, messages: list[dict[str, str]], *, add_generation_prompt: bool) -> str:
         return "".join(message["content"] + " " for message in messages)

@@ -215,6 +215,8 @@ def test_a_conversation_drafts_over_its_turns(folder: Path, twin: LanguageModel)
 
 
 class _Template:
+    source = ""
+
     def render(self, messages: list[dict[str, str]], *, add_generation_prompt: bool) -> str:
         return "".join(message["content"] + " " for message in messages)
 

@@ -127,6 +127,23 @@ WRONG_ROWS = [
     ("minicpm3", "latent", False),
     ("plamo2", "qk_norm", "head"),
     ("plamo2", "norms", "pre"),
+    ("gemma", "activation", "silu"),
+    ("gemma", "embedding_scale", ""),
+    ("phi2", "activation", "silu"),
+    ("phi2", "parallel", False),
+    ("arcee", "activation", "gelu"),
+    ("nemotron", "activation", "gelu"),
+    ("nemotron", "norm_bias", False),
+    ("orion", "norm_bias", False),
+    ("chatglm", "biases", ""),
+    ("olmo", "norm", "rms"),
+    ("dbrx", "norm", "rms"),
+    ("dots1", "qk_norm", ""),
+    ("bailingmoe2", "qk_norm", ""),
+    ("hunyuan-moe", "norms_rotated", False),
+    ("hunyuan-moe", "normalizes_experts", False),
+    ("minimax-m2", "qk_norm", ""),
+    ("minimax-m2", "normalizes_experts", False),
     ("kimi-linear", "rotates", True),
     ("kimi-linear", "latent", False),
 ]
@@ -151,6 +168,10 @@ WRONG_CONFIGS = [
     ("gemma4-moe", {"embedding_scale": 1.0}),
     ("gemma3n", {"logit_softcap": 0.0}),
     ("gemma3n", {"embedding_scale": 1.0}),
+    ("olmo", {"qkv_clamp": 0.0}),
+    ("dbrx", {"qkv_clamp": 0.0}),
+    ("minicpm", {"residual_scale": 1.0}),
+    ("minicpm", {"embedding_scale": 1.0}),
     ("minicpm3", {"residual_scale": 1.0}),
     ("minicpm3", {"logit_scale": 1.0}),
     ("minicpm3", {"attention_scale": 0.5}),
@@ -177,6 +198,14 @@ WRONG_EXPERTS = [
     ("deepseek2-v3", {"top_groups": 3}),
     ("deepseek2-v3", {"normalizes": False}),
     ("gemma4-moe", {"n_used": 1}),
+    ("dots1", {"score": "softmax"}),
+    ("dots1", {"shared_dim": 0}),
+    ("dots1", {"scale": 1.0}),
+    ("bailingmoe2", {"groups": 1, "top_groups": 1}),
+    ("bailingmoe2", {"normalizes": False}),
+    ("hunyuan-moe", {"shared_dim": 0}),
+    ("minimax-m2", {"score": "softmax"}),
+    ("dbrx", {"n_used": 1}),
     ("kimi-linear", {"score": "softmax"}),
     ("kimi-linear", {"shared_dim": 0}),
 ]
@@ -220,7 +249,8 @@ def test_a_wrong_mixture_of_experts_shows(
 
 @pytest.mark.full
 @pytest.mark.parametrize(
-    "name", ["glm4moe", "ernie4_5-moe", "lfm2moe", "deepseek2-v3", "nemotron_h_moe", "kimi-linear"]
+    "name",
+    ["glm4moe", "ernie4_5-moe", "lfm2moe", "deepseek2-v3", "nemotron_h_moe", "kimi-linear", "dots1", "minimax-m2"],
 )
 def test_the_bias_of_the_choice_counts_and_is_no_weight(
     name: str, tmp_path: Path, breaking: pytest.MonkeyPatch

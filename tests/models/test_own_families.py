@@ -34,6 +34,8 @@ COUNTS = [
     ),
     ("plamo2", ("ssm_a", "ssm_d", "ssm_dt.bias", "ssm_b_norm", "ssm_c_norm", "ssm_dt_norm", "attn_q_norm.weight")),
     ("plamo2", ("attn_k_norm.weight", "post_attention_norm", "post_ffw_norm", "ssm_conv1d.weight", "ssm_x.weight")),
+    ("phi2", ("output.bias", "attn_q.bias", "attn_output.bias", "ffn_up.bias", "ffn_down.bias", "attn_norm.bias")),
+    ("dbrx", ("attn_output_norm.weight",)),
     ("minicpm3", ("attn_kv_b.weight", "attn_q_a_norm.weight", "attn_kv_a_norm.weight")),
     ("rwkv6", ("time_mix_first.weight", "time_mix_lerp_fused.weight", "time_mix_w2.weight", "time_mix_decay.weight")),
     (
@@ -66,6 +68,33 @@ def test_each_tensor_counts(name: str, part: str, tmp_path: Path) -> None:
         values = file.tensors[full].dequantize()
     turned = {full: np.ascontiguousarray(values.ravel()[::-1].reshape(values.shape))}
     assert difference(changed_model(name, tmp_path, tensors=turned), name) > BROKEN
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("name", ["llama", "chatglm", "exaone", "gemma"])
+def test_any_family_may_have_q_k_and_v_as_one_tensor(name: str, tmp_path: Path) -> None:
+    tensors, dropped = {}, []
+    with open_gguf(tiny_model(name, tmp_path)) as file:
+        for layer in range(2):
+            for end in ("weight", "bias"):
+                names = [f"blk.{layer}.attn_{part}.{end}" for part in "qkv"]
+                if names[0] in file.tensors:
+                    tensors[f"blk.{layer}.attn_qkv.{end}"] = np.concatenate(
+                        [file.tensors[n].dequantize() for n in names]
+                    )
+                    dropped += names
+    assert difference(changed_model(name, tmp_path, tensors=tensors, drop_tensors=dropped), name) < TOLERANCE
+
+
+@pytest.mark.full
+def test_older_files_of_minicpm_have_the_scales_of_its_first_models(tmp_path: Path) -> None:
+    dropped = [f"minicpm.{key}" for key in ("embedding_scale", "residual_scale", "logit_scale")]
+    wanted = {"embedding_scale": 12.0, "residual_scale": 1.4 / 2**0.5, "logit_scale": 256 / 16}
+    with open_gguf(tiny_model("minicpm", tmp_path)) as file:
+        metadata = {key: value for key, value in file.metadata.items() if key not in dropped}
+    config = read_config(metadata, "minicpm", 64)
+    assert (config.embedding_scale, config.residual_scale) == pytest.approx((12.0, wanted["residual_scale"]))
+    assert config.logit_scale == pytest.approx(16.0)
 
 
 @pytest.mark.full
@@ -162,3 +191,22 @@ def test_rwkv_7_without_gates_is_that_with_gates_of_1(tmp_path: Path) -> None:
             found.append(lm.logits(tokens))
     assert np.abs(found[0] - found[1]).max() < TOLERANCE
     assert np.abs(found[0] - wanted).max() > BROKEN
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("name", ["kimi-linear", "rwkv6", "rwkv7", "plamo2", "gemma3n", "minicpm3"])
+def test_a_session_that_goes_back_says_the_same(name: str, tmp_path: Path) -> None:
+    tokens, wanted = tiny_logits(name)
+    half = len(tokens) // 2
+    given = {"activations": "f32", "threads": 1, "context": context_of(tokens), "sessions": 3}
+    lm = LanguageModel(tiny_model(name, tmp_path), **given)  # type: ignore[arg-type]
+    with lm, lm.session() as session, lm.session() as other:
+        session.process(tokens[:half])
+        session.process([*tokens[half:], tokens[0], tokens[1]])
+        other.process(tokens[::-1])
+        session.rewind(half)
+        with session.copy() as twin:
+            assert np.abs(twin.process(tokens[half:]) - wanted[-1]).max() < TOLERANCE
+        assert np.abs(session.process(tokens[half:]) - wanted[-1]).max() < TOLERANCE
+        other.rewind(0)
+        assert np.abs(other.process(tokens) - wanted[-1]).max() < TOLERANCE

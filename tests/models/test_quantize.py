@@ -15,7 +15,7 @@ from camshaft.cli.main import app
 from camshaft.errors import CamshaftError, FormatError, StoreError
 from camshaft.formats.blocks import BLOCK_FORMATS
 from camshaft.formats.gguf.file import open_gguf
-from camshaft.models.files.quantization_mix import MIXES, mix_named
+from camshaft.models.files.quantization_mix import MIXES, is_quantized, mix_named
 from camshaft.models.files.quantize import formats_of, quantize
 from camshaft.store.files import atomic_file
 from tests.support.fixtures import DATA, tiny_model
@@ -113,6 +113,26 @@ def test_the_command_says_what_it_made(tmp_path: Path, capsys: pytest.CaptureFix
         app(["quantize", str(source), str(tmp_path / "q.gguf"), "q4_k_m"], prog_name="camshaft")
     assert stopped.value.code in (0, None)
     assert "6 Q4_K, 66 Q5_0, 6 Q6_K, 7 Q8_0" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "wanted"),
+    [
+        ("blk.0.time_mix_key.weight", (64, 64), True),
+        ("blk.0.time_mix_decay_w1.weight", (64, 64), False),
+        ("blk.0.time_mix_a2.weight", (64, 64), False),
+        ("blk.0.time_mix_lerp_fused.weight", (6, 1, 1, 64), False),
+        ("blk.0.channel_mix_lerp_k.weight", (1, 1, 64), False),
+        ("blk.0.channel_mix_key.weight", (64, 64), True),
+        ("blk.0.laurel_l.weight", (64, 64), False),
+        ("altup_proj.weight", (3, 64, 64), False),
+        ("per_layer_model_proj.weight", (64, 64), False),
+        ("blk.0.ssm_conv1d_q.weight", (1, 64, 1, 4), False),
+        ("blk.0.ssm_f_a.weight", (64, 64), True),
+    ],
+)
+def test_small_matrices_stay_as_they_are(name: str, shape: tuple[int, ...], wanted: bool) -> None:
+    assert is_quantized(name, shape) == wanted
 
 
 @pytest.mark.skipif(os.name == "nt", reason="files have no owner there; they go after a day")

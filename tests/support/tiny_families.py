@@ -26,6 +26,8 @@ ROW_OF = {
     "falcon-h1": "falcon-h1",
     "ernie4_5-moe": "ernie4_5-moe",
     "kimi-linear": "kimi-linear",
+    "hunyuan-moe": "hunyuan-moe",
+    "minimax-m2": "minimax-m2",
 }
 
 

@@ -20,7 +20,8 @@ from tests.support.fixtures import (
 from tests.support.vocabularies import byte_level, plamo2, rwkv, sentencepiece, unigram, wordpiece, write_gguf
 
 MODES = [(add, parse) for add in (False, True) for parse in (False, True)]
-VOCABULARIES = sorted({p.stem for p in (DATA / "tokens").glob("*.npz")} - {"strings", "smollm2", "unigram"})
+MADE = {"unigram": unigram, "rwkv": rwkv, "plamo2": plamo2}
+VOCABULARIES = sorted({p.stem for p in (DATA / "tokens").glob("*.npz")} - {"strings", "smollm2", *MADE})
 SYNTHETIC = {
     **{pre: byte_level(pre) for pre in ("gpt-2", "smollm", "qwen2", "llama-bpe", "gpt-4o", "tekken", "seed-coder")},
     "default": byte_level("default", add_bos_token=True, add_eos_token=True),
@@ -64,8 +65,9 @@ def test_smollm2() -> None:
     _assert_equal(_smollm2(), "smollm2")
 
 
-def test_unigrams() -> None:
-    _assert_equal(Tokenizer.from_gguf(unigram()), "unigram")
+@pytest.mark.parametrize("name", MADE)
+def test_vocabularies_made_for_tests(name: str) -> None:
+    _assert_equal(Tokenizer.from_gguf(MADE[name]()), name)
 
 
 def test_smollm2_text_comes_back() -> None:

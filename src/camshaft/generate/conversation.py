@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Unpack
 
 from camshaft.errors import ContextError, SettingError, count
 from camshaft.generate.generation import Closing, Generation
 from camshaft.generate.options import GenerateKeywords, GenerateOptions, generate_options
 from camshaft.generate.session import Session
+from camshaft.generate.tools.reasoning import AnswerReader, channel_reader
 from camshaft.generate.vision.prompts import WANTED_PART, content_of, is_content, seeing
 from camshaft.models.vision.pictures import Picture, PictureSource, open_pictures
 
@@ -46,6 +47,7 @@ class _Turn:
     rendered: str = ""
     pictures: list[Picture] = field(default_factory=list)
     n_dropped: int = 0
+    reader: AnswerReader | None = None
 
 
 class Conversation(Closing):
@@ -100,7 +102,7 @@ class Conversation(Closing):
         `images` are pictures before the text. Options and keywords are for this answer. The message and the answer become part
         of `messages` when the iteration has ended. An answer that is closed early or fails changes nothing. If the context is
         full, the oldest turns after the system message are dropped; without `context_shift` an answer that fills it has the
-        finish reason 'length'.
+        finish reason 'length'. An answer in channels, as of gpt-oss, has their marks; `messages` get its final text alone.
 
         Raises SettingError for a wrong type or option, ContextError if the messages (with `context_shift`: the system message
         and this one) do not fit the context, ModelError if the model has no chat template.
@@ -135,6 +137,9 @@ class Conversation(Closing):
 
     def _say(self, messages: list[dict[str, Any]], options: GenerateOptions) -> Generation:
         turn, ids = self._fitted(messages, options)
+        turn.reader = self.reader()
+        if turn.reader is not None:
+            options = replace(options, shown_tokens=(*options.shown_tokens, *turn.reader.marks))
         self._processed = ""
         self._session.replace(ids)
         generation = self._session.start(
@@ -184,7 +189,9 @@ class Conversation(Closing):
     def _end(self, turn: _Turn, generation: Generation) -> None:
         """Take the turn into the conversation if its answer is finished."""
         if generation.finish_reason is not None:
-            self.messages = [*turn.messages, {"role": "assistant", "content": generation.text}]
+            text = generation.text
+            said = text if turn.reader is None else turn.reader.text_of(text)
+            self.messages = [*turn.messages, {"role": "assistant", "content": said}]
             self.dropped += turn.n_dropped
             if generation.text_is_exact and self._lm.tokenizer.shows_all(generation.ids):
                 self._processed, self._n_pictures = turn.rendered + generation.text, len(turn.pictures)
@@ -197,6 +204,10 @@ class Conversation(Closing):
             rest, n_seen = turn.rendered[len(self._processed) :], self._n_pictures
             return [*self._session.tokens, *self._lm.rendered_ids(rest, turn.pictures[n_seen:], first=False)]
         return self._lm.rendered_ids(turn.rendered, turn.pictures)
+
+    def reader(self) -> AnswerReader | None:
+        """What tells the thoughts of one answer in channels from its text; None for a model whose answers have none."""
+        return channel_reader(self._lm.chat_template)
 
     def close(self) -> None:
         """End an answer that is not finished, and release the session's slot in the KV cache."""

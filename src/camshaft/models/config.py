@@ -33,7 +33,7 @@ class ModelConfig:
     `classifier_pooling`. `n_types` kinds of tokens have
     embeddings.
     `window_theta` is the rotation base of the table 'rope_window', `window_rope_dim` its elements (0: as many). `per_layer_dim`:
-    the width of each layer's own embeddings of tokens. Scales multiply; softcaps of 0 do nothing.
+    the width of each layer's own embeddings of tokens. Scales multiply; softcaps and `qkv_clamp` of 0 do nothing.
     """
 
     architecture: str
@@ -68,6 +68,7 @@ class ModelConfig:
     window_rope_dim: int = 0
     per_layer_dim: int = 0
     streams: Streams | None = None
+    qkv_clamp: float = 0.0
     sections: tuple[int, ...] = ()
     deepstack: int = 0
 
@@ -179,6 +180,7 @@ def read_config(metadata: Mapping[str, Any], architecture: str, vocab_size: int)
         sections=_sections(keys, rope_dim) if family.axes else (),
         deepstack=_deepstack(keys, n_layers) if family.axes else 0,
         per_layer_dim=int(keys.at_least_0("embedding_length_per_layer_input", 0.0)) if family.per_layer else 0,
+        qkv_clamp=keys.at_least_0("attention.clamp_kqv", 0.0),
         streams=read_streams(keys, n_layers) if family.builder == "gemma3n" else None,
     )
     if family.attention:
@@ -189,7 +191,7 @@ def read_config(metadata: Mapping[str, Any], architecture: str, vocab_size: int)
 def _epsilon(keys: Keys, family: Family) -> str:
     """The key of the norms' epsilon; some files of families with rms_norm have that of layer_norm."""
     names = ("attention.layer_norm_rms_epsilon", "attention.layer_norm_epsilon")
-    wanted = names[::-1] if family.norm == "layer" else names
+    wanted = names if family.norm == "rms" else names[::-1]
     has_other = (
         f"{keys.architecture}.{wanted[1]}" in keys.metadata and f"{keys.architecture}.{wanted[0]}" not in keys.metadata
     )

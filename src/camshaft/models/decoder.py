@@ -39,7 +39,8 @@ BUILDERS: Mapping[str, Callable[[ModelConfig, Checkpoint, TokenBatch, Sequence[L
 def decoder(config: ModelConfig, file: Checkpoint, batch: TokenBatch, caches: Sequence[LayerMemory]) -> Tensor:
     """Adds `hidden` and the output projection; returns the logits f32 [R, vocab]. ModelError as `hidden`."""
     x = hidden(config, file, batch, caches)
-    logits = file.linear(x, "output" if "output.weight" in file else "token_embd", config.vocab_size)
+    output = "output" if "output.weight" in file else "token_embd"
+    logits = file.linear(x, output, config.vocab_size, bias="output.bias" in file)
     logits = _scaled(logits, config.logit_scale)
     return F.softcap(logits, cap=config.logit_softcap) if config.logit_softcap else logits
 

@@ -20,7 +20,8 @@ _TABLE = {
     "elements moved": "copy cast transpose slice concat gather broadcast_to scatter_add put",
     "quantization": "quantize_activations dequantize unpack_codes pack_codes",
     "states in place": "kv_cache_update kv_cache_quantize adam_update assign",
-    "states of slots": "conv_slots short_conv_slots gated_delta_slots selective_scan_slots ssd_slots",
+    "states of slots": "conv_slots short_conv_slots gated_delta_slots dplr_slots rwkv6_slots selective_scan_slots "
+    "ssd_slots",
     "random draws": "sample softmax_sample uniform",
     "texts": "dry",
     "places": "slot_rows",

@@ -116,7 +116,7 @@ def _answer(conversation: Conversation, text: str, *, keeps_on: bool) -> bool:
     dropped, answer = conversation.dropped, None
     try:
         answer = conversation.say(text)
-        stream(answer)
+        stream(answer, conversation.reader())
     except ContextError as error:
         if not keeps_on:
             raise

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from camshaft.generate.grammar.grammar import Grammar
     from camshaft.generate.language_model import LanguageModel
     from camshaft.generate.speculation.speculator import Speculation
+    from camshaft.generate.tools.reasoning import AnswerReader
 
 _Model = Annotated[
     str | None,
@@ -105,6 +107,9 @@ def generate(
     name = options.DEFAULT_MODEL if model is None else model
     with running.open(name, context) as lm, options.speculation(speculate, running, context) as drafts:
         wanted = of_model(wanted, lm).merge({"speculate": drafts, "prompt_cache": prompt_cache})
+        reader = None if raw or grammar is not None else reader_of(lm)
+        if reader is not None:
+            wanted = wanted.merge({"shown_tokens": reader.marks})
         if system is None:
             generation = lm.generate(said, wanted, images=image or ())
         else:
@@ -115,18 +120,46 @@ def generate(
         if json:
             for _ in generation:
                 pass
-            print_json(_report(lm, generation, with_logprobs=logprobs is not None))
+            print_json(_report(lm, generation, reader, with_logprobs=logprobs is not None))
         else:
-            stream(generation)
+            stream(generation, reader)
         if verbose:
             _print_timings(lm, generation)
 
 
-def stream(pieces: Iterable[str]) -> None:
-    """Print text pieces as they arrive. End the last line, even if an error interrupts it."""
+def reader_of(lm: LanguageModel) -> AnswerReader | None:
+    """What tells the channels of an answer apart, of models that answer in channels, as gpt-oss does. ModelError if the model has
+    no chat template."""
+    from camshaft.generate.tools.reasoning import channel_reader
+
+    return channel_reader(lm.chat_template)
+
+
+def _told_apart(pieces: Iterable[str], reader: AnswerReader) -> Iterator[str]:
+    """The pieces of the answer proper; thoughts go to stderr, as they arrive."""
+    deltas = chain.from_iterable(
+        chain((reader.push(piece) for piece in pieces), (finish() for finish in (reader.finish,)))
+    )
+    is_thinking = False
+    for delta in deltas:
+        if delta.thought:
+            print(delta.thought, end="", file=sys.stderr, flush=True)
+            is_thinking = True
+        elif delta.text:
+            if is_thinking:
+                print("\n", file=sys.stderr, flush=True)
+            is_thinking = False
+            yield delta.text
+    if is_thinking:
+        print(file=sys.stderr, flush=True)
+
+
+def stream(pieces: Iterable[str], reader: AnswerReader | None = None) -> None:
+    """Print text pieces as they arrive: of an answer in channels its thoughts on stderr. End the last line, even if an error
+    interrupts it."""
     last = ""
     try:
-        for last in pieces:
+        for last in pieces if reader is None else _told_apart(pieces, reader):
             sys.stdout.write(last)
             sys.stdout.flush()
     except Exception:
@@ -186,7 +219,10 @@ def _prompt_text(argument: str | None, option: str | None, file: Path | None, *,
     return data.decode("utf-8", "replace")
 
 
-def _report(lm: LanguageModel, generation: Generation, *, with_logprobs: bool) -> dict[str, object]:
+def _report(
+    lm: LanguageModel, generation: Generation, reader: AnswerReader | None, *, with_logprobs: bool
+) -> dict[str, object]:
+    text = generation.text if reader is None else reader.text_of(generation.text)
     report: dict[str, object] = {
         "model": lm.name,
         "backend": lm.backend,
@@ -196,9 +232,11 @@ def _report(lm: LanguageModel, generation: Generation, *, with_logprobs: bool) -
         "tokens": generation.tokens,
         "finish_reason": generation.finish_reason,
         "plans": lm.plans.origins,
-        "text": generation.text,
+        "text": text,
         "timings": vars(lm.timings) | vars(generation.timings),
     }
+    if reader is not None:
+        report["reasoning"] = reader.thought
     if generation.speculation is not None:
         counts = generation.speculation
         report["speculation"] = vars(counts) | {"acceptance": counts.acceptance}

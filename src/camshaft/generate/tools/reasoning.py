@@ -199,6 +199,11 @@ class AnswerReader:
         """The calls so far."""
         return self._calls.calls
 
+    @property
+    def marks(self) -> tuple[str, ...]:
+        """The tokens that the answer's text must show for it."""
+        return () if self.reasoning is None else self.reasoning.shown
+
     def push(self, text: str) -> list[Delta]:
         """What further text of the answer adds."""
         return self._counted(
@@ -224,3 +229,9 @@ class AnswerReader:
     def text_of(self, answer: str) -> str:
         """The text of a whole answer; `calls` and `thought` have the rest then."""
         return "".join(delta.text for delta in [*self.push(answer), *self.finish()])
+
+
+def channel_reader(template: ChatTemplate) -> AnswerReader | None:
+    """A reader of one answer in channels, as those of gpt-oss; None for a template whose model's answers have none."""
+    found = reasoning_of(template)
+    return AnswerReader(reasoning=found) if found is not None and found.is_harmony else None

@@ -54,12 +54,22 @@ _PLAIN, _EXPERTS = Naming(), Naming(_ATTENTION)
 _HALVES: dict[str, Order] = {"attn_q": "halves", "attn_k": "halves"}
 _PAIRS = Naming(orders=_HALVES)
 NAMINGS: dict[str, Naming] = {
-    **dict.fromkeys(("llama", "smollm3", "mistral3", "granite", "minicpm"), _PAIRS),
+    **dict.fromkeys(("llama", "smollm3", "mistral3", "granite", "minicpm", "olmo"), _PAIRS),
     **dict.fromkeys(
-        ("qwen2", "qwen3", "gemma2", "gemma3", "gemma3n", "olmo2", "exaone4", "seed_oss", "stablelm"), _PLAIN
+        ("qwen2", "qwen3", "gemma", "gemma2", "gemma3", "gemma3n", "olmo2", "exaone4", "seed_oss", "stablelm"), _PLAIN
     ),
-    **dict.fromkeys(("command-r", "cohere2", "hunyuan-dense", "ernie4_5", "ernie4_5-moe", "glm4moe", "gemma4"), _PLAIN),
-    **dict.fromkeys(("qwen2moe", "qwen3moe", "olmoe", "gpt-oss"), _EXPERTS),
+    **dict.fromkeys(
+        ("command-r", "cohere2", "hunyuan-dense", "ernie4_5", "ernie4_5-moe", "glm4moe", "gemma4", "dots1"), _PLAIN
+    ),
+    **dict.fromkeys(("qwen2moe", "qwen3moe", "olmoe", "gpt-oss", "minimax-m2"), _EXPERTS),
+    "hunyuan-moe": _EXPERTS,
+    "arcee": Naming({**_ATTENTION, "ffn_up": "mlp.up_proj", "ffn_down": "mlp.down_proj"}, orders=_HALVES),
+    "nemotron": Naming({**_ATTENTION, "ffn_up": "mlp.up_proj", "ffn_down": "mlp.down_proj"}),
+    "phi2": Naming({**_ATTENTION, "attn_output": "self_attn.dense", "ffn_up": "mlp.fc1", "ffn_down": "mlp.fc2"}),
+    "dbrx": Naming(
+        {"attn_qkv": "norm_attn_norm.attn.Wqkv", "attn_output": "norm_attn_norm.attn.out_proj"},
+        layers="transformer.blocks",
+    ),
     "granitemoe": Naming(_ATTENTION, orders=_HALVES),
     "phi3": Naming(
         {
@@ -69,7 +79,9 @@ NAMINGS: dict[str, Naming] = {
             "ffn_down": "mlp.down_proj",
         }
     ),
-    "glm4": Naming(_ATTENTION | {"ffn_up": "mlp.gate_up_proj", "ffn_down": "mlp.down_proj"}),
+    **dict.fromkeys(
+        ("glm4", "chatglm"), Naming(_ATTENTION | {"ffn_up": "mlp.gate_up_proj", "ffn_down": "mlp.down_proj"})
+    ),
     **dict.fromkeys(("deepseek2", "minicpm3"), Naming(_LATENT | _DENSE)),
     "starcoder2": Naming(_ATTENTION | {"ffn_up": "mlp.c_fc", "ffn_down": "mlp.c_proj"}),
     "gpt2": Naming(

@@ -51,21 +51,29 @@ def _projections(
     """q, k and v; no k and v in a layer that reads those of another."""
     prefix = f"blk.{layer}"
     width, kv_width = config.n_heads * config.head_dim, config.n_kv_heads * config.head_dim
-    bias = family.biases in ("qkv", "all") or (family.biases == "file" and f"{prefix}.attn_q.bias" in file)
-    if family.fused in ("qkv", "all"):
-        joined = file.linear(h, f"{prefix}.attn_qkv", width + 2 * kv_width, bias=bias)
+    may_be_fused = not family.gated_attention  # whose files have a tensor of this name for recurrent layers
+    fused = family.fused in ("qkv", "all") or (may_be_fused and f"{prefix}.attn_qkv.weight" in file)
+    has_bias = f"{prefix}.attn_{'qkv' if fused else 'q'}.bias" in file
+    bias = family.biases in ("qkv", "all") or (family.biases == "file" and has_bias)
+    if fused:
+        joined = _clamped(file.linear(h, f"{prefix}.attn_qkv", width + 2 * kv_width, bias=bias), config)
         q, k, v = F.split(joined, axis=1, sizes=(width, kv_width, kv_width))
         return q, k, v
     q_width = 2 * width if family.gated_attention else width
-    q = file.linear(h, f"{prefix}.attn_q", q_width, bias=bias)
+    q = _clamped(file.linear(h, f"{prefix}.attn_q", q_width, bias=bias), config)
     if config.layers[layer].shares >= 0:
         return q, None, None
-    k = file.linear(h, f"{prefix}.attn_k", kv_width, bias=bias)
+    k = _clamped(file.linear(h, f"{prefix}.attn_k", kv_width, bias=bias), config)
     if not family.norms_values:
-        return q, k, file.linear(h, f"{prefix}.attn_v", kv_width, bias=bias)
+        return q, k, _clamped(file.linear(h, f"{prefix}.attn_v", kv_width, bias=bias), config)
     v = file.linear(h, f"{prefix}.attn_v", kv_width) if f"{prefix}.attn_v.weight" in file else k
     ones = file.graph.constant(f"{prefix}.ones", np.ones(config.head_dim, np.float32))
     return q, k, head_norm(v, ones, config.n_kv_heads, config.norm_eps)
+
+
+def _clamped(x: Tensor, config: ModelConfig) -> Tensor:
+    """x, no further from 0 than the file allows."""
+    return F.clip(x, -config.qkv_clamp, config.qkv_clamp) if config.qkv_clamp else x
 
 
 def _by_position(q: Tensor, config: ModelConfig, batch: TokenBatch) -> Tensor:

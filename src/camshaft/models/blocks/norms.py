@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from camshaft.graph import functions as F
 from camshaft.graph.graph import Tensor
 from camshaft.models.checkpoint import Checkpoint
@@ -10,8 +12,13 @@ from camshaft.models.families import FAMILIES
 
 
 def norm(x: Tensor, name: str, config: ModelConfig, file: Checkpoint) -> Tensor:
-    """The norm of rows [T, dim] with the weight `name`.weight and, for layer_norm of families with one, the bias `name`.bias."""
+    """The norm of rows [T, dim] with the weight `name`.weight, of families with weights, and, for layer_norm of families with
+    one, the bias `name`.bias."""
     family = FAMILIES[config.architecture]
+    if family.norm == "bare":
+        ones = file.made(f"ones.{config.dim}", lambda: np.ones(config.dim, np.float32))
+        bare: Tensor = F.layer_norm(x, ones, file.zeros(config.dim), eps=config.norm_eps, name=name)
+        return bare
     # Files of Falcon-H1 have norms before the feed-forward whose names end without .weight.
     w = file.vector(name if name in file and f"{name}.weight" not in file else f"{name}.weight", config.dim)
     y: Tensor

@@ -13,9 +13,9 @@ class Family:
     pairing: which elements of a head rotate together; GGUF permutes q and k of families with 'interleaved'.
     norms: rms_norm before attention and feed-forward ('pre'), after them ('post') or both, or of the sums ('sum').
     ffn_norm: the tensor of that before the feed-forward.
-    norm: rms_norm, or layer_norm, with a bias unless norm_bias is False. qk_norm: rms_norm of q and k, of each head or whole row
-    ('file': of each head where the file has their weights; 'heads': of each head with weights of its own). norms_rotated: these
-    norms are of rotated q and k.
+    norm: rms_norm, or layer_norm, with a bias unless norm_bias is False, or without weights ('bare'). qk_norm: rms_norm of q and
+    k, of each head or whole row ('file': of each head where the file has their weights; 'heads': of each head with weights of its
+    own). norms_rotated: these norms are of rotated q and k.
     parallel: attention and feed-forward have the same input; a file's use_parallel_residual takes precedence.
     biases: of q, k and v ('qkv'; 'file': where the file has them), or of all linear layers ('all').
     fused: q, k and v are one tensor ('qkv'), or gate and up ('up'), or both are ('all').
@@ -55,7 +55,7 @@ class Family:
     pairing: Literal["interleaved", "neox"]
     norms: Literal["pre", "post", "both", "sum"] = "pre"
     ffn_norm: str = "ffn_norm"
-    norm: Literal["rms", "layer"] = "rms"
+    norm: Literal["rms", "layer", "bare"] = "rms"
     norm_bias: bool = True
     parallel: bool = False
     biases: Literal["", "qkv", "file", "all"] = ""

@@ -123,7 +123,8 @@ _NARROW = {"Q2_K": "IQ4_NL", "Q3_K": "IQ4_NL", "IQ4_XS": "IQ4_NL", "Q4_K": "Q5_0
 
 # Not quantized: small matrices with a large effect (routing), and tensors that no matmul reads (convolutions, positions).
 _NOT_QUANTIZED = re.compile(
-    r"_norm\.weight$|ffn_gate_inp|ssm_conv1d|shortconv\.conv|position_embd|token_types|attn_rel_b|time_mix_"
+    r"_norm\.weight$|ffn_gate_inp|ssm_conv1d|shortconv\.conv|position_embd|token_types|attn_rel_b|altup|laurel|per_layer_model_proj"
+    r"|time_mix_(first|lerp_fused|[wvag][012]|decay_w[12])\.weight"
 )
 
 
@@ -142,7 +143,8 @@ def part_of(name: str) -> tuple[str, int]:
 
 def is_quantized(name: str, shape: tuple[int, ...]) -> bool:
     """Whether a tensor is quantized: a weight matrix, or a stack of them, that matmuls read."""
-    return name.endswith(".weight") and len(shape) >= 2 and not _NOT_QUANTIZED.search(name)
+    n_axes = len(shape) - next((i for i, n in enumerate(shape) if n != 1), len(shape))
+    return name.endswith(".weight") and n_axes >= 2 and not _NOT_QUANTIZED.search(name)
 
 
 def format_for(
