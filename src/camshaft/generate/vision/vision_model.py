@@ -115,9 +115,12 @@ class VisionModel(Closing):
             if isinstance(piece, str):
                 pieces.append(piece)
                 continue
-            digest = blake2b(picture.digest + n.to_bytes(4, "little"), digest_size=_DIGEST_NBYTES).digest()
             columns = -(-grid_of(piece.pixels, self.config)[1] // self.config.merge)
-            pieces.append(Span(self._run(piece), digest, columns))
+            made = self._run(piece)
+            rows = np.split(made, range(columns, len(made), columns)) if piece.between else [made]
+            for k, part in enumerate(rows):
+                digest = blake2b(picture.digest + b"%d.%d" % (n, k), digest_size=_DIGEST_NBYTES).digest()
+                pieces += [*([piece.between] if k else []), Span(part, digest, columns)]
         return tuple(pieces)
 
     def _run(self, tile: Tile) -> Array:
