@@ -32,7 +32,7 @@ from scripts.oracles import excerpt, llama, quantized  # noqa: E402
 from scripts.oracles.awkward import awkward_strings  # noqa: E402
 from scripts.oracles.vocabularies import VOCABULARIES, fetch_vocabularies  # noqa: E402
 from tests.support import divergence, vocabularies  # noqa: E402
-from tests.support.fixtures import DATA, default_model  # noqa: E402
+from tests.support.fixtures import DATA, default_model, pack_logits  # noqa: E402
 from tests.support.sketches import SKETCHES, block_values, sketch, weighted_values  # noqa: E402
 
 MAX_NBYTES = 7_000_000
@@ -90,7 +90,7 @@ def freeze_model(name: str) -> None:
     target = DATA / "models" / f"{tiny.name}.gguf.xz"
     target.parent.mkdir(parents=True, exist_ok=True)
     target.write_bytes(packed)
-    _save(DATA / "models" / f"{tiny.name}.npz", tokens=np.array(tokens, np.int32), logits=wanted)
+    np.savez(DATA / "models" / f"{tiny.name}.npz", tokens=np.array(tokens, np.uint16), planes=pack_logits(wanted))
 
 
 def freeze_encoders(model: Path) -> None:

@@ -12,13 +12,13 @@ import numpy as np
 from camshaft.models.convert.architectures import ARCHITECTURES
 from camshaft.models.convert.hub_config import HubConfig
 from camshaft.models.convert.tensors import parts
-from scripts.oracles.plain_decoders import PlainDecoder
+from scripts.oracles.plain.decoder import PlainDecoder
 from scripts.oracles.tiny_experts import expert_parts
 from scripts.oracles.tiny_gemma4 import gemma4_parameter, proportional_factors
 from scripts.oracles.tiny_hybrids import hybrid_parameter
 from scripts.oracles.tiny_latent import latent_parts
 from scripts.oracles.tiny_models import ORIGINAL_CONTEXT, TinyModel
-from scripts.oracles.tiny_own import own_parts
+from scripts.oracles.tiny_own import own_parts, own_state
 from scripts.oracles.tiny_recurrent import mamba_parts
 from scripts.oracles.tiny_vocabulary import CHAT_TEMPLATE, make_tokens
 
@@ -46,10 +46,11 @@ def _write_sizes(writer: gguf.GGUFWriter, model: TinyModel, n_vocab: int) -> Non
     writer.add_embedding_length(model.hidden)
     if "feed_forward_length" not in model.keys:
         writer.add_feed_forward_length(model.ffn)
-    writer.add_head_count(model.heads)
+    if "attention.head_count" not in model.keys:
+        writer.add_head_count(model.heads)
     if model.heads:
         has_own_keys = "attention.key_length" in model.keys
-        is_latent = "attention.kv_lora_rank" in model.keys  # the cache has one head of latents
+        is_latent = "attention.key_length_mla" in model.keys  # the cache has one head of latents
         writer.add_head_count_kv(list(model.layer_kv_heads) or (1 if is_latent else model.kv_heads))
         if not has_own_keys:
             writer.add_key_length(model.head_dim)
@@ -65,9 +66,8 @@ def _write_sizes(writer: gguf.GGUFWriter, model: TinyModel, n_vocab: int) -> Non
 
 def _value_types(value: Any) -> tuple[gguf.GGUFValueType, gguf.GGUFValueType | None]:
     if isinstance(value, list):
-        return gguf.GGUFValueType.ARRAY, (
-            gguf.GGUFValueType.BOOL if isinstance(value[0], bool) else gguf.GGUFValueType.INT32
-        )
+        kinds = {bool: gguf.GGUFValueType.BOOL, int: gguf.GGUFValueType.INT32, float: gguf.GGUFValueType.FLOAT32}
+        return gguf.GGUFValueType.ARRAY, kinds[type(value[0])]
     if isinstance(value, bool):
         return gguf.GGUFValueType.BOOL, None
     return (gguf.GGUFValueType.UINT32 if isinstance(value, int) else gguf.GGUFValueType.FLOAT32), None
@@ -111,7 +111,7 @@ def tensors(model: TinyModel, network: Any) -> Iterator[tuple[str, np.ndarray]]:
         return
     arch = next(a for a, name in gguf.MODEL_ARCH_NAMES.items() if name == model.arch)
     names = gguf.get_tensor_name_map(arch, model.n_layers)
-    for name, parameter in network.state_dict().items():
+    for name, parameter in own_state(network.state_dict(), model).items():
         if (model.tied and name == "lm_head.weight") or "rotary" in name or "embed_scale" in name:
             continue
         for part, values in _parts(name, parameter.float().numpy(), model):

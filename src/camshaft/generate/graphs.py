@@ -9,7 +9,8 @@ from dataclasses import replace
 
 from camshaft.extent import Extent
 from camshaft.formats.gguf.file import GGUFFile
-from camshaft.generate.memory.kv_cache import KINDS, KVCache
+from camshaft.generate.memory.cache_specs import KINDS
+from camshaft.generate.memory.kv_cache import KVCache
 from camshaft.generate.vision.tokens import BLIND, Seeing
 from camshaft.graph import functions as F
 from camshaft.graph.graph import Graph, Tensor
@@ -74,14 +75,17 @@ class ModelGraphs:
         batch, places = token_inputs(graph, tokens, rows, table, ropes, self._length, recurrent=recurrent)
         if FAMILIES[self._config.architecture].encoder or together:
             places = replace(places, lengths=graph.input("lengths", table.spec.bounds[:1], "i32"))
+        ring = places
+        if self._cache.ring is not None:
+            ring = replace(places, block_table=graph.state("ring_table", self._cache.specs["ring_table"]))
         if self._seeing.axes:
             axes = graph.input("axes", (tokens, self._seeing.axes), "i32")
             layout = FAMILIES[self._config.architecture].axes
             batch = replace(batch, axes=axes, sections=self._config.sections, layout=layout)
         caches: list[LayerMemory] = []
         for layer, options in enumerate(self._config.layers):
-            shared = options.shares >= 0
-            caches.append(caches[options.shares] if shared else self._layer_cache(graph, layer, places))
+            shared, own = options.shares >= 0, ring if options.window else places
+            caches.append(caches[options.shares] if shared else self._layer_cache(graph, layer, own))
         return batch, caches
 
     def _pictures(self, graph: Graph, tokens: Dim) -> Sequence[Tensor]:

@@ -72,10 +72,11 @@ class ModelPlans(PictureRuns):
             )
         self.config, self.context, self.threads = config, context, threads
         self.device = device_with_memory(backend)
-        self.cache = KVCache(config, context, form, n_slots, self.device)
         self.weights = Weights()
         self.length = Extent("length", context)
         self.prompt_tokens = Extent("tokens", min(PROMPT_TOKENS, context))
+        run_tokens = self.prompt_tokens.bound
+        self.cache = KVCache(config, context, form, n_slots, self.device, run_tokens=run_tokens)
         self.logit_rows = Extent("rows", min(LOGIT_ROWS, self.prompt_tokens.bound))
         self.file = file
         self._backend, self._activations = backend, "q8" if quantized else "f32"

@@ -141,7 +141,7 @@ class Session(SessionState):
             rows.append(self._run(part, range(len(part)) if every_row else (len(part) - 1,)).copy())
             first += len(part)
         if self._states is not None and self._goes_back and len(ids) > 1:
-            self._copy_states()
+            self._save([self.position])
         return np.concatenate(rows) if every_row else rows[-1]
 
     def copy(self) -> Session:

@@ -19,11 +19,14 @@ _NAMES = frozenset(
     }
 )
 _ENDS = (
+    *(".attn_q_norm.weight", ".attn_k_norm.weight"),  # of all heads
     *(".ssm_a", ".ssm_d", ".ssm_norm.weight", ".shortconv.conv.weight", ".attn_kv_b.weight"),
     *(f".time_mix_{part}.weight" for part in ("first", "lerp_fused", *(f"lerp_{each}" for each in "xwkvrg"))),
     *(f".channel_mix_lerp_{part}.weight" for part in "kr"),
     *(f".ssm_conv1d{part}.weight" for part in ("", "_q", "_k", "_v")),
 )
+# Convolutions and positions of an encoder of sound.
+_NAMES |= {"enc.conv1.weight", "enc.conv2.weight", "enc.position_embd.weight"}
 
 
 def is_converted(tensor: FileTensor) -> bool:

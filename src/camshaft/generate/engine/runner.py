@@ -32,6 +32,8 @@ class Runner:
             text, take = lm.tokenizer.stream(shown=options.shown_tokens), request.take
             request.generation = Generation(request.prompt_tokens, take, text, options, is_complete=request.is_complete)
             self._statistics.prompt_tokens += request.prompt_tokens
+            if self._prefixes is not None and self._prefixes.has_windows:
+                request.branches |= prompts.message_ends(request, lm.tokenizer.eos_ids)
         return []
 
     def generate(self, requests: list[Request]) -> Results:

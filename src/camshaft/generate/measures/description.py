@@ -21,7 +21,8 @@ class Timings:
 @dataclass(frozen=True)
 class PlanDescription:
     """The compiled plan for single tokens: thunks, whether each waits for earlier ones, and memory use: of the KV cache and the
-    recurrent layers' states, that of one session."""
+    recurrent layers' states, that of one session. `window_nbytes` of the KV cache are rings of `ring_rows` tokens, of layers that
+    see `window` tokens. `copy_nbytes` has a copy of states and windows, to go back to earlier tokens."""
 
     thunks: tuple[Thunk, ...]
     waits: tuple[bool, ...]
@@ -30,17 +31,25 @@ class PlanDescription:
     weights_nbytes: int
     kv_cache_nbytes: int
     state_nbytes: int = 0
+    window_nbytes: int = 0
+    window: int = 0
+    ring_rows: int = 0
+    copy_nbytes: int = 0
 
 
 def describe(plans: ModelPlans) -> PlanDescription:
-    """The description of a model's plan for single tokens."""
-    bound = plans.single.bound
+    """Describe the plan for single tokens, and the memory use of all plans."""
+    bound, cache = plans.single.bound, plans.cache
     return PlanDescription(
         bound.schedule.thunks,
         bound.schedule.waits,
         bound.memory_plan.arena_nbytes + sum(bound.memory_plan.device_nbytes.values()),
         bound.memory_plan.temp_nbytes_sum,
         plans.weights.nbytes,
-        plans.cache.session_nbytes,
-        plans.cache.state_nbytes,
+        cache.session_nbytes,
+        cache.state_nbytes,
+        cache.ring_nbytes,
+        0 if cache.ring is None else cache.ring.window,
+        0 if cache.ring is None else cache.ring.rows,
+        sum(cache.copied_nbytes.values()),
     )

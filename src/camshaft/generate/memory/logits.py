@@ -1,4 +1,4 @@
-"""The memory of logits, into which every plan of a model writes its rows."""
+"""The memory of logits, into which every plan of a model writes its rows, and the device that has it."""
 
 from __future__ import annotations
 

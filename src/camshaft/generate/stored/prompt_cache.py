@@ -14,7 +14,7 @@ from zlib import crc32
 from camshaft.errors import StoreError
 from camshaft.formats.gguf.file import header_digest
 from camshaft.generate.memory.blocks import block_arrays, read_blocks, write_blocks
-from camshaft.generate.memory.kv_cache import BLOCK_TOKENS
+from camshaft.generate.memory.cache_specs import BLOCK_TOKENS
 from camshaft.generate.stored.prompt_file import PromptFile, PromptHead, States, to_parts
 from camshaft.store.digest import digest_of
 from camshaft.store.entries import remove_entry
@@ -150,8 +150,8 @@ def entry_key(model: str, tokens: Sequence[int]) -> str:
 
 
 def _layout(cache: KVCache) -> tuple[list[tuple[str, int]], list[tuple[str, int]]]:
-    """(name, bytes) of a block of each array of keys and values, and of each recurrent state."""
-    return list(block_arrays(cache)), [(name, cache.specs[name].nbytes // cache.n_slots) for name in cache.state_names]
+    """(name, bytes) of a block of each array of keys and values, and of each recurrent state or window."""
+    return list(block_arrays(cache)), list(cache.copied_nbytes.items())
 
 
 def model_digest(lm: LanguageModel) -> str:

@@ -16,7 +16,7 @@ from camshaft.dtypes import f32, i32
 from camshaft.errors import LogitsError, ModelError
 from camshaft.extent import Extent
 from camshaft.generate.generation import Closing
-from camshaft.generate.memory.kv_cache import BLOCK_TOKENS
+from camshaft.generate.memory.cache_specs import BLOCK_TOKENS
 from camshaft.generate.options import ACTIVATIONS
 from camshaft.generate.stored.header_cache import open_model_file
 from camshaft.generate.stored.plan_cache import PlanCache

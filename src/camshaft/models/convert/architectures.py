@@ -10,8 +10,15 @@ from typing import Any, TypeAlias
 from camshaft.errors import ModelError
 from camshaft.formats.mapped import shown
 from camshaft.models.convert.delta_rule import delta_keys, rotation_sections
+from camshaft.models.convert.encoder_decoder import WHISPER, EncoderDecoder
 from camshaft.models.convert.hub_config import HubConfig
-from camshaft.models.convert.state_space import granite_hybrid_keys, mamba2_keys, mamba_keys
+from camshaft.models.convert.state_space import (
+    adjusted_ffn,
+    granite_hybrid_keys,
+    mamba2_keys,
+    mamba_keys,
+    short_convolutions,
+)
 
 Keys: TypeAlias = dict[str, Any]
 MoreKeys: TypeAlias = Callable[[HubConfig], Keys]
@@ -23,6 +30,7 @@ class Architecture:
 
     keys: more metadata, under the architecture's prefix. transposed: matrices are stored [in, out]. defaults: what config.json
     leaves out, as transformers does for values that are its defaults. in_turn: heads of values share those of keys in turn.
+    encoder_decoder: what takes the place of all this in models with an encoder and a decoder.
     """
 
     name: str
@@ -32,6 +40,7 @@ class Architecture:
     transposed: bool = False
     in_turn: bool = False
     defaults: Mapping[str, Any] = field(default_factory=dict)
+    encoder_decoder: EncoderDecoder | None = None
 
 
 def _window(config: HubConfig) -> Keys:
@@ -139,26 +148,6 @@ def _gpt_oss(config: HubConfig) -> Keys:
     return {**_experts(config), "expert_feed_forward_length": config.size("ffn")}
 
 
-def _short_convolutions(config: HubConfig) -> Keys:
-    kinds, kv_heads = config.get("layer_types"), config.size("kv_heads")
-    if not isinstance(kinds, list) or len(kinds) != config.size("layers"):
-        raise ModelError(f"{config.path}: layer_types is no list of a kind for each layer")
-    return {
-        "attention.head_count_kv": [kv_heads if kind == "full_attention" else 0 for kind in kinds],
-        "shortconv.l_cache": config.size("conv_L_cache"),
-    }
-
-
-def _adjusted_ffn(config: HubConfig) -> Keys:
-    """LFM2's width, which its config states before it is cut to two thirds and rounded up."""
-    width = config.size("ffn")
-    if not config.get("block_auto_adjust_ff_dim", True):
-        return {"feed_forward_length": width}
-    multiple = config.size("block_multiple_of", 256)
-    width = int(config.number("block_ffn_dim_multiplier", 1.0) * int(2 * width / 3))
-    return {"feed_forward_length": multiple * -(-width // multiple)}
-
-
 def _lfm2_experts(config: HubConfig) -> Keys:
     return {**_experts(config), "leading_dense_block_count": config.size("num_dense_layers"), **_SIGMOID}
 
@@ -238,8 +227,8 @@ ARCHITECTURES: dict[str, Architecture] = {
     "FalconForCausalLM": Architecture("falcon", keys=(_no_alibi,), defaults={"max_position_embeddings": 2048}),
     "CohereForCausalLM": Architecture("command-r", keys=(_logit_scale,)),
     "Cohere2ForCausalLM": Architecture("cohere2", keys=(_logit_scale, _window_every(4))),
-    "Lfm2ForCausalLM": Architecture("lfm2", keys=(_short_convolutions, _adjusted_ffn)),
-    "Lfm2MoeForCausalLM": Architecture("lfm2moe", keys=(_short_convolutions, _lfm2_experts)),
+    "Lfm2ForCausalLM": Architecture("lfm2", keys=(short_convolutions, adjusted_ffn)),
+    "Lfm2MoeForCausalLM": Architecture("lfm2moe", keys=(short_convolutions, _lfm2_experts)),
     "Glm4ForCausalLM": Architecture("glm4"),
     "Glm4MoeForCausalLM": Architecture("glm4moe", keys=(_glm4_experts,)),
     "Ernie4_5ForCausalLM": Architecture("ernie4_5"),
@@ -261,6 +250,7 @@ ARCHITECTURES: dict[str, Architecture] = {
         ("Qwen3_5MoeForCausalLM", "Qwen3_5MoeForConditionalGeneration"),
         Architecture("qwen35moe", norm_offset=1, keys=(delta_keys, rotation_sections, _experts), in_turn=True),
     ),
+    "WhisperForConditionalGeneration": Architecture("whisper", encoder_decoder=WHISPER),
 }
 
 

@@ -90,9 +90,11 @@ def _described(found: tuple[Part, ...], values: Mapping[str, Any]) -> SimpleName
 
 def metadata(folder: Path, config: HubConfig, row: Architecture, file_type: int) -> dict[str, Any]:
     """All keys of the file with their values."""
-    tokenizer = tokenizer_keys(folder, config)
+    tokenizer, model = tokenizer_keys(folder, config), row.encoder_decoder
     name = config.get("_name_or_path") or folder.absolute().name
-    keys = model_keys(config, row, len(tokenizer["tokenizer.ggml.tokens"]))
+    n_tokens = len(tokenizer["tokenizer.ggml.tokens"])
+    keys = model_keys(config, row, n_tokens) if model is None else model.keys(config, folder, n_tokens)
+    more = {} if model is None else {f"tokenizer.ggml.{key}": value for key, value in model.flags.items()}
     return {
         "general.architecture": row.name,
         "general.type": "model",
@@ -101,6 +103,7 @@ def metadata(folder: Path, config: HubConfig, row: Architecture, file_type: int)
         "general.quantization_version": _QUANTIZATION_VERSION,
         **{f"{row.name}.{key}": value for key, value in keys.items()},
         **tokenizer,
+        **more,
     }
 
 

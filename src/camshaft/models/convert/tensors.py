@@ -44,6 +44,9 @@ class Part:
 
 def parts(config: HubConfig, row: Architecture, shapes: Mapping[str, Shape]) -> Iterator[Part]:
     """The tensors of a file, by the shapes of the model's. Raises ModelError for a tensor whose name has no place."""
+    if row.encoder_decoder is not None:
+        yield from (Part(name, shapes[source], (source,)) for source, name in row.encoder_decoder.names(shapes, config))
+        return
     experts: dict[str, dict[int, str]] = {}
     for source, shape in shapes.items():
         if is_left_out(source) or (config.get("tie_word_embeddings") and source.startswith("lm_head.")):

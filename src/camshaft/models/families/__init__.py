@@ -4,6 +4,6 @@ A family whose layers are its own has a file of its own here, which builds its g
 """
 
 from camshaft.models.families.family import Family
-from camshaft.models.families.table import FAMILIES, family_name
+from camshaft.models.families.table import FAMILIES, OTHERS, family_name
 
-__all__ = ["FAMILIES", "Family", "family_name"]
+__all__ = ["FAMILIES", "OTHERS", "Family", "family_name"]

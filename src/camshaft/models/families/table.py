@@ -93,6 +93,17 @@ FAMILIES: dict[str, Family] = {
         norms_values=True,
         per_layer=True,
     ),
+    "gemma3n": replace(
+        _GEMMA3,
+        full_every=5,
+        query_scale_layers=0,
+        softcaps=(0.0, 30.0),
+        score_scale=1.0,
+        layer_sizes=True,
+        norms_values=True,
+        per_layer=True,
+        builder="gemma3n",
+    ),
     "olmo2": Family("neox", norms="post", qk_norm="row", windows=True, full_every=4, window_rope="plain"),
     "olmoe": Family("neox", qk_norm="row", normalizes_experts=False),
     "exaone4": Family("neox", norms="post", qk_norm="head", windows=True, full_every=4, rotates_windows_only=True),
@@ -187,6 +198,9 @@ FAMILIES: dict[str, Family] = {
     "kimi-linear": Family("interleaved", latent=True, rotates=False, recurrent="kda", expert_score="sigmoid"),
     "rwkv6": Family("neox", norm="layer", recurrent="rwkv", attention=False, builder="rwkv"),
     "rwkv7": Family("neox", norm="layer", recurrent="rwkv", attention=False, builder="rwkv"),
+    "minicpm": Family("interleaved", scales="minicpm"),
+    "minicpm3": Family("neox", latent=True, scales="minicpm"),
+    "plamo2": Family("neox", norms="both", qk_norm="heads", fused="all", recurrent="plamo2"),
     "granite": Family("interleaved"),
     "granitemoe": Family("interleaved"),
     "lfm2": Family("neox", qk_norm="head", recurrent="short_conv", output_norm="token_embd_norm"),
@@ -206,10 +220,16 @@ FAMILIES: dict[str, Family] = {
 }
 
 
+# Architectures that other classes run, with what a message says of them.
+OTHERS = {"whisper": "a speech model: camshaft transcribe and SpeechModel run it"}
+
+
 def family_name(metadata: Mapping[str, Any]) -> str:
     """The file's architecture. Raises ModelError, naming it and the nearest known ones, if it is not supported."""
     name = metadata.get("general.architecture")
     if not isinstance(name, str) or name not in FAMILIES:
+        if isinstance(name, str) and name in OTHERS:
+            raise ModelError(f"the file's architecture is {name}, {OTHERS[name]}")
         near = get_close_matches(name, FAMILIES, n=1) if isinstance(name, str) else []
         known = f"the nearest is {near[0]}" if near else "such as llama, qwen3, gemma3 and bert"
         message = f"camshaft runs {len(FAMILIES)} others, {known}; docs/models.md has the list"
