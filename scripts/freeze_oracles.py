@@ -2,7 +2,7 @@
 
     python scripts/freeze_oracles.py [--model FILE] [STAGE ...]
 
-Stages: tokens models encoders vision logits quantized weighted divergence; all by default.
+Stages: tokens models encoders vision speech logits quantized weighted divergence; all by default.
 
 llama.cpp's vocabulary-only files come from the source archive of llama-cpp-python (pip, once, into the cache folder).
 """
@@ -136,6 +136,25 @@ def freeze_vision(model: Path, names: Sequence[str] = ()) -> None:
         _save(DATA / "vision" / f"{tiny.name}.npz", **arrays)
 
 
+def freeze_speech(model: Path) -> None:
+    """A tiny random Whisper, and what transformers says of it."""
+    from camshaft.models.convert.convert import convert
+    from scripts.oracles import tiny_speech
+
+    network = tiny_speech.make()
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "tiny.gguf"
+        tiny_speech.save(network, Path(folder))
+        convert(folder, path, "F32")
+        packed = lzma.compress(path.read_bytes(), filters=NUMBERS_OF_4_BYTES)
+    arrays = tiny_speech.facts(network)
+    if arrays["logits"].std(axis=0).mean() < 1:
+        raise SystemExit(f"whisper: std {arrays['logits'].std(axis=0).mean():.2f}")
+    (DATA / "speech").mkdir(parents=True, exist_ok=True)
+    (DATA / "speech" / "whisper.gguf.xz").write_bytes(packed)
+    _save(DATA / "speech" / "whisper.npz", **arrays)
+
+
 def freeze_logits(model: Path) -> None:
     """llama.cpp's likeliest tokens after each of the excerpt's first positions, with its own settings."""
     if not (DATA / "excerpt.txt").exists():
@@ -213,6 +232,7 @@ STAGES: dict[str, Callable[[Path], None]] = {
     "models": freeze_models,
     "encoders": freeze_encoders,
     "vision": freeze_vision,
+    "speech": freeze_speech,
     "logits": freeze_logits,
     "quantized": freeze_quantized,
     "weighted": freeze_weighted,

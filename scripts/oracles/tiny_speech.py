@@ -121,3 +121,60 @@ def save(network: Any, folder: Path) -> None:
 def extractor(n_mels: int = N_MELS, seconds: int = 1) -> Any:
     """transformers' features for a model of such windows."""
     return transformers.WhisperFeatureExtractor(feature_size=n_mels, chunk_length=seconds)
+
+
+# Recordings: seconds, seed, language, and whether each window knows the text before it.
+RECORDINGS = ((1.0, 7, None, False), (5.3, 7, "de", False), (5.3, 9, "fr", False), (5.3, 7, "de", True))
+
+
+def generated(network: Any, recording: tuple[float, int, str | None, bool]) -> list[dict[str, Any]]:
+    """transformers' segments of a recording: start, end and tokens, greedy and without thresholds."""
+    seconds, seed, language, conditioned = recording
+    given = extractor()(
+        sound(seconds, seed),
+        sampling_rate=16000,
+        return_tensors="pt",
+        truncation=False,
+        padding="longest",
+        return_attention_mask=True,
+    )
+    more = {"condition_on_prev_tokens": True, "temperature": 0.0} if conditioned else {}
+    made = network.generate(
+        given.input_features,
+        attention_mask=given.attention_mask,
+        language=language,
+        task="transcribe",
+        return_timestamps=True,
+        max_new_tokens=TEXT_CONTEXT // 2 - 3 * conditioned,  # what fits behind the text before
+        return_segments=True,
+        **more,
+    )
+    return [
+        {"start": float(s["start"]), "end": float(s["end"]), "tokens": [int(i) for i in s["tokens"]]}
+        for s in made["segments"][0]
+    ]
+
+
+def facts(network: Any) -> dict[str, Any]:
+    """What transformers says: features of two models, logits of a window, segments of recordings, languages."""
+    features = extractor()(sound(1.0), sampling_rate=16000, return_tensors="np").input_features[0]
+    of_80 = extractor(80, 3)(sound(3.0, 8), sampling_rate=16000, return_tensors="np").input_features[0]
+    ids = np.random.default_rng(1).integers(0, network.config.vocab_size, size=24)
+    segments = [generated(network, recording) for recording in RECORDINGS]
+    with torch.no_grad():
+        exact = network.double()
+        out = exact(input_features=torch.tensor(features[None]).double(), decoder_input_ids=torch.tensor(ids[None]))
+        start = exact(
+            input_features=torch.tensor(features[None]).double(),
+            decoder_input_ids=torch.tensor([[network.config.decoder_start_token_id]]),
+        ).logits[0, 0]
+    network.float()
+    of_languages = start[[tokens()[0].index(f"<|{language}|>") for language in LANGUAGES]]
+    return {
+        "features": features,
+        "features_80": np.ascontiguousarray(of_80[:, ::9]),
+        "tokens": ids.astype(np.int32),
+        "logits": out.logits[0].float().numpy(),
+        "languages": torch.softmax(of_languages, 0).numpy(),
+        "segments": np.frombuffer(json.dumps(segments).encode(), np.uint8),
+    }

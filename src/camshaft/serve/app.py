@@ -21,7 +21,8 @@ from camshaft.serve.anthropic.shape import error_json
 from camshaft.serve.guard import Guard
 from camshaft.serve.metrics import MEDIA_TYPE, metrics_text
 from camshaft.serve.models import cards
-from camshaft.serve.models.models import CHAT, EMBEDDING, RERANK, Lease, Models
+from camshaft.serve.models.models import CHAT, EMBEDDING, RERANK, SPEECH, Lease, Models
+from camshaft.serve.openai.audio import FORMS, read_form
 from camshaft.serve.openai.chat import chat_completions
 from camshaft.serve.openai.completions import completions
 from camshaft.serve.openai.embeddings import embed, embeddings
@@ -77,6 +78,7 @@ MODEL_ROUTES: dict[tuple[str, str], tuple[ModelHandler, str]] = {
     ("POST", "/v1/completions"): (completions, CHAT),
     ("POST", "/v1/responses"): (responses, CHAT),
     ("POST", "/v1/embeddings"): (embeddings, EMBEDDING),
+    **{("POST", path): (handler, SPEECH) for path, handler in FORMS.items()},
     **dict.fromkeys((("POST", "/v1/rerank"), ("POST", "/rerank")), (rerank, RERANK)),
     ("POST", "/v1/messages"): (messages, CHAT),
     ("POST", "/v1/messages/count_tokens"): (count_tokens, CHAT),
@@ -168,7 +170,10 @@ def _of_model(handler: ModelHandler, kind: str, models: Models) -> Callable[[Req
 
     async def endpoint(request: Request) -> Response:
         body: Any = {"model": request.query_params.get("model")}
-        if request.method == "POST":
+        request.state.is_long = False
+        if request.url.path in FORMS:
+            body = request.state.body = await read_form(request)
+        elif request.method == "POST":
             data = await read_body(request, models.most_body_nbytes)
             body = request.state.body = parse_json(data)
             request.state.is_long = len(data) > LONG_NBYTES

@@ -35,6 +35,9 @@ Embed = Annotated[
 _Rerank = Annotated[
     str | None, typer.Option(metavar="MODEL", help="Also score documents for queries, by this model, at /v1/rerank.")
 ]
+_Speech = Annotated[
+    str | None, typer.Option(metavar="MODEL", help="Also transcribe recordings, by this model, at /v1/audio.")
+]
 _Models = Annotated[
     list[str] | None,
     typer.Argument(
@@ -61,6 +64,7 @@ def serve(
     queue: _Queue = 256,
     embed: Embed = None,
     rerank: _Rerank = None,
+    speech: _Speech = None,
     api_key_file: _KeyFile = None,
 ) -> None:
     """Serve models over HTTP, with OpenAI's interface at /v1. Ctrl-C stops when the answers in progress are complete.
@@ -72,7 +76,7 @@ def serve(
         raise MissingExtraError(str(error.name), "serve", "camshaft serve") from None
     from camshaft.serve.guard import Guard, read_keys
     from camshaft.serve.models.config import ModelSpec, ServerConfig, cards_of, read_config
-    from camshaft.serve.models.models import EMBEDDING, RERANK, Models
+    from camshaft.serve.models.models import EMBEDDING, RERANK, SPEECH, Models
     from camshaft.serve.models.served import served_name
 
     logging.basicConfig(level=logging.WARNING, format="camshaft: %(message)s")
@@ -92,7 +96,7 @@ def serve(
                 raise SettingError(f"MODEL {models[0]!r} and --config were given; wanted one of them")
         specs = [*found.specs]
         threads = {name: value for name, value in common.options.items() if name == "threads"}
-        for other, kind in ((embed, EMBEDDING), (rerank, RERANK)):
+        for other, kind in ((embed, EMBEDDING), (rerank, RERANK), (speech, SPEECH)):
             if other is not None:
                 name, preload = served_name(other), specs[0].preload
                 specs.append(ModelSpec(other, name, kind=kind, options=threads, preload=preload))

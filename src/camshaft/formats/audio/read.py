@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import io
+import math
 import os
 from pathlib import Path
 from typing import Any
@@ -19,10 +20,13 @@ Array = np.ndarray[Any, Any]
 _KNOWN = {b"fLaC": "FLAC", b"OggS": "Ogg", b"ID3": "MP3", b"\xff\xfb": "MP3", b"FORM": "AIFF", b"\x1aE\xdf\xa3": "WebM"}
 
 
-def read_audio(source: str | os.PathLike[str] | bytes, name: str = "the recording") -> tuple[Array, int]:
+def read_audio(
+    source: str | os.PathLike[str] | bytes, name: str = "the recording", *, most_seconds: float = math.inf
+) -> tuple[Array, int]:
     """The samples of a sound file, f32 [n, channels], and samples a second; `source` is a path or the file's bytes.
 
-    Raises FormatError for what is no sound or damaged, MissingExtraError for a format that needs the library."""
+    Raises FormatError for what is no sound, damaged, or longer than `most_seconds`, MissingExtraError for a format that needs the
+    library."""
     if isinstance(source, (bytes, bytearray)):
         data = bytes(source)
     elif isinstance(source, (str, os.PathLike)):
@@ -35,19 +39,31 @@ def read_audio(source: str | os.PathLike[str] | bytes, name: str = "the recordin
         raise SettingError(f"the recording came as {type(source).__name__}; wanted a path, bytes or samples")
     if not data:
         raise FormatError(f"{name}: is empty; wanted a sound file")
-    return read_wav(data, name) if is_wav(data) else _by_library(data, name)
+    if not is_wav(data):
+        return _by_library(data, name, most_seconds)
+    samples, rate = read_wav(data, name)
+    _check_length(len(samples) / rate, name, most_seconds)
+    return samples, rate
 
 
-def _by_library(data: bytes, name: str) -> tuple[Array, int]:
+def _check_length(seconds: float, name: str, most_seconds: float) -> None:
+    if seconds > most_seconds:
+        raise FormatError(f"{name}: has {seconds:.0f} seconds; wanted at most {most_seconds:g}")
+
+
+def _by_library(data: bytes, name: str, most_seconds: float) -> tuple[Array, int]:
     if importlib.util.find_spec("soundfile") is None:
         kind = next((kind for magic, kind in _KNOWN.items() if data.startswith(magic)), "a file that is no WAV")
         raise MissingExtraError("soundfile", "audio", f"reading {name} ({kind})")
     import soundfile
 
     try:
-        samples, rate = soundfile.read(io.BytesIO(data), dtype="float32", always_2d=True)
+        with soundfile.SoundFile(io.BytesIO(data)) as file:
+            rate = int(file.samplerate)
+            check_rate(rate, name)
+            _check_length(file.frames / rate, name, most_seconds)  # a small file may have many
+            samples = file.read(dtype="float32", always_2d=True)
     except (soundfile.SoundFileError, TypeError, ValueError) as error:
         why = " ".join(str(error).split()).rpartition(": ")[2].rstrip(".")
         raise FormatError(f"{name}: is no sound file that is known: {why}") from None
-    check_rate(int(rate), name)
-    return samples, int(rate)
+    return samples, rate

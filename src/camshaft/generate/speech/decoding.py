@@ -60,7 +60,7 @@ def decode_window(
     no_speech = float(_probabilities(rows[0])[tokens.no_speech])
     decoded: Decoded | None = None
     for temperature in options.temperatures:
-        best = _decode(plans, rows[1], len(prefix), rules, temperature, options.best_of, rng)
+        best = _decode(plans, rows[1], len(prefix), rules, temperature, options, rng)
         text = text_of(best.ids)
         decoded = Decoded(tuple(best.ids), text, temperature, best.mean, compression_ratio(text), no_speech)
         if not _is_poor(decoded, options):
@@ -98,13 +98,14 @@ def _decode(
     n_prefix: int,
     rules: Rules,
     temperature: float,
-    best_of: int,
+    options: TranscribeOptions,
     rng: np.random.Generator,
 ) -> _Candidate:
-    """The likeliest of `best_of` drawn texts, or the greedy one at temperature 0, from the logits after the prefix."""
-    texts = {number: _Candidate([]) for number in range(best_of if temperature > 0 else 1)}
+    """The likeliest of several drawn texts, or the greedy one at temperature 0, from the logits after the prefix."""
+    texts = {number: _Candidate([]) for number in range(options.best_of if temperature > 0 else 1)}
     plans.share(n_prefix, len(texts))
-    most = min(plans.config.text_context // 2, plans.config.text_context - n_prefix)
+    context = plans.config.text_context
+    most = min(options.max_tokens or context // 2, context - n_prefix)
     given = dict.fromkeys(texts, logits)
     for n in range(1, most + 1):
         for number, row in given.items():

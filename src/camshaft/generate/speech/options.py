@@ -26,6 +26,7 @@ class TranscribeOptions:
     compression_ratio_threshold, logprob_threshold: a text is poor if zlib shrinks it more, or its mean log probability is lower.
     no_speech_threshold: a window is silent if the probability of that is higher, and the text is poor. None turns one off.
     condition_on_previous_text: each window knows the text before it.
+    max_tokens: the most tokens of a window; None: half of those that the model knows positions of.
     max_initial_timestamp: the latest time, in seconds, at which a window's first sentence begins.
     """
 
@@ -40,6 +41,7 @@ class TranscribeOptions:
     logprob_threshold: float | None = -1.0
     no_speech_threshold: float | None = 0.6
     condition_on_previous_text: bool = True
+    max_tokens: int | None = None
     max_initial_timestamp: float = 1.0
 
     def __post_init__(self) -> None:
@@ -78,5 +80,6 @@ TRANSCRIBE_RULES: Rules = {
     "logprob_threshold": (_optional(-math.inf, 0), "a number, 0 or less, or None"),
     "no_speech_threshold": (_optional(0, 1), "a number from 0 to 1, or None"),
     "condition_on_previous_text": (is_bool, "True or False"),
+    "max_tokens": (lambda v: v is None or integer(1, math.inf)(v), "a whole number, 1 or more, or None"),
     "max_initial_timestamp": (number(0, 1e4), "a number of seconds"),
 }

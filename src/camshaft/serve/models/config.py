@@ -15,9 +15,10 @@ from camshaft.generate.engine.engine import MAX_QUEUE, Engine
 from camshaft.generate.language_model import LanguageModel
 from camshaft.generate.pooled.embedding_model import EmbeddingModel
 from camshaft.generate.pooled.reranker import Reranker
+from camshaft.generate.speech.speech_model import SpeechModel
 from camshaft.models.files.pull import resolve_model
-from camshaft.serve.models.models import CHAT, EMBEDDING, RERANK, Card, Loaded, twice_named
-from camshaft.serve.models.served import Embedder, Ranker, Served, served_name
+from camshaft.serve.models.models import CHAT, EMBEDDING, RERANK, SPEECH, Card, Loaded, twice_named
+from camshaft.serve.models.served import Embedder, Listener, Ranker, Served, served_name
 from camshaft.serve.requests.errors import HttpError
 from camshaft.serve.requests.fields import BOOL, LIST, OBJECT, TEXT, Field, Fields, integer, read_fields, required
 
@@ -60,6 +61,7 @@ _MODEL: Fields = {
     "alias": _ALIASES,
     "embed": BOOL,
     "rerank": BOOL,
+    "speech": BOOL,
     "pooling": TEXT,
     "preload": BOOL,
     "adapters": OBJECT,
@@ -69,6 +71,7 @@ _OF_POOLED = frozenset({"model", "name", "alias", "preload", "context", "threads
 _POOLED = {
     "embed": (EMBEDDING, _OF_POOLED | {"embed", "pooling"}),
     "rerank": (RERANK, _OF_POOLED | {"rerank"}),
+    "speech": (SPEECH, (_OF_POOLED | {"speech"}) - {"context"}),
 }
 _ADAPTER: Fields = {
     "path": TEXT,
@@ -79,7 +82,7 @@ _ADAPTER: Fields = {
 
 @dataclass(frozen=True)
 class ModelSpec:
-    """How to load a model, and under which names. `options` are those of LanguageModel, EmbeddingModel or Reranker."""
+    """How to load a model, and under which names. `options` are those of its class."""
 
     model: str
     name: str
@@ -97,6 +100,8 @@ class ModelSpec:
             return Embedder(self.name, EmbeddingModel(self.model, **self.options), self.file_nbytes)
         if self.kind == RERANK:
             return Ranker(self.name, Reranker(self.model, **self.options), self.file_nbytes)
+        if self.kind == SPEECH:
+            return Listener(self.name, SpeechModel(self.model, **self.options), self.file_nbytes)
         lm = LanguageModel(self.model, **self.options)
         return Served(self.name, Engine(lm, max_queue=self.queue), aliases=self.aliases)
 

@@ -17,15 +17,16 @@ from camshaft.generate.engine.engine import MAX_QUEUE
 from camshaft.serve.models.served import MOST_BODY_NBYTES
 from camshaft.serve.requests.errors import HttpError
 
-CHAT, EMBEDDING, RERANK = "chat", "embedding", "rerank"
+CHAT, EMBEDDING, RERANK, SPEECH = "chat", "embedding", "rerank", "speech"
 WAIT_S = 60.0  # how long a request waits until models that others use leave memory for its own
 _MOST_LISTED, _LONGEST_NAME = 8, 100
 _NONE = {
     CHAT: "this server has no model that writes text",
     EMBEDDING: "this server makes no vectors of texts; start it with --embed MODEL",
     RERANK: "this server scores no documents; start it with --rerank MODEL",
+    SPEECH: "this server transcribes no recordings; start it with --speech MODEL",
 }
-_FOR = {CHAT: "", EMBEDDING: " for vectors", RERANK: " for scores"}
+_FOR = {CHAT: "", EMBEDDING: " for vectors", RERANK: " for scores", SPEECH: " for recordings"}
 _log = logging.getLogger("camshaft.serve")
 
 

@@ -138,7 +138,7 @@ async def respond(request: Request, served: Served, read: Reader) -> Response:
     if asked.is_stream:
         return Stream(_parts(answers, shape), shape.media_type, answers.cancel)
     try:
-        whole = await _unless_disconnected(request, _collected(answers, job.n_answers))
+        whole = await unless_disconnected(request, _collected(answers, job.n_answers))
     except CamshaftError as error:
         raise http_error(error) from None
     finally:
@@ -162,7 +162,7 @@ async def _collected(answers: Answers, n: int) -> list[Answer]:
     return whole
 
 
-async def _unless_disconnected(request: Request, work: Any) -> Any:
+async def unless_disconnected(request: Request, work: Any) -> Any:
     """The result of `work`, or None if the client disconnects before there is one."""
     working, gone = asyncio.ensure_future(work), asyncio.ensure_future(_disconnected(request))
     try:
