@@ -93,7 +93,12 @@ def _pixtral(tokenizer: Any) -> Any:
     from transformers.models.pixtral.image_processing_pil_pixtral import PixtralImageProcessorPil
 
     # Its module imports functions of torchvision, which a processor with Pillow does not call.
-    names = ("torchvision", "torchvision.transforms", "torchvision.transforms.v2", "torchvision.transforms.v2.functional")
+    names = (
+        "torchvision",
+        "torchvision.transforms",
+        "torchvision.transforms.v2",
+        "torchvision.transforms.v2.functional",
+    )
     with patch.dict(sys.modules, {name: MagicMock() for name in names}):
         from transformers.models.pixtral.processing_pixtral import PixtralProcessor
 
