@@ -176,16 +176,10 @@ async def show(request: Request, served: Served) -> Response:
     """What is known of the model."""
     given = read_fields(body_of(request), _SHOW)
     required({**given, "model": given.get("model", given.get("name"))}, "model")
-    config = served.lm.config
-    info = {"general.architecture": config.architecture, f"{config.architecture}.context_length": served.lm.context}
-    details = {"format": "gguf", "family": config.architecture}
-    return Json(
-        {
-            "details": details,
-            "model_info": info,
-            "capabilities": ["completion", "tools", *["vision"] * (served.lm.vision is not None)],
-        }
-    )
+    name, seeing = served.lm.config.architecture, ["vision"] * (served.lm.vision is not None)
+    info = {"general.architecture": name, f"{name}.context_length": served.lm.context}
+    details = {"format": "gguf", "family": name}
+    return Json({"details": details, "model_info": info, "capabilities": ["completion", "tools", *seeing]})
 
 
 async def version(request: Request, models: Models) -> Response:
@@ -195,7 +189,7 @@ async def version(request: Request, models: Models) -> Response:
 
 @dataclass
 class OllamaShape:
-    """An answer as JSON, and as lines of JSON. `is_chat`: the text is in a message; `reader` finds thoughts and calls of tools."""
+    """An answer as JSON, and as lines of JSON. `reader` finds thoughts and calls of tools."""
 
     served: Served
     is_chat: bool
