@@ -4,7 +4,7 @@
 - rows: as prompt, with the logits of several tokens
 - single: one token
 - decode.N: one token of each of up to N sequences
-- together: tokens of a picture that all see each other
+- together: tokens of a picture that see each other
 
 Plans are compiled on first use, or loaded from the plan cache, and share all memory. On a device with its own memory, the KV
 cache and logits are in it; token ids and the block table are copied there.
@@ -157,7 +157,7 @@ class ModelPlans(PictureRuns):
         return self._cached[name]
 
     def _plan(self, name: str) -> ExecutionPlan | CachedPlan:
-        """The plan to run: a compiled one if there is one, else a cached one, else one compiled now."""
+        """The compiled plan to run, else a cached one, else one compiled now."""
         return self._compiled.get(name) or self._cached_plan(name) or self._compiled_plan(name)
 
     @property
@@ -187,7 +187,7 @@ class ModelPlans(PictureRuns):
             "rows": (self.prompt_tokens, self.logit_rows),
             "together": (self.prompt_tokens, self.logit_rows),
             "single": (1, None),
-            **{_decode_name(size): (tokens, None) for size, tokens in self._decode_extents.items()},
+            **{f"decode.{size}": (tokens, None) for size, tokens in self._decode_extents.items()},
         }
         return self._graphs.graph(*sizes[name], together=name == "together")
 
@@ -198,8 +198,7 @@ class ModelPlans(PictureRuns):
         (`copy()` fetches it from a device).
 
         `rows` are indexes into the tokens. The caller has reserved KV cache blocks for every position. For recurrent layers the
-        tokens of a slot lie side by side and in order. Tokens of pictures that see each other are all there, or all that are not
-        in the cache.
+        tokens of a slot lie side by side and in order, and pictures whose tokens see each other are whole.
         """
         if self.cache.is_recurrent and 1 + sum(map(ne, slots, slots[1:])) != len(set(slots)):
             raise ModelError("the rows of a sequence are apart; recurrent layers need them side by side")
@@ -213,8 +212,7 @@ class ModelPlans(PictureRuns):
     ) -> Array | DeviceRows:
         """Run the plan of that name, or the one for so many tokens and rows."""
         n, n_rows = len(ids), len(rows)
-        if n_rows > 1 and name != "together":
-            name = "rows"
+        name = "rows" if n_rows > 1 and name != "together" else name
         name = name or ("single" if n == n_rows else "prompt")
         plan = self._plan(name)
         self._place(plan, ids, positions, slots)
@@ -247,7 +245,7 @@ class ModelPlans(PictureRuns):
         size = 1 << (n - 1).bit_length()
         # One plan per power of two: the best kernel variants depend on the number of tokens.
         tokens = self._decode_extents.setdefault(size, Extent("decode", size))
-        plan = self._plan(_decode_name(size))
+        plan = self._plan(f"decode.{size}")
         self._place(plan, ids, positions, slots)
         plan.set_extent(tokens, n)
         self._set_length(plan, positions)
@@ -262,9 +260,8 @@ class ModelPlans(PictureRuns):
         self.weights.clear()
         self.adapters.close()
         self.cache.close()
-        logits: Any = self.__dict__.get("logits")
-        if self.device is not None and logits is not None:
-            logits.close()
+        if "logits" in vars(self) and not isinstance(self.logits, np.ndarray):
+            self.logits.close()
 
     def _close_plans(self) -> None:
         for plan in (*self._compiled.values(), *self._cached.values()):
@@ -272,7 +269,3 @@ class ModelPlans(PictureRuns):
                 plan.close()
         self._compiled.clear()
         self._cached.clear()
-
-
-def _decode_name(size: int) -> str:
-    return f"decode.{size}"
