@@ -148,6 +148,27 @@ def test_each_wrong_key_is_named(key: str, value: Any, wanted: str, tmp_path: Pa
 
 @pytest.mark.full
 @pytest.mark.parametrize(
+    ("key", "value", "wanted"),
+    [
+        ("image_max_pixels", 2**31 - 1, "pictures of 134217727 patches .*image_max_pixels.* wanted at most 65536"),
+        ("image_min_pixels", 10_000, "are 10000 and 900; wanted the first at most the second"),
+        ("window_size", 7, "'clip.vision.window_size' is 7; wanted at least 8, a token"),
+        ("window_size", 2**30, "is 1073741824; wanted at most 16384"),
+        ("n_wa_pattern", 0, "is 0; wanted an integer of 1 or more"),
+        ("spatial_merge_size", 3, "tensor 'mm.0.weight' has shape"),
+        ("attention.head_count", 8, "is 16; wanted a multiple of 4 times the 8 heads"),
+    ],
+)
+def test_wrong_keys_of_qwen_are_named(key: str, value: int, wanted: str, tmp_path: Path) -> None:
+    text, mmproj = tiny_vision("qwen2.5vl", tmp_path)
+    changed = changed_model(mmproj, tmp_path, keys={f"clip.vision.{key}": value})
+    given = {"mmproj": changed, "threads": 1, "context": 128, "sessions": 1}
+    with pytest.raises(ModelError, match=wanted), LanguageModel(text, **given) as lm:  # type: ignore[arg-type]
+        lm.prompt_ids("a", raw=True, images=[drawn_picture(5, 5)])
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(
     ("of", "vision", "wanted"),
     [
         ("idefics3", "qwen2.5vl", "pictures of .* have rows and columns as positions, unlike"),

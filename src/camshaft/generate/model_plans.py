@@ -6,8 +6,8 @@
 - decode.N: one token of each of up to N sequences
 - together: tokens of a picture that see each other
 
-Plans are compiled on first use, or loaded from the plan cache, and share all memory. On a device with its own memory, the KV
-cache and logits are in it; token ids and the block table are copied there.
+Plans are compiled on first use, or loaded from the plan cache, and share all memory. A device with memory of its own has the KV
+cache and logits; token ids and the block table are copied there.
 """
 
 from __future__ import annotations
@@ -78,8 +78,7 @@ class ModelPlans(PictureRuns):
         run_tokens = self.prompt_tokens.bound
         self.cache = KVCache(config, context, form, n_slots, self.device, run_tokens=run_tokens)
         self.logit_rows = Extent("rows", min(LOGIT_ROWS, self.prompt_tokens.bound))
-        self.file = file
-        self._backend, self._activations = backend, "q8" if quantized else "f32"
+        self.file, self._backend, self._activations = file, backend, "q8" if quantized else "f32"
         facts = f"{config}|{context}|{self.prompt_tokens}|{self.logit_rows}|{n_slots}|{quantized}|{form}|{threads}"
         self._facts, self.seeing = f"{facts}|{seeing}" if seeing.width else facts, seeing
         self.n_runs = 0  # the logits are those of the last one
