@@ -9,7 +9,7 @@ from typing import Any
 import gguf
 import numpy as np
 
-from camshaft.models.convert.architectures import ARCHITECTURES
+from camshaft.models.convert.architectures import ARCHITECTURES, architecture_of, completed
 from camshaft.models.convert.hub_config import HubConfig
 from camshaft.models.convert.tensors import parts
 from scripts.oracles.plain.decoder import PlainDecoder
@@ -105,6 +105,8 @@ def tensors(model: TinyModel, network: Any) -> Iterator[tuple[str, np.ndarray]]:
     if row is not None:
         values = {name: parameter.float().numpy() for name, parameter in network.state_dict().items()}
         config = HubConfig(network.config.to_dict(), type(network).__name__, model.name)
+        row = architecture_of(config)
+        config = completed(config, row)
         shapes = {name: value.shape for name, value in values.items() if "embed_scale" not in name}
         for part in parts(config, row, shapes):
             yield part.name, part.made(values.__getitem__)

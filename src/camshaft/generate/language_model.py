@@ -48,7 +48,7 @@ CONVERSATION_OPTIONS = GenerateOptions(max_tokens=512)
 class LanguageModel(Prompts, Drawing):
     """A language model ready for inference. Thread-safe: concurrent sessions run one at a time. A context manager.
 
-    path_or_name: a .gguf file, or a model name that `camshaft pull` accepts.
+    path_or_name: a .gguf file, a folder in Hugging Face's layout (converted once), or a name that `camshaft pull` accepts.
     backend: name of a backend or device; None uses the override, else the CPU.
     threads: worker threads; None uses all available cores.
     context: maximum tokens per session; a model with learned positions has no more of them.
@@ -226,7 +226,7 @@ class LanguageModel(Prompts, Drawing):
         return VisionModel(path, self.config, self.name, threads=self.threads, activations=self.activations)
 
     def _opened(self, adapters: Given) -> Adapters:
-        return open_adapters(self._file, adapters, lambda: self._model_file.digest)
+        return open_adapters(self._file, adapters, lambda: self._model_file.base_digest)
 
     def use_adapters(self, adapters: Given) -> None:
         """Adds other adapters to the model in place of those before; none for an empty list. The model's own weights stay

@@ -46,6 +46,7 @@ PROMPT_TOKENS = 512  # longer prompts run in chunks
 MAX_DECODE_SEQUENCES = 16  # more sequences run through the prompt plan
 LOGIT_ROWS = 64  # maximum positions with logits per run
 Array = np.ndarray[Any, Any]
+Ints = Sequence[int]
 
 
 class ModelPlans(PictureRuns):
@@ -90,7 +91,11 @@ class ModelPlans(PictureRuns):
 
     def _use_adapters(self, adapters: Adapters) -> None:
         self.adapters = adapters
+        # Other models round alike in plans of all sizes. A BLAS rounds in its own way for each number of rows.
+        self.is_uneven = any(tensor.is_float_matrix for tensor in adapters.tensors.values())
+        self._kernels = "simd" if self.is_uneven and self._backend is None else self._backend
         facts = f"{self._facts}|{adapters.digest}" if adapters.given else self._facts
+        facts += f"|{self._kernels}" if self.is_uneven else ""
         self.plan_cache = PlanCache(self.file, facts, self.weights, adapters.tensors, use=self._backend is None)
         self._cached_plan("prompt")
 
@@ -139,7 +144,7 @@ class ModelPlans(PictureRuns):
         memory = self._memory()
         plan = compile(
             graph,
-            backend=self._backend,
+            backend=self._kernels,
             threads=self.threads,
             activations=self._activations,
             weights=self.weights,
@@ -190,25 +195,23 @@ class ModelPlans(PictureRuns):
         }
         return self._graphs.graph(*sizes[name], together=name == "together")
 
-    def run(
-        self, ids: Sequence[int], positions: Sequence[int], slots: Sequence[int], rows: Sequence[int]
-    ) -> Array | DeviceRows:
+    def run(self, ids: Ints, positions: Ints, slots: Ints, rows: Ints, *, alike: bool = False) -> Array | DeviceRows:
         """Run up to `prompt_tokens` tokens; return logits f32 [len(rows), vocab], a view that is valid until the next run
         (`copy()` fetches it from a device).
 
         `rows` are indexes into the tokens. The caller has reserved KV cache blocks for every position. For recurrent layers the
-        tokens of a slot lie side by side and in order, and pictures whose tokens see each other are whole.
+        tokens of a slot lie side by side and in order, and pictures whose tokens see each other are whole. `alike`: round as in
+        runs with other numbers of rows, if the model `is_uneven` by the same plan.
         """
         if self.cache.is_recurrent and 1 + sum(map(ne, slots, slots[1:])) != len(set(slots)):
             raise ModelError("the rows of a sequence are apart; recurrent layers need them side by side")
         seen = self.seeing.width and has_pictures(ids)
         if not seen or not self.seeing.together:
-            return self._run_as("prompt" if seen else "", ids, positions, slots, rows)
+            name = "rows" if alike and self.is_uneven else "prompt" if seen else ""
+            return self._run_as(name, ids, positions, slots, rows)
         return self._run_stretches(ids, positions, slots, rows)
 
-    def _run_as(
-        self, name: str, ids: Sequence[int], positions: Sequence[int], slots: Sequence[int], rows: Sequence[int]
-    ) -> Array | DeviceRows:
+    def _run_as(self, name: str, ids: Ints, positions: Ints, slots: Ints, rows: Ints) -> Array | DeviceRows:
         """Run the plan of that name, or the one for so many tokens and rows."""
         n, n_rows = len(ids), len(rows)
         name = "rows" if n_rows > 1 and name != "together" else name
@@ -231,17 +234,20 @@ class ModelPlans(PictureRuns):
         self.n_runs += 1
         plan.bound.run()
 
-    def _set_length(self, plan: ExecutionPlan | CachedPlan, positions: Sequence[int]) -> None:
+    def _set_length(self, plan: ExecutionPlan | CachedPlan, positions: Ints) -> None:
         if self.cache.has_keys:  # a model without attention reads no keys
             plan.set_extent(self.length, max(positions) + 1)
 
-    def run_decode(self, ids: Sequence[int], positions: Sequence[int], slots: Sequence[int]) -> None:
-        """Run one token of each of several sequences, or several of one; their logits are the first rows of `logits`."""
-        n = len(ids)
-        if n == 1 or n > MAX_DECODE_SEQUENCES or (self.seeing.width and has_pictures(ids)):
+    def run_decode(self, ids: Ints, positions: Ints, slots: Ints, *, alike: bool = False) -> None:
+        """Run one token of each of several sequences, or several of one; their logits are the first rows of `logits`.
+
+        alike: as in `run`."""
+        n, alike = len(ids), alike and self.is_uneven
+        seen = self.seeing.width and has_pictures(ids)
+        if (n == 1 and not alike) or n > MAX_DECODE_SEQUENCES or seen:
             self.run(ids, positions, slots, range(n))
             return
-        size = 1 << (n - 1).bit_length()
+        size = MAX_DECODE_SEQUENCES if alike else 1 << (n - 1).bit_length()
         # One plan per power of two: the best kernel variants depend on the number of tokens.
         tokens = self._decode_extents.setdefault(size, Extent("decode", size))
         plan = self._plan(f"decode.{size}")
@@ -254,7 +260,7 @@ class ModelPlans(PictureRuns):
         """Save new plans to the cache; release all plans, weights and the KV cache."""
         self.plan_cache.flush()
         if self.device is None:
-            self.plan_cache.measure_later(self._compiled, self._backend, self.threads)
+            self.plan_cache.measure_later(self._compiled, self._kernels, self.threads)
         self._close_plans()
         self.weights.clear()
         self.adapters.close()

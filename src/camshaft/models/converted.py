@@ -32,7 +32,12 @@ _NAMES |= {"enc.conv1.weight", "enc.conv2.weight", "enc.position_embd.weight"}
 def is_converted(tensor: FileTensor) -> bool:
     """Whether a graph has changed values of a tensor: of vectors that are not f32, too."""
     is_narrow = len(tensor.shape) == 1 and (tensor.format.dtype is None or tensor.format.dtype.name != "f32")
-    return is_narrow or tensor.name in _NAMES or tensor.name.endswith(_ENDS)
+    return is_narrow or is_rearranged(tensor.name)
+
+
+def is_rearranged(name: str) -> bool:
+    """Whether a graph has the values of a tensor of this name in another form, whatever their dtype is."""
+    return name in _NAMES or name.endswith(_ENDS)
 
 
 def converted_digest(tensors: Mapping[str, FileTensor]) -> str:

@@ -148,7 +148,7 @@ def encode_untrusted(
     said = [*texts_in(messages), *texts_in(variables)]
     if not any(text in value for text in texts for value in said):
         return encode_chat(tokenizer, template.render(messages, **variables), pieces=pieces)
-    mark = next(chr(code) for code in _MARKS if not any(chr(code) in text for text in (*said, template.source)))
+    mark = _unused((*said, template.source))
     control = re.compile("|".join(map(re.escape, texts)))
 
     def broken(value: Any) -> Any:
@@ -160,6 +160,15 @@ def encode_untrusted(
 
     rendered = template.render(broken(messages), **{name: broken(value) for name, value in variables.items()})
     return encode_chat(tokenizer, rendered, without=mark, pieces=pieces)
+
+
+def _unused(texts: Sequence[str]) -> str:
+    """A private character that is in none of the texts. Raises ModelError if they have all of them."""
+    used = set().union(*texts)
+    for code in _MARKS:
+        if chr(code) not in used:
+            return chr(code)
+    raise ModelError(f"the messages have each of the {len(_MARKS):,} private characters of Unicode; wanted one less")
 
 
 def texts_in(value: Any) -> Iterator[str]:

@@ -118,6 +118,14 @@ class PrefixCache:
                 self._idle[block] = None
         return free[::-1]
 
+    def forget(self, keys: Sequence[bytes]) -> int:
+        """Free the blocks with these keys that no sequence uses; returns their number."""
+        blocks = [block for block in map(self._blocks.get, keys) if block is not None and block in self._idle]
+        for block in blocks:
+            del self._idle[block], self._blocks[self._keys.pop(block)], self._users[block]
+        self._cache.free_blocks(blocks)
+        return len(blocks)
+
     def evict(self) -> int:
         """Take the least recently used idle block from the shared ones. There is one whenever a slot has room for a block."""
         block, _ = self._idle.popitem(last=False)

@@ -209,6 +209,10 @@ class KVCache:
             self._free_blocks += free[::-1]
             self.slots.release(slot)
 
+    def free_blocks(self, blocks: Sequence[int]) -> None:
+        """Make blocks free that no slot has and nobody shares."""
+        self._free_blocks += blocks
+
     def blocks_of(self, slot: int) -> tuple[int, ...]:
         """The blocks of an open slot, in the order of its positions."""
         return tuple(self._blocks[slot])
