@@ -106,7 +106,7 @@ def generate(
     with running.open(name, context) as lm, options.speculation(speculate, running, context) as drafts:
         wanted = of_model(wanted, lm).merge({"speculate": drafts, "prompt_cache": prompt_cache})
         if system is None:
-            generation = lm.generate(said, wanted, images=image or ())
+            generation = lm.generate(said, wanted, images=image) if image else lm.generate(said, wanted)
         else:
             from camshaft.generate.vision.prompts import content_of
 
