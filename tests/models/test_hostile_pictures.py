@@ -116,7 +116,7 @@ WRONG_KEYS: list[tuple[str, Any, str]] = [
     ("clip.vision.projection_dim", 16, "makes embeddings of 16 numbers; .* has 32: wanted the vision file"),
     ("clip.vision.embedding_length", "wide", "'clip.vision.embedding_length' is 'wide'; wanted a number"),
     ("clip.vision.embedding_length", 33, "is 33; wanted a multiple of the 2 heads"),
-    ("clip.vision.embedding_length", 2**31 - 2, "'v.patch_embd.weight' has shape"),
+    ("clip.vision.embedding_length", 2**16, "'v.patch_embd.weight' has shape"),
     ("clip.vision.feed_forward_length", 2**30, "'v.blk.0.ffn_up.weight' has shape"),
     ("clip.vision.block_count", 3, "'v.blk.2.ln1.weight'"),
     ("clip.vision.block_count", 4096, "is 4096; the file has"),
