@@ -225,7 +225,6 @@ class ModelPlans(PictureRuns):
             plan.set_extent(self.logit_rows, max(n_rows, 1))
         if name == "together":
             plan.inputs["lengths"][:] = max(positions) + 1
-        self._set_length(plan, positions)
         self._run(plan)
         return first_rows(self.logits, n_rows)
 
@@ -233,10 +232,6 @@ class ModelPlans(PictureRuns):
         self.weights.finish()
         self.n_runs += 1
         plan.bound.run()
-
-    def _set_length(self, plan: ExecutionPlan | CachedPlan, positions: Ints) -> None:
-        if self.cache.has_keys:  # a model without attention reads no keys
-            plan.set_extent(self.length, max(positions) + 1)
 
     def run_decode(self, ids: Ints, positions: Ints, slots: Ints, *, alike: bool = False) -> None:
         """Run one token of each of several sequences, or several of one; their logits are the first rows of `logits`.
@@ -253,7 +248,6 @@ class ModelPlans(PictureRuns):
         plan = self._plan(f"decode.{size}")
         self._place(plan, ids, positions, slots)
         plan.set_extent(tokens, n)
-        self._set_length(plan, positions)
         self._run(plan)
 
     def close(self) -> None:

@@ -216,12 +216,8 @@ class OllamaShape:
         self, text: str, reason: str, usage: Usage, calls: Sequence[ToolCall] = (), thought: str = ""
     ) -> dict[str, Any]:
         now = time.perf_counter()
-        first = self._first or now
-        times = {
-            "total_duration": now - self._begun,
-            "prompt_eval_duration": first - self._begun,
-            "eval_duration": now - first,
-        }
+        first, begun = self._first or now, self._begun
+        times = {"total_duration": now - begun, "prompt_eval_duration": first - begun, "eval_duration": now - first}
         return self.line(
             text,
             calls,
