@@ -100,6 +100,9 @@ def _as_written(model: TinyVision, name: str, values: np.ndarray) -> Iterator[tu
     elif "patch_embed.proj.weight" in name:
         yield "v.patch_embd.weight", values[:, :, 0]
         yield "v.patch_embd.weight.1", values[:, :, 1]
+    elif model.projector == "pixtral" and ("q_proj" in name or "k_proj" in name):
+        heads = model.sizes["num_attention_heads"]  # pairs of each head side by side
+        yield name, values.reshape(heads, 2, -1, *values.shape[1:]).swapaxes(1, 2).reshape(values.shape)
     elif ".qkv." in name and model.projector == "qwen2.5vl_merger":
         for part, rows in zip("qkv", np.split(values, 3), strict=True):
             yield name.replace("qkv", part), rows

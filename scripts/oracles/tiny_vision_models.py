@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
+from unittest.mock import MagicMock, patch
 
 import transformers
 
@@ -85,6 +87,23 @@ _QWEN_IDS = {
     "vision_start_token_id": "<|vision_start|>",
     "vision_end_token_id": "<|vision_end|>",
 }
+
+
+def _pixtral(tokenizer: Any) -> Any:
+    from transformers.models.pixtral.image_processing_pil_pixtral import PixtralImageProcessorPil
+
+    # Its module imports functions of torchvision, which a processor with Pillow does not call.
+    names = (
+        "torchvision",
+        "torchvision.transforms",
+        "torchvision.transforms.v2",
+        "torchvision.transforms.v2.functional",
+    )
+    with patch.dict(sys.modules, {name: MagicMock() for name in names}):
+        from transformers.models.pixtral.processing_pixtral import PixtralProcessor
+
+    pictures = PixtralImageProcessorPil(size={"longest_edge": 48}, patch_size=4, image_mean=MEAN, image_std=STD)
+    return PixtralProcessor(pictures, tokenizer, patch_size=4, spatial_merge_size=2)
 
 
 def _sections(*pairs: int) -> dict[str, Any]:
@@ -203,5 +222,39 @@ MODELS = (
         "<|vision_start|><|image_pad|><|vision_end|>",
         lambda tokenizer: _qwen(tokenizer, "Qwen3VLProcessor"),
         ids=_QWEN_IDS,
+    ),
+    TinyVision(
+        "pixtral",
+        "Mistral3",
+        "pixtral",
+        TinyModel(
+            "pixtral",
+            "Mistral",
+            32,
+            48,
+            heads=2,
+            kv_heads=1,
+            head_dim=16,
+            tied=True,
+            options={"sliding_window": None},
+            values=NUMBERS_OF_8_BITS,
+            n_vocab=ASCII,
+        ),
+        {
+            "model_type": "pixtral",
+            "hidden_size": 16,
+            "intermediate_size": 24,
+            "num_attention_heads": 2,
+            "image_size": 48,
+            "patch_size": 4,
+            "head_dim": 8,
+            "hidden_act": "silu",
+        },
+        {"use_silu": True, "vision.spatial_merge_size": 2, "vision.attention.layer_norm_epsilon": 1e-5},
+        ("[IMG]", "[IMG_BREAK]", "[IMG_END]"),
+        "[IMG]",
+        "[IMG]",
+        _pixtral,
+        options={"spatial_merge_size": 2},
     ),
 )

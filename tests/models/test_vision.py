@@ -52,6 +52,7 @@ def test_a_session_beside_another_says_the_same(name: str, tmp_path: Path) -> No
         assert np.abs(found - first[4][-1]).max() < TOLERANCE
 
 
+@pytest.mark.full
 def test_tokens_that_see_each_other_come_at_once(tmp_path: Path) -> None:
     text, pictures, *_ = prompts_of("gemma3")[0]
     with opened("gemma3", tmp_path) as lm, lm.session() as session:

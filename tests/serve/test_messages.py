@@ -101,7 +101,7 @@ def test_results_come_before_the_rest_of_a_message(roomy_client: Any) -> None:
 
 
 def test_what_is_refused_says_so_in_anthropics_form(roomy_client: Any) -> None:
-    image = {"role": "user", "content": [{"type": "image", "source": {}}]}
+    image = {"role": "user", "content": [{"type": "document", "source": {}}]}
     wrong: list[tuple[dict[str, Any], str]] = [
         ({"max_tokens": None}, "'max_tokens' is missing"),
         ({"max_tokens": 0}, "'max_tokens' is 0"),
@@ -109,7 +109,7 @@ def test_what_is_refused_says_so_in_anthropics_form(roomy_client: Any) -> None:
         ({"messages": []}, "'messages' is empty"),
         ({"messages": [{"role": "system", "content": "a"}]}, "'messages[0].role'"),
         ({"messages": [{"role": "user"}]}, "'messages[0].content' is missing"),
-        ({"messages": [image]}, '"image"; wanted text, thinking, tool_use, tool_result (others are not supported)'),
+        ({"messages": [image]}, '"document"; wanted text, image, thinking, tool_use, tool_result (others are not supported)'),
         ({"messages": [{"role": "user", "content": [{"type": ["text"]}]}]}, "messages[0].content[0].type"),
         ({"messages": [{"role": "user", "content": [{"type": "text"}]}]}, "messages[0].content[0].text"),
         ({"messages": [{"role": "user", "content": [{"type": "tool_result"}]}]}, "messages[0].content[0].tool_use_id"),

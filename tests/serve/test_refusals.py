@@ -54,7 +54,7 @@ REFUSED: list[tuple[str, Any, int, str | None]] = [
     (CHATS, {"messages": "hi"}, 400, "messages"),
     (CHATS, {"messages": [{"role": "function", "content": "x"}]}, 400, "messages[0].role"),
     (CHATS, {"messages": [{"role": "user"}]}, 400, "messages[0].content"),
-    (CHATS, {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, 400, "messages[0].content[0].type"),
+    (CHATS, {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, 400, "messages[0].content[0]"),
     (CHATS, {"messages": [{"role": "user", "content": "x" * 100}]}, 400, None),
     (CHATS, {"messages": [{"role": "user", "content": "x" * 15_000}]}, 400, "messages"),
     (TEXTS, {"prompt": "x" * 15_000}, 400, "prompt"),

@@ -4,10 +4,10 @@
 - rows: as prompt, with the logits of several tokens
 - single: one token
 - decode.N: one token of each of up to N sequences
-- together: tokens of a picture that all see each other
+- together: tokens of a picture that see each other
 
-Plans are compiled on first use, or loaded from the plan cache, and share all memory. On a device with its own memory, the KV
-cache and logits are in it; token ids and the block table are copied there.
+Plans are compiled on first use, or loaded from the plan cache, and share all memory. A device with memory of its own has the KV
+cache and logits; token ids and the block table are copied there.
 """
 
 from __future__ import annotations
@@ -79,8 +79,7 @@ class ModelPlans(PictureRuns):
         run_tokens = self.prompt_tokens.bound
         self.cache = KVCache(config, context, form, n_slots, self.device, run_tokens=run_tokens)
         self.logit_rows = Extent("rows", min(LOGIT_ROWS, self.prompt_tokens.bound))
-        self.file = file
-        self._backend, self._activations = backend, "q8" if quantized else "f32"
+        self.file, self._backend, self._activations = file, backend, "q8" if quantized else "f32"
         facts = f"{config}|{context}|{self.prompt_tokens}|{self.logit_rows}|{n_slots}|{quantized}|{form}|{threads}"
         self._facts, self.seeing = f"{facts}|{seeing}" if seeing.width else facts, seeing
         self.n_runs = 0  # the logits are those of the last one
@@ -162,7 +161,7 @@ class ModelPlans(PictureRuns):
         return self._cached[name]
 
     def _plan(self, name: str) -> ExecutionPlan | CachedPlan:
-        """The plan to run: a compiled one if there is one, else a cached one, else one compiled now."""
+        """The compiled plan to run, else a cached one, else one compiled now."""
         return self._compiled.get(name) or self._cached_plan(name) or self._compiled_plan(name)
 
     @property
@@ -192,7 +191,7 @@ class ModelPlans(PictureRuns):
             "rows": (self.prompt_tokens, self.logit_rows),
             "together": (self.prompt_tokens, self.logit_rows),
             "single": (1, None),
-            **{_decode_name(size): (tokens, None) for size, tokens in self._decode_extents.items()},
+            **{f"decode.{size}": (tokens, None) for size, tokens in self._decode_extents.items()},
         }
         return self._graphs.graph(*sizes[name], together=name == "together")
 
@@ -201,8 +200,8 @@ class ModelPlans(PictureRuns):
         (`copy()` fetches it from a device).
 
         `rows` are indexes into the tokens. The caller has reserved KV cache blocks for every position. For recurrent layers the
-        tokens of a slot lie side by side and in order. Tokens of pictures that see each other are all there, or all that are not
-        in the cache. `alike`: round as in runs with other numbers of rows, if the model `is_uneven` by the same plan.
+        tokens of a slot lie side by side and in order, and pictures whose tokens see each other are whole. `alike`: round as in
+        runs with other numbers of rows, if the model `is_uneven` by the same plan.
         """
         if self.cache.is_recurrent and 1 + sum(map(ne, slots, slots[1:])) != len(set(slots)):
             raise ModelError("the rows of a sequence are apart; recurrent layers need them side by side")
@@ -215,8 +214,7 @@ class ModelPlans(PictureRuns):
     def _run_as(self, name: str, ids: Ints, positions: Ints, slots: Ints, rows: Ints) -> Array | DeviceRows:
         """Run the plan of that name, or the one for so many tokens and rows."""
         n, n_rows = len(ids), len(rows)
-        if n_rows > 1 and name != "together":
-            name = "rows"
+        name = "rows" if n_rows > 1 and name != "together" else name
         name = name or ("single" if n == n_rows else "prompt")
         plan = self._plan(name)
         self._place(plan, ids, positions, slots)
@@ -227,7 +225,6 @@ class ModelPlans(PictureRuns):
             plan.set_extent(self.logit_rows, max(n_rows, 1))
         if name == "together":
             plan.inputs["lengths"][:] = max(positions) + 1
-        self._set_length(plan, positions)
         self._run(plan)
         return first_rows(self.logits, n_rows)
 
@@ -235,10 +232,6 @@ class ModelPlans(PictureRuns):
         self.weights.finish()
         self.n_runs += 1
         plan.bound.run()
-
-    def _set_length(self, plan: ExecutionPlan | CachedPlan, positions: Ints) -> None:
-        if self.cache.has_keys:  # a model without attention reads no keys
-            plan.set_extent(self.length, max(positions) + 1)
 
     def run_decode(self, ids: Ints, positions: Ints, slots: Ints, *, alike: bool = False) -> None:
         """Run one token of each of several sequences, or several of one; their logits are the first rows of `logits`.
@@ -252,10 +245,9 @@ class ModelPlans(PictureRuns):
         size = MAX_DECODE_SEQUENCES if alike else 1 << (n - 1).bit_length()
         # One plan per power of two: the best kernel variants depend on the number of tokens.
         tokens = self._decode_extents.setdefault(size, Extent("decode", size))
-        plan = self._plan(_decode_name(size))
+        plan = self._plan(f"decode.{size}")
         self._place(plan, ids, positions, slots)
         plan.set_extent(tokens, n)
-        self._set_length(plan, positions)
         self._run(plan)
 
     def close(self) -> None:
@@ -267,9 +259,8 @@ class ModelPlans(PictureRuns):
         self.weights.clear()
         self.adapters.close()
         self.cache.close()
-        logits: Any = self.__dict__.get("logits")
-        if self.device is not None and logits is not None:
-            logits.close()
+        if "logits" in vars(self) and not isinstance(self.logits, np.ndarray):
+            self.logits.close()
 
     def _close_plans(self) -> None:
         for plan in (*self._compiled.values(), *self._cached.values()):
@@ -277,7 +268,3 @@ class ModelPlans(PictureRuns):
                 plan.close()
         self._compiled.clear()
         self._cached.clear()
-
-
-def _decode_name(size: int) -> str:
-    return f"decode.{size}"

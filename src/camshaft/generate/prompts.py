@@ -102,7 +102,7 @@ class Prompts(Closing):
         said, pictures = taken_out(messages)
         if pictures:
             seeing(self.vision)
-        return self.chat_template.render(for_template(said, self.chat_template, self.vision), **variables), pictures
+        return self.chat_template.render(for_template(said, self.chat_template), **variables), pictures
 
     def rendered_ids(self, text: str, pictures: Sequence[Picture] = (), *, first: bool = True) -> list[int]:
         """Token ids of a rendered text. One that is not `first` in its session has no BOS."""

@@ -17,10 +17,11 @@ from camshaft.generate.grammar.grammar import Grammar
 from camshaft.generate.options import GenerateOptions
 from camshaft.generate.tools.calls import Delta, ToolCall
 from camshaft.generate.tools.reasoning import AnswerReader
+from camshaft.generate.vision.prompts import content_of
 from camshaft.serve.models.models import Models
 from camshaft.serve.models.served import Served
-from camshaft.serve.openai.chat import EMPTY, chat_of, read_messages
-from camshaft.serve.openai.prompts import How, thinking
+from camshaft.serve.openai.chat import chat_of, read_messages
+from camshaft.serve.openai.prompts import How, placed, thinking
 from camshaft.serve.openai.tools import Tools, call_id, form_of, read_tools
 from camshaft.serve.requests import grammars
 from camshaft.serve.requests.answers import Answer, Job, Usage
@@ -39,6 +40,7 @@ from camshaft.serve.requests.fields import (
     takes,
 )
 from camshaft.serve.requests.options import MOST_TOKENS, OPTIONS, SAMPLING, generate_options
+from camshaft.serve.requests.pictures import picture_of_base64
 from camshaft.serve.requests.respond import Asked, Json, Reader, body_of, compact, respond
 from camshaft.version import __version__
 
@@ -64,7 +66,7 @@ _COMMON: Fields = {
     "think": one_of(True, False, "low", "medium", "high"),
 }
 _CHAT: Fields = {**_COMMON, "messages": LIST, "tools": LIST}
-_GENERATE: Fields = {**_COMMON, "prompt": TEXT, "system": TEXT, "raw": BOOL, "images": EMPTY, "suffix": one_of("")}
+_GENERATE: Fields = {**_COMMON, "prompt": TEXT, "system": TEXT, "raw": BOOL, "images": LIST, "suffix": one_of("")}
 _SHOW: Fields = {"model": TEXT, "name": TEXT, "verbose": BOOL}
 _OTHERS = {"stop", "mirostat_tau", "mirostat_eta"}
 _OPTIONS: Fields = {
@@ -158,15 +160,16 @@ def _read_generate(body: Any, served: Served) -> Asked:
     given = read_fields(body, _GENERATE)
     _check_model(given, served)
     prompt = required(given, "prompt")
+    pictures = [picture_of_base64(each, f"images[{i}]") for i, each in enumerate(given.get("images", ()))]
     if not given.get("raw"):
         system = [{"role": "system", "content": given["system"]}] if "system" in given else []
-        return _chat([*system, {"role": "user", "content": prompt}], given, served, False)
+        return _chat([*system, {"role": "user", "content": content_of(prompt, pictures)}], given, served, False)
     if "system" in given or given.get("think"):
         param = "system" if "system" in given else "think"
         raise HttpError(400, f"'{param}' with raw: true", code="invalid_value", param=param)
     served.check_text(prompt, "prompt")
     options = _options(given, served, _form(given, served))
-    job = Job([served.lm.prompt_ids(prompt, raw=True)], options)
+    job = Job([placed(served, lambda lm: lm.prompt_ids(prompt, raw=True, images=pictures), "prompt")], options)
     return Asked(job, OllamaShape(served, False, AnswerReader()), given.get("stream", True))
 
 
@@ -175,10 +178,10 @@ async def show(request: Request, served: Served) -> Response:
     """What is known of the model."""
     given = read_fields(body_of(request), _SHOW)
     required({**given, "model": given.get("model", given.get("name"))}, "model")
-    config = served.lm.config
-    info = {"general.architecture": config.architecture, f"{config.architecture}.context_length": served.lm.context}
-    details = {"format": "gguf", "family": config.architecture}
-    return Json({"details": details, "model_info": info, "capabilities": ["completion", "tools"]})
+    name, seeing = served.lm.config.architecture, ["vision"] * (served.lm.vision is not None)
+    info = {"general.architecture": name, f"{name}.context_length": served.lm.context}
+    details = {"format": "gguf", "family": name}
+    return Json({"details": details, "model_info": info, "capabilities": ["completion", "tools", *seeing]})
 
 
 async def version(request: Request, models: Models) -> Response:
@@ -188,8 +191,7 @@ async def version(request: Request, models: Models) -> Response:
 
 @dataclass
 class OllamaShape:
-    """An answer as JSON, and as lines of JSON. `is_chat` says whether the text is in a message; `reader` finds
-    thoughts and calls of tools."""
+    """An answer as JSON, and as lines of JSON. `reader` finds thoughts and calls of tools."""
 
     served: Served
     is_chat: bool
@@ -214,12 +216,8 @@ class OllamaShape:
         self, text: str, reason: str, usage: Usage, calls: Sequence[ToolCall] = (), thought: str = ""
     ) -> dict[str, Any]:
         now = time.perf_counter()
-        first = self._first or now
-        times = {
-            "total_duration": now - self._begun,
-            "prompt_eval_duration": first - self._begun,
-            "eval_duration": now - first,
-        }
+        first, begun = self._first or now, self._begun
+        times = {"total_duration": now - begun, "prompt_eval_duration": first - begun, "eval_duration": now - first}
         return self.line(
             text,
             calls,

@@ -111,7 +111,7 @@ def generate(
         if reader is not None:
             wanted = wanted.merge({"shown_tokens": reader.marks})
         if system is None:
-            generation = lm.generate(said, wanted, images=image or ())
+            generation = lm.generate(said, wanted, images=image) if image else lm.generate(said, wanted)
         else:
             from camshaft.generate.vision.prompts import content_of
 

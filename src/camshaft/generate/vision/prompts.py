@@ -14,6 +14,8 @@ from camshaft.text.tokenizer import Tokenizer
 if TYPE_CHECKING:
     from camshaft.generate.vision.vision_model import VisionModel
 
+# Stands for a picture in the messages of a template that knows none: no text has it, and no control token is in it.
+_PLACE = "\U0010fffdpicture\U0010fffd"
 WANTED_PART = "{'type': 'text', 'text': ...} or {'type': 'image', 'image': ...}"
 
 
@@ -52,23 +54,20 @@ def taken_out(messages: Sequence[Mapping[str, Any]]) -> tuple[list[dict[str, Any
     return made, pictures
 
 
-def for_template(
-    messages: Sequence[Mapping[str, Any]], template: ChatTemplate, vision: VisionModel | None
-) -> list[dict[str, Any]]:
-    """The messages as the template takes them: lists of texts alone become texts, and pictures the marker where the template
-    knows no parts."""
-    return [dict(message) | _content(message, template, vision) for message in messages]
+def for_template(messages: Sequence[Mapping[str, Any]], template: ChatTemplate) -> list[dict[str, Any]]:
+    """The messages as the template takes them: lists of texts alone become texts, and pictures a text, for `placing`, where the
+    template knows no parts."""
+    return [dict(message) | _content(message, template) for message in messages]
 
 
-def _content(message: Mapping[str, Any], template: ChatTemplate, vision: VisionModel | None) -> dict[str, Any]:
+def _content(message: Mapping[str, Any], template: ChatTemplate) -> dict[str, Any]:
     parts = message.get("content")
     if not isinstance(parts, list | tuple):
         return {}
     has_pictures = any(part.get("type") == "image" for part in parts)
     if has_pictures and template.takes_pictures:
         return {"content": list(parts)}
-    written = vision.written if vision is not None else ""
-    return {"content": "".join(written if part.get("type") == "image" else part["text"] for part in parts)}
+    return {"content": "".join(_PLACE if part.get("type") == "image" else part["text"] for part in parts)}
 
 
 def placing(pictures: Sequence[Picture], vision: VisionModel | None, tokenizer: Tokenizer) -> Pieces:
@@ -81,7 +80,7 @@ def placing(pictures: Sequence[Picture], vision: VisionModel | None, tokenizer: 
     marker_id = tokenizer.vocabulary.ids.get(vision.token, 0)
 
     def pieces(text: str) -> list[str | Sequence[int]]:
-        texts = text.split(vision.marker)
+        texts = text.replace(_PLACE, vision.written).split(vision.marker)
         if len(texts) - 1 != len(pictures):
             raise SettingError(
                 f"the prompt has {count(len(texts) - 1, 'marker')} {vision.marker}; wanted {len(pictures)}, one for each picture"

@@ -11,6 +11,7 @@ import numpy as np
 
 from camshaft.errors import ContextError
 from camshaft.extent import Extent
+from camshaft.generate.memory.kv_cache import KVCache
 from camshaft.generate.memory.logits import put_rows
 from camshaft.generate.vision.places import AxisPositions
 from camshaft.generate.vision.tokens import Seeing, fill_rows, is_end, part_length, stretches
@@ -27,6 +28,8 @@ class PictureRuns(ABC):
     """What ModelPlans has of pictures."""
 
     seeing: Seeing
+    cache: KVCache
+    length: Extent
     prompt_tokens: Extent
 
     @cached_property
@@ -41,13 +44,15 @@ class PictureRuns(ABC):
         positions: Sequence[int],
         slots: Sequence[int],
     ) -> None:
-        """Set the tokens of a plan's next run, and the embeddings of those of pictures."""
+        """Set the tokens of a plan's next run, the embeddings of those of pictures, and the number of keys."""
         n, inputs = len(ids), plan.inputs
         inputs["ids"][:n], inputs["positions"][:n], inputs["slots"][:n] = ids, positions, slots
         if "pictures" in inputs:
             fill_rows(ids, inputs["pictures"], inputs["is_picture"])
         if self.seeing.axes:
             inputs["axes"][:n] = self.axes.of(ids, positions, slots)
+        if self.cache.has_keys:  # a model without attention reads no keys
+            plan.set_extent(self.length, max(positions) + 1)
 
     def pass_over(self, ids: Sequence[int], first: int, slot: int) -> None:
         """Say that the cache of a slot has these tokens from position `first` on already."""

@@ -115,9 +115,12 @@ class VisionModel(Closing):
             if isinstance(piece, str):
                 pieces.append(piece)
                 continue
-            digest = blake2b(picture.digest + n.to_bytes(4, "little"), digest_size=_DIGEST_NBYTES).digest()
             columns = -(-grid_of(piece.pixels, self.config)[1] // self.config.merge)
-            pieces.append(Span(self._run(piece), digest, columns))
+            made = self._run(piece)
+            rows = np.split(made, range(columns, len(made), columns)) if piece.between else [made]
+            for k, part in enumerate(rows):
+                digest = blake2b(picture.digest + b"%d.%d" % (n, k), digest_size=_DIGEST_NBYTES).digest()
+                pieces += [*([piece.between] if k else []), Span(part, digest, columns)]
         return tuple(pieces)
 
     def _run(self, tile: Tile) -> Array:
@@ -159,17 +162,19 @@ class VisionModel(Closing):
         return tensor.dequantize().astype(np.float32)
 
     @cached_property
+    def _specs(self) -> dict[str, TensorSpec]:
+        return memory_specs(self.config, self._patches.bound, self._merged.bound, self.width)
+
+    @cached_property
     def _memory(self) -> dict[str, Array]:
         """The keys and values that all layers share, their blocks, and the result."""
-        specs = memory_specs(self.config, self._patches.bound, self._merged.bound, self.width)
         arrays = {
             name: aligned_bytes(s.nbytes, 64).view(s.parts[0].dtype.numpy).reshape(s.bounds)
-            for name, s in specs.items()
+            for name, s in self._specs.items()
         }
         for name in ("block_table", "window_block_table"):
             if name in arrays:
                 arrays[name].flat[:] = np.arange(arrays[name].size)
-        self._specs = specs
         return arrays
 
     @cached_property
@@ -185,10 +190,11 @@ class VisionModel(Closing):
         from camshaft.models.vision.encoder import encoder, patch_inputs
         from camshaft.plan.compile import compile
 
-        memory, graph = self._memory, Graph()
+        graph = Graph()
         states = {name: graph.state(name, spec) for name, spec in self._specs.items() if name != "embeddings"}
         batch = patch_inputs(graph, self.config, self._patches, self._merged, states)
         graph.output("embeddings", encoder(self.config, Checkpoint(self._file.tensors, graph), batch))
+        memory = self._memory  # after the graph: a file whose tensors contradict its metadata has failed by now
         plan = compile(graph, threads=self._threads, activations=self._kind, weights=self._weights, memory=memory)
         self._plan_cache.add(_PLAN, plan, memory)
         self._plan_cache.flush()

@@ -17,6 +17,7 @@ from camshaft.models.vision.projectors import PROJECTORS, Projector
 PREFIX = "clip.vision"
 MOST_SIDE = 1 << 14  # pixels of a side that a file may name
 MOST_MERGE = 16
+MOST_PATCHES = 1 << 16  # of a picture: 2,048 by 2,048 pixels have 21,316 of 14 by 14
 ACTIVATIONS = {"clip.use_gelu": "gelu", "clip.use_silu": "silu"}
 
 
@@ -117,7 +118,7 @@ def read_vision(metadata: Mapping[str, Any]) -> VisionConfig:
                 f"the keys '{PREFIX}.{what.format('min')}' and '{what.format('max')}' are {low} and {high}; wanted the first at "
                 f"most the second{', which is at most 64' if what.startswith('preproc') else ''}"
             )
-    return VisionConfig(
+    config = VisionConfig(
         projector=name,
         n_layers=n_layers,
         dim=dim,
@@ -137,9 +138,18 @@ def read_vision(metadata: Mapping[str, Any]) -> VisionConfig:
         min_tiles=min_tiles,
         max_tiles=max_tiles,
         full_every=keys.size("n_wa_pattern") if row.windows else 0,
-        window=keys.size("window_size", row.windows) if row.windows else 0,
+        window=_side(keys, "window_size", row.windows) if row.windows else 0,
         deepstack=_deepstack(metadata, n_layers) if row.deepstack else (),
     )
+    if row.windows and not config.window_side:
+        raise ModelError(f"the key '{PREFIX}.window_size' is {config.window}; wanted at least {config.unit}, a token")
+    if config.most_patches > MOST_PATCHES:
+        key = "image_max_pixels" if row.any_size else "image_size"
+        raise ModelError(
+            f"pictures of {config.most_patches} patches (the keys '{PREFIX}.{key}' and 'patch_size'); "
+            f"wanted at most {MOST_PATCHES}"
+        )
+    return config
 
 
 def _projector(metadata: Mapping[str, Any]) -> str:

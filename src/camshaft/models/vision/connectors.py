@@ -58,8 +58,25 @@ def connected_layer(patches: Sequence[Tensor], name: str, config: VisionConfig, 
     return file.linear(hidden, f"{name}.fc2", config.out_dim, bias=True)
 
 
+def _merged_two_layers(patches: Sequence[Tensor], config: VisionConfig, file: Checkpoint) -> Tensor:
+    """Pixtral and Mistral 3: two layers with gelu between them; in files with a merger before them a norm of each patch, and a
+    projection of all, number by number."""
+    x = patches[0]
+    if len(patches) > 1 or "mm.patch_merger.weight" in file:
+        w = file.vector("mm.input_norm.weight", config.dim)
+        normed = [F.rms_norm(patch, w, eps=config.eps) for patch in patches]
+        tokens, width = x.shape[0], config.dim * len(patches)
+        columns = [patch.reshape((tokens, config.dim, 1)) for patch in normed]
+        joined = F.concat(*columns, axis=2).reshape((tokens, width)) if len(columns) > 1 else normed[0]
+        x = file.linear(joined, "mm.patch_merger", config.dim)
+    first, second = (f"mm.{n}" for n in (1, 2))
+    hidden = F.gelu_erf(file.linear(x, first, config.out_dim, bias=f"{first}.bias" in file))
+    return file.linear(hidden, second, config.out_dim, bias=f"{second}.bias" in file)
+
+
 _CONNECTORS: dict[str, Connector] = {
     "linear": _linear,
     "mean_norm_linear": _mean_norm_linear,
     "two_layers": _two_layers,
+    "merged_two_layers": _merged_two_layers,
 }

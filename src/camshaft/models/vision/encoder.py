@@ -98,7 +98,8 @@ def _embedded(config: VisionConfig, file: Checkpoint, batch: PatchBatch) -> Tens
     x = F.add(*products) if len(products) > 1 else products[0]
     if "v.patch_embd.bias" in file:
         x = F.add(x, file.vector("v.patch_embd.bias", config.dim))
-    return x if batch.added is None else F.add(x, batch.added)
+    x = x if batch.added is None else F.add(x, batch.added)
+    return _norm(x, "v.pre_ln", config, file) if "v.pre_ln.weight" in file else x
 
 
 def _block(x: Tensor, layer: int, config: VisionConfig, file: Checkpoint, batch: PatchBatch) -> Tensor:
@@ -193,7 +194,10 @@ def _feed_forward(h: Tensor, prefix: str, config: VisionConfig, file: Checkpoint
     hidden, act = _linear(h, up, config.ffn_dim, file), f"{prefix}.ffn_act"
     if config.row.gated:
         gate = _linear(h, f"{prefix}.ffn_gate", config.ffn_dim, file)
-        hidden = F.function(f"{config.activation}_multiply")(gate, hidden, name=act)
+        if config.activation == "gelu":  # transformers computes it by erf here
+            hidden = F.multiply(F.gelu_erf(gate), hidden, name=act)
+        else:
+            hidden = F.function(f"{config.activation}_multiply")(gate, hidden, name=act)
     else:
         hidden = F.function(config.activation)(hidden, name=act)
     return _linear(hidden, down, config.dim, file)

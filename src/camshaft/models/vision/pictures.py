@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import io
 import os
+import threading
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP")
 MAX_NBYTES = 64 << 20
 MAX_PIXELS = 40_000_000  # 120 MB as bytes of red, green and blue
 _DIGEST_NBYTES = 32
+_opening = threading.Lock()  # filters of warnings are those of all threads
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,8 +44,6 @@ def _pillow() -> ModuleType:
         from PIL import Image, ImageOps
     except ImportError:
         raise MissingExtraError("pillow", "images", "reading a picture") from None
-    # Sizes are checked here, before a picture is decoded.
-    warnings.filterwarnings("ignore", category=Image.DecompressionBombWarning)
     assert ImageOps
     return Image
 
@@ -85,9 +85,12 @@ def open_picture(source: PictureSource, name: str = "the picture") -> Picture:
 def _opened(data: bytes | bytearray | memoryview, name: str) -> Any:
     if len(data) > MAX_NBYTES:
         raise SettingError(f"{name} has {len(data)} bytes; wanted at most {MAX_NBYTES} in a picture")
+    image = _pillow()
     try:
-        return _pillow().open(io.BytesIO(data), formats=FORMATS)
-    except _pillow().DecompressionBombError:
+        with _opening, warnings.catch_warnings():
+            warnings.simplefilter("error", image.DecompressionBombWarning)
+            return image.open(io.BytesIO(data), formats=FORMATS)
+    except (image.DecompressionBombError, image.DecompressionBombWarning):
         raise SettingError(f"{name} has far too many pixels; wanted at most {MAX_PIXELS}") from None
     except Exception:  # what a damaged header raises depends on the format
         raise SettingError(f"{name} is no picture; wanted a file of {', '.join(FORMATS)}") from None

@@ -14,6 +14,7 @@ THETA = 10000.0
 # How the pairs of a head rotate by row and column: attributes of rope_multi.
 ROPES: dict[str, dict[str, Any]] = {
     "vision": {"layout": "vision"},
+    "by_turns": {"layout": "contiguous", "pairing": "interleaved"},
 }
 
 
@@ -42,7 +43,12 @@ def _weights(n: int, size: int) -> Array:
 
 def rotations(config: VisionConfig) -> Array:
     """The table of rotations, for as many rows or columns as a picture may have."""
-    return rope_table(config.most_side, config.head_dim // 2, THETA)
+    if config.row.rope == "vision":
+        return rope_table(config.most_side, config.head_dim // 2, THETA)
+    # Rows have every other frequency of a whole head, columns the rest.
+    table, n = rope_table(config.most_side, config.head_dim, THETA), config.head_dim // 2
+    order = np.concatenate([np.arange(0, n, 2), np.arange(1, n, 2)])
+    return np.ascontiguousarray(table[:, np.concatenate([order, n + order])])
 
 
 def axes_of(rows: int, columns: int) -> Array:

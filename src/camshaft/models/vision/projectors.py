@@ -43,7 +43,7 @@ class Projector:
     fused: bool = False
     activation: str = ""
     positions: Literal["learned", ""] = "learned"
-    rope: Literal["", "vision"] = ""
+    rope: Literal["", "vision", "by_turns"] = ""
     windows: int = 0
     deepstack: bool = False
     axes: bool = False
@@ -76,4 +76,15 @@ PROJECTORS: dict[str, Projector] = {
     ),
     "qwen2.5vl_merger": replace(_QWEN, norm="rms", gated=True, positions="", windows=112),
     "qwen3vl_merger": replace(_QWEN, fused=True, deepstack=True),
+    "pixtral": Projector(
+        split="rows_of_its_size",
+        marker="[IMG]",
+        connect="merged_two_layers",
+        merge_key="spatial_merge_size",
+        merge=1,
+        norm="rms",
+        gated=True,
+        positions="",
+        rope="by_turns",
+    ),
 }

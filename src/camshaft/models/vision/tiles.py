@@ -17,9 +17,10 @@ MOST_RATIO = 200
 
 @dataclass(frozen=True, eq=False)
 class Tile:
-    """A part of a picture for one run of the encoder, u8 [height, width, 3]."""
+    """A part of a picture for one run of the encoder, u8 [height, width, 3], and the text between the rows of its tokens."""
 
     pixels: Pixels
+    between: str = ""
 
 
 # Texts, and the tiles whose tokens are between them.
@@ -114,8 +115,20 @@ def _one_of_its_size(pixels: Pixels, config: VisionConfig) -> Iterator[str | Til
     yield Tile(resized(pixels, columns, rows, "BICUBIC"))
 
 
+def _rows_of_its_size(pixels: Pixels, config: VisionConfig) -> Iterator[str | Tile]:
+    """Pixtral and Mistral 3: the picture as whole tokens, at most as long as the encoder's side; rows are told apart."""
+    height, width = pixels.shape[:2]
+    ratio, unit = max(height / config.side, width / config.side), config.unit
+    if ratio > 1:
+        height, width = (max(1, math.floor(n / ratio)) for n in (height, width))
+    columns, rows = (((n - 1) // unit + 1) * unit for n in (width, height))
+    yield Tile(resized(pixels, columns, rows, "BICUBIC"), "[IMG_BREAK]")
+    yield "[IMG_END]"
+
+
 _SPLITS: dict[str, Callable[[Pixels, VisionConfig], Iterator[str | Tile]]] = {
     "rows_and_whole": _rows_and_whole,
     "one_square": _one_square,
     "one_of_its_size": _one_of_its_size,
+    "rows_of_its_size": _rows_of_its_size,
 }

@@ -32,6 +32,7 @@ from camshaft.serve.requests.fields import (
     takes,
 )
 from camshaft.serve.requests.options import MOST_TOKENS, OPTIONS, generate_options
+from camshaft.serve.requests.pictures import as_data_url
 from camshaft.serve.requests.respond import Asked, Json, beside, body_of, respond
 
 _TEXT_OR_BLOCKS = Field(
@@ -61,12 +62,14 @@ _THINKING: Fields = {
 _CACHE = {"cache_control": OBJECT}  # prompts are always cached, which changes no answer
 _BLOCKS: Mapping[str, Fields] = {
     "text": {"type": TEXT, "text": TEXT, "citations": LIST, **_CACHE},
+    "image": {"type": TEXT, "source": OBJECT, **_CACHE},
     "thinking": {"type": TEXT, "thinking": TEXT, "signature": TEXT},
     "tool_use": {"type": TEXT, "id": TEXT, "name": NAME, "input": OBJECT, **_CACHE},
     "tool_result": {"type": TEXT, "tool_use_id": TEXT, "content": _TEXT_OR_BLOCKS, "is_error": BOOL, **_CACHE},
 }
 _NEEDED = {
     "text": ("text",),
+    "image": ("source",),
     "thinking": ("thinking",),
     "tool_use": ("id", "name", "input"),
     "tool_result": ("tool_use_id",),
@@ -100,12 +103,12 @@ def _message(message: Any, of: str) -> list[dict[str, Any]]:
     blocks = _blocks(content, f"{of}.content", *_BLOCKS)
     results = [_result(block, f"{of}.content[{i}]") for i, block in enumerate(blocks) if block["type"] == "tool_result"]
     calls = [_call(block) for block in blocks if block["type"] == "tool_use"]
-    text = _text(blocks)
-    if results and not text:
+    said = _said(blocks, f"{of}.content")
+    if results and not said:
         return results
     thought = "".join(block["thinking"] for block in blocks if block["type"] == "thinking")
     thoughts = {"reasoning_content": thought} if thought else {}
-    return [*results, {"role": role, "content": text} | thoughts | ({"tool_calls": calls} if calls else {})]
+    return [*results, {"role": role, "content": said} | thoughts | ({"tool_calls": calls} if calls else {})]
 
 
 def _blocks(content: str | Sequence[Any], of: str, *kinds: str) -> list[dict[str, Any]]:
@@ -127,6 +130,19 @@ def _blocks(content: str | Sequence[Any], of: str, *kinds: str) -> list[dict[str
 
 def _text(blocks: Sequence[Mapping[str, Any]]) -> str:
     return "".join(block["text"] for block in blocks if block["type"] == "text")
+
+
+def _said(blocks: Sequence[Mapping[str, Any]], of: str) -> str | list[dict[str, Any]]:
+    """The texts of blocks, or with pictures their parts as OpenAI's chats have them."""
+    if not any(block["type"] == "image" for block in blocks):
+        return _text(blocks)
+    parts: list[dict[str, Any]] = []
+    for i, block in enumerate(blocks):
+        if block["type"] == "image":
+            parts.append({"type": "image_url", "image_url": as_data_url(block["source"], f"{of}[{i}].source")})
+        elif block["type"] == "text":
+            parts.append({"type": "text", "text": block["text"]})
+    return parts
 
 
 def _result(block: Mapping[str, Any], of: str) -> dict[str, Any]:

@@ -85,6 +85,7 @@ _MODEL: Fields = {
     "pooling": one_of(*(each for each in POOLINGS if each not in ("", "rank"))),
     "preload": BOOL,
     "adapters": OBJECT,
+    "mmproj": TEXT,
 }
 _OF_POOLED = frozenset({"model", "name", "alias", "preload", "context", "threads", "idle_unload_seconds"})
 # The flag of a model without an engine -> its kind, and the fields that it may have.
@@ -129,7 +130,9 @@ class ModelSpec:
     @property
     def file_nbytes(self) -> int:
         """The size of the model's file, and of those of its adapters that are files."""
-        paths = [resolve_model(self.model), *(Path(path) for path, _ in self.options.get("adapters", ()))]
+        files = [path for path, _ in self.options.get("adapters", ())]
+        files += [self.options["mmproj"]] if "mmproj" in self.options else []
+        paths = [resolve_model(self.model), *map(Path, files)]
         return sum(path.stat().st_size for path in paths)
 
 
@@ -148,6 +151,8 @@ def cards_of(specs: Sequence[ModelSpec]) -> list[Card]:
         for path, _ in spec.options.get("adapters", ()):
             if not os.path.exists(path):
                 raise ModelError(f"no such adapter: {path}")
+        if not os.path.exists(spec.options.get("mmproj", ".")):
+            raise ModelError(f"no such vision file (mmproj): {spec.options['mmproj']}")
         card = Card(spec.name, spec.open, spec.kind, spec.aliases, spec.file_nbytes, spec.idle_s, spec.base, spec.queue)
         cards.append(card)
     name = twice_named(cards)
@@ -216,6 +221,8 @@ def _specs(model: Any, of: str, defaults: ModelSpec, folder: Path) -> list[Model
         return [_pooled(spec, kind, given)]
     if "pooling" in given:
         raise HttpError(400, f"'{of}.pooling' without embed = true")
+    if "mmproj" in given:
+        spec = replace(spec, options={**spec.options, "mmproj": str(folder / given["mmproj"])})
     adapters = given.get("adapters", {}).items()
     unnamed = next((name for name, _ in adapters if not _is_name(name)), None)
     if unnamed is not None:

@@ -31,22 +31,27 @@ from camshaft.serve.requests.fields import (
     one_of,
     read_fields,
     required,
+    schema_of,
     shown,
     takes,
 )
 from camshaft.serve.requests.options import MOST_TOP_LOGPROBS, OPTIONS, generate_options, includes_usage
+from camshaft.serve.requests.pictures import IMAGE_URL, image_part, part_of, picture_of_base64
 from camshaft.serve.requests.respond import Asked, event, respond
 
 EMPTY = Field(lambda v: v == [], "an empty list (others are not supported)")
 # Roles -> the role that chat templates know.
 ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant", "tool": "tool"}
-_PART: Fields = {"type": one_of("text"), "text": TEXT}
+_TEXT: Fields = {"type": one_of("text"), "text": TEXT}
+_IMAGE: Fields = {"type": one_of("image_url"), "image_url": IMAGE_URL}
+_PART: Fields = {**_TEXT, **_IMAGE, "type": one_of("text", "image_url")}
+_PARTS = {"type": "array", "items": {"anyOf": [schema_of(part, [*part]) for part in (_TEXT, _IMAGE)]}}
 _MESSAGE: Fields = {
     "role": one_of(*ROLES),
     "content": Field(
         lambda v: isinstance(v, str | list),
         "a text or a list of parts",
-        {"anyOf": [TEXT.schema, objects(_PART, *_PART).schema]},
+        {"anyOf": [TEXT.schema, _PARTS]},
     ),
     "name": TEXT,
     "tool_calls": LIST,  # of an assistant
@@ -56,7 +61,7 @@ _MESSAGE: Fields = {
     "reasoning": TEXT,  # vLLM's name of it
     "thinking": TEXT,  # Ollama's
     "annotations": EMPTY,
-    "images": EMPTY,  # in Ollama's interface
+    "images": LIST,  # in Ollama's interface
 }
 FIELDS: Fields = {
     **OPTIONS,
@@ -104,19 +109,30 @@ def _message(message: Any, of: str) -> dict[str, Any]:
     thought = next((given.pop(name) for name in _THOUGHTS if name in given), "")
     if thought:
         given |= {"reasoning_content": thought, "thinking": thought}  # the names that templates have
-    content = _text(required(given, "content", of), f"{of}.content")
+    content = _content(required(given, "content", of), f"{of}.content")
+    pictures = [part_of(picture_of_base64(x, f"{of}.images[{i}]")) for i, x in enumerate(given.pop("images", ()))]
+    if pictures:
+        content = [*pictures, *([{"type": "text", "text": content}] if isinstance(content, str) else content)]
+    if role != "user" and not isinstance(content, str):
+        raise HttpError(400, f"'{of}' of {role!r} has pictures; wanted them of 'user'", code="invalid_value", param=of)
     return given | {"role": ROLES[role], "content": content}
 
 
-def _text(content: str | list[Any], of: str) -> str:
+def _content(content: str | list[Any], of: str) -> str | list[dict[str, Any]]:
+    """A content as a text, or with pictures as a list of parts."""
     if isinstance(content, str):
         return content
-    parts = [read_fields(part, _PART, f"{of}[{i}]") for i, part in enumerate(content)]
-    lacking = next((i for i, part in enumerate(parts) if part.keys() != _PART.keys()), None)
-    if lacking is not None:
-        message = f"'{of}[{lacking}]' is {shown(content[lacking])}; wanted a type and a text"
-        raise HttpError(400, message, code="missing_parameter", param=f"{of}[{lacking}]")
-    return "".join(part["text"] for part in parts)
+    parts = [_part(read_fields(part, _PART, f"{of}[{i}]"), f"{of}[{i}]") for i, part in enumerate(content)]
+    return parts if any(part["type"] == "image" for part in parts) else "".join(part["text"] for part in parts)
+
+
+def _part(given: dict[str, Any], of: str) -> dict[str, Any]:
+    if given.get("type") == "image_url" and given.keys() == {"type", "image_url"}:
+        return image_part(given, of)
+    if given.get("type") != "text" or given.keys() != {"type", "text"}:
+        message = f"'{of}' is {shown(given)}; wanted a type and a text, or image_url"
+        raise HttpError(400, message, code="missing_parameter", param=of)
+    return given
 
 
 def _top_logprobs(given: Mapping[str, Any]) -> int | None:

@@ -6,9 +6,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
-from camshaft.errors import ModelError
+from camshaft.errors import ModelError, SettingError
+from camshaft.generate.language_model import LanguageModel
 from camshaft.generate.tools.reasoning import AnswerReader, Reasoning
 from camshaft.generate.tools.styles import Message, Style, Tool, style_of, with_tools
+from camshaft.generate.vision.prompts import for_template, placing, seeing, taken_out
+from camshaft.models.vision.pictures import Picture
 from camshaft.serve.models.served import Served
 from camshaft.serve.requests.errors import HttpError
 from camshaft.serve.requests.fields import OBJECT, Fields, one_of
@@ -98,8 +101,9 @@ def read_chat_prompt(
 
 def _ids(served: Served, messages: Sequence[Message], tools: Sequence[Tool], how: How) -> list[int]:
     def encoded() -> list[int]:
-        said, variables = _told(served, messages, tools, how)
-        return encode_untrusted(served.lm.tokenizer, served.lm.chat_template, said, **variables)
+        lm, (said, variables, pictures) = served.lm, _told(served, messages, tools, how)
+        pieces = placing(pictures, lm.vision, lm.tokenizer)
+        return encode_untrusted(lm.tokenizer, lm.chat_template, said, pieces, **variables)
 
     return _refusing(encoded)
 
@@ -110,7 +114,7 @@ def rendered(
     """The prompt as a text, as the template writes it. Raises HttpError as `read_chat_prompt`."""
 
     def text() -> str:
-        said, variables = _told(served, messages, tools, how)
+        said, variables, _ = _told(served, messages, tools, how)
         return served.lm.chat_template.render(said, add_generation_prompt, **variables)
 
     return _refusing(text)
@@ -118,19 +122,30 @@ def rendered(
 
 def _told(
     served: Served, messages: Sequence[Message], tools: Sequence[Tool], how: How
-) -> tuple[list[Message], dict[str, Any]]:
-    """The messages and the variables of the template."""
-    said, variables = with_tools(style_of(served.lm.chat_template), messages, tools)
+) -> tuple[list[dict[str, Any]], dict[str, Any], list[Picture]]:
+    """The messages and the variables of the template, and the pictures of the messages."""
+    told, variables = with_tools(style_of(served.lm.chat_template), messages, tools)
+    said, pictures = taken_out(told)
+    if pictures:
+        seeing(served.lm.vision)
+    said = for_template(said, served.lm.chat_template)
     variables = {**how.variables, **variables}
     served.check_text("".join(texts_in([said, variables])), "messages")
-    return said, variables
+    return said, variables, pictures
 
 
-def _refusing(make: Callable[[], T]) -> T:
-    """What `make` returns. Raises HttpError in place of a chat template's errors."""
+def placed(served: Served, make: Callable[[LanguageModel], list[int]], of: str) -> list[int]:
+    """The tokens of a prompt with pictures. Raises HttpError, of the field `of`, for those that do not fit it."""
+    return _refusing(lambda: make(served.lm), of)
+
+
+def _refusing(make: Callable[[], T], of: str = "messages") -> T:
+    """What `make` returns. Raises HttpError in place of the errors of a chat template and of pictures."""
     try:
         return make()
+    except SettingError as error:
+        raise HttpError(400, str(error), code="invalid_value", param=of) from None
     except ModelError as error:
-        raise HttpError(422, str(error), code="chat_template", param="messages") from None
+        raise HttpError(422, str(error), code="chat_template", param=of) from None
     except RecursionError:  # arguments of calls are of any depth
         raise HttpError(400, "'messages' is nested too deeply", code="invalid_value", param="messages") from None

@@ -74,7 +74,14 @@ _THOUGHT: Fields = {
     "status": _CALL["status"],
 }
 _THOUGHT_PART: Fields = {"type": one_of("reasoning_text"), "text": TEXT}
-_PART: Fields = {"type": one_of("input_text", "output_text"), "text": TEXT, "annotations": EMPTY, "logprobs": EMPTY}
+_PART: Fields = {
+    "type": one_of("input_text", "output_text", "input_image"),
+    "text": TEXT,
+    "image_url": TEXT,
+    "detail": one_of("auto", "low", "high", "original"),  # every picture is as large as the model takes it
+    "annotations": EMPTY,
+    "logprobs": EMPTY,
+}
 _TEXT: Fields = {"format": OBJECT}
 
 
@@ -141,7 +148,12 @@ def _message(i: int, item: Any) -> dict[str, Any]:
 def _texts(parts: Sequence[Any], of: str) -> list[dict[str, Any]]:
     """Parts as chats have them."""
     read = [read_fields(part, _PART, f"{of}[{j}]") for j, part in enumerate(parts)]
-    return [{"type": "text", "text": part.get("text")} for part in read]
+    return [
+        {"type": "image_url", "image_url": part.get("image_url")}
+        if part.get("type") == "input_image"
+        else {"type": "text", "text": part.get("text")}
+        for part in read
+    ]
 
 
 def _tools(given: Mapping[str, Any], served: Served) -> tools.Tools | None:

@@ -1,0 +1,190 @@
+"""Pictures and vision files that are empty, huge, damaged or of another model are refused in one line that names the cause."""
+
+from __future__ import annotations
+
+import io
+import math
+import struct
+import sys
+import zlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from camshaft import LanguageModel
+from camshaft.errors import CamshaftError, FormatError, MissingExtraError, ModelError, SettingError
+from camshaft.models.vision import pictures
+from camshaft.models.vision.pictures import MAX_NBYTES, open_picture
+from tests.support.models import changed_model
+from tests.support.pictures import drawn_picture, opened, tiny_vision
+
+Image = pytest.importorskip("PIL.Image")
+
+
+def png(width: int, height: int, data: bytes = b"") -> bytes:
+    """A PNG file that says its size, with any data."""
+
+    def chunk(kind: bytes, body: bytes) -> bytes:
+        return struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
+
+    header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(data)) + chunk(b"IEND", b"")
+
+
+def encoded(kind: str) -> bytes:
+    file = io.BytesIO()
+    Image.fromarray(drawn_picture(61, 43)).save(file, kind)
+    return file.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("source", "wanted"),
+    [
+        (b"", "is no picture; wanted a file of PNG, JPEG, WEBP, GIF, BMP"),
+        (b"hello", "is no picture"),
+        (encoded("TIFF"), "is no picture"),
+        (png(0, 5), "is no picture|has 0 x 5 pixels"),
+        (png(10_000, 10_000), "has far too many pixels; wanted at most 40000000"),
+        (png(7_000, 7_000), "has 7000 x 7000 pixels; wanted at most 40000000"),
+        (png(2**31 - 1, 2**31 - 1), "has far too many pixels"),
+        (png(100, 100, b"\0" * 9), "is damaged"),
+        (np.zeros((0, 4, 3), np.uint8), "has 4 x 0 pixels; wanted one or more"),
+        (np.zeros((8, 8), np.uint8), r"came as an array uint8 \[8, 8\]"),
+        (np.zeros((8, 8, 3)), "came as an array float64"),
+        (7, "came as int; wanted a file, its bytes"),
+        (bytes(MAX_NBYTES + 1), "bytes; wanted at most 67108864"),
+    ],
+)
+def test_what_is_no_picture_is_refused(source: Any, wanted: str) -> None:
+    with pytest.raises(SettingError, match=wanted) as error:
+        open_picture(source)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("kind", ["PNG", "JPEG", "WEBP", "GIF", "BMP"])
+def test_files_that_end_early_are_refused_and_whole_ones_are_not(kind: str) -> None:
+    data = encoded(kind)
+    assert open_picture(data).pixels.shape == (43, 61, 3)
+    for n in (1, len(data) // 2, len(data) - 200):
+        with pytest.raises(SettingError, match=r"is no picture|is damaged"):
+            open_picture(data[:n])
+
+
+def test_files_that_are_not_there_are_refused(tmp_path: Path) -> None:
+    for path, wanted in ((tmp_path / "none.png", "there is no such file"), (tmp_path, "is a folder")):
+        with pytest.raises(FormatError, match=wanted):
+            open_picture(path)
+
+
+def test_turned_and_transparent_pictures_are_as_seen(tmp_path: Path) -> None:
+    image = Image.fromarray(drawn_picture(6, 4))
+    exif = Image.Exif()
+    exif[274] = 6  # to be turned to the right
+    image.save(tmp_path / "turned.png", exif=exif)
+    assert np.array_equal(open_picture(tmp_path / "turned.png").pixels, np.rot90(drawn_picture(6, 4), -1))
+    assert open_picture(image.convert("RGBA")).digest == open_picture(drawn_picture(6, 4)).digest
+
+
+def test_a_missing_pillow_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    pictures._pillow.cache_clear()
+    monkeypatch.setitem(sys.modules, "PIL", None)
+    with pytest.raises(MissingExtraError, match=r"pip install 'camshaft\[images\]'"):
+        open_picture(b"x")
+    pictures._pillow.cache_clear()
+
+
+def test_pictures_that_are_too_long_and_prompts_that_do_not_fit_them(tmp_path: Path) -> None:
+    with opened("idefics3", tmp_path) as lm:
+        with pytest.raises(SettingError, match="201 x 1 pixels; wanted one at most 200 times as long as wide"):
+            lm.prompt_ids("a", raw=True, images=[np.zeros((1, 201, 3), np.uint8)])
+        with pytest.raises(SettingError, match="has 2 markers <image>; wanted 1, one for each picture"):
+            lm.prompt_ids("<image> <image>", raw=True, images=[drawn_picture(5, 5)])
+        with pytest.raises(SettingError, match="images came as str; wanted a list"):
+            lm.generate("a", images="picture.png")  # type: ignore[arg-type]
+        with pytest.raises(SettingError, match="messages and images"):
+            lm.generate(messages=[{"role": "user", "content": "a"}], images=[drawn_picture(5, 5)])
+        with pytest.raises(SettingError, match="prompt_cache with pictures"):
+            lm.generate("a", images=[drawn_picture(5, 5)], prompt_cache="auto")
+
+
+WRONG_KEYS: list[tuple[str, Any, str]] = [
+    ("clip.has_vision_encoder", False, "'clip.has_vision_encoder' is False"),
+    ("clip.projector_type", "mumble", "'mumble'; wanted one of idefics3, gemma3"),
+    ("clip.projector_type", 7, "is 7; wanted one of"),
+    ("clip.vision.projection_dim", 16, "makes embeddings of 16 numbers; .* has 32: wanted the vision file"),
+    ("clip.vision.embedding_length", "wide", "'clip.vision.embedding_length' is 'wide'; wanted a number"),
+    ("clip.vision.embedding_length", 33, "is 33; wanted a multiple of the 2 heads"),
+    ("clip.vision.embedding_length", 2**16, "'v.patch_embd.weight' has shape"),
+    ("clip.vision.feed_forward_length", 2**30, "'v.blk.0.ffn_up.weight' has shape"),
+    ("clip.vision.block_count", 3, "'v.blk.2.ln1.weight'"),
+    ("clip.vision.block_count", 4096, "is 4096; the file has"),
+    ("clip.vision.block_count", 2**31 - 1, "wanted at most 4096"),
+    ("clip.vision.attention.head_count", 0, "is 0; wanted an integer of 1 or more"),
+    ("clip.vision.attention.layer_norm_epsilon", math.nan, "is nan; wanted a number"),
+    ("clip.vision.image_size", 2**31 - 1, "'clip.vision.image_size' is 2147483647; wanted at most 16384"),
+    ("clip.vision.image_size", 40, "is 40; wanted a multiple of 16"),
+    ("clip.vision.patch_size", 64, "'clip.vision.image_size' is 32; wanted a multiple of 128"),
+    ("clip.vision.preproc_image_size", 2**20, "'clip.vision.preproc_image_size' is 1048576; wanted at most 16384"),
+    ("clip.vision.projector.scale_factor", 17, "is 17; wanted at most 16"),
+    ("clip.vision.image_mean", [0.5, 0.5], "wanted three numbers"),
+    ("clip.vision.image_std", [0.5, 0.5, 0.0], "wanted three numbers above 0"),
+    ("clip.vision.image_std", "none", "'none'; wanted three numbers above 0"),
+    ("clip.use_gelu", "yes", "'clip.use_gelu' is 'yes'; wanted true or false"),
+    ("clip.use_gelu", False, "not one of clip.use_gelu and clip.use_silu"),
+]
+
+
+@pytest.mark.parametrize(("key", "value", "wanted"), WRONG_KEYS)
+def test_each_wrong_key_is_named(key: str, value: Any, wanted: str, tmp_path: Path) -> None:
+    text, mmproj = tiny_vision("idefics3", tmp_path)
+    changed = changed_model(mmproj, tmp_path, keys={key: value})
+    given = {"mmproj": changed, "threads": 1, "context": 128, "sessions": 1}
+    with pytest.raises(CamshaftError, match=wanted) as error, LanguageModel(text, **given) as lm:  # type: ignore[arg-type]
+        lm.prompt_ids("a", raw=True, images=[drawn_picture(5, 5)])
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(
+    ("key", "value", "wanted"),
+    [
+        ("image_max_pixels", 2**31 - 1, "pictures of 134217727 patches .*image_max_pixels.* wanted at most 65536"),
+        ("image_min_pixels", 10_000, "are 10000 and 900; wanted the first at most the second"),
+        ("window_size", 7, "'clip.vision.window_size' is 7; wanted at least 8, a token"),
+        ("window_size", 2**30, "is 1073741824; wanted at most 16384"),
+        ("n_wa_pattern", 0, "is 0; wanted an integer of 1 or more"),
+        ("spatial_merge_size", 3, "tensor 'mm.0.weight' has shape"),
+        ("attention.head_count", 8, "is 16; wanted a multiple of 4 times the 8 heads"),
+    ],
+)
+def test_wrong_keys_of_qwen_are_named(key: str, value: int, wanted: str, tmp_path: Path) -> None:
+    text, mmproj = tiny_vision("qwen2.5vl", tmp_path)
+    changed = changed_model(mmproj, tmp_path, keys={f"clip.vision.{key}": value})
+    given = {"mmproj": changed, "threads": 1, "context": 128, "sessions": 1}
+    with pytest.raises(ModelError, match=wanted), LanguageModel(text, **given) as lm:  # type: ignore[arg-type]
+        lm.prompt_ids("a", raw=True, images=[drawn_picture(5, 5)])
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(
+    ("of", "vision", "wanted"),
+    [
+        ("idefics3", "qwen2.5vl", "pictures of .* have rows and columns as positions, unlike"),
+        ("qwen3vl", "qwen2.5vl", "0 layers of .* go to layers of the text; .* takes 2"),
+        ("qwen2.5vl", "idefics3", "have no rows and columns as positions"),
+    ],
+)
+def test_the_vision_file_of_another_model_is_refused(of: str, vision: str, wanted: str, tmp_path: Path) -> None:
+    text, mmproj = tiny_vision(of, tmp_path)[0], tiny_vision(vision, tmp_path)[1]
+    with pytest.raises(ModelError, match=wanted):
+        LanguageModel(text, mmproj=mmproj, threads=1, context=64)
+
+
+def test_a_text_model_is_no_vision_file_and_sees_nothing(tmp_path: Path) -> None:
+    text, _ = tiny_vision("idefics3", tmp_path)
+    with pytest.raises(ModelError, match="architecture is 'llama'; wanted clip"):
+        LanguageModel(text, mmproj=text, threads=1, context=64)
+    with LanguageModel(text, threads=1, context=64) as lm, pytest.raises(ModelError, match="sees no pictures: open"):
+        lm.generate("a", images=[drawn_picture(5, 5)])

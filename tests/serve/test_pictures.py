@@ -1,0 +1,123 @@
+"""Pictures in the requests of every interface: the answers are the library's, and what is no picture is refused by name."""
+
+from __future__ import annotations
+
+import base64
+import io
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from camshaft import LanguageModel, Sampling
+from camshaft.generate.engine.engine import Engine
+from tests.serve.conftest import client_of
+from tests.support.pictures import drawn_picture, opened
+
+Image = pytest.importorskip("PIL.Image")
+
+GREEDY = {"temperature": 0, "max_tokens": 6}
+
+
+@pytest.fixture(scope="module")
+def seeing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LanguageModel]:
+    with opened("idefics3", tmp_path_factory.mktemp("seeing")) as lm:
+        yield lm
+
+
+@pytest.fixture
+def client(seeing: LanguageModel) -> Iterator[Any]:
+    from camshaft.serve.models.served import Served
+
+    with client_of(Served("tiny", Engine(seeing))) as made:
+        yield made
+
+
+def encoded(pixels: np.ndarray, kind: str = "PNG") -> str:
+    file = io.BytesIO()
+    Image.fromarray(pixels).save(file, kind)
+    return base64.b64encode(file.getvalue()).decode()
+
+
+def url(pixels: np.ndarray) -> str:
+    return f"data:image/png;base64,{encoded(pixels)}"
+
+
+def chat(*parts: Any) -> dict[str, Any]:
+    return {"model": "tiny", "messages": [{"role": "user", "content": [*parts]}], **GREEDY}
+
+
+def part(value: str) -> dict[str, Any]:
+    return {"type": "image_url", "image_url": {"url": value}}
+
+
+PICTURE = drawn_picture(37, 23)
+TEXT = {"type": "text", "text": "hi"}
+
+
+def test_every_interface_says_what_the_library_says(client: Any, seeing: LanguageModel) -> None:
+    content = [{"type": "image", "image": PICTURE}, TEXT]
+    wanted = "".join(
+        seeing.generate(messages=[{"role": "user", "content": content}], max_tokens=6, sampling=Sampling(temperature=0))
+    )
+    data = encoded(PICTURE)
+    asked = client.post("/v1/chat/completions", json=chat(part(url(PICTURE)), TEXT)).json()
+    assert asked["choices"][0]["message"]["content"] == wanted
+    parts = [{"type": "input_image", "image_url": url(PICTURE)}, {"type": "input_text", "text": "hi"}]
+    body = {"model": "tiny", "input": [{"role": "user", "content": parts}], "temperature": 0, "max_output_tokens": 6}
+    assert client.post("/v1/responses", json=body).json()["output"][0]["content"][0]["text"] == wanted
+    source = {"type": "base64", "media_type": "image/png", "data": data}
+    body = chat({"type": "image", "source": source}, TEXT)
+    assert client.post("/v1/messages", json=body).json()["content"][0]["text"] == wanted
+    options = {"stream": False, "options": {"temperature": 0, "num_predict": 6}}
+    message = {"role": "user", "content": "hi", "images": [data]}
+    body = {"model": "tiny", "messages": [message], **options}
+    assert client.post("/api/chat", json=body).json()["message"]["content"] == wanted
+    body = {"model": "tiny", "prompt": "hi", "images": [data], **options}
+    assert client.post("/api/generate", json=body).json()["response"] == wanted
+
+
+def test_another_picture_shares_no_block(client: Any) -> None:
+    def cached(pixels: np.ndarray) -> int:
+        body = client.post("/v1/chat/completions", json=chat(part(url(pixels)), TEXT)).json()
+        return int(body["usage"]["prompt_tokens_details"]["cached_tokens"])
+
+    other = PICTURE.copy()
+    other[-1, -1] ^= 255
+    cached(PICTURE)
+    again, changed = cached(PICTURE), cached(other)
+    assert again > changed
+
+
+@pytest.mark.parametrize(
+    ("value", "wanted"),
+    [
+        ("http://example.com/a.png", "wanted a data: URL in base64: the server fetches no pictures"),
+        ("data:image/png;base64,????", "is no base64"),
+        ("data:image/png;base64,aGVsbG8=", "is no picture; wanted a file of PNG, JPEG"),
+        (url(PICTURE)[:900], "is"),
+    ],
+)
+def test_what_is_no_picture_is_refused_by_name(client: Any, value: str, wanted: str) -> None:
+    answer = client.post("/v1/chat/completions", json=chat(part(value)))
+    assert answer.status_code == 400
+    error = answer.json()["error"]
+    assert wanted in error["message"]
+    assert error["param"] == "messages[0].content[0].image_url.url"
+
+
+def test_other_refusals(client: Any, roomy_client: Any) -> None:
+    answer = roomy_client.post("/v1/chat/completions", json=chat(part(url(PICTURE)), TEXT))
+    assert (answer.status_code, answer.json()["error"]["message"]) == (
+        422,
+        "the model sees no pictures: open it with mmproj=, the file of its vision encoder",
+    )
+    body = chat(part(url(PICTURE)))
+    body["messages"][0]["role"] = "assistant"
+    assert "wanted them of 'user'" in client.post("/v1/chat/completions", json=body).json()["error"]["message"]
+    spelled = {"type": "text", "text": "<image>"}
+    assert client.post("/v1/chat/completions", json=chat(part(url(PICTURE)), spelled)).status_code == 200
+    source = {"type": "url", "url": "http://example.com/a.png"}
+    answer = client.post("/v1/messages", json=chat({"type": "image", "source": source}))
+    assert "the server fetches no pictures" in answer.json()["error"]["message"]
