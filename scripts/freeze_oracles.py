@@ -2,7 +2,7 @@
 
     python scripts/freeze_oracles.py [--model FILE] [STAGE ...]
 
-Stages: tokens models encoders speech logits quantized weighted divergence; all by default.
+Stages: tokens models encoders speech t5 logits quantized weighted divergence; all by default.
 
 llama.cpp's vocabulary-only files come from the source archive of llama-cpp-python (pip, once, into the cache folder).
 """
@@ -132,6 +132,23 @@ def freeze_speech(model: Path) -> None:
     _save(DATA / "speech" / "whisper.npz", **arrays)
 
 
+def freeze_t5(model: Path) -> None:
+    """Tiny random T5s, of both versions, and what transformers says of them."""
+    from scripts.oracles import tiny_t5
+
+    for name, gated in (("t5-gated", True), ("t5-relu", False)):
+        network = tiny_t5.make(gated=gated)
+        with tempfile.TemporaryDirectory() as folder:
+            tiny_t5.write(network, Path(folder) / "tiny.gguf")
+            packed = lzma.compress((Path(folder) / "tiny.gguf").read_bytes(), filters=NUMBERS_OF_4_BYTES)
+        arrays = tiny_t5.facts(network)
+        if arrays["logits"].std(axis=0).mean() < 1:
+            raise SystemExit(f"{name}: std {arrays['logits'].std(axis=0).mean():.2f}")
+        (DATA / "t5").mkdir(parents=True, exist_ok=True)
+        (DATA / "t5" / f"{name}.gguf.xz").write_bytes(packed)
+        _save(DATA / "t5" / f"{name}.npz", **arrays)
+
+
 def freeze_logits(model: Path) -> None:
     """llama.cpp's likeliest tokens after each of the excerpt's first positions, with its own settings."""
     if not (DATA / "excerpt.txt").exists():
@@ -209,6 +226,7 @@ STAGES: dict[str, Callable[[Path], None]] = {
     "models": freeze_models,
     "encoders": freeze_encoders,
     "speech": freeze_speech,
+    "t5": freeze_t5,
     "logits": freeze_logits,
     "quantized": freeze_quantized,
     "weighted": freeze_weighted,

@@ -13,7 +13,7 @@ from camshaft.store.digest import digest_of
 # Rotation factors, and the ends of the names of recurrent layers' tensors and of latent attention's in older files.
 _NAMES = frozenset({"token_types.weight", "rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight"})
 _ENDS = (
-    *(".ssm_a", ".ssm_d", ".ssm_norm.weight", ".shortconv.conv.weight", ".attn_kv_b.weight"),
+    *(".ssm_a", ".ssm_d", ".ssm_norm.weight", ".shortconv.conv.weight", ".attn_kv_b.weight", ".attn_rel_b.weight"),
     *(f".time_mix_{part}.weight" for part in ("first", "lerp_fused", *(f"lerp_{each}" for each in "xwkvrg"))),
     *(f".channel_mix_lerp_{part}.weight" for part in "kr"),
     *(f".ssm_conv1d{part}.weight" for part in ("", "_q", "_k", "_v")),

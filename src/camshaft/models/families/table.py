@@ -205,7 +205,18 @@ FAMILIES: dict[str, Family] = {
 
 
 # Architectures that other classes run, with what a message says of them.
-OTHERS = {"whisper": "a speech model: camshaft transcribe and SpeechModel run it"}
+OTHERS = {
+    "whisper": "a speech model: camshaft transcribe and SpeechModel run it",
+    "t5": "a model with an encoder and a decoder: camshaft generate and TextToTextModel run it",
+}
+
+
+class OtherArchitectureError(ModelError):
+    """The file is for another class."""
+
+    def __init__(self, architecture: str) -> None:
+        super().__init__(f"the file's architecture is {architecture}, {OTHERS[architecture]}")
+        self.architecture = architecture
 
 
 def family_name(metadata: Mapping[str, Any]) -> str:
@@ -213,7 +224,7 @@ def family_name(metadata: Mapping[str, Any]) -> str:
     name = metadata.get("general.architecture")
     if not isinstance(name, str) or name not in FAMILIES:
         if isinstance(name, str) and name in OTHERS:
-            raise ModelError(f"the file's architecture is {name}, {OTHERS[name]}")
+            raise OtherArchitectureError(name)
         near = get_close_matches(name, FAMILIES, n=1) if isinstance(name, str) else []
         known = f"the nearest is {near[0]}" if near else "such as llama, qwen3, gemma3 and bert"
         message = f"camshaft runs {len(FAMILIES)} others, {known}; docs/models.md has the list"
