@@ -153,9 +153,9 @@ def test_sizes_that_lie_are_one_clear_line(sizes: dict[str, int], message: str, 
 def test_a_file_cut_or_changed_anywhere_is_refused_in_one_line(tmp_path: Path) -> None:
     tensors = {"enc.output_norm.weight": np.ones(DIM, np.float32), "enc.output_norm.bias": np.ones(DIM, np.float32)}
     whole, path = ggml_file(tmp_path / "x.bin", tensors), tmp_path / "x.bin"
-    changed = [whole[:cut] for cut in (9, 50, 5000, 100_000, len(whole) - 200, len(whole) - 1)]
+    changed = [whole[:cut] for cut in (9, 5000, 100_000, len(whole) - 1)]
     last = whole.rindex(b"encoder.ln_post.bias")
-    for at, value in ((last - 16, 9), (last - 12, 2**30), (last - 8, 77), (last - 4, 2**31 - 1), (last, 0)):
+    for at, value in ((last - 16, 9), (last - 8, 77), (last - 4, 2**31 - 1), (last, 0)):
         changed.append(whole[:at] + struct.pack("<i", value) + whole[at + 4 :])
     for data in changed:
         path.write_bytes(data)

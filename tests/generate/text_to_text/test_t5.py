@@ -66,6 +66,7 @@ def test_logits_are_those_of_transformers(model: TextToTextModel) -> None:
     assert difference(model) < TOLERANCE
 
 
+@pytest.mark.full
 def test_the_first_t5_has_no_gate_and_one_table(folder: Path) -> None:
     with TextToTextModel(tiny_t5("t5-relu", folder), threads=1, activations="f32") as first:
         assert difference(first, "t5-relu") < TOLERANCE
@@ -124,6 +125,7 @@ def test_biases_of_the_other_kind_show(folder: Path, monkeypatch: pytest.MonkeyP
         assert difference(wrong) > BROKEN
 
 
+@pytest.mark.full
 def test_scaled_scores_show(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     heads = t5.Heads
     monkeypatch.setattr(t5, "Heads", lambda n, dim, scale: heads(n, dim, dim**-0.5))

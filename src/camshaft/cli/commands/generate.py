@@ -13,8 +13,7 @@ import typer
 from camshaft.cli import options
 from camshaft.cli.command import command, print_json
 from camshaft.cli.sampling_options import SamplingOptions, of_model
-from camshaft.errors import SettingError
-from camshaft.models.families.table import OtherArchitectureError
+from camshaft.errors import OtherArchitectureError, SettingError
 
 if TYPE_CHECKING:
     from camshaft.generate.generation import Generation, TokenLogprob

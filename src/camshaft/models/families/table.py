@@ -11,7 +11,7 @@ from dataclasses import replace
 from difflib import get_close_matches
 from typing import Any
 
-from camshaft.errors import ModelError
+from camshaft.errors import ModelError, OtherArchitectureError
 from camshaft.formats.mapped import shown_value
 from camshaft.models.families.family import Family
 
@@ -211,20 +211,12 @@ OTHERS = {
 }
 
 
-class OtherArchitectureError(ModelError):
-    """The file is for another class."""
-
-    def __init__(self, architecture: str) -> None:
-        super().__init__(f"the file's architecture is {architecture}, {OTHERS[architecture]}")
-        self.architecture = architecture
-
-
 def family_name(metadata: Mapping[str, Any]) -> str:
     """The file's architecture. Raises ModelError, naming it and the nearest known ones, if it is not supported."""
     name = metadata.get("general.architecture")
     if not isinstance(name, str) or name not in FAMILIES:
         if isinstance(name, str) and name in OTHERS:
-            raise OtherArchitectureError(name)
+            raise OtherArchitectureError(name, OTHERS[name])
         near = get_close_matches(name, FAMILIES, n=1) if isinstance(name, str) else []
         known = f"the nearest is {near[0]}" if near else "such as llama, qwen3, gemma3 and bert"
         message = f"camshaft runs {len(FAMILIES)} others, {known}; docs/models.md has the list"
