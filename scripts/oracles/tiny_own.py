@@ -1,13 +1,15 @@
-"""Tiny random models of families whose layers are their own: Kimi Linear, RWKV."""
+"""Tiny random models of families whose layers are their own: Kimi Linear, Gemma 3n, RWKV."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import numpy as np
+import torch
 
 from scripts.oracles.tiny_experts import VALUES
-from scripts.oracles.tiny_models import TinyModel
+from scripts.oracles.tiny_models import WINDOW, TinyModel
 
 FIRST_SEED = 600
 # As few tokens keep the files small: their logits and embeddings are the greater part of them.
@@ -17,6 +19,19 @@ MORE_TOKENS = 70
 RANK, PLAIN, ROPE, VALUE = 16, 16, 8, 10
 _EXTRA = {"time_mix_extra_dim": 8, "time_decay_extra_dim": 8}
 _RANKS = {f"attention.{part}_lora_rank": 8 for part in ("decay", "iclr", "value_residual_mix", "gate")}
+_NEVER = float("-inf")
+_GEMMA = {
+    "altup.num_inputs": 4,
+    "altup.active_idx": 0,
+    "embedding_length_per_layer_input": 8,
+    "activation_sparsity_scale": [1.2815515, _NEVER, _NEVER, _NEVER],
+    "feed_forward_length": [40, 48, 48, 48],
+    "attention.shared_kv_layers": 1,
+    "attention.sliding_window": WINDOW,
+    "attention.sliding_window_pattern": [True, False, True, True],
+    "rope.freq_base_swa": 10000.0,
+    "final_logit_softcapping": 20.0,
+}
 MODELS = (
     TinyModel(
         "kimi-linear",
@@ -64,6 +79,80 @@ MODELS = (
         values=VALUES,
         n_vocab=FEW,
     ),
+    TinyModel(
+        "gemma3n",
+        "Gemma3n",
+        32,
+        48,
+        heads=4,
+        kv_heads=2,
+        head_dim=8,
+        tied=True,
+        theta=1e6,
+        n_layers=4,
+        options={
+            "sliding_window": WINDOW,
+            "intermediate_size": [40, 48, 48, 48],
+            "layer_types": ["sliding_attention", "full_attention", "sliding_attention", "sliding_attention"],
+            "final_logit_softcapping": 20.0,
+            "vocab_size_per_layer_input": FEW,
+            "hidden_size_per_layer_input": 8,
+            "num_kv_shared_layers": 1,
+            "laurel_rank": 8,
+            "activation_sparsity_pattern": [0.9, 0.0, 0.0, 0.0],
+        },
+        keys=_GEMMA,
+        agreement=None,  # it takes other sizes for granted
+        values=VALUES,
+        n_vocab=FEW,
+    ),
+    TinyModel(
+        "minicpm3",
+        "MiniCPM3",
+        32,
+        48,
+        heads=4,
+        kv_heads=4,
+        head_dim=ROPE,
+        tied=True,
+        options={
+            "kv_lora_rank": RANK,
+            "q_lora_rank": 24,
+            "qk_nope_head_dim": PLAIN,
+            "qk_rope_head_dim": ROPE,
+            "v_head_dim": 8,
+        },
+        keys={
+            "attention.q_lora_rank": 24,
+            "attention.kv_lora_rank": RANK,
+            "attention.key_length": PLAIN + ROPE,
+            "rope.dimension_count": ROPE,
+        },
+        values=VALUES,
+        n_vocab=FEW,
+    ),
+    TinyModel(
+        "plamo2",
+        "Plamo2",
+        32,
+        48,
+        heads=4,
+        kv_heads=2,
+        head_dim=16,
+        n_layers=3,
+        layer_kv_heads=(0, 2, 0),
+        keys={
+            "attention.head_count": [0, 4, 0],
+            "ssm.conv_kernel": 4,
+            "ssm.inner_size": 32,
+            "ssm.state_size": 8,
+            "ssm.time_step_rank": 2,
+            "ssm.group_count": 0,
+        },
+        n_tokens=40,
+        values=VALUES,
+        n_vocab=FEW,
+    ),
     *(
         TinyModel(
             f"rwkv{version}",
@@ -97,11 +186,22 @@ _KIMI = {
 }
 
 
+def own_state(state: Mapping[str, Any], model: TinyModel) -> dict[str, Any]:
+    """The parameters of a network, by name: those that are one tensor in the file as one."""
+    found = {f"{name}.weight" if name.endswith("output_scale") else name: values for name, values in state.items()}
+    for part in ("altup_projections", "altup_unembed_projections") if model.family == "Gemma3n" else ():
+        stacked = [found.pop(f"model.{part}.{i}.weight") for i in range(3)]
+        found[f"model.{part}.weight"] = torch.stack(stacked)
+    return found
+
+
 def own_parts(name: str, values: np.ndarray, model: TinyModel) -> Iterator[tuple[str, np.ndarray]]:
     """A parameter's tensors in the file of such a family; nothing for those that are named as in others."""
     layer, _, last = name.removeprefix("model.layers.").partition(".")
     if model.family == "KimiLinear":
         yield from _kimi_parts(f"blk.{layer}.", last, values)
+    if model.family in ("Gemma3n", "MiniCPM3"):
+        yield name, values
 
 
 def _kimi_parts(prefix: str, name: str, values: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
@@ -112,6 +212,6 @@ def _kimi_parts(prefix: str, name: str, values: np.ndarray) -> Iterator[tuple[st
     elif last in _KIMI:
         yield prefix + _KIMI[last], -np.exp(values) if last == "A_log" else values
     elif "kv_b_proj" in name:
-        joined = values.reshape(2, PLAIN + VALUE, RANK)
+        joined = values.reshape(2, PLAIN + VALUE, RANK)  # of heads
         yield f"{prefix}attn_k_b.weight", joined[:, :PLAIN].swapaxes(1, 2)
         yield f"{prefix}attn_v_b.weight", joined[:, PLAIN:]

@@ -118,6 +118,7 @@ def facts(network: Any) -> dict[str, np.ndarray[Any, Any]]:
     with torch.no_grad():
         greedy = network.generate(given, max_new_tokens=24, do_sample=False, num_beams=1, use_cache=False)[0].numpy()
         out = network.double()(input_ids=given, use_cache=False, decoder_input_ids=torch.tensor(answer[None]))
+    network.float()
     return {
         "prompt": prompt.astype(np.int32),
         "answer": answer.astype(np.int32),

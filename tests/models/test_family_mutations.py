@@ -117,6 +117,16 @@ WRONG_ROWS = [
     ("gemma4", "per_layer", False),
     ("gemma4", "activation", "silu"),
     ("gemma4-moe", "dense_beside_experts", False),
+    ("gemma3n", "norms_values", False),
+    ("gemma3n", "score_scale", 0.0),
+    ("gemma3n", "windows", False),
+    ("gemma3n", "activation", "silu"),
+    ("gemma3n", "qk_norm", ""),
+    ("gemma3n", "window_rope", "same"),
+    ("minicpm3", "scales", ""),
+    ("minicpm3", "latent", False),
+    ("plamo2", "qk_norm", "head"),
+    ("plamo2", "norms", "pre"),
     ("kimi-linear", "rotates", True),
     ("kimi-linear", "latent", False),
 ]
@@ -139,9 +149,12 @@ WRONG_CONFIGS = [
     ("gemma4", {"logit_softcap": 0.0}),
     ("gemma4", {"window_theta": 10000.0}),
     ("gemma4-moe", {"embedding_scale": 1.0}),
+    ("gemma3n", {"logit_softcap": 0.0}),
+    ("gemma3n", {"embedding_scale": 1.0}),
+    ("minicpm3", {"residual_scale": 1.0}),
+    ("minicpm3", {"logit_scale": 1.0}),
+    ("minicpm3", {"attention_scale": 0.5}),
     ("kimi-linear", {"attention_scale": 24**-0.5 * 2}),
-    ("rwkv6", {"rescaled_every": 0}),
-    ("rwkv6", {"rescaled_every": 1}),
 ]
 
 
@@ -238,7 +251,9 @@ def test_keys_of_another_layer_show(tmp_path: Path, breaking: pytest.MonkeyPatch
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("name", ["gemma2", "gemma3", "gemma4", "olmo3", "phi3", "exaone4", "gpt-oss", "cohere2"])
+@pytest.mark.parametrize(
+    "name", ["gemma2", "gemma3", "gemma3n", "gemma4", "olmo3", "phi3", "exaone4", "gpt-oss", "cohere2"]
+)
 @pytest.mark.parametrize("more", [-1, 1])
 def test_a_window_off_by_one_shows(name: str, more: int, tmp_path: Path, breaking: pytest.MonkeyPatch) -> None:
     def off(metadata: object, row: str, n: int) -> ModelConfig:

@@ -19,7 +19,8 @@ from starlette.testclient import TestClient
 
 from camshaft.serve.app import make_app
 from camshaft.serve.guard import Guard
-from camshaft.serve.models.models import SPEECH, Card, Models
+from camshaft.serve.models.entry import SPEECH, Card
+from camshaft.serve.models.models import Models
 from camshaft.serve.models.served import MOST_RECORDINGS, Listener
 from camshaft.serve.openai import audio
 from camshaft.serve.requests import respond

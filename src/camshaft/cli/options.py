@@ -26,7 +26,11 @@ if TYPE_CHECKING:
 
 Model = Annotated[
     str,
-    typer.Argument(metavar="MODEL", help="A model name (pulled on first use), hf:OWNER/REPO/FILE, or a .gguf path."),
+    typer.Argument(
+        metavar="MODEL",
+        help="A model name (pulled on first use), hf:OWNER/REPO/FILE, a .gguf path, or a folder with config.json and"
+        " .safetensors files (converted on first use).",
+    ),
 ]
 Threads = Annotated[
     int | None, typer.Option(metavar="N", min=1, help="Worker threads; default: the cores available to this process.")
@@ -113,6 +117,13 @@ class ModelOptions:
         ),
     ] = None
 
+    mmproj: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE", help="The model's vision encoder, a second GGUF file, with which it sees pictures."
+        ),
+    ] = None
+
     def given(self, **others: Any) -> dict[str, Any]:
         """The arguments of LanguageModel: those that were given, and others."""
         given = given_options(self)
@@ -134,8 +145,8 @@ def pull(model: str) -> None:
     """Pull a model, with a progress bar, if it is not in the cache. Raises ModelError if there is none."""
     from camshaft.models.files.pull import resolve_model
 
-    with Bar(f"pulling {model}") as progress:
-        resolve_model(model, progress)
+    with Bar(f"converting {model} (once)", unit="weights") if os.path.isdir(model) else Bar(f"pulling {model}") as bar:
+        resolve_model(model, bar)
 
 
 def preparing(model: str) -> Notice:

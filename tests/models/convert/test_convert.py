@@ -137,7 +137,7 @@ def test_tensors_that_do_not_fit_are_named(tmp_path: Path) -> None:
             lambda t: {**t, "model.layers.0.strange.weight": one},
             r"'model\.layers\.0\.strange\.weight' is no tensor",
         ),
-        ("llama", lambda t: {**t, "model.layers.0.mlp.up_proj.qweight": one.astype(np.int32)}, "GPTQ or AWQ"),
+        ("llama", lambda t: {**t, "model.layers.0.mlp.up_proj.qweight": one.astype(np.int32)}, "neither GPTQ nor AWQ"),
         ("llama", lambda t: {**t, "model.norm.weight": np.zeros(64, np.int32)}, "is I32 without a scale"),
         ("llama", lambda t: {**t, "a.weight_scale": one}, "has the scale of 'a.weight', but no such tensor"),
         (

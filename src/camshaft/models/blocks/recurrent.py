@@ -138,6 +138,28 @@ def _mamba2(h: Tensor, layer: Layer) -> tuple[Tensor, str]:
     return F.multiply(file.graph.reshape(_unweighted_norm(split, layer), y.shape), w), "ssm_out"
 
 
+def _plamo2(h: Tensor, layer: Layer) -> tuple[Tensor, str]:
+    """PLaMo 2: Mamba 2's scan, whose steps, inputs and outputs come from convolved channels, as in Mamba 1, normed."""
+    sizes, file, prefix, tokens = layer.sizes, layer.file, layer.prefix, h.shape[0]
+    joined = file.graph.reshape(
+        file.linear(h, f"{prefix}.ssm_in", 2 * sizes.inner), (tokens, sizes.heads, 2 * sizes.value_size)
+    )
+    halves = F.split(joined, axis=2, sizes=(sizes.value_size, sizes.value_size))
+    z, x = (file.graph.reshape(part, (tokens, sizes.inner)) for part in halves)
+    taps = _taps(layer, f"{prefix}.ssm_conv1d.weight")
+    x = F.conv_slots(x, taps, layer.states["conv"], layer.rows, activation="silu", name=f"{prefix}.conv")
+    parts = (sizes.key_size, sizes.key_size, file.rows(f"{prefix}.ssm_dt_norm"))
+    found = F.split(file.linear(x, f"{prefix}.ssm_x", sum(parts)), axis=1, sizes=parts)
+    b, c, dt = (
+        _named_norm(y, f"{prefix}.ssm_{name}_norm", layer) for y, name in zip(found, ("b", "c", "dt"), strict=True)
+    )
+    a, d = (file.vector(f"{prefix}.{name}", sizes.heads) for name in ("ssm_a", "ssm_d"))
+    bias = file.vector(f"{prefix}.ssm_dt.bias", sizes.heads)
+    given = (F.concat(x, b, c, axis=1), file.linear(dt, f"{prefix}.ssm_dt", sizes.heads), a, d, bias)
+    y = F.ssd_slots(*given, layer.states["state"], layer.rows, groups=1, name=f"{prefix}.scan")
+    return F.silu_multiply(z, y, name=f"{prefix}.ssm_gate"), "ssm_out"
+
+
 def _kda(h: Tensor, layer: Layer) -> tuple[Tensor, str]:
     """Kimi Linear: the delta rule with a decay per channel of convolved q, k and v, then a gated norm of each head."""
     sizes, file, prefix = layer.sizes, layer.file, layer.prefix
@@ -183,8 +205,8 @@ def _convolved(x: Tensor, layer: Layer) -> Tensor:
 
 
 def _named_norm(x: Tensor, name: str, layer: Layer) -> Tensor:
-    """rms_norm of each row with the weights of that name."""
-    w = layer.file.vector(f"{name}.weight", columns_of(x))
+    """rms_norm of each row with the weights of that name; those of PLaMo 2 end without .weight."""
+    w = layer.file.vector(name if name in layer.file else f"{name}.weight", columns_of(x))
     y: Tensor = F.rms_norm(x, w, eps=layer.config.norm_eps, name=name)
     return y
 
@@ -200,6 +222,7 @@ _KINDS: Mapping[str, Callable[[Tensor, Layer], tuple[Tensor, str]]] = {
     "delta": _delta,
     "mamba": _mamba,
     "mamba2": _mamba2,
+    "plamo2": _plamo2,
     "kda": _kda,
 }
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,7 +19,7 @@ from camshaft.formats.blocks import BLOCK_FORMATS, BlockFormat
 from camshaft.formats.gguf.write import NewTensor, Raw, encoded_value, write_gguf
 from camshaft.formats.mapped import path_for_messages, shown
 from camshaft.formats.safetensors_folder import SafetensorsFolder
-from camshaft.models.convert.architectures import Architecture, architecture_of
+from camshaft.models.convert.architectures import Architecture, architecture_of, completed
 from camshaft.models.convert.hub_config import HubConfig, read_config
 from camshaft.models.convert.keys import model_keys
 from camshaft.models.convert.tensors import Part, parts
@@ -77,9 +77,9 @@ def convert(
     check_out(target, force)
     config = read_config(source)
     row = architecture_of(config)
-    config = replace(config, values={**row.defaults, **config.values})
+    config = completed(config, row)
     with SafetensorsFolder(source) as file:
-        weights = read_weights(file.tensors)
+        weights = read_weights(file.tensors, config)
         mix = mix_named(file_type or weights.usual_format)
         found = tuple(parts(config, row, weights.shapes))
         values = metadata(source, config, row, mix.file_type)

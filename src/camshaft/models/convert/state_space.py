@@ -72,24 +72,3 @@ def state_space_changes(name: str, config: HubConfig, *, by_heads: bool) -> Iter
     elif name == "ffn_gate_up_shexp.weight":
         yield "ffn_gate_shexp.weight", lambda values: values[: len(values) // 2]
         yield "ffn_up_shexp.weight", lambda values: values[len(values) // 2 :]
-
-
-def short_convolutions(config: HubConfig) -> dict[str, Any]:
-    """LFM2's keys: the layers with attention, and the width of short convolutions."""
-    kinds, kv_heads = config.get("layer_types"), config.size("kv_heads")
-    if not isinstance(kinds, list) or len(kinds) != config.size("layers"):
-        raise ModelError(f"{config.path}: layer_types is no list of a kind for each layer")
-    return {
-        "attention.head_count_kv": [kv_heads if kind == "full_attention" else 0 for kind in kinds],
-        "shortconv.l_cache": config.size("conv_L_cache"),
-    }
-
-
-def adjusted_ffn(config: HubConfig) -> dict[str, Any]:
-    """LFM2's width, which its config states before it is cut to two thirds and rounded up."""
-    width = config.size("ffn")
-    if not config.get("block_auto_adjust_ff_dim", True):
-        return {"feed_forward_length": width}
-    multiple = config.size("block_multiple_of", 256)
-    width = int(config.number("block_ffn_dim_multiplier", 1.0) * int(2 * width / 3))
-    return {"feed_forward_length": multiple * -(-width // multiple)}

@@ -14,7 +14,8 @@ class Family:
     norms: rms_norm before attention and feed-forward ('pre'), after them ('post') or both, or of the sums ('sum').
     ffn_norm: the tensor of that before the feed-forward.
     norm: rms_norm, or layer_norm, with a bias unless norm_bias is False. qk_norm: rms_norm of q and k, of each head or whole row
-    ('file': of each head where the file has their weights). norms_rotated: these norms are of rotated q and k.
+    ('file': of each head where the file has their weights; 'heads': of each head with weights of its own). norms_rotated: these
+    norms are of rotated q and k.
     parallel: attention and feed-forward have the same input; a file's use_parallel_residual takes precedence.
     biases: of q, k and v ('qkv'; 'file': where the file has them), or of all linear layers ('all').
     fused: q, k and v are one tensor ('qkv'), or gate and up ('up'), or both are ('all').
@@ -28,6 +29,7 @@ class Family:
     unrotated_every: every n-th layer does not rotate. rotates_windows_only: in a file with a window, layers without do not.
     query_scale_layers: in files of so many layers the scores are divided by sqrt(dim / heads), not by sqrt(head_dim).
     softcaps: attention's and the logits', where the file names none.
+    scales: those of embeddings, residuals and logits are MiniCPM's where the file has none.
     multiplies_logits: the file's logit_scale multiplies logits, and does not divide them.
     encoder: tokens see all of their text, and the result is a vector for each; windows are on both sides, half on each.
     embedding_norm: embeddings are normed. alibi: scores are less by the distance of tokens, and nothing rotates.
@@ -45,6 +47,7 @@ class Family:
     rotates_if_finetuned: layers rotate where the file says rope.scaling.finetuned.
     expert_biases: experts and their router have biases.
     latent: attention to latents of keys and values, whose rotation keeps its magnitude under YaRN: the scores are scaled.
+    axes: how the pairs of a head have the axes of rotations in pictures, by the file's rope.dimension_sections.
     builder: the file of models/families that builds its layers, where they are its own.
     tiled_heads: heads of values share those of keys in turn, not in runs. gated_attention: q comes with a gate of what is found.
     """
@@ -56,7 +59,7 @@ class Family:
     norm_bias: bool = True
     parallel: bool = False
     biases: Literal["", "qkv", "file", "all"] = ""
-    qk_norm: Literal["", "head", "row", "file"] = ""
+    qk_norm: Literal["", "head", "heads", "row", "file"] = ""
     norms_rotated: bool = False
     fused: Literal["", "qkv", "up", "all"] = ""
     gated: bool = True
@@ -75,13 +78,14 @@ class Family:
     query_scale_layers: int = 0
     softcaps: tuple[float, float] = (0.0, 0.0)
     multiplies_logits: bool = False
+    scales: Literal["", "minicpm"] = ""
     normalizes_experts: bool = True
     expert_biases: bool = False
     expert_score: Literal["softmax", "sigmoid"] = "softmax"
     encoder: bool = False
     embedding_norm: bool = False
     alibi: bool = False
-    recurrent: Literal["", "short_conv", "delta", "mamba", "mamba2", "kda", "rwkv"] = ""
+    recurrent: Literal["", "short_conv", "delta", "mamba", "mamba2", "plamo2", "kda", "rwkv"] = ""
     attention: bool = True
     feed_forward: bool = True
     one_block: bool = False
@@ -99,4 +103,5 @@ class Family:
     gated_attention: bool = False
     rotates_if_finetuned: bool = False
     latent: bool = False
-    builder: Literal["", "rwkv"] = ""
+    axes: Literal["", "contiguous", "interleaved"] = ""
+    builder: Literal["", "rwkv", "gemma3n"] = ""

@@ -19,6 +19,7 @@ from camshaft.models.blocks.norms import norm
 from camshaft.models.blocks.transformer import LayerMemory, LayerState, TokenBatch, logit_rows
 from camshaft.models.checkpoint import Checkpoint
 from camshaft.models.config import ModelConfig
+from camshaft.models.recurrent_config import Recurrent
 
 # The norm of heads has an epsilon of its own.
 HEAD_EPS = 64e-5
@@ -43,7 +44,7 @@ def hidden(config: ModelConfig, file: Checkpoint, batch: TokenBatch, caches: Seq
         if number == len(caches) - 1:
             x, h, before = (logit_rows(part, batch, f"{layer.prefix}.rows") for part in (x, h, before))
         x = F.add(x, channels(h, before, layer), name=f"{layer.prefix}.ffn_residual")
-        every = config.rescaled_every
+        every = layer.sizes.rescaled_every
         x = F.multiply(x, 0.5) if every and (number + 1) % every == 0 else x
     return norm(x, "output_norm", config, file)
 
@@ -60,9 +61,13 @@ class Layer:
     states: LayerState
 
     @property
-    def heads(self) -> int:
+    def sizes(self) -> Recurrent:
         assert self.config.recurrent is not None
-        return self.config.recurrent.heads
+        return self.config.recurrent
+
+    @property
+    def heads(self) -> int:
+        return self.sizes.heads
 
     def shifted(self, h: Tensor, state: str) -> tuple[Tensor, Tensor]:
         """h, and what the token before it adds: before - h."""

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cached_property
-from pathlib import PurePath
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from camshaft.errors import ModelError
@@ -87,7 +87,7 @@ class Listener(_Pooled):
 class Served:
     """A model, the engine that runs it, and what the server needs to know of it. `created` is in seconds of Unix time.
 
-    `aliases` are further names by which requests may call it."""
+    `aliases` are further names by which requests may call it; `slot_folder` has the files of saved slots."""
 
     name: str
     engine: Engine
@@ -95,6 +95,7 @@ class Served:
     created: int = field(default_factory=lambda: int(time.time()))
     embedder: Embedder | None = None
     aliases: frozenset[str] = frozenset()
+    slot_folder: Path | None = None
 
     @property
     def nbytes(self) -> int:
