@@ -2,7 +2,7 @@
 
     python scripts/freeze_oracles.py [--model FILE] [STAGE ...]
 
-Stages: tokens models encoders vision speech logits quantized weighted divergence; all by default.
+Stages: tokens models encoders vision sequences logits quantized weighted divergence; all by default.
 
 llama.cpp's vocabulary-only files come from the source archive of llama-cpp-python (pip, once, into the cache folder).
 """
@@ -19,6 +19,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -139,23 +140,27 @@ def freeze_vision(model: Path, names: Sequence[str] = ()) -> None:
         _save(DATA / "vision" / f"{tiny.name}.npz", **arrays)
 
 
-def freeze_speech(model: Path) -> None:
-    """A tiny random Whisper, and what transformers says of it."""
-    from camshaft.models.convert.convert import convert
-    from scripts.oracles import tiny_speech
+def freeze_sequences(model: Path) -> None:
+    """Tiny random models with an encoder and a decoder, Whisper and T5s of both versions, and what transformers says of them."""
+    from scripts.oracles import tiny_speech, tiny_t5
 
-    network = tiny_speech.make()
+    _freeze("speech/whisper", tiny_speech, tiny_speech.make())
+    for name, gated in (("t5-gated", True), ("t5-relu", False)):
+        _freeze(f"t5/{name}", tiny_t5, tiny_t5.make(gated=gated))
+
+
+def _freeze(name: str, oracle: Any, network: Any) -> None:
+    """A network's file, and what its oracle says of it."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "tiny.gguf"
-        tiny_speech.save(network, Path(folder))
-        convert(folder, path, "F32")
+        oracle.write(network, path)
         packed = lzma.compress(path.read_bytes(), filters=NUMBERS_OF_4_BYTES)
-    arrays = tiny_speech.facts(network)
+    arrays = oracle.facts(network)
     if arrays["logits"].std(axis=0).mean() < 1:
-        raise SystemExit(f"whisper: std {arrays['logits'].std(axis=0).mean():.2f}")
-    (DATA / "speech").mkdir(parents=True, exist_ok=True)
-    (DATA / "speech" / "whisper.gguf.xz").write_bytes(packed)
-    _save(DATA / "speech" / "whisper.npz", **arrays)
+        raise SystemExit(f"{name}: std {arrays['logits'].std(axis=0).mean():.2f}")
+    (DATA / name).parent.mkdir(parents=True, exist_ok=True)
+    (DATA / f"{name}.gguf.xz").write_bytes(packed)
+    _save(DATA / f"{name}.npz", **arrays)
 
 
 def freeze_logits(model: Path) -> None:
@@ -235,7 +240,7 @@ STAGES: dict[str, Callable[[Path], None]] = {
     "models": freeze_models,
     "encoders": freeze_encoders,
     "vision": freeze_vision,
-    "speech": freeze_speech,
+    "sequences": freeze_sequences,
     "logits": freeze_logits,
     "quantized": freeze_quantized,
     "weighted": freeze_weighted,

@@ -118,6 +118,14 @@ def save(network: Any, folder: Path) -> None:
     )
 
 
+def write(network: Any, path: Path) -> None:
+    """The model as an F32 file, as `camshaft convert` makes it."""
+    from camshaft.models.convert.convert import convert
+
+    save(network, path.parent)
+    convert(path.parent, path, "F32")
+
+
 def extractor(n_mels: int = N_MELS, seconds: int = 1) -> Any:
     """transformers' features for a model of such windows."""
     return transformers.WhisperFeatureExtractor(feature_size=n_mels, chunk_length=seconds)

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from camshaft.generate.sampling.parameters import Sampling
     from camshaft.generate.speech.options import TranscribeOptions
     from camshaft.generate.speech.speech_model import SpeechModel
+    from camshaft.generate.text_to_text.text_to_text_model import TextToTextModel
     from camshaft.graph.gradients.custom_vjp import custom_vjp
     from camshaft.graph.graph import Graph, Tensor
     from camshaft.graph.recompute import checkpoint
@@ -70,6 +71,7 @@ _PUBLIC = {
     "generate.sampling.parameters": "Sampling",
     "generate.speech.options": "TranscribeOptions",
     "generate.speech.speech_model": "SpeechModel",
+    "generate.text_to_text.text_to_text_model": "TextToTextModel",
     "graph.gradients.custom_vjp": "custom_vjp",
     "graph.graph": "Graph Tensor",
     "graph.recompute": "checkpoint",
@@ -97,6 +99,7 @@ __all__ = [
     "Sampling",
     "SpeechModel",
     "Tensor",
+    "TextToTextModel",
     "TranscribeOptions",
     "backend",
     "capabilities",

@@ -83,6 +83,14 @@ class ModelError(CamshaftError):
     """A model is unknown, or its file lacks a required tensor or key."""
 
 
+class OtherArchitectureError(ModelError):
+    """A model file is run by another class than the one that opened it."""
+
+    def __init__(self, architecture: str, what: str) -> None:
+        super().__init__(f"the file's architecture is {architecture}, {what}")
+        self.architecture = architecture
+
+
 class ContextError(CamshaftError):
     """A request exceeds the context length or the number of sessions."""
 

@@ -20,7 +20,7 @@ _NAMES = frozenset(
 )
 _ENDS = (
     *(".attn_q_norm.weight", ".attn_k_norm.weight"),  # of all heads
-    *(".ssm_a", ".ssm_d", ".ssm_norm.weight", ".shortconv.conv.weight", ".attn_kv_b.weight"),
+    *(".ssm_a", ".ssm_d", ".ssm_norm.weight", ".shortconv.conv.weight", ".attn_kv_b.weight", ".attn_rel_b.weight"),
     *(f".time_mix_{part}.weight" for part in ("first", "lerp_fused", *(f"lerp_{each}" for each in "xwkvrg"))),
     *(f".channel_mix_lerp_{part}.weight" for part in "kr"),
     *(f".ssm_conv1d{part}.weight" for part in ("", "_q", "_k", "_v")),

@@ -121,11 +121,26 @@ def test_a_recording_without_samples_is_refused(model: SpeechModel) -> None:
         model.transcribe(b"")
 
 
+@pytest.mark.full
+def test_a_model_of_english_alone_hears_without_a_language(path: Path, tmp_path: Path) -> None:
+    changed = changed_model(path, tmp_path, keys={"whisper.multilingual": False})
+    with SpeechModel(changed, threads=1, activations="f32") as english:
+        assert english.transcribe(sound(1.0), **GREEDY).language == "en"
+        assert english.detect_language(sound(1.0)) == {"en": 1.0}
+
+
+@pytest.mark.full
+def test_the_usual_mode_stays_close(path: Path, model: SpeechModel) -> None:
+    with SpeechModel(path, threads=2) as usual:
+        found, wanted = (each.detect_language(sound(1.0)) for each in (usual, model))
+    assert found == pytest.approx(wanted, abs=0.02)
+    assert found != wanted
+
+
 def test_a_model_of_english_alone(path: Path, tmp_path: Path) -> None:
     changed = changed_model(path, tmp_path, keys={"whisper.multilingual": False})
     with SpeechModel(changed, threads=1, activations="f32") as english:
         assert english.languages == ("en",)
-        assert english.transcribe(sound(1.0), **GREEDY).language == "en"
         with pytest.raises(SettingError, match="knows English alone"):
             english.transcribe(sound(1.0), language="de")
     with pytest.raises(ModelError, match="is closed"):
@@ -189,7 +204,11 @@ def run(*words: object) -> tuple[int, str, str]:
     return result.exit_code, result.stdout, result.stderr
 
 
-def test_the_command_prints_lines_subtitles_and_json(path: Path, tmp_path: Path) -> None:
+def test_the_command_prints_lines_subtitles_and_json(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The plans of the other tests.
+    monkeypatch.setattr(speech_model.model_options, "activations_of", lambda name: "f32")
     recording = tmp_path / "a.wav"
     recording.write_bytes(wav(sound(2.0)))
     given = (path, recording, "--language", "de", "--temperature", 0, "--threads", 1)

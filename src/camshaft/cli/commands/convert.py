@@ -12,7 +12,11 @@ from camshaft.cli import options
 from camshaft.cli.command import Bar, command, print_json
 
 _Folder = Annotated[
-    Path, typer.Argument(metavar="FOLDER", help="A folder with config.json, .safetensors files and a tokenizer.")
+    Path,
+    typer.Argument(
+        metavar="FOLDER",
+        help="A folder with config.json, .safetensors files and a tokenizer; or a ggml-*.bin file of whisper.cpp.",
+    ),
 ]
 _Out = Annotated[Path, typer.Argument(metavar="OUT", help="The .gguf file; created only once it is complete.")]
 _Type = Annotated[

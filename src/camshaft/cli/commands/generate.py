@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -14,12 +14,13 @@ import typer
 from camshaft.cli import options
 from camshaft.cli.command import command, print_json
 from camshaft.cli.sampling_options import SamplingOptions, of_model
-from camshaft.errors import SettingError
+from camshaft.errors import OtherArchitectureError, SettingError
 
 if TYPE_CHECKING:
     from camshaft.generate.generation import Generation, TokenLogprob
     from camshaft.generate.grammar.grammar import Grammar
     from camshaft.generate.language_model import LanguageModel
+    from camshaft.generate.options import GenerateOptions
     from camshaft.generate.speculation.speculator import Speculation
     from camshaft.generate.tools.reasoning import AnswerReader
 
@@ -105,7 +106,15 @@ def generate(
         max_tokens=max_tokens, stop=tuple(stop or ()), raw=raw, logprobs=logprobs, grammar=grammar
     )
     name = options.DEFAULT_MODEL if model is None else model
-    with running.open(name, context) as lm, options.speculation(speculate, running, context) as drafts:
+    try:
+        lm = running.open(name, context)
+    except OtherArchitectureError as error:
+        if error.architecture != "t5":
+            raise
+        given = {"--image": image or None, "--system": system, "--speculate": speculate, "--prompt-cache": prompt_cache}
+        _answer(name, said, wanted, running, given, json=json)
+        return
+    with lm, options.speculation(speculate, running, context) as drafts:
         wanted = of_model(wanted, lm).merge({"speculate": drafts, "prompt_cache": prompt_cache})
         reader = None if raw or grammar is not None else reader_of(lm)
         if reader is not None:
@@ -125,6 +134,33 @@ def generate(
             stream(generation, reader)
         if verbose:
             _print_timings(lm, generation)
+
+
+def _answer(
+    name: str,
+    said: str,
+    wanted: GenerateOptions,
+    running: options.ModelOptions,
+    foreign: Mapping[str, object],
+    *,
+    json: bool,
+) -> None:
+    """Answer by a model with an encoder and a decoder."""
+    from camshaft.generate.text_to_text.text_to_text_model import TextToTextModel
+
+    of_model = {f"--{key.replace('_', '-')}": value for key, value in running.given().items()}
+    unknown = {key: value for key, value in {**foreign, **of_model}.items() if value is not None}
+    of_class = {key: unknown.pop(f"--{key}") for key in ("threads", "activations") if f"--{key}" in unknown}
+    if unknown:
+        raise SettingError(f"{next(iter(unknown))}, which a model with an encoder and a decoder has not")
+    with TextToTextModel(name, **of_class) as model:
+        generation = model.generate(said, wanted)
+        if not json:
+            stream(generation)
+            return
+        text = "".join(generation)
+        facts = {"prompt_tokens": generation.prompt_tokens, "tokens": generation.tokens}
+        print_json({"model": name, **facts, "finish_reason": generation.finish_reason, "text": text})
 
 
 def reader_of(lm: LanguageModel) -> AnswerReader | None:

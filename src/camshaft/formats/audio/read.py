@@ -63,7 +63,6 @@ def _by_library(data: bytes, name: str, most_seconds: float) -> tuple[Array, int
             check_rate(rate, name)
             _check_length(file.frames / rate, name, most_seconds)  # a small file may have many
             samples = file.read(dtype="float32", always_2d=True)
-    except (soundfile.SoundFileError, TypeError, ValueError) as error:
-        why = " ".join(str(error).split()).rpartition(": ")[2].rstrip(".")
-        raise FormatError(f"{name}: is no sound file that is known: {why}") from None
+    except (soundfile.SoundFileError, TypeError, ValueError):
+        raise FormatError(f"{name}: is no WAV file, and none that the library soundfile reads") from None
     return samples, rate

@@ -27,6 +27,7 @@ from camshaft.models.convert.vocabulary import tokenizer_keys
 from camshaft.models.convert.weights import Weights, read_weights
 from camshaft.models.files.quantization_mix import mix_named
 from camshaft.models.files.quantize import Progress, check_out, formats_of, in_order
+from camshaft.models.speech.ggml import convert_ggml, is_ggml
 from camshaft.settings import thread_count
 from camshaft.store.files import remove_unfinished
 
@@ -53,7 +54,7 @@ def convert(
     threads: int | None = None,
     progress: Progress = lambda done, total: None,
 ) -> ConversionResult:
-    """Write the model of a folder (config.json, safetensors, tokenizer) as a GGUF file, as llama.cpp's converter does.
+    """Write the model of a folder (config.json, safetensors, tokenizer), or a file of whisper.cpp, as a GGUF file.
 
     `file_type` is a name of MIXES; None keeps most weights' type (F32, F16 or BF16). Vectors, norms and routing are F32.
     `force`: overwrite `out`; `progress(done, total)` counts elements. The file appears only once it is complete.
@@ -61,6 +62,14 @@ def convert(
     Raises ModelError for an architecture without a conversion and for values that make no sense, FormatError for damaged files,
     StoreError if `out` cannot be written, MissingExtraError without the safetensors library."""
     source, target = Path(folder), Path(out)
+    if source.is_file() and is_ggml(source):
+        if file_type is not None:
+            raise FormatError(
+                f"{path_for_messages(source)}: keeps its formats; wanted no TYPE, and camshaft quantize after it"
+            )
+        check_out(target, force)
+        name, n_tensors = convert_ggml(source, target)
+        return ConversionResult(target, name, target.stat().st_size, n_tensors)
     if not source.is_dir():
         raise FormatError(
             f"{path_for_messages(source)}: is no folder; wanted one with config.json and safetensors files"

@@ -11,7 +11,7 @@ from dataclasses import replace
 from difflib import get_close_matches
 from typing import Any
 
-from camshaft.errors import ModelError
+from camshaft.errors import ModelError, OtherArchitectureError
 from camshaft.formats.mapped import shown_value
 from camshaft.models.families.family import Family
 
@@ -235,7 +235,10 @@ FAMILIES: dict[str, Family] = {
 
 
 # Architectures that other classes run, with what a message says of them.
-OTHERS = {"whisper": "a speech model: camshaft transcribe and SpeechModel run it"}
+OTHERS = {
+    "whisper": "a speech model: camshaft transcribe and SpeechModel run it",
+    "t5": "a model with an encoder and a decoder: camshaft generate and TextToTextModel run it",
+}
 
 
 def family_name(metadata: Mapping[str, Any]) -> str:
@@ -243,7 +246,7 @@ def family_name(metadata: Mapping[str, Any]) -> str:
     name = metadata.get("general.architecture")
     if not isinstance(name, str) or name not in FAMILIES:
         if isinstance(name, str) and name in OTHERS:
-            raise ModelError(f"the file's architecture is {name}, {OTHERS[name]}")
+            raise OtherArchitectureError(name, OTHERS[name])
         near = get_close_matches(name, FAMILIES, n=1) if isinstance(name, str) else []
         known = f"the nearest is {near[0]}" if near else "such as llama, qwen3, gemma3 and bert"
         message = f"camshaft runs {len(FAMILIES)} others, {known}; docs/models.md has the list"

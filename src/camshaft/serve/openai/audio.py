@@ -16,9 +16,9 @@ from starlette.responses import PlainTextResponse, Response
 from camshaft.errors import CamshaftError, FormatError, MissingExtraError
 from camshaft.formats.audio.read import read_audio
 from camshaft.formats.mapped import shown
-from camshaft.generate.speech.languages import LANGUAGES
 from camshaft.generate.speech.options import TranscribeOptions
 from camshaft.generate.speech.transcript import VTT_HEADER, Segment, Transcript, srt_cue, vtt_cue
+from camshaft.models.speech.languages import LANGUAGES
 from camshaft.serve.models.served import Listener
 from camshaft.serve.requests.errors import HttpError, http_error
 from camshaft.serve.requests.fields import TEXT, Field, Fields, one_of, read_fields, required, takes

@@ -1,0 +1,65 @@
+"""T5Config: the sizes of a T5, read from the metadata that llama.cpp's converter writes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from camshaft.errors import ModelError
+from camshaft.models.config import MOST_LAYERS, Keys
+
+ARCHITECTURE = "t5"
+# Distances from which all have one bucket: llama.cpp's files do not say it, and no released T5 has another.
+FARTHEST = 128
+_MOST_CONTEXT, _MOST_BUCKETS = 4096, 1024
+
+
+@dataclass(frozen=True)
+class T5Config:
+    """Sizes in elements. `context` is the most tokens of a prompt, and of an answer; `start` the token that an answer begins
+    after."""
+
+    dim: int
+    ffn_dim: int
+    n_heads: int
+    head_dim: int
+    n_encoder_layers: int
+    n_decoder_layers: int
+    n_buckets: int
+    context: int
+    vocab_size: int
+    norm_eps: float
+    start: int
+
+
+def read_t5_config(metadata: Mapping[str, Any], vocab_size: int) -> T5Config:
+    """Read the sizes. Raises ModelError, naming the key, for a missing or impossible value."""
+    keys = Keys(metadata, ARCHITECTURE)
+    dim, n_heads, n_layers = (keys.size(key) for key in ("embedding_length", "attention.head_count", "block_count"))
+    start = keys.at_least_0("decoder_start_token_id", 0)
+    config = T5Config(
+        dim=dim,
+        ffn_dim=keys.size("feed_forward_length"),
+        n_heads=n_heads,
+        head_dim=keys.size("attention.key_length", max(1, dim // n_heads)),
+        n_encoder_layers=n_layers,
+        n_decoder_layers=keys.size("decoder_block_count", n_layers),
+        n_buckets=keys.size("attention.relative_buckets_count"),
+        context=keys.size("context_length"),
+        vocab_size=vocab_size,
+        norm_eps=keys.positive("attention.layer_norm_rms_epsilon", 1e-6),
+        start=int(start),
+    )
+    for name, n, most in (
+        ("block_count", config.n_encoder_layers, MOST_LAYERS),
+        ("decoder_block_count", config.n_decoder_layers, MOST_LAYERS),
+        ("context_length", config.context, _MOST_CONTEXT),
+        ("attention.relative_buckets_count", config.n_buckets, _MOST_BUCKETS),
+        ("decoder_start_token_id", config.start, vocab_size - 1),
+    ):
+        if n > most:
+            raise ModelError(f"the key '{ARCHITECTURE}.{name}' is {n}; wanted at most {most}")
+    if config.n_buckets < 4 or config.n_buckets % 4:
+        raise ModelError(f"{config.n_buckets} buckets of distances; wanted a multiple of 4")
+    return config
