@@ -11,6 +11,7 @@ from camshaft.errors import ModelError
 from camshaft.formats.bits import Floats
 from camshaft.formats.mapped import shown
 from camshaft.models.convert.delta_rule import delta_keys, rotation_sections
+from camshaft.models.convert.families.encoders import bert_name, encoder_changes, encoder_keys, modern_bert_keys
 from camshaft.models.convert.families.experts import (
     adjusted_ffn,
     ernie_experts,
@@ -153,7 +154,10 @@ def _no_alibi(config: HubConfig) -> Keys:
     return {}
 
 
+_HEADS = ("Model", "ForMaskedLM", "ForSequenceClassification")
 _GEMMA = {"head_dim": 256, "rms_norm_eps": 1e-6, "sliding_window": 4096, "num_key_value_heads": 4}
+_GEMMA3 = {**_GEMMA, "num_attention_heads": 8, "rope_theta": 1e6, "rope_local_base_freq": 10000.0}
+_GEMMA3 |= {"max_position_embeddings": 131072}
 _NO_LIMIT = {"max_position_embeddings": 1 << 20}  # recurrent models have none
 _LLAMA = Architecture("llama", permuted=True, defaults={"rms_norm_eps": 1e-6})
 ARCHITECTURES: dict[str, Architecture] = {
@@ -176,13 +180,7 @@ ARCHITECTURES: dict[str, Architecture] = {
             "gemma3",
             norm_offset=1,
             keys=(_window_every(6), _window_base, _soft_caps, _query_scale(62)),
-            defaults={
-                **_GEMMA,
-                "num_attention_heads": 8,
-                "rope_theta": 1e6,
-                "rope_local_base_freq": 10000.0,
-                "max_position_embeddings": 131072,
-            },
+            defaults=_GEMMA3,
         ),
     ),
     "Olmo2ForCausalLM": Architecture("olmo2"),
@@ -229,6 +227,19 @@ ARCHITECTURES: dict[str, Architecture] = {
     **dict.fromkeys(
         ("Gemma4ForCausalLM", "Gemma4ForConditionalGeneration"),
         Architecture("gemma4", keys=(gemma4_keys, _window_base, _soft_caps), changes=gemma4_changes),
+    ),
+    **dict.fromkeys(
+        (f"{name}{kind}" for name in ("Bert", "XLMRoberta", "Roberta") for kind in _HEADS),
+        Architecture("bert", keys=(encoder_keys,), changes=encoder_changes, name_of=bert_name),
+    ),
+    "NomicBertModel": Architecture("nomic-bert", keys=(encoder_keys,)),
+    "JinaEmbeddingsV3Model": Architecture("jina-bert-v3", keys=(encoder_keys,)),
+    **dict.fromkeys(
+        ("JinaBertModel", "JinaBertForMaskedLM"),
+        Architecture("jina-bert-v2", keys=(encoder_keys,), changes=encoder_changes),
+    ),
+    **dict.fromkeys(
+        (f"ModernBert{kind}" for kind in _HEADS), Architecture("modern-bert", keys=(encoder_keys, modern_bert_keys))
     ),
     "Qwen3NextForCausalLM": Architecture("qwen3next", norm_offset=1, keys=(delta_keys, experts)),
     **dict.fromkeys(

@@ -20,11 +20,13 @@ from camshaft.formats.gguf.write import NewTensor, Raw, encoded_value, write_ggu
 from camshaft.formats.mapped import path_for_messages, shown
 from camshaft.formats.safetensors_folder import SafetensorsFolder
 from camshaft.models.convert.architectures import Architecture, architecture_of, completed
+from camshaft.models.convert.families.encoders import pooling_keys
 from camshaft.models.convert.hub_config import HubConfig, read_config
 from camshaft.models.convert.keys import model_keys
 from camshaft.models.convert.tensors import Part, parts
 from camshaft.models.convert.vocabulary import tokenizer_keys
 from camshaft.models.convert.weights import Weights, read_weights
+from camshaft.models.families import FAMILIES
 from camshaft.models.files.quantization_mix import mix_named
 from camshaft.models.files.quantize import Progress, check_out, formats_of, in_order
 from camshaft.settings import thread_count
@@ -90,9 +92,11 @@ def _described(found: tuple[Part, ...], values: Mapping[str, Any]) -> SimpleName
 
 def metadata(folder: Path, config: HubConfig, row: Architecture, file_type: int) -> dict[str, Any]:
     """All keys of the file with their values."""
-    tokenizer = tokenizer_keys(folder, config)
+    tokenizer = tokenizer_keys(folder, config, encoder=FAMILIES[row.name].encoder)
     name = config.get("_name_or_path") or folder.absolute().name
     keys = model_keys(config, row, len(tokenizer["tokenizer.ggml.tokens"]))
+    if FAMILIES[row.name].encoder:
+        keys |= pooling_keys(folder, config)
     return {
         "general.architecture": row.name,
         "general.type": "model",
