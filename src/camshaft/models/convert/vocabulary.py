@@ -110,7 +110,8 @@ def _of_encoder(path: Path, tokenizer: Mapping[str, Any], config: HubConfig) -> 
     """Keys of word pieces, {text: id}, or of unigrams, [[text, score]]."""
     model = tokenizer["model"]
     listed = model.get("vocab")
-    pairs = listed.items() if isinstance(listed, dict) else ((r[0], i) for i, r in enumerate(listed or []) if r)
+    rows = ((row[0], i) for i, row in enumerate(listed or []) if isinstance(row, list) and row)
+    pairs = listed.items() if isinstance(listed, dict) else rows
     given = {i: str(text) for text, i in pairs if isinstance(i, int) and 0 <= i < MAX_TOKENS}
     if not given:
         raise FormatError(f"{path_for_messages(path)}: has no vocabulary")
