@@ -151,6 +151,7 @@ class SessionState(Closing):
             file.close()
         if self._states is not None:
             self._states.put(states)
+        self._model.plans.axes.begin(self._slot)
         self.history, self.position = self._pending[:n], n
         del self._pending[:n]
         return n
@@ -220,7 +221,8 @@ class SessionState(Closing):
         stops = copies if self._states is not None and self._states.splits else []
         while self._pending:
             first, following = self.position, next((at for at in stops if at > self.position), end)
-            part = self._pending[: min(plans.prompt_tokens.bound, following - self.position)]
+            most = min(plans.prompt_tokens.bound, following - self.position)
+            part = self._pending[: plans.part_length(self._pending, 0, most)]
             self._run(part, (len(part) - 1,))
             del self._pending[: len(part)]
             self._save([at for at in copies if first < at <= self.position])

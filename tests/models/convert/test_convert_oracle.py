@@ -9,6 +9,7 @@ import pytest
 
 from camshaft import LanguageModel
 from camshaft.formats.gguf.file import open_gguf
+from camshaft.models.convert.architectures import ARCHITECTURES
 from camshaft.models.convert.convert import convert
 from tests.models.convert.test_convert import same_keys
 from tests.support.fixtures import TINY_MODELS, tiny_encoder, tiny_logits, tiny_model
@@ -24,6 +25,8 @@ def test_a_saved_model_gives_transformers_logits(name: str, tmp_path: Path) -> N
 
     seed, model = tiny_recurrent.SEEDED[name]
     network = tiny_models.build(model, seed)
+    if type(network).__name__ not in ARCHITECTURES:
+        pytest.skip("camshaft convert has no row for it")
     network.save_pretrained(tmp_path / "hub")
     with open_gguf(tiny_model(name, tmp_path)) as frozen:
         write_tokenizer(tmp_path / "hub", str(frozen.metadata["tokenizer.ggml.pre"]))

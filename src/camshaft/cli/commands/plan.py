@@ -11,7 +11,7 @@ from camshaft.cli import options
 from camshaft.cli.command import Bar, command, print_columns, print_json, size
 
 if TYPE_CHECKING:
-    from camshaft.generate.plan_description import PlanDescription
+    from camshaft.generate.measures.description import PlanDescription
     from camshaft.observe.profile import Profile
     from camshaft.observe.rows import Row
 

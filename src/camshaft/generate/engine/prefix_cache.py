@@ -19,17 +19,19 @@ import numpy as np
 
 from camshaft.generate.memory.cache_specs import BLOCK_TOKENS
 from camshaft.generate.memory.kv_cache import KVCache
+from camshaft.generate.vision.tokens import names_of
 
 _DIGEST_NBYTES = 16
 Array = np.ndarray[Any, Any]
 
 
 def block_keys(ids: Sequence[int]) -> list[bytes]:
-    """The key of each whole block of a sequence of token ids."""
+    """The key of each whole block of a sequence of token ids, those of pictures by the pictures' digests."""
     words, key, keys = np.asarray(ids, np.int32), b"", []
     for first in range(0, len(ids) - BLOCK_TOKENS + 1, BLOCK_TOKENS):
         part = words[first : first + BLOCK_TOKENS].tobytes()
-        key = blake2b(key + part, digest_size=_DIGEST_NBYTES).digest()
+        pictures = names_of(ids[first : first + BLOCK_TOKENS])
+        key = blake2b(key + part + pictures, digest_size=_DIGEST_NBYTES).digest()
         keys.append(key)
     return keys
 
@@ -115,6 +117,14 @@ class PrefixCache:
             if not self._users[block]:
                 self._idle[block] = None
         return free[::-1]
+
+    def forget(self, keys: Sequence[bytes]) -> int:
+        """Free the blocks with these keys that no sequence uses; returns their number."""
+        blocks = [block for block in map(self._blocks.get, keys) if block is not None and block in self._idle]
+        for block in blocks:
+            del self._idle[block], self._blocks[self._keys.pop(block)], self._users[block]
+        self._cache.free_blocks(blocks)
+        return len(blocks)
 
     def evict(self) -> int:
         """Take the least recently used idle block from the shared ones. There is one whenever a slot has room for a block."""

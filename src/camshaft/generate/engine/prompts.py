@@ -7,11 +7,18 @@ from collections.abc import Collection, Iterable
 from camshaft.generate.engine.prefix_cache import PrefixCache
 from camshaft.generate.engine.request import Request
 from camshaft.generate.memory.cache_specs import BLOCK_TOKENS
+from camshaft.generate.vision.runs import PictureRuns
 
 Part = tuple[Request, int]
 
 
-def choose(requests: Iterable[Request], prefixes: PrefixCache | None, budget: int, most_rows: int) -> list[Part]:
+def choose(
+    requests: Iterable[Request],
+    prefixes: PrefixCache | None,
+    budget: int,
+    most_rows: int,
+    plans: PictureRuns,
+) -> list[Part]:
     """The number of tokens of each prompt to process now, first come first served, `budget` in all.
 
     A prompt whose next block is being processed for another one waits until it can share that block. One that is scored needs the
@@ -20,7 +27,7 @@ def choose(requests: Iterable[Request], prefixes: PrefixCache | None, budget: in
     coming: dict[bytes, Request] = {}
     for request in requests:
         if prefixes is not None and not request.is_scored:
-            share(request, prefixes)
+            share(request, prefixes, plans)
         index, inside = divmod(request.position, BLOCK_TOKENS)
         if not request.is_prompting:
             continue
@@ -29,6 +36,7 @@ def choose(requests: Iterable[Request], prefixes: PrefixCache | None, budget: in
             coming[request.keys[index]].branches.add(index + same)
             continue
         n = min(request.prompt_end - request.position, budget, most_rows if request.is_scored else budget)
+        n = n and plans.part_length(request.ids, request.position, n, is_first=not parts)
         if not n or not most_rows:
             break
         parts.append((request, n))
@@ -39,7 +47,7 @@ def choose(requests: Iterable[Request], prefixes: PrefixCache | None, budget: in
     return parts
 
 
-def share(request: Request, prefixes: PrefixCache) -> None:
+def share(request: Request, prefixes: PrefixCache, plans: PictureRuns) -> None:
     """Take the shared blocks that follow the request's position, as far as their windows are known; at least the prompt's last
     token is left to process."""
     assert request.slot is not None
@@ -61,8 +69,9 @@ def share(request: Request, prefixes: PrefixCache) -> None:
         return
     for block in found[:n]:
         prefixes.use(request.slot, block)
+        plans.pass_over(request.ids[request.position : request.position + BLOCK_TOKENS], request.position, request.slot)
+        request.position += BLOCK_TOKENS
     prefixes.take_windows(request.slot, index + n, request.keys[index + n - 1])
-    request.position += n * BLOCK_TOKENS
     request.cached_tokens += n * BLOCK_TOKENS
     request.n_shared = index + n
 

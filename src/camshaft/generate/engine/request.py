@@ -53,14 +53,20 @@ class Request:
     the numbers of blocks after which other prompts may go on otherwise."""
 
     def __init__(
-        self, ids: Sequence[int], options: GenerateOptions, listener: Listener, prompt_end: int, is_scored: bool = False
+        self,
+        ids: Sequence[int],
+        options: GenerateOptions,
+        listener: Listener,
+        prompt_end: int,
+        is_scored: bool = False,
+        priority: int = 0,
     ) -> None:
         self.ids, self.prompt_tokens, self.prompt_end = list(ids), len(ids), prompt_end
         self.options, self.listener, self.clock = options, listener, Clock()
         self.keys = block_keys(self.ids[:prompt_end])  # of the blocks that may be shared
         self.branches: set[int] = set()
         self.position = self.n_shared = self.cached_tokens = 0
-        self.is_scored, self.scores = is_scored, list[TokenLogprob]()
+        self.is_scored, self.scores, self.priority = is_scored, list[TokenLogprob](), priority
         self.slot: int | None = None
         self.sampler: Sampler | None = None
         self.end_tokens: frozenset[int] = frozenset()

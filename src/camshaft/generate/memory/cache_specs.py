@@ -14,7 +14,6 @@ from camshaft.models.recurrent_config import ATTENTION, BOTH, FEED_FORWARD
 from camshaft.ops.spec import TensorSpec
 
 BLOCK_TOKENS = 16
-STATES = ("conv", "state")  # arrays of a recurrent layer, [slots, ..] (models/recurrent_config.py)
 KINDS = ("keys", "values", "key_scales", "value_scales")  # arrays of a layer; scales only for quantized caches
 
 

@@ -14,9 +14,10 @@ import numpy as np
 
 from camshaft.dtypes import DType, i32
 from camshaft.errors import ContextError, ModelError
-from camshaft.generate.memory.cache_specs import BLOCK_TOKENS, KINDS, STATES, cache_specs, ring_names, ring_of
+from camshaft.generate.memory.cache_specs import BLOCK_TOKENS, KINDS, cache_specs, ring_names, ring_of
 from camshaft.generate.memory.slots import Slots
 from camshaft.models.config import ModelConfig
+from camshaft.models.recurrent_config import STATES
 from camshaft.ops.spec import TensorSpec
 from camshaft.plan.memory.allocate import aligned_bytes, late_huge_pages
 
@@ -207,6 +208,10 @@ class KVCache:
             free = blocks if self.prefixes is None else self.prefixes.release(blocks)
             self._free_blocks += free[::-1]
             self.slots.release(slot)
+
+    def free_blocks(self, blocks: Sequence[int]) -> None:
+        """Make blocks free that no slot has and nobody shares."""
+        self._free_blocks += blocks
 
     def blocks_of(self, slot: int) -> tuple[int, ...]:
         """The blocks of an open slot, in the order of its positions."""

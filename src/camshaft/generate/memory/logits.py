@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -34,6 +35,16 @@ def first_rows(logits: Array | DeviceArray, n: int) -> Array | DeviceRows:
     from camshaft.plan.memory.device_memory import DeviceRows
 
     return DeviceRows(logits, n)
+
+
+def put_rows(logits: Array | DeviceArray, parts: Sequence[Array]) -> Array | DeviceRows:
+    """Make the rows of several runs, one after the other, the first ones."""
+    rows = np.concatenate(parts) if parts else np.empty((0, logits.shape[1]), np.float32)
+    if isinstance(logits, np.ndarray):
+        logits[: len(rows)] = rows
+    elif len(rows):
+        logits.memory.write(np.ascontiguousarray(rows), 0)
+    return first_rows(logits, len(rows))
 
 
 def move_to_first(logits: Array | DeviceArray, row: int) -> None:

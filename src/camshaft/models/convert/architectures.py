@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
@@ -11,6 +10,7 @@ from camshaft.errors import ModelError
 from camshaft.formats.bits import Floats
 from camshaft.formats.mapped import shown
 from camshaft.models.convert.delta_rule import delta_keys, rotation_sections
+from camshaft.models.convert.encoder_decoder import WHISPER, EncoderDecoder
 from camshaft.models.convert.families.encoders import bert_name, encoder_changes, encoder_keys, modern_bert_keys
 from camshaft.models.convert.families.experts import (
     adjusted_ffn,
@@ -31,6 +31,7 @@ from camshaft.models.convert.families.hybrids import (
     nemotron_values,
 )
 from camshaft.models.convert.families.latent import latent_changes, latent_experts, latent_keys
+from camshaft.models.convert.families.rotations import longrope, temperature
 from camshaft.models.convert.hub_config import HubConfig
 from camshaft.models.convert.state_space import granite_hybrid_keys, mamba2_keys, mamba_keys
 
@@ -45,6 +46,7 @@ class Architecture:
 
     keys: more metadata, under the architecture's prefix. transposed: matrices are stored [in, out]. defaults: what config.json
     leaves out, as transformers does for values that are its defaults. in_turn: heads of values share those of keys in turn.
+    encoder_decoder: what takes the place of all this in models with an encoder and a decoder.
     changes: what is made of a tensor of its own kind, by its name without 'blk.N.'. values and name_of: what of the config, and
     which architecture, follows from the config's values, of the file at a path.
     """
@@ -56,6 +58,7 @@ class Architecture:
     transposed: bool = False
     in_turn: bool = False
     defaults: Mapping[str, Any] = field(default_factory=dict)
+    encoder_decoder: EncoderDecoder | None = None
     changes: Callable[[str, HubConfig], Iterator[tuple[str, Change]]] = lambda name, config: iter(())
     values: Callable[[Mapping[str, Any], str], Mapping[str, Any]] = lambda values, path: values
     name_of: Callable[[Mapping[str, Any], str], str] | None = None
@@ -121,26 +124,6 @@ def _logit_scale(config: HubConfig) -> Keys:
     return {"logit_scale": float(config.number("logit_scale"))}
 
 
-def _temperature(config: HubConfig) -> Keys:
-    """Mistral 3's: scores grow with the position; YaRN's magnitude is told by mscale_all_dim."""
-    rope, keys = config.rope, {}
-    if rope.get("llama_4_scaling_beta"):
-        keys["attention.temperature_scale"] = float(rope["llama_4_scaling_beta"])
-    if rope.get("mscale_all_dim"):
-        keys["rope.scaling.yarn_log_multiplier"] = float(rope["mscale_all_dim"])
-    return keys
-
-
-def _longrope(config: HubConfig) -> Keys:
-    """Phi-3's magnitude of rotations, sqrt(1 + ln(context / original) / ln(original))."""
-    if config.rope["rope_type"] not in ("longrope", "su"):
-        return {}
-    old = config.rope.get("original_max_position_embeddings") or config.size("original_max_position_embeddings")
-    scale = config.size("context") / old
-    factor = config.rope.get("attention_factor") or math.sqrt(1 + math.log(scale) / math.log(old)) if scale > 1 else 1.0
-    return {"rope.scaling.original_context_length": int(old), "rope.scaling.attn_factor": float(factor)}
-
-
 def _every_fourth_is_not_rotated(config: HubConfig) -> Keys:
     layers = config.get("no_rope_layers")
     if layers is not None and layers != [int((i + 1) % 4 != 0) for i in range(config.size("layers"))]:
@@ -187,10 +170,10 @@ ARCHITECTURES: dict[str, Architecture] = {
     "Olmo3ForCausalLM": Architecture("olmo2", keys=(_window_pattern,)),
     "OlmoeForCausalLM": Architecture("olmoe", keys=(experts,)),
     "Exaone4ForCausalLM": Architecture("exaone4", keys=(_window_pattern,)),
-    "Phi3ForCausalLM": Architecture("phi3", keys=(_window, _longrope)),
+    "Phi3ForCausalLM": Architecture("phi3", keys=(_window, longrope)),
     "SmolLM3ForCausalLM": Architecture("smollm3", permuted=True, keys=(_every_fourth_is_not_rotated,)),
     "SeedOssForCausalLM": Architecture("seed_oss"),
-    "Ministral3ForCausalLM": Architecture("mistral3", permuted=True, keys=(_temperature,)),
+    "Ministral3ForCausalLM": Architecture("mistral3", permuted=True, keys=(temperature,)),
     "GraniteForCausalLM": Architecture("granite", permuted=True, keys=(_granite,)),
     "GraniteMoeForCausalLM": Architecture("granitemoe", permuted=True, keys=(_granite, experts)),
     "GptOssForCausalLM": Architecture("gpt-oss", keys=(gpt_oss, _window_every(2))),
@@ -250,6 +233,7 @@ ARCHITECTURES: dict[str, Architecture] = {
         ("Qwen3_5MoeForCausalLM", "Qwen3_5MoeForConditionalGeneration"),
         Architecture("qwen35moe", norm_offset=1, keys=(delta_keys, rotation_sections, experts), in_turn=True),
     ),
+    "WhisperForConditionalGeneration": Architecture("whisper", encoder_decoder=WHISPER),
 }
 
 

@@ -48,6 +48,9 @@ class Part:
 
 def parts(config: HubConfig, row: Architecture, shapes: Mapping[str, Shape]) -> Iterator[Part]:
     """The tensors of a file, by the shapes of the model's. Raises ModelError for a tensor whose name has no place."""
+    if row.encoder_decoder is not None:
+        yield from (Part(name, shapes[source], (source,)) for source, name in row.encoder_decoder.names(shapes, config))
+        return
     experts: dict[str, dict[int, str]] = {}
     joined: dict[str, dict[int, str]] = {}
     family = FAMILIES[row.name]

@@ -1,4 +1,4 @@
-"""PlanDescription: the compiled plan for single tokens, and the memory that a model's plans use."""
+"""What an open model says of itself: how long opening it took, and its plan for single tokens."""
 
 from __future__ import annotations
 
@@ -8,6 +8,14 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from camshaft.generate.model_plans import ModelPlans
     from camshaft.plan.schedule import Thunk
+
+
+@dataclass(frozen=True)
+class Timings:
+    """Seconds: `load_s` to open the file and tokenizer, `compile_s` to compile the prompt plan and pack weights."""
+
+    load_s: float
+    compile_s: float
 
 
 @dataclass(frozen=True)
