@@ -23,6 +23,7 @@ def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CAMSHAFT_CACHE_DIR", str(tmp_path / "cache"))
 
 
+@pytest.mark.full
 def test_a_folder_runs_as_its_file_does(tmp_path: Path) -> None:
     folder, _ = hub_folder("llama", tmp_path)
     tokens, wanted = tiny_logits("llama")
@@ -34,6 +35,15 @@ def test_a_folder_runs_as_its_file_does(tmp_path: Path) -> None:
         warnings.simplefilter("error")
         path = resolve_model(folder)
     assert path.parent == tmp_path / "cache" / "models" / "converted"
+
+
+def test_a_conversion_is_said_once(tmp_path: Path) -> None:
+    folder, _ = hub_folder("llama", tmp_path)
+    with pytest.warns(UserWarning, match=r"hub-llama is converted to GGUF, once: .*\.gguf"):
+        path = resolve_model(folder)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert resolve_model(folder) == path
 
 
 def test_a_changed_folder_is_converted_again_and_the_old_file_goes(tmp_path: Path) -> None:

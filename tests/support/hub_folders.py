@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -9,12 +10,13 @@ from typing import Any
 
 import numpy as np
 
-from camshaft.formats.gguf.file import open_gguf
+from camshaft.formats.gguf.file import GGUFFile, open_gguf
 from camshaft.formats.safetensors import write_safetensors
 from camshaft.formats.safetensors_folder import INDEX
 from scripts.oracles.tiny_vocabulary import write_tokenizer
 from tests.support.fixtures import tiny_model
 
+CONTROL, USER_DEFINED = 3, 4
 Array = np.ndarray[Any, Any]
 _SIZES = {"max_position_embeddings": 512, "rms_norm_eps": 1e-5, "vocab_size": 273, "num_hidden_layers": 2}
 _SIZES |= {"rope_theta": 10000.0}  # as transformers 4 wrote it
@@ -114,3 +116,38 @@ def hub_folder(
         where = {one: name for name, some in files.items() for one in some}
         (made / INDEX).write_text(json.dumps({"weight_map": where}))
     return made, frozen
+
+
+def write_encoder_tokenizer(folder: Path, frozen: GGUFFile, pooling: str) -> None:
+    """The vocabulary of a frozen encoder as tokenizer.json has it, and how its vectors are pooled."""
+    keys = {key.removeprefix("tokenizer.ggml."): frozen.metadata[key] for key in frozen.metadata}
+    tokens, types = list(keys["tokens"]), list(keys["token_type"])
+    control = [i for i, kind in enumerate(types) if kind == CONTROL]
+    if keys["model"] == "bert":
+        spelled = [t if i in control else t[1:] if t.startswith("▁") else f"##{t}" for i, t in enumerate(tokens)]
+        made: dict[str, Any] = {"model": {"type": "WordPiece", "vocab": {text: i for i, text in enumerate(spelled)}}}
+    else:
+        spelled = tokens
+        vocab = [[t, float(s)] for t, s in zip(tokens, keys["scores"], strict=True)]
+        charsmap = base64.b64encode(np.asarray(keys["precompiled_charsmap"], np.uint8).tobytes()).decode()
+        made = {"model": {"type": "Unigram", "unk_id": int(keys["unknown_token_id"]), "vocab": vocab}}
+        made["normalizer"] = {"type": "Precompiled", "precompiled_charsmap": charsmap}
+    added = [i for i, kind in enumerate(types) if kind in (CONTROL, USER_DEFINED)]
+    made["added_tokens"] = [{"id": i, "content": spelled[i], "special": i in control} for i in added]
+    if "add_sep_token" in keys:
+        names = ["A", *["separator"] * (1 + bool(keys["add_sep_token"])), "B", "separator"]
+        pair = [{"Sequence" if name in "AB" else "SpecialToken": {"id": name}} for name in names]
+        made["post_processor"] = {"type": "TemplateProcessing", "pair": pair, "single": pair[:2]}
+    names = {"unk": "unknown", "pad": "padding", "mask": "mask", "sep": "seperator", "bos": "bos", "eos": "eos"}
+    settings = {
+        f"{theirs}_token": spelled[int(keys[f"{ours}_token_id"])]
+        for theirs, ours in names.items()
+        if f"{ours}_token_id" in keys
+    }
+    settings |= {name: bool(keys[name]) for name in ("add_bos_token", "add_eos_token") if name in keys}
+    (folder / "tokenizer.json").write_text(json.dumps(made))
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    if pooling != "rank":
+        (folder / "1_Pooling").mkdir()
+        mode = {"cls": "pooling_mode_cls_token", "mean": "pooling_mode_mean_tokens"}[pooling]
+        (folder / "1_Pooling" / "config.json").write_text(json.dumps({mode: True}))

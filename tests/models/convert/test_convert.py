@@ -20,10 +20,10 @@ from camshaft.models.families import FAMILIES, OTHERS
 from tests.support.hub_folders import CONFIGS, hub_folder
 
 
-def same_keys(file: GGUFFile, frozen: GGUFFile) -> None:
-    """Every key of the frozen file is in the other, with the same type and bytes; the name aside."""
+def same_keys(file: GGUFFile, frozen: GGUFFile, others: tuple[str, ...] = ("general.name",)) -> None:
+    """Every key of the frozen file is in the other, with the same type and bytes; `others` aside."""
     for key in frozen.metadata:
-        if key != "general.name":
+        if key not in others:
             assert key in file.metadata, key
             assert file.metadata.type_id(key) == frozen.metadata.type_id(key), key
             assert file.metadata.raw(key) == frozen.metadata.raw(key), key

@@ -12,7 +12,7 @@ from camshaft.formats.gguf.file import open_gguf
 from camshaft.models.convert.architectures import ARCHITECTURES
 from camshaft.models.convert.convert import convert
 from tests.models.convert.test_convert import same_keys
-from tests.support.fixtures import TINY_MODELS, tiny_logits, tiny_model
+from tests.support.fixtures import TINY_MODELS, tiny_encoder, tiny_logits, tiny_model
 
 pytestmark = pytest.mark.oracle
 
@@ -39,3 +39,27 @@ def test_a_saved_model_gives_transformers_logits(name: str, tmp_path: Path) -> N
     tokens, wanted = tiny_logits(name)
     with LanguageModel(tmp_path / "out.gguf", activations="f32", threads=1, context=128, sessions=1) as lm:
         np.testing.assert_allclose(lm.logits(tokens), wanted, atol=1e-3)
+
+
+ENCODERS = ("bert", "nomic-bert", "bert-rerank", "xlm-r-rerank", "modern-bert", "modern-bert-rerank", "jina-bert-v3")
+
+
+@pytest.mark.parametrize("name", ENCODERS)
+def test_a_saved_encoder_becomes_the_frozen_file(name: str, tmp_path: Path) -> None:
+    pytest.importorskip("transformers")
+    pytest.importorskip("llama_cpp")
+    from scripts.oracles import tiny_encoders
+    from tests.support.hub_folders import write_encoder_tokenizer
+
+    seed, model = next((i, m) for i, m in enumerate(tiny_encoders.ENCODERS) if m.name == name)
+    network = tiny_encoders.build(model, seed)
+    network.save_pretrained(tmp_path / "hub")
+    with open_gguf(tiny_encoder(name, tmp_path)) as frozen:
+        write_encoder_tokenizer(tmp_path / "hub", frozen, model.pooling)
+        convert(tmp_path / "hub", tmp_path / "out.gguf", "F32")
+        with open_gguf(tmp_path / "out.gguf") as file:
+            # Which unigrams are unused is only in SentencePiece's file.
+            same_keys(file, frozen, ("general.name", "tokenizer.ggml.token_type")[: 1 + (model.tokenizer == "t5")])
+            assert {*file.tensors} == {*frozen.tensors}
+            for key, tensor in frozen.tensors.items():
+                np.testing.assert_array_equal(file.tensors[key].dequantize(), tensor.dequantize(), err_msg=key)

@@ -154,7 +154,14 @@ def test_damaged_sentencepiece_models_are_one_line(tmp_path: Path) -> None:
 
 
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
-    "kind": ({"model": {"type": "Unigram"}}, "is 'Unigram'; wanted BPE"),
+    "kind": ({"model": {"type": "WordLevel"}}, "is 'WordLevel'; wanted BPE, WordPiece or Unigram"),
+    "unigrams": ({"model": {"type": "Unigram"}}, "has no vocabulary"),
+    "no texts": ({"model": {"type": "Unigram", "vocab": [3, "a", []]}}, "has no vocabulary"),
+    "scores": ({"model": {"type": "Unigram", "vocab": [["a"]]}}, "no list of texts with scores"),
+    "character map": (
+        {"model": {"type": "Unigram", "vocab": [["a", -1.0]]}, "normalizer": {"precompiled_charsmap": "%"}},
+        "precompiled_charsmap is no base64",
+    ),
     "none": ({"model": 3}, "is None; wanted BPE"),
     "vocabulary": ({"model": {"type": "BPE", "vocab": []}}, "has no vocabulary and merges"),
     "merge": ({"model": {"type": "BPE", "vocab": {"a": 0}, "merges": ["a"]}}, "has the merge 'a'; wanted two tokens"),

@@ -126,7 +126,7 @@ def _composed_experts(
         y: Tensor = F.function(op)(x, w, chosen, name=f"{prefix}.{name}")
         if not family.expert_biases:
             return y
-        return F.add(y, _chosen_rows(file.tensor(f"{prefix}.{name}.bias", experts.n, n), chosen))
+        return F.add(y, F.gather(file.tensor(f"{prefix}.{name}.bias", experts.n, n), chosen))
 
     dim, name = columns_of(x), f"{prefix}.ffn_act"
     if not family.gated:
@@ -140,15 +140,6 @@ def _composed_experts(
         hidden = _activated(gate, up, name, family)
     made: Tensor = F.moe_weighted_reduce(projected(hidden, "ffn_down_exps", dim, experts.dim), weights)
     return made
-
-
-def _chosen_rows(table: Tensor, chosen: Tensor) -> Tensor:
-    """Rows [T, S, n] of a table [n_experts, n]; gather takes an Extent only as its one axis, so slot by slot."""
-    tokens, n_slots = chosen.shape
-    assert isinstance(n_slots, int)
-    rows = [F.gather(table, chosen[:, s]).reshape((tokens, 1, table.shape[1])) for s in range(n_slots)]
-    joined: Tensor = F.concat(*rows, axis=1) if len(rows) > 1 else rows[0]
-    return joined
 
 
 def _shared(h: Tensor, prefix: str, experts: Experts, family: Family, config: ModelConfig, file: Checkpoint) -> Tensor:

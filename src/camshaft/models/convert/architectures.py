@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
@@ -12,6 +11,7 @@ from camshaft.formats.bits import Floats
 from camshaft.formats.mapped import shown
 from camshaft.models.convert.delta_rule import delta_keys, rotation_sections
 from camshaft.models.convert.encoder_decoder import WHISPER, EncoderDecoder
+from camshaft.models.convert.families.encoders import bert_name, encoder_changes, encoder_keys, modern_bert_keys
 from camshaft.models.convert.families.experts import (
     adjusted_ffn,
     ernie_experts,
@@ -31,6 +31,7 @@ from camshaft.models.convert.families.hybrids import (
     nemotron_values,
 )
 from camshaft.models.convert.families.latent import latent_changes, latent_experts, latent_keys
+from camshaft.models.convert.families.rotations import longrope, temperature
 from camshaft.models.convert.hub_config import HubConfig
 from camshaft.models.convert.state_space import granite_hybrid_keys, mamba2_keys, mamba_keys
 
@@ -123,26 +124,6 @@ def _logit_scale(config: HubConfig) -> Keys:
     return {"logit_scale": float(config.number("logit_scale"))}
 
 
-def _temperature(config: HubConfig) -> Keys:
-    """Mistral 3's: scores grow with the position; YaRN's magnitude is told by mscale_all_dim."""
-    rope, keys = config.rope, {}
-    if rope.get("llama_4_scaling_beta"):
-        keys["attention.temperature_scale"] = float(rope["llama_4_scaling_beta"])
-    if rope.get("mscale_all_dim"):
-        keys["rope.scaling.yarn_log_multiplier"] = float(rope["mscale_all_dim"])
-    return keys
-
-
-def _longrope(config: HubConfig) -> Keys:
-    """Phi-3's magnitude of rotations, sqrt(1 + ln(context / original) / ln(original))."""
-    if config.rope["rope_type"] not in ("longrope", "su"):
-        return {}
-    old = config.rope.get("original_max_position_embeddings") or config.size("original_max_position_embeddings")
-    scale = config.size("context") / old
-    factor = config.rope.get("attention_factor") or math.sqrt(1 + math.log(scale) / math.log(old)) if scale > 1 else 1.0
-    return {"rope.scaling.original_context_length": int(old), "rope.scaling.attn_factor": float(factor)}
-
-
 def _every_fourth_is_not_rotated(config: HubConfig) -> Keys:
     layers = config.get("no_rope_layers")
     if layers is not None and layers != [int((i + 1) % 4 != 0) for i in range(config.size("layers"))]:
@@ -156,7 +137,10 @@ def _no_alibi(config: HubConfig) -> Keys:
     return {}
 
 
+_HEADS = ("Model", "ForMaskedLM", "ForSequenceClassification")
 _GEMMA = {"head_dim": 256, "rms_norm_eps": 1e-6, "sliding_window": 4096, "num_key_value_heads": 4}
+_GEMMA3 = {**_GEMMA, "num_attention_heads": 8, "rope_theta": 1e6, "rope_local_base_freq": 10000.0}
+_GEMMA3 |= {"max_position_embeddings": 131072}
 _NO_LIMIT = {"max_position_embeddings": 1 << 20}  # recurrent models have none
 _LLAMA = Architecture("llama", permuted=True, defaults={"rms_norm_eps": 1e-6})
 ARCHITECTURES: dict[str, Architecture] = {
@@ -179,23 +163,17 @@ ARCHITECTURES: dict[str, Architecture] = {
             "gemma3",
             norm_offset=1,
             keys=(_window_every(6), _window_base, _soft_caps, _query_scale(62)),
-            defaults={
-                **_GEMMA,
-                "num_attention_heads": 8,
-                "rope_theta": 1e6,
-                "rope_local_base_freq": 10000.0,
-                "max_position_embeddings": 131072,
-            },
+            defaults=_GEMMA3,
         ),
     ),
     "Olmo2ForCausalLM": Architecture("olmo2"),
     "Olmo3ForCausalLM": Architecture("olmo2", keys=(_window_pattern,)),
     "OlmoeForCausalLM": Architecture("olmoe", keys=(experts,)),
     "Exaone4ForCausalLM": Architecture("exaone4", keys=(_window_pattern,)),
-    "Phi3ForCausalLM": Architecture("phi3", keys=(_window, _longrope)),
+    "Phi3ForCausalLM": Architecture("phi3", keys=(_window, longrope)),
     "SmolLM3ForCausalLM": Architecture("smollm3", permuted=True, keys=(_every_fourth_is_not_rotated,)),
     "SeedOssForCausalLM": Architecture("seed_oss"),
-    "Ministral3ForCausalLM": Architecture("mistral3", permuted=True, keys=(_temperature,)),
+    "Ministral3ForCausalLM": Architecture("mistral3", permuted=True, keys=(temperature,)),
     "GraniteForCausalLM": Architecture("granite", permuted=True, keys=(_granite,)),
     "GraniteMoeForCausalLM": Architecture("granitemoe", permuted=True, keys=(_granite, experts)),
     "GptOssForCausalLM": Architecture("gpt-oss", keys=(gpt_oss, _window_every(2))),
@@ -232,6 +210,19 @@ ARCHITECTURES: dict[str, Architecture] = {
     **dict.fromkeys(
         ("Gemma4ForCausalLM", "Gemma4ForConditionalGeneration"),
         Architecture("gemma4", keys=(gemma4_keys, _window_base, _soft_caps), changes=gemma4_changes),
+    ),
+    **dict.fromkeys(
+        (f"{name}{kind}" for name in ("Bert", "XLMRoberta", "Roberta") for kind in _HEADS),
+        Architecture("bert", keys=(encoder_keys,), changes=encoder_changes, name_of=bert_name),
+    ),
+    "NomicBertModel": Architecture("nomic-bert", keys=(encoder_keys,)),
+    "JinaEmbeddingsV3Model": Architecture("jina-bert-v3", keys=(encoder_keys,)),
+    **dict.fromkeys(
+        ("JinaBertModel", "JinaBertForMaskedLM"),
+        Architecture("jina-bert-v2", keys=(encoder_keys,), changes=encoder_changes),
+    ),
+    **dict.fromkeys(
+        (f"ModernBert{kind}" for kind in _HEADS), Architecture("modern-bert", keys=(encoder_keys, modern_bert_keys))
     ),
     "Qwen3NextForCausalLM": Architecture("qwen3next", norm_offset=1, keys=(delta_keys, experts)),
     **dict.fromkeys(

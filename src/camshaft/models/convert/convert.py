@@ -20,11 +20,13 @@ from camshaft.formats.gguf.write import NewTensor, Raw, encoded_value, write_ggu
 from camshaft.formats.mapped import path_for_messages, shown
 from camshaft.formats.safetensors_folder import SafetensorsFolder
 from camshaft.models.convert.architectures import Architecture, architecture_of, completed
+from camshaft.models.convert.families.encoders import pooling_keys
 from camshaft.models.convert.hub_config import HubConfig, read_config
 from camshaft.models.convert.keys import model_keys
+from camshaft.models.convert.packed.weights import Weights, read_weights
 from camshaft.models.convert.tensors import Part, parts
 from camshaft.models.convert.vocabulary import tokenizer_keys
-from camshaft.models.convert.weights import Weights, read_weights
+from camshaft.models.families import FAMILIES
 from camshaft.models.files.quantization_mix import mix_named
 from camshaft.models.files.quantize import Progress, check_out, formats_of, in_order
 from camshaft.models.speech.ggml import convert_ggml, is_ggml
@@ -99,10 +101,12 @@ def _described(found: tuple[Part, ...], values: Mapping[str, Any]) -> SimpleName
 
 def metadata(folder: Path, config: HubConfig, row: Architecture, file_type: int) -> dict[str, Any]:
     """All keys of the file with their values."""
-    tokenizer, model = tokenizer_keys(folder, config), row.encoder_decoder
+    model, is_encoder = row.encoder_decoder, row.name in FAMILIES and FAMILIES[row.name].encoder
+    tokenizer = tokenizer_keys(folder, config, encoder=is_encoder)
     name = config.get("_name_or_path") or folder.absolute().name
     n_tokens = len(tokenizer["tokenizer.ggml.tokens"])
     keys = model_keys(config, row, n_tokens) if model is None else model.keys(config, folder, n_tokens)
+    keys |= pooling_keys(folder, config) if is_encoder else {}
     more = {} if model is None else {f"tokenizer.ggml.{key}": value for key, value in model.flags.items()}
     return {
         "general.architecture": row.name,

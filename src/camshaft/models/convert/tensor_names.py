@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from camshaft.models.convert.families import encoders
 from camshaft.models.families import FAMILIES
 
 _TOP = {
@@ -147,8 +148,8 @@ _BARE = {
 }
 # Experts, stacked in one tensor by name.
 _EXPERT = {"gate_proj": "gate", "up_proj": "up", "down_proj": "down", "w1": "gate", "w3": "up", "w2": "down"}
-_PREFIX = re.compile(r"(?:(?:model|transformer|gpt_neox|backbone|language_model)\.)*")
-_IN_LAYER = re.compile(r"(?:layers|h)\.([0-9]{1,4})\.(.+)")
+_PREFIX = re.compile(r"(?:(?:model|transformer|gpt_neox|backbone|language_model|bert|roberta|encoder|new)\.)*")
+_IN_LAYER = re.compile(r"(?:layers|layer|h)\.([0-9]{1,4})\.(.+)")
 _ONE_EXPERT = re.compile(r"(?:mlp|block_sparse_moe|feed_forward|mixer)\.experts\.([0-9]{1,4})\.(\w+)\.weight")
 _STACKED = re.compile(
     r"(?:(?:mlp|block_sparse_moe|feed_forward)\.)?(?:experts\.)?(gate_up_proj|down_proj|input_linear|output_linear)(_bias|\.weight)?"
@@ -185,10 +186,15 @@ def new_name(name: str, architecture: str) -> NewName | None:
     """The name of a tensor in a GGUF file; None if it has none."""
     rest = name[_PREFIX.match(name).end() :]  # type: ignore[union-attr]  # it matches nothing too
     layer = _IN_LAYER.fullmatch(rest)
+    is_encoder = FAMILIES[architecture].encoder
     if layer is None:
         stem, ending = _split(rest)
-        return NewName(_TOP[stem], ending) if stem in _TOP else None
+        top = _TOP | encoders.TOP if is_encoder else _TOP
+        return NewName(top[stem], ending) if stem in top else None
     prefix, inner = f"blk.{layer[1]}", layer[2]
+    if is_encoder:
+        stem, ending = _split(inner)
+        return NewName(f"{prefix}.{encoders.LAYER[stem]}", ending) if stem in encoders.LAYER else None
     if one := _ONE_EXPERT.fullmatch(inner):
         return NewName(f"{prefix}.ffn_{_EXPERT[one[2]]}_exps", ".weight", int(one[1])) if one[2] in _EXPERT else None
     experts = "experts." in inner or "sparse_moe" in inner

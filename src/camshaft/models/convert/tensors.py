@@ -14,6 +14,7 @@ from camshaft.formats.bits import Floats
 from camshaft.formats.mapped import shown, shown_value
 from camshaft.models.convert.architectures import Architecture
 from camshaft.models.convert.delta_rule import delta_changes
+from camshaft.models.convert.families import encoders
 from camshaft.models.convert.families.gemma4 import still_factors
 from camshaft.models.convert.hub_config import HubConfig
 from camshaft.models.convert.state_space import state_space_changes
@@ -26,7 +27,8 @@ Shape: TypeAlias = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Part:
-    """A tensor to write: `change` of each source, stacked if there are several. A part without sources has `values`."""
+    """A tensor to write: `change` of each source, stacked if there are several, or `joined` along the first axis. A part without
+    sources has `values`."""
 
     name: str
     shape: Shape
@@ -34,13 +36,14 @@ class Part:
     change: Change = lambda values: values
     values: Floats | None = None
     stacked: bool = False
+    joined: bool = False
 
     def made(self, load: Callable[[str], Floats]) -> Floats:
         """The tensor's values, float32 [*shape]."""
         if self.values is not None:
             return self.values
         loaded = [np.ascontiguousarray(self.change(load(source)), np.float32) for source in self.sources]
-        return np.stack(loaded) if self.stacked else loaded[0]
+        return np.concatenate(loaded) if self.joined else np.stack(loaded) if self.stacked else loaded[0]
 
 
 def parts(config: HubConfig, row: Architecture, shapes: Mapping[str, Shape]) -> Iterator[Part]:
@@ -49,21 +52,31 @@ def parts(config: HubConfig, row: Architecture, shapes: Mapping[str, Shape]) -> 
         yield from (Part(name, shapes[source], (source,)) for source, name in row.encoder_decoder.names(shapes, config))
         return
     experts: dict[str, dict[int, str]] = {}
+    joined: dict[str, dict[int, str]] = {}
+    family = FAMILIES[row.name]
     for source, shape in shapes.items():
         if is_left_out(source) or (config.get("tie_word_embeddings") and source.startswith("lm_head.")):
             continue
         if config.get("num_nextn_predict_layers") and layer_of(source) >= config.size("layers"):
             continue
-        found = new_name(source, row.name)
+        if family.encoder and encoders.is_unused(source, config):
+            continue
+        found = new_name(encoders.plain_name(source) if family.encoder else source, row.name)
         if found is None:
             raise ModelError(f"{config.path}: {shown(source)} is no tensor of {row.name} that camshaft knows")
-        if found.expert is not None:
+        role = found.name.rpartition(".")[2]
+        if family.encoder and family.fused in ("qkv", "all") and role in encoders.JOINED:
+            whole = f"{found.name.removesuffix(role)}attn_qkv{found.ending}"
+            joined.setdefault(whole, {})[encoders.JOINED[role]] = source
+        elif found.expert is not None:
             experts.setdefault(found.name, {})[found.expert] = source
         else:
             for name, change in _changes(found, config, row):
                 yield Part(name, _shape(change, shape, source), (source,), change)
     for name, sources in experts.items():
         yield _stack(name, sources, shapes, config)
+    for name, sources in joined.items():
+        yield _join(name, sources, shapes, config)
     yield from _rotations(config)
 
 
@@ -75,6 +88,17 @@ def _stack(name: str, sources: Mapping[int, str], shapes: Mapping[str, Shape], c
     if len(sources) != n or len(inner) != 1 or "" in ordered:
         raise ModelError(f"{config.path}: {name} has {len(sources)} experts of {len(inner)} shapes; wanted {n} of one")
     return Part(f"{name}.weight", (n, *shapes[ordered[0]]), ordered, stacked=True)
+
+
+def _join(name: str, sources: Mapping[int, str], shapes: Mapping[str, Shape], config: HubConfig) -> Part:
+    """One tensor of q, k and v. Raises ModelError if one is missing or their rows have other lengths."""
+    ordered = tuple(sources[i] for i in sorted(sources))
+    inner = {shapes[source][1:] for source in ordered}
+    if len(ordered) != len(encoders.JOINED) or len(inner) != 1:
+        raise ModelError(
+            f"{config.path}: {name} has {len(ordered)} parts of {len(inner)} shapes; wanted q, k and v of one"
+        )
+    return Part(name, (sum(shapes[source][0] for source in ordered), *inner.pop()), ordered, joined=True)
 
 
 def _changes(new: NewName, config: HubConfig, row: Architecture) -> Iterator[tuple[str, Change]]:

@@ -13,6 +13,7 @@ from tokenizers import Tokenizer
 from camshaft.errors import FormatError, ModelError
 from camshaft.formats.mapped import path_for_messages, shown, shown_value
 from camshaft.formats.safetensors_folder import read_json
+from camshaft.models.convert.families.encoder_tokens import encoder_ids, unigrams, word_pieces
 from camshaft.models.convert.hub_config import HubConfig
 from camshaft.models.convert.pretokenizer_id import pretokenizer_id
 from camshaft.models.convert.sentencepiece_model import read_sentencepiece
@@ -25,7 +26,7 @@ _ADDED_SCORE = -1000.0
 _PLACEHOLDER_SCORE = -10000.0
 
 
-def tokenizer_keys(folder: Path, config: HubConfig) -> dict[str, Any]:
+def tokenizer_keys(folder: Path, config: HubConfig, *, encoder: bool = False) -> dict[str, Any]:
     """Values by key: model, pre, tokens, types, merges or scores, special ids, flags, chat template.
 
     Raises FormatError or ModelError for a folder without a tokenizer, or one of a kind that GGUF files of camshaft lack."""
@@ -38,6 +39,8 @@ def tokenizer_keys(folder: Path, config: HubConfig) -> dict[str, Any]:
     else:
         raise FormatError(f"{path_for_messages(folder)}: has no tokenizer.json or tokenizer.model")
     keys |= _special_ids(keys["tokens"], settings, config)
+    if encoder:
+        keys |= encoder_ids(keys, config, tokenizer)
     keys |= _flags(tokenizer, settings, keys)
     template = _template(folder, settings)
     prefixed = {f"tokenizer.ggml.{key}": value for key, value in keys.items()}
@@ -79,10 +82,13 @@ def _table(
 
 
 def _from_json(path: Path, tokenizer: Mapping[str, Any], config: HubConfig) -> dict[str, Any]:
-    model = tokenizer.get("model")
-    kind = model.get("type") if isinstance(model, dict) else None
-    if not isinstance(model, dict) or kind != "BPE":
-        raise ModelError(f"{path_for_messages(path)}: its model is {shown_value(kind)}; wanted BPE")
+    model, kind = tokenizer.get("model"), kind_of(tokenizer)
+    if not isinstance(model, dict) or kind not in ("BPE", "WordPiece", "Unigram"):
+        raise ModelError(
+            f"{path_for_messages(path)}: its model is {shown_value(kind)}; wanted BPE, WordPiece or Unigram"
+        )
+    if kind != "BPE":
+        return _of_encoder(path, tokenizer, config)
     vocabulary, merges = model.get("vocab"), model.get("merges")
     if not isinstance(vocabulary, dict) or not isinstance(merges, list):
         raise FormatError(f"{path_for_messages(path)}: has no vocabulary and merges")
@@ -98,6 +104,25 @@ def _from_json(path: Path, tokenizer: Mapping[str, Any], config: HubConfig) -> d
     except Exception as error:  # the library raises a bare Exception for a damaged file
         raise FormatError(f"{path_for_messages(path)}: {shown(str(error), 120)}") from None
     return {"model": "gpt2", "pre": pre, "tokens": tokens, "token_type": types, "merges": [" ".join(p) for p in pairs]}
+
+
+def _of_encoder(path: Path, tokenizer: Mapping[str, Any], config: HubConfig) -> dict[str, Any]:
+    """Keys of word pieces, {text: id}, or of unigrams, [[text, score]]."""
+    model = tokenizer["model"]
+    listed = model.get("vocab")
+    rows = ((row[0], i) for i, row in enumerate(listed or []) if isinstance(row, list) and row)
+    pairs = listed.items() if isinstance(listed, dict) else rows
+    given = {i: str(text) for text, i in pairs if isinstance(i, int) and 0 <= i < MAX_TOKENS}
+    if not given:
+        raise FormatError(f"{path_for_messages(path)}: has no vocabulary")
+    tokens, types = _table(config, given, _added(tokenizer, {}))
+    return word_pieces(tokens, types) if model["type"] == "WordPiece" else unigrams(path, tokenizer, tokens, types)
+
+
+def kind_of(tokenizer: Mapping[str, Any]) -> Any:
+    """The kind of a tokenizer.json's model."""
+    model = tokenizer.get("model")
+    return model.get("type") if isinstance(model, dict) else None
 
 
 def _pair(merge: Any, path: Path) -> tuple[str, str]:

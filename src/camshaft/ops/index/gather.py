@@ -34,24 +34,35 @@ def index_of(k: Tracer, wanted: ir.Value, limit: ir.Operand) -> tuple[ir.Value, 
 
 @kernel
 def gather_bounded(
-    k: Tracer, x: Array, rows: Array, out: Array, *, limit: int, columns: int, block: int, missing: int
+    k: Tracer, x: Array, rows: Array, out: Array, *, limit: int, columns: int, block: int, missing: int, inner: int = 0
 ) -> None:
     # y[i, c] = x[rows[i], c]
-    _gather(k, x, rows, out, limit, columns, block, missing)
+    _gather(k, x, rows, out, limit, columns, block, missing, inner)
 
 
 @kernel
 def gather_active(
-    k: Tracer, x: Array, rows: Array, out: Array, limit: ir.Value, *, columns: int, block: int, missing: int
+    k: Tracer,
+    x: Array,
+    rows: Array,
+    out: Array,
+    limit: ir.Value,
+    *,
+    columns: int,
+    block: int,
+    missing: int,
+    inner: int = 0,
 ) -> None:
     # y[i, c] = x[rows[i], c], rows[i] under x's active extent
-    _gather(k, x, rows, out, limit, columns, block, missing)
+    _gather(k, x, rows, out, limit, columns, block, missing, inner)
 
 
 def _gather(
-    k: Tracer, x: Array, rows: Array, out: Array, limit: ir.Operand, columns: int, block: int, missing: int
+    k: Tracer, x: Array, rows: Array, out: Array, limit: ir.Operand, columns: int, block: int, missing: int, inner: int
 ) -> None:
-    i, first = k.program(0), k.program(1) * block
+    """With `inner`, programs are (first axis of rows, the others, block of columns)."""
+    i = k.program(0) * inner + k.program(1) if inner else k.program(0)
+    first = k.program(2 if inner else 1) * block
     stop = k.minimum(first + block, columns)
     source, inside = index_of(k, rows[i], limit)
     with k.when(inside):
@@ -73,8 +84,13 @@ def _infer(specs: tuple[TensorSpec, ...], attrs: ops.Attrs) -> tuple[TensorSpec,
     ops.expect(len(specs) == 2, "gather", specs, "x [T, ..] and rows [..]")
     x, rows = specs
     expect_tensor("gather", x, EVERY)
-    expect_indexes("gather", "rows", rows)
+    expect_indexes("gather", "rows", TensorSpec(rows.bounds[1:], rows.dtype) if _is_partly_active(rows) else rows)
     return (TensorSpec((*rows.shape, *x.shape[1:]), x.dtype),)
+
+
+def _is_partly_active(rows: TensorSpec) -> bool:
+    """Whether indexes have an Extent as the first of several axes."""
+    return rows.is_plain and len(rows.shape) > 1 and isinstance(rows.shape[0], Extent)
 
 
 def missing_of(dtype: DType) -> int | float:
@@ -101,15 +117,19 @@ def gathered(node: ops.NodeSpec, x: int, rows: int) -> ops.Build:
     if moves:
         source, made = as_bits(source, table), as_bits(made, out)
     first = indexes.shape[0] if len(indexes.shape) == 1 else count
-    grid = ops.Cells(first), ops.Cells(columns, per=block)
+    grid: tuple[ops.Cells, ...] = (ops.Cells(first), ops.Cells(columns, per=block))
+    inner = prod(indexes.bounds[1:]) if _is_partly_active(indexes) else 0
+    if inner:
+        grid = ops.Cells(indexes.shape[0]), ops.Cells(inner), grid[1]
     arrays = source, ops.read(rows, shape=(count,)), made
     missing = NAN_BITS.get(as_dtype(table.dtype), 0)
     constants: dict[str, Constant] = {"columns": columns, "block": block, "missing": missing}
+    constants |= {"inner": inner} if inner else {}
     if isinstance(table.shape[0], Extent):
         return ops.Build((ops.Launch(gather_active, arrays, grid, constants, extents=(table.shape[0],)),))
     constants["limit"] = bound(table.shape[0])
     sizes = ("limit", "columns", "block")
-    return ops.Build((ops.Launch(gather_bounded, arrays, grid, constants, sizes=sizes),))
+    return ops.Build((ops.Launch(gather_bounded, arrays, grid, constants, sizes=() if inner else sizes),))
 
 
 def _samples() -> Iterable[ops.Sample]:
@@ -129,6 +149,9 @@ def _samples() -> Iterable[ops.Sample]:
     yield ops.Sample(
         "4 of 7 of 16", (rng.normal(size=(16, 33)).astype(np.float32), rows), {}, specs, {tokens: 7, wanted: 4}
     )
+    table, few = rng.normal(size=(5, 17)).astype(np.float32), Extent("few", 6)
+    specs = (TensorSpec((5, 17), f32), TensorSpec((few, 3), i32))
+    yield ops.Sample("3 of each of 4 of 6", (table, rng.integers(0, 5, (6, 3)).astype(np.int32)), {}, specs, {few: 4})
 
 
 def _error_samples() -> Iterable[ops.ErrorSample]:
