@@ -13,7 +13,7 @@ from camshaft.errors import ContextError, StoreError, count
 from camshaft.generate.generation import Closing
 from camshaft.generate.memory.checkpoints import Checkpoints
 from camshaft.generate.memory.kv_cache import BLOCK_TOKENS
-from camshaft.generate.memory.logits import move_to_first
+from camshaft.generate.memory.logits import move_row
 from camshaft.generate.speculation.pace import MOST_ROWS
 from camshaft.generate.stored.prompt_cache import LEAST_NEW, PromptCache, take_blocks
 
@@ -175,7 +175,7 @@ class SessionState(Closing):
         self._pending = []
         if states is not None:
             states.position = positions.stop
-        move_to_first(plans.logits, len(known) - 1)
+        move_row(plans.logits, len(known) - 1)
         self._checked = Checked(list(ids), len(known) - 1, plans.n_runs) if ids else None
 
     def advance_checked(self) -> bool:
@@ -189,7 +189,7 @@ class SessionState(Closing):
             return False
         del checked.drafts[0]
         checked.row += 1
-        move_to_first(plans.logits, checked.row)
+        move_row(plans.logits, checked.row)
         self.position += 1
         self.history += self._pending
         self._pending = []

@@ -49,6 +49,12 @@ _SlotPath = Annotated[
         "--slot-save-path", metavar="FOLDER", help="Let clients save prompts in FOLDER, and restore them (/slots)."
     ),
 ]
+_Speculate = Annotated[
+    str | None,
+    typer.Option(
+        metavar="ngram", help="Draft what followed the same tokens earlier in a text, while few requests run."
+    ),
+]
 _Config = Annotated[
     Path | None, typer.Option("--config", metavar="FILE", help="Serve the models that a TOML file describes.")
 ]
@@ -69,6 +75,7 @@ def serve(
     rerank: _Rerank = None,
     api_key_file: _KeyFile = None,
     slot_save_path: _SlotPath = None,
+    speculate: _Speculate = None,
 ) -> None:
     """Serve models over HTTP, with OpenAI's interface at /v1. Ctrl-C stops when the answers in progress are complete.
 
@@ -77,6 +84,7 @@ def serve(
         from camshaft.serve import run
     except ModuleNotFoundError as error:
         raise MissingExtraError(str(error.name), "serve", "camshaft serve") from None
+    from camshaft.generate.speculation.speculator import NGRAM
     from camshaft.serve.guard import Guard, read_keys
     from camshaft.serve.models.config import ModelSpec, ServerConfig, cards_of, read_config
     from camshaft.serve.models.entry import EMBEDDING, RERANK
@@ -91,8 +99,10 @@ def serve(
             _notice(f"no --api-key-file: everybody who reaches {run.url_of(listening)} may use the model")
         if slot_save_path is not None and not slot_save_path.is_dir():
             raise SettingError(f"--slot-save-path: there is no folder {slot_save_path}")
+        if speculate not in (None, NGRAM):
+            raise SettingError(f"--speculate {speculate!r}; wanted {NGRAM!r}")
         given = running.given(context=context, sessions=slots)
-        common = ModelSpec("", "", options=given, queue=queue, slot_folder=slot_save_path)
+        common = ModelSpec("", "", options=given, queue=queue, slot_folder=slot_save_path, speculate=speculate)
         if config is None:
             named = models or [options.DEFAULT_MODEL]
             is_one = len(named) == 1

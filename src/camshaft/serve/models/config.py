@@ -16,6 +16,7 @@ from camshaft.generate.language_model import LanguageModel
 from camshaft.generate.options import activations_of, backend_of, check_sizes, kv_cache_of
 from camshaft.generate.pooled.embedding_model import EmbeddingModel
 from camshaft.generate.pooled.reranker import Reranker
+from camshaft.generate.speculation.speculator import NGRAM
 from camshaft.models.config import POOLINGS
 from camshaft.models.files.pull import resolve_model
 from camshaft.serve.models.entry import CHAT, EMBEDDING, RERANK, Card, Loaded, twice_named
@@ -61,6 +62,7 @@ _COMMON: Fields = {
     "activations": TEXT,
     "kv_cache": TEXT,
     "idle_unload_seconds": _SECONDS,
+    "speculate": one_of(NGRAM),
 }
 _ALIASES = Field(
     lambda v: _is_name(v) or (isinstance(v, list) and all(map(_is_name, v))),
@@ -111,6 +113,7 @@ class ModelSpec:
     base: str | None = None
     preload: bool = False
     slot_folder: Path | None = None
+    speculate: str | None = None
 
     def open(self) -> Loaded:
         """Load the model. Raises what its class raises."""
@@ -119,7 +122,12 @@ class ModelSpec:
         if self.kind == RERANK:
             return Ranker(self.name, Reranker(self.model, **self.options), self.file_nbytes)
         lm = LanguageModel(self.model, **self.options)
-        return Served(self.name, Engine(lm, max_queue=self.queue), aliases=self.aliases, slot_folder=self.slot_folder)
+        try:
+            engine = Engine(lm, max_queue=self.queue, speculate=self.speculate)
+        except SettingError:
+            lm.close()
+            raise
+        return Served(self.name, engine, aliases=self.aliases, slot_folder=self.slot_folder)
 
     @property
     def file_nbytes(self) -> int:
@@ -187,7 +195,8 @@ def _with_common(spec: ModelSpec, given: Mapping[str, Any]) -> ModelSpec:
     """The spec with what a table says of _COMMON."""
     options = {_RENAMED.get(name, name): given[name] for name in _COMMON if name in given}
     queue, idle_s = options.pop("queue", spec.queue), options.pop("idle_unload_seconds", spec.idle_s)
-    return replace(spec, options={**spec.options, **options}, queue=queue, idle_s=idle_s)
+    speculate = options.pop("speculate", spec.speculate)
+    return replace(spec, options={**spec.options, **options}, queue=queue, idle_s=idle_s, speculate=speculate)
 
 
 def _specs(model: Any, of: str, defaults: ModelSpec, folder: Path) -> list[ModelSpec]:
