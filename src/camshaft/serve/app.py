@@ -22,8 +22,9 @@ from camshaft.serve.anthropic.shape import error_json
 from camshaft.serve.guard import Guard
 from camshaft.serve.metrics import MEDIA_TYPE, metrics_text
 from camshaft.serve.models import cards
-from camshaft.serve.models.entry import CHAT, EMBEDDING, RERANK
+from camshaft.serve.models.entry import CHAT, EMBEDDING, RERANK, SPEECH
 from camshaft.serve.models.models import Models
+from camshaft.serve.openai.audio import FORMS, read_form
 from camshaft.serve.openai.chat import chat_completions
 from camshaft.serve.openai.completions import completions
 from camshaft.serve.openai.embeddings import embed, embeddings
@@ -79,6 +80,7 @@ MODEL_ROUTES: dict[tuple[str, str], tuple[ModelHandler, str]] = {
     ("POST", "/v1/completions"): (completions, CHAT),
     ("POST", "/v1/responses"): (responses, CHAT),
     ("POST", "/v1/embeddings"): (embeddings, EMBEDDING),
+    **{("POST", path): (handler, SPEECH) for path, handler in FORMS.items()},
     **dict.fromkeys((("POST", "/v1/rerank"), ("POST", "/rerank")), (rerank, RERANK)),
     ("POST", "/v1/messages"): (messages, CHAT),
     ("POST", "/v1/messages/count_tokens"): (count_tokens, CHAT),
@@ -175,9 +177,12 @@ def _of_model(
         held = ExitStack()
         try:
             body: Any = {"model": request.query_params.get("model")}
-            if request.method == "POST":
-                sent = Body(room)
-                held.callback(sent.release)
+            sent = Body(room)
+            held.callback(sent.release)
+            request.state.is_long = False
+            if request.url.path in FORMS:
+                body = request.state.body = await read_form(request, sent)
+            elif request.method == "POST":
                 data = await sent.read(request, models.most_body_nbytes)
                 if data or "slot" not in request.path_params:  # clients of llama.cpp's server erase without a body
                     body = parse_json(data)

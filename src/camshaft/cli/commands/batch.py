@@ -12,11 +12,11 @@ import typer
 
 from camshaft.cli import options
 from camshaft.cli.command import Bar, command, print_json
-from camshaft.cli.commands.serve import DEFAULT_SLOTS, Embed, Slots
+from camshaft.cli.commands.serve import DEFAULT_SLOTS, Embed, Ray, Slots
 from camshaft.errors import MissingExtraError, count
 
 if TYPE_CHECKING:
-    from camshaft.serve.batch.run import Tally
+    from camshaft.serve.batch.run import Progress, Tally
 
 MAX_QUEUE = 1 << 20  # the batch itself keeps fewer in the engine
 
@@ -36,21 +36,47 @@ def batch(
     context: options.Context = options.DEFAULT_CONTEXT,
     slots: Slots = DEFAULT_SLOTS,
     embed: Embed = None,
+    ray: Ray = None,
     json: options.Json = False,
 ) -> None:
     """Answer a file of requests in OpenAI's batch format, each with a line in OUT.
 
     Ctrl-C keeps the results so far, and the same command goes on with the others."""
     try:
-        from camshaft.serve.batch.run import run_batch
+        import camshaft.serve.batch.run  # noqa: F401 - needs the extra
     except ModuleNotFoundError as error:
         raise MissingExtraError(str(error.name), "serve", "camshaft batch") from None
-    from camshaft.generate.engine.engine import Engine
     from camshaft.serve.batch.files import check_paths
-    from camshaft.serve.models.served import Embedder, Served, served_name
 
     logging.basicConfig(level=logging.WARNING, format="camshaft: %(message)s")
     check_paths(source, target)  # before a model is pulled
+    with Bar(f"answering {source.name}", unit="requests") as bar:
+
+        def progress(now: Tally) -> None:
+            bar(now.n_done, now.n_requests, _note(now))
+
+        given = (running, (context, slots), model, (source, target), embed, progress)
+        tally = _here(*given) if ray is None else _on_cluster(ray, *given)
+    if json:
+        print_json(asdict(tally))
+    else:
+        print(_summary(tally))
+
+
+def _here(
+    running: options.ModelOptions,
+    sizes: tuple[int, int],
+    model: str,
+    files: tuple[Path, Path],
+    embed: str | None,
+    progress: Progress,
+) -> Tally:
+    """Run the batch on this machine."""
+    from camshaft.generate.engine.engine import Engine
+    from camshaft.serve.batch.run import run_batch
+    from camshaft.serve.models.served import Embedder, Served, served_name
+
+    context, slots = sizes
     with ExitStack() as stack:
         lm = stack.enter_context(running.open(model, context, sessions=slots))
         embedder = None
@@ -59,20 +85,34 @@ def batch(
             embedder = Embedder(served_name(embed), opened)
         engine = stack.enter_context(Engine(lm, max_queue=MAX_QUEUE))
         engine.start()
-        bar = stack.enter_context(Bar(f"answering {source.name}", unit="requests"))
         served = Served(served_name(model), engine, embedder=embedder)
         # Twice the slots: when an answer ends, the next one has been prepared.
-        tally = run_batch(
-            served,
-            source,
-            target,
-            most_open=2 * slots,
-            progress=lambda now: bar(now.n_done, now.n_requests, _note(now)),
-        )
-    if json:
-        print_json(asdict(tally))
-    else:
-        print(_summary(tally))
+        return run_batch(served, *files, most_open=2 * slots, progress=progress)
+
+
+def _on_cluster(
+    address: str,
+    running: options.ModelOptions,
+    sizes: tuple[int, int],
+    model: str,
+    files: tuple[Path, Path],
+    embed: str | None,
+    progress: Progress,
+) -> Tally:
+    """Run the batch on the nodes of a cluster, which have the model under the same name or path."""
+    from camshaft.cluster.batch import run_batch
+    from camshaft.cluster.specs import on_nodes
+    from camshaft.serve.models.config import ModelSpec
+    from camshaft.serve.models.models import EMBEDDING
+    from camshaft.serve.models.served import served_name
+
+    context, slots = sizes
+    given = running.given(context=context, sessions=slots)
+    spec = on_nodes(ModelSpec(model, served_name(model), options=given, queue=MAX_QUEUE))
+    threads = {name: value for name, value in given.items() if name == "threads"}
+    other = None if embed is None else on_nodes(ModelSpec(embed, served_name(embed), kind=EMBEDDING, options=threads))
+    # An actor has two blocks at a time, each with as many answers open as there are slots.
+    return run_batch(address, spec, *files, embed=other, most_open=slots, progress=progress)
 
 
 def _rate(tally: Tally) -> float:

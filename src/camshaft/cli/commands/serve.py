@@ -5,16 +5,22 @@ from __future__ import annotations
 import ipaddress
 import logging
 import sys
+import time
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from camshaft.cli import options
 from camshaft.cli.command import command
 from camshaft.errors import MissingExtraError, SettingError
+
+if TYPE_CHECKING:
+    from camshaft.serve.guard import Guard
+    from camshaft.serve.models.config import ModelSpec, ServerConfig
 
 DEFAULT_PORT = 8080
 DEFAULT_SLOTS = 16  # as many generate in one run of a plan
@@ -32,8 +38,22 @@ _KeyFile = Annotated[
 Embed = Annotated[
     str | None, typer.Option(metavar="MODEL", help="Also serve vectors of texts, by this model, at /v1/embeddings.")
 ]
+Ray = Annotated[
+    str | None,
+    typer.Option(metavar="ADDRESS", help="Run on the nodes of the Ray cluster at this address: HOST:PORT, or auto."),
+]
+_Replicas = Annotated[
+    str | None,
+    typer.Option(
+        metavar="N|LEAST:MOST",
+        help="With --ray: copies of each model, as many as requests need from LEAST to MOST; default: one a node.",
+    ),
+]
 _Rerank = Annotated[
     str | None, typer.Option(metavar="MODEL", help="Also score documents for queries, by this model, at /v1/rerank.")
+]
+_Speech = Annotated[
+    str | None, typer.Option(metavar="MODEL", help="Also transcribe recordings, by this model, at /v1/audio.")
 ]
 _Models = Annotated[
     list[str] | None,
@@ -73,9 +93,12 @@ def serve(
     queue: _Queue = 256,
     embed: Embed = None,
     rerank: _Rerank = None,
+    speech: _Speech = None,
     api_key_file: _KeyFile = None,
     slot_save_path: _SlotPath = None,
     speculate: _Speculate = None,
+    ray: Ray = None,
+    replicas: _Replicas = None,
 ) -> None:
     """Serve models over HTTP, with OpenAI's interface at /v1. Ctrl-C stops when the answers in progress are complete.
 
@@ -86,55 +109,97 @@ def serve(
         raise MissingExtraError(str(error.name), "serve", "camshaft serve") from None
     from camshaft.generate.speculation.speculator import NGRAM
     from camshaft.serve.guard import Guard, read_keys
-    from camshaft.serve.models.config import ModelSpec, ServerConfig, cards_of, read_config
-    from camshaft.serve.models.entry import EMBEDDING, RERANK
+    from camshaft.serve.models.config import ModelSpec, cards_of
+    from camshaft.serve.models.entry import EMBEDDING, RERANK, SPEECH
     from camshaft.serve.models.models import Models
     from camshaft.serve.models.served import served_name
 
     logging.basicConfig(level=logging.WARNING, format="camshaft: %(message)s")
     logging.getLogger("asyncio").setLevel(logging.ERROR)  # it warns of each write to a client that has gone
+    if replicas is not None and ray is None:
+        raise SettingError("--replicas is for --ray; wanted both")
+    _check_slot_folder(slot_save_path, ray)
     keys = () if api_key_file is None else read_keys(api_key_file)
+    guard = Guard(keys, frozenset({"localhost", host.lower()}))
+    given = running.given(context=context, sessions=slots)
+    if speculate not in (None, NGRAM):
+        raise SettingError(f"--speculate {speculate!r}; wanted {NGRAM!r}")
+    common = ModelSpec("", "", options=given, queue=queue, slot_folder=slot_save_path, speculate=speculate)
+    found = _config(models, config, common)
+    specs = [*found.specs]
+    threads = {name: value for name, value in common.options.items() if name == "threads"}
+    for other, kind in ((embed, EMBEDDING), (rerank, RERANK), (speech, SPEECH)):
+        if other is not None:
+            name, preload = served_name(other), specs[0].preload
+            specs.append(ModelSpec(other, name, kind=kind, options=threads, preload=preload))
+    sizes = f", {slots} at once, context {context}" if config is None else ""
+    said = f"{', '.join(spec.name for spec in specs)} at URL/v1{sizes}; Ctrl-C stops"
+    if ray is not None:
+        _check_open(keys, host, f"http://{host}:{port}")
+        _serve_on_cluster(ray, replace(found, specs=tuple(specs)), guard, replicas, (host, port), said)
+        return
     with run.listen(host, port) as listening:
-        if not keys and not _is_loopback(listening.getsockname()[0]):
-            _notice(f"no --api-key-file: everybody who reaches {run.url_of(listening)} may use the model")
-        if slot_save_path is not None and not slot_save_path.is_dir():
-            raise SettingError(f"--slot-save-path: there is no folder {slot_save_path}")
-        if speculate not in (None, NGRAM):
-            raise SettingError(f"--speculate {speculate!r}; wanted {NGRAM!r}")
-        given = running.given(context=context, sessions=slots)
-        common = ModelSpec("", "", options=given, queue=queue, slot_folder=slot_save_path, speculate=speculate)
-        if config is None:
-            named = models or [options.DEFAULT_MODEL]
-            is_one = len(named) == 1
-            specs = [replace(common, model=each, name=served_name(each), preload=is_one) for each in named]
-            found = ServerConfig(tuple(specs))
-        else:
-            found = read_config(config, common)
-            if models:
-                raise SettingError(f"MODEL {models[0]!r} and --config were given; wanted one of them")
-        specs = [*found.specs]
-        threads = {name: value for name, value in common.options.items() if name == "threads"}
-        for other, kind in ((embed, EMBEDDING), (rerank, RERANK)):
-            if other is not None:
-                name, preload = served_name(other), specs[0].preload
-                specs.append(ModelSpec(other, name, kind=kind, options=threads, preload=preload))
+        _check_open(keys, listening.getsockname()[0], run.url_of(listening))
         for name in dict.fromkeys(spec.model for spec in specs):
             options.pull(name)
-        cards = cards_of(specs)
-        served = Models(cards, limit_nbytes=found.memory_limit_nbytes)
+        served = Models(cards_of(specs), limit_nbytes=found.memory_limit_nbytes)
         with closing(served):
             for spec in specs:
                 if spec.preload:
                     with options.preparing(spec.model):
                         served.put(spec.name, spec.open())
-            guard = Guard(keys, frozenset({"localhost", host.lower()}))
-            sizes = f", {slots} at once, context {context}" if config is None else ""
-            address = f"{', '.join(served.entries)} at {run.url_of(listening)}/v1{sizes}; Ctrl-C stops"
-            run.make_server(served, guard, lambda: _notice(f"serving {address}")).run(sockets=[listening])
+            ready = said.replace("URL", run.url_of(listening))
+            run.make_server(served, guard, lambda: _notice(f"serving {ready}")).run(sockets=[listening])
+
+
+def _config(models: list[str] | None, config: Path | None, common: ModelSpec) -> ServerConfig:
+    """The models that were named, or those of the file."""
+    from camshaft.serve.models.config import ServerConfig, read_config
+    from camshaft.serve.models.served import served_name
+
+    if config is None:
+        named = models or [options.DEFAULT_MODEL]
+        is_one = len(named) == 1
+        return ServerConfig(
+            tuple(replace(common, model=each, name=served_name(each), preload=is_one) for each in named)
+        )
+    found = read_config(config, common)
+    if models:
+        raise SettingError(f"MODEL {models[0]!r} and --config were given; wanted one of them")
+    return found
+
+
+def _serve_on_cluster(
+    address: str, config: ServerConfig, guard: Guard, replicas: str | None, at: tuple[str, int], said: str
+) -> None:
+    from camshaft.cluster.serving import read_replicas, served
+    from camshaft.cluster.specs import cluster_specs
+
+    host, port = at
+    wanted = None if replicas is None else read_replicas(replicas)
+    with served(address, cluster_specs(config), guard, replicas=wanted, host=host, port=port):
+        _notice(f"serving {said.replace('URL', f'http://{host}:{port}')}")
+        while True:
+            time.sleep(3600)
+
+
+def _check_slot_folder(folder: Path | None, ray: str | None) -> None:
+    if folder is not None and ray is not None:
+        raise SettingError("--slot-save-path is for a server of one process; --ray was given too")
+    if folder is not None and not folder.is_dir():
+        raise SettingError(f"--slot-save-path: there is no folder {folder}")
+
+
+def _check_open(keys: Sequence[bytes], address: str, url: str) -> None:
+    if not keys and not _is_loopback(address):
+        _notice(f"no --api-key-file: everybody who reaches {url} may use the model")
 
 
 def _is_loopback(address: str) -> bool:
-    return ipaddress.ip_address(address.partition("%")[0]).is_loopback
+    try:
+        return ipaddress.ip_address(address.partition("%")[0]).is_loopback
+    except ValueError:
+        return address == "localhost"
 
 
 def _notice(text: str) -> None:

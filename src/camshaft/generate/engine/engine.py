@@ -43,7 +43,8 @@ class Engine(Closing):
     prompt_budget: prompt tokens of a step while other requests generate.
     max_queue: how many requests may wait for a slot.
     speculate: 'ngram' drafts what followed the same tokens earlier in a text, while few requests run; texts are the same.
-    prefix_cache: whether prompts share the blocks of their common beginnings. Models with recurrent layers share none.
+    prefix_cache: whether prompts share the blocks of their common beginnings. Models with recurrent layers share none; those with
+    windows share up to the ends of messages and to places where prompts were seen to part.
 
     At most `sessions` requests of the model run at once. Every slot can have its whole context, so that no request that runs has
     to stop for another one's memory."""

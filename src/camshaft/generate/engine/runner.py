@@ -35,6 +35,8 @@ class Runner:
             request.generation = Generation(request.prompt_tokens, take, text, options, is_complete=request.is_complete)
             self._statistics.prompt_tokens += request.prompt_tokens
             self._drafts.begin(request)
+            if self._prefixes is not None and self._prefixes.has_windows:
+                request.branches |= prompts.message_ends(request, lm.tokenizer.eos_ids)
         return []
 
     def generate(self, requests: list[Request]) -> Results:
@@ -63,7 +65,7 @@ class Runner:
         self._lm.check_open()
         plans = self._lm.plans
         budget = min(budget, plans.prompt_tokens.bound)
-        parts = prompts.choose(requests, self._prefixes, budget, plans.logit_rows.bound)
+        parts = prompts.choose(requests, self._prefixes, budget, plans.logit_rows.bound, plans)
         ids, positions, slots, rows = list[int](), list[int](), list[int](), list[int]()
         scored: list[tuple[Request, int, int]] = []  # row among `ids`, and the token that follows it
         for request, n in parts:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from camshaft.errors import ContextError, SettingError
 from camshaft.generate.engine.prefix_cache import PrefixCache, block_keys
-from camshaft.generate.memory.kv_cache import BLOCK_TOKENS
+from camshaft.generate.memory.cache_specs import BLOCK_TOKENS
 from camshaft.generate.stored.prompt_cache import PromptCache, take_blocks
 
 if TYPE_CHECKING:

@@ -1,7 +1,8 @@
-"""The memory of logits, into which every plan of a model writes its rows."""
+"""The memory of logits, into which every plan of a model writes its rows, and the device that has it."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -34,6 +35,16 @@ def first_rows(logits: Array | DeviceArray, n: int) -> Array | DeviceRows:
     from camshaft.plan.memory.device_memory import DeviceRows
 
     return DeviceRows(logits, n)
+
+
+def put_rows(logits: Array | DeviceArray, parts: Sequence[Array]) -> Array | DeviceRows:
+    """Make the rows of several runs, one after the other, the first ones."""
+    rows = np.concatenate(parts) if parts else np.empty((0, logits.shape[1]), np.float32)
+    if isinstance(logits, np.ndarray):
+        logits[: len(rows)] = rows
+    elif len(rows):
+        logits.memory.write(np.ascontiguousarray(rows), 0)
+    return first_rows(logits, len(rows))
 
 
 def move_row(logits: Array | DeviceArray, row: int, to: int = 0) -> None:

@@ -143,7 +143,16 @@ class Results:
 
     def write(self, key: bytes, custom_id: str | None, response: dict[str, Any] | None, error: Any) -> None:
         """Append a result."""
-        row = {"id": f"batch_req_{key.hex()}", "custom_id": custom_id, "response": response, "error": error}
-        left = memoryview(compact(row) + b"\n")
+        self.append(result_line(key, custom_id, response, error))
+
+    def append(self, result: bytes) -> None:
+        """Append a line that `result_line` made."""
+        left = memoryview(result)
         while left:
             left = left[self._file.write(left) :]
+
+
+def result_line(key: bytes, custom_id: str | None, response: dict[str, Any] | None, error: Any) -> bytes:
+    """The line of a result."""
+    row = {"id": f"batch_req_{key.hex()}", "custom_id": custom_id, "response": response, "error": error}
+    return compact(row) + b"\n"

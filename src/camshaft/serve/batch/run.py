@@ -6,37 +6,24 @@ that prompts which begin alike run one after the other and share their blocks in
 
 from __future__ import annotations
 
-import bisect
 import logging
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from hashlib import blake2b
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from camshaft.errors import CamshaftError
+from camshaft.serve.batch.envelopes import EMBEDDINGS, ENVELOPE_NBYTES, READERS, Envelopes, line_error
 from camshaft.serve.batch.files import Line, Results, check_paths, read_lines
 from camshaft.serve.batch.flight import Flight, Flown
+from camshaft.serve.batch.window import Row, Window
 from camshaft.serve.models.served import Embedder, Served
-from camshaft.serve.openai.chat import read_chat
-from camshaft.serve.openai.completions import read_completion
 from camshaft.serve.openai.embeddings import embedded
-from camshaft.serve.openai.responses import read_response
 from camshaft.serve.requests.errors import HttpError, http_error
-from camshaft.serve.requests.fields import OBJECT, TEXT, Fields, one_of, parse_json, read_fields, required, shown
-from camshaft.serve.requests.respond import Asked, Reader
+from camshaft.serve.requests.respond import Asked
 
-WINDOW_REQUESTS, WINDOW_NBYTES = 256, 64 << 20
-ENVELOPE_NBYTES = 64 << 10  # of a line, beside the body
-READERS: dict[str, Reader] = {
-    "/v1/chat/completions": read_chat,
-    "/v1/completions": read_completion,
-    "/v1/responses": read_response,
-}
-_EMBEDDINGS = "/v1/embeddings"
-_LINE: Fields = {"custom_id": TEXT, "method": one_of("POST"), "url": one_of(*READERS, _EMBEDDINGS), "body": OBJECT}
 _log = logging.getLogger("camshaft.batch")
 
 
@@ -68,46 +55,15 @@ class Tally:
 Progress = Callable[[Tally], None]
 
 
-@dataclass(frozen=True)
-class _Row:
-    """A request that can run. Prompts that begin alike are beside each other in `order`."""
-
-    line: Line
-    custom_id: str
-    asked: Asked
-    order: tuple[tuple[int, ...], int]
-
-
-@dataclass
-class _Window:
-    """Rows that wait, in order."""
-
-    rows: list[_Row] = field(default_factory=list)
-    nbytes: int = 0
-    last: tuple[tuple[int, ...], int] = ((), 0)  # of the row that left last
+class Target(Protocol):
+    """Where results go: a file of Results, or what a node of a cluster sends back."""
 
     @property
-    def is_full(self) -> bool:
-        return len(self.rows) >= WINDOW_REQUESTS or self.nbytes >= WINDOW_NBYTES
+    def done(self) -> Set[bytes]:
+        """The keys of lines that have a result already."""
 
-    @property
-    def index(self) -> int:
-        """That of the row which follows the last one; after the end, the first."""
-        return bisect.bisect_right(self.rows, self.last, key=_order) % len(self.rows)
-
-    def add(self, row: _Row) -> None:
-        bisect.insort(self.rows, row, key=_order)
-        self.nbytes += len(row.line.text or b"")
-
-    def take(self) -> _Row:
-        row = self.rows.pop(self.index)
-        self.nbytes -= len(row.line.text or b"")
-        self.last = row.order
-        return row
-
-
-def _order(row: _Row) -> tuple[tuple[int, ...], int]:
-    return row.order
+    def write(self, key: bytes, custom_id: str | None, response: dict[str, Any] | None, error: Any) -> None:
+        """Take a result."""
 
 
 def run_batch(served: Served, source: Path, target: Path, *, most_open: int, progress: Progress) -> Tally:
@@ -119,22 +75,25 @@ def run_batch(served: Served, source: Path, target: Path, *, most_open: int, pro
     check_paths(source, target)
     with Results(target) as results:
         tally = Tally(results.check_source(source, most_nbytes), len(results.done))
-        run = _Run(served, results, tally, progress, Flight(served.engine, most_open))
-        run.answer(read_lines(source, most_nbytes))
+        answer_lines(served, read_lines(source, most_nbytes), results, tally, most_open=most_open, progress=progress)
     return tally
+
+
+def answer_lines(
+    served: Served, lines: Iterable[Line], results: Target, tally: Tally, *, most_open: int, progress: Progress
+) -> None:
+    """Answer lines of requests, and count in `tally`. Raises ModelError if the engine fails."""
+    _Run(served, results, tally, progress, Flight(served.engine, most_open)).answer(iter(lines))
 
 
 class _Run:
     """One run over the lines."""
 
-    def __init__(
-        self, served: Served, results: Results, tally: Tally, progress: Progress, flight: Flight[_Row]
-    ) -> None:
+    def __init__(self, served: Served, results: Target, tally: Tally, progress: Progress, flight: Flight[Row]) -> None:
         self._served, self._results, self._flight = served, results, flight
         self._tally, self._progress = tally, progress
         self._begun = time.perf_counter()
-        self._seen: set[bytes] = set()  # digests of the custom_ids
-        self._window = _Window()
+        self._envelopes, self._window = Envelopes(), Window()
 
     def answer(self, lines: Iterator[Line]) -> None:
         """Answer every line. Nothing runs before the window is full, so that its order is that of the first ones too."""
@@ -155,23 +114,13 @@ class _Run:
 
     def _read(self, line: Line) -> None:
         """Put the request of a line into the window, unless it has a result, or gets one at once."""
-        custom_id, given = _envelope(line)
-        if custom_id is not None and not self._is_new(custom_id):
-            message = f"'custom_id' is {shown(custom_id)}, as in an earlier line"
-            given = HttpError(400, message, code="duplicate_custom_id", param="custom_id")
+        custom_id, given = self._envelopes.read(line)
         if line.key in self._results.done:
             return
         if isinstance(given, HttpError):
-            error = {"code": given.code, "message": str(given), "param": given.param, "line": line.number}
-            self._write(line, custom_id, None, error)
+            self._write(line, custom_id, None, line_error(given, line))
         elif custom_id is not None:
             self._prepare(line, custom_id, given)
-
-    def _is_new(self, custom_id: str) -> bool:
-        digest = blake2b(custom_id.encode("utf-8", "surrogatepass"), digest_size=12).digest()
-        before = len(self._seen)
-        self._seen.add(digest)
-        return len(self._seen) > before
 
     def _prepare(self, line: Line, custom_id: str, given: Mapping[str, Any]) -> None:
         try:
@@ -180,27 +129,27 @@ class _Run:
             self._fail(line, custom_id, error)
             return
         if isinstance(asked, Asked):
-            self._window.add(_Row(line, custom_id, asked, (tuple(asked.job.prompts[0]), line.number)))
+            self._window.add(Row(line, custom_id, asked, (tuple(asked.job.prompts[0]), line.number)))
         else:
             self._tally.prompt_tokens += asked["usage"]["prompt_tokens"]
             self._respond(line, custom_id, 200, asked)
 
     def _asked(self, given: Mapping[str, Any]) -> Asked | dict[str, Any]:
         """What to generate, or the answer to a request for vectors. Raises HttpError."""
-        if given["url"] == _EMBEDDINGS:
+        if given["url"] == EMBEDDINGS:
             return embedded(given["body"], _embedder(self._served, given["body"].get("model")))
         asked = READERS[given["url"]](given["body"], self._served)
         if asked.is_stream:
             raise HttpError(400, "'stream' is true; a batch has none", code="unsupported_parameter", param="stream")
         return asked
 
-    def _submit(self, row: _Row) -> None:
+    def _submit(self, row: Row) -> None:
         try:
             self._flight.submit(row, row.asked.job)
         except CamshaftError as error:
             self._fail(row.line, row.custom_id, error)
 
-    def _finish(self, flown: Sequence[Flown[_Row]]) -> None:
+    def _finish(self, flown: Sequence[Flown[Row]]) -> None:
         """Write the results of jobs that have ended."""
         for each in flown:
             row, usage = each.of, each.usage
@@ -231,7 +180,7 @@ class _Run:
 
     def _write(self, line: Line, custom_id: str | None, response: dict[str, Any] | None, error: Any) -> None:
         self._results.write(line.key, custom_id, response, error)
-        if response is not None and response["status_code"] == 200:
+        if is_answer(response):
             self._tally.n_answered += 1
         else:
             self._tally.n_failed += 1
@@ -240,6 +189,11 @@ class _Run:
     def _report(self) -> None:
         self._tally.elapsed_s = time.perf_counter() - self._begun
         self._progress(self._tally)
+
+
+def is_answer(response: Mapping[str, Any] | None) -> bool:
+    """Whether a response has what the request asked for."""
+    return response is not None and response["status_code"] == 200
 
 
 def _embedder(served: Served, name: Any) -> Embedder:
@@ -252,21 +206,3 @@ def _embedder(served: Served, name: Any) -> Embedder:
         message = f"there is no model {str(name)[:100]!r} for vectors; there is {found.name!r}"
         raise HttpError(404, message, code="model_not_found", param="model")
     return found
-
-
-def _envelope(line: Line) -> tuple[str | None, dict[str, Any] | HttpError]:
-    """The custom_id of a line, if it has one that can be read, and its fields or what is wrong with them."""
-    custom_id: Any = None
-    try:
-        if line.text is None:
-            raise HttpError(413, "the line is larger than a request may be", code="request_too_large")
-        value = parse_json(line.text, "the line")
-        if not isinstance(value, dict):
-            raise HttpError(400, f"the line is {shown(value)}; wanted an object", code="invalid_type")
-        custom_id = value.get("custom_id") if isinstance(value.get("custom_id"), str) else None
-        given = read_fields(value, _LINE)
-        for name in _LINE:
-            required(given, name)
-    except HttpError as error:
-        return custom_id, error
-    return custom_id, given

@@ -17,10 +17,11 @@ from camshaft.generate.options import activations_of, backend_of, check_sizes, k
 from camshaft.generate.pooled.embedding_model import EmbeddingModel
 from camshaft.generate.pooled.reranker import Reranker
 from camshaft.generate.speculation.speculator import NGRAM
+from camshaft.generate.speech.speech_model import SpeechModel
 from camshaft.models.config import POOLINGS
 from camshaft.models.files.pull import resolve_model
-from camshaft.serve.models.entry import CHAT, EMBEDDING, RERANK, Card, Loaded, twice_named
-from camshaft.serve.models.served import Embedder, Ranker, Served, served_name
+from camshaft.serve.models.entry import CHAT, EMBEDDING, RERANK, SPEECH, Card, Loaded, twice_named
+from camshaft.serve.models.served import Embedder, Listener, Ranker, Served, served_name
 from camshaft.serve.requests.errors import HttpError
 from camshaft.serve.requests.fields import (
     BOOL,
@@ -82,6 +83,7 @@ _MODEL: Fields = {
     "alias": _ALIASES,
     "embed": BOOL,
     "rerank": BOOL,
+    "speech": BOOL,
     "pooling": one_of(*(each for each in POOLINGS if each not in ("", "rank"))),
     "preload": BOOL,
     "adapters": OBJECT,
@@ -91,6 +93,7 @@ _OF_POOLED = frozenset({"model", "name", "alias", "preload", "context", "threads
 _POOLED = {
     "embed": (EMBEDDING, _OF_POOLED | {"embed", "pooling"}),
     "rerank": (RERANK, _OF_POOLED | {"rerank"}),
+    "speech": (SPEECH, (_OF_POOLED | {"speech"}) - {"context"}),
 }
 _ADAPTER: Fields = {
     "path": TEXT,
@@ -101,7 +104,7 @@ _ADAPTER: Fields = {
 
 @dataclass(frozen=True)
 class ModelSpec:
-    """How to load a model, and under which names. `options` are those of LanguageModel, EmbeddingModel or Reranker."""
+    """How to load a model, and under which names. `options` are those of its class."""
 
     model: str
     name: str
@@ -121,6 +124,8 @@ class ModelSpec:
             return Embedder(self.name, EmbeddingModel(self.model, **self.options), self.file_nbytes)
         if self.kind == RERANK:
             return Ranker(self.name, Reranker(self.model, **self.options), self.file_nbytes)
+        if self.kind == SPEECH:
+            return Listener(self.name, SpeechModel(self.model, **self.options), self.file_nbytes)
         lm = LanguageModel(self.model, **self.options)
         try:
             engine = Engine(lm, max_queue=self.queue, speculate=self.speculate)

@@ -13,7 +13,7 @@ from camshaft.errors import CamshaftError
 from camshaft.generate.engine.engine import MAX_QUEUE
 from camshaft.serve.requests.errors import HttpError
 
-CHAT, EMBEDDING, RERANK = "chat", "embedding", "rerank"
+CHAT, EMBEDDING, RERANK, SPEECH = "chat", "embedding", "rerank", "speech"
 _log = logging.getLogger("camshaft.serve")
 
 

@@ -11,7 +11,18 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from camshaft.errors import SettingError
-from camshaft.serve.models.entry import CHAT, EMBEDDING, RERANK, Card, Entry, Lease, Loaded, load_error, megabytes
+from camshaft.serve.models.entry import (
+    CHAT,
+    EMBEDDING,
+    RERANK,
+    SPEECH,
+    Card,
+    Entry,
+    Lease,
+    Loaded,
+    load_error,
+    megabytes,
+)
 from camshaft.serve.models.served import MOST_BODY_NBYTES
 from camshaft.serve.requests.errors import HttpError
 
@@ -21,8 +32,9 @@ _NONE = {
     CHAT: "this server has no model that writes text",
     EMBEDDING: "this server makes no vectors of texts; start it with --embed MODEL",
     RERANK: "this server scores no documents; start it with --rerank MODEL",
+    SPEECH: "this server transcribes no recordings; start it with --speech MODEL",
 }
-_FOR = {CHAT: "", EMBEDDING: " for vectors", RERANK: " for scores"}
+_FOR = {CHAT: "", EMBEDDING: " for vectors", RERANK: " for scores", SPEECH: " for recordings"}
 _log = logging.getLogger("camshaft.serve")
 
 

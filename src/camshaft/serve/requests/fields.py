@@ -22,26 +22,30 @@ class Field:
 
 
 Fields = Mapping[str, Field]
+JSON = "application/json"
 Handler = TypeVar("Handler", bound=Callable[..., Any])
 
 
 @dataclass(frozen=True)
 class Body:
-    """The fields of a handler's requests, of which `needed` must be given. An answer may be a stream of `stream`, a type."""
+    """The fields of a handler's requests, of which `needed` must be given. An answer may be a stream of `stream`, a type.
+
+    `kind` is the type of the body."""
 
     fields: Fields
     needed: Sequence[str]
     stream: str | None
+    kind: str = JSON
 
 
 BODIES: dict[Callable[..., Any], Body] = {}
 
 
-def takes(fields: Fields, *needed: str, stream: str | None = None) -> Callable[[Handler], Handler]:
+def takes(fields: Fields, *needed: str, stream: str | None = None, form: str = JSON) -> Callable[[Handler], Handler]:
     """Mark a handler with the fields that it reads, for the OpenAPI file."""
 
     def marked(handler: Handler) -> Handler:
-        BODIES[handler] = Body(fields, needed, stream)
+        BODIES[handler] = Body(fields, needed, stream, form)
         return handler
 
     return marked

@@ -17,7 +17,7 @@ from starlette.types import Receive, Scope, Send
 
 from camshaft.errors import CamshaftError
 from camshaft.generate.generation import TokenLogprob
-from camshaft.serve.models.entry import CHAT, EMBEDDING, RERANK
+from camshaft.serve.models.entry import CHAT, EMBEDDING, RERANK, SPEECH
 from camshaft.serve.models.served import Served
 from camshaft.serve.requests.answers import Answer, Answers, Job, Usage
 from camshaft.serve.requests.errors import HttpError, http_error
@@ -30,7 +30,7 @@ BODIES_NBYTES = 256 << 20  # of all requests together
 # Longer bodies are worked on one at a time, for each kind of model: tokenizing 250 KB takes 25 MB, and 8 MB 600 MB, which the C
 # library keeps for each thread that did so.
 LONG_NBYTES = 64 << 10
-_LONG = {kind: ThreadPoolExecutor(1, f"camshaft-long-{kind}") for kind in (CHAT, EMBEDDING, RERANK)}
+_LONG = {kind: ThreadPoolExecutor(1, f"camshaft-long-{kind}") for kind in (CHAT, EMBEDDING, RERANK, SPEECH)}
 _log = logging.getLogger("camshaft.serve")
 
 
@@ -178,7 +178,7 @@ async def respond(request: Request, served: Served, read: Reader) -> Response:
     if asked.is_stream:
         return Stream(_parts(answers, shape), shape.media_type, answers.cancel)
     try:
-        whole = await _unless_disconnected(request, _collected(answers, job.n_answers))
+        whole = await unless_disconnected(request, _collected(answers, job.n_answers))
     except CamshaftError as error:
         raise http_error(error) from None
     finally:
@@ -195,7 +195,7 @@ async def _collected(answers: Answers, n: int) -> list[Answer]:
     return whole
 
 
-async def _unless_disconnected(request: Request, work: Any) -> Any:
+async def unless_disconnected(request: Request, work: Any) -> Any:
     """The result of `work`, or None if the client disconnects before there is one."""
     working, gone = asyncio.ensure_future(work), asyncio.ensure_future(_disconnected(request))
     try:

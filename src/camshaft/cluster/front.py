@@ -1,0 +1,61 @@
+"""Front: the deployment that answers HTTP, by the same application as in one process, with engines that are elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from starlette.types import ASGIApp
+
+from camshaft.cluster.front_model import FrontModel
+from camshaft.cluster.remote_engine import RemoteEngine
+from camshaft.serve.app import make_app
+from camshaft.serve.guard import Guard
+from camshaft.serve.models.config import ModelSpec
+from camshaft.serve.models.models import Card, Models
+from camshaft.serve.models.served import Served
+
+
+class FrontServed(Served):
+    """A model whose weights are in other processes."""
+
+    @property
+    def nbytes(self) -> int:
+        """None of the memory of this process counts."""
+        return 0
+
+
+@dataclass(frozen=True)
+class Fronted:
+    """A model of the front, and how many replicas it has at most."""
+
+    spec: ModelSpec
+    most_replicas: int
+
+    def open(self, handle: Any) -> FrontServed:
+        """The model as the application needs it; `handle` is that of its replicas."""
+        slots, context = self.spec.options["sessions"], self.spec.options["context"]
+        lm = FrontModel(self.spec.model, context=context, n_slots=slots * self.most_replicas)
+        call = handle.options(stream=True).answer.remote
+        engine = RemoteEngine(lm, call, max_queue=self.spec.queue * self.most_replicas)
+        return FrontServed(self.spec.name, engine, aliases=self.spec.aliases)
+
+
+class Front:
+    """The class that Ray Serve's `ingress` makes a deployment of."""
+
+    def __init__(self, fronted: Sequence[Fronted], guard: Guard, handles: Sequence[Any]) -> None:
+        self._cards = [
+            Card(each.spec.name, partial(each.open, handle), each.spec.kind, each.spec.aliases, base=each.spec.base)
+            for each, handle in zip(fronted, handles, strict=True)
+        ]
+        self._guard = guard
+
+    def __serve_build_asgi_app__(self) -> ASGIApp:
+        """The application; Ray Serve calls this in the event loop."""
+        models = Models(self._cards)
+        for card in self._cards:
+            models.put(card.name, card.open())
+        return make_app(models, self._guard)

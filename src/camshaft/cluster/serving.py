@@ -1,0 +1,122 @@
+"""Serve models on a Ray cluster: a deployment of replicas for each model, and one that answers HTTP in front of them."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from camshaft.cluster.connect import ClusterError, cause_of, connected, nodes_cpus
+from camshaft.cluster.front import Front, Fronted
+from camshaft.cluster.replica import Replica
+from camshaft.errors import SettingError
+from camshaft.generate.memory.kv_cache import BLOCK_TOKENS
+from camshaft.serve.connection import KEEP_OPEN_S, MOST_CONNECTIONS
+from camshaft.serve.guard import Guard
+from camshaft.serve.models.config import ModelSpec
+from camshaft.serve.run import GRACE_S
+
+APP = "camshaft"
+_ROUTER = "camshaft.cluster.router:PrefixRouter"
+_MOST_STARTS = 3  # of a replica, before the models count as not deployed
+_RANGE = re.compile(r"(\d+)(?::(\d+))?")
+
+
+@dataclass(frozen=True)
+class Replicas:
+    """How many replicas each model has: from `least` to `most`, by the length of their queues."""
+
+    least: int
+    most: int
+
+    def options(self, slots: int) -> dict[str, Any]:
+        """Options of a deployment whose replicas generate `slots` answers at once."""
+        if self.least == self.most:
+            return {"num_replicas": self.most}
+        scaled = {"min_replicas": self.least, "max_replicas": self.most, "target_ongoing_requests": slots}
+        return {"autoscaling_config": scaled}
+
+
+def read_replicas(text: str) -> Replicas:
+    """'N' or 'LEAST:MOST'. Raises SettingError."""
+    found = _RANGE.fullmatch(text)
+    least, most = (int(found[1]), int(found[2] or found[1])) if found else (0, 0)
+    if not 0 <= least <= most or not most:
+        raise SettingError(f"--replicas {text!r:.40}; wanted a number from 1 up, or LEAST:MOST such as 1:4")
+    return Replicas(least, most)
+
+
+def deployment_names(specs: Sequence[ModelSpec]) -> list[str]:
+    """A name for the deployment of each model, of the letters that Ray Serve and its metrics take."""
+    return [f"{i}-{re.sub(r'[^A-Za-z0-9_.-]', '-', spec.name)}" for i, spec in enumerate(specs)]
+
+
+def router_options(spec: ModelSpec) -> dict[str, Any]:
+    """What the router needs to know: the blocks of a replica's cache, and how far queues may differ and count as balanced."""
+    slots, context = spec.options["sessions"], spec.options["context"]
+    return {"most_blocks": slots * -(-context // BLOCK_TOKENS), "slack": max(1, slots // 2)}
+
+
+def application(ray: Any, specs: Sequence[ModelSpec], guard: Guard, replicas: Replicas | None) -> Any:
+    """The application of Ray Serve. Without `replicas` there is one of each model on every node that has CPUs."""
+    deployment, cpus = ray.serve.deployment, nodes_cpus(ray)
+    wanted = replicas or Replicas(len(cpus), len(cpus))
+    fronted = [Fronted(spec, wanted.most) for spec in specs]
+    handles = [
+        deployment(Replica)
+        .options(
+            name=name,
+            ray_actor_options={"num_cpus": min(cpus) / len(specs)},
+            max_replicas_per_node=1,
+            max_constructor_retry_count=_MOST_STARTS,
+            max_ongoing_requests=spec.options["sessions"] + spec.queue,
+            graceful_shutdown_timeout_s=GRACE_S,
+            request_router_config={"request_router_class": _ROUTER, "request_router_kwargs": router_options(spec)},
+            **wanted.options(spec.options["sessions"]),
+        )
+        .bind(spec)
+        for name, spec in zip(deployment_names(specs), specs, strict=True)
+    ]
+    front = deployment(ray.serve.ingress()(Front)).options(
+        name="front",
+        ray_actor_options={"num_cpus": 0},
+        max_ongoing_requests=MOST_CONNECTIONS,
+        graceful_shutdown_timeout_s=GRACE_S,
+    )
+    return front.bind(fronted, guard, handles)
+
+
+def _deploy(ray: Any, app: Any) -> None:
+    try:
+        ray.serve.run(app, name=APP)
+    except RuntimeError as error:
+        found = ray.serve.status().applications.get(APP)
+        said = [each.message for each in found.deployments.values() if each.message] if found is not None else []
+        raise ClusterError(f"the models were not deployed: {cause_of(said[0] if said else error)}") from None
+
+
+@contextmanager
+def served(
+    address: str, specs: Sequence[ModelSpec], guard: Guard, *, replicas: Replicas | None, host: str, port: int
+) -> Iterator[None]:
+    """Models served by the cluster at an address, at `host` and `port` of its head node, until the block ends.
+
+    Raises ClusterError if Ray Serve runs there already, or does not start."""
+    if not port:
+        raise SettingError("port 0 with --ray; wanted the number of a port")
+    with connected(address, "camshaft serve --ray") as ray:
+        logging.getLogger("ray.serve").setLevel(logging.WARNING)
+        if ray.serve.status().proxies:
+            raise ClusterError(f"Ray Serve runs on the cluster {address} already; end it with: serve shutdown")
+        try:
+            ray.serve.start(
+                proxy_location="HeadOnly",
+                http_options={"host": host, "port": port, "keep_alive_timeout_s": int(KEEP_OPEN_S)},
+            )
+            _deploy(ray, application(ray, specs, guard, replicas))
+            yield
+        finally:
+            ray.serve.shutdown()

@@ -1,0 +1,37 @@
+"""Specs of models for the nodes of a cluster."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+
+from camshaft.errors import SettingError
+from camshaft.serve.models.config import ModelSpec, ServerConfig
+from camshaft.serve.models.models import CHAT
+
+
+def on_nodes(spec: ModelSpec) -> ModelSpec:
+    """The spec for processes with other working folders: paths of files that are here become absolute."""
+    options = dict(spec.options)
+    if "adapters" in options:
+        options["adapters"] = tuple((_absolute(path), strength) for path, strength in options["adapters"])
+    return replace(spec, model=_absolute(spec.model), options=options)
+
+
+def _absolute(path: str) -> str:
+    return os.path.abspath(path) if os.path.exists(path) else path
+
+
+def cluster_specs(config: ServerConfig) -> Sequence[ModelSpec]:
+    """The models of a server for a cluster. Raises SettingError for what a cluster does not do."""
+    if config.memory_limit_nbytes is not None:
+        raise SettingError("memory_limit with --ray: each model has its own processes; wanted none")
+    for spec in config.specs:
+        if spec.kind != CHAT:
+            raise SettingError(
+                f"{spec.name!r} with --ray: a cluster serves models that write text, none for {spec.kind}"
+            )
+        if spec.idle_s is not None:
+            raise SettingError(f"idle_unload_seconds of {spec.name!r} with --ray; wanted --replicas 0:N")
+    return [on_nodes(spec) for spec in config.specs]
