@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from itertools import takewhile
 from time import perf_counter
 from typing import TYPE_CHECKING
 
@@ -18,6 +19,7 @@ from camshaft.generate.engine.statistics import Statistics
 from camshaft.generate.memory.logits import move_row
 from camshaft.generate.speculation.pace import MOST_ROWS
 from camshaft.generate.speculation.speculator import MEASURE_PLAIN, NGRAM, NgramDrafter
+from camshaft.generate.vision.tokens import PictureToken
 
 if TYPE_CHECKING:
     from camshaft.generate.language_model import LanguageModel
@@ -57,7 +59,8 @@ class Drafts:
             wanted = request.options.max_tokens
             left = math.inf if wanted < 0 else wanted - request.generated_tokens - 1
             most = int(max(min(MOST_ROWS - n_rows, self._lm.context - request.position - 1, left), 0))
-            drafts += request.drafter.draft(request.ids, request.sampler, most, 1, others=n_rows - 1)
+            found_after = request.drafter.draft(request.ids, request.sampler, most, 1, others=n_rows - 1)
+            drafts += takewhile(lambda token: not isinstance(token, PictureToken), found_after)
             n_rows += len(drafts)
             request.drafted += len(drafts)
             self._statistics.drafted_tokens += len(drafts)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -22,6 +21,7 @@ from camshaft.models.config import POOLINGS
 from camshaft.models.files.pull import resolve_model
 from camshaft.serve.models.entry import CHAT, EMBEDDING, RERANK, SPEECH, Card, Loaded, twice_named
 from camshaft.serve.models.served import Embedder, Listener, Ranker, Served, served_name
+from camshaft.serve.models.sizes import is_size, nbytes_of
 from camshaft.serve.requests.errors import HttpError
 from camshaft.serve.requests.fields import (
     BOOL,
@@ -37,8 +37,6 @@ from camshaft.serve.requests.fields import (
     shown,
 )
 
-_UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
-_SIZE = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,9})?) *([KMG]i?B|B|)")
 _MOST = 1e9  # of numbers
 
 
@@ -71,9 +69,7 @@ _ALIASES = Field(
 )
 _FILE: Fields = {
     **_COMMON,
-    "memory_limit": Field(
-        lambda v: isinstance(v, int | str) and _SIZE.fullmatch(str(v)) is not None, 'a size such as "8 GiB", or bytes'
-    ),
+    "memory_limit": Field(is_size, 'a size such as "8 GiB", or bytes'),
     "models": LIST,
 }
 _MODEL: Fields = {
@@ -184,13 +180,7 @@ def read_config(path: Path, defaults: ModelSpec) -> ServerConfig:
     except HttpError as error:
         raise SettingError(f"{path}: {error}") from None
     limit = given.get("memory_limit")
-    return ServerConfig(tuple(specs), None if limit is None else _nbytes(str(limit)))
-
-
-def _nbytes(text: str) -> int:
-    found = _SIZE.fullmatch(text)
-    assert found is not None
-    return int(float(found[1]) * _UNITS[found[2]])
+    return ServerConfig(tuple(specs), None if limit is None else nbytes_of(limit))
 
 
 _RENAMED = {"slots": "sessions"}
