@@ -170,7 +170,8 @@ class SessionState(Closing):
                 states.mark(self._slot, self.position)
             states.begin(self._slot, self.position, len(every))
         positions = range(self.position, self.position + len(every))
-        plans.run_decode(every, positions, [self._slot] * len(every))
+        # Copies of recurrent states belong to one run.
+        plans.run_decode(every, positions, [self._slot] * len(every), alike=states is None)
         self.position += len(known)
         self.history += known
         self._pending = []
