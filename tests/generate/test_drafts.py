@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from camshaft.generate.memory.logits import logits_memory, move_to_first
+from camshaft.generate.memory.logits import logits_memory, move_row
 from camshaft.generate.speculation.ngram import LONGEST, NgramIndex, length_class
 from camshaft.generate.speculation.pace import MOST_ROWS, Pace, RunCosts
 from camshaft.generate.speculation.speculator import NgramDrafter
@@ -108,8 +108,8 @@ def test_a_row_of_logits_becomes_the_first() -> None:
     logits = logits_memory(4, 3, None)
     assert isinstance(logits, np.ndarray)
     logits[:] = np.arange(12).reshape(4, 3)
-    move_to_first(logits, 0)
+    move_row(logits, 0)
     assert logits[0].tolist() == [0, 1, 2]
-    move_to_first(logits, 2)
+    move_row(logits, 2)
     assert logits[0].tolist() == [6, 7, 8]
     assert logits[1].tolist() == [3, 4, 5]

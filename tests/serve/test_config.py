@@ -56,6 +56,7 @@ def folder(tmp_path: Path) -> Path:
         ),
         ("[[models]]\nmodel='one.gguf'\nkv_cache='q7'", r"'models\[0\]': kv_cache 'q7'; wanted one of"),
         ("[[models]]\nmodel='one.gguf'\nactivations='q7'", r"'models\[0\]': activations 'q7'; wanted one of"),
+        ("speculate='model'\n[[models]]\nmodel='one.gguf'", '\'speculate\' is "model"; wanted "ngram"'),
         ("[[models]]\nmodel='one.gguf'\nbackend='q7'", r"'models\[0\]': no backend or device 'q7'"),
         ("[[models]]\nmodel='one.gguf'\ncontext=2000000\nslots=2000000", r"'models\[0\]': .*fewer than 2\^31 tokens"),
         (

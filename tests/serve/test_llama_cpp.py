@@ -8,8 +8,11 @@ from typing import Any
 import pytest
 
 from camshaft import LanguageModel
+from camshaft.generate.engine.engine import Engine
+from camshaft.generate.speculation.pace import Pace
 from camshaft.serve.models.served import Served
 from tests.generate.conftest import CONTEXT, SESSIONS
+from tests.serve.conftest import client_of
 
 USER = [{"role": "user", "content": "hi"}]
 PROMPT = "<|im_start|>user\nhi<|im_end|>\n"
@@ -121,3 +124,19 @@ def test_timings(client: Any, path: str) -> None:
         assert sum(chunk["choices"] != [] and chunk["choices"][0]["finish_reason"] == "length" for chunk in chunks) == (
             more.get("n", 1)
         )
+
+
+def test_drafts_are_counted(lm: LanguageModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Pace, "length", lambda self, kind, most, known, others: most)
+    body = {"prompt": [40, 41, 42] * 3, "max_tokens": 20, "temperature": 0, "ignore_eos": True}
+    with client_of(Served("tiny", Engine(lm))) as client:
+        plain = client.post("/v1/completions", json=body).json()
+    with client_of(Served("tiny", Engine(lm, speculate="ngram"))) as client:
+        drafted = client.post("/v1/completions", json=body).json()
+        metrics = client.get("/metrics").text
+    assert drafted["choices"] == plain["choices"]
+    timings = drafted["timings"]
+    assert 0 <= timings["draft_n_accepted"] <= timings["draft_n"]
+    assert f'camshaft_drafted_tokens_total{{model="tiny"}} {timings["draft_n"]}' in metrics
+    assert f'camshaft_accepted_tokens_total{{model="tiny"}} {timings["draft_n_accepted"]}' in metrics
+    assert "draft_n" not in plain["timings"]

@@ -13,7 +13,7 @@ from camshaft.errors import ContextError, StoreError, count
 from camshaft.generate.generation import Closing
 from camshaft.generate.memory.cache_specs import BLOCK_TOKENS
 from camshaft.generate.memory.checkpoints import Checkpoints
-from camshaft.generate.memory.logits import move_to_first
+from camshaft.generate.memory.logits import move_row
 from camshaft.generate.speculation.pace import MOST_ROWS
 from camshaft.generate.stored.prompt_cache import LEAST_NEW, PromptCache, take_blocks
 
@@ -170,13 +170,14 @@ class SessionState(Closing):
                 states.mark(self._slot, self.position)
             states.begin(self._slot, self.position, len(every))
         positions = range(self.position, self.position + len(every))
-        plans.run_decode(every, positions, [self._slot] * len(every))
+        # Copies of recurrent states belong to one run.
+        plans.run_decode(every, positions, [self._slot] * len(every), alike=states is None)
         self.position += len(known)
         self.history += known
         self._pending = []
         if states is not None:
             states.end(positions.stop)
-        move_to_first(plans.logits, len(known) - 1)
+        move_row(plans.logits, len(known) - 1)
         self._checked = Checked(list(ids), len(known) - 1, plans.n_runs) if ids else None
 
     def advance_checked(self) -> bool:
@@ -190,7 +191,7 @@ class SessionState(Closing):
             return False
         del checked.drafts[0]
         checked.row += 1
-        move_to_first(plans.logits, checked.row)
+        move_row(plans.logits, checked.row)
         self.position += 1
         self.history += self._pending
         self._pending = []

@@ -69,6 +69,12 @@ _SlotPath = Annotated[
         "--slot-save-path", metavar="FOLDER", help="Let clients save prompts in FOLDER, and restore them (/slots)."
     ),
 ]
+_Speculate = Annotated[
+    str | None,
+    typer.Option(
+        metavar="ngram", help="Draft what followed the same tokens earlier in a text, while few requests run."
+    ),
+]
 _Config = Annotated[
     Path | None, typer.Option("--config", metavar="FILE", help="Serve the models that a TOML file describes.")
 ]
@@ -90,6 +96,7 @@ def serve(
     speech: _Speech = None,
     api_key_file: _KeyFile = None,
     slot_save_path: _SlotPath = None,
+    speculate: _Speculate = None,
     ray: Ray = None,
     replicas: _Replicas = None,
 ) -> None:
@@ -100,6 +107,7 @@ def serve(
         from camshaft.serve import run
     except ModuleNotFoundError as error:
         raise MissingExtraError(str(error.name), "serve", "camshaft serve") from None
+    from camshaft.generate.speculation.speculator import NGRAM
     from camshaft.serve.guard import Guard, read_keys
     from camshaft.serve.models.config import ModelSpec, cards_of
     from camshaft.serve.models.entry import EMBEDDING, RERANK, SPEECH
@@ -114,7 +122,9 @@ def serve(
     keys = () if api_key_file is None else read_keys(api_key_file)
     guard = Guard(keys, frozenset({"localhost", host.lower()}))
     given = running.given(context=context, sessions=slots)
-    common = ModelSpec("", "", options=given, queue=queue, slot_folder=slot_save_path)
+    if speculate not in (None, NGRAM):
+        raise SettingError(f"--speculate {speculate!r}; wanted {NGRAM!r}")
+    common = ModelSpec("", "", options=given, queue=queue, slot_folder=slot_save_path, speculate=speculate)
     found = _config(models, config, common)
     specs = [*found.specs]
     threads = {name: value for name, value in common.options.items() if name == "threads"}

@@ -16,9 +16,10 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from camshaft.errors import CamshaftError, ContextError, ModelError, SettingError
+from camshaft.generate.engine.drafts import Results
 from camshaft.generate.engine.prefix_cache import PrefixCache
 from camshaft.generate.engine.request import Listener, Request, Update
-from camshaft.generate.engine.runner import Results, Runner
+from camshaft.generate.engine.runner import Runner
 from camshaft.generate.engine.statistics import Statistics
 from camshaft.generate.generation import Closing
 from camshaft.generate.model_plans import MAX_DECODE_SEQUENCES, PROMPT_TOKENS
@@ -41,6 +42,7 @@ class Engine(Closing):
 
     prompt_budget: prompt tokens of a step while other requests generate.
     max_queue: how many requests may wait for a slot.
+    speculate: 'ngram' drafts what followed the same tokens earlier in a text, while few requests run; texts are the same.
     prefix_cache: whether prompts share the blocks of their common beginnings. Models with recurrent layers share none; those with
     windows share up to the ends of messages and to places where prompts were seen to part.
 
@@ -54,6 +56,7 @@ class Engine(Closing):
         prompt_budget: int = PROMPT_BUDGET,
         max_queue: int = MAX_QUEUE,
         prefix_cache: bool = True,
+        speculate: str | None = None,
     ) -> None:
         for name, value in (("prompt_budget", prompt_budget), ("max_queue", max_queue)):
             if type(value) is not int or value < 1:
@@ -64,7 +67,7 @@ class Engine(Closing):
         self.prefixes = (cache.prefixes or PrefixCache(cache)) if wanted else None
         self.statistics = Statistics()
         self.last_prompts: dict[int, list[int]] = {}  # slot -> the prompt of its last request
-        self._runner = Runner(lm, self.prefixes, self.statistics)
+        self._runner = Runner(lm, self.prefixes, self.statistics, speculate)
         self._waiting: deque[Request] = deque()
         self._running: list[Request] = []
         self._changed = threading.Condition()

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from camshaft.errors import GrammarError, LogitsError
 from camshaft.generate.engine import prompts
+from camshaft.generate.engine.drafts import Drafts, Results
 from camshaft.generate.engine.prefix_cache import PrefixCache
 from camshaft.generate.engine.request import Request, Update
 from camshaft.generate.engine.statistics import Statistics
@@ -15,14 +16,15 @@ from camshaft.generate.generation import Generation, TokenLogprob
 if TYPE_CHECKING:
     from camshaft.generate.language_model import LanguageModel
 
-Results = list[tuple[Request, Update]]
-
 
 class Runner:
     """Runs the plans of one model. The caller of `generate` and `process_prompts` has the model's lock."""
 
-    def __init__(self, lm: LanguageModel, prefixes: PrefixCache | None, statistics: Statistics) -> None:
+    def __init__(
+        self, lm: LanguageModel, prefixes: PrefixCache | None, statistics: Statistics, speculate: str | None
+    ) -> None:
         self._lm, self._prefixes, self._statistics = lm, prefixes, statistics
+        self._drafts = Drafts(lm, speculate, statistics)
 
     def begin(self, requests: list[Request]) -> Results:
         """Prepare requests that have a slot."""
@@ -32,23 +34,31 @@ class Runner:
             text, take = lm.tokenizer.stream(shown=options.shown_tokens), request.take
             request.generation = Generation(request.prompt_tokens, take, text, options, is_complete=request.is_complete)
             self._statistics.prompt_tokens += request.prompt_tokens
+            self._drafts.begin(request)
             if self._prefixes is not None and self._prefixes.has_windows:
                 request.branches |= prompts.message_ends(request, lm.tokenizer.eos_ids)
         return []
 
     def generate(self, requests: list[Request]) -> Results:
-        """Generate one token of each of up to MAX_DECODE_SEQUENCES sequences; a full context ends one."""
+        """Generate a token of each of up to MAX_DECODE_SEQUENCES sequences, and more where drafts are right; a full context ends
+        one."""
         self._lm.check_open()
         plans, context = self._lm.plans, self._lm.context
         results = [(r, _full(r)) for r in requests if r.position == context]
         requests = [r for r in requests if r.position < context]
-        slots = [self._reserve(request, 1) for request in requests]
         if not requests:
             return results
-        plans.run_decode([r.ids[-1] for r in requests], [r.position for r in requests], slots, alike=True)
+        drafts = self._drafts.drafted(requests)
+        slots = [self._reserve(request, 1 + len(each)) for request, each in zip(requests, drafts, strict=True)]
+        ids, positions = [r.ids[-1] for r in requests], [r.position for r in requests]
+        for request, slot, each in zip(requests, [*slots], drafts, strict=True):
+            ids += each
+            positions += range(request.position + 1, request.position + 1 + len(each))
+            slots += [slot] * len(each)
+        self._drafts.run(lambda: plans.run_decode(ids, positions, slots, alike=True), len(ids))
         for request in requests:
             request.position += 1
-        return results + self._draw(requests)
+        return results + self._drafts.check(requests, drafts, self._draw)
 
     def process_prompts(self, requests: list[Request], budget: int) -> Results:
         """Process up to `budget` prompt tokens; draw the first token after the prompts that are complete then."""

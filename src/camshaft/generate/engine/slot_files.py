@@ -14,6 +14,7 @@ from camshaft.errors import ContextError, SettingError
 from camshaft.generate.engine.prefix_cache import PrefixCache, block_keys
 from camshaft.generate.memory.cache_specs import BLOCK_TOKENS
 from camshaft.generate.stored.prompt_cache import PromptCache, take_blocks
+from camshaft.generate.vision.tokens import names_of
 
 if TYPE_CHECKING:
     from camshaft.generate.engine.engine import Engine
@@ -70,9 +71,12 @@ def _prompt_of(engine: Engine, slot: int) -> tuple[PrefixCache, list[int]]:
     n_slots = engine.lm.plans.cache.n_slots
     if not 0 <= slot < n_slots:
         raise SettingError(f"there is no slot {slot}; wanted 0 to {n_slots - 1}")
-    if engine.prefixes is None:
-        raise SettingError("slots of a model with recurrent layers cannot be saved, restored or erased")
-    return engine.prefixes, engine.last_prompts.get(slot, [])
+    if engine.prefixes is None or engine.prefixes.has_windows:
+        raise SettingError("slots of a model with recurrent layers or windows cannot be saved, restored or erased")
+    tokens = engine.last_prompts.get(slot, [])
+    if names_of(tokens):
+        raise ContextError(f"the prompt of slot {slot} has pictures, whose embeddings no file has")
+    return engine.prefixes, tokens
 
 
 @contextmanager

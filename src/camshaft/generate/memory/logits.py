@@ -47,15 +47,15 @@ def put_rows(logits: Array | DeviceArray, parts: Sequence[Array]) -> Array | Dev
     return first_rows(logits, len(rows))
 
 
-def move_to_first(logits: Array | DeviceArray, row: int) -> None:
-    """Copy a row over the first one, where a single sequence's logits are drawn from."""
-    if not row:
+def move_row(logits: Array | DeviceArray, row: int, to: int = 0) -> None:
+    """Copy a row over an earlier one: a sequence's logits are drawn from the first rows."""
+    if row == to:
         return
     if isinstance(logits, np.ndarray):
-        logits[0] = logits[row]
+        logits[to] = logits[row]
         return
     nbytes = logits.shape[1] * f32.nbytes
-    logits.memory.write(logits.memory.read(row * nbytes, nbytes), 0)
+    logits.memory.write(logits.memory.read(row * nbytes, nbytes), to * nbytes)
 
 
 def device_with_memory(backend: str | None) -> Device | None:

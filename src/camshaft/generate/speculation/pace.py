@@ -63,11 +63,13 @@ class Pace:
         n_right, n = self._right[kind]
         return n_right / n
 
-    def length(self, kind: int | None, most: int, known: int = 1, each: float = 0.0) -> int:
+    def length(self, kind: int | None, most: int, known: int = 1, each: float = 0.0, others: int = 0) -> int:
         """The number of drafted tokens, up to `most`, beside `known` others in the run, with the most tokens per second; 0 where
-        none pays. `each` is what drafting a token costs, as a multiple of a run of one."""
-        share, best, chosen = self.share(kind), LEAST_GAIN / self._costs.of(known), 0
-        expected = 1.0
+        none pays. `each` is what drafting a token costs, as a multiple of a run of one; `others` tokens of the run are of other
+        texts, and give one each."""
+        known += others
+        expected = 1.0 + others
+        share, best, chosen = self.share(kind), LEAST_GAIN * expected / self._costs.of(known), 0
         for n in range(1, min(most, MOST_ROWS - known) + 1):
             expected += share**n
             rate = expected / (self._costs.of(known + n) + n * each)

@@ -28,7 +28,7 @@ _MODEL_COST = 0.3  # of drafting a token, before it is measured
 _TRY_AGAIN, _LAST_TRY = 64, 4096
 _TRIED = 3  # tokens of such a trial
 _REMEMBERED = 7
-_MEASURE_PLAIN = 32  # runs with drafts in a row, after which a run of one token is measured again
+MEASURE_PLAIN = 32  # runs with drafts in a row, after which a run of one token is measured again
 
 
 @dataclass
@@ -60,14 +60,14 @@ class NgramDrafter:
         self._pace = Pace(costs, dict(_NGRAM_SHARES))
         self._class, self._next = CLASSES[0], list[int]()
 
-    def draft(self, tokens: Sequence[int], sampler: Sampler, most: int, known: int) -> list[int]:
-        """Tokens that may follow, as many as pay."""
+    def draft(self, tokens: Sequence[int], sampler: Sampler, most: int, known: int, others: int = 0) -> list[int]:
+        """Tokens that may follow, as many as pay in a run with `others` of other texts."""
         self._index.follow(tokens)
         self._next, length = self._index.draft(max(most, 1))
         if not self._next:
             return []
         self._class = length_class(length)
-        return self._next[: self._pace.length(self._class, most, known)]
+        return self._next[: self._pace.length(self._class, most, known, others=others)]
 
     def saw(self, token: int) -> None:
         """Compare what was drawn."""
@@ -170,7 +170,7 @@ class Speculator:
         tokens are wanted at most."""
         self._in_a_row += 1
         room = min(MOST_ROWS - known, self._context - len(tokens), left - 1)
-        measures = self._in_a_row % _MEASURE_PLAIN == 0
+        measures = self._in_a_row % MEASURE_PLAIN == 0
         drafts = [] if measures else self._drafter.draft(tokens, sampler, int(max(room, 0)), known)
         started = perf_counter()
         advance(drafts)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -16,11 +15,13 @@ from camshaft.generate.language_model import LanguageModel
 from camshaft.generate.options import activations_of, backend_of, check_sizes, kv_cache_of
 from camshaft.generate.pooled.embedding_model import EmbeddingModel
 from camshaft.generate.pooled.reranker import Reranker
+from camshaft.generate.speculation.speculator import NGRAM
 from camshaft.generate.speech.speech_model import SpeechModel
 from camshaft.models.config import POOLINGS
 from camshaft.models.files.pull import resolve_model
 from camshaft.serve.models.entry import CHAT, EMBEDDING, RERANK, SPEECH, Card, Loaded, twice_named
 from camshaft.serve.models.served import Embedder, Listener, Ranker, Served, served_name
+from camshaft.serve.models.sizes import is_size, nbytes_of
 from camshaft.serve.requests.errors import HttpError
 from camshaft.serve.requests.fields import (
     BOOL,
@@ -36,8 +37,6 @@ from camshaft.serve.requests.fields import (
     shown,
 )
 
-_UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
-_SIZE = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,9})?) *([KMG]i?B|B|)")
 _MOST = 1e9  # of numbers
 
 
@@ -62,6 +61,7 @@ _COMMON: Fields = {
     "activations": TEXT,
     "kv_cache": TEXT,
     "idle_unload_seconds": _SECONDS,
+    "speculate": one_of(NGRAM),
 }
 _ALIASES = Field(
     lambda v: _is_name(v) or (isinstance(v, list) and all(map(_is_name, v))),
@@ -69,9 +69,7 @@ _ALIASES = Field(
 )
 _FILE: Fields = {
     **_COMMON,
-    "memory_limit": Field(
-        lambda v: isinstance(v, int | str) and _SIZE.fullmatch(str(v)) is not None, 'a size such as "8 GiB", or bytes'
-    ),
+    "memory_limit": Field(is_size, 'a size such as "8 GiB", or bytes'),
     "models": LIST,
 }
 _MODEL: Fields = {
@@ -115,6 +113,7 @@ class ModelSpec:
     base: str | None = None
     preload: bool = False
     slot_folder: Path | None = None
+    speculate: str | None = None
 
     def open(self) -> Loaded:
         """Load the model. Raises what its class raises."""
@@ -125,7 +124,12 @@ class ModelSpec:
         if self.kind == SPEECH:
             return Listener(self.name, SpeechModel(self.model, **self.options), self.file_nbytes)
         lm = LanguageModel(self.model, **self.options)
-        return Served(self.name, Engine(lm, max_queue=self.queue), aliases=self.aliases, slot_folder=self.slot_folder)
+        try:
+            engine = Engine(lm, max_queue=self.queue, speculate=self.speculate)
+        except SettingError:
+            lm.close()
+            raise
+        return Served(self.name, engine, aliases=self.aliases, slot_folder=self.slot_folder)
 
     @property
     def file_nbytes(self) -> int:
@@ -181,13 +185,7 @@ def read_config(path: Path, defaults: ModelSpec) -> ServerConfig:
     except HttpError as error:
         raise SettingError(f"{path}: {error}") from None
     limit = given.get("memory_limit")
-    return ServerConfig(tuple(specs), None if limit is None else _nbytes(str(limit)))
-
-
-def _nbytes(text: str) -> int:
-    found = _SIZE.fullmatch(text)
-    assert found is not None
-    return int(float(found[1]) * _UNITS[found[2]])
+    return ServerConfig(tuple(specs), None if limit is None else nbytes_of(limit))
 
 
 _RENAMED = {"slots": "sessions"}
@@ -197,7 +195,8 @@ def _with_common(spec: ModelSpec, given: Mapping[str, Any]) -> ModelSpec:
     """The spec with what a table says of _COMMON."""
     options = {_RENAMED.get(name, name): given[name] for name in _COMMON if name in given}
     queue, idle_s = options.pop("queue", spec.queue), options.pop("idle_unload_seconds", spec.idle_s)
-    return replace(spec, options={**spec.options, **options}, queue=queue, idle_s=idle_s)
+    speculate = options.pop("speculate", spec.speculate)
+    return replace(spec, options={**spec.options, **options}, queue=queue, idle_s=idle_s, speculate=speculate)
 
 
 def _specs(model: Any, of: str, defaults: ModelSpec, folder: Path) -> list[ModelSpec]:

@@ -66,6 +66,8 @@ class Usage:
     generated: int
     prompt_s: float | None = None
     generated_s: float | None = None
+    drafted: int = 0
+    accepted: int = 0
 
     @property
     def timings(self) -> dict[str, Any]:
@@ -83,6 +85,8 @@ class Usage:
                 f"{name}_per_token_ms": round(1e3 * seconds / n, 3) if n else None,
                 f"{name}_per_second": round(n / seconds, 3) if seconds else None,
             }
+        if self.drafted:
+            said |= {"draft_n": self.drafted, "draft_n_accepted": self.accepted}
         return {"timings": said}
 
     @property
@@ -103,6 +107,8 @@ def usage_of(requests: Sequence[Request], job: Job) -> Usage:
         sum(request.prompt_tokens for request in first),
         sum(request.cached_tokens for request in first),
         sum(request.generated_tokens for request in requests),
+        drafted=sum(request.drafted for request in requests),
+        accepted=sum(request.accepted for request in requests),
     )
 
 
