@@ -12,7 +12,7 @@ import argparse
 import json
 import subprocess
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import ceil
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,9 @@ from typing import Any
 import numpy as np
 
 from bench import peak, rows
-from camshaft.generate.memory.kv_cache import KINDS, KVCache
+from bench.attention_cases import CASES, SDPA, Case
+from camshaft.generate.memory.cache_specs import KINDS
+from camshaft.generate.memory.kv_cache import KVCache
 from camshaft.generate.options import KV_CACHES
 from camshaft.graph import functions as F
 from camshaft.graph.graph import Graph
@@ -31,74 +33,20 @@ COLD_NBYTES = 200 << 20  # caches of one token in all: many times the last cache
 PEERS = ("torch", "onnxruntime")
 
 
-@dataclass(frozen=True)
-class Heads:
-    """q heads, kv heads, their size; the caches that a plan has, a layer's each."""
-
-    n_heads: int
-    n_kv_heads: int
-    head_dim: int
-    n_layers: int = 1
-
-    def __str__(self) -> str:
-        return f"{self.n_heads}/{self.n_kv_heads} heads of {self.head_dim}"
-
-
-@dataclass(frozen=True)
-class Case:
-    """The last `tokens` tokens of `keys`, over a cache in a form that LanguageModel knows; `writes`: and what fills it first."""
-
-    heads: Heads
-    tokens: int
-    keys: int
-    form: str = "f16"
-    writes: bool = False
-
-    @property
-    def label(self) -> str:
-        if self.writes:
-            return f"causal SDPA, {self.tokens} tokens, {self.heads}"
-        what = "1 token" if self.tokens == 1 else f"{self.tokens} tokens"
-        return f"{what} at {self.keys} keys, {self.heads}"
-
-    @property
-    def flops(self) -> float:
-        """Of q K and p V, causal."""
-        pairs = self.tokens * (self.keys - (self.tokens - 1) / 2)
-        return 4.0 * pairs * self.heads.n_heads * self.heads.head_dim
-
-    @property
-    def key_nbytes(self) -> float:
-        """A key and its value of every head."""
-        bits = {"f32": 32, "q8_0": 8.5, "q4_0": 4.5}.get(self.form, 16)
-        return 2 * self.heads.n_kv_heads * self.heads.head_dim * bits / 8
-
-
-SMOL, QWEN, LLAMA = Heads(9, 3, 64), Heads(14, 2, 64), Heads(32, 8, 128)
-SDPA = Case(Heads(8, 8, 64), 1024, 1024, "f32", writes=True)
-CASES = (
-    SDPA,
-    *(Case(SMOL, 1, keys, form) for keys in (512, 4096) for form in ("f16", "bf16", "q8_0", "q4_0")),
-    *(Case(heads, 1, 4096) for heads in (QWEN, LLAMA)),
-    *(Case(SMOL, 512, keys) for keys in (512, 4096)),
-    Case(SMOL, 512, 4096, "q8_0"),
-    Case(QWEN, 512, 4096),
-    Case(Heads(8, 8, 72), 512, 512),
-)
-
-
 def uses_of(case: Case) -> int:
     """One of a prompt; of one token as many as need COLD_NBYTES."""
-    return 2 if case.tokens > 1 else max(2, ceil(COLD_NBYTES / (case.key_nbytes * case.keys)))
+    return 2 if case.tokens > 1 else max(2, ceil(COLD_NBYTES / (case.key_nbytes * case.seen)))
 
 
 def noise(memory: dict[str, Any]) -> None:
     """Ordinary numbers into a cache: a few kilobytes of them, repeated."""
     rng = np.random.default_rng(0)
     for name, array in memory.items():
-        if array.dtype.kind in "iu" and name != "block_table":
+        if name.endswith("table"):
+            continue
+        if array.dtype.kind in "iu":
             array.reshape(-1)[:] = np.resize(rng.integers(0, 127, 4096).astype(array.dtype), array.size)
-        elif name != "block_table":
+        else:
             factor = 0.01 if "scales" in name else 1.0
             values = (factor * rng.standard_normal(4096)).astype(np.float32).astype(array.dtype)
             array.reshape(-1)[:] = np.resize(values.view(np.uint8), array.nbytes).view(array.dtype)
@@ -107,10 +55,11 @@ def noise(memory: dict[str, Any]) -> None:
 def attention_plan(case: Case, threads: int, uses: int) -> ExecutionPlan:
     """`uses` of a case, each over its own cache. Inputs q, positions and, where it writes, k, v [tokens, heads * size]."""
     heads, graph = replace(case.heads, n_layers=uses), Graph()
-    cache = KVCache(heads, case.keys, KV_CACHES[case.form], 1)  # type: ignore[arg-type]
+    cache = KVCache(heads, case.keys, KV_CACHES[case.form], 1, run_tokens=512)  # type: ignore[arg-type]
     cache.reserve(cache.open_slot(), case.keys)
     noise(cache.states)
-    table = graph.state("block_table", cache.specs["block_table"])
+    which = "block_table" if cache.ring is None else "ring_table"
+    table = graph.state(which, cache.specs[which])
     places = [graph.input(name, (case.tokens,), "i32") for name in ("positions", "slots")] + [table]
     counts = {"q": heads.n_heads} | ({"k": heads.n_kv_heads, "v": heads.n_kv_heads} if case.writes else {})
     x = {name: graph.input(name, (case.tokens, n * heads.head_dim), "f32") for name, n in counts.items()}
@@ -121,10 +70,13 @@ def attention_plan(case: Case, threads: int, uses: int) -> ExecutionPlan:
         if case.writes:
             F.kv_cache_update(keys, values, x["k"], x["v"], *places, **sizes)
         attrs = sizes | {"heads": heads.n_heads, "scale": heads.head_dim**-0.5, "length": case.keys}
+        attrs |= {"window": heads.window} if heads.window else {}
         graph.output(f"y{use}", F.attention(x["q"], keys, values, *places, *scales, **attrs))
-    plan = compile(graph, threads=threads, memory=cache.states)
+    memory = {name: array for name, array in cache.states.items() if name == which or not name.endswith("table")}
+    plan = compile(graph, threads=threads, memory=memory)
     given = {name: np.random.default_rng(0).standard_normal(t.spec.bounds, np.float32) for name, t in x.items()}
-    plan.run(**given, positions=np.arange(case.keys - case.tokens, case.keys, dtype=np.int32))
+    positions = np.arange(case.keys - case.tokens, case.keys, dtype=np.int32)
+    plan.run(**given, positions=positions, slots=np.zeros_like(positions))
     return plan
 
 
@@ -183,7 +135,7 @@ def beside_peers(options: argparse.Namespace, top: peak.MachinePeak) -> list[dic
 
 def row(case: Case, spent: rows.Spread, top: peak.MachinePeak) -> dict[str, Any]:
     """A row with its share of peak: reading keys and values once, and arithmetic in f32."""
-    nbytes = case.key_nbytes * case.keys
+    nbytes = case.key_nbytes * case.seen
     return {
         "bench": "attention",
         "op": "attention",

@@ -72,7 +72,7 @@ class Stub:
     def __init__(self, spec: ModelSpec) -> None:
         pass
 
-    async def answer(self, *, keys: Sequence[bytes], wanted: Wanted, is_scored: bool) -> AsyncIterator[list[News]]:
+    async def answer(self, *, wanted: Wanted, **others: Any) -> AsyncIterator[list[News]]:
         """A token each STEP_S, counted from the beginning, so that what they take to send adds to none after them."""
         begun = time.perf_counter()
         for i in range(TOKENS):

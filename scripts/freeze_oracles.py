@@ -2,7 +2,7 @@
 
     python scripts/freeze_oracles.py [--model FILE] [STAGE ...]
 
-Stages: tokens models encoders logits quantized weighted divergence; all by default.
+Stages: tokens models encoders vision speech logits quantized weighted divergence; all by default.
 
 llama.cpp's vocabulary-only files come from the source archive of llama-cpp-python (pip, once, into the cache folder).
 """
@@ -32,10 +32,10 @@ from scripts.oracles import excerpt, llama, quantized  # noqa: E402
 from scripts.oracles.awkward import awkward_strings  # noqa: E402
 from scripts.oracles.vocabularies import VOCABULARIES, fetch_vocabularies  # noqa: E402
 from tests.support import divergence, vocabularies  # noqa: E402
-from tests.support.fixtures import DATA, default_model  # noqa: E402
+from tests.support.fixtures import DATA, default_model, pack_logits  # noqa: E402
 from tests.support.sketches import SKETCHES, block_values, sketch, weighted_values  # noqa: E402
 
-MAX_NBYTES = 6_500_000
+MAX_NBYTES = 7_000_000
 # Bytes of numbers are alike at the same place in them: a fifth less than gzip.
 NUMBERS_OF_4_BYTES = [{"id": lzma.FILTER_LZMA2, "preset": 9, "lc": 0, "lp": 2, "pb": 2}]
 N_POSITIONS = 256
@@ -77,7 +77,7 @@ def freeze_model(name: str) -> None:
     from scripts.oracles import tiny_files, tiny_models, tiny_recurrent
 
     seed, tiny = tiny_recurrent.SEEDED[name]
-    network, tokens = tiny_models.build(tiny, seed), tiny_models.sequence(seed, tiny.n_tokens)
+    network, tokens = tiny_models.build(tiny, seed), tiny_models.sequence(seed, tiny.n_tokens, tiny.n_vocab)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "tiny.gguf"
         tiny_files.write_gguf(tiny, network, path)
@@ -90,7 +90,7 @@ def freeze_model(name: str) -> None:
     target = DATA / "models" / f"{tiny.name}.gguf.xz"
     target.parent.mkdir(parents=True, exist_ok=True)
     target.write_bytes(packed)
-    _save(DATA / "models" / f"{tiny.name}.npz", tokens=np.array(tokens, np.int32), logits=wanted)
+    np.savez(DATA / "models" / f"{tiny.name}.npz", tokens=np.array(tokens, np.uint16), planes=pack_logits(wanted))
 
 
 def freeze_encoders(model: Path) -> None:
@@ -111,6 +111,48 @@ def freeze_encoders(model: Path) -> None:
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_bytes(packed)
         _save(DATA / "encoders" / f"{tiny.name}.npz", **arrays)
+
+
+def freeze_vision(model: Path, names: Sequence[str] = ()) -> None:
+    """Tiny random models that see pictures (those of these names, or all), and the logits of transformers."""
+    from scripts.oracles import tiny_vision, tiny_vision_files, tiny_vision_models
+
+    for seed, tiny in enumerate(tiny_vision_models.MODELS, tiny_vision_models.FIRST_SEED):
+        if names and tiny.name not in names:
+            continue
+        network = tiny_vision.build(tiny, seed)
+        for part, write in (("text", tiny_vision_files.write_text), ("mmproj", tiny_vision_files.write_vision)):
+            with tempfile.TemporaryDirectory() as folder:
+                path = Path(folder) / "tiny.gguf"
+                write(tiny, network, path)
+                packed = lzma.compress(path.read_bytes(), filters=NUMBERS_OF_4_BYTES)
+            target = DATA / "vision" / f"{tiny.name}.{part}.gguf.xz"
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_bytes(packed)
+        arrays = tiny_vision.answers(tiny, network)
+        spread = min(values.std(axis=0).mean() for name, values in arrays.items() if "logits" in name)
+        if spread < 1:
+            raise SystemExit(f"{tiny.name}: the logits' standard deviation is {spread:.2f}; wanted 1")
+        _save(DATA / "vision" / f"{tiny.name}.npz", **arrays)
+
+
+def freeze_speech(model: Path) -> None:
+    """A tiny random Whisper, and what transformers says of it."""
+    from camshaft.models.convert.convert import convert
+    from scripts.oracles import tiny_speech
+
+    network = tiny_speech.make()
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "tiny.gguf"
+        tiny_speech.save(network, Path(folder))
+        convert(folder, path, "F32")
+        packed = lzma.compress(path.read_bytes(), filters=NUMBERS_OF_4_BYTES)
+    arrays = tiny_speech.facts(network)
+    if arrays["logits"].std(axis=0).mean() < 1:
+        raise SystemExit(f"whisper: std {arrays['logits'].std(axis=0).mean():.2f}")
+    (DATA / "speech").mkdir(parents=True, exist_ok=True)
+    (DATA / "speech" / "whisper.gguf.xz").write_bytes(packed)
+    _save(DATA / "speech" / "whisper.npz", **arrays)
 
 
 def freeze_logits(model: Path) -> None:
@@ -189,6 +231,8 @@ STAGES: dict[str, Callable[[Path], None]] = {
     "tokens": freeze_tokens,
     "models": freeze_models,
     "encoders": freeze_encoders,
+    "vision": freeze_vision,
+    "speech": freeze_speech,
     "logits": freeze_logits,
     "quantized": freeze_quantized,
     "weighted": freeze_weighted,

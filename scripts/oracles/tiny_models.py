@@ -10,6 +10,8 @@ import numpy as np
 import torch
 import transformers
 
+from scripts.oracles.plain import plamo2, rwkv  # noqa: F401 - their programs
+from scripts.oracles.plain.decoder import PROGRAMS, PlainDecoder, build_plain
 from scripts.oracles.tiny_vocabulary import N_VOCAB
 
 N_TOKENS = 24
@@ -43,9 +45,13 @@ class TinyModel:
     layer_kv_heads: tuple[int, ...] = ()  # of each layer, where some have none
     n_tokens: int = N_TOKENS
     values: str = "bfloat16"  # the parameters are numbers of this dtype: those of 8 bits pack better
+    row: str = ""  # its architecture in GGUF, where another model of the same family has the family's
+    n_vocab: int = N_VOCAB  # the first ones of the vocabulary
 
     @property
     def arch(self) -> str:
+        if self.row:
+            return self.row
         if self.family == "NemotronH" and "expert_count" in self.keys:
             return "nemotron_h_moe"
         return ARCHITECTURES.get(self.family, self.family.lower())
@@ -53,7 +59,17 @@ class TinyModel:
     @property
     def has_layer_norm(self) -> bool:
         """Whether norms subtract the mean, and the key of their epsilon is another."""
-        return self.arch in ("starcoder2", "stablelm", "gpt2", "gptneox", "falcon", "command-r", "cohere2")
+        return self.arch in (
+            "starcoder2",
+            "stablelm",
+            "gpt2",
+            "gptneox",
+            "falcon",
+            "command-r",
+            "cohere2",
+            "rwkv6",
+            "rwkv7",
+        )
 
 
 # transformers' family -> GGUF's architecture, where it is another name in lower case
@@ -82,10 +98,13 @@ ARCHITECTURES = {
     "FalconH1": "falcon-h1",
     "Gemma4": "gemma4",
     "DeepseekV3": "deepseek2",
+    "KimiLinear": "kimi-linear",
+    "Gemma3n": "gemma3n",
+    "MiniCPM3": "minicpm3",
 }
 
 # Families whose config is of text and pictures, with one of text alone.
-TEXT_CONFIGS = ("Gemma3", "Gemma4", "Qwen3_5", "Qwen3_5Moe")
+TEXT_CONFIGS = ("Gemma3", "Gemma3n", "Gemma4", "Qwen3_5", "Qwen3_5Moe")
 
 LLAMA3_ROPE = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
 YARN_ROPE = {"rope_type": "yarn", "factor": 4.0}
@@ -403,15 +422,17 @@ MODELS = (
 
 def build(model: TinyModel, seed: int) -> Any:
     """The transformers model with every parameter drawn at random, to values that bfloat16 represents (they pack well)."""
+    if model.arch in PROGRAMS:
+        return build_plain(model, seed)
     kind = getattr(transformers, f"{model.family}{'Text' if model.family in TEXT_CONFIGS else ''}Config")
     rope = {**model.rope, "rope_theta": model.theta}
-    if model.family in ("Gemma3", "Olmo3"):
+    if model.family in ("Gemma3", "Gemma3n", "Olmo3"):
         rope = {"full_attention": rope, "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0}}
     if model.family == "Gemma4":
         rope = {"full_attention": rope, "sliding_attention": {"rope_type": "default", "rope_theta": 1000.0}}
     config = kind(
         **{
-            "vocab_size": N_VOCAB,
+            "vocab_size": model.n_vocab,
             "hidden_size": model.hidden,
             "intermediate_size": model.ffn,
             "num_hidden_layers": model.n_layers,
@@ -451,6 +472,10 @@ def _draw(name: str, shape: torch.Size, model: TinyModel, generator: torch.Gener
         return torch.randn(shape, generator=generator) * 1.5 / math.sqrt(shape[-1])
     if name.endswith("proj.bias") and model.arch == "glm4moe":
         return torch.randn(shape, generator=generator) / 3
+    if "modality_router" in name:
+        return torch.randn(shape, generator=generator) * math.sqrt(shape[-1])  # what it sees is divided by its width
+    if name.endswith("correct_output_scale"):
+        return torch.rand(shape, generator=generator) + 0.5
     if name.endswith("bias") and model.has_layer_norm:
         return torch.randn(shape, generator=generator) / 3  # else the logits of all positions are much the same
     if name.endswith(("layer_scalar", "router.scale", "per_expert_scale")):
@@ -476,12 +501,14 @@ def _draw(name: str, shape: torch.Size, model: TinyModel, generator: torch.Gener
     return values * gain / math.sqrt(shape[0 if model.family == "GPT2" else -1])
 
 
-def sequence(seed: int, n_tokens: int = N_TOKENS) -> list[int]:
+def sequence(seed: int, n_tokens: int = N_TOKENS, n_vocab: int = N_VOCAB) -> list[int]:
     """Token ids, drawn over the whole vocabulary."""
-    return [int(i) for i in np.random.default_rng(seed).integers(0, N_VOCAB, n_tokens)]
+    return [int(i) for i in np.random.default_rng(seed).integers(0, n_vocab, n_tokens)]
 
 
 def logits(network: Any, tokens: list[int]) -> np.ndarray:
     """The logits of every position, float32 [n, vocab], computed in float64."""
+    if isinstance(network, PlainDecoder):
+        return network.logits(tokens).astype(np.float32)
     with torch.no_grad():
         return network.double()(torch.tensor([tokens])).logits[0].numpy().astype(np.float32)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from scripts.oracles import tiny_experts, tiny_gemma4, tiny_hybrids, tiny_latent, tiny_models
+from scripts.oracles import tiny_experts, tiny_gemma4, tiny_hybrids, tiny_latent, tiny_models, tiny_own
 from scripts.oracles.tiny_experts import VALUES
 from scripts.oracles.tiny_models import MOE, MOE_KEYS, TinyModel
 
@@ -266,5 +266,6 @@ _ALL = (
     (tiny_latent.MODELS, tiny_latent.FIRST_SEED),
     (tiny_hybrids.MODELS, tiny_hybrids.FIRST_SEED),
     (tiny_gemma4.MODELS, tiny_gemma4.FIRST_SEED),
+    (tiny_own.MODELS, tiny_own.FIRST_SEED),
 )
 SEEDED = {m.name: (seed, m) for models, first in _ALL for seed, m in enumerate(models, first)}

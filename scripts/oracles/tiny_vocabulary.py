@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 CHAT_TEMPLATE = (
@@ -11,15 +12,18 @@ CHAT_TEMPLATE = (
 )
 
 
-def make_tokens() -> tuple[list[str], list[int], list[str]]:
-    """A byte-level vocabulary of odd size: (tokens, types, merges)."""
+def make_tokens(n: int = 0, more: Sequence[str] = ()) -> tuple[list[str], list[int], list[str]]:
+    """A byte-level vocabulary of odd size: (tokens, types, merges); of `n` tokens it lacks some bytes and all merges but one.
+    `more` are further control tokens, at the end."""
     alphabet = [chr(c) for c in gguf_byte_alphabet()]
     merges = ["Ġ t", "h e", "i n", "Ġt he", "Ġ a", "a n", "e r", "o n", "r e", "Ġ w", "in g", "Ġa n", "an d", "Ċ Ċ"]
     merged = list(dict.fromkeys(m.replace(" ", "") for m in merges))
     special = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
     tokens = [*special, *alphabet, *merged]
+    if 0 < n < len(tokens):
+        tokens, merges = [*tokens[: n - 1], "in"], ["i n"]
     types = [3] * len(special) + [1] * (len(tokens) - len(special))
-    return tokens, types, merges
+    return [*tokens, *more], [*types, *[3] * len(more)], merges
 
 
 def gguf_byte_alphabet() -> list[int]:
@@ -28,13 +32,13 @@ def gguf_byte_alphabet() -> list[int]:
     return [b if b in printable else 256 + sum(1 for c in range(b) if c not in printable) for b in range(256)]
 
 
-def write_tokenizer(folder: Path, pre: str) -> None:
+def write_tokenizer(folder: Path, pre: str, n: int = 0, more: Sequence[str] = ()) -> None:
     """The vocabulary in Hugging Face's layout, with a pre-tokenizer by its GGUF name."""
     from tokenizers import Tokenizer, models, pre_tokenizers
 
     from camshaft.text.tokenizers.pretokenizers import pretokenizer
 
-    tokens, types, merges = make_tokens()
+    tokens, types, merges = make_tokens(n, more)
     ids = {token: i for i, token in enumerate(tokens)}
     made = Tokenizer(models.BPE(ids, [tuple(merge.split(" ")) for merge in merges]))
     byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)

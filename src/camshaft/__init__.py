@@ -39,6 +39,8 @@ if TYPE_CHECKING:
     from camshaft.generate.pooled.embedding_model import EmbeddingModel
     from camshaft.generate.pooled.reranker import Reranker
     from camshaft.generate.sampling.parameters import Sampling
+    from camshaft.generate.speech.options import TranscribeOptions
+    from camshaft.generate.speech.speech_model import SpeechModel
     from camshaft.graph.gradients.custom_vjp import custom_vjp
     from camshaft.graph.graph import Graph, Tensor
     from camshaft.graph.recompute import checkpoint
@@ -66,6 +68,8 @@ _PUBLIC = {
     "generate.options": "GenerateOptions",
     "generate.pooled.reranker": "Reranker",
     "generate.sampling.parameters": "Sampling",
+    "generate.speech.options": "TranscribeOptions",
+    "generate.speech.speech_model": "SpeechModel",
     "graph.gradients.custom_vjp": "custom_vjp",
     "graph.graph": "Graph Tensor",
     "graph.recompute": "checkpoint",
@@ -91,7 +95,9 @@ __all__ = [
     "LanguageModel",
     "Reranker",
     "Sampling",
+    "SpeechModel",
     "Tensor",
+    "TranscribeOptions",
     "backend",
     "capabilities",
     "checkpoint",

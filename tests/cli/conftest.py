@@ -111,7 +111,7 @@ class FakeModel:
             SimpleNamespace(name="blk.0.q", op="quantized_matmul", variant="dot4", reason="fastest of 3"),
         )
         sizes = {"arena_nbytes": 1_000, "temp_nbytes_sum": 3_000, "weights_nbytes": 98_000_000, "kv_cache_nbytes": 64}
-        sizes["state_nbytes"] = 2_000
+        sizes |= {"state_nbytes": 2_000, "window_nbytes": 40, "window": 7, "ring_rows": 16, "copy_nbytes": 2_500}
         return SimpleNamespace(thunks=thunks, waits=(False, True), **sizes)
 
 

@@ -98,7 +98,7 @@ def test_a_strength_follows_the_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ("finetune MODEL data.jsonl out --method dora", "--method='dora'; wanted lora or dpo"),
+        ("finetune MODEL data.jsonl out --method dora", "--method='dora'; wanted lora, dpo, full, qat"),
         ("finetune MODEL data.jsonl out", "data.jsonl: cannot be read"),
         ("finetune MODEL data.jsonl out --memory lots", "--memory lots: wanted a size such as 800M or 2G"),
         ("finetune MODEL data.jsonl out --patience 3", "--patience=3 without a validation file"),

@@ -40,7 +40,7 @@ finally:
 def test_a_command_has_no_threads_of_blas_and_leaves_the_environment_as_it_is() -> None:
     code = """
 import os
-from camshaft.cli.options import SamplingOptions
+from camshaft.cli.sampling_options import SamplingOptions
 before = dict(os.environ)
 SamplingOptions(greedy=True).generate()
 print(len(os.listdir("/proc/self/task")), dict(os.environ) == before)

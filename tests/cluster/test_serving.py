@@ -16,7 +16,7 @@ from camshaft.cluster.serving import Replicas, deployment_names, read_replicas, 
 from camshaft.cluster.specs import cluster_specs
 from camshaft.errors import SettingError
 from camshaft.serve.models.config import ModelSpec, ServerConfig
-from camshaft.serve.models.models import EMBEDDING
+from camshaft.serve.models.entry import EMBEDDING
 
 
 def test_the_number_of_replicas() -> None:

@@ -18,7 +18,7 @@ from tests.support.quick import each_value, quick_of
 N = 64
 # What is computed in several roundings, in another order than LLVM's: ulps apart.
 ROUNDED = {"exp", "log", "tanh", "rsqrt", "erf", "sin", "cos"}
-APART = ("cast", "bitcast", "select", "dot4", "dot2", "byte_lookup")
+APART = ("cast", "bitcast", "select", "dot4", "dot2", "byte_lookup", "byte_pairs", "byte_signs")
 
 
 def rows(dtype):

@@ -16,7 +16,8 @@ FLOAT_SPECIALS = [0.0, -0.0, 1.0, -1.0, 0.5, 1.5, 2.5, -2.5, np.inf, -np.inf, np
 # halfway between two bf16, then between two f16: the even one of both
 TIES = [1 + 2**-8, 1 + 3 * 2**-8, -1 - 2**-8, 1 + 2**-11, 1 + 3 * 2**-11]
 ROUNDED = {"exp": 4e-7, "log": 4e-7, "tanh": 6e-7, "erf": 4e-7, "sin": 3e-7, "cos": 3e-7, "rsqrt": 3e-7, "fma": 0.0}
-PLAIN = [name for name in INSTRUCTIONS if name not in ("cast", "bitcast", "select", "dot4", "dot2", "byte_lookup")]
+APART = ("cast", "bitcast", "select", "dot4", "dot2", "byte_lookup", "byte_pairs", "byte_signs")
+PLAIN = [name for name in INSTRUCTIONS if name not in APART]
 
 
 @kernel

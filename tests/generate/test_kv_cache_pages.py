@@ -10,7 +10,8 @@ import pytest
 from camshaft import LanguageModel
 from camshaft.dtypes import f16
 from camshaft.generate.memory import kv_cache
-from camshaft.generate.memory.kv_cache import BLOCK_TOKENS, KVCache
+from camshaft.generate.memory.cache_specs import BLOCK_TOKENS
+from camshaft.generate.memory.kv_cache import KVCache
 
 CONTEXT, SLOTS = 8 * BLOCK_TOKENS, 4
 

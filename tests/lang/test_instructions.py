@@ -19,6 +19,8 @@ OWN_DTYPES = {
     ("dot2", "f"): (f32,),
     ("dot2", "i"): (i32,),
     ("byte_lookup", "u"): (u32,),
+    ("byte_pairs", "u"): (u32,),
+    ("byte_signs", "u"): (u32,),
 }
 
 

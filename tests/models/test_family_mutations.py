@@ -26,7 +26,10 @@ QUICK = ("llama", "mistral", "qwen2-yarn", "qwen3")
 
 
 # Without a rotation, and those whose parts other models of the quick run have too.
-STILL = ("falcon-mamba", "granitehybrid", "jamba", "mamba", "mamba2", "nemotron_h", "nemotron_h_moe")
+STILL = (
+    *("falcon-mamba", "granitehybrid", "jamba", "mamba", "mamba2", "nemotron_h", "nemotron_h_moe"),
+    *("kimi-linear", "rwkv6", "rwkv7"),
+)
 
 
 ROTATING = [name for name in TINY_MODELS if name not in (*STILL, "gpt2")]
@@ -114,6 +117,18 @@ WRONG_ROWS = [
     ("gemma4", "per_layer", False),
     ("gemma4", "activation", "silu"),
     ("gemma4-moe", "dense_beside_experts", False),
+    ("gemma3n", "norms_values", False),
+    ("gemma3n", "score_scale", 0.0),
+    ("gemma3n", "windows", False),
+    ("gemma3n", "activation", "silu"),
+    ("gemma3n", "qk_norm", ""),
+    ("gemma3n", "window_rope", "same"),
+    ("minicpm3", "scales", ""),
+    ("minicpm3", "latent", False),
+    ("plamo2", "qk_norm", "head"),
+    ("plamo2", "norms", "pre"),
+    ("kimi-linear", "rotates", True),
+    ("kimi-linear", "latent", False),
 ]
 
 
@@ -134,6 +149,12 @@ WRONG_CONFIGS = [
     ("gemma4", {"logit_softcap": 0.0}),
     ("gemma4", {"window_theta": 10000.0}),
     ("gemma4-moe", {"embedding_scale": 1.0}),
+    ("gemma3n", {"logit_softcap": 0.0}),
+    ("gemma3n", {"embedding_scale": 1.0}),
+    ("minicpm3", {"residual_scale": 1.0}),
+    ("minicpm3", {"logit_scale": 1.0}),
+    ("minicpm3", {"attention_scale": 0.5}),
+    ("kimi-linear", {"attention_scale": 24**-0.5 * 2}),
 ]
 
 
@@ -156,6 +177,8 @@ WRONG_EXPERTS = [
     ("deepseek2-v3", {"top_groups": 3}),
     ("deepseek2-v3", {"normalizes": False}),
     ("gemma4-moe", {"n_used": 1}),
+    ("kimi-linear", {"score": "softmax"}),
+    ("kimi-linear", {"shared_dim": 0}),
 ]
 
 
@@ -196,7 +219,9 @@ def test_a_wrong_mixture_of_experts_shows(
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("name", ["glm4moe", "ernie4_5-moe", "lfm2moe", "deepseek2-v3", "nemotron_h_moe"])
+@pytest.mark.parametrize(
+    "name", ["glm4moe", "ernie4_5-moe", "lfm2moe", "deepseek2-v3", "nemotron_h_moe", "kimi-linear"]
+)
 def test_the_bias_of_the_choice_counts_and_is_no_weight(
     name: str, tmp_path: Path, breaking: pytest.MonkeyPatch
 ) -> None:
@@ -226,7 +251,9 @@ def test_keys_of_another_layer_show(tmp_path: Path, breaking: pytest.MonkeyPatch
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("name", ["gemma2", "gemma3", "gemma4", "olmo3", "phi3", "exaone4", "gpt-oss", "cohere2"])
+@pytest.mark.parametrize(
+    "name", ["gemma2", "gemma3", "gemma3n", "gemma4", "olmo3", "phi3", "exaone4", "gpt-oss", "cohere2"]
+)
 @pytest.mark.parametrize("more", [-1, 1])
 def test_a_window_off_by_one_shows(name: str, more: int, tmp_path: Path, breaking: pytest.MonkeyPatch) -> None:
     def off(metadata: object, row: str, n: int) -> ModelConfig:

@@ -19,11 +19,12 @@ from camshaft.plan.memory.arena import make_schedule
 from camshaft.plan.runtime.execute import bind
 from camshaft.plan.schedule import Programs, Thunk
 from camshaft.store.store import store
-from tests.support.assembly import instructions, longest_loop
+from tests.support.assembly import instructions, longest_loop, vector_stack_accesses
 from tests.support.cross import CrossTarget, assembly_for
 from tests.support.emit_harness import trace
 
 AMX = CrossTarget("x86_64-unknown-linux-gnu", "sapphirerapids", LEVELS["amx"].features)
+AVX2 = CrossTarget("x86_64-unknown-linux-gnu", "haswell", LEVELS["avx2"].features)
 FAKE = MachinePeak(1, 1e9, 8e9, 2e9, 4e9)
 
 
@@ -90,6 +91,28 @@ def test_a_rate_is_that_of_the_fastest_unit_that_is_here(monkeypatch: pytest.Mon
     assert best_of(1, rates, 9.0) == MachinePeak(1, 9.0, 1.0, 7.0, 7.0)
 
 
+@pytest.mark.parametrize("words", [1, 8])
+def test_chains_of_several_instructions_do_all_the_work_that_is_counted(words: int) -> None:
+    sums, times = 2, 12
+    x, out = kernels._ones(u32, 2, (5 + sums * words) * kernels.WIDTH), kernels._ones(i32, 2, sums * kernels.WIDTH)
+    run(kernels.byte_chains, x, out, (u32, i32), sums=sums, words=words, times=times)
+    assert np.array_equal(out, np.stack([np.repeat(np.arange(sums), kernels.WIDTH) + times * words] * 2))
+
+
+@pytest.mark.parametrize(("words", "products", "wide"), [(1, 10, 10), (8, 32, 4)])
+def test_avx2_is_measured_with_its_products_in_the_loop(words: int, products: int, wide: int) -> None:
+    sums = 5 if words == 1 else 2  # 16 registers have room for these, of two vectors each
+    arrays = [
+        np.zeros((1, (5 + sums * words) * kernels.WIDTH), np.uint32),
+        np.zeros((1, sums * kernels.WIDTH), np.int32),
+    ]
+    ir = trace(kernels.byte_chains, arrays, sums=sums, words=words, times=64)
+    loop = longest_loop(assembly_for(AVX2, emit(ir, AVX2.at(8), "chains")))
+    counts = instructions(loop)
+    assert (counts["vpmaddubsw"], counts["vpmaddwd"]) == (products, wide)
+    assert not vector_stack_accesses(loop)
+
+
 def test_memory_is_read_beyond_the_last_cache(monkeypatch: pytest.MonkeyPatch) -> None:
     for caches, memory, wanted in (
         ((1 << 15, 1 << 20, 32 << 20), 64 << 30, 256 << 20),
@@ -105,7 +128,7 @@ def test_memory_is_read_beyond_the_last_cache(monkeypatch: pytest.MonkeyPatch) -
 @pytest.mark.parametrize(("unit", "word"), [("int8 in AMX tiles", "tdpbsud"), ("bf16 in AMX tiles", "tdpbf16ps")])
 def test_the_matrix_unit_is_measured_with_four_tiles_of_sums(unit: str, word: str) -> None:
     (found,) = (each for each in kernels.UNITS if each.name == unit)
-    made, (dtype, _, sums) = AMX.at(16), found.words
+    made, (dtype, _, sums) = AMX.at(16), found.operands
     rows = found.side + kernels.SLOTS * kernels.TILE_DEPTH
     arrays = [np.zeros((2 * rows, 64), dtype.numpy), np.zeros((2 * found.side, found.side), sums.numpy)]
     ir = trace(kernels.tiles, arrays, side=found.side, times=kernels.TILE_STEPS)
@@ -117,7 +140,7 @@ def test_the_matrix_unit_is_measured_with_four_tiles_of_sums(unit: str, word: st
 
 @pytest.mark.parametrize("unit", [unit for unit in kernels.UNITS if unit.side], ids=lambda unit: unit.name)
 def test_tiles_do_all_the_work_that_is_counted(unit: kernels.Unit) -> None:
-    dtype, value, sums = unit.words
+    dtype, value, sums = unit.operands
     rows, times = unit.side + kernels.SLOTS * kernels.TILE_DEPTH, 8
     x = kernels._ones(dtype, 2 * rows, 64)
     x[:] = value

@@ -167,6 +167,8 @@ def node(tokens, length, heads=9, kv_heads=3, head_dim=64) -> NodeSpec:
         (512, {"heads": 8, "kv_heads": 1, "head_dim": 256}, "tiled"),
         (512, {"head_dim": 20}, "tiled"),
         (1, {"head_dim": 20}, "split_keys"),
+        (1, {"heads": 128, "kv_heads": 1, "head_dim": 576}, "split_keys"),
+        (512, {"heads": 128, "kv_heads": 1, "head_dim": 576}, "tiled"),
     ],
 )
 def test_the_cheapest_variant(tokens, size, wanted) -> None:
@@ -178,7 +180,9 @@ def test_the_cheapest_variant(tokens, size, wanted) -> None:
 def test_refusals_say_why() -> None:
     device = cpu_device()
     assert "at most 16 tokens" in VARIANTS["split_keys"].supports(node(17, 64), device)
-    assert "workgroup memory" in VARIANTS["tiled"].supports(node(9, 64, heads=128, kv_heads=1, head_dim=128), device)
+    for name, tokens in (("tiled", 9), ("split_keys", 1)):
+        large = node(tokens, 64, heads=4, kv_heads=1, head_dim=20_000)
+        assert "workgroup memory" in VARIANTS[name].supports(large, device)
 
 
 def test_splits_are_few_even_in_long_caches() -> None:

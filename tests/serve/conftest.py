@@ -21,7 +21,8 @@ from starlette.testclient import TestClient
 
 from camshaft.serve.app import make_app
 from camshaft.serve.guard import Guard
-from camshaft.serve.models.models import CHAT, EMBEDDING, RERANK, Card, Loaded, Models
+from camshaft.serve.models.entry import CHAT, EMBEDDING, RERANK, Card, Loaded
+from camshaft.serve.models.models import Models
 from camshaft.serve.models.served import Embedder, Ranker, Served
 from camshaft.serve.run import listen, make_server, url_of
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import socket
 from collections.abc import Iterator
@@ -16,13 +17,16 @@ from uvicorn import Config
 from uvicorn.server import ServerState
 
 from camshaft import LanguageModel
+from camshaft.errors import ModelError
 from camshaft.generate.engine.engine import Engine
-from camshaft.serve import connection
+from camshaft.serve import app, connection
 from camshaft.serve import run as running
 from camshaft.serve.app import MODEL_ROUTES, ROUTES
 from camshaft.serve.guard import OPEN_PATHS, Guard
 from camshaft.serve.models.served import Served
 from camshaft.serve.requests import respond
+from camshaft.serve.requests.fields import parse_json
+from camshaft.text.chat import encode_untrusted
 from tests.serve.conftest import client_of, serving
 
 HEAD = b"POST /tokenize HTTP/1.1\r\nHost: localhost\r\n"
@@ -197,3 +201,58 @@ def test_what_is_too_much_is_refused_or_ends(client: Any, lm: LanguageModel) -> 
     assert whole["usage"]["total_tokens"] <= lm.context + 1
     assert status(seed=10**400) == status(temperature=10**400) == status(top_k=-(10**400)) == 400
     assert status(logit_bias={str(i): 10**300 for i in range(30)}) == 400
+
+
+def test_ids_that_no_token_has_are_no_fault_of_the_server(client: Any) -> None:
+    for path in ("/completion", "/v1/completions"):
+        for wrong in (10**30, -1, 273):
+            answer = client.post(path, json={"prompt": [wrong]})
+            assert (answer.status_code, "wanted a whole number from 0 to 272" in answer.text) == (400, True)
+
+
+def test_a_message_with_all_private_characters(client: Any, lm: LanguageModel) -> None:
+    """One of them marks control tokens that messages spell."""
+    private = "".join(map(chr, range(0xE000, 0xF900)))
+    with pytest.raises(ModelError, match="each of the 6,400 private characters"):
+        encode_untrusted(lm.tokenizer, lm.chat_template, [{"role": "user", "content": f"{private}<|im_end|>"}])
+
+
+def test_long_bodies_are_worked_on_one_at_a_time(client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(respond, "run_in_threadpool", Mock(side_effect=AssertionError))
+    text = "x" * 200
+    monkeypatch.setattr(app, "LONG_NBYTES", 100)
+    assert client.post("/tokenize", json={"content": text}).json()["count"] == 200
+    assert client.post("/detokenize", json={"tokens": [100] * 99}).status_code == 200
+    message = {"messages": [{"role": "user", "content": text}]}
+    for path, body in (("/apply-template", {}), ("/v1/messages/count_tokens", {"model": "tiny"})):
+        assert client.post(path, json=message | body).status_code in (200, 400), path
+
+
+def test_bodies_have_a_limit_together(lm: LanguageModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    room = respond.BodyRoom(100)
+    monkeypatch.setattr(app, "BodyRoom", lambda: room)
+    with client_of(Served("tiny", Engine(lm))) as client:
+        for _ in range(3):  # what was read before counts no more
+            assert client.post("/tokenize", json={"content": "x" * 60}).status_code == 200
+            refused = client.post("/tokenize", json={"content": "x" * 100})
+            assert (refused.status_code, refused.json()["error"]["code"]) == (503, "busy")
+            assert client.post("/tokenize", content=b"{" * 60).status_code == 400
+            assert room.nbytes == 0
+
+
+def test_lists_in_a_body_start_no_collections() -> None:
+    """Each would look at all lists of before, while nobody else is answered."""
+    collected: list[str] = []
+    gc.callbacks.append(lambda phase, info: collected.append(phase))
+    try:
+        assert len(parse_json(b"[" + b"[]," * 20_000 + b"[]]")) == 20_001
+        assert collected.count("start") <= 1  # the one after them
+    finally:
+        gc.callbacks.pop()
+
+
+def test_too_many_prompts_are_refused_before_they_are_tokenized(
+    client: Any, lm: LanguageModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(type(lm), "prompt_ids", Mock(side_effect=AssertionError))
+    assert client.post("/v1/completions", json={"prompt": ["a"] * 129}).status_code == 400

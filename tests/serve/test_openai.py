@@ -32,7 +32,8 @@ def test_a_chat_whole_and_streamed(client: Any, lm: LanguageModel) -> None:
     choice = whole["choices"][0]
     assert choice["message"] == {"role": "assistant", "content": wanted, "refusal": None}
     assert choice["finish_reason"] == "length"
-    assert [row["logprob"] for row in choice["logprobs"]["content"]] == [each.logprob for each in generation.logprobs]
+    logprobs = pytest.approx([each.logprob for each in generation.logprobs], abs=1e-5)  # of floats: see ModelPlans
+    assert [row["logprob"] for row in choice["logprobs"]["content"]] == logprobs
     assert all(len(row["top_logprobs"]) == 2 for row in choice["logprobs"]["content"])
     data = b"".join(bytes(row["bytes"]) for row in choice["logprobs"]["content"])
     assert data.decode("utf-8", "replace").startswith(wanted)
@@ -149,3 +150,24 @@ def test_a_response_whole_and_streamed(client: Any, lm: LanguageModel) -> None:
     assert (told[0]["type"], told[-1]["type"]) == ("response.created", "response.incomplete")
     assert told[-1]["response"]["output"][0]["content"] == whole["output"][0]["content"]
     assert client.post("/v1/responses", json={"input": said, "max_output_tokens": 1}).status_code == 200
+
+
+def test_the_best_of_several_answers(client: Any) -> None:
+    body = {"prompt": [[5, 6, 7], [9, 8]], "max_tokens": 5, "temperature": 1.5, "seed": 3, "ignore_eos": True}
+    every = client.post("/v1/completions", json=body | {"n": 4, "logprobs": 0}).json()["choices"]
+    best = client.post("/v1/completions", json=body | {"n": 2, "best_of": 4}).json()
+    ranked = [
+        sorted(four, key=lambda each: -sum(each["logprobs"]["token_logprobs"])) for four in (every[:4], every[4:])
+    ]
+    assert [choice["text"] for choice in best["choices"]] == [each["text"] for four in ranked for each in four[:2]]
+    assert [(choice["index"], choice["logprobs"]) for choice in best["choices"]] == [(i, None) for i in range(4)]
+    assert best["usage"]["completion_tokens"] == 40
+
+
+def test_a_suffix_is_filled_up_to(client: Any, lm: LanguageModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(vars(lm), "fill_tokens", {"fim_pre": 10, "fim_suf": 11, "fim_mid": 12})
+    before, after = (lm.tokenizer.encode(text, add_special=False, at_start=False) for text in ("ab", "cd"))
+    wanted = "".join(lm.generate([10, *before, 11, *after, 12], max_tokens=5, ignore_eos=True, temperature=0))
+    body = {"max_tokens": 5, "temperature": 0, "ignore_eos": True, "suffix": "cd"}
+    answer = client.post("/v1/completions", json=body | {"prompt": ["ab", before]}).json()
+    assert [choice["text"] for choice in answer["choices"]] == [wanted] * 2

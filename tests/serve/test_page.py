@@ -23,7 +23,8 @@ from camshaft import LanguageModel, Sampling
 from camshaft.generate.engine.engine import Engine
 from camshaft.serve.app import make_app
 from camshaft.serve.guard import Guard
-from camshaft.serve.models.models import EMBEDDING, Models
+from camshaft.serve.models.entry import EMBEDDING
+from camshaft.serve.models.models import Models
 from camshaft.serve.models.served import Served
 from camshaft.serve.run import listen, url_of
 from camshaft.serve.web import FILES, POLICY

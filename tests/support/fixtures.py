@@ -15,6 +15,7 @@ from platformdirs import user_cache_path
 from camshaft.formats.gguf.file import GGUFFile
 from camshaft.settings import settings
 
+LOGIT_UNIT = 2.0**-16
 DATA = Path(__file__).parents[1] / "data"
 TINY_MODELS = tuple(sorted(p.name.removesuffix(".gguf.xz") for p in (DATA / "models").glob("*.gguf.xz")))
 DEFAULT_MODEL = "SmolLM2-135M-Instruct.Q4_1.gguf"
@@ -39,7 +40,23 @@ def tiny_model(name: str, folder: Path) -> Path:
 def tiny_logits(name: str) -> tuple[list[int], NDArray[np.float32]]:
     """The tokens given to the tiny model `name` and the logits that transformers gave: (n ids, float32 [n, vocab])."""
     with np.load(DATA / "models" / f"{name}.npz") as saved:
-        return saved["tokens"].tolist(), saved["logits"]
+        return saved["tokens"].tolist(), unpack_logits(saved["planes"], len(saved["tokens"]))
+
+
+def pack_logits(logits: NDArray[np.float32]) -> NDArray[np.uint8]:
+    """Logits as compressed planes of the bytes of 24-bit integers, in units of 2^-16. ValueError for those of 128 or more."""
+    whole = np.round(logits.astype(np.float64) / LOGIT_UNIT).astype(np.int64) + (1 << 23)
+    if whole.min() < 0 or whole.max() >= 1 << 24:
+        raise ValueError(f"logits up to {np.abs(logits).max()}; wanted less than 128")
+    planes = np.stack([whole >> shift & 255 for shift in (0, 8, 16)]).astype(np.uint8)
+    return np.frombuffer(lzma.compress(planes.tobytes(), preset=9), np.uint8)
+
+
+def unpack_logits(packed: NDArray[np.uint8], n_tokens: int) -> NDArray[np.float32]:
+    """The reverse of `pack_logits`: float32 [n_tokens, vocab], each within 2^-17."""
+    planes = np.frombuffer(lzma.decompress(packed.tobytes()), np.uint8).reshape(3, n_tokens, -1).astype(np.int64)
+    whole = planes[0] + (planes[1] << 8) + (planes[2] << 16) - (1 << 23)
+    return (whole * LOGIT_UNIT).astype(np.float32)
 
 
 def excerpt() -> str:

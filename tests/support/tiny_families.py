@@ -25,6 +25,7 @@ ROW_OF = {
     "hunyuan": "hunyuan-dense",
     "falcon-h1": "falcon-h1",
     "ernie4_5-moe": "ernie4_5-moe",
+    "kimi-linear": "kimi-linear",
 }
 
 

@@ -136,6 +136,60 @@ def unigram(**changes: Any) -> dict[str, Any]:
     return _metadata(keys | {"precompiled_charsmap": np.frombuffer(charsmap(REPLACED), np.uint8)} | changes)
 
 
+RWKV_TOKENS = [
+    "\n\n",
+    "he",
+    "hel",
+    "hello",
+    " wor",
+    "world",
+    " w",
+    "12",
+    "123",
+    "é",
+    "éa",
+    "中",
+    "中文",
+    "\\",
+    "'s",
+    "  ",
+    "\t\t",
+]
+
+
+def rwkv(**changes: Any) -> dict[str, Any]:
+    """RWKV: <|rwkv|>, the bytes (byte b is token 1 + b), RWKV_TOKENS from 257 on, two bytes of a character, an unused token."""
+    spelled = [repr(bytes([b]))[2:-1] for b in range(256)]
+    spelled += [repr(text.encode())[2:-1] for text in RWKV_TOKENS if len(text.encode()) > 1] + [r"\xe4\xb8", "[PAD9]"]
+    types = [CONTROL] + [NORMAL] * (len(spelled) - 1) + [UNUSED]
+    keys = {"model": "rwkv", "tokens": ["<|rwkv|>", *spelled], "token_type": types}
+    return _metadata(keys | {"bos_token_id": 0, "eos_token_id": 0, "eot_token_id": 257} | changes)
+
+
+PLAMO = {
+    **UNIGRAMS,
+    " ": -1.0,
+    " w": -2.5,
+    " wor": -4.0,
+    "\n": -1.5,
+    "h": -3.0,
+    "w": -3.5,
+    "中文": -5.0,
+    "r": -3.25,
+    "d": -20000.0,
+}
+
+
+def plamo2(**changes: Any) -> dict[str, Any]:
+    """PLaMo: unknown, BOS, EOS, PAD and OP, the bytes (byte b is token 5 + b), then PLAMO."""
+    special = ["<|plamo:unk|>", "<|plamo:bos|>", "<|plamo:eos|>", "<|plamo:pad|>", "<|plamo:op|>"]
+    tokens = [*special, *(f"<0x{b:02X}>" for b in range(256)), *PLAMO]
+    types = [UNKNOWN] + [CONTROL] * 4 + [BYTE] * 256 + [NORMAL] * len(PLAMO)
+    scores = [-20000.0] * 5 + [0.0] * 256 + list(PLAMO.values())
+    keys = {"model": "plamo2", "tokens": tokens, "token_type": types, "scores": scores, "eot_token_id": 4}
+    return _metadata(keys | {"bos_token_id": 1, "eos_token_id": 2, "unknown_token_id": 0} | changes)
+
+
 def charsmap(replaced: dict[str, str]) -> bytes:
     """A character map as SentencePiece stores it: its size, a compact double array of the texts, the replacements."""
     texts = b"".join(text.encode() + b"\0" for text in replaced.values())

@@ -17,7 +17,7 @@ from tests.support.fixtures import (
     frozen_tokens,
     vocabulary_file,
 )
-from tests.support.vocabularies import byte_level, sentencepiece, unigram, wordpiece, write_gguf
+from tests.support.vocabularies import byte_level, plamo2, rwkv, sentencepiece, unigram, wordpiece, write_gguf
 
 MODES = [(add, parse) for add in (False, True) for parse in (False, True)]
 VOCABULARIES = sorted({p.stem for p in (DATA / "tokens").glob("*.npz")} - {"strings", "smollm2", "unigram"})
@@ -30,6 +30,8 @@ SYNTHETIC = {
     "t5 as it is": unigram(
         remove_extra_whitespaces=None, add_space_prefix=None, precompiled_charsmap=None, add_bos_token=None
     ),
+    "rwkv": rwkv(),
+    "plamo2": plamo2(),
     "llama": sentencepiece(),
     "llama without space": sentencepiece(add_space_prefix=False, add_eos_token=True),
 }

@@ -16,8 +16,8 @@ from camshaft.errors import CamshaftError, FormatError, ModelError, StoreError, 
 from camshaft.graph.graph import Graph
 from camshaft.models.files.quantize import quantize
 from camshaft.text.chat import ChatTemplate
-from camshaft.train.tuning.examples import Example, read_examples
-from camshaft.train.tuning.rows import one_each, packed
+from camshaft.train.tuning.data.examples import Example, read_examples
+from camshaft.train.tuning.data.rows import one_each, packed
 from tests.support.fixtures import tiny_logits, tiny_model
 from tests.support.models import changed_model
 from tests.support.references import evaluated

@@ -12,8 +12,8 @@ import pytest
 from camshaft import train
 from camshaft.errors import CamshaftError, FormatError
 from camshaft.text.chat import ChatTemplate
-from camshaft.train.tuning.examples import Example, read_pairs
-from camshaft.train.tuning.preference import dpo_loss, pair_rows, with_reference
+from camshaft.train.tuning.data.examples import Example, read_pairs
+from camshaft.train.tuning.methods.preference import dpo_loss, pair_rows, with_reference
 from tests.support.fixtures import tiny_model
 from tests.train.by_references import ReferencePlan, by_references  # noqa: F401 - a fixture
 from tests.train.test_lora import TEMPLATE, drawn, logits
@@ -32,7 +32,7 @@ PAIRS = [(answer(p, n), answer(p, m)) for p, n, m in (([7, 8], 5, 9), ([9], 3, 3
 
 @pytest.fixture(autouse=True)
 def references(by_references: None, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
-    monkeypatch.setattr("camshaft.train.tuning.preference.compile", ReferencePlan)
+    monkeypatch.setattr("camshaft.train.tuning.methods.preference.compile", ReferencePlan)
 
 
 def log_probability(model: train.LoraModel, adapters: Any, example: Example) -> float:
@@ -103,7 +103,7 @@ def test_pairs_are_read(tmp_path: Path) -> None:
 
 def test_wrong_options_are_refused() -> None:
     for options, message in (
-        ({"method": "ppo"}, "method='ppo'; wanted lora or dpo"),
+        ({"method": "ppo"}, "method='ppo'; wanted lora, dpo, full, qat"),
         ({"beta": 0}, "beta=0; wanted a finite number above 0"),
         ({"method": "dpo", "pack": True}, "wanted a row for each answer"),
     ):

@@ -61,6 +61,7 @@ COMMANDS = {
     "chat": "chat",
     "embed": "embed",
     "rerank": "rerank",
+    "transcribe": "transcribe",
     "serve": "serve",
     "batch": "batch",
     "bench": "bench",

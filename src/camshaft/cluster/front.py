@@ -14,7 +14,8 @@ from camshaft.cluster.remote_engine import RemoteEngine
 from camshaft.serve.app import make_app
 from camshaft.serve.guard import Guard
 from camshaft.serve.models.config import ModelSpec
-from camshaft.serve.models.models import Card, Models
+from camshaft.serve.models.entry import Card
+from camshaft.serve.models.models import Models
 from camshaft.serve.models.served import Served
 
 

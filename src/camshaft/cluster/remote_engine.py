@@ -15,7 +15,7 @@ from camshaft.generate.engine.engine import Engine, QueueFullError
 from camshaft.generate.engine.request import Listener, Request, Update
 from camshaft.generate.options import GenerateOptions
 
-# Calls `Replica.answer` with keys=, wanted= and is_scored=.
+# Calls `Replica.answer` with keys=, wanted=, is_scored= and priority=.
 Call = Callable[..., AsyncIterator[list[News]]]
 _log = logging.getLogger("camshaft.cluster")
 
@@ -53,10 +53,14 @@ class RemoteEngine(Engine):
         """Nothing: the replicas have their threads."""
 
     def submit_all(
-        self, wanted: Sequence[tuple[Sequence[int], GenerateOptions, Listener]], *, scored: bool = False
+        self,
+        wanted: Sequence[tuple[Sequence[int], GenerateOptions, Listener]],
+        *,
+        scored: bool = False,
+        priority: int = 0,
     ) -> list[Request]:
         """Send several requests to one replica. Raises as Engine.submit_all."""
-        requests = [self._request(*each, scored) for each in wanted]
+        requests = [self._request(*each, scored, priority) for each in wanted]
         if not self.is_alive:
             raise ModelError("the engine is closed")
         n_free = self._slots.n_slots - len(self._running)
@@ -78,7 +82,9 @@ class RemoteEngine(Engine):
         wanted = [(request.ids, sendable(request.options)) for request in requests]
         error: Exception = ModelError("the replica sent no end")
         try:
-            async for several in self._call(keys=requests[0].keys, wanted=wanted, is_scored=scored):
+            async for several in self._call(
+                keys=requests[0].keys, wanted=wanted, is_scored=scored, priority=requests[0].priority
+            ):
                 for news in several:
                     self._take(news, requests[news.index])
         except Exception as failure:  # of Ray, and of its many classes; what requests have wrong comes as news

@@ -43,7 +43,9 @@ class Replica:
         if not self._served.is_alive:
             raise ModelError("the engine has ended")
 
-    async def answer(self, *, keys: Sequence[bytes], wanted: Wanted, is_scored: bool) -> AsyncIterator[list[News]]:
+    async def answer(
+        self, *, keys: Sequence[bytes], wanted: Wanted, is_scored: bool, priority: int = 0
+    ) -> AsyncIterator[list[News]]:
         """Run requests, and yield what comes of them; to stop reading ends them. `keys` is for the router."""
         engine, loop = self._served.engine, asyncio.get_running_loop()
         updates: asyncio.Queue[tuple[int, Update]] = asyncio.Queue()
@@ -56,7 +58,9 @@ class Replica:
 
         try:
             compiled = [(ids, await self._compiled(options)) for ids, options in wanted]
-            requests = engine.submit_all([(*each, listener(i)) for i, each in enumerate(compiled)], scored=is_scored)
+            requests = engine.submit_all(
+                [(*each, listener(i)) for i, each in enumerate(compiled)], scored=is_scored, priority=priority
+            )
         except CamshaftError as error:
             yield [News(i, Update(error=portable(error)), 0, 0, 0.0, 0.0) for i in range(len(wanted))]
             return

@@ -13,7 +13,7 @@ from camshaft.cluster.connect import ClusterError, cause_of, connected, nodes_cp
 from camshaft.cluster.front import Front, Fronted
 from camshaft.cluster.replica import Replica
 from camshaft.errors import SettingError
-from camshaft.generate.memory.kv_cache import BLOCK_TOKENS
+from camshaft.generate.memory.cache_specs import BLOCK_TOKENS
 from camshaft.serve.connection import KEEP_OPEN_S, MOST_CONNECTIONS
 from camshaft.serve.guard import Guard
 from camshaft.serve.models.config import ModelSpec

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from camshaft.errors import SettingError
 from camshaft.serve.models.config import ModelSpec, ServerConfig
-from camshaft.serve.models.models import CHAT
+from camshaft.serve.models.entry import CHAT
 
 
 def on_nodes(spec: ModelSpec) -> ModelSpec:

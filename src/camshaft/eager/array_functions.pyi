@@ -2199,6 +2199,43 @@ class ArrayFunctions:
         Arrays in, arrays out. Arrays that it updates are written in place.
         """
 
+    def dplr_slots(
+        self,
+        r: ArrayLike,
+        w: ArrayLike,
+        k: ArrayLike,
+        v: ArrayLike,
+        a: ArrayLike,
+        b: ArrayLike,
+        state: ArrayLike,
+        rows: ArrayLike,
+        /,
+        *,
+        out: Array | None = None,
+    ) -> Any:
+        """S = diag(w) S + outer(b, a.T S) + outer(k, v); o = r.T S, S of the slot.
+
+        Arrays in, arrays out. Arrays that it updates are written in place.
+        """
+
+    def rwkv6_slots(
+        self,
+        r: ArrayLike,
+        w: ArrayLike,
+        k: ArrayLike,
+        v: ArrayLike,
+        u: ArrayLike,
+        state: ArrayLike,
+        rows: ArrayLike,
+        /,
+        *,
+        out: Array | None = None,
+    ) -> Any:
+        """o = r.T (S + diag(u) outer(k, v)); S = diag(w) S + outer(k, v), S of the slot.
+
+        Arrays in, arrays out. Arrays that it updates are written in place.
+        """
+
     def selective_scan_slots(
         self,
         x: ArrayLike,

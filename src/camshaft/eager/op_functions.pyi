@@ -55,6 +55,7 @@ __all__ = [
     "dequantize",
     "divide",
     "dot",
+    "dplr_slots",
     "dry",
     "elu",
     "embedding",
@@ -167,6 +168,7 @@ __all__ = [
     "round",
     "rounded_matmul",
     "rsqrt",
+    "rwkv6_slots",
     "rwkv6_time_mix",
     "rwkv7_time_mix",
     "sample",
@@ -2747,6 +2749,60 @@ def gated_delta_slots(
     *,
     groups: int,
     tiled: bool = False,
+    name: str | None = None,
+) -> Tensor: ...
+@overload
+def dplr_slots(
+    r: ArrayLike,
+    w: ArrayLike,
+    k: ArrayLike,
+    v: ArrayLike,
+    a: ArrayLike,
+    b: ArrayLike,
+    state: ArrayLike,
+    rows: ArrayLike,
+    /,
+    *,
+    out: Array | None = None,
+) -> Any: ...
+@overload
+def dplr_slots(
+    r: Tensor | ArrayLike,
+    w: Tensor | ArrayLike,
+    k: Tensor | ArrayLike,
+    v: Tensor | ArrayLike,
+    a: Tensor | ArrayLike,
+    b: Tensor | ArrayLike,
+    state: Tensor | ArrayLike,
+    rows: Tensor | ArrayLike,
+    /,
+    *,
+    name: str | None = None,
+) -> Tensor: ...
+@overload
+def rwkv6_slots(
+    r: ArrayLike,
+    w: ArrayLike,
+    k: ArrayLike,
+    v: ArrayLike,
+    u: ArrayLike,
+    state: ArrayLike,
+    rows: ArrayLike,
+    /,
+    *,
+    out: Array | None = None,
+) -> Any: ...
+@overload
+def rwkv6_slots(
+    r: Tensor | ArrayLike,
+    w: Tensor | ArrayLike,
+    k: Tensor | ArrayLike,
+    v: Tensor | ArrayLike,
+    u: Tensor | ArrayLike,
+    state: Tensor | ArrayLike,
+    rows: Tensor | ArrayLike,
+    /,
+    *,
     name: str | None = None,
 ) -> Tensor: ...
 @overload

@@ -30,6 +30,11 @@ class FileTensor:
     mapped: tuple[MappedFile, int] | None = field(default=None, repr=False, kw_only=True)
 
     @property
+    def is_float_matrix(self) -> bool:
+        """Whether it has rows and columns of floats, as the weights of a product that are not quantized."""
+        return len(self.shape) > 1 and min(self.shape) > 1 and self.format.name in ("F16", "BF16", "F32", "F64")
+
+    @property
     def is_mapped(self) -> bool:
         """Whether `data` returns a view of the mapped file rather than a copy."""
         return self.mapped is not None

@@ -7,14 +7,14 @@ waiting prompt takes its slot.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
-from camshaft.errors import ContextError, count
+from camshaft.errors import ContextError, SettingError, count
 from camshaft.generate.generation import Closing, FinishReason, Generation
-from camshaft.generate.options import GenerateOptions, check_together
+from camshaft.generate.options import GenerateKeywords, GenerateOptions, check_together, generate_options
 from camshaft.generate.sampling.sampler import Sampler
 
 if TYPE_CHECKING:
@@ -144,9 +144,10 @@ class Batch(Closing):
     def _parts(self) -> list[tuple[_Sequence, list[int]]]:
         """Choose the tokens of this run: generating sequences first, then prompts in order, while there is room."""
         plans = self._model.plans
-        room, rows, parts = plans.prompt_tokens.bound, plans.logit_rows.bound, []
+        room, rows = plans.prompt_tokens.bound, plans.logit_rows.bound
+        parts: list[tuple[_Sequence, list[int]]] = []
         for sequence in sorted(self._active, key=lambda s: len(s.pending) > 1):
-            part = sequence.pending[:room]
+            part = sequence.pending[: plans.part_length(sequence.pending, 0, room, is_first=not parts)]
             if not part or not rows:
                 break
             if len(sequence.history) + len(part) > self._model.context:
@@ -201,6 +202,23 @@ class Batch(Closing):
     def _emit(self, sequence: _Sequence, piece: str) -> None:
         if piece:
             self._pieces.append((sequence.index, piece))
+
+
+def prompts_with_options(
+    prompts: Iterable[str | Sequence[int]],
+    options: GenerateOptions | Sequence[GenerateOptions] | None,
+    keywords: GenerateKeywords,
+) -> tuple[list[str | Sequence[int]], list[GenerateOptions]]:
+    """The prompts of a batch and the options of each. Raises SettingError for what is no list of prompts, or other options."""
+    if isinstance(prompts, str):
+        raise SettingError(f"prompts came as one text, {prompts!r:.40}; wanted a list of prompts")
+    if isinstance(prompts, (bytes, Mapping)) or not isinstance(prompts, Iterable):
+        raise SettingError(f"prompts came as {type(prompts).__name__}; wanted a list of prompts")
+    listed = list(prompts)
+    several = list(options) if isinstance(options, Sequence) else [options] * len(listed)
+    if len(several) != len(listed):
+        raise SettingError(f"{len(several)} options for {len(listed)} prompts; wanted one, or one per prompt")
+    return listed, [generate_options(one, keywords) for one in several]
 
 
 def _check_prompts(prompts: Sequence[list[int]], context: int) -> None:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Unpack
 
 from camshaft.errors import ContextError, SettingError, count
 from camshaft.generate.generation import Closing, Generation
 from camshaft.generate.options import GenerateKeywords, GenerateOptions, generate_options
 from camshaft.generate.session import Session
-from camshaft.text.chat import encode_chat
+from camshaft.generate.vision.prompts import WANTED_PART, content_of, is_content, seeing
+from camshaft.models.vision.pictures import Picture, PictureSource, open_pictures
 
 if TYPE_CHECKING:
     from camshaft.generate.language_model import LanguageModel
@@ -21,26 +22,29 @@ _SYSTEM_ROLES = ("system", "developer")
 
 
 def checked_messages(messages: Messages) -> list[dict[str, Any]]:
-    """A copy of chat messages. Raises SettingError unless each has the texts 'role' and 'content'."""
+    """A copy of chat messages. Raises SettingError unless each has the text 'role' and a 'content', a text or a list of texts
+    and pictures."""
     if isinstance(messages, str | bytes | Mapping) or not hasattr(messages, "__iter__"):
         raise SettingError(
             f"messages came as {type(messages).__name__}; wanted a list of {{'role': ..., 'content': ...}}"
         )
     copies = []
     for i, message in enumerate(messages):
-        fits = isinstance(message, Mapping) and all(isinstance(message.get(key), str) for key in ("role", "content"))
-        if not fits:
-            raise SettingError(f"message {i} is {message!r:.80}; wanted {{'role': ..., 'content': ...}}, both texts")
+        fits = isinstance(message, Mapping) and isinstance(message.get("role"), str)
+        if not fits or not is_content(message.get("content")):
+            wanted = f"{{'role': ..., 'content': ...}}, both texts, or for content a list of {WANTED_PART}"
+            raise SettingError(f"message {i} is {message!r:.80}; wanted {wanted}")
         copies.append(dict(message))
     return copies
 
 
 @dataclass
 class _Turn:
-    """The messages of a turn up to the user's, their rendered text, and how many were dropped for it."""
+    """The messages of a turn up to the user's, their rendered text, the pictures in it, and how many were dropped for it."""
 
     messages: list[dict[str, Any]]
-    rendered: str
+    rendered: str = ""
+    pictures: list[Picture] = field(default_factory=list)
     n_dropped: int = 0
 
 
@@ -71,9 +75,11 @@ class Conversation(Closing):
         self.messages: list[dict[str, Any]] = [] if system is None else [{"role": "system", "content": system}]
         self.messages += checked_messages(messages)
         self.dropped = 0
+        self._shown: list[Picture] = []  # with the next message
         self._session, self._is_closed = Session(lm, waits=True), False
         self._answer: Callable[[], Generation | None] = lambda: None
-        self._processed = ""  # the text whose tokens the session has; empty if it has others
+        # The text whose tokens the session has, empty if it has others, and the number of its pictures.
+        self._processed, self._n_pictures = "", 0
 
     def __repr__(self) -> str:
         dropped = f", {self.dropped} dropped" if self.dropped else ""
@@ -82,13 +88,19 @@ class Conversation(Closing):
         )
 
     def say(
-        self, text: str, options: GenerateOptions | None = None, **keywords: Unpack[GenerateKeywords]
+        self,
+        text: str,
+        options: GenerateOptions | None = None,
+        *,
+        images: Sequence[PictureSource] = (),
+        **keywords: Unpack[GenerateKeywords],
     ) -> Generation:
         """Send a message and return the answer: an iterator of pieces with `finish_reason`. Ends an answer that is not finished.
 
-        Options and keywords are for this answer. The message and the answer become part of `messages` when the iteration has
-        ended. An answer that is closed early or fails changes nothing. If the context is full, the oldest turns after the system
-        message are dropped; without `context_shift` an answer that fills it has the finish reason 'length'.
+        `images` are pictures before the text. Options and keywords are for this answer. The message and the answer become part
+        of `messages` when the iteration has ended. An answer that is closed early or fails changes nothing. If the context is
+        full, the oldest turns after the system message are dropped; without `context_shift` an answer that fills it has the
+        finish reason 'length'.
 
         Raises SettingError for a wrong type or option, ContextError if the messages (with `context_shift`: the system message
         and this one) do not fit the context, ModelError if the model has no chat template.
@@ -96,6 +108,7 @@ class Conversation(Closing):
         if not isinstance(text, str):
             raise SettingError(f"the message came as {type(text).__name__}; wanted a text")
         options = generate_options(options, keywords, self._options)
+        content = content_of(text, [*self._shown, *open_pictures(images)])
         self._lm.check_open()
         if self._is_closed:
             raise ContextError("the conversation is closed")
@@ -103,10 +116,22 @@ class Conversation(Closing):
         if not self._session.wake():
             self._session, self._processed = Session(self._lm, waits=True), ""
         try:
-            return self._say([*checked_messages(self.messages), {"role": "user", "content": text}], options)
+            answer = self._say([*checked_messages(self.messages), {"role": "user", "content": content}], options)
         except BaseException:
             self._session.rest()
             raise
+        self._shown.clear()
+        return answer
+
+    def show(self, picture: PictureSource) -> None:
+        """Show the model a picture with the next message, before its text. Raises ModelError if it sees none, else as `say`."""
+        seeing(self._lm.vision)
+        self._shown += open_pictures([picture])
+
+    @property
+    def n_shown(self) -> int:
+        """The number of pictures for the next message."""
+        return len(self._shown)
 
     def _say(self, messages: list[dict[str, Any]], options: GenerateOptions) -> Generation:
         turn, ids = self._fitted(messages, options)
@@ -123,8 +148,8 @@ class Conversation(Closing):
         """The turn with as many messages as fit, with room for some of the answer, and all its tokens."""
         context = self._lm.context
         room = context // 4 if options.max_tokens < 0 else min(options.max_tokens, context // 4)
-        turn = _Turn(messages, self._render(messages))
-        ids = self._ids(turn.rendered)
+        turn = _Turn(messages)
+        ids = self._ids(turn)
         if self._shifts and len(ids) + room > context:
             ids = self._dropped_to(turn, context // 2)
         if len(ids) > context:
@@ -136,7 +161,7 @@ class Conversation(Closing):
         """Drop the oldest turns after the system messages until the rest has `n_tokens` or is one message; return its tokens.
 
         To half of the context rather than to what just fits: what follows the system message is processed again each time."""
-        ids = self._ids(turn.rendered)
+        ids = self._ids(turn)
         while len(ids) > n_tokens:
             roles = [message["role"] for message in turn.messages]
             first = next((i for i, role in enumerate(roles) if role not in _SYSTEM_ROLES), len(roles))
@@ -145,8 +170,7 @@ class Conversation(Closing):
                 break
             turn.messages = turn.messages[:first] + turn.messages[following:]
             turn.n_dropped += following - first
-            turn.rendered = self._render(turn.messages)
-            ids = self._ids(turn.rendered)
+            ids = self._ids(turn)
         return ids
 
     def _shifted(self, turn: _Turn, drawn: list[int]) -> list[int] | None:
@@ -163,18 +187,16 @@ class Conversation(Closing):
             self.messages = [*turn.messages, {"role": "assistant", "content": generation.text}]
             self.dropped += turn.n_dropped
             if generation.text_is_exact and self._lm.tokenizer.shows_all(generation.ids):
-                self._processed = turn.rendered + generation.text
+                self._processed, self._n_pictures = turn.rendered + generation.text, len(turn.pictures)
         self._session.rest()
 
-    def _render(self, messages: list[dict[str, Any]]) -> str:
-        return self._lm.chat_template.render(messages, add_generation_prompt=True)
-
-    def _ids(self, rendered: str) -> list[int]:
-        """The tokens of a rendered text: those that the session has, exactly as they were drawn, if it begins with their text."""
-        if self._processed and rendered.startswith(self._processed):
-            rest = rendered[len(self._processed) :]
-            return [*self._session.tokens, *self._lm.tokenize(rest, add_special=False)]
-        return encode_chat(self._lm.tokenizer, rendered)
+    def _ids(self, turn: _Turn) -> list[int]:
+        """Render a turn; its tokens: those that the session has, exactly as they were drawn, if it begins with their text."""
+        turn.rendered, turn.pictures = self._lm.rendered(turn.messages, add_generation_prompt=True)
+        if self._processed and turn.rendered.startswith(self._processed):
+            rest, n_seen = turn.rendered[len(self._processed) :], self._n_pictures
+            return [*self._session.tokens, *self._lm.rendered_ids(rest, turn.pictures[n_seen:], first=False)]
+        return self._lm.rendered_ids(turn.rendered, turn.pictures)
 
     def close(self) -> None:
         """End an answer that is not finished, and release the session's slot in the KV cache."""

@@ -4,6 +4,7 @@
 - rows: as prompt, with the logits of several tokens
 - single: one token
 - decode.N: one token of each of up to N sequences
+- together: tokens of a picture that all see each other
 
 Plans are compiled on first use, or loaded from the plan cache, and share all memory. On a device with its own memory, the KV
 cache and logits are in it; token ids and the block table are copied there.
@@ -23,19 +24,19 @@ from camshaft.errors import ModelError
 from camshaft.extent import Extent
 from camshaft.formats.gguf.file import GGUFFile
 from camshaft.generate.memory.kv_cache import KVCache
-from camshaft.generate.memory.logits import first_rows, logits_memory
+from camshaft.generate.memory.logits import device_with_memory, first_rows, logits_memory
 from camshaft.generate.sampling.form import SamplingForm
 from camshaft.generate.speculation.pace import RunCosts
 from camshaft.generate.stored.plan_cache import PlanCache
+from camshaft.generate.vision.runs import PictureRuns
+from camshaft.generate.vision.tokens import BLIND, Seeing, has_pictures
 from camshaft.models.adapters.adapter import Adapters
 from camshaft.models.config import ModelConfig
 from camshaft.ops.spec import Dim
 from camshaft.plan.cached_plan import CachedPlan
 from camshaft.plan.memory.weights import Weights
-from camshaft.settings import setting
 
 if TYPE_CHECKING:
-    from camshaft.backends.device import Device
     from camshaft.generate.graphs import ModelGraphs
     from camshaft.graph.graph import Graph
     from camshaft.plan.execution_plan import ExecutionPlan
@@ -45,9 +46,10 @@ PROMPT_TOKENS = 512  # longer prompts run in chunks
 MAX_DECODE_SEQUENCES = 16  # more sequences run through the prompt plan
 LOGIT_ROWS = 64  # maximum positions with logits per run
 Array = np.ndarray[Any, Any]
+Ints = Sequence[int]
 
 
-class ModelPlans:
+class ModelPlans(PictureRuns):
     """The plans of one model. Every plan writes its result to `logits` [LOGIT_ROWS, vocab]. `device` is None if the memory is
     the host's."""
 
@@ -63,22 +65,24 @@ class ModelPlans:
         backend: str | None,
         threads: int,
         adapters: Adapters | None = None,
+        seeing: Seeing = BLIND,
     ) -> None:
         if config.n_layers > len(file.tensors):
             raise ModelError(
                 f"the key '{config.architecture}.block_count' is {config.n_layers}; the file has {len(file.tensors)} tensors"
             )
         self.config, self.context, self.threads = config, context, threads
-        self.device = _device_with_memory(backend)
-        self.cache = KVCache(config, context, form, n_slots, self.device)
+        self.device = device_with_memory(backend)
         self.weights = Weights()
         self.length = Extent("length", context)
         self.prompt_tokens = Extent("tokens", min(PROMPT_TOKENS, context))
+        run_tokens = self.prompt_tokens.bound
+        self.cache = KVCache(config, context, form, n_slots, self.device, run_tokens=run_tokens)
         self.logit_rows = Extent("rows", min(LOGIT_ROWS, self.prompt_tokens.bound))
         self.file = file
         self._backend, self._activations = backend, "q8" if quantized else "f32"
         facts = f"{config}|{context}|{self.prompt_tokens}|{self.logit_rows}|{n_slots}|{quantized}|{form}|{threads}"
-        self._facts = facts
+        self._facts, self.seeing = f"{facts}|{seeing}" if seeing.width else facts, seeing
         self.n_runs = 0  # the logits are those of the last one
         self.costs = RunCosts()
         self._cached: dict[str, CachedPlan | None] = {}
@@ -88,7 +92,11 @@ class ModelPlans:
 
     def _use_adapters(self, adapters: Adapters) -> None:
         self.adapters = adapters
+        # Other models round alike in plans of all sizes. A BLAS rounds in its own way for each number of rows.
+        self.is_uneven = any(tensor.is_float_matrix for tensor in adapters.tensors.values())
+        self._kernels = "simd" if self.is_uneven and self._backend is None else self._backend
         facts = f"{self._facts}|{adapters.digest}" if adapters.given else self._facts
+        facts += f"|{self._kernels}" if self.is_uneven else ""
         self.plan_cache = PlanCache(self.file, facts, self.weights, adapters.tensors, use=self._backend is None)
         self._cached_plan("prompt")
 
@@ -137,7 +145,7 @@ class ModelPlans:
         memory = self._memory()
         plan = compile(
             graph,
-            backend=self._backend,
+            backend=self._kernels,
             threads=self.threads,
             activations=self._activations,
             weights=self.weights,
@@ -176,37 +184,49 @@ class ModelPlans:
     def _graphs(self) -> ModelGraphs:
         from camshaft.generate.graphs import ModelGraphs  # not needed if all plans are cached
 
-        return ModelGraphs(self.file, self.config, self.cache, self.length, self.adapters)
+        return ModelGraphs(self.file, self.config, self.cache, self.length, self.adapters, self.seeing)
 
     def _graph(self, name: str) -> Graph:
         sizes: dict[str, tuple[Dim, Dim | None]] = {
             "prompt": (self.prompt_tokens, 1),
             "rows": (self.prompt_tokens, self.logit_rows),
+            "together": (self.prompt_tokens, self.logit_rows),
             "single": (1, None),
             **{_decode_name(size): (tokens, None) for size, tokens in self._decode_extents.items()},
         }
-        return self._graphs.graph(*sizes[name])
+        return self._graphs.graph(*sizes[name], together=name == "together")
 
-    def run(
-        self, ids: Sequence[int], positions: Sequence[int], slots: Sequence[int], rows: Sequence[int]
-    ) -> Array | DeviceRows:
+    def run(self, ids: Ints, positions: Ints, slots: Ints, rows: Ints, *, alike: bool = False) -> Array | DeviceRows:
         """Run up to `prompt_tokens` tokens; return logits f32 [len(rows), vocab], a view that is valid until the next run
         (`copy()` fetches it from a device).
 
         `rows` are indexes into the tokens. The caller has reserved KV cache blocks for every position. For recurrent layers the
-        tokens of a slot lie side by side and in order.
+        tokens of a slot lie side by side and in order. Tokens of pictures that see each other are all there, or all that are not
+        in the cache. `alike`: round as in runs with other numbers of rows, if the model `is_uneven` by the same plan.
         """
-        n, n_rows = len(ids), len(rows)
         if self.cache.is_recurrent and 1 + sum(map(ne, slots, slots[1:])) != len(set(slots)):
             raise ModelError("the rows of a sequence are apart; recurrent layers need them side by side")
-        name = "rows" if n_rows > 1 else "single" if n == n_rows else "prompt"
+        seen = self.seeing.width and has_pictures(ids)
+        if not seen or not self.seeing.together:
+            name = "rows" if alike and self.is_uneven else "prompt" if seen else ""
+            return self._run_as(name, ids, positions, slots, rows)
+        return self._run_stretches(ids, positions, slots, rows)
+
+    def _run_as(self, name: str, ids: Ints, positions: Ints, slots: Ints, rows: Ints) -> Array | DeviceRows:
+        """Run the plan of that name, or the one for so many tokens and rows."""
+        n, n_rows = len(ids), len(rows)
+        if n_rows > 1 and name != "together":
+            name = "rows"
+        name = name or ("single" if n == n_rows else "prompt")
         plan = self._plan(name)
-        plan.inputs["ids"][:n], plan.inputs["positions"][:n], plan.inputs["slots"][:n] = ids, positions, slots
+        self._place(plan, ids, positions, slots)
         if name != "single":
             plan.inputs["rows"][: max(n_rows, 1)] = rows or (0,)  # the plan computes at least one row
             plan.set_extent(self.prompt_tokens, n)
-        if name == "rows":
-            plan.set_extent(self.logit_rows, n_rows)
+        if name in ("rows", "together"):
+            plan.set_extent(self.logit_rows, max(n_rows, 1))
+        if name == "together":
+            plan.inputs["lengths"][:] = max(positions) + 1
         self._set_length(plan, positions)
         self._run(plan)
         return first_rows(self.logits, n_rows)
@@ -216,21 +236,24 @@ class ModelPlans:
         self.n_runs += 1
         plan.bound.run()
 
-    def _set_length(self, plan: ExecutionPlan | CachedPlan, positions: Sequence[int]) -> None:
+    def _set_length(self, plan: ExecutionPlan | CachedPlan, positions: Ints) -> None:
         if self.cache.has_keys:  # a model without attention reads no keys
             plan.set_extent(self.length, max(positions) + 1)
 
-    def run_decode(self, ids: Sequence[int], positions: Sequence[int], slots: Sequence[int]) -> None:
-        """Run one token of each of several sequences, or several of one; their logits are the first rows of `logits`."""
-        n = len(ids)
-        if n == 1 or n > MAX_DECODE_SEQUENCES:
+    def run_decode(self, ids: Ints, positions: Ints, slots: Ints, *, alike: bool = False) -> None:
+        """Run one token of each of several sequences, or several of one; their logits are the first rows of `logits`.
+
+        alike: as in `run`."""
+        n, alike = len(ids), alike and self.is_uneven
+        seen = self.seeing.width and has_pictures(ids)
+        if (n == 1 and not alike) or n > MAX_DECODE_SEQUENCES or seen:
             self.run(ids, positions, slots, range(n))
             return
-        size = 1 << (n - 1).bit_length()
+        size = MAX_DECODE_SEQUENCES if alike else 1 << (n - 1).bit_length()
         # One plan per power of two: the best kernel variants depend on the number of tokens.
         tokens = self._decode_extents.setdefault(size, Extent("decode", size))
         plan = self._plan(_decode_name(size))
-        plan.inputs["ids"][:n], plan.inputs["positions"][:n], plan.inputs["slots"][:n] = ids, positions, slots
+        self._place(plan, ids, positions, slots)
         plan.set_extent(tokens, n)
         self._set_length(plan, positions)
         self._run(plan)
@@ -238,8 +261,8 @@ class ModelPlans:
     def close(self) -> None:
         """Save new plans to the cache; release all plans, weights and the KV cache."""
         self.plan_cache.flush()
-        if setting("measure") and self.device is None:
-            self._measure()
+        if self.device is None:
+            self.plan_cache.measure_later(self._compiled, self._kernels, self.threads)
         self._close_plans()
         self.weights.clear()
         self.adapters.close()
@@ -255,25 +278,6 @@ class ModelPlans:
         self._compiled.clear()
         self._cached.clear()
 
-    def _measure(self) -> None:
-        """Let a background process measure the kernels of the plans compiled here, for the next ones."""
-        from camshaft.tune import jobs
-
-        if (self._compiled or jobs.waiting()) and jobs.is_on():
-            plans = {name: jobs.used_in(p.graph, p.choices, self._backend) for name, p in self._compiled.items()}
-            jobs.measure_later(plans, self.threads, self.plan_cache.saved())
-
 
 def _decode_name(size: int) -> str:
     return f"decode.{size}"
-
-
-def _device_with_memory(backend: str | None) -> Device | None:
-    """The named device if it has its own memory, else None."""
-    if backend is None:
-        return None
-    from camshaft.backends.device import HOST
-    from camshaft.backends.registry import device
-
-    named = device(backend)
-    return None if named.space == HOST else named

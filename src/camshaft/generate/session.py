@@ -17,6 +17,7 @@ from camshaft.generate.session_state import SessionState
 from camshaft.generate.speculation.pace import MOST_ROWS
 from camshaft.generate.speculation.speculator import Speculator
 from camshaft.generate.stored.prompt_cache import PromptCache
+from camshaft.generate.vision.tokens import has_pictures
 
 Array = np.ndarray[Any, Any]
 
@@ -52,6 +53,8 @@ class Session(SessionState):
         self._check_room(len(self._pending) + len(ids))
         sampler = model.sampler(options.sampling, options.grammar)
         speculator = self._speculator_of(options)
+        if options.prompt_cache is not None and has_pictures(ids):
+            raise SettingError("prompt_cache with pictures; wanted None: only prompts of text are kept")
         kept = None if options.prompt_cache is None else PromptCache(options.prompt_cache, model)
         with model.lock:
             draw = model.samplers.alone(sampler)
@@ -132,11 +135,13 @@ class Session(SessionState):
         if chunk is not None and (type(chunk) is not int or not 1 <= chunk <= size):
             raise SettingError(f"chunk {chunk!r}; wanted 1 to {size} tokens")
         self._reserve(len(ids))
-        for first in range(0, len(ids), chunk or size):
-            part = ids[first : first + (chunk or size)]
+        first = 0
+        while first < len(ids):
+            part = ids[first : first + plans.part_length(ids, first, chunk or size)]
             rows.append(self._run(part, range(len(part)) if every_row else (len(part) - 1,)).copy())
+            first += len(part)
         if self._states is not None and self._goes_back and len(ids) > 1:
-            self._copy_states()
+            self._save([self.position])
         return np.concatenate(rows) if every_row else rows[-1]
 
     def copy(self) -> Session:
@@ -158,6 +163,7 @@ class Session(SessionState):
         assert self._slot is not None
         if other._slot is not None:
             self._model.plans.cache.copy_slot(other._slot, self._slot, other.position)
+            self._model.plans.axes.begin(self._slot, other._slot)
         self.history, self._pending, self.position = [*other.history], [*other._pending], other.position
         if self._states is not None and other._states is not None:
             self._states.take_over(other._states)

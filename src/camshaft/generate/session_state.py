@@ -11,8 +11,8 @@ import numpy as np
 
 from camshaft.errors import ContextError, StoreError, count
 from camshaft.generate.generation import Closing
+from camshaft.generate.memory.cache_specs import BLOCK_TOKENS
 from camshaft.generate.memory.checkpoints import Checkpoints
-from camshaft.generate.memory.kv_cache import BLOCK_TOKENS
 from camshaft.generate.memory.logits import move_to_first
 from camshaft.generate.speculation.pace import MOST_ROWS
 from camshaft.generate.stored.prompt_cache import LEAST_NEW, PromptCache, take_blocks
@@ -40,7 +40,7 @@ class SessionState(Closing):
 
     def __init__(self, model: LanguageModel, *, waits: bool = False, goes_back: bool = True) -> None:
         """Open a session. One that `waits` takes its slot when the first token is processed, and waits for it if another
-        thread's generation will free one. One that `goes_back` keeps copies of recurrent states for it. Raises ContextError if
+        thread's generation will free one. One that `goes_back` keeps copies of states and windows for it. Raises ContextError if
         all slots are in use."""
         self._model, self._waits = model, waits
         self._open = False
@@ -50,7 +50,7 @@ class SessionState(Closing):
             model.plans.cache.slots.keep(self._slot)
         self._open = True
         self._end = weakref.WeakMethod(self.close)
-        self._states = Checkpoints(model.plans.cache) if model.plans.cache.is_recurrent else None
+        self._states = Checkpoints(model.plans.cache) if model.plans.cache.copied_nbytes else None
         self._goes_back = goes_back
         self.position = 0  # tokens in the cache
         self._pending: list[int] = []  # prompt or sampled tokens that are not in the cache yet
@@ -78,7 +78,7 @@ class SessionState(Closing):
         self._go_back()
 
     def _go_back(self) -> None:
-        """Where the recurrent states are not those of `position`, go back to the nearest copy; what follows it is pending."""
+        """Where the states or windows are not those of `position`, go back to the nearest copy; what follows it is pending."""
         if self._states is None:
             return
         at = self._states.nearest(self.position)
@@ -151,6 +151,7 @@ class SessionState(Closing):
             file.close()
         if self._states is not None:
             self._states.put(states)
+        self._model.plans.axes.begin(self._slot)
         self.history, self.position = self._pending[:n], n
         del self._pending[:n]
         return n
@@ -167,14 +168,14 @@ class SessionState(Closing):
             states.restore(self._slot, self.position)
             if ids:  # of which some may be wrong
                 states.mark(self._slot, self.position)
-            states.position = None
+            states.begin(self._slot, self.position, len(every))
         positions = range(self.position, self.position + len(every))
         plans.run_decode(every, positions, [self._slot] * len(every))
         self.position += len(known)
         self.history += known
         self._pending = []
         if states is not None:
-            states.position = positions.stop
+            states.end(positions.stop)
         move_to_first(plans.logits, len(known) - 1)
         self._checked = Checked(list(ids), len(known) - 1, plans.n_runs) if ids else None
 
@@ -204,7 +205,7 @@ class SessionState(Closing):
 
     def mark(self) -> None:
         """Keep a copy of the recurrent states, for tokens that may be wrong; of one place at a time."""
-        if self._states is not None and self._slot is not None and self._states.position == self.position:
+        if self._states is not None and self._slot is not None and self._states.is_here(self.position):
             self._states.mark(self._slot, self.position)
 
     def append(self, token: int) -> None:
@@ -217,25 +218,28 @@ class SessionState(Closing):
         plans, end = self._model.plans, self.position + len(self._pending)
         self._reserve(len(self._pending))
         copies = self._copied_at()
+        stops = copies if self._states is not None and self._states.splits else []
         while self._pending:
-            following = next((at for at in copies if at > self.position), end)
-            part = self._pending[: min(plans.prompt_tokens.bound, following - self.position)]
+            first, following = self.position, next((at for at in stops if at > self.position), end)
+            most = min(plans.prompt_tokens.bound, following - self.position)
+            part = self._pending[: plans.part_length(self._pending, 0, most)]
             self._run(part, (len(part) - 1,))
             del self._pending[: len(part)]
-            if self.position in copies:
-                self._copy_states()
+            self._save([at for at in copies if first < at <= self.position])
 
     def _copied_at(self) -> list[int]:
-        """The positions in the pending tokens at which the recurrent states are copied."""
+        """The positions in the pending tokens at which states and windows are copied."""
         if self._states is None or not self._goes_back:
             return []
         ends = self._model.tokenizer.eos_ids
         return [self.position + n for n in self._states.stops(self.position, self._pending, ends)]
 
-    def _copy_states(self) -> None:
-        assert self._states is not None
+    def _save(self, positions: Sequence[int]) -> None:
+        """Copy the states and windows after so many tokens, the last of which have just been processed."""
         assert self._slot is not None
-        self._states.save(self._slot, self.position)
+        for position in positions:
+            assert self._states is not None
+            self._states.save(self._slot, position)
 
     def _reserve(self, n_tokens: int) -> None:
         assert self._slot is not None
@@ -245,13 +249,12 @@ class SessionState(Closing):
         assert self._slot is not None
         positions, states = range(self.position, self.position + len(ids)), self._states
         if states is not None:
-            states.restore(self._slot, self.position)
-            states.position = None  # until the run has ended, or for good after an interrupt
+            states.begin(self._slot, self.position, len(ids))
         logits = self._model.plans.run(ids, positions, [self._slot] * len(ids), wanted)
         self.position += len(ids)
         self.history += ids
         if states is not None:
-            states.position = self.position
+            states.end(self.position)
         return logits
 
     def close(self) -> None:

@@ -50,6 +50,7 @@ __all__ = [
     "dequantize",
     "divide",
     "dot",
+    "dplr_slots",
     "dry",
     "elu",
     "embedding",
@@ -162,6 +163,7 @@ __all__ = [
     "round",
     "rounded_matmul",
     "rsqrt",
+    "rwkv6_slots",
     "rwkv6_time_mix",
     "rwkv7_time_mix",
     "sample",
@@ -1741,6 +1743,35 @@ def gated_delta_slots(
     name: str | None = None,
 ) -> Tensor:
     """S = exp(a softplus(alpha + dt)) S; S += outer(k, sigmoid(beta) (v - k.T S)); o = q.T S / sqrt(K), S of the slot."""
+
+def dplr_slots(
+    r: Tensor | ArrayLike,
+    w: Tensor | ArrayLike,
+    k: Tensor | ArrayLike,
+    v: Tensor | ArrayLike,
+    a: Tensor | ArrayLike,
+    b: Tensor | ArrayLike,
+    state: Tensor | ArrayLike,
+    rows: Tensor | ArrayLike,
+    /,
+    *,
+    name: str | None = None,
+) -> Tensor:
+    """S = diag(w) S + outer(b, a.T S) + outer(k, v); o = r.T S, S of the slot."""
+
+def rwkv6_slots(
+    r: Tensor | ArrayLike,
+    w: Tensor | ArrayLike,
+    k: Tensor | ArrayLike,
+    v: Tensor | ArrayLike,
+    u: Tensor | ArrayLike,
+    state: Tensor | ArrayLike,
+    rows: Tensor | ArrayLike,
+    /,
+    *,
+    name: str | None = None,
+) -> Tensor:
+    """o = r.T (S + diag(u) outer(k, v)); S = diag(w) S + outer(k, v), S of the slot."""
 
 def selective_scan_slots(
     x: Tensor | ArrayLike,

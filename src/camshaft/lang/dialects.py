@@ -67,6 +67,8 @@ _SHIFT_RIGHT: Column = {"i": "{0} >> u32({1})", "u": "{0} >> {1}"}
 _DOT2_SHORTS = "{0} + (I32({1}) >> 16u) * (I32({2}) >> 16u) + (I32({1} << 16u) >> 16u) * (I32({2} << 16u) >> 16u)"
 _DOT2 = "fma(FLOAT({1} << 16u), FLOAT({2} << 16u), fma(FLOAT({1} & 0xffff0000u), FLOAT({2} & 0xffff0000u), {0}))"
 
+_NO_PAIRS = Absent("sums of byte products in 16 bits are for CPUs; dot4 is for GPUs")
+
 C_FAMILY: dict[str, dict[str, Column]] = {
     "add": _operator("+", "fiu"),
     "subtract": _operator("-", "fiu"),
@@ -126,4 +128,6 @@ C_FAMILY: dict[str, dict[str, Column]] = {
         "msl": {"f": _DOT2.replace("FLOAT", "as_type<float>"), "i": _DOT2_SHORTS.replace("I32", "as_type<int>")},
     },
     "byte_lookup": _expanded("byte_lookup", "u"),
+    "byte_pairs": {"c": {"u": "expand:byte_pairs"}, "wgsl": {"u": _NO_PAIRS}, "msl": {"u": _NO_PAIRS}},
+    "byte_signs": {"c": {"u": "expand:byte_signs"}, "wgsl": {"u": _NO_PAIRS}, "msl": {"u": _NO_PAIRS}},
 }

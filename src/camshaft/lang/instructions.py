@@ -77,6 +77,27 @@ def _dot2(acc: Any, a: Any, b: Any) -> Any:
         return _fma(low[0], low[1], _fma(high[0], high[1], acc))
 
 
+def _byte_pairs(acc: Any, a: Any, b: Any) -> Any:
+    """In each half of a word: acc + the two products u8(a) * s8(b) of its bytes, in 16 bits, wrapping."""
+    total = byte_pair_sums(a, b).astype(np.int16)
+    shorts = np.array(np.broadcast_to(acc, total.shape[:-1]), np.uint32, order="C")[..., None].view(np.int16)
+    return (shorts + total).view(np.uint32)[..., 0]
+
+
+def byte_pair_sums(a: Any, b: Any) -> Any:
+    """The two sums of two products u8(a) * s8(b) in each word, as i32 in a further axis."""
+    a, b = (np.array(x, np.uint32, order="C") for x in np.broadcast_arrays(a, b))
+    products = a[..., None].view(np.uint8).astype(np.int32) * b[..., None].view(np.int8)
+    return products[..., 0::2] + products[..., 1::2]
+
+
+def _byte_signs(a: Any, by: Any) -> Any:
+    """Each byte of a, signed, times the sign of the same byte of `by`, wrapping."""
+    a, by = (np.array(x, np.uint32, order="C") for x in np.broadcast_arrays(a, by))
+    signs = np.sign(by[..., None].view(np.int8).astype(np.int32))
+    return (a[..., None].view(np.int8) * signs).astype(np.int8).view(np.uint32)[..., 0]
+
+
 def _byte_lookup(indexes: Any, *table: Any) -> Any:
     """For each byte i of a u32 word, byte i & 15 of the 16 bytes in the table's four words, lowest first."""
     words, *parts = (np.array(x, np.uint32) for x in np.broadcast_arrays(indexes, *table))
@@ -184,6 +205,8 @@ _ROWS = (
     Instruction("bitcast", 1, "fiu", "attr", _bitcast, _same("bitcast", "fiu")),
     Instruction("dot4", 3, "iu", "same", _dot4, _same("expand:dot4", "iu")),
     Instruction("dot2", 3, "fi", "same", _dot2, _same("expand:dot2", "fi")),
+    Instruction("byte_pairs", 3, "u", "same", _byte_pairs, {"u": "expand:byte_pairs"}),
+    Instruction("byte_signs", 2, "u", "same", _byte_signs, {"u": "expand:byte_signs"}),
     Instruction("byte_lookup", 5, "u", "same", _byte_lookup, {"u": "expand:byte_lookup"}),
 )
 # Cells of the PTX column that differ from LLVM's.

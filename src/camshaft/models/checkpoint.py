@@ -45,6 +45,14 @@ class Checkpoint:
             self._constants[name] = self.graph.constant(name, source, spec)
         return self._constants[name]
 
+    def rows(self, name: str) -> int:
+        """The first axis of a tensor whose size no key has. Raises ModelError if it is missing or has none."""
+        source = self.tensors.get(name)
+        if source is None or not source.shape:
+            self.tensor(name, 1)  # raises ModelError
+        assert source is not None
+        return source.shape[0]
+
     def vector(self, name: str, n: int) -> Tensor:
         """Return a 1-D constant, converted to f32 if the file has another dtype."""
         tensor = self.tensor(name, n)

@@ -7,13 +7,16 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+import numpy as np
+
 from camshaft.errors import ModelError
 from camshaft.formats.mapped import shown_value
 from camshaft.models.experts_config import Experts, read_experts
 from camshaft.models.families import FAMILIES, Family
 from camshaft.models.latent_config import Latent, read_latent, score_magnitude
 from camshaft.models.layer_options import LayerOptions, read_layers
-from camshaft.models.recurrent_config import Recurrent, kv_heads, layer_widths, read_recurrent
+from camshaft.models.recurrent_config import Recurrent, kv_heads, layer_widths, most_heads, read_recurrent
+from camshaft.models.streams_config import Streams, read_streams
 
 # No model has a tenth of them; a file that lies would fill the memory with their options.
 MOST_LAYERS = 4096
@@ -64,6 +67,9 @@ class ModelConfig:
     latent: Latent | None = None
     window_rope_dim: int = 0
     per_layer_dim: int = 0
+    streams: Streams | None = None
+    sections: tuple[int, ...] = ()
+    deepstack: int = 0
 
     def of_layer(self, layer: int) -> ModelConfig:
         """The config with the layer's own sizes."""
@@ -120,15 +126,16 @@ def read_config(metadata: Mapping[str, Any], architecture: str, vocab_size: int)
     """Read the dimensions. Raises ModelError, naming the key, for a missing or impossible value."""
     keys, family = Keys(metadata, architecture), FAMILIES[architecture]
     dim, n_layers = keys.size("embedding_length"), keys.size("block_count")
-    n_heads = keys.size("attention.head_count") if family.attention else 1
+    n_heads = most_heads(keys) if family.attention else 1
     if n_layers > MOST_LAYERS:
         raise ModelError(f"the key '{architecture}.block_count' is {n_layers}; wanted at most {MOST_LAYERS}")
     n_layers -= _unused_layers(keys, n_layers)
     head_dim = keys.size("attention.key_length", dim // n_heads if dim % n_heads == 0 else None)
-    latent = read_latent(keys) if family.latent else None
+    latent = read_latent(keys, dim // n_heads) if family.latent else None
     head_dim = latent.rank + latent.rope if latent else head_dim
     theta, rope_dim = keys.positive("rope.freq_base", 10000.0), keys.size("rope.dimension_count", head_dim)
-    logit_scale = keys.positive("logit_scale", 1.0)
+    scales = (12.0, 1.4 / math.sqrt(n_layers), dim / 256) if family.scales else (1.0, 1.0, 1.0)
+    logit_scale = keys.positive("logit_scale", scales[2])
     activation = keys.metadata.get(f"{architecture}.hidden_activation", "gelu")
     if family.full_first and activation != "gelu":
         raise ModelError(f"the key '{architecture}.hidden_activation' is {shown_value(activation)}; wanted gelu")
@@ -154,8 +161,10 @@ def read_config(metadata: Mapping[str, Any], architecture: str, vocab_size: int)
         ),
         attention_softcap=keys.at_least_0("attn_logit_softcapping", family.softcaps[0]),
         logit_softcap=keys.at_least_0("final_logit_softcapping", family.softcaps[1]),
-        embedding_scale=math.sqrt(dim) if family.embedding_scale == "dim" else keys.positive("embedding_scale", 1.0),
-        residual_scale=keys.positive("residual_scale", 1.0),
+        embedding_scale=math.sqrt(dim)
+        if family.embedding_scale == "dim"
+        else keys.positive("embedding_scale", scales[0]),
+        residual_scale=keys.positive("residual_scale", scales[1]),
         logit_scale=logit_scale if family.multiplies_logits else 1 / logit_scale,
         experts=read_experts(keys, family, n_layers, vocab_size),
         recurrent=read_recurrent(keys, family, dim),
@@ -167,7 +176,10 @@ def read_config(metadata: Mapping[str, Any], architecture: str, vocab_size: int)
         temperature_context=keys.size("rope.scaling.original_context_length") if temperature else 1,
         latent=latent,
         window_rope_dim=keys.size("rope.dimension_count_swa", rope_dim) if family.layer_sizes else 0,
+        sections=_sections(keys, rope_dim) if family.axes else (),
+        deepstack=_deepstack(keys, n_layers) if family.axes else 0,
         per_layer_dim=int(keys.at_least_0("embedding_length_per_layer_input", 0.0)) if family.per_layer else 0,
+        streams=read_streams(keys, n_layers) if family.builder == "gemma3n" else None,
     )
     if family.attention:
         _check(config)
@@ -200,6 +212,28 @@ def _token_types(metadata: Mapping[str, Any]) -> int:
             f"the key 'tokenizer.ggml.token_type_count' is {shown_value(n)}; wanted an integer of 0 or more"
         )
     return n
+
+
+def _sections(keys: Keys, rope_dim: int) -> tuple[int, ...]:
+    """The pairs of each axis; none where the file does not say, which then sees no pictures."""
+    name = f"{keys.architecture}.rope.dimension_sections"
+    value = keys.metadata.get(name, [])
+    listed = value.tolist() if isinstance(value, np.ndarray) else value
+    good = isinstance(listed, list | tuple) and all(type(n) is int and n >= 0 for n in listed)
+    if not good or (listed and (len(listed) not in (3, 4) or any(listed[3:]) or 2 * sum(listed) != rope_dim)):
+        raise ModelError(
+            f"the key {name!r} is {shown_value(value)}; wanted three numbers of pairs, {rope_dim // 2} in all"
+        )
+    return tuple(listed[:3])
+
+
+def _deepstack(keys: Keys, n_layers: int) -> int:
+    n = keys.at_least_0("n_deepstack_layers", 0)
+    if n != int(n) or n >= n_layers:
+        raise ModelError(
+            f"the key '{keys.architecture}.n_deepstack_layers' is {n:g}; wanted less than the {n_layers} layers"
+        )
+    return int(n)
 
 
 def _unused_layers(keys: Keys, n_layers: int) -> int:

@@ -10,15 +10,34 @@ from collections.abc import Mapping
 from camshaft.formats.tensor import FileTensor
 from camshaft.store.digest import digest_of
 
-# Rotation factors, and the ends of the names of recurrent layers' tensors and of latent attention's in older files.
-_NAMES = frozenset({"token_types.weight", "rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight"})
-_ENDS = (".ssm_a", ".ssm_d", ".ssm_conv1d.weight", ".ssm_norm.weight", ".shortconv.conv.weight", ".attn_kv_b.weight")
+# Rotation factors, the convolution of patches, and the ends of the names of recurrent layers' tensors and of latent
+# attention's in older files.
+_NAMES = frozenset(
+    {
+        *("token_types.weight", "rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight"),
+        *("v.patch_embd.weight", "v.patch_embd.weight.1"),
+    }
+)
+_ENDS = (
+    *(".attn_q_norm.weight", ".attn_k_norm.weight"),  # of all heads
+    *(".ssm_a", ".ssm_d", ".ssm_norm.weight", ".shortconv.conv.weight", ".attn_kv_b.weight"),
+    *(f".time_mix_{part}.weight" for part in ("first", "lerp_fused", *(f"lerp_{each}" for each in "xwkvrg"))),
+    *(f".channel_mix_lerp_{part}.weight" for part in "kr"),
+    *(f".ssm_conv1d{part}.weight" for part in ("", "_q", "_k", "_v")),
+)
+# Convolutions and positions of an encoder of sound.
+_NAMES |= {"enc.conv1.weight", "enc.conv2.weight", "enc.position_embd.weight"}
 
 
 def is_converted(tensor: FileTensor) -> bool:
     """Whether a graph has changed values of a tensor: of vectors that are not f32, too."""
     is_narrow = len(tensor.shape) == 1 and (tensor.format.dtype is None or tensor.format.dtype.name != "f32")
-    return is_narrow or tensor.name in _NAMES or tensor.name.endswith(_ENDS)
+    return is_narrow or is_rearranged(tensor.name)
+
+
+def is_rearranged(name: str) -> bool:
+    """Whether a graph has the values of a tensor of this name in another form, whatever their dtype is."""
+    return name in _NAMES or name.endswith(_ENDS)
 
 
 def converted_digest(tensors: Mapping[str, FileTensor]) -> str:

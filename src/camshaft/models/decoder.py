@@ -6,39 +6,34 @@ Blocks of grouped-query attention (Touvron et al., 2023) and a feed-forward, one
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 
-import numpy as np
-
-from camshaft.errors import ModelError
 from camshaft.graph import functions as F
 from camshaft.graph.graph import Tensor
 from camshaft.graph.tensor import graph_of
+from camshaft.models.blocks.attention import attention
 from camshaft.models.blocks.feed_forward import feed_forward
 from camshaft.models.blocks.latent_attention import latent_attention
 from camshaft.models.blocks.norms import norm
 from camshaft.models.blocks.per_layer import layer_embeddings, with_layer_embedding
+from camshaft.models.blocks.pictures import after_layer, with_pictures
 from camshaft.models.blocks.recurrent import recurrent
-from camshaft.models.blocks.transformer import (
-    Attention,
-    LayerMemory,
-    SideBySide,
-    TokenBatch,
-    alibi_slopes,
-    head_norm,
-    logit_rows,
-    rotate,
-)
+from camshaft.models.blocks.transformer import LayerMemory, SideBySide, TokenBatch, logit_rows
 from camshaft.models.checkpoint import Checkpoint
 from camshaft.models.config import ModelConfig
-from camshaft.models.families import FAMILIES, Family
+from camshaft.models.families import FAMILIES, Family, gemma3n, rwkv
 from camshaft.models.recurrent_config import FEED_FORWARD
 
 # The norms after attention and feed-forward: of their results, or of the sums.
 POST_NORMS = ("post_attention_norm", "post_ffw_norm")
 SUM_NORMS = ("attn_output_norm", "layer_output_norm")
+# What builds the layers of families whose layers are their own.
+BUILDERS: Mapping[str, Callable[[ModelConfig, Checkpoint, TokenBatch, Sequence[LayerMemory]], Tensor]] = {
+    "rwkv": rwkv.hidden,
+    "gemma3n": gemma3n.hidden,
+}
 
 
 def decoder(config: ModelConfig, file: Checkpoint, batch: TokenBatch, caches: Sequence[LayerMemory]) -> Tensor:
@@ -55,15 +50,17 @@ def hidden(config: ModelConfig, file: Checkpoint, batch: TokenBatch, caches: Seq
     In the last layer, everything after the attention is computed only for the rows of the batch. ModelError for a tensor that is
     missing or has another shape.
     """
-    x = _embedded(config, file, batch)
     family = FAMILIES[config.architecture]
+    if family.builder:
+        return BUILDERS[family.builder](config, file, batch, caches)
+    x = _embedded(config, file, batch)
     block = _parallel_block if config.parallel else _one_block if family.one_block else _block
     if config.per_layer_dim:
         batch = replace(batch, per_layer=layer_embeddings(x, config, file, batch))
     for layer, cache in enumerate(caches):
         of_layer, mine = config.of_layer(layer), replace(batch, is_last=layer == len(caches) - 1)
         with graph_of(x).checkpoint() if layer < batch.recomputed else nullcontext():
-            x = block(x, layer, of_layer, file, mine, cache)
+            x = after_layer(block(x, layer, of_layer, file, mine, cache), layer, batch)
     return x if family.norms == "sum" else norm(x, family.output_norm, config, file)
 
 
@@ -71,6 +68,7 @@ def _embedded(config: ModelConfig, file: Checkpoint, batch: TokenBatch) -> Tenso
     """Embeddings of tokens, scaled, and of positions in families that learn them; an encoder's also of types, normed."""
     x = F.embedding(batch.ids, file.tensor("token_embd.weight", config.vocab_size, config.dim), to="f32")
     x = _scaled(x, config.embedding_scale)
+    x = with_pictures(x, batch)
     family = FAMILIES[config.architecture]
     if family.learned_positions:
         table = file.tensor("position_embd.weight", config.context_length, config.dim)
@@ -159,97 +157,7 @@ def _mixed(
         return recurrent(h, layer, config, file, batch, cache)
     if family.latent:
         return latent_attention(h, layer, config, file, batch, cache)
-    return _attention(h, layer, family, config, file, batch, cache)
-
-
-def _attention(
-    h: Tensor, layer: int, family: Family, config: ModelConfig, file: Checkpoint, batch: TokenBatch, cache: Attention
-) -> Tensor:
-    """q, k and v of h, their norms, rotation, attention over the cache, output projection."""
-    prefix = f"blk.{layer}"
-    q, k, v = _projections(h, layer, family, config, file)
-    gate = None
-    if family.gated_attention:
-        q, gate = _query_and_gate(q, config, batch)
-    q = _turned(q, "q", config.n_heads, layer, config, file, batch)
-    if k is not None:
-        k = _turned(k, "k", config.n_kv_heads, layer, config, file, batch)
-    q = _by_position(q, config, batch)
-    extras = {"sinks": file.vector(f"{prefix}.attn_sinks.weight", config.n_heads)} if family.sinks else {}
-    if family.alibi:
-        extras["slopes"] = file.made("alibi_slopes", lambda: alibi_slopes(config.n_heads))
-    y = cache.attend(q, k, v, layer, config, batch, extras)
-    if gate is not None:
-        y = F.sigmoid_multiply(y, logit_rows(gate, batch, f"{prefix}.gate_rows") if batch.is_last else gate)
-    return file.linear(y, f"{prefix}.attn_output", config.dim, bias=family.biases == "all")
-
-
-def _query_and_gate(joined: Tensor, config: ModelConfig, batch: TokenBatch) -> tuple[Tensor, Tensor]:
-    """The queries, and the gates of what they find; a head has both side by side."""
-    graph, tokens = batch.ids.graph, joined.shape[0]
-    assert graph is not None
-    heads = graph.reshape(joined, (tokens, config.n_heads, 2 * config.head_dim))
-    q, gate = F.split(heads, axis=2, sizes=(config.head_dim, config.head_dim))
-    width = config.n_heads * config.head_dim
-    return graph.reshape(q, (tokens, width)), graph.reshape(gate, (tokens, width))
-
-
-def _projections(
-    h: Tensor, layer: int, family: Family, config: ModelConfig, file: Checkpoint
-) -> tuple[Tensor, Tensor | None, Tensor | None]:
-    """q, k and v; no k and v in a layer that reads those of another."""
-    prefix = f"blk.{layer}"
-    width, kv_width = config.n_heads * config.head_dim, config.n_kv_heads * config.head_dim
-    bias = family.biases in ("qkv", "all") or (family.biases == "file" and f"{prefix}.attn_q.bias" in file)
-    if family.fused in ("qkv", "all"):
-        joined = file.linear(h, f"{prefix}.attn_qkv", width + 2 * kv_width, bias=bias)
-        q, k, v = F.split(joined, axis=1, sizes=(width, kv_width, kv_width))
-        return q, k, v
-    q_width = 2 * width if family.gated_attention else width
-    q = file.linear(h, f"{prefix}.attn_q", q_width, bias=bias)
-    if config.layers[layer].shares >= 0:
-        return q, None, None
-    k = file.linear(h, f"{prefix}.attn_k", kv_width, bias=bias)
-    if not family.norms_values:
-        return q, k, file.linear(h, f"{prefix}.attn_v", kv_width, bias=bias)
-    v = file.linear(h, f"{prefix}.attn_v", kv_width) if f"{prefix}.attn_v.weight" in file else k
-    ones = file.graph.constant(f"{prefix}.ones", np.ones(config.head_dim, np.float32))
-    return q, k, head_norm(v, ones, config.n_kv_heads, config.norm_eps)
-
-
-def _by_position(q: Tensor, config: ModelConfig, batch: TokenBatch) -> Tensor:
-    """q times 1 + temperature_scale ln(1 + floor(position / temperature_context)), where the file has such a scale."""
-    if not config.temperature_scale:
-        return q
-    periods = F.floor(F.divide(F.cast(batch.positions, to="f32"), float(config.temperature_context)))
-    scale = F.add(F.multiply(F.log1p(periods), config.temperature_scale), 1.0)
-    return F.multiply(q, scale.reshape((q.shape[0], 1)))
-
-
-def _turned(
-    x: Tensor, part: str, heads: int, layer: int, config: ModelConfig, file: Checkpoint, batch: TokenBatch
-) -> Tensor:
-    """Queries or keys [T, heads * head_dim], normed and rotated, in the family's order."""
-    prefix, rope, family = f"blk.{layer}", config.layers[layer].rope, FAMILIES[config.architecture]
-    norm_name, rope_name = f"{prefix}.attn_{part}_norm", f"{prefix}.rope_{part}"
-    if family.norms_rotated:
-        x = rotate(x, rope, heads, config.head_dim, batch, family.pairing, rope_name)
-        return _query_key_norm(x, norm_name, heads, family, config, file)
-    x = _query_key_norm(x, norm_name, heads, family, config, file)
-    return rotate(x, rope, heads, config.head_dim, batch, family.pairing, rope_name)
-
-
-def _query_key_norm(x: Tensor, name: str, heads: int, family: Family, config: ModelConfig, file: Checkpoint) -> Tensor:
-    """rms_norm of each head of [T, heads * head_dim], or of whole rows, in families and files with such norms."""
-    has_norm = f"{name}.weight" in file
-    if not family.qk_norm and has_norm:
-        raise ModelError(f"the file has norms of q and k ({name}.weight), which are not run in {config.architecture}")
-    if not family.qk_norm or (family.qk_norm == "file" and not has_norm):
-        return x
-    if family.qk_norm == "row":
-        normed: Tensor = F.rms_norm(x, file.vector(f"{name}.weight", heads * config.head_dim), eps=config.norm_eps)
-        return normed
-    return head_norm(x, file.vector(f"{name}.weight", config.head_dim), heads, config.norm_eps)
+    return attention(h, layer, family, config, file, batch, cache)
 
 
 def _scaled(x: Tensor, scale: float) -> Tensor:

@@ -33,12 +33,12 @@ class Latent:
         return self.plain + self.rope
 
 
-def read_latent(keys: Keys) -> Latent:
-    """The sizes of latent attention. Older files have a head's sizes where newer ones have those of the cache. Raises ModelError,
-    naming the key, for an impossible value."""
+def read_latent(keys: Keys, value_size: int) -> Latent:
+    """The sizes of latent attention; `value_size` is that of a head's values where the file does not say. Older files have a
+    head's sizes where newer ones have those of the cache. Raises ModelError, naming the key, for an impossible value."""
     mla = f"{keys.architecture}.attention.key_length_mla" in keys.metadata
     names = _SIZES if mla else _OLD_SIZES
-    key, value = (keys.size(name) for name in names)
+    key, value = keys.size(names[0]), keys.size(names[1], value_size or None)
     rank, rope = keys.size("attention.kv_lora_rank"), keys.size("rope.dimension_count")
     if rope % 2 or rope >= key:
         raise ModelError(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from camshaft.errors import ModelError
 from camshaft.formats.mapped import shown_value
@@ -19,6 +19,9 @@ ATTENTION = "attention"
 FEED_FORWARD = "feed_forward"
 # A layer with attention and a recurrence of the same input.
 BOTH = "attention and recurrence"
+# The names of the states of a layer's convolutions, and of those of the heads.
+CONVOLUTIONS = ("conv", "conv_2", "conv_3")
+STATES = (*CONVOLUTIONS, "state")
 # More of a channel's weights than any model has; a file that lies would unroll a kernel for each.
 MOST_TAPS = 64
 MOST_HEADS = 1 << 16
@@ -26,10 +29,11 @@ MOST_HEADS = 1 << 16
 
 @dataclass(frozen=True)
 class Recurrent:
-    """Recurrent layers of one kind: a convolution of `taps` tokens over `channels`, then `heads` states of `key_size` rows and
-    `value_size` columns (none after a short convolution). heads / `groups` share a key.
+    """Recurrent layers of one kind: `convs` convolutions of `taps` tokens over `channels`, then `heads` states of `key_size` rows
+    and `value_size` columns (none after a short convolution). heads / `groups` share a key.
 
-    Mamba 1 has one head. Its steps are a product of `rank` numbers, `is_normed` like the others that they come with.
+    Mamba 1 has one head. Its steps are a product of `rank` numbers, `is_normed` like the others that they come with. After every
+    `rescaled_every` layers RWKV-6 halves its result.
     """
 
     kind: str
@@ -41,6 +45,8 @@ class Recurrent:
     value_size: int = 0
     rank: int = 0
     is_normed: bool = False
+    convs: int = 1
+    rescaled_every: int = 0
 
     @property
     def inner(self) -> int:
@@ -49,8 +55,8 @@ class Recurrent:
 
     @property
     def states(self) -> dict[str, tuple[int, ...]]:
-        """The shapes of a slot's states of one layer: the last rows that the convolution saw, and the heads' matrices."""
-        conv: dict[str, tuple[int, ...]] = {"conv": (self.taps - 1, self.channels)}
+        """The shapes of a slot's states of one layer: the last rows that each convolution saw, and the heads' matrices."""
+        conv: dict[str, tuple[int, ...]] = dict.fromkeys(CONVOLUTIONS[: self.convs], (self.taps - 1, self.channels))
         if not self.heads:
             return conv
         blocks, columns = state_blocks(self.value_size)
@@ -87,11 +93,33 @@ def _mamba2(keys: Keys, dim: int) -> Recurrent:
     return replace(_delta(keys, dim), kind="mamba2")
 
 
+def _plamo2(keys: Keys, dim: int) -> Recurrent:
+    heads, inner = _heads(keys), keys.size("ssm.inner_size")
+    value_size = _shared(keys, "ssm.inner_size", "ssm.time_step_rank")
+    return Recurrent("plamo2", _taps(keys, "ssm.conv_kernel"), inner, heads, 1, keys.size("ssm.state_size"), value_size)
+
+
+def _kda(keys: Keys, dim: int) -> Recurrent:
+    heads, size = keys.size("attention.head_count"), keys.size("kda.head_dim")
+    return Recurrent("kda", _taps(keys, "ssm.conv_kernel"), heads * size, heads, heads, size, size, convs=3)
+
+
+def _rwkv(keys: Keys, dim: int) -> Recurrent:
+    """Time mixing and channel mixing each see the token before."""
+    size, every = keys.size("wkv.head_size"), int(keys.at_least_0("rescale_every_n_layers", 0.0))
+    if dim % size:
+        raise ModelError(f"the key '{keys.architecture}.wkv.head_size' is {size}; wanted a divisor of the width {dim}")
+    return Recurrent("rwkv", 2, dim, dim // size, dim // size, size, size, convs=2, rescaled_every=every)
+
+
 _READERS: Mapping[str, Callable[[Keys, int], Recurrent]] = {
     "short_conv": _short_conv,
     "delta": _delta,
     "mamba": _mamba,
     "mamba2": _mamba2,
+    "plamo2": _plamo2,
+    "kda": _kda,
+    "rwkv": _rwkv,
 }
 
 
@@ -148,6 +176,19 @@ def _booleans(keys: Keys, key: str, value: object, n: int) -> list[bool]:
 def kv_heads(keys: Keys, family: Family, n_layers: int, default: int = 0) -> list[int]:
     """Each layer's key-value heads: one number for all, or a list of one per layer, 0 for a layer without attention."""
     return _by_layer(keys, family, "attention.head_count_kv", n_layers, default)
+
+
+def most_heads(keys: Keys) -> int:
+    """The query heads of a layer with attention; some files have them by layer, 0 for those without."""
+    name = f"{keys.architecture}.attention.head_count"
+    value: Any = keys.metadata.get(name)
+    listed = value.tolist() if hasattr(value, "tolist") else value
+    if not isinstance(listed, list | tuple):
+        return keys.size("attention.head_count")
+    found = {n for n in listed if n} if all(type(n) is int and 0 <= n < 2**31 for n in listed) else set()
+    if len(found) != 1:
+        raise ModelError(f"the key {name!r} is {shown_value(listed)}; wanted an integer, or one number and zeros")
+    return int(found.pop())
 
 
 def layer_widths(keys: Keys, family: Family, n_layers: int) -> list[int]:

@@ -63,7 +63,7 @@ def best_of(threads: int, units: Mapping[str, float], read_bytes_per_s: float) -
 
 
 def _key() -> str:
-    return digest_of("machine peak", 5, machine_key())
+    return digest_of("machine peak", 6, machine_key())
 
 
 def stored_peaks() -> tuple[MachinePeak, ...]:

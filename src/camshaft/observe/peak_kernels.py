@@ -12,8 +12,20 @@ import numpy as np
 
 from camshaft.backends.cpu.device import CpuKernel, cpu_device
 from camshaft.dtypes import DType, f32, i32, u32
+from camshaft.emit.target import LEVELS
 from camshaft.lang import Array as KernelArray
 from camshaft.lang import CompileRequest, Constant, Kernel, Tracer, ir, kernel
+from camshaft.observe.peak_arithmetic import (
+    CHAINS,
+    SLOTS,
+    STEPS,
+    TILE_DEPTH,
+    TILE_STEPS,
+    WIDTH,
+    byte_chains,
+    chains,
+    tiles,
+)
 from camshaft.plan.buffers import Buffer, BufferUse, Lifetime
 from camshaft.plan.memory.allocate import aligned_bytes, huge_pages
 from camshaft.plan.memory.arena import make_schedule
@@ -21,11 +33,7 @@ from camshaft.plan.runtime.execute import BoundSchedule, bind
 from camshaft.plan.schedule import Programs, Thunk
 from camshaft.selection.host_info import hardware, memory_nbytes
 
-WIDTH = 16
-CHAINS = 16  # independent accumulators: enough to hide the latency at two instructions per cycle
 PIECE = 1024  # vectors per program: 64 KiB
-STEPS, TILE_STEPS = 20_000, 4_000
-TILE_DEPTH, SLOTS = 16, 4  # words of k of one product; products with operands of their own
 
 
 @kernel
@@ -51,53 +59,24 @@ def write_memory(k: Tracer, x: KernelArray, out: KernelArray) -> None:
         k.store_vector(out, value, k.program(0), i, 0)
 
 
-@kernel
-def tiles(k: Tracer, x: KernelArray, out: KernelArray, *, side: int, times: int) -> None:
-    # out = the sum of `times` products of words, rows of x by rows of x after them, in a tile of side x side: a matrix unit's
-    # four tiles of sums, with operands from the first cache. A product is side x side x TILE_DEPTH words
-    first = k.program(0) * (SLOTS * TILE_DEPTH + side)
-    total = k.word_tile(side, side, out.dtype)
-    for _ in k.range(times // SLOTS):
-        for p in k.range(0, SLOTS * TILE_DEPTH, TILE_DEPTH):
-            total.mma(x, (first, p), x, (first + side + p, 0), k=TILE_DEPTH)
-    total.store(out, (k.program(0) * side, 0))
-
-
-@kernel
-def chains(k: Tracer, x: KernelArray, out: KernelArray, *, step: str) -> None:
-    # out = out + x[first half] * x[second half], STEPS times in each of CHAINS sums. `step` is the Tracer's method: dot4 (int8),
-    # dot2 (bf16) or fma (f32)
-    p, dtype = k.program(0), out.dtype
-    a, b = k.load_vector(x, p, 0, width=WIDTH), k.load_vector(x, p, WIDTH, width=WIDTH)
-    sums = [k.var(k.splat(j if dtype == i32 else float(j), WIDTH, dtype), dtype) for j in range(CHAINS)]
-    for _ in k.range(STEPS):
-        for total in sums:
-            total.set(getattr(k, step)(total.value, a, b))
-    for j, total in enumerate(sums):
-        k.store_vector(out, total.value, p, j * WIDTH)
-
-
 NBYTES = 256 << 20  # much larger than the last-level cache of most machines
 N_PROGRAMS = 32
-REPEATS, LEAST_S = 5, 0.02
+REPEATS, LEAST_S = 5, 0.1
 # (streams read concurrently, vectors to prefetch ahead)
 _READ_PATTERNS, ROUNDS = ((1, 0), (1, 64), (2, 0), (4, 0)), 20
 Array = np.ndarray[Any, Any]
 
 
 def _least_seconds(call: Callable[[], object]) -> float:
-    """The minimum over windows of the mean time of a call; a window takes at least LEAST_S. The first call is a warm-up."""
+    """The minimum time of at least REPEATS single calls in at least LEAST_S; a busy machine has quiet moments. The first call is
+    a warm-up."""
     call()
-    started = time.perf_counter()
-    call()
-    calls = max(1, round(LEAST_S / max(time.perf_counter() - started, 1e-9)))
-    means = []
-    for _ in range(REPEATS):
+    taken: list[float] = []
+    while len(taken) < REPEATS or sum(taken) < LEAST_S:
         started = time.perf_counter()
-        for _ in range(calls):
-            call()
-        means.append((time.perf_counter() - started) / calls)
-    return min(means)
+        call()
+        taken.append(time.perf_counter() - started)
+    return min(taken)
 
 
 def _bound(code: CpuKernel, arrays: Sequence[Array], n_programs: int, threads: int) -> BoundSchedule:
@@ -137,19 +116,24 @@ PAIR_OF_ONES = 0x3F803F80
 _PER_LANE = {"dot4": 8, "dot2": 4, "fma": 2}
 
 
+SHORT_SUMS = "int4 in 16-bit sums"
+
+
 @dataclass(frozen=True)
 class Unit:
     """What may multiply: `kinds` are those of products that kernels make with it. `features` are those of CPUs that have it,
-    `step` is the Tracer's method of a step in each lane, and `side` that of a tile, if it is a matrix unit."""
+    `step` is the Tracer's method of a step in each lane, and `side` that of a tile, if it is a matrix unit. `words`: byte
+    products that are added in 16 bits."""
 
     name: str
     kinds: tuple[str, ...]
     step: str
     side: int = 0
     features: frozenset[str] = frozenset()
+    words: int = 1
 
     @property
-    def words(self) -> tuple[DType, int, DType]:
+    def operands(self) -> tuple[DType, int, DType]:
         """The dtype and value of an operand, and the dtype of sums."""
         return {"dot4": (u32, 1, i32), "dot2": (u32, PAIR_OF_ONES, f32), "fma": (f32, 1, f32)}[self.step]
 
@@ -163,17 +147,37 @@ UNITS = (
     Unit("bf16 in NEON tiles", ("bf16",), "dot2", 8, frozenset({"neon", "bf16"})),
     # bf16 too: where its dot products are slow, kernels widen it.
     Unit("f32 multiply-adds", ("f32", "bf16"), "fma"),
+    # Codes of 4 bits alone, so it is no peak of int8
+    Unit(SHORT_SUMS, (), "dot4", features=frozenset({"avx2"}), words=8),
 )
 
 
 def units_here() -> tuple[Unit, ...]:
     """The units that this CPU has, and that the settings let kernels use."""
-    return tuple(unit for unit in UNITS if unit.features <= cpu_device("simd").features)
+    features = cpu_device("simd").features
+    apart = _makes_dots_of_several(features)
+    return tuple(unit for unit in UNITS if unit.features <= features and (apart or unit.words == 1))
+
+
+def _makes_dots_of_several(features: frozenset[str]) -> bool:
+    """Whether an x86 CPU lacks an instruction for byte dot products."""
+    return "sse4.1" in features and not features & {"avx512vnni", "avxvnni"}
+
+
+def _registers(features: frozenset[str]) -> int:
+    return max(level.registers for level in LEVELS.values() if level.features <= features)
+
+
+def chains_of(words: int = 1) -> int:
+    """Independent sums that fit this CPU's registers, CHAINS at most; with `words` products in 16 bits each."""
+    device = cpu_device("simd")
+    free = _registers(device.features) - 6
+    return max(1, min(CHAINS, free * device.lanes // WIDTH // (1 if words == 1 else 2)))
 
 
 def measure_unit(unit: Unit, threads: int) -> float:
     """Operations per second of a unit with `threads` threads; a multiply-add counts as two."""
-    in_dtype, value, out_dtype = unit.words
+    in_dtype, value, out_dtype = unit.operands
     constants: dict[str, Constant]
     if unit.side:
         rows, width = unit.side + SLOTS * TILE_DEPTH, max(SLOTS * TILE_DEPTH, unit.side)
@@ -182,9 +186,15 @@ def measure_unit(unit: Unit, threads: int) -> float:
         source, constants = tiles, {"side": unit.side, "times": TILE_STEPS}
         work = unit.side**2 * TILE_DEPTH * TILE_STEPS * _PER_LANE[unit.step]
     else:
-        x, out = _ones(in_dtype, N_PROGRAMS, 2 * WIDTH), _ones(out_dtype, N_PROGRAMS, CHAINS * WIDTH)
+        sums = chains_of(unit.words)
+        x, out = (
+            _ones(in_dtype, N_PROGRAMS, (5 + sums * unit.words) * WIDTH),
+            _ones(out_dtype, N_PROGRAMS, sums * WIDTH),
+        )
         source, constants = chains, {"step": unit.step}
-        work = WIDTH * CHAINS * STEPS * _PER_LANE[unit.step]
+        if unit.step == "dot4" and _makes_dots_of_several(cpu_device("simd").features):
+            source, constants = byte_chains, {"sums": sums, "words": unit.words, "times": STEPS}
+        work = WIDTH * sums * unit.words * STEPS * _PER_LANE[unit.step]
     x[:] = value
     code = _compiled(source, x, out, (in_dtype, out_dtype), N_PROGRAMS, **constants)
     return float(work) * N_PROGRAMS / _seconds(code, (x, out), N_PROGRAMS, threads)

@@ -114,6 +114,7 @@ _MODULES = {
     "slot_states.slot_rows": "slot_rows",
     "slot_states.convolution": "conv_slots short_conv_slots",
     "slot_states.delta_rule": "gated_delta_slots",
+    "slot_states.diagonal": "dplr_slots rwkv6_slots",
     "slot_states.state_space": "selective_scan_slots ssd_slots",
 }
 # Modules whose ops are rows of one table.

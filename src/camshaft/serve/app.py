@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from typing import Any
 
 from starlette.applications import Starlette
@@ -15,13 +15,16 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from camshaft.serve import llama_cpp, ollama
+from camshaft.errors import CamshaftError
+from camshaft.serve import llama_cpp, ollama, slots
 from camshaft.serve.anthropic.messages import count_tokens, messages
 from camshaft.serve.anthropic.shape import error_json
 from camshaft.serve.guard import Guard
 from camshaft.serve.metrics import MEDIA_TYPE, metrics_text
 from camshaft.serve.models import cards
-from camshaft.serve.models.models import CHAT, EMBEDDING, RERANK, Lease, Models
+from camshaft.serve.models.entry import CHAT, EMBEDDING, RERANK, SPEECH
+from camshaft.serve.models.models import Models
+from camshaft.serve.openai.audio import FORMS, read_form
 from camshaft.serve.openai.chat import chat_completions
 from camshaft.serve.openai.completions import completions
 from camshaft.serve.openai.embeddings import embed, embeddings
@@ -29,7 +32,7 @@ from camshaft.serve.openai.responses import responses
 from camshaft.serve.requests.errors import HttpError, http_error
 from camshaft.serve.requests.fields import TEXT, parse_json, read_fields
 from camshaft.serve.requests.openapi import document
-from camshaft.serve.requests.respond import CLIENT_CLOSED, LONG_NBYTES, Json, read_body
+from camshaft.serve.requests.respond import CLIENT_CLOSED, LONG_NBYTES, Body, BodyRoom, Json
 from camshaft.serve.rerank import rerank
 from camshaft.serve.tokens import detokenize, tokenize
 from camshaft.serve.web import FILES, page
@@ -77,6 +80,7 @@ MODEL_ROUTES: dict[tuple[str, str], tuple[ModelHandler, str]] = {
     ("POST", "/v1/completions"): (completions, CHAT),
     ("POST", "/v1/responses"): (responses, CHAT),
     ("POST", "/v1/embeddings"): (embeddings, EMBEDDING),
+    **{("POST", path): (handler, SPEECH) for path, handler in FORMS.items()},
     **dict.fromkeys((("POST", "/v1/rerank"), ("POST", "/rerank")), (rerank, RERANK)),
     ("POST", "/v1/messages"): (messages, CHAT),
     ("POST", "/v1/messages/count_tokens"): (count_tokens, CHAT),
@@ -85,7 +89,8 @@ MODEL_ROUTES: dict[tuple[str, str], tuple[ModelHandler, str]] = {
     ("POST", "/api/generate"): (ollama.generate, CHAT),
     ("POST", "/api/show"): (ollama.show, CHAT),
     ("GET", "/props"): (llama_cpp.props, CHAT),
-    ("GET", "/slots"): (llama_cpp.slots, CHAT),
+    ("GET", "/slots"): (slots.slots, CHAT),
+    ("POST", "/slots/{slot}"): (slots.slot_action, CHAT),
     ("POST", "/apply-template"): (llama_cpp.apply_template, CHAT),
     ("POST", "/completion"): (llama_cpp.completion, CHAT),
     ("POST", "/infill"): (llama_cpp.infill, CHAT),
@@ -123,15 +128,17 @@ def make_app(models: Models, guard: Guard) -> ASGIApp:
             idle.cancel()
             await asyncio.to_thread(models.close)
 
+    room = BodyRoom()
     handlers: Any = {
         HttpError: _on_error,
+        CamshaftError: _on_refusal,
         HTTPException: _on_http,
         ClientDisconnect: _on_disconnect,
         Exception: _on_bug,
     }
     routes = [Route(path, _bound(handler, models), methods=[method]) for (method, path), handler in ROUTES.items()]
     routes += [
-        Route(path, _of_model(handler, kind, models), methods=[method])
+        Route(path, _of_model(handler, kind, models, room), methods=[method])
         for (method, path), (handler, kind) in MODEL_ROUTES.items()
     ]
     return _Checks(Starlette(routes=routes, lifespan=lifespan, exception_handlers=handlers), guard)
@@ -150,34 +157,43 @@ def _bound(handler: Handler, models: Models) -> Callable[[Request], Awaitable[Re
     return endpoint
 
 
-class _Leased(Response):
-    """A response that ends the use of a model when it was sent, or its client has gone."""
+class _Held(Response):
+    """A response that ends the use of a model, and of room for the body, when it was sent, or its client has gone."""
 
-    def __init__(self, response: Response, lease: Lease) -> None:
-        self._response, self._lease = response, lease
+    def __init__(self, response: Response, held: ExitStack) -> None:
+        self._response, self._held = response, held
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        try:
+        with self._held:
             await self._response(scope, receive, send)
-        finally:
-            self._lease.release()
 
 
-def _of_model(handler: ModelHandler, kind: str, models: Models) -> Callable[[Request], Awaitable[Response]]:
+def _of_model(
+    handler: ModelHandler, kind: str, models: Models, room: BodyRoom
+) -> Callable[[Request], Awaitable[Response]]:
     """An endpoint whose handler gets the model that the request's body names; `body_of` has the body."""
 
     async def endpoint(request: Request) -> Response:
-        body: Any = {"model": request.query_params.get("model")}
-        if request.method == "POST":
-            data = await read_body(request, models.most_body_nbytes)
-            body = request.state.body = parse_json(data)
-            request.state.is_long = len(data) > LONG_NBYTES
-        lease = await models.lease(_model_named(body, request.url.path), kind)
-        request.state.entry = lease.entry
+        held = ExitStack()
         try:
-            return _Leased(await handler(request, lease.model), lease)
+            body: Any = {"model": request.query_params.get("model")}
+            sent = Body(room)
+            held.callback(sent.release)
+            request.state.is_long = False
+            if request.url.path in FORMS:
+                body = request.state.body = await read_form(request, sent)
+            elif request.method == "POST":
+                data = await sent.read(request, models.most_body_nbytes)
+                if data or "slot" not in request.path_params:  # clients of llama.cpp's server erase without a body
+                    body = parse_json(data)
+                request.state.body = body
+                request.state.is_long = len(data) > LONG_NBYTES
+            lease = await models.lease(_model_named(body, request.url.path), kind)
+            held.callback(lease.release)
+            request.state.entry = lease.entry
+            return _Held(await handler(request, lease.model), held)
         except BaseException:
-            lease.release()
+            held.close()
             raise
 
     return endpoint
@@ -204,6 +220,10 @@ def _json(path: str, error: HttpError) -> Response:
 
 async def _on_error(request: Request, error: HttpError) -> Response:
     return _json(request.url.path, error)
+
+
+async def _on_refusal(request: Request, error: CamshaftError) -> Response:
+    return _json(request.url.path, http_error(error))
 
 
 async def _on_http(request: Request, error: HTTPException) -> Response:

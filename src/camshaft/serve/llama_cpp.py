@@ -7,7 +7,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -35,8 +34,9 @@ from camshaft.serve.requests.fields import (
     required,
     takes,
 )
+from camshaft.serve.requests.fill import filled, text_ids
 from camshaft.serve.requests.options import MOST_TOKENS, OPTIONS, SAMPLING, generate_options
-from camshaft.serve.requests.respond import Asked, Json, body_of, event, respond
+from camshaft.serve.requests.respond import Asked, Json, beside, body_of, event, respond
 from camshaft.version import __version__
 
 _EXTRA: Fields = {"filename": TEXT, "text": TEXT, "time": integer(0, 1 << 62)}
@@ -64,7 +64,6 @@ _TEMPLATE: Fields = {
     "tools": LIST,
     **{name: prompts.FIELDS[name] for name in ("chat_template_kwargs", "reasoning_effort")},
 }
-_FILL = {"fim_pre": "prefix", "fim_suf": "suffix", "fim_mid": "middle"}  # the tokens without which there is no infill
 _NO_FILE = "--- snippet ---"  # before a further text, where the model has no token for it
 
 
@@ -96,25 +95,10 @@ async def props(request: Request, served: Served) -> Response:
     )
 
 
-async def slots(request: Request, served: Served) -> Response:
-    """What each slot does."""
-    running = {running.slot: running for running in served.engine.running}
-    rows = []
-    for i in range(served.lm.plans.cache.n_slots):
-        row: dict[str, Any] = {"id": i, "n_ctx": served.lm.context, "is_processing": i in running}
-        if i in running:
-            one = running[i]
-            row |= {"n_prompt_tokens": one.prompt_tokens, "n_prompt_tokens_cache": one.cached_tokens}
-            row |= {"n_prompt_tokens_processed": min(one.position, one.prompt_tokens) - one.cached_tokens}
-            row["next_token"] = [{"n_decoded": one.generated_tokens}]
-        rows.append(row)
-    return Json(rows)
-
-
 @takes(_TEMPLATE, "messages")
 async def apply_template(request: Request, served: Served) -> Response:
     """The prompt of a chat as a text."""
-    return Json({"prompt": await run_in_threadpool(_rendered, body_of(request), served)})
+    return Json({"prompt": await beside(request, _rendered, body_of(request), served)})
 
 
 def _rendered(body: Any, served: Served) -> str:
@@ -128,7 +112,7 @@ def _rendered(body: Any, served: Served) -> str:
 @takes(CHAT_FIELDS, "messages")
 async def input_tokens(request: Request, served: Served) -> Response:
     """The number of tokens of a chat completion's prompt."""
-    asked = await run_in_threadpool(read_chat, body_of(request), served)
+    asked = await beside(request, read_chat, body_of(request), served)
     return Json({"object": "response.input_tokens", "input_tokens": len(asked.job.prompts[0])})
 
 
@@ -156,19 +140,14 @@ async def infill(request: Request, served: Served) -> Response:
 
 def _read_infill(body: Any, served: Served) -> Asked:
     given = read_fields(body, _INFILL)
-    fill, tokenizer = served.lm.fill_tokens, served.lm.tokenizer
-    missing = [f"fim_{word}" for name, word in _FILL.items() if name not in fill]
-    if missing:
-        message = f"the model {served.name!r} has no tokens to fill in: {', '.join(missing)}"
-        raise HttpError(400, message, code="unsupported_model", param="model")
+    filled(served, (), ())  # whether the model can, first
+    fill = served.lm.fill_tokens
 
     def ids(text: str, param: str) -> list[int]:
-        served.check_text(text, param)
-        return tokenizer.encode(text, add_special=False, parse_special=False, at_start=False)
+        return text_ids(served, text, param)
 
     prefix = ids(required(given, "input_prefix"), "input_prefix") + ids(given.get("prompt", ""), "prompt")
     suffix = ids(required(given, "input_suffix"), "input_suffix")
-    before = [] if tokenizer.bos_id is None or not tokenizer.vocabulary.add_bos else [tokenizer.bos_id]
     extra = [
         token
         for i, each in enumerate(given.get("input_extra", ()))
@@ -176,8 +155,7 @@ def _read_infill(body: Any, served: Served) -> Asked:
     ]
     if extra and "fim_rep" in fill:
         extra = [fill["fim_rep"], *ids("project\n", "input_extra"), *extra]
-    filled = [fill["fim_pre"], *prefix, fill["fim_suf"], *suffix, fill["fim_mid"]]
-    return _asked(given, served, [*before, *extra, *filled])
+    return _asked(given, served, filled(served, prefix, suffix, extra))
 
 
 def _extra(given: Mapping[str, Any], of: str, fill: Mapping[str, int], ids: Any) -> list[int]:

@@ -42,7 +42,8 @@ from camshaft.serve.requests.options import MOST_TOKENS, OPTIONS, SAMPLING, gene
 from camshaft.serve.requests.respond import Asked, Json, Reader, body_of, compact, respond
 from camshaft.version import __version__
 
-_DURATION = re.compile(r"(-?\d+(?:\.\d+)?)(ms|s|m|h|)")
+_DURATION = re.compile(r"(-?\d+(?:\.\d+)?)(ms|s|m|h|)", re.ASCII)
+_FOREVER_S = 1e9  # 32 years
 _UNITS_S = {"ms": 1e-3, "s": 1.0, "": 1.0, "m": 60.0, "h": 3600.0}
 KEEP_ALIVE = Field(
     lambda v: not isinstance(v, bool) and _DURATION.fullmatch(str(v)) is not None,
@@ -111,14 +112,15 @@ def _check_model(given: Mapping[str, Any], served: Served) -> None:
 
 
 def keep(request: Request, value: Any) -> None:
-    """Keep the request's model in memory for a time without requests, for ever if that is negative; None: as configured."""
+    """Keep the request's model in memory for a time without requests, for ever if that is negative or beyond all dates; None: as
+    configured."""
     if value is None:
         request.state.entry.idle_s = request.state.entry.card.idle_s
         return
     found = _DURATION.fullmatch(str(value))
     assert found is not None
     seconds = float(found[1]) * _UNITS_S[found[2]]
-    request.state.entry.idle_s = None if seconds < 0 else seconds
+    request.state.entry.idle_s = seconds if 0 <= seconds < _FOREVER_S else None
 
 
 async def _answer(request: Request, served: Served, read: Reader, fields: Fields, said: str) -> Response:

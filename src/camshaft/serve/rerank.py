@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 from uuid import uuid4
 
-from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -13,7 +12,7 @@ from camshaft.errors import CamshaftError
 from camshaft.serve.models.served import Ranker
 from camshaft.serve.requests.errors import HttpError, http_error
 from camshaft.serve.requests.fields import BOOL, LIST, TEXT, Field, Fields, integer, read_fields, required, takes
-from camshaft.serve.requests.respond import Json, body_of
+from camshaft.serve.requests.respond import Json, beside, body_of
 
 MOST_DOCUMENTS = 2048  # as many as texts for vectors
 
@@ -40,7 +39,7 @@ _FIELDS: Fields = {
 @takes(_FIELDS, "query", "documents")
 async def rerank(request: Request, ranker: Ranker) -> Response:
     """The documents' scores for the query, from 0 to 1, best first."""
-    return Json(await run_in_threadpool(ranked, body_of(request), ranker))
+    return Json(await beside(request, ranked, body_of(request), ranker))
 
 
 def ranked(body: Any, ranker: Ranker) -> dict[str, Any]:

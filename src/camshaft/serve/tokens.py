@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -12,7 +11,7 @@ from camshaft.errors import CamshaftError
 from camshaft.serve.models.served import Served
 from camshaft.serve.requests.errors import HttpError
 from camshaft.serve.requests.fields import BOOL, TEXT, Field, Fields, is_integer, read_fields, required, takes
-from camshaft.serve.requests.respond import Json, body_of
+from camshaft.serve.requests.respond import Json, beside, body_of
 
 
 def _are_integers(value: Any) -> bool:
@@ -30,7 +29,7 @@ async def tokenize(request: Request, served: Served) -> Response:
     served.check_model(given.get("model"))
     text, tokenizer = required(given, "content"), served.lm.tokenizer
     special = {"add_special": given.get("add_special", False), "parse_special": given.get("parse_special", True)}
-    ids = await run_in_threadpool(lambda: tokenizer.encode(text, **special))
+    ids = await beside(request, lambda: tokenizer.encode(text, **special))
     tokens: list[Any] = ids
     if given.get("with_pieces"):
         tokens = [{"id": i, "piece": tokenizer.spelling(i)} for i in ids]
@@ -43,6 +42,6 @@ async def detokenize(request: Request, served: Served) -> Response:
     given = read_fields(body_of(request), _DETOKENIZE)
     served.check_model(given.get("model"))
     try:
-        return Json({"content": served.lm.tokenizer.decode(required(given, "tokens"))})
+        return Json({"content": await beside(request, served.lm.tokenizer.decode, required(given, "tokens"))})
     except CamshaftError as error:
         raise HttpError(400, str(error), code="invalid_value", param="tokens") from None

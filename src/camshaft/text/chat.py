@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 from jinja2.exceptions import TemplateSyntaxError
@@ -16,8 +17,11 @@ from camshaft.text.tokenizer import Tokenizer
 from camshaft.text.vocabulary import Metadata
 
 Message = Mapping[str, Any]
+# What a rendered text consists of: texts to tokenize, and tokens.
+Pieces = Callable[[str], Sequence[str | Sequence[int]]]
 _MARKS = range(0xE000, 0xF900)  # private characters
 _MAX_REASON = 300  # characters of a template's own error message
+_PROBE = "probe of a content"
 
 
 class ChatTemplate:
@@ -59,12 +63,33 @@ class ChatTemplate:
         `variables` are passed to the template (tools, enable_thinking, ...). Raises ModelError, in one line, if rendering fails,
         or exceeds a limit: 2 s, 4 million characters, or those of template_limits.
         """
+        if any(isinstance(message.get("content"), str) for message in messages) and self.wants_parts:
+            messages = [_in_parts(message) for message in messages]
         given = {"tools": None, "documents": None, **self._tokens, **variables}
         given |= {"messages": list(messages), "add_generation_prompt": add_generation_prompt}
         try:
             return self._rendered(given)
         except Exception as error:  # the template decides what is raised
             raise ModelError(f"the model's chat template failed to render the messages: {_reason(error)}") from error
+
+    @cached_property
+    def wants_parts(self) -> bool:
+        """Whether a message's content must be a list of parts, each with a 'type'; a text would be left out."""
+        return not self._shows(_PROBE) and self._shows([{"type": "text", "text": _PROBE}])
+
+    @cached_property
+    def takes_pictures(self) -> bool:
+        """Whether a message's content may be a list of parts, some of them pictures: {'type': 'image'}."""
+        return self._shows([{"type": "image"}, {"type": "text", "text": _PROBE}], without="'type'")
+
+    def _shows(self, content: Any, without: str = "\0") -> bool:
+        """Whether a user's content is in the rendered text, which has not the words `without`."""
+        given = {"tools": None, "documents": None, **self._tokens, "add_generation_prompt": True}
+        try:
+            text = self._rendered(given | {"messages": [{"role": "user", "content": content}]})
+        except Exception:  # the template decides what is raised, and `render` tells it
+            return False
+        return _PROBE in text and without not in text
 
     def _rendered(self, given: dict[str, Any]) -> str:
         pieces, n_characters = [], 0
@@ -87,25 +112,43 @@ def _spelling(metadata: Metadata, name: str, tokens: Sequence[str]) -> str:
     return tokens[token_id] if isinstance(token_id, int) and 0 <= token_id < len(tokens) else ""
 
 
-def encode_chat(tokenizer: Tokenizer, text: str, without: str = "") -> list[int]:
-    """Tokenize a rendered chat: parse control tokens, and add BOS unless the template did. `without` is left out."""
-    tokens = tokenizer.encode(text, add_special=False, without=without)
+def _in_parts(message: Message) -> Message:
+    content = message.get("content")
+    return {**message, "content": [{"type": "text", "text": content}]} if isinstance(content, str) else message
+
+
+def _whole(text: str) -> Sequence[str | Sequence[int]]:
+    return [text]
+
+
+def encode_chat(tokenizer: Tokenizer, text: str, without: str = "", pieces: Pieces = _whole) -> list[int]:
+    """Tokenize a rendered chat: parse control tokens, and add BOS unless the template did. `without` is left out; `pieces` may
+    put tokens in the place of parts of the text."""
+    tokens: list[int] = []
+    for piece in pieces(text):
+        tokens += tokenizer.encode(piece, add_special=False, without=without) if isinstance(piece, str) else piece
     adds_bos = tokenizer.vocabulary.add_bos and tokens[:1] != [tokenizer.bos_id]
     return [tokenizer.bos_id, *tokens] if adds_bos and tokenizer.bos_id is not None else tokens
 
 
 def encode_untrusted(
-    tokenizer: Tokenizer, template: ChatTemplate, messages: Sequence[Message], **variables: Any
+    tokenizer: Tokenizer,
+    template: ChatTemplate,
+    messages: Sequence[Message],
+    pieces: Pieces = _whole,
+    /,
+    **variables: Any,
 ) -> list[int]:
     """The tokens of a chat in which only the template's control tokens are tokens: those that a message or a variable spells are
     text.
 
-    They are broken by a mark while the template renders them. Raises ModelError as ChatTemplate.render."""
+    They are broken by a mark while the template renders them. `pieces` as in `encode_chat`. Raises ModelError as
+    ChatTemplate.render."""
     texts = [text for text in tokenizer.control_texts if len(text) > 1]
     said = [*texts_in(messages), *texts_in(variables)]
     if not any(text in value for text in texts for value in said):
-        return encode_chat(tokenizer, template.render(messages, **variables))
-    mark = next(chr(code) for code in _MARKS if not any(chr(code) in text for text in (*said, template.source)))
+        return encode_chat(tokenizer, template.render(messages, **variables), pieces=pieces)
+    mark = _unused((*said, template.source))
     control = re.compile("|".join(map(re.escape, texts)))
 
     def broken(value: Any) -> Any:
@@ -116,7 +159,16 @@ def encode_untrusted(
         return control.sub(lambda found: mark.join(found[0]) + mark, value) if isinstance(value, str) else value
 
     rendered = template.render(broken(messages), **{name: broken(value) for name, value in variables.items()})
-    return encode_chat(tokenizer, rendered, without=mark)
+    return encode_chat(tokenizer, rendered, without=mark, pieces=pieces)
+
+
+def _unused(texts: Sequence[str]) -> str:
+    """A private character that is in none of the texts. Raises ModelError if they have all of them."""
+    used = set().union(*texts)
+    for code in _MARKS:
+        if chr(code) not in used:
+            return chr(code)
+    raise ModelError(f"the messages have each of the {len(_MARKS):,} private characters of Unicode; wanted one less")
 
 
 def texts_in(value: Any) -> Iterator[str]:

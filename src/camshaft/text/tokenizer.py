@@ -11,7 +11,9 @@ import numpy as np
 from camshaft.errors import ModelError, SettingError
 from camshaft.text.tokenizers.byte_level import ByteLevel
 from camshaft.text.tokenizers.plain_bpe import PlainBPE
+from camshaft.text.tokenizers.plamo import Plamo
 from camshaft.text.tokenizers.sentencepiece import SentencePiece
+from camshaft.text.tokenizers.trie import Trie
 from camshaft.text.tokenizers.unigram import Unigram
 from camshaft.text.tokenizers.wordpiece import WordPiece
 from camshaft.text.vocabulary import Metadata, TokenType, Vocabulary, read_vocabulary
@@ -58,12 +60,15 @@ def _longest_first(vocabulary: Vocabulary, types: tuple[TokenType, ...]) -> tupl
     return tuple(sorted(((vocabulary.tokens[i].encode(), i) for i in ids), key=lambda pair: -len(pair[0])))
 
 
-ENCODERS: dict[str, Callable[[Vocabulary], ByteLevel | SentencePiece | PlainBPE | Unigram | WordPiece]] = {
+Encoder = ByteLevel | SentencePiece | PlainBPE | Unigram | WordPiece | Trie | Plamo
+ENCODERS: dict[str, Callable[[Vocabulary], Encoder]] = {
     "gpt2": ByteLevel,
     "llama": SentencePiece,
     "gemma4": PlainBPE,
     "bert": WordPiece,
     "t5": Unigram,
+    "rwkv": Trie,
+    "plamo2": Plamo,
 }
 
 _HIDDEN = (TokenType.CONTROL, TokenType.UNKNOWN)

@@ -55,8 +55,9 @@ class Vocabulary:
     """Tokens by id (`tokens`), ids by text (`ids`), a TokenType per token (`types`, int32), special ids and flags.
 
     `kind` is a key of KINDS: "gpt2" (byte-level BPE, uses `merges`), "llama" (SentencePiece, uses `scores`, float32), "gemma4"
-    (BPE of characters, uses `merges`), "bert" (WordPiece, whose [CLS] is `bos_id` and whose [SEP] is `eos_id`) or "t5" (unigrams,
-    uses `scores`, `charsmap`, `unk_id` and `merges_spaces`). `end_ids` are the tokens that end generation; `ranks` are the
+    (BPE of characters, uses `merges`), "bert" (WordPiece, whose [CLS] is `bos_id` and whose [SEP] is `eos_id`), "t5" (unigrams,
+    uses `scores`, `charsmap`, `unk_id` and `merges_spaces`), "plamo2" (unigrams and bytes, uses `scores`) or "rwkv" (the longest
+    token at each place). `end_ids` are the tokens that end generation; `ranks` are the
     ranks of merges, if known already. `pair` are the tokens before, between and after two texts that a model reads as one.
     """
 
@@ -106,6 +107,8 @@ KINDS = {
     "llama": Kind(bos=1, eos=2, add_bos=True, has_scores=True, add_space_prefix=True),
     "gemma4": Kind(add_bos=True, has_merges=True, always_bos=True),
     "bert": Kind(add_bos=True, add_sep=True, wraps=True),
+    "rwkv": Kind(add_bos=False),
+    "plamo2": Kind(bos=1, eos=2, add_bos=False, has_scores=True),
     "t5": Kind(eos=1, add_bos=False, add_eos=True, has_scores=True, add_space_prefix=False, unk=2),
 }
 

@@ -10,7 +10,7 @@ from camshaft.train.trainer import Progress, Trainer
 from camshaft.train.tuning.adapter_file import load_adapter, merge, save_adapter
 from camshaft.train.tuning.distillation import DistillOptions, DistillResult, distill_quantize
 from camshaft.train.tuning.finetuning import finetune
-from camshaft.train.tuning.lora import LoraConfig, LoraModel
+from camshaft.train.tuning.methods.lora import LoraConfig, LoraModel
 from camshaft.train.tuning.options import FinetuneOptions, FinetuneResult
 from camshaft.train.validation import Validation
 

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Mapping
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from camshaft.errors import TrainingError
+from camshaft.errors import StoreError, TrainingError
 from camshaft.formats.safetensors import open_safetensors, write_safetensors
-from camshaft.store.files import naming, remove_unfinished
+from camshaft.store.file_lock import NO_LOCKS, try_lock
+from camshaft.store.files import naming, reason, remove_unfinished
 
 Array = np.ndarray[Any, Any]
 _KIND = "camshaft training checkpoint 1"
+_LOCK = "lock"  # where folders cannot be opened: on Windows
 _NAME = re.compile(r"step-(\d{8,})\.safetensors")
 
 
@@ -23,6 +28,28 @@ def prepare(folder: Path) -> None:
     with naming(folder, "the folder cannot be made"):
         folder.mkdir(parents=True, exist_ok=True)
     remove_unfinished(folder)
+
+
+@contextmanager
+def owned(folder: Path) -> Iterator[None]:
+    """Owns a folder, which is made, during the block. TrainingError while another run does; where a file system has no locks
+    nothing is known of others. StoreError if the folder cannot be made."""
+    prepare(folder)
+    path, flags = (folder / _LOCK, os.O_RDWR | os.O_CREAT) if sys.platform == "win32" else (folder, os.O_RDONLY)
+    with naming(path, "cannot be opened"):
+        descriptor = os.open(path, flags, 0o600)
+    try:
+        try:
+            is_mine = try_lock(descriptor)
+        except OSError as error:
+            if error.errno not in NO_LOCKS:
+                raise StoreError(f"{path}: cannot be locked: {reason(error)}") from error
+            is_mine = True
+        if not is_mine:
+            raise TrainingError(f"{folder}: another run writes its checkpoints there; wanted another folder")
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def save(folder: Path, number: int, states: Mapping[str, Array], data: str, keep: int) -> Path:

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from camshaft.errors import PlanError, TrainingError
+from camshaft.errors import PlanError, StoreError, TrainingError
 from camshaft.plan.execution_plan import ExecutionPlan
 from camshaft.train import checkpoint
-from camshaft.train.data import Batches, Windows
 from camshaft.train.optimizers import Optimizer
 from camshaft.train.step import Step
 from camshaft.train.validation import PREFIX, Best, Validation, best_of
@@ -47,7 +48,7 @@ class Trainer:
     `keep` of them stay. `resume` goes on from the newest. What follows is equal to the bit to a run that never stopped.
 
     With a `validation` the loss of its batches is measured too; `best` has the parameters with the lowest, and a run may stop
-    early. Checkpoints have both.
+    early. Checkpoints have both. `about` says of what else a checkpoint must be, such as a model.
     """
 
     def __init__(
@@ -62,6 +63,7 @@ class Trainer:
         save_every: int | None = None,
         keep: int = 2,
         validation: Validation | None = None,
+        about: str = "",
         **options: Any,
     ) -> None:
         if not callable(data):
@@ -81,6 +83,7 @@ class Trainer:
         self._data, self._lr = data, lr
         self._folder, self._save_every, self._keep = None if folder is None else Path(folder), save_every, keep
         self._validation, self._best = validation, Best()
+        self._is_alone, self._about = False, about
 
     def __repr__(self) -> str:
         return f"Trainer({self.step!r})"
@@ -123,26 +126,52 @@ class Trainer:
         """
         if type(steps) is not int or steps < 0:
             raise PlanError(f"run: got {steps!r:.60}; wanted a number of steps from 0 on")
-        self._refuse_later()
         losses: list[float] = []
-        try:
-            self._validated()  # where a run was interrupted between a step and its validation
-            for n in range(self.step.number, steps):
-                if self.has_stopped_early:
-                    break
-                losses.append(self._one(n, each))
-                if self._save_every is not None and (n + 1) % self._save_every == 0 and n + 1 < steps:
+        with self.alone():
+            self._refuse_later()
+            try:
+                self._validated()  # where a run was interrupted between a step and its validation
+                for n in range(self.step.number, steps):
+                    if self.has_stopped_early:
+                        break
+                    losses.append(self._one(n, each))
+                    if self._save_every is not None and (n + 1) % self._save_every == 0 and n + 1 < steps:
+                        self.save()
+            except KeyboardInterrupt:
+                if self._folder is not None:
                     self.save()
-        except KeyboardInterrupt:
-            if self._folder is not None:
+                raise
+            except TrainingError as error:
+                last = self._last_good()
+                raise (error if last is None else TrainingError(f"{error}. The last checkpoint is {last}")) from error
+            if losses and self._folder is not None:
                 self.save()
-            raise
-        except TrainingError as error:
-            last = None if self._folder is None else checkpoint.newest(self._folder)
-            raise (error if last is None else TrainingError(f"{error}. The last checkpoint is {last}")) from error
-        if losses and self._folder is not None:
-            self.save()
         return losses
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Owns the folder during the block. TrainingError if another run does. `run` does so by itself."""
+        if self._folder is None or self._is_alone:
+            yield
+            return
+        with checkpoint.owned(self._folder):
+            self._is_alone = True
+            try:
+                yield
+            finally:
+                self._is_alone = False
+
+    def _last_good(self) -> Path | None:
+        """The newest checkpoint after an error: of the last step whose loss was finite, or an earlier one if the disk is full."""
+        if self._folder is None:
+            return None
+        number, last = self.step.number, checkpoint.newest(self._folder)
+        if number and not self._is_due and (last is None or checkpoint.number_of(last) < number):
+            try:
+                return self.save()
+            except StoreError as error:
+                warnings.warn(f"no checkpoint of step {number}: {error}", stacklevel=3)
+        return last
 
     def _refuse_later(self) -> None:
         """Makes the folder. TrainingError if it has a checkpoint of a later step, which would be taken for this run's."""
@@ -174,10 +203,15 @@ class Trainer:
             self.step.plan_of_loss(*self._validation.batches[0])
         return self.step.plans
 
+    @property
+    def _is_due(self) -> bool:
+        """Whether the validation after the last step was not done yet, or failed."""
+        number, given = self.step.number, self._validation
+        return given is not None and number > 0 and number % given.every == 0 and number != self._best.measured
+
     def _validated(self) -> float | None:
         """The validation loss, if one is due after this step."""
-        number = self.step.number
-        if self._validation is None or not number or number % self._validation.every or number == self._best.measured:
+        if self._validation is None or not self._is_due:
             return None
         loss = self._validation.loss(self.step)
         self._best = self._best.after(loss, self.step)
@@ -210,9 +244,10 @@ class Trainer:
 
     @property
     def _order(self) -> str:
-        """What a checkpoint notes of the data: a function of the caller's own is not known."""
-        known = isinstance(self._data, (Batches, Windows))
-        return f"{type(self._data).__name__}: {self._data}" if known else "a function"
+        """What a checkpoint notes of the data, where these say what they are, and `about`."""
+        known = any("__str__" in vars(kind) for kind in type(self._data).__mro__[:-1])
+        data = f"{type(self._data).__name__}: {self._data}" if known else "a function"
+        return f"{data}; {self._about}" if self._about else data
 
     def close(self) -> None:
         """Releases the step's plans and their memory; parameters can still be read."""

@@ -200,10 +200,26 @@ def test_a_thread_answers_and_logs_probabilities(lm: LanguageModel) -> None:
         assert all(each.ended.wait(60) for each in told)
         assert len({each.text for each in told}) == 1
         assert [len(update.logprobs[0].top) for update in told[0].updates] == [2, 2, 2]
-        lone = lm.generate(PROMPTS[0], how)
-        list(lone)
-        assert [update.logprobs[0] for update in told[0].updates] == lone.logprobs
+        lone = Told()
+        engine.submit(PROMPTS[0], how, lone)
+        assert lone.ended.wait(60)
+        assert lm.plans.is_uneven  # floats: plans of other sizes would round otherwise
+        assert all(each.updates == lone.updates for each in told)
     assert not engine.is_alive
+
+
+def test_requests_of_a_lower_number_go_first(engine: Engine) -> None:
+    begun: list[int] = []
+
+    def submit(priority: int) -> None:
+        how = GenerateOptions(max_tokens=1, ignore_eos=True)
+        engine.submit_all([(PROMPTS[0], how, lambda update: begun.append(priority))], priority=priority)
+
+    for priority in (*[0] * SESSIONS, 5, -1, 5, -2, 0):
+        submit(priority)
+    while engine.n_waiting or engine.n_running:
+        engine.step()
+    assert begun == sorted(begun) == [-2, -1, *[0] * (SESSIONS + 1), 5, 5]
 
 
 def test_an_engine_that_fails_ends_its_requests(lm: LanguageModel, monkeypatch: pytest.MonkeyPatch) -> None:

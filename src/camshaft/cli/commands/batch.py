@@ -103,7 +103,7 @@ def _on_cluster(
     from camshaft.cluster.batch import run_batch
     from camshaft.cluster.specs import on_nodes
     from camshaft.serve.models.config import ModelSpec
-    from camshaft.serve.models.models import EMBEDDING
+    from camshaft.serve.models.entry import EMBEDDING
     from camshaft.serve.models.served import served_name
 
     context, slots = sizes

@@ -16,7 +16,8 @@ from camshaft.cli import options
 from camshaft.cli.command import command, one_line
 from camshaft.cli.commands.generate import stream
 from camshaft.cli.exits import FAILED
-from camshaft.errors import CamshaftError, ContextError, SettingError
+from camshaft.cli.sampling_options import SamplingOptions, of_model
+from camshaft.errors import CamshaftError, ContextError, SettingError, count
 
 if TYPE_CHECKING:
     from camshaft.generate.conversation import Conversation
@@ -41,7 +42,7 @@ def chat(
     context_shift: _ContextShift = "on",
     speculate: options.Speculate = None,
     prompt_cache: options.PromptCache = None,
-    sampling: options.SamplingOptions,
+    sampling: SamplingOptions,
     running: options.ModelOptions,
     context: options.Context = options.DEFAULT_CONTEXT,
 ) -> None:
@@ -50,7 +51,7 @@ def chat(
         raise SettingError(f"--context-shift {context_shift!r}; wanted on or off")
     wanted = sampling.generate(max_tokens=max_tokens, stop=tuple(stop or ()))
     with running.open(model, context) as lm, options.speculation(speculate, running, context) as drafts:
-        wanted = options.of_model(wanted, lm).merge({"speculate": drafts, "prompt_cache": prompt_cache})
+        wanted = of_model(wanted, lm).merge({"speculate": drafts, "prompt_cache": prompt_cache})
         conversation = lm.conversation(wanted, system=system, context_shift=_SHIFTS[context_shift])
         all_answered = _converse(conversation, keeps_on=_SHIFTS[context_shift])
     if not all_answered and not sys.stdin.isatty():
@@ -179,6 +180,8 @@ def _save(conversation: Conversation, argument: str) -> bool:
     path = _path(argument, "/save FILE")
     if path.exists():
         _saved_messages(path)  # only another chat is overwritten
+    if any(not isinstance(message["content"], str) for message in conversation.messages):
+        raise SettingError("the chat has pictures, which are not saved; wanted texts alone")
     # A lone surrogate becomes \udxxx, which is an escape in JSON too.
     text = json.dumps(conversation.messages, ensure_ascii=False, indent=1).encode("utf-8", "backslashreplace")
     with atomic_file(path) as file:
@@ -191,6 +194,12 @@ def _load(conversation: Conversation, argument: str) -> bool:
     path = _path(argument, "/load FILE")
     conversation.messages = _saved_messages(path)
     _notice(f"loaded {len(conversation.messages)} messages from {path}")
+    return True
+
+
+def _image(conversation: Conversation, argument: str) -> bool:
+    conversation.show(_path(argument, "/image FILE"))
+    _notice(f"{count(conversation.n_shown, 'picture')} for the next message")
     return True
 
 
@@ -220,6 +229,7 @@ _COMMANDS = {
     "/clear": _Command("/clear", "forget all messages but the system message", _clear),
     "/save": _Command("/save FILE", "write the messages to a JSON file", _save),
     "/load": _Command("/load FILE", "go on with the messages of a file", _load),
+    "/image": _Command("/image FILE", "show the model a picture with the next message (needs --mmproj)", _image),
     "/bye": _Command("/bye", "end the chat, as Ctrl-D does", _bye),
 }
 _COMMANDS |= {"/?": _COMMANDS["/help"], "/exit": _COMMANDS["/bye"], "/quit": _COMMANDS["/bye"]}

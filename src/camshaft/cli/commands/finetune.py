@@ -31,11 +31,15 @@ _Data = Annotated[
 _Adapter = Annotated[
     Path, typer.Argument(metavar="ADAPTER", help="An adapter, as 'camshaft finetune' writes it, or a PEFT folder.")
 ]
-_Tuned = Annotated[Path, typer.Argument(metavar="OUT", help="NAME.gguf, or another name for a PEFT folder.")]
+_Tuned = Annotated[Path, typer.Argument(metavar="OUT", help="NAME.gguf; for an adapter another name is a PEFT folder.")]
 _Out = Annotated[Path, typer.Argument(metavar="OUT", help="Output file; created only once it is complete.")]
 _Force = Annotated[bool, typer.Option("--force", help="Overwrite OUT if it exists.")]
 _Method = Annotated[
-    str, typer.Option(metavar="lora|dpo", help="What adapters learn: answers, or which of two is preferred.")
+    str,
+    typer.Option(
+        metavar="lora|dpo|full|qat",
+        help="Learn answers or preferences by adapters, or the weights themselves, for qat as --type rounds them.",
+    ),
 ]
 _Rank = Annotated[int, typer.Option(metavar="N", min=1, help="Rank of the adapters.")]
 _Alpha = Annotated[float, typer.Option(metavar="X", help="The adapters' products are multiplied by alpha / rank.")]
@@ -45,6 +49,18 @@ _Target = Annotated[
         metavar="NAME", help="A matrix that gets an adapter, or a pattern: attn_q, ffn_*; may be given several times."
     ),
 ]
+_RsLora = Annotated[bool, typer.Option("--rslora", help="Multiply by alpha / sqrt(rank) in place of alpha / rank.")]
+_Written = Annotated[
+    str | None,
+    typer.Option(
+        "--type",
+        metavar="TYPE",
+        help="Type of the model that full and qat write, as of quantize; full has F16 for blocks.",
+    ),
+]
+_Optimizer = Annotated[str, typer.Option(metavar="NAME", help="adamw, adamw8bit, adafactor, lion or sgd.")]
+_Schedule = Annotated[str, typer.Option(metavar="NAME", help="How --lr falls: cosine, linear, wsd or constant.")]
+_Decay = Annotated[float, typer.Option(metavar="X", min=0, help="Weight decay.")]
 _Epochs = Annotated[int, typer.Option(metavar="N", min=1, help="How often every example is learned.")]
 _Steps = Annotated[int | None, typer.Option(metavar="N", min=1, help="The number of steps, in place of --epochs.")]
 _Batch = Annotated[int, typer.Option(metavar="N", min=1, help="Examples of a step.")]
@@ -95,7 +111,12 @@ def finetune(
     method: _Method = "lora",
     rank: _Rank = 8,
     alpha: _Alpha = 16.0,
+    rslora: _RsLora = False,
     target: _Target = None,
+    file_type: _Written = None,
+    optimizer: _Optimizer = "adamw",
+    schedule: _Schedule = "cosine",
+    weight_decay: _Decay = 0.0,
     epochs: _Epochs = 3,
     steps: _Steps = None,
     batch: _Batch = 4,
@@ -120,7 +141,7 @@ def finetune(
     force: _Force = False,
     json: options.Json = False,
 ) -> None:
-    """Train an adapter of a model on examples.
+    """Train an adapter of a model on examples, or the model itself.
 
     Shows loss, tokens per second and the time left on a terminal, else a line at each tenth of the steps. Ctrl-C saves a
     checkpoint, from which --resume goes on."""
@@ -128,13 +149,15 @@ def finetune(
     from camshaft.train.record.recorder import Records
     from camshaft.train.tuning.finetuning import finetune as run
     from camshaft.train.tuning.finetuning import plan_finetune
-    from camshaft.train.tuning.lora import LoraConfig
+    from camshaft.train.tuning.methods.lora import LoraConfig
     from camshaft.train.tuning.options import FinetuneOptions
 
-    lora = LoraConfig(rank, alpha, tuple(target) if target else LoraConfig.targets, seed)
+    lora = LoraConfig(rank, alpha, tuple(target) if target else LoraConfig.targets, seed, rslora)
     given = FinetuneOptions(
         epochs, steps, batch, micro_batches, length, rate, seed=seed, pack=pack, validate_every=validate_every, patience=patience,
-        method=method, beta=beta, memory=None if memory is None else _nbytes(memory),
+        method=method, beta=beta, memory=None if memory is None else _nbytes(memory), weight_decay=weight_decay,
+        optimizer=optimizer, schedule=schedule, file_type=file_type,
+        targets=tuple(target) if target else FinetuneOptions.targets,
     )  # fmt: skip
     with Bar(f"pulling {model}") as progress:
         path = resolve_model(model, progress)

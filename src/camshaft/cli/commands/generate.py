@@ -12,6 +12,7 @@ import typer
 
 from camshaft.cli import options
 from camshaft.cli.command import command, print_json
+from camshaft.cli.sampling_options import SamplingOptions, of_model
 from camshaft.errors import SettingError
 
 if TYPE_CHECKING:
@@ -35,6 +36,14 @@ _Prompt = Annotated[
 _File = Annotated[
     Path | None,
     typer.Option("-f", "--file", metavar="FILE", help="Read the prompt from a file; - reads it from stdin."),
+]
+_Images = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="FILE",
+        help="A picture before the prompt, or where the prompt has the model's marker; several times for several.",
+        show_default=False,
+    ),
 ]
 _Raw = Annotated[bool, typer.Option("--raw", help="Continue the prompt as is, without the model's chat template.")]
 _Verbose = Annotated[bool, typer.Option("--verbose", help="Print token counts and rates on stderr at the end.")]
@@ -63,11 +72,12 @@ def generate(
     *,
     prompt: _Prompt = None,
     file: _File = None,
+    image: _Images = None,
     system: options.System = None,
     max_tokens: options.MaxTokens = 128,
     stop: options.Stop = None,
     raw: _Raw = False,
-    sampling: options.SamplingOptions,
+    sampling: SamplingOptions,
     running: options.ModelOptions,
     context: options.Context = options.DEFAULT_CONTEXT,
     json_schema: _JsonSchema = None,
@@ -94,12 +104,14 @@ def generate(
     )
     name = options.DEFAULT_MODEL if model is None else model
     with running.open(name, context) as lm, options.speculation(speculate, running, context) as drafts:
-        wanted = options.of_model(wanted, lm).merge({"speculate": drafts, "prompt_cache": prompt_cache})
+        wanted = of_model(wanted, lm).merge({"speculate": drafts, "prompt_cache": prompt_cache})
         if system is None:
-            generation = lm.generate(said, wanted)
+            generation = lm.generate(said, wanted, images=image or ())
         else:
-            chat = [{"role": "system", "content": system}, {"role": "user", "content": said}]
-            generation = lm.generate(options=wanted, messages=chat)
+            from camshaft.generate.vision.prompts import content_of
+
+            asked = {"role": "user", "content": content_of(said, image or ())}
+            generation = lm.generate(options=wanted, messages=[{"role": "system", "content": system}, asked])
         if json:
             for _ in generation:
                 pass

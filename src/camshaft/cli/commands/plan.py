@@ -11,7 +11,7 @@ from camshaft.cli import options
 from camshaft.cli.command import Bar, command, print_columns, print_json, size
 
 if TYPE_CHECKING:
-    from camshaft.generate.language_model import PlanDescription
+    from camshaft.generate.measures.description import PlanDescription
     from camshaft.observe.profile import Profile
     from camshaft.observe.rows import Row
 
@@ -59,7 +59,9 @@ def _plan_report(plan: PlanDescription) -> dict[str, object]:
         "temp_nbytes_sum": plan.temp_nbytes_sum,
         "weights_nbytes": plan.weights_nbytes,
         "kv_cache_nbytes": plan.kv_cache_nbytes,
+        "window_nbytes": plan.window_nbytes,
         "state_nbytes": plan.state_nbytes,
+        "copy_nbytes": plan.copy_nbytes,
     }
 
 
@@ -75,12 +77,15 @@ def _print_plan(plan: PlanDescription, kv_cache: str) -> None:
         ("weights", size(plan.weights_nbytes)),
         ("KV cache", f"{size(plan.kv_cache_nbytes)} a session, in {kv_cache}"),
     ]
+    if plan.window_nbytes:
+        windows = f"{size(plan.window_nbytes)}, {plan.ring_rows} tokens for windows of {plan.window}"
+        facts.append(("of it, windows", windows))
     if plan.state_nbytes:
+        facts.append(("recurrent states", f"{size(plan.state_nbytes)} a session"))
+    if plan.copy_nbytes:
         from camshaft.generate.memory.checkpoints import MOST
 
-        facts.append(
-            ("recurrent states", f"{size(plan.state_nbytes)} a session, and up to {MOST} copies to go back to")
-        )
+        facts.append(("copies", f"up to {MOST} of {size(plan.copy_nbytes)} a session, to go back to earlier tokens"))
     print_columns(facts)
 
 

@@ -52,12 +52,21 @@ _Replicas = Annotated[
 _Rerank = Annotated[
     str | None, typer.Option(metavar="MODEL", help="Also score documents for queries, by this model, at /v1/rerank.")
 ]
+_Speech = Annotated[
+    str | None, typer.Option(metavar="MODEL", help="Also transcribe recordings, by this model, at /v1/audio.")
+]
 _Models = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="[MODEL ...]",
         help=f"Model names (pulled on first use), hf:OWNER/REPO/FILE, or .gguf paths; default: {options.DEFAULT_MODEL}.",
         show_default=False,
+    ),
+]
+_SlotPath = Annotated[
+    Path | None,
+    typer.Option(
+        "--slot-save-path", metavar="FOLDER", help="Let clients save prompts in FOLDER, and restore them (/slots)."
     ),
 ]
 _Config = Annotated[
@@ -78,7 +87,9 @@ def serve(
     queue: _Queue = 256,
     embed: Embed = None,
     rerank: _Rerank = None,
+    speech: _Speech = None,
     api_key_file: _KeyFile = None,
+    slot_save_path: _SlotPath = None,
     ray: Ray = None,
     replicas: _Replicas = None,
 ) -> None:
@@ -91,19 +102,23 @@ def serve(
         raise MissingExtraError(str(error.name), "serve", "camshaft serve") from None
     from camshaft.serve.guard import Guard, read_keys
     from camshaft.serve.models.config import ModelSpec, cards_of
-    from camshaft.serve.models.models import EMBEDDING, RERANK, Models
+    from camshaft.serve.models.entry import EMBEDDING, RERANK, SPEECH
+    from camshaft.serve.models.models import Models
     from camshaft.serve.models.served import served_name
 
     logging.basicConfig(level=logging.WARNING, format="camshaft: %(message)s")
+    logging.getLogger("asyncio").setLevel(logging.ERROR)  # it warns of each write to a client that has gone
     if replicas is not None and ray is None:
         raise SettingError("--replicas is for --ray; wanted both")
+    _check_slot_folder(slot_save_path, ray)
     keys = () if api_key_file is None else read_keys(api_key_file)
     guard = Guard(keys, frozenset({"localhost", host.lower()}))
-    common = ModelSpec("", "", options=running.given(context=context, sessions=slots), queue=queue)
+    given = running.given(context=context, sessions=slots)
+    common = ModelSpec("", "", options=given, queue=queue, slot_folder=slot_save_path)
     found = _config(models, config, common)
     specs = [*found.specs]
     threads = {name: value for name, value in common.options.items() if name == "threads"}
-    for other, kind in ((embed, EMBEDDING), (rerank, RERANK)):
+    for other, kind in ((embed, EMBEDDING), (rerank, RERANK), (speech, SPEECH)):
         if other is not None:
             name, preload = served_name(other), specs[0].preload
             specs.append(ModelSpec(other, name, kind=kind, options=threads, preload=preload))
@@ -156,6 +171,13 @@ def _serve_on_cluster(
         _notice(f"serving {said.replace('URL', f'http://{host}:{port}')}")
         while True:
             time.sleep(3600)
+
+
+def _check_slot_folder(folder: Path | None, ray: str | None) -> None:
+    if folder is not None and ray is not None:
+        raise SettingError("--slot-save-path is for a server of one process; --ray was given too")
+    if folder is not None and not folder.is_dir():
+        raise SettingError(f"--slot-save-path: there is no folder {folder}")
 
 
 def _check_open(keys: Sequence[bytes], address: str, url: str) -> None:

@@ -94,6 +94,34 @@ def dot2(lib: Library, form: Form) -> str:
     return define_text(typ, f"dot2_{form.name}", f"{typ} acc, {words} a, {words} b", body)
 
 
+def byte_pairs(lib: Library, form: Form) -> str:
+    """In each half of a word: acc + the two products u8(a) * s8(b) of its bytes."""
+    typ, integer = lib.type_of(form), lib.type_of(form.signed)
+    low, high = (f"{_product(integer, i)} + {_product(integer, i + 1)}" for i in (0, 2))
+    body = f"const {integer} low = {low}, high = {high};"
+    total = f"return ((acc + ({typ})low) & 0xffffu) | ((acc + (({typ})high << 16)) & 0xffff0000u);"
+    return define(typ, f"byte_pairs_{form.name}", f"{typ} acc, {typ} a, {typ} b", body, total)
+
+
+def _product(integer: str, byte: int) -> str:
+    return f"({integer})((a >> {8 * byte}) & 255u) * {_signed_byte(integer, 'b', byte)}"
+
+
+def _signed_byte(integer: str, word: str, byte: int) -> str:
+    return f"(({integer})({word} << {24 - 8 * byte}) >> 24)"
+
+
+def byte_signs(lib: Library, form: Form) -> str:
+    """Each byte of a times the sign of the same byte of b."""
+    typ, integer = lib.type_of(form), lib.type_of(form.signed)
+    lines = [f"{typ} y = a ^ a;", f"{integer} s;"]
+    for i in range(4):
+        lines.append(f"s = {_signed_byte(integer, 'b', i)};")
+        product = f"{_signed_byte(integer, 'a', i)} * ((s >> 31) - (-s >> 31))"
+        lines.append(f"y |= (({typ})({product}) & 255u) << {8 * i};")
+    return define(typ, f"byte_signs_{form.name}", f"{typ} a, {typ} b", *lines, "return y;")
+
+
 def byte_lookup(lib: Library, form: Form) -> str:
     """Bytes of the 16 in a, b, c, d by the 4-bit indexes in the bytes of x: masks of an index's bits 2 and 3 choose a word."""
     typ = lib.type_of(form)
@@ -178,6 +206,8 @@ MAKERS: dict[str, Maker] = {
     "dot4": dot4,
     "dot2": dot2,
     "byte_lookup": byte_lookup,
+    "byte_pairs": byte_pairs,
+    "byte_signs": byte_signs,
     "atomic_add": _atomic("atomic_add", "old + x"),
     "atomic_min": _atomic("atomic_min", "x < old ? x : old"),
     "atomic_max": _atomic("atomic_max", "x > old ? x : old"),

@@ -13,7 +13,7 @@ _VNNI = {n: f"llvm.x86.avx512.vpdpbusd.{32 * n}" for n in (4, 8, 16)}
 _VNNI_SHORTS = {n: f"llvm.x86.avx512.vpdpwssd.{32 * n}" for n in (4, 8, 16)}
 _BF16_DOTS = {n: f"llvm.x86.avx512bf16.dpbf16ps.{32 * n}" for n in (4, 8, 16)}
 # Products of bytes with sums of two in 16 bits (SSSE3 on), products of 16-bit integers with sums of two in 32 bits.
-_BYTE_PRODUCTS = {
+BYTE_PRODUCTS = {
     4: "llvm.x86.ssse3.pmadd.ub.sw.128",
     8: "llvm.x86.avx2.pmadd.ub.sw",
     16: "llvm.x86.avx512.pmaddubs.w.512",
@@ -85,7 +85,7 @@ def _pmadd(t: Typed, acc: str, a: str, b: str, small: bool) -> str:
     if small and t.target.features >= {"sse4.1"}:
         octets = f"<{4 * t.n} x i8>"
         u, s = t.bits_as(octets, a, b)
-        pairs = t.ctx.call(_BYTE_PRODUCTS[t.n], shorts, (octets, u), (octets, s))
+        pairs = t.ctx.call(BYTE_PRODUCTS[t.n], shorts, (octets, u), (octets, s))
         return t.op("add", acc, _short_products(t, pairs, "splat (i16 1)"))
     # any bytes, widened to 16 bits: the even ones, then the odd ones
     ua, sb = t.bits_as(shorts, a, b)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from camshaft.dtypes import DType, bf16, f16, f32, f64, i16, i32
+from camshaft.emit.llvm.byte_pairs import byte_pairs, byte_signs
 from camshaft.emit.llvm.context import Typed
 from camshaft.emit.llvm.dots import byte_lookup, dot2, dot4, dp4a, prmt
 from camshaft.emit.llvm.values import suffix, vector_type
@@ -103,6 +104,8 @@ EXPANSIONS: dict[str, Callable[..., str]] = {
     "dot4": dot4,
     "dp4a": dp4a,
     "byte_lookup": byte_lookup,
+    "byte_pairs": byte_pairs,
+    "byte_signs": byte_signs,
     "prmt": prmt,
 }
 

@@ -41,7 +41,8 @@ class Engine(Closing):
 
     prompt_budget: prompt tokens of a step while other requests generate.
     max_queue: how many requests may wait for a slot.
-    prefix_cache: whether prompts share the blocks of their common beginnings. Models with recurrent layers share none.
+    prefix_cache: whether prompts share the blocks of their common beginnings. Models with recurrent layers share none; those with
+    windows share up to the ends of messages and to places where prompts were seen to part.
 
     At most `sessions` requests of the model run at once. Every slot can have its whole context, so that no request that runs has
     to stop for another one's memory."""
@@ -62,6 +63,7 @@ class Engine(Closing):
         wanted = prefix_cache and not cache.is_recurrent  # a recurrent state is not in blocks
         self.prefixes = (cache.prefixes or PrefixCache(cache)) if wanted else None
         self.statistics = Statistics()
+        self.last_prompts: dict[int, list[int]] = {}  # slot -> the prompt of its last request
         self._runner = Runner(lm, self.prefixes, self.statistics)
         self._waiting: deque[Request] = deque()
         self._running: list[Request] = []
@@ -102,22 +104,29 @@ class Engine(Closing):
         return self.submit_all([(ids, options, listener)])[0]
 
     def submit_all(
-        self, wanted: Sequence[tuple[Sequence[int], GenerateOptions, Listener]], *, scored: bool = False
+        self,
+        wanted: Sequence[tuple[Sequence[int], GenerateOptions, Listener]],
+        *,
+        scored: bool = False,
+        priority: int = 0,
     ) -> list[Request]:
         """Queue several requests, or none if there is no place for all of them. Raises as `submit`.
 
-        scored: also report the log probabilities of the prompts' tokens, as `options.logprobs` has them for answers."""
-        requests = [self._request(*each, scored) for each in wanted]
+        scored: also report the log probabilities of the prompts' tokens, as `options.logprobs` has them for answers.
+        priority: requests with a lower number get slots, and their prompts processed, before others; equal ones in order."""
+        requests = [self._request(*each, scored, priority) for each in wanted]
         with self._changed:
             if not self.is_alive:
                 raise ModelError("the engine is closed")
             if len(self._waiting) + len(requests) > self.max_queue:
                 raise QueueFullError(f"{len(self._waiting)} requests wait; the limit is {self.max_queue}")
-            self._waiting += requests
+            self._waiting = deque(sorted([*self._waiting, *requests], key=_priority))
             self._changed.notify()
         return requests
 
-    def _request(self, ids: Sequence[int], options: GenerateOptions, listener: Listener, scored: bool) -> Request:
+    def _request(
+        self, ids: Sequence[int], options: GenerateOptions, listener: Listener, scored: bool, priority: int
+    ) -> Request:
         check_together(options, "the engine")
         checked = self.lm.prompt_ids(ids, raw=True)
         n, context = len(checked), self.lm.context
@@ -127,7 +136,7 @@ class Engine(Closing):
             raise ContextError(f"the prompt has {n} tokens; the context is {context}: shorten it or raise context=")
         # A prompt alone is run in parts of that size, and a single token by the plan for generating.
         is_tail = n % self.lm.plans.prompt_tokens.bound == 1
-        return Request(checked, options, listener, n - is_tail, scored)
+        return Request(checked, options, listener, n - is_tail, scored, priority)
 
     def cancel(self, request: Request) -> None:
         """End a request at the next step, whether it waits or runs; its listener is not called from then on."""
@@ -160,9 +169,8 @@ class Engine(Closing):
             for first in range(0, len(generating), MAX_DECODE_SEQUENCES):
                 self._try(self._runner.generate, generating[first : first + MAX_DECODE_SEQUENCES])
             budget = self._budget if generating else PROMPT_TOKENS
-            self._try(
-                partial(self._runner.process_prompts, budget=budget), [r for r in self._running if r.is_prompting]
-            )
+            prompting = sorted((r for r in self._running if r.is_prompting), key=_priority)
+            self._try(partial(self._runner.process_prompts, budget=budget), prompting)
             self.statistics.steps += 1
 
     def _admit(self) -> None:
@@ -211,6 +219,7 @@ class Engine(Closing):
         if request.slot is not None:
             self._running.remove(request)
             self.lm.plans.cache.close_slot(request.slot)
+            self.last_prompts[request.slot] = request.ids[: request.prompt_end]
             request.slot = None
         request.clock.ended = time.perf_counter()
         self.statistics.cached_tokens += request.cached_tokens
@@ -236,3 +245,7 @@ class Engine(Closing):
         with self.lm.lock:
             for request in self._open():
                 self._tell(request, Update(error=error))
+
+
+def _priority(request: Request) -> int:
+    return request.priority

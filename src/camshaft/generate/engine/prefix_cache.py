@@ -3,6 +3,9 @@
 A block's key is the digest of its 16 tokens and of the key of the block before it. A block that no sequence uses any more stays
 until its memory is needed; the least recently used one goes first. Only whole blocks are shared, and a sequence writes behind
 them, so that no block has to be copied.
+
+Layers with a window keep their keys in a ring of each slot, so a sequence takes shared blocks up to a place whose windows were
+copied: the end of a message or prompt, or where two prompts part.
 """
 
 from __future__ import annotations
@@ -10,20 +13,25 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Sequence
 from hashlib import blake2b
+from typing import Any
 
 import numpy as np
 
-from camshaft.generate.memory.kv_cache import BLOCK_TOKENS, KVCache
+from camshaft.generate.memory.cache_specs import BLOCK_TOKENS
+from camshaft.generate.memory.kv_cache import KVCache
+from camshaft.generate.vision.tokens import names_of
 
 _DIGEST_NBYTES = 16
+Array = np.ndarray[Any, Any]
 
 
 def block_keys(ids: Sequence[int]) -> list[bytes]:
-    """The key of each whole block of a sequence of token ids."""
+    """The key of each whole block of a sequence of token ids, those of pictures by the pictures' digests."""
     words, key, keys = np.asarray(ids, np.int32), b"", []
     for first in range(0, len(ids) - BLOCK_TOKENS + 1, BLOCK_TOKENS):
         part = words[first : first + BLOCK_TOKENS].tobytes()
-        key = blake2b(key + part, digest_size=_DIGEST_NBYTES).digest()
+        pictures = names_of(ids[first : first + BLOCK_TOKENS])
+        key = blake2b(key + part + pictures, digest_size=_DIGEST_NBYTES).digest()
         keys.append(key)
     return keys
 
@@ -37,6 +45,7 @@ class PrefixCache:
         self._keys: dict[int, bytes] = {}
         self._users: dict[int, int] = {}  # shared block -> number of slots that have it
         self._idle: OrderedDict[int, None] = OrderedDict()  # shared blocks without users, least recently used first
+        self._windows: OrderedDict[bytes, dict[str, Array]] = OrderedDict()  # least recently used first
         self.evictions = 0
         cache.prefixes = self
 
@@ -49,6 +58,35 @@ class PrefixCache:
     def n_idle(self) -> int:
         """The number of shared blocks that no sequence uses."""
         return len(self._idle)
+
+    @property
+    def has_windows(self) -> bool:
+        """Whether layers with a window keep a ring."""
+        return self._cache.ring is not None
+
+    @property
+    def windows_nbytes(self) -> int:
+        """Bytes of the copied windows."""
+        return sum(array.nbytes for copy in self._windows.values() for array in copy.values())
+
+    def can_follow(self, key: bytes) -> bool:
+        """Whether a sequence can go on behind the block with this key: the windows there were copied, if there are any."""
+        return not self.has_windows or key in self._windows
+
+    def keep_windows(self, slot: int, n_blocks: int, key: bytes) -> None:
+        """Copy the windows of a slot after so many blocks, the last one with this key. All copies take no more than the rings."""
+        ring = self._cache.ring
+        if ring is None or key in self._windows:
+            return
+        self._windows[key] = self._cache.copied_states(slot, n_blocks * BLOCK_TOKENS)
+        while len(self._windows) > max(1, self._cache.n_slots * ring.n_blocks // ring.window_blocks):
+            self._windows.popitem(last=False)
+
+    def take_windows(self, slot: int, n_blocks: int, key: bytes) -> None:
+        """Make the windows of a slot those that were copied after the block with this key."""
+        if self.has_windows:
+            self._windows.move_to_end(key)
+            self._cache.write_states(slot, n_blocks * BLOCK_TOKENS, self._windows[key])
 
     def find(self, key: bytes) -> int | None:
         """The block with this key, if there is one."""
@@ -79,6 +117,14 @@ class PrefixCache:
             if not self._users[block]:
                 self._idle[block] = None
         return free[::-1]
+
+    def forget(self, keys: Sequence[bytes]) -> int:
+        """Free the blocks with these keys that no sequence uses; returns their number."""
+        blocks = [block for block in map(self._blocks.get, keys) if block is not None and block in self._idle]
+        for block in blocks:
+            del self._idle[block], self._blocks[self._keys.pop(block)], self._users[block]
+        self._cache.free_blocks(blocks)
+        return len(blocks)
 
     def evict(self) -> int:
         """Take the least recently used idle block from the shared ones. There is one whenever a slot has room for a block."""

@@ -49,16 +49,24 @@ class Request:
 
     `ids` are the prompt's tokens and the generated ones, of which the first `position` are in the KV cache. The first
     `prompt_end` are processed by the plans for prompts, the others one by one by those for generating. If it is scored, the first
-    update has the log probabilities of the prompt's tokens after the first, and the last one that of an end token."""
+    update has the log probabilities of the prompt's tokens after the first, and the last one that of an end token. `branches` are
+    the numbers of blocks after which other prompts may go on otherwise."""
 
     def __init__(
-        self, ids: Sequence[int], options: GenerateOptions, listener: Listener, prompt_end: int, is_scored: bool = False
+        self,
+        ids: Sequence[int],
+        options: GenerateOptions,
+        listener: Listener,
+        prompt_end: int,
+        is_scored: bool = False,
+        priority: int = 0,
     ) -> None:
         self.ids, self.prompt_tokens, self.prompt_end = list(ids), len(ids), prompt_end
         self.options, self.listener, self.clock = options, listener, Clock()
         self.keys = block_keys(self.ids[:prompt_end])  # of the blocks that may be shared
+        self.branches: set[int] = set()
         self.position = self.n_shared = self.cached_tokens = 0
-        self.is_scored, self.scores = is_scored, list[TokenLogprob]()
+        self.is_scored, self.scores, self.priority = is_scored, list[TokenLogprob](), priority
         self.slot: int | None = None
         self.sampler: Sampler | None = None
         self.end_tokens: frozenset[int] = frozenset()

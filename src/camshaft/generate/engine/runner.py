@@ -32,6 +32,8 @@ class Runner:
             text, take = lm.tokenizer.stream(shown=options.shown_tokens), request.take
             request.generation = Generation(request.prompt_tokens, take, text, options, is_complete=request.is_complete)
             self._statistics.prompt_tokens += request.prompt_tokens
+            if self._prefixes is not None and self._prefixes.has_windows:
+                request.branches |= prompts.message_ends(request, lm.tokenizer.eos_ids)
         return []
 
     def generate(self, requests: list[Request]) -> Results:
@@ -43,7 +45,7 @@ class Runner:
         slots = [self._reserve(request, 1) for request in requests]
         if not requests:
             return results
-        plans.run_decode([r.ids[-1] for r in requests], [r.position for r in requests], slots)
+        plans.run_decode([r.ids[-1] for r in requests], [r.position for r in requests], slots, alike=True)
         for request in requests:
             request.position += 1
         return results + self._draw(requests)
@@ -53,7 +55,7 @@ class Runner:
         self._lm.check_open()
         plans = self._lm.plans
         budget = min(budget, plans.prompt_tokens.bound)
-        parts = prompts.choose(requests, self._prefixes, budget, plans.logit_rows.bound)
+        parts = prompts.choose(requests, self._prefixes, budget, plans.logit_rows.bound, plans)
         ids, positions, slots, rows = list[int](), list[int](), list[int](), list[int]()
         scored: list[tuple[Request, int, int]] = []  # row among `ids`, and the token that follows it
         for request, n in parts:
@@ -69,8 +71,9 @@ class Runner:
         if not ids:
             return []
         # A single token with `rows` would run by the plan for generating, which rounds differently.
-        plans.run(ids, positions, slots, [*rows, *(row for _, row, _ in scored)] if len(ids) > 1 else ())
-        for i, (request, _, token) in enumerate(scored, len(rows)):
+        rows += [row for _, row, _ in scored]
+        plans.run(ids, positions, slots, rows if len(ids) > 1 else (), alike=True)
+        for i, (request, _, token) in enumerate(scored, len(rows) - len(scored)):
             request.scores.append(self._lm.token_logprob(i, token, request.options.logprobs or 0))
         for request, n in parts:
             request.position += n

@@ -1,4 +1,7 @@
-"""The keys and values of one slot as bytes, block by block: equal on every backend, wherever the blocks lie."""
+"""The keys and values of one slot as bytes, block by block: equal on every backend, wherever the blocks lie.
+
+Rings have none: what of them is needed is copied with the recurrent states (`KVCache.copied_states`).
+"""
 
 from __future__ import annotations
 
@@ -7,34 +10,24 @@ from typing import Any
 
 import numpy as np
 
-from camshaft.generate.memory.kv_cache import KINDS, KVCache
+from camshaft.generate.memory.cache_specs import KINDS
+from camshaft.generate.memory.kv_cache import KVCache
 
 Array = np.ndarray[Any, Any]
 
 
 def block_arrays(cache: KVCache) -> Iterator[tuple[str, int]]:
-    """(name, bytes of a block) of each array of keys and values."""
-    for name, spec in cache.specs.items():
-        if name.partition(".")[0] in KINDS:
-            yield name, spec.nbytes // spec.bounds[0]
+    """(name, bytes of a block) of each array of keys and values that has a block for every 16 tokens."""
+    for name in cache.specs:
+        if name.partition(".")[0] in KINDS and name not in cache.ring_names:
+            yield name, cache.row_nbytes(name)
 
 
 def read_blocks(cache: KVCache, name: str, slot: int, n: int) -> Array:
     """The first `n` blocks of a slot, uint8 [n, bytes of a block]."""
-    memory, spec, blocks = cache.states[name], cache.specs[name], cache.blocks_of(slot)[:n]
-    nbytes = spec.nbytes // spec.bounds[0]
-    if isinstance(memory, np.ndarray):
-        return np.ascontiguousarray(memory[list(blocks)]).reshape(n, -1).view(np.uint8)
-    return np.stack([memory.memory.read(block * nbytes, nbytes) for block in blocks])
+    return cache.read_rows(name, cache.blocks_of(slot)[:n]).reshape(n, -1)
 
 
 def write_blocks(cache: KVCache, name: str, slot: int, data: Array) -> None:
     """Make the first blocks of a slot, which has reserved them, those of uint8 [n, bytes of a block]."""
-    memory, blocks = cache.states[name], cache.blocks_of(slot)[: len(data)]
-    if isinstance(memory, np.ndarray):
-        first, n = blocks[0], len(blocks)
-        where = slice(first, first + n) if blocks == tuple(range(first, first + n)) else list(blocks)
-        memory[where] = data.reshape(-1).view(memory.dtype).reshape(n, *memory.shape[1:])
-        return
-    for block, row in zip(blocks, data, strict=True):
-        memory.memory.write(np.ascontiguousarray(row), block * row.nbytes)
+    cache.write_rows(name, cache.blocks_of(slot)[: len(data)], data)

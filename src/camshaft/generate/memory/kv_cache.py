@@ -6,17 +6,18 @@ tokens arrive. They start as small pages and become huge pages once the tokens e
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from camshaft.dtypes import DType, f32, i32
-from camshaft.errors import ContextError, ModelError, SettingError
+from camshaft.dtypes import DType, i32
+from camshaft.errors import ContextError, ModelError
+from camshaft.generate.memory.cache_specs import BLOCK_TOKENS, KINDS, cache_specs, ring_names, ring_of
 from camshaft.generate.memory.slots import Slots
 from camshaft.models.config import ModelConfig
-from camshaft.models.recurrent_config import ATTENTION, BOTH, FEED_FORWARD
+from camshaft.models.recurrent_config import STATES
 from camshaft.ops.spec import TensorSpec
 from camshaft.plan.memory.allocate import aligned_bytes, late_huge_pages
 
@@ -25,9 +26,6 @@ if TYPE_CHECKING:
     from camshaft.generate.engine.prefix_cache import PrefixCache
     from camshaft.plan.memory.device_memory import DeviceArray
 
-BLOCK_TOKENS = 16
-STATES = ("conv", "state")  # arrays of a recurrent layer, [slots, ..] (models/recurrent_config.py)
-KINDS = ("keys", "values", "key_scales", "value_scales")  # arrays of a layer; scales only for quantized caches
 ALIGNMENT = 64
 # Bytes of tokens in use from which huge pages pay. Below that they cost: each layer's first block has its own huge
 # page, so the first token would touch all of them (up to 140 ms).
@@ -42,11 +40,19 @@ class KVCache:
     """The KV cache of one model. `states` and `specs` have, by name, `keys.N` [blocks, kv_heads, head_dim, 16], `values.N`
     [blocks, kv_heads, 16, head_dim] and `block_table` [slots, blocks per sequence]; of a recurrent layer `conv.N` and `state.N`
     [slots, ..]. `form` is a dtype, or the block format of a
-    quantized cache, which adds `key_scales.N` and `value_scales.N` (see ops/attention/kv_cache_quantize.py). With a `device`
-    the keys and values are in its memory; the block table is in host memory."""
+    quantized cache, which adds `key_scales.N` and `value_scales.N` (see ops/attention/kv_cache_quantize.py). Layers with a window
+    keep a ring of blocks per slot, which `ring_table` repeats, if `run_tokens` says how many tokens a run has at most. With a
+    `device` the keys and values are in its memory; the tables are in host memory."""
 
     def __init__(
-        self, config: ModelConfig, context: int, form: DType | str, n_slots: int, device: Device | None = None
+        self,
+        config: ModelConfig,
+        context: int,
+        form: DType | str,
+        n_slots: int,
+        device: Device | None = None,
+        *,
+        run_tokens: int = 0,
     ) -> None:
         self.context, self.n_slots, self._device = context, n_slots, device
         self._enlarge: Callable[[], None] | None = None  # turns small pages into huge ones, once
@@ -54,22 +60,15 @@ class KVCache:
         table = TensorSpec((n_slots, self.blocks_per_slot), i32)
         self.table: Array = _view(aligned_bytes(table.nbytes, ALIGNMENT), table)
         n_blocks = self.blocks_per_slot * n_slots
-        self.specs = {"block_table": table}
-        for layer, options in enumerate(config.layers):
-            if options.kind not in (ATTENTION, FEED_FORWARD):
-                assert config.recurrent is not None
-                self.specs |= {
-                    f"{n}.{layer}": TensorSpec((n_slots, *s), f32) for n, s in config.recurrent.states.items()
-                }
-            if options.kind not in (ATTENTION, BOTH) or options.shares >= 0:
-                continue
-            heads, dim = config.of_layer(layer).n_kv_heads, config.of_layer(layer).head_dim
-            layer_specs = (
-                _plain(form, n_blocks, heads, dim)
-                if isinstance(form, DType)
-                else _quantized(form, n_blocks, heads, dim)
-            )
-            self.specs |= {f"{kind}.{layer}": spec for kind, spec in zip(KINDS, layer_specs, strict=False)}
+        self._tables = {"block_table": self.table}
+        self.ring = ring_of(config, context, run_tokens) if run_tokens else None
+        if self.ring is not None:
+            self._tables["ring_table"] = _view(aligned_bytes(table.nbytes, ALIGNMENT), table)
+            first = np.arange(n_slots, dtype=np.int32)[:, None] * self.ring.n_blocks
+            self._tables["ring_table"][...] = first + np.arange(self.blocks_per_slot) % self.ring.n_blocks
+        layers = cache_specs(config, form, n_slots, self.blocks_per_slot, self.ring)
+        self.ring_names = ring_names(layers, config.layers, self.ring)
+        self.specs = dict.fromkeys(self._tables, table) | layers
         if n_blocks > EAGER_FROM_BLOCKS and device is None:
             _ = self.states  # raises MemoryError before lists of that length are built
         self._free_blocks = list(range(n_blocks - 1, -1, -1))
@@ -80,7 +79,7 @@ class KVCache:
     @cached_property
     def states(self) -> dict[str, Array | DeviceArray]:
         """The memory of every spec, allocated on first use. Raises BackendError if the device has too little."""
-        arrays: dict[str, Array | DeviceArray] = {"block_table": self.table}
+        arrays: dict[str, Array | DeviceArray] = dict(self._tables)
         specs = {name: spec for name, spec in self.specs.items() if name not in arrays}
         if self._device is not None:
             from camshaft.plan.memory.device_memory import DeviceArray
@@ -100,6 +99,11 @@ class KVCache:
         return total // self.n_slots
 
     @property
+    def ring_nbytes(self) -> int:
+        """Bytes of keys and values of one session in rings."""
+        return sum(self.specs[name].nbytes for name in self.ring_names) // self.n_slots
+
+    @property
     def state_nbytes(self) -> int:
         """Bytes of the recurrent layers' states of one session."""
         return sum(self.specs[name].nbytes for name in self.state_names) // self.n_slots
@@ -114,54 +118,69 @@ class KVCache:
         """Whether some layers have states that a session cannot go back in."""
         return bool(self.state_names)
 
-    def copied_states(self, slot: int) -> dict[str, Array]:
-        """A copy of the recurrent layers' states of a slot."""
-        return {name: self._bytes_of(name, slot).copy() for name in self.state_names}
-
-    def write_states(self, slot: int, copied: dict[str, Array]) -> None:
-        """Make a slot's states those that `copied_states` returned."""
-        for name in self.state_names:
-            memory = self.states[name]
-            if isinstance(memory, np.ndarray):
-                self._bytes_of(name, slot)[...] = copied[name]
-            else:
-                memory.memory.write(copied[name], slot * copied[name].nbytes)
-
-    def copy_slot(self, source: int, target: int, n_tokens: int) -> None:
-        """Give a slot the first `n_tokens` keys and values of another, whose recurrent states are those after them, and these.
-
-        Raises ContextError as `reserve`."""
-        self.reserve(target, n_tokens)
-        n_blocks = -(-n_tokens // BLOCK_TOKENS)
-        pairs = list(zip(self._blocks[source][:n_blocks], self._blocks[target], strict=False))
-        for name in self.specs:
-            if name.partition(".")[0] in KINDS:
-                for block, to in pairs:
-                    self._copy_row(name, block, to)
-        for name in self.state_names:
-            self._copy_row(name, source, target)
-
-    def _copy_row(self, name: str, source: int, target: int) -> None:
-        """Copy one block of keys or values, or a slot's state."""
-        memory, spec = self.states[name], self.specs[name]
-        if isinstance(memory, np.ndarray):
-            memory[target] = memory[source]
-            return
-        nbytes = spec.nbytes // spec.bounds[0]
-        memory.memory.write(memory.memory.read(source * nbytes, nbytes), target * nbytes)
-
     @property
     def state_names(self) -> list[str]:
         """The arrays of recurrent layers."""
         return [name for name in self.specs if name.partition(".")[0] in STATES]
 
-    def _bytes_of(self, name: str, slot: int) -> Array:
-        """The bytes of a slot's state: a view, or a copy from a device."""
-        memory, nbytes = self.states[name], self.specs[name].nbytes // self.n_slots
+    @cached_property
+    def copied_nbytes(self) -> dict[str, int]:
+        """Bytes of what `copied_states` has of each array."""
+        states = {name: self.specs[name].nbytes // self.n_slots for name in self.state_names}
+        n_blocks = 0 if self.ring is None else self.ring.window_blocks
+        return states | {name: n_blocks * self.row_nbytes(name) for name in self.ring_names}
+
+    def copied_states(self, slot: int, position: int) -> dict[str, Array]:
+        """A copy of what a session cannot go back in: the recurrent layers' states of a slot, which are those after `position`
+        tokens, and of layers with a window the keys and values seen from there."""
+        return {name: self.read_rows(name, self._rows(name, slot, position)) for name in self.copied_nbytes}
+
+    def write_states(self, slot: int, position: int, copied: Mapping[str, Array]) -> None:
+        """Make a slot's states and windows those that `copied_states` returned."""
+        for name in self.copied_nbytes:
+            self.write_rows(name, self._rows(name, slot, position), copied[name])
+
+    def _rows(self, name: str, slot: int, position: int) -> list[int]:
+        """The rows of an array's first axis of which `copied_states` is made."""
+        if self.ring is None or name not in self.ring_names:
+            return [slot]
+        return self.ring.blocks_before(slot, position)
+
+    def copy_slot(self, source: int, target: int, n_tokens: int) -> None:
+        """Give a slot the first `n_tokens` keys and values of another, whose recurrent states and rings are those after them, and
+        these. Raises ContextError as `reserve`."""
+        self.reserve(target, n_tokens)
+        n_blocks, of_ring = -(-n_tokens // BLOCK_TOKENS), 0 if self.ring is None else self.ring.n_blocks
+        blocks = self._blocks[source][:n_blocks], self._blocks[target][:n_blocks]
+        rings = tuple(list(range(slot * of_ring, (slot + 1) * of_ring)) for slot in (source, target))
+        for name in self.specs:
+            if name.partition(".")[0] in (*KINDS, *STATES):
+                one = ([source], [target]) if name in self.state_names else rings if name in self.ring_names else blocks
+                self.write_rows(name, one[1], self.read_rows(name, one[0]))
+
+    def row_nbytes(self, name: str) -> int:
+        """Bytes of a block of keys or values, or of a slot's state."""
+        return self.specs[name].nbytes // self.specs[name].bounds[0]
+
+    def read_rows(self, name: str, rows: Sequence[int]) -> Array:
+        """A copy of some blocks of keys or values, or of slots' states, as bytes."""
+        memory, nbytes = self.states[name], self.row_nbytes(name)
         if isinstance(memory, np.ndarray):
-            view: Array = memory[slot].reshape(-1).view(np.uint8)
-            return view
-        return memory.memory.read(slot * nbytes, nbytes)
+            found: Array = memory[list(rows)].reshape(-1).view(np.uint8)
+            return found
+        parts = [memory.memory.read(row * nbytes, nbytes) for row in rows]
+        return np.concatenate(parts) if parts else np.zeros(0, np.uint8)
+
+    def write_rows(self, name: str, rows: Sequence[int], data: Array) -> None:
+        """Write what `read_rows` returned to as many rows."""
+        memory, nbytes = self.states[name], self.row_nbytes(name)
+        if isinstance(memory, np.ndarray):
+            first, n = rows[0] if rows else 0, len(rows)
+            where = slice(first, first + n) if [*rows] == [*range(first, first + n)] else [*rows]
+            memory[where] = data.reshape(-1).view(memory.dtype).reshape(n, *memory.shape[1:])
+            return
+        for row, part in zip(rows, data.reshape(len(rows), nbytes), strict=True):
+            memory.memory.write(np.ascontiguousarray(part), row * nbytes)
 
     @property
     def n_free(self) -> int:
@@ -189,6 +208,10 @@ class KVCache:
             free = blocks if self.prefixes is None else self.prefixes.release(blocks)
             self._free_blocks += free[::-1]
             self.slots.release(slot)
+
+    def free_blocks(self, blocks: Sequence[int]) -> None:
+        """Make blocks free that no slot has and nobody shares."""
+        self._free_blocks += blocks
 
     def blocks_of(self, slot: int) -> tuple[int, ...]:
         """The blocks of an open slot, in the order of its positions."""
@@ -237,19 +260,6 @@ class KVCache:
         if self._enlarge is not None and n_used * self.session_nbytes >= HUGE_FROM_NBYTES * self.blocks_per_slot:
             enlarge, self._enlarge = self._enlarge, None
             enlarge()
-
-
-def _plain(dtype: DType, n_blocks: int, heads: int, dim: int) -> tuple[TensorSpec, TensorSpec]:
-    keys = TensorSpec((n_blocks, heads, dim, BLOCK_TOKENS), dtype)
-    return keys, TensorSpec((n_blocks, heads, BLOCK_TOKENS, dim), dtype)
-
-
-def _quantized(form: str, n_blocks: int, heads: int, dim: int) -> tuple[TensorSpec, ...]:
-    from camshaft.ops.attention.kv_cache_quantize import GROUP, cache_specs  # only quantized caches import the op
-
-    if dim % GROUP:
-        raise SettingError(f"a {form} KV cache for a head size of {dim}; wanted a multiple of {GROUP}: use f16")
-    return tuple(cache_specs(form, n_blocks, heads, dim))
 
 
 def _view(memory: Array, spec: TensorSpec) -> Array:

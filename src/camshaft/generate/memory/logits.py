@@ -1,7 +1,8 @@
-"""The memory of logits, into which every plan of a model writes its rows."""
+"""The memory of logits, into which every plan of a model writes its rows, and the device that has it."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -36,6 +37,16 @@ def first_rows(logits: Array | DeviceArray, n: int) -> Array | DeviceRows:
     return DeviceRows(logits, n)
 
 
+def put_rows(logits: Array | DeviceArray, parts: Sequence[Array]) -> Array | DeviceRows:
+    """Make the rows of several runs, one after the other, the first ones."""
+    rows = np.concatenate(parts) if parts else np.empty((0, logits.shape[1]), np.float32)
+    if isinstance(logits, np.ndarray):
+        logits[: len(rows)] = rows
+    elif len(rows):
+        logits.memory.write(np.ascontiguousarray(rows), 0)
+    return first_rows(logits, len(rows))
+
+
 def move_to_first(logits: Array | DeviceArray, row: int) -> None:
     """Copy a row over the first one, where a single sequence's logits are drawn from."""
     if not row:
@@ -45,3 +56,14 @@ def move_to_first(logits: Array | DeviceArray, row: int) -> None:
         return
     nbytes = logits.shape[1] * f32.nbytes
     logits.memory.write(logits.memory.read(row * nbytes, nbytes), 0)
+
+
+def device_with_memory(backend: str | None) -> Device | None:
+    """The named device if it has its own memory, else None."""
+    if backend is None:
+        return None
+    from camshaft.backends.device import HOST
+    from camshaft.backends.registry import device
+
+    named = device(backend)
+    return None if named.space == HOST else named

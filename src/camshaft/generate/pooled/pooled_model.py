@@ -25,7 +25,7 @@ from camshaft.ops.spec import TensorSpec
 from camshaft.plan.cached_plan import CachedPlan
 from camshaft.plan.memory.allocate import aligned_bytes
 from camshaft.plan.memory.weights import Weights
-from camshaft.settings import setting, thread_count
+from camshaft.settings import thread_count
 from camshaft.text.vocabulary import vocabulary_size
 
 if TYPE_CHECKING:
@@ -179,7 +179,8 @@ class PooledModel(ABC):
         """Release the plan and the file; may be called twice."""
         with self._lock:
             if not self._closed:
-                self._measure()
+                compiled = {_PLAN: self._compiled} if "_compiled" in vars(self) else {}
+                self._plan_cache.measure_later(compiled, None, self.threads)
                 for name in ("_plan", "_compiled"):
                     if name in vars(self):
                         vars(self)[name].close()
@@ -187,15 +188,6 @@ class PooledModel(ABC):
                 self._cache.close()
             self._closed = True
             self._file.close()
-
-    def _measure(self) -> None:
-        """Let a background process measure the kernels of the plan compiled here, for the next ones."""
-        if "_compiled" in vars(self) and setting("measure"):
-            from camshaft.tune import jobs
-
-            if jobs.is_on():
-                plans = {_PLAN: jobs.used_in(self._compiled.graph, self._compiled.choices, None)}
-                jobs.measure_later(plans, self.threads, self._plan_cache.saved())
 
 
 def _groups(lengths: Sequence[int], most: int) -> Iterable[tuple[int, int]]:

@@ -9,8 +9,10 @@ from __future__ import annotations
 import json
 import os
 import warnings
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from zlib import crc32
 
 import numpy as np
 
@@ -26,11 +28,14 @@ from camshaft.formats.gguf.file import (
 )
 from camshaft.formats.gguf.parts import joined
 from camshaft.formats.mapped import MappedFile
+from camshaft.formats.tensor import FileTensor
 from camshaft.generate.stored.plan_cache import program_digest
 from camshaft.store.digest import digest_of
 from camshaft.store.store import store
 from camshaft.text.tokenizer import Tokenizer
 from camshaft.text.vocabulary_index import StringsIndex, VocabularyIndex, indexed_vocabulary, make_index
+
+_SAMPLE = 64  # bytes of each tensor, at its beginning and in its middle
 
 
 @dataclass(frozen=True)
@@ -51,6 +56,11 @@ class ModelFile:
         """The digest of the header, or of all parts' headers."""
         return self.digests[0] if len(self.digests) == 1 else digest_of(self.digests)
 
+    @property
+    def base_digest(self) -> str:
+        """The digest of headers and of some bytes of each tensor: a model merged with an adapter has the headers of before."""
+        return digest_of(self.digest, weights_sample(self.file.tensors))
+
     def tokenizer(self) -> Tokenizer:
         """The file's tokenizer. Raises ModelError as Tokenizer.from_gguf does."""
         if self.index is None:
@@ -61,7 +71,6 @@ class ModelFile:
         """Cache the header of a newly parsed file; skipped if the file changed or is closed. Warns if the store fails."""
         if self.from_cache or self.file.mapped.closed or not self.file.mapped.is_whole:
             return
-            return
         index, header = make_index(tokenizer.vocabulary, self.file.metadata), known_header(self.file)
         if header.digest != self.digests[0]:
             return
@@ -70,6 +79,18 @@ class ModelFile:
             store().headers.put(self.key, data)
         except StoreError as error:
             warnings.warn(f"the header of {self.file.path} was not cached: {error}", stacklevel=2)
+
+
+def weights_sample(tensors: Mapping[str, FileTensor]) -> int:
+    """A checksum of some bytes of each tensor, which tells one model's weights from another's."""
+    return crc32(b"".join(_sample(tensor) for tensor in tensors.values()))
+
+
+def _sample(tensor: FileTensor) -> bytes:
+    if not tensor.is_mapped:
+        return b""
+    data, middle = tensor.data(), tensor.nbytes // 2
+    return data[:_SAMPLE].tobytes() + data[middle : middle + _SAMPLE].tobytes()
 
 
 def open_model_file(path: str | os.PathLike[str] | Path) -> ModelFile:

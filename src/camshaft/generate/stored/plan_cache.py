@@ -24,7 +24,7 @@ from camshaft.formats.tensor import FileTensor
 from camshaft.models.converted import converted_digest
 from camshaft.plan.cached_plan import FORMAT, CachedPlan, bind_cached, from_bytes, to_bytes
 from camshaft.plan.memory.weights import Weights
-from camshaft.settings import settings
+from camshaft.settings import setting, settings
 from camshaft.store.digest import digest_of
 from camshaft.store.store import store
 
@@ -113,6 +113,16 @@ class PlanCache:
     def saved(self) -> SavedPlans:
         """The plans that are saved, for `carry_over`."""
         return SavedPlans(tuple(name for name in self._data if name not in self._new), self._facts, self._before)
+
+    def measure_later(self, compiled: Mapping[str, ExecutionPlan], backend: str | None, threads: int) -> None:
+        """Let a background process measure the kernels of the plans compiled here, for the next ones."""
+        if not setting("measure"):
+            return
+        from camshaft.tune import jobs
+
+        if (compiled or jobs.waiting()) and jobs.is_on():
+            plans = {name: jobs.used_in(plan.graph, plan.choices, backend) for name, plan in compiled.items()}
+            jobs.measure_later(plans, threads, self.saved())
 
     def _key(self, name: str, state: tuple[str, str]) -> str:
         return _plan_key(name, self._facts, state)

@@ -14,7 +14,8 @@ from zlib import crc32
 from camshaft.errors import StoreError
 from camshaft.formats.gguf.file import header_digest
 from camshaft.generate.memory.blocks import block_arrays, read_blocks, write_blocks
-from camshaft.generate.memory.kv_cache import BLOCK_TOKENS
+from camshaft.generate.memory.cache_specs import BLOCK_TOKENS
+from camshaft.generate.stored.header_cache import weights_sample
 from camshaft.generate.stored.prompt_file import PromptFile, PromptHead, States, to_parts
 from camshaft.store.digest import digest_of
 from camshaft.store.entries import remove_entry
@@ -23,7 +24,6 @@ from camshaft.store.objects import HEADER_NBYTES
 from camshaft.store.store import store
 
 if TYPE_CHECKING:
-    from camshaft.formats.tensor import FileTensor
     from camshaft.generate.language_model import LanguageModel
     from camshaft.generate.memory.kv_cache import KVCache
 
@@ -34,7 +34,6 @@ LEAST_NEW = 64
 # tokens rounds otherwise than that for prompts.
 LEAST_LEFT = 2
 _OF_MODEL, _OF_TOKENS = 32, 32  # digits of an entry's key
-_SAMPLE = 64  # bytes of each tensor, at its beginning and in its middle, that tell one model's weights from another's
 
 
 class PromptCache:
@@ -68,6 +67,14 @@ class PromptCache:
             with suppress(OSError):  # it only orders evictions
                 os.utime(best[0].path)
         return best
+
+    def whole(self) -> PromptFile:
+        """The file's prompt, open. Raises StoreError if there is none, or it is damaged, or of another model or cache format."""
+        assert self._path is not None
+        file = self._opened(self._path, 0)
+        if file is None:
+            raise StoreError(f"{self._path}: there is no such file")
+        return file
 
     def _candidates(self) -> list[tuple[Path, int]]:
         if self._path is not None:
@@ -150,8 +157,8 @@ def entry_key(model: str, tokens: Sequence[int]) -> str:
 
 
 def _layout(cache: KVCache) -> tuple[list[tuple[str, int]], list[tuple[str, int]]]:
-    """(name, bytes) of a block of each array of keys and values, and of each recurrent state."""
-    return list(block_arrays(cache)), [(name, cache.specs[name].nbytes // cache.n_slots) for name in cache.state_names]
+    """(name, bytes) of a block of each array of keys and values, and of each recurrent state or window."""
+    return list(block_arrays(cache)), list(cache.copied_nbytes.items())
 
 
 def model_digest(lm: LanguageModel) -> str:
@@ -160,13 +167,6 @@ def model_digest(lm: LanguageModel) -> str:
     file, adapters = lm.plans.file, lm.plans.adapters
     header = header_digest(file.mapped, file.header_nbytes)
     rotations = lm.context if "rope_factors_long.weight" in file.tensors else 0
-    weights = crc32(b"".join(_sample(tensor) for tensor in file.tensors.values()))
+    weights = weights_sample(file.tensors)
     added = [(t.name, crc32(t.data().data)) for name, t in adapters.tensors.items() if name not in file.tensors]
     return digest_of(header, weights, repr((adapters.digest, added)), lm.activations, lm.kv_cache, rotations)
-
-
-def _sample(tensor: FileTensor) -> bytes:
-    if not tensor.is_mapped:
-        return b""
-    data, middle = tensor.data(), tensor.nbytes // 2
-    return data[:_SAMPLE].tobytes() + data[middle : middle + _SAMPLE].tobytes()

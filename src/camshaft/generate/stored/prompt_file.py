@@ -166,6 +166,12 @@ class PromptFile:
             raise _DamagedError("it ends early")
         return data
 
+    def __enter__(self) -> PromptFile:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
     def close(self) -> None:
         """Close the file; may be called twice."""
         self._file.close()

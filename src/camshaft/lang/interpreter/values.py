@@ -10,7 +10,7 @@ import numpy as np
 from camshaft.errors import VerifyError
 from camshaft.lang import ir
 from camshaft.lang.atomics import ATOMICS
-from camshaft.lang.instructions import COMBINERS, INSTRUCTIONS, identity
+from camshaft.lang.instructions import COMBINERS, INSTRUCTIONS, byte_pair_sums, identity
 from camshaft.lang.interpreter.checks import ALL_LANES, Hole, of_result
 from camshaft.lang.interpreter.memory import Memory
 
@@ -192,9 +192,15 @@ def _bad_shift(a: Any, b: Any) -> tuple[str, Any]:
     return f"a shift by less than 0 or by {a.dtype.itemsize * 8} and more", (b < 0) | (b >= a.dtype.itemsize * 8)
 
 
+def _wide_pairs(acc: Any, a: Any, b: Any) -> tuple[str, Any]:
+    sums = byte_pair_sums(a, b)
+    return "byte_pairs of two products whose sum exceeds 16 bits", (sums != sums.astype(np.int16)).any(-1)
+
+
 _CHECKS: dict[str, Callable[..., tuple[str, Any]]] = {
     "floor_divide": _bad_divisor,
     "remainder": _bad_divisor,
     "shift_left": _bad_shift,
     "shift_right": _bad_shift,
+    "byte_pairs": _wide_pairs,
 }

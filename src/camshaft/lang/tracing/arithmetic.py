@@ -106,6 +106,22 @@ class Arithmetic(Recorder):
             raise self.fail(f"dot2 of {acc.dtype}, {a.dtype}, {b.dtype}: wanted f32 or i32, u32, u32")
         return self.apply("dot2", acc, a, b)
 
+    def byte_pairs(self, acc: ir.Value, a: ir.Value, b: ir.Value) -> ir.Value:
+        """acc + the products u8(a) * s8(b) of bytes 0 and 1 in the low half of each u32 word, of bytes 2 and 3 in the high half.
+
+        The sum of two products must fit 16 bits; the sum with acc wraps.
+        """
+        return self._of_words("byte_pairs", acc, a, b)
+
+    def byte_signs(self, a: ir.Value, by: ir.Value) -> ir.Value:
+        """Each byte of a, signed, times the sign of the same byte of `by`: a, 0 or -a, where --128 is -128. Both are u32."""
+        return self._of_words("byte_signs", a, by)
+
+    def _of_words(self, name: str, *words: ir.Value) -> ir.Value:
+        if any(word.dtype != u32 for word in words):
+            raise self.fail(f"{name} of {', '.join(str(word.dtype) for word in words)}: wanted u32")
+        return self.apply(name, *words)
+
     def byte_lookup(self, indexes: ir.Value, table: Sequence[int]) -> ir.Value:
         """Look up bytes by 4-bit indexes: table[b & 15] for each byte b of a u32 word. `table`: 16 numbers from -128 to 255."""
         if indexes.dtype != u32:

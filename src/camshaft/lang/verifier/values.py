@@ -103,7 +103,7 @@ def _wanted(row: Instruction, dtypes: tuple[DType, ...], result: DType) -> tuple
         return (i32, u32, u32)
     if row.name == "dot2":
         return (i32 if result == i32 else f32, u32, u32)
-    if row.name == "byte_lookup":
+    if row.name in ("byte_lookup", "byte_pairs", "byte_signs"):
         return (u32,) * row.arity
     if row.name == "select":
         return (boolean, dtypes[1], dtypes[1])

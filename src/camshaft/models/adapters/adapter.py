@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Self, TypeGuard
 
@@ -17,8 +17,8 @@ from camshaft.formats.mapped import path_for_messages, shown, shown_value
 from camshaft.formats.tensor import FileTensor
 from camshaft.store.digest import digest_of
 
-# The key of the digest of the model's header, which camshaft writes into the adapters that it trains.
-BASE_DIGEST = "camshaft.base.header_digest"
+# The key of the digest of the model, which camshaft writes into the adapters that it trains.
+BASE_DIGEST = "camshaft.base.digest"
 # Products are multiplied in f32.
 _LARGEST = float(np.finfo(np.float32).max)
 
@@ -47,9 +47,9 @@ class Adapter:
             self.file.close()
 
     def check_base(
-        self, tensors: Mapping[str, FileTensor], architecture: str, header_digest: Callable[[], str]
+        self, tensors: Mapping[str, FileTensor], architecture: str, base_digests: Callable[[], Collection[str]]
     ) -> None:
-        """Raises FormatError unless the adapter is of the model with these tensors."""
+        """Raises FormatError unless the adapter is of the model with these tensors and one of the digests."""
         path = self.path
         if self.architecture != architecture:
             raise FormatError(f"{path}: is for {shown(self.architecture)}; wanted an adapter for {shown(architecture)}")
@@ -58,7 +58,7 @@ class Adapter:
             if tensor is None or tuple(tensor.shape) != shape:
                 there = "no such weight" if tensor is None else str(list(tensor.shape))
                 raise FormatError(f"{path}: changes {shown(f'{name}.weight')} {list(shape)}; the model has {there}")
-        if self.base_digest is not None and self.base_digest != header_digest():
+        if self.base_digest is not None and self.base_digest not in base_digests():
             raise FormatError(f"{path}: is of another model; wanted the one that it was trained on")
 
 
@@ -157,7 +157,7 @@ class Adapters:
             adapter.close()
 
 
-def open_adapters(model: GGUFFile, given: Given, header_digest: Callable[[], str]) -> Adapters:
+def open_adapters(model: GGUFFile, given: Given, base_digest: Callable[[], str]) -> Adapters:
     """Opens adapters of a model. Raises FormatError as `open_adapter` and for those of another model, ModelError for what is no
     list of files with strengths."""
     if isinstance(given, (str, bytes, os.PathLike)) or not isinstance(given, Iterable):
@@ -172,7 +172,9 @@ def open_adapters(model: GGUFFile, given: Given, header_digest: Callable[[], str
                 raise ModelError(f"an adapter came as {one!r:.60}; wanted a file, or a pair of a file and a strength")
             number = _strength(path, strength)
             found.append((open_adapter(path, model), number))
-            found[-1][0].check_base(model.tensors, str(model.metadata.get("general.architecture")), header_digest)
+            found[-1][0].check_base(
+                model.tensors, str(model.metadata.get("general.architecture")), lambda: [base_digest()]
+            )
             _check_factors(*found[-1])
     except BaseException:
         Adapters(model, found).close()

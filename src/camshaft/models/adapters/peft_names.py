@@ -23,6 +23,13 @@ _ATTENTION = {
     "attn_output": "self_attn.o_proj",
 }
 _DENSE = {"ffn_gate": "mlp.gate_proj", "ffn_up": "mlp.up_proj", "ffn_down": "mlp.down_proj"}
+_LATENT = {
+    "attn_q": "self_attn.q_proj",
+    "attn_q_a": "self_attn.q_a_proj",
+    "attn_q_b": "self_attn.q_b_proj",
+    "attn_kv_a_mqa": "self_attn.kv_a_proj_with_mqa",
+    "attn_output": "self_attn.o_proj",
+}
 _NEOX_FFN = {"ffn_up": "mlp.dense_h_to_4h", "ffn_down": "mlp.dense_4h_to_h"}
 
 
@@ -47,8 +54,10 @@ _PLAIN, _EXPERTS = Naming(), Naming(_ATTENTION)
 _HALVES: dict[str, Order] = {"attn_q": "halves", "attn_k": "halves"}
 _PAIRS = Naming(orders=_HALVES)
 NAMINGS: dict[str, Naming] = {
-    **dict.fromkeys(("llama", "smollm3", "mistral3", "granite"), _PAIRS),
-    **dict.fromkeys(("qwen2", "qwen3", "gemma2", "gemma3", "olmo2", "exaone4", "seed_oss", "stablelm"), _PLAIN),
+    **dict.fromkeys(("llama", "smollm3", "mistral3", "granite", "minicpm"), _PAIRS),
+    **dict.fromkeys(
+        ("qwen2", "qwen3", "gemma2", "gemma3", "gemma3n", "olmo2", "exaone4", "seed_oss", "stablelm"), _PLAIN
+    ),
     **dict.fromkeys(("command-r", "cohere2", "hunyuan-dense", "ernie4_5", "ernie4_5-moe", "glm4moe", "gemma4"), _PLAIN),
     **dict.fromkeys(("qwen2moe", "qwen3moe", "olmoe", "gpt-oss"), _EXPERTS),
     "granitemoe": Naming(_ATTENTION, orders=_HALVES),
@@ -61,16 +70,7 @@ NAMINGS: dict[str, Naming] = {
         }
     ),
     "glm4": Naming(_ATTENTION | {"ffn_up": "mlp.gate_up_proj", "ffn_down": "mlp.down_proj"}),
-    "deepseek2": Naming(
-        {
-            "attn_q": "self_attn.q_proj",
-            "attn_q_a": "self_attn.q_a_proj",
-            "attn_q_b": "self_attn.q_b_proj",
-            "attn_kv_a_mqa": "self_attn.kv_a_proj_with_mqa",
-            "attn_output": "self_attn.o_proj",
-            **_DENSE,
-        }
-    ),
+    **dict.fromkeys(("deepseek2", "minicpm3"), Naming(_LATENT | _DENSE)),
     "starcoder2": Naming(_ATTENTION | {"ffn_up": "mlp.c_fc", "ffn_down": "mlp.c_proj"}),
     "gpt2": Naming(
         {"attn_qkv": "attn.c_attn", "attn_output": "attn.c_proj", "ffn_up": "mlp.c_fc", "ffn_down": "mlp.c_proj"},

@@ -41,7 +41,7 @@ def latent_attention(
     turning = graph.reshape(turning, (tokens, heads * sizes.rope))
     turning = rotate(turning, rope, heads, sizes.rope, batch, pairing, f"{prefix}.rope_q")
     by_head = head_indexes(batch, heads)
-    absorbed = _of_heads(plain, _keys(prefix, config, file), by_head, f"{prefix}.attn_k_b")
+    absorbed = of_heads(plain, _keys(prefix, config, file), by_head, f"{prefix}.attn_k_b")
     q = F.concat(absorbed, graph.reshape(turning, (tokens, heads, sizes.rope)), axis=2)
     joined = file.linear(h, f"{prefix}.attn_kv_a_mqa", sizes.rank + sizes.rope)
     c, k = F.split(joined, axis=1, sizes=(sizes.rank, sizes.rope))
@@ -51,7 +51,7 @@ def latent_attention(
     if batch.is_last:
         by_head = logit_rows(by_head, batch, f"{prefix}.head_rows")
     found = graph.reshape(found, (found.shape[0], heads, config.head_dim))[:, :, : sizes.rank]
-    y = _of_heads(found, _values(prefix, config, file), by_head, f"{prefix}.attn_v_b")
+    y = of_heads(found, _values(prefix, config, file), by_head, f"{prefix}.attn_v_b")
     return file.linear(graph.reshape(y, (y.shape[0], heads * sizes.value)), f"{prefix}.attn_output", config.dim)
 
 
@@ -72,7 +72,7 @@ def _queries(h: Tensor, prefix: str, config: ModelConfig, file: Checkpoint) -> T
     return file.linear(c, f"{prefix}.attn_q_b", width)
 
 
-def _of_heads(x: Tensor, w: Tensor, by_head: Tensor, name: str) -> Tensor:
+def of_heads(x: Tensor, w: Tensor, by_head: Tensor, name: str) -> Tensor:
     """y[t, h, n] = sum_k x[t, h, k] w[h, n, k]."""
     op = "quantized_matmul_grouped" if w.spec.dtype.name.isupper() else "matmul_grouped"
     y: Tensor = F.function(op)(x, w, by_head, name=name)

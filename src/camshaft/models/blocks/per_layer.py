@@ -25,12 +25,18 @@ def layer_embeddings(x: Tensor, config: ModelConfig, file: Checkpoint, batch: To
 
 def with_layer_embedding(x: Tensor, layer: int, config: ModelConfig, file: Checkpoint, batch: TokenBatch) -> Tensor:
     """A layer's result with the projection of its gated embeddings, where the model has some, and its scale."""
-    prefix = f"blk.{layer}"
     if batch.per_layer is not None:
-        own = batch.per_layer[:, layer]
-        own = logit_rows(own, batch, f"{prefix}.embedding_rows") if batch.is_last else own
-        gate = file.linear(x, f"{prefix}.inp_gate", config.per_layer_dim)
-        y = file.linear(F.multiply(F.gelu(gate), own), f"{prefix}.proj", config.dim)
-        x = F.add(x, norm(y, f"{prefix}.post_norm", config, file))
-    scale = f"{prefix}.layer_output_scale.weight"
+        x = F.add(x, of_layer_embedding(x, layer, config, file, batch))
+    scale = f"blk.{layer}.layer_output_scale.weight"
     return F.multiply(x, file.vector(scale, 1)) if scale in file else x
+
+
+def of_layer_embedding(x: Tensor, layer: int, config: ModelConfig, file: Checkpoint, batch: TokenBatch) -> Tensor:
+    """The normed projection of a layer's embeddings, gated by x."""
+    prefix = f"blk.{layer}"
+    assert batch.per_layer is not None
+    own = batch.per_layer[:, layer]
+    own = logit_rows(own, batch, f"{prefix}.embedding_rows") if batch.is_last else own
+    gate = file.linear(x, f"{prefix}.inp_gate", config.per_layer_dim)
+    y = file.linear(F.multiply(F.gelu(gate), own), f"{prefix}.proj", config.dim)
+    return norm(y, f"{prefix}.post_norm", config, file)

@@ -9,11 +9,14 @@ import numpy as np
 
 from camshaft.graph import functions as F
 from camshaft.graph.graph import Tensor
-from camshaft.models.blocks.transformer import LayerState, TokenBatch, logit_rows
+from camshaft.models.blocks.transformer import LayerState, TokenBatch, head_norm, logit_rows
 from camshaft.models.checkpoint import Checkpoint, columns_of
 from camshaft.models.config import ModelConfig
 from camshaft.models.families import FAMILIES
-from camshaft.models.recurrent_config import Recurrent
+from camshaft.models.recurrent_config import CONVOLUTIONS, Recurrent
+
+# What is added to the square of a length by which queries and keys are divided (fla).
+LENGTH_EPS = 1e-6
 
 
 @dataclass(frozen=True)
@@ -135,6 +138,63 @@ def _mamba2(h: Tensor, layer: Layer) -> tuple[Tensor, str]:
     return F.multiply(file.graph.reshape(_unweighted_norm(split, layer), y.shape), w), "ssm_out"
 
 
+def _plamo2(h: Tensor, layer: Layer) -> tuple[Tensor, str]:
+    """PLaMo 2: Mamba 2's scan, whose steps, inputs and outputs come from convolved channels, as in Mamba 1, normed."""
+    sizes, file, prefix, tokens = layer.sizes, layer.file, layer.prefix, h.shape[0]
+    joined = file.graph.reshape(
+        file.linear(h, f"{prefix}.ssm_in", 2 * sizes.inner), (tokens, sizes.heads, 2 * sizes.value_size)
+    )
+    halves = F.split(joined, axis=2, sizes=(sizes.value_size, sizes.value_size))
+    z, x = (file.graph.reshape(part, (tokens, sizes.inner)) for part in halves)
+    taps = _taps(layer, f"{prefix}.ssm_conv1d.weight")
+    x = F.conv_slots(x, taps, layer.states["conv"], layer.rows, activation="silu", name=f"{prefix}.conv")
+    parts = (sizes.key_size, sizes.key_size, file.rows(f"{prefix}.ssm_dt_norm"))
+    found = F.split(file.linear(x, f"{prefix}.ssm_x", sum(parts)), axis=1, sizes=parts)
+    b, c, dt = (
+        _named_norm(y, f"{prefix}.ssm_{name}_norm", layer) for y, name in zip(found, ("b", "c", "dt"), strict=True)
+    )
+    a, d = (file.vector(f"{prefix}.{name}", sizes.heads) for name in ("ssm_a", "ssm_d"))
+    bias = file.vector(f"{prefix}.ssm_dt.bias", sizes.heads)
+    given = (F.concat(x, b, c, axis=1), file.linear(dt, f"{prefix}.ssm_dt", sizes.heads), a, d, bias)
+    y = F.ssd_slots(*given, layer.states["state"], layer.rows, groups=1, name=f"{prefix}.scan")
+    return F.silu_multiply(z, y, name=f"{prefix}.ssm_gate"), "ssm_out"
+
+
+def _kda(h: Tensor, layer: Layer) -> tuple[Tensor, str]:
+    """Kimi Linear: the delta rule with a decay per channel of convolved q, k and v, then a gated norm of each head."""
+    sizes, file, prefix = layer.sizes, layer.file, layer.prefix
+    width, heads = sizes.channels, (h.shape[0], sizes.heads, sizes.key_size)
+    q, k, v = (_convolved_part(h, layer, *part) for part in zip("qkv", CONVOLUTIONS, strict=True))
+    q, k = (F.l2_norm(file.graph.reshape(x, heads), eps=LENGTH_EPS) for x in (q, k))
+    a = file.converted(f"{prefix}.ssm_a", (sizes.heads, 1), lambda a: np.repeat(a.ravel(), sizes.key_size))
+    step = F.softplus(F.add(_low_rank(h, "f", layer), file.vector(f"{prefix}.ssm_dt.bias", width)))
+    decay = F.exp(F.multiply(step, a))
+    beta = F.sigmoid(file.linear(h, f"{prefix}.ssm_beta", sizes.heads)).reshape((*heads[:2], 1))
+    rows = (h.shape[0], width)
+    change, k = (file.graph.reshape(x, rows) for x in (F.multiply(k, beta), k))
+    q = F.multiply(file.graph.reshape(q, rows), sizes.key_size**-0.5)
+    given = (q, decay, change, v, F.negate(F.multiply(decay, k)), change)
+    y = F.dplr_slots(*given, layer.states["state"], layer.rows, name=f"{prefix}.delta")
+    w = file.vector(f"{prefix}.ssm_norm.weight", sizes.value_size)
+    y = head_norm(y, w, sizes.heads, layer.config.norm_eps)
+    return F.sigmoid_multiply(y, _low_rank(h, "g", layer), name=f"{prefix}.ssm_gate"), "attn_output"
+
+
+def _convolved_part(h: Tensor, layer: Layer, part: str, state: str) -> Tensor:
+    """silu(conv) of a projection; each has a convolution of its own."""
+    x = layer.file.linear(h, f"{layer.prefix}.attn_{part}", layer.sizes.channels)
+    name = f"{layer.prefix}.ssm_conv1d_{part}"
+    taps = _taps(layer, f"{name}.weight")
+    y: Tensor = F.conv_slots(x, taps, layer.states[state], layer.rows, activation="silu", name=name)
+    return y
+
+
+def _low_rank(h: Tensor, part: str, layer: Layer) -> Tensor:
+    """A projection of two matrices, by way of as many numbers as a head has."""
+    name, sizes = f"{layer.prefix}.ssm_{part}", layer.sizes
+    return layer.file.linear(layer.file.linear(h, f"{name}_a", sizes.key_size), f"{name}_b", sizes.channels)
+
+
 def _convolved(x: Tensor, layer: Layer) -> Tensor:
     """silu(conv(x) + bias) of Mamba's channels."""
     taps = _taps(layer, f"{layer.prefix}.ssm_conv1d.weight")
@@ -145,8 +205,8 @@ def _convolved(x: Tensor, layer: Layer) -> Tensor:
 
 
 def _named_norm(x: Tensor, name: str, layer: Layer) -> Tensor:
-    """rms_norm of each row with the weights of that name."""
-    w = layer.file.vector(f"{name}.weight", columns_of(x))
+    """rms_norm of each row with the weights of that name; those of PLaMo 2 end without .weight."""
+    w = layer.file.vector(name if name in layer.file else f"{name}.weight", columns_of(x))
     y: Tensor = F.rms_norm(x, w, eps=layer.config.norm_eps, name=name)
     return y
 
@@ -162,6 +222,8 @@ _KINDS: Mapping[str, Callable[[Tensor, Layer], tuple[Tensor, str]]] = {
     "delta": _delta,
     "mamba": _mamba,
     "mamba2": _mamba2,
+    "plamo2": _plamo2,
+    "kda": _kda,
 }
 
 

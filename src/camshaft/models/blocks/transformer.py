@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -24,6 +24,8 @@ class TokenBatch:
     `per_layer` [T, layers, n] are embeddings of each layer's own.
     `types` [T] are the kinds of tokens in encoders that know several; None: all are of the first.
     Gradients compute the first `recomputed` layers once more.
+    Where `is_picture` [T] is set, a token's embedding is its row of the first of `pictures` f32 [T, dim]; the others are added
+    after the first layers. `axes` [T, n] are positions for rotations with several axes, whose pairs are `sections` in a layout.
     """
 
     ids: Tensor
@@ -35,6 +37,11 @@ class TokenBatch:
     types: Tensor | None = None
     per_layer: Tensor | None = None
     recomputed: int = 0
+    pictures: Sequence[Tensor] = ()
+    is_picture: Tensor | None = None
+    axes: Tensor | None = None
+    sections: tuple[int, ...] = ()
+    layout: str = ""
 
 
 @dataclass(frozen=True)
@@ -201,10 +208,13 @@ def rotate(x: Tensor, table: str, heads: int, head_dim: int, batch: TokenBatch, 
     """Apply rotary embedding by the table of that name to [T, heads * head_dim]; x itself if the name is empty."""
     if not table:
         return x
-    tables = batch.rope_tables
-    result: Tensor = F.rope(
-        x, batch.positions, tables[table], heads=heads, head_dim=head_dim, pairing=pairing, name=name
-    )
+    given = batch.rope_tables[table]
+    sizes: dict[str, Any] = {"heads": heads, "head_dim": head_dim, "pairing": pairing, "name": name}
+    result: Tensor
+    if batch.axes is not None:
+        result = F.rope_multi(x, batch.axes, given, sections=batch.sections, layout=batch.layout, **sizes)
+    else:
+        result = F.rope(x, batch.positions, given, **sizes)
     return result
 
 

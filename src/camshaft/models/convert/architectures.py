@@ -3,18 +3,40 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 from camshaft.errors import ModelError
+from camshaft.formats.bits import Floats
 from camshaft.formats.mapped import shown
 from camshaft.models.convert.delta_rule import delta_keys, rotation_sections
+from camshaft.models.convert.encoder_decoder import WHISPER, EncoderDecoder
+from camshaft.models.convert.families.experts import (
+    adjusted_ffn,
+    ernie_experts,
+    experts,
+    glm4_experts,
+    gpt_oss,
+    lfm2_experts,
+    short_convolutions,
+)
+from camshaft.models.convert.families.gemma4 import gemma4_changes, gemma4_keys
+from camshaft.models.convert.families.hybrids import (
+    falcon_h1_changes,
+    falcon_h1_keys,
+    jamba_keys,
+    nemotron_keys,
+    nemotron_name,
+    nemotron_values,
+)
+from camshaft.models.convert.families.latent import latent_changes, latent_experts, latent_keys
 from camshaft.models.convert.hub_config import HubConfig
 from camshaft.models.convert.state_space import granite_hybrid_keys, mamba2_keys, mamba_keys
 
 Keys: TypeAlias = dict[str, Any]
 MoreKeys: TypeAlias = Callable[[HubConfig], Keys]
+Change: TypeAlias = Callable[[Floats], Floats]
 
 
 @dataclass(frozen=True)
@@ -23,6 +45,9 @@ class Architecture:
 
     keys: more metadata, under the architecture's prefix. transposed: matrices are stored [in, out]. defaults: what config.json
     leaves out, as transformers does for values that are its defaults. in_turn: heads of values share those of keys in turn.
+    encoder_decoder: what takes the place of all this in models with an encoder and a decoder.
+    changes: what is made of a tensor of its own kind, by its name without 'blk.N.'. values and name_of: what of the config, and
+    which architecture, follows from the config's values, of the file at a path.
     """
 
     name: str
@@ -32,6 +57,10 @@ class Architecture:
     transposed: bool = False
     in_turn: bool = False
     defaults: Mapping[str, Any] = field(default_factory=dict)
+    encoder_decoder: EncoderDecoder | None = None
+    changes: Callable[[str, HubConfig], Iterator[tuple[str, Change]]] = lambda name, config: iter(())
+    values: Callable[[Mapping[str, Any], str], Mapping[str, Any]] = lambda values, path: values
+    name_of: Callable[[Mapping[str, Any], str], str] | None = None
 
 
 def _window(config: HubConfig) -> Keys:
@@ -77,14 +106,6 @@ def _query_scale(layers: int) -> MoreKeys:
         wanted = config.number("query_pre_attn_scalar", usual)
         return {} if wanted == usual else {"attention.scale": wanted**-0.5}
 
-    return keys
-
-
-def _experts(config: HubConfig) -> Keys:
-    keys = {"expert_count": config.size("experts"), "expert_used_count": config.size("experts_used")}
-    for name, key in (("moe_intermediate_size", "expert"), ("shared_expert_intermediate_size", "expert_shared")):
-        if config.get(name):
-            keys[f"{key}_feed_forward_length"] = config.size(name)
     return keys
 
 
@@ -135,70 +156,17 @@ def _no_alibi(config: HubConfig) -> Keys:
     return {}
 
 
-def _gpt_oss(config: HubConfig) -> Keys:
-    return {**_experts(config), "expert_feed_forward_length": config.size("ffn")}
-
-
-def _short_convolutions(config: HubConfig) -> Keys:
-    kinds, kv_heads = config.get("layer_types"), config.size("kv_heads")
-    if not isinstance(kinds, list) or len(kinds) != config.size("layers"):
-        raise ModelError(f"{config.path}: layer_types is no list of a kind for each layer")
-    return {
-        "attention.head_count_kv": [kv_heads if kind == "full_attention" else 0 for kind in kinds],
-        "shortconv.l_cache": config.size("conv_L_cache"),
-    }
-
-
-def _adjusted_ffn(config: HubConfig) -> Keys:
-    """LFM2's width, which its config states before it is cut to two thirds and rounded up."""
-    width = config.size("ffn")
-    if not config.get("block_auto_adjust_ff_dim", True):
-        return {"feed_forward_length": width}
-    multiple = config.size("block_multiple_of", 256)
-    width = int(config.number("block_ffn_dim_multiplier", 1.0) * int(2 * width / 3))
-    return {"feed_forward_length": multiple * -(-width // multiple)}
-
-
-def _lfm2_experts(config: HubConfig) -> Keys:
-    return {**_experts(config), "leading_dense_block_count": config.size("num_dense_layers"), **_SIGMOID}
-
-
-def _glm4_experts(config: HubConfig) -> Keys:
-    return {
-        **_experts(config),
-        "leading_dense_block_count": config.size("first_k_dense_replace"),
-        "expert_shared_count": config.size("n_shared_experts"),
-        "expert_weights_scale": float(config.number("routed_scaling_factor", 1.0)),
-        "expert_weights_norm": bool(config.get("norm_topk_prob", True)),
-        **_SIGMOID,
-    }
-
-
-def _ernie_experts(config: HubConfig) -> Keys:
-    shared = config.size("moe_num_shared_experts")
-    return {
-        **_experts(config),
-        "leading_dense_block_count": config.size("moe_layer_start_index"),
-        "interleave_moe_layer_step": config.size("moe_layer_interval", 1),
-        "expert_shared_count": shared,
-        "expert_shared_feed_forward_length": shared * config.size("moe_intermediate_size"),
-    }
-
-
-_SIGMOID = {"expert_gating_func": 2}
-
-
 _GEMMA = {"head_dim": 256, "rms_norm_eps": 1e-6, "sliding_window": 4096, "num_key_value_heads": 4}
 _NO_LIMIT = {"max_position_embeddings": 1 << 20}  # recurrent models have none
 _LLAMA = Architecture("llama", permuted=True, defaults={"rms_norm_eps": 1e-6})
 ARCHITECTURES: dict[str, Architecture] = {
     "LlamaForCausalLM": _LLAMA,
     "MistralForCausalLM": _LLAMA,
-    "MixtralForCausalLM": Architecture("llama", permuted=True, keys=(_experts,)),
+    "MixtralForCausalLM": Architecture("llama", permuted=True, keys=(experts,)),
     "Qwen2ForCausalLM": Architecture("qwen2"),
-    "Qwen2MoeForCausalLM": Architecture("qwen2moe", keys=(_experts,)),
+    "Qwen2MoeForCausalLM": Architecture("qwen2moe", keys=(experts,)),
     "Qwen3ForCausalLM": Architecture("qwen3"),
-    "Qwen3MoeForCausalLM": Architecture("qwen3moe", keys=(_experts,)),
+    "Qwen3MoeForCausalLM": Architecture("qwen3moe", keys=(experts,)),
     "Gemma2ForCausalLM": Architecture(
         "gemma2",
         norm_offset=1,
@@ -222,15 +190,15 @@ ARCHITECTURES: dict[str, Architecture] = {
     ),
     "Olmo2ForCausalLM": Architecture("olmo2"),
     "Olmo3ForCausalLM": Architecture("olmo2", keys=(_window_pattern,)),
-    "OlmoeForCausalLM": Architecture("olmoe", keys=(_experts,)),
+    "OlmoeForCausalLM": Architecture("olmoe", keys=(experts,)),
     "Exaone4ForCausalLM": Architecture("exaone4", keys=(_window_pattern,)),
     "Phi3ForCausalLM": Architecture("phi3", keys=(_window, _longrope)),
     "SmolLM3ForCausalLM": Architecture("smollm3", permuted=True, keys=(_every_fourth_is_not_rotated,)),
     "SeedOssForCausalLM": Architecture("seed_oss"),
     "Ministral3ForCausalLM": Architecture("mistral3", permuted=True, keys=(_temperature,)),
     "GraniteForCausalLM": Architecture("granite", permuted=True, keys=(_granite,)),
-    "GraniteMoeForCausalLM": Architecture("granitemoe", permuted=True, keys=(_granite, _experts)),
-    "GptOssForCausalLM": Architecture("gpt-oss", keys=(_gpt_oss, _window_every(2))),
+    "GraniteMoeForCausalLM": Architecture("granitemoe", permuted=True, keys=(_granite, experts)),
+    "GptOssForCausalLM": Architecture("gpt-oss", keys=(gpt_oss, _window_every(2))),
     "Starcoder2ForCausalLM": Architecture("starcoder2"),
     "StableLmForCausalLM": Architecture("stablelm", keys=(_parallel(default=False),)),
     "GPT2LMHeadModel": Architecture("gpt2", transposed=True, defaults={"layer_norm_epsilon": 1e-5}),
@@ -238,29 +206,43 @@ ARCHITECTURES: dict[str, Architecture] = {
     "FalconForCausalLM": Architecture("falcon", keys=(_no_alibi,), defaults={"max_position_embeddings": 2048}),
     "CohereForCausalLM": Architecture("command-r", keys=(_logit_scale,)),
     "Cohere2ForCausalLM": Architecture("cohere2", keys=(_logit_scale, _window_every(4))),
-    "Lfm2ForCausalLM": Architecture("lfm2", keys=(_short_convolutions, _adjusted_ffn)),
-    "Lfm2MoeForCausalLM": Architecture("lfm2moe", keys=(_short_convolutions, _lfm2_experts)),
+    "Lfm2ForCausalLM": Architecture("lfm2", keys=(short_convolutions, adjusted_ffn)),
+    "Lfm2MoeForCausalLM": Architecture("lfm2moe", keys=(short_convolutions, lfm2_experts)),
     "Glm4ForCausalLM": Architecture("glm4"),
-    "Glm4MoeForCausalLM": Architecture("glm4moe", keys=(_glm4_experts,)),
+    "Glm4MoeForCausalLM": Architecture("glm4moe", keys=(glm4_experts,)),
     "Ernie4_5ForCausalLM": Architecture("ernie4_5"),
-    "Ernie4_5_MoeForCausalLM": Architecture("ernie4_5-moe", keys=(_ernie_experts,)),
+    "Ernie4_5_MoeForCausalLM": Architecture("ernie4_5-moe", keys=(ernie_experts,)),
     "HunYuanDenseV1ForCausalLM": Architecture("hunyuan-dense"),
     **dict.fromkeys(
         ("MambaForCausalLM", "FalconMambaForCausalLM"), Architecture("mamba", keys=(mamba_keys,), defaults=_NO_LIMIT)
     ),
     "Mamba2ForCausalLM": Architecture("mamba2", keys=(mamba2_keys,), defaults=_NO_LIMIT),
     "GraniteMoeHybridForCausalLM": Architecture(
-        "granitehybrid", permuted=True, keys=(granite_hybrid_keys, _granite, _experts)
+        "granitehybrid", permuted=True, keys=(granite_hybrid_keys, _granite, experts)
     ),
-    "Qwen3NextForCausalLM": Architecture("qwen3next", norm_offset=1, keys=(delta_keys, _experts)),
+    "FalconH1ForCausalLM": Architecture("falcon-h1", keys=(falcon_h1_keys,), changes=falcon_h1_changes),
+    "JambaForCausalLM": Architecture("jamba", keys=(jamba_keys,), defaults={"max_position_embeddings": 1 << 18}),
+    "NemotronHForCausalLM": Architecture(
+        "nemotron_h", keys=(nemotron_keys,), values=nemotron_values, name_of=nemotron_name
+    ),
+    **dict.fromkeys(
+        ("DeepseekV2ForCausalLM", "DeepseekV3ForCausalLM", "Glm4MoeLiteForCausalLM"),
+        Architecture("deepseek2", keys=(latent_keys, latent_experts), changes=latent_changes),
+    ),
+    **dict.fromkeys(
+        ("Gemma4ForCausalLM", "Gemma4ForConditionalGeneration"),
+        Architecture("gemma4", keys=(gemma4_keys, _window_base, _soft_caps), changes=gemma4_changes),
+    ),
+    "Qwen3NextForCausalLM": Architecture("qwen3next", norm_offset=1, keys=(delta_keys, experts)),
     **dict.fromkeys(
         ("Qwen3_5ForCausalLM", "Qwen3_5ForConditionalGeneration"),
         Architecture("qwen35", norm_offset=1, keys=(delta_keys, rotation_sections), in_turn=True),
     ),
     **dict.fromkeys(
         ("Qwen3_5MoeForCausalLM", "Qwen3_5MoeForConditionalGeneration"),
-        Architecture("qwen35moe", norm_offset=1, keys=(delta_keys, rotation_sections, _experts), in_turn=True),
+        Architecture("qwen35moe", norm_offset=1, keys=(delta_keys, rotation_sections, experts), in_turn=True),
     ),
+    "WhisperForConditionalGeneration": Architecture("whisper", encoder_decoder=WHISPER),
 }
 
 
@@ -269,4 +251,10 @@ def architecture_of(config: HubConfig) -> Architecture:
     if config.architecture not in ARCHITECTURES:
         known = ", ".join(ARCHITECTURES)
         raise ModelError(f"{config.path}: no conversion of {shown(config.architecture)}; camshaft converts {known}")
-    return ARCHITECTURES[config.architecture]
+    row = ARCHITECTURES[config.architecture]
+    return row if row.name_of is None else replace(row, name=row.name_of(config.values, config.path))
+
+
+def completed(config: HubConfig, row: Architecture) -> HubConfig:
+    """A config with what its file leaves out."""
+    return replace(config, values=row.values({**row.defaults, **config.values}, config.path))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,7 +19,7 @@ from camshaft.formats.blocks import BLOCK_FORMATS, BlockFormat
 from camshaft.formats.gguf.write import NewTensor, Raw, encoded_value, write_gguf
 from camshaft.formats.mapped import path_for_messages, shown
 from camshaft.formats.safetensors_folder import SafetensorsFolder
-from camshaft.models.convert.architectures import Architecture, architecture_of
+from camshaft.models.convert.architectures import Architecture, architecture_of, completed
 from camshaft.models.convert.hub_config import HubConfig, read_config
 from camshaft.models.convert.keys import model_keys
 from camshaft.models.convert.tensors import Part, parts
@@ -68,9 +68,9 @@ def convert(
     check_out(target, force)
     config = read_config(source)
     row = architecture_of(config)
-    config = replace(config, values={**row.defaults, **config.values})
+    config = completed(config, row)
     with SafetensorsFolder(source) as file:
-        weights = read_weights(file.tensors)
+        weights = read_weights(file.tensors, config)
         mix = mix_named(file_type or weights.usual_format)
         found = tuple(parts(config, row, weights.shapes))
         values = metadata(source, config, row, mix.file_type)
@@ -90,9 +90,11 @@ def _described(found: tuple[Part, ...], values: Mapping[str, Any]) -> SimpleName
 
 def metadata(folder: Path, config: HubConfig, row: Architecture, file_type: int) -> dict[str, Any]:
     """All keys of the file with their values."""
-    tokenizer = tokenizer_keys(folder, config)
+    tokenizer, model = tokenizer_keys(folder, config), row.encoder_decoder
     name = config.get("_name_or_path") or folder.absolute().name
-    keys = model_keys(config, row, len(tokenizer["tokenizer.ggml.tokens"]))
+    n_tokens = len(tokenizer["tokenizer.ggml.tokens"])
+    keys = model_keys(config, row, n_tokens) if model is None else model.keys(config, folder, n_tokens)
+    more = {} if model is None else {f"tokenizer.ggml.{key}": value for key, value in model.flags.items()}
     return {
         "general.architecture": row.name,
         "general.type": "model",
@@ -101,6 +103,7 @@ def metadata(folder: Path, config: HubConfig, row: Architecture, file_type: int)
         "general.quantization_version": _QUANTIZATION_VERSION,
         **{f"{row.name}.{key}": value for key, value in keys.items()},
         **tokenizer,
+        **more,
     }
 
 

@@ -52,7 +52,7 @@ def _rotation(config: HubConfig) -> dict[str, Any]:
     rope = config.rope
     kind = rope["rope_type"]
     keys: dict[str, Any] = {"rope.freq_base": float(rope["rope_theta"])}
-    if kind not in ("default", "llama3", "linear", "yarn", "longrope", "su"):
+    if kind not in ("default", "llama3", "linear", "yarn", "longrope", "su", "proportional"):
         raise ModelError(
             f"{config.path}: rope_type is {shown_value(kind)}; wanted default, linear, yarn, llama3 or longrope"
         )

@@ -18,11 +18,16 @@ _TOP = {
     "ln_f": "output_norm",
     "final_layer_norm": "output_norm",
     "norm_f": "output_norm",
+    "final_layernorm": "output_norm",
+    "embed_tokens_per_layer": "per_layer_token_embd",
+    "per_layer_model_projection": "per_layer_model_proj",
+    "per_layer_projection_norm": "per_layer_proj_norm",
     "embedding_norm": "token_embd_norm",
     "lm_head": "output",
     "embed_out": "output",
 }
 _STATE_SPACE = {"in_proj": "in", "conv1d": "conv1d", "x_proj": "x", "dt_proj": "dt", "norm": "norm", "out_proj": "out"}
+_STATE_SPACE |= {"dt_layernorm": "dt_norm", "b_layernorm": "b_norm", "c_layernorm": "c_norm"}
 _LAYER = {
     "self_attn.q_proj": "attn_q",
     "self_attn.k_proj": "attn_k",
@@ -35,6 +40,35 @@ _LAYER = {
     "self_attn.q_layernorm": "attn_q_norm",
     "self_attn.k_layernorm": "attn_k_norm",
     "self_attn.sinks": "attn_sinks",
+    "self_attn.q_a_proj": "attn_q_a",
+    "self_attn.q_a_layernorm": "attn_q_a_norm",
+    "self_attn.q_b_proj": "attn_q_b",
+    "self_attn.kv_a_proj_with_mqa": "attn_kv_a_mqa",
+    "self_attn.kv_a_layernorm": "attn_kv_a_norm",
+    "self_attn.kv_b_proj": "attn_kv_b",
+    "mixer.q_proj": "attn_q",
+    "mixer.k_proj": "attn_k",
+    "mixer.v_proj": "attn_v",
+    "mixer.o_proj": "attn_output",
+    "mixer.up_proj": "ffn_up",
+    "mixer.down_proj": "ffn_down",
+    "mixer.gate": "ffn_gate_inp",
+    "mixer.shared_experts.up_proj": "ffn_up_shexp",
+    "mixer.shared_experts.down_proj": "ffn_down_shexp",
+    "mixer.fc1_latent_proj": "ffn_latent_down",
+    "mixer.fc2_latent_proj": "ffn_latent_up",
+    "feed_forward.gate_proj": "ffn_gate",
+    "feed_forward.up_proj": "ffn_up",
+    "feed_forward.down_proj": "ffn_down",
+    "feed_forward.router": "ffn_gate_inp",
+    "pre_ff_layernorm": "ffn_norm",
+    "router.proj": "ffn_gate_inp",
+    "per_layer_input_gate": "inp_gate",
+    "per_layer_projection": "proj",
+    "post_per_layer_input_norm": "post_norm",
+    "pre_feedforward_layernorm_2": "pre_ffw_norm_2",
+    "post_feedforward_layernorm_1": "post_ffw_norm_1",
+    "post_feedforward_layernorm_2": "post_ffw_norm_2",
     "attn.c_attn": "attn_qkv",
     "attn.c_proj": "attn_output",
     "attention.query_key_value": "attn_qkv",
@@ -106,19 +140,23 @@ _BARE = {
     "mlp.moe_statics.e_score_correction_bias": ("exp_probs_b", ".bias"),
     "mlp.gate.moe_statics.e_score_correction_bias": ("exp_probs_b", ".bias"),
     "feed_forward.expert_bias": ("exp_probs_b", ".bias"),
+    "mixer.gate.e_score_correction_bias": ("exp_probs_b", ".bias"),
+    "layer_scalar": ("layer_output_scale", ".weight"),
+    "router.scale": ("ffn_gate_inp", ".scale"),
+    "router.per_expert_scale": ("ffn_down_exps", ".scale"),
 }
 # Experts, stacked in one tensor by name.
 _EXPERT = {"gate_proj": "gate", "up_proj": "up", "down_proj": "down", "w1": "gate", "w3": "up", "w2": "down"}
 _PREFIX = re.compile(r"(?:(?:model|transformer|gpt_neox|backbone|language_model)\.)*")
 _IN_LAYER = re.compile(r"(?:layers|h)\.([0-9]{1,4})\.(.+)")
-_ONE_EXPERT = re.compile(r"(?:mlp|block_sparse_moe|feed_forward)\.experts\.([0-9]{1,4})\.(\w+)\.weight")
+_ONE_EXPERT = re.compile(r"(?:mlp|block_sparse_moe|feed_forward|mixer)\.experts\.([0-9]{1,4})\.(\w+)\.weight")
 _STACKED = re.compile(
-    r"(?:mlp|block_sparse_moe|feed_forward)\.(?:experts\.)?(gate_up_proj|down_proj|input_linear|output_linear)(_bias|\.weight)?"
+    r"(?:(?:mlp|block_sparse_moe|feed_forward)\.)?(?:experts\.)?(gate_up_proj|down_proj|input_linear|output_linear)(_bias|\.weight)?"
 )
 # Tensors that are computed again, or belong to parts of a model that GGUF keeps in another file.
 _LEFT_OUT = re.compile(
     r"(.*\.)?(rotary_emb\.inv_freq|attn\.bias|attn\.masked_bias|attention\.bias|attention\.masked_bias)$"
-    r"|(model\.)?(vision_tower|vision_model|visual|multi_modal_projector|mtp)\..*"
+    r"|(model\.)?(vision_tower|vision_model|visual|multi_modal_projector|mtp|audio_tower|embed_vision|embed_audio)\..*"
 )
 
 
@@ -135,6 +173,12 @@ class NewName:
 def is_left_out(name: str) -> bool:
     """Whether a tensor has no place in the file."""
     return _LEFT_OUT.fullmatch(name) is not None
+
+
+def layer_of(name: str) -> int:
+    """The number of a tensor's layer, -1 for one outside of layers."""
+    layer = _IN_LAYER.fullmatch(name[_PREFIX.match(name).end() :])  # type: ignore[union-attr]
+    return -1 if layer is None else int(layer[1])
 
 
 def new_name(name: str, architecture: str) -> NewName | None:

@@ -14,9 +14,10 @@ from camshaft.formats.bits import Floats
 from camshaft.formats.mapped import shown, shown_value
 from camshaft.models.convert.architectures import Architecture
 from camshaft.models.convert.delta_rule import delta_changes
+from camshaft.models.convert.families.gemma4 import still_factors
 from camshaft.models.convert.hub_config import HubConfig
 from camshaft.models.convert.state_space import state_space_changes
-from camshaft.models.convert.tensor_names import NewName, is_left_out, new_name
+from camshaft.models.convert.tensor_names import NewName, is_left_out, layer_of, new_name
 from camshaft.models.families import FAMILIES
 
 Change: TypeAlias = Callable[[Floats], Floats]
@@ -44,9 +45,14 @@ class Part:
 
 def parts(config: HubConfig, row: Architecture, shapes: Mapping[str, Shape]) -> Iterator[Part]:
     """The tensors of a file, by the shapes of the model's. Raises ModelError for a tensor whose name has no place."""
+    if row.encoder_decoder is not None:
+        yield from (Part(name, shapes[source], (source,)) for source, name in row.encoder_decoder.names(shapes, config))
+        return
     experts: dict[str, dict[int, str]] = {}
     for source, shape in shapes.items():
         if is_left_out(source) or (config.get("tie_word_embeddings") and source.startswith("lm_head.")):
+            continue
+        if config.get("num_nextn_predict_layers") and layer_of(source) >= config.size("layers"):
             continue
         found = new_name(source, row.name)
         if found is None:
@@ -75,8 +81,9 @@ def _changes(new: NewName, config: HubConfig, row: Architecture) -> Iterator[tup
     """The tensors made of one: name and change."""
     prefix, _, role = new.name.rpartition(".")
     full = new.name + new.ending
-    if found := list(_recurrent(role + new.ending, config, row)):
-        yield from ((f"{prefix}.{name}", change) for name, change in found)
+    own = list(row.changes(role + new.ending, config)) or list(_recurrent(role + new.ending, config, row))
+    if own:
+        yield from ((f"{prefix}.{name}" if prefix else name, change) for name, change in own)
         return
     if role.endswith("gate_up_exps"):
         in_turn = row.name == "gpt-oss"  # and its columns are outputs
@@ -159,6 +166,8 @@ def _shape(change: Change, shape: Shape, source: str) -> Shape:
 def _rotations(config: HubConfig) -> Iterator[Part]:
     """Factors of the rotation's frequencies, where the config has them."""
     rope = config.rope
+    if rope["rope_type"] == "proportional":
+        yield _vector("rope_freqs.weight", still_factors(config))
     if rope["rope_type"] == "llama3":
         yield _vector("rope_freqs.weight", _llama3_factors(config, rope))
     if rope["rope_type"] in ("longrope", "su"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -11,36 +12,38 @@ from camshaft.errors import FormatError, ModelError
 from camshaft.formats.bits import Floats
 from camshaft.formats.mapped import shown
 from camshaft.formats.tensor import FileTensor
-from camshaft.models.convert.tensors import Shape
+from camshaft.models.convert.hub_config import HubConfig
+from camshaft.models.convert.packed.packings import Packed, Shape, find_packed
 
 _SCALES = (".weight_scale_inv", ".weight_scale")
 _UNUSED = (".input_scale", ".activation_scale", ".k_scale", ".v_scale", ".kv_scale")
-# What other ways to quantize leave in a folder, by the end of a tensor's name.
-_PACKED = {
-    ".qweight": "GPTQ or AWQ",
-    ".weight_packed": "compressed-tensors of 4 bits",
-    "_blocks": "MXFP4",
-    ".absmax": "bitsandbytes",
-}
+# What ways to quantize that are not read leave in a folder, by the end of a tensor's name.
+_REFUSED = {".qweight": "neither GPTQ nor AWQ", ".absmax": "bitsandbytes"}
+_WANTED = "bf16, f16, f32 or fp8 weights, GPTQ, AWQ, compressed-tensors, MLX or MXFP4"
 _PLAIN = ("F32", "F16", "BF16", "F64")
 
 
 @dataclass(frozen=True)
 class Weights:
-    """The tensors of a model without those that are scales, which are by the name of their weight in `scales`."""
+    """The tensors of a model without those that are scales, which are by the name of their weight in `scales`, and weights of
+    several tensors each."""
 
     tensors: Mapping[str, FileTensor]
     scales: Mapping[str, FileTensor] = field(default_factory=dict)
+    packed: Mapping[str, Packed] = field(default_factory=dict)
 
     @property
     def shapes(self) -> dict[str, Shape]:
         """Shapes by name."""
-        return {name: tuple(tensor.shape) for name, tensor in self.tensors.items()}
+        plain = {name: tuple(tensor.shape) for name, tensor in self.tensors.items()}
+        return plain | {name: packed.shape for name, packed in self.packed.items()}
 
     @property
     def usual_format(self) -> str:
-        """F32, F16 or BF16: that of most bytes; FP8 becomes BF16."""
+        """F32, F16 or BF16: that of most bytes; FP8 becomes BF16, weights of fewer bits what their scales are."""
         nbytes: dict[str, int] = {}
+        for packed in self.packed.values():
+            nbytes[packed.usual_format] = nbytes.get(packed.usual_format, 0) + math.prod(packed.shape)
         for tensor in self.tensors.values():
             name = tensor.format.name
             name = "BF16" if name.startswith("F8") else "F32" if name == "F64" else name
@@ -49,6 +52,8 @@ class Weights:
 
     def load(self, name: str) -> Floats:
         """A tensor's numbers, float32. Raises FormatError for scales of another shape."""
+        if name in self.packed:
+            return self.packed[name].numbers()
         tensor = self.tensors[name]
         values = tensor.dequantize()
         if name not in self.scales:
@@ -57,16 +62,18 @@ class Weights:
         return values * _spread(scale, values.shape, f"{tensor.path}: tensor {shown(self.scales[name].name)}")
 
 
-def read_weights(tensors: Mapping[str, FileTensor]) -> Weights:
-    """Pair weights with their scales. Raises ModelError for weights that are quantized in a way camshaft does not convert."""
+def read_weights(tensors: Mapping[str, FileTensor], config: HubConfig) -> Weights:
+    """Pair weights with their scales. Raises ModelError for weights that are quantized in a way camshaft does not convert,
+    FormatError for those whose scales are missing."""
+    packed, used = find_packed(tensors, config)
     scales: dict[str, FileTensor] = {}
     kept: dict[str, FileTensor] = {}
     for name, tensor in tensors.items():
-        for end, kind in _PACKED.items():
+        if name in used:
+            continue
+        for end, kind in _REFUSED.items():
             if name.endswith(end):
-                raise ModelError(
-                    f"{tensor.path}: {shown(name)} is quantized ({kind}); wanted bf16, f16, f32 or fp8 weights"
-                )
+                raise ModelError(f"{tensor.path}: {shown(name)} is quantized ({kind}); wanted {_WANTED}")
         scale = next((end for end in _SCALES if name.endswith(end)), None)
         if scale is not None:
             scales[name.removesuffix(scale) + ".weight"] = tensor
@@ -80,7 +87,7 @@ def read_weights(tensors: Mapping[str, FileTensor]) -> Weights:
     lost = next((name for name in scales if name not in kept), None)
     if lost is not None:
         raise ModelError(f"{scales[lost].path}: has the scale of {shown(lost)}, but no such tensor")
-    return Weights(kept, scales)
+    return Weights(kept, scales, packed)
 
 
 def _spread(scale: Floats, shape: Shape, what: str) -> Floats:

@@ -19,7 +19,7 @@ from camshaft.formats.mapped import path_for_messages
 from camshaft.formats.safetensors import open_safetensors
 from camshaft.formats.safetensors_folder import SafetensorsFolder, read_json
 from camshaft.formats.tensor import FileTensor
-from camshaft.models.families import FAMILIES
+from camshaft.models.families import FAMILIES, OTHERS
 
 N_SHOWN = 8  # items of a long array
 TEMPLATE_KEY = "tokenizer.chat_template"
@@ -113,7 +113,7 @@ def _made(
     rows = tuple(TensorRow(t.name, tuple(t.shape), t.format.name, t.nbytes) for t in tensors)
     totals = tuple(_total(name, [r for r in rows if r.format == name]) for name in sorted({r.format for r in rows}))
     n_elements = sum(total.n_elements for total in totals)
-    runs = kind == "model" and family in FAMILIES
+    runs = kind == "model" and (family in FAMILIES or family in OTHERS)
     return Contents(
         path, kind, container, nbytes, family, runs, n_elements, tuple(metadata), rows, totals, tokenizer, chat_template
     )

@@ -70,7 +70,8 @@ def _nbytes(path: Path) -> int:
 
 
 def resolve_model(path_or_name: str | Path, progress: Progress | None = None) -> Path:
-    """Return the path of a model file, given a path or a name. A name is pulled on first use; it wins over a file of that name.
+    """Return the path of a model file, given a path or a name. A name is pulled on first use; it wins over a file of that name. A
+    folder in Hugging Face's layout is converted on first use.
 
     Raises ModelError if there is no such file or name, DownloadError if the download fails."""
     if not isinstance(path_or_name, (str, os.PathLike)):
@@ -83,7 +84,14 @@ def resolve_model(path_or_name: str | Path, progress: Progress | None = None) ->
     if path.is_file():
         return path
     if path.is_dir():
-        raise ModelError(f"{text} is a folder; wanted a .gguf file or a name ({_names()})")
+        from camshaft.models.files.folders import converted_folder, is_model_folder
+
+        if is_model_folder(path):
+            return converted_folder(path, progress)
+        raise ModelError(
+            f"{text} is a folder without config.json and .safetensors files; wanted one with both, a .gguf file or a name"
+            f" ({_names()})"
+        )
     if path.exists():
         raise ModelError(f"{text} is not a regular file; wanted a .gguf file or a name ({_names()})")
     if len(path.parts) > 1 or path.suffix == ".gguf":

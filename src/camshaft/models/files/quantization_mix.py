@@ -136,7 +136,7 @@ def mix_named(name: str) -> Mix:
 
 def part_of(name: str) -> tuple[str, int]:
     """A tensor's role and layer: 'blk.3.attn_v.weight' gives ('attn_v', 3)."""
-    match = re.fullmatch(r"blk\.([0-9]{1,9})\.(\w+?)(_exps|_shexp)?\.weight", name)
+    match = re.fullmatch(r"(?:enc\.|dec\.)?blk\.([0-9]{1,9})\.(\w+?)(_exps|_shexp)?\.weight", name)
     return (match[2], int(match[1])) if match else (name.removesuffix(".weight"), 0)
 
 

@@ -13,6 +13,7 @@ from camshaft.ops import op as ops
 from camshaft.ops.attention.kv_cache_update import BLOCK_TOKENS
 from camshaft.ops.attention.paged import caches, is_quantized, multiply_adds, reads, register_vectors, without_options
 from camshaft.ops.attention.split_kernels import MOST_MEMBERS, Shape, merge_splits, some_keys_per_program
+from camshaft.ops.attention.tiled_steps import divisors
 from camshaft.ops.kernels.launch import has_threads
 from camshaft.ops.spec import TensorSpec, bound
 
@@ -33,9 +34,16 @@ def keys_per_split(length_bound: int, wanted: int) -> int:
 
 
 def _shape_of(node: ops.NodeSpec, target: ops.Target, values: ops.Values) -> Shape:
-    """Returns a program's sizes. CPU: as many kv heads as fit, block by block. GPU: one head, 8 blocks at once."""
+    """Returns a program's sizes, with as many q heads of a group together as fit, or one if none do."""
+    group = node.attrs["heads"] // node.attrs["kv_heads"]
+    found = [replace(_shape(node, target, values, parts), parts=parts) for parts in divisors(group)]
+    return next((shape for shape in found if shape.scratch_nbytes <= MAX_SCRATCH_NBYTES), found[-1])
+
+
+def _shape(node: ops.NodeSpec, target: ops.Target, values: ops.Values, parts: int) -> Shape:
+    """Returns the sizes for a group in parts. CPU: as many kv heads as fit, block by block. GPU: one head, 8 blocks at once."""
     attrs, keys, registers = node.attrs, values["keys"], values["registers"]
-    sizes = attrs["heads"], attrs["kv_heads"], attrs["head_dim"], keys
+    sizes = attrs["heads"], attrs["kv_heads"] * parts, attrs["head_dim"], keys
     tiles = max(1, registers // min(sizes[0] // sizes[1], MOST_MEMBERS))
     if has_threads(target):
         return Shape(*sizes, 1, max(n for n in (1, 2, 4, 8) if n <= tiles), 1, keys // BLOCK_TOKENS, registers, 0)
@@ -44,7 +52,7 @@ def _shape_of(node: ops.NodeSpec, target: ops.Target, values: ops.Values) -> Sha
         chains = 1 << (chains.bit_length() - 1)
     one = Shape(*sizes, 1, 1, chains, 1, registers, 0 if is_quantized(node) else _ahead(node))
     fits = [n for n in range(1, sizes[1] + 1) if sizes[1] % n == 0 and n * one.scratch_nbytes <= MAX_SCRATCH_NBYTES]
-    return replace(one, together=max(fits, default=1))
+    return replace(one, together=max(fits, default=1) if parts == 1 else 1)
 
 
 def _ahead(node: ops.NodeSpec) -> int:

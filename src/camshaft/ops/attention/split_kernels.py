@@ -36,7 +36,7 @@ MOST_MEMBERS = WIDTH // 2  # q heads of a register tile
 class Shape(Heads):
     """The sizes of one program: kv heads per program (`together`), keys, blocks of keys and chains of sums of a register tile
     for q K, blocks of one head before switching to the next (`turn`), registers of a tile, prefetch distance in bytes
-    (`ahead`)."""
+    (`ahead`). `kv_heads` counts a head of the cache `parts` times, where the q heads that share one do not fit together."""
 
     keys: int
     together: int
@@ -45,6 +45,7 @@ class Shape(Heads):
     turn: int
     registers: int
     ahead: int
+    parts: int = 1
 
     @property
     def scratch_nbytes(self) -> int:
@@ -62,7 +63,9 @@ def some_keys_per_program(k: Tracer, *arguments: Any, scale: float, **sizes: int
     base, last = split * shape.keys, given.positions[token].to(i64)
     with k.when(base <= last):
         count = k.minimum(last + 1 - base, shape.keys)
-        keys = Keys(k, given.cache, given.table, given.slots[token].to(i64), first_head, base, count, shape.ahead)
+        keys = Keys(
+            k, given.cache, given.table, given.slots[token].to(i64), first_head // shape.parts, base, count, shape.ahead
+        )
         work = _Work(k, shape, keys)
         work.start(given.q, token, first_head, scale)
         for first in k.range(0, keys.n_blocks, shape.turn):

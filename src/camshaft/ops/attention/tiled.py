@@ -8,7 +8,7 @@ own keys. The steps on a tile are in tiled_steps.py.
 from __future__ import annotations
 
 from dataclasses import asdict, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from camshaft.dtypes import i64
 from camshaft.extent import Extent
@@ -24,7 +24,7 @@ from camshaft.ops.attention.paged import (
     register_vectors,
     without_options,
 )
-from camshaft.ops.attention.tiled_steps import BLOCK_ROWS, Shape, Tile
+from camshaft.ops.attention.tiled_steps import BLOCK_ROWS, Shape, Tile, divisors
 from camshaft.ops.kernels.launch import has_threads, workgroup_nbytes
 
 # Rows and keys of tiles; the first that fits is used. More scores first, then more rows, because a tile reads each key once.
@@ -52,7 +52,7 @@ def one_tile_per_program(k: Tracer, *arguments: Any, scale: float, **sizes: int)
             whole = (n_rows + (BLOCK_ROWS - 1)) // BLOCK_ROWS * BLOCK_ROWS
             tile.start(q, positions, first, n_rows, whole, kv_head, scale)
             slot, none = slots[first].to(i64), k.const(0, i64)
-            keys = Keys(k, given.cache, given.table, slot, kv_head, none, none)
+            keys = Keys(k, given.cache, given.table, slot, kv_head // shape.parts, none, none)
             for base in k.range(0, greatest + 1, shape.tile_keys):
                 if shape.unpacked:
                     tile.unpack(replace(keys, base=base, count=k.minimum(greatest + 1 - base, shape.tile_keys)))
@@ -103,20 +103,33 @@ def _run_from(k: Tracer, first: Value, end: Value, slots: Array, positions: Arra
     return last.value, greatest.value
 
 
+S = TypeVar("S", bound=Shape)
+
+
 def shape_of(node: ops.NodeSpec, target: ops.Target) -> Shape:
     """Returns the tile's default sizes, about 48 rows on a CPU."""
     return _shape(node, target, _defaults(node, target))
 
 
 def _shape(node: ops.NodeSpec, target: ops.Target, values: ops.Values) -> Shape:
-    attrs = node.attrs
-    tokens = max(1, values["tile_rows"] * attrs["kv_heads"] // attrs["heads"])
-    sizes = attrs["heads"], attrs["kv_heads"], attrs["head_dim"]
+    return fitting(Shape, node, target, values)
+
+
+def fitting(make: type[S], node: ops.NodeSpec, target: ops.Target, values: ops.Values) -> S:
+    """Returns the sizes for a tile's rows and keys, with as many heads of a group together as fit, or one if none do."""
+    heads, kv_heads, head_dim = (node.attrs[name] for name in ("heads", "kv_heads", "head_dim"))
     unpacked = is_quantized(node) and not has_threads(target)  # a GPU's workgroup memory has no room for it
-    return Shape(*sizes, tokens, values["tile_keys"], values["block_vectors"], int(unpacked))
+
+    def of(parts: int) -> S:
+        tokens = max(1, values["tile_rows"] * kv_heads * parts // heads)
+        sizes = heads, kv_heads * parts, head_dim, tokens
+        return make(*sizes, values["tile_keys"], values["block_vectors"], int(unpacked), parts)
+
+    found = [of(parts) for parts in divisors(heads // kv_heads)]
+    return next((shape for shape in found if shape.scratch_nbytes <= scratch_limit(target)), found[-1])
 
 
-def _scratch_limit(target: ops.Target) -> int:
+def scratch_limit(target: ops.Target) -> int:
     """Returns the bytes of scratch available to a tile."""
     return workgroup_nbytes(target) - EXCHANGE_NBYTES if has_threads(target) else MAX_SCRATCH_NBYTES
 
@@ -126,7 +139,7 @@ def _supports(node: ops.NodeSpec, target: ops.Target) -> str | None:
     if (reason := without_options(node)) is not None:
         return reason
     shape = shape_of(node, target)
-    if shape.scratch_nbytes > _scratch_limit(target):
+    if shape.scratch_nbytes > scratch_limit(target):
         return f"{shape.group} heads of a group with head_dim {shape.head_dim} exceed the workgroup memory"
     return None
 
@@ -134,7 +147,7 @@ def _supports(node: ops.NodeSpec, target: ops.Target) -> str | None:
 def _defaults(node: ops.NodeSpec, target: ops.Target) -> ops.Values:
     """Returns the default rows and keys of a tile and vectors of the register tile. On a GPU this is the tile with the most
     scores that fits the workgroup memory."""
-    vectors, most = max(1, register_vectors(target) // BLOCK_ROWS), _scratch_limit(target)
+    vectors, most = max(1, register_vectors(target) // BLOCK_ROWS), scratch_limit(target)
     found = [{"tile_rows": rows, "tile_keys": keys, "block_vectors": vectors} for rows, keys in TILES]
     return next((values for values in found if _shape(node, target, values).scratch_nbytes <= most), found[-1])
 
@@ -142,7 +155,7 @@ def _defaults(node: ops.NodeSpec, target: ops.Target) -> ops.Values:
 def _refusal(node: ops.NodeSpec, target: ops.Target, values: ops.Values) -> str | None:
     """Returns why the tile does not fit the workgroup memory, or None."""
     shape = _shape(node, target, values)
-    if shape.scratch_nbytes > _scratch_limit(target):
+    if shape.scratch_nbytes > scratch_limit(target):
         return f"{shape.rows} rows and {shape.tile_keys} keys exceed the workgroup memory"
     return None
 

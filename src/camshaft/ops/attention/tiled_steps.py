@@ -23,15 +23,22 @@ FAR = 128.0
 BLOCK_ROWS = 6
 
 
+def divisors(n: int) -> list[int]:
+    """Returns the numbers that divide n, in order."""
+    return [i for i in range(1, n + 1) if n % i == 0]
+
+
 @dataclass(frozen=True)
 class Shape(Heads):
     """The sizes of one program: tokens and keys of a tile; vectors of a register block, which has BLOCK_ROWS rows; 1 if a
-    tile's keys and values are unpacked to f32 first."""
+    tile's keys and values are unpacked to f32 first. `kv_heads` counts a head of the cache `parts` times, where the q heads that
+    share one do not fit together."""
 
     tile_tokens: int
     tile_keys: int
     block_vectors: int
     unpacked: int
+    parts: int = 1
 
     @property
     def rows(self) -> int:

@@ -39,6 +39,18 @@ class AffineWeights:
         """The attributes of affine_matmul and affine_dequantize."""
         return {"bits": self.bits, "group_size": self.group_size}
 
+    def numbers(self) -> Array:
+        """The weights as float32 [n, k], in the file's order: exact for scales of f16 and bf16."""
+        codes = unpacked(self.codes.view(np.uint32), CODES[f"u{self.bits}"]).astype(np.float32)
+        groups = codes.reshape(*self.scales.shape, self.group_size)
+        made = groups * self.scales.astype(np.float32)[..., None] + self.biases.astype(np.float32)[..., None]
+        made = made.reshape(codes.shape)
+        if self.order is None:
+            return made
+        found = np.empty_like(made)
+        found[:, self.order] = made
+        return found
+
 
 def from_awq(qweight: Array, qzeros: Array, scales: Array) -> AffineWeights:
     """Weights of 4 bits as AutoAWQ stores them: qweight int32 [k, n / 8], qzeros int32 [k / group, n / 8], scales [k / group, n].

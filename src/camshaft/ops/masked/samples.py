@@ -109,6 +109,8 @@ def plain_samples() -> Iterable[ops.Sample]:
     yield sample("8/1 heads of 96, bf16", [(0, p) for p in range(60, 69)], heads=(8, 1), head_dim=96, dtype=bf16)
     yield sample("4/4 heads of 128", [(0, p) for p in range(35)], heads=(4, 4), head_dim=128)
     yield sample("2/1 heads of 256", [(0, p) for p in range(28, 40)], heads=(2, 1), head_dim=256)
+    for places in ([(0, 20)], [(0, p) for p in range(15, 18)]):  # heads of a group that do not fit one program
+        yield sample(f"48/1 heads of 320, {len(places)} tokens", places, heads=(48, 1), head_dim=320)
     yield sample("12/1 heads of 32", [(0, p) for p in (0, 31, 15)], heads=(12, 1), head_dim=32)
     yield sample("3/3 heads of 20", [(0, p) for p in range(14, 21)], heads=(3, 3), head_dim=20, dtype=f32)
     yield sample("4/2 heads of 24, 33 tokens", [(0, p) for p in range(33)], heads=(4, 2), head_dim=24)

@@ -21,14 +21,12 @@ from camshaft.ops.attention.paged import (
     Keys,
     arguments_of,
     inside,
-    is_quantized,
     reads,
     register_vectors,
     without_options,
 )
-from camshaft.ops.attention.tiled import EXCHANGE_NBYTES, MAX_SCRATCH_NBYTES, TILES
+from camshaft.ops.attention.tiled import TILES, fitting, scratch_limit
 from camshaft.ops.attention.tiled_steps import BLOCK_ROWS, Shape, Tile
-from camshaft.ops.kernels.launch import has_threads, workgroup_nbytes
 from camshaft.ops.masked.kernels import Call, options_of
 from camshaft.ops.masked.options import Options
 from camshaft.ops.masked.spans import pairs_of
@@ -167,7 +165,7 @@ def tile_with_options(k: Tracer, *arguments: Any, scale: float, **constants: Any
             slot, none = slots[first].to(i64), k.const(0, i64)
             call = Call(k, options, extras, given.table, slot, none, first)
             low, high = tile.bound_rows(whole, n_rows, call, positions, first)
-            keys = Keys(k, given.cache, given.table, slot, kv_head, none, none)
+            keys = Keys(k, given.cache, given.table, slot, kv_head // shape.parts, none, none)
             for base in k.range(low // BLOCK_TOKENS * BLOCK_TOKENS, high + 1, shape.tile_keys):
                 if shape.unpacked:
                     tile.unpack(replace(keys, base=base, count=k.minimum(high + 1 - base, shape.tile_keys)))
@@ -196,22 +194,14 @@ def _run_end(k: Tracer, first: Value, end: Value, slots: Array) -> Value:
 
 
 def _shape(node: ops.NodeSpec, target: ops.Target, values: ops.Values) -> MaskedShape:
-    attrs = node.attrs
-    tokens = max(1, values["tile_rows"] * attrs["kv_heads"] // attrs["heads"])
-    unpacked = is_quantized(node) and not has_threads(target)
-    sizes = attrs["heads"], attrs["kv_heads"], attrs["head_dim"]
-    return MaskedShape(*sizes, tokens, values["tile_keys"], values["block_vectors"], int(unpacked))
-
-
-def _limit(target: ops.Target) -> int:
-    return workgroup_nbytes(target) - EXCHANGE_NBYTES if has_threads(target) else MAX_SCRATCH_NBYTES
+    return fitting(MaskedShape, node, target, values)
 
 
 def _fitting(node: ops.NodeSpec, target: ops.Target) -> MaskedShape:
     """Returns the tile with the most scores that fits, or the smallest."""
     vectors = max(1, register_vectors(target) // BLOCK_ROWS)
     found = [_shape(node, target, {"tile_rows": r, "tile_keys": c, "block_vectors": vectors}) for r, c in TILES]
-    return next((shape for shape in found if shape.scratch_nbytes <= _limit(target)), found[-1])
+    return next((shape for shape in found if shape.scratch_nbytes <= scratch_limit(target)), found[-1])
 
 
 def _supports(node: ops.NodeSpec, target: ops.Target) -> str | None:
@@ -226,7 +216,7 @@ def _supports(node: ops.NodeSpec, target: ops.Target) -> str | None:
     if options.ring or (options.has("prefix") and (options.window or options.chunk)):
         return "takes no ring, and no prefix with a window or chunk"
     shape = _fitting(node, target)
-    if shape.scratch_nbytes > _limit(target):
+    if shape.scratch_nbytes > scratch_limit(target):
         return f"{shape.group} heads of a group with head_dim {shape.head_dim} exceed the workgroup memory"
     return None
 

@@ -1,15 +1,14 @@
 """gated_product: q8 of act(x Wg) * (x Wu), the first half of a gated feed-forward layer, from q8 activations.
 
 Bit-equal to two quantized_matmuls and silu_multiply_q8 (act "gelu": gelu_multiply_q8), with the same variant of the products.
-`tile`: a program computes the same 32 columns of both products for some tokens and quantizes their block of 32, so that the
-products do not go through memory. `unfused`: the launches of the products' best variant, then the activation's. `sums` as in
-fused_quantize.py.
+`tile` and `short_sums` (AVX2 alone): a program computes the same 32 columns of both products for some tokens and quantizes their
+block of 32, so that the products do not go through memory. `unfused`: the launches of the products' best variant, then the
+activation's. `sums` as in fused_quantize.py.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import replace
 from math import prod
 from typing import Any
@@ -18,15 +17,14 @@ import numpy as np
 
 from camshaft.dtypes import f32
 from camshaft.formats.blocks import BLOCK_FORMATS, BlockFormat
-from camshaft.lang import Array, Tracer, Value, kernel
 from camshaft.ops import op as ops
 from camshaft.ops.parameters import ACT, SUMS, Parameters
 from camshaft.ops.quantize import fused_quantize
 from camshaft.ops.quantize import quantize_activations as q8
-from camshaft.ops.quantize.q8_blocks import BLOCK, Q8Out, Sums, q8_outs, store_block
-from camshaft.ops.quantized import matmul
-from camshaft.ops.quantized.kernels import packed_only, product_build, tile_cost, totals_of
-from camshaft.ops.quantized.operands import Rows, Tokens, packed
+from camshaft.ops.quantize.q8_blocks import BLOCK, Sums
+from camshaft.ops.quantized import matmul, short_tile
+from camshaft.ops.quantized.gated_tiles import gated_short_tile, gated_tile
+from camshaft.ops.quantized.kernels import packed_only, product_build, tile_cost
 from camshaft.ops.quantized.packed.packing import ROWS, packed_format
 from camshaft.ops.rule import Builder, Match, Rule, Stage, Use, Uses
 from camshaft.ops.spec import TensorSpec
@@ -37,46 +35,8 @@ PRODUCT = matmul.OP
 SECOND = {act: fused_quantize.OPS[f"{act}_multiply_q8"] for act in fused_quantize.ACTIVATIONS}
 # Formats of gate and up; the kernels are validated for each.
 FORMATS = ("Q4_0", "Q4_1", "Q5_0", "Q8_0", "Q4_K", "Q6_K")
-
-
-@kernel
-def gated_tile(
-    k: Tracer,
-    *arrays: Any,
-    n: int,
-    blocks: int,
-    rows: int,
-    columns: int,
-    bound: int,
-    block: str,
-    ahead: int,
-    sums: Sums,
-    act: str,
-) -> None:
-    # y[t, 32 b .. 32 b + 31] = act(gate) up for `columns` tokens, by tiles of `rows` weights' rows, then quantized
-    x, gate, up = arrays[:3], arrays[3:6], arrays[6:9]
-    outs, active = q8_outs(arrays[9:], sums)
-    tokens, b = Tokens(k, columns, bound, active[:1]), k.program(0)
-    made = k.scratch(f32, 2, columns, BLOCK)
-    for number, (codes, scales, extra) in enumerate((gate, up)):
-        weights = packed(k, codes, scales, extra, block)
-        for i in k.range(BLOCK // rows):
-            mine = Rows(k, rows, n, b * (BLOCK // rows) + i)
-            for t, total in enumerate(totals_of(x, weights, mine, tokens, blocks, ahead)):
-                k.store_vector(made, total.value, number, t, i * rows)
-    for token in k.range(columns):
-        place = tokens.first + token
-        condition = tokens.is_stored(place)
-        with nullcontext() if condition is None else k.when(condition):
-            _store(k, made, token, place, b, outs, act)
-
-
-def _store(k: Tracer, made: Array, token: Value, place: Value, b: Value, outs: Sequence[Q8Out], act: str) -> None:
-    halves = []
-    for h in (0, 1):
-        gate, up = (k.load_vector(made, number, token, 16 * h, width=16) for number in (0, 1))
-        halves.append(fused_quantize.ACTIVATIONS[act](k, gate, up))
-    store_block(k, halves, place, b, outs)
+# Tokens of a program of short_sums: both products of 32 rows are 8 KiB.
+GATED_COLUMNS = 32
 
 
 def _infer(specs: tuple[TensorSpec, ...], attrs: ops.Attrs) -> tuple[TensorSpec, ...]:
@@ -126,6 +86,24 @@ def _build_tile(node: ops.NodeSpec, target: ops.Target) -> ops.Build:
     constants["act"] = node.attrs.get("act", ACT.default)
     grid = (ops.Cells(n, BLOCK), ops.Cells(tokens, values["tokens"]))
     return product_build(gated_tile, node, grid, constants, outputs=outputs)
+
+
+def _build_short(node: ops.NodeSpec, target: ops.Target) -> ops.Build:
+    x, gate, _ = node.inputs
+    tokens, n = x.shape[0], gate.bounds[0]
+    y, values = TensorSpec((tokens, n), f32), short_tile.many_values(x.bounds[0], GATED_COLUMNS)
+    outputs = [operand for i in range(len(node.outputs)) for operand in q8.q8_operands(i, y)]
+    act = node.attrs.get("act", ACT.default)
+    constants = {"n": n, "bound": x.bounds[0], "sums": node.attrs["sums"], "act": act, **values}
+    grid = (ops.Cells(n, BLOCK), ops.Cells(tokens, values["columns"]))
+    return product_build(gated_short_tile, node, grid, constants, outputs=outputs)
+
+
+def _short_supports(node: ops.NodeSpec, target: ops.Target) -> str | None:
+    fewest = short_tile.AT_ONCE + 1
+    if node.inputs[0].bounds[0] < fewest:
+        return f"takes {fewest} tokens and more"
+    return short_tile.VARIANT.supports(_product(node), target)
 
 
 def _best_product(node: ops.NodeSpec, target: ops.Target) -> ops.KernelVariant:
@@ -179,6 +157,11 @@ def _tile_cost(node: ops.NodeSpec, target: ops.Target) -> float:
     # Zen 4, n 1536, k 576: 4 us slower than `unfused` for one token (it waits at each block's end), 190 us faster for 512
     y = float(prod(node.inputs[0].bounds[:1]) * node.inputs[1].bounds[0])
     return 2 * tile_cost(_product(node), target) + 0.3 * y + 2.5 * node.inputs[1].bounds[0]
+
+
+def _short_cost(node: ops.NodeSpec, target: ops.Target) -> float:
+    y = float(prod(node.inputs[0].bounds[:1]) * node.inputs[1].bounds[0])
+    return 2 * short_tile.VARIANT.cost(_product(node), target) + 0.3 * y
 
 
 def _case(name: str, rows: int, active: int, n: int, k: int, sums: Sums, act: str = "silu") -> ops.Sample:
@@ -245,6 +228,7 @@ OP = ops.Op(
     reference=_reference,
     variants=(
         ops.KernelVariant("tile", frozenset({"simd", "c"}), _build_tile, _packed_only, _tile_cost),
+        ops.KernelVariant("short_sums", frozenset({"simd"}), _build_short, _short_supports, _short_cost),
         ops.KernelVariant("unfused", ops.EVERYWHERE, _build_unfused, _packed_only, _unfused_cost),
     ),
     samples=_samples,

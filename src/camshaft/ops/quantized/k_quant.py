@@ -8,7 +8,9 @@ byte dot products, float products both. With both sums in one register per token
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from camshaft.dtypes import f32, i32, u32
 from camshaft.lang import Array, Tracer, Value, Variable
@@ -63,6 +65,23 @@ def steps_of(weights: Packed, mine: Rows, s: Value) -> Steps:
     return Steps(step, low / step, some)
 
 
+Scales: TypeAlias = Sequence[tuple[Value, Value | None]]
+"""The whole scale and minimum of each group of a block."""
+
+
+def scales_of(weights: Packed, mine: Rows, b: Value, steps: Steps) -> Scales:
+    """Returns the scales and minima of block b; a scale is 0 where its step is."""
+    pairs = [weights.whole_scale(mine.load, b, g) for g in range(weights.form.groups)]
+    if steps.low is None:
+        return pairs
+    return [(mine.k.select(steps.some, scale, mine.spread(0, i32)), minimum) for scale, minimum in pairs]
+
+
+def minima_of(scales: Scales, steps: Steps) -> list[Value]:
+    """Returns the minima relative to the steps of the scales, none without minima."""
+    return [m.to(f32) * steps.low for _, m in scales if m is not None and steps.low is not None]
+
+
 def add_block(
     x: tuple[Array, ...],
     weights: Packed,
@@ -76,13 +95,11 @@ def add_block(
     """Adds block b of `blocks` to each token's sum over the super-block."""
     (x_codes, x_scales, x_sums), k, groups = x, mine.k, weights.form.groups
     words = weights.code_words(mine.load, b)
-    pairs = [weights.whole_scale(mine.load, b, g) for g in range(groups)]
-    if steps.low is not None:
-        pairs = [(k.select(steps.some, scale, mine.spread(0, i32)), minimum) for scale, minimum in pairs]
+    pairs = scales_of(weights, mine, b, steps)
     early = weights.form.is_joint and len(parts) > 2  # eight products of codes or two of sums per token
     if early:
         words = [_scaled(word, pairs[w * groups // 8][0]) for w, word in enumerate(words)]
-    minima = [m.to(f32) * steps.low for _, m in pairs if m is not None and steps.low is not None]
+    minima = minima_of(pairs, steps)
     code_at, scale_at = tokens.along(blocks * 8, b * 8), tokens.along(blocks, b)
     sum_at = tokens.along(blocks * groups, b * groups)
     for t, part in enumerate(parts):

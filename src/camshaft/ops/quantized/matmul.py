@@ -18,7 +18,7 @@ from camshaft.ops import op as ops
 from camshaft.ops.kernels.launch import has_threads
 from camshaft.ops.parameters import Parameters
 from camshaft.ops.quantize import quantize_activations as q8
-from camshaft.ops.quantized import gemv, matrix_unit
+from camshaft.ops.quantized import gemv, matrix_unit, short_tile
 from camshaft.ops.quantized.kernels import ROW, is_q8, packed_only, product_build, product_tile, tile_cost
 from camshaft.ops.quantized.packed.formats import BLOCK
 from camshaft.ops.quantized.packed.packing import ROWS, packed_format
@@ -169,7 +169,7 @@ OP = ops.Op(
     parameters=Parameters("x w"),
     infer=_infer,
     reference=_reference,
-    variants=(TILE, gemv.VARIANT, ROW, matrix_unit.VARIANT),
+    variants=(TILE, gemv.VARIANT, ROW, matrix_unit.VARIANT, short_tile.VARIANT),
     samples=_samples,
     error_samples=_error_samples,
     tolerance={"f32": 1e-11},

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -33,7 +32,7 @@ from camshaft.serve.requests.fields import (
     takes,
 )
 from camshaft.serve.requests.options import MOST_TOKENS, OPTIONS, generate_options
-from camshaft.serve.requests.respond import Asked, Json, body_of, respond
+from camshaft.serve.requests.respond import Asked, Json, beside, body_of, respond
 
 _TEXT_OR_BLOCKS = Field(
     lambda v: isinstance(v, str | list), "a text or a list of blocks", {"anyOf": [TEXT.schema, LIST.schema]}
@@ -190,5 +189,5 @@ def _read(body: Any, served: Served) -> Asked:
 async def count_tokens(request: Request, served: Served) -> Response:
     """The number of tokens of a chat."""
     given = read_fields(body_of(request), _CHAT)
-    chat, _ = await run_in_threadpool(_chat, given, served)
+    chat, _ = await beside(request, _chat, given, served)
     return Json({"input_tokens": len(chat.ids)})

@@ -23,12 +23,12 @@ def serve_command(model: str, *options: str) -> list[str]:
 
 
 @contextmanager
-def server(command: Sequence[str], ready: str = READY) -> Iterator[tuple[str, int]]:
+def server(command: Sequence[str], ready: str = READY, *, log: Path | None = None) -> Iterator[tuple[str, int]]:
     """The address of a server, which is the first group of the regular expression `ready` in what it prints, and its process id.
 
-    Raises ModelError if the process ends before that. The end of the block stops it."""
+    What it prints is in the file `log`. Raises ModelError if the process ends before that. The end of the block stops it."""
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
-        printed = Path(folder) / "printed"
+        printed = log or Path(folder) / "printed"
         with printed.open("wb") as file:
             child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=file, stderr=file)
         try:

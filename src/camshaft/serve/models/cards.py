@@ -8,7 +8,8 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from camshaft.serve.models.models import Entry, Models
+from camshaft.serve.models.entry import Entry
+from camshaft.serve.models.models import Models
 from camshaft.serve.models.served import Embedder, Ranker, Served
 from camshaft.serve.requests.respond import Json
 

@@ -10,26 +10,47 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from camshaft.errors import ModelError, SettingError
+from camshaft.errors import CamshaftError, ModelError, SettingError
 from camshaft.generate.engine.engine import MAX_QUEUE, Engine
 from camshaft.generate.language_model import LanguageModel
+from camshaft.generate.options import activations_of, backend_of, check_sizes, kv_cache_of
 from camshaft.generate.pooled.embedding_model import EmbeddingModel
 from camshaft.generate.pooled.reranker import Reranker
+from camshaft.generate.speech.speech_model import SpeechModel
+from camshaft.models.config import POOLINGS
 from camshaft.models.files.pull import resolve_model
-from camshaft.serve.models.models import CHAT, EMBEDDING, RERANK, Card, Loaded, twice_named
-from camshaft.serve.models.served import Embedder, Ranker, Served, served_name
+from camshaft.serve.models.entry import CHAT, EMBEDDING, RERANK, SPEECH, Card, Loaded, twice_named
+from camshaft.serve.models.served import Embedder, Listener, Ranker, Served, served_name
 from camshaft.serve.requests.errors import HttpError
-from camshaft.serve.requests.fields import BOOL, LIST, OBJECT, TEXT, Field, Fields, integer, read_fields, required
+from camshaft.serve.requests.fields import (
+    BOOL,
+    LIST,
+    OBJECT,
+    TEXT,
+    Field,
+    Fields,
+    integer,
+    one_of,
+    read_fields,
+    required,
+    shown,
+)
 
 _UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
-_SIZE = re.compile(r"(\d+(?:\.\d+)?) *([KMG]i?B|B|)")
+_SIZE = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,9})?) *([KMG]i?B|B|)")
+_MOST = 1e9  # of numbers
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < 1e9
+    return isinstance(value, int | float) and not isinstance(value, bool) and -_MOST < value < _MOST
 
 
-_SECONDS = Field(_is_number, "a number of seconds above 0")
+def _is_name(value: Any) -> bool:
+    return isinstance(value, str) and value == value.strip() != "" and value.isprintable()
+
+
+_SECONDS = Field(lambda v: _is_number(v) and v > 0, "a number of seconds above 0")
+_NAME = Field(_is_name, "a name: printable characters, without blanks around them")
 _NUMBER = integer(1, 1 << 31)
 # Of one model, and of all that do not say otherwise.
 _COMMON: Fields = {
@@ -43,7 +64,7 @@ _COMMON: Fields = {
     "idle_unload_seconds": _SECONDS,
 }
 _ALIASES = Field(
-    lambda v: isinstance(v, str) or (isinstance(v, list) and all(isinstance(each, str) for each in v)),
+    lambda v: _is_name(v) or (isinstance(v, list) and all(map(_is_name, v))),
     "a name or a list of names",
 )
 _FILE: Fields = {
@@ -56,11 +77,12 @@ _FILE: Fields = {
 _MODEL: Fields = {
     **_COMMON,
     "model": TEXT,
-    "name": TEXT,
+    "name": _NAME,
     "alias": _ALIASES,
     "embed": BOOL,
     "rerank": BOOL,
-    "pooling": TEXT,
+    "speech": BOOL,
+    "pooling": one_of(*(each for each in POOLINGS if each not in ("", "rank"))),
     "preload": BOOL,
     "adapters": OBJECT,
 }
@@ -69,17 +91,18 @@ _OF_POOLED = frozenset({"model", "name", "alias", "preload", "context", "threads
 _POOLED = {
     "embed": (EMBEDDING, _OF_POOLED | {"embed", "pooling"}),
     "rerank": (RERANK, _OF_POOLED | {"rerank"}),
+    "speech": (SPEECH, (_OF_POOLED | {"speech"}) - {"context"}),
 }
 _ADAPTER: Fields = {
     "path": TEXT,
-    "strength": Field(lambda v: isinstance(v, int | float) and not isinstance(v, bool), "a number"),
+    "strength": Field(_is_number, "a number"),
     "alias": _ALIASES,
 }
 
 
 @dataclass(frozen=True)
 class ModelSpec:
-    """How to load a model, and under which names. `options` are those of LanguageModel, EmbeddingModel or Reranker."""
+    """How to load a model, and under which names. `options` are those of its class."""
 
     model: str
     name: str
@@ -90,6 +113,7 @@ class ModelSpec:
     idle_s: float | None = None
     base: str | None = None
     preload: bool = False
+    slot_folder: Path | None = None
 
     def open(self) -> Loaded:
         """Load the model. Raises what its class raises."""
@@ -97,8 +121,10 @@ class ModelSpec:
             return Embedder(self.name, EmbeddingModel(self.model, **self.options), self.file_nbytes)
         if self.kind == RERANK:
             return Ranker(self.name, Reranker(self.model, **self.options), self.file_nbytes)
+        if self.kind == SPEECH:
+            return Listener(self.name, SpeechModel(self.model, **self.options), self.file_nbytes)
         lm = LanguageModel(self.model, **self.options)
-        return Served(self.name, Engine(lm, max_queue=self.queue), aliases=self.aliases)
+        return Served(self.name, Engine(lm, max_queue=self.queue), aliases=self.aliases, slot_folder=self.slot_folder)
 
     @property
     def file_nbytes(self) -> int:
@@ -138,6 +164,8 @@ def read_config(path: Path, defaults: ModelSpec) -> ServerConfig:
         read = tomllib.loads(path.read_text("utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise SettingError(f"{path} is no TOML: {error}") from None
+    except RecursionError:
+        raise SettingError(f"{path} is nested too deeply") from None
     try:
         given = read_fields(read, _FILE)
         models = required(given, "models")
@@ -178,6 +206,7 @@ def _specs(model: Any, of: str, defaults: ModelSpec, folder: Path) -> list[Model
         aliases=_names(given.get("alias", ())),
         preload=given.get("preload", False),
     )
+    _check(spec.options, of)
     flag = next((name for name in _POOLED if given.get(name)), None)
     if flag is not None:
         kind, fields = _POOLED[flag]
@@ -188,7 +217,21 @@ def _specs(model: Any, of: str, defaults: ModelSpec, folder: Path) -> list[Model
     if "pooling" in given:
         raise HttpError(400, f"'{of}.pooling' without embed = true")
     adapters = given.get("adapters", {}).items()
+    unnamed = next((name for name, _ in adapters if not _is_name(name)), None)
+    if unnamed is not None:
+        raise HttpError(400, f"'{of}.adapters' has {shown(unnamed)}; wanted {_NAME.wanted}")
     return [spec, *(_adapted(spec, name, value, f"{of}.adapters.{name}", folder) for name, value in adapters)]
+
+
+def _check(options: Mapping[str, Any], of: str) -> None:
+    """Raise HttpError for options of a model that no model has, before one is loaded."""
+    try:
+        activations = activations_of(options.get("activations") or "auto")
+        kv_cache_of(options.get("kv_cache") or "auto", activations)
+        backend_of(options.get("backend"))
+        check_sizes(options.get("context", 1), options.get("sessions", 1))
+    except CamshaftError as error:
+        raise HttpError(400, f"'{of}': {error}") from None
 
 
 def _pooled(spec: ModelSpec, kind: str, given: Mapping[str, Any]) -> ModelSpec:

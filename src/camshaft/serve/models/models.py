@@ -7,100 +7,35 @@ import difflib
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Protocol
 
-from camshaft.errors import CamshaftError
-from camshaft.generate.engine.engine import MAX_QUEUE
+from camshaft.errors import SettingError
+from camshaft.serve.models.entry import (
+    CHAT,
+    EMBEDDING,
+    RERANK,
+    SPEECH,
+    Card,
+    Entry,
+    Lease,
+    Loaded,
+    load_error,
+    megabytes,
+)
 from camshaft.serve.models.served import MOST_BODY_NBYTES
 from camshaft.serve.requests.errors import HttpError
 
-CHAT, EMBEDDING, RERANK = "chat", "embedding", "rerank"
 WAIT_S = 60.0  # how long a request waits until models that others use leave memory for its own
 _MOST_LISTED, _LONGEST_NAME = 8, 100
 _NONE = {
     CHAT: "this server has no model that writes text",
     EMBEDDING: "this server makes no vectors of texts; start it with --embed MODEL",
     RERANK: "this server scores no documents; start it with --rerank MODEL",
+    SPEECH: "this server transcribes no recordings; start it with --speech MODEL",
 }
-_FOR = {CHAT: "", EMBEDDING: " for vectors", RERANK: " for scores"}
+_FOR = {CHAT: "", EMBEDDING: " for vectors", RERANK: " for scores", SPEECH: " for recordings"}
 _log = logging.getLogger("camshaft.serve")
-
-
-class Loaded(Protocol):
-    """A model in memory."""
-
-    @property
-    def nbytes(self) -> int:
-        """Its memory."""
-
-    @property
-    def is_alive(self) -> bool:
-        """Whether it takes requests."""
-
-    def start(self) -> None:
-        """Begin its thread."""
-
-    def close(self) -> None:
-        """End its thread, and release it."""
-
-
-@dataclass(frozen=True)
-class Card:
-    """A model that can be loaded. `open` loads it, in any thread, and raises CamshaftError or OSError.
-
-    nbytes: the memory that it is taken to need until it was loaded once: the size of its files.
-    idle_s: how long it may be without requests before it is unloaded; None: for ever.
-    queue: how many requests may wait until it is loaded.
-    base: the name of the model to which this one adds an adapter."""
-
-    name: str
-    open: Callable[[], Loaded]
-    kind: str = CHAT
-    aliases: frozenset[str] = frozenset()
-    nbytes: int = 0
-    idle_s: float | None = None
-    base: str | None = None
-    queue: int = MAX_QUEUE
-
-
-@dataclass
-class Entry:
-    """A model of the server, and the state that it is in. `used` is the clock at the end of its last request; `is_held` says
-    whether its memory counts: from before it is loaded until it is closed."""
-
-    card: Card
-    nbytes: int
-    idle_s: float | None
-    loaded: Loaded | None = None
-    n_requests: int = 0
-    used: float = 0.0
-    is_held: bool = False
-    loading: asyncio.Task[None] | None = None
-    closing: asyncio.Lock = field(default_factory=asyncio.Lock)
-
-    @property
-    def state(self) -> str:
-        """'loaded', 'loading' or 'unloaded'."""
-        return "loaded" if self.loaded is not None else "loading" if self.loading is not None else "unloaded"
-
-
-@dataclass
-class Lease:
-    """The use of a model by one request, until `release`, which may be called twice."""
-
-    entry: Entry
-    model: Any  # that of its kind: a Served, an Embedder or another one
-    _left: Callable[[], None]
-    _is_over: bool = False
-
-    def release(self) -> None:
-        """End the use."""
-        if not self._is_over:
-            self._is_over = True
-            self._left()
 
 
 class Models:
@@ -131,9 +66,16 @@ class Models:
         self._opening = asyncio.Lock()  # one at a time: each uses all the cores
 
     def put(self, name: str, loaded: Loaded) -> None:
-        """Have a model in memory; before the server starts."""
-        entry = self.entries[name]
-        entry.loaded, entry.nbytes, entry.is_held, entry.used = loaded, loaded.nbytes, True, self._clock()
+        """Have a model in memory; before the server starts. Raises SettingError beyond the limit, and closes the model then."""
+        entry, limit = self.entries[name], self.limit_nbytes
+        entry.nbytes = loaded.nbytes
+        needed = entry.nbytes + self._held_beside(entry)
+        if limit is not None and needed > limit:
+            loaded.close()
+            raise SettingError(
+                f"the models to load at the start, up to {name!r}, need {megabytes(needed)}; the limit is {megabytes(limit)}"
+            )
+        entry.loaded, entry.is_held, entry.used = loaded, True, self._clock()
 
     def in_memory(self) -> list[tuple[Entry, Loaded]]:
         """The models that are loaded."""
@@ -190,15 +132,12 @@ class Models:
         await asyncio.shield(entry.loading)
 
     async def _load(self, entry: Entry) -> None:
-        card, opened = entry.card, None
+        opened = None
         if entry.loaded is not None:  # its engine has failed
             await self._close(entry)
         try:
-            await self._make_room(entry)
-            async with self._opening:
-                opened = await asyncio.to_thread(card.open)
-            entry.nbytes = opened.nbytes
-            await self._make_room(entry)
+            opened = await self._opened(entry)
+            await self._make_room(entry, self._until())  # it may need more than its file
             opened.start()
         except BaseException as error:
             entry.is_held = False
@@ -206,18 +145,37 @@ class Models:
             self.counts["failed"] += 1
             if opened is not None:
                 await asyncio.to_thread(opened.close)
-            raise _failed(card, error) from error
+            raise load_error(entry.card, error) from error
         entry.loaded = opened
         self.counts["loaded"] += 1
 
-    async def _make_room(self, entry: Entry) -> None:
-        """Unload others until a model fits the limit, and count it. Raises HttpError if it cannot, or others stay in use."""
+    async def _opened(self, entry: Entry) -> Loaded:
+        """Open a model once it has room. Its memory counts from then on and not before: of two that load, each would wait for the
+        other's."""
+        until = self._until()
+        while True:
+            await self._make_room(entry, until)
+            async with self._opening:
+                if not self._fits(entry):  # another one was opened meanwhile
+                    continue
+                entry.is_held = True
+                opened = await asyncio.to_thread(entry.card.open)
+                entry.nbytes = opened.nbytes
+                return opened
+
+    def _until(self) -> float:
+        return asyncio.get_running_loop().time() + self._wait_s
+
+    def _fits(self, entry: Entry) -> bool:
+        return self.limit_nbytes is None or entry.nbytes + self._held_beside(entry) <= self.limit_nbytes
+
+    async def _make_room(self, entry: Entry, until: float) -> None:
+        """Unload others until a model fits the limit. Raises HttpError if it cannot, or others stay in use."""
         limit, name = self.limit_nbytes, entry.card.name
         if limit is not None and entry.nbytes > limit:
-            message = f"the model {name!r} needs {_mb(entry.nbytes)}; the limit is {_mb(limit)}"
+            message = f"the model {name!r} needs {megabytes(entry.nbytes)}; the limit is {megabytes(limit)}"
             raise HttpError(503, message, code="no_memory")
-        until = asyncio.get_running_loop().time() + self._wait_s
-        while limit is not None and entry.nbytes + self._held_beside(entry) > limit:
+        while not self._fits(entry):
             if await self._unload_one(entry):
                 continue
             self._freed.clear()
@@ -227,7 +185,6 @@ class Models:
             except TimeoutError:
                 message = f"there is no memory for {name!r} while other models have requests"
                 raise HttpError(503, message, code="no_memory") from None
-        entry.is_held = True
 
     def _held_beside(self, entry: Entry) -> int:
         return sum(each.nbytes for each in self.entries.values() if each.is_held and each is not entry)
@@ -247,11 +204,15 @@ class Models:
 
     async def _close(self, entry: Entry) -> None:
         loaded, entry.loaded = entry.loaded, None
-        if loaded is not None:
+        if loaded is None:
+            return
+        try:
             await asyncio.to_thread(loaded.close)
-            entry.is_held = False
-            self.counts["unloaded"] += 1
-            self._freed.set()
+        except Exception:  # whoever waits for its memory is not at fault
+            _log.exception("closing %s failed", entry.card.name)
+        entry.is_held = False
+        self.counts["unloaded"] += 1
+        self._freed.set()
 
     async def unload_idle(self) -> None:
         """Unload the models that were without requests for their `idle_s`."""
@@ -282,26 +243,3 @@ def _ended(entry: Entry, task: asyncio.Task[None]) -> None:
     entry.loading = None
     if not task.cancelled():
         task.exception()  # retrieved, also if nobody waits any more
-
-
-def _failed(card: Card, error: BaseException) -> BaseException:
-    """What a request gets whose model cannot be loaded."""
-    what = f"the model {card.name!r} cannot be loaded"
-    if isinstance(error, MemoryError):
-        return HttpError(503, f"{what}: there is no memory", code="no_memory")
-    if isinstance(error, CamshaftError | OSError):
-        return HttpError(500, f"{what}: {error}", code="model_load_failed")
-    if not isinstance(error, HttpError | asyncio.CancelledError):
-        _log.error("loading %s failed", card.name, exc_info=error)
-        return HttpError(500, f"{what}; the server's log says why", code="model_load_failed")
-    return error
-
-
-def _mb(nbytes: int) -> str:
-    return f"{nbytes / 1e6:,.0f} MB"
-
-
-def twice_named(cards: Iterable[Card]) -> str | None:
-    """The first name that two models have; None if there is none."""
-    names = Counter(name for card in cards for name in (card.name, *card.aliases))
-    return next((name for name, n in names.items() if n > 1), None)

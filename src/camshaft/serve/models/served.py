@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import threading
 import time
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cached_property
-from pathlib import PurePath
-from typing import TYPE_CHECKING, Any
+from pathlib import Path, PurePath
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from camshaft.errors import ModelError
-from camshaft.generate.engine.engine import Engine
+from camshaft.generate.engine.engine import Engine, QueueFullError
 from camshaft.generate.tools.reasoning import Reasoning, reasoning_of
 from camshaft.serve.requests.errors import HttpError
 
@@ -17,7 +20,9 @@ if TYPE_CHECKING:
     from camshaft.generate.language_model import LanguageModel
     from camshaft.generate.pooled.embedding_model import EmbeddingModel
     from camshaft.generate.pooled.reranker import Reranker
+    from camshaft.generate.speech.speech_model import SpeechModel
 
+T = TypeVar("T")
 MOST_BODY_NBYTES = 8 << 20
 
 
@@ -52,11 +57,37 @@ class Ranker(_Pooled):
     model: Reranker
 
 
+# Recordings that may wait for a speech model.
+MOST_RECORDINGS = 16
+
+
+@dataclass(frozen=True)
+class Listener(_Pooled):
+    """A model that turns speech into text, one recording at a time on a thread of its own: recordings take minutes."""
+
+    model: SpeechModel
+    _thread: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1, "camshaft-speech"))
+    _places: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(MOST_RECORDINGS))
+
+    def submit(self, work: Callable[[], T]) -> Future[T]:
+        """Do work on the thread when its turn comes. Raises QueueFullError if too many wait."""
+        if not self._places.acquire(blocking=False):
+            raise QueueFullError(f"{MOST_RECORDINGS} recordings wait already; try again later")
+        future = self._thread.submit(work)
+        future.add_done_callback(lambda done: self._places.release())
+        return future
+
+    def close(self) -> None:
+        """End the thread after its recording, and release the model."""
+        self._thread.shutdown(cancel_futures=True)
+        super().close()
+
+
 @dataclass(frozen=True)
 class Served:
     """A model, the engine that runs it, and what the server needs to know of it. `created` is in seconds of Unix time.
 
-    `aliases` are further names by which requests may call it."""
+    `aliases` are further names by which requests may call it; `slot_folder` has the files of saved slots."""
 
     name: str
     engine: Engine
@@ -64,6 +95,7 @@ class Served:
     created: int = field(default_factory=lambda: int(time.time()))
     embedder: Embedder | None = None
     aliases: frozenset[str] = frozenset()
+    slot_folder: Path | None = None
 
     @property
     def nbytes(self) -> int:

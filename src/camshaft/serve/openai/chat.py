@@ -150,7 +150,7 @@ def read_chat(body: Any, served: Served) -> Asked:
         shown_tokens=chat.shown_tokens,
     )
     shape = ChatShape(served, len(options), bool(given.get("logprobs")), includes_usage(given), chat)
-    return Asked(Job([chat.ids], options), shape, given.get("stream", False))
+    return Asked(Job([chat.ids], options, priority=given.get("priority", 0)), shape, given.get("stream", False))
 
 
 def chat_of(

@@ -25,11 +25,11 @@ from camshaft.serve.requests.fields import (
     Fields,
     integer,
     listed_prompts,
-    one_of,
     read_fields,
     required,
     takes,
 )
+from camshaft.serve.requests.fill import filled, text_ids
 from camshaft.serve.requests.options import MOST_TOP_LOGPROBS, OPTIONS, generate_options, includes_usage
 from camshaft.serve.requests.respond import Asked, event, respond
 
@@ -45,16 +45,21 @@ FIELDS: Fields = {
     "logprobs": integer(0, MOST_TOP_LOGPROBS),
     "echo": BOOL,
     "best_of": integer(1, MOST_ANSWERS),
-    "suffix": one_of(""),
+    "suffix": TEXT,
 }
 
 
-def _prompts(served: Served, prompt: Any) -> list[list[int]]:
+def _prompts(served: Served, prompt: Any, suffix: str) -> list[list[int]]:
+    """The tokens of each prompt; with a suffix, the model fills in between."""
     several = listed_prompts(prompt)
     for each in several:
         if isinstance(each, str):
             served.check_text(each, "prompt")
     try:
+        if suffix:
+            ids = [text_ids(served, each, "prompt") if isinstance(each, str) else each for each in several]
+            after = text_ids(served, suffix, "suffix")
+            return [served.lm.prompt_ids(filled(served, each, after), raw=True) for each in ids]
         return [served.lm.prompt_ids(each, raw=True) for each in several]
     except CamshaftError as error:
         status = http_error(error)
@@ -63,11 +68,22 @@ def _prompts(served: Served, prompt: Any) -> list[list[int]]:
 
 def _check(given: Mapping[str, Any]) -> None:
     """Refuse combinations of fields that are not supported."""
-    if given.get("best_of", given.get("n", 1)) != given.get("n", 1):
-        raise HttpError(400, "'best_of' other than n is not supported", code="unsupported_parameter", param="best_of")
+    n, best_of = given.get("n", 1), _best_of(given)
+    if best_of < n:
+        raise HttpError(400, f"'best_of' is {best_of}; wanted at least n, {n}", code="invalid_value", param="best_of")
+    if best_of > n and (given.get("stream") or _is_scored(given)):
+        what = "in a stream" if given.get("stream") else "with echo and logprobs"
+        message = f"'best_of' above n {what} is not supported"
+        raise HttpError(400, message, code="unsupported_parameter", param="best_of")
+    if given.get("suffix") and given.get("echo"):
+        raise HttpError(400, "'suffix' with echo is not supported", code="unsupported_parameter", param="suffix")
     if _is_scored(given) and given.get("stream"):
         message = "'logprobs' with echo in a stream is not supported"
         raise HttpError(400, message, code="unsupported_parameter", param="logprobs")
+
+
+def _best_of(given: Mapping[str, Any]) -> int:
+    return int(given.get("best_of", given.get("n", 1)))
 
 
 def _is_scored(given: Mapping[str, Any]) -> bool:
@@ -89,26 +105,34 @@ def read_completion(body: Any, served: Served) -> Asked:
     prompt = required(given, "prompt")
     n_vocab = served.lm.config.vocab_size
     grammar = grammars.read_grammar(given, served)
+    best_of, n = _best_of(given), given.get("n", 1)
     options = generate_options(
-        given, max_tokens=DEFAULT_MAX_TOKENS, logprobs=given.get("logprobs"), n_vocab=n_vocab, grammar=grammar
+        {**given, "n": best_of},
+        max_tokens=DEFAULT_MAX_TOKENS,
+        logprobs=given.get("logprobs", 0 if best_of > n else None),
+        n_vocab=n_vocab,
+        grammar=grammar,
     )
-    prompts = _prompts(served, prompt)
-    job = Job(prompts, options, _is_scored(given))
-    if job.n_answers > MOST_ANSWERS:
-        message = f"{job.n_answers} answers in one request; wanted at most {MOST_ANSWERS}"
+    n_answers = len(listed_prompts(prompt)) * len(options)
+    if n_answers > MOST_ANSWERS:
+        message = f"{n_answers} answers in one request; wanted at most {MOST_ANSWERS}"
         raise HttpError(400, message, code="invalid_value", param="n")
+    prompts = _prompts(served, prompt, given.get("suffix", ""))
+    job = Job(prompts, options, _is_scored(given), given.get("priority", 0))
     echoed = [served.lm.detokenize(ids) for ids in prompts for _ in options] if given.get("echo") else None
     firsts = (
         [served.lm.tokenizer.spelling(ids[0]) for ids in prompts if ids for _ in options] if job.is_scored else None
     )
-    shape = CompletionShape(served, job.n_answers, "logprobs" in given, includes_usage(given), echoed, firsts)
+    shape = CompletionShape(
+        served, job.n_answers, "logprobs" in given, includes_usage(given), echoed, firsts, best_of, n
+    )
     return Asked(job, shape, given.get("stream", False))
 
 
 @dataclass(frozen=True)
 class CompletionShape:
     """A text completion and its chunks. `echoed` has the prompt of each answer, if it is to be repeated, and `firsts`
-    its first token, if the prompt has log probabilities too."""
+    its first token, if the prompt has log probabilities too. Of each `best_of` answers `n_best` are shown."""
 
     served: Served
     n: int
@@ -116,6 +140,8 @@ class CompletionShape:
     with_usage: bool
     echoed: Sequence[str] | None
     firsts: Sequence[str] | None = None
+    best_of: int = 1
+    n_best: int = 1
     id: str = field(default_factory=lambda: f"cmpl-{uuid.uuid4().hex}")
     created: int = field(default_factory=lambda: int(time.time()))
     media_type: str = "text/event-stream"
@@ -161,11 +187,25 @@ class CompletionShape:
 
     def whole(self, answers: Sequence[Answer], usage: Usage) -> dict[str, Any]:
         """The completion."""
-        choices = [self._choice(i, answer) for i, answer in enumerate(answers)]
+        choices = [self._choice(i, answers[i]) | {"index": index} for index, i in enumerate(self._shown(answers))]
         return self._head() | {"choices": choices, "usage": usage.json, **usage.timings}
+
+    def _shown(self, answers: Sequence[Answer]) -> list[int]:
+        """The answers to each prompt whose tokens are the most likely ones, these first; all in order unless there are more than
+        are wanted."""
+        if self.best_of == self.n_best:
+            return [*range(len(answers))]
+        firsts = range(0, len(answers), self.best_of)
+        ranked = [sorted(range(i, i + self.best_of), key=lambda j: -_likelihood(answers[j])) for i in firsts]
+        return [i for each in ranked for i in each[: self.n_best]]
 
     def _choice(self, index: int, answer: Answer) -> dict[str, Any]:
         first = self.firsts[index] if self.firsts else None
         rows = logprobs.of_completion(answer.logprobs, before=first) if self.with_logprobs else None
         text = (self.echoed[index] if self.echoed else "") + answer.text
         return {"index": index, "text": text, "logprobs": rows, "finish_reason": answer.finish_reason}
+
+
+def _likelihood(answer: Answer) -> float:
+    """The mean log probability of an answer's tokens, by which the best of several are chosen."""
+    return sum(each.logprob for each in answer.logprobs) / max(len(answer.logprobs), 1)

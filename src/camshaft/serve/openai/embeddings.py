@@ -7,7 +7,6 @@ import time
 from typing import Any
 
 import numpy as np
-from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -29,7 +28,7 @@ from camshaft.serve.requests.fields import (
     required,
     takes,
 )
-from camshaft.serve.requests.respond import Json, body_of
+from camshaft.serve.requests.respond import Json, beside, body_of
 
 MOST_TEXTS = 2048  # OpenAI's
 
@@ -58,7 +57,7 @@ _OLLAMA: Fields = {
 @takes(_OPENAI, "input")
 async def embeddings(request: Request, embedder: Embedder) -> Response:
     """The vectors of texts or token ids, of length 1."""
-    return Json(await run_in_threadpool(embedded, body_of(request), embedder))
+    return Json(await beside(request, embedded, body_of(request), embedder))
 
 
 def embedded(body: Any, embedder: Embedder) -> dict[str, Any]:
@@ -66,7 +65,7 @@ def embedded(body: Any, embedder: Embedder) -> dict[str, Any]:
     given = read_fields(body, _OPENAI)
     _check_dimensions(embedder, given)
     several = listed_prompts(required(given, "input"))
-    vectors, n_tokens = _vectors(embedder, several, truncate=False)
+    vectors, n_tokens = _vectors(embedder, several, False)
     as_text = given.get("encoding_format") == "base64"
     data = [
         {
@@ -90,7 +89,7 @@ async def embed(request: Request, embedder: Embedder) -> Response:
     read_fields(given.get("options", {}), {}, "options")
     listed, begun = required(given, "input"), time.perf_counter()
     several = [listed] if isinstance(listed, str) else listed
-    vectors, n_tokens = await run_in_threadpool(_vectors, embedder, several, truncate=given.get("truncate", True))
+    vectors, n_tokens = await beside(request, _vectors, embedder, several, given.get("truncate", True))
     return Json(
         {
             "model": embedder.name,
@@ -110,7 +109,7 @@ def _check_dimensions(embedder: Embedder, given: dict[str, Any]) -> None:
         raise HttpError(400, message, code="unsupported_parameter", param="dimensions")
 
 
-def _vectors(embedder: Embedder, several: list[Any], *, truncate: bool) -> tuple[np.ndarray[Any, Any], int]:
+def _vectors(embedder: Embedder, several: list[Any], truncate: bool) -> tuple[np.ndarray[Any, Any], int]:
     """The vectors, and the number of tokens."""
     if len(several) > MOST_TEXTS:
         message = f"{len(several)} texts in one request; wanted at most {MOST_TEXTS}"

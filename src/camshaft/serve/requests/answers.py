@@ -16,11 +16,13 @@ from camshaft.generate.options import GenerateOptions
 
 @dataclass(frozen=True)
 class Job:
-    """What to generate: token ids of prompts, and the options of each prompt's answers; `is_scored` as `Engine.submit_all`."""
+    """What to generate: token ids of prompts, and the options of each prompt's answers; `is_scored` and `priority` as
+    `Engine.submit_all`."""
 
     prompts: Sequence[Sequence[int]]
     options: Sequence[GenerateOptions]
     is_scored: bool = False
+    priority: int = 0
 
     @property
     def wanted(self) -> list[tuple[Sequence[int], GenerateOptions]]:
@@ -113,7 +115,9 @@ class Answers:
         self._loop = asyncio.get_running_loop()
         self._updates: asyncio.Queue[tuple[int, Update]] = asyncio.Queue()
         self._requests: list[Request] = engine.submit_all(
-            [(ids, options, self._listener(i)) for i, (ids, options) in enumerate(job.wanted)], scored=job.is_scored
+            [(ids, options, self._listener(i)) for i, (ids, options) in enumerate(job.wanted)],
+            scored=job.is_scored,
+            priority=job.priority,
         )
         self._n_open = job.n_answers
 

@@ -19,6 +19,7 @@ TYPES = {
     422: "invalid_request_error",
     429: "rate_limit_error",
     500: "server_error",
+    501: "not_supported_error",
     503: "service_unavailable",
 }
 RETRY_AFTER_S = 1

@@ -58,7 +58,7 @@ def _operation(path: str, handler: Callable[..., Any]) -> dict[str, Any]:
 
 
 def _request(body: Body) -> dict[str, Any]:
-    return {"required": True, "content": {"application/json": {"schema": schema_of(body.fields, body.needed)}}}
+    return {"required": True, "content": {body.kind: {"schema": schema_of(body.fields, body.needed)}}}
 
 
 def _content(body: Body | None) -> dict[str, Any]:

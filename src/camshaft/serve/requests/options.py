@@ -51,6 +51,7 @@ OPTIONS: Fields = {
     "stream": BOOL,
     "stream_options": OBJECT,
     "n": integer(1, 128),
+    "priority": integer(-MOST_TOKENS, MOST_TOKENS),  # vLLM's: lower numbers are served first
     # What these say about the caller changes no answer.
     "user": TEXT,
     "safety_identifier": TEXT,

@@ -8,7 +8,7 @@ import logging
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
@@ -17,16 +17,20 @@ from starlette.types import Receive, Scope, Send
 
 from camshaft.errors import CamshaftError
 from camshaft.generate.generation import TokenLogprob
+from camshaft.serve.models.entry import CHAT, EMBEDDING, RERANK, SPEECH
 from camshaft.serve.models.served import Served
 from camshaft.serve.requests.answers import Answer, Answers, Job, Usage
 from camshaft.serve.requests.errors import HttpError, http_error
 
+T = TypeVar("T")
 KEEP_ALIVE_S = 15.0
 BODY_S = 60.0  # how long the body of a request may take to arrive
 CLIENT_CLOSED = 499
-# Longer bodies are read one at a time: tokenizing 250 KB takes 25 MB, which the C library keeps for each thread that did so.
+BODIES_NBYTES = 256 << 20  # of all requests together
+# Longer bodies are worked on one at a time, for each kind of model: tokenizing 250 KB takes 25 MB, and 8 MB 600 MB, which the C
+# library keeps for each thread that did so.
 LONG_NBYTES = 64 << 10
-_LONG = ThreadPoolExecutor(1, "camshaft-long")
+_LONG = {kind: ThreadPoolExecutor(1, f"camshaft-long-{kind}") for kind in (CHAT, EMBEDDING, RERANK, SPEECH)}
 _log = logging.getLogger("camshaft.serve")
 
 
@@ -112,24 +116,60 @@ def body_of(request: Request) -> Any:
     return request.state.body
 
 
-async def read_body(request: Request, most_nbytes: int) -> bytes:
-    """The body of a request. Raises HttpError if it is larger than `most_nbytes`, or does not arrive within BODY_S."""
-    parts, n = [], 0
-    try:
-        async with asyncio.timeout(BODY_S):
-            async for part in request.stream():
-                n += len(part)
-                if n > most_nbytes:
-                    raise HttpError(413, f"the body has more than {most_nbytes:,} bytes", code="request_too_large")
-                parts.append(part)
-    except TimeoutError:
-        raise HttpError(408, f"the body did not arrive within {BODY_S:g} s", code="request_timeout") from None
-    return b"".join(parts)
+@dataclass
+class BodyRoom:
+    """The bytes of bodies that requests have in memory, those that wait too."""
+
+    most_nbytes: int = BODIES_NBYTES
+    nbytes: int = 0
+
+    def take(self, nbytes: int) -> None:
+        """Count some bytes more. Raises HttpError beyond the limit."""
+        if self.nbytes + nbytes > self.most_nbytes:
+            message = f"other requests have bodies of {self.nbytes:,} bytes in all; the limit is {self.most_nbytes:,}"
+            raise HttpError(503, message, code="busy")
+        self.nbytes += nbytes
+
+
+@dataclass
+class Body:
+    """The body of one request, counted until `release`."""
+
+    room: BodyRoom
+    nbytes: int = 0
+
+    async def read(self, request: Request, most_nbytes: int) -> bytes:
+        """The whole body. Raises HttpError if it is larger than `most_nbytes`, has no room, or does not arrive within BODY_S."""
+        parts = []
+        try:
+            async with asyncio.timeout(BODY_S):
+                async for part in request.stream():
+                    if self.nbytes + len(part) > most_nbytes:
+                        raise HttpError(413, f"the body has more than {most_nbytes:,} bytes", code="request_too_large")
+                    self.room.take(len(part))
+                    self.nbytes += len(part)
+                    parts.append(part)
+        except TimeoutError:
+            raise HttpError(408, f"the body did not arrive within {BODY_S:g} s", code="request_timeout") from None
+        return b"".join(parts)
+
+    def release(self) -> None:
+        """Count the body no more; may be called twice."""
+        self.room.nbytes -= self.nbytes
+        self.nbytes = 0
+
+
+async def beside(request: Request, work: Callable[..., T], *given: Any) -> T:
+    """What `work` returns, run beside the event loop; those with long bodies one at a time."""
+    if request.state.is_long:
+        executor = _LONG[request.state.entry.card.kind]
+        return await asyncio.get_running_loop().run_in_executor(executor, work, *given)
+    return await run_in_threadpool(work, *given)
 
 
 async def respond(request: Request, served: Served, read: Reader) -> Response:
     """Generate what a request asks for and send it. Raises HttpError if it is wrong, or the engine refuses its job."""
-    asked = await _read(request, served, read)
+    asked = await beside(request, read, body_of(request), served)
     job, shape = asked.job, asked.shape
     try:
         answers = Answers(served.engine, job)
@@ -138,7 +178,7 @@ async def respond(request: Request, served: Served, read: Reader) -> Response:
     if asked.is_stream:
         return Stream(_parts(answers, shape), shape.media_type, answers.cancel)
     try:
-        whole = await _unless_disconnected(request, _collected(answers, job.n_answers))
+        whole = await unless_disconnected(request, _collected(answers, job.n_answers))
     except CamshaftError as error:
         raise http_error(error) from None
     finally:
@@ -148,13 +188,6 @@ async def respond(request: Request, served: Served, read: Reader) -> Response:
     return Json(shape.whole(whole, answers.usage))
 
 
-async def _read(request: Request, served: Served, read: Reader) -> Asked:
-    """What a request asks for, read beside the event loop."""
-    if request.state.is_long:
-        return await asyncio.get_running_loop().run_in_executor(_LONG, read, body_of(request), served)
-    return await run_in_threadpool(read, body_of(request), served)
-
-
 async def _collected(answers: Answers, n: int) -> list[Answer]:
     whole = [Answer() for _ in range(n)]
     async for index, update in answers:
@@ -162,7 +195,7 @@ async def _collected(answers: Answers, n: int) -> list[Answer]:
     return whole
 
 
-async def _unless_disconnected(request: Request, work: Any) -> Any:
+async def unless_disconnected(request: Request, work: Any) -> Any:
     """The result of `work`, or None if the client disconnects before there is one."""
     working, gone = asyncio.ensure_future(work), asyncio.ensure_future(_disconnected(request))
     try:

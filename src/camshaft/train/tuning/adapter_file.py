@@ -19,7 +19,7 @@ from camshaft.formats.gguf.write import NewTensor, floating, text, values_of, wr
 from camshaft.generate.stored.header_cache import open_model_file
 from camshaft.models.adapters.adapter import BASE_DIGEST, Adapter, open_adapter
 from camshaft.models.files.quantize import check_target
-from camshaft.train.tuning.lora import LoraModel, Matrices
+from camshaft.train.tuning.methods.lora import LoraModel, Matrices
 from camshaft.train.tuning.peft_folder import is_folder, save_folder
 
 Array = np.ndarray[Any, Any]
@@ -47,7 +47,7 @@ def save_adapter(path: str | os.PathLike[str], model: LoraModel, adapters: Mappi
         "general.type": text("adapter"),
         "general.architecture": text(model.config.architecture),
         "adapter.type": text("lora"),
-        "adapter.lora.alpha": floating(model.lora.alpha),
+        "adapter.lora.alpha": floating(model.lora.plain_alpha),
         BASE_DIGEST: text(model.digest),
     }
     tensors = [
@@ -92,7 +92,8 @@ def merge(
             raise FormatError(f"merge: got the format {file_type!r:.60}; wanted one such as F16, Q8_0 or Q4_K")
     with open_gguf(model) as file, open_adapter(adapter, file) as change:
         check_target(Path(model), Path(out), force)
-        change.check_base(file.tensors, str(file.metadata.get("general.architecture")), lambda: _digest_of(model))
+        digests = _digests_of(model)
+        change.check_base(file.tensors, str(file.metadata.get("general.architecture")), lambda: digests)
         products: list[tuple[float, float]] = []
 
         def counted(written: float, wanted: float) -> None:
@@ -100,15 +101,17 @@ def merge(
             progress(len(products), len(file.tensors))
 
         tensors = [_merged(t, change, given, counted) for t in file.tensors.values()]
-        write_gguf(Path(out), values_of(file.metadata), tensors)
+        write_gguf(Path(out), values_of(file.metadata) | {BASE_DIGEST: text(digests[0])}, tensors)
     written, wanted = np.sum(products, axis=0)
     return float(written / wanted) if wanted else 1.0
 
 
-def _digest_of(model: str | os.PathLike[str]) -> str:
+def _digests_of(model: str | os.PathLike[str]) -> list[str]:
+    """The digest of a model and, if it was merged with an adapter, that of the first model: several may be merged in turn."""
     opened = open_model_file(model)
-    opened.file.close()
-    return opened.digest
+    with opened.file:
+        first = opened.file.metadata.get(BASE_DIGEST)
+        return [*([first] if isinstance(first, str) else []), opened.base_digest]
 
 
 def _merged(

@@ -34,7 +34,7 @@ from camshaft.train.data import Windows
 from camshaft.train.optimizers import Adam
 from camshaft.train.schedules import cosine
 from camshaft.train.trainer import Progress, Trainer
-from camshaft.train.tuning.lora import TARGETS, LoraConfig, LoraModel
+from camshaft.train.tuning.methods.lora import TARGETS, LoraConfig, LoraModel
 from camshaft.train.validation import Validation
 
 Array = np.ndarray[Any, Any]

@@ -2,14 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from math import isfinite
 from pathlib import Path
+from typing import Any
 
 from camshaft.errors import PlanError
+from camshaft.train.adam_8bit import AdamW8bit
+from camshaft.train.optimizers import SGD, Adafactor, AdamW, Lion, Optimizer
+from camshaft.train.schedules import Schedule, constant, cosine, linear, warmup_stable_decay
 
-METHODS = ("lora", "dpo")
+METHODS = ("lora", "dpo", "full", "qat")
+WHOLE = ("full", "qat")  # methods that learn a model's own weights, and write a model
+OPTIMIZERS: Mapping[str, Callable[[float], Optimizer]] = {
+    "adamw": lambda decay: AdamW(weight_decay=decay),
+    "adamw8bit": lambda decay: AdamW8bit(weight_decay=decay),
+    "adafactor": lambda decay: Adafactor(weight_decay=decay),
+    "lion": lambda decay: Lion(weight_decay=decay),
+    "sgd": lambda decay: SGD(momentum=0.9, weight_decay=decay),
+}
+SCHEDULES: Mapping[str, Callable[[float, int, int], Schedule]] = {
+    "cosine": lambda peak, steps, warmup: cosine(peak, steps, warmup=warmup),
+    "linear": lambda peak, steps, warmup: linear(peak, steps, warmup=warmup),
+    "constant": lambda peak, steps, warmup: constant(peak, warmup=warmup),
+    "wsd": lambda peak, steps, warmup: warmup_stable_decay(peak, steps, warmup=warmup, decay=max(steps // 5, 1)),
+}
+_NAMES: Mapping[str, Any] = {"method": METHODS, "optimizer": OPTIMIZERS, "schedule": SCHEDULES}
+_COUNTS = ("epochs", "batch", "micro_batches", "length")
 _OPTIONAL = ("steps", "validate_every", "patience", "memory")
 
 
@@ -17,13 +37,16 @@ _OPTIONAL = ("steps", "validate_every", "patience", "memory")
 class FinetuneOptions:
     """How to fine-tune: `epochs` over the examples, or `steps` of `batch` rows; `micro_batches` as of train.Step.
 
-    `lr` is the greatest learning rate, which rises over the first twentieth of the steps and falls as a cosine. Examples have at
-    most `length` tokens; a row is an example or, with `pack`, as many as fit into `length` tokens. `seed` gives the order of
-    rows and the adapters' first values. With a validation file its loss is measured every `validate_every` steps, by default
-    a twentieth of all, and the run stops after `patience` of these in a row without a lower one. To hold at most `memory` bytes,
-    gradients compute layers once more, which changes no bit; by default none.
+    `lr` is the greatest learning rate of the `schedule`: it rises over the first twentieth of the steps, then falls as a
+    "cosine", "linear", over the last fifth ("wsd"), or not ("constant"). Examples have at most `length` tokens; a row is an
+    example or, with `pack`, as many as fit into `length` tokens. `seed` gives the order of rows and the adapters'
+    first values. With a validation file its loss is measured every `validate_every` steps, by default a twentieth of all, and
+    the run stops after `patience` of these in a row without a lower one. To hold at most `memory` bytes, gradients compute
+    layers once more, which changes no bit; by default none.
 
-    `method` "lora" learns answers, "dpo" preferences between two, with `beta` as in train/tuning/preference.py.
+    `method` "lora" learns answers by adapters, "dpo" preferences between two, with `beta` as in
+    train/tuning/methods/preference.py. "full" learns the model's own tensors whose names match `targets`, "qat" those too, as
+    they will be rounded to `file_type`, that of the model to write (FullModel).
     """
 
     epochs: int = 3
@@ -41,20 +64,31 @@ class FinetuneOptions:
     memory: int | None = None
     method: str = "lora"
     beta: float = 0.1
+    optimizer: str = "adamw"
+    schedule: str = "cosine"
+    targets: tuple[str, ...] = ("*",)
+    file_type: str | None = None
 
     def __post_init__(self) -> None:
         given = [name for name in _OPTIONAL if getattr(self, name) is not None]
-        for name in ("epochs", "batch", "micro_batches", "length", *given):
+        for name in (*_COUNTS, *given):
             value = getattr(self, name)
             if type(value) is not int or value < 1:
                 raise PlanError(f"finetune: got {name}={value!r:.60}; wanted 1 or more")
-        if self.method not in METHODS:
-            raise PlanError(f"finetune: got method={self.method!r:.60}; wanted {' or '.join(METHODS)}")
+        for name, known in _NAMES.items():
+            if getattr(self, name) not in known:
+                raise PlanError(f"finetune: got {name}={getattr(self, name)!r:.60}; wanted {', '.join(known)}")
         number = isinstance(self.beta, (int, float)) and not isinstance(self.beta, bool)
         if not number or not isfinite(self.beta) or self.beta <= 0:
             raise PlanError(f"finetune: got beta={self.beta!r:.60}; wanted a finite number above 0")
         if self.pack and self.method == "dpo":
             raise PlanError("finetune: got pack=True with the method dpo; wanted a row for each answer")
+        if self.method == "qat" and self.file_type is None:
+            raise PlanError("finetune: got the method qat without a type; wanted the one to round to, such as Q4_0")
+        if self.method not in WHOLE and self.file_type is not None:
+            raise PlanError(
+                f"finetune: got the type {self.file_type!r:.60} for the method {self.method}; wanted it for full or qat"
+            )
         if self.batch % self.micro_batches:
             raise PlanError(
                 f"finetune: got batch={self.batch} in micro_batches={self.micro_batches}; wanted a batch that divides"
@@ -63,10 +97,10 @@ class FinetuneOptions:
 
 @dataclass(frozen=True)
 class FinetuneResult:
-    """The adapter, the number of examples and steps done, the mean losses of the first and last tenth of this run's steps, the
-    tokens that it learned from, and its seconds. The losses are None where no step was left to do.
+    """The adapter or model, the number of examples and steps done, the mean losses of the first and last tenth of this run's
+    steps, the tokens that it learned from, and its seconds. The losses are None where no step was left to do.
 
-    With a validation file, `best_step` has the lowest `best_validation`, and the adapter is that of this step."""
+    With a validation file, `best_step` has the lowest `best_validation`, and what is written is that of this step."""
 
     path: Path
     n_examples: int

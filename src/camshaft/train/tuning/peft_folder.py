@@ -16,7 +16,7 @@ from camshaft.models.adapters.adapter import BASE_DIGEST
 from camshaft.models.adapters.peft import CONFIG, PREFIX, WEIGHTS
 from camshaft.models.adapters.peft_names import module_name, naming_of, row_order
 from camshaft.store.files import atomic_file, naming
-from camshaft.train.tuning.lora import LoraModel
+from camshaft.train.tuning.methods.lora import LoraModel
 
 Array = np.ndarray[Any, Any]
 # Keys of the repository that a model was made from; general.base_model is the one that it was tuned from itself.
@@ -35,6 +35,8 @@ def check_free(target: Path, force: bool) -> None:
         raise StoreError(f"{target}: is a file; wanted a folder for a PEFT adapter, or a name that ends in .gguf")
     if not is_folder(target) and target.is_dir():
         raise StoreError(f"{target}: is a folder; wanted the path of a GGUF file")
+    if not is_folder(target) and not target.absolute().parent.is_dir():
+        raise StoreError(f"{target}: the folder {target.parent} does not exist")
     there = [target / CONFIG, target / WEIGHTS] if is_folder(target) else [target]
     if not force and any(path.exists() for path in there):
         raise StoreError(f"{target}: exists already; force=True replaces it")
@@ -84,7 +86,7 @@ def _config(
         "target_modules": _targets(model, modules),
         "rank_pattern": {modules[name]: r for name, r in ranks.items() if r != rank},
         "alpha_pattern": {},
-        "use_rslora": False,
+        "use_rslora": model.lora.rslora,
         "use_dora": False,
         "bias": "none",
         "modules_to_save": None,

@@ -9,10 +9,10 @@ from typing import Any
 from camshaft.errors import PlanError
 from camshaft.train.memory import memory_by_kind
 from camshaft.train.step import Step
-from camshaft.train.tuning.lora import LoraModel
+from camshaft.train.tuning.methods.tuned import TunedModel
 
 
-def fit(model: LoraModel, step: Step, batch: Sequence[Any], budget_nbytes: int) -> None:
+def fit(model: TunedModel, step: Step, batch: Sequence[Any], budget_nbytes: int) -> None:
     """Sets `model.recomputed` to the fewest layers, by an estimate, with which the plans of a step hold at most the budget.
 
     The plans are compiled to be sure, and where they hold more, with more layers. PlanError if all layers are not enough.

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 from camshaft.errors import FormatError, ModelError
 from camshaft.formats.mapped import shown_value
+from camshaft.store.files import reason
 from camshaft.text.chat import ChatTemplate, encode_chat
 from camshaft.text.tokenizer import Tokenizer
 
@@ -37,13 +38,18 @@ def read_examples(
     tokens; and for a file without examples.
     """
 
-    def example(where: str, given: dict[str, Any]) -> Example:
-        kind = next((kind for kind in _KINDS if set(given) >= set(kind)), None)
-        if kind is None:
-            raise FormatError(f"{where}: got {shown_value(given)}; wanted text, prompt and completion, or messages")
-        return _example(where, _KINDS[kind], given, tokenizer, template, length)
+    return _lines(path, lambda where, line: example_of(where, line, tokenizer, template, length))
 
-    return _lines(path, example)
+
+def example_of(
+    where: str, line: bytes, tokenizer: Tokenizer, template: Callable[[], ChatTemplate], length: int
+) -> Example:
+    """The example of one line. FormatError as `read_examples`."""
+    given = _object(where, line)
+    kind = next((kind for kind in _KINDS if set(given) >= set(kind)), None)
+    if kind is None:
+        raise FormatError(f"{where}: got {shown_value(given)}; wanted text, prompt and completion, or messages")
+    return _example(where, _KINDS[kind], given, tokenizer, template, length)
 
 
 def read_pairs(
@@ -54,7 +60,8 @@ def read_pairs(
     A line is {"prompt": ..., "chosen": ..., "rejected": ...}: texts, or a list of messages with an answer's text or messages.
     Raises FormatError as `read_examples`."""
 
-    def pair(where: str, given: dict[str, Any]) -> tuple[Example, Example]:
+    def pair(where: str, line: bytes) -> tuple[Example, Example]:
+        given = _object(where, line)
         if not set(given) >= {"prompt", "chosen", "rejected"}:
             raise FormatError(f"{where}: got {shown_value(given)}; wanted prompt, chosen and rejected")
         chosen, rejected = (
@@ -77,27 +84,30 @@ def _answered(given: Mapping[str, Any], answer: str) -> tuple[_Kind, dict[str, A
     return _last_turn, {"messages": [*prompt, *turns]}
 
 
-def _lines(path: str | os.PathLike[str], parse: Callable[[str, dict[str, Any]], Made]) -> list[Made]:
-    """What `parse` makes of each line's place and object."""
+def _lines(path: str | os.PathLike[str], parse: Callable[[str, bytes], Made]) -> list[Made]:
+    """What `parse` makes of each line's place and bytes."""
     found = []
     try:
-        with open(path, encoding="utf-8") as file:
+        with open(path, "rb") as file:
             for number, line in enumerate(file, 1):
                 if line.strip():
                     where = f"{os.fspath(path)}, line {number}"
-                    found.append(parse(where, _object(where, line)))
-    except (OSError, UnicodeDecodeError) as error:
-        raise FormatError(f"{os.fspath(path)}: cannot be read: {error}") from None
+                    found.append(parse(where, line))
+    except OSError as error:
+        raise FormatError(f"{os.fspath(path)}: cannot be read: {reason(error)}") from None
     if not found:
         raise FormatError(f"{os.fspath(path)}: has no line; wanted one JSON object a line")
     return found
 
 
-def _object(where: str, line: str) -> dict[str, Any]:
+def _object(where: str, line: bytes) -> dict[str, Any]:
+    """The object of a line. Some editors put a byte order mark before the first one."""
     try:
-        given = json.loads(line)
-    except ValueError as error:
-        raise FormatError(f"{where}: {error}; wanted a JSON object") from None
+        given = json.loads(line.decode("utf-8-sig"))
+    except ValueError as error:  # UnicodeDecodeError is one
+        raise FormatError(f"{where}: {error}; wanted a JSON object in UTF-8") from None
+    except RecursionError:
+        raise FormatError(f"{where}: is nested too deeply; wanted a JSON object") from None
     if not isinstance(given, dict):
         raise FormatError(f"{where}: got {shown_value(given)}; wanted a JSON object")
     return given
@@ -118,7 +128,7 @@ def _example(
     if not any(learned[1:]):
         raise FormatError(f"{where}: has no token to learn; wanted an answer")
     if len(tokens) > length:
-        raise FormatError(f"{where}: has {len(tokens)} tokens; wanted at most {length}")
+        raise FormatError(f"{where}: has {len(tokens)} tokens; wanted at most {length} (length=)")
     return Example(tuple(tokens), tuple(learned))
 
 
@@ -129,7 +139,8 @@ def _text(given: Mapping[str, Any], tokenizer: Tokenizer, template: object) -> t
 
 def _completion(given: Mapping[str, Any], tokenizer: Tokenizer, template: object) -> tuple[list[int], list[bool]]:
     prompt = [*_start(tokenizer), *_encoded(given, "prompt", tokenizer)]
-    answer = [*_encoded(given, "completion", tokenizer), *_end(tokenizer)]
+    said = _encoded(given, "completion", tokenizer)
+    answer = [*said, *_end(tokenizer)] if said else []
     return prompt + answer, [False] * len(prompt) + [True] * len(answer)
 
 
@@ -145,6 +156,8 @@ def _chat(
     learned = [False] * len(tokens)
     for i, message in enumerate(messages):
         if message["role"] == "assistant":
+            if not (message.get("content") or message.get("tool_calls")):
+                raise ModelError(f"message {i + 1} of the assistant is empty; wanted an answer")
             before = encode_chat(tokenizer, render(messages[:i], add_generation_prompt=True))
             through = encode_chat(tokenizer, render(messages[: i + 1], add_generation_prompt=False))
             if tokens[: len(through)] != through or through[: len(before)] != before:

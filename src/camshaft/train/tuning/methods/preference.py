@@ -17,15 +17,15 @@ from camshaft.graph import functions as f
 from camshaft.graph.graph import Graph
 from camshaft.graph.tensor import Tensor
 from camshaft.plan.compile import compile
-from camshaft.train.tuning.examples import Example
-from camshaft.train.tuning.lora import LoraModel
-from camshaft.train.tuning.rows import IGNORED, Rows, one_each
+from camshaft.train.tuning.data.examples import Example
+from camshaft.train.tuning.data.rows import IGNORED, Rows, one_each
+from camshaft.train.tuning.methods.tuned import TunedModel
 
 Array = np.ndarray[Any, Any]
 Adapters = Mapping[str, Mapping[str, Tensor]]
 
 
-def dpo_loss(model: LoraModel, beta: float) -> Callable[..., Tensor]:
+def dpo_loss(model: TunedModel, beta: float) -> Callable[..., Tensor]:
     """The loss of adapters and a batch of pairs: `ids` [n, 2, length], `rows` and `targets` [n, 2, m], `reference` [n, 2]."""
 
     def loss(adapters: Adapters, ids: Tensor, rows: Tensor, targets: Tensor, reference: Tensor) -> Tensor:
@@ -45,7 +45,7 @@ def pair_rows(pairs: Sequence[tuple[Example, Example]]) -> Rows:
 
 
 def with_reference(
-    model: LoraModel, rows: Rows, size: int, *, backend: str | None = None, threads: int | None = None
+    model: TunedModel, rows: Rows, size: int, *, backend: str | None = None, threads: int | None = None
 ) -> Rows:
     """The rows of pairs with their log probabilities in the model without adapters, computed `size` pairs at a time."""
     n = len(rows.ids)
@@ -63,7 +63,7 @@ def with_reference(
     return replace(rows, reference=found)
 
 
-def _log_probabilities(model: LoraModel, adapters: Adapters, ids: Tensor, rows: Tensor, targets: Tensor) -> Tensor:
+def _log_probabilities(model: TunedModel, adapters: Adapters, ids: Tensor, rows: Tensor, targets: Tensor) -> Tensor:
     """The log probability of each answer, [n, 2]: the sum over its targets."""
     n, _, length = ids.spec.bounds
     starts = np.arange(2 * n, dtype=np.int32).reshape(n, 2, 1) * np.int32(length)

@@ -1,0 +1,86 @@
+"""Save the prompt of a slot's last request to a file, take one back into the prefix cache, or forget it.
+
+Between requests keys and values are in the prefix cache alone; a slot only says which of them are meant. The files are those of
+`GenerateOptions.prompt_cache`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from camshaft.errors import ContextError, SettingError
+from camshaft.generate.engine.prefix_cache import PrefixCache, block_keys
+from camshaft.generate.memory.cache_specs import BLOCK_TOKENS
+from camshaft.generate.stored.prompt_cache import PromptCache, take_blocks
+
+if TYPE_CHECKING:
+    from camshaft.generate.engine.engine import Engine
+
+
+def save(engine: Engine, slot: int, path: Path) -> int:
+    """Write the prompt of the slot's last request, as far as it is in the prefix cache; returns its tokens there.
+
+    Raises SettingError for a slot that there is not, or a model that shares no prompts, ContextError if nothing is there or all
+    slots are in use, and StoreError if the file cannot be written."""
+    prefixes, tokens = _prompt_of(engine, slot)
+    with engine.lm.lock, _own_slot(engine) as own:
+        n = 0
+        for key in block_keys(tokens):
+            block = prefixes.find(key)
+            if block is None:
+                break
+            prefixes.use(own, block)
+            n += BLOCK_TOKENS
+        if not n:
+            raise ContextError(
+                f"the prompt of slot {slot} is not in the cache; wanted {BLOCK_TOKENS} tokens of it, or more"
+            )
+        PromptCache(path, engine.lm).keep(tokens[:n], own, {})
+    return n
+
+
+def restore(engine: Engine, slot: int, path: Path) -> int:
+    """Take a file's prompt into the prefix cache, as that of the slot's last request; returns its tokens.
+
+    Raises as `save`, and StoreError for what is no file of this model, or is damaged."""
+    prefixes, _ = _prompt_of(engine, slot)
+    cache, lm = engine.lm.plans.cache, engine.lm
+    with PromptCache(path, lm).whole() as file, lm.lock, _own_slot(engine) as own:
+        tokens = file.head.tokens
+        n = len(tokens) // BLOCK_TOKENS
+        cache.reserve(own, n * BLOCK_TOKENS)
+        take_blocks(file, cache, own, n, lm.plans.threads)
+        for i, key in enumerate(block_keys(tokens)):
+            prefixes.add(own, i, key)
+        engine.last_prompts[slot] = tokens[: n * BLOCK_TOKENS]
+    return n * BLOCK_TOKENS
+
+
+def erase(engine: Engine, slot: int) -> int:
+    """Forget the prompt of the slot's last request, but for what requests use that run; returns the tokens. Raises as `save`."""
+    prefixes, tokens = _prompt_of(engine, slot)
+    with engine.lm.lock:
+        engine.last_prompts.pop(slot, None)
+        return BLOCK_TOKENS * prefixes.forget(block_keys(tokens))
+
+
+def _prompt_of(engine: Engine, slot: int) -> tuple[PrefixCache, list[int]]:
+    n_slots = engine.lm.plans.cache.n_slots
+    if not 0 <= slot < n_slots:
+        raise SettingError(f"there is no slot {slot}; wanted 0 to {n_slots - 1}")
+    if engine.prefixes is None:
+        raise SettingError("slots of a model with recurrent layers cannot be saved, restored or erased")
+    return engine.prefixes, engine.last_prompts.get(slot, [])
+
+
+@contextmanager
+def _own_slot(engine: Engine) -> Iterator[int]:
+    cache = engine.lm.plans.cache
+    slot = cache.open_slot()
+    cache.slots.use(slot)
+    try:
+        yield slot
+    finally:
+        cache.close_slot(slot)

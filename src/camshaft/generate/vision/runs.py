@@ -1,0 +1,93 @@
+"""Runs of a text model's plans with tokens of pictures among others."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from camshaft.errors import ContextError
+from camshaft.extent import Extent
+from camshaft.generate.memory.logits import put_rows
+from camshaft.generate.vision.places import AxisPositions
+from camshaft.generate.vision.tokens import Seeing, fill_rows, is_end, part_length, stretches
+
+if TYPE_CHECKING:
+    from camshaft.plan.cached_plan import CachedPlan
+    from camshaft.plan.execution_plan import ExecutionPlan
+    from camshaft.plan.memory.device_memory import DeviceArray, DeviceRows
+
+Array = np.ndarray[Any, Any]
+
+
+class PictureRuns(ABC):
+    """What ModelPlans has of pictures."""
+
+    seeing: Seeing
+    prompt_tokens: Extent
+
+    @cached_property
+    def axes(self) -> AxisPositions:
+        """The positions of each slot's tokens, where these have several axes."""
+        return AxisPositions()
+
+    def _place(
+        self,
+        plan: ExecutionPlan | CachedPlan,
+        ids: Sequence[int],
+        positions: Sequence[int],
+        slots: Sequence[int],
+    ) -> None:
+        """Set the tokens of a plan's next run, and the embeddings of those of pictures."""
+        n, inputs = len(ids), plan.inputs
+        inputs["ids"][:n], inputs["positions"][:n], inputs["slots"][:n] = ids, positions, slots
+        if "pictures" in inputs:
+            fill_rows(ids, inputs["pictures"], inputs["is_picture"])
+        if self.seeing.axes:
+            inputs["axes"][:n] = self.axes.of(ids, positions, slots)
+
+    def pass_over(self, ids: Sequence[int], first: int, slot: int) -> None:
+        """Say that the cache of a slot has these tokens from position `first` on already."""
+        if self.seeing.axes:
+            self.axes.of(ids, range(first, first + len(ids)), [slot] * len(ids))
+
+    @property
+    @abstractmethod
+    def logits(self) -> Array | DeviceArray:
+        """The output memory of all plans."""
+
+    @abstractmethod
+    def _run_as(
+        self, name: str, ids: Sequence[int], positions: Sequence[int], slots: Sequence[int], rows: Sequence[int]
+    ) -> Array | DeviceRows:
+        """Run the plan of that name, or the one for so many tokens and rows."""
+
+    def part_length(self, ids: Sequence[int], first: int, most: int, *, is_first: bool = True) -> int:
+        """How many tokens from number `first` on the next run may have, at most `most`. A picture whose tokens see each other is
+        not cut: the first part of a run has more if it must, another one none. ContextError for one that no run takes."""
+        n = min(most, len(ids) - first)
+        if not self.seeing.together or n < 1:
+            return max(n, 0)
+        whole = part_length(ids, first, most)
+        if whole > self.prompt_tokens.bound:
+            raise ContextError(
+                f"a picture of {whole} tokens; a run has at most {self.prompt_tokens.bound}: raise context="
+            )
+        return whole if whole <= most or is_first else 0
+
+    def _run_stretches(
+        self, ids: Sequence[int], positions: Sequence[int], slots: Sequence[int], rows: Sequence[int]
+    ) -> Array | DeviceRows:
+        """Run the tokens of each picture together, and the others between; return the logits of all wanted rows."""
+        found = []
+        for first, last, of_picture in stretches(ids):
+            wanted = [row - first for row in rows if first <= row < last]
+            if of_picture and not is_end(ids[last - 1]):
+                raise ContextError("the tokens end inside a picture; wanted all of its tokens at once")
+            given = (ids[first:last], positions[first:last], slots[first:last])
+            logits = self._run_as("together" if of_picture else "", *given, wanted)
+            found += [logits.copy()] if wanted else []
+        return put_rows(self.logits, found)

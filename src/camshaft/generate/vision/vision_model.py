@@ -1,0 +1,248 @@
+"""VisionModel: an `mmproj` file opened to turn pictures into embeddings for a text model."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable
+from functools import cached_property
+from hashlib import blake2b
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from camshaft.dtypes import f32, i32
+from camshaft.errors import LogitsError, ModelError
+from camshaft.extent import Extent
+from camshaft.generate.generation import Closing
+from camshaft.generate.memory.cache_specs import BLOCK_TOKENS
+from camshaft.generate.options import ACTIVATIONS
+from camshaft.generate.stored.header_cache import open_model_file
+from camshaft.generate.stored.plan_cache import PlanCache
+from camshaft.generate.vision.tokens import Seeing, Span
+from camshaft.models.config import ModelConfig
+from camshaft.models.vision.config import VisionConfig, read_vision
+from camshaft.models.vision.patches import grid_of, merged, patch_rows
+from camshaft.models.vision.pictures import Picture
+from camshaft.models.vision.positions import axes_of, position_rows, windows_of
+from camshaft.models.vision.tiles import Tile, layout_of
+from camshaft.ops.spec import TensorSpec
+from camshaft.plan.cached_plan import CachedPlan
+from camshaft.plan.memory.allocate import aligned_bytes
+from camshaft.plan.memory.weights import Weights
+
+if TYPE_CHECKING:
+    from camshaft.plan.execution_plan import ExecutionPlan
+
+Array = np.ndarray[Any, Any]
+_PLAN = "encoder"
+# Bytes of embeddings of the pictures that were seen last: 40 of 1,088 tokens of 1,536 numbers.
+KEPT_NBYTES = 256 << 20
+_DIGEST_NBYTES = 32
+
+
+class VisionModel(Closing):
+    """A vision encoder and its projector. Thread-safe: calls run one at a time.
+
+    Raises ModelError or FormatError for an unusable file, or one that is not of the text model."""
+
+    def __init__(self, path: str | Path, text: ModelConfig, text_name: str, *, threads: int, activations: str) -> None:
+        self.name, self._threads, self._lock, self._closed = str(path), threads, threading.RLock(), False
+        self._kind = "q8" if ACTIVATIONS[activations] else "f32"
+        self._model_file = open_model_file(path)
+        self._file = self._model_file.file
+        try:
+            self.config = config = read_vision(self._file.metadata)
+            _check_text(config, self.name, text, text_name)
+            if config.n_layers > len(self._file.tensors):
+                tensors = len(self._file.tensors)
+                raise ModelError(
+                    f"the key 'clip.vision.block_count' is {config.n_layers}; the file has {tensors} tensors"
+                )
+        except BaseException:
+            self._file.close()
+            raise
+        self._patches = Extent("patches", -(-config.most_patches // BLOCK_TOKENS) * BLOCK_TOKENS)
+        self._merged = Extent("merged", self._patches.bound)
+        self._weights = Weights()
+        facts = f"vision|{config}|{self._patches}|{self._kind}|{threads}"
+        self._plan_cache = PlanCache(self._file, facts, self._weights, self._file.tensors, use=True)
+        self._kept: OrderedDict[bytes, tuple[str | Span, ...]] = OrderedDict()
+
+    @property
+    def width(self) -> int:
+        """The numbers of a token's embedding."""
+        return self.config.out_dim * (1 + len(self.config.deepstack))
+
+    @property
+    def seeing(self) -> Seeing:
+        """How the text model takes its tokens."""
+        return Seeing(self.width, self.config.row.bidirectional, 3 if self.config.row.axes else 0)
+
+    @property
+    def marker(self) -> str:
+        """What stands for a picture in a prompt."""
+        return self.config.row.marker
+
+    @property
+    def token(self) -> str:
+        """What stands in the vocabulary for each token of a picture."""
+        return self.config.row.token or self.marker
+
+    @property
+    def written(self) -> str:
+        """What a picture is in a prompt of a template that knows none: the marker, with the text that belongs around it."""
+        return self.config.row.written or self.marker
+
+    def encode(self, picture: Picture) -> tuple[str | Span, ...]:
+        """The text and the tokens of a picture, in order. Pictures that were seen lately are not encoded again.
+
+        Raises SettingError for one whose shape cannot be used, LogitsError if the encoder computes NaN."""
+        with self._lock:
+            if self._closed:
+                raise ModelError(f"the vision model {self.name} is closed")
+            found = self._kept.pop(picture.digest, None)
+            made = self._encoded(picture) if found is None else found
+            self._kept[picture.digest] = made
+            while len(self._kept) > 1 and sum(map(_nbytes, self._kept.values())) > KEPT_NBYTES:
+                self._kept.popitem(last=False)
+        return made
+
+    def _encoded(self, picture: Picture) -> tuple[str | Span, ...]:
+        pieces: list[str | Span] = []
+        for n, piece in enumerate(layout_of(picture.pixels, self.config)):
+            if isinstance(piece, str):
+                pieces.append(piece)
+                continue
+            digest = blake2b(picture.digest + n.to_bytes(4, "little"), digest_size=_DIGEST_NBYTES).digest()
+            columns = -(-grid_of(piece.pixels, self.config)[1] // self.config.merge)
+            pieces.append(Span(self._run(piece), digest, columns))
+        return tuple(pieces)
+
+    def _run(self, tile: Tile) -> Array:
+        """The embeddings of a tile, f32 [tokens, width]."""
+        plan, config = self._plan, self.config
+        rows, columns = grid_of(tile.pixels, config)
+        n, groups = rows * columns, merged(rows, columns, config.merge)
+        given = {"patches": patch_rows(tile.pixels, config), "slots": 0, "positions": np.arange(n)}
+        if config.row.positions:
+            given["added"] = position_rows(self._positions, rows, columns, config)
+        if config.row.rope:
+            given["axes"] = axes_of(rows, columns)
+        if config.row.windows:
+            given["window_slots"], given["window_positions"], lengths = windows_of(rows, columns, config.window_side)
+            plan.inputs["window_lengths"][:] = 1
+            plan.inputs["window_lengths"][: len(lengths)] = lengths
+        for name, values in given.items():
+            plan.inputs[name][:n] = values
+        for k, group in enumerate(groups):
+            plan.inputs[f"merged.{k}"][: len(group)] = group
+        plan.inputs["lengths"][:] = n
+        plan.set_extent(self._patches, n)
+        plan.set_extent(self._merged, groups.shape[1])
+        self._weights.finish()
+        plan.bound.run()
+        made = self._memory["embeddings"][: groups.shape[1]].copy()
+        if not np.isfinite(made).all():
+            raise LogitsError(f"{self.name} computed an embedding that is not finite")
+        return made
+
+    @cached_property
+    def _positions(self) -> Array:
+        """The table of learned positions, f32 [positions, dim]."""
+        name, wanted = "v.position_embd.weight", (self.config.grid**2, self.config.dim)
+        tensor = self._file.tensors.get(name)
+        if tensor is None or tuple(tensor.shape) != wanted:
+            came = "is missing" if tensor is None else f"has shape {list(tensor.shape)}"
+            raise ModelError(f"{self.name}: tensor {name!r} {came}; wanted {list(wanted)}")
+        return tensor.dequantize().astype(np.float32)
+
+    @cached_property
+    def _memory(self) -> dict[str, Array]:
+        """The keys and values that all layers share, their blocks, and the result."""
+        specs = memory_specs(self.config, self._patches.bound, self._merged.bound, self.width)
+        arrays = {
+            name: aligned_bytes(s.nbytes, 64).view(s.parts[0].dtype.numpy).reshape(s.bounds)
+            for name, s in specs.items()
+        }
+        for name in ("block_table", "window_block_table"):
+            if name in arrays:
+                arrays[name].flat[:] = np.arange(arrays[name].size)
+        self._specs = specs
+        return arrays
+
+    @cached_property
+    def _plan(self) -> ExecutionPlan | CachedPlan:
+        """A cached plan, or one that is compiled now, and kept for the next start."""
+        memory: Callable[[], dict[str, Any]] = lambda: self._memory  # noqa: E731
+        return self._plan_cache.get(_PLAN, memory) or self._compiled
+
+    @cached_property
+    def _compiled(self) -> ExecutionPlan:
+        from camshaft.graph.graph import Graph
+        from camshaft.models.checkpoint import Checkpoint
+        from camshaft.models.vision.encoder import encoder, patch_inputs
+        from camshaft.plan.compile import compile
+
+        memory, graph = self._memory, Graph()
+        states = {name: graph.state(name, spec) for name, spec in self._specs.items() if name != "embeddings"}
+        batch = patch_inputs(graph, self.config, self._patches, self._merged, states)
+        graph.output("embeddings", encoder(self.config, Checkpoint(self._file.tensors, graph), batch))
+        plan = compile(graph, threads=self._threads, activations=self._kind, weights=self._weights, memory=memory)
+        self._plan_cache.add(_PLAN, plan, memory)
+        self._plan_cache.flush()
+        return plan
+
+    def renew_lock(self) -> None:
+        """Have a new lock, in a forked child."""
+        self._lock = threading.RLock()
+
+    def close(self) -> None:
+        """Release the plan and the file; may be called twice."""
+        with self._lock:
+            if not self._closed:
+                compiled = {_PLAN: self._compiled} if "_compiled" in vars(self) else {}
+                self._plan_cache.measure_later(compiled, None, self._threads)
+                for name in ("_plan", "_compiled"):
+                    if name in vars(self):
+                        vars(self)[name].close()
+                self._weights.clear()
+                self._kept.clear()
+            self._closed = True
+            self._file.close()
+
+
+def memory_specs(config: VisionConfig, patches: int, merged: int, width: int) -> dict[str, TensorSpec]:
+    """The keys and values, the blocks of the whole picture and of its windows, and the result of an encoder."""
+    n_blocks, tables = patches // BLOCK_TOKENS, {"block_table": TensorSpec((1, patches // BLOCK_TOKENS), i32)}
+    if config.row.windows:
+        per_window = -(-(config.window_side**2) // BLOCK_TOKENS)
+        tables["window_block_table"] = TensorSpec((config.most_windows, per_window), i32)
+        n_blocks = max(n_blocks, config.most_windows * per_window)
+    return tables | {
+        "keys": TensorSpec((n_blocks, config.n_heads, config.head_dim, BLOCK_TOKENS), f32),
+        "values": TensorSpec((n_blocks, config.n_heads, BLOCK_TOKENS, config.head_dim), f32),
+        "embeddings": TensorSpec((merged, width), f32),
+    }
+
+
+def _check_text(config: VisionConfig, name: str, text: ModelConfig, text_name: str) -> None:
+    """Raise ModelError unless a vision file's embeddings are those that a text model takes."""
+    wanted = "wanted the vision file (mmproj) of this model"
+    if config.out_dim != text.dim:
+        raise ModelError(f"{name} makes embeddings of {config.out_dim} numbers; {text_name} has {text.dim}: {wanted}")
+    if len(config.deepstack) != text.deepstack:
+        came = f"{len(config.deepstack)} layers of {name} go to layers of the text"
+        raise ModelError(f"{came}; {text_name} takes {text.deepstack}: {wanted}")
+    if config.row.axes != bool(text.sections):
+        has = "rows and columns as positions" if config.row.axes else "no rows and columns as positions"
+        raise ModelError(f"pictures of {name} have {has}, unlike {text_name} (rope.dimension_sections): {wanted}")
+    least = min((options.window for options in text.layers if options.window), default=config.most_patches)
+    if config.row.bidirectional and config.most_patches // config.merge**2 > least:
+        tokens = config.most_patches // config.merge**2
+        raise ModelError(f"pictures of {tokens} tokens; {text_name} has windows of {least}: wanted windows as long")
+
+
+def _nbytes(pieces: tuple[str | Span, ...]) -> int:
+    return sum(piece.rows.nbytes for piece in pieces if isinstance(piece, Span))

@@ -1,0 +1,79 @@
+"""Keys of models with experts, and of LFM2's short convolutions."""
+
+from __future__ import annotations
+
+from typing import Any, TypeAlias
+
+from camshaft.errors import ModelError
+from camshaft.models.convert.families.latent import SIGMOID
+from camshaft.models.convert.hub_config import HubConfig
+
+Keys: TypeAlias = dict[str, Any]
+
+
+def experts(config: HubConfig) -> Keys:
+    """Their number, how many are chosen, and widths."""
+    keys = {"expert_count": config.size("experts"), "expert_used_count": config.size("experts_used")}
+    for name, key in (("moe_intermediate_size", "expert"), ("shared_expert_intermediate_size", "expert_shared")):
+        if config.get(name):
+            keys[f"{key}_feed_forward_length"] = config.size(name)
+    return keys
+
+
+def short_convolutions(config: HubConfig) -> Keys:
+    """Which of LFM2's layers have attention, and the taps of the others."""
+    kinds, kv_heads = config.get("layer_types"), config.size("kv_heads")
+    if not isinstance(kinds, list) or len(kinds) != config.size("layers"):
+        raise ModelError(f"{config.path}: layer_types is no list of a kind for each layer")
+    return {
+        "attention.head_count_kv": [kv_heads if kind == "full_attention" else 0 for kind in kinds],
+        "shortconv.l_cache": config.size("conv_L_cache"),
+    }
+
+
+def adjusted_ffn(config: HubConfig) -> Keys:
+    """LFM2's width, which its config states before it is cut to two thirds and rounded up."""
+    width = config.size("ffn")
+    if not config.get("block_auto_adjust_ff_dim", True):
+        return {"feed_forward_length": width}
+    multiple = config.size("block_multiple_of", 256)
+    width = int(config.number("block_ffn_dim_multiplier", 1.0) * int(2 * width / 3))
+    return {"feed_forward_length": multiple * -(-width // multiple)}
+
+
+def lfm2_experts(config: HubConfig) -> Keys:
+    """Experts of LFM2, behind dense layers."""
+    return {
+        **experts(config),
+        "leading_dense_block_count": config.size("num_dense_layers"),
+        "expert_gating_func": SIGMOID,
+    }
+
+
+def glm4_experts(config: HubConfig) -> Keys:
+    """Experts of GLM 4.5, behind dense layers, with shared ones."""
+    return {
+        **experts(config),
+        "leading_dense_block_count": config.size("first_k_dense_replace"),
+        "expert_shared_count": config.size("n_shared_experts"),
+        "expert_weights_scale": float(config.number("routed_scaling_factor", 1.0)),
+        "expert_weights_norm": bool(config.get("norm_topk_prob", True)),
+        "expert_gating_func": SIGMOID,
+    }
+
+
+def ernie_experts(config: HubConfig) -> Keys:
+    """Experts of ERNIE 4.5, in every n-th layer, with shared ones."""
+    shared = config.size("moe_num_shared_experts")
+    return {
+        **experts(config),
+        "leading_dense_block_count": config.size("moe_layer_start_index"),
+        "interleave_moe_layer_step": config.size("moe_layer_interval", 1),
+        "expert_shared_count": shared,
+        "expert_shared_feed_forward_length": shared * config.size("moe_intermediate_size"),
+    }
+
+
+def gpt_oss(config: HubConfig) -> Keys:
+    """Experts whose width is that of the feed-forward."""
+    return {**experts(config), "expert_feed_forward_length": config.size("ffn")}

@@ -1,0 +1,78 @@
+"""Keys and tensors of Gemma 4: two sizes of heads, shared keys, embeddings of each layer, experts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from camshaft.errors import ModelError
+from camshaft.formats.bits import Floats
+from camshaft.models.convert.hub_config import HubConfig
+
+Change: TypeAlias = Callable[[Floats], Floats]
+_STILL = 1e30  # a frequency divided by it does not rotate
+
+
+def gemma4_keys(config: HubConfig) -> dict[str, Any]:
+    """Sizes of both kinds of layers, which layers have a window, and how many of the last ones read keys of earlier ones."""
+    kinds, layers = config.get("layer_types"), config.size("layers")
+    if not isinstance(kinds, list) or len(kinds) != layers:
+        raise ModelError(f"{config.path}: layer_types is no list of a kind for each layer")
+    local = [kind == "sliding_attention" for kind in kinds]
+    full, sliding, shared = _of_full(config, "head_dim"), config.head_dim, _shared(config)
+    heads = [config.size("kv_heads") if one else _of_full(config, "num_key_value_heads") for one in local]
+    keys = {
+        "attention.head_count_kv": heads[0] if len({*heads}) == 1 else heads,
+        "attention.key_length": full,
+        "attention.value_length": full,
+        "attention.key_length_swa": sliding,
+        "attention.value_length_swa": sliding,
+        "rope.dimension_count": full,
+        "rope.dimension_count_swa": sliding,
+        "attention.sliding_window": config.size("sliding_window"),
+        "attention.sliding_window_pattern": local,
+        "attention.shared_kv_layers": shared,
+        "embedding_length_per_layer_input": int(config.number("hidden_size_per_layer_input", 0)),
+    }
+    if config.get("use_double_wide_mlp") and shared:
+        width = config.size("ffn")
+        keys["feed_forward_length"] = [width] * (layers - shared) + [2 * width] * shared
+    if config.get("enable_moe_block"):
+        keys |= {
+            "expert_count": config.size("experts"),
+            "expert_used_count": config.size("top_k_experts"),
+            "expert_feed_forward_length": config.size("moe_intermediate_size"),
+        }
+    return keys
+
+
+def _shared(config: HubConfig) -> int:
+    return int(config.number("num_kv_shared_layers", 0))
+
+
+def _of_full(config: HubConfig, name: str) -> int:
+    """A size in layers without a window: under a name of its own, or by layer, or that of all layers."""
+    by_layer = config.get("per_layer_config")
+    listed = [row[name] for row in by_layer.values() if name in row] if isinstance(by_layer, dict) else []
+    other = {"head_dim": "global_head_dim", "num_key_value_heads": "num_global_key_value_heads"}[name]
+    own = config.head_dim if name == "head_dim" else config.size("kv_heads")
+    return config.size(other, listed[0] if listed else own)
+
+
+# Tensors of which two are in one in other families.
+_KEPT = ("ffn_gate_up_exps.weight", "ffn_down_exps.weight")
+
+
+def gemma4_changes(name: str, config: HubConfig) -> Iterator[tuple[str, Change]]:
+    """Gate and up of experts stay in one tensor."""
+    if name in _KEPT:
+        yield name, lambda values: values
+
+
+def still_factors(config: HubConfig) -> np.ndarray[Any, Any]:
+    """What frequencies of layers without a window are divided by: 1 for those that rotate."""
+    half = _of_full(config, "head_dim") // 2
+    rotated = int(half * float(config.rope.get("partial_rotary_factor", 1.0)))
+    return np.array([1.0] * rotated + [_STILL] * (half - rotated), np.float32)

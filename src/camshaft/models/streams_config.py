@@ -1,0 +1,45 @@
+"""Streams: the several streams of a token in Gemma 3n, read from metadata."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from camshaft.errors import ModelError
+from camshaft.formats.mapped import shown_value
+
+if TYPE_CHECKING:
+    from camshaft.models.config import Keys
+
+# More than any model has; a file that lies would unroll a graph for each.
+MOST_STREAMS = 16
+
+
+@dataclass(frozen=True)
+class Streams:
+    """`n` streams, of which layers compute number `active`. `cuts`: by how many standard deviations a layer's gates must exceed
+    their mean, None: all count."""
+
+    n: int
+    active: int
+    cuts: tuple[float | None, ...]
+
+
+def read_streams(keys: Keys, n_layers: int) -> Streams:
+    """The streams of a file. Raises ModelError, naming the key, for an impossible value."""
+    n, active = keys.size("altup.num_inputs", 4), int(keys.at_least_0("altup.active_idx", 0.0))
+    if not 1 < n <= MOST_STREAMS:
+        raise ModelError(f"the key '{keys.architecture}.altup.num_inputs' is {n}; wanted 2 to {MOST_STREAMS}")
+    if active >= n:
+        raise ModelError(f"the key '{keys.architecture}.altup.active_idx' is {active}; wanted less than {n}")
+    name = f"{keys.architecture}.activation_sparsity_scale"
+    value = keys.metadata.get(name, ())
+    listed = value.tolist() if hasattr(value, "tolist") else value
+    good = isinstance(listed, list | tuple) and (not listed or len(listed) >= n_layers)
+    if not good or any(not isinstance(x, float) or math.isnan(x) or x == math.inf for x in listed):
+        raise ModelError(
+            f"the key {name!r} is {shown_value(value)}; wanted {n_layers} numbers, or -inf where all count"
+        )
+    given = listed[:n_layers] or [-math.inf] * n_layers
+    return Streams(n, active, tuple(None if x == -math.inf else x for x in given))

@@ -1,0 +1,216 @@
+"""VisionConfig: the sizes and options of a vision encoder and its projector, read from a second GGUF file (`mmproj`)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from camshaft.errors import ModelError
+from camshaft.formats.mapped import shown_value
+from camshaft.models.config import MOST_LAYERS, Keys
+from camshaft.models.vision.projectors import PROJECTORS, Projector
+
+PREFIX = "clip.vision"
+MOST_SIDE = 1 << 14  # pixels of a side that a file may name
+MOST_MERGE = 16
+ACTIVATIONS = {"clip.use_gelu": "gelu", "clip.use_silu": "silu"}
+
+
+@dataclass(frozen=True)
+class VisionConfig:
+    """Sizes in elements. A picture's tiles have patches of `patch` pixels a side, of which `merge` by `merge` become one token.
+
+    `side` is that of a tile, or of the table of learned positions, in pixels. `out_dim` is the width of the text model.
+    `longest_edge` is what a picture's longer side is resized to before it is split. `mean` and `std` are of red, green and blue.
+    Every `full_every`-th layer sees the whole picture (0: all do), the others windows. After the layers `deepstack` there are
+    embeddings for the first layers of the text model.
+    """
+
+    projector: str
+    n_layers: int
+    dim: int
+    ffn_dim: int
+    n_heads: int
+    eps: float
+    out_dim: int
+    side: int
+    patch: int
+    merge: int
+    activation: str
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    longest_edge: int
+    min_pixels: int
+    max_pixels: int
+    min_tiles: int
+    max_tiles: int
+    full_every: int = 0
+    window: int = 0
+    deepstack: tuple[int, ...] = ()
+
+    @property
+    def row(self) -> Projector:
+        """What its kind of projector says."""
+        return PROJECTORS[self.projector]
+
+    @property
+    def head_dim(self) -> int:
+        """The elements of a head."""
+        return self.dim // self.n_heads
+
+    @property
+    def grid(self) -> int:
+        """The patches of a tile's side."""
+        return self.side // self.patch
+
+    @property
+    def most_patches(self) -> int:
+        """The most patches of a tile."""
+        return self.max_pixels // self.patch**2 if self.row.any_size else self.grid**2
+
+    @property
+    def most_side(self) -> int:
+        """The most rows, or columns, of patches of a tile."""
+        return self.most_patches // self.merge if self.row.any_size else self.grid
+
+    @property
+    def window_side(self) -> int:
+        """The patches of a window's side."""
+        return self.window // self.unit * self.merge
+
+    @property
+    def most_windows(self) -> int:
+        """The most windows of a tile, all but the last of a row or column whole in one direction."""
+        side = self.window_side
+        return max(self.most_patches // (self.merge * side), 4 * self.most_patches // side**2) + 2
+
+    @property
+    def unit(self) -> int:
+        """The pixels of a token's side."""
+        return self.patch * self.merge
+
+
+def read_vision(metadata: Mapping[str, Any]) -> VisionConfig:
+    """Read the metadata of an `mmproj` file. Raises ModelError, naming the key, for a missing or impossible value."""
+    name = _projector(metadata)
+    row, keys = PROJECTORS[name], Keys(metadata, PREFIX)
+    dim, n_heads, patch, side = (
+        keys.size(key) for key in ("embedding_length", "attention.head_count", "patch_size", "image_size")
+    )
+    n_layers, merge = keys.size("block_count"), keys.size(row.merge_key, row.merge)
+    _check_sizes(keys, dim=dim, n_heads=n_heads, patch=patch, side=side, n_layers=n_layers, merge=merge, row=row)
+    pixels = (patch * merge) ** 2
+    min_pixels, max_pixels = (
+        keys.size(f"image_{which}_pixels", max(1, tokens) * pixels)
+        for which, tokens in zip(("min", "max"), row.tokens, strict=True)
+    )
+    min_tiles, max_tiles = (
+        keys.size(f"preproc_{which}_tiles", n) for which, n in zip(("min", "max"), row.tiles, strict=True)
+    )
+    for what, low, high in (("image_{}_pixels", min_pixels, max_pixels), ("preproc_{}_tiles", min_tiles, max_tiles)):
+        if low > high or (what.startswith("preproc") and high > 64):
+            raise ModelError(
+                f"the keys '{PREFIX}.{what.format('min')}' and '{what.format('max')}' are {low} and {high}; wanted the first at "
+                f"most the second{', which is at most 64' if what.startswith('preproc') else ''}"
+            )
+    return VisionConfig(
+        projector=name,
+        n_layers=n_layers,
+        dim=dim,
+        ffn_dim=keys.size("feed_forward_length"),
+        n_heads=n_heads,
+        eps=keys.positive("attention.layer_norm_epsilon"),
+        out_dim=keys.size("projection_dim"),
+        side=side,
+        patch=patch,
+        merge=merge,
+        activation=_activation(metadata, row),
+        mean=_colours(metadata, "image_mean"),
+        std=_colours(metadata, "image_std", above=0.0),
+        longest_edge=_side(keys, "preproc_image_size", 4 * side),
+        min_pixels=min_pixels,
+        max_pixels=max_pixels,
+        min_tiles=min_tiles,
+        max_tiles=max_tiles,
+        full_every=keys.size("n_wa_pattern") if row.windows else 0,
+        window=keys.size("window_size", row.windows) if row.windows else 0,
+        deepstack=_deepstack(metadata, n_layers) if row.deepstack else (),
+    )
+
+
+def _projector(metadata: Mapping[str, Any]) -> str:
+    kind = metadata.get("general.architecture")
+    if kind != "clip":
+        raise ModelError(f"the file's architecture is {shown_value(kind)}; wanted clip, a vision encoder (mmproj)")
+    if metadata.get("clip.has_vision_encoder", False) is not True:
+        has = shown_value(metadata.get("clip.has_vision_encoder"))
+        raise ModelError(f"the key 'clip.has_vision_encoder' is {has}; wanted True: the file has no vision encoder")
+    name = metadata.get(f"{PREFIX}.projector_type", metadata.get("clip.projector_type"))
+    if not isinstance(name, str) or name not in PROJECTORS:
+        known = ", ".join(PROJECTORS)
+        raise ModelError(f"the file's projector (clip.projector_type) is {shown_value(name)}; wanted one of {known}")
+    return name
+
+
+def _side(keys: Keys, key: str, default: int | None = None) -> int:
+    size = keys.size(key, default)
+    if size > MOST_SIDE:
+        raise ModelError(f"the key '{PREFIX}.{key}' is {size}; wanted at most {MOST_SIDE}")
+    return size
+
+
+def _check_sizes(
+    keys: Keys, *, dim: int, n_heads: int, patch: int, side: int, n_layers: int, merge: int, row: Projector
+) -> None:
+    if dim % n_heads or (row.rope and dim // n_heads % 4):
+        wanted = "a multiple of 4 times" if row.rope else "a multiple of"
+        raise ModelError(f"the key '{PREFIX}.embedding_length' is {dim}; wanted {wanted} the {n_heads} heads")
+    if n_layers > MOST_LAYERS:
+        raise ModelError(f"the key '{PREFIX}.block_count' is {n_layers}; wanted at most {MOST_LAYERS}")
+    if merge > MOST_MERGE:
+        raise ModelError(f"the key '{PREFIX}.{row.merge_key}' is {merge}; wanted at most {MOST_MERGE}")
+    _side(keys, "image_size")
+    wanted_unit = patch * (1 if row.any_size else merge)
+    if patch > side or side % wanted_unit:
+        raise ModelError(f"the key '{PREFIX}.image_size' is {side}; wanted a multiple of {wanted_unit}")
+
+
+def _activation(metadata: Mapping[str, Any], row: Projector) -> str:
+    flags = {key: metadata.get(key, False) for key in ACTIVATIONS}
+    for key, value in flags.items():
+        if not isinstance(value, bool):
+            raise ModelError(f"the key {key!r} is {shown_value(value)}; wanted true or false")
+    given = [name for key, name in ACTIVATIONS.items() if flags[key]]
+    if len(given) != 1:
+        raise ModelError("the file has not one of clip.use_gelu and clip.use_silu as true; convert the model again")
+    return row.activation or given[0]
+
+
+def _colours(metadata: Mapping[str, Any], key: str, above: float = -math.inf) -> tuple[float, ...]:
+    name = f"{PREFIX}.{key}"
+    value = metadata.get(name)
+    listed = _listed(value)
+    fits = [isinstance(v, int | float) and not isinstance(v, bool) and math.isfinite(v) and v > above for v in listed]
+    if len(listed) != 3 or not all(fits):
+        wanted = "three numbers" if above < 0 else "three numbers above 0"
+        raise ModelError(f"the key {name!r} is {shown_value(value)}; wanted {wanted}")
+    return tuple(float(v) for v in listed)
+
+
+def _deepstack(metadata: Mapping[str, Any], n_layers: int) -> tuple[int, ...]:
+    name = f"{PREFIX}.is_deepstack_layers"
+    value = metadata.get(name)
+    listed = _listed(value)
+    if len(listed) != n_layers or any(type(has) is not bool for has in listed):
+        raise ModelError(f"the key {name!r} is {shown_value(value)}; wanted {n_layers} times true or false")
+    return tuple(layer for layer, has in enumerate(listed) if has)
+
+
+def _listed(value: Any) -> list[Any]:
+    """The elements of an array of metadata; none for what is no array."""
+    found = value.tolist() if isinstance(value, np.ndarray) else value
+    return list(found) if isinstance(found, list | tuple) else []

@@ -1,0 +1,65 @@
+"""How the patches of a token become its embedding: a function for each kind of projector.
+
+Each gets the merge * merge patches of every token as tensors [tokens, dim], from left to right and top to bottom.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from camshaft.graph import functions as F
+from camshaft.graph.graph import Tensor
+from camshaft.models.checkpoint import Checkpoint, columns_of
+from camshaft.models.vision.config import VisionConfig
+
+Connector = Callable[[Sequence[Tensor], VisionConfig, Checkpoint], Tensor]
+
+
+def connect(patches: Sequence[Tensor], config: VisionConfig, file: Checkpoint) -> Tensor:
+    """The embeddings of tokens, f32 [tokens, out_dim]. ModelError for a tensor that is missing or has another shape."""
+    return _CONNECTORS[config.row.connect](patches, config, file)
+
+
+def side_by_side(patches: Sequence[Tensor]) -> Tensor:
+    """The patches of a token as one row."""
+    joined: Tensor = F.concat(*patches, axis=1) if len(patches) > 1 else patches[0]
+    return joined
+
+
+def _linear(patches: Sequence[Tensor], config: VisionConfig, file: Checkpoint) -> Tensor:
+    """Idefics3 and SmolVLM: one projection of all patches."""
+    return file.linear(side_by_side(patches), "mm.model.fc", config.out_dim)
+
+
+def _mean_norm_linear(patches: Sequence[Tensor], config: VisionConfig, file: Checkpoint) -> Tensor:
+    """Gemma 3: the mean of the patches, normed, then a projection whose matrix is [dim, out_dim]."""
+    mean = patches[0]
+    for patch in patches[1:]:
+        mean = F.add(mean, patch)
+    mean = F.multiply(mean, 1 / len(patches))
+    normed = F.rms_norm(mean, file.vector("mm.soft_emb_norm.weight", config.dim), eps=config.eps)
+    y: Tensor = F.matmul(normed, file.tensor("mm.input_projection.weight", config.dim, config.out_dim))
+    return y
+
+
+def _two_layers(patches: Sequence[Tensor], config: VisionConfig, file: Checkpoint) -> Tensor:
+    """Qwen-VL: two layers with gelu between them, of all patches."""
+    x = side_by_side(patches)
+    hidden = F.gelu_erf(file.linear(x, "mm.0", columns_of(x), bias=True))
+    return file.linear(hidden, "mm.2", config.out_dim, bias=True)
+
+
+def connected_layer(patches: Sequence[Tensor], name: str, config: VisionConfig, file: Checkpoint) -> Tensor:
+    """What a layer of the encoder gives a layer of the text model (DeepStack): a norm of all patches, then two layers."""
+    x = side_by_side(patches)
+    n = columns_of(x)
+    w, b = (file.vector(f"{name}.norm.{part}", n) for part in ("weight", "bias"))
+    hidden = F.gelu_erf(file.linear(F.layer_norm(x, w, b, eps=config.eps), f"{name}.fc1", n, bias=True))
+    return file.linear(hidden, f"{name}.fc2", config.out_dim, bias=True)
+
+
+_CONNECTORS: dict[str, Connector] = {
+    "linear": _linear,
+    "mean_norm_linear": _mean_norm_linear,
+    "two_layers": _two_layers,
+}

@@ -1,0 +1,40 @@
+"""What one tile gives the encoder: its patches as rows of numbers, their places, and which of them become one token."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from camshaft.models.vision.config import VisionConfig
+from camshaft.models.vision.pictures import Pixels
+
+Array = np.ndarray[Any, Any]
+CHANNELS = 3
+
+
+def patch_rows(pixels: Pixels, config: VisionConfig) -> Array:
+    """The patches of u8 [height, width, 3] from left to right and top to bottom, f32 [patches, 3 * patch * patch]: normalized,
+    in the order channel, row, column of the weights."""
+    rows, columns = grid_of(pixels, config)
+    size = config.patch
+    x = (pixels.astype(np.float32) * np.float32(1 / 255) - np.array(config.mean, np.float32)) / np.array(
+        config.std, np.float32
+    )
+    x = x.reshape(rows, size, columns, size, CHANNELS).transpose(0, 2, 4, 1, 3)
+    return np.ascontiguousarray(x).reshape(rows * columns, CHANNELS * size * size)
+
+
+def grid_of(pixels: Pixels, config: VisionConfig) -> tuple[int, int]:
+    """The rows and columns of patches of a tile."""
+    return pixels.shape[0] // config.patch, pixels.shape[1] // config.patch
+
+
+def merged(rows: int, columns: int, merge: int) -> Array:
+    """The patches of each token, i32 [merge * merge, tokens]: from left to right and top to bottom, tokens and their patches.
+    Patches past the grid's end are -1."""
+    high, wide = -(-rows // merge), -(-columns // merge)
+    y = (np.arange(high)[:, None] * merge + np.arange(merge)).reshape(high, 1, merge, 1)
+    x = (np.arange(wide)[:, None] * merge + np.arange(merge)).reshape(1, wide, 1, merge)
+    index = np.where((y < rows) & (x < columns), y * columns + x, -1)
+    return np.ascontiguousarray(index.reshape(high * wide, merge * merge).T.astype(np.int32))

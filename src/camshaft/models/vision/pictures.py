@@ -1,0 +1,128 @@
+"""Pictures: read and checked by Pillow (extra `images`), as pixels with a digest that names them."""
+
+from __future__ import annotations
+
+import functools
+import io
+import os
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+from types import ModuleType
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from camshaft.errors import MissingExtraError, SettingError
+from camshaft.formats.mapped import path_for_messages, require_ordinary_file
+
+Pixels = np.ndarray[Any, np.dtype[np.uint8]]
+FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP")
+MAX_NBYTES = 64 << 20
+MAX_PIXELS = 40_000_000  # 120 MB as bytes of red, green and blue
+_DIGEST_NBYTES = 32
+
+
+@dataclass(frozen=True, eq=False)
+class Picture:
+    """Pixels u8 [height, width, 3]. Pictures of the same pixels have the same digest."""
+
+    pixels: Pixels
+    digest: bytes
+
+
+# A file's path, its bytes, pixels u8 [height, width, 3], an image of Pillow, or a Picture.
+PictureSource: TypeAlias = Any
+
+
+@functools.cache
+def _pillow() -> ModuleType:
+    try:
+        from PIL import Image, ImageOps
+    except ImportError:
+        raise MissingExtraError("pillow", "images", "reading a picture") from None
+    # Sizes are checked here, before a picture is decoded.
+    warnings.filterwarnings("ignore", category=Image.DecompressionBombWarning)
+    assert ImageOps
+    return Image
+
+
+def open_pictures(sources: Sequence[PictureSource]) -> list[Picture]:
+    """Several pictures. Raises SettingError, as `open_picture`, and for one where a list is wanted."""
+    if isinstance(sources, str | bytes | os.PathLike) or not isinstance(sources, Sequence):
+        raise SettingError(f"images came as {type(sources).__name__}; wanted a list of pictures")
+    return [open_picture(source, f"picture {n}") for n, source in enumerate(sources, 1)]
+
+
+def open_picture(source: PictureSource, name: str = "the picture") -> Picture:
+    """A picture from a file (PNG, JPEG, WebP, GIF's first, BMP), its bytes, pixels u8 [height, width, 3] or an image of Pillow.
+
+    Raises SettingError for what is no picture, is empty, has more than 64 MiB or 40 million pixels, or is damaged;
+    MissingExtraError without Pillow."""
+    if isinstance(source, Picture):
+        return source
+    if isinstance(source, str | os.PathLike):
+        name = path_for_messages(source)
+        require_ordinary_file(source)
+        if os.path.getsize(source) > MAX_NBYTES:
+            raise SettingError(f"{name} has {os.path.getsize(source)} bytes; wanted at most {MAX_NBYTES} in a picture")
+        with open(source, "rb") as file:
+            source = file.read()
+    if isinstance(source, np.ndarray):
+        good = source.dtype == np.uint8 and source.ndim == 3 and source.shape[2] == 3
+        if not good:
+            came = f"{source.dtype} {list(source.shape)}"
+            raise SettingError(f"{name} came as an array {came}; wanted uint8 [height, width, 3]")
+        _check_size(name, source.shape[1], source.shape[0])
+        return _picture(np.ascontiguousarray(source))
+    image = _opened(source, name) if isinstance(source, bytes | bytearray | memoryview) else source
+    if not isinstance(image, _pillow().Image):
+        raise SettingError(f"{name} came as {type(source).__name__}; wanted a file, its bytes, or an image of Pillow")
+    return _picture(_decoded(image, name))
+
+
+def _opened(data: bytes | bytearray | memoryview, name: str) -> Any:
+    if len(data) > MAX_NBYTES:
+        raise SettingError(f"{name} has {len(data)} bytes; wanted at most {MAX_NBYTES} in a picture")
+    try:
+        return _pillow().open(io.BytesIO(data), formats=FORMATS)
+    except _pillow().DecompressionBombError:
+        raise SettingError(f"{name} has far too many pixels; wanted at most {MAX_PIXELS}") from None
+    except Exception:  # what a damaged header raises depends on the format
+        raise SettingError(f"{name} is no picture; wanted a file of {', '.join(FORMATS)}") from None
+
+
+def _decoded(image: Any, name: str) -> Pixels:
+    from PIL import ImageOps
+
+    _check_size(name, *image.size)
+    try:
+        turned = ImageOps.exif_transpose(image)  # loads the pixels
+        pixels: Pixels = np.array(turned.convert("RGB"), np.uint8)
+    except Exception as error:  # as above
+        reason = " ".join(str(error).split())[:100] or type(error).__name__
+        raise SettingError(f"{name} is damaged: {reason}") from None
+    return pixels
+
+
+def _check_size(name: str, width: int, height: int) -> None:
+    if width < 1 or height < 1:
+        raise SettingError(f"{name} has {width} x {height} pixels; wanted one or more")
+    if width * height > MAX_PIXELS:
+        raise SettingError(f"{name} has {width} x {height} pixels; wanted at most {MAX_PIXELS} of them")
+
+
+def _picture(pixels: Pixels) -> Picture:
+    made = blake2b(repr(pixels.shape).encode(), digest_size=_DIGEST_NBYTES)
+    made.update(pixels.data)
+    return Picture(pixels, made.digest())
+
+
+def resized(pixels: Pixels, width: int, height: int, filter: str) -> Pixels:
+    """Pixels of another size, by a filter of Pillow, whose rounding the models were trained with."""
+    image = _pillow()
+    if pixels.shape[:2] == (height, width):
+        return pixels
+    made: Pixels = np.asarray(image.fromarray(pixels).resize((width, height), image.Resampling[filter]))
+    return made

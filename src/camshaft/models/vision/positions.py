@@ -1,0 +1,62 @@
+"""Positions of patches: embeddings for a grid of any size, tables of rotations, and places in windows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from camshaft.models.vision.config import VisionConfig
+from camshaft.ops.rope.table import rope_table
+
+Array = np.ndarray[Any, Any]
+THETA = 10000.0
+# How the pairs of a head rotate by row and column: attributes of rope_multi.
+ROPES: dict[str, dict[str, Any]] = {
+    "vision": {"layout": "vision"},
+}
+
+
+def position_rows(table: Array, rows: int, columns: int, config: VisionConfig) -> Array:
+    """The rows f32 [rows * columns, dim] of a table [grid * grid, dim] for patches from left to right and top to bottom, between
+    its own rows where the grid has another size."""
+    if (rows, columns) == (config.grid, config.grid):
+        return table
+    grid = table.reshape(config.grid, config.grid, -1)
+    down, across = (_weights(n, config.grid) for n in (rows, columns))
+    made = np.einsum("rg,ghd->rhd", down, grid)
+    made = np.einsum("ch,rhd->rcd", across, made)
+    return np.ascontiguousarray(made, np.float32).reshape(rows * columns, -1)
+
+
+def _weights(n: int, size: int) -> Array:
+    """The weights f32 [n, size] of linear interpolation whose ends are those of the table."""
+    at = np.linspace(0, size - 1, n, dtype=np.float32)
+    low = np.floor(at).astype(int)
+    high, share = np.minimum(low + 1, size - 1), at - low
+    weights = np.zeros((n, size), np.float32)
+    np.add.at(weights, (np.arange(n), low), 1 - share)
+    np.add.at(weights, (np.arange(n), high), share)
+    return weights
+
+
+def rotations(config: VisionConfig) -> Array:
+    """The table of rotations, for as many rows or columns as a picture may have."""
+    return rope_table(config.most_side, config.head_dim // 2, THETA)
+
+
+def axes_of(rows: int, columns: int) -> Array:
+    """The row and the column of each patch, i32 [rows * columns, 2]."""
+    made: Array = np.indices((rows, columns), np.int32).reshape(2, -1)
+    return np.ascontiguousarray(made.T)
+
+
+def windows_of(rows: int, columns: int, side: int) -> tuple[Array, Array, Array]:
+    """Windows of `side` by `side` patches: of each patch its window and its place there, of each window its patches."""
+    y, x = axes_of(rows, columns).T
+    window = (y // side) * -(-columns // side) + x // side
+    order = np.argsort(window, kind="stable")
+    lengths = np.bincount(window)
+    places = np.empty_like(window)
+    places[order] = np.arange(len(window)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+    return window, places, lengths

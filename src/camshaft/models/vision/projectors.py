@@ -1,0 +1,79 @@
+"""The supported projectors: a row of options of one vision encoder each, by clip.projector_type of an `mmproj` file.
+
+All are transformers over the patches of a picture (Dosovitskiy et al., 2021), whose results become tokens of a text model. A row
+says what the file's metadata does not.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+
+@dataclass(frozen=True)
+class Projector:
+    """How an encoder and its projector differ from SigLIP and one linear layer.
+
+    split: how a picture becomes tiles and the text around them (models/vision/tiles.py). marker: what stands for a picture in
+    the text of a chat template. written: the marker with the text around it, where the template knows no pictures.
+    token: the one in the vocabulary that stands for each token of a picture, where it is not the marker.
+    bidirectional: the tokens of a picture all see each other in the text model.
+    connect: how patches become tokens (models/vision/connectors.py), merge by merge of them.
+    merge_key: the metadata key of `merge`, the default.
+    any_size: tiles may have any size that is a multiple of a token's; `tokens` and `tiles` are the fewest and the most of a
+    picture, where the file does not say.
+    norm, gated, fused, activation: as of text models. positions: embeddings of a table are added. rope: how patches rotate.
+    windows: the pixels of a window's side, where most layers see one. deepstack: some layers give the text model's layers
+    embeddings of their own. axes: the tokens of a picture have rows and columns as positions.
+    """
+
+    split: str
+    marker: str
+    connect: str
+    merge_key: str
+    merge: int
+    written: str = ""
+    token: str = ""
+    bidirectional: bool = False
+    any_size: bool = False
+    tokens: tuple[int, int] = (1, 1)
+    tiles: tuple[int, int] = (1, 1)
+    norm: Literal["layer", "rms"] = "layer"
+    gated: bool = False
+    fused: bool = False
+    activation: str = ""
+    positions: Literal["learned", ""] = "learned"
+    rope: Literal["", "vision"] = ""
+    windows: int = 0
+    deepstack: bool = False
+    axes: bool = False
+
+
+_QWEN = Projector(
+    split="one_of_its_size",
+    marker="<|image_pad|>",
+    written="<|vision_start|><|image_pad|><|vision_end|>",
+    connect="two_layers",
+    merge_key="spatial_merge_size",
+    merge=2,
+    any_size=True,
+    tokens=(8, 4096),
+    rope="vision",
+    axes=True,
+)
+PROJECTORS: dict[str, Projector] = {
+    "idefics3": Projector(
+        split="rows_and_whole", marker="<image>", connect="linear", merge_key="projector.scale_factor", merge=2
+    ),
+    "gemma3": Projector(
+        split="one_square",
+        marker="<start_of_image>",
+        token="<image_soft_token>",
+        bidirectional=True,
+        connect="mean_norm_linear",
+        merge_key="projector.scale_factor",
+        merge=4,
+    ),
+    "qwen2.5vl_merger": replace(_QWEN, norm="rms", gated=True, positions="", windows=112),
+    "qwen3vl_merger": replace(_QWEN, fused=True, deepstack=True),
+}

@@ -1,0 +1,121 @@
+"""How a picture becomes tiles for the encoder, and the text around their tokens: a function for each way to split."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from camshaft.errors import SettingError
+from camshaft.models.vision.config import VisionConfig
+from camshaft.models.vision.pictures import Pixels, resized
+
+MOST_EDGE = 4096  # pixels; of Idefics3
+# More times as long as wide, and the shorter side would have no pixels.
+MOST_RATIO = 200
+
+
+@dataclass(frozen=True, eq=False)
+class Tile:
+    """A part of a picture for one run of the encoder, u8 [height, width, 3]."""
+
+    pixels: Pixels
+
+
+# Texts, and the tiles whose tokens are between them.
+Layout = tuple[str | Tile, ...]
+
+
+def layout_of(pixels: Pixels, config: VisionConfig) -> Layout:
+    """The tiles of a picture in order, with the text around their tokens. Raises SettingError for one that is too long."""
+    height, width = pixels.shape[:2]
+    if max(height, width) > MOST_RATIO * min(height, width):
+        raise SettingError(
+            f"a picture of {width} x {height} pixels; wanted one at most {MOST_RATIO} times as long as wide"
+        )
+    return tuple(_joined(_SPLITS[config.row.split](pixels, config)))
+
+
+def _joined(pieces: Iterator[str | Tile]) -> Iterator[str | Tile]:
+    """The pieces with texts side by side as one: tokens may reach over both."""
+    text = ""
+    for piece in pieces:
+        if isinstance(piece, str):
+            text += piece
+            continue
+        if text:
+            yield text
+        text = ""
+        yield piece
+    if text:
+        yield text
+
+
+def _rows_and_whole(pixels: Pixels, config: VisionConfig) -> Iterator[str | Tile]:
+    """Idefics3 and SmolVLM: tiles in rows and columns, then the whole picture as one tile; of a small one only this."""
+    side, around = config.side, "<fake_token_around_image>"
+    width, height = _longest(pixels.shape[1], pixels.shape[0], config.longest_edge)
+    first, ratio = resized(pixels, width, height, "LANCZOS"), width / height
+    if width >= height:
+        columns = math.ceil(width / side)
+        rows = math.ceil(int(columns * side / ratio) / side)
+    else:
+        rows = math.ceil(height / side)
+        columns = math.ceil(int(rows * side * ratio) / side)
+    whole = resized(first, columns * side, rows * side, "LANCZOS")
+    if rows * columns > 1:
+        for row in range(rows):
+            for column in range(columns):
+                yield f"{around}<row_{row + 1}_col_{column + 1}>"
+                yield Tile(whole[row * side : (row + 1) * side, column * side : (column + 1) * side])
+            yield "\n"
+        yield "\n"
+    yield f"{around}<global-img>"
+    yield Tile(resized(whole, side, side, "LANCZOS"))
+    yield around
+
+
+def _longest(width: int, height: int, edge: int) -> tuple[int, int]:
+    """The size with `edge` as its longer side, the other one even, and at most MOST_EDGE."""
+    ratio = width / height
+    if width >= height:
+        width, height = edge, int(edge / ratio)
+        height += height % 2
+    else:
+        width, height = int(edge * ratio), edge
+        width += width % 2
+    width, height = max(1, width), max(1, height)
+    ratio = width / height
+    if width >= height and width > MOST_EDGE:
+        width, height = MOST_EDGE, int(MOST_EDGE / ratio)
+    elif height > width and height > MOST_EDGE:
+        width, height = int(MOST_EDGE * ratio), MOST_EDGE
+    return max(1, width), max(1, height)
+
+
+def _one_square(pixels: Pixels, config: VisionConfig) -> Iterator[str | Tile]:
+    """Gemma 3: the picture as one square."""
+    yield "\n\n<start_of_image>"
+    yield Tile(resized(pixels, config.side, config.side, "BILINEAR"))
+    yield "<end_of_image>\n\n"
+
+
+def _one_of_its_size(pixels: Pixels, config: VisionConfig) -> Iterator[str | Tile]:
+    """Qwen-VL: the picture in about its size and shape, as whole tokens, no fewer and no more than the limits."""
+    height, width = pixels.shape[:2]
+    unit, low, high = config.unit, config.min_pixels, config.max_pixels
+    rows, columns = (round(n / unit) * unit for n in (height, width))
+    if rows * columns > high:
+        ratio = math.sqrt(height * width / high)
+        rows, columns = (max(unit, math.floor(n / ratio / unit) * unit) for n in (height, width))
+    elif rows * columns < low:
+        ratio = math.sqrt(low / (height * width))
+        rows, columns = (math.ceil(n * ratio / unit) * unit for n in (height, width))
+    yield Tile(resized(pixels, columns, rows, "BICUBIC"))
+
+
+_SPLITS: dict[str, Callable[[Pixels, VisionConfig], Iterator[str | Tile]]] = {
+    "rows_and_whole": _rows_and_whole,
+    "one_square": _one_square,
+    "one_of_its_size": _one_of_its_size,
+}

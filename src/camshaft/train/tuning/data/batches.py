@@ -1,0 +1,167 @@
+"""Batches of a JSONL file's examples: read from the file step by step, or held in memory.
+
+The order of rows follows from a seed, as in train.Batches, so a resumed run reads what one that never stopped would.
+"""
+
+from __future__ import annotations
+
+import os
+from array import array
+from collections.abc import Callable
+from typing import Any, Protocol
+from zlib import crc32
+
+import numpy as np
+
+from camshaft.errors import FormatError
+from camshaft.store.files import reason
+from camshaft.train.data import Batches
+from camshaft.train.tuning.data.examples import Example
+from camshaft.train.tuning.data.rows import IGNORED, Rows, layout_of
+
+Array = np.ndarray[Any, Any]
+
+
+class RowBatches(Protocol):
+    """Batches of rows by step, as data of a train.Trainer, and what is known of them."""
+
+    n_examples: int
+    n_rows: int
+    row_length: int
+    n_tokens: int  # of all rows, without what fills them up
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Batches of an epoch."""
+
+    def __call__(self, n: int) -> tuple[Array, ...]:
+        """The batch of the step after `n` finished ones."""
+
+    def tokens(self, n: int) -> int:
+        """The tokens of that batch."""
+
+    def targets(self, n: int) -> int:
+        """The tokens of that batch that are learned."""
+
+
+class StreamedBatches:
+    """Batches of `size` rows, read from the file when they are needed. Of each line its place, its sizes and a checksum are held.
+
+    All lines are read once before: `parse` makes an example of a line's place and bytes, and raises for one that is not right.
+    With a `length` examples are packed. Raises FormatError for a file that cannot be read, has no line, or changes."""
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        parse: Callable[[str, bytes], Example],
+        length: int | None,
+        size: int,
+        seed: int,
+    ) -> None:
+        self._path, self._parse, self._size, self._seed = os.fspath(path), parse, size, seed
+        self._numbers, self._starts, self._sizes, self._learned = (array(code) for code in "QQII")
+        self._checksums, self.checksum = array("I"), 0
+        self._scan()
+        self._layout = layout_of(self._sizes, self._learned, length)
+        self.n_examples, self.n_rows = len(self._starts), len(self._layout.groups)
+        self.row_length, self.n_tokens = self._layout.length, sum(self._sizes) - len(self._sizes)
+        self._order: Batches | None = None
+
+    def _scan(self) -> None:
+        start = 0
+        try:
+            with open(self._path, "rb") as file:
+                for number, line in enumerate(file, 1):
+                    if line.strip():
+                        example = self._parse(f"{self._path}, line {number}", line)
+                        self._numbers.append(number)
+                        self._starts.append(start)
+                        self._sizes.append(len(example.tokens))
+                        self._learned.append(sum(example.learned[1:]))
+                        self._checksums.append(crc32(line))
+                        self.checksum = crc32(line, self.checksum)
+                    start += len(line)
+        except OSError as error:
+            raise FormatError(f"{self._path}: cannot be read: {reason(error)}") from None
+        if not self._starts:
+            raise FormatError(f"{self._path}: has no line; wanted one JSON object a line")
+
+    @property
+    def _batches(self) -> Batches:
+        if self._order is None:
+            self._order = Batches((np.arange(self.n_rows),), self._size, self._seed)
+        return self._order
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Batches of an epoch."""
+        return self._batches.steps_per_epoch
+
+    def __call__(self, n: int) -> tuple[Array, ...]:
+        """The batch of the step after `n` finished ones."""
+        groups = self._groups(n)
+        with self._opened() as file:
+            found = [[self._example(file, i) for i in group] for group in groups]
+        return self._layout.fill(found).arrays
+
+    def tokens(self, n: int) -> int:
+        """The tokens of that batch."""
+        return sum(self._sizes[i] - 1 for group in self._groups(n) for i in group)
+
+    def targets(self, n: int) -> int:
+        """The tokens of that batch that are learned."""
+        return sum(self._learned[i] for group in self._groups(n) for i in group)
+
+    def __str__(self) -> str:
+        way = "packed into" if self._layout.is_packed else "in"
+        rows = f"{self.n_examples} examples {way} {self.n_rows} rows of {self.row_length}"
+        return f"{self._size} of {rows}, seed {self._seed}, CRC-32 {self.checksum:08x}"
+
+    def _groups(self, n: int) -> list[Any]:
+        return [self._layout.groups[row] for row in self._batches.chosen(n)]
+
+    def _opened(self) -> Any:
+        try:
+            return open(self._path, "rb")
+        except OSError as error:
+            raise FormatError(f"{self._path}: cannot be read: {reason(error)}") from None
+
+    def _example(self, file: Any, i: int) -> Example:
+        where = f"{self._path}, line {self._numbers[i]}"
+        try:
+            file.seek(self._starts[i])
+            line = file.readline()
+        except OSError as error:
+            raise FormatError(f"{where}: cannot be read: {reason(error)}") from None
+        if crc32(line) != self._checksums[i]:
+            raise FormatError(f"{where}: is another one than before the first step; wanted a file that stays as it is")
+        return self._parse(where, line)
+
+
+class HeldBatches:
+    """Batches of `size` rows that are in memory."""
+
+    def __init__(self, rows: Rows, size: int, seed: int) -> None:
+        self._rows, self._batches = rows, Batches(rows.arrays, size, seed)
+        self.n_examples = self.n_rows = len(rows.ids)
+        self.row_length, self.n_tokens = rows.ids.shape[-1], int(rows.counts.sum())
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Batches of an epoch."""
+        return self._batches.steps_per_epoch
+
+    def __call__(self, n: int) -> tuple[Array, ...]:
+        """The batch of the step after `n` finished ones."""
+        return self._batches(n)
+
+    def tokens(self, n: int) -> int:
+        """The tokens of that batch."""
+        return int(self._rows.counts[self._batches.chosen(n)].sum())
+
+    def targets(self, n: int) -> int:
+        """The tokens of that batch that are learned."""
+        return int((self._batches(n)[2] != IGNORED).sum())
+
+    def __str__(self) -> str:
+        return str(self._batches)

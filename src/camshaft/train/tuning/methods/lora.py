@@ -1,0 +1,111 @@
+"""LoRA (Hu et al., 2021) on a GGUF model: y = x W^T + scale (x A^T) B^T, where W stays as it is in the file.
+
+The model's own decoder is the training graph. A quantized W is multiplied as it is, and unpacked for the gradient of x alone.
+The scale is alpha / rank, of rsLoRA (Kalajdzievski, 2023) alpha / sqrt(rank).
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from camshaft.errors import ModelError
+from camshaft.graph.graph import Graph
+from camshaft.models.adapters.adapted import AdaptedCheckpoint
+from camshaft.models.checkpoint import Checkpoint
+from camshaft.train.tuning.methods.tuned import TunedModel
+
+Array = np.ndarray[Any, Any]
+Matrices = dict[str, dict[str, Any]]
+# The matrices of a dense decoder, by their names in a block of the file.
+TARGETS = ("attn_q", "attn_k", "attn_v", "attn_qkv", "attn_output", "ffn_gate", "ffn_up", "ffn_down")
+
+
+@dataclass(frozen=True)
+class LoraConfig:
+    """`rank` and `alpha` of the adapters, the matrices that get one (patterns of names such as attn_q), the seed of A; with
+    `rslora` the products of great ranks are scaled down less."""
+
+    rank: int = 8
+    alpha: float = 16.0
+    targets: tuple[str, ...] = ("attn_*", "ffn_*")
+    seed: int = 0
+    rslora: bool = False
+
+    def __post_init__(self) -> None:
+        if type(self.rank) is not int or self.rank < 1:
+            raise ModelError(f"LoRA: got rank={self.rank!r:.60}; wanted 1 or more")
+        if isinstance(self.alpha, bool) or not isinstance(self.alpha, (int, float)) or not 0 < self.alpha < 1e9:
+            raise ModelError(f"LoRA: got alpha={self.alpha!r:.60}; wanted a number above 0")
+        if not isinstance(self.targets, tuple) or not all(isinstance(t, str) for t in self.targets):
+            raise ModelError(f"LoRA: got targets={self.targets!r:.60}; wanted patterns of {', '.join(TARGETS)}")
+        if type(self.seed) is not int or self.seed < 0:
+            raise ModelError(f"LoRA: got seed={self.seed!r:.60}; wanted 0 or more")
+        if not isinstance(self.rslora, bool):
+            raise ModelError(f"LoRA: got rslora={self.rslora!r:.60}; wanted True or False")
+
+    @property
+    def scale(self) -> float:
+        """What the adapter's product is multiplied by."""
+        return self.alpha / (math.sqrt(self.rank) if self.rslora else self.rank)
+
+    @property
+    def plain_alpha(self) -> float:
+        """The alpha with which alpha / rank is the scale, as in GGUF files."""
+        return self.alpha * math.sqrt(self.rank) if self.rslora else self.alpha
+
+
+class LoraModel(TunedModel):
+    """A model with adapters, which are what is learned.
+
+    Raises ModelError as TunedModel, for targets that the file does not have, and a rank that no matrix has.
+    """
+
+    def __init__(self, path_or_name: str | Path, config: LoraConfig | None = None) -> None:
+        self.lora = config or LoraConfig()
+        super().__init__(path_or_name)
+
+    def prepare(self) -> None:
+        """Finds the matrices that get an adapter."""
+        self.names = _adapted(self.file.tensors, self.lora.targets)
+        most = max(min(self.file.tensors[f"{name}.weight"].shape) for name in self.names)
+        if self.lora.rank > most:
+            raise ModelError(f"LoRA: got rank={self.lora.rank}; wanted at most {most}, the greatest that a matrix has")
+
+    def adapters(self) -> Matrices:
+        """New adapters by their matrices: `a` [rank, k] is drawn as the weights of a torch.nn.Linear, `b` [n, rank] is 0."""
+        rng, made = np.random.default_rng(self.lora.seed), {}
+        for name in self.names:
+            n, k = self.file.tensors[f"{name}.weight"].shape
+            a = rng.uniform(-(k**-0.5), k**-0.5, (self.lora.rank, k)).astype(np.float32)
+            made[name] = {"a": a, "b": np.zeros((n, self.lora.rank), np.float32)}
+        return made
+
+    def parameters(self) -> Matrices:
+        """New adapters."""
+        return self.adapters()
+
+    def checkpoint(self, graph: Graph, parameters: Mapping[str, Mapping[str, Any]]) -> Checkpoint:
+        """The file's tensors, with the adapters' products."""
+        changes = {name: [(pair["a"], pair["b"], self.lora.scale)] for name, pair in parameters.items()}
+        return AdaptedCheckpoint(self.file.tensors, graph, changes)
+
+
+def _adapted(tensors: Mapping[str, Any], targets: tuple[str, ...]) -> tuple[str, ...]:
+    """The names of the matrices that get an adapter. ModelError for a pattern that none has."""
+    every = re.compile(rf"(blk\.\d+\.({'|'.join(TARGETS)}))\.weight")
+    found = [(match[1], match[2]) for name in tensors if (match := every.fullmatch(name))]
+    if not targets:
+        raise ModelError(f"LoRA: got no target; wanted patterns of {', '.join(TARGETS)}")
+    for pattern in targets:
+        if not any(fnmatchcase(short, pattern) for _, short in found):
+            known = ", ".join(dict.fromkeys(short for _, short in found))
+            raise ModelError(f"LoRA: got the target {pattern!r:.60}, which no matrix has; wanted patterns of {known}")
+    return tuple(name for name, short in found if any(fnmatchcase(short, pattern) for pattern in targets))

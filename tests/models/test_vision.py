@@ -1,0 +1,82 @@
+"""Tiny random models that see pictures, against frozen logits of transformers and tokens of its processors."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from camshaft import GenerateOptions, Sampling
+from camshaft.errors import ContextError
+from camshaft.generate.engine.engine import Engine
+from camshaft.generate.engine.request import Update
+from camshaft.generate.vision.tokens import PictureToken
+from camshaft.models.vision.projectors import PROJECTORS
+from tests.support.pictures import TINY_VISION, opened, prompts_of, vision_difference
+from tests.support.quick import quick_of
+
+TOLERANCE = 1e-3
+QUICK = ("idefics3",)
+
+
+def test_there_is_a_tiny_model_of_every_projector() -> None:
+    assert len(TINY_VISION) == len(PROJECTORS)
+    assert all(logits.std(axis=0).mean() >= 1 for name in TINY_VISION for *_, logits in prompts_of(name))
+
+
+@pytest.mark.parametrize("name", quick_of(TINY_VISION, QUICK))
+def test_logits_and_tokens_are_those_of_transformers(name: str, tmp_path: Path) -> None:
+    with opened(name, tmp_path) as lm:
+        assert vision_difference(name, lm) < TOLERANCE
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("chunk", [7, 1])
+@pytest.mark.parametrize("name", TINY_VISION)
+def test_chunks_and_single_tokens_give_the_same(name: str, chunk: int, tmp_path: Path) -> None:
+    with opened(name, tmp_path) as lm:
+        assert vision_difference(name, lm, chunk=chunk) < TOLERANCE
+
+
+@pytest.mark.parametrize("name", quick_of(TINY_VISION, QUICK))
+def test_a_session_beside_another_says_the_same(name: str, tmp_path: Path) -> None:
+    (first, second) = prompts_of(name)
+    with opened(name, tmp_path) as lm, lm.session() as one, lm.session() as other:
+        ids = [lm.prompt_ids(text, raw=True, images=pictures) for text, pictures, *_ in (first, second)]
+        inside = 0 if lm.plans.seeing.together else 2
+        n = inside + next(at for at, i in enumerate(ids[0]) if isinstance(i, PictureToken))
+        one.process(ids[0][:n])
+        other.process(ids[1])
+        found = one.process(ids[0][n:])
+        assert np.abs(found - first[4][-1]).max() < TOLERANCE
+
+
+def test_tokens_that_see_each_other_come_at_once(tmp_path: Path) -> None:
+    text, pictures, *_ = prompts_of("gemma3")[0]
+    with opened("gemma3", tmp_path) as lm, lm.session() as session:
+        ids = lm.prompt_ids(text, raw=True, images=pictures)
+        n = 1 + next(at for at, i in enumerate(ids) if isinstance(i, PictureToken))
+        with pytest.raises(ContextError, match="the tokens end inside a picture; wanted all"):
+            session.process(ids[:n])
+
+
+@pytest.mark.parametrize("name", quick_of(TINY_VISION, QUICK))
+def test_a_batch_and_an_engine_say_what_each_says_alone(name: str, tmp_path: Path) -> None:
+    greedy = GenerateOptions(max_tokens=4, sampling=Sampling(temperature=0), ignore_eos=True)
+    with opened(name, tmp_path) as lm, Engine(lm) as engine:
+        prompts = [lm.prompt_ids(text, raw=True, images=pictures) for text, pictures, *_ in prompts_of(name)]
+        alone = []
+        for ids in prompts:
+            generation = lm.generate(ids, greedy)
+            alone.append("".join(generation))
+        assert lm.generate_batch(prompts, greedy).texts() == alone
+        for _ in range(2):  # the second time from shared blocks
+            heard: list[list[Update]] = [[], []]
+            requests = engine.submit_all(
+                [(ids, greedy, updates.append) for ids, updates in zip(prompts, heard, strict=True)]
+            )
+            while any(r.clock.ended == 0 for r in requests):
+                engine.step()
+            assert ["".join(update.text for update in updates) for updates in heard] == alone
+        assert requests[1].cached_tokens > 0 or engine.prefixes is None

@@ -1,0 +1,71 @@
+"""The file of a server's models: what is wrong in it is named when the server starts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from camshaft.errors import ModelError, SettingError
+from camshaft.serve.models.config import ModelSpec, cards_of, read_config
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Files that are not opened."""
+    for name in ("one.gguf", "bert.gguf"):
+        (tmp_path / name).write_bytes(b"GGUF")
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("models = 1", "'models' is 1; wanted a list"),
+        ("models = []", "'models' is empty"),
+        ("x", "is no TOML"),
+        ("colour = 1\n[[models]]\nmodel='one.gguf'", "the field 'colour' is not supported"),
+        ("[[models]]\nmodel='one.gguf'\ntreads=1", r"the field 'models\[0\].treads' is not supported"),
+        ("[[models]]\nname='a'", r"the field 'models\[0\].model' is missing"),
+        ("[[models]]\nmodel='one.gguf'\nslots=0", r"'models\[0\].slots' is 0; wanted a whole number"),
+        ("memory_limit='1 ZB'\n[[models]]\nmodel='one.gguf'", "'memory_limit' is \"1 ZB\"; wanted a size"),
+        ("[[models]]\nmodel='bert.gguf'\nrerank=true\npooling='cls'", r"'models\[0\].pooling' with rerank = true"),
+        ("[[models]]\nmodel='bert.gguf'\nembed=true\nslots=1", r"'models\[0\].slots' with embed = true"),
+        ("[[models]]\nmodel='one.gguf'\npooling='cls'", r"'models\[0\].pooling' without embed"),
+        ("[[models]]\nmodel='one.gguf'\nadapters={a=1}", r"models\[0\].adapters.a is 1; wanted an object"),
+        ("[[models]]\nmodel='one.gguf'\n[[models]]\nmodel='one.gguf'", "two models are named 'one'"),
+        ("[[models]]\nmodel='none.gguf'", "no such file: none.gguf"),
+        ("[[models]]\nmodel='one.gguf'\nadapters={a='none'}", "no such adapter: .*none"),
+        ("context=1979-05-27\n[[models]]\nmodel='one.gguf'", "'context' is \"1979-05-27\"; wanted a whole number"),
+        (
+            "[[models]]\nmodel='one.gguf'\nadapters={a={path='x',strength=1" + "0" * 400 + "}}",
+            "'.*strength' is 10+[.]{3}; wanted",
+        ),
+        ("[[models]]\nmodel='one.gguf'\nadapters={a={path='x',strength=nan}}", "'.*strength' is NaN; wanted a number"),
+        ("[[models]]\nmodel='one.gguf'\nadapters={''='x'}", "'models.0..adapters' has \"\"; wanted a name"),
+        ("x=" + "[" * 20_000, "is nested too deeply"),
+        (
+            "memory_limit='" + "9" * 400 + " GiB'\n[[models]]\nmodel='one.gguf'",
+            "'memory_limit' is \"9+.*; wanted a size",
+        ),
+        ("memory_limit='\u0663 GiB'\n[[models]]\nmodel='one.gguf'", "'memory_limit' is .*; wanted a size"),
+        ("[[models]]\nmodel='one.gguf'\nname=''", r"'models\[0\].name' is \"\"; wanted a name"),
+        (
+            "[[models]]\nmodel='one.gguf'\nalias='a\\tb'\nname=\"a\\nb\"",
+            r"'models\[0\].name' is \"a\\nb\"; wanted a name",
+        ),
+        ("[[models]]\nmodel='one.gguf'\nkv_cache='q7'", r"'models\[0\]': kv_cache 'q7'; wanted one of"),
+        ("[[models]]\nmodel='one.gguf'\nactivations='q7'", r"'models\[0\]': activations 'q7'; wanted one of"),
+        ("[[models]]\nmodel='one.gguf'\nbackend='q7'", r"'models\[0\]': no backend or device 'q7'"),
+        ("[[models]]\nmodel='one.gguf'\ncontext=2000000\nslots=2000000", r"'models\[0\]': .*fewer than 2\^31 tokens"),
+        (
+            "[[models]]\nmodel='bert.gguf'\nembed=true\npooling='max'",
+            r"'models\[0\].pooling' is \"max\"; wanted \"mean\"",
+        ),
+    ],
+)
+def test_what_is_wrong_in_the_file_is_named(folder: Path, text: str, message: str) -> None:
+    path = folder / "wrong.toml"
+    path.write_text(text, "utf-8")
+    with pytest.raises((SettingError, ModelError), match=message):
+        cards_of(read_config(path, ModelSpec("", "")).specs)
