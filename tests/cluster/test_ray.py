@@ -1,6 +1,6 @@
 """On Ray itself, as two nodes of one core on this machine: answers of replicas, the end of one in a stream, of a node in a batch.
 
-python -m pytest -m soak tests/cluster/test_ray.py    (extra: cluster; most of the time is the start of Ray's processes)
+python -m pytest -m soak tests/cluster/test_ray.py    (extra: cluster; 40 s on a quiet machine, most of it for Ray's processes)
 """
 
 from __future__ import annotations
@@ -89,12 +89,15 @@ def _cpu_ticks() -> dict[int, int]:
     return found
 
 
-class TestServing:
-    @pytest.fixture(autouse=True, scope="class")
-    def serving(self, cluster: Any, spec: ModelSpec) -> Iterator[None]:
-        with served(cluster.address, [spec], Guard(), replicas=None, host="127.0.0.1", port=PORT):
-            yield
+@pytest.fixture(scope="class")
+def serving(cluster: Any, spec: ModelSpec) -> Iterator[None]:
+    """Replicas on both nodes, until the tests of a class end."""
+    with served(cluster.address, [spec], Guard(), replicas=None, host="127.0.0.1", port=PORT):
+        yield
 
+
+@pytest.mark.usefixtures("serving")
+class TestServing:
     def test_answers_are_those_of_an_engine_alone(self, spec: ModelSpec) -> None:
         asked = [{**DRAWN, "prompt": [5 + i, *[6 + i % 3] * (2 + 5 * i)], "seed": i} for i in range(8)]
         with LanguageModel(spec.model, **OPTIONS) as lm:
