@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import importlib.util
 import json
+import os
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -15,8 +17,8 @@ from camshaft import EmbeddingModel, LanguageModel
 from camshaft.errors import LogitsError, ModelError, SettingError
 from camshaft.generate.engine.engine import Engine
 from camshaft.generate.engine.request import Request, Update
-from camshaft.serve.batch import window
-from camshaft.serve.batch.files import Results
+from camshaft.serve.batch import files, window
+from camshaft.serve.batch.files import Results, read_lines, result_line
 from camshaft.serve.batch.run import Tally, run_batch
 from camshaft.serve.models.served import Embedder, Served
 from camshaft.serve.requests.respond import compact
@@ -186,6 +188,61 @@ def test_files_that_cannot_be_used_are_left_as_they_are(lm: LanguageModel, tmp_p
         assert (target.read_bytes() if target.exists() else None) == before
     with Results(tmp_path / "out"), pytest.raises(SettingError, match="another process writes it"):
         Results(tmp_path / "out")
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no /dev")
+def test_files_without_an_end_are_refused_and_lines_of_others_not_read_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for path in ("/dev/full", "/dev/zero"):
+        with pytest.raises(SettingError, match="is no regular file"):
+            Results(Path(path))
+        with pytest.raises(SettingError, match="is no regular file"):
+            next(read_lines(Path(path), 10))
+    monkeypatch.setattr(files, "_PART_NBYTES", 40)
+    (tmp_path / "other").write_bytes(b"\0" * 100)
+    with pytest.raises(SettingError, match="line 1 is no result of a batch"):
+        Results(tmp_path / "other")
+    whole = result_line(b"k" * 12, "a", {"status_code": 200, "body": "x" * 100}, None)
+    (tmp_path / "out").write_bytes(whole + whole[:90])
+    with Results(tmp_path / "out") as results:
+        assert results.done == {b"k" * 12}
+    assert (tmp_path / "out").read_bytes() == whole
+
+
+def test_a_full_disk_is_said_with_the_file_and_gone_on_with_later(lm: LanguageModel, tmp_path: Path) -> None:
+    lines = [line_of(str(i), COMPLETION, {"prompt": "a", "max_tokens": 1}) for i in range(4)]
+    source, target = write_lines(tmp_path / "in", lines), tmp_path / "out"
+
+    class Full:
+        """A file that takes a line and a half."""
+
+        def __init__(self, file: Any) -> None:
+            self._file, self._left = file, 600
+
+        def write(self, data: memoryview) -> int:
+            if not self._left:
+                raise OSError(errno.ENOSPC, "No space left on device")
+            n = self._file.write(data[: self._left])
+            self._left -= n
+            return int(n)
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._file, name)
+
+    init = Results.__init__
+
+    def opened(self: Results, path: Path) -> None:
+        init(self, path)
+        self._file = Full(self._file)  # type: ignore[assignment]
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(Results, "__init__", opened)
+        with pytest.raises(SettingError, match="out: a result cannot be written: No space left on device"):
+            run(lm, source, target)
+    assert len(target.read_bytes()) == 600
+    assert run(lm, source, target).n_before == 1
+    assert sorted(row["custom_id"] for row in results_of(target)) == ["0", "1", "2", "3"]
 
 
 def test_no_requests_make_no_results(lm: LanguageModel, tmp_path: Path) -> None:

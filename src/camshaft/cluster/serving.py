@@ -60,23 +60,36 @@ def router_options(spec: ModelSpec) -> dict[str, Any]:
     return {"most_blocks": slots * -(-context // BLOCK_TOKENS), "slack": max(1, slots // 2)}
 
 
-def application(ray: Any, specs: Sequence[ModelSpec], guard: Guard, replicas: Replicas | None) -> Any:
-    """The application of Ray Serve. Without `replicas` there is one of each model on every node that has CPUs."""
+def _options(spec: ModelSpec, replicas: Replicas, cpus: float) -> dict[str, Any]:
+    """The options of the deployment of a model."""
+    return {
+        "ray_actor_options": {"num_cpus": cpus},
+        "max_replicas_per_node": 1,
+        "max_constructor_retry_count": _MOST_STARTS,
+        "max_ongoing_requests": spec.options["sessions"] + spec.queue,
+        "graceful_shutdown_timeout_s": GRACE_S,
+        "request_router_config": {"request_router_class": _ROUTER, "request_router_kwargs": router_options(spec)},
+        **replicas.options(spec.options["sessions"]),
+    }
+
+
+def application(
+    ray: Any,
+    specs: Sequence[ModelSpec],
+    guard: Guard,
+    replicas: Replicas | None,
+    replica: type[Any] = Replica,
+    **options: Any,
+) -> Any:
+    """The application of Ray Serve. Without `replicas` there is one of each model on every node that has CPUs.
+
+    replica, options: another class for the replicas, and other options of their deployments."""
     deployment, cpus = ray.serve.deployment, nodes_cpus(ray)
     wanted = replicas or Replicas(len(cpus), len(cpus))
     fronted = [Fronted(spec, wanted.most) for spec in specs]
     handles = [
-        deployment(Replica)
-        .options(
-            name=name,
-            ray_actor_options={"num_cpus": min(cpus) / len(specs)},
-            max_replicas_per_node=1,
-            max_constructor_retry_count=_MOST_STARTS,
-            max_ongoing_requests=spec.options["sessions"] + spec.queue,
-            graceful_shutdown_timeout_s=GRACE_S,
-            request_router_config={"request_router_class": _ROUTER, "request_router_kwargs": router_options(spec)},
-            **wanted.options(spec.options["sessions"]),
-        )
+        deployment(replica)
+        .options(name=name, **{**_options(spec, wanted, min(cpus) / len(specs)), **options})
         .bind(spec)
         for name, spec in zip(deployment_names(specs), specs, strict=True)
     ]
@@ -89,7 +102,8 @@ def application(ray: Any, specs: Sequence[ModelSpec], guard: Guard, replicas: Re
     return front.bind(fronted, guard, handles)
 
 
-def _deploy(ray: Any, app: Any) -> None:
+def deploy(ray: Any, app: Any) -> None:
+    """Have the application run, in place of one that runs. Raises ClusterError with what a replica said that does not start."""
     try:
         ray.serve.run(app, name=APP)
     except RuntimeError as error:
@@ -99,12 +113,10 @@ def _deploy(ray: Any, app: Any) -> None:
 
 
 @contextmanager
-def served(
-    address: str, specs: Sequence[ModelSpec], guard: Guard, *, replicas: Replicas | None, host: str, port: int
-) -> Iterator[None]:
-    """Models served by the cluster at an address, at `host` and `port` of its head node, until the block ends.
+def started(address: str, host: str, port: int) -> Iterator[Any]:
+    """Ray with Ray Serve on the cluster at an address, which answers at `host` and `port` of the head node, until the block ends.
 
-    Raises ClusterError if Ray Serve runs there already, or does not start."""
+    Raises ClusterError if Ray Serve runs there already."""
     if not port:
         raise SettingError("port 0 with --ray; wanted the number of a port")
     with connected(address, "camshaft serve --ray") as ray:
@@ -112,11 +124,18 @@ def served(
         if ray.serve.status().proxies:
             raise ClusterError(f"Ray Serve runs on the cluster {address} already; end it with: serve shutdown")
         try:
-            ray.serve.start(
-                proxy_location="HeadOnly",
-                http_options={"host": host, "port": port, "keep_alive_timeout_s": int(KEEP_OPEN_S)},
-            )
-            _deploy(ray, application(ray, specs, guard, replicas))
-            yield
+            http = {"host": host, "port": port, "keep_alive_timeout_s": int(KEEP_OPEN_S)}
+            ray.serve.start(proxy_location="HeadOnly", http_options=http)
+            yield ray
         finally:
             ray.serve.shutdown()
+
+
+@contextmanager
+def served(
+    address: str, specs: Sequence[ModelSpec], guard: Guard, *, replicas: Replicas | None, host: str, port: int
+) -> Iterator[None]:
+    """Models served by a cluster until the block ends. Raises as `started` and `deploy`."""
+    with started(address, host, port) as ray:
+        deploy(ray, application(ray, specs, guard, replicas))
+        yield

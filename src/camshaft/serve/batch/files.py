@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import os
 import re
+import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
 from hashlib import blake2b
+from io import FileIO
 from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO
@@ -63,10 +65,15 @@ def _opened(source: Path) -> BinaryIO:
         file = open(source, "rb")  # noqa: SIM115 - the caller closes it
     except OSError as error:
         raise SettingError(f"{source}: cannot be read: {error.strerror or error}") from None
-    if not file.seekable():  # it is read twice: to count its lines, and to answer them
+    if not _is_regular(file):  # it is read twice: to count its lines, and to answer them
         file.close()
         raise SettingError(f"{source}: is no regular file; wanted one that can be read twice")
     return file
+
+
+def _is_regular(file: FileIO | BinaryIO) -> bool:
+    """Whether a file has an end, and is there later: no pipe, no device such as /dev/full, which is read for ever."""
+    return stat.S_ISREG(os.fstat(file.fileno()).st_mode)
 
 
 def check_paths(source: Path, target: Path) -> None:
@@ -89,7 +96,7 @@ class Results:
         except OSError as error:
             raise SettingError(f"{path}: cannot be written: {error.strerror or error}") from None
         try:
-            if not self._file.seekable():
+            if not _is_regular(self._file):
                 raise SettingError(f"{path}: is no regular file; a later run could not go on with it")
             self._lock()
             self.done = self._read()
@@ -116,7 +123,7 @@ class Results:
         done: set[bytes] = set()
         end, is_torn = 0, False
         with open(self._path, "rb") as file:
-            for number, line in enumerate(file, 1):
+            for number, line in enumerate(_result_lines(file), 1):
                 found = _RESULT.fullmatch(line)
                 if found is not None:
                     done.add(bytes.fromhex(found[1].decode()))
@@ -146,10 +153,21 @@ class Results:
         self.append(result_line(key, custom_id, response, error))
 
     def append(self, result: bytes) -> None:
-        """Append a line that `result_line` made."""
+        """Append a line that `result_line` made. Raises SettingError; a part of the line may be there then."""
         left = memoryview(result)
-        while left:
-            left = left[self._file.write(left) :]
+        try:
+            while left:
+                left = left[self._file.write(left) :]
+        except OSError as error:  # a full disk
+            raise SettingError(f"{self._path}: a result cannot be written: {error.strerror or error}") from None
+
+
+def _result_lines(file: BinaryIO) -> Iterator[bytes]:
+    """The lines of a file; of one that is no result, a part, since other files may have lines of any length."""
+    while line := file.readline(_PART_NBYTES):
+        while line.startswith(_HEAD) and not line.endswith(b"\n") and (part := file.readline(_PART_NBYTES)):
+            line += part
+        yield line
 
 
 def result_line(key: bytes, custom_id: str | None, response: dict[str, Any] | None, error: Any) -> bytes:
