@@ -44,7 +44,7 @@ def measured(args: argparse.Namespace) -> tuple[str, dict[str, list[dict[str, fl
         train.LoraModel("smollm2") if args.method == "lora" else FullModel("smollm2") as model,
         train.Step(model.loss, model.parameters(), train.AdamW(), clip=1.0, threads=args.threads) as step,
         subprocess.Popen(
-            [sys.executable, str(peer), *given], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            [sys.executable, "-P", str(peer), *given], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         ) as other,
     ):
         assert other.stdin is not None

@@ -1,7 +1,7 @@
 """The peer of training.py: transformers' Llama of SmolLM2's sizes with PEFT, or whole, by torch. Does not import camshaft.
 
-Run by training.py as `python training_peer.py THREADS METHOD BATCH LENGTH`. Each input line asks for a step in f32 on random ids;
-each output line is {"s": seconds, "cpu_s": CPU seconds of all threads}.
+Run by training.py as `python -P training_peer.py THREADS METHOD BATCH LENGTH`. Each input line asks for a step in f32, each
+output line is {"s": seconds, "cpu_s": CPU seconds of all threads}. Ids are random.
 """
 
 from __future__ import annotations
