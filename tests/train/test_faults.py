@@ -188,3 +188,17 @@ def test_a_full_disk_is_one_line_and_the_checkpoint_before_stays(
         trainer.run(9)
     assert checkpoint.newest(tmp_path) == tmp_path / "step-00000002.safetensors"
     assert [p for p in tmp_path.iterdir() if p.name.startswith(".")] == []
+
+
+@pytest.mark.usefixtures("by_references")
+def test_an_error_of_what_is_called_after_a_step_loses_no_step(tmp_path: Path) -> None:
+    x, y = examples()
+    trainer = train.Trainer(loss, parameters(), train.AdamW(), lambda n: (x, y), lr=1e-2, folder=tmp_path)
+
+    def fails(progress: train.Progress) -> None:
+        if progress.step == 2:
+            raise StoreError("report.html: cannot be written: No space left on device")
+
+    with pytest.raises(StoreError, match="report"):
+        trainer.run(9, fails)
+    assert checkpoint.newest(tmp_path) == tmp_path / "step-00000002.safetensors"

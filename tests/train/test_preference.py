@@ -105,7 +105,7 @@ def test_wrong_options_are_refused() -> None:
     for options, message in (
         ({"method": "ppo"}, "method='ppo'; wanted lora, dpo, full, qat"),
         ({"beta": 0}, "beta=0; wanted a finite number above 0"),
-        ({"method": "dpo", "pack": True}, "wanted a row for each answer"),
+        ({"method": "dpo", "pack": True}, "wanted a row for each text"),
     ):
         with pytest.raises(CamshaftError, match=message):
             train.FinetuneOptions(**options)  # type: ignore[arg-type]

@@ -14,6 +14,7 @@ import pytest
 
 import camshaft as cs
 from camshaft import train
+from camshaft.train.tuning.methods.full import FullModel
 from tests.support.fixtures import tiny_logits, tiny_model
 from tests.train.by_references import by_references  # noqa: F401 - a fixture
 from tests.train.test_docs import MODEL
@@ -172,6 +173,38 @@ def test_lora_follows_torch_for_200_steps(tmp_path: Path) -> None:
             torch.nn.utils.clip_grad_norm_(adapters.values(), 1.0)
             optimizer.step()
             losses.append(step(*batches(n), lr=rate(n)))
+            worst = max(worst, abs(losses[-1] - theirs.item()))
+    assert losses[-1] < losses[0] - 0.5
+    assert worst < 1e-3
+
+
+@pytest.mark.usefixtures("by_references")
+def test_a_whole_model_follows_torch(tmp_path: Path) -> None:
+    """Rows of q and k are in another order in GGUF, which changes no loss."""
+    torch = pytest.importorskip("torch")
+    pytest.importorskip("transformers")
+    from scripts.oracles import tiny_models
+
+    seed, tiny = next((i, m) for i, m in enumerate(tiny_models.MODELS) if m.name == "llama")
+    network = tiny_models.build(tiny, seed)
+    ids = np.random.default_rng(0).integers(5, tiny_models.N_VOCAB, (8, 17)).astype(np.int32)
+    rows = np.tile(np.arange(16, dtype=np.int32), (8, 1))
+    batches = train.Batches((ids[:, :-1], rows, ids[:, 1:]), 4)
+    with FullModel(tiny_model("llama", tmp_path)) as model:
+        step = train.Step(model.loss, model.parameters(), train.AdamW(), clip=1.0, threads=1)
+        optimizer = torch.optim.AdamW(network.parameters(), lr=3e-3)
+        losses, worst = [], 0.0
+        for n in range(16):
+            x, _, y = batches(n)
+            optimizer.zero_grad()
+            scores = network(torch.tensor(x).long()).logits
+            theirs = torch.nn.functional.cross_entropy(
+                scores.reshape(-1, scores.shape[-1]), torch.tensor(y).long().reshape(-1)
+            )
+            theirs.backward()
+            torch.nn.utils.clip_grad_norm_(network.parameters(), 1.0)
+            optimizer.step()
+            losses.append(step(*batches(n), lr=3e-3))
             worst = max(worst, abs(losses[-1] - theirs.item()))
     assert losses[-1] < losses[0] - 0.5
     assert worst < 1e-3

@@ -121,8 +121,9 @@ class Trainer:
     def run(self, steps: int, each: Callable[[Progress], None] | None = None) -> list[float]:
         """Trains until `steps` steps are done in all, and returns the losses of those that this call did.
 
-        `each` is called after every step. The run ends before if `has_stopped_early`. Raises TrainingError where the loss or a
-        gradient is not finite; the checkpoints stay.
+        `each` is called after every step; its errors end the run, with a checkpoint. The run ends before if
+        `has_stopped_early`. Raises TrainingError where the loss or a gradient is not finite; the checkpoints stay, and the
+        last good step gets one.
         """
         if type(steps) is not int or steps < 0:
             raise PlanError(f"run: got {steps!r:.60}; wanted a number of steps from 0 on")
@@ -192,7 +193,11 @@ class Trainer:
         seconds = time.perf_counter() - started
         validation = self._validated()
         if each is not None:
-            each(Progress(n + 1, loss, rate, self.step.gradient_norm, seconds, validation))
+            try:
+                each(Progress(n + 1, loss, rate, self.step.gradient_norm, seconds, validation))
+            except Exception:  # such as a full disk where a report is written
+                self._last_good()
+                raise
         return loss
 
     def plans(self) -> list[ExecutionPlan]:

@@ -37,7 +37,7 @@ _Force = Annotated[bool, typer.Option("--force", help="Overwrite OUT if it exist
 _Method = Annotated[
     str,
     typer.Option(
-        metavar="lora|dpo|full|qat",
+        metavar="lora|dpo|full|qat|embedding",
         help="Learn answers or preferences by adapters, or the weights themselves, for qat as --type rounds them.",
     ),
 ]
@@ -74,6 +74,7 @@ _Folder = Annotated[
 _Every = Annotated[int, typer.Option(metavar="N", min=1, help="Steps between checkpoints.")]
 _Resume = Annotated[bool, typer.Option("--resume", help="Go on from the newest checkpoint.")]
 _Beta = Annotated[float, typer.Option(metavar="X", help="How far --method dpo may go from the model: less at more.")]
+_Temperature = Annotated[float, typer.Option(metavar="X", help="Cosines of --method embedding are divided by it.")]
 _Pack = Annotated[bool, typer.Option("--pack", help="Put as many examples into each row of --length tokens as fit.")]
 _Validation = Annotated[
     Path | None,
@@ -125,6 +126,7 @@ def finetune(
     rate: _Rate = 2e-4,
     seed: _Seed = 0,
     beta: _Beta = 0.1,
+    temperature: _Temperature = 0.05,
     pack: _Pack = False,
     validation: _Validation = None,
     validate_every: _ValidateEvery = None,
@@ -154,10 +156,11 @@ def finetune(
 
     lora = LoraConfig(rank, alpha, tuple(target) if target else LoraConfig.targets, seed, rslora)
     given = FinetuneOptions(
-        epochs, steps, batch, micro_batches, length, rate, seed=seed, pack=pack, validate_every=validate_every, patience=patience,
-        method=method, beta=beta, memory=None if memory is None else _nbytes(memory), weight_decay=weight_decay,
+        epochs, steps, batch, micro_batches, length, rate, seed=seed, pack=pack, validate_every=validate_every,
+        patience=patience, method=method, beta=beta, temperature=temperature, weight_decay=weight_decay,
         optimizer=optimizer, schedule=schedule, file_type=file_type,
         targets=tuple(target) if target else FinetuneOptions.targets,
+        memory=None if memory is None else _nbytes(memory),
     )  # fmt: skip
     with Bar(f"pulling {model}") as progress:
         path = resolve_model(model, progress)

@@ -128,10 +128,11 @@ class LayerCache:
 class WholeSequences:
     """Attention within sequences of `length` tokens each, without a cache: in training, as a cache passes no gradient.
 
-    `mask` [sequences, 1, length, length] says which tokens see each other at most."""
+    `mask` [sequences, 1, length, length] says which tokens see each other at most; without `causal` later ones too."""
 
     length: int
     mask: Tensor | None = None
+    causal: bool = True
 
     def attend(
         self,
@@ -150,7 +151,7 @@ class WholeSequences:
             raise ModelError(f"training: blk.{layer} has {', '.join(extras)} in its attention; wanted plain attention")
         masks = () if self.mask is None else (self.mask,)
         parts = (self._heads(x, n) for x, n in ((q, config.n_heads), (k, config.n_kv_heads), (v, config.n_kv_heads)))
-        options = {"causal": True, "scale": config.attention_scale, **_options(layer, config)}
+        options = {"causal": self.causal, "scale": config.attention_scale, **_options(layer, config)}
         result = F.scaled_dot_product_attention(*parts, *masks, **options, name=f"blk.{layer}.attention")
         assert isinstance(result, Tensor)
         joined = F.transpose(result, axes=(0, 2, 1, 3)).reshape(q.shape)

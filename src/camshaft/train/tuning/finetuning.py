@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import os
 import time
 from collections.abc import Callable
@@ -15,24 +14,21 @@ import numpy as np
 from camshaft.errors import PlanError, StoreError, TrainingError
 from camshaft.models.files.pull import resolve_model
 from camshaft.models.files.quantize import check_target
-from camshaft.text.chat import ChatTemplate
 from camshaft.train import checkpoint
 from camshaft.train.memory import memory_by_kind
 from camshaft.train.record.history import Point
 from camshaft.train.record.recorder import Recorder, Records
 from camshaft.train.trainer import Progress, Trainer
 from camshaft.train.tuning.adapter_file import save_adapter
-from camshaft.train.tuning.data.batches import HeldBatches, RowBatches, StreamedBatches
-from camshaft.train.tuning.data.examples import example_of, read_examples, read_pairs
-from camshaft.train.tuning.data.rows import IGNORED, Rows, one_each, packed
+from camshaft.train.tuning.data.batches import RowBatches
 from camshaft.train.tuning.methods.full import FullModel
 from camshaft.train.tuning.methods.lora import LoraConfig, LoraModel
-from camshaft.train.tuning.methods.preference import dpo_loss, pair_rows, with_reference
+from camshaft.train.tuning.methods.table import batches_of, loss_of, validation_of
 from camshaft.train.tuning.methods.tuned import TunedModel
+from camshaft.train.tuning.methods.vectors import VectorModel
 from camshaft.train.tuning.options import OPTIMIZERS, SCHEDULES, WHOLE, FinetuneOptions, FinetunePlan, FinetuneResult
 from camshaft.train.tuning.peft_folder import check_free, is_folder, module_names
 from camshaft.train.tuning.recomputation import fit
-from camshaft.train.validation import Validation
 
 Array = np.ndarray[Any, Any]
 
@@ -120,6 +116,8 @@ def plan_finetune(
 
 def _opened(model: str | Path, lora: LoraConfig | None, given: FinetuneOptions) -> TunedModel:
     """The model with what a method learns of it."""
+    if given.method == "embedding":
+        return VectorModel(model, given.targets, given.file_type)
     if given.method in WHOLE:
         return FullModel(model, given.targets, given.file_type, rounds=given.method == "qat")
     return LoraModel(model, lora)
@@ -160,7 +158,7 @@ def _run(
     if given.patience is not None and validation is None:
         raise PlanError(f"finetune: got patience={given.patience} without a validation file; wanted validation=FILE")
     where = {name: options[name] for name in ("backend", "threads") if name in options}
-    batches = _batches(model, data, given, **where)
+    batches = batches_of(model, data, given, **where)
     if given.batch > batches.n_rows:
         what = f"rows that {batches.n_examples} examples are packed into" if given.pack else "examples of the file"
         raise PlanError(
@@ -168,14 +166,14 @@ def _run(
         )
     steps = given.steps or given.epochs * batches.steps_per_epoch
     trainer = Trainer(
-        dpo_loss(model, given.beta) if given.method == "dpo" else model.loss,
+        loss_of(model, given),
         model.parameters(),
         OPTIMIZERS[given.optimizer](given.weight_decay),
         batches,
         lr=SCHEDULES[given.schedule](given.lr, steps, steps // 20),
         clip=given.clip,
         micro_batches=given.micro_batches,
-        validation=None if validation is None else _validation(model, validation, given, steps, **where),
+        validation=None if validation is None else validation_of(model, validation, given, steps, **where),
         about=_about(model, given),
         **options,
     )
@@ -192,55 +190,10 @@ def _about(model: TunedModel, given: FinetuneOptions) -> str:
     return f"{said} to {given.file_type or 'its own types'}"
 
 
-def _template(model: TunedModel) -> Callable[[], ChatTemplate]:
-    return functools.cache(lambda: ChatTemplate.from_gguf(model.file.metadata, model.tokenizer.vocabulary.tokens))
-
-
-def _batches(model: TunedModel, path: str | os.PathLike[str], given: FinetuneOptions, **where: Any) -> RowBatches:
-    """The batches of a file. `where` has the backend and the threads, for a reference."""
-    if given.method == "dpo":
-        return HeldBatches(_rows(model, path, given, **where), given.batch, given.seed)
-    template = _template(model)
-
-    def parse(place: str, line: bytes) -> Any:
-        return example_of(place, line, model.tokenizer, template, given.length)
-
-    return StreamedBatches(path, parse, given.length if given.pack else None, given.batch, given.seed)
-
-
-def _rows(model: TunedModel, path: str | os.PathLike[str], given: FinetuneOptions, **where: Any) -> Rows:
-    """The rows of a file, in memory."""
-    template = _template(model)
-    if given.method == "dpo":
-        pairs = read_pairs(path, model.tokenizer, template, given.length)
-        return with_reference(model, pair_rows(pairs), given.batch // given.micro_batches, **where)
-    examples = read_examples(path, model.tokenizer, template, given.length)
-    return packed(examples, given.length) if given.pack else one_each(examples)
-
-
-def _validation(
-    model: TunedModel, path: str | os.PathLike[str], given: FinetuneOptions, steps: int, **where: Any
-) -> Validation:
-    """The batches of a validation file in its order, weighted by their targets; the last is filled up with rows that do not
-    count. Batches of pairs are weighted by pairs, and the last has fewer."""
-    rows, size = _rows(model, path, given, **where), given.batch // given.micro_batches
-    every = given.validate_every or max(steps // 20, 1)
-    if given.method == "dpo":
-        batches = [tuple(a[i : i + size] for a in rows.arrays) for i in range(0, len(rows.ids), size)]
-        return Validation(batches, every, given.patience, [float(len(batch[0])) for batch in batches])
-    more = -len(rows.ids) % size
-    ids, at, targets, *others = (np.concatenate([a, np.repeat(a[-1:], more, axis=0)]) for a in rows.arrays)
-    if more:
-        targets[-more:] = IGNORED
-    batches = [tuple(a[i : i + size] for a in (ids, at, targets, *others)) for i in range(0, len(ids), size)]
-    weights = [float((batch[2] != IGNORED).sum()) for batch in batches]
-    return Validation(batches, every, given.patience, weights)
-
-
 def _facts(model: TunedModel, data: str | os.PathLike[str], given: FinetuneOptions, run: _Run) -> dict[str, str]:
     """What a report says of a run under its title."""
     rows = run.batches
-    share = rows.n_tokens / (rows.n_rows * rows.row_length * (2 if given.method == "dpo" else 1))
+    share = rows.n_tokens / (rows.n_rows * rows.row_length * rows.per_row)
     learned = f"{len(model.names)} tensors, written as {given.file_type or 'F16, or as they are'}"
     if isinstance(model, LoraModel):
         kind = "rsLoRA, " if model.lora.rslora else ""

@@ -13,8 +13,8 @@ from camshaft.train.adam_8bit import AdamW8bit
 from camshaft.train.optimizers import SGD, Adafactor, AdamW, Lion, Optimizer
 from camshaft.train.schedules import Schedule, constant, cosine, linear, warmup_stable_decay
 
-METHODS = ("lora", "dpo", "full", "qat")
-WHOLE = ("full", "qat")  # methods that learn a model's own weights, and write a model
+METHODS = ("lora", "dpo", "full", "qat", "embedding")
+WHOLE = ("full", "qat", "embedding")  # methods that learn a model's own weights, and write a model
 OPTIMIZERS: Mapping[str, Callable[[float], Optimizer]] = {
     "adamw": lambda decay: AdamW(weight_decay=decay),
     "adamw8bit": lambda decay: AdamW8bit(weight_decay=decay),
@@ -46,7 +46,8 @@ class FinetuneOptions:
 
     `method` "lora" learns answers by adapters, "dpo" preferences between two, with `beta` as in
     train/tuning/methods/preference.py. "full" learns the model's own tensors whose names match `targets`, "qat" those too, as
-    they will be rounded to `file_type`, that of the model to write (FullModel).
+    they will be rounded to `file_type`, that of the model to write (FullModel). "embedding" learns the tensors of an embedding
+    model by similar texts, whose cosines are divided by `temperature` (train/tuning/methods/vectors.py).
     """
 
     epochs: int = 3
@@ -64,6 +65,7 @@ class FinetuneOptions:
     memory: int | None = None
     method: str = "lora"
     beta: float = 0.1
+    temperature: float = 0.05
     optimizer: str = "adamw"
     schedule: str = "cosine"
     targets: tuple[str, ...] = ("*",)
@@ -78,11 +80,13 @@ class FinetuneOptions:
         for name, known in _NAMES.items():
             if getattr(self, name) not in known:
                 raise PlanError(f"finetune: got {name}={getattr(self, name)!r:.60}; wanted {', '.join(known)}")
-        number = isinstance(self.beta, (int, float)) and not isinstance(self.beta, bool)
-        if not number or not isfinite(self.beta) or self.beta <= 0:
-            raise PlanError(f"finetune: got beta={self.beta!r:.60}; wanted a finite number above 0")
-        if self.pack and self.method == "dpo":
-            raise PlanError("finetune: got pack=True with the method dpo; wanted a row for each answer")
+        for name in ("beta", "temperature"):
+            value = getattr(self, name)
+            number = isinstance(value, (int, float)) and not isinstance(value, bool)
+            if not number or not isfinite(value) or value <= 0:
+                raise PlanError(f"finetune: got {name}={value!r:.60}; wanted a finite number above 0")
+        if self.pack and self.method in ("dpo", "embedding"):
+            raise PlanError(f"finetune: got pack=True with the method {self.method}; wanted a row for each text")
         if self.method == "qat" and self.file_type is None:
             raise PlanError("finetune: got the method qat without a type; wanted the one to round to, such as Q4_0")
         if self.method not in WHOLE and self.file_type is not None:

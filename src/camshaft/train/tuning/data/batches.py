@@ -5,6 +5,7 @@ The order of rows follows from a seed, as in train.Batches, so a resumed run rea
 
 from __future__ import annotations
 
+import functools
 import os
 from array import array
 from collections.abc import Callable
@@ -17,7 +18,7 @@ from camshaft.errors import FormatError
 from camshaft.store.files import reason
 from camshaft.train.data import Batches
 from camshaft.train.tuning.data.examples import Example
-from camshaft.train.tuning.data.rows import IGNORED, Rows, layout_of
+from camshaft.train.tuning.data.rows import layout_of
 
 Array = np.ndarray[Any, Any]
 
@@ -29,6 +30,7 @@ class RowBatches(Protocol):
     n_rows: int
     row_length: int
     n_tokens: int  # of all rows, without what fills them up
+    per_row: int  # sequences of `row_length`
 
     @property
     def steps_per_epoch(self) -> int:
@@ -65,7 +67,7 @@ class StreamedBatches:
         self._layout = layout_of(self._sizes, self._learned, length)
         self.n_examples, self.n_rows = len(self._starts), len(self._layout.groups)
         self.row_length, self.n_tokens = self._layout.length, sum(self._sizes) - len(self._sizes)
-        self._order: Batches | None = None
+        self.per_row = 1
 
     def _scan(self) -> None:
         start = 0
@@ -86,11 +88,9 @@ class StreamedBatches:
         if not self._starts:
             raise FormatError(f"{self._path}: has no line; wanted one JSON object a line")
 
-    @property
+    @functools.cached_property
     def _batches(self) -> Batches:
-        if self._order is None:
-            self._order = Batches((np.arange(self.n_rows),), self._size, self._seed)
-        return self._order
+        return Batches((np.arange(self.n_rows),), self._size, self._seed)
 
     @property
     def steps_per_epoch(self) -> int:
@@ -139,12 +139,18 @@ class StreamedBatches:
 
 
 class HeldBatches:
-    """Batches of `size` rows that are in memory."""
+    """Batches of `size` rows of `arrays`, the first of which are ids, in memory. Rows have `counts` tokens, of which `learned`
+    are."""
 
-    def __init__(self, rows: Rows, size: int, seed: int) -> None:
-        self._rows, self._batches = rows, Batches(rows.arrays, size, seed)
-        self.n_examples = self.n_rows = len(rows.ids)
-        self.row_length, self.n_tokens = rows.ids.shape[-1], int(rows.counts.sum())
+    def __init__(self, arrays: tuple[Array, ...], counts: Array, learned: Array, size: int, seed: int) -> None:
+        self._counts, self._learned, self._arrays, self._order = counts, learned, arrays, (size, seed)
+        self.n_examples = self.n_rows = len(counts)
+        self.row_length, self.n_tokens = arrays[0].shape[-1], int(counts.sum())
+        self.per_row = arrays[0][0].size // self.row_length
+
+    @functools.cached_property
+    def _batches(self) -> Batches:
+        return Batches(self._arrays, *self._order)
 
     @property
     def steps_per_epoch(self) -> int:
@@ -157,11 +163,11 @@ class HeldBatches:
 
     def tokens(self, n: int) -> int:
         """The tokens of that batch."""
-        return int(self._rows.counts[self._batches.chosen(n)].sum())
+        return int(self._counts[self._batches.chosen(n)].sum())
 
     def targets(self, n: int) -> int:
         """The tokens of that batch that are learned."""
-        return int((self._batches(n)[2] != IGNORED).sum())
+        return int(self._learned[self._batches.chosen(n)].sum())
 
     def __str__(self) -> str:
         return str(self._batches)

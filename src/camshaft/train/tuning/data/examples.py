@@ -38,14 +38,14 @@ def read_examples(
     tokens; and for a file without examples.
     """
 
-    return _lines(path, lambda where, line: example_of(where, line, tokenizer, template, length))
+    return read_lines(path, lambda where, line: example_of(where, line, tokenizer, template, length))
 
 
 def example_of(
     where: str, line: bytes, tokenizer: Tokenizer, template: Callable[[], ChatTemplate], length: int
 ) -> Example:
     """The example of one line. FormatError as `read_examples`."""
-    given = _object(where, line)
+    given = object_of(where, line)
     kind = next((kind for kind in _KINDS if set(given) >= set(kind)), None)
     if kind is None:
         raise FormatError(f"{where}: got {shown_value(given)}; wanted text, prompt and completion, or messages")
@@ -61,7 +61,7 @@ def read_pairs(
     Raises FormatError as `read_examples`."""
 
     def pair(where: str, line: bytes) -> tuple[Example, Example]:
-        given = _object(where, line)
+        given = object_of(where, line)
         if not set(given) >= {"prompt", "chosen", "rejected"}:
             raise FormatError(f"{where}: got {shown_value(given)}; wanted prompt, chosen and rejected")
         chosen, rejected = (
@@ -72,7 +72,7 @@ def read_pairs(
             raise FormatError(f"{where}: chosen and rejected are the same tokens; wanted two answers")
         return chosen, rejected
 
-    return _lines(path, pair)
+    return read_lines(path, pair)
 
 
 def _answered(given: Mapping[str, Any], answer: str) -> tuple[_Kind, dict[str, Any]]:
@@ -84,7 +84,7 @@ def _answered(given: Mapping[str, Any], answer: str) -> tuple[_Kind, dict[str, A
     return _last_turn, {"messages": [*prompt, *turns]}
 
 
-def _lines(path: str | os.PathLike[str], parse: Callable[[str, bytes], Made]) -> list[Made]:
+def read_lines(path: str | os.PathLike[str], parse: Callable[[str, bytes], Made]) -> list[Made]:
     """What `parse` makes of each line's place and bytes."""
     found = []
     try:
@@ -100,7 +100,7 @@ def _lines(path: str | os.PathLike[str], parse: Callable[[str, bytes], Made]) ->
     return found
 
 
-def _object(where: str, line: bytes) -> dict[str, Any]:
+def object_of(where: str, line: bytes) -> dict[str, Any]:
     """The object of a line. Some editors put a byte order mark before the first one."""
     try:
         given = json.loads(line.decode("utf-8-sig"))

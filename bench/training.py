@@ -1,0 +1,90 @@
+"""Steps of fine-tuning SmolLM2, by LoRA and whole, beside torch with PEFT in f32, in turn; and a step beside its forward.
+
+    python -m bench.training [--method lora|full] [--batch 2] [--length 128] [--threads 2] [--rounds 5] [--json FILE]
+
+Needs the extras `oracles`. Seconds and CPU seconds of each step; on a busy machine the CPU seconds of one thread say more.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bench.rows import write
+from camshaft import train
+from camshaft.train.tuning.methods.full import FullModel
+
+
+def timed(call: Callable[[], Any]) -> dict[str, float]:
+    """Seconds of a call, and CPU seconds of all threads."""
+    started, cpu = time.perf_counter(), time.process_time()
+    call()
+    return {"s": time.perf_counter() - started, "cpu_s": time.process_time() - cpu}
+
+
+def measured(args: argparse.Namespace) -> tuple[str, dict[str, list[dict[str, float]]]]:
+    """The peer's version, and times by what was measured."""
+    rng = np.random.default_rng(0)
+    ids = rng.integers(5, 40000, (args.batch, args.length)).astype(np.int32)
+    rows = np.tile(np.arange(args.length - 1, dtype=np.int32), (args.batch, 1))
+    batch = ids, rows, ids[:, 1:].copy()
+    peer = Path(__file__).with_name("training_peer.py")
+    given = [str(v) for v in (args.threads, args.method, args.batch, args.length)]
+    found: dict[str, list[dict[str, float]]] = {"step": [], "forward": [], "peer": []}
+    with (
+        train.LoraModel("smollm2") if args.method == "lora" else FullModel("smollm2") as model,
+        train.Step(model.loss, model.parameters(), train.AdamW(), clip=1.0, threads=args.threads) as step,
+        subprocess.Popen(
+            [sys.executable, "-P", str(peer), *given], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        ) as other,
+    ):
+        assert other.stdin is not None
+        assert other.stdout is not None
+        version = json.loads(other.stdout.readline())["version"]
+        for i in range(args.rounds + 1):  # the first round compiles
+            turn = {"step": timed(lambda: step(*batch, lr=1e-4)), "forward": timed(lambda: step.evaluate(*batch))}
+            other.stdin.write("\n")
+            other.stdin.flush()
+            turn["peer"] = json.loads(other.stdout.readline())
+            if i:
+                for name, times in turn.items():
+                    found[name].append(times)
+        other.stdin.close()
+    return version, found
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--method", choices=("lora", "full"), default="lora")
+    for name, default in (("batch", 2), ("length", 128), ("threads", 2), ("rounds", 5)):
+        parser.add_argument(f"--{name}", type=int, default=default)
+    parser.add_argument("--json", type=Path)
+    args = parser.parse_args()
+    version, found = measured(args)
+    row: dict[str, Any] = {name: value for name, value in vars(args).items() if name != "json"} | {"peer": version}
+    for unit in ("s", "cpu_s"):
+        medians = {name: statistics.median(t[unit] for t in times) for name, times in found.items()}
+        spans = {name: [min(t[unit] for t in times), max(t[unit] for t in times)] for name, times in found.items()}
+        row[unit] = {
+            "medians": medians,
+            "spans": spans,
+            "times_the_peer": medians["peer"] / medians["step"],
+            "step_by_forward": medians["step"] / medians["forward"],
+        }
+        print(f"{unit}: {json.dumps(row[unit])}")
+    print(f"{args.batch * args.length / row['s']['medians']['step']:.0f} tokens/s; peer: {version}")
+    write(args.json, [row])
+
+
+if __name__ == "__main__":
+    main()
