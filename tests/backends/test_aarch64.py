@@ -22,6 +22,7 @@ GROUPS = {
 # Variants for some CPUs: with matrix units, products of pairs of bf16, vectors of 16 numbers, or AVX-512, which none here has.
 OF_SOME = {
     "matrix_unit": lambda cpu: "bf16" in cpu.features,
+    "short_sums": lambda cpu: False,  # of AVX2
     "bf16_dot": lambda cpu: "bf16" in cpu.features,
     "gemv": lambda cpu: cpu.device.lanes == 16,
     "by_outputs": lambda cpu: cpu.device.lanes == 16,

@@ -175,7 +175,9 @@ def dot_small(k, acc, a, b, out, *, width):
 
 
 # AVX-VNNI's intrinsic is AVX-512's: only their encodings differ
-X86 = [name for name in ("sse4", "avx-vnni", "avx512") if LEVELS[name].features <= FEATURES | {"avxvnni"}]
+# The instructions of AVX-VNNI are among those of AVX512-VNNI.
+VNNI = {"avxvnni"} if "avx512vnni" in FEATURES else set()
+X86 = [name for name in ("sse4", "avx-vnni", "avx512") if LEVELS[name].features <= FEATURES | VNNI]
 FEATURE_SETS = {"host": FEATURES, "avx2": LEVELS["avx2"].features, "shifts": set()}
 FEATURE_SETS |= {name: LEVELS[name].features for name in X86}
 DOTS = [(width, name) for name in FEATURE_SETS for width in ((2, 16) if name in X86 else (1, 2, 4, 8, 16, 32, 64))]

@@ -196,7 +196,7 @@ WRONG_OPTIONS = [
     ("qwen35", {"ssm.conv_kernel": 3}, "'blk.0.ssm_conv1d.weight' has shape [128, 4]; wanted [128, 3]"),
     ("qwen35", {"ssm.inner_size": 0}, "wanted an integer of 1 or more"),
     ("qwen35", {"ssm.inner_size": 4.5}, "wanted an integer of 1 or more"),
-    ("qwen35", {"rope.dimension_count": 18}, "wanted an even number up to 16"),
+    ("qwen35", {"rope.dimension_count": 18}, "9 in all"),
     ("mamba", {"ssm.dt_b_c_rms": "yes"}, "'mamba.ssm.dt_b_c_rms' is 'yes'; wanted True or False"),
     ("mamba", {"ssm.state_size": 4}, "'blk.0.ssm_x.weight' has shape [20, 64]; wanted [12, 64]"),
     ("mamba", {"ssm.inner_size": 2**31 - 1}, "'blk.0.ssm_in.weight'"),

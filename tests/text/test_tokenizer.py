@@ -123,7 +123,7 @@ def test_arrays_of_numpy_will_do() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"model": "rwkv"}, "unknown tokenizer model 'rwkv'"),
+        ({"model": "word2vec"}, "unknown tokenizer model 'word2vec'"),
         ({"model": None}, "tokenizer.ggml.model"),
         ({"pre": "nobody"}, "unknown pre-tokenizer 'nobody'"),
         ({"tokens": None}, "tokenizer.ggml.tokens"),

@@ -51,7 +51,7 @@ class FrontModel(LanguageModel):
     def __init__(self, path_or_name: str, *, context: int, n_slots: int) -> None:
         """Raises as LanguageModel."""
         self.name, self.lock, self._closed = path_or_name, threading.RLock(), False
-        self._grammars, self._making_grammars = None, threading.Lock()
+        self._grammars, self._making_grammars, self.vision = None, threading.Lock(), None  # pictures are refused
         self._model_file = open_model_file(resolve_model(path_or_name))
         self._file = self._model_file.file
         try:
