@@ -51,7 +51,7 @@ def a_bit_of_all(k, x, y, out, *, n):
 FEATURE_SETS = [set(), {"sse4.1"}, {"avx2", "fma", "f16c"}, {"avx512f", "avx512vl", "avx2", "fma", "f16c"}]
 
 
-@pytest.mark.parametrize("features", FEATURE_SETS)
+@pytest.mark.parametrize("features", [needed for needed in FEATURE_SETS if needed <= FEATURES])
 def test_code_for_fewer_features_runs_here(features):
     x = np.random.default_rng(0).normal(size=77).astype(np.float32)
     agree(a_bit_of_all, [x, x[::-1].copy(), np.zeros(77, np.float32)], n=77, features=features, rtol=2e-5, atol=2e-5)
