@@ -18,6 +18,7 @@ linux = pytest.mark.skipif(sys.platform != "linux", reason="/dev/full and signal
 # Ctrl-C at a moment that the code chooses; `say()` is what the command runs.
 SIGNAL = """
 import atexit, os, signal, sys, types, weakref
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
 def interrupt(*ignored):
     os.kill(os.getpid(), signal.SIGINT)
 def say():
