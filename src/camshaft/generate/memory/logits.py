@@ -43,7 +43,7 @@ def put_rows(logits: Array | DeviceArray, parts: Sequence[Array]) -> Array | Dev
     if isinstance(logits, np.ndarray):
         logits[: len(rows)] = rows
     elif len(rows):
-        logits.memory.write(np.ascontiguousarray(rows), 0)
+        logits.memory.write(np.ascontiguousarray(rows).reshape(-1).view(np.uint8), 0)
     return first_rows(logits, len(rows))
 
 
