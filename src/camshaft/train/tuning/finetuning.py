@@ -52,8 +52,8 @@ def finetune(
     folder; by the methods full, qat and embedding the model's own weights, and a GGUF model. docs/training.md has the lines.
 
     Of the file, which may be larger than memory, the places of lines are held; of pairs and similar texts all.
-    Checkpoints are in `folder`, by default `out`.checkpoints; `resume` goes on from the newest. `each(point, steps)` is called after every step. With a `validation`
-    file, of the same form as `data`, what has its lowest loss is written.
+    Checkpoints are in `folder`, by default `out`.checkpoints; `resume` goes on from the newest. `each(point, steps)` is called
+    after every step. With a `validation` file, of the same form as `data`, what has its lowest loss is written.
     Raises FormatError for data that cannot be learned, StoreError if `out` exists, unless `force`, or cannot be
     written, TrainingError as train.Trainer does.
     """
