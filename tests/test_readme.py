@@ -10,7 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
+from camshaft import ops
+from camshaft.cli.main import COMMANDS, app
+from camshaft.models.convert.architectures import ARCHITECTURES
+from camshaft.models.families import FAMILIES
+from camshaft.ops.primitives import PRIMITIVES
 from camshaft.settings import TABLE
 from tests.support.models import require_default_model
 from tests.support.quick import full
@@ -69,8 +75,36 @@ def test_the_extras_of_the_pages_exist() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
     pages = README + (ROOT / "docs" / "commands.md").read_text("utf-8")
     named = {extra for found in re.findall(r"(?:camshaft|\.)\[([\w,]+)\]", pages) for extra in found.split(",")}
-    assert named <= set(project["optional-dependencies"])
-    assert {"test", "webgpu", "blas"} <= named
+    extras = set(project["optional-dependencies"])
+    assert named <= extras
+    assert extras - named <= {"dev", "oracles", "bench"}, "docs/commands.md says what each extra adds"
+
+
+def test_the_numbers_of_the_pages_are_those_of_today() -> None:
+    changes = (ROOT / "CHANGELOG.md").read_text("utf-8")
+    models = [row for row in FAMILIES.values() if not row.encoder]
+    wanted = {
+        r"\*\*(\d+) ops\*\*": (README, len(ops.NAMES)),
+        r"of (\d+) architectures": (README, len(models)),
+        r"from (\d+) kinds of encoders": (README, len(FAMILIES) - len(models)),
+        r"\n- (\d+) ops": (changes, len(ops.NAMES)),
+        r"models of (\d+) architectures": (changes, len(models)),
+        r"of (\d+) classes of transformers": (changes, len(ARCHITECTURES)),
+        r"\n- (\d+) primitive ops": (changes, len(PRIMITIVES)),
+    }
+    assert {what: re.findall(what, page) for what, (page, _) in wanted.items()} == {
+        what: [str(n)] for what, (_, n) in wanted.items()
+    }
+    assert "sixteen of them with recurrent" in changes
+    assert sum(bool(row.recurrent) for row in models) == 16
+
+
+def test_the_commands_page_says_which_print_no_json() -> None:
+    page = (ROOT / "docs" / "commands.md").read_text("utf-8")
+    found = re.search(r"All of them but (.*) take `--json`", page)
+    assert found
+    without = {name for name in COMMANDS if "--json" not in CliRunner().invoke(app, [*name.split(), "--help"]).stdout}
+    assert set(re.findall(r"`(\w+)`", found[1])) == without
 
 
 def test_the_sections_a_reader_wants_are_there() -> None:

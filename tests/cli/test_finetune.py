@@ -12,6 +12,7 @@ import pytest
 
 from camshaft import train
 from camshaft.cli.options import adapter_of
+from camshaft.cli.tuning_options import LearningOptions
 from camshaft.errors import SettingError
 from camshaft.models.files.quantize import quantize
 from camshaft.train.record.history import Point
@@ -49,6 +50,10 @@ def test_options_are_handed_on_and_progress_is_printed(
     assert result.stdout == f"{out}: 20 steps on 40 examples; loss 2.500 to 0.125; 999 tokens learned in 12 s\n"
     found = json.loads(cli("finetune", str(model), str(data), str(out), "--json").stdout)
     assert (found["n_steps"], found["last_loss"]) == (20, 0.125)
+
+
+def test_the_options_defaults_are_the_library_s() -> None:
+    assert LearningOptions().made() == (train.LoraConfig(), train.FinetuneOptions())
 
 
 def test_the_plan_of_a_run_is_shown(cli: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -101,7 +106,14 @@ def test_a_strength_follows_the_file(tmp_path: Path) -> None:
         ("finetune MODEL data.jsonl out --method dora", "--method='dora'; wanted lora, dpo, full, qat"),
         ("finetune MODEL data.jsonl out", "data.jsonl: cannot be read"),
         ("finetune MODEL data.jsonl out --memory lots", "--memory lots: wanted a size such as 800M or 2G"),
-        ("finetune MODEL data.jsonl out --patience 3", "--patience=3 without a validation file"),
+        ("finetune MODEL DATA out --patience 3", "--patience=3 without a validation file; wanted --validation=FILE"),
+        ("finetune MODEL DATA out --validate-every 3", "--validate-every=3 without a validation file"),
+        ("finetune MODEL data.jsonl out --lr nan", "got --lr=nan; wanted a finite number from 0 on"),
+        ("finetune MODEL data.jsonl out --type F16", "for the method lora; wanted it for full, qat, embedding"),
+        (
+            "finetune MODEL DATA out --batch 1 --memory 0.001M",
+            "wanted at most 0.0 MB (lower --batch, raise --micro-batches, or lower --length)",
+        ),
         ("finetune MODEL data.jsonl out --report .", ".: not writable: it is a folder"),
         ("finetune MODEL data.jsonl out --target nothing", "got the target 'nothing', which no matrix has"),
         (

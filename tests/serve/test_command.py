@@ -36,6 +36,8 @@ def test_a_missing_extra_and_wrong_options_are_one_line(monkeypatch: pytest.Monk
     monkeypatch.setitem(sys.modules, "uvicorn", None)
     ran = CliRunner().invoke(make_app(["serve"]), ["serve"])
     assert ran.stderr == "camshaft: camshaft serve needs the package 'uvicorn': pip install 'camshaft[serve]'\n"
+    ran = CliRunner().invoke(make_app(["serve"]), ["serve", "--ray", "auto"])
+    assert "pip install 'camshaft[cluster]'" in ran.stderr
 
 
 @pytest.mark.full

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from camshaft import train
-from camshaft.models.files.pull import resolve_model
 from scripts.oracles import peft_curve
 from tests.support.fixtures import DATA
+from tests.support.models import require_default_model
 
 
 @pytest.mark.soak
@@ -16,7 +16,7 @@ def test_lora_on_smollm2_follows_peft_for_200_steps() -> None:
     with np.load(DATA / "peft_curve.npz") as saved:
         wanted = saved["losses"]
     rows = np.arange(peft_curve.LENGTH, dtype=np.int32)[None]
-    with train.LoraModel(resolve_model("smollm2")) as model:
+    with train.LoraModel(require_default_model()) as model:
         windows = peft_curve.pieces(model)
         step = train.Step(model.loss, model.adapters(), train.AdamW(), clip=1.0)
         losses = []

@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, Self, Unpack
+from typing import TYPE_CHECKING, Any, Self, Unpack
 
 import numpy as np
 
@@ -28,7 +28,6 @@ from camshaft.generate.sampling.sampler import SamplerPlans
 from camshaft.generate.session import Session
 from camshaft.generate.stored.header_cache import open_model_file
 from camshaft.generate.vision.tokens import BLIND
-from camshaft.generate.vision.vision_model import VisionModel
 from camshaft.models.adapters.adapter import Adapters, Given, open_adapters
 from camshaft.models.config import read_config
 from camshaft.models.families import FAMILIES, family_name
@@ -36,6 +35,9 @@ from camshaft.models.files.pull import resolve_model
 from camshaft.models.vision.pictures import PictureSource
 from camshaft.settings import thread_count
 from camshaft.text.vocabulary import vocabulary_size
+
+if TYPE_CHECKING:
+    from camshaft.generate.vision.vision_model import VisionModel
 
 Array = np.ndarray[Any, Any]
 
@@ -223,6 +225,8 @@ class LanguageModel(Prompts, Drawing):
             return session.process(ids, every_row=True, chunk=chunk)
 
     def _opened_vision(self, path: str | Path) -> VisionModel:
+        from camshaft.generate.vision.vision_model import VisionModel  # eight modules that texts alone do not need
+
         return VisionModel(path, self.config, self.name, threads=self.threads, activations=self.activations)
 
     def _opened(self, adapters: Given) -> Adapters:

@@ -12,8 +12,8 @@ import typer
 
 from camshaft.cli import options
 from camshaft.cli.command import Bar, command, print_json
-from camshaft.cli.commands.serve import DEFAULT_SLOTS, Embed, Ray, Slots
-from camshaft.errors import MissingExtraError, count
+from camshaft.cli.commands.serve import DEFAULT_SLOTS, Embed, Ray, Slots, missing_extra
+from camshaft.errors import count
 
 if TYPE_CHECKING:
     from camshaft.serve.batch.run import Progress, Tally
@@ -45,7 +45,7 @@ def batch(
     try:
         import camshaft.serve.batch.run  # noqa: F401 - needs the extra
     except ModuleNotFoundError as error:
-        raise MissingExtraError(str(error.name), "serve", "camshaft batch") from None
+        raise missing_extra(error, "camshaft batch", ray) from None
     from camshaft.serve.batch.files import check_paths
 
     logging.basicConfig(level=logging.WARNING, format="camshaft: %(message)s")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,7 +10,8 @@ import typer
 
 from camshaft.cli import options
 from camshaft.cli.command import Bar, command, print_columns, print_json, size
-from camshaft.errors import SettingError
+from camshaft.cli.tuning_options import LearningOptions
+from camshaft.errors import count
 
 if TYPE_CHECKING:
     from camshaft.train.record.history import Point
@@ -25,7 +25,7 @@ _Data = Annotated[
     Path,
     typer.Argument(
         metavar="DATA",
-        help="A JSONL file of lines with messages, prompt and completion, or text; see docs/training.md.",
+        help="A JSONL file of lines with messages, prompt and completion, or text; docs/training.md has those of each method.",
     ),
 ]
 _Adapter = Annotated[
@@ -34,61 +34,14 @@ _Adapter = Annotated[
 _Tuned = Annotated[Path, typer.Argument(metavar="OUT", help="NAME.gguf; for an adapter another name is a PEFT folder.")]
 _Out = Annotated[Path, typer.Argument(metavar="OUT", help="Output file; created only once it is complete.")]
 _Force = Annotated[bool, typer.Option("--force", help="Overwrite OUT if it exists.")]
-_Method = Annotated[
-    str,
-    typer.Option(
-        metavar="lora|dpo|full|qat|embedding",
-        help="Learn answers or preferences by adapters, or the weights themselves, for qat as --type rounds them.",
-    ),
-]
-_Rank = Annotated[int, typer.Option(metavar="N", min=1, help="Rank of the adapters.")]
-_Alpha = Annotated[float, typer.Option(metavar="X", help="The adapters' products are multiplied by alpha / rank.")]
-_Target = Annotated[
-    list[str] | None,
-    typer.Option(
-        metavar="NAME", help="A matrix that gets an adapter, or a pattern: attn_q, ffn_*; may be given several times."
-    ),
-]
-_RsLora = Annotated[bool, typer.Option("--rslora", help="Multiply by alpha / sqrt(rank) in place of alpha / rank.")]
-_Written = Annotated[
-    str | None,
-    typer.Option(
-        "--type",
-        metavar="TYPE",
-        help="Type of the model that full and qat write, as of quantize; full has F16 for blocks.",
-    ),
-]
-_Optimizer = Annotated[str, typer.Option(metavar="NAME", help="adamw, adamw8bit, adafactor, lion or sgd.")]
-_Schedule = Annotated[str, typer.Option(metavar="NAME", help="How --lr falls: cosine, linear, wsd or constant.")]
-_Decay = Annotated[float, typer.Option(metavar="X", min=0, help="Weight decay.")]
-_Epochs = Annotated[int, typer.Option(metavar="N", min=1, help="How often every example is learned.")]
-_Steps = Annotated[int | None, typer.Option(metavar="N", min=1, help="The number of steps, in place of --epochs.")]
-_Batch = Annotated[int, typer.Option(metavar="N", min=1, help="Examples of a step.")]
-_Micro = Annotated[int, typer.Option(metavar="N", min=1, help="Parts in which a batch is computed, to save memory.")]
-_Length = Annotated[int, typer.Option(metavar="N", min=2, help="The most tokens that an example may have.")]
-_Rate = Annotated[float, typer.Option("--lr", metavar="X", help="The greatest learning rate.")]
-_Seed = Annotated[int, typer.Option(metavar="N", min=0, help="Gives the order of examples and the first adapters.")]
 _Folder = Annotated[
     Path | None, typer.Option(metavar="FOLDER", help="Where checkpoints are written; default: OUT.checkpoints.")
 ]
 _Every = Annotated[int, typer.Option(metavar="N", min=1, help="Steps between checkpoints.")]
 _Resume = Annotated[bool, typer.Option("--resume", help="Go on from the newest checkpoint.")]
-_Beta = Annotated[float, typer.Option(metavar="X", help="How far --method dpo may go from the model: less at more.")]
-_Temperature = Annotated[float, typer.Option(metavar="X", help="Cosines of --method embedding are divided by it.")]
-_Pack = Annotated[bool, typer.Option("--pack", help="Put as many examples into each row of --length tokens as fit.")]
 _Validation = Annotated[
     Path | None,
-    typer.Option(metavar="FILE", help="Examples that are not learned; the adapter with their lowest loss is kept."),
-]
-_ValidateEvery = Annotated[
-    int | None, typer.Option(metavar="N", min=1, help="Steps between validations; default: a twentieth of all.")
-]
-_Patience = Annotated[
-    int | None, typer.Option(metavar="N", min=1, help="Stop after so many validations in a row without a lower loss.")
-]
-_Memory = Annotated[
-    str | None,
-    typer.Option(metavar="SIZE", help="Memory of a step, such as 800M or 2G: layers are computed once more to fit."),
+    typer.Option(metavar="FILE", help="Examples that are not learned; what has their lowest loss is written."),
 ]
 _Plan = Annotated[bool, typer.Option("--plan", help="Show the memory that the run needs, and train nothing.")]
 _Report = Annotated[
@@ -109,32 +62,11 @@ def finetune(
     data: _Data,
     out: _Tuned,
     *,
-    method: _Method = "lora",
-    rank: _Rank = 8,
-    alpha: _Alpha = 16.0,
-    rslora: _RsLora = False,
-    target: _Target = None,
-    file_type: _Written = None,
-    optimizer: _Optimizer = "adamw",
-    schedule: _Schedule = "cosine",
-    weight_decay: _Decay = 0.0,
-    epochs: _Epochs = 3,
-    steps: _Steps = None,
-    batch: _Batch = 4,
-    micro_batches: _Micro = 1,
-    length: _Length = 512,
-    rate: _Rate = 2e-4,
-    seed: _Seed = 0,
-    beta: _Beta = 0.1,
-    temperature: _Temperature = 0.05,
-    pack: _Pack = False,
+    learning: LearningOptions,
     validation: _Validation = None,
-    validate_every: _ValidateEvery = None,
-    patience: _Patience = None,
     checkpoints: _Folder = None,
     save_every: _Every = 50,
     resume: _Resume = False,
-    memory: _Memory = None,
     plan: _Plan = False,
     report: _Report = None,
     tensorboard: _TensorBoard = None,
@@ -151,17 +83,8 @@ def finetune(
     from camshaft.train.record.recorder import Records
     from camshaft.train.tuning.finetuning import finetune as run
     from camshaft.train.tuning.finetuning import plan_finetune
-    from camshaft.train.tuning.methods.lora import LoraConfig
-    from camshaft.train.tuning.options import FinetuneOptions
 
-    lora = LoraConfig(rank, alpha, tuple(target) if target else LoraConfig.targets, seed, rslora)
-    given = FinetuneOptions(
-        epochs, steps, batch, micro_batches, length, rate, seed=seed, pack=pack, validate_every=validate_every,
-        patience=patience, method=method, beta=beta, temperature=temperature, weight_decay=weight_decay,
-        optimizer=optimizer, schedule=schedule, file_type=file_type,
-        targets=tuple(target) if target else FinetuneOptions.targets,
-        memory=None if memory is None else _nbytes(memory),
-    )  # fmt: skip
+    lora, given = learning.made()
     with Bar(f"pulling {model}") as progress:
         path = resolve_model(model, progress)
     how: dict[str, Any] = {
@@ -186,13 +109,6 @@ def _print_plan(found: Any, json: bool) -> None:
         print_json(found)
     else:
         print_columns(_plan_rows(found), right=frozenset({1}))
-
-
-def _nbytes(text: str) -> int:
-    match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)([MG])B?", text.strip(), re.IGNORECASE)
-    if match is None:
-        raise SettingError(f"--memory {text[:40]}: wanted a size such as 800M or 2G")
-    return int(float(match[1]) * (10**6 if match[2] in "mM" else 10**9))
 
 
 def _plan_rows(plan: FinetunePlan) -> list[tuple[str, str]]:
@@ -229,7 +145,7 @@ def _clock(seconds: float) -> str:
 
 
 def _summary(result: FinetuneResult) -> str:
-    done = f"{result.path}: {result.n_steps} steps on {result.n_examples} examples"
+    done = f"{result.path}: {count(result.n_steps, 'step')} on {count(result.n_examples, 'example')}"
     if result.stopped_early:
         done += ", stopped early"
     if result.first_loss is None:
@@ -237,7 +153,7 @@ def _summary(result: FinetuneResult) -> str:
     losses = f"loss {result.first_loss:.3f} to {result.last_loss:.3f}"
     if result.best_validation is not None:
         losses += f"; validation {result.best_validation:.3f} after step {result.best_step}"
-    return f"{done}; {losses}; {result.n_tokens} tokens learned in {result.seconds:.0f} s"
+    return f"{done}; {losses}; {count(result.n_tokens, 'token')} learned in {result.seconds:.0f} s"
 
 
 @command

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, Iterator, Mapping
-from itertools import chain
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,6 +13,7 @@ import typer
 from camshaft.cli import options
 from camshaft.cli.command import command, print_json
 from camshaft.cli.sampling_options import SamplingOptions, of_model
+from camshaft.cli.streaming import reader_of, stream
 from camshaft.errors import OtherArchitectureError, SettingError
 
 if TYPE_CHECKING:
@@ -119,13 +119,7 @@ def generate(
         reader = None if raw or grammar is not None else reader_of(lm)
         if reader is not None:
             wanted = wanted.merge({"shown_tokens": reader.marks})
-        if system is None:
-            generation = lm.generate(said, wanted, images=image) if image else lm.generate(said, wanted)
-        else:
-            from camshaft.generate.vision.prompts import content_of
-
-            asked = {"role": "user", "content": content_of(said, image or ())}
-            generation = lm.generate(options=wanted, messages=[{"role": "system", "content": system}, asked])
+        generation = _begun(lm, said, wanted, system, image or ())
         if json:
             for _ in generation:
                 pass
@@ -134,6 +128,18 @@ def generate(
             stream(generation, reader)
         if verbose:
             _print_timings(lm, generation)
+
+
+def _begun(
+    lm: LanguageModel, said: str, wanted: GenerateOptions, system: str | None, images: Sequence[str]
+) -> Generation:
+    """The answer, of which nothing was computed yet."""
+    if system is None:
+        return lm.generate(said, wanted, images=images) if images else lm.generate(said, wanted)
+    from camshaft.generate.vision.prompts import content_of
+
+    asked = {"role": "user", "content": content_of(said, images)}
+    return lm.generate(options=wanted, messages=[{"role": "system", "content": system}, asked])
 
 
 def _answer(
@@ -161,49 +167,6 @@ def _answer(
         text = "".join(generation)
         facts = {"prompt_tokens": generation.prompt_tokens, "tokens": generation.tokens}
         print_json({"model": name, **facts, "finish_reason": generation.finish_reason, "text": text})
-
-
-def reader_of(lm: LanguageModel) -> AnswerReader | None:
-    """What tells the channels of an answer apart, of models that answer in channels, as gpt-oss does. ModelError if the model has
-    no chat template."""
-    from camshaft.generate.tools.reasoning import channel_reader
-
-    return channel_reader(lm.chat_template)
-
-
-def _told_apart(pieces: Iterable[str], reader: AnswerReader) -> Iterator[str]:
-    """The pieces of the answer proper; thoughts go to stderr, as they arrive."""
-    deltas = chain.from_iterable(
-        chain((reader.push(piece) for piece in pieces), (finish() for finish in (reader.finish,)))
-    )
-    is_thinking = False
-    for delta in deltas:
-        if delta.thought:
-            print(delta.thought, end="", file=sys.stderr, flush=True)
-            is_thinking = True
-        elif delta.text:
-            if is_thinking:
-                print("\n", file=sys.stderr, flush=True)
-            is_thinking = False
-            yield delta.text
-    if is_thinking:
-        print(file=sys.stderr, flush=True)
-
-
-def stream(pieces: Iterable[str], reader: AnswerReader | None = None) -> None:
-    """Print text pieces as they arrive: of an answer in channels its thoughts on stderr. End the last line, even if an error
-    interrupts it."""
-    last = ""
-    try:
-        for last in pieces if reader is None else _told_apart(pieces, reader):
-            sys.stdout.write(last)
-            sys.stdout.flush()
-    except Exception:
-        if last and not last.endswith("\n"):
-            print(flush=True)
-        raise
-    if not last.endswith("\n"):
-        print(flush=True)
 
 
 def _grammar(schema: str | None, schema_file: Path | None, regex: str | None, file: Path | None) -> Grammar | None:

@@ -19,6 +19,8 @@ from camshaft.cli.command import command
 from camshaft.errors import MissingExtraError, SettingError
 
 if TYPE_CHECKING:
+    from socket import socket
+
     from camshaft.serve.guard import Guard
     from camshaft.serve.models.config import ModelSpec, ServerConfig
 
@@ -106,12 +108,11 @@ def serve(
     try:
         from camshaft.serve import run
     except ModuleNotFoundError as error:
-        raise MissingExtraError(str(error.name), "serve", "camshaft serve") from None
+        raise missing_extra(error, "camshaft serve", ray) from None
     from camshaft.generate.speculation.speculator import NGRAM
     from camshaft.serve.guard import Guard, read_keys
-    from camshaft.serve.models.config import ModelSpec, cards_of
+    from camshaft.serve.models.config import ModelSpec
     from camshaft.serve.models.entry import EMBEDDING, RERANK, SPEECH
-    from camshaft.serve.models.models import Models
     from camshaft.serve.models.served import served_name
 
     logging.basicConfig(level=logging.WARNING, format="camshaft: %(message)s")
@@ -140,16 +141,29 @@ def serve(
         return
     with run.listen(host, port) as listening:
         _check_open(keys, listening.getsockname()[0], run.url_of(listening))
-        for name in dict.fromkeys(spec.model for spec in specs):
-            options.pull(name)
-        served = Models(cards_of(specs), limit_nbytes=found.memory_limit_nbytes)
-        with closing(served):
-            for spec in specs:
-                if spec.preload:
-                    with options.preparing(spec.model):
-                        served.put(spec.name, spec.open())
-            ready = said.replace("URL", run.url_of(listening))
-            run.make_server(served, guard, lambda: _notice(f"serving {ready}")).run(sockets=[listening])
+        _serve_here(replace(found, specs=tuple(specs)), guard, listening, said)
+
+
+def missing_extra(error: ModuleNotFoundError, purpose: str, ray: str | None) -> MissingExtraError:
+    """What to install for a command that serves requests here or, by the extra that has the other, on a cluster."""
+    return MissingExtraError(str(error.name), "serve" if ray is None else "cluster", purpose)
+
+
+def _serve_here(config: ServerConfig, guard: Guard, listening: socket, said: str) -> None:
+    """Serve models from this process until Ctrl-C."""
+    from camshaft.serve import run
+    from camshaft.serve.models.config import cards_of
+    from camshaft.serve.models.models import Models
+
+    for name in dict.fromkeys(spec.model for spec in config.specs):
+        options.pull(name)
+    with closing(Models(cards_of(config.specs), limit_nbytes=config.memory_limit_nbytes)) as served:
+        for spec in config.specs:
+            if spec.preload:
+                with options.preparing(spec.model):
+                    served.put(spec.name, spec.open())
+        ready = said.replace("URL", run.url_of(listening))
+        run.make_server(served, guard, lambda: _notice(f"serving {ready}")).run(sockets=[listening])
 
 
 def _config(models: list[str] | None, config: Path | None, common: ModelSpec) -> ServerConfig:

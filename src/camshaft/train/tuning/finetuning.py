@@ -30,8 +30,6 @@ from camshaft.train.tuning.options import OPTIMIZERS, SCHEDULES, WHOLE, Finetune
 from camshaft.train.tuning.peft_folder import check_free, is_folder, module_names
 from camshaft.train.tuning.recomputation import fit
 
-Array = np.ndarray[Any, Any]
-
 
 def finetune(
     model: str | Path,
@@ -51,11 +49,11 @@ def finetune(
     threads: int | None = None,
 ) -> FinetuneResult:
     """Trains adapters on the examples of a JSONL file and writes them to `out`: a GGUF adapter if that ends in .gguf, else a PEFT
-    folder; by the methods full and qat the model's own weights, and a GGUF model. train/tuning/data/examples.py has the lines.
+    folder; by the methods full, qat and embedding the model's own weights, and a GGUF model. docs/training.md has the lines.
 
-    Of the file, which may be larger than memory, the places of lines are held. Checkpoints are in `folder`, by default
-    `out`.checkpoints; `resume` goes on from the newest. `each(point, steps)` is called after every step. With a `validation`
-    file, of the same form as `data`, what has its lowest loss is written.
+    Of the file, which may be larger than memory, the places of lines are held; of pairs and similar texts all.
+    Checkpoints are in `folder`, by default `out`.checkpoints; `resume` goes on from the newest. `each(point, steps)` is called
+    after every step. With a `validation` file, of the same form as `data`, what has its lowest loss is written.
     Raises FormatError for data that cannot be learned, StoreError if `out` exists, unless `force`, or cannot be
     written, TrainingError as train.Trainer does.
     """
@@ -155,8 +153,10 @@ def _run(
     **options: Any,
 ) -> _Run:
     """The trainer of a model's parameters, and its data. `options` are those of Trainer."""
-    if given.patience is not None and validation is None:
-        raise PlanError(f"finetune: got patience={given.patience} without a validation file; wanted validation=FILE")
+    for name in ("patience", "validate_every"):
+        value = getattr(given, name)
+        if value is not None and validation is None:
+            raise PlanError(f"finetune: got {name}={value} without a validation file; wanted validation=FILE")
     where = {name: options[name] for name in ("backend", "threads") if name in options}
     batches = batches_of(model, data, given, **where)
     if given.batch > batches.n_rows:

@@ -80,18 +80,19 @@ class FinetuneOptions:
         for name, known in _NAMES.items():
             if getattr(self, name) not in known:
                 raise PlanError(f"finetune: got {name}={getattr(self, name)!r:.60}; wanted {', '.join(known)}")
-        for name in ("beta", "temperature"):
+        for name in ("beta", "temperature", "lr"):
             value = getattr(self, name)
             number = isinstance(value, (int, float)) and not isinstance(value, bool)
-            if not number or not isfinite(value) or value <= 0:
-                raise PlanError(f"finetune: got {name}={value!r:.60}; wanted a finite number above 0")
+            if not number or not isfinite(value) or value < 0 or (name != "lr" and not value):
+                least = "from 0 on" if name == "lr" else "above 0"
+                raise PlanError(f"finetune: got {name}={value!r:.60}; wanted a finite number {least}")
         if self.pack and self.method in ("dpo", "embedding"):
             raise PlanError(f"finetune: got pack=True with the method {self.method}; wanted a row for each text")
         if self.method == "qat" and self.file_type is None:
             raise PlanError("finetune: got the method qat without a type; wanted the one to round to, such as Q4_0")
         if self.method not in WHOLE and self.file_type is not None:
             raise PlanError(
-                f"finetune: got the type {self.file_type!r:.60} for the method {self.method}; wanted it for full or qat"
+                f"finetune: got the type {self.file_type!r:.60} for the method {self.method}; wanted it for {', '.join(WHOLE)}"
             )
         if self.batch % self.micro_batches:
             raise PlanError(

@@ -34,7 +34,7 @@ def fit(model: TunedModel, step: Step, batch: Sequence[Any], budget_nbytes: int)
         if n == layers:
             raise PlanError(
                 f"memory: a step holds {_size(needed)} with all {layers} layers computed once more; wanted at most "
-                f"{_size(budget_nbytes)}, which a smaller batch, more micro_batches or a shorter length need"
+                f"{_size(budget_nbytes)} (lower batch=, raise micro_batches=, or lower length=)"
             )
         step.close()
         n, allowed = n + 1, estimate(n) * budget_nbytes / needed

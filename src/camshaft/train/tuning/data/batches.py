@@ -17,7 +17,7 @@ import numpy as np
 from camshaft.errors import FormatError
 from camshaft.store.files import reason
 from camshaft.train.data import Batches
-from camshaft.train.tuning.data.examples import Example
+from camshaft.train.tuning.data.examples import Example, lines_of
 from camshaft.train.tuning.data.rows import layout_of
 
 Array = np.ndarray[Any, Any]
@@ -70,23 +70,14 @@ class StreamedBatches:
         self.per_row = 1
 
     def _scan(self) -> None:
-        start = 0
-        try:
-            with open(self._path, "rb") as file:
-                for number, line in enumerate(file, 1):
-                    if line.strip():
-                        example = self._parse(f"{self._path}, line {number}", line)
-                        self._numbers.append(number)
-                        self._starts.append(start)
-                        self._sizes.append(len(example.tokens))
-                        self._learned.append(sum(example.learned[1:]))
-                        self._checksums.append(crc32(line))
-                        self.checksum = crc32(line, self.checksum)
-                    start += len(line)
-        except OSError as error:
-            raise FormatError(f"{self._path}: cannot be read: {reason(error)}") from None
-        if not self._starts:
-            raise FormatError(f"{self._path}: has no line; wanted one JSON object a line")
+        for number, start, line in lines_of(self._path):
+            example = self._parse(f"{self._path}, line {number}", line)
+            self._numbers.append(number)
+            self._starts.append(start)
+            self._sizes.append(len(example.tokens))
+            self._learned.append(sum(example.learned[1:]))
+            self._checksums.append(crc32(line))
+            self.checksum = crc32(line, self.checksum)
 
     @functools.cached_property
     def _batches(self) -> Batches:

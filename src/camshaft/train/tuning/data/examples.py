@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -86,18 +86,25 @@ def _answered(given: Mapping[str, Any], answer: str) -> tuple[_Kind, dict[str, A
 
 def read_lines(path: str | os.PathLike[str], parse: Callable[[str, bytes], Made]) -> list[Made]:
     """What `parse` makes of each line's place and bytes."""
-    found = []
+    return [parse(f"{os.fspath(path)}, line {number}", line) for number, _, line in lines_of(path)]
+
+
+def lines_of(path: str | os.PathLike[str]) -> Iterator[tuple[int, int, bytes]]:
+    """The lines of a file that are not empty: the number of each from 1, where it starts, and its bytes.
+
+    Raises FormatError if the file cannot be read, or has no such line."""
+    start, is_empty = 0, True
     try:
         with open(path, "rb") as file:
             for number, line in enumerate(file, 1):
                 if line.strip():
-                    where = f"{os.fspath(path)}, line {number}"
-                    found.append(parse(where, line))
+                    is_empty = False
+                    yield number, start, line
+                start += len(line)
     except OSError as error:
         raise FormatError(f"{os.fspath(path)}: cannot be read: {reason(error)}") from None
-    if not found:
+    if is_empty:
         raise FormatError(f"{os.fspath(path)}: has no line; wanted one JSON object a line")
-    return found
 
 
 def object_of(where: str, line: bytes) -> dict[str, Any]:
