@@ -14,6 +14,7 @@ import pytest
 from camshaft import TextToTextModel
 from camshaft.cli.main import make_app
 from camshaft.errors import CamshaftError, ContextError, ModelError, SettingError
+from camshaft.generate.stored.plan_cache import PlanCache
 from camshaft.models.t5 import config as t5_config
 from camshaft.models.t5 import t5
 from tests.support.fixtures import DATA
@@ -55,7 +56,7 @@ def difference(model: TextToTextModel, name: str = "t5-gated") -> float:
 def fresh(folder: Path) -> TextToTextModel:
     """One whose plans are compiled now."""
     made = TextToTextModel(folder / "t5-gated.gguf", threads=1, activations="f32")
-    made._cache._use = False
+    made._plans.cache._use = False
     return made
 
 
@@ -109,6 +110,14 @@ def test_another_answer_ends_the_one_before(model: TextToTextModel) -> None:
     "".join(model.generate("the mat", greedy=True, max_tokens=2))
     with pytest.raises(ModelError, match="began another answer"):
         "".join(first)
+
+
+def test_kernels_of_plans_that_were_compiled_are_measured_later(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    measured: list[str] = []
+    monkeypatch.setattr(PlanCache, "measure_later", lambda self, compiled, backend, threads: measured.extend(compiled))
+    with fresh(folder) as compiled:
+        compiled.encode([5])
+    assert measured == ["encode"]
 
 
 @pytest.mark.parametrize("both_sides", [True, False])
