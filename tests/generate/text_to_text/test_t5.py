@@ -198,5 +198,7 @@ def test_the_command_answers(folder: Path) -> None:
     answer = json.loads(run(*given, "--json").stdout)
     assert shown.stdout == answer["text"] + "\n"
     assert answer["prompt_tokens"] == 4
-    refused = run(path, "the cat", "--system", "Be kind")
-    assert refused.stderr == "camshaft: --system, which a model with an encoder and a decoder has not\n"
+    assert run(*given, "--speculate", "off").stdout == shown.stdout
+    for words in (("--system", ""), ("--context", 64), ("--verbose",), ("--kv-cache", "f16"), ("--adapter", "a.gguf")):
+        refused = run(path, "the cat", *words)
+        assert refused.stderr == f"camshaft: {words[0]}, which a model with an encoder and a decoder has not\n"

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, Iterator, Mapping
-from itertools import chain
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -22,6 +21,7 @@ if TYPE_CHECKING:
     from camshaft.generate.language_model import LanguageModel
     from camshaft.generate.options import GenerateOptions
     from camshaft.generate.speculation.speculator import Speculation
+    from camshaft.generate.tools.calls import Delta
     from camshaft.generate.tools.reasoning import AnswerReader
 
 _Model = Annotated[
@@ -111,21 +111,22 @@ def generate(
     except OtherArchitectureError as error:
         if error.architecture != "t5":
             raise
-        given = {"--image": image or None, "--system": system, "--speculate": speculate, "--prompt-cache": prompt_cache}
-        _answer(name, said, wanted, running, given, json=json)
+        foreign = {
+            "--image": bool(image),
+            "--system": system is not None,
+            "--speculate": speculate not in (None, "off"),
+            "--prompt-cache": prompt_cache is not None,
+            "--context": context != options.DEFAULT_CONTEXT,
+            "--verbose": verbose,
+        }
+        _answer_by_t5(name, said, wanted, running, [option for option, is_given in foreign.items() if is_given], json)
         return
     with lm, options.speculation(speculate, running, context) as drafts:
         wanted = of_model(wanted, lm).merge({"speculate": drafts, "prompt_cache": prompt_cache})
         reader = None if raw or grammar is not None else reader_of(lm)
         if reader is not None:
             wanted = wanted.merge({"shown_tokens": reader.marks})
-        if system is None:
-            generation = lm.generate(said, wanted, images=image) if image else lm.generate(said, wanted)
-        else:
-            from camshaft.generate.vision.prompts import content_of
-
-            asked = {"role": "user", "content": content_of(said, image or ())}
-            generation = lm.generate(options=wanted, messages=[{"role": "system", "content": system}, asked])
+        generation = _begun(lm, said, wanted, system, image or ())
         if json:
             for _ in generation:
                 pass
@@ -136,23 +137,34 @@ def generate(
             _print_timings(lm, generation)
 
 
-def _answer(
+def _begun(
+    lm: LanguageModel, said: str, wanted: GenerateOptions, system: str | None, images: Sequence[str]
+) -> Generation:
+    """The answer to a prompt with its pictures, after a system message if there is one."""
+    if system is None:
+        return lm.generate(said, wanted, images=images)
+    from camshaft.generate.vision.prompts import content_of
+
+    asked = {"role": "user", "content": content_of(said, images)}
+    return lm.generate(options=wanted, messages=[{"role": "system", "content": system}, asked])
+
+
+def _answer_by_t5(
     name: str,
     said: str,
     wanted: GenerateOptions,
     running: options.ModelOptions,
-    foreign: Mapping[str, object],
-    *,
+    foreign: Sequence[str],
     json: bool,
 ) -> None:
-    """Answer by a model with an encoder and a decoder."""
+    """Answer by a model with an encoder and a decoder. Raises SettingError for an option of others, as in `foreign`."""
     from camshaft.generate.text_to_text.text_to_text_model import TextToTextModel
 
-    of_model = {f"--{key.replace('_', '-')}": value for key, value in running.given().items()}
-    unknown = {key: value for key, value in {**foreign, **of_model}.items() if value is not None}
-    of_class = {key: unknown.pop(f"--{key}") for key in ("threads", "activations") if f"--{key}" in unknown}
+    given = running.given()
+    of_class = {key: given.pop(key) for key in ("threads", "activations") if key in given}
+    unknown = [*foreign, *(f"--{'adapter' if key == 'adapters' else key.replace('_', '-')}" for key in given)]
     if unknown:
-        raise SettingError(f"{next(iter(unknown))}, which a model with an encoder and a decoder has not")
+        raise SettingError(f"{unknown[0]}, which a model with an encoder and a decoder has not")
     with TextToTextModel(name, **of_class) as model:
         generation = model.generate(said, wanted)
         if not json:
@@ -171,13 +183,16 @@ def reader_of(lm: LanguageModel) -> AnswerReader | None:
     return channel_reader(lm.chat_template)
 
 
+def _deltas(pieces: Iterable[str], reader: AnswerReader) -> Iterator[Delta]:
+    for piece in pieces:
+        yield from reader.push(piece)
+    yield from reader.finish()
+
+
 def _told_apart(pieces: Iterable[str], reader: AnswerReader) -> Iterator[str]:
     """The pieces of the answer proper; thoughts go to stderr, as they arrive."""
-    deltas = chain.from_iterable(
-        chain((reader.push(piece) for piece in pieces), (finish() for finish in (reader.finish,)))
-    )
     is_thinking = False
-    for delta in deltas:
+    for delta in _deltas(pieces, reader):
         if delta.thought:
             print(delta.thought, end="", file=sys.stderr, flush=True)
             is_thinking = True
