@@ -30,7 +30,7 @@ from camshaft.generate.stored.header_cache import open_model_file
 from camshaft.generate.vision.tokens import BLIND
 from camshaft.generate.vision.vision_model import VisionModel
 from camshaft.models.adapters.adapter import Adapters, Given, open_adapters
-from camshaft.models.config import read_config
+from camshaft.models.config import ModelConfig, read_config
 from camshaft.models.families import FAMILIES, family_name
 from camshaft.models.files.pull import resolve_model
 from camshaft.models.vision.pictures import PictureSource
@@ -91,14 +91,10 @@ class LanguageModel(Prompts, Drawing):
         self._model_file = open_model_file(resolve_model(str(path_or_name)))
         self._file, self.vision = self._model_file.file, None
         try:
-            name = family_name(self._file.metadata)
-            if FAMILIES[name].encoder:
-                raise ModelError(f"{name} is an encoder, which writes no text; open it as camshaft.EmbeddingModel")
-            self.config = read_config(self._file.metadata, name, vocabulary_size(self._file.metadata))
+            self.config = self._read_config()
             if FAMILIES[self.config.architecture].learned_positions:
                 self.context = context = min(context, self.config.context_length)
-            if mmproj is not None:
-                self.vision = self._opened_vision(mmproj)
+            self.vision = None if mmproj is None else self._opened_vision(mmproj)
             with no_collection():
                 self.plans = ModelPlans(
                     self._file,
@@ -160,11 +156,10 @@ class LanguageModel(Prompts, Drawing):
             raise SettingError(f"generate got {came}; wanted one of them")
         if prompt is None and images:
             raise SettingError("generate got messages and images; wanted the images in the messages' contents")
-        ids = (
-            self._of_messages(messages, raw=options.raw)
-            if prompt is None
-            else self.prompt_ids(prompt, raw=options.raw, images=images)
-        )
+        if prompt is None:
+            ids = self._of_messages(messages, raw=options.raw)
+        else:
+            ids = self.prompt_ids(prompt, raw=options.raw, images=images)
         self.check_open()
         session = Session(self, waits=True, goes_back=False)
         return session.start(ids, options, lambda generation: session.close())
@@ -221,6 +216,12 @@ class LanguageModel(Prompts, Drawing):
         self.check_open()
         with Session(self, waits=True, goes_back=False) as session:
             return session.process(ids, every_row=True, chunk=chunk)
+
+    def _read_config(self) -> ModelConfig:
+        name = family_name(self._file.metadata)
+        if FAMILIES[name].encoder:
+            raise ModelError(f"{name} is an encoder, which writes no text; open it as camshaft.EmbeddingModel")
+        return read_config(self._file.metadata, name, vocabulary_size(self._file.metadata))
 
     def _opened_vision(self, path: str | Path) -> VisionModel:
         return VisionModel(path, self.config, self.name, threads=self.threads, activations=self.activations)

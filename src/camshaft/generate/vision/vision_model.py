@@ -22,8 +22,8 @@ from camshaft.generate.options import ACTIVATIONS
 from camshaft.generate.stored.file_plans import FilePlans
 from camshaft.generate.stored.header_cache import open_model_file
 from camshaft.generate.vision.tokens import Seeing, Span
-from camshaft.models.config import ModelConfig
-from camshaft.models.vision.config import VisionConfig, read_vision
+from camshaft.models.config import ModelConfig, check_layers
+from camshaft.models.vision.config import PREFIX, VisionConfig, read_vision
 from camshaft.models.vision.patches import grid_of, merged, patch_rows
 from camshaft.models.vision.pictures import Picture
 from camshaft.models.vision.positions import axes_of, position_rows, windows_of
@@ -88,11 +88,7 @@ class VisionModel(Closing):
         try:
             self.config = config = read_vision(self._file.metadata)
             _check_text(config, self.name, text, text_name)
-            if config.n_layers > len(self._file.tensors):
-                tensors = len(self._file.tensors)
-                raise ModelError(
-                    f"the key 'clip.vision.block_count' is {config.n_layers}; the file has {tensors} tensors"
-                )
+            check_layers(PREFIX, config.n_layers, len(self._file.tensors))
         except BaseException:
             self._file.close()
             raise
@@ -144,7 +140,7 @@ class VisionModel(Closing):
             if isinstance(piece, str):
                 pieces.append(piece)
                 continue
-            columns = -(-grid_of(piece.pixels, self.config)[1] // self.config.merge)
+            columns = grid_of(piece.pixels, self.config)[1] // self.config.merge
             made = self._run(piece)
             rows = np.split(made, range(columns, len(made), columns)) if piece.between else [made]
             for k, part in enumerate(rows):
