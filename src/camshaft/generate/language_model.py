@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from collections.abc import Iterable, Sequence
@@ -33,7 +32,7 @@ from camshaft.models.adapters.adapter import Adapters, Given, open_adapters
 from camshaft.models.config import ModelConfig, read_config
 from camshaft.models.families import FAMILIES, family_name
 from camshaft.models.files.pull import resolve_model
-from camshaft.models.vision.pictures import PictureSource
+from camshaft.models.vision.pictures import PictureSource, open_pictures
 from camshaft.settings import thread_count
 from camshaft.text.vocabulary import vocabulary_size
 
@@ -76,9 +75,7 @@ class LanguageModel(Prompts, Drawing):
     ) -> None:
         started = time.perf_counter()
         model_options.check_sizes(context, sessions)
-        if not isinstance(path_or_name, (str, os.PathLike)):
-            raise ModelError(f"got the model {path_or_name!r:.80}; wanted a .gguf file or the name of a model")
-        self.name, self.context = str(path_or_name), context
+        self.name, self.context = model_options.name_of(path_or_name), context
         self.activations = model_options.activations_of(activations)
         self.kv_cache = model_options.kv_cache_of(kv_cache, self.activations)
         backend = model_options.backend_of(backend)
@@ -88,7 +85,7 @@ class LanguageModel(Prompts, Drawing):
         self._making_grammars = threading.Lock()
         models.add(self)
         self._closed = False
-        self._model_file = open_model_file(resolve_model(str(path_or_name)))
+        self._model_file = open_model_file(resolve_model(self.name))
         self._file, self.vision = self._model_file.file, None
         try:
             self.config = self._read_config()
@@ -151,15 +148,16 @@ class LanguageModel(Prompts, Drawing):
         ContextError if no session becomes free, and LogitsError if the model computes NaN.
         """
         options = generate_options(options, keywords)
+        pictures = open_pictures(images)
         if (prompt is None) == (messages is None):
             came = "neither a prompt nor messages" if prompt is None else "a prompt and messages"
             raise SettingError(f"generate got {came}; wanted one of them")
-        if prompt is None and images:
+        if prompt is None and pictures:
             raise SettingError("generate got messages and images; wanted the images in the messages' contents")
         if prompt is None:
             ids = self._of_messages(messages, raw=options.raw)
         else:
-            ids = self.prompt_ids(prompt, raw=options.raw, images=images)
+            ids = self.prompt_ids(prompt, raw=options.raw, images=pictures)
         self.check_open()
         session = Session(self, waits=True, goes_back=False)
         return session.start(ids, options, lambda generation: session.close())

@@ -185,6 +185,20 @@ def test_what_the_class_has_not_is_refused(model: TextToTextModel) -> None:
         model.generate("the cat " * 100)
 
 
+def test_tokens_and_places_that_there_are_not_are_refused(model: TextToTextModel, folder: Path) -> None:
+    for ids in ([model.config.vocab_size], [5, -1]):
+        with pytest.raises(ContextError, match="wanted a whole number from 0 to 130"):
+            model.encode(ids)
+    model.encode([5])
+    for token, position, message in ((-1, 0, "token id -1"), (0, 160, "at position 160; wanted 0 to 159")):
+        with pytest.raises(ContextError, match=message):
+            model.step(token, position)
+    with fresh(folder) as new, pytest.raises(ContextError, match="there is no prompt"):
+        new.step(0, 0)
+    with pytest.raises(ModelError, match=r"got the model None; wanted a \.gguf file"):
+        TextToTextModel(None)  # type: ignore[arg-type]
+
+
 def test_the_command_answers(folder: Path) -> None:
     from typer.testing import CliRunner
 

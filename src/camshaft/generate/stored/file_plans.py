@@ -118,7 +118,7 @@ class FileModel(Closing):
     kind: ClassVar[str]
 
     def __init__(self, path_or_name: str | Path, *, threads: int | None = None, activations: str = "auto") -> None:
-        self.name, self.threads = str(path_or_name), thread_count(threads)
+        self.name, self.threads = model_options.name_of(path_or_name), thread_count(threads)
         quantized = model_options.ACTIVATIONS[model_options.activations_of(activations)]
         model_file = open_model_file(resolve_model(self.name))
         self._file, self._lock, self._closed = model_file.file, threading.RLock(), False

@@ -83,16 +83,18 @@ class TextToTextModel(FileModel):
 
     def _planned(self, activations: str, form: DType) -> _Plans:
         self.config = read_t5_config(self._file.metadata, vocabulary_size(self._file.metadata))
+        self._n_prompt = 0
         self._answering: object | None = None  # the answer whose prompt was encoded last
         return _Plans(self._file, self.config, activations=activations, form=form, threads=self.threads)
 
     def encode(self, ids: Sequence[int]) -> Array:
         """Give a prompt to the decoder. Returns the encoder's result f32 [len(ids), dim], a view until the next one.
 
-        Raises ContextError for more tokens than the context, or none."""
+        Raises ContextError for more tokens than the context or none, and for an id that no token has."""
         n = len(ids)
         if not 1 <= n <= self.config.context:
             raise ContextError(f"a prompt of {count(n, 'token')}; wanted 1 to {self.config.context}, the context")
+        self._check_ids(ids)
         with self._lock:
             self._check_open()
             plans = self._plans
@@ -105,9 +107,16 @@ class TextToTextModel(FileModel):
             return plans.arrays["encoded"][:n]
 
     def step(self, token: int, position: int) -> Array:
-        """Process a token of the answer, from `config.start` at position 0 on; returns logits f32 [vocab], a view."""
+        """Process a token of the answer, from `config.start` at position 0 on; returns logits f32 [vocab], a view.
+
+        Raises ContextError for an id or a position that there is not, or before a prompt."""
+        self._check_ids((token,))
+        if not 0 <= position < self.config.context:
+            raise ContextError(f"a token at position {position}; wanted 0 to {self.config.context - 1}")
         with self._lock:
             self._check_open()
+            if not self._n_prompt:
+                raise ContextError("there is no prompt; wanted one, by `encode`")
             plans = self._plans
             plan = plans.plan("decode")
             plan.inputs["ids"][:], plan.inputs["positions"][:], plan.inputs["slots"][:] = token, position, 0
@@ -117,6 +126,11 @@ class TextToTextModel(FileModel):
             plans.run(plan)
             logits: Array = plans.arrays["logits"][0]
             return logits
+
+    def _check_ids(self, ids: Sequence[int]) -> None:
+        wrong = next((i for i in ids if not 0 <= i < self.config.vocab_size), None)
+        if wrong is not None:
+            raise ContextError(f"token id {wrong!r}; wanted a whole number from 0 to {self.config.vocab_size - 1}")
 
     def generate(
         self, prompt: str, options: GenerateOptions | None = None, **keywords: Unpack[GenerateKeywords]
