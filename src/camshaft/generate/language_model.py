@@ -27,7 +27,6 @@ from camshaft.generate.sampling.sampler import SamplerPlans
 from camshaft.generate.session import Session
 from camshaft.generate.stored.header_cache import open_model_file
 from camshaft.generate.vision.tokens import BLIND
-from camshaft.generate.vision.vision_model import VisionModel
 from camshaft.models.adapters.adapter import Adapters, Given, open_adapters
 from camshaft.models.config import ModelConfig, read_config
 from camshaft.models.families import FAMILIES, family_name
@@ -91,7 +90,8 @@ class LanguageModel(Prompts, Drawing):
             self.config = self._read_config()
             if FAMILIES[self.config.architecture].learned_positions:
                 self.context = context = min(context, self.config.context_length)
-            self.vision = None if mmproj is None else self._opened_vision(mmproj)
+            if mmproj is not None:
+                self._open_vision(mmproj)
             with no_collection():
                 self.plans = ModelPlans(
                     self._file,
@@ -221,8 +221,10 @@ class LanguageModel(Prompts, Drawing):
             raise ModelError(f"{name} is an encoder, which writes no text; open it as camshaft.EmbeddingModel")
         return read_config(self._file.metadata, name, vocabulary_size(self._file.metadata))
 
-    def _opened_vision(self, path: str | Path) -> VisionModel:
-        return VisionModel(path, self.config, self.name, threads=self.threads, activations=self.activations)
+    def _open_vision(self, path: str | Path) -> None:
+        from camshaft.generate.vision.vision_model import VisionModel  # not needed without pictures
+
+        self.vision = VisionModel(path, self.config, self.name, threads=self.threads, activations=self.activations)
 
     def _opened(self, adapters: Given) -> Adapters:
         return open_adapters(self._file, adapters, lambda: self._model_file.base_digest)
