@@ -11,6 +11,7 @@ import torch
 import transformers
 
 from scripts.oracles.tiny_vocabulary import make_tokens
+from tests.support.speech import RECORDINGS, sound
 
 N_MELS, AUDIO_CONTEXT, TEXT_CONTEXT = 16, 50, 64
 N_TIMESTAMPS = AUDIO_CONTEXT + 1
@@ -21,17 +22,6 @@ CONTROL = (
     *(f"<|{language}|>" for language in LANGUAGES),
     *("<|translate|>", "<|transcribe|>", "<|startoflm|>", "<|startofprev|>", "<|nospeech|>", "<|notimestamps|>"),
 )
-
-
-def sound(seconds: float, seed: int = 7) -> np.ndarray[Any, Any]:
-    """Tones that rise and fall over noise, f32 at 16 kHz, which sound alike on any machine."""
-    t = np.arange(int(seconds * 16000)) / 16000
-    rng = np.random.default_rng(seed)
-    tones = sum(
-        a * np.sin(2 * np.pi * (f * t + 40 * np.sin(3 * t + f))) for f, a in ((220, 0.3), (1700, 0.2), (5200, 0.1))
-    )
-    loud = 0.55 + 0.45 * np.sin(2 * np.pi * 0.7 * t)
-    return (tones * loud + 0.01 * rng.normal(size=t.size)).astype(np.float32)
 
 
 def tokens() -> tuple[list[str], list[str]]:
@@ -129,10 +119,6 @@ def write(network: Any, path: Path) -> None:
 def extractor(n_mels: int = N_MELS, seconds: int = 1) -> Any:
     """transformers' features for a model of such windows."""
     return transformers.WhisperFeatureExtractor(feature_size=n_mels, chunk_length=seconds)
-
-
-# Recordings: seconds, seed, language, and whether each window knows the text before it.
-RECORDINGS = ((1.0, 7, None, False), (5.3, 7, "de", False), (5.3, 9, "fr", False), (5.3, 7, "de", True))
 
 
 def generated(network: Any, recording: tuple[float, int, str | None, bool]) -> list[dict[str, Any]]:

@@ -265,6 +265,7 @@ NOT_IMPORTED = (
     ),
     *(
         "camshaft.emit.llvm.module",
+        "camshaft.generate.vision.vision_model",
         "camshaft.ops.op",
         "camshaft.plan.compile",
         "camshaft.plan.serialize",

@@ -103,6 +103,8 @@ def test_pictures_that_are_too_long_and_prompts_that_do_not_fit_them(tmp_path: P
             lm.prompt_ids("<image> <image>", raw=True, images=[drawn_picture(5, 5)])
         with pytest.raises(SettingError, match="images came as str; wanted a list"):
             lm.generate("a", images="picture.png")  # type: ignore[arg-type]
+        with pytest.raises(SettingError, match="images came as ndarray; wanted a list"):
+            lm.generate("a", images=drawn_picture(5, 5))  # type: ignore[arg-type]
         with pytest.raises(SettingError, match="messages and images"):
             lm.generate(messages=[{"role": "user", "content": "a"}], images=[drawn_picture(5, 5)])
         with pytest.raises(SettingError, match="prompt_cache with pictures"):

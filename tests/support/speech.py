@@ -13,7 +13,8 @@ import numpy as np
 from tests.support.fixtures import DATA
 
 Array = np.ndarray[Any, Any]
-# Seconds, seed, language, and whether each window knows the text before it: the recordings of scripts/oracles/tiny_speech.py.
+# Recordings: seconds, seed, language, and whether each window knows the text before it. scripts/oracles/tiny_speech.py asks
+# transformers about them.
 RECORDINGS = ((1.0, 7, None, False), (5.3, 7, "de", False), (5.3, 9, "fr", False), (5.3, 7, "de", True))
 # Nothing but the likeliest tokens.
 GREEDY: dict[str, Any] = {
@@ -40,7 +41,7 @@ def of_transformers() -> dict[str, Any]:
 
 
 def sound(seconds: float, seed: int = 7) -> Array:
-    """Tones that rise and fall over noise, f32 at 16 kHz: as scripts/oracles/tiny_speech.py makes them."""
+    """Tones that rise and fall over noise, f32 at 16 kHz, which sound alike on any machine."""
     t = np.arange(int(seconds * 16000)) / 16000
     rng = np.random.default_rng(seed)
     tones = sum(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from collections.abc import Iterable, Sequence
@@ -29,15 +28,15 @@ from camshaft.generate.session import Session
 from camshaft.generate.stored.header_cache import open_model_file
 from camshaft.generate.vision.tokens import BLIND
 from camshaft.models.adapters.adapter import Adapters, Given, open_adapters
-from camshaft.models.config import read_config
+from camshaft.models.config import ModelConfig, read_config
 from camshaft.models.families import FAMILIES, family_name
 from camshaft.models.files.pull import resolve_model
-from camshaft.models.vision.pictures import PictureSource
+from camshaft.models.vision.pictures import PictureSource, open_pictures
 from camshaft.settings import thread_count
 from camshaft.text.vocabulary import vocabulary_size
 
 if TYPE_CHECKING:
-    from camshaft.generate.vision.vision_model import VisionModel
+    pass
 
 Array = np.ndarray[Any, Any]
 
@@ -78,9 +77,7 @@ class LanguageModel(Prompts, Drawing):
     ) -> None:
         started = time.perf_counter()
         model_options.check_sizes(context, sessions)
-        if not isinstance(path_or_name, (str, os.PathLike)):
-            raise ModelError(f"got the model {path_or_name!r:.80}; wanted a .gguf file or the name of a model")
-        self.name, self.context = str(path_or_name), context
+        self.name, self.context = model_options.name_of(path_or_name), context
         self.activations = model_options.activations_of(activations)
         self.kv_cache = model_options.kv_cache_of(kv_cache, self.activations)
         backend = model_options.backend_of(backend)
@@ -90,17 +87,14 @@ class LanguageModel(Prompts, Drawing):
         self._making_grammars = threading.Lock()
         models.add(self)
         self._closed = False
-        self._model_file = open_model_file(resolve_model(str(path_or_name)))
+        self._model_file = open_model_file(resolve_model(self.name))
         self._file, self.vision = self._model_file.file, None
         try:
-            name = family_name(self._file.metadata)
-            if FAMILIES[name].encoder:
-                raise ModelError(f"{name} is an encoder, which writes no text; open it as camshaft.EmbeddingModel")
-            self.config = read_config(self._file.metadata, name, vocabulary_size(self._file.metadata))
+            self.config = self._read_config()
             if FAMILIES[self.config.architecture].learned_positions:
                 self.context = context = min(context, self.config.context_length)
             if mmproj is not None:
-                self.vision = self._opened_vision(mmproj)
+                self._open_vision(mmproj)
             with no_collection():
                 self.plans = ModelPlans(
                     self._file,
@@ -157,16 +151,16 @@ class LanguageModel(Prompts, Drawing):
         ContextError if no session becomes free, and LogitsError if the model computes NaN.
         """
         options = generate_options(options, keywords)
+        pictures = open_pictures(images)
         if (prompt is None) == (messages is None):
             came = "neither a prompt nor messages" if prompt is None else "a prompt and messages"
             raise SettingError(f"generate got {came}; wanted one of them")
-        if prompt is None and images:
+        if prompt is None and pictures:
             raise SettingError("generate got messages and images; wanted the images in the messages' contents")
-        ids = (
-            self._of_messages(messages, raw=options.raw)
-            if prompt is None
-            else self.prompt_ids(prompt, raw=options.raw, images=images)
-        )
+        if prompt is None:
+            ids = self._of_messages(messages, raw=options.raw)
+        else:
+            ids = self.prompt_ids(prompt, raw=options.raw, images=pictures)
         self.check_open()
         session = Session(self, waits=True, goes_back=False)
         return session.start(ids, options, lambda generation: session.close())
@@ -224,10 +218,16 @@ class LanguageModel(Prompts, Drawing):
         with Session(self, waits=True, goes_back=False) as session:
             return session.process(ids, every_row=True, chunk=chunk)
 
-    def _opened_vision(self, path: str | Path) -> VisionModel:
-        from camshaft.generate.vision.vision_model import VisionModel  # eight modules that texts alone do not need
+    def _read_config(self) -> ModelConfig:
+        name = family_name(self._file.metadata)
+        if FAMILIES[name].encoder:
+            raise ModelError(f"{name} is an encoder, which writes no text; open it as camshaft.EmbeddingModel")
+        return read_config(self._file.metadata, name, vocabulary_size(self._file.metadata))
 
-        return VisionModel(path, self.config, self.name, threads=self.threads, activations=self.activations)
+    def _open_vision(self, path: str | Path) -> None:
+        from camshaft.generate.vision.vision_model import VisionModel  # not needed without pictures
+
+        self.vision = VisionModel(path, self.config, self.name, threads=self.threads, activations=self.activations)
 
     def _opened(self, adapters: Given) -> Adapters:
         return open_adapters(self._file, adapters, lambda: self._model_file.base_digest)

@@ -31,7 +31,7 @@ from camshaft.generate.stored.plan_cache import PlanCache
 from camshaft.generate.vision.runs import PictureRuns
 from camshaft.generate.vision.tokens import BLIND, Seeing, has_pictures
 from camshaft.models.adapters.adapter import Adapters
-from camshaft.models.config import ModelConfig
+from camshaft.models.config import ModelConfig, check_layers
 from camshaft.ops.spec import Dim
 from camshaft.plan.cached_plan import CachedPlan
 from camshaft.plan.memory.weights import Weights
@@ -50,8 +50,7 @@ Ints = Sequence[int]
 
 
 class ModelPlans(PictureRuns):
-    """The plans of one model. Every plan writes its result to `logits` [LOGIT_ROWS, vocab]. `device` is None if the memory is
-    the host's."""
+    """The plans of one model. All write their result to `logits` [LOGIT_ROWS, vocab]. `device` None: the host's memory."""
 
     def __init__(
         self,
@@ -67,17 +66,13 @@ class ModelPlans(PictureRuns):
         adapters: Adapters | None = None,
         seeing: Seeing = BLIND,
     ) -> None:
-        if config.n_layers > len(file.tensors):
-            raise ModelError(
-                f"the key '{config.architecture}.block_count' is {config.n_layers}; the file has {len(file.tensors)} tensors"
-            )
+        check_layers(config.architecture, config.n_layers, len(file.tensors))
         self.config, self.context, self.threads = config, context, threads
         self.device = device_with_memory(backend)
         self.weights = Weights()
         self.length = Extent("length", context)
         self.prompt_tokens = Extent("tokens", min(PROMPT_TOKENS, context))
-        run_tokens = self.prompt_tokens.bound
-        self.cache = KVCache(config, context, form, n_slots, self.device, run_tokens=run_tokens)
+        self.cache = KVCache(config, context, form, n_slots, self.device, run_tokens=self.prompt_tokens.bound)
         self.logit_rows = Extent("rows", min(LOGIT_ROWS, self.prompt_tokens.bound))
         self.file, self._backend, self._activations = file, backend, "q8" if quantized else "f32"
         facts = f"{config}|{context}|{self.prompt_tokens}|{self.logit_rows}|{n_slots}|{quantized}|{form}|{threads}"

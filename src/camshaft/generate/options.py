@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from camshaft.dtypes import DType, bf16, f16, f32
-from camshaft.errors import ContextError, SettingError, count
+from camshaft.errors import ContextError, ModelError, SettingError, count
 from camshaft.generate.checks import Rules, are_texts, check_fields, integer, is_bool
 from camshaft.generate.grammar.grammar import Grammar
 from camshaft.generate.sampling.parameters import SAMPLING_RULES, Sampling, SamplingKeywords
@@ -155,6 +155,13 @@ def check_sizes(context: int, sessions: int) -> None:
         raise ContextError(
             f"{count(sessions, 'session')} with a context of {count(context, 'token')}; wanted fewer than 2^31 tokens in all"
         )
+
+
+def name_of(path_or_name: object) -> str:
+    """The path or name of a model as a text. Raises ModelError for what is neither."""
+    if not isinstance(path_or_name, (str, os.PathLike)):
+        raise ModelError(f"got the model {path_or_name!r:.80}; wanted a .gguf file or the name of a model")
+    return str(path_or_name)
 
 
 def backend_of(name: str | None) -> str | None:

@@ -68,17 +68,18 @@ class Prompts(Closing):
 
         `images` are pictures in the order of their markers in the text, or before it where it has none. Raises SettingError for
         a picture that cannot be read, ModelError if the model sees none."""
+        pictures = open_pictures(images)
         if not isinstance(prompt, str):
             if isinstance(prompt, bytes) or not hasattr(prompt, "__iter__"):
                 raise SettingError(f"the prompt came as {type(prompt).__name__}; wanted a text or a list of token ids")
-            if images:
+            if pictures:
                 raise SettingError("the prompt came as token ids, with images; wanted a text with images")
             return self._checked(prompt)
-        if not images:
+        if not pictures:
             if raw:
                 return self.tokenize(prompt, add_special=first)
             return encode_chat(self.tokenizer, self.chat_template.render([{"role": "user", "content": prompt}]))
-        return self._ids_with(prompt, open_pictures(images), raw=raw, first=first)
+        return self._ids_with(prompt, pictures, raw=raw, first=first)
 
     def _ids_with(self, prompt: str, pictures: list[Picture], *, raw: bool, first: bool) -> list[int]:
         vision = seeing(self.vision)

@@ -53,9 +53,7 @@ class Session(SessionState):
         self._check_room(len(self._pending) + len(ids))
         sampler = model.sampler(options.sampling, options.grammar)
         speculator = self._speculator_of(options)
-        if options.prompt_cache is not None and has_pictures(ids):
-            raise SettingError("prompt_cache with pictures; wanted None: only prompts of text are kept")
-        kept = None if options.prompt_cache is None else PromptCache(options.prompt_cache, model)
+        kept = self._kept_prompt(options, ids)
         with model.lock:
             draw = model.samplers.alone(sampler)
         end_tokens = model.end_tokens(options)
@@ -63,7 +61,6 @@ class Session(SessionState):
         self._pending += ids
         self._turn += 1
         turn, drawn, logprobs, most = self._turn, list[int](), list[TokenLogprob](), options.max_tokens
-
         step_locks = [model.lock] if speculator is None else speculator.locks(model.lock)
 
         def next_token() -> int | FinishReason:
@@ -102,6 +99,13 @@ class Session(SessionState):
         generation.logprobs, generation.kept = logprobs, kept
         generation.speculation = None if speculator is None else speculator.begin()
         return generation
+
+    def _kept_prompt(self, options: GenerateOptions, ids: Sequence[int]) -> PromptCache | None:
+        if options.prompt_cache is None:
+            return None
+        if has_pictures(ids):
+            raise SettingError("prompt_cache with pictures; wanted None: only prompts of text are kept")
+        return PromptCache(options.prompt_cache, self._model)
 
     def _speculator_of(self, options: GenerateOptions) -> Speculator | None:
         """What drafts for this session; the one of before goes on if it is of the same kind."""

@@ -42,7 +42,7 @@ class SessionState(Closing):
         """Open a session. One that `waits` takes its slot when the first token is processed, and waits for it if another
         thread's generation will free one. One that `goes_back` keeps copies of states and windows for it. Raises ContextError if
         all slots are in use."""
-        self._model, self._waits = model, waits
+        self._model, self._waits, self._goes_back = model, waits, goes_back
         self._open = False
         self._slot = None
         if not waits:
@@ -51,7 +51,6 @@ class SessionState(Closing):
         self._open = True
         self._end = weakref.WeakMethod(self.close)
         self._states = Checkpoints(model.plans.cache) if model.plans.cache.copied_nbytes else None
-        self._goes_back = goes_back
         self.position = 0  # tokens in the cache
         self._pending: list[int] = []  # prompt or sampled tokens that are not in the cache yet
         self._turn = 0  # number of generations started

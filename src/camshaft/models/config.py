@@ -115,21 +115,26 @@ class Keys:
             raise ModelError(f"the key '{self.architecture}.{key}' is {value:g}; wanted a number of 0 or more")
         return value
 
-    def size(self, key: str, default: int | None = None) -> int:
-        """Return an integer from 1 to 2**31 - 1."""
+    def size(self, key: str, default: int | None = None, *, most: int = 2**31 - 1) -> int:
+        """Return an integer from 1 to `most`."""
         value = self.get(key, float, default)
-        if value != int(value) or not 1 <= value < 2**31:
-            raise ModelError(f"the key '{self.architecture}.{key}' is {value:g}; wanted an integer of 1 or more")
+        if value != int(value) or not 1 <= value <= most:
+            wanted = f"at most {most}" if value > most else "an integer of 1 or more"
+            raise ModelError(f"the key '{self.architecture}.{key}' is {value:.15g}; wanted {wanted}")
         return int(value)
+
+
+def check_layers(prefix: str, n_layers: int, n_tensors: int) -> None:
+    """Raise ModelError for more layers than a file has tensors: a graph of so many takes long to fail."""
+    if n_layers > n_tensors:
+        raise ModelError(f"the key '{prefix}.block_count' is {n_layers}; the file has {n_tensors} tensors")
 
 
 def read_config(metadata: Mapping[str, Any], architecture: str, vocab_size: int) -> ModelConfig:
     """Read the dimensions. Raises ModelError, naming the key, for a missing or impossible value."""
     keys, family = Keys(metadata, architecture), FAMILIES[architecture]
-    dim, n_layers = keys.size("embedding_length"), keys.size("block_count")
+    dim, n_layers = keys.size("embedding_length"), keys.size("block_count", most=MOST_LAYERS)
     n_heads = most_heads(keys) if family.attention else 1
-    if n_layers > MOST_LAYERS:
-        raise ModelError(f"the key '{architecture}.block_count' is {n_layers}; wanted at most {MOST_LAYERS}")
     n_layers -= _unused_layers(keys, n_layers)
     head_dim = keys.size("attention.key_length", dim // n_heads if dim % n_heads == 0 else None)
     latent = read_latent(keys, dim // n_heads) if family.latent else None

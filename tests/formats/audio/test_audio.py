@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import io
+import os
 import struct
 from pathlib import Path
 from typing import Any
@@ -62,6 +63,19 @@ def test_a_damaged_file_is_one_clear_line(data: bytes, message: str) -> None:
         read_audio(data)
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_what_is_no_ordinary_file_is_refused_before_it_is_read(tmp_path: Path) -> None:
+    for path, wanted in (
+        (tmp_path, "is a folder"),
+        (tmp_path / "none.wav", "there is no such file"),
+        ("a\0b", "null byte"),
+    ):
+        with pytest.raises(FormatError, match=wanted):
+            read_audio(path)
+    if os.path.exists("/dev/zero"):
+        with pytest.raises(FormatError, match="is not a regular file; wanted a file"):
+            read_audio("/dev/zero")
 
 
 @pytest.mark.parametrize("cut", range(1, 60, 7))

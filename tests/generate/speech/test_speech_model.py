@@ -13,6 +13,7 @@ import pytest
 from camshaft import SpeechModel
 from camshaft.cli.main import make_app
 from camshaft.errors import CamshaftError, FormatError, ModelError, SettingError
+from camshaft.generate import options as model_options
 from camshaft.generate.speech import speech_model
 from camshaft.generate.speech.decoding import Decoded, compression_ratio, is_silent
 from camshaft.generate.speech.options import TranscribeOptions
@@ -175,8 +176,8 @@ def test_a_file_that_lies_is_one_clear_line(keys: dict[str, Any], message: str, 
 
 def _open(path: Path) -> None:
     with SpeechModel(path, threads=1, activations="f32") as opened:
-        opened._plans._graph("encode")
-        opened._plans._graph("prompt")
+        opened._plans.graph("encode")
+        opened._plans.graph("prompt")
 
 
 def test_other_classes_say_what_runs_a_speech_model(path: Path) -> None:
@@ -208,7 +209,7 @@ def test_the_command_prints_lines_subtitles_and_json(
     path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # The plans of the other tests.
-    monkeypatch.setattr(speech_model.model_options, "activations_of", lambda name: "f32")
+    monkeypatch.setattr(model_options, "activations_of", lambda name: "f32")
     recording = tmp_path / "a.wav"
     recording.write_bytes(wav(sound(2.0)))
     given = (path, recording, "--language", "de", "--temperature", 0, "--threads", 1)

@@ -31,8 +31,8 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SpeechModel]:
 
 def fresh_plans(model: SpeechModel) -> SpeechPlans:
     """Plans that are compiled now, not found in the cache."""
-    plans = SpeechPlans(model._file, model.config, quantized=False, form=f32, threads=1)
-    plans._cache._use = False
+    plans = SpeechPlans(model._file, model.config, activations="f32", form=f32, threads=1)
+    plans.cache._use = False
     return plans
 
 
@@ -52,7 +52,7 @@ def test_features_are_those_of_transformers(model: SpeechModel) -> None:
 
 def test_features_of_80_bands_too(model: SpeechModel) -> None:
     config = replace(model.config, n_mels=80)
-    plans = SpeechPlans(model._file, config, quantized=False, form=f32, threads=1)
+    plans = SpeechPlans(model._file, config, activations="f32", form=f32, threads=1)
     found = plans.features(sound(3.0, 8))
     assert found.shape == (80, 300)
     assert np.abs(found[:, ::9] - THEIRS["features_80"]).max() < 1e-4

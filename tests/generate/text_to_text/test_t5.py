@@ -14,6 +14,7 @@ import pytest
 from camshaft import TextToTextModel
 from camshaft.cli.main import make_app
 from camshaft.errors import CamshaftError, ContextError, ModelError, SettingError
+from camshaft.generate.stored.plan_cache import PlanCache
 from camshaft.models.t5 import config as t5_config
 from camshaft.models.t5 import t5
 from tests.support.fixtures import DATA
@@ -55,7 +56,7 @@ def difference(model: TextToTextModel, name: str = "t5-gated") -> float:
 def fresh(folder: Path) -> TextToTextModel:
     """One whose plans are compiled now."""
     made = TextToTextModel(folder / "t5-gated.gguf", threads=1, activations="f32")
-    made._cache._use = False
+    made._plans.cache._use = False
     return made
 
 
@@ -109,6 +110,14 @@ def test_another_answer_ends_the_one_before(model: TextToTextModel) -> None:
     "".join(model.generate("the mat", greedy=True, max_tokens=2))
     with pytest.raises(ModelError, match="began another answer"):
         "".join(first)
+
+
+def test_kernels_of_plans_that_were_compiled_are_measured_later(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    measured: list[str] = []
+    monkeypatch.setattr(PlanCache, "measure_later", lambda self, compiled, backend, threads: measured.extend(compiled))
+    with fresh(folder) as compiled:
+        compiled.encode([5])
+    assert measured == ["encode"]
 
 
 @pytest.mark.parametrize("both_sides", [True, False])
@@ -176,6 +185,20 @@ def test_what_the_class_has_not_is_refused(model: TextToTextModel) -> None:
         model.generate("the cat " * 100)
 
 
+def test_tokens_and_places_that_there_are_not_are_refused(model: TextToTextModel, folder: Path) -> None:
+    for ids in ([model.config.vocab_size], [5, -1]):
+        with pytest.raises(ContextError, match="wanted a whole number from 0 to 130"):
+            model.encode(ids)
+    model.encode([5])
+    for token, position, message in ((-1, 0, "token id -1"), (0, 160, "at position 160; wanted 0 to 159")):
+        with pytest.raises(ContextError, match=message):
+            model.step(token, position)
+    with fresh(folder) as new, pytest.raises(ContextError, match="there is no prompt"):
+        new.step(0, 0)
+    with pytest.raises(ModelError, match=r"got the model None; wanted a \.gguf file"):
+        TextToTextModel(None)  # type: ignore[arg-type]
+
+
 def test_the_command_answers(folder: Path) -> None:
     from typer.testing import CliRunner
 
@@ -189,5 +212,7 @@ def test_the_command_answers(folder: Path) -> None:
     answer = json.loads(run(*given, "--json").stdout)
     assert shown.stdout == answer["text"] + "\n"
     assert answer["prompt_tokens"] == 4
-    refused = run(path, "the cat", "--system", "Be kind")
-    assert refused.stderr == "camshaft: --system, which a model with an encoder and a decoder has not\n"
+    assert run(*given, "--speculate", "off").stdout == shown.stdout
+    for words in (("--system", ""), ("--context", 64), ("--verbose",), ("--kv-cache", "f16"), ("--adapter", "a.gguf")):
+        refused = run(path, "the cat", *words)
+        assert refused.stderr == f"camshaft: {words[0]}, which a model with an encoder and a decoder has not\n"

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import typer
 
 from camshaft.cli import options
+from camshaft.cli.answers import stream
 from camshaft.cli.command import command, one_line
 from camshaft.cli.exits import FAILED
 from camshaft.cli.sampling_options import SamplingOptions, of_model
-from camshaft.cli.streaming import stream
 from camshaft.errors import CamshaftError, ContextError, SettingError, count
 
 if TYPE_CHECKING:

@@ -4,25 +4,23 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from camshaft.cli import options
+from camshaft.cli.answers import reader_of, show, stream
 from camshaft.cli.command import command, print_json
 from camshaft.cli.sampling_options import SamplingOptions, of_model
-from camshaft.cli.streaming import reader_of, stream
 from camshaft.errors import OtherArchitectureError, SettingError
 
 if TYPE_CHECKING:
-    from camshaft.generate.generation import Generation, TokenLogprob
+    from camshaft.generate.generation import Generation
     from camshaft.generate.grammar.grammar import Grammar
     from camshaft.generate.language_model import LanguageModel
     from camshaft.generate.options import GenerateOptions
-    from camshaft.generate.speculation.speculator import Speculation
-    from camshaft.generate.tools.reasoning import AnswerReader
 
 _Model = Annotated[
     str | None,
@@ -111,8 +109,15 @@ def generate(
     except OtherArchitectureError as error:
         if error.architecture != "t5":
             raise
-        given = {"--image": image or None, "--system": system, "--speculate": speculate, "--prompt-cache": prompt_cache}
-        _answer(name, said, wanted, running, given, json=json)
+        foreign = {
+            "--image": bool(image),
+            "--system": system is not None,
+            "--speculate": speculate not in (None, "off"),
+            "--prompt-cache": prompt_cache is not None,
+            "--context": context != options.DEFAULT_CONTEXT,
+            "--verbose": verbose,
+        }
+        _answer_by_t5(name, said, wanted, running, [option for option, is_given in foreign.items() if is_given], json)
         return
     with lm, options.speculation(speculate, running, context) as drafts:
         wanted = of_model(wanted, lm).merge({"speculate": drafts, "prompt_cache": prompt_cache})
@@ -120,20 +125,13 @@ def generate(
         if reader is not None:
             wanted = wanted.merge({"shown_tokens": reader.marks})
         generation = _begun(lm, said, wanted, system, image or ())
-        if json:
-            for _ in generation:
-                pass
-            print_json(_report(lm, generation, reader, with_logprobs=logprobs is not None))
-        else:
-            stream(generation, reader)
-        if verbose:
-            _print_timings(lm, generation)
+        show(lm, generation, reader, json=json, with_logprobs=logprobs is not None, verbose=verbose)
 
 
 def _begun(
     lm: LanguageModel, said: str, wanted: GenerateOptions, system: str | None, images: Sequence[str]
 ) -> Generation:
-    """The answer, of which nothing was computed yet."""
+    """The answer to a prompt with its pictures, of which nothing was computed yet, after a system message if there is one."""
     if system is None:
         return lm.generate(said, wanted, images=images) if images else lm.generate(said, wanted)
     from camshaft.generate.vision.prompts import content_of
@@ -142,23 +140,22 @@ def _begun(
     return lm.generate(options=wanted, messages=[{"role": "system", "content": system}, asked])
 
 
-def _answer(
+def _answer_by_t5(
     name: str,
     said: str,
     wanted: GenerateOptions,
     running: options.ModelOptions,
-    foreign: Mapping[str, object],
-    *,
+    foreign: Sequence[str],
     json: bool,
 ) -> None:
-    """Answer by a model with an encoder and a decoder."""
+    """Answer by a model with an encoder and a decoder. Raises SettingError for an option of others, as in `foreign`."""
     from camshaft.generate.text_to_text.text_to_text_model import TextToTextModel
 
-    of_model = {f"--{key.replace('_', '-')}": value for key, value in running.given().items()}
-    unknown = {key: value for key, value in {**foreign, **of_model}.items() if value is not None}
-    of_class = {key: unknown.pop(f"--{key}") for key in ("threads", "activations") if f"--{key}" in unknown}
+    given = running.given()
+    of_class = {key: given.pop(key) for key in ("threads", "activations") if key in given}
+    unknown = [*foreign, *(f"--{'adapter' if key == 'adapters' else key.replace('_', '-')}" for key in given)]
     if unknown:
-        raise SettingError(f"{next(iter(unknown))}, which a model with an encoder and a decoder has not")
+        raise SettingError(f"{unknown[0]}, which a model with an encoder and a decoder has not")
     with TextToTextModel(name, **of_class) as model:
         generation = model.generate(said, wanted)
         if not json:
@@ -216,57 +213,3 @@ def _prompt_text(argument: str | None, option: str | None, file: Path | None, *,
         if not data.strip() and not raw:
             raise SettingError("the prompt is empty")
     return data.decode("utf-8", "replace")
-
-
-def _report(
-    lm: LanguageModel, generation: Generation, reader: AnswerReader | None, *, with_logprobs: bool
-) -> dict[str, object]:
-    text = generation.text if reader is None else reader.text_of(generation.text)
-    report: dict[str, object] = {
-        "model": lm.name,
-        "backend": lm.backend,
-        "threads": lm.threads,
-        "prompt_tokens": generation.prompt_tokens,
-        "kept_tokens": generation.kept_tokens,
-        "tokens": generation.tokens,
-        "finish_reason": generation.finish_reason,
-        "plans": lm.plans.origins,
-        "text": text,
-        "timings": vars(lm.timings) | vars(generation.timings),
-    }
-    if reader is not None:
-        report["reasoning"] = reader.thought
-    if generation.speculation is not None:
-        counts = generation.speculation
-        report["speculation"] = vars(counts) | {"acceptance": counts.acceptance}
-    return report | {"logprobs": [_logprob(each) for each in generation.logprobs]} if with_logprobs else report
-
-
-def _logprob(each: TokenLogprob) -> dict[str, object]:
-    top = [{"id": t.id, "token": t.token, "logprob": t.logprob} for t in each.top]
-    return {"id": each.id, "token": each.token, "logprob": each.logprob, "top": top}
-
-
-def _print_timings(lm: LanguageModel, generation: Generation) -> None:
-    times, n = generation.timings, generation.tokens
-    rest_s = (n - 1) / times.generated_tokens_per_s if times.generated_tokens_per_s else 0.0
-    rows = [
-        ("model", f"opened in {lm.timings.load_s:.2f} s, prepared in {lm.timings.compile_s:.2f} s"),
-        ("prompt", _rate(generation.prompt_tokens, times.first_token_s, times.prompt_tokens_per_s)),
-        ("answer", f"{_rate(n, rest_s, times.generated_tokens_per_s)}, ended by {generation.finish_reason}"),
-    ]
-    if generation.kept_tokens:
-        rows.insert(2, ("prompt", f"{generation.kept_tokens} of these tokens were kept"))
-    if generation.speculation is not None:
-        rows.append(("speculation", _speculation(generation.speculation)))
-    for name, text in rows:
-        print(f"camshaft: {name}: {text}", file=sys.stderr)
-
-
-def _speculation(counts: Speculation) -> str:
-    drafted = f"{counts.accepted} of {counts.drafted} drafted tokens accepted ({counts.acceptance:.0%})"
-    return f"{drafted}, in {counts.runs} {'run' if counts.runs == 1 else 'runs'}"
-
-
-def _rate(n: int, seconds: float, per_s: float) -> str:
-    return f"{n} {'token' if n == 1 else 'tokens'} in {seconds:.2f} s, {per_s:.1f} tokens/s"

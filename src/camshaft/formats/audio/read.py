@@ -13,7 +13,7 @@ import numpy as np
 
 from camshaft.errors import FormatError, MissingExtraError, SettingError
 from camshaft.formats.audio.wav import check_rate, is_wav, read_wav
-from camshaft.formats.mapped import path_for_messages
+from camshaft.formats.mapped import path_for_messages, require_ordinary_file
 
 Array = np.ndarray[Any, Any]
 # The first bytes of formats that are named where the library is missing.
@@ -25,16 +25,14 @@ def read_audio(
 ) -> tuple[Array, int]:
     """The samples of a sound file, f32 [n, channels], and samples a second; `source` is a path or the file's bytes.
 
-    Raises FormatError for what is no sound, damaged, or longer than `most_seconds`, MissingExtraError for a format that needs the
-    library."""
+    Raises FormatError for what is no ordinary file, no sound, damaged, or longer than `most_seconds`, MissingExtraError for a
+    format that needs the library."""
     if isinstance(source, (bytes, bytearray)):
         data = bytes(source)
     elif isinstance(source, (str, os.PathLike)):
         name = path_for_messages(Path(source))
-        try:
-            data = Path(source).read_bytes()
-        except ValueError:  # a null byte in the name
-            raise FormatError(f"{name}: is no file's name") from None
+        require_ordinary_file(source)
+        data = Path(source).read_bytes()
     else:
         raise SettingError(f"the recording came as {type(source).__name__}; wanted a path, bytes or samples")
     if not data:

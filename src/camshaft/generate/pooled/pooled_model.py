@@ -52,7 +52,7 @@ class PooledModel(ABC):
         context: int | None = None,
         activations: str = "auto",
     ) -> None:
-        self.name, self.threads = str(path_or_name), thread_count(threads)
+        self.name, self.threads = model_options.name_of(path_or_name), thread_count(threads)
         self._activations = model_options.activations_of(activations)
         if context is not None:
             model_options.check_sizes(context, TEXTS)

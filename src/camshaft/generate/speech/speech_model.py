@@ -3,29 +3,24 @@
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 
-from camshaft.errors import ModelError, SettingError
+from camshaft.dtypes import DType
+from camshaft.errors import SettingError
 from camshaft.formats.audio.read import read_audio
 from camshaft.formats.audio.resample import mono, resampled
-from camshaft.formats.mapped import shown_value
-from camshaft.generate import options as model_options
 from camshaft.generate.speech.decoding import decode_window, detect_language, is_silent
 from camshaft.generate.speech.options import TRANSCRIBE_RULES, TranscribeOptions
 from camshaft.generate.speech.plans import SpeechPlans
 from camshaft.generate.speech.rules import Rules
 from camshaft.generate.speech.tokens import read_tokens
 from camshaft.generate.speech.transcript import STEP, Segment, Transcript, made_segment, split_window
-from camshaft.generate.stored.header_cache import open_model_file
-from camshaft.models.files.pull import resolve_model
+from camshaft.generate.stored.file_plans import FileModel
 from camshaft.models.speech.config import ARCHITECTURE, HOP, SAMPLE_RATE, read_speech_config
-from camshaft.settings import thread_count
 from camshaft.text.vocabulary import vocabulary_size
 
 Array = np.ndarray[Any, Any]
@@ -34,7 +29,7 @@ Audio = str | os.PathLike[str] | bytes | Array
 _DRAWN = 0.5
 
 
-class SpeechModel:
+class SpeechModel(FileModel):
     """A model that turns speech into text. Thread-safe: calls run one at a time. A context manager.
 
     path_or_name: a .gguf file of the architecture whisper, or a model name that `camshaft pull` accepts.
@@ -44,38 +39,17 @@ class SpeechModel:
     Raises ModelError or FormatError for an unusable file, SettingError for an option that cannot be.
     """
 
-    def __init__(self, path_or_name: str | Path, *, threads: int | None = None, activations: str = "auto") -> None:
-        self.name, self.threads = str(path_or_name), thread_count(threads)
-        kind = model_options.activations_of(activations)
-        form = model_options.KV_CACHES["f16" if model_options.ACTIVATIONS[kind] else "f32"]
-        assert not isinstance(form, str)
-        model_file = open_model_file(resolve_model(self.name))
-        self._file, self._lock, self._closed = model_file.file, threading.RLock(), False
-        try:
-            architecture = self._file.metadata.get("general.architecture")
-            if architecture != ARCHITECTURE:
-                raise ModelError(
-                    f"{self.name}: the architecture is {shown_value(architecture)}; wanted {ARCHITECTURE}, a speech model"
-                )
-            self.config = read_speech_config(self._file.metadata, vocabulary_size(self._file.metadata))
-            self.tokenizer = model_file.tokenizer()
-            self._tokens = read_tokens(self.tokenizer, self.config)
-            quantized = model_options.ACTIVATIONS[kind]
-            self._plans = SpeechPlans(self._file, self.config, quantized=quantized, form=form, threads=self.threads)
-            model_file.save(self.tokenizer)
-        except BaseException:
-            self._file.close()
-            raise
+    architecture, kind = ARCHITECTURE, "a speech model"
+    _plans: SpeechPlans
+
+    def _planned(self, activations: str, form: DType) -> SpeechPlans:
+        self.config = read_speech_config(self._file.metadata, vocabulary_size(self._file.metadata))
+        self._tokens = read_tokens(self.tokenizer, self.config)
+        return SpeechPlans(self._file, self.config, activations=activations, form=form, threads=self.threads)
 
     def __repr__(self) -> str:
         kind = f"{len(self.languages)} languages" if self.config.multilingual else "English"
         return f"SpeechModel({self.name!r}: {kind}, windows of {self.config.window_seconds:g} s)"
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     @property
     def languages(self) -> tuple[str, ...]:
@@ -100,8 +74,7 @@ class SpeechModel:
         wanted = self._options(options, keywords)
         samples = _samples(audio, rate)
         with self._lock:
-            if self._closed:
-                raise ModelError(f"the model {self.name} is closed")
+            self._check_open()
             work = _Transcription(self, wanted, samples)
             return work.run(on_segment, on_progress)
 
@@ -109,8 +82,7 @@ class SpeechModel:
         """The probability of each language, of the first window, the likeliest first. Raises as `transcribe`."""
         samples = _samples(audio, rate)
         with self._lock:
-            if self._closed:
-                raise ModelError(f"the model {self.name} is closed")
+            self._check_open()
             if not self.config.multilingual:
                 return {"en": 1.0}
             self._plans.encode(self._features(samples[: int(self.config.window_seconds * SAMPLE_RATE)]))
@@ -137,14 +109,6 @@ class SpeechModel:
     def _text(self, ids: Sequence[int]) -> str:
         return self.tokenizer.decode([i for i in ids if i < self._tokens.end])
 
-    def close(self) -> None:
-        """Release the plans and the file; may be called twice."""
-        with self._lock:
-            if not self._closed:
-                self._plans.close()
-            self._closed = True
-            self._file.close()
-
 
 class _Transcription:
     """One recording's way through the model."""
@@ -162,8 +126,8 @@ class _Transcription:
         )
         self._rng = np.random.default_rng(options.seed)
         words = options.prompt.strip()
-        self._before = model.tokenizer.encode(f" {words}", add_special=False, parse_special=False) if words else []
-        self._given = list(self._before)
+        # The tokens before a window: those of the prompt, then those of what was said.
+        self._given = model.tokenizer.encode(f" {words}", add_special=False, parse_special=False) if words else []
 
     def run(self, on_segment: Callable[[Segment], None], on_progress: Callable[[float, float], None]) -> Transcript:
         model, seek, segments = self._model, 0, list[Segment]()

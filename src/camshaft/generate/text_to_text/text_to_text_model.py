@@ -2,44 +2,73 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator, Sequence
 from functools import cached_property, partial
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 
-from camshaft.dtypes import f32
+from camshaft.dtypes import DType, f32
 from camshaft.errors import ContextError, LogitsError, ModelError, SettingError, count
 from camshaft.extent import Extent
-from camshaft.formats.mapped import shown_value
-from camshaft.generate import options as model_options
+from camshaft.formats.gguf.file import GGUFFile
 from camshaft.generate.generation import FinishReason, Generation
 from camshaft.generate.options import GenerateKeywords, GenerateOptions, generate_options
 from camshaft.generate.sampling.breakers import Breakers
 from camshaft.generate.sampling.sampler import Sampler, SamplerPlans
-from camshaft.generate.stored.header_cache import open_model_file
-from camshaft.generate.stored.plan_cache import PlanCache
-from camshaft.models.files.pull import resolve_model
-from camshaft.models.t5.config import ARCHITECTURE, read_t5_config
+from camshaft.generate.stored.file_plans import FileModel, FilePlans
+from camshaft.models.t5.config import ARCHITECTURE, T5Config, read_t5_config
 from camshaft.models.t5.t5 import state_specs
 from camshaft.ops.spec import TensorSpec
-from camshaft.plan.cached_plan import CachedPlan
-from camshaft.plan.memory.allocate import aligned_bytes
-from camshaft.plan.memory.weights import Weights
-from camshaft.settings import thread_count
 from camshaft.text.vocabulary import vocabulary_size
 
 if TYPE_CHECKING:
-    from camshaft.plan.execution_plan import ExecutionPlan
+    from camshaft.graph.graph import Graph
 
 Array = np.ndarray[Any, Any]
 # Options of GenerateOptions that this class has not: the value that leaves each off.
 _WITHOUT = {"grammar": None, "logprobs": None, "speculate": None, "prompt_cache": None}
 
 
-class TextToTextModel:
+class _Plans(FilePlans):
+    """encode: the prompt; decode: a token of the answer. Both use the keys of the prompt."""
+
+    def __init__(self, file: GGUFFile, config: T5Config, *, activations: str, form: DType, threads: int) -> None:
+        self.config = config
+        self.tokens, self.heard, self.length = (Extent(name, config.context) for name in ("tokens", "heard", "length"))
+        specs = state_specs(config, form) | {
+            "encoded": TensorSpec((config.context, config.dim), f32),
+            "logits": TensorSpec((1, config.vocab_size), f32),
+        }
+        super().__init__(file, f"t5|{config}|{form}", specs, activations=activations, threads=threads)
+
+    def graph(self, name: str) -> Graph:
+        """The graph of a plan."""
+        from camshaft.models.t5.t5 import decoder_graph, encoder_graph
+
+        if name == "encode":
+            return encoder_graph(self.config, self.file.tensors, self.specs, self.tokens)
+        return decoder_graph(self.config, self.file.tensors, self.specs, self.length, self.heard)
+
+    def uses(self, name: str) -> Sequence[str]:
+        """The names of the arrays that a plan uses."""
+        if name == "encode":
+            return [n for n in self.specs if n.startswith(("encode", "cross_"))]
+        return [n for n in self.specs if not n.startswith("encode")]
+
+    @cached_property
+    def samplers(self) -> SamplerPlans:
+        """The plans that draw tokens from the logits."""
+        return SamplerPlans(self.arrays["logits"], None, self.threads, self.cache)
+
+    def close(self) -> None:
+        """Release the plans, those that draw tokens too, and their memory."""
+        if "samplers" in vars(self):
+            self.samplers.close()
+        super().close()
+
+
+class TextToTextModel(FileModel):
     """A model that answers a text with a text. Thread-safe: a token of one answer is computed at a time. A context manager.
 
     path_or_name: a .gguf file of the architecture t5, or a model name that `camshaft pull` accepts.
@@ -49,119 +78,59 @@ class TextToTextModel:
     Raises ModelError or FormatError for an unusable file, SettingError for an option that cannot be.
     """
 
-    def __init__(self, path_or_name: str | Path, *, threads: int | None = None, activations: str = "auto") -> None:
-        self.name, self.threads = str(path_or_name), thread_count(threads)
-        kind = model_options.activations_of(activations)
-        quantized = model_options.ACTIVATIONS[kind]
-        form = model_options.KV_CACHES["f16" if quantized else "f32"]
-        assert not isinstance(form, str)
-        model_file = open_model_file(resolve_model(self.name))
-        self._file, self._lock, self._closed = model_file.file, threading.RLock(), False
-        try:
-            architecture = self._file.metadata.get("general.architecture")
-            if architecture != ARCHITECTURE:
-                raise ModelError(f"{self.name}: the architecture is {shown_value(architecture)}; wanted {ARCHITECTURE}")
-            self.config = read_t5_config(self._file.metadata, vocabulary_size(self._file.metadata))
-            self.tokenizer = model_file.tokenizer()
-            self._specs = state_specs(self.config, form)
-            self._tokens, self._heard = (Extent(name, self.config.context) for name in ("tokens", "heard"))
-            self._length = Extent("length", self.config.context)
-            self._weights, self._activations = Weights(), "q8" if quantized else "f32"
-            facts = f"t5|{self.config}|{form}|{quantized}|{self.threads}"
-            self._cache = PlanCache(self._file, facts, self._weights, self._file.tensors, use=True)
-            self._plans: dict[str, ExecutionPlan | CachedPlan] = {}
-            self._answering: object | None = None  # the answer whose prompt was encoded last
-            model_file.save(self.tokenizer)
-        except BaseException:
-            self._file.close()
-            raise
+    architecture, kind = ARCHITECTURE, "a model with an encoder and a decoder"
+    _plans: _Plans
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    @cached_property
-    def _arrays(self) -> dict[str, Array]:
-        """The memory of all states, and of what plans give."""
-        specs = self._specs | {
-            "encoded": TensorSpec((self.config.context, self.config.dim), f32),
-            "logits": TensorSpec((1, self.config.vocab_size), f32),
-        }
-        return {
-            name: aligned_bytes(spec.nbytes, 64).view(spec.parts[0].dtype.numpy).reshape(spec.bounds)
-            for name, spec in specs.items()
-        }
-
-    @cached_property
-    def _samplers(self) -> SamplerPlans:
-        return SamplerPlans(self._arrays["logits"], None, self.threads, self._cache)
-
-    def _memory(self, name: str) -> dict[str, Array]:
-        """The arrays that a plan uses: both use the keys of the prompt."""
-        if name == "encode":
-            wanted = ["encoded", *(n for n in self._specs if n.startswith(("cross", "encoder")))]
-        else:
-            wanted = ["logits", *(n for n in self._specs if not n.startswith("encoder"))]
-        return {n: self._arrays[n] for n in wanted}
-
-    def _plan(self, name: str) -> ExecutionPlan | CachedPlan:
-        if name not in self._plans:
-            cached = self._cache.get(name, lambda: self._memory(name))
-            self._plans[name] = self._compile(name) if cached is None else cached
-        return self._plans[name]
-
-    def _compile(self, name: str) -> ExecutionPlan:
-        from camshaft.models.t5.t5 import decoder_graph, encoder_graph
-        from camshaft.plan.compile import compile
-
-        if name == "encode":
-            graph = encoder_graph(self.config, self._file.tensors, self._specs, self._tokens)
-        else:
-            graph = decoder_graph(self.config, self._file.tensors, self._specs, self._length, self._heard)
-        memory = self._memory(name)
-        plan = compile(graph, threads=self.threads, activations=self._activations, weights=self._weights, memory=memory)
-        self._cache.add(name, plan, memory)
-        self._cache.flush()
-        return plan
+    def _planned(self, activations: str, form: DType) -> _Plans:
+        self.config = read_t5_config(self._file.metadata, vocabulary_size(self._file.metadata))
+        self._n_prompt = 0
+        self._answering: object | None = None  # the answer whose prompt was encoded last
+        return _Plans(self._file, self.config, activations=activations, form=form, threads=self.threads)
 
     def encode(self, ids: Sequence[int]) -> Array:
         """Give a prompt to the decoder. Returns the encoder's result f32 [len(ids), dim], a view until the next one.
 
-        Raises ContextError for more tokens than the context, or none."""
+        Raises ContextError for more tokens than the context or none, and for an id that no token has."""
         n = len(ids)
         if not 1 <= n <= self.config.context:
             raise ContextError(f"a prompt of {count(n, 'token')}; wanted 1 to {self.config.context}, the context")
+        self._check_ids(ids)
         with self._lock:
-            plan = self._open_plan("encode")
+            self._check_open()
+            plans = self._plans
+            plan = plans.plan("encode")
             plan.inputs["ids"][:n], plan.inputs["positions"][:n] = ids, np.arange(n)
             plan.inputs["slots"][:n], plan.inputs["lengths"][:] = 0, n
-            plan.set_extent(self._tokens, n)
-            self._run(plan)
+            plan.set_extent(plans.tokens, n)
+            plans.run(plan)
             self._n_prompt = n
-            return self._arrays["encoded"][:n]
+            return plans.arrays["encoded"][:n]
 
     def step(self, token: int, position: int) -> Array:
-        """Process a token of the answer, from `config.start` at position 0 on; returns logits f32 [vocab], a view."""
+        """Process a token of the answer, from `config.start` at position 0 on; returns logits f32 [vocab], a view.
+
+        Raises ContextError for an id or a position that there is not, or before a prompt."""
+        self._check_ids((token,))
+        if not 0 <= position < self.config.context:
+            raise ContextError(f"a token at position {position}; wanted 0 to {self.config.context - 1}")
         with self._lock:
-            plan = self._open_plan("decode")
+            self._check_open()
+            if not self._n_prompt:
+                raise ContextError("there is no prompt; wanted one, by `encode`")
+            plans = self._plans
+            plan = plans.plan("decode")
             plan.inputs["ids"][:], plan.inputs["positions"][:], plan.inputs["slots"][:] = token, position, 0
             plan.inputs["lengths"][:] = self._n_prompt
-            plan.set_extent(self._length, position + 1)
-            plan.set_extent(self._heard, self._n_prompt)
-            self._run(plan)
-            logits: Array = self._arrays["logits"][0]
+            plan.set_extent(plans.length, position + 1)
+            plan.set_extent(plans.heard, self._n_prompt)
+            plans.run(plan)
+            logits: Array = plans.arrays["logits"][0]
             return logits
 
-    def _open_plan(self, name: str) -> ExecutionPlan | CachedPlan:
-        if self._closed:
-            raise ModelError(f"the model {self.name} is closed")
-        return self._plan(name)
-
-    def _run(self, plan: ExecutionPlan | CachedPlan) -> None:
-        self._weights.finish()
-        plan.bound.run()
+    def _check_ids(self, ids: Sequence[int]) -> None:
+        wrong = next((i for i in ids if not 0 <= i < self.config.vocab_size), None)
+        if wrong is not None:
+            raise ContextError(f"token id {wrong!r}; wanted a whole number from 0 to {self.config.vocab_size - 1}")
 
     def generate(
         self, prompt: str, options: GenerateOptions | None = None, **keywords: Unpack[GenerateKeywords]
@@ -183,7 +152,7 @@ class TextToTextModel:
         with self._lock:
             self._answering = mine = object()
             self.encode(ids)
-            draw = self._samplers.alone(Sampler(given.sampling, self.config.context, Breakers()))
+            draw = self._plans.samplers.alone(Sampler(given.sampling, self.config.context, Breakers()))
         steps = self._steps(mine, given, draw)
         return Generation(len(ids), partial(next, steps), self.tokenizer.stream(at_start=True), given)
 
@@ -205,17 +174,3 @@ class TextToTextModel:
             history.append(token)
             yield token
         yield "length"
-
-    def close(self) -> None:
-        """Release the plans and the file; may be called twice."""
-        with self._lock:
-            if not self._closed:
-                if "_samplers" in vars(self):
-                    self._samplers.close()
-                for plan in self._plans.values():
-                    plan.close()
-                self._cache.flush()
-                self._weights.clear()
-                self.__dict__.pop("_arrays", None)
-            self._closed = True
-            self._file.close()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Iterable
 from functools import cached_property
 from hashlib import blake2b
 from pathlib import Path
@@ -15,25 +15,23 @@ import numpy as np
 from camshaft.dtypes import f32, i32
 from camshaft.errors import LogitsError, ModelError
 from camshaft.extent import Extent
+from camshaft.formats.gguf.file import GGUFFile
 from camshaft.generate.generation import Closing
 from camshaft.generate.memory.cache_specs import BLOCK_TOKENS
 from camshaft.generate.options import ACTIVATIONS
+from camshaft.generate.stored.file_plans import FilePlans
 from camshaft.generate.stored.header_cache import open_model_file
-from camshaft.generate.stored.plan_cache import PlanCache
 from camshaft.generate.vision.tokens import Seeing, Span
-from camshaft.models.config import ModelConfig
-from camshaft.models.vision.config import VisionConfig, read_vision
+from camshaft.models.config import ModelConfig, check_layers
+from camshaft.models.vision.config import PREFIX, VisionConfig, read_vision
 from camshaft.models.vision.patches import grid_of, merged, patch_rows
 from camshaft.models.vision.pictures import Picture
 from camshaft.models.vision.positions import axes_of, position_rows, windows_of
 from camshaft.models.vision.tiles import Tile, layout_of
 from camshaft.ops.spec import TensorSpec
-from camshaft.plan.cached_plan import CachedPlan
-from camshaft.plan.memory.allocate import aligned_bytes
-from camshaft.plan.memory.weights import Weights
 
 if TYPE_CHECKING:
-    from camshaft.plan.execution_plan import ExecutionPlan
+    from camshaft.graph.graph import Graph
 
 Array = np.ndarray[Any, Any]
 _PLAN = "encoder"
@@ -42,32 +40,59 @@ KEPT_NBYTES = 256 << 20
 _DIGEST_NBYTES = 32
 
 
+class _Plans(FilePlans):
+    """The plan of one tile's run: the keys and values that all layers share, their blocks, and the result."""
+
+    def __init__(self, file: GGUFFile, config: VisionConfig, width: int, *, activations: str, threads: int) -> None:
+        self.config = config
+        self.patches = Extent("patches", -(-config.most_patches // BLOCK_TOKENS) * BLOCK_TOKENS)
+        self.merged = Extent("merged", self.patches.bound)
+        specs = memory_specs(config, self.patches.bound, self.merged.bound, width)
+        super().__init__(file, f"vision|{config}|{self.patches}", specs, activations=activations, threads=threads)
+
+    @cached_property
+    def arrays(self) -> dict[str, Array]:
+        """The memory of all specs, with blocks in order."""
+        made = super().arrays
+        for name in ("block_table", "window_block_table"):
+            if name in made:
+                made[name].flat[:] = np.arange(made[name].size)
+        return made
+
+    def graph(self, name: str) -> Graph:
+        """The encoder's graph."""
+        from camshaft.graph.graph import Graph
+        from camshaft.models.checkpoint import Checkpoint
+        from camshaft.models.vision.encoder import encoder, patch_inputs
+
+        graph = Graph()
+        states = {name: graph.state(name, spec) for name, spec in self.specs.items() if name != "embeddings"}
+        batch = patch_inputs(graph, self.config, self.patches, self.merged, states)
+        graph.output("embeddings", encoder(self.config, Checkpoint(self.file.tensors, graph), batch))
+        return graph
+
+    def uses(self, name: str) -> Iterable[str]:
+        """All arrays."""
+        return self.specs
+
+
 class VisionModel(Closing):
     """A vision encoder and its projector. Thread-safe: calls run one at a time.
 
     Raises ModelError or FormatError for an unusable file, or one that is not of the text model."""
 
     def __init__(self, path: str | Path, text: ModelConfig, text_name: str, *, threads: int, activations: str) -> None:
-        self.name, self._threads, self._lock, self._closed = str(path), threads, threading.RLock(), False
-        self._kind = "q8" if ACTIVATIONS[activations] else "f32"
-        self._model_file = open_model_file(path)
-        self._file = self._model_file.file
+        self.name, self._lock, self._closed = str(path), threading.RLock(), False
+        kind = "q8" if ACTIVATIONS[activations] else "f32"
+        self._file = open_model_file(path).file
         try:
             self.config = config = read_vision(self._file.metadata)
             _check_text(config, self.name, text, text_name)
-            if config.n_layers > len(self._file.tensors):
-                tensors = len(self._file.tensors)
-                raise ModelError(
-                    f"the key 'clip.vision.block_count' is {config.n_layers}; the file has {tensors} tensors"
-                )
+            check_layers(PREFIX, config.n_layers, len(self._file.tensors))
         except BaseException:
             self._file.close()
             raise
-        self._patches = Extent("patches", -(-config.most_patches // BLOCK_TOKENS) * BLOCK_TOKENS)
-        self._merged = Extent("merged", self._patches.bound)
-        self._weights = Weights()
-        facts = f"vision|{config}|{self._patches}|{self._kind}|{threads}"
-        self._plan_cache = PlanCache(self._file, facts, self._weights, self._file.tensors, use=True)
+        self._plans = _Plans(self._file, config, self.width, activations=kind, threads=threads)
         self._kept: OrderedDict[bytes, tuple[str | Span, ...]] = OrderedDict()
 
     @property
@@ -115,7 +140,7 @@ class VisionModel(Closing):
             if isinstance(piece, str):
                 pieces.append(piece)
                 continue
-            columns = -(-grid_of(piece.pixels, self.config)[1] // self.config.merge)
+            columns = grid_of(piece.pixels, self.config)[1] // self.config.merge
             made = self._run(piece)
             rows = np.split(made, range(columns, len(made), columns)) if piece.between else [made]
             for k, part in enumerate(rows):
@@ -125,7 +150,8 @@ class VisionModel(Closing):
 
     def _run(self, tile: Tile) -> Array:
         """The embeddings of a tile, f32 [tokens, width]."""
-        plan, config = self._plan, self.config
+        plans, config = self._plans, self.config
+        plan = plans.plan(_PLAN)
         rows, columns = grid_of(tile.pixels, config)
         n, groups = rows * columns, merged(rows, columns, config.merge)
         given = {"patches": patch_rows(tile.pixels, config), "slots": 0, "positions": np.arange(n)}
@@ -142,11 +168,10 @@ class VisionModel(Closing):
         for k, group in enumerate(groups):
             plan.inputs[f"merged.{k}"][: len(group)] = group
         plan.inputs["lengths"][:] = n
-        plan.set_extent(self._patches, n)
-        plan.set_extent(self._merged, groups.shape[1])
-        self._weights.finish()
-        plan.bound.run()
-        made = self._memory["embeddings"][: groups.shape[1]].copy()
+        plan.set_extent(plans.patches, n)
+        plan.set_extent(plans.merged, groups.shape[1])
+        plans.run(plan)
+        made = plans.arrays["embeddings"][: groups.shape[1]].copy()
         if not np.isfinite(made).all():
             raise LogitsError(f"{self.name} computed an embedding that is not finite")
         return made
@@ -161,45 +186,6 @@ class VisionModel(Closing):
             raise ModelError(f"{self.name}: tensor {name!r} {came}; wanted {list(wanted)}")
         return tensor.dequantize().astype(np.float32)
 
-    @cached_property
-    def _specs(self) -> dict[str, TensorSpec]:
-        return memory_specs(self.config, self._patches.bound, self._merged.bound, self.width)
-
-    @cached_property
-    def _memory(self) -> dict[str, Array]:
-        """The keys and values that all layers share, their blocks, and the result."""
-        arrays = {
-            name: aligned_bytes(s.nbytes, 64).view(s.parts[0].dtype.numpy).reshape(s.bounds)
-            for name, s in self._specs.items()
-        }
-        for name in ("block_table", "window_block_table"):
-            if name in arrays:
-                arrays[name].flat[:] = np.arange(arrays[name].size)
-        return arrays
-
-    @cached_property
-    def _plan(self) -> ExecutionPlan | CachedPlan:
-        """A cached plan, or one that is compiled now, and kept for the next start."""
-        memory: Callable[[], dict[str, Any]] = lambda: self._memory  # noqa: E731
-        return self._plan_cache.get(_PLAN, memory) or self._compiled
-
-    @cached_property
-    def _compiled(self) -> ExecutionPlan:
-        from camshaft.graph.graph import Graph
-        from camshaft.models.checkpoint import Checkpoint
-        from camshaft.models.vision.encoder import encoder, patch_inputs
-        from camshaft.plan.compile import compile
-
-        graph = Graph()
-        states = {name: graph.state(name, spec) for name, spec in self._specs.items() if name != "embeddings"}
-        batch = patch_inputs(graph, self.config, self._patches, self._merged, states)
-        graph.output("embeddings", encoder(self.config, Checkpoint(self._file.tensors, graph), batch))
-        memory = self._memory  # after the graph: a file whose tensors contradict its metadata has failed by now
-        plan = compile(graph, threads=self._threads, activations=self._kind, weights=self._weights, memory=memory)
-        self._plan_cache.add(_PLAN, plan, memory)
-        self._plan_cache.flush()
-        return plan
-
     def renew_lock(self) -> None:
         """Have a new lock, in a forked child."""
         self._lock = threading.RLock()
@@ -208,12 +194,7 @@ class VisionModel(Closing):
         """Release the plan and the file; may be called twice."""
         with self._lock:
             if not self._closed:
-                compiled = {_PLAN: self._compiled} if "_compiled" in vars(self) else {}
-                self._plan_cache.measure_later(compiled, None, self._threads)
-                for name in ("_plan", "_compiled"):
-                    if name in vars(self):
-                        vars(self)[name].close()
-                self._weights.clear()
+                self._plans.close()
                 self._kept.clear()
             self._closed = True
             self._file.close()

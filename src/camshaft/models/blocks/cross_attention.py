@@ -72,8 +72,8 @@ def attend(memory: Memory, q: Tensor, heads: Heads, name: str, extras: Mapping[s
     return result
 
 
-def attend_whole(q: Tensor, k: Tensor, v: Tensor, heads: Heads, name: str, *extras: Tensor) -> Tensor:
-    """Attention of all rows [T, heads * dim] of one fixed length to each other, with a mask or none."""
+def attend_whole(q: Tensor, k: Tensor, v: Tensor, heads: Heads, name: str) -> Tensor:
+    """Attention of all rows [T, heads * dim] of one fixed length to each other."""
     (tokens, width) = q.spec.bounds
 
     def split(x: Tensor) -> Tensor:
@@ -81,7 +81,7 @@ def attend_whole(q: Tensor, k: Tensor, v: Tensor, heads: Heads, name: str, *extr
         return turned
 
     parts = (split(x) for x in (q, k, v))
-    found = F.scaled_dot_product_attention(*parts, *extras, scale=heads.scale, name=name)
+    found = F.scaled_dot_product_attention(*parts, scale=heads.scale, name=name)
     assert isinstance(found, Tensor)
     joined: Tensor = F.transpose(found, axes=(0, 2, 1, 3)).reshape((tokens, width))
     return joined

@@ -63,16 +63,16 @@ class SpeechConfig:
 def read_speech_config(metadata: Mapping[str, Any], vocab_size: int) -> SpeechConfig:
     """Read the sizes. Raises ModelError, naming the key, for a missing or impossible value."""
     keys = Keys(metadata, ARCHITECTURE)
-    layers = [_at_most(keys, name, MOST_LAYERS) for name in ("block_count", "decoder_block_count")]
+    layers = [keys.size(name, most=MOST_LAYERS) for name in ("block_count", "decoder_block_count")]
     config = SpeechConfig(
         dim=keys.size("embedding_length"),
         ffn_dim=keys.size("feed_forward_length"),
         n_heads=keys.size("attention.head_count"),
         n_encoder_layers=layers[0],
         n_decoder_layers=layers[1],
-        n_mels=_at_most(keys, "audio.mel_count", _MOST_MELS),
-        audio_context=_at_most(keys, "audio.context_length", _MOST_POSITIONS),
-        text_context=_at_most(keys, "context_length", _MOST_POSITIONS),
+        n_mels=keys.size("audio.mel_count", most=_MOST_MELS),
+        audio_context=keys.size("audio.context_length", most=_MOST_POSITIONS),
+        text_context=keys.size("context_length", most=_MOST_POSITIONS),
         vocab_size=vocab_size,
         norm_eps=keys.positive("attention.layer_norm_epsilon", 1e-5),
         multilingual=keys.flag("multilingual", True),
@@ -84,13 +84,6 @@ def read_speech_config(metadata: Mapping[str, Any], vocab_size: int) -> SpeechCo
     if config.text_context < 8:
         raise ModelError(f"the key 'whisper.context_length' is {config.text_context}; wanted 8 or more")
     return config
-
-
-def _at_most(keys: Keys, key: str, most: int) -> int:
-    n = keys.size(key)
-    if n > most:
-        raise ModelError(f"the key '{ARCHITECTURE}.{key}' is {n}; wanted at most {most}")
-    return n
 
 
 def _token_ids(keys: Keys, key: str, vocab_size: int) -> tuple[int, ...] | None:

@@ -36,30 +36,25 @@ class T5Config:
 def read_t5_config(metadata: Mapping[str, Any], vocab_size: int) -> T5Config:
     """Read the sizes. Raises ModelError, naming the key, for a missing or impossible value."""
     keys = Keys(metadata, ARCHITECTURE)
-    dim, n_heads, n_layers = (keys.size(key) for key in ("embedding_length", "attention.head_count", "block_count"))
-    start = keys.at_least_0("decoder_start_token_id", 0)
+    dim, n_heads = keys.size("embedding_length"), keys.size("attention.head_count")
+    n_layers = keys.size("block_count", most=MOST_LAYERS)
     config = T5Config(
         dim=dim,
         ffn_dim=keys.size("feed_forward_length"),
         n_heads=n_heads,
         head_dim=keys.size("attention.key_length", max(1, dim // n_heads)),
         n_encoder_layers=n_layers,
-        n_decoder_layers=keys.size("decoder_block_count", n_layers),
-        n_buckets=keys.size("attention.relative_buckets_count"),
-        context=keys.size("context_length"),
+        n_decoder_layers=keys.size("decoder_block_count", n_layers, most=MOST_LAYERS),
+        n_buckets=keys.size("attention.relative_buckets_count", most=_MOST_BUCKETS),
+        context=keys.size("context_length", most=_MOST_CONTEXT),
         vocab_size=vocab_size,
         norm_eps=keys.positive("attention.layer_norm_rms_epsilon", 1e-6),
-        start=int(start),
+        start=int(keys.at_least_0("decoder_start_token_id", 0)),
     )
-    for name, n, most in (
-        ("block_count", config.n_encoder_layers, MOST_LAYERS),
-        ("decoder_block_count", config.n_decoder_layers, MOST_LAYERS),
-        ("context_length", config.context, _MOST_CONTEXT),
-        ("attention.relative_buckets_count", config.n_buckets, _MOST_BUCKETS),
-        ("decoder_start_token_id", config.start, vocab_size - 1),
-    ):
-        if n > most:
-            raise ModelError(f"the key '{ARCHITECTURE}.{name}' is {n}; wanted at most {most}")
+    if config.start >= vocab_size:
+        raise ModelError(
+            f"the key '{ARCHITECTURE}.decoder_start_token_id' is {config.start}; wanted at most {vocab_size - 1}"
+        )
     if config.n_buckets < 4 or config.n_buckets % 4:
         raise ModelError(f"{config.n_buckets} buckets of distances; wanted a multiple of 4")
     return config

@@ -47,8 +47,6 @@ class VisionConfig:
     longest_edge: int
     min_pixels: int
     max_pixels: int
-    min_tiles: int
-    max_tiles: int
     full_every: int = 0
     window: int = 0
     deepstack: tuple[int, ...] = ()
@@ -99,25 +97,20 @@ def read_vision(metadata: Mapping[str, Any]) -> VisionConfig:
     """Read the metadata of an `mmproj` file. Raises ModelError, naming the key, for a missing or impossible value."""
     name = _projector(metadata)
     row, keys = PROJECTORS[name], Keys(metadata, PREFIX)
-    dim, n_heads, patch, side = (
-        keys.size(key) for key in ("embedding_length", "attention.head_count", "patch_size", "image_size")
-    )
-    n_layers, merge = keys.size("block_count"), keys.size(row.merge_key, row.merge)
-    _check_sizes(keys, dim=dim, n_heads=n_heads, patch=patch, side=side, n_layers=n_layers, merge=merge, row=row)
+    dim, n_heads, patch = (keys.size(key) for key in ("embedding_length", "attention.head_count", "patch_size"))
+    n_layers, merge = keys.size("block_count", most=MOST_LAYERS), keys.size(row.merge_key, row.merge, most=MOST_MERGE)
+    side = keys.size("image_size", most=MOST_SIDE)
+    _check_sizes(row, dim=dim, n_heads=n_heads, patch=patch, side=side, merge=merge)
     pixels = (patch * merge) ** 2
     min_pixels, max_pixels = (
-        keys.size(f"image_{which}_pixels", max(1, tokens) * pixels)
+        keys.size(f"image_{which}_pixels", tokens * pixels)
         for which, tokens in zip(("min", "max"), row.tokens, strict=True)
     )
-    min_tiles, max_tiles = (
-        keys.size(f"preproc_{which}_tiles", n) for which, n in zip(("min", "max"), row.tiles, strict=True)
-    )
-    for what, low, high in (("image_{}_pixels", min_pixels, max_pixels), ("preproc_{}_tiles", min_tiles, max_tiles)):
-        if low > high or (what.startswith("preproc") and high > 64):
-            raise ModelError(
-                f"the keys '{PREFIX}.{what.format('min')}' and '{what.format('max')}' are {low} and {high}; wanted the first at "
-                f"most the second{', which is at most 64' if what.startswith('preproc') else ''}"
-            )
+    if min_pixels > max_pixels:
+        raise ModelError(
+            f"the keys '{PREFIX}.image_min_pixels' and '{PREFIX}.image_max_pixels' are {min_pixels} and {max_pixels}; "
+            "wanted the first at most the second"
+        )
     config = VisionConfig(
         projector=name,
         n_layers=n_layers,
@@ -129,16 +122,14 @@ def read_vision(metadata: Mapping[str, Any]) -> VisionConfig:
         side=side,
         patch=patch,
         merge=merge,
-        activation=_activation(metadata, row),
+        activation=_activation(metadata),
         mean=_colours(metadata, "image_mean"),
         std=_colours(metadata, "image_std", above=0.0),
-        longest_edge=_side(keys, "preproc_image_size", 4 * side),
+        longest_edge=keys.size("preproc_image_size", 4 * side, most=MOST_SIDE),
         min_pixels=min_pixels,
         max_pixels=max_pixels,
-        min_tiles=min_tiles,
-        max_tiles=max_tiles,
         full_every=keys.size("n_wa_pattern") if row.windows else 0,
-        window=_side(keys, "window_size", row.windows) if row.windows else 0,
+        window=keys.size("window_size", row.windows, most=MOST_SIDE) if row.windows else 0,
         deepstack=_deepstack(metadata, n_layers) if row.deepstack else (),
     )
     if row.windows and not config.window_side:
@@ -166,30 +157,16 @@ def _projector(metadata: Mapping[str, Any]) -> str:
     return name
 
 
-def _side(keys: Keys, key: str, default: int | None = None) -> int:
-    size = keys.size(key, default)
-    if size > MOST_SIDE:
-        raise ModelError(f"the key '{PREFIX}.{key}' is {size}; wanted at most {MOST_SIDE}")
-    return size
-
-
-def _check_sizes(
-    keys: Keys, *, dim: int, n_heads: int, patch: int, side: int, n_layers: int, merge: int, row: Projector
-) -> None:
+def _check_sizes(row: Projector, *, dim: int, n_heads: int, patch: int, side: int, merge: int) -> None:
     if dim % n_heads or (row.rope and dim // n_heads % 4):
         wanted = "a multiple of 4 times" if row.rope else "a multiple of"
         raise ModelError(f"the key '{PREFIX}.embedding_length' is {dim}; wanted {wanted} the {n_heads} heads")
-    if n_layers > MOST_LAYERS:
-        raise ModelError(f"the key '{PREFIX}.block_count' is {n_layers}; wanted at most {MOST_LAYERS}")
-    if merge > MOST_MERGE:
-        raise ModelError(f"the key '{PREFIX}.{row.merge_key}' is {merge}; wanted at most {MOST_MERGE}")
-    _side(keys, "image_size")
     wanted_unit = patch * (1 if row.any_size else merge)
     if patch > side or side % wanted_unit:
         raise ModelError(f"the key '{PREFIX}.image_size' is {side}; wanted a multiple of {wanted_unit}")
 
 
-def _activation(metadata: Mapping[str, Any], row: Projector) -> str:
+def _activation(metadata: Mapping[str, Any]) -> str:
     flags = {key: metadata.get(key, False) for key in ACTIVATIONS}
     for key, value in flags.items():
         if not isinstance(value, bool):
@@ -197,7 +174,7 @@ def _activation(metadata: Mapping[str, Any], row: Projector) -> str:
     given = [name for key, name in ACTIVATIONS.items() if flags[key]]
     if len(given) != 1:
         raise ModelError("the file has not one of clip.use_gelu and clip.use_silu as true; convert the model again")
-    return row.activation or given[0]
+    return given[0]
 
 
 def _colours(metadata: Mapping[str, Any], key: str, above: float = -math.inf) -> tuple[float, ...]:

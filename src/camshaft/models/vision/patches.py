@@ -32,9 +32,6 @@ def grid_of(pixels: Pixels, config: VisionConfig) -> tuple[int, int]:
 
 def merged(rows: int, columns: int, merge: int) -> Array:
     """The patches of each token, i32 [merge * merge, tokens]: from left to right and top to bottom, tokens and their patches.
-    Patches past the grid's end are -1."""
-    high, wide = -(-rows // merge), -(-columns // merge)
-    y = (np.arange(high)[:, None] * merge + np.arange(merge)).reshape(high, 1, merge, 1)
-    x = (np.arange(wide)[:, None] * merge + np.arange(merge)).reshape(1, wide, 1, merge)
-    index = np.where((y < rows) & (x < columns), y * columns + x, -1)
-    return np.ascontiguousarray(index.reshape(high * wide, merge * merge).T.astype(np.int32))
+    `rows` and `columns` are multiples of `merge`."""
+    index = np.arange(rows * columns, dtype=np.int32).reshape(rows // merge, merge, columns // merge, merge)
+    return np.ascontiguousarray(index.transpose(1, 3, 0, 2)).reshape(merge * merge, -1)

@@ -20,9 +20,9 @@ class Projector:
     bidirectional: the tokens of a picture all see each other in the text model.
     connect: how patches become tokens (models/vision/connectors.py), merge by merge of them.
     merge_key: the metadata key of `merge`, the default.
-    any_size: tiles may have any size that is a multiple of a token's; `tokens` and `tiles` are the fewest and the most of a
-    picture, where the file does not say.
-    norm, gated, fused, activation: as of text models. positions: embeddings of a table are added. rope: how patches rotate.
+    any_size: tiles may have any size that is a multiple of a token's; `tokens` are the fewest and the most of a picture, where
+    the file does not say.
+    norm, gated, fused: as of text models. positions: embeddings of a table are added. rope: how patches rotate.
     windows: the pixels of a window's side, where most layers see one. deepstack: some layers give the text model's layers
     embeddings of their own. axes: the tokens of a picture have rows and columns as positions.
     """
@@ -37,11 +37,9 @@ class Projector:
     bidirectional: bool = False
     any_size: bool = False
     tokens: tuple[int, int] = (1, 1)
-    tiles: tuple[int, int] = (1, 1)
     norm: Literal["layer", "rms"] = "layer"
     gated: bool = False
     fused: bool = False
-    activation: str = ""
     positions: Literal["learned", ""] = "learned"
     rope: Literal["", "vision", "by_turns"] = ""
     windows: int = 0
