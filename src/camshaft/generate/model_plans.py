@@ -206,10 +206,9 @@ class ModelPlans(PictureRuns):
         if self.cache.is_recurrent and 1 + sum(map(ne, slots, slots[1:])) != len(set(slots)):
             raise ModelError("the rows of a sequence are apart; recurrent layers need them side by side")
         seen = self.seeing.width and has_pictures(ids)
-        if not seen or not self.seeing.together:
-            name = "rows" if alike and self.is_uneven else "prompt" if seen else ""
-            return self._run_as(name, ids, positions, slots, rows)
-        return self._run_stretches(ids, positions, slots, rows)
+        name = "rows" if alike and self.is_uneven else "prompt" if seen else ""
+        run = self._run_stretches if seen and self.seeing.together else self._run_as
+        return run(name, ids, positions, slots, rows)
 
     def _run_as(self, name: str, ids: Ints, positions: Ints, slots: Ints, rows: Ints) -> Array | DeviceRows:
         """Run the plan of that name, or the one for so many tokens and rows."""
