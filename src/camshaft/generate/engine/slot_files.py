@@ -77,8 +77,12 @@ def _prefixes_of(engine: Engine, slot: int) -> PrefixCache:
     n_slots = engine.lm.plans.cache.n_slots
     if not 0 <= slot < n_slots:
         raise SettingError(f"there is no slot {slot}; wanted 0 to {n_slots - 1}")
-    if engine.prefixes is None or engine.prefixes.has_windows:
-        raise SettingError("slots of a model with recurrent layers or windows cannot be saved, restored or erased")
+    if engine.prefixes is None:
+        raise SettingError(
+            "slots of a model with recurrent layers, or that is on a cluster, cannot be saved, restored or erased"
+        )
+    if engine.prefixes.has_windows:
+        raise SettingError("slots of a model with windows cannot be saved, restored or erased")
     return engine.prefixes
 
 
