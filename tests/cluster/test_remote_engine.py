@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
@@ -23,12 +23,10 @@ from camshaft.cluster.front import Front, Fronted
 from camshaft.cluster.replica import News, Replica, portable
 from camshaft.errors import ContextError, MissingExtraError, ModelError
 from camshaft.generate.engine.engine import Engine, QueueFullError
-from camshaft.generate.engine.request import Update
 from camshaft.generate.options import GenerateOptions
 from camshaft.serve.guard import Guard
 from camshaft.serve.models.config import ModelSpec
 from camshaft.serve.models.served import Served
-from camshaft.serve.slots import slots
 from tests.serve.conftest import Kept, client_of
 from tests.support.fixtures import tiny_model
 
@@ -170,30 +168,6 @@ def test_the_end_of_a_replica_is_an_error_at_once(path: Path, replica: Replica) 
         assert "the replica that answered has ended" in events[1]
         assert events[2:] == ["data: [DONE]", ""]
         assert 'end="error"} 1' in client.get("/metrics").text
-
-
-class _Goes:
-    """A replica whose answer has begun, and goes on for ever."""
-
-    async def answer(self, **given: Any) -> AsyncIterator[list[News]]:
-        yield [News(0, Update("a"), 16, 2, 0.1, 0.2)]
-        await asyncio.sleep(60)
-
-
-def test_slots_say_how_far_answers_of_replicas_are(path: Path) -> None:
-    spec = ModelSpec(str(path), "tiny", options={"context": CONTEXT, "sessions": SLOTS}, queue=QUEUE)
-
-    async def ask() -> Any:
-        served = Fronted(spec, 1).open(Handle(_Goes()))
-        served.engine.submit([5] * 20, GenerateOptions(), lambda update: None)
-        await asyncio.sleep(0.01)
-        answer = await slots(cast(Any, None), served)
-        served.engine.close()
-        return json.loads(answer.body)
-
-    first, second = asyncio.run(ask())
-    assert (first["n_prompt_tokens"], first["n_prompt_tokens_cache"], first["n_prompt_tokens_processed"]) == (20, 16, 4)
-    assert (first["next_token"], second["is_processing"]) == ([{"n_decoded": 2}], False)
 
 
 class _Waits:

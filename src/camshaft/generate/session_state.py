@@ -43,8 +43,7 @@ class SessionState(Closing):
         thread's generation will free one. One that `goes_back` keeps copies of states and windows for it. Raises ContextError if
         all slots are in use."""
         self._model, self._waits = model, waits
-        self._open = False
-        self._slot = None
+        self._open, self._slot = False, None
         if not waits:
             self._slot = model.plans.cache.open_slot()
             model.plans.cache.slots.keep(self._slot)
