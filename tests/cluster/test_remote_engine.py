@@ -126,6 +126,7 @@ def test_answers_and_errors_are_those_of_one_process(path: Path, lm: LanguageMod
             assert 2 * counted[name] == of_alone[name] > 0
         assert counted["requests_running"] == counted["requests_waiting"] == 0
         assert not any(slot["is_processing"] for slot in client.get("/slots").json())
+        assert "is on a cluster" in client.post("/slots/0?action=erase").json()["error"]["message"]
 
 
 def test_the_router_gets_the_keys_by_which_the_engine_shares_blocks(path: Path, replica: Replica) -> None:

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from camshaft.cli.main import make_app
 from camshaft.cluster.serving import Replicas, deployment_names, read_replicas, router_options
-from camshaft.cluster.specs import cluster_specs
+from camshaft.cluster.specs import cluster_specs, on_nodes
 from camshaft.errors import SettingError
 from camshaft.serve.models.config import ModelSpec, ServerConfig
 from camshaft.serve.models.entry import EMBEDDING
@@ -37,15 +37,20 @@ def test_names_and_sizes_for_ray() -> None:
 
 def test_models_for_a_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    for name in ("m.gguf", "a.gguf"):
+    for name in ("m.gguf", "a.gguf", "p.gguf"):
         (tmp_path / name).touch()
     spec = ModelSpec("m.gguf", "m", options={"adapters": (("a.gguf", 0.5),)})
     (found,) = cluster_specs(ServerConfig((spec,)))
     assert (found.model, found.options["adapters"]) == (str(tmp_path / "m.gguf"), ((str(tmp_path / "a.gguf"), 0.5),))
     assert cluster_specs(ServerConfig((ModelSpec("smollm2", "m"),)))[0].model == "smollm2"
+    of_batch = on_nodes(ModelSpec("m.gguf", "m", options={"mmproj": "p.gguf"}))
+    assert of_batch.options["mmproj"] == str(tmp_path / "p.gguf")
     refused = {
         "none for embedding": ServerConfig((ModelSpec("m", "m", kind=EMBEDDING),)),
         "idle_unload_seconds of 'm'": ServerConfig((ModelSpec("m", "m", idle_s=1.0),)),
+        "mmproj of 'm' with --ray: a cluster's server takes no pictures": ServerConfig(
+            (ModelSpec("m", "m", options={"mmproj": "p.gguf"}),)
+        ),
         "memory_limit with --ray": ServerConfig((ModelSpec("m", "m"),), 1),
     }
     for message, config in refused.items():

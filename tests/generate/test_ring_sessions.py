@@ -204,3 +204,13 @@ def test_a_ring_has_the_window_of_each_token_of_a_run(window: int, run: int) -> 
         assert first >= position + run - ring.rows  # not overwritten by a run from `position` on
         blocks = ring.blocks_before(1, position)
         assert {1 * ring.n_blocks + n // BLOCK_TOKENS % ring.n_blocks for n in range(first, position)} <= {*blocks}
+
+
+def test_drafts_leave_the_bits_of_single_tokens(lm: LanguageModel) -> None:
+    assert lm.plans.is_uneven
+    with lm.session() as session:
+        session.process(TOKENS[:20])
+        wanted = session.process(TOKENS[20:21])
+        session.replace(TOKENS[:21])
+        session.advance(TOKENS[21:24])
+        np.testing.assert_array_equal(np.asarray(lm.plans.logits)[:1], np.asarray(wanted).reshape(1, -1))

@@ -62,6 +62,23 @@ def test_tokens_that_see_each_other_come_at_once(tmp_path: Path) -> None:
             session.process(ids[:n])
 
 
+def test_a_text_beside_a_picture_whose_tokens_see_each_other_has_the_bits_of_one_beside_a_text(tmp_path: Path) -> None:
+    text, pictures, *_ = prompts_of("gemma3")[0]
+    with opened("gemma3", tmp_path) as lm:
+        cache, other = lm.plans.cache, lm.prompt_ids(text, raw=True, images=pictures)
+        found = []
+        for beside in ([9], other):
+            slots = cache.open_slot(), cache.open_slot()
+            for slot, n in zip(slots, (5, len(other)), strict=True):
+                cache.reserve(slot, n)
+            lm.plans.run([40, 41, 42, 43], range(4), [slots[0]] * 4, (), alike=True)
+            places = [4, *range(len(beside))], [slots[0], *[slots[1]] * len(beside)]
+            found.append(lm.plans.run([44, *beside], *places, (0,), alike=True).copy())
+            for slot in slots:
+                cache.close_slot(slot)
+        np.testing.assert_array_equal(found[1], found[0])
+
+
 @pytest.mark.parametrize("name", quick_of(TINY_VISION, QUICK))
 def test_a_batch_and_an_engine_say_what_each_says_alone(name: str, tmp_path: Path) -> None:
     greedy = GenerateOptions(max_tokens=4, sampling=Sampling(temperature=0), ignore_eos=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import io
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ import pytest
 
 from camshaft import LanguageModel, Sampling
 from camshaft.generate.engine.engine import Engine
-from tests.serve.conftest import client_of
+from tests.serve.conftest import Kept, client_of
 from tests.support.pictures import drawn_picture, opened
 
 Image = pytest.importorskip("PIL.Image")
@@ -121,3 +122,18 @@ def test_other_refusals(client: Any, roomy_client: Any) -> None:
     source = {"type": "url", "url": "http://example.com/a.png"}
     answer = client.post("/v1/messages", json=chat({"type": "image", "source": source}))
     assert "the server fetches no pictures" in answer.json()["error"]["message"]
+
+
+def test_a_slot_whose_prompt_had_pictures_takes_a_file_and_writes_none(seeing: LanguageModel, tmp_path: Path) -> None:
+    engine = Engine(seeing)
+    with client_of(Kept("tiny", engine, slot_folder=tmp_path)) as client:
+        client.post("/v1/completions", json={"prompt": [40] * 33, "max_tokens": 1})
+        (slot,) = engine.last_prompts
+        acts = f"/slots/{slot}?action="
+        assert client.post(f"{acts}save", json={"filename": "a"}).json()["n_saved"] == 32
+        engine.last_prompts.clear()
+        client.post("/v1/chat/completions", json=chat(part(url(PICTURE)), TEXT))
+        assert engine.last_prompts == {slot: None}
+        refused = client.post(f"{acts}save", json={"filename": "b"})
+        assert (refused.status_code, "has pictures" in refused.text) == (400, True)
+        assert client.post(f"{acts}restore", json={"filename": "a"}).json()["n_restored"] == 32

@@ -112,6 +112,7 @@ class RemoteEngine(Engine):
             self._admit_sent(request)
         self.statistics.generated_tokens += news.generated_tokens - request.generated_tokens
         request.cached_tokens, request.generation = news.cached_tokens, cast(Any, _Counted(news.generated_tokens))
+        request.position = request.prompt_tokens + news.generated_tokens
         clock.first_token = clock.queued + news.first_token_s if news.first_token_s else 0.0
         self._tell(request, news.update)
 

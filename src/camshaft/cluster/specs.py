@@ -16,6 +16,8 @@ def on_nodes(spec: ModelSpec) -> ModelSpec:
     options = dict(spec.options)
     if "adapters" in options:
         options["adapters"] = tuple((_absolute(path), strength) for path, strength in options["adapters"])
+    if "mmproj" in options:
+        options["mmproj"] = _absolute(options["mmproj"])
     return replace(spec, model=_absolute(spec.model), options=options)
 
 
@@ -32,6 +34,8 @@ def cluster_specs(config: ServerConfig) -> Sequence[ModelSpec]:
             raise SettingError(
                 f"{spec.name!r} with --ray: a cluster serves models that write text, none for {spec.kind}"
             )
+        if "mmproj" in spec.options:
+            raise SettingError(f"mmproj of {spec.name!r} with --ray: a cluster's server takes no pictures; wanted none")
         if spec.idle_s is not None:
             raise SettingError(f"idle_unload_seconds of {spec.name!r} with --ray; wanted --replicas 0:N")
     return [on_nodes(spec) for spec in config.specs]

@@ -32,6 +32,7 @@ from camshaft.generate.vision.runs import PictureRuns
 from camshaft.generate.vision.tokens import BLIND, Seeing, has_pictures
 from camshaft.models.adapters.adapter import Adapters
 from camshaft.models.config import ModelConfig, check_layers
+from camshaft.models.converted import is_multiplied
 from camshaft.ops.spec import Dim
 from camshaft.plan.cached_plan import CachedPlan
 from camshaft.plan.memory.weights import Weights
@@ -50,7 +51,7 @@ Ints = Sequence[int]
 
 
 class ModelPlans(PictureRuns):
-    """The plans of one model. All write their result to `logits` [LOGIT_ROWS, vocab]. `device` None: the host's memory."""
+    """The plans of one model, all of which write to `logits` [LOGIT_ROWS, vocab]. `device` is None on the host."""
 
     def __init__(
         self,
@@ -77,8 +78,7 @@ class ModelPlans(PictureRuns):
         self.file, self._backend, self._activations = file, backend, "q8" if quantized else "f32"
         facts = f"{config}|{context}|{self.prompt_tokens}|{self.logit_rows}|{n_slots}|{quantized}|{form}|{threads}"
         self._facts, self.seeing = f"{facts}|{seeing}" if seeing.width else facts, seeing
-        self.n_runs = 0  # the logits are those of the last one
-        self.costs = RunCosts()
+        self.n_runs, self.costs = 0, RunCosts()  # the logits are those of the last run
         self._cached: dict[str, CachedPlan | None] = {}
         self._decode_extents: dict[int, Extent] = {}
         self._compiled: dict[str, ExecutionPlan] = {}
@@ -87,7 +87,7 @@ class ModelPlans(PictureRuns):
     def _use_adapters(self, adapters: Adapters) -> None:
         self.adapters = adapters
         # Other models round alike in plans of all sizes. A BLAS rounds in its own way for each number of rows.
-        self.is_uneven = any(tensor.is_float_matrix for tensor in adapters.tensors.values())
+        self.is_uneven = any(map(is_multiplied, adapters.tensors.values()))
         self._kernels = "simd" if self.is_uneven and self._backend is None else self._backend
         facts = f"{self._facts}|{adapters.digest}" if adapters.given else self._facts
         facts += f"|{self._kernels}" if self.is_uneven else ""
@@ -201,16 +201,14 @@ class ModelPlans(PictureRuns):
         if self.cache.is_recurrent and 1 + sum(map(ne, slots, slots[1:])) != len(set(slots)):
             raise ModelError("the rows of a sequence are apart; recurrent layers need them side by side")
         seen = self.seeing.width and has_pictures(ids)
-        if not seen or not self.seeing.together:
-            name = "rows" if alike and self.is_uneven else "prompt" if seen else ""
-            return self._run_as(name, ids, positions, slots, rows)
-        return self._run_stretches(ids, positions, slots, rows)
+        name = "rows" if alike and self.is_uneven else "prompt" if seen else ""
+        run = self._run_stretches if seen and self.seeing.together else self._run_as
+        return run(name, ids, positions, slots, rows)
 
     def _run_as(self, name: str, ids: Ints, positions: Ints, slots: Ints, rows: Ints) -> Array | DeviceRows:
         """Run the plan of that name, or the one for so many tokens and rows."""
         n, n_rows = len(ids), len(rows)
-        name = "rows" if n_rows > 1 and name != "together" else name
-        name = name or ("single" if n == n_rows else "prompt")
+        name = "rows" if n_rows > 1 and name != "together" else name or ("single" if n == n_rows else "prompt")
         plan = self._plan(name)
         self._place(plan, ids, positions, slots)
         if name != "single":
@@ -234,8 +232,7 @@ class ModelPlans(PictureRuns):
         alike: as in `run`. A model that `is_uneven` runs them one by one: SmolLM2 in F16 on AVX2 takes 11 ms for one token, 45 to
         60 for 2 to 8, and 90 for 16."""
         n = len(ids)
-        seen = self.seeing.width and has_pictures(ids)
-        if n == 1 or n > MAX_DECODE_SEQUENCES or seen:
+        if n == 1 or n > MAX_DECODE_SEQUENCES or (self.seeing.width and has_pictures(ids)):
             self.run(ids, positions, slots, range(n))
             return
         if alike and self.is_uneven:

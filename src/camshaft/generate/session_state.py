@@ -43,8 +43,7 @@ class SessionState(Closing):
         thread's generation will free one. One that `goes_back` keeps copies of states and windows for it. Raises ContextError if
         all slots are in use."""
         self._model, self._waits, self._goes_back = model, waits, goes_back
-        self._open = False
-        self._slot = None
+        self._open, self._slot = False, None
         if not waits:
             self._slot = model.plans.cache.open_slot()
             model.plans.cache.slots.keep(self._slot)
@@ -170,7 +169,7 @@ class SessionState(Closing):
             states.begin(self._slot, self.position, len(every))
         positions = range(self.position, self.position + len(every))
         # Copies of recurrent states belong to one run.
-        plans.run_decode(every, positions, [self._slot] * len(every), alike=states is None)
+        plans.run_decode(every, positions, [self._slot] * len(every), alike=not plans.cache.is_recurrent)
         self.position += len(known)
         self.history += known
         self._pending = []

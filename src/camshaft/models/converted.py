@@ -40,6 +40,12 @@ def is_rearranged(name: str) -> bool:
     return name in _NAMES or name.endswith(_ENDS)
 
 
+def is_multiplied(tensor: FileTensor) -> bool:
+    """Whether a tensor is a matrix of floats that a product reads. Filters, positions and factors of elements are none."""
+    of_product = not is_rearranged(tensor.name) or tensor.name.endswith(".attn_kv_b.weight")
+    return tensor.is_float_matrix and of_product and tensor.name != "position_embd.weight"
+
+
 def converted_digest(tensors: Mapping[str, FileTensor]) -> str:
     """Digest of the bytes of all tensors that are converted."""
     return digest_of((t.name, t.data().tobytes()) for t in tensors.values() if is_converted(t))

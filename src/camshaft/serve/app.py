@@ -32,7 +32,7 @@ from camshaft.serve.openai.responses import responses
 from camshaft.serve.requests.errors import HttpError, http_error
 from camshaft.serve.requests.fields import TEXT, parse_json, read_fields
 from camshaft.serve.requests.openapi import document
-from camshaft.serve.requests.respond import CLIENT_CLOSED, LONG_NBYTES, Body, BodyRoom, Json
+from camshaft.serve.requests.respond import CLIENT_CLOSED, LONG_NBYTES, BodyRoom, CountedBody, Json
 from camshaft.serve.rerank import rerank
 from camshaft.serve.tokens import detokenize, tokenize
 from camshaft.serve.web import FILES, page
@@ -177,7 +177,7 @@ def _of_model(
         held = ExitStack()
         try:
             body: Any = {"model": request.query_params.get("model")}
-            sent = Body(room)
+            sent = CountedBody(room)
             held.callback(sent.release)
             request.state.is_long = False
             if request.url.path in FORMS:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -19,10 +19,9 @@ from camshaft.cli.command import command
 from camshaft.errors import MissingExtraError, SettingError
 
 if TYPE_CHECKING:
-    from socket import socket
-
     from camshaft.serve.guard import Guard
     from camshaft.serve.models.config import ModelSpec, ServerConfig
+    from camshaft.serve.models.models import Models
 
 DEFAULT_PORT = 8080
 DEFAULT_SLOTS = 16  # as many generate in one run of a plan
@@ -109,11 +108,7 @@ def serve(
         from camshaft.serve import run
     except ModuleNotFoundError as error:
         raise missing_extra(error, "camshaft serve", ray) from None
-    from camshaft.generate.speculation.speculator import NGRAM
     from camshaft.serve.guard import Guard, read_keys
-    from camshaft.serve.models.config import ModelSpec
-    from camshaft.serve.models.entry import EMBEDDING, RERANK, SPEECH
-    from camshaft.serve.models.served import served_name
 
     logging.basicConfig(level=logging.WARNING, format="camshaft: %(message)s")
     logging.getLogger("asyncio").setLevel(logging.ERROR)  # it warns of each write to a client that has gone
@@ -123,25 +118,19 @@ def serve(
     keys = () if api_key_file is None else read_keys(api_key_file)
     guard = Guard(keys, frozenset({"localhost", host.lower()}))
     given = running.given(context=context, sessions=slots)
-    if speculate not in (None, NGRAM):
-        raise SettingError(f"--speculate {speculate!r}; wanted {NGRAM!r}")
-    common = ModelSpec("", "", options=given, queue=queue, slot_folder=slot_save_path, speculate=speculate)
-    found = _config(models, config, common)
-    specs = [*found.specs]
-    threads = {name: value for name, value in common.options.items() if name == "threads"}
-    for other, kind in ((embed, EMBEDDING), (rerank, RERANK), (speech, SPEECH)):
-        if other is not None:
-            name, preload = served_name(other), specs[0].preload
-            specs.append(ModelSpec(other, name, kind=kind, options=threads, preload=preload))
+    common = _common(given, queue, slot_save_path, speculate)
+    found = _with_others(_config(models, config, common), common, embed=embed, rerank=rerank, speech=speech)
     sizes = f", {slots} at once, context {context}" if config is None else ""
-    said = f"{', '.join(spec.name for spec in specs)} at URL/v1{sizes}; Ctrl-C stops"
+    said = f"{', '.join(spec.name for spec in found.specs)} at URL/v1{sizes}; Ctrl-C stops"
     if ray is not None:
         _check_open(keys, host, f"http://{host}:{port}")
-        _serve_on_cluster(ray, replace(found, specs=tuple(specs)), guard, replicas, (host, port), said)
+        _serve_on_cluster(ray, found, guard, replicas, (host, port), said)
         return
     with run.listen(host, port) as listening:
         _check_open(keys, listening.getsockname()[0], run.url_of(listening))
-        _serve_here(replace(found, specs=tuple(specs)), guard, listening, said)
+        with closing(_loaded(found)) as served:
+            ready = said.replace("URL", run.url_of(listening))
+            run.make_server(served, guard, lambda: _notice(f"serving {ready}")).run(sockets=[listening])
 
 
 def missing_extra(error: ModuleNotFoundError, purpose: str, ray: str | None) -> MissingExtraError:
@@ -149,21 +138,14 @@ def missing_extra(error: ModuleNotFoundError, purpose: str, ray: str | None) -> 
     return MissingExtraError(str(error.name), "serve" if ray is None else "cluster", purpose)
 
 
-def _serve_here(config: ServerConfig, guard: Guard, listening: socket, said: str) -> None:
-    """Serve models from this process until Ctrl-C."""
-    from camshaft.serve import run
-    from camshaft.serve.models.config import cards_of
-    from camshaft.serve.models.models import Models
+def _common(given: dict[str, Any], queue: int, slot_folder: Path | None, speculate: str | None) -> ModelSpec:
+    """What the models have in common that say nothing else."""
+    from camshaft.generate.speculation.speculator import NGRAM
+    from camshaft.serve.models.config import ModelSpec
 
-    for name in dict.fromkeys(spec.model for spec in config.specs):
-        options.pull(name)
-    with closing(Models(cards_of(config.specs), limit_nbytes=config.memory_limit_nbytes)) as served:
-        for spec in config.specs:
-            if spec.preload:
-                with options.preparing(spec.model):
-                    served.put(spec.name, spec.open())
-        ready = said.replace("URL", run.url_of(listening))
-        run.make_server(served, guard, lambda: _notice(f"serving {ready}")).run(sockets=[listening])
+    if speculate not in (None, NGRAM):
+        raise SettingError(f"--speculate {speculate!r}; wanted {NGRAM!r}")
+    return ModelSpec("", "", options=given, queue=queue, slot_folder=slot_folder, speculate=speculate)
 
 
 def _config(models: list[str] | None, config: Path | None, common: ModelSpec) -> ServerConfig:
@@ -181,6 +163,43 @@ def _config(models: list[str] | None, config: Path | None, common: ModelSpec) ->
     if models:
         raise SettingError(f"MODEL {models[0]!r} and --config were given; wanted one of them")
     return found
+
+
+def _with_others(
+    config: ServerConfig, common: ModelSpec, *, embed: str | None, rerank: str | None, speech: str | None
+) -> ServerConfig:
+    """The models, and after them those that write no text."""
+    from camshaft.serve.models.config import ModelSpec
+    from camshaft.serve.models.entry import EMBEDDING, RERANK, SPEECH
+    from camshaft.serve.models.served import served_name
+
+    preload = config.specs[0].preload
+    threads = {name: value for name, value in common.options.items() if name == "threads"}
+    others = [
+        ModelSpec(model, served_name(model), kind=kind, options=threads, preload=preload)
+        for model, kind in ((embed, EMBEDDING), (rerank, RERANK), (speech, SPEECH))
+        if model is not None
+    ]
+    return replace(config, specs=(*config.specs, *others))
+
+
+def _loaded(config: ServerConfig) -> Models:
+    """The models of this process, those to preload in memory."""
+    from camshaft.serve.models.config import cards_of
+    from camshaft.serve.models.models import Models
+
+    for name in dict.fromkeys(spec.model for spec in config.specs):
+        options.pull(name)
+    served = Models(cards_of(config.specs), limit_nbytes=config.memory_limit_nbytes)
+    try:
+        for spec in config.specs:
+            if spec.preload:
+                with options.preparing(spec.model):
+                    served.put(spec.name, spec.open())
+    except BaseException:
+        served.close()
+        raise
+    return served
 
 
 def _serve_on_cluster(

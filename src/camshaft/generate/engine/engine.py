@@ -24,6 +24,7 @@ from camshaft.generate.engine.statistics import Statistics
 from camshaft.generate.generation import Closing
 from camshaft.generate.model_plans import MAX_DECODE_SEQUENCES, PROMPT_TOKENS
 from camshaft.generate.options import GenerateOptions, check_together
+from camshaft.generate.vision.tokens import has_pictures
 
 if TYPE_CHECKING:
     from camshaft.generate.language_model import LanguageModel
@@ -66,7 +67,8 @@ class Engine(Closing):
         wanted = prefix_cache and not cache.is_recurrent  # a recurrent state is not in blocks
         self.prefixes = (cache.prefixes or PrefixCache(cache)) if wanted else None
         self.statistics = Statistics()
-        self.last_prompts: dict[int, list[int]] = {}  # slot -> the prompt of its last request
+        # Slot -> the prompt of its last request; None for one with pictures, whose embeddings would stay in memory.
+        self.last_prompts: dict[int, list[int] | None] = {}
         self._runner = Runner(lm, self.prefixes, self.statistics, speculate)
         self._waiting: deque[Request] = deque()
         self._running: list[Request] = []
@@ -222,7 +224,8 @@ class Engine(Closing):
         if request.slot is not None:
             self._running.remove(request)
             self.lm.plans.cache.close_slot(request.slot)
-            self.last_prompts[request.slot] = request.ids[: request.prompt_end]
+            prompt = request.ids[: request.prompt_end]
+            self.last_prompts[request.slot] = None if has_pictures(prompt) else prompt
             request.slot = None
         request.clock.ended = time.perf_counter()
         self.statistics.cached_tokens += request.cached_tokens

@@ -14,7 +14,6 @@ from camshaft.errors import ContextError, SettingError
 from camshaft.generate.engine.prefix_cache import PrefixCache, block_keys
 from camshaft.generate.memory.cache_specs import BLOCK_TOKENS
 from camshaft.generate.stored.prompt_cache import PromptCache, take_blocks
-from camshaft.generate.vision.tokens import names_of
 
 if TYPE_CHECKING:
     from camshaft.generate.engine.engine import Engine
@@ -46,7 +45,7 @@ def restore(engine: Engine, slot: int, path: Path) -> int:
     """Take a file's prompt into the prefix cache, as that of the slot's last request; returns its tokens.
 
     Raises as `save`, and StoreError for what is no file of this model, or is damaged."""
-    prefixes, _ = _prompt_of(engine, slot)
+    prefixes = _prefixes_of(engine, slot)
     cache, lm = engine.lm.plans.cache, engine.lm
     with PromptCache(path, lm).whole() as file, lm.lock, _own_slot(engine) as own:
         tokens = file.head.tokens
@@ -68,15 +67,23 @@ def erase(engine: Engine, slot: int) -> int:
 
 
 def _prompt_of(engine: Engine, slot: int) -> tuple[PrefixCache, list[int]]:
+    prefixes, tokens = _prefixes_of(engine, slot), engine.last_prompts.get(slot, [])
+    if tokens is None:
+        raise ContextError(f"the prompt of slot {slot} has pictures, whose embeddings no file has")
+    return prefixes, tokens
+
+
+def _prefixes_of(engine: Engine, slot: int) -> PrefixCache:
     n_slots = engine.lm.plans.cache.n_slots
     if not 0 <= slot < n_slots:
         raise SettingError(f"there is no slot {slot}; wanted 0 to {n_slots - 1}")
-    if engine.prefixes is None or engine.prefixes.has_windows:
-        raise SettingError("slots of a model with recurrent layers or windows cannot be saved, restored or erased")
-    tokens = engine.last_prompts.get(slot, [])
-    if names_of(tokens):
-        raise ContextError(f"the prompt of slot {slot} has pictures, whose embeddings no file has")
-    return engine.prefixes, tokens
+    if engine.prefixes is None:
+        raise SettingError(
+            "slots of a model with recurrent layers, or that is on a cluster, cannot be saved, restored or erased"
+        )
+    if engine.prefixes.has_windows:
+        raise SettingError("slots of a model with windows cannot be saved, restored or erased")
+    return engine.prefixes
 
 
 @contextmanager

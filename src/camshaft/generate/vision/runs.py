@@ -84,15 +84,16 @@ class PictureRuns(ABC):
         return whole if whole <= most or is_first else 0
 
     def _run_stretches(
-        self, ids: Sequence[int], positions: Sequence[int], slots: Sequence[int], rows: Sequence[int]
+        self, name: str, ids: Sequence[int], positions: Sequence[int], slots: Sequence[int], rows: Sequence[int]
     ) -> Array | DeviceRows:
-        """Run the tokens of each picture together, and the others between; return the logits of all wanted rows."""
+        """Run the tokens of each picture together, and the others between by the plan of that name; return the logits of all
+        wanted rows."""
         found = []
         for first, last, of_picture in stretches(ids):
             wanted = [row - first for row in rows if first <= row < last]
             if of_picture and not is_end(ids[last - 1]):
                 raise ContextError("the tokens end inside a picture; wanted all of its tokens at once")
             given = (ids[first:last], positions[first:last], slots[first:last])
-            logits = self._run_as("together" if of_picture else "", *given, wanted)
+            logits = self._run_as("together" if of_picture else name, *given, wanted)
             found += [logits.copy()] if wanted else []
         return put_rows(self.logits, found)

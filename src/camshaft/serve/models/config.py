@@ -38,6 +38,7 @@ from camshaft.serve.requests.fields import (
 )
 
 _MOST = 1e9  # of numbers
+_RENAMED = {"slots": "sessions"}  # options of LanguageModel
 
 
 def _is_number(value: Any) -> bool:
@@ -186,9 +187,6 @@ def read_config(path: Path, defaults: ModelSpec) -> ServerConfig:
         raise SettingError(f"{path}: {error}") from None
     limit = given.get("memory_limit")
     return ServerConfig(tuple(specs), None if limit is None else nbytes_of(limit))
-
-
-_RENAMED = {"slots": "sessions"}
 
 
 def _with_common(spec: ModelSpec, given: Mapping[str, Any]) -> ModelSpec:

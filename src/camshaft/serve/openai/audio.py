@@ -22,7 +22,7 @@ from camshaft.models.speech.languages import LANGUAGES
 from camshaft.serve.models.served import Listener
 from camshaft.serve.requests.errors import HttpError, http_error
 from camshaft.serve.requests.fields import TEXT, Field, Fields, one_of, read_fields, required, takes
-from camshaft.serve.requests.respond import CLIENT_CLOSED, Body, Json, body_of, unless_disconnected
+from camshaft.serve.requests.respond import CLIENT_CLOSED, CountedBody, Json, body_of, unless_disconnected
 
 # OpenAI takes 25 MB; an hour of 16 bits at 16 kHz has 115 MB.
 MOST_AUDIO_NBYTES, MOST_SECONDS = 128 << 20, 2 * 3600
@@ -53,7 +53,7 @@ _TRANSCRIPTION: Fields = {
 }
 
 
-async def read_form(request: Request, sent: Body) -> dict[str, Any]:
+async def read_form(request: Request, sent: CountedBody) -> dict[str, Any]:
     """The fields of a form: texts, and the bytes of `file`. Raises HttpError for a body that is no form, or too large."""
     kind = request.headers.get("content-type", "")
     if kind.partition(";")[0].strip().lower() != MEDIA_TYPE:

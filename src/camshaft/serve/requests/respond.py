@@ -132,7 +132,7 @@ class BodyRoom:
 
 
 @dataclass
-class Body:
+class CountedBody:
     """The body of one request, counted until `release`."""
 
     room: BodyRoom
