@@ -240,6 +240,7 @@ MODELS = (
             "ssm.time_step_rank": 4,
             "ssm.dt_b_c_rms": True,
         },
+        **tiny_models.SMALL,
     ),
 )
 
