@@ -60,7 +60,7 @@ FAMILIES = (
 
 
 def widened(model: TinyModel) -> TinyModel:
-    """A tiny model with rows of whole blocks."""
+    """A tiny model with rows of whole blocks, and the vocabulary and the accuracy that the frozen ones may lack."""
     sizes = _SIZES | _OF.get(model.name, {})
 
     def with_sizes(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -74,6 +74,8 @@ def widened(model: TinyModel) -> TinyModel:
         **heads,
         options=with_sizes(model.options),
         keys=with_sizes(model.keys),
+        values="bfloat16",
+        n_vocab=N_VOCAB,
     )
 
 

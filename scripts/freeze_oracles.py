@@ -36,7 +36,7 @@ from tests.support import divergence, vocabularies  # noqa: E402
 from tests.support.fixtures import DATA, default_model, pack_logits  # noqa: E402
 from tests.support.sketches import SKETCHES, block_values, sketch, weighted_values  # noqa: E402
 
-MAX_NBYTES = 7_000_000
+MAX_NBYTES = 6_000_000
 # Bytes of numbers are alike at the same place in them: a fifth less than gzip.
 NUMBERS_OF_4_BYTES = [{"id": lzma.FILTER_LZMA2, "preset": 9, "lc": 0, "lp": 2, "pb": 2}]
 N_POSITIONS = 256

@@ -18,6 +18,9 @@ N_TOKENS = 24
 ORIGINAL_CONTEXT = 32
 WINDOW = 7
 NUMBERS_OF_8_BITS = "float8_e4m3fn"
+# As few tokens keep the files small: their logits and embeddings are the greater part of them.
+FEW = 96
+SMALL: dict[str, Any] = {"values": NUMBERS_OF_8_BITS, "n_vocab": FEW}
 
 
 @dataclass(frozen=True)
@@ -120,15 +123,44 @@ MODELS = (
     TinyModel("llama", "Llama", 64, 96, heads=4, kv_heads=2, head_dim=16),
     TinyModel("llama-tied", "Llama", 32, 64, heads=4, kv_heads=1, head_dim=16, tied=True),
     TinyModel(
-        "llama-linear", "Llama", 32, 96, heads=2, kv_heads=2, head_dim=16, rope={"rope_type": "linear", "factor": 4.0}
+        "llama-linear",
+        "Llama",
+        32,
+        96,
+        heads=2,
+        kv_heads=2,
+        head_dim=16,
+        rope={"rope_type": "linear", "factor": 4.0},
+        **SMALL,
     ),
     TinyModel(
-        "llama3-rope", "Llama", 32, 64, heads=2, kv_heads=1, head_dim=32, rope={**LLAMA3_ROPE, **OLD}, theta=500.0
+        "llama3-rope",
+        "Llama",
+        32,
+        64,
+        heads=2,
+        kv_heads=1,
+        head_dim=32,
+        rope={**LLAMA3_ROPE, **OLD},
+        theta=500.0,
+        **SMALL,
     ),
-    TinyModel("llama-yarn", "Llama", 32, 64, heads=2, kv_heads=1, head_dim=32, rope={**YARN_ROPE, **OLD}),
-    TinyModel("mistral", "Mistral", 32, 64, heads=6, kv_heads=2, head_dim=16, theta=1000.0),
+    TinyModel(
+        "llama-yarn",
+        "Llama",
+        32,
+        64,
+        heads=2,
+        kv_heads=1,
+        head_dim=32,
+        rope={**YARN_ROPE, **OLD},
+        values=NUMBERS_OF_8_BITS,
+    ),
+    TinyModel("mistral", "Mistral", 32, 64, heads=6, kv_heads=2, head_dim=16, theta=1000.0, **SMALL),
     TinyModel("qwen2", "Qwen2", 64, 32, heads=4, kv_heads=2, head_dim=16),
-    TinyModel("qwen2-yarn", "Qwen2", 32, 96, heads=2, kv_heads=1, head_dim=16, tied=True, rope={**YARN_ROPE, **OLD}),
+    TinyModel(
+        "qwen2-yarn", "Qwen2", 32, 96, heads=2, kv_heads=1, head_dim=16, tied=True, rope={**YARN_ROPE, **OLD}, **SMALL
+    ),
     TinyModel("qwen3", "Qwen3", 32, 64, heads=4, kv_heads=2, head_dim=32, tied=True, theta=1e6),
     TinyModel(
         "gemma2",
@@ -172,6 +204,7 @@ MODELS = (
         rope={**YARN_ROPE, **OLD},
         options={"sliding_window": WINDOW},
         keys={"attention.sliding_window": WINDOW},
+        values=NUMBERS_OF_8_BITS,
     ),
     TinyModel(
         "phi3",
@@ -190,7 +223,7 @@ MODELS = (
         },
         agreement=None,
     ),
-    TinyModel("smollm3", "SmolLM3", 32, 64, heads=4, kv_heads=2, head_dim=8, n_layers=4, tied=True),
+    TinyModel("smollm3", "SmolLM3", 32, 64, heads=4, kv_heads=2, head_dim=8, n_layers=4, tied=True, **SMALL),
     TinyModel(
         "seed-oss",
         "SeedOss",
@@ -200,6 +233,7 @@ MODELS = (
         kv_heads=2,
         head_dim=16,
         options={"attention_bias": True, "attention_out_bias": False},
+        values=NUMBERS_OF_8_BITS,
     ),
     TinyModel(
         "granite",
@@ -216,9 +250,20 @@ MODELS = (
             "logits_scaling": 0.5,
         },
         keys={"embedding_scale": 3.0, "residual_scale": 0.5, "attention.scale": 0.2, "logit_scale": 0.5},
+        **SMALL,
     ),
     TinyModel(
-        "exaone4", "Exaone4", 32, 64, heads=4, kv_heads=2, head_dim=16, options=LOCAL, keys=LOCAL_KEYS, agreement=None
+        "exaone4",
+        "Exaone4",
+        32,
+        64,
+        heads=4,
+        kv_heads=2,
+        head_dim=16,
+        options=LOCAL,
+        keys=LOCAL_KEYS,
+        agreement=None,
+        values=NUMBERS_OF_8_BITS,
     ),
     TinyModel(
         "mixtral",
@@ -230,6 +275,7 @@ MODELS = (
         head_dim=8,
         options={"num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": None},
         keys=MOE_KEYS,
+        **SMALL,
     ),
     TinyModel(
         "qwen3moe",
@@ -265,6 +311,7 @@ MODELS = (
         head_dim=8,
         options={**MOE, "norm_topk_prob": False},
         keys=MOE_KEYS,
+        **SMALL,
     ),
     TinyModel(
         "granitemoe",
@@ -283,6 +330,7 @@ MODELS = (
             "logits_scaling": 0.5,
         },
         keys={**MOE_KEYS, "embedding_scale": 3.0, "residual_scale": 0.5, "attention.scale": 0.2, "logit_scale": 0.5},
+        **SMALL,
     ),
     TinyModel(
         "gpt-oss",
@@ -314,6 +362,7 @@ MODELS = (
             "mscale_all_dim": 0.5,
         },
         keys={"attention.temperature_scale": 0.5, "rope.scaling.yarn_log_multiplier": 0.5},
+        **SMALL,
     ),
     TinyModel(
         "starcoder2",
@@ -338,6 +387,7 @@ MODELS = (
         rope={"rope_type": "default", "partial_rotary_factor": 0.5},
         options={"use_qkv_bias": True},
         keys={"rope.dimension_count": 8},
+        **SMALL,
     ),
     TinyModel(
         "stablelm-parallel",
@@ -350,6 +400,7 @@ MODELS = (
         rope={"rope_type": "default", "partial_rotary_factor": 0.5},
         options={"use_parallel_residual": True},
         keys={"rope.dimension_count": 8, "use_parallel_residual": True},
+        **SMALL,
     ),
     TinyModel(
         "gpt2", "GPT2", 32, 64, heads=4, kv_heads=4, head_dim=8, tied=True, options={"n_inner": 64}, agreement=0.05

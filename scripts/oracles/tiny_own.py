@@ -8,12 +8,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from scripts.oracles.tiny_experts import VALUES
-from scripts.oracles.tiny_models import WINDOW, TinyModel
+from scripts.oracles.tiny_models import FEW, SMALL, WINDOW, TinyModel
 
 FIRST_SEED = 600
-# As few tokens keep the files small: their logits and embeddings are the greater part of them.
-FEW = 96
 # transformers computes the delta rule in chunks of 64 tokens
 MORE_TOKENS = 70
 RANK, PLAIN, ROPE, VALUE = 16, 16, 8, 10
@@ -76,8 +73,7 @@ MODELS = (
         },
         agreement=1e-3,  # it adds another number to squares of lengths
         n_tokens=MORE_TOKENS,
-        values=VALUES,
-        n_vocab=FEW,
+        **SMALL,
     ),
     TinyModel(
         "gemma3n",
@@ -103,8 +99,7 @@ MODELS = (
         },
         keys=_GEMMA,
         agreement=None,  # it takes other sizes for granted
-        values=VALUES,
-        n_vocab=FEW,
+        **SMALL,
     ),
     TinyModel(
         "minicpm3",
@@ -128,8 +123,8 @@ MODELS = (
             "attention.key_length": PLAIN + ROPE,
             "rope.dimension_count": ROPE,
         },
-        values=VALUES,
-        n_vocab=FEW,
+        agreement=2e-4,
+        **SMALL,
     ),
     TinyModel(
         "plamo2",
@@ -150,8 +145,8 @@ MODELS = (
             "ssm.group_count": 0,
         },
         n_tokens=40,
-        values=VALUES,
-        n_vocab=FEW,
+        agreement=None,  # it does not run it
+        **SMALL,
     ),
     *(
         TinyModel(
@@ -165,12 +160,12 @@ MODELS = (
             n_layers=n_layers,
             keys=keys,
             n_tokens=40,
-            values=VALUES,
-            n_vocab=FEW,
+            agreement=agreement,
+            **SMALL,
         )
-        for version, n_layers, keys in (
-            (6, 3, {"wkv.head_size": 16, "rescale_every_n_layers": 2, **_EXTRA}),
-            (7, 3, {"wkv.head_size": 16, **_RANKS}),
+        for version, n_layers, agreement, keys in (
+            (6, 3, 1e-4, {"wkv.head_size": 16, "rescale_every_n_layers": 2, **_EXTRA}),
+            (7, 3, None, {"wkv.head_size": 16, **_RANKS}),  # its kernel takes no heads of 16
         )
     ),
 )

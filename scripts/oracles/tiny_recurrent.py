@@ -240,6 +240,7 @@ MODELS = (
             "ssm.time_step_rank": 4,
             "ssm.dt_b_c_rms": True,
         },
+        **tiny_models.SMALL,
     ),
 )
 
@@ -259,14 +260,6 @@ def mamba_parts(name: str, values: np.ndarray, model: TinyModel) -> Iterator[tup
 
 
 # Every tiny model by name, with the seed of its parameters.
-_ALL = (
-    (tiny_models.MODELS, 0),
-    (MODELS, FIRST_SEED),
-    (tiny_experts.MODELS, tiny_experts.FIRST_SEED),
-    (tiny_latent.MODELS, tiny_latent.FIRST_SEED),
-    (tiny_hybrids.MODELS, tiny_hybrids.FIRST_SEED),
-    (tiny_gemma4.MODELS, tiny_gemma4.FIRST_SEED),
-    (tiny_own.MODELS, tiny_own.FIRST_SEED),
-    (tiny_rows.MODELS, tiny_rows.FIRST_SEED),
-)
+_OTHERS = (tiny_experts, tiny_latent, tiny_hybrids, tiny_gemma4, tiny_own, tiny_rows)
+_ALL = ((tiny_models.MODELS, 0), (MODELS, FIRST_SEED), *((each.MODELS, each.FIRST_SEED) for each in _OTHERS))
 SEEDED = {m.name: (seed, m) for models, first in _ALL for seed, m in enumerate(models, first)}

@@ -54,7 +54,8 @@ MODELS = (
         },
         keys={"embedding_scale": 6.0, "residual_scale": 0.7, "logit_scale": 1.25},
     ),
-    _row("dots1", "Dots1", options=_EXPERTS, keys=_SHARED_KEYS),
+    # agreement=None: llama.cpp does not open the file
+    _row("dots1", "Dots1", options=_EXPERTS, keys=_SHARED_KEYS, agreement=None),
     _row(
         "bailingmoe2",
         "Dots1",
@@ -70,12 +71,14 @@ MODELS = (
     _row(
         "hunyuan-moe",
         "HunYuanMoEV1",
+        agreement=None,
         options={"num_experts": 4, "moe_topk": 2},
         keys={"expert_count": 4, "expert_used_count": 2, "expert_shared_feed_forward_length": 24},
     ),
     _row(
         "minimax-m2",
         "MiniMaxM2",
+        agreement=None,
         rope=_PARTIAL,
         options={"num_local_experts": 6, "num_experts_per_tok": 2, "intermediate_size": 8},
         keys={**_EXPERT_KEYS, "rope.dimension_count": 4, "expert_gating_func": 2},

@@ -21,7 +21,7 @@ def make_tokens(n: int = 0, more: Sequence[str] = ()) -> tuple[list[str], list[i
     special = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
     tokens = [*special, *alphabet, *merged]
     if 0 < n < len(tokens):
-        tokens, merges = [*tokens[: n - 1], "in"], ["i n"]
+        tokens, merges = [*tokens[: n - 1], "!!"], ["! !"]
     types = [3] * len(special) + [1] * (len(tokens) - len(special))
     return [*tokens, *more], [*types, *[3] * len(more)], merges
 

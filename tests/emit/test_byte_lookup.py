@@ -11,7 +11,7 @@ from camshaft.backends.cpu.compile import compile_module, load_object
 from camshaft.backends.cuda.kernel import ptx
 from camshaft.dtypes import u32
 from camshaft.emit.llvm.context import Context, Rules
-from camshaft.emit.llvm.dots import prmt
+from camshaft.emit.llvm.expanded.dots import prmt
 from camshaft.emit.llvm.module import emit
 from camshaft.emit.nvptx.module import emit as emit_ptx
 from camshaft.emit.nvptx.module import simt_form

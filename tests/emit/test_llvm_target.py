@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from camshaft.backends.cpu.compile import assembly
-from camshaft.emit.llvm.expansions import EXPANSIONS
+from camshaft.emit.llvm.expanded.expansions import EXPANSIONS
 from camshaft.emit.llvm.module import CPU_RULES, emit
 from camshaft.emit.nvptx.module import SIMT_RULES
 from camshaft.emit.target import CpuTarget, native_lanes

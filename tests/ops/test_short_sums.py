@@ -1,4 +1,4 @@
-"""quantized_matmul by 16-bit sums (AVX2 alone): every bit of the tile's results, and that the sums cannot overflow."""
+"""Products by 16-bit sums (AVX2 alone): every bit of the tile's results, and that the sums cannot overflow."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ import pytest
 from camshaft import ops
 from camshaft.backends.cpu.device import CpuDevice
 from camshaft.emit.target import LEVELS, native_lanes
+from camshaft.ops.experts import short_kernels
 from camshaft.ops.op import Sample
-from camshaft.ops.quantized import short_sums, short_tile
+from camshaft.ops.quantized import gated_product, short_sums, short_tile
 from camshaft.ops.quantized.matmul import TILE
 from camshaft.ops.quantized.packed.formats import PACKED_FORMATS
 from camshaft.ops.quantized.samples import Case, sample
@@ -60,11 +61,32 @@ def test_the_largest_codes_fit_16_bits(name: str) -> None:
         assert 2 * 127 * 128 < 1 << 15
 
 
-@pytest.mark.parametrize("level", LEVELS)
-def test_only_avx2_alone_has_the_variant(level: str) -> None:
-    node = node_of(OP, sample(Case("Q4_0", 16, 16, 16, 64, True)))
-    why = short_tile.VARIANT.supports(node, machine(level))
-    assert why == (None if level == "avx2" else "takes CPUs with AVX2 and without VNNI")
+# The ops that have the variant, and a sample of each with more tokens than a program takes.
+MANY = {
+    "quantized_matmul": "Q4_K 101(99)x512x17 q8",
+    "gated_product": "Q5_0 67(65)x64x64 q8 ((32, 0),) silu",
+    "quantized_matmul_grouped": "Q6_K 101(99)x2 of 3x32x256 q8",
+}
+
+
+def variant_of(name: str) -> ops.KernelVariant:
+    return next(variant for variant in ops.get(name).variants if variant.name == "short_sums")
+
+
+@pytest.mark.parametrize("name", MANY)
+def test_only_avx2_alone_has_the_variant(name: str) -> None:
+    node = node_of(ops.get(name), next(s for s in ops.get(name).samples() if s.name == MANY[name]))
+    for level in LEVELS:
+        why = variant_of(name).supports(node, machine(level))
+        assert why == (None if level == "avx2" else "takes CPUs with AVX2 and without VNNI"), level
+
+
+def test_programs_and_passes_are_several_in_a_sample_of_each_op() -> None:
+    rows = {name: next(s for s in ops.get(name).samples() if s.name == sample) for name, sample in MANY.items()}
+    assert rows["quantized_matmul"].specs[0].bounds[0] > short_tile.COLUMNS
+    assert rows["gated_product"].specs[0].bounds[0] > 2 * gated_product.GATED_COLUMNS
+    experts = rows["quantized_matmul_grouped"].inputs[2]
+    assert np.bincount(experts[experts >= 0]).max() > 2 * short_kernels.COLUMNS
 
 
 def test_floats_and_steps_that_do_not_fit_are_refused() -> None:

@@ -1,6 +1,7 @@
 """CpuTarget and GpuTarget: what the LLVM emitter may assume of a machine. LEVELS: names for sets of CPU features.
 
-Kernels test for single features (emit/llvm/dots.py). CAMSHAFT_CPU_FEATURES restricts a machine to the features of a level.
+Kernels test for single features (emit/llvm/expanded/dots.py). CAMSHAFT_CPU_FEATURES restricts a machine to the features of a
+level.
 """
 
 from __future__ import annotations

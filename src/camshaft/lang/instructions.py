@@ -1,8 +1,8 @@
 """The instruction table: one row per instruction with its type rule, its meaning in NumPy and its lowering on each target.
 
 A cell of the LLVM column, per operand kind ('f', 'i', 'u', 'b'), is one of: an opcode; an intrinsic ("llvm.sqrt");
-"expand:NAME", a function of emit/llvm/expansions.py; "expand", an instruction that lang/expand/functions.py replaces before
-emission. The PTX column equals the LLVM column except for the cells in _PTX. The C, WGSL and MSL columns are in
+"expand:NAME", a function of emit/llvm/expanded/expansions.py; "expand", an instruction that lang/expand/functions.py replaces
+before emission. The PTX column equals the LLVM column except for the cells in _PTX. The C, WGSL and MSL columns are in
 lang/dialects.py. No cell is empty: where a target lacks an instruction, the cell is Absent(reason).
 
 Worst measured error of the expansions in f32 and f64, over sweeps of all exponents including subnormal arguments and

@@ -86,6 +86,10 @@ class Checkpoint:
         """Return a constant of n zeros, f32."""
         return self.made(f"zeros.{n}", lambda: np.zeros(n, np.float32))
 
+    def ones(self, n: int) -> Tensor:
+        """Return a constant of n ones, f32."""
+        return self.made(f"ones.{n}", lambda: np.ones(n, np.float32))
+
     def made(self, name: str, make: Callable[[], Array]) -> Tensor:
         """Return a constant that is not in the file, made on its first use."""
         if name not in self._constants:

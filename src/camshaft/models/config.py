@@ -30,10 +30,9 @@ class ModelConfig:
 
     The scores of position p are multiplied by 1 + temperature_scale ln(1 + floor(p / temperature_context)).
     `pooling`: how a text's vector comes from its tokens', empty where the file does not say; that of a reranker of encoders is
-    `classifier_pooling`. `n_types` kinds of tokens have
-    embeddings.
-    `window_theta` is the rotation base of the table 'rope_window', `window_rope_dim` its elements (0: as many). `per_layer_dim`:
-    the width of each layer's own embeddings of tokens. Scales multiply; softcaps and `qkv_clamp` of 0 do nothing.
+    `classifier_pooling`. `n_types` kinds of tokens have embeddings. `window_theta` is the rotation base of the table
+    'rope_window', `window_rope_dim` its elements (0: as many). `per_layer_dim`: the width of each layer's own embeddings of
+    tokens. Scales multiply; softcaps and `qkv_clamp` of 0 do nothing.
     """
 
     architecture: str
@@ -133,20 +132,14 @@ def check_layers(prefix: str, n_layers: int, n_tensors: int) -> None:
 def read_config(metadata: Mapping[str, Any], architecture: str, vocab_size: int) -> ModelConfig:
     """Read the dimensions. Raises ModelError, naming the key, for a missing or impossible value."""
     keys, family = Keys(metadata, architecture), FAMILIES[architecture]
-    dim, n_layers = keys.size("embedding_length"), keys.size("block_count", most=MOST_LAYERS)
+    dim, n_layers = keys.size("embedding_length"), _n_layers(keys)
     n_heads = most_heads(keys) if family.attention else 1
-    n_layers -= _unused_layers(keys, n_layers)
-    head_dim = keys.size("attention.key_length", dim // n_heads if dim % n_heads == 0 else None)
     latent = read_latent(keys, dim // n_heads) if family.latent else None
+    head_dim = keys.size("attention.key_length", dim // n_heads if dim % n_heads == 0 else None)
     head_dim = latent.rank + latent.rope if latent else head_dim
-    theta, rope_dim = keys.positive("rope.freq_base", 10000.0), keys.size("rope.dimension_count", head_dim)
-    scales = (12.0, 1.4 / math.sqrt(n_layers), dim / 256) if family.scales else (1.0, 1.0, 1.0)
-    logit_scale = keys.positive("logit_scale", scales[2])
-    activation = keys.metadata.get(f"{architecture}.hidden_activation", "gelu")
-    if family.full_first and activation != "gelu":
-        raise ModelError(f"the key '{architecture}.hidden_activation' is {shown_value(activation)}; wanted gelu")
-    temperature = keys.at_least_0("attention.temperature_scale", 0.0)
+    theta = keys.positive("rope.freq_base", 10000.0)
     divisor = dim / n_heads if n_layers == family.query_scale_layers else latent.key if latent else head_dim
+    scale = family.score_scale or divisor**-0.5 * (score_magnitude(keys) ** 2 if latent else 1.0)
     config = ModelConfig(
         architecture=architecture,
         n_layers=n_layers,
@@ -155,52 +148,82 @@ def read_config(metadata: Mapping[str, Any], architecture: str, vocab_size: int)
         n_heads=n_heads,
         n_kv_heads=max(kv_heads(keys, family, n_layers, n_heads)) if family.attention and not latent else 1,
         head_dim=head_dim,
-        rope_dim=rope_dim,
+        rope_dim=keys.size("rope.dimension_count", head_dim),
         rope_theta=theta,
         norm_eps=keys.positive(_epsilon(keys, family)),
         vocab_size=vocab_size,
         context_length=keys.size("context_length"),
         layers=read_layers(keys, family, n_layers, head_dim),
         window_theta=keys.positive("rope.freq_base_swa", family.window_theta or theta),
-        attention_scale=keys.positive(
-            "attention.scale", family.score_scale or divisor**-0.5 * (score_magnitude(keys) ** 2 if latent else 1.0)
-        ),
-        attention_softcap=keys.at_least_0("attn_logit_softcapping", family.softcaps[0]),
-        logit_softcap=keys.at_least_0("final_logit_softcapping", family.softcaps[1]),
-        embedding_scale=math.sqrt(dim)
-        if family.embedding_scale == "dim"
-        else keys.positive("embedding_scale", scales[0]),
-        residual_scale=keys.positive("residual_scale", scales[1]),
-        logit_scale=logit_scale if family.multiplies_logits else 1 / logit_scale,
-        experts=read_experts(keys, family, n_layers, vocab_size),
-        recurrent=read_recurrent(keys, family, dim),
-        parallel=keys.flag("use_parallel_residual", family.parallel),
-        pooling=_pooling(keys, "pooling_type", 0),
-        classifier_pooling=_pooling(keys, "classifier.pooling_type", 1 if family.full_first else 2),
-        n_types=_token_types(metadata) if family.encoder else 0,
-        temperature_scale=temperature,
-        temperature_context=keys.size("rope.scaling.original_context_length") if temperature else 1,
+        attention_scale=keys.positive("attention.scale", scale),
         latent=latent,
-        window_rope_dim=keys.size("rope.dimension_count_swa", rope_dim) if family.layer_sizes else 0,
-        sections=_sections(keys, rope_dim) if family.axes else (),
-        deepstack=_deepstack(keys, n_layers) if family.axes else 0,
-        per_layer_dim=int(keys.at_least_0("embedding_length_per_layer_input", 0.0)) if family.per_layer else 0,
-        qkv_clamp=keys.at_least_0("attention.clamp_kqv", 0.0),
-        streams=read_streams(keys, n_layers) if family.builder == "gemma3n" else None,
     )
+    config = _with_parts(_with_scales(config, keys, family), keys, family)
     if family.attention:
         _check(config)
     return config
 
 
+def _with_scales(config: ModelConfig, keys: Keys, family: Family) -> ModelConfig:
+    """The config with what numbers are multiplied by or limited to."""
+    usual = (12.0, 1.4 / math.sqrt(config.n_layers), config.dim / 256) if family.scales else (1.0, 1.0, 1.0)
+    of_logits = keys.positive("logit_scale", usual[2])
+    by_dim = family.embedding_scale == "dim"
+    temperature = keys.at_least_0("attention.temperature_scale", 0.0)
+    return replace(
+        config,
+        attention_softcap=keys.at_least_0("attn_logit_softcapping", family.softcaps[0]),
+        logit_softcap=keys.at_least_0("final_logit_softcapping", family.softcaps[1]),
+        embedding_scale=math.sqrt(config.dim) if by_dim else keys.positive("embedding_scale", usual[0]),
+        residual_scale=keys.positive("residual_scale", usual[1]),
+        logit_scale=of_logits if family.multiplies_logits else 1 / of_logits,
+        temperature_scale=temperature,
+        temperature_context=keys.size("rope.scaling.original_context_length") if temperature else 1,
+        qkv_clamp=keys.at_least_0("attention.clamp_kqv", 0.0),
+    )
+
+
+def _with_parts(config: ModelConfig, keys: Keys, family: Family) -> ModelConfig:
+    """The config with what only some families have."""
+    activation = keys.metadata.get(f"{keys.architecture}.hidden_activation", "gelu")
+    if family.full_first and activation != "gelu":
+        raise ModelError(f"the key '{config.architecture}.hidden_activation' is {shown_value(activation)}; wanted gelu")
+    return replace(
+        config,
+        experts=read_experts(keys, family, config.n_layers, config.vocab_size),
+        recurrent=read_recurrent(keys, family, config.dim),
+        parallel=keys.flag("use_parallel_residual", family.parallel),
+        pooling=_pooling(keys, "pooling_type", 0),
+        classifier_pooling=_pooling(keys, "classifier.pooling_type", 1 if family.full_first else 2),
+        n_types=_token_types(keys.metadata) if family.encoder else 0,
+        window_rope_dim=keys.size("rope.dimension_count_swa", config.rope_dim) if family.layer_sizes else 0,
+        sections=_sections(keys, config.rope_dim) if family.axes else (),
+        deepstack=_some_layers(keys, "n_deepstack_layers", config.n_layers) if family.axes else 0,
+        per_layer_dim=int(keys.at_least_0("embedding_length_per_layer_input", 0.0)) if family.per_layer else 0,
+        streams=read_streams(keys, config.n_layers) if family.builder == "gemma3n" else None,
+    )
+
+
+def _n_layers(keys: Keys) -> int:
+    """The layers but for the last ones that predict tokens after the next one: they are not part of the model proper."""
+    n = keys.size("block_count", most=MOST_LAYERS)
+    return n - _some_layers(keys, "nextn_predict_layers", n)
+
+
+def _some_layers(keys: Keys, key: str, n_layers: int) -> int:
+    """A number of layers that are not all, 0 where the file does not say."""
+    n = keys.at_least_0(key, 0.0)
+    if n != int(n) or n >= n_layers:
+        raise ModelError(f"the key '{keys.architecture}.{key}' is {n:g}; wanted less than the {n_layers} layers")
+    return int(n)
+
+
 def _epsilon(keys: Keys, family: Family) -> str:
     """The key of the norms' epsilon; some files of families with rms_norm have that of layer_norm."""
     names = ("attention.layer_norm_rms_epsilon", "attention.layer_norm_epsilon")
-    wanted = names if family.norm == "rms" else names[::-1]
-    has_other = (
-        f"{keys.architecture}.{wanted[1]}" in keys.metadata and f"{keys.architecture}.{wanted[0]}" not in keys.metadata
-    )
-    return wanted[1] if has_other and family.one_block else wanted[0]
+    own, other = names if family.norm == "rms" else names[::-1]
+    has_own, has_other = (f"{keys.architecture}.{name}" in keys.metadata for name in (own, other))
+    return other if has_other and not has_own and family.one_block else own
 
 
 def _pooling(keys: Keys, key: str, default: int) -> str:
@@ -232,25 +255,6 @@ def _sections(keys: Keys, rope_dim: int) -> tuple[int, ...]:
             f"the key {name!r} is {shown_value(value)}; wanted three numbers of pairs, {rope_dim // 2} in all"
         )
     return tuple(listed[:3])
-
-
-def _deepstack(keys: Keys, n_layers: int) -> int:
-    n = keys.at_least_0("n_deepstack_layers", 0)
-    if n != int(n) or n >= n_layers:
-        raise ModelError(
-            f"the key '{keys.architecture}.n_deepstack_layers' is {n:g}; wanted less than the {n_layers} layers"
-        )
-    return int(n)
-
-
-def _unused_layers(keys: Keys, n_layers: int) -> int:
-    """The last layers, which predict tokens after the next one: they are not part of the model proper."""
-    n = keys.at_least_0("nextn_predict_layers", 0)
-    if n != int(n) or n >= n_layers:
-        raise ModelError(
-            f"the key '{keys.architecture}.nextn_predict_layers' is {n:g}; wanted less than the {n_layers} layers"
-        )
-    return int(n)
 
 
 def _check(config: ModelConfig) -> None:

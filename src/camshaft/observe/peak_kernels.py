@@ -116,9 +116,6 @@ PAIR_OF_ONES = 0x3F803F80
 _PER_LANE = {"dot4": 8, "dot2": 4, "fma": 2}
 
 
-SHORT_SUMS = "int4 in 16-bit sums"
-
-
 @dataclass(frozen=True)
 class Unit:
     """What may multiply: `kinds` are those of products that kernels make with it. `features` are those of CPUs that have it,
@@ -148,7 +145,7 @@ UNITS = (
     # bf16 too: where its dot products are slow, kernels widen it.
     Unit("f32 multiply-adds", ("f32", "bf16"), "fma"),
     # Codes of 4 bits alone, so it is no peak of int8
-    Unit(SHORT_SUMS, (), "dot4", features=frozenset({"avx2"}), words=8),
+    Unit("int4 in 16-bit sums", (), "dot4", features=frozenset({"avx2"}), words=8),
 )
 
 

@@ -114,6 +114,9 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "fraction": ({"num_key_value_heads": 0.5}, "wanted an integer of 1 or more"),
     "rope": ({"rope_scaling": {"rope_type": "strange"}}, "rope_type is 'strange'"),
     "rope is a list": ({"rope_parameters": [1]}, r"rope_parameters is \[1\]; wanted an object"),
+    "base is a text": ({"rope_parameters": {"rope_theta": "10k"}}, "rope_theta is '10k'; wanted a number"),
+    "scale is negative": ({"rope_scaling": {"type": "linear", "factor": -2.0}}, "factor is -2; wanted a number of 0"),
+    "no scale": ({"rope_scaling": {"type": "linear", "factor": None}}, "rope_type is linear without a factor"),
     "vocabulary": ({"vocab_size": 1 << 40}, "wanted an integer of 1 or more"),
 }
 

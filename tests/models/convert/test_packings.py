@@ -146,10 +146,15 @@ def test_tensors_that_do_not_fit_are_one_line(tmp_path: Path) -> None:
         ("compressed-tensors", {"weight_shape": np.array([N, 0], np.int64)}, "do not fit each other"),
         ("compressed-tensors", {"weight_g_idx": np.zeros(K, np.int32)}, "wanted weights without"),
         ("MLX", {"biases": None}, r"has no '.*v_proj\.biases'"),
+        ("GPTQ", {"bits": "4"}, "bits of its weights is '4'; wanted 1 to 8"),
+        ("GPTQ", {"bits": 16}, "bits of its weights is 16; wanted 1 to 8"),
+        ("MLX", {"group_size": -1}, "group_size of its weights is -1; wanted 1 to 65536"),
     ]
     for i, (kind, changed, words) in enumerate(wrong):
         tensors, settings, _ = KINDS[kind]()
-        tensors = {end: a for end, a in (tensors | changed).items() if a is not None}
+        for given in settings.values():
+            given |= {name: value for name, value in changed.items() if name in given}
+        tensors = {end: a for end, a in (tensors | changed).items() if isinstance(a, np.ndarray)}
         (tmp_path / str(i)).mkdir()
         folder = _folder(tmp_path / str(i), tensors, settings)
         with pytest.raises(CamshaftError, match=words) as error:

@@ -169,6 +169,12 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         {"model": {"type": "BPE", "vocab": {}, "merges": []}, "added_tokens": [{"id": 1 << 30, "content": "x"}]},
         "no id below",
     ),
+    "added": (
+        {"model": {"type": "BPE", "vocab": {"a": 0}, "merges": []}, "added_tokens": 7},
+        "added_tokens is 7; wanted a list",
+    ),
+    "rows": ({"model": {"type": "Unigram", "vocab": [["a", -1.0], {"b": 1}]}}, "is no list of texts with scores"),
+    "pieces": ({"model": {"type": "WordPiece", "vocab": 3}}, "has no vocabulary"),
     "damaged": ({"model": {"type": "BPE", "vocab": {"a": 0}, "merges": []}, "pre_tokenizer": 1}, "tokenizer.json: "),
 }
 

@@ -172,7 +172,7 @@ def compare_exchange(lib: Library, form: Form) -> str:
     return define(typ, f"compare_exchange_{form.name}", f"{typ} *at, {typ} expected, {typ} x", *body)
 
 
-# --- f16 and bf16 by their bits, as in emit/llvm/expansions.py; `form` is of u32 -------------------------------------
+# --- f16 and bf16 by their bits, as in emit/llvm/expanded/expansions.py; `form` is of u32 -------------------------------------
 def _short(name: str, widens: bool, body: str) -> Maker:
     def make(lib: Library, form: Form) -> str:
         floats, words = lib.type_of(form.of(f32)), lib.type_of(form)

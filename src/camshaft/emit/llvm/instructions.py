@@ -6,8 +6,9 @@ from collections.abc import Callable
 from functools import cache
 
 from camshaft.dtypes import i64
-from camshaft.emit.llvm import dots, expansions, index
+from camshaft.emit.llvm import index
 from camshaft.emit.llvm.context import Context, Typed
+from camshaft.emit.llvm.expanded import dots, expansions
 from camshaft.emit.llvm.values import Affine, Rep, integer, literal, scalar_type, vector_type
 from camshaft.lang import ir
 from camshaft.lang.instructions import INSTRUCTIONS

@@ -5,7 +5,7 @@ from __future__ import annotations
 from camshaft.dtypes import DType, i64
 from camshaft.emit.llvm import index
 from camshaft.emit.llvm.context import Context, Typed
-from camshaft.emit.llvm.expansions import cast
+from camshaft.emit.llvm.expanded.expansions import cast
 from camshaft.emit.llvm.values import Rep, array_name, iota, memory_dtype, scalar_type, suffix, vector_type
 from camshaft.lang import ir
 

@@ -67,8 +67,7 @@ def _projections(
     if not family.norms_values:
         return q, k, _clamped(file.linear(h, f"{prefix}.attn_v", kv_width, bias=bias), config)
     v = file.linear(h, f"{prefix}.attn_v", kv_width) if f"{prefix}.attn_v.weight" in file else k
-    ones = file.graph.constant(f"{prefix}.ones", np.ones(config.head_dim, np.float32))
-    return q, k, head_norm(v, ones, config.n_kv_heads, config.norm_eps)
+    return q, k, head_norm(v, file.ones(config.head_dim), config.n_kv_heads, config.norm_eps)
 
 
 def _clamped(x: Tensor, config: ModelConfig) -> Tensor:
@@ -109,7 +108,6 @@ def _query_key_norm(x: Tensor, name: str, heads: int, family: Family, config: Mo
         normed: Tensor = F.rms_norm(x, file.vector(f"{name}.weight", heads * config.head_dim), eps=config.norm_eps)
         return normed
     if family.qk_norm == "heads":
-        ones = file.made(f"ones.{config.head_dim}", lambda: np.ones(config.head_dim, np.float32))
         w = file.converted(f"{name}.weight", (heads, config.head_dim), np.ravel)
-        return F.multiply(head_norm(x, ones, heads, config.norm_eps), w)
+        return F.multiply(head_norm(x, file.ones(config.head_dim), heads, config.norm_eps), w)
     return head_norm(x, file.vector(f"{name}.weight", config.head_dim), heads, config.norm_eps)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from camshaft.graph import functions as F
 from camshaft.graph.graph import Tensor
 from camshaft.models.checkpoint import Checkpoint
@@ -16,8 +14,7 @@ def norm(x: Tensor, name: str, config: ModelConfig, file: Checkpoint) -> Tensor:
     one, the bias `name`.bias."""
     family = FAMILIES[config.architecture]
     if family.norm == "bare":
-        ones = file.made(f"ones.{config.dim}", lambda: np.ones(config.dim, np.float32))
-        bare: Tensor = F.layer_norm(x, ones, file.zeros(config.dim), eps=config.norm_eps, name=name)
+        bare: Tensor = F.layer_norm(x, file.ones(config.dim), file.zeros(config.dim), eps=config.norm_eps, name=name)
         return bare
     # Files of Falcon-H1 have norms before the feed-forward whose names end without .weight.
     w = file.vector(name if name in file and f"{name}.weight" not in file else f"{name}.weight", config.dim)

@@ -105,6 +105,8 @@ def _query_scale(layers: int) -> MoreKeys:
     def keys(config: HubConfig) -> Keys:
         usual = config.size("dim") / config.size("heads") if config.size("layers") == layers else config.head_dim
         wanted = config.number("query_pre_attn_scalar", usual)
+        if wanted <= 0:
+            raise ModelError(f"{config.path}: query_pre_attn_scalar is {wanted:g}; wanted a number above 0")
         return {} if wanted == usual else {"attention.scale": wanted**-0.5}
 
     return keys

@@ -25,6 +25,13 @@ _NAMES = {
     "experts": ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts"),
     "experts_used": ("num_experts_per_tok", "moe_k"),
 }
+# Parameters of a rotation that are numbers.
+_ROPE_NUMBERS = frozenset(
+    {
+        *("rope_theta", "factor", "original_max_position_embeddings", "attention_factor", "beta_fast", "beta_slow"),
+        *("low_freq_factor", "high_freq_factor", "mscale_all_dim", "llama_4_scaling_beta"),
+    }
+)
 
 
 @dataclass(frozen=True)
@@ -44,8 +51,12 @@ class HubConfig:
         """A finite number by its word or name. Raises ModelError if it is missing or something else."""
         names = _NAMES.get(word, (word,))
         value = next((self.values[name] for name in names if self.values.get(name) is not None), default)
+        return self.checked(" or ".join(names), value)
+
+    def checked(self, name: str, value: Any) -> float:
+        """The value of that name, which must be a finite number. Raises ModelError for something else."""
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
-            raise ModelError(f"{self.path}: {' or '.join(names)} is {shown_value(value)}; wanted a number")
+            raise ModelError(f"{self.path}: {name} is {shown_value(value)}; wanted a number")
         return value
 
     def size(self, word: str, default: int | None = None) -> int:
@@ -68,14 +79,20 @@ class HubConfig:
 
     @property
     def rope(self) -> dict[str, Any]:
-        """Parameters of the rotation as transformers 5 has them: `rope_type`, `rope_theta`, `factor`, ..."""
-        found = self.get("rope_parameters") or self.get("rope_scaling") or {}
+        """Parameters of the rotation as transformers 5 has them: `rope_type`, `rope_theta`, `factor`, ... without null ones.
+
+        Raises ModelError for one that is no number."""
+        given = self.get("rope_parameters") or self.get("rope_scaling") or {}
+        found = given.get("full_attention", given) if isinstance(given, dict) else given
         if not isinstance(found, dict):
-            raise ModelError(f"{self.path}: rope_parameters is {shown_value(found)}; wanted an object")
-        found = found.get("full_attention", found)
-        kind = found.get("rope_type", found.get("type", "default"))
-        theta = found.get("rope_theta", self.get("rope_theta", self.get("rotary_emb_base", 10000.0)))
-        return {**found, "rope_type": kind, "rope_theta": theta}
+            raise ModelError(f"{self.path}: rope_parameters is {shown_value(given)}; wanted an object")
+        found = {name: value for name, value in found.items() if value is not None}
+        found["rope_type"] = found.get("rope_type", found.get("type", "default"))
+        found.setdefault("rope_theta", self.get("rope_theta", self.get("rotary_emb_base", 10000.0)))
+        for name, value in found.items():
+            if name in _ROPE_NUMBERS and self.checked(name, value) < 0:
+                raise ModelError(f"{self.path}: {name} is {value:g}; wanted a number of 0 or more")
+        return found
 
     @property
     def window_theta(self) -> float | None:

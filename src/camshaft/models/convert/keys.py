@@ -59,6 +59,8 @@ def _rotation(config: HubConfig) -> dict[str, Any]:
     if kind in ("longrope", "su"):
         keys["rope.scaling.type"] = "longrope"
     if kind in ("linear", "yarn"):
+        if not rope.get("factor"):
+            raise ModelError(f"{config.path}: rope_type is {kind} without a factor; wanted one above 0")
         keys |= {"rope.scaling.type": kind, "rope.scaling.factor": float(rope["factor"])}
     if kind == "yarn":
         keys["rope.scaling.original_context_length"] = int(

@@ -13,7 +13,13 @@ from tokenizers import Tokenizer
 from camshaft.errors import FormatError, ModelError
 from camshaft.formats.mapped import path_for_messages, shown, shown_value
 from camshaft.formats.safetensors_folder import read_json
-from camshaft.models.convert.families.encoder_tokens import encoder_ids, unigrams, word_pieces
+from camshaft.models.convert.families.encoder_tokens import (
+    encoder_ids,
+    post_processors,
+    rows_of,
+    unigrams,
+    word_pieces,
+)
 from camshaft.models.convert.hub_config import HubConfig
 from camshaft.models.convert.pretokenizer_id import pretokenizer_id
 from camshaft.models.convert.sentencepiece_model import read_sentencepiece
@@ -53,9 +59,7 @@ def _json_if_there(path: Path) -> dict[str, Any]:
 
 def _added(tokenizer: Mapping[str, Any], settings: Mapping[str, Any]) -> Iterable[tuple[int, str, bool]]:
     """(id, text, whether special) of tokens that were added to a vocabulary."""
-    rows: list[tuple[Any, dict[str, Any]]] = [
-        (row.get("id"), row) for row in tokenizer.get("added_tokens") or [] if isinstance(row, dict)
-    ]
+    rows: list[tuple[Any, dict[str, Any]]] = [(row.get("id"), row) for row in rows_of(tokenizer, "added_tokens")]
     more = settings.get("added_tokens_decoder")
     rows += [(key, row) for key, row in (more.items() if isinstance(more, dict) else ()) if isinstance(row, dict)]
     for number, row in rows:
@@ -110,8 +114,12 @@ def _of_encoder(path: Path, tokenizer: Mapping[str, Any], config: HubConfig) -> 
     """Keys of word pieces, {text: id}, or of unigrams, [[text, score]]."""
     model = tokenizer["model"]
     listed = model.get("vocab")
-    rows = ((row[0], i) for i, row in enumerate(listed or []) if isinstance(row, list) and row)
-    pairs = listed.items() if isinstance(listed, dict) else rows
+    rows = enumerate(listed) if isinstance(listed, list) else ()
+    pairs = (
+        listed.items()
+        if isinstance(listed, dict)
+        else ((row[0], i) for i, row in rows if isinstance(row, list) and row)
+    )
     given = {i: str(text) for text, i in pairs if isinstance(i, int) and 0 <= i < MAX_TOKENS}
     if not given:
         raise FormatError(f"{path_for_messages(path)}: has no vocabulary")
@@ -196,13 +204,12 @@ def _flags(tokenizer: Mapping[str, Any], settings: Mapping[str, Any], keys: Mapp
 
 def _around(tokenizer: Mapping[str, Any]) -> tuple[str | None, str | None]:
     """The special tokens that a template puts before and after a text; '' where there is a template without them."""
-    post = tokenizer.get("post_processor")
-    rows = [post, *(post.get("processors") or [])] if isinstance(post, dict) else []
-    template = next((row for row in rows if isinstance(row, dict) and row.get("type") == "TemplateProcessing"), None)
+    rows = post_processors(tokenizer)
+    template = next((row for row in rows if row.get("type") == "TemplateProcessing"), None)
     if template is None:
         return None, None
-    single = [row for row in template.get("single") or [] if isinstance(row, dict)]
-    names = [row.get("SpecialToken", {}).get("id", "") if "SpecialToken" in row else None for row in single]
+    parts = (row.get("SpecialToken") for row in rows_of(template, "single"))
+    names = [part.get("id", "") if isinstance(part, dict) else None for part in parts]
     text = next((i for i, name in enumerate(names) if name is None), 0)
     return (names[0] if text else "") or "", (names[-1] if text < len(names) - 1 else "") or ""
 

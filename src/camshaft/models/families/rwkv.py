@@ -104,8 +104,8 @@ class Layer:
     def head_norm(self, y: Tensor) -> Tensor:
         """layer_norm of each head of y [T, dim], with weights of all."""
         size, name = self.config.dim // self.heads, f"{self.prefix}.time_mix_ln"
-        ones = self.file.made(f"ones.{size}", lambda: np.ones(size, np.float32))
-        y = self.flat(F.layer_norm(self.by_head(y), ones, self.file.zeros(size), eps=HEAD_EPS, name=name))
+        ones, zeros = self.file.ones(size), self.file.zeros(size)
+        y = self.flat(F.layer_norm(self.by_head(y), ones, zeros, eps=HEAD_EPS, name=name))
         w, b = (self.file.vector(f"{name}.{part}", self.config.dim) for part in ("weight", "bias"))
         return F.add(F.multiply(y, w), b)
 

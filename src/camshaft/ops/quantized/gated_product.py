@@ -184,6 +184,7 @@ def _samples() -> Iterable[ops.Sample]:
     for name in ("Q4_1", "Q6_K"):
         yield _case(name, 1, 1, 64, max(BLOCK_FORMATS[name].block_size, 64), ((32, 0),))
     yield _case("Q8_0", 5, 3, 64, 64, ((32, 0),), "gelu")
+    yield _case("Q5_0", 67, 65, 64, 64, ((32, 0),))  # three programs of short_sums
 
 
 def _error_samples() -> Iterable[ops.ErrorSample]:

@@ -129,7 +129,8 @@ def sample(case: Case) -> ops.Sample:
 
 
 def samples() -> Iterable[ops.Sample]:
-    """For each format and kind of x: one token, one with rows for several streams, several tokens, and a partial tile of them."""
+    """For each format and kind of x: one token, one with rows for several streams, several tokens, and a partial tile of them. Of
+    a plain and a nested format more tokens than any variant takes at once."""
     for name in PACKED_FORMATS:
         for quantized in (True, False):
             k = max(BLOCK_FORMATS[name].block_size, 64)
@@ -138,3 +139,5 @@ def samples() -> Iterable[ops.Sample]:
                 yield sample(Case(name, 1, 1, 505, 2 * k, quantized))
             yield sample(Case(name, 13, 13, 16, 2 * k, quantized))
             yield sample(Case(name, 29, 7, 17, 3 * k, quantized))
+    for name in ("Q5_0", "Q4_K"):
+        yield sample(Case(name, 101, 99, 17, 2 * BLOCK_FORMATS[name].block_size, True))

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from camshaft.errors import FormatError
-from camshaft.formats.mapped import path_for_messages
+from camshaft.formats.mapped import path_for_messages, shown_value
 from camshaft.models.convert.hub_config import HubConfig
 from camshaft.text.vocabulary import TokenType
 
@@ -38,7 +38,7 @@ def unigrams(
     try:
         scores = np.zeros(len(tokens), np.float32)
         scores[: len(rows)] = [float(row[1]) for row in rows]
-    except (TypeError, ValueError, IndexError):
+    except (TypeError, ValueError, LookupError):
         raise FormatError(f"{path_for_messages(path)}: its vocabulary is no list of texts with scores") from None
     unknown = tokenizer["model"].get("unk_id")
     if isinstance(unknown, int) and 0 <= unknown < len(tokens):
@@ -59,15 +59,27 @@ def _normalizers(tokenizer: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
     given = tokenizer.get("normalizer")
     if isinstance(given, dict):
         yield given
-        yield from (row for row in given.get("normalizers") or [] if isinstance(row, dict))
+        yield from rows_of(given, "normalizers")
+
+
+def rows_of(given: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
+    """The objects in a list of that name, none if it is missing. Raises FormatError for what is no list."""
+    value = given.get(name)
+    if value is not None and not isinstance(value, list):
+        raise FormatError(f"tokenizer.json: {name} is {shown_value(value)}; wanted a list")
+    return [row for row in value or [] if isinstance(row, dict)]
+
+
+def post_processors(tokenizer: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """What adds special tokens to texts."""
+    post = tokenizer.get("post_processor")
+    return [post, *rows_of(post, "processors")] if isinstance(post, dict) else []
 
 
 def pair_separators(tokenizer: Mapping[str, Any]) -> bool | None:
     """Whether two separators stand between the texts of a pair, as tokenizer.json says; None where it does not."""
-    post = tokenizer.get("post_processor")
-    rows = [post, *(post.get("processors") or [])] if isinstance(post, dict) else []
-    for row in rows:
-        kind = row.get("type") if isinstance(row, dict) else None
+    for row in post_processors(tokenizer):
+        kind = row.get("type")
         if kind in ("BertProcessing", "RobertaProcessing"):
             return bool(kind == "RobertaProcessing")
         if kind == "TemplateProcessing" and isinstance(row.get("pair"), list):

@@ -118,13 +118,13 @@ def encoder_keys(config: HubConfig) -> dict[str, Any]:
 def modern_bert_keys(config: HubConfig) -> dict[str, Any]:
     """The window, every how many layers there is none, and both rotations; how a reranker pools."""
     kinds, given = config.get("layer_types"), config.get("rope_parameters")
-    every = config.get("global_attn_every_n_layers")
-    if isinstance(kinds, list) and every is None:
-        full = [i for i, kind in enumerate(kinds) if kind == "full_attention"]
-        every = full[1] if len(full) > 1 else 3
+    full = [i for i, kind in enumerate(kinds) if kind == "full_attention"] if isinstance(kinds, list) else []
+    every = config.size("global_attn_every_n_layers", full[1] if len(full) > 1 else 3)
     named = given if isinstance(given, dict) else {}
     full_theta, local_theta = (
-        named[kind]["rope_theta"] if isinstance(named.get(kind), dict) else config.number(name, usual)
+        config.checked("rope_theta", named[kind].get("rope_theta", usual))
+        if isinstance(named.get(kind), dict)
+        else config.number(name, usual)
         for kind, name, usual in (
             ("full_attention", "global_rope_theta", 160000.0),
             ("sliding_attention", "local_rope_theta", 10000.0),
@@ -132,7 +132,7 @@ def modern_bert_keys(config: HubConfig) -> dict[str, Any]:
     )
     keys: dict[str, Any] = {
         "attention.sliding_window": config.size("local_attention", 128),
-        "attention.sliding_window_pattern": int(every or 3),
+        "attention.sliding_window_pattern": every,
         "rope.freq_base": float(full_theta),
         "rope.freq_base_swa": float(local_theta),
     }

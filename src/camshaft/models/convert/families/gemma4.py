@@ -55,7 +55,8 @@ def _shared(config: HubConfig) -> int:
 def _of_full(config: HubConfig, name: str) -> int:
     """A size in layers without a window: under a name of its own, or by layer, or that of all layers."""
     by_layer = config.get("per_layer_config")
-    listed = [row[name] for row in by_layer.values() if name in row] if isinstance(by_layer, dict) else []
+    rows = by_layer.values() if isinstance(by_layer, dict) else ()
+    listed = [row[name] for row in rows if isinstance(row, dict) and name in row]
     other = {"head_dim": "global_head_dim", "num_key_value_heads": "num_global_key_value_heads"}[name]
     own = config.head_dim if name == "head_dim" else config.size("kv_heads")
     return config.size(other, listed[0] if listed else own)

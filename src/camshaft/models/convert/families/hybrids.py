@@ -21,7 +21,7 @@ _KINDS |= {"-": "mlp", "E": "moe", "mamba": "mamba", "attention": "attention", "
 def nemotron_layers(values: Mapping[str, Any], path: str) -> list[str]:
     """The kind of each layer: mamba, attention, mlp or moe."""
     given = values.get("layers_block_type") or values.get("hybrid_override_pattern")
-    if not isinstance(given, (list, str)) or not given or any(kind not in _KINDS for kind in given):
+    if not isinstance(given, (list, str)) or not given or any(str(kind) not in _KINDS for kind in given):
         raise ModelError(
             f"{path}: layers_block_type is {shown_value(given)}; wanted a kind of {', '.join(_KINDS)} each"
         )

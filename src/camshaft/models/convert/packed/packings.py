@@ -14,7 +14,7 @@ import numpy as np
 
 from camshaft.errors import CamshaftError, FormatError
 from camshaft.formats.bits import Floats
-from camshaft.formats.mapped import shown
+from camshaft.formats.mapped import shown, shown_value
 from camshaft.formats.tensor import FileTensor
 from camshaft.models.convert.hub_config import HubConfig
 from camshaft.ops.codes.repack import AffineWeights, from_awq, from_compressed_tensors, from_gptq
@@ -25,6 +25,7 @@ Shape: TypeAlias = tuple[int, ...]
 _E2M1 = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6], np.float32)
 _E2M1 = np.concatenate([_E2M1, -_E2M1])
 WORD = 32  # bits
+MOST_GROUP = 1 << 16  # weights that share a scale
 
 
 @dataclass(frozen=True)
@@ -89,7 +90,7 @@ class Packed:
 
 
 def settings_of(config: HubConfig) -> dict[str, Any]:
-    """What config.json says of its weights: `method`, `bits`, `group_size` and `version`."""
+    """What config.json says of its weights: `method`, `bits`, `group_size`, `version`, and its `path`."""
     given = next((c for n in ("quantization_config", "quantization") if isinstance(c := config.get(n), dict)), {})
     groups = given.get("config_groups")
     first: Any = next(iter(groups.values()), {}) if isinstance(groups, dict) else {}
@@ -98,10 +99,23 @@ def settings_of(config: HubConfig) -> dict[str, Any]:
     size = given.get("group_size")
     return {
         "method": str(given.get("quant_method", "")),
-        "bits": bits if type(bits) is int and 0 < bits <= 8 else 4,
-        "group_size": size if type(size) is int and size > 0 else 64,
+        "bits": 4 if bits is None else bits,
+        "group_size": 64 if size is None else size,
         "version": 2 if given.get("checkpoint_format") == "gptq_v2" else 1,
+        "path": config.path,
     }
+
+
+def _size(settings: Settings, name: str, most: int) -> int:
+    """A number of the settings. Raises FormatError unless it is 1 to `most`."""
+    value = settings[name]
+    if type(value) is not int or not 1 <= value <= most:
+        raise FormatError(f"{settings['path']}: {name} of its weights is {shown_value(value)}; wanted 1 to {most}")
+    return value
+
+
+def _bits(settings: Settings) -> int:
+    return _size(settings, "bits", 8)
 
 
 def _awq(tensors: Tensors, settings: Settings) -> Floats:
@@ -111,7 +125,7 @@ def _awq(tensors: Tensors, settings: Settings) -> Floats:
 def _gptq(tensors: Tensors, settings: Settings) -> Floats:
     codes, zeros, scales = (tensors[e].array() for e in (".qweight", ".qzeros", ".scales"))
     order = tensors[".g_idx"].array() if ".g_idx" in tensors else None
-    return from_gptq(codes, zeros, scales, order, bits=settings["bits"], version=settings["version"]).numbers()
+    return from_gptq(codes, zeros, scales, order, bits=_bits(settings), version=settings["version"]).numbers()
 
 
 def _is_e2m1(tensors: Tensors) -> bool:
@@ -127,7 +141,7 @@ def _packed_shape(tensors: Tensors, settings: Settings) -> Shape:
         if min(n, k) < 1:
             raise ValueError(f"weight_shape is {[n, k]}")
         return n, k
-    return codes.shape[0], codes.shape[1] * WORD // settings["bits"]
+    return codes.shape[0], codes.shape[1] * WORD // _bits(settings)
 
 
 def _packed(tensors: Tensors, settings: Settings) -> Floats:
@@ -177,7 +191,7 @@ def _mlx(tensors: Tensors, settings: Settings) -> Floats:
 
 def _mlx_shape(tensors: Tensors, settings: Settings) -> Shape:
     scales = tensors[".scales"].shape
-    return scales[0], scales[1] * int(settings["group_size"])
+    return scales[0], scales[1] * _size(settings, "group_size", MOST_GROUP)
 
 
 def _int8(tensors: Tensors, settings: Settings) -> Floats:
@@ -201,7 +215,7 @@ PACKINGS = (
         "GPTQ",
         ".qweight",
         (".qzeros", ".scales", ".g_idx?"),
-        lambda t, s: (t[".scales"].shape[1], t[".qweight"].shape[0] * WORD // s["bits"]),
+        lambda t, s: (t[".scales"].shape[1], t[".qweight"].shape[0] * WORD // _bits(s)),
         _gptq,
         method="gptq",
     ),

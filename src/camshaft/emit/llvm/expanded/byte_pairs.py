@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from camshaft.emit.llvm.context import Typed
-from camshaft.emit.llvm.dots import BYTE_PRODUCTS, in_pieces
+from camshaft.emit.llvm.expanded.dots import BYTE_PRODUCTS, in_pieces
 
 # Number of words in a call -> x86's intrinsic (SSSE3 on).
 _SIGNS = {4: "llvm.x86.ssse3.psign.b.128", 8: "llvm.x86.avx2.psign.b"}

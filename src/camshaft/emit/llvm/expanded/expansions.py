@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from camshaft.dtypes import DType, bf16, f16, f32, f64, i16, i32
-from camshaft.emit.llvm.byte_pairs import byte_pairs, byte_signs
 from camshaft.emit.llvm.context import Typed
-from camshaft.emit.llvm.dots import byte_lookup, dot2, dot4, dp4a, prmt
+from camshaft.emit.llvm.expanded.byte_pairs import byte_pairs, byte_signs
+from camshaft.emit.llvm.expanded.dots import byte_lookup, dot2, dot4, dp4a, prmt
 from camshaft.emit.llvm.values import suffix, vector_type
 
 
