@@ -200,6 +200,27 @@ def test_evidence_on_sources_of_another_time_is_dropped_by_and_by(cache: Path, m
     assert evidence.validation_cache().get(case) == rows[-1]
 
 
+def test_evidence_of_other_sources_may_go_but_not_what_was_used(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that read old evidence caches its plans although others replace it."""
+    (case,) = planted("right")
+
+    def prove_again(number: int) -> evidence.ValidationCache:
+        monkeypatch.setattr(cases, "_source_digest", lambda module, sources: f"sources {number}")
+        other = evidence.ValidationCache(store())
+        other.add({case: ValidationResult("double", "right", "simd", "proved", when=float(number))})
+        return other
+
+    for number in range(evidence.GENERATIONS):
+        prove_again(number)
+    ours = evidence.ValidationCache(store())
+    assert ours.get(case) is not None
+    for number in range(evidence.GENERATIONS, 2 * evidence.GENERATIONS - 1):
+        prove_again(number)
+        assert ours.is_stored()
+    prove_again(2 * evidence.GENERATIONS)
+    assert not ours.is_stored()
+
+
 def test_an_absent_backend_starts_no_child(cache: Path, no_children: None) -> None:
     validation = proof.validate_backends(("null",))["null"]
     assert (validation.status, validation.results) == ("absent", ())

@@ -88,6 +88,7 @@ class ValidationCache:
         self._store = store
         self._rows: dict[str, ValidationResult] | None = None
         self._own: set[str] = set()  # keys of the results that this process has added
+        self._used: set[str] = set()  # keys of the proofs that it was given or has added
         self._lock = threading.RLock()
 
     def get(self, case: VariantCase) -> ValidationResult | None:
@@ -109,7 +110,11 @@ class ValidationCache:
     def _valid(self, key: str) -> ValidationResult | None:
         row = (self._rows or {}).get(key)
         again = row is not None and row.died and row.attempts < ATTEMPTS and key not in self._own
-        return None if again else row
+        if row is None or again:
+            return None
+        if row.status == "proved":
+            self._used.add(key)
+        return row
 
     def results(self) -> tuple[ValidationResult, ...]:
         """Every stored result, including those of other source versions."""
@@ -125,15 +130,17 @@ class ValidationCache:
             return
         with self._lock, self._store.locked("evidence"):
             self._own |= {case.key() for case in lasting}
+            self._used |= {case.key() for case, result in lasting.items() if result.status == "proved"}
             self._rows = _recent(self._read() | (self._rows or {}) | {c.key(): v for c, v in lasting.items()})
             document = {"verdicts": {key: asdict(v) for key, v in self._rows.items()}}
             self._store.evidence.put(machine_key(), document)
 
     def is_stored(self) -> bool:
-        """Whether the store still has every proof known to this process; another process may have removed some."""
+        """Whether the store still has every proof that this process used; another process may have removed some. Those of other
+        sources count for nothing: newer ones take their place."""
         with self._lock:
             stored = {key for key, row in self._read().items() if row.status == "proved"}
-            return all(key in stored for key, row in (self._rows or {}).items() if row.status == "proved")
+            return self._used <= stored
 
     def _read(self) -> dict[str, ValidationResult]:
         document = self._store.evidence.get(machine_key()) or {}
