@@ -181,6 +181,11 @@ def lm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LanguageModel]:
         yield model
 
 
+def _processed(lm: LanguageModel, ids: Any) -> Any:
+    with lm.session() as session:
+        return session.process(ids)
+
+
 MODEL: list[tuple[Callable[[Any], object], str]] = [
     (lambda lm: lm.generate("a", stop=5), "stop=5: wanted a text or a list of texts"),
     (lambda lm: lm.generate("a", stop=[None]), "stop=[None]: wanted"),
@@ -199,6 +204,9 @@ MODEL: list[tuple[Callable[[Any], object], str]] = [
     (lambda lm: lm.logits(None), "token ids came as NoneType"),
     (lambda lm: lm.logits(np.ma.masked_array([1, 2], [False, True])), "token id masked"),
     (lambda lm: lm.logits([1], chunk="a"), "chunk 'a'"),
+    (lambda lm: _processed(lm, [1, 10**6]), "token id 1000000"),
+    (lambda lm: _processed(lm, [-1]), "token id -1"),
+    (lambda lm: _processed(lm, "ab"), "token ids came as str"),
     (lambda lm: lm.tokenize(None), "the text came as NoneType"),
     (lambda lm: lm.tokenize(5), "the text came as int"),
     (lambda lm: lm.detokenize(None), "token ids came as NoneType"),

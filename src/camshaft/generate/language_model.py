@@ -213,10 +213,9 @@ class LanguageModel(Prompts, Drawing):
 
         Raises ContextError for an empty list, more tokens than the context, or an id outside the vocabulary.
         """
-        ids = self._checked(token_ids)
         self.check_open()
         with Session(self, waits=True, goes_back=False) as session:
-            return session.process(ids, every_row=True, chunk=chunk)
+            return session.process(token_ids, every_row=True, chunk=chunk)
 
     def _read_config(self) -> ModelConfig:
         name = family_name(self._file.metadata)

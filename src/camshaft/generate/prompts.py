@@ -74,7 +74,7 @@ class Prompts(Closing):
                 raise SettingError(f"the prompt came as {type(prompt).__name__}; wanted a text or a list of token ids")
             if pictures:
                 raise SettingError("the prompt came as token ids, with images; wanted a text with images")
-            return self._checked(prompt)
+            return self.checked_ids(prompt)
         if not pictures:
             if raw:
                 return self.tokenize(prompt, add_special=first)
@@ -121,7 +121,8 @@ class Prompts(Closing):
             raise SettingError("generate got no messages; wanted at least one")
         return self.chat_ids(chat)
 
-    def _checked(self, ids: Sequence[int]) -> list[int]:
+    def checked_ids(self, ids: Sequence[int]) -> list[int]:
+        """The ids as integers. Raises SettingError for what is no list, ContextError for an id that is no token of the model."""
         if isinstance(ids, (str, bytes, bytearray)) or not isinstance(ids, Iterable):
             raise SettingError(f"token ids came as {type(ids).__name__}; wanted a list of whole numbers")
         for i in ids:

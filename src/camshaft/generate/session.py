@@ -124,8 +124,10 @@ class Session(SessionState):
     def process(self, ids: Sequence[int], *, every_row: bool = False, chunk: int | None = None) -> Array:
         """Append tokens to the cache, after any pending ones.
 
-        Returns the last token's logits f32 [1, vocab], or with `every_row` those of all tokens, f32 [n, vocab]; a copy.
+        Returns the last token's logits f32 [1, vocab], or with `every_row` those of all tokens, f32 [n, vocab]; a copy. Raises
+        ContextError for an id that is no token, and for more tokens than there is room for.
         """
+        ids = self._model.checked_ids(ids)
         self.take_slot()
         with self._model.lock:
             self._check_open()
