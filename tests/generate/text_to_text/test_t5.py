@@ -24,12 +24,6 @@ TOLERANCE, BROKEN = 1e-3, 1e-2
 NAMES = ("t5-gated", "t5-relu")
 
 
-def tiny_t5(name: str, folder: Path) -> Path:
-    path = folder / f"{name}.gguf"
-    path.write_bytes(lzma.decompress((DATA / "t5" / f"{name}.gguf.xz").read_bytes()))
-    return path
-
-
 def facts(name: str) -> dict[str, Any]:
     with np.load(DATA / "t5" / f"{name}.npz") as saved:
         return dict(saved)
@@ -37,12 +31,16 @@ def facts(name: str) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("t5")
+    """One that holds both models."""
+    made = tmp_path_factory.mktemp("t5")
+    for name in NAMES:
+        (made / f"{name}.gguf").write_bytes(lzma.decompress((DATA / "t5" / f"{name}.gguf.xz").read_bytes()))
+    return made
 
 
 @pytest.fixture(scope="module")
 def model(folder: Path) -> Iterator[TextToTextModel]:
-    with TextToTextModel(tiny_t5("t5-gated", folder), threads=1, activations="f32") as opened:
+    with TextToTextModel(folder / "t5-gated.gguf", threads=1, activations="f32") as opened:
         yield opened
 
 
@@ -69,7 +67,7 @@ def test_logits_are_those_of_transformers(model: TextToTextModel) -> None:
 
 @pytest.mark.full
 def test_the_first_t5_has_no_gate_and_one_table(folder: Path) -> None:
-    with TextToTextModel(tiny_t5("t5-relu", folder), threads=1, activations="f32") as first:
+    with TextToTextModel(folder / "t5-relu.gguf", threads=1, activations="f32") as first:
         assert difference(first, "t5-relu") < TOLERANCE
 
 
@@ -165,7 +163,7 @@ def test_a_step_at_another_position_shows(model: TextToTextModel) -> None:
     ],
 )
 def test_a_file_that_lies_is_one_clear_line(keys: dict[str, Any], message: str, folder: Path, tmp_path: Path) -> None:
-    changed = changed_model(tiny_t5("t5-gated", folder), tmp_path, keys=keys)
+    changed = changed_model(folder / "t5-gated.gguf", tmp_path, keys=keys)
     with pytest.raises(CamshaftError, match=message) as caught:
         _run(changed)
     assert "\n" not in str(caught.value)
@@ -205,7 +203,7 @@ def test_the_command_answers(folder: Path) -> None:
     def run(*words: object) -> Any:
         return CliRunner().invoke(make_app(["generate"]), ["generate", *map(str, words)])
 
-    path = tiny_t5("t5-gated", folder)
+    path = folder / "t5-gated.gguf"
     given = (path, "the cat sat", "--greedy", "--activations", "f32", "--threads", 1, "-n", 5)
     shown = run(*given)
     assert shown.exit_code == 0, shown.output
