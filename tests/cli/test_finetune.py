@@ -110,9 +110,10 @@ def test_a_strength_follows_the_file(tmp_path: Path) -> None:
         ("finetune MODEL DATA out --validate-every 3", "--validate-every=3 without a validation file"),
         ("finetune MODEL data.jsonl out --lr nan", "got --lr=nan; wanted a finite number from 0 on"),
         ("finetune MODEL data.jsonl out --type F16", "for the method lora; wanted it for full, qat, embedding"),
-        (
+        pytest.param(
             "finetune MODEL DATA out --batch 1 --memory 0.001M",
             "wanted at most 0.0 MB (lower --batch, raise --micro-batches, or lower --length)",
+            marks=pytest.mark.full,
         ),
         ("finetune MODEL data.jsonl out --report .", ".: not writable: it is a folder"),
         ("finetune MODEL data.jsonl out --target nothing", "got the target 'nothing', which no matrix has"),

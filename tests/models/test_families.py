@@ -23,7 +23,7 @@ TOLERANCE = 1e-3
 
 SELDOM = (
     *("falcon-mamba", "granitehybrid", "jamba", "mamba", "mamba2", "nemotron_h_moe", "qwen35moe", "qwen3next"),
-    *("minicpm3", "plamo2", "rwkv6"),
+    *("gemma3n", "kimi-linear", "minicpm3", "olmo", "plamo2", "rwkv6", "rwkv7"),
     *("dots1", "gemma"),
     *("arcee", "bailingmoe2", "chatglm", "dbrx", "exaone", "hunyuan-moe", "internlm2"),
     *("minicpm", "minimax-m2", "nemotron", "orion", "phi2"),
