@@ -70,7 +70,7 @@ def _tokens_of(vocabulary: llama.Vocabulary, strings: Sequence[bytes]) -> dict[s
 
 def freeze_models(model: Path) -> None:
     """Tiny random models and the logits of transformers, which llama.cpp must confirm before they are written."""
-    from scripts.oracles.tiny_recurrent import SEEDED
+    from scripts.oracles.tiny_models import SEEDED
 
     for name in SEEDED:
         freeze_model(name)
@@ -78,13 +78,13 @@ def freeze_models(model: Path) -> None:
 
 def freeze_model(name: str) -> None:
     """One tiny random model and its logits."""
-    from scripts.oracles import tiny_files, tiny_models, tiny_recurrent
+    from scripts.oracles import tiny_models
 
-    seed, tiny = tiny_recurrent.SEEDED[name]
+    seed, tiny = tiny_models.SEEDED[name]
     network, tokens = tiny_models.build(tiny, seed), tiny_models.sequence(seed, tiny.n_tokens, tiny.n_vocab)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "tiny.gguf"
-        tiny_files.write_gguf(tiny, network, path)
+        tiny_models.write_gguf(tiny, network, path)
         wanted = tiny_models.logits(network, tokens)
         theirs = llama.logits(path, tokens, exact=True) if tiny.agreement is not None else wanted
         difference = np.abs(theirs - wanted).max()

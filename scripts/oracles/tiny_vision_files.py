@@ -9,7 +9,7 @@ from typing import Any
 import gguf
 import numpy as np
 
-from scripts.oracles import tiny_files
+from scripts.oracles.tiny.files import write_gguf
 from scripts.oracles.tiny_vision_models import MEAN, STD, TinyVision
 
 # Names of transformers, and of the files that it saves, which the converter reads.
@@ -24,7 +24,7 @@ RENAMED = {
 
 
 def text_of(model: TinyVision, network: Any) -> Any:
-    """The text model alone, with its output projection, as `tiny_files` reads a network."""
+    """The text model alone, with its output projection, as `tiny/files.py` reads a network."""
     part = getattr(network.model, "text_model", None) or network.model.language_model
     state = {f"model.{name}": value for name, value in part.state_dict().items()}
     state["lm_head.weight"] = network.lm_head.weight.detach()
@@ -35,7 +35,7 @@ def text_of(model: TinyVision, network: Any) -> Any:
 def write_text(model: TinyVision, network: Any, path: Path) -> None:
     """The text model as an F32 GGUF file."""
     given = {"template": model.template} if model.template else {}
-    tiny_files.write_gguf(model.text, text_of(model, network), path, model.more, **given)
+    write_gguf(model.text, text_of(model, network), path, model.more, **given)
 
 
 def write_vision(model: TinyVision, network: Any, path: Path) -> None:

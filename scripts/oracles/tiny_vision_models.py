@@ -10,7 +10,7 @@ from unittest.mock import MagicMock, patch
 
 import transformers
 
-from scripts.oracles.tiny_models import LOCAL, LOCAL_KEYS, NUMBERS_OF_8_BITS, TinyModel
+from scripts.oracles.tiny.model import LOCAL, LOCAL_KEYS, NUMBERS_OF_8_BITS, TinyModel
 
 MEAN, STD = [0.5, 0.4, 0.6], [0.5, 0.25, 0.3]
 FIRST_SEED = 300

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 if TYPE_CHECKING:
-    from scripts.oracles.tiny_models import TinyModel
+    from scripts.oracles.tiny.model import TinyModel
 
 Array = np.ndarray[Any, Any]
 Shapes = dict[str, tuple[int, ...]]

@@ -20,10 +20,10 @@ pytestmark = pytest.mark.oracle
 @pytest.mark.parametrize("name", TINY_MODELS)
 def test_a_saved_model_gives_transformers_logits(name: str, tmp_path: Path) -> None:
     pytest.importorskip("transformers")
-    from scripts.oracles import tiny_models, tiny_recurrent
-    from scripts.oracles.tiny_vocabulary import write_tokenizer
+    from scripts.oracles import tiny_models
+    from scripts.oracles.tiny.vocabulary import write_tokenizer
 
-    seed, model = tiny_recurrent.SEEDED[name]
+    seed, model = tiny_models.SEEDED[name]
     network = tiny_models.build(model, seed)
     if model.row or type(network).__name__ not in ARCHITECTURES:
         pytest.skip("camshaft convert has no row for it")

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from scripts.oracles.tiny_experts import VALUES
-from scripts.oracles.tiny_models import ADDED, TinyModel
+from scripts.oracles.tiny.experts import VALUES
+from scripts.oracles.tiny.model import ADDED, TinyModel
 
 FIRST_SEED = 700
 _PARTIAL = {"rope_type": "default", "partial_rotary_factor": 0.5}

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from scripts.oracles.tiny_experts import VALUES
-from scripts.oracles.tiny_models import WINDOW, TinyModel
+from scripts.oracles.tiny.experts import VALUES
+from scripts.oracles.tiny.model import WINDOW, TinyModel
 
 FIRST_SEED = 500
 FULL, SLIDING = 16, 8  # sizes of heads

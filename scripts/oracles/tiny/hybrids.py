@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from scripts.oracles.tiny_experts import VALUES
-from scripts.oracles.tiny_models import TinyModel
+from scripts.oracles.tiny.experts import VALUES
+from scripts.oracles.tiny.model import TinyModel
 
 FIRST_SEED = 400
 # Several chunks of the state space models of transformers.

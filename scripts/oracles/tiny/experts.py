@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from scripts.oracles.tiny_models import NUMBERS_OF_8_BITS, TinyModel
+from scripts.oracles.tiny.model import NUMBERS_OF_8_BITS, TinyModel
 
 FIRST_SEED = 200
 VALUES = NUMBERS_OF_8_BITS

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from scripts.oracles.tiny_experts import VALUES
-from scripts.oracles.tiny_models import OLD, YARN_ROPE, TinyModel
+from scripts.oracles.tiny.experts import VALUES
+from scripts.oracles.tiny.model import OLD, YARN_ROPE, TinyModel
 
 FIRST_SEED = 300
 # The rank and a head's plain keys fill blocks of quantized formats.
