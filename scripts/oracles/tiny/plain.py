@@ -162,6 +162,6 @@ MODELS = (
         options=LOCAL,
         keys=LOCAL_KEYS,
         agreement=None,
-        values=NUMBERS_OF_8_BITS,
+        **SMALL,
     ),
 )

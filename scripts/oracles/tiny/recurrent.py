@@ -6,7 +6,6 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from scripts.oracles.tiny.experts import VALUES
 from scripts.oracles.tiny.model import MOE, MOE_KEYS, SMALL, TinyModel
 
 FIRST_SEED = 100
@@ -115,7 +114,7 @@ MODELS = (
         },
         agreement=1e-3,
         n_tokens=MORE_TOKENS,
-        values=VALUES,
+        **SMALL,
     ),
     TinyModel(
         "mamba2",
@@ -212,7 +211,7 @@ MODELS = (
             "logit_scale": 0.5,
         },
         n_tokens=MORE_TOKENS,
-        values=VALUES,
+        **SMALL,
     ),
     TinyModel(
         "falcon-mamba",

@@ -7,8 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from scripts.oracles.tiny.experts import VALUES
-from scripts.oracles.tiny.model import ADDED, TinyModel
+from scripts.oracles.tiny.model import ADDED, NUMBERS_OF_8_BITS, TinyModel
 
 FIRST_SEED = 700
 _PARTIAL = {"rope_type": "default", "partial_rotary_factor": 0.5}
@@ -28,7 +27,7 @@ _SHARED_KEYS = {
 
 def _row(name: str, family: str, row: str = "", **options: Any) -> TinyModel:
     """A model of 16 columns and two layers."""
-    sizes = {"heads": 2, "kv_heads": 1, "head_dim": 8, "values": VALUES, "n_vocab": 64, "row": row}
+    sizes = {"heads": 2, "kv_heads": 1, "head_dim": 8, "values": NUMBERS_OF_8_BITS, "n_vocab": 64, "row": row}
     return TinyModel(name, family, 16, 24, **(sizes | options))
 
 
