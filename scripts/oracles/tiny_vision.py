@@ -46,6 +46,7 @@ def build(model: TinyVision, seed: int) -> Any:
         **{name: ids[token] for name, token in {**dict.fromkeys(MARKERS, model.marker), **model.ids}.items()},
         tie_word_embeddings=text.tied,
         attn_implementation="eager",
+        experts_implementation="eager",
         **model.options,
     )
     network = getattr(transformers, f"{model.family}ForConditionalGeneration")(config).eval().float()

@@ -45,7 +45,7 @@ def write_vision(model: TinyVision, network: Any, path: Path) -> None:
         "has_vision_encoder": True,
         "projector_type": model.projector,
         "vision.projection_dim": model.text.hidden,
-        "vision.embedding_length": sizes["hidden_size"],
+        "vision.embedding_length": sizes.get("embed_dim", sizes["hidden_size"]),
         "vision.feed_forward_length": sizes["intermediate_size"],
         "vision.block_count": sizes.get("depth", 2),
         "vision.attention.head_count": sizes.get("num_attention_heads", sizes.get("num_heads")),
@@ -103,7 +103,7 @@ def _as_written(model: TinyVision, name: str, values: np.ndarray) -> Iterator[tu
     elif model.projector == "pixtral" and ("q_proj" in name or "k_proj" in name):
         heads = model.sizes["num_attention_heads"]  # pairs of each head side by side
         yield name, values.reshape(heads, 2, -1, *values.shape[1:]).swapaxes(1, 2).reshape(values.shape)
-    elif ".qkv." in name and model.projector == "qwen2.5vl_merger":
+    elif ".qkv." in name and model.projector in ("qwen2vl_merger", "qwen2.5vl_merger"):
         for part, rows in zip("qkv", np.split(values, 3), strict=True):
             yield name.replace("qkv", part), rows
     elif "deepstack_merger_list" in name:

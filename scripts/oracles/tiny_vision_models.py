@@ -10,7 +10,7 @@ from unittest.mock import MagicMock, patch
 
 import transformers
 
-from scripts.oracles.tiny.model import LOCAL, LOCAL_KEYS, NUMBERS_OF_8_BITS, TinyModel
+from scripts.oracles.tiny.model import LOCAL, LOCAL_KEYS, MOE, MOE_KEYS, NUMBERS_OF_8_BITS, TinyModel
 
 MEAN, STD = [0.5, 0.4, 0.6], [0.5, 0.25, 0.3]
 FIRST_SEED = 300
@@ -256,5 +256,68 @@ MODELS = (
         "[IMG]",
         _pixtral,
         options={"spatial_merge_size": 2},
+    ),
+    TinyVision(
+        "qwen2vl",
+        "Qwen2VL",
+        "qwen2vl_merger",
+        TinyModel(
+            "qwen2vl",
+            "Qwen2VL",
+            16,
+            24,
+            heads=2,
+            kv_heads=1,
+            head_dim=8,
+            options={"model_type": "qwen2_vl_text", "rope_parameters": _sections(2, 1, 1)},
+            keys={"rope.dimension_sections": [2, 1, 1, 0]},
+            values=NUMBERS_OF_8_BITS,
+            n_vocab=ASCII,
+        ),
+        {"embed_dim": 8, "hidden_size": 16, "mlp_ratio": 2, "num_heads": 2, "patch_size": 4, "depth": 2}
+        | {"intermediate_size": 16, "image_size": 560},
+        _QWEN_LIMITS,
+        _QWEN_TOKENS,
+        "<|image_pad|>",
+        "<|vision_start|><|image_pad|><|vision_end|>",
+        lambda tokenizer: _qwen(tokenizer, "Qwen2VLProcessor"),
+        ids=_QWEN_IDS,
+    ),
+    TinyVision(
+        "qwen3vlmoe",
+        "Qwen3VLMoe",
+        "qwen3vl_merger",
+        TinyModel(
+            "qwen3vlmoe",
+            "Qwen3VLMoe",
+            16,
+            24,
+            heads=2,
+            kv_heads=1,
+            head_dim=16,
+            options={
+                "model_type": "qwen3_vl_moe_text",
+                "rope_parameters": _sections(4, 2, 2),
+                **MOE,
+                "moe_intermediate_size": 8,
+                "norm_topk_prob": True,
+            },
+            keys={
+                "rope.dimension_sections": [4, 2, 2, 0],
+                "n_deepstack_layers": 1,
+                **MOE_KEYS,
+                "expert_feed_forward_length": 8,
+            },
+            values=NUMBERS_OF_8_BITS,
+            n_vocab=ASCII,
+        ),
+        {**_QWEN, "hidden_size": 8, "out_hidden_size": 16, "depth": 2}
+        | {"deepstack_visual_indexes": [0], "num_position_embeddings": 25, "image_size": 20},
+        {"use_gelu": True, "vision.is_deepstack_layers": [True, False], **_QWEN_LIMITS},
+        _QWEN_TOKENS,
+        "<|image_pad|>",
+        "<|vision_start|><|image_pad|><|vision_end|>",
+        lambda tokenizer: _qwen(tokenizer, "Qwen3VLProcessor"),
+        ids=_QWEN_IDS,
     ),
 )

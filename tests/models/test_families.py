@@ -33,7 +33,7 @@ SELDOM = (
 
 def test_there_is_a_tiny_model_of_every_family() -> None:
     assert len(TINY_MODELS) == 77
-    of_pictures = {"qwen2vl", "qwen3vl"}  # tests/models/test_vision.py
+    of_pictures = {"qwen2vl", "qwen3vl", "qwen3vlmoe"}  # tests/models/test_vision.py
     rows = {name for name, row in ROWS.items() if not row.encoder}
     assert {row_of(name) for name in TINY_MODELS} | of_pictures == rows
     assert all(tiny_logits(name)[1].std(axis=0).mean() >= 1 for name in TINY_MODELS)

@@ -20,8 +20,8 @@ from tests.support.quick import quick_of
 from tests.support.tiny_families import BROKEN
 
 QUICK = ("idefics3",)
-LEARNED = [name for name in TINY_VISION if name not in ("pixtral", "qwen2.5vl")]
-ROTATING = [name for name in TINY_VISION if name in ("pixtral", "qwen2.5vl", "qwen3vl")]
+LEARNED = [name for name in TINY_VISION if name not in ("pixtral", "qwen2vl", "qwen2.5vl")]
+ROTATING = [name for name in TINY_VISION if name in ("pixtral", "qwen2vl", "qwen2.5vl", "qwen3vl", "qwen3vlmoe")]
 
 
 def _changed(breaking: pytest.MonkeyPatch, name: str, change: Callable[..., Any]) -> None:
@@ -82,6 +82,13 @@ def test_other_windows_show(tmp_path: Path, breaking: pytest.MonkeyPatch) -> Non
 
 
 @pytest.mark.full
+def test_another_constant_of_quick_gelu_shows(tmp_path: Path, breaking: pytest.MonkeyPatch) -> None:
+    breaking.setattr(encoder, "QUICK", 1.0)
+    with opened("qwen2vl", tmp_path) as lm:
+        assert vision_difference("qwen2vl", lm) > BROKEN
+
+
+@pytest.mark.full
 @pytest.mark.parametrize("layer", [0, 1])
 def test_each_layer_that_goes_to_layers_of_the_text_counts(
     layer: int, tmp_path: Path, breaking: pytest.MonkeyPatch
@@ -118,7 +125,7 @@ _RIGHT = AxisPositions._next
 
 @pytest.mark.full
 @pytest.mark.parametrize("wrong", [_one_after_the_other, _rows_of_the_last])
-@pytest.mark.parametrize("name", ["qwen2.5vl", "qwen3vl"])
+@pytest.mark.parametrize("name", ["qwen2vl", "qwen2.5vl", "qwen3vl", "qwen3vlmoe"])
 def test_other_positions_in_the_text_show(
     name: str, wrong: Callable[..., Any], tmp_path: Path, breaking: pytest.MonkeyPatch
 ) -> None:

@@ -66,6 +66,7 @@ FAMILIES: dict[str, Family] = {
     "qwen3": Family("neox", qk_norm="head"),
     "qwen3moe": Family("neox", qk_norm="head"),
     "qwen3vl": Family("neox", qk_norm="head", axes="interleaved"),
+    "qwen3vlmoe": Family("neox", qk_norm="head", axes="interleaved"),
     "gemma": Family("neox", activation="gelu", embedding_scale="dim"),
     "gemma2": Family(
         "neox",

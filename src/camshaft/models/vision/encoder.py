@@ -21,6 +21,10 @@ from camshaft.models.vision.positions import ROPES, rotations
 from camshaft.ops.spec import Dim
 
 
+# gelu as CLIP has it: x times the sigmoid of so many x.
+QUICK = 1.702
+
+
 @dataclass(frozen=True)
 class PatchPlaces:
     """Which patches see each other: those of one sequence. `slots` and `positions` [T] say where each is in the keys and values,
@@ -198,6 +202,8 @@ def _feed_forward(h: Tensor, prefix: str, config: VisionConfig, file: Checkpoint
             hidden = F.multiply(F.gelu_erf(gate), hidden, name=act)
         else:
             hidden = F.function(f"{config.activation}_multiply")(gate, hidden, name=act)
+    elif config.activation == "gelu_quick":
+        hidden = F.multiply(hidden, F.sigmoid(F.multiply(hidden, QUICK)), name=act)
     else:
         hidden = F.function(config.activation)(hidden, name=act)
     return _linear(hidden, down, config.dim, file)

@@ -24,7 +24,8 @@ class Projector:
     the file does not say.
     norm, gated, fused: as of text models. positions: embeddings of a table are added. rope: how patches rotate.
     windows: the pixels of a window's side, where most layers see one. deepstack: some layers give the text model's layers
-    embeddings of their own. axes: the tokens of a picture have rows and columns as positions.
+    embeddings of their own. axes: the tokens of a picture have rows and columns as positions. activation: that of files which
+    name none.
     """
 
     split: str
@@ -45,6 +46,7 @@ class Projector:
     windows: int = 0
     deepstack: bool = False
     axes: bool = False
+    activation: str = ""
 
 
 _QWEN = Projector(
@@ -72,6 +74,7 @@ PROJECTORS: dict[str, Projector] = {
         merge_key="projector.scale_factor",
         merge=4,
     ),
+    "qwen2vl_merger": replace(_QWEN, positions="", activation="gelu_quick"),
     "qwen2.5vl_merger": replace(_QWEN, norm="rms", gated=True, positions="", windows=112),
     "qwen3vl_merger": replace(_QWEN, fused=True, deepstack=True),
     "pixtral": Projector(
