@@ -9,6 +9,7 @@ from scripts.oracles.tiny import (
     latent,
     layer_norms,
     mixtures,
+    more_experts,
     own,
     plain,
     recurrent,
@@ -19,5 +20,5 @@ from scripts.oracles.tiny.network import build, logits, sequence
 
 __all__ = ["SEEDED", "build", "logits", "sequence", "tensors", "write_gguf"]
 
-_FILES = (plain, mixtures, layer_norms, recurrent, experts, latent, hybrids, gemma4, own, rows)
+_FILES = (plain, mixtures, layer_norms, recurrent, experts, latent, hybrids, gemma4, own, rows, more_experts)
 SEEDED = {model.name: (seed, model) for each in _FILES for seed, model in enumerate(each.MODELS, each.FIRST_SEED)}

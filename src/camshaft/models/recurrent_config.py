@@ -11,8 +11,8 @@ from camshaft.formats.mapped import shown_value
 from camshaft.ops.slot_states.layout import state_blocks
 
 if TYPE_CHECKING:
-    from camshaft.models.config import Keys
     from camshaft.models.families import Family
+    from camshaft.models.file_keys import Keys
 
 ATTENTION = "attention"
 # A layer that mixes no tokens, in families whose layers are either attention, recurrent or a feed-forward.

@@ -12,6 +12,8 @@ from camshaft.models.families import Family
 
 # gpt-oss: gates are clamped from above and ups on both sides, silu is that of 1.702 x, and 1 is added to ups.
 LIMIT, ALPHA = 7.0, 1.702
+# Phi-3.5-MoE: scores that are further from the best one than twice this part of it do not count.
+JITTER, LOWEST = 0.01, -1e30
 
 
 def feed_forward(
@@ -77,6 +79,8 @@ def _mixture(
     its gate where the file has one."""
     weights, chosen = _routed(seen, prefix, experts, family, file)
     x = file.linear(h, f"{prefix}.ffn_latent_down", experts.latent) if experts.latent else h
+    if family.weighs_inputs:
+        x, weights = F.multiply(x, weights), F.add(F.multiply(weights, 0.0), 1.0)
     y = _chosen_experts(x, prefix, experts, weights, chosen, family, file)
     y = file.linear(y, f"{prefix}.ffn_latent_up", config.dim) if experts.latent else y
     return F.add(y, _shared(h, prefix, experts, family, config, file)) if experts.shared_dim else y
@@ -105,14 +109,27 @@ def _routed(h: Tensor, prefix: str, experts: Experts, family: Family, file: Chec
         *(file.vector(name, experts.n) for name in names if name in file),
         expert_scale=names[1] in file,
         top_k=experts.n_used,
-        score=experts.score,
+        score="softmax" if experts.score == "sparse_mixer" else experts.score,
         groups=experts.groups,
         top_groups=experts.top_groups,
         group_top=experts.group_top,
         normalize=experts.normalizes,
         scale=experts.scale,
     )
-    return weights, chosen
+    return (_sparse_mixer(scores) if experts.score == "sparse_mixer" else weights), chosen
+
+
+def _sparse_mixer(scores: Tensor) -> Tensor:
+    """The weights f32 [T, 2] of the two best of scores [T, n] (Phi-3.5-MoE): of each its share of the softmax of those that are
+    about as good, without the best one for the second."""
+    best = F.max(scores, axis=1, keepdims=True)
+    rest = F.where(F.less(scores, best), scores, LOWEST)
+    weights = []
+    for among, top in ((scores, best), (rest, F.max(rest, axis=1, keepdims=True))):
+        far = F.multiply(F.maximum(F.abs(scores), top), 2 * JITTER)
+        terms = F.where(F.greater(F.subtract(top, among), far), 0.0, F.exp(F.subtract(among, top)))
+        weights.append(F.divide(1.0, F.sum(terms, axis=1, keepdims=True)))
+    return F.concat(*weights, axis=1)
 
 
 def _composed_experts(

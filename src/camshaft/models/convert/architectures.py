@@ -31,7 +31,8 @@ from camshaft.models.convert.families.hybrids import (
     nemotron_values,
 )
 from camshaft.models.convert.families.latent import latent_changes, latent_experts, latent_keys
-from camshaft.models.convert.families.rotations import longrope, temperature
+from camshaft.models.convert.families.llama4 import llama4_changes, llama4_keys
+from camshaft.models.convert.families.rotations import longrope, phimoe, temperature
 from camshaft.models.convert.hub_config import HubConfig
 from camshaft.models.convert.state_space import granite_hybrid_keys, mamba2_keys, mamba_keys
 
@@ -148,6 +149,10 @@ _LLAMA = Architecture("llama", permuted=True, defaults={"rms_norm_eps": 1e-6})
 ARCHITECTURES: dict[str, Architecture] = {
     "LlamaForCausalLM": _LLAMA,
     "MistralForCausalLM": _LLAMA,
+    **dict.fromkeys(
+        ("Llama4ForCausalLM", "Llama4ForConditionalGeneration"),
+        Architecture("llama4", keys=(llama4_keys,), changes=llama4_changes),
+    ),
     "MixtralForCausalLM": Architecture("llama", permuted=True, keys=(experts,)),
     "Qwen2ForCausalLM": Architecture("qwen2"),
     "Qwen2MoeForCausalLM": Architecture("qwen2moe", keys=(experts,)),
@@ -173,6 +178,7 @@ ARCHITECTURES: dict[str, Architecture] = {
     "OlmoeForCausalLM": Architecture("olmoe", keys=(experts,)),
     "Exaone4ForCausalLM": Architecture("exaone4", keys=(_window_pattern,)),
     "Phi3ForCausalLM": Architecture("phi3", keys=(_window, longrope)),
+    "PhimoeForCausalLM": Architecture("phimoe", keys=(phimoe, experts)),
     "SmolLM3ForCausalLM": Architecture("smollm3", permuted=True, keys=(_every_fourth_is_not_rotated,)),
     "SeedOssForCausalLM": Architecture("seed_oss"),
     "Ministral3ForCausalLM": Architecture("mistral3", permuted=True, keys=(temperature,)),

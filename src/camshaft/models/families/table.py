@@ -60,6 +60,19 @@ _NEMOTRON_HYBRID = Family(
 # "gptneox" is also Pythia.
 FAMILIES: dict[str, Family] = {
     "llama": Family("interleaved"),
+    "llama4": Family(
+        "interleaved",
+        qk_norm="bare",
+        windows=True,
+        full_every=4,
+        chunks=8192,
+        rotates_windows_only=True,
+        temperature=0.1,
+        expert_score="sigmoid",
+        normalizes_experts=False,
+        shared_experts=1,
+        weighs_inputs=True,
+    ),
     "qwen2": Family("neox", biases="qkv"),
     "qwen2moe": Family("neox", biases="qkv", normalizes_experts=False),
     "qwen2vl": Family("neox", biases="qkv", axes="contiguous"),
@@ -112,6 +125,7 @@ FAMILIES: dict[str, Family] = {
     "exaone4": Family("neox", norms="post", qk_norm="head", windows=True, full_every=4, rotates_windows_only=True),
     "phi2": Family("neox", norm="layer", parallel=True, biases="all", gated=False, activation="gelu"),
     "phi3": Family("neox", fused="all", windows=True),
+    "phimoe": Family("neox", norm="layer", biases="all", expert_score="sparse_mixer"),
     "smollm3": Family("interleaved", unrotated_every=4),
     "seed_oss": Family("neox", biases="qkv", ffn_norm="post_attention_norm"),
     "mistral3": Family("interleaved"),

@@ -20,7 +20,6 @@ from camshaft.models.vision.patches import CHANNELS
 from camshaft.models.vision.positions import ROPES, rotations
 from camshaft.ops.spec import Dim
 
-
 # gelu as CLIP has it: x times the sigmoid of so many x.
 QUICK = 1.702
 
