@@ -1,4 +1,4 @@
-"""Tiny random models of families whose experts are chosen or weighed in ways of their own."""
+"""Tiny random models of families whose experts are chosen or weighed in ways of their own, and of Llama-Nemotron."""
 
 from __future__ import annotations
 
@@ -57,6 +57,40 @@ MODELS = (
             "rope.scaling.attn_factor": 1.25,
         },
         agreement=None,  # it has rms_norm, and the softmax of all experts
+        values=NUMBERS_OF_8_BITS,
+        n_vocab=64,
+    ),
+    TinyModel(
+        "smallthinker",
+        "SmallThinker",
+        16,
+        16,
+        heads=2,
+        kv_heads=1,
+        head_dim=8,
+        n_layers=3,
+        keys={
+            "expert_count": 6,
+            "expert_used_count": 2,
+            "expert_feed_forward_length": 16,
+            "expert_gating_func": 2,
+            "attention.sliding_window": WINDOW,
+        },
+        agreement=None,  # its windows have 4096 tokens
+        values=NUMBERS_OF_8_BITS,
+        n_vocab=64,
+    ),
+    TinyModel(
+        "deci",
+        "Deci",
+        16,
+        24,
+        heads=2,
+        kv_heads=1,
+        head_dim=8,
+        n_layers=6,
+        layer_kv_heads=(1, 2, 0, 0, 0, 1),
+        keys={"attention.head_count": [2, 2, 2, 0, 0, 2], "feed_forward_length": [24, 16, 24, 16, 0, 24]},
         values=NUMBERS_OF_8_BITS,
         n_vocab=64,
     ),

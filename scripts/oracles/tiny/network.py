@@ -9,7 +9,7 @@ import numpy as np
 import torch
 import transformers
 
-from scripts.oracles.plain import plamo2, rwkv  # noqa: F401 - their programs
+from scripts.oracles.plain import deci, plamo2, rwkv, smallthinker  # noqa: F401 - their programs
 from scripts.oracles.plain.decoder import PROGRAMS, PlainDecoder, build_plain
 from scripts.oracles.tiny.model import ADDED, N_TOKENS, TEXT_CONFIGS, TinyModel
 from scripts.oracles.tiny.vocabulary import N_VOCAB

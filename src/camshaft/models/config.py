@@ -16,7 +16,7 @@ from camshaft.models.families import FAMILIES, Family
 from camshaft.models.file_keys import Keys
 from camshaft.models.latent_config import Latent, read_latent, score_magnitude
 from camshaft.models.layer_options import LayerOptions, read_layers
-from camshaft.models.recurrent_config import Recurrent, kv_heads, layer_widths, most_heads, read_recurrent
+from camshaft.models.recurrent_config import FEED_FORWARD, Recurrent, kv_heads, layer_widths, most_heads, read_recurrent
 from camshaft.models.streams_config import Streams, read_streams
 
 # No model has a tenth of them; a file that lies would fill the memory with their options.
@@ -216,7 +216,8 @@ def _sections(keys: Keys, rope_dim: int) -> tuple[int, ...]:
 
 
 def _check(config: ModelConfig) -> None:
-    for layer in {config.of_layer(n) for n in range(config.n_layers)}:
+    having = [n for n, options in enumerate(config.layers) if options.kind != FEED_FORWARD]
+    for layer in {config.of_layer(n) for n in having}:
         if not layer.n_kv_heads or layer.n_heads % layer.n_kv_heads:
             raise ModelError(
                 f"{layer.n_heads} heads over {layer.n_kv_heads} key-value heads; wanted a multiple of the key-value heads"

@@ -17,10 +17,16 @@ JITTER, LOWEST = 0.01, -1e30
 
 
 def feed_forward(
-    h: Tensor, layer: int, family: Family, config: ModelConfig, file: Checkpoint, x: Tensor | None = None
+    h: Tensor,
+    layer: int,
+    family: Family,
+    config: ModelConfig,
+    file: Checkpoint,
+    x: Tensor | None = None,
+    seen: Tensor | None = None,
 ) -> Tensor:
     """down(act(gate(h)) * up(h)) or down(act(up(h))), of one feed-forward or of the chosen experts, or the sum of both, where
-    experts see x, whose norm h is."""
+    experts see x, whose norm h is. The router sees h, or what is `seen`."""
     prefix = f"blk.{layer}"
     is_dense = not config.layers[layer].experts or (
         family.dense_unrouted and f"{prefix}.ffn_gate_inp.weight" not in file
@@ -28,7 +34,7 @@ def feed_forward(
     if config.experts is None or is_dense:
         return _dense(h, prefix, family, config, file)
     if not family.dense_beside_experts or x is None:
-        return _mixture(h, h, prefix, config.experts, family, config, file)
+        return _mixture(h, h if seen is None else seen, prefix, config.experts, family, config, file)
     dense = norm(_dense(h, prefix, family, config, file), f"{prefix}.post_ffw_norm_1", config, file)
     seen = F.rms_norm(x, file.vector(f"{prefix}.ffn_gate_inp.scale", config.dim), eps=config.norm_eps)
     seen = F.multiply(seen, config.dim**-0.5)
@@ -66,6 +72,8 @@ def _activated(gate: Tensor, up: Tensor, name: str, family: Family) -> Tensor:
         gate = F.minimum(gate, LIMIT)
         up = F.add(F.clip(up, -LIMIT, LIMIT), 1.0)
         return F.multiply(F.multiply(gate, F.sigmoid(F.multiply(gate, ALPHA))), up, name=name)
+    if family.activation == "relu":
+        return F.multiply(F.relu(gate), up, name=name)
     if family.activation == "gelu_erf":
         return F.multiply(F.gelu_erf(gate), up, name=name)
     made: Tensor = F.function(f"{family.activation}_multiply")(gate, up, name=name)
@@ -90,7 +98,12 @@ def _chosen_experts(
     x: Tensor, prefix: str, experts: Experts, weights: Tensor, chosen: Tensor, family: Family, file: Checkpoint
 ) -> Tensor:
     """The sum by weight of the experts' results for x [T, n]."""
-    if family.expert_biases or not family.gated or f"{prefix}.ffn_gate_up_exps.weight" in file:
+    if (
+        family.expert_biases
+        or not family.gated
+        or family.activation == "relu"
+        or f"{prefix}.ffn_gate_up_exps.weight" in file
+    ):
         return _composed_experts(x, prefix, experts, weights, chosen, family, file)
     dim = columns_of(x)
     gate, up = (file.tensor(f"{prefix}.ffn_{name}_exps.weight", experts.n, experts.dim, dim) for name in ("gate", "up"))

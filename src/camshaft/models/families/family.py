@@ -40,8 +40,11 @@ class Family:
     where the file does not say.
     shared_experts: how many are shared, where the file does not say. weighs_inputs: weights multiply what experts see, of which
     one is chosen.
+    routes_inputs: the router sees what a layer begins with.
     recurrent: the kind of the layers without attention. attention_every: only every n-th layer has attention, where the file does
     not say which (0: it does, by head_count_kv). output_norm: the tensor of the last norm.
+    layers_apart: a layer has attention, a projection in its place, or neither, and a feed-forward or none, by the file's numbers
+    of heads and widths.
     attention, feed_forward: whether its layers have them. one_block: each layer has either these or a recurrence, and one norm.
     rotates: whether queries and keys rotate. side_by_side: attention and a recurrence have the same input, and are added.
     dense_unrouted: layers without a router have no experts. dense_beside_experts: other layers have a dense feed-forward too.
@@ -68,7 +71,7 @@ class Family:
     norms_rotated: bool = False
     fused: Literal["", "qkv", "up", "all"] = ""
     gated: bool = True
-    activation: Literal["silu", "gelu", "gelu_erf", "clamped_swiglu", "relu_squared"] = "silu"
+    activation: Literal["silu", "gelu", "gelu_erf", "clamped_swiglu", "relu", "relu_squared"] = "silu"
     sinks: bool = False
     learned_positions: bool = False
     embedding_scale: Literal["", "dim"] = ""
@@ -91,6 +94,7 @@ class Family:
     expert_score: Literal["softmax", "sigmoid", "sparse_mixer"] = "softmax"
     shared_experts: int = 0
     weighs_inputs: bool = False
+    routes_inputs: bool = False
     encoder: bool = False
     embedding_norm: bool = False
     alibi: bool = False
@@ -98,6 +102,7 @@ class Family:
     attention: bool = True
     feed_forward: bool = True
     one_block: bool = False
+    layers_apart: bool = False
     rotates: bool = True
     side_by_side: bool = False
     dense_unrouted: bool = False
