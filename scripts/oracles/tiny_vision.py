@@ -52,7 +52,9 @@ def build(model: TinyVision, seed: int) -> Any:
     network = getattr(transformers, f"{model.family}ForConditionalGeneration")(config).eval().float()
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
-        for name, parameter in network.named_parameters():
+        limits = ("std_bias", "std_scale", "input_min", "input_max", "output_min", "output_max", "layer_scalar")
+        buffers = ((name, buffer) for name, buffer in network.named_buffers() if name.endswith(limits))
+        for name, parameter in (*network.named_parameters(), *buffers):
             drawn = _draw(name, parameter.shape, generator, text.tied)
             parameter.copy_(drawn.to(getattr(torch, text.values)).float())
     return network
@@ -61,12 +63,16 @@ def build(model: TinyVision, seed: int) -> Any:
 def _draw(name: str, shape: torch.Size, generator: torch.Generator, is_tied: bool) -> torch.Tensor:
     if "norm" in name and name.endswith("weight"):
         return torch.rand(shape, generator=generator) + 0.5
+    if name.endswith(("std_scale", "layer_scalar", "_max")):
+        return torch.rand(shape, generator=generator) + 0.5
+    if name.endswith("_min"):
+        return -torch.rand(shape, generator=generator) - 0.5
     values = torch.randn(shape, generator=generator)
     if name.endswith("bias"):
         return values / 2
     if "embed_tokens" in name:
         return values * (0.4 if is_tied else 1.0)
-    if "position_embedding" in name:
+    if "position_embedding" in name or name.endswith("std_bias"):
         return values
     if "input_projection" in name:
         return values / math.sqrt(shape[0])

@@ -12,6 +12,21 @@ import numpy as np
 from scripts.oracles.tiny.files import write_gguf
 from scripts.oracles.tiny_vision_models import MEAN, STD, TinyVision
 
+GEMMA4 = {
+    "self_attn.q_proj": "attn_q",
+    "self_attn.k_proj": "attn_k",
+    "self_attn.v_proj": "attn_v",
+    "self_attn.o_proj": "attn_out",
+    "self_attn.q_norm": "attn_q_norm",
+    "self_attn.k_norm": "attn_k_norm",
+    "input_layernorm": "ln1",
+    "post_attention_layernorm": "attn_post_norm",
+    "pre_feedforward_layernorm": "ln2",
+    "post_feedforward_layernorm": "ffn_post_norm",
+    "mlp.gate_proj": "ffn_gate",
+    "mlp.up_proj": "ffn_up",
+    "mlp.down_proj": "ffn_down",
+}
 # Names of transformers, and of the files that it saves, which the converter reads.
 RENAMED = {
     "model.visual.merger.norm": "v.post_ln",
@@ -97,6 +112,11 @@ def _as_written(model: TinyVision, name: str, values: np.ndarray) -> Iterator[tu
         name = name.replace(old, new)
     if "soft_emb_norm" in name:
         yield name, values + 1
+    elif "patch_embedder.input_proj" in name:
+        side = model.sizes["patch_size"]  # of each patch rows, columns, then channels
+        yield "v.patch_embd.weight", values.reshape(len(values), side, side, 3).transpose(0, 3, 1, 2)
+    elif model.projector == "gemma4v":
+        yield from _gemma4(name, values)
     elif "patch_embed.proj.weight" in name:
         yield "v.patch_embd.weight", values[:, :, 0]
         yield "v.patch_embd.weight.1", values[:, :, 1]
@@ -112,3 +132,17 @@ def _as_written(model: TinyVision, name: str, values: np.ndarray) -> Iterator[tu
         yield f"v.deepstack.{layer}.{rest.replace('linear_', '')}", values
     else:
         yield name, values
+
+
+def _gemma4(name: str, values: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
+    """A parameter of Gemma 4's encoder, with the limits of its linear layers."""
+    stem, ending = name.replace(".linear", "").rsplit(".", 1)
+    if ".layers." in name:
+        layer, part = stem.split(".layers.")[1].split(".", 1)
+        yield f"v.blk.{layer}.{GEMMA4[part]}.{ending}", values.reshape(1) if values.ndim == 0 else values
+    elif name.endswith("position_embedding_table"):
+        yield "v.position_embd.weight", values
+    elif ending in ("std_bias", "std_scale"):
+        yield f"v.{ending}", values
+    else:
+        yield "mm.input_projection.weight", values

@@ -106,6 +106,79 @@ def _pixtral(tokenizer: Any) -> Any:
     return PixtralProcessor(pictures, tokenizer, patch_size=4, spatial_merge_size=2)
 
 
+def _gemma4(tokenizer: Any) -> Any:
+    from transformers.models.gemma4.image_processing_pil_gemma4 import Gemma4ImageProcessorPil
+
+    names = {"boi_token": "<|image>", "image_token": "<|image|>", "eoi_token": "<image|>", "audio_token": "<|audio|>"}
+    names |= {"boa_token": "<|audio>", "eoa_token": "<audio|>"}
+    for name, token in names.items():
+        setattr(tokenizer, name, token)
+        setattr(tokenizer, f"{name}_id", tokenizer.convert_tokens_to_ids(token))
+    tokenizer.pad_token = "<|endoftext|>"
+    pictures = Gemma4ImageProcessorPil(patch_size=4, pooling_kernel_size=2, max_soft_tokens=70)
+    parts = {"check_argument_for_proper_class": lambda *_: None}
+    made = type("Gemma4Processor", (transformers.Gemma4Processor,), parts)
+    return made(None, pictures, tokenizer, None)
+
+
+_GEMMA4_TOKENS = ("<|image>", "<|image|>", "<image|>", "<|audio>", "<|audio|>", "<audio|>", "<|video|>")
+_GEMMA4_KEYS = {
+    "vision.projector.scale_factor": 2,
+    "vision.image_max_pixels": 70 * 64,
+    "vision.image_mean": [0.0] * 3,
+    "vision.image_std": [1.0] * 3,
+}
+_GEMMA4_SIZES = {
+    "hidden_size": 16,
+    "intermediate_size": 24,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 2,
+    "head_dim": 8,
+    "image_size": 224,
+    "patch_size": 4,
+    "pooling_kernel_size": 2,
+    "position_embedding_size": 140,
+}
+
+
+def _gemma4_text(name: str, window: int, options: dict[str, Any], keys: dict[str, Any]) -> TinyModel:
+    rope = {"rope_type": "proportional", "partial_rotary_factor": 0.5, "rope_theta": 1e4}
+    return TinyModel(
+        name,
+        "Gemma4",
+        16,
+        16,
+        heads=2,
+        kv_heads=1,
+        head_dim=8,
+        tied=True,
+        rope=rope,
+        options={
+            "model_type": "gemma4_text",
+            "sliding_window": window,
+            "global_head_dim": 8,
+            "layer_types": ["sliding_attention", "full_attention"],
+            "rope_parameters": {
+                "full_attention": rope,
+                "sliding_attention": {"rope_type": "default", "rope_theta": 1000.0},
+            },
+            "pad_token_id": 0,
+            **options,
+        },
+        keys={
+            **{f"attention.{part}_length{end}": 8 for part in ("key", "value") for end in ("", "_swa")},
+            "rope.dimension_count": 8,
+            "rope.dimension_count_swa": 8,
+            "rope.freq_base_swa": 1000.0,
+            "attention.sliding_window": window,
+            "attention.sliding_window_pattern": [True, False],
+            **keys,
+        },
+        values=NUMBERS_OF_8_BITS,
+        n_vocab=ASCII,
+    )
+
+
 def _sections(*pairs: int) -> dict[str, Any]:
     return {"rope_type": "default", "mrope_section": [*pairs], "rope_theta": 10000.0}
 
@@ -319,5 +392,43 @@ MODELS = (
         "<|vision_start|><|image_pad|><|vision_end|>",
         lambda tokenizer: _qwen(tokenizer, "Qwen3VLProcessor"),
         ids=_QWEN_IDS,
+    ),
+    *(
+        TinyVision(
+            name,
+            "Gemma4",
+            "gemma4v",
+            text,
+            {**_GEMMA4_SIZES, **sizes},
+            _GEMMA4_KEYS,
+            _GEMMA4_TOKENS,
+            "<|image|>",
+            "<|image|>",
+            _gemma4,
+            ids={"boi_token_id": "<|image>", "eoi_token_id": "<image|>", "audio_token_id": "<|audio|>"},
+            options={"audio_config": None},
+        )
+        for name, text, sizes in (
+            (
+                "gemma4v",
+                _gemma4_text(
+                    "gemma4v",
+                    72,
+                    {"use_bidirectional_attention": "vision", "hidden_size_per_layer_input": 0},
+                    {"embedding_length_per_layer_input": 0},
+                ),
+                {"standardize": True},
+            ),
+            (
+                "gemma4v-layers",
+                _gemma4_text(
+                    "gemma4v-layers",
+                    20,
+                    {"hidden_size_per_layer_input": 4, "vocab_size_per_layer_input": ASCII + len(_GEMMA4_TOKENS)},
+                    {"embedding_length_per_layer_input": 4},
+                ),
+                {"use_clipped_linears": True},
+            ),
+        )
     ),
 )

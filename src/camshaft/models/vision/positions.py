@@ -10,7 +10,6 @@ from camshaft.models.vision.config import VisionConfig
 from camshaft.ops.rope.table import rope_table
 
 Array = np.ndarray[Any, Any]
-THETA = 10000.0
 # How the pairs of a head rotate by row and column: attributes of rope_multi.
 ROPES: dict[str, dict[str, Any]] = {
     "vision": {"layout": "vision"},
@@ -30,6 +29,12 @@ def position_rows(table: Array, rows: int, columns: int, config: VisionConfig) -
     return np.ascontiguousarray(made, np.float32).reshape(rows * columns, -1)
 
 
+def axis_rows(table: Array, rows: int, columns: int) -> Array:
+    """The embeddings f32 [rows * columns, dim] of patches: the sum of a column's and a row's, of a table [2, places, dim]."""
+    made = table[0, None, :columns] + table[1, :rows, None]
+    return np.ascontiguousarray(made, np.float32).reshape(rows * columns, -1)
+
+
 def _weights(n: int, size: int) -> Array:
     """The weights f32 [n, size] of linear interpolation whose ends are those of the table."""
     at = np.linspace(0, size - 1, n, dtype=np.float32)
@@ -43,10 +48,11 @@ def _weights(n: int, size: int) -> Array:
 
 def rotations(config: VisionConfig) -> Array:
     """The table of rotations, for as many rows or columns as a picture may have."""
-    if config.row.rope == "vision":
-        return rope_table(config.most_side, config.head_dim // 2, THETA)
+    theta = config.row.theta
+    if config.row.rope in ("vision", "halves"):
+        return rope_table(config.most_side, config.head_dim // 2, theta)
     # Rows have every other frequency of a whole head, columns the rest.
-    table, n = rope_table(config.most_side, config.head_dim, THETA), config.head_dim // 2
+    table, n = rope_table(config.most_side, config.head_dim, theta), config.head_dim // 2
     order = np.concatenate([np.arange(0, n, 2), np.arange(1, n, 2)])
     return np.ascontiguousarray(table[:, np.concatenate([order, n + order])])
 

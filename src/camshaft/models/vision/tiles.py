@@ -115,6 +115,21 @@ def _one_of_its_size(pixels: Pixels, config: VisionConfig) -> Iterator[str | Til
     yield Tile(resized(pixels, columns, rows, "BICUBIC"))
 
 
+def _as_many_as_fit(pixels: Pixels, config: VisionConfig) -> Iterator[str | Tile]:
+    """Gemma 4: the picture in about its shape, as whole tokens, about as many as the limit."""
+    height, width = pixels.shape[:2]
+    unit, most = config.unit, config.max_pixels // config.unit**2
+    scale = math.sqrt(config.max_pixels / (height * width))
+    rows, columns = (math.floor(scale * n / unit) for n in (height, width))
+    if not rows:
+        rows, columns = 1, min(width // height, most)
+    elif not columns:
+        rows, columns = min(height // width, most), 1
+    yield "<|image>"
+    yield Tile(resized(pixels, columns * unit, rows * unit, "BICUBIC"))
+    yield "<image|>"
+
+
 def _rows_of_its_size(pixels: Pixels, config: VisionConfig) -> Iterator[str | Tile]:
     """Pixtral and Mistral 3: the picture as whole tokens, at most as long as the encoder's side; rows are told apart."""
     height, width = pixels.shape[:2]
@@ -130,5 +145,6 @@ _SPLITS: dict[str, Callable[[Pixels, VisionConfig], Iterator[str | Tile]]] = {
     "rows_and_whole": _rows_and_whole,
     "one_square": _one_square,
     "one_of_its_size": _one_of_its_size,
+    "as_many_as_fit": _as_many_as_fit,
     "rows_of_its_size": _rows_of_its_size,
 }
