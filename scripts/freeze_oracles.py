@@ -119,9 +119,10 @@ def freeze_encoders(model: Path) -> None:
 
 def freeze_vision(model: Path, names: Sequence[str] = ()) -> None:
     """Tiny random models that see pictures (those of these names, or all), and the logits of transformers."""
-    from scripts.oracles import tiny_vision, tiny_vision_files, tiny_vision_models
+    from scripts.oracles import tiny_vision, tiny_vision_files
+    from scripts.oracles.tiny.pictures.models import FIRST_SEED, MODELS
 
-    for seed, tiny in enumerate(tiny_vision_models.MODELS, tiny_vision_models.FIRST_SEED):
+    for seed, tiny in enumerate(MODELS, FIRST_SEED):
         if names and tiny.name not in names:
             continue
         network = tiny_vision.build(tiny, seed)

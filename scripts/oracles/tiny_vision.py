@@ -12,8 +12,8 @@ import numpy as np
 import torch
 import transformers
 
+from scripts.oracles.tiny.pictures.model import TinyVision
 from scripts.oracles.tiny.vocabulary import make_tokens, write_tokenizer
-from scripts.oracles.tiny_vision_models import TinyVision
 from tests.support.pictures import drawn_picture
 
 MARKERS = ("image_token_id", "image_token_index")

@@ -10,7 +10,7 @@ import gguf
 import numpy as np
 
 from scripts.oracles.tiny.files import write_gguf
-from scripts.oracles.tiny_vision_models import MEAN, STD, TinyVision
+from scripts.oracles.tiny.pictures.model import MEAN, STD, TinyVision
 
 GEMMA4 = {
     "self_attn.q_proj": "attn_q",
@@ -112,7 +112,7 @@ def _as_written(model: TinyVision, name: str, values: np.ndarray) -> Iterator[tu
         name = name.replace(old, new)
     if "soft_emb_norm" in name:
         yield name, values + 1
-    elif "patch_embedder.input_proj" in name:
+    elif "patch_embedder.input_proj" in name or ("patch_embedding.weight" in name and values.ndim == 2):
         side = model.sizes["patch_size"]  # of each patch rows, columns, then channels
         yield "v.patch_embd.weight", values.reshape(len(values), side, side, 3).transpose(0, 3, 1, 2)
     elif model.projector == "gemma4v":

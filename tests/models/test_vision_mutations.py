@@ -16,7 +16,7 @@ from camshaft.generate.vision import vision_model
 from camshaft.generate.vision.places import AxisPositions
 from camshaft.generate.vision.tokens import PictureToken
 from camshaft.models import decoder
-from camshaft.models.vision import encoder
+from camshaft.models.vision import encoder, tiles
 from camshaft.models.vision.projectors import PROJECTORS
 from tests.support.models import changed_model
 from tests.support.pictures import TINY_VISION, opened, prompts_of, tiny_vision, vision_difference
@@ -123,12 +123,22 @@ def test_each_layer_that_goes_to_layers_of_the_text_counts(
         ("gemma4v", "signed", False),
         ("gemma4v", "sandwiched", False),
         ("gemma4v", "rope", "vision"),
+        ("lfm2vl", "positions", "learned"),
     ],
 )
 def test_a_wrong_row_shows(name: str, field: str, wrong: object, tmp_path: Path, breaking: pytest.MonkeyPatch) -> None:
-    breaking.setitem(PROJECTORS, name, replace(PROJECTORS[name], **{field: wrong}))  # type: ignore[arg-type]
+    row = {"lfm2vl": "lfm2"}.get(name, name)
+    breaking.setitem(PROJECTORS, row, replace(PROJECTORS[row], **{field: wrong}))  # type: ignore[arg-type]
     with opened(name, tmp_path) as lm:
         assert vision_difference(name, lm) > BROKEN
+
+
+@pytest.mark.full
+def test_another_grid_of_tiles_shows(tmp_path: Path, breaking: pytest.MonkeyPatch) -> None:
+    breaking.setattr(tiles, "_closest_grid", lambda width, height, side: (3, 2))
+    text, pictures, wanted, *_ = prompts_of("lfm2vl")[1]
+    with opened("lfm2vl", tmp_path) as lm:
+        assert [int(i) for i in lm.prompt_ids(text, raw=True, images=pictures)] != wanted
 
 
 @pytest.mark.full

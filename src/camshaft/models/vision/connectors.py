@@ -70,6 +70,18 @@ def clipped_linear(x: Tensor, name: str, n: int, file: Checkpoint) -> Tensor:
     return within(file.linear(within(x, "input"), name, n, bias=f"{name}.bias" in file), "output")
 
 
+def _normed_two_layers(patches: Sequence[Tensor], config: VisionConfig, file: Checkpoint) -> Tensor:
+    """LFM2-VL: a norm of all patches, in files that have it, then two layers with gelu between them."""
+    x = side_by_side(patches)
+    n = columns_of(x)
+    if "mm.input_norm.weight" in file:
+        w, b = (file.vector(f"mm.input_norm.{part}", n) for part in ("weight", "bias"))
+        x = F.layer_norm(x, w, b, eps=1e-5)
+    first = file.tensors.get("mm.1.weight")
+    inner = file.linear(x, "mm.1", n if first is None else first.shape[0], bias="mm.1.bias" in file)
+    return file.linear(F.gelu_erf(inner), "mm.2", config.out_dim, bias="mm.2.bias" in file)
+
+
 def _two_layers(patches: Sequence[Tensor], config: VisionConfig, file: Checkpoint) -> Tensor:
     """Qwen-VL: two layers with gelu between them, of all patches."""
     x = side_by_side(patches)
@@ -106,6 +118,7 @@ _CONNECTORS: dict[str, Connector] = {
     "linear": _linear,
     "mean_norm_linear": _mean_norm_linear,
     "pooled": _pooled,
+    "normed_two_layers": _normed_two_layers,
     "two_layers": _two_layers,
     "merged_two_layers": _merged_two_layers,
 }

@@ -23,7 +23,8 @@ def position_rows(table: Array, rows: int, columns: int, config: VisionConfig) -
     if (rows, columns) == (config.grid, config.grid):
         return table
     grid = table.reshape(config.grid, config.grid, -1)
-    down, across = (_weights(n, config.grid) for n in (rows, columns))
+    weights = _triangles if config.row.positions == "resized" else _weights
+    down, across = (weights(n, config.grid) for n in (rows, columns))
     made = np.einsum("rg,ghd->rhd", down, grid)
     made = np.einsum("ch,rhd->rcd", across, made)
     return np.ascontiguousarray(made, np.float32).reshape(rows * columns, -1)
@@ -44,6 +45,17 @@ def _weights(n: int, size: int) -> Array:
     np.add.at(weights, (np.arange(n), low), 1 - share)
     np.add.at(weights, (np.arange(n), high), share)
     return weights
+
+
+def _triangles(n: int, size: int) -> Array:
+    """The weights f32 [n, size] of linear resizing of pixels: of each result the centre's distances, over wide ones if it
+    shrinks."""
+    scale = size / n
+    wide = max(scale, 1.0)
+    centres = (np.arange(n) + 0.5) * scale
+    weights = np.maximum(0, 1 - np.abs(np.arange(size) + 0.5 - centres[:, None]) / wide)
+    made: Array = (weights / weights.sum(axis=1, keepdims=True)).astype(np.float32)
+    return made
 
 
 def rotations(config: VisionConfig) -> Array:

@@ -23,10 +23,10 @@ class Projector:
     merge_key: the metadata key of `merge`, the default.
     any_size: tiles may have any size that is a multiple of a token's; `tokens` are the fewest and the most of a picture, where
     the file does not say.
-    norm, gated, fused: as of text models. positions: embeddings of a table are added, of places in a grid or of rows and of
-    columns ('axes'). rope: how patches rotate, by `theta`. sandwiched: there are norms after attention and feed-forward too, and
-    of heads of q, k and v, and scores have no scale. signed: pixels are from -1 to 1 after `mean` and `std`. exact_gelu: gelu of
-    gates is by erf.
+    norm, gated, fused: as of text models. positions: embeddings of a table are added, of places in a grid, resized to that of a
+    picture with its ends kept, or as pictures are ('resized'), or of rows and of columns ('axes'). rope: how patches rotate, by
+    `theta`. sandwiched: there are norms after attention and feed-forward too, and of heads of q, k and v, and scores have no
+    scale. signed: pixels are from -1 to 1 after `mean` and `std`. exact_gelu: gelu of gates is by erf.
     windows: the pixels of a window's side, where most layers see one. deepstack: some layers give the text model's layers
     embeddings of their own. axes: the tokens of a picture have rows and columns as positions. activation: that of files which
     name none.
@@ -45,7 +45,7 @@ class Projector:
     norm: Literal["layer", "rms"] = "layer"
     gated: bool = False
     fused: bool = False
-    positions: Literal["learned", "axes", ""] = "learned"
+    positions: Literal["learned", "resized", "axes", ""] = "learned"
     rope: Literal["", "vision", "by_turns", "halves"] = ""
     theta: float = 10000.0
     sandwiched: bool = False
@@ -100,6 +100,16 @@ PROJECTORS: dict[str, Projector] = {
         signed=True,
         exact_gelu=False,
         activation="gelu",
+    ),
+    "lfm2": Projector(
+        split="tiles_and_whole",
+        marker="<image>",
+        connect="normed_two_layers",
+        merge_key="projector.scale_factor",
+        merge=2,
+        any_size=True,
+        tokens=(64, 256),
+        positions="resized",
     ),
     "qwen2vl_merger": replace(_QWEN, positions="", activation="gelu_quick"),
     "qwen2.5vl_merger": replace(_QWEN, norm="rms", gated=True, positions="", windows=112),
