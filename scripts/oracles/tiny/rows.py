@@ -80,7 +80,7 @@ MODELS = (
         agreement=None,
         rope=_PARTIAL,
         options={"num_local_experts": 6, "num_experts_per_tok": 2, "intermediate_size": 8},
-        keys={**_EXPERT_KEYS, "rope.dimension_count": 4, "expert_gating_func": 2},
+        keys={**_EXPERT_KEYS, "feed_forward_length": 8, "rope.dimension_count": 4, "expert_gating_func": 2},
     ),
     _row(
         "dbrx",

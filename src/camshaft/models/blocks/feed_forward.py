@@ -135,13 +135,13 @@ def _routed(h: Tensor, prefix: str, experts: Experts, family: Family, file: Chec
 def _sparse_mixer(scores: Tensor) -> Tensor:
     """The weights f32 [T, 2] of the two best of scores [T, n] (Phi-3.5-MoE): of each its share of the softmax of those that are
     about as good, without the best one for the second."""
-    best = F.max(scores, axis=1, keepdims=True)
+    best = F.max(scores, axes=1, keepdims=True)
     rest = F.where(F.less(scores, best), scores, LOWEST)
     weights = []
-    for among, top in ((scores, best), (rest, F.max(rest, axis=1, keepdims=True))):
+    for among, top in ((scores, best), (rest, F.max(rest, axes=1, keepdims=True))):
         far = F.multiply(F.maximum(F.abs(scores), top), 2 * JITTER)
         terms = F.where(F.greater(F.subtract(top, among), far), 0.0, F.exp(F.subtract(among, top)))
-        weights.append(F.divide(1.0, F.sum(terms, axis=1, keepdims=True)))
+        weights.append(F.divide(1.0, F.sum(terms, axes=1, keepdims=True)))
     return F.concat(*weights, axis=1)
 
 

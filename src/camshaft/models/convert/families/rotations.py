@@ -38,6 +38,21 @@ def phimoe(config: HubConfig) -> Keys:
     return keys
 
 
+def clamp(config: HubConfig) -> Keys:
+    """OLMo's limit of q, k and v, and the epsilon of its norms, which its config does not name."""
+    keys: Keys = {"attention.layer_norm_epsilon": 1e-5}
+    return keys | ({"attention.clamp_kqv": float(config.number("clip_qkv"))} if config.get("clip_qkv") else {})
+
+
+def deepstack(config: HubConfig) -> Keys:
+    """How many of the first layers of a text model get embeddings of pictures too."""
+    vision = config.get("vision_config")
+    layers = vision.get("deepstack_visual_indexes") if isinstance(vision, dict) else None
+    if not isinstance(layers, list):
+        raise ModelError(f"{config.path}: vision_config has no deepstack_visual_indexes; wanted a list of layers")
+    return {"n_deepstack_layers": len(layers)}
+
+
 def longrope(config: HubConfig) -> Keys:
     """Phi-3's magnitude of rotations, sqrt(1 + ln(context / original) / ln(original))."""
     if config.rope["rope_type"] not in ("longrope", "su"):
