@@ -23,7 +23,7 @@ from camshaft.models.blocks.recurrent import recurrent
 from camshaft.models.blocks.transformer import LayerMemory, SideBySide, TokenBatch, logit_rows
 from camshaft.models.checkpoint import Checkpoint
 from camshaft.models.config import ModelConfig
-from camshaft.models.families import FAMILIES, Family, gemma3n, rwkv
+from camshaft.models.families import FAMILIES, Family, gemma3n, rwkv, t5_encoder
 from camshaft.models.recurrent_config import FEED_FORWARD
 
 # The norms after attention and feed-forward: of their results, or of the sums.
@@ -33,6 +33,7 @@ SUM_NORMS = ("attn_output_norm", "layer_output_norm")
 BUILDERS: Mapping[str, Callable[[ModelConfig, Checkpoint, TokenBatch, Sequence[LayerMemory]], Tensor]] = {
     "rwkv": rwkv.hidden,
     "gemma3n": gemma3n.hidden,
+    "t5": t5_encoder.hidden,
 }
 
 

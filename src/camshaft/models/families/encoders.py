@@ -43,6 +43,9 @@ ENCODERS: dict[str, Family] = {
         alibi=True,
     ),
     "jina-bert-v3": _ROTATED_BERT,
+    "t5encoder": Family(
+        "neox", encoder=True, one_text=True, rotates=False, score_scale=1.0, activation="gelu", builder="t5"
+    ),
     "modern-bert": Family(
         "neox",
         norm="layer",

@@ -35,6 +35,7 @@ class Family:
     scales: those of embeddings, residuals and logits are MiniCPM's where the file has none.
     multiplies_logits: the file's logit_scale multiplies logits, and does not divide them.
     encoder: tokens see all of their text, and the result is a vector for each; windows are on both sides, half on each.
+    one_text: a run has one text.
     embedding_norm: embeddings are normed. alibi: scores are less by the distance of tokens, and nothing rotates.
     normalizes_experts: the chosen experts' weights are divided by their sum. expert_score: how logits become these weights. Both
     where the file does not say.
@@ -96,6 +97,7 @@ class Family:
     weighs_inputs: bool = False
     routes_inputs: bool = False
     encoder: bool = False
+    one_text: bool = False
     embedding_norm: bool = False
     alibi: bool = False
     recurrent: Literal["", "short_conv", "delta", "mamba", "mamba2", "plamo2", "kda", "rwkv"] = ""
@@ -118,4 +120,4 @@ class Family:
     rotates_if_finetuned: bool = False
     latent: bool = False
     axes: Literal["", "contiguous", "interleaved"] = ""
-    builder: Literal["", "rwkv", "gemma3n"] = ""
+    builder: Literal["", "rwkv", "gemma3n", "t5"] = ""
