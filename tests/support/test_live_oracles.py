@@ -69,7 +69,8 @@ def test_camshaft_says_of_a_new_model_what_transformers_says(name: str, seed: in
     from scripts.oracles import tiny_models
 
     model = tiny_models.SEEDED[name][1]
-    network, tokens = tiny_models.build(model, seed), tiny_models.sequence(seed) + tiny_models.sequence(seed + 7)
+    network, n = tiny_models.build(model, seed), model.n_vocab
+    tokens = tiny_models.sequence(seed, n_vocab=n) + tiny_models.sequence(seed + 7, n_vocab=n)
     tiny_models.write_gguf(model, network, tmp_path / "new.gguf")
     wanted = tiny_models.logits(network, tokens)
     assert wanted.std(axis=0).mean() >= 0.7  # what is frozen has 1 or more

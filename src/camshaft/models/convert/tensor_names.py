@@ -164,8 +164,11 @@ _PREFIX = re.compile(r"(?:(?:model|transformer|gpt_neox|backbone|language_model|
 _IN_LAYER = re.compile(r"(?:layers|layer|h)\.([0-9]{1,4})\.(.+)")
 _ONE_EXPERT = re.compile(r"(?:mlp|block_sparse_moe|feed_forward|mixer)\.experts\.([0-9]{1,4})\.(\w+)\.weight")
 _STACKED = re.compile(
-    r"(?:(?:mlp|block_sparse_moe|feed_forward)\.)?(?:experts\.)?(gate_up_proj|down_proj|input_linear|output_linear)(_bias|\.weight)?"
+    r"(?:(?:mlp|block_sparse_moe|feed_forward|mixer)\.)?(?:experts\.)?"
+    r"(gate_up_proj|up_proj|down_proj|input_linear|output_linear)(_bias|\.weight)?"
 )
+_STACKED_PARTS = {"gate_up_proj": "gate_up", "input_linear": "gate_up", "up_proj": "up"}
+_STACKED_PARTS |= {"down_proj": "down", "output_linear": "down"}
 # Tensors that are computed again, or belong to parts of a model that GGUF keeps in another file.
 _LEFT_OUT = re.compile(
     r"(.*\.)?(rotary_emb\.inv_freq|attn\.bias|attn\.masked_bias|attention\.bias|attention\.masked_bias)$"
@@ -211,7 +214,7 @@ def new_name(name: str, architecture: str) -> NewName | None:
         return NewName(f"{prefix}.ffn_{_EXPERT[one[2]]}_exps", ".weight", int(one[1])) if one[2] in _EXPERT else None
     experts = "experts." in inner or "sparse_moe" in inner
     if experts and (stacked := _STACKED.fullmatch(inner)):
-        part = "gate_up" if stacked[1] in ("gate_up_proj", "input_linear") else "down"
+        part = _STACKED_PARTS[stacked[1]]
         return NewName(f"{prefix}.ffn_{part}_exps", ".bias" if stacked[2] == "_bias" else ".weight")
     if inner in _BARE:
         bare, ending = _BARE[inner]
