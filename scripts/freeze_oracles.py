@@ -70,9 +70,9 @@ def _tokens_of(vocabulary: llama.Vocabulary, strings: Sequence[bytes]) -> dict[s
 
 def freeze_models(model: Path) -> None:
     """Tiny random models and the logits of transformers, which llama.cpp must confirm before they are written."""
-    from scripts.oracles.tiny_models import SEEDED
+    from scripts.oracles import tiny_models
 
-    for name in SEEDED:
+    for name in tiny_models.SEEDED:
         freeze_model(name)
 
 
@@ -86,14 +86,12 @@ def freeze_model(name: str) -> None:
         path = Path(folder) / "tiny.gguf"
         tiny_models.write_gguf(tiny, network, path)
         wanted = tiny_models.logits(network, tokens)
-        theirs = llama.logits(path, tokens, exact=True) if tiny.agreement is not None else wanted
-        difference = np.abs(theirs - wanted).max()
+        difference = 0.0 if tiny.agreement is None else np.abs(llama.logits(path, tokens, exact=True) - wanted).max()
         packed = lzma.compress(path.read_bytes(), filters=NUMBERS_OF_4_BYTES)
     if difference > (tiny.agreement or 0) or wanted.std(axis=0).mean() < 1:
         raise SystemExit(f"{tiny.name}: llama.cpp differs by {difference}, std {wanted.std(axis=0).mean():.2f}")
-    target = DATA / "models" / f"{tiny.name}.gguf.xz"
-    target.parent.mkdir(parents=True, exist_ok=True)
-    target.write_bytes(packed)
+    (DATA / "models").mkdir(parents=True, exist_ok=True)
+    (DATA / "models" / f"{tiny.name}.gguf.xz").write_bytes(packed)
     np.savez(DATA / "models" / f"{tiny.name}.npz", tokens=np.array(tokens, np.uint16), planes=pack_logits(wanted))
 
 
@@ -120,9 +118,9 @@ def freeze_encoders(model: Path) -> None:
 def freeze_vision(model: Path, names: Sequence[str] = ()) -> None:
     """Tiny random models that see pictures (those of these names, or all), and the logits of transformers."""
     from scripts.oracles import tiny_vision, tiny_vision_files
-    from scripts.oracles.tiny.pictures.models import FIRST_SEED, MODELS
+    from scripts.oracles.tiny.pictures import models
 
-    for seed, tiny in enumerate(MODELS, FIRST_SEED):
+    for seed, tiny in enumerate(models.MODELS, models.FIRST_SEED):
         if names and tiny.name not in names:
             continue
         network = tiny_vision.build(tiny, seed)

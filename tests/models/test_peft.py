@@ -49,7 +49,14 @@ def opened(folder: Path) -> Adapter:
 
 def test_every_family_of_attention_has_names_and_the_order_of_its_rows() -> None:
     rows = {name: row for name, row in FAMILIES.items() if not row.encoder and not row.recurrent}
-    of_programs_of_their_own = {"internlm2", "exaone", "orion", "bailingmoe2"}  # whose modules transformers lacks
+    of_programs_of_their_own = {
+        "internlm2",
+        "exaone",
+        "orion",
+        "bailingmoe2",
+        "deci",
+        "smallthinker",
+    }  # whose modules transformers lacks
     of_pictures = {"qwen2vl", "qwen3vl", "qwen3vlmoe"}
     assert set(NAMINGS) == set(rows) - of_programs_of_their_own - of_pictures
     rows = {name: row for name, row in rows.items() if name in NAMINGS}
