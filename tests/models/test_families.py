@@ -26,7 +26,7 @@ SELDOM = (
     *("minicpm3", "plamo2", "rwkv6"),
     *("dots1", "gemma"),
     *("arcee", "bailingmoe2", "chatglm", "dbrx", "exaone", "hunyuan-moe", "internlm2"),
-    *("deci", "phimoe", "smallthinker"),
+    *("deci", "llama4", "phimoe", "smallthinker"),
     *("minicpm", "minimax-m2", "nemotron", "orion", "phi2"),
     *("deepseek2-lite", "ernie4_5", "ernie4_5-moe", "gemma4-moe", "glm4", "hunyuan-dense", "lfm2moe"),
 )
