@@ -49,11 +49,18 @@ def opened(folder: Path) -> Adapter:
 
 def test_every_family_of_attention_has_names_and_the_order_of_its_rows() -> None:
     rows = {name: row for name, row in FAMILIES.items() if not row.encoder and not row.recurrent}
-    of_programs_of_their_own = {"internlm2", "exaone", "orion", "bailingmoe2"}  # whose modules transformers lacks
-    of_pictures = {"qwen2vl", "qwen3vl"}
+    of_programs_of_their_own = {
+        "internlm2",
+        "exaone",
+        "orion",
+        "bailingmoe2",
+        "deci",
+        "smallthinker",
+    }  # whose modules transformers lacks
+    of_pictures = {"qwen2vl", "qwen3vl", "qwen3vlmoe"}
     assert set(NAMINGS) == set(rows) - of_programs_of_their_own - of_pictures
     rows = {name: row for name, row in rows.items() if name in NAMINGS}
-    in_pairs_there_too = {"chatglm", "command-r", "cohere2", "glm4", "ernie4_5", "ernie4_5-moe", "deepseek2"}
+    in_pairs_there_too = {"chatglm", "command-r", "cohere2", "glm4", "ernie4_5", "ernie4_5-moe", "deepseek2", "llama4"}
     assert {name for name, row in rows.items() if row.pairing == "interleaved"} - in_pairs_there_too == {
         name for name, row in NAMINGS.items() if row.orders.get("attn_q") == "halves"
     }

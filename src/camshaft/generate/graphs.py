@@ -73,8 +73,10 @@ class ModelGraphs:
         ropes = {name: graph.constant(name, rope, rope.spec) for name, rope in self._ropes.items()}
         recurrent = self._config.recurrent is not None
         batch, places = token_inputs(graph, tokens, rows, table, ropes, self._length, recurrent=recurrent)
+        whole = places
         if FAMILIES[self._config.architecture].encoder or together:
             places = replace(places, lengths=graph.input("lengths", table.spec.bounds[:1], "i32"))
+        whole = whole if together and self._seeing.windows_only else places
         ring = places
         if self._cache.ring is not None:
             ring = replace(places, block_table=graph.state("ring_table", self._cache.specs["ring_table"]))
@@ -84,7 +86,7 @@ class ModelGraphs:
             batch = replace(batch, axes=axes, sections=self._config.sections, layout=layout)
         caches: list[LayerMemory] = []
         for layer, options in enumerate(self._config.layers):
-            shared, own = options.shares >= 0, ring if options.window else places
+            shared, own = options.shares >= 0, ring if options.window else whole
             caches.append(caches[options.shares] if shared else self._layer_cache(graph, layer, own))
         return batch, caches
 
