@@ -43,14 +43,15 @@ class ModelGraphs:
         self._ropes = {name: Rotations(file.metadata, file.tensors, config, length.bound, name) for name in names}
 
     def graph(self, tokens: Dim, rows: Dim | None, *, together: bool = False) -> Graph:
-        """The graph from token ids to `logits` of `rows` of the tokens (None: of all tokens). With an input `lengths`, tokens see
-        each other `together` up to there."""
+        """The graph from token ids to `logits` of `rows` of the tokens. None: of all tokens, each of which is a sequence's next
+        one, so that a token's logits have the same bits for any number of them. With an input `lengths`, tokens see each other
+        `together` up to there."""
         graph = Graph()
         batch, caches = self._inputs(graph, tokens, rows, together=together)
         if self._seeing.width and rows is not None:
             mask = graph.input("is_picture", (tokens,), "bool")
             batch = replace(batch, pictures=self._pictures(graph, tokens), is_picture=mask)
-        checkpoint = checkpoint_of(self._adapters, graph)
+        checkpoint = checkpoint_of(self._adapters, graph, invariant=rows is None)
         graph.output("logits", decoder(self._config, checkpoint, batch, caches))
         if isinstance(checkpoint, AdaptedCheckpoint):
             checkpoint.check_used()

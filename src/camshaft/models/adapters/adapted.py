@@ -20,9 +20,14 @@ class AdaptedCheckpoint(Checkpoint):
     """The file's tensors as constants of a graph; to the product with a matrix are added those of its `changes`."""
 
     def __init__(
-        self, tensors: Mapping[str, FileTensor], graph: Graph, changes: Mapping[str, Sequence[Change]]
+        self,
+        tensors: Mapping[str, FileTensor],
+        graph: Graph,
+        changes: Mapping[str, Sequence[Change]],
+        *,
+        invariant: bool = False,
     ) -> None:
-        super().__init__(tensors, graph)
+        super().__init__(tensors, graph, invariant=invariant)
         self._changes, self._unused = changes, dict.fromkeys(changes)
 
     def linear(self, x: Tensor, name: str, n: int, *, bias: bool = False) -> Tensor:
@@ -42,12 +47,12 @@ class AdaptedCheckpoint(Checkpoint):
             raise ModelError(f"the adapter changes {names}, which not only products read; wanted matrices of layers")
 
 
-def checkpoint_of(adapters: Adapters, graph: Graph) -> Checkpoint:
-    """The model's tensors as constants of a graph, with the adapters' products."""
-    plain = Checkpoint(adapters.tensors, graph)
+def checkpoint_of(adapters: Adapters, graph: Graph, *, invariant: bool = False) -> Checkpoint:
+    """The model's tensors as constants of a graph, with the adapters' products; `invariant` as of Checkpoint."""
+    plain = Checkpoint(adapters.tensors, graph, invariant=invariant)
     changes: dict[str, list[Change]] = {}
     for i, (adapter, strength) in enumerate(adapters.given):
         for name, pair in adapter.pairs.items():
             a, b = (plain.tensor(constant_name(i, t), *t.shape) for t in pair)
             changes.setdefault(name, []).append((a, b, strength * adapter.scales[name]))
-    return AdaptedCheckpoint(adapters.tensors, graph, changes) if changes else plain
+    return AdaptedCheckpoint(adapters.tensors, graph, changes, invariant=invariant) if changes else plain

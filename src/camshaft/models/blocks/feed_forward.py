@@ -183,5 +183,5 @@ def _shared(h: Tensor, prefix: str, experts: Experts, family: Family, config: Mo
     name = f"{prefix}.ffn_gate_inp_shexp.weight"
     if name not in file:
         return y
-    gate = F.matmul(h, file.graph.reshape(file.vector(name, config.dim), (1, config.dim)), transpose_b=True)
+    gate = file.product(h, file.graph.reshape(file.vector(name, config.dim), (1, config.dim)), name)
     return F.multiply(y, F.sigmoid(gate))
