@@ -15,7 +15,6 @@ from camshaft.errors import FormatError, ModelError
 from camshaft.formats.gguf.file import GGUFFile, open_gguf
 from camshaft.formats.mapped import path_for_messages, shown, shown_value
 from camshaft.formats.tensor import FileTensor
-from camshaft.models.adapters.dora import factors_tensor
 from camshaft.store.digest import digest_of
 
 # The key of the digest of the model, which camshaft writes into the adapters that it trains.
@@ -143,6 +142,8 @@ class Adapters:
             for name, pair in adapter.pairs.items():
                 own = [replace(t, name=constant_name(i, t.name)) for t in pair]
                 if name in adapter.magnitudes:
+                    from camshaft.models.adapters.dora import factors_tensor  # here, as it imports the graph
+
                     made, weight = constant_name(i, factors_name(name)), model.tensors[f"{name}.weight"]
                     own.append(factors_tensor(made, adapter.magnitudes[name], weight, pair, adapter.scales[name]))
                 self.tensors |= {t.name: t for t in own}

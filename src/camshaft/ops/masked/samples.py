@@ -101,6 +101,7 @@ def plain_samples() -> Iterable[ops.Sample]:
     for position in (15, 16, 17, 63, 64, 255, 256, 300):
         yield smol(f"one token at {position}", [(0, position)])
     yield smol("8 tokens from 250", [(0, p) for p in range(250, 258)])
+    yield sample("17 tokens", [(0, p) for p in range(17)], heads=(2, 1), head_dim=16)  # the least of `tiled`
     yield smol("33 tokens", [(0, p) for p in range(33)])
     yield smol("70 tokens, 41 active", [(0, p) for p in range(70)], active={"tokens": 41})
     yield smol("6 tokens, 3 active", [(0, p) for p in range(30, 36)], active={"tokens": 3})
@@ -175,6 +176,8 @@ def option_samples() -> Iterable[ops.Sample]:
         return replace(made, name=text)
 
     yield named("window", with_options(many(), {}, window=7))
+    least = sample("least", [(0, p) for p in range(17)], heads=(2, 1), head_dim=16)
+    yield named("window, 17 tokens", with_options(least, {}, window=7))
     for text, given in (("3 tokens", few()), ("far", far())):
         sinks = {"sinks": floats(given.attrs["heads"])}
         yield named(f"window, sinks, sum, {text}", with_options(given, sinks, window=5, lse=True))
