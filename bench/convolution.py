@@ -1,7 +1,8 @@
 """Benchmark conv2d on the shapes of ResNet-50, batch 1, f32, beside torch's conv2d in interleaved rounds; with GFLOP/s.
 
-Run: python -m bench.convolution [--threads 1 2] [--peer-python PYTHON] [--json FILE]. The peer's Python needs torch; without
---peer-python camshaft runs alone. The peer is a process that blocks on a pipe in between (bench/convolution_peer.py).
+Run: python -m bench.convolution [--threads 1 2] [--peer-python PYTHON] [--processor-time] [--json FILE]. The peer's Python needs
+torch; without --peer-python camshaft runs alone. The peer is a process that blocks on a pipe in between
+(bench/convolution_peer.py).
 """
 
 from __future__ import annotations
@@ -117,23 +118,18 @@ def run(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
                 for _ in range(options.repeat):
                     if peer is not None:
                         theirs.append(peer.seconds(case, options.calls))
-                    ours.append(rows.seconds_per_call(plan.bound.run, 1, 0.02).median)
-            yield from _rows(case, threads, rows.Spread.of(ours), (peer.name, rows.Spread.of(theirs)) if peer else None)
+                    ours.append(rows.in_rounds({"": plan.bound.run}, 1)[""].median)
+            spent = {"camshaft": rows.Spread.of(ours)} | ({"torch": rows.Spread.of(theirs)} if peer else {})
+            yield _row(case, threads, spent, peer.name if peer else None)
         if peer is not None:
             peer.close()
 
 
-def _rows(
-    case: Case, threads: int, mine: rows.Spread, other: tuple[str, rows.Spread] | None
-) -> Iterator[dict[str, Any]]:
-    def row(backend: str, spent: rows.Spread) -> dict[str, Any]:
-        ns = spent.map(lambda s: s * 1e9)
-        what = {"bench": "convolution", "op": "conv2d", "use": case.label, "backend": backend, "threads": threads}
-        return {**what, "ns": ns.rounded(), "GFLOP/s": float(f"{case.flops / spent.median / 1e9:.4g}")}
-
-    if other is not None:
-        yield row(*other)
-    yield row("simd", mine) | ({} if other is None else {"ratio": round(other[1].median / mine.median, 3)})
+def _row(case: Case, threads: int, spent: dict[str, rows.Spread], peer: str | None) -> dict[str, Any]:
+    """A case as a JSON row."""
+    what = {"bench": "convolution", "op": "conv2d", "use": case.label, "threads": threads, "peer": peer}
+    rates = {name: float(f"{case.flops / s.median / 1e9:.4g}") for name, s in spent.items()}
+    return rows.compared(what, spent) | {"GFLOP/s": rates}
 
 
 def main() -> None:
@@ -144,14 +140,18 @@ def main() -> None:
     parser.add_argument("--calls", type=int, default=5, help="calls of the peer a turn")
     parser.add_argument("--peer-python", help="a Python that has torch")
     parser.add_argument("--json", type=Path)
-    options = parser.parse_args()
+    rows.add_processor_time(parser)
+    options = rows.with_clock(parser, parser.parse_args())
     print(rows.facts_line(rows.machine()) + "\n", flush=True)
     made = list(run(options))
-    header = ("threads", "what", "by", "microseconds", "GFLOP/s", "times the peer")
+    header = ("threads", "what", "us", "GFLOP/s", "torch, GFLOP/s", "times torch", "by the least")
     lines = [
-        (r["threads"], r["use"], r["backend"], f"{r['ns']['median'] / 1000:.4g}", r["GFLOP/s"], r.get("ratio", ""))
+        (
+            r["threads"], r["use"], f"{r['ns']['camshaft']['median'] / 1000:.4g}", r["GFLOP/s"]["camshaft"],
+            *(r[kind].get("torch", "") for kind in ("GFLOP/s", "times", "times_least")),
+        )
         for r in made
-    ]
+    ]  # fmt: skip
     print(rows.table(header, lines))
     rows.write(options.json, made)
 

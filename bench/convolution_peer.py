@@ -11,6 +11,8 @@ import os
 import sys
 import time
 
+clock = time.process_time if os.environ.get("BENCH_CLOCK") == "processor" else time.perf_counter
+
 
 def main() -> None:
     """Print torch's version, then answer requests until the pipe ends."""
@@ -25,10 +27,10 @@ def main() -> None:
             x_shape, w_shape, stride, padding, calls = json.loads(line)
             x, w = torch.randn(x_shape), torch.randn(w_shape)
             torch.conv2d(x, w, stride=stride, padding=padding)
-            started = time.perf_counter()
+            started = clock()
             for _ in range(calls):
                 torch.conv2d(x, w, stride=stride, padding=padding)
-            print(json.dumps({"s": (time.perf_counter() - started) / calls}), file=answers, flush=True)
+            print(json.dumps({"s": (clock() - started) / calls}), file=answers, flush=True)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
 """Mixture-of-experts blocks (router, experts, weighted sum) beside ggml's on the same blocks, interleaved.
 
 Run: python -m bench.moe [--formats Q4_K ...] [--size 2048x1024] [--experts 64] [--slots 8] [--tokens 1 512] [--threads 1 2]
-[--peer-python PYTHON | --no-peer] [--plain] [--json FILE]. One token is computed for so many inputs that the weights come from
-memory. ggml's stacks are repacked, as llama.cpp's loader does, or as in the file with --plain.
+[--peer-python PYTHON | --no-peer] [--plain] [--processor-time] [--json FILE]. One token is computed for so many inputs that the
+weights come from memory. ggml's stacks are repacked, as llama.cpp's loader does, or as in the file with --plain.
 """
 
 from __future__ import annotations
@@ -54,14 +54,13 @@ def row(order: dict[str, Any], threads: int, taken: dict[str, list[float]]) -> d
     weights = 3.0 * order["d"] * order["f"]
     nbytes = weights * min(order["experts"], n * order["slots"]) / kind.block_size * kind.block_nbytes
     spent = {name: rows.Spread.of([s / order["copies"] for s in found]) for name, found in taken.items()}
+    sizes = {name: order[name] for name in ("format", "d", "f", "experts", "slots", "n")}
+    use = f"{order['slots']} of {order['experts']} {order['format']}, {n} tokens"
+    what = {"bench": "moe", "op": "moe_experts", "use": use, **sizes, "threads": threads}
     return {
-        "bench": "moe",
-        **{name: order[name] for name in ("format", "d", "f", "experts", "slots", "n")},
-        "threads": threads,
-        "us": {name: s.map(lambda x: x * 1e6).rounded() for name, s in spent.items()},
+        **rows.compared(what, spent, OURS),
         "GB/s": {name: float(f"{nbytes / s.median / 1e9:.4g}") for name, s in spent.items()},
         "Gop/s": {name: float(f"{2 * weights * n * order['slots'] / s.median / 1e9:.4g}") for name, s in spent.items()},
-        "times_ggml": round(spent["ggml"].median / spent[OURS].median, 2) if "ggml" in spent else None,
     }
 
 
@@ -94,7 +93,7 @@ def require_equal(order: dict[str, Any], checks: list[float]) -> None:
 def line(r: dict[str, Any]) -> tuple[object, ...]:
     """A row for the table."""
     figures = (r[unit].get(name, "") for name in (OURS, "ggml") for unit in ("GB/s", "Gop/s"))
-    return r["threads"], r["format"], r["n"], *figures, r["times_ggml"] or ""
+    return r["threads"], r["format"], r["n"], *figures, r["times"].get("ggml", "")
 
 
 def main() -> None:
@@ -111,7 +110,8 @@ def main() -> None:
     parser.add_argument("--no-peer", action="store_true", help="camshaft alone")
     parser.add_argument("--plain", action="store_true", help="ggml's stacks as in the file, not repacked")
     parser.add_argument("--json", type=Path)
-    options = parser.parse_args()
+    rows.add_processor_time(parser)
+    options = rows.with_clock(parser, parser.parse_args())
     print(rows.facts_line(rows.machine()) + "\n", flush=True)
     with tempfile.TemporaryDirectory() as folder:
         made = [r for threads in options.threads for r in measured(options, threads, Path(folder))]

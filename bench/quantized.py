@@ -8,7 +8,6 @@ includes quantizing the activations, once for all copies.
 from __future__ import annotations
 
 import argparse
-import os
 import tempfile
 from collections.abc import Iterator
 from math import ceil
@@ -78,7 +77,7 @@ def row(order: dict[str, Any], threads: int, top: peak.MachinePeak, taken: dict[
         "bench": "quantized",
         **{name: order[name] for name in ("format", "m", "k", "n")},
         "threads": threads,
-        "clock": os.environ.get("BENCH_CLOCK", "wall"),
+        "clock": rows.clock_name(),
         "ns": {name: s.map(lambda x: x * 1e9).rounded() for name, s in spent.items()},
         "GB/s": {name: float(f"{nbytes / s.median / 1e9:.4g}") for name, s in spent.items()},
         "Gop/s": {name: float(f"{ops / s.median / 1e9:.4g}") for name, s in spent.items()},

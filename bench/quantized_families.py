@@ -23,10 +23,10 @@ from bench import rows
 from camshaft import LanguageModel
 from camshaft.formats.gguf.file import open_gguf
 from camshaft.models.files.quantize import quantize
-from scripts.oracles import llama, tiny_models, tiny_recurrent
-from scripts.oracles.tiny_files import write_gguf
-from scripts.oracles.tiny_models import TinyModel
-from scripts.oracles.tiny_vocabulary import N_VOCAB
+from scripts.oracles import llama, tiny_models
+from scripts.oracles.tiny.files import write_gguf
+from scripts.oracles.tiny.model import TinyModel
+from scripts.oracles.tiny.vocabulary import N_VOCAB
 
 HIDDEN, FFN, EXPERT, HEAD = 256, 512, 256, 64
 N_TOKENS, N_DRAWS, N_DRAWS_OF_EXPERTS = 128, 5, 60
@@ -99,7 +99,7 @@ def ours(path: Path, tokens: list[int], activations: str) -> np.ndarray:
 
 def measured(name: str, types: list[str], folder: Path) -> Iterator[dict[str, Any]]:
     """A row for each type of a family."""
-    seed, tiny = tiny_recurrent.SEEDED[name]
+    seed, tiny = tiny_models.SEEDED[name]
     model, source = widened(tiny), folder / f"{name}.gguf"
     write_gguf(model, tiny_models.build(model, seed), source)
     n = N_DRAWS_OF_EXPERTS if "expert_count" in model.keys else N_DRAWS

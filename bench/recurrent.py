@@ -1,7 +1,8 @@
 """Benchmark the gated delta rule and Mamba 2 over 4096 tokens against transformers' pure-torch functions.
 
-Run: python -m bench.recurrent [--threads 1 2] [--rounds 5] --peer-python PYTHON. The peer's Python needs torch and transformers.
-Rounds are interleaved; the peer is a process that blocks on a pipe in between (bench/recurrent_peer.py).
+Run: python -m bench.recurrent [--threads 1 2] [--rounds 5] [--processor-time] --peer-python PYTHON [--json FILE]. The peer's
+Python needs torch and transformers. Rounds are interleaved; the peer is a process that blocks on a pipe in between
+(bench/recurrent_peer.py).
 """
 
 from __future__ import annotations
@@ -9,14 +10,13 @@ from __future__ import annotations
 import argparse
 import json
 import subprocess
-import time
 from collections.abc import Callable
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 import numpy as np
 
+from bench import rows
 from camshaft.graph.graph import Graph
 from camshaft.plan.compile import compile
 
@@ -55,13 +55,13 @@ def call_of(name: str, threads: int) -> Callable[[], Any]:
 
 def seconds(call: Callable[[], Any]) -> float:
     """The time of one call."""
-    started = time.perf_counter()
+    started = rows.clock()
     call()
-    return time.perf_counter() - started
+    return rows.clock() - started
 
 
-def compare(name: str, threads: int, rounds: int, python: Path) -> None:
-    """Prints the medians of interleaved rounds, and their ratio."""
+def compare(name: str, threads: int, rounds: int, python: Path) -> dict[str, Any]:
+    """A row of interleaved rounds, which it prints."""
     peer = subprocess.Popen(
         [python, "-m", "bench.recurrent_peer", name, str(threads)],
         stdin=subprocess.PIPE,
@@ -79,10 +79,12 @@ def compare(name: str, threads: int, rounds: int, python: Path) -> None:
             print(1, file=peer.stdin, flush=True)
             theirs.append(json.loads(peer.stdout.readline())["s"])
         peer.stdin.close()
-    ratio = median(b / a for a, b in zip(ours, theirs, strict=True))
-    print(
-        f"{name}, {threads} threads: {1e3 * median(ours):.1f} ms, {version} {1e3 * median(theirs):.1f} ms: {ratio:.1f} times"
-    )
+    spent = {"camshaft": rows.Spread.of(ours), "transformers": rows.Spread.of(theirs)}
+    what = {"bench": "recurrent", "op": name, "use": f"{TOKENS} tokens", "threads": threads, "peer": version}
+    row = rows.compared(what, spent)
+    ms, times = (f"{1e3 * spent[library].median:.1f} ms" for library in spent), row["times"]["transformers"]
+    print(f"{name}, {threads} threads: {' and '.join(ms)} of {version}: {times} times", flush=True)
+    return row
 
 
 def main() -> None:
@@ -91,10 +93,12 @@ def main() -> None:
     parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--peer-python", type=Path, required=True)
-    args = parser.parse_args()
-    for threads in args.threads:
-        for name in CASES:
-            compare(name, threads, args.rounds, args.peer_python)
+    parser.add_argument("--json", type=Path)
+    rows.add_processor_time(parser)
+    args = rows.with_clock(parser, parser.parse_args())
+    print(rows.facts_line(rows.machine()) + "\n", flush=True)
+    made = [compare(name, threads, args.rounds, args.peer_python) for threads in args.threads for name in CASES]
+    rows.write(args.json, made)
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 TOKENS, HEADS = 4096, 16
+clock = time.process_time if os.environ.get("BENCH_CLOCK") == "processor" else time.perf_counter
 
 
 def gated_delta_rule() -> Callable[[], Any]:
@@ -53,9 +54,9 @@ def main() -> None:
         version = f"transformers {transformers.__version__} on torch {torch.__version__}"
         print(json.dumps({"version": version}), file=answers, flush=True)
         for _ in sys.stdin:
-            started = time.perf_counter()
+            started = clock()
             call()
-            print(json.dumps({"s": time.perf_counter() - started}), file=answers, flush=True)
+            print(json.dumps({"s": clock() - started}), file=answers, flush=True)
 
 
 if __name__ == "__main__":

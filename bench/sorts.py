@@ -1,21 +1,22 @@
 """Sorts, top_k and scans against NumPy and torch, in interleaved rounds.
 
-    python -m bench.sorts [--shapes 1048576 1024x256] [--only sort] [--rounds 15] [--threads 2] [--k 40] [--json FILE]
+    python -m bench.sorts [--shapes 1048576 1024x256] [--only sort] [--rounds 15] [--threads 2] [--k 40] [--processor-time]
+        [--json FILE]
 
-A call of each library follows the others in every round, on the same array; reported are medians. `copy` stands beside cumsum,
+In every round each library has a window of 20 ms, on the same array; reported are medians. `copy` stands beside cumsum,
 whose traffic is the same. torch is measured where it is installed.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import os
-import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from statistics import median
 from typing import Any
+
+from bench import rows
 
 Call = Callable[[Any], object]
 SHAPES = ("1048576", "49152", "64x4096", "1024x256", "1024x128", "1024x64", "1024x32", "1024x4096")
@@ -32,7 +33,7 @@ def calls(k: int) -> dict[str, dict[str, Call]]:
     def partitioned(x: Any) -> object:
         return np.argpartition(x, -min(k, x.shape[-1]), -1)
 
-    rows: dict[str, dict[str, Call]] = {
+    found: dict[str, dict[str, Call]] = {
         "sort": {"camshaft": t.sort, "NumPy": lambda x: np.sort(x, -1)},
         "argsort": {"camshaft": t.argsort, "NumPy": lambda x: np.argsort(x, -1)},
         "argsort, stable": {"camshaft": t.argsort, "NumPy": lambda x: np.argsort(x, -1, kind="stable")},
@@ -43,7 +44,7 @@ def calls(k: int) -> dict[str, dict[str, Call]]:
     try:
         import torch
     except ImportError:
-        return rows
+        return found
     torch.set_num_threads(int(os.environ["CAMSHAFT_THREADS"]))
     of_torch: dict[str, Call] = {
         "sort": lambda x: torch.sort(torch.from_numpy(x)),
@@ -53,18 +54,7 @@ def calls(k: int) -> dict[str, dict[str, Call]]:
         "cumsum": lambda x: torch.cumsum(torch.from_numpy(x), -1),
         "cummax": lambda x: torch.cummax(torch.from_numpy(x), -1),
     }
-    return {name: {**row, "torch": of_torch[name]} for name, row in rows.items()}
-
-
-def measured(row: dict[str, Call], x: Any, rounds: int) -> dict[str, float]:
-    """Median microseconds of each library; two rounds before do not count."""
-    times: dict[str, list[float]] = {name: [] for name in row}
-    for _ in range(rounds + 2):
-        for name, call in row.items():
-            begin = time.perf_counter()
-            call(x)
-            times[name].append(time.perf_counter() - begin)
-    return {name: round(median(found[2:]) * 1e6, 1) for name, found in times.items()}
+    return {name: {**row, "torch": of_torch[name]} for name, row in found.items()}
 
 
 def main() -> None:
@@ -76,24 +66,27 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--k", type=int, default=40)
     parser.add_argument("--json", type=Path)
-    options = parser.parse_args()
+    rows.add_processor_time(parser)
+    options = rows.with_clock(parser, parser.parse_args())
     os.environ["CAMSHAFT_THREADS"] = str(options.threads)
     import numpy as np
 
-    results = []
+    print(rows.facts_line(rows.machine()) + "\n", flush=True)
+    made = []
     for shape in options.shapes:
         x = np.random.default_rng(0).normal(size=tuple(map(int, shape.split("x")))).astype(np.float32)
         for name, row in calls(options.k).items():
             if options.only not in name:
                 continue
-            found = measured(row, x, options.rounds)
-            results.append({"row": name, "shape": shape, "threads": options.threads, "microseconds": found})
-            others = ", ".join(
-                f"{other} {t / found['camshaft']:.2f}" for other, t in found.items() if other != "camshaft"
+            spent = rows.in_rounds({library: partial(call, x) for library, call in row.items()}, options.rounds)
+            what = {"bench": "sorts", "op": name, "use": shape, "dtype": "f32", "threads": options.threads}
+            made.append(rows.compared(what, spent))
+            others = ", ".join(f"{other} {times}" for other, times in made[-1]["times"].items())
+            print(
+                f"{name} of {shape}: {1e6 * spent['camshaft'].median:.0f} us; times of others / it: {others}",
+                flush=True,
             )
-            print(f"{name} of {shape}: {found['camshaft']:.0f} us; times of others divided by it: {others}", flush=True)
-    if options.json:
-        options.json.write_text(json.dumps(results, indent=1) + "\n")
+    rows.write(options.json, made)
 
 
 if __name__ == "__main__":

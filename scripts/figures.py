@@ -122,15 +122,27 @@ def ops() -> str:
     return table(header, lines)
 
 
-def quantized() -> str:
+def quantized(name: str) -> str:
     """One quantized product, and ggml's."""
     header = ("threads", "format", "tokens", "GB/s", "of the peak", "Gop/s", "of the peak")
     lines = []
-    for r in results("quantized"):
+    for r in results(name):
         ours = (r["GB/s"]["camshaft"], percent(r["read_share"]), r["Gop/s"]["camshaft"], percent(r["ops_share"]))
         theirs = (r["GB/s"].get("ggml", ""), r["Gop/s"].get("ggml", ""), r["times_ggml"] or "")
         lines.append((r["threads"], r["format"], r["n"], *ours, *theirs))
     return table((*header, "ggml GB/s", "ggml Gop/s", "times ggml"), lines)
+
+
+def beside(name: str) -> str:
+    """An op beside the same of other libraries, in interleaved rounds."""
+    lines = []
+    for r in results(name):
+        ours = spread(r["ns"][r.get("by", "camshaft")], 1e-3)
+        theirs = "; ".join(f"{name} {spread(r['ns'][name], 1e-3)}" for name in r["times"])
+        ratios = ("; ".join(map(number, r[kind].values())) for kind in ("times", "times_least"))
+        lines.append((r["threads"], r["op"], r["use"], ours, theirs, *ratios))
+    header = "threads", "op", "of", "camshaft, us", "others, us", "times as fast, by medians", "by the least times"
+    return table(header, lines)
 
 
 def attention() -> str:
@@ -235,7 +247,8 @@ TABLES: dict[str, Callable[[], str]] = {
     "matmul-machine": partial(machine, "matmul"),
     "matmul": partial(comparison, "matmul", name="matmul"),
     "ops": ops,
-    "quantized": quantized,
+    **{name: partial(quantized, name.replace("-", "_")) for name in ("quantized", "iq-formats")},
+    **{name: partial(beside, name) for name in ("convolution", "recurrent", "moe", "fourier", "sorts")},
     "attention": attention,
     "eager-calls": eager_calls,
     "executor": executor,

@@ -70,30 +70,28 @@ def _tokens_of(vocabulary: llama.Vocabulary, strings: Sequence[bytes]) -> dict[s
 
 def freeze_models(model: Path) -> None:
     """Tiny random models and the logits of transformers, which llama.cpp must confirm before they are written."""
-    from scripts.oracles.tiny_recurrent import SEEDED
+    from scripts.oracles import tiny_models
 
-    for name in SEEDED:
+    for name in tiny_models.SEEDED:
         freeze_model(name)
 
 
 def freeze_model(name: str) -> None:
     """One tiny random model and its logits."""
-    from scripts.oracles import tiny_files, tiny_models, tiny_recurrent
+    from scripts.oracles import tiny_models
 
-    seed, tiny = tiny_recurrent.SEEDED[name]
+    seed, tiny = tiny_models.SEEDED[name]
     network, tokens = tiny_models.build(tiny, seed), tiny_models.sequence(seed, tiny.n_tokens, tiny.n_vocab)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "tiny.gguf"
-        tiny_files.write_gguf(tiny, network, path)
+        tiny_models.write_gguf(tiny, network, path)
         wanted = tiny_models.logits(network, tokens)
-        theirs = llama.logits(path, tokens, exact=True) if tiny.agreement is not None else wanted
-        difference = np.abs(theirs - wanted).max()
+        difference = 0.0 if tiny.agreement is None else np.abs(llama.logits(path, tokens, exact=True) - wanted).max()
         packed = lzma.compress(path.read_bytes(), filters=NUMBERS_OF_4_BYTES)
     if difference > (tiny.agreement or 0) or wanted.std(axis=0).mean() < 1:
         raise SystemExit(f"{tiny.name}: llama.cpp differs by {difference}, std {wanted.std(axis=0).mean():.2f}")
-    target = DATA / "models" / f"{tiny.name}.gguf.xz"
-    target.parent.mkdir(parents=True, exist_ok=True)
-    target.write_bytes(packed)
+    (DATA / "models").mkdir(parents=True, exist_ok=True)
+    (DATA / "models" / f"{tiny.name}.gguf.xz").write_bytes(packed)
     np.savez(DATA / "models" / f"{tiny.name}.npz", tokens=np.array(tokens, np.uint16), planes=pack_logits(wanted))
 
 
@@ -119,9 +117,10 @@ def freeze_encoders(model: Path) -> None:
 
 def freeze_vision(model: Path, names: Sequence[str] = ()) -> None:
     """Tiny random models that see pictures (those of these names, or all), and the logits of transformers."""
-    from scripts.oracles import tiny_vision, tiny_vision_files, tiny_vision_models
+    from scripts.oracles import tiny_vision, tiny_vision_files
+    from scripts.oracles.tiny.pictures import models
 
-    for seed, tiny in enumerate(tiny_vision_models.MODELS, tiny_vision_models.FIRST_SEED):
+    for seed, tiny in enumerate(models.MODELS, models.FIRST_SEED):
         if names and tiny.name not in names:
             continue
         network = tiny_vision.build(tiny, seed)

@@ -9,7 +9,6 @@ from collections import Counter
 from collections.abc import Iterator
 
 import pytest
-from hypothesis import settings
 from platformdirs import user_cache_path
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
@@ -24,12 +23,17 @@ if sys.dont_write_bytecode and sys.pycache_prefix is None:
     sys.pycache_prefix = os.environ["PYTHONPYCACHEPREFIX"] = str(user_cache_path("camshaft-tests") / "bytecode")
     sys.dont_write_bytecode = False
 
-# Examples of a property; `--hypothesis-profile=full` has more. Properties that compile plans take a fifth.
-settings.register_profile("quick", max_examples=50, deadline=None)
-settings.register_profile("full", max_examples=150, deadline=None)
-settings.load_profile("quick")
-
 SLOWEST = 6  # ops in the summary
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure() -> None:
+    """Examples of a property; `--hypothesis-profile=full` has more. Properties that compile plans take a fifth."""
+    from hypothesis import settings  # here, as pytest rewrites its asserts for 3 s where byte code is not written yet
+
+    settings.register_profile("quick", max_examples=50, deadline=None)
+    settings.register_profile("full", max_examples=150, deadline=None)
+    settings.load_profile("quick")
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -18,7 +18,7 @@ from tests.support.samples import check_bits, covering, is_row, samples, smalles
 
 # Samples of a variant in the default run, at most; the rest is `full`. simd: those that show most features, fewer of a family's
 # row. scalar has simd's kernels in one lane, so `full` adds a few; `soak` has all.
-MOST, OF_ROWS, MORE_SCALAR = {"scalar": 1, "simd": 6}, 3, 4
+MOST, OF_ROWS, MORE_SCALAR = {"scalar": 1, "simd": 4}, 3, 4
 # Ops of whose variant for short rows simd has three small samples: LLVM takes 4 s for a row with floats in 64 lanes.
 SLOW = ("rms_norm_q8", "residual_norm_q8", "silu_multiply_q8")
 # Samples on simd of ops with a kernel per block format, as quantized_matmul has; `full` adds MORE_SCALAR of them.

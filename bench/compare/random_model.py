@@ -10,11 +10,12 @@ import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
+from math import prod
 from pathlib import Path
 
 import numpy as np
 
-from camshaft.formats.blocks import BLOCK_FORMATS
+from camshaft.formats.blocks import BLOCK_FORMATS, BlockFormat
 from camshaft.formats.gguf.file import open_gguf
 from camshaft.formats.gguf.write import NewTensor, Raw, unsigned, values_of, write_gguf
 from camshaft.models.files.quantize import QuantizationResult, quantize
@@ -24,7 +25,8 @@ FLOAT32, STRING, ARRAY, INT32, UNUSED = 6, 8, 9, 5, 5
 
 @dataclass(frozen=True)
 class Shape:
-    """Dimensions of a decoder; `biases` on q, k and v, as in Qwen2."""
+    """Dimensions of a decoder; `biases` on q, k and v, as in Qwen2. With experts, of which a token uses some, `ffn` is that of
+    one of them, and q and k are normed, as in Qwen3."""
 
     architecture: str
     layers: int
@@ -36,11 +38,15 @@ class Shape:
     context: int
     rope_base: float
     biases: bool = False
+    experts: int = 0
+    experts_used: int = 0
 
 
 SHAPES = {
     # Qwen2-0.5B (Yang et al., 2024): 494 million weights, tied embeddings
     "qwen2-0.5b": Shape("qwen2", 24, 896, 4864, 14, 2, 151_936, 32_768, 1e6, biases=True),
+    # 229 million weights, of which a token uses 55
+    "qwen3moe-small": Shape("qwen3moe", 8, 512, 512, 8, 2, 49_152, 32_768, 1e6, experts=32, experts_used=4),
 }
 
 
@@ -55,26 +61,41 @@ def tensors_of(shape: Shape) -> dict[str, tuple[int, ...]]:
         rows = {"attn_q": shape.dim, "attn_k": kv, "attn_v": kv}
         parts = {f"{name}.weight": (n, shape.dim) for name, n in rows.items()} | {
             "attn_output.weight": (shape.dim, shape.dim),
-            "ffn_gate.weight": (shape.ffn, shape.dim),
-            "ffn_up.weight": (shape.ffn, shape.dim),
-            "ffn_down.weight": (shape.dim, shape.ffn),
+            **_feed_forward(shape),
         }
         vectors = {"attn_norm.weight": shape.dim, "ffn_norm.weight": shape.dim}
         vectors |= {f"{name}.bias": n for name, n in rows.items()} if shape.biases else {}
+        if shape.experts:
+            vectors |= {f"attn_{name}_norm.weight": shape.dim // shape.heads for name in "qk"}
         shapes |= {f"blk.{i}.{name}": size for name, size in parts.items()}
         shapes |= {f"blk.{i}.{name}": (n,) for name, n in vectors.items()}
     return shapes
 
 
+def _feed_forward(shape: Shape) -> dict[str, tuple[int, ...]]:
+    stack, end = ((shape.experts,), "_exps") if shape.experts else ((), "")
+    sizes: dict[str, tuple[int, ...]] = {
+        f"ffn_gate{end}.weight": (*stack, shape.ffn, shape.dim),
+        f"ffn_up{end}.weight": (*stack, shape.ffn, shape.dim),
+        f"ffn_down{end}.weight": (*stack, shape.dim, shape.ffn),
+    }
+    return sizes | ({"ffn_gate_inp.weight": (shape.experts, shape.dim)} if shape.experts else {})
+
+
+def _format(name: str, size: tuple[int, ...]) -> BlockFormat:
+    return BLOCK_FORMATS["F32" if len(size) == 1 or "ffn_gate_inp" in name else "F16"]
+
+
 def weights(name: str, size: tuple[int, ...], seed: int) -> Iterator[np.ndarray]:
     """A tensor's bytes in parts: ones for norms, zeros for biases, else normal values that preserve activation magnitudes."""
-    row = BLOCK_FORMATS["F32" if len(size) == 1 else "F16"]
+    row = _format(name, size)
     if len(size) == 1:
         yield row.quantize(np.full((size[0], 1), name.endswith("norm.weight"), np.float32))
         return
     rng = np.random.default_rng(seed)
-    for first in range(0, size[0], 4096):
-        part = rng.standard_normal((min(4096, size[0] - first), size[1]), np.float32) / np.float32(size[1] ** 0.5)
+    rows, columns = prod(size[:-1]), size[-1]
+    for first in range(0, rows, 4096):
+        part = rng.standard_normal((min(4096, rows - first), columns), np.float32) / np.float32(columns**0.5)
         yield row.quantize(part.reshape(-1, 1))
 
 
@@ -92,6 +113,11 @@ def keys_of(shape: Shape, vocabulary: dict[str, Raw], tokens: list[bytes], kinds
     keys |= {f"{a}.{name}": unsigned(value) for name, value in numbers.items()}
     keys |= {f"{a}.rope.freq_base": (FLOAT32, struct.pack("<f", shape.rope_base))}
     keys |= {f"{a}.attention.layer_norm_rms_epsilon": (FLOAT32, struct.pack("<f", 1e-6))}
+    if shape.experts:
+        head = {f"attention.{part}_length": shape.dim // shape.heads for part in ("key", "value")}
+        counts = {"expert_count": shape.experts, "expert_used_count": shape.experts_used}
+        counts |= {"expert_feed_forward_length": shape.ffn}
+        keys |= {f"{a}.{name}": unsigned(value) for name, value in (head | counts).items()}
     keys |= {name: raw for name, raw in vocabulary.items() if name.startswith("tokenizer.")}
     keys["tokenizer.ggml.tokens"] = ARRAY, struct.pack("<IQ", STRING, len(tokens)) + text
     keys["tokenizer.ggml.token_type"] = ARRAY, struct.pack("<IQ", INT32, len(kinds)) + kinds.tobytes()
@@ -99,13 +125,13 @@ def keys_of(shape: Shape, vocabulary: dict[str, Raw], tokens: list[bytes], kinds
 
 
 def write(shape: Shape, tokenizer: Path, out: Path) -> None:
-    """Write the model in F16, with norms and biases in F32."""
+    """Write the model in F16, with norms, biases and routers in F32."""
     with open_gguf(tokenizer) as file:
         tokens = [str(t).encode() for t in file.metadata["tokenizer.ggml.tokens"]]  # type: ignore[union-attr]
         kinds = np.asarray(file.metadata["tokenizer.ggml.token_type"], np.int32)
         keys = keys_of(shape, values_of(file.metadata), tokens, kinds)
     tensors = [
-        NewTensor(name, size, BLOCK_FORMATS["F32" if len(size) == 1 else "F16"], partial(weights, name, size, seed))
+        NewTensor(name, size, _format(name, size), partial(weights, name, size, seed))
         for seed, (name, size) in enumerate(tensors_of(shape).items())
     ]
     write_gguf(out, keys, tensors)

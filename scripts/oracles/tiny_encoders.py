@@ -171,6 +171,25 @@ ENCODERS = (
         1e-2,
         keys={"rope.freq_base": THETA, "moe_every_n_layers": 2, "expert_count": N_EXPERTS, "expert_used_count": N_USED},
     ),
+    TinyEncoder(
+        "t5encoder",
+        "T5Encoder",
+        "t5encoder",
+        "mean",
+        1e-2,
+        {
+            "d_model": 16,
+            "d_kv": 8,
+            "d_ff": 32,
+            "num_layers": 2,
+            "num_heads": 2,
+            "relative_attention_num_buckets": 8,
+            "relative_attention_max_distance": 128,
+            "feed_forward_proj": "gated-gelu",
+        },
+        keys={"attention.relative_buckets_count": 8, "attention.key_length": 8, "attention.value_length": 8},
+        tokenizer="t5",
+    ),
 )
 
 
@@ -194,7 +213,7 @@ def build(model: TinyEncoder, seed: int) -> Any:
         "layer_norm_eps": 1e-6,
         "attn_implementation": "eager",
     }
-    config = getattr(transformers, f"{model.family}Config")(**sizes | model.options)
+    config = getattr(transformers, f"{model.family.removesuffix('Encoder')}Config")(**sizes | model.options)
     kind = "ForSequenceClassification" if model.is_reranker else "Model"
     network = getattr(transformers, f"{model.family}{kind}")(config).eval().float()
     generator = torch.Generator().manual_seed(seed)
@@ -203,6 +222,8 @@ def build(model: TinyEncoder, seed: int) -> Any:
             values = torch.randn(parameter.shape, generator=generator)
             if "orm" in name and name.endswith("weight"):
                 values = values.abs() + 0.5
+            elif "relative_attention_bias" in name:
+                values = values * 2
             elif name.endswith("bias") or "token_type" in name:
                 values = values * 0.3  # else the vectors of all texts are much the same
             elif name.endswith("weight") and "embed" not in name:
@@ -287,7 +308,7 @@ def write_gguf(model: TinyEncoder, network: Any, path: Path) -> None:
     writer.add_embedding_length(model.dim)
     writer.add_feed_forward_length(2 * model.dim)
     writer.add_head_count(model.dim // 8)
-    (writer.add_layer_norm_rms_eps if model.arch.startswith("gemma") else writer.add_layer_norm_eps)(1e-6)
+    (writer.add_layer_norm_rms_eps if model.arch.startswith(("gemma", "t5")) else writer.add_layer_norm_eps)(1e-6)
     writer.add_causal_attention(False)
     writer.add_pooling_type(gguf.PoolingType(POOLINGS[model.pooling]))
     if "rope_parameters" in model.options:
@@ -310,7 +331,12 @@ def write_gguf(model: TinyEncoder, network: Any, path: Path) -> None:
             values = values + 1
         if name == "embeddings.position_embeddings.weight":
             values = values[-64:]
-        if "position_ids" in name or ("pooler" in name and not model.is_reranker) or "inv_freq" in name:
+        if (
+            name == "encoder.embed_tokens.weight"
+            or "position_ids" in name
+            or ("pooler" in name and not model.is_reranker)
+            or "inv_freq" in name
+        ):
             continue
         stem, _, last = name.rpartition(".")
         if stem in HEADS:

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 import transformers
 
-from scripts.oracles.tiny_vocabulary import make_tokens
+from scripts.oracles.tiny.vocabulary import make_tokens
 from tests.support.speech import RECORDINGS, sound
 
 N_MELS, AUDIO_CONTEXT, TEXT_CONTEXT = 16, 50, 64

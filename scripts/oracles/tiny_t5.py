@@ -16,7 +16,7 @@ _ENDS = {
     "SelfAttention.q": "attn_q",
     "SelfAttention.k": "attn_k",
     "SelfAttention.v": "attn_v",
-    "SelfAttention.o": "attn_output",
+    "SelfAttention.o": "attn_o",
 }
 _ENDS |= {theirs.replace("Self", "EncDec"): f"cross_{ours}" for theirs, ours in _ENDS.items()}
 _ENDS |= {"SelfAttention.relative_attention_bias": "attn_rel_b"}

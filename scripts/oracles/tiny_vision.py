@@ -12,8 +12,8 @@ import numpy as np
 import torch
 import transformers
 
-from scripts.oracles.tiny_vision_models import TinyVision
-from scripts.oracles.tiny_vocabulary import make_tokens, write_tokenizer
+from scripts.oracles.tiny.pictures.model import TinyVision
+from scripts.oracles.tiny.vocabulary import make_tokens, write_tokenizer
 from tests.support.pictures import drawn_picture
 
 MARKERS = ("image_token_id", "image_token_index")
@@ -46,12 +46,15 @@ def build(model: TinyVision, seed: int) -> Any:
         **{name: ids[token] for name, token in {**dict.fromkeys(MARKERS, model.marker), **model.ids}.items()},
         tie_word_embeddings=text.tied,
         attn_implementation="eager",
+        experts_implementation="eager",
         **model.options,
     )
     network = getattr(transformers, f"{model.family}ForConditionalGeneration")(config).eval().float()
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
-        for name, parameter in network.named_parameters():
+        limits = ("std_bias", "std_scale", "input_min", "input_max", "output_min", "output_max", "layer_scalar")
+        buffers = ((name, buffer) for name, buffer in network.named_buffers() if name.endswith(limits))
+        for name, parameter in (*network.named_parameters(), *buffers):
             drawn = _draw(name, parameter.shape, generator, text.tied)
             parameter.copy_(drawn.to(getattr(torch, text.values)).float())
     return network
@@ -60,12 +63,16 @@ def build(model: TinyVision, seed: int) -> Any:
 def _draw(name: str, shape: torch.Size, generator: torch.Generator, is_tied: bool) -> torch.Tensor:
     if "norm" in name and name.endswith("weight"):
         return torch.rand(shape, generator=generator) + 0.5
+    if name.endswith(("std_scale", "layer_scalar", "_max")):
+        return torch.rand(shape, generator=generator) + 0.5
+    if name.endswith("_min"):
+        return -torch.rand(shape, generator=generator) - 0.5
     values = torch.randn(shape, generator=generator)
     if name.endswith("bias"):
         return values / 2
     if "embed_tokens" in name:
         return values * (0.4 if is_tied else 1.0)
-    if "position_embedding" in name:
+    if "position_embedding" in name or name.endswith("std_bias"):
         return values
     if "input_projection" in name:
         return values / math.sqrt(shape[0])

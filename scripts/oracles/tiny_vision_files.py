@@ -9,9 +9,24 @@ from typing import Any
 import gguf
 import numpy as np
 
-from scripts.oracles import tiny_files
-from scripts.oracles.tiny_vision_models import MEAN, STD, TinyVision
+from scripts.oracles.tiny.files import write_gguf
+from scripts.oracles.tiny.pictures.model import MEAN, STD, TinyVision
 
+GEMMA4 = {
+    "self_attn.q_proj": "attn_q",
+    "self_attn.k_proj": "attn_k",
+    "self_attn.v_proj": "attn_v",
+    "self_attn.o_proj": "attn_out",
+    "self_attn.q_norm": "attn_q_norm",
+    "self_attn.k_norm": "attn_k_norm",
+    "input_layernorm": "ln1",
+    "post_attention_layernorm": "attn_post_norm",
+    "pre_feedforward_layernorm": "ln2",
+    "post_feedforward_layernorm": "ffn_post_norm",
+    "mlp.gate_proj": "ffn_gate",
+    "mlp.up_proj": "ffn_up",
+    "mlp.down_proj": "ffn_down",
+}
 # Names of transformers, and of the files that it saves, which the converter reads.
 RENAMED = {
     "model.visual.merger.norm": "v.post_ln",
@@ -24,7 +39,7 @@ RENAMED = {
 
 
 def text_of(model: TinyVision, network: Any) -> Any:
-    """The text model alone, with its output projection, as `tiny_files` reads a network."""
+    """The text model alone, with its output projection, as `tiny/files.py` reads a network."""
     part = getattr(network.model, "text_model", None) or network.model.language_model
     state = {f"model.{name}": value for name, value in part.state_dict().items()}
     state["lm_head.weight"] = network.lm_head.weight.detach()
@@ -35,7 +50,7 @@ def text_of(model: TinyVision, network: Any) -> Any:
 def write_text(model: TinyVision, network: Any, path: Path) -> None:
     """The text model as an F32 GGUF file."""
     given = {"template": model.template} if model.template else {}
-    tiny_files.write_gguf(model.text, text_of(model, network), path, model.more, **given)
+    write_gguf(model.text, text_of(model, network), path, model.more, **given)
 
 
 def write_vision(model: TinyVision, network: Any, path: Path) -> None:
@@ -45,7 +60,7 @@ def write_vision(model: TinyVision, network: Any, path: Path) -> None:
         "has_vision_encoder": True,
         "projector_type": model.projector,
         "vision.projection_dim": model.text.hidden,
-        "vision.embedding_length": sizes["hidden_size"],
+        "vision.embedding_length": sizes.get("embed_dim", sizes["hidden_size"]),
         "vision.feed_forward_length": sizes["intermediate_size"],
         "vision.block_count": sizes.get("depth", 2),
         "vision.attention.head_count": sizes.get("num_attention_heads", sizes.get("num_heads")),
@@ -97,13 +112,18 @@ def _as_written(model: TinyVision, name: str, values: np.ndarray) -> Iterator[tu
         name = name.replace(old, new)
     if "soft_emb_norm" in name:
         yield name, values + 1
+    elif "patch_embedder.input_proj" in name or ("patch_embedding.weight" in name and values.ndim == 2):
+        side = model.sizes["patch_size"]  # of each patch rows, columns, then channels
+        yield "v.patch_embd.weight", values.reshape(len(values), side, side, 3).transpose(0, 3, 1, 2)
+    elif model.projector == "gemma4v":
+        yield from _gemma4(name, values)
     elif "patch_embed.proj.weight" in name:
         yield "v.patch_embd.weight", values[:, :, 0]
         yield "v.patch_embd.weight.1", values[:, :, 1]
     elif model.projector == "pixtral" and ("q_proj" in name or "k_proj" in name):
         heads = model.sizes["num_attention_heads"]  # pairs of each head side by side
         yield name, values.reshape(heads, 2, -1, *values.shape[1:]).swapaxes(1, 2).reshape(values.shape)
-    elif ".qkv." in name and model.projector == "qwen2.5vl_merger":
+    elif ".qkv." in name and model.projector in ("qwen2vl_merger", "qwen2.5vl_merger"):
         for part, rows in zip("qkv", np.split(values, 3), strict=True):
             yield name.replace("qkv", part), rows
     elif "deepstack_merger_list" in name:
@@ -112,3 +132,17 @@ def _as_written(model: TinyVision, name: str, values: np.ndarray) -> Iterator[tu
         yield f"v.deepstack.{layer}.{rest.replace('linear_', '')}", values
     else:
         yield name, values
+
+
+def _gemma4(name: str, values: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
+    """A parameter of Gemma 4's encoder, with the limits of its linear layers."""
+    stem, ending = name.replace(".linear", "").rsplit(".", 1)
+    if ".layers." in name:
+        layer, part = stem.split(".layers.")[1].split(".", 1)
+        yield f"v.blk.{layer}.{GEMMA4[part]}.{ending}", values.reshape(1) if values.ndim == 0 else values
+    elif name.endswith("position_embedding_table"):
+        yield "v.position_embd.weight", values
+    elif ending in ("std_bias", "std_scale"):
+        yield f"v.{ending}", values
+    else:
+        yield "mm.input_projection.weight", values

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from bench import rows
 from bench.compare import language_rows, model_files, start_rows
 from bench.compare.groups import GROUPS
 from bench.compare.model_files import Watch, work_of
@@ -100,3 +101,18 @@ def test_a_model_of_random_weights_has_its_shape(tmp_path: Path) -> None:
     with open_gguf(made.path) as file:
         assert file.tensors["token_embd.weight"].shape == (1200, 64)
         assert file.tensors["blk.1.attn_q.bias"].shape == (64,)
+
+
+def test_every_call_has_a_window_in_each_round_and_a_row_compares_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 0.0
+
+    def takes(seconds: float) -> None:
+        nonlocal now
+        now += seconds
+
+    monkeypatch.setattr(rows, "clock", lambda: now)
+    spent = rows.in_rounds({"camshaft": lambda: takes(0.01), "peer": lambda: takes(0.03)}, 3)
+    made = rows.compared({"op": "sort"}, spent)
+    assert (made["op"], made["clock"]) == ("sort", "wall")
+    assert made["ns"]["peer"] == pytest.approx({"median": 3e7, "min": 3e7, "max": 3e7})
+    assert made["times"] == made["times_least"] == {"peer": 3.0}

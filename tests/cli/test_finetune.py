@@ -35,12 +35,13 @@ def test_options_are_handed_on_and_progress_is_printed(
     monkeypatch.setattr(library, "finetune", finetune)
     model, data, out = tiny_model("llama", tmp_path), tmp_path / "d.jsonl", tmp_path / "a.gguf"
     words = ["--rank", "4", "--target", "attn_*", "--target", "ffn_up", "--steps", "20", "--lr", "1e-3"]
-    words += ["--batch", "2", "--resume", "--seed", "3"]
+    words += ["--batch", "2", "--resume", "--seed", "3", "--dora"]
     result = cli("finetune", str(model), str(data), str(out), *words)
     assert result.exit_code == 0, result.stderr
     assert (given["lora"].rank, given["lora"].targets, given["lora"].seed) == (4, ("attn_*", "ffn_up"), 3)
     assert (given["options"].steps, given["options"].batch, given["options"].lr) == (20, 2, 1e-3)
     assert given["resume"]
+    assert given["lora"].dora
     assert result.stderr.splitlines() == [
         "camshaft: training (20 steps)",
         "camshaft: training: 2 of 20 steps, loss 1.2500, lr 0.001, 640 tokens/s, 0:02 left",
@@ -108,11 +109,16 @@ def test_a_strength_follows_the_file(tmp_path: Path) -> None:
         ("finetune MODEL data.jsonl out --memory lots", "--memory lots: wanted a size such as 800M or 2G"),
         ("finetune MODEL DATA out --patience 3", "--patience=3 without a validation file; wanted --validation=FILE"),
         ("finetune MODEL DATA out --validate-every 3", "--validate-every=3 without a validation file"),
+        (
+            "finetune MODEL data.jsonl a.gguf --dora",
+            "a.gguf: GGUF adapters hold no magnitudes of DoRA; wanted the name of a f",
+        ),
         ("finetune MODEL data.jsonl out --lr nan", "got --lr=nan; wanted a finite number from 0 on"),
         ("finetune MODEL data.jsonl out --type F16", "for the method lora; wanted it for full, qat, embedding"),
-        (
+        pytest.param(
             "finetune MODEL DATA out --batch 1 --memory 0.001M",
             "wanted at most 0.0 MB (lower --batch, raise --micro-batches, or lower --length)",
+            marks=pytest.mark.full,
         ),
         ("finetune MODEL data.jsonl out --report .", ".: not writable: it is a folder"),
         ("finetune MODEL data.jsonl out --target nothing", "got the target 'nothing', which no matrix has"),

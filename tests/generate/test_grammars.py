@@ -24,6 +24,7 @@ from camshaft.generate.grammar.matcher import MOST_KEPT, GrammarCompiler
 from camshaft.text.tokenizer import Tokenizer
 from tests.generate.conftest import whole_text
 from tests.support.fixtures import tiny_model
+from tests.support.quick import quick_of
 from tests.support.random_schemas import random_schema
 from tests.support.vocabularies import byte_level, sentencepiece
 
@@ -84,12 +85,15 @@ def test_stop_strings_and_limits_end_it_earlier(lm: LanguageModel) -> None:
     assert re.fullmatch("[0-9]{3}a", "".join(stopped))
 
 
-def test_biases_and_penalties_cannot_leave_the_form(lm: LanguageModel) -> None:
+SAMPLINGS = ({"repeat_penalty": 2.0}, {}, {"mirostat": 2}, {"typical_p": 0.5, "xtc_probability": 1.0})
+
+
+@pytest.mark.parametrize("more", quick_of(SAMPLINGS, SAMPLINGS[:1]))
+def test_biases_and_penalties_cannot_leave_the_form(lm: LanguageModel, more: dict[str, Any]) -> None:
     inf = float("inf")
     bias = {5: inf, 6: 1e6, **dict.fromkeys(lm.tokenizer.encode("7", add_special=False), -inf)}
-    for more in ({}, {"mirostat": 2}, {"typical_p": 0.5, "xtc_probability": 1.0}, {"repeat_penalty": 2.0}):
-        wanted = GenerateOptions(sampling=Sampling(seed=1, logit_bias=bias, **more), grammar=Grammar.regex("[78]{6}"))  # type: ignore[arg-type]
-        assert "".join(lm.generate(PROMPT, wanted)) == "888888"
+    wanted = GenerateOptions(sampling=Sampling(seed=1, logit_bias=bias, **more), grammar=Grammar.regex("[78]{6}"))
+    assert "".join(lm.generate(PROMPT, wanted)) == "888888"
 
 
 def test_neighbours_change_nothing(lm: LanguageModel) -> None:

@@ -98,7 +98,7 @@ def test_recurrent_states_are_kept_too(folder: Path, tmp_path: Path, name: str) 
             assert session.position == 100
 
 
-@pytest.mark.parametrize("form", ["f16", "bf16"])
+@pytest.mark.parametrize("form", quick_of(["f16", "bf16"], ["f16"]))
 def test_every_form_of_the_cache_is_kept_but_not_mixed(folder: Path, tmp_path: Path, form: str) -> None:
     kept = tmp_path / "prompt"
     with _opened(tiny_model("llama", folder), kv_cache=form, activations="q8") as lm:

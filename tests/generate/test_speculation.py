@@ -21,7 +21,7 @@ from tests.support.fixtures import tiny_model
 from tests.support.quick import quick_of
 
 PROMPT = [40, 7, 81, 200, 13, 40, 7, 81, 200, 13, 40, 7]
-RECURRENT = quick_of(("lfm2", "mamba", "qwen35", "mamba2", "granitehybrid", "qwen3next"), ("lfm2", "mamba"))
+RECURRENT = quick_of(("lfm2", "mamba", "qwen35", "mamba2", "granitehybrid", "qwen3next"), ("mamba",))
 CONTEXT = 96
 
 

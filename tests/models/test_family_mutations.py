@@ -20,6 +20,7 @@ from camshaft.models.families import FAMILIES as ROWS
 from tests.support.fixtures import TINY_MODELS
 from tests.support.quick import quick_of
 from tests.support.tiny_families import BROKEN, difference_of, row_of
+from tests.support.wrong_families import WRONG_CONFIGS, WRONG_EXPERTS, WRONG_ROWS
 
 # Their mutations are in the quick run.
 QUICK = ("llama", "mistral", "qwen2-yarn", "qwen3")
@@ -53,162 +54,6 @@ def test_swapped_pairing_shows(name: str, tmp_path: Path, breaking: pytest.Monke
     swapped = replace(ROWS[family], pairing=OTHER_PAIRING[ROWS[family].pairing])
     breaking.setitem(ROWS, family, swapped)
     assert difference_of(name, tmp_path) > BROKEN
-
-
-# What a family's row says, changed: the tiny model, the field, and a wrong value.
-WRONG_ROWS = [
-    ("gemma2", "norms", "pre"),
-    ("gemma2", "activation", "silu"),
-    ("gemma2", "embedding_scale", ""),
-    ("gemma2", "windows", False),
-    ("gemma3", "full_every", 3),
-    ("gemma3", "window_rope", "same"),
-    ("gemma3", "window_theta", 1e6),
-    ("gemma3", "qk_norm", ""),
-    ("olmo2", "qk_norm", ""),
-    ("olmo3", "window_rope", "same"),
-    ("olmo3", "full_every", 0),
-    ("exaone4", "rotates_windows_only", False),
-    ("phi3", "windows", False),
-    ("smollm3", "unrotated_every", 0),
-    ("seed-oss", "biases", ""),
-    ("starcoder2", "activation", "silu"),
-    ("stablelm", "biases", ""),
-    ("gpt2", "learned_positions", False),
-    ("gptneox", "activation", "silu"),
-    ("falcon", "activation", "silu"),
-    ("command-r", "multiplies_logits", False),
-    ("cohere2", "rotates_windows_only", False),
-    ("cohere2", "windows", False),
-    ("cohere2", "full_every", 3),
-    ("gpt-oss", "sinks", False),
-    ("gpt-oss", "windows", False),
-    ("gpt-oss", "full_every", 0),
-    ("gpt-oss", "activation", "silu"),
-    ("gpt-oss", "yarn_truncates", True),
-    ("gpt-oss", "normalizes_experts", False),
-    ("qwen2moe", "normalizes_experts", True),
-    ("qwen3moe", "normalizes_experts", False),
-    ("olmoe", "normalizes_experts", True),
-    ("mixtral", "normalizes_experts", False),
-    ("lfm2", "qk_norm", ""),
-    ("granitehybrid", "rotates_if_finetuned", False),
-    ("qwen35", "tiled_heads", False),
-    ("qwen35moe", "tiled_heads", False),
-    ("qwen3next", "tiled_heads", True),
-    ("qwen3next", "normalizes_experts", False),
-    ("glm4", "norms", "pre"),
-    ("glm4", "biases", ""),
-    ("glm4moe", "biases", ""),
-    ("glm4moe", "ffn_norm", "attn_norm"),
-    ("hunyuan-dense", "norms_rotated", False),
-    ("hunyuan-dense", "qk_norm", ""),
-    ("ernie4_5-moe", "normalizes_experts", False),
-    ("lfm2moe", "normalizes_experts", False),
-    ("nemotron_h", "activation", "gelu"),
-    ("nemotron_h", "rotates", True),
-    ("nemotron_h_moe", "expert_score", "softmax"),
-    ("nemotron_h_moe", "rotates", True),
-    ("jamba", "rotates", True),
-    ("jamba", "normalizes_experts", True),
-    ("gemma4", "norms_values", False),
-    ("gemma4", "score_scale", 0.0),
-    ("gemma4", "windows", False),
-    ("gemma4", "per_layer", False),
-    ("gemma4", "activation", "silu"),
-    ("gemma4-moe", "dense_beside_experts", False),
-    ("gemma3n", "norms_values", False),
-    ("gemma3n", "score_scale", 0.0),
-    ("gemma3n", "windows", False),
-    ("gemma3n", "activation", "silu"),
-    ("gemma3n", "qk_norm", ""),
-    ("gemma3n", "window_rope", "same"),
-    ("minicpm3", "scales", ""),
-    ("minicpm3", "latent", False),
-    ("plamo2", "qk_norm", "head"),
-    ("plamo2", "norms", "pre"),
-    ("gemma", "activation", "silu"),
-    ("gemma", "embedding_scale", ""),
-    ("phi2", "activation", "silu"),
-    ("phi2", "parallel", False),
-    ("arcee", "activation", "gelu"),
-    ("nemotron", "activation", "gelu"),
-    ("nemotron", "norm_bias", False),
-    ("orion", "norm_bias", False),
-    ("chatglm", "biases", ""),
-    ("olmo", "norm", "rms"),
-    ("dbrx", "norm", "rms"),
-    ("dots1", "qk_norm", ""),
-    ("bailingmoe2", "qk_norm", ""),
-    ("hunyuan-moe", "norms_rotated", False),
-    ("hunyuan-moe", "normalizes_experts", False),
-    ("minimax-m2", "qk_norm", ""),
-    ("minimax-m2", "normalizes_experts", False),
-    ("kimi-linear", "rotates", True),
-    ("kimi-linear", "latent", False),
-]
-
-
-# What the file says, changed: fields of ModelConfig.
-WRONG_CONFIGS = [
-    ("gemma2", {"attention_softcap": 0.0}),
-    ("gemma2", {"logit_softcap": 0.0}),
-    ("granite", {"attention_scale": 8**-0.5}),
-    ("granite", {"residual_scale": 1.0}),
-    ("granite", {"embedding_scale": 1.0}),
-    ("granitemoe", {"logit_scale": 1.0}),
-    ("granitehybrid", {"attention_scale": 8**-0.5}),
-    ("gptneox", {"parallel": False}),
-    ("mistral3", {"temperature_scale": 0.0}),
-    ("mistral3", {"temperature_context": 9}),
-    ("deepseek2-lite", {"attention_scale": 40**-0.5}),
-    ("deepseek2-v3", {"attention_scale": 40**-0.5}),
-    ("gemma4", {"logit_softcap": 0.0}),
-    ("gemma4", {"window_theta": 10000.0}),
-    ("gemma4-moe", {"embedding_scale": 1.0}),
-    ("gemma3n", {"logit_softcap": 0.0}),
-    ("gemma3n", {"embedding_scale": 1.0}),
-    ("olmo", {"qkv_clamp": 0.0}),
-    ("dbrx", {"qkv_clamp": 0.0}),
-    ("minicpm", {"residual_scale": 1.0}),
-    ("minicpm", {"embedding_scale": 1.0}),
-    ("minicpm3", {"residual_scale": 1.0}),
-    ("minicpm3", {"logit_scale": 1.0}),
-    ("minicpm3", {"attention_scale": 0.5}),
-    ("kimi-linear", {"attention_scale": 24**-0.5 * 2}),
-]
-
-
-# The same of their mixture of experts.
-WRONG_EXPERTS = [
-    ("glm4moe", {"score": "softmax"}),
-    ("glm4moe", {"normalizes": False}),
-    ("glm4moe", {"scale": 1.0}),
-    ("glm4moe", {"n_used": 3}),
-    ("glm4moe", {"shared_dim": 0}),
-    ("ernie4_5-moe", {"score": "sigmoid"}),
-    ("ernie4_5-moe", {"shared_dim": 0}),
-    ("lfm2moe", {"n_used": 1}),
-    ("lfm2moe", {"score": "softmax"}),
-    ("deepseek2-lite", {"score": "sigmoid"}),
-    ("deepseek2-lite", {"groups": 1, "top_groups": 1}),
-    ("deepseek2-lite", {"normalizes": True}),
-    ("deepseek2-lite", {"scale": 1.0}),
-    ("deepseek2-v3", {"score": "softmax"}),
-    ("deepseek2-v3", {"top_groups": 3}),
-    ("deepseek2-v3", {"normalizes": False}),
-    ("gemma4-moe", {"n_used": 1}),
-    ("dots1", {"score": "softmax"}),
-    ("dots1", {"shared_dim": 0}),
-    ("dots1", {"scale": 1.0}),
-    ("bailingmoe2", {"groups": 1, "top_groups": 1}),
-    ("bailingmoe2", {"normalizes": False}),
-    ("hunyuan-moe", {"shared_dim": 0}),
-    ("minimax-m2", {"score": "softmax"}),
-    ("dbrx", {"n_used": 1}),
-    ("kimi-linear", {"score": "softmax"}),
-    ("kimi-linear", {"shared_dim": 0}),
-]
 
 
 @pytest.mark.full
@@ -282,7 +127,7 @@ def test_keys_of_another_layer_show(tmp_path: Path, breaking: pytest.MonkeyPatch
 
 @pytest.mark.full
 @pytest.mark.parametrize(
-    "name", ["gemma2", "gemma3", "gemma3n", "gemma4", "olmo3", "phi3", "exaone4", "gpt-oss", "cohere2"]
+    "name", ["gemma2", "gemma3", "gemma3n", "gemma4", "olmo3", "phi3", "exaone4", "gpt-oss", "cohere2", "smallthinker"]
 )
 @pytest.mark.parametrize("more", [-1, 1])
 def test_a_window_off_by_one_shows(name: str, more: int, tmp_path: Path, breaking: pytest.MonkeyPatch) -> None:
@@ -294,6 +139,26 @@ def test_a_window_off_by_one_shows(name: str, more: int, tmp_path: Path, breakin
     read = language_model.read_config
     breaking.setattr(language_model, "read_config", off)
     assert difference_of(name, tmp_path) > BROKEN
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("chunk", [0, 6, 8])
+def test_other_parts_of_the_context_show(chunk: int, tmp_path: Path, breaking: pytest.MonkeyPatch) -> None:
+    def other(*given: Any) -> ModelConfig:
+        config = read(*given)
+        assert [x.chunk for x in config.layers if x.window] == [7] * 3
+        sizes = {"window": chunk or 7, "chunk": chunk}
+        return replace(config, layers=tuple(replace(x, **sizes) if x.window else x for x in config.layers))
+
+    read = language_model.read_config
+    breaking.setattr(language_model, "read_config", other)
+    assert difference_of("llama4", tmp_path) > BROKEN
+
+
+@pytest.mark.full
+def test_another_range_of_scores_that_count_shows(tmp_path: Path, breaking: pytest.MonkeyPatch) -> None:
+    breaking.setattr(feed_forward, "JITTER", 0.02)
+    assert difference_of("phimoe", tmp_path) > BROKEN
 
 
 @pytest.mark.parametrize("name", ["qwen2", "qwen2-yarn"])

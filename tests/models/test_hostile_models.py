@@ -170,7 +170,7 @@ WRONG_OPTIONS = [
     (
         "gemma4",
         {"embedding_length_per_layer_input": 9},
-        "'per_layer_token_embd.weight' has shape [273, 40]; wanted [273, 45]",
+        "'per_layer_token_embd.weight' has shape [96, 40]; wanted [96, 45]",
     ),
     ("gemma4", {"attention.sliding_window_pattern": [True]}, "5 booleans"),
     ("lfm2", {"shortconv.l_cache": 1}, "'lfm2.shortconv.l_cache' is 1; wanted 2 to 64"),

@@ -23,9 +23,9 @@ CHUNK = 64
 def test_sums_are_those_of_transformers_inputs(name: str, tmp_path: Path) -> None:
     torch = pytest.importorskip("torch")
     pytest.importorskip("transformers")
-    from scripts.oracles import tiny_models, tiny_recurrent
+    from scripts.oracles import tiny_models
 
-    seed, model = tiny_recurrent.SEEDED[name]
+    seed, model = tiny_models.SEEDED[name]
     network = tiny_models.build(model, seed).double()
     sums: dict[str, np.ndarray] = {}
 

@@ -22,6 +22,7 @@ from tests.support.fixtures import tiny_model
 
 pytest.importorskip("safetensors")
 Q, V, DOWN = (f"model.layers.0.{m}" for m in ("self_attn.q_proj", "self_attn.v_proj", "mlp.down_proj"))
+MAGNITUDE = f"base_model.model.{Q}.lora_magnitude_vector"
 CONFIG = {"peft_type": "LORA", "r": 2, "lora_alpha": 3.0}
 
 
@@ -49,11 +50,18 @@ def opened(folder: Path) -> Adapter:
 
 def test_every_family_of_attention_has_names_and_the_order_of_its_rows() -> None:
     rows = {name: row for name, row in FAMILIES.items() if not row.encoder and not row.recurrent}
-    of_programs_of_their_own = {"internlm2", "exaone", "orion", "bailingmoe2"}  # whose modules transformers lacks
-    of_pictures = {"qwen2vl", "qwen3vl"}
+    of_programs_of_their_own = {
+        "internlm2",
+        "exaone",
+        "orion",
+        "bailingmoe2",
+        "deci",
+        "smallthinker",
+    }  # whose modules transformers lacks
+    of_pictures = {"qwen2vl", "qwen3vl", "qwen3vlmoe"}
     assert set(NAMINGS) == set(rows) - of_programs_of_their_own - of_pictures
     rows = {name: row for name, row in rows.items() if name in NAMINGS}
-    in_pairs_there_too = {"chatglm", "command-r", "cohere2", "glm4", "ernie4_5", "ernie4_5-moe", "deepseek2"}
+    in_pairs_there_too = {"chatglm", "command-r", "cohere2", "glm4", "ernie4_5", "ernie4_5-moe", "deepseek2", "llama4"}
     assert {name for name, row in rows.items() if row.pairing == "interleaved"} - in_pairs_there_too == {
         name for name, row in NAMINGS.items() if row.orders.get("attn_q") == "halves"
     }
@@ -117,7 +125,8 @@ def test_files_may_be_links_as_in_the_hub_s_cache(tmp_path: Path) -> None:
         ({"lora_alpha": -1}, "lora_alpha is -1"),
         ({"lora_alpha": 10**400}, "lora_alpha is 1000000"),
         ({"use_rslora": "yes"}, "use_rslora is 'yes'; wanted true or false"),
-        ({"use_dora": True}, "use_dora is True; wanted a plain LoRA, without it"),
+        ({"use_dora": "yes"}, "use_dora is 'yes'; wanted true or false"),
+        ({"use_dora": True}, "q_proj' has lora_A.weight, lora_B.weight; wanted .*, lora_magnitude_vector"),
         ({"lora_bias": True}, "lora_bias is True"),
         ({"bias": "all"}, "bias is 'all'; wanted 'none'"),
         ({"bias": None}, "bias is None; wanted 'none'"),
@@ -129,7 +138,7 @@ def test_files_may_be_links_as_in_the_hub_s_cache(tmp_path: Path) -> None:
         ({"rank_pattern": 0}, "rank_pattern is 0; wanted an object"),
         ({"rank_pattern": [2]}, r"rank_pattern is \[2\]; wanted an object"),
         ({"rank_pattern": {"q_proj": 0}}, "rank_pattern is 0; wanted an integer"),
-        ({"rank_pattern": {"q_proj": 4}}, r"has lora_A and lora_B of \[2, 64\] and \[64, 2\]; wanted \[4, 64\] and \[64, 4\]"),
+        ({"rank_pattern": {"q_proj": 4}}, r"has lora_A.weight \[2, 64\]; wanted \[4, 64\]"),
         ({"alpha_pattern": {"(a+)+q_proj": 4}}, r"alpha_pattern has '\(a\+\)\+q_proj'; wanted names of modules"),
         ({"alpha_pattern": {"q_proj": "4"}}, "alpha_pattern is '4'"),
     ],
@@ -149,14 +158,14 @@ def test_configurations_that_are_refused(config: Any, message: str, tmp_path: Pa
         (pair("model.layers.0.self_attn.qkv_proj"), "wanted those of llama, such as base_model.model.model.layers.0.self_attn.q"),
         (pair("model.embed_tokens"), "got the tensor 'base_model.model.model.embed_tokens.lora_A.weight'"),
         (pair("a\nb" * 40), "got the tensor 'base_model.model.a"),
-        ({f"base_model.model.{Q}.lora_magnitude_vector": np.ones(64)}, r"got the tensor '.*lora_magnitude_vector'"),
+        (pair(Q) | {MAGNITUDE: np.ones(64)}, "lora_B.weight, lora_magnitude_vector; wanted lora_A.weight, lora_B"),
         ({"base_model.model.lm_head.base_layer.weight": np.ones((2, 2))}, "got the tensor 'base_model.model.lm_head.base_layer"),
-        (dict(list(pair(Q).items())[:1]), "q_proj' has lora_A alone; wanted one pair"),
-        (pair(Q) | pair(f"language_model.{Q}"), "too; wanted one pair"),
-        (pair(Q, n=32), r"of \[2, 64\] and \[32, 2\]; wanted \[2, 64\] and \[64, 2\]"),
-        (pair(Q, rank=3), r"of \[3, 64\] and \[64, 3\]; wanted \[2, 64\]"),
-        (pair(Q, rank=0), r"of \[0, 64\]"),
-        ({name: a.reshape(-1) for name, a in pair(Q).items()}, r"of \[128\] and \[128\]; wanted"),
+        (dict(list(pair(Q).items())[:1]), "q_proj' has lora_A.weight; wanted lora_A.weight, lora_B.weight"),
+        (pair(Q) | pair(f"language_model.{Q}"), "too; wanted one of them"),
+        (pair(Q, n=32), r"has lora_B.weight \[32, 2\]; wanted \[64, 2\]"),
+        (pair(Q, rank=3), r"has lora_A.weight \[3, 64\]; wanted \[2, 64\]"),
+        (pair(Q, rank=0), r"has lora_A.weight \[0, 64\]"),
+        ({name: a.reshape(-1) for name, a in pair(Q).items()}, r"has lora_A.weight \[128\]; wanted"),
         (pair(Q, dtype=np.int8), "is I8; wanted F32, F16, BF16"),
     ],
 )  # fmt: skip

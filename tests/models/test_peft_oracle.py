@@ -19,8 +19,8 @@ pytestmark = pytest.mark.oracle
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 numpy_files = pytest.importorskip("safetensors.numpy")
-from scripts.oracles import tiny_files, tiny_models  # noqa: E402 - imports torch
-from scripts.oracles.tiny_recurrent import SEEDED  # noqa: E402 - imports torch
+from scripts.oracles import tiny_models  # noqa: E402 - imports torch
+from scripts.oracles.tiny_models import SEEDED  # noqa: E402 - imports torch
 
 Array = np.ndarray[Any, Any]
 MODELS = {name: (seed, m) for name, (seed, m) in SEEDED.items() if m.arch in NAMINGS}
@@ -57,7 +57,7 @@ def test_weights_are_those_of_the_changed_model(name: str, tmp_path: Path) -> No
     network = changed(name, tmp_path / "peft")
     train.merge(tiny_model(name, tmp_path), tmp_path / "peft", tmp_path / "merged.gguf")
     with open_gguf(tmp_path / "merged.gguf") as file:
-        for tensor, wanted in tiny_files.tensors(MODELS[name][1], network):
+        for tensor, wanted in tiny_models.tensors(MODELS[name][1], network):
             np.testing.assert_allclose(file.tensors[tensor].dequantize(), wanted, atol=1e-6, err_msg=tensor)
 
 

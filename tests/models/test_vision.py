@@ -9,19 +9,25 @@ import pytest
 
 from camshaft import GenerateOptions, Sampling
 from camshaft.errors import ContextError
+from camshaft.formats.gguf.file import open_gguf
 from camshaft.generate.engine.engine import Engine
 from camshaft.generate.engine.request import Update
 from camshaft.generate.vision.tokens import PictureToken
 from camshaft.models.vision.projectors import PROJECTORS
-from tests.support.pictures import TINY_VISION, opened, prompts_of, vision_difference
+from tests.support.pictures import TINY_VISION, opened, prompts_of, tiny_vision, vision_difference
 from tests.support.quick import quick_of
 
 TOLERANCE = 1e-3
 QUICK = ("idefics3",)
 
 
-def test_there_is_a_tiny_model_of_every_projector() -> None:
-    assert len(TINY_VISION) == len(PROJECTORS)
+def _projector(name: str, folder: Path) -> str:
+    with open_gguf(tiny_vision(name, folder)[1]) as file:
+        return str(file.metadata["clip.projector_type"])
+
+
+def test_there_is_a_tiny_model_of_every_projector(tmp_path: Path) -> None:
+    assert {_projector(name, tmp_path) for name in TINY_VISION} == set(PROJECTORS)
     assert all(logits.std(axis=0).mean() >= 1 for name in TINY_VISION for *_, logits in prompts_of(name))
 
 

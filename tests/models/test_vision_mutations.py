@@ -10,18 +10,25 @@ from typing import Any
 import numpy as np
 import pytest
 
+from camshaft import LanguageModel
+from camshaft.formats.gguf.file import open_gguf
 from camshaft.generate.vision import vision_model
 from camshaft.generate.vision.places import AxisPositions
 from camshaft.generate.vision.tokens import PictureToken
-from camshaft.models.vision import encoder
+from camshaft.models import decoder
+from camshaft.models.vision import encoder, tiles
 from camshaft.models.vision.projectors import PROJECTORS
-from tests.support.pictures import TINY_VISION, opened, prompts_of, vision_difference
+from tests.support.models import changed_model
+from tests.support.pictures import TINY_VISION, opened, prompts_of, tiny_vision, vision_difference
 from tests.support.quick import quick_of
 from tests.support.tiny_families import BROKEN
 
 QUICK = ("idefics3",)
-LEARNED = [name for name in TINY_VISION if name not in ("pixtral", "qwen2.5vl")]
-ROTATING = [name for name in TINY_VISION if name in ("pixtral", "qwen2.5vl", "qwen3vl")]
+GEMMA4 = ("gemma4v", "gemma4v-layers")
+LEARNED = [name for name in TINY_VISION if name not in ("pixtral", "qwen2vl", "qwen2.5vl", *GEMMA4)]
+ROTATING = [
+    name for name in TINY_VISION if name in ("pixtral", "qwen2vl", "qwen2.5vl", "qwen3vl", "qwen3vlmoe", *GEMMA4)
+]
 
 
 def _changed(breaking: pytest.MonkeyPatch, name: str, change: Callable[..., Any]) -> None:
@@ -53,7 +60,7 @@ def test_positions_off_by_one_show(name: str, tmp_path: Path, breaking: pytest.M
         assert vision_difference(name, lm) > BROKEN
 
 
-@pytest.mark.parametrize("name", quick_of([n for n in TINY_VISION if n != "gemma3"], QUICK))
+@pytest.mark.parametrize("name", quick_of([n for n in TINY_VISION if not n.startswith("gemma")], QUICK))
 def test_another_order_of_merged_patches_shows(name: str, tmp_path: Path, breaking: pytest.MonkeyPatch) -> None:
     def by_columns(index: np.ndarray, rows: int, columns: int, merge: int) -> np.ndarray:
         return index.reshape(merge, merge, -1).swapaxes(0, 1).reshape(index.shape)
@@ -82,6 +89,13 @@ def test_other_windows_show(tmp_path: Path, breaking: pytest.MonkeyPatch) -> Non
 
 
 @pytest.mark.full
+def test_another_constant_of_quick_gelu_shows(tmp_path: Path, breaking: pytest.MonkeyPatch) -> None:
+    breaking.setattr(encoder, "QUICK", 1.0)
+    with opened("qwen2vl", tmp_path) as lm:
+        assert vision_difference("qwen2vl", lm) > BROKEN
+
+
+@pytest.mark.full
 @pytest.mark.parametrize("layer", [0, 1])
 def test_each_layer_that_goes_to_layers_of_the_text_counts(
     layer: int, tmp_path: Path, breaking: pytest.MonkeyPatch
@@ -98,10 +112,70 @@ def test_each_layer_that_goes_to_layers_of_the_text_counts(
 
 
 @pytest.mark.full
-def test_tokens_of_a_picture_that_do_not_see_each_other_show(tmp_path: Path, breaking: pytest.MonkeyPatch) -> None:
-    breaking.setitem(PROJECTORS, "gemma3", replace(PROJECTORS["gemma3"], bidirectional=False))
-    with opened("gemma3", tmp_path) as lm:
-        assert vision_difference("gemma3", lm) > BROKEN
+@pytest.mark.parametrize(
+    ("name", "field", "wrong"),
+    [
+        ("gemma3", "bidirectional", ""),
+        ("gemma3", "bidirectional", "windows"),
+        ("gemma4v", "bidirectional", ""),
+        ("gemma4v", "bidirectional", "all"),
+        ("gemma4v", "theta", 1e4),
+        ("gemma4v", "signed", False),
+        ("gemma4v", "sandwiched", False),
+        ("gemma4v", "rope", "vision"),
+        ("lfm2vl", "positions", "learned"),
+    ],
+)
+def test_a_wrong_row_shows(name: str, field: str, wrong: object, tmp_path: Path, breaking: pytest.MonkeyPatch) -> None:
+    row = {"lfm2vl": "lfm2"}.get(name, name)
+    breaking.setitem(PROJECTORS, row, replace(PROJECTORS[row], **{field: wrong}))  # type: ignore[arg-type]
+    with opened(name, tmp_path) as lm:
+        assert vision_difference(name, lm) > BROKEN
+
+
+@pytest.mark.full
+def test_another_grid_of_tiles_shows(tmp_path: Path, breaking: pytest.MonkeyPatch) -> None:
+    breaking.setattr(tiles, "_closest_grid", lambda width, height, side: (3, 2))
+    text, pictures, wanted, *_ = prompts_of("lfm2vl")[1]
+    with opened("lfm2vl", tmp_path) as lm:
+        assert [int(i) for i in lm.prompt_ids(text, raw=True, images=pictures)] != wanted
+
+
+@pytest.mark.full
+def test_ignored_limits_of_linear_layers_show(tmp_path: Path, breaking: pytest.MonkeyPatch) -> None:
+    breaking.setattr(encoder, "clipped_linear", lambda x, name, n, file: file.linear(x, name, n))
+    with opened("gemma4v-layers", tmp_path) as lm:
+        assert vision_difference("gemma4v-layers", lm) > BROKEN
+
+
+@pytest.mark.full
+def test_swapped_tables_of_rows_and_columns_show(tmp_path: Path, breaking: pytest.MonkeyPatch) -> None:
+    right = vision_model.axis_rows
+    breaking.setattr(vision_model, "axis_rows", lambda table, *sizes: right(table[::-1], *sizes))
+    with opened("gemma4v", tmp_path) as lm:
+        assert vision_difference("gemma4v", lm) > BROKEN
+
+
+@pytest.mark.full
+def test_other_embeddings_of_layers_in_the_place_of_pictures_show(tmp_path: Path, breaking: pytest.MonkeyPatch) -> None:
+    right = decoder.layer_embeddings
+    breaking.setattr(
+        decoder,
+        "layer_embeddings",
+        lambda x, config, file, batch: right(x, config, file, replace(batch, is_picture=None)),
+    )
+    with opened("gemma4v-layers", tmp_path) as lm:
+        assert vision_difference("gemma4v-layers", lm) > BROKEN
+
+
+@pytest.mark.full
+def test_ignored_numbers_that_results_are_shifted_and_scaled_by_show(tmp_path: Path) -> None:
+    text, mmproj = tiny_vision("gemma4v", tmp_path)
+    with open_gguf(mmproj) as file:
+        shape = file.tensors["v.std_scale"].shape
+    changed = changed_model(mmproj, tmp_path, tensors={"v.std_scale": np.ones(shape, np.float32)})
+    with LanguageModel(text, mmproj=changed, activations="f32", threads=1, context=256) as lm:
+        assert vision_difference("gemma4v", lm) > BROKEN
 
 
 def _one_after_the_other(self: AxisPositions, token: int, position: int, slot: int) -> tuple[int, int, int]:
@@ -118,7 +192,7 @@ _RIGHT = AxisPositions._next
 
 @pytest.mark.full
 @pytest.mark.parametrize("wrong", [_one_after_the_other, _rows_of_the_last])
-@pytest.mark.parametrize("name", ["qwen2.5vl", "qwen3vl"])
+@pytest.mark.parametrize("name", ["qwen2vl", "qwen2.5vl", "qwen3vl", "qwen3vlmoe"])
 def test_other_positions_in_the_text_show(
     name: str, wrong: Callable[..., Any], tmp_path: Path, breaking: pytest.MonkeyPatch
 ) -> None:

@@ -67,6 +67,22 @@ def test_tiles_are_those_of_transformers(name: str, size: tuple[int, int], tmp_p
         assert np.abs(patch_rows(tile.pixels, config) - rows_of(picture, config)).max() < 1e-5
 
 
+@pytest.mark.parametrize("size", [*SIZES, (30, 3000), (3000, 30)])
+def test_patches_are_those_of_gemma_4s_processor(size: tuple[int, int], tmp_path: Path) -> None:
+    pytest.importorskip("transformers")
+    from transformers.models.gemma4.image_processing_pil_gemma4 import Gemma4ImageProcessorPil
+
+    given = Gemma4ImageProcessorPil()([drawn_picture(*size)])
+    with opened("gemma4v", tmp_path) as lm:
+        assert lm.vision is not None
+        config = replace(lm.vision.config, patch=16, merge=3, max_pixels=280 * 48 * 48)
+    (tile,) = tiles(drawn_picture(*size), config)
+    n = tile.pixels.shape[0] * tile.pixels.shape[1] // 256
+    assert n == 9 * given["num_soft_tokens_per_image"][0]
+    wanted = np.asarray(given["pixel_values"])[0][:n].reshape(n, 256, 3).swapaxes(1, 2).reshape(n, -1)
+    assert np.abs(patch_rows(tile.pixels, config) - (2 * wanted - 1)).max() < 1e-5
+
+
 @pytest.mark.parametrize("patch", [14, 16])
 @pytest.mark.parametrize("size", SIZES)
 def test_patches_are_those_of_qwens_processor(size: tuple[int, int], patch: int, tmp_path: Path) -> None:

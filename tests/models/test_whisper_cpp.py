@@ -20,7 +20,7 @@ from camshaft.models.speech.ggml_vocabulary import merges_of
 from camshaft.ops.fft.audio import mel_filters
 from camshaft.text.tokenizer import Tokenizer
 from camshaft.text.tokenizers.byte_level import from_byte_level
-from scripts.oracles.tiny_vocabulary import make_tokens
+from scripts.oracles.tiny.vocabulary import make_tokens
 
 DIM, MELS = 32, 80
 SIZES = {

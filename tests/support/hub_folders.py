@@ -13,7 +13,7 @@ import numpy as np
 from camshaft.formats.gguf.file import GGUFFile, open_gguf
 from camshaft.formats.safetensors import write_safetensors
 from camshaft.formats.safetensors_folder import INDEX
-from scripts.oracles.tiny_vocabulary import write_tokenizer
+from scripts.oracles.tiny.vocabulary import write_tokenizer
 from tests.support.fixtures import tiny_model
 
 CONTROL, USER_DEFINED = 3, 4

@@ -27,11 +27,11 @@ MODES = [(add, parse) for add in (False, True) for parse in (False, True)]
 @pytest.mark.parametrize("name", TINY_MODELS)
 def test_transformers_still_says_the_same(name: str, tmp_path: Path) -> None:
     pytest.importorskip("transformers")
-    from scripts.oracles import tiny_files, tiny_models, tiny_recurrent
+    from scripts.oracles import tiny_models
 
-    seed, model = tiny_recurrent.SEEDED[name]
+    seed, model = tiny_models.SEEDED[name]
     network, (tokens, wanted) = tiny_models.build(model, seed), tiny_logits(name)
-    tiny_files.write_gguf(model, network, tmp_path / "again.gguf")
+    tiny_models.write_gguf(model, network, tmp_path / "again.gguf")
     assert (tmp_path / "again.gguf").read_bytes() == tiny_model(name, tmp_path).read_bytes()
     assert np.abs(tiny_models.logits(network, tokens) - wanted).max() < 1e-5
 
@@ -40,9 +40,9 @@ def test_transformers_still_says_the_same(name: str, tmp_path: Path) -> None:
 def test_llama_cpp_agrees_with_transformers(name: str, tmp_path: Path) -> None:
     pytest.importorskip("llama_cpp")
     pytest.importorskip("transformers")
-    from scripts.oracles import llama, tiny_recurrent
+    from scripts.oracles import llama, tiny_models
 
-    agreement = tiny_recurrent.SEEDED[name][1].agreement
+    agreement = tiny_models.SEEDED[name][1].agreement
     if agreement is None:
         pytest.skip("llama.cpp computes another model of this file")
     tokens, wanted = tiny_logits(name)
@@ -66,11 +66,12 @@ def test_llama_cpp_still_says_the_same_of_the_excerpt() -> None:
 @pytest.mark.parametrize("name", TINY_MODELS)
 def test_camshaft_says_of_a_new_model_what_transformers_says(name: str, seed: int, tmp_path: Path) -> None:
     pytest.importorskip("transformers")
-    from scripts.oracles import tiny_files, tiny_models, tiny_recurrent
+    from scripts.oracles import tiny_models
 
-    model = tiny_recurrent.SEEDED[name][1]
-    network, tokens = tiny_models.build(model, seed), tiny_models.sequence(seed) + tiny_models.sequence(seed + 7)
-    tiny_files.write_gguf(model, network, tmp_path / "new.gguf")
+    model = tiny_models.SEEDED[name][1]
+    network, n = tiny_models.build(model, seed), model.n_vocab
+    tokens = tiny_models.sequence(seed, n_vocab=n) + tiny_models.sequence(seed + 7, n_vocab=n)
+    tiny_models.write_gguf(model, network, tmp_path / "new.gguf")
     wanted = tiny_models.logits(network, tokens)
     assert wanted.std(axis=0).mean() >= 0.7  # what is frozen has 1 or more
     with LanguageModel(tmp_path / "new.gguf", activations="f32", threads=1, context=64) as lm:

@@ -45,8 +45,11 @@ def drawn(model: train.LoraModel) -> Any:
     """Adapters that change something."""
     rng = np.random.default_rng(7)
     return {
-        name: {"a": pair["a"], "b": rng.normal(0, 0.2, pair["b"].shape).astype(np.float32)}
-        for name, pair in model.adapters().items()
+        name: {
+            part: a if part == "a" else (a + rng.normal(0, 0.2, a.shape)).astype(np.float32)
+            for part, a in parts.items()
+        }
+        for name, parts in model.adapters().items()
     }
 
 

@@ -16,7 +16,7 @@ from camshaft.models.adapters.peft_names import NAMINGS, module_name
 from tests.support.fixtures import tiny_logits, tiny_model
 from tests.support.models import changed_model
 from tests.train.by_references import by_references  # noqa: F401 - a fixture
-from tests.train.test_lora import drawn
+from tests.train.test_lora import drawn, logits
 
 pytest.importorskip("safetensors")
 OPTIONS: dict[str, Any] = {"activations": "f32", "threads": 1, "context": 64, "sessions": 1}
@@ -72,6 +72,32 @@ def test_a_folder_gives_the_logits_of_the_file(tmp_path: Path) -> None:
     train.merge(base, file, tmp_path / "a.gguf")
     train.merge(base, folder, tmp_path / "b.gguf")
     assert (tmp_path / "a.gguf").read_bytes() == (tmp_path / "b.gguf").read_bytes()
+
+
+@pytest.mark.parametrize("name", ["llama", "qwen2", "gpt2", "gptneox"])
+def test_dora_says_the_same_trained_run_and_merged(name: str, tmp_path: Path) -> None:
+    """With biases, rows in another order and matrices that PEFT has the other way round; half of it is half of its change."""
+    base, folder, tokens = tiny_model(name, tmp_path), tmp_path / "peft", tiny_logits(name)[0]
+    with train.LoraModel(base, train.LoraConfig(rank=4, dora=True)) as model:
+        adapters = drawn(model)
+        wanted, plain = logits(model, adapters, tokens), logits(model, {}, tokens)
+        np.testing.assert_allclose(logits(model, model.adapters(), tokens), plain, atol=1e-4)
+        del adapters["blk.0.attn_output"], adapters["blk.1.attn_output"]  # others of the name have none
+        wanted = logits(model, adapters, tokens)
+        train.save_adapter(folder, model, adapters)
+        with pytest.raises(
+            FormatError, match=r"a.gguf: GGUF adapters hold no magnitudes of DoRA; wanted the name of a"
+        ):
+            train.save_adapter(tmp_path / "a.gguf", model, adapters)
+    assert (config_of(folder)["use_dora"], np.abs(wanted - plain).max() > 0.1) == (True, True)
+    read = train.load_adapter(folder, base).matrices
+    assert all(np.array_equal(read[n][part], a) for n, parts in adapters.items() for part, a in parts.items())
+    train.merge(base, folder, tmp_path / "merged.gguf")
+    with train.LoraModel(tmp_path / "merged.gguf") as model:
+        np.testing.assert_allclose(logits(model, {}, tokens), wanted, atol=1e-4)
+    if name == "qwen2":
+        with LanguageModel(base, adapters=[(folder, 0.25), (folder, 0.75)], **OPTIONS) as lm:
+            np.testing.assert_allclose(lm.logits(tokens), wanted, atol=1e-3)
 
 
 def test_what_the_configuration_says(tmp_path: Path) -> None:

@@ -118,7 +118,7 @@ def test_loss_and_gradients_are_those_of_torch(tmp_path: Path) -> None:
     from scripts.oracles import tiny_models
     from tests.train.test_train_oracle import with_lora
 
-    seed, tiny = next((i, m) for i, m in enumerate(tiny_models.MODELS) if m.name == "llama")
+    seed, tiny = tiny_models.SEEDED["llama"]
     network = tiny_models.build(tiny, seed).requires_grad_(False)
     beta = 0.2
     with train.LoraModel(tiny_model("llama", tmp_path), train.LoraConfig(rank=4)) as model:

@@ -148,11 +148,12 @@ def test_lora_follows_torch_for_200_steps(tmp_path: Path) -> None:
     torch = pytest.importorskip("torch")
     pytest.importorskip("transformers")
     from scripts.oracles import tiny_models
+    from scripts.oracles.tiny.vocabulary import N_VOCAB
 
-    seed, tiny = next((i, m) for i, m in enumerate(tiny_models.MODELS) if m.name == "llama")
+    seed, tiny = tiny_models.SEEDED["llama"]
     network = tiny_models.build(tiny, seed).requires_grad_(False)
     rng = np.random.default_rng(0)
-    ids = rng.integers(5, tiny_models.N_VOCAB, (12, 17)).astype(np.int32)
+    ids = rng.integers(5, N_VOCAB, (12, 17)).astype(np.int32)
     rows = np.tile(np.arange(4, 16, dtype=np.int32), (12, 1))
     batches = train.Batches((ids[:, :-1], rows, ids[:, 5:]), 4)
     rate = train.cosine(1e-2, 200, warmup=10)
@@ -184,10 +185,11 @@ def test_a_whole_model_follows_torch(tmp_path: Path) -> None:
     torch = pytest.importorskip("torch")
     pytest.importorskip("transformers")
     from scripts.oracles import tiny_models
+    from scripts.oracles.tiny.vocabulary import N_VOCAB
 
-    seed, tiny = next((i, m) for i, m in enumerate(tiny_models.MODELS) if m.name == "llama")
+    seed, tiny = tiny_models.SEEDED["llama"]
     network = tiny_models.build(tiny, seed)
-    ids = np.random.default_rng(0).integers(5, tiny_models.N_VOCAB, (8, 17)).astype(np.int32)
+    ids = np.random.default_rng(0).integers(5, N_VOCAB, (8, 17)).astype(np.int32)
     rows = np.tile(np.arange(16, dtype=np.int32), (8, 1))
     batches = train.Batches((ids[:, :-1], rows, ids[:, 1:]), 4)
     with FullModel(tiny_model("llama", tmp_path)) as model:

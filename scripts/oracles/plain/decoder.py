@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 if TYPE_CHECKING:
-    from scripts.oracles.tiny_models import TinyModel
+    from scripts.oracles.tiny.model import TinyModel
 
 Array = np.ndarray[Any, Any]
 Shapes = dict[str, tuple[int, ...]]
@@ -55,6 +55,28 @@ def sigmoid(x: Array) -> Array:
 def rms(x: Array) -> Array:
     """Rows divided by the root of their mean square."""
     return x / np.sqrt((x**2).mean(axis=-1, keepdims=True) + NORM_EPS)
+
+
+def rotated(x: Array, theta: float, *, neighbours: bool) -> Array:
+    """Heads [tokens, heads, size], turned by their positions: pairs of neighbours, or of halves."""
+    n, size = len(x), x.shape[-1]
+    angles = np.arange(n)[:, None, None] * theta ** (-np.arange(0, size, 2) / size)
+    pairs = (x[..., 0::2], x[..., 1::2]) if neighbours else (x[..., : size // 2], x[..., size // 2 :])
+    turned = (pairs[0] + 1j * pairs[1]) * np.exp(1j * angles)
+    if neighbours:
+        return np.stack([turned.real, turned.imag], axis=-1).reshape(x.shape)
+    return np.concatenate([turned.real, turned.imag], axis=-1)
+
+
+def attended(q: Array, k: Array, v: Array, scale: float, window: int = 0, cap: float = 0.0) -> Array:
+    """Causal attention of heads [tokens, heads, size], of the last `window` tokens, [tokens, heads * size]."""
+    n = len(q)
+    k, v = (np.repeat(x, q.shape[1] // x.shape[1], axis=1) for x in (k, v))
+    scores = np.einsum("qhd,khd->hqk", q, k) * scale
+    scores = cap * np.tanh(scores / cap) if cap else scores
+    sees = np.tri(n, dtype=bool) & ~(np.tri(n, k=-window, dtype=bool) if window else np.zeros((n, n), bool))
+    scores = np.exp(np.where(sees, scores, -np.inf))
+    return np.einsum("hqk,khd->qhd", scores / scores.sum(axis=-1, keepdims=True), v).reshape(n, -1)
 
 
 def build_plain(model: TinyModel, seed: int) -> PlainDecoder:

@@ -9,7 +9,7 @@ import numpy as np
 from scripts.oracles.plain.decoder import PROGRAMS, Array, PlainDecoder, Shapes, rms, sigmoid
 
 if TYPE_CHECKING:
-    from scripts.oracles.tiny_models import TinyModel
+    from scripts.oracles.tiny.model import TinyModel
 
 
 def logits(of: PlainDecoder, tokens: list[int]) -> Array:

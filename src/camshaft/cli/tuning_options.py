@@ -27,6 +27,7 @@ _Method = Annotated[
 _Rank = Annotated[int, typer.Option(metavar="N", min=1, help="Rank of the adapters.")]
 _Alpha = Annotated[float, typer.Option(metavar="X", help="The adapters' products are multiplied by alpha / rank.")]
 _RsLora = Annotated[bool, typer.Option("--rslora", help="Multiply by alpha / sqrt(rank) in place of alpha / rank.")]
+_Dora = Annotated[bool, typer.Option("--dora", help="Learn the norm of each changed row too (DoRA); OUT is a folder.")]
 _Target = Annotated[
     list[str] | None,
     typer.Option(
@@ -74,6 +75,7 @@ class LearningOptions:
     rank: _Rank = 8
     alpha: _Alpha = 16.0
     rslora: _RsLora = False
+    dora: _Dora = False
     target: _Target = None
     file_type: _Written = None
     optimizer: _Optimizer = "adamw"
@@ -99,12 +101,12 @@ class LearningOptions:
         from camshaft.train.tuning.options import FinetuneOptions
 
         given: dict[str, Any] = dict(vars(self))
-        rank, alpha, rslora = (given.pop(name) for name in ("rank", "alpha", "rslora"))
+        adapters = {name: given.pop(name) for name in ("rank", "alpha", "rslora", "dora")}
         target = given.pop("target")
         targets: dict[str, Any] = {"targets": tuple(target)} if target else {}
         if self.memory is not None:
             given["memory"] = _nbytes(self.memory)
-        lora = LoraConfig(rank, alpha, seed=self.seed, rslora=rslora, **targets)
+        lora = LoraConfig(**adapters, seed=self.seed, **targets)
         return lora, FinetuneOptions(**given, **targets)
 
 

@@ -129,6 +129,12 @@ class ArrayFunctions:
         Arrays in, arrays out. `out` is written and returned.
         """
 
+    def batch_invariant_matmul(self, x: ArrayLike, w: ArrayLike, /, *, out: Array | None = None) -> Any:
+        """y[i, j] = sum_k x[i, k] w[j, k], a row's bits the same for any number of rows.
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
     def rounded_matmul(self, a: ArrayLike, b: ArrayLike, /, *, out: Array | None = None, transpose_b: bool) -> Any:
         """out[.., i, j] = sum_k a[.., i, k] b[.., j, k], operands in int16 where that is faster.
 

@@ -26,6 +26,7 @@ __all__ = [
     "attention",
     "attention_mask",
     "attention_mask_tiles",
+    "batch_invariant_matmul",
     "binary_cross_entropy_with_logits",
     "broadcast_to",
     "cast",
@@ -383,6 +384,10 @@ def matmul(
     to: str = "f32",
     name: str | None = None,
 ) -> Tensor: ...
+@overload
+def batch_invariant_matmul(x: ArrayLike, w: ArrayLike, /, *, out: Array | None = None) -> Any: ...
+@overload
+def batch_invariant_matmul(x: Tensor | ArrayLike, w: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor: ...
 @overload
 def rounded_matmul(a: ArrayLike, b: ArrayLike, /, *, out: Array | None = None, transpose_b: bool) -> Any: ...
 @overload

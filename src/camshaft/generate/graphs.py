@@ -43,14 +43,15 @@ class ModelGraphs:
         self._ropes = {name: Rotations(file.metadata, file.tensors, config, length.bound, name) for name in names}
 
     def graph(self, tokens: Dim, rows: Dim | None, *, together: bool = False) -> Graph:
-        """The graph from token ids to `logits` of `rows` of the tokens (None: of all tokens). With an input `lengths`, tokens see
-        each other `together` up to there."""
+        """The graph from token ids to `logits` of `rows` of the tokens. None: of all tokens, each of which is a sequence's next
+        one, so that a token's logits have the same bits for any number of them. With an input `lengths`, tokens see each other
+        `together` up to there."""
         graph = Graph()
         batch, caches = self._inputs(graph, tokens, rows, together=together)
         if self._seeing.width and rows is not None:
             mask = graph.input("is_picture", (tokens,), "bool")
             batch = replace(batch, pictures=self._pictures(graph, tokens), is_picture=mask)
-        checkpoint = checkpoint_of(self._adapters, graph)
+        checkpoint = checkpoint_of(self._adapters, graph, invariant=rows is None)
         graph.output("logits", decoder(self._config, checkpoint, batch, caches))
         if isinstance(checkpoint, AdaptedCheckpoint):
             checkpoint.check_used()
@@ -73,8 +74,10 @@ class ModelGraphs:
         ropes = {name: graph.constant(name, rope, rope.spec) for name, rope in self._ropes.items()}
         recurrent = self._config.recurrent is not None
         batch, places = token_inputs(graph, tokens, rows, table, ropes, self._length, recurrent=recurrent)
+        whole = places
         if FAMILIES[self._config.architecture].encoder or together:
             places = replace(places, lengths=graph.input("lengths", table.spec.bounds[:1], "i32"))
+        whole = whole if together and self._seeing.windows_only else places
         ring = places
         if self._cache.ring is not None:
             ring = replace(places, block_table=graph.state("ring_table", self._cache.specs["ring_table"]))
@@ -84,7 +87,7 @@ class ModelGraphs:
             batch = replace(batch, axes=axes, sections=self._config.sections, layout=layout)
         caches: list[LayerMemory] = []
         for layer, options in enumerate(self._config.layers):
-            shared, own = options.shares >= 0, ring if options.window else places
+            shared, own = options.shares >= 0, ring if options.window else whole
             caches.append(caches[options.shares] if shared else self._layer_cache(graph, layer, own))
         return batch, caches
 

@@ -24,7 +24,7 @@ from camshaft.errors import ModelError
 from camshaft.extent import Extent
 from camshaft.formats.gguf.file import GGUFFile
 from camshaft.generate.memory.kv_cache import KVCache
-from camshaft.generate.memory.logits import device_with_memory, first_rows, logits_memory, put_rows
+from camshaft.generate.memory.logits import device_with_memory, first_rows, logits_memory
 from camshaft.generate.sampling.form import SamplingForm
 from camshaft.generate.speculation.pace import RunCosts
 from camshaft.generate.stored.plan_cache import PlanCache
@@ -226,18 +226,12 @@ class ModelPlans(PictureRuns):
         self.n_runs += 1
         plan.bound.run()
 
-    def run_decode(self, ids: Ints, positions: Ints, slots: Ints, *, alike: bool = False) -> None:
-        """Run one token of each of several sequences, or several of one; their logits are the first rows of `logits`.
-
-        alike: as in `run`. A model that `is_uneven` runs them one by one: SmolLM2 in F16 on AVX2 takes 11 ms for one token, 45 to
-        60 for 2 to 8, and 90 for 16."""
+    def run_decode(self, ids: Ints, positions: Ints, slots: Ints) -> None:
+        """Run one token of each of several sequences, or several of one; their logits are the first rows of `logits`, and up to
+        MAX_DECODE_SEQUENCES have the bits of a run alone."""
         n = len(ids)
         if n == 1 or n > MAX_DECODE_SEQUENCES or (self.seeing.width and has_pictures(ids)):
             self.run(ids, positions, slots, range(n))
-            return
-        if alike and self.is_uneven:
-            each = zip(ids, positions, slots, strict=True)
-            put_rows(self.logits, [self.run([i], [at], [slot], (0,)).copy() for i, at, slot in each])
             return
         size = 1 << (n - 1).bit_length()
         # One plan per power of two: the best kernel variants depend on the number of tokens.

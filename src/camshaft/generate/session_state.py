@@ -168,8 +168,7 @@ class SessionState(Closing):
                 states.mark(self._slot, self.position)
             states.begin(self._slot, self.position, len(every))
         positions = range(self.position, self.position + len(every))
-        # Copies of recurrent states belong to one run.
-        plans.run_decode(every, positions, [self._slot] * len(every), alike=not plans.cache.is_recurrent)
+        plans.run_decode(every, positions, [self._slot] * len(every))
         self.position += len(known)
         self.history += known
         self._pending = []

@@ -21,6 +21,7 @@ __all__ = [
     "attention",
     "attention_mask",
     "attention_mask_tiles",
+    "batch_invariant_matmul",
     "binary_cross_entropy_with_logits",
     "broadcast_to",
     "cast",
@@ -333,6 +334,9 @@ def matmul(
     name: str | None = None,
 ) -> Tensor:
     """out[.., i, j] = sum_k a[.., i, k] b[.., k, j]."""
+
+def batch_invariant_matmul(x: Tensor | ArrayLike, w: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor:
+    """y[i, j] = sum_k x[i, k] w[j, k], a row's bits the same for any number of rows."""
 
 def rounded_matmul(
     a: Tensor | ArrayLike, b: Tensor | ArrayLike, /, *, transpose_b: bool, name: str | None = None

@@ -21,10 +21,11 @@ Array = np.ndarray[Any, Any]
 
 
 class Checkpoint:
-    """Adds the file's tensors to `graph` as constants; each tensor is added once."""
+    """Adds the file's tensors to `graph` as constants; each tensor is added once. `invariant`: products of floats have the same
+    bits for any number of rows."""
 
-    def __init__(self, tensors: Mapping[str, FileTensor], graph: Graph) -> None:
-        self.tensors, self.graph = tensors, graph
+    def __init__(self, tensors: Mapping[str, FileTensor], graph: Graph, *, invariant: bool = False) -> None:
+        self.tensors, self.graph, self._invariant = tensors, graph, invariant
         self._constants: dict[str, Tensor] = {}
 
     def __contains__(self, name: str) -> bool:
@@ -105,9 +106,12 @@ class Checkpoint:
 
     def product(self, x: Tensor, weight: Tensor, name: str) -> Tensor:
         """y[t, n] = sum_k x[t, k] weight[n, k], for weights of plain dtypes and block formats."""
-        op = "quantized_matmul" if weight.spec.dtype.name.isupper() else "matmul"
-        attrs: dict[str, Any] = {} if op == "quantized_matmul" else {"transpose_b": True}
-        y: Tensor = F.function(op)(x, weight, name=name, **attrs)
+        if weight.spec.dtype.name.isupper():
+            y: Tensor = F.quantized_matmul(x, weight, name=name)
+        elif self._invariant:
+            y = F.batch_invariant_matmul(x, weight, name=name)
+        else:
+            y = F.matmul(x, weight, transpose_b=True, name=name)
         return y
 
 

@@ -13,13 +13,15 @@ from camshaft.errors import ModelError
 from camshaft.formats.mapped import shown_value
 from camshaft.models.experts_config import Experts, read_experts
 from camshaft.models.families import FAMILIES, Family
+from camshaft.models.file_keys import Keys
 from camshaft.models.latent_config import Latent, read_latent, score_magnitude
 from camshaft.models.layer_options import LayerOptions, read_layers
-from camshaft.models.recurrent_config import Recurrent, kv_heads, layer_widths, most_heads, read_recurrent
+from camshaft.models.recurrent_config import FEED_FORWARD, Recurrent, kv_heads, layer_widths, most_heads, read_recurrent
 from camshaft.models.streams_config import Streams, read_streams
 
 # No model has a tenth of them; a file that lies would fill the memory with their options.
 MOST_LAYERS = 4096
+_ORIGINAL_CONTEXT = "rope.scaling.original_context_length"
 # GGUF's numbers of poolings; rank is that of rerankers.
 POOLINGS = ("", "mean", "cls", "last", "rank")
 
@@ -28,7 +30,8 @@ POOLINGS = ("", "mean", "cls", "last", "rank")
 class ModelConfig:
     """Sizes in elements. `rope_dim` is the number of rotated elements per head; `context_length` that of the training.
 
-    The scores of position p are multiplied by 1 + temperature_scale ln(1 + floor(p / temperature_context)).
+    The scores of position p are multiplied by 1 + temperature_scale ln(1 + floor(p / temperature_context)), of families with a
+    temperature in layers that do not rotate alone, where positions count from 1.
     `pooling`: how a text's vector comes from its tokens', empty where the file does not say; that of a reranker of encoders is
     `classifier_pooling`. `n_types` kinds of tokens have embeddings. `window_theta` is the rotation base of the table
     'rope_window', `window_rope_dim` its elements (0: as many). `per_layer_dim`: the width of each layer's own embeddings of
@@ -77,52 +80,6 @@ class ModelConfig:
         return self if sizes is None else replace(self, **asdict(sizes))
 
 
-class Keys:
-    """Metadata under an architecture's prefix. Raises ModelError for a missing key or a value of the wrong kind."""
-
-    def __init__(self, metadata: Mapping[str, Any], architecture: str) -> None:
-        self.metadata, self.architecture = metadata, architecture
-
-    def get(self, key: str, kind: type, default: Any = None) -> Any:
-        name = f"{self.architecture}.{key}"
-        value = self.metadata.get(name, default)
-        if value is None:
-            raise ModelError(f"the file has no key {name!r}, which {self.architecture} needs; convert the model again")
-        number = isinstance(value, (int, float)) and not isinstance(value, bool)
-        if kind in (int, float) and not (number and math.isfinite(value)):
-            raise ModelError(f"the key {name!r} is {shown_value(value)}; wanted a number")
-        return kind(value)
-
-    def flag(self, key: str, default: bool) -> bool:
-        """Return true or false."""
-        value = self.metadata.get(f"{self.architecture}.{key}", default)
-        if not isinstance(value, bool):
-            raise ModelError(f"the key '{self.architecture}.{key}' is {shown_value(value)}; wanted true or false")
-        return value
-
-    def positive(self, key: str, default: float | None = None) -> float:
-        """Return a number above 0."""
-        value: float = self.get(key, float, default)
-        if value <= 0:
-            raise ModelError(f"the key '{self.architecture}.{key}' is {value:g}; wanted a number above 0")
-        return value
-
-    def at_least_0(self, key: str, default: float) -> float:
-        """Return a number of 0 or more."""
-        value: float = self.get(key, float, default)
-        if value < 0:
-            raise ModelError(f"the key '{self.architecture}.{key}' is {value:g}; wanted a number of 0 or more")
-        return value
-
-    def size(self, key: str, default: int | None = None, *, most: int = 2**31 - 1) -> int:
-        """Return an integer from 1 to `most`."""
-        value = self.get(key, float, default)
-        if value != int(value) or not 1 <= value <= most:
-            wanted = f"at most {most}" if value > most else "an integer of 1 or more"
-            raise ModelError(f"the key '{self.architecture}.{key}' is {value:.15g}; wanted {wanted}")
-        return int(value)
-
-
 def check_layers(prefix: str, n_layers: int, n_tensors: int) -> None:
     """Raise ModelError for more layers than a file has tensors: a graph of so many takes long to fail."""
     if n_layers > n_tensors:
@@ -169,7 +126,8 @@ def _with_scales(config: ModelConfig, keys: Keys, family: Family) -> ModelConfig
     usual = (12.0, 1.4 / math.sqrt(config.n_layers), config.dim / 256) if family.scales else (1.0, 1.0, 1.0)
     of_logits = keys.positive("logit_scale", usual[2])
     by_dim = family.embedding_scale == "dim"
-    temperature = keys.at_least_0("attention.temperature_scale", 0.0)
+    temperature = keys.at_least_0("attention.temperature_scale", family.temperature)
+    period = ("attention.temperature_length", 8192) if family.temperature else (_ORIGINAL_CONTEXT, None)
     return replace(
         config,
         attention_softcap=keys.at_least_0("attn_logit_softcapping", family.softcaps[0]),
@@ -178,7 +136,7 @@ def _with_scales(config: ModelConfig, keys: Keys, family: Family) -> ModelConfig
         residual_scale=keys.positive("residual_scale", usual[1]),
         logit_scale=of_logits if family.multiplies_logits else 1 / of_logits,
         temperature_scale=temperature,
-        temperature_context=keys.size("rope.scaling.original_context_length") if temperature else 1,
+        temperature_context=keys.size(*period) if temperature else 1,
         qkv_clamp=keys.at_least_0("attention.clamp_kqv", 0.0),
     )
 
@@ -219,11 +177,11 @@ def _some_layers(keys: Keys, key: str, n_layers: int) -> int:
 
 
 def _epsilon(keys: Keys, family: Family) -> str:
-    """The key of the norms' epsilon; some files of families with rms_norm have that of layer_norm."""
+    """The key of the norms' epsilon; some files have that of the other kind of norm."""
     names = ("attention.layer_norm_rms_epsilon", "attention.layer_norm_epsilon")
     own, other = names if family.norm == "rms" else names[::-1]
     has_own, has_other = (f"{keys.architecture}.{name}" in keys.metadata for name in (own, other))
-    return other if has_other and not has_own and family.one_block else own
+    return other if has_other and not has_own else own
 
 
 def _pooling(keys: Keys, key: str, default: int) -> str:
@@ -258,7 +216,8 @@ def _sections(keys: Keys, rope_dim: int) -> tuple[int, ...]:
 
 
 def _check(config: ModelConfig) -> None:
-    for layer in {config.of_layer(n) for n in range(config.n_layers)}:
+    having = [n for n, options in enumerate(config.layers) if options.kind != FEED_FORWARD]
+    for layer in {config.of_layer(n) for n in having}:
         if not layer.n_kv_heads or layer.n_heads % layer.n_kv_heads:
             raise ModelError(
                 f"{layer.n_heads} heads over {layer.n_kv_heads} key-value heads; wanted a multiple of the key-value heads"

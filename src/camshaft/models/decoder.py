@@ -23,7 +23,7 @@ from camshaft.models.blocks.recurrent import recurrent
 from camshaft.models.blocks.transformer import LayerMemory, SideBySide, TokenBatch, logit_rows
 from camshaft.models.checkpoint import Checkpoint
 from camshaft.models.config import ModelConfig
-from camshaft.models.families import FAMILIES, Family, gemma3n, rwkv
+from camshaft.models.families import FAMILIES, Family, gemma3n, rwkv, t5_encoder
 from camshaft.models.recurrent_config import FEED_FORWARD
 
 # The norms after attention and feed-forward: of their results, or of the sums.
@@ -33,6 +33,7 @@ SUM_NORMS = ("attn_output_norm", "layer_output_norm")
 BUILDERS: Mapping[str, Callable[[ModelConfig, Checkpoint, TokenBatch, Sequence[LayerMemory]], Tensor]] = {
     "rwkv": rwkv.hidden,
     "gemma3n": gemma3n.hidden,
+    "t5": t5_encoder.hidden,
 }
 
 
@@ -55,7 +56,15 @@ def hidden(config: ModelConfig, file: Checkpoint, batch: TokenBatch, caches: Seq
     if family.builder:
         return BUILDERS[family.builder](config, file, batch, caches)
     x = _embedded(config, file, batch)
-    block = _parallel_block if config.parallel else _one_block if family.one_block else _block
+    block = (
+        _parallel_block
+        if config.parallel
+        else _one_block
+        if family.one_block
+        else _apart
+        if family.layers_apart
+        else _block
+    )
     if config.per_layer_dim:
         batch = replace(batch, per_layer=layer_embeddings(x, config, file, batch))
     for layer, cache in enumerate(caches):
@@ -93,12 +102,13 @@ def _block(
     h = norm(x, f"{prefix}.attn_norm", config, file) if has_norm else x
     y = _mixed(h, layer, family, config, file, batch, cache)
     x = logit_rows(x, batch, f"{prefix}.rows") if batch.is_last else x
+    routed_by = x if family.routes_inputs else None
     after, last = SUM_NORMS if family.norms == "sum" else POST_NORMS
     x = _add(x, y, f"{prefix}.{after}", f"{prefix}.attn_residual", config, file)
     if not family.feed_forward:
         return x
     h = norm(x, f"{prefix}.{family.ffn_norm}", config, file) if family.norms in ("pre", "both") else x
-    y = feed_forward(h, layer, family, config, file, x)
+    y = feed_forward(h, layer, family, config, file, x, routed_by)
     x = _add(x, y, f"{prefix}.{last}", f"{prefix}.ffn_residual", config, file)
     return with_layer_embedding(x, layer, config, file, batch) if family.per_layer else x
 
@@ -116,6 +126,27 @@ def _parallel_block(
         x, h = logit_rows(x, batch, f"{prefix}.rows"), logit_rows(h, batch, f"{prefix}.norm_rows")
     h = norm(x, second, config, file) if f"{second}.weight" in file else h
     x = F.add(x, y, name=f"{prefix}.attn_residual")
+    return F.add(x, feed_forward(h, layer, family, config, file), name=f"{prefix}.ffn_residual")
+
+
+def _apart(
+    x: Tensor, layer: int, config: ModelConfig, file: Checkpoint, batch: TokenBatch, cache: LayerMemory
+) -> Tensor:
+    """Attention, or a projection, or neither; then a feed-forward or none."""
+    family, prefix = FAMILIES[config.architecture], f"blk.{layer}"
+    attends, given = config.layers[layer].kind != FEED_FORWARD, x
+    x = logit_rows(x, batch, f"{prefix}.rows") if batch.is_last else x
+    if attends or f"{prefix}.attn_output.weight" in file:
+        h = norm(given if attends else x, f"{prefix}.attn_norm", config, file)
+        y = (
+            attention(h, layer, family, config, file, batch, cache)  # type: ignore[arg-type]  # its layers have no others
+            if attends
+            else file.linear(h, f"{prefix}.attn_output", config.dim)
+        )
+        x = F.add(x, y, name=f"{prefix}.attn_residual")
+    if not config.ffn_dim:
+        return x
+    h = norm(x, f"{prefix}.{family.ffn_norm}", config, file)
     return F.add(x, feed_forward(h, layer, family, config, file), name=f"{prefix}.ffn_residual")
 
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from camshaft.errors import ModelError
 
 if TYPE_CHECKING:
-    from camshaft.models.config import Keys
     from camshaft.models.families import Family
+    from camshaft.models.file_keys import Keys
 
 # GGUF's numbers of gating functions; the third is the softmax of the chosen experts alone: that of all, divided by their sum.
 _SCORES = {1: "softmax", 2: "sigmoid", 3: "softmax"}
@@ -51,17 +51,21 @@ def read_experts(keys: Keys, family: Family, n_layers: int, vocab_size: int) -> 
     if not n:
         return None
     n_used, dim = keys.size("expert_used_count"), _width(keys)
+    if family.weighs_inputs and n_used != 1:
+        raise ModelError(f"the key '{keys.architecture}.expert_used_count' is {n_used}; wanted 1 in this family")
     if n_used > n:
         raise ModelError(f"the key '{keys.architecture}.expert_used_count' is {n_used}; wanted at most the {n} experts")
+    if family.expert_score == "sparse_mixer" and n_used != 2:
+        raise ModelError(f"the key '{keys.architecture}.expert_used_count' is {n_used}; wanted 2 in this family")
     gating = _gating(keys, n_layers, vocab_size)
     groups, top_groups = _groups(keys, n, n_used)
-    shared = keys.at_least_0("expert_shared_count", 0.0) * dim
+    shared = keys.at_least_0("expert_shared_count", family.shared_experts) * dim
     return Experts(
         n,
         n_used,
         dim,
         int(keys.at_least_0("expert_shared_feed_forward_length", shared)),
-        _SCORES.get(gating, family.expert_score),
+        family.expert_score if family.expert_score == "sparse_mixer" else _SCORES.get(gating, family.expert_score),
         keys.flag("expert_weights_norm", family.normalizes_experts or gating == _OF_CHOSEN),
         keys.at_least_0("expert_weights_scale", 1.0) or 1.0,
         groups,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from camshaft.errors import ModelError
 
 if TYPE_CHECKING:
-    from camshaft.models.config import Keys
+    from camshaft.models.file_keys import Keys
 
 # The keys of a head's sizes, in newer files and in older ones, which have them where newer ones have the cache's.
 _SIZES = ("attention.key_length_mla", "attention.value_length_mla")

@@ -12,7 +12,7 @@ from camshaft.models.families import Family
 from camshaft.models.recurrent_config import ATTENTION, BOTH, kv_heads, layer_kinds, layer_widths
 
 if TYPE_CHECKING:
-    from camshaft.models.config import Keys
+    from camshaft.models.file_keys import Keys
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,8 @@ class LayerSizes:
 
 @dataclass(frozen=True)
 class LayerOptions:
-    """`window`: the tokens that a layer's attention sees, 0 for all. `rope`: its rotation table, empty for none. `kind`:
+    """`window`: the tokens that a layer's attention sees, 0 for all; `chunk`: of those only the ones in the same part of the
+    context, of so many tokens. `rope`: its rotation table, empty for none. `kind`:
     attention, that of the model's recurrent layers, both, or feed-forward alone. `experts`: whether its feed-forward is the
     mixture of experts. `sizes`: its own ones, None for the model's. `shares`: the layer whose keys and values it reads, -1: its
     own."""
@@ -37,6 +38,7 @@ class LayerOptions:
     experts: bool = True
     sizes: LayerSizes | None = None
     shares: int = -1
+    chunk: int = 0
 
 
 def read_layers(keys: Keys, family: Family, n_layers: int, head_dim: int) -> tuple[LayerOptions, ...]:
@@ -45,7 +47,13 @@ def read_layers(keys: Keys, family: Family, n_layers: int, head_dim: int) -> tup
     rotates = _rotates(keys) if family.rotates_if_finetuned else family.rotates
     experts = expert_layers(keys, n_layers)
     layers = tuple(
-        LayerOptions(window, _rope(family, layer, window, any(windows)) if rotates else "", kind, experts[layer])
+        LayerOptions(
+            window,
+            _rope(family, layer, window, any(windows)) if rotates else "",
+            kind,
+            experts[layer],
+            chunk=window if family.chunks else 0,
+        )
         if kind in (ATTENTION, BOTH)
         else LayerOptions(0, "", kind, experts[layer])
         for layer, (window, kind) in enumerate(zip(windows, kinds, strict=True))
@@ -93,7 +101,7 @@ def _rope(family: Family, layer: int, window: int, some_windows: bool) -> str:
 
 def _windows(keys: Keys, family: Family, n_layers: int) -> tuple[int, ...]:
     """Each layer's window; the pattern is the file's (every n-th layer sees all, or which layers have one), else the family's."""
-    window = int(keys.at_least_0("attention.sliding_window", 0.0)) if family.windows else 0
+    window = int(keys.at_least_0("attention.sliding_window", family.chunks)) if family.windows else 0
     pattern = keys.metadata.get(f"{keys.architecture}.attention.sliding_window_pattern", family.full_every)
     if isinstance(pattern, int) and not isinstance(pattern, bool) and pattern >= 0:
         first = 0 if family.full_first else 1

@@ -11,8 +11,8 @@ from camshaft.formats.mapped import shown_value
 from camshaft.ops.slot_states.layout import state_blocks
 
 if TYPE_CHECKING:
-    from camshaft.models.config import Keys
     from camshaft.models.families import Family
+    from camshaft.models.file_keys import Keys
 
 ATTENTION = "attention"
 # A layer that mixes no tokens, in families whose layers are either attention, recurrent or a feed-forward.
@@ -148,6 +148,10 @@ def _taps(keys: Keys, key: str) -> int:
 
 def layer_kinds(keys: Keys, family: Family, n_layers: int) -> tuple[str, ...]:
     """Each layer's kind: attention, or the family's recurrent one, or feed-forward alone."""
+    if family.layers_apart:
+        queries = _by_layer(keys, family, "attention.head_count", n_layers)
+        given = zip(queries, kv_heads(keys, family, n_layers), strict=True)
+        return tuple(ATTENTION if all(heads) else FEED_FORWARD for heads in given)
     if not family.recurrent or not family.attention:
         return (family.recurrent or ATTENTION,) * n_layers
     if family.side_by_side:

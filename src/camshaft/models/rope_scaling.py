@@ -13,8 +13,9 @@ from camshaft.dtypes import f32
 from camshaft.errors import ModelError
 from camshaft.formats.mapped import shown_value
 from camshaft.formats.tensor import FileTensor
-from camshaft.models.config import Keys, ModelConfig
+from camshaft.models.config import ModelConfig
 from camshaft.models.families import FAMILIES
+from camshaft.models.file_keys import Keys
 from camshaft.ops.rope.table import RopeScaling, rope_table
 from camshaft.ops.spec import TensorSpec
 

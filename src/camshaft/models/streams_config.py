@@ -10,7 +10,7 @@ from camshaft.errors import ModelError
 from camshaft.formats.mapped import shown_value
 
 if TYPE_CHECKING:
-    from camshaft.models.config import Keys
+    from camshaft.models.file_keys import Keys
 
 # More than any model has; a file that lies would unroll a graph for each.
 MOST_STREAMS = 16

@@ -23,6 +23,7 @@ _MODULES = {
     "norm.channels": "group_norm layer_norm_2d",
     "norm.scale_mask_softmax": "scale_mask_softmax",
     "matmul.matmul": "matmul",
+    "matmul.batch_invariant": "batch_invariant_matmul",
     "matmul.int16.rounded_matmul": "rounded_matmul",
     "quantize.quantize_activations": "quantize_activations",
     "quantized.matmul": "quantized_matmul",

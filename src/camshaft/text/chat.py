@@ -13,8 +13,8 @@ from camshaft.errors import ModelError
 from camshaft.formats.mapped import shown_value
 from camshaft.text.templates.language import LimitedEnvironment, parse
 from camshaft.text.templates.limits import OUTPUT, refuse
+from camshaft.text.token_metadata import Metadata
 from camshaft.text.tokenizer import Tokenizer
-from camshaft.text.vocabulary import Metadata
 
 Message = Mapping[str, Any]
 # What a rendered text consists of: texts to tokenize, and tokens.

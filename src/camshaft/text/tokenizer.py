@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from camshaft.errors import ModelError, SettingError
+from camshaft.text.token_metadata import Metadata
 from camshaft.text.tokenizers.byte_level import ByteLevel
 from camshaft.text.tokenizers.plain_bpe import PlainBPE
 from camshaft.text.tokenizers.plamo import Plamo
@@ -16,7 +17,7 @@ from camshaft.text.tokenizers.sentencepiece import SentencePiece
 from camshaft.text.tokenizers.trie import Trie
 from camshaft.text.tokenizers.unigram import Unigram
 from camshaft.text.tokenizers.wordpiece import WordPiece
-from camshaft.text.vocabulary import Metadata, TokenType, Vocabulary, read_vocabulary
+from camshaft.text.vocabulary import TokenType, Vocabulary, read_vocabulary
 
 
 @dataclass(frozen=True)

@@ -1,20 +1,28 @@
-"""Vocabulary: read and check a GGUF file's tokens, token types, special ids and flags."""
+"""Vocabulary: read a GGUF file's tokens, token types, special ids and flags."""
 
 from __future__ import annotations
 
 import enum
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from camshaft.errors import ModelError
-from camshaft.formats.mapped import shown, shown_value
+from camshaft.formats.mapped import shown
+from camshaft.text.token_metadata import (
+    Metadata,
+    array_of,
+    bytes_of,
+    flag_of,
+    numbers_of,
+    text_of,
+    texts_of,
+    token_id_of,
+    truth_of,
+)
 from camshaft.text.tokenizers.pretokenizers import pretokenizer
-
-Metadata = Mapping[str, Any]
 
 
 class TokenType(enum.IntEnum):
@@ -115,17 +123,17 @@ KINDS = {
 
 def read_vocabulary(metadata: Metadata) -> Vocabulary:
     """Read the vocabulary. Raises ModelError for a missing key, an unknown kind or pre-tokenizer, or a wrong length."""
-    name = _text(metadata, "tokenizer.ggml.model")
+    name = text_of(metadata, "tokenizer.ggml.model")
     if name not in KINDS:
         raise ModelError(f"unknown tokenizer model {shown(name)} (tokenizer.ggml.model); known: {', '.join(KINDS)}")
-    kind, pre, tokens = KINDS[name], _text(metadata, "tokenizer.ggml.pre", "default"), _tokens(metadata)
+    kind, pre, tokens = KINDS[name], text_of(metadata, "tokenizer.ggml.pre", "default"), _tokens(metadata)
     n, ids = len(tokens), dict(zip(tokens, range(len(tokens)), strict=True))
     if len(ids) != n:
         raise ModelError(f"tokenizer.ggml.tokens: {n - len(ids)} tokens occur twice")
     is_bert = name == "bert"
-    bos_id = _token_id(metadata, "bos", n, ids.get("[CLS]") if is_bert else kind.bos)
-    eos_id = _token_id(metadata, "eos", n, kind.eos)
-    sep_id = _token_id(metadata, "seperator", n, ids.get("[SEP]") if is_bert else None)  # so GGUF spells it
+    bos_id = token_id_of(metadata, "bos", n, ids.get("[CLS]") if is_bert else kind.bos)
+    eos_id = token_id_of(metadata, "eos", n, kind.eos)
+    sep_id = token_id_of(metadata, "seperator", n, ids.get("[SEP]") if is_bert else None)  # so GGUF spells it
     last_id = sep_id if is_bert else eos_id
     add_bos = pretokenizer(pre).add_bos if kind.add_bos is None else kind.add_bos
     flags: Metadata = {} if kind.wraps else metadata
@@ -135,26 +143,26 @@ def read_vocabulary(metadata: Metadata) -> Vocabulary:
         ends = [i for i in ends if tokens[i] != "<|end|>"]
     if "<|tool_response>" in ids:  # of Gemma 4, which has a normal token of this text
         ends = [i for i in ends if tokens[i] != "</s>"]
-    named_ends = (eos_id if e == "eos" else _token_id(metadata, e, n, by_text.get(e)) for e in END_NAMES)
+    named_ends = (eos_id if e == "eos" else token_id_of(metadata, e, n, by_text.get(e)) for e in END_NAMES)
     return Vocabulary(
         kind=name,
         pre=pre,
         tokens=tokens,
         ids=ids,
         types=_as_control(token_types(metadata, n), (*ends, *by_text.values())),
-        merges=_texts(metadata, "tokenizer.ggml.merges", MAX_MERGES) if kind.has_merges else (),
-        scores=_numbers(metadata, "scores", np.dtype(np.float32), n, 0.0) if kind.has_scores else NO_SCORES,
+        merges=texts_of(metadata, "tokenizer.ggml.merges", MAX_MERGES) if kind.has_merges else (),
+        scores=numbers_of(metadata, "scores", np.dtype(np.float32), n, 0.0) if kind.has_scores else NO_SCORES,
         bos_id=bos_id,
         eos_id=last_id,
         end_ids=frozenset(ends).union(i for i in named_ends if i is not None),
-        add_bos=_flag({} if kind.always_bos else flags, "add_bos_token", add_bos, bos_id),
-        add_eos=_flag(flags, "add_eos_token", kind.add_eos or kind.wraps, last_id),
+        add_bos=flag_of({} if kind.always_bos else flags, "add_bos_token", add_bos, bos_id),
+        add_eos=flag_of(flags, "add_eos_token", kind.add_eos or kind.wraps, last_id),
         add_space_prefix=kind.add_space_prefix is not None
-        and _truth(metadata, "add_space_prefix", kind.add_space_prefix),
+        and truth_of(metadata, "add_space_prefix", kind.add_space_prefix),
         pair=_pair(metadata, kind, add_bos, bos_id, eos_id, sep_id),
-        unk_id=None if kind.unk is None else _token_id(metadata, "unknown", n, kind.unk if kind.unk < n else None),
-        charsmap=_bytes(metadata, "precompiled_charsmap"),
-        merges_spaces=_truth(metadata, "remove_extra_whitespaces", False),
+        unk_id=None if kind.unk is None else token_id_of(metadata, "unknown", n, kind.unk if kind.unk < n else None),
+        charsmap=bytes_of(metadata, "precompiled_charsmap"),
+        merges_spaces=truth_of(metadata, "remove_extra_whitespaces", False),
     )
 
 
@@ -163,9 +171,9 @@ def _pair(
 ) -> tuple[tuple[int, ...], ...]:
     """The tokens before, between and after two texts, as llama.cpp's server has them: BOS a EOS SEP b EOS, as added."""
     last_id = sep_id if eos_id is None else eos_id
-    before = (bos_id,) if _truth(metadata, "add_bos_token", add_bos) else ()
-    after = (last_id,) if _truth(metadata, "add_eos_token", kind.add_eos) else ()
-    between = (sep_id,) if _truth(metadata, "add_sep_token", kind.add_sep) else ()
+    before = (bos_id,) if truth_of(metadata, "add_bos_token", add_bos) else ()
+    after = (last_id,) if truth_of(metadata, "add_eos_token", kind.add_eos) else ()
+    between = (sep_id,) if truth_of(metadata, "add_sep_token", kind.add_sep) else ()
     return tuple(tuple(i for i in part if i is not None) for part in (before, after + between, after))
 
 
@@ -177,7 +185,7 @@ def as_dict(ids: Mapping[str, int]) -> dict[str, int]:
 
 def vocabulary_size(metadata: Metadata) -> int:
     """The number of tokens. Raises ModelError if there are none, or more than MAX_TOKENS."""
-    n_tokens = len(_array(metadata, "tokenizer.ggml.tokens"))
+    n_tokens = len(array_of(metadata, "tokenizer.ggml.tokens"))
     if not 1 <= n_tokens <= MAX_TOKENS:
         raise ModelError(f"tokenizer.ggml.tokens has {n_tokens} tokens; wanted 1 to {MAX_TOKENS}")
     return n_tokens
@@ -188,99 +196,14 @@ NO_SCORES = np.zeros(0, np.float32)
 
 def token_types(metadata: Metadata, n_tokens: int) -> NDArray[np.int32]:
     """The type of each token, a new int32 [n_tokens]. Raises ModelError for a wrong type or too few entries."""
-    return _numbers(metadata, "token_type", np.dtype(np.int32), n_tokens, TokenType.NORMAL)
-
-
-def _text(metadata: Metadata, key: str, default: str | None = None) -> str:
-    value = metadata.get(key, default)
-    if not isinstance(value, str):
-        if value is None:
-            raise ModelError(f"the file's metadata lacks the text '{key}'")
-        raise ModelError(f"{key} is {shown_value(value)}; wanted a text")
-    return value
-
-
-def _array(metadata: Metadata, key: str) -> Sequence[Any]:
-    value = metadata.get(key)
-    if value is None:
-        raise ModelError(f"the file's metadata lacks the array '{key}'")
-    if isinstance(value, str) or not hasattr(value, "__len__"):
-        raise ModelError(f"{key} is {shown_value(value)}; wanted an array")
-    return value  # type: ignore[no-any-return]
-
-
-def _texts(metadata: Metadata, key: str, limit: int) -> list[str]:
-    values = _array(metadata, key)
-    if len(values) > limit:
-        raise ModelError(f"{key} has {len(values)} entries; wanted at most {limit}")
-    texts = list(values)
-    if not set(map(type, texts)) <= {str}:
-        raise ModelError(f"{key}: wanted an array of texts")
-    return texts
+    return numbers_of(metadata, "token_type", np.dtype(np.int32), n_tokens, TokenType.NORMAL)
 
 
 def _tokens(metadata: Metadata) -> list[str]:
-    tokens = _texts(metadata, "tokenizer.ggml.tokens", MAX_TOKENS)
+    tokens = texts_of(metadata, "tokenizer.ggml.tokens", MAX_TOKENS)
     if not tokens:
         raise ModelError("tokenizer.ggml.tokens: wanted at least one token")
     return tokens if all(tokens) else [t or f"[EMPTY_{i}]" for i, t in enumerate(tokens)]
-
-
-def _numbers(metadata: Metadata, name: str, dtype: np.dtype[Any], n_tokens: int, default: float) -> NDArray[Any]:
-    key = f"tokenizer.ggml.{name}"
-    if key not in metadata:
-        return np.full(n_tokens, default, dtype)
-    given = _array(metadata, key)
-    if len(given) < n_tokens:
-        raise ModelError(f"{key}: {len(given)} entries for {n_tokens} tokens")
-    try:
-        values = np.asarray(given[:n_tokens])
-    except (ValueError, OverflowError):  # a list of lists, or of huge integers
-        values = np.zeros(0, object)
-    whole = dtype.kind == "i"
-    if values.ndim != 1 or values.dtype.kind not in ("iu" if whole else "iuf"):
-        raise ModelError(f"{key} is {shown_value(given)}; wanted an array of {'integers' if whole else 'numbers'}")
-    limits = np.iinfo(np.int32) if whole else np.finfo(np.float32)
-    if not ((values >= limits.min) & (values <= limits.max)).all():  # false for NaN
-        raise ModelError(f"{key} has a value that is not a finite number of 32 bits")
-    return values.astype(dtype)
-
-
-def _token_id(metadata: Metadata, name: str, n_tokens: int, default: int | None) -> int | None:
-    key = f"tokenizer.ggml.{name}_token_id"
-    value = metadata.get(key, default)
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, int | np.integer) or not 0 <= value < n_tokens:
-        raise ModelError(f"{key} is {shown_value(value)}: wanted a token id below {n_tokens}")
-    return int(value)
-
-
-def _flag(metadata: Metadata, name: str, default: bool, token_id: int | None) -> bool:
-    key = f"tokenizer.ggml.{name}"
-    flag = _truth(metadata, name, default)
-    if flag and token_id is None:
-        raise ModelError(f"{key} asks for a token, but {key[:-6].replace('add_', '')}_token_id is missing")
-    return flag
-
-
-def _bytes(metadata: Metadata, name: str) -> bytes:
-    """An array of numbers of 8 bits as bytes; empty if there is none."""
-    key = f"tokenizer.ggml.{name}"
-    if key not in metadata:
-        return b""
-    given = _array(metadata, key)
-    values = np.asarray(given) if len(given) else np.zeros(0, np.uint8)
-    if values.ndim != 1 or values.dtype.kind not in "iu" or ((values < -128) | (values > 255)).any():
-        raise ModelError(f"{key} is {shown_value(given)}; wanted an array of bytes")
-    return values.astype(np.uint8).tobytes()
-
-
-def _truth(metadata: Metadata, name: str, default: bool) -> bool:
-    value = metadata.get(f"tokenizer.ggml.{name}", default)
-    if not isinstance(value, bool) and not (isinstance(value, int) and value in (0, 1)):
-        raise ModelError(f"tokenizer.ggml.{name} is {shown_value(value)}; wanted true or false")
-    return bool(value)
 
 
 def _fill_ids(metadata: Metadata, ids: Mapping[str, int]) -> dict[str, int]:
@@ -293,7 +216,7 @@ def _fill_ids(metadata: Metadata, ids: Mapping[str, int]) -> dict[str, int]:
 def fill_tokens(metadata: Metadata, ids: Mapping[str, int]) -> dict[str, int]:
     """The ids of the fill-in-the-middle tokens that a file has, by the names of FILL_TEXTS."""
     by_text = _fill_ids(metadata, ids)
-    found = ((name, _token_id(metadata, name, len(ids), by_text.get(name))) for name in FILL_TEXTS)
+    found = ((name, token_id_of(metadata, name, len(ids), by_text.get(name))) for name in FILL_TEXTS)
     return {name: token_id for name, token_id in found if token_id is not None}
 
 

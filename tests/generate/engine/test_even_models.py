@@ -10,8 +10,10 @@ import pytest
 from camshaft import LanguageModel
 from camshaft.formats.blocks import BLOCK_FORMATS
 from camshaft.formats.tensor import FileTensor
+from camshaft.generate.engine.engine import Engine
 from camshaft.models.converted import is_multiplied
 from camshaft.models.files.quantize import quantize
+from tests.generate.engine.test_engine import PROMPTS, Told, answer, finish, options
 from tests.support.fixtures import tiny_model
 from tests.support.quick import quick_of
 
@@ -32,12 +34,11 @@ def test_matrices_that_no_product_reads_are_none_of_products() -> None:
         assert not is_multiplied(_tensor(name, (32,), "F32"))
 
 
-@pytest.mark.parametrize("name", quick_of(("gpt2", "lfm2", "mamba2"), ("mamba2",)))
-def test_quantized_models_with_filters_or_positions_generate_in_one_run(name: str, tmp_path: Path) -> None:
-    quantize(tiny_model(name, tmp_path), tmp_path / "quantized.gguf", "Q8_0")
-    with LanguageModel(tmp_path / "quantized.gguf", threads=1, context=32, sessions=3) as lm:
+def _check_bits_beside(path: Path, n: int) -> None:
+    """That n sequences generate in one run, with the bits of each alone."""
+    with LanguageModel(path, threads=1, context=32, sessions=n) as lm:
         plans, cache = lm.plans, lm.plans.cache
-        slots = [cache.open_slot() for _ in range(3)]
+        slots = [cache.open_slot() for _ in range(n)]
 
         def begun() -> None:
             for slot in slots:
@@ -48,10 +49,50 @@ def test_quantized_models_with_filters_or_positions_generate_in_one_run(name: st
 
         begun()
         alone = [plans.run([50], [3], [slot], (0,)).copy() for slot in slots]
-        begun()
-        before = plans.n_runs
-        plans.run_decode([50] * 3, [3] * 3, slots, alike=True)
-        assert plans.n_runs == before + 1
-        np.testing.assert_array_equal(np.asarray(plans.logits)[:3], np.concatenate(alone))
+        for size in {2, 3, n // 2 + 1, n} if n > 4 else {n}:
+            begun()
+            before = plans.n_runs
+            plans.run_decode([50] * size, [3] * size, slots[:size])
+            assert plans.n_runs == before + 1
+            np.testing.assert_array_equal(np.asarray(plans.logits)[:size], np.concatenate(alone[:size]))
         for slot in slots:
             cache.close_slot(slot)
+
+
+@pytest.mark.parametrize("name", quick_of(("gpt2", "lfm2", "mamba2", "qwen3moe"), ("qwen3moe",)))
+def test_quantized_models_with_filters_positions_or_routers_generate_in_one_run(name: str, tmp_path: Path) -> None:
+    """Routers are F32."""
+    quantize(tiny_model(name, tmp_path), tmp_path / "quantized.gguf", "Q8_0")
+    _check_bits_beside(tmp_path / "quantized.gguf", 3)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("name", ["qwen3moe", "qwen2moe", "gpt-oss", "deepseek2-lite"])
+def test_sixteen_sequences_of_experts_generate_in_one_run(name: str, tmp_path: Path) -> None:
+    quantize(tiny_model(name, tmp_path), tmp_path / "quantized.gguf", "Q4_0")
+    _check_bits_beside(tmp_path / "quantized.gguf", 16)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("name", ["llama", "mixtral", "gemma2", "cohere2", "rwkv7", "qwen35moe"])
+def test_models_of_floats_generate_in_one_run(name: str, tmp_path: Path) -> None:
+    """Gemma 2 caps scores and Cohere 2 has windows: attention with options has its own kernels."""
+    _check_bits_beside(tiny_model(name, tmp_path), 16)
+
+
+@pytest.mark.full
+def test_sixteen_neighbours_change_no_token_of_a_model_with_experts(tmp_path: Path) -> None:
+    quantize(tiny_model("qwen3moe", tmp_path), tmp_path / "quantized.gguf", "Q4_0")
+    with LanguageModel(tmp_path / "quantized.gguf", context=48, sessions=17) as lm, Engine(lm) as engine:
+        how = [options(3 + i % 4, seed=i, greedy=i % 3 == 0) for i in range(17)]
+        prompts = [[40 + i, *PROMPTS[i % len(PROMPTS)]] for i in range(17)]
+        lone = []
+        for prompt, each in zip(prompts, how, strict=True):
+            request = engine.submit(prompt, each, Told())
+            finish(engine)
+            lone.append(answer(request))
+        runs = lm.plans.n_runs
+        requests = [engine.submit(prompt, each, Told()) for prompt, each in zip(prompts, how, strict=True)]
+        finish(engine)
+        assert list(map(answer, requests)) == lone
+        assert lm.plans.n_runs - runs < sum(map(len, map(answer, requests))) / 3

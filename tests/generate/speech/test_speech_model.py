@@ -33,6 +33,7 @@ def model(path: Path) -> Iterator[SpeechModel]:
         yield opened
 
 
+@pytest.mark.full
 def test_a_poor_text_is_tried_at_each_temperature(model: SpeechModel) -> None:
     given = {"language": "en", "condition_on_previous_text": False, "seed": 3}
     strict = {"logprob_threshold": -0.001, "no_speech_threshold": None, "temperature": (0.0, 0.4, 0.8)}

@@ -12,6 +12,7 @@ from camshaft.formats.gguf.file import open_gguf
 from camshaft.models.convert.architectures import ARCHITECTURES
 from camshaft.models.convert.convert import convert
 from tests.models.convert.test_convert import same_keys
+from tests.support import pictures
 from tests.support.fixtures import TINY_MODELS, tiny_encoder, tiny_logits, tiny_model
 
 pytestmark = pytest.mark.oracle
@@ -20,16 +21,16 @@ pytestmark = pytest.mark.oracle
 @pytest.mark.parametrize("name", TINY_MODELS)
 def test_a_saved_model_gives_transformers_logits(name: str, tmp_path: Path) -> None:
     pytest.importorskip("transformers")
-    from scripts.oracles import tiny_models, tiny_recurrent
-    from scripts.oracles.tiny_vocabulary import write_tokenizer
+    from scripts.oracles import tiny_models
+    from scripts.oracles.tiny.vocabulary import write_tokenizer
 
-    seed, model = tiny_recurrent.SEEDED[name]
+    seed, model = tiny_models.SEEDED[name]
     network = tiny_models.build(model, seed)
     if model.row or type(network).__name__ not in ARCHITECTURES:
         pytest.skip("camshaft convert has no row for it")
     network.save_pretrained(tmp_path / "hub")
     with open_gguf(tiny_model(name, tmp_path)) as frozen:
-        write_tokenizer(tmp_path / "hub", str(frozen.metadata["tokenizer.ggml.pre"]))
+        write_tokenizer(tmp_path / "hub", str(frozen.metadata["tokenizer.ggml.pre"]), model.n_vocab)
         convert(tmp_path / "hub", tmp_path / "out.gguf", "F32")
         with open_gguf(tmp_path / "out.gguf") as file:
             same_keys(file, frozen)
@@ -39,6 +40,26 @@ def test_a_saved_model_gives_transformers_logits(name: str, tmp_path: Path) -> N
     tokens, wanted = tiny_logits(name)
     with LanguageModel(tmp_path / "out.gguf", activations="f32", threads=1, context=128, sessions=1) as lm:
         np.testing.assert_allclose(lm.logits(tokens), wanted, atol=1e-3)
+
+
+@pytest.mark.parametrize("name", ["qwen2vl", "qwen3vlmoe", "gemma4v-layers", "lfm2vl"])
+def test_the_text_part_of_a_model_that_sees_pictures_becomes_the_frozen_file(name: str, tmp_path: Path) -> None:
+    pytest.importorskip("transformers")
+    from scripts.oracles import tiny_vision
+    from scripts.oracles.tiny.pictures.models import FIRST_SEED, MODELS
+    from scripts.oracles.tiny.vocabulary import write_tokenizer
+
+    seed, model = next((i, m) for i, m in enumerate(MODELS, FIRST_SEED) if m.name == name)
+    tiny_vision.build(model, seed).save_pretrained(tmp_path / "hub")
+    with open_gguf(pictures.tiny_vision(name, tmp_path)[0]) as frozen:
+        pre = str(frozen.metadata["tokenizer.ggml.pre"])
+        write_tokenizer(tmp_path / "hub", pre, model.text.n_vocab, model.more)
+        convert(tmp_path / "hub", tmp_path / "out.gguf", "F32")
+        with open_gguf(tmp_path / "out.gguf") as file:
+            same_keys(file, frozen)
+            assert {*file.tensors} == {*frozen.tensors}
+            for key, tensor in frozen.tensors.items():
+                np.testing.assert_array_equal(file.tensors[key].dequantize(), tensor.dequantize(), err_msg=key)
 
 
 ENCODERS = ("bert", "nomic-bert", "bert-rerank", "xlm-r-rerank", "modern-bert", "modern-bert-rerank", "jina-bert-v3")

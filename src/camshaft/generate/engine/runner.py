@@ -55,7 +55,7 @@ class Runner:
             ids += each
             positions += range(request.position + 1, request.position + 1 + len(each))
             slots += [slot] * len(each)
-        self._drafts.run(lambda: plans.run_decode(ids, positions, slots, alike=True), len(ids))
+        self._drafts.run(lambda: plans.run_decode(ids, positions, slots), len(ids))
         for request in requests:
             request.position += 1
         return results + self._drafts.check(requests, drafts, self._draw)

@@ -60,6 +60,7 @@ class PooledModel(ABC):
         self._file, self._lock, self._closed = self._model_file.file, threading.RLock(), False
         try:
             architecture = family_name(self._file.metadata)
+            self._texts = 1 if FAMILIES[architecture].one_text else TEXTS
             self.config = read_config(self._file.metadata, architecture, vocabulary_size(self._file.metadata))
             self.context = min(self.config.context_length, RUN_TOKENS) if context is None else context
             if FAMILIES[architecture].learned_positions and self.context > self.config.context_length:
@@ -134,7 +135,7 @@ class PooledModel(ABC):
         with self._lock:
             if self._closed:
                 raise ModelError(f"the model {self.name} is closed")
-            for first, last in _groups([len(i) for i in texts], self._tokens.bound):
+            for first, last in _groups([len(i) for i in texts], self._tokens.bound, self._texts):
                 vectors[first:last] = self._run(texts[first:last], firsts[first:last])
         if not np.isfinite(vectors).all():
             raise LogitsError(f"{self.name} computed a vector that is not finite")
@@ -190,11 +191,11 @@ class PooledModel(ABC):
             self._file.close()
 
 
-def _groups(lengths: Sequence[int], most: int) -> Iterable[tuple[int, int]]:
-    """Runs of texts [first, last), of at most TEXTS texts and `most` tokens each."""
+def _groups(lengths: Sequence[int], most: int, texts: int) -> Iterable[tuple[int, int]]:
+    """Runs of texts [first, last), of at most `texts` texts and `most` tokens each."""
     first = total = 0
     for i, n in enumerate(lengths):
-        if i - first == TEXTS or total + n > most:
+        if i - first == texts or total + n > most:
             yield first, i
             first = i
             total = 0

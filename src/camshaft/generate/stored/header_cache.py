@@ -17,15 +17,8 @@ from zlib import crc32
 import numpy as np
 
 from camshaft.errors import FormatError, StoreError
-from camshaft.formats.gguf.file import (
-    GGUFFile,
-    HeaderIndex,
-    header_digest,
-    known_header,
-    open_known,
-    probe,
-    read_header,
-)
+from camshaft.formats.gguf.file import GGUFFile, read_header
+from camshaft.formats.gguf.header_index import HeaderIndex, header_digest, known_header, open_known, probe
 from camshaft.formats.gguf.parts import joined
 from camshaft.formats.mapped import MappedFile
 from camshaft.formats.tensor import FileTensor

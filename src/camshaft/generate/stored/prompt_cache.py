@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from zlib import crc32
 
 from camshaft.errors import StoreError
-from camshaft.formats.gguf.file import header_digest
+from camshaft.formats.gguf.header_index import header_digest
 from camshaft.generate.memory.blocks import block_arrays, read_blocks, write_blocks
 from camshaft.generate.memory.cache_specs import BLOCK_TOKENS
 from camshaft.generate.stored.header_cache import weights_sample

@@ -26,7 +26,7 @@ from camshaft.models.config import ModelConfig, check_layers
 from camshaft.models.vision.config import PREFIX, VisionConfig, read_vision
 from camshaft.models.vision.patches import grid_of, merged, patch_rows
 from camshaft.models.vision.pictures import Picture
-from camshaft.models.vision.positions import axes_of, position_rows, windows_of
+from camshaft.models.vision.positions import axes_of, axis_rows, position_rows, windows_of
 from camshaft.models.vision.tiles import Tile, layout_of
 from camshaft.ops.spec import TensorSpec
 
@@ -87,7 +87,10 @@ class VisionModel(Closing):
         self._file = open_model_file(path).file
         try:
             self.config = config = read_vision(self._file.metadata)
-            _check_text(config, self.name, text, text_name)
+            # Gemma 4 E2B and E4B, with embeddings of each layer, take pictures as they take texts.
+            kind_of = config.row.bidirectional
+            self._together = kind_of == "all" or (kind_of == "windows" and not text.per_layer_dim)
+            _check_text(config, self.name, text, text_name, together=self._together)
             check_layers(PREFIX, config.n_layers, len(self._file.tensors))
         except BaseException:
             self._file.close()
@@ -103,7 +106,8 @@ class VisionModel(Closing):
     @property
     def seeing(self) -> Seeing:
         """How the text model takes its tokens."""
-        return Seeing(self.width, self.config.row.bidirectional, 3 if self.config.row.axes else 0)
+        in_windows = self.config.row.bidirectional == "windows"
+        return Seeing(self.width, self._together, 3 if self.config.row.axes else 0, in_windows)
 
     @property
     def marker(self) -> str:
@@ -155,7 +159,9 @@ class VisionModel(Closing):
         rows, columns = grid_of(tile.pixels, config)
         n, groups = rows * columns, merged(rows, columns, config.merge)
         given = {"patches": patch_rows(tile.pixels, config), "slots": 0, "positions": np.arange(n)}
-        if config.row.positions:
+        if config.row.positions == "axes":
+            given["added"] = axis_rows(self._positions, rows, columns)
+        elif config.row.positions:
             given["added"] = position_rows(self._positions, rows, columns, config)
         if config.row.rope:
             given["axes"] = axes_of(rows, columns)
@@ -178,10 +184,13 @@ class VisionModel(Closing):
 
     @cached_property
     def _positions(self) -> Array:
-        """The table of learned positions, f32 [positions, dim]."""
-        name, wanted = "v.position_embd.weight", (self.config.grid**2, self.config.dim)
-        tensor = self._file.tensors.get(name)
-        if tensor is None or tuple(tensor.shape) != wanted:
+        """The table of learned positions, f32 [positions, dim], or that of columns and rows, f32 [2, positions, dim]."""
+        name, config = "v.position_embd.weight", self.config
+        tensor, by_axes = self._file.tensors.get(name), config.row.positions == "axes"
+        wanted = (2, config.most_side, config.dim) if by_axes else (config.grid**2, config.dim)
+        shape = None if tensor is None else tuple(tensor.shape)
+        fits = shape == wanted or (by_axes and shape is not None and len(shape) == 3 and shape[1] >= wanted[1])
+        if tensor is None or not fits or shape is None or shape[-1] != config.dim:
             came = "is missing" if tensor is None else f"has shape {list(tensor.shape)}"
             raise ModelError(f"{self.name}: tensor {name!r} {came}; wanted {list(wanted)}")
         return tensor.dequantize().astype(np.float32)
@@ -214,7 +223,7 @@ def memory_specs(config: VisionConfig, patches: int, merged: int, width: int) ->
     }
 
 
-def _check_text(config: VisionConfig, name: str, text: ModelConfig, text_name: str) -> None:
+def _check_text(config: VisionConfig, name: str, text: ModelConfig, text_name: str, *, together: bool) -> None:
     """Raise ModelError unless a vision file's embeddings are those that a text model takes."""
     wanted = "wanted the vision file (mmproj) of this model"
     if config.out_dim != text.dim:
@@ -226,7 +235,7 @@ def _check_text(config: VisionConfig, name: str, text: ModelConfig, text_name: s
         has = "rows and columns as positions" if config.row.axes else "no rows and columns as positions"
         raise ModelError(f"pictures of {name} have {has}, unlike {text_name} (rope.dimension_sections): {wanted}")
     least = min((options.window for options in text.layers if options.window), default=config.most_patches)
-    if config.row.bidirectional and config.most_patches // config.merge**2 > least:
+    if together and config.most_patches // config.merge**2 > least:
         tokens = config.most_patches // config.merge**2
         raise ModelError(f"pictures of {tokens} tokens; {text_name} has windows of {least}: wanted windows as long")
 

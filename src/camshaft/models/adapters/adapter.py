@@ -1,12 +1,12 @@
 """LoRA adapters (Hu et al., 2021) of model files: y = x W^T + scale (x A^T) B^T, with A and B from a GGUF file as llama.cpp has
-them, or from a PEFT folder."""
+them, or from a PEFT folder, which may be of DoRA."""
 
 from __future__ import annotations
 
 import math
 import os
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Self, TypeGuard
 
 import numpy as np
@@ -15,6 +15,7 @@ from camshaft.errors import FormatError, ModelError
 from camshaft.formats.gguf.file import GGUFFile, open_gguf
 from camshaft.formats.mapped import path_for_messages, shown, shown_value
 from camshaft.formats.tensor import FileTensor
+from camshaft.models.adapters.dora import factors_tensor
 from camshaft.store.digest import digest_of
 
 # The key of the digest of the model, which camshaft writes into the adapters that it trains.
@@ -26,7 +27,9 @@ _LARGEST = float(np.finfo(np.float32).max)
 @dataclass(frozen=True)
 class Adapter:
     """An open adapter: pairs of matrices A [rank, k] and B [n, rank] by the names of the matrices [n, k] that they change, and
-    what their products are multiplied by. `file` is None if they are in memory. A context manager."""
+    what their products are multiplied by. `file` is None if they are in memory. A context manager.
+
+    `magnitudes` [n] are of DoRA (models/adapters/dora.py): all matrices have one, or none has."""
 
     path: str
     pairs: Mapping[str, tuple[FileTensor, FileTensor]]
@@ -34,6 +37,7 @@ class Adapter:
     architecture: str
     base_digest: str | None
     file: GGUFFile | None = None
+    magnitudes: Mapping[str, FileTensor] = field(default_factory=dict)
 
     def __enter__(self) -> Self:
         return self
@@ -136,15 +140,19 @@ class Adapters:
         self.given = tuple(given)
         self.tensors: dict[str, FileTensor] = dict(model.tensors)
         for i, (adapter, _) in enumerate(self.given):
-            for pair in adapter.pairs.values():
-                self.tensors |= {name: replace(t, name=name) for t in pair for name in [constant_name(i, t)]}
+            for name, pair in adapter.pairs.items():
+                own = [replace(t, name=constant_name(i, t.name)) for t in pair]
+                if name in adapter.magnitudes:
+                    made, weight = constant_name(i, factors_name(name)), model.tensors[f"{name}.weight"]
+                    own.append(factors_tensor(made, adapter.magnitudes[name], weight, pair, adapter.scales[name]))
+                self.tensors |= {t.name: t for t in own}
 
     @property
     def digest(self) -> str:
         """Digest of what plans depend on: all but the numbers of the matrices."""
         return digest_of(
             (
-                repr((i, strength, adapter.scales[name])),
+                repr((i, strength, adapter.scales[name], name in adapter.magnitudes)),
                 *((t.name, t.shape, t.format.name, t.mapped and t.mapped[1]) for t in pair),
             )
             for i, (adapter, strength) in enumerate(self.given)
@@ -204,6 +212,11 @@ def _check_factors(adapter: Adapter, strength: float) -> None:
         raise FormatError(f"{adapter.path}: {what}; wanted at most {_LARGEST:g}, which f32 holds")
 
 
-def constant_name(i: int, tensor: FileTensor) -> str:
-    """The name of the i-th adapter's tensor among those of the model."""
-    return f"adapter.{i}.{tensor.name}"
+def constant_name(i: int, name: str) -> str:
+    """The name of a tensor of the i-th adapter among those of the model."""
+    return f"adapter.{i}.{name}"
+
+
+def factors_name(name: str) -> str:
+    """The name of DoRA's factors of a matrix."""
+    return f"{name}.weight.dora"

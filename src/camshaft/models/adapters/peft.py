@@ -1,7 +1,7 @@
 """PEFT folders: LoRA adapters of Hugging Face models, read as those of GGUF files.
 
 A folder has adapter_config.json and adapter_model.safetensors. What the configuration asks for beyond the sum
-y = x W^T + scale (x A^T) B^T is refused by name."""
+y = x W^T + scale (x A^T) B^T, or that with DoRA's magnitudes, is refused by name."""
 
 from __future__ import annotations
 
@@ -31,6 +31,7 @@ from camshaft.text.vocabulary import vocabulary_size
 Array = np.ndarray[Any, Any]
 Number = TypeVar("Number", int, float)
 CONFIG, WEIGHTS, PREFIX = "adapter_config.json", "adapter_model.safetensors", "base_model.model."
+PARTS = ("lora_A.weight", "lora_B.weight", "lora_magnitude_vector")
 _PICKLED = "adapter_model.bin"
 _MOST_CONFIG_NBYTES = 1 << 20  # files have 1 kB; with a pattern for each matrix of 100 layers 50 kB
 _MOST_TENSORS = 1 << 14
@@ -38,7 +39,7 @@ _MOST_RANK, _MOST_ALPHA = 1 << 20, 1e9
 _FORMATS = ("F32", "F16", "BF16")
 # What changes the sum or the model, if it is there and not empty or false.
 _REFUSED = (
-    "use_dora", "use_qalora", "use_bdlora", "lora_bias", "modules_to_save", "layer_replication", "target_parameters",
+    "use_qalora", "use_bdlora", "lora_bias", "modules_to_save", "layer_replication", "target_parameters",
     "trainable_token_indices", "alora_invocation_tokens", "arrow_config", "kasa_config", "velora_config",
     "monteclora_config", "lora_ga_config",
 )  # fmt: skip
@@ -49,13 +50,14 @@ _INITIALIZATIONS = (True, False, None, "gaussian", "eva", "orthogonal")
 @dataclass(frozen=True)
 class PeftConfig:
     """Rank and alpha of the matrices, by patterns of their modules before the general ones. `rooted`: rsLoRA's alpha / sqrt(r) in
-    place of alpha / r."""
+    place of alpha / r. `dora`: modules have magnitudes."""
 
     rank: int
     alpha: float
     ranks: Mapping[str, int]
     alphas: Mapping[str, float]
     rooted: bool
+    dora: bool = False
 
     def rank_of(self, module: str) -> int:
         """The rank that a module's matrices should have."""
@@ -80,14 +82,16 @@ def open_folder(folder: str | os.PathLike[str], model: GGUFFile) -> Adapter:
         raise FormatError(f"{path_for_messages(folder)}: has {_PICKLED}, which may run code; wanted {WEIGHTS}")
     with open_safetensors(Path(folder, WEIGHTS)) as file:
         modules = _modules(file, naming, architecture)
-        pairs, scales = {}, {}
-        for name, (module, a, b) in modules.items():
-            _check_shapes(file.path, module, (a, b), config.rank_of(module), model.tensors.get(f"{name}.weight"))
+        pairs, scales, magnitudes = {}, {}, {}
+        for name, (module, parts) in modules.items():
+            a, b, m = _checked(file.path, module, parts, config, model.tensors.get(f"{name}.weight"))
             order = row_order(naming, sizes, name, b.shape[0])
             pairs[name] = _held(a, f"{name}.weight.lora_a", None), _held(b, f"{name}.weight.lora_b", order)
             scales[name] = config.scale_of(module)
+            if m is not None:
+                magnitudes[name] = _held(m, f"{name}.weight.lora_m", order)
         digest = file.metadata.get(BASE_DIGEST)
-    return Adapter(path_for_messages(folder), pairs, scales, architecture, digest)
+    return Adapter(path_for_messages(folder), pairs, scales, architecture, digest, magnitudes=magnitudes)
 
 
 def read_peft_config(path: Path) -> PeftConfig:
@@ -121,15 +125,16 @@ def _json(path: Path, name: str) -> dict[str, Any]:
 
 
 def _config(found: Mapping[str, Any], name: str) -> PeftConfig:
-    rooted = found.get("use_rslora", False)
-    if not isinstance(rooted, bool):
-        raise FormatError(f"{name}: use_rslora is {shown_value(rooted)}; wanted true or false")
+    for key in ("use_rslora", "use_dora"):
+        if not isinstance(found.get(key, False), bool):
+            raise FormatError(f"{name}: {key} is {shown_value(found[key])}; wanted true or false")
     return PeftConfig(
         _rank(found.get("r"), f"{name}: r"),
         _alpha(found.get("lora_alpha"), f"{name}: lora_alpha"),
         {k: _rank(v, f"{name}: rank_pattern") for k, v in _patterns(found, "rank_pattern", name)},
         {k: _alpha(v, f"{name}: alpha_pattern") for k, v in _patterns(found, "alpha_pattern", name)},
-        rooted,
+        found.get("use_rslora", False),
+        found.get("use_dora", False),
     )
 
 
@@ -177,42 +182,50 @@ def _first_match(patterns: Mapping[str, Number], module: str, default: Number) -
     return next((v for k, v in patterns.items() if module == k.removeprefix("^") or module.endswith(f".{k}")), default)
 
 
-def _modules(file: SafetensorsFile, naming: Naming, architecture: str) -> dict[str, tuple[str, FileTensor, FileTensor]]:
-    """(module, A, B) by the names of the matrices in the model's file."""
+_Parts = dict[str, FileTensor]  # by the ends of their names
+
+
+def _modules(file: SafetensorsFile, naming: Naming, architecture: str) -> dict[str, tuple[str, _Parts]]:
+    """The module and its tensors by the names of the matrices in the model's file."""
     if not 1 <= len(file.tensors) <= _MOST_TENSORS:
         raise FormatError(f"{file.path}: has {len(file.tensors)} tensors; wanted 1 to {_MOST_TENSORS}")
-    found: dict[str, dict[str, FileTensor]] = {}
+    found: dict[str, _Parts] = {}
     for name, tensor in file.tensors.items():
-        match = re.fullmatch(rf"{re.escape(PREFIX)}(.+)\.lora_([AB])\.weight", name)
+        match = re.fullmatch(rf"{re.escape(PREFIX)}(.+)\.({'|'.join(map(re.escape, PARTS))})", name)
         if match is None or file_name(naming, match[1]) is None:
             one = f"{PREFIX}{module_name(naming, 'blk.0.' + next(iter(naming.modules)))}.lora_A.weight"
             raise FormatError(
                 f"{file.path}: got the tensor {shown(name)}; wanted those of {architecture}, such as {one}"
             )
         found.setdefault(match[1], {})[match[2]] = tensor
-    pairs: dict[str, tuple[str, FileTensor, FileTensor]] = {}
-    for module, pair in found.items():
+    modules: dict[str, tuple[str, _Parts]] = {}
+    for module, parts in found.items():
         name = str(file_name(naming, module))
-        if len(pair) != 2 or name in pairs:
-            fault = f"lora_{next(iter(pair))} alone" if len(pair) != 2 else f"{shown(pairs[name][0])} too"
-            raise FormatError(f"{file.path}: {shown(module)} has {fault}; wanted one pair, lora_A and lora_B")
-        pairs[name] = module, pair["A"], pair["B"]
-    return pairs
+        if name in modules:
+            raise FormatError(f"{file.path}: {shown(module)} has {shown(modules[name][0])} too; wanted one of them")
+        modules[name] = module, parts
+    return modules
 
 
-def _check_shapes(
-    path: str, module: str, pair: tuple[FileTensor, FileTensor], rank: int, weight: FileTensor | None
-) -> None:
-    """FormatError for a pair of another rank, of formats without kernels, or that does not fit the model's matrix."""
+def _checked(
+    path: str, module: str, parts: _Parts, config: PeftConfig, weight: FileTensor | None
+) -> tuple[FileTensor, FileTensor, FileTensor | None]:
+    """A, B and the magnitudes, if any. FormatError for others than the configuration asks for, of another rank, of formats
+    without kernels, or that do not fit the model's matrix."""
+    wanted = PARTS if config.dora else PARTS[:2]
+    if set(parts) != set(wanted):
+        raise FormatError(f"{path}: {shown(module)} has {', '.join(sorted(parts))}; wanted {', '.join(wanted)}")
     if weight is None or len(weight.shape) != 2:
         raise FormatError(f"{path}: changes {shown(module)}; the model has no such matrix")
-    (a, b), (n, k) = pair, weight.shape
-    if (a.shape, b.shape) != ((rank, k), (n, rank)):
-        came, wanted = f"{list(a.shape)} and {list(b.shape)}", f"[{rank}, {k}] and [{n}, {rank}]"
-        raise FormatError(f"{path}: {shown(module)} has lora_A and lora_B of {came}; wanted {wanted}")
-    for tensor in pair:
-        if tensor.format.name not in _FORMATS:
-            raise FormatError(f"{path}: {shown(tensor.name)} is {tensor.format.name}; wanted {', '.join(_FORMATS)}")
+    rank, (n, k) = config.rank_of(module), weight.shape
+    for part, shape in zip(wanted, ((rank, k), (n, rank), (n,)), strict=False):
+        if parts[part].shape != shape:
+            came = f"{part} {list(parts[part].shape)}"
+            raise FormatError(f"{path}: {shown(module)} has {came}; wanted {list(shape)}")
+        if parts[part].format.name not in _FORMATS:
+            what = f"{shown(parts[part].name)} is {parts[part].format.name}"
+            raise FormatError(f"{path}: {what}; wanted {', '.join(_FORMATS)}")
+    return parts[PARTS[0]], parts[PARTS[1]], parts.get(PARTS[2])
 
 
 def _held(tensor: FileTensor, name: str, order: Array | None) -> FileTensor:

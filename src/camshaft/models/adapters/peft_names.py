@@ -61,8 +61,9 @@ NAMINGS: dict[str, Naming] = {
     **dict.fromkeys(
         ("command-r", "cohere2", "hunyuan-dense", "ernie4_5", "ernie4_5-moe", "glm4moe", "gemma4", "dots1"), _PLAIN
     ),
-    **dict.fromkeys(("qwen2moe", "qwen3moe", "olmoe", "gpt-oss", "minimax-m2"), _EXPERTS),
+    **dict.fromkeys(("qwen2moe", "qwen3moe", "olmoe", "gpt-oss", "minimax-m2", "phimoe"), _EXPERTS),
     "hunyuan-moe": _EXPERTS,
+    "llama4": Naming(_ATTENTION | {name: part.replace("mlp", "feed_forward") for name, part in _DENSE.items()}),
     "arcee": Naming({**_ATTENTION, "ffn_up": "mlp.up_proj", "ffn_down": "mlp.down_proj"}, orders=_HALVES),
     "nemotron": Naming({**_ATTENTION, "ffn_up": "mlp.up_proj", "ffn_down": "mlp.down_proj"}),
     "phi2": Naming({**_ATTENTION, "attn_output": "self_attn.dense", "ffn_up": "mlp.fc1", "ffn_down": "mlp.fc2"}),

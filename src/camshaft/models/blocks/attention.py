@@ -12,6 +12,9 @@ from camshaft.models.checkpoint import Checkpoint
 from camshaft.models.config import ModelConfig
 from camshaft.models.families import FAMILIES, Family
 
+# The experts of Llama 4 Maverick, which norms no q and k.
+WITHOUT_NORMS = 128
+
 
 def attention(
     h: Tensor, layer: int, family: Family, config: ModelConfig, file: Checkpoint, batch: TokenBatch, cache: Attention
@@ -25,7 +28,7 @@ def attention(
     q = _turned(q, "q", config.n_heads, layer, config, file, batch)
     if k is not None:
         k = _turned(k, "k", config.n_kv_heads, layer, config, file, batch)
-    q = _by_position(q, config, batch)
+    q = _by_position(q, layer, family, config, batch)
     extras = {"sinks": file.vector(f"{prefix}.attn_sinks.weight", config.n_heads)} if family.sinks else {}
     if family.alibi:
         extras["slopes"] = file.made("alibi_slopes", lambda: alibi_slopes(config.n_heads))
@@ -75,11 +78,14 @@ def _clamped(x: Tensor, config: ModelConfig) -> Tensor:
     return F.clip(x, -config.qkv_clamp, config.qkv_clamp) if config.qkv_clamp else x
 
 
-def _by_position(q: Tensor, config: ModelConfig, batch: TokenBatch) -> Tensor:
-    """q times 1 + temperature_scale ln(1 + floor(position / temperature_context)), where the file has such a scale."""
-    if not config.temperature_scale:
+def _by_position(q: Tensor, layer: int, family: Family, config: ModelConfig, batch: TokenBatch) -> Tensor:
+    """q times 1 + temperature_scale ln(1 + floor(position / temperature_context)), where the file has such a scale; in families
+    with a temperature positions count from 1, and layers that rotate have no scale."""
+    if not config.temperature_scale or (family.temperature and config.layers[layer].rope):
         return q
-    periods = F.floor(F.divide(F.cast(batch.positions, to="f32"), float(config.temperature_context)))
+    positions = F.cast(batch.positions, to="f32")
+    positions = F.add(positions, 1.0) if family.temperature else positions
+    periods = F.floor(F.divide(positions, float(config.temperature_context)))
     scale = F.add(F.multiply(F.log1p(periods), config.temperature_scale), 1.0)
     return F.multiply(q, scale.reshape((q.shape[0], 1)))
 
@@ -93,7 +99,11 @@ def _turned(
     if family.norms_rotated:
         x = rotate(x, rope, heads, config.head_dim, batch, family.pairing, rope_name)
         return _query_key_norm(x, norm_name, heads, family, config, file)
-    x = _query_key_norm(x, norm_name, heads, family, config, file)
+    if family.qk_norm == "bare":
+        is_normed = rope and (config.experts is None or config.experts.n != WITHOUT_NORMS)
+        x = head_norm(x, file.ones(config.head_dim), heads, config.norm_eps) if is_normed else x
+    else:
+        x = _query_key_norm(x, norm_name, heads, family, config, file)
     return rotate(x, rope, heads, config.head_dim, batch, family.pairing, rope_name)
 
 

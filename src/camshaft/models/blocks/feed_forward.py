@@ -12,13 +12,21 @@ from camshaft.models.families import Family
 
 # gpt-oss: gates are clamped from above and ups on both sides, silu is that of 1.702 x, and 1 is added to ups.
 LIMIT, ALPHA = 7.0, 1.702
+# Phi-3.5-MoE: scores that are further from the best one than twice this part of it do not count.
+JITTER, LOWEST = 0.01, -1e30
 
 
 def feed_forward(
-    h: Tensor, layer: int, family: Family, config: ModelConfig, file: Checkpoint, x: Tensor | None = None
+    h: Tensor,
+    layer: int,
+    family: Family,
+    config: ModelConfig,
+    file: Checkpoint,
+    x: Tensor | None = None,
+    seen: Tensor | None = None,
 ) -> Tensor:
     """down(act(gate(h)) * up(h)) or down(act(up(h))), of one feed-forward or of the chosen experts, or the sum of both, where
-    experts see x, whose norm h is."""
+    experts see x, whose norm h is. The router sees h, or what is `seen`."""
     prefix = f"blk.{layer}"
     is_dense = not config.layers[layer].experts or (
         family.dense_unrouted and f"{prefix}.ffn_gate_inp.weight" not in file
@@ -26,7 +34,7 @@ def feed_forward(
     if config.experts is None or is_dense:
         return _dense(h, prefix, family, config, file)
     if not family.dense_beside_experts or x is None:
-        return _mixture(h, h, prefix, config.experts, family, config, file)
+        return _mixture(h, h if seen is None else seen, prefix, config.experts, family, config, file)
     dense = norm(_dense(h, prefix, family, config, file), f"{prefix}.post_ffw_norm_1", config, file)
     seen = F.rms_norm(x, file.vector(f"{prefix}.ffn_gate_inp.scale", config.dim), eps=config.norm_eps)
     seen = F.multiply(seen, config.dim**-0.5)
@@ -64,6 +72,8 @@ def _activated(gate: Tensor, up: Tensor, name: str, family: Family) -> Tensor:
         gate = F.minimum(gate, LIMIT)
         up = F.add(F.clip(up, -LIMIT, LIMIT), 1.0)
         return F.multiply(F.multiply(gate, F.sigmoid(F.multiply(gate, ALPHA))), up, name=name)
+    if family.activation == "relu":
+        return F.multiply(F.relu(gate), up, name=name)
     if family.activation == "gelu_erf":
         return F.multiply(F.gelu_erf(gate), up, name=name)
     made: Tensor = F.function(f"{family.activation}_multiply")(gate, up, name=name)
@@ -77,6 +87,8 @@ def _mixture(
     its gate where the file has one."""
     weights, chosen = _routed(seen, prefix, experts, family, file)
     x = file.linear(h, f"{prefix}.ffn_latent_down", experts.latent) if experts.latent else h
+    if family.weighs_inputs:
+        x, weights = F.multiply(x, weights), F.add(F.multiply(weights, 0.0), 1.0)
     y = _chosen_experts(x, prefix, experts, weights, chosen, family, file)
     y = file.linear(y, f"{prefix}.ffn_latent_up", config.dim) if experts.latent else y
     return F.add(y, _shared(h, prefix, experts, family, config, file)) if experts.shared_dim else y
@@ -86,7 +98,12 @@ def _chosen_experts(
     x: Tensor, prefix: str, experts: Experts, weights: Tensor, chosen: Tensor, family: Family, file: Checkpoint
 ) -> Tensor:
     """The sum by weight of the experts' results for x [T, n]."""
-    if family.expert_biases or not family.gated or f"{prefix}.ffn_gate_up_exps.weight" in file:
+    if (
+        family.expert_biases
+        or not family.gated
+        or family.activation == "relu"
+        or f"{prefix}.ffn_gate_up_exps.weight" in file
+    ):
         return _composed_experts(x, prefix, experts, weights, chosen, family, file)
     dim = columns_of(x)
     gate, up = (file.tensor(f"{prefix}.ffn_{name}_exps.weight", experts.n, experts.dim, dim) for name in ("gate", "up"))
@@ -105,14 +122,27 @@ def _routed(h: Tensor, prefix: str, experts: Experts, family: Family, file: Chec
         *(file.vector(name, experts.n) for name in names if name in file),
         expert_scale=names[1] in file,
         top_k=experts.n_used,
-        score=experts.score,
+        score="softmax" if experts.score == "sparse_mixer" else experts.score,
         groups=experts.groups,
         top_groups=experts.top_groups,
         group_top=experts.group_top,
         normalize=experts.normalizes,
         scale=experts.scale,
     )
-    return weights, chosen
+    return (_sparse_mixer(scores) if experts.score == "sparse_mixer" else weights), chosen
+
+
+def _sparse_mixer(scores: Tensor) -> Tensor:
+    """The weights f32 [T, 2] of the two best of scores [T, n] (Phi-3.5-MoE): of each its share of the softmax of those that are
+    about as good, without the best one for the second."""
+    best = F.max(scores, axes=1, keepdims=True)
+    rest = F.where(F.less(scores, best), scores, LOWEST)
+    weights = []
+    for among, top in ((scores, best), (rest, F.max(rest, axes=1, keepdims=True))):
+        far = F.multiply(F.maximum(F.abs(scores), top), 2 * JITTER)
+        terms = F.where(F.greater(F.subtract(top, among), far), 0.0, F.exp(F.subtract(among, top)))
+        weights.append(F.divide(1.0, F.sum(terms, axes=1, keepdims=True)))
+    return F.concat(*weights, axis=1)
 
 
 def _composed_experts(
@@ -153,5 +183,5 @@ def _shared(h: Tensor, prefix: str, experts: Experts, family: Family, config: Mo
     name = f"{prefix}.ffn_gate_inp_shexp.weight"
     if name not in file:
         return y
-    gate = F.matmul(h, file.graph.reshape(file.vector(name, config.dim), (1, config.dim)), transpose_b=True)
+    gate = file.product(h, file.graph.reshape(file.vector(name, config.dim), (1, config.dim)), name)
     return F.multiply(y, F.sigmoid(gate))

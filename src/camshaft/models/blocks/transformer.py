@@ -168,7 +168,7 @@ class WholeSequences:
 def _options(layer: int, config: ModelConfig, extras: Extras | None = None, *, causal: bool = True) -> dict[str, Any]:
     """The attributes of attention that are not its defaults."""
     options: dict[str, Any] = {"window": config.layers[layer].window, "cap": config.attention_softcap}
-    options["extras"] = " ".join(extras or {})
+    options |= {"chunk": config.layers[layer].chunk, "extras": " ".join(extras or {})}
     return {name: value for name, value in options.items() if value} | ({} if causal else {"causal": False})
 
 

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any, TypeAlias
+from dataclasses import replace
 
 from camshaft.errors import ModelError
-from camshaft.formats.bits import Floats
 from camshaft.formats.mapped import shown
+from camshaft.models.convert.architecture import Architecture, Keys, MoreKeys
 from camshaft.models.convert.delta_rule import delta_keys, rotation_sections
-from camshaft.models.convert.encoder_decoder import WHISPER, EncoderDecoder
+from camshaft.models.convert.encoder_decoder import WHISPER
 from camshaft.models.convert.families.encoders import bert_name, encoder_changes, encoder_keys, modern_bert_keys
 from camshaft.models.convert.families.experts import (
     adjusted_ffn,
@@ -18,7 +16,9 @@ from camshaft.models.convert.families.experts import (
     experts,
     glm4_experts,
     gpt_oss,
+    hunyuan_experts,
     lfm2_experts,
+    minimax_experts,
     short_convolutions,
 )
 from camshaft.models.convert.families.gemma4 import gemma4_changes, gemma4_keys
@@ -31,37 +31,10 @@ from camshaft.models.convert.families.hybrids import (
     nemotron_values,
 )
 from camshaft.models.convert.families.latent import latent_changes, latent_experts, latent_keys
-from camshaft.models.convert.families.rotations import longrope, temperature
+from camshaft.models.convert.families.llama4 import llama4_changes, llama4_keys
+from camshaft.models.convert.families.rotations import clamp, deepstack, longrope, phimoe, temperature
 from camshaft.models.convert.hub_config import HubConfig
 from camshaft.models.convert.state_space import granite_hybrid_keys, mamba2_keys, mamba_keys
-
-Keys: TypeAlias = dict[str, Any]
-MoreKeys: TypeAlias = Callable[[HubConfig], Keys]
-Change: TypeAlias = Callable[[Floats], Floats]
-
-
-@dataclass(frozen=True)
-class Architecture:
-    """name: general.architecture. permuted: rows of q and k go from halves to pairs. norm_offset is added to weights of norms.
-
-    keys: more metadata, under the architecture's prefix. transposed: matrices are stored [in, out]. defaults: what config.json
-    leaves out, as transformers does for values that are its defaults. in_turn: heads of values share those of keys in turn.
-    encoder_decoder: what takes the place of all this in models with an encoder and a decoder.
-    changes: what is made of a tensor of its own kind, by its name without 'blk.N.'. values and name_of: what of the config, and
-    which architecture, follows from the config's values, of the file at a path.
-    """
-
-    name: str
-    permuted: bool = False
-    norm_offset: float = 0.0
-    keys: tuple[MoreKeys, ...] = ()
-    transposed: bool = False
-    in_turn: bool = False
-    defaults: Mapping[str, Any] = field(default_factory=dict)
-    encoder_decoder: EncoderDecoder | None = None
-    changes: Callable[[str, HubConfig], Iterator[tuple[str, Change]]] = lambda name, config: iter(())
-    values: Callable[[Mapping[str, Any], str], Mapping[str, Any]] = lambda values, path: values
-    name_of: Callable[[Mapping[str, Any], str], str] | None = None
 
 
 def _window(config: HubConfig) -> Keys:
@@ -143,16 +116,22 @@ _HEADS = ("Model", "ForMaskedLM", "ForSequenceClassification")
 _GEMMA = {"head_dim": 256, "rms_norm_eps": 1e-6, "sliding_window": 4096, "num_key_value_heads": 4}
 _GEMMA3 = {**_GEMMA, "num_attention_heads": 8, "rope_theta": 1e6, "rope_local_base_freq": 10000.0}
 _GEMMA3 |= {"max_position_embeddings": 131072}
+_HALF = {"partial_rotary_factor": 0.5}
 _NO_LIMIT = {"max_position_embeddings": 1 << 20}  # recurrent models have none
 _LLAMA = Architecture("llama", permuted=True, defaults={"rms_norm_eps": 1e-6})
 ARCHITECTURES: dict[str, Architecture] = {
     "LlamaForCausalLM": _LLAMA,
     "MistralForCausalLM": _LLAMA,
+    **dict.fromkeys(
+        ("Llama4ForCausalLM", "Llama4ForConditionalGeneration"),
+        Architecture("llama4", keys=(llama4_keys,), changes=llama4_changes),
+    ),
     "MixtralForCausalLM": Architecture("llama", permuted=True, keys=(experts,)),
     "Qwen2ForCausalLM": Architecture("qwen2"),
     "Qwen2MoeForCausalLM": Architecture("qwen2moe", keys=(experts,)),
     "Qwen3ForCausalLM": Architecture("qwen3"),
     "Qwen3MoeForCausalLM": Architecture("qwen3moe", keys=(experts,)),
+    "GemmaForCausalLM": Architecture("gemma", norm_offset=1, defaults={**_GEMMA, "num_key_value_heads": 16}),
     "Gemma2ForCausalLM": Architecture(
         "gemma2",
         norm_offset=1,
@@ -173,7 +152,22 @@ ARCHITECTURES: dict[str, Architecture] = {
     "OlmoeForCausalLM": Architecture("olmoe", keys=(experts,)),
     "Exaone4ForCausalLM": Architecture("exaone4", keys=(_window_pattern,)),
     "Phi3ForCausalLM": Architecture("phi3", keys=(_window, longrope)),
+    "PhimoeForCausalLM": Architecture("phimoe", keys=(phimoe, experts)),
     "SmolLM3ForCausalLM": Architecture("smollm3", permuted=True, keys=(_every_fourth_is_not_rotated,)),
+    "ArceeForCausalLM": Architecture("arcee", permuted=True),
+    "NemotronForCausalLM": Architecture("nemotron", norm_offset=1, defaults=_HALF),
+    "PhiForCausalLM": Architecture("phi2", defaults={**_HALF, "layer_norm_eps": 1e-5}),
+    "GlmForCausalLM": Architecture("chatglm", defaults={**_HALF, "head_dim": 128}),
+    "OlmoForCausalLM": Architecture("olmo", permuted=True, keys=(clamp,)),
+    "Dots1ForCausalLM": Architecture("dots1", keys=(glm4_experts,)),
+    "HunYuanMoEV1ForCausalLM": Architecture("hunyuan-moe", keys=(hunyuan_experts,)),
+    "MiniMaxM2ForCausalLM": Architecture("minimax-m2", keys=(minimax_experts,)),
+    **dict.fromkeys(
+        ("Qwen2VLForConditionalGeneration", "Qwen2_5_VLForConditionalGeneration"),
+        Architecture("qwen2vl", keys=(rotation_sections,)),
+    ),
+    "Qwen3VLForConditionalGeneration": Architecture("qwen3vl", keys=(rotation_sections, deepstack)),
+    "Qwen3VLMoeForConditionalGeneration": Architecture("qwen3vlmoe", keys=(rotation_sections, deepstack, experts)),
     "SeedOssForCausalLM": Architecture("seed_oss"),
     "Ministral3ForCausalLM": Architecture("mistral3", permuted=True, keys=(temperature,)),
     "GraniteForCausalLM": Architecture("granite", permuted=True, keys=(_granite,)),
@@ -186,7 +180,10 @@ ARCHITECTURES: dict[str, Architecture] = {
     "FalconForCausalLM": Architecture("falcon", keys=(_no_alibi,), defaults={"max_position_embeddings": 2048}),
     "CohereForCausalLM": Architecture("command-r", keys=(_logit_scale,)),
     "Cohere2ForCausalLM": Architecture("cohere2", keys=(_logit_scale, _window_every(4))),
-    "Lfm2ForCausalLM": Architecture("lfm2", keys=(short_convolutions, adjusted_ffn)),
+    **dict.fromkeys(
+        ("Lfm2ForCausalLM", "Lfm2VlForConditionalGeneration"),
+        Architecture("lfm2", keys=(short_convolutions, adjusted_ffn)),
+    ),
     "Lfm2MoeForCausalLM": Architecture("lfm2moe", keys=(short_convolutions, lfm2_experts)),
     "Glm4ForCausalLM": Architecture("glm4"),
     "Glm4MoeForCausalLM": Architecture("glm4moe", keys=(glm4_experts,)),

@@ -19,7 +19,8 @@ from camshaft.formats.blocks import BLOCK_FORMATS, BlockFormat
 from camshaft.formats.gguf.write import NewTensor, Raw, encoded_value, write_gguf
 from camshaft.formats.mapped import path_for_messages, shown
 from camshaft.formats.safetensors_folder import SafetensorsFolder
-from camshaft.models.convert.architectures import Architecture, architecture_of, completed
+from camshaft.models.convert.architecture import Architecture
+from camshaft.models.convert.architectures import architecture_of, completed
 from camshaft.models.convert.families.encoders import pooling_keys
 from camshaft.models.convert.hub_config import HubConfig, read_config
 from camshaft.models.convert.keys import model_keys

@@ -21,7 +21,7 @@ _NAMES = {
     "heads": ("num_attention_heads", "n_head"),
     "kv_heads": ("num_key_value_heads", "num_kv_heads", "n_head_kv"),
     "rms_eps": ("rms_norm_eps", "norm_eps", "layer_norm_epsilon"),
-    "layer_eps": ("layer_norm_epsilon", "layer_norm_eps", "norm_epsilon", "norm_eps"),
+    "layer_eps": ("layer_norm_epsilon", "layer_norm_eps", "norm_epsilon", "norm_eps", "rms_norm_eps"),
     "experts": ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts"),
     "experts_used": ("num_experts_per_tok", "moe_k"),
 }
@@ -29,7 +29,14 @@ _NAMES = {
 _ROPE_NUMBERS = frozenset(
     {
         *("rope_theta", "factor", "original_max_position_embeddings", "attention_factor", "beta_fast", "beta_slow"),
-        *("low_freq_factor", "high_freq_factor", "mscale_all_dim", "llama_4_scaling_beta"),
+        *(
+            "low_freq_factor",
+            "high_freq_factor",
+            "mscale_all_dim",
+            "llama_4_scaling_beta",
+            "short_mscale",
+            "long_mscale",
+        ),
     }
 )
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from camshaft.errors import ModelError
 from camshaft.formats.mapped import shown_value
-from camshaft.models.convert.architectures import Architecture
+from camshaft.models.convert.architecture import Architecture
 from camshaft.models.convert.hub_config import HubConfig
 from camshaft.models.convert.tensors import kv_heads
 from camshaft.models.families import FAMILIES
@@ -34,7 +34,7 @@ def model_keys(config: HubConfig, row: Architecture, vocab_size: int) -> dict[st
         }
     if family.norm == "layer":
         keys["attention.layer_norm_epsilon"] = float(config.number("layer_eps"))
-    else:
+    elif family.norm == "rms":
         keys["attention.layer_norm_rms_epsilon"] = float(config.number("rms_eps"))
     keys |= _rotation(config)
     for more in row.keys:

@@ -36,6 +36,7 @@ _LAYER = {
     "self_attn.o_proj": "attn_output",
     "self_attn.out_proj": "attn_output",
     "self_attn.qkv_proj": "attn_qkv",
+    "self_attn.dense": "attn_output",
     "self_attn.q_norm": "attn_q_norm",
     "self_attn.k_norm": "attn_k_norm",
     "self_attn.q_layernorm": "attn_q_norm",
@@ -81,6 +82,8 @@ _LAYER = {
     "mlp.down_proj": "ffn_down",
     "mlp.gate_up_proj": "ffn_up",
     "mlp.c_fc": "ffn_up",
+    "mlp.fc1": "ffn_up",
+    "mlp.fc2": "ffn_down",
     "mlp.c_proj": "ffn_down",
     "mlp.dense_h_to_4h": "ffn_up",
     "mlp.dense_4h_to_h": "ffn_down",
@@ -88,6 +91,10 @@ _LAYER = {
     "feed_forward.w3": "ffn_up",
     "feed_forward.w2": "ffn_down",
     "mlp.gate": "ffn_gate_inp",
+    "mlp.gate.wg": "ffn_gate_inp",
+    "mlp.shared_mlp.gate_proj": "ffn_gate_shexp",
+    "mlp.shared_mlp.up_proj": "ffn_up_shexp",
+    "mlp.shared_mlp.down_proj": "ffn_down_shexp",
     "mlp.router": "ffn_gate_inp",
     "block_sparse_moe.gate": "ffn_gate_inp",
     "block_sparse_moe.router": "ffn_gate_inp",
@@ -100,6 +107,9 @@ _LAYER = {
     "mlp.shared_experts.up_proj": "ffn_up_shexp",
     "mlp.shared_experts.down_proj": "ffn_down_shexp",
     "feed_forward.gate": "ffn_gate_inp",
+    "feed_forward.shared_expert.gate_proj": "ffn_gate_shexp",
+    "feed_forward.shared_expert.up_proj": "ffn_up_shexp",
+    "feed_forward.shared_expert.down_proj": "ffn_down_shexp",
     "self_attn.query_layernorm": "attn_q_norm",
     "self_attn.key_layernorm": "attn_k_norm",
     "shared_mlp.input_linear": "ffn_gate_up_shexp",
@@ -137,6 +147,8 @@ _BARE = {
     **{f"{part}.A_log": ("ssm_a", "") for part in ("mixer", "mamba")},
     **{f"{part}.D": ("ssm_d", "") for part in ("mixer", "mamba")},
     **{f"{part}.dt_bias": ("ssm_dt", ".bias") for part in ("mixer", "mamba")},
+    "mlp.e_score_correction_bias": ("exp_probs_b", ".bias"),
+    "block_sparse_moe.e_score_correction_bias": ("exp_probs_b", ".bias"),
     "mlp.gate.e_score_correction_bias": ("exp_probs_b", ".bias"),
     "mlp.moe_statics.e_score_correction_bias": ("exp_probs_b", ".bias"),
     "mlp.gate.moe_statics.e_score_correction_bias": ("exp_probs_b", ".bias"),
@@ -152,8 +164,11 @@ _PREFIX = re.compile(r"(?:(?:model|transformer|gpt_neox|backbone|language_model|
 _IN_LAYER = re.compile(r"(?:layers|layer|h)\.([0-9]{1,4})\.(.+)")
 _ONE_EXPERT = re.compile(r"(?:mlp|block_sparse_moe|feed_forward|mixer)\.experts\.([0-9]{1,4})\.(\w+)\.weight")
 _STACKED = re.compile(
-    r"(?:(?:mlp|block_sparse_moe|feed_forward)\.)?(?:experts\.)?(gate_up_proj|down_proj|input_linear|output_linear)(_bias|\.weight)?"
+    r"(?:(?:mlp|block_sparse_moe|feed_forward|mixer)\.)?(?:experts\.)?"
+    r"(gate_up_proj|up_proj|down_proj|input_linear|output_linear)(_bias|\.weight)?"
 )
+_STACKED_PARTS = {"gate_up_proj": "gate_up", "input_linear": "gate_up", "up_proj": "up"}
+_STACKED_PARTS |= {"down_proj": "down", "output_linear": "down"}
 # Tensors that are computed again, or belong to parts of a model that GGUF keeps in another file.
 _LEFT_OUT = re.compile(
     r"(.*\.)?(rotary_emb\.inv_freq|attn\.bias|attn\.masked_bias|attention\.bias|attention\.masked_bias)$"
@@ -199,7 +214,7 @@ def new_name(name: str, architecture: str) -> NewName | None:
         return NewName(f"{prefix}.ffn_{_EXPERT[one[2]]}_exps", ".weight", int(one[1])) if one[2] in _EXPERT else None
     experts = "experts." in inner or "sparse_moe" in inner
     if experts and (stacked := _STACKED.fullmatch(inner)):
-        part = "gate_up" if stacked[1] in ("gate_up_proj", "input_linear") else "down"
+        part = _STACKED_PARTS[stacked[1]]
         return NewName(f"{prefix}.ffn_{part}_exps", ".bias" if stacked[2] == "_bias" else ".weight")
     if inner in _BARE:
         bare, ending = _BARE[inner]

@@ -12,7 +12,7 @@ import numpy as np
 from camshaft.errors import ModelError
 from camshaft.formats.bits import Floats
 from camshaft.formats.mapped import shown, shown_value
-from camshaft.models.convert.architectures import Architecture
+from camshaft.models.convert.architecture import Architecture
 from camshaft.models.convert.delta_rule import delta_changes
 from camshaft.models.convert.families import encoders
 from camshaft.models.convert.families.gemma4 import still_factors
@@ -121,7 +121,7 @@ def _changes(new: NewName, config: HubConfig, row: Architecture) -> Iterator[tup
         yield full, _joined_apart(config)
     elif row.transposed and new.ending == ".weight" and role in ("attn_qkv", "attn_output", "ffn_up", "ffn_down"):
         yield full, np.transpose
-    elif role.endswith("norm") and row.norm_offset:
+    elif role.endswith("norm") and row.norm_offset and new.ending == ".weight":
         yield full, lambda values: values + np.float32(row.norm_offset)
     elif new.name.endswith("shortconv.conv"):
         yield full, lambda values: values.reshape(values.shape[0], -1)

@@ -15,7 +15,8 @@ class Family:
     ffn_norm: the tensor of that before the feed-forward.
     norm: rms_norm, or layer_norm, with a bias unless norm_bias is False, or without weights ('bare'). qk_norm: rms_norm of q and
     k, of each head or whole row ('file': of each head where the file has their weights; 'heads': of each head with weights of its
-    own). norms_rotated: these norms are of rotated q and k.
+    own; 'bare': of each head without weights, in layers that rotate, but for models of 128 experts). norms_rotated: these norms
+    are of rotated q and k.
     parallel: attention and feed-forward have the same input; a file's use_parallel_residual takes precedence.
     biases: of q, k and v ('qkv'; 'file': where the file has them), or of all linear layers ('all').
     fused: q, k and v are one tensor ('qkv'), or gate and up ('up'), or both are ('all').
@@ -24,19 +25,27 @@ class Family:
     embedding_scale: embeddings are multiplied by sqrt(dim) ('dim') or by the file's embedding_scale.
     windows: attention.sliding_window applies, but for every n-th layer of full_every, which sees all tokens (0: no layer
     does): the last of n, or the first one with full_first.
+    chunks: windows are parts of the context instead, of so many tokens where the file does not say.
     window_rope: layers with a window rotate as all ('same'), or without scaling by rope.freq_base_swa or window_theta ('plain').
     yarn_truncates: the ends of YaRN's ramp are whole dimensions.
     unrotated_every: every n-th layer does not rotate. rotates_windows_only: in a file with a window, layers without do not.
     query_scale_layers: in files of so many layers the scores are divided by sqrt(dim / heads), not by sqrt(head_dim).
+    temperature: scores are scaled by position only in layers that do not rotate, by so much where the file does not say.
     softcaps: attention's and the logits', where the file names none.
     scales: those of embeddings, residuals and logits are MiniCPM's where the file has none.
     multiplies_logits: the file's logit_scale multiplies logits, and does not divide them.
     encoder: tokens see all of their text, and the result is a vector for each; windows are on both sides, half on each.
+    one_text: a run has one text.
     embedding_norm: embeddings are normed. alibi: scores are less by the distance of tokens, and nothing rotates.
     normalizes_experts: the chosen experts' weights are divided by their sum. expert_score: how logits become these weights. Both
     where the file does not say.
+    shared_experts: how many are shared, where the file does not say. weighs_inputs: weights multiply what experts see, of which
+    one is chosen.
+    routes_inputs: the router sees what a layer begins with.
     recurrent: the kind of the layers without attention. attention_every: only every n-th layer has attention, where the file does
     not say which (0: it does, by head_count_kv). output_norm: the tensor of the last norm.
+    layers_apart: a layer has attention, a projection in its place, or neither, and a feed-forward or none, by the file's numbers
+    of heads and widths.
     attention, feed_forward: whether its layers have them. one_block: each layer has either these or a recurrence, and one norm.
     rotates: whether queries and keys rotate. side_by_side: attention and a recurrence have the same input, and are added.
     dense_unrouted: layers without a router have no experts. dense_beside_experts: other layers have a dense feed-forward too.
@@ -59,36 +68,43 @@ class Family:
     norm_bias: bool = True
     parallel: bool = False
     biases: Literal["", "qkv", "file", "all"] = ""
-    qk_norm: Literal["", "head", "heads", "row", "file"] = ""
+    qk_norm: Literal["", "head", "heads", "row", "file", "bare"] = ""
     norms_rotated: bool = False
     fused: Literal["", "qkv", "up", "all"] = ""
     gated: bool = True
-    activation: Literal["silu", "gelu", "gelu_erf", "clamped_swiglu", "relu_squared"] = "silu"
+    activation: Literal["silu", "gelu", "gelu_erf", "clamped_swiglu", "relu", "relu_squared"] = "silu"
     sinks: bool = False
     learned_positions: bool = False
     embedding_scale: Literal["", "dim"] = ""
     windows: bool = False
     full_every: int = 0
     full_first: bool = False
+    chunks: int = 0
     window_rope: Literal["same", "plain"] = "same"
     window_theta: float = 0.0
     yarn_truncates: bool = True
     unrotated_every: int = 0
     rotates_windows_only: bool = False
     query_scale_layers: int = 0
+    temperature: float = 0.0
     softcaps: tuple[float, float] = (0.0, 0.0)
     multiplies_logits: bool = False
     scales: Literal["", "minicpm"] = ""
     normalizes_experts: bool = True
     expert_biases: bool = False
-    expert_score: Literal["softmax", "sigmoid"] = "softmax"
+    expert_score: Literal["softmax", "sigmoid", "sparse_mixer"] = "softmax"
+    shared_experts: int = 0
+    weighs_inputs: bool = False
+    routes_inputs: bool = False
     encoder: bool = False
+    one_text: bool = False
     embedding_norm: bool = False
     alibi: bool = False
     recurrent: Literal["", "short_conv", "delta", "mamba", "mamba2", "plamo2", "kda", "rwkv"] = ""
     attention: bool = True
     feed_forward: bool = True
     one_block: bool = False
+    layers_apart: bool = False
     rotates: bool = True
     side_by_side: bool = False
     dense_unrouted: bool = False
@@ -104,4 +120,4 @@ class Family:
     rotates_if_finetuned: bool = False
     latent: bool = False
     axes: Literal["", "contiguous", "interleaved"] = ""
-    builder: Literal["", "rwkv", "gemma3n"] = ""
+    builder: Literal["", "rwkv", "gemma3n", "t5"] = ""

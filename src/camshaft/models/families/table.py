@@ -13,6 +13,7 @@ from typing import Any
 
 from camshaft.errors import ModelError, OtherArchitectureError
 from camshaft.formats.mapped import shown_value
+from camshaft.models.families.encoders import ENCODERS
 from camshaft.models.families.family import Family
 
 _QWEN_HYBRID = Family(
@@ -35,17 +36,6 @@ _GEMMA3 = Family(
     window_theta=10000.0,
     query_scale_layers=62,
 )
-_ROTATED_BERT = Family(
-    "neox",
-    norms="sum",
-    norm="layer",
-    biases="all",
-    fused="qkv",
-    gated=False,
-    activation="gelu_erf",
-    encoder=True,
-    embedding_norm=True,
-)
 _NEMOTRON_HYBRID = Family(
     "neox",
     gated=False,
@@ -60,12 +50,26 @@ _NEMOTRON_HYBRID = Family(
 # "gptneox" is also Pythia.
 FAMILIES: dict[str, Family] = {
     "llama": Family("interleaved"),
+    "llama4": Family(
+        "interleaved",
+        qk_norm="bare",
+        windows=True,
+        full_every=4,
+        chunks=8192,
+        rotates_windows_only=True,
+        temperature=0.1,
+        expert_score="sigmoid",
+        normalizes_experts=False,
+        shared_experts=1,
+        weighs_inputs=True,
+    ),
     "qwen2": Family("neox", biases="qkv"),
     "qwen2moe": Family("neox", biases="qkv", normalizes_experts=False),
     "qwen2vl": Family("neox", biases="qkv", axes="contiguous"),
     "qwen3": Family("neox", qk_norm="head"),
     "qwen3moe": Family("neox", qk_norm="head"),
     "qwen3vl": Family("neox", qk_norm="head", axes="interleaved"),
+    "qwen3vlmoe": Family("neox", qk_norm="head", axes="interleaved"),
     "gemma": Family("neox", activation="gelu", embedding_scale="dim"),
     "gemma2": Family(
         "neox",
@@ -111,6 +115,18 @@ FAMILIES: dict[str, Family] = {
     "exaone4": Family("neox", norms="post", qk_norm="head", windows=True, full_every=4, rotates_windows_only=True),
     "phi2": Family("neox", norm="layer", parallel=True, biases="all", gated=False, activation="gelu"),
     "phi3": Family("neox", fused="all", windows=True),
+    "phimoe": Family("neox", norm="layer", biases="all", expert_score="sparse_mixer"),
+    "deci": Family("interleaved", layer_sizes=True, layers_apart=True),
+    "smallthinker": Family(
+        "neox",
+        activation="relu",
+        windows=True,
+        full_every=4,
+        full_first=True,
+        rotates_windows_only=True,
+        expert_score="sigmoid",
+        routes_inputs=True,
+    ),
     "smollm3": Family("interleaved", unrotated_every=4),
     "seed_oss": Family("neox", biases="qkv", ffn_norm="post_attention_norm"),
     "mistral3": Family("interleaved"),
@@ -134,45 +150,7 @@ FAMILIES: dict[str, Family] = {
         full_every=4,
         rotates_windows_only=True,
     ),
-    "bert": Family(
-        "neox",
-        norms="sum",
-        norm="layer",
-        biases="all",
-        gated=False,
-        activation="gelu_erf",
-        learned_positions=True,
-        encoder=True,
-        embedding_norm=True,
-    ),
-    "nomic-bert": Family("neox", norms="sum", norm="layer", fused="qkv", encoder=True, embedding_norm=True),
-    "nomic-bert-moe": replace(_ROTATED_BERT, normalizes_experts=False),
-    "jina-bert-v2": Family(
-        "neox",
-        norms="sum",
-        norm="layer",
-        biases="all",
-        fused="up",
-        activation="gelu_erf",
-        encoder=True,
-        embedding_norm=True,
-        alibi=True,
-    ),
-    "jina-bert-v3": _ROTATED_BERT,
-    "modern-bert": Family(
-        "neox",
-        norm="layer",
-        norm_bias=False,
-        fused="all",
-        activation="gelu_erf",
-        windows=True,
-        full_every=3,
-        full_first=True,
-        window_rope="plain",
-        window_theta=10000.0,
-        encoder=True,
-        embedding_norm=True,
-    ),
+    **ENCODERS,
     "gemma-embedding": replace(_GEMMA3, encoder=True, query_scale_layers=0),
     "gpt-oss": Family(
         "neox",

@@ -18,6 +18,7 @@ from camshaft.graph import functions as F
 from camshaft.graph.graph import Graph, Tensor
 from camshaft.models.blocks.cross_attention import Heads, Memory, attend, write
 from camshaft.models.checkpoint import Checkpoint
+from camshaft.models.config import ModelConfig
 from camshaft.models.t5.config import FARTHEST, T5Config
 from camshaft.ops.attention.kv_cache_update import BLOCK_TOKENS
 from camshaft.ops.spec import TensorSpec
@@ -47,14 +48,16 @@ def encoder_graph(config: T5Config, tensors: Tensors, specs: Specs, tokens: Exte
     file = Checkpoint(tensors, graph)
     ids, positions, slots = (graph.input(name, (tokens,), "i32") for name in ("ids", "positions", "slots"))
     lengths, table = graph.input("lengths", (1,), "i32"), _table(graph, config)
-    bias = file.converted("enc.blk.0.attn_rel_b.weight", (config.n_buckets, config.n_heads), _Biases(config, True))
+    bias = file.converted(
+        "enc.blk.0.attn_rel_b.weight", (config.n_buckets, config.n_heads), Biases(config.context, True)
+    )
     own = _state(graph, specs, "encoder_keys", "encoder_values", positions, slots, table, tokens, lengths)
     x = F.embedding(ids, file.tensor("token_embd.weight", config.vocab_size, config.dim), to="f32")
     for layer in range(config.n_encoder_layers):
         prefix = f"enc.blk.{layer}"
         x = _self_attention(x, prefix, own, heads, {"mask": bias}, config, file)
-        x = F.add(x, _feed_forward(x, prefix, config, file))
-    x = _norm(x, "enc.output_norm", config, file)
+        x = F.add(x, feed_forward(x, prefix, config, file))
+    x = rms(x, "enc.output_norm", config, file)
     for layer in range(config.n_decoder_layers):
         prefix = f"dec.blk.{layer}.cross_attn"
         names = f"cross_keys.{layer}", f"cross_values.{layer}"
@@ -72,7 +75,9 @@ def decoder_graph(config: T5Config, tensors: Tensors, specs: Specs, length: Exte
     file = Checkpoint(tensors, graph)
     ids, positions, slots = (graph.input(name, (1,), "i32") for name in ("ids", "positions", "slots"))
     lengths, table = graph.input("lengths", (1,), "i32"), _table(graph, config)
-    rows = file.converted("dec.blk.0.attn_rel_b.weight", (config.n_buckets, config.n_heads), _Biases(config, False))
+    rows = file.converted(
+        "dec.blk.0.attn_rel_b.weight", (config.n_buckets, config.n_heads), Biases(config.context, False)
+    )
     bias = F.gather(rows, positions).reshape((1, config.n_heads, 1, config.context))
     x = F.embedding(ids, file.tensor("token_embd.weight", config.vocab_size, config.dim), to="f32")
     for layer in range(config.n_decoder_layers):
@@ -81,12 +86,12 @@ def decoder_graph(config: T5Config, tensors: Tensors, specs: Specs, length: Exte
         x = _self_attention(x, prefix, own, heads, {"mask": bias}, config, file)
         names = f"cross_keys.{layer}", f"cross_values.{layer}"
         prompt = _state(graph, specs, *names, positions, slots, table, heard, lengths)
-        h = _norm(x, f"{prefix}.cross_attn_norm", config, file)
+        h = rms(x, f"{prefix}.cross_attn_norm", config, file)
         q = file.linear(h, f"{prefix}.cross_attn_q", heads.n * heads.dim)
         y = attend(prompt, q, heads, f"{prefix}.cross_attention")
-        x = F.add(x, file.linear(y, f"{prefix}.cross_attn_output", config.dim))
-        x = F.add(x, _feed_forward(x, prefix, config, file))
-    x = _norm(x, "dec.output_norm", config, file)
+        x = F.add(x, file.linear(y, f"{prefix}.cross_attn_o", config.dim))
+        x = F.add(x, feed_forward(x, prefix, config, file))
+    x = rms(x, "dec.output_norm", config, file)
     if "output.weight" in file:
         logits = file.linear(x, "output", config.vocab_size)
     else:
@@ -95,17 +100,17 @@ def decoder_graph(config: T5Config, tensors: Tensors, specs: Specs, length: Exte
     return graph
 
 
-class _Biases:
+class Biases:
     """The biases of scores by distance, from a table [buckets, heads]: of an encoder f32 [1, heads, queries, keys], of a decoder,
     whose queries see no later keys, f32 [queries, heads keys]."""
 
-    def __init__(self, config: T5Config, both_sides: bool) -> None:
-        self._config, self._both = config, both_sides
+    def __init__(self, context: int, both_sides: bool) -> None:
+        self._context, self._both = context, both_sides
 
     def __call__(self, table: Array) -> Array:
-        n = self._config.context
+        n = self._context
         distances = np.arange(n)[None] - np.arange(n)[:, None]
-        found = table[buckets(distances, self._config.n_buckets, both_sides=self._both)]  # [queries, keys, heads]
+        found = table[buckets(distances, len(table), both_sides=self._both)]  # [queries, keys, heads]
         if self._both:
             return np.ascontiguousarray(found.transpose(2, 0, 1)[None])
         return np.ascontiguousarray(found.transpose(0, 2, 1).reshape(n, -1))
@@ -160,16 +165,17 @@ def _self_attention(
     config: T5Config,
     file: Checkpoint,
 ) -> Tensor:
-    h = _norm(x, f"{prefix}.attn_norm", config, file)
+    h = rms(x, f"{prefix}.attn_norm", config, file)
     q, k, v = (file.linear(h, f"{prefix}.attn_{part}", heads.n * heads.dim) for part in "qkv")
     write(own, k, v, heads, f"{prefix}.write")
     y = attend(own, q, heads, f"{prefix}.attention", extras)
-    added: Tensor = F.add(x, file.linear(y, f"{prefix}.attn_output", config.dim))
+    added: Tensor = F.add(x, file.linear(y, f"{prefix}.attn_o", config.dim))
     return added
 
 
-def _feed_forward(x: Tensor, prefix: str, config: T5Config, file: Checkpoint) -> Tensor:
-    h = _norm(x, f"{prefix}.ffn_norm", config, file)
+def feed_forward(x: Tensor, prefix: str, config: T5Config | ModelConfig, file: Checkpoint) -> Tensor:
+    """down(gelu(gate(h)) * up(h)), or down(relu(up(h))) in files without a gate, of the norm h of x [T, dim]."""
+    h = rms(x, f"{prefix}.ffn_norm", config, file)
     up = file.linear(h, f"{prefix}.ffn_up", config.ffn_dim)
     if f"{prefix}.ffn_gate.weight" in file:
         inner = F.gelu_multiply(file.linear(h, f"{prefix}.ffn_gate", config.ffn_dim), up)
@@ -178,6 +184,7 @@ def _feed_forward(x: Tensor, prefix: str, config: T5Config, file: Checkpoint) ->
     return file.linear(inner, f"{prefix}.ffn_down", config.dim)
 
 
-def _norm(x: Tensor, name: str, config: T5Config, file: Checkpoint) -> Tensor:
+def rms(x: Tensor, name: str, config: T5Config | ModelConfig, file: Checkpoint) -> Tensor:
+    """rms_norm of rows [T, dim] with the weight of that name."""
     y: Tensor = F.rms_norm(x, file.vector(f"{name}.weight", config.dim), eps=config.norm_eps, name=name)
     return y

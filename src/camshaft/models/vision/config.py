@@ -11,7 +11,8 @@ import numpy as np
 
 from camshaft.errors import ModelError
 from camshaft.formats.mapped import shown_value
-from camshaft.models.config import MOST_LAYERS, Keys
+from camshaft.models.config import MOST_LAYERS
+from camshaft.models.file_keys import Keys
 from camshaft.models.vision.projectors import PROJECTORS, Projector
 
 PREFIX = "clip.vision"
@@ -122,7 +123,7 @@ def read_vision(metadata: Mapping[str, Any]) -> VisionConfig:
         side=side,
         patch=patch,
         merge=merge,
-        activation=_activation(metadata),
+        activation=_activation(metadata, row),
         mean=_colours(metadata, "image_mean"),
         std=_colours(metadata, "image_std", above=0.0),
         longest_edge=keys.size("preproc_image_size", 4 * side, most=MOST_SIDE),
@@ -166,12 +167,12 @@ def _check_sizes(row: Projector, *, dim: int, n_heads: int, patch: int, side: in
         raise ModelError(f"the key '{PREFIX}.image_size' is {side}; wanted a multiple of {wanted_unit}")
 
 
-def _activation(metadata: Mapping[str, Any]) -> str:
+def _activation(metadata: Mapping[str, Any], row: Projector) -> str:
     flags = {key: metadata.get(key, False) for key in ACTIVATIONS}
     for key, value in flags.items():
         if not isinstance(value, bool):
             raise ModelError(f"the key {key!r} is {shown_value(value)}; wanted true or false")
-    given = [name for key, name in ACTIVATIONS.items() if flags[key]]
+    given = [name for key, name in ACTIVATIONS.items() if flags[key]] or ([row.activation] if row.activation else [])
     if len(given) != 1:
         raise ModelError("the file has not one of clip.use_gelu and clip.use_silu as true; convert the model again")
     return given[0]

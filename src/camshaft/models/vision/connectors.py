@@ -42,6 +42,46 @@ def _mean_norm_linear(patches: Sequence[Tensor], config: VisionConfig, file: Che
     return y
 
 
+def _pooled(patches: Sequence[Tensor], config: VisionConfig, file: Checkpoint) -> Tensor:
+    """Gemma 4: the mean of the patches, scaled, in files with such numbers shifted and scaled once more, normed, projected."""
+    total = patches[0]
+    for patch in patches[1:]:
+        total = F.add(total, patch)
+    mean = F.multiply(total, config.dim**0.5 / len(patches))
+    if "v.std_bias" in file:
+        mean = F.multiply(
+            F.subtract(mean, file.vector("v.std_bias", config.dim)), file.vector("v.std_scale", config.dim)
+        )
+    normed = F.rms_norm(mean, file.ones(config.dim), eps=config.eps)
+    return clipped_linear(normed, "mm.input_projection", config.out_dim, file)
+
+
+def clipped_linear(x: Tensor, name: str, n: int, file: Checkpoint) -> Tensor:
+    """A linear layer, biased where the file has one, whose inputs and results stay within the limits that the file has."""
+
+    def within(x: Tensor, part: str) -> Tensor:
+        limits = [f"{name}.{part}_{end}" for end in ("min", "max")]
+        if limits[0] not in file:
+            return x
+        low, high = (file.vector(limit, 1) for limit in limits)
+        clipped: Tensor = F.minimum(F.maximum(x, low), high)
+        return clipped
+
+    return within(file.linear(within(x, "input"), name, n, bias=f"{name}.bias" in file), "output")
+
+
+def _normed_two_layers(patches: Sequence[Tensor], config: VisionConfig, file: Checkpoint) -> Tensor:
+    """LFM2-VL: a norm of all patches, in files that have it, then two layers with gelu between them."""
+    x = side_by_side(patches)
+    n = columns_of(x)
+    if "mm.input_norm.weight" in file:
+        w, b = (file.vector(f"mm.input_norm.{part}", n) for part in ("weight", "bias"))
+        x = F.layer_norm(x, w, b, eps=1e-5)
+    first = file.tensors.get("mm.1.weight")
+    inner = file.linear(x, "mm.1", n if first is None else first.shape[0], bias="mm.1.bias" in file)
+    return file.linear(F.gelu_erf(inner), "mm.2", config.out_dim, bias="mm.2.bias" in file)
+
+
 def _two_layers(patches: Sequence[Tensor], config: VisionConfig, file: Checkpoint) -> Tensor:
     """Qwen-VL: two layers with gelu between them, of all patches."""
     x = side_by_side(patches)
@@ -77,6 +117,8 @@ def _merged_two_layers(patches: Sequence[Tensor], config: VisionConfig, file: Ch
 _CONNECTORS: dict[str, Connector] = {
     "linear": _linear,
     "mean_norm_linear": _mean_norm_linear,
+    "pooled": _pooled,
+    "normed_two_layers": _normed_two_layers,
     "two_layers": _two_layers,
     "merged_two_layers": _merged_two_layers,
 }

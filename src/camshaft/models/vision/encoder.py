@@ -13,12 +13,16 @@ import numpy as np
 
 from camshaft.graph import functions as F
 from camshaft.graph.graph import Graph, Tensor
+from camshaft.models.blocks.transformer import head_norm
 from camshaft.models.checkpoint import Checkpoint
 from camshaft.models.vision.config import VisionConfig
-from camshaft.models.vision.connectors import connect, connected_layer
+from camshaft.models.vision.connectors import clipped_linear, connect, connected_layer
 from camshaft.models.vision.patches import CHANNELS
 from camshaft.models.vision.positions import ROPES, rotations
 from camshaft.ops.spec import Dim
+
+# gelu as CLIP has it: x times the sigmoid of so many x.
+QUICK = 1.702
 
 
 @dataclass(frozen=True)
@@ -108,9 +112,12 @@ def _block(x: Tensor, layer: int, config: VisionConfig, file: Checkpoint, batch:
     sees_all = not config.full_every or (layer + 1) % config.full_every == 0
     places = batch.whole if sees_all or batch.windows is None else batch.windows
     h = _norm(x, f"{prefix}.ln1", config, file)
-    x = F.add(x, _attention(h, prefix, config, file, batch, places), name=f"{prefix}.attn_residual")
-    h = _norm(x, f"{prefix}.ln2", config, file)
-    return F.add(x, _feed_forward(h, prefix, config, file), name=f"{prefix}.ffn_residual")
+    y = _attention(h, prefix, config, file, batch, places)
+    y = _norm(y, f"{prefix}.attn_post_norm", config, file) if config.row.sandwiched else y
+    x = F.add(x, y, name=f"{prefix}.attn_residual")
+    y = _feed_forward(_norm(x, f"{prefix}.ln2", config, file), prefix, config, file)
+    y = _norm(y, f"{prefix}.ffn_post_norm", config, file) if config.row.sandwiched else y
+    return F.add(x, y, name=f"{prefix}.ffn_residual")
 
 
 def _norm(x: Tensor, name: str, config: VisionConfig, file: Checkpoint) -> Tensor:
@@ -123,10 +130,6 @@ def _norm(x: Tensor, name: str, config: VisionConfig, file: Checkpoint) -> Tenso
     return y
 
 
-def _linear(x: Tensor, name: str, n: int, file: Checkpoint) -> Tensor:
-    return file.linear(x, name, n, bias=f"{name}.bias" in file)
-
-
 def _attention(
     h: Tensor,
     prefix: str,
@@ -137,6 +140,10 @@ def _attention(
 ) -> Tensor:
     """q, k and v of h, their rotation, attention among the patches of each sequence, output projection."""
     q, k, v = _projections(h, prefix, config, file)
+    if config.row.sandwiched:
+        weights = [file.vector(f"{prefix}.attn_{part}_norm.weight", config.head_dim) for part in "qk"]
+        weights.append(file.ones(config.head_dim))
+        q, k, v = (head_norm(x, w, config.n_heads, config.eps) for x, w in zip((q, k, v), weights, strict=True))
     q, k = (_rotated(x, f"{prefix}.rope_{part}", config, file, batch) for x, part in ((q, "q"), (k, "k")))
     where, sizes = (places.positions, places.slots, places.table), _sizes(config)
     F.kv_cache_update(batch.keys, batch.values, k, v, *where, **sizes, name=f"{prefix}.keys")
@@ -148,20 +155,20 @@ def _attention(
         places.lengths,
         **sizes,
         heads=config.n_heads,
-        scale=config.head_dim**-0.5,
+        scale=1.0 if config.row.sandwiched else config.head_dim**-0.5,
         length=places.length,
         causal=False,
         extras="lengths",
         name=f"{prefix}.attention",
     )
     assert isinstance(y, Tensor)
-    return _linear(y, f"{prefix}.attn_out", config.dim, file)
+    return clipped_linear(y, f"{prefix}.attn_out", config.dim, file)
 
 
 def _projections(h: Tensor, prefix: str, config: VisionConfig, file: Checkpoint) -> tuple[Tensor, ...]:
     if not config.row.fused:
-        return tuple(_linear(h, f"{prefix}.attn_{part}", config.dim, file) for part in "qkv")
-    joined = _linear(h, f"{prefix}.attn_qkv", 3 * config.dim, file)
+        return tuple(clipped_linear(h, f"{prefix}.attn_{part}", config.dim, file) for part in "qkv")
+    joined = clipped_linear(h, f"{prefix}.attn_qkv", 3 * config.dim, file)
     return tuple(F.split(joined, axis=1, sizes=(config.dim,) * 3))
 
 
@@ -171,11 +178,26 @@ def _rotated(x: Tensor, name: str, config: VisionConfig, file: Checkpoint, batch
         return x
     n = config.head_dim // 4
     table = file.made("rope", lambda: rotations(config))
+    if config.row.rope == "halves":
+        return _halves_rotated(x, table, name, config, batch.axes)
     rule = ROPES[config.row.rope]
     y: Tensor = F.rope_multi(
         x, batch.axes, table, heads=config.n_heads, head_dim=config.head_dim, sections=(n, n), name=name, **rule
     )
     return y
+
+
+def _halves_rotated(x: Tensor, table: Tensor, name: str, config: VisionConfig, axes: Tensor) -> Tensor:
+    """Queries or keys, of whose heads the first half rotates by the patch's column, the second by its row."""
+    tokens, heads, half = x.shape[0], config.n_heads, config.head_dim // 2
+    sizes: dict[str, Any] = {"heads": heads, "head_dim": half, "pairing": "neox"}
+    parts = F.split(x.reshape((tokens, heads, 2 * half)), axis=2, sizes=(half, half))
+    turned = [
+        F.rope(part.reshape((tokens, heads * half)), axes[:, 1 - axis], table, name=f"{name}.{axis}", **sizes)
+        for axis, part in enumerate(parts)
+    ]
+    joined: Tensor = F.concat(*(part.reshape((tokens, heads, half)) for part in turned), axis=2)
+    return joined.reshape((tokens, heads * 2 * half))
 
 
 def _sizes(config: VisionConfig) -> dict[str, Any]:
@@ -191,13 +213,15 @@ def _feed_forward(h: Tensor, prefix: str, config: VisionConfig, file: Checkpoint
         config.dim,
     )
     up, down = names[::-1] if is_swapped else names
-    hidden, act = _linear(h, up, config.ffn_dim, file), f"{prefix}.ffn_act"
+    hidden, act = clipped_linear(h, up, config.ffn_dim, file), f"{prefix}.ffn_act"
     if config.row.gated:
-        gate = _linear(h, f"{prefix}.ffn_gate", config.ffn_dim, file)
-        if config.activation == "gelu":  # transformers computes it by erf here
+        gate = clipped_linear(h, f"{prefix}.ffn_gate", config.ffn_dim, file)
+        if config.activation == "gelu" and config.row.exact_gelu:  # transformers computes it by erf here
             hidden = F.multiply(F.gelu_erf(gate), hidden, name=act)
         else:
             hidden = F.function(f"{config.activation}_multiply")(gate, hidden, name=act)
+    elif config.activation == "gelu_quick":
+        hidden = F.multiply(hidden, F.sigmoid(F.multiply(hidden, QUICK)), name=act)
     else:
         hidden = F.function(config.activation)(hidden, name=act)
-    return _linear(hidden, down, config.dim, file)
+    return clipped_linear(hidden, down, config.dim, file)

@@ -21,6 +21,7 @@ def patch_rows(pixels: Pixels, config: VisionConfig) -> Array:
     x = (pixels.astype(np.float32) * np.float32(1 / 255) - np.array(config.mean, np.float32)) / np.array(
         config.std, np.float32
     )
+    x = 2 * x - 1 if config.row.signed else x
     x = x.reshape(rows, size, columns, size, CHANNELS).transpose(0, 2, 4, 1, 3)
     return np.ascontiguousarray(x).reshape(rows * columns, CHANNELS * size * size)
 

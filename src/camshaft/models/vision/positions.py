@@ -10,7 +10,6 @@ from camshaft.models.vision.config import VisionConfig
 from camshaft.ops.rope.table import rope_table
 
 Array = np.ndarray[Any, Any]
-THETA = 10000.0
 # How the pairs of a head rotate by row and column: attributes of rope_multi.
 ROPES: dict[str, dict[str, Any]] = {
     "vision": {"layout": "vision"},
@@ -24,9 +23,16 @@ def position_rows(table: Array, rows: int, columns: int, config: VisionConfig) -
     if (rows, columns) == (config.grid, config.grid):
         return table
     grid = table.reshape(config.grid, config.grid, -1)
-    down, across = (_weights(n, config.grid) for n in (rows, columns))
+    weights = _triangles if config.row.positions == "resized" else _weights
+    down, across = (weights(n, config.grid) for n in (rows, columns))
     made = np.einsum("rg,ghd->rhd", down, grid)
     made = np.einsum("ch,rhd->rcd", across, made)
+    return np.ascontiguousarray(made, np.float32).reshape(rows * columns, -1)
+
+
+def axis_rows(table: Array, rows: int, columns: int) -> Array:
+    """The embeddings f32 [rows * columns, dim] of patches: the sum of a column's and a row's, of a table [2, places, dim]."""
+    made = table[0, None, :columns] + table[1, :rows, None]
     return np.ascontiguousarray(made, np.float32).reshape(rows * columns, -1)
 
 
@@ -41,12 +47,24 @@ def _weights(n: int, size: int) -> Array:
     return weights
 
 
+def _triangles(n: int, size: int) -> Array:
+    """The weights f32 [n, size] of linear resizing of pixels: of each result the centre's distances, over wide ones if it
+    shrinks."""
+    scale = size / n
+    wide = max(scale, 1.0)
+    centres = (np.arange(n) + 0.5) * scale
+    weights = np.maximum(0, 1 - np.abs(np.arange(size) + 0.5 - centres[:, None]) / wide)
+    made: Array = (weights / weights.sum(axis=1, keepdims=True)).astype(np.float32)
+    return made
+
+
 def rotations(config: VisionConfig) -> Array:
     """The table of rotations, for as many rows or columns as a picture may have."""
-    if config.row.rope == "vision":
-        return rope_table(config.most_side, config.head_dim // 2, THETA)
+    theta = config.row.theta
+    if config.row.rope in ("vision", "halves"):
+        return rope_table(config.most_side, config.head_dim // 2, theta)
     # Rows have every other frequency of a whole head, columns the rest.
-    table, n = rope_table(config.most_side, config.head_dim, THETA), config.head_dim // 2
+    table, n = rope_table(config.most_side, config.head_dim, theta), config.head_dim // 2
     order = np.concatenate([np.arange(0, n, 2), np.arange(1, n, 2)])
     return np.ascontiguousarray(table[:, np.concatenate([order, n + order])])
 

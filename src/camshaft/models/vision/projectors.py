@@ -17,14 +17,19 @@ class Projector:
     split: how a picture becomes tiles and the text around them (models/vision/tiles.py). marker: what stands for a picture in
     the text of a chat template. written: the marker with the text around it, where the template knows no pictures.
     token: the one in the vocabulary that stands for each token of a picture, where it is not the marker.
-    bidirectional: the tokens of a picture all see each other in the text model.
+    bidirectional: the tokens of a picture all see each other in the text model ('windows': in its layers with a window, if it has
+    no embeddings of each layer).
     connect: how patches become tokens (models/vision/connectors.py), merge by merge of them.
     merge_key: the metadata key of `merge`, the default.
     any_size: tiles may have any size that is a multiple of a token's; `tokens` are the fewest and the most of a picture, where
     the file does not say.
-    norm, gated, fused: as of text models. positions: embeddings of a table are added. rope: how patches rotate.
+    norm, gated, fused: as of text models. positions: embeddings of a table are added, of places in a grid, resized to that of a
+    picture with its ends kept, or as pictures are ('resized'), or of rows and of columns ('axes'). rope: how patches rotate, by
+    `theta`. sandwiched: there are norms after attention and feed-forward too, and of heads of q, k and v, and scores have no
+    scale. signed: pixels are from -1 to 1 after `mean` and `std`. exact_gelu: gelu of gates is by erf.
     windows: the pixels of a window's side, where most layers see one. deepstack: some layers give the text model's layers
-    embeddings of their own. axes: the tokens of a picture have rows and columns as positions.
+    embeddings of their own. axes: the tokens of a picture have rows and columns as positions. activation: that of files which
+    name none.
     """
 
     split: str
@@ -34,17 +39,22 @@ class Projector:
     merge: int
     written: str = ""
     token: str = ""
-    bidirectional: bool = False
+    bidirectional: Literal["", "all", "windows"] = ""
     any_size: bool = False
     tokens: tuple[int, int] = (1, 1)
     norm: Literal["layer", "rms"] = "layer"
     gated: bool = False
     fused: bool = False
-    positions: Literal["learned", ""] = "learned"
-    rope: Literal["", "vision", "by_turns"] = ""
+    positions: Literal["learned", "resized", "axes", ""] = "learned"
+    rope: Literal["", "vision", "by_turns", "halves"] = ""
+    theta: float = 10000.0
+    sandwiched: bool = False
+    signed: bool = False
+    exact_gelu: bool = True
     windows: int = 0
     deepstack: bool = False
     axes: bool = False
+    activation: str = ""
 
 
 _QWEN = Projector(
@@ -67,11 +77,41 @@ PROJECTORS: dict[str, Projector] = {
         split="one_square",
         marker="<start_of_image>",
         token="<image_soft_token>",
-        bidirectional=True,
+        bidirectional="all",
         connect="mean_norm_linear",
         merge_key="projector.scale_factor",
         merge=4,
     ),
+    "gemma4v": Projector(
+        split="as_many_as_fit",
+        marker="<|image|>",
+        connect="pooled",
+        merge_key="projector.scale_factor",
+        merge=3,
+        bidirectional="windows",
+        any_size=True,
+        tokens=(1, 280),
+        norm="rms",
+        gated=True,
+        positions="axes",
+        rope="halves",
+        theta=100.0,
+        sandwiched=True,
+        signed=True,
+        exact_gelu=False,
+        activation="gelu",
+    ),
+    "lfm2": Projector(
+        split="tiles_and_whole",
+        marker="<image>",
+        connect="normed_two_layers",
+        merge_key="projector.scale_factor",
+        merge=2,
+        any_size=True,
+        tokens=(64, 256),
+        positions="resized",
+    ),
+    "qwen2vl_merger": replace(_QWEN, positions="", activation="gelu_quick"),
     "qwen2.5vl_merger": replace(_QWEN, norm="rms", gated=True, positions="", windows=112),
     "qwen3vl_merger": replace(_QWEN, fused=True, deepstack=True),
     "pixtral": Projector(

@@ -13,6 +13,8 @@ from camshaft.models.vision.pictures import Pixels, resized
 MOST_EDGE = 4096  # pixels; of Idefics3
 # More times as long as wide, and the shorter side would have no pixels.
 MOST_RATIO = 200
+# LFM2-VL: the fewest and the most tiles of a large picture, which is more than so many times as large as the limit.
+TILES, LARGE = (2, 10), 2.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,7 +104,44 @@ def _one_square(pixels: Pixels, config: VisionConfig) -> Iterator[str | Tile]:
 
 
 def _one_of_its_size(pixels: Pixels, config: VisionConfig) -> Iterator[str | Tile]:
-    """Qwen-VL: the picture in about its size and shape, as whole tokens, no fewer and no more than the limits."""
+    """Qwen-VL: the picture in about its size and shape."""
+    rows, columns = _whole_tokens(pixels, config)
+    yield Tile(resized(pixels, columns, rows, "BICUBIC"))
+
+
+def _tiles_and_whole(pixels: Pixels, config: VisionConfig) -> Iterator[str | Tile]:
+    """LFM2-VL: the picture in about its size and shape; of a large one before it square tiles, as many as fit its shape."""
+    height, width = pixels.shape[:2]
+    unit, side = config.unit, 2 * config.side
+    sizes = [max(config.patch, round(n / unit) * unit) for n in (height, width)]
+    yield "<|image_start|>"
+    if sizes[0] * sizes[1] > LARGE * config.max_pixels:
+        columns, rows = _closest_grid(width, height, side)
+        large = resized(pixels, columns * side, rows * side, "BILINEAR")
+        for row in range(rows):
+            for column in range(columns):
+                yield f"<|img_row_{row + 1}_col_{column + 1}|>"
+                yield Tile(large[row * side : (row + 1) * side, column * side : (column + 1) * side])
+        yield "<|img_thumbnail|>"
+    rows, columns = _whole_tokens(pixels, config)
+    yield Tile(resized(pixels, columns, rows, "BILINEAR"))
+    yield "<|image_end|>"
+
+
+def _closest_grid(width: int, height: int, side: int) -> tuple[int, int]:
+    """Columns and rows of tiles whose shape is closest to a picture's; of equal ones the larger, unless it is twice as large."""
+    least, most = TILES
+    grids = {(w, h) for n in range(least, most + 1) for w in range(1, n + 1) for h in range(1, n + 1)}
+    best, found = math.inf, (1, 1)
+    for columns, rows in sorted((g for g in grids if least <= g[0] * g[1] <= most), key=lambda g: g[0] * g[1]):
+        off = abs(width / height - columns / rows)
+        if off < best or (off == best and width * height > 0.5 * side * side * columns * rows):
+            best, found = off, (columns, rows)
+    return found
+
+
+def _whole_tokens(pixels: Pixels, config: VisionConfig) -> tuple[int, int]:
+    """About a picture's height and width, as whole tokens, no fewer and no more than the limits."""
     height, width = pixels.shape[:2]
     unit, low, high = config.unit, config.min_pixels, config.max_pixels
     rows, columns = (round(n / unit) * unit for n in (height, width))
@@ -112,7 +151,22 @@ def _one_of_its_size(pixels: Pixels, config: VisionConfig) -> Iterator[str | Til
     elif rows * columns < low:
         ratio = math.sqrt(low / (height * width))
         rows, columns = (math.ceil(n * ratio / unit) * unit for n in (height, width))
-    yield Tile(resized(pixels, columns, rows, "BICUBIC"))
+    return max(unit, rows), max(unit, columns)
+
+
+def _as_many_as_fit(pixels: Pixels, config: VisionConfig) -> Iterator[str | Tile]:
+    """Gemma 4: the picture in about its shape, as whole tokens, about as many as the limit."""
+    height, width = pixels.shape[:2]
+    unit, most = config.unit, config.max_pixels // config.unit**2
+    scale = math.sqrt(config.max_pixels / (height * width))
+    rows, columns = (math.floor(scale * n / unit) for n in (height, width))
+    if not rows:
+        rows, columns = 1, min(width // height, most)
+    elif not columns:
+        rows, columns = min(height // width, most), 1
+    yield "<|image>"
+    yield Tile(resized(pixels, columns * unit, rows * unit, "BICUBIC"))
+    yield "<image|>"
 
 
 def _rows_of_its_size(pixels: Pixels, config: VisionConfig) -> Iterator[str | Tile]:
@@ -128,7 +182,9 @@ def _rows_of_its_size(pixels: Pixels, config: VisionConfig) -> Iterator[str | Ti
 
 _SPLITS: dict[str, Callable[[Pixels, VisionConfig], Iterator[str | Tile]]] = {
     "rows_and_whole": _rows_and_whole,
+    "tiles_and_whole": _tiles_and_whole,
     "one_square": _one_square,
     "one_of_its_size": _one_of_its_size,
+    "as_many_as_fit": _as_many_as_fit,
     "rows_of_its_size": _rows_of_its_size,
 }

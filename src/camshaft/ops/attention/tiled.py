@@ -26,6 +26,7 @@ from camshaft.ops.attention.paged import (
 )
 from camshaft.ops.attention.tiled_steps import BLOCK_ROWS, Shape, Tile, divisors
 from camshaft.ops.kernels.launch import has_threads, workgroup_nbytes
+from camshaft.ops.spec import bound
 
 # Rows and keys of tiles; the first that fits is used. More scores first, then more rows, because a tile reads each key once.
 TILES = sorted(((r, c) for r in (48, 36, 24, 12) for c in (64, 32, 16)), key=lambda n: (-n[0] * n[1], -n[0]))
@@ -135,9 +136,12 @@ def scratch_limit(target: ops.Target) -> int:
 
 
 def _supports(node: ops.NodeSpec, target: ops.Target) -> str | None:
-    """Returns why no tile fits the workgroup memory, or None."""
+    """Returns why the variant does not support the node, or None: no tile fits the workgroup memory, or split_keys takes the
+    node. That takes one token too, so next tokens of sequences have the same bits beside any others."""
     if (reason := without_options(node)) is not None:
         return reason
+    if split.VARIANT.supports(node, target) is None:
+        return f"takes more than {split.MAX_TOKENS} tokens; got {bound(node.inputs[0].shape[0])}"
     shape = shape_of(node, target)
     if shape.scratch_nbytes > scratch_limit(target):
         return f"{shape.group} heads of a group with head_dim {shape.head_dim} exceed the workgroup memory"
@@ -174,12 +178,11 @@ def _build(node: ops.NodeSpec, target: ops.Target, values: ops.Values) -> ops.Bu
 
 
 def _cost(node: ops.NodeSpec, target: ops.Target) -> float:
-    """Estimates the cost of full register tiles. A single tile of few tokens leaves workers idle; split_keys does not."""
+    """Estimates the cost of full register tiles."""
     shape, tokens = shape_of(node, target), node.inputs[0].bounds[0]
     rows = min(tokens, shape.tile_tokens) * shape.group
     padding = shape.padded_rows(rows) / rows
-    idle = 2.0 if tokens <= split.MAX_TOKENS else 1.0
-    return multiply_adds(node) / RATE * padding * idle
+    return multiply_adds(node) / RATE * padding
 
 
 _TUNABLES = ops.Tunables(

@@ -1,4 +1,4 @@
-"""The variant of conv2d whose vectors are outputs: tiles of places by two vectors of outputs, from packed weights.
+"""The variant of conv2d whose vectors are outputs: tiles of places by a vector or two of outputs, from packed weights.
 
 Elements of x are read one by one where they are, at any stride, so neither windows nor strided images are copied, and a row of
 the result of any length has full vectors: 196 places are 14 tiles of 14, but 3 panels of 64 and 4 places more. Sums are put in
@@ -18,9 +18,11 @@ from camshaft.ops.matmul.shapes import WIDTH, Sizes, Tiles
 from camshaft.ops.spec import TensorSpec
 from camshaft.ops.vision.windows import Conv, conv_of, padded_input
 
-# A register tile: 14 places by 2 vectors are 28 sums; with 2 vectors of weights and an element of x 31 registers of 32.
-PLACES, VECTORS = 14, 2
-PANEL = VECTORS * WIDTH
+# Places and vectors of a register tile, by lanes. 14 by 2 are 28 sums; with 2 vectors of weights and an element of x 31 registers
+# of 32. A vector of 16 elements is two registers of 8 lanes: 6 by 1 are 12 sums, with weights and an element 15 of 16.
+TILES = {16: (14, 2), 8: (6, 1)}
+# Nanoseconds to store a result, by lanes: sums are put in order one by one without AVX-512 (Zen 4, Zen 3).
+STORE_NS = {16: 0.35, 8: 1.8}
 # Products that are added up in registers, as many as in a part of a packed panel.
 PART = 512
 # Bytes of x that a program reads: they stay in the L2 cache for the programs of the next panels.
@@ -52,17 +54,28 @@ class Shape:
     tall: int
     block: int
     part: int
+    vectors: int
+
+    @property
+    def panel(self) -> int:
+        """Outputs of a tile."""
+        return self.vectors * WIDTH
+
+    @property
+    def panels(self) -> int:
+        """Panels of a group's outputs."""
+        return -(-self.outputs // self.panel)
 
 
-def shape_of(c: Conv) -> Shape:
+def shape_of(c: Conv, target: ops.Target) -> Shape:
     """The sizes of a convolution; one of single elements side by side has one row."""
-    m = c.windows
+    m, (places, vectors) = c.windows, TILES[target.lanes]
     (height, width), (out_rows, out_columns) = m.padded, m.places
     if prod(m.kernel) == 1 and prod(m.stride) == 1:
         height, width, out_rows, out_columns = 1, height * width, 1, out_rows * out_columns
-    tiles = -(-out_columns // PLACES)
+    tiles = -(-out_columns // places)
     tile = -(-out_columns // tiles)
-    panels = c.images * c.groups * -(-c.per_group // PANEL)
+    panels = c.images * c.groups * -(-c.per_group // (vectors * WIDTH))
     nbytes = 64 * c.channels * m.kernel[0] * (tile * m.stride[1] // 16 + 2)  # cache lines of x that a tile reads
     blocks = min(max(-(-PROGRAMS // panels), out_rows * tiles * nbytes // BLOCK_NBYTES), out_rows * tiles)
     (rows, columns), (row_step, column_step), (row_gap, column_gap) = m.kernel, m.stride, m.dilation
@@ -86,6 +99,7 @@ def shape_of(c: Conv) -> Shape:
         tall=tall,
         block=-(-out_rows * tiles // blocks),
         part=min(max(PART // prod(m.kernel), 1), c.channels),
+        vectors=vectors,
     )
 
 
@@ -111,9 +125,9 @@ class Program:
         if s.channels > s.part:
             for c in k.range(s.part, s.channels, s.part):
                 self.part(first, c, k.minimum(c + s.part, s.channels), count)
-        output = self.panel * PANEL
+        output = self.panel * s.panel
         k.barrier()
-        for o in k.range(k.minimum(s.outputs - output, PANEL)):
+        for o in k.range(k.minimum(s.outputs - output, s.panel)):
             at = ((self.index * s.outputs + output + o) * s.out_rows + row) * s.out_columns + place
             for i in k.lanes(count):
                 self.out[at + i] = k.gather(self.sums, i, o)
@@ -121,8 +135,8 @@ class Program:
     def part(self, first: Value, start: Number, stop: Number, count: int) -> None:
         """The sums over some channels, added to those of the channels before."""
         k, s = self.k, self.s
-        sums = tile_of(k, count, VECTORS, WIDTH)
-        panel = self.index % s.groups * -(-s.outputs // PANEL) + self.panel
+        sums = tile_of(k, count, s.vectors, WIDTH)
+        panel = self.index % s.groups * s.panels + self.panel
         for c in k.range(start, stop):
             for r in k.range(s.rows):
                 at = first + c * (s.height * s.width) + r * (s.row_gap * s.width)
@@ -130,7 +144,7 @@ class Program:
                 # not unrolled: elements that two columns share would take registers from the sums
                 for column in k.range(s.columns):
                     weights = [
-                        k.load_vector(self.weights, panel, d + column, j * WIDTH, width=WIDTH) for j in range(VECTORS)
+                        k.load_vector(self.weights, panel, d + column, j * WIDTH, width=WIDTH) for j in range(s.vectors)
                     ]
                     for i, line in enumerate(sums):
                         x = k.splat(self.x[at + column * s.column_gap + i * s.column_step], WIDTH)
@@ -149,7 +163,7 @@ def outputs_by_places(k: Tracer, weights: Array, x: Array, out: Array, *, shape:
     # out[n, o, i, j] = sum_(c, r, s) x[n, c, i step + r gap, j step + s gap] weights[o, c, r, s], with o along vectors
     s = Shape(*shape)
     tiles = Tiles(k, s.out_columns, s.tile, s.tall, None)
-    program = Program(k, s, weights, x, out, k.scratch(f32, s.tile, PANEL), k.program(0), k.program(2))
+    program = Program(k, s, weights, x, out, k.scratch(f32, s.tile, s.panel), k.program(0), k.program(2))
     first = k.program(1) * s.block
     for t in k.range(first, k.minimum(first + s.block, s.out_rows * s.tiles)):
         row, at = t // s.tiles, t % s.tiles
@@ -163,38 +177,38 @@ def outputs_by_places(k: Tracer, weights: Array, x: Array, out: Array, *, shape:
             program.tile(row, place, s.tile - 1)
 
 
-def _weights(c: Conv) -> Sizes:
+def _weights(c: Conv, s: Shape) -> Sizes:
     """The weights as a matrix of outputs by depth for each group, which are packed."""
-    return Sizes(PLACES, c.per_group, c.depth, True, (c.groups,), (0,), (1,), 1, c.groups)
+    return Sizes(s.tile, c.per_group, c.depth, True, (c.groups,), (0,), (1,), 1, c.groups)
 
 
 def supports(node: ops.NodeSpec, target: ops.Target) -> str | None:
     """None, or why not."""
     if node.inputs[0].dtype == f64:
         return "computes in f32; f64 is computed in f64"
-    if target.lanes < WIDTH:
-        return f"{PLACES * VECTORS} vectors of {WIDTH} elements pass the registers"
+    if target.lanes not in TILES:
+        return f"{target.lanes} lanes; wanted {' or '.join(map(str, TILES))}, whose tiles fit the registers"
     return None
 
 
 def build(node: ops.NodeSpec, target: ops.Target) -> ops.Build:
     """Launches that pad the image and pack the weights, once if they are constant; and the product."""
     c = conv_of(node.inputs, node.attrs)
-    s, w, dtype = shape_of(c), _weights(c), node.inputs[0].dtype
-    packed = TensorSpec((c.groups * -(-c.per_group // PANEL), c.depth, PANEL), f32)
-    pack = blocked.pack_of(w, VECTORS, ops.read(1, shape=w.b_shape), dtype != f32)
+    s, dtype = shape_of(c, target), node.inputs[0].dtype
+    w = _weights(c, s)
+    packed = TensorSpec((c.groups * s.panels, c.depth, s.panel), f32)
+    pack = blocked.pack_of(w, s.vectors, ops.read(1, shape=w.b_shape), dtype != f32)
     pads, x, scratch = padded_input(node.inputs[0], c.windows, at=1)
     out = ops.write(0, shape=(prod(node.outputs[0].bounds),))
-    panels, tiles = -(-c.per_group // PANEL), s.out_rows * s.tiles
-    grid = ops.Cells(c.images * c.groups), ops.Cells(tiles, s.block), ops.Cells(panels)
+    grid = ops.Cells(c.images * c.groups), ops.Cells(s.out_rows * s.tiles, s.block), ops.Cells(s.panels)
     product = ops.Launch(outputs_by_places, (ops.scratch(0, "read"), x, out), grid, {"shape": astuple(s)})
     return ops.Build((pack, *pads, product), (packed, *scratch))
 
 
 def cost(node: ops.NodeSpec, target: ops.Target) -> float:
-    """Products as in a matmul's tile, 0.35 ns to store a result, 0.6 ns to pack a weight."""
+    """Products as in a matmul's tile, STORE_NS to store a result, 0.6 ns to pack a weight."""
     c = conv_of(node.inputs, node.attrs)
-    s = shape_of(c)
+    s = shape_of(c, target)
     places = c.images * c.groups * prod(c.windows.places)
-    computing = places * c.depth * -(-c.per_group // PANEL) * PANEL * (1 + 0.5 / s.tile) / (3.4 * target.lanes)
-    return computing + places * c.per_group * 0.35 + 0.6 * prod(node.inputs[1].bounds) + 100.0
+    computing = places * c.depth * s.panels * s.panel * (1 + 0.5 / s.tile) / (3.4 * target.lanes)
+    return computing + places * c.per_group * STORE_NS[target.lanes] + 0.6 * prod(node.inputs[1].bounds) + 100.0

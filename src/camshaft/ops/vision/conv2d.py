@@ -22,7 +22,7 @@ from camshaft.ops.kernels import blocks
 from camshaft.ops.kernels.bits import as_bits
 from camshaft.ops.kernels.strides import iteration, strides_of
 from camshaft.ops.matmul import blocked
-from camshaft.ops.matmul.shapes import Sizes
+from camshaft.ops.matmul.shapes import WIDTH, Sizes
 from camshaft.ops.movement.moved import check_attributes
 from camshaft.ops.movement.transpose import strided
 from camshaft.ops.parameters import Parameters
@@ -72,8 +72,7 @@ def _reference(inputs: Sequence[ops.Array], attrs: ops.Attrs) -> tuple[ops.Array
 # --- variants ------------------------------------------------------------------------------------------------------------
 def _build_direct(node: ops.NodeSpec, target: ops.Target) -> ops.Build:
     c = conv_of(node.inputs, node.attrs)
-    m = c.windows
-    launches, x, scratch = padded_input(node.inputs[0], m)
+    m, (launches, x, scratch) = c.windows, padded_input(node.inputs[0], c.windows)
     block = blocks.even_block(m.places[1], BLOCK)
     dtype = node.inputs[0].dtype
     constants: dict[str, Constant] = {
@@ -103,9 +102,7 @@ def _product(c: Conv) -> Sizes:
     """The convolution as a product of matrices for each image and group: w [per_group, depth] by windows [depth, places]."""
     batch = (c.images, c.groups)
     places = prod(c.windows.places)
-    return Sizes(
-        c.per_group, places, c.depth, False, batch, (0, 1), (c.groups, 1), c.groups, c.images * c.groups
-    )  # fmt: skip
+    return Sizes(c.per_group, places, c.depth, False, batch, (0, 1), (c.groups, 1), c.groups, c.images * c.groups)
 
 
 def _build_blocked(node: ops.NodeSpec, target: ops.Target) -> ops.Build:
@@ -114,14 +111,19 @@ def _build_blocked(node: ops.NodeSpec, target: ops.Target) -> ops.Build:
     values = {**blocked.values_of(s, target), "packed": blocked.PACKED_INSIDE, "part": PART}
     a = ops.read(1, shape=(c.groups * c.per_group, c.depth))
     if prod(m.kernel) == 1 and not m.is_padded:
-        launches, x, scratch = _places(node.inputs[0], m, s)
-        launch = blocked.multiply_launch(s, {**values, "packed": blocked.IN_PLACE}, a, x, dtype)
-        return ops.Build((*launches, launch), scratch)
-    launches, x, scratch, m = _by_phases(node.inputs[0], m)
+        launches, x, scratch = _places(node.inputs[0], m)
+        if target.lanes >= WIDTH:
+            in_place = replace(x, shape=s.b_shape)
+            launch = blocked.multiply_launch(s, {**values, "packed": blocked.IN_PLACE}, a, in_place, dtype)
+            return ops.Build((*launches, launch), scratch)
+        # Zen 3 loads a last panel's columns under masks slowly: 1024 x 14^2 to 256 in place took 3.5 ms, packed 1.4
+        image: tuple[int, ...] = (c.channels, 1, s.columns, *(1,) * 6, s.columns)
+    else:
+        launches, x, scratch, m = _by_phases(node.inputs[0], m)
+        image = (c.channels, *_image(m).values(), c.windows.places[1])
     block, group = _shares(s, values)
     launch = blocked.multiply_launch(s, {**values, "block": block, "group": group}, a, x, dtype)
     constants = {key: value for key, value in launch.constants.items() if key not in ("copied", "paired_part")}
-    image = (c.channels, *_image(m).values(), c.windows.places[1])
     made = ops.Launch(multiply_windows, launch.arrays, launch.grid, {**constants, "image": image})
     return ops.Build((*launches, made), scratch)
 
@@ -129,14 +131,14 @@ def _build_blocked(node: ops.NodeSpec, target: ops.Target) -> ops.Build:
 Read = tuple[tuple[ops.Launch, ...], ops.Operand, tuple[TensorSpec, ...]]
 
 
-def _places(x: TensorSpec, m: Windows, s: Sizes) -> Read:
+def _places(x: TensorSpec, m: Windows) -> Read:
     """What windows of one element read: x itself, or a copy of the elements where they begin."""
     if prod(m.stride) == 1:
-        return (), ops.read(0, shape=s.b_shape), ()
+        return (), ops.read(0, shape=(prod(x.bounds),)), ()
     (height, width), spec = m.sizes, TensorSpec((x.bounds[0] * x.bounds[1], *m.places), x.dtype)
-    steps = height * width, m.stride[0] * width, m.stride[1]
-    launch = _copy(ops.read(0, shape=(prod(x.bounds),)), ops.scratch(0, "write", (prod(spec.bounds),)), spec, steps)
-    return (launch,), ops.scratch(0, "read", s.b_shape), (spec,)
+    n, steps = prod(spec.bounds), (height * width, m.stride[0] * width, m.stride[1])
+    launch = _copy(ops.read(0, shape=(prod(x.bounds),)), ops.scratch(0, "write", (n,)), spec, steps)
+    return (launch,), ops.scratch(0, "read", (n,)), (spec,)
 
 
 def _by_phases(x: TensorSpec, m: Windows) -> tuple[*Read, Windows]:
@@ -181,11 +183,13 @@ def _cost_direct(node: ops.NodeSpec, target: ops.Target) -> float:
 
 
 def _cost_blocked(node: ops.NodeSpec, target: ops.Target) -> float:
-    """As for matmul, and 1.5 ns for each vector of windows that is packed."""
+    """As for matmul, and 1.5 ns for each vector of windows that is packed. With 8 lanes so long for each element of windows of
+    several: their vectors are pieces under masks (Zen 3)."""
     c = conv_of(node.inputs, node.attrs)
     s = _product(c)
     vectors = blocked.tile_of(s, target)[1]
-    packing = s.b_matrices * c.depth * s.columns * 1.5 / target.lanes
+    together = 1 if target.lanes < WIDTH and prod(c.windows.kernel) > 1 else target.lanes
+    packing = s.b_matrices * c.depth * s.columns * 1.5 / together
     return s.in_panels(vectors * 16) * blocked.TILE_COST[vectors] / (3.4 * target.lanes) + packing + 500.0
 
 

@@ -18,9 +18,10 @@ from camshaft.formats.gguf.file import GGUFTensor, open_gguf
 from camshaft.formats.gguf.write import NewTensor, floating, text, values_of, write_gguf
 from camshaft.generate.stored.header_cache import open_model_file
 from camshaft.models.adapters.adapter import BASE_DIGEST, Adapter, open_adapter
+from camshaft.models.adapters.dora import row_factors
 from camshaft.models.files.quantize import check_target
 from camshaft.train.tuning.methods.lora import LoraModel, Matrices
-from camshaft.train.tuning.peft_folder import is_folder, save_folder
+from camshaft.train.tuning.peft_folder import check_storable, is_folder, save_folder
 
 Array = np.ndarray[Any, Any]
 Progress = Callable[[int, int], None]
@@ -28,7 +29,8 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True)
 class AdapterFile:
-    """The matrices of an adapter by the names of those that they change, and what each product is multiplied by."""
+    """The matrices `a` and `b` of an adapter, of DoRA `m` too, by the names of those that they change, and what each product is
+    multiplied by."""
 
     matrices: Matrices
     scales: dict[str, float]
@@ -38,10 +40,12 @@ class AdapterFile:
 def save_adapter(path: str | os.PathLike[str], model: LoraModel, adapters: Mapping[str, Mapping[str, Array]]) -> None:
     """Writes trained adapters of a model: a GGUF file, atomically, if the path ends in .gguf, and else a PEFT folder.
 
-    Raises StoreError if it cannot be written, FormatError for a folder if PEFT's names of the matrices are not known."""
+    Raises StoreError if it cannot be written, FormatError for a folder if PEFT's names of the matrices are not known, and for a
+    file if the adapters are of DoRA."""
     if is_folder(path):
         save_folder(Path(path), model, adapters)
         return
+    check_storable(Path(path), any("m" in parts for parts in adapters.values()))
     f32 = BLOCK_FORMATS["F32"]
     values = {
         "general.type": text("adapter"),
@@ -66,6 +70,8 @@ def load_adapter(path: str | os.PathLike[str], model: str | os.PathLike[str] | N
         file = None if model is None else stack.enter_context(open_gguf(model))
         adapter = stack.enter_context(open_adapter(path, file))
         matrices = {n: {"a": a.dequantize(), "b": b.dequantize()} for n, (a, b) in adapter.pairs.items()}
+        for name, magnitude in adapter.magnitudes.items():
+            matrices[name]["m"] = magnitude.dequantize()
         return AdapterFile(matrices, dict(adapter.scales), adapter.architecture)
 
 
@@ -78,7 +84,8 @@ def merge(
     force: bool = False,
     progress: Progress = lambda done, total: None,
 ) -> float:
-    """Writes a copy of a GGUF model whose weights have the adapter, a file or a PEFT folder, added: W + scale B A.
+    """Writes a copy of a GGUF model whose weights have the adapter, a file or a PEFT folder, added: W + scale B A, of DoRA with
+    its magnitudes.
 
     Changed weights keep their format, or get the plain or block format `file_type`, such as F16. Returns the share of the change
     that the rounding left, <written - before, change> / <change, change>: to few bits it may round most weights back. `force`
@@ -119,8 +126,7 @@ def _merged(
 ) -> NewTensor:
     """The tensor to write; `counted` gets the products of its change with what is written of it and with itself."""
     name = tensor.name.removesuffix(".weight")
-    pair = adapter.pairs.get(name)
-    if pair is None:
+    if name not in adapter.pairs:
 
         def unchanged() -> Iterator[Any]:
             yield tensor.data()
@@ -130,9 +136,8 @@ def _merged(
     wanted = given or tensor.format
 
     def parts() -> Iterator[Any]:
-        a, b = (t.dequantize() for t in pair)
-        change = np.float32(adapter.scales[name]) * (b @ a)
         before = tensor.dequantize()
+        change = _change_of(adapter, name, before)
         values = (before + change).reshape(-1, wanted.block_size)
         try:
             data = wanted.quantize(values)
@@ -143,6 +148,16 @@ def _merged(
         counted(float(np.vdot(written, change)), float(np.vdot(change, change)))
 
     return NewTensor(tensor.name, tensor.shape, wanted, parts)
+
+
+def _change_of(adapter: Adapter, name: str, weight: Array) -> Array:
+    """What an adapter adds to a weight [n, k]."""
+    a, b = (t.dequantize() for t in adapter.pairs[name])
+    change: Array = np.float32(adapter.scales[name]) * (b @ a)
+    if name in adapter.magnitudes:
+        changed = weight + change
+        change = row_factors(adapter.magnitudes[name].dequantize(), changed)[:, None] * changed - weight
+    return change
 
 
 def _bytes_of(array: Array) -> Callable[[], Iterator[Any]]:

@@ -27,7 +27,7 @@ from camshaft.train.tuning.methods.table import batches_of, loss_of, validation_
 from camshaft.train.tuning.methods.tuned import TunedModel
 from camshaft.train.tuning.methods.vectors import VectorModel
 from camshaft.train.tuning.options import OPTIMIZERS, SCHEDULES, WHOLE, FinetuneOptions, FinetunePlan, FinetuneResult
-from camshaft.train.tuning.peft_folder import check_free, is_folder, module_names
+from camshaft.train.tuning.peft_folder import check_free, check_storable, is_folder, module_names
 from camshaft.train.tuning.recomputation import fit
 
 
@@ -58,7 +58,7 @@ def finetune(
     written, TrainingError as train.Trainer does.
     """
     given, target, records = options or FinetuneOptions(), Path(out), records or Records()
-    _check_out(model, target, given, force)
+    _check_out(model, target, given, lora, force)
     records.check()
     there = Path(folder) if folder is not None else target.with_name(target.name + ".checkpoints")
     last = checkpoint.newest(there)
@@ -121,9 +121,10 @@ def _opened(model: str | Path, lora: LoraConfig | None, given: FinetuneOptions) 
     return LoraModel(model, lora)
 
 
-def _check_out(model: str | Path, target: Path, given: FinetuneOptions, force: bool) -> None:
-    """Raises StoreError for what is there already or cannot be written, FormatError for the model itself."""
+def _check_out(model: str | Path, target: Path, given: FinetuneOptions, lora: LoraConfig | None, force: bool) -> None:
+    """Raises StoreError for what is there already or cannot be written, FormatError for the model itself, and DoRA in a file."""
     if given.method not in WHOLE:
+        check_storable(target, lora is not None and lora.dora)
         check_free(target, force)
         return
     if is_folder(target):
@@ -186,6 +187,7 @@ def _about(model: TunedModel, given: FinetuneOptions) -> str:
     """What a checkpoint notes beside the data: a run goes on with the model and the method with which it began."""
     said = f"{given.method} of the model {model.digest[:16]}"
     if isinstance(model, LoraModel):
+        said += ", DoRA" if model.lora.dora else ""
         return f"{said}, scale {model.lora.scale:g}" + (f", beta {given.beta:g}" if given.method == "dpo" else "")
     return f"{said} to {given.file_type or 'its own types'}"
 
@@ -196,7 +198,7 @@ def _facts(model: TunedModel, data: str | os.PathLike[str], given: FinetuneOptio
     share = rows.n_tokens / (rows.n_rows * rows.row_length * rows.per_row)
     learned = f"{len(model.names)} tensors, written as {given.file_type or 'F16, or as they are'}"
     if isinstance(model, LoraModel):
-        kind = "rsLoRA, " if model.lora.rslora else ""
+        kind = ("DoRA, " if model.lora.dora else "") + ("rsLoRA, " if model.lora.rslora else "")
         learned = f"{kind}rank {model.lora.rank}, alpha {model.lora.alpha:g}, {len(model.names)} matrices"
     return {
         "model": Path(model.file.path).name,

@@ -13,7 +13,7 @@ import numpy as np
 from camshaft.errors import FormatError, StoreError
 from camshaft.formats.safetensors import write_safetensors
 from camshaft.models.adapters.adapter import BASE_DIGEST
-from camshaft.models.adapters.peft import CONFIG, PREFIX, WEIGHTS
+from camshaft.models.adapters.peft import CONFIG, PARTS, PREFIX, WEIGHTS
 from camshaft.models.adapters.peft_names import module_name, naming_of, row_order
 from camshaft.store.files import atomic_file, naming
 from camshaft.train.tuning.methods.lora import LoraModel
@@ -42,6 +42,14 @@ def check_free(target: Path, force: bool) -> None:
         raise StoreError(f"{target}: exists already; force=True replaces it")
 
 
+def check_storable(target: Path, is_dora: bool) -> None:
+    """Raises FormatError for DoRA's magnitudes in a GGUF file."""
+    if is_dora and not is_folder(target):
+        raise FormatError(
+            f"{target}: GGUF adapters hold no magnitudes of DoRA; wanted the name of a folder, for PEFT's form"
+        )
+
+
 def module_names(model: LoraModel, names: Iterable[str]) -> dict[str, str]:
     """The paths of the Hugging Face modules of matrices. FormatError for those of families whose names are not known."""
     known = naming_of(model.config.architecture)
@@ -52,14 +60,20 @@ def module_names(model: LoraModel, names: Iterable[str]) -> dict[str, str]:
 
 
 def save_folder(folder: Path, model: LoraModel, adapters: Mapping[str, Mapping[str, Array]]) -> None:
-    """Writes adapters of a model. While the folder has a configuration, the weights are those of it."""
+    """Writes adapters of a model. While the folder has a configuration, the weights are those of it. FormatError where some
+    matrices have magnitudes and others have not."""
     modules = module_names(model, adapters)
     tensors: dict[str, Array] = {}
-    for name, pair in adapters.items():
-        order = row_order(naming_of(model.config.architecture), model.config, name, pair["b"].shape[0])
-        b = pair["b"] if order is None else pair["b"][np.argsort(order)]
-        prefix = f"{PREFIX}{modules[name]}.lora_"
-        tensors |= {f"{prefix}A.weight": _f32(pair["a"]), f"{prefix}B.weight": _f32(b)}
+    for name, parts in adapters.items():
+        if ("m" in parts) != model.lora.dora:
+            came, wanted = ("m", "without") if "m" in parts else ("no m", "with")
+            raise FormatError(
+                f"{folder}: the adapter of {name:.60} has {came}; wanted one {wanted} it, as dora={model.lora.dora}"
+            )
+        order = row_order(naming_of(model.config.architecture), model.config, name, parts["b"].shape[0])
+        rows = slice(None) if order is None else np.argsort(order)
+        found = parts["a"], parts["b"][rows], *([parts["m"][rows]] if "m" in parts else [])
+        tensors |= {f"{PREFIX}{modules[name]}.{end}": _f32(array) for end, array in zip(PARTS, found, strict=False)}
     config = json.dumps(_config(model, modules, adapters), indent=2)
     with naming(folder, "cannot be written"):
         folder.mkdir(parents=True, exist_ok=True)
@@ -87,7 +101,7 @@ def _config(
         "rank_pattern": {modules[name]: r for name, r in ranks.items() if r != rank},
         "alpha_pattern": {},
         "use_rslora": model.lora.rslora,
-        "use_dora": False,
+        "use_dora": model.lora.dora,
         "bias": "none",
         "modules_to_save": None,
         "fan_in_fan_out": naming_of(model.config.architecture).transposed,

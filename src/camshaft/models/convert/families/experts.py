@@ -74,6 +74,30 @@ def ernie_experts(config: HubConfig) -> Keys:
     }
 
 
+def hunyuan_experts(config: HubConfig) -> Keys:
+    """Experts of Hunyuan, and as many shared ones; ModelError for numbers that differ by layer."""
+
+    def number(name: str, default: int) -> int:
+        value = config.get(name, default)
+        same = set(value) if isinstance(value, list) else {value}
+        if len(same) != 1:
+            raise ModelError(f"{config.path}: {name} differs by layer; wanted one number for all")
+        return int(config.checked(name, same.pop()))
+
+    width = number("moe_intermediate_size", config.size("ffn"))
+    return {
+        "expert_count": config.size("experts"),
+        "expert_used_count": number("moe_topk", 1),
+        "expert_feed_forward_length": width,
+        "expert_shared_feed_forward_length": number("num_shared_expert", 1) * width,
+    }
+
+
+def minimax_experts(config: HubConfig) -> Keys:
+    """Experts of MiniMax M2, whose width is that of the feed-forward."""
+    return {**gpt_oss(config), "expert_gating_func": SIGMOID}
+
+
 def gpt_oss(config: HubConfig) -> Keys:
     """Experts whose width is that of the feed-forward."""
     return {**experts(config), "expert_feed_forward_length": config.size("ffn")}

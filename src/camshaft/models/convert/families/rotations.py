@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 from typing import Any, TypeAlias
 
+from camshaft.errors import ModelError
 from camshaft.models.convert.hub_config import HubConfig
 
 Keys: TypeAlias = dict[str, Any]
+_JITTER = 0.01  # readers take it for granted
 
 
 def temperature(config: HubConfig) -> Keys:
@@ -18,6 +20,37 @@ def temperature(config: HubConfig) -> Keys:
     if rope.get("mscale_all_dim"):
         keys["rope.scaling.yarn_log_multiplier"] = float(rope["mscale_all_dim"])
     return keys
+
+
+def phimoe(config: HubConfig) -> Keys:
+    """Phi-3.5-MoE's magnitude of rotations, which its config names for short and long texts, and the key that GGUF's readers have
+    for the epsilon. Raises ModelError for two magnitudes, or another range of scores that count."""
+    keys: Keys = {"attention.layer_norm_rms_epsilon": float(config.number("layer_eps"))}
+    if config.number("router_jitter_noise", _JITTER) != _JITTER:
+        raise ModelError(f"{config.path}: router_jitter_noise is {config.get('router_jitter_noise')}; wanted {_JITTER}")
+    if config.rope["rope_type"] not in ("longrope", "su"):
+        return keys
+    short, long = (config.checked(name, config.rope.get(name)) for name in ("short_mscale", "long_mscale"))
+    if short != long:
+        raise ModelError(f"{config.path}: short_mscale is {short} and long_mscale {long}; wanted one magnitude")
+    old = config.rope.get("original_max_position_embeddings") or config.size("original_max_position_embeddings")
+    keys |= {"rope.scaling.original_context_length": int(old), "rope.scaling.attn_factor": float(short)}
+    return keys
+
+
+def clamp(config: HubConfig) -> Keys:
+    """OLMo's limit of q, k and v, and the epsilon of its norms, which its config does not name."""
+    keys: Keys = {"attention.layer_norm_epsilon": 1e-5}
+    return keys | ({"attention.clamp_kqv": float(config.number("clip_qkv"))} if config.get("clip_qkv") else {})
+
+
+def deepstack(config: HubConfig) -> Keys:
+    """How many of the first layers of a text model get embeddings of pictures too."""
+    vision = config.get("vision_config")
+    layers = vision.get("deepstack_visual_indexes") if isinstance(vision, dict) else None
+    if not isinstance(layers, list):
+        raise ModelError(f"{config.path}: vision_config has no deepstack_visual_indexes; wanted a list of layers")
+    return {"n_deepstack_layers": len(layers)}
 
 
 def longrope(config: HubConfig) -> Keys:

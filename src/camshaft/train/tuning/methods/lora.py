@@ -1,7 +1,8 @@
 """LoRA (Hu et al., 2021) on a GGUF model: y = x W^T + scale (x A^T) B^T, where W stays as it is in the file.
 
 The model's own decoder is the training graph. A quantized W is multiplied as it is, and unpacked for the gradient of x alone.
-The scale is alpha / rank, of rsLoRA (Kalajdzievski, 2023) alpha / sqrt(rank).
+The scale is alpha / rank, of rsLoRA (Kalajdzievski, 2023) alpha / sqrt(rank). DoRA (Liu et al., 2024) learns a magnitude of each
+row too.
 """
 
 from __future__ import annotations
@@ -18,7 +19,9 @@ import numpy as np
 
 from camshaft.errors import ModelError
 from camshaft.graph.graph import Graph
-from camshaft.models.adapters.adapted import AdaptedCheckpoint
+from camshaft.graph.tensor import Tensor
+from camshaft.models.adapters.adapted import AdaptedCheckpoint, Change
+from camshaft.models.adapters.dora import learned_factors, squared_norms
 from camshaft.models.checkpoint import Checkpoint
 from camshaft.train.tuning.methods.tuned import TunedModel
 
@@ -31,13 +34,14 @@ TARGETS = ("attn_q", "attn_k", "attn_v", "attn_qkv", "attn_output", "ffn_gate", 
 @dataclass(frozen=True)
 class LoraConfig:
     """`rank` and `alpha` of the adapters, the matrices that get one (patterns of names such as attn_q), the seed of A; with
-    `rslora` the products of great ranks are scaled down less."""
+    `rslora` the products of great ranks are scaled down less, with `dora` the norms of changed rows are learned too."""
 
     rank: int = 8
     alpha: float = 16.0
     targets: tuple[str, ...] = ("attn_*", "ffn_*")
     seed: int = 0
     rslora: bool = False
+    dora: bool = False
 
     def __post_init__(self) -> None:
         if type(self.rank) is not int or self.rank < 1:
@@ -48,8 +52,9 @@ class LoraConfig:
             raise ModelError(f"LoRA: got targets={self.targets!r:.60}; wanted patterns of {', '.join(TARGETS)}")
         if type(self.seed) is not int or self.seed < 0:
             raise ModelError(f"LoRA: got seed={self.seed!r:.60}; wanted 0 or more")
-        if not isinstance(self.rslora, bool):
-            raise ModelError(f"LoRA: got rslora={self.rslora!r:.60}; wanted True or False")
+        for name in ("rslora", "dora"):
+            if not isinstance(getattr(self, name), bool):
+                raise ModelError(f"LoRA: got {name}={getattr(self, name)!r:.60}; wanted True or False")
 
     @property
     def scale(self) -> float:
@@ -69,7 +74,7 @@ class LoraModel(TunedModel):
     """
 
     def __init__(self, path_or_name: str | Path, config: LoraConfig | None = None) -> None:
-        self.lora = config or LoraConfig()
+        self.lora, self._squared = config or LoraConfig(), dict[str, Array]()
         super().__init__(path_or_name)
 
     def prepare(self) -> None:
@@ -80,12 +85,15 @@ class LoraModel(TunedModel):
             raise ModelError(f"LoRA: got rank={self.lora.rank}; wanted at most {most}, the greatest that a matrix has")
 
     def adapters(self) -> Matrices:
-        """New adapters by their matrices: `a` [rank, k] is drawn as the weights of a torch.nn.Linear, `b` [n, rank] is 0."""
+        """New adapters by their matrices: `a` [rank, k] is drawn as the weights of a torch.nn.Linear, `b` [n, rank] is 0, of DoRA
+        `m` [n] is the norm of each row."""
         rng, made = np.random.default_rng(self.lora.seed), {}
         for name in self.names:
             n, k = self.file.tensors[f"{name}.weight"].shape
             a = rng.uniform(-(k**-0.5), k**-0.5, (self.lora.rank, k)).astype(np.float32)
             made[name] = {"a": a, "b": np.zeros((n, self.lora.rank), np.float32)}
+            if self.lora.dora:
+                made[name]["m"] = np.sqrt(self._squares(name))
         return made
 
     def parameters(self) -> Matrices:
@@ -94,8 +102,24 @@ class LoraModel(TunedModel):
 
     def checkpoint(self, graph: Graph, parameters: Mapping[str, Mapping[str, Any]]) -> Checkpoint:
         """The file's tensors, with the adapters' products."""
-        changes = {name: [(pair["a"], pair["b"], self.lora.scale)] for name, pair in parameters.items()}
+        changes = {name: [self._change(name, parts)] for name, parts in parameters.items()}
         return AdaptedCheckpoint(self.file.tensors, graph, changes)
+
+    def _change(self, name: str, parts: Mapping[str, Any]) -> Change:
+        factors = None
+        if "m" in parts:
+            squares = self._squares(name)
+
+            def factors(checkpoint: Checkpoint) -> Tensor:
+                return learned_factors(checkpoint, name, parts, self.lora.scale, squares)
+
+        return Change(parts["a"], parts["b"], self.lora.scale, factors=factors)
+
+    def _squares(self, name: str) -> Array:
+        """The squared norms of a matrix's rows."""
+        if name not in self._squared:
+            self._squared[name] = squared_norms(self.file.tensors[f"{name}.weight"].dequantize())
+        return self._squared[name]
 
 
 def _adapted(tensors: Mapping[str, Any], targets: tuple[str, ...]) -> tuple[str, ...]:

@@ -6,10 +6,9 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from scripts.oracles.tiny_models import NUMBERS_OF_8_BITS, TinyModel
+from scripts.oracles.tiny.model import SMALL, TinyModel
 
 FIRST_SEED = 200
-VALUES = NUMBERS_OF_8_BITS
 _PARTIAL = {"rope_type": "default", "partial_rotary_factor": 0.5}
 # Six experts of 16, of which two are chosen; the first layer is dense.
 _KEYS = {
@@ -30,7 +29,7 @@ MODELS = (
         rope=_PARTIAL,
         options={"attention_bias": True},
         keys={"rope.dimension_count": 8},
-        values=VALUES,
+        **SMALL,
     ),
     TinyModel(
         "glm4moe",
@@ -61,9 +60,9 @@ MODELS = (
             "expert_weights_norm": True,
             "expert_gating_func": 2,
         },
-        values=VALUES,
+        **SMALL,
     ),
-    TinyModel("ernie4_5", "Ernie4_5", 32, 48, heads=4, kv_heads=2, head_dim=16, tied=True, values=VALUES),
+    TinyModel("ernie4_5", "Ernie4_5", 32, 48, heads=4, kv_heads=2, head_dim=16, tied=True, **SMALL),
     TinyModel(
         "ernie4_5-moe",
         "Ernie4_5_Moe",
@@ -88,9 +87,9 @@ MODELS = (
             "expert_shared_feed_forward_length": 32,
         },
         agreement=None,
-        values=VALUES,
+        **SMALL,
     ),
-    TinyModel("hunyuan-dense", "HunYuanDenseV1", 32, 48, heads=4, kv_heads=2, head_dim=16, tied=True, values=VALUES),
+    TinyModel("hunyuan-dense", "HunYuanDenseV1", 32, 48, heads=4, kv_heads=2, head_dim=16, tied=True, **SMALL),
     TinyModel(
         "lfm2moe",
         "Lfm2Moe",
@@ -110,7 +109,7 @@ MODELS = (
         },
         keys={**_KEYS, "expert_gating_func": 2, "shortconv.l_cache": 3},
         layer_kv_heads=(0, 2, 0, 0),
-        values=VALUES,
+        **SMALL,
     ),
 )
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from scripts.oracles.tiny_experts import VALUES
-from scripts.oracles.tiny_models import TinyModel
+from scripts.oracles.tiny.model import NUMBERS_OF_8_BITS, SMALL, TinyModel
 
 FIRST_SEED = 400
 # Several chunks of the state space models of transformers.
@@ -54,7 +53,7 @@ MODELS = (
         },
         keys={**_MAMBA2_KEYS, "feed_forward_length": [0, 48, 0, 0, 48], "attention.layer_norm_epsilon": 1e-5},
         n_tokens=N_TOKENS,
-        values=VALUES,
+        **SMALL,
     ),
     TinyModel(
         "nemotron_h_moe",
@@ -91,7 +90,7 @@ MODELS = (
             "moe_latent_size": 16,
         },
         n_tokens=N_TOKENS,
-        values=VALUES,
+        values=NUMBERS_OF_8_BITS,
     ),
     TinyModel(
         "falcon-h1",
@@ -113,7 +112,7 @@ MODELS = (
         },
         keys=_MAMBA2_KEYS,
         n_tokens=N_TOKENS,
-        values=VALUES,
+        **SMALL,
     ),
     TinyModel(
         "jamba",
@@ -141,7 +140,7 @@ MODELS = (
             "ssm.state_size": 8,
             "ssm.time_step_rank": 4,
         },
-        values=VALUES,
+        **SMALL,
     ),
 )
 _FACTORS = {

@@ -6,9 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from scripts.oracles import tiny_experts, tiny_gemma4, tiny_hybrids, tiny_latent, tiny_models, tiny_own, tiny_rows
-from scripts.oracles.tiny_experts import VALUES
-from scripts.oracles.tiny_models import MOE, MOE_KEYS, TinyModel
+from scripts.oracles.tiny.model import MOE, MOE_KEYS, SMALL, TinyModel
 
 FIRST_SEED = 100
 # transformers computes the delta rule in chunks of 64 tokens
@@ -116,7 +114,7 @@ MODELS = (
         },
         agreement=1e-3,
         n_tokens=MORE_TOKENS,
-        values=VALUES,
+        **SMALL,
     ),
     TinyModel(
         "mamba2",
@@ -213,7 +211,7 @@ MODELS = (
             "logit_scale": 0.5,
         },
         n_tokens=MORE_TOKENS,
-        values=VALUES,
+        **SMALL,
     ),
     TinyModel(
         "falcon-mamba",
@@ -240,7 +238,7 @@ MODELS = (
             "ssm.time_step_rank": 4,
             "ssm.dt_b_c_rms": True,
         },
-        **tiny_models.SMALL,
+        **SMALL,
     ),
 )
 
@@ -257,9 +255,3 @@ def mamba_parts(name: str, values: np.ndarray, model: TinyModel) -> Iterator[tup
     elif groups and "norm.weight" in name:
         values = values.reshape(groups, -1)
     yield name.replace(".dt_bias", ".dt_proj.bias"), values
-
-
-# Every tiny model by name, with the seed of its parameters.
-_OTHERS = (tiny_experts, tiny_latent, tiny_hybrids, tiny_gemma4, tiny_own, tiny_rows)
-_ALL = ((tiny_models.MODELS, 0), (MODELS, FIRST_SEED), *((each.MODELS, each.FIRST_SEED) for each in _OTHERS))
-SEEDED = {m.name: (seed, m) for models, first in _ALL for seed, m in enumerate(models, first)}

@@ -7,8 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from scripts.oracles.tiny_experts import VALUES
-from scripts.oracles.tiny_models import ADDED, TinyModel
+from scripts.oracles.tiny.model import ADDED, NUMBERS_OF_8_BITS, TinyModel
 
 FIRST_SEED = 700
 _PARTIAL = {"rope_type": "default", "partial_rotary_factor": 0.5}
@@ -28,7 +27,7 @@ _SHARED_KEYS = {
 
 def _row(name: str, family: str, row: str = "", **options: Any) -> TinyModel:
     """A model of 16 columns and two layers."""
-    sizes = {"heads": 2, "kv_heads": 1, "head_dim": 8, "values": VALUES, "n_vocab": 64, "row": row}
+    sizes = {"heads": 2, "kv_heads": 1, "head_dim": 8, "values": NUMBERS_OF_8_BITS, "n_vocab": 64, "row": row}
     return TinyModel(name, family, 16, 24, **(sizes | options))
 
 
@@ -81,7 +80,7 @@ MODELS = (
         agreement=None,
         rope=_PARTIAL,
         options={"num_local_experts": 6, "num_experts_per_tok": 2, "intermediate_size": 8},
-        keys={**_EXPERT_KEYS, "rope.dimension_count": 4, "expert_gating_func": 2},
+        keys={**_EXPERT_KEYS, "feed_forward_length": 8, "rope.dimension_count": 4, "expert_gating_func": 2},
     ),
     _row(
         "dbrx",

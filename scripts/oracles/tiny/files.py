@@ -13,15 +13,15 @@ from camshaft.models.convert.architectures import ARCHITECTURES, architecture_of
 from camshaft.models.convert.hub_config import HubConfig
 from camshaft.models.convert.tensors import parts
 from scripts.oracles.plain.decoder import PlainDecoder
-from scripts.oracles.tiny_experts import expert_parts
-from scripts.oracles.tiny_gemma4 import gemma4_parameter, proportional_factors
-from scripts.oracles.tiny_hybrids import hybrid_parameter
-from scripts.oracles.tiny_latent import latent_parts
-from scripts.oracles.tiny_models import ORIGINAL_CONTEXT, TinyModel
-from scripts.oracles.tiny_own import own_parts, own_state
-from scripts.oracles.tiny_recurrent import mamba_parts
-from scripts.oracles.tiny_rows import row_parts
-from scripts.oracles.tiny_vocabulary import CHAT_TEMPLATE, make_tokens
+from scripts.oracles.tiny.experts import expert_parts
+from scripts.oracles.tiny.gemma4 import gemma4_parameter, proportional_factors
+from scripts.oracles.tiny.hybrids import hybrid_parameter
+from scripts.oracles.tiny.latent import latent_parts
+from scripts.oracles.tiny.model import ORIGINAL_CONTEXT, TinyModel
+from scripts.oracles.tiny.own import own_parts, own_state
+from scripts.oracles.tiny.recurrent import mamba_parts
+from scripts.oracles.tiny.rows import row_parts
+from scripts.oracles.tiny.vocabulary import CHAT_TEMPLATE, make_tokens
 
 
 def write_gguf(

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from scripts.oracles.tiny_models import FEW, SMALL, WINDOW, TinyModel
+from scripts.oracles.tiny.model import FEW, SMALL, WINDOW, TinyModel
 
 FIRST_SEED = 600
 # transformers computes the delta rule in chunks of 64 tokens

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from scripts.oracles.tiny_experts import VALUES
-from scripts.oracles.tiny_models import WINDOW, TinyModel
+from scripts.oracles.tiny.model import FEW, SMALL, WINDOW, TinyModel
 
 FIRST_SEED = 500
 FULL, SLIDING = 16, 8  # sizes of heads
@@ -48,7 +47,7 @@ MODELS = (
             "num_kv_shared_layers": 2,
             "use_double_wide_mlp": True,
             "hidden_size_per_layer_input": 8,
-            "vocab_size_per_layer_input": 273,
+            "vocab_size_per_layer_input": FEW,
         },
         keys={
             **_KEYS,
@@ -57,7 +56,7 @@ MODELS = (
             "feed_forward_length": [32, 32, 32, 64, 64],
             "embedding_length_per_layer_input": 8,
         },
-        values=VALUES,
+        **SMALL,
     ),
     TinyModel(
         "gemma4-moe",
@@ -93,7 +92,7 @@ MODELS = (
             "expert_used_count": 2,
             "expert_feed_forward_length": 16,
         },
-        values=VALUES,
+        **SMALL,
     ),
 )
 

@@ -6,8 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from scripts.oracles.tiny_experts import VALUES
-from scripts.oracles.tiny_models import OLD, YARN_ROPE, TinyModel
+from scripts.oracles.tiny.model import OLD, SMALL, YARN_ROPE, TinyModel
 
 FIRST_SEED = 300
 # The rank and a head's plain keys fill blocks of quantized formats.
@@ -66,7 +65,7 @@ MODELS = (
             "rope.scaling.yarn_log_multiplier": 0.0707,
         },
         agreement=None,
-        values=VALUES,
+        **SMALL,
     ),
     TinyModel(
         "deepseek2-v3",
@@ -96,7 +95,8 @@ MODELS = (
             "expert_weights_norm": True,
             "rope.scaling.yarn_log_multiplier": 0.1,
         },
-        values=VALUES,
+        agreement=2e-4,
+        **SMALL,
     ),
 )
 
