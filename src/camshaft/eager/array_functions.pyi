@@ -153,6 +153,12 @@ class ArrayFunctions:
         Arrays in, arrays out. `out` is written and returned.
         """
 
+    def quantized_matmul_transposed(self, x: ArrayLike, w: ArrayLike, /, *, out: Array | None = None) -> Any:
+        """y[t, k] = sum_n x[t, n] dequantize(w)[n, k].
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
     def gated_product(
         self,
         x: ArrayLike,

@@ -145,6 +145,7 @@ __all__ = [
     "quantize_dequantize_gguf",
     "quantized_matmul",
     "quantized_matmul_grouped",
+    "quantized_matmul_transposed",
     "real",
     "reciprocal",
     "relu",
@@ -403,6 +404,12 @@ def quantize_activations(
 def quantized_matmul(x: ArrayLike, w: ArrayLike, /, *, out: Array | None = None) -> Any: ...
 @overload
 def quantized_matmul(x: Tensor | ArrayLike, w: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor: ...
+@overload
+def quantized_matmul_transposed(x: ArrayLike, w: ArrayLike, /, *, out: Array | None = None) -> Any: ...
+@overload
+def quantized_matmul_transposed(
+    x: Tensor | ArrayLike, w: Tensor | ArrayLike, /, *, name: str | None = None
+) -> Tensor: ...
 @overload
 def gated_product(
     x: ArrayLike,

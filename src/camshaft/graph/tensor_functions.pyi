@@ -140,6 +140,7 @@ __all__ = [
     "quantize_dequantize_gguf",
     "quantized_matmul",
     "quantized_matmul_grouped",
+    "quantized_matmul_transposed",
     "real",
     "reciprocal",
     "relu",
@@ -349,6 +350,9 @@ def quantize_activations(
 
 def quantized_matmul(x: Tensor | ArrayLike, w: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor:
     """y[t, n] = sum_k x[t, k] dequantize(w)[n, k]."""
+
+def quantized_matmul_transposed(x: Tensor | ArrayLike, w: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor:
+    """y[t, k] = sum_n x[t, n] dequantize(w)[n, k]."""
 
 def gated_product(
     x: Tensor | ArrayLike,

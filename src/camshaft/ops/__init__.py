@@ -27,6 +27,7 @@ _MODULES = {
     "matmul.int16.rounded_matmul": "rounded_matmul",
     "quantize.quantize_activations": "quantize_activations",
     "quantized.matmul": "quantized_matmul",
+    "quantized.transposed_matmul": "quantized_matmul_transposed",
     "quantized.gated_product": "gated_product",
     "quantized.dequantize": "dequantize",
     "codes.dequantize": "unpack_codes affine_dequantize minifloat_dequantize",

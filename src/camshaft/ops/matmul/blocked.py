@@ -8,6 +8,7 @@ from __future__ import annotations
 from math import prod
 
 from camshaft.dtypes import DType, f32
+from camshaft.lang import Constant
 from camshaft.lang.verifier.verify import MAX_SCRATCH_NBYTES
 from camshaft.ops import op as ops
 from camshaft.ops.matmul.blocked_kernel import multiply_blocks
@@ -154,6 +155,13 @@ def _beside_sums(values: ops.Values, part: int) -> int:
 
 def multiply_launch(s: Sizes, values: ops.Values, a: ops.Operand, b: ops.Operand, result: DType) -> ops.Launch:
     """Returns the launch that multiplies, with b in place or packed."""
+    constants, grid = blocks_of(s, values, result)
+    scratch = {"copied": bool(values["copied"]), "paired_part": values["packed"] == PACKED_INSIDE}
+    return ops.Launch(multiply_blocks, (a, b, s.out), grid, {**constants, **scratch}, s.extents)
+
+
+def blocks_of(s: Sizes, values: ops.Values, result: DType) -> tuple[dict[str, Constant], tuple[ops.Cells, ...]]:
+    """Returns the constants of a kernel's `Blocks`, and its grid: products of the batch, groups of panels, blocks of rows."""
     rows, vectors, part = bound(s.rows), values["vectors"], part_of(s.depth, values["part"])
     n_tiles = -(-rows // values["rows"])
     tile = values["rows"] if s.extents else -(-rows // n_tiles)
@@ -165,11 +173,9 @@ def multiply_launch(s: Sizes, values: ops.Values, a: ops.Operand, b: ops.Operand
     if result != f32 and s.depth > part:
         panels = min(panels, _most_panels(values, part))
     blocks = {"tile": tile, "tall": tall, "vectors": vectors, "block": block, "panels": panels, "part": part}
-    scratch = {"copied": bool(values["copied"]), "paired_part": values["packed"] == PACKED_INSIDE}
     by_rows = ops.Cells(s.rows, block * tile) if s.extents else ops.Cells(n_tiles, block)
     # rows vary fastest, so that a worker's range spans few groups of columns
-    grid = (ops.Cells(s.matrices), ops.Cells(n_panels, panels), by_rows)
-    return ops.Launch(multiply_blocks, (a, b, s.out), grid, {**blocks, **scratch, **s.constants()}, s.extents)
+    return {**blocks, **s.constants()}, (ops.Cells(s.matrices), ops.Cells(n_panels, panels), by_rows)
 
 
 TUNABLES = ops.Tunables(

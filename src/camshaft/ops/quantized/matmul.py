@@ -18,7 +18,7 @@ from camshaft.ops import op as ops
 from camshaft.ops.kernels.launch import has_threads
 from camshaft.ops.parameters import Parameters
 from camshaft.ops.quantize import quantize_activations as q8
-from camshaft.ops.quantized import gemv, matrix_unit, short_tile
+from camshaft.ops.quantized import gemv, matrix_unit, short_tile, unpacked
 from camshaft.ops.quantized.kernels import ROW, is_q8, packed_only, product_build, product_tile, tile_cost
 from camshaft.ops.quantized.packed.formats import BLOCK
 from camshaft.ops.quantized.packed.packing import ROWS, packed_format
@@ -169,11 +169,12 @@ OP = ops.Op(
     parameters=Parameters("x w"),
     infer=_infer,
     reference=_reference,
-    variants=(TILE, gemv.VARIANT, ROW, matrix_unit.VARIANT, short_tile.VARIANT),
+    variants=(TILE, gemv.VARIANT, ROW, matrix_unit.VARIANT, short_tile.VARIANT, unpacked.variant(turns=False)),
     samples=_samples,
     error_samples=_error_samples,
     tolerance={"f32": 1e-11},
     flops=lambda node: 2.0 * node.inputs[0].bounds[0] * float(np.prod(node.inputs[1].bounds)),
     decompose=_decompose,
+    vjp=lambda f, dy, y, x, w: (f.quantized_matmul_transposed(dy, w), None) if x.spec.is_plain else NotImplemented,
     rules=(Rule(Stage.QUANTIZE, ("quantized_matmul",), quantized_input),),
 )

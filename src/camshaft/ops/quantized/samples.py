@@ -59,6 +59,13 @@ def random_blocks(name: str, n: int, k: int, seed: int) -> ops.Array:
     return raw.reshape(-1)
 
 
+def packed_bytes(raw: ops.Array, spec: TensorSpec) -> ops.Array:
+    """The packed bytes of a file's blocks; `spec` is that of the packed weights."""
+    out = np.zeros(spec.nbytes, np.uint8)
+    pack(raw, spec, out)
+    return out
+
+
 @dataclass(frozen=True)
 class Case:
     """x [rows (active), k] times random weights [n, k] of the block format `name`. Everything is made on first use."""
@@ -109,9 +116,7 @@ class Case:
 
     def packed(self) -> ops.Array:
         """The weights' packed bytes."""
-        out = np.zeros(self.specs[1].nbytes, np.uint8)
-        pack(self.raw, self.specs[1], out)
-        return out
+        return packed_bytes(self.raw, self.specs[1])
 
     def wanted(self) -> ops.Array:
         """The float64 product of the active rows with the file's own dequantized weights."""

@@ -1,0 +1,147 @@
+"""quantized_matmul_transposed: y[t, k] = sum_n x[t, n] w[n, k], the gradient of quantized_matmul by its activations.
+
+On CPUs a program unpacks the weights that it multiplies (unpacked.py). Elsewhere the weights are dequantized into scratch and
+multiplied by the fastest variant of matmul.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from camshaft.dtypes import f32
+from camshaft.extent import Extent
+from camshaft.formats.blocks import BLOCK_FORMATS, BlockFormat
+from camshaft.ops import op as ops
+from camshaft.ops.matmul import matmul
+from camshaft.ops.parameters import Parameters
+from camshaft.ops.quantized import dequantize, unpacked
+from camshaft.ops.quantized.kernels import packed_only
+from camshaft.ops.quantized.packed.formats import PACKED_FORMATS
+from camshaft.ops.quantized.packed.packing import interleaved, packed_format
+from camshaft.ops.quantized.samples import LazySample, packed_bytes, random_blocks
+from camshaft.ops.spec import TensorSpec
+
+NAME = "quantized_matmul_transposed"
+
+
+def _infer(specs: tuple[TensorSpec, ...], attrs: ops.Attrs) -> tuple[TensorSpec, ...]:
+    ops.expect(len(specs) == 2, NAME, specs, "x [T, n] and w [n, k]")
+    x, w = specs
+    ops.expect(len(x.shape) == 2 and x.is_plain and x.dtype == f32, NAME, x, "x of f32 [T, n]")
+    good = isinstance(w.dtype, BlockFormat) and len(w.shape) == 2 and w.shape[0] == x.shape[1]
+    ops.expect(good, NAME, w, f"w [{x.shape[1]}, k] in a block format")
+    packed_format(w)
+    return (TensorSpec((x.shape[0], w.shape[1]), f32),)
+
+
+def _reference(inputs: Sequence[ops.Array], attrs: ops.Attrs) -> tuple[ops.Array, ...]:
+    """The float64 product with the file's dequantized weights, which samples have as an attribute; without it the inputs are
+    numbers."""
+    w = attrs["values"]() if "values" in attrs else inputs[1]
+    return (inputs[0].astype(np.float64) @ w.astype(np.float64),)
+
+
+def _plain(node: ops.NodeSpec) -> ops.NodeSpec:
+    """The node of matmul with dequantized weights."""
+    x, w = node.inputs
+    return ops.NodeSpec((x, TensorSpec(w.shape, f32)), node.outputs, {})
+
+
+def _fastest(node: ops.NodeSpec, target: ops.Target) -> ops.KernelVariant:
+    """The variant of matmul with the least cost of those that are kernels: no target's backend is `blas`."""
+    plain = _plain(node)
+    fitting = [v for v in matmul.OP.variants if target.backend in v.backends and v.supports(plain, target) is None]
+    return min(fitting, key=lambda v: v.cost(plain, target))
+
+
+def _build(node: ops.NodeSpec, target: ops.Target) -> ops.Build:
+    """Builds the launch that dequantizes, then those of matmul with its result as b."""
+    plain, w = _plain(node), node.inputs[1]
+    product = _fastest(node, target).build(plain, target)
+    assert isinstance(product, ops.Build)
+    weights = ops.NodeSpec((w,), (plain.inputs[1],), {})
+    (unpack,) = dequantize.OP.variants[0].build(weights, target).launches  # type: ignore[union-attr]
+
+    def moved(operand: ops.Operand) -> ops.Operand:
+        if operand.kind == "scratch":
+            return replace(operand, index=operand.index + 1)
+        return replace(operand, kind="scratch", index=0) if (operand.kind, operand.index) == ("input", 1) else operand
+
+    def of_weights(operand: ops.Operand) -> ops.Operand:
+        is_out = operand.kind == "output"
+        return replace(operand, kind="scratch") if is_out else replace(operand, index=1)
+
+    launches = (
+        replace(unpack, arrays=tuple(map(of_weights, unpack.arrays))),
+        *(replace(launch, arrays=tuple(map(moved, launch.arrays))) for launch in product.launches),
+    )
+    return ops.Build(launches, (plain.inputs[1], *product.scratch))
+
+
+def _cost(node: ops.NodeSpec, target: ops.Target) -> float:
+    """That of the product, and 0.7 ns per weight (Zen 3)."""
+    plain = _plain(node)
+    return _fastest(node, target).cost(plain, target) + 0.7 * float(np.prod(plain.inputs[1].bounds))
+
+
+def _samples() -> Iterable[ops.Sample]:
+    """For each format one token and several, with n astride a tile of rows; then an Extent, and several steps of the depth."""
+    for name in PACKED_FORMATS:
+        yield sample(name, 1, 33)
+        yield sample(name, 14, 17)
+    yield sample("Q4_1", 29, 300, blocks=3, active=13)
+    yield sample("Q4_0", 13, 1024, blocks=1)
+
+
+def sample(name: str, rows: int, n: int, blocks: int = 2, active: int | None = None) -> ops.Sample:
+    """x [rows (active), n] times random weights [n, k] of a block format, k being so many blocks."""
+    block, size = BLOCK_FORMATS[name], BLOCK_FORMATS[name].block_size
+    k, dim = blocks * size, rows if active is None else Extent("T", rows)
+    raw, w = random_blocks(name, n, k, seed=n), TensorSpec((n, k), block)
+    x = np.random.default_rng(n + k).normal(size=(rows, n)).astype(np.float32)
+
+    def values() -> ops.Array:
+        return block.dequantize(raw.reshape(-1, block.block_nbytes)).reshape(n, k)
+
+    extents = {dim: active} if isinstance(dim, Extent) and active is not None else {}
+    specs = (TensorSpec((dim, n), f32), interleaved(w))
+    return LazySample(
+        f"{name} {rows}({active or rows})x{n}x{k}",
+        lambda: (x, packed_bytes(raw, specs[1])),
+        {"values": values},
+        specs,
+        extents,
+    )
+
+
+def _error_samples() -> Iterable[ops.ErrorSample]:
+    x, w = TensorSpec((2, 16), f32), TensorSpec((16, 64), BLOCK_FORMATS["Q4_0"])
+    yield ops.ErrorSample((x,), {}, r"wanted x \[T, n\] and w")
+    yield ops.ErrorSample((TensorSpec((2, 64), f32), w), {}, r"w \[64, k\] in a block format")
+    yield ops.ErrorSample((x, TensorSpec((16, 64), f32)), {}, "in a block format")
+    yield ops.ErrorSample((TensorSpec((16,), f32), w), {}, r"wanted x of f32 \[T, n\]")
+
+
+def _decompose(f: Any, x: Any, w: Any) -> Any:
+    return f.matmul(x, f.dequantize(w))
+
+
+DEQUANTIZED = ops.KernelVariant("dequantized", ops.EVERYWHERE, _build, packed_only, _cost)
+OP = ops.Op(
+    name=NAME,
+    formula="y[t, k] = sum_n x[t, n] dequantize(w)[n, k]",
+    parameters=Parameters("x w"),
+    infer=_infer,
+    reference=_reference,
+    variants=(unpacked.variant(turns=True), DEQUANTIZED),
+    samples=_samples,
+    error_samples=_error_samples,
+    tolerance={"f32": 1e-11},
+    flops=lambda node: 2.0 * node.inputs[0].bounds[0] * float(np.prod(node.inputs[1].bounds)),
+    decompose=_decompose,
+    vjp=lambda f, dy, y, x, w: (f.quantized_matmul(dy, w), None),
+)
