@@ -22,7 +22,7 @@ STEPS = 60
 
 
 def network_of(name: str) -> Any:
-    seed, tiny = next((i, m) for i, m in enumerate(tiny_models.MODELS) if m.name == name)
+    seed, tiny = tiny_models.SEEDED[name]
     return tiny_models.build(tiny, seed).requires_grad_(False)
 
 
@@ -39,7 +39,7 @@ def test_training_follows_peft_and_folders_go_both_ways(tmp_path: Path) -> None:
     base, tokens = tiny_model("llama", tmp_path), tiny_models.sequence(1)
     config = peft.LoraConfig(r=4, lora_alpha=16, use_dora=True, target_modules=["q_proj", "v_proj", "down_proj"])
     network = peft.get_peft_model(network_of("llama"), config)
-    ids = np.random.default_rng(0).integers(5, tiny_models.N_VOCAB, (12, 17)).astype(np.int32)
+    ids = np.random.default_rng(0).integers(5, tiny_models.SEEDED["llama"][1].n_vocab, (12, 17)).astype(np.int32)
     rows = np.tile(np.arange(16, dtype=np.int32), (12, 1))
     batches, losses, worst = train.Batches((ids[:, :-1], rows, ids[:, 1:]), 4), [], 0.0
     lora = train.LoraConfig(rank=4, dora=True, targets=("attn_q", "attn_v", "ffn_down"))
