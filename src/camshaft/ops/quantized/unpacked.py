@@ -24,6 +24,7 @@ MOST_ROWS = 256
 PART = 512
 # Rows of x at a distance of so many numbers, or a multiple, share the sets of a cache: they are copied.
 SAME_SETS = 1024
+FEW_TOKENS = 16
 # The least number of programs, where the columns allow it, and the least panels of one that copies its rows.
 PROGRAMS, COPIED_PANELS = 16, 6
 
@@ -80,10 +81,12 @@ def variant(turns: bool) -> ops.KernelVariant:
         w, blocks = node.inputs[1], -(-node.inputs[0].bounds[0] // MOST_ROWS)
         return 0.5 * tile_cost(node, target) + blocks * (0.5 if turns else 0.2) * prod(w.bounds)
 
-    return ops.KernelVariant("unpacked", frozenset({"simd", "c"}), build, _supports, cost)
+    def supports(node: ops.NodeSpec, target: ops.Target) -> str | None:
+        """Next tokens of up to FEW_TOKENS sequences have the sums of one alone, so the product x W^T leaves them to `tile`."""
+        if not node.inputs[0].is_plain:
+            return "takes activations of f32"
+        if not turns and node.inputs[0].bounds[0] <= FEW_TOKENS:
+            return f"takes more than {FEW_TOKENS} tokens; got {node.inputs[0].bounds[0]}"
+        return packed_only(node, target)
 
-
-def _supports(node: ops.NodeSpec, target: ops.Target) -> str | None:
-    if not node.inputs[0].is_plain:
-        return "takes activations of f32"
-    return packed_only(node, target)
+    return ops.KernelVariant("unpacked", frozenset({"simd", "c"}), build, supports, cost)
