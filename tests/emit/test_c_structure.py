@@ -152,9 +152,9 @@ def texts():
         for variant in op.variants:
             if "c" not in variant.backends:
                 continue
-            for node in (node_of(op, sample) for sample in op.samples()):
-                if variant.supports(node, target) is None:
-                    break
+            nodes = (node_of(op, sample) for sample in op.samples())
+            node = next((n for n in nodes if variant.supports(n, target) is None), None)
+            assert node is not None, f"{op.name}/{variant.name} lists c among its backends and supports no sample there"
             build = variant.build(node, target)
             for launch in (la for la in build.launches if isinstance(la, Launch)):
                 made = signature(launch, node, build)

@@ -258,9 +258,7 @@ OP = ops.Op(
         ops.KernelVariant("direct", ops.EVERYWHERE, _build_direct, cost=_cost_direct),
         ops.KernelVariant("blocked", frozenset({"simd", "c"}), _build_blocked, _only_short, _cost_blocked),
         ops.KernelVariant("winograd", frozenset({"simd", "c"}), winograd.build, winograd.supports, winograd.cost),
-        ops.KernelVariant(
-            "by_outputs", frozenset({"simd", "c"}), by_outputs.build, by_outputs.supports, by_outputs.cost
-        ),
+        ops.KernelVariant("by_outputs", frozenset({"simd"}), by_outputs.build, by_outputs.supports, by_outputs.cost),
     ),
     samples=_samples,
     error_samples=_error_samples,
