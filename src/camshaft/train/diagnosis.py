@@ -12,23 +12,25 @@ from camshaft.graph import functions as f
 from camshaft.graph.graph import Graph, Tensor
 from camshaft.graph.node import Node
 from camshaft.plan.execution_plan import ExecutionPlan
-from camshaft.train.step_graph import Recipe, gradient_graph, inputs_of
+from camshaft.train.step_graph import Recipe, draw_of, gradient_graph, inputs_of
 
 Array = np.ndarray[Any, Any]
 
 
-def first_not_finite(recipe: Recipe, batch: Sequence[Any], compiled: Callable[[Graph], ExecutionPlan]) -> str:
+def first_not_finite(
+    recipe: Recipe, batch: Sequence[Any], compiled: Callable[[Graph], ExecutionPlan], draw: int = 0
+) -> str:
     """Says which tensor of the step is the first with a NaN or, where none has one, with an infinity.
 
     Inputs and parameters come first, then the results of the loss in program order; then, if all of these are finite, those of
-    its gradients. Infinities alone may be meant, as those of a mask are.
+    its gradients. Infinities alone may be meant, as those of a mask are. `draw` as of `draw_of`.
     """
     graph, gradients = gradient_graph(recipe, batch)
     names = _named(graph, {t: name for name, t in gradients.items()})
     derived = {t for node in graph.derived for t in node.outputs}
     for i, tensor in enumerate(names):
         graph.output(f"greatest {i}", f.cast(f.max(f.abs(tensor), axes=None), to="f64"))
-    given = {n: v for n, v in inputs_of(batch).items() if isinstance(v, np.ndarray)}
+    given = {n: v for n, v in inputs_of(batch).items() if isinstance(v, np.ndarray)} | draw_of(recipe, draw)
     with compiled(graph) as plan:
         made = plan.run(given)
         greatest = {text: float(made[f"greatest {i}"]) for i, text in enumerate(names.values())}

@@ -176,6 +176,7 @@ def _run(
         micro_batches=given.micro_batches,
         validation=None if validation is None else validation_of(model, validation, given, steps, **where),
         about=_about(model, given),
+        seed=given.seed if isinstance(model, LoraModel) and model.lora.dropout else None,
         **options,
     )
     if given.memory is not None:
@@ -188,6 +189,7 @@ def _about(model: TunedModel, given: FinetuneOptions) -> str:
     said = f"{given.method} of the model {model.digest[:16]}"
     if isinstance(model, LoraModel):
         said += ", DoRA" if model.lora.dora else ""
+        said += f", dropout {model.lora.dropout:g}" if model.lora.dropout else ""
         return f"{said}, scale {model.lora.scale:g}" + (f", beta {given.beta:g}" if given.method == "dpo" else "")
     return f"{said} to {given.file_type or 'its own types'}"
 
@@ -200,6 +202,7 @@ def _facts(model: TunedModel, data: str | os.PathLike[str], given: FinetuneOptio
     if isinstance(model, LoraModel):
         kind = ("DoRA, " if model.lora.dora else "") + ("rsLoRA, " if model.lora.rslora else "")
         learned = f"{kind}rank {model.lora.rank}, alpha {model.lora.alpha:g}, {len(model.names)} matrices"
+        learned += f", dropout {model.lora.dropout:g}" if model.lora.dropout else ""
     return {
         "model": Path(model.file.path).name,
         "data": f"{Path(data).name}, {rows.n_examples} examples",
