@@ -19,7 +19,7 @@ from camshaft.graph.graph import Graph, Tensor
 from camshaft.ops.spec import TensorSpec
 from camshaft.plan.jit import leaves, paths, with_leaves
 from camshaft.train.optimizers import Optimizer, Update
-from camshaft.train.tree import Tree
+from camshaft.train.step.tree import Tree
 
 Array = np.ndarray[Any, Any]
 # Greater numbers are no finite f32: a comparison that is right where infinity may not be written, as in WGSL.

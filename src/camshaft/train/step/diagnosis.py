@@ -12,7 +12,8 @@ from camshaft.graph import functions as f
 from camshaft.graph.graph import Graph, Tensor
 from camshaft.graph.node import Node
 from camshaft.plan.execution_plan import ExecutionPlan
-from camshaft.train.step_graph import Recipe, gradient_graph, inputs_of
+from camshaft.train.step.batches import arrays_of
+from camshaft.train.step.graphs import Recipe, gradient_graph
 
 Array = np.ndarray[Any, Any]
 
@@ -28,9 +29,8 @@ def first_not_finite(recipe: Recipe, batch: Sequence[Any], compiled: Callable[[G
     derived = {t for node in graph.derived for t in node.outputs}
     for i, tensor in enumerate(names):
         graph.output(f"greatest {i}", f.cast(f.max(f.abs(tensor), axes=None), to="f64"))
-    given = {n: v for n, v in inputs_of(batch).items() if isinstance(v, np.ndarray)}
     with compiled(graph) as plan:
-        made = plan.run(given)
+        made = plan.run(arrays_of(batch))
         greatest = {text: float(made[f"greatest {i}"]) for i, text in enumerate(names.values())}
     forward = [names[t] for t in names if t not in derived]
     backward = [names[t] for t in names if t in derived]

@@ -12,14 +12,14 @@ from camshaft.errors import PlanError, TrainingError
 from camshaft.graph.graph import Graph
 from camshaft.plan.compile import compile
 from camshaft.plan.execution_plan import ExecutionPlan
-from camshaft.plan.jit import leaves, plain_array, with_leaves
-from camshaft.plan.memory.device_memory import DeviceArray
 from camshaft.plan.memory.weights import Weights
-from camshaft.train.diagnosis import first_not_finite
 from camshaft.train.memory import estimated_nbytes
 from camshaft.train.optimizers import Optimizer
-from camshaft.train.step_graph import Recipe, inputs_of, loss_graph, micro_batch_graph, step_graph
-from camshaft.train.tree import tree_of
+from camshaft.train.step.batches import arrays_of, micro_batches_of, plain
+from camshaft.train.step.diagnosis import first_not_finite
+from camshaft.train.step.graphs import Recipe, inputs_of, loss_graph, micro_batch_graph, step_graph
+from camshaft.train.step.states import States
+from camshaft.train.step.tree import tree_of
 
 Array = np.ndarray[Any, Any]
 _GRAPHS = {"loss": loss_graph, "micro-batch": micro_batch_graph, "step": step_graph}
@@ -55,8 +55,7 @@ class Step:
     ) -> None:
         _check(loss, optimizer, clip, average, micro_batches)
         self._recipe = Recipe(loss, tree_of(parameters), optimizer, clip, average, micro_batches)
-        self._starts = self._recipe.states()
-        self._memory: dict[str, Array | DeviceArray] = {}
+        self._states = States(self._recipe)
         self._plans: dict[Any, ExecutionPlan] = {}
         self._weights = Weights()
         self._backend, self._threads = backend, threads
@@ -69,19 +68,19 @@ class Step:
     @property
     def number(self) -> int:
         """How many steps are done."""
-        return int(self._read("number"))
+        return int(self._states.read("number"))
 
     @property
     def parameters(self) -> Any:
         """The parameters: copies, in the structure of those that were given."""
-        return self._tree("parameters")
+        return self._states.tree("parameters")
 
     @property
     def averages(self) -> Any:
         """The moving averages of the parameters. PlanError without `average`."""
         if self._recipe.average is None:
             raise PlanError("averages: got a step without `average`; wanted its decay, such as average=0.999")
-        return self._tree("average")
+        return self._states.tree("average")
 
     def filled(self, arrays: Mapping[str, Array]) -> Any:
         """These arrays by the parameters' names, in the structure of the parameters."""
@@ -90,29 +89,16 @@ class Step:
     @property
     def states(self) -> dict[str, Array]:
         """Copies of all that a step leaves for the next one, by name: what a checkpoint needs."""
-        return {name: self._read(name) for name in self._lasting}
+        return self._states.copies()
 
     @states.setter
     def states(self, values: Mapping[str, Array]) -> None:
-        for name in self._lasting:
-            if name not in values:
-                raise PlanError(f"states: got none for {name!r}; wanted all of {len(self._lasting)}")
-        if more := sorted(set(values) - set(self._lasting)):
-            raise PlanError(f"states: got {', '.join(more[:3])}, which this step does not have")
-        for name in self._lasting:
-            spec, _ = self._starts[name]
-            value, dtype = np.asarray(values[name]), spec.parts[0].dtype.numpy
-            if value.shape != spec.shape or value.dtype != dtype:
-                raise PlanError(f"states: {name!r} is {value.dtype} {list(value.shape)}; wanted {spec}")
-        for name in self._lasting:
-            self._starts[name] = self._starts[name][0], np.array(values[name])
-            if name in self._memory:
-                self._write(name)
+        self._states.set(values)
 
     def __call__(self, *batch: Any, lr: float) -> float:
         if isinstance(lr, bool) or not isinstance(lr, (int, float, np.number)) or not 0 <= lr < math.inf:
             raise PlanError(f"step: got lr={lr!r:.60}; wanted a finite number from 0 on")
-        parts = self._parts(_plain(batch))
+        parts = self._parts(batch)
         losses = []
         for i, part in enumerate(parts):
             is_last = i == len(parts) - 1
@@ -120,7 +106,7 @@ class Step:
             more: dict[str, Any] = {"is_first": np.bool_(i == 0)}
             if is_last:
                 more = {"rate": np.asarray(lr, plan.inputs["rate"].dtype)}
-            outputs = plan.run({**_arrays(part), **more}, view=True)
+            outputs = plan.run({**arrays_of(part), **more}, view=True)
             losses.append(float(outputs["loss"]))
             norm = float(outputs["norm"]) if is_last else 0.0
             if not math.isfinite(losses[-1]) or not math.isfinite(norm):
@@ -130,15 +116,15 @@ class Step:
 
     def evaluate(self, *batch: Any) -> float:
         """The loss of a batch; nothing is updated."""
-        return float(self.plan_of_loss(*batch).run(_arrays(_plain(batch)), view=True)["loss"])
+        return float(self.plan_of_loss(*batch).run(arrays_of(plain(batch)), view=True)["loss"])
 
     def plan(self, *batch: Any) -> ExecutionPlan:
         """The plan of the step for such a batch, or of its last micro-batch; see plan.explain()."""
-        return self._plan("step", self._parts(_plain(batch))[-1])
+        return self._plan("step", self._parts(batch)[-1])
 
     def plans_of(self, *batch: Any) -> list[ExecutionPlan]:
         """The plans that run for such a batch: of the step, and of the micro-batches before its last one."""
-        parts = self._parts(_plain(batch))
+        parts = self._parts(batch)
         return [
             self._plan("step", parts[-1]),
             *(self._plan("micro-batch", part) for part in parts[:1] if len(parts) > 1),
@@ -146,7 +132,7 @@ class Step:
 
     def plan_of_loss(self, *batch: Any) -> ExecutionPlan:
         """The plan that evaluates such a batch."""
-        return self._plan("loss", _plain(batch))
+        return self._plan("loss", plain(batch))
 
     @property
     def plans(self) -> list[ExecutionPlan]:
@@ -155,7 +141,7 @@ class Step:
 
     def estimated_nbytes(self, *batch: Any) -> int:
         """About how much memory the plans for such a batch hold; nothing is compiled."""
-        part = self._parts(_plain(batch))[-1]
+        part = self._parts(batch)[-1]
         found = estimated_nbytes(step_graph(self._recipe, part))
         if self._recipe.micro_batches > 1:  # its plan has an arena of its own; the rest is shared
             graph = micro_batch_graph(self._recipe, part)
@@ -164,8 +150,7 @@ class Step:
 
     def close(self) -> None:
         """Releases the plans and their memory. What is read afterwards are the last values."""
-        self._starts = {name: (spec, self._read(name)) for name, (spec, _) in self._starts.items()}
-        self._memory.clear()
+        self._states.release()
         for plan in self._plans.values():
             plan.close()
         self._plans.clear()
@@ -176,53 +161,8 @@ class Step:
     def __exit__(self, *error: object) -> None:
         self.close()
 
-    # --- memory ----------------------------------------------------------------------------------------------------------
-    @property
-    def _lasting(self) -> list[str]:
-        return [name for name in self._starts if not name.startswith("gradient/")]
-
-    def _tree(self, kind: str) -> Any:
-        tree = self._recipe.tree
-        return tree.filled({name: self._read(f"{kind}/{name}") for name in tree.arrays})
-
-    def _read(self, name: str) -> Array:
-        if name not in self._memory:
-            spec, start = self._starts[name]
-            return np.zeros(spec.shape, spec.parts[0].dtype.numpy) if start is None else start.copy()
-        found = self._memory[name]
-        return found.read() if isinstance(found, DeviceArray) else found.copy()
-
-    def _write(self, name: str) -> None:
-        """Writes what a state starts as to its memory."""
-        _, start = self._starts[name]
-        there = self._memory[name]
-        if isinstance(there, DeviceArray):
-            there.write(np.zeros(there.shape, there.spec.parts[0].dtype.numpy) if start is None else start)
-        else:
-            there[...] = 0 if start is None else start
-
-    # --- plans -----------------------------------------------------------------------------------------------------------
     def _parts(self, batch: Sequence[Any]) -> list[tuple[Any, ...]]:
-        """The micro-batches. PlanError for an axis 0 that does not divide into them."""
-        count = self._recipe.micro_batches
-        if count == 1:
-            return [tuple(batch)]
-        arrays = _arrays(batch)
-        for name, a in arrays.items():
-            if a.ndim < 1 or len(a) % count or not len(a):
-                raise PlanError(
-                    f"step: {name} is {list(a.shape)}; wanted {count} micro-batches of equal size along axis 0"
-                )
-        found, _ = leaves(tuple(batch))
-        names = list(inputs_of(batch))
-        parts = []
-        for i in range(count):
-            cut = [
-                arrays[n][i * (len(arrays[n]) // count) : (i + 1) * (len(arrays[n]) // count)] if n in arrays else value
-                for n, value in zip(names, found, strict=True)
-            ]
-            parts.append(with_leaves(tuple(batch), iter(cut)))
-        return parts
+        return micro_batches_of(plain(batch), self._recipe.micro_batches)
 
     def _plan(self, kind: str, batch: Sequence[Any]) -> ExecutionPlan:
         given = inputs_of(batch)
@@ -234,12 +174,9 @@ class Step:
 
     def _compiled(self, graph: Graph) -> ExecutionPlan:
         """The plan of a graph, whose states are those of the plans before."""
-        memory = {name: there for name, there in self._memory.items() if name in graph.states}
+        memory = self._states.memory_of(graph)
         plan = compile(graph, backend=self._backend, threads=self._threads, memory=memory, weights=self._weights)
-        for name, there in plan.states.items():
-            if name not in self._memory:
-                self._memory[name] = there
-                self._write(name)
+        self._states.adopt(plan)
         return plan
 
     def _stop(self, batch: Sequence[Any], loss: float, norm: float) -> None:
@@ -253,17 +190,6 @@ class Step:
         raise TrainingError(
             f"step {self.number + 1}: {what}; {found}; wanted finite numbers. The parameters are those after step {self.number}"
         )
-
-
-def _plain(batch: Sequence[Any]) -> tuple[Any, ...]:
-    """A batch whose arrays, of any library, are NumPy's."""
-    found, _ = leaves(tuple(batch))
-    made: tuple[Any, ...] = with_leaves(tuple(batch), map(plain_array, found))
-    return made
-
-
-def _arrays(batch: Sequence[Any]) -> dict[str, Array]:
-    return {name: value for name, value in inputs_of(batch).items() if isinstance(value, np.ndarray)}
 
 
 def _check(loss: object, optimizer: object, clip: object, average: object, micro_batches: object) -> None:
