@@ -19,7 +19,7 @@ from typing import Any
 
 from camshaft.dtypes import f32, u32
 from camshaft.lang import Array, Number, Tracer, Value, Variable, kernel, tile_of
-from camshaft.ops.matmul.panels import paired_rows
+from camshaft.ops.matmul.blocks.panels import paired_rows
 from camshaft.ops.matmul.shapes import WIDTH, Blocks, Tiles
 
 LINE = 16  # f32 elements of a cache line

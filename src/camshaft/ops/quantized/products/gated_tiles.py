@@ -10,10 +10,10 @@ from camshaft.dtypes import f32, i64
 from camshaft.lang import Array, Tracer, Value, kernel
 from camshaft.ops.quantize import fused_quantize
 from camshaft.ops.quantize.q8_blocks import BLOCK, Q8Out, Sums, q8_outs, store_block
-from camshaft.ops.quantized import short_sums
-from camshaft.ops.quantized.kernels import totals_of
 from camshaft.ops.quantized.operands import Rows, Tokens, packed
 from camshaft.ops.quantized.packed.packing import ROWS
+from camshaft.ops.quantized.products import short_sums
+from camshaft.ops.quantized.products.kernels import totals_of
 
 
 @kernel

@@ -14,10 +14,10 @@ from typing import Any
 from camshaft.lang import Array, Tracer, Variable, kernel
 from camshaft.ops import op as ops
 from camshaft.ops.kernels.launch import plan_workers
-from camshaft.ops.quantized import k_quant, kernels
 from camshaft.ops.quantized.operands import Consecutive, Packed, Rows, Tokens
 from camshaft.ops.quantized.packed.formats import BLOCK
 from camshaft.ops.quantized.packed.packing import ROWS, SUPER
+from camshaft.ops.quantized.products import k_quant, kernels
 
 # (streams, blocks of each at a time), the fastest of 1 to 6 and 1, 2, 4 on one Zen 4 core. For other formats a tile with
 # prefetches is as fast or faster: one stream of Q2_K 26 GB/s, several 19 to 23, Q3_K 26 and 18 to 26, Q5_1 24 and 18 to 23.

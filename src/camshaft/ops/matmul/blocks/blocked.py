@@ -11,8 +11,8 @@ from camshaft.dtypes import DType, f32
 from camshaft.lang import Constant
 from camshaft.lang.verifier.verify import MAX_SCRATCH_NBYTES
 from camshaft.ops import op as ops
-from camshaft.ops.matmul.blocked_kernel import multiply_blocks
-from camshaft.ops.matmul.panels import PACK_DEPTH, pack_launch, pack_panels, turn_launch
+from camshaft.ops.matmul.blocks.blocked_kernel import multiply_blocks
+from camshaft.ops.matmul.blocks.panels import PACK_DEPTH, pack_launch, pack_panels, turn_launch
 from camshaft.ops.matmul.shapes import WIDTH, Sizes, only_floats, result_of, sizes_of
 from camshaft.ops.spec import TensorSpec, bound
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from camshaft.dtypes import f32, i32
 from camshaft.lang import Array, Tracer, Value, kernel
-from camshaft.ops.matmul.blocked_kernel import LINE, Columns, Part, Product, multiply
+from camshaft.ops.matmul.blocks.blocked_kernel import LINE, Columns, Part, Product, multiply
 from camshaft.ops.matmul.shapes import WIDTH, Blocks
 from camshaft.ops.quantized.operands import Load, Packed, packed
 from camshaft.ops.quantized.packed.formats import BLOCK

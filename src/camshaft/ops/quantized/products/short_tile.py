@@ -7,10 +7,10 @@ from typing import Any
 from camshaft.dtypes import i64
 from camshaft.lang import Tracer, kernel
 from camshaft.ops import op as ops
-from camshaft.ops.quantized.kernels import is_q8, operands, packed_only, product_build, tile_cost
 from camshaft.ops.quantized.operands import Rows
 from camshaft.ops.quantized.packed.packing import ROWS, packed_format
-from camshaft.ops.quantized.short_sums import Tile, chain_of, totals_of
+from camshaft.ops.quantized.products.kernels import is_q8, operands, packed_only, product_build, tile_cost
+from camshaft.ops.quantized.products.short_sums import Tile, chain_of, totals_of
 
 # Up to so many tokens are taken at once: their 16-bit sums, two registers each, fit beside a word of codes.
 AT_ONCE = 6

@@ -16,7 +16,6 @@ from camshaft.extent import Extent
 from camshaft.lang import Array, Constant, Kernel, Tracer, Value, Variable, kernel
 from camshaft.ops import op as ops
 from camshaft.ops.quantize import quantize_activations as q8
-from camshaft.ops.quantized import k_quant
 from camshaft.ops.quantized.operands import (
     Consecutive,
     Packed,
@@ -29,6 +28,7 @@ from camshaft.ops.quantized.operands import (
 )
 from camshaft.ops.quantized.packed.formats import BLOCK
 from camshaft.ops.quantized.packed.packing import INTERLEAVED
+from camshaft.ops.quantized.products import k_quant
 from camshaft.ops.spec import TensorSpec
 
 

@@ -8,12 +8,12 @@ from math import prod
 from camshaft.dtypes import f32
 from camshaft.lang import Constant
 from camshaft.ops import op as ops
-from camshaft.ops.matmul import blocked
+from camshaft.ops.matmul.blocks import blocked
 from camshaft.ops.matmul.shapes import WIDTH, Sizes
-from camshaft.ops.quantized.kernels import packed_only, tile_cost
 from camshaft.ops.quantized.operands import weight_operands
 from camshaft.ops.quantized.packed.formats import BLOCK
-from camshaft.ops.quantized.unpacked_kernels import multiply_unpacked
+from camshaft.ops.quantized.products.kernels import packed_only, tile_cost
+from camshaft.ops.quantized.products.unpacked_kernels import multiply_unpacked
 from camshaft.ops.spec import bound
 
 # Rows and vectors of a register tile: for 32 registers of 16 numbers, and for fewer or shorter ones.

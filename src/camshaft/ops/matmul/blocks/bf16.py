@@ -14,8 +14,8 @@ from typing import Any
 from camshaft.dtypes import bf16, f32, i64, u16, u32
 from camshaft.lang import Array, Tracer, Value, kernel
 from camshaft.ops import op as ops
-from camshaft.ops.matmul import blocked
-from camshaft.ops.matmul.panels import PACK_DEPTH, pack_launch
+from camshaft.ops.matmul.blocks import blocked
+from camshaft.ops.matmul.blocks.panels import PACK_DEPTH, pack_launch
 from camshaft.ops.matmul.shapes import PAIR, WIDTH, Matrices, Sizes, result_of, sizes_of
 from camshaft.ops.spec import TensorSpec, bound
 
