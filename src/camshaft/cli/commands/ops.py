@@ -26,7 +26,7 @@ def ops(names: _Names = None, json: options.Json = False, markdown: _Markdown = 
 
     With names, show those ops in detail. Runs no validation; 'camshaft doctor' does."""
     if markdown:
-        from camshaft.graph.decompose import parts_of
+        from camshaft.graph.passes.decompose import parts_of
         from camshaft.ops.catalog import page
 
         print(page(parts_of), end="")
@@ -73,7 +73,7 @@ def _cut(text: str, room: int) -> str:
 
 def _print_op(row: OpOverview) -> None:
     from camshaft import ops as all_ops
-    from camshaft.graph.decompose import parts_of
+    from camshaft.graph.passes.decompose import parts_of
 
     entry = row.entry
     print(f"{entry.name}: {entry.formula}")

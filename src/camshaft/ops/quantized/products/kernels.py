@@ -39,7 +39,9 @@ def is_q8(x: TensorSpec) -> bool:
 
 def packed_only(node: ops.NodeSpec, target: ops.Target) -> str | None:
     """Returns why no variant takes weights as a file has them, or None for packed weights."""
-    return None if node.inputs[1].layout is INTERLEAVED else "weights are not packed (graph/rewrite.py packs them)"
+    return (
+        None if node.inputs[1].layout is INTERLEAVED else "weights are not packed (graph/passes/rewrite.py packs them)"
+    )
 
 
 def product_build(

@@ -20,8 +20,8 @@ from camshaft.errors import PlanError
 from camshaft.extent import Extent
 from camshaft.formats.tensor import FileTensor
 from camshaft.plan.buffers import Buffer, BufferSlice, Lifetime
-from camshaft.plan.cached_check import ARENA, ARGUMENTS, COPY, EXTENTS, FIRST_KERNEL, LITERAL, MEMMOVE
-from camshaft.plan.cached_plan import NO_BLAS, Constant, PlanHeader, SerializedPlan, View, tensor_place
+from camshaft.plan.cached.cached_check import ARENA, ARGUMENTS, COPY, EXTENTS, FIRST_KERNEL, LITERAL, MEMMOVE
+from camshaft.plan.cached.stored_plan import NO_BLAS, Constant, PlanHeader, SerializedPlan, View, tensor_place
 from camshaft.plan.execution_plan import ExecutionPlan
 from camshaft.plan.memory.loading import LoadRequest
 from camshaft.plan.memory.weights import Weights

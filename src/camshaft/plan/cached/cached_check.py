@@ -18,7 +18,7 @@ from camshaft.plan.runtime.native import layout
 from camshaft.plan.runtime.workers import Words
 
 if TYPE_CHECKING:
-    from camshaft.plan.cached_plan import PlanHeader, SerializedPlan, View
+    from camshaft.plan.cached.stored_plan import PlanHeader, SerializedPlan, View
 
 # The first regions. After them, in this order: kernels, named memory, the file's constants, computed constants, allocations.
 LITERAL, MEMMOVE, COPY, EXTENTS, ARGUMENTS, ARENA, FIRST_KERNEL = range(7)

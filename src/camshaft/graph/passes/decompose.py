@@ -11,7 +11,7 @@ from camshaft.errors import PlanError
 from camshaft.graph import functions
 from camshaft.graph.graph import Graph, Tensor
 from camshaft.graph.node import Node
-from camshaft.graph.rewrite import Rewriter
+from camshaft.graph.passes.rewrite import Rewriter
 from camshaft.ops.op import Op, Sample
 from camshaft.ops.primitives import is_primitive
 from camshaft.ops.spec import TensorSpec

@@ -21,8 +21,8 @@ from camshaft.models.convert.families.encoder_tokens import (
     word_pieces,
 )
 from camshaft.models.convert.hub_config import HubConfig
-from camshaft.models.convert.pretokenizer_id import pretokenizer_id
-from camshaft.models.convert.sentencepiece_model import read_sentencepiece
+from camshaft.models.convert.vocabularies.pretokenizer_id import pretokenizer_id
+from camshaft.models.convert.vocabularies.sentencepiece_model import read_sentencepiece
 from camshaft.text.vocabulary import MAX_TOKENS, TokenType
 
 # tokenizer.ggml.NAME_token_id -> the name in tokenizer_config.json and config.json

@@ -13,7 +13,7 @@ from camshaft.errors import ShapeError
 from camshaft.formats.blocks import BlockFormat
 from camshaft.graph.graph import Graph, Tensor, root
 from camshaft.graph.node import Node, readers
-from camshaft.graph.recompute import recompute
+from camshaft.graph.passes.recompute import recompute
 from camshaft.ops.op import Op
 from camshaft.ops.quantized.packed.packing import INTERLEAVED, interleaved
 from camshaft.ops.rule import Match, Rule, Stage
@@ -27,7 +27,7 @@ def prepare(graph: Graph, activations: str) -> Graph:
     """Applies all rewrites before lowering. `activations` is 'q8' or 'f32'; CAMSHAFT_CHAINS=0 disables elementwise chains."""
     graph = apply_rules(expanded(graph), *(stage for stage in Stage if activations == "q8" or not stage.needs_q8))
     if setting("chains"):
-        from camshaft.graph.chains import fuse_chains  # it replays graphs by the Rewriter below
+        from camshaft.graph.passes.chains import fuse_chains  # it replays graphs by the Rewriter below
 
         graph = fuse_chains(graph)
     return recompute(pack_weights(graph))
@@ -37,7 +37,7 @@ def expanded(graph: Graph) -> Graph:
     """Returns the graph with ops that have no kernels replaced by their decompositions; the graph itself if it has none."""
     if not any(ops.is_composite(node.op) for node in graph.nodes):
         return graph
-    from camshaft.graph.decompose import expand_composites  # it replays graphs by the Rewriter below
+    from camshaft.graph.passes.decompose import expand_composites  # it replays graphs by the Rewriter below
 
     return expand_composites(graph)
 

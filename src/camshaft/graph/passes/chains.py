@@ -15,7 +15,7 @@ from camshaft.dtypes import PARTS as COMPLEX
 from camshaft.dtypes import as_dtype
 from camshaft.graph.graph import Graph, Tensor, root
 from camshaft.graph.node import Node, readers
-from camshaft.graph.rewrite import Rewriter
+from camshaft.graph.passes.rewrite import Rewriter
 from camshaft.ops.elementwise.chains import chain
 from camshaft.ops.elementwise.chains.text import Chain, Step
 
