@@ -10,7 +10,7 @@ from camshaft import ops
 from camshaft.backends.cpu.device import cpu_device
 from camshaft.eager.tables import table
 from camshaft.errors import ShapeError
-from camshaft.graph.decompose import use_of
+from camshaft.graph.passes.decompose import use_of
 from camshaft.plan.compile import compile as compile_graph
 from camshaft.validation.validate import node_of
 from tests.support.references import error_of
