@@ -83,7 +83,7 @@ def test_an_op_of_one_number_per_row_runs_and_is_right(tmp_path: Path) -> None:
 
 
 PARTS = """
-from camshaft.graph.decompose import decompose, parts_of, use_of
+from camshaft.graph.passes.decompose import decompose, parts_of, use_of
 from tests.support.references import error_of, evaluated
 import cosine_similarity, row_affine, softsign
 

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from camshaft.generate.text_to_text.text_to_text_model import TextToTextModel
     from camshaft.graph.gradients.custom_vjp import custom_vjp
     from camshaft.graph.graph import Graph, Tensor
-    from camshaft.graph.recompute import checkpoint
+    from camshaft.graph.passes.recompute import checkpoint
     from camshaft.ops import register_variant
     from camshaft.plan.compile import compile
     from camshaft.plan.execution_plan import ExecutionPlan
@@ -75,7 +75,7 @@ _PUBLIC = {
     "generate.text_to_text.text_to_text_model": "TextToTextModel",
     "graph.gradients.custom_vjp": "custom_vjp",
     "graph.graph": "Graph Tensor",
-    "graph.recompute": "checkpoint",
+    "graph.passes.recompute": "checkpoint",
     "ops": "register_variant",
     "plan.compile": "compile",
     "plan.execution_plan": "ExecutionPlan",

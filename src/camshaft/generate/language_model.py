@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, Unpack
+from typing import Any, Self, Unpack
 
 import numpy as np
 
@@ -34,9 +34,6 @@ from camshaft.models.files.pull import resolve_model
 from camshaft.models.vision.pictures import PictureSource, open_pictures
 from camshaft.settings import thread_count
 from camshaft.text.vocabulary import vocabulary_size
-
-if TYPE_CHECKING:
-    pass
 
 Array = np.ndarray[Any, Any]
 

@@ -34,7 +34,7 @@ from camshaft.models.adapters.adapter import Adapters
 from camshaft.models.config import ModelConfig, check_layers
 from camshaft.models.converted import is_multiplied
 from camshaft.ops.spec import Dim
-from camshaft.plan.cached_plan import CachedPlan
+from camshaft.plan.cached.cached_plan import CachedPlan
 from camshaft.plan.memory.weights import Weights
 
 if TYPE_CHECKING:
@@ -112,7 +112,7 @@ class ModelPlans(PictureRuns):
         # Build the graph before allocating: a file whose tensors contradict its metadata fails here.
         graph = self._graph("prompt")
         if self.device is None:
-            from camshaft.graph.rewrite import packed_constants
+            from camshaft.graph.passes.rewrite import packed_constants
 
             self._memory()  # fails early on an impossible size, before tables of that length are built
             self.weights.begin(packed_constants(graph), self.threads)

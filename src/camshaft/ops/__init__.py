@@ -34,7 +34,7 @@ _MODULES = {
     "codes.matmul": "affine_matmul minifloat_matmul",
     "codes.grouped": "affine_matmul_grouped",
     "codes.quantize": "pack_codes affine_quantize quantize_dequantize_affine",
-    "elementwise.complex": "real imag conj",
+    "fft.complex": "real imag conj",
     "fft.transform": "fft_rows",
     "fft.fft": "fft ifft rfft irfft",
     "fft.audio": "stft mel_scale",

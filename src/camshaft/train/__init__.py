@@ -5,7 +5,7 @@ from camshaft.train.data import Batches, Windows
 from camshaft.train.optimizers import SGD, Adafactor, Adam, AdamW, Lion, Optimizer, Update
 from camshaft.train.record.recorder import Records
 from camshaft.train.schedules import constant, cosine, linear, warmup_stable_decay
-from camshaft.train.step import Step
+from camshaft.train.step.step import Step
 from camshaft.train.trainer import Progress, Trainer
 from camshaft.train.tuning.adapter_file import load_adapter, merge, save_adapter
 from camshaft.train.tuning.distillation import DistillOptions, DistillResult, distill_quantize

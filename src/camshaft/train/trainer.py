@@ -15,7 +15,7 @@ from camshaft.errors import PlanError, StoreError, TrainingError
 from camshaft.plan.execution_plan import ExecutionPlan
 from camshaft.train import checkpoint
 from camshaft.train.optimizers import Optimizer
-from camshaft.train.step import Step
+from camshaft.train.step.step import Step
 from camshaft.train.validation import PREFIX, Best, Validation, best_of
 
 

@@ -17,10 +17,10 @@ from camshaft.dtypes import bf16, f16
 from camshaft.errors import CamshaftError, PlanError, ShapeError
 from camshaft.graph import functions
 from camshaft.graph.arguments import cast
-from camshaft.graph.decompose import checked_outputs
 from camshaft.graph.gradients.parts import cut_by, expect_floats, is_float, of_base, refuse_changed_states, seed, sum_to
 from camshaft.graph.graph import Graph
 from camshaft.graph.node import Node
+from camshaft.graph.passes.decompose import checked_outputs
 from camshaft.graph.tensor import Tensor, root
 from camshaft.ops.gradient import zeros
 from camshaft.ops.op import NoGradient

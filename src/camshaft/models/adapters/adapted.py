@@ -9,7 +9,7 @@ from camshaft.errors import ModelError, shortened
 from camshaft.formats.tensor import FileTensor
 from camshaft.graph import functions as f
 from camshaft.graph.graph import Graph
-from camshaft.graph.recompute import unless_inside
+from camshaft.graph.passes.recompute import unless_inside
 from camshaft.graph.tensor import Tensor
 from camshaft.models.adapters.adapter import Adapters, constant_name, factors_name
 from camshaft.models.checkpoint import Checkpoint
@@ -61,7 +61,7 @@ class AdaptedCheckpoint(Checkpoint):
     def _rescaled(
         self, x: Tensor, y: Tensor, name: str, n: int, changes: Sequence[Change], factors: Sequence[Tensor | None]
     ) -> Tensor:
-        """y = x W^T times the gain of DoRA. With dropout the part that is added, (gain - 1) x W^T, sees the same x as the adapter."""
+        """y = x W^T times the gain of DoRA. With dropout the part that it adds, (gain - 1) x W^T, sees the adapter's x."""
         gain, dropped = _gain(changes, factors), changes[0].dropped
         if dropped is None:
             return y * gain

@@ -18,10 +18,11 @@ from camshaft.formats.blocks import BLOCK_FORMATS, BlockFormat
 from camshaft.ops import op as ops
 from camshaft.ops.matmul import matmul
 from camshaft.ops.parameters import Parameters
-from camshaft.ops.quantized import dequantize, unpacked
-from camshaft.ops.quantized.kernels import packed_only
+from camshaft.ops.quantized import dequantize
 from camshaft.ops.quantized.packed.formats import PACKED_FORMATS
 from camshaft.ops.quantized.packed.packing import interleaved, packed_format
+from camshaft.ops.quantized.products import unpacked
+from camshaft.ops.quantized.products.kernels import packed_only
 from camshaft.ops.quantized.samples import LazySample, packed_bytes, random_blocks
 from camshaft.ops.spec import TensorSpec
 
