@@ -21,12 +21,13 @@ from camshaft.train.record.recorder import Recorder, Records
 from camshaft.train.trainer import Progress, Trainer
 from camshaft.train.tuning.adapter_file import save_adapter
 from camshaft.train.tuning.data.batches import RowBatches
+from camshaft.train.tuning.method_options import ADAPTERS, WHOLE
 from camshaft.train.tuning.methods.full import FullModel
 from camshaft.train.tuning.methods.lora import LoraConfig, LoraModel
 from camshaft.train.tuning.methods.table import batches_of, loss_of, validation_of
 from camshaft.train.tuning.methods.tuned import TunedModel
 from camshaft.train.tuning.methods.vectors import VectorModel
-from camshaft.train.tuning.options import OPTIMIZERS, SCHEDULES, WHOLE, FinetuneOptions, FinetunePlan, FinetuneResult
+from camshaft.train.tuning.options import OPTIMIZERS, SCHEDULES, FinetuneOptions, FinetunePlan, FinetuneResult
 from camshaft.train.tuning.peft_folder import check_free, check_storable, is_folder, module_names
 from camshaft.train.tuning.recomputation import fit
 
@@ -113,7 +114,9 @@ def plan_finetune(
 
 
 def _opened(model: str | Path, lora: LoraConfig | None, given: FinetuneOptions) -> TunedModel:
-    """The model with what a method learns of it."""
+    """The model with what a method learns of it. PlanError for options of adapters where it learns none."""
+    if lora is not None and given.method in WHOLE:
+        raise PlanError(f"finetune: got {lora} for the method {given.method}; wanted it for {', '.join(ADAPTERS)}")
     if given.method == "embedding":
         return VectorModel(model, given.targets, given.file_type)
     if given.method in WHOLE:
