@@ -8,14 +8,16 @@ its gradient is f32 (Micikevicius et al., 2018, whose weights are rounded too).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NoReturn
+from typing import Any
+
+import numpy as np
 
 from camshaft.dtypes import DType, f32
 from camshaft.errors import PlanError
 from camshaft.graph.graph import Graph, Tensor, root
 from camshaft.graph.node import Node, readers
 from camshaft.graph.passes.rewrite import Rewriter
-from camshaft.graph.tensor import graph_of
+from camshaft.graph.tensor import Array, graph_of
 from camshaft.ops.op import Attrs, Op
 from camshaft.ops.short_floats import CARRIED, SHORT
 from camshaft.ops.spec import TensorSpec
@@ -81,8 +83,10 @@ def _rounded(op: Op, dtype: DType, takes: Flags, gives: Flags) -> Op:
         made = zip(op.outputs(wide, attrs), gives, strict=True)
         return tuple(TensorSpec(s.shape, dtype) if short else s for s, short in made)
 
-    def no_reference(inputs: Sequence[Any], attrs: Attrs) -> NoReturn:
-        raise PlanError(f"{op.name} in {dtype.name}: has no reference; wanted its decomposition")
+    def reference(inputs: Sequence[Array], attrs: Attrs) -> tuple[Array, ...]:
+        wide = [x.astype(np.float32) if short else x for x, short in zip(inputs, takes, strict=True)]
+        made = zip(op.reference(wide, attrs), gives, strict=True)
+        return tuple(np.asarray(y).astype(dtype.numpy) if short else y for y, short in made)
 
     def decompose(f: Any, *tensors: Tensor, **attrs: Any) -> tuple[Tensor, ...]:
         wide = [f.cast(t, to="f32") if short else t for t, short in zip(tensors, takes, strict=True)]
@@ -90,4 +94,4 @@ def _rounded(op: Op, dtype: DType, takes: Flags, gives: Flags) -> Op:
         return tuple(f.cast(t, to=dtype.name) if short else t for t, short in zip(made, gives, strict=True))
 
     name, formula = f"{op.name} in {dtype.name}", f"{op.name}, rounded to {dtype.name}"
-    return Op(name, formula, infer, no_reference, (), tuple, tuple, {}, decompose=decompose)
+    return Op(name, formula, infer, reference, (), tuple, tuple, {}, decompose=decompose)

@@ -150,7 +150,12 @@ def _forward(recipe: Recipe, batch: Sequence[Any], *, trains: bool) -> Graph:
     graph = Graph()
     parameters = {name: graph.state(f"parameters/{name}", spec) for name, spec in recipe.tree.specs.items()}
     graph.output("loss", _loss(graph, recipe, batch, parameters, **(_seed_of(graph, recipe) if trains else {})))
-    return graph if recipe.compute == "f32" else with_short_floats(graph, COMPUTED[recipe.compute])
+    return computed_in(graph, recipe.compute)
+
+
+def computed_in(graph: Graph, compute: str) -> Graph:
+    """The graph of a forward pass with its results in that dtype, f32, bf16 or f16, as far as they bear it."""
+    return graph if compute == "f32" else with_short_floats(graph, COMPUTED[compute])
 
 
 def checked_compute(compute: object, scaling: object, tree: Tree) -> LossScaling | None:
