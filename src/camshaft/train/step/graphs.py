@@ -38,6 +38,7 @@ class Recipe:
     clip: float | None
     average: float | None
     micro_batches: int
+    seed: int | None = None
 
     def states(self) -> dict[str, tuple[TensorSpec, Array | None]]:
         """Every state of the step by name, with what it starts as; None for zeros."""
@@ -123,19 +124,41 @@ def _parameters(graph: Graph, recipe: Recipe) -> dict[str, Tensor]:
 
 def _with_gradients(graph: Graph, recipe: Recipe, batch: Sequence[Any]) -> tuple[Tensor, dict[str, Tensor]]:
     parameters = _parameters(graph, recipe)
-    loss = _loss(graph, recipe, batch, parameters)
+    loss = _loss(graph, recipe, batch, parameters, **_seed_of(graph, recipe))
     share = np.full(loss.spec.bounds, 1 / recipe.micro_batches, loss.spec.parts[0].dtype.numpy)
     found = graph.gradients(loss, list(parameters.values()), cotangent=graph.constant("share", share))
     return loss, dict(zip(parameters, found, strict=True))
 
 
-def _loss(graph: Graph, recipe: Recipe, batch: Sequence[Any], parameters: Mapping[str, Tensor]) -> Tensor:
+def checked_seed(seed: object) -> int | None:
+    """The seed of a step. PlanError for what is none."""
+    if seed is not None and (type(seed) is not int or not 0 <= seed < 2**64):
+        raise PlanError(f"Step: got seed={seed!r:.60}; wanted an integer of 64 bits from 0 on, or None")
+    return seed
+
+
+def draw_of(recipe: Recipe, draw: int) -> dict[str, Array]:
+    """The input of a graph with gradients that says which draw it is: another one for each micro-batch of each step."""
+    return {} if recipe.seed is None else {"draw": np.array([draw % 2**32], np.uint32)}
+
+
+def _seed_of(graph: Graph, recipe: Recipe) -> dict[str, Tensor]:
+    """What a loss with a seed gets: the low and high 32 bits of it and the draw, u32 [3]."""
+    if recipe.seed is None:
+        return {}
+    halves = np.array([recipe.seed % 2**32, recipe.seed >> 32], np.uint32)
+    return {"seed": f.concat(graph.constant("seed", halves), graph.input("draw", (1,), "u32"), axis=0)}
+
+
+def _loss(
+    graph: Graph, recipe: Recipe, batch: Sequence[Any], parameters: Mapping[str, Tensor], **more: Tensor
+) -> Tensor:
     """The loss of a batch's inputs, which are named as in `inputs_of`, as a scalar."""
     given = [
         graph.input(name, value.shape, as_dtype(value.dtype)) if isinstance(value, np.ndarray) else value
         for name, value in inputs_of(batch).items()
     ]
-    result = recipe.loss(recipe.tree.filled(parameters), *with_leaves(tuple(batch), iter(given)))
+    result = recipe.loss(recipe.tree.filled(parameters), *with_leaves(tuple(batch), iter(given)), **more)
     if not isinstance(result, Tensor) or result.graph is not graph:
         raise PlanError(f"loss: got {result!r:.80}; wanted a tensor made of the parameters and the batch")
     if any(d != 1 for d in result.shape) or result.dtype not in (f32, f64):

@@ -17,7 +17,15 @@ from camshaft.train.memory import estimated_nbytes
 from camshaft.train.optimizers import Optimizer
 from camshaft.train.step.batches import arrays_of, micro_batches_of, plain
 from camshaft.train.step.diagnosis import first_not_finite
-from camshaft.train.step.graphs import Recipe, inputs_of, loss_graph, micro_batch_graph, step_graph
+from camshaft.train.step.graphs import (
+    Recipe,
+    checked_seed,
+    draw_of,
+    inputs_of,
+    loss_graph,
+    micro_batch_graph,
+    step_graph,
+)
 from camshaft.train.step.states import States
 from camshaft.train.step.tree import tree_of
 
@@ -34,8 +42,9 @@ class Step:
     arrays. Results have the same bits for any number of threads.
 
     `clip` limits the norm of all gradients together. `average` is the decay of a moving average of the parameters. With
-    `micro_batches` a batch is computed in as many equal parts along axis 0, whose gradients are averaged. `backend` and `threads`
-    are those of camshaft.compile.
+    `micro_batches` a batch is computed in as many equal parts along axis 0, whose gradients are averaged. With a `seed`, steps
+    give the loss a keyword argument `seed` too, u32 [3], for camshaft.dropout: another one for each micro-batch of each step;
+    `evaluate` does not. `backend` and `threads` are those of camshaft.compile.
 
     Raises TrainingError if the loss or a gradient is not finite, with the step and the tensor; the parameters are then those of
     the step before.
@@ -50,11 +59,12 @@ class Step:
         clip: float | None = None,
         average: float | None = None,
         micro_batches: int = 1,
+        seed: int | None = None,
         backend: str | None = None,
         threads: int | None = None,
     ) -> None:
         _check(loss, optimizer, clip, average, micro_batches)
-        self._recipe = Recipe(loss, tree_of(parameters), optimizer, clip, average, micro_batches)
+        self._recipe = Recipe(loss, tree_of(parameters), optimizer, clip, average, micro_batches, checked_seed(seed))
         self._states = States(self._recipe)
         self._plans: dict[Any, ExecutionPlan] = {}
         self._weights = Weights()
@@ -99,6 +109,7 @@ class Step:
         if isinstance(lr, bool) or not isinstance(lr, (int, float, np.number)) or not 0 <= lr < math.inf:
             raise PlanError(f"step: got lr={lr!r:.60}; wanted a finite number from 0 on")
         parts = self._parts(batch)
+        first = 0 if self._recipe.seed is None else self.number * len(parts)
         losses = []
         for i, part in enumerate(parts):
             is_last = i == len(parts) - 1
@@ -106,11 +117,11 @@ class Step:
             more: dict[str, Any] = {"is_first": np.bool_(i == 0)}
             if is_last:
                 more = {"rate": np.asarray(lr, plan.inputs["rate"].dtype)}
-            outputs = plan.run({**arrays_of(part), **more}, view=True)
+            outputs = plan.run({**arrays_of(part), **more, **draw_of(self._recipe, first + i)}, view=True)
             losses.append(float(outputs["loss"]))
             norm = float(outputs["norm"]) if is_last else 0.0
             if not math.isfinite(losses[-1]) or not math.isfinite(norm):
-                self._stop(part, losses[-1], norm)
+                self._stop(part, losses[-1], norm, first + i)
         self.gradient_norm = norm
         return sum(losses) / len(losses)
 
@@ -179,14 +190,14 @@ class Step:
         self._states.adopt(plan)
         return plan
 
-    def _stop(self, batch: Sequence[Any], loss: float, norm: float) -> None:
+    def _stop(self, batch: Sequence[Any], loss: float, norm: float, draw: int) -> None:
         """Raises TrainingError with the first tensor that is not finite."""
         what = (
             f"the loss is {loss}"
             if not math.isfinite(loss)
             else f"the loss is {loss:g}, the norm of the gradients {norm}"
         )
-        found = first_not_finite(self._recipe, batch, self._compiled)
+        found = first_not_finite(self._recipe, batch, self._compiled, draw)
         raise TrainingError(
             f"step {self.number + 1}: {what}; {found}; wanted finite numbers. The parameters are those after step {self.number}"
         )

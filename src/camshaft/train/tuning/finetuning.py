@@ -21,12 +21,13 @@ from camshaft.train.record.recorder import Recorder, Records
 from camshaft.train.trainer import Progress, Trainer
 from camshaft.train.tuning.adapter_file import save_adapter
 from camshaft.train.tuning.data.batches import RowBatches
+from camshaft.train.tuning.method_options import ADAPTERS, WHOLE
 from camshaft.train.tuning.methods.full import FullModel
 from camshaft.train.tuning.methods.lora import LoraConfig, LoraModel
 from camshaft.train.tuning.methods.table import batches_of, loss_of, validation_of
 from camshaft.train.tuning.methods.tuned import TunedModel
 from camshaft.train.tuning.methods.vectors import VectorModel
-from camshaft.train.tuning.options import OPTIMIZERS, SCHEDULES, WHOLE, FinetuneOptions, FinetunePlan, FinetuneResult
+from camshaft.train.tuning.options import OPTIMIZERS, SCHEDULES, FinetuneOptions, FinetunePlan, FinetuneResult
 from camshaft.train.tuning.peft_folder import check_free, check_storable, is_folder, module_names
 from camshaft.train.tuning.recomputation import fit
 
@@ -113,7 +114,9 @@ def plan_finetune(
 
 
 def _opened(model: str | Path, lora: LoraConfig | None, given: FinetuneOptions) -> TunedModel:
-    """The model with what a method learns of it."""
+    """The model with what a method learns of it. PlanError for options of adapters where it learns none."""
+    if lora is not None and given.method in WHOLE:
+        raise PlanError(f"finetune: got {lora} for the method {given.method}; wanted it for {', '.join(ADAPTERS)}")
     if given.method == "embedding":
         return VectorModel(model, given.targets, given.file_type)
     if given.method in WHOLE:
@@ -176,6 +179,7 @@ def _run(
         micro_batches=given.micro_batches,
         validation=None if validation is None else validation_of(model, validation, given, steps, **where),
         about=_about(model, given),
+        seed=given.seed if isinstance(model, LoraModel) and model.lora.dropout else None,
         **options,
     )
     if given.memory is not None:
@@ -188,6 +192,7 @@ def _about(model: TunedModel, given: FinetuneOptions) -> str:
     said = f"{given.method} of the model {model.digest[:16]}"
     if isinstance(model, LoraModel):
         said += ", DoRA" if model.lora.dora else ""
+        said += f", dropout {model.lora.dropout:g}" if model.lora.dropout else ""
         return f"{said}, scale {model.lora.scale:g}" + (f", beta {given.beta:g}" if given.method == "dpo" else "")
     return f"{said} to {given.file_type or 'its own types'}"
 
@@ -200,6 +205,7 @@ def _facts(model: TunedModel, data: str | os.PathLike[str], given: FinetuneOptio
     if isinstance(model, LoraModel):
         kind = ("DoRA, " if model.lora.dora else "") + ("rsLoRA, " if model.lora.rslora else "")
         learned = f"{kind}rank {model.lora.rank}, alpha {model.lora.alpha:g}, {len(model.names)} matrices"
+        learned += f", dropout {model.lora.dropout:g}" if model.lora.dropout else ""
     return {
         "model": Path(model.file.path).name,
         "data": f"{Path(data).name}, {rows.n_examples} examples",

@@ -12,9 +12,8 @@ from camshaft.errors import PlanError
 from camshaft.train.adam_8bit import AdamW8bit
 from camshaft.train.optimizers import SGD, Adafactor, AdamW, Lion, Optimizer
 from camshaft.train.schedules import Schedule, constant, cosine, linear, warmup_stable_decay
+from camshaft.train.tuning.method_options import METHODS, OPTIONS, refuse_others
 
-METHODS = ("lora", "dpo", "full", "qat", "embedding")
-WHOLE = ("full", "qat", "embedding")  # methods that learn a model's own weights, and write a model
 OPTIMIZERS: Mapping[str, Callable[[float], Optimizer]] = {
     "adamw": lambda decay: AdamW(weight_decay=decay),
     "adamw8bit": lambda decay: AdamW8bit(weight_decay=decay),
@@ -47,7 +46,8 @@ class FinetuneOptions:
     `method` "lora" learns answers by adapters, "dpo" preferences between two, with `beta` as in
     train/tuning/methods/preference.py. "full" learns the model's own tensors whose names match `targets`, "qat" those too, as
     they will be rounded to `file_type`, that of the model to write (FullModel). "embedding" learns the tensors of an embedding
-    model by similar texts, whose cosines are divided by `temperature` (train/tuning/methods/vectors.py).
+    model by similar texts, whose cosines are divided by `temperature` (train/tuning/methods/vectors.py). An option that the
+    method does not have is a PlanError; train/tuning/method_options.py has the table, and the defaults of these.
     """
 
     epochs: int = 3
@@ -64,8 +64,8 @@ class FinetuneOptions:
     patience: int | None = None
     memory: int | None = None
     method: str = "lora"
-    beta: float = 0.1
-    temperature: float = 0.05
+    beta: float | None = None
+    temperature: float | None = None
     optimizer: str = "adamw"
     schedule: str = "cosine"
     targets: tuple[str, ...] = ("*",)
@@ -80,20 +80,20 @@ class FinetuneOptions:
         for name, known in _NAMES.items():
             if getattr(self, name) not in known:
                 raise PlanError(f"finetune: got {name}={getattr(self, name)!r:.60}; wanted {', '.join(known)}")
+        refuse_others(self.method, {name: value for name, value in vars(self).items() if name in OPTIONS})
+        for name in ("beta", "temperature"):
+            if getattr(self, name) is None and self.method in OPTIONS[name].methods:
+                object.__setattr__(self, name, OPTIONS[name].default)
         for name in ("beta", "temperature", "lr"):
             value = getattr(self, name)
+            if value is None:
+                continue
             number = isinstance(value, (int, float)) and not isinstance(value, bool)
             if not number or not isfinite(value) or value < 0 or (name != "lr" and not value):
                 least = "from 0 on" if name == "lr" else "above 0"
                 raise PlanError(f"finetune: got {name}={value!r:.60}; wanted a finite number {least}")
-        if self.pack and self.method in ("dpo", "embedding"):
-            raise PlanError(f"finetune: got pack=True with the method {self.method}; wanted a row for each text")
         if self.method == "qat" and self.file_type is None:
             raise PlanError("finetune: got the method qat without a type; wanted the one to round to, such as Q4_0")
-        if self.method not in WHOLE and self.file_type is not None:
-            raise PlanError(
-                f"finetune: got the type {self.file_type!r:.60} for the method {self.method}; wanted it for {', '.join(WHOLE)}"
-            )
         if self.batch % self.micro_batches:
             raise PlanError(
                 f"finetune: got batch={self.batch} in micro_batches={self.micro_batches}; wanted a batch that divides"

@@ -28,8 +28,10 @@ Adapters = Mapping[str, Mapping[str, Tensor]]
 def dpo_loss(model: TunedModel, beta: float) -> Callable[..., Tensor]:
     """The loss of adapters and a batch of pairs: `ids` [n, 2, length], `rows` and `targets` [n, 2, m], `reference` [n, 2]."""
 
-    def loss(adapters: Adapters, ids: Tensor, rows: Tensor, targets: Tensor, reference: Tensor) -> Tensor:
-        gained = _log_probabilities(model, adapters, ids, rows, targets) - reference
+    def loss(
+        adapters: Adapters, ids: Tensor, rows: Tensor, targets: Tensor, reference: Tensor, *, seed: Tensor | None = None
+    ) -> Tensor:
+        gained = _log_probabilities(model, adapters, ids, rows, targets, seed) - reference
         margin = (gained[:, 0] - gained[:, 1]) * beta
         made: Tensor = f.mean(f.softplus(-margin))
         return made
@@ -63,11 +65,13 @@ def with_reference(
     return replace(rows, reference=found)
 
 
-def _log_probabilities(model: TunedModel, adapters: Adapters, ids: Tensor, rows: Tensor, targets: Tensor) -> Tensor:
+def _log_probabilities(
+    model: TunedModel, adapters: Adapters, ids: Tensor, rows: Tensor, targets: Tensor, seed: Tensor | None = None
+) -> Tensor:
     """The log probability of each answer, [n, 2]: the sum over its targets."""
     n, _, length = ids.spec.bounds
     starts = np.arange(2 * n, dtype=np.int32).reshape(n, 2, 1) * np.int32(length)
-    logits = model.logits(adapters, ids.reshape((2 * n, length)), (rows + starts).reshape((-1,)))
+    logits = model.logits(adapters, ids.reshape((2 * n, length)), (rows + starts).reshape((-1,)), seed=seed)
     losses = f.cross_entropy(logits, targets.reshape((-1,)), ignore_index=IGNORED, reduction="none")
     made: Tensor = -f.sum(losses.reshape((n, 2, -1)), axes=2)
     return made

@@ -26,8 +26,13 @@ Place = str | os.PathLike[str]
 def loss_of(model: TunedModel, given: FinetuneOptions) -> Callable[..., Any]:
     """The loss of a method, of parameters and a batch of `batches_of`."""
     if isinstance(model, VectorModel):
-        return contrastive_loss(model, given.temperature)
-    return dpo_loss(model, given.beta) if given.method == "dpo" else model.loss
+        return contrastive_loss(model, _number(given, "temperature"))
+    return dpo_loss(model, _number(given, "beta")) if given.method == "dpo" else model.loss
+
+
+def _number(given: FinetuneOptions, name: str) -> float:
+    value: float = getattr(given, name)
+    return value
 
 
 def batches_of(model: TunedModel, path: Place, given: FinetuneOptions, **where: Any) -> RowBatches:
