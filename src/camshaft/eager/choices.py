@@ -8,6 +8,7 @@ from collections.abc import Callable, Hashable
 from typing import Any
 
 from camshaft.backends.cpu.device import cpu_device
+from camshaft.eager.shapes.launches import call_workers
 from camshaft.ops.kernels.launch import for_workers
 from camshaft.ops.kernels.run_time_sizes import BACKENDS
 from camshaft.ops.op import NodeSpec, Op
@@ -15,7 +16,7 @@ from camshaft.plan.hooks import hook
 from camshaft.selection.choice import Choice
 from camshaft.selection.measurements import measurements
 from camshaft.selection.select import Measurements, alternatives, select
-from camshaft.settings import setting, thread_count
+from camshaft.settings import setting
 from camshaft.validation.cases import VariantCase, case_of
 from camshaft.validation.proof import prove
 
@@ -78,7 +79,7 @@ class Choices:
         found = self.measurements
         if found is None and not measurements().has(self.op):
             found = unmeasured  # without it, every variant's measurements are looked up
-        with for_workers(thread_count()):
+        with for_workers(call_workers()):
             choice = select(self.op, node, self.override, found)
         if self.measurements is None and len(choice.losers) > 0 and setting("measure"):
             hook("measure_at_exit")([hook("Used")(self.op, node, choice, self.override)])
