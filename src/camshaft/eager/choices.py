@@ -8,7 +8,6 @@ from collections.abc import Callable, Hashable
 from typing import Any
 
 from camshaft.backends.cpu.device import cpu_device
-from camshaft.eager.shapes.launches import call_workers
 from camshaft.ops.kernels.launch import for_workers
 from camshaft.ops.kernels.run_time_sizes import BACKENDS
 from camshaft.ops.op import NodeSpec, Op
@@ -79,6 +78,8 @@ class Choices:
         found = self.measurements
         if found is None and not measurements().has(self.op):
             found = unmeasured  # without it, every variant's measurements are looked up
+        from camshaft.eager.shapes.launches import call_workers  # a first call of `add` imports little
+
         with for_workers(call_workers()):
             choice = select(self.op, node, self.override, found)
         if self.measurements is None and len(choice.losers) > 0 and setting("measure"):
