@@ -169,7 +169,7 @@ def test_bits_are_those_of_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (runners, elementwise_call):
         monkeypatch.setattr(module, "SHARE_NS", 0.0)
         monkeypatch.setattr(module, "several_workers", lambda: True)
-    monkeypatch.setattr(launches, "call_workers", lambda: 3)
+    monkeypatch.setattr(launches, "_threads", lambda: 3)
     assert results(DispatchTable(None)) == alone
 
 

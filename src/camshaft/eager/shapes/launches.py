@@ -66,14 +66,13 @@ def _launcher(threads: int) -> _Launcher:
 
 
 @functools.cache
-def call_workers() -> int:
-    """How many workers share a large call."""
+def _threads() -> int:
     return thread_count()
 
 
 def several_workers() -> bool:
     """Whether large calls are shared among workers."""
-    return call_workers() > 1
+    return _threads() > 1
 
 
 def run_launches(address: int, n: int = 1) -> None:
@@ -81,7 +80,7 @@ def run_launches(address: int, n: int = 1) -> None:
 
     Inside a host thunk this thread runs them alone, since its plan has the workers.
     """
-    _launcher(1 if inside_host_thunk() else call_workers()).run(address, n)
+    _launcher(1 if inside_host_thunk() else _threads()).run(address, n)
 
 
 def launch_words(launches: list[tuple[int, int, int]]) -> np.ndarray[Any, np.dtype[np.int64]]:
