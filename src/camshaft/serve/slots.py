@@ -29,11 +29,14 @@ async def slots(request: Request, served: Served) -> Response:
     rows = []
     for i in range(served.lm.plans.cache.n_slots):
         row: dict[str, Any] = {"id": i, "n_ctx": served.lm.context, "is_processing": i in running}
+        row["speculative"] = served.engine.drafts_by is not None
         if i in running:
             one = running[i]
             row |= {"n_prompt_tokens": one.prompt_tokens, "n_prompt_tokens_cache": one.cached_tokens}
             row |= {"n_prompt_tokens_processed": min(one.position, one.prompt_tokens) - one.cached_tokens}
             row["next_token"] = [{"n_decoded": one.generated_tokens}]
+            if row["speculative"]:
+                row |= {"draft_n": one.drafted, "draft_n_accepted": one.accepted}
         rows.append(row)
     return Json(rows)
 
