@@ -63,6 +63,10 @@ _Rate = Annotated[float, typer.Option("--lr", metavar="X", help="The greatest le
 _Seed = Annotated[int, typer.Option(metavar="N", min=0, help="Gives the order of examples and the first adapters.")]
 _Beta = Annotated[float | None, _of("beta", "How far to go from the model: less at more.", metavar="X")]
 _Temperature = Annotated[float | None, _of("temperature", "Cosines are divided by it.", metavar="X")]
+_Compute = Annotated[
+    str,
+    typer.Option(metavar="f32|bf16|f16", help="What gradients need is kept in: half the memory in bf16 and f16."),
+]
 _Pack = Annotated[bool, _of("pack", "Put as many examples into each row of --length tokens as fit.", "--pack")]
 _ValidateEvery = Annotated[
     int | None, typer.Option(metavar="N", min=1, help="Steps between validations; default: a twentieth of all.")
@@ -100,6 +104,7 @@ class LearningOptions:
     seed: _Seed = 0
     beta: _Beta = None
     temperature: _Temperature = None
+    compute: _Compute = "f32"
     pack: _Pack = False
     validate_every: _ValidateEvery = None
     patience: _Patience = None

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from camshaft.train.optimizers import SGD, Adafactor, Adam, AdamW, Lion, Optimizer, Update
     from camshaft.train.record.recorder import Records
     from camshaft.train.schedules import constant, cosine, linear, warmup_stable_decay
+    from camshaft.train.step.scaling import LossScaling
     from camshaft.train.step.step import Step
     from camshaft.train.trainer import Progress, Trainer
     from camshaft.train.tuning.adapter_file import load_adapter, merge, save_adapter
@@ -31,6 +32,7 @@ _PUBLIC = {
     "optimizers": "SGD Adafactor Adam AdamW Lion Optimizer Update",
     "record.recorder": "Records",
     "schedules": "constant cosine linear warmup_stable_decay",
+    "step.scaling": "LossScaling",
     "step.step": "Step",
     "trainer": "Progress Trainer",
     "tuning.adapter_file": "load_adapter merge save_adapter",
@@ -55,6 +57,7 @@ __all__ = [
     "Lion",
     "LoraConfig",
     "LoraModel",
+    "LossScaling",
     "Optimizer",
     "Progress",
     "Records",

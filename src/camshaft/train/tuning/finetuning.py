@@ -86,11 +86,14 @@ def finetune(
             seconds = time.perf_counter() - started
             _save(target, tuned, trainer.parameters if trainer.best_validation is None else trainer.best)
             done, stopped, best = trainer.step.number, trainer.has_stopped_early, trainer.best_validation
+            skipped = trainer.step.skipped
     n_examples, learned = run.batches.n_examples, sum(map(run.batches.targets, range(first, done)))
     tenth = max(len(losses) // 10, 1)
     first_loss, last_loss = (float(np.mean(part)) if part else None for part in (losses[:tenth], losses[-tenth:]))
     best_step, lowest = best or (None, None)
-    return FinetuneResult(target, n_examples, done, first_loss, last_loss, learned, seconds, best_step, lowest, stopped)
+    return FinetuneResult(
+        target, n_examples, done, first_loss, last_loss, learned, seconds, best_step, lowest, stopped, skipped
+    )
 
 
 def plan_finetune(
@@ -179,6 +182,7 @@ def _run(
         micro_batches=given.micro_batches,
         validation=None if validation is None else validation_of(model, validation, given, steps, **where),
         about=_about(model, given),
+        compute=given.compute,
         seed=given.seed if isinstance(model, LoraModel) and model.lora.dropout else None,
         **options,
     )
@@ -189,7 +193,9 @@ def _run(
 
 def _about(model: TunedModel, given: FinetuneOptions) -> str:
     """What a checkpoint notes beside the data: a run goes on with the model and the method with which it began."""
-    said = f"{given.method} of the model {model.digest[:16]}"
+    said = f"{given.method} of the model {model.digest[:16]}" + (
+        "" if given.compute == "f32" else f" in {given.compute}"
+    )
     if isinstance(model, LoraModel):
         said += ", DoRA" if model.lora.dora else ""
         said += f", dropout {model.lora.dropout:g}" if model.lora.dropout else ""
@@ -213,6 +219,7 @@ def _facts(model: TunedModel, data: str | os.PathLike[str], given: FinetuneOptio
         "batch": str(given.batch) + (f" in {given.micro_batches} parts" if given.micro_batches > 1 else ""),
         "method": given.method + (f", beta {given.beta:g}" if given.method == "dpo" else ""),
         "optimizer": f"{given.optimizer}, schedule {given.schedule}",
+        "computed in": given.compute,
         "adapters" if isinstance(model, LoraModel) else "learned": learned,
         "layers computed once more": f"{model.recomputed} of {model.config.n_layers}",
         "seed": str(given.seed),

@@ -27,7 +27,12 @@ SCHEDULES: Mapping[str, Callable[[float, int, int], Schedule]] = {
     "constant": lambda peak, steps, warmup: constant(peak, warmup=warmup),
     "wsd": lambda peak, steps, warmup: warmup_stable_decay(peak, steps, warmup=warmup, decay=max(steps // 5, 1)),
 }
-_NAMES: Mapping[str, Any] = {"method": METHODS, "optimizer": OPTIMIZERS, "schedule": SCHEDULES}
+_NAMES: Mapping[str, Any] = {
+    "method": METHODS,
+    "optimizer": OPTIMIZERS,
+    "schedule": SCHEDULES,
+    "compute": ("f32", "bf16", "f16"),
+}
 _COUNTS = ("epochs", "batch", "micro_batches", "length")
 _OPTIONAL = ("steps", "validate_every", "patience", "memory")
 
@@ -42,6 +47,8 @@ class FinetuneOptions:
     first values. With a validation file its loss is measured every `validate_every` steps, by default a twentieth of all, and
     the run stops after `patience` of these in a row without a lower one. To hold at most `memory` bytes, gradients compute
     layers once more, which changes no bit; by default none.
+
+    `compute` is the dtype of what gradients need of the forward pass, as of train.Step.
 
     `method` "lora" learns answers by adapters, "dpo" preferences between two, with `beta` as in
     train/tuning/methods/preference.py. "full" learns the model's own tensors whose names match `targets`, "qat" those too, as
@@ -70,6 +77,7 @@ class FinetuneOptions:
     schedule: str = "cosine"
     targets: tuple[str, ...] = ("*",)
     file_type: str | None = None
+    compute: str = "f32"
 
     def __post_init__(self) -> None:
         given = [name for name in _OPTIONAL if getattr(self, name) is not None]
@@ -103,7 +111,8 @@ class FinetuneOptions:
 @dataclass(frozen=True)
 class FinetuneResult:
     """The adapter or model, the number of examples and steps done, the mean losses of the first and last tenth of this run's
-    steps, the tokens that it learned from, and its seconds. The losses are None where no step was left to do.
+    steps, the tokens that it learned from, and its seconds. The losses are None where no step was left to do. `n_skipped` of the
+    steps changed nothing, as their gradients overflowed f16.
 
     With a validation file, `best_step` has the lowest `best_validation`, and what is written is that of this step."""
 
@@ -117,6 +126,7 @@ class FinetuneResult:
     best_step: int | None = None
     best_validation: float | None = None
     stopped_early: bool = False
+    n_skipped: int = 0
 
 
 @dataclass(frozen=True)

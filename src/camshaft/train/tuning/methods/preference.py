@@ -17,6 +17,7 @@ from camshaft.graph import functions as f
 from camshaft.graph.graph import Graph
 from camshaft.graph.tensor import Tensor
 from camshaft.plan.compile import compile
+from camshaft.train.step.graphs import computed_in
 from camshaft.train.tuning.data.examples import Example
 from camshaft.train.tuning.data.rows import IGNORED, Rows, one_each
 from camshaft.train.tuning.methods.tuned import TunedModel
@@ -47,9 +48,16 @@ def pair_rows(pairs: Sequence[tuple[Example, Example]]) -> Rows:
 
 
 def with_reference(
-    model: TunedModel, rows: Rows, size: int, *, backend: str | None = None, threads: int | None = None
+    model: TunedModel,
+    rows: Rows,
+    size: int,
+    compute: str = "f32",
+    *,
+    backend: str | None = None,
+    threads: int | None = None,
 ) -> Rows:
-    """The rows of pairs with their log probabilities in the model without adapters, computed `size` pairs at a time."""
+    """The rows of pairs with their log probabilities in the model without adapters, computed `size` pairs at a time, and rounded
+    as in steps that `compute` in that dtype."""
     n = len(rows.ids)
     size = min(size, n)
     graph = Graph()
@@ -57,6 +65,7 @@ def with_reference(
         graph.input(name, (size, *a.shape[1:]), "i32") for name, a in zip(["ids", "at", "to"], rows.arrays, strict=True)
     ]
     graph.output("log_probabilities", _log_probabilities(model, {}, *inputs))
+    graph = computed_in(graph, compute)
     found = np.zeros((n, 2), np.float32)
     with compile(graph, backend=backend, threads=threads) as plan:
         for first in (min(i, n - size) for i in range(0, n, size)):

@@ -85,6 +85,6 @@ def _rows(model: TunedModel, path: Place, given: FinetuneOptions, **where: Any) 
     template = _template(model)
     if given.method == "dpo":
         pairs = read_pairs(path, model.tokenizer, template, given.length)
-        return with_reference(model, pair_rows(pairs), given.batch // given.micro_batches, **where)
+        return with_reference(model, pair_rows(pairs), given.batch // given.micro_batches, given.compute, **where)
     examples = read_examples(path, model.tokenizer, template, given.length)
     return packed(examples, given.length) if given.pack else one_each(examples)
