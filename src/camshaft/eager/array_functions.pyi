@@ -837,6 +837,22 @@ class ArrayFunctions:
         Arrays in, arrays out. `out` is written and returned.
         """
 
+    def cross_entropy_gradient(
+        self,
+        logits: ArrayLike,
+        target: ArrayLike,
+        dy: ArrayLike,
+        /,
+        *,
+        out: Array | None = None,
+        ignore_index: int = -100,
+        label_smoothing: float = 0.0,
+    ) -> Any:
+        """dx[r] = dy[r] (softmax(x[r]) - the smoothed target); 0 in ignored rows.
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
     def mse_loss(self, x: ArrayLike, target: ArrayLike, /, *, out: Array | None = None, reduction: str = "mean") -> Any:
         """(x - target)^2; their mean, or sum.
 

@@ -43,6 +43,7 @@ __all__ = [
     "copy",
     "cos",
     "cross_entropy",
+    "cross_entropy_gradient",
     "cummax",
     "cummin",
     "cumprod",
@@ -1263,6 +1264,28 @@ def cross_entropy(
     /,
     *,
     reduction: str = "mean",
+    ignore_index: int = -100,
+    label_smoothing: float = 0.0,
+    name: str | None = None,
+) -> Tensor: ...
+@overload
+def cross_entropy_gradient(
+    logits: ArrayLike,
+    target: ArrayLike,
+    dy: ArrayLike,
+    /,
+    *,
+    out: Array | None = None,
+    ignore_index: int = -100,
+    label_smoothing: float = 0.0,
+) -> Any: ...
+@overload
+def cross_entropy_gradient(
+    logits: Tensor | ArrayLike,
+    target: Tensor | ArrayLike,
+    dy: Tensor | ArrayLike,
+    /,
+    *,
     ignore_index: int = -100,
     label_smoothing: float = 0.0,
     name: str | None = None,

@@ -38,6 +38,7 @@ __all__ = [
     "copy",
     "cos",
     "cross_entropy",
+    "cross_entropy_gradient",
     "cummax",
     "cummin",
     "cumprod",
@@ -837,6 +838,18 @@ def cross_entropy(
     name: str | None = None,
 ) -> Tensor:
     """y[r] = log(sum(exp(x[r]))) - x[r, target[r]]; their mean where not ignored, or sum."""
+
+def cross_entropy_gradient(
+    logits: Tensor | ArrayLike,
+    target: Tensor | ArrayLike,
+    dy: Tensor | ArrayLike,
+    /,
+    *,
+    ignore_index: int = -100,
+    label_smoothing: float = 0.0,
+    name: str | None = None,
+) -> Tensor:
+    """dx[r] = dy[r] (softmax(x[r]) - the smoothed target); 0 in ignored rows."""
 
 def mse_loss(
     x: Tensor | ArrayLike, target: Tensor | ArrayLike, /, *, reduction: str = "mean", name: str | None = None

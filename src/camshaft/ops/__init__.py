@@ -64,6 +64,7 @@ _MODULES = {
     "train.adam_update": "adam_update",
     "train.assign": "assign",
     "train.cross_entropy": "cross_entropy",
+    "train.cross_entropy_gradient": "cross_entropy_gradient",
     "train.losses": "mse_loss l1_loss binary_cross_entropy_with_logits",
     "sample.softmax_sample": "softmax_sample",
     "sample.uniform": "uniform",
