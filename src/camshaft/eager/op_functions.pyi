@@ -24,6 +24,7 @@ __all__ = [
     "argsort",
     "assign",
     "attention",
+    "attention_gradient",
     "attention_mask",
     "attention_mask_tiles",
     "batch_invariant_matmul",
@@ -1073,6 +1074,40 @@ def scaled_dot_product_attention(
     offset: int = 0,
     name: str | None = None,
 ) -> Tensor | tuple[Tensor, ...]: ...
+@overload
+def attention_gradient(
+    q: ArrayLike,
+    k: ArrayLike,
+    v: ArrayLike,
+    dy: ArrayLike,
+    lse: ArrayLike,
+    delta: ArrayLike,
+    /,
+    *mask: ArrayLike,
+    out: Array | tuple[Array, ...] | None = None,
+    causal: bool = False,
+    window: int = 0,
+    chunk: int = 0,
+    offset: int = 0,
+    scale: float = 1.0,
+) -> tuple[Any, Any, Any]: ...
+@overload
+def attention_gradient(
+    q: Tensor | ArrayLike,
+    k: Tensor | ArrayLike,
+    v: Tensor | ArrayLike,
+    dy: Tensor | ArrayLike,
+    lse: Tensor | ArrayLike,
+    delta: Tensor | ArrayLike,
+    /,
+    *mask: Tensor | ArrayLike,
+    causal: bool = False,
+    window: int = 0,
+    chunk: int = 0,
+    offset: int = 0,
+    scale: float = 1.0,
+    name: str | None = None,
+) -> tuple[Tensor, Tensor, Tensor]: ...
 @overload
 def hadamard(x: ArrayLike, /, *signs: ArrayLike, out: Array | None = None, signs_after: bool = False) -> Any: ...
 @overload

@@ -19,6 +19,7 @@ __all__ = [
     "argsort",
     "assign",
     "attention",
+    "attention_gradient",
     "attention_mask",
     "attention_mask_tiles",
     "batch_invariant_matmul",
@@ -724,6 +725,24 @@ def scaled_dot_product_attention(
     name: str | None = None,
 ) -> Tensor | tuple[Tensor, ...]:
     """softmax(scale q K^T + mask) V per head of [batch, heads, length, size]."""
+
+def attention_gradient(
+    q: Tensor | ArrayLike,
+    k: Tensor | ArrayLike,
+    v: Tensor | ArrayLike,
+    dy: Tensor | ArrayLike,
+    lse: Tensor | ArrayLike,
+    delta: Tensor | ArrayLike,
+    /,
+    *mask: Tensor | ArrayLike,
+    causal: bool = False,
+    window: int = 0,
+    chunk: int = 0,
+    offset: int = 0,
+    scale: float = 1.0,
+    name: str | None = None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """P = exp(scale q K^T - lse), dS = scale P (dy V^T - delta); dq = dS K, dk = dS^T q, dv = P^T dy."""
 
 def hadamard(
     x: Tensor | ArrayLike, /, *signs: Tensor | ArrayLike, signs_after: bool = False, name: str | None = None
