@@ -99,9 +99,11 @@ class Served:
 
     @property
     def nbytes(self) -> int:
-        """The memory of the weights, and of the cache of keys and values with every slot full."""
+        """The memory of the weights, and of the cache of keys and values with every slot full. Of experts that stay in files it is
+        that of those that are kept."""
         plan = self.lm.describe_plan()
-        return plan.weights_nbytes + self.lm.plans.cache.n_slots * (plan.kv_cache_nbytes + plan.state_nbytes)
+        weights = plan.weights_nbytes - plan.mapped_nbytes + min(plan.resident_nbytes, plan.mapped_nbytes)
+        return weights + self.lm.plans.cache.n_slots * (plan.kv_cache_nbytes + plan.state_nbytes)
 
     @property
     def is_alive(self) -> bool:
