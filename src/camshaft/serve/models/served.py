@@ -99,7 +99,7 @@ class Served:
 
     @property
     def nbytes(self) -> int:
-        """The memory of the weights, and of the cache of keys and values with every slot full. Of experts that stay in files it is
+        """The memory of the weights, and of the cache of keys and values with every slot full. Of experts in files it is
         that of those that are kept."""
         plan = self.lm.describe_plan()
         weights = plan.weights_nbytes - plan.mapped_nbytes + min(plan.resident_nbytes, plan.mapped_nbytes)
