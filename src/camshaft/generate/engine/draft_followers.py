@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from time import perf_counter
 from typing import TYPE_CHECKING
 
-from camshaft.errors import ContextError, SettingError, shortened
+from camshaft.errors import SettingError, SlotsInUseError, shortened
 from camshaft.generate.engine.prefix_cache import PrefixCache
 from camshaft.generate.engine.prompts import publish, share
 from camshaft.generate.engine.request import Request
@@ -160,7 +160,7 @@ class DraftFollowers:
         cache = self._draft.plans.cache
         try:
             follower.slot = cache.open_slot()
-        except ContextError:
+        except SlotsInUseError:
             return False
         cache.slots.use(follower.slot)
         return True
