@@ -68,6 +68,10 @@ def test_costs_are_as_measured_and_as_expected_before() -> None:
     costs = _costs(of_1=2.0, of_2=3.0, of_7=5.0)
     assert [costs.of(n) for n in (1, 2, 4, 5, 8)] == [1.0, 1.5, 1.5, 2.5, 2.5]
     assert costs.in_runs(1.0) == 0.5
+    costs = _costs(of_4=3.0)  # as if 2 seconds were a run of one
+    assert [costs.of(n) for n in (1, 2, 4)] == [1.0, 1.2, 1.5]
+    assert costs.in_runs(1.0) == 0.5
+    assert (costs.seconds(3), costs.seconds(1)) == (3.0, None)
 
 
 def test_a_draft_is_as_long_as_pays() -> None:

@@ -12,7 +12,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import Response
 
-from camshaft.errors import ContextError, StoreError
+from camshaft.errors import ContextError, SlotsInUseError, StoreError
 from camshaft.generate.engine import slot_files
 from camshaft.serve.models.served import Served
 from camshaft.serve.requests.errors import HttpError
@@ -104,8 +104,10 @@ def _refusing(work: Callable[[], int]) -> int:
     except StoreError as error:
         said = str(error).rpartition(": ")[2]
         raise HttpError(400, f"'filename': {said}", code="invalid_value", param="filename") from None
+    except SlotsInUseError as error:
+        raise HttpError(503, str(error), code="unavailable") from None
     except ContextError as error:
-        raise HttpError(503 if "sessions" in str(error) else 400, str(error), code="unavailable") from None
+        raise HttpError(400, str(error), code="unavailable") from None
 
 
 def _ms(begun: float) -> float:

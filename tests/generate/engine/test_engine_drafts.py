@@ -104,6 +104,7 @@ def test_a_draft_model_that_does_not_pay_rests(
     options = GenerateOptions(max_tokens=-1, sampling=Sampling(temperature=0.0), ignore_eos=True)
     monkeypatch.setattr(lm.plans, "costs", RunCosts())
     monkeypatch.setattr(RunCosts, "add", lambda self, rows, seconds: None)  # as expected: 0.3 of a run a token
+    monkeypatch.setattr(RunCosts, "in_runs", lambda self, seconds: 1.0)
     with _opened("qwen2", tmp_path) as draft, Engine(lm, speculate=draft, prefix_cache=False) as engine:
         assert engine.drafts_by == draft.name
         counts = []

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from time import perf_counter
 from typing import TYPE_CHECKING
 
-from camshaft.errors import ContextError, SettingError, shortened
+from camshaft.errors import SettingError, SlotsInUseError, shortened
 from camshaft.generate.engine.prefix_cache import PrefixCache
 from camshaft.generate.engine.prompts import publish, share
 from camshaft.generate.engine.request import Request
@@ -118,13 +118,15 @@ class DraftFollowers:
 
     def chosen(self, requests: Sequence[Request], wanted: list[int], mosts: Sequence[int], budget: int) -> list[int]:
         """What would pay, or a trial now and then where nothing does, of the texts that the draft model has read. It reads others
-        within the budget; without one, others' prompts wait, and nothing is drafted."""
-        if budget <= 0:
+        within the budget; without one, others' prompts wait, and nothing is drafted. Nor is it before the model's own runs were
+        measured, whose time drafting is to save."""
+        if budget <= 0 or self._costs.in_runs(1.0) is None:
             return [0] * len(requests)
         if not any(wanted) and any(mosts):
-            n = self._trials.count()
-            first = min((i for i, most in enumerate(mosts) if most), key=lambda i: _follower(requests[i]).behind)
-            wanted = [min(n, most) if i == first else 0 for i, most in enumerate(mosts)]
+            n, left, wanted = self._trials.count(), MOST_ROWS - len(requests), []
+            for most in mosts:  # of all, so that what drafting for so many costs is measured again
+                wanted.append(min(n, most, left))
+                left -= wanted[-1]
         for i, request in enumerate(requests):
             if wanted[i] and not self._is_ready(request):
                 budget -= self._read(request, budget)
@@ -158,7 +160,7 @@ class DraftFollowers:
         cache = self._draft.plans.cache
         try:
             follower.slot = cache.open_slot()
-        except ContextError:
+        except SlotsInUseError:
             return False
         cache.slots.use(follower.slot)
         return True

@@ -23,6 +23,7 @@ class RunCosts:
         self._seconds: dict[int, deque[float]] = {}
         self._medians: dict[int, float] = {}  # a step asks for several
         self._costs = dict(_COSTS)
+        self._one: float | None = None  # seconds of a run of one, measured or by those of other sizes
 
     def add(self, rows: int, seconds: float) -> None:
         """Count a run. The first of a size is left out: it has loaded or compiled its plan."""
@@ -32,18 +33,18 @@ class RunCosts:
             return
         self._seconds[size].append(seconds)
         self._medians[size] = median(self._seconds[size])
-        one = self._medians.get(1)
-        if one:
-            self._costs |= {each: found / one for each, found in self._medians.items()}
+        # Where several texts are generated all the time, no run has one token.
+        self._one = self._medians.get(1) or median(found / _COSTS[each] for each, found in self._medians.items())
+        if self._one:
+            self._costs |= {each: found / self._one for each, found in self._medians.items()}
 
     def of(self, rows: int) -> float:
         """The cost of a run of so many tokens."""
         return self._costs[_size(rows)]
 
     def in_runs(self, seconds: float) -> float | None:
-        """Seconds as a multiple of a run of one token; None before one was measured."""
-        one = self._medians.get(1)
-        return seconds / one if one else None
+        """Seconds as a multiple of a run of one token; None before any run was measured."""
+        return seconds / self._one if self._one else None
 
     def seconds(self, rows: int) -> float | None:
         """The seconds of a run of so many tokens; None before one was measured."""
