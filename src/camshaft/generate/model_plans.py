@@ -91,8 +91,7 @@ class ModelPlans(PictureRuns):
 
     def _use_adapters(self, adapters: Adapters) -> None:
         self.adapters = adapters
-        # Other models round alike in plans of all sizes. A BLAS rounds in its own way for each number of rows, and so do
-        # products of f32 activations with quantized weights.
+        # Other models round alike in plans of all sizes; a BLAS does not, nor f32 activations times quantized weights.
         self.is_uneven = self._activations == "f32" or any(map(is_multiplied, adapters.tensors.values()))
         self._kernels = "simd" if self.is_uneven and self._backend is None else self._backend
         facts = f"{self._facts}|{adapters.digest}" if adapters.given else self._facts

@@ -28,7 +28,7 @@ from camshaft.store.digest import digest_of
 from camshaft.store.files import atomic_file, private_folder, read_regular
 
 if TYPE_CHECKING:
-    from camshaft.plan.cached_plan import CachedPlan
+    from camshaft.plan.cached.cached_plan import CachedPlan
     from camshaft.plan.execution_plan import ExecutionPlan
 
 Array = np.ndarray[Any, Any]
