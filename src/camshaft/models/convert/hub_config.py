@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -62,7 +62,7 @@ class HubConfig:
 
     def checked(self, name: str, value: Any) -> float:
         """The value of that name, which must be a finite number. Raises ModelError for something else."""
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) <= sys.float_info.max:
             raise ModelError(f"{self.path}: {name} is {shown_value(value)}; wanted a number")
         return value
 
