@@ -33,10 +33,13 @@ def llama4_keys(config: HubConfig) -> dict[str, Any]:
 
 def _unrotated(config: HubConfig, layers: int) -> bool:
     """Whether every fourth layer rotates nothing and sees all; else all rotate."""
-    rotates = config.get("no_rope_layers") or [int((i + 1) % 4 != 0) for i in range(layers)]
-    if rotates == [1] * layers:
+    rotates = config.get("no_rope_layers")
+    if not rotates:
+        return layers >= 4
+    fits = isinstance(rotates, list) and len(rotates) == layers
+    if fits and rotates == [1] * layers:
         return False
-    if rotates != [int((i + 1) % 4 != 0) for i in range(layers)]:
+    if not fits or rotates != [int((i + 1) % 4 != 0) for i in range(layers)]:
         raise ModelError(f"{config.path}: no_rope_layers is not every fourth layer, which GGUF files of llama4 have")
     return True
 
