@@ -94,6 +94,13 @@ def test_turned_and_transparent_pictures_are_as_seen(tmp_path: Path) -> None:
     assert open_picture(image.convert("RGBA")).digest == open_picture(drawn_picture(6, 4)).digest
 
 
+def test_grey_of_16_bits_is_as_bright_as_that_of_8() -> None:
+    grey = drawn_picture(6, 4)[:, :, 0]
+    file = io.BytesIO()
+    Image.fromarray(grey.astype(np.uint16) * 257).save(file, "PNG")
+    assert open_picture(file.getvalue()).digest == open_picture(Image.fromarray(grey)).digest
+
+
 def test_a_missing_pillow_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     pictures._pillow.cache_clear()
     monkeypatch.setitem(sys.modules, "PIL", None)

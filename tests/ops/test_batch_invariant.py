@@ -12,7 +12,8 @@ from camshaft import ops
 from camshaft.backends.registry import device
 from camshaft.ops.checks import partly_active
 from camshaft.ops.op import Sample
-from camshaft.validation.validate import node_of, run_variant
+from camshaft.validation.run import run_variant
+from camshaft.validation.validate import node_of
 from tests.support.quick import each_value
 
 OP = ops.get("batch_invariant_matmul")
