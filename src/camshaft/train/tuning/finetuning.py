@@ -113,7 +113,12 @@ def plan_finetune(
 
 
 def _opened(model: str | Path, lora: LoraConfig | None, given: FinetuneOptions) -> TunedModel:
-    """The model with what a method learns of it."""
+    """The model with what a method learns of it. PlanError for a kind of adapter where none is learned."""
+    if given.method in WHOLE and lora is not None and (lora.dora or lora.rslora):
+        kind = "dora" if lora.dora else "rslora"
+        raise PlanError(
+            f"finetune: got {kind} with the method {given.method}, which has no adapters; wanted lora or dpo"
+        )
     if given.method == "embedding":
         return VectorModel(model, given.targets, given.file_type)
     if given.method in WHOLE:
