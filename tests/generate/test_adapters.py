@@ -14,7 +14,7 @@ from camshaft import LanguageModel, Sampling, train
 from camshaft.errors import CamshaftError, ContextError, FormatError, ModelError
 from camshaft.formats.blocks import BLOCK_FORMATS
 from camshaft.formats.gguf.file import open_gguf
-from camshaft.formats.gguf.write import NewTensor, floating, text, write_gguf
+from camshaft.formats.gguf.write import NewTensor, encoded_value, floating, text, write_gguf
 from camshaft.models.adapters.adapter import Adapters, open_adapter
 from camshaft.models.files.quantize import quantize
 from tests.support.adapters import drawn_adapter
@@ -175,3 +175,9 @@ def test_cached_plans_know_which_adapter_a_matrix_is_of(files: tuple[Path, Path,
         parts = [replace(whole, pairs=dict([pair])) for pair in whole.pairs.items()]
         digests = {Adapters(model, [(a, 1.0) for a in given]).digest for given in ([whole], parts, parts[::-1])}
     assert len(digests) == 3
+
+
+def test_a_kind_that_is_no_text_is_named(tmp_path: Path) -> None:
+    write_gguf(tmp_path / "one.gguf", {"general.type": encoded_value(np.arange(3))}, [])
+    with pytest.raises(FormatError, match="wanted a GGUF adapter of type lora"):
+        open_adapter(tmp_path / "one.gguf")

@@ -324,3 +324,14 @@ def test_a_second_start_compiles_nothing_and_says_the_same(name: str, tmp_path: 
             said(changed_model(path, tmp_path, tensors={"token_types.weight": t})) for t in (types, -types)
         )
         assert np.abs(first[0] - second[0]).max() > 0.01
+
+
+@pytest.mark.parametrize("n", [2, 256])
+def test_tables_of_distances_without_buckets_for_both_sides_are_named(n: int, tmp_path: Path) -> None:
+    table = np.zeros((n, 4), np.float32)
+    path = changed_model(tiny_encoder("t5encoder", tmp_path), tmp_path, tensors={"enc.blk.0.attn_rel_b.weight": table})
+    with (
+        pytest.raises(ModelError, match=f"{n} buckets of distances; wanted a multiple of 4"),
+        EmbeddingModel(path, activations="f32", threads=1) as model,
+    ):
+        model.embed(["a"])

@@ -15,8 +15,15 @@ import pytest
 
 from camshaft import LanguageModel
 from camshaft.errors import CamshaftError, FormatError, MissingExtraError, ModelError, SettingError
+from camshaft.formats.gguf.file import open_gguf
+from camshaft.generate.vision.vision_model import VisionModel
+from camshaft.models.config import read_config
 from camshaft.models.vision import pictures
+from camshaft.models.vision.config import read_vision
+from camshaft.models.vision.patches import grid_of
 from camshaft.models.vision.pictures import MAX_NBYTES, open_picture
+from camshaft.models.vision.tiles import Tile, layout_of
+from camshaft.text.vocabulary import vocabulary_size
 from tests.support.models import changed_model
 from tests.support.pictures import drawn_picture, opened, tiny_vision
 
@@ -85,6 +92,13 @@ def test_turned_and_transparent_pictures_are_as_seen(tmp_path: Path) -> None:
     image.save(tmp_path / "turned.png", exif=exif)
     assert np.array_equal(open_picture(tmp_path / "turned.png").pixels, np.rot90(drawn_picture(6, 4), -1))
     assert open_picture(image.convert("RGBA")).digest == open_picture(drawn_picture(6, 4)).digest
+
+
+def test_grey_of_16_bits_is_as_bright_as_that_of_8() -> None:
+    grey = drawn_picture(6, 4)[:, :, 0]
+    file = io.BytesIO()
+    Image.fromarray(grey.astype(np.uint16) * 257).save(file, "PNG")
+    assert open_picture(file.getvalue()).digest == open_picture(Image.fromarray(grey)).digest
 
 
 def test_a_missing_pillow_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -190,3 +204,55 @@ def test_a_text_model_is_no_vision_file_and_sees_nothing(tmp_path: Path) -> None
         LanguageModel(text, mmproj=text, threads=1, context=64)
     with LanguageModel(text, threads=1, context=64) as lm, pytest.raises(ModelError, match="sees no pictures: open"):
         lm.generate("a", images=[drawn_picture(5, 5)])
+
+
+def _metadata(name: str, folder: Path) -> dict[str, Any]:
+    with open_gguf(tiny_vision(name, folder)[1]) as file:
+        return dict(file.metadata)
+
+
+@pytest.mark.parametrize(("name", "tokens"), [("qwen2vl", (1, 5)), ("qwen2vl", (30, 30)), ("lfm2vl", (1, 4))])
+def test_low_limits_hold_for_pictures_of_any_shape(name: str, tokens: tuple[int, int], tmp_path: Path) -> None:
+    given = _metadata(name, tmp_path)
+    unit = read_vision(given).unit
+    limits = {f"clip.vision.image_{end}_pixels": n * unit**2 for end, n in zip(("min", "max"), tokens, strict=True)}
+    config = read_vision(given | limits | ({"clip.vision.image_size": unit} if name == "lfm2vl" else {}))
+    for width, height in ((1, 1), (1, 200), (199, 1), (64, 64), (61, 43), (5, 900)):
+        for tile in layout_of(np.zeros((height, width, 3), np.uint8), config):
+            if isinstance(tile, Tile):
+                rows, columns = grid_of(tile.pixels, config)
+                assert rows * columns <= config.most_patches
+                assert max(rows, columns) <= config.most_side
+                assert (rows % config.merge, columns % config.merge) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    ("name", "keys", "wanted"),
+    [
+        ("qwen2vl", {"image_min_pixels": 1, "image_max_pixels": 1}, "image_max_pixels' is 1; wanted at least .*, a token"),
+        ("lfm2vl", {"image_min_pixels": 1, "image_max_pixels": 1}, "image_max_pixels' is 1; wanted at least .*, a tile"),
+        ("lfm2vl", {"projector.scale_factor": 5, "image_max_pixels": 2**16}, "image_size' is .*; wanted a multiple of"),
+    ],
+)  # fmt: skip
+def test_limits_that_hold_no_token_are_named(name: str, keys: dict[str, int], wanted: str, tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match=wanted):
+        read_vision(_metadata(name, tmp_path) | {f"clip.vision.{key}": value for key, value in keys.items()})
+
+
+def test_an_architecture_that_is_no_text_is_no_vision_file() -> None:
+    with pytest.raises(ModelError, match="wanted clip, a vision encoder"):
+        read_vision({"general.architecture": np.arange(3)})
+
+
+def test_a_table_of_positions_without_rows_is_named(tmp_path: Path) -> None:
+    text, mmproj = tiny_vision("gemma4v", tmp_path)
+    with open_gguf(mmproj) as file:
+        table = file.tensors["v.position_embd.weight"].dequantize()
+    changed = changed_model(mmproj, tmp_path, tensors={"v.position_embd.weight": table[:1]})
+    with open_gguf(text) as file:
+        sizes = read_config(file.metadata, "gemma4", vocabulary_size(file.metadata))
+    with (
+        VisionModel(changed, sizes, "text", threads=1, activations="f32") as model,
+        pytest.raises(ModelError, match=r"'v.position_embd.weight' has shape \[1, .*; wanted \[2, "),
+    ):
+        assert model._positions is None

@@ -79,6 +79,18 @@ def test_scales_follow_rslora_and_patterns(tmp_path: Path) -> None:
     assert found == {"blk.0.attn_q": 5 / math.sqrt(2), "blk.0.attn_v": 3 / 2, "blk.0.ffn_down": 7.5 / 2}
 
 
+def test_a_null_is_what_is_left_out(tmp_path: Path) -> None:
+    found = opened(written(tmp_path / "peft", {"use_dora": None, "use_rslora": None, "rank_pattern": None}))
+    assert (found.scales, found.magnitudes) == ({"blk.0.attn_q": 3 / 2}, {})
+
+
+@pytest.mark.parametrize("shape", [(32,), (64, 1), ()])
+def test_magnitudes_of_another_shape_are_named(shape: tuple[int, ...], tmp_path: Path) -> None:
+    tensors = pair(Q) | {MAGNITUDE: np.ones(shape, np.float32)}
+    with pytest.raises(FormatError, match=r"has lora_magnitude_vector \[.*\]; wanted \[64\]$"):
+        opened(written(tmp_path / "peft", {"use_dora": True}, tensors))
+
+
 @pytest.mark.parametrize("dtype", [np.float32, np.float16, ml_dtypes.bfloat16])
 def test_rows_of_q_become_neighbours_in_their_own_format(dtype: Any, tmp_path: Path) -> None:
     found = opened(written(tmp_path / "peft", None, pair(Q, dtype=dtype) | pair(V, n=32, dtype=dtype)))

@@ -217,6 +217,16 @@ def test_lines_that_teach_nothing_are_refused(line: str, message: str, tmp_path:
             lambda folder: train.finetune(tiny_model("llama", folder), folder / "no", folder / "out"),
             "no: cannot be read",
         ),
+        (
+            lambda folder: train.finetune(
+                tiny_model("llama", folder),
+                folder / "no",
+                folder / "out.gguf",
+                lora=train.LoraConfig(dora=True),
+                options=train.FinetuneOptions(method="full"),
+            ),
+            "for the method full; wanted it for lora, dpo",
+        ),
     ],
 )
 def test_what_is_refused(make: Callable[[Path], Any], message: str, tmp_path: Path) -> None:

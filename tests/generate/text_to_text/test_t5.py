@@ -156,6 +156,7 @@ def test_a_step_at_another_position_shows(model: TextToTextModel) -> None:
         ({"t5.decoder_block_count": 4}, "no tensor 'dec.blk.3"),
         ({"t5.attention.relative_buckets_count": 0}, "is 0; wanted an integer of 1 or more"),
         ({"t5.attention.relative_buckets_count": 6}, "wanted a multiple of 4"),
+        ({"t5.attention.relative_buckets_count": 256}, "256 buckets of distances; wanted a multiple of 4 below 256"),
         ({"t5.attention.relative_buckets_count": 16}, r"wanted \[16, 4\]"),
         ({"t5.attention.head_count": 5}, "wanted"),
         ({"t5.decoder_start_token_id": 5000}, "wanted at most 130"),

@@ -14,8 +14,13 @@ from typer.testing import CliRunner
 from camshaft.cli.main import app
 from camshaft.errors import CamshaftError, FormatError, ModelError, StoreError
 from camshaft.formats.gguf.file import GGUFFile, open_gguf
+from camshaft.formats.gguf.write import encoded_value
 from camshaft.models.convert.architectures import ARCHITECTURES
 from camshaft.models.convert.convert import convert
+from camshaft.models.convert.delta_rule import rotation_sections
+from camshaft.models.convert.families.experts import adjusted_ffn, hunyuan_experts
+from camshaft.models.convert.families.llama4 import llama4_keys
+from camshaft.models.convert.hub_config import HubConfig
 from camshaft.models.families import FAMILIES, OTHERS
 from tests.support.hub_folders import CONFIGS, hub_folder
 
@@ -183,3 +188,52 @@ def test_the_command(tmp_path: Path) -> None:
 
 def test_every_row_is_of_a_family_that_runs() -> None:
     assert {row.name for row in ARCHITECTURES.values()} <= {*FAMILIES, *OTHERS}
+
+
+@pytest.mark.parametrize(
+    ("keys", "values", "wanted"),
+    [
+        (hunyuan_experts, {"num_experts": 4, "intermediate_size": 8, "moe_topk": {}}, "moe_topk is {}; wanted a number"),
+        (hunyuan_experts, {"num_experts": 4, "intermediate_size": 8, "moe_topk": [[1]]}, r"moe_topk is \[1\]; wanted"),
+        (hunyuan_experts, {"num_experts": 4, "intermediate_size": 8, "moe_topk": 2.5}, "moe_topk is 2.5; wanted an int"),
+        (hunyuan_experts, {"num_experts": 4, "intermediate_size": 1e300}, "ffn_hidden_size is 1e.300; wanted an int"),
+        (hunyuan_experts, {"intermediate_size": 10**400}, "intermediate_size .* is 1000.*; wanted a number"),
+        (adjusted_ffn, {"intermediate_size": 8, "block_ffn_dim_multiplier": 1e30}, "width is .*; wanted an integer"),
+        (
+            rotation_sections,
+            {"hidden_size": 8, "num_attention_heads": 1, "rope_scaling": {"mrope_section": ["a"]}},
+            "mrope_section is 'a'; wanted a number",
+        ),
+        (
+            llama4_keys,
+            {"num_local_experts": 4, "num_hidden_layers": 2**31 - 1, "num_experts_per_tok": 1, "intermediate_size": 8}
+            | {"intermediate_size_mlp": 8, "no_rope_layers": [1, 1]},
+            "no_rope_layers is not every fourth layer",
+        ),
+    ],
+)  # fmt: skip
+def test_numbers_of_experts_and_layers_that_make_no_sense_are_one_line(
+    keys: Any, values: dict[str, Any], wanted: str
+) -> None:
+    with pytest.raises(ModelError, match=wanted) as error:
+        keys(HubConfig(values, "X", "config.json"))
+    assert "\n" not in str(error.value)
+
+
+def test_rotations_are_read_as_published_files_name_them() -> None:
+    """Qwen2-VL has a type of its own beside its sections; MiniMax M2 rotates half of a head, as a number of elements."""
+    sizes = {"hidden_size": 256, "num_attention_heads": 2}
+    qwen = HubConfig({**sizes, "rope_scaling": {"type": "mrope", "mrope_section": [16, 24, 24]}}, "X", "c")
+    assert (qwen.rope["rope_type"], qwen.rope_dim) == ("default", 128)
+    assert rotation_sections(qwen) == {"rope.dimension_sections": [16, 24, 24, 0]}
+    assert HubConfig({**sizes, "rotary_dim": 64}, "X", "c").rope_dim == 64
+    assert HubConfig({**sizes, "rotary_dim": 64, "partial_rotary_factor": 1.0}, "X", "c").rope_dim == 128
+    assert ARCHITECTURES["PhiMoEForCausalLM"].name == "phimoe"
+
+
+@pytest.mark.parametrize(
+    ("value", "wanted"), [(1 << 63, "64 bits"), (-(1 << 63) - 1, "64 bits"), (1e300, "at most 3.4")]
+)
+def test_numbers_that_no_file_holds_are_named(value: float, wanted: str) -> None:
+    with pytest.raises(FormatError, match=wanted):
+        encoded_value(value)

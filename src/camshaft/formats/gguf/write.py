@@ -13,12 +13,15 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from camshaft.errors import FormatError
 from camshaft.formats.bits import Bytes
 from camshaft.formats.blocks import BlockFormat
 from camshaft.formats.gguf.file import DEFAULT_ALIGNMENT
 from camshaft.formats.gguf.values import ARRAY, NUMBERS, Metadata
+from camshaft.formats.mapped import shown_value
 from camshaft.store.files import atomic_file
 
+_LARGEST = float(np.finfo(np.float32).max)
 _VERSION, _UINT32, _FLOAT32, _STRING = 3, 4, 6, 8
 # (type id, raw bytes) of a value
 Raw: TypeAlias = tuple[int, bytes]
@@ -57,14 +60,18 @@ def text(value: str) -> Raw:
 def encoded_value(value: Any) -> Raw:
     """A value in the type that files have for it: u32 (or i64), f32, bool, text, or an array of one of them or of i32.
 
-    An ndarray keeps its dtype; it is one of the dtypes of NUMBERS."""
+    An ndarray keeps its dtype; it is one of the dtypes of NUMBERS. Raises FormatError for a number that none of them holds."""
     if isinstance(value, str):
         return text(value)
     if isinstance(value, bool):
         return _type_of(np.bool_), bytes([value])
     if isinstance(value, int):
+        if not -(1 << 63) <= value < 1 << 63:
+            raise FormatError(f"got the integer {shown_value(value)}; wanted one of 64 bits in a GGUF file")
         return unsigned(value) if 0 <= value < 1 << 32 else (_type_of(np.int64), struct.pack("<q", value))
     if isinstance(value, float):
+        if _LARGEST < abs(value) < math.inf:
+            raise FormatError(f"got the number {value:g}; wanted at most {_LARGEST:g} in a GGUF file")
         return floating(value)
     if isinstance(value, list) and value and isinstance(value[0], str):
         head = struct.pack("<IQ", _STRING, len(value))

@@ -84,7 +84,7 @@ def _open_file(path: str | os.PathLike[str]) -> Adapter:
     path = file.path
     try:
         kind = file.metadata.get("general.type"), file.metadata.get("adapter.type")
-        if kind != ("adapter", "lora"):
+        if not all(isinstance(part, str) for part in kind) or kind != ("adapter", "lora"):
             raise FormatError(f"{path}: is of {shown_value(kind)}; wanted a GGUF adapter of type lora")
         alpha = file.metadata.get("adapter.lora.alpha")
         if not _is_number(alpha) or not math.isfinite(alpha) or alpha <= 0:

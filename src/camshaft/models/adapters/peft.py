@@ -72,8 +72,8 @@ class PeftConfig:
 def open_folder(folder: str | os.PathLike[str], model: GGUFFile) -> Adapter:
     """Reads an adapter of a model from a PEFT folder into memory, with rows in the order of the model's file.
 
-    Raises FormatError for a damaged one, one that is no plain LoRA, or matrices that the model does not have; MissingExtraError
-    without the safetensors library."""
+    Raises FormatError for a damaged one, one that is no plain LoRA or DoRA, or matrices that the model does not have;
+    MissingExtraError without the safetensors library."""
     architecture = family_name(model.metadata)
     naming = naming_of(architecture)
     sizes = read_config(model.metadata, architecture, vocabulary_size(model.metadata))
@@ -95,7 +95,7 @@ def open_folder(folder: str | os.PathLike[str], model: GGUFFile) -> Adapter:
 
 
 def read_peft_config(path: Path) -> PeftConfig:
-    """Reads adapter_config.json. Raises FormatError for a damaged file, and for what no plain LoRA has."""
+    """Reads adapter_config.json. Raises FormatError for a damaged file, and for what no plain LoRA or DoRA has."""
     name = path_for_messages(path)
     require_ordinary_file(path)
     try:
@@ -126,20 +126,20 @@ def _json(path: Path, name: str) -> dict[str, Any]:
 
 def _config(found: Mapping[str, Any], name: str) -> PeftConfig:
     for key in ("use_rslora", "use_dora"):
-        if not isinstance(found.get(key, False), bool):
+        if not isinstance(found.get(key), bool | None):
             raise FormatError(f"{name}: {key} is {shown_value(found[key])}; wanted true or false")
     return PeftConfig(
         _rank(found.get("r"), f"{name}: r"),
         _alpha(found.get("lora_alpha"), f"{name}: lora_alpha"),
         {k: _rank(v, f"{name}: rank_pattern") for k, v in _patterns(found, "rank_pattern", name)},
         {k: _alpha(v, f"{name}: alpha_pattern") for k, v in _patterns(found, "alpha_pattern", name)},
-        found.get("use_rslora", False),
-        found.get("use_dora", False),
+        bool(found.get("use_rslora")),
+        bool(found.get("use_dora")),
     )
 
 
 def _refuse(config: Mapping[str, Any], name: str) -> None:
-    """FormatError for an adapter that is no plain LoRA."""
+    """FormatError for an adapter that is no plain LoRA or DoRA."""
     if config.get("peft_type") != "LORA":
         raise FormatError(f"{name}: peft_type is {shown_value(config.get('peft_type'))}; wanted 'LORA'")
     for key in _REFUSED:

@@ -10,10 +10,8 @@ from camshaft.graph.graph import Tensor
 from camshaft.models.blocks.transformer import Attention, TokenBatch, alibi_slopes, head_norm, logit_rows, rotate
 from camshaft.models.checkpoint import Checkpoint
 from camshaft.models.config import ModelConfig
+from camshaft.models.experts_config import WITHOUT_NORMS
 from camshaft.models.families import FAMILIES, Family
-
-# The experts of Llama 4 Maverick, which norms no q and k.
-WITHOUT_NORMS = 128
 
 
 def attention(

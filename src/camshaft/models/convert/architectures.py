@@ -152,7 +152,8 @@ ARCHITECTURES: dict[str, Architecture] = {
     "OlmoeForCausalLM": Architecture("olmoe", keys=(experts,)),
     "Exaone4ForCausalLM": Architecture("exaone4", keys=(_window_pattern,)),
     "Phi3ForCausalLM": Architecture("phi3", keys=(_window, longrope)),
-    "PhimoeForCausalLM": Architecture("phimoe", keys=(phimoe, experts)),
+    # the published files name the class of their own program
+    **dict.fromkeys(("PhimoeForCausalLM", "PhiMoEForCausalLM"), Architecture("phimoe", keys=(phimoe, experts))),
     "SmolLM3ForCausalLM": Architecture("smollm3", permuted=True, keys=(_every_fourth_is_not_rotated,)),
     "ArceeForCausalLM": Architecture("arcee", permuted=True),
     "NemotronForCausalLM": Architecture("nemotron", norm_offset=1, defaults=_HALF),

@@ -33,7 +33,7 @@ def rotation_sections(config: HubConfig) -> dict[str, Any]:
     """How many pairs rotate by time, height and width: a third each unless the config says more."""
     given = config.rope.get("mrope_section")
     sizes = [len(part) for part in np.array_split(np.zeros(config.rope_dim // 2), 3)]
-    sections = [int(n) for n in given] if isinstance(given, list) and given else sizes
+    sections = [config.whole("mrope_section", n) for n in given] if isinstance(given, list) and given else sizes
     return {"rope.dimension_sections": (sections + [0] * 4)[:4]}
 
 

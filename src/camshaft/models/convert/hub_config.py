@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -62,18 +62,20 @@ class HubConfig:
 
     def checked(self, name: str, value: Any) -> float:
         """The value of that name, which must be a finite number. Raises ModelError for something else."""
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) <= sys.float_info.max:
             raise ModelError(f"{self.path}: {name} is {shown_value(value)}; wanted a number")
         return value
 
     def size(self, word: str, default: int | None = None) -> int:
         """A whole number of 1 or more."""
-        value = self.number(word, default)
-        if value != int(value) or not 1 <= value < 2**31:
-            raise ModelError(
-                f"{self.path}: {_NAMES.get(word, (word,))[0]} is {value:g}; wanted an integer of 1 or more"
-            )
-        return int(value)
+        return self.whole(_NAMES.get(word, (word,))[0], self.number(word, default))
+
+    def whole(self, name: str, value: Any) -> int:
+        """The value of that name, which must be a whole number of 1 or more. Raises ModelError for something else."""
+        number = self.checked(name, value)
+        if number != int(number) or not 1 <= number < 2**31:
+            raise ModelError(f"{self.path}: {name} is {number:g}; wanted an integer of 1 or more")
+        return int(number)
 
     def has(self, word: str) -> bool:
         """Whether one of a word's names has a value."""
@@ -94,7 +96,8 @@ class HubConfig:
         if not isinstance(found, dict):
             raise ModelError(f"{self.path}: rope_parameters is {shown_value(given)}; wanted an object")
         found = {name: value for name, value in found.items() if value is not None}
-        found["rope_type"] = found.get("rope_type", found.get("type", "default"))
+        kind = found.get("rope_type", found.get("type", "default"))
+        found["rope_type"] = "default" if kind == "mrope" else kind  # Qwen2-VL: mrope_section says the rest
         found.setdefault("rope_theta", self.get("rope_theta", self.get("rotary_emb_base", 10000.0)))
         for name, value in found.items():
             if name in _ROPE_NUMBERS and self.checked(name, value) < 0:
@@ -111,8 +114,11 @@ class HubConfig:
 
     @property
     def rope_dim(self) -> int:
-        """Rotated elements of a head."""
-        share = self.rope.get("partial_rotary_factor", self.get("partial_rotary_factor", self.get("rotary_pct", 1.0)))
+        """Rotated elements of a head: a share of it, or as many as `rotary_dim` (MiniMax M2)."""
+        given = self.rope.get("partial_rotary_factor", self.get("partial_rotary_factor", self.get("rotary_pct")))
+        if given is None and self.has("rotary_dim"):
+            return self.size("rotary_dim")
+        share = 1.0 if given is None else given
         if not isinstance(share, (int, float)) or not 0 < share <= 1:
             raise ModelError(f"{self.path}: partial_rotary_factor is {shown_value(share)}; wanted a share up to 1")
         return int(share * self.head_dim)

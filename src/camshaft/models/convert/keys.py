@@ -73,5 +73,9 @@ def _rotation(config: HubConfig) -> dict[str, Any]:
             rope.get("attention_factor") is not None
         ):  # of transformers it is the whole magnitude, of GGUF a factor of it
             usual = 1 + 0.1 * math.log(float(rope["factor"]))
+            if usual <= 0:
+                raise ModelError(
+                    f"{config.path}: rope_type is yarn with the factor {rope['factor']:g}; wanted 1 or more"
+                )
             keys["rope.scaling.attn_factor"] = float(rope["attention_factor"]) / usual
     return keys

@@ -13,6 +13,7 @@ from camshaft.graph.graph import Tensor
 from camshaft.models.blocks.transformer import LayerCache, LayerMemory, TokenBatch
 from camshaft.models.checkpoint import Checkpoint
 from camshaft.models.config import ModelConfig
+from camshaft.models.t5.config import check_buckets
 from camshaft.models.t5.t5 import Biases, feed_forward, rms
 from camshaft.ops.spec import bound
 
@@ -38,6 +39,6 @@ def hidden(config: ModelConfig, file: Checkpoint, batch: TokenBatch, caches: Seq
 def _biases(config: ModelConfig, file: Checkpoint, batch: TokenBatch) -> Tensor:
     """The biases of scores by the places of tokens and keys, f32 [1, heads, T, T]: a run has one text, whose places are its
     positions."""
-    given, n = file.tensors.get(_TABLE), bound(batch.ids.shape[0])
-    shape = (1 if given is None else given.shape[0], config.n_heads)
-    return file.converted(_TABLE, shape, Biases(n, both_sides=True))
+    n, n_buckets = bound(batch.ids.shape[0]), file.rows(_TABLE)
+    check_buckets(n_buckets)
+    return file.converted(_TABLE, (n_buckets, config.n_heads), Biases(n, both_sides=True))

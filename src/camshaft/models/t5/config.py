@@ -13,7 +13,7 @@ from camshaft.models.file_keys import Keys
 ARCHITECTURE = "t5"
 # Distances from which all have one bucket: llama.cpp's files do not say it, and no released T5 has another.
 FARTHEST = 128
-_MOST_CONTEXT, _MOST_BUCKETS = 4096, 1024
+_MOST_CONTEXT = 4096
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ def read_t5_config(metadata: Mapping[str, Any], vocab_size: int) -> T5Config:
         head_dim=keys.size("attention.key_length", max(1, dim // n_heads)),
         n_encoder_layers=n_layers,
         n_decoder_layers=keys.size("decoder_block_count", n_layers, most=MOST_LAYERS),
-        n_buckets=keys.size("attention.relative_buckets_count", most=_MOST_BUCKETS),
+        n_buckets=keys.size("attention.relative_buckets_count"),
         context=keys.size("context_length", most=_MOST_CONTEXT),
         vocab_size=vocab_size,
         norm_eps=keys.positive("attention.layer_norm_rms_epsilon", 1e-6),
@@ -56,6 +56,11 @@ def read_t5_config(metadata: Mapping[str, Any], vocab_size: int) -> T5Config:
         raise ModelError(
             f"the key '{ARCHITECTURE}.decoder_start_token_id' is {config.start}; wanted at most {vocab_size - 1}"
         )
-    if config.n_buckets < 4 or config.n_buckets % 4:
-        raise ModelError(f"{config.n_buckets} buckets of distances; wanted a multiple of 4")
+    check_buckets(config.n_buckets)
     return config
+
+
+def check_buckets(n: int) -> None:
+    """Raise ModelError for numbers of buckets that leave none to distances on one side, or none to the logarithms of far ones."""
+    if n % 4 or not 4 <= n < 2 * FARTHEST:
+        raise ModelError(f"{n} buckets of distances; wanted a multiple of 4 below {2 * FARTHEST}")

@@ -89,6 +89,11 @@ class VisionConfig:
         return max(self.most_patches // (self.merge * side), 4 * self.most_patches // side**2) + 2
 
     @property
+    def split_side(self) -> int:
+        """The pixels of a side of the tiles that large pictures are split into, where the whole has its own size; else 0."""
+        return 2 * self.side if self.row.split == "tiles_and_whole" else 0
+
+    @property
     def unit(self) -> int:
         """The pixels of a token's side."""
         return self.patch * self.merge
@@ -133,20 +138,32 @@ def read_vision(metadata: Mapping[str, Any]) -> VisionConfig:
         window=keys.size("window_size", row.windows, most=MOST_SIDE) if row.windows else 0,
         deepstack=_deepstack(metadata, n_layers) if row.deepstack else (),
     )
+    _check_limits(config)
+    return config
+
+
+def _check_limits(config: VisionConfig) -> None:
+    """Raise ModelError for windows and pictures that hold no token, or more than memory."""
+    row, least = config.row, max(config.unit, config.split_side) ** 2
     if row.windows and not config.window_side:
         raise ModelError(f"the key '{PREFIX}.window_size' is {config.window}; wanted at least {config.unit}, a token")
+    if row.any_size and config.max_pixels < least:
+        what = "a tile" if config.split_side else "a token"
+        raise ModelError(f"the key '{PREFIX}.image_max_pixels' is {config.max_pixels}; wanted at least {least}, {what}")
+    if config.split_side % config.unit:
+        wanted = f"wanted a multiple of {config.unit} for twice of it"
+        raise ModelError(f"the key '{PREFIX}.image_size' is {config.side}; {wanted}")
     if config.most_patches > MOST_PATCHES:
         key = "image_max_pixels" if row.any_size else "image_size"
         raise ModelError(
             f"pictures of {config.most_patches} patches (the keys '{PREFIX}.{key}' and 'patch_size'); "
             f"wanted at most {MOST_PATCHES}"
         )
-    return config
 
 
 def _projector(metadata: Mapping[str, Any]) -> str:
     kind = metadata.get("general.architecture")
-    if kind != "clip":
+    if not isinstance(kind, str) or kind != "clip":
         raise ModelError(f"the file's architecture is {shown_value(kind)}; wanted clip, a vision encoder (mmproj)")
     if metadata.get("clip.has_vision_encoder", False) is not True:
         has = shown_value(metadata.get("clip.has_vision_encoder"))

@@ -77,8 +77,7 @@ def _normed_two_layers(patches: Sequence[Tensor], config: VisionConfig, file: Ch
     if "mm.input_norm.weight" in file:
         w, b = (file.vector(f"mm.input_norm.{part}", n) for part in ("weight", "bias"))
         x = F.layer_norm(x, w, b, eps=1e-5)
-    first = file.tensors.get("mm.1.weight")
-    inner = file.linear(x, "mm.1", n if first is None else first.shape[0], bias="mm.1.bias" in file)
+    inner = file.linear(x, "mm.1", file.rows("mm.1.weight"), bias="mm.1.bias" in file)
     return file.linear(F.gelu_erf(inner), "mm.2", config.out_dim, bias="mm.2.bias" in file)
 
 

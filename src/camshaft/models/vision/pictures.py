@@ -102,11 +102,20 @@ def _decoded(image: Any, name: str) -> Pixels:
     _check_size(name, *image.size)
     try:
         turned = ImageOps.exif_transpose(image)  # loads the pixels
-        pixels: Pixels = np.array(turned.convert("RGB"), np.uint8)
+        pixels = _rgb(turned)
     except Exception as error:  # as above
         reason = " ".join(str(error).split())[:100] or type(error).__name__
         raise SettingError(f"{name} is damaged: {reason}") from None
     return pixels
+
+
+def _rgb(image: Any) -> Pixels:
+    if not image.mode.startswith("I"):
+        made: Pixels = np.array(image.convert("RGB"), np.uint8)
+        return made
+    # 16 bits of grey: Pillow's conversion makes all above 255 white
+    grey = (np.clip(np.asarray(image), 0, 0xFFFF) >> 8).astype(np.uint8)
+    return np.repeat(grey[:, :, None], 3, axis=2)
 
 
 def _check_size(name: str, width: int, height: int) -> None:

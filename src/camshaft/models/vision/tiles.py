@@ -112,7 +112,7 @@ def _one_of_its_size(pixels: Pixels, config: VisionConfig) -> Iterator[str | Til
 def _tiles_and_whole(pixels: Pixels, config: VisionConfig) -> Iterator[str | Tile]:
     """LFM2-VL: the picture in about its size and shape; of a large one before it square tiles, as many as fit its shape."""
     height, width = pixels.shape[:2]
-    unit, side = config.unit, 2 * config.side
+    unit, side = config.unit, config.split_side
     sizes = [max(config.patch, round(n / unit) * unit) for n in (height, width)]
     yield "<|image_start|>"
     if sizes[0] * sizes[1] > LARGE * config.max_pixels:
@@ -151,7 +151,11 @@ def _whole_tokens(pixels: Pixels, config: VisionConfig) -> tuple[int, int]:
     elif rows * columns < low:
         ratio = math.sqrt(low / (height * width))
         rows, columns = (math.ceil(n * ratio / unit) * unit for n in (height, width))
-    return max(unit, rows), max(unit, columns)
+    rows, columns = max(unit, rows), max(unit, columns)
+    # A side of one token, or sides rounded up, may pass a low limit.
+    if rows > columns:
+        return min(rows, high // columns // unit * unit), columns
+    return rows, min(columns, high // rows // unit * unit)
 
 
 def _as_many_as_fit(pixels: Pixels, config: VisionConfig) -> Iterator[str | Tile]:

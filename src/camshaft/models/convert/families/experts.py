@@ -38,7 +38,7 @@ def adjusted_ffn(config: HubConfig) -> Keys:
         return {"feed_forward_length": width}
     multiple = config.size("block_multiple_of", 256)
     width = int(config.number("block_ffn_dim_multiplier", 1.0) * int(2 * width / 3))
-    return {"feed_forward_length": multiple * -(-width // multiple)}
+    return {"feed_forward_length": config.whole("block_ffn_dim_multiplier's width", multiple * -(-width // multiple))}
 
 
 def lfm2_experts(config: HubConfig) -> Keys:
@@ -79,10 +79,10 @@ def hunyuan_experts(config: HubConfig) -> Keys:
 
     def number(name: str, default: int) -> int:
         value = config.get(name, default)
-        same = set(value) if isinstance(value, list) else {value}
+        same = {config.whole(name, one) for one in (value if isinstance(value, list) else [value])}
         if len(same) != 1:
             raise ModelError(f"{config.path}: {name} differs by layer; wanted one number for all")
-        return int(config.checked(name, same.pop()))
+        return same.pop()
 
     width = number("moe_intermediate_size", config.size("ffn"))
     return {

@@ -8,16 +8,16 @@ from typing import Any, TypeAlias
 from camshaft.errors import ModelError
 from camshaft.formats.bits import Floats
 from camshaft.models.convert.hub_config import HubConfig
+from camshaft.models.experts_config import WITHOUT_NORMS
 
 Change: TypeAlias = Callable[[Floats], Floats]
-_WITHOUT_NORMS = 128  # experts: GGUF's readers norm q and k in models with any other number
 
 
 def llama4_keys(config: HubConfig) -> dict[str, Any]:
     """Experts, both widths, the parts of the context, and the scale of scores. ModelError for what GGUF files cannot say."""
     n, layers = config.size("experts"), config.size("layers")
-    if bool(config.get("use_qk_norm", True)) != (n != _WITHOUT_NORMS):
-        raise ModelError(f"{config.path}: use_qk_norm is {n == _WITHOUT_NORMS} with {n} experts; wanted the other")
+    if bool(config.get("use_qk_norm", True)) != (n != WITHOUT_NORMS):
+        raise ModelError(f"{config.path}: use_qk_norm is {n == WITHOUT_NORMS} with {n} experts; wanted the other")
     keys = {
         "expert_count": n,
         "expert_used_count": config.size("experts_used"),
@@ -33,10 +33,13 @@ def llama4_keys(config: HubConfig) -> dict[str, Any]:
 
 def _unrotated(config: HubConfig, layers: int) -> bool:
     """Whether every fourth layer rotates nothing and sees all; else all rotate."""
-    rotates = config.get("no_rope_layers") or [int((i + 1) % 4 != 0) for i in range(layers)]
-    if rotates == [1] * layers:
+    rotates = config.get("no_rope_layers")
+    if not rotates:
+        return layers >= 4
+    fits = isinstance(rotates, list) and len(rotates) == layers
+    if fits and rotates == [1] * layers:
         return False
-    if rotates != [int((i + 1) % 4 != 0) for i in range(layers)]:
+    if not fits or rotates != [int((i + 1) % 4 != 0) for i in range(layers)]:
         raise ModelError(f"{config.path}: no_rope_layers is not every fourth layer, which GGUF files of llama4 have")
     return True
 
