@@ -170,6 +170,7 @@ def test_few_variants_are_for_one_target_alone() -> None:
         ("matmul", "matrix_unit"),
         ("matmul", "bf16_dot"),
         ("rounded_matmul", "int16_gemm"),
+        ("conv2d", "by_outputs"),
         ("argsort", "lanes"),
         ("sort", "lanes"),
         ("top_k", "lanes"),

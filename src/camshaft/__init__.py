@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from camshaft.plan.execution_plan import ExecutionPlan
     from camshaft.plan.gradient import grad, value_and_grad
     from camshaft.plan.jit import jit
+    from camshaft.plan.jvp import jvp
     from camshaft.selection.host_info import capabilities
     from camshaft.selection.override import backend, get_backend_override, set_backend_override
     from camshaft.validation.proof import validate_backends
@@ -80,6 +81,7 @@ _PUBLIC = {
     "plan.execution_plan": "ExecutionPlan",
     "plan.gradient": "grad value_and_grad",
     "plan.jit": "jit",
+    "plan.jvp": "jvp",
     "selection.host_info": "capabilities",
     "selection.override": "backend get_backend_override set_backend_override",
     "validation.proof": "validate_backends",
@@ -115,6 +117,7 @@ __all__ = [
     "grad",
     "init_dispatch_table",
     "jit",
+    "jvp",
     "kernel_elementwise_simd",
     "kernel_matmul_blas_direct",
     "kernel_matmul_metal",

@@ -200,6 +200,8 @@ class Op:
       output and `dy` its gradient; of several outputs both are tuples. NotImplemented, for all inputs or returned by such a
       function, takes the gradients from `decompose`, as None in place of the rule does (graph/gradients/). `NoGradient` where
       there is none.
+    - `for_gradient(node)` returns the attributes with which the op gives, after its own results, what its `vjp` reads of the
+      forward pass, such as a log-sum-exp; None where it reads no more.
     - `rules` are the patterns of other ops that this op replaces (rule.py).
     - `first_use(node, variant)` is another variant with the bits of the chosen one for the node, whose kernels take sizes at run
       time: eager calls of a new shape run it and compile the chosen one when the shape comes again. With None for `variant`: with
@@ -223,6 +225,7 @@ class Op:
     indexes: Mapping[int, Callable[[NodeSpec], Dim]] = field(default_factory=dict)
     decompose: Callable[..., Any] | None = None
     vjp: Callable[..., Any] | NoGradient | None = None
+    for_gradient: Callable[[NodeSpec], Attrs | None] = lambda node: None
     rules: tuple[Rule, ...] = ()
     workload: Callable[[NodeSpec], Mapping[int, np.ndarray[Any, Any]]] = lambda node: {}
     parameters: Parameters = ANY

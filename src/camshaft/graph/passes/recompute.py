@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -33,6 +34,11 @@ def checkpoint(function: Callable[..., Any]) -> Callable[..., Any]:
             return function(*args, **kwargs)
 
     return wrapped
+
+
+def unless_inside(graph: Graph) -> AbstractContextManager[None]:
+    """A checkpoint of the nodes created inside, or nothing where they are in one already."""
+    return nullcontext() if graph._in_block else graph.checkpoint()
 
 
 def recompute(graph: Graph) -> Graph:

@@ -13,16 +13,18 @@ from camshaft.graph.graph import Graph, Tensor
 from camshaft.graph.node import Node
 from camshaft.plan.execution_plan import ExecutionPlan
 from camshaft.train.step.batches import arrays_of
-from camshaft.train.step.graphs import Recipe, gradient_graph
+from camshaft.train.step.graphs import Recipe, draw_of, gradient_graph
 
 Array = np.ndarray[Any, Any]
 
 
-def first_not_finite(recipe: Recipe, batch: Sequence[Any], compiled: Callable[[Graph], ExecutionPlan]) -> str:
+def first_not_finite(
+    recipe: Recipe, batch: Sequence[Any], compiled: Callable[[Graph], ExecutionPlan], draw: int = 0
+) -> str:
     """Says which tensor of the step is the first with a NaN or, where none has one, with an infinity.
 
     Inputs and parameters come first, then the results of the loss in program order; then, if all of these are finite, those of
-    its gradients. Infinities alone may be meant, as those of a mask are.
+    its gradients. Infinities alone may be meant, as those of a mask are. `draw` as of `draw_of`.
     """
     graph, gradients = gradient_graph(recipe, batch)
     names = _named(graph, {t: name for name, t in gradients.items()})
@@ -30,7 +32,7 @@ def first_not_finite(recipe: Recipe, batch: Sequence[Any], compiled: Callable[[G
     for i, tensor in enumerate(names):
         graph.output(f"greatest {i}", f.cast(f.max(f.abs(tensor), axes=None), to="f64"))
     with compiled(graph) as plan:
-        made = plan.run(arrays_of(batch))
+        made = plan.run(arrays_of(batch) | draw_of(recipe, draw))
         greatest = {text: float(made[f"greatest {i}"]) for i, text in enumerate(names.values())}
     forward = [names[t] for t in names if t not in derived]
     backward = [names[t] for t in names if t in derived]

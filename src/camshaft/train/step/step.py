@@ -17,7 +17,17 @@ from camshaft.train.memory import estimated_nbytes
 from camshaft.train.optimizers import Optimizer
 from camshaft.train.step.batches import arrays_of, micro_batches_of, plain
 from camshaft.train.step.diagnosis import first_not_finite
-from camshaft.train.step.graphs import Recipe, inputs_of, loss_graph, micro_batch_graph, step_graph
+from camshaft.train.step.graphs import (
+    Recipe,
+    checked_compute,
+    checked_seed,
+    draw_of,
+    inputs_of,
+    loss_graph,
+    micro_batch_graph,
+    step_graph,
+)
+from camshaft.train.step.scaling import SCALE, SKIPPED, LossScaling
 from camshaft.train.step.states import States
 from camshaft.train.step.tree import tree_of
 
@@ -34,8 +44,13 @@ class Step:
     arrays. Results have the same bits for any number of threads.
 
     `clip` limits the norm of all gradients together. `average` is the decay of a moving average of the parameters. With
-    `micro_batches` a batch is computed in as many equal parts along axis 0, whose gradients are averaged. `backend` and `threads`
-    are those of camshaft.compile.
+    `micro_batches` a batch is computed in as many equal parts along axis 0, whose gradients are averaged. With a `seed`, steps
+    give the loss a keyword argument `seed` too, u32 [3], for camshaft.dropout: another one for each micro-batch of each step;
+    `evaluate` does not. `backend` and `threads` are those of camshaft.compile.
+
+    With `compute` "bf16" or "f16" what gradients need of the forward pass is kept in 16 bits, and so are gradients on the way;
+    parameters, their gradients and moments stay f32. With f16 the loss is scaled as `scaling` says, and a step whose gradients
+    overflow is skipped: it counts as done, and `skipped` says how many were.
 
     Raises TrainingError if the loss or a gradient is not finite, with the step and the tensor; the parameters are then those of
     the step before.
@@ -50,11 +65,16 @@ class Step:
         clip: float | None = None,
         average: float | None = None,
         micro_batches: int = 1,
+        seed: int | None = None,
+        compute: str = "f32",
+        scaling: LossScaling | None = None,
         backend: str | None = None,
         threads: int | None = None,
     ) -> None:
         _check(loss, optimizer, clip, average, micro_batches)
-        self._recipe = Recipe(loss, tree_of(parameters), optimizer, clip, average, micro_batches)
+        tree = tree_of(parameters)
+        numbers = checked_seed(seed), compute, checked_compute(compute, scaling, tree)
+        self._recipe = Recipe(loss, tree, optimizer, clip, average, micro_batches, *numbers)
         self._states = States(self._recipe)
         self._plans: dict[Any, ExecutionPlan] = {}
         self._weights = Weights()
@@ -82,6 +102,16 @@ class Step:
             raise PlanError("averages: got a step without `average`; wanted its decay, such as average=0.999")
         return self._states.tree("average")
 
+    @property
+    def skipped(self) -> int:
+        """How many of the steps were skipped, as their gradients overflowed f16."""
+        return 0 if self._recipe.scaling is None else int(self._states.read(SKIPPED))
+
+    @property
+    def loss_scale(self) -> float:
+        """What the loss of the next step is multiplied by: 1 but with f16."""
+        return 1.0 if self._recipe.scaling is None else float(self._states.read(SCALE))
+
     def filled(self, arrays: Mapping[str, Array]) -> Any:
         """These arrays by the parameters' names, in the structure of the parameters."""
         return self._recipe.tree.filled(arrays)
@@ -99,6 +129,7 @@ class Step:
         if isinstance(lr, bool) or not isinstance(lr, (int, float, np.number)) or not 0 <= lr < math.inf:
             raise PlanError(f"step: got lr={lr!r:.60}; wanted a finite number from 0 on")
         parts = self._parts(batch)
+        first = 0 if self._recipe.seed is None else self.number * len(parts)
         losses = []
         for i, part in enumerate(parts):
             is_last = i == len(parts) - 1
@@ -106,11 +137,12 @@ class Step:
             more: dict[str, Any] = {"is_first": np.bool_(i == 0)}
             if is_last:
                 more = {"rate": np.asarray(lr, plan.inputs["rate"].dtype)}
-            outputs = plan.run({**arrays_of(part), **more}, view=True)
+            outputs = plan.run({**arrays_of(part), **more, **draw_of(self._recipe, first + i)}, view=True)
             losses.append(float(outputs["loss"]))
             norm = float(outputs["norm"]) if is_last else 0.0
-            if not math.isfinite(losses[-1]) or not math.isfinite(norm):
-                self._stop(part, losses[-1], norm)
+            skips = bool(outputs["skips"]) if is_last and self._recipe.scaling is not None else False
+            if not skips and (not math.isfinite(losses[-1]) or not math.isfinite(norm)):
+                self._stop(part, losses[-1], norm, first + i)
         self.gradient_norm = norm
         return sum(losses) / len(losses)
 
@@ -179,14 +211,14 @@ class Step:
         self._states.adopt(plan)
         return plan
 
-    def _stop(self, batch: Sequence[Any], loss: float, norm: float) -> None:
+    def _stop(self, batch: Sequence[Any], loss: float, norm: float, draw: int) -> None:
         """Raises TrainingError with the first tensor that is not finite."""
         what = (
             f"the loss is {loss}"
             if not math.isfinite(loss)
             else f"the loss is {loss:g}, the norm of the gradients {norm}"
         )
-        found = first_not_finite(self._recipe, batch, self._compiled)
+        found = first_not_finite(self._recipe, batch, self._compiled, draw)
         raise TrainingError(
             f"step {self.number + 1}: {what}; {found}; wanted finite numbers. The parameters are those after step {self.number}"
         )

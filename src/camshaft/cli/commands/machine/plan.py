@@ -62,6 +62,9 @@ def _plan_report(plan: PlanDescription) -> dict[str, object]:
         "window_nbytes": plan.window_nbytes,
         "state_nbytes": plan.state_nbytes,
         "copy_nbytes": plan.copy_nbytes,
+        "mapped": plan.mapped,
+        "mapped_nbytes": plan.mapped_nbytes,
+        "resident_nbytes": plan.resident_nbytes,
     }
 
 
@@ -75,6 +78,7 @@ def _print_plan(plan: PlanDescription, kv_cache: str) -> None:
         ("thunks", f"{len(plan.thunks)}, {sum(plan.waits)} of them waiting for earlier ones"),
         ("arena", f"{size(plan.arena_nbytes)}, for temporaries of {size(plan.temp_nbytes_sum)} in sum"),
         ("weights", size(plan.weights_nbytes)),
+        *_mapped(plan),
         ("KV cache", f"{size(plan.kv_cache_nbytes)} a session, in {kv_cache}"),
     ]
     if plan.window_nbytes:
@@ -87,6 +91,13 @@ def _print_plan(plan: PlanDescription, kv_cache: str) -> None:
 
         facts.append(("copies", f"up to {MOST} of {size(plan.copy_nbytes)} a session, to go back to earlier tokens"))
     print_columns(facts)
+
+
+def _mapped(plan: PlanDescription) -> list[tuple[str, str]]:
+    if not plan.mapped:
+        return []
+    room = f", the most used in up to {size(plan.resident_nbytes)} of memory" if plan.resident_nbytes else ""
+    return [(f"of it, {plan.mapped}", f"{size(plan.mapped_nbytes)} mapped from files{room}")]
 
 
 @command

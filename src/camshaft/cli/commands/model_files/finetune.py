@@ -148,6 +148,8 @@ def _summary(result: FinetuneResult) -> str:
     done = f"{result.path}: {count(result.n_steps, 'step')} on {count(result.n_examples, 'example')}"
     if result.stopped_early:
         done += ", stopped early"
+    if result.n_skipped:
+        done += f", {result.n_skipped} skipped as gradients overflowed f16"
     if result.first_loss is None:
         return f"{done}, as before; none was left to do"
     losses = f"loss {result.first_loss:.3f} to {result.last_loss:.3f}"

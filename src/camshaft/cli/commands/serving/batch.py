@@ -102,9 +102,9 @@ def _on_cluster(
     """Run the batch on the nodes of a cluster, which have the model under the same name or path."""
     from camshaft.cluster.batch import run_batch
     from camshaft.cluster.specs import on_nodes
-    from camshaft.serve.models.config import ModelSpec
     from camshaft.serve.models.entry import EMBEDDING
     from camshaft.serve.models.served import served_name
+    from camshaft.serve.models.spec import ModelSpec
 
     context, slots = sizes
     given = running.given(context=context, sessions=slots)

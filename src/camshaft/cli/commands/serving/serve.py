@@ -20,8 +20,9 @@ from camshaft.errors import MissingExtraError, SettingError
 
 if TYPE_CHECKING:
     from camshaft.serve.guard import Guard
-    from camshaft.serve.models.config import ModelSpec, ServerConfig
+    from camshaft.serve.models.config import ServerConfig
     from camshaft.serve.models.models import Models
+    from camshaft.serve.models.spec import ModelSpec
 
 DEFAULT_PORT = 8080
 DEFAULT_SLOTS = 16  # as many generate in one run of a plan
@@ -73,7 +74,8 @@ _SlotPath = Annotated[
 _Speculate = Annotated[
     str | None,
     typer.Option(
-        metavar="ngram", help="Draft what followed the same tokens earlier in a text, while few requests run."
+        metavar="ngram|MODEL|off",
+        help="Draft tokens, while few requests run: what followed the same ones earlier in a text, or by a smaller MODEL.",
     ),
 ]
 _Config = Annotated[
@@ -140,12 +142,11 @@ def missing_extra(error: ModuleNotFoundError, purpose: str, ray: str | None) -> 
 
 def _common(given: dict[str, Any], queue: int, slot_folder: Path | None, speculate: str | None) -> ModelSpec:
     """What the models have in common that say nothing else."""
-    from camshaft.generate.speculation.speculator import NGRAM
-    from camshaft.serve.models.config import ModelSpec
+    from camshaft.serve.models.config import speculate_of
+    from camshaft.serve.models.spec import ModelSpec
 
-    if speculate not in (None, NGRAM):
-        raise SettingError(f"--speculate {speculate!r}; wanted {NGRAM!r}")
-    return ModelSpec("", "", options=given, queue=queue, slot_folder=slot_folder, speculate=speculate)
+    drafts = None if speculate is None else speculate_of(speculate, Path())
+    return ModelSpec("", "", options=given, queue=queue, slot_folder=slot_folder, speculate=drafts)
 
 
 def _config(models: list[str] | None, config: Path | None, common: ModelSpec) -> ServerConfig:
@@ -169,9 +170,9 @@ def _with_others(
     config: ServerConfig, common: ModelSpec, *, embed: str | None, rerank: str | None, speech: str | None
 ) -> ServerConfig:
     """The models, and after them those that write no text."""
-    from camshaft.serve.models.config import ModelSpec
     from camshaft.serve.models.entry import EMBEDDING, RERANK, SPEECH
     from camshaft.serve.models.served import served_name
+    from camshaft.serve.models.spec import ModelSpec
 
     preload = config.specs[0].preload
     threads = {name: value for name, value in common.options.items() if name == "threads"}
@@ -185,11 +186,12 @@ def _with_others(
 
 def _loaded(config: ServerConfig) -> Models:
     """The models of this process, those to preload in memory."""
-    from camshaft.serve.models.config import cards_of
     from camshaft.serve.models.models import Models
+    from camshaft.serve.models.spec import cards_of
 
-    for name in dict.fromkeys(spec.model for spec in config.specs):
-        options.pull(name)
+    for name in dict.fromkeys(name for spec in config.specs for name in (spec.model, spec.draft_model)):
+        if name is not None:
+            options.pull(name)
     served = Models(cards_of(config.specs), limit_nbytes=config.memory_limit_nbytes)
     try:
         for spec in config.specs:

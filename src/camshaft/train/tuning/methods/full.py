@@ -85,8 +85,8 @@ class FullModel(TunedModel):
         """The learned tensors as the file has them, f32."""
         return {name: self.file.tensors[name].dequantize().astype(np.float32) for name in self.names}
 
-    def checkpoint(self, graph: Graph, parameters: Mapping[str, Any]) -> Checkpoint:
-        """The file's tensors, with the parameters in place of the learned ones."""
+    def checkpoint(self, graph: Graph, parameters: Mapping[str, Any], seed: Tensor | None = None) -> Checkpoint:
+        """The file's tensors, with the parameters in place of the learned ones. Nothing is dropped."""
         return LearnedCheckpoint(self.file.tensors, graph, parameters, self.rounded)
 
     def save(self, path: Path, parameters: Mapping[str, Array]) -> None:
