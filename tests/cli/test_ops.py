@@ -62,6 +62,13 @@ def test_the_page_comes_out_as_it_is(cli: Any) -> None:
     assert cli("ops", "--markdown").stdout.startswith("# Ops\n")
 
 
+@pytest.mark.parametrize("more", ["softmax", "--json"])
+def test_the_page_has_all_ops_or_is_refused(cli: Any, more: str) -> None:
+    done = cli("ops", more, "--markdown")
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert f"{more} with it; wanted it alone" in done.stderr
+
+
 @pytest.mark.parametrize("names", [["sofmax"], ["softmax", "nothing"], [""], ["../secret\x1b[31m"], ["a" * 5000]])
 def test_a_name_that_no_op_has_is_one_line(cli: Any, names: list[str]) -> None:
     result = cli("ops", *names)

@@ -18,7 +18,7 @@ from camshaft.generate.pooled.reranker import TEMPLATE, Pair
 from tests.support.fixtures import DATA, tiny_encoder, tiny_logits, tiny_model
 from tests.support.models import changed_model
 
-# As scripts/oracles/tiny_encoders.py has them.
+# As scripts/oracles/tiny_encoder_rows.py has them.
 PAIRS = [("the cat", "The cat sat on the mat"), ("the cat", "Hello world!"), ("a", "b"), ("hello mat", "a b c " * 9)]
 TOLERANCE = 2e-5
 PROMPT = "<|im_start|>user\n<Query>: {query}\n<Document>: {document}<|im_end|>\n<|im_start|>assistant\n"

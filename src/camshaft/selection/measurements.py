@@ -31,7 +31,7 @@ from camshaft.selection.sites import (
     work_of,
 )
 from camshaft.store.digest import digest_of
-from camshaft.store.store import Store, row_as, store
+from camshaft.store.store import Store, of_current_store, row_as
 from camshaft.validation.cases import VariantCase, all_cases, machine_key
 
 
@@ -245,14 +245,8 @@ def _document_key() -> str:
 
 
 _instances: dict[Path, Measurements] = {}
-_lock = threading.Lock()
 
 
 def measurements() -> Measurements:
     """The measurements in the current store; one object per store and process."""
-    current = store()
-    with _lock:
-        found = _instances.get(current.root)
-        if found is None:
-            found = _instances[current.root] = Measurements(current)
-        return found
+    return of_current_store(_instances, Measurements)

@@ -6,8 +6,9 @@ import atexit
 import functools
 import json
 import os
+import threading
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -22,6 +23,7 @@ from camshaft.store.objects import Counts, ObjectStore
 from camshaft.store.process_lock import ProcessLeases, locked
 
 Row = TypeVar("Row")
+Kind = TypeVar("Kind")
 PROMPTS_MAX_NBYTES = 2 << 30  # a prompt of SmolLM2 takes 23 kB a token
 DOCUMENTS_MAX_NBYTES = 64 << 20  # per kind; one machine's validation results take 0.2 MB
 _KEYS_FRACTION = 8  # of the bound is for first keys: 147 bytes each, while objects take 1 to 20 kB
@@ -188,3 +190,16 @@ def store() -> Store:
     """The store under `settings().cache_dir`; one per folder, bound and process. Creates no files before the first put."""
     root: Path = setting("cache_dir")  # single settings: every kernel load calls this
     return _store(root.absolute(), setting("cache_nbytes"))
+
+
+_instances_lock = threading.Lock()
+
+
+def of_current_store(instances: dict[Path, Kind], make: Callable[[Store], Kind]) -> Kind:
+    """The instance for the current store, made when it is first asked for: one per store and process."""
+    current = store()
+    with _instances_lock:
+        found = instances.get(current.root)
+        if found is None:
+            found = instances[current.root] = make(current)
+        return found

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Literal
 
 from camshaft.errors import shortened
-from camshaft.store.store import Store, row_as, store
+from camshaft.store.store import Store, of_current_store, row_as
 from camshaft.validation.cases import VariantCase, machine_key
 
 # Results stored per subject under different digests, for several versions of camshaft on one machine.
@@ -169,14 +169,8 @@ def _recent(rows: dict[str, ValidationResult]) -> dict[str, ValidationResult]:
 
 
 _caches: dict[Path, ValidationCache] = {}
-_lock = threading.Lock()
 
 
 def validation_cache() -> ValidationCache:
     """The cache for the current store; one per store and process."""
-    current = store()
-    with _lock:
-        found = _caches.get(current.root)
-        if found is None:
-            found = _caches[current.root] = ValidationCache(current)
-        return found
+    return of_current_store(_caches, ValidationCache)

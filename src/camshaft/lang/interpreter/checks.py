@@ -61,12 +61,18 @@ class Tracker:
             if wrong.any():
                 return _race(flat, who, "reads", writer, "wrote", self.write_line, wrong)
         self.has_reads = True
-        reader = self.reader[flat]
-        unread = reader == NOBODY
-        self.other_reader[flat] = np.where(unread | (reader == who), self.other_reader[flat], who)
-        self.reader[flat] = np.where(unread, who, reader)
+        self._note_reader(flat, who)
         self.read_line[flat] = line
         return None
+
+    def _note_reader(self, flat: Any, who: Any) -> None:
+        reader = self.reader[flat]
+        unread = reader == NOBODY
+        if unread.all():
+            self.reader[flat] = who
+        elif not (reader == who).all():
+            self.other_reader[flat] = np.where(unread | (reader == who), self.other_reader[flat], who)
+            self.reader[flat] = np.where(unread, who, reader)
 
     def write(self, flat: Any, who: Any, line: int) -> Race | None:
         """Record a write."""

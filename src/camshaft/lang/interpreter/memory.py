@@ -66,9 +66,8 @@ class Memory:
                 flat = flat + at * stride
                 continue
             chosen = index if active is None else index[active]
-            wrong = (chosen < 0) | (chosen >= size)
-            if wrong.any():
-                first = int(np.argmax(wrong))
+            if chosen.size and not (chosen.min() >= 0 and chosen.max() < size):
+                first = int(np.argmax((chosen < 0) | (chosen >= size)))
                 lane = first if active is None else int(active[first])
                 raise self.outside(line, axis, int(chosen[first]), f"lane {lane}")
             flat = flat + chosen * stride
@@ -134,7 +133,7 @@ class Memory:
         self.data[flat] = self.narrow(value[: flat.size])
 
     def narrow(self, value: Any) -> Any:
-        return value.astype(self.data.dtype)
+        return value if value.dtype == self.data.dtype else value.astype(self.data.dtype)
 
     def one_lane_each(self, line: int, flat: Any, who: Any) -> None:
         """Raise VerifyError if two lanes of one store write the same element."""

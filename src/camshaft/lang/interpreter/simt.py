@@ -163,7 +163,7 @@ class _Team(ValueMachine):
     # --- flow ----------------------------------------------------------------------------------------------------
     def loop(self, item: ir.Range) -> Iterator[Stop]:
         outer, stop = self.mask, self.env[item.stop]
-        index = np.broadcast_to(self.env[item.start], (self.lanes,))
+        index = self.each_lane(item.start)
         while True:
             active = index < stop if outer is None else outer & (index < stop)
             if not active.any():
@@ -174,7 +174,7 @@ class _Team(ValueMachine):
         self.mask = outer
 
     def branch(self, item: ir.When) -> Iterator[Stop]:
-        condition = np.broadcast_to(self.env[item.condition], (self.lanes,))
+        condition = self.each_lane(item.condition)
         outer, inner = self.mask, condition if self.mask is None else self.mask & condition
         if inner.any():
             self.mask = inner
@@ -183,18 +183,16 @@ class _Team(ValueMachine):
 
     # --- variables and memory --------------------------------------------------------------------------------------
     def var_new(self, item: ir.VarNew) -> None:
-        self.vars[item.var] = np.broadcast_to(self.env[item.var.init], (self.lanes,))
+        self.vars[item.var] = self.each_lane(item.var.init)
 
     def var_set(self, item: ir.VarSet) -> None:
         new, old = self.env[item.value], self.vars[item.var]
-        self.vars[item.var] = np.broadcast_to(
-            new if self.mask is None else np.where(self.mask, new, old), (self.lanes,)
-        )
+        self.vars[item.var] = self.spread(new if self.mask is None else np.where(self.mask, new, old))
 
     def places(self, array: ir.Array, indices: Sequence[ir.Value], line: int, active: Any) -> Any:
         """Return the flat element of each active thread, bounds-checked."""
         memory = self.memories.get(array) or Memory(self.kernel, array, self.own[array][0], Counts(), False)
-        spread = [np.broadcast_to(self.env[i], (self.lanes,)) for i in indices]
+        spread = [self.each_lane(i) for i in indices]
         return memory.place(line, spread, active)
 
     def read(self, value: ir.Value) -> Any:
@@ -212,7 +210,7 @@ class _Team(ValueMachine):
     def store(self, item: ir.Store) -> None:
         array, active = item.array, self.active()
         flat = self.places(array, item.indices, item.line, active)
-        value = np.broadcast_to(self.env[item.value], (self.lanes,))[active].astype(array.dtype.numpy)
+        value = self.each_lane(item.value)[active].astype(array.dtype.numpy)
         if array in self.own:
             self.own[array][active, flat] = value
             return
@@ -223,7 +221,7 @@ class _Team(ValueMachine):
 
     def change(self, value: ir.Value) -> Any:
         """Run an atomic thread by thread in a shuffled order."""
-        args = [np.broadcast_to(self.env[v], (self.lanes,)) for v in value.args]
+        args = [self.each_lane(v) for v in value.args]
         old = np.zeros(self.lanes, value.attr[0].dtype.numpy)
         for i in self.group.random.permutation(self.active()):
             old[i] = self.atomic_of(value, [a[i] for a in args], int(self.threads[i]))

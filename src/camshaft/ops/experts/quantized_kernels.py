@@ -21,8 +21,8 @@ from camshaft.ops.quantized.packed.formats import BLOCK
 from camshaft.ops.quantized.packed.packing import ROWS
 from camshaft.ops.quantized.products import gemv, kernels
 
-# Programs of one expert follow each other, because they read the same rows of x; but workers get contiguous programs, and
-# experts have different numbers of pairs. So the parts are divided into shares of at least LEAST_PARTS, each over all experts.
+# Programs of one expert follow each other, as they read the same rows of x; but workers get contiguous programs, and experts
+# have different numbers of pairs. So the parts are divided into shares of at least LEAST_PARTS, each over all experts.
 MOST_SHARES, LEAST_PARTS = 16, 8
 
 
@@ -248,9 +248,8 @@ def sorted_cost(node: ops.NodeSpec, target: ops.Target) -> float:
     """As tile_cost for the experts that are chosen (each token's are different), plus sorting and gathering."""
     pairs, n_experts, (tokens, n_slots) = order.n_pairs(node), node.inputs[1].bounds[0], node.inputs[-1].bounds
     chosen = n_experts * (1.0 - (1.0 - min(1.0, n_slots / n_experts)) ** tokens)
-    columns = _sorted_values(node, target)["tokens"]
+    columns, gather = _sorted_values(node, target)["tokens"], 0.1 * pairs * (node.inputs[0].bounds[-1] + n_experts)
     computed = max(chosen * columns, pairs + 0.4 * chosen * columns)
-    gather = pairs * (0.1 * node.inputs[0].bounds[-1] + 0.1 * n_experts)
     return max(0.028 * chosen, 0.0072 * computed) * _weights_of_expert(node) + gather + 2000.0
 
 

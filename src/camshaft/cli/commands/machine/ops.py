@@ -12,6 +12,7 @@ import typer
 
 from camshaft.cli import options
 from camshaft.cli.command import command, plain, print_columns, print_json, print_tree
+from camshaft.errors import SettingError
 
 if TYPE_CHECKING:
     from camshaft.validation.status import OpOverview, VariantStatus
@@ -25,6 +26,9 @@ def ops(names: _Names = None, json: options.Json = False, markdown: _Markdown = 
     """List the ops and the validation status of their kernels.
 
     With names, show those ops in detail. Runs no validation; 'camshaft doctor' does."""
+    if markdown and (names or json):
+        came = f"the names {' '.join(names)}" if names else "--json"
+        raise SettingError(f"--markdown prints the page of all ops: got {came:.80} with it; wanted it alone")
     if markdown:
         from camshaft.graph.passes.decompose import parts_of
         from camshaft.ops.catalog import page
