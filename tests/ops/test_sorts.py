@@ -101,6 +101,18 @@ def test_rows_in_lanes_of_any_number_are_sorted(lanes, rows, dim, k):
     agrees_by_lane("sort", x.T if rows > 1 else x, {"axis": 0}, device)
 
 
+@pytest.mark.parametrize("largest", [True, False])
+def test_a_few_of_a_row_are_ranked_or_searched_for(largest):
+    rng = np.random.default_rng(7)
+    x = rng.normal(size=(5, 3000)).astype(np.float32)  # few within the bound
+    x[1], x[2, ::2], x[3, ::3], x[4] = 1.5, -np.inf, np.nan, np.round(x[4])  # many
+    for k in (1, 40, 500):
+        values, places = table().top_k(x, k=k, largest=largest)
+        expected = ops.get("top_k").reference((x,), {"k": k, "largest": largest})
+        np.testing.assert_array_equal(values, expected[0])
+        np.testing.assert_array_equal(places, expected[1])
+
+
 LONGER = [
     ("sort", {}, "f32", (3, 64 * 37 + 5), 4),
     ("sort", {"descending": True}, "f32", (1, 16_384), 8),
