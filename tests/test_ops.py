@@ -174,5 +174,10 @@ def test_few_variants_are_for_one_target_alone() -> None:
         ("argsort", "lanes"),
         ("sort", "lanes"),
         ("top_k", "lanes"),
+        ("argsort", "merges"),
+        ("sort", "merges"),
+        ("cumsum", "whole_rows"),
+        ("cummax", "whole_rows"),
+        ("cummin", "whole_rows"),
     }
     assert len(alone) * 5 < len(every)

@@ -10,6 +10,7 @@ import pytest
 from camshaft import ops, table
 from camshaft.backends.cpu.device import cpu_device
 from camshaft.dtypes import as_dtype
+from camshaft.ops.kernels.launch import for_workers
 from camshaft.ops.op import NodeSpec
 from camshaft.ops.sort.samples import odd_rows
 from camshaft.ops.spec import TensorSpec
@@ -98,6 +99,64 @@ def test_rows_in_lanes_of_any_number_are_sorted(lanes, rows, dim, k):
     x = np.random.default_rng(5).integers(-9, 9, (rows, dim)).astype(np.float32)
     agrees_by_lane("top_k", x, {"k": k}, device)
     agrees_by_lane("sort", x.T if rows > 1 else x, {"axis": 0}, device)
+
+
+@pytest.mark.parametrize("largest", [True, False])
+def test_a_few_of_a_row_are_ranked_or_searched_for(largest):
+    rng = np.random.default_rng(7)
+    x = rng.normal(size=(5, 3000)).astype(np.float32)  # few within the bound
+    x[1], x[2, ::2], x[3, ::3], x[4] = 1.5, -np.inf, np.nan, np.round(x[4])  # many
+    for k in (1, 40, 500):
+        values, places = table().top_k(x, k=k, largest=largest)
+        expected = ops.get("top_k").reference((x,), {"k": k, "largest": largest})
+        np.testing.assert_array_equal(values, expected[0])
+        np.testing.assert_array_equal(places, expected[1])
+
+
+LONGER = [
+    ("sort", {}, "f32", (3, 64 * 37 + 5), 4),
+    ("sort", {"descending": True}, "f32", (1, 16_384), 8),
+    ("sort", {}, "f16", (1, 49_152), 8),
+    ("sort", {}, "f64", (2, 50_001), 8),
+    ("sort", {}, "i64", (1, 5000), 16),
+    ("sort", {}, "u64", (2, 1025), 4),
+    ("sort", {}, "i8", (1, 40_000), 16),
+    ("argsort", {}, "f32", (1, 50_001), 8),
+    ("argsort", {"descending": True}, "bf16", (2, 3001), 16),
+    ("argsort", {}, "i32", (1, 65), 4),
+    ("argsort", {"descending": True}, "u8", (1, 16_384), 8),
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "attrs", "dtype", "shape", "lanes"),
+    [
+        ("sort", {}, "f32", (2, 4500), 8),
+        ("argsort", {}, "f32", (2, 513), 4),
+        *(pytest.param(*case, marks=pytest.mark.full) for case in LONGER),
+    ],
+)
+def test_merged_runs_have_the_stable_order(name, attrs, dtype, shape, lanes):
+    device, rng = replace(cpu_device(), lanes=lanes), np.random.default_rng(6)
+    x = (rng.normal(size=shape) * 50).round().astype(as_dtype(dtype).numpy)
+    if as_dtype(dtype).is_float:
+        x[:, ::7], x[:, 1::11], x[:, 2::13], x[0, 3:5] = np.nan, np.inf, -np.inf, (-0.0, 0.0)
+    (variant,) = (v for v in ops.get(name).variants if v.name == "merges")
+    node = node_of(name, x, attrs)
+    assert variant.supports(node, device) is None
+    wanted = ops.get(name).reference((x,), attrs)
+    for found, right in zip(run_variant(variant, node, device, (x,)), wanted, strict=True):
+        np.testing.assert_array_equal(found, right)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_long_rows_are_merged(threads):
+    if cpu_device().lanes < 8:
+        pytest.skip("wants AVX2")
+    x = np.broadcast_to(np.float32(0), (1, 70_000))
+    with for_workers(threads):
+        for name in ("sort", "argsort"):
+            assert alternatives(ops.get(name), node_of(name, x, {}), "simd")[0][0].name == "merges"
 
 
 @pytest.mark.parametrize(

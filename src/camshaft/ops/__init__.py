@@ -103,7 +103,7 @@ _MODULES = {
     "experts.plain": "matmul_grouped",
     "experts.blocks": "moe_gate moe_experts",
     "sort.ordered": "argsort sort top_k",
-    "sort.searchsorted": "searchsorted",
+    "index.searchsorted": "searchsorted",
     "sort.unique": "unique",
     "linalg.outer": "outer",
     "linalg.triangular": "triangular_solve",

@@ -1,7 +1,8 @@
 """Kernels of sorts that count, for each element, those before it: of short rows, and of the few greatest of a long one.
 
-The few greatest: the count-th least of the blocks' least keys bounds the count-th least key, so only blocks below the bound are
-searched for it, by halves. Its equals are taken in order until there are enough.
+The few greatest: the count-th least of the blocks' least keys bounds the count-th least key. Where no more than MARGIN others
+are within the bound, all of these are ranked. Else the blocks below it are searched for the count-th least key, by halves, and
+its equals are taken in order until there are enough.
 """
 
 from __future__ import annotations
@@ -16,11 +17,13 @@ from camshaft.ops.sort.keys import Keys, keys_of
 
 # Elements whose number of predecessors is counted one against the other.
 MOST = 512
+# Keys that are ranked beside the wanted ones, rather than searched for the last one wanted.
+MARGIN = 64
 
 
 def put_by_rank(
-    k: Tracer, made: Keys, x: Array, row: ir.Value, keys: Array, places: Array, n: int, outs: tuple[Array, ...], count: int,
-    gives: str,
+    k: Tracer, made: Keys, x: Array, row: ir.Value, keys: Array, places: Array, n: int | ir.Value, outs: tuple[Array, ...],
+    count: int, gives: str,
 ) -> None:  # fmt: skip
     """Stores the first `count` of n elements in the order of keys, then of their numbers. `gives`: 'values', 'places' or both."""
     width = k.lane_count()
@@ -137,14 +140,18 @@ def few_of_row(
             listed[this.n_listed.value] = b.to(i32)
             this.n_listed.set(this.n_listed.value + 1)
     k.barrier()
-    last = _greatest(k, made, lambda trial: this.count_of(lambda key: key < trial) < count)
-    keys, places = k.scratch(made.word, count), k.scratch(i32, count)
-    _collect(this, last, keys, places, count)
-    put_by_rank(k, made, x, row, keys, places, count, results[:outputs], count, gives)
+    room = count + MARGIN
+    keys, places = k.scratch(made.word, room), k.scratch(i32, room)
+    last, found = k.var(bound.value, made.word), k.var(this.count_of(lambda key: key <= bound.value), i32)
+    with k.when(found.value > room):
+        last.set(_greatest(k, made, lambda trial: this.count_of(lambda key: key < trial) < count))
+        found.set(count)
+    _collect(this, last.value, keys, places, found.value)
+    put_by_rank(k, made, x, row, keys, places, found.value.to(i64), results[:outputs], count, gives)
 
 
-def _collect(this: Blocks, last: ir.Value, keys: Array, places: Array, count: int) -> None:
-    """Stores the keys below `last`, and the first of those equal to it, in order."""
+def _collect(this: Blocks, last: ir.Value, keys: Array, places: Array, count: ir.Value) -> None:
+    """Stores `count` keys: those below `last`, and the first of those equal to it, in order."""
     k, found = this.k, this.k.var(0, i64)
     equals = k.var(count - this.count_of(lambda key: key < last), i32)
     for j in k.range(this.n_listed.value):

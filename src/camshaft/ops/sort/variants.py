@@ -13,13 +13,16 @@ from camshaft.ops.scan.definition import axis_of, layout_of
 from camshaft.ops.sort import lanes, network, radix, ranks
 from camshaft.ops.sort.definition import Ordered
 from camshaft.ops.sort.keys import as_bits, keys_of
+from camshaft.ops.sort.merges import merges
 from camshaft.ops.spec import TensorSpec, bound
 
 # Digits of 8 bits for one worker a row; on GPUs digits of 4 bits for 64 workers, whose counts fit workgroup memory.
 CPU, GPU = (8, 1), (4, 64)
 ON_CPU = frozenset({"scalar", "simd", "c"})
 # Columns of a block that a search for a few elements lists or not, and the most blocks of a row.
-FEW_BLOCK, MOST_BLOCKS = 64, 4096
+FEW_BLOCKS, MOST_BLOCKS = (64, 32, 16), 4096
+# Elements of a row whose passes leave the L1 cache.
+IN_CACHE = 16384
 
 
 def _radix(row: Ordered) -> ops.KernelVariant:
@@ -65,10 +68,10 @@ def _radix(row: Ordered) -> ops.KernelVariant:
         return ops.Build((launch,), (keys, TensorSpec(halves, i32)))
 
     def cost(node: ops.NodeSpec, target: ops.Target) -> float:
-        # 2 ns for each element and pass, and 500 for a row's counts
+        # 2 ns for each element and pass in the L1 cache, 4 outside, and 500 for a row's counts
         x = node.inputs[0]
         dim = x.bounds[axis_of(row.name, x, node.attrs)]
-        return prod(x.bounds) * (500.0 / dim + 2.0 * as_dtype(x.dtype).bits / CPU[0])
+        return prod(x.bounds) * (500.0 / dim + (2.0 if dim < IN_CACHE else 4.0) * as_dtype(x.dtype).bits / CPU[0])
 
     return ops.KernelVariant("radix", ops.EVERYWHERE, build, cost=cost)
 
@@ -115,19 +118,26 @@ def _ranks(row: Ordered) -> ops.KernelVariant:
     return ops.KernelVariant("ranks", ops.VECTORS - {"c"}, build, supports, cost)
 
 
+def _few_block(node: ops.NodeSpec) -> int:
+    """Elements of a block: few where many are wanted, so that most blocks need no search; at most MOST_BLOCKS of them."""
+    n, count = node.inputs[0].bounds[-1], node.outputs[0].bounds[-1]
+    block = next((b for b in FEW_BLOCKS if b * count * 4 <= n), FEW_BLOCKS[-1])
+    while -(-n // block) > MOST_BLOCKS:
+        block *= 2
+    return block
+
+
 def _few(row: Ordered) -> ops.KernelVariant:
     """Searches only the blocks that may have one of the first."""
 
     def build(node: ops.NodeSpec, target: ops.Target) -> ops.Build:
         constants, arrays, grid = _counting(row, node, target)
-        block = FEW_BLOCK
-        while -(-node.inputs[0].bounds[-1] // block) > MOST_BLOCKS:
-            block *= 2
+        block = _few_block(node)
         return ops.Build((ops.Launch(ranks.few_of_row, arrays, grid, {**constants, "block": block}, sizes=("inner",)),))
 
     def cost(node: ops.NodeSpec, target: ops.Target) -> float:
         n, count = node.inputs[0].bounds[-1], node.outputs[0].bounds[-1]
-        listed = min(n, count * FEW_BLOCK)
+        listed = min(n, count * _few_block(node))
         each_row = 700.0 + n * 4.0 / target.lanes + 5.0 * listed + 2.0 * count * count / target.lanes
         return prod(node.inputs[0].bounds) / n * each_row
 
@@ -205,4 +215,4 @@ def _merges(dim: int, count: int) -> tuple[int, int]:
 
 def variants(row: Ordered) -> tuple[ops.KernelVariant, ...]:
     """The variants of a row."""
-    return (_radix(row), _ranks(row), *((_few(row),) if row.selects else ()), _lanes(row))
+    return (_radix(row), _ranks(row), _few(row) if row.selects else merges(row), _lanes(row))
