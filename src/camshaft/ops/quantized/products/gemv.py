@@ -55,11 +55,7 @@ def product_streams(
     mine = [Rows(k, ROWS, n, k.minimum(place, tiles - 1) if is_ragged else place) for place in places]
     given = kernels.operands(k, arguments, block)
     tokens = Tokens(k, 1, 1, given.active)
-    if short:
-        parts = [Tile(given.x, given.weights, rows, blocks, tokens.first, 1, 1, 1) for rows in mine]
-        totals = [sums.variables[0] for sums in stream_totals(parts, 1, step)]
-    else:
-        totals = totals_of(given.x, given.weights, mine, [tokens] * streams, blocks, step)
+    totals = totals_of(given.x, given.weights, mine, [tokens] * streams, blocks, step, short)
     for place, rows, total in zip(places, mine, totals, strict=True):
         if is_ragged:
             with k.when(place < tiles):
@@ -74,9 +70,19 @@ def shares(n: int, streams: int) -> int:
 
 
 def totals_of(
-    x: tuple[Array, ...], weights: Packed, mine: Sequence[Rows], tokens: Sequence[Consecutive], blocks: int, step: int
+    x: tuple[Array, ...],
+    weights: Packed,
+    mine: Sequence[Rows],
+    tokens: Sequence[Consecutive],
+    blocks: int,
+    step: int,
+    short: bool,
 ) -> list[Variable]:
-    """Returns the totals of each stream's rows for its one token, `step` blocks of each stream at a time."""
+    """Returns the totals of each stream's rows for its one token, `step` blocks of each stream at a time; by 16-bit sums if
+    `short`."""
+    if short:
+        tiles = [Tile(x, weights, rows, blocks, own.first, None, 1, 1) for rows, own in zip(mine, tokens, strict=True)]
+        return [sums.variables[0] for sums in stream_totals(tiles, 1, step)]
     by_format = _nested_totals if k_quant.by_whole_numbers(weights.form) else _totals
     return by_format(x, weights, mine, tokens, blocks, step)
 
@@ -111,11 +117,20 @@ def _nested_totals(
     return totals
 
 
+def fastest(name: str, target: ops.Target) -> tuple[int, int]:
+    """Returns the streams of a format's weights, and the blocks of each at a time."""
+    return (FASTEST_SHORT if has_short_sums(target) else FASTEST)[name]
+
+
+def has_streams(target: ops.Target) -> bool:
+    """Returns whether several streams were measured as faster on CPUs like the target."""
+    return target.lanes == ROWS or has_short_sums(target)
+
+
 def values_of(node: ops.NodeSpec, target: ops.Target) -> ops.Values:
     """Returns the default streams and blocks per step: fewer streams if there would be few or uneven programs."""
     w = node.inputs[1]
-    table = FASTEST_SHORT if has_short_sums(target) else FASTEST
-    tiles, (most, step) = -(-w.bounds[0] // ROWS), table[w.dtype.name]
+    tiles, (most, step) = -(-w.bounds[0] // ROWS), fastest(w.dtype.name, target)
     even = (n for n in range(most, 1, -1) if tiles >= 32 * n or (tiles >= 8 * n and tiles % (2 * n) == 0))
     return {"streams": next(even, 1), "step": gcd(step, w.bounds[1] // BLOCK)}
 
@@ -145,7 +160,7 @@ def supports(node: ops.NodeSpec, target: ops.Target) -> str | None:
     x, w = node.inputs
     if w.dtype.name not in FASTEST:
         return f"takes weights of {', '.join(FASTEST)}: a tile reads others as fast"
-    if target.lanes != ROWS and not has_short_sums(target):  # not measured elsewhere
+    if not has_streams(target):
         return f"takes CPUs with vectors of {ROWS} numbers, or AVX2 without VNNI"
     return kernels.packed_only(node, target) if kernels.is_q8(x) and x.bounds[0] == 1 else "takes one quantized token"
 

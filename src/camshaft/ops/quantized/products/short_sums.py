@@ -76,14 +76,14 @@ class Sums:
 @dataclass(frozen=True)
 class Tile:
     """16 rows of weights, `mine`, times tokens from `first` on, `step` at a time, `count` times; the last step starts earlier, so
-    that it ends at `bound` tokens. One step keeps all in registers. `ahead`: words to prefetch."""
+    that it ends at `bound` tokens (None: all steps end before). One step keeps all in registers. `ahead`: words to prefetch."""
 
     x: tuple[Array, ...]
     weights: Packed
     mine: Rows
     blocks: int
     first: Value
-    bound: int
+    bound: int | None
     step: int
     count: Value | int
     ahead: int = 0
@@ -107,7 +107,8 @@ class Tile:
 
     def tokens(self, j: Index) -> Consecutive:
         """Returns the tokens of step j."""
-        return Consecutive(self.k.minimum(self.first + j * self.step, self.bound - self.step), self.step)
+        first = self.first + j * self.step
+        return Consecutive(first if self.bound is None else self.k.minimum(first, self.bound - self.step), self.step)
 
     def sums(self, columns: int) -> Sums:
         return Sums(self.k, self.mine, columns, self.is_single)
