@@ -8,23 +8,26 @@ import numpy as np
 import pytest
 
 from camshaft import ops
-from camshaft.backends.cpu.device import cpu_device
+from camshaft.backends.cpu.device import CpuDevice, cpu_device
+from camshaft.emit.target import LEVELS, native_lanes
 from camshaft.formats.blocks import BLOCK_FORMATS
 from camshaft.ops.kernels.launch import for_workers, plan_workers
 from camshaft.ops.op import NodeSpec
 from camshaft.ops.quantized.packed.packing import interleaved
 from camshaft.ops.quantized.products import gemv
+from camshaft.ops.quantized.products.short_tile import has_short_sums
 from camshaft.ops.quantized.samples import Case, sample
 from camshaft.ops.spec import TensorSpec
 from camshaft.validation.validate import check_sample, node_of
 
 OP = ops.get("quantized_matmul")
 GEMV, TILE = (next(v for v in OP.variants if v.name == name) for name in ("gemv", "tile"))
-# A zero point, minima, nested scales by whole numbers and by floats.
-FORMATS = ("Q4_0", "Q4_1", "Q6_K", "Q4_K")
+# A zero point, minima, codes by magnitude and sign, nested scales by whole numbers and by floats.
+FORMATS = ("Q4_0", "Q4_1", "Q8_0", "Q6_K", "Q4_K")
+HAS_STREAMS = cpu_device().lanes == 16 or has_short_sums(cpu_device())
 
 
-@pytest.mark.skipif(cpu_device().lanes != 16, reason="streams are for vectors of 16 numbers")
+@pytest.mark.skipif(not HAS_STREAMS, reason="streams are for vectors of 16 numbers and for AVX2 without VNNI")
 @pytest.mark.parametrize("name", FORMATS)
 def test_ragged_shares_give_the_tiles_bits(name) -> None:
     given = sample(Case(name, 1, 1, 16 * 7 - 5, 512, True))
@@ -56,6 +59,17 @@ def test_one_worker_reads_large_weights_from_several_places(n: int, workers: int
     x = node_of(OP, sample(Case("Q4_0", 1, 1, 16, 896, True))).inputs[0]
     w = interleaved(TensorSpec((n, 896), BLOCK_FORMATS["Q4_0"]))
     node = NodeSpec((x, w), OP.infer((x, w), {}), {})
+    device = replace(cpu_device(), lanes=16)
     with for_workers(workers):
-        assert (GEMV.cost(node, cpu_device()) < TILE.cost(node, cpu_device())) is faster
+        assert (GEMV.cost(node, device) < TILE.cost(node, device)) is faster
     assert plan_workers() is None
+
+
+@pytest.mark.parametrize(("n", "faster"), [(4096, True), (320, True), (256, False), (304, False)])
+def test_16_bit_sums_read_from_several_places_where_the_parts_are_even(n: int, faster: bool) -> None:
+    x = node_of(OP, sample(Case("Q4_0", 1, 1, 16, 896, True))).inputs[0]
+    w = interleaved(TensorSpec((n, 896), BLOCK_FORMATS["Q4_0"]))
+    node, row = NodeSpec((x, w), OP.infer((x, w), {}), {}), LEVELS["avx2"]
+    device = CpuDevice("cpu", "simd", native_lanes(row.features), row.features, row.architecture)
+    chosen = min((v for v in OP.variants if v.supports(node, device) is None), key=lambda v: v.cost(node, device))
+    assert (chosen is GEMV) is faster

@@ -20,6 +20,7 @@ from camshaft.ops.quantized.operands import Consecutive, Rows, packed, weight_op
 from camshaft.ops.quantized.packed.formats import BLOCK
 from camshaft.ops.quantized.packed.packing import ROWS
 from camshaft.ops.quantized.products import gemv, kernels
+from camshaft.ops.quantized.products.short_tile import has_short_sums
 
 # Programs of one expert follow each other, as they read the same rows of x; but workers get contiguous programs, and experts
 # have different numbers of pairs. So the parts are divided into shares of at least LEAST_PARTS, each over all experts.
@@ -37,7 +38,7 @@ class ExpertRows(Rows):
 @kernel
 def product_of_pairs(
     k: Tracer, *arguments: Any, n: int, n_experts: int, n_slots: int, per_token: bool, blocks: int, rows: int, block: str,
-    ahead: int, streams: int, step: int,
+    ahead: int, streams: int, step: int, short: bool,
 ) -> None:  # fmt: skip
     # y[p, rows] of `streams` slots of a token per program, `step` blocks of each at a time if there are several
     count = 1 if arguments[0].dtype == f32 else 3
@@ -49,7 +50,7 @@ def product_of_pairs(
     given = [Consecutive(token if per_token else pair, 1) for pair in pairs]
     if streams > 1:
         mine = [ExpertRows(k, rows, n, part, k.minimum(expert, n_experts - 1)) for expert in chosen]
-        totals = gemv.totals_of(x, weights, mine, given, blocks, step)
+        totals = gemv.totals_of(x, weights, mine, given, blocks, step, short)
         for own, total, expert, pair in zip(mine, totals, chosen, pairs, strict=True):
             with k.when(expert < n_experts):
                 own.store(out, total, pair)
@@ -118,15 +119,12 @@ def _sizes(node: ops.NodeSpec) -> dict[str, Constant]:
     return {"n": n, "n_experts": n_experts, "blocks": depth // BLOCK, "block": node.inputs[1].dtype.name}
 
 
-def is_packed(node: ops.NodeSpec, target: ops.Target) -> str | None:
-    """Returns why no variant takes weights as a file has them, or None for packed weights."""
-    return kernels.packed_only(node, target)
-
-
 def whole_tiles(node: ops.NodeSpec, target: ops.Target) -> str | None:
     """Returns why the weights are not packed in whole tiles of 16 rows, or None."""
     n = node.inputs[1].bounds[1]
-    return is_packed(node, target) or (f"experts of {n} rows; wanted a multiple of {ROWS}" if n % ROWS else None)
+    return kernels.packed_only(node, target) or (
+        f"experts of {n} rows; wanted a multiple of {ROWS}" if n % ROWS else None
+    )
 
 
 def _rows(target: ops.Target, n: int) -> int:
@@ -136,7 +134,7 @@ def _rows(target: ops.Target, n: int) -> int:
 def _build_pairs(node: ops.NodeSpec, target: ops.Target, values: ops.Values) -> ops.Build:
     (tokens, n_slots), n = node.inputs[-1].shape, node.inputs[1].bounds[1]
     rows = _rows(target, n)
-    constants = {**_sizes(node), **order.by_slot(node), "rows": rows, "streams": 1, "step": 1, **values}
+    constants = {**_sizes(node), **order.by_slot(node), "rows": rows, "streams": 1, "step": 1, "short": False, **values}
     arrays = (*_flat(node), *weight_operands(node), order.experts_of(node), order.out_of(node))
     grid = ops.Cells(tokens), ops.Cells(n_slots, values.get("streams", 1)), ops.Cells(n, rows)
     launch = ops.Launch(product_of_pairs, arrays, grid, constants, lanes=rows if rows > ROWS else None)
@@ -150,7 +148,7 @@ def _pairs_values(node: ops.NodeSpec, target: ops.Target) -> ops.Values:
 
 def _streams_values(node: ops.NodeSpec, target: ops.Target) -> ops.Values:
     """Returns as many streams as divide the slots, and the blocks of each at a time, of those that are fastest in gemv.py."""
-    most, step = gemv.FASTEST[node.inputs[1].dtype.name]
+    most, step = gemv.fastest(node.inputs[1].dtype.name, target)
     streams = next(n for n in range(most, 0, -1) if node.inputs[-1].bounds[1] % n == 0)
     return {"ahead": 0, "streams": streams, "step": gcd(step, node.inputs[1].bounds[2] // BLOCK)}
 
@@ -158,15 +156,15 @@ def _streams_values(node: ops.NodeSpec, target: ops.Target) -> ops.Values:
 def _streams_only(node: ops.NodeSpec, target: ops.Target) -> str | None:
     if node.inputs[1].dtype.name not in gemv.FASTEST:
         return f"takes weights of {', '.join(gemv.FASTEST)}"
-    if target.lanes != ROWS or not kernels.is_q8(node.inputs[0]):
-        return f"takes quantized activations on CPUs with vectors of {ROWS} numbers"
+    if not gemv.has_streams(target) or not kernels.is_q8(node.inputs[0]):
+        return f"takes quantized activations on CPUs with vectors of {ROWS} numbers, or AVX2 without VNNI"
     if _streams_values(node, target)["streams"] == 1:
         return f"{node.inputs[-1].bounds[1]} slots have no common divisor with its streams"
     return whole_tiles(node, target)
 
 
 def _build_streams(node: ops.NodeSpec, target: ops.Target) -> ops.Build:
-    return _build_pairs(node, target, _streams_values(node, target))
+    return _build_pairs(node, target, {**_streams_values(node, target), "short": has_short_sums(target)})
 
 
 def _build_sorted(node: ops.NodeSpec, target: ops.Target, values: ops.Values) -> ops.Build:
@@ -239,9 +237,10 @@ def _pairs_cost(node: ops.NodeSpec, target: ops.Target) -> float:
 
 def _streams_cost(node: ops.NodeSpec, target: ops.Target) -> float:
     """Of one Zen 4 core: Q4_K and Q4_0 23 and 28 GB/s instead of 22 and 25, Q6_K and Q8_0 17 and 22 instead of 16 and 19. With a
-    row of x per slot Q4_0 and Q6_K lost a quarter. Cores that share bandwidth gain nothing."""
+    row of x per slot Q4_0 and Q6_K lost a quarter. Cores that share bandwidth gain nothing. By 16-bit sums half the time and less
+    on a Zen 3 core."""
     gains = plan_workers() == 1 and order.per_token(node)
-    return (0.9 if gains else 1.3) * _pairs_cost(node, target)
+    return (0.5 if has_short_sums(target) else 0.9 if gains else 1.3) * _pairs_cost(node, target)
 
 
 def sorted_cost(node: ops.NodeSpec, target: ops.Target) -> float:
@@ -266,5 +265,5 @@ VARIANTS = (
     ops.KernelVariant("pairs", ops.VECTORS, _PAIRS.build_default, whole_tiles, _pairs_cost, _PAIRS),
     ops.KernelVariant("streams", frozenset({"simd"}), _build_streams, _streams_only, _streams_cost),
     ops.KernelVariant("sorted", ops.VECTORS, _TUNABLES.build_default, whole_tiles, sorted_cost, _TUNABLES),
-    ops.KernelVariant("row", ops.EVERYWHERE, _build_row, is_packed, _row_cost),
+    ops.KernelVariant("row", ops.EVERYWHERE, _build_row, kernels.packed_only, _row_cost),
 )

@@ -76,14 +76,14 @@ class Sums:
 @dataclass(frozen=True)
 class Tile:
     """16 rows of weights, `mine`, times tokens from `first` on, `step` at a time, `count` times; the last step starts earlier, so
-    that it ends at `bound` tokens. One step keeps all in registers. `ahead`: words to prefetch."""
+    that it ends at `bound` tokens (None: all steps end before). One step keeps all in registers. `ahead`: words to prefetch."""
 
     x: tuple[Array, ...]
     weights: Packed
     mine: Rows
     blocks: int
     first: Value
-    bound: int
+    bound: int | None
     step: int
     count: Value | int
     ahead: int = 0
@@ -107,7 +107,8 @@ class Tile:
 
     def tokens(self, j: Index) -> Consecutive:
         """Returns the tokens of step j."""
-        return Consecutive(self.k.minimum(self.first + j * self.step, self.bound - self.step), self.step)
+        first = self.first + j * self.step
+        return Consecutive(first if self.bound is None else self.k.minimum(first, self.bound - self.step), self.step)
 
     def sums(self, columns: int) -> Sums:
         return Sums(self.k, self.mine, columns, self.is_single)
@@ -115,27 +116,33 @@ class Tile:
 
 def totals_of(tile: Tile, columns: int) -> Sums:
     """Computes the products of `columns` tokens at most. Returns the totals of all rows, token t of step j in slot step j + t."""
-    k, unpacked = tile.k, None if tile.is_single else tile.k.scratch(u32, WORDS, ROWS)
-    totals = tile.sums(columns)
-    if not k_quant.by_whole_numbers(tile.form):
-        for b in k.range(tile.blocks):
-            block = _block(tile, b, unpacked)
-            pairs = [tile.weights.scale(tile.mine.load, b, g) for g in range(tile.form.groups)]
-            for j in tile.times():
-                _add_floats(tile, block, pairs, tile.tokens(j), j, totals)
+    (totals,) = stream_totals([tile], columns, 1)
+    return totals
+
+
+def stream_totals(tiles: Sequence[Tile], columns: int, blocks: int) -> list[Sums]:
+    """Computes `totals_of` of tiles of different rows and of equal tokens, so many blocks of each at a time."""
+    k, form, size = tiles[0].k, tiles[0].form, tiles[0].blocks
+    unpacked = None if tiles[0].is_single else k.scratch(u32, WORDS, ROWS)
+    totals = [tile.sums(columns) for tile in tiles]
+    if not k_quant.by_whole_numbers(form):
+        for first in k.range(0, size, blocks):
+            for tile, own in zip(tiles, totals, strict=True):
+                for i in range(blocks):
+                    _add_block(tile, _block(tile, first + i, unpacked), own)
         return totals
-    parts = tile.sums(columns)
-    for s in k.range(tile.blocks // SUPER):
-        steps = k_quant.steps_of(tile.weights, tile.mine, s)
-        parts.clear()
-        for i in k.range(SUPER):
-            block = _block(tile, s * SUPER + i, unpacked)
-            scales = k_quant.scales_of(tile.weights, tile.mine, block.b, steps)
-            minima = k_quant.minima_of(scales, steps)
-            for j in tile.times():
-                _add_whole(tile, block, scales, minima, tile.tokens(j), j, parts)
-        for slot in totals.slots():
-            totals.set(slot, k.fma(steps.scale, parts.get(slot), totals.get(slot)))
+    parts = [tile.sums(columns) for tile in tiles]
+    for s in k.range(size // SUPER):
+        steps = [k_quant.steps_of(tile.weights, tile.mine, s) for tile in tiles]
+        for part in parts:
+            part.clear()
+        for first in k.range(0, SUPER, blocks):
+            for tile, step, part in zip(tiles, steps, parts, strict=True):
+                for i in range(blocks):
+                    _add_nested(tile, _block(tile, s * SUPER + first + i, unpacked), step, part)
+        for step, part, own in zip(steps, parts, totals, strict=True):
+            for slot in own.slots():
+                own.set(slot, k.fma(step.scale, part.get(slot), own.get(slot)))
     return totals
 
 
@@ -159,6 +166,21 @@ def _block(tile: Tile, b: Value, unpacked: Array | None) -> _Block:
     for w, word in enumerate(words):
         tile.k.store_vector(unpacked, word, w, 0)
     return _Block(b, lambda w: tile.k.load_vector(unpacked, w, 0, width=ROWS))
+
+
+def _add_block(tile: Tile, block: _Block, totals: Sums) -> None:
+    """Adds a block with scales of its own to all totals."""
+    pairs = [tile.weights.scale(tile.mine.load, block.b, g) for g in range(tile.form.groups)]
+    for j in tile.times():
+        _add_floats(tile, block, pairs, tile.tokens(j), j, totals)
+
+
+def _add_nested(tile: Tile, block: _Block, steps: k_quant.Steps, parts: Sums) -> None:
+    """Adds a block with whole scales to all sums over the super-block."""
+    scales = k_quant.scales_of(tile.weights, tile.mine, block.b, steps)
+    minima = k_quant.minima_of(scales, steps)
+    for j in tile.times():
+        _add_whole(tile, block, scales, minima, tile.tokens(j), j, parts)
 
 
 def _dots(
