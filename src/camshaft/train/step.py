@@ -34,8 +34,9 @@ class Step:
     arrays. Results have the same bits for any number of threads.
 
     `clip` limits the norm of all gradients together. `average` is the decay of a moving average of the parameters. With
-    `micro_batches` a batch is computed in as many equal parts along axis 0, whose gradients are averaged. `backend` and `threads`
-    are those of camshaft.compile.
+    `micro_batches` a batch is computed in as many equal parts along axis 0, whose gradients are averaged. `backend`, `threads`
+    and `activations` are those of camshaft.compile; with activations 'q8' products with quantized weights that do not learn round
+    what they multiply to 8 bits, and gradients pass straight through the rounding.
 
     Raises TrainingError if the loss or a gradient is not finite, with the step and the tensor; the parameters are then those of
     the step before.
@@ -52,6 +53,7 @@ class Step:
         micro_batches: int = 1,
         backend: str | None = None,
         threads: int | None = None,
+        activations: str = "f32",
     ) -> None:
         _check(loss, optimizer, clip, average, micro_batches)
         self._recipe = Recipe(loss, tree_of(parameters), optimizer, clip, average, micro_batches)
@@ -59,7 +61,7 @@ class Step:
         self._memory: dict[str, Array | DeviceArray] = {}
         self._plans: dict[Any, ExecutionPlan] = {}
         self._weights = Weights()
-        self._backend, self._threads = backend, threads
+        self._backend, self._threads, self._activations = backend, threads, activations
         self.gradient_norm = math.nan
 
     def __repr__(self) -> str:
@@ -235,7 +237,8 @@ class Step:
     def _compiled(self, graph: Graph) -> ExecutionPlan:
         """The plan of a graph, whose states are those of the plans before."""
         memory = {name: there for name, there in self._memory.items() if name in graph.states}
-        plan = compile(graph, backend=self._backend, threads=self._threads, memory=memory, weights=self._weights)
+        options: dict[str, Any] = {"backend": self._backend, "threads": self._threads, "activations": self._activations}
+        plan = compile(graph, **options, memory=memory, weights=self._weights)
         for name, there in plan.states.items():
             if name not in self._memory:
                 self._memory[name] = there
