@@ -35,9 +35,9 @@ from camshaft.serve.load.report import Limits, LoadReport, report_of
 from camshaft.serve.load.run import first_model, run_load
 from camshaft.serve.load.stream import target_of
 from camshaft.serve.load.workload import Workload
-from camshaft.serve.models.config import ModelSpec
 from camshaft.serve.models.entry import Card
 from camshaft.serve.models.models import Models
+from camshaft.serve.models.spec import ModelSpec
 from camshaft.serve.run import listen, make_server, url_of
 from tests.support.fixtures import tiny_model
 

@@ -29,7 +29,7 @@ from camshaft.cluster.serving import APP, Replicas, application, deploy, router_
 from camshaft.serve.batch.files import Line, Results, read_lines, result_line
 from camshaft.serve.batch.run import Tally
 from camshaft.serve.guard import Guard
-from camshaft.serve.models.config import ModelSpec
+from camshaft.serve.models.spec import ModelSpec
 from tests.support.fixtures import tiny_model
 
 PROMPT_TOKENS, ASKING = 512, 8

@@ -95,6 +95,10 @@ class ContextError(CamshaftError):
     """A request exceeds the context length or the number of sessions."""
 
 
+class SlotsInUseError(ContextError):
+    """All sessions of a model are open; one may become free."""
+
+
 class LogitsError(CamshaftError):
     """A model computed NaN logits, so no token can be sampled."""
 

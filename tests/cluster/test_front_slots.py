@@ -16,7 +16,7 @@ from camshaft.cluster.front import Fronted
 from camshaft.cluster.replica import News
 from camshaft.generate.engine.request import Update
 from camshaft.generate.options import GenerateOptions
-from camshaft.serve.models.config import ModelSpec
+from camshaft.serve.models.spec import ModelSpec
 from camshaft.serve.slots import slots
 from tests.support.fixtures import tiny_model
 

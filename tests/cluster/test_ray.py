@@ -28,7 +28,7 @@ from camshaft.cluster.serving import served
 from camshaft.serve.batch.run import Tally
 from camshaft.serve.guard import Guard
 from camshaft.serve.load.stream import AnswerError, post_stream, target_of
-from camshaft.serve.models.config import ModelSpec
+from camshaft.serve.models.spec import ModelSpec
 from tests.serve.test_batch import COMPLETION, line_of, results_of, write_lines
 from tests.support.fixtures import tiny_model
 

@@ -25,8 +25,8 @@ from camshaft.errors import ContextError, MissingExtraError, ModelError
 from camshaft.generate.engine.engine import Engine, QueueFullError
 from camshaft.generate.options import GenerateOptions
 from camshaft.serve.guard import Guard
-from camshaft.serve.models.config import ModelSpec
 from camshaft.serve.models.served import Served
+from camshaft.serve.models.spec import ModelSpec
 from tests.serve.conftest import Kept, client_of
 from tests.support.fixtures import tiny_model
 

@@ -15,8 +15,9 @@ from camshaft.cli.main import make_app
 from camshaft.cluster.serving import Replicas, deployment_names, read_replicas, router_options
 from camshaft.cluster.specs import cluster_specs, on_nodes
 from camshaft.errors import SettingError
-from camshaft.serve.models.config import ModelSpec, ServerConfig
+from camshaft.serve.models.config import ServerConfig
 from camshaft.serve.models.entry import EMBEDDING
+from camshaft.serve.models.spec import ModelSpec
 
 
 def test_the_number_of_replicas() -> None:

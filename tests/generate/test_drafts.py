@@ -7,7 +7,7 @@ import pytest
 
 from camshaft.generate.memory.logits import logits_memory, move_row
 from camshaft.generate.speculation.ngram import LONGEST, NgramIndex, length_class
-from camshaft.generate.speculation.pace import MOST_ROWS, Pace, RunCosts
+from camshaft.generate.speculation.pace import MOST_ROWS, Pace, RunCosts, lengths
 from camshaft.generate.speculation.speculator import NgramDrafter
 
 
@@ -68,6 +68,10 @@ def test_costs_are_as_measured_and_as_expected_before() -> None:
     costs = _costs(of_1=2.0, of_2=3.0, of_7=5.0)
     assert [costs.of(n) for n in (1, 2, 4, 5, 8)] == [1.0, 1.5, 1.5, 2.5, 2.5]
     assert costs.in_runs(1.0) == 0.5
+    costs = _costs(of_4=3.0)  # as if 2 seconds were a run of one
+    assert [costs.of(n) for n in (1, 2, 4)] == [1.0, 1.2, 1.5]
+    assert costs.in_runs(1.0) == 0.5
+    assert (costs.seconds(3), costs.seconds(1)) == (3.0, None)
 
 
 def test_a_draft_is_as_long_as_pays() -> None:
@@ -85,6 +89,18 @@ def test_a_draft_is_as_long_as_pays() -> None:
         pace.saw(None, True)
     assert pace.length(None, 7) == 7
     assert Pace(_costs(of_1=1.0, of_2=2.1, of_4=4.1, of_8=8.0), {None: 0.99}).length(None, 7) == 0
+
+
+def test_several_texts_share_the_rows_of_a_run() -> None:
+    costs = RunCosts()
+    assert lengths([(0.99, 7), (0.99, 7)], 2, costs) == [3, 3]
+    assert lengths([(0.99, 7), (0.1, 7)], 2, costs) == [6, 0]
+    assert lengths([(0.99, 2), (0.9, 7)], 2, costs) == [2, 4]
+    assert lengths([(0.0, 0), (0.5, 7), (0.5, 7)], 3, costs) == [0, 1, 0]  # a row that costs nothing: 4 are run anyway
+    assert lengths([(0.9, 7)] * 8, 8, costs) == [0] * 8
+    assert lengths([(0.9, 7)] * 16, 16, costs) == [0] * 16
+    assert lengths([(0.9, 7)] * 2, 2, costs, each=0.3) == [3, 3]  # drafted side by side
+    assert lengths([(0.9, 7)] * 2, 2, costs, each=1.0) == [0, 0]
 
 
 def test_wrong_drafts_are_not_run_any_more_and_right_ones_again() -> None:

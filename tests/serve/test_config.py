@@ -7,7 +7,10 @@ from pathlib import Path
 import pytest
 
 from camshaft.errors import ModelError, SettingError
-from camshaft.serve.models.config import ModelSpec, cards_of, read_config
+from camshaft.serve.models.config import read_config
+from camshaft.serve.models.served import Served
+from camshaft.serve.models.spec import ModelSpec, cards_of
+from tests.support.fixtures import tiny_model
 
 
 @pytest.fixture
@@ -56,7 +59,9 @@ def folder(tmp_path: Path) -> Path:
         ),
         ("[[models]]\nmodel='one.gguf'\nkv_cache='q7'", r"'models\[0\]': kv_cache 'q7'; wanted one of"),
         ("[[models]]\nmodel='one.gguf'\nactivations='q7'", r"'models\[0\]': activations 'q7'; wanted one of"),
-        ("speculate='model'\n[[models]]\nmodel='one.gguf'", '\'speculate\' is "model"; wanted "ngram"'),
+        ("speculate=' '\n[[models]]\nmodel='one.gguf'", "'speculate' is \" \"; wanted 'ngram', a draft model or 'off'"),
+        ("speculate='small'\n[[models]]\nmodel='one.gguf'", "'small'"),
+        ("[[models]]\nmodel='bert.gguf'\nembed=true\nspeculate='ngram'", r"'models\[0\].speculate' with embed = true"),
         ("[[models]]\nmodel='one.gguf'\nbackend='q7'", r"'models\[0\]': no backend or device 'q7'"),
         ("[[models]]\nmodel='one.gguf'\ncontext=2000000\nslots=2000000", r"'models\[0\]': .*fewer than 2\^31 tokens"),
         (
@@ -70,3 +75,37 @@ def test_what_is_wrong_in_the_file_is_named(folder: Path, text: str, message: st
     path.write_text(text, "utf-8")
     with pytest.raises((SettingError, ModelError), match=message):
         cards_of(read_config(path, ModelSpec("", "")).specs)
+
+
+def test_a_draft_model_is_opened_and_released_with_its_model(tmp_path: Path) -> None:
+    model, path = tiny_model("llama", tmp_path), tmp_path / "models.toml"
+    tiny_model("qwen2", tmp_path)
+    path.write_text(
+        "context = 48\nslots = 3\nthreads = 1\nactivations = 'f32'\nspeculate = 'qwen2.gguf'\n[[models]]\nmodel = 'llama.gguf'\n"
+        "[[models]]\nmodel = 'llama.gguf'\nname = 'plain'\nspeculate = 'off'\n", "utf-8"
+    )  # fmt: skip
+    drafted, plain = read_config(path, ModelSpec("", "")).specs
+    assert (drafted.draft_model, plain.draft_model, plain.speculate) == (str(tmp_path / "qwen2.gguf"), None, None)
+    assert drafted.file_nbytes - plain.file_nbytes == (tmp_path / "qwen2.gguf").stat().st_size
+    assert plain.file_nbytes == model.stat().st_size
+    served, alone = drafted.open(), plain.open()
+    assert isinstance(served, Served)
+    assert isinstance(alone, Served)
+    draft = served.draft
+    assert draft is not None
+    assert served.engine.drafts_by == draft.name
+    assert (draft.context, draft.plans.cache.n_slots, alone.draft, alone.engine.drafts_by) == (48, 3, None, None)
+    assert served.nbytes > alone.nbytes
+    served.close()
+    alone.close()
+    with pytest.raises(ModelError, match="is closed"):
+        draft.check_open()
+
+
+def test_what_cannot_draft_is_refused_and_released(tmp_path: Path) -> None:
+    options = {"context": 48, "sessions": 3, "threads": 1, "activations": "f32"}
+    spec = ModelSpec(
+        str(tiny_model("llama", tmp_path)), "tiny", options=options, speculate=str(tiny_model("mamba", tmp_path))
+    )
+    with pytest.raises(SettingError, match="in an engine a model with recurrent layers cannot draft"):
+        spec.open()

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from camshaft import LanguageModel
+from camshaft.generate.engine import drafts
 from camshaft.generate.engine.engine import Engine
-from camshaft.generate.speculation.pace import Pace
 from camshaft.serve.models.served import Served
 from tests.generate.conftest import CONTEXT, SESSIONS
 from tests.serve.conftest import client_of
@@ -36,7 +36,8 @@ def test_props(client: Any, lm: LanguageModel) -> None:
 
 
 def test_slots(served: Served, client: Any) -> None:
-    idle = [{"id": i, "n_ctx": CONTEXT, "is_processing": False} for i in range(SESSIONS)]
+    about = {"n_ctx": CONTEXT, "is_processing": False, "speculative": False}
+    idle = [{"id": i, **about} for i in range(SESSIONS)]
     assert client.get("/slots").json() == idle
     begun = client.stream("POST", "/completion", json=HOW | {"prompt": [5, 6, 7], "n_predict": 40, "stream": True})
     with begun as response:
@@ -126,17 +127,28 @@ def test_timings(client: Any, path: str) -> None:
         )
 
 
-def test_drafts_are_counted(lm: LanguageModel, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Pace, "length", lambda self, kind, most, known, others: most)
+@pytest.mark.parametrize("kind", ["ngram", "model"])
+def test_drafts_are_counted(
+    lm: LanguageModel, roomy: LanguageModel, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    monkeypatch.setattr(drafts, "lengths", lambda offers, rows, costs, each: [most for _, most in offers])
+    speculate = roomy if kind == "model" else kind
     body = {"prompt": [40, 41, 42] * 3, "max_tokens": 20, "temperature": 0, "ignore_eos": True}
     with client_of(Served("tiny", Engine(lm))) as client:
         plain = client.post("/v1/completions", json=body).json()
-    with client_of(Served("tiny", Engine(lm, speculate="ngram"))) as client:
+    with client_of(Served("tiny", Engine(lm, speculate=speculate))) as client:
         drafted = client.post("/v1/completions", json=body).json()
         metrics = client.get("/metrics").text
+        assert [row["speculative"] for row in client.get("/slots").json()] == [True] * SESSIONS
+        with client.stream("POST", "/v1/completions", json=body | {"stream": True}) as response:
+            next(response.iter_lines())
+            running = [row for row in client.get("/slots").json() if row["is_processing"]]  # it may have ended
+    assert all(row["draft_n_accepted"] <= row["draft_n"] for row in running)
     assert drafted["choices"] == plain["choices"]
     timings = drafted["timings"]
     assert 0 <= timings["draft_n_accepted"] <= timings["draft_n"]
+    assert (timings["draft_n_accepted"] == timings["draft_n"]) == (kind == "model")
+    assert "camshaft_drafting_seconds_total" in metrics
     assert f'camshaft_drafted_tokens_total{{model="tiny"}} {timings["draft_n"]}' in metrics
     assert f'camshaft_accepted_tokens_total{{model="tiny"}} {timings["draft_n_accepted"]}' in metrics
     assert "draft_n" not in plain["timings"]

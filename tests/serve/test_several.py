@@ -12,9 +12,10 @@ import pytest
 
 from camshaft.serve.app import make_app
 from camshaft.serve.guard import Guard
-from camshaft.serve.models.config import ModelSpec, cards_of, read_config
+from camshaft.serve.models.config import read_config
 from camshaft.serve.models.entry import EMBEDDING, Card, Loaded
 from camshaft.serve.models.models import Models
+from camshaft.serve.models.spec import ModelSpec, cards_of
 from tests.generate.conftest import CONTEXT
 from tests.support.adapters import drawn_adapter
 from tests.support.fixtures import tiny_encoder, tiny_model

@@ -15,9 +15,9 @@ import numpy as np
 
 from camshaft.dtypes import PARTS, DType, as_dtype, bf16, f16, f64
 from camshaft.errors import CamshaftError
-from camshaft.graph.decompose import use_of
 from camshaft.graph.functions import function
 from camshaft.graph.graph import Graph, Tensor
+from camshaft.graph.passes.decompose import use_of
 from camshaft.ops.op import Op, Sample
 from camshaft.ops.spec import TensorSpec
 from tests.support.references import evaluated

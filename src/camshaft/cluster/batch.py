@@ -20,8 +20,8 @@ from camshaft.cluster.rows import Ledger
 from camshaft.serve.batch.envelopes import ENVELOPE_NBYTES
 from camshaft.serve.batch.files import Line, Results, check_paths, read_lines, result_line
 from camshaft.serve.batch.run import Progress, Tally, answer_lines, is_answer
-from camshaft.serve.models.config import ModelSpec
 from camshaft.serve.models.served import MOST_BODY_NBYTES, Embedder, Served
+from camshaft.serve.models.spec import ModelSpec
 
 if TYPE_CHECKING:
     import pyarrow

@@ -13,10 +13,10 @@ from camshaft.cluster.front_model import FrontModel
 from camshaft.cluster.remote_engine import RemoteEngine
 from camshaft.serve.app import make_app
 from camshaft.serve.guard import Guard
-from camshaft.serve.models.config import ModelSpec
 from camshaft.serve.models.entry import Card
 from camshaft.serve.models.models import Models
 from camshaft.serve.models.served import Served
+from camshaft.serve.models.spec import ModelSpec
 
 
 class FrontServed(Served):

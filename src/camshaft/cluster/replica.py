@@ -11,8 +11,8 @@ from camshaft.generate.engine.engine import QueueFullError
 from camshaft.generate.engine.request import Listener, Request, Update
 from camshaft.generate.grammar.grammar import Grammar
 from camshaft.generate.options import GenerateOptions
-from camshaft.serve.models.config import ModelSpec
 from camshaft.serve.models.served import Served
+from camshaft.serve.models.spec import ModelSpec
 
 Wanted = Sequence[tuple[list[int], GenerateOptions]]
 

@@ -16,7 +16,7 @@ from camshaft.errors import SettingError
 from camshaft.generate.memory.cache_specs import BLOCK_TOKENS
 from camshaft.serve.connection import KEEP_OPEN_S, MOST_CONNECTIONS
 from camshaft.serve.guard import Guard
-from camshaft.serve.models.config import ModelSpec
+from camshaft.serve.models.spec import ModelSpec
 from camshaft.serve.run import GRACE_S
 
 APP = "camshaft"

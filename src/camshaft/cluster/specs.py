@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from camshaft.errors import SettingError
-from camshaft.serve.models.config import ModelSpec, ServerConfig
+from camshaft.serve.models.config import ServerConfig
 from camshaft.serve.models.entry import CHAT
+from camshaft.serve.models.spec import ModelSpec
 
 
 def on_nodes(spec: ModelSpec) -> ModelSpec:
@@ -18,7 +19,8 @@ def on_nodes(spec: ModelSpec) -> ModelSpec:
         options["adapters"] = tuple((_absolute(path), strength) for path, strength in options["adapters"])
     if "mmproj" in options:
         options["mmproj"] = _absolute(options["mmproj"])
-    return replace(spec, model=_absolute(spec.model), options=options)
+    drafts = spec.speculate if spec.draft_model is None else _absolute(spec.draft_model)
+    return replace(spec, model=_absolute(spec.model), options=options, speculate=drafts)
 
 
 def _absolute(path: str) -> str:

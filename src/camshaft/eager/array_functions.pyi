@@ -859,6 +859,12 @@ class ArrayFunctions:
         Arrays in, arrays out. `out` is written and returned.
         """
 
+    def dropout(self, x: ArrayLike, seed: ArrayLike, /, *, out: Array | None = None, p: float = 0.5) -> Any:
+        """y = x / (1 - p) where a random number from seed and the element's place is at least p, else 0.
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
     def cross_entropy_gradient(
         self,
         logits: ArrayLike,

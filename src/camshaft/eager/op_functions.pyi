@@ -59,6 +59,7 @@ __all__ = [
     "divide",
     "dot",
     "dplr_slots",
+    "dropout",
     "dry",
     "elu",
     "embedding",
@@ -1302,6 +1303,12 @@ def cross_entropy(
     ignore_index: int = -100,
     label_smoothing: float = 0.0,
     name: str | None = None,
+) -> Tensor: ...
+@overload
+def dropout(x: ArrayLike, seed: ArrayLike, /, *, out: Array | None = None, p: float = 0.5) -> Any: ...
+@overload
+def dropout(
+    x: Tensor | ArrayLike, seed: Tensor | ArrayLike, /, *, p: float = 0.5, name: str | None = None
 ) -> Tensor: ...
 @overload
 def cross_entropy_gradient(

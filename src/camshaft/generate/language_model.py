@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, Unpack
+from typing import Any, Self, Unpack
 
 import numpy as np
 
@@ -35,9 +35,6 @@ from camshaft.models.vision.pictures import PictureSource, open_pictures
 from camshaft.settings import thread_count
 from camshaft.text.vocabulary import vocabulary_size
 
-if TYPE_CHECKING:
-    pass
-
 Array = np.ndarray[Any, Any]
 
 __all__ = ["Batch", "Conversation", "Generation", "GenerationTimings", "LanguageModel", "PlanDescription", "Timings"]
@@ -58,7 +55,7 @@ class LanguageModel(Prompts, Drawing):
     sessions: maximum number of open sessions.
     adapters: LoRA adapters (GGUF files and PEFT folders) that are added to the model, each alone or in a pair with a strength.
     mmproj: the file of the model's vision encoder, with which it sees pictures (extra `images`).
-
+    experts_resident: gigabytes of memory for experts: the most used stay, others are read from files; None: all if they fit.
     Raises ModelError, FormatError or BackendError for an unusable file or backend.
     """
 
@@ -74,6 +71,7 @@ class LanguageModel(Prompts, Drawing):
         sessions: int = DEFAULT_SESSIONS,
         adapters: Given = (),
         mmproj: str | Path | None = None,
+        experts_resident: float | None = None,
     ) -> None:
         started = time.perf_counter()
         model_options.check_sizes(context, sessions)
@@ -84,9 +82,8 @@ class LanguageModel(Prompts, Drawing):
         self._backend, self.backend, self.threads = backend, backend or "simd", thread_count(threads)
         self.lock = threading.RLock()
         self._grammars: GrammarCompiler | None = None
-        self._making_grammars = threading.Lock()
+        self._closed, self._making_grammars = False, threading.Lock()
         models.add(self)
-        self._closed = False
         self._model_file = open_model_file(resolve_model(self.name))
         self._file, self.vision = self._model_file.file, None
         try:
@@ -107,6 +104,7 @@ class LanguageModel(Prompts, Drawing):
                     threads=self.threads,
                     adapters=self._opened(adapters),
                     seeing=BLIND if self.vision is None else self.vision.seeing,
+                    experts_resident=experts_resident,
                 )
                 self.tokenizer = self._model_file.tokenizer()  # while a cached plan's weights load in the background
                 loaded = time.perf_counter()

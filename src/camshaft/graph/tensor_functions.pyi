@@ -54,6 +54,7 @@ __all__ = [
     "divide",
     "dot",
     "dplr_slots",
+    "dropout",
     "dry",
     "elu",
     "embedding",
@@ -857,6 +858,9 @@ def cross_entropy(
     name: str | None = None,
 ) -> Tensor:
     """y[r] = log(sum(exp(x[r]))) - x[r, target[r]]; their mean where not ignored, or sum."""
+
+def dropout(x: Tensor | ArrayLike, seed: Tensor | ArrayLike, /, *, p: float = 0.5, name: str | None = None) -> Tensor:
+    """y = x / (1 - p) where a random number from seed and the element's place is at least p, else 0."""
 
 def cross_entropy_gradient(
     logits: Tensor | ArrayLike,

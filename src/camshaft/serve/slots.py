@@ -12,7 +12,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import Response
 
-from camshaft.errors import ContextError, StoreError
+from camshaft.errors import ContextError, SlotsInUseError, StoreError
 from camshaft.generate.engine import slot_files
 from camshaft.serve.models.served import Served
 from camshaft.serve.requests.errors import HttpError
@@ -29,11 +29,14 @@ async def slots(request: Request, served: Served) -> Response:
     rows = []
     for i in range(served.lm.plans.cache.n_slots):
         row: dict[str, Any] = {"id": i, "n_ctx": served.lm.context, "is_processing": i in running}
+        row["speculative"] = served.engine.drafts_by is not None
         if i in running:
             one = running[i]
             row |= {"n_prompt_tokens": one.prompt_tokens, "n_prompt_tokens_cache": one.cached_tokens}
             row |= {"n_prompt_tokens_processed": min(one.position, one.prompt_tokens) - one.cached_tokens}
             row["next_token"] = [{"n_decoded": one.generated_tokens}]
+            if row["speculative"]:
+                row |= {"draft_n": one.drafted, "draft_n_accepted": one.accepted}
         rows.append(row)
     return Json(rows)
 
@@ -101,8 +104,10 @@ def _refusing(work: Callable[[], int]) -> int:
     except StoreError as error:
         said = str(error).rpartition(": ")[2]
         raise HttpError(400, f"'filename': {said}", code="invalid_value", param="filename") from None
+    except SlotsInUseError as error:
+        raise HttpError(503, str(error), code="unavailable") from None
     except ContextError as error:
-        raise HttpError(503 if "sessions" in str(error) else 400, str(error), code="unavailable") from None
+        raise HttpError(400, str(error), code="unavailable") from None
 
 
 def _ms(begun: float) -> float:

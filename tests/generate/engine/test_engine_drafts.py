@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from camshaft import GenerateOptions, LanguageModel, Sampling
-from camshaft.errors import SettingError
+from camshaft.errors import ModelError, SettingError
+from camshaft.generate.engine import drafts
 from camshaft.generate.engine.engine import Engine
 from camshaft.generate.engine.request import Update
 from camshaft.generate.engine.statistics import Statistics
 from camshaft.generate.speculation.ngram import NgramIndex
-from camshaft.generate.speculation.pace import Pace
+from camshaft.generate.speculation.pace import MOST_ROWS, RunCosts
+from camshaft.generate.speculation.speculator import Speculate
 from tests.generate.conftest import CONTEXT, SESSIONS
 from tests.support.fixtures import tiny_model
 
@@ -27,7 +31,15 @@ def asked(seed: int) -> tuple[list[int], GenerateOptions]:
     return ids, GenerateOptions(max_tokens=most, sampling=sampling, logprobs=logprobs, stop=stop)
 
 
-def told(lm: LanguageModel, speculate: str | None, n: int) -> tuple[list[list[Update]], Statistics]:
+def as_long_as_may_be(offers: list[tuple[float, int]], rows: int, costs: RunCosts, each: float) -> list[int]:
+    found = []
+    for _, most in offers:
+        found.append(max(min(most, MOST_ROWS - rows), 0))
+        rows += found[-1]
+    return found
+
+
+def told(lm: LanguageModel, speculate: Speculate | None, n: int) -> tuple[list[list[Update]], Statistics]:
     with Engine(lm, speculate=speculate, prefix_cache=False) as engine:
         updates: list[list[Update]] = [[] for _ in range(n)]
         for i, each in enumerate(updates):
@@ -44,7 +56,7 @@ def test_drafts_change_no_answer(lm: LanguageModel, monkeypatch: pytest.MonkeyPa
     longest = max(wanted, key=len)
     assert len(longest) > CONTEXT // 4
     # As many drafts as there may be: the tokens that come, or others.
-    monkeypatch.setattr(Pace, "length", lambda self, kind, most, known, others: most)
+    monkeypatch.setattr(drafts, "lengths", as_long_as_may_be)
     texts = [asked(i)[0] for i in range(9)]
     with Engine(lm) as engine:
         requests = [engine.submit(*asked(i), lambda update: None) for i in range(9)]
@@ -65,11 +77,109 @@ def test_drafts_change_no_answer(lm: LanguageModel, monkeypatch: pytest.MonkeyPa
     assert (statistics.accepted_tokens > statistics.drafted_tokens // 2) == knows
 
 
-def test_what_cannot_draft_is_refused(lm: LanguageModel, tmp_path: Path) -> None:
-    with pytest.raises(SettingError, match="speculate='model'; an engine takes 'ngram' or None"):
-        Engine(lm, speculate="model")
+def _opened(name: str, folder: Path, **options: Any) -> LanguageModel:
+    given = {"threads": 1, "context": CONTEXT, "activations": "f32", "sessions": SESSIONS} | options
+    return LanguageModel(tiny_model(name, folder), **given)
+
+
+@pytest.mark.parametrize(("name", "knows"), [("llama", True), ("qwen2", False)])
+@pytest.mark.parametrize("sizes", [{}, {"context": 30, "sessions": 1}], ids=["roomy", "narrow"])
+def test_a_draft_model_changes_no_answer(
+    lm: LanguageModel, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str, knows: bool, sizes: dict[str, int]
+) -> None:
+    wanted, _ = told(lm, None, 9)
+    monkeypatch.setattr(drafts, "lengths", as_long_as_may_be)
+    with _opened(name, tmp_path, **sizes) as draft:
+        got, statistics = told(lm, draft, 9)
+        assert draft.plans.cache.n_free == draft.plans.cache.n_slots
+    assert got == wanted
+    assert statistics.drafted_tokens > (4 if sizes else 20)
+    assert (statistics.accepted_tokens > statistics.drafted_tokens // 2) == knows
+    assert statistics.drafting_s > 0
+
+
+def test_a_draft_model_that_does_not_pay_rests(
+    lm: LanguageModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = GenerateOptions(max_tokens=-1, sampling=Sampling(temperature=0.0), ignore_eos=True)
+    monkeypatch.setattr(lm.plans, "costs", RunCosts())
+    monkeypatch.setattr(RunCosts, "add", lambda self, rows, seconds: None)  # as expected: 0.3 of a run a token
+    monkeypatch.setattr(RunCosts, "in_runs", lambda self, seconds: 1.0)
+    with _opened("qwen2", tmp_path) as draft, Engine(lm, speculate=draft, prefix_cache=False) as engine:
+        assert engine.drafts_by == draft.name
+        counts = []
+        for i in range(6):
+            engine.submit([30 + i, 31, 32], options, lambda update: None)
+            while engine.n_waiting or engine.n_running:
+                engine.step()
+            counts.append(engine.statistics.drafted_tokens)
+    assert counts[0] > 0
+    assert counts[-1] - counts[0] <= 2 * 3  # two trials in 200 tokens
+    assert engine.statistics.generated_tokens > 200
+
+
+def test_a_draft_model_reads_within_the_budget_while_nobody_waits(
+    lm: LanguageModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(drafts, "lengths", as_long_as_may_be)
+    options = GenerateOptions(max_tokens=-1, sampling=Sampling(temperature=0.0), ignore_eos=True)
     with (
-        LanguageModel(tiny_model("mamba2", tmp_path), threads=1, context=32) as recurrent,
-        pytest.raises(SettingError, match="an engine cannot check drafts of a model with recurrent layers"),
+        _opened("llama", tmp_path) as draft,
+        Engine(lm, speculate=draft, prompt_budget=4, prefix_cache=False) as engine,
     ):
-        Engine(recurrent, speculate="ngram")
+        read: list[int] = []
+        run = draft.plans.run
+
+        def counted(ids: Any, *others: Any, **more: Any) -> Any:
+            read.append(len(ids))
+            return run(ids, *others, **more)
+
+        monkeypatch.setattr(draft.plans, "run", counted)
+        engine.submit([*range(20, 38)], options, lambda update: None)
+        engine.step()
+        engine.submit([*range(40, 56)], options, lambda update: None)
+        for _ in range(4):  # the second prompt, in parts of 4 tokens
+            assert not engine.statistics.drafted_tokens
+            assert not read
+            engine.step()
+        while not engine.statistics.drafted_tokens:
+            engine.step()
+        assert sum(n > 1 for n in read) >= 4
+        assert max(read) == 4
+        engine.submit([*range(60, 76)], options, lambda update: None)
+        drafted = engine.statistics.drafted_tokens
+        for _ in range(4):
+            engine.step()
+        assert engine.statistics.drafted_tokens == drafted
+
+
+def test_a_draft_model_reads_a_prompt_again_by_its_prefix(
+    lm: LanguageModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(drafts, "lengths", as_long_as_may_be)
+    options = GenerateOptions(max_tokens=6, sampling=Sampling(temperature=0.0), ignore_eos=True)
+    with _opened("llama", tmp_path) as draft, Engine(lm, speculate=draft, prefix_cache=False) as engine:
+        for _ in range(2):
+            engine.submit([*range(20, 56)], options, lambda update: None)
+            while engine.n_waiting or engine.n_running:
+                engine.step()
+        prefixes = draft.plans.cache.prefixes
+        assert prefixes is not None
+        assert prefixes.n_blocks == prefixes.n_idle == 2
+        assert engine.statistics.accepted_tokens == engine.statistics.drafted_tokens > 4
+
+
+def test_what_cannot_draft_is_refused(lm: LanguageModel, tmp_path: Path) -> None:
+    with pytest.raises(SettingError, match="speculate='model'; an engine takes 'ngram', an open LanguageModel or None"):
+        Engine(lm, speculate="model")
+    with pytest.raises(SettingError, match="is the model itself; wanted a smaller one"):
+        Engine(lm, speculate=lm)
+    with _opened("mamba2", tmp_path) as recurrent:
+        with pytest.raises(SettingError, match="an engine cannot check drafts of a model with recurrent layers"):
+            Engine(recurrent, speculate="ngram")
+        with pytest.raises(SettingError, match="in an engine a model with recurrent layers cannot draft"):
+            Engine(lm, speculate=recurrent)
+        vocabulary = recurrent.tokenizer.vocabulary
+        recurrent.tokenizer.vocabulary = replace(vocabulary, tokens=[*vocabulary.tokens[:-1], "another"])
+        with pytest.raises(ModelError, match="has another vocabulary"):
+            Engine(lm, speculate=recurrent)

@@ -1,4 +1,4 @@
-"""Drafts: speculation for several requests at once, by prompt lookup.
+"""Drafts: speculation for several requests at once, by prompt lookup or by a draft model.
 
 A run has the last token of every sequence first, and then what is drafted for some of them. Each token is drawn from the model's
 own logits by its request's sampler, as without drafts, so that texts are the same."""
@@ -9,16 +9,17 @@ import math
 from collections.abc import Callable, Sequence
 from itertools import takewhile
 from time import perf_counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
 from camshaft.errors import SettingError
+from camshaft.generate.engine.draft_followers import DraftFollowers
 from camshaft.generate.engine.request import Request, Update
 from camshaft.generate.engine.statistics import Statistics
 from camshaft.generate.memory.logits import move_row
-from camshaft.generate.speculation.pace import MOST_ROWS
-from camshaft.generate.speculation.speculator import MEASURE_PLAIN, NGRAM, NgramDrafter
+from camshaft.generate.speculation.pace import MOST_ROWS, RunCosts, lengths
+from camshaft.generate.speculation.speculator import MEASURE_PLAIN, NGRAM, NgramDrafter, Speculate
 from camshaft.generate.vision.tokens import PictureToken
 
 if TYPE_CHECKING:
@@ -27,52 +28,119 @@ if TYPE_CHECKING:
 Results = list[tuple[Request, Update]]
 
 
-class Drafts:
-    """Drafts for the requests of an engine; `kind` None drafts nothing. Raises SettingError for a model that cannot check drafts
-    of several sequences."""
+class Source(Protocol):
+    """What drafts for the requests of an engine. Every request that it has begun has a `drafter`."""
 
-    def __init__(self, lm: LanguageModel, kind: str | None, statistics: Statistics) -> None:
-        if kind not in (None, NGRAM):
-            raise SettingError(f"speculate={kind!r:.60}; an engine takes {NGRAM!r} or None")
-        if kind is not None and (lm.plans.cache.is_recurrent or lm.plans.device is not None):
+    def begin(self, request: Request) -> None:
+        """Prepare a request that has a slot."""
+
+    def found(self, request: Request, most: int) -> int:
+        """How many tokens there are to draft for a request, `most` at most."""
+
+    def cost(self, n_texts: int) -> float:
+        """What drafting a token of so many texts costs, as a multiple of a run of one."""
+
+    def chosen(self, requests: Sequence[Request], wanted: list[int], mosts: Sequence[int], budget: int) -> list[int]:
+        """The numbers of tokens to draft now, where `wanted` would pay. `budget`: prompt tokens that may be processed for it."""
+
+    def draft(self, requests: Sequence[Request], wanted: Sequence[int]) -> list[list[int]]:
+        """So many tokens that may follow the text of each request, or fewer."""
+
+    def end(self, request: Request) -> None:
+        """Free what a request has; may be called twice."""
+
+
+class _Lookup:
+    """Prompt lookup for several requests."""
+
+    def __init__(self, costs: RunCosts) -> None:
+        self._costs, self._found = costs, dict[int, list[int]]()
+
+    def begin(self, request: Request) -> None:
+        request.drafter = NgramDrafter()
+        request.drafter.begin(self._costs)
+
+    def found(self, request: Request, most: int) -> int:
+        assert isinstance(request.drafter, NgramDrafter)
+        tokens = takewhile(lambda token: not isinstance(token, PictureToken), request.drafter.find(request.ids, most))
+        self._found[id(request)] = [*tokens][:most]
+        return len(self._found[id(request)])
+
+    def cost(self, n_texts: int) -> float:
+        return 0.0
+
+    def chosen(self, requests: Sequence[Request], wanted: list[int], mosts: Sequence[int], budget: int) -> list[int]:
+        return wanted
+
+    def draft(self, requests: Sequence[Request], wanted: Sequence[int]) -> list[list[int]]:
+        found, self._found = self._found, {}
+        return [found.get(id(request), [])[:n] for request, n in zip(requests, wanted, strict=True)]
+
+    def end(self, request: Request) -> None:
+        request.drafter = None
+
+
+class Drafts:
+    """Drafts for the requests of an engine; `of` None drafts nothing. Raises SettingError for a model that cannot check drafts
+    of several sequences, ModelError for a draft model with another vocabulary."""
+
+    def __init__(self, lm: LanguageModel, of: Speculate | None, statistics: Statistics) -> None:
+        if isinstance(of, str) and of != NGRAM:
+            raise SettingError(f"speculate={of!r:.60}; an engine takes {NGRAM!r}, an open LanguageModel or None")
+        self.kind = of if of is None or isinstance(of, str) else of.name
+        if of is not None and (lm.plans.cache.is_recurrent or lm.plans.device is not None):
             why = "on a device" if lm.plans.device is not None else "with recurrent layers"
-            raise SettingError(f"speculate={kind!r}: an engine cannot check drafts of a model {why}")
-        self._lm, self.kind, self._statistics = lm, kind, statistics
+            raise SettingError(f"speculate={self.kind!r}: an engine cannot check drafts of a model {why}")
+        self._lm, self._statistics = lm, statistics
+        self._source: Source | None = None
+        if of is not None:
+            self._source = _Lookup(lm.plans.costs) if isinstance(of, str) else DraftFollowers(of, lm)
         self._in_a_row = 0  # runs with drafts
 
     def begin(self, request: Request) -> None:
         """Prepare a request that has a slot."""
-        if self.kind is not None:
-            request.drafter = NgramDrafter()
-            request.drafter.begin(self._lm.plans.costs)
+        if self._source is not None:
+            self._source.begin(request)
 
-    def drafted(self, requests: Sequence[Request]) -> list[list[int]]:
-        """What may follow each request's tokens, as much as pays, in a run of MOST_ROWS tokens in all."""
-        found: list[list[int]] = [[] for _ in requests]
+    def end(self, request: Request) -> None:
+        """Free what a request has; may be called twice."""
+        if self._source is not None:
+            self._source.end(request)
+
+    def drafted(self, requests: Sequence[Request], budget: int) -> list[list[int]]:
+        """What may follow each request's tokens, as much as pays, in a run of MOST_ROWS tokens in all. A draft model may process
+        `budget` tokens of prompts for it."""
+        nothing: list[list[int]] = [[] for _ in requests]
         self._in_a_row += 1
-        if self.kind is None or self._in_a_row % MEASURE_PLAIN == 0:
-            return found
-        n_rows = len(requests)
-        for drafts, request in zip(found, requests, strict=True):
-            if request.drafter is None or request.sampler is None or n_rows >= MOST_ROWS:
-                continue
-            wanted = request.options.max_tokens
-            left = math.inf if wanted < 0 else wanted - request.generated_tokens - 1
-            most = int(max(min(MOST_ROWS - n_rows, self._lm.context - request.position - 1, left), 0))
-            found_after = request.drafter.draft(request.ids, request.sampler, most, 1, others=n_rows - 1)
-            drafts += takewhile(lambda token: not isinstance(token, PictureToken), found_after)
-            n_rows += len(drafts)
-            request.drafted += len(drafts)
-            self._statistics.drafted_tokens += len(drafts)
-        if n_rows == len(requests):
+        if self._source is None or len(requests) >= MOST_ROWS or self._in_a_row % MEASURE_PLAIN == 0:
+            return nothing
+        started, costs = perf_counter(), self._lm.plans.costs
+        mosts = [self._source.found(each, self._most(each, len(requests))) for each in requests]
+        offers = [(r.drafter.share if r.drafter else 0.0, most) for r, most in zip(requests, mosts, strict=True)]
+        wanted = lengths(offers, len(requests), costs, self._source.cost(len(requests)))
+        wanted = self._source.chosen(requests, wanted, mosts, budget)
+        if not any(wanted):
             self._in_a_row = 0
-        return found
+            return nothing
+        drafts = self._source.draft(requests, wanted)
+        for request, each in zip(requests, drafts, strict=True):
+            request.drafted += len(each)
+            self._statistics.drafted_tokens += len(each)
+        self._statistics.drafting_s += perf_counter() - started
+        return drafts
+
+    def _most(self, request: Request, n_rows: int) -> int:
+        if request.drafter is None or request.sampler is None:
+            return 0
+        wanted = request.options.max_tokens
+        left = math.inf if wanted < 0 else wanted - request.generated_tokens - 1
+        return int(max(min(MOST_ROWS - n_rows, self._lm.context - request.position - 1, left), 0))
 
     def run(self, run: Callable[[], None], n_rows: int) -> None:
         """Run and measure what it costs."""
         started = perf_counter()
         run()
-        if self.kind is not None and n_rows <= MOST_ROWS:
+        if self._source is not None and n_rows <= MOST_ROWS:
             self._lm.plans.costs.add(n_rows, perf_counter() - started)
 
     def check(

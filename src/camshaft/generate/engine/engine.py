@@ -24,6 +24,7 @@ from camshaft.generate.engine.statistics import Statistics
 from camshaft.generate.generation import Closing
 from camshaft.generate.model_plans import MAX_DECODE_SEQUENCES, PROMPT_TOKENS
 from camshaft.generate.options import GenerateOptions, check_together
+from camshaft.generate.speculation.speculator import Speculate
 from camshaft.generate.vision.tokens import has_pictures
 
 if TYPE_CHECKING:
@@ -43,7 +44,8 @@ class Engine(Closing):
 
     prompt_budget: prompt tokens of a step while other requests generate.
     max_queue: how many requests may wait for a slot.
-    speculate: 'ngram' drafts what followed the same tokens earlier in a text, while few requests run; texts are the same.
+    speculate: 'ngram' drafts what followed the same tokens earlier in a text, an open model with the same vocabulary drafts by
+    itself, while few requests run and it pays; texts are the same. Its owner closes that model, after the engine.
     prefix_cache: whether prompts share the blocks of their common beginnings. Models with recurrent layers share none; those with
     windows share up to the ends of messages and to places where prompts were seen to part.
 
@@ -57,7 +59,7 @@ class Engine(Closing):
         prompt_budget: int = PROMPT_BUDGET,
         max_queue: int = MAX_QUEUE,
         prefix_cache: bool = True,
-        speculate: str | None = None,
+        speculate: Speculate | None = None,
     ) -> None:
         for name, value in (("prompt_budget", prompt_budget), ("max_queue", max_queue)):
             if type(value) is not int or value < 1:
@@ -90,6 +92,11 @@ class Engine(Closing):
     def running(self) -> list[Request]:
         """The requests with a slot."""
         return [*self._running]
+
+    @property
+    def drafts_by(self) -> str | None:
+        """'ngram', the name of the draft model, or None without speculation."""
+        return self._runner.drafts.kind
 
     @property
     def is_alive(self) -> bool:
@@ -165,14 +172,16 @@ class Engine(Closing):
 
     def step(self) -> None:
         """Admit requests that wait, generate a token of each sequence, and process prompts within the budget."""
-        with self.lm.lock:
+        with self._runner.locked():
             for request in [request for request in self._open() if request.is_cancelled]:
                 self._end(request, "cancelled")
         self._admit()
-        with self.lm.lock:
+        with self._runner.locked():
             generating = [r for r in self._running if not r.is_prompting]
+            alone = len(generating) == len(self._running) <= MAX_DECODE_SEQUENCES
+            generate = partial(self._runner.generate, draft_budget=self._budget if alone else 0)
             for first in range(0, len(generating), MAX_DECODE_SEQUENCES):
-                self._try(self._runner.generate, generating[first : first + MAX_DECODE_SEQUENCES])
+                self._try(generate, generating[first : first + MAX_DECODE_SEQUENCES])
             budget = self._budget if generating else PROMPT_TOKENS
             prompting = sorted((r for r in self._running if r.is_prompting), key=_priority)
             self._try(partial(self._runner.process_prompts, budget=budget), prompting)
@@ -223,6 +232,7 @@ class Engine(Closing):
                 self._waiting.remove(request)
         if request.slot is not None:
             self._running.remove(request)
+            self._runner.drafts.end(request)
             self.lm.plans.cache.close_slot(request.slot)
             prompt = request.ids[: request.prompt_end]
             self.last_prompts[request.slot] = None if has_pictures(prompt) else prompt
@@ -248,7 +258,7 @@ class Engine(Closing):
     def _end_all(self, error: Exception) -> None:
         """Take no more requests, and end those that there are."""
         self._is_closing = True
-        with self.lm.lock:
+        with self._runner.locked():
             for request in self._open():
                 self._tell(request, Update(error=error))
 

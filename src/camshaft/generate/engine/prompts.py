@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
+from typing import Protocol
 
 from camshaft.generate.engine.prefix_cache import PrefixCache
 from camshaft.generate.engine.request import Request
@@ -10,6 +11,23 @@ from camshaft.generate.memory.cache_specs import BLOCK_TOKENS
 from camshaft.generate.vision.runs import PictureRuns
 
 Part = tuple[Request, int]
+
+
+class Sharing(Protocol):
+    """What shares blocks: a request, or what follows it in a draft model's cache. As `Request`."""
+
+    keys: list[bytes]
+    prompt_tokens: int
+    prompt_end: int
+    slot: int | None
+    position: int
+    n_shared: int
+    cached_tokens: int
+    branches: set[int]
+
+    @property
+    def ids(self) -> Sequence[int]:
+        """The tokens."""
 
 
 def choose(
@@ -47,7 +65,7 @@ def choose(
     return parts
 
 
-def share(request: Request, prefixes: PrefixCache, plans: PictureRuns) -> None:
+def share(request: Sharing, prefixes: PrefixCache, plans: PictureRuns) -> None:
     """Take the shared blocks that follow the request's position, as far as their windows are known; at least the prompt's last
     token is left to process."""
     assert request.slot is not None
@@ -76,7 +94,7 @@ def share(request: Request, prefixes: PrefixCache, plans: PictureRuns) -> None:
     request.n_shared = index + n
 
 
-def publish(request: Request, prefixes: PrefixCache) -> None:
+def publish(request: Sharing, prefixes: PrefixCache) -> None:
     """Share the request's blocks whose tokens are all in the cache, each processed as part of a prompt."""
     assert request.slot is not None
     n = min(request.position, request.prompt_end) // BLOCK_TOKENS

@@ -11,7 +11,7 @@ from camshaft.generate.engine.prefix_cache import block_keys
 from camshaft.generate.generation import FinishReason, Generation, TokenLogprob
 from camshaft.generate.options import GenerateOptions
 from camshaft.generate.sampling.sampler import Sampler
-from camshaft.generate.speculation.speculator import NgramDrafter
+from camshaft.generate.speculation.speculator import Drafted
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ class Request:
         self.sampler: Sampler | None = None
         self.end_tokens: frozenset[int] = frozenset()
         self.drawn = -1
-        self.drafter: NgramDrafter | None = None
+        self.drafter: Drafted | None = None
         self.drafted = self.accepted = 0  # tokens
         self.generation: Generation | None = None
         self._cancelled = threading.Event()

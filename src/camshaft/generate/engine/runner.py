@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
 
 from camshaft.errors import GrammarError, LogitsError
@@ -12,6 +14,7 @@ from camshaft.generate.engine.prefix_cache import PrefixCache
 from camshaft.generate.engine.request import Request, Update
 from camshaft.generate.engine.statistics import Statistics
 from camshaft.generate.generation import Generation, TokenLogprob
+from camshaft.generate.speculation.speculator import Speculate, locks_of
 
 if TYPE_CHECKING:
     from camshaft.generate.language_model import LanguageModel
@@ -21,10 +24,18 @@ class Runner:
     """Runs the plans of one model. The caller of `generate` and `process_prompts` has the model's lock."""
 
     def __init__(
-        self, lm: LanguageModel, prefixes: PrefixCache | None, statistics: Statistics, speculate: str | None
+        self, lm: LanguageModel, prefixes: PrefixCache | None, statistics: Statistics, speculate: Speculate | None
     ) -> None:
         self._lm, self._prefixes, self._statistics = lm, prefixes, statistics
-        self._drafts = Drafts(lm, speculate, statistics)
+        self.drafts, self._speculate = Drafts(lm, speculate, statistics), speculate
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Hold the model's lock, and that of the draft model."""
+        with ExitStack() as held:
+            for lock in locks_of(self._lm.lock, self._speculate):
+                held.enter_context(lock)
+            yield
 
     def begin(self, requests: list[Request]) -> Results:
         """Prepare requests that have a slot."""
@@ -34,31 +45,31 @@ class Runner:
             text, take = lm.tokenizer.stream(shown=options.shown_tokens), request.take
             request.generation = Generation(request.prompt_tokens, take, text, options, is_complete=request.is_complete)
             self._statistics.prompt_tokens += request.prompt_tokens
-            self._drafts.begin(request)
+            self.drafts.begin(request)
             if self._prefixes is not None and self._prefixes.has_windows:
                 request.branches |= prompts.message_ends(request, lm.tokenizer.eos_ids)
         return []
 
-    def generate(self, requests: list[Request]) -> Results:
+    def generate(self, requests: list[Request], draft_budget: int) -> Results:
         """Generate a token of each of up to MAX_DECODE_SEQUENCES sequences, and more where drafts are right; a full context ends
-        one."""
+        one. A draft model may process `draft_budget` tokens of prompts."""
         self._lm.check_open()
         plans, context = self._lm.plans, self._lm.context
         results = [(r, _full(r)) for r in requests if r.position == context]
         requests = [r for r in requests if r.position < context]
         if not requests:
             return results
-        drafts = self._drafts.drafted(requests)
+        drafts = self.drafts.drafted(requests, draft_budget)
         slots = [self._reserve(request, 1 + len(each)) for request, each in zip(requests, drafts, strict=True)]
         ids, positions = [r.ids[-1] for r in requests], [r.position for r in requests]
         for request, slot, each in zip(requests, [*slots], drafts, strict=True):
             ids += each
             positions += range(request.position + 1, request.position + 1 + len(each))
             slots += [slot] * len(each)
-        self._drafts.run(lambda: plans.run_decode(ids, positions, slots), len(ids))
+        self.drafts.run(lambda: plans.run_decode(ids, positions, slots), len(ids))
         for request in requests:
             request.position += 1
-        return results + self._drafts.check(requests, drafts, self._draw)
+        return results + self.drafts.check(requests, drafts, self._draw)
 
     def process_prompts(self, requests: list[Request], budget: int) -> Results:
         """Process up to `budget` prompt tokens; draw the first token after the prompts that are complete then."""

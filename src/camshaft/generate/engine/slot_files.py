@@ -1,7 +1,7 @@
 """Save the prompt of a slot's last request to a file, take one back into the prefix cache, or forget it.
 
 Between requests keys and values are in the prefix cache alone; a slot only says which of them are meant. The files are those of
-`GenerateOptions.prompt_cache`."""
+`GenerateOptions.prompt_cache`. They are read and written without the model's lock, so that requests go on meanwhile."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING
 
 from camshaft.errors import ContextError, SettingError
 from camshaft.generate.engine.prefix_cache import PrefixCache, block_keys
+from camshaft.generate.memory.blocks import write_blocks
 from camshaft.generate.memory.cache_specs import BLOCK_TOKENS
-from camshaft.generate.stored.prompt_cache import PromptCache, take_blocks
+from camshaft.generate.stored.prompt_cache import PromptCache, blocks_of
 
 if TYPE_CHECKING:
     from camshaft.generate.engine.engine import Engine
@@ -25,8 +26,8 @@ def save(engine: Engine, slot: int, path: Path) -> int:
     Raises SettingError for a slot that there is not, or a model that shares no prompts, ContextError if nothing is there or all
     slots are in use, and StoreError if the file cannot be written."""
     prefixes, tokens = _prompt_of(engine, slot)
+    file, n = PromptCache(path, engine.lm), 0
     with engine.lm.lock, _own_slot(engine) as own:
-        n = 0
         for key in block_keys(tokens):
             block = prefixes.find(key)
             if block is None:
@@ -37,7 +38,8 @@ def save(engine: Engine, slot: int, path: Path) -> int:
             raise ContextError(
                 f"the prompt of slot {slot} is not in the cache; wanted {BLOCK_TOKENS} tokens of it, or more"
             )
-        PromptCache(path, engine.lm).keep(tokens[:n], own, {})
+        parts = file.copied(tokens[:n], own, {})
+    file.write(tokens[:n], parts)
     return n
 
 
@@ -47,11 +49,14 @@ def restore(engine: Engine, slot: int, path: Path) -> int:
     Raises as `save`, and StoreError for what is no file of this model, or is damaged."""
     prefixes = _prefixes_of(engine, slot)
     cache, lm = engine.lm.plans.cache, engine.lm
-    with PromptCache(path, lm).whole() as file, lm.lock, _own_slot(engine) as own:
+    with PromptCache(path, lm).whole() as file:
         tokens = file.head.tokens
         n = len(tokens) // BLOCK_TOKENS
+        blocks = blocks_of(file, n, lm.plans.threads)
+    with lm.lock, _own_slot(engine) as own:
         cache.reserve(own, n * BLOCK_TOKENS)
-        take_blocks(file, cache, own, n, lm.plans.threads)
+        for name, data in blocks.items():
+            write_blocks(cache, name, own, data)
         for i, key in enumerate(block_keys(tokens)):
             prefixes.add(own, i, key)
         engine.last_prompts[slot] = tokens[: n * BLOCK_TOKENS]

@@ -30,13 +30,15 @@ class Histogram:
 @dataclass
 class Statistics:
     """Counts since the start. `prompt_tokens` includes `cached_tokens`, which were found in the prefix cache; of the
-    `drafted_tokens` the `accepted_tokens` were drawn; `ended` has the requests by finish reason, 'cancelled' or 'error'."""
+    `drafted_tokens` the `accepted_tokens` were drawn, and drafting took `drafting_s` seconds; `ended` has the requests by finish
+    reason, 'cancelled' or 'error'."""
 
     prompt_tokens: int = 0
     cached_tokens: int = 0
     generated_tokens: int = 0
     drafted_tokens: int = 0
     accepted_tokens: int = 0
+    drafting_s: float = 0.0
     steps: int = 0
     ended: Counter[str] = field(default_factory=Counter)
     queue_s: Histogram = field(default_factory=Histogram)

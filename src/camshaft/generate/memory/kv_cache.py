@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from camshaft.dtypes import DType, i32
-from camshaft.errors import ContextError, ModelError
+from camshaft.errors import ContextError, ModelError, SlotsInUseError
 from camshaft.generate.memory.cache_specs import BLOCK_TOKENS, KINDS, cache_specs, ring_names, ring_of
 from camshaft.generate.memory.slots import Slots
 from camshaft.models.config import ModelConfig
@@ -190,12 +190,12 @@ class KVCache:
     def open_slot(self, *, wait: bool = False) -> int:
         """Take a free slot; with `wait`, as soon as a generation of another thread has freed one.
 
-        Raises ContextError if there is none, ModelError if the model is closed meanwhile."""
+        Raises SlotsInUseError if there is none, ModelError if the model is closed meanwhile."""
         slot = self.slots.take(wait=wait)
         if slot is None:
             if self.slots.is_closed:
                 raise ModelError("the model is closed")
-            raise ContextError(
+            raise SlotsInUseError(
                 f"all {self.n_slots} sessions of this model are open; close one, or open the model with a larger sessions="
             )
         self._blocks[slot] = []

@@ -26,6 +26,13 @@ def check_draft(draft: LanguageModel, lm: LanguageModel) -> None:
     )
 
 
+def follow(own: Sampler | None, sampler: Sampler, context: int) -> Sampler:
+    """A sampler without grammar that draws what comes next as `sampler` would: `own` if it has followed this one before."""
+    own = own or Sampler(sampler.sampling, context, sampler.breakers)
+    own.seed, own.step, own.mu = sampler.seed, sampler.step, sampler.mu
+    return own
+
+
 class DraftSession:
     """A session of the draft model that follows another one's text.
 
@@ -67,10 +74,8 @@ class DraftSession:
         return found
 
     def _follow(self, sampler: Sampler) -> Sampler:
-        """A sampler without grammar that draws what comes next as `sampler` would."""
-        if self._sampler is None or self._of is not sampler:
-            self._sampler, self._of = Sampler(sampler.sampling, self._draft.context, sampler.breakers), sampler
-        self._sampler.seed, self._sampler.step, self._sampler.mu = sampler.seed, sampler.step, sampler.mu
+        known = self._sampler if self._of is sampler else None
+        self._sampler, self._of = follow(known, sampler, self._draft.context), sampler
         return self._sampler
 
     def rest(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from statistics import median
 
 MOST_ROWS = 8  # tokens of a run that checks drafts
@@ -22,6 +23,7 @@ class RunCosts:
         self._seconds: dict[int, deque[float]] = {}
         self._medians: dict[int, float] = {}  # a step asks for several
         self._costs = dict(_COSTS)
+        self._one: float | None = None  # seconds of a run of one, measured or by those of other sizes
 
     def add(self, rows: int, seconds: float) -> None:
         """Count a run. The first of a size is left out: it has loaded or compiled its plan."""
@@ -31,18 +33,22 @@ class RunCosts:
             return
         self._seconds[size].append(seconds)
         self._medians[size] = median(self._seconds[size])
-        one = self._medians.get(1)
-        if one:
-            self._costs |= {each: found / one for each, found in self._medians.items()}
+        # Where several texts are generated all the time, no run has one token.
+        self._one = self._medians.get(1) or median(found / _COSTS[each] for each, found in self._medians.items())
+        if self._one:
+            self._costs |= {each: found / self._one for each, found in self._medians.items()}
 
     def of(self, rows: int) -> float:
         """The cost of a run of so many tokens."""
         return self._costs[_size(rows)]
 
     def in_runs(self, seconds: float) -> float | None:
-        """Seconds as a multiple of a run of one token; None before one was measured."""
-        one = self._medians.get(1)
-        return seconds / one if one else None
+        """Seconds as a multiple of a run of one token; None before any run was measured."""
+        return seconds / self._one if self._one else None
+
+    def seconds(self, rows: int) -> float | None:
+        """The seconds of a run of so many tokens; None before one was measured."""
+        return self._medians.get(_size(rows))
 
 
 class Pace:
@@ -63,19 +69,30 @@ class Pace:
         n_right, n = self._right[kind]
         return n_right / n
 
-    def length(self, kind: int | None, most: int, known: int = 1, each: float = 0.0, others: int = 0) -> int:
-        """The number of drafted tokens, up to `most`, beside `known` others in the run, with the most tokens per second; 0 where
-        none pays. `each` is what drafting a token costs, as a multiple of a run of one; `others` tokens of the run are of other
-        texts, and give one each."""
-        known += others
-        expected = 1.0 + others
-        share, best, chosen = self.share(kind), LEAST_GAIN * expected / self._costs.of(known), 0
-        for n in range(1, min(most, MOST_ROWS - known) + 1):
-            expected += share**n
-            rate = expected / (self._costs.of(known + n) + n * each)
-            if rate > best:
-                best, chosen = rate, n
-        return chosen
+    def length(self, kind: int | None, most: int, known: int = 1, each: float = 0.0) -> int:
+        """The number of drafted tokens, up to `most`, beside `known` others in the run; as `lengths`."""
+        return lengths([(self.share(kind), most)], known, self._costs, each)[0]
+
+
+def lengths(offers: Sequence[tuple[float, int]], rows: int, costs: RunCosts, each: float = 0.0) -> list[int]:
+    """The number of drafted tokens of each text of a run, with the most tokens per second in all; zeros where none pays.
+
+    `offers` has of each text how often its drafted tokens are right, and how many there may be. Without drafts the run has `rows`
+    tokens and gives one for each text. `each` is what drafting a token costs, as a multiple of a run of one: texts are drafted
+    side by side, so the longest draft counts."""
+    found, expected = [0] * len(offers), float(len(offers))
+    best, chosen = LEAST_GAIN * expected / costs.of(min(rows, MOST_ROWS)), found
+    for n_rows in range(rows + 1, MOST_ROWS + 1):
+        right = [share ** (n + 1) if n < most else 0.0 for (share, most), n in zip(offers, found, strict=True)]
+        i = max(range(len(right)), key=right.__getitem__)
+        if not right[i]:
+            break
+        found = [n + (at == i) for at, n in enumerate(found)]
+        expected += right[i]
+        rate = expected / (costs.of(n_rows) + max(found) * each)
+        if rate > best:
+            best, chosen = rate, found
+    return chosen
 
 
 def _size(rows: int) -> int:

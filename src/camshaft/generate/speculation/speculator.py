@@ -22,8 +22,8 @@ Lock: TypeAlias = AbstractContextManager[Any]
 NGRAM = "ngram"
 # How often the first drafted token was right in texts of several kinds, by the length of what is repeated; and a model's.
 _NGRAM_SHARES: dict[int | None, float] = {2: 0.2, 3: 0.3, 5: 0.5, 9: 0.7}
-_MODEL_SHARE = 0.7
-_MODEL_COST = 0.3  # of drafting a token, before it is measured
+MODEL_SHARE = 0.7
+MODEL_COST = 0.3  # of drafting a token, before it is measured
 # Tokens without a draft after which a draft model that does not pay is tried again; twice as many after each trial.
 _TRY_AGAIN, _LAST_TRY = 64, 4096
 _TRIED = 3  # tokens of such a trial
@@ -47,27 +47,18 @@ class Speculation:
         return self.accepted / self.drafted if self.drafted else 0.0
 
 
-class NgramDrafter:
-    """Drafts by prompt lookup. Whether a draft would have been right is known without running it."""
-
-    kind = NGRAM
+class Drafted:
+    """What was drafted for a text, compared with what is drawn. `_class` is the kind of the draft in its pace."""
 
     def __init__(self) -> None:
-        self._index = NgramIndex()
+        self._class: int | None = None
+        self._next: list[int] = []
+        self._pace: Pace
 
-    def begin(self, costs: RunCosts) -> None:
-        """Start a generation."""
-        self._pace = Pace(costs, dict(_NGRAM_SHARES))
-        self._class, self._next = CLASSES[0], list[int]()
-
-    def draft(self, tokens: Sequence[int], sampler: Sampler, most: int, known: int, others: int = 0) -> list[int]:
-        """Tokens that may follow, as many as pay in a run with `others` of other texts."""
-        self._index.follow(tokens)
-        self._next, length = self._index.draft(max(most, 1))
-        if not self._next:
-            return []
-        self._class = length_class(length)
-        return self._next[: self._pace.length(self._class, most, known, others=others)]
+    @property
+    def share(self) -> float:
+        """How often tokens of such a draft are right."""
+        return self._pace.share(self._class)
 
     def saw(self, token: int) -> None:
         """Compare what was drawn."""
@@ -75,6 +66,33 @@ class NgramDrafter:
             right = self._next.pop(0) == token
             self._pace.saw(self._class, right)
             self._next = self._next if right else []
+
+
+class NgramDrafter(Drafted):
+    """Drafts by prompt lookup. Whether a draft would have been right is known without running it."""
+
+    kind = NGRAM
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._index = NgramIndex()
+
+    def begin(self, costs: RunCosts) -> None:
+        """Start a generation."""
+        self._pace = Pace(costs, dict(_NGRAM_SHARES))
+        self._class, self._next = CLASSES[0], []
+
+    def find(self, tokens: Sequence[int], most: int) -> list[int]:
+        """Up to `most` tokens that may follow, and at least one if there is any."""
+        self._index.follow(tokens)
+        self._next, length = self._index.draft(max(most, 1))
+        self._class = length_class(length) if self._next else self._class
+        return list(self._next)
+
+    def draft(self, tokens: Sequence[int], sampler: Sampler, most: int, known: int) -> list[int]:
+        """Tokens that may follow, as many as pay."""
+        found = self.find(tokens, most)
+        return found[: self._pace.length(self._class, most, known)] if found else []
 
     def prepare(self) -> None:
         """Nothing to take."""
@@ -86,10 +104,26 @@ class NgramDrafter:
         """Nothing to free."""
 
 
-class ModelDrafter:
+class Trials:
+    """When to try a draft model again that does not pay."""
+
+    def __init__(self) -> None:
+        self._waited, self._wait = 0, _TRY_AGAIN
+
+    def count(self) -> int:
+        """Count a run without a draft; the number of tokens to draft on trial, mostly 0."""
+        self._waited += 1
+        if self._waited < self._wait:
+            return 0
+        self._waited, self._wait = 0, min(2 * self._wait, _LAST_TRY)
+        return _TRIED
+
+
+class ModelDrafter(Drafted):
     """Drafts by a draft model, while that pays."""
 
     def __init__(self, draft: LanguageModel, lm: LanguageModel) -> None:
+        super().__init__()
         from camshaft.generate.speculation.draft_model import DraftSession, check_draft
 
         check_draft(draft, lm)
@@ -98,34 +132,19 @@ class ModelDrafter:
 
     def begin(self, costs: RunCosts) -> None:
         """Start a generation."""
-        self._costs, self._pace = costs, Pace(costs, {None: _MODEL_SHARE})
-        self._next: list[int] = []
-        self._waited, self._wait = 0, _TRY_AGAIN
+        self._costs, self._pace = costs, Pace(costs, {None: MODEL_SHARE})
+        self._next, self._trials = [], Trials()
 
     def draft(self, tokens: Sequence[int], sampler: Sampler, most: int, known: int) -> list[int]:
         """Tokens that may follow, as many as pay."""
         each = self._costs.in_runs(median(self._seconds)) if self._seconds else None
-        n = self._pace.length(None, most, known, _MODEL_COST if each is None else each)
-        n = n or min(self._trial(), most)
+        n = self._pace.length(None, most, known, MODEL_COST if each is None else each)
+        n = n or min(self._trials.count(), most)
         started = perf_counter()
         self._next = self._session.draft(tokens, sampler, n) if n > 0 else []
         if self._next:
             self._seconds.append((perf_counter() - started) / len(self._next))
         return list(self._next)
-
-    def _trial(self) -> int:
-        self._waited += 1
-        if self._waited < self._wait:
-            return 0
-        self._waited, self._wait = 0, min(2 * self._wait, _LAST_TRY)
-        return _TRIED
-
-    def saw(self, token: int) -> None:
-        """Compare what was drawn."""
-        if self._next:
-            right = self._next.pop(0) == token
-            self._pace.saw(None, right)
-            self._next = self._next if right else []
 
     def prepare(self) -> None:
         """Take a slot of the draft model, for which another thread's generation may have to end."""
@@ -138,6 +157,11 @@ class ModelDrafter:
     def close(self) -> None:
         """Free the slot."""
         self._session.close()
+
+
+def locks_of(lock: Lock, of: Speculate | None) -> list[Lock]:
+    """The locks of a model and of what drafts for it, in the order in which all take them."""
+    return [lock] if of is None or isinstance(of, str) else sorted({lock, of.lock}, key=id)
 
 
 class Speculator:
@@ -156,7 +180,7 @@ class Speculator:
     def locks(self, lock: Lock) -> list[Lock]:
         """What a step holds: the model's lock and the draft model's. All steps take them in one order, so that two models may
         draft for each other."""
-        return [lock] if isinstance(self.of, str) else sorted({lock, self.of.lock}, key=id)
+        return locks_of(lock, self.of)
 
     def begin(self) -> Speculation:
         """Start a generation; returns what counts its drafts."""

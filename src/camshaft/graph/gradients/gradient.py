@@ -18,10 +18,10 @@ from camshaft.dtypes import bf16, f16
 from camshaft.errors import CamshaftError, PlanError, ShapeError
 from camshaft.graph import functions
 from camshaft.graph.arguments import cast
-from camshaft.graph.decompose import checked_outputs
 from camshaft.graph.gradients.parts import cut_by, expect_floats, is_float, of_base, refuse_changed_states, seed, sum_to
 from camshaft.graph.graph import Graph
 from camshaft.graph.node import Node
+from camshaft.graph.passes.decompose import checked_outputs
 from camshaft.graph.tensor import Tensor, root
 from camshaft.ops.gradient import zeros
 from camshaft.ops.op import NoGradient
@@ -33,14 +33,22 @@ def gradients(graph: Graph, loss: Tensor, wrt: Sequence[Tensor], cotangent: Tens
         raise ShapeError(f"gradients: got {wrt!r:.80} to differentiate by; wanted a list of tensors")
     for tensor in (loss, *wrt, *(() if cotangent is None else (cotangent,))):
         expect_floats(graph, tensor)
+    return gradients_of_several(graph, [loss], wrt, [cotangent])
+
+
+def gradients_of_several(
+    graph: Graph, results: Sequence[Tensor], wrt: Sequence[Tensor], cotangents: Sequence[Tensor | None]
+) -> tuple[Tensor, ...]:
+    """The gradients of the sum of several results, each times its cotangent, by each tensor of `wrt`."""
     before, count = list(graph.nodes), len(graph.nodes)
     try:
         sweep = _Sweep(graph, wrt)
         sweep.mark(graph.nodes)
         with graph.on(None), sweep.named("gradients"):
-            sweep.add(loss, seed(graph, loss, cotangent))
+            for result, cotangent in zip(results, cotangents, strict=True):
+                sweep.add(result, seed(graph, result, cotangent))
             sweep.pull(graph.nodes[:count])
-            found = tuple(sweep.found(tensor, loss, graph.nodes[:count]) for tensor in wrt)
+            found = tuple(sweep.found(tensor, results, graph.nodes[:count]) for tensor in wrt)
         graph.nodes[count:] = needed(graph.nodes[count:], found)
         graph.derived.update(graph.nodes[count:])
         refuse_changed_states(graph.nodes, count)
@@ -186,12 +194,12 @@ class _Sweep:
         self.parts[tensor] = [reduce(_sum, parts)]
         return self.parts[tensor][0]
 
-    def found(self, tensor: Tensor, loss: Tensor, nodes: Sequence[Node]) -> Tensor:
-        """The gradient of a tensor of `wrt`. PlanError if the loss depends on it through integers or booleans alone."""
+    def found(self, tensor: Tensor, results: Sequence[Tensor], nodes: Sequence[Node]) -> Tensor:
+        """The gradient of a tensor of `wrt`. PlanError if a result depends on it through integers or booleans alone."""
         if tensor not in self.parts:
-            cut = cut_by(self.graph, tensor, loss, nodes)
-            if cut is not None:
-                node, made = cut
+            cuts = [cut for r in results if (cut := cut_by(self.graph, tensor, r, nodes)) is not None]
+            if cuts:
+                node, made = cuts[0]
                 raise PlanError(
                     f"gradients: {tensor.name} reaches the loss only through {node.name} ({node.op.name}), which makes "
                     f"{made.spec} of it; wanted a path of floats, or stop_gradient where none is meant"

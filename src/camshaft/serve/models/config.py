@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
-import os
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from camshaft.errors import CamshaftError, ModelError, SettingError
-from camshaft.generate.engine.engine import MAX_QUEUE, Engine
-from camshaft.generate.language_model import LanguageModel
+from camshaft.errors import CamshaftError, SettingError
 from camshaft.generate.options import activations_of, backend_of, check_sizes, kv_cache_of
-from camshaft.generate.pooled.embedding_model import EmbeddingModel
-from camshaft.generate.pooled.reranker import Reranker
 from camshaft.generate.speculation.speculator import NGRAM
-from camshaft.generate.speech.speech_model import SpeechModel
 from camshaft.models.config import POOLINGS
-from camshaft.models.files.pull import resolve_model
-from camshaft.serve.models.entry import CHAT, EMBEDDING, RERANK, SPEECH, Card, Loaded, twice_named
-from camshaft.serve.models.served import Embedder, Listener, Ranker, Served, served_name
+from camshaft.serve.models.entry import EMBEDDING, RERANK, SPEECH
+from camshaft.serve.models.served import served_name
 from camshaft.serve.models.sizes import is_size, nbytes_of
+from camshaft.serve.models.spec import ModelSpec
 from camshaft.serve.requests.errors import HttpError
 from camshaft.serve.requests.fields import (
     BOOL,
@@ -62,7 +56,7 @@ _COMMON: Fields = {
     "activations": TEXT,
     "kv_cache": TEXT,
     "idle_unload_seconds": _SECONDS,
-    "speculate": one_of(NGRAM),
+    "speculate": Field(lambda v: isinstance(v, str) and v.strip() != "", f"{NGRAM!r}, a draft model or 'off'"),
 }
 _ALIASES = Field(
     lambda v: _is_name(v) or (isinstance(v, list) and all(map(_is_name, v))),
@@ -85,6 +79,7 @@ _MODEL: Fields = {
     "preload": BOOL,
     "adapters": OBJECT,
     "mmproj": TEXT,
+    "experts_resident": Field(lambda v: _is_number(v) and v > 0, "gigabytes above 0"),
 }
 _OF_POOLED = frozenset({"model", "name", "alias", "preload", "context", "threads", "idle_unload_seconds"})
 # The flag of a model without an engine -> its kind, and the fields that it may have.
@@ -101,69 +96,11 @@ _ADAPTER: Fields = {
 
 
 @dataclass(frozen=True)
-class ModelSpec:
-    """How to load a model, and under which names. `options` are those of its class."""
-
-    model: str
-    name: str
-    aliases: frozenset[str] = frozenset()
-    kind: str = CHAT
-    options: Mapping[str, Any] = field(default_factory=dict)
-    queue: int = MAX_QUEUE
-    idle_s: float | None = None
-    base: str | None = None
-    preload: bool = False
-    slot_folder: Path | None = None
-    speculate: str | None = None
-
-    def open(self) -> Loaded:
-        """Load the model. Raises what its class raises."""
-        if self.kind == EMBEDDING:
-            return Embedder(self.name, EmbeddingModel(self.model, **self.options), self.file_nbytes)
-        if self.kind == RERANK:
-            return Ranker(self.name, Reranker(self.model, **self.options), self.file_nbytes)
-        if self.kind == SPEECH:
-            return Listener(self.name, SpeechModel(self.model, **self.options), self.file_nbytes)
-        lm = LanguageModel(self.model, **self.options)
-        try:
-            engine = Engine(lm, max_queue=self.queue, speculate=self.speculate)
-        except SettingError:
-            lm.close()
-            raise
-        return Served(self.name, engine, aliases=self.aliases, slot_folder=self.slot_folder)
-
-    @property
-    def file_nbytes(self) -> int:
-        """The size of the model's file, and of those of its adapters that are files."""
-        files = [path for path, _ in self.options.get("adapters", ())]
-        files += [self.options["mmproj"]] if "mmproj" in self.options else []
-        paths = [resolve_model(self.model), *map(Path, files)]
-        return sum(path.stat().st_size for path in paths)
-
-
-@dataclass(frozen=True)
 class ServerConfig:
     """The models of a server, and the memory that they may have together."""
 
     specs: tuple[ModelSpec, ...]
     memory_limit_nbytes: int | None = None
-
-
-def cards_of(specs: Sequence[ModelSpec]) -> list[Card]:
-    """The cards of models, whose files are there. Raises ModelError for one that is not, SettingError for two of one name."""
-    cards = []
-    for spec in specs:
-        for path, _ in spec.options.get("adapters", ()):
-            if not os.path.exists(path):
-                raise ModelError(f"no such adapter: {path}")
-        if not os.path.exists(spec.options.get("mmproj", ".")):
-            raise ModelError(f"no such vision file (mmproj): {spec.options['mmproj']}")
-        card = Card(spec.name, spec.open, spec.kind, spec.aliases, spec.file_nbytes, spec.idle_s, spec.base, spec.queue)
-        cards.append(card)
-    name = twice_named(cards)
-    if name is not None:
-        raise SettingError(f"two models are named {name!r}; give one of them another name")
-    return cards
 
 
 def read_config(path: Path, defaults: ModelSpec) -> ServerConfig:
@@ -181,7 +118,7 @@ def read_config(path: Path, defaults: ModelSpec) -> ServerConfig:
         models = required(given, "models")
         if not models:
             raise HttpError(400, "'models' is empty; wanted at least one [[models]]")
-        base = _with_common(defaults, given)
+        base = _with_common(defaults, given, path.parent)
         specs = [spec for i, model in enumerate(models) for spec in _specs(model, f"models[{i}]", base, path.parent)]
     except HttpError as error:
         raise SettingError(f"{path}: {error}") from None
@@ -189,11 +126,13 @@ def read_config(path: Path, defaults: ModelSpec) -> ServerConfig:
     return ServerConfig(tuple(specs), None if limit is None else nbytes_of(limit))
 
 
-def _with_common(spec: ModelSpec, given: Mapping[str, Any]) -> ModelSpec:
+def _with_common(spec: ModelSpec, given: Mapping[str, Any], folder: Path) -> ModelSpec:
     """The spec with what a table says of _COMMON."""
     options = {_RENAMED.get(name, name): given[name] for name in _COMMON if name in given}
     queue, idle_s = options.pop("queue", spec.queue), options.pop("idle_unload_seconds", spec.idle_s)
-    speculate = options.pop("speculate", spec.speculate)
+    speculate = spec.speculate
+    if "speculate" in options:
+        speculate = speculate_of(options.pop("speculate"), folder)
     return replace(spec, options={**spec.options, **options}, queue=queue, idle_s=idle_s, speculate=speculate)
 
 
@@ -202,7 +141,7 @@ def _specs(model: Any, of: str, defaults: ModelSpec, folder: Path) -> list[Model
     given = read_fields(model, _MODEL, of)
     path = _beside(required(given, "model", of), folder)
     spec = replace(
-        _with_common(defaults, given),
+        _with_common(defaults, given, folder),
         model=path,
         name=given.get("name", served_name(path)),
         aliases=_names(given.get("alias", ())),
@@ -257,6 +196,11 @@ def _adapted(spec: ModelSpec, name: str, value: Any, of: str, folder: Path) -> M
         options={**spec.options, "adapters": adapters},
         preload=False,
     )
+
+
+def speculate_of(value: str, folder: Path) -> str | None:
+    """What drafts: 'ngram', the path or name of a model, or None for 'off'."""
+    return {"off": None, NGRAM: NGRAM}.get(value, _beside(value, folder))
 
 
 def _beside(model: str, folder: Path) -> str:

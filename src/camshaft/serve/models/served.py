@@ -87,7 +87,8 @@ class Listener(_Pooled):
 class Served:
     """A model, the engine that runs it, and what the server needs to know of it. `created` is in seconds of Unix time.
 
-    `aliases` are further names by which requests may call it; `slot_folder` has the files of saved slots."""
+    `aliases` are further names by which requests may call it; `slot_folder` has the files of saved slots; `draft` is the model
+    that drafts for the engine, and is released with it."""
 
     name: str
     engine: Engine
@@ -96,12 +97,12 @@ class Served:
     embedder: Embedder | None = None
     aliases: frozenset[str] = frozenset()
     slot_folder: Path | None = None
+    draft: LanguageModel | None = None
 
     @property
     def nbytes(self) -> int:
-        """The memory of the weights, and of the cache of keys and values with every slot full."""
-        plan = self.lm.describe_plan()
-        return plan.weights_nbytes + self.lm.plans.cache.n_slots * (plan.kv_cache_nbytes + plan.state_nbytes)
+        """The memory of the weights, and of the cache of keys and values with every slot full, of the draft model too."""
+        return _nbytes(self.lm) + (0 if self.draft is None else _nbytes(self.draft))
 
     @property
     def is_alive(self) -> bool:
@@ -116,6 +117,8 @@ class Served:
         """End the engine and release the model."""
         self.engine.close()
         self.lm.close()
+        if self.draft is not None:
+            self.draft.close()
 
     @property
     def lm(self) -> LanguageModel:
@@ -147,6 +150,13 @@ class Served:
         if n > self.most_text_nbytes:
             message = f"'{param}' has {n:,} bytes, which cannot fit the context of {self.lm.context} tokens"
             raise HttpError(400, message, code="context_length_exceeded", param=param)
+
+
+def _nbytes(lm: LanguageModel) -> int:
+    """The memory of one model. Of experts in files it is that of those that are kept."""
+    plan = lm.describe_plan()
+    weights = plan.weights_nbytes - plan.mapped_nbytes + min(plan.resident_nbytes, plan.mapped_nbytes)
+    return weights + lm.plans.cache.n_slots * (plan.kv_cache_nbytes + plan.state_nbytes)
 
 
 def served_name(model: str) -> str:
