@@ -1,6 +1,7 @@
 """Steps of fine-tuning SmolLM2, by LoRA and whole, beside torch with PEFT in f32, in turn; and a step beside its forward.
 
-    python -m bench.training [--method lora|full] [--batch 2] [--length 128] [--threads 2] [--rounds 5] [--json FILE]
+    python -m bench.training [--method lora|full] [--activations f32|q8] [--batch 2] [--length 128] [--threads 2] [--rounds 5]
+        [--json FILE]
 
 Needs the extras `oracles`. Seconds and CPU seconds of each step; on a busy machine the CPU seconds of one thread say more.
 """
@@ -39,10 +40,11 @@ def measured(args: argparse.Namespace) -> tuple[str, dict[str, list[dict[str, fl
     batch = ids, rows, ids[:, 1:].copy()
     peer = Path(__file__).with_name("training_peer.py")
     given = [str(v) for v in (args.threads, args.method, args.batch, args.length)]
+    where: dict[str, Any] = {"threads": args.threads, "activations": args.activations}
     found: dict[str, list[dict[str, float]]] = {"step": [], "forward": [], "peer": []}
     with (
         train.LoraModel("smollm2") if args.method == "lora" else FullModel("smollm2") as model,
-        train.Step(model.loss, model.parameters(), train.AdamW(), clip=1.0, threads=args.threads) as step,
+        train.Step(model.loss, model.parameters(), train.AdamW(), clip=1.0, **where) as step,
         subprocess.Popen(
             [sys.executable, "-P", str(peer), *given], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         ) as other,
@@ -66,6 +68,7 @@ def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--method", choices=("lora", "full"), default="lora")
+    parser.add_argument("--activations", choices=("f32", "q8"), default="f32")
     for name, default in (("batch", 2), ("length", 128), ("threads", 2), ("rounds", 5)):
         parser.add_argument(f"--{name}", type=int, default=default)
     parser.add_argument("--json", type=Path)

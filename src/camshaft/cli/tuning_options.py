@@ -67,6 +67,10 @@ _Compute = Annotated[
     str,
     typer.Option(metavar="f32|bf16|f16", help="What gradients need is kept in: half the memory in bf16 and f16."),
 ]
+_Activations = Annotated[
+    str | None,
+    _of("activations", "What products with the model's quantized weights take: q8 is faster.", metavar="f32|q8"),
+]
 _Pack = Annotated[bool, _of("pack", "Put as many examples into each row of --length tokens as fit.", "--pack")]
 _ValidateEvery = Annotated[
     int | None, typer.Option(metavar="N", min=1, help="Steps between validations; default: a twentieth of all.")
@@ -105,6 +109,7 @@ class LearningOptions:
     beta: _Beta = None
     temperature: _Temperature = None
     compute: _Compute = "f32"
+    activations: _Activations = None
     pack: _Pack = False
     validate_every: _ValidateEvery = None
     patience: _Patience = None

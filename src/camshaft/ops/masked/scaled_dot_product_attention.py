@@ -174,7 +174,7 @@ def _vjp(
 ) -> Any:
     """By attention_gradient, or, with a soft cap, by parts; with other extras than a boolean mask by decomposition."""
     options, factor = _options(attrs, len(extras)), _scale({"scale": scale}, q.shape[3])
-    if not _only_masked(options, extras) or (options.lse and options.cap):
+    if not _only_masked(options, extras) or options.lse == bool(options.cap):
         return NotImplemented
     if options.lse:
         masks = [e.reshape((1,) * (4 - len(e.shape)) + tuple(e.shape)) for e in extras]

@@ -46,7 +46,8 @@ class Step:
     `clip` limits the norm of all gradients together. `average` is the decay of a moving average of the parameters. With
     `micro_batches` a batch is computed in as many equal parts along axis 0, whose gradients are averaged. With a `seed`, steps
     give the loss a keyword argument `seed` too, u32 [3], for camshaft.dropout: another one for each micro-batch of each step;
-    `evaluate` does not. `backend` and `threads` are those of camshaft.compile.
+    `evaluate` does not. `backend`, `threads` and `activations` are those of camshaft.compile; with activations "q8" products with
+    quantized weights round what they multiply to 8 bits, and gradients pass straight through the rounding.
 
     With `compute` "bf16" or "f16" what gradients need of the forward pass is kept in 16 bits, and so are gradients on the way;
     parameters, their gradients and moments stay f32. With f16 the loss is scaled as `scaling` says, and a step whose gradients
@@ -70,6 +71,7 @@ class Step:
         scaling: LossScaling | None = None,
         backend: str | None = None,
         threads: int | None = None,
+        activations: str = "f32",
     ) -> None:
         _check(loss, optimizer, clip, average, micro_batches)
         tree = tree_of(parameters)
@@ -78,7 +80,7 @@ class Step:
         self._states = States(self._recipe)
         self._plans: dict[Any, ExecutionPlan] = {}
         self._weights = Weights()
-        self._backend, self._threads = backend, threads
+        self._backend, self._threads, self._activations = backend, threads, activations
         self.gradient_norm = math.nan
 
     def __repr__(self) -> str:
@@ -207,7 +209,8 @@ class Step:
     def _compiled(self, graph: Graph) -> ExecutionPlan:
         """The plan of a graph, whose states are those of the plans before."""
         memory = self._states.memory_of(graph)
-        plan = compile(graph, backend=self._backend, threads=self._threads, memory=memory, weights=self._weights)
+        options: dict[str, Any] = {"backend": self._backend, "threads": self._threads, "activations": self._activations}
+        plan = compile(graph, **options, memory=memory, weights=self._weights)
         self._states.adopt(plan)
         return plan
 

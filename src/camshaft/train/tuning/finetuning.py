@@ -183,6 +183,7 @@ def _run(
         validation=None if validation is None else validation_of(model, validation, given, steps, **where),
         about=_about(model, given),
         compute=given.compute,
+        activations=given.activations or "f32",
         seed=given.seed if isinstance(model, LoraModel) and model.lora.dropout else None,
         **options,
     )
@@ -197,7 +198,7 @@ def _about(model: TunedModel, given: FinetuneOptions) -> str:
         "" if given.compute == "f32" else f" in {given.compute}"
     )
     if isinstance(model, LoraModel):
-        said += ", DoRA" if model.lora.dora else ""
+        said += (", DoRA" if model.lora.dora else "") + (", q8" if given.activations == "q8" else "")
         said += f", dropout {model.lora.dropout:g}" if model.lora.dropout else ""
         return f"{said}, scale {model.lora.scale:g}" + (f", beta {given.beta:g}" if given.method == "dpo" else "")
     return f"{said} to {given.file_type or 'its own types'}"

@@ -33,6 +33,7 @@ OPTIONS: Mapping[str, MethodOption] = {
     "temperature": MethodOption(("embedding",), 0.05),
     "pack": MethodOption(("lora", "full", "qat"), False),
     "file_type": MethodOption(WHOLE, None),
+    "activations": MethodOption(("lora",), None),
 }
 
 

@@ -32,6 +32,7 @@ _NAMES: Mapping[str, Any] = {
     "optimizer": OPTIMIZERS,
     "schedule": SCHEDULES,
     "compute": ("f32", "bf16", "f16"),
+    "activations": (None, "f32", "q8"),
 }
 _COUNTS = ("epochs", "batch", "micro_batches", "length")
 _OPTIONAL = ("steps", "validate_every", "patience", "memory")
@@ -48,7 +49,8 @@ class FinetuneOptions:
     the run stops after `patience` of these in a row without a lower one. To hold at most `memory` bytes, gradients compute
     layers once more, which changes no bit; by default none.
 
-    `compute` is the dtype of what gradients need of the forward pass, as of train.Step.
+    `compute` is the dtype of what gradients need of the forward pass, as of train.Step, and `activations` its "f32", the default,
+    or "q8", of the method lora.
 
     `method` "lora" learns answers by adapters, "dpo" preferences between two, with `beta` as in
     train/tuning/methods/preference.py. "full" learns the model's own tensors whose names match `targets`, "qat" those too, as
@@ -78,6 +80,7 @@ class FinetuneOptions:
     targets: tuple[str, ...] = ("*",)
     file_type: str | None = None
     compute: str = "f32"
+    activations: str | None = None
 
     def __post_init__(self) -> None:
         given = [name for name in _OPTIONAL if getattr(self, name) is not None]
@@ -87,7 +90,9 @@ class FinetuneOptions:
                 raise PlanError(f"finetune: got {name}={value!r:.60}; wanted 1 or more")
         for name, known in _NAMES.items():
             if getattr(self, name) not in known:
-                raise PlanError(f"finetune: got {name}={getattr(self, name)!r:.60}; wanted {', '.join(known)}")
+                raise PlanError(
+                    f"finetune: got {name}={getattr(self, name)!r:.60}; wanted {', '.join(filter(None, known))}"
+                )
         refuse_others(self.method, {name: value for name, value in vars(self).items() if name in OPTIONS})
         for name in ("beta", "temperature"):
             if getattr(self, name) is None and self.method in OPTIONS[name].methods:
