@@ -50,10 +50,8 @@ def parts(config: HubConfig, row: Architecture, shapes: Mapping[str, Shape]) -> 
     """The tensors of a file, by the shapes of the model's. Raises ModelError for a tensor whose name has no place."""
     is_tied = bool(config.get("tie_word_embeddings"))
     if row.encoder_decoder is not None:
-        sources = [source for source in shapes if not (is_tied and source.startswith("lm_head."))]
-        yield from (
-            Part(name, shapes[source], (source,)) for source, name in row.encoder_decoder.names(sources, config)
-        )
+        kept = [source for source in shapes if not (is_tied and source.startswith("lm_head."))]
+        yield from (Part(name, shapes[source], (source,)) for source, name in row.encoder_decoder.names(kept, config))
         return
     experts: dict[str, dict[int, str]] = {}
     joined: dict[str, dict[int, str]] = {}
