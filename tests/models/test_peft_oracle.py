@@ -23,7 +23,9 @@ from scripts.oracles import tiny_models  # noqa: E402 - imports torch
 from scripts.oracles.tiny_models import SEEDED  # noqa: E402 - imports torch
 
 Array = np.ndarray[Any, Any]
-MODELS = {name: (seed, m) for name, (seed, m) in SEEDED.items() if m.arch in NAMINGS}
+# transformers lacks these: their modules have the names of Llama's.
+WITHOUT = {"deci", "smallthinker"}
+MODELS = {name: (seed, m) for name, (seed, m) in SEEDED.items() if m.arch in {*NAMINGS} - WITHOUT}
 ALPHA, RANK = 3.0, 4
 
 
@@ -49,7 +51,7 @@ def changed(name: str, folder: Path) -> Any:
 
 
 def test_every_family_has_a_model() -> None:
-    assert {m.arch for _, m in MODELS.values()} == set(NAMINGS)
+    assert {m.arch for _, m in MODELS.values()} == set(NAMINGS) - WITHOUT
 
 
 @pytest.mark.parametrize("name", MODELS)

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import json
+import lzma
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from camshaft import LanguageModel
+from camshaft import LanguageModel, TextToTextModel
 from camshaft.formats.gguf.file import open_gguf
 from camshaft.models.convert.architectures import ARCHITECTURES
 from camshaft.models.convert.convert import convert
 from tests.models.convert.test_convert import same_keys
+from tests.models.convert.test_mmproj import write_preprocessor
 from tests.support import pictures
-from tests.support.fixtures import TINY_MODELS, tiny_encoder, tiny_logits, tiny_model
+from tests.support.fixtures import DATA, TINY_MODELS, tiny_encoder, tiny_logits, tiny_model
 
 pytestmark = pytest.mark.oracle
+T5_OTHERS = ("general.name", "t5.context_length")
 
 
 @pytest.mark.parametrize("name", TINY_MODELS)
@@ -84,3 +88,67 @@ def test_a_saved_encoder_becomes_the_frozen_file(name: str, tmp_path: Path) -> N
             assert {*file.tensors} == {*frozen.tensors}
             for key, tensor in frozen.tensors.items():
                 np.testing.assert_array_equal(file.tensors[key].dequantize(), tensor.dequantize(), err_msg=key)
+
+
+MMPROJ = ("idefics3", "gemma3", "qwen2vl", "qwen2.5vl", "qwen3vl", "qwen3vlmoe", "lfm2vl", "pixtral")
+
+
+@pytest.mark.parametrize("name", MMPROJ)
+def test_the_encoder_of_a_saved_model_becomes_the_frozen_file_which_llama_cpp_opens(name: str, tmp_path: Path) -> None:
+    pytest.importorskip("transformers")
+    llama, mtmd = (pytest.importorskip(f"llama_cpp{part}") for part in ("", ".mtmd_cpp"))
+    from scripts.oracles import tiny_vision
+    from scripts.oracles.tiny.pictures.models import FIRST_SEED, MODELS
+    from scripts.oracles.tiny.vocabulary import write_tokenizer
+
+    seed, model = next((i, m) for i, m in enumerate(MODELS, FIRST_SEED) if m.name == name)
+    hub, text, mmproj = tmp_path / "hub", *pictures.tiny_vision(name, tmp_path)
+    tiny_vision.build(model, seed).save_pretrained(hub)
+    write_preprocessor(hub, model.projector)
+    with open_gguf(text) as file:
+        write_tokenizer(hub, str(file.metadata["tokenizer.ggml.pre"]), model.text.n_vocab, model.more)
+    assert convert(hub, tmp_path / "f32.gguf", "F32", mmproj=True).architecture == f"clip ({model.projector})"
+    with open_gguf(mmproj) as frozen, open_gguf(tmp_path / "f32.gguf") as file:
+        for key in frozen.metadata:
+            np.testing.assert_array_equal(file.metadata[key], frozen.metadata[key], err_msg=key)
+        assert {*file.tensors} - {"v.token_embd.img_break"} == {*frozen.tensors}
+        for key, tensor in frozen.tensors.items():
+            np.testing.assert_array_equal(file.tensors[key].dequantize(), tensor.dequantize(), err_msg=key)
+    convert(hub, tmp_path / "f16.gguf", "F16", mmproj=True)
+    llama.llama_backend_init()
+    loaded = llama.llama_model_load_from_file(str(text).encode(), llama.llama_model_default_params())
+    options = mtmd.mtmd_context_params_default()
+    options.use_gpu, options.warmup, options.n_threads = False, False, 1
+    opened = mtmd.mtmd_init_from_file(str(tmp_path / "f16.gguf").encode(), loaded, options)
+    assert opened
+    mtmd.mtmd_free(opened)
+    llama.llama_model_free(loaded)
+
+
+@pytest.mark.parametrize("version", ["gated", "relu"])
+def test_a_saved_t5_becomes_the_frozen_file(version: str, tmp_path: Path) -> None:
+    pytest.importorskip("transformers")
+    tokenizers = pytest.importorskip("tokenizers")
+    from scripts.oracles import tiny_t5
+
+    network, hub = tiny_t5.make(gated=version == "gated"), tmp_path / "hub"
+    network.save_pretrained(hub)
+    (tmp_path / "t5.gguf").write_bytes(lzma.decompress((DATA / "t5" / f"t5-{version}.gguf.xz").read_bytes()))
+    with open_gguf(tmp_path / "t5.gguf") as frozen:
+        names, scores = (frozen.metadata[f"tokenizer.ggml.{key}"] for key in ("tokens", "scores"))
+        pieces = list(zip(map(str, names), map(float, scores), strict=True))
+        made = tokenizers.Tokenizer(tokenizers.models.Unigram(pieces, 2))
+        made.pre_tokenizer = tokenizers.pre_tokenizers.Metaspace()
+        made.add_special_tokens(["<pad>", "</s>", "<unk>"])
+        made.save(str(hub / "tokenizer.json"))
+        tokens = {"eos_token": "</s>", "unk_token": "<unk>", "pad_token": "<pad>"}
+        (hub / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "T5Tokenizer", **tokens}))
+        result = convert(hub, tmp_path / "out.gguf", "F32")
+        assert result.architecture == "t5"
+        with open_gguf(tmp_path / "out.gguf") as file:
+            same_keys(file, frozen, T5_OTHERS)
+            assert {*file.tensors} == {*frozen.tensors}
+            for key, tensor in frozen.tensors.items():
+                np.testing.assert_array_equal(file.tensors[key].dequantize(), tensor.dequantize(), err_msg=key)
+    with TextToTextModel(tmp_path / "out.gguf", threads=1, activations="f32") as model:
+        assert model.generate("the cat sat", max_tokens=4).tokens >= 0

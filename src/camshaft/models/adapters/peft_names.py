@@ -54,14 +54,14 @@ _PLAIN, _EXPERTS = Naming(), Naming(_ATTENTION)
 _HALVES: dict[str, Order] = {"attn_q": "halves", "attn_k": "halves"}
 _PAIRS = Naming(orders=_HALVES)
 NAMINGS: dict[str, Naming] = {
-    **dict.fromkeys(("llama", "smollm3", "mistral3", "granite", "minicpm", "olmo"), _PAIRS),
+    **dict.fromkeys(("llama", "smollm3", "mistral3", "granite", "minicpm", "olmo", "deci"), _PAIRS),
     **dict.fromkeys(
         ("qwen2", "qwen3", "gemma", "gemma2", "gemma3", "gemma3n", "olmo2", "exaone4", "seed_oss", "stablelm"), _PLAIN
     ),
     **dict.fromkeys(
         ("command-r", "cohere2", "hunyuan-dense", "ernie4_5", "ernie4_5-moe", "glm4moe", "gemma4", "dots1"), _PLAIN
     ),
-    **dict.fromkeys(("qwen2moe", "qwen3moe", "olmoe", "gpt-oss", "minimax-m2", "phimoe"), _EXPERTS),
+    **dict.fromkeys(("qwen2moe", "qwen3moe", "olmoe", "gpt-oss", "minimax-m2", "phimoe", "smallthinker"), _EXPERTS),
     "hunyuan-moe": _EXPERTS,
     "llama4": Naming(_ATTENTION | {name: part.replace("mlp", "feed_forward") for name, part in _DENSE.items()}),
     "arcee": Naming({**_ATTENTION, "ffn_up": "mlp.up_proj", "ffn_down": "mlp.down_proj"}, orders=_HALVES),

@@ -8,7 +8,8 @@ from camshaft.errors import ModelError
 from camshaft.formats.mapped import shown
 from camshaft.models.convert.architecture import Architecture, Keys, MoreKeys
 from camshaft.models.convert.delta_rule import delta_keys, rotation_sections
-from camshaft.models.convert.encoder_decoder import WHISPER
+from camshaft.models.convert.encoder_decoder import T5, WHISPER, t5_values
+from camshaft.models.convert.families import own
 from camshaft.models.convert.families.encoders import bert_name, encoder_changes, encoder_keys, modern_bert_keys
 from camshaft.models.convert.families.experts import (
     adjusted_ffn,
@@ -116,6 +117,14 @@ _HEADS = ("Model", "ForMaskedLM", "ForSequenceClassification")
 _GEMMA = {"head_dim": 256, "rms_norm_eps": 1e-6, "sliding_window": 4096, "num_key_value_heads": 4}
 _GEMMA3 = {**_GEMMA, "num_attention_heads": 8, "rope_theta": 1e6, "rope_local_base_freq": 10000.0}
 _GEMMA3 |= {"max_position_embeddings": 131072}
+_GEMMA3N = {
+    "head_dim": 256,
+    "rms_norm_eps": 1e-6,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 2,
+    "rope_theta": 1e6,
+}
+_GEMMA3N |= {"rope_local_base_freq": 10000.0, "max_position_embeddings": 32768}
 _HALF = {"partial_rotary_factor": 0.5}
 _NO_LIMIT = {"max_position_embeddings": 1 << 20}  # recurrent models have none
 _LLAMA = Architecture("llama", permuted=True, defaults={"rms_norm_eps": 1e-6})
@@ -147,6 +156,15 @@ ARCHITECTURES: dict[str, Architecture] = {
             defaults=_GEMMA3,
         ),
     ),
+    **dict.fromkeys(
+        ("Gemma3nForCausalLM", "Gemma3nForConditionalGeneration"),
+        Architecture(
+            "gemma3n",
+            keys=(own.gemma3n_keys, _window_base, _soft_caps),
+            defaults={**_GEMMA3N, "final_logit_softcapping": 30.0},
+            values=own.gemma3n_values,
+        ),
+    ),
     "Olmo2ForCausalLM": Architecture("olmo2"),
     "Olmo3ForCausalLM": Architecture("olmo2", keys=(_window_pattern,)),
     "OlmoeForCausalLM": Architecture("olmoe", keys=(experts,)),
@@ -169,6 +187,7 @@ ARCHITECTURES: dict[str, Architecture] = {
     ),
     "Qwen3VLForConditionalGeneration": Architecture("qwen3vl", keys=(rotation_sections, deepstack)),
     "Qwen3VLMoeForConditionalGeneration": Architecture("qwen3vlmoe", keys=(rotation_sections, deepstack, experts)),
+    **own.ROWS,
     "SeedOssForCausalLM": Architecture("seed_oss"),
     "Ministral3ForCausalLM": Architecture("mistral3", permuted=True, keys=(temperature,)),
     "GraniteForCausalLM": Architecture("granite", permuted=True, keys=(_granite,)),
@@ -233,6 +252,7 @@ ARCHITECTURES: dict[str, Architecture] = {
         ("Qwen3_5MoeForCausalLM", "Qwen3_5MoeForConditionalGeneration"),
         Architecture("qwen35moe", norm_offset=1, keys=(delta_keys, rotation_sections, experts), in_turn=True),
     ),
+    "T5ForConditionalGeneration": Architecture("t5", encoder_decoder=T5, values=t5_values),
     "WhisperForConditionalGeneration": Architecture("whisper", encoder_decoder=WHISPER),
 }
 

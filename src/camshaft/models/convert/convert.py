@@ -25,6 +25,7 @@ from camshaft.models.convert.families.encoders import pooling_keys
 from camshaft.models.convert.hub_config import HubConfig, read_config
 from camshaft.models.convert.keys import model_keys
 from camshaft.models.convert.packed.weights import Weights, read_weights
+from camshaft.models.convert.pictures.mmproj import mmproj_of
 from camshaft.models.convert.tensors import Part, parts
 from camshaft.models.convert.vocabularies.vocabulary import tokenizer_keys
 from camshaft.models.families import FAMILIES
@@ -54,6 +55,7 @@ def convert(
     out: str | os.PathLike[str],
     file_type: str | None = None,
     *,
+    mmproj: bool = False,
     force: bool = False,
     threads: int | None = None,
     progress: Progress = lambda done, total: None,
@@ -61,12 +63,13 @@ def convert(
     """Write the model of a folder (config.json, safetensors, tokenizer), or a file of whisper.cpp, as a GGUF file.
 
     `file_type` is a name of MIXES; None keeps most weights' type (F32, F16 or BF16). Vectors, norms and routing are F32.
-    `force`: overwrite `out`; `progress(done, total)` counts elements. The file appears only once it is complete.
+    `mmproj`: write the vision encoder and projector, the second file of a model that sees pictures, with matrices of F32, F16,
+    BF16 or Q8_0. `force`: overwrite `out`; `progress(done, total)` counts elements. The file appears only once it is complete.
 
     Raises ModelError for an architecture without a conversion and for values that make no sense, FormatError for damaged files,
     StoreError if `out` cannot be written, MissingExtraError without the safetensors library."""
     source, target = Path(folder), Path(out)
-    if source.is_file() and is_ggml(source):
+    if source.is_file() and not mmproj and is_ggml(source):
         if file_type is not None:
             raise FormatError(
                 f"{path_for_messages(source)}: keeps its formats; wanted no TYPE, and camshaft quantize after it"
@@ -80,6 +83,8 @@ def convert(
         )
     check_out(target, force)
     config = read_config(source)
+    if mmproj:
+        return _convert_vision(source, target, config, file_type, thread_count(threads), progress)
     row = architecture_of(config)
     config = completed(config, row)
     with SafetensorsFolder(source) as file:
@@ -90,8 +95,23 @@ def convert(
         formats = formats_of(_described(found, values), mix)
         remove_unfinished(target.parent)
         _write(target, values, found, formats, weights, thread_count(threads), progress)
+    return _result(target, row.name, formats)
+
+
+def _convert_vision(
+    folder: Path, target: Path, config: HubConfig, file_type: str | None, threads: int, progress: Progress
+) -> ConversionResult:
+    with SafetensorsFolder(folder) as file:
+        weights = read_weights(file.tensors, config)
+        projector, values, found, formats = mmproj_of(folder, config, weights.shapes, file_type or weights.usual_format)
+        remove_unfinished(target.parent)
+        _write(target, values, found, formats, weights, threads, progress)
+    return _result(target, f"clip ({projector})", formats)
+
+
+def _result(target: Path, architecture: str, formats: Mapping[str, BlockFormat]) -> ConversionResult:
     names = [form.name for form in formats.values()]
-    return ConversionResult(target, row.name, target.stat().st_size, {n: names.count(n) for n in sorted({*names})})
+    return ConversionResult(target, architecture, target.stat().st_size, {n: names.count(n) for n in sorted({*names})})
 
 
 def _described(found: tuple[Part, ...], values: Mapping[str, Any]) -> SimpleNamespace:

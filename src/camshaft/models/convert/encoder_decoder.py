@@ -114,3 +114,61 @@ WHISPER = EncoderDecoder(
     left_out=("proj_out",),  # is the embedding
     flags={"add_bos_token": False, "add_eos_token": False},
 )
+
+
+_T5_ATTENTION = {part: f"attn_{part}" for part in "qkvo"} | {"relative_attention_bias": "attn_rel_b"}
+_T5_FFN = {"wi": "ffn_up", "wi_0": "ffn_gate", "wi_1": "ffn_up", "wo": "ffn_down"}
+_T5_DISTANCE, _T5_FFNS = 128, ("relu", "gated-gelu")
+
+
+def _t5_stems() -> dict[str, str]:
+    stems = {"shared": "token_embd", "lm_head": "output"}
+    itself = {f"layer.0.SelfAttention.{theirs}": ours for theirs, ours in _T5_ATTENTION.items()}
+    itself |= {"layer.0.layer_norm": "attn_norm"}
+    other = {f"layer.1.EncDecAttention.{part}": f"cross_attn_{part}" for part in "qkvo"}
+    other |= {"layer.1.layer_norm": "cross_attn_norm"}
+    for side, place, own in (("encoder", 1, {}), ("decoder", 2, other)):
+        ffn = {f"layer.{place}.DenseReluDense.{theirs}": ours for theirs, ours in _T5_FFN.items()}
+        layer = {**itself, **own, **ffn, f"layer.{place}.layer_norm": "ffn_norm"}
+        stems |= {f"{side}.block.{{}}.{theirs}": f"{side[:3]}.blk.{{}}.{ours}" for theirs, ours in layer.items()}
+        stems[f"{side}.final_layer_norm"] = f"{side[:3]}.output_norm"
+    return stems
+
+
+def t5_values(values: Mapping[str, Any], path: str) -> dict[str, Any]:
+    """Whether the output is the embedding: transformers 5 says of all T5 that it is, and of those with a matrix of their own that
+    results are not scaled before it."""
+    tied = values.get("scale_decoder_outputs", values.get("tie_word_embeddings", True))
+    return {**values, "tie_word_embeddings": bool(tied)}
+
+
+def _t5_keys(config: HubConfig, folder: Path, n_tokens: int) -> Keys:
+    kind, farthest = (
+        config.get("feed_forward_proj", "relu"),
+        config.size("relative_attention_max_distance", _T5_DISTANCE),
+    )
+    if kind not in _T5_FFNS or farthest != _T5_DISTANCE:
+        what = f"feed_forward_proj {shown_value(kind)} and relative_attention_max_distance {farthest}"
+        raise ModelError(f"{config.path}: has {what}; wanted one of {', '.join(_T5_FFNS)}, and {_T5_DISTANCE}")
+    return {
+        "context_length": config.size("n_positions", 512),
+        "embedding_length": config.size("d_model"),
+        "feed_forward_length": config.size("d_ff"),
+        "block_count": config.size("num_layers"),
+        "decoder_block_count": config.size("num_decoder_layers", config.size("num_layers")),
+        "vocab_size": n_tokens,
+        "attention.head_count": config.size("num_heads"),
+        "attention.key_length": config.size("d_kv"),
+        "attention.value_length": config.size("d_kv"),
+        "attention.layer_norm_rms_epsilon": float(config.number("layer_norm_epsilon", 1e-6)),
+        "attention.relative_buckets_count": config.size("relative_attention_num_buckets", 32),
+        "decoder_start_token_id": int(config.number("decoder_start_token_id", 0)),
+    }
+
+
+T5 = EncoderDecoder(
+    _t5_keys,
+    _t5_stems(),
+    left_out=("encoder.embed_tokens", "decoder.embed_tokens"),  # are the embedding
+    flags={"add_bos_token": False, "add_eos_token": True},
+)

@@ -130,6 +130,22 @@ _LAYER = {
     "conv.conv": "shortconv.conv",
     "conv.in_proj": "shortconv.in_proj",
     "conv.out_proj": "shortconv.out_proj",
+    "norm_attn_norm.attn.Wqkv": "attn_qkv",
+    "norm_attn_norm.attn.out_proj": "attn_output",
+    "norm_attn_norm.norm_1": "attn_norm",
+    "norm_attn_norm.norm_2": "attn_output_norm",
+    "ffn.router.layer": "ffn_gate_inp",
+    **{f"self_attn.{part}_conv1d": f"ssm_conv1d_{part}" for part in "qkv"},
+    **{f"self_attn.{part}_proj": f"ssm_{part}" for part in ("f_a", "f_b", "g_a", "g_b")},
+    "self_attn.b_proj": "ssm_beta",
+    "self_attn.o_norm": "ssm_norm",
+    "altup.correction_coefs": "altup_correct_coef",
+    "altup.prediction_coefs": "altup_predict_coef",
+    "altup.modality_router": "altup_router",
+    "altup.router_norm": "altup_router_norm",
+    "laurel.linear_left": "laurel_l",
+    "laurel.linear_right": "laurel_r",
+    "laurel.post_laurel_norm": "laurel_post_norm",
     "input_layernorm": "attn_norm",
     "operator_norm": "attn_norm",
     "ln_1": "attn_norm",
@@ -142,6 +158,12 @@ _LAYER = {
 }
 # Parameters without '.weight' or '.bias' that have neither or the other one in GGUF.
 _BARE = {
+    "altup.correct_output_scale": ("altup_correct_scale", ".weight"),
+    "ffn.experts.mlp.w1": ("ffn_gate_exps", ".weight"),
+    "ffn.experts.mlp.v1": ("ffn_up_exps", ".weight"),
+    "ffn.experts.mlp.w2": ("ffn_down_exps", ".weight"),
+    "self_attn.A_log": ("ssm_a", ""),
+    "self_attn.dt_bias": ("ssm_dt", ".bias"),
     "linear_attn.A_log": ("ssm_a", ""),
     "linear_attn.dt_bias": ("ssm_dt", ".bias"),
     **{f"{part}.A_log": ("ssm_a", "") for part in ("mixer", "mamba")},
@@ -161,7 +183,8 @@ _BARE = {
 # Experts, stacked in one tensor by name.
 _EXPERT = {"gate_proj": "gate", "up_proj": "up", "down_proj": "down", "w1": "gate", "w3": "up", "w2": "down"}
 _PREFIX = re.compile(r"(?:(?:model|transformer|gpt_neox|backbone|language_model|bert|roberta|encoder|new)\.)*")
-_IN_LAYER = re.compile(r"(?:layers|layer|h)\.([0-9]{1,4})\.(.+)")
+_IN_LAYER = re.compile(r"(?:layers|layer|blocks|h)\.([0-9]{1,4})\.(.+)")
+_STREAM = re.compile(r"altup_(projections|unembed_projections)\.([0-9])\.weight")
 _ONE_EXPERT = re.compile(r"(?:mlp|block_sparse_moe|feed_forward|mixer)\.experts\.([0-9]{1,4})\.(\w+)\.weight")
 _STACKED = re.compile(
     r"(?:(?:mlp|block_sparse_moe|feed_forward|mixer)\.)?(?:experts\.)?"
@@ -203,10 +226,15 @@ def new_name(name: str, architecture: str) -> NewName | None:
     layer = _IN_LAYER.fullmatch(rest)
     is_encoder = FAMILIES[architecture].encoder
     if layer is None:
+        if stream := _STREAM.fullmatch(rest):
+            part = stream[1].replace("projections", "proj").replace("unembed", "unembd")
+            return NewName(f"altup_{part}", ".weight", int(stream[2]))
         stem, ending = _split(rest)
         top = _TOP | encoders.TOP if is_encoder else _TOP
         return NewName(top[stem], ending) if stem in top else None
     prefix, inner = f"blk.{layer[1]}", layer[2]
+    if architecture == "kimi-linear":  # whose dense layers have this name too, for tensors that are no stacks
+        inner = inner.replace("block_sparse_moe.", "mlp.")
     if is_encoder:
         stem, ending = _split(inner)
         return NewName(f"{prefix}.{encoders.LAYER[stem]}", ending) if stem in encoders.LAYER else None

@@ -48,14 +48,16 @@ class Part:
 
 def parts(config: HubConfig, row: Architecture, shapes: Mapping[str, Shape]) -> Iterator[Part]:
     """The tensors of a file, by the shapes of the model's. Raises ModelError for a tensor whose name has no place."""
+    is_tied = bool(config.get("tie_word_embeddings"))
     if row.encoder_decoder is not None:
-        yield from (Part(name, shapes[source], (source,)) for source, name in row.encoder_decoder.names(shapes, config))
+        kept = [source for source in shapes if not (is_tied and source.startswith("lm_head."))]
+        yield from (Part(name, shapes[source], (source,)) for source, name in row.encoder_decoder.names(kept, config))
         return
     experts: dict[str, dict[int, str]] = {}
     joined: dict[str, dict[int, str]] = {}
     family = FAMILIES[row.name]
     for source, shape in shapes.items():
-        if is_left_out(source) or (config.get("tie_word_embeddings") and source.startswith("lm_head.")):
+        if is_left_out(source) or (is_tied and source.startswith("lm_head.")):
             continue
         if config.get("num_nextn_predict_layers") and layer_of(source) >= config.size("layers"):
             continue
@@ -82,7 +84,7 @@ def parts(config: HubConfig, row: Architecture, shapes: Mapping[str, Shape]) -> 
 
 def _stack(name: str, sources: Mapping[int, str], shapes: Mapping[str, Shape], config: HubConfig) -> Part:
     """One tensor of all experts. Raises ModelError if one is missing or has another shape."""
-    n = config.size("experts")
+    n = config.size("experts") if name.endswith("_exps") else len(sources)
     ordered = tuple(sources.get(i, "") for i in range(n))
     inner = {shapes.get(source) for source in ordered}
     if len(sources) != n or len(inner) != 1 or "" in ordered:

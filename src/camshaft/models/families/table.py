@@ -36,6 +36,7 @@ _GEMMA3 = Family(
     window_theta=10000.0,
     query_scale_layers=62,
 )
+_GPT2 = Family("neox", norm="layer", biases="all", fused="qkv", gated=False, activation="gelu", learned_positions=True)
 _NEMOTRON_HYBRID = Family(
     "neox",
     gated=False,
@@ -132,9 +133,8 @@ FAMILIES: dict[str, Family] = {
     "mistral3": Family("interleaved"),
     "starcoder2": Family("neox", norm="layer", biases="all", gated=False, activation="gelu"),
     "stablelm": Family("neox", norm="layer", biases="file"),
-    "gpt2": Family(
-        "neox", norm="layer", biases="all", fused="qkv", gated=False, activation="gelu", learned_positions=True
-    ),
+    "gpt2": _GPT2,
+    "starcoder": _GPT2,
     "gptneox": Family(
         "neox", norm="layer", parallel=True, biases="all", fused="qkv", gated=False, activation="gelu_erf"
     ),
@@ -193,6 +193,10 @@ FAMILIES: dict[str, Family] = {
     "bailingmoe2": Family("neox", qk_norm="head", normalizes_experts=False, expert_score="sigmoid"),
     "hunyuan-moe": Family("neox", qk_norm="head", norms_rotated=True),
     "minimax-m2": Family("neox", qk_norm="row", expert_score="sigmoid"),
+    "xverse": Family("interleaved"),
+    "maincoder": Family("interleaved", qk_norm="head", norms_rotated=True),
+    "deepseek": Family("interleaved", normalizes_experts=False),
+    "bailingmoe": Family("interleaved", normalizes_experts=False),
     "granite": Family("interleaved"),
     "granitemoe": Family("interleaved"),
     "lfm2": Family("neox", qk_norm="head", recurrent="short_conv", output_norm="token_embd_norm"),

@@ -23,6 +23,9 @@ _Type = Annotated[
     str | None,
     typer.Argument(metavar="[TYPE]", help="F16, BF16, Q8_0, Q4_K_M, ...; default: the type of most weights."),
 ]
+_Mmproj = Annotated[
+    bool, typer.Option("--mmproj", help="Write the vision encoder, the second file of a model that sees pictures.")
+]
 _Force = Annotated[bool, typer.Option("--force", help="Overwrite OUT if it exists.")]
 
 
@@ -32,6 +35,7 @@ def convert(
     out: _Out,
     file_type: _Type = None,
     *,
+    mmproj: _Mmproj = False,
     force: _Force = False,
     threads: options.Threads = None,
     json: options.Json = False,
@@ -41,7 +45,8 @@ def convert(
 
     started = time.perf_counter()
     with Bar("converting", unit="weights") as progress:
-        result = convert(folder, out, file_type, force=force, threads=threads, progress=progress)
+        given = {"mmproj": mmproj, "force": force}
+        result = convert(folder, out, file_type, **given, threads=threads, progress=progress)
     if json:
         print_json(result)
         return
