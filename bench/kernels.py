@@ -23,7 +23,7 @@ from camshaft.generate.memory.kv_cache import KVCache
 from camshaft.graph import functions as F
 from camshaft.graph.graph import Graph, Tensor
 from camshaft.graph.node import Node
-from camshaft.graph.rewrite import prepare
+from camshaft.graph.passes.rewrite import prepare
 from camshaft.models.checkpoint import Checkpoint
 from camshaft.models.config import ModelConfig, read_config
 from camshaft.models.families import family_name

@@ -23,11 +23,11 @@ MODULES = {"softsign": ROW, "cosine_similarity": PER_ROW, "one_add": VARIANT}
 
 
 def started(script: str, folder: Path, module: str = MODULE, **more: str) -> subprocess.CompletedProcess[str]:
-    """A script that ran beside the page's modules."""
+    """A script that ran beside the page's modules, with the tests' store: proofs and kernels of equal text are found there."""
     for name, text in (MODULES | {"row_affine": module}).items():
         (folder / f"{name}.py").write_text(text, "utf-8")
     path = os.pathsep.join((str(ROOT / "src"), str(folder)))
-    environment = os.environ | {"PYTHONPATH": path, "CAMSHAFT_CACHE_DIR": str(folder / "cache")} | more
+    environment = os.environ | {"PYTHONPATH": path} | more
     return subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, timeout=120)
 
 
@@ -83,7 +83,7 @@ def test_an_op_of_one_number_per_row_runs_and_is_right(tmp_path: Path) -> None:
 
 
 PARTS = """
-from camshaft.graph.decompose import decompose, parts_of, use_of
+from camshaft.graph.passes.decompose import decompose, parts_of, use_of
 from tests.support.references import error_of, evaluated
 import cosine_similarity, row_affine, softsign
 

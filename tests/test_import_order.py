@@ -26,13 +26,23 @@ def imported(source: str, package: tuple[str, ...]) -> Iterator[tuple[int, str]]
     """(line, dotted name) of everything that `source`, a module inside `package`, imports anywhere in it."""
     for match in _BY_NAME.finditer(source):
         yield source.count("\n", 0, match.start()) + 1, match[1].rstrip(".")
-    for node in ast.walk(ast.parse(source)):
+    for node in _statements(ast.parse(source).body):
         if isinstance(node, ast.Import):
             yield from ((node.lineno, alias.name) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             base = list(package[: len(package) - node.level + 1]) if node.level else []
             base += [node.module] if node.module else []
             yield from ((node.lineno, ".".join([*base, alias.name])) for alias in node.names)
+
+
+def _statements(body: list[ast.stmt]) -> Iterator[ast.stmt]:
+    """Statements and those inside of them; no expressions, which have no import and are most of a tree."""
+    for node in body:
+        yield node
+        for inner in ("body", "orelse", "finalbody"):
+            yield from _statements(getattr(node, inner, []))
+        for part in (*getattr(node, "handlers", ()), *getattr(node, "cases", ())):
+            yield from _statements(part.body)
 
 
 def floor_of(dotted: str) -> str | None:
@@ -75,12 +85,22 @@ from camshaft import plan
 from . import sibling
 from ..plan.memory import plan_memory
 def f():
-    import camshaft.serve
+    try:
+        import camshaft.serve
+    except ImportError:
+        import camshaft.tune.one
+    finally:
+        import camshaft.tune.two
+    match f:
+        case _:
+            with f:
+                import camshaft.tune.three
     import_module(f"camshaft.tune.{name}")
 """
     names = [name for _, name in imported(source, ("camshaft", "ops"))]
     assert names.pop(0) == "camshaft.tune"
     assert names[1:4] == ["camshaft.cli.main", "camshaft.plan", "camshaft.ops.sibling"]
-    assert names[4:] == ["camshaft.plan.memory.plan_memory", "camshaft.serve"]
+    assert names[4:6] == ["camshaft.plan.memory.plan_memory", "camshaft.serve"]
+    assert sorted(names[6:]) == [f"camshaft.tune.{name}" for name in ("one", "three", "two")]
     assert floor_of("camshaft.LanguageModel") == "__init__"
     assert floor_of("numpy.linalg") is None

@@ -172,7 +172,7 @@ def examples(page: str) -> list[str]:
     return re.findall(r"^```python\n(.*?)^```$", (ROOT / page).read_text("utf-8"), re.MULTILINE | re.DOTALL)
 
 
-FITTED, GENTLY = examples("docs/gradients.md")
+FITTED, GENTLY, ALONG = examples("docs/gradients.md")
 EXAMPLES = [*examples("README.md"), *examples("docs/python.md"), GENTLY]
 
 
@@ -182,7 +182,9 @@ def test_there_are_examples_of_each_way_to_use_it() -> None:
 
 
 @pytest.mark.parametrize(
-    "example", [*EXAMPLES, full(FITTED)], ids=lambda text: "-".join(re.findall(r"camshaft\.([A-Za-z_]+)\(", text)[:1])
+    "example",
+    [*EXAMPLES, full(FITTED), full(ALONG)],
+    ids=lambda text: "-".join(re.findall(r"camshaft\.([A-Za-z_]+)\(", text)[:1]),
 )
 def test_examples_run_as_they_stand(example: str, capsys: pytest.CaptureFixture[str]) -> None:
     if '"smollm2"' in example:

@@ -44,12 +44,13 @@ if TYPE_CHECKING:
     from camshaft.generate.text_to_text.text_to_text_model import TextToTextModel
     from camshaft.graph.gradients.custom_vjp import custom_vjp
     from camshaft.graph.graph import Graph, Tensor
-    from camshaft.graph.recompute import checkpoint
+    from camshaft.graph.passes.recompute import checkpoint
     from camshaft.ops import register_variant
     from camshaft.plan.compile import compile
     from camshaft.plan.execution_plan import ExecutionPlan
     from camshaft.plan.gradient import grad, value_and_grad
     from camshaft.plan.jit import jit
+    from camshaft.plan.jvp import jvp
     from camshaft.selection.host_info import capabilities
     from camshaft.selection.override import backend, get_backend_override, set_backend_override
     from camshaft.validation.proof import validate_backends
@@ -74,12 +75,13 @@ _PUBLIC = {
     "generate.text_to_text.text_to_text_model": "TextToTextModel",
     "graph.gradients.custom_vjp": "custom_vjp",
     "graph.graph": "Graph Tensor",
-    "graph.recompute": "checkpoint",
+    "graph.passes.recompute": "checkpoint",
     "ops": "register_variant",
     "plan.compile": "compile",
     "plan.execution_plan": "ExecutionPlan",
     "plan.gradient": "grad value_and_grad",
     "plan.jit": "jit",
+    "plan.jvp": "jvp",
     "selection.host_info": "capabilities",
     "selection.override": "backend get_backend_override set_backend_override",
     "validation.proof": "validate_backends",
@@ -115,6 +117,7 @@ __all__ = [
     "grad",
     "init_dispatch_table",
     "jit",
+    "jvp",
     "kernel_elementwise_simd",
     "kernel_matmul_blas_direct",
     "kernel_matmul_metal",

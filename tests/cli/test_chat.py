@@ -149,7 +149,7 @@ def test_ctrl_c_at_the_prompt_clears_the_line(
         return str(line)
 
     monkeypatch.setattr("builtins.input", read_line)
-    monkeypatch.setattr("camshaft.cli.commands.chat._input_prompt", lambda: "> ")
+    monkeypatch.setattr("camshaft.cli.commands.inference.chat._input_prompt", lambda: "> ")
     result = cli("chat", model_file)
     assert (result.exit_code, result.stdout, lm.talk.said) == (0, "\n\nHello\n\n", ["one"])
 

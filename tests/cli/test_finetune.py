@@ -13,12 +13,15 @@ import pytest
 from camshaft import train
 from camshaft.cli.options import adapter_of
 from camshaft.cli.tuning_options import LearningOptions
-from camshaft.errors import SettingError
+from camshaft.errors import PlanError, SettingError
 from camshaft.models.files.quantize import quantize
 from camshaft.train.record.history import Point
 from camshaft.train.tuning import finetuning as library
+from camshaft.train.tuning.method_options import METHODS, OPTIONS
 from camshaft.train.tuning.options import FinetunePlan, FinetuneResult
 from tests.support.fixtures import tiny_model
+
+NAMES = ("rank", "alpha", "dropout", "rslora", "dora")
 
 
 def test_options_are_handed_on_and_progress_is_printed(
@@ -55,6 +58,30 @@ def test_options_are_handed_on_and_progress_is_printed(
 
 def test_the_options_defaults_are_the_library_s() -> None:
     assert LearningOptions().made() == (train.LoraConfig(), train.FinetuneOptions())
+    assert [getattr(train.LoraConfig(), n) for n in NAMES] == [OPTIONS[n].default for n in NAMES]
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_an_option_of_other_methods_is_refused_whatever_its_value(method: str) -> None:
+    own = {"file_type": "Q4_0"} if method == "qat" else {}
+    for name, option in OPTIONS.items():
+        value = {"file_type": "F16", "dropout": 0.0}.get(
+            name, option.default or True
+        )  # the default, if it can be given
+        given = {**own, "method": method, name: value}
+        if method in option.methods:
+            LearningOptions(**given).made()
+            continue
+        methods = ", ".join(option.methods)
+        with pytest.raises(PlanError, match=f"got {name}=.* for the method {method}; wanted it for {methods}"):
+            LearningOptions(**given).made()
+
+
+def test_the_help_names_the_methods_of_each_option(cli: Any) -> None:
+    shown = re.sub(r"[\s│]+", " ", cli("finetune", "--help").stdout)
+    for option in OPTIONS.values():
+        assert f"[{', '.join(option.methods)}]" in shown
+    assert "default: 0.05. [embedding]" in shown
 
 
 def test_the_plan_of_a_run_is_shown(cli: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -115,6 +142,13 @@ def test_a_strength_follows_the_file(tmp_path: Path) -> None:
         ),
         ("finetune MODEL data.jsonl out --lr nan", "got --lr=nan; wanted a finite number from 0 on"),
         ("finetune MODEL data.jsonl out --type F16", "for the method lora; wanted it for full, qat, embedding"),
+        ("finetune MODEL data.jsonl out --beta 1", "got --beta=1.0 for the method lora; wanted it for dpo"),
+        (
+            "finetune MODEL data.jsonl o.gguf --method full --rank 8",
+            "--rank=8 for the method full; wanted it for lora, dpo",
+        ),
+        ("finetune MODEL data.jsonl out --dropout 1", "got --dropout=1.0; wanted a number from 0 to below 1"),
+        ("finetune MODEL data.jsonl out --method dpo --pack", "for the method dpo; wanted it for lora, full, qat"),
         pytest.param(
             "finetune MODEL DATA out --batch 1 --memory 0.001M",
             "wanted at most 0.0 MB (lower --batch, raise --micro-batches, or lower --length)",

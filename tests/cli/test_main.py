@@ -40,7 +40,7 @@ finally:
     print([name for name in {*COMMANDS.values()} if f"camshaft.cli.commands.{name}" in sys.modules])
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines()[-1] == "['models']"
+    assert done.stdout.splitlines()[-1] == "['model_files.models']"
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="threads are counted in /proc")

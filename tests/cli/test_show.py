@@ -10,7 +10,7 @@ import gguf
 import numpy as np
 import pytest
 
-from camshaft.cli.commands.show import escaped_line
+from camshaft.cli.commands.model_files.show import escaped_line
 from camshaft.errors import FormatError
 from camshaft.formats.gguf.file import open_gguf
 from camshaft.formats.safetensors import write_safetensors

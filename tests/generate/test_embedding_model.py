@@ -18,7 +18,7 @@ from camshaft.formats.gguf.file import open_gguf
 from camshaft.generate.stored.plan_cache import PlanCache
 from camshaft.models.families import FAMILIES
 from camshaft.models.t5 import t5
-from camshaft.plan.cached_plan import CachedPlan
+from camshaft.plan.cached.cached_plan import CachedPlan
 from tests.support.fixtures import DATA, tiny_encoder, tiny_model
 from tests.support.models import changed_model
 

@@ -17,9 +17,9 @@ from camshaft.formats.gguf.file import GGUFTensor, open_gguf
 from camshaft.formats.gguf.write import NewTensor, values_of, write_gguf
 from camshaft.generate.stored import plan_cache
 from camshaft.models.files.quantize import quantize
-from camshaft.plan import cached_plan
-from camshaft.plan.cached_check import ARENA, ARGUMENTS, COPY, EXTENTS, MEMMOVE
-from camshaft.plan.cached_plan import (
+from camshaft.plan.cached import cached_plan
+from camshaft.plan.cached.cached_check import ARENA, ARGUMENTS, COPY, EXTENTS, MEMMOVE
+from camshaft.plan.cached.stored_plan import (
     Constant,
     PlanHeader,
     SerializedPlan,

@@ -20,7 +20,8 @@ from camshaft.generate import model_plans
 from camshaft.generate.sampling.parameters import Sampling
 from camshaft.generate.stored import plan_cache
 from camshaft.models.files.quantize import quantize
-from camshaft.plan.cached_plan import FORMAT, CachedPlan, from_bytes, to_bytes
+from camshaft.plan.cached.cached_plan import CachedPlan
+from camshaft.plan.cached.stored_plan import FORMAT, from_bytes, to_bytes
 from camshaft.plan.runtime import runnable
 from camshaft.selection.override import backend
 from camshaft.store.store import Store, store
@@ -103,7 +104,7 @@ def test_a_plan_asked_for_is_ground_beside_the_kept_one(kept: Store, path: Path)
 
 def test_a_plan_that_cannot_be_kept_says_why(kept: Store, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     kept.schedules.clear()
-    monkeypatch.setattr("camshaft.plan.serialize.MAX_COMPUTED_NBYTES", 0)
+    monkeypatch.setattr("camshaft.plan.cached.serialize.MAX_COMPUTED_NBYTES", 0)
     with opened(path) as lm:
         lm.logits(IDS)
         assert lm.plans.origins["prompt"].startswith("compiled; cannot be cached: the const")
@@ -268,7 +269,7 @@ NOT_IMPORTED = (
         "camshaft.generate.vision.vision_model",
         "camshaft.ops.op",
         "camshaft.plan.compile",
-        "camshaft.plan.serialize",
+        "camshaft.plan.cached.serialize",
         "camshaft.plan.schedule",
         "camshaft.backends.device",
         "camshaft.backends.registry",

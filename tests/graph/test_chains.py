@@ -17,8 +17,8 @@ from camshaft.backends.registry import device as device_named
 from camshaft.errors import ShapeError
 from camshaft.extent import Extent
 from camshaft.graph import functions as f
-from camshaft.graph.chains import MOST_STEPS, MOST_TENSORS, fuse_chains
 from camshaft.graph.graph import Graph, Tensor, root
+from camshaft.graph.passes.chains import MOST_STEPS, MOST_TENSORS, fuse_chains
 from camshaft.ops.elementwise.chains import chain
 from camshaft.ops.elementwise.chains.text import parse
 from camshaft.ops.spec import TensorSpec

@@ -13,9 +13,9 @@ from camshaft import ops
 from camshaft.dtypes import f32
 from camshaft.errors import PlanError
 from camshaft.formats.blocks import BLOCK_FORMATS
-from camshaft.graph.chains import fuse_chains
-from camshaft.graph.decompose import decompose, parts_of, use_of
 from camshaft.graph.graph import ArraySource, Graph
+from camshaft.graph.passes.chains import fuse_chains
+from camshaft.graph.passes.decompose import decompose, parts_of, use_of
 from camshaft.ops.masked.samples import sample as attention_sample
 from camshaft.ops.op import Op, Sample
 from camshaft.ops.primitives import PRIMITIVES, is_primitive

@@ -11,7 +11,7 @@ import pytest
 import camshaft as cs
 from camshaft.formats.blocks import BLOCK_FORMATS
 from camshaft.graph.graph import Graph, Tensor
-from camshaft.graph.rewrite import apply_rules
+from camshaft.graph.passes.rewrite import apply_rules
 from camshaft.ops.quantized.samples import random_blocks
 from camshaft.ops.rule import Stage
 from camshaft.ops.spec import TensorSpec
@@ -72,7 +72,7 @@ def graph_of(first: str, read: str) -> Graph:
 
 def without(monkeypatch: pytest.MonkeyPatch, left_out: Stage) -> None:
     """Plans are made without the rules of a stage."""
-    monkeypatch.setattr("camshaft.graph.rewrite.Stage", [stage for stage in Stage if stage != left_out])
+    monkeypatch.setattr("camshaft.graph.passes.rewrite.Stage", [stage for stage in Stage if stage != left_out])
 
 
 def run(graph: Graph, threads: int) -> dict[str, np.ndarray]:

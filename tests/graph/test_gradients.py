@@ -11,8 +11,8 @@ import pytest
 import camshaft as cs
 from camshaft.errors import CamshaftError, PlanError, ShapeError
 from camshaft.formats.blocks import BLOCK_FORMATS
-from camshaft.graph.decompose import expand_composites
 from camshaft.graph.graph import Graph, Tensor
+from camshaft.graph.passes.decompose import expand_composites
 from camshaft.ops.spec import TensorSpec
 from tests.support.references import evaluated
 

@@ -9,8 +9,8 @@ import pytest
 
 from camshaft import ops
 from camshaft.errors import CamshaftError
-from camshaft.graph.decompose import decompose, expand_composites, use_of
 from camshaft.graph.graph import Graph, Tensor
+from camshaft.graph.passes.decompose import decompose, expand_composites, use_of
 from camshaft.ops.op import NoGradient, Op, Sample
 from camshaft.ops.primitives import is_primitive
 from tests.eager import test_opinfo as opinfo

@@ -12,7 +12,7 @@ import camshaft as cs
 from camshaft import ops
 from camshaft.formats.blocks import BLOCK_FORMATS
 from camshaft.graph.graph import Graph, Tensor
-from camshaft.graph.rewrite import apply_rules, pack_weights, rules_at
+from camshaft.graph.passes.rewrite import apply_rules, pack_weights, rules_at
 from camshaft.ops.quantized.packed.packing import INTERLEAVED
 from camshaft.ops.rule import Stage
 from camshaft.ops.spec import TensorSpec

@@ -11,7 +11,7 @@ import camshaft as cs
 from camshaft.dtypes import f32
 from camshaft.errors import PlanError
 from camshaft.graph.graph import Graph
-from camshaft.graph.rewrite import prepare
+from camshaft.graph.passes.rewrite import prepare
 from camshaft.ops.spec import TensorSpec
 from camshaft.train.memory import estimated_nbytes
 

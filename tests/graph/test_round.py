@@ -12,7 +12,7 @@ import pytest
 import camshaft as cs
 from camshaft.dtypes import bf16, f32
 from camshaft.graph.graph import Graph, Tensor
-from camshaft.graph.rewrite import apply_rules, prepare
+from camshaft.graph.passes.rewrite import apply_rules, prepare
 from camshaft.ops.matmul.matmul import FEW_ROWS
 from camshaft.ops.rule import Stage
 

@@ -27,6 +27,8 @@ from tests.support.samples import STANDING, has_turn, is_row, smallest, usable, 
 QUICK_ELEMENTS, FULL_ELEMENTS, FULL, FULL_OF_ROWS = 300, 1200, 2, 1
 # ... and behind `full` alone, as their smallest sample takes seconds.
 SLOW = ("chunks", "tiled_with_options")
+# ... as are variants that are for CPUs alone: their kernels are never run by threads.
+GPUS = {"webgpu", "cuda", "metal"}
 # Threads: one takes as many steps as there are elements, so the default run has it for two ops only.
 QUICK_WIDTHS, WIDTHS = (8, 32), (1, 2, 8, 32)
 
@@ -36,7 +38,7 @@ def _cases(op, variant) -> list:
     small = smallest(there, FULL_OF_ROWS if is_row(op) else FULL, FULL_ELEMENTS)
     quick = smallest(small, 1, QUICK_ELEMENTS)
     few = quick if op.name in STANDING else []
-    quick = quick if has_turn(op, "simt") and variant.name not in SLOW else []
+    quick = quick if has_turn(op, "simt") and variant.name not in SLOW and variant.backends & GPUS else []
     parts = (few, WIDTHS, ()), (without(quick, few), QUICK_WIDTHS, ()), (without(small, few), WIDTHS, pytest.mark.full)
     return [
         pytest.param(op, variant, sample, widths, id=f"{op.name}-{variant.name}-{sample.name}", marks=marks)

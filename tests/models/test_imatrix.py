@@ -18,9 +18,10 @@ from camshaft.formats.blocks import BLOCK_FORMATS
 from camshaft.formats.gguf.file import open_gguf
 from camshaft.formats.importance import quantize_rows
 from camshaft.generate.measures.importance import importance_matrix
+from camshaft.models.files.chosen_formats import formats_of
 from camshaft.models.files.imatrix import ImportanceMatrix, read_imatrix, write_imatrix
 from camshaft.models.files.quantization_mix import MIXES
-from camshaft.models.files.quantize import formats_of, quantize
+from camshaft.models.files.quantize import quantize
 from camshaft.text.tokenizer import Tokenizer
 from tests.support.fixtures import excerpt, tiny_model
 from tests.support.sketches import sketch

@@ -15,8 +15,9 @@ from camshaft.cli.main import app
 from camshaft.errors import CamshaftError, FormatError, StoreError
 from camshaft.formats.blocks import BLOCK_FORMATS
 from camshaft.formats.gguf.file import open_gguf
+from camshaft.models.files.chosen_formats import formats_of
 from camshaft.models.files.quantization_mix import MIXES, is_quantized, mix_named
-from camshaft.models.files.quantize import formats_of, quantize
+from camshaft.models.files.quantize import quantize
 from camshaft.store.files import atomic_file
 from tests.support.fixtures import DATA, tiny_model
 from tests.support.models import require_default_model

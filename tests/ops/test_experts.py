@@ -14,7 +14,7 @@ from camshaft.backends.cpu.device import cpu_device
 from camshaft.dtypes import as_dtype
 from camshaft.formats.blocks import BLOCK_FORMATS
 from camshaft.graph.graph import ArraySource, Graph
-from camshaft.graph.rewrite import prepare
+from camshaft.graph.passes.rewrite import prepare
 from camshaft.lang.interpreter.interpret import interpret
 from camshaft.lang.interpreter.memory import Memory
 from camshaft.ops.experts.samples import Case

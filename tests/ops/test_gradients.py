@@ -11,10 +11,10 @@ import pytest
 
 from camshaft import ops
 from camshaft.dtypes import DType, f32
-from camshaft.graph.decompose import use_of
 from camshaft.graph.functions import function
 from camshaft.graph.gradients import gradient
 from camshaft.graph.graph import Graph
+from camshaft.graph.passes.decompose import use_of
 from camshaft.graph.tensor import Tensor
 from camshaft.ops.op import Attrs, NoGradient, Op, Sample
 from tests.support.gradients import SHORT, Case, added, is_float, of_numbers, rule, specs_of, takes

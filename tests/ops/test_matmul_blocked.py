@@ -15,9 +15,9 @@ from camshaft.graph import functions
 from camshaft.graph.graph import Graph
 from camshaft.ops import op as ops
 from camshaft.ops.kernels.launch import signature
-from camshaft.ops.matmul import blocked
-from camshaft.ops.matmul.bf16 import BF16_DOT
-from camshaft.ops.matmul.blocked import BLOCKED
+from camshaft.ops.matmul.blocks import blocked
+from camshaft.ops.matmul.blocks.bf16 import BF16_DOT
+from camshaft.ops.matmul.blocks.blocked import BLOCKED
 from camshaft.ops.matmul.matmul import OP
 from camshaft.ops.spec import TensorSpec
 from camshaft.plan.compile import compile

@@ -18,7 +18,7 @@ from camshaft.graph import functions
 from camshaft.graph.graph import Graph
 from camshaft.lang.verifier.verify import MAX_SCRATCH_NBYTES
 from camshaft.ops import op as ops
-from camshaft.ops.matmul import blocked
+from camshaft.ops.matmul.blocks import blocked
 from camshaft.ops.matmul.matmul import OP
 from camshaft.ops.spec import TensorSpec
 from camshaft.plan.compile import compile

@@ -10,7 +10,7 @@ from camshaft import ops
 from camshaft.backends.cpu.device import cpu_device
 from camshaft.dtypes import f32
 from camshaft.errors import ShapeError
-from camshaft.graph.rewrite import prepare
+from camshaft.graph.passes.rewrite import prepare
 from camshaft.ops.op import Sample
 from camshaft.ops.spec import TensorSpec
 from camshaft.validation.validate import check_sample

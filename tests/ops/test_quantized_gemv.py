@@ -12,8 +12,8 @@ from camshaft.backends.cpu.device import cpu_device
 from camshaft.formats.blocks import BLOCK_FORMATS
 from camshaft.ops.kernels.launch import for_workers, plan_workers
 from camshaft.ops.op import NodeSpec
-from camshaft.ops.quantized import gemv
 from camshaft.ops.quantized.packed.packing import interleaved
+from camshaft.ops.quantized.products import gemv
 from camshaft.ops.quantized.samples import Case, sample
 from camshaft.ops.spec import TensorSpec
 from camshaft.validation.validate import check_sample, node_of

@@ -17,9 +17,10 @@ from camshaft.validation.run import run_variant
 LONG = 40_003  # three parts of a row, the last one ragged
 
 
-def computed(name, x, backend, **attrs):
+def computed(name, x, backend, variant="scans", **attrs):
     op, specs = ops.get(name), (TensorSpec(x.shape, as_dtype(x.dtype)),)
-    return run_variant(op.variants[0], NodeSpec(specs, op.infer(specs, attrs), attrs), cpu_device(backend), (x,))[0]
+    (chosen,) = (v for v in op.variants if v.name == variant)
+    return run_variant(chosen, NodeSpec(specs, op.infer(specs, attrs), attrs), cpu_device(backend), (x,))[0]
 
 
 @pytest.mark.parametrize("reverse", [False, True])
@@ -28,6 +29,22 @@ def test_one_lane_and_sixteen_give_the_same_bits(dtype, reverse):
     x = np.random.default_rng(0).normal(size=LONG).astype(as_dtype(dtype).numpy)
     one, sixteen = (computed("cumsum", x, backend, reverse=reverse) for backend in ("scalar", "simd"))
     assert one.tobytes() == sixteen.tobytes()
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("name", ["cumsum", "cummax", "cummin"])
+def test_a_program_for_a_row_gives_the_bits_of_one_for_each_part(name, reverse):
+    x = np.random.default_rng(3).normal(size=LONG).astype(np.float32)
+    parts, whole = (computed(name, x, "simd", variant, reverse=reverse) for variant in ("scans", "whole_rows"))
+    assert parts.tobytes() == whole.tobytes()
+
+
+@pytest.mark.parametrize("dtype", ["f32", "f64", "f16"])
+def test_a_running_maximum_has_numpys_zeros_infinities_and_first_nan(dtype):
+    x = np.array([-np.inf, -2, -0.0, -1, 0.0, 3, np.inf, -np.nan, 7, -5] * 3).astype(as_dtype(dtype).numpy)
+    for name, fold in (("cummax", np.maximum), ("cummin", np.minimum)):
+        for given in (x, x[::-1], x[:7], x[:3]):
+            np.testing.assert_array_equal(getattr(table(), name)(given), fold.accumulate(given))
 
 
 def test_a_long_sum_is_as_exact_as_f32_can_be():

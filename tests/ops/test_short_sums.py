@@ -10,9 +10,10 @@ from camshaft.backends.cpu.device import CpuDevice
 from camshaft.emit.target import LEVELS, native_lanes
 from camshaft.ops.experts import short_kernels
 from camshaft.ops.op import Sample
-from camshaft.ops.quantized import gated_product, short_sums, short_tile
+from camshaft.ops.quantized import gated_product
 from camshaft.ops.quantized.matmul import TILE
 from camshaft.ops.quantized.packed.formats import PACKED_FORMATS
+from camshaft.ops.quantized.products import short_sums, short_tile
 from camshaft.ops.quantized.samples import Case, sample
 from camshaft.validation.run import run_variant
 from camshaft.validation.validate import node_of

@@ -14,7 +14,7 @@ from camshaft.dtypes import f32
 from camshaft.formats.blocks import BLOCK_FORMATS
 from camshaft.graph.graph import ArraySource, Graph
 from camshaft.ops.op import KernelVariant, NodeSpec, Target
-from camshaft.ops.quantized import unpacked
+from camshaft.ops.quantized.products import unpacked
 from camshaft.ops.quantized.samples import Case, random_blocks, sample
 from camshaft.ops.quantized.transposed_matmul import sample as transposed_sample
 from camshaft.ops.spec import TensorSpec

@@ -12,7 +12,7 @@ import camshaft as cs
 from camshaft import ops
 from camshaft.backends.cpu.device import cpu_device
 from camshaft.dtypes import as_dtype
-from camshaft.graph.decompose import expand_composites, parts_of
+from camshaft.graph.passes.decompose import expand_composites, parts_of
 from camshaft.ops.op import NodeSpec, read
 from camshaft.ops.spec import TensorSpec
 from tests.support.samples import samples

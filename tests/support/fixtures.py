@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gzip
 import lzma
 import os
@@ -33,8 +34,13 @@ def tiny_encoder(name: str, folder: Path) -> Path:
 def tiny_model(name: str, folder: Path) -> Path:
     """The tiny model `name` unpacked into `folder`: an F32 GGUF file."""
     path = folder / f"{name}.gguf"
-    path.write_bytes(lzma.decompress((DATA / "models" / f"{name}.gguf.xz").read_bytes()))
+    path.write_bytes(_unpacked(name))
     return path
+
+
+@functools.cache
+def _unpacked(name: str) -> bytes:
+    return lzma.decompress((DATA / "models" / f"{name}.gguf.xz").read_bytes())
 
 
 def tiny_logits(name: str) -> tuple[list[int], NDArray[np.float32]]:

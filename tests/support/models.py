@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import gguf
@@ -38,17 +41,43 @@ def changed_model(
 
     A changed key keeps its type where the value fits it. A tensor may be given as raw bytes [rows, bytes] with a block type.
     """
-    reader = gguf.GGUFReader(name if isinstance(name, Path) else tiny_model(name, folder))
-    arch = (keys or {}).get("general.architecture", reader.get_field("general.architecture").contents())
+    found = _contents(name) if isinstance(name, Path) else _tiny_contents(name)
+    arch = (keys or {}).get("general.architecture", found.architecture)
     path = folder / "changed.gguf"
     writer = gguf.GGUFWriter(path, arch)
-    _copy_keys(reader, writer, dict(keys or {}), drop_keys)
-    _copy_tensors(reader, writer, dict(tensors or {}), drop_tensors)
+    _copy_keys(found, writer, dict(keys or {}), drop_keys)
+    _copy_tensors(found, writer, dict(tensors or {}), drop_tensors)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
     return path
+
+
+@dataclass(frozen=True)
+class _Contents:
+    """A file's keys as the writer takes them, and its tensors."""
+
+    architecture: str
+    keys: tuple[tuple[str, Any, gguf.GGUFValueType, gguf.GGUFValueType | None], ...]
+    tensors: Mapping[str, np.ndarray]
+
+
+@functools.cache
+def _tiny_contents(name: str) -> _Contents:
+    """The package reads a tiny model in 60 ms, and a hundred tests change the same few."""
+    with TemporaryDirectory(ignore_cleanup_errors=True) as folder:  # Windows keeps a file that is mapped
+        return _contents(tiny_model(name, Path(folder)))
+
+
+def _contents(path: Path) -> _Contents:
+    reader = gguf.GGUFReader(path)
+    rows = []
+    for field in reader.fields.values():
+        sub_type = field.types[-1] if field.types[0] == gguf.GGUFValueType.ARRAY else None
+        rows.append((field.name, field.contents(), field.types[0], sub_type))
+    architecture = reader.get_field("general.architecture").contents()
+    return _Contents(architecture, tuple(rows), {t.name: np.array(t.data) for t in reader.tensors})
 
 
 _KINDS = {
@@ -59,14 +88,10 @@ _KINDS = {
 }
 
 
-def _copy_keys(
-    reader: gguf.GGUFReader, writer: gguf.GGUFWriter, changes: dict[str, Any], drop: Collection[str]
-) -> None:
-    for field in reader.fields.values():
-        if field.name.startswith("GGUF.") or field.name in ("general.architecture", *drop, *changes):
-            continue
-        sub_type = field.types[-1] if field.types[0] == gguf.GGUFValueType.ARRAY else None
-        writer.add_key_value(field.name, field.contents(), field.types[0], sub_type)
+def _copy_keys(found: _Contents, writer: gguf.GGUFWriter, changes: dict[str, Any], drop: Collection[str]) -> None:
+    for name, value, kind, sub_type in found.keys:
+        if not name.startswith("GGUF.") and name not in ("general.architecture", *drop, *changes):
+            writer.add_key_value(name, value, kind, sub_type)
     for name, value in changes.items():
         if name != "general.architecture":
             if isinstance(value, list):
@@ -76,10 +101,8 @@ def _copy_keys(
             writer.add_key_value(name, value, _KINDS[type(value)])
 
 
-def _copy_tensors(
-    reader: gguf.GGUFReader, writer: gguf.GGUFWriter, changes: dict[str, Any], drop: Collection[str]
-) -> None:
-    given = {t.name: np.array(t.data) for t in reader.tensors if t.name not in drop} | changes
+def _copy_tensors(found: _Contents, writer: gguf.GGUFWriter, changes: dict[str, Any], drop: Collection[str]) -> None:
+    given = {name: data.copy() for name, data in found.tensors.items() if name not in drop} | changes
     for name, value in given.items():
         data, kind = value if isinstance(value, tuple) else (value, None)
         writer.add_tensor(name, data, raw_dtype=kind)

@@ -47,5 +47,5 @@ def _zeros(spec: TensorSpec) -> Array:
 @pytest.fixture
 def by_references(monkeypatch: pytest.MonkeyPatch) -> None:
     """Steps and jitted functions run by references."""
-    monkeypatch.setattr("camshaft.train.step.compile", ReferencePlan)
+    monkeypatch.setattr("camshaft.train.step.step.compile", ReferencePlan)
     monkeypatch.setattr("camshaft.plan.jit.compile", ReferencePlan)

@@ -168,7 +168,7 @@ def test_optimizers_and_schedules_by_name(optimizer: str, schedule: str, tmp_pat
     ("make", "message"),
     [
         (lambda d: train.FinetuneOptions(method="qat"), "method qat without a type"),
-        (lambda d: train.FinetuneOptions(file_type="F16"), "got the type 'F16' for the method lora"),
+        (lambda d: train.FinetuneOptions(file_type="F16"), "got file_type='F16' for the method lora"),
         (lambda d: train.FinetuneOptions(optimizer="adam"), "optimizer='adam'; wanted adamw, adamw8bit"),
         (lambda d: train.FinetuneOptions(schedule="step"), "wanted cosine, linear, constant, wsd"),
         (lambda d: FullModel(d / "llama.gguf", ("nothing",)), "target 'nothing', which no tensor has; wanted .*attn_q"),

@@ -11,8 +11,8 @@ import pytest
 import camshaft as cs
 from camshaft import train
 from camshaft.errors import PlanError
-from camshaft.train.step_graph import Recipe, step_graph
-from camshaft.train.tree import tree_of
+from camshaft.train.step.graphs import Recipe, step_graph
+from camshaft.train.step.tree import tree_of
 from tests.support.references import evaluated
 
 Array = np.ndarray[Any, Any]

@@ -104,8 +104,8 @@ def test_pairs_are_read(tmp_path: Path) -> None:
 def test_wrong_options_are_refused() -> None:
     for options, message in (
         ({"method": "ppo"}, "method='ppo'; wanted lora, dpo, full, qat"),
-        ({"beta": 0}, "beta=0; wanted a finite number above 0"),
-        ({"method": "dpo", "pack": True}, "wanted a row for each text"),
+        ({"beta": 0, "method": "dpo"}, "beta=0; wanted a finite number above 0"),
+        ({"method": "dpo", "pack": True}, "got pack=True for the method dpo"),
     ):
         with pytest.raises(CamshaftError, match=message):
             train.FinetuneOptions(**options)  # type: ignore[arg-type]

@@ -15,9 +15,9 @@ from camshaft import train
 from camshaft.backends import registry
 from camshaft.errors import CamshaftError, TrainingError
 from camshaft.graph.graph import Graph
-from camshaft.train.diagnosis import first_not_finite
-from camshaft.train.step_graph import Recipe
-from camshaft.train.tree import tree_of
+from camshaft.train.step.diagnosis import first_not_finite
+from camshaft.train.step.graphs import Recipe
+from camshaft.train.step.tree import tree_of
 from tests.support.needs import require
 from tests.train.by_references import ReferencePlan, by_references  # noqa: F401 - a fixture
 from tests.train.small import examples, flat, loss, parameters, same

@@ -109,4 +109,4 @@ def test_models_that_make_no_vectors_are_refused(tmp_path: Path) -> None:
     with pytest.raises(CamshaftError, match="pooling is rank"):
         VectorModel(tiny_encoder("bert-rerank", tmp_path))
     with pytest.raises(CamshaftError, match="got temperature=0; wanted a finite number above 0"):
-        train.FinetuneOptions(temperature=0)
+        train.FinetuneOptions(temperature=0, method="embedding")

@@ -14,7 +14,7 @@ from camshaft import ops
 from camshaft.cli.main import app
 from camshaft.dtypes import f32
 from camshaft.graph.graph import Graph
-from camshaft.graph.rewrite import prepare
+from camshaft.graph.passes.rewrite import prepare
 from camshaft.ops.op import NodeSpec
 from camshaft.ops.spec import TensorSpec
 from camshaft.selection.measurements import measurements

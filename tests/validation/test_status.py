@@ -12,7 +12,7 @@ import pytest
 from camshaft import ops
 from camshaft.backends.registry import backend_named
 from camshaft.errors import ShapeError
-from camshaft.graph.decompose import parts_of
+from camshaft.graph.passes.decompose import parts_of
 from camshaft.ops.catalog import ANSWERS, catalog, page
 from camshaft.validation.cases import VariantCase, case_of, kinds_of
 from camshaft.validation.evidence import ValidationResult, validation_cache

@@ -100,6 +100,8 @@ def _report(
     }
     if reader is not None:
         report["reasoning"] = reader.thought
+    if lm.plans.experts is not None:
+        report["experts"] = vars(lm.plans.experts.use)
     if generation.speculation is not None:
         counts = generation.speculation
         report["speculation"] = vars(counts) | {"acceptance": counts.acceptance}

@@ -124,6 +124,14 @@ class ModelOptions:
         ),
     ] = None
 
+    experts_resident: Annotated[
+        float | None,
+        typer.Option(
+            metavar="GB",
+            help="Memory for the experts of a mixture: the most used keep it, the others are read from a file when chosen.",
+        ),
+    ] = None
+
     def given(self, **others: Any) -> dict[str, Any]:
         """The arguments of LanguageModel: those that were given, and others."""
         given = given_options(self)

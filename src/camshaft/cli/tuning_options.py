@@ -11,23 +11,36 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from camshaft.errors import SettingError
+from camshaft.train.tuning.method_options import METHODS, OPTIONS, WHOLE, refuse_others
 
 if TYPE_CHECKING:
     from camshaft.train.tuning.methods.lora import LoraConfig
     from camshaft.train.tuning.options import FinetuneOptions
 
+
+def _of(name: str, said: str, *flags: str, **more: Any) -> Any:
+    """An option of some methods, which its help names, with the default of the table."""
+    option = OPTIONS[name]
+    if not isinstance(option.default, bool) and option.default is not None:
+        said = f"{said.removesuffix('.')}; default: {option.default:g}."
+    return typer.Option(*flags, help=f"{said} [{', '.join(option.methods)}]", **more)
+
+
 _Method = Annotated[
     str,
     typer.Option(
-        metavar="lora|dpo|full|qat|embedding",
+        metavar="|".join(METHODS),
         help="By adapters: answers (lora), preferences (dpo). The weights themselves: answers (full), so that --type rounds"
         " little of them away (qat), similar texts (embedding).",
     ),
 ]
-_Rank = Annotated[int, typer.Option(metavar="N", min=1, help="Rank of the adapters.")]
-_Alpha = Annotated[float, typer.Option(metavar="X", help="The adapters' products are multiplied by alpha / rank.")]
-_RsLora = Annotated[bool, typer.Option("--rslora", help="Multiply by alpha / sqrt(rank) in place of alpha / rank.")]
-_Dora = Annotated[bool, typer.Option("--dora", help="Learn the norm of each changed row too (DoRA); OUT is a folder.")]
+_Rank = Annotated[int | None, _of("rank", "Rank of the adapters.", metavar="N", min=1)]
+_Alpha = Annotated[float | None, _of("alpha", "The adapters' products are multiplied by alpha / rank.", metavar="X")]
+_Dropout = Annotated[
+    float | None, _of("dropout", "Share of the adapters' inputs that are 0 in a step of training.", metavar="P")
+]
+_RsLora = Annotated[bool, _of("rslora", "Multiply by alpha / sqrt(rank) in place of alpha / rank.", "--rslora")]
+_Dora = Annotated[bool, _of("dora", "Learn the norm of each changed row too (DoRA); OUT is a folder.", "--dora")]
 _Target = Annotated[
     list[str] | None,
     typer.Option(
@@ -36,11 +49,7 @@ _Target = Annotated[
 ]
 _Written = Annotated[
     str | None,
-    typer.Option(
-        "--type",
-        metavar="TYPE",
-        help="Type of the model that full, qat and embedding write, as of quantize; default: F16 for blocks.",
-    ),
+    _of("file_type", "Type of the model to write, as of quantize; default: F16 for blocks.", "--type", metavar="TYPE"),
 ]
 _Optimizer = Annotated[str, typer.Option(metavar="NAME", help="adamw, adamw8bit, adafactor, lion or sgd.")]
 _Schedule = Annotated[str, typer.Option(metavar="NAME", help="How --lr falls: cosine, linear, wsd or constant.")]
@@ -52,9 +61,13 @@ _Micro = Annotated[int, typer.Option(metavar="N", min=1, help="Parts in which a 
 _Length = Annotated[int, typer.Option(metavar="N", min=2, help="The most tokens that an example may have.")]
 _Rate = Annotated[float, typer.Option("--lr", metavar="X", help="The greatest learning rate.")]
 _Seed = Annotated[int, typer.Option(metavar="N", min=0, help="Gives the order of examples and the first adapters.")]
-_Beta = Annotated[float, typer.Option(metavar="X", help="How far --method dpo may go from the model: less at more.")]
-_Temperature = Annotated[float, typer.Option(metavar="X", help="Cosines of --method embedding are divided by it.")]
-_Pack = Annotated[bool, typer.Option("--pack", help="Put as many examples into each row of --length tokens as fit.")]
+_Beta = Annotated[float | None, _of("beta", "How far to go from the model: less at more.", metavar="X")]
+_Temperature = Annotated[float | None, _of("temperature", "Cosines are divided by it.", metavar="X")]
+_Compute = Annotated[
+    str,
+    typer.Option(metavar="f32|bf16|f16", help="What gradients need is kept in: half the memory in bf16 and f16."),
+]
+_Pack = Annotated[bool, _of("pack", "Put as many examples into each row of --length tokens as fit.", "--pack")]
 _ValidateEvery = Annotated[
     int | None, typer.Option(metavar="N", min=1, help="Steps between validations; default: a twentieth of all.")
 ]
@@ -69,11 +82,12 @@ _Memory = Annotated[
 
 @dataclass(frozen=True)
 class LearningOptions:
-    """How to fine-tune: fields of LoraConfig and FinetuneOptions, whose defaults these are."""
+    """How to fine-tune: fields of LoraConfig and FinetuneOptions, whose defaults these are; None where it is the method's."""
 
     method: _Method = "lora"
-    rank: _Rank = 8
-    alpha: _Alpha = 16.0
+    rank: _Rank = None
+    alpha: _Alpha = None
+    dropout: _Dropout = None
     rslora: _RsLora = False
     dora: _Dora = False
     target: _Target = None
@@ -88,26 +102,31 @@ class LearningOptions:
     length: _Length = 512
     lr: _Rate = 2e-4
     seed: _Seed = 0
-    beta: _Beta = 0.1
-    temperature: _Temperature = 0.05
+    beta: _Beta = None
+    temperature: _Temperature = None
+    compute: _Compute = "f32"
     pack: _Pack = False
     validate_every: _ValidateEvery = None
     patience: _Patience = None
     memory: _Memory = None
 
-    def made(self) -> tuple[LoraConfig, FinetuneOptions]:
-        """The library's objects. Raises CamshaftError for what they refuse."""
+    def made(self) -> tuple[LoraConfig | None, FinetuneOptions]:
+        """The library's objects; no LoraConfig for methods without adapters. Raises CamshaftError for what they refuse."""
         from camshaft.train.tuning.methods.lora import LoraConfig
         from camshaft.train.tuning.options import FinetuneOptions
 
         given: dict[str, Any] = dict(vars(self))
-        adapters = {name: given.pop(name) for name in ("rank", "alpha", "rslora", "dora")}
+        adapters = {name: given.pop(name) for name in ("rank", "alpha", "dropout", "rslora", "dora")}
         target = given.pop("target")
         targets: dict[str, Any] = {"targets": tuple(target)} if target else {}
         if self.memory is not None:
             given["memory"] = _nbytes(self.memory)
-        lora = LoraConfig(**adapters, seed=self.seed, **targets)
-        return lora, FinetuneOptions(**given, **targets)
+        options = FinetuneOptions(**given, **targets)
+        refuse_others(self.method, adapters)
+        if self.method in WHOLE:
+            return None, options
+        chosen = {name: value for name, value in adapters.items() if value is not None}
+        return LoraConfig(**chosen, seed=self.seed, **targets), options
 
 
 def _nbytes(text: str) -> int:

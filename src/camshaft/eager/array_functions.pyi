@@ -692,6 +692,28 @@ class ArrayFunctions:
         Arrays in, arrays out. `out` is written and returned.
         """
 
+    def attention_gradient(
+        self,
+        q: ArrayLike,
+        k: ArrayLike,
+        v: ArrayLike,
+        dy: ArrayLike,
+        lse: ArrayLike,
+        delta: ArrayLike,
+        /,
+        *mask: ArrayLike,
+        out: Array | tuple[Array, ...] | None = None,
+        causal: bool = False,
+        window: int = 0,
+        chunk: int = 0,
+        offset: int = 0,
+        scale: float = 1.0,
+    ) -> tuple[Any, Any, Any]:
+        """P = exp(scale q K^T - lse), dS = scale P (dy V^T - delta); dq = dS K, dk = dS^T q, dv = P^T dy.
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
     def hadamard(self, x: ArrayLike, /, *signs: ArrayLike, out: Array | None = None, signs_after: bool = False) -> Any:
         """y = H x / sqrt(d), H the Walsh-Hadamard matrix; signs multiply before, or after with `signs_after`.
 
@@ -833,6 +855,28 @@ class ArrayFunctions:
         label_smoothing: float = 0.0,
     ) -> Any:
         """y[r] = log(sum(exp(x[r]))) - x[r, target[r]]; their mean where not ignored, or sum.
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def dropout(self, x: ArrayLike, seed: ArrayLike, /, *, out: Array | None = None, p: float = 0.5) -> Any:
+        """y = x / (1 - p) where a random number from seed and the element's place is at least p, else 0.
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def cross_entropy_gradient(
+        self,
+        logits: ArrayLike,
+        target: ArrayLike,
+        dy: ArrayLike,
+        /,
+        *,
+        out: Array | None = None,
+        ignore_index: int = -100,
+        label_smoothing: float = 0.0,
+    ) -> Any:
+        """dx[r] = dy[r] (softmax(x[r]) - the smoothed target); 0 in ignored rows.
 
         Arrays in, arrays out. `out` is written and returned.
         """

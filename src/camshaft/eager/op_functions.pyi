@@ -24,6 +24,7 @@ __all__ = [
     "argsort",
     "assign",
     "attention",
+    "attention_gradient",
     "attention_mask",
     "attention_mask_tiles",
     "batch_invariant_matmul",
@@ -43,6 +44,7 @@ __all__ = [
     "copy",
     "cos",
     "cross_entropy",
+    "cross_entropy_gradient",
     "cummax",
     "cummin",
     "cumprod",
@@ -57,6 +59,7 @@ __all__ = [
     "divide",
     "dot",
     "dplr_slots",
+    "dropout",
     "dry",
     "elu",
     "embedding",
@@ -1073,6 +1076,40 @@ def scaled_dot_product_attention(
     name: str | None = None,
 ) -> Tensor | tuple[Tensor, ...]: ...
 @overload
+def attention_gradient(
+    q: ArrayLike,
+    k: ArrayLike,
+    v: ArrayLike,
+    dy: ArrayLike,
+    lse: ArrayLike,
+    delta: ArrayLike,
+    /,
+    *mask: ArrayLike,
+    out: Array | tuple[Array, ...] | None = None,
+    causal: bool = False,
+    window: int = 0,
+    chunk: int = 0,
+    offset: int = 0,
+    scale: float = 1.0,
+) -> tuple[Any, Any, Any]: ...
+@overload
+def attention_gradient(
+    q: Tensor | ArrayLike,
+    k: Tensor | ArrayLike,
+    v: Tensor | ArrayLike,
+    dy: Tensor | ArrayLike,
+    lse: Tensor | ArrayLike,
+    delta: Tensor | ArrayLike,
+    /,
+    *mask: Tensor | ArrayLike,
+    causal: bool = False,
+    window: int = 0,
+    chunk: int = 0,
+    offset: int = 0,
+    scale: float = 1.0,
+    name: str | None = None,
+) -> tuple[Tensor, Tensor, Tensor]: ...
+@overload
 def hadamard(x: ArrayLike, /, *signs: ArrayLike, out: Array | None = None, signs_after: bool = False) -> Any: ...
 @overload
 def hadamard(
@@ -1263,6 +1300,34 @@ def cross_entropy(
     /,
     *,
     reduction: str = "mean",
+    ignore_index: int = -100,
+    label_smoothing: float = 0.0,
+    name: str | None = None,
+) -> Tensor: ...
+@overload
+def dropout(x: ArrayLike, seed: ArrayLike, /, *, out: Array | None = None, p: float = 0.5) -> Any: ...
+@overload
+def dropout(
+    x: Tensor | ArrayLike, seed: Tensor | ArrayLike, /, *, p: float = 0.5, name: str | None = None
+) -> Tensor: ...
+@overload
+def cross_entropy_gradient(
+    logits: ArrayLike,
+    target: ArrayLike,
+    dy: ArrayLike,
+    /,
+    *,
+    out: Array | None = None,
+    ignore_index: int = -100,
+    label_smoothing: float = 0.0,
+) -> Any: ...
+@overload
+def cross_entropy_gradient(
+    logits: Tensor | ArrayLike,
+    target: Tensor | ArrayLike,
+    dy: Tensor | ArrayLike,
+    /,
+    *,
     ignore_index: int = -100,
     label_smoothing: float = 0.0,
     name: str | None = None,

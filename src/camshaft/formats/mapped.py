@@ -46,11 +46,12 @@ def require_ordinary_file(path: str | os.PathLike[str]) -> None:
         raise FormatError(f"{name}: is {'a folder' if stat.S_ISDIR(mode) else 'not a regular file'}; wanted a file")
 
 
-def _map(path: str | os.PathLike[str]) -> mmap.mmap:
+def _map(path: str | os.PathLike[str]) -> tuple[mmap.mmap, os.stat_result]:
     with open(path, "rb") as file:
-        if not os.fstat(file.fileno()).st_size:
+        status = os.fstat(file.fileno())
+        if not status.st_size:
             raise FormatError(f"{path_for_messages(path)}: the file is empty")
-        return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ), status
 
 
 class MappedFile:
@@ -62,11 +63,14 @@ class MappedFile:
             raise FormatError(f"got the path {path!r:.80}; wanted the path of a file")
         self.path = path_for_messages(path)
         require_ordinary_file(path)
+        self._map: mmap.mmap | None
         try:
-            self._map: mmap.mmap | None = _map(path)
+            self._map, status = _map(path)
         except OSError as error:
             raise FormatError(f"{self.path}: cannot be read: {error.strerror}") from error
         self.size = len(self._map)
+        # Other contents have another one: device, number, size and time of the last change.
+        self.identity = status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
 
     @property
     def closed(self) -> bool:

@@ -11,6 +11,7 @@ from camshaft.extent import Extent
 from camshaft.formats.gguf.file import GGUFFile
 from camshaft.generate.memory.cache_specs import KINDS
 from camshaft.generate.memory.kv_cache import KVCache
+from camshaft.generate.memory.resident_experts import ResidentExperts, name_of, require_layers
 from camshaft.generate.vision.tokens import BLIND, Seeing
 from camshaft.graph import functions as F
 from camshaft.graph.graph import Graph, Tensor
@@ -36,7 +37,9 @@ class ModelGraphs:
         length: Extent,
         adapters: Adapters | None = None,
         seeing: Seeing = BLIND,
+        experts: ResidentExperts | None = None,
     ) -> None:
+        self._experts = experts
         self._config, self._cache, self._length, self._seeing = config, cache, length, seeing
         self._adapters = adapters or Adapters(file)
         names = dict.fromkeys(layer.rope for layer in config.layers if layer.rope)
@@ -55,6 +58,11 @@ class ModelGraphs:
         graph.output("logits", decoder(self._config, checkpoint, batch, caches))
         if isinstance(checkpoint, AdaptedCheckpoint):
             checkpoint.check_used()
+        if self._experts is not None:
+            routers = [node for node in graph.nodes if node.op.name == "moe_route"]
+            require_layers(self._experts, len(routers))
+            for layer, router in zip(self._experts.layers, routers, strict=True):
+                graph.output(name_of(layer), router.outputs[1])
         return graph
 
     def hidden_graph(self, tokens: Dim, *, pairs: bool = False) -> Graph:

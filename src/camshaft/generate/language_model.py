@@ -54,7 +54,7 @@ class LanguageModel(Prompts, Drawing):
     sessions: maximum number of open sessions.
     adapters: LoRA adapters (GGUF files and PEFT folders) that are added to the model, each alone or in a pair with a strength.
     mmproj: the file of the model's vision encoder, with which it sees pictures (extra `images`).
-
+    experts_resident: gigabytes of memory for experts: the most used stay, others are read from files; None: all if they fit.
     Raises ModelError, FormatError or BackendError for an unusable file or backend.
     """
 
@@ -70,6 +70,7 @@ class LanguageModel(Prompts, Drawing):
         sessions: int = DEFAULT_SESSIONS,
         adapters: Given = (),
         mmproj: str | Path | None = None,
+        experts_resident: float | None = None,
     ) -> None:
         started = time.perf_counter()
         model_options.check_sizes(context, sessions)
@@ -102,6 +103,7 @@ class LanguageModel(Prompts, Drawing):
                     threads=self.threads,
                     adapters=self._opened(adapters),
                     seeing=BLIND if self.vision is None else self.vision.seeing,
+                    experts_resident=experts_resident,
                 )
                 self.tokenizer = self._model_file.tokenizer()  # while a cached plan's weights load in the background
                 loaded = time.perf_counter()

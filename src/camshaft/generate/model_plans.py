@@ -6,8 +6,8 @@
 - decode.N: one token of each of up to N sequences
 - together: tokens of a picture that see each other
 
-Plans are compiled on first use, or loaded from the plan cache, and share all memory. A device with memory of its own has the KV
-cache and logits; token ids and the block table are copied there.
+Compiled on first use, or loaded from the plan cache; they share all memory. A device with memory of its own has the KV cache
+and logits; token ids and the block table are copied there.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from camshaft.extent import Extent
 from camshaft.formats.gguf.file import GGUFFile
 from camshaft.generate.memory.kv_cache import KVCache
 from camshaft.generate.memory.logits import device_with_memory, first_rows, logits_memory
+from camshaft.generate.memory.resident_experts import open_residency
 from camshaft.generate.sampling.form import SamplingForm
 from camshaft.generate.speculation.pace import RunCosts
 from camshaft.generate.stored.plan_cache import PlanCache
@@ -34,7 +35,7 @@ from camshaft.models.adapters.adapter import Adapters
 from camshaft.models.config import ModelConfig, check_layers
 from camshaft.models.converted import is_multiplied
 from camshaft.ops.spec import Dim
-from camshaft.plan.cached_plan import CachedPlan
+from camshaft.plan.cached.cached_plan import CachedPlan
 from camshaft.plan.memory.weights import Weights
 
 if TYPE_CHECKING:
@@ -66,18 +67,22 @@ class ModelPlans(PictureRuns):
         threads: int,
         adapters: Adapters | None = None,
         seeing: Seeing = BLIND,
+        experts_resident: float | None = None,
     ) -> None:
         check_layers(config.architecture, config.n_layers, len(file.tensors))
         self.config, self.context, self.threads = config, context, threads
         self.device = device_with_memory(backend)
-        self.weights = Weights()
+        self.residency = open_residency(file, config, experts_resident, on_device=self.device is not None)
+        self.weights = Weights(self.residency.mapped if self.residency else None)
+        self.experts = self.residency.experts if self.residency else None
         self.length = Extent("length", context)
         self.prompt_tokens = Extent("tokens", min(PROMPT_TOKENS, context))
         self.cache = KVCache(config, context, form, n_slots, self.device, run_tokens=self.prompt_tokens.bound)
         self.logit_rows = Extent("rows", min(LOGIT_ROWS, self.prompt_tokens.bound))
         self.file, self._backend, self._activations = file, backend, "q8" if quantized else "f32"
         facts = f"{config}|{context}|{self.prompt_tokens}|{self.logit_rows}|{n_slots}|{quantized}|{form}|{threads}"
-        self._facts, self.seeing = f"{facts}|{seeing}" if seeing.width else facts, seeing
+        self._facts = facts + (f"|{seeing}" if seeing.width else "") + ("|routed" if self.experts else "")
+        self.seeing = seeing
         self.n_runs, self.costs = 0, RunCosts()  # the logits are those of the last run
         self._cached: dict[str, CachedPlan | None] = {}
         self._decode_extents: dict[int, Extent] = {}
@@ -86,8 +91,8 @@ class ModelPlans(PictureRuns):
 
     def _use_adapters(self, adapters: Adapters) -> None:
         self.adapters = adapters
-        # Other models round alike in plans of all sizes. A BLAS rounds in its own way for each number of rows.
-        self.is_uneven = any(map(is_multiplied, adapters.tensors.values()))
+        # Other models round alike in plans of all sizes; a BLAS does not, nor f32 activations times quantized weights.
+        self.is_uneven = self._activations == "f32" or any(map(is_multiplied, adapters.tensors.values()))
         self._kernels = "simd" if self.is_uneven and self._backend is None else self._backend
         facts = f"{self._facts}|{adapters.digest}" if adapters.given else self._facts
         facts += f"|{self._kernels}" if self.is_uneven else ""
@@ -98,8 +103,7 @@ class ModelPlans(PictureRuns):
         """Drops the plans, not the packed weights, and closes the adapters of before; later runs are with others."""
         self.plan_cache.flush()
         self._close_plans()
-        # Not the adapters' matrices, nor what graphs made, such as rotations: the next graphs make their own.
-        self.weights.keep_only(self.file.tensors.values())
+        self.weights.keep_only(self.file.tensors.values())  # not what graphs made, such as rotations
         self.adapters.close()
         self.__dict__.pop("_graphs", None)
         self._use_adapters(adapters)
@@ -112,7 +116,7 @@ class ModelPlans(PictureRuns):
         # Build the graph before allocating: a file whose tensors contradict its metadata fails here.
         graph = self._graph("prompt")
         if self.device is None:
-            from camshaft.graph.rewrite import packed_constants
+            from camshaft.graph.passes.rewrite import packed_constants
 
             self._memory()  # fails early on an impossible size, before tables of that length are built
             self.weights.begin(packed_constants(graph), self.threads)
@@ -162,7 +166,7 @@ class ModelPlans(PictureRuns):
     @property
     def origins(self) -> dict[str, str]:
         """The origin of each plan by name: 'cached' or 'compiled', with the reason if it cannot be cached."""
-        cached = dict.fromkeys((name for name, plan in self._cached.items() if plan is not None), "cached")
+        cached = {name: "cached" for name, plan in self._cached.items() if plan is not None}
         refused = {name: f"compiled; cannot be cached: {reason}" for name, reason in self.plan_cache.refused.items()}
         return cached | dict.fromkeys(self._compiled, "compiled") | refused
 
@@ -178,7 +182,8 @@ class ModelPlans(PictureRuns):
     def _graphs(self) -> ModelGraphs:
         from camshaft.generate.graphs import ModelGraphs  # not needed if all plans are cached
 
-        return ModelGraphs(self.file, self.config, self.cache, self.length, self.adapters, self.seeing)
+        places = self.cache, self.length, self.adapters, self.seeing, self.experts
+        return ModelGraphs(self.file, self.config, *places)
 
     def _graph(self, name: str) -> Graph:
         sizes: dict[str, tuple[Dim, Dim | None]] = {
@@ -201,9 +206,8 @@ class ModelPlans(PictureRuns):
         if self.cache.is_recurrent and 1 + sum(map(ne, slots, slots[1:])) != len(set(slots)):
             raise ModelError("the rows of a sequence are apart; recurrent layers need them side by side")
         seen = self.seeing.width and has_pictures(ids)
-        name = "rows" if alike and self.is_uneven else "prompt" if seen else ""
         run = self._run_stretches if seen and self.seeing.together else self._run_as
-        return run(name, ids, positions, slots, rows)
+        return run("rows" if alike and self.is_uneven else "prompt" if seen else "", ids, positions, slots, rows)
 
     def _run_as(self, name: str, ids: Ints, positions: Ints, slots: Ints, rows: Ints) -> Array | DeviceRows:
         """Run the plan of that name, or the one for so many tokens and rows."""
@@ -224,7 +228,10 @@ class ModelPlans(PictureRuns):
     def _run(self, plan: ExecutionPlan | CachedPlan) -> None:
         self.weights.finish()
         self.n_runs += 1
-        plan.bound.run()
+        if self.residency is None:
+            plan.bound.run()
+        else:
+            self.residency.run(plan)
 
     def run_decode(self, ids: Ints, positions: Ints, slots: Ints) -> None:
         """Run one token of each of several sequences, or several of one; their logits are the first rows of `logits`, and up to
@@ -242,11 +249,13 @@ class ModelPlans(PictureRuns):
         self._run(plan)
 
     def close(self) -> None:
-        """Save new plans to the cache; release all plans, weights and the KV cache."""
+        """Save new plans; release all plans, weights and the KV cache."""
         self.plan_cache.flush()
         if self.device is None:
             self.plan_cache.measure_later(self._compiled, self._kernels, self.threads)
         self._close_plans()
+        if self.residency is not None:
+            self.residency.close()
         self.weights.clear()
         self.adapters.close()
         self.cache.close()

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
 
 from camshaft import ops
+from camshaft.dtypes import as_dtype
 from camshaft.errors import PlanError, ShapeError, shortened
-from camshaft.graph.tensor import Tensor, root
+from camshaft.graph.tensor import ArraySource, Source, Tensor, root
 from camshaft.ops.spec import TensorSpec
 
 if TYPE_CHECKING:
     from camshaft.graph.graph import Graph
+    from camshaft.graph.node import Node
 
 
 def checked_name(what: str, name: object) -> str:
@@ -65,3 +69,32 @@ def views_of_memory(
             kind = root(tensor).kind
             raise PlanError(f"graph: {label!r} writes {tensor.name}; wanted a state or a buffer, no {kind}")
     return tuple(Tensor(t.spec, t.name, "view", base=t, graph=graph) for t in into)
+
+
+def checked_constant(name: object, value: object, spec: TensorSpec | None) -> tuple[Source, TensorSpec]:
+    """Returns the source of a constant and its spec. Raises ShapeError for a value that is no array and no Source with a spec."""
+    checked_name("constant", name)
+    if isinstance(value, np.ndarray):
+        spec = spec or TensorSpec(value.shape, as_dtype(value.dtype))
+        value = ArraySource(np.array(value, order="C"))  # copied because the caller may modify its array
+    if not callable(getattr(value, "data", None)):
+        raise ShapeError(f"graph: constant {name!r} got {value!r:.80}; wanted an ndarray, or a Source with its spec")
+    if not isinstance(spec, TensorSpec):
+        raise ShapeError(f"graph: constant {name!r} from a source got the spec {spec!r:.80}; wanted its TensorSpec")
+    return cast("Source", value), spec
+
+
+def check_block(nodes: Sequence[Node]) -> None:
+    """Raises PlanError unless a checkpoint's nodes can run again."""
+    for node in nodes:
+        if node.op.updates or any(t.kind == "view" for t in node.outputs):
+            raise PlanError(f"checkpoint: {node.name} ({node.op.name}) writes a state; wanted nodes that can run again")
+
+
+def node_index(graph: Graph, made: Node | Tensor, device: str | None) -> int:
+    """Returns the index of a node, or of a tensor's producer. Raises ShapeError if it is not in the graph."""
+    for index, node in enumerate(graph.nodes):
+        if node is made or (isinstance(made, Tensor) and any(root(made) is output for output in node.outputs)):
+            return index
+    name = getattr(made, "name", f"{made!r:.80}")
+    raise ShapeError(f"graph: no node of this graph made {name}; wanted one to place on {device}")

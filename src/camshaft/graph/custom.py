@@ -13,6 +13,7 @@ import numpy as np
 from camshaft.dtypes import as_dtype
 from camshaft.errors import PlanError, ShapeError
 from camshaft.extent import Extent
+from camshaft.graph.checks import checked_tensor
 from camshaft.graph.tensor import Array, Tensor, root
 from camshaft.ops.op import Attrs, Build, HostCall, KernelVariant, NodeSpec, Op, Target, expect
 from camshaft.ops.spec import Dim, TensorSpec, dims
@@ -53,9 +54,11 @@ def custom_op(
     programs: Dim,
 ) -> CustomOp:
     """Returns the op of a function over these inputs. Raises ShapeError for invalid arguments."""
-    if not all(isinstance(t, Tensor) for t in inputs):
-        came = ", ".join(type(t).__name__ for t in inputs)
-        raise ShapeError(f"{name}: got inputs {came}; wanted tensors of this graph (g.constant makes one of an array)")
+    for what, given in (("inputs", inputs), ("outputs", outputs), ("updates", updates)):
+        if not isinstance(given, (list, tuple)):
+            raise ShapeError(f"{name}: got {what}={given!r:.80}; wanted a list")
+    for tensor in inputs:
+        checked_tensor(str(name), tensor)
     specs = tuple(t.spec for t in inputs)
     made = tuple(_spec(name, spec) for spec in outputs)
     for spec in (*specs, *made):

@@ -12,14 +12,12 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
-
 from camshaft import ops
 from camshaft.dtypes import as_dtype
 from camshaft.errors import PlanError, ShapeError, count, shortened
-from camshaft.graph import views
+from camshaft.graph import checks, views
 from camshaft.graph.arguments import given_form
-from camshaft.graph.checks import checked_device, checked_list, checked_name, checked_tensor, near, views_of_memory
+from camshaft.graph.checks import checked_device, checked_list, checked_name
 from camshaft.graph.custom import COPY, Spec, custom_op
 from camshaft.graph.node import Node
 from camshaft.graph.tensor import Array, ArraySource, Source, Tensor, offset_nbytes, root
@@ -38,7 +36,9 @@ class Graph:
         self.states: dict[str, Tensor] = {}
         self.outputs: dict[str, Tensor] = {}
         self.derived: set[Node] = set()  # nodes that `gradients` added
-        self.blocks: list[tuple[Tensor, ...]] = []  # what nodes make that gradients compute once more (recompute.py)
+        self.blocks: list[
+            tuple[Tensor, ...]
+        ] = []  # what nodes make that gradients compute once more (passes/recompute.py)
         self._in_block = False
         self._scope: list[str] = []
         self._device: str | None = None
@@ -69,11 +69,7 @@ class Graph:
         finally:
             self._in_block = False
         nodes = self.nodes[first:]
-        for node in nodes:
-            if node.op.updates or any(t.kind == "view" for t in node.outputs):
-                raise PlanError(
-                    f"checkpoint: {node.name} ({node.op.name}) writes a state; wanted nodes that can run again"
-                )
+        checks.check_block(nodes)
         self.blocks.append(tuple(t for node in nodes for t in node.outputs))
 
     @contextmanager
@@ -91,12 +87,8 @@ class Graph:
     def place(self, made: Node | Tensor, device: str | None) -> None:
         """Assigns a node, or a tensor's producer, to the named device. Raises ShapeError if it is not in this graph."""
         checked_device(device)
-        for index, node in enumerate(self.nodes):
-            if node is made or (isinstance(made, Tensor) and any(root(made) is output for output in node.outputs)):
-                self.nodes[index] = replace(node, device=device)
-                return
-        name = made.name if isinstance(made, (Node, Tensor)) else f"{made!r:.80}"
-        raise ShapeError(f"graph: no node of this graph made {name}; wanted one to place on {device}")
+        index = checks.node_index(self, made, device)
+        self.nodes[index] = replace(self.nodes[index], device=device)
 
     def _once(self, table: dict[str, Tensor], name: str, tensor: Tensor) -> Tensor:
         if name in table:
@@ -124,17 +116,8 @@ class Graph:
 
     def constant(self, name: str, value: Array | Source, spec: TensorSpec | None = None) -> Tensor:
         """Returns an immutable tensor from an array, or from a Source and its spec."""
-        checked_name("constant", name)
-        if isinstance(value, np.ndarray):
-            spec = spec or TensorSpec(value.shape, as_dtype(value.dtype))
-            value = ArraySource(np.array(value, order="C"))  # copied because the caller may modify its array
-        if not callable(getattr(value, "data", None)):
-            raise ShapeError(
-                f"graph: constant {name!r} got {value!r:.80}; wanted an ndarray, or a Source with its spec"
-            )
-        if not isinstance(spec, TensorSpec):
-            raise ShapeError(f"graph: constant {name!r} from a source got the spec {spec!r:.80}; wanted its TensorSpec")
-        return Tensor(spec, name, "constant", value, graph=self)
+        source, spec = checks.checked_constant(name, value, spec)
+        return Tensor(spec, name, "constant", source, graph=self)
 
     def reshape(self, x: Tensor, shape: Sequence[Dim]) -> Tensor:
         """Returns a view in another shape; it adds no thunk. Extents and the axes before them must not change."""
@@ -169,7 +152,7 @@ class Graph:
         lists states, buffers or rows of them to write the outputs to. `after` and `into` require compile's `sync`.
         """
         if op not in ops.NAMES:
-            raise PlanError(f"graph: no op {op!r:.80}; {near(op)}")
+            raise PlanError(f"graph: no op {op!r:.80}; {checks.near(op)}")
         with self.on(on or self._device):
             form = given_form(self, ops.get(op), inputs, attrs)
             outputs = self.apply(ops.get(op), form.tensors, form.attrs, name, after=after, into=into)
@@ -232,7 +215,7 @@ class Graph:
             Tensor(s, label if i == 0 else f"{label}:{i}", "value", graph=self) for i, s in enumerate(specs)
         )
         if into is not None:
-            outputs = views_of_memory(self, label, specs, checked_list(self, label, "into", into, (Tensor,)))
+            outputs = checks.views_of_memory(self, label, specs, checked_list(self, label, "into", into, (Tensor,)))
         self.nodes.append(Node(op, tuple(inputs), outputs, dict(attrs), label, self._device, earlier))
         return outputs
 
@@ -255,11 +238,6 @@ class Graph:
         with the ABI of graph/custom.py's PointerCall. `outputs` are TensorSpecs or (shape, dtype) pairs; `after` and `into` as in
         `node`. Raises ShapeError for invalid arguments.
         """
-        for what, given in (("inputs", inputs), ("outputs", outputs), ("updates", updates)):
-            if not isinstance(given, (list, tuple)):
-                raise ShapeError(f"{name}: got {what}={given!r:.80}; wanted a list")
-        for tensor in inputs:
-            checked_tensor(str(name), tensor)
         op = custom_op(name, function, inputs, outputs, updates, programs)
         return self.apply(op, inputs, {}, name, after=after, into=into)
 

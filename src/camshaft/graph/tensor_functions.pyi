@@ -19,6 +19,7 @@ __all__ = [
     "argsort",
     "assign",
     "attention",
+    "attention_gradient",
     "attention_mask",
     "attention_mask_tiles",
     "batch_invariant_matmul",
@@ -38,6 +39,7 @@ __all__ = [
     "copy",
     "cos",
     "cross_entropy",
+    "cross_entropy_gradient",
     "cummax",
     "cummin",
     "cumprod",
@@ -52,6 +54,7 @@ __all__ = [
     "divide",
     "dot",
     "dplr_slots",
+    "dropout",
     "dry",
     "elu",
     "embedding",
@@ -724,6 +727,24 @@ def scaled_dot_product_attention(
 ) -> Tensor | tuple[Tensor, ...]:
     """softmax(scale q K^T + mask) V per head of [batch, heads, length, size]."""
 
+def attention_gradient(
+    q: Tensor | ArrayLike,
+    k: Tensor | ArrayLike,
+    v: Tensor | ArrayLike,
+    dy: Tensor | ArrayLike,
+    lse: Tensor | ArrayLike,
+    delta: Tensor | ArrayLike,
+    /,
+    *mask: Tensor | ArrayLike,
+    causal: bool = False,
+    window: int = 0,
+    chunk: int = 0,
+    offset: int = 0,
+    scale: float = 1.0,
+    name: str | None = None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """P = exp(scale q K^T - lse), dS = scale P (dy V^T - delta); dq = dS K, dk = dS^T q, dv = P^T dy."""
+
 def hadamard(
     x: Tensor | ArrayLike, /, *signs: Tensor | ArrayLike, signs_after: bool = False, name: str | None = None
 ) -> Tensor:
@@ -837,6 +858,21 @@ def cross_entropy(
     name: str | None = None,
 ) -> Tensor:
     """y[r] = log(sum(exp(x[r]))) - x[r, target[r]]; their mean where not ignored, or sum."""
+
+def dropout(x: Tensor | ArrayLike, seed: Tensor | ArrayLike, /, *, p: float = 0.5, name: str | None = None) -> Tensor:
+    """y = x / (1 - p) where a random number from seed and the element's place is at least p, else 0."""
+
+def cross_entropy_gradient(
+    logits: Tensor | ArrayLike,
+    target: Tensor | ArrayLike,
+    dy: Tensor | ArrayLike,
+    /,
+    *,
+    ignore_index: int = -100,
+    label_smoothing: float = 0.0,
+    name: str | None = None,
+) -> Tensor:
+    """dx[r] = dy[r] (softmax(x[r]) - the smoothed target); 0 in ignored rows."""
 
 def mse_loss(
     x: Tensor | ArrayLike, target: Tensor | ArrayLike, /, *, reduction: str = "mean", name: str | None = None

@@ -217,7 +217,7 @@ def _takes(op: Op, specs: tuple[TensorSpec, ...], attrs: Attrs, dtype: DType) ->
 
 
 def page(parts_of: Callable[[Op], Iterable[str]]) -> str:
-    """Returns the text of docs/ops.md. `parts_of` returns the ops of a decomposition (graph/decompose.py)."""
+    """Returns the text of docs/ops.md. `parts_of` returns the ops of a decomposition (graph/passes/decompose.py)."""
     head = "| op | what it computes | decomposition | dtypes | gradient | variants: backends |"
     lines, rows = [_HEAD, head, "|---|---|---|---|---|---|"], catalog()
     lines += [_line(row, parts_of(ops.get(row.name))) for row in rows]

@@ -5,14 +5,22 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
 from camshaft.dtypes import DType
 from camshaft.errors import BackendError, ShapeError, shortened
 from camshaft.extent import Extent
-from camshaft.lang import Constant, Kernel
+from camshaft.ops.build import Build as Build
+from camshaft.ops.build import Cells as Cells
+from camshaft.ops.build import Launch as Launch
+from camshaft.ops.build import NativeCall as NativeCall
+from camshaft.ops.build import Operand as Operand
+from camshaft.ops.build import read as read
+from camshaft.ops.build import scratch as scratch
+from camshaft.ops.build import update as update
+from camshaft.ops.build import write as write
 from camshaft.ops.parameters import ANY, Parameters
 from camshaft.ops.rule import Rule
 from camshaft.ops.spec import Dim, TensorSpec
@@ -60,98 +68,6 @@ class Target(Protocol):
     def features(self) -> frozenset[str]: ...
     @property
     def limits(self) -> Mapping[str, int]: ...
-
-
-@dataclass(frozen=True)
-class Operand:
-    """A kernel's array argument: a part of the node's input, output or scratch tensor number `index`.
-
-    `shape` and `dtype`, if given, reinterpret the part's bytes (the size stays the same). Inputs are read unless `access`
-    says otherwise.
-    """
-
-    kind: Literal["input", "output", "scratch"]
-    index: int
-    part: str = "data"
-    shape: tuple[int, ...] | None = None
-    access: Literal["read", "write", "update"] = "read"
-    dtype: DType | None = None
-
-
-def read(index: int, part: str = "data", shape: tuple[int, ...] | None = None) -> Operand:
-    """Returns an operand that reads input `index`."""
-    return Operand("input", index, part, shape)
-
-
-def update(index: int, part: str = "data", shape: tuple[int, ...] | None = None) -> Operand:
-    """Returns an operand that reads and writes input `index` in place (STATE)."""
-    return Operand("input", index, part, shape, "update")
-
-
-def write(index: int, part: str = "data", shape: tuple[int, ...] | None = None, dtype: DType | None = None) -> Operand:
-    """Returns an operand that writes output `index`."""
-    return Operand("output", index, part, shape, "write", dtype)
-
-
-def scratch(index: int, access: Literal["read", "write", "update"], shape: tuple[int, ...] | None = None) -> Operand:
-    """Returns an operand that reads or writes scratch tensor `index` of the build."""
-    return Operand("scratch", index, "data", shape, access)
-
-
-@dataclass(frozen=True)
-class Cells:
-    """A grid axis with ceil(dim / per) programs."""
-
-    dim: Dim
-    per: int = 1
-
-
-@dataclass(frozen=True)
-class Launch:
-    """A kernel launch. `arrays` are in the kernel's order; `extents` are the run-time scalars that follow them.
-
-    `lanes` (a power of two) overrides the device's lane width. The last grid axis varies fastest. `sizes` names the constants
-    that the kernel may also take as run-time scalars (ops/kernels/run_time_sizes.py): sizes, strides, or tuples of them.
-    """
-
-    kernel: Kernel
-    arrays: tuple[Operand, ...]
-    grid: tuple[Cells, ...]
-    constants: Mapping[str, Constant] = field(default_factory=dict)
-    extents: tuple[Extent, ...] = ()
-    lanes: int | None = None
-    sizes: tuple[str, ...] = ()
-
-    @property
-    def name(self) -> str:
-        return self.kernel.name
-
-
-@dataclass(frozen=True, eq=False)
-class NativeCall:
-    """A launch of LLVM IR that is not traced from a kernel: `llvm_ir(symbol)` has the kernel entry ABI and calls functions
-    by pointer.
-
-    Its argument block: the arrays' addresses, the address of `words` (int64 constants: function addresses, sizes), then for
-    each extent the address of its active value. The text contains no address, so its object can be cached; `digest`
-    identifies everything that the text depends on.
-    """
-
-    name: str
-    digest: str
-    llvm_ir: Callable[[str], str]
-    arrays: tuple[Operand, ...]
-    words: np.ndarray[Any, np.dtype[np.int64]]
-    grid: tuple[Cells, ...]
-    extents: tuple[Extent, ...] = ()
-
-
-@dataclass(frozen=True)
-class Build:
-    """A variant's implementation of a node: launches in order, and their scratch tensors."""
-
-    launches: tuple[Launch | NativeCall, ...]
-    scratch: tuple[TensorSpec, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -284,6 +200,8 @@ class Op:
       output and `dy` its gradient; of several outputs both are tuples. NotImplemented, for all inputs or returned by such a
       function, takes the gradients from `decompose`, as None in place of the rule does (graph/gradients/). `NoGradient` where
       there is none.
+    - `for_gradient(node)` returns the attributes with which the op gives, after its own results, what its `vjp` reads of the
+      forward pass, such as a log-sum-exp; None where it reads no more.
     - `rules` are the patterns of other ops that this op replaces (rule.py).
     - `first_use(node, variant)` is another variant with the bits of the chosen one for the node, whose kernels take sizes at run
       time: eager calls of a new shape run it and compile the chosen one when the shape comes again. With None for `variant`: with
@@ -307,6 +225,7 @@ class Op:
     indexes: Mapping[int, Callable[[NodeSpec], Dim]] = field(default_factory=dict)
     decompose: Callable[..., Any] | None = None
     vjp: Callable[..., Any] | NoGradient | None = None
+    for_gradient: Callable[[NodeSpec], Attrs | None] = lambda node: None
     rules: tuple[Rule, ...] = ()
     workload: Callable[[NodeSpec], Mapping[int, np.ndarray[Any, Any]]] = lambda node: {}
     parameters: Parameters = ANY

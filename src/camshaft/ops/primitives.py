@@ -1,4 +1,4 @@
-"""The primitive ops, and how others decompose into them. graph/decompose.py expands a graph.
+"""The primitive ops, and how others decompose into them. graph/passes/decompose.py expands a graph.
 
 An op of the table is primitive or has `decompose`, never both. Where inputs and outputs are the same, a decomposition meets the
 op's own tolerance with each of its results rounded to its dtype. docs/adr/0019-primitive-ops.md has the reasons for each.

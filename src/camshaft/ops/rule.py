@@ -1,4 +1,4 @@
-"""Rewrite rules: which uses of other ops an op takes the place of. graph/rewrite.py applies them.
+"""Rewrite rules: which uses of other ops an op takes the place of. graph/passes/rewrite.py applies them.
 
 A rule stands beside the op that it introduces. It looks at the graph through `Uses` and returns a `Match`; what the match
 builds goes where the matched use stood.

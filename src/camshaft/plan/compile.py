@@ -15,7 +15,7 @@ from camshaft.extent import Extent
 from camshaft.graph.custom import CustomOp
 from camshaft.graph.graph import ArraySource, Graph, Tensor, root
 from camshaft.graph.node import Node
-from camshaft.graph.rewrite import expanded, pack_weights, prepare
+from camshaft.graph.passes.rewrite import expanded, pack_weights, prepare
 from camshaft.ops.kernels.launch import for_workers
 from camshaft.ops.spec import Dim
 from camshaft.plan.execution_plan import ExecutionPlan

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from camshaft.graph.graph import Graph, Tensor, root
-from camshaft.graph.recompute import recompute
+from camshaft.graph.passes.recompute import recompute
 from camshaft.plan.buffers import Lifetime
 from camshaft.plan.execution_plan import ExecutionPlan
 

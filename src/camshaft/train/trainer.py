@@ -7,7 +7,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
@@ -15,14 +15,15 @@ from camshaft.errors import PlanError, StoreError, TrainingError
 from camshaft.plan.execution_plan import ExecutionPlan
 from camshaft.train import checkpoint
 from camshaft.train.optimizers import Optimizer
-from camshaft.train.step import Step
+from camshaft.train.step.step import Step
 from camshaft.train.validation import PREFIX, Best, Validation, best_of
 
 
 @dataclass(frozen=True)
 class Progress:
     """A finished step: its number from 1, the loss before its update, the rate, the gradients' norm before clipping, seconds,
-    and the validation loss after it where there was one."""
+    and the validation loss after it where there was one. `skipped` of the steps so far changed nothing, as gradients overflowed
+    f16; the norm of such a step is not finite."""
 
     step: int
     loss: float
@@ -30,9 +31,10 @@ class Progress:
     gradient_norm: float
     seconds: float
     validation: float | None = None
+    skipped: int = field(default=0, kw_only=True)
 
     def __str__(self) -> str:
-        norm = f"gradient norm {self.gradient_norm:.3g}"
+        norm = f"gradient norm {self.gradient_norm:.3g}" + (f", {self.skipped} skipped" if self.skipped else "")
         said = f"step {self.step}: loss {self.loss:.4f}, lr {self.lr:.3g}, {norm}, {self.seconds:.3f} s"
         return said if self.validation is None else f"{said}, validation {self.validation:.4f}"
 
@@ -194,7 +196,9 @@ class Trainer:
         validation = self._validated()
         if each is not None:
             try:
-                each(Progress(n + 1, loss, rate, self.step.gradient_norm, seconds, validation))
+                each(
+                    Progress(n + 1, loss, rate, self.step.gradient_norm, seconds, validation, skipped=self.step.skipped)
+                )
             except Exception:  # such as a full disk where a report is written
                 self._last_good()
                 raise

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from camshaft.errors import PlanError, TrainingError
-from camshaft.train.step import Step
+from camshaft.train.step.step import Step
 
 Array = np.ndarray[Any, Any]
 PREFIX = "best/"

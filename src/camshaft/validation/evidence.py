@@ -89,6 +89,8 @@ class ValidationCache:
         self._rows: dict[str, ValidationResult] | None = None
         self._own: set[str] = set()  # keys of the results that this process has added
         self._used: set[str] = set()  # keys of the proofs that it was given or has added
+        self._data: bytes | None = None  # the entry that `_stored` is of
+        self._stored: dict[str, ValidationResult] = {}
         self._lock = threading.RLock()
 
     def get(self, case: VariantCase) -> ValidationResult | None:
@@ -143,11 +145,15 @@ class ValidationCache:
             return self._used <= stored
 
     def _read(self) -> dict[str, ValidationResult]:
-        document = self._store.evidence.get(machine_key()) or {}
-        rows = document.get("verdicts")
-        return (
-            {k: v for k, row in rows.items() if (v := row_as(ValidationResult, row))} if isinstance(rows, dict) else {}
-        )
+        """The stored rows, parsed anew only if the entry changed: it is read at each check of `is_stored`."""
+        data = self._store.evidence.objects.get(machine_key())
+        if data is None or data != self._data:
+            document = self._store.evidence.get(machine_key()) or {}
+            rows = document.get("verdicts")
+            found = rows.items() if isinstance(rows, dict) else ()
+            self._stored = {k: v for k, row in found if (v := row_as(ValidationResult, row))}
+            self._data = data
+        return self._stored
 
 
 def _recent(rows: dict[str, ValidationResult]) -> dict[str, ValidationResult]:

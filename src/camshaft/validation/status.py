@@ -10,7 +10,7 @@ from difflib import get_close_matches
 from camshaft import ops
 from camshaft.backends.registry import backend_named, backends
 from camshaft.errors import ShapeError
-from camshaft.graph.decompose import parts_of
+from camshaft.graph.passes.decompose import parts_of
 from camshaft.ops.catalog import OpEntry, entry
 from camshaft.ops.op import KernelVariant, Op
 from camshaft.validation.cases import VariantCase, case_of, kinds_of

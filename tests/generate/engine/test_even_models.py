@@ -80,6 +80,26 @@ def test_models_of_floats_generate_in_one_run(name: str, tmp_path: Path) -> None
     _check_bits_beside(tiny_model(name, tmp_path), 16)
 
 
+def test_prompts_of_f32_activations_have_the_bits_of_each_alone(tmp_path: Path) -> None:
+    """Products of f32 activations with many rows have another kernel than those with one, and so have logits."""
+    quantize(tiny_model("llama", tmp_path), tmp_path / "quantized.gguf", "Q8_0")
+    with LanguageModel(tmp_path / "quantized.gguf", threads=1, context=32, sessions=3, activations="f32") as lm:
+        plans, cache = lm.plans, lm.plans.cache
+        slots = [cache.open_slot() for _ in range(3)]
+        for slot in slots:
+            cache.reserve(slot, 6)
+        prompts = [[40 + slot, 41, 42] for slot in slots]
+        alone = [
+            plans.run(ids, range(3), [slot] * 3, (2,), alike=True).copy()
+            for ids, slot in zip(prompts, slots, strict=True)
+        ]
+        ids, owners = [i for each in prompts for i in each], [slot for slot in slots for _ in range(3)]
+        together = plans.run(ids, [*range(3)] * 3, owners, (2, 5, 8), alike=True)
+        np.testing.assert_array_equal(together, np.concatenate(alone))
+        for slot in slots:
+            cache.close_slot(slot)
+
+
 @pytest.mark.full
 def test_sixteen_neighbours_change_no_token_of_a_model_with_experts(tmp_path: Path) -> None:
     quantize(tiny_model("qwen3moe", tmp_path), tmp_path / "quantized.gguf", "Q4_0")

@@ -14,9 +14,9 @@ from tokenizers import Tokenizer
 from camshaft.errors import CamshaftError, FormatError, ModelError
 from camshaft.formats.gguf.file import open_gguf
 from camshaft.models.convert.hub_config import HubConfig
-from camshaft.models.convert.pretokenizer_id import pretokenizer_id
-from camshaft.models.convert.sentencepiece_model import read_sentencepiece
-from camshaft.models.convert.vocabulary import tokenizer_keys
+from camshaft.models.convert.vocabularies.pretokenizer_id import pretokenizer_id
+from camshaft.models.convert.vocabularies.sentencepiece_model import read_sentencepiece
+from camshaft.models.convert.vocabularies.vocabulary import tokenizer_keys
 from camshaft.text.tokenizer import Tokenizer as Ours
 from camshaft.text.tokenizers.pretokenizers import PRETOKENIZERS
 from scripts.oracles.tiny.vocabulary import make_tokens, write_tokenizer

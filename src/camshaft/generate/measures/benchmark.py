@@ -76,7 +76,9 @@ def _run(lm: LanguageModel, ids: list[int], max_tokens: int) -> GenerationTiming
     return generation.timings
 
 
-def first_token(model: str, repeat: int, step: Step, **options: str | int | Sequence[str] | None) -> dict[str, Spread]:
+def first_token(
+    model: str, repeat: int, step: Step, **options: str | float | Sequence[str] | None
+) -> dict[str, Spread]:
     """Measure the seconds from the start of `camshaft generate` to its first byte of output: once cold (empty cache: no
     compiled kernels, no validation results), then `repeat` times warm. `options` are the command's."""
     command = [sys.executable, "-m", "camshaft.cli", "generate", str(resolve_model(model).resolve())]
@@ -92,7 +94,7 @@ def first_token(model: str, repeat: int, step: Step, **options: str | int | Sequ
     return {"first_token_cold_s": Spread.of(seconds[:1]), "first_token_warm_s": Spread.of(seconds[1:])}
 
 
-def as_arguments(options: Mapping[str, str | int | Sequence[str] | None]) -> list[str]:
+def as_arguments(options: Mapping[str, str | float | Sequence[str] | None]) -> list[str]:
     """Options as a command's arguments: `threads=2` is --threads 2; None is left out, and lists repeat one."""
     each = [
         (name, one)

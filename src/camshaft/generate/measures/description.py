@@ -22,7 +22,8 @@ class Timings:
 class PlanDescription:
     """The compiled plan for single tokens: thunks, whether each waits for earlier ones, and memory use: of the KV cache and the
     recurrent layers' states, that of one session. `window_nbytes` of the KV cache are rings of `ring_rows` tokens, of layers that
-    see `window` tokens. `copy_nbytes` has a copy of states and windows, to go back to earlier tokens."""
+    see `window` tokens. `copy_nbytes` has a copy of states and windows, to go back to earlier tokens. `mapped_nbytes` of the
+    weights stay in files, `mapped` says which; of experts up to `resident_nbytes` keep their memory."""
 
     thunks: tuple[Thunk, ...]
     waits: tuple[bool, ...]
@@ -35,11 +36,14 @@ class PlanDescription:
     window: int = 0
     ring_rows: int = 0
     copy_nbytes: int = 0
+    mapped: str = ""
+    mapped_nbytes: int = 0
+    resident_nbytes: int = 0
 
 
 def describe(plans: ModelPlans) -> PlanDescription:
     """Describe the plan for single tokens, and the memory use of all plans."""
-    bound, cache = plans.single.bound, plans.cache
+    bound, cache, files = plans.single.bound, plans.cache, plans.residency
     return PlanDescription(
         bound.schedule.thunks,
         bound.schedule.waits,
@@ -52,4 +56,7 @@ def describe(plans: ModelPlans) -> PlanDescription:
         0 if cache.ring is None else cache.ring.window,
         0 if cache.ring is None else cache.ring.rows,
         sum(cache.copied_nbytes.values()),
+        files.what if files else "",
+        files.mapped.nbytes if files else 0,
+        files.experts.use.most_nbytes if files and files.experts else 0,
     )

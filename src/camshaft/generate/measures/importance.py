@@ -19,9 +19,9 @@ from camshaft.generate.graphs import ModelGraphs
 from camshaft.generate.memory.kv_cache import KVCache
 from camshaft.generate.stored.header_cache import open_model_file
 from camshaft.graph import functions as F
-from camshaft.graph.decompose import decompose
 from camshaft.graph.graph import Graph, Tensor
 from camshaft.graph.node import Node
+from camshaft.graph.passes.decompose import decompose
 from camshaft.models.config import ModelConfig, read_config
 from camshaft.models.families import family_name
 from camshaft.models.files.imatrix import ImportanceMatrix

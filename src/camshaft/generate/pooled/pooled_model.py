@@ -22,7 +22,7 @@ from camshaft.models.config import read_config
 from camshaft.models.families import FAMILIES, family_name
 from camshaft.models.files.pull import resolve_model
 from camshaft.ops.spec import TensorSpec
-from camshaft.plan.cached_plan import CachedPlan
+from camshaft.plan.cached.cached_plan import CachedPlan
 from camshaft.plan.memory.allocate import aligned_bytes
 from camshaft.plan.memory.weights import Weights
 from camshaft.settings import thread_count

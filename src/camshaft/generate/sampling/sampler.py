@@ -15,7 +15,7 @@ from camshaft.generate.sampling.form import SamplingForm, form_of, window
 from camshaft.generate.sampling.lists import NO_TOKEN, counted, last, padded, recent_tokens, text_to_repeat
 from camshaft.generate.sampling.parameters import Sampling
 from camshaft.ops.spec import Dim
-from camshaft.plan.cached_plan import CachedPlan
+from camshaft.plan.cached.cached_plan import CachedPlan
 
 if TYPE_CHECKING:
     from camshaft.generate.grammar.matcher import Matcher

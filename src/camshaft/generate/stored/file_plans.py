@@ -21,7 +21,7 @@ from camshaft.generate.stored.header_cache import open_model_file
 from camshaft.generate.stored.plan_cache import PlanCache
 from camshaft.models.files.pull import resolve_model
 from camshaft.ops.spec import TensorSpec
-from camshaft.plan.cached_plan import CachedPlan
+from camshaft.plan.cached.cached_plan import CachedPlan
 from camshaft.plan.memory.allocate import aligned_bytes
 from camshaft.plan.memory.weights import Weights
 from camshaft.settings import thread_count

@@ -22,7 +22,8 @@ from camshaft.errors import PlanError, StoreError
 from camshaft.formats.gguf.file import GGUFFile
 from camshaft.formats.tensor import FileTensor
 from camshaft.models.converted import converted_digest
-from camshaft.plan.cached_plan import FORMAT, CachedPlan, bind_cached, from_bytes, to_bytes
+from camshaft.plan.cached.cached_plan import CachedPlan, bind_cached
+from camshaft.plan.cached.stored_plan import FORMAT, from_bytes, to_bytes
 from camshaft.plan.memory.weights import Weights
 from camshaft.settings import setting, settings
 from camshaft.store.digest import digest_of
@@ -76,7 +77,7 @@ class PlanCache:
         """Remember a compiled plan until `flush`."""
         if not self._is_valid():
             return
-        from camshaft.plan.serialize import serialize_plan  # not needed if all plans are cached
+        from camshaft.plan.cached.serialize import serialize_plan  # not needed if all plans are cached
 
         serialized = serialize_plan(plan, memory, self._weights)
         if isinstance(serialized, str):

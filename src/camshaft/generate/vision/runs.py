@@ -17,7 +17,7 @@ from camshaft.generate.vision.places import AxisPositions
 from camshaft.generate.vision.tokens import Seeing, fill_rows, is_end, part_length, stretches
 
 if TYPE_CHECKING:
-    from camshaft.plan.cached_plan import CachedPlan
+    from camshaft.plan.cached.cached_plan import CachedPlan
     from camshaft.plan.execution_plan import ExecutionPlan
     from camshaft.plan.memory.device_memory import DeviceArray, DeviceRows
 

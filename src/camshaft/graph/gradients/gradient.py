@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import reduce
 from typing import Any
 
@@ -17,10 +18,10 @@ from camshaft.dtypes import bf16, f16
 from camshaft.errors import CamshaftError, PlanError, ShapeError
 from camshaft.graph import functions
 from camshaft.graph.arguments import cast
-from camshaft.graph.decompose import checked_outputs
 from camshaft.graph.gradients.parts import cut_by, expect_floats, is_float, of_base, refuse_changed_states, seed, sum_to
 from camshaft.graph.graph import Graph
 from camshaft.graph.node import Node
+from camshaft.graph.passes.decompose import checked_outputs
 from camshaft.graph.tensor import Tensor, root
 from camshaft.ops.gradient import zeros
 from camshaft.ops.op import NoGradient
@@ -32,19 +33,27 @@ def gradients(graph: Graph, loss: Tensor, wrt: Sequence[Tensor], cotangent: Tens
         raise ShapeError(f"gradients: got {wrt!r:.80} to differentiate by; wanted a list of tensors")
     for tensor in (loss, *wrt, *(() if cotangent is None else (cotangent,))):
         expect_floats(graph, tensor)
-    count = len(graph.nodes)
+    return gradients_of_several(graph, [loss], wrt, [cotangent])
+
+
+def gradients_of_several(
+    graph: Graph, results: Sequence[Tensor], wrt: Sequence[Tensor], cotangents: Sequence[Tensor | None]
+) -> tuple[Tensor, ...]:
+    """The gradients of the sum of several results, each times its cotangent, by each tensor of `wrt`."""
+    before, count = list(graph.nodes), len(graph.nodes)
     try:
         sweep = _Sweep(graph, wrt)
         sweep.mark(graph.nodes)
         with graph.on(None), sweep.named("gradients"):
-            sweep.add(loss, seed(graph, loss, cotangent))
+            for result, cotangent in zip(results, cotangents, strict=True):
+                sweep.add(result, seed(graph, result, cotangent))
             sweep.pull(graph.nodes[:count])
-            found = tuple(sweep.found(tensor, loss, graph.nodes[:count]) for tensor in wrt)
+            found = tuple(sweep.found(tensor, results, graph.nodes[:count]) for tensor in wrt)
         graph.nodes[count:] = needed(graph.nodes[count:], found)
         graph.derived.update(graph.nodes[count:])
         refuse_changed_states(graph.nodes, count)
     except BaseException:
-        del graph.nodes[count:]
+        graph.nodes[:] = before
         raise
     return found
 
@@ -121,7 +130,7 @@ class _Sweep:
     def _pull(self, node: Node) -> None:
         if node.after or any(t.kind == "view" for t in node.outputs):
             raise PlanError("it has `after` or `into`; wanted a graph without them")
-        op = node.op
+        op, node = node.op, self._keeping(node)
         if isinstance(op.vjp, NoGradient):
             raise PlanError(f"it has no gradient: {op.vjp.why}; wanted stop_gradient before it, or custom_vjp around")
         if op.vjp is None:
@@ -139,6 +148,20 @@ class _Sweep:
                     self.add(tensor, sum_to(part, tensor))
                 return
         self._by_parts(node)
+
+    def _keeping(self, node: Node) -> Node:
+        """The node, in the graph too, with the further results that its rule reads."""
+        attrs = node.op.for_gradient(node.spec) if callable(node.op.vjp) else None
+        if attrs is None:
+            return node
+        specs = node.op.outputs(node.spec.inputs, attrs)[len(node.outputs) :]
+        more = [replace(node.outputs[0], spec=spec, name=f"{node.name}:{i}") for i, spec in enumerate(specs, 1)]
+        kept = replace(node, attrs=dict(attrs), outputs=(*node.outputs, *more))
+        self.graph.nodes[self.graph.nodes.index(node)] = kept
+        if node in self.graph.derived:
+            self.graph.derived.add(kept)
+        self.depends.update(more)
+        return kept
 
     def _parts_for(self, node: Node, made: tuple[Any, ...]) -> list[tuple[Tensor, Any]]:
         """The inputs that depend on `wrt` with what a rule makes for them; functions are called for these alone."""
@@ -171,12 +194,12 @@ class _Sweep:
         self.parts[tensor] = [reduce(_sum, parts)]
         return self.parts[tensor][0]
 
-    def found(self, tensor: Tensor, loss: Tensor, nodes: Sequence[Node]) -> Tensor:
-        """The gradient of a tensor of `wrt`. PlanError if the loss depends on it through integers or booleans alone."""
+    def found(self, tensor: Tensor, results: Sequence[Tensor], nodes: Sequence[Node]) -> Tensor:
+        """The gradient of a tensor of `wrt`. PlanError if a result depends on it through integers or booleans alone."""
         if tensor not in self.parts:
-            cut = cut_by(self.graph, tensor, loss, nodes)
-            if cut is not None:
-                node, made = cut
+            cuts = [cut for r in results if (cut := cut_by(self.graph, tensor, r, nodes)) is not None]
+            if cuts:
+                node, made = cuts[0]
                 raise PlanError(
                     f"gradients: {tensor.name} reaches the loss only through {node.name} ({node.op.name}), which makes "
                     f"{made.spec} of it; wanted a path of floats, or stop_gradient where none is meant"

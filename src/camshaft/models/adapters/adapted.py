@@ -9,6 +9,7 @@ from camshaft.errors import ModelError, shortened
 from camshaft.formats.tensor import FileTensor
 from camshaft.graph import functions as f
 from camshaft.graph.graph import Graph
+from camshaft.graph.passes.recompute import unless_inside
 from camshaft.graph.tensor import Tensor
 from camshaft.models.adapters.adapter import Adapters, constant_name, factors_name
 from camshaft.models.checkpoint import Checkpoint
@@ -18,13 +19,14 @@ from camshaft.models.checkpoint import Checkpoint
 class Change:
     """A [rank, k] and B [n, rank], what their product is multiplied by, and how much of the whole change is added.
 
-    `factors` gives f [n] of DoRA."""
+    `factors` gives f [n] of DoRA. In training the adapter may see x with dropout, `dropped(x)`."""
 
     a: Tensor
     b: Tensor
     scale: float
     strength: float = 1.0
     factors: Callable[[Checkpoint], Tensor] | None = None
+    dropped: Callable[[Tensor], Tensor] | None = None
 
 
 class AdaptedCheckpoint(Checkpoint):
@@ -49,12 +51,28 @@ class AdaptedCheckpoint(Checkpoint):
         if name != "token_embd":  # its rows are also the tokens' embeddings, which would stay as they are
             self._unused.pop(name, None)
         if rescaled:
-            y = y * _gain(changes, factors)
+            y = self._rescaled(x, y, name, n, changes, factors)
         for c, found in zip(changes, factors, strict=True):
-            low = self.product(x, c.a, f"{name}.lora_a")
+            low = self._low(x, c, name)
             change = self.product(low * (c.strength * c.scale), c.b, f"{name}.lora_b")
             y = f.add(y, change if found is None else change * found, name=f"{name}.lora")
         return f.add(y, self.vector(f"{name}.bias", n), name=f"{name}.bias") if bias and rescaled else y
+
+    def _rescaled(
+        self, x: Tensor, y: Tensor, name: str, n: int, changes: Sequence[Change], factors: Sequence[Tensor | None]
+    ) -> Tensor:
+        """y = x W^T times the gain of DoRA. With dropout the part that it adds, (gain - 1) x W^T, sees the adapter's x."""
+        gain, dropped = _gain(changes, factors), changes[0].dropped
+        if dropped is None:
+            return y * gain
+        return y + super().linear(dropped(x), name, n) * (gain - 1.0)
+
+    def _low(self, x: Tensor, change: Change, name: str) -> Tensor:
+        """x A^T. What dropout leaves of x is computed once more by gradients, unless the whole layer is."""
+        if change.dropped is None:
+            return self.product(x, change.a, f"{name}.lora_a")
+        with unless_inside(self.graph):
+            return self.product(change.dropped(x), change.a, f"{name}.lora_a")
 
     def check_used(self) -> None:
         """Raises ModelError for a changed matrix that is read otherwise than by products, as embeddings are."""

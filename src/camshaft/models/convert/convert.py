@@ -26,10 +26,11 @@ from camshaft.models.convert.hub_config import HubConfig, read_config
 from camshaft.models.convert.keys import model_keys
 from camshaft.models.convert.packed.weights import Weights, read_weights
 from camshaft.models.convert.tensors import Part, parts
-from camshaft.models.convert.vocabulary import tokenizer_keys
+from camshaft.models.convert.vocabularies.vocabulary import tokenizer_keys
 from camshaft.models.families import FAMILIES
+from camshaft.models.files.chosen_formats import formats_of
 from camshaft.models.files.quantization_mix import mix_named
-from camshaft.models.files.quantize import Progress, check_out, formats_of, in_order
+from camshaft.models.files.quantize import Progress, check_out, in_order
 from camshaft.models.speech.ggml import convert_ggml, is_ggml
 from camshaft.settings import thread_count
 from camshaft.store.files import remove_unfinished

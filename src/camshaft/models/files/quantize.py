@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-import re
 import shutil
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -12,20 +11,20 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
 
 import numpy as np
 
 from camshaft.errors import FormatError, StoreError
 from camshaft.formats.bits import Bytes, Floats
-from camshaft.formats.blocks import BLOCK_FORMATS, BlockFormat
+from camshaft.formats.blocks import BlockFormat
 from camshaft.formats.gguf.file import GGUFFile, GGUFTensor, open_gguf
 from camshaft.formats.gguf.part_names import part_paths
 from camshaft.formats.gguf.write import NewTensor, Raw, text, unsigned, values_of, write_gguf
 from camshaft.formats.importance import quantize_rows, uses_importance
 from camshaft.formats.mapped import shown
+from camshaft.models.files.chosen_formats import formats_of, given_formats
 from camshaft.models.files.imatrix import ImportanceMatrix
-from camshaft.models.files.quantization_mix import Mix, TensorPosition, format_for, is_quantized, mix_named, part_of
+from camshaft.models.files.quantization_mix import mix_named
 from camshaft.settings import thread_count
 from camshaft.store.files import remove_unfinished
 
@@ -71,7 +70,7 @@ def quantize(
         check_target(Path(source), target, force)
         remove_unfinished(target.parent)
         formats = formats_of(file, mix, pure=pure, has_importance=importance is not None)
-        formats |= _given_formats(file, tensor_types)
+        formats |= given_formats(file, tensor_types)
         if importance is not None:
             _check_importance(file, importance)
         values = values_of(file.metadata) | {"general.file_type": unsigned(mix.file_type)}
@@ -113,58 +112,6 @@ def check_out(target: Path, force: bool) -> None:
         raise StoreError(f"{target}: the folder {target.parent} does not exist")
 
 
-class Described(Protocol):
-    """What says which formats a model's tensors get: a GGUF file, or what will be one."""
-
-    @property
-    def tensors(self) -> Mapping[str, Any]:
-        """Tensors with a shape and a format, by name."""
-
-    @property
-    def metadata(self) -> Mapping[str, Any]:
-        """Values by key."""
-
-
-def formats_of(
-    file: Described, mix: Mix, *, pure: bool = False, has_importance: bool = False
-) -> dict[str, BlockFormat]:
-    """The format of each tensor of a file in a mix."""
-    position = _position(file, has_importance)
-    tied = "output.weight" not in file.tensors
-    formats = {}
-    for name, tensor in file.tensors.items():
-        if not is_quantized(name, tensor.shape):
-            formats[name] = tensor.format
-            continue
-        is_output = name == "output.weight" or (tied and name == "token_embd.weight")
-        where = position(part_of(name)[1])
-        formats[name] = format_for(mix, name, tensor.shape[-1], where, is_output=is_output, pure=pure)
-    return formats
-
-
-def _given_formats(file: GGUFFile, given: Sequence[tuple[str, str]]) -> dict[str, BlockFormat]:
-    """The formats of matrices by name for the patterns that are given. FormatError for a pattern or format that cannot be."""
-    made: dict[str, BlockFormat] = {}
-    for pattern, name in given:
-        row = BLOCK_FORMATS.get(name.upper())
-        if row is None or row.encode is None:
-            known = ", ".join(n for n, form in BLOCK_FORMATS.items() if form.encode)
-            raise FormatError(f"no format {shown(name)} to write {shown(pattern)} in; wanted one of {known}")
-        try:
-            expression = re.compile(pattern)
-        except re.error as error:
-            raise FormatError(f"{shown(pattern)} is no regular expression: {error}") from None
-        found = [t for n, t in file.tensors.items() if is_quantized(n, t.shape) and expression.search(n)]
-        if not found:
-            raise FormatError(f"{file.path}: no matrix has a name like {shown(pattern)}")
-        for tensor in found:
-            if tensor.shape[-1] % row.block_size:
-                what = f"{shown(tensor.name)} has rows of {tensor.shape[-1]}"
-                raise FormatError(f"{file.path}: {what}; {row.name} wants a multiple of {row.block_size}")
-            made.setdefault(tensor.name, row)
-    return made
-
-
 def _check_importance(file: GGUFFile, matrix: ImportanceMatrix) -> None:
     """FormatError for an importance matrix that is of none of the file's matrices, or has other sizes."""
     if not any(name in file.tensors for name in matrix.sums):
@@ -186,19 +133,6 @@ def _importance_keys(matrix: ImportanceMatrix | None) -> dict[str, Raw]:
     keys = {"quantize.imatrix.dataset": text(matrix.datasets[0])} if matrix.datasets else {}
     counts = {"entries": len(matrix.sums), "chunks": matrix.chunk_count}
     return keys | {f"quantize.imatrix.{name}_count": unsigned(n) for name, n in counts.items()}
-
-
-def _position(file: Described, has_importance: bool) -> Callable[[int], TensorPosition]:
-    def number(key: str, otherwise: int) -> int:
-        value: Any = file.metadata.get(f"{file.metadata.get('general.architecture', '')}.{key}", otherwise)
-        values = np.asarray(value if isinstance(value, (int, np.ndarray)) else otherwise)
-        return int(values.max()) if values.size and values.dtype.kind in "iu" else otherwise
-
-    heads = number("attention.head_count", 1)
-    per_head = heads // max(1, number("attention.head_count_kv", heads))
-    layers = {int(m[1]) for name in file.tensors if (m := re.match(r"blk\.([0-9]{1,9})\.", name))}
-    n_layers, n_experts = number("block_count", len(layers)), number("expert_count", 0)
-    return lambda layer: TensorPosition(layer, n_layers, per_head, n_experts, has_importance)
 
 
 def _elements(tensor: GGUFTensor) -> int:

@@ -7,7 +7,6 @@ weight's row: x is first put in the units' order, so that lanes read it side by 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -21,7 +20,7 @@ from camshaft.ops.codes import samples
 from camshaft.ops.codes.dequantize import FormOf, specs_of
 from camshaft.ops.codes.unit_kernels import in_units, rows_by_unit
 from camshaft.ops.codes.weights import AFFINE, MINIFLOAT, Form, affine_form, minifloat_form, numbers_launch, weights_of
-from camshaft.ops.matmul.matmul import OP as MATMUL
+from camshaft.ops.matmul import made_weights
 from camshaft.ops.parameters import Parameters
 from camshaft.ops.spec import TensorSpec
 
@@ -70,13 +69,11 @@ def _units_cost(form_of: FormOfNode, node: ops.NodeSpec, target: ops.Target) -> 
     return form.n * form.columns * (unpacking * -(-tokens // MOST_TOKENS) + 0.017 * tokens)
 
 
-def _product(form: Form, node: ops.NodeSpec, target: ops.Target) -> tuple[ops.KernelVariant, ops.NodeSpec]:
-    """The product of x and f32 weights, and the variant with the least cost that is made of launches."""
+def _product(form_of: FormOfNode, node: ops.NodeSpec) -> ops.NodeSpec:
+    """The product of x and f32 weights."""
+    form = form_of(node)
     specs = node.inputs[0], TensorSpec((form.n, form.columns), f32)
-    spec = ops.NodeSpec(specs, node.outputs, {"transpose_b": True})
-    there = [v for v in MATMUL.variants if target.backend in v.backends and v.supports(spec, target) is None]
-    plain = [v for v in there if v.name not in ("blas", "numpy")]
-    return min(plain, key=lambda v: v.cost(spec, target)), spec
+    return ops.NodeSpec(specs, node.outputs, {"transpose_b": True})
 
 
 def _many_rows_only(form_of: FormOfNode, node: ops.NodeSpec, target: ops.Target) -> str | None:
@@ -84,30 +81,9 @@ def _many_rows_only(form_of: FormOfNode, node: ops.NodeSpec, target: ops.Target)
     return f"at most {MOST_TOKENS} rows of x" if few else None
 
 
-def _build_numbers(form_of: FormOfNode, node: ops.NodeSpec, target: ops.Target) -> ops.Build:
+def _unpack(form_of: FormOfNode, node: ops.NodeSpec, target: ops.Target) -> ops.Launch:
     form = form_of(node)
-    variant, spec = _product(form, node, target)
-    made = variant.build(spec, target)
-    assert isinstance(made, ops.Build)
-    launches: list[ops.Launch | ops.NativeCall] = [
-        numbers_launch(form, form.operands(1, node.inputs[1]), ops.scratch(0, "write", (form.n, form.columns)))
-    ]
-    for launch in made.launches:
-        launches.append(replace(launch, arrays=tuple(_moved(operand) for operand in launch.arrays)))
-    return ops.Build(tuple(launches), (spec.inputs[1], *made.scratch))
-
-
-def _moved(operand: ops.Operand) -> ops.Operand:
-    """An operand of the product as one of the node: the weights are its first scratch tensor."""
-    if operand.kind == "scratch":
-        return replace(operand, index=operand.index + 1)
-    return replace(operand, kind="scratch", index=0) if (operand.kind, operand.index) == ("input", 1) else operand
-
-
-def _numbers_cost(form_of: FormOfNode, node: ops.NodeSpec, target: ops.Target) -> float:
-    form = form_of(node)
-    variant, spec = _product(form, node, target)
-    return 0.2 * form.n * form.columns + variant.cost(spec, target)
+    return numbers_launch(form, form.operands(1, node.inputs[1]), ops.scratch(0, "write", (form.n, form.columns)))
 
 
 # --- the ops -----------------------------------------------------------------------------------------------------------
@@ -143,12 +119,8 @@ def _matmul(name: str, formula: str, form_of: FormOf, parameters: Parameters, **
                 partial(_in_units_only, of),
                 partial(_units_cost, of),
             ),
-            ops.KernelVariant(
-                "numbers",
-                ops.EVERYWHERE,
-                partial(_build_numbers, of),
-                partial(_many_rows_only, of),
-                partial(_numbers_cost, of),
+            *made_weights.variants(
+                "numbers", partial(_product, of), partial(_unpack, of), partial(_many_rows_only, of), 0.2
             ),
         ),
         decompose=decompose,

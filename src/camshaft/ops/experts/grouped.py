@@ -19,9 +19,9 @@ from camshaft.ops.experts import quantized_kernels, short_kernels
 from camshaft.ops.experts.order import n_pairs
 from camshaft.ops.parameters import Parameters
 from camshaft.ops.quantize import quantize_activations as q8
-from camshaft.ops.quantized.kernels import is_q8
 from camshaft.ops.quantized.matmul import quantized_input
 from camshaft.ops.quantized.packed.packing import packed_format
+from camshaft.ops.quantized.products.kernels import is_q8
 from camshaft.ops.rule import Rule, Stage
 from camshaft.ops.spec import TensorSpec
 

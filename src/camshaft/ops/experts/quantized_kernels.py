@@ -15,10 +15,11 @@ from camshaft.lang import Constant, Kernel, Tracer, Value, kernel
 from camshaft.ops import op as ops
 from camshaft.ops.experts import order
 from camshaft.ops.kernels.launch import has_threads, plan_workers
-from camshaft.ops.quantized import gemv, kernels, matmul
+from camshaft.ops.quantized import matmul
 from camshaft.ops.quantized.operands import Consecutive, Rows, packed, weight_operands
 from camshaft.ops.quantized.packed.formats import BLOCK
 from camshaft.ops.quantized.packed.packing import ROWS
+from camshaft.ops.quantized.products import gemv, kernels
 
 # Programs of one expert follow each other, because they read the same rows of x; but workers get contiguous programs, and
 # experts have different numbers of pairs. So the parts are divided into shares of at least LEAST_PARTS, each over all experts.

@@ -9,11 +9,11 @@ from camshaft.lang import Tracer, kernel
 from camshaft.ops import op as ops
 from camshaft.ops.experts import order
 from camshaft.ops.experts.quantized_kernels import ExpertRows, sorted_build, sorted_cost, whole_tiles
-from camshaft.ops.quantized.kernels import is_q8
 from camshaft.ops.quantized.operands import Rows, packed
 from camshaft.ops.quantized.packed.packing import ROWS
-from camshaft.ops.quantized.short_sums import Tile, totals_of
-from camshaft.ops.quantized.short_tile import STEP, has_short_sums
+from camshaft.ops.quantized.products.kernels import is_q8
+from camshaft.ops.quantized.products.short_sums import Tile, totals_of
+from camshaft.ops.quantized.products.short_tile import STEP, has_short_sums
 
 COLUMNS = 32
 

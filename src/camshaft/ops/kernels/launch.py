@@ -99,7 +99,7 @@ def workgroup_nbytes(target: Target) -> int:
 
 
 def plan_workers() -> int | None:
-    """Returns the number of workers of the plan that this thread compiles; None outside of a compilation.
+    """Returns the number of workers of the plan that this thread compiles, or of the call that it prepares; else None.
 
     Only costs may depend on it, and only between variants with the same results.
     """

@@ -14,7 +14,7 @@ from camshaft.lang import Array, Constant, Tracer, kernel
 from camshaft.ops import op as ops
 from camshaft.ops.checks import same_dtype
 from camshaft.ops.parameters import Attribute, Parameters
-from camshaft.ops.scan.scan import expect_attributes
+from camshaft.ops.scan.definition import expect_attributes
 from camshaft.ops.spec import TensorSpec
 
 PARAMETERS = Parameters("a b", (Attribute("lower", "bool", True), Attribute("unit_diagonal", "bool", False)))

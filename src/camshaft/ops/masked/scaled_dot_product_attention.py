@@ -19,6 +19,7 @@ from camshaft.ops import op as ops
 from camshaft.ops.attention.kv_cache_update import BLOCK_TOKENS
 from camshaft.ops.checks import TO_TOLERANCE
 from camshaft.ops.gradient import rule_in_f32
+from camshaft.ops.masked.attention_gradient import visible
 from camshaft.ops.masked.decomposition import LOWEST
 from camshaft.ops.masked.options import ATTRIBUTES, Options, Sizes
 from camshaft.ops.masked.reference import attend
@@ -156,18 +157,33 @@ def _decompose(f: Any, q: Any, k: Any, v: Any, *extras: Any, scale: Any = None, 
     return (made, f.transpose(sums[0].reshape((batch, queries, heads)), axes=(0, 2, 1))) if sums else made
 
 
+def _for_gradient(node: ops.NodeSpec) -> ops.Attrs | None:
+    """With the log-sum-exp, where attention_gradient takes the node."""
+    options = _options(node.attrs, len(node.inputs) - 3)
+    taken = not (options.lse or options.cap) and _only_masked(options, node.inputs[3:])
+    return {**node.attrs, "lse": True} if taken else None
+
+
+def _only_masked(options: Options, extras: Sequence[Any]) -> bool:
+    return set(options.extras) <= {"mask"} and all(e.dtype == boolean for e in extras)
+
+
 @rule_in_f32
 def _vjp(
     f: Any, dy: Any, y: Any, q: Any, k: Any, v: Any, *extras: Any, scale: Any = None, offset: int = 0, **attrs: Any
 ) -> Any:
-    """With P the weights and dS = P (dP - sum(dy y)): dQ = scale dS K, dK = scale dS^T Q, dV = P^T dy, dP = dy V^T.
-
-    The heads of a group of k are rows of one matrix. A boolean or no mask, without a second result; else by decomposition.
-    """
-    options = _options(attrs, len(extras))
-    if options.lse or set(options.extras) > {"mask"} or any(e.dtype != boolean for e in extras):
+    """By attention_gradient, or, with a soft cap, by parts; with other extras than a boolean mask by decomposition."""
+    options, factor = _options(attrs, len(extras)), _scale({"scale": scale}, q.shape[3])
+    if not _only_masked(options, extras) or (options.lse and options.cap):
         return NotImplemented
+    if options.lse:
+        masks = [e.reshape((1,) * (4 - len(e.shape)) + tuple(e.shape)) for e in extras]
+        delta = f.sum(dy[0] * y[0], axes=3) - dy[1]
+        named = {name: getattr(options, name) for name in ("causal", "window", "chunk")}
+        made = f.attention_gradient(q, k, v, dy[0], y[1], delta, *masks, scale=factor, offset=offset, **named)
+        return *made, *(None for _ in extras)
     (batch, heads, queries, _), (kv_heads, keys) = q.shape, k.shape[1:3]
+    shape = batch, heads, queries, keys
 
     def rows(x: Any) -> Any:
         return x.reshape((batch, kv_heads, -1, x.shape[3]))
@@ -175,32 +191,15 @@ def _vjp(
     def turned(x: Any) -> Any:
         return f.transpose(x, axes=(0, 1, 3, 2))
 
-    factor, shape = _scale({"scale": scale}, q.shape[3]), (batch, heads, queries, keys)
-    scores = f.matmul(rows(q), rows(k), transpose_b=True).reshape(shape) * factor
-    bent = options.cap * f.tanh(scores / options.cap) if options.cap else scores
-    seen = _visible(options, queries, keys, offset)
+    bent = options.cap * f.tanh(f.matmul(rows(q), rows(k), transpose_b=True).reshape(shape) * (factor / options.cap))
+    seen = visible(options, queries, keys, offset)
     seen = f.logical_and(seen, *extras) if extras else seen
     p = f.where(seen, f.softmax(f.where(seen, bent, LOWEST)), 0)
     of_scores = f.matmul(rows(dy), rows(v), transpose_b=True).reshape(shape)
     of_scores = p * (of_scores - f.sum(dy * y, axes=3, keepdims=True)) * factor
-    if options.cap:
-        of_scores = of_scores * (1 - f.square(bent / options.cap))
-    of_scores, weights = rows(of_scores), rows(p)
+    of_scores, weights = rows(of_scores * (1 - f.square(bent / options.cap))), rows(p)
     of_q, of_k = f.matmul(of_scores, rows(k)).reshape(q.shape), f.matmul(turned(of_scores), rows(q))
     return of_q, of_k, f.matmul(turned(weights), rows(dy)), *(None for _ in extras)
-
-
-def _visible(options: Options, queries: int, keys: int, offset: int) -> np.ndarray[Any, Any]:
-    """Which keys each query sees, without the mask: [queries, keys]."""
-    at, key = np.arange(offset, offset + queries)[:, None], np.arange(keys)
-    seen = np.ones((queries, keys), np.bool_)
-    if options.causal:
-        seen &= key <= at
-    if options.window:
-        seen &= (key > at - options.window) & (options.causal | (key < at + options.window))
-    if options.chunk:
-        seen &= key // options.chunk == at // options.chunk
-    return seen
 
 
 def _tuple(made: Any) -> tuple[Any, ...]:
@@ -266,4 +265,5 @@ OP = ops.Op(
     flops=lambda node: 2.0 * node.inputs[1].bounds[2] * (node.inputs[0].nbytes + node.outputs[0].nbytes) / 4,
     decompose=_decompose,
     vjp=_vjp,
+    for_gradient=_for_gradient,
 )

@@ -13,8 +13,8 @@ from camshaft.dtypes import f32
 from camshaft.lang import Array, Tracer, Value, kernel
 from camshaft.lang import tile_of as zeros
 from camshaft.ops import op as ops
+from camshaft.ops.matmul.blocks.panels import PACK_DEPTH, pack_launch, pack_rows
 from camshaft.ops.matmul.lanes import weights_by_column
-from camshaft.ops.matmul.panels import PACK_DEPTH, pack_launch, pack_rows
 from camshaft.ops.matmul.shapes import WIDTH, Matrices, Sizes, column_vectors, only_floats, rounds_on_cpus, sizes_of
 from camshaft.ops.matmul.skinny import streams_launch
 from camshaft.ops.spec import TensorSpec, bound

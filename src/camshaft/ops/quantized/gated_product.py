@@ -22,10 +22,11 @@ from camshaft.ops.parameters import ACT, SUMS, Parameters
 from camshaft.ops.quantize import fused_quantize
 from camshaft.ops.quantize import quantize_activations as q8
 from camshaft.ops.quantize.q8_blocks import BLOCK, Sums
-from camshaft.ops.quantized import matmul, short_tile
-from camshaft.ops.quantized.gated_tiles import gated_short_tile, gated_tile
-from camshaft.ops.quantized.kernels import packed_only, product_build, tile_cost
+from camshaft.ops.quantized import matmul
 from camshaft.ops.quantized.packed.packing import ROWS, packed_format
+from camshaft.ops.quantized.products import short_tile
+from camshaft.ops.quantized.products.gated_tiles import gated_short_tile, gated_tile
+from camshaft.ops.quantized.products.kernels import packed_only, product_build, tile_cost
 from camshaft.ops.rule import Builder, Match, Rule, Stage, Use, Uses
 from camshaft.ops.spec import TensorSpec
 

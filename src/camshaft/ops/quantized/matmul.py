@@ -18,10 +18,10 @@ from camshaft.ops import op as ops
 from camshaft.ops.kernels.launch import has_threads
 from camshaft.ops.parameters import Parameters
 from camshaft.ops.quantize import quantize_activations as q8
-from camshaft.ops.quantized import gemv, matrix_unit, short_tile, unpacked
-from camshaft.ops.quantized.kernels import ROW, is_q8, packed_only, product_build, product_tile, tile_cost
 from camshaft.ops.quantized.packed.formats import BLOCK
 from camshaft.ops.quantized.packed.packing import ROWS, packed_format
+from camshaft.ops.quantized.products import gemv, matrix_unit, short_tile, unpacked
+from camshaft.ops.quantized.products.kernels import ROW, is_q8, packed_only, product_build, product_tile, tile_cost
 from camshaft.ops.rule import Builder, Match, Rule, Stage, Use, Uses
 from camshaft.ops.spec import TensorSpec
 

@@ -1,7 +1,7 @@
 """quantized_matmul_transposed: y[t, k] = sum_n x[t, n] w[n, k], the gradient of quantized_matmul by its activations.
 
 On CPUs a program unpacks the weights that it multiplies (unpacked.py). Elsewhere the weights are dequantized into scratch and
-multiplied by the fastest variant of matmul.
+multiplied by a kernel of matmul.
 """
 
 from __future__ import annotations
@@ -16,12 +16,16 @@ from camshaft.dtypes import f32
 from camshaft.extent import Extent
 from camshaft.formats.blocks import BLOCK_FORMATS, BlockFormat
 from camshaft.ops import op as ops
-from camshaft.ops.matmul import matmul
+from camshaft.ops.matmul import made_weights
+from camshaft.ops.matmul.lanes import LANES
+from camshaft.ops.matmul.tile import TILE
+from camshaft.ops.matmul.tiled import TILED
 from camshaft.ops.parameters import Parameters
-from camshaft.ops.quantized import dequantize, unpacked
-from camshaft.ops.quantized.kernels import packed_only
+from camshaft.ops.quantized import dequantize
 from camshaft.ops.quantized.packed.formats import PACKED_FORMATS
 from camshaft.ops.quantized.packed.packing import interleaved, packed_format
+from camshaft.ops.quantized.products import unpacked
+from camshaft.ops.quantized.products.kernels import packed_only
 from camshaft.ops.quantized.samples import LazySample, packed_bytes, random_blocks
 from camshaft.ops.spec import TensorSpec
 
@@ -51,41 +55,20 @@ def _plain(node: ops.NodeSpec) -> ops.NodeSpec:
     return ops.NodeSpec((x, TensorSpec(w.shape, f32)), node.outputs, {})
 
 
-def _fastest(node: ops.NodeSpec, target: ops.Target) -> ops.KernelVariant:
-    """The variant of matmul with the least cost of those that are kernels: no target's backend is `blas`."""
-    plain = _plain(node)
-    fitting = [v for v in matmul.OP.variants if target.backend in v.backends and v.supports(plain, target) is None]
-    return min(fitting, key=lambda v: v.cost(plain, target))
-
-
-def _build(node: ops.NodeSpec, target: ops.Target) -> ops.Build:
-    """Builds the launch that dequantizes, then those of matmul with its result as b."""
-    plain, w = _plain(node), node.inputs[1]
-    product = _fastest(node, target).build(plain, target)
-    assert isinstance(product, ops.Build)
-    weights = ops.NodeSpec((w,), (plain.inputs[1],), {})
-    (unpack,) = dequantize.OP.variants[0].build(weights, target).launches  # type: ignore[union-attr]
+def _unpack(node: ops.NodeSpec, target: ops.Target) -> ops.Launch:
+    """The launch that dequantizes the weights into scratch."""
+    w = node.inputs[1]
+    weights = ops.NodeSpec((w,), (TensorSpec(w.shape, f32),), {})
+    made = dequantize.OP.variants[0].build(weights, target)
+    assert isinstance(made, ops.Build)
+    (launch,) = made.launches
+    assert isinstance(launch, ops.Launch)
 
     def moved(operand: ops.Operand) -> ops.Operand:
-        if operand.kind == "scratch":
-            return replace(operand, index=operand.index + 1)
-        return replace(operand, kind="scratch", index=0) if (operand.kind, operand.index) == ("input", 1) else operand
-
-    def of_weights(operand: ops.Operand) -> ops.Operand:
         is_out = operand.kind == "output"
         return replace(operand, kind="scratch") if is_out else replace(operand, index=1)
 
-    launches = (
-        replace(unpack, arrays=tuple(map(of_weights, unpack.arrays))),
-        *(replace(launch, arrays=tuple(map(moved, launch.arrays))) for launch in product.launches),
-    )
-    return ops.Build(launches, (plain.inputs[1], *product.scratch))
-
-
-def _cost(node: ops.NodeSpec, target: ops.Target) -> float:
-    """That of the product, and 0.7 ns per weight (Zen 3)."""
-    plain = _plain(node)
-    return _fastest(node, target).cost(plain, target) + 0.7 * float(np.prod(plain.inputs[1].bounds))
+    return replace(launch, arrays=tuple(map(moved, launch.arrays)))
 
 
 def _samples() -> Iterable[ops.Sample]:
@@ -130,14 +113,15 @@ def _decompose(f: Any, x: Any, w: Any) -> Any:
     return f.matmul(x, f.dequantize(w))
 
 
-DEQUANTIZED = ops.KernelVariant("dequantized", ops.EVERYWHERE, _build, packed_only, _cost)
+# A weight takes 0.7 ns (Zen 3). CPUs choose `unpacked`, which is faster than the product by `blocked` would be.
+DEQUANTIZED = made_weights.variants("dequantized", _plain, _unpack, packed_only, 0.7, (LANES, TILED, TILE))
 OP = ops.Op(
     name=NAME,
     formula="y[t, k] = sum_n x[t, n] dequantize(w)[n, k]",
     parameters=Parameters("x w"),
     infer=_infer,
     reference=_reference,
-    variants=(unpacked.variant(turns=True), DEQUANTIZED),
+    variants=(unpacked.variant(turns=True), *DEQUANTIZED),
     samples=_samples,
     error_samples=_error_samples,
     tolerance={"f32": 1e-11},

@@ -19,7 +19,7 @@ from camshaft.ops.sample.kept import LOWEST
 from camshaft.ops.sample.kernel import NAN_TOKEN
 from camshaft.ops.sample.sample import SETTINGS, block_of, distribution, expect_inputs, row_inputs, times
 from camshaft.ops.sample.several import several_per_row
-from camshaft.ops.scan.scan import expect_attributes
+from camshaft.ops.scan.definition import expect_attributes
 from camshaft.ops.spec import TensorSpec
 
 PARAMETERS = Parameters("logits temperature top_k top_p min_p seed", (Attribute("draws", "int", 1),), results=2)

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from camshaft.dtypes import f32, u32
-from camshaft.lang import Array, Tracer, kernel
+from camshaft.lang import Array, Tracer, Value, kernel
 from camshaft.ops import op as ops
 from camshaft.ops.checks import partly_active
 from camshaft.ops.gradient import FROM_INTEGERS
@@ -31,8 +31,13 @@ def row_of_numbers(k: Tracer, seed: Array, out: Array, *, n: int) -> None:
     row = k.program(0)
     first, second = keys(seed[row, 0], seed[row, 1], seed[row, 2])
     for i in k.lanes(n):
-        bits = noise(i.to(u32) + _FIRST, first, second) >> (32 - _BITS)
-        out[row, i] = (bits.to(f32) + 0.5) * 2.0**-_BITS
+        out[row, i] = number(i, first, second)
+
+
+def number(i: Value, first: Value, second: Value) -> Value:
+    """Number i, f32, of the seed whose `keys` are given."""
+    bits = noise(i.to(u32) + _FIRST, first, second) >> (32 - _BITS)
+    return (bits.to(f32) + 0.5) * 2.0**-_BITS
 
 
 def drawn(seed: ops.Array, n: int) -> ops.Array:

@@ -8,8 +8,11 @@ the totals of the parts before, which an earlier launch made.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TypeAlias
+
+import numpy as np
 
 from camshaft.dtypes import DTYPES, DType, i32, i64, u32, u64
 from camshaft.lang import Array, Tracer, ir, kernel
@@ -18,12 +21,15 @@ from camshaft.ops.reduce.frame import combine, narrowed, start_of
 
 WIDTH = 16
 _STEPS = (1, 2, 4, 8)
+ORDERED = ("max", "min")
 # The elements of a group: one value per lane, or WIDTH values.
 Group: TypeAlias = list[ir.Value]
 
 
-def wide(k: Tracer, value: ir.Value, dtype: DType) -> ir.Value:
+def wide(k: Tracer, value: ir.Value, dtype: DType, kind: str) -> ir.Value:
     """A loaded element in the accumulator's dtype; integers wrap."""
+    if value.dtype.is_float and not dtype.is_float:
+        return _key(k, value, dtype, kind)
     if dtype in (u32, u64) and value.dtype.kind == "i":
         return k.bitcast(value.to(DTYPES[f"i{dtype.bits}"]), dtype)
     return value.to(dtype)
@@ -31,12 +37,28 @@ def wide(k: Tracer, value: ir.Value, dtype: DType) -> ir.Value:
 
 def stored(k: Tracer, value: ir.Value, dtype: DType) -> ir.Value:
     """An accumulator's value in the result's dtype."""
+    if dtype.is_float and not value.dtype.is_float:
+        most = np.iinfo(value.dtype.numpy).max
+        return k.bitcast(value ^ ((value >> (value.dtype.bits - 1)) & most), ir.arithmetic_dtype(dtype))
     return k.bitcast(value, i32) if value.dtype == u32 and dtype == i32 else narrowed(k, value, dtype)
+
+
+def _key(k: Tracer, value: ir.Value, dtype: DType, kind: str) -> ir.Value:
+    """A float's integer in the order of floats, with every NaN above them, or below for a minimum: most CPUs compare integers
+    in one instruction, and floats in several where NaN counts."""
+    most, exponent = int(np.iinfo(dtype.numpy).max), {32: 8, 64: 11}[dtype.bits]
+    infinity = ((1 << exponent) - 1) << (dtype.bits - 1 - exponent)
+    quiet = infinity | infinity >> 1 & ~infinity
+    nan = quiet if kind == "max" else ~quiet
+    bits = k.bitcast(value, dtype)
+    ordered = bits ^ ((bits >> (dtype.bits - 1)) & most)
+    return k.select((bits & most) > infinity, k.const(nan, dtype), ordered)
 
 
 @dataclass(frozen=True)
 class RowScan:
-    """Scans row `row` of x into `out` from a carry. `lanes`: WIDTH, or 1 for steps that are written out."""
+    """Scans row `row` of x into `out` from a carry. `lanes`: WIDTH, or 1 for steps that are written out. `streams`: whether
+    results are too many to stay in a cache."""
 
     k: Tracer
     x: Array
@@ -46,54 +68,68 @@ class RowScan:
     kind: str
     reverse: bool
     lanes: int
+    streams: bool = False
 
     @property
     def offsets(self) -> list[ir.Operand]:
         """Where the values of a group are, from its first column."""
         return [self.k.lane()] if self.lanes > 1 else list(range(WIDTH))
 
-    def part(self, first: ir.Operand, stop: ir.Operand) -> None:
-        """Scans the columns from `first` to `stop`. Only the last group may be partial, of a reversed scan too."""
+    def _groups(self, first: ir.Operand, stop: ir.Operand) -> Iterator[tuple[ir.Value, ir.Operand | None]]:
+        """The first column of each group, in the order of the scan, and None, or `stop` where it ends within the group: only
+        the last group of the columns may be partial, of a reversed scan too."""
         k, whole = self.k, (stop - first) // WIDTH
         ragged = first + whole * WIDTH
         if self.reverse:
             for start in k.range(ragged, stop, WIDTH):
-                self.group(start, stop)
+                yield start, stop
         for j in k.range(whole):
-            self.group(first + ((whole - 1 - j) if self.reverse else j) * WIDTH, None)
+            yield first + ((whole - 1 - j) if self.reverse else j) * WIDTH, None
         if not self.reverse:
             for start in k.range(ragged, stop, WIDTH):
-                self.group(start, stop)
+                yield start, stop
+
+    def part(self, first: ir.Operand, stop: ir.Operand, totals: list[Variable] | None = None) -> None:
+        """Scans the columns from `first` to `stop`; `totals` as `total` has them."""
+        for start, end in self._groups(first, stop):
+            values = self._loaded(start, end)
+            self._add(totals or [], values)
+            self._group(values, start, end)
 
     def total(self, first: ir.Value, stop: ir.Value) -> ir.Value:
         """The fold of the columns from `first` to `stop`: element i of every group, then the group of these."""
-        k, dtype = self.k, self.carry.ir.dtype
-        whole = (stop - first) // WIDTH
-        ragged = first + whole * WIDTH
-        totals = [k.var(start_of(self.kind, dtype), dtype) for _ in self.offsets]
-        for j in k.range(whole):
-            for total, value in zip(totals, self._loaded(first + j * WIDTH, None), strict=True):
-                total.set(combine(k, self.kind, total.value, value))
-        for start in k.range(ragged, stop, WIDTH):
-            for total, value in zip(totals, self._loaded(start, stop), strict=True):
-                total.set(combine(k, self.kind, total.value, value))
+        totals = self.new_totals()
+        for start, end in self._groups(first, stop):
+            self._add(totals, self._loaded(start, end))
+        return self.folded(totals)
+
+    def new_totals(self) -> list[Variable]:
+        """The folds of no elements: one for each element of a group."""
+        return [self.k.var(start_of(self.kind, self.carry.ir.dtype), self.carry.ir.dtype) for _ in self.offsets]
+
+    def folded(self, totals: list[Variable]) -> ir.Value:
+        """The fold of totals."""
         return self._last(self._prefixes([total.value for total in totals]))
+
+    def _add(self, totals: list[Variable], values: Group) -> None:
+        for total, value in zip(totals, values, strict=bool(totals)):
+            total.set(combine(self.k, self.kind, total.value, value))
 
     def _last(self, group: Group) -> ir.Value:
         """The fold of a whole group, of its prefixes."""
         last = 0 if self.reverse else WIDTH - 1
         return self.k.broadcast(group[0], last) if self.lanes > 1 else group[last]
 
-    def group(self, first: ir.Value, stop: ir.Operand | None) -> None:
+    def _group(self, values: Group, first: ir.Value, stop: ir.Operand | None) -> None:
         """Scans one group and adds its total to the carry. Elements from `stop` on (None: there are none) do not count."""
         k = self.k
-        group = self._prefixes(self._loaded(first, stop))
+        group = self._prefixes(values)
         start = self.carry.value
         self.carry.set(combine(k, self.kind, start, self._last(group)))
         for i, value in zip(self.offsets, group, strict=True):
             result = stored(k, combine(k, self.kind, start, value), self.out.dtype)
             if stop is None:
-                self.out[self.row, first + i] = result
+                k.store(self.out, (self.row, first + i), result, streamed=self.streams)
                 continue
             with k.when(first + i < stop):
                 self.out[self.row, first + i] = result
@@ -101,12 +137,12 @@ class RowScan:
     def _loaded(self, first: ir.Value, stop: ir.Operand | None) -> Group:
         k, dtype = self.k, self.carry.ir.dtype
         if stop is None:
-            return [wide(k, self.x[self.row, first + i], dtype) for i in self.offsets]
+            return [wide(k, self.x[self.row, first + i], dtype, self.kind) for i in self.offsets]
         group = []
         for i in self.offsets:
             value = k.var(start_of(self.kind, dtype), dtype)
             with k.when(first + i < stop):
-                value.set(wide(k, self.x[self.row, first + i], dtype))
+                value.set(wide(k, self.x[self.row, first + i], dtype, self.kind))
             group.append(value.value)
         return group
 
@@ -125,7 +161,9 @@ class RowScan:
             (value,) = group
             near = k.shuffle_down(value, step) if self.reverse else k.shuffle_up(value, step)
             has_near = k.lane() < WIDTH - step if self.reverse else k.lane() >= step
-            group = [k.select(has_near, combine(k, self.kind, near, value), value)]
+            both = combine(k, self.kind, near, value)
+            # without a neighbour a lane has its own value twice, which leaves a maximum as it is
+            group = [both if self.kind in ORDERED else k.select(has_near, both, value)]
         return group
 
 
@@ -135,11 +173,39 @@ def _row(k: Tracer, inner: int) -> ir.Value:
 
 @kernel
 def along_rows(
-    k: Tracer, x: Array, out: Array, *, kind: str, dtype: str, reverse: bool, inner: int, dim: int, lanes: int
+    k: Tracer,
+    x: Array,
+    out: Array,
+    *,
+    kind: str,
+    dtype: str,
+    reverse: bool,
+    inner: int,
+    dim: int,
+    lanes: int,
+    streams: bool,
 ) -> None:
     # out[r, c] = fold of x[r, i] over i <= c, or i >= c if reverse
     carry = k.var(start_of(kind, DTYPES[dtype]), DTYPES[dtype])
-    RowScan(k, x, out, _row(k, inner), carry, kind, reverse, lanes).part(0, k.number(dim, i64))
+    RowScan(k, x, out, _row(k, inner), carry, kind, reverse, lanes, streams).part(0, k.number(dim, i64))
+
+
+@kernel
+def part_by_part(
+    k: Tracer, x: Array, out: Array, *, kind: str, dtype: str, reverse: bool, inner: int, dim: int, per: int, parts: int,
+    lanes: int, streams: bool,
+) -> None:  # fmt: skip
+    # the bits of part_totals and parts_of_rows, where each row is read once by one program
+    before, carry = (k.var(start_of(kind, DTYPES[dtype]), DTYPES[dtype]) for _ in range(2))
+    scan = RowScan(k, x, out, _row(k, inner), carry, kind, reverse, lanes, streams)
+    totals = scan.new_totals()
+    for j in k.range(parts):
+        first = (parts - 1 - j if reverse else j) * k.number(per, i64)
+        carry.set(before.value)
+        for total in totals:
+            total.set(start_of(kind, DTYPES[dtype]))
+        scan.part(first, k.minimum(first + per, dim), totals)
+        before.set(combine(k, kind, before.value, scan.folded(totals)))
 
 
 @kernel
@@ -156,7 +222,7 @@ def part_totals(
 @kernel
 def parts_of_rows(
     k: Tracer, x: Array, totals: Array, out: Array, *, kind: str, dtype: str, reverse: bool, inner: int, dim: int, per: int,
-    parts: int, lanes: int,
+    parts: int, lanes: int, streams: bool,
 ) -> None:  # fmt: skip
     # as along_rows, from the totals of the parts before (after, if reverse), which are folded in order
     row, part = _row(k, inner), k.program(2)
@@ -164,7 +230,7 @@ def parts_of_rows(
     for j in k.range(parts - 1 - part if reverse else part):
         carry.set(combine(k, kind, carry.value, totals[row, parts - 1 - j if reverse else j]))
     first = part * per
-    RowScan(k, x, out, row, carry, kind, reverse, lanes).part(first, k.minimum(first + per, dim))
+    RowScan(k, x, out, row, carry, kind, reverse, lanes, streams).part(first, k.minimum(first + per, dim))
 
 
 @kernel
@@ -173,7 +239,7 @@ def in_order(k: Tracer, x: Array, out: Array, *, kind: str, dtype: str, reverse:
     row, carry = _row(k, inner), k.var(start_of(kind, DTYPES[dtype]), DTYPES[dtype])
     for j in k.range(dim):
         c = dim - 1 - j if reverse else j
-        carry.set(combine(k, kind, carry.value, wide(k, x[row, c], carry.ir.dtype)))
+        carry.set(combine(k, kind, carry.value, wide(k, x[row, c], carry.ir.dtype, kind)))
         out[row, c] = stored(k, carry.value, out.dtype)
 
 
@@ -189,6 +255,6 @@ def into_columns(
     for j in k.range(dim):
         d = dim - 1 - j if reverse else j
         for c in k.lanes(first, stop):
-            total = combine(k, kind, totals[c - first], wide(k, x[row, d, c], DTYPES[dtype]))
+            total = combine(k, kind, totals[c - first], wide(k, x[row, d, c], DTYPES[dtype], kind))
             totals[c - first] = total
             out[row, d, c] = stored(k, total, out.dtype)

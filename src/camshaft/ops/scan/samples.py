@@ -13,9 +13,9 @@ from camshaft.ops import op as ops
 from camshaft.ops.spec import TensorSpec
 
 if TYPE_CHECKING:
-    from camshaft.ops.scan.scan import Scan
+    from camshaft.ops.scan.definition import Scan
 
-# (shape, axis, reverse). One size is above PART and one above COLUMNS of ops/scan/scan.py.
+# (shape, axis, reverse). One size is above PART and one above COLUMNS of ops/scan/variants.py.
 _PATTERNS: tuple[tuple[tuple[int, ...], int, bool], ...] = (
     ((1,), 0, False),
     ((3, 15), -1, False),

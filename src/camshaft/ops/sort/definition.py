@@ -16,7 +16,7 @@ from camshaft.dtypes import DTYPES, DType, as_dtype, i32, i64
 from camshaft.ops import op as ops
 from camshaft.ops.checks import EVERY, same_dtype
 from camshaft.ops.parameters import Attribute, Parameters
-from camshaft.ops.scan.scan import axis_of, expect_attributes
+from camshaft.ops.scan.definition import axis_of, expect_attributes
 from camshaft.ops.spec import Dim, TensorSpec
 
 AXIS = Attribute("axis", "int", -1)

@@ -20,7 +20,7 @@ from camshaft.ops.checks import NUMBERS, same_dtype
 from camshaft.ops.gradient import OF_INTEGERS
 from camshaft.ops.kernels import blocks
 from camshaft.ops.parameters import Attribute, Parameters
-from camshaft.ops.scan.scan import expect_attributes
+from camshaft.ops.scan.definition import expect_attributes
 from camshaft.ops.sort.definition import TO, index_dtype
 from camshaft.ops.sort.keys import as_bits, keys_of
 from camshaft.ops.sort.samples import draw, odd_rows

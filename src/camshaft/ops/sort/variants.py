@@ -9,7 +9,7 @@ from camshaft.dtypes import as_dtype, i32
 from camshaft.extent import Extent
 from camshaft.lang import Constant
 from camshaft.ops import op as ops
-from camshaft.ops.scan.scan import axis_of, layout_of
+from camshaft.ops.scan.definition import axis_of, layout_of
 from camshaft.ops.sort import lanes, network, radix, ranks
 from camshaft.ops.sort.definition import Ordered
 from camshaft.ops.sort.keys import as_bits, keys_of

@@ -17,10 +17,10 @@ from camshaft.extent import Extent
 from camshaft.lang import Array, Constant, Tracer, ir, kernel
 from camshaft.ops import op as ops
 from camshaft.ops.checks import FLOATS, expect_tensor
-from camshaft.ops.gradient import rule_in_f32
-from camshaft.ops.norm.log_softmax import log_sum_of_powers
+from camshaft.ops.kernels.blocks import row_lanes
 from camshaft.ops.parameters import Attribute, Parameters
 from camshaft.ops.spec import TensorSpec, bound
+from camshaft.ops.train.cross_entropy_gradient import peak_and_sum
 
 # Half a step of rounding, because a mean is one number: TO_TOLERANCE is for many.
 TOLERANCE = {"f32": 1e-12, "f64": 1e-28, "f16": 1.1 * 2.0**-22, "bf16": 1.1 * 2.0**-16}
@@ -43,7 +43,8 @@ def one_row_per_program(
 ) -> None:
     # y[r] = log(sum_c exp(x[r, c])) - (1 - s) x[r, t[r]] - s mean_c(x[r]); 0 where t[r] is ignored
     row, dtype = k.program(0) * inner + k.program(1), ir.arithmetic_dtype(logits.dtype)
-    top, powers = log_sum_of_powers(k, logits, row, dim)
+    top, total = peak_and_sum(k, logits, row, dim)
+    powers = k.log(total)
     at = target[row].to(i64)
     inside = (at >= 0) & (at < dim)
     loss = top - logits[row, k.select(inside, at, k.number(0, i64))] + powers
@@ -132,24 +133,15 @@ def _decompose(
     return loss if dtype in (f32, f64) else f.cast(loss, to=dtype.name)
 
 
-@rule_in_f32
-def _vjp(
-    f: Any, dy: Any, y: Any, logits: Any, target: Any, reduction: str = "mean", ignore_index: int = -100,
-    label_smoothing: float = 0.0,
-) -> tuple[Any, None]:  # fmt: skip
-    """dy (softmax(x) - t) for the smoothed target t; 0 where it is ignored, NaN where it is no class."""
-    classes, dtype = logits.shape[-1], logits.dtype.name
-    at = target.reshape((*target.shape, 1))
-    ignored, inside = f.equal(at, ignore_index), f.logical_and(at >= 0, at < classes)
-    if reduction == "none":
-        dy = dy.reshape(at.shape)
-    elif reduction == "mean":
-        dy = dy / f.sum(f.cast(f.logical_not(ignored), to=dtype))
-    dy = f.where(ignored, 0, f.where(inside, dy, np.nan))
-    hit = f.equal(at, np.arange(classes, dtype=as_dtype(target.dtype).numpy))
-    each = label_smoothing / classes
-    wanted = f.cast(hit, to=dtype) * (1 - label_smoothing) + each
-    return f.where(ignored, 0, (f.softmax(logits) - wanted) * dy), None
+def _vjp(f: Any, dy: Any, y: Any, logits: Any, target: Any, reduction: str = "mean", **attrs: Any) -> tuple[Any, None]:
+    """dy (softmax(x) - t) for the smoothed target t, by cross_entropy_gradient; dy is one number for all rows or one for each."""
+    wide = ir.arithmetic_dtype(as_dtype(logits.dtype)).name
+    dy = dy if dy.dtype.name == wide else f.cast(dy, to=wide)
+    if reduction == "mean":
+        dy = dy / f.sum(f.cast(f.not_equal(target, attrs.get("ignore_index", -100)), to=wide))
+    if reduction != "none":
+        dy = f.broadcast_to(dy.reshape((1,) * len(target.shape)), shape=target.shape) if target.shape else dy
+    return f.cross_entropy_gradient(logits, target, dy, **attrs), None
 
 
 def _build(node: ops.NodeSpec, target: ops.Target) -> ops.Build:
@@ -162,7 +154,7 @@ def _build(node: ops.NodeSpec, target: ops.Target) -> ops.Build:
     arrays = (ops.read(0, shape=(rows, dim)), ops.read(1, shape=(rows,)), losses)
     given = {"dim": dim, "inner": inner, "label_smoothing": float(attrs.get("label_smoothing", 0.0)), **ignored}
     grid = (ops.Cells(outer), ops.Cells(inner))
-    first = ops.Launch(one_row_per_program, arrays, grid, given, sizes=("dim",))
+    first = ops.Launch(one_row_per_program, arrays, grid, given, lanes=row_lanes(dim, target), sizes=("dim",))
     if not reduces:
         return ops.Build((first,))
     arrays = (ops.Operand("scratch", 0), ops.read(1, shape=(rows,)), ops.write(0, shape=(1,)))

@@ -13,7 +13,7 @@ from math import prod
 from camshaft.dtypes import f32, f64
 from camshaft.lang import Array, Number, Tracer, Value, kernel, tile_of
 from camshaft.ops import op as ops
-from camshaft.ops.matmul import blocked
+from camshaft.ops.matmul.blocks import blocked
 from camshaft.ops.matmul.shapes import WIDTH, Sizes, Tiles
 from camshaft.ops.spec import TensorSpec
 from camshaft.ops.vision.windows import Conv, conv_of, padded_input

@@ -21,7 +21,7 @@ from camshaft.ops.checks import FLOATS, in_f32, rounded, widened
 from camshaft.ops.kernels import blocks
 from camshaft.ops.kernels.bits import as_bits
 from camshaft.ops.kernels.strides import iteration, strides_of
-from camshaft.ops.matmul import blocked
+from camshaft.ops.matmul.blocks import blocked
 from camshaft.ops.matmul.shapes import WIDTH, Sizes
 from camshaft.ops.movement.moved import check_attributes
 from camshaft.ops.movement.transpose import strided

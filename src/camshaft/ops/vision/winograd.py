@@ -12,7 +12,7 @@ from math import prod
 
 from camshaft.dtypes import f32
 from camshaft.ops import op as ops
-from camshaft.ops.matmul import blocked
+from camshaft.ops.matmul.blocks import blocked
 from camshaft.ops.matmul.shapes import WIDTH, Sizes
 from camshaft.ops.spec import TensorSpec
 from camshaft.ops.vision.windows import Conv, conv_of

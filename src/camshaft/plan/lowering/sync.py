@@ -14,7 +14,7 @@ from camshaft.errors import PlanError
 from camshaft.graph.custom import COPY
 from camshaft.graph.graph import Graph, Tensor, offset_nbytes, root
 from camshaft.graph.node import Node
-from camshaft.graph.rewrite import packed_spec
+from camshaft.graph.passes.rewrite import packed_spec
 from camshaft.plan.buffers import BufferSlice
 from camshaft.plan.lowering.lower import Lowered
 from camshaft.plan.memory.hazards import Hazard, hazards

@@ -15,6 +15,7 @@ from camshaft.plan.memory.loading import Loading, LoadRequest, Piece, load_all, 
 if TYPE_CHECKING:
     from camshaft.backends.device import Device, Memory
     from camshaft.graph.graph import Source, Tensor
+    from camshaft.plan.memory.mapped_weights import MappedWeights
 
 Array = np.ndarray[Any, Any]
 _ALIGNMENT = 64
@@ -24,9 +25,11 @@ COPIED_NBYTES = 1 << 16
 
 
 class Weights:
-    """Loaded constants by source, layout and space. Plans of a model share one, so each weight is packed and uploaded once."""
+    """Loaded constants by source, layout and space. Plans of a model share one, so each weight is packed and uploaded once. Some
+    may be `mapped`: in files, of which only the pages that kernels read take memory."""
 
-    def __init__(self) -> None:
+    def __init__(self, mapped: MappedWeights | None = None) -> None:
+        self.mapped = mapped
         self._loaded: dict[tuple[Source, str], Array] = {}
         self._requests: dict[tuple[Source, str], LoadRequest] = {}  # how each one was loaded
         self._uploaded: dict[tuple[str, tuple[Source, str]], Memory] = {}
@@ -73,6 +76,11 @@ class Weights:
             self._begun = found, loading.again(), []
             raise
         self._begun = None
+        self._keep(found)
+
+    def _keep(self, found: dict[tuple[Source, str], Array]) -> None:
+        if self.mapped is not None:
+            self.mapped.finish()
         self._loaded |= found
 
     def prepare(self, constants: Iterable[Tensor], threads: int) -> None:
@@ -80,19 +88,33 @@ class Weights:
         self.finish()
         found, todo = self._places([load_request(tensor) for tensor in constants])
         load_all(todo, threads)
-        self._loaded |= found
+        self._keep(found)
 
     def _places(self, constants: Iterable[LoadRequest]) -> tuple[dict[tuple[Source, str], Array], list[Piece]]:
         """Allocates memory for missing constants and returns the pieces to load into it."""
         missing = {constant.key: constant for constant in constants if constant.key not in self._loaded}
+        self._requests |= missing
+        found, todo = self._mapped_places(missing)
+        missing = {key: constant for key, constant in missing.items() if key not in found}
         spans = [-(-c.nbytes // _ALIGNMENT) * _ALIGNMENT if _is_pooled(c) else 0 for c in missing.values()]
         pool, places = huge_pages(sum(spans)), np.cumsum([0, *spans]).tolist()
-        self._requests |= missing
-        found: dict[tuple[Source, str], Array] = {}
-        todo: list[Piece] = []
         for (key, constant), span, start in zip(missing.items(), spans, places[:-1], strict=True):
             found[key] = pool[start : start + constant.nbytes] if span else constant.source.data()
             todo += pieces(constant, found[key]) if span else ()
+        return found, todo
+
+    def _mapped_places(
+        self, missing: dict[tuple[Source, str], LoadRequest]
+    ) -> tuple[dict[tuple[Source, str], Array], list[Piece]]:
+        """The memory of the constants that are mapped, and the pieces of those that were not packed before."""
+        found: dict[tuple[Source, str], Array] = {}
+        todo: list[Piece] = []
+        mine = missing.items() if self.mapped is not None else ()
+        for key, constant in mine:
+            assert self.mapped is not None
+            if self.mapped.has(constant):
+                found[key], is_whole = self.mapped.place(constant)
+                todo += () if is_whole else pieces(constant, found[key])
         return found, todo
 
     def loaded(self) -> list[tuple[LoadRequest, Array]]:
@@ -130,6 +152,8 @@ class Weights:
     def clear(self) -> None:
         """Releases all constants. Plans bound to them keep their memory until closed."""
         self._begun = None
+        if self.mapped is not None:
+            self.mapped.close()
         self._loaded.clear()
         self._requests.clear()
         self._uploaded.clear()

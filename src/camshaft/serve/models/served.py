@@ -162,8 +162,10 @@ class Served:
 
 
 def _nbytes(lm: LanguageModel) -> int:
+    """The memory of one model. Of experts in files it is that of those that are kept."""
     plan = lm.describe_plan()
-    return plan.weights_nbytes + lm.plans.cache.n_slots * (plan.kv_cache_nbytes + plan.state_nbytes)
+    weights = plan.weights_nbytes - plan.mapped_nbytes + min(plan.resident_nbytes, plan.mapped_nbytes)
+    return weights + lm.plans.cache.n_slots * (plan.kv_cache_nbytes + plan.state_nbytes)
 
 
 def served_name(model: str) -> str:

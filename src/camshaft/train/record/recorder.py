@@ -87,5 +87,7 @@ class Recorder:
         points = self._history.points
         if self._records.report is None or not points:
             return
-        text = page(self._title, self._facts, points, memory_by_kind(self._plans()), self._steps, self._clip)
+        skipped = points[-1].skipped
+        facts = {**self._facts, **({"skipped steps, as gradients overflowed": str(skipped)} if skipped else {})}
+        text = page(self._title, facts, points, memory_by_kind(self._plans()), self._steps, self._clip)
         write_page(Path(self._records.report), text)

@@ -21,12 +21,13 @@ from camshaft.train.record.recorder import Recorder, Records
 from camshaft.train.trainer import Progress, Trainer
 from camshaft.train.tuning.adapter_file import save_adapter
 from camshaft.train.tuning.data.batches import RowBatches
+from camshaft.train.tuning.method_options import ADAPTERS, WHOLE
 from camshaft.train.tuning.methods.full import FullModel
 from camshaft.train.tuning.methods.lora import LoraConfig, LoraModel
 from camshaft.train.tuning.methods.table import batches_of, loss_of, validation_of
 from camshaft.train.tuning.methods.tuned import TunedModel
 from camshaft.train.tuning.methods.vectors import VectorModel
-from camshaft.train.tuning.options import OPTIMIZERS, SCHEDULES, WHOLE, FinetuneOptions, FinetunePlan, FinetuneResult
+from camshaft.train.tuning.options import OPTIMIZERS, SCHEDULES, FinetuneOptions, FinetunePlan, FinetuneResult
 from camshaft.train.tuning.peft_folder import check_free, check_storable, is_folder, module_names
 from camshaft.train.tuning.recomputation import fit
 
@@ -85,11 +86,14 @@ def finetune(
             seconds = time.perf_counter() - started
             _save(target, tuned, trainer.parameters if trainer.best_validation is None else trainer.best)
             done, stopped, best = trainer.step.number, trainer.has_stopped_early, trainer.best_validation
+            skipped = trainer.step.skipped
     n_examples, learned = run.batches.n_examples, sum(map(run.batches.targets, range(first, done)))
     tenth = max(len(losses) // 10, 1)
     first_loss, last_loss = (float(np.mean(part)) if part else None for part in (losses[:tenth], losses[-tenth:]))
     best_step, lowest = best or (None, None)
-    return FinetuneResult(target, n_examples, done, first_loss, last_loss, learned, seconds, best_step, lowest, stopped)
+    return FinetuneResult(
+        target, n_examples, done, first_loss, last_loss, learned, seconds, best_step, lowest, stopped, skipped
+    )
 
 
 def plan_finetune(
@@ -113,7 +117,9 @@ def plan_finetune(
 
 
 def _opened(model: str | Path, lora: LoraConfig | None, given: FinetuneOptions) -> TunedModel:
-    """The model with what a method learns of it."""
+    """The model with what a method learns of it. PlanError for options of adapters where it learns none."""
+    if lora is not None and given.method in WHOLE:
+        raise PlanError(f"finetune: got {lora} for the method {given.method}; wanted it for {', '.join(ADAPTERS)}")
     if given.method == "embedding":
         return VectorModel(model, given.targets, given.file_type)
     if given.method in WHOLE:
@@ -176,6 +182,8 @@ def _run(
         micro_batches=given.micro_batches,
         validation=None if validation is None else validation_of(model, validation, given, steps, **where),
         about=_about(model, given),
+        compute=given.compute,
+        seed=given.seed if isinstance(model, LoraModel) and model.lora.dropout else None,
         **options,
     )
     if given.memory is not None:
@@ -185,9 +193,12 @@ def _run(
 
 def _about(model: TunedModel, given: FinetuneOptions) -> str:
     """What a checkpoint notes beside the data: a run goes on with the model and the method with which it began."""
-    said = f"{given.method} of the model {model.digest[:16]}"
+    said = f"{given.method} of the model {model.digest[:16]}" + (
+        "" if given.compute == "f32" else f" in {given.compute}"
+    )
     if isinstance(model, LoraModel):
         said += ", DoRA" if model.lora.dora else ""
+        said += f", dropout {model.lora.dropout:g}" if model.lora.dropout else ""
         return f"{said}, scale {model.lora.scale:g}" + (f", beta {given.beta:g}" if given.method == "dpo" else "")
     return f"{said} to {given.file_type or 'its own types'}"
 
@@ -200,6 +211,7 @@ def _facts(model: TunedModel, data: str | os.PathLike[str], given: FinetuneOptio
     if isinstance(model, LoraModel):
         kind = ("DoRA, " if model.lora.dora else "") + ("rsLoRA, " if model.lora.rslora else "")
         learned = f"{kind}rank {model.lora.rank}, alpha {model.lora.alpha:g}, {len(model.names)} matrices"
+        learned += f", dropout {model.lora.dropout:g}" if model.lora.dropout else ""
     return {
         "model": Path(model.file.path).name,
         "data": f"{Path(data).name}, {rows.n_examples} examples",
@@ -207,6 +219,7 @@ def _facts(model: TunedModel, data: str | os.PathLike[str], given: FinetuneOptio
         "batch": str(given.batch) + (f" in {given.micro_batches} parts" if given.micro_batches > 1 else ""),
         "method": given.method + (f", beta {given.beta:g}" if given.method == "dpo" else ""),
         "optimizer": f"{given.optimizer}, schedule {given.schedule}",
+        "computed in": given.compute,
         "adapters" if isinstance(model, LoraModel) else "learned": learned,
         "layers computed once more": f"{model.recomputed} of {model.config.n_layers}",
         "seed": str(given.seed),

@@ -12,9 +12,8 @@ from camshaft.errors import PlanError
 from camshaft.train.adam_8bit import AdamW8bit
 from camshaft.train.optimizers import SGD, Adafactor, AdamW, Lion, Optimizer
 from camshaft.train.schedules import Schedule, constant, cosine, linear, warmup_stable_decay
+from camshaft.train.tuning.method_options import METHODS, OPTIONS, refuse_others
 
-METHODS = ("lora", "dpo", "full", "qat", "embedding")
-WHOLE = ("full", "qat", "embedding")  # methods that learn a model's own weights, and write a model
 OPTIMIZERS: Mapping[str, Callable[[float], Optimizer]] = {
     "adamw": lambda decay: AdamW(weight_decay=decay),
     "adamw8bit": lambda decay: AdamW8bit(weight_decay=decay),
@@ -28,7 +27,12 @@ SCHEDULES: Mapping[str, Callable[[float, int, int], Schedule]] = {
     "constant": lambda peak, steps, warmup: constant(peak, warmup=warmup),
     "wsd": lambda peak, steps, warmup: warmup_stable_decay(peak, steps, warmup=warmup, decay=max(steps // 5, 1)),
 }
-_NAMES: Mapping[str, Any] = {"method": METHODS, "optimizer": OPTIMIZERS, "schedule": SCHEDULES}
+_NAMES: Mapping[str, Any] = {
+    "method": METHODS,
+    "optimizer": OPTIMIZERS,
+    "schedule": SCHEDULES,
+    "compute": ("f32", "bf16", "f16"),
+}
 _COUNTS = ("epochs", "batch", "micro_batches", "length")
 _OPTIONAL = ("steps", "validate_every", "patience", "memory")
 
@@ -44,10 +48,13 @@ class FinetuneOptions:
     the run stops after `patience` of these in a row without a lower one. To hold at most `memory` bytes, gradients compute
     layers once more, which changes no bit; by default none.
 
+    `compute` is the dtype of what gradients need of the forward pass, as of train.Step.
+
     `method` "lora" learns answers by adapters, "dpo" preferences between two, with `beta` as in
     train/tuning/methods/preference.py. "full" learns the model's own tensors whose names match `targets`, "qat" those too, as
     they will be rounded to `file_type`, that of the model to write (FullModel). "embedding" learns the tensors of an embedding
-    model by similar texts, whose cosines are divided by `temperature` (train/tuning/methods/vectors.py).
+    model by similar texts, whose cosines are divided by `temperature` (train/tuning/methods/vectors.py). An option that the
+    method does not have is a PlanError; train/tuning/method_options.py has the table, and the defaults of these.
     """
 
     epochs: int = 3
@@ -64,12 +71,13 @@ class FinetuneOptions:
     patience: int | None = None
     memory: int | None = None
     method: str = "lora"
-    beta: float = 0.1
-    temperature: float = 0.05
+    beta: float | None = None
+    temperature: float | None = None
     optimizer: str = "adamw"
     schedule: str = "cosine"
     targets: tuple[str, ...] = ("*",)
     file_type: str | None = None
+    compute: str = "f32"
 
     def __post_init__(self) -> None:
         given = [name for name in _OPTIONAL if getattr(self, name) is not None]
@@ -80,20 +88,20 @@ class FinetuneOptions:
         for name, known in _NAMES.items():
             if getattr(self, name) not in known:
                 raise PlanError(f"finetune: got {name}={getattr(self, name)!r:.60}; wanted {', '.join(known)}")
+        refuse_others(self.method, {name: value for name, value in vars(self).items() if name in OPTIONS})
+        for name in ("beta", "temperature"):
+            if getattr(self, name) is None and self.method in OPTIONS[name].methods:
+                object.__setattr__(self, name, OPTIONS[name].default)
         for name in ("beta", "temperature", "lr"):
             value = getattr(self, name)
+            if value is None:
+                continue
             number = isinstance(value, (int, float)) and not isinstance(value, bool)
             if not number or not isfinite(value) or value < 0 or (name != "lr" and not value):
                 least = "from 0 on" if name == "lr" else "above 0"
                 raise PlanError(f"finetune: got {name}={value!r:.60}; wanted a finite number {least}")
-        if self.pack and self.method in ("dpo", "embedding"):
-            raise PlanError(f"finetune: got pack=True with the method {self.method}; wanted a row for each text")
         if self.method == "qat" and self.file_type is None:
             raise PlanError("finetune: got the method qat without a type; wanted the one to round to, such as Q4_0")
-        if self.method not in WHOLE and self.file_type is not None:
-            raise PlanError(
-                f"finetune: got the type {self.file_type!r:.60} for the method {self.method}; wanted it for {', '.join(WHOLE)}"
-            )
         if self.batch % self.micro_batches:
             raise PlanError(
                 f"finetune: got batch={self.batch} in micro_batches={self.micro_batches}; wanted a batch that divides"
@@ -103,7 +111,8 @@ class FinetuneOptions:
 @dataclass(frozen=True)
 class FinetuneResult:
     """The adapter or model, the number of examples and steps done, the mean losses of the first and last tenth of this run's
-    steps, the tokens that it learned from, and its seconds. The losses are None where no step was left to do.
+    steps, the tokens that it learned from, and its seconds. The losses are None where no step was left to do. `n_skipped` of the
+    steps changed nothing, as their gradients overflowed f16.
 
     With a validation file, `best_step` has the lowest `best_validation`, and what is written is that of this step."""
 
@@ -117,6 +126,7 @@ class FinetuneResult:
     best_step: int | None = None
     best_validation: float | None = None
     stopped_early: bool = False
+    n_skipped: int = 0
 
 
 @dataclass(frozen=True)

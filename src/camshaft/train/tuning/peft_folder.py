@@ -96,7 +96,7 @@ def _config(
         "inference_mode": True,
         "r": rank,
         "lora_alpha": int(alpha) if alpha.is_integer() else alpha,
-        "lora_dropout": 0.0,
+        "lora_dropout": float(model.lora.dropout),
         "target_modules": _targets(model, modules),
         "rank_pattern": {modules[name]: r for name, r in ranks.items() if r != rank},
         "alpha_pattern": {},

@@ -8,7 +8,7 @@ from typing import Any
 
 from camshaft.errors import PlanError
 from camshaft.train.memory import memory_by_kind
-from camshaft.train.step import Step
+from camshaft.train.step.step import Step
 from camshaft.train.tuning.methods.tuned import TunedModel
 
 

@@ -1,6 +1,6 @@
 """Chains: elementwise ops that read each other's results as one op, whose kernel keeps intermediate values in registers.
 
-graph/chains.py finds them. The text of a chain (text.py) gives its kernel, from its parts' formulas, and its
+graph/passes/chains.py finds them. The text of a chain (text.py) gives its kernel, from its parts' formulas, and its
 reference, from theirs. Only inputs and results go through memory, and results are bit-equal to those of the parts one by one:
 an intermediate value is rounded as a store would round it.
 """

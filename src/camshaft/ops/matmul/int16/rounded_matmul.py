@@ -19,7 +19,8 @@ import numpy as np
 from camshaft.dtypes import f16, f32, u32, u64
 from camshaft.ops import op as ops
 from camshaft.ops.checks import partly_active
-from camshaft.ops.matmul import blocked, matmul
+from camshaft.ops.matmul import matmul
+from camshaft.ops.matmul.blocks import blocked
 from camshaft.ops.matmul.int16.kernels import BLOCK, WORDS, multiply_rounded, round_rows, turn_rounded
 from camshaft.ops.matmul.shapes import PAIR, WIDTH, Sizes, sizes_of
 from camshaft.ops.parameters import Attribute, Parameters

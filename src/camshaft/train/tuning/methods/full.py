@@ -22,8 +22,8 @@ from camshaft.graph.graph import Graph
 from camshaft.graph.tensor import Tensor
 from camshaft.models.checkpoint import Checkpoint
 from camshaft.models.converted import is_rearranged
+from camshaft.models.files.chosen_formats import formats_of
 from camshaft.models.files.quantization_mix import Mix, mix_named
-from camshaft.models.files.quantize import formats_of
 from camshaft.ops.quantize.round_trip import FORMATS as ROUNDED
 from camshaft.train.tuning.methods.tuned import TunedModel
 
@@ -85,8 +85,8 @@ class FullModel(TunedModel):
         """The learned tensors as the file has them, f32."""
         return {name: self.file.tensors[name].dequantize().astype(np.float32) for name in self.names}
 
-    def checkpoint(self, graph: Graph, parameters: Mapping[str, Any]) -> Checkpoint:
-        """The file's tensors, with the parameters in place of the learned ones."""
+    def checkpoint(self, graph: Graph, parameters: Mapping[str, Any], seed: Tensor | None = None) -> Checkpoint:
+        """The file's tensors, with the parameters in place of the learned ones. Nothing is dropped."""
         return LearnedCheckpoint(self.file.tensors, graph, parameters, self.rounded)
 
     def save(self, path: Path, parameters: Mapping[str, Array]) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from camshaft.errors import ModelError
+from camshaft.graph import functions as f
 from camshaft.graph.graph import Graph
 from camshaft.graph.tensor import Tensor
 from camshaft.models.adapters.adapted import AdaptedCheckpoint, Change
@@ -34,7 +35,8 @@ TARGETS = ("attn_q", "attn_k", "attn_v", "attn_qkv", "attn_output", "ffn_gate", 
 @dataclass(frozen=True)
 class LoraConfig:
     """`rank` and `alpha` of the adapters, the matrices that get one (patterns of names such as attn_q), the seed of A; with
-    `rslora` the products of great ranks are scaled down less, with `dora` the norms of changed rows are learned too."""
+    `rslora` the products of great ranks are scaled down less, with `dora` the norms of changed rows are learned too. `dropout`
+    is the share of an adapter's inputs that are 0 in a step of training, others for each matrix and step."""
 
     rank: int = 8
     alpha: float = 16.0
@@ -42,6 +44,7 @@ class LoraConfig:
     seed: int = 0
     rslora: bool = False
     dora: bool = False
+    dropout: float = 0.0
 
     def __post_init__(self) -> None:
         if type(self.rank) is not int or self.rank < 1:
@@ -52,6 +55,8 @@ class LoraConfig:
             raise ModelError(f"LoRA: got targets={self.targets!r:.60}; wanted patterns of {', '.join(TARGETS)}")
         if type(self.seed) is not int or self.seed < 0:
             raise ModelError(f"LoRA: got seed={self.seed!r:.60}; wanted 0 or more")
+        if isinstance(self.dropout, bool) or not isinstance(self.dropout, (int, float)) or not 0 <= self.dropout < 1:
+            raise ModelError(f"LoRA: got dropout={self.dropout!r:.60}; wanted a number from 0 to below 1")
         for name in ("rslora", "dora"):
             if not isinstance(getattr(self, name), bool):
                 raise ModelError(f"LoRA: got {name}={getattr(self, name)!r:.60}; wanted True or False")
@@ -100,12 +105,26 @@ class LoraModel(TunedModel):
         """New adapters."""
         return self.adapters()
 
-    def checkpoint(self, graph: Graph, parameters: Mapping[str, Mapping[str, Any]]) -> Checkpoint:
-        """The file's tensors, with the adapters' products."""
-        changes = {name: [self._change(name, parts)] for name, parts in parameters.items()}
+    def checkpoint(
+        self, graph: Graph, parameters: Mapping[str, Mapping[str, Any]], seed: Tensor | None = None
+    ) -> Checkpoint:
+        """The file's tensors, with the adapters' products; with a seed, of inputs with dropout."""
+        dropped = self._dropouts(seed) if seed is not None and self.lora.dropout else {}
+        changes = {name: [self._change(name, parts, dropped.get(name))] for name, parts in parameters.items()}
         return AdaptedCheckpoint(self.file.tensors, graph, changes)
 
-    def _change(self, name: str, parts: Mapping[str, Any]) -> Change:
+    def _dropouts(self, seed: Tensor) -> dict[str, Callable[[Tensor], Tensor]]:
+        """The dropout of each matrix's inputs: its number is added to the seed's high 32 bits."""
+        numbers = np.zeros((len(self.names), 3), np.uint32)
+        numbers[:, 1] = np.arange(len(self.names))
+        seeds = seed.reshape((1, 3)) + numbers
+
+        def dropping(i: int) -> Callable[[Tensor], Tensor]:
+            return lambda x: f.dropout(x, seeds[i], p=float(self.lora.dropout))
+
+        return {name: dropping(i) for i, name in enumerate(self.names)}
+
+    def _change(self, name: str, parts: Mapping[str, Any], dropped: Callable[[Tensor], Tensor] | None = None) -> Change:
         factors = None
         if "m" in parts:
             squares = self._squares(name)
@@ -113,7 +132,7 @@ class LoraModel(TunedModel):
             def factors(checkpoint: Checkpoint) -> Tensor:
                 return learned_factors(checkpoint, name, parts, self.lora.scale, squares)
 
-        return Change(parts["a"], parts["b"], self.lora.scale, factors=factors)
+        return Change(parts["a"], parts["b"], self.lora.scale, factors=factors, dropped=dropped)
 
     def _squares(self, name: str) -> Array:
         """The squared norms of a matrix's rows."""

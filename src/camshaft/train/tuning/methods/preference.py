@@ -17,6 +17,7 @@ from camshaft.graph import functions as f
 from camshaft.graph.graph import Graph
 from camshaft.graph.tensor import Tensor
 from camshaft.plan.compile import compile
+from camshaft.train.step.graphs import computed_in
 from camshaft.train.tuning.data.examples import Example
 from camshaft.train.tuning.data.rows import IGNORED, Rows, one_each
 from camshaft.train.tuning.methods.tuned import TunedModel
@@ -28,8 +29,10 @@ Adapters = Mapping[str, Mapping[str, Tensor]]
 def dpo_loss(model: TunedModel, beta: float) -> Callable[..., Tensor]:
     """The loss of adapters and a batch of pairs: `ids` [n, 2, length], `rows` and `targets` [n, 2, m], `reference` [n, 2]."""
 
-    def loss(adapters: Adapters, ids: Tensor, rows: Tensor, targets: Tensor, reference: Tensor) -> Tensor:
-        gained = _log_probabilities(model, adapters, ids, rows, targets) - reference
+    def loss(
+        adapters: Adapters, ids: Tensor, rows: Tensor, targets: Tensor, reference: Tensor, *, seed: Tensor | None = None
+    ) -> Tensor:
+        gained = _log_probabilities(model, adapters, ids, rows, targets, seed) - reference
         margin = (gained[:, 0] - gained[:, 1]) * beta
         made: Tensor = f.mean(f.softplus(-margin))
         return made
@@ -45,9 +48,16 @@ def pair_rows(pairs: Sequence[tuple[Example, Example]]) -> Rows:
 
 
 def with_reference(
-    model: TunedModel, rows: Rows, size: int, *, backend: str | None = None, threads: int | None = None
+    model: TunedModel,
+    rows: Rows,
+    size: int,
+    compute: str = "f32",
+    *,
+    backend: str | None = None,
+    threads: int | None = None,
 ) -> Rows:
-    """The rows of pairs with their log probabilities in the model without adapters, computed `size` pairs at a time."""
+    """The rows of pairs with their log probabilities in the model without adapters, computed `size` pairs at a time, and rounded
+    as in steps that `compute` in that dtype."""
     n = len(rows.ids)
     size = min(size, n)
     graph = Graph()
@@ -55,6 +65,7 @@ def with_reference(
         graph.input(name, (size, *a.shape[1:]), "i32") for name, a in zip(["ids", "at", "to"], rows.arrays, strict=True)
     ]
     graph.output("log_probabilities", _log_probabilities(model, {}, *inputs))
+    graph = computed_in(graph, compute)
     found = np.zeros((n, 2), np.float32)
     with compile(graph, backend=backend, threads=threads) as plan:
         for first in (min(i, n - size) for i in range(0, n, size)):
@@ -63,11 +74,13 @@ def with_reference(
     return replace(rows, reference=found)
 
 
-def _log_probabilities(model: TunedModel, adapters: Adapters, ids: Tensor, rows: Tensor, targets: Tensor) -> Tensor:
+def _log_probabilities(
+    model: TunedModel, adapters: Adapters, ids: Tensor, rows: Tensor, targets: Tensor, seed: Tensor | None = None
+) -> Tensor:
     """The log probability of each answer, [n, 2]: the sum over its targets."""
     n, _, length = ids.spec.bounds
     starts = np.arange(2 * n, dtype=np.int32).reshape(n, 2, 1) * np.int32(length)
-    logits = model.logits(adapters, ids.reshape((2 * n, length)), (rows + starts).reshape((-1,)))
+    logits = model.logits(adapters, ids.reshape((2 * n, length)), (rows + starts).reshape((-1,)), seed=seed)
     losses = f.cross_entropy(logits, targets.reshape((-1,)), ignore_index=IGNORED, reduction="none")
     made: Tensor = -f.sum(losses.reshape((n, 2, -1)), axes=2)
     return made

@@ -26,8 +26,13 @@ Place = str | os.PathLike[str]
 def loss_of(model: TunedModel, given: FinetuneOptions) -> Callable[..., Any]:
     """The loss of a method, of parameters and a batch of `batches_of`."""
     if isinstance(model, VectorModel):
-        return contrastive_loss(model, given.temperature)
-    return dpo_loss(model, given.beta) if given.method == "dpo" else model.loss
+        return contrastive_loss(model, _number(given, "temperature"))
+    return dpo_loss(model, _number(given, "beta")) if given.method == "dpo" else model.loss
+
+
+def _number(given: FinetuneOptions, name: str) -> float:
+    value: float = getattr(given, name)
+    return value
 
 
 def batches_of(model: TunedModel, path: Place, given: FinetuneOptions, **where: Any) -> RowBatches:
@@ -80,6 +85,6 @@ def _rows(model: TunedModel, path: Place, given: FinetuneOptions, **where: Any) 
     template = _template(model)
     if given.method == "dpo":
         pairs = read_pairs(path, model.tokenizer, template, given.length)
-        return with_reference(model, pair_rows(pairs), given.batch // given.micro_batches, **where)
+        return with_reference(model, pair_rows(pairs), given.batch // given.micro_batches, given.compute, **where)
     examples = read_examples(path, model.tokenizer, template, given.length)
     return packed(examples, given.length) if given.pack else one_each(examples)

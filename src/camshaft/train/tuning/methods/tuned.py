@@ -60,8 +60,9 @@ class TunedModel(ABC):
         """What is learned, as it starts: arrays of f32 by name."""
 
     @abstractmethod
-    def checkpoint(self, graph: Graph, parameters: Any) -> Checkpoint:
-        """The file's tensors in a graph, with the parameters; `{}` gives the model as it is in the file."""
+    def checkpoint(self, graph: Graph, parameters: Any, seed: Tensor | None = None) -> Checkpoint:
+        """The file's tensors in a graph, with the parameters; `{}` gives the model as it is in the file. What the model drops in
+        training it draws by the `seed`, as train.Step gives it."""
 
     def __enter__(self) -> Self:
         return self
@@ -74,22 +75,35 @@ class TunedModel(ABC):
         self.file.close()
 
     def loss(
-        self, parameters: Any, ids: Tensor, rows: Tensor, targets: Tensor, positions: Tensor | None = None
+        self,
+        parameters: Any,
+        ids: Tensor,
+        rows: Tensor,
+        targets: Tensor,
+        positions: Tensor | None = None,
+        *,
+        seed: Tensor | None = None,
     ) -> Tensor:
         """The cross entropy of `targets` [batch, n], the tokens that should follow those at `rows` [batch, n] of `ids`
-        [batch, length]; targets of -100 do not count. `positions` as of `logits`."""
+        [batch, length]; targets of -100 do not count. `positions` and `seed` as of `logits`."""
         batch, length = ids.spec.bounds
         starts = np.arange(batch, dtype=np.int32)[:, None] * np.int32(length)
-        logits = self.logits(parameters, ids, (rows + starts).reshape((-1,)), positions)
+        logits = self.logits(parameters, ids, (rows + starts).reshape((-1,)), positions, seed)
         loss: Tensor = f.cross_entropy(logits, targets.reshape((-1,)))
         return loss
 
     def logits(
-        self, parameters: Any, ids: Tensor, rows: Tensor | None = None, positions: Tensor | None = None
+        self,
+        parameters: Any,
+        ids: Tensor,
+        rows: Tensor | None = None,
+        positions: Tensor | None = None,
+        seed: Tensor | None = None,
     ) -> Tensor:
         """The logits of sequences `ids` [batch, length] at `rows` of all their tokens, by default all.
 
-        `positions` [batch, length] are given where rows of `ids` hold several sequences: each starts at 0, and sees no other."""
+        `positions` [batch, length] are given where rows of `ids` hold several sequences: each starts at 0, and sees no other.
+        With a `seed`, u32 [3], in steps of training, dropout is drawn by it."""
         graph, (batch, length) = graph_of(ids), ids.spec.bounds
         if length > self.config.context_length:
             most = self.config.context_length
@@ -101,7 +115,7 @@ class TunedModel(ABC):
         ropes = self.rotations(graph, length)
         tokens = TokenBatch(ids.reshape((batch * length,)), places, rows, ropes, recomputed=self.recomputed)
         caches = [WholeSequences(length, attention)] * self.config.n_layers
-        return decoder(self.config, self.checkpoint(graph, parameters), tokens, caches)
+        return decoder(self.config, self.checkpoint(graph, parameters, seed), tokens, caches)
 
     def rotations(self, graph: Graph, length: int) -> dict[str, Tensor]:
         """The tables of rotary embedding for sequences of `length` tokens, as constants."""

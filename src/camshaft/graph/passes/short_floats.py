@@ -1,0 +1,97 @@
+"""Results of a forward pass in bf16 or f16, before gradients are added: half of the memory that they hold between the passes.
+
+An op computes as before, in f32, of operands that are widened; its result is rounded where it is made. Gradients of these results
+are of the same dtype. Inputs, states and constants, such as weights, stay as they are: an f32 parameter is read in f32, and
+its gradient is f32 (Micikevicius et al., 2018, whose weights are rounded too).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from camshaft.dtypes import DType, f32
+from camshaft.errors import PlanError
+from camshaft.graph.graph import Graph, Tensor, root
+from camshaft.graph.node import Node, readers
+from camshaft.graph.passes.rewrite import Rewriter
+from camshaft.graph.tensor import Array, graph_of
+from camshaft.ops.op import Attrs, Op
+from camshaft.ops.short_floats import CARRIED, SHORT
+from camshaft.ops.spec import TensorSpec
+
+Flags = tuple[bool, ...]
+
+
+def with_short_floats(graph: Graph, dtype: DType) -> Graph:
+    """The graph of a forward pass, in which results of f32 are of a 16-bit `dtype` where ops of `SHORT` make and read them.
+
+    Results that other ops read, outputs, and results with fewer than two axes stay f32. PlanError for a graph with gradients,
+    whose dtypes follow from those of the forward pass."""
+    if graph.derived:
+        raise PlanError("short floats: got a graph with gradients; wanted the forward pass alone")
+    return _Rounding(graph, dtype, _short(graph)).run()
+
+
+def _short(graph: Graph) -> set[Tensor]:
+    """The results that are rounded."""
+    read, outputs = readers(graph), {root(t) for t in graph.outputs.values()}
+    found: set[Tensor] = set()
+    for node in reversed(graph.nodes):
+        if node.op.name not in SHORT:
+            continue
+        for made in node.outputs:
+            is_matrix = made.kind == "value" and made.dtype == f32 and made.ndim > 1
+            if is_matrix and made not in outputs and made in read and all(_allows(n, found) for n in read[made]):
+                found.add(made)
+    return found
+
+
+def _allows(reader: Node, short: set[Tensor]) -> bool:
+    """Whether a node may read a rounded tensor: not where it carries what must be f32."""
+    name = reader.op.name
+    return name in SHORT and (name not in CARRIED or all(t in short or t.dtype != f32 for t in reader.outputs))
+
+
+class _Rounding(Rewriter):
+    def __init__(self, graph: Graph, dtype: DType, short: set[Tensor]) -> None:
+        super().__init__(graph)
+        self._dtype, self._short = dtype, short
+
+    def run(self) -> Graph:
+        for node in self.old.nodes:
+            gives = tuple(t in self._short for t in node.outputs)
+            takes = tuple(root(t) in self._short for t in node.inputs)
+            if any(gives) or any(takes):
+                op = _rounded(node.op, self._dtype, takes, gives)
+                with self.new.on(node.device):
+                    made = self.new.apply(op, tuple(map(self.get, node.inputs)), node.attrs, node.name)
+                self.map.update(zip(node.outputs, made, strict=True))
+            else:
+                self.carry_node(node)
+        return self.end()
+
+
+def _rounded(op: Op, dtype: DType, takes: Flags, gives: Flags) -> Op:
+    """The op with some operands and results of another dtype, which it computes in f32. Its gradient, by this decomposition,
+    widens the operands once more in place of keeping them in f32."""
+
+    def infer(specs: tuple[TensorSpec, ...], attrs: Attrs) -> tuple[TensorSpec, ...]:
+        wide = tuple(TensorSpec(s.shape, f32) if short else s for s, short in zip(specs, takes, strict=True))
+        made = zip(op.outputs(wide, attrs), gives, strict=True)
+        return tuple(TensorSpec(s.shape, dtype) if short else s for s, short in made)
+
+    def reference(inputs: Sequence[Array], attrs: Attrs) -> tuple[Array, ...]:
+        wide = [x.astype(np.float32) if short else x for x, short in zip(inputs, takes, strict=True)]
+        made = zip(op.reference(wide, attrs), gives, strict=True)
+        return tuple(np.asarray(y).astype(dtype.numpy) if short else y for y, short in made)
+
+    def decompose(f: Any, *tensors: Tensor, **attrs: Any) -> tuple[Tensor, ...]:
+        wide = [f.cast(t, to="f32") if short else t for t, short in zip(tensors, takes, strict=True)]
+        made = graph_of(tensors[0]).apply(op, wide, attrs)
+        return tuple(f.cast(t, to=dtype.name) if short else t for t, short in zip(made, gives, strict=True))
+
+    name, formula = f"{op.name} in {dtype.name}", f"{op.name}, rounded to {dtype.name}"
+    return Op(name, formula, infer, reference, (), tuple, tuple, {}, decompose=decompose)

@@ -1,0 +1,82 @@
+"""Kernels of gated_product: a program computes the same 32 columns of both products for some tokens and quantizes them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import nullcontext
+from typing import Any
+
+from camshaft.dtypes import f32, i64
+from camshaft.lang import Array, Tracer, Value, kernel
+from camshaft.ops.quantize import fused_quantize
+from camshaft.ops.quantize.q8_blocks import BLOCK, Q8Out, Sums, q8_outs, store_block
+from camshaft.ops.quantized.operands import Rows, Tokens, packed
+from camshaft.ops.quantized.packed.packing import ROWS
+from camshaft.ops.quantized.products import short_sums
+from camshaft.ops.quantized.products.kernels import totals_of
+
+
+@kernel
+def gated_tile(
+    k: Tracer,
+    *arrays: Any,
+    n: int,
+    blocks: int,
+    rows: int,
+    columns: int,
+    bound: int,
+    block: str,
+    ahead: int,
+    sums: Sums,
+    act: str,
+) -> None:
+    # y[t, 32 b .. 32 b + 31] = act(gate) up for `columns` tokens, by tiles of `rows` weights' rows, then quantized
+    x, gate, up = arrays[:3], arrays[3:6], arrays[6:9]
+    outs, active = q8_outs(arrays[9:], sums)
+    tokens, b = Tokens(k, columns, bound, active[:1]), k.program(0)
+    made = k.scratch(f32, 2, columns, BLOCK)
+    for number, (codes, scales, extra) in enumerate((gate, up)):
+        weights = packed(k, codes, scales, extra, block)
+        for i in k.range(BLOCK // rows):
+            mine = Rows(k, rows, n, b * (BLOCK // rows) + i)
+            for t, total in enumerate(totals_of(x, weights, mine, tokens, blocks, ahead)):
+                k.store_vector(made, total.value, number, t, i * rows)
+    for token in k.range(columns):
+        place = tokens.first + token
+        condition = tokens.is_stored(place)
+        with nullcontext() if condition is None else k.when(condition):
+            _store(k, made, token, place, b, outs, act)
+
+
+@kernel
+def gated_short_tile(
+    k: Tracer, *arrays: Any, n: int, blocks: int, columns: int, step: int, bound: int, block: str, sums: Sums, act: str
+) -> None:
+    # as gated_tile, by short_sums.py
+    x, gate, up = arrays[:3], arrays[3:6], arrays[6:9]
+    outs, active = q8_outs(arrays[9:], sums)
+    b, first, limit = k.program(0), k.program(1) * columns, active[0] if active else k.const(bound, i64)
+    count = (k.minimum(limit - first, columns) + (step - 1)) // step
+    made = k.scratch(f32, 2, columns, BLOCK)
+    for number, (codes, scales, extra) in enumerate((gate, up)):
+        weights = packed(k, codes, scales, extra, block)
+        for i in k.range(BLOCK // ROWS):
+            mine = Rows(k, ROWS, n, b * (BLOCK // ROWS) + i)
+            tile = short_sums.Tile(x, weights, mine, blocks, first, bound, step, count)
+            totals = short_sums.totals_of(tile, columns)
+            for slot in totals.slots():
+                k.store_vector(made, totals.get(slot), number, slot, i * ROWS)
+    for j in k.range(count):
+        wanted = first + j * step
+        for t in k.range(step):
+            place = k.minimum(wanted, bound - step) + t
+            with k.when((place >= wanted) & (place < limit)):
+                _store(k, made, j * step + t, place, b, outs, act)
+
+
+def _store(k: Tracer, made: Array, token: Value, place: Value, b: Value, outs: Sequence[Q8Out], act: str) -> None:
+    halves = []
+    for h in (0, 1):
+        gate, up = (k.load_vector(made, number, token, 16 * h, width=16) for number in (0, 1))
+        halves.append(fused_quantize.ACTIVATIONS[act](k, gate, up))
+    store_block(k, halves, place, b, outs)

@@ -1,0 +1,93 @@
+"""Variant short_sums of quantized_matmul: the tile of short_sums.py, for any number of tokens."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from camshaft.dtypes import i64
+from camshaft.lang import Tracer, kernel
+from camshaft.ops import op as ops
+from camshaft.ops.quantized.operands import Rows
+from camshaft.ops.quantized.packed.packing import ROWS, packed_format
+from camshaft.ops.quantized.products.kernels import is_q8, operands, packed_only, product_build, tile_cost
+from camshaft.ops.quantized.products.short_sums import Tile, chain_of, totals_of
+
+# Up to so many tokens are taken at once: their 16-bit sums, two registers each, fit beside a word of codes.
+AT_ONCE = 6
+STEP, COLUMNS = 4, 64
+# Distance of prefetches of codes where each is read once, in words of 64 bytes.
+AHEAD = 128
+
+
+@kernel
+def short_tile(
+    k: Tracer, *arguments: Any, n: int, blocks: int, columns: int, step: int, bound: int, ahead: int, block: str
+) -> None:
+    # 16 rows of weights x `columns` tokens per program, `step` at a time
+    given = operands(k, arguments, block)
+    mine, first = Rows(k, ROWS, n), k.program(1) * columns
+    limit = given.active[0] if given.active else k.const(bound, i64)
+    count = 1 if columns == step else (k.minimum(limit - first, columns) + (step - 1)) // step
+    tile = Tile(given.x, given.weights, mine, blocks, first, bound, step, count, ahead)
+    totals = totals_of(tile, columns)
+    for j in tile.times():
+        tokens = tile.tokens(j)
+        for t, token in enumerate(tokens.places):
+            with k.when((token >= first + j * step) & (token < limit)):
+                mine.store(given.out, k.var(totals.get(j * step + t)), token)
+
+
+def values_of(node: ops.NodeSpec, target: ops.Target) -> ops.Values:
+    """Returns the default tokens of a program, those taken at a time, and the prefetch distance in words."""
+    bound = node.inputs[0].bounds[0]
+    if bound <= AT_ONCE:
+        return {"step": bound, "columns": bound, "ahead": AHEAD}
+    values = many_values(bound, COLUMNS)
+    return {**values, "ahead": AHEAD if values["columns"] >= bound else 0}
+
+
+def many_values(bound: int, columns: int) -> ops.Values:
+    """Returns the tokens of a program, at most `columns`, and those taken at a time, for more than AT_ONCE tokens."""
+    return {"step": STEP, "columns": min(columns, -(-bound // STEP) * STEP)}
+
+
+def _build(node: ops.NodeSpec, target: ops.Target, values: ops.Values) -> ops.Build:
+    x, w = node.inputs
+    grid = ops.Cells(w.bounds[0], ROWS), ops.Cells(x.shape[0], values["columns"])
+    return product_build(short_tile, node, grid, {"n": w.bounds[0], "bound": x.bounds[0], **values})
+
+
+def _refusal(node: ops.NodeSpec, target: ops.Target, values: ops.Values) -> str | None:
+    bound, step, columns = node.inputs[0].bounds[0], values["step"], values["columns"]
+    if step > bound or (columns == step and step > AT_ONCE):
+        return f"{step} tokens at a time of {bound}"
+    return f"{columns} tokens, {step} at a time" if columns % step else None
+
+
+def has_short_sums(target: ops.Target) -> bool:
+    """Returns whether the CPU adds products of bytes in 16 bits, and has no instruction that adds them in 32."""
+    features = target.features
+    return target.backend == "simd" and target.lanes == 8 and "avx2" in features and "avxvnni" not in features
+
+
+def _supports(node: ops.NodeSpec, target: ops.Target) -> str | None:
+    if not has_short_sums(target):
+        return "takes CPUs with AVX2 and without VNNI"
+    return packed_only(node, target) if is_q8(node.inputs[0]) else "takes quantized activations"
+
+
+def _cost(node: ops.NodeSpec, target: ops.Target) -> float:
+    """Measured on one Zen 3 core: 1.5 to 2.6 times the speed of a tile for many tokens. One token is as fast or 1.2 times so with
+    codes of 5 and 6 bits and Q4_K, as fast or slower with other codes."""
+    form = packed_format(node.inputs[1])
+    is_slow = chain_of(form) == 0 or (form.bits == 4 and not form.is_nested)
+    return (1.1 if node.inputs[0].bounds[0] == 1 and is_slow else 0.6) * tile_cost(node, target)
+
+
+TUNABLES = ops.Tunables(
+    {"step": (1, 2, 3, 4, 5, 6), "columns": (1, 2, 3, 4, 5, 6, 24, 32, 48, 64, 96), "ahead": (0, 32, 64, 128, 256)},
+    values_of,
+    _build,
+    _refusal,
+)
+VARIANT = ops.KernelVariant("short_sums", frozenset({"simd"}), TUNABLES.build_default, _supports, _cost, TUNABLES)

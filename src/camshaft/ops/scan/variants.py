@@ -1,0 +1,105 @@
+"""Variants of scans: a program for each part of a long row, or for a whole row."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import prod
+from typing import Any
+
+from camshaft.dtypes import as_dtype
+from camshaft.lang import Constant, Kernel
+from camshaft.ops import op as ops
+from camshaft.ops.kernels import blocks
+from camshaft.ops.kernels.launch import plan_workers
+from camshaft.ops.scan import kernels
+from camshaft.ops.scan.definition import Scan, axis_of, layout_of
+from camshaft.ops.spec import TensorSpec, bound
+
+# Elements of a row that a program scans, and columns of a block.
+PART, COLUMNS = 16384, 512
+# Workers where their number is not known.
+MANY = 64
+_SIZES = ("inner", "dim", "per", "parts", "columns")
+
+
+def _build(row: Scan, node: ops.NodeSpec, target: ops.Target, whole: bool = False) -> ops.Build:
+    """`whole`: rows of several parts are scanned by one program each."""
+    x, out = node.inputs[0], node.outputs[0]
+    outer, inner, dim, columns = layout_of(x, axis_of(row.name, x, node.attrs))
+    wide = row.accumulates_in(as_dtype(x.dtype), as_dtype(out.dtype), target.backend)
+    rows, reverse = bound(outer) * inner, bool(node.attrs.get("reverse"))
+    constants: dict[str, Constant] = {
+        "kind": row.kind,
+        "dtype": wide.name,
+        "reverse": reverse,
+        "inner": inner,
+        "dim": dim,
+    }
+    grid = ops.Cells(outer), ops.Cells(inner)
+    if columns > 1:
+        arrays = ops.read(0, shape=(rows, dim, columns)), ops.write(0, shape=(rows, dim, columns))
+        constants |= {"columns": columns, "block": COLUMNS}
+        return _one(kernels.into_columns, arrays, (*grid, ops.Cells(columns, per=COLUMNS)), constants)
+    read, write = ops.read(0, shape=(rows, dim)), ops.write(0, shape=(rows, dim))
+    if row.kind == "product":
+        return _one(kernels.in_order, (read, write), grid, constants)
+    constants["lanes"] = lanes = 1 if target.backend in ("scalar", "c") else kernels.WIDTH
+    streams = {"streams": lanes > 1 and blocks.streams(node, target)}
+    if dim <= PART and not whole:
+        return _one(kernels.along_rows, (read, write), grid, {**constants, **streams}, lanes)
+    parts = -(-dim // PART)
+    constants["per"] = PART
+    if whole:
+        given = {**constants, **streams, "parts": parts}
+        return _one(kernels.part_by_part, (read, write), grid, given, lanes)
+    by_part, between = (*grid, ops.Cells(parts)), (rows, parts)
+    first = _launch(kernels.part_totals, (read, ops.scratch(0, "write", between)), by_part, constants, lanes)
+    reads = read, ops.scratch(0, "read", between)
+    given = {**constants, **streams, "parts": parts}
+    second = _launch(kernels.parts_of_rows, (*reads, write), by_part, given, lanes)
+    return ops.Build((first, second), (TensorSpec(between, wide),))
+
+
+def _cost(row: Scan, node: ops.NodeSpec, whole: bool) -> float:
+    """ns, shared by the workers that get a program: rows of several parts are read twice, those of one program once."""
+    x = node.inputs[0]
+    outer, inner, dim, columns = layout_of(x, axis_of(row.name, x, node.attrs))
+    parts = -(-dim // PART)
+    programs = bound(outer) * inner * (1 if whole else parts) * -(-columns // COLUMNS)
+    each = 0.5 if whole else 0.6 if parts > 1 else 0.45
+    return prod(x.bounds) * each / min(plan_workers() or MANY, programs)
+
+
+def _refusal(row: Scan, node: ops.NodeSpec) -> str | None:
+    *_, columns = layout_of(node.inputs[0], axis_of(row.name, node.inputs[0], node.attrs))
+    return "wanted the last axis" if columns > 1 else None
+
+
+def variants(row: Scan) -> tuple[ops.KernelVariant, ...]:
+    """Long rows by a program for each part, or by one that takes the parts in turn, with the same bits."""
+    by_parts = ops.KernelVariant(
+        "scans", ops.EVERYWHERE, lambda n, t: _build(row, n, t), cost=lambda n, t: _cost(row, n, whole=False)
+    )
+    if row.kind == "product":
+        return (by_parts,)
+    whole = ops.KernelVariant(
+        "whole_rows",
+        frozenset({"simd"}),
+        lambda n, t: _build(row, n, t, whole=True),
+        lambda n, t: _refusal(row, n),
+        lambda n, t: _cost(row, n, whole=True),
+    )
+    return by_parts, whole
+
+
+def _launch(
+    kernel: Kernel, arrays: tuple[ops.Operand, ...], grid: tuple[ops.Cells, ...], constants: Mapping[str, Constant],
+    lanes: int | None = None,
+) -> ops.Launch:  # fmt: skip
+    # whether a row is whole cache lines decides how it is stored, if it is stored past the caches
+    sizes = () if constants.get("streams") else tuple(name for name in _SIZES if name in constants)
+    return ops.Launch(kernel, arrays, grid, constants, lanes=lanes, sizes=sizes)
+
+
+def _one(*launch: Any) -> ops.Build:
+    return ops.Build((_launch(*launch),))
