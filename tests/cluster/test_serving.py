@@ -44,6 +44,9 @@ def test_models_for_a_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     (found,) = cluster_specs(ServerConfig((spec,)))
     assert (found.model, found.options["adapters"]) == (str(tmp_path / "m.gguf"), ((str(tmp_path / "a.gguf"), 0.5),))
     assert cluster_specs(ServerConfig((ModelSpec("smollm2", "m"),)))[0].model == "smollm2"
+    drafted = on_nodes(ModelSpec("m.gguf", "m", speculate="a.gguf"))
+    assert drafted.draft_model == str(tmp_path / "a.gguf")
+    assert on_nodes(ModelSpec("m.gguf", "m", speculate="ngram")).speculate == "ngram"
     of_batch = on_nodes(ModelSpec("m.gguf", "m", options={"mmproj": "p.gguf"}))
     assert of_batch.options["mmproj"] == str(tmp_path / "p.gguf")
     refused = {

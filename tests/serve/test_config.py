@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -79,14 +80,14 @@ def test_what_is_wrong_in_the_file_is_named(folder: Path, text: str, message: st
 
 def test_a_draft_model_is_opened_and_released_with_its_model(tmp_path: Path) -> None:
     model, path = tiny_model("llama", tmp_path), tmp_path / "models.toml"
-    tiny_model("qwen2", tmp_path)
+    shutil.copy(model, tmp_path / "small.gguf")  # of equal weights, so that other tests have its plans too
     path.write_text(
-        "context = 48\nslots = 3\nthreads = 1\nactivations = 'f32'\nspeculate = 'qwen2.gguf'\n[[models]]\nmodel = 'llama.gguf'\n"
+        "context = 48\nslots = 3\nthreads = 1\nactivations = 'f32'\nspeculate = 'small.gguf'\n[[models]]\nmodel = 'llama.gguf'\n"
         "[[models]]\nmodel = 'llama.gguf'\nname = 'plain'\nspeculate = 'off'\n", "utf-8"
     )  # fmt: skip
     drafted, plain = read_config(path, ModelSpec("", "")).specs
-    assert (drafted.draft_model, plain.draft_model, plain.speculate) == (str(tmp_path / "qwen2.gguf"), None, None)
-    assert drafted.file_nbytes - plain.file_nbytes == (tmp_path / "qwen2.gguf").stat().st_size
+    assert (drafted.draft_model, plain.draft_model, plain.speculate) == (str(tmp_path / "small.gguf"), None, None)
+    assert drafted.file_nbytes - plain.file_nbytes == (tmp_path / "small.gguf").stat().st_size
     assert plain.file_nbytes == model.stat().st_size
     served, alone = drafted.open(), plain.open()
     assert isinstance(served, Served)
@@ -96,6 +97,7 @@ def test_a_draft_model_is_opened_and_released_with_its_model(tmp_path: Path) -> 
     assert served.engine.drafts_by == draft.name
     assert (draft.context, draft.plans.cache.n_slots, alone.draft, alone.engine.drafts_by) == (48, 3, None, None)
     assert served.nbytes > alone.nbytes
+    assert draft.plans.n_runs >= 4  # its plans are there before requests come
     served.close()
     alone.close()
     with pytest.raises(ModelError, match="is closed"):

@@ -11,16 +11,17 @@ import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from camshaft.cluster.connect import ClusterError, cause_of, connected, nodes_cpus
+from camshaft.cluster.connect import ClusterError, Places, cause_of, connected, places_of
 from camshaft.cluster.rows import Ledger
+from camshaft.cluster.specs import started_model
 from camshaft.serve.batch.envelopes import ENVELOPE_NBYTES
 from camshaft.serve.batch.files import Line, Results, check_paths, read_lines, result_line
 from camshaft.serve.batch.run import Progress, Tally, answer_lines, is_answer
-from camshaft.serve.models.served import MOST_BODY_NBYTES, Embedder, Served
+from camshaft.serve.models.served import MOST_BODY_NBYTES, Embedder
 from camshaft.serve.models.spec import ModelSpec
 
 if TYPE_CHECKING:
@@ -49,11 +50,9 @@ class Answerer:
     """An actor: the model of a node, and its engine. Called with a table of lines, it returns one of results."""
 
     def __init__(self, spec: ModelSpec, embed: ModelSpec | None, most_open: int) -> None:
-        served, embedder = spec.open(), None if embed is None else embed.open()
-        assert isinstance(served, Served)
+        embedder = None if embed is None else embed.open()
         assert embedder is None or isinstance(embedder, Embedder)
-        self._served, self._most_open = Served(spec.name, served.engine, embedder=embedder), most_open
-        self._served.start()
+        self._served, self._most_open = replace(started_model(spec), embedder=embedder), most_open
 
     def __call__(self, table: pyarrow.Table) -> pyarrow.Table:
         """The results of lines. The first row has the numbers of tokens of all."""
@@ -187,11 +186,11 @@ def _places(ray: Any, most: int) -> Iterator[tuple[int, float, Any]]:
 
     until, n, cpus = time.monotonic() + _PLACE_S, 0, 0.0
     while time.monotonic() < until:
-        nodes = nodes_cpus(ray)
-        n, cpus = min(len(nodes), most), min(nodes)
+        there = places_of(ray)
+        n, cpus = min(there.n, most), there.cpus
         places = placement_group([{"CPU": cpus}] * n, strategy="STRICT_SPREAD")
         try:
-            if _are_there(ray, places, nodes, until):
+            if _are_there(ray, places, there, until):
                 yield n, cpus, PlacementGroupSchedulingStrategy(places)
                 return
         finally:
@@ -199,9 +198,9 @@ def _places(ray: Any, most: int) -> Iterator[tuple[int, float, Any]]:
     raise ClusterError(f"{n} nodes with {cpus:g} free CPUs each were not there within {_PLACE_S:g} s")
 
 
-def _are_there(ray: Any, places: Any, nodes: list[float], until: float) -> bool:
+def _are_there(ray: Any, places: Any, there: Places, until: float) -> bool:
     """Whether the places are there before the nodes change, or the time is over."""
-    while time.monotonic() < until and nodes_cpus(ray) == nodes:
+    while time.monotonic() < until and places_of(ray) == there:
         if places.wait(_LOOK_S):
             return True
     return False

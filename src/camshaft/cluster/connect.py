@@ -7,6 +7,7 @@ import re
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 from camshaft.errors import CamshaftError, MissingExtraError, SettingError
@@ -63,13 +64,30 @@ def _check_address(address: str) -> None:
         raise ClusterError(f"--ray {address}: no Ray cluster answers: {error}") from None
 
 
-def nodes_cpus(ray: Any) -> list[float]:
-    """The CPUs of each node that has some. Raises ClusterError if there is none."""
+@dataclass(frozen=True)
+class Places:
+    """A place on each node that has CPUs: by these, servers and batches put one copy of a model on a node."""
+
+    of_nodes: tuple[float, ...]  # the CPUs of each node
+
+    @property
+    def n(self) -> int:
+        """The number of nodes."""
+        return len(self.of_nodes)
+
+    @property
+    def cpus(self) -> float:
+        """What each place has: all CPUs of the smallest node."""
+        return min(self.of_nodes)
+
+
+def places_of(ray: Any) -> Places:
+    """The places of a cluster now. Raises ClusterError if no node has a CPU."""
     found = [node["Resources"].get("CPU", 0.0) for node in ray.nodes() if node["Alive"]]
-    found = [n for n in found if n >= 1]
-    if not found:
+    places = Places(tuple(n for n in found if n >= 1))
+    if not places.n:
         raise ClusterError("the cluster has no node with a CPU")
-    return found
+    return places
 
 
 def cause_of(error: object) -> str:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import threading
 from dataclasses import dataclass, field
 from typing import Any, cast
 
 from camshaft.extent import Extent
+from camshaft.forks import ForkLock
 from camshaft.generate.language_model import LanguageModel
 from camshaft.generate.model_plans import PROMPT_TOKENS
 from camshaft.generate.stored.header_cache import open_model_file
@@ -50,8 +50,8 @@ class FrontModel(LanguageModel):
 
     def __init__(self, path_or_name: str, *, context: int, n_slots: int) -> None:
         """Raises as LanguageModel."""
-        self.name, self.lock, self._closed = path_or_name, threading.RLock(), False
-        self._grammars, self._making_grammars, self.vision = None, threading.Lock(), None  # pictures are refused
+        self.name, self.lock, self._closed = path_or_name, ForkLock(), False
+        self._grammars, self._making_grammars, self.vision = None, ForkLock(), None  # pictures are refused
         self._model_file = open_model_file(resolve_model(path_or_name))
         self._file = self._model_file.file
         try:

@@ -12,7 +12,7 @@ from camshaft.cluster.front_model import FrontModel, FrontSlots
 from camshaft.cluster.replica import News, sendable
 from camshaft.errors import ModelError
 from camshaft.generate.engine.engine import Engine, QueueFullError
-from camshaft.generate.engine.request import Listener, Request, Update
+from camshaft.generate.engine.request import Listener, Request, Update, request_of
 from camshaft.generate.options import GenerateOptions
 
 # Calls `Replica.answer` with keys=, wanted=, is_scored= and priority=.
@@ -60,7 +60,7 @@ class RemoteEngine(Engine):
         priority: int = 0,
     ) -> list[Request]:
         """Send several requests to one replica. Raises as Engine.submit_all."""
-        requests = [self._request(*each, scored, priority) for each in wanted]
+        requests = [request_of(self.lm, *each, scored, priority) for each in wanted]
         if not self.is_alive:
             raise ModelError("the engine is closed")
         n_free = self._slots.n_slots - len(self._running)

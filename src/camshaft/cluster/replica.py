@@ -6,12 +6,12 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, replace
 
+from camshaft.cluster.specs import started_model
 from camshaft.errors import CamshaftError, ContextError, GrammarError, LogitsError, ModelError, SettingError
 from camshaft.generate.engine.engine import QueueFullError
 from camshaft.generate.engine.request import Listener, Request, Update
 from camshaft.generate.grammar.grammar import Grammar
 from camshaft.generate.options import GenerateOptions
-from camshaft.serve.models.served import Served
 from camshaft.serve.models.spec import ModelSpec
 
 Wanted = Sequence[tuple[list[int], GenerateOptions]]
@@ -33,10 +33,7 @@ class Replica:
     """A model and its engine, on one node."""
 
     def __init__(self, spec: ModelSpec) -> None:
-        served = spec.open()
-        assert isinstance(served, Served)
-        self._served = served
-        served.start()
+        self._served = started_model(spec)
 
     def check_health(self) -> None:
         """Raise if the engine has ended, so that this replica is replaced."""

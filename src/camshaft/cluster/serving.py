@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from camshaft.cluster.connect import ClusterError, cause_of, connected, nodes_cpus
+from camshaft.cluster.connect import ClusterError, cause_of, connected, places_of
 from camshaft.cluster.front import Front, Fronted
 from camshaft.cluster.replica import Replica
 from camshaft.errors import SettingError
@@ -84,12 +84,12 @@ def application(
     """The application of Ray Serve. Without `replicas` there is one of each model on every node that has CPUs.
 
     replica, options: another class for the replicas, and other options of their deployments."""
-    deployment, cpus = ray.serve.deployment, nodes_cpus(ray)
-    wanted = replicas or Replicas(len(cpus), len(cpus))
+    deployment, places = ray.serve.deployment, places_of(ray)
+    wanted = replicas or Replicas(places.n, places.n)
     fronted = [Fronted(spec, wanted.most) for spec in specs]
     handles = [
         deployment(replica)
-        .options(name=name, **{**_options(spec, wanted, min(cpus) / len(specs)), **options})
+        .options(name=name, **{**_options(spec, wanted, places.cpus / len(specs)), **options})
         .bind(spec)
         for name, spec in zip(deployment_names(specs), specs, strict=True)
     ]

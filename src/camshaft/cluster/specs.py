@@ -9,6 +9,7 @@ from dataclasses import replace
 from camshaft.errors import SettingError
 from camshaft.serve.models.config import ServerConfig
 from camshaft.serve.models.entry import CHAT
+from camshaft.serve.models.served import Served
 from camshaft.serve.models.spec import ModelSpec
 
 
@@ -21,6 +22,14 @@ def on_nodes(spec: ModelSpec) -> ModelSpec:
         options["mmproj"] = _absolute(options["mmproj"])
     drafts = spec.speculate if spec.draft_model is None else _absolute(spec.draft_model)
     return replace(spec, model=_absolute(spec.model), options=options, speculate=drafts)
+
+
+def started_model(spec: ModelSpec) -> Served:
+    """The model of a spec on a node, opened, with its engine running: what a replica and an actor of a batch begin with."""
+    served = spec.open()
+    assert isinstance(served, Served)
+    served.start()
+    return served
 
 
 def _absolute(path: str) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any, Self, Unpack
 import numpy as np
 
 from camshaft.errors import ContextError, ModelError, SettingError, count, shortened
+from camshaft.forks import ForkLock, renewed
 from camshaft.garbage import no_collection
 from camshaft.generate import options as model_options
 from camshaft.generate.batch import Batch, prompts_with_options
@@ -18,7 +18,6 @@ from camshaft.generate.conversation import Conversation, Messages
 from camshaft.generate.generation import Generation, GenerationTimings
 from camshaft.generate.grammar.matcher import GrammarCompiler
 from camshaft.generate.measures.description import PlanDescription, Timings, describe
-from camshaft.generate.memory.forks import models
 from camshaft.generate.model_plans import ModelPlans
 from camshaft.generate.options import GenerateKeywords, GenerateOptions, generate_options
 from camshaft.generate.prompts import Prompts
@@ -80,10 +79,10 @@ class LanguageModel(Prompts, Drawing):
         self.kv_cache = model_options.kv_cache_of(kv_cache, self.activations)
         backend = model_options.backend_of(backend)
         self._backend, self.backend, self.threads = backend, backend or "simd", thread_count(threads)
-        self.lock = threading.RLock()
+        self.lock, self._making_grammars = ForkLock(), ForkLock()
         self._grammars: GrammarCompiler | None = None
-        self._closed, self._making_grammars = False, threading.Lock()
-        models.add(self)
+        renewed(self)
+        self._closed = False
         self._model_file = open_model_file(resolve_model(self.name))
         self._file, self.vision = self._model_file.file, None
         try:

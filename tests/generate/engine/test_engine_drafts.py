@@ -13,7 +13,7 @@ from camshaft import GenerateOptions, LanguageModel, Sampling
 from camshaft.errors import ModelError, SettingError
 from camshaft.generate.engine import drafts
 from camshaft.generate.engine.engine import Engine
-from camshaft.generate.engine.request import Update
+from camshaft.generate.engine.request import Request, Update
 from camshaft.generate.engine.statistics import Statistics
 from camshaft.generate.speculation.ngram import NgramIndex
 from camshaft.generate.speculation.pace import MOST_ROWS, RunCosts
@@ -183,3 +183,31 @@ def test_what_cannot_draft_is_refused(lm: LanguageModel, tmp_path: Path) -> None
         recurrent.tokenizer.vocabulary = replace(vocabulary, tokens=[*vocabulary.tokens[:-1], "another"])
         with pytest.raises(ModelError, match="has another vocabulary"):
             Engine(lm, speculate=recurrent)
+
+
+def test_requests_that_come_and_go_get_the_answers_without_drafts(
+    lm: LanguageModel, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    wanted, _ = told(lm, None, 12)
+    monkeypatch.setattr(drafts, "lengths", as_long_as_may_be)
+    drawn = random.Random(0)
+    with _opened("llama", tmp_path, sessions=2) as draft, Engine(lm, speculate=draft) as engine:
+        open_: dict[int, Request] = {}
+        got: list[list[Update]] = [[] for _ in wanted]
+        for i in drawn.choices(range(12), k=60):
+            if i in open_ and drawn.random() < 0.5:
+                engine.cancel(open_.pop(i))
+            for _ in range(drawn.randrange(3)):
+                engine.step()
+            if i not in open_:
+                got[i].clear()
+                open_[i] = engine.submit(*asked(i), got[i].append)
+        while engine.n_waiting or engine.n_running:
+            engine.step()
+        assert engine.statistics.ended["cancelled"] > 2
+        assert engine.statistics.accepted_tokens > 10
+        assert [got[i] for i in open_] == [wanted[i] for i in open_]
+        assert len(open_) > 6
+        assert (draft.plans.cache.n_free, lm.plans.cache.n_free) == (2, SESSIONS)
+        assert engine.statistics.ended["error"] == 0
+    lm.plans.cache.prefixes = None

@@ -13,17 +13,19 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
-from camshaft.errors import CamshaftError, ContextError, ModelError, SettingError
+from camshaft.errors import CamshaftError, ModelError, SettingError
+from camshaft.forks import renewed
 from camshaft.generate.engine.drafts import Results
 from camshaft.generate.engine.prefix_cache import PrefixCache
-from camshaft.generate.engine.request import Listener, Request, Update
+from camshaft.generate.engine.request import Listener, Request, Update, request_of
 from camshaft.generate.engine.runner import Runner
 from camshaft.generate.engine.statistics import Statistics
 from camshaft.generate.generation import Closing
 from camshaft.generate.model_plans import MAX_DECODE_SEQUENCES, PROMPT_TOKENS
-from camshaft.generate.options import GenerateOptions, check_together
+from camshaft.generate.options import GenerateOptions
 from camshaft.generate.speculation.speculator import Speculate
 from camshaft.generate.vision.tokens import has_pictures
 
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
 PROMPT_BUDGET = 256  # prompt tokens of a step while others generate: bounds the time between their tokens
 MAX_QUEUE = 256
 _log = logging.getLogger("camshaft.engine")
+_priority = attrgetter("priority")
 
 
 class QueueFullError(CamshaftError):
@@ -77,6 +80,14 @@ class Engine(Closing):
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
         self._is_closing = False
+        renewed(self)
+
+    def renew(self) -> None:
+        """Forget the thread and its requests, in a forked child: `start` begins another one."""
+        self._changed, self._thread = threading.Condition(), None
+        self._waiting.clear()
+        for request in [*self._running]:
+            self._free(request)
 
     @property
     def n_waiting(self) -> int:
@@ -126,7 +137,7 @@ class Engine(Closing):
 
         scored: also report the log probabilities of the prompts' tokens, as `options.logprobs` has them for answers.
         priority: requests with a lower number get slots, and their prompts processed, before others; equal ones in order."""
-        requests = [self._request(*each, scored, priority) for each in wanted]
+        requests = [request_of(self.lm, *each, scored, priority) for each in wanted]
         with self._changed:
             if not self.is_alive:
                 raise ModelError("the engine is closed")
@@ -135,20 +146,6 @@ class Engine(Closing):
             self._waiting = deque(sorted([*self._waiting, *requests], key=_priority))
             self._changed.notify()
         return requests
-
-    def _request(
-        self, ids: Sequence[int], options: GenerateOptions, listener: Listener, scored: bool, priority: int
-    ) -> Request:
-        check_together(options, "the engine")
-        checked = self.lm.prompt_ids(ids, raw=True)
-        n, context = len(checked), self.lm.context
-        if not n:
-            raise ContextError("the prompt is empty: it has no tokens to start from")
-        if n > context:
-            raise ContextError(f"the prompt has {n} tokens; the context is {context}: shorten it or raise context=")
-        # A prompt alone is run in parts of that size, and a single token by the plan for generating.
-        is_tail = n % self.lm.plans.prompt_tokens.bound == 1
-        return Request(checked, options, listener, n - is_tail, scored, priority)
 
     def cancel(self, request: Request) -> None:
         """End a request at the next step, whether it waits or runs; its listener is not called from then on."""
@@ -231,15 +228,19 @@ class Engine(Closing):
             if request in self._waiting:
                 self._waiting.remove(request)
         if request.slot is not None:
-            self._running.remove(request)
-            self._runner.drafts.end(request)
-            self.lm.plans.cache.close_slot(request.slot)
             prompt = request.ids[: request.prompt_end]
             self.last_prompts[request.slot] = None if has_pictures(prompt) else prompt
-            request.slot = None
+            self._free(request)
         request.clock.ended = time.perf_counter()
         self.statistics.cached_tokens += request.cached_tokens
         self.statistics.count_end(request, how)
+
+    def _free(self, request: Request) -> None:
+        self._running.remove(request)
+        self._runner.drafts.end(request)
+        if request.slot is not None:
+            self.lm.plans.cache.close_slot(request.slot)
+        request.slot = None
 
     def close(self) -> None:
         """End all requests with a ModelError, and the thread; may be called twice."""
@@ -261,7 +262,3 @@ class Engine(Closing):
         with self._runner.locked():
             for request in self._open():
                 self._tell(request, Update(error=error))
-
-
-def _priority(request: Request) -> int:
-    return request.priority

@@ -6,12 +6,17 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
+from camshaft.errors import ContextError
 from camshaft.generate.engine.prefix_cache import block_keys
 from camshaft.generate.generation import FinishReason, Generation, TokenLogprob
-from camshaft.generate.options import GenerateOptions
+from camshaft.generate.options import GenerateOptions, check_together
 from camshaft.generate.sampling.sampler import Sampler
 from camshaft.generate.speculation.speculator import Drafted
+
+if TYPE_CHECKING:
+    from camshaft.generate.language_model import LanguageModel
 
 
 @dataclass(frozen=True)
@@ -103,3 +108,19 @@ class Request:
     def take(self) -> int | FinishReason:
         """The drawn token, or the reason to end."""
         return "stop" if self.drawn in self.end_tokens else self.drawn
+
+
+def request_of(
+    lm: LanguageModel, ids: Sequence[int], options: GenerateOptions, listener: Listener, scored: bool, priority: int
+) -> Request:
+    """A request to continue the token ids. Raises ContextError if they are none, or exceed the context."""
+    check_together(options, "the engine")
+    checked = lm.prompt_ids(ids, raw=True)
+    n, context = len(checked), lm.context
+    if not n:
+        raise ContextError("the prompt is empty: it has no tokens to start from")
+    if n > context:
+        raise ContextError(f"the prompt has {n} tokens; the context is {context}: shorten it or raise context=")
+    # A prompt alone is run in parts of that size, and a single token by the plan for generating.
+    is_tail = n % lm.plans.prompt_tokens.bound == 1
+    return Request(checked, options, listener, n - is_tail, scored, priority)

@@ -14,6 +14,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
 
+from camshaft.forks import ForkLock, renewed
+
 # Seconds after which one that waits looks again whether the threads that it waits for are still alive.
 LOOK_AGAIN_S = 1.0
 
@@ -37,8 +39,9 @@ class Slots:
         self._users: dict[int, int] = {}  # slot -> the thread that advances its generation
         self._kept: set[int] = set()  # slots of sessions, which only their owners close
         self._idle: dict[int, weakref.ref[Callable[[], None]]] = {}  # slot -> what frees it, idle for longest first
-        self._entering = threading.Lock()  # of two threads that begin to wait for each other, the second sees the first
+        self._entering = ForkLock()  # of two threads that begin to wait for each other, the second sees the first
         self.is_closed = False
+        renewed(self)
 
     @property
     def n_free(self) -> int:
@@ -153,7 +156,6 @@ class Slots:
         self.is_closed = True
         self._serve()
 
-    def after_fork(self) -> None:
-        """Forget the threads of the parent."""
-        self._entering = threading.Lock()
+    def renew(self) -> None:
+        """Forget the threads of the parent, in a forked child."""
         self._waiting.clear()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from functools import cached_property
@@ -14,6 +13,7 @@ import numpy as np
 from camshaft.dtypes import f32
 from camshaft.errors import ContextError, LogitsError, ModelError, SettingError, count
 from camshaft.extent import Extent
+from camshaft.forks import ForkLock
 from camshaft.generate import options as model_options
 from camshaft.generate.memory.kv_cache import KVCache
 from camshaft.generate.stored.header_cache import open_model_file
@@ -57,7 +57,7 @@ class PooledModel(ABC):
         if context is not None:
             model_options.check_sizes(context, TEXTS)
         self._model_file = open_model_file(resolve_model(self.name))
-        self._file, self._lock, self._closed = self._model_file.file, threading.RLock(), False
+        self._file, self._lock, self._closed = self._model_file.file, ForkLock(), False
         try:
             architecture = family_name(self._file.metadata)
             self._texts = 1 if FAMILIES[architecture].one_text else TEXTS

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import threading
 from dataclasses import replace
 from functools import cached_property
 
 from camshaft.errors import SettingError
+from camshaft.forks import ForkLock
 from camshaft.generate.generation import TokenLogprob
 from camshaft.generate.grammar.grammar import Grammar
 from camshaft.generate.grammar.matcher import GrammarCompiler
@@ -24,9 +24,9 @@ class Drawing:
     config: ModelConfig
     context: int
     tokenizer: Tokenizer
-    lock: threading.RLock
+    lock: ForkLock
     samplers: SamplerPlans
-    _making_grammars: threading.Lock
+    _making_grammars: ForkLock
     _grammars: GrammarCompiler | None
 
     def end_tokens(self, options: GenerateOptions) -> frozenset[int]:
@@ -44,6 +44,10 @@ class Drawing:
         with self.lock:
             breakers = self._breakers.find(tuple(sampling.dry_sequence_breakers)) if sampling.has_dry else Breakers()
         return Sampler(sampling, self.context, breakers, matcher)
+
+    def renew(self) -> None:
+        """Make the grammars anew, in a forked child: their thread is the parent's."""
+        self._grammars = None
 
     @property
     def grammars(self) -> GrammarCompiler:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from functools import cached_property
@@ -13,6 +12,7 @@ import numpy as np
 
 from camshaft.dtypes import DType, f16, f32
 from camshaft.errors import ModelError
+from camshaft.forks import ForkLock
 from camshaft.formats.gguf.file import GGUFFile
 from camshaft.formats.mapped import shown_value
 from camshaft.generate import options as model_options
@@ -121,7 +121,7 @@ class FileModel(Closing):
         self.name, self.threads = model_options.name_of(path_or_name), thread_count(threads)
         quantized = model_options.ACTIVATIONS[model_options.activations_of(activations)]
         model_file = open_model_file(resolve_model(self.name))
-        self._file, self._lock, self._closed = model_file.file, threading.RLock(), False
+        self._file, self._lock, self._closed = model_file.file, ForkLock(), False
         try:
             came = self._file.metadata.get("general.architecture")
             if came != self.architecture:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections import OrderedDict
 from collections.abc import Iterable
 from functools import cached_property
@@ -15,6 +14,7 @@ import numpy as np
 from camshaft.dtypes import f32, i32
 from camshaft.errors import LogitsError, ModelError
 from camshaft.extent import Extent
+from camshaft.forks import ForkLock
 from camshaft.formats.gguf.file import GGUFFile
 from camshaft.generate.generation import Closing
 from camshaft.generate.memory.cache_specs import BLOCK_TOKENS
@@ -82,7 +82,7 @@ class VisionModel(Closing):
     Raises ModelError or FormatError for an unusable file, or one that is not of the text model."""
 
     def __init__(self, path: str | Path, text: ModelConfig, text_name: str, *, threads: int, activations: str) -> None:
-        self.name, self._lock, self._closed = str(path), threading.RLock(), False
+        self.name, self._lock, self._closed = str(path), ForkLock(), False
         kind = "q8" if ACTIVATIONS[activations] else "f32"
         self._file = open_model_file(path).file
         try:
@@ -195,10 +195,6 @@ class VisionModel(Closing):
             came = "is missing" if tensor is None else f"has shape {list(tensor.shape)}"
             raise ModelError(f"{self.name}: tensor {name!r} {came}; wanted {list(wanted)}")
         return tensor.dequantize().astype(np.float32)
-
-    def renew_lock(self) -> None:
-        """Have a new lock, in a forked child."""
-        self._lock = threading.RLock()
 
     def close(self) -> None:
         """Release the plan and the file; may be called twice."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import io
 import os
-import threading
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from camshaft.errors import MissingExtraError, SettingError
+from camshaft.forks import ForkLock
 from camshaft.formats.mapped import path_for_messages, require_ordinary_file
 
 Pixels = np.ndarray[Any, np.dtype[np.uint8]]
@@ -23,7 +23,7 @@ FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP")
 MAX_NBYTES = 64 << 20
 MAX_PIXELS = 40_000_000  # 120 MB as bytes of red, green and blue
 _DIGEST_NBYTES = 32
-_opening = threading.Lock()  # filters of warnings are those of all threads
+_opening = ForkLock()  # filters of warnings are those of all threads
 
 
 @dataclass(frozen=True, eq=False)

@@ -7,8 +7,6 @@ timed by their own clocks.
 from __future__ import annotations
 
 import functools
-import os
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -18,6 +16,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from camshaft.errors import PlanError
+from camshaft.forks import ForkLock
 from camshaft.plan.runtime.native import layout
 from camshaft.plan.runtime.native.library import timed_executor
 from camshaft.plan.runtime.workers import Runner, WorkerPool, inside_host_thunk
@@ -86,17 +85,8 @@ def clock() -> Clock:
     return Clock(ticks0, ns0, (ns1 - ns0) / (ticks1 - ticks0))
 
 
-_lock = threading.Lock()  # the timed executor stores the stamps of one run at a time
+_lock = ForkLock()  # the timed executor stores the stamps of one run at a time
 _runners: dict[int, Runner] = {}
-
-
-def _renew() -> None:
-    global _lock
-    _lock = threading.Lock()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_renew)
 
 
 def _runner(threads: int) -> Runner:

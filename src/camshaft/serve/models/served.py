@@ -12,6 +12,7 @@ from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from camshaft.errors import ModelError
+from camshaft.forks import renewed
 from camshaft.generate.engine.engine import Engine, QueueFullError
 from camshaft.generate.tools.reasoning import Reasoning, reasoning_of
 from camshaft.serve.requests.errors import HttpError
@@ -68,6 +69,14 @@ class Listener(_Pooled):
     model: SpeechModel
     _thread: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1, "camshaft-speech"))
     _places: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(MOST_RECORDINGS))
+
+    def __post_init__(self) -> None:
+        renewed(self)
+
+    def renew(self) -> None:
+        """Have a thread of its own, in a forked child, and all places."""
+        object.__setattr__(self, "_thread", ThreadPoolExecutor(1, "camshaft-speech"))
+        object.__setattr__(self, "_places", threading.Semaphore(MOST_RECORDINGS))
 
     def submit(self, work: Callable[[], T]) -> Future[T]:
         """Do work on the thread when its turn comes. Raises QueueFullError if too many wait."""

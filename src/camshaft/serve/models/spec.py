@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from camshaft.errors import ModelError, SettingError
-from camshaft.generate.engine.draft_followers import MOST_DRAFTED
+from camshaft.generate.engine.draft_followers import MOST_DRAFTED, prepare
 from camshaft.generate.engine.engine import MAX_QUEUE, Engine
 from camshaft.generate.language_model import DEFAULT_SESSIONS, LanguageModel
 from camshaft.generate.pooled.embedding_model import EmbeddingModel
@@ -58,6 +58,8 @@ class ModelSpec:
                 sessions = min(MOST_DRAFTED, self.options.get("sessions", DEFAULT_SESSIONS))
                 drafts = draft = opened.enter_context(LanguageModel(self.draft_model, sessions=sessions, **options))
             engine = Engine(lm, max_queue=self.queue, speculate=drafts)
+            if draft is not None:
+                prepare(draft)
             opened.pop_all()
         return Served(self.name, engine, aliases=self.aliases, slot_folder=self.slot_folder, draft=draft)
 
