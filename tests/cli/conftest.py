@@ -75,7 +75,7 @@ class FakeModel:
     closed = 0
     talk: ClassVar[FakeConversation]
     timings = SimpleNamespace(load_s=0.5, compile_s=0.125)
-    plans = SimpleNamespace(origins={"prompt": "cached"})
+    plans = SimpleNamespace(origins={"prompt": "cached"}, experts=None)
     tokenizer = SimpleNamespace(eos_ids=frozenset({2, 9}))
     kv_cache = "f16"
     chat_template = SimpleNamespace(source="")
@@ -112,12 +112,14 @@ class FakeModel:
         return FakeModel.talk
 
     def describe_plan(self) -> SimpleNamespace:
+        sizes: dict[str, Any]
         thunks = (
             SimpleNamespace(name="blk.0.norm", op="rms_norm", variant="rows", reason="the only one"),
             SimpleNamespace(name="blk.0.q", op="quantized_matmul", variant="dot4", reason="fastest of 3"),
         )
         sizes = {"arena_nbytes": 1_000, "temp_nbytes_sum": 3_000, "weights_nbytes": 98_000_000, "kv_cache_nbytes": 64}
         sizes |= {"state_nbytes": 2_000, "window_nbytes": 40, "window": 7, "ring_rows": 16, "copy_nbytes": 2_500}
+        sizes |= {"mapped": "experts", "mapped_nbytes": 90_000_000, "resident_nbytes": 20_000_000}
         return SimpleNamespace(thunks=thunks, waits=(False, True), **sizes)
 
 

@@ -17,9 +17,10 @@ from camshaft.validation.evidence import BackendValidation, ValidationResult, su
 def test_plan_lists_thunks_and_memory(cli: Any, lm: Any, model_file: str) -> None:
     lines = cli("plan", model_file).stdout.splitlines()
     assert lines[2].split() == ["1", "wait", "blk.0.q", "quantized_matmul", "dot4", "fastest", "of", "3"]
-    assert lines[-6:] == [
+    assert lines[-7:] == [
         "arena             1.0 kB, for temporaries of 3.0 kB in sum",
         "weights           98.0 MB",
+        "of it, experts    90.0 MB mapped from files, the most used in up to 20.0 MB of memory",
         "KV cache          64 bytes a session, in f16",
         "of it, windows    40 bytes, 16 tokens for windows of 7",
         "recurrent states  2.0 kB a session",
