@@ -65,9 +65,8 @@ def test_the_options_defaults_are_the_library_s() -> None:
 def test_an_option_of_other_methods_is_refused_whatever_its_value(method: str) -> None:
     own = {"file_type": "Q4_0"} if method == "qat" else {}
     for name, option in OPTIONS.items():
-        value = {"file_type": "F16", "dropout": 0.0}.get(
-            name, option.default or True
-        )  # the default, if it can be given
+        # the default, if it can be given
+        value = {"file_type": "F16", "dropout": 0.0, "activations": "q8"}.get(name, option.default or True)
         given = {**own, "method": method, name: value}
         if method in option.methods:
             LearningOptions(**given).made()

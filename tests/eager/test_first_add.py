@@ -17,8 +17,8 @@ a = np.ones(10, np.float32)
 assert (camshaft.add(a, a) == 2).all()
 print(json.dumps(sorted(sys.modules)))
 """
-# 150 of camshaft; each takes up to 1 ms.
-MOST_MODULES = 150
+# 151 of camshaft; each takes up to 1 ms.
+MOST_MODULES = 151
 
 
 def test_a_first_add_imports_little() -> None:

@@ -34,38 +34,9 @@ from camshaft.models.convert.families.hybrids import (
 from camshaft.models.convert.families.latent import latent_changes, latent_experts, latent_keys
 from camshaft.models.convert.families.llama4 import llama4_changes, llama4_keys
 from camshaft.models.convert.families.rotations import clamp, deepstack, longrope, phimoe, temperature
+from camshaft.models.convert.families.windows import window, window_base, window_every, window_pattern
 from camshaft.models.convert.hub_config import HubConfig
 from camshaft.models.convert.state_space import granite_hybrid_keys, mamba2_keys, mamba_keys
-
-
-def _window(config: HubConfig) -> Keys:
-    return {"attention.sliding_window": config.size("sliding_window")} if config.get("sliding_window") else {}
-
-
-def _window_pattern(config: HubConfig) -> Keys:
-    """The window, and which layers have it."""
-    kinds = config.get("layer_types")
-    if not config.get("sliding_window") or not isinstance(kinds, list):
-        return {}
-    return {**_window(config), "attention.sliding_window_pattern": [kind == "sliding_attention" for kind in kinds]}
-
-
-def _window_every(n: int) -> MoreKeys:
-    """The window, of all layers but every n-th, as GGUF files have it without saying so."""
-
-    def keys(config: HubConfig) -> Keys:
-        kinds = config.get("layer_types")
-        expected = ["full_attention" if (i + 1) % n == 0 else "sliding_attention" for i in range(config.size("layers"))]
-        if kinds is not None and kinds != expected:
-            raise ModelError(f"{config.path}: layer_types do not have full_attention in every layer {n} of {n} alone")
-        return _window(config)
-
-    return keys
-
-
-def _window_base(config: HubConfig) -> Keys:
-    theta = config.window_theta
-    return {} if theta is None else {"rope.freq_base_swa": float(theta)}
 
 
 def _soft_caps(config: HubConfig) -> Keys:
@@ -144,7 +115,7 @@ ARCHITECTURES: dict[str, Architecture] = {
     "Gemma2ForCausalLM": Architecture(
         "gemma2",
         norm_offset=1,
-        keys=(_window_pattern, _soft_caps, _query_scale(46)),
+        keys=(window_pattern, _soft_caps, _query_scale(46)),
         defaults={**_GEMMA, "attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0},
     ),
     **dict.fromkeys(
@@ -152,7 +123,7 @@ ARCHITECTURES: dict[str, Architecture] = {
         Architecture(
             "gemma3",
             norm_offset=1,
-            keys=(_window_every(6), _window_base, _soft_caps, _query_scale(62)),
+            keys=(window_every(6), window_base, _soft_caps, _query_scale(62)),
             defaults=_GEMMA3,
         ),
     ),
@@ -160,16 +131,16 @@ ARCHITECTURES: dict[str, Architecture] = {
         ("Gemma3nForCausalLM", "Gemma3nForConditionalGeneration"),
         Architecture(
             "gemma3n",
-            keys=(own.gemma3n_keys, _window_base, _soft_caps),
+            keys=(own.gemma3n_keys, window_base, _soft_caps),
             defaults={**_GEMMA3N, "final_logit_softcapping": 30.0},
             values=own.gemma3n_values,
         ),
     ),
     "Olmo2ForCausalLM": Architecture("olmo2"),
-    "Olmo3ForCausalLM": Architecture("olmo2", keys=(_window_pattern,)),
+    "Olmo3ForCausalLM": Architecture("olmo2", keys=(window_pattern,)),
     "OlmoeForCausalLM": Architecture("olmoe", keys=(experts,)),
-    "Exaone4ForCausalLM": Architecture("exaone4", keys=(_window_pattern,)),
-    "Phi3ForCausalLM": Architecture("phi3", keys=(_window, longrope)),
+    "Exaone4ForCausalLM": Architecture("exaone4", keys=(window_pattern,)),
+    "Phi3ForCausalLM": Architecture("phi3", keys=(window, longrope)),
     # the published files name the class of their own program
     **dict.fromkeys(("PhimoeForCausalLM", "PhiMoEForCausalLM"), Architecture("phimoe", keys=(phimoe, experts))),
     "SmolLM3ForCausalLM": Architecture("smollm3", permuted=True, keys=(_every_fourth_is_not_rotated,)),
@@ -192,14 +163,14 @@ ARCHITECTURES: dict[str, Architecture] = {
     "Ministral3ForCausalLM": Architecture("mistral3", permuted=True, keys=(temperature,)),
     "GraniteForCausalLM": Architecture("granite", permuted=True, keys=(_granite,)),
     "GraniteMoeForCausalLM": Architecture("granitemoe", permuted=True, keys=(_granite, experts)),
-    "GptOssForCausalLM": Architecture("gpt-oss", keys=(gpt_oss, _window_every(2))),
+    "GptOssForCausalLM": Architecture("gpt-oss", keys=(gpt_oss, window_every(2))),
     "Starcoder2ForCausalLM": Architecture("starcoder2"),
     "StableLmForCausalLM": Architecture("stablelm", keys=(_parallel(default=False),)),
     "GPT2LMHeadModel": Architecture("gpt2", transposed=True, defaults={"layer_norm_epsilon": 1e-5}),
     "GPTNeoXForCausalLM": Architecture("gptneox", keys=(_parallel(default=True),)),
     "FalconForCausalLM": Architecture("falcon", keys=(_no_alibi,), defaults={"max_position_embeddings": 2048}),
     "CohereForCausalLM": Architecture("command-r", keys=(_logit_scale,)),
-    "Cohere2ForCausalLM": Architecture("cohere2", keys=(_logit_scale, _window_every(4))),
+    "Cohere2ForCausalLM": Architecture("cohere2", keys=(_logit_scale, window_every(4))),
     **dict.fromkeys(
         ("Lfm2ForCausalLM", "Lfm2VlForConditionalGeneration"),
         Architecture("lfm2", keys=(short_convolutions, adjusted_ffn)),
@@ -228,7 +199,7 @@ ARCHITECTURES: dict[str, Architecture] = {
     ),
     **dict.fromkeys(
         ("Gemma4ForCausalLM", "Gemma4ForConditionalGeneration"),
-        Architecture("gemma4", keys=(gemma4_keys, _window_base, _soft_caps), changes=gemma4_changes),
+        Architecture("gemma4", keys=(gemma4_keys, window_base, _soft_caps), changes=gemma4_changes),
     ),
     **dict.fromkeys(
         (f"{name}{kind}" for name in ("Bert", "XLMRoberta", "Roberta") for kind in _HEADS),

@@ -1,0 +1,39 @@
+"""Keys of windows of attention: their size, the layers that have one, and the rotations of those layers."""
+
+from __future__ import annotations
+
+from camshaft.errors import ModelError
+from camshaft.models.convert.architecture import Keys, MoreKeys
+from camshaft.models.convert.hub_config import HubConfig
+
+
+def window(config: HubConfig) -> Keys:
+    """The window, if there is one."""
+    return {"attention.sliding_window": config.size("sliding_window")} if config.get("sliding_window") else {}
+
+
+def window_pattern(config: HubConfig) -> Keys:
+    """The window, and which layers have it."""
+    kinds = config.get("layer_types")
+    if not config.get("sliding_window") or not isinstance(kinds, list):
+        return {}
+    return {**window(config), "attention.sliding_window_pattern": [kind == "sliding_attention" for kind in kinds]}
+
+
+def window_every(n: int) -> MoreKeys:
+    """The window, of all layers but every n-th, as GGUF files have it without saying so."""
+
+    def keys(config: HubConfig) -> Keys:
+        kinds = config.get("layer_types")
+        expected = ["full_attention" if (i + 1) % n == 0 else "sliding_attention" for i in range(config.size("layers"))]
+        if kinds is not None and kinds != expected:
+            raise ModelError(f"{config.path}: layer_types do not have full_attention in every layer {n} of {n} alone")
+        return window(config)
+
+    return keys
+
+
+def window_base(config: HubConfig) -> Keys:
+    """The base of the rotations of layers with a window, if it is their own."""
+    theta = config.window_theta
+    return {} if theta is None else {"rope.freq_base_swa": float(theta)}
