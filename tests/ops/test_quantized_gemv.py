@@ -65,11 +65,15 @@ def test_one_worker_reads_large_weights_from_several_places(n: int, workers: int
     assert plan_workers() is None
 
 
-@pytest.mark.parametrize(("n", "faster"), [(4096, True), (320, True), (256, False), (304, False)])
-def test_16_bit_sums_read_from_several_places_where_the_parts_are_even(n: int, faster: bool) -> None:
+@pytest.mark.parametrize(
+    ("n", "workers", "faster"),
+    [(4096, 1, True), (4096, 2, False), (320, 1, True), (256, 1, False), (304, 1, False)],
+)
+def test_16_bit_sums_read_from_several_places_where_the_parts_are_even(n: int, workers: int, faster: bool) -> None:
     x = node_of(OP, sample(Case("Q4_0", 1, 1, 16, 896, True))).inputs[0]
     w = interleaved(TensorSpec((n, 896), BLOCK_FORMATS["Q4_0"]))
     node, row = NodeSpec((x, w), OP.infer((x, w), {}), {}), LEVELS["avx2"]
     device = CpuDevice("cpu", "simd", native_lanes(row.features), row.features, row.architecture)
-    chosen = min((v for v in OP.variants if v.supports(node, device) is None), key=lambda v: v.cost(node, device))
+    with for_workers(workers):
+        chosen = min((v for v in OP.variants if v.supports(node, device) is None), key=lambda v: v.cost(node, device))
     assert (chosen is GEMV) is faster

@@ -88,12 +88,18 @@ def finetune(
             done, stopped, best = trainer.step.number, trainer.has_stopped_early, trainer.best_validation
             skipped = trainer.step.skipped
     n_examples, learned = run.batches.n_examples, sum(map(run.batches.targets, range(first, done)))
-    tenth = max(len(losses) // 10, 1)
-    first_loss, last_loss = (float(np.mean(part)) if part else None for part in (losses[:tenth], losses[-tenth:]))
+    first_loss, last_loss = _ends(losses)
     best_step, lowest = best or (None, None)
     return FinetuneResult(
         target, n_examples, done, first_loss, last_loss, learned, seconds, best_step, lowest, stopped, skipped
     )
+
+
+def _ends(losses: list[float]) -> tuple[float | None, float | None]:
+    """The mean losses of the first and the last tenth of the steps; None of no steps."""
+    tenth = max(len(losses) // 10, 1)
+    first, last = (float(np.mean(part)) if part else None for part in (losses[:tenth], losses[-tenth:]))
+    return first, last
 
 
 def plan_finetune(
