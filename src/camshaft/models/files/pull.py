@@ -74,7 +74,7 @@ def resolve_model(path_or_name: str | Path, progress: Progress | None = None) ->
     folder in Hugging Face's layout is converted on first use.
 
     Raises ModelError if there is no such file or name, DownloadError if the download fails."""
-    if not isinstance(path_or_name, (str, os.PathLike)):
+    if not isinstance(path_or_name, (str, os.PathLike)) or not os.fspath(path_or_name):
         raise ModelError(f"got the model {path_or_name!r:.80}; wanted a .gguf file or a name ({_names()})")
     text = os.fspath(path_or_name)
     if isinstance(path_or_name, str) and (text in KNOWN_MODELS or text.startswith("hf:")):
