@@ -308,7 +308,7 @@ def test_paths_and_unknown_names(tiny: KnownModel, tmp_path: Path) -> None:
         match=r"unknown model 'smolm'; did you mean smollm2\? known: smollm2, tiny;.*path of a \.gguf works too",
     ):
         resolve_model("smolm")
-    with pytest.raises(ModelError, match="got the model ''; wanted a .gguf file or a name"):
+    with pytest.raises(ModelError, match=r"got the model ''; wanted a \.gguf file or a name"):
         resolve_model("")
     with pytest.raises(ModelError, match="no such file"):
         resolve_model(tmp_path / "y.gguf")
