@@ -97,13 +97,17 @@ def _write_vocabulary(writer: gguf.GGUFWriter, model: TinyModel, more: Sequence[
     writer.add_chat_template(template)
 
 
+# Families whose parameters have other names in memory than in the folders that are converted.
+RENAMED = frozenset({"KimiLinear"})
+
+
 def tensors(model: TinyModel, network: Any) -> Iterator[tuple[str, np.ndarray]]:
     """(GGUF name, float32 values) of every tensor of the file: as `camshaft convert` makes them, where it knows the family."""
     if isinstance(network, PlainDecoder):
         yield from network.tensors.items()
         return
     row = ARCHITECTURES.get(type(network).__name__)
-    if row is not None and not model.row:
+    if row is not None and not model.row and model.family not in RENAMED:
         values = {name: parameter.float().numpy() for name, parameter in network.state_dict().items()}
         config = HubConfig(network.config.to_dict(), type(network).__name__, model.name)
         row = architecture_of(config)

@@ -184,9 +184,6 @@ _KIMI = {
 def own_state(state: Mapping[str, Any], model: TinyModel) -> dict[str, Any]:
     """The parameters of a network, by name: those that are one tensor in the file as one."""
     found = {f"{name}.weight" if name.endswith("output_scale") else name: values for name, values in state.items()}
-    for part in ("altup_projections", "altup_unembed_projections") if model.family == "Gemma3n" else ():
-        stacked = [found.pop(f"model.{part}.{i}.weight") for i in range(3)]
-        found[f"model.{part}.weight"] = torch.stack(stacked)
     for layer in range(model.n_layers if model.arch == "bailingmoe2" else 0):
         parts = [found.pop(f"model.layers.{layer}.self_attn.{part}_proj.weight") for part in "qkv"]
         found[f"model.layers.{layer}.self_attn.qkv.weight"] = torch.cat(parts)
@@ -198,8 +195,6 @@ def own_parts(name: str, values: np.ndarray, model: TinyModel) -> Iterator[tuple
     layer, _, last = name.removeprefix("model.layers.").partition(".")
     if model.family == "KimiLinear":
         yield from _kimi_parts(f"blk.{layer}.", last, values)
-    if model.family in ("Gemma3n", "MiniCPM3"):
-        yield name, values
 
 
 def _kimi_parts(prefix: str, name: str, values: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
