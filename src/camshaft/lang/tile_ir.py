@@ -27,9 +27,11 @@ class Tile:
 
 @dataclass(eq=False)
 class TileNew(Statement):
-    """Set all accumulators to 0."""
+    """Set the accumulators to array[indices + (i, j)], to 0 without an array."""
 
     tile: Tile
+    array: Array | None = None
+    indices: tuple[Value, ...] = ()
 
 
 @dataclass(eq=False)

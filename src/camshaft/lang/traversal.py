@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from camshaft.lang.ir import Array, Block, Lanes, Prefetch, Range, Statement, Store, Value, VarNew, VarSet, When
 from camshaft.lang.operators import recorder as recorder
 from camshaft.lang.operators import recording as recording
-from camshaft.lang.tile_ir import AsyncCopy, TileMma, TileScale, TileStore
+from camshaft.lang.tile_ir import AsyncCopy, TileMma, TileNew, TileScale, TileStore
 
 
 def walk(block: Block) -> Iterator[Value | Statement]:
@@ -37,7 +37,7 @@ def operands(item: Value | Statement) -> tuple[Value, ...]:
         return (item.value,)
     if isinstance(item, Store):
         return (*item.indices, item.value, *((item.count,) if item.count is not None else ()))
-    if isinstance(item, Prefetch):
+    if isinstance(item, (Prefetch, TileNew)):
         return item.indices
     if isinstance(item, (Lanes, Range)):
         return (item.start, item.stop)

@@ -94,7 +94,8 @@ def _copy(t: _Lister, s: Any) -> str:
 
 def _tile_new(t: _Lister, s: Any) -> str:
     words = f" of {s.tile.dtype} by words" if s.tile.is_words else ""
-    return f"tile {t.name(s.tile, 'm')} = 0 [{s.tile.rows}, {s.tile.columns}]{words}"
+    start = "0" if s.array is None else t.at(s.array, s.indices)
+    return f"tile {t.name(s.tile, 'm')} = {start} [{s.tile.rows}, {s.tile.columns}]{words}"
 
 
 def _tile_store(t: _Lister, s: Any) -> str:

@@ -101,7 +101,8 @@ class Tunables:
 @dataclass(frozen=True)
 class KernelVariant:
     """One way to compute an op. `supports` returns None or the reason why not; `cost` estimates nanoseconds on one core.
-    `values` are the chosen values of `tunables`; the others use their defaults."""
+    `values` are the chosen values of `tunables`; the others use their defaults. `tolerance`: the op's, where the variant's
+    arithmetic is coarser."""
 
     name: str
     backends: frozenset[str]
@@ -110,6 +111,7 @@ class KernelVariant:
     cost: Callable[[NodeSpec, Target], float] = lambda node, target: 1.0
     tunables: Tunables | None = None
     values: Values = field(default_factory=dict)
+    tolerance: Mapping[str, float] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         return f"KernelVariant({self.label!r} for {', '.join(sorted(self.backends))})"

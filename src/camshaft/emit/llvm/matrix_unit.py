@@ -30,7 +30,7 @@ class Unit:
     """A matrix unit: the features it needs by a tile's dtype, its piece (rows, columns, words), and `typ`, the type of its sums.
 
     `needed(down, across, shapes)`: registers for so many pieces and shapes of operands. `zero`: a piece of zeros. `step`:
-    multiply all pieces, `words` deep, from word p on. `put`: store the tile's rows at a pointer.
+    multiply all pieces, `words` deep, from word p on. `take`: load the tile's rows from a pointer; `put`: store them there.
     """
 
     features: dict[str, frozenset[str]]
@@ -40,6 +40,7 @@ class Unit:
     typ: str
     zero: Callable[[Context, tile_ir.Tile], str]
     step: Callable[[Context, tile_ir.TileMma, Slots, Rep, int], None]
+    take: Callable[[Context, tile_ir.TileNew, Slots, str], None]
     put: Callable[[Context, tile_ir.TileStore, Slots, str], None]
 
     def grid(self, tile: tile_ir.Tile) -> tuple[int, int]:
@@ -57,6 +58,11 @@ class Unit:
         shapes = {min(deep, item.depth - p) for item in products for p in range(0, item.depth, deep)}
         return self.needed(*self.grid(tile), len(shapes))
 
+    def is_whole(self, tile: tile_ir.Tile, products: list[tile_ir.TileMma]) -> bool:
+        """Whether all pieces and operands have the unit's shape, so that any register may hold any of them."""
+        rows, columns, deep = self.piece
+        return tile.rows >= rows and tile.columns >= columns and all(item.depth % deep == 0 for item in products)
+
     def typed(self, tile: tile_ir.Tile) -> str:
         """LLVM's type of a piece."""
         return self.typ.format("i32" if tile.dtype == i32 else "float")
@@ -71,26 +77,45 @@ def unit_of(target: CpuTarget, tile: tile_ir.Tile) -> Unit | None:
 def native_tiles(kernel: ir.KernelIR, target: CpuTarget) -> frozenset[tile_ir.Tile]:
     """The kernel's tiles that become matrix instructions: in order, while they fit the unit's registers."""
     # LLVM ends the process if it runs out of AMX registers
-    found, taken = set(), 0
+    needed: dict[tile_ir.Tile, int] = {}
+    whole: set[tile_ir.Tile] = set()
     for tile, products in products_by_tile(kernel).items():
         unit = unit_of(target, tile)
-        if unit is not None and (more := taken + unit.registers_for(tile, products)) <= unit.registers:
-            taken = more
-            found.add(tile)
-    return frozenset(found)
+        if unit is None:
+            continue
+        if unit.is_whole(tile, products):
+            whole.add(tile)
+        beside = sum(n for other, n in needed.items() if not whole >= {tile, other} or _live_together(tile, other))
+        if beside + (more := unit.registers_for(tile, products)) <= unit.registers:
+            needed[tile] = more
+    return frozenset(needed)
+
+
+def _live_together(a: tile_ir.Tile, b: tile_ir.Tile) -> bool:
+    """Whether one tile's block is the other's or inside it."""
+    return any(inner in (a.block, b.block) for inner in _outside(a.block) & _outside(b.block))
+
+
+def _outside(block: ir.Block | None) -> set[ir.Block]:
+    """The block and those around it."""
+    return set() if block is None else {block} | _outside(block.parent)
 
 
 # --- statements ------------------------------------------------------------------------------------------------------
 
 
 def new(ctx: Context, item: tile_ir.TileNew) -> None:
-    """Make a variable per piece, set to zero."""
+    """Make a variable per piece and set it to zero, or to what the tile starts with."""
     unit = _unit(ctx, item.tile)
     (down, across), typ = unit.grid(item.tile), unit.typed(item.tile)
     ctx.tiles[item.tile] = slots = [[ctx.slot("tile", typ, ", align 64") for _ in range(across)] for _ in range(down)]
-    zero = unit.zero(ctx, item.tile)
+    if item.array is not None:
+        start = pointer(ctx, item.array, index.linear(ctx, item.array, item.indices).name)
+        unit.take(ctx, item, slots, start)
+        return
+    # A zero of its own for each: copies of one would go through memory.
     for _, _, slot in _pieces(slots):
-        ctx.write(f"store {typ} {zero}, ptr {slot}")
+        ctx.write(f"store {typ} {unit.zero(ctx, item.tile)}, ptr {slot}")
 
 
 def mma(ctx: Context, item: tile_ir.TileMma) -> None:
@@ -186,6 +211,14 @@ def _pieces(slots: Slots) -> Iterator[tuple[int, int, str]]:
     return ((i, j, slot) for i, line in enumerate(slots) for j, slot in enumerate(line))
 
 
+def _amx_take(ctx: Context, item: tile_ir.TileNew, slots: Slots, start: str) -> None:
+    assert item.array is not None
+    (rows, nbytes), stride = _amx_sides(item.tile), item.array.strides[-2]
+    for i, j, slot in _pieces(slots):
+        sums = _amx_load(ctx, rows, nbytes, _words_after(ctx, start, i * rows * stride + j * nbytes // 4), stride)
+        ctx.write(f"store {_amx_vector(item.tile)[0]} {_as_vector(ctx, item.tile, sums)}, ptr {slot}")
+
+
 def _amx_put(ctx: Context, item: tile_ir.TileStore, slots: Slots, start: str) -> None:
     (rows, nbytes), stride = _amx_sides(item.tile), item.array.strides[-2]
     for i, j, slot in _pieces(slots):
@@ -231,6 +264,17 @@ def _pairs_of_columns(ctx: Context, start: str, column: int, stride: int, typ: s
     ]
 
 
+def _neon_take(ctx: Context, item: tile_ir.TileNew, slots: Slots, start: str) -> None:
+    """Load pairs of pieces, as _neon_put stores them: two rows of columns are zipped as an operand's are."""
+    assert item.array is not None
+    typ, stride = ("<4 x i32>" if item.tile.dtype == i32 else "<4 x float>"), item.array.strides[-2]
+    for i, line in enumerate(slots):
+        for j in range(0, len(line), 2):
+            pair = _pairs_of_columns(ctx, _words_after(ctx, start, 2 * i * stride), 2 * j, stride, typ)
+            for slot, piece in zip(line[j : j + 2], pair, strict=True):
+                ctx.write(f"store {typ} {piece}, ptr {slot}")
+
+
 def _neon_put(ctx: Context, item: tile_ir.TileStore, slots: Slots, start: str) -> None:
     """Store pairs of pieces. A piece has its sums by column and row; of two pieces, the even sums are one row, the odd ones the
     next."""
@@ -254,6 +298,7 @@ UNITS = (
         "<256 x {}>",
         _amx_zero,
         _amx_step,
+        _amx_take,
         _amx_put,
     ),
     Unit(
@@ -264,6 +309,7 @@ UNITS = (
         "<4 x {}>",
         lambda ctx, tile: "zeroinitializer",
         _neon_step,
+        _neon_take,
         _neon_put,
     ),
 )

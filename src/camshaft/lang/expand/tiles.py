@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any, TypeAlias
 
 from camshaft.dtypes import i32
@@ -78,11 +79,22 @@ class _Expander(Copier):
         count = max(tile.rows * tile.columns // self.width, 1)
         if count <= MOST_REGISTERS:
             self.accumulators[tile] = [self.var(0, tile.dtype) for _ in range(count)]
+            for i, total in enumerate(self.accumulators[tile] if item.array is not None else ()):
+                row, column = self.place(tile, i)
+                self.guarded([self.in_tile(tile, row)], partial(self.take, item, total, row, column))
             return
-        self.accumulators[tile] = total = self.scratch(tile.dtype, tile.rows, tile.columns)
+        self.accumulators[tile] = sums = self.scratch(tile.dtype, tile.rows, tile.columns)
         for row in self.range(tile.rows):
             for column in self.lanes(tile.columns):
-                total[row, column] = self.const(0, tile.dtype)
+                sums[row, column] = self.const(0, tile.dtype) if item.array is None else self.start(item, row, column)
+
+    def start(self, item: tile_ir.TileNew, row: Number, column: Number) -> ir.Value:
+        """Return the element that an accumulator starts with."""
+        assert item.array is not None
+        return self.gather(Array(item.array), *_shifted(item.indices, row, column))
+
+    def take(self, item: tile_ir.TileNew, total: Variable, row: Number, column: Number) -> None:
+        total.set(self.start(item, row, column))
 
     def place(self, tile: tile_ir.Tile, i: int) -> tuple[Number, Number]:
         """Return row and column of the lanes' accumulator i; the row is a Python int if all lanes share it."""

@@ -30,6 +30,8 @@ def accesses_of(item: ir.Value | ir.Statement, varying: frozenset[ir.Value]) -> 
         return [Access(item.attr[0], False, _kind(item.width, item.args, varying))]
     if isinstance(item, ir.Store):
         return [Access(item.array, True, _kind(item.value.width, item.indices, varying))]
+    if isinstance(item, tile_ir.TileNew):
+        return [] if item.array is None else [Access(item.array, False, "lanes")]
     if isinstance(item, tile_ir.TileMma):
         return [Access(item.a, False, "lanes"), Access(item.b, False, "lanes")]
     if isinstance(item, tile_ir.TileStore):

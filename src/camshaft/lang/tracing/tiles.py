@@ -112,8 +112,13 @@ class TileMethods(AtomicMethods):
         self.append(tile_ir.TileNew(tile.line, tile))
         return Tile(self, tile)
 
-    def word_tile(self, rows: int, columns: int, dtype: DType) -> WordTile:
-        """Return a tile of zeros: i32 for words of bytes, f32 for words of bf16. rows and columns: multiples of 4."""
+    def word_tile(
+        self, rows: int, columns: int, dtype: DType, start: tuple[Array, tuple[Number, ...]] | None = None
+    ) -> WordTile:
+        """Return a tile: i32 for words of bytes, f32 for words of bf16. rows and columns: multiples of 4.
+
+        It is zero, or with `start`, an array of its dtype and an index per dimension, what lies there.
+        """
         if self.in_lanes:
             raise self.fail("a tile inside k.lanes")
         if min(rows, columns) <= 0 or rows % WORD_SIDE or columns % WORD_SIDE or dtype not in (i32, f32):
@@ -121,7 +126,15 @@ class TileMethods(AtomicMethods):
                 f"a tile of words, {rows} x {columns} of {dtype}: wanted multiples of {WORD_SIDE} of i32 or f32"
             )
         tile = tile_ir.Tile(rows, columns, self.block, self.line(), dtype, True)
-        self.append(tile_ir.TileNew(tile.line, tile))
+        if start is None:
+            self.append(tile_ir.TileNew(tile.line, tile))
+            return WordTile(self, tile)
+        array, at = start
+        if array.ir.dtype != dtype or len(array.ir.shape) < 2:
+            raise self.fail(
+                f"a tile of words started from {array.ir.name}, {array.ir.dtype} {array.ir.shape}: wanted a matrix of {dtype}"
+            )
+        self.append(tile_ir.TileNew(tile.line, tile, array.ir, self.indices(array.ir, at)))
         return WordTile(self, tile)
 
     def async_copy(

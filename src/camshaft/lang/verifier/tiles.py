@@ -24,6 +24,15 @@ def tile_rule(scope: Scope, made: set[tile_ir.Tile], item: ir.Statement) -> None
         rule(scope, item)
 
 
+def _new(scope: Scope, item: tile_ir.TileNew) -> None:
+    if item.array is None:
+        return
+    wanted_index(scope, item.array, item.indices, item.line)
+    if not item.tile.is_words or item.array.dtype != item.tile.dtype:
+        raise scope.fail(item.line, f"a tile started from {item.array.name} of {item.array.dtype}")
+    _fits(scope, item.array, item.indices, (item.tile.rows, item.tile.columns), item.line)
+
+
 def _mma(scope: Scope, item: tile_ir.TileMma) -> None:
     tile = item.tile
     sizes = (tile.rows, item.depth), ((tile.columns, item.depth) if item.transposed else (item.depth, tile.columns))
@@ -69,6 +78,7 @@ def _limits(scope: Scope, item: tile_ir.TileStore | tile_ir.AsyncCopy) -> None:
 
 
 _RULES: dict[type, Callable[[Scope, Any], None]] = {
+    tile_ir.TileNew: _new,
     tile_ir.TileMma: _mma,
     tile_ir.TileScale: _scale,
     tile_ir.TileStore: _store,

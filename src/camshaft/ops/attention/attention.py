@@ -16,7 +16,7 @@ import numpy as np
 from camshaft.dtypes import f16, f32, i32
 from camshaft.extent import Extent
 from camshaft.ops import op as ops
-from camshaft.ops.attention import one_query, split, tiled
+from camshaft.ops.attention import one_query, split, tiled, unit_tiles
 from camshaft.ops.attention.decomposition import decompose
 from camshaft.ops.attention.kv_cache_quantize import check_quantized, decode
 from camshaft.ops.attention.kv_cache_update import BLOCK_TOKENS, check_cache, check_places, place_limits, typical_places
@@ -142,7 +142,7 @@ OP = ops.Op(
     ),
     infer=_infer,
     reference=_reference,
-    variants=(tiled.VARIANT, split.VARIANT, one_query.VARIANT, masked_tiled.VARIANT, spans.VARIANT),
+    variants=(tiled.VARIANT, unit_tiles.VARIANT, split.VARIANT, one_query.VARIANT, masked_tiled.VARIANT, spans.VARIANT),
     indexes=place_limits(3, cache=1) | {3: positions_limit},
     workload=typical_places(3, cache=1),
     samples=lambda: (*plain_samples(), *option_samples()),

@@ -44,11 +44,11 @@ def one_tile_per_program(k: Tracer, *arguments: Any, scale: float, **sizes: int)
     shape = Shape(**sizes)
     tile, kv_head, tile_tokens = Tile(k, shape), k.program(0), shape.tile_tokens
     n_tokens = active[0] if active else k.const(q.shape[0], i64)
-    begin = _evened(k, k.program(1), (n_tokens + (tile_tokens - 1)) // tile_tokens) * tile_tokens
+    begin = evened(k, k.program(1), (n_tokens + (tile_tokens - 1)) // tile_tokens) * tile_tokens
     end = k.minimum(begin + tile_tokens, n_tokens)
     for first in k.range(begin, end):
         with k.when((first == begin) | (slots[k.maximum(first - 1, begin)] != slots[first])):
-            last, greatest = _run_from(k, first, end, slots, positions)
+            last, greatest = run_from(k, first, end, slots, positions)
             n_rows = (last - first) * shape.group
             whole = (n_rows + (BLOCK_ROWS - 1)) // BLOCK_ROWS * BLOCK_ROWS
             tile.start(q, positions, first, n_rows, whole, kv_head, scale)
@@ -85,7 +85,7 @@ def _mix(tile: Tile, row: Value, keys: Keys) -> None:
         tile.mix(row, replace(keys, count=k.minimum(greatest + 1 - keys.base, tile.shape.tile_keys)))
 
 
-def _evened(k: Tracer, program: Value, n_tiles: Value) -> Value:
+def evened(k: Tracer, program: Value, n_tiles: Value) -> Value:
     """Returns a program's tile. Later tiles have more keys, so programs alternate between both ends: 0, n - 1, 2, n - 3 up to
     the middle, then back to the ends. The work of equal ranges of programs differs by about a tile at most."""
     pairs, pair = n_tiles // 2, program // 2
@@ -94,7 +94,7 @@ def _evened(k: Tracer, program: Value, n_tiles: Value) -> Value:
     return k.select(pair == pairs, pairs, tile)
 
 
-def _run_from(k: Tracer, first: Value, end: Value, slots: Array, positions: Array) -> tuple[Value, Value]:
+def run_from(k: Tracer, first: Value, end: Value, slots: Array, positions: Array) -> tuple[Value, Value]:
     """Returns the end of the run of one slot that starts at `first`, and the greatest position in it."""
     last, greatest = k.var(first + 1, i64), k.var(positions[first].to(i64), i64)
     for token in k.range(first + 1, end):

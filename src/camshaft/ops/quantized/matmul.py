@@ -20,7 +20,7 @@ from camshaft.ops.parameters import Parameters
 from camshaft.ops.quantize import quantize_activations as q8
 from camshaft.ops.quantized.packed.formats import BLOCK
 from camshaft.ops.quantized.packed.packing import ROWS, packed_format
-from camshaft.ops.quantized.products import gemv, matrix_unit, short_tile, unpacked
+from camshaft.ops.quantized.products import gemv, matrix_unit, short_tile, unpacked, unpacked_tiles
 from camshaft.ops.quantized.products.kernels import ROW, is_q8, packed_only, product_build, product_tile, tile_cost
 from camshaft.ops.rule import Builder, Match, Rule, Stage, Use, Uses
 from camshaft.ops.spec import TensorSpec
@@ -169,7 +169,7 @@ OP = ops.Op(
     parameters=Parameters("x w"),
     infer=_infer,
     reference=_reference,
-    variants=(TILE, gemv.VARIANT, ROW, matrix_unit.VARIANT, short_tile.VARIANT, unpacked.variant(turns=False)),
+    variants=(TILE, gemv.VARIANT, ROW, matrix_unit.VARIANT, short_tile.VARIANT, unpacked.variant(turns=False), unpacked_tiles.VARIANT),
     samples=_samples,
     error_samples=_error_samples,
     tolerance={"f32": 1e-11},
