@@ -79,26 +79,44 @@ def native_tiles(kernel: ir.KernelIR, target: CpuTarget) -> frozenset[tile_ir.Ti
     # LLVM ends the process if it runs out of AMX registers
     needed: dict[tile_ir.Tile, int] = {}
     whole: set[tile_ir.Tile] = set()
+    lives = _lives(kernel.body)
     for tile, products in products_by_tile(kernel).items():
         unit = unit_of(target, tile)
         if unit is None:
             continue
         if unit.is_whole(tile, products):
             whole.add(tile)
-        beside = sum(n for other, n in needed.items() if not whole >= {tile, other} or _live_together(tile, other))
+        beside = sum(n for other, n in needed.items() if not whole >= {tile, other} or _meet(lives[tile], lives[other]))
         if beside + (more := unit.registers_for(tile, products)) <= unit.registers:
             needed[tile] = more
     return frozenset(needed)
 
 
-def _live_together(a: tile_ir.Tile, b: tile_ir.Tile) -> bool:
-    """Whether one tile's block is the other's or inside it."""
-    return any(inner in (a.block, b.block) for inner in _outside(a.block) & _outside(b.block))
+def _lives(body: ir.Block) -> dict[tile_ir.Tile, list[int]]:
+    """The numbers of the first and the last statement during which each tile is kept: to the end of the loops in its block that
+    use it."""
+    lives: dict[tile_ir.Tile, list[int]] = {}
+    number = 0
+
+    def visit(block: ir.Block) -> set[tile_ir.Tile]:
+        nonlocal number
+        found: set[tile_ir.Tile] = set()
+        for item in block.statements:
+            number += 1
+            inner = getattr(item, "body", None)
+            used = visit(inner) if inner is not None else {item.tile} if hasattr(item, "tile") else set()
+            for tile in used:
+                lives.setdefault(tile, [number, number])[1] = number
+            found |= used
+        return {tile for tile in found if tile.block is not block}
+
+    visit(body)
+    return lives
 
 
-def _outside(block: ir.Block | None) -> set[ir.Block]:
-    """The block and those around it."""
-    return set() if block is None else {block} | _outside(block.parent)
+def _meet(a: list[int], b: list[int]) -> bool:
+    """Whether two ranges of numbers have one in common."""
+    return a[0] <= b[1] and b[0] <= a[1]
 
 
 # --- statements ------------------------------------------------------------------------------------------------------

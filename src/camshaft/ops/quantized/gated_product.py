@@ -24,8 +24,8 @@ from camshaft.ops.quantize import quantize_activations as q8
 from camshaft.ops.quantize.q8_blocks import BLOCK, Sums
 from camshaft.ops.quantized import matmul
 from camshaft.ops.quantized.packed.packing import ROWS, packed_format
-from camshaft.ops.quantized.products import short_tile
-from camshaft.ops.quantized.products.gated_tiles import gated_short_tile, gated_tile
+from camshaft.ops.quantized.products import short_tile, unpacked_tiles
+from camshaft.ops.quantized.products.gated_tiles import gated_short_tile, gated_tile, gated_unpacked_tiles
 from camshaft.ops.quantized.products.kernels import packed_only, product_build, tile_cost
 from camshaft.ops.rule import Builder, Match, Rule, Stage, Use, Uses
 from camshaft.ops.spec import TensorSpec
@@ -38,6 +38,8 @@ SECOND = {act: fused_quantize.OPS[f"{act}_multiply_q8"] for act in fused_quantiz
 FORMATS = ("Q4_0", "Q4_1", "Q5_0", "Q8_0", "Q4_K", "Q6_K")
 # Tokens of a program of short_sums: both products of 32 rows are 8 KiB.
 GATED_COLUMNS = 32
+# Where the products may be of bf16: the mean squared error, normalized, after rounding to 8 bits.
+COARSE = {layout.name: 1e-4 for layout in q8.LAYOUTS.values()}
 
 
 def _infer(specs: tuple[TensorSpec, ...], attrs: ops.Attrs) -> tuple[TensorSpec, ...]:
@@ -98,6 +100,32 @@ def _build_short(node: ops.NodeSpec, target: ops.Target) -> ops.Build:
     constants = {"n": n, "bound": x.bounds[0], "sums": node.attrs["sums"], "act": act, **values}
     grid = (ops.Cells(n, BLOCK), ops.Cells(tokens, values["columns"]))
     return product_build(gated_short_tile, node, grid, constants, outputs=outputs)
+
+
+def _build_unpacked(node: ops.NodeSpec, target: ops.Target) -> ops.Build:
+    """Builds the launch that writes the activations as tiles, then one with a program per 32 columns and block of tokens."""
+    x, gate, _ = node.inputs
+    first, tiles, words = unpacked_tiles.tiles_of(_product(node))
+    n, tokens = gate.bounds[0], unpacked_tiles.tokens_of(tiles)
+    y = TensorSpec((x.shape[0], n), f32)
+    outputs = [operand for i in range(len(node.outputs)) for operand in q8.q8_operands(i, y)]
+    constants = {"n": n, "bound": x.bounds[0], "tokens": tokens, "sums": node.attrs["sums"]}
+    constants["act"] = node.attrs.get("act", ACT.default)
+    grid = (ops.Cells(n, BLOCK), ops.Cells(x.shape[0], tokens))
+    second = product_build(gated_unpacked_tiles, node, grid, constants, x=(words,), outputs=outputs)
+    return ops.Build((first, *second.launches), (tiles,))
+
+
+def _unpacked_supports(node: ops.NodeSpec, target: ops.Target) -> str | None:
+    blocks, most = node.inputs[1].bounds[1] // BLOCK, unpacked_tiles.PARTS[-1]
+    if blocks > most:
+        return f"takes at most {most} blocks of 32 k; got {blocks}"
+    return unpacked_tiles.supports(_product(node), target)
+
+
+def _unpacked_cost(node: ops.NodeSpec, target: ops.Target) -> float:
+    y = float(prod(node.inputs[0].bounds[:1]) * node.inputs[1].bounds[0])
+    return 2 * unpacked_tiles.cost(_product(node), target) + 0.3 * y
 
 
 def _short_supports(node: ops.NodeSpec, target: ops.Target) -> str | None:
@@ -231,7 +259,15 @@ OP = ops.Op(
     variants=(
         ops.KernelVariant("tile", frozenset({"simd", "c"}), _build_tile, _packed_only, _tile_cost),
         ops.KernelVariant("short_sums", frozenset({"simd"}), _build_short, _short_supports, _short_cost),
-        ops.KernelVariant("unfused", ops.EVERYWHERE, _build_unfused, _packed_only, _unfused_cost),
+        ops.KernelVariant(
+            "unpacked_tiles",
+            frozenset({"simd"}),
+            _build_unpacked,
+            _unpacked_supports,
+            _unpacked_cost,
+            tolerance=COARSE,
+        ),
+        ops.KernelVariant("unfused", ops.EVERYWHERE, _build_unfused, _packed_only, _unfused_cost, tolerance=COARSE),
     ),
     samples=_samples,
     error_samples=_error_samples,

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 from typing import Any
 
-from camshaft.dtypes import f32, i64
+from camshaft.dtypes import f32, i64, u32
 from camshaft.lang import Array, Tracer, Value, kernel
 from camshaft.ops.quantize import fused_quantize
 from camshaft.ops.quantize.q8_blocks import BLOCK, Q8Out, Sums, q8_outs, store_block
@@ -14,6 +14,7 @@ from camshaft.ops.quantized.operands import Rows, Tokens, packed
 from camshaft.ops.quantized.packed.packing import ROWS
 from camshaft.ops.quantized.products import short_sums
 from camshaft.ops.quantized.products.kernels import totals_of
+from camshaft.ops.quantized.products.unpacked_tiles import SIDE, WORDS, Panel
 
 
 @kernel
@@ -72,6 +73,29 @@ def gated_short_tile(
             place = k.minimum(wanted, bound - step) + t
             with k.when((place >= wanted) & (place < limit)):
                 _store(k, made, j * step + t, place, b, outs, act)
+
+
+@kernel
+def gated_unpacked_tiles(
+    k: Tracer, x: Array, *arrays: Any, n: int, blocks: int, tokens: int, bound: int, block: str, sums: Sums, act: str
+) -> None:
+    # as gated_tile, by unpacked_tiles.py
+    gate, up = arrays[:3], arrays[3:6]
+    outs, active = q8_outs(arrays[6:], sums)
+    b, first, limit = k.program(0), k.program(1) * tokens, active[0] if active else k.const(bound, i64)
+    words, made = k.scratch(u32, 2, blocks, WORDS, SIDE), k.scratch(f32, 2, SIDE, SIDE)
+    panels = [Panel(k, words, (k.const(i, i64),), k.const(0, i64), k.const(blocks, i64)) for i in (0, 1)]
+    for panel, weights in zip(panels, (gate, up), strict=True):
+        panel.unpack(packed(k, *weights, block), b)
+    k.barrier()
+    for i in k.range((k.minimum(limit - first, tokens) + (SIDE - 1)) // SIDE):
+        place = first + i * SIDE
+        for number, panel in enumerate(panels):
+            panel.times(x, place // SIDE).store(made, (number, 0, 0))
+        k.barrier()
+        for t in k.range(k.minimum(limit - place, SIDE)):
+            _store(k, made, t, place + t, b, outs, act)
+        k.barrier()
 
 
 def _store(k: Tracer, made: Array, token: Value, place: Value, b: Value, outs: Sequence[Q8Out], act: str) -> None:
