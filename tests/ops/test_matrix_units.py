@@ -71,10 +71,7 @@ def test_who_has_no_unit_is_told() -> None:
     assert panels.supports(plain, device()) == "takes activations of bf16 in tiles"
     assert "AMX" in (panels.supports(tiled, cpu_device("scalar")) or "")
     assert variant_of(PRODUCT, "tile").supports(tiled, device()) == "takes activations of f32 or 8 bits"
-    assert (
-        variant_of(PRODUCT, "matrix_unit").supports(plain, device())
-        == "takes CPUs that multiply matrices of bytes: NEON's i8mm"
-    )
+    assert "NEON" in (variant_of(PRODUCT, "matrix_unit").supports(plain, device()) or "")
     exact = next(s for s in ATTENTION.samples() if s.name == "70 tokens, 41 active")
     assert variant_of(ATTENTION, "unit_tiles").supports(node_of(ATTENTION, exact), device()) == "takes precision 'bf16'"
 

@@ -27,7 +27,7 @@ from camshaft.ops.quantized import matmul
 from camshaft.ops.quantized.packed.packing import ROWS, packed_format
 from camshaft.ops.quantized.products import short_tile, unpacked_tiles
 from camshaft.ops.quantized.products.gated_tiles import gated_short_tile, gated_tile, gated_unpacked_tiles
-from camshaft.ops.quantized.products.kernels import packed_only, product_build, tile_cost
+from camshaft.ops.quantized.products.kernels import packed_only, packed_weights, product_build, tile_cost
 from camshaft.ops.rule import Builder, Match, Rule, Stage, Use, Uses
 from camshaft.ops.spec import TensorSpec
 
@@ -181,6 +181,10 @@ def _packed_only(node: ops.NodeSpec, target: ops.Target) -> str | None:
     return packed_only(_product(node), target)
 
 
+def _packed_weights(node: ops.NodeSpec, target: ops.Target) -> str | None:
+    return packed_weights(_product(node))
+
+
 def _unfused_cost(node: ops.NodeSpec, target: ops.Target) -> float:
     y = float(prod(node.inputs[0].bounds[:1]) * node.inputs[1].bounds[0])
     return 2 * _best_product(node, target).cost(_product(node), target) + 0.6 * y + 500.0
@@ -276,7 +280,7 @@ OP = ops.Op(
             _unpacked_cost,
             tolerance=COARSE,
         ),
-        ops.KernelVariant("unfused", ops.EVERYWHERE, _build_unfused, _packed_only, _unfused_cost, tolerance=COARSE),
+        ops.KernelVariant("unfused", ops.EVERYWHERE, _build_unfused, _packed_weights, _unfused_cost, tolerance=COARSE),
     ),
     samples=_samples,
     error_samples=_error_samples,
