@@ -49,7 +49,8 @@ class LanguageModel(Prompts, Drawing):
     backend: name of a backend or device; None uses the override, else the CPU.
     threads: worker threads; None uses all available cores.
     context: maximum tokens per session; a model with learned positions has no more of them.
-    activations: 'auto' and 'q8' quantize the inputs of quantized matmuls to 8 bits, with an f16 KV cache; 'f32' keeps both f32.
+    activations: 'q8' quantizes the inputs of quantized matmuls to 8 bits, with an f16 KV cache; 'auto' too, but for prompts on a
+        CPU with AMX, whose inputs it rounds to bf16; 'f32' keeps both f32.
     kv_cache: 'auto', 'f16', 'bf16', 'f32', 'q8_0' (8.5 bits per number) or 'q4_0' (4.5 bits).
     sessions: maximum number of open sessions.
     adapters: LoRA adapters (GGUF files and PEFT folders) that are added to the model, each alone or in a pair with a strength.
