@@ -240,13 +240,23 @@ class ModelPlans(PictureRuns):
         if n == 1 or n > MAX_DECODE_SEQUENCES or (self.seeing.width and has_pictures(ids)):
             self.run(ids, positions, slots, range(n))
             return
-        size = 1 << (n - 1).bit_length()
-        # One plan per power of two: the best kernel variants depend on the number of tokens.
-        tokens = self._decode_extents.setdefault(size, Extent("decode", size))
-        plan = self._plan(f"decode.{size}")
+        plan, tokens = self._decode_plan(n)
         self._place(plan, ids, positions, slots)
         plan.set_extent(tokens, n)
         self._run(plan)
+
+    def _decode_plan(self, n: int) -> tuple[ExecutionPlan | CachedPlan, Extent]:
+        """One plan per power of two: the best kernel variants depend on the number of tokens."""
+        size = 1 << (n - 1).bit_length()
+        tokens = self._decode_extents.setdefault(size, Extent("decode", size))
+        return self._plan(f"decode.{size}"), tokens
+
+    def prepare_decode(self, n: int) -> None:
+        """Compile, or load, the plan by which `run_decode` runs so many tokens."""
+        if n == 1:
+            self._plan("single")
+        else:
+            self._decode_plan(n)
 
     def close(self) -> None:
         """Save new plans; release all plans, weights and the KV cache."""

@@ -169,11 +169,11 @@ class Engine(Closing):
 
     def step(self) -> None:
         """Admit requests that wait, generate a token of each sequence, and process prompts within the budget."""
-        with self._runner.locked():
+        with self.lm.lock:
             for request in [request for request in self._open() if request.is_cancelled]:
                 self._end(request, "cancelled")
         self._admit()
-        with self._runner.locked():
+        with self.lm.lock:
             generating = [r for r in self._running if not r.is_prompting]
             alone = len(generating) == len(self._running) <= MAX_DECODE_SEQUENCES
             generate = partial(self._runner.generate, draft_budget=self._budget if alone else 0)
@@ -259,6 +259,6 @@ class Engine(Closing):
     def _end_all(self, error: Exception) -> None:
         """Take no more requests, and end those that there are."""
         self._is_closing = True
-        with self._runner.locked():
+        with self.lm.lock:
             for request in self._open():
                 self._tell(request, Update(error=error))
