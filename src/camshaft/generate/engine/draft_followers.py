@@ -15,7 +15,6 @@ from camshaft.generate.engine.prefix_cache import PrefixCache
 from camshaft.generate.engine.prompts import publish, share
 from camshaft.generate.engine.request import Request
 from camshaft.generate.memory.logits import move_row
-from camshaft.generate.sampling.form import SamplingForm
 from camshaft.generate.sampling.sampler import Sampler
 from camshaft.generate.speculation.draft_model import check_draft, follow
 from camshaft.generate.speculation.pace import MOST_ROWS, Pace, RunCosts
@@ -31,7 +30,6 @@ _FEW = 2
 # Prompt tokens for which a draft model is not behind too far, per token that the request may still generate: a run of the prompt
 # plan processes a token in a tenth of the time of a run of one or less.
 _MADE_UP = 8
-_SIZES = (1, 2, 4, 8)  # of runs that have plans of their own
 
 
 class Follower(Drafted):
@@ -225,14 +223,6 @@ class DraftFollowers:
             move_row(plans.logits, row, i)
         samplers = [sampler for request, _, _ in going if (sampler := _follower(request).sampler) is not None]
         return self._draft.samplers.draw(samplers, [[*request.ids, *found] for request, _, found in going])
-
-
-def prepare(draft: LanguageModel) -> None:
-    """Compile, or load, the plans of a draft model before requests wait for that: it takes seconds on a machine's first time."""
-    with draft.lock:
-        for n in _SIZES:
-            draft.plans.prepare_decode(n)
-        draft.samplers.prepare(SamplingForm())
 
 
 def _follower(request: Request) -> Follower:

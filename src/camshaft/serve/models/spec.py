@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from camshaft.errors import ModelError, SettingError
-from camshaft.generate.engine.draft_followers import prepare
 from camshaft.generate.engine.engine import MAX_QUEUE, Engine
+from camshaft.generate.engine.preparation import prepare_draft
 from camshaft.generate.language_model import LanguageModel
 from camshaft.generate.pooled.embedding_model import EmbeddingModel
 from camshaft.generate.pooled.reranker import Reranker
@@ -53,9 +53,10 @@ class ModelSpec:
             draft = None
             if self.draft_model is not None:
                 draft = opened.enter_context((drafts or SharedDrafts([self])).take(self))
-            engine = Engine(lm, max_queue=self.queue, speculate=self.speculate if draft is None else draft.lm)
+            of = self.speculate if draft is None else draft.lm
+            engine = Engine(lm, max_queue=self.queue, speculate=of, prepares=True)
             if draft is not None:
-                prepare(draft.lm)
+                prepare_draft(draft.lm)
             opened.pop_all()
         return Served(self.name, engine, aliases=self.aliases, slot_folder=self.slot_folder, draft=draft)
 
