@@ -2,15 +2,35 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 import llama_cpp
 import numpy as np
 
+P, R = ParamSpec("P"), TypeVar("R")
+
 
 def _open(path: Path, **options: Any) -> llama_cpp.Llama:
     return llama_cpp.Llama(str(path), verbose=False, **options)
+
+
+def on_a_new_thread(compute: Callable[P, R]) -> Callable[P, R]:
+    """Runs `compute` on a thread of its own.
+
+    ggml configures AMX's tiles once per thread and takes them for configured from then on. A thread on which other
+    kernels released them since, as the ABI lets them, ends with an illegal instruction.
+    """
+
+    @functools.wraps(compute)
+    def run(*args: P.args, **kwargs: P.kwargs) -> R:
+        with ThreadPoolExecutor(1) as own:
+            return own.submit(compute, *args, **kwargs).result()
+
+    return run
 
 
 class Vocabulary:
@@ -29,6 +49,7 @@ class Vocabulary:
         return [i for i in range(self._llama.n_vocab()) if llama_cpp.llama_vocab_is_eog(vocabulary, i)]
 
 
+@on_a_new_thread
 def logits(path: Path, tokens: list[int], *, exact: bool) -> np.ndarray:
     """The logits of every position, float32 [n, vocab]; `exact` keeps the KV cache in float32 (default: float16)."""
     cache = {"type_k": llama_cpp.GGML_TYPE_F32, "type_v": llama_cpp.GGML_TYPE_F32, "flash_attn": False} if exact else {}
@@ -37,6 +58,7 @@ def logits(path: Path, tokens: list[int], *, exact: bool) -> np.ndarray:
     return np.array(llama.scores[: len(tokens)], np.float32)
 
 
+@on_a_new_thread
 def vectors(path: Path, texts: list[str]) -> tuple[list[list[int]], np.ndarray]:
     """The tokens of texts, and the vectors of an embedding model, float32 [n, dim], of length 1."""
     llama = _open(path, n_ctx=64, embedding=True)
@@ -45,6 +67,7 @@ def vectors(path: Path, texts: list[str]) -> tuple[list[list[int]], np.ndarray]:
     return tokens, made / np.linalg.norm(made, axis=1, keepdims=True)
 
 
+@on_a_new_thread
 def scores(path: Path, texts: list[list[int]]) -> np.ndarray:
     """A reranker's scores of texts as token ids, float32 [n]: logits, or for Qwen3 probabilities."""
     llama = _open(path, n_ctx=256, embedding=True, pooling_type=llama_cpp.LLAMA_POOLING_TYPE_RANK)

@@ -33,7 +33,8 @@ def test_transformers_still_says_the_same(name: str, tmp_path: Path) -> None:
     network, (tokens, wanted) = tiny_models.build(model, seed), tiny_logits(name)
     tiny_models.write_gguf(model, network, tmp_path / "again.gguf")
     assert (tmp_path / "again.gguf").read_bytes() == tiny_model(name, tmp_path).read_bytes()
-    assert np.abs(tiny_models.logits(network, tokens) - wanted).max() < 1e-5
+    # What is frozen is rounded by up to 8e-6; torch on another CPU sums in another order: up to 7.2e-5, of qwen3next.
+    assert np.abs(tiny_models.logits(network, tokens) - wanted).max() < 2e-4
 
 
 @pytest.mark.parametrize("name", TINY_MODELS)

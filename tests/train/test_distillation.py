@@ -121,12 +121,14 @@ def test_distilling_lowers_the_divergence_and_keeps_the_size(tmp_path: Path) -> 
 @pytest.mark.oracle
 def test_llama_cpp_loads_a_distilled_model(tmp_path: Path) -> None:
     llama_cpp = pytest.importorskip("llama_cpp")
+    from scripts.oracles import llama
+
     base, text, out = tiny_model("llama", tmp_path), tmp_path / "text.txt", tmp_path / "out.gguf"
     text.write_text(excerpt(), "utf-8")
     train.distill_quantize(base, out, "Q4_1", text, options=train.DistillOptions(steps=4, length=12, held_out=2))
     tokens = [5, 9, 77, 130, 6]
     theirs = llama_cpp.Llama(str(out), n_ctx=64, logits_all=True, n_gpu_layers=0, verbose=False)
-    theirs.eval(tokens)
+    llama.on_a_new_thread(theirs.eval)(tokens)
     with train.LoraModel(out) as model:
         # llama.cpp rounds activations to 8 bits
         np.testing.assert_allclose(theirs.scores[: len(tokens)], logits(model, {}, tokens), atol=0.25)

@@ -214,6 +214,8 @@ def test_a_whole_model_follows_torch(tmp_path: Path) -> None:
 
 def test_llama_cpp_loads_an_adapter(tmp_path: Path) -> None:
     llama_cpp = pytest.importorskip("llama_cpp")
+    from scripts.oracles import llama
+
     tokens, plain = tiny_logits("llama")
     base, saved = tiny_model("llama", tmp_path), tmp_path / "adapter.gguf"
     with train.LoraModel(base, train.LoraConfig(rank=4, alpha=6.0)) as model:
@@ -221,7 +223,7 @@ def test_llama_cpp_loads_an_adapter(tmp_path: Path) -> None:
         train.save_adapter(saved, model, adapters)
         wanted = logits(model, adapters, tokens)
     theirs = llama_cpp.Llama(str(base), lora_path=str(saved), n_ctx=64, logits_all=True, n_gpu_layers=0, verbose=False)
-    theirs.eval(tokens)
+    llama.on_a_new_thread(theirs.eval)(tokens)
     found = theirs.scores[: len(tokens)]
     assert np.abs(wanted - plain).max() > 0.1
     np.testing.assert_allclose(found, wanted, atol=1e-2)

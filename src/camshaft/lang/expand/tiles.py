@@ -78,8 +78,8 @@ class _Expander(Copier):
         tile = item.tile
         count = max(tile.rows * tile.columns // self.width, 1)
         if count <= MOST_REGISTERS:
-            self.accumulators[tile] = [self.var(0, tile.dtype) for _ in range(count)]
-            for i, total in enumerate(self.accumulators[tile] if item.array is not None else ()):
+            self.accumulators[tile] = totals = [self.var(0, tile.dtype) for _ in range(count)]
+            for i, total in enumerate(totals if item.array is not None else ()):
                 row, column = self.place(tile, i)
                 self.guarded([self.in_tile(tile, row)], partial(self.take, item, total, row, column))
             return

@@ -1,8 +1,8 @@
 """The variant of attention for prompts on AMX: q K and p V in tiles of bf16, the softmax between them in f32.
 
-A word of a tile has two bf16: of columns d and d + 16 of a head in q K, of keys j and j + 16 in p V, so that words come from two
-vectors as they are loaded, and nothing is transposed. Scores keep 16 bits of q and of K: each is the sum of two bf16, and three of
-the four products are added. Weights and values are rounded to bf16. Rows, runs and programs are those of tiled.py.
+A word of a tile has two bf16: of columns d and d + 16 of a head in q K, of keys j and j + 16 in p V, so that words come from
+two vectors as they are loaded, and nothing is transposed. Scores keep 16 bits of q and of K: each is the sum of two bf16, and
+three of the four products are added. Weights and values are rounded to bf16. Rows, runs and programs are those of tiled.py.
 """
 
 from __future__ import annotations
@@ -32,11 +32,9 @@ from camshaft.ops.attention.paged import (
 from camshaft.ops.attention.tiled import evened, run_from
 from camshaft.ops.attention.tiled_steps import SLACK
 from camshaft.ops.kernels.bf16_words import pair, rest
+from camshaft.ops.matmul.blocks.unit_panels import SIDE, WORDS, without_tiles
 from camshaft.ops.spec import bound
 
-FEATURES = frozenset({"amx-tile", "amx-bf16"})
-# Rows and columns of four tiles; words of two columns, or keys, of a step.
-SIDE, WORDS = 32, 16
 TOLERANCE = {"f32": 2e-5}
 TILE_ROWS, TILE_KEYS = (64, 96, 128, 192, 256, 384), (64, 128, 256, 512)
 
@@ -131,7 +129,10 @@ class UnitTile:
         k, shape = self.k, self.shape
         for row in k.range((n_rows + (SIDE - 1)) // SIDE * SIDE):
             source = k.minimum(row, n_rows - 1)
-            token, column = first + source // shape.group, (kv_head * shape.group + source % shape.group) * shape.head_dim
+            token, column = (
+                first + source // shape.group,
+                (kv_head * shape.group + source % shape.group) * shape.head_dim,
+            )
             for step in range(shape.steps):
                 halves = [self._query(q, token, column, d, scale) for d in (step * SIDE, step * SIDE + WIDTH)]
                 self._store_both(self.query, halves, row // SIDE, step, row % SIDE, 0)
@@ -182,11 +183,13 @@ class UnitTile:
             for d in self.k.range(WORDS):
                 yield step, d
 
-    def _component(self, keys: Keys, block: Value, d: Value) -> Value:
+    def _component(self, keys: Keys, block: Value, d: Number) -> Value:
         """Returns component d of a block's keys, 0 past the head's columns."""
         k, head_dim = self.k, self.shape.head_dim
+        if head_dim % SIDE == 0:
+            return k.load_vector(keys.cache.keys, block, keys.kv_head, d, 0, width=WIDTH)
         found = k.load_vector(keys.cache.keys, block, keys.kv_head, k.minimum(d, head_dim - 1), 0, width=WIDTH)
-        return found if head_dim % SIDE == 0 else k.select(d < head_dim, found, 0.0)
+        return k.select(k.minimum(d, head_dim) < head_dim, found, k.splat(0.0, WIDTH))
 
     def _value(self, keys: Keys, index: Value, block: Value, j: Value, d: int) -> Value:
         """Returns 16 columns of key j of the block at `index`, 0 past the keys: there lies whatever was there before."""
@@ -297,9 +300,7 @@ def _defaults(node: ops.NodeSpec, target: ops.Target) -> ops.Values:
 
 def _supports(node: ops.NodeSpec, target: ops.Target) -> str | None:
     """Returns why the variant does not support the node, or None; next tokens of sequences are left to split_keys."""
-    if target.backend != "simd" or not FEATURES <= target.features:
-        return "takes CPUs with AMX's tiles of bf16"
-    if (reason := without_options(node)) is not None:
+    if (reason := without_tiles(target) or without_options(node)) is not None:
         return reason
     if node.inputs[1].dtype not in (f16, bf16):
         return f"takes a cache of f16 or bf16; got {node.inputs[1].dtype}"

@@ -20,7 +20,7 @@ from camshaft.ops import op as ops
 from camshaft.ops.checks import TO_TOLERANCE, to_dtype
 from camshaft.ops.gradient import expect_fixed
 from camshaft.ops.matmul.blas import BLAS, NUMPY
-from camshaft.ops.matmul.blocks.bf16 import BF16_DOT, MATRIX_UNIT
+from camshaft.ops.matmul.blocks.bf16 import BF16_DOT, MATRIX_UNIT, UNIT_PANELS
 from camshaft.ops.matmul.blocks.blocked import BLOCKED, LEAST_PART
 from camshaft.ops.matmul.lanes import LANES
 from camshaft.ops.matmul.samples import error_samples, samples
@@ -167,7 +167,7 @@ OP = ops.Op(
     parameters=Parameters("a b", (Attribute("transpose_b", "bool", False), TO), out_by_position=True),
     infer=infer,
     reference=_reference,
-    variants=(LANES, TILED, BLOCKED, BF16_DOT, MATRIX_UNIT, SKINNY, TILE, BLAS, NUMPY),
+    variants=(LANES, TILED, BLOCKED, BF16_DOT, UNIT_PANELS, MATRIX_UNIT, SKINNY, TILE, BLAS, NUMPY),
     samples=samples,
     error_samples=error_samples,
     tolerance=TO_TOLERANCE | {"f64": 1e-29},

@@ -18,6 +18,7 @@ import numpy as np
 from camshaft.dtypes import f32
 from camshaft.formats.blocks import BLOCK_FORMATS, BlockFormat
 from camshaft.ops import op as ops
+from camshaft.ops.matmul.blocks.unit_panels import PARTS
 from camshaft.ops.parameters import ACT, SUMS, Parameters
 from camshaft.ops.quantize import fused_quantize
 from camshaft.ops.quantize import quantize_activations as q8
@@ -117,7 +118,7 @@ def _build_unpacked(node: ops.NodeSpec, target: ops.Target) -> ops.Build:
 
 
 def _unpacked_supports(node: ops.NodeSpec, target: ops.Target) -> str | None:
-    blocks, most = node.inputs[1].bounds[1] // BLOCK, unpacked_tiles.PARTS[-1]
+    blocks, most = node.inputs[1].bounds[1] // BLOCK, PARTS[-1]
     if blocks > most:
         return f"takes at most {most} blocks of 32 k; got {blocks}"
     return unpacked_tiles.supports(_product(node), target)

@@ -14,7 +14,7 @@ from typing import Any
 from camshaft.dtypes import bf16, f32, i64, u16, u32
 from camshaft.lang import Array, Tracer, Value, kernel
 from camshaft.ops import op as ops
-from camshaft.ops.matmul.blocks import blocked
+from camshaft.ops.matmul.blocks import blocked, unit_panels
 from camshaft.ops.matmul.blocks.panels import PACK_DEPTH, pack_launch
 from camshaft.ops.matmul.shapes import PAIR, WIDTH, Matrices, Sizes, result_of, sizes_of
 from camshaft.ops.spec import TensorSpec, bound
@@ -181,5 +181,51 @@ def _cost_unit(node: ops.NodeSpec, target: ops.Target) -> float:
     assert tile is not None
     return s.multiply_adds / (3.4 * target.lanes * tile.speed) + 0.6 * prod(s.b_shape) + 100.0
 
+
+def _supports_panels(node: ops.NodeSpec, target: ops.Target) -> str | None:
+    """Returns why the variant does not support the node, or None."""
+    if (reason := unit_panels.without_tiles(target)) is not None:
+        return reason
+    if any(spec.dtype != bf16 for spec in node.inputs):
+        return "takes bf16 by bf16"
+    s = sizes_of(node)
+    if s.transposed or s.depth % unit_panels.STEP:
+        return f"takes b as [k, n] with a depth that is a multiple of {unit_panels.STEP}"
+    return f"a tile of {unit_panels.SIDE} rows for {bound(s.rows)}" if bound(s.rows) < unit_panels.SIDE else None
+
+
+def _defaults_panels(node: ops.NodeSpec, target: ops.Target) -> ops.Values:
+    """Returns the cost model's choice."""
+    return unit_panels.values_for(sizes_of(node).depth // unit_panels.STEP)
+
+
+def _build_panels(node: ops.NodeSpec, target: ops.Target, values: ops.Values) -> ops.Build:
+    """Builds a launch with a program per matrix, block of rows and some panels of columns."""
+    s, side, panels = sizes_of(node).in_words, unit_panels.SIDE, values["panels"]
+    tokens = min(-(-bound(s.rows) // side) * side, unit_panels.MOST_ROWS)
+    steps = s.depth // unit_panels.WORDS
+    part = -(-steps // -(-steps // values["part"]))
+    launch = ops.Launch(
+        unit_panels.multiply_panels,
+        (*_in_words(s), s.out),
+        (ops.Cells(s.matrices), ops.Cells(s.rows, tokens), ops.Cells(s.columns, side * panels)),
+        {"tokens": tokens, "part": part, "panels": panels, **s.constants()},
+        s.extents,
+    )
+    return ops.Build((launch,))
+
+
+def _cost_panels(node: ops.NodeSpec, target: ops.Target) -> float:
+    """Measured on Emerald Rapids."""
+    s = sizes_of(node)
+    return s.multiply_adds / 600.0 + 200.0
+
+
+_PANEL_TUNABLES = ops.Tunables(
+    {"part": unit_panels.PARTS, "panels": unit_panels.PANELS}, _defaults_panels, _build_panels
+)
+UNIT_PANELS = ops.KernelVariant(
+    "unit_panels", frozenset({"simd"}), _PANEL_TUNABLES.build_default, _supports_panels, _cost_panels, _PANEL_TUNABLES
+)
 
 MATRIX_UNIT = ops.KernelVariant("matrix_unit", frozenset({"simd"}), _build_unit, _supports_unit, _cost_unit)

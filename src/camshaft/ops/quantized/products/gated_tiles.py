@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import nullcontext
+from functools import partial
 from typing import Any
 
 from camshaft.dtypes import f32, i64, u32
 from camshaft.lang import Array, Tracer, Value, kernel
+from camshaft.ops.matmul.blocks.unit_panels import SIDE, WORDS, Panel
 from camshaft.ops.quantize import fused_quantize
 from camshaft.ops.quantize.q8_blocks import BLOCK, Q8Out, Sums, q8_outs, store_block
 from camshaft.ops.quantized.operands import Rows, Tokens, packed
 from camshaft.ops.quantized.packed.packing import ROWS
 from camshaft.ops.quantized.products import short_sums
 from camshaft.ops.quantized.products.kernels import totals_of
-from camshaft.ops.quantized.products.unpacked_tiles import SIDE, WORDS, Panel
+from camshaft.ops.quantized.products.unpacked_tiles import unpack
 
 
 @kernel
@@ -83,19 +85,39 @@ def gated_unpacked_tiles(
     gate, up = arrays[:3], arrays[3:6]
     outs, active = q8_outs(arrays[6:], sums)
     b, first, limit = k.program(0), k.program(1) * tokens, active[0] if active else k.const(bound, i64)
-    words, made = k.scratch(u32, 2, blocks, WORDS, SIDE), k.scratch(f32, 2, SIDE, SIDE)
+    words, made = k.scratch(u32, 2, blocks, WORDS, SIDE), k.scratch(f32, 2, 2 * SIDE, SIDE)
     panels = [Panel(k, words, (k.const(i, i64),), k.const(0, i64), k.const(blocks, i64)) for i in (0, 1)]
-    for panel, weights in zip(panels, (gate, up), strict=True):
-        panel.unpack(packed(k, *weights, block), b)
+    for panel, (codes, scales, extra) in zip(panels, (gate, up), strict=True):
+        unpack(k, packed(k, codes, scales, extra, block), panel, b)
     k.barrier()
-    for i in k.range((k.minimum(limit - first, tokens) + (SIDE - 1)) // SIDE):
-        place = first + i * SIDE
-        for number, panel in enumerate(panels):
-            panel.times(x, place // SIDE).store(made, (number, 0, 0))
+    count = (k.minimum(limit - first, tokens) + (SIDE - 1)) // SIDE
+    for i in k.range(count + 1):
+        with k.when(i < count):
+            _fetch(k, outs, first + i * SIDE, b)
+            tile = first // SIDE + i
+            for number, panel in enumerate(panels):
+                panel.times(x, partial(_of_tile, tile)).store(made, (number, i % 2 * SIDE, 0))
         k.barrier()
-        for t in k.range(k.minimum(limit - place, SIDE)):
-            _store(k, made, t, place + t, b, outs, act)
+        before = i - 1
+        place = first + before * SIDE
+        for t in k.range(k.select(i > 0, k.minimum(limit - place, SIDE), 0)):
+            _store(k, made, before % 2 * SIDE + t, place + t, b, outs, act)
         k.barrier()
+
+
+def _of_tile(tile: Value, step: Value) -> tuple[Value | int, ...]:
+    """Returns where the words of a step of 32 tokens are."""
+    return tile, step, 0, 0
+
+
+def _fetch(k: Tracer, outs: Sequence[Q8Out], first: Value, b: Value) -> None:
+    """Prefetches the lines of block b of 32 rows while their products are computed."""
+    for t in k.range(SIDE):
+        for out in outs:
+            row = k.minimum(first + t, out.codes.shape[0] - 1)
+            k.prefetch(out.codes, row, b * BLOCK)
+            k.prefetch(out.scales, row, b)
+            k.prefetch(out.sums, row, b * out.groups)
 
 
 def _store(k: Tracer, made: Array, token: Value, place: Value, b: Value, outs: Sequence[Q8Out], act: str) -> None:
