@@ -40,7 +40,7 @@ def specs_of(case: Case) -> tuple[TensorSpec, ...]:
 def test_many_tokens_are_one_kernel_where_no_unit_multiplies_bytes(level: str) -> None:
     target, attrs, chosen = machine(level), {"sums": ((32, 0),)}, []
     for tokens in (1, 64):
-        specs = specs_of(Case("Q4_1", tokens, tokens, 1536, 576, True, 0))
+        specs = specs_of(Case("Q4_1", tokens, tokens, 1536, 576, "q8", 0))
         chosen.append(best(OP, NodeSpec(specs, OP.infer(specs, attrs), attrs), target).name)
     has_unit = level in ("amx", "neon-i8mm", "neon-bf16")
     assert chosen == ["unfused", "unfused" if has_unit else "short_sums" if level == "avx2" else "tile"]
@@ -49,7 +49,7 @@ def test_many_tokens_are_one_kernel_where_no_unit_multiplies_bytes(level: str) -
 @pytest.mark.parametrize("name", ["Q4_1", "Q8_0", "Q6_K"])
 def test_on_amx_one_node_gives_every_bit_of_two_products(name: str) -> None:
     require_level("avx512-bf16")  # for what is not played
-    gate, up = (Case(name, 29, 29, 96, 512, True, seed) for seed in (1, 2))
+    gate, up = (Case(name, 29, 29, 96, 512, "q8", seed) for seed in (1, 2))
     given, attrs = (gate.x, gate.packed(), up.packed()), {"sums": ((32, 0),)}
     (apart,) = computed(OP, specs_of(gate), given, attrs)
     products = [computed(PRODUCT, gate.specs, (gate.x, weights), {})[0] for weights in given[1:]]

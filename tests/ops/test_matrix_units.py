@@ -40,7 +40,7 @@ def test_every_block_format_is_multiplied_by_amx(name) -> None:
 
 def test_two_pieces_of_tokens_share_the_weights() -> None:
     """45 tokens are a tile of 32 and one that starts at 13; 33 rows are three tiles of 16."""
-    counts = run(OP, UNITS, sample(Case("Q4_0", 45, 45, 33, 64, True)))
+    counts = run(OP, UNITS, sample(Case("Q4_0", 45, 45, 33, 64, "q8")))
     blocks, tiles = 64 // 32, 2 * 3
     assert counts["tdpbsud.internal"] == 2 * blocks * tiles
     assert counts["tileloadd64.internal"] == 3 * blocks * tiles

@@ -30,7 +30,7 @@ HAS_STREAMS = cpu_device().lanes == 16 or has_short_sums(cpu_device())
 @pytest.mark.skipif(not HAS_STREAMS, reason="streams are for vectors of 16 numbers and for AVX2 without VNNI")
 @pytest.mark.parametrize("name", FORMATS)
 def test_ragged_shares_give_the_tiles_bits(name) -> None:
-    given = sample(Case(name, 1, 1, 16 * 7 - 5, 512, True))
+    given = sample(Case(name, 1, 1, 16 * 7 - 5, 512, "q8"))
     wanted = check_sample(OP, TILE, cpu_device(), given)
     for streams, step in ((1, 1), (3, 2), (4, 4), (6, 1)):
         variant = GEMV.with_values({"streams": streams, "step": step})
@@ -41,22 +41,22 @@ def test_ragged_shares_give_the_tiles_bits(name) -> None:
 
 
 def test_streams_without_a_tile_and_steps_past_a_block_are_refused() -> None:
-    node = node_of(OP, sample(Case("Q4_0", 1, 1, 33, 96, True)))
+    node = node_of(OP, sample(Case("Q4_0", 1, 1, 33, 96, "q8")))
     assert "4 streams of 3 tiles" in (gemv.refusal(node, cpu_device(), {"streams": 4, "step": 1}) or "")
     assert "steps of 2 blocks of 3" in (gemv.refusal(node, cpu_device(), {"streams": 3, "step": 2}) or "")
-    two = node_of(OP, sample(Case("Q4_0", 2, 2, 33, 96, True)))
+    two = node_of(OP, sample(Case("Q4_0", 2, 2, 33, 96, "q8")))
     assert "one quantized token" in (GEMV.supports(two, replace(cpu_device(), lanes=16)) or "")
 
 
 @pytest.mark.parametrize(("tiles", "streams"), [(1, 1), (8, 1), (32, 4), (36, 3), (56, 4), (57, 1), (301, 4)])
 def test_programs_share_out_evenly(tiles: int, streams: int) -> None:
-    node = node_of(OP, sample(Case("Q4_0", 1, 1, 16 * tiles, 96, True)))
+    node = node_of(OP, sample(Case("Q4_0", 1, 1, 16 * tiles, 96, "q8")))
     assert gemv.values_of(node, cpu_device()) == {"streams": streams, "step": 1}
 
 
 @pytest.mark.parametrize(("n", "workers", "faster"), [(4096, 1, True), (4096, 2, False), (64, 1, False)])
 def test_one_worker_reads_large_weights_from_several_places(n: int, workers: int, faster: bool) -> None:
-    x = node_of(OP, sample(Case("Q4_0", 1, 1, 16, 896, True))).inputs[0]
+    x = node_of(OP, sample(Case("Q4_0", 1, 1, 16, 896, "q8"))).inputs[0]
     w = interleaved(TensorSpec((n, 896), BLOCK_FORMATS["Q4_0"]))
     node = NodeSpec((x, w), OP.infer((x, w), {}), {})
     device = replace(cpu_device(), lanes=16)
@@ -70,7 +70,7 @@ def test_one_worker_reads_large_weights_from_several_places(n: int, workers: int
     [(4096, 1, True), (4096, 2, False), (320, 1, True), (256, 1, False), (304, 1, False)],
 )
 def test_16_bit_sums_read_from_several_places_where_the_parts_are_even(n: int, workers: int, faster: bool) -> None:
-    x = node_of(OP, sample(Case("Q4_0", 1, 1, 16, 896, True))).inputs[0]
+    x = node_of(OP, sample(Case("Q4_0", 1, 1, 16, 896, "q8"))).inputs[0]
     w = interleaved(TensorSpec((n, 896), BLOCK_FORMATS["Q4_0"]))
     node, row = NodeSpec((x, w), OP.infer((x, w), {}), {}), LEVELS["avx2"]
     device = CpuDevice("cpu", "simd", native_lanes(row.features), row.features, row.architecture)

@@ -38,7 +38,7 @@ def bits(variant: ops.KernelVariant, given: Sample) -> np.ndarray:
 def cases(name: str) -> list[Case]:
     """One token, several in registers, and more than a program has, with a last step and a last row tile that are ragged."""
     k = 512 if PACKED_FORMATS[name].is_nested else 96
-    return [Case(name, 1, 1, 33, k, True), Case(name, 5, 3, 17, k, True), Case(name, 75, 70, 33, k, True)]
+    return [Case(name, 1, 1, 33, k, "q8"), Case(name, 5, 3, 17, k, "q8"), Case(name, 75, 70, 33, k, "q8")]
 
 
 @pytest.mark.parametrize("name", quick_of(PACKED_FORMATS, ["Q5_0", "Q8_0", "Q6_K", "Q2_K"]))
@@ -91,9 +91,9 @@ def test_programs_and_passes_are_several_in_a_sample_of_each_op() -> None:
 
 
 def test_floats_and_steps_that_do_not_fit_are_refused() -> None:
-    floats = node_of(OP, sample(Case("Q4_0", 16, 16, 16, 64, False)))
+    floats = node_of(OP, sample(Case("Q4_0", 16, 16, 16, 64, "f32")))
     assert short_tile.VARIANT.supports(floats, machine("avx2")) == "takes quantized activations"
-    node, refusal = node_of(OP, sample(Case("Q4_0", 16, 16, 16, 64, True))), short_tile.TUNABLES.refusal
+    node, refusal = node_of(OP, sample(Case("Q4_0", 16, 16, 16, 64, "q8"))), short_tile.TUNABLES.refusal
     assert refusal is not None
     for columns, step, wanted in (
         (64, 6, "64 tokens, 6 at a time"),

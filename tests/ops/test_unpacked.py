@@ -49,7 +49,7 @@ def test_ragged_tiles_panels_blocks_and_steps(name: str, turns: bool) -> None:
     given = (
         transposed_sample("Q4_1", rows, k + 1, n // 32 + 1)  # the depth is n, the columns are whole blocks
         if turns
-        else sample(Case("Q4_1", rows, rows, n, k, False))
+        else sample(Case("Q4_1", rows, rows, n, k, "f32"))
     )
     found = check_sample(OPS[turns], variant(turns, **values), cpu_device("simd"), given)
     assert found.max_error <= found.tolerance

@@ -142,6 +142,8 @@ _NEON = frozenset({"neon"})
 _DOTPROD = _NEON | {"dotprod"}
 _I8MM = _DOTPROD | {"i8mm"}
 
+# The features of a CPU that multiplies tiles of bf16 (AMX).
+BF16_TILES = frozenset({"amx-tile", "amx-bf16"})
 LEVELS = {
     level.name: level
     for level in (

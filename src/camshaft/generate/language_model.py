@@ -97,7 +97,7 @@ class LanguageModel(Prompts, Drawing):
                     self.config,
                     context=context,
                     n_slots=sessions,
-                    quantized=model_options.ACTIVATIONS[self.activations],
+                    activations=model_options.compiled_activations(self.activations, backend),
                     form=model_options.KV_CACHES[self.kv_cache],
                     backend=backend,
                     threads=self.threads,

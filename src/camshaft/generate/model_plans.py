@@ -62,7 +62,7 @@ class ModelPlans(PictureRuns):
         *,
         context: int,
         n_slots: int,
-        quantized: bool,
+        activations: str,
         form: DType | str,
         backend: str | None,
         threads: int,
@@ -80,8 +80,8 @@ class ModelPlans(PictureRuns):
         self.prompt_tokens = Extent("tokens", min(PROMPT_TOKENS, context))
         self.cache = KVCache(config, context, form, n_slots, self.device, run_tokens=self.prompt_tokens.bound)
         self.logit_rows = Extent("rows", min(LOGIT_ROWS, self.prompt_tokens.bound))
-        self.file, self._backend, self._activations = file, backend, "q8" if quantized else "f32"
-        facts = f"{config}|{context}|{self.prompt_tokens}|{self.logit_rows}|{n_slots}|{quantized}|{form}|{threads}"
+        self.file, self._backend, self._activations = file, backend, activations
+        facts = f"{config}|{context}|{self.prompt_tokens}|{self.logit_rows}|{n_slots}|{activations}|{form}|{threads}"
         self._facts = facts + (f"|{seeing}" if seeing.width else "") + ("|routed" if self.experts else "")
         self.seeing = seeing
         self.n_runs, self.costs = 0, RunCosts()  # the logits are those of the last run
@@ -93,8 +93,8 @@ class ModelPlans(PictureRuns):
 
     def _use_adapters(self, adapters: Adapters) -> None:
         self.adapters = adapters
-        # Other models round alike in plans of all sizes; a BLAS does not, nor f32 activations times quantized weights.
-        self.is_uneven = self._activations == "f32" or any(map(is_multiplied, adapters.tensors.values()))
+        # Activations of 8 bits round alike in plans of all sizes; those of f32 and bf16 do not, nor does a BLAS.
+        self.is_uneven = self._activations != "q8" or any(map(is_multiplied, adapters.tensors.values()))
         self._kernels = "simd" if self.is_uneven and self._backend is None else self._backend
         facts = f"{self._facts}|{adapters.digest}" if adapters.given else self._facts
         facts += f"|{self._kernels}" if self.is_uneven else ""

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from camshaft.dtypes import DType, bf16, f16, f32
+from camshaft.emit.target import BF16_TILES
 from camshaft.errors import ContextError, ModelError, SettingError, count
 from camshaft.generate.checks import Rules, are_texts, check_fields, integer, is_bool
 from camshaft.generate.grammar.grammar import Grammar
@@ -120,7 +121,7 @@ def check_together(options: GenerateOptions, of: str) -> None:
             raise SettingError(f"{of} got {name}={value!r:.60}; wanted None: it is for one text alone")
 
 
-# Option of a model -> whether the inputs of quantized matmuls are quantized to 8 bits.
+# Option of a model -> whether the inputs of quantized matmuls may be rounded.
 ACTIVATIONS = {"auto": True, "q8": True, "f32": False}
 # Option of a model -> dtype or block format of the KV cache.
 KV_CACHES: dict[str, DType | str] = {"f16": f16, "bf16": bf16, "f32": f32, "q8_0": "Q8_0", "q4_0": "Q4_0"}
@@ -132,6 +133,17 @@ def activations_of(name: str) -> str:
     if not isinstance(name, str) or name not in ACTIVATIONS:
         raise SettingError(f"activations {name!r}; wanted one of {', '.join(ACTIVATIONS)}")
     return name
+
+
+def compiled_activations(name: str, backend: str | None = None) -> str:
+    """Return the activations of `compile` for a name of ACTIVATIONS: for 'auto' bf16 on a CPU with tiles of them, else q8."""
+    if not ACTIVATIONS[name]:
+        return "f32"
+    from camshaft.backends.cpu.compile import host_target  # not needed to read options
+    from camshaft.backends.cpu.features import names
+
+    tiled = name == "auto" and backend in (None, "simd") and names(host_target().features) >= BF16_TILES
+    return "bf16" if tiled else "q8"
 
 
 def kv_cache_of(name: str, activations: str) -> str:

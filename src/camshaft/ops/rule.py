@@ -21,16 +21,19 @@ class Stage(IntEnum):
     """When a rule is applied."""
 
     FUSE = 0
-    QUANTIZE = 1
-    QUANTIZED_RESULT = 2
-    GATED_PRODUCT = 3
-    ROUNDED_RESULT = 4
-    ROUND = 5
+    TILES = 1
+    QUANTIZE = 2
+    QUANTIZED_RESULT = 3
+    GATED_PRODUCT = 4
+    ROUNDED_RESULT = 5
+    ROUND = 6
 
-    @property
-    def needs_q8(self) -> bool:
-        """Whether the rules of the stage change results, as activation mode 'q8' allows."""
-        return self is not Stage.FUSE
+    def is_applied(self, activations: str) -> bool:
+        """Whether an activation mode allows what the rules of the stage change in results: 'f32' nothing, 'q8' codes of 8 bits,
+        'bf16' those and, for many tokens, bf16 in tiles."""
+        if self is Stage.FUSE:
+            return True
+        return activations == "bf16" if self is Stage.TILES else activations != "f32"
 
 
 class Value(Protocol):

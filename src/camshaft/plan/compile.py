@@ -37,6 +37,8 @@ from camshaft.selection.override import check_override, get_backend_override
 from camshaft.settings import setting, settings, thread_count
 
 Array = np.ndarray[Any, Any]
+# What `compile` may do to the inputs of quantized products.
+ACTIVATIONS = ("q8", "bf16", "f32")
 
 
 def compile(
@@ -57,7 +59,8 @@ def compile(
     """Compiles a graph into an ExecutionPlan.
 
     `backend` names the backend or device for nodes that the graph does not assign to a device. `activations` 'q8' quantizes the
-    inputs of quantized matmuls to 8 bits, 'f32' does not. `memory` maps names of states, inputs and outputs to
+    inputs of quantized matmuls to 8 bits, 'f32' does not; 'bf16' rounds those of more than 16 tokens to bf16, and attention's
+    weights and values too, for CPUs with AMX (the others as 'q8'). `memory` maps names of states, inputs and outputs to
     caller-owned arrays (64-byte aligned) or DeviceArrays; the plan allocates the rest, zeroed. `weights` shares packed constants
     among plans; `arena` is caller-owned memory for host temporaries. A node without a kernel on its device runs on the CPU, with
     copies, unless `strict`. A `dispatcher` computes the ops that it supports; fusion and activation quantization are then
@@ -110,8 +113,8 @@ def _rewritten(graph: Graph, activations: str, sync: str | None, plain: bool) ->
 
 def _check_values(graph: Graph, activations: str, sync: str | None, memory: Mapping[str, Any] | None) -> None:
     """Raises PlanError for arguments that are not among the legal ones, do not fit each other, or compute nothing."""
-    if activations not in ("q8", "f32"):
-        raise PlanError(f"compile: activations {activations!r}; wanted q8 or f32")
+    if activations not in ACTIVATIONS:
+        raise PlanError(f"compile: activations {activations!r}; wanted {', '.join(ACTIVATIONS)}")
     if sync is not None and activations != "f32":
         raise PlanError(f"compile: activations {activations!r} with sync {sync!r}; wanted f32, as it was written")
     check_sync(graph, sync)

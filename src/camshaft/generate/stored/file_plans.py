@@ -119,7 +119,7 @@ class FileModel(Closing):
 
     def __init__(self, path_or_name: str | Path, *, threads: int | None = None, activations: str = "auto") -> None:
         self.name, self.threads = model_options.name_of(path_or_name), thread_count(threads)
-        quantized = model_options.ACTIVATIONS[model_options.activations_of(activations)]
+        mode = model_options.compiled_activations(model_options.activations_of(activations))
         model_file = open_model_file(resolve_model(self.name))
         self._file, self._lock, self._closed = model_file.file, ForkLock(), False
         try:
@@ -128,7 +128,7 @@ class FileModel(Closing):
                 wanted = f"{self.architecture}, {self.kind}"
                 raise ModelError(f"{self.name}: the architecture is {shown_value(came)}; wanted {wanted}")
             self.tokenizer = model_file.tokenizer()
-            self._plans = self._planned("q8" if quantized else "f32", f16 if quantized else f32)
+            self._plans = self._planned(mode, f32 if mode == "f32" else f16)
             model_file.save(self.tokenizer)
         except BaseException:
             self._file.close()

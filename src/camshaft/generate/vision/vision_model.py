@@ -18,7 +18,7 @@ from camshaft.forks import ForkLock
 from camshaft.formats.gguf.file import GGUFFile
 from camshaft.generate.generation import Closing
 from camshaft.generate.memory.cache_specs import BLOCK_TOKENS
-from camshaft.generate.options import ACTIVATIONS
+from camshaft.generate.options import compiled_activations
 from camshaft.generate.stored.file_plans import FilePlans
 from camshaft.generate.stored.header_cache import open_model_file
 from camshaft.generate.vision.tokens import Seeing, Span
@@ -83,7 +83,7 @@ class VisionModel(Closing):
 
     def __init__(self, path: str | Path, text: ModelConfig, text_name: str, *, threads: int, activations: str) -> None:
         self.name, self._lock, self._closed = str(path), ForkLock(), False
-        kind = "q8" if ACTIVATIONS[activations] else "f32"
+        kind = compiled_activations(activations)
         self._file = open_model_file(path).file
         try:
             self.config = config = read_vision(self._file.metadata)

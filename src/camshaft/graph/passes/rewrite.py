@@ -24,8 +24,8 @@ Place = Callable[[Node, tuple[Tensor, ...]], tuple[Tensor, ...] | None]
 
 
 def prepare(graph: Graph, activations: str) -> Graph:
-    """Applies all rewrites before lowering. `activations` is 'q8' or 'f32'; CAMSHAFT_CHAINS=0 disables elementwise chains."""
-    graph = apply_rules(expanded(graph), *(stage for stage in Stage if activations == "q8" or not stage.needs_q8))
+    """Applies all rewrites before lowering. `activations`: as in `compile`. CAMSHAFT_CHAINS=0 disables elementwise chains."""
+    graph = apply_rules(expanded(graph), *(stage for stage in Stage if stage.is_applied(activations)))
     if setting("chains"):
         from camshaft.graph.passes.chains import fuse_chains  # it replays graphs by the Rewriter below
 

@@ -27,7 +27,11 @@ from camshaft.ops.masked.options import ATTRIBUTES, Options, Sizes
 from camshaft.ops.masked.reference import Fetch, attend
 from camshaft.ops.masked.samples import option_samples, plain_samples
 from camshaft.ops.parameters import HEAD_DIM, HEADS, KV_HEADS, PLACES, RING, Attribute, Parameters
+from camshaft.ops.rule import Rule, Stage
 from camshaft.ops.spec import Dim, TensorSpec, bound
+
+# bf16: weights and values may be rounded to it, and scores to 16 bits.
+PRECISION = Attribute("precision", "str", "f32")
 
 
 def _infer(specs: tuple[TensorSpec, ...], attrs: ops.Attrs) -> tuple[TensorSpec, ...]:
@@ -47,7 +51,8 @@ def _infer(specs: tuple[TensorSpec, ...], attrs: ops.Attrs) -> tuple[TensorSpec,
     else:
         v_dim = check_cache("attention", (k_cache, v_cache), kv_heads, head_dim)
     check_places("attention", q, positions, slots, table)
-    scale = attrs.get("scale")
+    precision, scale = attrs.get("precision", PRECISION.default), attrs.get("scale")
+    ops.expect(precision in ("f32", "bf16"), "attention", f"precision {precision!r}", "a precision of f32 or bf16")
     ops.expect(isinstance(scale, float) and isfinite(scale), "attention", scale, "a scale that is a finite float")
     check_length("attention", attrs.get("length"), table, options)
     length, capacity = bound(attrs["length"]), table.bounds[1] * BLOCK_TOKENS
@@ -137,6 +142,7 @@ OP = ops.Op(
             Attribute("length", "int | Extent"),
             *ATTRIBUTES,
             RING,
+            PRECISION,
         ),
         results=None,
     ),
@@ -151,4 +157,5 @@ OP = ops.Op(
     flops=lambda node: 2.0 * multiply_adds(node),
     nbytes=lambda node: 2.0 * node.inputs[0].nbytes + bound(node.attrs["length"]) * _bytes_per_key(node),
     decompose=decompose,
+    rules=(Rule(Stage.TILES, ("attention",), unit_tiles.coarse),),
 )

@@ -7,7 +7,7 @@ three of the four products are added. Weights and values are rounded to bf16. Ro
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -33,6 +33,7 @@ from camshaft.ops.attention.tiled import evened, run_from
 from camshaft.ops.attention.tiled_steps import SLACK
 from camshaft.ops.kernels.bf16_words import pair, rest
 from camshaft.ops.matmul.blocks.unit_panels import SIDE, WORDS, without_tiles
+from camshaft.ops.rule import Builder, Match, Use, Uses
 from camshaft.ops.spec import bound
 
 TOLERANCE = {"f32": 2e-5}
@@ -302,6 +303,8 @@ def _supports(node: ops.NodeSpec, target: ops.Target) -> str | None:
     """Returns why the variant does not support the node, or None; next tokens of sequences are left to split_keys."""
     if (reason := without_tiles(target) or without_options(node)) is not None:
         return reason
+    if node.attrs.get("precision") != "bf16":
+        return "takes precision 'bf16'"
     if node.inputs[1].dtype not in (f16, bf16):
         return f"takes a cache of f16 or bf16; got {node.inputs[1].dtype}"
     if split.VARIANT.supports(node, target) is None:
@@ -325,6 +328,19 @@ def _build(node: ops.NodeSpec, target: ops.Target, values: ops.Values) -> ops.Bu
 def _cost(node: ops.NodeSpec, target: ops.Target) -> float:
     """An estimate."""
     return multiply_adds(node) / 150.0 + 1000.0
+
+
+def coarse(use: Use, uses: Uses) -> Match | None:
+    """Lets attention of many tokens round weights and values to bf16."""
+    tokens = use.inputs[0].spec.bounds[0]
+    if "precision" in use.attrs or tokens <= split.MAX_TOKENS:
+        return None
+
+    def build(new: Builder) -> Mapping[Any, Any]:
+        made = new.apply(use.op, use.inputs, {**use.attrs, "precision": "bf16"}, use.name)
+        return dict(zip(use.outputs, made, strict=True))
+
+    return Match(build)
 
 
 _TUNABLES = ops.Tunables({"tile_rows": TILE_ROWS, "tile_keys": TILE_KEYS}, _defaults, _build)

@@ -126,6 +126,22 @@ def plain_samples() -> Iterable[ops.Sample]:
     joined = [(0, p) for p in range(10)] + [(1, p) for p in range(80, 95)] + [(2, 3)]
     yield smol("three sequences in a row", joined, dtype=bf16)
     yield smol("a batch of 13, one token each", [(s, 23 * s + 14) for s in range(13)])
+    yield from map(_coarse, _many_tokens())
+
+
+def _many_tokens() -> Iterable[ops.Sample]:
+    """Samples with sizes around tiles of 32 rows and 32 keys, and around the keys of a program, 512."""
+    smol = partial(sample, heads=(9, 3), head_dim=64)
+    yield sample("17 tokens", [(0, p) for p in range(17)], heads=(2, 1), head_dim=16)
+    yield smol("70 tokens, 41 active", [(0, p) for p in range(70)], active={"tokens": 41})
+    yield smol("65 tokens from 500", [(0, p) for p in range(500, 565)], loudness=5.0)
+    yield sample("4/4 heads of 128, bf16", [(0, p) for p in range(35)], heads=(4, 4), head_dim=128, dtype=bf16)
+    yield sample("4/2 heads of 24, 33 tokens", [(0, p) for p in range(33)], heads=(4, 2), head_dim=24)
+    yield smol("two sequences in turn", [(i % 2, 7 + i // 2 if i % 2 else 40 + i // 2) for i in range(19)])
+
+
+def _coarse(given: ops.Sample) -> ops.Sample:
+    return replace(given, name=f"{given.name}, precision bf16", attrs={**given.attrs, "precision": "bf16"})
 
 
 def with_options(given: ops.Sample, extras: Mapping[str, ops.Array], **attrs: Any) -> ops.Sample:

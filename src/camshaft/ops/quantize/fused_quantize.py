@@ -1,7 +1,7 @@
 """rms_norm, residual_norm, silu_multiply and gelu_multiply with their result quantized in the same pass, for quantized products.
 
-Results are bit-equal to the op followed by quantize_activations. `sums` names the q8 forms as (group, zero) pairs,
-more than one if several kinds of products read y. Results: the q8 forms in that order, y itself with `floats` (if another
+Results are bit-equal to the op followed by quantize_activations. `sums` names the forms of y as (group, zero) pairs,
+more than one if several kinds of products read y. Results: the forms in that order, y itself with `floats` (if another
 op reads it), and the sum of a residual_norm.
 """
 
@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from camshaft.dtypes import f32
+from camshaft.dtypes import bf16, f32
 from camshaft.lang import Array, Constant, Tracer, Value, kernel
 from camshaft.ops import op as ops
 from camshaft.ops.checks import partly_active
@@ -22,7 +22,7 @@ from camshaft.ops.kernels.launch import has_threads
 from camshaft.ops.norm import residual_norm, rms_norm
 from camshaft.ops.parameters import FLOATS, SUMS, TO, Parameters
 from camshaft.ops.quantize import quantize_activations as q8
-from camshaft.ops.quantize.q8_blocks import BLOCK, Sums, loader, q8_outs, span_of, store_blocks
+from camshaft.ops.quantize.q8_blocks import BLOCK, TILES, Sums, loader, outs_of, span_of, store_blocks
 from camshaft.ops.rule import Builder, Match, Rule, Stage, Use, Uses
 from camshaft.ops.spec import TensorSpec
 
@@ -36,6 +36,7 @@ _SHAPES: tuple[tuple[int, int, dict[str, Any]], ...] = (
     (3, 96, {"sums": ((16, 32),)}),
     (2, 544, {"sums": ((32, 8), (16, 0)), "floats": True}),
     (5, 1056, {"sums": ((32, 128),), "floats": True}),
+    (35, 96, {"sums": (TILES, (32, 0))}),
 )
 
 
@@ -91,7 +92,7 @@ def norm_row(
 ) -> None:  # fmt: skip
     # s = a or a + b; y[r, c] = s[r, c] / sqrt(mean_c(s[r]^2) + eps) * (w[c] + offset); blocks of 32 of y quantized
     terms, w = arrays[: 1 + residual], arrays[1 + residual]
-    quantized, rest = q8_outs(arrays[2 + residual :], sums)
+    quantized, rest = outs_of(arrays[2 + residual :], sums)
     row, squares, load = k.program(0), k.accumulator("sum"), loader(k, vectors)
     for c in k.lanes(dim):
         value = terms[0][row, c] + terms[1][row, c] if residual else terms[0][row, c]
@@ -115,7 +116,7 @@ def gated_blocks(
 ) -> None:
     # y[r, c] = act(gate[r, c]) * up[r, c]; blocks of 32 of y quantized, `span` a program
     (gate, up), load = arrays[:2], loader(k, vectors)
-    quantized, rest = q8_outs(arrays[2:], sums)
+    quantized, rest = outs_of(arrays[2:], sums)
     row = k.program(0)
 
     def y_at(c: Value) -> Value:
@@ -125,13 +126,13 @@ def gated_blocks(
 
 
 def forms_of(name: str, y: TensorSpec, attrs: ops.Attrs) -> tuple[TensorSpec, ...]:
-    """Returns the specs of the q8 forms of y that `sums` names. ShapeError, as from op `name`, for an unknown form."""
+    """Returns the specs of the forms of y that `sums` names. ShapeError, as from op `name`, for an unknown form."""
     kinds: Any = attrs.get("sums")
-    fits = isinstance(kinds, tuple) and 0 < len(set(kinds)) == len(kinds) and set(kinds) <= set(q8.LAYOUTS)
+    fits = isinstance(kinds, tuple) and 0 < len(set(kinds)) == len(kinds) and set(kinds) <= set(q8.FORMS)
     ops.expect(fits, name, f"sums {kinds!r}", "sums such as ((32, 0),) or ((32, 8), (16, 32)), each once")
     fits = len(y.shape) == 2 or (len(y.shape) > 2 and bool(_activation(name)))
     ops.expect(fits and y.bounds[-1] % BLOCK == 0, name, y, "rows [T, k], k a multiple of 32")
-    return tuple(TensorSpec(y.shape, f32, q8.LAYOUTS[kind]) for kind in kinds)
+    return tuple(TensorSpec(y.shape, f32, q8.FORMS[kind]) for kind in kinds)
 
 
 def _without_quantization(attrs: ops.Attrs) -> dict[str, Any]:
@@ -155,7 +156,9 @@ def _reference_after(op: ops.Op) -> Any:
         y, *rest = op.reference(inputs, _without_quantization(attrs))
         codes, scales = q8.quantize(y)
         numbers = codes.astype(np.float64) * np.repeat(scales.astype(np.float64), BLOCK, axis=-1)
-        return (*(numbers for _ in attrs["sums"]), *((y,) if attrs.get("floats") else ()), *rest)
+        tiles = y.astype(np.float32).astype(bf16.numpy).astype(np.float64)
+        forms = (tiles if kind == TILES else numbers for kind in attrs["sums"])
+        return (*forms, *((y,) if attrs.get("floats") else ()), *rest)
 
     return reference
 
@@ -172,9 +175,10 @@ def _decompose_after(op: ops.Op) -> Any:
 
 def _build(act: str, node: ops.NodeSpec, target: ops.Target, vectors: bool) -> ops.Build:
     x, n_inputs = node.inputs[0], len(node.inputs)
-    forms = len(node.attrs["sums"])
+    kinds = node.attrs["sums"]
+    forms = len(kinds)
     arrays = [ops.read(i, shape=q8.flat(x) if len(x.shape) > 2 else None) for i in range(n_inputs)]
-    arrays += [operand for i in range(forms) for operand in q8.q8_operands(i, x)]
+    arrays += [operand for i, kind in enumerate(kinds) for operand in q8.form_operands(i, x, kind)]
     arrays += [ops.write(i, shape=q8.flat(x)) for i in range(forms, len(node.outputs))]
     constants: dict[str, Constant] = {
         "sums": node.attrs["sums"],
@@ -248,7 +252,7 @@ def _op(first: ops.Op) -> ops.Op:
         ),
         samples=lambda: samples(first),
         error_samples=lambda: error_samples(first),
-        tolerance={"f32": 1e-12, **{layout.name: TOLERANCE for layout in q8.LAYOUTS.values()}},
+        tolerance={"f32": 1e-12, **{layout.name: TOLERANCE for layout in q8.FORMS.values()}},
         flops=first.flops,
         decompose=_decompose_after(first),
         vjp=ops.NoGradient("it rounds to 8 bits"),

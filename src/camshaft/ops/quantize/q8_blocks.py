@@ -1,4 +1,5 @@
-"""Quantizes blocks of 32 activations to 8 bits, with vectors or a block per lane: the common part of kernels that make q8."""
+"""Stores blocks of 32 activations as 8-bit codes or in tiles of bf16, with vectors or a block per lane: the common part of
+kernels that make either."""
 
 from __future__ import annotations
 
@@ -11,9 +12,11 @@ import numpy as np
 from camshaft.dtypes import f32, i32
 from camshaft.lang import Array, Tracer, Value
 
-# (group, zero) of each q8 form: keys of quantize_activations.LAYOUTS.
+# (group, zero) of each q8 form, or TILES: keys of quantize_activations.FORMS.
 Sums: TypeAlias = tuple[tuple[int, int], ...]
 BLOCK = 32
+# The form of bf16 in tiles: 32 rows of a block are 2 KiB in one piece.
+TILES, TILE_ROWS = (0, 0), 32
 INVERSE_127 = float(np.float32(1 / 127))
 # Added to a float of magnitude up to 2^22, it leaves the nearest integer (ties to even) in the low bits.
 ROUNDER, ROUNDER_BITS = 12582912.0, 0x4B400000
@@ -33,13 +36,31 @@ class Q8Out(NamedTuple):
         return int(self.sums.shape[1] // self.scales.shape[1])
 
 
-def q8_outs(arrays: tuple[Any, ...], sums: Sums) -> tuple[list[Q8Out], tuple[Any, ...]]:
-    """Returns the q8 forms whose arrays are the first of `arrays`, three each, and what follows them."""
-    outs = []
-    for i, (_, zero) in enumerate(sums):
-        codes, scales, totals = arrays[3 * i : 3 * i + 3]
-        outs.append(Q8Out(codes, scales, totals, zero))
-    return outs, arrays[3 * len(sums) :]
+class TileOut(NamedTuple):
+    """The array of activations as bf16 in a kernel: [rows / 32, blocks, 32, 32]."""
+
+    tiles: Array
+
+    def place(self, row: Value, b: Value, column: int) -> tuple[Any, ...]:
+        """Returns where a column of block b of a row is."""
+        return row // TILE_ROWS, b, row % TILE_ROWS, column
+
+
+Out: TypeAlias = Q8Out | TileOut
+
+
+def outs_of(arrays: tuple[Any, ...], sums: Sums) -> tuple[list[Out], tuple[Any, ...]]:
+    """Returns the forms whose arrays are the first of `arrays`, one or three each, and what follows them."""
+    outs: list[Out] = []
+    for kind in sums:
+        if kind == TILES:
+            outs.append(TileOut(arrays[0]))
+            arrays = arrays[1:]
+        else:
+            codes, scales, totals, *rest = arrays
+            outs.append(Q8Out(codes, scales, totals, kind[1]))
+            arrays = tuple(rest)
+    return outs, arrays
 
 
 def loader(k: Tracer, vectors: bool) -> Callable[..., Value]:
@@ -52,11 +73,11 @@ def store_blocks(
     y_at: Callable[[Value], Value],
     row: Value,
     blocks: tuple[int] | tuple[Value, Value],
-    outs: Sequence[Q8Out],
+    outs: Sequence[Out],
     vectors: bool,
     floats: Array | None = None,
 ) -> None:
-    """Quantizes blocks of y[row] into each of `outs`. `y_at(c)` computes 16 columns from c on, or the lane's column c; y is
+    """Stores blocks of y[row] in each of `outs`. `y_at(c)` computes 16 columns from c on, or the lane's column c; y is
     stored in `floats`. `blocks`: the number of blocks, or the first and the end."""
 
     def value(c: Value) -> Value:
@@ -79,8 +100,18 @@ def span_of(k: Tracer, blocks: int, span: int) -> tuple[Value, Value]:
     return first, k.minimum(first + span, blocks)
 
 
-def store_block(k: Tracer, halves: Sequence[Value], row: Value, b: Value, outs: Sequence[Q8Out]) -> None:
-    """Quantizes block b of a row, two vectors of 16, into each of `outs`."""
+def store_block(k: Tracer, halves: Sequence[Value], row: Value, b: Value, outs: Sequence[Out]) -> None:
+    """Stores block b of a row, two vectors of 16, in each of `outs`."""
+    for out in outs:
+        if isinstance(out, TileOut):
+            for h in (0, 1):
+                k.store_vector(out.tiles, halves[h], *out.place(row, b, 16 * h))
+    quantized = [out for out in outs if isinstance(out, Q8Out)]
+    if quantized:
+        _quantize_block(k, halves, row, b, quantized)
+
+
+def _quantize_block(k: Tracer, halves: Sequence[Value], row: Value, b: Value, outs: Sequence[Q8Out]) -> None:
     # magnitudes compare as integers: one instruction, where a float maximum that propagates NaN takes four
     sizes = [k.bitcast(h, i32) & 0x7FFFFFFF for h in halves]
     greatest = k.bitcast(k.vector_max(k.maximum(sizes[0], sizes[1])), f32)
@@ -98,8 +129,18 @@ def store_block(k: Tracer, halves: Sequence[Value], row: Value, b: Value, outs: 
                 out.sums[row, b * 2 + h] = _scaled_sum(k.vector_sum(quants[h]), scale, out.zero)
 
 
-def _store_block_of_lane(k: Tracer, values: Sequence[Value], row: Value, b: Value, outs: Sequence[Q8Out]) -> None:
-    """Quantizes the lane's block b of a row, 32 values, into each of `outs`."""
+def _store_block_of_lane(k: Tracer, values: Sequence[Value], row: Value, b: Value, outs: Sequence[Out]) -> None:
+    """Stores the lane's block b of a row, 32 values, in each of `outs`."""
+    for out in outs:
+        if isinstance(out, TileOut):
+            for i, value in enumerate(values):
+                k.scatter(out.tiles, value, *out.place(row, b, i))
+    quantized = [out for out in outs if isinstance(out, Q8Out)]
+    if quantized:
+        _quantize_block_of_lane(k, values, row, b, quantized)
+
+
+def _quantize_block_of_lane(k: Tracer, values: Sequence[Value], row: Value, b: Value, outs: Sequence[Q8Out]) -> None:
     greatest = k.abs(values[0])
     for v in values[1:]:
         greatest = k.maximum(greatest, k.abs(v))

@@ -1,4 +1,5 @@
-"""quantize_activations: x [T, .., k] to s8 codes with one scale per 32 k: d = max|x| / 127, q = round(x / d), and sums of q.
+"""quantize_activations: x [T, .., k] to s8 codes with one scale per 32 k: d = max|x| / 127, q = round(x / d), and sums of q;
+or to bf16 in tiles of 32 rows and 32 k, as AMX multiplies them.
 
 A tensor is quantized once for all quantized_matmuls that need the same sums (see the rule below). There is a sum of q per
 `group` k, for weights with a zero point z or minima m: sum (code - z) s q d = s d (sum(code q) - z sum(q)), and
@@ -13,23 +14,23 @@ from math import prod
 
 import numpy as np
 
-from camshaft.dtypes import DType, f32, i8, i32, u32
+from camshaft.dtypes import DType, bf16, f32, i8, i32, u32
 from camshaft.extent import Extent
-from camshaft.lang import Array, Tracer, kernel
+from camshaft.lang import Array, Constant, Tracer, kernel
 from camshaft.ops import op as ops
 from camshaft.ops.parameters import Attribute, Parameters
-from camshaft.ops.quantize.q8_blocks import BLOCK, INVERSE_127, Q8Out, loader, span_of, store_blocks
+from camshaft.ops.quantize.q8_blocks import BLOCK, INVERSE_127, TILE_ROWS, TILES, loader, outs_of, span_of, store_blocks
 from camshaft.ops.spec import Layout, TensorSpec
 
 
 @kernel
 def quantize_blocks(
-    k: Tracer, x: Array, codes: Array, scales: Array, sums: Array, *, blocks: int, zero: int, span: int, vectors: bool
+    k: Tracer, x: Array, *arrays: Array, blocks: int, kind: tuple[int, int], span: int, vectors: bool
 ) -> None:
     # d = max|x| / 127, q = round(x / d) of each block of 32; `span` blocks per program, or a row if it is 0
     row, load = k.program(0), loader(k, vectors)
     there = span_of(k, blocks, span) if span else (blocks,)
-    store_blocks(k, lambda c: load(x, row, c), row, there, (Q8Out(codes, scales, sums, zero),), vectors)
+    store_blocks(k, lambda c: load(x, row, c), row, there, outs_of(arrays, (kind,))[0], vectors)
 
 
 def quantize(x: ops.Array) -> tuple[ops.Array, ops.Array]:
@@ -88,8 +89,41 @@ def _parts(group: int, zero: int) -> Layout:
 LAYOUTS = {(group, zero): _parts(group, zero) for group in (16, 32) for zero in (0, 1, 4, 8, 12, 16, 32, 128)}
 
 
+def _tile_parts(spec: TensorSpec) -> tuple[tuple[str, DType, tuple[int, ...]], ...]:
+    rows, k = flat(spec)
+    return (("tiles", bf16, (-(-rows // TILE_ROWS), k // BLOCK, TILE_ROWS, BLOCK)),)
+
+
+def _numbers_of_tiles(data: ops.Array, spec: TensorSpec) -> ops.Array:
+    (part,), (rows, k) = spec.parts, flat(spec)
+    tiles = data[: part.nbytes].view(bf16.numpy).reshape(part.shape).swapaxes(1, 2)
+    found: ops.Array = tiles.reshape(-1, k)[:rows].astype(np.float64).reshape(spec.bounds)
+    return found
+
+
+def to_tiles(x: ops.Array, spec: TensorSpec) -> ops.Array:
+    """Returns the bytes of x [T, k] as bf16 in tiles; rows past the last are 0."""
+    (part,), (rows, k) = spec.parts, x.shape
+    padded = np.zeros((part.shape[0] * TILE_ROWS, k), bf16.numpy)
+    padded[:rows] = x.astype(bf16.numpy)
+    tiles = padded.reshape(part.shape[0], TILE_ROWS, k // BLOCK, BLOCK).swapaxes(1, 2)
+    out = np.zeros(spec.nbytes, np.uint8)
+    out[: part.nbytes] = np.ascontiguousarray(tiles).view(np.uint8).reshape(-1)
+    return out
+
+
+TILE_LAYOUT = Layout("bf16 in tiles", _tile_parts, _numbers_of_tiles)
+# Every form of activations: 8-bit codes by kind of sums, and bf16.
+FORMS = {**LAYOUTS, TILES: TILE_LAYOUT}
+
+
+def is_tiled(x: TensorSpec) -> bool:
+    """Returns whether activations are bf16 in tiles."""
+    return x.layout is TILE_LAYOUT
+
+
 def kind_of(attrs: ops.Attrs) -> tuple[int, int]:
-    """Returns the group and zero point of the attributes: a key of LAYOUTS."""
+    """Returns the group and zero point of the attributes: a key of FORMS."""
     return attrs.get("group", 32), attrs.get("zero", 0)
 
 
@@ -99,21 +133,25 @@ def _infer(specs: tuple[TensorSpec, ...], attrs: ops.Attrs) -> tuple[TensorSpec,
     good = x.is_plain and x.dtype == f32 and len(x.shape) >= 2 and x.bounds[-1] % BLOCK == 0
     good = good and not any(isinstance(d, Extent) for d in x.shape[1:])
     ops.expect(good, "quantize_activations", x, "x of f32 [T, .., k], k a multiple of 32, and an Extent only as T")
-    wanted = "group 16 or 32, zero 0 or a format's zero point"
-    ops.expect(kind in LAYOUTS, "quantize_activations", f"group {kind[0]}, zero {kind[1]}", wanted)
-    return (TensorSpec(x.shape, f32, LAYOUTS[kind]),)
+    wanted = "group 16 or 32, zero 0 or a format's zero point, or group 0, zero 0"
+    ops.expect(kind in FORMS, "quantize_activations", f"group {kind[0]}, zero {kind[1]}", wanted)
+    return (TensorSpec(x.shape, f32, FORMS[kind]),)
 
 
 def _reference(inputs: Sequence[ops.Array], attrs: ops.Attrs) -> tuple[ops.Array, ...]:
     x, kind = inputs[0], kind_of(attrs)
+    if kind == TILES:
+        return (x.astype(np.float32).astype(bf16.numpy).astype(np.float64),)
     return (to_bytes(*quantize(x), TensorSpec(x.shape, f32, LAYOUTS[kind]), *kind),)
 
 
 SPAN = 16
 
 
-def q8_operands(index: int, x: TensorSpec) -> tuple[ops.Operand, ops.Operand, ops.Operand]:
-    """Returns the operands of codes, scales and sums of output `index`, the q8 form of x."""
+def form_operands(index: int, x: TensorSpec, kind: tuple[int, int]) -> tuple[ops.Operand, ...]:
+    """Returns the operands of output `index`, a form of x: its tiles, or codes, scales and sums."""
+    if kind == TILES:
+        return (ops.write(index, "tiles"),)
     return ops.write(index, "codes", flat(x), i8), ops.write(index, "scales"), ops.write(index, "sums")
 
 
@@ -124,10 +162,10 @@ def _variant(name: str, vectors: bool, backends: frozenset[str], ns_per_element:
         x, span = node.inputs[0], SPAN if vectors else 0
         blocks = flat(x)[1] // BLOCK
         grid = (ops.Cells(x.shape[0]), *([ops.Cells(blocks, SPAN)] if vectors else []))
-        constants = {"blocks": blocks, "zero": kind_of(node.attrs)[1], "span": span, "vectors": vectors}
-        return ops.Build(
-            (ops.Launch(quantize_blocks, (ops.read(0, shape=flat(x)), *q8_operands(0, x)), grid, constants),)
-        )
+        kind = kind_of(node.attrs)
+        constants: dict[str, Constant] = {"blocks": blocks, "kind": kind, "span": span, "vectors": vectors}
+        arrays = ops.read(0, shape=flat(x)), *form_operands(0, x, kind)
+        return ops.Build((ops.Launch(quantize_blocks, arrays, grid, constants),))
 
     def cost(node: ops.NodeSpec, target: ops.Target) -> float:
         return ns_per_element * prod(node.inputs[0].bounds)
@@ -143,6 +181,8 @@ def _samples() -> Iterable[ops.Sample]:
         yield ops.Sample(f"{rows}x{k}/{group}-{zero}", (x,), {"group": group, "zero": zero})
     x = rng.normal(size=(3, 2, 96)).astype(np.float32)
     yield ops.Sample("3x2x96/32-8", (x,), {"group": 32, "zero": 8})
+    for rows, k in ((1, 32), (33, 544)):
+        yield ops.Sample(f"{rows}x{k}/tiles", (rng.normal(size=(rows, k)).astype(np.float32),), {"group": 0})
 
 
 def _error_samples() -> Iterable[ops.ErrorSample]:

@@ -22,7 +22,7 @@ from camshaft.ops.matmul.blocks.unit_panels import PARTS
 from camshaft.ops.parameters import ACT, SUMS, Parameters
 from camshaft.ops.quantize import fused_quantize
 from camshaft.ops.quantize import quantize_activations as q8
-from camshaft.ops.quantize.q8_blocks import BLOCK, Sums
+from camshaft.ops.quantize.q8_blocks import BLOCK, TILES, Sums
 from camshaft.ops.quantized import matmul
 from camshaft.ops.quantized.packed.packing import ROWS, packed_format
 from camshaft.ops.quantized.products import short_tile, unpacked_tiles
@@ -40,13 +40,13 @@ FORMATS = ("Q4_0", "Q4_1", "Q5_0", "Q8_0", "Q4_K", "Q6_K")
 # Tokens of a program of short_sums: both products of 32 rows are 8 KiB.
 GATED_COLUMNS = 32
 # Where the products may be of bf16: the mean squared error, normalized, after rounding to 8 bits.
-COARSE = {layout.name: 1e-4 for layout in q8.LAYOUTS.values()}
+COARSE = {layout.name: 1e-4 for layout in q8.FORMS.values()}
 
 
 def _infer(specs: tuple[TensorSpec, ...], attrs: ops.Attrs) -> tuple[TensorSpec, ...]:
     ops.expect(len(specs) == 3, NAME, specs, "x [T, k] of q8, gate and up [n, k]")
     x, gate, up = specs
-    ops.expect(x.layout in q8.LAYOUTS.values(), NAME, x, "x [T, k] of q8")
+    ops.expect(x.layout in q8.FORMS.values(), NAME, x, "x [T, k] of q8, or bf16 in tiles")
     good = isinstance(gate.dtype, BlockFormat) and gate.dtype.name in FORMATS
     ops.expect(good, NAME, gate, f"weights of {', '.join(FORMATS)}")
     ops.expect(gate == up, NAME, up, f"up as gate is, {gate}")
@@ -81,11 +81,17 @@ def _product(node: ops.NodeSpec) -> ops.NodeSpec:
     return ops.NodeSpec(specs, PRODUCT.infer(specs, {}), {})
 
 
+def _outputs(node: ops.NodeSpec, y: TensorSpec) -> list[ops.Operand]:
+    """Returns the operands of the forms of y."""
+    kinds = node.attrs["sums"]
+    return [operand for i, kind in enumerate(kinds) for operand in q8.form_operands(i, y, kind)]
+
+
 def _build_tile(node: ops.NodeSpec, target: ops.Target) -> ops.Build:
     x, gate, _ = node.inputs
     tokens, n, values = x.shape[0], gate.bounds[0], matmul.tile_values(_product(node), target)
     rows, y = min(values["rows"], ROWS), TensorSpec((tokens, n), f32)
-    outputs = [operand for i in range(len(node.outputs)) for operand in q8.q8_operands(i, y)]
+    outputs = _outputs(node, y)
     constants = {**matmul.tile_constants(node, {**values, "rows": rows}), "sums": node.attrs["sums"]}
     constants["act"] = node.attrs.get("act", ACT.default)
     grid = (ops.Cells(n, BLOCK), ops.Cells(tokens, values["tokens"]))
@@ -96,7 +102,7 @@ def _build_short(node: ops.NodeSpec, target: ops.Target) -> ops.Build:
     x, gate, _ = node.inputs
     tokens, n = x.shape[0], gate.bounds[0]
     y, values = TensorSpec((tokens, n), f32), short_tile.many_values(x.bounds[0], GATED_COLUMNS)
-    outputs = [operand for i in range(len(node.outputs)) for operand in q8.q8_operands(i, y)]
+    outputs = _outputs(node, y)
     act = node.attrs.get("act", ACT.default)
     constants = {"n": n, "bound": x.bounds[0], "sums": node.attrs["sums"], "act": act, **values}
     grid = (ops.Cells(n, BLOCK), ops.Cells(tokens, values["columns"]))
@@ -104,17 +110,14 @@ def _build_short(node: ops.NodeSpec, target: ops.Target) -> ops.Build:
 
 
 def _build_unpacked(node: ops.NodeSpec, target: ops.Target) -> ops.Build:
-    """Builds the launch that writes the activations as tiles, then one with a program per 32 columns and block of tokens."""
+    """Builds one launch with a program per 32 columns and block of tokens."""
     x, gate, _ = node.inputs
-    first, tiles, words = unpacked_tiles.tiles_of(_product(node))
-    n, tokens = gate.bounds[0], unpacked_tiles.tokens_of(tiles)
-    y = TensorSpec((x.shape[0], n), f32)
-    outputs = [operand for i in range(len(node.outputs)) for operand in q8.q8_operands(i, y)]
+    n, tokens = gate.bounds[0], unpacked_tiles.tokens_of(x)
+    outputs = _outputs(node, TensorSpec((x.shape[0], n), f32))
     constants = {"n": n, "bound": x.bounds[0], "tokens": tokens, "sums": node.attrs["sums"]}
     constants["act"] = node.attrs.get("act", ACT.default)
     grid = (ops.Cells(n, BLOCK), ops.Cells(x.shape[0], tokens))
-    second = product_build(gated_unpacked_tiles, node, grid, constants, x=(words,), outputs=outputs)
-    return ops.Build((first, *second.launches), (tiles,))
+    return product_build(gated_unpacked_tiles, node, grid, constants, x=(unpacked_tiles.words_of(x),), outputs=outputs)
 
 
 def _unpacked_supports(node: ops.NodeSpec, target: ops.Target) -> str | None:
@@ -194,11 +197,13 @@ def _short_cost(node: ops.NodeSpec, target: ops.Target) -> float:
     return 2 * short_tile.VARIANT.cost(_product(node), target) + 0.3 * y
 
 
-def _case(name: str, rows: int, active: int, n: int, k: int, sums: Sums, act: str = "silu") -> ops.Sample:
+def _case(
+    name: str, rows: int, active: int, n: int, k: int, sums: Sums, act: str = "silu", form: str = "q8"
+) -> ops.Sample:
     """A sample with two matrices from different seeds."""
     from camshaft.ops.quantized.samples import Case, LazySample
 
-    first, second = (Case(name, rows, active, n, k, True, seed) for seed in (n, n + 1))
+    first, second = (Case(name, rows, active, n, k, form, seed) for seed in (n, n + 1))
 
     def inputs() -> tuple[ops.Array, ...]:
         return first.x, first.packed(), second.packed()
@@ -215,6 +220,9 @@ def _samples() -> Iterable[ops.Sample]:
         yield _case(name, 1, 1, 64, max(BLOCK_FORMATS[name].block_size, 64), ((32, 0),))
     yield _case("Q8_0", 5, 3, 64, 64, ((32, 0),), "gelu")
     yield _case("Q5_0", 67, 65, 64, 64, ((32, 0),))  # three programs of short_sums
+    for name in FORMATS:
+        yield _case(name, 67, 65, 64, max(BLOCK_FORMATS[name].block_size, 64), (TILES,), form="tiles")
+    yield _case("Q8_0", 45, 45, 64, 64, ((32, 0), TILES), "gelu", "tiles")
 
 
 def _error_samples() -> Iterable[ops.ErrorSample]:
@@ -272,7 +280,7 @@ OP = ops.Op(
     ),
     samples=_samples,
     error_samples=_error_samples,
-    tolerance={layout.name: fused_quantize.TOLERANCE for layout in q8.LAYOUTS.values()},
+    tolerance={layout.name: fused_quantize.TOLERANCE for layout in q8.FORMS.values()},
     flops=lambda node: 2 * PRODUCT.flops(_product(node)),
     decompose=_decompose,
     rules=(Rule(Stage.GATED_PRODUCT, tuple(op.name for op in SECOND.values()), _gated),),

@@ -1,7 +1,8 @@
 """quantized_matmul: y[t, n] = sum_k x[t, k] w[n, k], weights in a GGUF block format, packed once (packing.py).
 
-Activations are f32, or quantized once per tensor (quantize_activations). The variants are a register tile (here; its kernel is in
-kernels.py), one row per program (kernels.py), several streams for one token (gemv.py) and matrix units (matrix_unit.py).
+Activations are f32, or 8 bits or bf16 in tiles, made once per tensor (quantize_activations). The variants are a register tile
+(here; its kernel is in kernels.py), one row per program (kernels.py), several streams for one token (gemv.py), matrix units
+(matrix_unit.py, unpacked_tiles.py) and unpacked weights (unpacked.py).
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from camshaft.ops import op as ops
 from camshaft.ops.kernels.launch import has_threads
 from camshaft.ops.parameters import Parameters
 from camshaft.ops.quantize import quantize_activations as q8
+from camshaft.ops.quantize.q8_blocks import TILES
 from camshaft.ops.quantized.packed.formats import BLOCK
 from camshaft.ops.quantized.packed.packing import ROWS, packed_format
 from camshaft.ops.quantized.products import gemv, matrix_unit, short_tile, unpacked, unpacked_tiles
@@ -46,7 +48,9 @@ AHEAD = 128
 def _infer(specs: tuple[TensorSpec, ...], attrs: ops.Attrs) -> tuple[TensorSpec, ...]:
     ops.expect(len(specs) == 2, "quantized_matmul", specs, "x [T, k] and w [n, k]")
     x, w = specs
-    ops.expect(len(x.shape) == 2 and x.dtype == f32, "quantized_matmul", x, "x of f32 [T, k], plain or quantized")
+    ops.expect(
+        len(x.shape) == 2 and x.dtype == f32, "quantized_matmul", x, "x of f32 [T, k], plain, quantized or tiled"
+    )
     good = isinstance(w.dtype, BlockFormat) and len(w.shape) == 2 and w.shape[1] == x.shape[1]
     ops.expect(good, "quantized_matmul", w, f"w [n, {x.shape[1]}] in a block format")
     form = packed_format(w)
@@ -121,6 +125,24 @@ _TUNABLES = ops.Tunables(
 TILE = ops.KernelVariant("tile", ops.VECTORS, _TUNABLES.build_default, packed_only, tile_cost, _TUNABLES)
 
 
+def tiled_input(use: Use, uses: Uses) -> Match | None:
+    """Makes a product of many tokens of plain x with w read bf16 in tiles."""
+    x, _ = use.inputs
+    return _read_form(use, TILES, "tiles") if x.spec.is_plain and x.spec.bounds[0] > unpacked.FEW_TOKENS else None
+
+
+def _read_form(use: Use, kind: tuple[int, int], suffix: str) -> Match:
+    """Makes a product read a form of x, with one quantize_activations per x, form and device."""
+    x, w, *others = use.inputs
+    attrs = dict(zip(("group", "zero"), kind, strict=True))
+
+    def build(new: Builder) -> Mapping[Any, Any]:
+        (quantized,) = new.once(q8.OP, (x,), attrs, f"{x.name}.{suffix}")
+        return dict(zip(use.outputs, new.apply(use.op, (quantized, w, *others), use.attrs, use.name), strict=True))
+
+    return Match(build)
+
+
 def _samples() -> Iterable[ops.Sample]:
     from camshaft.ops.quantized.samples import samples  # only validation needs them
 
@@ -151,16 +173,8 @@ def _error_samples() -> Iterable[ops.ErrorSample]:
 def quantized_input(use: Use, uses: Uses) -> Match | None:
     """Makes a quantized product of plain x with w read quantize_activations(x), with one of these per x, kind of sums and
     device."""
-    x, w, *others = use.inputs
-    if not x.spec.is_plain:
-        return None
-    attrs = dict(zip(("group", "zero"), packed_format(w.spec).sums, strict=True))
-
-    def build(new: Builder) -> Mapping[Any, Any]:
-        (quantized,) = new.once(q8.OP, (x,), attrs, f"{x.name}.q8")
-        return dict(zip(use.outputs, new.apply(use.op, (quantized, w, *others), use.attrs, use.name), strict=True))
-
-    return Match(build)
+    x, w, *_ = use.inputs
+    return _read_form(use, packed_format(w.spec).sums, "q8") if x.spec.is_plain else None
 
 
 OP = ops.Op(
@@ -184,5 +198,8 @@ OP = ops.Op(
     flops=lambda node: 2.0 * node.inputs[0].bounds[0] * float(np.prod(node.inputs[1].bounds)),
     decompose=_decompose,
     vjp=lambda f, dy, y, x, w: (f.quantized_matmul_transposed(dy, w), None) if x.spec.is_plain else NotImplemented,
-    rules=(Rule(Stage.QUANTIZE, ("quantized_matmul",), quantized_input),),
+    rules=(
+        Rule(Stage.TILES, ("quantized_matmul",), tiled_input),
+        Rule(Stage.QUANTIZE, ("quantized_matmul",), quantized_input),
+    ),
 )

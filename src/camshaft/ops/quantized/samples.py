@@ -13,6 +13,7 @@ from camshaft.extent import Extent
 from camshaft.formats.blocks import BLOCK_FORMATS
 from camshaft.ops import op as ops
 from camshaft.ops.quantize import quantize_activations as q8
+from camshaft.ops.quantize.q8_blocks import TILES
 from camshaft.ops.quantized.packed.formats import PACKED_FORMATS
 from camshaft.ops.quantized.packed.packing import interleaved, pack, packed_format
 from camshaft.ops.spec import TensorSpec
@@ -68,21 +69,21 @@ def packed_bytes(raw: ops.Array, spec: TensorSpec) -> ops.Array:
 
 @dataclass(frozen=True)
 class Case:
-    """x [rows (active), k] times random weights [n, k] of the block format `name`. Everything is made on first use."""
+    """x [rows (active), k] times random weights [n, k] of the block format `name`. Everything is made on first use. `form`: f32,
+    q8 or tiles (of bf16)."""
 
     name: str
     rows: int
     active: int
     n: int
     k: int
-    quantized: bool
+    form: str
     seed: int | None = None
 
     @property
     def label(self) -> str:
         """The sample's name."""
-        kind = "q8" if self.quantized else "f32"
-        return f"{self.name} {self.rows}({self.active})x{self.k}x{self.n} {kind}"
+        return f"{self.name} {self.rows}({self.active})x{self.k}x{self.n} {self.form}"
 
     @property
     def plain(self) -> TensorSpec:
@@ -93,7 +94,8 @@ class Case:
     def specs(self) -> tuple[TensorSpec, TensorSpec]:
         """The specs of x and of the packed weights."""
         dim: int | Extent = Extent("T", self.rows) if self.active < self.rows else self.rows
-        layout = (q8.LAYOUTS[packed_format(self.plain).sums],) if self.quantized else ()
+        kinds = {"q8": packed_format(self.plain).sums, "tiles": TILES}
+        layout = (q8.FORMS[kinds[self.form]],) if self.form in kinds else ()
         return TensorSpec((dim, self.k), f32, *layout), interleaved(self.plain)
 
     @property
@@ -109,10 +111,12 @@ class Case:
 
     @cached_property
     def x(self) -> ops.Array:
-        """f32, or the bytes of its q8 form."""
+        """f32, or the bytes of its form."""
         x = np.random.default_rng(self.n + self.k).normal(size=(self.rows, self.k)).astype(np.float32)
+        if self.form == "tiles":
+            return q8.to_tiles(x, self.specs[0])
         kind = packed_format(self.plain).sums
-        return q8.to_bytes(*q8.quantize(x), self.specs[0], *kind) if self.quantized else x
+        return q8.to_bytes(*q8.quantize(x), self.specs[0], *kind) if self.form == "q8" else x
 
     def packed(self) -> ops.Array:
         """The weights' packed bytes."""
@@ -122,7 +126,8 @@ class Case:
         """The float64 product of the active rows with the file's own dequantized weights."""
         block = BLOCK_FORMATS[self.name]
         weights = block.dequantize(self.raw.reshape(-1, block.block_nbytes)).reshape(self.n, self.k)
-        values = q8.from_bytes(self.x, self.specs[0]) if self.quantized else self.x.astype(np.float64)
+        numbers = self.specs[0].layout.numbers
+        values = self.x.astype(np.float64) if numbers is None else numbers(self.x, self.specs[0])
         product: ops.Array = values[: self.active] @ weights.astype(np.float64).T
         return product
 
@@ -135,14 +140,16 @@ def sample(case: Case) -> ops.Sample:
 
 def samples() -> Iterable[ops.Sample]:
     """For each format and kind of x: one token, one with rows for several streams, several tokens, and a partial tile of them. Of
-    a plain and a nested format more tokens than any variant takes at once."""
+    a plain and a nested format more tokens than any variant takes at once. In tiles of bf16, two tiles, the last partial."""
     for name in PACKED_FORMATS:
-        for quantized in (True, False):
-            k = max(BLOCK_FORMATS[name].block_size, 64)
-            yield sample(Case(name, 1, 1, 33, k, quantized))
-            if quantized:
-                yield sample(Case(name, 1, 1, 505, 2 * k, quantized))
-            yield sample(Case(name, 13, 13, 16, 2 * k, quantized))
-            yield sample(Case(name, 29, 7, 17, 3 * k, quantized))
+        k = max(BLOCK_FORMATS[name].block_size, 64)
+        for form in ("q8", "f32"):
+            yield sample(Case(name, 1, 1, 33, k, form))
+            if form == "q8":
+                yield sample(Case(name, 1, 1, 505, 2 * k, form))
+            yield sample(Case(name, 13, 13, 16, 2 * k, form))
+            yield sample(Case(name, 29, 7, 17, 3 * k, form))
+        yield sample(Case(name, 45, 41, 33, k, "tiles"))
     for name in ("Q5_0", "Q4_K"):
-        yield sample(Case(name, 101, 99, 17, 2 * BLOCK_FORMATS[name].block_size, True))
+        yield sample(Case(name, 101, 99, 17, 2 * BLOCK_FORMATS[name].block_size, "q8"))
+    yield sample(Case("Q8_0", 65, 65, 70, 2080, "tiles"))  # two parts of the depth

@@ -13,12 +13,12 @@ from functools import partial
 from typing import Any, TypeAlias
 
 from camshaft.dtypes import f32, i64, u32
+from camshaft.emit.target import BF16_TILES
 from camshaft.lang import Array, Tracer, Value, kernel
 from camshaft.ops import op as ops
 from camshaft.ops.matmul.blocks.panels import paired_rows
 from camshaft.ops.matmul.shapes import PAIR, WIDTH, Matrices
 
-FEATURES = frozenset({"amx-tile", "amx-bf16"})
 # Rows and columns of four tiles of sums; k of a step, the depth of a tile, and its words of two.
 SIDE, STEP = 32, 32
 WORDS = STEP // PAIR
@@ -31,7 +31,7 @@ At: TypeAlias = tuple[Any, ...]
 
 def without_tiles(target: ops.Target) -> str | None:
     """Returns why a target has no tiles of bf16, or None."""
-    there = target.backend == "simd" and target.features >= FEATURES
+    there = target.backend == "simd" and target.features >= BF16_TILES
     return None if there else "takes CPUs with AMX's tiles of bf16"
 
 

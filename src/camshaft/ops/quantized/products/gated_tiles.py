@@ -11,7 +11,7 @@ from camshaft.dtypes import f32, i64, u32
 from camshaft.lang import Array, Tracer, Value, kernel
 from camshaft.ops.matmul.blocks.unit_panels import SIDE, WORDS, Panel
 from camshaft.ops.quantize import fused_quantize
-from camshaft.ops.quantize.q8_blocks import BLOCK, Q8Out, Sums, q8_outs, store_block
+from camshaft.ops.quantize.q8_blocks import BLOCK, Out, Q8Out, Sums, outs_of, store_block
 from camshaft.ops.quantized.operands import Rows, Tokens, packed
 from camshaft.ops.quantized.packed.packing import ROWS
 from camshaft.ops.quantized.products import short_sums
@@ -35,7 +35,7 @@ def gated_tile(
 ) -> None:
     # y[t, 32 b .. 32 b + 31] = act(gate) up for `columns` tokens, by tiles of `rows` weights' rows, then quantized
     x, gate, up = arrays[:3], arrays[3:6], arrays[6:9]
-    outs, active = q8_outs(arrays[9:], sums)
+    outs, active = outs_of(arrays[9:], sums)
     tokens, b = Tokens(k, columns, bound, active[:1]), k.program(0)
     made = k.scratch(f32, 2, columns, BLOCK)
     for number, (codes, scales, extra) in enumerate((gate, up)):
@@ -57,7 +57,7 @@ def gated_short_tile(
 ) -> None:
     # as gated_tile, by short_sums.py
     x, gate, up = arrays[:3], arrays[3:6], arrays[6:9]
-    outs, active = q8_outs(arrays[9:], sums)
+    outs, active = outs_of(arrays[9:], sums)
     b, first, limit = k.program(0), k.program(1) * columns, active[0] if active else k.const(bound, i64)
     count = (k.minimum(limit - first, columns) + (step - 1)) // step
     made = k.scratch(f32, 2, columns, BLOCK)
@@ -83,7 +83,7 @@ def gated_unpacked_tiles(
 ) -> None:
     # as gated_tile, by unpacked_tiles.py
     gate, up = arrays[:3], arrays[3:6]
-    outs, active = q8_outs(arrays[6:], sums)
+    outs, active = outs_of(arrays[6:], sums)
     b, first, limit = k.program(0), k.program(1) * tokens, active[0] if active else k.const(bound, i64)
     words, made = k.scratch(u32, 2, blocks, WORDS, SIDE), k.scratch(f32, 2, 2 * SIDE, SIDE)
     panels = [Panel(k, words, (k.const(i, i64),), k.const(0, i64), k.const(blocks, i64)) for i in (0, 1)]
@@ -110,17 +110,20 @@ def _of_tile(tile: Value, step: Value) -> tuple[Value | int, ...]:
     return tile, step, 0, 0
 
 
-def _fetch(k: Tracer, outs: Sequence[Q8Out], first: Value, b: Value) -> None:
+def _fetch(k: Tracer, outs: Sequence[Out], first: Value, b: Value) -> None:
     """Prefetches the lines of block b of 32 rows while their products are computed."""
     for t in k.range(SIDE):
         for out in outs:
-            row = k.minimum(first + t, out.codes.shape[0] - 1)
-            k.prefetch(out.codes, row, b * BLOCK)
-            k.prefetch(out.scales, row, b)
-            k.prefetch(out.sums, row, b * out.groups)
+            if isinstance(out, Q8Out):
+                row = k.minimum(first + t, out.codes.shape[0] - 1)
+                k.prefetch(out.codes, row, b * BLOCK)
+                k.prefetch(out.scales, row, b)
+                k.prefetch(out.sums, row, b * out.groups)
+            else:
+                k.prefetch(out.tiles, *out.place(first + t, b, 0))
 
 
-def _store(k: Tracer, made: Array, token: Value, place: Value, b: Value, outs: Sequence[Q8Out], act: str) -> None:
+def _store(k: Tracer, made: Array, token: Value, place: Value, b: Value, outs: Sequence[Out], act: str) -> None:
     halves = []
     for h in (0, 1):
         gate, up = (k.load_vector(made, number, token, 16 * h, width=16) for number in (0, 1))

@@ -11,11 +11,12 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
-from camshaft.dtypes import f32, i8, i32, u32
+from camshaft.dtypes import bf16, f32, i8, i32, u32
 from camshaft.extent import Extent
 from camshaft.lang import Array, Constant, Kernel, Tracer, Value, Variable, kernel
 from camshaft.ops import op as ops
 from camshaft.ops.quantize import quantize_activations as q8
+from camshaft.ops.quantize.q8_blocks import TILE_ROWS
 from camshaft.ops.quantized.operands import (
     Consecutive,
     Packed,
@@ -38,10 +39,16 @@ def is_q8(x: TensorSpec) -> bool:
 
 
 def packed_only(node: ops.NodeSpec, target: ops.Target) -> str | None:
+    """Returns why no variant takes bf16 in tiles, or weights as a file has them; None for packed weights."""
+    if q8.is_tiled(node.inputs[0]):
+        return "takes activations of f32 or 8 bits"
+    return packed_weights(node)
+
+
+def packed_weights(node: ops.NodeSpec) -> str | None:
     """Returns why no variant takes weights as a file has them, or None for packed weights."""
-    return (
-        None if node.inputs[1].layout is INTERLEAVED else "weights are not packed (graph/passes/rewrite.py packs them)"
-    )
+    packed = node.inputs[1].layout is INTERLEAVED
+    return None if packed else "weights are not packed (graph/passes/rewrite.py packs them)"
 
 
 def product_build(
@@ -78,7 +85,7 @@ class Operands:
 
 def operands(k: Tracer, arguments: tuple[Any, ...], block: str) -> Operands:
     """Returns a kernel's arguments by name."""
-    n = 1 if arguments[0].dtype == f32 else 3
+    n = 1 if arguments[0].dtype in (f32, bf16) else 3
     codes, scales, extra, out = arguments[n : n + 4]
     return Operands(arguments[:n], packed(k, codes, scales, extra, block), out, arguments[n + 4 :])
 
@@ -196,7 +203,8 @@ At = tuple[Value, Value, Value, int]
 
 
 def terms_of(k: Tracer, x: tuple[Array, ...], weights: Packed, at: At) -> Iterator[Value]:
-    """Yields the terms of one group's product; x is an array of f32, or codes (i8), scales and sums of q8."""
+    """Yields the terms of one group's product; x is an array of f32 or of bf16 in tiles, or codes (i8), scales and
+    sums of q8."""
     return (_f32_terms if len(x) == 1 else _q8_terms)(k, x, weights, at)
 
 
@@ -218,7 +226,8 @@ def _f32_terms(k: Tracer, x: tuple[Array, ...], weights: Packed, at: At) -> Iter
     minimum = _minimum(weights, scale, low)
     for j in _elements(weights, g):
         weight = k.fma(weights.code_at(row, b, j).to(f32), scale, minimum)
-        yield weight * k.gather(x[0], t, b * BLOCK + j)
+        place = (t, b * BLOCK + j) if x[0].dtype == f32 else (t // TILE_ROWS, b, t % TILE_ROWS, j)
+        yield weight * k.gather(x[0], *place)
 
 
 def _elements(weights: Packed, g: int) -> range:
@@ -236,7 +245,7 @@ def _build_row(node: ops.NodeSpec, target: ops.Target) -> ops.Build:
     x, w = node.inputs
     grid = (ops.Cells(w.bounds[0]), ops.Cells(x.shape[0]))
     codes = ops.Operand("input", 0, "codes", x.bounds, "read", i8)
-    inputs = (codes, ops.read(0, "scales"), ops.read(0, "sums")) if is_q8(x) else (ops.read(0),)
+    inputs = (codes, ops.read(0, "scales"), ops.read(0, "sums")) if is_q8(x) else (ops.read(0, x.parts[0].name),)
     return product_build(product_row, node, grid, {}, x=inputs)
 
 
@@ -244,4 +253,4 @@ def _row_cost(node: ops.NodeSpec, target: ops.Target) -> float:
     return 0.5 * node.inputs[0].bounds[0] * float(prod(node.inputs[1].bounds))
 
 
-ROW = ops.KernelVariant("row", ops.EVERYWHERE, _build_row, packed_only, _row_cost)
+ROW = ops.KernelVariant("row", ops.EVERYWHERE, _build_row, lambda node, target: packed_weights(node), _row_cost)

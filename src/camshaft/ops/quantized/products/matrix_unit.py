@@ -33,10 +33,7 @@ class UnitTile:
     in_registers: bool
 
 
-TILES = (
-    UnitTile(frozenset({"amx-tile", "amx-int8"}), 16, (32, 16), False),
-    UnitTile(frozenset({"neon", "i8mm"}), 4, (8, 8), True),
-)
+TILES = (UnitTile(frozenset({"neon", "i8mm"}), 4, (8, 8), True),)
 
 
 @kernel
