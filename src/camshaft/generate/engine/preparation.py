@@ -20,10 +20,12 @@ _log = logging.getLogger("camshaft.engine")
 
 
 def plan_names(lm: LanguageModel, n_requests: int) -> Iterator[str]:
-    """The plans that an engine runs for up to so many requests, beside that for one prompt, in the order in which more and more
-    requests need them."""
+    """The plans that an engine runs for up to so many requests, in the order in which more and more requests need them; without
+    that for one prompt, which is made when the model is opened."""
+    if lm.plans.is_uneven:
+        yield "rows"  # of every prompt
     yield "single"
-    if n_requests > 1:
+    if n_requests > 1 and not lm.plans.is_uneven:
         yield "rows"  # of prompts that end in one step
     most = min(n_requests, MAX_DECODE_SEQUENCES, lm.plans.logit_rows.bound)
     yield from (f"decode.{1 << i}" for i in range(1, (most - 1).bit_length() + 1))
