@@ -2,14 +2,15 @@
 
 Bit-equal to two quantized_matmuls and silu_multiply_q8 (act "gelu": gelu_multiply_q8), with the same variant of the products.
 `tile` and `short_sums` (AVX2 alone): a program computes the same 32 columns of both products for some tokens and quantizes their
-block of 32, so that the products do not go through memory. `unfused`: the launches of the products' best variant, then the
-activation's. `sums` as in fused_quantize.py.
+block of 32, so that the products do not go through memory. `unfused_NAME`: the launches of both products by their variant NAME,
+then the activation's; each is validated, measured and chosen as any variant. `sums` as in fused_quantize.py.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from math import prod
 from typing import Any
 
@@ -139,16 +140,25 @@ def _short_supports(node: ops.NodeSpec, target: ops.Target) -> str | None:
     return short_tile.VARIANT.supports(_product(node), target)
 
 
-def _best_product(node: ops.NodeSpec, target: ops.Target) -> ops.KernelVariant:
-    """Returns the product's variant with the least cost; the tile if no other is better."""
-    spec = _product(node)
-    found = [v for v in PRODUCT.variants if target.backend in v.backends and v.supports(spec, target) is None]
-    return min(found, key=lambda v: v.cost(spec, target))
+def unfused(product: ops.KernelVariant) -> ops.KernelVariant:
+    """Returns the variant with the launches of both products by one of theirs, then the activation's."""
+
+    def supports(node: ops.NodeSpec, target: ops.Target) -> str | None:
+        return product.supports(_product(node), target)
+
+    def cost(node: ops.NodeSpec, target: ops.Target) -> float:
+        y = float(prod(node.inputs[0].bounds[:1]) * node.inputs[1].bounds[0])
+        return 2 * product.cost(_product(node), target) + 0.6 * y + 500.0
+
+    name, tolerance = f"unfused_{product.name}", COARSE if product.tolerance else {}
+    return ops.KernelVariant(
+        name, product.backends, partial(_build_unfused, product), supports, cost, tolerance=tolerance
+    )
 
 
-def _build_unfused(node: ops.NodeSpec, target: ops.Target) -> ops.Build:
+def _build_unfused(product: ops.KernelVariant, node: ops.NodeSpec, target: ops.Target) -> ops.Build:
     """Builds the two products and the activation's op as launches of one node."""
-    product, spec = _best_product(node, target), _product(node)
+    spec = _product(node)
     launches: list[ops.Launch | ops.NativeCall] = []
     made = product.build(spec, target)
     assert isinstance(made, ops.Build)
@@ -181,13 +191,8 @@ def _packed_only(node: ops.NodeSpec, target: ops.Target) -> str | None:
     return packed_only(_product(node), target)
 
 
-def _unfused_cost(node: ops.NodeSpec, target: ops.Target) -> float:
-    y = float(prod(node.inputs[0].bounds[:1]) * node.inputs[1].bounds[0])
-    return 2 * _best_product(node, target).cost(_product(node), target) + 0.6 * y + 500.0
-
-
 def _tile_cost(node: ops.NodeSpec, target: ops.Target) -> float:
-    # Zen 4, n 1536, k 576: 4 us slower than `unfused` for one token (it waits at each block's end), 190 us faster for 512
+    # Zen 4, n 1536, k 576: 4 us slower than `unfused_tile` for one token (it waits at each block's end), 190 us faster for 512
     y = float(prod(node.inputs[0].bounds[:1]) * node.inputs[1].bounds[0])
     return 2 * tile_cost(_product(node), target) + 0.3 * y + 2.5 * node.inputs[1].bounds[0]
 
@@ -276,7 +281,7 @@ OP = ops.Op(
             _unpacked_cost,
             tolerance=COARSE,
         ),
-        ops.KernelVariant("unfused", ops.EVERYWHERE, _build_unfused, _packed_only, _unfused_cost, tolerance=COARSE),
+        *(unfused(product) for product in PRODUCT.variants if product.name != "unpacked"),  # that takes f32
     ),
     samples=_samples,
     error_samples=_error_samples,
