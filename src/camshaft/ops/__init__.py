@@ -129,6 +129,7 @@ NAMES = tuple(_HOMES)
 # Op at which rewrite rules start -> the ops that have these rules, so that a graph imports no other op for them.
 _RULES_AT = {
     "add": "residual_norm",
+    "attention": "attention",
     "matmul": "matmul rounded_matmul",
     "quantized_matmul": "quantized_matmul",
     "quantized_matmul_grouped": "quantized_matmul_grouped",

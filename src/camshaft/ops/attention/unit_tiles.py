@@ -217,7 +217,7 @@ class UnitTile:
         pairs = (self.n_groups(self.reach(block), base) + 1) // 2
         for r in k.range(SIDE):
             row = block * SIDE + r
-            seen = self.lasts[row].to(i64) + 1 - base
+            seen = k.maximum(self.lasts[row].to(i64) + 1 - base, 0)
             whole = k.minimum(seen // (2 * SIDE), pairs)
             top = k.var(k.splat(LOWEST, WIDTH))
             for first, last, masked in ((k.const(0, i64), whole, False), (whole, pairs, True)):
