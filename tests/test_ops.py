@@ -171,6 +171,7 @@ def test_few_variants_are_for_one_target_alone() -> None:
         ("matmul", "unit_panels"),
         ("quantized_matmul", "unpacked_tiles"),
         ("gated_product", "unpacked_tiles"),
+        *(("gated_product", f"unfused_{name}") for name in ("gemv", "matrix_unit", "short_sums", "unpacked_tiles")),
         ("attention", "unit_tiles"),
         ("matmul", "bf16_dot"),
         ("rounded_matmul", "int16_gemm"),

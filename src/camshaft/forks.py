@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Protocol, TypeVar
 from weakref import WeakValueDictionary
@@ -40,6 +42,17 @@ class ForkLock:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._lock.release()
+
+    @contextmanager
+    def if_free(self) -> Iterator[bool]:
+        """Hold the lock unless another thread has it; whether this one does."""
+        lock = self._lock
+        is_ours = lock.acquire(blocking=False)
+        try:
+            yield is_ours
+        finally:
+            if is_ours:
+                lock.release()
 
     def renew(self) -> None:
         """Be free, if a thread had it that is the parent's."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ import pytest
 from camshaft import LanguageModel
 from camshaft.errors import SettingError, StoreError
 from camshaft.generate.stored import prompt_cache
+from camshaft.generate.stored.prompt_cache import PromptCache
 from camshaft.store.store import store
 from tests.support.fixtures import tiny_model
 from tests.support.models import changed_model
@@ -82,6 +84,33 @@ def test_a_file_has_the_last_prompt_of_which_much_is_new(lm: LanguageModel, tmp_
     assert kept.read_bytes() != before
     assert _text(lm, PROMPT[::-1], prompt_cache=kept)[1] == 96
     assert [path.name for path in tmp_path.iterdir()] == ["prompt"]
+
+
+def test_others_generate_while_a_prompt_is_written(
+    lm: LanguageModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write, others = PromptCache.write, list[tuple[list[int], int]]()
+
+    def written(kept: PromptCache, *what: Any) -> None:
+        other = threading.Thread(target=lambda: others.append(_text(lm, [7, 8, 9])), daemon=True)
+        other.start()
+        other.join(60)
+        assert not other.is_alive()
+        write(kept, *what)
+
+    monkeypatch.setattr(PromptCache, "write", written)
+    kept = tmp_path / "prompt"
+    assert _text(lm, PROMPT, prompt_cache=kept) == (_text(lm, PROMPT)[0], 0)
+    assert others == [_text(lm, [7, 8, 9])]
+    assert _text(lm, PROMPT, prompt_cache=kept)[1] == 96
+
+
+def test_a_session_goes_on_after_its_prompt_could_not_be_written(lm: LanguageModel, tmp_path: Path) -> None:
+    (tmp_path / "folder").touch()  # in place of one
+    with lm.session() as session:
+        with pytest.raises(StoreError, match="folder"):
+            list(session.generate(PROMPT, max_tokens=4, prompt_cache=tmp_path / "folder" / "prompt"))
+        assert session.tokens == PROMPT
 
 
 @pytest.mark.parametrize("name", RECURRENT)

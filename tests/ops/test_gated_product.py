@@ -45,14 +45,29 @@ def test_many_tokens_are_one_kernel_where_no_unit_multiplies_bytes(level: str) -
         specs = specs_of(Case("Q4_1", tokens, tokens, 1536, 576, "q8", 0))
         chosen.append(best(OP, NodeSpec(specs, OP.infer(specs, attrs), attrs), target).name)
     has_unit = level in ("neon-i8mm", "neon-bf16")
-    assert chosen == ["unfused", "unfused" if has_unit else "short_sums" if level == "avx2" else "tile"]
+    one, *many = chosen
+    assert one.startswith("unfused_")
+    assert many == ["unfused_matrix_unit" if has_unit else "short_sums" if level == "avx2" else "tile"]
+
+
+def test_products_apart_are_by_each_variant_that_the_product_has() -> None:
+    apart = {v.name.removeprefix("unfused_"): v for v in OP.variants if v.name.startswith("unfused_")}
+    assert apart.keys() == {v.name for v in PRODUCT.variants} - {"unpacked"}
+    for product in PRODUCT.variants:
+        for tokens in (1, 64) if product.name in apart else ():
+            case, target = Case("Q4_1", tokens, tokens, 1536, 576, "q8", 0), machine("amx")
+            spec, attrs = NodeSpec(case.specs, PRODUCT.infer(case.specs, {}), {}), {"sums": ((32, 0),)}
+            node = NodeSpec(specs_of(case), OP.infer(specs_of(case), attrs), attrs)
+            variant = apart[product.name]
+            assert variant.backends == product.backends
+            assert variant.supports(node, target) == product.supports(spec, target)
 
 
 @pytest.mark.parametrize("level", ["amx", "avx512-bf16"])
 def test_bf16_in_tiles_is_one_kernel_with_tiles(level: str) -> None:
     specs, attrs = specs_of(Case("Q4_1", 64, 64, 1536, 576, "tiles", 0)), {"sums": (TILES,)}
     node = NodeSpec(specs, OP.infer(specs, attrs), attrs)
-    assert best(OP, node, machine(level)).name == ("unpacked_tiles" if level == "amx" else "unfused")
+    assert best(OP, node, machine(level)).name == ("unpacked_tiles" if level == "amx" else "unfused_row")
 
 
 @pytest.mark.parametrize("name", ["Q4_1", "Q8_0", "Q6_K"])

@@ -87,21 +87,50 @@ def test_a_draft_model_is_opened_and_released_with_its_model(tmp_path: Path) -> 
     )  # fmt: skip
     drafted, plain = read_config(path, ModelSpec("", "")).specs
     assert (drafted.draft_model, plain.draft_model, plain.speculate) == (str(tmp_path / "small.gguf"), None, None)
-    assert drafted.file_nbytes - plain.file_nbytes == (tmp_path / "small.gguf").stat().st_size
-    assert plain.file_nbytes == model.stat().st_size
+    assert [*drafted.shared_nbytes.values()] == [(tmp_path / "small.gguf").stat().st_size]
+    assert (plain.file_nbytes, plain.shared_nbytes) == (model.stat().st_size, {})
     served, alone = drafted.open(), plain.open()
     assert isinstance(served, Served)
     assert isinstance(alone, Served)
-    draft = served.draft
-    assert draft is not None
+    assert served.draft is not None
+    draft = served.draft.lm
     assert served.engine.drafts_by == draft.name
     assert (draft.context, draft.plans.cache.n_slots, alone.draft, alone.engine.drafts_by) == (48, 3, None, None)
-    assert served.nbytes > alone.nbytes
-    assert draft.plans.n_runs >= 4  # its plans are there before requests come
+    assert served.nbytes == alone.nbytes
+    assert min(served.shared_nbytes.values()) > 0
+    assert {"single", "decode.2", "decode.4", "decode.8"} <= {*draft.plans.origins}  # before requests come
     served.close()
     alone.close()
     with pytest.raises(ModelError, match="is closed"):
         draft.check_open()
+
+
+def test_models_share_the_draft_model_that_they_name(tmp_path: Path) -> None:
+    path = tmp_path / "models.toml"
+    shutil.copy(tiny_model("llama", tmp_path), tmp_path / "small.gguf")
+    path.write_text(
+        "threads = 1\nactivations = 'f32'\nspeculate = 'small.gguf'\ncontext = 32\n"
+        "[[models]]\nmodel = 'llama.gguf'\nname = 'one'\nslots = 2\n"
+        "[[models]]\nmodel = 'llama.gguf'\nname = 'two'\nslots = 3\ncontext = 48\n"
+        "[[models]]\nmodel = 'llama.gguf'\nname = 'other'\nslots = 1\nactivations = 'q8'\n", "utf-8"
+    )  # fmt: skip
+    cards = cards_of(read_config(path, ModelSpec("", "")).specs)
+    one, two, other = served = [card.open() for card in cards]
+    drafts = [each.draft for each in served if isinstance(each, Served) and each.draft is not None]
+    assert drafts[0].lm is drafts[1].lm is not drafts[2].lm
+    assert (drafts[0].lm.context, drafts[0].lm.plans.cache.n_slots) == (48, 3)
+    assert [*one.shared_nbytes] == [*two.shared_nbytes] != [*other.shared_nbytes]
+    one.close()
+    drafts[0].close()  # again: nothing
+    drafts[1].lm.check_open()
+    with pytest.raises(ModelError, match="is closed"):
+        (two.close(), drafts[1].lm.check_open())
+    again = cards[0].open()
+    assert isinstance(again, Served)
+    assert again.draft is not None
+    again.draft.lm.check_open()
+    again.close()
+    other.close()
 
 
 def test_what_cannot_draft_is_refused_and_released(tmp_path: Path) -> None:

@@ -30,6 +30,7 @@ class Fake:
 
     nbytes: int = 10
     is_alive: bool = True
+    shared_nbytes: dict[str, int] = field(default_factory=dict)
     n_starts: int = 0
     n_closes: int = 0
 
@@ -231,6 +232,26 @@ def test_models_of_the_start_obey_the_limit() -> None:
     with pytest.raises(SettingError, match="the models to load at the start, up to 'b', need 0 MB; the limit is 0 MB"):
         models.put("b", second)
     assert (loaded(models), second.n_closes) == (["a"], 1)
+
+
+def test_what_models_share_counts_once_and_leaves_with_the_last() -> None:
+    async def run() -> None:
+        drafts = {"a": "x", "b": "x", "c": "y"}
+        cards = [
+            Card(name, partial(Fake, shared_nbytes={key: 6}), nbytes=10, shared_nbytes={key: 1})
+            for name, key in drafts.items()
+        ]
+        models = Models(cards, limit_nbytes=26, wait_s=0.0)
+        a = await models.lease("a")
+        (await models.lease("b")).release()
+        assert loaded(models) == ["a", "b"]
+        with pytest.raises(HttpError, match="no memory for 'c'"):  # 10 beside a and its draft model, and 6 for its own
+            await models.lease("c")
+        a.release()
+        (await models.lease("c")).release()
+        assert loaded(models) == ["c"]
+
+    asyncio.run(run())
 
 
 def test_names() -> None:

@@ -1,6 +1,9 @@
 """64 clients for a long time, some of whom break off, read slowly or send nonsense: nothing is lost, leaked or mixed up.
 
 SOAK_S=1200 python -m pytest -m soak tests/serve/test_soak.py -s
+
+With a draft model a few clients come, since more leave no room for drafts, and drafts are as long as may be, whether they pay or
+not.
 """
 
 from __future__ import annotations
@@ -23,6 +26,7 @@ from urllib.request import urlopen
 
 import pytest
 
+from camshaft.models.files.quantize import quantize
 from camshaft.serve.load.child import serve_command, server
 from camshaft.serve.load.stream import AnswerError, Target, post_stream, target_of
 from camshaft.serve.load.workload import WORDS
@@ -34,10 +38,25 @@ pytestmark = [
 ]
 
 SECONDS = float(os.environ.get("SOAK_S", "1200"))
-CLIENTS, BODIES, STUCK_S = 64, 32, 300.0
+CLIENTS, FEW_CLIENTS, BODIES, STUCK_S = 64, 6, 32, 300.0
 PATH = "/chat/completions"
 SLOTS, CONTEXT = 16, 512
 MORE_RSS_NBYTES = 32 << 20  # that the allocator may touch after the warm-up
+DRAFT_ALWAYS = """
+from camshaft.__main__ import main
+from camshaft.generate.engine import drafts
+from camshaft.generate.speculation.pace import MOST_ROWS
+
+def lengths(offers, rows, costs, each):
+    found = []
+    for _, most in offers:
+        found.append(max(min(most, 3, MOST_ROWS - rows), 0))
+        rows += found[-1]
+    return found
+
+drafts.lengths = lengths
+main()
+"""
 
 
 def body(index: int) -> dict[str, Any]:
@@ -152,17 +171,22 @@ async def client(soak: Soak, number: int, until: float) -> None:
             soak.done[f"{act.__name__}, wrong"] += 1
 
 
-async def crowd(soak: Soak, seconds: float) -> None:
+async def crowd(soak: Soak, seconds: float, n_clients: int) -> None:
     until = time.monotonic() + seconds
-    await asyncio.gather(*(client(soak, number, until) for number in range(CLIENTS)))
+    await asyncio.gather(*(client(soak, number, until) for number in range(n_clients)))
+
+
+def metrics(url: str) -> dict[str, int]:
+    """What /metrics says."""
+    with urlopen(f"{url}/metrics", timeout=60) as answer:
+        lines = re.findall(r"^camshaft_(\w+)(?:\{[^}]*\})? ([\d.]+)$", answer.read().decode(), re.MULTILINE)
+    return {name: int(float(value)) for name, value in lines}
 
 
 def state(url: str, process: int) -> dict[str, int]:
     """Open files, memory, and what /metrics says of requests and blocks, once nothing runs any more."""
     for _ in range(600):
-        with urlopen(f"{url}/metrics", timeout=60) as answer:
-            lines = re.findall(r"^camshaft_(\w+)(?:\{[^}]*\})? ([\d.]+)$", answer.read().decode(), re.MULTILINE)
-        said = {name: int(float(value)) for name, value in lines}
+        said = metrics(url)
         if not said["requests_running"] and not said["requests_waiting"]:
             break
         time.sleep(0.1)
@@ -189,21 +213,34 @@ async def fill(soak: Soak) -> None:
     await asyncio.gather(*map(whole, bodies))
 
 
-def test_a_crowd_leaves_no_trace_and_gets_the_lone_answers(tmp_path: Path) -> None:
-    model, log = require_default_model(), tmp_path / "log"
-    options = ("--threads", "2", "--context", str(CONTEXT), "--slots", str(SLOTS))
-    with server(serve_command(str(model), *options), log=log) as (url, process):
+def command(model: Path, folder: Path, *, drafts: bool) -> list[str]:
+    """The server's command line."""
+    made = serve_command(str(model), "--threads", "2", "--context", str(CONTEXT), "--slots", str(SLOTS))
+    if not drafts:
+        return made
+    draft = folder / "draft.gguf"
+    quantize(model, draft, "Q2_K")  # of which some drafts are right
+    return [made[0], "-c", DRAFT_ALWAYS, *made[made.index("serve") :], "--speculate", str(draft)]
+
+
+@pytest.mark.parametrize(("drafts", "n_clients"), [(False, CLIENTS), (True, FEW_CLIENTS)], ids=["plain", "drafts"])
+def test_a_crowd_leaves_no_trace_and_gets_the_lone_answers(tmp_path: Path, drafts: bool, n_clients: int) -> None:
+    log = tmp_path / "log"
+    with server(command(require_default_model(), tmp_path, drafts=drafts), log=log) as (url, process):
         soak = Soak(target_of(url))
         soak.lone = [asyncio.run(soak.text(index)) for index in range(BODIES)]
         asyncio.run(fill(soak))
-        asyncio.run(crowd(soak, min(60.0, SECONDS / 4)))
+        asyncio.run(crowd(soak, min(60.0, SECONDS / 4), n_clients))
         before, begun = state(url, process), time.monotonic()
         while (left := SECONDS - (time.monotonic() - begun)) > 0:
-            asyncio.run(crowd(soak, min(120.0, left)))
+            asyncio.run(crowd(soak, min(120.0, left), n_clients))
             print(round(time.monotonic() - begun), "s", dict(soak.done), state(url, process), flush=True)
-        after = state(url, process)
+        after, counted = state(url, process), metrics(url)
         again = [asyncio.run(soak.text(index)) for index in range(BODIES)]
     said = "".join(line for line in log.read_text("utf-8").splitlines(True) if "Invalid HTTP request" not in line)
+    drafted, accepted = counted["drafted_tokens_total"], counted["accepted_tokens_total"]
+    print(f"{drafted} tokens drafted, {accepted} of them right; {counted['drafting_seconds_total']} s", flush=True)
+    assert 0 < accepted < drafted if drafts else drafted == 0
     assert soak.wrong == [], said[-4000:]
     assert not [name for name in soak.done if name.endswith("wrong")], soak.done
     assert again == soak.lone

@@ -38,7 +38,7 @@ Array = np.ndarray[Any, Any]
 
 __all__ = ["Batch", "Conversation", "Generation", "GenerationTimings", "LanguageModel", "PlanDescription", "Timings"]
 
-DEFAULT_SESSIONS = 8
+DEFAULT_CONTEXT, DEFAULT_SESSIONS = 2048, 8
 CONVERSATION_OPTIONS = GenerateOptions(max_tokens=512)
 
 
@@ -65,7 +65,7 @@ class LanguageModel(Prompts, Drawing):
         *,
         backend: str | None = None,
         threads: int | None = None,
-        context: int = 2048,
+        context: int = DEFAULT_CONTEXT,
         activations: str = "auto",
         kv_cache: str = "auto",
         sessions: int = DEFAULT_SESSIONS,

@@ -22,6 +22,7 @@ import numpy as np
 from camshaft.dtypes import DType
 from camshaft.errors import ModelError
 from camshaft.extent import Extent
+from camshaft.forks import ForkLock
 from camshaft.formats.gguf.file import GGUFFile
 from camshaft.generate.memory.kv_cache import KVCache
 from camshaft.generate.memory.logits import device_with_memory, first_rows, logits_memory
@@ -85,7 +86,8 @@ class ModelPlans(PictureRuns):
         self.seeing = seeing
         self.n_runs, self.costs = 0, RunCosts()  # the logits are those of the last run
         self._cached: dict[str, CachedPlan | None] = {}
-        self._decode_extents: dict[int, Extent] = {}
+        self._decode_extents = {1 << i: Extent("decode", 1 << i) for i in range(1, MAX_DECODE_SEQUENCES.bit_length())}
+        self._making, self._is_closed = ForkLock(), False
         self._compiled: dict[str, ExecutionPlan] = {}
         self._use_adapters(adapters or Adapters(file))
 
@@ -101,13 +103,14 @@ class ModelPlans(PictureRuns):
 
     def switch(self, adapters: Adapters) -> None:
         """Drops the plans, not the packed weights, and closes the adapters of before; later runs are with others."""
-        self.plan_cache.flush()
-        self._close_plans()
-        self.weights.keep_only(self.file.tensors.values())  # not what graphs made, such as rotations
-        self.adapters.close()
-        self.__dict__.pop("_graphs", None)
-        self._use_adapters(adapters)
-        self.prepare()
+        with self._making:
+            self.plan_cache.flush()
+            self._close_plans()
+            self.weights.keep_only(self.file.tensors.values())  # not what graphs made, such as rotations
+            self.adapters.close()
+            self.__dict__.pop("_graphs", None)
+            self._use_adapters(adapters)
+            self.prepare()
 
     def prepare(self) -> None:
         """Compile the prompt plan if it is not cached."""
@@ -134,7 +137,8 @@ class ModelPlans(PictureRuns):
         return self._compiled_plan("single")
 
     def _compiled_plan(self, name: str) -> ExecutionPlan:
-        return self._compiled[name] if name in self._compiled else self._compile(name, self._graph(name))
+        with self._making:
+            return self._compiled[name] if name in self._compiled else self._compile(name, self._graph(name))
 
     def _compile(self, name: str, graph: Graph) -> ExecutionPlan:
         from camshaft.generate.sampling.graph import sampling_graph
@@ -161,7 +165,16 @@ class ModelPlans(PictureRuns):
 
     def _plan(self, name: str) -> ExecutionPlan | CachedPlan:
         """The compiled plan to run, else a cached one, else one compiled now."""
-        return self._compiled.get(name) or self._cached_plan(name) or self._compiled_plan(name)
+        return self._compiled.get(name) or self._cached.get(name) or self.make(name)
+
+    def make(self, name: str) -> ExecutionPlan | CachedPlan:
+        """Load a plan, or compile it, unless it is there. In any thread, also without the model's lock: others run meanwhile.
+
+        Raises ModelError if the model is closed."""
+        with self._making:
+            if self._is_closed:
+                raise ModelError("the model is closed")
+            return self._compiled.get(name) or self._cached_plan(name) or self._compiled_plan(name)
 
     @property
     def origins(self) -> dict[str, str]:
@@ -240,16 +253,20 @@ class ModelPlans(PictureRuns):
         if n == 1 or n > MAX_DECODE_SEQUENCES or (self.seeing.width and has_pictures(ids)):
             self.run(ids, positions, slots, range(n))
             return
-        size = 1 << (n - 1).bit_length()
         # One plan per power of two: the best kernel variants depend on the number of tokens.
-        tokens = self._decode_extents.setdefault(size, Extent("decode", size))
+        size = 1 << (n - 1).bit_length()
         plan = self._plan(f"decode.{size}")
         self._place(plan, ids, positions, slots)
-        plan.set_extent(tokens, n)
+        plan.set_extent(self._decode_extents[size], n)
         self._run(plan)
 
     def close(self) -> None:
-        """Save new plans; release all plans, weights and the KV cache."""
+        """Save new plans; release all plans, weights and the KV cache. Waits for a plan in the making."""
+        with self._making:
+            self._is_closed = True
+            self._close()
+
+    def _close(self) -> None:
         self.plan_cache.flush()
         if self.device is None:
             self.plan_cache.measure_later(self._compiled, self._kernels, self.threads)

@@ -63,6 +63,32 @@ class Session(SessionState):
         turn, drawn, logprobs, most = self._turn, list[int](), list[TokenLogprob](), options.max_tokens
         step_locks = [model.lock] if speculator is None else speculator.locks(model.lock)
 
+        def step() -> int | FinishReason:
+            self._check_open()
+            if turn != self._turn:
+                raise ContextError("this generation is over: its session has started another one")
+            if self.position + len(self._pending) > model.context:
+                instead = on_full(drawn)
+                if instead is None:
+                    return "length"
+                self.replace(instead)
+            if kept is not None and not self.history:
+                self.process_kept(kept)
+            elif speculator is None or not drawn or len(self._pending) > MOST_ROWS:
+                self._process_pending()
+            elif not self.advance_checked():
+                self._speculate(speculator, sampler, math.inf if most < 0 else most - len(drawn))
+            token = sampler.check(draw(self.history), self.position, len(drawn))
+            if speculator is not None:
+                speculator.saw(token)
+            if token in end_tokens:
+                return "stop"
+            if options.logprobs is not None:
+                logprobs.append(model.token_logprob(0, token, options.logprobs))
+            self._pending = [token]
+            drawn.append(token)
+            return token
+
         def next_token() -> int | FinishReason:
             self.take_slot()
             if speculator is not None:
@@ -70,30 +96,10 @@ class Session(SessionState):
             with ExitStack() as locks:
                 for lock in step_locks:
                     locks.enter_context(lock)
-                self._check_open()
-                if turn != self._turn:
-                    raise ContextError("this generation is over: its session has started another one")
-                if self.position + len(self._pending) > model.context:
-                    instead = on_full(drawn)
-                    if instead is None:
-                        return "length"
-                    self.replace(instead)
-                if kept is not None and not self.history:
-                    self.process_kept(kept)
-                elif speculator is None or not drawn or len(self._pending) > MOST_ROWS:
-                    self._process_pending()
-                elif not self.advance_checked():
-                    self._speculate(speculator, sampler, math.inf if most < 0 else most - len(drawn))
-                token = sampler.check(draw(self.history), self.position, len(drawn))
-                if speculator is not None:
-                    speculator.saw(token)
-                if token in end_tokens:
-                    return "stop"
-                if options.logprobs is not None:
-                    logprobs.append(model.token_logprob(0, token, options.logprobs))
-                self._pending = [token]
-                drawn.append(token)
-            return token
+                drawn_now = step()
+            if kept is not None:
+                self._flush(kept, turn)
+            return drawn_now
 
         generation = Generation(len(ids), next_token, text, options, on_end, lambda: sampler.is_complete)
         generation.logprobs, generation.kept = logprobs, kept
@@ -106,6 +112,17 @@ class Session(SessionState):
         if has_pictures(ids):
             raise SettingError("prompt_cache with pictures; wanted None: only prompts of text are kept")
         return PromptCache(options.prompt_cache, self._model)
+
+    def _flush(self, kept: PromptCache, turn: int) -> None:
+        """Write the prompt that this turn has kept, beside the runs of others. If that fails, nobody gets the token drawn
+        meanwhile, so the session shall not have it."""
+        try:
+            kept.flush()
+        except BaseException:
+            with self._model.lock:
+                if turn == self._turn:
+                    self._pending = []
+            raise
 
     def _speculator_of(self, options: GenerateOptions) -> Speculator | None:
         """What drafts for this session; the one of before goes on if it is of the same kind."""

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from threading import Event, Semaphore, Thread
 from typing import Any
 
 import pytest
@@ -167,6 +170,84 @@ def test_a_draft_model_reads_a_prompt_again_by_its_prefix(
         assert prefixes is not None
         assert prefixes.n_blocks == prefixes.n_idle == 2
         assert engine.statistics.accepted_tokens == engine.statistics.drafted_tokens > 4
+
+
+def test_nobody_waits_for_the_draft_model_that_another_engine_uses(
+    lm: LanguageModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wanted, _ = told(lm, None, 9)
+    monkeypatch.setattr(drafts, "lengths", as_long_as_may_be)
+    with _opened("llama", tmp_path) as draft, Engine(lm, speculate=draft, prefix_cache=False) as engine:
+        updates: list[list[Update]] = [[] for _ in wanted]
+        for i, each in enumerate(updates):
+            engine.submit(*asked(i), each.append)
+        while not engine.statistics.drafted_tokens:
+            engine.step()
+        drafted, free = engine.statistics.drafted_tokens, draft.plans.cache.n_free
+        assert free < SESSIONS
+        with _held_elsewhere(draft):
+            while engine.n_waiting or engine.n_running:
+                engine.step()
+        assert updates == wanted
+        assert (engine.statistics.drafted_tokens, draft.plans.cache.n_free) == (drafted, free)
+        request = engine.submit([30, 31], GenerateOptions(max_tokens=8, ignore_eos=True), lambda update: None)
+        while engine.n_waiting or engine.n_running:
+            engine.step()
+        assert request.drafted
+        assert draft.plans.cache.n_free == SESSIONS
+
+
+@contextmanager
+def _held_elsewhere(lm: LanguageModel) -> Iterator[None]:
+    """Another thread has the model's lock."""
+    taken, over = Event(), Event()
+
+    def hold() -> None:
+        with lm.lock:
+            taken.set()
+            over.wait(60)
+
+    thread = Thread(target=hold)
+    thread.start()
+    try:
+        assert taken.wait(60)
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+def test_two_engines_draft_by_one_model(lm: LanguageModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    wanted, _ = told(lm, None, 12)
+    monkeypatch.setattr(drafts, "lengths", as_long_as_may_be)
+    with _opened("llama", tmp_path, sessions=3) as draft, _opened("llama", tmp_path) as other:
+        engines = [Engine(each, speculate=draft, prefix_cache=False) for each in (lm, other)]
+        for _ in range(4):
+            got: list[list[list[Update]]] = [[[] for _ in wanted] for _ in engines]
+            done = [Semaphore(0) for _ in engines]
+            for engine, updates, each_done in zip(engines, got, done, strict=True):
+                engine.start()
+                for i, each in enumerate(updates):
+                    engine.submit(*asked(i), _listener(each, each_done))
+            assert all(each.acquire(timeout=60) for each in done for _ in wanted)
+            assert got == [wanted] * 2
+        for engine in engines:
+            engine.close()
+            assert engine.statistics.accepted_tokens > 10
+        with draft.lock:
+            draft.plans.cache.close_left()
+        prefixes = draft.plans.cache.prefixes
+        assert prefixes is not None
+        assert (draft.plans.cache.n_free, prefixes.n_blocks - prefixes.n_idle) == (3, 0)
+
+
+def _listener(found: list[Update], done: Semaphore) -> Callable[[Update], None]:
+    def listen(update: Update) -> None:
+        found.append(update)
+        if update.is_last:
+            done.release()
+
+    return listen
 
 
 def test_what_cannot_draft_is_refused(lm: LanguageModel, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from camshaft.models.converted import is_multiplied
 from camshaft.models.files.quantize import quantize
 from tests.generate.engine.test_engine import PROMPTS, Told, answer, finish, options
 from tests.support.fixtures import tiny_model
+from tests.support.models import require_default_model
 from tests.support.quick import quick_of
 
 
@@ -83,7 +85,18 @@ def test_models_of_floats_generate_in_one_run(name: str, tmp_path: Path) -> None
 def test_prompts_of_f32_activations_have_the_bits_of_each_alone(tmp_path: Path) -> None:
     """Products of f32 activations with many rows have another kernel than those with one, and so have logits."""
     quantize(tiny_model("llama", tmp_path), tmp_path / "quantized.gguf", "Q8_0")
-    with LanguageModel(tmp_path / "quantized.gguf", threads=1, context=32, sessions=3, activations="f32") as lm:
+    _check_prompts_beside(tmp_path / "quantized.gguf", context=32, activations="f32")
+
+
+@pytest.mark.full
+def test_prompts_of_a_large_model_have_the_bits_of_each_alone() -> None:
+    """Its products are large enough for the kernels that are chosen by the number of rows."""
+    _check_prompts_beside(require_default_model(), context=128, activations="auto")
+
+
+def _check_prompts_beside(path: Path, **options: Any) -> None:
+    """That the logits of prompts are those that each has alone, to the bit, where several end in one run."""
+    with LanguageModel(path, threads=1, sessions=3, **options) as lm:
         plans, cache = lm.plans, lm.plans.cache
         slots = [cache.open_slot() for _ in range(3)]
         for slot in slots:

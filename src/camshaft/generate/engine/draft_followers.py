@@ -6,6 +6,7 @@ request waits for its own prompt, and only where as many tokens follow as make u
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from time import perf_counter
 from typing import TYPE_CHECKING
 
@@ -14,7 +15,6 @@ from camshaft.generate.engine.prefix_cache import PrefixCache
 from camshaft.generate.engine.prompts import publish, share
 from camshaft.generate.engine.request import Request
 from camshaft.generate.memory.logits import move_row
-from camshaft.generate.sampling.parameters import Sampling
 from camshaft.generate.sampling.sampler import Sampler
 from camshaft.generate.speculation.draft_model import check_draft, follow
 from camshaft.generate.speculation.pace import MOST_ROWS, Pace, RunCosts
@@ -30,7 +30,6 @@ _FEW = 2
 # Prompt tokens for which a draft model is not behind too far, per token that the request may still generate: a run of the prompt
 # plan processes a token in a tenth of the time of a run of one or less.
 _MADE_UP = 8
-_SIZES = (1, 2, 4, 8)  # of runs that have plans of their own
 
 
 class Follower(Drafted):
@@ -72,7 +71,8 @@ class Follower(Drafted):
 
 
 class DraftFollowers:
-    """Drafts of a draft model for the requests of an engine. The caller of all methods has both models' locks."""
+    """Drafts of a draft model for the requests of an engine. The caller of all methods has the model's lock; several models may
+    have one draft model, of which nobody waits for another one's turn."""
 
     def __init__(self, draft: LanguageModel, lm: LanguageModel) -> None:
         """Raises ModelError for another vocabulary, SettingError for a model that cannot go back in several texts."""
@@ -96,10 +96,17 @@ class DraftFollowers:
             request.drafter = Follower(request, Pace(self._costs, {None: self._seen.share(None)}), self._seen)
 
     def end(self, request: Request) -> None:
-        """Free the request's slot in the draft model; may be called twice."""
+        """Free the request's slot in the draft model, or leave that to whoever has it now; may be called twice."""
         follower, request.drafter = request.drafter, None
         if isinstance(follower, Follower) and follower.slot is not None:
-            self._draft.plans.cache.close_slot(follower.slot)
+            self._draft.plans.cache.leave_slot(follower.slot)
+            with self._draft.lock.if_free() as is_ours:
+                if is_ours:
+                    self._draft.plans.cache.close_left()
+
+    def turn(self) -> AbstractContextManager[bool]:
+        """The use of the draft model, whose lock `chosen` and `draft` need; False while another engine drafts by it."""
+        return self._draft.lock.if_free()
 
     def found(self, request: Request, most: int) -> int:
         """As many as the draft model's context has room for; none for a text that it would have to read too much of."""
@@ -160,6 +167,7 @@ class DraftFollowers:
     def _open(self, follower: Follower) -> bool:
         """Take a slot; False if others have all of them."""
         cache = self._draft.plans.cache
+        cache.close_left()
         try:
             follower.slot = cache.open_slot()
         except SlotsInUseError:
@@ -215,21 +223,6 @@ class DraftFollowers:
             move_row(plans.logits, row, i)
         samplers = [sampler for request, _, _ in going if (sampler := _follower(request).sampler) is not None]
         return self._draft.samplers.draw(samplers, [[*request.ids, *found] for request, _, found in going])
-
-
-def prepare(draft: LanguageModel) -> None:
-    """Compile, or load, the plans of a draft model before requests wait for that: it takes seconds on a machine's first time."""
-    cache, sampler = draft.plans.cache, draft.sampler(Sampling())
-    with draft.lock:
-        slot = cache.open_slot()
-        try:
-            cache.reserve(slot, min(MOST_ROWS, draft.context))
-            for n in _SIZES:
-                if n <= draft.context:
-                    draft.plans.run_decode([0] * n, range(n), [slot] * n)
-            draft.samplers.draw([sampler], [[0]])
-        finally:
-            cache.close_slot(slot)
 
 
 def _follower(request: Request) -> Follower:

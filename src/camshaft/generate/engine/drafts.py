@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from itertools import takewhile
 from time import perf_counter
 from typing import TYPE_CHECKING, Protocol
@@ -46,6 +47,9 @@ class Source(Protocol):
     def draft(self, requests: Sequence[Request], wanted: Sequence[int]) -> list[list[int]]:
         """So many tokens that may follow the text of each request, or fewer."""
 
+    def turn(self) -> AbstractContextManager[bool]:
+        """What `chosen` and `draft` are called in; False if nothing can be drafted now."""
+
     def end(self, request: Request) -> None:
         """Free what a request has; may be called twice."""
 
@@ -75,6 +79,9 @@ class _Lookup:
     def draft(self, requests: Sequence[Request], wanted: Sequence[int]) -> list[list[int]]:
         found, self._found = self._found, {}
         return [found.get(id(request), [])[:n] for request, n in zip(requests, wanted, strict=True)]
+
+    def turn(self) -> AbstractContextManager[bool]:
+        return nullcontext(True)
 
     def end(self, request: Request) -> None:
         request.drafter = None
@@ -118,11 +125,13 @@ class Drafts:
         mosts = [self._source.found(each, self._most(each, len(requests))) for each in requests]
         offers = [(r.drafter.share if r.drafter else 0.0, most) for r, most in zip(requests, mosts, strict=True)]
         wanted = lengths(offers, len(requests), costs, self._source.cost(len(requests)))
-        wanted = self._source.chosen(requests, wanted, mosts, budget)
-        if not any(wanted):
-            self._in_a_row = 0
-            return nothing
-        drafts = self._source.draft(requests, wanted)
+        with self._source.turn() as is_ours:
+            if is_ours:
+                wanted = self._source.chosen(requests, wanted, mosts, budget)
+            if not is_ours or not any(wanted):
+                self._in_a_row = 0
+                return nothing
+            drafts = self._source.draft(requests, wanted)
         for request, each in zip(requests, drafts, strict=True):
             request.drafted += len(each)
             self._statistics.drafted_tokens += len(each)

@@ -20,6 +20,7 @@ from camshaft.errors import CamshaftError, ModelError, SettingError
 from camshaft.forks import renewed
 from camshaft.generate.engine.drafts import Results
 from camshaft.generate.engine.prefix_cache import PrefixCache
+from camshaft.generate.engine.preparation import Preparation
 from camshaft.generate.engine.request import Listener, Request, Update, request_of
 from camshaft.generate.engine.runner import Runner
 from camshaft.generate.engine.statistics import Statistics
@@ -51,6 +52,8 @@ class Engine(Closing):
     itself, while few requests run and it pays; texts are the same. Its owner closes that model, after the engine.
     prefix_cache: whether prompts share the blocks of their common beginnings. Models with recurrent layers share none; those with
     windows share up to the ends of messages and to places where prompts were seen to part.
+    prepares: whether `start` also begins to make the plans for several requests, in a thread of its own; else the first batch of
+    each size waits for its plan.
 
     At most `sessions` requests of the model run at once. Every slot can have its whole context, so that no request that runs has
     to stop for another one's memory."""
@@ -63,6 +66,7 @@ class Engine(Closing):
         max_queue: int = MAX_QUEUE,
         prefix_cache: bool = True,
         speculate: Speculate | None = None,
+        prepares: bool = False,
     ) -> None:
         for name, value in (("prompt_budget", prompt_budget), ("max_queue", max_queue)):
             if type(value) is not int or value < 1:
@@ -80,11 +84,12 @@ class Engine(Closing):
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
         self._is_closing = False
+        self.preparation = Preparation(lm, speculates=speculate is not None) if prepares else None
         renewed(self)
 
     def renew(self) -> None:
-        """Forget the thread and its requests, in a forked child: `start` begins another one."""
-        self._changed, self._thread = threading.Condition(), None
+        """Forget the threads and the requests, in a forked child: `start` begins another one, and plans are made when needed."""
+        self._changed, self._thread, self.preparation = threading.Condition(), None, None
         self._waiting.clear()
         for request in [*self._running]:
             self._free(request)
@@ -119,6 +124,8 @@ class Engine(Closing):
         if self._thread is None:
             self._thread = threading.Thread(target=self._run_steps, name="camshaft-engine", daemon=True)
             self._thread.start()
+            if self.preparation is not None:
+                self.preparation.start()
 
     def submit(self, ids: Sequence[int], options: GenerateOptions, listener: Listener) -> Request:
         """Queue a request to continue the token ids. `listener` gets an Update per token, in the engine's thread.
@@ -169,11 +176,11 @@ class Engine(Closing):
 
     def step(self) -> None:
         """Admit requests that wait, generate a token of each sequence, and process prompts within the budget."""
-        with self._runner.locked():
+        with self.lm.lock:
             for request in [request for request in self._open() if request.is_cancelled]:
                 self._end(request, "cancelled")
         self._admit()
-        with self._runner.locked():
+        with self.lm.lock:
             generating = [r for r in self._running if not r.is_prompting]
             alone = len(generating) == len(self._running) <= MAX_DECODE_SEQUENCES
             generate = partial(self._runner.generate, draft_budget=self._budget if alone else 0)
@@ -249,6 +256,8 @@ class Engine(Closing):
             self._changed.notify()
         if self._thread is not None:
             self._thread.join()
+        if self.preparation is not None:
+            self.preparation.close()
         self._end_all(ModelError("the engine is closed"))
 
     def _open(self) -> list[Request]:
@@ -259,6 +268,6 @@ class Engine(Closing):
     def _end_all(self, error: Exception) -> None:
         """Take no more requests, and end those that there are."""
         self._is_closing = True
-        with self._runner.locked():
+        with self.lm.lock:
             for request in self._open():
                 self._tell(request, Update(error=error))

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
 
 from camshaft.errors import GrammarError, LogitsError
@@ -14,7 +12,7 @@ from camshaft.generate.engine.prefix_cache import PrefixCache
 from camshaft.generate.engine.request import Request, Update
 from camshaft.generate.engine.statistics import Statistics
 from camshaft.generate.generation import Generation, TokenLogprob
-from camshaft.generate.speculation.speculator import Speculate, locks_of
+from camshaft.generate.speculation.speculator import Speculate
 
 if TYPE_CHECKING:
     from camshaft.generate.language_model import LanguageModel
@@ -27,15 +25,7 @@ class Runner:
         self, lm: LanguageModel, prefixes: PrefixCache | None, statistics: Statistics, speculate: Speculate | None
     ) -> None:
         self._lm, self._prefixes, self._statistics = lm, prefixes, statistics
-        self.drafts, self._speculate = Drafts(lm, speculate, statistics), speculate
-
-    @contextmanager
-    def locked(self) -> Iterator[None]:
-        """Hold the model's lock, and that of the draft model."""
-        with ExitStack() as held:
-            for lock in locks_of(self._lm.lock, self._speculate):
-                held.enter_context(lock)
-            yield
+        self.drafts = Drafts(lm, speculate, statistics)
 
     def begin(self, requests: list[Request]) -> Results:
         """Prepare requests that have a slot."""

@@ -6,6 +6,7 @@ tokens arrive. They start as small pages and become huge pages once the tokens e
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -74,6 +75,7 @@ class KVCache:
         self._free_blocks = list(range(n_blocks - 1, -1, -1))
         self.slots = Slots(n_slots)
         self._blocks: dict[int, list[int]] = {}  # of each open slot
+        self._left: deque[int] = deque()
         self.prefixes: PrefixCache | None = None  # the blocks that several slots may have
 
     @cached_property
@@ -208,6 +210,15 @@ class KVCache:
             free = blocks if self.prefixes is None else self.prefixes.release(blocks)
             self._free_blocks += free[::-1]
             self.slots.release(slot)
+
+    def leave_slot(self, slot: int) -> None:
+        """Have `close_left` close a slot that shares blocks, from a thread that does not have the model's lock."""
+        self._left.append(slot)
+
+    def close_left(self) -> None:
+        """Close the slots that were left. The caller has the model's lock."""
+        while self._left:
+            self.close_slot(self._left.popleft())
 
     def free_blocks(self, blocks: Sequence[int]) -> None:
         """Make blocks free that no slot has and nobody shares."""

@@ -53,6 +53,10 @@ class SamplerPlans:
 
         return draw
 
+    def prepare(self, form: SamplingForm) -> None:
+        """Compile, or load, the plan by which `draw` draws for samplers of a form."""
+        self._plan(form, self._rows)
+
     def draw(self, samplers: Sequence[Sampler], histories: Sequence[Sequence[int]]) -> list[int]:
         """Draw a token from each of the first rows of `logits` with its sampler, -1 from a row with a NaN; `histories` are the
         preceding tokens."""

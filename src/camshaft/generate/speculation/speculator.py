@@ -159,11 +159,6 @@ class ModelDrafter(Drafted):
         self._session.close()
 
 
-def locks_of(lock: Lock, of: Speculate | None) -> list[Lock]:
-    """The locks of a model and of what drafts for it, in the order in which all take them."""
-    return [lock] if of is None or isinstance(of, str) else sorted({lock, of.lock}, key=id)
-
-
 class Speculator:
     """Drafts for one session, generation after generation.
 
@@ -180,7 +175,7 @@ class Speculator:
     def locks(self, lock: Lock) -> list[Lock]:
         """What a step holds: the model's lock and the draft model's. All steps take them in one order, so that two models may
         draft for each other."""
-        return locks_of(lock, self.of)
+        return [lock] if isinstance(self.of, str) else sorted({lock, self.of.lock}, key=id)
 
     def begin(self) -> Speculation:
         """Start a generation; returns what counts its drafts."""

@@ -49,6 +49,7 @@ class PromptCache:
             None if where == AUTO else Path(os.path.realpath(where))
         )  # a link's target is written, not the link
         self.n_taken = 0  # tokens of the last prompt
+        self._kept: tuple[Sequence[int], Parts] | None = None  # to write
         self._model, self._cache = model_digest(lm), lm.plans.cache
 
     def find(self, tokens: Sequence[int]) -> tuple[PromptFile, int] | None:
@@ -125,10 +126,17 @@ class PromptCache:
         return common // BLOCK_TOKENS * BLOCK_TOKENS
 
     def keep(self, tokens: Sequence[int], slot: int, states: States) -> None:
-        """Write the tokens' keys and values, which are in a slot, and their recurrent states, by number of tokens.
+        """Copy the tokens' keys and values, which are in a slot, and their recurrent states, by number of tokens, for `flush`.
+        The caller has the model's lock."""
+        self._kept = tokens, self.copied(tokens, slot, states)
+
+    def flush(self) -> None:
+        """Write what was kept, if anything. No lock is needed, and none should be held: a disk may take seconds.
 
         Raises StoreError if the file cannot be written; in the store that is a warning."""
-        self.write(tokens, self.copied(tokens, slot, states))
+        kept, self._kept = self._kept, None
+        if kept is not None:
+            self.write(*kept)
 
     def copied(self, tokens: Sequence[int], slot: int, states: States) -> Parts:
         """A copy of what `write` writes of the tokens. The caller has the model's lock."""
@@ -138,7 +146,7 @@ class PromptCache:
         return to_parts(head, {name: read_blocks(self._cache, name, slot, n) for name, _ in arrays}, states)
 
     def write(self, tokens: Sequence[int], parts: Parts) -> None:
-        """Write what `copied` returned; no lock is needed. Raises as `keep`."""
+        """Write what `copied` returned; no lock is needed. Raises as `flush`."""
         if self._path is not None:
             with atomic_file(self._path) as file:
                 for part in parts:

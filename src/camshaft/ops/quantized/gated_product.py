@@ -2,32 +2,33 @@
 
 Bit-equal to two quantized_matmuls and silu_multiply_q8 (act "gelu": gelu_multiply_q8), with the same variant of the products.
 `tile` and `short_sums` (AVX2 alone): a program computes the same 32 columns of both products for some tokens and quantizes their
-block of 32, so that the products do not go through memory. `unfused`: the launches of the products' best variant, then the
-activation's. `sums` as in fused_quantize.py.
+block of 32, so that the products do not go through memory. `unfused_NAME`: the launches of both products by their variant NAME,
+then the activation's; each is validated, measured and chosen as any variant. `sums` as in fused_quantize.py.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from math import prod
 from typing import Any
 
 import numpy as np
 
 from camshaft.dtypes import f32
-from camshaft.formats.blocks import BLOCK_FORMATS, BlockFormat
+from camshaft.formats.blocks import BlockFormat
 from camshaft.ops import op as ops
 from camshaft.ops.matmul.blocks.unit_panels import PARTS
 from camshaft.ops.parameters import ACT, SUMS, Parameters
 from camshaft.ops.quantize import fused_quantize
 from camshaft.ops.quantize import quantize_activations as q8
-from camshaft.ops.quantize.q8_blocks import BLOCK, TILES, Sums
+from camshaft.ops.quantize.q8_blocks import BLOCK, Sums
 from camshaft.ops.quantized import matmul
-from camshaft.ops.quantized.packed.packing import ROWS, packed_format
+from camshaft.ops.quantized.packed.packing import ROWS
 from camshaft.ops.quantized.products import short_tile, unpacked_tiles
 from camshaft.ops.quantized.products.gated_tiles import gated_short_tile, gated_tile, gated_unpacked_tiles
-from camshaft.ops.quantized.products.kernels import packed_only, packed_weights, product_build, tile_cost
+from camshaft.ops.quantized.products.kernels import packed_only, product_build, tile_cost
 from camshaft.ops.rule import Builder, Match, Rule, Stage, Use, Uses
 from camshaft.ops.spec import TensorSpec
 
@@ -139,16 +140,25 @@ def _short_supports(node: ops.NodeSpec, target: ops.Target) -> str | None:
     return short_tile.VARIANT.supports(_product(node), target)
 
 
-def _best_product(node: ops.NodeSpec, target: ops.Target) -> ops.KernelVariant:
-    """Returns the product's variant with the least cost; the tile if no other is better."""
-    spec = _product(node)
-    found = [v for v in PRODUCT.variants if target.backend in v.backends and v.supports(spec, target) is None]
-    return min(found, key=lambda v: v.cost(spec, target))
+def unfused(product: ops.KernelVariant) -> ops.KernelVariant:
+    """Returns the variant with the launches of both products by one of theirs, then the activation's."""
+
+    def supports(node: ops.NodeSpec, target: ops.Target) -> str | None:
+        return product.supports(_product(node), target)
+
+    def cost(node: ops.NodeSpec, target: ops.Target) -> float:
+        y = float(prod(node.inputs[0].bounds[:1]) * node.inputs[1].bounds[0])
+        return 2 * product.cost(_product(node), target) + 0.6 * y + 500.0
+
+    name, tolerance = f"unfused_{product.name}", COARSE if product.tolerance else {}
+    return ops.KernelVariant(
+        name, product.backends, partial(_build_unfused, product), supports, cost, tolerance=tolerance
+    )
 
 
-def _build_unfused(node: ops.NodeSpec, target: ops.Target) -> ops.Build:
+def _build_unfused(product: ops.KernelVariant, node: ops.NodeSpec, target: ops.Target) -> ops.Build:
     """Builds the two products and the activation's op as launches of one node."""
-    product, spec = _best_product(node, target), _product(node)
+    spec = _product(node)
     launches: list[ops.Launch | ops.NativeCall] = []
     made = product.build(spec, target)
     assert isinstance(made, ops.Build)
@@ -181,17 +191,8 @@ def _packed_only(node: ops.NodeSpec, target: ops.Target) -> str | None:
     return packed_only(_product(node), target)
 
 
-def _packed_weights(node: ops.NodeSpec, target: ops.Target) -> str | None:
-    return packed_weights(_product(node))
-
-
-def _unfused_cost(node: ops.NodeSpec, target: ops.Target) -> float:
-    y = float(prod(node.inputs[0].bounds[:1]) * node.inputs[1].bounds[0])
-    return 2 * _best_product(node, target).cost(_product(node), target) + 0.6 * y + 500.0
-
-
 def _tile_cost(node: ops.NodeSpec, target: ops.Target) -> float:
-    # Zen 4, n 1536, k 576: 4 us slower than `unfused` for one token (it waits at each block's end), 190 us faster for 512
+    # Zen 4, n 1536, k 576: 4 us slower than `unfused_tile` for one token (it waits at each block's end), 190 us faster for 512
     y = float(prod(node.inputs[0].bounds[:1]) * node.inputs[1].bounds[0])
     return 2 * tile_cost(_product(node), target) + 0.3 * y + 2.5 * node.inputs[1].bounds[0]
 
@@ -201,44 +202,16 @@ def _short_cost(node: ops.NodeSpec, target: ops.Target) -> float:
     return 2 * short_tile.VARIANT.cost(_product(node), target) + 0.3 * y
 
 
-def _case(
-    name: str, rows: int, active: int, n: int, k: int, sums: Sums, act: str = "silu", form: str = "q8"
-) -> ops.Sample:
-    """A sample with two matrices from different seeds."""
-    from camshaft.ops.quantized.samples import Case, LazySample
-
-    first, second = (Case(name, rows, active, n, k, form, seed) for seed in (n, n + 1))
-
-    def inputs() -> tuple[ops.Array, ...]:
-        return first.x, first.packed(), second.packed()
-
-    attrs = {"wanted": lambda: (first.wanted(), second.wanted()), "sums": sums, "act": act}
-    return LazySample(f"{first.label} {sums} {act}", inputs, attrs, (*first.specs, first.specs[1]), first.extents)
-
-
 def _samples() -> Iterable[ops.Sample]:
-    for name in FORMATS:
-        size = max(BLOCK_FORMATS[name].block_size, 64)
-        yield _case(name, 29, 7, 96, 2 * size, ((16, 32), (32, 8)))
-    for name in ("Q4_1", "Q6_K"):
-        yield _case(name, 1, 1, 64, max(BLOCK_FORMATS[name].block_size, 64), ((32, 0),))
-    yield _case("Q8_0", 5, 3, 64, 64, ((32, 0),), "gelu")
-    yield _case("Q5_0", 67, 65, 64, 64, ((32, 0),))  # three programs of short_sums
-    for name in FORMATS:
-        yield _case(name, 67, 65, 64, max(BLOCK_FORMATS[name].block_size, 64), (TILES,), form="tiles")
-    yield _case("Q8_0", 45, 45, 64, 64, ((32, 0), TILES), "gelu", "tiles")
+    from camshaft.ops.quantized.samples import gated_samples  # only validation needs them
+
+    return gated_samples(FORMATS)
 
 
 def _error_samples() -> Iterable[ops.ErrorSample]:
-    block = BLOCK_FORMATS["Q4_0"]
-    w = TensorSpec((64, 64), block)
-    x = TensorSpec((2, 64), f32, q8.LAYOUTS[packed_format(w).sums])
-    yield ops.ErrorSample((TensorSpec((2, 64), f32), w, w), {"sums": ((32, 0),)}, "x .* of q8")
-    yield ops.ErrorSample((x, w, TensorSpec((96, 64), block)), {"sums": ((32, 0),)}, "up as gate is")
-    yield ops.ErrorSample((x, w, w), {"sums": (32, 0)}, "sums such")
-    yield ops.ErrorSample((x, w, w), {"sums": ((32, 0),), "act": "tanh"}, "act silu or gelu")
-    odd = TensorSpec((48, 64), block)
-    yield ops.ErrorSample((x, odd, odd), {"sums": ((32, 0),)}, "multiple of 32")
+    from camshaft.ops.quantized.samples import gated_errors
+
+    return gated_errors()
 
 
 def _gated(use: Use, uses: Uses) -> Match | None:
@@ -280,7 +253,7 @@ OP = ops.Op(
             _unpacked_cost,
             tolerance=COARSE,
         ),
-        ops.KernelVariant("unfused", ops.EVERYWHERE, _build_unfused, _packed_weights, _unfused_cost, tolerance=COARSE),
+        *(unfused(product) for product in PRODUCT.variants if product.name != "unpacked"),  # that takes f32
     ),
     samples=_samples,
     error_samples=_error_samples,

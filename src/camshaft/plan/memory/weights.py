@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from camshaft.forks import ForkLock
 from camshaft.formats.tensor import FileTensor
 from camshaft.plan.memory.allocate import aligned_bytes, huge_pages
 from camshaft.plan.memory.loading import Loading, LoadRequest, Piece, load_all, load_request, pieces
@@ -34,6 +35,7 @@ class Weights:
         self._requests: dict[tuple[Source, str], LoadRequest] = {}  # how each one was loaded
         self._uploaded: dict[tuple[str, tuple[Source, str]], Memory] = {}
         self._begun: tuple[dict[tuple[Source, str], Array], Loading, list[Future[None]]] | None = None
+        self._lock = ForkLock()  # a plan may be made while another one runs
 
     def begin(self, constants: Iterable[Tensor], threads: int) -> None:
         """Starts loading missing constants in the background; with one thread it does nothing.
@@ -45,19 +47,21 @@ class Weights:
 
     def begin_requests(self, constants: Iterable[LoadRequest], threads: int) -> None:
         """Like `begin`, for the constants of a cached plan; with one thread `finish` loads them."""
-        self.finish()
-        found, todo = self._places(constants)
-        loading = Loading(todo)
-        self._begun = found, loading, []
-        if threads > 1:
-            executor = ThreadPoolExecutor(threads - 1)
-            self._begun = found, loading, [executor.submit(loading.run_in_background) for _ in range(threads - 1)]
-            executor.shutdown(wait=False)
+        with self._lock:
+            self.finish()
+            found, todo = self._places(constants)
+            loading = Loading(todo)
+            self._begun = found, loading, []
+            if threads > 1:
+                executor = ThreadPoolExecutor(threads - 1)
+                self._begun = found, loading, [executor.submit(loading.run_in_background) for _ in range(threads - 1)]
+                executor.shutdown(wait=False)
 
     def place(self, constant: LoadRequest) -> Array:
         """Returns a constant's memory once its loading has started; the bytes may still be loading."""
-        found = self._begun[0] if self._begun is not None else {}
-        return found[constant.key] if constant.key in found else self._loaded[constant.key]
+        with self._lock:
+            found = self._begun[0] if self._begun is not None else {}
+            return found[constant.key] if constant.key in found else self._loaded[constant.key]
 
     def finish(self) -> None:
         """Finishes the loading on the calling thread and raises any error from it.
@@ -65,18 +69,21 @@ class Weights:
         After an error or Ctrl-C, loading restarts from the beginning: it is unknown which pieces were lost, and a plan may
         already be bound to their memory.
         """
-        if self._begun is None:
+        if self._begun is None:  # each run asks
             return
-        found, loading, threads = self._begun
-        try:
-            loading.run()
-            for ended in threads:
-                ended.result()
-        except BaseException:
-            self._begun = found, loading.again(), []
-            raise
-        self._begun = None
-        self._keep(found)
+        with self._lock:
+            if self._begun is None:
+                return
+            found, loading, threads = self._begun
+            try:
+                loading.run()
+                for ended in threads:
+                    ended.result()
+            except BaseException:
+                self._begun = found, loading.again(), []
+                raise
+            self._keep(found)
+            self._begun = None
 
     def _keep(self, found: dict[tuple[Source, str], Array]) -> None:
         if self.mapped is not None:
@@ -85,10 +92,11 @@ class Weights:
 
     def prepare(self, constants: Iterable[Tensor], threads: int) -> None:
         """Loads missing constants, several pieces in parallel."""
-        self.finish()
-        found, todo = self._places([load_request(tensor) for tensor in constants])
-        load_all(todo, threads)
-        self._keep(found)
+        with self._lock:
+            self.finish()
+            found, todo = self._places([load_request(tensor) for tensor in constants])
+            load_all(todo, threads)
+            self._keep(found)
 
     def _places(self, constants: Iterable[LoadRequest]) -> tuple[dict[tuple[Source, str], Array], list[Piece]]:
         """Allocates memory for missing constants and returns the pieces to load into it."""

@@ -8,7 +8,7 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from camshaft.serve.models.entry import Entry
+from camshaft.serve.models.entry import Entry, memory_of
 from camshaft.serve.models.models import Models
 from camshaft.serve.models.served import Embedder, Ranker, Served
 from camshaft.serve.requests.respond import Json
@@ -52,7 +52,13 @@ async def model(request: Request, models: Models) -> Response:
 def _tag(entry: Entry) -> dict[str, Any]:
     name, loaded = entry.card.name, entry.loaded
     family = {"family": loaded.lm.config.architecture} if isinstance(loaded, Served) else {}
-    return {"name": name, "model": name, "size": entry.nbytes, "digest": "", "details": {"format": "gguf", **family}}
+    return {
+        "name": name,
+        "model": name,
+        "size": memory_of([entry]),
+        "digest": "",
+        "details": {"format": "gguf", **family},
+    }
 
 
 async def tags(request: Request, models: Models) -> Response:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -22,7 +22,11 @@ class Loaded(Protocol):
 
     @property
     def nbytes(self) -> int:
-        """Its memory."""
+        """The memory of its own."""
+
+    @property
+    def shared_nbytes(self) -> Mapping[Hashable, int]:
+        """The memory that it may share with others, by what tells which ones."""
 
     @property
     def is_alive(self) -> bool:
@@ -42,7 +46,8 @@ class Card:
     nbytes: the memory that it is taken to need until it was loaded once: the size of its files.
     idle_s: how long it may be without requests before it is unloaded; None: for ever.
     queue: how many requests may wait until it is loaded.
-    base: the name of the model to which this one adds an adapter."""
+    base: the name of the model to which this one adds an adapter.
+    shared_nbytes: as `nbytes`, of what it may share with others, by what tells which ones."""
 
     name: str
     open: Callable[[], Loaded]
@@ -52,15 +57,18 @@ class Card:
     idle_s: float | None = None
     base: str | None = None
     queue: int = MAX_QUEUE
+    shared_nbytes: Mapping[Hashable, int] = field(default_factory=dict)
 
 
 @dataclass
 class Entry:
-    """A model of the server, and the state that it is in. `used` is the clock at the end of its last request; `is_held` says
-    whether its memory counts: from when it is opened until it is closed."""
+    """A model of the server, and the state that it is in. `nbytes` and `shared_nbytes` are measured when it is loaded. `used` is
+    the clock at the end of its last request; `is_held` says whether its memory counts: from when it is opened until it is
+    closed."""
 
     card: Card
     nbytes: int
+    shared_nbytes: Mapping[Hashable, int]
     idle_s: float | None
     loaded: Loaded | None = None
     n_requests: int = 0
@@ -73,6 +81,16 @@ class Entry:
     def state(self) -> str:
         """'loaded', 'loading' or 'unloaded'."""
         return "loaded" if self.loaded is not None else "loading" if self.loading is not None else "unloaded"
+
+
+def memory_of(entries: Iterable[Entry]) -> int:
+    """The memory of models together, in bytes: what several share counts once."""
+    nbytes, shared = 0, dict[Hashable, int]()
+    for entry in entries:
+        nbytes += entry.nbytes
+        for key, each in entry.shared_nbytes.items():  # a model that is not loaded yet knows the size of the file alone
+            shared[key] = max(each, shared.get(key, 0))
+    return nbytes + sum(shared.values())
 
 
 @dataclass

@@ -22,6 +22,7 @@ from camshaft.serve.models.entry import (
     Loaded,
     load_error,
     megabytes,
+    memory_of,
 )
 from camshaft.serve.models.served import MOST_BODY_NBYTES
 from camshaft.serve.requests.errors import HttpError
@@ -54,7 +55,7 @@ class Models:
         most_body_nbytes: int = MOST_BODY_NBYTES,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.entries = {card.name: Entry(card, card.nbytes, card.idle_s) for card in cards}
+        self.entries = {card.name: Entry(card, card.nbytes, card.shared_nbytes, card.idle_s) for card in cards}
         self.limit_nbytes, self.most_body_nbytes = limit_nbytes, most_body_nbytes
         self.created = int(time.time())
         self.counts: Counter[str] = Counter()  # of loads, unloads and loads that failed
@@ -68,8 +69,8 @@ class Models:
     def put(self, name: str, loaded: Loaded) -> None:
         """Have a model in memory; before the server starts. Raises SettingError beyond the limit, and closes the model then."""
         entry, limit = self.entries[name], self.limit_nbytes
-        entry.nbytes = loaded.nbytes
-        needed = entry.nbytes + self._held_beside(entry)
+        entry.nbytes, entry.shared_nbytes = loaded.nbytes, loaded.shared_nbytes
+        needed = self._needed(entry)
         if limit is not None and needed > limit:
             loaded.close()
             raise SettingError(
@@ -160,20 +161,21 @@ class Models:
                     continue
                 entry.is_held = True
                 opened = await asyncio.to_thread(entry.card.open)
-                entry.nbytes = opened.nbytes
+                entry.nbytes, entry.shared_nbytes = opened.nbytes, opened.shared_nbytes
                 return opened
 
     def _until(self) -> float:
         return asyncio.get_running_loop().time() + self._wait_s
 
     def _fits(self, entry: Entry) -> bool:
-        return self.limit_nbytes is None or entry.nbytes + self._held_beside(entry) <= self.limit_nbytes
+        return self.limit_nbytes is None or self._needed(entry) <= self.limit_nbytes
 
     async def _make_room(self, entry: Entry, until: float) -> None:
         """Unload others until a model fits the limit. Raises HttpError if it cannot, or others stay in use."""
         limit, name = self.limit_nbytes, entry.card.name
-        if limit is not None and entry.nbytes > limit:
-            message = f"the model {name!r} needs {megabytes(entry.nbytes)}; the limit is {megabytes(limit)}"
+        alone = memory_of([entry])
+        if limit is not None and alone > limit:
+            message = f"the model {name!r} needs {megabytes(alone)}; the limit is {megabytes(limit)}"
             raise HttpError(503, message, code="no_memory")
         while not self._fits(entry):
             if await self._unload_one(entry):
@@ -186,8 +188,9 @@ class Models:
                 message = f"there is no memory for {name!r} while other models have requests"
                 raise HttpError(503, message, code="no_memory") from None
 
-    def _held_beside(self, entry: Entry) -> int:
-        return sum(each.nbytes for each in self.entries.values() if each.is_held and each is not entry)
+    def _needed(self, entry: Entry) -> int:
+        """The memory of a model and of those that are held beside it."""
+        return memory_of([entry, *(each for each in self.entries.values() if each.is_held and each is not entry)])
 
     async def _unload_one(self, beside: Entry) -> bool:
         """Unload the least recently used model that has no requests; False if there is none."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Hashable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from camshaft.generate.pooled.embedding_model import EmbeddingModel
     from camshaft.generate.pooled.reranker import Reranker
     from camshaft.generate.speech.speech_model import SpeechModel
+    from camshaft.serve.models.drafts import DraftLease
 
 T = TypeVar("T")
 MOST_BODY_NBYTES = 8 << 20
@@ -35,6 +36,7 @@ class _Pooled:
     model: Any
     nbytes: int = 0
     is_alive: bool = True
+    shared_nbytes: Mapping[Hashable, int] = field(default_factory=dict)
 
     def start(self) -> None:
         """Nothing: it has no thread."""
@@ -96,8 +98,8 @@ class Listener(_Pooled):
 class Served:
     """A model, the engine that runs it, and what the server needs to know of it. `created` is in seconds of Unix time.
 
-    `aliases` are further names by which requests may call it; `slot_folder` has the files of saved slots; `draft` is the model
-    that drafts for the engine, and is released with it."""
+    `aliases` are further names by which requests may call it; `slot_folder` has the files of saved slots; `draft` is the use
+    of the model that drafts for the engine, and ends with it."""
 
     name: str
     engine: Engine
@@ -106,12 +108,17 @@ class Served:
     embedder: Embedder | None = None
     aliases: frozenset[str] = frozenset()
     slot_folder: Path | None = None
-    draft: LanguageModel | None = None
+    draft: DraftLease | None = None
 
     @property
     def nbytes(self) -> int:
-        """The memory of the weights, and of the cache of keys and values with every slot full, of the draft model too."""
-        return _nbytes(self.lm) + (0 if self.draft is None else _nbytes(self.draft))
+        """The memory of the weights, and of the cache of keys and values with every slot full."""
+        return _nbytes(self.lm)
+
+    @property
+    def shared_nbytes(self) -> Mapping[Hashable, int]:
+        """The same of the draft model, by what tells whether others share it."""
+        return {} if self.draft is None else {self.draft.key: _nbytes(self.draft.lm)}
 
     @property
     def is_alive(self) -> bool:

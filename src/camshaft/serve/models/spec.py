@@ -3,26 +3,25 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from camshaft.errors import ModelError, SettingError
-from camshaft.generate.engine.draft_followers import MOST_DRAFTED, prepare
 from camshaft.generate.engine.engine import MAX_QUEUE, Engine
-from camshaft.generate.language_model import DEFAULT_SESSIONS, LanguageModel
+from camshaft.generate.engine.preparation import prepare_draft
+from camshaft.generate.language_model import LanguageModel
 from camshaft.generate.pooled.embedding_model import EmbeddingModel
 from camshaft.generate.pooled.reranker import Reranker
-from camshaft.generate.speculation.speculator import NGRAM, Speculate
+from camshaft.generate.speculation.speculator import NGRAM
 from camshaft.generate.speech.speech_model import SpeechModel
 from camshaft.models.files.pull import resolve_model
+from camshaft.serve.models.drafts import SharedDrafts, draft_key
 from camshaft.serve.models.entry import CHAT, EMBEDDING, RERANK, SPEECH, Card, Loaded, twice_named
 from camshaft.serve.models.served import Embedder, Listener, Ranker, Served
-
-# Options of a model that its draft model has too.
-_OF_DRAFT = ("backend", "threads", "context", "activations", "kv_cache")
 
 
 @dataclass(frozen=True)
@@ -41,8 +40,8 @@ class ModelSpec:
     slot_folder: Path | None = None
     speculate: str | None = None  # 'ngram', or a model
 
-    def open(self) -> Loaded:
-        """Load the model. Raises what its class raises."""
+    def open(self, drafts: SharedDrafts | None = None) -> Loaded:
+        """Load the model, with a draft model from `drafts` or one of its own. Raises what its class raises."""
         if self.kind == EMBEDDING:
             return Embedder(self.name, EmbeddingModel(self.model, **self.options), self.file_nbytes)
         if self.kind == RERANK:
@@ -51,15 +50,13 @@ class ModelSpec:
             return Listener(self.name, SpeechModel(self.model, **self.options), self.file_nbytes)
         with ExitStack() as opened:
             lm = opened.enter_context(LanguageModel(self.model, **self.options))
-            drafts: Speculate | None = self.speculate
             draft = None
             if self.draft_model is not None:
-                options = {name: self.options[name] for name in _OF_DRAFT if name in self.options}
-                sessions = min(MOST_DRAFTED, self.options.get("sessions", DEFAULT_SESSIONS))
-                drafts = draft = opened.enter_context(LanguageModel(self.draft_model, sessions=sessions, **options))
-            engine = Engine(lm, max_queue=self.queue, speculate=drafts)
+                draft = opened.enter_context((drafts or SharedDrafts([self])).take(self))
+            of = self.speculate if draft is None else draft.lm
+            engine = Engine(lm, max_queue=self.queue, speculate=of, prepares=True)
             if draft is not None:
-                prepare(draft)
+                prepare_draft(draft.lm)
             opened.pop_all()
         return Served(self.name, engine, aliases=self.aliases, slot_folder=self.slot_folder, draft=draft)
 
@@ -70,24 +67,29 @@ class ModelSpec:
 
     @property
     def file_nbytes(self) -> int:
-        """The size of the model's file, of those of its adapters that are files, and of the draft model's."""
+        """The size of the model's file, and of those of its adapters that are files."""
         files = [path for path, _ in self.options.get("adapters", ())]
         files += [self.options["mmproj"]] if "mmproj" in self.options else []
-        models = [self.model] if self.draft_model is None else [self.model, self.draft_model]
-        paths = [*map(resolve_model, models), *map(Path, files)]
+        paths = [resolve_model(self.model), *map(Path, files)]
         return sum(path.stat().st_size for path in paths)
+
+    @property
+    def shared_nbytes(self) -> dict[Hashable, int]:
+        """The size of the draft model's file, by what tells whether others share it."""
+        return {} if self.draft_model is None else {draft_key(self): resolve_model(self.draft_model).stat().st_size}
 
 
 def cards_of(specs: Sequence[ModelSpec]) -> list[Card]:
     """The cards of models, whose files are there. Raises ModelError for one that is not, SettingError for two of one name."""
-    cards = []
+    cards, drafts = [], SharedDrafts(specs)
     for spec in specs:
         for path, _ in spec.options.get("adapters", ()):
             if not os.path.exists(path):
                 raise ModelError(f"no such adapter: {path}")
         if not os.path.exists(spec.options.get("mmproj", ".")):
             raise ModelError(f"no such vision file (mmproj): {spec.options['mmproj']}")
-        card = Card(spec.name, spec.open, spec.kind, spec.aliases, spec.file_nbytes, spec.idle_s, spec.base, spec.queue)
+        opened, nbytes, shared = partial(spec.open, drafts), spec.file_nbytes, spec.shared_nbytes
+        card = Card(spec.name, opened, spec.kind, spec.aliases, nbytes, spec.idle_s, spec.base, spec.queue, shared)
         cards.append(card)
     name = twice_named(cards)
     if name is not None:

@@ -197,7 +197,7 @@ def _loaded(config: ServerConfig) -> Models:
         for spec in config.specs:
             if spec.preload:
                 with options.preparing(spec.model):
-                    served.put(spec.name, spec.open())
+                    served.put(spec.name, served.entries[spec.name].card.open())
     except BaseException:
         served.close()
         raise
