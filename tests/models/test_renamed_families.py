@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -14,42 +15,106 @@ from camshaft.formats.gguf.file import open_gguf
 from tests.support.fixtures import tiny_logits, tiny_model
 from tests.support.models import changed_model
 
-# Family -> a tiny model, values of other keys, and the ends of names of tensors that the family lacks.
-_EXPERTS = {"expert_gating_func": 1, "expert_weights_norm": False}
-_NORMS = (".attn_q_norm.weight", ".attn_k_norm.weight")
-RENAMED: dict[str, tuple[str, Mapping[str, Any], tuple[str, ...]]] = {
-    "xverse": ("llama", {}, ()),
-    "starcoder": ("gpt2", {}, ()),
-    "maincoder": ("hunyuan-dense", {}, ()),
-    "deepseek": ("dots1", _EXPERTS, (*_NORMS, ".exp_probs_b.bias")),
-    "bailingmoe": (
-        "dots1",
-        {**_EXPERTS, "block_count": 1, "leading_dense_block_count": 0},
-        (*_NORMS, ".exp_probs_b.bias"),
-    ),
-}
+Arrays = dict[str, np.ndarray]
 GELU = 1e-2  # llama.cpp's is a table in 16 bits
 
 
-def renamed(family: str, folder: Path) -> Path:
+@dataclass(frozen=True)
+class Renamed:
+    """A tiny model of another family, with other values of keys, without tensors whose names end so, and with `made` tensors in
+    place of all that it has, where that is given. `family` is its row, where it is not the name."""
+
+    base: str
+    keys: Mapping[str, Any] = field(default_factory=dict)
+    without: tuple[str, ...] = ()
+    made: Callable[[Arrays], Arrays] = lambda tensors: tensors
+    family: str = ""
+
+
+def _first_is_second(tensors: Arrays) -> Arrays:
+    """One layer: the second one, with experts."""
+    others = {name: values for name, values in tensors.items() if not name.startswith("blk.")}
+    return others | {n.replace("blk.1.", "blk.0."): v for n, v in tensors.items() if n.startswith("blk.1.")}
+
+
+def _repeated(layers: int) -> Callable[[Arrays], Arrays]:
+    """So many layers, the model's own in turn, whose results are small beside what they are added to."""
+
+    def made(tensors: Arrays) -> Arrays:
+        own = 1 + max(int(name.split(".")[1]) for name in tensors if name.startswith("blk."))
+        found = {name: values for name, values in tensors.items() if not name.startswith("blk.")}
+        for layer in range(layers):
+            prefix = f"blk.{layer % own}."
+            for name in (name for name in tensors if name.startswith(prefix)):
+                small = name.endswith(("attn_output.weight", "ffn_down.weight"))
+                found[f"blk.{layer}.{name.removeprefix(prefix)}"] = tensors[name] / (4 if small else 1)
+        return found
+
+    return made
+
+
+def _joined(tensors: Arrays) -> Arrays:
+    """q, k and v as one tensor, with a head of keys for each of queries."""
+    found = {name: values for name, values in tensors.items() if ".attn_" not in name or "norm" in name}
+    for layer in range(2):
+        found[f"blk.{layer}.attn_output.weight"] = tensors[f"blk.{layer}.attn_output.weight"]
+        for end in ("weight", "bias"):
+            q, k, v = (tensors[f"blk.{layer}.attn_{part}.{end}"] for part in "qkv")
+            wide = [part.reshape(2, 16, -1).repeat(2, axis=0).reshape(q.shape) for part in (k, v)]
+            found[f"blk.{layer}.attn_qkv.{end}"] = np.concatenate([q, *wide])
+    return found
+
+
+def _with_output_biases(tensors: Arrays) -> Arrays:
+    rng = np.random.default_rng(0)
+    return tensors | {f"blk.{layer}.attn_output.bias": rng.standard_normal(64).astype(np.float32) for layer in range(2)}
+
+
+def _output_alone(tensors: Arrays) -> Arrays:
+    """The output is the table of embeddings too."""
+    table = tensors["token_embd.weight"]
+    return {name: values for name, values in tensors.items() if name != "token_embd.weight"} | {"output.weight": table}
+
+
+_EXPERTS = {"expert_gating_func": 1, "expert_weights_norm": False}
+_NORMS = (".attn_q_norm.weight", ".attn_k_norm.weight")
+_DOTS = (*_NORMS, ".exp_probs_b.bias")
+RENAMED: dict[str, Renamed] = {
+    "xverse": Renamed("llama"),
+    "starcoder": Renamed("gpt2"),
+    "maincoder": Renamed("hunyuan-dense"),
+    "deepseek": Renamed("dots1", _EXPERTS, _DOTS),
+    "bailingmoe": Renamed(
+        "dots1", {**_EXPERTS, "block_count": 1, "leading_dense_block_count": 0}, _DOTS, _first_is_second
+    ),
+    "baichuan": Renamed("llama", {"block_count": 32}, made=_repeated(32)),
+    "baichuan-13b": Renamed(
+        "llama", {"block_count": 40, "attention.head_count_kv": 2}, made=_repeated(40), family="baichuan"
+    ),
+    "qwen": Renamed("qwen2", {"feed_forward_length": 64, "attention.head_count_kv": 4}, made=_joined),
+    "pangu-embedded": Renamed("qwen2", made=_with_output_biases),
+    "plamo": Renamed("llama", without=(".ffn_norm.weight",)),
+    "codeshell": Renamed("starcoder2", made=_output_alone),
+}
+
+
+def renamed(name: str, folder: Path) -> Path:
     """The tiny model of RENAMED as one of the family."""
-    base, changes, without = RENAMED[family]
-    with open_gguf(tiny_model(base, folder)) as file:
+    row = RENAMED[name]
+    family = row.family or name
+    with open_gguf(tiny_model(row.base, folder)) as file:
         old = str(file.metadata["general.architecture"])
         kept = {key.removeprefix(f"{old}."): file.metadata[key] for key in file.metadata if key.startswith(f"{old}.")}
-        names = {name for name in file.tensors if name.endswith(without)} if without else set()
-        tensors = {}
-        if family == "bailingmoe":  # only layers with experts: the second one is the first
-            names |= {name for name in file.tensors if name.startswith(("blk.0.", "blk.1."))}
-            for name, tensor in file.tensors.items():
-                if name.startswith("blk.1.") and not name.endswith(without):
-                    tensors[name.replace("blk.1.", "blk.0.")] = tensor.dequantize()
+        had = [*file.tensors]
+        tensors = row.made(
+            {n: t.dequantize() for n, t in file.tensors.items() if not n.endswith(row.without or ("?",))}
+        )
     values = {
-        key: value.tolist() if isinstance(value, np.ndarray) else value for key, value in {**kept, **changes}.items()
+        key: value.tolist() if isinstance(value, np.ndarray) else value for key, value in {**kept, **row.keys}.items()
     }
     keys = {"general.architecture": family, **{f"{family}.{key}": value for key, value in values.items()}}
     old_keys = [f"{old}.{key}" for key in kept]
-    return changed_model(base, folder, keys=keys, drop_keys=old_keys, drop_tensors=names, tensors=tensors)
+    return changed_model(row.base, folder, keys=keys, drop_keys=old_keys, drop_tensors=had, tensors=tensors)
 
 
 def logits_of(path: Path, tokens: list[int], **options: Any) -> np.ndarray:
@@ -58,9 +123,9 @@ def logits_of(path: Path, tokens: list[int], **options: Any) -> np.ndarray:
         return lm.logits(tokens, **options)
 
 
-@pytest.mark.parametrize("family", ["xverse", "starcoder"])
+@pytest.mark.parametrize("family", ["xverse", "starcoder", "qwen", "codeshell"])
 def test_rows_that_are_others_give_transformers_logits(family: str, tmp_path: Path) -> None:
-    tokens, wanted = tiny_logits(RENAMED[family][0])
+    tokens, wanted = tiny_logits(RENAMED[family].base)
     assert np.abs(logits_of(renamed(family, tmp_path), tokens) - wanted).max() < 1e-3
 
 
@@ -89,9 +154,9 @@ def test_logits_are_those_of_llama_cpp(family: str, tmp_path: Path) -> None:
     pytest.importorskip("llama_cpp")
     from scripts.oracles import llama
 
-    tokens, path = tiny_logits(RENAMED[family][0])[0], renamed(family, tmp_path)
+    tokens, path = tiny_logits(RENAMED[family].base)[0], renamed(family, tmp_path)
     wanted = llama.logits(path, tokens, exact=True)
     assert wanted.std(axis=0).mean() > 0.5
-    tolerance = GELU if family == "starcoder" else 1e-4
+    tolerance = GELU if family in ("starcoder", "codeshell") else 1e-4
     for chunk in (None, 7, 1):
         assert np.abs(logits_of(path, tokens, chunk=chunk) - wanted).max() < tolerance

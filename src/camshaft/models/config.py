@@ -101,7 +101,7 @@ def read_config(metadata: Mapping[str, Any], architecture: str, vocab_size: int)
         architecture=architecture,
         n_layers=n_layers,
         dim=dim,
-        ffn_dim=max(layer_widths(keys, family, n_layers)) if family.feed_forward else 0,
+        ffn_dim=_ffn_dim(keys, family, n_layers),
         n_heads=n_heads,
         n_kv_heads=max(kv_heads(keys, family, n_layers, n_heads)) if family.attention and not latent else 1,
         head_dim=head_dim,
@@ -160,6 +160,12 @@ def _with_parts(config: ModelConfig, keys: Keys, family: Family) -> ModelConfig:
         per_layer_dim=int(keys.at_least_0("embedding_length_per_layer_input", 0.0)) if family.per_layer else 0,
         streams=read_streams(keys, config.n_layers) if family.builder == "gemma3n" else None,
     )
+
+
+def _ffn_dim(keys: Keys, family: Family, n_layers: int) -> int:
+    """The width of the widest feed-forward; 0 in families without one."""
+    width = max(layer_widths(keys, family, n_layers)) if family.feed_forward else 0
+    return width // 2 if family.halves_width else width
 
 
 def _n_layers(keys: Keys) -> int:

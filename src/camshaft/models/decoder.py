@@ -76,13 +76,14 @@ def hidden(config: ModelConfig, file: Checkpoint, batch: TokenBatch, caches: Seq
 
 def _embedded(config: ModelConfig, file: Checkpoint, batch: TokenBatch) -> Tensor:
     """Embeddings of tokens, scaled, and of positions in families that learn them; an encoder's also of types, normed."""
-    x = F.embedding(batch.ids, file.tensor("token_embd.weight", config.vocab_size, config.dim), to="f32")
+    table = "token_embd.weight" if "token_embd.weight" in file else "output.weight"
+    x = F.embedding(batch.ids, file.tensor(table, config.vocab_size, config.dim), to="f32")
     x = _scaled(x, config.embedding_scale)
     x = with_pictures(x, batch)
     family = FAMILIES[config.architecture]
     if family.learned_positions:
-        table = file.tensor("position_embd.weight", config.context_length, config.dim)
-        x = F.add(x, F.embedding(batch.positions, table, to="f32"))
+        places = file.tensor("position_embd.weight", config.context_length, config.dim)
+        x = F.add(x, F.embedding(batch.positions, places, to="f32"))
     if config.n_types:
         types = file.tensor("token_types.weight", config.n_types, config.dim)
         known = F.cast(types[0], to="f32") if batch.types is None else F.embedding(batch.types, types, to="f32")

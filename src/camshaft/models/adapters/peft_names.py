@@ -66,6 +66,21 @@ NAMINGS: dict[str, Naming] = {
     "llama4": Naming(_ATTENTION | {name: part.replace("mlp", "feed_forward") for name, part in _DENSE.items()}),
     "arcee": Naming({**_ATTENTION, "ffn_up": "mlp.up_proj", "ffn_down": "mlp.down_proj"}, orders=_HALVES),
     "nemotron": Naming({**_ATTENTION, "ffn_up": "mlp.up_proj", "ffn_down": "mlp.down_proj"}),
+    "pangu-embedded": _PLAIN,
+    "qwen": Naming(
+        {
+            "attn_qkv": "attn.c_attn",
+            "attn_output": "attn.c_proj",
+            "ffn_up": "mlp.w1",
+            "ffn_gate": "mlp.w2",
+            "ffn_down": "mlp.c_proj",
+        },
+        layers="transformer.h",
+    ),
+    "codeshell": Naming(
+        {"attn_qkv": "attn.c_attn", "attn_output": "attn.c_proj", "ffn_up": "mlp.c_fc", "ffn_down": "mlp.c_proj"},
+        layers="transformer.h",
+    ),
     "phi2": Naming({**_ATTENTION, "attn_output": "self_attn.dense", "ffn_up": "mlp.fc1", "ffn_down": "mlp.fc2"}),
     "dbrx": Naming(
         {"attn_qkv": "norm_attn_norm.attn.Wqkv", "attn_output": "norm_attn_norm.attn.out_proj"},

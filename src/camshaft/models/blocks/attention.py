@@ -28,12 +28,12 @@ def attention(
         k = _turned(k, "k", config.n_kv_heads, layer, config, file, batch)
     q = _by_position(q, layer, family, config, batch)
     extras = {"sinks": file.vector(f"{prefix}.attn_sinks.weight", config.n_heads)} if family.sinks else {}
-    if family.alibi:
+    if family.has_alibi(config.n_layers):
         extras["slopes"] = file.made("alibi_slopes", lambda: alibi_slopes(config.n_heads))
     y = cache.attend(q, k, v, layer, config, batch, extras)
     if gate is not None:
         y = F.sigmoid_multiply(y, logit_rows(gate, batch, f"{prefix}.gate_rows") if batch.is_last else gate)
-    return file.linear(y, f"{prefix}.attn_output", config.dim, bias=family.biases == "all")
+    return file.linear(y, f"{prefix}.attn_output", config.dim, bias=family.biases in ("attention", "all"))
 
 
 def _query_and_gate(joined: Tensor, config: ModelConfig, batch: TokenBatch) -> tuple[Tensor, Tensor]:
@@ -55,7 +55,7 @@ def _projections(
     may_be_fused = not family.gated_attention  # whose files have a tensor of this name for recurrent layers
     fused = family.fused in ("qkv", "all") or (may_be_fused and f"{prefix}.attn_qkv.weight" in file)
     has_bias = f"{prefix}.attn_{'qkv' if fused else 'q'}.bias" in file
-    bias = family.biases in ("qkv", "all") or (family.biases == "file" and has_bias)
+    bias = family.biases in ("qkv", "attention", "all") or (family.biases == "file" and has_bias)
     if fused:
         joined = _clamped(file.linear(h, f"{prefix}.attn_qkv", width + 2 * kv_width, bias=bias), config)
         q, k, v = F.split(joined, axis=1, sizes=(width, kv_width, kv_width))

@@ -18,9 +18,10 @@ class Family:
     own; 'bare': of each head without weights, in layers that rotate, but for models of 128 experts). norms_rotated: these norms
     are of rotated q and k.
     parallel: attention and feed-forward have the same input; a file's use_parallel_residual takes precedence.
-    biases: of q, k and v ('qkv'; 'file': where the file has them), or of all linear layers ('all').
+    biases: of q, k and v ('qkv'; 'file': where the file has them), of attention's output too ('attention'), or of all linear
+    layers ('all').
     fused: q, k and v are one tensor ('qkv'), or gate and up ('up'), or both are ('all').
-    gated: the feed-forward is down(act(gate) * up), or else down(act(up)).
+    gated: the feed-forward is down(act(gate) * up), or else down(act(up)). halves_width: it is half as wide as the file says.
     sinks: each head's scores have one more, whose value is 0. learned_positions: embeddings of positions, and no rotation.
     embedding_scale: embeddings are multiplied by sqrt(dim) ('dim') or by the file's embedding_scale.
     windows: attention.sliding_window applies, but for every n-th layer of full_every, which sees all tokens (0: no layer
@@ -36,7 +37,8 @@ class Family:
     multiplies_logits: the file's logit_scale multiplies logits, and does not divide them.
     encoder: tokens see all of their text, and the result is a vector for each; windows are on both sides, half on each.
     one_text: a run has one text.
-    embedding_norm: embeddings are normed. alibi: scores are less by the distance of tokens, and nothing rotates.
+    embedding_norm: embeddings are normed. alibi: scores are less by the distance of tokens, and nothing rotates; alibi_layers: so
+    it is in files of so many layers.
     normalizes_experts: the chosen experts' weights are divided by their sum. expert_score: how logits become these weights. Both
     where the file does not say.
     shared_experts: how many are shared, where the file does not say. weighs_inputs: weights multiply what experts see, of which
@@ -67,11 +69,12 @@ class Family:
     norm: Literal["rms", "layer", "bare"] = "rms"
     norm_bias: bool = True
     parallel: bool = False
-    biases: Literal["", "qkv", "file", "all"] = ""
+    biases: Literal["", "qkv", "file", "attention", "all"] = ""
     qk_norm: Literal["", "head", "heads", "row", "file", "bare"] = ""
     norms_rotated: bool = False
     fused: Literal["", "qkv", "up", "all"] = ""
     gated: bool = True
+    halves_width: bool = False
     activation: Literal["silu", "gelu", "gelu_erf", "clamped_swiglu", "relu", "relu_squared"] = "silu"
     sinks: bool = False
     learned_positions: bool = False
@@ -100,6 +103,7 @@ class Family:
     one_text: bool = False
     embedding_norm: bool = False
     alibi: bool = False
+    alibi_layers: int = 0
     recurrent: Literal["", "short_conv", "delta", "mamba", "mamba2", "plamo2", "kda", "rwkv"] = ""
     attention: bool = True
     feed_forward: bool = True
@@ -121,3 +125,7 @@ class Family:
     latent: bool = False
     axes: Literal["", "contiguous", "interleaved"] = ""
     builder: Literal["", "rwkv", "gemma3n", "t5"] = ""
+
+    def has_alibi(self, n_layers: int) -> bool:
+        """Whether scores are less by the distance of tokens in files of so many layers."""
+        return self.alibi or n_layers == self.alibi_layers

@@ -37,6 +37,7 @@ _GEMMA3 = Family(
     query_scale_layers=62,
 )
 _GPT2 = Family("neox", norm="layer", biases="all", fused="qkv", gated=False, activation="gelu", learned_positions=True)
+_STARCODER2 = Family("neox", norm="layer", biases="all", gated=False, activation="gelu")
 _NEMOTRON_HYBRID = Family(
     "neox",
     gated=False,
@@ -64,6 +65,7 @@ FAMILIES: dict[str, Family] = {
         shared_experts=1,
         weighs_inputs=True,
     ),
+    "qwen": Family("neox", biases="qkv", fused="qkv", halves_width=True),
     "qwen2": Family("neox", biases="qkv"),
     "qwen2moe": Family("neox", biases="qkv", normalizes_experts=False),
     "qwen2vl": Family("neox", biases="qkv", axes="contiguous"),
@@ -131,7 +133,8 @@ FAMILIES: dict[str, Family] = {
     "smollm3": Family("interleaved", unrotated_every=4),
     "seed_oss": Family("neox", biases="qkv", ffn_norm="post_attention_norm"),
     "mistral3": Family("interleaved"),
-    "starcoder2": Family("neox", norm="layer", biases="all", gated=False, activation="gelu"),
+    "starcoder2": _STARCODER2,
+    "codeshell": _STARCODER2,
     "stablelm": Family("neox", norm="layer", biases="file"),
     "gpt2": _GPT2,
     "starcoder": _GPT2,
@@ -182,6 +185,8 @@ FAMILIES: dict[str, Family] = {
     "minicpm": Family("interleaved", scales="minicpm"),
     "minicpm3": Family("neox", latent=True, scales="minicpm"),
     "plamo2": Family("neox", norms="both", qk_norm="heads", fused="all", recurrent="plamo2"),
+    "plamo": Family("neox", parallel=True),
+    "pangu-embedded": Family("neox", biases="attention"),
     "internlm2": Family("interleaved"),
     "exaone": Family("neox"),
     "orion": Family("neox", norm="layer"),
@@ -194,6 +199,7 @@ FAMILIES: dict[str, Family] = {
     "hunyuan-moe": Family("neox", qk_norm="head", norms_rotated=True),
     "minimax-m2": Family("neox", qk_norm="row", expert_score="sigmoid"),
     "xverse": Family("interleaved"),
+    "baichuan": Family("interleaved", alibi_layers=40),
     "maincoder": Family("interleaved", qk_norm="head", norms_rotated=True),
     "deepseek": Family("interleaved", normalizes_experts=False),
     "bailingmoe": Family("interleaved", normalizes_experts=False),
