@@ -18,6 +18,10 @@ WRONG_ROWS: list[tuple[str, str, object]] = [
     ("olmo3", "window_rope", "same"),
     ("olmo3", "full_every", 0),
     ("exaone4", "rotates_windows_only", False),
+    ("exaone-moe", "rotates_windows_only", False),
+    ("exaone-moe", "qk_norm", ""),
+    ("mellum", "window_rope", "same"),
+    ("mellum", "windows", False),
     ("phi3", "windows", False),
     ("smollm3", "unrotated_every", 0),
     ("seed-oss", "biases", ""),
@@ -147,6 +151,10 @@ WRONG_CONFIGS: list[tuple[str, dict[str, float]]] = [
 
 # The same of their mixture of experts.
 WRONG_EXPERTS: list[tuple[str, dict[str, Any]]] = [
+    ("exaone-moe", {"score": "softmax"}),
+    ("exaone-moe", {"shared_dim": 0}),
+    ("exaone-moe", {"scale": 1.0}),
+    ("mellum", {"normalizes": False}),
     ("glm4moe", {"score": "softmax"}),
     ("glm4moe", {"normalizes": False}),
     ("glm4moe", {"scale": 1.0}),

@@ -91,6 +91,7 @@ ARCHITECTURES = {
     "Glm": "chatglm",
     "HunYuanMoEV1": "hunyuan-moe",
     "MiniMaxM2": "minimax-m2",
+    "ExaoneMoe": "exaone-moe",
 }
 
 LAYER_NORMS = ("starcoder2", "stablelm", "gpt2", "gptneox", "falcon", "command-r", "cohere2", "rwkv6", "rwkv7")

@@ -62,7 +62,8 @@ NAMINGS: dict[str, Naming] = {
         ("command-r", "cohere2", "hunyuan-dense", "ernie4_5", "ernie4_5-moe", "glm4moe", "gemma4", "dots1"), _PLAIN
     ),
     **dict.fromkeys(("qwen2moe", "qwen3moe", "olmoe", "gpt-oss", "minimax-m2", "phimoe", "smallthinker"), _EXPERTS),
-    "hunyuan-moe": _EXPERTS,
+    **dict.fromkeys(("hunyuan-moe", "mellum"), _EXPERTS),
+    "exaone-moe": _PLAIN,
     "llama4": Naming(_ATTENTION | {name: part.replace("mlp", "feed_forward") for name, part in _DENSE.items()}),
     "arcee": Naming({**_ATTENTION, "ffn_up": "mlp.up_proj", "ffn_down": "mlp.down_proj"}, orders=_HALVES),
     "nemotron": Naming({**_ATTENTION, "ffn_up": "mlp.up_proj", "ffn_down": "mlp.down_proj"}),

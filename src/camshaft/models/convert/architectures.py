@@ -14,11 +14,13 @@ from camshaft.models.convert.families.encoders import bert_name, encoder_changes
 from camshaft.models.convert.families.experts import (
     adjusted_ffn,
     ernie_experts,
+    exaone_experts,
     experts,
     glm4_experts,
     gpt_oss,
     hunyuan_experts,
     lfm2_experts,
+    mellum_experts,
     minimax_experts,
     short_convolutions,
 )
@@ -140,6 +142,12 @@ ARCHITECTURES: dict[str, Architecture] = {
     "Olmo3ForCausalLM": Architecture("olmo2", keys=(window_pattern,)),
     "OlmoeForCausalLM": Architecture("olmoe", keys=(experts,)),
     "Exaone4ForCausalLM": Architecture("exaone4", keys=(window_pattern,)),
+    # published files have either name
+    **dict.fromkeys(
+        ("ExaoneMoeForCausalLM", "ExaoneMoEForCausalLM"),
+        Architecture("exaone-moe", keys=(window_pattern, exaone_experts)),
+    ),
+    "MellumForCausalLM": Architecture("mellum", keys=(window_pattern, window_base, mellum_experts)),
     "Phi3ForCausalLM": Architecture("phi3", keys=(window, longrope)),
     # the published files name the class of their own program
     **dict.fromkeys(("PhimoeForCausalLM", "PhiMoEForCausalLM"), Architecture("phimoe", keys=(phimoe, experts))),

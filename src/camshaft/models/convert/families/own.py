@@ -13,6 +13,7 @@ from camshaft.errors import ModelError
 from camshaft.formats.bits import Floats
 from camshaft.formats.mapped import shown_value
 from camshaft.models.convert.architecture import Architecture
+from camshaft.models.convert.families.experts import leading_dense
 from camshaft.models.convert.families.latent import SIGMOID, latent_changes
 from camshaft.models.convert.families.rotations import longrope
 from camshaft.models.convert.hub_config import HubConfig
@@ -131,7 +132,7 @@ def kimi_keys(config: HubConfig) -> Keys:
         "expert_used_count": config.size("experts_used"),
         "expert_feed_forward_length": config.size("moe_intermediate_size"),
         "expert_shared_count": config.size("num_shared_experts", 1),
-        "leading_dense_block_count": _leading(config),
+        "leading_dense_block_count": leading_dense(config),
         "expert_weights_scale": float(config.number("routed_scaling_factor", 1.0)),
         "expert_weights_norm": bool(config.get("moe_renormalize", True)),
         "expert_gating_func": SIGMOID,
@@ -139,16 +140,6 @@ def kimi_keys(config: HubConfig) -> Keys:
     if groups > 1:
         keys |= {"expert_group_count": groups, "expert_group_used_count": config.size("topk_group")}
     return keys
-
-
-def _leading(config: HubConfig) -> int:
-    kinds = config.get("mlp_layer_types")
-    if not isinstance(kinds, list):
-        return int(config.number("first_k_dense_replace", 0))
-    leading = kinds.index("sparse") if "sparse" in kinds else len(kinds)
-    if "dense" in kinds[leading:]:
-        raise ModelError(f"{config.path}: mlp_layer_types has dense layers behind sparse ones; wanted them first")
-    return leading
 
 
 def kimi_changes(name: str, config: HubConfig) -> Iterator[tuple[str, Change]]:

@@ -1,0 +1,48 @@
+"""Tiny random models of families with windows and experts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from scripts.oracles.tiny.model import LOCAL_KEYS, NUMBERS_OF_8_BITS, OLD, WINDOW, YARN_ROPE, TinyModel
+
+FIRST_SEED = 900
+_SIZES: dict[str, Any] = {"heads": 2, "kv_heads": 1, "head_dim": 8, "values": NUMBERS_OF_8_BITS, "n_vocab": 64}
+_KINDS = ["sliding_attention", "full_attention", "sliding_attention"]
+_LOCAL = {"sliding_window": WINDOW, "layer_types": _KINDS, "num_experts": 6, "num_experts_per_tok": 2}
+_LOCAL |= {"moe_intermediate_size": 8}
+_KEYS = {**LOCAL_KEYS, "attention.sliding_window_pattern": [True, False, True]}
+_KEYS |= {"expert_count": 6, "expert_used_count": 2, "expert_feed_forward_length": 8}
+MODELS = (
+    TinyModel(
+        "mellum",
+        "Mellum",
+        16,
+        24,
+        n_layers=3,
+        theta=5000.0,
+        rope={**YARN_ROPE, **OLD},
+        options=_LOCAL,
+        keys={**_KEYS, "rope.freq_base_swa": 10000.0},
+        agreement=None,  # its layers with windows rotate by the base of the others
+        **_SIZES,
+    ),
+    TinyModel(
+        "exaone-moe",
+        "ExaoneMoe",
+        16,
+        24,
+        n_layers=3,
+        options={**_LOCAL, "num_shared_experts": 2, "first_k_dense_replace": 1, "routed_scaling_factor": 1.5},
+        keys={
+            **_KEYS,
+            "expert_shared_count": 2,
+            "expert_shared_feed_forward_length": 16,
+            "leading_dense_block_count": 1,
+            "expert_weights_scale": 1.5,
+            "expert_weights_norm": True,
+            "expert_gating_func": 2,
+        },
+        **_SIZES,
+    ),
+)
