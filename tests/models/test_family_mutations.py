@@ -105,6 +105,7 @@ def test_a_wrong_mixture_of_experts_shows(
         "dots1",
         "minimax-m2",
         "exaone-moe",
+        "afmoe",
     ],
 )
 def test_the_bias_of_the_choice_counts_and_is_no_weight(
@@ -151,6 +152,7 @@ def test_keys_of_another_layer_show(tmp_path: Path, breaking: pytest.MonkeyPatch
         "smallthinker",
         "mellum",
         "exaone-moe",
+        "afmoe",
     ],
 )
 @pytest.mark.parametrize("more", [-1, 1])

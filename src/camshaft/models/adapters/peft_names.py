@@ -64,6 +64,7 @@ NAMINGS: dict[str, Naming] = {
     **dict.fromkeys(("qwen2moe", "qwen3moe", "olmoe", "gpt-oss", "minimax-m2", "phimoe", "smallthinker"), _EXPERTS),
     **dict.fromkeys(("hunyuan-moe", "mellum"), _EXPERTS),
     "exaone-moe": _PLAIN,
+    "afmoe": Naming(_ATTENTION | {"attn_gate": "self_attn.gate_proj"} | _DENSE),
     "llama4": Naming(_ATTENTION | {name: part.replace("mlp", "feed_forward") for name, part in _DENSE.items()}),
     "arcee": Naming({**_ATTENTION, "ffn_up": "mlp.up_proj", "ffn_down": "mlp.down_proj"}, orders=_HALVES),
     "nemotron": Naming({**_ATTENTION, "ffn_up": "mlp.up_proj", "ffn_down": "mlp.down_proj"}),

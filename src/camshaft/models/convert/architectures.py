@@ -13,6 +13,7 @@ from camshaft.models.convert.families import own
 from camshaft.models.convert.families.encoders import bert_name, encoder_changes, encoder_keys, modern_bert_keys
 from camshaft.models.convert.families.experts import (
     adjusted_ffn,
+    afmoe_experts,
     ernie_experts,
     exaone_experts,
     experts,
@@ -147,6 +148,7 @@ ARCHITECTURES: dict[str, Architecture] = {
         ("ExaoneMoeForCausalLM", "ExaoneMoEForCausalLM"),
         Architecture("exaone-moe", keys=(window_pattern, exaone_experts)),
     ),
+    "AfmoeForCausalLM": Architecture("afmoe", keys=(window_pattern, afmoe_experts)),
     "MellumForCausalLM": Architecture("mellum", keys=(window_pattern, window_base, mellum_experts)),
     "Phi3ForCausalLM": Architecture("phi3", keys=(window, longrope)),
     # the published files name the class of their own program

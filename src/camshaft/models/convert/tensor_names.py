@@ -42,6 +42,7 @@ _LAYER = {
     "self_attn.q_layernorm": "attn_q_norm",
     "self_attn.k_layernorm": "attn_k_norm",
     "self_attn.sinks": "attn_sinks",
+    "self_attn.gate_proj": "attn_gate",
     "self_attn.q_a_proj": "attn_q_a",
     "self_attn.q_a_layernorm": "attn_q_a_norm",
     "self_attn.q_b_proj": "attn_q_b",
@@ -96,6 +97,7 @@ _LAYER = {
     "mlp.shared_mlp.up_proj": "ffn_up_shexp",
     "mlp.shared_mlp.down_proj": "ffn_down_shexp",
     "mlp.router": "ffn_gate_inp",
+    "mlp.router.gate": "ffn_gate_inp",
     "block_sparse_moe.gate": "ffn_gate_inp",
     "block_sparse_moe.router": "ffn_gate_inp",
     "block_sparse_moe.router.layer": "ffn_gate_inp",
@@ -154,6 +156,7 @@ _LAYER = {
     "ln_2": "ffn_norm",
     "ffn_norm": "ffn_norm",
     "pre_feedforward_layernorm": "ffn_norm",
+    "pre_mlp_layernorm": "ffn_norm",
     "post_feedforward_layernorm": "post_ffw_norm",
 }
 # Parameters without '.weight' or '.bias' that have neither or the other one in GGUF.
@@ -174,6 +177,7 @@ _BARE = {
     "mlp.gate.e_score_correction_bias": ("exp_probs_b", ".bias"),
     "mlp.moe_statics.e_score_correction_bias": ("exp_probs_b", ".bias"),
     "mlp.gate.moe_statics.e_score_correction_bias": ("exp_probs_b", ".bias"),
+    "mlp.expert_bias": ("exp_probs_b", ".bias"),
     "feed_forward.expert_bias": ("exp_probs_b", ".bias"),
     "mixer.gate.e_score_correction_bias": ("exp_probs_b", ".bias"),
     "layer_scalar": ("layer_output_scale", ".weight"),

@@ -60,7 +60,8 @@ class Family:
     latent: attention to latents of keys and values, whose rotation keeps its magnitude under YaRN: the scores are scaled.
     axes: how the pairs of a head have the axes of rotations in pictures, by the file's rope.dimension_sections.
     builder: the file of models/families that builds its layers, where they are its own.
-    tiled_heads: heads of values share those of keys in turn, not in runs. gated_attention: q comes with a gate of what is found.
+    tiled_heads: heads of values share those of keys in turn, not in runs. gated_attention: what is found has a gate,
+    which comes with q ('joined') or is a projection of its own ('apart').
     """
 
     pairing: Literal["interleaved", "neox"]
@@ -120,7 +121,7 @@ class Family:
     attention_every: int = 0
     output_norm: str = "output_norm"
     tiled_heads: bool = False
-    gated_attention: bool = False
+    gated_attention: Literal["", "joined", "apart"] = ""
     rotates_if_finetuned: bool = False
     latent: bool = False
     axes: Literal["", "contiguous", "interleaved"] = ""

@@ -22,7 +22,7 @@ _QWEN_HYBRID = Family(
     ffn_norm="post_attention_norm",
     recurrent="delta",
     attention_every=4,
-    gated_attention=True,
+    gated_attention="joined",
 )
 _GEMMA3 = Family(
     "neox",
@@ -121,6 +121,18 @@ FAMILIES: dict[str, Family] = {
         windows=True,
         full_every=4,
         rotates_windows_only=True,
+        normalizes_experts=False,
+        expert_score="sigmoid",
+    ),
+    "afmoe": Family(
+        "neox",
+        norms="both",
+        qk_norm="head",
+        embedding_scale="dim",
+        windows=True,
+        full_every=4,
+        rotates_windows_only=True,
+        gated_attention="apart",
         normalizes_experts=False,
         expert_score="sigmoid",
     ),

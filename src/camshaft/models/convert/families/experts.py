@@ -79,6 +79,21 @@ def exaone_experts(config: HubConfig) -> Keys:
     return keys
 
 
+def afmoe_experts(config: HubConfig) -> Keys:
+    """Experts of AFMoE, behind dense layers, with shared ones. Raises ModelError for embeddings that are not scaled, as those of
+    GGUF files of afmoe are."""
+    if not config.get("mup_enabled", False):
+        raise ModelError(f"{config.path}: mup_enabled is false; wanted embeddings times sqrt(hidden_size)")
+    return {
+        **experts(config),
+        "leading_dense_block_count": int(config.number("num_dense_layers", 1)),
+        "expert_shared_count": config.size("num_shared_experts", 2),
+        "expert_weights_scale": float(config.number("route_scale", 1.0)),
+        "expert_weights_norm": True,
+        "expert_gating_func": SIGMOID,
+    }
+
+
 def mellum_experts(config: HubConfig) -> Keys:
     """Experts of Mellum. Raises ModelError for dense layers, which GGUF files of mellum cannot have."""
     kinds = config.get("mlp_layer_types")
