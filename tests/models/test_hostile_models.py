@@ -78,6 +78,14 @@ def test_a_wrong_key_is_named(what: str, tmp_path: Path) -> None:
     assert all(word in text for word in words), text
 
 
+@pytest.mark.parametrize("value", [[0.5], [float("nan"), 0.5], [1, 2], 1e30, "half", None])
+def test_numbers_of_activations_that_make_no_sense_are_named(value: Any, tmp_path: Path) -> None:
+    changes = {"drop_keys": ["xielu.beta"]} if value is None else {"keys": {"xielu.beta": value}}
+    text = refused(changed_model("apertus", tmp_path, **changes), ModelError)
+    assert "the key 'xielu.beta'" in text
+    assert "wanted 2 numbers" in text
+
+
 @pytest.mark.parametrize("key", NEEDED_KEYS[1:])
 def test_a_missing_key_is_named(key: str, tmp_path: Path) -> None:
     assert key in refused(changed_model("llama", tmp_path, drop_keys=[key]), (ModelError, FormatError))

@@ -20,6 +20,8 @@ WRONG_ROWS: list[tuple[str, str, object]] = [
     ("exaone4", "rotates_windows_only", False),
     ("exaone-moe", "rotates_windows_only", False),
     ("exaone-moe", "qk_norm", ""),
+    ("apertus", "qk_norm", ""),
+    ("apertus", "activation", "relu_squared"),
     ("afmoe", "norms", "pre"),
     ("afmoe", "embedding_scale", ""),
     ("afmoe", "gated_attention", ""),

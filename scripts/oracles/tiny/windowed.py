@@ -1,10 +1,10 @@
-"""Tiny random models of families with windows and experts."""
+"""Tiny random models of families with windows and experts, and of Apertus."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from scripts.oracles.tiny.model import LOCAL_KEYS, NUMBERS_OF_8_BITS, OLD, WINDOW, YARN_ROPE, TinyModel
+from scripts.oracles.tiny.model import LLAMA3_ROPE, LOCAL_KEYS, NUMBERS_OF_8_BITS, OLD, WINDOW, YARN_ROPE, TinyModel
 
 FIRST_SEED = 900
 _SIZES: dict[str, Any] = {"heads": 2, "kv_heads": 1, "head_dim": 8, "values": NUMBERS_OF_8_BITS, "n_vocab": 64}
@@ -68,6 +68,15 @@ MODELS = (
             "expert_weights_norm": True,
             "expert_gating_func": 2,
         },
+        **_SIZES,
+    ),
+    TinyModel(
+        "apertus",
+        "Apertus",
+        16,
+        24,
+        rope={**LLAMA3_ROPE, **OLD},
+        theta=500.0,
         **_SIZES,
     ),
 )

@@ -18,6 +18,7 @@ from camshaft.models.latent_config import Latent, read_latent, score_magnitude
 from camshaft.models.layer_options import LayerOptions, read_layers
 from camshaft.models.recurrent_config import FEED_FORWARD, Recurrent, kv_heads, layer_widths, most_heads, read_recurrent
 from camshaft.models.streams_config import Streams, read_streams
+from camshaft.models.xielu_config import Xielu, read_xielu
 
 # No model has a tenth of them; a file that lies would fill the memory with their options.
 MOST_LAYERS = 4096
@@ -35,7 +36,7 @@ class ModelConfig:
     `pooling`: how a text's vector comes from its tokens', empty where the file does not say; that of a reranker of encoders is
     `classifier_pooling`. `n_types` kinds of tokens have embeddings. `window_theta` is the rotation base of the table
     'rope_window', `window_rope_dim` its elements (0: as many). `per_layer_dim`: the width of each layer's own embeddings of
-    tokens. Scales multiply; softcaps and `qkv_clamp` of 0 do nothing.
+    tokens. `xielu`: the activations of layers that have xIELU. Scales multiply; softcaps and `qkv_clamp` of 0 do nothing.
     """
 
     architecture: str
@@ -73,6 +74,7 @@ class ModelConfig:
     qkv_clamp: float = 0.0
     sections: tuple[int, ...] = ()
     deepstack: int = 0
+    xielu: tuple[Xielu, ...] = ()
 
     def of_layer(self, layer: int) -> ModelConfig:
         """The config with the layer's own sizes."""
@@ -158,6 +160,7 @@ def _with_parts(config: ModelConfig, keys: Keys, family: Family) -> ModelConfig:
         sections=_sections(keys, config.rope_dim) if family.axes else (),
         deepstack=_some_layers(keys, "n_deepstack_layers", config.n_layers) if family.axes else 0,
         per_layer_dim=int(keys.at_least_0("embedding_length_per_layer_input", 0.0)) if family.per_layer else 0,
+        xielu=read_xielu(keys.metadata, config.n_layers) if family.activation == "xielu" else (),
         streams=read_streams(keys, config.n_layers) if family.builder == "gemma3n" else None,
     )
 

@@ -67,7 +67,9 @@ NAMINGS: dict[str, Naming] = {
     "afmoe": Naming(_ATTENTION | {"attn_gate": "self_attn.gate_proj"} | _DENSE),
     "llama4": Naming(_ATTENTION | {name: part.replace("mlp", "feed_forward") for name, part in _DENSE.items()}),
     "arcee": Naming({**_ATTENTION, "ffn_up": "mlp.up_proj", "ffn_down": "mlp.down_proj"}, orders=_HALVES),
-    "nemotron": Naming({**_ATTENTION, "ffn_up": "mlp.up_proj", "ffn_down": "mlp.down_proj"}),
+    **dict.fromkeys(
+        ("nemotron", "apertus"), Naming({**_ATTENTION, "ffn_up": "mlp.up_proj", "ffn_down": "mlp.down_proj"})
+    ),
     "pangu-embedded": _PLAIN,
     "qwen": Naming(
         {

@@ -40,6 +40,7 @@ from camshaft.models.convert.families.rotations import clamp, deepstack, longrop
 from camshaft.models.convert.families.windows import window, window_base, window_every, window_pattern
 from camshaft.models.convert.hub_config import HubConfig
 from camshaft.models.convert.state_space import granite_hybrid_keys, mamba2_keys, mamba_keys
+from camshaft.models.xielu_config import XIELU_KEYS
 
 
 def _soft_caps(config: HubConfig) -> Keys:
@@ -81,6 +82,12 @@ def _every_fourth_is_not_rotated(config: HubConfig) -> Keys:
     return {}
 
 
+def _no_attention_bias(config: HubConfig) -> Keys:
+    if config.get("attention_bias"):
+        raise ModelError(f"{config.path}: attention_bias is true; wanted projections without biases")
+    return {}
+
+
 def _no_alibi(config: HubConfig) -> Keys:
     if config.get("alibi"):
         raise ModelError(f"{config.path}: has alibi; wanted a model with rotary positions")
@@ -99,6 +106,7 @@ _GEMMA3N = {
     "rope_theta": 1e6,
 }
 _GEMMA3N |= {"rope_local_base_freq": 10000.0, "max_position_embeddings": 32768}
+XIELU = {f".act_fn.{key.removeprefix('xielu.')}": key for key in XIELU_KEYS}
 _HALF = {"partial_rotary_factor": 0.5}
 _NO_LIMIT = {"max_position_embeddings": 1 << 20}  # recurrent models have none
 _LLAMA = Architecture("llama", permuted=True, defaults={"rms_norm_eps": 1e-6})
@@ -154,6 +162,7 @@ ARCHITECTURES: dict[str, Architecture] = {
     # the published files name the class of their own program
     **dict.fromkeys(("PhimoeForCausalLM", "PhiMoEForCausalLM"), Architecture("phimoe", keys=(phimoe, experts))),
     "SmolLM3ForCausalLM": Architecture("smollm3", permuted=True, keys=(_every_fourth_is_not_rotated,)),
+    "ApertusForCausalLM": Architecture("apertus", keys=(_no_attention_bias,), numbers=XIELU),
     "ArceeForCausalLM": Architecture("arcee", permuted=True),
     "NemotronForCausalLM": Architecture("nemotron", norm_offset=1, defaults=_HALF),
     "PhiForCausalLM": Architecture("phi2", defaults={**_HALF, "layer_norm_eps": 1e-5}),

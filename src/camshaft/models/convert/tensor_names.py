@@ -149,6 +149,8 @@ _LAYER = {
     "laurel.linear_right": "laurel_r",
     "laurel.post_laurel_norm": "laurel_post_norm",
     "input_layernorm": "attn_norm",
+    "attention_layernorm": "attn_norm",
+    "feedforward_layernorm": "ffn_norm",
     "operator_norm": "attn_norm",
     "ln_1": "attn_norm",
     "ln_mlp": "attn_norm",

@@ -76,7 +76,7 @@ class Family:
     fused: Literal["", "qkv", "up", "all"] = ""
     gated: bool = True
     halves_width: bool = False
-    activation: Literal["silu", "gelu", "gelu_erf", "clamped_swiglu", "relu", "relu_squared"] = "silu"
+    activation: Literal["silu", "gelu", "gelu_erf", "clamped_swiglu", "relu", "relu_squared", "xielu"] = "silu"
     sinks: bool = False
     learned_positions: bool = False
     embedding_scale: Literal["", "dim"] = ""

@@ -207,6 +207,7 @@ FAMILIES: dict[str, Family] = {
     "minicpm": Family("interleaved", scales="minicpm"),
     "minicpm3": Family("neox", latent=True, scales="minicpm"),
     "plamo2": Family("neox", norms="both", qk_norm="heads", fused="all", recurrent="plamo2"),
+    "apertus": Family("neox", qk_norm="head", gated=False, activation="xielu"),
     "plamo": Family("neox", parallel=True),
     "pangu-embedded": Family("neox", biases="attention"),
     "internlm2": Family("interleaved"),
