@@ -93,6 +93,8 @@ RENAMED: dict[str, Renamed] = {
     ),
     "qwen": Renamed("qwen2", {"feed_forward_length": 64, "attention.head_count_kv": 4}, made=_joined),
     "pangu-embedded": Renamed("qwen2", made=_with_output_biases),
+    "nanbeige": Renamed("llama", {"num_loops": 3}),
+    "nanbeige-bare": Renamed("llama", {"num_loops": 2, "skip_loop_final_norm": True}, family="nanbeige"),
     "plamo": Renamed("llama", without=(".ffn_norm.weight",)),
     "codeshell": Renamed("starcoder2", made=_output_alone),
 }
@@ -160,3 +162,23 @@ def test_logits_are_those_of_llama_cpp(family: str, tmp_path: Path) -> None:
     tolerance = GELU if family in ("starcoder", "codeshell") else 1e-4
     for chunk in (None, 7, 1):
         assert np.abs(logits_of(path, tokens, chunk=chunk) - wanted).max() < tolerance
+
+
+@pytest.mark.full
+def test_a_session_goes_back_where_layers_run_several_times(tmp_path: Path) -> None:
+    path, tokens = renamed("nanbeige", tmp_path), tiny_logits("llama")[0]
+    with LanguageModel(path, activations="f32", threads=1, context=64, sessions=2) as lm, lm.session() as session:
+        wanted = lm.logits(tokens)
+        session.process(tokens)
+        session.rewind(9)
+        assert np.abs(session.process(tokens[9:]) - wanted[-1]).max() < 1e-4
+        assert lm.config.n_layers == 6
+    plain = renamed_without_loops(tmp_path)
+    assert np.abs(logits_of(plain, tokens) - wanted).max() > 0.1
+
+
+def renamed_without_loops(folder: Path) -> Path:
+    """The same layers, run once."""
+    once = folder / "once"
+    once.mkdir()
+    return changed_model(folder / "changed.gguf", once, keys={"nanbeige.num_loops": 1})

@@ -36,7 +36,8 @@ class ModelConfig:
     `pooling`: how a text's vector comes from its tokens', empty where the file does not say; that of a reranker of encoders is
     `classifier_pooling`. `n_types` kinds of tokens have embeddings. `window_theta` is the rotation base of the table
     'rope_window', `window_rope_dim` its elements (0: as many). `per_layer_dim`: the width of each layer's own embeddings of
-    tokens. `xielu`: the activations of layers that have xIELU. Scales multiply; softcaps and `qkv_clamp` of 0 do nothing.
+    tokens. `xielu`: the activations of layers that have xIELU. Layers are `own_layers` (0: all) in
+    turn, with the last norm between where it `norms_loops`. Scales multiply; softcaps and `qkv_clamp` of 0 do nothing.
     """
 
     architecture: str
@@ -75,6 +76,8 @@ class ModelConfig:
     sections: tuple[int, ...] = ()
     deepstack: int = 0
     xielu: tuple[Xielu, ...] = ()
+    own_layers: int = 0
+    norms_loops: bool = False
 
     def of_layer(self, layer: int) -> ModelConfig:
         """The config with the layer's own sizes."""
@@ -91,7 +94,7 @@ def check_layers(prefix: str, n_layers: int, n_tensors: int) -> None:
 def read_config(metadata: Mapping[str, Any], architecture: str, vocab_size: int) -> ModelConfig:
     """Read the dimensions. Raises ModelError, naming the key, for a missing or impossible value."""
     keys, family = Keys(metadata, architecture), FAMILIES[architecture]
-    dim, n_layers = keys.size("embedding_length"), _n_layers(keys)
+    dim, n_layers = keys.size("embedding_length"), _n_layers(keys, family)
     n_heads = most_heads(keys) if family.attention else 1
     latent = read_latent(keys, dim // n_heads) if family.latent else None
     head_dim = keys.size("attention.key_length", dim // n_heads if dim % n_heads == 0 else None)
@@ -160,6 +163,8 @@ def _with_parts(config: ModelConfig, keys: Keys, family: Family) -> ModelConfig:
         sections=_sections(keys, config.rope_dim) if family.axes else (),
         deepstack=_some_layers(keys, "n_deepstack_layers", config.n_layers) if family.axes else 0,
         per_layer_dim=int(keys.at_least_0("embedding_length_per_layer_input", 0.0)) if family.per_layer else 0,
+        own_layers=config.n_layers // keys.size("num_loops", 1) if family.loops else 0,
+        norms_loops=family.loops and not keys.flag("skip_loop_final_norm", False),
         xielu=read_xielu(keys.metadata, config.n_layers) if family.activation == "xielu" else (),
         streams=read_streams(keys, config.n_layers) if family.builder == "gemma3n" else None,
     )
@@ -171,10 +176,12 @@ def _ffn_dim(keys: Keys, family: Family, n_layers: int) -> int:
     return width // 2 if family.halves_width else width
 
 
-def _n_layers(keys: Keys) -> int:
-    """The layers but for the last ones that predict tokens after the next one: they are not part of the model proper."""
+def _n_layers(keys: Keys, family: Family) -> int:
+    """The layers as often as they run, but for the last ones that predict tokens after the next one: they are not part of the
+    model proper."""
     n = keys.size("block_count", most=MOST_LAYERS)
-    return n - _some_layers(keys, "nextn_predict_layers", n)
+    n -= _some_layers(keys, "nextn_predict_layers", n)
+    return n * keys.size("num_loops", 1, most=MOST_LAYERS // n) if family.loops else n
 
 
 def _some_layers(keys: Keys, key: str, n_layers: int) -> int:

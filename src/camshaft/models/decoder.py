@@ -55,6 +55,7 @@ def hidden(config: ModelConfig, file: Checkpoint, batch: TokenBatch, caches: Seq
     family = FAMILIES[config.architecture]
     if family.builder:
         return BUILDERS[family.builder](config, file, batch, caches)
+    file.repeat_layers(config.own_layers)
     x = _embedded(config, file, batch)
     block = (
         _parallel_block
@@ -71,6 +72,8 @@ def hidden(config: ModelConfig, file: Checkpoint, batch: TokenBatch, caches: Seq
         of_layer, mine = config.of_layer(layer), replace(batch, is_last=layer == len(caches) - 1)
         with graph_of(x).checkpoint() if layer < batch.recomputed else nullcontext():
             x = after_layer(block(x, layer, of_layer, file, mine, cache), layer, batch)
+        if config.norms_loops and not mine.is_last and (layer + 1) % config.own_layers == 0:
+            x = norm(x, family.output_norm, config, file)
     return x if family.norms == "sum" else norm(x, family.output_norm, config, file)
 
 

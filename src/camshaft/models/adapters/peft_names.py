@@ -54,7 +54,7 @@ _PLAIN, _EXPERTS = Naming(), Naming(_ATTENTION)
 _HALVES: dict[str, Order] = {"attn_q": "halves", "attn_k": "halves"}
 _PAIRS = Naming(orders=_HALVES)
 NAMINGS: dict[str, Naming] = {
-    **dict.fromkeys(("llama", "smollm3", "mistral3", "granite", "minicpm", "olmo", "deci"), _PAIRS),
+    **dict.fromkeys(("llama", "smollm3", "mistral3", "granite", "minicpm", "olmo", "deci", "nanbeige"), _PAIRS),
     **dict.fromkeys(
         ("qwen2", "qwen3", "gemma", "gemma2", "gemma3", "gemma3n", "olmo2", "exaone4", "seed_oss", "stablelm"), _PLAIN
     ),

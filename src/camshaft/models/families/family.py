@@ -59,6 +59,7 @@ class Family:
     expert_biases: experts and their router have biases.
     latent: attention to latents of keys and values, whose rotation keeps its magnitude under YaRN: the scores are scaled.
     axes: how the pairs of a head have the axes of rotations in pictures, by the file's rope.dimension_sections.
+    loops: the layers run as often as the file's num_loops says, with the last norm between, unless it has skip_loop_final_norm.
     builder: the file of models/families that builds its layers, where they are its own.
     tiled_heads: heads of values share those of keys in turn, not in runs. gated_attention: what is found has a gate,
     which comes with q ('joined') or is a projection of its own ('apart').
@@ -125,6 +126,7 @@ class Family:
     rotates_if_finetuned: bool = False
     latent: bool = False
     axes: Literal["", "contiguous", "interleaved"] = ""
+    loops: bool = False
     builder: Literal["", "rwkv", "gemma3n", "t5"] = ""
 
     def has_alibi(self, n_layers: int) -> bool:

@@ -208,6 +208,7 @@ FAMILIES: dict[str, Family] = {
     "minicpm3": Family("neox", latent=True, scales="minicpm"),
     "plamo2": Family("neox", norms="both", qk_norm="heads", fused="all", recurrent="plamo2"),
     "apertus": Family("neox", qk_norm="head", gated=False, activation="xielu"),
+    "nanbeige": Family("interleaved", loops=True),
     "plamo": Family("neox", parallel=True),
     "pangu-embedded": Family("neox", biases="attention"),
     "internlm2": Family("interleaved"),
