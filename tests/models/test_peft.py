@@ -55,7 +55,7 @@ def test_every_family_of_attention_has_names_and_the_order_of_its_rows() -> None
         "exaone",
         "orion",
         "bailingmoe2",
-        *("xverse", "starcoder", "maincoder", "deepseek", "bailingmoe", "baichuan", "plamo"),
+        *("xverse", "starcoder", "maincoder", "deepseek", "bailingmoe", "baichuan", "plamo", "grok"),
     }  # whose modules transformers lacks
     of_pictures = {"qwen2vl", "qwen3vl", "qwen3vlmoe"}
     assert set(NAMINGS) == set(rows) - of_programs_of_their_own - of_pictures

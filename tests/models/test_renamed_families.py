@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from camshaft import LanguageModel
+from camshaft.errors import ModelError
 from camshaft.formats.gguf.file import open_gguf
 from tests.support.fixtures import tiny_logits, tiny_model
 from tests.support.models import changed_model
@@ -76,6 +77,26 @@ def _output_alone(tensors: Arrays) -> Arrays:
     return {name: values for name, values in tensors.items() if name != "token_embd.weight"} | {"output.weight": table}
 
 
+def _normed_after(last: str, *, dense: bool = False) -> Callable[[Arrays], Arrays]:
+    """Norms of what attention and feed-forward give, the `last` by its name; a dense feed-forward beside the experts."""
+
+    def made(tensors: Arrays) -> Arrays:
+        rng, found = np.random.default_rng(1), dict(tensors)
+        width = len(tensors["output_norm.weight"])
+        for prefix in ("blk.0", "blk.1"):
+            for name in ("attn_output_norm", last):
+                found[f"{prefix}.{name}.weight"] = rng.uniform(0.5, 1.5, width).astype(np.float32)
+            for name in ("gate", "up", "down") if dense else ():
+                found[f"{prefix}.ffn_{name}.weight"] = tensors[f"{prefix}.ffn_{name}_exps.weight"][1]
+        return found
+
+    return made
+
+
+_GROK_SCALES = {"attention.output_scale": 0.2, "embedding_scale": 2.0, "logit_scale": 0.7}
+_GROK_SCALES |= {"attn_logit_softcapping": 5.0, "final_logit_softcapping": 10.0}
+_YARN = {"type": "yarn", "factor": 4.0, "original_context_length": 16, "yarn_ext_factor": 1.0}
+_YARN |= {"yarn_attn_factor": 1.0, "yarn_beta_fast": 8.0, "yarn_beta_slow": 1.0}
 _EXPERTS = {"expert_gating_func": 1, "expert_weights_norm": False}
 _NORMS = (".attn_q_norm.weight", ".attn_k_norm.weight")
 _DOTS = (*_NORMS, ".exp_probs_b.bias")
@@ -93,6 +114,13 @@ RENAMED: dict[str, Renamed] = {
     ),
     "qwen": Renamed("qwen2", {"feed_forward_length": 64, "attention.head_count_kv": 4}, made=_joined),
     "pangu-embedded": Renamed("qwen2", made=_with_output_biases),
+    "grok": Renamed("mixtral", made=_normed_after("layer_output_norm")),
+    "grok-2": Renamed(
+        "mixtral",
+        {**_GROK_SCALES, **{f"rope.scaling.{key}": value for key, value in _YARN.items()}},
+        made=_normed_after("post_ffw_norm", dense=True),
+        family="grok",
+    ),
     "nanbeige": Renamed("llama", {"num_loops": 3}),
     "nanbeige-bare": Renamed("llama", {"num_loops": 2, "skip_loop_final_norm": True}, family="nanbeige"),
     "plamo": Renamed("llama", without=(".ffn_norm.weight",)),
@@ -159,9 +187,27 @@ def test_logits_are_those_of_llama_cpp(family: str, tmp_path: Path) -> None:
     tokens, path = tiny_logits(RENAMED[family].base)[0], renamed(family, tmp_path)
     wanted = llama.logits(path, tokens, exact=True)
     assert wanted.std(axis=0).mean() > 0.5
-    tolerance = GELU if family in ("starcoder", "codeshell") else 1e-4
+    tolerance = GELU if family in ("starcoder", "codeshell", "grok", "grok-2") else 1e-4
     for chunk in (None, 7, 1):
         assert np.abs(logits_of(path, tokens, chunk=chunk) - wanted).max() < tolerance
+
+
+def test_another_share_of_extrapolation_is_refused(tmp_path: Path) -> None:
+    folder = tmp_path / "changed"
+    folder.mkdir()
+    key = "grok.rope.scaling.yarn_ext_factor"
+    path = changed_model(renamed("grok-2", tmp_path), folder, keys={key: 0.5})
+    with pytest.raises(ModelError, match=f"the key '{key}' is 0.5; wanted 1"):
+        logits_of(path, [1, 2])
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("key", [*_GROK_SCALES, "rope.scaling.factor"])
+def test_each_number_of_grok_counts(key: str, tmp_path: Path) -> None:
+    tokens, path, folder = tiny_logits("mixtral")[0], renamed("grok-2", tmp_path), tmp_path / "changed"
+    folder.mkdir()
+    other = changed_model(path, folder, keys={f"grok.{key}": 1.5})
+    assert np.abs(logits_of(other, tokens) - logits_of(path, tokens)).max() > 1e-2
 
 
 @pytest.mark.full

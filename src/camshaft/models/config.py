@@ -117,7 +117,9 @@ def read_config(metadata: Mapping[str, Any], architecture: str, vocab_size: int)
         context_length=keys.size("context_length"),
         layers=read_layers(keys, family, n_layers, head_dim),
         window_theta=keys.positive("rope.freq_base_swa", family.window_theta or theta),
-        attention_scale=keys.positive("attention.scale", scale),
+        attention_scale=keys.positive(
+            "attention.output_scale" if family.scales == "grok" else "attention.scale", scale
+        ),
         latent=latent,
     )
     config = _with_parts(_with_scales(config, keys, family), keys, family)
@@ -128,7 +130,11 @@ def read_config(metadata: Mapping[str, Any], architecture: str, vocab_size: int)
 
 def _with_scales(config: ModelConfig, keys: Keys, family: Family) -> ModelConfig:
     """The config with what numbers are multiplied by or limited to."""
-    usual = (12.0, 1.4 / math.sqrt(config.n_layers), config.dim / 256) if family.scales else (1.0, 1.0, 1.0)
+    usual = {
+        "": (1.0, 1.0, 1.0),
+        "minicpm": (12.0, 1.4 / math.sqrt(config.n_layers), config.dim / 256),
+        "grok": (78.38367176906169, 1.0, 3**-0.5),
+    }[family.scales]
     of_logits = keys.positive("logit_scale", usual[2])
     by_dim = family.embedding_scale == "dim"
     temperature = keys.at_least_0("attention.temperature_scale", family.temperature)

@@ -26,7 +26,7 @@ from camshaft.models.config import ModelConfig
 from camshaft.models.families import FAMILIES, Family, gemma3n, rwkv, t5_encoder
 from camshaft.models.recurrent_config import FEED_FORWARD
 
-# The norms after attention and feed-forward: of their results, or of the sums.
+# The norms after attention and feed-forward: of their results, or of the sums, whose names are those of results in Grok's files.
 POST_NORMS = ("post_attention_norm", "post_ffw_norm")
 SUM_NORMS = ("attn_output_norm", "layer_output_norm")
 # What builds the layers of families whose layers are their own.
@@ -107,7 +107,10 @@ def _block(
     y = _mixed(h, layer, family, config, file, batch, cache)
     x = logit_rows(x, batch, f"{prefix}.rows") if batch.is_last else x
     routed_by = x if family.routes_inputs else None
-    after, last = SUM_NORMS if family.norms == "sum" else POST_NORMS
+    after, last = (
+        of_sum if family.norms == "sum" or f"{prefix}.{of_sum}.weight" in file else post
+        for of_sum, post in zip(SUM_NORMS, POST_NORMS, strict=True)
+    )
     x = _add(x, y, f"{prefix}.{after}", f"{prefix}.attn_residual", config, file)
     if not family.feed_forward:
         return x

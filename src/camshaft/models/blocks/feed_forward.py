@@ -34,8 +34,11 @@ def feed_forward(
     )
     if config.experts is None or is_dense:
         return _dense(h, layer, family, config, file)
-    if not family.dense_beside_experts or x is None:
-        return _mixture(h, h if seen is None else seen, prefix, config.experts, family, config, file)
+    if family.dense_beside_experts != "normed" or x is None:
+        y = _mixture(h, h if seen is None else seen, prefix, config.experts, family, config, file)
+        if not family.dense_beside_experts or f"{prefix}.ffn_up.weight" not in file:
+            return y
+        return F.multiply(F.add(_dense(h, layer, family, config, file), y), 2**-0.5)
     dense = norm(_dense(h, layer, family, config, file), f"{prefix}.post_ffw_norm_1", config, file)
     seen = F.rms_norm(x, file.vector(f"{prefix}.ffn_gate_inp.scale", config.dim), eps=config.norm_eps)
     seen = F.multiply(seen, config.dim**-0.5)

@@ -33,7 +33,7 @@ class Family:
     query_scale_layers: in files of so many layers the scores are divided by sqrt(dim / heads), not by sqrt(head_dim).
     temperature: scores are scaled by position only in layers that do not rotate, by so much where the file does not say.
     softcaps: attention's and the logits', where the file names none.
-    scales: those of embeddings, residuals and logits are MiniCPM's where the file has none.
+    scales: those of embeddings, residuals, scores and logits are MiniCPM's or Grok's where the file has none.
     multiplies_logits: the file's logit_scale multiplies logits, and does not divide them.
     encoder: tokens see all of their text, and the result is a vector for each; windows are on both sides, half on each.
     one_text: a run has one text.
@@ -50,7 +50,8 @@ class Family:
     of heads and widths.
     attention, feed_forward: whether its layers have them. one_block: each layer has either these or a recurrence, and one norm.
     rotates: whether queries and keys rotate. side_by_side: attention and a recurrence have the same input, and are added.
-    dense_unrouted: layers without a router have no experts. dense_beside_experts: other layers have a dense feed-forward too.
+    dense_unrouted: layers without a router have no experts. dense_beside_experts: other layers have a dense feed-forward too,
+    each with norms of its own ('normed'), or where the file has it, and both are divided by sqrt(2) ('halved').
     score_scale: what scores are multiplied by, where it is not 1 / sqrt(head_dim).
     layer_sizes: layers may differ in the sizes of heads and feed-forwards, and the last ones read the keys of earlier ones.
     norms_values: values are normed, without weights, and are the projection of keys where the file has none for them.
@@ -94,7 +95,7 @@ class Family:
     temperature: float = 0.0
     softcaps: tuple[float, float] = (0.0, 0.0)
     multiplies_logits: bool = False
-    scales: Literal["", "minicpm"] = ""
+    scales: Literal["", "minicpm", "grok"] = ""
     normalizes_experts: bool = True
     expert_biases: bool = False
     expert_score: Literal["softmax", "sigmoid", "sparse_mixer"] = "softmax"
@@ -114,7 +115,7 @@ class Family:
     rotates: bool = True
     side_by_side: bool = False
     dense_unrouted: bool = False
-    dense_beside_experts: bool = False
+    dense_beside_experts: Literal["", "normed", "halved"] = ""
     score_scale: float = 0.0
     layer_sizes: bool = False
     norms_values: bool = False

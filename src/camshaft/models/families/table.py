@@ -15,15 +15,8 @@ from camshaft.errors import ModelError, OtherArchitectureError
 from camshaft.formats.mapped import shown_value
 from camshaft.models.families.encoders import ENCODERS
 from camshaft.models.families.family import Family
+from camshaft.models.families.hybrids import HYBRIDS
 
-_QWEN_HYBRID = Family(
-    "neox",
-    qk_norm="head",
-    ffn_norm="post_attention_norm",
-    recurrent="delta",
-    attention_every=4,
-    gated_attention="joined",
-)
 _GEMMA3 = Family(
     "neox",
     norms="both",
@@ -38,16 +31,6 @@ _GEMMA3 = Family(
 )
 _GPT2 = Family("neox", norm="layer", biases="all", fused="qkv", gated=False, activation="gelu", learned_positions=True)
 _STARCODER2 = Family("neox", norm="layer", biases="all", gated=False, activation="gelu")
-_NEMOTRON_HYBRID = Family(
-    "neox",
-    gated=False,
-    activation="relu_squared",
-    recurrent="mamba2",
-    one_block=True,
-    rotates=False,
-    normalizes_experts=False,
-    expert_score="sigmoid",
-)
 # "llama" is also SmolLM2, Llama 2 and 3, Mistral, Mixtral and TinyLlama; "olmo2" is also OLMo 3; "phi3" is also Phi-3.5 and 4;
 # "gptneox" is also Pythia.
 FAMILIES: dict[str, Family] = {
@@ -95,7 +78,7 @@ FAMILIES: dict[str, Family] = {
         window_rope="plain",
         window_theta=10000.0,
         dense_unrouted=True,
-        dense_beside_experts=True,
+        dense_beside_experts="normed",
         score_scale=1.0,
         layer_sizes=True,
         norms_values=True,
@@ -176,6 +159,7 @@ FAMILIES: dict[str, Family] = {
         rotates_windows_only=True,
     ),
     **ENCODERS,
+    **HYBRIDS,
     "gemma-embedding": replace(_GEMMA3, encoder=True, query_scale_layers=0),
     "gpt-oss": Family(
         "neox",
@@ -201,12 +185,8 @@ FAMILIES: dict[str, Family] = {
     "ernie4_5-moe": Family("interleaved"),
     "hunyuan-dense": Family("neox", qk_norm="head", norms_rotated=True),
     "deepseek2": Family("interleaved", normalizes_experts=False, latent=True),
-    "kimi-linear": Family("interleaved", latent=True, rotates=False, recurrent="kda", expert_score="sigmoid"),
-    "rwkv6": Family("neox", norm="layer", recurrent="rwkv", attention=False, builder="rwkv"),
-    "rwkv7": Family("neox", norm="layer", recurrent="rwkv", attention=False, builder="rwkv"),
     "minicpm": Family("interleaved", scales="minicpm"),
     "minicpm3": Family("neox", latent=True, scales="minicpm"),
-    "plamo2": Family("neox", norms="both", qk_norm="heads", fused="all", recurrent="plamo2"),
     "apertus": Family("neox", qk_norm="head", gated=False, activation="xielu"),
     "nanbeige": Family("interleaved", loops=True),
     "plamo": Family("neox", parallel=True),
@@ -218,6 +198,16 @@ FAMILIES: dict[str, Family] = {
     "nemotron": Family("neox", norm="layer", gated=False, activation="relu_squared"),
     "chatglm": Family("interleaved", biases="file", fused="up"),
     "dbrx": Family("neox", norm="layer", norm_bias=False, fused="qkv", ffn_norm="attn_output_norm"),
+    "grok": Family(
+        "neox",
+        norms="both",
+        activation="gelu",
+        softcaps=(30.0, 0.0),
+        scales="grok",
+        score_scale=128**-0.5,
+        multiplies_logits=True,
+        dense_beside_experts="halved",
+    ),
     "dots1": Family("neox", qk_norm="head", normalizes_experts=False, expert_score="sigmoid"),
     "bailingmoe2": Family("neox", qk_norm="head", normalizes_experts=False, expert_score="sigmoid"),
     "hunyuan-moe": Family("neox", qk_norm="head", norms_rotated=True),
@@ -229,20 +219,6 @@ FAMILIES: dict[str, Family] = {
     "bailingmoe": Family("interleaved", normalizes_experts=False),
     "granite": Family("interleaved"),
     "granitemoe": Family("interleaved"),
-    "lfm2": Family("neox", qk_norm="head", recurrent="short_conv", output_norm="token_embd_norm"),
-    "lfm2moe": Family(
-        "neox", qk_norm="head", recurrent="short_conv", output_norm="token_embd_norm", expert_score="sigmoid"
-    ),
-    "mamba": Family("neox", recurrent="mamba", attention=False, feed_forward=False),
-    "mamba2": Family("neox", recurrent="mamba2", attention=False, feed_forward=False),
-    "falcon-h1": Family("neox", recurrent="mamba2", side_by_side=True),
-    "jamba": Family("neox", recurrent="mamba", rotates=False, normalizes_experts=False, dense_unrouted=True),
-    "nemotron_h": _NEMOTRON_HYBRID,
-    "nemotron_h_moe": _NEMOTRON_HYBRID,
-    "granitehybrid": Family("interleaved", recurrent="mamba2", rotates_if_finetuned=True),
-    "qwen3next": _QWEN_HYBRID,
-    "qwen35": replace(_QWEN_HYBRID, tiled_heads=True, axes="interleaved"),
-    "qwen35moe": replace(_QWEN_HYBRID, tiled_heads=True, axes="interleaved"),
 }
 
 
