@@ -228,6 +228,16 @@ def test_a_missing_tensor_of_gpt_oss_is_named(name: str, tmp_path: Path) -> None
     assert repr(name) in refused(changed_model("gpt-oss", tmp_path, drop_tensors=[name]), ModelError)
 
 
+@pytest.mark.parametrize("name", ["deepseek32", "glm-dsa"])
+def test_a_context_ends_where_layers_would_choose_what_they_see(name: str, tmp_path: Path) -> None:
+    with LanguageModel(tiny_model(name, tmp_path), context=4096, threads=1) as lm:
+        assert lm.context == 64
+        with lm.session() as session, pytest.raises(ContextError):
+            session.process([1] * 65)
+    lacking = changed_model(name, tmp_path, drop_keys=[f"{name}.attention.indexer.top_k"])
+    assert f"no key '{name}.attention.indexer.top_k'" in refused(lacking, ModelError)
+
+
 def test_a_context_ends_with_the_learned_positions(tmp_path: Path) -> None:
     with LanguageModel(tiny_model("gpt2", tmp_path), context=4096, threads=1) as lm:
         assert lm.context == 512

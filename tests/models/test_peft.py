@@ -61,6 +61,7 @@ def test_every_family_of_attention_has_names_and_the_order_of_its_rows() -> None
     assert set(NAMINGS) == set(rows) - of_programs_of_their_own - of_pictures
     rows = {name: row for name, row in rows.items() if name in NAMINGS}
     in_pairs_there_too = {"chatglm", "command-r", "cohere2", "glm4", "ernie4_5", "ernie4_5-moe", "deepseek2", "llama4"}
+    in_pairs_there_too |= {"deepseek32", "glm-dsa"}
     assert {name for name, row in rows.items() if row.pairing == "interleaved"} - in_pairs_there_too == {
         name for name, row in NAMINGS.items() if row.orders.get("attn_q") == "halves"
     }

@@ -29,6 +29,7 @@ ROW_OF = {
     "hunyuan-moe": "hunyuan-moe",
     "minimax-m2": "minimax-m2",
     "exaone-moe": "exaone-moe",
+    "glm-dsa": "glm-dsa",
 }
 
 

@@ -158,6 +158,8 @@ WRONG_CONFIGS: list[tuple[str, dict[str, float]]] = [
 # The same of their mixture of experts.
 WRONG_EXPERTS: list[tuple[str, dict[str, Any]]] = [
     ("exaone-moe", {"score": "softmax"}),
+    ("deepseek32", {"score": "softmax"}),
+    ("glm-dsa", {"scale": 1.0}),
     ("exaone-moe", {"shared_dim": 0}),
     ("exaone-moe", {"scale": 1.0}),
     ("mellum", {"normalizes": False}),

@@ -92,6 +92,8 @@ ARCHITECTURES = {
     "HunYuanMoEV1": "hunyuan-moe",
     "MiniMaxM2": "minimax-m2",
     "ExaoneMoe": "exaone-moe",
+    "GlmMoeDsa": "glm-dsa",
+    "DeepseekV32": "deepseek32",
 }
 
 LAYER_NORMS = ("starcoder2", "stablelm", "gpt2", "gptneox", "falcon", "command-r", "cohere2", "rwkv6", "rwkv7")

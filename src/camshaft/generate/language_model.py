@@ -88,7 +88,7 @@ class LanguageModel(Prompts, Drawing):
         self._file, self.vision = self._model_file.file, None
         try:
             self.config = self._read_config()
-            if FAMILIES[self.config.architecture].learned_positions:
+            if self.config.is_bounded:
                 self.context = context = min(context, self.config.context_length)
             if mmproj is not None:
                 self._open_vision(mmproj)

@@ -29,7 +29,8 @@ POOLINGS = ("", "mean", "cls", "last", "rank")
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """Sizes in elements. `rope_dim` is the number of rotated elements per head; `context_length` that of the training.
+    """Sizes in elements. `rope_dim` is the number of rotated elements per head; `context_length` that of the training; no text
+    is longer if `is_bounded`.
 
     The scores of position p are multiplied by 1 + temperature_scale ln(1 + floor(p / temperature_context)), of families with a
     temperature in layers that do not rotate alone, where positions count from 1.
@@ -76,6 +77,7 @@ class ModelConfig:
     sections: tuple[int, ...] = ()
     deepstack: int = 0
     xielu: tuple[Xielu, ...] = ()
+    is_bounded: bool = False
     own_layers: int = 0
     norms_loops: bool = False
 
@@ -114,7 +116,8 @@ def read_config(metadata: Mapping[str, Any], architecture: str, vocab_size: int)
         rope_theta=theta,
         norm_eps=keys.positive(_epsilon(keys, family)),
         vocab_size=vocab_size,
-        context_length=keys.size("context_length"),
+        context_length=_context(keys, family),
+        is_bounded=family.learned_positions or family.indexed,
         layers=read_layers(keys, family, n_layers, head_dim),
         window_theta=keys.positive("rope.freq_base_swa", family.window_theta or theta),
         attention_scale=keys.positive(
@@ -174,6 +177,12 @@ def _with_parts(config: ModelConfig, keys: Keys, family: Family) -> ModelConfig:
         xielu=read_xielu(keys.metadata, config.n_layers) if family.activation == "xielu" else (),
         streams=read_streams(keys, config.n_layers) if family.builder == "gemma3n" else None,
     )
+
+
+def _context(keys: Keys, family: Family) -> int:
+    """The tokens of the training; of families with an index those up to which a token sees all before it."""
+    n = keys.size("context_length")
+    return min(n, keys.size("attention.indexer.top_k")) if family.indexed else n
 
 
 def _ffn_dim(keys: Keys, family: Family, n_layers: int) -> int:

@@ -20,6 +20,7 @@ from camshaft.models.convert.families.experts import (
     glm4_experts,
     gpt_oss,
     hunyuan_experts,
+    indexed,
     lfm2_experts,
     mellum_experts,
     minimax_experts,
@@ -216,6 +217,10 @@ ARCHITECTURES: dict[str, Architecture] = {
         ("DeepseekV2ForCausalLM", "DeepseekV3ForCausalLM", "Glm4MoeLiteForCausalLM"),
         Architecture("deepseek2", keys=(latent_keys, latent_experts), changes=latent_changes),
     ),
+    **{
+        name: Architecture(row, keys=(latent_keys, latent_experts, indexed), changes=latent_changes)
+        for name, row in (("DeepseekV32ForCausalLM", "deepseek32"), ("GlmMoeDsaForCausalLM", "glm-dsa"))
+    },
     **dict.fromkeys(
         ("Gemma4ForCausalLM", "Gemma4ForConditionalGeneration"),
         Architecture("gemma4", keys=(gemma4_keys, window_base, _soft_caps), changes=gemma4_changes),

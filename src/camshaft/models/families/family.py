@@ -59,6 +59,7 @@ class Family:
     rotates_if_finetuned: layers rotate where the file says rope.scaling.finetuned.
     expert_biases: experts and their router have biases.
     latent: attention to latents of keys and values, whose rotation keeps its magnitude under YaRN: the scores are scaled.
+    indexed: layers choose what they see of texts longer than attention.indexer.top_k tokens; such texts are not run.
     axes: how the pairs of a head have the axes of rotations in pictures, by the file's rope.dimension_sections.
     loops: the layers run as often as the file's num_loops says, with the last norm between, unless it has skip_loop_final_norm.
     builder: the file of models/families that builds its layers, where they are its own.
@@ -126,6 +127,7 @@ class Family:
     gated_attention: Literal["", "joined", "apart"] = ""
     rotates_if_finetuned: bool = False
     latent: bool = False
+    indexed: bool = False
     axes: Literal["", "contiguous", "interleaved"] = ""
     loops: bool = False
     builder: Literal["", "rwkv", "gemma3n", "t5"] = ""

@@ -185,6 +185,10 @@ FAMILIES: dict[str, Family] = {
     "ernie4_5-moe": Family("interleaved"),
     "hunyuan-dense": Family("neox", qk_norm="head", norms_rotated=True),
     "deepseek2": Family("interleaved", normalizes_experts=False, latent=True),
+    **dict.fromkeys(
+        ("deepseek32", "glm-dsa"),
+        Family("interleaved", normalizes_experts=False, expert_score="sigmoid", latent=True, indexed=True),
+    ),
     "minicpm": Family("interleaved", scales="minicpm"),
     "minicpm3": Family("neox", latent=True, scales="minicpm"),
     "apertus": Family("neox", qk_norm="head", gated=False, activation="xielu"),

@@ -94,6 +94,19 @@ def afmoe_experts(config: HubConfig) -> Keys:
     }
 
 
+def indexed(config: HubConfig) -> Keys:
+    """Sizes of what chooses the tokens that layers see, which layers have one of their own, and dense layers before experts."""
+    kinds = config.get("indexer_types")
+    named = {"attention.indexer.types": [kind == "full" for kind in kinds]} if isinstance(kinds, list) else {}
+    return {
+        **named,
+        "leading_dense_block_count": leading_dense(config),
+        "attention.indexer.head_count": config.size("index_n_heads"),
+        "attention.indexer.key_length": config.size("index_head_dim"),
+        "attention.indexer.top_k": config.size("index_topk"),
+    }
+
+
 def mellum_experts(config: HubConfig) -> Keys:
     """Experts of Mellum. Raises ModelError for dense layers, which GGUF files of mellum cannot have."""
     kinds = config.get("mlp_layer_types")
