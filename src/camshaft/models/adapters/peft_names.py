@@ -103,6 +103,7 @@ NAMINGS: dict[str, Naming] = {
         ("glm4", "chatglm"), Naming(_ATTENTION | {"ffn_up": "mlp.gate_up_proj", "ffn_down": "mlp.down_proj"})
     ),
     **dict.fromkeys(("deepseek2", "deepseek32", "glm-dsa", "minicpm3"), Naming(_LATENT | _DENSE)),
+    "kimi-linear": Naming({**_ATTENTION, "attn_kv_a_mqa": "self_attn.kv_a_proj_with_mqa"} | _DENSE),
     "starcoder2": Naming(_ATTENTION | {"ffn_up": "mlp.c_fc", "ffn_down": "mlp.c_proj"}),
     "gpt2": Naming(
         {"attn_qkv": "attn.c_attn", "attn_output": "attn.c_proj", "ffn_up": "mlp.c_fc", "ffn_down": "mlp.c_proj"},
