@@ -79,11 +79,12 @@ def hidden(config: ModelConfig, file: Checkpoint, batch: TokenBatch, caches: Seq
 
 def _embedded(config: ModelConfig, file: Checkpoint, batch: TokenBatch) -> Tensor:
     """Embeddings of tokens, scaled, and of positions in families that learn them; an encoder's also of types, normed."""
-    table = "token_embd.weight" if "token_embd.weight" in file else "output.weight"
-    x = F.embedding(batch.ids, file.tensor(table, config.vocab_size, config.dim), to="f32")
+    family = FAMILIES[config.architecture]
+    only_output = family.one_table and "token_embd.weight" not in file
+    table = file.tensor("output.weight" if only_output else "token_embd.weight", config.vocab_size, config.dim)
+    x = F.embedding(batch.ids, table, to="f32")
     x = _scaled(x, config.embedding_scale)
     x = with_pictures(x, batch)
-    family = FAMILIES[config.architecture]
     if family.learned_positions:
         places = file.tensor("position_embd.weight", config.context_length, config.dim)
         x = F.add(x, F.embedding(batch.positions, places, to="f32"))

@@ -24,6 +24,7 @@ class Family:
     gated: the feed-forward is down(act(gate) * up), or else down(act(up)). halves_width: it is half as wide as the file says.
     sinks: each head's scores have one more, whose value is 0. learned_positions: embeddings of positions, and no rotation.
     embedding_scale: embeddings are multiplied by sqrt(dim) ('dim') or by the file's embedding_scale.
+    one_table: the output's matrix is the table of embeddings too, where the file has none.
     windows: attention.sliding_window applies, but for every n-th layer of full_every, which sees all tokens (0: no layer
     does): the last of n, or the first one with full_first.
     chunks: windows are parts of the context instead, of so many tokens where the file does not say.
@@ -83,6 +84,7 @@ class Family:
     sinks: bool = False
     learned_positions: bool = False
     embedding_scale: Literal["", "dim"] = ""
+    one_table: bool = False
     windows: bool = False
     full_every: int = 0
     full_first: bool = False

@@ -139,7 +139,7 @@ FAMILIES: dict[str, Family] = {
     "seed_oss": Family("neox", biases="qkv", ffn_norm="post_attention_norm"),
     "mistral3": Family("interleaved"),
     "starcoder2": _STARCODER2,
-    "codeshell": _STARCODER2,
+    "codeshell": replace(_STARCODER2, one_table=True),
     "stablelm": Family("neox", norm="layer", biases="file"),
     "gpt2": _GPT2,
     "starcoder": _GPT2,
