@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,7 +14,9 @@ import pytest
 from camshaft import LanguageModel
 from camshaft.errors import ModelError
 from camshaft.formats.gguf.file import open_gguf
+from camshaft.models.convert.convert import convert
 from tests.support.fixtures import tiny_logits, tiny_model
+from tests.support.hub_folders import hub_folder
 from tests.support.models import changed_model
 
 Arrays = dict[str, np.ndarray]
@@ -228,3 +231,40 @@ def renamed_without_loops(folder: Path) -> Path:
     once = folder / "once"
     once.mkdir()
     return changed_model(folder / "changed.gguf", once, keys={"nanbeige.num_loops": 1})
+
+
+def test_a_folder_of_nanbeige_runs_its_layers_as_often(tmp_path: Path) -> None:
+    tokens, wanted = tiny_logits("llama")[0], logits_of(renamed("nanbeige", tmp_path), tiny_logits("llama")[0])
+    folder, _ = hub_folder("llama", tmp_path)
+    _say(folder, architectures=["NanbeigeForCausalLM"], num_loops=3)
+    convert(folder, tmp_path / "out.gguf", "F32")
+    assert np.abs(logits_of(tmp_path / "out.gguf", tokens) - wanted).max() < 1e-5
+    _say(folder, skip_loop_final_norm="no")
+    with pytest.raises(ModelError, match="skip_loop_final_norm is 'no'; wanted true or false"):
+        convert(folder, tmp_path / "other.gguf", "F32")
+
+
+def test_a_folder_of_pangu_keeps_its_biases(tmp_path: Path) -> None:
+    rng, sizes = np.random.default_rng(0), {"q": 64, "k": 32, "v": 32, "o": 64}
+    biases = {part: rng.standard_normal(n).astype(np.float32) for part, n in sizes.items()}
+    added = {f"model.layers.1.self_attn.{part}_proj.bias": values for part, values in biases.items()}
+    added |= {f"model.layers.0.self_attn.{part}_proj.bias": np.zeros(n, np.float32) for part, n in sizes.items()}
+    folder, _ = hub_folder("llama", tmp_path, change=lambda tensors: tensors | added)
+    _say(folder, architectures=["PanguEmbeddedForCausalLM"])
+    convert(folder, tmp_path / "out.gguf", "F32")
+    with open_gguf(tmp_path / "out.gguf") as file:
+        for part, name in {"q": "q", "k": "k", "v": "v", "o": "output"}.items():
+            np.testing.assert_array_equal(file.tensors[f"blk.1.attn_{name}.bias"].dequantize(), biases[part])
+    tokens, plain = tiny_logits("llama")
+    none = {
+        f"blk.1.attn_{part}.bias": np.zeros(n, np.float32) for part, n in {**sizes, "output": 64}.items() if part != "o"
+    }
+    without = changed_model(tmp_path / "out.gguf", tmp_path, tensors=none)
+    assert np.abs(logits_of(tmp_path / "out.gguf", tokens) - plain).max() > 0.1
+    assert np.abs(logits_of(without, tokens) - plain).max() < 1e-3
+
+
+def _say(folder: Path, **values: Any) -> None:
+    """Other values in config.json."""
+    old = json.loads((folder / "config.json").read_text("utf-8"))
+    (folder / "config.json").write_text(json.dumps(old | values), "utf-8")

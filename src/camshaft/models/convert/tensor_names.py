@@ -29,6 +29,7 @@ _TOP = {
 }
 _STATE_SPACE = {"in_proj": "in", "conv1d": "conv1d", "x_proj": "x", "dt_proj": "dt", "norm": "norm", "out_proj": "out"}
 _STATE_SPACE |= {"dt_layernorm": "dt_norm", "b_layernorm": "b_norm", "c_layernorm": "c_norm"}
+_INDEXER = {"wq_b": "attn_q_b", "wk": "attn_k", "k_norm": "k_norm", "weights_proj": "proj"}
 _LAYER = {
     "self_attn.q_proj": "attn_q",
     "self_attn.k_proj": "attn_k",
@@ -49,10 +50,7 @@ _LAYER = {
     "self_attn.kv_a_proj_with_mqa": "attn_kv_a_mqa",
     "self_attn.kv_a_layernorm": "attn_kv_a_norm",
     "self_attn.kv_b_proj": "attn_kv_b",
-    "self_attn.indexer.wq_b": "indexer.attn_q_b",
-    "self_attn.indexer.wk": "indexer.attn_k",
-    "self_attn.indexer.k_norm": "indexer.k_norm",
-    "self_attn.indexer.weights_proj": "indexer.proj",
+    **{f"self_attn.indexer.{theirs}": f"indexer.{ours}" for theirs, ours in _INDEXER.items()},
     "mixer.q_proj": "attn_q",
     "mixer.k_proj": "attn_k",
     "mixer.v_proj": "attn_v",

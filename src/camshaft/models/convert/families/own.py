@@ -1,4 +1,4 @@
-"""Keys and tensors of families whose layers are their own: DBRX, Gemma 3n, Kimi Linear, MiniCPM 3."""
+"""Keys and tensors of families whose layers are their own: DBRX, Gemma 3n, Kimi Linear, MiniCPM 3; of Nanbeige and openPangu."""
 
 from __future__ import annotations
 
@@ -200,7 +200,18 @@ def _deviations(share: float) -> float:
     return NormalDist().inv_cdf(float(np.float32(share))) if share else -math.inf
 
 
+# --- Nanbeige -----------------------------------------------------------------------------------------------------------
+def nanbeige_keys(config: HubConfig) -> Keys:
+    """How often the layers run, and whether the last norm comes between."""
+    skips = config.get("skip_loop_final_norm", False)
+    if not isinstance(skips, bool):
+        raise ModelError(f"{config.path}: skip_loop_final_norm is {shown_value(skips)}; wanted true or false")
+    return {"num_loops": config.size("num_loops", 1), "skip_loop_final_norm": skips}
+
+
 ROWS = {
+    "NanbeigeForCausalLM": Architecture("nanbeige", permuted=True, keys=(nanbeige_keys,)),
+    "PanguEmbeddedForCausalLM": Architecture("pangu-embedded"),
     "MiniCPM3ForCausalLM": Architecture("minicpm3", keys=(minicpm3_keys, longrope), values=minicpm3_values),
     "DbrxForCausalLM": Architecture("dbrx", keys=(dbrx_keys,), values=dbrx_values, changes=dbrx_changes),
     "KimiLinearForCausalLM": Architecture("kimi-linear", keys=(kimi_keys,), values=kimi_values, changes=kimi_changes),
