@@ -33,7 +33,7 @@ STILL = (
 )
 
 
-ROTATING = [name for name in TINY_MODELS if name not in (*STILL, "gpt2")]
+ROTATING = [name for name in TINY_MODELS if name not in (*STILL, "gpt2", "bloom")]
 
 
 OTHER_PAIRING = {"interleaved": "neox", "neox": "interleaved"}

@@ -97,7 +97,7 @@ ARCHITECTURES = {
 }
 
 LAYER_NORMS = ("starcoder2", "stablelm", "gpt2", "gptneox", "falcon", "command-r", "cohere2", "rwkv6", "rwkv7")
-LAYER_NORMS += ("phi2", "phimoe", "orion", "nemotron", "olmo", "dbrx")
+LAYER_NORMS += ("bloom", "phi2", "phimoe", "orion", "nemotron", "olmo", "dbrx")
 # Those whose norms' weights are what is added to 1.
 ADDED = ("gemma", "nemotron")
 # Families whose config is of text and pictures, with one of text alone.

@@ -1,4 +1,4 @@
-"""Tiny random models of families with windows and experts, and of Apertus."""
+"""Tiny random models of families with windows and experts, of Apertus and of BLOOM."""
 
 from __future__ import annotations
 
@@ -78,5 +78,19 @@ MODELS = (
         rope={**LLAMA3_ROPE, **OLD},
         theta=500.0,
         **_SIZES,
+    ),
+    TinyModel(
+        "bloom",
+        "Bloom",
+        24,
+        96,
+        heads=3,
+        kv_heads=3,
+        head_dim=8,
+        tied=True,
+        options={"n_layer": 2, "n_head": 3},
+        values=NUMBERS_OF_8_BITS,
+        n_vocab=64,
+        agreement=0.05,
     ),
 )

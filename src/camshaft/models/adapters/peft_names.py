@@ -116,10 +116,13 @@ NAMINGS: dict[str, Naming] = {
         head="embed_out",
         orders={"attn_qkv": "groups"},
     ),
-    "falcon": Naming(
-        {"attn_qkv": "self_attention.query_key_value", "attn_output": "self_attention.dense", **_NEOX_FFN},
-        layers="transformer.h",
-        orders={"attn_qkv": "groups"},
+    **dict.fromkeys(
+        ("bloom", "falcon"),
+        Naming(
+            {"attn_qkv": "self_attention.query_key_value", "attn_output": "self_attention.dense", **_NEOX_FFN},
+            layers="transformer.h",
+            orders={"attn_qkv": "groups"},
+        ),
     ),
 }
 # Where text models are parts of models that see pictures, their path has this in front of the first dot or after it.

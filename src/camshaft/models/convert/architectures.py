@@ -188,6 +188,7 @@ ARCHITECTURES: dict[str, Architecture] = {
     "StableLmForCausalLM": Architecture("stablelm", keys=(_parallel(default=False),)),
     "GPT2LMHeadModel": Architecture("gpt2", transposed=True, defaults={"layer_norm_epsilon": 1e-5}),
     "GPTNeoXForCausalLM": Architecture("gptneox", keys=(_parallel(default=True),)),
+    "BloomForCausalLM": Architecture("bloom", values=own.bloom_values),
     "FalconForCausalLM": Architecture("falcon", keys=(_no_alibi,), defaults={"max_position_embeddings": 2048}),
     "CohereForCausalLM": Architecture("command-r", keys=(_logit_scale,)),
     "Cohere2ForCausalLM": Architecture("cohere2", keys=(_logit_scale, window_every(4))),

@@ -23,7 +23,7 @@ _TOP = {
     "embed_tokens_per_layer": "per_layer_token_embd",
     "per_layer_model_projection": "per_layer_model_proj",
     "per_layer_projection_norm": "per_layer_proj_norm",
-    "embedding_norm": "token_embd_norm",
+    **dict.fromkeys(("embedding_norm", "word_embeddings_layernorm"), "token_embd_norm"),
     "lm_head": "output",
     "embed_out": "output",
 }

@@ -135,7 +135,7 @@ def _changes(new: NewName, config: HubConfig, row: Architecture) -> Iterator[tup
         yield full, lambda values: values.swapaxes(1, 2)
     elif role in ("attn_q", "attn_k") and row.permuted:
         yield full, _paired(config.size("heads") if role == "attn_q" else kv_heads(config))
-    elif role == "attn_qkv" and row.name in ("falcon", "gptneox"):
+    elif role == "attn_qkv" and row.name in ("bloom", "falcon", "gptneox"):
         yield full, _joined_apart(config)
     elif row.transposed and new.ending == ".weight" and role in ("attn_qkv", "attn_output", "ffn_up", "ffn_down"):
         yield full, np.transpose

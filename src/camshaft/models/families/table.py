@@ -146,6 +146,16 @@ FAMILIES: dict[str, Family] = {
     "gptneox": Family(
         "neox", norm="layer", parallel=True, biases="all", fused="qkv", gated=False, activation="gelu_erf"
     ),
+    "bloom": Family(
+        "neox",
+        norm="layer",
+        biases="all",
+        fused="qkv",
+        gated=False,
+        activation="gelu",
+        alibi=True,
+        embedding_norm=True,
+    ),
     "falcon": Family("neox", norm="layer", parallel=True, fused="qkv", gated=False, activation="gelu_erf"),
     "command-r": Family("interleaved", norm="layer", norm_bias=False, parallel=True, multiplies_logits=True),
     "cohere2": Family(

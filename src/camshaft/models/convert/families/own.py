@@ -200,6 +200,19 @@ def _deviations(share: float) -> float:
     return NormalDist().inv_cdf(float(np.float32(share))) if share else -math.inf
 
 
+# --- BLOOM --------------------------------------------------------------------------------------------------------------
+def bloom_values(values: Mapping[str, Any], path: str) -> dict[str, Any]:
+    """The width of feed-forwards, four times that of the model, and the length of texts in training. Raises ModelError for
+    residuals that are taken after the norm."""
+    if values.get("apply_residual_connection_post_layernorm"):
+        raise ModelError(f"{path}: apply_residual_connection_post_layernorm is true; wanted residuals before the norm")
+    width = values.get("hidden_size", values.get("n_embed"))
+    if type(width) is not int:
+        raise ModelError(f"{path}: hidden_size is {shown_value(width)}; wanted a width")
+    usual = {"hidden_size": width, "intermediate_size": 4 * width, "tie_word_embeddings": True}
+    return {**usual, "max_position_embeddings": values.get("seq_length", 2048), **values}
+
+
 # --- Nanbeige -----------------------------------------------------------------------------------------------------------
 def nanbeige_keys(config: HubConfig) -> Keys:
     """How often the layers run, and whether the last norm comes between."""
