@@ -88,7 +88,7 @@ class LanguageModel(Prompts, Drawing):
         self._file, self.vision = self._model_file.file, None
         try:
             self.config = self._read_config()
-            if FAMILIES[self.config.architecture].learned_positions:
+            if self.config.is_bounded:
                 self.context = context = min(context, self.config.context_length)
             if mmproj is not None:
                 self._open_vision(mmproj)
@@ -224,7 +224,8 @@ class LanguageModel(Prompts, Drawing):
     def _open_vision(self, path: str | Path) -> None:
         from camshaft.generate.vision.vision_model import VisionModel  # not needed without pictures
 
-        self.vision = VisionModel(path, self.config, self.name, threads=self.threads, activations=self.activations)
+        given = path, self.config, self._file.metadata, self.name
+        self.vision = VisionModel(*given, threads=self.threads, activations=self.activations)
 
     def _opened(self, adapters: Given) -> Adapters:
         return open_adapters(self._file, adapters, lambda: self._model_file.base_digest)
