@@ -8,8 +8,11 @@ import pytest
 
 from camshaft import ops
 from camshaft.backends.cpu.device import cpu_device
+from camshaft.dtypes import bf16
+from camshaft.ops.op import NodeSpec
 from camshaft.ops.quantized.packed.formats import PACKED_FORMATS
 from camshaft.ops.quantized.samples import Case, sample
+from camshaft.ops.spec import TensorSpec
 from camshaft.validation.validate import check_sample, node_of
 from tests.support.needs import require_level
 from tests.support.played_amx import device
@@ -49,6 +52,19 @@ def test_sums_of_two_parts_of_the_depth_are_added() -> None:
     parts, tiles = 2, 3 * 3
     assert counts["tilestored64.internal"] == parts * tiles * 4
     assert counts["tilezero.internal"] == 0
+
+
+def test_panels_that_are_too_large_for_a_program_are_refused() -> None:
+    values = {"part": 64, "panels": 8}
+    tiled = node_of(PRODUCT, sample(Case("Q4_0", 512, 512, 256, 4096, "tiles")))
+    floats = TensorSpec((512, 4096), bf16), TensorSpec((4096, 256), bf16)
+    for op, name, node in (
+        (PRODUCT, "unpacked_tiles", tiled),
+        (MATMUL, "unit_panels", NodeSpec(floats, MATMUL.infer(floats, {}), {})),
+    ):
+        refused = variant_of(op, name).with_values(values).supports(node, device())
+        assert refused == "1572864 bytes of scratch; at most 1048576"
+        assert variant_of(op, name).with_values({"part": 64, "panels": 4}).supports(node, device()) is None
 
 
 def test_both_products_of_a_gate_are_of_tiles() -> None:

@@ -199,12 +199,21 @@ def _defaults_panels(node: ops.NodeSpec, target: ops.Target) -> ops.Values:
     return unit_panels.values_for(sizes_of(node).depth // unit_panels.STEP)
 
 
+def _panel_rows(node: ops.NodeSpec) -> int:
+    """Returns the rows of a program."""
+    side = unit_panels.SIDE
+    return min(-(-bound(sizes_of(node).rows) // side) * side, unit_panels.MOST_ROWS)
+
+
+def _refusal_panels(node: ops.NodeSpec, target: ops.Target, values: ops.Values) -> str | None:
+    """Returns why the values do not fit, or None."""
+    return unit_panels.refusal_of(values, sizes_of(node).depth // unit_panels.STEP, _panel_rows(node))
+
+
 def _build_panels(node: ops.NodeSpec, target: ops.Target, values: ops.Values) -> ops.Build:
     """Builds a launch with a program per matrix, block of rows and some panels of columns."""
     s, side, panels = sizes_of(node).in_words, unit_panels.SIDE, values["panels"]
-    tokens = min(-(-bound(s.rows) // side) * side, unit_panels.MOST_ROWS)
-    steps = s.depth // unit_panels.WORDS
-    part = -(-steps // -(-steps // values["part"]))
+    tokens, part = _panel_rows(node), unit_panels.even_part(s.depth // unit_panels.WORDS, values["part"])
     launch = ops.Launch(
         unit_panels.multiply_panels,
         (*_in_words(s), s.out),
@@ -222,7 +231,7 @@ def _cost_panels(node: ops.NodeSpec, target: ops.Target) -> float:
 
 
 _PANEL_TUNABLES = ops.Tunables(
-    {"part": unit_panels.PARTS, "panels": unit_panels.PANELS}, _defaults_panels, _build_panels
+    {"part": unit_panels.PARTS, "panels": unit_panels.PANELS}, _defaults_panels, _build_panels, _refusal_panels
 )
 UNIT_PANELS = ops.KernelVariant(
     "unit_panels", frozenset({"simd"}), _PANEL_TUNABLES.build_default, _supports_panels, _cost_panels, _PANEL_TUNABLES

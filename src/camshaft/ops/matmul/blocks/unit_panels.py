@@ -15,6 +15,7 @@ from typing import Any, TypeAlias
 from camshaft.dtypes import f32, i64, u32
 from camshaft.emit.target import BF16_TILES
 from camshaft.lang import Array, Tracer, Value, kernel
+from camshaft.lang.verifier.verify import MAX_SCRATCH_NBYTES
 from camshaft.ops import op as ops
 from camshaft.ops.matmul.blocks.panels import paired_rows
 from camshaft.ops.matmul.shapes import PAIR, WIDTH, Matrices
@@ -40,6 +41,18 @@ def values_for(steps: int) -> dict[str, int]:
     several panels pay for reading a again."""
     deep = steps > PARTS[-1]
     return {"part": 24 if deep else next(p for p in PARTS if p >= steps), "panels": 4 if deep else 1}
+
+
+def even_part(steps: int, part: int) -> int:
+    """Returns the steps of each of the fewest parts of at most `part` steps."""
+    return -(-steps // -(-steps // part))
+
+
+def refusal_of(values: ops.Values, steps: int, rows: int) -> str | None:
+    """Returns why the panels of a program with so many rows, and their sums, are no scratch; None if they are."""
+    part, panels = even_part(steps, values["part"]), values["panels"]
+    nbytes = 4 * SIDE * (panels * part * WORDS + (panels * rows if part < steps else SIDE))
+    return f"{nbytes} bytes of scratch; at most {MAX_SCRATCH_NBYTES}" if nbytes > MAX_SCRATCH_NBYTES else None
 
 
 @dataclass(frozen=True)

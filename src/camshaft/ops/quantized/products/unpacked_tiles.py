@@ -25,7 +25,9 @@ from camshaft.ops.matmul.blocks.unit_panels import (
     WORDS,
     Block,
     Panel,
+    even_part,
     multiply,
+    refusal_of,
     values_for,
     without_tiles,
 )
@@ -93,6 +95,11 @@ def _defaults(node: ops.NodeSpec, target: ops.Target) -> ops.Values:
     return values_for(node.inputs[1].bounds[1] // BLOCK)
 
 
+def _refusal(node: ops.NodeSpec, target: ops.Target, values: ops.Values) -> str | None:
+    """Returns why the values do not fit, or None."""
+    return refusal_of(values, node.inputs[1].bounds[1] // BLOCK, tokens_of(node.inputs[0]))
+
+
 def words_of(x: TensorSpec) -> ops.Operand:
     """Returns the operand that reads input 0, bf16 in tiles, as words."""
     (tiles,) = x.parts
@@ -108,8 +115,9 @@ def _build(node: ops.NodeSpec, target: ops.Target, values: ops.Values) -> ops.Bu
     """Builds one launch with a program per block of columns and tokens."""
     x, w = node.inputs
     (n, depth), bound, panels, tokens = w.bounds, x.bounds[0], values["panels"], tokens_of(x)
-    blocks, parts = depth // BLOCK, -(-(depth // BLOCK) // values["part"])
-    sizes = {"n": n, "blocks": blocks, "bound": bound, "tokens": tokens, "part": -(-blocks // parts), "panels": panels}
+    blocks = depth // BLOCK
+    part = even_part(blocks, values["part"])
+    sizes = {"n": n, "blocks": blocks, "bound": bound, "tokens": tokens, "part": part, "panels": panels}
     launch = ops.Launch(
         multiply_tiles,
         (words_of(x), *weight_operands(node), ops.write(0)),
@@ -126,7 +134,7 @@ def cost(node: ops.NodeSpec, target: ops.Target) -> float:
     return (0.002 * x.bounds[0] + 0.08 * -(-x.bounds[0] // MOST_ROWS)) * float(prod(w.bounds))
 
 
-_TUNABLES = ops.Tunables({"part": PARTS, "panels": PANELS}, _defaults, _build)
+_TUNABLES = ops.Tunables({"part": PARTS, "panels": PANELS}, _defaults, _build, _refusal)
 VARIANT = ops.KernelVariant(
     "unpacked_tiles", frozenset({"simd"}), _TUNABLES.build_default, supports, cost, _TUNABLES, tolerance=TOLERANCE
 )
