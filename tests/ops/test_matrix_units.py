@@ -13,6 +13,7 @@ from camshaft.ops.op import NodeSpec
 from camshaft.ops.quantized.packed.formats import PACKED_FORMATS
 from camshaft.ops.quantized.samples import Case, sample
 from camshaft.ops.spec import TensorSpec
+from camshaft.validation.run import run_variant
 from camshaft.validation.validate import check_sample, node_of
 from tests.support.needs import require_level
 from tests.support.played_amx import device
@@ -78,6 +79,19 @@ COARSE = [s for s in ATTENTION.samples() if s.attrs.get("precision") == "bf16" a
 @pytest.mark.parametrize("sample", COARSE, ids=lambda s: s.name)
 def test_attention_is_of_tiles_where_its_precision_allows(sample) -> None:
     assert run(ATTENTION, variant_of(ATTENTION, "unit_tiles"), sample)["tdpbf16ps.internal"] > 0
+
+
+def test_later_keys_have_no_weight() -> None:
+    """Not even the least power of two: values of 0 up to a token's own give 0, whatever follows in its tile."""
+    require_level("avx512-bf16")
+    given = next(s for s in COARSE if s.name.startswith("17 tokens"))
+    q, keys, values, positions, slots, table = (array.copy() for array in given.inputs)
+    values[table[0, 0], :, :5] = 0
+    inputs = q, keys, values, positions, slots, table
+    node, variant = node_of(ATTENTION, given), variant_of(ATTENTION, "unit_tiles")
+    (got,) = run_variant(variant, node, device(), inputs, given.extents)
+    assert not got[:5].any()
+    assert got[5:].all()
 
 
 def test_who_has_no_unit_is_told() -> None:

@@ -181,7 +181,7 @@ class UnitTile:
             peak, weight = self.peaks[row], k.var(k.load_vector(self.weights, row, 0, width=WIDTH))
             for first, last, masked in ((k.const(0, i64), whole, False), (whole, pairs, True)):
                 for n in k.range(first, last):
-                    powers = [coarse_power(k, score - peak) for score in self._scores(r, n, seen if masked else None)]
+                    powers = self._powers(r, n, seen if masked else None, peak)
                     for power in powers:
                         weight.set(weight.value + power)
                     for half in (0, 1):
@@ -192,13 +192,21 @@ class UnitTile:
 
     def _scores(self, r: Value, n: Value, seen: Value | None) -> list[Value]:
         """Returns the scores of two groups of keys, the lowest number for those past the first `seen`."""
-        k, found = self.k, []
-        for start in range(0, 2 * SIDE, WIDTH):
-            score = k.load_vector(self.scores, 2 * n + start // SIDE, r, start % SIDE, width=WIDTH)
-            if seen is not None:
-                score = k.select(first_elements(k, seen - (n * (2 * SIDE) + start), WIDTH), score, LOWEST)
-            found.append(score)
-        return found
+        k = self.k
+        starts = range(0, 2 * SIDE, WIDTH)
+        found = [k.load_vector(self.scores, 2 * n + start // SIDE, r, start % SIDE, width=WIDTH) for start in starts]
+        return found if seen is None else self._first(found, n, seen, LOWEST)
+
+    def _powers(self, r: Value, n: Value, seen: Value | None, peak: Value) -> list[Value]:
+        """Returns the weights of two groups of keys, 0 for those past the first `seen`: the least power is not."""
+        found = [coarse_power(self.k, score - peak) for score in self._scores(r, n, seen)]
+        return found if seen is None else self._first(found, n, seen, 0.0)
+
+    def _first(self, found: list[Value], n: Value, seen: Value, other: float) -> list[Value]:
+        """Returns vectors of two groups of keys with `other` for those past the first `seen`."""
+        k = self.k
+        counts = [seen - (n * (2 * SIDE) + i * WIDTH) for i in range(len(found))]
+        return [k.select(first_elements(k, c, WIDTH), x, other) for c, x in zip(counts, found, strict=True)]
 
     def n_groups(self, reach: Value, base: Value) -> Value:
         """Returns the number of groups of keys from `base` on that a block's rows attend to."""
