@@ -8,6 +8,7 @@ from ml_dtypes import bfloat16
 
 from camshaft.backends.cpu.compile import compile_module, load_object
 from camshaft.dtypes import DTYPES
+from camshaft.emit.llvm.matrix_units.statements import native_tiles
 from camshaft.emit.llvm.module import emit
 from camshaft.emit.target import LEVELS, CpuTarget
 from camshaft.errors import KernelError
@@ -139,6 +140,28 @@ def test_a_tile_that_passes_the_registers_is_ordinary_words(size) -> None:
     text = emit(traced(size, "i32", arrays), AMX.at(16), "product")
     assert "x86_amx" not in text
     assert "vpdpbusd" in text
+
+
+@kernel
+def two_beside_another(k, a, b, out, *, rows):
+    # a tile of `rows` rows, and in turn two that fill the registers
+    beside = k.word_tile(rows, 16, DTYPES["i32"])
+    first = k.word_tile(16, 48, DTYPES["i32"])
+    beside.mma(a, (0, 0), b, (0, 0), k=16)
+    first.mma(a, (0, 0), b, (0, 0), k=16)
+    beside.store(out, (0, 0))
+    first.store(out, (0, 0))
+    k.barrier()
+    second = k.word_tile(32, 32, DTYPES["i32"])
+    second.mma(a, (0, 0), b, (0, 0), k=16)
+    second.store(out, (0, 0))
+
+
+def test_tiles_share_registers_where_all_are_native() -> None:
+    """LLVM crashes in kernels of shared registers with another tile in ordinary words."""
+    arrays, _ = case((64, 48, 16), "i32")
+    found = native_tiles(trace(two_beside_another, arrays, rows=20), AMX.at(16))
+    assert [(tile.rows, tile.columns) for tile in found] == [(16, 48)]
 
 
 def test_what_is_no_tile_of_words_is_refused() -> None:

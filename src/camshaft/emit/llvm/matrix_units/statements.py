@@ -30,17 +30,29 @@ def unit_of(target: CpuTarget, tile: tile_ir.Tile) -> Unit | None:
 
 def native_tiles(kernel: ir.KernelIR, target: CpuTarget) -> frozenset[tile_ir.Tile]:
     """The kernel's tiles that become matrix instructions: in order, while they fit the unit's registers."""
+    # LLVM crashes where a tile is kept during the words of another one that is not native, and a third takes its registers
+    found = _fitting(kernel, target, _lives(kernel.body))
+    return found if found >= products_by_tile(kernel).keys() else _fitting(kernel, target, None)
+
+
+def _fitting(
+    kernel: ir.KernelIR, target: CpuTarget, lives: dict[tile_ir.Tile, list[int]] | None
+) -> frozenset[tile_ir.Tile]:
+    """The tiles that fit, by their lives: those that do not meet share registers, without `lives` none do."""
     # LLVM ends the process if it runs out of AMX registers
     needed: dict[tile_ir.Tile, int] = {}
     whole: set[tile_ir.Tile] = set()
-    lives = _lives(kernel.body)
     for tile, products in products_by_tile(kernel).items():
         unit = unit_of(target, tile)
         if unit is None:
             continue
         if unit.is_whole(tile, products):
             whole.add(tile)
-        beside = sum(n for other, n in needed.items() if not whole >= {tile, other} or _meet(lives[tile], lives[other]))
+        beside = sum(
+            n
+            for other, n in needed.items()
+            if lives is None or not whole >= {tile, other} or _meet(lives[tile], lives[other])
+        )
         if beside + (more := unit.registers_for(tile, products)) <= unit.registers:
             needed[tile] = more
     return frozenset(needed)
