@@ -78,6 +78,43 @@ def test_amx_multiplies_words(size, dtype) -> None:
     )
 
 
+@kernel
+def sum_of_products(k, start, a, b, out, *, m, n, depth, dtype):
+    # two tiles in turn: the second starts with what the first left
+    first = k.word_tile(m, n, DTYPES[dtype], (start, (0, 0)))
+    first.mma(a, (0, 0), b, (0, 0), k=depth)
+    first.store(out, (0, 0))
+    k.barrier()
+    for p in k.range(depth, TIMES * depth, depth):
+        second = k.word_tile(m, n, DTYPES[dtype], (out, (0, 0)))
+        second.mma(a, (0, p), b, (p, 0), k=depth)
+        second.store(out, (0, 0))
+        k.barrier()
+
+
+@pytest.mark.parametrize("dtype", ["i32", "f32"])
+@pytest.mark.parametrize("size", [(8, 8, 8), (32, 32, 16)])
+def test_a_tile_starts_with_what_lies_in_an_array(size, dtype) -> None:
+    m, n, depth = size
+    (a, b, out), product_alone = case(size, dtype)
+    start = RNG.integers(-4, 5, (m, n)).astype(DTYPES[dtype].numpy)
+    sizes = {"m": m, "n": n, "depth": depth, "dtype": dtype}
+    (got,) = agree(sum_of_products, [start, a, b, out], widths=(1, 16), **sizes)
+    np.testing.assert_array_equal(got, start + product_alone)
+    text, amx = played(emit(trace(sum_of_products, [start, a, b, out], **sizes), AMX.at(16), "product"))
+    library = load_object(compile_module(text))
+    block = np.array([array.ctypes.data for array in (start, a, b, out)], np.int64)
+    ENTRY(library.address("product"))(block.ctypes.data, 0, 1)
+    assert not amx.failed
+    np.testing.assert_array_equal(out, start + product_alone)
+    assert amx.counts["tdpbsud.internal" if dtype == "i32" else "tdpbf16ps.internal"] == TIMES * -(-m // 16) * -(
+        -n // 16
+    )
+    if m == 8:
+        word = "usmmla" if dtype == "i32" else "bfmmla"
+        assert word in assembly_for(NEON, emit(trace(sum_of_products, [start, a, b, out], **sizes), NEON.at(4), "p"))
+
+
 @pytest.mark.parametrize(("dtype", "word"), [("i32", "tdpbsud"), ("f32", "tdpbf16ps")])
 def test_amx_keeps_sums_and_operands_in_tiles(dtype, word) -> None:
     arrays, _ = case((32, 32, 16), dtype)

@@ -78,6 +78,14 @@ def test_a_wrong_key_is_named(what: str, tmp_path: Path) -> None:
     assert all(word in text for word in words), text
 
 
+@pytest.mark.parametrize("value", [[0.5], [float("nan"), 0.5], [1, 2], 1e30, "half", None])
+def test_numbers_of_activations_that_make_no_sense_are_named(value: Any, tmp_path: Path) -> None:
+    changes = {"drop_keys": ["xielu.beta"]} if value is None else {"keys": {"xielu.beta": value}}
+    text = refused(changed_model("apertus", tmp_path, **changes), ModelError)
+    assert "the key 'xielu.beta'" in text
+    assert "wanted 2 numbers" in text
+
+
 @pytest.mark.parametrize("key", NEEDED_KEYS[1:])
 def test_a_missing_key_is_named(key: str, tmp_path: Path) -> None:
     assert key in refused(changed_model("llama", tmp_path, drop_keys=[key]), (ModelError, FormatError))
@@ -218,6 +226,16 @@ def test_a_wrong_option_of_a_family_is_named(name: str, keys: dict[str, Any], wo
 @pytest.mark.parametrize("name", ["blk.1.attn_sinks.weight", "blk.0.ffn_up_exps.bias", "blk.0.attn_output.bias"])
 def test_a_missing_tensor_of_gpt_oss_is_named(name: str, tmp_path: Path) -> None:
     assert repr(name) in refused(changed_model("gpt-oss", tmp_path, drop_tensors=[name]), ModelError)
+
+
+@pytest.mark.parametrize("name", ["deepseek32", "glm-dsa"])
+def test_a_context_ends_where_layers_would_choose_what_they_see(name: str, tmp_path: Path) -> None:
+    with LanguageModel(tiny_model(name, tmp_path), context=4096, threads=1) as lm:
+        assert lm.context == 64
+        with lm.session() as session, pytest.raises(ContextError):
+            session.process([1] * 65)
+    lacking = changed_model(name, tmp_path, drop_keys=[f"{name}.attention.indexer.top_k"])
+    assert f"no key '{name}.attention.indexer.top_k'" in refused(lacking, ModelError)
 
 
 def test_a_context_ends_with_the_learned_positions(tmp_path: Path) -> None:

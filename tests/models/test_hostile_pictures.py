@@ -20,6 +20,7 @@ from camshaft.generate.vision.vision_model import VisionModel
 from camshaft.models.config import read_config
 from camshaft.models.vision import pictures
 from camshaft.models.vision.config import read_vision
+from camshaft.models.vision.lines import line_of
 from camshaft.models.vision.patches import grid_of
 from camshaft.models.vision.pictures import MAX_NBYTES, open_picture
 from camshaft.models.vision.tiles import Tile, layout_of
@@ -198,6 +199,46 @@ def test_the_vision_file_of_another_model_is_refused(of: str, vision: str, wante
         LanguageModel(text, mmproj=mmproj, threads=1, context=64)
 
 
+@pytest.mark.parametrize(
+    ("text", "vision", "differ"),
+    [
+        ({"general.basename": "Qwen2.5-VL"}, {"general.name": "Qwen2 VL 7B Instruct"}, ("Qwen2-VL", "Qwen2.5-VL")),
+        ({"general.name": "SmolVLM2 256M Video"}, {"general.name": "SmolVLM-256M"}, ("SmolVLM", "SmolVLM2")),
+        ({"general.name": "gemma-3-4b-it"}, {"general.name": "Gemma 3n E2B"}, ("Gemma 3n", "Gemma 3")),
+        ({"general.basename": "Tiger", "general.name": "Big Tiger Gemma"}, {"general.name": "Gemma 3 4b It"}, ()),
+        ({"general.name": "medgemma-4b-it"}, {"general.name": "Gemma 3 4b It"}, ()),
+        ({"general.name": "Gemma_3-27B abliterated"}, {"general.basename": "gemma-3"}, ()),
+        ({"general.name": "SmolVLM 256M"}, {"general.name": ["SmolVLM2"]}, ()),
+    ],
+)
+def test_files_that_name_other_lines_of_models_are_not_of_each_other(
+    text: dict[str, Any], vision: dict[str, Any], differ: tuple[str, ...]
+) -> None:
+    of_vision, of_text = line_of(vision), line_of(text)
+    assert ((of_vision, of_text) if of_vision and of_text and of_vision != of_text else ()) == differ
+
+
+def test_a_vision_file_of_another_line_of_the_same_sizes_is_refused(tmp_path: Path) -> None:
+    text, mmproj = tiny_vision("idefics3", tmp_path)
+    (tmp_path / "named").mkdir()
+    named = changed_model(text, tmp_path / "named", keys={"general.name": "SmolVLM2 256M"})
+    other = changed_model(mmproj, tmp_path, keys={"general.name": "SmolVLM 256M"})
+    with pytest.raises(ModelError, match=r"is of SmolVLM; .* is of SmolVLM2: wanted the vision file"):
+        LanguageModel(named, mmproj=other, threads=1, context=64)
+
+
+def test_a_vision_file_of_another_architecture_is_refused(tmp_path: Path) -> None:
+    text, mmproj = tiny_vision("idefics3", tmp_path)
+    keys = {"general.architecture": "smollm3"}
+    with open_gguf(text) as file:
+        keys |= {f"smollm3.{key[6:]}": file.metadata[key] for key in file.metadata if key.startswith("llama.")}
+    (tmp_path / "other").mkdir()
+    other = changed_model(text, tmp_path / "other", keys=keys)
+    wanted = r"\(projector idefics3\) is for models of llama; .* is of smollm3: wanted"
+    with pytest.raises(ModelError, match=wanted):
+        LanguageModel(other, mmproj=mmproj, threads=1, context=64)
+
+
 def test_a_text_model_is_no_vision_file_and_sees_nothing(tmp_path: Path) -> None:
     text, _ = tiny_vision("idefics3", tmp_path)
     with pytest.raises(ModelError, match="architecture is 'llama'; wanted clip"):
@@ -252,7 +293,7 @@ def test_a_table_of_positions_without_rows_is_named(tmp_path: Path) -> None:
     with open_gguf(text) as file:
         sizes = read_config(file.metadata, "gemma4", vocabulary_size(file.metadata))
     with (
-        VisionModel(changed, sizes, "text", threads=1, activations="f32") as model,
+        VisionModel(changed, sizes, {}, "text", threads=1, activations="f32") as model,
         pytest.raises(ModelError, match=r"'v.position_embd.weight' has shape \[1, .*; wanted \[2, "),
     ):
         assert model._positions is None

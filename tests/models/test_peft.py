@@ -12,13 +12,15 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+from camshaft import LanguageModel, train
 from camshaft.errors import FormatError
 from camshaft.formats.gguf.file import open_gguf
 from camshaft.formats.safetensors import write_safetensors
 from camshaft.models.adapters.adapter import Adapter, open_adapter
 from camshaft.models.adapters.peft_names import NAMINGS
 from camshaft.models.families import FAMILIES
-from tests.support.fixtures import tiny_model
+from tests.models.test_renamed_families import renamed
+from tests.support.fixtures import tiny_logits, tiny_model
 
 pytest.importorskip("safetensors")
 Q, V, DOWN = (f"model.layers.0.{m}" for m in ("self_attn.q_proj", "self_attn.v_proj", "mlp.down_proj"))
@@ -55,12 +57,13 @@ def test_every_family_of_attention_has_names_and_the_order_of_its_rows() -> None
         "exaone",
         "orion",
         "bailingmoe2",
-        *("xverse", "starcoder", "maincoder", "deepseek", "bailingmoe"),
+        *("xverse", "starcoder", "maincoder", "deepseek", "bailingmoe", "baichuan", "plamo", "grok"),
     }  # whose modules transformers lacks
     of_pictures = {"qwen2vl", "qwen3vl", "qwen3vlmoe"}
-    assert set(NAMINGS) == set(rows) - of_programs_of_their_own - of_pictures
+    assert set(NAMINGS) - {"kimi-linear"} == set(rows) - of_programs_of_their_own - of_pictures
     rows = {name: row for name, row in rows.items() if name in NAMINGS}
     in_pairs_there_too = {"chatglm", "command-r", "cohere2", "glm4", "ernie4_5", "ernie4_5-moe", "deepseek2", "llama4"}
+    in_pairs_there_too |= {"deepseek32", "glm-dsa"}
     assert {name for name, row in rows.items() if row.pairing == "interleaved"} - in_pairs_there_too == {
         name for name, row in NAMINGS.items() if row.orders.get("attn_q") == "halves"
     }
@@ -209,3 +212,20 @@ def test_folders_that_are_refused(change: Callable[[Path], Any], message: str, t
 def _folder_instead(path: Path) -> None:
     path.unlink()
     path.mkdir()
+
+
+@pytest.mark.full
+def test_layers_that_run_several_times_have_their_adapter_each_time(tmp_path: Path) -> None:
+    base, tokens = renamed("nanbeige", tmp_path), tiny_logits("llama")[0]
+    rng = np.random.default_rng(0)
+    drawn = {k: rng.normal(0, 0.2, v.shape).astype(np.float32) for k, v in (pair(Q) | pair(DOWN, k=96)).items()}
+    folder = written(tmp_path / "peft", {}, drawn)
+    train.merge(base, folder, tmp_path / "merged.gguf")
+    given = {"activations": "f32", "threads": 1, "context": 64, "sessions": 1}
+    with LanguageModel(base, **given) as lm:  # type: ignore[arg-type]
+        plain = lm.logits(tokens)
+    with LanguageModel(tmp_path / "merged.gguf", **given) as lm:  # type: ignore[arg-type]
+        merged = lm.logits(tokens)
+    with LanguageModel(base, adapters=[folder], **given) as lm:  # type: ignore[arg-type]
+        assert np.abs(lm.logits(tokens) - merged).max() < 1e-3
+    assert np.abs(merged - plain).max() > 0.1

@@ -1,4 +1,4 @@
-"""gated_product: which variant a CPU takes by its features, and that on AMX it still gives the bits of two products."""
+"""gated_product: which variant a CPU takes by its features, and that on AMX it is near to two products."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from camshaft.backends.cpu.device import CpuDevice
 from camshaft.dtypes import f32
 from camshaft.emit.target import LEVELS, native_lanes
 from camshaft.ops.op import KernelVariant, NodeSpec, Op
+from camshaft.ops.quantize.q8_blocks import TILES
+from camshaft.ops.quantize.quantize_activations import FORMS
 from camshaft.ops.quantized.samples import Case
 from camshaft.ops.spec import TensorSpec
 from camshaft.validation.run import run_variant
@@ -42,7 +44,7 @@ def test_many_tokens_are_one_kernel_where_no_unit_multiplies_bytes(level: str) -
     for tokens in (1, 64):
         specs = specs_of(Case("Q4_1", tokens, tokens, 1536, 576, "q8", 0))
         chosen.append(best(OP, NodeSpec(specs, OP.infer(specs, attrs), attrs), target).name)
-    has_unit = level in ("amx", "neon-i8mm", "neon-bf16")
+    has_unit = level in ("neon-i8mm", "neon-bf16")
     one, *many = chosen
     assert one.startswith("unfused_")
     assert many == ["unfused_matrix_unit" if has_unit else "short_sums" if level == "avx2" else "tile"]
@@ -61,16 +63,25 @@ def test_products_apart_are_by_each_variant_that_the_product_has() -> None:
             assert variant.supports(node, target) == product.supports(spec, target)
 
 
+@pytest.mark.parametrize("level", ["amx", "avx512-bf16"])
+def test_bf16_in_tiles_is_one_kernel_with_tiles(level: str) -> None:
+    specs, attrs = specs_of(Case("Q4_1", 64, 64, 1536, 576, "tiles", 0)), {"sums": (TILES,)}
+    node = NodeSpec(specs, OP.infer(specs, attrs), attrs)
+    assert best(OP, node, machine(level)).name == ("unpacked_tiles" if level == "amx" else "unfused_row")
+
+
 @pytest.mark.parametrize("name", ["Q4_1", "Q8_0", "Q6_K"])
 def test_on_amx_one_node_gives_every_bit_of_two_products(name: str) -> None:
     require_level("avx512-bf16")  # for what is not played
-    gate, up = (Case(name, 29, 29, 96, 512, "q8", seed) for seed in (1, 2))
-    given, attrs = (gate.x, gate.packed(), up.packed()), {"sums": ((32, 0),)}
-    (apart,) = computed(OP, specs_of(gate), given, attrs)
+    gate, up = (Case(name, 29, 29, 96, 512, "tiles", seed) for seed in (1, 2))
+    given, attrs = (gate.x, gate.packed(), up.packed()), {"sums": (TILES,)}
+    (together,) = computed(OP, specs_of(gate), given, attrs)
     products = [computed(PRODUCT, gate.specs, (gate.x, weights), {})[0] for weights in given[1:]]
     y = TensorSpec(products[0].shape, f32)
     (want,) = computed(SILU, (y, y), products, attrs | {"floats": False})
-    np.testing.assert_array_equal(apart, want)
+    layout = TensorSpec(y.shape, f32, FORMS[TILES])
+    numbers = [layout.layout.numbers(bytes_, layout) for bytes_ in (together, want)]  # not the rows past the last
+    np.testing.assert_array_equal(*numbers)
 
 
 def computed(op: Op, specs: tuple[TensorSpec, ...], given: Sequence[np.ndarray], attrs: ops.Attrs) -> list[np.ndarray]:
@@ -78,6 +89,6 @@ def computed(op: Op, specs: tuple[TensorSpec, ...], given: Sequence[np.ndarray],
     target, node = device(), NodeSpec(specs, op.infer(specs, attrs), attrs)
     outputs = run_variant(best(op, node, target), node, target, given)
     assert not [line for amx in target.players for line in amx.failed]
-    played = sum(amx.counts.get("tdpbsud.internal", 0) for amx in target.players)
+    played = sum(amx.counts.get("tdpbf16ps.internal", 0) for amx in target.players)
     assert (played > 0) == (op is not SILU)
     return list(outputs[: len(node.outputs)])

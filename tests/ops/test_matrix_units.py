@@ -15,9 +15,12 @@ from tests.support.needs import require_level
 from tests.support.played_amx import device
 from tests.support.quick import quick_of
 
-OP = ops.get("quantized_matmul")
 GROUNDS = 2  # a sample runs on two, with kernels made for each
-UNITS = next(v for v in OP.variants if v.name == "matrix_unit")
+PRODUCT, GATED, ATTENTION, MATMUL = map(ops.get, ("quantized_matmul", "gated_product", "attention", "matmul"))
+
+
+def variant_of(op, name):
+    return next(v for v in op.variants if v.name == name)
 
 
 def run(op, variant, sample) -> Counter[str]:
@@ -33,32 +36,47 @@ def run(op, variant, sample) -> Counter[str]:
 
 
 @pytest.mark.parametrize("name", quick_of(PACKED_FORMATS, ["Q4_0", "Q5_1", "Q8_0", "Q4_K", "Q6_K", "IQ4_NL"]))
-def test_every_block_format_is_multiplied_by_amx(name) -> None:
-    sample = next(s for s in OP.samples() if s.name.startswith(f"{name} 29(7)") and s.name.endswith("q8"))
-    assert run(OP, UNITS, sample)["tdpbsud.internal"] > 0
+def test_every_block_format_is_unpacked_for_amx(name) -> None:
+    """41 tokens are two tiles, 33 rows of weights two panels; four tiles of sums each, a step for 32 k."""
+    given = next(s for s in PRODUCT.samples() if s.name.startswith(f"{name} 45(41)") and s.name.endswith("tiles"))
+    depth = node_of(PRODUCT, given).inputs[1].bounds[1]
+    assert run(PRODUCT, variant_of(PRODUCT, "unpacked_tiles"), given)["tdpbf16ps.internal"] == 2 * 2 * 4 * depth // 32
 
 
-def test_two_pieces_of_tokens_share_the_weights() -> None:
-    """45 tokens are a tile of 32 and one that starts at 13; 33 rows are three tiles of 16."""
-    counts = run(OP, UNITS, sample(Case("Q4_0", 45, 45, 33, 64, "q8")))
-    blocks, tiles = 64 // 32, 2 * 3
-    assert counts["tdpbsud.internal"] == 2 * blocks * tiles
-    assert counts["tileloadd64.internal"] == 3 * blocks * tiles
+def test_sums_of_two_parts_of_the_depth_are_added() -> None:
+    given = next(s for s in PRODUCT.samples() if s.name == "Q8_0 65(65)x2080x70 tiles")
+    counts = run(PRODUCT, variant_of(PRODUCT, "unpacked_tiles").with_values({"part": 48, "panels": 2}), given)
+    parts, tiles = 2, 3 * 3
+    assert counts["tilestored64.internal"] == parts * tiles * 4
+    assert counts["tilezero.internal"] == 0
+
+
+def test_both_products_of_a_gate_are_of_tiles() -> None:
+    given = next(s for s in GATED.samples() if s.name.startswith("Q8_0 45(45)") and "tiles" in s.name)
+    assert run(GATED, variant_of(GATED, "unpacked_tiles"), given)["tdpbf16ps.internal"] == 2 * 2 * 2 * 4 * 2
+
+
+COARSE = [s for s in ATTENTION.samples() if s.attrs.get("precision") == "bf16" and "from 500" not in s.name]
+
+
+@pytest.mark.parametrize("sample", COARSE, ids=lambda s: s.name)
+def test_attention_is_of_tiles_where_its_precision_allows(sample) -> None:
+    assert run(ATTENTION, variant_of(ATTENTION, "unit_tiles"), sample)["tdpbf16ps.internal"] > 0
 
 
 def test_who_has_no_unit_is_told() -> None:
-    samples = {s.name: s for s in OP.samples()}
-    node = node_of(OP, samples["Q4_0 29(7)x192x17 q8"])
-    assert UNITS.supports(node, device()) is None
-    few = node_of(OP, samples["Q4_0 13(13)x128x16 q8"])
-    assert UNITS.supports(few, device()) == "a tile of 16 tokens for 13"
-    floats = node_of(OP, samples["Q4_0 29(7)x192x17 f32"])
-    assert UNITS.supports(floats, device()) == "takes quantized activations"
-    assert "AMX" in (UNITS.supports(node, cpu_device("scalar")) or "")
+    tiled = node_of(PRODUCT, sample(Case("Q4_0", 29, 29, 32, 64, "tiles")))
+    panels, plain = variant_of(PRODUCT, "unpacked_tiles"), node_of(PRODUCT, sample(Case("Q4_0", 29, 29, 32, 64, "q8")))
+    assert panels.supports(tiled, device()) is None
+    assert panels.supports(plain, device()) == "takes activations of bf16 in tiles"
+    assert "AMX" in (panels.supports(tiled, cpu_device("scalar")) or "")
+    assert variant_of(PRODUCT, "tile").supports(tiled, device()) == "takes activations of f32 or 8 bits"
+    assert "NEON" in (variant_of(PRODUCT, "matrix_unit").supports(plain, device()) or "")
+    exact = next(s for s in ATTENTION.samples() if s.name == "70 tokens, 41 active")
+    assert variant_of(ATTENTION, "unit_tiles").supports(node_of(ATTENTION, exact), device()) == "takes precision 'bf16'"
 
 
-MATMUL = ops.get("matmul")
-BF16 = next(v for v in MATMUL.variants if v.name == "matrix_unit")
+BF16 = variant_of(MATMUL, "matrix_unit")
 
 
 WHOLE = [s for s in MATMUL.samples() if s.name.split()[1:2] and s.name.split()[1] in ("32x64x32", "37x44x33", "deep")]
@@ -71,6 +89,16 @@ def test_bf16_is_multiplied_by_amx(sample) -> None:
     height = 16 if depth % 32 else 32
     pieces = height // 16 * 2 * -(-rows // height) * -(-columns // 32)
     assert counts["tdpbf16ps.internal"] == pieces * -(-depth // 32)
+
+
+PANELS = [s for s in WHOLE if not s.attrs and s.inputs[0].shape[-1] % 32 == 0 and s.inputs[0].shape[0] >= 32]
+
+
+@pytest.mark.parametrize("sample", PANELS, ids=lambda s: s.name)
+def test_bf16_is_multiplied_by_panels(sample) -> None:
+    (rows, depth), columns = sample.inputs[0].shape, sample.inputs[1].shape[1]
+    counts = run(MATMUL, variant_of(MATMUL, "unit_panels"), sample)
+    assert counts["tdpbf16ps.internal"] == 4 * -(-rows // 32) * -(-columns // 32) * depth // 32
 
 
 def test_what_the_unit_does_not_take_is_told() -> None:

@@ -28,6 +28,8 @@ ROW_OF = {
     "kimi-linear": "kimi-linear",
     "hunyuan-moe": "hunyuan-moe",
     "minimax-m2": "minimax-m2",
+    "exaone-moe": "exaone-moe",
+    "glm-dsa": "glm-dsa",
 }
 
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from camshaft.models.convert.architectures import ARCHITECTURES, architecture_of, completed
 from camshaft.models.convert.hub_config import HubConfig
-from camshaft.models.convert.tensors import parts
+from camshaft.models.convert.tensors import layer_numbers, parts
 from scripts.oracles.plain.decoder import PlainDecoder
 from scripts.oracles.tiny.experts import expert_parts
 from scripts.oracles.tiny.gemma4 import gemma4_parameter, proportional_factors
@@ -32,6 +32,8 @@ def write_gguf(
     _write_sizes(writer, model, model.n_vocab + len(more))
     _write_rope(writer, model)
     _write_vocabulary(writer, model, more, template)
+    for key, numbers in _numbers(model, network).items():
+        writer.add_key_value(key, numbers, *_value_types(numbers))
     for name, values in tensors(model, network):
         writer.add_tensor(name, np.ascontiguousarray(values))
     writer.write_header_to_file()
@@ -95,6 +97,16 @@ def _write_vocabulary(writer: gguf.GGUFWriter, model: TinyModel, more: Sequence[
     writer.add_eos_token_id(2)
     writer.add_add_bos_token(False)
     writer.add_chat_template(template)
+
+
+def _numbers(model: TinyModel, network: Any) -> dict[str, list[float]]:
+    """Numbers of layers that are keys of the file."""
+    row = ARCHITECTURES.get(type(network).__name__)
+    if row is None or not row.numbers:
+        return {}
+    values = {name: value.float().numpy() for name, value in network.state_dict().items()}
+    config = HubConfig(network.config.to_dict(), type(network).__name__, model.name)
+    return layer_numbers(config, row, values, values.__getitem__)
 
 
 # Families whose parameters have other names in memory than in the folders that are converted.

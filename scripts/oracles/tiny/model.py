@@ -91,10 +91,13 @@ ARCHITECTURES = {
     "Glm": "chatglm",
     "HunYuanMoEV1": "hunyuan-moe",
     "MiniMaxM2": "minimax-m2",
+    "ExaoneMoe": "exaone-moe",
+    "GlmMoeDsa": "glm-dsa",
+    "DeepseekV32": "deepseek32",
 }
 
 LAYER_NORMS = ("starcoder2", "stablelm", "gpt2", "gptneox", "falcon", "command-r", "cohere2", "rwkv6", "rwkv7")
-LAYER_NORMS += ("phi2", "phimoe", "orion", "nemotron", "olmo", "dbrx")
+LAYER_NORMS += ("bloom", "phi2", "phimoe", "orion", "nemotron", "olmo", "dbrx")
 # Those whose norms' weights are what is added to 1.
 ADDED = ("gemma", "nemotron")
 # Families whose config is of text and pictures, with one of text alone.

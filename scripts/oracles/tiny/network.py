@@ -21,7 +21,7 @@ def build(model: TinyModel, seed: int) -> Any:
         return build_plain(model, seed)
     kind = getattr(transformers, f"{model.family}{'Text' if model.family in TEXT_CONFIGS else ''}Config")
     rope = {**model.rope, "rope_theta": model.theta}
-    if model.family in ("Gemma3", "Gemma3n", "Olmo3"):
+    if model.family in ("Gemma3", "Gemma3n", "Olmo3", "Mellum"):
         rope = {"full_attention": rope, "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0}}
     if model.family == "Gemma4":
         rope = {"full_attention": rope, "sliding_attention": {"rope_type": "default", "rope_theta": 1000.0}}

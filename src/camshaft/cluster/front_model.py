@@ -11,7 +11,7 @@ from camshaft.generate.language_model import LanguageModel
 from camshaft.generate.model_plans import PROMPT_TOKENS
 from camshaft.generate.stored.header_cache import open_model_file
 from camshaft.models.config import read_config
-from camshaft.models.families import FAMILIES, family_name
+from camshaft.models.families import family_name
 from camshaft.models.files.pull import resolve_model
 from camshaft.text.vocabulary import vocabulary_size
 
@@ -57,7 +57,7 @@ class FrontModel(LanguageModel):
         try:
             name = family_name(self._file.metadata)
             self.config = read_config(self._file.metadata, name, vocabulary_size(self._file.metadata))
-            if FAMILIES[self.config.architecture].learned_positions:
+            if self.config.is_bounded:
                 context = min(context, self.config.context_length)
             self.context, self.tokenizer = context, self._model_file.tokenizer()
         except BaseException:

@@ -49,7 +49,8 @@ class LanguageModel(Prompts, Drawing):
     backend: name of a backend or device; None uses the override, else the CPU.
     threads: worker threads; None uses all available cores.
     context: maximum tokens per session; a model with learned positions has no more of them.
-    activations: 'auto' and 'q8' quantize the inputs of quantized matmuls to 8 bits, with an f16 KV cache; 'f32' keeps both f32.
+    activations: 'q8' quantizes the inputs of quantized matmuls to 8 bits, with an f16 KV cache; 'auto' too, but for prompts on a
+        CPU with AMX, whose inputs it rounds to bf16; 'f32' keeps both f32.
     kv_cache: 'auto', 'f16', 'bf16', 'f32', 'q8_0' (8.5 bits per number) or 'q4_0' (4.5 bits).
     sessions: maximum number of open sessions.
     adapters: LoRA adapters (GGUF files and PEFT folders) that are added to the model, each alone or in a pair with a strength.
@@ -87,7 +88,7 @@ class LanguageModel(Prompts, Drawing):
         self._file, self.vision = self._model_file.file, None
         try:
             self.config = self._read_config()
-            if FAMILIES[self.config.architecture].learned_positions:
+            if self.config.is_bounded:
                 self.context = context = min(context, self.config.context_length)
             if mmproj is not None:
                 self._open_vision(mmproj)
@@ -223,7 +224,8 @@ class LanguageModel(Prompts, Drawing):
     def _open_vision(self, path: str | Path) -> None:
         from camshaft.generate.vision.vision_model import VisionModel  # not needed without pictures
 
-        self.vision = VisionModel(path, self.config, self.name, threads=self.threads, activations=self.activations)
+        given = path, self.config, self._file.metadata, self.name
+        self.vision = VisionModel(*given, threads=self.threads, activations=self.activations)
 
     def _opened(self, adapters: Given) -> Adapters:
         return open_adapters(self._file, adapters, lambda: self._model_file.base_digest)

@@ -3,7 +3,7 @@
 STRUCTURAL and STATEMENTS say who lowers a value or a statement on each target. 'emitter': the target's emitter. 'simt':
 lang/simt/form.py, before the emitters of SIMT targets run. 'tiles': lang/expand/tiles.py, which rewrites it to other
 instructions (EXPANDED gives the reason). 'matrix units': the emitter if the tile fits the units (emit/nvptx/tiles.py,
-emit/llvm/matrix_unit.py, emit/msl/tiles.py), else as 'tiles'. Absent: a refusal.
+emit/llvm/matrix_units/, emit/msl/tiles.py), else as 'tiles'. Absent: a refusal.
 
 VALUES and ELEMENTS have a cell per dtype. A value's cell is the type's name in the target's text. An element's cell is 'native'
 (the value's type), 'bits' (an unsigned integer of the same size, which the emitter widens and narrows), or 'packed' (several
@@ -60,7 +60,7 @@ STATEMENTS: dict[str, dict[str, Cell]] = {
 # Why a target expands tiles and asynchronous copies to ordinary instructions: (tiles, copies).
 EXPANDED: dict[str, tuple[str, str]] = {
     "llvm": (
-        "CPUs' units take tiles of words alone (emit/llvm/matrix_unit.py)",
+        "CPUs' units take tiles of words alone (emit/llvm/matrix_units/)",
         "loads run ahead by themselves",
     ),
     "c": ("C has no words for matrix units", "C has no words for copies in the background"),

@@ -27,12 +27,25 @@ class Checkpoint:
     def __init__(self, tensors: Mapping[str, FileTensor], graph: Graph, *, invariant: bool = False) -> None:
         self.tensors, self.graph, self._invariant = tensors, graph, invariant
         self._constants: dict[str, Tensor] = {}
+        self._own_layers = 0
 
     def __contains__(self, name: str) -> bool:
-        return name in self.tensors
+        return self.own(name) in self.tensors
+
+    def repeat_layers(self, n: int) -> None:
+        """From now on layers behind the first n have the tensors of these, in turn."""
+        self._own_layers = n
+
+    def own(self, name: str) -> str:
+        """The name in the file of a layer's tensor or matrix: that of an earlier layer where layers are repeated."""
+        if not self._own_layers or not name.startswith("blk."):
+            return name
+        _, layer, rest = name.split(".", 2)
+        return f"blk.{int(layer) % self._own_layers}.{rest}"
 
     def tensor(self, name: str, *shape: int) -> Tensor:
         """Return the named constant. Raises ModelError if it is missing, has another shape, or has an unsupported format."""
+        name = self.own(name)
         if name not in self._constants:
             source = self.tensors.get(name)
             if source is None:
@@ -48,7 +61,7 @@ class Checkpoint:
 
     def rows(self, name: str) -> int:
         """The first axis of a tensor whose size no key has. Raises ModelError if it is missing or has none."""
-        source = self.tensors.get(name)
+        source = self.tensors.get(self.own(name))
         if source is None or not source.shape:
             self.tensor(name, 1)  # raises ModelError
         assert source is not None
@@ -56,6 +69,7 @@ class Checkpoint:
 
     def vector(self, name: str, n: int) -> Tensor:
         """Return a 1-D constant, converted to f32 if the file has another dtype."""
+        name = self.own(name)
         tensor = self.tensor(name, n)
         if tensor.spec.dtype.name == "f32":
             return tensor
@@ -67,6 +81,7 @@ class Checkpoint:
     ) -> Tensor:
         """Return `change` of the named tensor as a constant f32; its shape in the file is `shape`, axes of 1 aside. `part` names
         the change among several of one tensor."""
+        name = self.own(name)
         key = f"{name}, {part}"
         if key not in self._constants:
             source = self.tensors.get(name)

@@ -18,6 +18,7 @@ from camshaft.models.latent_config import Latent, read_latent, score_magnitude
 from camshaft.models.layer_options import LayerOptions, read_layers
 from camshaft.models.recurrent_config import FEED_FORWARD, Recurrent, kv_heads, layer_widths, most_heads, read_recurrent
 from camshaft.models.streams_config import Streams, read_streams
+from camshaft.models.xielu_config import Xielu, read_xielu
 
 # No model has a tenth of them; a file that lies would fill the memory with their options.
 MOST_LAYERS = 4096
@@ -28,14 +29,16 @@ POOLINGS = ("", "mean", "cls", "last", "rank")
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """Sizes in elements. `rope_dim` is the number of rotated elements per head; `context_length` that of the training.
+    """Sizes in elements. `rope_dim` is the number of rotated elements per head; `context_length` that of the training; no text
+    is longer if `is_bounded`.
 
     The scores of position p are multiplied by 1 + temperature_scale ln(1 + floor(p / temperature_context)), of families with a
     temperature in layers that do not rotate alone, where positions count from 1.
     `pooling`: how a text's vector comes from its tokens', empty where the file does not say; that of a reranker of encoders is
     `classifier_pooling`. `n_types` kinds of tokens have embeddings. `window_theta` is the rotation base of the table
     'rope_window', `window_rope_dim` its elements (0: as many). `per_layer_dim`: the width of each layer's own embeddings of
-    tokens. Scales multiply; softcaps and `qkv_clamp` of 0 do nothing.
+    tokens. `xielu`: the activations of layers that have xIELU. Layers are `own_layers` (0: all) in
+    turn, with the last norm between where it `norms_loops`. Scales multiply; softcaps and `qkv_clamp` of 0 do nothing.
     """
 
     architecture: str
@@ -73,6 +76,10 @@ class ModelConfig:
     qkv_clamp: float = 0.0
     sections: tuple[int, ...] = ()
     deepstack: int = 0
+    xielu: tuple[Xielu, ...] = ()
+    is_bounded: bool = False
+    own_layers: int = 0
+    norms_loops: bool = False
 
     def of_layer(self, layer: int) -> ModelConfig:
         """The config with the layer's own sizes."""
@@ -89,7 +96,7 @@ def check_layers(prefix: str, n_layers: int, n_tensors: int) -> None:
 def read_config(metadata: Mapping[str, Any], architecture: str, vocab_size: int) -> ModelConfig:
     """Read the dimensions. Raises ModelError, naming the key, for a missing or impossible value."""
     keys, family = Keys(metadata, architecture), FAMILIES[architecture]
-    dim, n_layers = keys.size("embedding_length"), _n_layers(keys)
+    dim, n_layers = keys.size("embedding_length"), _n_layers(keys, family)
     n_heads = most_heads(keys) if family.attention else 1
     latent = read_latent(keys, dim // n_heads) if family.latent else None
     head_dim = keys.size("attention.key_length", dim // n_heads if dim % n_heads == 0 else None)
@@ -101,7 +108,7 @@ def read_config(metadata: Mapping[str, Any], architecture: str, vocab_size: int)
         architecture=architecture,
         n_layers=n_layers,
         dim=dim,
-        ffn_dim=max(layer_widths(keys, family, n_layers)) if family.feed_forward else 0,
+        ffn_dim=_ffn_dim(keys, family, n_layers),
         n_heads=n_heads,
         n_kv_heads=max(kv_heads(keys, family, n_layers, n_heads)) if family.attention and not latent else 1,
         head_dim=head_dim,
@@ -109,10 +116,13 @@ def read_config(metadata: Mapping[str, Any], architecture: str, vocab_size: int)
         rope_theta=theta,
         norm_eps=keys.positive(_epsilon(keys, family)),
         vocab_size=vocab_size,
-        context_length=keys.size("context_length"),
+        context_length=_context(keys, family),
+        is_bounded=family.learned_positions or family.indexed,
         layers=read_layers(keys, family, n_layers, head_dim),
         window_theta=keys.positive("rope.freq_base_swa", family.window_theta or theta),
-        attention_scale=keys.positive("attention.scale", scale),
+        attention_scale=keys.positive(
+            "attention.output_scale" if family.scales == "grok" else "attention.scale", scale
+        ),
         latent=latent,
     )
     config = _with_parts(_with_scales(config, keys, family), keys, family)
@@ -123,7 +133,11 @@ def read_config(metadata: Mapping[str, Any], architecture: str, vocab_size: int)
 
 def _with_scales(config: ModelConfig, keys: Keys, family: Family) -> ModelConfig:
     """The config with what numbers are multiplied by or limited to."""
-    usual = (12.0, 1.4 / math.sqrt(config.n_layers), config.dim / 256) if family.scales else (1.0, 1.0, 1.0)
+    usual = {
+        "": (1.0, 1.0, 1.0),
+        "minicpm": (12.0, 1.4 / math.sqrt(config.n_layers), config.dim / 256),
+        "grok": (78.38367176906169, 1.0, 3**-0.5),
+    }[family.scales]
     of_logits = keys.positive("logit_scale", usual[2])
     by_dim = family.embedding_scale == "dim"
     temperature = keys.at_least_0("attention.temperature_scale", family.temperature)
@@ -158,14 +172,31 @@ def _with_parts(config: ModelConfig, keys: Keys, family: Family) -> ModelConfig:
         sections=_sections(keys, config.rope_dim) if family.axes else (),
         deepstack=_some_layers(keys, "n_deepstack_layers", config.n_layers) if family.axes else 0,
         per_layer_dim=int(keys.at_least_0("embedding_length_per_layer_input", 0.0)) if family.per_layer else 0,
+        own_layers=config.n_layers // keys.size("num_loops", 1) if family.loops else 0,
+        norms_loops=family.loops and not keys.flag("skip_loop_final_norm", False),
+        xielu=read_xielu(keys.metadata, config.n_layers) if family.activation == "xielu" else (),
         streams=read_streams(keys, config.n_layers) if family.builder == "gemma3n" else None,
     )
 
 
-def _n_layers(keys: Keys) -> int:
-    """The layers but for the last ones that predict tokens after the next one: they are not part of the model proper."""
+def _context(keys: Keys, family: Family) -> int:
+    """The tokens of the training; of families with an index those up to which a token sees all before it."""
+    n = keys.size("context_length")
+    return min(n, keys.size("attention.indexer.top_k")) if family.indexed else n
+
+
+def _ffn_dim(keys: Keys, family: Family, n_layers: int) -> int:
+    """The width of the widest feed-forward; 0 in families without one."""
+    width = max(layer_widths(keys, family, n_layers)) if family.feed_forward else 0
+    return width // 2 if family.halves_width else width
+
+
+def _n_layers(keys: Keys, family: Family) -> int:
+    """The layers as often as they run, but for the last ones that predict tokens after the next one: they are not part of the
+    model proper."""
     n = keys.size("block_count", most=MOST_LAYERS)
-    return n - _some_layers(keys, "nextn_predict_layers", n)
+    n -= _some_layers(keys, "nextn_predict_layers", n)
+    return n * keys.size("num_loops", 1, most=MOST_LAYERS // n) if family.loops else n
 
 
 def _some_layers(keys: Keys, key: str, n_layers: int) -> int:

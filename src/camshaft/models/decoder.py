@@ -26,7 +26,7 @@ from camshaft.models.config import ModelConfig
 from camshaft.models.families import FAMILIES, Family, gemma3n, rwkv, t5_encoder
 from camshaft.models.recurrent_config import FEED_FORWARD
 
-# The norms after attention and feed-forward: of their results, or of the sums.
+# The norms after attention and feed-forward: of their results, or of the sums, whose names are those of results in Grok's files.
 POST_NORMS = ("post_attention_norm", "post_ffw_norm")
 SUM_NORMS = ("attn_output_norm", "layer_output_norm")
 # What builds the layers of families whose layers are their own.
@@ -55,6 +55,7 @@ def hidden(config: ModelConfig, file: Checkpoint, batch: TokenBatch, caches: Seq
     family = FAMILIES[config.architecture]
     if family.builder:
         return BUILDERS[family.builder](config, file, batch, caches)
+    file.repeat_layers(config.own_layers)
     x = _embedded(config, file, batch)
     block = (
         _parallel_block
@@ -71,18 +72,22 @@ def hidden(config: ModelConfig, file: Checkpoint, batch: TokenBatch, caches: Seq
         of_layer, mine = config.of_layer(layer), replace(batch, is_last=layer == len(caches) - 1)
         with graph_of(x).checkpoint() if layer < batch.recomputed else nullcontext():
             x = after_layer(block(x, layer, of_layer, file, mine, cache), layer, batch)
+        if config.norms_loops and not mine.is_last and (layer + 1) % config.own_layers == 0:
+            x = norm(x, family.output_norm, config, file)
     return x if family.norms == "sum" else norm(x, family.output_norm, config, file)
 
 
 def _embedded(config: ModelConfig, file: Checkpoint, batch: TokenBatch) -> Tensor:
     """Embeddings of tokens, scaled, and of positions in families that learn them; an encoder's also of types, normed."""
-    x = F.embedding(batch.ids, file.tensor("token_embd.weight", config.vocab_size, config.dim), to="f32")
+    family = FAMILIES[config.architecture]
+    only_output = family.one_table and "token_embd.weight" not in file
+    table = file.tensor("output.weight" if only_output else "token_embd.weight", config.vocab_size, config.dim)
+    x = F.embedding(batch.ids, table, to="f32")
     x = _scaled(x, config.embedding_scale)
     x = with_pictures(x, batch)
-    family = FAMILIES[config.architecture]
     if family.learned_positions:
-        table = file.tensor("position_embd.weight", config.context_length, config.dim)
-        x = F.add(x, F.embedding(batch.positions, table, to="f32"))
+        places = file.tensor("position_embd.weight", config.context_length, config.dim)
+        x = F.add(x, F.embedding(batch.positions, places, to="f32"))
     if config.n_types:
         types = file.tensor("token_types.weight", config.n_types, config.dim)
         known = F.cast(types[0], to="f32") if batch.types is None else F.embedding(batch.types, types, to="f32")
@@ -103,7 +108,10 @@ def _block(
     y = _mixed(h, layer, family, config, file, batch, cache)
     x = logit_rows(x, batch, f"{prefix}.rows") if batch.is_last else x
     routed_by = x if family.routes_inputs else None
-    after, last = SUM_NORMS if family.norms == "sum" else POST_NORMS
+    after, last = (
+        of_sum if family.norms == "sum" or f"{prefix}.{of_sum}.weight" in file else post
+        for of_sum, post in zip(SUM_NORMS, POST_NORMS, strict=True)
+    )
     x = _add(x, y, f"{prefix}.{after}", f"{prefix}.attn_residual", config, file)
     if not family.feed_forward:
         return x

@@ -45,6 +45,7 @@ def read_layers(keys: Keys, family: Family, n_layers: int, head_dim: int) -> tup
     """Each layer's options. Raises ModelError, naming the key, for an impossible value."""
     windows, kinds = _windows(keys, family, n_layers), layer_kinds(keys, family, n_layers)
     rotates = _rotates(keys) if family.rotates_if_finetuned else family.rotates
+    rotates = rotates and not family.has_alibi(n_layers)
     experts = expert_layers(keys, n_layers)
     layers = tuple(
         LayerOptions(
@@ -94,7 +95,7 @@ def _rotates(keys: Keys) -> bool:
 def _rope(family: Family, layer: int, window: int, some_windows: bool) -> str:
     unrotated = family.unrotated_every and (layer + 1) % family.unrotated_every == 0
     no_windows_here = family.rotates_windows_only and some_windows and not window
-    if unrotated or family.learned_positions or family.alibi or no_windows_here:
+    if unrotated or family.learned_positions or no_windows_here:
         return ""
     return "rope_window" if window and family.window_rope == "plain" else "rope"
 

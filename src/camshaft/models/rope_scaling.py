@@ -39,6 +39,10 @@ def read_scaling(metadata: Mapping[str, Any], tensors: Mapping[str, FileTensor],
         return RopeScaling(freq_factors=factors)
     if kind == "linear":
         return RopeScaling("linear", factor, freq_factors=factors)
+    extrapolated = keys.at_least_0("rope.scaling.yarn_ext_factor", 1.0)
+    if extrapolated != 1.0:
+        name = f"{config.architecture}.rope.scaling.yarn_ext_factor"
+        raise ModelError(f"the key {name!r} is {extrapolated:g}; wanted 1")
     family = FAMILIES[config.architecture]
     multiplier = keys.at_least_0("rope.scaling.yarn_log_multiplier", 0.0)
     return RopeScaling(

@@ -49,7 +49,7 @@ def _validated(bound: RunnableSchedule, origin: NodeRange) -> None:
     changed = [(t.spec, b) for t, b in zip(node.outputs, origin.outputs, strict=True)]
     changed += [(node.inputs[i].spec, origin.inputs[i]) for i in op.updates]
     for (spec, buffer), want in zip(changed, wanted, strict=True):
-        tolerance = tolerance_of(op, origin.choice.variant, spec, want)
+        tolerance = tolerance_of(op, spec, want, origin.choice.variant)
         for got, expected in _compared(_bytes(bound, buffer, spec), want, spec, active):
             error = error_between(got, expected, tolerance)
             if not error <= tolerance:

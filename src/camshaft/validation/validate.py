@@ -104,7 +104,7 @@ def _compared(
     for index, (got, spec, want) in enumerate(zip(outputs, specs, wanted, strict=True)):
         if index < len(node.outputs):
             check_untouched(got, spec, sample.extents, f"{op.name} {variant.name} ({sample.name})", fill)
-        allowed = tolerance_of(op, variant, spec, want)
+        allowed = tolerance_of(op, spec, want, variant)
         tolerance = max(tolerance, allowed)
         pairs = zip(_arrays(got, spec, sample.extents, want), _arrays(want, spec, {}, want), strict=True)
         errors += [error_between(a, b, allowed) for a, b in pairs]
@@ -116,10 +116,12 @@ def by_numbers(spec: TensorSpec, want: Array) -> bool:
     return not spec.is_plain and spec.layout.numbers is not None and want.dtype.kind == "f"
 
 
-def tolerance_of(op: Op, variant: KernelVariant, spec: TensorSpec, want: Array) -> float:
-    """The tolerance of an output: by dtype, or by layout if a packed output is compared as numbers."""
+def tolerance_of(op: Op, spec: TensorSpec, want: Array, variant: KernelVariant | None = None) -> float:
+    """The tolerance of an output: by dtype, or by layout if a packed output is compared as numbers; the variant's if it has
+    one of its own."""
     name = spec.layout.name if by_numbers(spec, want) else spec.dtype.name
-    return variant.tolerance.get(name, op.tolerance.get(name, 0.0))
+    own = {} if variant is None else variant.tolerance
+    return own.get(name, op.tolerance.get(name, 0.0))
 
 
 def _active(array: Array, spec: TensorSpec, extents: Mapping[Extent, int]) -> Array:

@@ -11,8 +11,9 @@ from collections.abc import Callable, Sequence
 from math import prod
 from typing import Any
 
-from camshaft.emit.llvm import control, instructions, lanes, matrix_unit, memory
+from camshaft.emit.llvm import control, instructions, lanes, memory
 from camshaft.emit.llvm.context import Context, Rules
+from camshaft.emit.llvm.matrix_units import statements as matrix_units
 from camshaft.emit.llvm.values import Rep, array_name, integer, iota, memory_dtype, scalar_type
 from camshaft.emit.target import CpuTarget
 from camshaft.lang import ir, tile_ir
@@ -65,9 +66,9 @@ CPU_RULES: Rules[Context] = Rules(
         ir.Lanes: control.lanes_loop,
         ir.Barrier: control.barrier,
         ir.Prefetch: memory.prefetch,
-        tile_ir.TileNew: matrix_unit.new,
-        tile_ir.TileMma: matrix_unit.mma,
-        tile_ir.TileStore: matrix_unit.store,
+        tile_ir.TileNew: matrix_units.new,
+        tile_ir.TileMma: matrix_units.mma,
+        tile_ir.TileStore: matrix_units.store,
     },
 )
 
@@ -117,7 +118,7 @@ def total_lines(sizes: Sequence[str]) -> tuple[list[str], str]:
 
 def emit(kernel: ir.KernelIR, target: CpuTarget, symbol: str) -> str:
     """Return the LLVM module of a kernel: one exported function `symbol`."""
-    kernel = expand_tiles(kernel, target.lanes, keep=matrix_unit.native_tiles(kernel, target))
+    kernel = expand_tiles(kernel, target.lanes, keep=matrix_units.native_tiles(kernel, target))
     kernel = expand_functions(kernel, target.column, target.lacks)
     ctx = Context(kernel.name, target, CPU_RULES, *varying(kernel))
     ctx.allocas += [f"{stack_array(array)}, align 64" for array in kernel.scratch]

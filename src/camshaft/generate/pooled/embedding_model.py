@@ -19,7 +19,8 @@ class EmbeddingModel(PooledModel):
     path_or_name: a .gguf file, or a model name that `camshaft pull` accepts.
     threads: worker threads; None uses all available cores.
     context: maximum tokens per text; None: 512, or the most that the model knows positions of.
-    activations: 'auto' and 'q8' quantize the inputs of quantized matmuls to 8 bits; 'f32' does not.
+    activations: 'q8' quantizes the inputs of quantized matmuls to 8 bits, and 'auto', or rounds them to bf16 on a CPU with AMX;
+        'f32' does not.
     pooling: 'mean', 'cls' (the first token) or 'last'; None: as the file says.
 
     Raises ModelError or FormatError for an unusable file, SettingError for an option that cannot be.

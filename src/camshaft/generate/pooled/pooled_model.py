@@ -63,7 +63,7 @@ class PooledModel(ABC):
             self._texts = 1 if FAMILIES[architecture].one_text else TEXTS
             self.config = read_config(self._file.metadata, architecture, vocabulary_size(self._file.metadata))
             self.context = min(self.config.context_length, RUN_TOKENS) if context is None else context
-            if FAMILIES[architecture].learned_positions and self.context > self.config.context_length:
+            if self.config.is_bounded and self.context > self.config.context_length:
                 most = count(self.config.context_length, "token")
                 raise ContextError(
                     f"a context of {count(self.context, 'token')}; {architecture} knows the positions of {most} only"

@@ -34,7 +34,8 @@ class SpeechModel(FileModel):
 
     path_or_name: a .gguf file of the architecture whisper, or a model name that `camshaft pull` accepts.
     threads: worker threads; None uses all available cores.
-    activations: 'auto' and 'q8' quantize the inputs of quantized matmuls to 8 bits; 'f32' does not, and keeps keys in f32.
+    activations: 'q8' quantizes the inputs of quantized matmuls to 8 bits, and 'auto', or rounds them to bf16 on a CPU with AMX;
+        'f32' does not, and keeps keys in f32.
 
     Raises ModelError or FormatError for an unusable file, SettingError for an option that cannot be.
     """

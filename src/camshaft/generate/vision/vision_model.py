@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import cached_property
 from hashlib import blake2b
 from pathlib import Path
@@ -24,6 +24,7 @@ from camshaft.generate.stored.header_cache import open_model_file
 from camshaft.generate.vision.tokens import Seeing, Span
 from camshaft.models.config import ModelConfig, check_layers
 from camshaft.models.vision.config import PREFIX, VisionConfig, read_vision
+from camshaft.models.vision.lines import line_of
 from camshaft.models.vision.patches import grid_of, merged, patch_rows
 from camshaft.models.vision.pictures import Picture
 from camshaft.models.vision.positions import axes_of, axis_rows, position_rows, windows_of
@@ -81,7 +82,16 @@ class VisionModel(Closing):
 
     Raises ModelError or FormatError for an unusable file, or one that is not of the text model."""
 
-    def __init__(self, path: str | Path, text: ModelConfig, text_name: str, *, threads: int, activations: str) -> None:
+    def __init__(
+        self,
+        path: str | Path,
+        text: ModelConfig,
+        text_keys: Mapping[str, Any],
+        text_name: str,
+        *,
+        threads: int,
+        activations: str,
+    ) -> None:
         self.name, self._lock, self._closed = str(path), ForkLock(), False
         kind = compiled_activations(activations)
         self._file = open_model_file(path).file
@@ -91,6 +101,7 @@ class VisionModel(Closing):
             kind_of = config.row.bidirectional
             self._together = kind_of == "all" or (kind_of == "windows" and not text.per_layer_dim)
             _check_text(config, self.name, text, text_name, together=self._together)
+            _check_line(line_of(self._file.metadata), self.name, line_of(text_keys), text_name)
             check_layers(PREFIX, config.n_layers, len(self._file.tensors))
         except BaseException:
             self._file.close()
@@ -231,10 +242,23 @@ def _check_text(config: VisionConfig, name: str, text: ModelConfig, text_name: s
     if config.row.axes != bool(text.sections):
         has = "rows and columns as positions" if config.row.axes else "no rows and columns as positions"
         raise ModelError(f"pictures of {name} have {has}, unlike {text_name} (rope.dimension_sections): {wanted}")
+    if text.architecture not in config.row.texts:
+        texts = " or ".join(config.row.texts)
+        raise ModelError(
+            f"{name} (projector {config.projector}) is for models of {texts}; {text_name} is of {text.architecture}: {wanted}"
+        )
     least = min((options.window for options in text.layers if options.window), default=config.most_patches)
     if together and config.most_patches // config.merge**2 > least:
         tokens = config.most_patches // config.merge**2
         raise ModelError(f"pictures of {tokens} tokens; {text_name} has windows of {least}: wanted windows as long")
+
+
+def _check_line(line: str, name: str, of_text: str, text_name: str) -> None:
+    """Raise ModelError where both files name their line of models, and these differ."""
+    if line and of_text and line != of_text:
+        raise ModelError(
+            f"{name} is of {line}; {text_name} is of {of_text}: wanted the vision file (mmproj) of this model"
+        )
 
 
 def _nbytes(pieces: tuple[str | Span, ...]) -> int:

@@ -44,12 +44,13 @@ class AdaptedCheckpoint(Checkpoint):
         self._changes, self._unused = changes, dict.fromkeys(changes)
 
     def linear(self, x: Tensor, name: str, n: int, *, bias: bool = False) -> Tensor:
-        changes = self._changes.get(name, ())
+        own = self.own(name)
+        changes = self._changes.get(own, ())
         factors = [None if c.factors is None else c.factors(self) for c in changes]
         rescaled = any(found is not None for found in factors)
         y = super().linear(x, name, n, bias=bias and not rescaled)
         if name != "token_embd":  # its rows are also the tokens' embeddings, which would stay as they are
-            self._unused.pop(name, None)
+            self._unused.pop(own, None)
         if rescaled:
             y = self._rescaled(x, y, name, n, changes, factors)
         for c, found in zip(changes, factors, strict=True):

@@ -54,7 +54,7 @@ _PLAIN, _EXPERTS = Naming(), Naming(_ATTENTION)
 _HALVES: dict[str, Order] = {"attn_q": "halves", "attn_k": "halves"}
 _PAIRS = Naming(orders=_HALVES)
 NAMINGS: dict[str, Naming] = {
-    **dict.fromkeys(("llama", "smollm3", "mistral3", "granite", "minicpm", "olmo", "deci"), _PAIRS),
+    **dict.fromkeys(("llama", "smollm3", "mistral3", "granite", "minicpm", "olmo", "deci", "nanbeige"), _PAIRS),
     **dict.fromkeys(
         ("qwen2", "qwen3", "gemma", "gemma2", "gemma3", "gemma3n", "olmo2", "exaone4", "seed_oss", "stablelm"), _PLAIN
     ),
@@ -62,10 +62,29 @@ NAMINGS: dict[str, Naming] = {
         ("command-r", "cohere2", "hunyuan-dense", "ernie4_5", "ernie4_5-moe", "glm4moe", "gemma4", "dots1"), _PLAIN
     ),
     **dict.fromkeys(("qwen2moe", "qwen3moe", "olmoe", "gpt-oss", "minimax-m2", "phimoe", "smallthinker"), _EXPERTS),
-    "hunyuan-moe": _EXPERTS,
+    **dict.fromkeys(("hunyuan-moe", "mellum"), _EXPERTS),
+    "exaone-moe": _PLAIN,
+    "afmoe": Naming(_ATTENTION | {"attn_gate": "self_attn.gate_proj"} | _DENSE),
     "llama4": Naming(_ATTENTION | {name: part.replace("mlp", "feed_forward") for name, part in _DENSE.items()}),
     "arcee": Naming({**_ATTENTION, "ffn_up": "mlp.up_proj", "ffn_down": "mlp.down_proj"}, orders=_HALVES),
-    "nemotron": Naming({**_ATTENTION, "ffn_up": "mlp.up_proj", "ffn_down": "mlp.down_proj"}),
+    **dict.fromkeys(
+        ("nemotron", "apertus"), Naming({**_ATTENTION, "ffn_up": "mlp.up_proj", "ffn_down": "mlp.down_proj"})
+    ),
+    "pangu-embedded": _PLAIN,
+    "qwen": Naming(
+        {
+            "attn_qkv": "attn.c_attn",
+            "attn_output": "attn.c_proj",
+            "ffn_up": "mlp.w1",
+            "ffn_gate": "mlp.w2",
+            "ffn_down": "mlp.c_proj",
+        },
+        layers="transformer.h",
+    ),
+    "codeshell": Naming(
+        {"attn_qkv": "attn.c_attn", "attn_output": "attn.c_proj", "ffn_up": "mlp.c_fc", "ffn_down": "mlp.c_proj"},
+        layers="transformer.h",
+    ),
     "phi2": Naming({**_ATTENTION, "attn_output": "self_attn.dense", "ffn_up": "mlp.fc1", "ffn_down": "mlp.fc2"}),
     "dbrx": Naming(
         {"attn_qkv": "norm_attn_norm.attn.Wqkv", "attn_output": "norm_attn_norm.attn.out_proj"},
@@ -83,7 +102,8 @@ NAMINGS: dict[str, Naming] = {
     **dict.fromkeys(
         ("glm4", "chatglm"), Naming(_ATTENTION | {"ffn_up": "mlp.gate_up_proj", "ffn_down": "mlp.down_proj"})
     ),
-    **dict.fromkeys(("deepseek2", "minicpm3"), Naming(_LATENT | _DENSE)),
+    **dict.fromkeys(("deepseek2", "deepseek32", "glm-dsa", "minicpm3"), Naming(_LATENT | _DENSE)),
+    "kimi-linear": Naming({**_ATTENTION, "attn_kv_a_mqa": "self_attn.kv_a_proj_with_mqa"} | _DENSE),
     "starcoder2": Naming(_ATTENTION | {"ffn_up": "mlp.c_fc", "ffn_down": "mlp.c_proj"}),
     "gpt2": Naming(
         {"attn_qkv": "attn.c_attn", "attn_output": "attn.c_proj", "ffn_up": "mlp.c_fc", "ffn_down": "mlp.c_proj"},
@@ -96,10 +116,13 @@ NAMINGS: dict[str, Naming] = {
         head="embed_out",
         orders={"attn_qkv": "groups"},
     ),
-    "falcon": Naming(
-        {"attn_qkv": "self_attention.query_key_value", "attn_output": "self_attention.dense", **_NEOX_FFN},
-        layers="transformer.h",
-        orders={"attn_qkv": "groups"},
+    **dict.fromkeys(
+        ("bloom", "falcon"),
+        Naming(
+            {"attn_qkv": "self_attention.query_key_value", "attn_output": "self_attention.dense", **_NEOX_FFN},
+            layers="transformer.h",
+            orders={"attn_qkv": "groups"},
+        ),
     ),
 }
 # Where text models are parts of models that see pictures, their path has this in front of the first dot or after it.

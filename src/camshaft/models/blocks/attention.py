@@ -21,19 +21,21 @@ def attention(
     prefix = f"blk.{layer}"
     q, k, v = _projections(h, layer, family, config, file)
     gate = None
-    if family.gated_attention:
+    if family.gated_attention == "joined":
         q, gate = _query_and_gate(q, config, batch)
+    elif family.gated_attention:
+        gate = file.linear(h, f"{prefix}.attn_gate", config.n_heads * config.head_dim)
     q = _turned(q, "q", config.n_heads, layer, config, file, batch)
     if k is not None:
         k = _turned(k, "k", config.n_kv_heads, layer, config, file, batch)
     q = _by_position(q, layer, family, config, batch)
     extras = {"sinks": file.vector(f"{prefix}.attn_sinks.weight", config.n_heads)} if family.sinks else {}
-    if family.alibi:
+    if family.has_alibi(config.n_layers):
         extras["slopes"] = file.made("alibi_slopes", lambda: alibi_slopes(config.n_heads))
     y = cache.attend(q, k, v, layer, config, batch, extras)
     if gate is not None:
         y = F.sigmoid_multiply(y, logit_rows(gate, batch, f"{prefix}.gate_rows") if batch.is_last else gate)
-    return file.linear(y, f"{prefix}.attn_output", config.dim, bias=family.biases == "all")
+    return file.linear(y, f"{prefix}.attn_output", config.dim, bias=family.biases in ("attention", "all"))
 
 
 def _query_and_gate(joined: Tensor, config: ModelConfig, batch: TokenBatch) -> tuple[Tensor, Tensor]:
@@ -52,15 +54,15 @@ def _projections(
     """q, k and v; no k and v in a layer that reads those of another."""
     prefix = f"blk.{layer}"
     width, kv_width = config.n_heads * config.head_dim, config.n_kv_heads * config.head_dim
-    may_be_fused = not family.gated_attention  # whose files have a tensor of this name for recurrent layers
+    may_be_fused = family.gated_attention != "joined"  # whose files have a tensor of this name for recurrent layers
     fused = family.fused in ("qkv", "all") or (may_be_fused and f"{prefix}.attn_qkv.weight" in file)
     has_bias = f"{prefix}.attn_{'qkv' if fused else 'q'}.bias" in file
-    bias = family.biases in ("qkv", "all") or (family.biases == "file" and has_bias)
+    bias = family.biases in ("qkv", "attention", "all") or (family.biases == "file" and has_bias)
     if fused:
         joined = _clamped(file.linear(h, f"{prefix}.attn_qkv", width + 2 * kv_width, bias=bias), config)
         q, k, v = F.split(joined, axis=1, sizes=(width, kv_width, kv_width))
         return q, k, v
-    q_width = 2 * width if family.gated_attention else width
+    q_width = 2 * width if family.gated_attention == "joined" else width
     q = _clamped(file.linear(h, f"{prefix}.attn_q", q_width, bias=bias), config)
     if config.layers[layer].shares >= 0:
         return q, None, None

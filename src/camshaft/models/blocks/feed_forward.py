@@ -9,6 +9,7 @@ from camshaft.models.checkpoint import Checkpoint, columns_of
 from camshaft.models.config import ModelConfig
 from camshaft.models.experts_config import Experts
 from camshaft.models.families import Family
+from camshaft.models.xielu_config import Xielu
 
 # gpt-oss: gates are clamped from above and ups on both sides, silu is that of 1.702 x, and 1 is added to ups.
 LIMIT, ALPHA = 7.0, 1.702
@@ -32,10 +33,13 @@ def feed_forward(
         family.dense_unrouted and f"{prefix}.ffn_gate_inp.weight" not in file
     )
     if config.experts is None or is_dense:
-        return _dense(h, prefix, family, config, file)
-    if not family.dense_beside_experts or x is None:
-        return _mixture(h, h if seen is None else seen, prefix, config.experts, family, config, file)
-    dense = norm(_dense(h, prefix, family, config, file), f"{prefix}.post_ffw_norm_1", config, file)
+        return _dense(h, layer, family, config, file)
+    if family.dense_beside_experts != "normed" or x is None:
+        y = _mixture(h, h if seen is None else seen, prefix, config.experts, family, config, file)
+        if not family.dense_beside_experts or f"{prefix}.ffn_up.weight" not in file:
+            return y
+        return F.multiply(F.add(_dense(h, layer, family, config, file), y), 2**-0.5)
+    dense = norm(_dense(h, layer, family, config, file), f"{prefix}.post_ffw_norm_1", config, file)
     seen = F.rms_norm(x, file.vector(f"{prefix}.ffn_gate_inp.scale", config.dim), eps=config.norm_eps)
     seen = F.multiply(seen, config.dim**-0.5)
     h = norm(x, f"{prefix}.pre_ffw_norm_2", config, file)
@@ -43,11 +47,14 @@ def feed_forward(
     return F.add(dense, norm(y, f"{prefix}.post_ffw_norm_2", config, file))
 
 
-def _dense(h: Tensor, prefix: str, family: Family, config: ModelConfig, file: Checkpoint) -> Tensor:
+def _dense(h: Tensor, layer: int, family: Family, config: ModelConfig, file: Checkpoint) -> Tensor:
+    prefix = f"blk.{layer}"
     bias, down = family.biases == "all", f"{prefix}.ffn_down"
     if not family.gated:
         up = file.linear(h, f"{prefix}.ffn_up", config.ffn_dim, bias=bias)
-        return file.linear(_plain_activation(up, f"{prefix}.ffn_act", family), down, config.dim, bias=bias)
+        act = f"{prefix}.ffn_act"
+        hidden = _xielu(up, config.xielu[layer], act) if config.xielu else _plain_activation(up, act, family)
+        return file.linear(hidden, down, config.dim, bias=bias)
     if family.fused in ("up", "all") and f"{prefix}.ffn_gate.weight" not in file:
         joined = file.linear(h, f"{prefix}.ffn_up", 2 * config.ffn_dim)
         gate, up = F.split(joined, axis=1, sizes=(config.ffn_dim, config.ffn_dim))
@@ -63,6 +70,14 @@ def _plain_activation(up: Tensor, name: str, family: Family) -> Tensor:
     if family.activation == "relu_squared":
         return F.square(F.relu(up), name=name)
     made: Tensor = F.function(family.activation)(up, name=name)
+    return made
+
+
+def _xielu(x: Tensor, of: Xielu, name: str) -> Tensor:
+    """The layer's xIELU of x."""
+    low = F.multiply(F.subtract(F.expm1(F.minimum(x, of.edge)), x), of.negative)
+    curved = F.where(F.greater(x, 0.0), F.multiply(F.square(x), of.positive), low)
+    made: Tensor = F.add(curved, F.multiply(x, of.linear), name=name)
     return made
 
 

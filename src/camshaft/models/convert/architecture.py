@@ -22,6 +22,7 @@ class Architecture:
     keys: more metadata, under the architecture's prefix. transposed: matrices are stored [in, out]. defaults: what config.json
     leaves out, as transformers does for values that are its defaults. in_turn: heads of values share those of keys in turn.
     encoder_decoder: what takes the place of all this in models with an encoder and a decoder.
+    numbers: keys of a number for each layer, without a prefix, by the ends of the names of their tensors.
     changes: what is made of a tensor of its own kind, by its name without 'blk.N.'. values and name_of: what of the config, and
     which architecture, follows from the config's values, of the file at a path.
     """
@@ -32,6 +33,7 @@ class Architecture:
     keys: tuple[MoreKeys, ...] = ()
     transposed: bool = False
     in_turn: bool = False
+    numbers: Mapping[str, str] = field(default_factory=dict)
     defaults: Mapping[str, Any] = field(default_factory=dict)
     encoder_decoder: EncoderDecoder | None = None
     changes: Callable[[str, HubConfig], Iterator[tuple[str, Change]]] = lambda name, config: iter(())

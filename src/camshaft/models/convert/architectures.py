@@ -13,12 +13,16 @@ from camshaft.models.convert.families import own
 from camshaft.models.convert.families.encoders import bert_name, encoder_changes, encoder_keys, modern_bert_keys
 from camshaft.models.convert.families.experts import (
     adjusted_ffn,
+    afmoe_experts,
     ernie_experts,
+    exaone_experts,
     experts,
     glm4_experts,
     gpt_oss,
     hunyuan_experts,
+    indexed,
     lfm2_experts,
+    mellum_experts,
     minimax_experts,
     short_convolutions,
 )
@@ -37,6 +41,7 @@ from camshaft.models.convert.families.rotations import clamp, deepstack, longrop
 from camshaft.models.convert.families.windows import window, window_base, window_every, window_pattern
 from camshaft.models.convert.hub_config import HubConfig
 from camshaft.models.convert.state_space import granite_hybrid_keys, mamba2_keys, mamba_keys
+from camshaft.models.xielu_config import XIELU_KEYS
 
 
 def _soft_caps(config: HubConfig) -> Keys:
@@ -78,6 +83,12 @@ def _every_fourth_is_not_rotated(config: HubConfig) -> Keys:
     return {}
 
 
+def _no_attention_bias(config: HubConfig) -> Keys:
+    if config.get("attention_bias"):
+        raise ModelError(f"{config.path}: attention_bias is true; wanted projections without biases")
+    return {}
+
+
 def _no_alibi(config: HubConfig) -> Keys:
     if config.get("alibi"):
         raise ModelError(f"{config.path}: has alibi; wanted a model with rotary positions")
@@ -96,6 +107,7 @@ _GEMMA3N = {
     "rope_theta": 1e6,
 }
 _GEMMA3N |= {"rope_local_base_freq": 10000.0, "max_position_embeddings": 32768}
+XIELU = {f".act_fn.{key.removeprefix('xielu.')}": key for key in XIELU_KEYS}
 _HALF = {"partial_rotary_factor": 0.5}
 _NO_LIMIT = {"max_position_embeddings": 1 << 20}  # recurrent models have none
 _LLAMA = Architecture("llama", permuted=True, defaults={"rms_norm_eps": 1e-6})
@@ -140,10 +152,18 @@ ARCHITECTURES: dict[str, Architecture] = {
     "Olmo3ForCausalLM": Architecture("olmo2", keys=(window_pattern,)),
     "OlmoeForCausalLM": Architecture("olmoe", keys=(experts,)),
     "Exaone4ForCausalLM": Architecture("exaone4", keys=(window_pattern,)),
+    # published files have either name
+    **dict.fromkeys(
+        ("ExaoneMoeForCausalLM", "ExaoneMoEForCausalLM"),
+        Architecture("exaone-moe", keys=(window_pattern, exaone_experts)),
+    ),
+    "AfmoeForCausalLM": Architecture("afmoe", keys=(window_pattern, afmoe_experts)),
+    "MellumForCausalLM": Architecture("mellum", keys=(window_pattern, window_base, mellum_experts)),
     "Phi3ForCausalLM": Architecture("phi3", keys=(window, longrope)),
     # the published files name the class of their own program
     **dict.fromkeys(("PhimoeForCausalLM", "PhiMoEForCausalLM"), Architecture("phimoe", keys=(phimoe, experts))),
     "SmolLM3ForCausalLM": Architecture("smollm3", permuted=True, keys=(_every_fourth_is_not_rotated,)),
+    "ApertusForCausalLM": Architecture("apertus", keys=(_no_attention_bias,), numbers=XIELU),
     "ArceeForCausalLM": Architecture("arcee", permuted=True),
     "NemotronForCausalLM": Architecture("nemotron", norm_offset=1, defaults=_HALF),
     "PhiForCausalLM": Architecture("phi2", defaults={**_HALF, "layer_norm_eps": 1e-5}),
@@ -168,6 +188,7 @@ ARCHITECTURES: dict[str, Architecture] = {
     "StableLmForCausalLM": Architecture("stablelm", keys=(_parallel(default=False),)),
     "GPT2LMHeadModel": Architecture("gpt2", transposed=True, defaults={"layer_norm_epsilon": 1e-5}),
     "GPTNeoXForCausalLM": Architecture("gptneox", keys=(_parallel(default=True),)),
+    "BloomForCausalLM": Architecture("bloom", values=own.bloom_values),
     "FalconForCausalLM": Architecture("falcon", keys=(_no_alibi,), defaults={"max_position_embeddings": 2048}),
     "CohereForCausalLM": Architecture("command-r", keys=(_logit_scale,)),
     "Cohere2ForCausalLM": Architecture("cohere2", keys=(_logit_scale, window_every(4))),
@@ -197,6 +218,10 @@ ARCHITECTURES: dict[str, Architecture] = {
         ("DeepseekV2ForCausalLM", "DeepseekV3ForCausalLM", "Glm4MoeLiteForCausalLM"),
         Architecture("deepseek2", keys=(latent_keys, latent_experts), changes=latent_changes),
     ),
+    **{
+        name: Architecture(row, keys=(latent_keys, latent_experts, indexed), changes=latent_changes)
+        for name, row in (("DeepseekV32ForCausalLM", "deepseek32"), ("GlmMoeDsaForCausalLM", "glm-dsa"))
+    },
     **dict.fromkeys(
         ("Gemma4ForCausalLM", "Gemma4ForConditionalGeneration"),
         Architecture("gemma4", keys=(gemma4_keys, window_base, _soft_caps), changes=gemma4_changes),

@@ -26,7 +26,7 @@ from camshaft.models.convert.hub_config import HubConfig, read_config
 from camshaft.models.convert.keys import model_keys
 from camshaft.models.convert.packed.weights import Weights, read_weights
 from camshaft.models.convert.pictures.mmproj import mmproj_of
-from camshaft.models.convert.tensors import Part, parts
+from camshaft.models.convert.tensors import Part, layer_numbers, parts
 from camshaft.models.convert.vocabularies.vocabulary import tokenizer_keys
 from camshaft.models.families import FAMILIES
 from camshaft.models.files.chosen_formats import formats_of
@@ -92,6 +92,7 @@ def convert(
         mix = mix_named(file_type or weights.usual_format)
         found = tuple(parts(config, row, weights.shapes))
         values = metadata(source, config, row, mix.file_type)
+        values |= layer_numbers(config, row, weights.tensors, weights.load)
         formats = formats_of(_described(found, values), mix)
         remove_unfinished(target.parent)
         _write(target, values, found, formats, weights, thread_count(threads), progress)

@@ -23,12 +23,13 @@ _TOP = {
     "embed_tokens_per_layer": "per_layer_token_embd",
     "per_layer_model_projection": "per_layer_model_proj",
     "per_layer_projection_norm": "per_layer_proj_norm",
-    "embedding_norm": "token_embd_norm",
+    **dict.fromkeys(("embedding_norm", "word_embeddings_layernorm"), "token_embd_norm"),
     "lm_head": "output",
     "embed_out": "output",
 }
 _STATE_SPACE = {"in_proj": "in", "conv1d": "conv1d", "x_proj": "x", "dt_proj": "dt", "norm": "norm", "out_proj": "out"}
 _STATE_SPACE |= {"dt_layernorm": "dt_norm", "b_layernorm": "b_norm", "c_layernorm": "c_norm"}
+_INDEXER = {"wq_b": "attn_q_b", "wk": "attn_k", "k_norm": "k_norm", "weights_proj": "proj"}
 _LAYER = {
     "self_attn.q_proj": "attn_q",
     "self_attn.k_proj": "attn_k",
@@ -42,12 +43,14 @@ _LAYER = {
     "self_attn.q_layernorm": "attn_q_norm",
     "self_attn.k_layernorm": "attn_k_norm",
     "self_attn.sinks": "attn_sinks",
+    "self_attn.gate_proj": "attn_gate",
     "self_attn.q_a_proj": "attn_q_a",
     "self_attn.q_a_layernorm": "attn_q_a_norm",
     "self_attn.q_b_proj": "attn_q_b",
     "self_attn.kv_a_proj_with_mqa": "attn_kv_a_mqa",
     "self_attn.kv_a_layernorm": "attn_kv_a_norm",
     "self_attn.kv_b_proj": "attn_kv_b",
+    **{f"self_attn.indexer.{theirs}": f"indexer.{ours}" for theirs, ours in _INDEXER.items()},
     "mixer.q_proj": "attn_q",
     "mixer.k_proj": "attn_k",
     "mixer.v_proj": "attn_v",
@@ -95,7 +98,7 @@ _LAYER = {
     "mlp.shared_mlp.gate_proj": "ffn_gate_shexp",
     "mlp.shared_mlp.up_proj": "ffn_up_shexp",
     "mlp.shared_mlp.down_proj": "ffn_down_shexp",
-    "mlp.router": "ffn_gate_inp",
+    **dict.fromkeys(("mlp.router", "mlp.router.gate"), "ffn_gate_inp"),
     "block_sparse_moe.gate": "ffn_gate_inp",
     "block_sparse_moe.router": "ffn_gate_inp",
     "block_sparse_moe.router.layer": "ffn_gate_inp",
@@ -147,6 +150,8 @@ _LAYER = {
     "laurel.linear_right": "laurel_r",
     "laurel.post_laurel_norm": "laurel_post_norm",
     "input_layernorm": "attn_norm",
+    "attention_layernorm": "attn_norm",
+    "feedforward_layernorm": "ffn_norm",
     "operator_norm": "attn_norm",
     "ln_1": "attn_norm",
     "ln_mlp": "attn_norm",
@@ -154,6 +159,7 @@ _LAYER = {
     "ln_2": "ffn_norm",
     "ffn_norm": "ffn_norm",
     "pre_feedforward_layernorm": "ffn_norm",
+    "pre_mlp_layernorm": "ffn_norm",
     "post_feedforward_layernorm": "post_ffw_norm",
 }
 # Parameters without '.weight' or '.bias' that have neither or the other one in GGUF.
@@ -174,6 +180,7 @@ _BARE = {
     "mlp.gate.e_score_correction_bias": ("exp_probs_b", ".bias"),
     "mlp.moe_statics.e_score_correction_bias": ("exp_probs_b", ".bias"),
     "mlp.gate.moe_statics.e_score_correction_bias": ("exp_probs_b", ".bias"),
+    "mlp.expert_bias": ("exp_probs_b", ".bias"),
     "feed_forward.expert_bias": ("exp_probs_b", ".bias"),
     "mixer.gate.e_score_correction_bias": ("exp_probs_b", ".bias"),
     "layer_scalar": ("layer_output_scale", ".weight"),

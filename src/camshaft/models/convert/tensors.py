@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -61,6 +61,8 @@ def parts(config: HubConfig, row: Architecture, shapes: Mapping[str, Shape]) -> 
             continue
         if config.get("num_nextn_predict_layers") and layer_of(source) >= config.size("layers"):
             continue
+        if source.endswith(tuple(row.numbers)):
+            continue
         if family.encoder and encoders.is_unused(source, config):
             continue
         found = new_name(encoders.plain_name(source) if family.encoder else source, row.name)
@@ -80,6 +82,20 @@ def parts(config: HubConfig, row: Architecture, shapes: Mapping[str, Shape]) -> 
     for name, sources in joined.items():
         yield _join(name, sources, shapes, config)
     yield from _rotations(config)
+
+
+def layer_numbers(
+    config: HubConfig, row: Architecture, names: Iterable[str], load: Callable[[str], Floats]
+) -> dict[str, list[float]]:
+    """The values of `row.numbers` by key. Raises ModelError for a layer without one, or a tensor of several."""
+    found: dict[str, list[float]] = {}
+    for end, key in row.numbers.items():
+        sources = {layer_of(name): name for name in names if name.endswith(end)}
+        values = [load(sources[layer]) for layer in range(config.size("layers")) if layer in sources]
+        if len(values) != config.size("layers") or any(value.size != 1 for value in values):
+            raise ModelError(f"{config.path}: wanted a number ...{end} in each of {config.size('layers')} layers")
+        found[key] = [float(value.reshape(())) for value in values]
+    return found
 
 
 def _stack(name: str, sources: Mapping[int, str], shapes: Mapping[str, Shape], config: HubConfig) -> Part:
@@ -119,7 +135,7 @@ def _changes(new: NewName, config: HubConfig, row: Architecture) -> Iterator[tup
         yield full, lambda values: values.swapaxes(1, 2)
     elif role in ("attn_q", "attn_k") and row.permuted:
         yield full, _paired(config.size("heads") if role == "attn_q" else kv_heads(config))
-    elif role == "attn_qkv" and row.name in ("falcon", "gptneox"):
+    elif role == "attn_qkv" and row.name in ("bloom", "falcon", "gptneox"):
         yield full, _joined_apart(config)
     elif row.transposed and new.ending == ".weight" and role in ("attn_qkv", "attn_output", "ffn_up", "ffn_down"):
         yield full, np.transpose

@@ -15,15 +15,8 @@ from camshaft.errors import ModelError, OtherArchitectureError
 from camshaft.formats.mapped import shown_value
 from camshaft.models.families.encoders import ENCODERS
 from camshaft.models.families.family import Family
+from camshaft.models.families.hybrids import HYBRIDS
 
-_QWEN_HYBRID = Family(
-    "neox",
-    qk_norm="head",
-    ffn_norm="post_attention_norm",
-    recurrent="delta",
-    attention_every=4,
-    gated_attention=True,
-)
 _GEMMA3 = Family(
     "neox",
     norms="both",
@@ -37,16 +30,7 @@ _GEMMA3 = Family(
     query_scale_layers=62,
 )
 _GPT2 = Family("neox", norm="layer", biases="all", fused="qkv", gated=False, activation="gelu", learned_positions=True)
-_NEMOTRON_HYBRID = Family(
-    "neox",
-    gated=False,
-    activation="relu_squared",
-    recurrent="mamba2",
-    one_block=True,
-    rotates=False,
-    normalizes_experts=False,
-    expert_score="sigmoid",
-)
+_STARCODER2 = Family("neox", norm="layer", biases="all", gated=False, activation="gelu")
 # "llama" is also SmolLM2, Llama 2 and 3, Mistral, Mixtral and TinyLlama; "olmo2" is also OLMo 3; "phi3" is also Phi-3.5 and 4;
 # "gptneox" is also Pythia.
 FAMILIES: dict[str, Family] = {
@@ -64,6 +48,7 @@ FAMILIES: dict[str, Family] = {
         shared_experts=1,
         weighs_inputs=True,
     ),
+    "qwen": Family("neox", biases="qkv", fused="qkv", halves_width=True),
     "qwen2": Family("neox", biases="qkv"),
     "qwen2moe": Family("neox", biases="qkv", normalizes_experts=False),
     "qwen2vl": Family("neox", biases="qkv", axes="contiguous"),
@@ -93,7 +78,7 @@ FAMILIES: dict[str, Family] = {
         window_rope="plain",
         window_theta=10000.0,
         dense_unrouted=True,
-        dense_beside_experts=True,
+        dense_beside_experts="normed",
         score_scale=1.0,
         layer_sizes=True,
         norms_values=True,
@@ -113,6 +98,28 @@ FAMILIES: dict[str, Family] = {
     "olmo": Family("interleaved", norm="bare"),
     "olmo2": Family("neox", norms="post", qk_norm="row", windows=True, full_every=4, window_rope="plain"),
     "olmoe": Family("neox", qk_norm="row", normalizes_experts=False),
+    "exaone-moe": Family(
+        "neox",
+        qk_norm="head",
+        windows=True,
+        full_every=4,
+        rotates_windows_only=True,
+        normalizes_experts=False,
+        expert_score="sigmoid",
+    ),
+    "afmoe": Family(
+        "neox",
+        norms="both",
+        qk_norm="head",
+        embedding_scale="dim",
+        windows=True,
+        full_every=4,
+        rotates_windows_only=True,
+        gated_attention="apart",
+        normalizes_experts=False,
+        expert_score="sigmoid",
+    ),
+    "mellum": Family("neox", qk_norm="head", windows=True, full_every=4, window_rope="plain"),
     "exaone4": Family("neox", norms="post", qk_norm="head", windows=True, full_every=4, rotates_windows_only=True),
     "phi2": Family("neox", norm="layer", parallel=True, biases="all", gated=False, activation="gelu"),
     "phi3": Family("neox", fused="all", windows=True),
@@ -131,12 +138,23 @@ FAMILIES: dict[str, Family] = {
     "smollm3": Family("interleaved", unrotated_every=4),
     "seed_oss": Family("neox", biases="qkv", ffn_norm="post_attention_norm"),
     "mistral3": Family("interleaved"),
-    "starcoder2": Family("neox", norm="layer", biases="all", gated=False, activation="gelu"),
+    "starcoder2": _STARCODER2,
+    "codeshell": replace(_STARCODER2, one_table=True),
     "stablelm": Family("neox", norm="layer", biases="file"),
     "gpt2": _GPT2,
     "starcoder": _GPT2,
     "gptneox": Family(
         "neox", norm="layer", parallel=True, biases="all", fused="qkv", gated=False, activation="gelu_erf"
+    ),
+    "bloom": Family(
+        "neox",
+        norm="layer",
+        biases="all",
+        fused="qkv",
+        gated=False,
+        activation="gelu",
+        alibi=True,
+        embedding_norm=True,
     ),
     "falcon": Family("neox", norm="layer", parallel=True, fused="qkv", gated=False, activation="gelu_erf"),
     "command-r": Family("interleaved", norm="layer", norm_bias=False, parallel=True, multiplies_logits=True),
@@ -151,6 +169,7 @@ FAMILIES: dict[str, Family] = {
         rotates_windows_only=True,
     ),
     **ENCODERS,
+    **HYBRIDS,
     "gemma-embedding": replace(_GEMMA3, encoder=True, query_scale_layers=0),
     "gpt-oss": Family(
         "neox",
@@ -176,12 +195,16 @@ FAMILIES: dict[str, Family] = {
     "ernie4_5-moe": Family("interleaved"),
     "hunyuan-dense": Family("neox", qk_norm="head", norms_rotated=True),
     "deepseek2": Family("interleaved", normalizes_experts=False, latent=True),
-    "kimi-linear": Family("interleaved", latent=True, rotates=False, recurrent="kda", expert_score="sigmoid"),
-    "rwkv6": Family("neox", norm="layer", recurrent="rwkv", attention=False, builder="rwkv"),
-    "rwkv7": Family("neox", norm="layer", recurrent="rwkv", attention=False, builder="rwkv"),
+    **dict.fromkeys(
+        ("deepseek32", "glm-dsa"),
+        Family("interleaved", normalizes_experts=False, expert_score="sigmoid", latent=True, indexed=True),
+    ),
     "minicpm": Family("interleaved", scales="minicpm"),
     "minicpm3": Family("neox", latent=True, scales="minicpm"),
-    "plamo2": Family("neox", norms="both", qk_norm="heads", fused="all", recurrent="plamo2"),
+    "apertus": Family("neox", qk_norm="head", gated=False, activation="xielu"),
+    "nanbeige": Family("interleaved", loops=True),
+    "plamo": Family("neox", parallel=True),
+    "pangu-embedded": Family("neox", biases="attention"),
     "internlm2": Family("interleaved"),
     "exaone": Family("neox"),
     "orion": Family("neox", norm="layer"),
@@ -189,30 +212,27 @@ FAMILIES: dict[str, Family] = {
     "nemotron": Family("neox", norm="layer", gated=False, activation="relu_squared"),
     "chatglm": Family("interleaved", biases="file", fused="up"),
     "dbrx": Family("neox", norm="layer", norm_bias=False, fused="qkv", ffn_norm="attn_output_norm"),
+    "grok": Family(
+        "neox",
+        norms="both",
+        activation="gelu",
+        softcaps=(30.0, 0.0),
+        scales="grok",
+        score_scale=128**-0.5,
+        multiplies_logits=True,
+        dense_beside_experts="halved",
+    ),
     "dots1": Family("neox", qk_norm="head", normalizes_experts=False, expert_score="sigmoid"),
     "bailingmoe2": Family("neox", qk_norm="head", normalizes_experts=False, expert_score="sigmoid"),
     "hunyuan-moe": Family("neox", qk_norm="head", norms_rotated=True),
     "minimax-m2": Family("neox", qk_norm="row", expert_score="sigmoid"),
     "xverse": Family("interleaved"),
+    "baichuan": Family("interleaved", alibi_layers=40),
     "maincoder": Family("interleaved", qk_norm="head", norms_rotated=True),
     "deepseek": Family("interleaved", normalizes_experts=False),
     "bailingmoe": Family("interleaved", normalizes_experts=False),
     "granite": Family("interleaved"),
     "granitemoe": Family("interleaved"),
-    "lfm2": Family("neox", qk_norm="head", recurrent="short_conv", output_norm="token_embd_norm"),
-    "lfm2moe": Family(
-        "neox", qk_norm="head", recurrent="short_conv", output_norm="token_embd_norm", expert_score="sigmoid"
-    ),
-    "mamba": Family("neox", recurrent="mamba", attention=False, feed_forward=False),
-    "mamba2": Family("neox", recurrent="mamba2", attention=False, feed_forward=False),
-    "falcon-h1": Family("neox", recurrent="mamba2", side_by_side=True),
-    "jamba": Family("neox", recurrent="mamba", rotates=False, normalizes_experts=False, dense_unrouted=True),
-    "nemotron_h": _NEMOTRON_HYBRID,
-    "nemotron_h_moe": _NEMOTRON_HYBRID,
-    "granitehybrid": Family("interleaved", recurrent="mamba2", rotates_if_finetuned=True),
-    "qwen3next": _QWEN_HYBRID,
-    "qwen35": replace(_QWEN_HYBRID, tiled_heads=True, axes="interleaved"),
-    "qwen35moe": replace(_QWEN_HYBRID, tiled_heads=True, axes="interleaved"),
 }
 
 

@@ -14,6 +14,7 @@ from typing import Literal
 class Projector:
     """How an encoder and its projector differ from SigLIP and one linear layer.
 
+    texts: the architectures of text models that its files are made for.
     split: how a picture becomes tiles and the text around them (models/vision/tiles.py). marker: what stands for a picture in
     the text of a chat template. written: the marker with the text around it, where the template knows no pictures.
     token: the one in the vocabulary that stands for each token of a picture, where it is not the marker.
@@ -32,6 +33,7 @@ class Projector:
     name none.
     """
 
+    texts: tuple[str, ...]
     split: str
     marker: str
     connect: str
@@ -58,6 +60,7 @@ class Projector:
 
 
 _QWEN = Projector(
+    texts=("qwen2vl",),
     split="one_of_its_size",
     marker="<|image_pad|>",
     written="<|vision_start|><|image_pad|><|vision_end|>",
@@ -71,9 +74,15 @@ _QWEN = Projector(
 )
 PROJECTORS: dict[str, Projector] = {
     "idefics3": Projector(
-        split="rows_and_whole", marker="<image>", connect="linear", merge_key="projector.scale_factor", merge=2
+        texts=("llama",),
+        split="rows_and_whole",
+        marker="<image>",
+        connect="linear",
+        merge_key="projector.scale_factor",
+        merge=2,
     ),
     "gemma3": Projector(
+        texts=("gemma3",),
         split="one_square",
         marker="<start_of_image>",
         token="<image_soft_token>",
@@ -83,6 +92,7 @@ PROJECTORS: dict[str, Projector] = {
         merge=4,
     ),
     "gemma4v": Projector(
+        texts=("gemma4",),
         split="as_many_as_fit",
         marker="<|image|>",
         connect="pooled",
@@ -102,6 +112,7 @@ PROJECTORS: dict[str, Projector] = {
         activation="gelu",
     ),
     "lfm2": Projector(
+        texts=("lfm2", "lfm2moe"),
         split="tiles_and_whole",
         marker="<image>",
         connect="normed_two_layers",
@@ -113,8 +124,11 @@ PROJECTORS: dict[str, Projector] = {
     ),
     "qwen2vl_merger": replace(_QWEN, positions="", activation="gelu_quick"),
     "qwen2.5vl_merger": replace(_QWEN, norm="rms", gated=True, positions="", windows=112),
-    "qwen3vl_merger": replace(_QWEN, fused=True, deepstack=True),
+    "qwen3vl_merger": replace(
+        _QWEN, texts=("qwen3vl", "qwen3vlmoe", "qwen35", "qwen35moe"), fused=True, deepstack=True
+    ),
     "pixtral": Projector(
+        texts=("llama", "mistral3"),
         split="rows_of_its_size",
         marker="[IMG]",
         connect="merged_two_layers",

@@ -15,6 +15,7 @@ from camshaft.ops import op as ops
 from camshaft.ops.checks import TO_TOLERANCE, to_dtype
 from camshaft.ops.parameters import TO, Parameters
 from camshaft.ops.quantize import quantize_activations as q8
+from camshaft.ops.quantize.q8_blocks import TILE_ROWS, TILES
 from camshaft.ops.quantized.operands import Packed, packed, weight_operands
 from camshaft.ops.quantized.packed.formats import BLOCK, PACKED_FORMATS
 from camshaft.ops.quantized.packed.packing import INTERLEAVED, interleaved, pack, packed_format
@@ -47,16 +48,24 @@ def activation_row(k: Tracer, codes: Array, scales: Array, out: Array, *, dim: i
         out[row, c] = codes[row, c].to(f32) * scales[row, c // BLOCK]
 
 
-def _is_q8(x: TensorSpec) -> bool:
-    return x.layout in q8.LAYOUTS.values()
+@kernel
+def tiled_row(k: Tracer, tiles: Array, out: Array, *, dim: int) -> None:
+    # y[r, c] = tiles[r // 32, c // 32, r % 32, c % 32]
+    row = k.program(0)
+    for c in k.lanes(dim):
+        out[row, c] = k.gather(tiles, row // TILE_ROWS, c // BLOCK, row % TILE_ROWS, c % BLOCK)
+
+
+def _is_form(x: TensorSpec) -> bool:
+    return x.layout in q8.FORMS.values()
 
 
 def _infer(specs: tuple[TensorSpec, ...], attrs: ops.Attrs) -> tuple[TensorSpec, ...]:
     ops.expect(len(specs) == 1, "dequantize", specs, "one tensor x [n, k]")
     x = specs[0]
-    fits = len(x.shape) >= 2 and (_is_q8(x) or isinstance(x.dtype, BlockFormat))
+    fits = len(x.shape) >= 2 and (_is_form(x) or isinstance(x.dtype, BlockFormat))
     ops.expect(fits, "dequantize", x, "x [n, .., k] in a block format or of quantize_activations")
-    if not _is_q8(x):
+    if not _is_form(x):
         packed_format(x)
     return (to_dtype("dequantize", TensorSpec(x.shape, f32), attrs),)
 
@@ -76,9 +85,11 @@ def _build_interleaved(node: ops.NodeSpec, target: ops.Target) -> ops.Build:
 
 def _build_activations(node: ops.NodeSpec, target: ops.Target) -> ops.Build:
     x = node.inputs[0]
+    out, grid, sizes = ops.write(0, shape=q8.flat(x)), (ops.Cells(x.shape[0]),), {"dim": q8.flat(x)[1]}
+    if q8.is_tiled(x):
+        return ops.Build((ops.Launch(tiled_row, (ops.read(0, "tiles"), out), grid, sizes),))
     codes = ops.Operand("input", 0, "codes", q8.flat(x), dtype=i8)
-    arrays = codes, ops.read(0, "scales"), ops.write(0, shape=q8.flat(x))
-    return ops.Build((ops.Launch(activation_row, arrays, (ops.Cells(x.shape[0]),), {"dim": q8.flat(x)[1]}),))
+    return ops.Build((ops.Launch(activation_row, (codes, ops.read(0, "scales"), out), grid, sizes),))
 
 
 def _weights_only(node: ops.NodeSpec, target: ops.Target) -> str | None:
@@ -86,7 +97,7 @@ def _weights_only(node: ops.NodeSpec, target: ops.Target) -> str | None:
 
 
 def _activations_only(node: ops.NodeSpec, target: ops.Target) -> str | None:
-    return None if _is_q8(node.inputs[0]) else "the tensor is not of quantized activations"
+    return None if _is_form(node.inputs[0]) else "the tensor is not of quantized activations"
 
 
 def _samples() -> Iterable[ops.Sample]:
@@ -97,6 +108,7 @@ def _samples() -> Iterable[ops.Sample]:
     yield _weights("IQ2_S", 3, 256, {"to": "f16"})
     for rows, k, kind, to in ((1, 32, (32, 0), "f32"), (5, 96, (16, 32), "f16")):
         yield _activations(rows, k, kind, {"to": to})
+    yield _activations(35, 64, TILES, {})
     full, tokens = _activations(9, 64, (32, 8), {}), Extent("tokens", 9)
     assert full.specs is not None
     spec = TensorSpec((tokens, 64), f32, full.specs[0].layout)
@@ -121,9 +133,12 @@ def _weights(name: str, n: int, k: int, attrs: ops.Attrs, experts: int = 0) -> o
 
 def _activations(rows: int, k: int, kind: tuple[int, int], attrs: ops.Attrs) -> ops.Sample:
     x = np.random.default_rng(rows).normal(size=(rows, k)).astype(np.float32)
-    spec = TensorSpec(x.shape, f32, q8.LAYOUTS[kind])
-    data = q8.to_bytes(*q8.quantize(x), spec, *kind)
-    return ops.Sample(f"q8 {rows}x{k}", (data,), {"values": q8.from_bytes(data, spec), **attrs}, (spec,))
+    spec = TensorSpec(x.shape, f32, q8.FORMS[kind])
+    data = q8.to_tiles(x, spec) if kind == TILES else q8.to_bytes(*q8.quantize(x), spec, *kind)
+    assert spec.layout.numbers is not None
+    return ops.Sample(
+        f"{spec.layout.name} {rows}x{k}", (data,), {"values": spec.layout.numbers(data, spec), **attrs}, (spec,)
+    )
 
 
 def _error_samples() -> Iterable[ops.ErrorSample]:

@@ -17,15 +17,15 @@ from typing import Any
 import numpy as np
 
 from camshaft.dtypes import f32
-from camshaft.formats.blocks import BLOCK_FORMATS, BlockFormat
+from camshaft.formats.blocks import BlockFormat
 from camshaft.ops import op as ops
 from camshaft.ops.matmul.blocks.unit_panels import PARTS
 from camshaft.ops.parameters import ACT, SUMS, Parameters
 from camshaft.ops.quantize import fused_quantize
 from camshaft.ops.quantize import quantize_activations as q8
-from camshaft.ops.quantize.q8_blocks import BLOCK, TILES, Sums
+from camshaft.ops.quantize.q8_blocks import BLOCK, Sums
 from camshaft.ops.quantized import matmul
-from camshaft.ops.quantized.packed.packing import ROWS, packed_format
+from camshaft.ops.quantized.packed.packing import ROWS
 from camshaft.ops.quantized.products import short_tile, unpacked_tiles
 from camshaft.ops.quantized.products.gated_tiles import gated_short_tile, gated_tile, gated_unpacked_tiles
 from camshaft.ops.quantized.products.kernels import packed_only, product_build, tile_cost
@@ -202,44 +202,16 @@ def _short_cost(node: ops.NodeSpec, target: ops.Target) -> float:
     return 2 * short_tile.VARIANT.cost(_product(node), target) + 0.3 * y
 
 
-def _case(
-    name: str, rows: int, active: int, n: int, k: int, sums: Sums, act: str = "silu", form: str = "q8"
-) -> ops.Sample:
-    """A sample with two matrices from different seeds."""
-    from camshaft.ops.quantized.samples import Case, LazySample
-
-    first, second = (Case(name, rows, active, n, k, form, seed) for seed in (n, n + 1))
-
-    def inputs() -> tuple[ops.Array, ...]:
-        return first.x, first.packed(), second.packed()
-
-    attrs = {"wanted": lambda: (first.wanted(), second.wanted()), "sums": sums, "act": act}
-    return LazySample(f"{first.label} {sums} {act}", inputs, attrs, (*first.specs, first.specs[1]), first.extents)
-
-
 def _samples() -> Iterable[ops.Sample]:
-    for name in FORMATS:
-        size = max(BLOCK_FORMATS[name].block_size, 64)
-        yield _case(name, 29, 7, 96, 2 * size, ((16, 32), (32, 8)))
-    for name in ("Q4_1", "Q6_K"):
-        yield _case(name, 1, 1, 64, max(BLOCK_FORMATS[name].block_size, 64), ((32, 0),))
-    yield _case("Q8_0", 5, 3, 64, 64, ((32, 0),), "gelu")
-    yield _case("Q5_0", 67, 65, 64, 64, ((32, 0),))  # three programs of short_sums
-    for name in FORMATS:
-        yield _case(name, 67, 65, 64, max(BLOCK_FORMATS[name].block_size, 64), (TILES,), form="tiles")
-    yield _case("Q8_0", 45, 45, 64, 64, ((32, 0), TILES), "gelu", "tiles")
+    from camshaft.ops.quantized.samples import gated_samples  # only validation needs them
+
+    return gated_samples(FORMATS)
 
 
 def _error_samples() -> Iterable[ops.ErrorSample]:
-    block = BLOCK_FORMATS["Q4_0"]
-    w = TensorSpec((64, 64), block)
-    x = TensorSpec((2, 64), f32, q8.LAYOUTS[packed_format(w).sums])
-    yield ops.ErrorSample((TensorSpec((2, 64), f32), w, w), {"sums": ((32, 0),)}, "x .* of q8")
-    yield ops.ErrorSample((x, w, TensorSpec((96, 64), block)), {"sums": ((32, 0),)}, "up as gate is")
-    yield ops.ErrorSample((x, w, w), {"sums": (32, 0)}, "sums such")
-    yield ops.ErrorSample((x, w, w), {"sums": ((32, 0),), "act": "tanh"}, "act silu or gelu")
-    odd = TensorSpec((48, 64), block)
-    yield ops.ErrorSample((x, odd, odd), {"sums": ((32, 0),)}, "multiple of 32")
+    from camshaft.ops.quantized.samples import gated_errors
+
+    return gated_errors()
 
 
 def _gated(use: Use, uses: Uses) -> Match | None:

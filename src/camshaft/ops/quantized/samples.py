@@ -1,4 +1,4 @@
-"""Samples of quantized_matmul: random blocks of every packed format, with sizes around those of tiles."""
+"""Samples of quantized_matmul and gated_product: random blocks of every packed format, with sizes around those of tiles."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from camshaft.extent import Extent
 from camshaft.formats.blocks import BLOCK_FORMATS
 from camshaft.ops import op as ops
 from camshaft.ops.quantize import quantize_activations as q8
-from camshaft.ops.quantize.q8_blocks import TILES
+from camshaft.ops.quantize.q8_blocks import TILES, Sums
 from camshaft.ops.quantized.packed.formats import PACKED_FORMATS
 from camshaft.ops.quantized.packed.packing import interleaved, pack, packed_format
 from camshaft.ops.spec import TensorSpec
@@ -153,3 +153,43 @@ def samples() -> Iterable[ops.Sample]:
     for name in ("Q5_0", "Q4_K"):
         yield sample(Case(name, 101, 99, 17, 2 * BLOCK_FORMATS[name].block_size, "q8"))
     yield sample(Case("Q8_0", 65, 65, 70, 2080, "tiles"))  # two parts of the depth
+
+
+def gated_sample(
+    name: str, rows: int, active: int, n: int, k: int, sums: Sums, act: str = "silu", form: str = "q8"
+) -> ops.Sample:
+    """A sample with two matrices from different seeds."""
+    first, second = (Case(name, rows, active, n, k, form, seed) for seed in (n, n + 1))
+
+    def inputs() -> tuple[ops.Array, ...]:
+        return first.x, first.packed(), second.packed()
+
+    attrs = {"wanted": lambda: (first.wanted(), second.wanted()), "sums": sums, "act": act}
+    return LazySample(f"{first.label} {sums} {act}", inputs, attrs, (*first.specs, first.specs[1]), first.extents)
+
+
+def gated_samples(formats: Iterable[str]) -> Iterable[ops.Sample]:
+    """Samples of gated_product with weights of these formats: around tiles, and of several programs."""
+    for name in formats:
+        size = max(BLOCK_FORMATS[name].block_size, 64)
+        yield gated_sample(name, 29, 7, 96, 2 * size, ((16, 32), (32, 8)))
+    for name in ("Q4_1", "Q6_K"):
+        yield gated_sample(name, 1, 1, 64, max(BLOCK_FORMATS[name].block_size, 64), ((32, 0),))
+    yield gated_sample("Q8_0", 5, 3, 64, 64, ((32, 0),), "gelu")
+    yield gated_sample("Q5_0", 67, 65, 64, 64, ((32, 0),))  # three programs of short_sums
+    for name in formats:
+        yield gated_sample(name, 67, 65, 64, max(BLOCK_FORMATS[name].block_size, 64), (TILES,), form="tiles")
+    yield gated_sample("Q8_0", 45, 45, 64, 64, ((32, 0), TILES), "gelu", "tiles")
+
+
+def gated_errors() -> Iterable[ops.ErrorSample]:
+    """Specs and attributes that gated_product refuses."""
+    block = BLOCK_FORMATS["Q4_0"]
+    w = TensorSpec((64, 64), block)
+    x = TensorSpec((2, 64), f32, q8.LAYOUTS[packed_format(w).sums])
+    yield ops.ErrorSample((TensorSpec((2, 64), f32), w, w), {"sums": ((32, 0),)}, "x .* of q8")
+    yield ops.ErrorSample((x, w, TensorSpec((96, 64), block)), {"sums": ((32, 0),)}, "up as gate is")
+    yield ops.ErrorSample((x, w, w), {"sums": (32, 0)}, "sums such")
+    yield ops.ErrorSample((x, w, w), {"sums": ((32, 0),), "act": "tanh"}, "act silu or gelu")
+    odd = TensorSpec((48, 64), block)
+    yield ops.ErrorSample((x, odd, odd), {"sums": ((32, 0),)}, "multiple of 32")

@@ -62,6 +62,70 @@ def glm4_experts(config: HubConfig) -> Keys:
     }
 
 
+def exaone_experts(config: HubConfig) -> Keys:
+    """Experts of EXAONE MoE, behind dense layers, in groups if it has several, with shared ones."""
+    groups, shared = config.size("n_group", 1), config.size("num_shared_experts", 1)
+    keys = {
+        **experts(config),
+        "leading_dense_block_count": leading_dense(config),
+        "expert_shared_count": shared,
+        "expert_shared_feed_forward_length": shared * config.size("moe_intermediate_size"),
+        "expert_weights_scale": float(config.number("routed_scaling_factor", 1.0)),
+        "expert_weights_norm": bool(config.get("norm_topk_prob", True)),
+        "expert_gating_func": SIGMOID,
+    }
+    if groups > 1:
+        keys |= {"expert_group_count": groups, "expert_group_used_count": config.size("topk_group")}
+    return keys
+
+
+def afmoe_experts(config: HubConfig) -> Keys:
+    """Experts of AFMoE, behind dense layers, with shared ones. Raises ModelError for embeddings that are not scaled, as those of
+    GGUF files of afmoe are."""
+    if not config.get("mup_enabled", False):
+        raise ModelError(f"{config.path}: mup_enabled is false; wanted embeddings times sqrt(hidden_size)")
+    return {
+        **experts(config),
+        "leading_dense_block_count": int(config.number("num_dense_layers", 1)),
+        "expert_shared_count": config.size("num_shared_experts", 2),
+        "expert_weights_scale": float(config.number("route_scale", 1.0)),
+        "expert_weights_norm": True,
+        "expert_gating_func": SIGMOID,
+    }
+
+
+def indexed(config: HubConfig) -> Keys:
+    """Sizes of what chooses the tokens that layers see, which layers have one of their own, and dense layers before experts."""
+    kinds = config.get("indexer_types")
+    named = {"attention.indexer.types": [kind == "full" for kind in kinds]} if isinstance(kinds, list) else {}
+    return {
+        **named,
+        "leading_dense_block_count": leading_dense(config),
+        "attention.indexer.head_count": config.size("index_n_heads"),
+        "attention.indexer.key_length": config.size("index_head_dim"),
+        "attention.indexer.top_k": config.size("index_topk"),
+    }
+
+
+def mellum_experts(config: HubConfig) -> Keys:
+    """Experts of Mellum. Raises ModelError for dense layers, which GGUF files of mellum cannot have."""
+    kinds = config.get("mlp_layer_types")
+    if isinstance(kinds, list) and "dense" in kinds:
+        raise ModelError(f"{config.path}: mlp_layer_types has dense layers; wanted experts in all")
+    return experts(config)
+
+
+def leading_dense(config: HubConfig) -> int:
+    """How many layers are dense before those with experts. Raises ModelError for dense layers behind sparse ones."""
+    kinds = config.get("mlp_layer_types")
+    if not isinstance(kinds, list):
+        return int(config.number("first_k_dense_replace", 0))
+    leading = kinds.index("sparse") if "sparse" in kinds else len(kinds)
+    if "dense" in kinds[leading:]:
+        raise ModelError(f"{config.path}: mlp_layer_types has dense layers behind sparse ones; wanted them first")
+    return leading
+
+
 def ernie_experts(config: HubConfig) -> Keys:
     """Experts of ERNIE 4.5, in every n-th layer, with shared ones."""
     shared = config.size("moe_num_shared_experts")

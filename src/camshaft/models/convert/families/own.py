@@ -1,4 +1,4 @@
-"""Keys and tensors of families whose layers are their own: DBRX, Gemma 3n, Kimi Linear, MiniCPM 3."""
+"""Keys and tensors of families whose layers are their own: DBRX, Gemma 3n, Kimi Linear, MiniCPM 3; of Nanbeige and openPangu."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from camshaft.errors import ModelError
 from camshaft.formats.bits import Floats
 from camshaft.formats.mapped import shown_value
 from camshaft.models.convert.architecture import Architecture
+from camshaft.models.convert.families.experts import leading_dense
 from camshaft.models.convert.families.latent import SIGMOID, latent_changes
 from camshaft.models.convert.families.rotations import longrope
 from camshaft.models.convert.hub_config import HubConfig
@@ -131,7 +132,7 @@ def kimi_keys(config: HubConfig) -> Keys:
         "expert_used_count": config.size("experts_used"),
         "expert_feed_forward_length": config.size("moe_intermediate_size"),
         "expert_shared_count": config.size("num_shared_experts", 1),
-        "leading_dense_block_count": _leading(config),
+        "leading_dense_block_count": leading_dense(config),
         "expert_weights_scale": float(config.number("routed_scaling_factor", 1.0)),
         "expert_weights_norm": bool(config.get("moe_renormalize", True)),
         "expert_gating_func": SIGMOID,
@@ -139,16 +140,6 @@ def kimi_keys(config: HubConfig) -> Keys:
     if groups > 1:
         keys |= {"expert_group_count": groups, "expert_group_used_count": config.size("topk_group")}
     return keys
-
-
-def _leading(config: HubConfig) -> int:
-    kinds = config.get("mlp_layer_types")
-    if not isinstance(kinds, list):
-        return int(config.number("first_k_dense_replace", 0))
-    leading = kinds.index("sparse") if "sparse" in kinds else len(kinds)
-    if "dense" in kinds[leading:]:
-        raise ModelError(f"{config.path}: mlp_layer_types has dense layers behind sparse ones; wanted them first")
-    return leading
 
 
 def kimi_changes(name: str, config: HubConfig) -> Iterator[tuple[str, Change]]:
@@ -209,7 +200,31 @@ def _deviations(share: float) -> float:
     return NormalDist().inv_cdf(float(np.float32(share))) if share else -math.inf
 
 
+# --- BLOOM --------------------------------------------------------------------------------------------------------------
+def bloom_values(values: Mapping[str, Any], path: str) -> dict[str, Any]:
+    """The width of feed-forwards, four times that of the model, and the length of texts in training. Raises ModelError for
+    residuals that are taken after the norm."""
+    if values.get("apply_residual_connection_post_layernorm"):
+        raise ModelError(f"{path}: apply_residual_connection_post_layernorm is true; wanted residuals before the norm")
+    width = values.get("hidden_size", values.get("n_embed"))
+    if type(width) is not int:
+        raise ModelError(f"{path}: hidden_size is {shown_value(width)}; wanted a width")
+    usual = {"hidden_size": width, "intermediate_size": 4 * width, "tie_word_embeddings": True}
+    return {**usual, "max_position_embeddings": values.get("seq_length", 2048), **values}
+
+
+# --- Nanbeige -----------------------------------------------------------------------------------------------------------
+def nanbeige_keys(config: HubConfig) -> Keys:
+    """How often the layers run, and whether the last norm comes between."""
+    skips = config.get("skip_loop_final_norm", False)
+    if not isinstance(skips, bool):
+        raise ModelError(f"{config.path}: skip_loop_final_norm is {shown_value(skips)}; wanted true or false")
+    return {"num_loops": config.size("num_loops", 1), "skip_loop_final_norm": skips}
+
+
 ROWS = {
+    "NanbeigeForCausalLM": Architecture("nanbeige", permuted=True, keys=(nanbeige_keys,)),
+    "PanguEmbeddedForCausalLM": Architecture("pangu-embedded"),
     "MiniCPM3ForCausalLM": Architecture("minicpm3", keys=(minicpm3_keys, longrope), values=minicpm3_values),
     "DbrxForCausalLM": Architecture("dbrx", keys=(dbrx_keys,), values=dbrx_values, changes=dbrx_changes),
     "KimiLinearForCausalLM": Architecture("kimi-linear", keys=(kimi_keys,), values=kimi_values, changes=kimi_changes),

@@ -134,7 +134,7 @@ def _supports(node: ops.NodeSpec, target: ops.Target) -> str | None:
         return "takes quantized activations"
     tile = tile_of(target) if target.backend == "simd" else None
     if tile is None:
-        return "takes CPUs that multiply matrices of bytes: AMX's or NEON's i8mm"
+        return "takes CPUs that multiply matrices of bytes: NEON's i8mm"
     fewest = tile.tokens[-1]
     return f"a tile of {fewest} tokens for {x.bounds[0]}" if x.bounds[0] < fewest else packed_only(node, target)
 

@@ -116,6 +116,7 @@ class LearnedCheckpoint(Checkpoint):
 
     def tensor(self, name: str, *shape: int) -> Tensor:
         """The named parameter or constant. Raises ModelError as Checkpoint does."""
+        name = self.own(name)
         learned = self._parameters.get(name)
         if learned is None:
             return super().tensor(name, *shape)
