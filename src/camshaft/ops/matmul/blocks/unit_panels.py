@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeAlias
 
-from camshaft.dtypes import f32, i64, u32
+from camshaft.dtypes import boolean, f32, i64, u32
 from camshaft.emit.target import BF16_TILES
 from camshaft.lang import Array, Tracer, Value, kernel
 from camshaft.ops import op as ops
@@ -113,11 +113,15 @@ def multiply(
                 with k.when(is_last):
                     fetch_tile(k, out, to)
                 total = panel.times(a, partial(place, source), (sums, at) if parts > 1 else None)
+                # a tile stores whole rows of f32; others go through scratch
                 is_cut = (row + SIDE > block.limit) | (to[1] + SIDE > block.n)
+                if out.dtype != f32:
+                    is_cut = k.const(True, boolean)
                 with k.when((number < parts - 1) | is_cut):
                     total.store(sums, at)
-                with k.when(is_last & (row + SIDE <= block.limit) & (to[1] + SIDE <= block.n)):
-                    total.store(out, to)
+                if out.dtype == f32:
+                    with k.when(is_last & (row + SIDE <= block.limit) & (to[1] + SIDE <= block.n)):
+                        total.store(out, to)
                 with k.when(is_last & is_cut):
                     k.barrier()
                     skipped = row - source
@@ -148,27 +152,38 @@ def _store_part(k: Tracer, out: Array, sums: Array, at: At, to: tuple[Value, Val
                 k.store_vector(out, values, row + i, column + half, count=k.minimum(n - (column + half), WIDTH))
 
 
+def _paired(k: Tracer, b: Array, m: Matrices, matrix: Any, panel: Panel, number: Value) -> None:
+    """Fills a panel from pairs of rows of b [k, n]."""
+    for step in k.range(panel.depth):
+        for w in k.range(WORDS):
+            row = matrix * (PAIR * m.depth) + ((panel.begin + step) * WORDS + w) * PAIR
+            for half in (0, WIDTH):
+                column, count = number * SIDE + half, None
+                if m.columns % SIDE:
+                    count = k.maximum(m.columns - column, 0)
+                    column = k.minimum(column, m.columns - 1)
+                k.store_vector(panel.words, paired_rows(k, b, row, column, count), *panel.at, step, w, half)
+
+
+def _turned(k: Tracer, b: Array, m: Matrices, matrix: Any, panel: Panel, number: Value) -> None:
+    """Fills a panel from the words of 32 rows of b [n, k]: all rows at one word, whose lines serve 16 words."""
+    for step in k.range(panel.depth):
+        for c in k.lanes(SIDE):
+            row = k.minimum(number * SIDE + c, m.columns - 1) + matrix * m.columns
+            for w in range(WORDS):
+                panel.words[(*panel.at, step, w, c)] = k.gather(b, row, (panel.begin + step) * WORDS + w)
+
+
 @kernel
 def multiply_panels(
     k: Tracer, a: Array, b: Array, out: Array, *extent: Value, tokens: int, part: int, panels: int, **sizes: Any
 ) -> None:
-    # out[i, j] = sum over words d of a[i, d] b[d, j]; b in 16-bit elements, whose rows are paired here
+    # out[i, j] = sum over words d of a[i, d] b[d, j]; b [k, n] in 16-bit elements, whose rows are paired here, or [n, k] in words
     m = Matrices(**sizes)
     index, start, steps = k.program(0), k.program(1) * tokens, m.depth // WORDS
     limit, base = extent[0] if extent else k.const(m.rows, i64), index * m.rows
 
-    def fill(panel: Panel, number: Value) -> None:
-        for step in k.range(panel.depth):
-            for w in k.range(WORDS):
-                row = m.b(index) * (PAIR * m.depth) + ((panel.begin + step) * WORDS + w) * PAIR
-                for half in (0, WIDTH):
-                    column, count = number * SIDE + half, None
-                    if m.columns % SIDE:
-                        count = k.maximum(m.columns - column, 0)
-                        column = k.minimum(column, m.columns - 1)
-                    word = paired_rows(k, b, row, column, count)
-                    k.store_vector(panel.words, word, *panel.at, step, w, half)
-
+    fill = partial(_turned if b.dtype == u32 else _paired, k, b, m, m.b(index))
     block = Block(k.program(2) * panels, start, limit, base, m.columns, steps, tokens, part, panels)
     first = m.a(index) * m.rows
     multiply(k, a, out, block, fill, lambda row, step: (first + row, step * WORDS), m.rows - SIDE)
