@@ -13,7 +13,6 @@ from camshaft.formats.blocks import BlockFormat
 from camshaft.graph.custom import CustomOp
 from camshaft.graph.graph import Tensor, root
 from camshaft.observe.rows import active_node
-from camshaft.ops.quantize import quantize_activations as q8
 from camshaft.ops.spec import TensorSpec
 from camshaft.plan.lowering.node_thunks import NodeRange, Piece
 from camshaft.plan.runtime.runnable import RunnableSchedule
@@ -96,7 +95,8 @@ def _values(bound: RunnableSchedule, tensor: Tensor, buffer: Piece, active: Acti
     if spec.is_plain:
         values = raw.view(spec.parts[0].dtype.numpy).reshape(spec.bounds)
         return _active(values, spec, active)
-    return _active(q8.from_bytes(raw, spec), spec, active)
+    assert spec.layout.numbers is not None
+    return _active(spec.layout.numbers(raw, spec), spec, active)
 
 
 def _weights(tensor: Tensor) -> Array:
