@@ -9,11 +9,12 @@ import pytest
 from small_plans import DIM, PEAK, X, graph, plan
 
 import camshaft as cs
-from camshaft.dtypes import f16
+from camshaft.dtypes import f16, f32
 from camshaft.errors import ValidationError
 from camshaft.extent import Extent
 from camshaft.formats.blocks import BLOCK_FORMATS
 from camshaft.observe.validate import validated_run
+from camshaft.ops.quantize.quantize_activations import TILE_LAYOUT
 from camshaft.ops.quantized.samples import random_blocks
 from camshaft.ops.spec import TensorSpec
 from tests.support.fake_device import FakeDevice, Fakes
@@ -31,9 +32,9 @@ def test_right_plans_pass(threads: int, n: int) -> None:
         assert made.run(x=X[:n])["y"].shape == (n, DIM)
 
 
-def quantized(name: str) -> cs.Graph:
+def quantized(name: str, most: int = 7) -> cs.Graph:
     made = cs.Graph()
-    rows = Extent("T", 7)
+    rows = Extent("T", most)
     ids = made.input("ids", (rows,), "i32")
     raw = random_blocks(name, 48, 256, seed=3)
     w = made.constant("w", raw, TensorSpec((48, 256), BLOCK_FORMATS[name]))
@@ -46,6 +47,20 @@ def test_packed_weights_and_activations_are_compared_as_their_file_has_them(name
     with cs.compile(quantized(name), backend="simd", activations=activations, threads=2) as made:
         for ids in (np.arange(7), np.array([40, 3])):
             made.run(ids=ids.astype(np.int32))
+
+
+def test_activations_in_tiles_are_compared_as_numbers() -> None:
+    with cs.compile(quantized("Q4_1", most=40), backend="simd", activations="bf16", threads=2) as made:
+        for n in (40, 5):
+            made.run(ids=np.arange(n, dtype=np.int32))
+
+
+def test_numbers_of_tiles_may_be_any_bytes_past_the_active_rows() -> None:
+    spec = TensorSpec((3, 32), f32, TILE_LAYOUT)
+    signalling = np.full(spec.nbytes // 2, 0x7F81, np.uint16).view(np.uint8)
+    with np.errstate(invalid="raise"):
+        numbers = TILE_LAYOUT.numbers(signalling, spec)
+    assert np.isnan(numbers).all()
 
 
 def test_states_that_a_node_updates_are_compared() -> None:

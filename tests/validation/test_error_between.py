@@ -30,3 +30,13 @@ def test_what_is_not_finite_must_be_equal() -> None:
     assert error_between(inf, inf, 1e-9) == 0.0
     assert error_between(np.array([1.0, np.nan]), inf, 1e-9) == float("inf")
     assert error_between(np.array([np.inf, np.inf]), inf, 1e-9) == float("inf")
+
+
+def test_an_element_far_above_the_rest_may_be_off_in_proportion_to_itself() -> None:
+    want = np.full(10_000, 0.1)
+    want[7] = 100.0
+    near, far, other = want.copy(), want.copy(), want.copy()
+    near[7], far[7], other[8] = 100.9, 102.0, 1.2
+    assert error_between(near, want, 1e-4) <= 1e-4
+    assert error_between(far, want, 1e-4) > 1e-4
+    assert error_between(other, want, 1e-4) > 1e-4  # its magnitude excuses no other
