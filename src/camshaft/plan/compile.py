@@ -60,8 +60,8 @@ def compile(
 
     `backend` names the backend or device for nodes that the graph does not assign to a device. `activations` 'q8' quantizes the
     inputs of quantized matmuls to 8 bits, 'f32' does not; 'bf16' rounds those of more than 64 rows to bf16, and the weights and
-    values of attention of many tokens too, for CPUs with AMX (the others as 'q8'). `memory` maps names of states, inputs and outputs to
-    caller-owned arrays (64-byte aligned) or DeviceArrays; the plan allocates the rest, zeroed. `weights` shares packed constants
+    values of attention of many tokens too, for CPUs with AMX (the others as 'q8'). `memory` maps names of states, inputs and
+    outputs to caller-owned arrays (64-byte aligned) or DeviceArrays; the plan allocates the rest, zeroed. `weights` shares packed constants
     among plans; `arena` is caller-owned memory for host temporaries. A node without a kernel on its device runs on the CPU, with
     copies, unless `strict`. A `dispatcher` computes the ops that it supports; fusion and activation quantization are then
     off. `tune` (default: CAMSHAFT_TUNE) measures kernels for shapes without stored timings, searches their tunables (seconds
