@@ -17,6 +17,7 @@ import string
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -88,13 +89,15 @@ def shapes() -> dict[str, tuple[int, ...]]:
 
 
 def of_llama(path: Path, ids: Sequence[list[int]], texts: Sequence[str], threads: int) -> Run:
-    """llama.cpp, text by text as its interface has it."""
+    """llama.cpp, text by text as its interface has it, on a thread of its own: ggml configures AMX's tiles once per thread, and
+    camshaft's kernels release those of the threads that they run on."""
     import llama_cpp
 
     options: dict[str, Any] = {"n_ctx": CONTEXT, "n_threads": threads, "n_threads_batch": threads}
     model = llama_cpp.Llama(str(path), embedding=True, verbose=False, **options)
     assert model.tokenize(texts[0].encode(), add_bos=True, special=False) == list(ids[0])
-    return lambda: model.embed(list(texts), normalize=True)
+    own = ThreadPoolExecutor(1)
+    return lambda: own.submit(model.embed, list(texts), normalize=True).result()
 
 
 def of_torch(path: Path, ids: Sequence[list[int]], texts: Sequence[str], threads: int) -> Run:

@@ -23,6 +23,7 @@ GROUPS = {
 OF_SOME = {
     "matrix_unit": lambda cpu: "bf16" in cpu.features,
     "short_sums": lambda cpu: False,  # of AVX2
+    **dict.fromkeys(("unit_panels", "unit_tiles", "unpacked_tiles"), lambda cpu: False),  # of AMX
     "bf16_dot": lambda cpu: "bf16" in cpu.features,
     "gemv": lambda cpu: cpu.device.lanes == 16,
     "by_outputs": lambda cpu: cpu.device.lanes == 16,
@@ -104,7 +105,8 @@ def prove(cpu, given, folder) -> Counter[tuple[str, str]]:
 def at_least(n, op, proved, cpu) -> None:
     """Each variant was proved on `n` samples, or on all that it takes."""
     variants = {v.name: v for v in op.variants if "simd" in v.backends}
-    wanted = {name: name not in OF_SOME or OF_SOME[name](cpu) for name in variants}
+    products = {name: name.removeprefix("unfused_") for name in variants}
+    wanted = {name: of not in OF_SOME or OF_SOME[of](cpu) for name, of in products.items()}
     few = [name for name, is_there in wanted.items() if is_there and proved[op.name, name] < n]
     few = [name for name in few if proved[op.name, name] < max(1, n_taken(variants[name], op, cpu))]
     assert not few, f"{op.name}: fewer than {n} samples proved of {few}: {dict(proved)}"

@@ -9,7 +9,9 @@ import pytest
 
 from camshaft import GenerateOptions, LanguageModel, Sampling
 from camshaft.errors import ContextError, ModelError, SettingError
+from camshaft.models.files.quantize import quantize
 from tests.generate.conftest import CONTEXT, SESSIONS, whole_text
+from tests.support.fixtures import tiny_model
 
 GREEDY = Sampling(greedy=True)
 PROMPTS = [[40, 7, 81, 200, 13], [9, 9, 120], [33], [250, 18, 77, 5, 6, 31, 222], [101, 64]]
@@ -48,7 +50,9 @@ class Runs:
         self.decode_steps: list[int] = []
         self.others: list[int] = []
         run, decode = lm.plans.run, lm.plans.run_decode
-        monkeypatch.setattr(lm.plans, "run", lambda ids, *rest: (self.others.append(len(ids)), run(ids, *rest))[1])
+        monkeypatch.setattr(
+            lm.plans, "run", lambda ids, *rest, **how: (self.others.append(len(ids)), run(ids, *rest, **how))[1]
+        )
         monkeypatch.setattr(
             lm.plans, "run_decode", lambda ids, *rest: (self.decode_steps.append(len(ids)), decode(ids, *rest))[1]
         )
@@ -80,6 +84,20 @@ def test_more_prompts_than_places_take_turns(lm: LanguageModel) -> None:
     assert {*order} == {*range(10)}
     assert order.index(9) > order.index(0)
     assert [g.ids for g in batch.generations] == wanted * 2
+
+
+def test_quantized_models_draw_beside_others_what_they_draw_alone(tmp_path: Path) -> None:
+    quantize(tiny_model("llama", tmp_path), tmp_path / "quantized.gguf", "Q8_0")
+    with LanguageModel(tmp_path / "quantized.gguf", threads=1, context=32, sessions=20) as lm:
+        prompts = [[40 + i, *PROMPTS[i % len(PROMPTS)]][i % 2 :] for i in range(25)]
+        lone = [lm.generate(prompt, max_tokens=7, sampling=GREEDY, ignore_eos=True, logprobs=1) for prompt in prompts]
+        for each in lone:
+            list(each)
+        batch = lm.generate_batch(prompts, max_tokens=7, sampling=GREEDY, ignore_eos=True, logprobs=1)
+        batch.texts()
+        assert [g.ids for g in batch.generations] == [g.ids for g in lone]
+        if lm.plans.is_uneven:  # then what generates has runs of its own
+            assert [g.logprobs for g in batch.generations] == [g.logprobs for g in lone]
 
 
 def test_stop_strings_end_one_and_not_the_others(lm: LanguageModel) -> None:

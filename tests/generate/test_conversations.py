@@ -37,7 +37,7 @@ def runs(lm: LanguageModel, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many tokens each run of the model was given."""
     sizes: list[int] = []
     run = lm.plans.run
-    monkeypatch.setattr(lm.plans, "run", lambda ids, *rest: (sizes.append(len(ids)), run(ids, *rest))[1])
+    monkeypatch.setattr(lm.plans, "run", lambda ids, *rest, **how: (sizes.append(len(ids)), run(ids, *rest, **how))[1])
     return sizes
 
 
@@ -105,7 +105,7 @@ def end_by_error(conversation: Conversation, monkeypatch: pytest.MonkeyPatch, er
     answer = conversation.say("cd")
     next(answer)
     with monkeypatch.context() as patch:
-        patch.setattr(lm.plans, "run", lambda *_: (_ for _ in ()).throw(error))
+        patch.setattr(lm.plans, "run", lambda *_, **how: (_ for _ in ()).throw(error))
         with pytest.raises(type(error)):
             list(answer)
 
@@ -261,8 +261,8 @@ class NaN:
             monkeypatch.setattr(lm.plans, name, self.wrapped(lm, getattr(lm.plans, name)))
 
     def wrapped(self, lm: LanguageModel, run: Any) -> Any:
-        def spoiled(*given: Any) -> Any:
-            result = run(*given)
+        def spoiled(*given: Any, **how: bool) -> Any:
+            result = run(*given, **how)
             self.left -= 1
             if self.left <= 0:
                 assert isinstance(lm.plans.logits, np.ndarray)

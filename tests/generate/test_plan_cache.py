@@ -23,6 +23,7 @@ from camshaft.generate.sampling.parameters import Sampling
 from camshaft.generate.stored import plan_cache
 from camshaft.lang.kernel import language_digest
 from camshaft.models.files.quantize import quantize
+from camshaft.ops.op import KernelVariant
 from camshaft.plan.cached.cached_plan import CachedPlan
 from camshaft.plan.cached.stored_plan import FORMAT, from_bytes, to_bytes
 from camshaft.plan.runtime import runnable
@@ -33,6 +34,7 @@ from tests.support.models import changed_model
 from tests.support.stored import key_of, stored
 
 IDS = [1, 5, 9, 12, 3, 7, 7, 2]
+OF_NO_BACKEND = KernelVariant("nowhere", frozenset(), lambda node, target: pytest.fail("it is built nowhere"))
 SAMPLINGS = (Sampling(greedy=True), Sampling(seed=3, repeat_penalty=1.2))
 
 
@@ -168,7 +170,7 @@ def test_what_differs_makes_a_plan_anew(kept: Store, path: Path, monkeypatch: py
     elif what == "settings":
         monkeypatch.setenv("CAMSHAFT_CHAINS", "0")
     elif what == "registered":
-        monkeypatch.setattr(ops, "_registered", {"erf": (None,)})
+        monkeypatch.setattr(ops, "_registered", {"erf": ((OF_NO_BACKEND, __name__),)})
     with opened(path, threads=1 if what == "threads" else 2) as lm:
         assert not isinstance(lm.plans._cached_plan("prompt"), CachedPlan)
 
@@ -200,7 +202,7 @@ def test_what_is_asked_for_later_is_no_part_of_what_is_kept(
         if what == "settings":
             monkeypatch.setenv("CAMSHAFT_CHAINS", "0")
         elif what == "registered":
-            monkeypatch.setattr(ops, "_registered", {"erf": (None,)})
+            monkeypatch.setattr(ops, "_registered", {"erf": ((OF_NO_BACKEND, __name__),)})
         else:
             stack.enter_context(backend("simd"))
         assert lm.plans._cached_plan("single") is None

@@ -45,9 +45,9 @@ def runs(lm: LanguageModel, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     found: list[Any] = []
     run = lm.plans.run
 
-    def counted(ids: Sequence[int], positions: Sequence[int], *rest: Any) -> Any:
+    def counted(ids: Sequence[int], positions: Sequence[int], *rest: Any, **how: bool) -> Any:
         found.append((positions[0], len(ids)))
-        return run(ids, positions, *rest)
+        return run(ids, positions, *rest, **how)
 
     monkeypatch.setattr(lm.plans, "run", counted)
     return found
@@ -112,8 +112,8 @@ def test_a_run_that_was_interrupted_is_not_counted_twice(
 ) -> None:
     run = lm.plans.run
 
-    def interrupted(*given: Any) -> Any:
-        run(*given)
+    def interrupted(*given: Any, **how: bool) -> Any:
+        run(*given, **how)
         raise KeyboardInterrupt
 
     with lm.session() as session:

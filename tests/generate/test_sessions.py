@@ -35,9 +35,9 @@ class CountedRuns:
         self.tokens: list[int] = []
         run = lm.plans.run
 
-        def counted(ids: Sequence[int], *rest: Sequence[int]) -> np.ndarray:
+        def counted(ids: Sequence[int], *rest: Sequence[int], **how: bool) -> np.ndarray:
             self.tokens.append(len(ids))
-            return run(ids, *rest)
+            return run(ids, *rest, **how)
 
         monkeypatch.setattr(lm.plans, "run", counted)
 

@@ -77,6 +77,7 @@ class Soak:
     lone: list[str] = field(default_factory=list)
     done: Counter[str] = field(default_factory=Counter)
     wrong: list[str] = field(default_factory=list)
+    slowest: tuple[float, str] = (0.0, "")  # seconds, and what took them
 
     async def text(self, index: int, pieces: int | None = None, wait_s: float = 0.0) -> str:
         """The text of a streamed answer, or of its first pieces, after which the client breaks off."""
@@ -159,7 +160,7 @@ ACTS: dict[Callable[[Soak, random.Random], Awaitable[bool]], int] = {
 async def client(soak: Soak, number: int, until: float) -> None:
     drawn = random.Random(f"client {number}")
     while time.monotonic() < until:
-        act = drawn.choices(list(ACTS), list(ACTS.values()))[0]
+        act, begun = drawn.choices(list(ACTS), list(ACTS.values()))[0], time.monotonic()
         try:
             async with asyncio.timeout(STUCK_S):
                 fits = await act(soak, drawn)
@@ -167,6 +168,7 @@ async def client(soak: Soak, number: int, until: float) -> None:
             fits = False
             soak.wrong.append(f"{act.__name__}: {type(error).__name__} {error}"[:300])
         soak.done[act.__name__] += 1
+        soak.slowest = max(soak.slowest, (round(time.monotonic() - begun, 1), act.__name__))
         if not fits:
             soak.done[f"{act.__name__}, wrong"] += 1
 
@@ -239,6 +241,7 @@ def test_a_crowd_leaves_no_trace_and_gets_the_lone_answers(tmp_path: Path, draft
         again = [asyncio.run(soak.text(index)) for index in range(BODIES)]
     said = "".join(line for line in log.read_text("utf-8").splitlines(True) if "Invalid HTTP request" not in line)
     drafted, accepted = counted["drafted_tokens_total"], counted["accepted_tokens_total"]
+    print("the slowest took", *soak.slowest, flush=True)
     print(f"{drafted} tokens drafted, {accepted} of them right; {counted['drafting_seconds_total']} s", flush=True)
     assert 0 < accepted < drafted if drafts else drafted == 0
     assert soak.wrong == [], said[-4000:]

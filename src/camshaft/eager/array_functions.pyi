@@ -664,6 +664,7 @@ class ArrayFunctions:
         lse: bool = False,
         extras: str = "",
         ring: bool = False,
+        precision: str = "f32",
     ) -> Any:
         """softmax(scale q K^T) V over keys 0..position of the token's slot, or those that the options let it see.
 

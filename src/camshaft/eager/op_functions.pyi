@@ -1016,6 +1016,7 @@ def attention(
     lse: bool = False,
     extras: str = "",
     ring: bool = False,
+    precision: str = "f32",
 ) -> Any: ...
 @overload
 def attention(
@@ -1039,6 +1040,7 @@ def attention(
     lse: bool = False,
     extras: str = "",
     ring: bool = False,
+    precision: str = "f32",
     name: str | None = None,
 ) -> Tensor | tuple[Tensor, ...]: ...
 @overload

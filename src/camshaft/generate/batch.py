@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from camshaft.errors import ContextError, SettingError, count
 from camshaft.generate.generation import Closing, FinishReason, Generation
+from camshaft.generate.model_plans import MAX_DECODE_SEQUENCES
 from camshaft.generate.options import GenerateKeywords, GenerateOptions, check_together, generate_options
 from camshaft.generate.sampling.sampler import Sampler
 
@@ -34,6 +35,11 @@ class _Sequence:
     history: list[int] = field(default_factory=list)
     slot: int | None = None
     drawn: int = -1
+
+    @property
+    def is_begun(self) -> bool:
+        """Whether a token was drawn, so that the pending one is the next."""
+        return self.drawn >= 0
 
 
 class Batch(Closing):
@@ -117,8 +123,7 @@ class Batch(Closing):
         self._admit()
         with self._model.lock:
             self._model.check_open()
-            parts = self._parts()
-            drawn = self._run(parts) if parts else []
+            drawn = [sequence for parts in self._groups(self._parts()) for sequence in self._run(parts)]
         for sequence in drawn:
             self._advance(sequence)
 
@@ -157,6 +162,16 @@ class Batch(Closing):
             room, rows = room - len(part), rows - 1
         return parts
 
+    def _groups(self, parts: list[tuple[_Sequence, list[int]]]) -> list[list[tuple[_Sequence, list[int]]]]:
+        """What runs together: all, or what rounds as it does alone where plans of other sizes round differently."""
+        if not self._model.plans.is_uneven:
+            return [parts] if parts else []
+        following = [part for part in parts if part[0].is_begun]
+        read = [part for part in parts if not part[0].is_begun]
+        size = MAX_DECODE_SEQUENCES
+        groups = [following[first : first + size] for first in range(0, len(following), size)]
+        return [*groups, read] if read else groups
+
     def _run(self, parts: list[tuple[_Sequence, list[int]]]) -> list[_Sequence]:
         """Run the parts and sample a token for each sequence without pending tokens left; return those sequences."""
         plans = self._model.plans
@@ -173,10 +188,10 @@ class Batch(Closing):
             if len(part) == len(sequence.pending):
                 rows.append(len(ids) - 1)
                 completed.append(sequence)
-        if len(rows) == len(ids):
+        if len(rows) == len(ids) and (parts[0][0].is_begun or not plans.is_uneven):
             plans.run_decode(ids, positions, slots)
-        else:
-            plans.run(ids, positions, slots, rows)
+        else:  # a single token of a prompt with `rows` would run by the plan for generating
+            plans.run(ids, positions, slots, rows if len(ids) > 1 else (), alike=True)
         for sequence, part in parts:
             sequence.history += part
             del sequence.pending[: len(part)]

@@ -98,7 +98,9 @@ class LanguageModel(Prompts, Drawing):
                     self.config,
                     context=context,
                     n_slots=sessions,
-                    activations=model_options.compiled_activations(self.activations, backend),
+                    activations=model_options.compiled_activations(
+                        self.activations, self._file.tensors.values(), backend
+                    ),
                     form=model_options.KV_CACHES[self.kv_cache],
                     backend=backend,
                     threads=self.threads,

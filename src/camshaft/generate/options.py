@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from camshaft.dtypes import DType, bf16, f16, f32
 from camshaft.emit.target import BF16_TILES
 from camshaft.errors import ContextError, ModelError, SettingError, count
+from camshaft.formats.tensor import FileTensor
 from camshaft.generate.checks import Rules, are_texts, check_fields, integer, is_bool
 from camshaft.generate.grammar.grammar import Grammar
 from camshaft.generate.sampling.parameters import SAMPLING_RULES, Sampling, SamplingKeywords
@@ -135,10 +136,15 @@ def activations_of(name: str) -> str:
     return name
 
 
-def compiled_activations(name: str, backend: str | None = None) -> str:
-    """Return the activations of `compile` for a name of ACTIVATIONS: for 'auto' bf16 on a CPU with tiles of them, else q8."""
+def compiled_activations(name: str, tensors: Iterable[FileTensor], backend: str | None = None) -> str:
+    """Return the activations of `compile` for a name of ACTIVATIONS and a file's tensors: for 'auto' bf16 on a CPU with tiles of
+    them, else q8. A file that has most of its numbers in F16 or F32 is more exact than bf16, so it takes q8, which leaves
+    those as they are."""
     if not ACTIVATIONS[name]:
         return "f32"
+    numbers = [(tensor.format.name in ("F16", "F32"), math.prod(tensor.shape)) for tensor in tensors]
+    if sum(n for is_exact, n in numbers if is_exact) > sum(n for is_exact, n in numbers if not is_exact):
+        return "q8"
     from camshaft.backends.cpu.compile import host_target  # not needed to read options
     from camshaft.backends.cpu.features import names
 

@@ -158,10 +158,11 @@ class Session(SessionState):
         if chunk is not None and (type(chunk) is not int or not 1 <= chunk <= size):
             raise SettingError(f"chunk {chunk!r}; wanted 1 to {size} tokens")
         self._reserve(len(ids))
-        first = 0
+        first, reads = 0, chunk is None and self._is_prompt(ids)
         while first < len(ids):
             part = ids[first : first + plans.part_length(ids, first, chunk or size)]
-            rows.append(self._run(part, range(len(part)) if every_row else (len(part) - 1,)).copy())
+            wanted = range(len(part)) if every_row else (len(part) - 1,)
+            rows.append(self._run(part, wanted, alike=reads and len(part) == 1).copy())
             first += len(part)
         if self._states is not None and self._goes_back and len(ids) > 1:
             self._save([self.position])

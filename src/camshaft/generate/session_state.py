@@ -217,13 +217,19 @@ class SessionState(Closing):
         self._reserve(len(self._pending))
         copies = self._copied_at()
         stops = copies if self._states is not None and self._states.splits else []
+        reads = plans.is_uneven and self._is_prompt(self._pending)
         while self._pending:
             first, following = self.position, next((at for at in stops if at > self.position), end)
             most = min(plans.prompt_tokens.bound, following - self.position)
             part = self._pending[: plans.part_length(self._pending, 0, most)]
-            self._run(part, (len(part) - 1,))
+            # A single token of a prompt with `wanted` would run by the plan for generating, which rounds differently.
+            self._run(part, () if reads and len(part) == 1 else (len(part) - 1,))
             del self._pending[: len(part)]
             self._save([at for at in copies if first < at <= self.position])
+
+    def _is_prompt(self, ids: Sequence[int]) -> bool:
+        """Whether tokens are read as a prompt, not as the next one of a text."""
+        return len(ids) > 1 or not self.position
 
     def _copied_at(self) -> list[int]:
         """The positions in the pending tokens at which states and windows are copied."""
@@ -243,12 +249,12 @@ class SessionState(Closing):
         assert self._slot is not None
         self._model.plans.cache.reserve(self._slot, self.position + n_tokens)
 
-    def _run(self, ids: Sequence[int], wanted: Sequence[int]) -> Array | DeviceRows:
+    def _run(self, ids: Sequence[int], wanted: Sequence[int], *, alike: bool = False) -> Array | DeviceRows:
         assert self._slot is not None
         positions, states = range(self.position, self.position + len(ids)), self._states
         if states is not None:
             states.begin(self._slot, self.position, len(ids))
-        logits = self._model.plans.run(ids, positions, [self._slot] * len(ids), wanted)
+        logits = self._model.plans.run(ids, positions, [self._slot] * len(ids), wanted, alike=alike)
         self.position += len(ids)
         self.history += ids
         if states is not None:

@@ -705,6 +705,7 @@ def attention(
     lse: bool = False,
     extras: str = "",
     ring: bool = False,
+    precision: str = "f32",
     name: str | None = None,
 ) -> Tensor | tuple[Tensor, ...]:
     """softmax(scale q K^T) V over keys 0..position of the token's slot, or those that the options let it see."""

@@ -12,7 +12,7 @@ from camshaft.extent import Extent
 from camshaft.formats.blocks import BlockFormat
 from camshaft.observe.machine_peak import MachinePeak
 from camshaft.ops.op import NodeSpec
-from camshaft.ops.quantize.quantize_activations import LAYOUTS
+from camshaft.ops.quantize.quantize_activations import LAYOUTS, TILE_LAYOUT
 from camshaft.ops.spec import TensorSpec
 from camshaft.plan.lowering.node_thunks import NodeRange
 
@@ -147,7 +147,8 @@ def _kind(node: NodeSpec) -> str:
         isinstance(s.dtype, BlockFormat) for s in node.inputs
     ):
         return "int8"
-    return "bf16" if any(s.dtype == bf16 for s in node.inputs) else "f32"
+    of_bf16 = any(s.dtype == bf16 or s.layout is TILE_LAYOUT for s in node.inputs)
+    return "bf16" if of_bf16 or node.attrs.get("precision") == "bf16" else "f32"
 
 
 def layer_and_part(name: str) -> tuple[str, str]:

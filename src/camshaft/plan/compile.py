@@ -58,15 +58,15 @@ def compile(
 ) -> ExecutionPlan:
     """Compiles a graph into an ExecutionPlan.
 
-    `backend` names the backend or device for nodes that the graph does not assign to a device. `activations` 'q8' quantizes the
-    inputs of quantized matmuls to 8 bits, 'f32' does not; 'bf16' rounds those of more than 16 tokens to bf16, and attention's
-    weights and values too, for CPUs with AMX (the others as 'q8'). `memory` maps names of states, inputs and outputs to
-    caller-owned arrays (64-byte aligned) or DeviceArrays; the plan allocates the rest, zeroed. `weights` shares packed constants
-    among plans; `arena` is caller-owned memory for host temporaries. A node without a kernel on its device runs on the CPU, with
-    copies, unless `strict`. A `dispatcher` computes the ops that it supports; fusion and activation quantization are then
-    off. `tune` (default: CAMSHAFT_TUNE) measures kernels for shapes without stored timings, searches their tunables (seconds
-    per shape) and stores the timings. If a variant must be proved, those of the graphs that `upcoming` returns, which will be
-    compiled soon, are proved in the same batch.
+    `backend` names the backend or device for nodes that the graph does not assign to a device. `activations` 'q8' quantizes
+    the inputs of quantized matmuls to 8 bits, 'f32' does not; 'bf16' rounds those of more than 64 rows to bf16, and the
+    weights and values of attention of many tokens too, for CPUs with AMX (the others as 'q8'). `memory` maps names of states,
+    inputs and outputs to caller-owned arrays (64-byte aligned) or DeviceArrays; the plan allocates the rest, zeroed.
+    `weights` shares packed constants among plans; `arena` is caller-owned memory for host temporaries. A node without a
+    kernel on its device runs on the CPU, with copies, unless `strict`. A `dispatcher` computes the ops that it supports;
+    fusion and activation quantization are then off. `tune` (default: CAMSHAFT_TUNE) measures kernels for shapes without
+    stored timings, searches their tunables (seconds per shape) and stores the timings. If a variant must be proved, those of
+    the graphs that `upcoming` returns, which will be compiled soon, are proved in the same batch.
 
     With `sync` the graph runs exactly as written: no fusion, no copies, no fallback to another device. 'hazards': a node waits
     for the nodes in its `after` and for earlier nodes that access the same bytes. 'each': it also waits for the previous node.

@@ -27,7 +27,7 @@ from camshaft.validation.cases import VariantCase, kinds_of
 from camshaft.validation.run import compile_launch, refusal_of
 from camshaft.validation.validate import check_sample, node_of
 
-LAYOUTS = {layout.name: layout for layout in (ROWS, INTERLEAVED, *quantize_activations.LAYOUTS.values())}
+LAYOUTS = {layout.name: layout for layout in (ROWS, INTERLEAVED, *quantize_activations.FORMS.values())}
 
 
 def compiled(case: VariantCase, node: NodeSpec) -> str | None:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from camshaft import LanguageModel
+from camshaft import GenerateOptions, LanguageModel, Sampling
 from camshaft.formats.blocks import BLOCK_FORMATS
 from camshaft.formats.tensor import FileTensor
 from camshaft.generate.engine.engine import Engine
@@ -16,7 +16,7 @@ from camshaft.models.converted import is_multiplied
 from camshaft.models.files.quantize import quantize
 from tests.generate.engine.test_engine import PROMPTS, Told, answer, finish, options
 from tests.support.fixtures import tiny_model
-from tests.support.models import require_default_model
+from tests.support.models import changed_model, require_default_model
 from tests.support.quick import quick_of
 
 
@@ -111,6 +111,33 @@ def _check_prompts_beside(path: Path, **options: Any) -> None:
         np.testing.assert_array_equal(together, np.concatenate(alone))
         for slot in slots:
             cache.close_slot(slot)
+
+
+def test_prompts_of_quantized_models_are_read_alike_alone_in_parts_and_beside_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where prompts are read by bf16, runs of a single token of a prompt too, and what generates has codes of 8 bits."""
+    monkeypatch.setattr("camshaft.generate.model_plans.PROMPT_TOKENS", 80)
+    quantize(changed_model("llama", tmp_path, keys={"llama.context_length": 200}), tmp_path / "quantized.gguf", "Q8_0")
+    how = GenerateOptions(max_tokens=4, sampling=Sampling(greedy=True), ignore_eos=True, logprobs=1)
+    tokens = np.random.default_rng(0).integers(30, 200, 170).tolist()
+    prompts = [tokens[:n] for n in (1, 2, 81, 100, 161, 170)]
+    with LanguageModel(tmp_path / "quantized.gguf", threads=1, context=200, sessions=8) as lm:
+        lone = [lm.generate(prompt, how) for prompt in prompts]
+        for each in lone:
+            list(each)
+        with Engine(lm) as engine:
+            told = [Told() for _ in prompts]
+            for prompt, each_told in zip(prompts, told, strict=True):
+                engine.submit(prompt, how, each_told)
+            finish(engine)
+        found = [[token for update in each.updates for token in update.logprobs] for each in told]
+        assert found == [list(each.logprobs) for each in lone]
+        for keeps in (False, True):
+            kept = lm.generate(prompts[-1], how, prompt_cache=str(tmp_path / "kept"))
+            list(kept)
+            assert (kept.kept is not None and kept.kept.n_taken > 0) == keeps
+            assert kept.logprobs == lone[-1].logprobs
 
 
 @pytest.mark.full

@@ -121,6 +121,6 @@ def request_of(
         raise ContextError("the prompt is empty: it has no tokens to start from")
     if n > context:
         raise ContextError(f"the prompt has {n} tokens; the context is {context}: shorten it or raise context=")
-    # A prompt alone is run in parts of that size, and a single token by the plan for generating.
-    is_tail = n % lm.plans.prompt_tokens.bound == 1
+    # A prompt alone is run in parts of that size, and a single token by the plan for generating if that rounds alike.
+    is_tail = n % lm.plans.prompt_tokens.bound == 1 and not lm.plans.is_uneven
     return Request(checked, options, listener, n - is_tail, scored, priority)

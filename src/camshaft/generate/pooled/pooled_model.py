@@ -77,7 +77,8 @@ class PooledModel(ABC):
             self._tokens = Extent("tokens", max(RUN_TOKENS, self.context))
             self._length = Extent("length", self.context)
             self._cache = KVCache(self.config, self.context, f32, TEXTS)
-            self._weights, self._kind = Weights(), model_options.compiled_activations(self._activations)
+            self._weights = Weights()
+            self._kind = model_options.compiled_activations(self._activations, self._file.tensors.values())
             sizes = f"{self.context}|{self._tokens}|{TEXTS}|{self.has_pairs}"
             facts = f"pooled|{self.config}|{sizes}|{self._kind}|{self.threads}"
             self._plan_cache = PlanCache(self._file, facts, self._weights, self._file.tensors, use=True)

@@ -120,7 +120,7 @@ class FileModel(Closing):
 
     def __init__(self, path_or_name: str | Path, *, threads: int | None = None, activations: str = "auto") -> None:
         self.name, self.threads = model_options.name_of(path_or_name), thread_count(threads)
-        mode = model_options.compiled_activations(model_options.activations_of(activations))
+        name = model_options.activations_of(activations)
         model_file = open_model_file(resolve_model(self.name))
         self._file, self._lock, self._closed = model_file.file, ForkLock(), False
         try:
@@ -129,6 +129,7 @@ class FileModel(Closing):
                 wanted = f"{self.architecture}, {self.kind}"
                 raise ModelError(f"{self.name}: the architecture is {shown_value(came)}; wanted {wanted}")
             self.tokenizer = model_file.tokenizer()
+            mode = model_options.compiled_activations(name, self._file.tensors.values())
             self._plans = self._planned(mode, f32 if mode == "f32" else f16)
             model_file.save(self.tokenizer)
         except BaseException:

@@ -93,8 +93,8 @@ class VisionModel(Closing):
         activations: str,
     ) -> None:
         self.name, self._lock, self._closed = str(path), ForkLock(), False
-        kind = compiled_activations(activations)
         self._file = open_model_file(path).file
+        kind = compiled_activations(activations, self._file.tensors.values())
         try:
             self.config = config = read_vision(self._file.metadata)
             # Gemma 4 E2B and E4B, with embeddings of each layer, take pictures as they take texts.

@@ -14,23 +14,8 @@ from camshaft.lang import Array, Number, Tracer, Value, first_elements, greater,
 from camshaft.ops.attention.kv_cache_update import BLOCK_TOKENS
 from camshaft.ops.attention.paged import LOG2_E, LOWEST, WIDTH, Heads, Keys, inside
 from camshaft.ops.attention.tiled_steps import SLACK
-from camshaft.ops.kernels.bf16_words import pair, rest
+from camshaft.ops.kernels.bf16_words import coarse_power, pair, rest
 from camshaft.ops.matmul.blocks.unit_panels import SIDE, WORDS
-
-# 2^r for |r| <= 1/2 by descending powers of r, with the least greatest relative error: 7.5e-5
-_POWER = (0.05517166680946505, 0.24261113510078972, 0.6932609870127402, 0.9999280727910823)
-_ROUNDER = 1.5 * 2.0**23  # added and taken away, it rounds to a whole number
-
-
-def coarse_power(k: Tracer, x: Value) -> Value:
-    """Returns 2^x for x up to 100 with a relative error of 7.5e-5, a twentieth of bf16's; at least 2^-126. NaN stays NaN."""
-    x = greater(k, k.splat(-126.0, WIDTH), x)
-    rounded = x + _ROUNDER
-    r = x - (rounded - _ROUNDER)
-    result = k.splat(_POWER[0], WIDTH)
-    for coefficient in _POWER[1:]:
-        result = k.fma(result, r, k.splat(coefficient, WIDTH))
-    return k.bitcast(k.bitcast(result, u32) + (k.bitcast(rounded, u32) << 23), f32)
 
 
 @dataclass(frozen=True)

@@ -40,6 +40,9 @@ WIDEST_TILE = (ROWS, {"q8": 12, "f32": 6})
 MOST_TOKENS, EASY_BITS = 16, (4, 8)
 # On GPUs a row is a thread, and two warps share loads of the tokens.
 THREADS = 64
+# Products of more tokens are by tiles of bf16 where these may be. Next tokens of sequences and the logits of a prompt (64 rows at
+# most) keep codes of 8 bits, so that a row has the bits that it has alone.
+FEW_ROWS = 64
 # Distance of prefetches of codes in a GEMV, in words of 64 bytes: 8 KiB gave 27 to 30 GB/s on one Zen 4 core, 4 KiB 26 to 28,
 # none 21.
 AHEAD = 128
@@ -128,7 +131,7 @@ TILE = ops.KernelVariant("tile", ops.VECTORS, _TUNABLES.build_default, packed_on
 def tiled_input(use: Use, uses: Uses) -> Match | None:
     """Makes a product of many tokens of plain x with w read bf16 in tiles."""
     x, _ = use.inputs
-    return _read_form(use, TILES, "tiles") if x.spec.is_plain and x.spec.bounds[0] > unpacked.FEW_TOKENS else None
+    return _read_form(use, TILES, "tiles") if x.spec.is_plain and x.spec.bounds[0] > FEW_ROWS else None
 
 
 def _read_form(use: Use, kind: tuple[int, int], suffix: str) -> Match:

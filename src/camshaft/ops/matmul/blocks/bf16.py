@@ -189,8 +189,8 @@ def _supports_panels(node: ops.NodeSpec, target: ops.Target) -> str | None:
     if any(spec.dtype != bf16 for spec in node.inputs):
         return "takes bf16 by bf16"
     s = sizes_of(node)
-    if s.transposed or s.depth % unit_panels.STEP:
-        return f"takes b as [k, n] with a depth that is a multiple of {unit_panels.STEP}"
+    if s.depth % unit_panels.STEP:
+        return f"a depth of {s.depth}; wanted a multiple of {unit_panels.STEP}"
     return f"a tile of {unit_panels.SIDE} rows for {bound(s.rows)}" if bound(s.rows) < unit_panels.SIDE else None
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeAlias
 
-from camshaft.dtypes import f32, i64, u32
+from camshaft.dtypes import boolean, f32, i32, i64, u32
 from camshaft.emit.target import BF16_TILES
 from camshaft.lang import Array, Tracer, Value, kernel
 from camshaft.lang.verifier.verify import MAX_SCRATCH_NBYTES
@@ -93,6 +93,54 @@ Fill: TypeAlias = Callable[[Panel, Value], None]
 """Fills a panel with the columns of panel number `Value`."""
 
 
+@dataclass(frozen=True)
+class Product:
+    """The arrays of a block's product. place(row, step): where 32 rows' words of a step are. `last_start`: the last row at which
+    32 rows of a start, None if a is padded. `words`: the panels; `sums`: what earlier parts of the depth left, or a tile."""
+
+    k: Tracer
+    a: Array
+    out: Array
+    block: Block
+    place: Callable[[Value, Value], At]
+    last_start: int | None
+    words: Array
+    sums: Array
+
+    @property
+    def parts(self) -> int:
+        """Parts of the depth."""
+        return -(-self.block.steps // self.block.part)
+
+    def panel(self, p: Value, number: Value) -> Panel:
+        """Returns panel p in part `number` of the depth."""
+        begin = number * self.block.part
+        return Panel(self.k, self.words, (p,), begin, self.k.minimum(self.block.steps - begin, self.block.part))
+
+    def add(self, p: Value, i: Value, number: Value) -> None:
+        """Multiplies 32 rows by a panel, and stores the result after the last part: whole tiles of f32 at once, others through
+        scratch."""
+        k, block, is_last = self.k, self.block, number == self.parts - 1
+        row, at = block.start + i * SIDE, (p, i * SIDE, 0) if self.parts > 1 else (0, 0, 0)
+        source = row if self.last_start is None else k.minimum(row, self.last_start)
+        to = block.base + row, (block.first + p) * SIDE
+        with k.when(is_last):
+            fetch_tile(k, self.out, to)
+        sums = (self.sums, at) if self.parts > 1 else None
+        total = self.panel(p, number).times(self.a, partial(self.place, source), sums)
+        is_whole = (row + SIDE <= block.limit) & (to[1] + SIDE <= block.n)
+        is_direct = is_last & is_whole if self.out.dtype == f32 else k.const(False, boolean)
+        if self.out.dtype == f32:
+            with k.when(is_direct):
+                total.store(self.out, to)
+        with k.when(k.select(is_direct, 0, 1) > 0):
+            total.store(self.sums, at)
+        with k.when(k.select(is_direct, 0, is_last.to(i32)) > 0):
+            k.barrier()
+            _store_part(k, self.out, self.sums, (at[0], at[1] + (row - source)), to, (block.limit - row, block.n))
+            k.barrier()
+
+
 def multiply(
     k: Tracer,
     a: Array,
@@ -102,40 +150,22 @@ def multiply(
     place: Callable[[Value, Value], At],
     last_start: int | None,
 ) -> None:
-    """Computes a block. place(row, step): where 32 rows' words of a step are. `last_start`: the last row at which 32 rows of a
-    start, None if a is padded."""
-    parts, width = -(-block.steps // block.part), k.minimum(-(-block.n // SIDE) - block.first, block.panels)
+    """Computes a block; the arguments are those of Product."""
+    width = k.minimum(-(-block.n // SIDE) - block.first, block.panels)
     count = (k.minimum(block.limit - block.start, block.rows) + (SIDE - 1)) // SIDE
-    words = k.scratch(u32, block.panels, block.part, WORDS, SIDE)
-    sums = k.scratch(f32, block.panels, block.rows, SIDE) if parts > 1 else k.scratch(f32, 1, SIDE, SIDE)
-    for number in k.range(parts):
-        begin = number * block.part
-        depth, is_last = k.minimum(block.steps - begin, block.part), number == parts - 1
+    words, several = k.scratch(u32, block.panels, block.part, WORDS, SIDE), block.steps > block.part
+    sums = k.scratch(f32, block.panels, block.rows, SIDE) if several else k.scratch(f32, 1, SIDE, SIDE)
+    product = Product(k, a, out, block, place, last_start, words, sums)
+    for number in k.range(product.parts):
         k.barrier()
         for p in k.range(width):
-            fill(Panel(k, words, (p,), begin, depth), block.first + p)
-            if parts > 1:
+            fill(product.panel(p, number), block.first + p)
+            if several:
                 _clear(k, sums, p, k.select(number == 0, count * SIDE, 0))
         k.barrier()
         for p in k.range(width):
-            panel = Panel(k, words, (p,), begin, depth)
             for i in k.range(count):
-                row, at = block.start + i * SIDE, (p, i * SIDE, 0) if parts > 1 else (0, 0, 0)
-                source = row if last_start is None else k.minimum(row, last_start)
-                to = block.base + row, (block.first + p) * SIDE
-                with k.when(is_last):
-                    fetch_tile(k, out, to)
-                total = panel.times(a, partial(place, source), (sums, at) if parts > 1 else None)
-                is_cut = (row + SIDE > block.limit) | (to[1] + SIDE > block.n)
-                with k.when((number < parts - 1) | is_cut):
-                    total.store(sums, at)
-                with k.when(is_last & (row + SIDE <= block.limit) & (to[1] + SIDE <= block.n)):
-                    total.store(out, to)
-                with k.when(is_last & is_cut):
-                    k.barrier()
-                    skipped = row - source
-                    _store_part(k, out, sums, (at[0], at[1] + skipped), to, (block.limit - row, block.n))
-                    k.barrier()
+                product.add(p, i, number)
 
 
 def _clear(k: Tracer, sums: Array, panel: Value, rows: Value) -> None:
@@ -161,27 +191,38 @@ def _store_part(k: Tracer, out: Array, sums: Array, at: At, to: tuple[Value, Val
                 k.store_vector(out, values, row + i, column + half, count=k.minimum(n - (column + half), WIDTH))
 
 
+def _paired(k: Tracer, b: Array, m: Matrices, matrix: Any, panel: Panel, number: Value) -> None:
+    """Fills a panel from pairs of rows of b [k, n]."""
+    for step in k.range(panel.depth):
+        for w in k.range(WORDS):
+            row = matrix * (PAIR * m.depth) + ((panel.begin + step) * WORDS + w) * PAIR
+            for half in (0, WIDTH):
+                column, count = number * SIDE + half, None
+                if m.columns % SIDE:
+                    count = k.maximum(m.columns - column, 0)
+                    column = k.minimum(column, m.columns - 1)
+                k.store_vector(panel.words, paired_rows(k, b, row, column, count), *panel.at, step, w, half)
+
+
+def _turned(k: Tracer, b: Array, m: Matrices, matrix: Any, panel: Panel, number: Value) -> None:
+    """Fills a panel from the words of 32 rows of b [n, k]: all rows at one word, whose lines serve 16 words."""
+    for step in k.range(panel.depth):
+        for c in k.lanes(SIDE):
+            row = k.minimum(number * SIDE + c, m.columns - 1) + matrix * m.columns
+            for w in range(WORDS):
+                panel.words[(*panel.at, step, w, c)] = k.gather(b, row, (panel.begin + step) * WORDS + w)
+
+
 @kernel
 def multiply_panels(
     k: Tracer, a: Array, b: Array, out: Array, *extent: Value, tokens: int, part: int, panels: int, **sizes: Any
 ) -> None:
-    # out[i, j] = sum over words d of a[i, d] b[d, j]; b in 16-bit elements, whose rows are paired here
+    # out[i, j] = sum over words d of a[i, d] b[d, j]; b [k, n] in 16-bit elements, whose rows are paired here, or [n, k] in words
     m = Matrices(**sizes)
     index, start, steps = k.program(0), k.program(1) * tokens, m.depth // WORDS
     limit, base = extent[0] if extent else k.const(m.rows, i64), index * m.rows
 
-    def fill(panel: Panel, number: Value) -> None:
-        for step in k.range(panel.depth):
-            for w in k.range(WORDS):
-                row = m.b(index) * (PAIR * m.depth) + ((panel.begin + step) * WORDS + w) * PAIR
-                for half in (0, WIDTH):
-                    column, count = number * SIDE + half, None
-                    if m.columns % SIDE:
-                        count = k.maximum(m.columns - column, 0)
-                        column = k.minimum(column, m.columns - 1)
-                    word = paired_rows(k, b, row, column, count)
-                    k.store_vector(panel.words, word, *panel.at, step, w, half)
-
+    fill = partial(_turned if b.dtype == u32 else _paired, k, b, m, m.b(index))
     block = Block(k.program(2) * panels, start, limit, base, m.columns, steps, tokens, part, panels)
     first = m.a(index) * m.rows
     multiply(k, a, out, block, fill, lambda row, step: (first + row, step * WORDS), m.rows - SIDE)
