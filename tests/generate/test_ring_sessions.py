@@ -67,9 +67,9 @@ def runs(lm: LanguageModel, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     found: list[int] = []
     run = lm.plans.run
 
-    def counted(ids: Sequence[int], positions: Sequence[int], *rest: Any) -> Any:
+    def counted(ids: Sequence[int], positions: Sequence[int], *rest: Any, **how: bool) -> Any:
         found.append(positions[0])
-        return run(ids, positions, *rest)
+        return run(ids, positions, *rest, **how)
 
     monkeypatch.setattr(lm.plans, "run", counted)
     return found
@@ -135,8 +135,8 @@ def test_a_session_goes_back_within_the_ring_without_a_run_and_farther_to_a_copy
 def test_copies_of_a_session_and_interrupted_runs(lm: LanguageModel, monkeypatch: pytest.MonkeyPatch) -> None:
     wanted, run = _after(lm, TOKENS[:60], TOKENS[60:80])[-1], lm.plans.run
 
-    def interrupted(*given: Any) -> Any:
-        run(*given)
+    def interrupted(*given: Any, **how: bool) -> Any:
+        run(*given, **how)
         raise KeyboardInterrupt
 
     with lm.session() as session:
