@@ -41,6 +41,7 @@ class FrontSlots:
 class _FrontPlans:
     cache: FrontSlots
     prompt_tokens: Extent
+    is_uneven: bool = False  # the replica that runs a request asks its own plans
 
 
 class FrontModel(LanguageModel):
