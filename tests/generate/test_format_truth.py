@@ -18,6 +18,9 @@ QUICK_MOST = 1.5  # one text's divergence differs from that of six, which is fro
 # Formats behind `full`: one of each layout of blocks. The others are behind `soak`, and behind `oracle` beside llama.cpp itself.
 FULL = ("Q8_0", "Q4_0", "Q6_K", "IQ4_NL")
 GREEDY = Sampling(greedy=True)
+# How far llama.cpp's own divergence may be from the frozen one, in proportion. With F16 only the order of sums and the rounding
+# of activations to F16 make it: 9.3e-7 is frozen, and another build of the same version gave 2.4e-7 where BF16's was as frozen.
+DRIFT, DRIFT_OF = 0.5, {"F16": 0.8}
 
 
 @pytest.fixture(scope="module")
@@ -95,6 +98,6 @@ def test_llama_cpp_still_says_so(name: str, short: Path, folder: Path) -> None:
 
     path = in_format(short, name, folder)
     again = diverge(path, "cut", partial(llama.logits, path, exact=False))
-    assert again.kl == pytest.approx(frozen("cut")[name].kl, rel=0.5)
+    assert again.kl == pytest.approx(frozen("cut")[name].kl, rel=DRIFT_OF.get(name, DRIFT))
     with LanguageModel(path, threads=2, context=320, sessions=2) as lm:
         check(diverge(path, "cut", lm.logits), again, name)
