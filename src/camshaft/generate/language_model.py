@@ -98,9 +98,7 @@ class LanguageModel(Prompts, Drawing):
                     self.config,
                     context=context,
                     n_slots=sessions,
-                    activations=model_options.compiled_activations(
-                        self.activations, self._file.tensors.values(), backend
-                    ),
+                    activations=self._mode(backend),
                     form=model_options.KV_CACHES[self.kv_cache],
                     backend=backend,
                     threads=self.threads,
@@ -121,6 +119,10 @@ class LanguageModel(Prompts, Drawing):
             raise
         self.samplers = SamplerPlans(self.plans.logits, backend, self.threads, self.plans.plan_cache)
         self.timings = Timings(loaded - started, time.perf_counter() - loaded)
+
+    def _mode(self, backend: str | None) -> str:
+        """The activations of `compile`."""
+        return model_options.compiled_activations(self.activations, self._file.tensors.values(), backend)
 
     def __repr__(self) -> str:
         sizes = f"backend {self.backend}, {count(self.threads, 'thread')}, context {self.context}"
