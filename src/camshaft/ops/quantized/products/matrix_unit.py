@@ -1,17 +1,17 @@
-"""quantized_matmul of many tokens on a CPU's matrix unit (AMX, NEON's i8mm): a tile of tokens x rows, a group of k at a time.
+"""quantized_matmul of many tokens on NEON's matrix unit (i8mm): a tile of tokens x rows, a group of k at a time.
 
 The unit computes integer sums; vectors multiply them by the scales of group and token, as in kernels.py.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from math import prod
 from typing import Any
 
 from camshaft.dtypes import f32, i32, i64, u32
-from camshaft.lang import Array, Tracer, Value, Variable, kernel
+from camshaft.lang import Array, Tracer, Value, kernel
 from camshaft.ops import op as ops
 from camshaft.ops.quantized.operands import Index, Packed, Rows
 from camshaft.ops.quantized.packed.formats import BLOCK
@@ -22,30 +22,29 @@ WORDS = BLOCK // 4
 
 @dataclass(frozen=True)
 class UnitTile:
-    """The tile for CPUs with `features`: rows, most and fewest tokens, and whether the f32 totals stay in registers.
+    """The tile for CPUs with `features`: rows, most and fewest tokens.
 
-    NEON's 32 registers have room for 8 sums of the unit, 8 totals and 8 words of codes. AMX's sums go through memory in any case.
+    NEON's 32 registers have room for 8 sums of the unit, 8 totals and 8 words of codes.
     """
 
     features: frozenset[str]
     rows: int
     tokens: tuple[int, int]
-    in_registers: bool
 
 
-TILES = (UnitTile(frozenset({"neon", "i8mm"}), 4, (8, 8), True),)
+TILES = (UnitTile(frozenset({"neon", "i8mm"}), 4, (8, 8)),)
 
 
 @kernel
 def q8_unit_tile(
-    k: Tracer, *arguments: Any, n: int, blocks: int, rows: int, columns: int, bound: int, block: str, in_registers: bool
+    k: Tracer, *arguments: Any, n: int, blocks: int, rows: int, columns: int, bound: int, block: str
 ) -> None:
     # `rows` rows of weights x `columns` tokens per program; the last tile starts earlier, so that it is full
     given = operands(k, arguments, block)
     (x_codes, x_scales, x_sums), weights, mine = given.x, given.weights, Rows(k, rows, n)
     first, limit = k.program(1) * columns, given.active[0] if given.active else k.const(bound, i64)
     start = k.minimum(first, bound - columns)
-    totals = _Totals(k, mine, columns, in_registers)
+    totals = [k.var(mine.spread(0.0)) for _ in range(columns)]
     unpacked, sums = k.scratch(u32, WORDS, rows), k.scratch(i32, columns, rows)
     depth = WORDS // weights.form.groups
     for b in k.range(blocks):
@@ -55,9 +54,11 @@ def q8_unit_tile(
             product.mma(x_codes, (start, b * WORDS + g * depth), source, (*at[:-1], g * depth, at[-1]), k=depth)
             product.store(sums, (0, 0))
             k.barrier()
-            totals.change(_scaled(k, weights, mine, (x_scales, x_sums, sums), start, b, g))
+            added = _scaled(k, weights, mine, (x_scales, x_sums, sums), start, b, g)
+            for i, total in enumerate(totals):
+                total.set(added(i, total.value))
             k.barrier()
-    for i, total in totals.each():
+    for i, total in enumerate(totals):
         with k.when((start + i >= first) & (start + i < limit)):
             mine.store(given.out, total, start + i)
 
@@ -94,35 +95,6 @@ def _scaled(
     return added
 
 
-class _Totals:
-    """A total per token: in variables, or in scratch rows with loops over them, where LLVM would otherwise load all at once."""
-
-    def __init__(self, k: Tracer, mine: Rows, count: int, in_registers: bool) -> None:
-        self.k, self.mine, self.count = k, mine, count
-        self.registers = [k.var(mine.spread(0.0)) for _ in range(count if in_registers else 0)]
-        if not in_registers:
-            self.rows = k.scratch(f32, count, mine.count)
-            for i in k.range(count):
-                k.store_vector(self.rows, mine.spread(0.0), i, 0)
-
-    def change(self, added: Callable[[Index, Value], Value]) -> None:
-        for i, total in enumerate(self.registers):
-            total.set(added(i, total.value))
-        if not self.registers:
-            for row in self.k.range(self.count):
-                self.k.store_vector(self.rows, added(row, self._row(row)), row, 0)
-
-    def each(self) -> Iterator[tuple[Index, Variable]]:
-        """Yields each token's index and total, in a loop if the totals are in scratch."""
-        yield from enumerate(self.registers)
-        if not self.registers:
-            for row in self.k.range(self.count):
-                yield row, self.k.var(self._row(row))
-
-    def _row(self, row: Value) -> Value:
-        return self.k.load_vector(self.rows, row, 0, width=self.mine.count)
-
-
 def tile_of(target: ops.Target) -> UnitTile | None:
     """Returns the tile for the target's unit; None if it has none."""
     return next((tile for tile in TILES if tile.features <= target.features), None)
@@ -147,7 +119,7 @@ def _build(node: ops.NodeSpec, target: ops.Target) -> ops.Build:
     sizes = {"n": w.bounds[0], "rows": tile.rows, "columns": columns, "bound": x.bounds[0]}
     inputs = tuple(ops.read(0, part.name) for part in x.parts)
     grid = ops.Cells(w.bounds[0], tile.rows), ops.Cells(x.shape[0], columns)
-    return product_build(q8_unit_tile, node, grid, {**sizes, "in_registers": tile.in_registers}, x=inputs)
+    return product_build(q8_unit_tile, node, grid, sizes, x=inputs)
 
 
 def _cost(node: ops.NodeSpec, target: ops.Target) -> float:
