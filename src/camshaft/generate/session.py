@@ -52,58 +52,12 @@ class Session(SessionState):
         self._check_open()
         self._check_room(len(self._pending) + len(ids))
         sampler = model.sampler(options.sampling, options.grammar)
-        speculator = self._speculator_of(options)
-        kept = self._kept_prompt(options, ids)
-        with model.lock:
-            draw = model.samplers.alone(sampler)
-        end_tokens = model.end_tokens(options)
+        turn = _Turn(self, sampler, self._speculator_of(options), self._kept_prompt(options, ids), options, on_full)
         text = model.tokenizer.stream(at_start=not self.tokens and not ids, shown=options.shown_tokens)
         self._pending += ids
-        self._turn += 1
-        turn, drawn, logprobs, most = self._turn, list[int](), list[TokenLogprob](), options.max_tokens
-        step_locks = [model.lock] if speculator is None else speculator.locks(model.lock)
-
-        def step() -> int | FinishReason:
-            self._check_open()
-            if turn != self._turn:
-                raise ContextError("this generation is over: its session has started another one")
-            if self.position + len(self._pending) > model.context:
-                instead = on_full(drawn)
-                if instead is None:
-                    return "length"
-                self.replace(instead)
-            if kept is not None and not self.history:
-                self.process_kept(kept)
-            elif speculator is None or not drawn or len(self._pending) > MOST_ROWS:
-                self._process_pending()
-            elif not self.advance_checked():
-                self._speculate(speculator, sampler, math.inf if most < 0 else most - len(drawn))
-            token = sampler.check(draw(self.history), self.position, len(drawn))
-            if speculator is not None:
-                speculator.saw(token)
-            if token in end_tokens:
-                return "stop"
-            if options.logprobs is not None:
-                logprobs.append(model.token_logprob(0, token, options.logprobs))
-            self._pending = [token]
-            drawn.append(token)
-            return token
-
-        def next_token() -> int | FinishReason:
-            self.take_slot()
-            if speculator is not None:
-                speculator.prepare()
-            with ExitStack() as locks:
-                for lock in step_locks:
-                    locks.enter_context(lock)
-                drawn_now = step()
-            if kept is not None:
-                self._flush(kept, turn)
-            return drawn_now
-
-        generation = Generation(len(ids), next_token, text, options, on_end, lambda: sampler.is_complete)
-        generation.logprobs, generation.kept = logprobs, kept
-        generation.speculation = None if speculator is None else speculator.begin()
+        generation = Generation(len(ids), turn.next_token, text, options, on_end, lambda: sampler.is_complete)
+        generation.logprobs, generation.kept = turn.logprobs, turn.kept
+        generation.speculation = None if turn.speculator is None else turn.speculator.begin()
         return generation
 
     def _kept_prompt(self, options: GenerateOptions, ids: Sequence[int]) -> PromptCache | None:
@@ -210,3 +164,74 @@ class Session(SessionState):
             del self.history[kept:]
             self.position, self._pending = kept, tokens[kept:n_tokens]
             self._go_back()
+
+
+class _Turn:
+    """The tokens of one generation: each is drawn after the session's, until another generation of it starts."""
+
+    def __init__(
+        self,
+        session: Session,
+        sampler: Sampler,
+        speculator: Speculator | None,
+        kept: PromptCache | None,
+        options: GenerateOptions,
+        on_full: Callable[[list[int]], list[int] | None],
+    ) -> None:
+        """Start the turn of the session. See Session.start."""
+        self.speculator, self.kept = speculator, kept
+        self.logprobs: list[TokenLogprob] = []
+        self._session, self._model, self._sampler, self._options = session, session._model, sampler, options
+        self._on_full = on_full
+        self._end_tokens, self._drawn = self._model.end_tokens(options), list[int]()
+        self._locks = [self._model.lock] if speculator is None else speculator.locks(self._model.lock)
+        with self._model.lock:
+            self._draw = self._model.samplers.alone(sampler)
+        session._turn += 1
+        self._number = session._turn
+
+    def next_token(self) -> int | FinishReason:
+        """The next token, or why there is none."""
+        self._session.take_slot()
+        if self.speculator is not None:
+            self.speculator.prepare()
+        with ExitStack() as locks:
+            for lock in self._locks:
+                locks.enter_context(lock)
+            drawn = self._step()
+        if self.kept is not None:
+            self._session._flush(self.kept, self._number)
+        return drawn
+
+    def _step(self) -> int | FinishReason:
+        session = self._session
+        session._check_open()
+        if self._number != session._turn:
+            raise ContextError("this generation is over: its session has started another one")
+        if session.position + len(session._pending) > self._model.context:
+            instead = self._on_full(self._drawn)
+            if instead is None:
+                return "length"
+            session.replace(instead)
+        self._process()
+        token = self._sampler.check(self._draw(session.history), session.position, len(self._drawn))
+        if self.speculator is not None:
+            self.speculator.saw(token)
+        if token in self._end_tokens:
+            return "stop"
+        if self._options.logprobs is not None:
+            self.logprobs.append(self._model.token_logprob(0, token, self._options.logprobs))
+        session._pending = [token]
+        self._drawn.append(token)
+        return token
+
+    def _process(self) -> None:
+        """Have the logits after the session's tokens."""
+        session, most = self._session, self._options.max_tokens
+        if self.kept is not None and not session.history:
+            session.process_kept(self.kept)
+        elif self.speculator is None or not self._drawn or len(session._pending) > MOST_ROWS:
+            session._process_pending()
+        elif not session.advance_checked():
+            left = math.inf if most < 0 else most - len(self._drawn)
+            session._speculate(self.speculator, self._sampler, left)

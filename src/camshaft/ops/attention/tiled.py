@@ -7,15 +7,17 @@ own keys. The steps on a tile are in tiled_steps.py.
 
 from __future__ import annotations
 
-from dataclasses import asdict, replace
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, replace
 from typing import Any, TypeVar
 
 from camshaft.dtypes import i64
 from camshaft.extent import Extent
-from camshaft.lang import Array, Tracer, Value, kernel
+from camshaft.lang import Tracer, Value, kernel
 from camshaft.ops import op as ops
 from camshaft.ops.attention import split
 from camshaft.ops.attention.paged import (
+    Arguments,
     Keys,
     arguments_of,
     is_quantized,
@@ -39,29 +41,21 @@ RATE = 47.0  # multiply-adds per ns, measured on one core of a Zen 4 server (its
 @kernel
 def one_tile_per_program(k: Tracer, *arguments: Any, scale: float, **sizes: int) -> None:
     # for each tile of keys: S = scale q K; m' = max(m, S); P = e^(S - m'); l = e^(m - m') l + sum P; O = e^(m - m') O + P V
-    given = arguments_of(arguments)
-    q, positions, slots, (out, *active) = given.q, given.positions, given.slots, given.rest
-    shape = Shape(**sizes)
-    tile, kv_head, tile_tokens = Tile(k, shape), k.program(0), shape.tile_tokens
-    n_tokens = active[0] if active else k.const(q.shape[0], i64)
-    begin = evened(k, k.program(1), (n_tokens + (tile_tokens - 1)) // tile_tokens) * tile_tokens
-    end = k.minimum(begin + tile_tokens, n_tokens)
-    for first in k.range(begin, end):
-        with k.when((first == begin) | (slots[k.maximum(first - 1, begin)] != slots[first])):
-            last, greatest = run_from(k, first, end, slots, positions)
-            n_rows = (last - first) * shape.group
-            whole = (n_rows + (BLOCK_ROWS - 1)) // BLOCK_ROWS * BLOCK_ROWS
-            tile.start(q, positions, first, n_rows, whole, kv_head, scale)
-            slot, none = slots[first].to(i64), k.const(0, i64)
-            keys = Keys(k, given.cache, given.table, slot, kv_head // shape.parts, none, none)
-            for base in k.range(0, greatest + 1, shape.tile_keys):
-                if shape.unpacked:
-                    tile.unpack(replace(keys, base=base, count=k.minimum(greatest + 1 - base, shape.tile_keys)))
-                for row in k.range(0, whole, BLOCK_ROWS):
-                    _weigh(tile, row, replace(keys, base=base))
-                for row in k.range(0, whole, BLOCK_ROWS):
-                    _mix(tile, row, replace(keys, base=base))
-            tile.finish(out, first, n_rows, kv_head)
+    given, shape = arguments_of(arguments), Shape(**sizes)
+    tile, kv_head = Tile(k, shape), k.program(0)
+    for run in runs_of(k, given, shape.tile_tokens):
+        n_rows = run.n_tokens * shape.group
+        whole = (n_rows + (BLOCK_ROWS - 1)) // BLOCK_ROWS * BLOCK_ROWS
+        tile.start(given.q, given.positions, run.first, n_rows, whole, kv_head, scale)
+        keys = run.keys(k, given, kv_head // shape.parts)
+        for base in k.range(0, run.greatest + 1, shape.tile_keys):
+            if shape.unpacked:
+                tile.unpack(replace(keys, base=base, count=k.minimum(run.greatest + 1 - base, shape.tile_keys)))
+            for row in k.range(0, whole, BLOCK_ROWS):
+                _weigh(tile, row, replace(keys, base=base))
+            for row in k.range(0, whole, BLOCK_ROWS):
+                _mix(tile, row, replace(keys, base=base))
+        tile.finish(given.rest[0], run.first, n_rows, kv_head)
 
 
 def _weigh(tile: Tile, row: Value, keys: Keys) -> None:
@@ -85,7 +79,35 @@ def _mix(tile: Tile, row: Value, keys: Keys) -> None:
         tile.mix(row, replace(keys, count=k.minimum(greatest + 1 - keys.base, tile.shape.tile_keys)))
 
 
-def evened(k: Tracer, program: Value, n_tiles: Value) -> Value:
+@dataclass(frozen=True)
+class Run:
+    """Consecutive tokens of one slot: the first, how many, the slot, and the greatest of their positions."""
+
+    first: Value
+    n_tokens: Value
+    slot: Value
+    greatest: Value
+
+    def keys(self, k: Tracer, given: Arguments, kv_head: Value) -> Keys:
+        """Returns the slot's keys, without a base and a count yet."""
+        none = k.const(0, i64)
+        return Keys(k, given.cache, given.table, self.slot, kv_head, none, none)
+
+
+def runs_of(k: Tracer, given: Arguments, tile_tokens: int) -> Iterator[Run]:
+    """Yields the runs in a program's tile of tokens, within a loop over them. Programs are (kv head, tile of tokens); the last
+    argument is the number of tokens if that is known at run time only."""
+    active = given.rest[-1]
+    n_tokens = active if isinstance(active, Value) else k.const(given.q.shape[0], i64)
+    begin = _evened(k, k.program(1), (n_tokens + (tile_tokens - 1)) // tile_tokens) * tile_tokens
+    end = k.minimum(begin + tile_tokens, n_tokens)
+    for first in k.range(begin, end):
+        with k.when((first == begin) | (given.slots[k.maximum(first - 1, begin)] != given.slots[first])):
+            last, greatest = _run_from(k, first, end, given)
+            yield Run(first, last - first, given.slots[first].to(i64), greatest)
+
+
+def _evened(k: Tracer, program: Value, n_tiles: Value) -> Value:
     """Returns a program's tile. Later tiles have more keys, so programs alternate between both ends: 0, n - 1, 2, n - 3 up to
     the middle, then back to the ends. The work of equal ranges of programs differs by about a tile at most."""
     pairs, pair = n_tiles // 2, program // 2
@@ -94,8 +116,9 @@ def evened(k: Tracer, program: Value, n_tiles: Value) -> Value:
     return k.select(pair == pairs, pairs, tile)
 
 
-def run_from(k: Tracer, first: Value, end: Value, slots: Array, positions: Array) -> tuple[Value, Value]:
+def _run_from(k: Tracer, first: Value, end: Value, given: Arguments) -> tuple[Value, Value]:
     """Returns the end of the run of one slot that starts at `first`, and the greatest position in it."""
+    slots, positions = given.slots, given.positions
     last, greatest = k.var(first + 1, i64), k.var(positions[first].to(i64), i64)
     for token in k.range(first + 1, end):
         with k.when((last.value == token) & (slots[token] == slots[first])):

@@ -10,13 +10,13 @@ from collections.abc import Mapping
 from dataclasses import asdict, replace
 from typing import Any
 
-from camshaft.dtypes import bf16, f16, i64
+from camshaft.dtypes import bf16, f16
 from camshaft.extent import Extent
 from camshaft.lang import Tracer, kernel
 from camshaft.ops import op as ops
 from camshaft.ops.attention import split
-from camshaft.ops.attention.paged import Keys, arguments_of, multiply_adds, reads, without_options
-from camshaft.ops.attention.tiled import evened, run_from
+from camshaft.ops.attention.paged import arguments_of, multiply_adds, reads, without_options
+from camshaft.ops.attention.tiled import runs_of
 from camshaft.ops.attention.unit_tile_steps import Shape, UnitTile
 from camshaft.ops.matmul.blocks.unit_panels import SIDE, without_tiles
 from camshaft.ops.rule import Builder, Match, Use, Uses
@@ -31,32 +31,23 @@ MOST_NBYTES = 600_000
 @kernel
 def one_unit_tile_per_program(k: Tracer, *arguments: Any, scale: float, **sizes: int) -> None:
     # as one_tile_per_program in tiled.py
-    given = arguments_of(arguments)
-    q, positions, slots, (out, *active) = given.q, given.positions, given.slots, given.rest
-    shape = Shape(**sizes)
-    tile, kv_head, tile_tokens = UnitTile(k, shape), k.program(0), shape.tile_tokens
-    n_tokens = active[0] if active else k.const(q.shape[0], i64)
-    begin = evened(k, k.program(1), (n_tokens + (tile_tokens - 1)) // tile_tokens) * tile_tokens
-    end = k.minimum(begin + tile_tokens, n_tokens)
-    for first in k.range(begin, end):
-        with k.when((first == begin) | (slots[k.maximum(first - 1, begin)] != slots[first])):
-            last, greatest = run_from(k, first, end, slots, positions)
-            n_rows = (last - first) * shape.group
-            tile.start(q, positions, first, n_rows, kv_head, scale)
-            slot, none = slots[first].to(i64), k.const(0, i64)
-            keys = Keys(k, given.cache, given.table, slot, kv_head, none, none)
-            for base in k.range(0, greatest + 1, shape.tile_keys):
-                seen = replace(keys, base=base, count=k.minimum(greatest + 1 - base, shape.tile_keys))
-                tile.unpack(seen)
-                k.barrier()
-                for block in k.range((n_rows + (SIDE - 1)) // SIDE):
-                    reach = tile.reach(block)
-                    with k.when(base <= reach):
-                        tile.score(block, reach, base)
-                        tile.weigh(block, base)
-                        tile.mix(block, reach, base)
-                k.barrier()
-            tile.finish(out, first, n_rows, kv_head)
+    given, shape = arguments_of(arguments), Shape(**sizes)
+    tile, kv_head = UnitTile(k, shape), k.program(0)
+    for run in runs_of(k, given, shape.tile_tokens):
+        n_rows = run.n_tokens * shape.group
+        tile.start(given.q, given.positions, run.first, n_rows, kv_head, scale)
+        keys = run.keys(k, given, kv_head)
+        for base in k.range(0, run.greatest + 1, shape.tile_keys):
+            tile.unpack(replace(keys, base=base, count=k.minimum(run.greatest + 1 - base, shape.tile_keys)))
+            k.barrier()
+            for block in k.range((n_rows + (SIDE - 1)) // SIDE):
+                reach = tile.reach(block)
+                with k.when(base <= reach):
+                    tile.score(block, reach, base)
+                    tile.weigh(block, base)
+                    tile.mix(block, reach, base)
+            k.barrier()
+        tile.finish(given.rest[0], run.first, n_rows, kv_head)
 
 
 def _shape(node: ops.NodeSpec, target: ops.Target, values: ops.Values) -> Shape:

@@ -18,14 +18,13 @@ from camshaft.ops.attention.paged import (
     LOG2_E,
     LOWEST,
     WIDTH,
-    Keys,
     arguments_of,
     inside,
     reads,
     register_vectors,
     without_options,
 )
-from camshaft.ops.attention.tiled import TILES, fitting, scratch_limit
+from camshaft.ops.attention.tiled import TILES, fitting, runs_of, scratch_limit
 from camshaft.ops.attention.tiled_steps import BLOCK_ROWS, Shape, Tile
 from camshaft.ops.masked.kernels import Call, options_of
 from camshaft.ops.masked.options import Options
@@ -152,47 +151,31 @@ def tile_with_options(k: Tracer, *arguments: Any, scale: float, **constants: Any
     options = options_of(constants)
     given, shape, n = arguments_of(arguments), MaskedShape(**constants), len(options.extras)
     extras, rest = dict(zip(options.extras, given.rest[:n], strict=True)), given.rest[n:]
-    outs, active = rest[: 1 + options.lse], rest[1 + options.lse :]
-    q, positions, slots = given.q, given.positions, given.slots
     tile, kv_head, group = MaskedTile(k, shape, options), k.program(0), shape.group
-    n_tokens = active[0] if active else k.const(q.shape[0], i64)
-    begin = k.program(1) * shape.tile_tokens
-    end = k.minimum(begin + shape.tile_tokens, n_tokens)
-    for first in k.range(begin, end):
-        with k.when((first == begin) | (slots[k.maximum(first - 1, begin)] != slots[first])):
-            last = _run_end(k, first, end, slots)
-            n_rows = (last - first) * group
-            whole = (n_rows + (BLOCK_ROWS - 1)) // BLOCK_ROWS * BLOCK_ROWS
-            tile.start(q, positions, first, n_rows, whole, kv_head, scale)
-            slot, none = slots[first].to(i64), k.const(0, i64)
-            call = Call(k, options, extras, given.table, slot, none, first)
-            low, high = tile.bound_rows(whole, n_rows, call, positions, first)
-            keys = Keys(k, given.cache, given.table, slot, kv_head // shape.parts, none, none)
-            for base in k.range(low // BLOCK_TOKENS * BLOCK_TOKENS, high + 1, shape.tile_keys):
-                if shape.unpacked:
-                    tile.unpack(replace(keys, base=base, count=k.minimum(high + 1 - base, shape.tile_keys)))
-                for row in k.range(0, whole, BLOCK_ROWS):
-                    seen, count = tile.sees(row, base)
-                    with k.when(seen):
-                        tile.score(row, replace(keys, base=base, count=count))
-                        for r in k.range(row, row + BLOCK_ROWS):
-                            source = k.minimum(r, n_rows - 1)
-                            token, head = first + source // group, kv_head * group + source % group
-                            tile.change(r, (head, token), replace(call, position=positions[token].to(i64)), base)
-                for row in k.range(0, whole, BLOCK_ROWS):
-                    seen, count = tile.sees(row, base)
-                    with k.when(seen):
-                        tile.mix(row, replace(keys, base=base, count=count))
-            tile.close(outs, call, first, n_rows, kv_head)
-
-
-def _run_end(k: Tracer, first: Value, end: Value, slots: Array) -> Value:
-    """Returns the end of the run of tokens of one slot that starts at `first`."""
-    last = k.var(first + 1, i64)
-    for token in k.range(first + 1, end):
-        with k.when((last.value == token) & (slots[token] == slots[first])):
-            last.set(token + 1)
-    return last.value
+    for run in runs_of(k, given, shape.tile_tokens):
+        first, n_rows = run.first, run.n_tokens * group
+        whole = (n_rows + (BLOCK_ROWS - 1)) // BLOCK_ROWS * BLOCK_ROWS
+        tile.start(given.q, given.positions, first, n_rows, whole, kv_head, scale)
+        call = Call(k, options, extras, given.table, run.slot, k.const(0, i64), first)
+        low, high = tile.bound_rows(whole, n_rows, call, given.positions, first)
+        keys = run.keys(k, given, kv_head // shape.parts)
+        for base in k.range(low // BLOCK_TOKENS * BLOCK_TOKENS, high + 1, shape.tile_keys):
+            if shape.unpacked:
+                tile.unpack(replace(keys, base=base, count=k.minimum(high + 1 - base, shape.tile_keys)))
+            for row in k.range(0, whole, BLOCK_ROWS):
+                seen, count = tile.sees(row, base)
+                with k.when(seen):
+                    tile.score(row, replace(keys, base=base, count=count))
+                    for r in k.range(row, row + BLOCK_ROWS):
+                        source = k.minimum(r, n_rows - 1)
+                        token, head = first + source // group, kv_head * group + source % group
+                        at = replace(call, position=given.positions[token].to(i64))
+                        tile.change(r, (head, token), at, base)
+            for row in k.range(0, whole, BLOCK_ROWS):
+                seen, count = tile.sees(row, base)
+                with k.when(seen):
+                    tile.mix(row, replace(keys, base=base, count=count))
+        tile.close(rest[: 1 + options.lse], call, first, n_rows, kv_head)
 
 
 def _shape(node: ops.NodeSpec, target: ops.Target, values: ops.Values) -> MaskedShape:
