@@ -31,10 +31,13 @@ SLOWEST = 6  # ops in the summary
 def pytest_configure() -> None:
     """Examples of a property; `--hypothesis-profile=full` has more. Properties that compile plans take a fifth."""
     from hypothesis import settings  # here, as pytest rewrites its asserts for 3 s where byte code is not written yet
+    from hypothesis.internal.conjecture import providers
 
     settings.register_profile("quick", max_examples=50, deadline=None)
     settings.register_profile("full", max_examples=150, deadline=None)
     settings.load_profile("quick")
+    providers.is_local_module_file = lambda path: False  # it would parse all modules for their constants: 4 s in each worker
+    gc.disable()  # until the tests are collected: what is made meanwhile lives on
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
@@ -48,10 +51,12 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> Iterator[None]:
     """Leaves out what the marks of its parameters deselect, before it becomes an item: of 26,000 the quick run has 11,000."""
     yield
     marks = metafunc.config.getoption("markexpr")
-    excluded = {name for name in ("full", "soak") if f"not {name}" in marks}
-    kept = [call for call in metafunc._calls if excluded.isdisjoint(mark.name for mark in call.marks)]
-    if kept:  # a function without any call would be a test without parameters
-        metafunc._calls[:] = kept
+    excluded = {name for name in ("full", "soak", "oracle") if f"not {name}" in marks}
+    if excluded.isdisjoint(mark.name for mark in metafunc.definition.iter_markers()):
+        kept = [call for call in metafunc._calls if excluded.isdisjoint(mark.name for mark in call.marks)]
+    else:
+        kept = []
+    metafunc._calls[:] = kept or metafunc._calls[:1]  # a function without any call would be a test without parameters
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -76,7 +81,7 @@ def more_workers_than_cores() -> Iterator[None]:
 @pytest.hookimpl(trylast=True)
 def pytest_collection_finish() -> None:
     """The garbage collector looks seldom, and never at tests and modules, which live on: in ops and graph it takes half."""
-    gc.collect()
+    gc.enable()
     gc.freeze()
     gc.set_threshold(10_000, 20, 40)
 
