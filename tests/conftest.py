@@ -36,7 +36,9 @@ def pytest_configure() -> None:
     settings.register_profile("quick", max_examples=50, deadline=None)
     settings.register_profile("full", max_examples=150, deadline=None)
     settings.load_profile("quick")
-    providers.is_local_module_file = lambda path: False  # it would parse all modules for their constants: 4 s in each worker
+    providers.is_local_module_file = lambda path: (
+        False
+    )  # it would parse all modules for their constants: 4 s in each worker
     gc.disable()  # until the tests are collected: what is made meanwhile lives on
 
 

@@ -7,11 +7,14 @@ import pytest
 
 import camshaft as cs
 from camshaft import ops
-from camshaft.dtypes import f32
+from camshaft.backends.cpu.device import cpu_device
+from camshaft.dtypes import as_dtype, f32
 from camshaft.errors import ShapeError
-from camshaft.ops.masked.samples import sample, with_options
-from camshaft.ops.op import NodeSpec
+from camshaft.ops.masked.samples import in_ring, sample, with_options
+from camshaft.ops.op import NodeSpec, Sample
 from camshaft.ops.spec import TensorSpec
+from camshaft.validation.validate import node_of
+from tests.support.samples import check_bits
 
 ATTENTION, SDPA = ops.get("attention"), ops.get("scaled_dot_product_attention")
 
@@ -93,6 +96,48 @@ def test_a_ring_equals_a_cache_with_room_for_all() -> None:
             rows.append(cs.attention(queries[part], *caches, p, slots, table, **attrs))
         made.append(np.concatenate(rows))
     np.testing.assert_allclose(*made, rtol=1e-5, atol=1e-6)
+
+
+FAR = [(0, 0), (0, 127), (0, 300), (1, 700)]
+FEW_TOKENS = {
+    "window of several splits": ({"window": 600, "lse": True}, {}, "f32"),
+    "window that begins in a block": ({"window": 130, "cap": 2.0}, {"sinks": (4,)}, "f16"),
+    "chunks": ({"chunk": 100}, {"slopes": (4,)}, "bf16"),
+    "both sides": ({"causal": False, "window": 9, "lse": True}, {"lengths": (90, 705)}, "f16"),
+    "a mask": ({}, {"mask": (2, 4, 4, 704)}, "f32"),
+    "a prefix": ({"lse": True}, {"prefix": (200, 0)}, "f16"),
+}
+
+
+@pytest.mark.parametrize("name", FEW_TOKENS)
+def test_few_tokens_split_the_keys_that_they_see(name: str) -> None:
+    attrs, extras, dtype = FEW_TOKENS[name]
+    rng = np.random.default_rng(5)
+    given = {
+        key: rng.normal(size=value).astype(np.float32)
+        for key, value in extras.items()
+        if key in ("sinks", "slopes", "mask")
+    }
+    given |= {key: np.array(value, np.int32) for key, value in extras.items() if key not in given}
+    if "mask" in given:
+        given["mask"][:, :, 2] = -np.inf
+    few = sample(name, FAR, heads=(4, 2), head_dim=20, dtype=as_dtype(dtype))
+    check("split_with_options", with_options(few, given, **attrs))
+
+
+@pytest.mark.parametrize("name", ["split_with_options", "span_per_program"])
+def test_a_ring_may_be_as_long_as_the_window(name: str) -> None:
+    """The last 256 keys begin within a block, so they lie in 17 blocks of a ring of 16."""
+    full = sample("ring", [(0, 255), (0, 251)], heads=(2, 1), head_dim=16)
+    check(name, in_ring(full, 300, window=256))
+
+
+def check(name: str, given: Sample) -> None:
+    """Asserts that a variant of attention takes a sample, and that it is right."""
+    (variant,) = (v for v in ATTENTION.variants if v.name == name)
+    device = cpu_device("simd")
+    assert variant.supports(node_of(ATTENTION, given), device) is None
+    check_bits(ATTENTION, variant, device, given)
 
 
 def test_the_sum_merges_parts_of_the_keys() -> None:

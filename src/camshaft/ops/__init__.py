@@ -54,7 +54,7 @@ _MODULES = {
     "attention.kv_cache_quantize": "kv_cache_quantize",
     "attention.attention": "attention",
     "masked.scaled_dot_product_attention": "scaled_dot_product_attention",
-    "masked.attention_gradient": "attention_gradient",
+    "masked.gradient.attention_gradient": "attention_gradient",
     "turboquant.hadamard": "hadamard",
     "turboquant.encode": "turboquant_encode",
     "turboquant.decode": "turboquant_decode",

@@ -3,7 +3,8 @@
 A token at position p of slot s attends to keys 0 to p of s, found through block_table[s]; options (masked/options.py) make it see
 others. Tokens of one call may belong to any slots. The cache has the layout of kv_cache_update or, with scales, of
 kv_cache_quantize; values may have another head size than keys. The variants are in one_query.py (any target and size), split.py
-(few tokens) and tiled.py (prompts), without options; masked/tiled.py (prompts) and masked/spans.py take them.
+(few tokens) and tiled.py (prompts), without options; masked/tiled.py (prompts), masked/split.py (few tokens) and masked/spans.py
+take them.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from camshaft.ops.attention.kv_cache_quantize import check_quantized, decode
 from camshaft.ops.attention.kv_cache_update import BLOCK_TOKENS, check_cache, check_places, place_limits, typical_places
 from camshaft.ops.attention.paged import N_INPUTS, caches, multiply_adds
 from camshaft.ops.masked import spans
+from camshaft.ops.masked import split as masked_split
 from camshaft.ops.masked import tiled as masked_tiled
 from camshaft.ops.masked.options import ATTRIBUTES, Options, Sizes
 from camshaft.ops.masked.reference import Fetch, attend
@@ -148,7 +150,10 @@ OP = ops.Op(
     ),
     infer=_infer,
     reference=_reference,
-    variants=(tiled.VARIANT, unit_tiles.VARIANT, split.VARIANT, one_query.VARIANT, masked_tiled.VARIANT, spans.VARIANT),
+    variants=(
+        *(each.VARIANT for each in (tiled, unit_tiles, split, one_query)),
+        *(each.VARIANT for each in (masked_tiled, masked_split, spans)),
+    ),
     indexes=place_limits(3, cache=1) | {3: positions_limit},
     workload=typical_places(3, cache=1),
     samples=lambda: (*plain_samples(), *option_samples()),

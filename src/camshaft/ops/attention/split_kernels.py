@@ -66,20 +66,10 @@ def some_keys_per_program(k: Tracer, *arguments: Any, scale: float, **sizes: int
         keys = Keys(
             k, given.cache, given.table, given.slots[token].to(i64), first_head // shape.parts, base, count, shape.ahead
         )
-        work = _Work(k, shape, keys)
-        work.start(given.q, token, first_head, scale)
-        for first in k.range(0, keys.n_blocks, shape.turn):
-            for h in k.range(shape.together):
-                work.score(h, first)
-        for row in k.range(shape.together * shape.group):
-            work.weigh(row)
-        for first in k.range(0, keys.n_blocks, shape.turn):
-            for h in k.range(shape.together):
-                work.mix(h, first)
-        work.finish(partial, extremes, token, first_head, split)
+        Work(k, shape, keys).run(given.q, (token, first_head, split), scale, partial, extremes)
 
 
-class _Work:
+class Work:
     """The workgroup memory of one program and the steps on it. A row is one q head of one of its kv heads."""
 
     def __init__(self, k: Tracer, shape: Shape, keys: Keys) -> None:
@@ -90,6 +80,20 @@ class _Work:
         self.peaks, self.weights = (k.scratch(f32, rows) for _ in range(2))
         if keys.cache.is_quantized:
             self.scaled = k.scratch(f32, MOST_MEMBERS, shape.head_dim // GROUP, WIDTH)
+
+    def run(self, q: Array, at: tuple[Value, Value, Value], scale: float, partial: Array, extremes: Array) -> None:
+        """Does all steps for a token, its heads from a first one on, and a split."""
+        k, shape, (token, first_head, _) = self.k, self.shape, at
+        self.start(q, token, first_head, scale)
+        for first in k.range(0, self.keys.n_blocks, shape.turn):
+            for h in k.range(shape.together):
+                self.score(h, first)
+        for row in k.range(shape.together * shape.group):
+            self.weigh(row)
+        for first in k.range(0, self.keys.n_blocks, shape.turn):
+            for h in k.range(shape.together):
+                self.mix(h, first)
+        self.finish(partial, extremes, *at)
 
     def start(self, q: Array, token: Value, first_head: Value, scale: float) -> None:
         """Loads the queries, scaled for powers of two, and sets the totals to 0."""

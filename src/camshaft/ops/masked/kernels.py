@@ -12,7 +12,7 @@ from typing import Any
 from camshaft.dtypes import boolean, f32, i8, i64, u8
 from camshaft.lang import Array, Tracer, Value, kernel
 from camshaft.ops.attention.kv_cache_update import BLOCK_TOKENS
-from camshaft.ops.attention.paged import LOWEST
+from camshaft.ops.attention.paged import LOG2_E, LOWEST, WIDTH
 from camshaft.ops.masked.codec import Codec, Plain
 from camshaft.ops.masked.options import Options
 
@@ -87,6 +87,27 @@ class Call:
             else:
                 score = score + found
         return score if seen is None else k.select(seen, score, LOWEST)
+
+    def changed(self, score: Value, head: Value, key: Value) -> Value:
+        """Returns the scores times log2(e) of the 16 keys from `key` on, with cap, slope and mask."""
+        k, options = self.k, self.options
+        if options.cap:
+            score = k.tanh(score * (1.0 / (options.cap * LOG2_E))) * (options.cap * LOG2_E)
+        if options.has("slopes"):
+            distance = (k.iota(WIDTH, i64) + (key - self.position)).to(f32)
+            distance = distance if options.causal else -k.abs(distance)
+            score = score + distance * (self.given["slopes"][head] * LOG2_E)
+        if options.has("mask"):
+            mask = self.given["mask"]
+            slots, heads, tokens, columns = (int(n) for n in mask.shape)
+            zero = k.const(0, i64)
+            place = self.slot if slots > 1 else zero, head if heads > 1 else zero, self.token % tokens
+            count = k.maximum(k.minimum(columns - key, WIDTH), 0)
+            found = k.load_vector(mask, *place, k.minimum(key, columns - 1), width=WIDTH, count=count)
+            if mask.dtype == boolean:
+                return k.select(found, score, LOWEST)
+            score = k.maximum(score + found * LOG2_E, k.splat(LOWEST, WIDTH))
+        return score
 
     def _seen(self, key: Value) -> Value | None:
         """Returns whether the numbers of token and key let it see the key; None if all of its extent is visible."""

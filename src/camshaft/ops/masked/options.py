@@ -108,7 +108,9 @@ class Options:
             return length
         sides = 1 if self.causal else 2
         spans = [n for n in (self.window * sides, self.chunk) if n]
-        return min(length, min(spans) + BLOCK_TOKENS) if spans else length
+        if not spans:
+            return length
+        return min(spans) + BLOCK_TOKENS if self.ring else min(length, min(spans) + BLOCK_TOKENS)
 
     def constants(self) -> dict[str, Any]:
         """Returns the options as constants of a kernel."""

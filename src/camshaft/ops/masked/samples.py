@@ -163,7 +163,7 @@ def _other_values(given: ops.Sample, v_dim: int) -> ops.Sample:
     return replace(given, inputs=tuple(inputs), specs=tuple(specs))
 
 
-def _ring(given: ops.Sample, start: int, **attrs: Any) -> ops.Sample:
+def in_ring(given: ops.Sample, start: int, **attrs: Any) -> ops.Sample:
     """Returns a sample whose positions are `start` later, in a cache that is a ring."""
     inputs = list(given.inputs)
     inputs[3] = inputs[3] + np.int32(start)
@@ -215,7 +215,7 @@ def option_samples() -> Iterable[ops.Sample]:
     mask = floats(1, 4, 3, 32).astype(f16.numpy)
     yield named("values of 10, f16 mask", with_options(_other_values(few(), 10), {"mask": mask}))
     yield named("values of 32 of 40, MLA", _other_values(sample("", [(0, 33)], heads=(4, 1), head_dim=40), 32))
-    yield named("a ring", _ring(many(), 100, window=16))
+    yield named("a ring", in_ring(many(), 100, window=16))
     turns = sample("turns", [(0, 60), (1, 20)], heads=(2, 1), head_dim=32, form="Q8_0")
     yield named("Q8_0, window", with_options(turns, {}, window=20))
     turns = sample("turns", [(0, 60), (1, 20)], heads=(2, 1), head_dim=32, form="Q4_0", active={"tokens": 1})

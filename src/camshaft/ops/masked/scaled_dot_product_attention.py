@@ -19,8 +19,8 @@ from camshaft.ops import op as ops
 from camshaft.ops.attention.kv_cache_update import BLOCK_TOKENS
 from camshaft.ops.checks import TO_TOLERANCE
 from camshaft.ops.gradient import rule_in_f32
-from camshaft.ops.masked.attention_gradient import visible
 from camshaft.ops.masked.decomposition import LOWEST
+from camshaft.ops.masked.gradient.attention_gradient import visible
 from camshaft.ops.masked.options import ATTRIBUTES, Options, Sizes
 from camshaft.ops.masked.reference import attend
 from camshaft.ops.parameters import Attribute, Parameters

@@ -28,6 +28,12 @@ def scratch_of(node: ops.NodeSpec, heads: int, v_dim: int, spans: int) -> tuple[
     return TensorSpec((*rows, v_dim), f32), TensorSpec((*rows, 2), f32)
 
 
+def sinks_of(node: ops.NodeSpec, options: Options) -> list[ops.Operand]:
+    """Returns the operand of sinks, if there are any."""
+    first = len(node.inputs) - len(options.extras)
+    return [ops.read(first + i) for i, name in enumerate(options.extras) if name == "sinks"]
+
+
 def length_of(node: ops.NodeSpec, table: int) -> int:
     """Returns the greatest number of keys that a token may see, by the block table (input number `table`), and by `length`
     where it limits positions."""
@@ -47,7 +53,7 @@ def _build(node: ops.NodeSpec, target: ops.Target) -> ops.Build:
         (ops.Cells(tokens), ops.Cells(heads), ops.Cells(spans)),
         {"scale": attrs["scale"], "heads": heads, "kv_heads": attrs["kv_heads"], "keys": keys, **options.constants()},
     )
-    sinks = [ops.read(len(node.inputs) - len(options.extras) + i) for i, e in enumerate(options.extras) if e == "sinks"]
+    sinks = sinks_of(node, options)
     second = ops.Launch(
         merge_spans,
         (ops.scratch(0, "read"), ops.scratch(1, "read"), *sinks, *(ops.write(i) for i in range(len(node.outputs)))),

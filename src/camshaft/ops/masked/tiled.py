@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from camshaft.dtypes import boolean, f32, i32, i64
+from camshaft.dtypes import f32, i32, i64
 from camshaft.extent import Extent
 from camshaft.lang import Array, Tracer, Value, first_elements, greater, kernel, power_of_two
 from camshaft.ops import op as ops
@@ -79,13 +79,12 @@ class MaskedTile(Tile):
         seen = (base <= greatest) & (least.to(i64) < base + self.shape.tile_keys)
         return seen, k.minimum(greatest + 1 - base, self.shape.tile_keys)
 
-    def change(self, row: Value, at: tuple[Value, Value], call: Call, base: Value) -> None:
-        """Changes the scores of one row as the options say, raises its peak, and replaces scores by powers of 2. `at` is its
-        head and token; `call` has its position."""
+    def change(self, row: Value, head: Value, call: Call, base: Value) -> None:
+        """Changes a row's scores, raises its peak, and replaces the scores by powers of 2. `call` is that of its token."""
         k = self.k
         tops = k.var(k.splat(LOWEST, WIDTH))
         for start in range(0, self.shape.tile_keys, WIDTH):
-            score = self._changed(k.load_vector(self.scores, row, start, width=WIDTH), at, call, base + start)
+            score = call.changed(k.load_vector(self.scores, row, start, width=WIDTH), head, base + start)
             score = k.select(first_elements(k, self.lasts[row].to(i64) + 1 - base - start, WIDTH), score, LOWEST)
             score = k.select(first_elements(k, self.firsts[row].to(i64) - base - start, WIDTH), LOWEST, score)
             k.store_vector(self.scores, score, row, start)
@@ -100,27 +99,6 @@ class MaskedTile(Tile):
             k.store_vector(self.scores, power, row, start)
             weight = weight + power
         k.store_vector(self.weights, weight, row, 0)
-
-    def _changed(self, score: Value, at: tuple[Value, Value], call: Call, key: Value) -> Value:
-        """The scores of 16 keys from `key` on with cap, slope and mask. Scores are those times log2(e)."""
-        k, options, (head, token) = self.k, self.options, at
-        if options.cap:
-            score = k.tanh(score * (1.0 / (options.cap * LOG2_E))) * (options.cap * LOG2_E)
-        if options.has("slopes"):
-            distance = (k.iota(WIDTH, i64) + (key - call.position)).to(f32)
-            distance = distance if options.causal else -k.abs(distance)
-            score = score + distance * (call.given["slopes"][head] * LOG2_E)
-        if options.has("mask"):
-            mask = call.given["mask"]
-            slots, heads, tokens, columns = (int(n) for n in mask.shape)
-            zero = k.const(0, i64)
-            place = call.slot if slots > 1 else zero, head if heads > 1 else zero, token % tokens
-            count = k.maximum(k.minimum(columns - key, WIDTH), 0)
-            found = k.load_vector(mask, *place, k.minimum(key, columns - 1), width=WIDTH, count=count)
-            if mask.dtype == boolean:
-                return k.select(found, score, LOWEST)
-            score = k.maximum(score + found * LOG2_E, k.splat(LOWEST, WIDTH))
-        return score
 
     def close(self, outs: tuple[Any, ...], call: Call, first: Value, n_rows: Value, kv_head: Value) -> None:
         """out = total / (sum of weights and of the sink's), and the log-sum-exp."""
@@ -169,8 +147,8 @@ def tile_with_options(k: Tracer, *arguments: Any, scale: float, **constants: Any
                     for r in k.range(row, row + BLOCK_ROWS):
                         source = k.minimum(r, n_rows - 1)
                         token, head = first + source // group, kv_head * group + source % group
-                        at = replace(call, position=given.positions[token].to(i64))
-                        tile.change(r, (head, token), at, base)
+                        of_token = replace(call, position=given.positions[token].to(i64), token=token)
+                        tile.change(r, head, of_token, base)
             for row in k.range(0, whole, BLOCK_ROWS):
                 seen, count = tile.sees(row, base)
                 with k.when(seen):
