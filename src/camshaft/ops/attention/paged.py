@@ -56,15 +56,12 @@ class Heads:
         step = -(-len(starts) // n)
         return [starts[i : i + step] for i in range(0, len(starts), step)]
 
-    def start_row(
-        self, k: Tracer, q: Array, at: tuple[Value, Value], query: Array, total: Array, row: Value, scale: float
-    ) -> None:
-        """Loads q[at], one head of one token, into query[row], scaled for powers of two; sets total[row] to 0."""
+    def load_query(self, k: Tracer, q: Array, at: tuple[Value, Value], query: Array, row: Value, scale: float) -> None:
+        """Loads q[at], one head of one token, into query[row], scaled for powers of two."""
         token, column = at
         for d in self.columns:
             x = k.load_vector(q, token, column + d, width=WIDTH, count=inside(self.head_dim, d))
             k.store_vector(query, x * (scale * LOG2_E), row, d)
-            k.store_vector(total, k.splat(0.0, WIDTH), row, d)
 
 
 def register_vectors(target: ops.Target) -> int:
@@ -253,10 +250,11 @@ class Keys:
         """Like `values`, without the scales."""
         k, cache, head = self.k, self.cache, self.kv_head + h
         nbytes = cache.values.dtype.nbytes
+        stored = int(cache.values.shape[3])
         if self.ahead and column * nbytes % LINE_NBYTES == 0:
-            k.prefetch(cache.values, block, head, j + self.ahead // (cache.head_dim * nbytes), column)
+            k.prefetch(cache.values, block, head, j + self.ahead // (stored * nbytes), column)
         if cache.value_scales is None:
-            count = inside(cache.head_dim, column)
+            count = inside(stored, column)
             return k.load_vector(cache.values, block, head, j, column, width=WIDTH, count=count)
         part, within = divmod(column, GROUP)
         start = part * (GROUP // 2) if cache.has_nibbles else column

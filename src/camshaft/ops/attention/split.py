@@ -46,13 +46,16 @@ def _shape(node: ops.NodeSpec, target: ops.Target, values: ops.Values, parts: in
     """Returns the sizes for a group in parts. CPU: as many kv heads as fit, block by block. GPU: one head, 8 blocks at once."""
     attrs, keys, registers = node.attrs, values["keys"], values["registers"]
     sizes = attrs["heads"], attrs["kv_heads"] * parts, attrs["head_dim"], keys
+    v_dim = node.outputs[0].bounds[1] // attrs["heads"]
     tiles = max(1, registers // min(sizes[0] // sizes[1], MOST_MEMBERS))
     if has_threads(target):
-        return Shape(*sizes, 1, max(n for n in (1, 2, 4, 8) if n <= tiles), 1, keys // BLOCK_TOKENS, registers, 0)
+        return Shape(
+            *sizes, 1, max(n for n in (1, 2, 4, 8) if n <= tiles), 1, keys // BLOCK_TOKENS, registers, 0, v_dim
+        )
     chains = min(tiles, CHAINS, sizes[2])
     if is_quantized(node):
         chains = 1 << (chains.bit_length() - 1)
-    one = Shape(*sizes, 1, 1, chains, 1, registers, AHEAD_NBYTES)
+    one = Shape(*sizes, 1, 1, chains, 1, registers, AHEAD_NBYTES, v_dim)
     fits = [n for n in range(1, sizes[1] + 1) if sizes[1] % n == 0 and n * one.scratch_nbytes <= MAX_SCRATCH_NBYTES]
     return replace(one, together=max(fits, default=1) if parts == 1 else 1)
 

@@ -36,7 +36,8 @@ MOST_MEMBERS = WIDTH // 2  # q heads of a register tile
 class Shape(Heads):
     """The sizes of one program: kv heads per program (`together`), keys, blocks of keys and chains of sums of a register tile
     for q K, blocks of one head before switching to the next (`turn`), registers of a tile, prefetch distance in bytes
-    (`ahead`). `kv_heads` counts a head of the cache `parts` times, where the q heads that share one do not fit together."""
+    (`ahead`), columns of a value. `kv_heads` counts a head of the cache `parts` times, where the q heads that share one do not
+    fit together."""
 
     keys: int
     together: int
@@ -45,12 +46,18 @@ class Shape(Heads):
     turn: int
     registers: int
     ahead: int
+    v_dim: int
     parts: int = 1
 
     @property
     def scratch_nbytes(self) -> int:
         """The bytes of scratch of a program."""
-        return 4 * self.together * self.group * (2 * self.padded + self.keys + 2)
+        return 4 * self.together * self.group * (self.padded + self.values.padded + self.keys + 2)
+
+    @property
+    def values(self) -> Heads:
+        """The same heads with the columns of values."""
+        return Heads(self.heads, self.kv_heads, self.v_dim)
 
 
 @kernel
@@ -74,8 +81,8 @@ class Work:
 
     def __init__(self, k: Tracer, shape: Shape, keys: Keys) -> None:
         self.k, self.shape, self.keys = k, shape, keys
-        rows, columns = shape.together * shape.group, shape.padded
-        self.query, self.total = (k.scratch(f32, rows, columns) for _ in range(2))
+        rows = shape.together * shape.group
+        self.query, self.total = k.scratch(f32, rows, shape.padded), k.scratch(f32, rows, shape.values.padded)
         self.scores = k.scratch(f32, rows, shape.keys)
         self.peaks, self.weights = (k.scratch(f32, rows) for _ in range(2))
         if keys.cache.is_quantized:
@@ -99,8 +106,9 @@ class Work:
         """Loads the queries, scaled for powers of two, and sets the totals to 0."""
         k, shape = self.k, self.shape
         for row in k.range(shape.together * shape.group):
-            column = (first_head * shape.group + row) * shape.head_dim
-            shape.start_row(k, q, (token, column), self.query, self.total, row, scale)
+            shape.load_query(k, q, (token, (first_head * shape.group + row) * shape.head_dim), self.query, row, scale)
+            for d in shape.values.columns:
+                k.store_vector(self.total, k.splat(0.0, WIDTH), row, d)
 
     def members(self, h: Value, most: int = MOST_MEMBERS) -> list[list[Value]]:
         """Splits the rows of a kv head into the fewest runs of at most `most`, of nearly equal length."""
@@ -157,9 +165,9 @@ class Work:
         """total[row] += sum over the keys of a turn of scores[row, key] V[key], for the rows of a kv head."""
         k, shape, keys = self.k, self.shape, self.keys
         end = k.minimum(first + shape.turn, keys.n_blocks)
-        whole = len(shape.columns)  # all columns at once, so that values are read in memory order
+        whole = len(shape.values.columns)  # all columns at once, so that values are read in memory order
         for rows in self.members(h, max(1, min(MOST_MEMBERS, shape.registers // whole))):
-            for columns in shape.even_steps(shape.registers // len(rows)):
+            for columns in shape.values.even_steps(shape.registers // len(rows)):
                 sums = [[k.var(k.load_vector(self.total, row, d, width=WIDTH)) for d in columns] for row in rows]
                 for index in k.range(first, end):
                     self._mix_block(sums, rows, columns, h, index)
@@ -193,7 +201,7 @@ class Work:
             head = first_head * shape.group + row
             extremes[token, head, split, 0] = self.peaks[row]
             extremes[token, head, split, 1] = self.weights[row]
-            for d in shape.columns:
+            for d in shape.values.columns:
                 k.store_vector(partial, k.load_vector(self.total, row, d, width=WIDTH), token, head, split, d)
 
 

@@ -79,7 +79,9 @@ class Tile:
         for row in k.range(whole):
             source = k.minimum(row, n_rows - 1)
             token, column = first + source // group, (kv_head * group + source % group) * head_dim
-            self.shape.start_row(k, q, (token, column), self.query, self.total, row, scale)
+            self.shape.load_query(k, q, (token, column), self.query, row, scale)
+            for d in self.shape.columns:
+                k.store_vector(self.total, k.splat(0.0, WIDTH), row, d)
             k.store_vector(self.weights, k.splat(0.0, WIDTH), row, 0)
             self.peaks[row] = 0.0
             self.lasts[row] = positions[token]

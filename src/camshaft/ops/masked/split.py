@@ -99,9 +99,7 @@ def some_seen_keys_per_program(k: Tracer, *arguments: Any, scale: float, **const
 
 
 @kernel
-def merge_seen(
-    k: Tracer, partial: Array, extremes: Array, *arguments: Any, head_dim: int, sinks: bool, lse: bool
-) -> None:
+def merge_seen(k: Tracer, partial: Array, extremes: Array, *arguments: Any, v_dim: int, sinks: bool, lse: bool) -> None:
     # out = sum_i 2^(m_i - M) partial_i / (sum_i 2^(m_i - M) l_i + 2^(sink - M)), M = max(m_i, sink); L = M + ln of the divisor
     given, out, *others = arguments if sinks else (None, *arguments)
     token, head = k.program(0), k.program(1)
@@ -113,7 +111,7 @@ def merge_seen(
         sink = given[head] * LOG2_E
         peak.set(greater(k, sink, peak.value))
         weight.set(power_of_two(k, sink - peak.value))
-    totals = {d: k.var(k.splat(0.0, WIDTH)) for d in columns_of(head_dim)}
+    totals = {d: k.var(k.splat(0.0, WIDTH)) for d in columns_of(v_dim)}
     for part in k.range(n_splits):
         with k.when(extremes[token, head, part, 1] != 0.0):  # where nothing is seen, nothing is stored
             share = power_of_two(k, extremes[token, head, part, 0] - peak.value)
@@ -124,7 +122,7 @@ def merge_seen(
     divisor = k.select(none, 1.0, weight.value)
     for d, total in totals.items():
         x = total.value * (1.0 / divisor)
-        k.store_vector(out, x, token, head * head_dim + d, count=inside(head_dim, d))
+        k.store_vector(out, x, token, head * v_dim + d, count=inside(v_dim, d))
     if lse:
         others[0][token, head] = k.select(none, float("-inf"), peak.value * (1.0 / LOG2_E) + k.log(divisor))
 
@@ -143,8 +141,6 @@ def _supports(node: ops.NodeSpec, target: ops.Target) -> str | None:
     options, tokens = Options.of("attention", node.attrs), bound(node.inputs[0].shape[0])
     if tokens > split.MAX_TOKENS:
         return f"takes at most {split.MAX_TOKENS} tokens; got {tokens}"
-    if node.inputs[2].bounds[3] != node.inputs[1].bounds[2]:
-        return "takes heads of keys and values of one size"
     if options.has("prefix") and (options.window or options.chunk):
         return "takes no prefix with a window or chunk"
     return split.refusal_of(_splits(node, target)[0])
@@ -164,13 +160,13 @@ def _build(node: ops.NodeSpec, target: ops.Target) -> ops.Build:
         merge_seen,
         (ops.scratch(0, "read"), ops.scratch(1, "read"), *sinks, *(ops.write(i) for i in range(len(node.outputs)))),
         (ops.Cells(tokens), ops.Cells(shape.heads)),
-        {"head_dim": shape.head_dim, "sinks": bool(sinks), "lse": options.lse},
+        {"v_dim": shape.v_dim, "sinks": bool(sinks), "lse": options.lse},
     )
-    return ops.Build((first, second), scratch_of(node, shape.heads, shape.padded, n_splits))
+    return ops.Build((first, second), scratch_of(node, shape.heads, shape.values.padded, n_splits))
 
 
 def _cost(node: ops.NodeSpec, target: ops.Target) -> float:
-    return pairs_of(node) * 2.0 * node.inputs[0].bounds[1] / RATE
+    return pairs_of(node) * (node.inputs[0].bounds[1] + node.outputs[0].bounds[1]) / RATE
 
 
 VARIANT = ops.KernelVariant("split_with_options", ops.VECTORS, _build, _supports, _cost)
