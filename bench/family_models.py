@@ -3,8 +3,8 @@
     python -m bench.family_models gemma3-1b OUT.gguf [--type Q4_K_M]
     python -m bench.language_model OUT.gguf --json FILE
 
-The vocabulary has bytes and a few merges, filled up to the family's size, so its text is noise. llama.cpp opens the files too. The
-extra `oracles` has transformers and torch.
+The vocabulary has bytes and a few merges, filled up to the family's size, so its text is noise. llama.cpp opens the files too.
+The extra `oracles` has transformers and torch.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ def draw(shape: FamilyShape, folder: Path) -> None:
 
     config = getattr(transformers, shape.config)(**shape.values, dtype=torch.bfloat16, bos_token_id=1, eos_token_id=2)
     torch.manual_seed(0)
-    model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
+    model: Any = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)  # type: ignore[no-untyped-call]
     model.save_pretrained(folder)
     write_tokenizer(folder, shape.pre)
 
