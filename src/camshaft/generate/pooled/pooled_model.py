@@ -15,6 +15,7 @@ from camshaft.errors import ContextError, LogitsError, ModelError, SettingError,
 from camshaft.extent import Extent
 from camshaft.forks import ForkLock
 from camshaft.generate import options as model_options
+from camshaft.generate.checks import check_token_id
 from camshaft.generate.memory.kv_cache import KVCache
 from camshaft.generate.stored.header_cache import open_model_file
 from camshaft.generate.stored.plan_cache import PlanCache
@@ -150,9 +151,7 @@ class PooledModel(ABC):
         if len(ids) > self.context:
             raise ContextError(f"a text of {count(len(ids), 'token')}; wanted at most {self.context}, the context")
         for i in ids:
-            whole = isinstance(i, (int, np.integer)) and not isinstance(i, bool)
-            if not whole or not 0 <= i < self.config.vocab_size:
-                raise ContextError(f"token id {i!r}; wanted a whole number from 0 to {self.config.vocab_size - 1}")
+            check_token_id(i, self.config.vocab_size)
 
     def _run(self, ids: Sequence[Sequence[int]], firsts: Sequence[int]) -> Array:
         """The vectors of up to TEXTS texts, whose tokens fit one run."""
