@@ -9,8 +9,6 @@ one token so many that caches are read from memory.
 from __future__ import annotations
 
 import argparse
-import json
-import subprocess
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from math import ceil
@@ -21,6 +19,7 @@ import numpy as np
 
 from bench import peak, rows
 from bench.attention_cases import CASES, SDPA, Case
+from bench.compare.process import LinePeer
 from camshaft.generate.memory.cache_specs import KINDS
 from camshaft.generate.memory.kv_cache import KVCache
 from camshaft.generate.options import KV_CACHES
@@ -85,44 +84,16 @@ def sdpa(threads: int) -> ExecutionPlan:
     return attention_plan(SDPA, threads, 1)
 
 
-class Peer:
-    """A process that runs a library's SDPA on request and exits when its pipe closes."""
-
-    def __init__(self, python: str, name: str, threads: int) -> None:
-        command = [python, str(Path(__file__).with_name("attention_peer.py")), name, str(threads)]
-        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        self.name = self.answer()["version"]
-
-    def answer(self) -> dict[str, Any]:
-        assert self.process.stdout is not None
-        line = self.process.stdout.readline()
-        if not line:
-            raise SystemExit(f"a peer's process ended with status {self.process.wait()}; see above")
-        return dict(json.loads(line))
-
-    def seconds(self, calls: int) -> float:
-        """The mean of so many calls."""
-        assert self.process.stdin is not None
-        self.process.stdin.write(f"{calls}\n")
-        self.process.stdin.flush()
-        return float(self.answer()["s"])
-
-    def close(self) -> None:
-        assert self.process.stdin is not None
-        self.process.stdin.close()
-        self.process.wait(timeout=30)
-
-
 def beside_peers(options: argparse.Namespace, top: peak.MachinePeak) -> list[dict[str, Any]]:
     """Measure SDPA of camshaft and the peers in interleaved rounds: a row for each."""
-    names = PEERS if options.peer_python else ()
-    peers = [Peer(options.peer_python, name, top.threads) for name in names]
+    names, program = PEERS if options.peer_python else (), Path(__file__).with_name("attention_peer.py")
+    peers = [LinePeer(options.peer_python, program, name, str(top.threads)) for name in names]
     with sdpa(top.threads) as plan:
         ours: list[float] = []
-        theirs: dict[str, list[float]] = {peer.name: [] for peer in peers}
+        theirs: dict[str, list[float]] = {peer.version: [] for peer in peers}
         for _ in range(options.repeat):
             for peer in peers:
-                theirs[peer.name].append(peer.seconds(options.calls))
+                theirs[peer.version].append(float(peer.ask(str(options.calls))["s"]))
             ours.append(rows.seconds_per_call(plan.bound.run, 1, 0.1).median)
     for peer in peers:
         peer.close()

@@ -25,15 +25,14 @@ from statistics import median
 from typing import Any
 
 from bench.rows import write
+from bench.serve import measured
 from camshaft.cluster.front import Fronted
 from camshaft.cluster.replica import News, Wanted
 from camshaft.cluster.serving import Replicas, application, deploy, started
 from camshaft.generate.engine.request import Update
 from camshaft.serve.guard import Guard
 from camshaft.serve.load.chart import chart
-from camshaft.serve.load.report import Limits, LoadReport, report_of
-from camshaft.serve.load.run import first_model, run_load
-from camshaft.serve.load.stream import target_of
+from camshaft.serve.load.report import LoadReport
 from camshaft.serve.load.workload import Workload
 from camshaft.serve.models.entry import Card
 from camshaft.serve.models.models import Models
@@ -93,14 +92,7 @@ class _Local:
 
 
 def _measured(url: str, clients: int, requests: int, seed: int) -> LoadReport:
-    target = target_of(url)
-    workload = Workload(requests, clients=clients, prompt_tokens=16, answer_tokens=TOKENS, seed=seed)
-
-    async def run() -> LoadReport:
-        records = await run_load(target, workload, await first_model(target))
-        return report_of(workload, records, Limits())
-
-    return asyncio.run(run())
+    return measured(url, Workload(requests, clients=clients, prompt_tokens=16, answer_tokens=TOKENS, seed=seed))
 
 
 @contextmanager

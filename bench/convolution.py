@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
 from math import prod
@@ -19,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from bench import rows
+from bench.compare.process import LinePeer
 from camshaft.graph import functions as F
 from camshaft.graph.graph import Graph
 from camshaft.plan.compile import compile
@@ -80,47 +80,20 @@ def plan_of(case: Case, threads: int) -> ExecutionPlan:
     return plan
 
 
-class Peer:
-    """A process that runs torch's conv2d on request and exits when its pipe closes."""
-
-    def __init__(self, python: str, threads: int) -> None:
-        command = [python, str(Path(__file__).with_name("convolution_peer.py")), str(threads)]
-        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        self.name = str(self._answer()["version"])
-
-    def _answer(self) -> dict[str, Any]:
-        assert self.process.stdout is not None
-        line = self.process.stdout.readline()
-        if not line:
-            raise SystemExit(f"the peer's process ended with status {self.process.wait()}; see above")
-        return dict(json.loads(line))
-
-    def seconds(self, case: Case, calls: int) -> float:
-        """The mean of so many calls."""
-        assert self.process.stdin is not None
-        self.process.stdin.write(json.dumps([*case.arguments, calls]) + "\n")
-        self.process.stdin.flush()
-        return float(self._answer()["s"])
-
-    def close(self) -> None:
-        assert self.process.stdin is not None
-        self.process.stdin.close()
-        self.process.wait(timeout=30)
-
-
 def run(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
     """Every case, as it is done."""
     for threads in options.threads:
-        peer = Peer(options.peer_python, threads) if options.peer_python else None
+        command = options.peer_python, Path(__file__).with_name("convolution_peer.py"), str(threads)
+        peer = LinePeer(*command) if options.peer_python else None
         for case in CASES:
             ours, theirs = [], []
             with plan_of(case, threads) as plan:
                 for _ in range(options.repeat):
                     if peer is not None:
-                        theirs.append(peer.seconds(case, options.calls))
+                        theirs.append(float(peer.ask(json.dumps([*case.arguments, options.calls]))["s"]))
                     ours.append(rows.in_rounds({"": plan.bound.run}, 1)[""].median)
             spent = {"camshaft": rows.Spread.of(ours)} | ({"torch": rows.Spread.of(theirs)} if peer else {})
-            yield _row(case, threads, spent, peer.name if peer else None)
+            yield _row(case, threads, spent, peer.version if peer else None)
         if peer is not None:
             peer.close()
 

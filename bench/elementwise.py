@@ -9,27 +9,18 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 from bench.compare.array_rows import COMPILED, NUMPY, ONNX, TORCH, array_peers, passes
 from bench.compare.compare import run_suite
 from bench.compare.interleaved import Limits, starter
-from bench.compare.model_files import Step
+from bench.compare.model_files import quietly
 from bench.compare.report import markdown_of
 from bench.compare.results import Results
 from bench.compare.suite import Suite
 
 # 64 KiB to 64 MiB of each operand; the issue's own, and a small model's rows
 SHAPES = ("64x256", "256x1024", "512x576", "1024x4096", "4096x1024", "4096x4096")
-
-
-@contextmanager
-def quietly(title: str) -> Iterator[Step]:
-    """Shows the title alone."""
-    print(f"# {title}", file=sys.stderr)
-    yield lambda done, total: None
 
 
 def shape_of(text: str) -> tuple[int, int]:

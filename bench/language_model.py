@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,18 +16,11 @@ from bench import rows
 from bench.compare.compare import run_suite
 from bench.compare.interleaved import Limits, starter
 from bench.compare.language_rows import of_file
-from bench.compare.model_files import Step
+from bench.compare.model_files import quietly
 from bench.compare.report import markdown_of
 from bench.compare.results import Results
 from bench.compare.suite import OURS
 from camshaft.models.files.pull import resolve_model
-
-
-@contextmanager
-def quietly(title: str) -> Iterator[Step]:
-    """Shows the title alone."""
-    print(f"# {title}", file=sys.stderr)
-    yield lambda done, total: None
 
 
 def main() -> None:

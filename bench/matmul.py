@@ -10,14 +10,12 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 from bench.compare.array_rows import NUMPY, NUMPY_CORE, ONNX, OTHERS, SQUARES, TORCH, array_peers, product
 from bench.compare.compare import run_suite
 from bench.compare.interleaved import Limits, starter
-from bench.compare.model_files import Step
+from bench.compare.model_files import quietly
 from bench.compare.report import markdown_of
 from bench.compare.results import Results, load
 from bench.compare.suite import Suite
@@ -25,13 +23,6 @@ from bench.compare.suite import Suite
 # Those of the comparison, and what writes, reads or sums most for what it computes.
 SHAPES = (*SQUARES, *OTHERS, (4096, 16, 4096), (4096, 4096, 16), (4096, 4096, 1))
 PEERS = {"f32": (NUMPY, NUMPY_CORE, TORCH, ONNX), "bf16": (TORCH,)}
-
-
-@contextmanager
-def quietly(title: str) -> Iterator[Step]:
-    """Shows the title alone."""
-    print(f"# {title}", file=sys.stderr)
-    yield lambda done, total: None
 
 
 def shape_of(text: str) -> tuple[int, int, int]:

@@ -8,17 +8,14 @@ weights come from memory. ggml's stacks are repacked, as llama.cpp's loader does
 from __future__ import annotations
 
 import argparse
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from bench import rows
-from bench.compare import peers as peer_modules
-from bench.compare.process import PeerProcess
-from bench.compare.suite import OURS, Peer
+from bench import beside_ggml, rows
+from bench.compare.suite import OURS
 from camshaft.formats.blocks import BLOCK_FORMATS
 
 PART_NBYTES = 1 << 22  # of random blocks; a stack is them over and over
@@ -38,16 +35,6 @@ def orders(options: argparse.Namespace, folder: Path) -> Iterator[dict[str, Any]
             yield {"format": name, "blocks": str(path), **sizes, "n": n, "copies": COPIES if n <= FEW_TOKENS else 1}
 
 
-def processes(options: argparse.Namespace, threads: int) -> dict[str, PeerProcess]:
-    """Start the peers, by name."""
-    peers = {OURS: Peer(OURS, "ours_moe:Blocks", {"threads": threads}, peer_python=False)}
-    if not options.no_peer:
-        ggml = str(Path(peer_modules.__file__).with_name("ggml.py"))
-        given = {"threads": threads, "ggml": ggml, "repack": not options.plain}
-        peers["ggml"] = Peer("ggml", f"{Path(__file__).with_name('moe_ggml.py')}:Blocks", given)
-    return {name: PeerProcess(peer, options.peer_python) for name, peer in peers.items()}
-
-
 def row(order: dict[str, Any], threads: int, taken: dict[str, list[float]]) -> dict[str, Any]:
     """One block as a JSON row."""
     kind, n = BLOCK_FORMATS[order["format"]], order["n"]
@@ -65,29 +52,13 @@ def row(order: dict[str, Any], threads: int, taken: dict[str, list[float]]) -> d
 
 
 def measured(options: argparse.Namespace, threads: int, folder: Path) -> Iterator[dict[str, Any]]:
-    """Measure every block in interleaved rounds, after a warm-up round."""
-    up = processes(options, threads)
-    try:
+    """Measure every block."""
+    given = {"repack": not options.plain}
+    with beside_ggml.processes(options, threads, "ours_moe:Blocks", "moe_ggml.py:Blocks", **given) as up:
         wanted = list(orders(options, folder))
-        taken: list[dict[str, list[float]]] = [{name: [] for name in up} for _ in wanted]
-        for round_ in range(-1, options.repeat):
-            for order, found in zip(wanted, taken, strict=True):
-                for name, process in up.items():
-                    seconds = process.seconds(order)
-                    if round_ >= 0:
-                        found[name].append(seconds)
-                require_equal(order, [process.check for process in up.values() if process.check is not None])
-        for order, found in zip(wanted, taken, strict=True):
-            yield row(order, threads, found)
-    finally:
-        for process in up.values():
-            process.close()
-
-
-def require_equal(order: dict[str, Any], checks: list[float]) -> None:
-    """RuntimeError if the peers' results differ in mean magnitude by more than quantizing activations explains."""
-    if max(checks) > 1.02 * min(checks):
-        raise RuntimeError(f"the peers compute different blocks of {order}: {checks}")
+        taken = beside_ggml.in_rounds(up, wanted, options.repeat)
+    for order, found in zip(wanted, taken, strict=True):
+        yield row(order, threads, found)
 
 
 def line(r: dict[str, Any]) -> tuple[object, ...]:
@@ -103,21 +74,11 @@ def main() -> None:
     parser.add_argument("--size", default="2048x1024", help="columns of x, and rows of an expert's gate")
     parser.add_argument("--experts", type=int, default=64)
     parser.add_argument("--slots", type=int, default=8)
-    parser.add_argument("--tokens", type=int, nargs="+", default=[1, 512])
-    parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
-    parser.add_argument("--repeat", type=int, default=5)
-    parser.add_argument("--peer-python", default="python", help="a Python that has llama-cpp-python")
-    parser.add_argument("--no-peer", action="store_true", help="camshaft alone")
     parser.add_argument("--plain", action="store_true", help="ggml's stacks as in the file, not repacked")
-    parser.add_argument("--json", type=Path)
-    rows.add_processor_time(parser)
-    options = rows.with_clock(parser, parser.parse_args())
-    print(rows.facts_line(rows.machine()) + "\n", flush=True)
-    with tempfile.TemporaryDirectory() as folder:
-        made = [r for threads in options.threads for r in measured(options, threads, Path(folder))]
+    beside_ggml.add_options(parser)
+    made = beside_ggml.written(parser, measured)
     header = ("threads", "format", "tokens", "GB/s", "Gop/s", "ggml GB/s", "ggml Gop/s", "times ggml")
     print(rows.table(header, [line(r) for r in made]))
-    rows.write(options.json, made)
 
 
 if __name__ == "__main__":

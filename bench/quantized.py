@@ -8,7 +8,6 @@ includes quantizing the activations, once for all copies.
 from __future__ import annotations
 
 import argparse
-import tempfile
 from collections.abc import Iterator
 from math import ceil
 from pathlib import Path
@@ -16,10 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from bench import peak, rows
-from bench.compare import peers as peer_modules
-from bench.compare.process import PeerProcess
-from bench.compare.suite import OURS, Peer
+from bench import beside_ggml, peak, rows
+from bench.compare.suite import OURS
 from camshaft.formats.bits import Bytes
 from camshaft.formats.blocks import BLOCK_FORMATS
 from camshaft.ops.quantized.packed.formats import PACKED_FORMATS
@@ -56,16 +53,6 @@ def _blocks(name: str, k: int, rng: np.random.Generator) -> Bytes:
     return row.quantize(rng.standard_normal((PART_ROWS * k // row.block_size, row.block_size), np.float32))
 
 
-def processes(options: argparse.Namespace, threads: int) -> dict[str, PeerProcess]:
-    """Start the peers, by name."""
-    given: dict[str, Any] = {"threads": threads}
-    peers = {OURS: Peer(OURS, "ours_products:Products", given, peer_python=False)}
-    if not options.no_peer:
-        ggml = str(Path(peer_modules.__file__).with_name("ggml.py"))
-        peers["ggml"] = Peer("ggml", f"{Path(__file__).with_name('quantized_ggml.py')}:Blocks", given | {"ggml": ggml})
-    return {name: PeerProcess(peer, options.peer_python) for name, peer in peers.items()}
-
-
 def row(order: dict[str, Any], threads: int, top: peak.MachinePeak, taken: dict[str, list[float]]) -> dict[str, Any]:
     """One product as a JSON row."""
     kind = BLOCK_FORMATS[order["format"]]
@@ -88,31 +75,12 @@ def row(order: dict[str, Any], threads: int, top: peak.MachinePeak, taken: dict[
 
 
 def measured(options: argparse.Namespace, threads: int, folder: Path) -> Iterator[dict[str, Any]]:
-    """Measure every product in interleaved rounds, after the machine's peak and a warm-up round."""
-    up = processes(options, threads)
-    try:
-        wanted = list(orders(options, folder))
-        taken: list[dict[str, list[float]]] = [{name: [] for name in up} for _ in wanted]
-        top = peak.measure(threads)
-        for round_ in range(-1, options.repeat):
-            for order, found in zip(wanted, taken, strict=True):
-                for name, process in up.items():
-                    seconds = process.seconds(order)
-                    if round_ >= 0:
-                        found[name].append(seconds)
-                require_equal(order, {name: process.check for name, process in up.items()})
-        for order, found in zip(wanted, taken, strict=True):
-            yield row(order, threads, top, found)
-    finally:
-        for process in up.values():
-            process.close()
-
-
-def require_equal(order: dict[str, Any], checks: dict[str, float | None]) -> None:
-    """RuntimeError if the peers' results differ in mean magnitude by more than quantizing activations explains."""
-    sizes = [size for size in checks.values() if size is not None]
-    if max(sizes) > 1.02 * min(sizes):
-        raise RuntimeError(f"the peers compute different products of {order}: {checks}")
+    """Measure every product, after the machine's peak."""
+    with beside_ggml.processes(options, threads, "ours_products:Products", "quantized_ggml.py:Blocks") as up:
+        wanted, top = list(orders(options, folder)), peak.measure(threads)
+        taken = beside_ggml.in_rounds(up, wanted, options.repeat)
+    for order, found in zip(wanted, taken, strict=True):
+        yield row(order, threads, top, found)
 
 
 def line(r: dict[str, Any]) -> tuple[object, ...]:
@@ -127,20 +95,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--formats", nargs="+", choices=FORMATS, default=FORMATS)
     parser.add_argument("--shapes", nargs="+", default=[SHAPE], help="rows x columns of the weights")
-    parser.add_argument("--tokens", type=int, nargs="+", default=[1, 512])
-    parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
-    parser.add_argument("--repeat", type=int, default=5)
-    parser.add_argument("--peer-python", default="python", help="a Python that has llama-cpp-python")
-    parser.add_argument("--no-peer", action="store_true", help="camshaft alone")
-    parser.add_argument("--json", type=Path)
-    rows.add_processor_time(parser)
-    options = rows.with_clock(parser, parser.parse_args())
-    print(rows.facts_line(rows.machine()) + "\n", flush=True)
-    with tempfile.TemporaryDirectory() as folder:
-        made = [r for threads in options.threads for r in measured(options, threads, Path(folder))]
+    beside_ggml.add_options(parser)
+    made = beside_ggml.written(parser, measured)
     header = ("threads", "format", "weights", "tokens", "GB/s", "of peak", "Gop/s", "of peak")
     print(rows.table((*header, "ggml GB/s", "ggml Gop/s", "times ggml"), [line(r) for r in made]))
-    rows.write(options.json, made)
 
 
 if __name__ == "__main__":

@@ -8,15 +8,15 @@ Python needs torch and transformers. Rounds are interleaved; the peer is a proce
 from __future__ import annotations
 
 import argparse
-import json
-import subprocess
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from bench import rows
+from bench.compare.process import LinePeer
 from camshaft.graph.graph import Graph
 from camshaft.plan.compile import compile
 
@@ -62,28 +62,18 @@ def seconds(call: Callable[[], Any]) -> float:
 
 def compare(name: str, threads: int, rounds: int, python: Path) -> dict[str, Any]:
     """A row of interleaved rounds, which it prints."""
-    peer = subprocess.Popen(
-        [python, "-m", "bench.recurrent_peer", name, str(threads)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    assert peer.stdin is not None
-    assert peer.stdout is not None
-    with peer:
-        version, call = json.loads(peer.stdout.readline())["version"], call_of(name, threads)
+    ours, theirs = [], []
+    with closing(LinePeer(python, "-m", "bench.recurrent_peer", name, str(threads))) as peer:
+        call = call_of(name, threads)
         call()
-        ours, theirs = [], []
         for _ in range(rounds):
             ours.append(seconds(call))
-            print(1, file=peer.stdin, flush=True)
-            theirs.append(json.loads(peer.stdout.readline())["s"])
-        peer.stdin.close()
+            theirs.append(float(peer.ask("1")["s"]))
     spent = {"camshaft": rows.Spread.of(ours), "transformers": rows.Spread.of(theirs)}
-    what = {"bench": "recurrent", "op": name, "use": f"{TOKENS} tokens", "threads": threads, "peer": version}
+    what = {"bench": "recurrent", "op": name, "use": f"{TOKENS} tokens", "threads": threads, "peer": peer.version}
     row = rows.compared(what, spent)
     ms, times = (f"{1e3 * spent[library].median:.1f} ms" for library in spent), row["times"]["transformers"]
-    print(f"{name}, {threads} threads: {' and '.join(ms)} of {version}: {times} times", flush=True)
+    print(f"{name}, {threads} threads: {' and '.join(ms)} of {peer.version}: {times} times", flush=True)
     return row
 
 

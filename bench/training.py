@@ -11,15 +11,16 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
-import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from bench.compare.process import LinePeer
 from bench.rows import write
 from camshaft import train
 from camshaft.train.tuning.methods.full import FullModel
@@ -45,23 +46,15 @@ def measured(args: argparse.Namespace) -> tuple[str, dict[str, list[dict[str, fl
     with (
         train.LoraModel("smollm2") if args.method == "lora" else FullModel("smollm2") as model,
         train.Step(model.loss, model.parameters(), train.AdamW(), clip=1.0, **where) as step,
-        subprocess.Popen(
-            [sys.executable, "-P", str(peer), *given], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        ) as other,
+        closing(LinePeer(sys.executable, "-P", peer, *given)) as other,
     ):
-        assert other.stdin is not None
-        assert other.stdout is not None
-        version = json.loads(other.stdout.readline())["version"]
         for i in range(args.rounds + 1):  # the first round compiles
             turn = {"step": timed(lambda: step(*batch, lr=1e-4)), "forward": timed(lambda: step.evaluate(*batch))}
-            other.stdin.write("\n")
-            other.stdin.flush()
-            turn["peer"] = json.loads(other.stdout.readline())
+            turn["peer"] = other.ask()
             if i:
                 for name, times in turn.items():
                     found[name].append(times)
-        other.stdin.close()
-    return version, found
+    return other.version, found
 
 
 def main() -> None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -28,6 +29,13 @@ LAST_TOKENS_ALONE = ("attn_output", "ffn_")
 """Parts of the last layer that a prompt computes only for its last token; their operations are negligible."""
 Watch = Callable[[str], AbstractContextManager[Step]]
 """A context manager that shows the progress of a named long operation."""
+
+
+@contextmanager
+def quietly(title: str) -> Iterator[Step]:
+    """Shows the title alone."""
+    print(f"# {title}", file=sys.stderr)
+    yield lambda done, total: None
 
 
 @dataclass(frozen=True)

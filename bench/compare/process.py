@@ -84,6 +84,34 @@ class PeerProcess:
             self.process.stdout.close()
 
 
+class LinePeer:
+    """A child process that answers each line of its input by a line of JSON, after a first one with its `version`. It ends when
+    its pipe closes."""
+
+    def __init__(self, *command: str | Path) -> None:
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.version = str(self._answer()["version"])
+
+    def _answer(self) -> dict[str, Any]:
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        if not line:
+            raise SystemExit(f"a peer's process ended with status {self.process.wait()}; see above")
+        return dict(json.loads(line))
+
+    def ask(self, line: str = "") -> dict[str, Any]:
+        """The answer to a line."""
+        assert self.process.stdin is not None
+        print(line, file=self.process.stdin, flush=True)
+        return self._answer()
+
+    def close(self) -> None:
+        """Close the pipe and wait for the process to end."""
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+        self.process.wait(ENDING_S)
+
+
 def environment_of(peer: Peer) -> dict[str, str]:
     """The environment of a peer. Camshaft's own process gets this process's import path; others use their own packages."""
     ours = {"PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)}

@@ -13,6 +13,7 @@ import transformers
 
 from scripts.oracles import llama
 from scripts.oracles.plain_encoders import PlainEncoder, draw
+from scripts.oracles.tiny.files import finish
 from scripts.oracles.tiny_encoder_rows import ENCODERS as ENCODERS
 from scripts.oracles.tiny_encoder_rows import (
     HEADS,
@@ -185,10 +186,7 @@ def write_gguf(model: TinyEncoder, network: Any, path: Path) -> None:
     for layer, kind in ((layer, kind) for layer in range(model.n_layers) for kind in kinds):
         rows = [joined[n] for part in "qkv" for n in joined if f".{layer}." in n and n.endswith(f"{part}_proj.{kind}")]
         writer.add_tensor(f"blk.{layer}.attn_qkv.{kind}", np.concatenate(rows))
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+    finish(writer)
 
 
 def _write_word_pieces(writer: gguf.GGUFWriter, model: TinyEncoder) -> None:

@@ -10,6 +10,8 @@ import numpy as np
 import torch
 import transformers
 
+from scripts.oracles.tiny.files import finish
+
 N_VOCAB, N_BUCKETS, CONTEXT = 131, 8, 160
 _PIECES = ("▁the", "▁cat", "▁sat", "▁on", "▁mat", "he", "an", "in", "▁")
 _ENDS = {
@@ -86,10 +88,7 @@ def write(network: Any, path: Path) -> None:
     writer.add_remove_extra_whitespaces(True)
     for name, values in tensors(network):
         writer.add_tensor(name, values)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+    finish(writer)
 
 
 def tensors(network: Any) -> Any:

@@ -9,7 +9,7 @@ from typing import Any
 import gguf
 import numpy as np
 
-from scripts.oracles.tiny.files import write_gguf
+from scripts.oracles.tiny.files import finish, write_gguf
 from scripts.oracles.tiny.pictures.model import MEAN, STD, TinyVision
 
 GEMMA4 = {
@@ -75,10 +75,7 @@ def write_vision(model: TinyVision, network: Any, path: Path) -> None:
         writer.add_key_value(f"clip.{key}", value, *_kinds(value))
     for name, values in vision_tensors(model, network):
         writer.add_tensor(name, np.ascontiguousarray(values))
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+    finish(writer)
 
 
 def _kinds(value: Any) -> tuple[gguf.GGUFValueType, gguf.GGUFValueType | None]:

@@ -6,10 +6,9 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from scripts.oracles.tiny.model import SMALL, TinyModel
+from scripts.oracles.tiny.model import HALF_ROPE, SMALL, TinyModel
 
 FIRST_SEED = 200
-_PARTIAL = {"rope_type": "default", "partial_rotary_factor": 0.5}
 # Six experts of 16, of which two are chosen; the first layer is dense.
 _KEYS = {
     "expert_count": 6,
@@ -26,7 +25,7 @@ MODELS = (
         heads=4,
         kv_heads=2,
         head_dim=16,
-        rope=_PARTIAL,
+        rope=HALF_ROPE,
         options={"attention_bias": True},
         keys={"rope.dimension_count": 8},
         **SMALL,
@@ -40,7 +39,7 @@ MODELS = (
         kv_heads=2,
         head_dim=16,
         n_layers=3,
-        rope=_PARTIAL,
+        rope=HALF_ROPE,
         options={
             "attention_bias": True,
             "use_qk_norm": True,

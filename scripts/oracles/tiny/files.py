@@ -36,6 +36,11 @@ def write_gguf(
         writer.add_key_value(key, numbers, *_value_types(numbers))
     for name, values in tensors(model, network):
         writer.add_tensor(name, np.ascontiguousarray(values))
+    finish(writer)
+
+
+def finish(writer: gguf.GGUFWriter) -> None:
+    """Write the file of what was added, and close it."""
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from scripts.oracles.tiny.model import SMALL, WINDOW, TinyModel
+from scripts.oracles.tiny.model import HALF_ROPE, SMALL, WINDOW, TinyModel
 
 FIRST_SEED = 25
 MODELS = (
@@ -26,7 +26,7 @@ MODELS = (
         heads=2,
         kv_heads=2,
         head_dim=16,
-        rope={"rope_type": "default", "partial_rotary_factor": 0.5},
+        rope=HALF_ROPE,
         options={"use_qkv_bias": True},
         keys={"rope.dimension_count": 8},
         **SMALL,
@@ -39,7 +39,7 @@ MODELS = (
         heads=2,
         kv_heads=1,
         head_dim=16,
-        rope={"rope_type": "default", "partial_rotary_factor": 0.5},
+        rope=HALF_ROPE,
         options={"use_parallel_residual": True},
         keys={"rope.dimension_count": 8, "use_parallel_residual": True},
         **SMALL,
@@ -55,7 +55,7 @@ MODELS = (
         heads=2,
         kv_heads=2,
         head_dim=16,
-        rope={"rope_type": "default", "partial_rotary_factor": 0.5},
+        rope=HALF_ROPE,
         keys={"rope.dimension_count": 8, "use_parallel_residual": True},
         agreement=0.05,
     ),

@@ -104,6 +104,7 @@ ADDED = ("gemma", "nemotron")
 TEXT_CONFIGS = ("Gemma3", "Gemma3n", "Gemma4", "Llama4", "Qwen3_5", "Qwen3_5Moe")
 
 LLAMA3_ROPE = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
+HALF_ROPE = {"rope_type": "default", "partial_rotary_factor": 0.5}
 YARN_ROPE = {"rope_type": "yarn", "factor": 4.0}
 OLD = {"original_max_position_embeddings": ORIGINAL_CONTEXT}
 

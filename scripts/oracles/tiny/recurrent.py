@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from scripts.oracles.tiny.model import MOE, MOE_KEYS, SMALL, TinyModel
+from scripts.oracles.tiny.model import HALF_ROPE, MOE, MOE_KEYS, SMALL, TinyModel
 
 FIRST_SEED = 100
 # transformers computes the delta rule in chunks of 64 tokens
@@ -31,7 +31,9 @@ _DELTA_KEYS = {
     "full_attention_interval": 4,
     "rope.dimension_count": 8,
 }
-_ROPE = {"rope_type": "default", "partial_rotary_factor": 0.5}
+# experts beside the delta rule, with a shared one
+_EXPERTS = {**MOE, "moe_intermediate_size": 16, "shared_expert_intermediate_size": 32, "norm_topk_prob": True}
+_EXPERT_KEYS = {**MOE_KEYS, "expert_feed_forward_length": 16, "expert_shared_feed_forward_length": 32}
 MODELS = (
     TinyModel(
         "lfm2",
@@ -61,7 +63,7 @@ MODELS = (
         head_dim=16,
         tied=True,
         n_layers=5,
-        rope=_ROPE,
+        rope=HALF_ROPE,
         options=_DELTA,
         keys={**_DELTA_KEYS, "rope.dimension_sections": [2, 1, 1, 0]},
         n_tokens=MORE_TOKENS,
@@ -76,15 +78,9 @@ MODELS = (
         head_dim=16,
         tied=True,
         n_layers=5,
-        rope=_ROPE,
-        options={
-            **_DELTA,
-            **MOE,
-            "moe_intermediate_size": 16,
-            "shared_expert_intermediate_size": 32,
-            "norm_topk_prob": True,
-        },
-        keys={**_DELTA_KEYS, **MOE_KEYS, "expert_feed_forward_length": 16, "expert_shared_feed_forward_length": 32},
+        rope=HALF_ROPE,
+        options={**_DELTA, **_EXPERTS},
+        keys={**_DELTA_KEYS, **_EXPERT_KEYS},
         n_tokens=MORE_TOKENS,
         agreement=3e-4,  # 1.5e-4 where llama.cpp has AVX2 alone
     ),
@@ -98,21 +94,9 @@ MODELS = (
         head_dim=16,
         tied=True,
         n_layers=5,
-        rope=_ROPE,
-        options={
-            **_DELTA,
-            **MOE,
-            "moe_intermediate_size": 16,
-            "shared_expert_intermediate_size": 32,
-            "norm_topk_prob": True,
-        },
-        keys={
-            **_DELTA_KEYS,
-            "rope.dimension_sections": [2, 1, 1, 0],
-            **MOE_KEYS,
-            "expert_feed_forward_length": 16,
-            "expert_shared_feed_forward_length": 32,
-        },
+        rope=HALF_ROPE,
+        options={**_DELTA, **_EXPERTS},
+        keys={**_DELTA_KEYS, "rope.dimension_sections": [2, 1, 1, 0], **_EXPERT_KEYS},
         agreement=1e-3,
         n_tokens=MORE_TOKENS,
         **SMALL,

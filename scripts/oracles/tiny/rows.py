@@ -7,10 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from scripts.oracles.tiny.model import ADDED, NUMBERS_OF_8_BITS, TinyModel
+from scripts.oracles.tiny.model import ADDED, HALF_ROPE, NUMBERS_OF_8_BITS, TinyModel
 
 FIRST_SEED = 700
-_PARTIAL = {"rope_type": "default", "partial_rotary_factor": 0.5}
 # Six experts of 8, of which two are chosen; the first layer is dense.
 _EXPERTS = {"n_routed_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 8, "n_shared_experts": 2}
 _EXPERTS |= {"first_k_dense_replace": 1, "routed_scaling_factor": 2.5, "norm_topk_prob": True}
@@ -33,13 +32,13 @@ def _row(name: str, family: str, row: str = "", **options: Any) -> TinyModel:
 
 MODELS = (
     _row("gemma", "Gemma", head_dim=16, tied=True, agreement=0.05),
-    _row("phi2", "Phi", kv_heads=2, rope=_PARTIAL, keys={"rope.dimension_count": 4}, agreement=0.05),
+    _row("phi2", "Phi", kv_heads=2, rope=HALF_ROPE, keys={"rope.dimension_count": 4}, agreement=0.05),
     _row("internlm2", "Llama", row="internlm2"),
     _row("exaone", "Llama", row="exaone"),
     _row("orion", "StableLm", row="orion", kv_heads=2, rope={"rope_type": "default", "partial_rotary_factor": 1.0}),
     _row("arcee", "Arcee"),
-    _row("nemotron", "Nemotron", rope=_PARTIAL, keys={"rope.dimension_count": 4}),
-    _row("chatglm", "Glm", rope=_PARTIAL, options={"attention_bias": True}, keys={"rope.dimension_count": 4}),
+    _row("nemotron", "Nemotron", rope=HALF_ROPE, keys={"rope.dimension_count": 4}),
+    _row("chatglm", "Glm", rope=HALF_ROPE, options={"attention_bias": True}, keys={"rope.dimension_count": 4}),
     _row("olmo", "Olmo", options={"clip_qkv": 1.0, "rope_theta": 10000.0}, keys={"attention.clamp_kqv": 1.0}),
     _row(
         "minicpm",
@@ -78,7 +77,7 @@ MODELS = (
         "minimax-m2",
         "MiniMaxM2",
         agreement=None,
-        rope=_PARTIAL,
+        rope=HALF_ROPE,
         options={"num_local_experts": 6, "num_experts_per_tok": 2, "intermediate_size": 8},
         keys={**_EXPERT_KEYS, "feed_forward_length": 8, "rope.dimension_count": 4, "expert_gating_func": 2},
     ),

@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from camshaft.errors import SettingError
+from camshaft.errors import ContextError, SettingError
 
 # Field -> (whether a value is valid, what is wanted)
 Rules: TypeAlias = Mapping[str, tuple[Callable[[Any], bool], str]]
@@ -35,6 +35,13 @@ def number(low: float, high: float, *, above: bool = False) -> Callable[[Any], b
 def integer(low: int, high: float) -> Callable[[Any], bool]:
     """Whether a value is a whole number from `low` to `high`."""
     return lambda v: isinstance(v, (int, np.integer)) and not isinstance(v, bool) and bool(low <= v <= high)
+
+
+def check_token_id(token: Any, vocab_size: int) -> None:
+    """Raise ContextError unless it is the id of one of so many tokens."""
+    whole = isinstance(token, (int, np.integer)) and not isinstance(token, bool)
+    if not whole or not 0 <= token < vocab_size:
+        raise ContextError(f"token id {token!r}; wanted a whole number from 0 to {vocab_size - 1}")
 
 
 def is_bool(value: Any) -> bool:

@@ -6,9 +6,8 @@ from collections.abc import Iterable, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from camshaft.errors import ContextError, SettingError
+from camshaft.generate.checks import check_token_id
 from camshaft.generate.conversation import Messages, checked_messages
 from camshaft.generate.generation import Closing
 from camshaft.generate.vision.prompts import content_of, for_template, placing, seeing, taken_out
@@ -126,9 +125,7 @@ class Prompts(Closing):
         if isinstance(ids, (str, bytes, bytearray)) or not isinstance(ids, Iterable):
             raise SettingError(f"token ids came as {type(ids).__name__}; wanted a list of whole numbers")
         for i in ids:
-            whole = isinstance(i, (int, np.integer)) and not isinstance(i, bool)
-            if not whole or not 0 <= i < self.config.vocab_size:
-                raise ContextError(f"token id {i!r}; wanted a whole number from 0 to {self.config.vocab_size - 1}")
+            check_token_id(i, self.config.vocab_size)
             if isinstance(i, PictureToken) and i.span.rows.shape[1] != seeing(self.vision).width:
                 raise ContextError("a token of a picture that another model has seen; wanted one of this model")
         return [i if isinstance(i, PictureToken) else int(i) for i in ids]

@@ -1,6 +1,7 @@
 """Render profiles as one self-contained HTML page: timeline, roofline, arena over time, tables.
 
-The page is pages/page.html with style, scripts and data inserted. Its content security policy forbids network access.
+The page is pages/frame.html around pages/profile.html, with style, scripts and data inserted. Its content security policy forbids
+network access.
 """
 
 from __future__ import annotations
@@ -24,22 +25,25 @@ _COLUMNS = ("name", "op", "variant", "device", "n_thunks", "ns", "share", "waite
 def page(title: str, facts: Mapping[str, str], profiles: Mapping[str, Profile]) -> str:
     """Return the page's HTML. `facts` are listed under the title; each profile is a tab."""
     data = {"profiles": [profile_data(name, profile) for name, profile in profiles.items()]}
-    return filled("page.html", SCRIPTS, title, facts, data)
+    return filled("profile", SCRIPTS, title, facts, data)
 
 
-def filled(template: str, scripts: Sequence[str], title: str, facts: Mapping[str, str], data: Mapping[str, Any]) -> str:
-    """Return a template of pages/ with title, facts, style, data and scripts inserted."""
+def filled(kind: str, scripts: Sequence[str], title: str, facts: Mapping[str, str], data: Mapping[str, Any]) -> str:
+    """Return a page of a kind (its body is KIND.html of pages/) with title, facts, style, data and scripts inserted."""
     # "</" would end the script element, and "<!--" would start a comment in it
     text = json.dumps(data, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
     shown = "".join(f"<li><b>{html.escape(name)}</b> {html.escape(value)}</li>" for name, value in facts.items())
     parts = {
+        "kind": kind,
         "title": html.escape(title),
         "facts": shown,
         "style": _asset("page.css"),
         "data": text,
         "scripts": "\n".join(_asset(name) for name in scripts),
     }
-    return re.sub("@@([a-z]+)@@", lambda match: parts[match[1]], _asset(template))
+    return re.sub(
+        "@@([a-z]+)@@", lambda match: parts[match[1]], _asset("frame.html").replace("@@body@@", _asset(f"{kind}.html"))
+    )
 
 
 def _asset(name: str) -> str:

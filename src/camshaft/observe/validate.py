@@ -16,7 +16,7 @@ from camshaft.observe.rows import active_node
 from camshaft.ops.spec import TensorSpec
 from camshaft.plan.lowering.node_thunks import NodeRange, Piece
 from camshaft.plan.runtime.runnable import RunnableSchedule
-from camshaft.validation.validate import by_numbers, error_between, tolerance_of
+from camshaft.validation.validate import active_part, by_numbers, error_between, tolerance_of
 
 Array = np.ndarray[Any, Any]
 Active = Mapping[Extent, int]
@@ -81,10 +81,6 @@ def _bytes(bound: RunnableSchedule, buffer: Piece, spec: TensorSpec) -> Array:
     return bound.bytes_of(buffer.slice(0, spec.nbytes))
 
 
-def _active(array: Array, spec: TensorSpec, active: Active) -> Array:
-    return array[tuple(slice(active.get(d, d.bound)) if isinstance(d, Extent) else slice(None) for d in spec.shape)]
-
-
 def _values(bound: RunnableSchedule, tensor: Tensor, buffer: Piece, active: Active) -> Array:
     """A tensor's active elements as the reference takes them; packed tensors as the numbers that they encode."""
     spec = tensor.spec
@@ -94,9 +90,9 @@ def _values(bound: RunnableSchedule, tensor: Tensor, buffer: Piece, active: Acti
     raw = _bytes(bound, buffer, spec) if constant is None else constant.data().reshape(-1).view(np.uint8)[: spec.nbytes]
     if spec.is_plain:
         values = raw.view(spec.parts[0].dtype.numpy).reshape(spec.bounds)
-        return _active(values, spec, active)
+        return active_part(values, spec, active)
     assert spec.layout.numbers is not None
-    return _active(spec.layout.numbers(raw, spec), spec, active)
+    return active_part(spec.layout.numbers(raw, spec), spec, active)
 
 
 def _weights(tensor: Tensor) -> Array:
@@ -111,10 +107,10 @@ def _compared(raw: Array, want: Array, spec: TensorSpec, active: Active) -> list
     """Pairs of (result, reference): a plain tensor's active elements, the rows of each part of a packed one, or the numbers
     that it encodes."""
     if spec.is_plain:
-        return [(_active(raw.view(spec.parts[0].dtype.numpy).reshape(spec.bounds), spec, active), want)]
+        return [(active_part(raw.view(spec.parts[0].dtype.numpy).reshape(spec.bounds), spec, active), want)]
     if by_numbers(spec, want):
         assert spec.layout.numbers is not None
-        return [(_active(spec.layout.numbers(raw, spec), spec, active), want)]
+        return [(active_part(spec.layout.numbers(raw, spec), spec, active), want)]
     small = TensorSpec(
         tuple(active.get(d, d.bound) if isinstance(d, Extent) else d for d in spec.shape), spec.dtype, spec.layout
     )

@@ -138,11 +138,7 @@ def read_vocabulary(metadata: Metadata) -> Vocabulary:
     add_bos = pretokenizer(pre).add_bos if kind.add_bos is None else kind.add_bos
     flags: Metadata = {} if kind.wraps else metadata
     by_text = _fill_ids(metadata, ids)
-    ends = [ids[text] for text in END_TEXTS if text in ids]
-    if any(all(text in ids for text in both) for both in _OTHER_ENDS):
-        ends = [i for i in ends if tokens[i] != "<|end|>"]
-    if "<|tool_response>" in ids:  # of Gemma 4, which has a normal token of this text
-        ends = [i for i in ends if tokens[i] != "</s>"]
+    ends = _ends(ids)
     named_ends = (eos_id if e == "eos" else token_id_of(metadata, e, n, by_text.get(e)) for e in END_NAMES)
     return Vocabulary(
         kind=name,
@@ -164,6 +160,16 @@ def read_vocabulary(metadata: Metadata) -> Vocabulary:
         charsmap=bytes_of(metadata, "precompiled_charsmap"),
         merges_spaces=truth_of(metadata, "remove_extra_whitespaces", False),
     )
+
+
+def _ends(ids: Mapping[str, int]) -> list[int]:
+    """The tokens that end an answer by their texts."""
+    texts = {text for text in END_TEXTS if text in ids}
+    if any(all(text in ids for text in both) for both in _OTHER_ENDS):
+        texts -= {"<|end|>"}
+    if "<|tool_response>" in ids:  # of Gemma 4, which has a normal token of this text
+        texts -= {"</s>"}
+    return [ids[text] for text in END_TEXTS if text in texts]
 
 
 def _pair(

@@ -127,10 +127,11 @@ def tolerance_of(op: Op, spec: TensorSpec, want: Array, variant: KernelVariant |
 
 def _active(array: Array, spec: TensorSpec, extents: Mapping[Extent, int]) -> Array:
     """The part of a plain tensor inside the active extents; other layouts whole."""
-    return _cut(array, spec, extents) if spec.is_plain else array
+    return active_part(array, spec, extents) if spec.is_plain else array
 
 
-def _cut(array: Array, spec: TensorSpec, extents: Mapping[Extent, int]) -> Array:
+def active_part(array: Array, spec: TensorSpec, extents: Mapping[Extent, int]) -> Array:
+    """The elements of a plain tensor inside the active extents, at their bounds where none is given."""
     return array[tuple(slice(extents.get(d, d.bound)) if isinstance(d, Extent) else slice(None) for d in spec.shape)]
 
 
@@ -139,7 +140,7 @@ def _arrays(array: Array, spec: TensorSpec, extents: Mapping[Extent, int], want:
     layout without padding."""
     if by_numbers(spec, want):
         assert spec.layout.numbers is not None
-        return [_cut(array if array is want else spec.layout.numbers(array, spec), spec, extents)]
+        return [active_part(array if array is want else spec.layout.numbers(array, spec), spec, extents)]
     if spec.is_plain:
         return [_active(array, spec, extents)]
     return [array[p.offset_nbytes : p.offset_nbytes + p.nbytes].view(p.dtype.numpy) for p in spec.parts]

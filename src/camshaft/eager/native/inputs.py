@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from camshaft.eager.native import cpython_abi as layout
@@ -153,18 +154,25 @@ def agreed(call: Call, inputs: list[Input], first: Input, row: Row) -> Shape:
 
 def copied_call(call: Call, symbol: str, inputs: list[Input], out: Value, shape: Shape) -> None:
     """A small call with strided inputs is the same call with contiguous copies of them."""
-    b, new_copy = call.b, call.word("new_copy")
-    call.need(b.ult(shape.total, MOST_COPIED), b.ne(new_copy, b.null()))
-    args, given = b.alloca(f"[{len(inputs) + 1} x ptr]"), []
-    for i, x in enumerate(inputs):
-        copy = b.var(PTR, x.held)
-        with b.if_(b.ne(x.order & layout.C_ORDER, 0)):
-            call.incref(x.held)
+    b = call.b
+    call.need(b.ult(shape.total, MOST_COPIED), b.ne(call.word("new_copy"), b.null()))
+    args = b.alloca(f"[{len(inputs) + 1} x ptr]")
+    b.store_word(out, args, len(inputs))
+    call_with_copies(call, symbol, args, [(x.held, x.order) for x in inputs])
+
+
+def call_with_copies(call: Call, symbol: str, args: Value, inputs: Sequence[tuple[Value, Value]]) -> None:
+    """Returns the call of `symbol` with `args`, whose first places it sets: to each input, or to a contiguous copy of it if its
+    flags say that its elements are in another order. What follows in `args` is set already."""
+    b, new_copy, given = call.b, call.word("new_copy"), []
+    for i, (held, flags) in enumerate(inputs):
+        copy = b.var(PTR, held)
+        with b.if_(b.ne(flags & layout.C_ORDER, 0)):
+            call.incref(held)
         with b.else_():
-            copy.set(b.call_at(new_copy, PTR, x.held, b.const(I32, 0)))
+            copy.set(b.call_at(new_copy, PTR, held, b.const(I32, 0)))
         given.append(copy.value)
         b.store_word(given[-1], args, i)
-    b.store_word(out, args, len(inputs))
     answer = b.var(PTR, b.null())
     with b.if_(b.all(*(b.ne(x, b.null()) for x in given))):
         answer.set(b.call(symbol, call.holder, args, call.n, call.names))

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from camshaft.eager.native import cpython_abi as layout
 from camshaft.eager.native.call_state import ROWS_AT, Call, Row, native_call
-from camshaft.eager.native.inputs import MOST_COPIED
+from camshaft.eager.native.inputs import MOST_COPIED, call_with_copies
 from camshaft.eager.native.output import Output, Span, drop, made_or_given, returned, shared, unlocked
 from camshaft.emit.llvm.builder import I1, I32, I64, PTR, VOID, Builder, Value
 
@@ -93,25 +93,11 @@ def _call_with_copies(call: Call, symbol: str, inputs: list[Value], flags: list[
     with b.if_(b.ne(call.names, b.null())):
         named.set(b.load_field(call.names, layout.TUPLE_SIZE))
     call.need(b.ule(named.value, MOST_ATTRIBUTES + 1))
-    args, copies = b.alloca(f"[{len(inputs) + MOST_ATTRIBUTES + 1} x ptr]"), []
+    args = b.alloca(f"[{len(inputs) + MOST_ATTRIBUTES + 1} x ptr]")
     with b.for_(0, named.value) as keyword:
         place = keyword + len(inputs)
         b.store_word(b.load_word(call.args, place, PTR), args, place)
-    for i, (x, own) in enumerate(zip(inputs, flags, strict=True)):
-        copy = b.var(PTR, x)
-        with b.if_(b.ne(own & layout.C_ORDER, 0)):
-            call.incref(x)
-        with b.else_():
-            copy.set(b.call_at(call.word("new_copy"), PTR, x, b.const(I32, 0)))
-        copies.append(copy.value)
-        b.store_word(copies[-1], args, i)
-    answer = b.var(PTR, b.null())
-    with b.if_(b.all(*(b.ne(x, b.null()) for x in copies))):
-        answer.set(b.call(symbol, call.holder, args, call.n, call.names))
-    for one in copies:
-        with b.if_(b.ne(one, b.null())):
-            call.decref(one)
-    b.ret(answer.value)
+    call_with_copies(call, symbol, args, list(zip(inputs, flags, strict=True)))
 
 
 def _shaped(call: Call, symbol: str, n: int) -> None:

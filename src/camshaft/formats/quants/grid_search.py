@@ -75,19 +75,27 @@ def fit_affine(
             ones * (np.float32(first) + np.float32(step) * np.float32(i) + np.float32(most)), high - minimum
         )
         codes = codes_for(inverse, minimum)
-        weighted = weights * codes
-        sum_l, sum_l2, sum_xl = weighted.sum(axis=0), (weighted * codes).sum(axis=0), (weighted * x).sum(axis=0)
-        determinant = sum_w * sum_l2 - sum_l * sum_l
-        slope = divide(sum_w * sum_xl - sum_x * sum_l, determinant)
-        offset = divide(sum_l2 * sum_x - sum_l * sum_xl, determinant)
-        positive = offset > 0
-        slope = np.where(positive, divide(sum_xl, sum_l2), slope)
-        offset = np.where(positive, np.float32(0), offset)
+        slope, offset, solved = _least_squares(x, weights, codes, sum_w, sum_x)
         found = error(slope, offset, codes)
-        better = (determinant > 0) & (found < least) & ~flat
+        better = solved & (found < least) & ~flat
         scale, minimum = np.where(better, slope, scale), np.where(better, offset, minimum)
         best, least = np.where(better, codes, best), np.where(better, found, least)
     return np.where(flat, np.float32(0), scale), -minimum, np.where(flat, 0, best).astype(np.uint8)
+
+
+def _least_squares(
+    x: Floats, weights: Floats, codes: Floats, sum_w: Floats, sum_x: Floats
+) -> tuple[Floats, Floats, npt.NDArray[np.bool_]]:
+    """Return the slope and the offset, 0 at most, of x as slope codes + offset with least weighted squares, and where there are
+    such. `sum_w`, `sum_x`: the sums of the weights and of weighted x."""
+    weighted = weights * codes
+    sum_l, sum_l2, sum_xl = weighted.sum(axis=0), (weighted * codes).sum(axis=0), (weighted * x).sum(axis=0)
+    determinant = sum_w * sum_l2 - sum_l * sum_l
+    slope = divide(sum_w * sum_xl - sum_x * sum_l, determinant)
+    offset = divide(sum_l2 * sum_x - sum_l * sum_xl, determinant)
+    positive = offset > 0
+    slope = np.where(positive, divide(sum_xl, sum_l2), slope)
+    return slope, np.where(positive, np.float32(0), offset), determinant > 0
 
 
 def fit_signed(x: Floats, half: int, weights: Floats | None = None) -> tuple[Floats, Bytes]:

@@ -15,10 +15,11 @@ from camshaft.errors import ContextError, LogitsError, ModelError, SettingError,
 from camshaft.extent import Extent
 from camshaft.forks import ForkLock
 from camshaft.generate import options as model_options
+from camshaft.generate.checks import check_token_id
 from camshaft.generate.memory.kv_cache import KVCache
 from camshaft.generate.stored.header_cache import open_model_file
 from camshaft.generate.stored.plan_cache import PlanCache
-from camshaft.models.config import read_config
+from camshaft.models.config import ModelConfig, read_config
 from camshaft.models.families import FAMILIES, family_name
 from camshaft.models.files.pull import resolve_model
 from camshaft.ops.spec import TensorSpec
@@ -59,19 +60,9 @@ class PooledModel(ABC):
         self._model_file = open_model_file(resolve_model(self.name))
         self._file, self._lock, self._closed = self._model_file.file, ForkLock(), False
         try:
-            architecture = family_name(self._file.metadata)
-            self._texts = 1 if FAMILIES[architecture].one_text else TEXTS
-            self.config = read_config(self._file.metadata, architecture, vocabulary_size(self._file.metadata))
-            self.context = min(self.config.context_length, RUN_TOKENS) if context is None else context
-            if self.config.is_bounded and self.context > self.config.context_length:
-                most = count(self.config.context_length, "token")
-                raise ContextError(
-                    f"a context of {count(self.context, 'token')}; {architecture} knows the positions of {most} only"
-                )
-            if self.config.recurrent is not None:
-                raise ModelError(
-                    f"{self.name}: {architecture} has recurrent layers; wanted an encoder, or attention alone"
-                )
+            self.config = self._read_config()
+            self._texts = 1 if FAMILIES[self.config.architecture].one_text else TEXTS
+            self.context = self._context(context)
             self.pooling = self._read_pooling()
             self.tokenizer = self._model_file.tokenizer()
             self._tokens = Extent("tokens", max(RUN_TOKENS, self.context))
@@ -87,6 +78,23 @@ class PooledModel(ABC):
         except BaseException:
             self._file.close()
             raise
+
+    def _read_config(self) -> ModelConfig:
+        architecture = family_name(self._file.metadata)
+        config = read_config(self._file.metadata, architecture, vocabulary_size(self._file.metadata))
+        if config.recurrent is not None:
+            raise ModelError(f"{self.name}: {architecture} has recurrent layers; wanted an encoder, or attention alone")
+        return config
+
+    def _context(self, wanted: int | None) -> int:
+        """The most tokens of a text: those wanted, else the model's, at most RUN_TOKENS."""
+        known = self.config.context_length
+        if wanted is None:
+            return min(known, RUN_TOKENS)
+        if self.config.is_bounded and wanted > known:
+            came, name = count(wanted, "token"), self.config.architecture
+            raise ContextError(f"a context of {came}; {name} knows the positions of {count(known, 'token')} only")
+        return wanted
 
     @abstractmethod
     def _read_pooling(self) -> str:
@@ -150,9 +158,7 @@ class PooledModel(ABC):
         if len(ids) > self.context:
             raise ContextError(f"a text of {count(len(ids), 'token')}; wanted at most {self.context}, the context")
         for i in ids:
-            whole = isinstance(i, (int, np.integer)) and not isinstance(i, bool)
-            if not whole or not 0 <= i < self.config.vocab_size:
-                raise ContextError(f"token id {i!r}; wanted a whole number from 0 to {self.config.vocab_size - 1}")
+            check_token_id(i, self.config.vocab_size)
 
     def _run(self, ids: Sequence[Sequence[int]], firsts: Sequence[int]) -> Array:
         """The vectors of up to TEXTS texts, whose tokens fit one run."""

@@ -6,7 +6,6 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 
 import numpy as np
 
@@ -42,16 +41,6 @@ class Reranker(PooledModel):
 
     has_pairs = True
     _layers: tuple[HeadLayer, ...]
-
-    def __init__(
-        self,
-        path_or_name: str | Path,
-        *,
-        threads: int | None = None,
-        context: int | None = None,
-        activations: str = "auto",
-    ) -> None:
-        super().__init__(path_or_name, threads=threads, context=context, activations=activations)
 
     def __repr__(self) -> str:
         return f"Reranker({self.name!r}: context {self.context})"

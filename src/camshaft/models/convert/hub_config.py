@@ -87,6 +87,14 @@ class HubConfig:
         return self.size("head_dim", max(1, self.size("dim") // self.size("heads")))
 
     @property
+    def layer_kinds(self) -> list[Any]:
+        """`layer_types`, the kind of each layer. Raises ModelError for anything else."""
+        kinds = self.get("layer_types")
+        if not isinstance(kinds, list) or len(kinds) != self.size("layers"):
+            raise ModelError(f"{self.path}: layer_types is no list of a kind for each layer")
+        return kinds
+
+    @property
     def rope(self) -> dict[str, Any]:
         """Parameters of the rotation as transformers 5 has them: `rope_type`, `rope_theta`, `factor`, ... without null ones.
 

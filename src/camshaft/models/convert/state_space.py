@@ -42,9 +42,7 @@ def granite_hybrid_keys(config: HubConfig) -> dict[str, Any]:
     """Sizes of Granite 4's Mamba 2 layers, and which layers have attention instead."""
     if not config.get("num_local_experts"):
         raise ModelError(f"{config.path}: a Granite hybrid without experts is not converted; wanted num_local_experts")
-    kinds, kv_heads = config.get("layer_types"), config.size("kv_heads")
-    if not isinstance(kinds, list) or len(kinds) != config.size("layers"):
-        raise ModelError(f"{config.path}: layer_types is no list of a kind for each layer")
+    kinds, kv_heads = config.layer_kinds, config.size("kv_heads")
     return {
         "attention.head_count_kv": [kv_heads if "attention" in kind and "linear" not in kind else 0 for kind in kinds],
         "expert_shared_feed_forward_length": config.size("shared_intermediate_size"),

@@ -40,6 +40,16 @@ function percent(value) {
   return (hundredth >= 99.95 ? Math.round(value * 100).toLocaleString("en") : (value * 100).toFixed(1)) + " %";
 }
 
+// The summary: figures, each with the words below it.
+function showTiles(figures) {
+  byId("tiles").replaceChildren(...figures.map(([figure, words]) => {
+    const tile = Object.assign(document.createElement("div"), { className: "tile" });
+    tile.append(Object.assign(document.createElement("b"), { textContent: figure }));
+    tile.append(Object.assign(document.createElement("span"), { textContent: words }));
+    return tile;
+  }));
+}
+
 // Convert the rows of a profile, lists in column order, to objects.
 function records(profile, what) {
   return profile.rows[what].map((cells) => Object.fromEntries(profile.columns.map((name, i) => [name, cells[i]])));

@@ -14,12 +14,7 @@ function tiles(profile) {
     [number(sum("flops") / total) + " GFLOP/s", number(sum("flops") / 1e9) + " GFLOP per run"],
     [bytes(Object.values(profile.arena_nbytes).reduce((a, b) => a + b, 0)), `of arena for ${profile.placements.length} temporaries`],
   ];
-  byId("tiles").replaceChildren(...figures.map(([figure, words]) => {
-    const tile = Object.assign(document.createElement("div"), { className: "tile" });
-    tile.append(Object.assign(document.createElement("b"), { textContent: figure }));
-    tile.append(Object.assign(document.createElement("span"), { textContent: words }));
-    return tile;
-  }));
+  showTiles(figures);
 }
 
 function legend(profile, colours) {

@@ -15,12 +15,7 @@ function summary() {
     [bytes(Object.values(data.memory).reduce((a, b) => a + b, 0)), "of memory"],
   ];
   if (best) figures.splice(1, 0, [number(best[0], 4), `lowest validation loss, after step ${best[1]}`]);
-  byId("tiles").replaceChildren(...figures.map(([figure, words]) => {
-    const tile = Object.assign(document.createElement("div"), { className: "tile" });
-    tile.append(Object.assign(document.createElement("b"), { textContent: figure }));
-    tile.append(Object.assign(document.createElement("span"), { textContent: words }));
-    return tile;
-  }));
+  showTiles(figures);
 }
 
 function clock(seconds) {

@@ -11,12 +11,12 @@ from math import gcd, prod
 from typing import Any
 
 from camshaft.dtypes import f32, i8, i64
-from camshaft.lang import Constant, Kernel, Tracer, Value, kernel
+from camshaft.lang import Array, Constant, Kernel, Tracer, Value, kernel
 from camshaft.ops import op as ops
 from camshaft.ops.experts import order
 from camshaft.ops.kernels.launch import has_threads, plan_workers
 from camshaft.ops.quantized import matmul
-from camshaft.ops.quantized.operands import Consecutive, Rows, packed, weight_operands
+from camshaft.ops.quantized.operands import Consecutive, Packed, Rows, packed, weight_operands
 from camshaft.ops.quantized.packed.formats import BLOCK
 from camshaft.ops.quantized.packed.packing import ROWS
 from camshaft.ops.quantized.products import gemv, kernels
@@ -35,15 +35,20 @@ class ExpertRows(Rows):
         self.tile = expert * (n // ROWS) + self.tile
 
 
+def taken(k: Tracer, arguments: tuple[Array, ...], block: str) -> tuple[tuple[Array, ...], Packed, tuple[Array, ...]]:
+    """A kernel's arguments as the parts of x, one in f32 or three of quantized activations, the weights, and what is left."""
+    count = 1 if arguments[0].dtype == f32 else 3
+    codes, scales, extra = arguments[count : count + 3]
+    return arguments[:count], packed(k, codes, scales, extra, block), arguments[count + 3 :]
+
+
 @kernel
 def product_of_pairs(
     k: Tracer, *arguments: Any, n: int, n_experts: int, n_slots: int, per_token: bool, blocks: int, rows: int, block: str,
     ahead: int, streams: int, step: int, short: bool,
 ) -> None:  # fmt: skip
     # y[p, rows] of `streams` slots of a token per program, `step` blocks of each at a time if there are several
-    count = 1 if arguments[0].dtype == f32 else 3
-    x, (codes, scales, extra, experts, out) = arguments[:count], arguments[count : count + 5]
-    weights = packed(k, codes, scales, extra, block)
+    x, weights, (experts, out, *_) = taken(k, arguments, block)
     token, part, first = k.program(0), k.program(2), k.program(1) * streams
     pairs = [token * n_slots + first + i for i in range(streams)]
     chosen = [order.expert_of(k, experts, pair, n_experts) for pair in pairs]
@@ -71,9 +76,7 @@ def product_of_expert(
 ) -> None:  # fmt: skip
     # y[p, rows] of all pairs of one expert per program, `columns` pairs at a time; group n_experts gets zeros.
     # Programs: share of the parts, expert, part of the share
-    count = 1 if arguments[0].dtype == f32 else 3
-    x, (codes, scales, extra, starts, pairs, out) = arguments[:count], arguments[count : count + 6]
-    weights = packed(k, codes, scales, extra, block)
+    x, weights, (starts, pairs, out, *_) = taken(k, arguments, block)
     part, expert = k.program(0) * share + k.program(2), k.program(1)
     first, last = starts[expert].to(i64), starts[expert + 1].to(i64)
     there = part * rows < n
@@ -95,9 +98,7 @@ def product_row(
     k: Tracer, *arguments: Any, n: int, n_experts: int, n_slots: int, per_token: bool, blocks: int, block: str
 ) -> None:
     # y[p, r] per program, a block of 32 k per lane; for any lane width and any n
-    count = 1 if arguments[0].dtype == f32 else 3
-    x, (codes, scales, extra, experts, out) = arguments[:count], arguments[count : count + 5]
-    weights = packed(k, codes, scales, extra, block)
+    x, weights, (experts, out, *_) = taken(k, arguments, block)
     row, token, total = k.program(0), k.program(1), k.accumulator("sum")
     pair = token * n_slots + k.program(2)
     expert = order.expert_of(k, experts, pair, n_experts)

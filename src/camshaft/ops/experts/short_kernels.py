@@ -8,8 +8,8 @@ from camshaft.dtypes import i64
 from camshaft.lang import Tracer, kernel
 from camshaft.ops import op as ops
 from camshaft.ops.experts import order
-from camshaft.ops.experts.quantized_kernels import ExpertRows, sorted_build, sorted_cost, whole_tiles
-from camshaft.ops.quantized.operands import Rows, packed
+from camshaft.ops.experts.quantized_kernels import ExpertRows, sorted_build, sorted_cost, taken, whole_tiles
+from camshaft.ops.quantized.operands import Rows
 from camshaft.ops.quantized.packed.packing import ROWS
 from camshaft.ops.quantized.products.kernels import is_q8
 from camshaft.ops.quantized.products.short_sums import Tile, totals_of
@@ -24,8 +24,7 @@ def short_product_of_expert(
     share: int,
 ) -> None:  # fmt: skip
     # as product_of_expert: y[p, 16 rows] of all pairs of one expert per program, `columns` pairs a pass, `step` at a time
-    x, (codes, scales, extra, starts, pairs, out) = arguments[:3], arguments[3:9]
-    weights = packed(k, codes, scales, extra, block)
+    x, weights, (starts, pairs, out, *_) = taken(k, arguments, block)
     part, expert = k.program(0) * share + k.program(2), k.program(1)
     first, last = starts[expert].to(i64), starts[expert + 1].to(i64)
     there = part * ROWS < n

@@ -15,6 +15,7 @@ from camshaft.dtypes import DType, as_dtype, bf16, f16, f32, f64
 from camshaft.lang import Array, Tracer, ir, kernel
 from camshaft.ops import op as ops
 from camshaft.ops.checks import FLOATS, TO_TOLERANCE, expect_tensor, in_f32, partly_active
+from camshaft.ops.norm.layer_norm import standardized
 from camshaft.ops.parameters import Attribute, Parameters
 from camshaft.ops.spec import TensorSpec
 
@@ -29,22 +30,13 @@ def one_group_per_program(
     k: Tracer, x: Array, w: Array, b: Array, out: Array, *, groups: int, channels: int, size: int, eps: float
 ) -> None:
     # y[r, c, i] = (x[r, c, i] - m[r]) / sqrt(v[r] + eps) * w[g, c] + b[g, c]; m, v: mean and variance of x[r]; r = n groups + g
-    group, dtype = k.program(1), ir.arithmetic_dtype(x.dtype)
-    row, dim = k.program(0) * groups + group, channels * size
-    total, errors, squares = k.accumulator("sum", dtype), k.accumulator("sum", dtype), k.accumulator("sum", dtype)
-    for i in k.lanes(dim):
-        total += x[row, i]
-    mean = k.lanes_sum(total) / k.number(dim, dtype)
-    for i in k.lanes(dim):  # as in layer_norm: the differences' own mean corrects the rounded mean
-        difference = x[row, i] - mean
-        errors += difference
-        squares.set(k.fma(difference, difference, squares.value))
-    error = k.lanes_sum(errors) / k.number(dim, dtype)
-    scale = k.rsqrt(k.lanes_sum(squares) / k.number(dim, dtype) - error * error + eps)
+    group = k.program(1)
+    row = k.program(0) * groups + group
+    mean, scale, shift = standardized(k, x, row, channels * size, eps)
     for c in k.range(channels):
         factor, term, first = w[group, c], b[group, c], c * size
         for i in k.lanes(size):
-            y = k.fma(x[row, first + i] - mean, scale, -error * scale)
+            y = k.fma(x[row, first + i] - mean, scale, shift)
             out[row, first + i] = k.fma(y, factor, term)
 
 

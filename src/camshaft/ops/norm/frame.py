@@ -191,6 +191,11 @@ def sum_of_squares(k: Tracer, x: Array, row: ir.Value, dim: ir.Operand) -> ir.Va
     return k.lanes_sum(squares)
 
 
+def inverse_rms(k: Tracer, x: Array, row: ir.Value, dim: ir.Operand, eps: float) -> ir.Value:
+    """1 / sqrt(mean(x^2) + eps) of a row."""
+    return k.rsqrt(sum_of_squares(k, x, row, dim) / k.number(dim, ir.arithmetic_dtype(x.dtype)) + eps)
+
+
 def weight(w: Array, column: ir.Value, offset: float) -> ir.Value:
     """w[column] + offset."""
     return w[column] + offset if offset else w[column]

@@ -15,27 +15,35 @@ from camshaft.ops.norm.frame import row_op
 from camshaft.ops.parameters import EPS, Parameters
 
 
-@kernel
-def one_row_per_program(
-    k: Tracer, x: Array, w: Array, b: Array, out: Array, *, dim: int, inner: int, eps: float, streams: bool
-) -> None:
-    # fma by name: left to LLVM, whether a product and a sum are fused depends on the length of the row.
-    # y[r, c] = (x[r, c] - m[r]) / sqrt(v[r] + eps) * w[c] + b[c]; m = mean_c(x[r]), v = mean_c((x[r] - m[r])^2)
-    row, dtype = k.program(0) * inner + k.program(1), ir.arithmetic_dtype(x.dtype)
+def standardized(
+    k: Tracer, x: Array, row: ir.Value, dim: ir.Operand, eps: float, prefetches: bool = False
+) -> tuple[ir.Value, ir.Value, ir.Value]:
+    """The mean, scale and shift of a row: (x - mean) scale + shift has mean 0 and variance 1."""
+    dtype = ir.arithmetic_dtype(x.dtype)
     total, errors, squares = k.accumulator("sum", dtype), k.accumulator("sum", dtype), k.accumulator("sum", dtype)
     for c in k.lanes(dim):
         total += x[row, c]
     mean = k.lanes_sum(total) / k.number(dim, dtype)
     # Sums of differences from the rounded mean stay exact for a large mean; the differences' own mean corrects it.
     for c in k.lanes(dim):
-        if streams:
+        if prefetches:
             blocks.prefetch_next_row(k, x, row, c)
         difference = x[row, c] - mean
         errors += difference
         squares.set(k.fma(difference, difference, squares.value))
     error = k.lanes_sum(errors) / k.number(dim, dtype)
     scale = k.rsqrt(k.lanes_sum(squares) / k.number(dim, dtype) - error * error + eps)
-    shift = -error * scale
+    return mean, scale, -error * scale
+
+
+@kernel
+def one_row_per_program(
+    k: Tracer, x: Array, w: Array, b: Array, out: Array, *, dim: int, inner: int, eps: float, streams: bool
+) -> None:
+    # fma by name: left to LLVM, whether a product and a sum are fused depends on the length of the row.
+    # y[r, c] = (x[r, c] - m[r]) / sqrt(v[r] + eps) * w[c] + b[c]; m = mean_c(x[r]), v = mean_c((x[r] - m[r])^2)
+    row = k.program(0) * inner + k.program(1)
+    mean, scale, shift = standardized(k, x, row, dim, eps, prefetches=streams)
     for c in k.lanes(dim):
         y = k.fma(k.fma(x[row, c] - mean, scale, shift), w[c], b[c])
         k.store(out, (row, c), y, streamed=streams)

@@ -17,12 +17,7 @@ from camshaft.ops.parameters import Parameters
 
 def log_sum_of_powers(k: Tracer, x: Array, row: ir.Value, dim: ir.Operand) -> tuple[ir.Value, ir.Value]:
     """The greatest element m of a row and log(sum(exp(x - m))), of 16-bit floats in f32. A NaN makes the second NaN."""
-    dtype = ir.arithmetic_dtype(x.dtype)
-    greatest, total = k.accumulator("max", dtype), k.accumulator("sum", dtype)
-    for c in k.lanes(dim):  # may skip a NaN, as softmax does: the sum has it
-        value, before = x[row, c], greatest.value
-        greatest.set(k.select(value > before, value, before))
-    top = k.lanes_max(greatest)
+    top, total = softmax.greatest(k, x, row, dim), k.accumulator("sum", ir.arithmetic_dtype(x.dtype))
     for c in k.lanes(dim):
         total += k.exp(x[row, c] - top)
     return top, k.log(k.lanes_sum(total))

@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from camshaft.lang import Array, Tracer, ir, kernel
+from camshaft.lang import Array, Tracer, kernel
 from camshaft.ops.checks import FLOATS
 from camshaft.ops.gradient import rule_in_f32
 from camshaft.ops.kernels import blocks
-from camshaft.ops.norm.frame import row_op, sum_of_squares, weight
+from camshaft.ops.norm.frame import inverse_rms, row_op, weight
 from camshaft.ops.parameters import EPS, OFFSET, TO, Parameters
 
 
@@ -23,8 +23,8 @@ def one_row_per_program(
     k: Tracer, x: Array, w: Array, out: Array, *, dim: int, inner: int, eps: float, offset: float, streams: bool
 ) -> None:
     # y[r, c] = x[r, c] / sqrt(mean_c(x[r]^2) + eps) * (w[c] + offset)
-    row, dtype = k.program(0) * inner + k.program(1), ir.arithmetic_dtype(x.dtype)
-    scale = k.rsqrt(sum_of_squares(k, x, row, dim) / k.number(dim, dtype) + eps)
+    row = k.program(0) * inner + k.program(1)
+    scale = inverse_rms(k, x, row, dim, eps)
     for c in k.lanes(dim):
         if streams:
             blocks.prefetch_next_row(k, x, row, c)

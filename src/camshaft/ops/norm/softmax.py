@@ -17,17 +17,22 @@ from camshaft.ops.norm.frame import row_op
 from camshaft.ops.parameters import Parameters
 
 
+def greatest(k: Tracer, x: Array, row: ir.Value, dim: ir.Operand) -> ir.Value:
+    """The greatest element of a row. It may skip a NaN, for one instruction instead of three: sums of powers have it."""
+    found = k.accumulator("max", ir.arithmetic_dtype(x.dtype))
+    for c in k.lanes(dim):
+        value, before = x[row, c], found.value
+        found.set(k.select(value > before, value, before))
+    return k.lanes_max(found)
+
+
 @kernel
 def one_row_per_program(
     k: Tracer, x: Array, out: Array, *, dim: int, inner: int, streams: bool, prefetch: bool
 ) -> None:
     # y[r, c] = exp(x[r, c] - max_c x[r]) / sum_c exp(x[r, c] - max_c x[r]); a NaN in a row makes all of it NaN
     row, dtype = k.program(0) * inner + k.program(1), ir.arithmetic_dtype(x.dtype)
-    greatest, total = k.accumulator("max", dtype), k.accumulator("sum", dtype)
-    for c in k.lanes(dim):  # may skip a NaN, for one instruction instead of three: the sum has it
-        value, before = x[row, c], greatest.value
-        greatest.set(k.select(value > before, value, before))
-    top = k.lanes_max(greatest)
+    top, total = greatest(k, x, row, dim), k.accumulator("sum", dtype)
     # A row for nontemporal stores stays on the stack until its sum is known.
     powers = k.scratch(dtype, dim) if streams and dim <= blocks.MAX_ROW else None
     rounds = out.dtype != dtype  # 16-bit powers are computed twice, so that they are rounded once

@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from camshaft.lang import Array, Tracer, ir, kernel
+from camshaft.lang import Array, Tracer, kernel
 from camshaft.ops.checks import FLOATS
-from camshaft.ops.norm.frame import row_op, sum_of_squares, weight
+from camshaft.ops.norm.frame import inverse_rms, row_op, sum_of_squares, weight
 from camshaft.ops.parameters import EPS, OFFSET, Attribute, Parameters
 
 
@@ -30,8 +30,8 @@ def gated_row(
     k: Tracer, x: Array, w: Array, z: Array, out: Array, *, dim: int, inner: int, eps: float, offset: float
 ) -> None:
     # y[r, c] = x[r, c] / sqrt(mean_c(x[r]^2) + eps) * (w[c] + offset) * z[r, c] / (1 + exp(-z[r, c]))
-    row, dtype = k.program(0) * inner + k.program(1), ir.arithmetic_dtype(x.dtype)
-    scale = k.rsqrt(sum_of_squares(k, x, row, dim) / k.number(dim, dtype) + eps)
+    row = k.program(0) * inner + k.program(1)
+    scale = inverse_rms(k, x, row, dim, eps)
     for c in k.lanes(dim):
         gate = z[row, c]
         out[row, c] = x[row, c] * scale * weight(w, c, offset) * (gate / (1.0 + k.exp(-gate)))
@@ -46,8 +46,8 @@ def added_row(
     k: Tracer, x: Array, w: Array, residual: Array, out: Array, *, dim: int, inner: int, eps: float, offset: float
 ) -> None:
     # y[r, c] = residual[r, c] + x[r, c] / sqrt(mean_c(x[r]^2) + eps) * (w[c] + offset)
-    row, dtype = k.program(0) * inner + k.program(1), ir.arithmetic_dtype(x.dtype)
-    scale = k.rsqrt(sum_of_squares(k, x, row, dim) / k.number(dim, dtype) + eps)
+    row = k.program(0) * inner + k.program(1)
+    scale = inverse_rms(k, x, row, dim, eps)
     for c in k.lanes(dim):
         out[row, c] = k.fma(x[row, c] * scale, weight(w, c, offset), residual[row, c])
 

@@ -20,9 +20,10 @@ from camshaft.ops import op as ops
 from camshaft.ops.checks import TO_TOLERANCE
 from camshaft.ops.parameters import Attribute
 from camshaft.ops.recurrent import chunks
+from camshaft.ops.recurrent.columns import NORM_EPS
 from camshaft.ops.recurrent.delta_chunks import by_chunks
 from camshaft.ops.recurrent.frame import SequenceOp, decays, rates, sequence_op, small
-from camshaft.ops.recurrent.tokens import NORM_EPS, decayed_tokens, delta_tokens, launch
+from camshaft.ops.recurrent.tokens import decayed_tokens, delta_tokens, launch
 
 SCALE = Attribute("scale", "float | None", None)
 NORM = Attribute("l2_norm", "bool", False)

@@ -23,13 +23,34 @@ NARROW = (f32, f16, bf16)
 
 
 @dataclass(frozen=True)
-class SequenceOp:
-    """An op on sequences. `inputs` and `gives`: the axes of each by name, with "*" before the name of an optional input, which is
-    the last. `narrow`: the inputs that may be f16 or bf16, all alike; the first result then is too, the others are f32. `check`
-    refuses sizes and attributes. `sizes`: those of the samples. `draws`: values of an input, of a generator and a shape."""
+class AxesOp:
+    """An op by the axes of its inputs, each a letter. "*" stands before the name of an optional input, which is the last."""
 
     name: str
     inputs: Mapping[str, str]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the inputs without their stars."""
+        return tuple(name.lstrip("*") for name in self.inputs)
+
+    @property
+    def n_required(self) -> int:
+        """The number of inputs that are not optional."""
+        return sum(not name.startswith("*") for name in self.inputs)
+
+    def expect_inputs(self, specs: Sequence[TensorSpec]) -> None:
+        """ShapeError for too few or too many inputs."""
+        wanted = "; ".join(f"{n} [{', '.join(axes)}]" for n, axes in self.inputs.items())
+        ops.expect(self.n_required <= len(specs) <= len(self.inputs), self.name, f"{len(specs)} inputs", wanted)
+
+
+@dataclass(frozen=True)
+class SequenceOp(AxesOp):
+    """An op on sequences. `gives`: the axes of each result. `narrow`: the inputs that may be f16 or bf16, all alike; the first
+    result then is too, the others are f32. `check` refuses sizes and attributes. `sizes`: those of the samples. `draws`: values
+    of an input, of a generator and a shape."""
+
     gives: tuple[str, ...]
     numpy: Callable[..., tuple[Any, ...]]
     sizes: Sequence[Sizes]
@@ -39,20 +60,9 @@ class SequenceOp:
     check: Callable[[Sizes, ops.Attrs], None] = lambda sizes, attrs: None
     draws: Mapping[str, Callable[[np.random.Generator, tuple[int, ...]], Any]] = field(default_factory=dict)
 
-    @property
-    def plain(self) -> tuple[str, ...]:
-        """The names of the inputs without their stars."""
-        return tuple(name.lstrip("*") for name in self.inputs)
-
-    @property
-    def n_required(self) -> int:
-        """The number of inputs that are not optional."""
-        return sum(not name.startswith("*") for name in self.inputs)
-
 
 def sequence_op(row: SequenceOp, formula: str, decompose: Callable[..., Any], **fields: Any) -> ops.Op:
     """The Op of a row; without `variants` it is computed by its decomposition."""
-    tensors = " ".join(row.plain[: row.n_required]) + "".join(f" *{n}" for n in row.plain[row.n_required :])
     return ops.Op(
         **{"variants": (), "tolerance": TO_TOLERANCE | {"f32": 2e-12}}
         | fields
@@ -64,17 +74,16 @@ def sequence_op(row: SequenceOp, formula: str, decompose: Callable[..., Any], **
             "samples": lambda: _samples(row),
             "error_samples": lambda: _error_samples(row),
             "decompose": in_f32(decompose, row),
-            "parameters": Parameters(tensors, row.attributes, results=len(row.gives)),
+            "parameters": Parameters(" ".join(row.inputs), row.attributes, results=len(row.gives)),
         }
     )
 
 
 def sizes_of(row: SequenceOp, specs: Sequence[TensorSpec]) -> dict[str, int]:
     """The size of each axis. ShapeError for inputs of other axes or dtypes."""
-    wanted = "; ".join(f"{n} [{', '.join(axes)}]" for n, axes in row.inputs.items())
-    ops.expect(row.n_required <= len(specs) <= len(row.inputs), row.name, f"{len(specs)} inputs", wanted)
+    row.expect_inputs(specs)
     sizes: dict[str, int] = {}
-    shared = next((s.dtype for n, s in zip(row.plain, specs, strict=False) if n in row.narrow), f32)
+    shared = next((s.dtype for n, s in zip(row.names, specs, strict=False) if n in row.narrow), f32)
     for (name, axes), spec in zip(row.inputs.items(), specs, strict=False):
         plain = name.lstrip("*")
         dtype = shared if plain in row.narrow else f32
@@ -92,7 +101,7 @@ def infer(row: SequenceOp, specs: tuple[TensorSpec, ...], attrs: ops.Attrs) -> t
     """The specs of the results."""
     sizes = sizes_of(row, specs)
     row.check(sizes, attrs)
-    first = specs[0].dtype if row.plain[0] in row.narrow else f32
+    first = specs[0].dtype if row.names[0] in row.narrow else f32
     return tuple(
         TensorSpec(tuple(sizes[a] for a in axes), as_dtype(f32 if i else first)) for i, axes in enumerate(row.gives)
     )
@@ -126,7 +135,7 @@ def drawn(row: SequenceOp, sizes: Sizes, count: int, dtype: DType, seed: int) ->
     """Values of the first `count` inputs: normal, or as `draws` says."""
     rng = np.random.default_rng(seed)
     arrays = []
-    for name, axes in zip(row.plain[:count], row.inputs.values(), strict=False):
+    for name, axes in zip(row.names[:count], row.inputs.values(), strict=False):
         shape = tuple(sizes[a] for a in axes)
         values = row.draws[name](rng, shape) if name in row.draws else rng.normal(size=shape)
         arrays.append(np.asarray(values, np.float32).astype(dtype.numpy if name in row.narrow else np.float32))
@@ -150,8 +159,8 @@ def _error_samples(row: SequenceOp) -> Iterable[ops.ErrorSample]:
     specs = tuple(TensorSpec(a.shape, f32) for a in drawn(row, row.sizes[0], len(row.inputs), f32, 0))
     attrs = row.given[0]
     yield ops.ErrorSample(specs[: row.n_required - 1], attrs, "wanted .*;" if row.n_required > 1 else "wanted")
-    yield ops.ErrorSample((TensorSpec(specs[0].shape, i32), *specs[1:]), attrs, f"wanted {row.plain[0]} of f32")
-    last, names = specs[-1], row.plain
+    yield ops.ErrorSample((TensorSpec(specs[0].shape, i32), *specs[1:]), attrs, f"wanted {row.names[0]} of f32")
+    last, names = specs[-1], row.names
     if len(row.inputs) > 1:
         wrong = TensorSpec((last.bounds[0] + 1, *last.shape[1:]), f32)
         yield ops.ErrorSample((*specs[:-1], wrong), attrs, f"wanted {names[-1]} of f32")

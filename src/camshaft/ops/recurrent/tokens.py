@@ -6,67 +6,28 @@ elements, and reads it by the query's. The columns of a program are explicit vec
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 
-from camshaft.lang import Array, Kernel, Number, Tracer, Value, Variable, kernel
+from camshaft.lang import Array, Kernel, Tracer, Value, kernel
 from camshaft.ops import op as ops
-
-WIDTH = 16
-# Vectors of a program where these divide the columns: as many sums hide a multiply-add's latency.
-VECTORS = 4
-# Keeps the inverse length of a vector of zeros finite (transformers and fla).
-NORM_EPS = 1e-6
+from camshaft.ops.recurrent.columns import WIDTH, Columns, column_blocks, inverse_length
 
 
 @dataclass(frozen=True)
-class Columns:
-    """The columns of a program: the sequence and head, the rows of its state, where its vectors start."""
+class HeadColumns(Columns):
+    """The columns of a program of one sequence and head, the rows of its state."""
 
-    k: Tracer
     state: Array
     tokens: int
     groups: int
     heads: int
     keys: int
-    values: int
-
-    @property
-    def n_vectors(self) -> int:
-        return VECTORS if self.values % (VECTORS * WIDTH) == 0 else 1
 
     @property
     def index(self) -> Value:
         """The number of the sequence and head."""
         return self.k.program(0)
-
-    @property
-    def starts(self) -> list[Value]:
-        first = self.k.program(1) * (self.n_vectors * WIDTH)
-        return [first + i * WIDTH for i in range(self.n_vectors)]
-
-    def load(self, array: Array, row: Number) -> list[Value]:
-        """The program's columns of a row."""
-        return [self.k.load_vector(array, row, at, width=WIDTH, count=self._count(at)) for at in self.starts]
-
-    def store(self, array: Array, row: Number, vectors: Sequence[Value]) -> None:
-        """Stores the program's columns of a row."""
-        for at, vector in zip(self.starts, vectors, strict=True):
-            self.k.store_vector(array, vector, row, at, count=self._count(at))
-
-    def _count(self, at: Value) -> Value | None:
-        return None if self.values % WIDTH == 0 else self.values - at
-
-    def zeros(self) -> list[Variable]:
-        """A variable of zeros per vector."""
-        return [self.k.var(self.k.splat(0.0, WIDTH)) for _ in range(self.n_vectors)]
-
-    def add(self, totals: Sequence[Variable], factor: Value, vectors: Sequence[Value]) -> None:
-        """totals += factor vectors."""
-        wide = self.k.splat(factor, WIDTH)
-        for total, vector in zip(totals, vectors, strict=True):
-            total.set(self.k.fma(wide, vector, total.value))
 
     def begin(self, initial: Array | None) -> None:
         """Writes the initial state, or zeros."""
@@ -81,14 +42,6 @@ class Columns:
         token = sequence * self.tokens + t
         return token * self.groups + head // (self.heads // self.groups), token * self.heads + head
 
-    def inverse_length(self, array: Array, row: Value) -> Value:
-        """1 / sqrt(x . x + eps) of a row of keys or queries."""
-        total = self.k.var(self.k.splat(0.0, WIDTH))
-        for d in self.k.range(0, self.keys, WIDTH):
-            x = self.k.load_vector(array, row, d, width=WIDTH, count=self.keys - d)
-            total.set(self.k.fma(x, x, total.value))
-        return self.k.rsqrt(self.k.vector_sum(total.value) + NORM_EPS)
-
 
 @kernel
 def delta_tokens(
@@ -97,13 +50,13 @@ def delta_tokens(
 ) -> None:  # fmt: skip
     # S = exp(g) S; d = beta (v - k.T S); S += outer(k, d); o = scale q.T S
     out, state = rest[-2:]
-    s = Columns(k, state, tokens, groups, heads, key_size, value_size)
+    s = HeadColumns(k, value_size, state, tokens, groups, heads, key_size)
     s.begin(rest[0] if len(rest) > 2 else None)
     for t in k.range(tokens):
         at, row = s.rows(t)
         decay = k.splat(k.exp(g[row]), WIDTH)
-        of_key = s.inverse_length(keys, at) if l2_norm else k.const(1.0, g[row].dtype)
-        of_query = s.inverse_length(q, at) * scale if l2_norm else k.const(scale, g[row].dtype)
+        of_key = inverse_length(k, keys, at, key_size) if l2_norm else k.const(1.0, g[row].dtype)
+        of_query = inverse_length(k, q, at, key_size) * scale if l2_norm else k.const(scale, g[row].dtype)
         found = s.zeros()
         for d in k.range(key_size):
             decayed = [x * decay for x in s.load(state, s.index * key_size + d)]
@@ -129,7 +82,7 @@ def decayed_tokens(
     out, state = rest[-2:]
     u = rest[0] if bonus else None
     given = rest[bonus:-2]
-    s = Columns(k, state, tokens, groups, heads, key_size, value_size)
+    s = HeadColumns(k, value_size, state, tokens, groups, heads, key_size)
     s.begin(given[0] if given else None)
     for t in k.range(tokens):
         at, row = s.rows(t)
@@ -156,7 +109,7 @@ def corrected_tokens(
 ) -> None:  # fmt: skip
     # S = diag(exp(g)) S + outer(b, a.T S) + outer(k, v); o = q.T S
     out, state = rest[-2:]
-    s = Columns(k, state, tokens, groups, heads, key_size, value_size)
+    s = HeadColumns(k, value_size, state, tokens, groups, heads, key_size)
     s.begin(rest[0] if len(rest) > 2 else None)
     for t in k.range(tokens):
         at, row = s.rows(t)
@@ -191,6 +144,5 @@ def launch(kernel: Kernel, node: ops.NodeSpec, rows: str, constants: ops.Attrs) 
         arrays.append(ops.read(i, shape=(count // last, last) if form == "r" else (count,)))
     n_rows = node.outputs[0].bounds[0] * node.outputs[0].bounds[1] * heads
     writes = ops.write(0, shape=(n_rows, values)), ops.write(1, shape=(sequences * heads * keys, values))
-    per = WIDTH * (VECTORS if values % (VECTORS * WIDTH) == 0 else 1)
-    grid = ops.Cells(sequences * heads), ops.Cells(values, per)
+    grid = ops.Cells(sequences * heads), column_blocks(values)
     return ops.Build((ops.Launch(kernel, (*arrays, *writes), grid, {**shape_of(node), **constants}),))

@@ -21,7 +21,7 @@ from camshaft.ops.checks import NUMBERS, same_dtype
 from camshaft.ops.gradient import OF_INTEGERS
 from camshaft.ops.parameters import KEEPDIMS, Attribute, Parameters
 from camshaft.ops.reduce.frame import COLUMNS
-from camshaft.ops.reduce.reduction import axes_of, reduced
+from camshaft.ops.reduce.reduction import axes_of, expect_kept_extent, reduced
 from camshaft.ops.spec import TensorSpec, bound
 
 
@@ -97,9 +97,7 @@ def index_spec(name: str, specs: tuple[TensorSpec, ...], attrs: ops.Attrs) -> tu
     ops.expect(to in (i32.name, i64.name), name, f"to {to!r}", "to i32 or i64")
     x = specs[0]
     axes = _axes(name, x, attrs)
-    extents = [i for i, d in enumerate(x.shape) if isinstance(d, Extent)]
-    fits = 0 not in x.bounds and (not extents or (extents == [0] and 0 not in axes))
-    ops.expect(fits, name, x, "no empty axis, and an Extent only as a first axis that is kept")
+    expect_kept_extent(name, x, axes)
     return (TensorSpec(reduced(x, axes, bool(attrs.get("keepdims"))), DTYPES[to]),)
 
 

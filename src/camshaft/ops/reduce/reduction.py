@@ -92,6 +92,13 @@ def axes_of(op: str, spec: TensorSpec, attrs: ops.Attrs) -> tuple[int, ...]:
     return found
 
 
+def expect_kept_extent(op: str, x: TensorSpec, axes: Sequence[int]) -> None:
+    """ShapeError for an empty axis, and for an Extent that is not the first axis or is among `axes`."""
+    extents = [i for i, d in enumerate(x.shape) if isinstance(d, Extent)]
+    fits = 0 not in x.bounds and (not extents or (extents == [0] and 0 not in axes))
+    ops.expect(fits, op, x, "no empty axis, and an Extent only as a first axis that is kept")
+
+
 def reduced(spec: TensorSpec, axes: Sequence[int], keepdims: bool) -> tuple[Dim, ...]:
     """The result's shape."""
     if keepdims:
@@ -109,9 +116,7 @@ def infer(row: Reduction, specs: tuple[TensorSpec, ...], attrs: ops.Attrs) -> tu
         fits = len(x.shape) == 1 and specs[1].shape == x.shape and not attrs and isinstance(x.shape[0], int)
         ops.expect(fits, row.name, specs, "two vectors of one size")
     axes = axes_of(row.name, x, attrs)
-    extents = [i for i, d in enumerate(x.shape) if isinstance(d, Extent)]
-    fits = 0 not in x.bounds and (not extents or (extents == [0] and 0 not in axes))
-    ops.expect(fits, row.name, x, "no empty axis, and an Extent only as a first axis that is kept")
+    expect_kept_extent(row.name, x, axes)
     return (TensorSpec(reduced(x, axes, bool(attrs.get("keepdims"))), row.gives(dtype)),)
 
 

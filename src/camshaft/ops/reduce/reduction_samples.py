@@ -33,15 +33,22 @@ _LARGE: tuple[tuple[tuple[int, ...], Any], ...] = (
 _DTYPES = (f64, f16, bf16, i8, i32, i64, u8, u32)
 
 
-def _draw(row: Reduction, rng: np.random.Generator, dtype: DType, shape: tuple[int, ...]) -> ops.Array:
-    """Factors whose product is near 1; floats whose sum does not cancel; any integers."""
-    if row.kind == "product" and dtype.is_float:
+def draw(kind: str, rng: np.random.Generator, dtype: DType, shape: tuple[int, ...]) -> ops.Array:
+    """Factors whose product is near 1 for kind "product"; floats whose sum does not cancel; any integers."""
+    if kind == "product" and dtype.is_float:
         powers: ops.Array = np.exp(rng.normal(size=shape) / np.sqrt(np.prod(shape)))
         return powers.astype(dtype.numpy)
     if dtype.is_float:
         return (rng.normal(size=shape) + 1).astype(dtype.numpy)
     info = np.iinfo(dtype.numpy)
     return rng.integers(info.min, info.max, shape, dtype.numpy, endpoint=True)
+
+
+def not_finite(kind: str, rng: np.random.Generator) -> ops.Array:
+    """Rows with a NaN, with an infinity of each sign, with both, and one without."""
+    x = draw(kind, rng, f32, (5, 33))
+    x[0, 3], x[1, 32], x[2, 0], x[3, :2] = np.nan, np.inf, -np.inf, (np.inf, -np.inf)
+    return x
 
 
 def samples(row: Reduction) -> Iterable[ops.Sample]:
@@ -51,14 +58,12 @@ def samples(row: Reduction) -> Iterable[ops.Sample]:
         yield from _vectors(row, rng)
         return
     for shape, axes in (*_PATTERNS, *(_LARGE if row.kind == "sum" and not row.mean else _LARGE[:1] + _LARGE[3:])):
-        yield ops.Sample(f"{shape} over {axes}", (_draw(row, rng, f32, shape),), _attrs(axes))
+        yield ops.Sample(f"{shape} over {axes}", (draw(row.kind, rng, f32, shape),), _attrs(axes))
     for dtype in (d for d in _DTYPES if d in row.dtypes):
-        yield ops.Sample(f"{dtype.name}", (_draw(row, rng, dtype, (3, 41)),), {"axes": -1, "keepdims": True})
-    odd = _draw(row, rng, f32, (5, 33))
-    odd[0, 3], odd[1, 32], odd[2, 0], odd[3, :2] = np.nan, np.inf, -np.inf, (np.inf, -np.inf)
-    yield ops.Sample("NaN and infinities", (odd,), {"axes": 1})
+        yield ops.Sample(f"{dtype.name}", (draw(row.kind, rng, dtype, (3, 41)),), {"axes": -1, "keepdims": True})
+    yield ops.Sample("NaN and infinities", (not_finite(row.kind, rng),), {"axes": 1})
     tokens = Extent("tokens", 16)
-    x = _draw(row, rng, f32, (16, 3, 33))
+    x = draw(row.kind, rng, f32, (16, 3, 33))
     for axes in ((1, 2), (1,)):
         specs = (TensorSpec((tokens, 3, 33), f32),)
         yield ops.Sample(f"7 of 16 over {axes}", (x,), {"axes": axes}, specs, {tokens: 7})
@@ -70,9 +75,9 @@ def _attrs(axes: Any) -> dict[str, Any]:
 
 def _vectors(row: Reduction, rng: np.random.Generator) -> Iterable[ops.Sample]:
     for n in (1, 33, BLOCK + 5):
-        yield ops.Sample(f"{n}", tuple(_draw(row, rng, f32, (n,)) for _ in range(2)))
+        yield ops.Sample(f"{n}", tuple(draw(row.kind, rng, f32, (n,)) for _ in range(2)))
     for dtype in (d for d in _DTYPES if d in row.dtypes):
-        yield ops.Sample(f"37 of {dtype.name}", tuple(_draw(row, rng, dtype, (37,)) for _ in range(2)))
+        yield ops.Sample(f"37 of {dtype.name}", tuple(draw(row.kind, rng, dtype, (37,)) for _ in range(2)))
 
 
 def error_samples(row: Reduction) -> Iterable[ops.ErrorSample]:

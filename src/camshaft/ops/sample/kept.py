@@ -16,7 +16,8 @@ WEIGHT_BITS, HALF_BITS = 28, 14
 
 @dataclass(frozen=True)
 class Row:
-    """One row of logits, and the list of the `n_listed` blocks of it that may have a kept token."""
+    """One row of logits, the list of the `n_listed` blocks of it that may have a kept token, and the greatest logit of each block
+    of all."""
 
     k: Tracer
     logits: Array
@@ -25,6 +26,7 @@ class Row:
     block: int
     listed: Array
     n_listed: Variable
+    peaks: Array
 
     def all_blocks(self) -> int:
         return -(-self.n // self.block)
@@ -59,8 +61,15 @@ class KeptTokens:
         return (key > self.least.value) | ((key == self.least.value) & (c.to(i32) <= self.last.value))
 
 
-def find_peaks(this: Row, peaks: Array) -> tuple[Value, Value]:
-    """Stores the greatest logit of each block in `peaks`; returns the greatest of all, and 1 if a logit is NaN, else 0."""
+def row_of(k: Tracer, logits: Array, n: int, block: int) -> tuple[Row, Value, Value]:
+    """Returns the program's row with its peaks and no block listed, its greatest logit, and 1 if a logit is NaN, else 0."""
+    n_blocks = -(-n // block)
+    this = Row(k, logits, k.program(0), n, block, k.scratch(i32, n_blocks), k.var(0, i64), k.scratch(f32, n_blocks))
+    return this, *_find_peaks(this)
+
+
+def _find_peaks(this: Row) -> tuple[Value, Value]:
+    """Stores the peaks; returns the greatest of them, and whether a logit is NaN."""
     k, nans = this.k, this.k.accumulator("max", i32)
     for b in k.range(this.all_blocks()):
         peak, first = k.var(LOWEST), b * this.block
@@ -68,20 +77,20 @@ def find_peaks(this: Row, peaks: Array) -> tuple[Value, Value]:
             x = this.logits[this.row, c]
             peak.set(k.select(x > peak.value, x, peak.value))
             nans.combine(k.isnan(x).to(i32))
-        peaks[b] = k.lanes_max(peak)
+        this.peaks[b] = k.lanes_max(peak)
     k.barrier()
     top = k.var(LOWEST)
     for b in k.lanes(this.all_blocks()):
-        top.set(k.select(peaks[b] > top.value, peaks[b], top.value))
+        top.set(k.select(this.peaks[b] > top.value, this.peaks[b], top.value))
     return k.lanes_max(top), k.lanes_max(nans)
 
 
-def first_equal(this: Row, peaks: Array, top: Value) -> Value:
+def first_equal(this: Row, top: Value) -> Value:
     """Returns the least index of a value equal to `top`: in the first block with this peak."""
     k = this.k
     block, where = k.accumulator("min", i32), k.accumulator("min", i32)
     for b in k.lanes(this.all_blocks()):
-        block.combine(k.select(peaks[b] == top, b.to(i32), this.all_blocks()))
+        block.combine(k.select(this.peaks[b] == top, b.to(i32), this.all_blocks()))
     first = k.lanes_min(block).to(i64) * this.block
     for c in k.lanes(first, k.minimum(first + this.block, this.n)):
         where.combine(k.select(this.value(c) == top, c.to(i32), this.n))
@@ -106,7 +115,7 @@ def _ordered_float(k: Tracer, rank: Value) -> Value:
     return k.bitcast(k.select(negative, rank ^ 0xFFFFFFFF, rank ^ 0x80000000), f32)
 
 
-def list_blocks(this: Row, peaks: Array, wanted: Value, top: Value) -> None:
+def list_blocks(this: Row, wanted: Value, top: Value) -> None:
     """Lists the blocks that may contain one of the `wanted` greatest: their peak is at least the wanted-th greatest peak.
 
     Blocks whose tokens all have the lowest number (removed ones) are left out, unless that is the greatest, `top`, too.
@@ -116,13 +125,13 @@ def list_blocks(this: Row, peaks: Array, wanted: Value, top: Value) -> None:
     def enough(rank: Value) -> Value:
         total, bound = k.accumulator("sum", i32), _ordered_float(k, rank)
         for b in k.lanes(this.all_blocks()):
-            total += (peaks[b] >= bound).to(i32)
+            total += (this.peaks[b] >= bound).to(i32)
         return k.lanes_sum(total) >= wanted
 
     with k.when(wanted <= this.all_blocks()):
         floor.set(_ordered_float(k, bisect(k, 32, enough)))
     for b in k.range(this.all_blocks()):
-        with k.when((peaks[b] >= floor.value) & ((peaks[b] > LOWEST) | (top <= LOWEST))):
+        with k.when((this.peaks[b] >= floor.value) & ((this.peaks[b] > LOWEST) | (top <= LOWEST))):
             this.listed[this.n_listed.value] = b.to(i32)
             this.n_listed.set(this.n_listed.value + 1)
     k.barrier()

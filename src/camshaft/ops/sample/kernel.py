@@ -8,19 +8,19 @@ Nothing depends on the lane count: counts and top_p's masses are sums of integer
 
 from __future__ import annotations
 
-from camshaft.dtypes import f32, i32, i64, u32
+from camshaft.dtypes import i32, u32
 from camshaft.lang import Array, Tracer, Value, kernel
 from camshaft.ops.sample.kept import (
     HIGHEST,
     KeptTokens,
     Masked,
     Row,
-    find_peaks,
     first_equal,
     fixed_point,
     keep_top_k,
     keep_top_p,
     list_blocks,
+    row_of,
 )
 from camshaft.ops.sample.random_bits import exponential, keys, noise
 
@@ -44,18 +44,16 @@ def one_row_per_program(
     block: int,
 ) -> None:
     # w = exp((x - max x) / temperature) over the kept; y = argmin_i e_i / w_i, so that P(y = i) = w_i / sum(w)
-    row, n_blocks = k.program(0), -(-n // block)
-    this = Row(k, logits, row, n, block, k.scratch(i32, n_blocks), k.var(0, i64))
-    peaks = k.scratch(f32, n_blocks)
-    top, nan = find_peaks(this, peaks)
+    this, top, nan = row_of(k, logits, n, block)
+    row = this.row
     temperature_ = k.select(temperature[row] > 0, temperature[row], 0.0)
     with k.when(nan > 0):
         out[row] = NAN_TOKEN
     with k.when((nan == 0) & (temperature_ <= 0)):
-        out[row] = first_equal(this, peaks, top)
+        out[row] = first_equal(this, top)
     with k.when((nan == 0) & (temperature_ > 0)):
         wanted = k.select((top_k[row] > 0) & (top_k[row] < n), top_k[row], n)
-        list_blocks(this, peaks, wanted, top)
+        list_blocks(this, wanted, top)
         best = keep_top_k(this, wanted)
         inverse = 1.0 / temperature_
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from camshaft.dtypes import f32, i32, i64, u32
+from camshaft.dtypes import i32, i64, u32
 from camshaft.lang import Array, Tracer, Value, kernel
 from camshaft.ops.sample.kept import (
     HALF_BITS,
@@ -17,12 +17,12 @@ from camshaft.ops.sample.kept import (
     WEIGHT_BITS,
     Masked,
     Row,
-    find_peaks,
     fixed_point,
     keep_top_k,
     keep_top_p,
     list_blocks,
     mass,
+    row_of,
 )
 from camshaft.ops.sample.kernel import NAN_TOKEN
 from camshaft.ops.sample.random_bits import exponential, keys, noise
@@ -49,11 +49,9 @@ def several_per_row(
     tokens: Array, logprobs: Array, *, n: int, block: int, draws: int,
 ) -> None:  # fmt: skip
     # y[j] = the j-th least of e_i / w_i over the kept; p[j] = ln(w_y / sum of w over the kept), of all if temperature is 0
-    row, n_blocks = k.program(0), -(-n // block)
+    this, top, nan = row_of(k, logits, n, block)
+    row = this.row
     drawn = Drawn(k, row, tokens, logprobs)
-    this = Row(k, logits, row, n, block, k.scratch(i32, n_blocks), k.var(0, i64))
-    peaks = k.scratch(f32, n_blocks)
-    top, nan = find_peaks(this, peaks)
     temperature_ = k.select(temperature[row] > 0, temperature[row], 0.0)
     greedy = temperature_ <= 0
     with k.when(nan > 0):
@@ -61,7 +59,7 @@ def several_per_row(
             drawn.put(j, k.const(NAN_TOKEN, i32), float("nan"))
     with k.when(nan == 0):
         wanted = k.select((top_k[row] > 0) & (top_k[row] < n) & (temperature_ > 0), top_k[row], n)
-        list_blocks(this, peaks, wanted, top)
+        list_blocks(this, wanted, top)
         inverse = 1.0 / k.select(greedy, 1.0, temperature_)
 
         def exponent(c: Value) -> Value:

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from camshaft.dtypes import DType, bf16, boolean, f16, f32, f64, i8, i32, i64, u8, u32
+from camshaft.dtypes import bf16, boolean, f16, f32, f64, i8, i32, i64, u8, u32
 from camshaft.extent import Extent
 from camshaft.ops import op as ops
+from camshaft.ops.reduce.reduction_samples import draw, not_finite
 from camshaft.ops.spec import TensorSpec
 
 if TYPE_CHECKING:
@@ -29,32 +30,19 @@ _LONG: tuple[tuple[tuple[int, ...], int, bool], ...] = (((2, 32785), 1, False), 
 _DTYPES = (f64, f16, bf16, i8, i32, i64, u8, u32)
 
 
-def _draw(row: Scan, rng: np.random.Generator, dtype: DType, shape: tuple[int, ...]) -> ops.Array:
-    """Factors whose product stays near 1; sums that do not cancel; any integers."""
-    if row.kind == "product" and dtype.is_float:
-        factors: ops.Array = np.exp(rng.normal(size=shape) / np.sqrt(np.prod(shape)))
-        return factors.astype(dtype.numpy)
-    if dtype.is_float:
-        return (rng.normal(size=shape) + 1).astype(dtype.numpy)
-    info = np.iinfo(dtype.numpy)
-    return rng.integers(info.min, info.max, shape, dtype.numpy, endpoint=True)
-
-
 def samples(row: Scan) -> Iterable[ops.Sample]:
     """Patterns of axes, dtypes, NaN and infinities, an active extent."""
     rng = np.random.default_rng(len(row.name))
     for shape, axis, reverse in (*_PATTERNS, *(_LONG if row.kind == "sum" else ())):
         name = f"{shape} along {axis}{' reversed' if reverse else ''}"
-        yield ops.Sample(name, (_draw(row, rng, f32, shape),), {"axis": axis, "reverse": reverse})
+        yield ops.Sample(name, (draw(row.kind, rng, f32, shape),), {"axis": axis, "reverse": reverse})
     for dtype in _DTYPES:
-        yield ops.Sample(dtype.name, (_draw(row, rng, dtype, (3, 41)),), {"axis": -1})
+        yield ops.Sample(dtype.name, (draw(row.kind, rng, dtype, (3, 41)),), {"axis": -1})
     if row.counts:
-        yield ops.Sample("i8 to i32", (_draw(row, rng, i8, (3, 41)),), {"axis": -1, "to": "i32"})
-        yield ops.Sample("u32 to u32", (_draw(row, rng, u32, (3, 41)),), {"axis": 0, "to": "u32", "reverse": True})
-    odd = _draw(row, rng, f32, (5, 33))
-    odd[0, 3], odd[1, 32], odd[2, 0], odd[3, :2] = np.nan, np.inf, -np.inf, (np.inf, -np.inf)
-    yield ops.Sample("NaN and infinities", (odd,), {"axis": 1})
-    tokens, x = Extent("tokens", 16), _draw(row, rng, f32, (16, 3, 33))
+        yield ops.Sample("i8 to i32", (draw(row.kind, rng, i8, (3, 41)),), {"axis": -1, "to": "i32"})
+        yield ops.Sample("u32 to u32", (draw(row.kind, rng, u32, (3, 41)),), {"axis": 0, "to": "u32", "reverse": True})
+    yield ops.Sample("NaN and infinities", (not_finite(row.kind, rng),), {"axis": 1})
+    tokens, x = Extent("tokens", 16), draw(row.kind, rng, f32, (16, 3, 33))
     for axis in (2, 1):
         specs: Any = (TensorSpec((tokens, 3, 33), f32),)
         yield ops.Sample(f"7 of 16 along {axis}", (x,), {"axis": axis}, specs, {tokens: 7})

@@ -11,9 +11,9 @@ from typing import Any
 from camshaft.lang import Array, Tracer, Value, kernel
 from camshaft.ops import op as ops
 from camshaft.ops.parameters import Attribute
+from camshaft.ops.recurrent.columns import WIDTH
 from camshaft.ops.recurrent.convolution import convolved
-from camshaft.ops.slot_states.frame import FRESH, Columns, Sizes, SlotOp, columns_grid, slot_op
-from camshaft.ops.slot_states.layout import WIDTH
+from camshaft.ops.slot_states.frame import FRESH, Sizes, SlotColumns, SlotOp, columns_grid, slot_op
 
 
 @kernel
@@ -23,7 +23,7 @@ def rows_of_slot(
 ) -> None:  # fmt: skip
     # y[t, c] = act(sum_j w[j, c] x[t + j - (taps - 1), c] + bias[c]); the last taps - 1 rows stay in registers
     bias, out = rest[0] if len(rest) > 1 else None, rest[-1]
-    s = Columns(k, channels)
+    s = SlotColumns(k, channels)
     first, end = s.span(rows)
     with k.when(first < end):
         before = [s.zeros() for _ in range(taps - 1)]

@@ -13,13 +13,23 @@ from typing import Any
 
 import numpy as np
 
-from camshaft.lang import Array, Tracer, Value, kernel
+from camshaft.lang import Array, Tracer, kernel
 from camshaft.ops import op as ops
 from camshaft.ops.parameters import Attribute
+from camshaft.ops.recurrent.columns import WIDTH, inverse_length
 from camshaft.ops.recurrent.delta_rule import gated_delta
-from camshaft.ops.recurrent.tokens import NORM_EPS
-from camshaft.ops.slot_states.frame import Columns, Sizes, SlotOp, columns_grid, expect_blocks, slot_op, softplus
-from camshaft.ops.slot_states.layout import WIDTH, from_blocks, in_blocks
+from camshaft.ops.slot_states.frame import (
+    Sizes,
+    SlotColumns,
+    SlotOp,
+    expect_blocks,
+    expect_groups,
+    heads_build,
+    slot_op,
+    softplus,
+    state_flops,
+)
+from camshaft.ops.slot_states.layout import from_blocks, in_blocks
 
 
 @kernel
@@ -28,7 +38,7 @@ def delta_of_slot(
     *, groups: int, heads: int, key_size: int, value_size: int, tiled: bool,
 ) -> None:  # fmt: skip
     # S = exp(g) S; d = beta (v - k.T S); S += outer(k, d); o = q.T S / sqrt(K)
-    s = Columns(k, value_size, heads)
+    s = SlotColumns(k, value_size, heads)
     head, first, (begin, end) = s.head, s.first_row(key_size), s.span(rows)
     group = head % groups if tiled else head // (heads // groups)
     of_q, of_k, of_v = group * key_size, (group + groups) * key_size, head * value_size + 2 * groups * key_size
@@ -36,7 +46,7 @@ def delta_of_slot(
     for t in k.range(begin, end):
         decay = k.exp(a[head] * softplus(k, alpha[t, head] + dt[head]))
         rate = 1.0 / (1.0 + k.exp(-beta[t, head]))
-        query, key = (_inverse_length(k, qkv, t, at, key_size) for at in (of_q, of_k))
+        query, key = (inverse_length(k, qkv, t, key_size, at) for at in (of_q, of_k))
         found = s.zeros()
         for d in k.range(key_size):
             s.add(found, qkv[t, of_k + d], s.load_state(state, first + d))
@@ -52,30 +62,13 @@ def delta_of_slot(
         s.store(out, t, [scale * x.value for x in total], head * value_size)
 
 
-def _inverse_length(k: Tracer, array: Array, row: Value, first: Value, n: int) -> Value:
-    """1 / sqrt(x . x + eps) of n columns of a row."""
-    total = k.var(k.splat(0.0, WIDTH))
-    for d in k.range(0, n, WIDTH):
-        count = None if n % WIDTH == 0 else n - d
-        x = k.load_vector(array, row, first + d, width=WIDTH, count=count)
-        total.set(k.fma(x, x, total.value))
-    return k.rsqrt(k.vector_sum(total.value) + NORM_EPS)
-
-
 def _build(node: ops.NodeSpec, target: ops.Target) -> ops.Build:
-    slots, heads, blocks, keys, columns = node.inputs[5].bounds
-    values, n_rows = blocks * columns, slots * heads * blocks * keys
-    arrays = (*(ops.read(i) for i in range(5)), ops.update(5, shape=(n_rows, columns)), ops.read(6))
-    constants = {"groups": node.attrs["groups"], "heads": heads, "key_size": keys, "value_size": values}
-    constants["tiled"] = bool(node.attrs.get("tiled", False))
-    grid = columns_grid(slots, values, heads)
-    return ops.Build((ops.Launch(delta_of_slot, (*arrays, ops.write(0)), grid, constants),))
+    arrays, tiled = (ops.read(i) for i in range(5)), bool(node.attrs.get("tiled", False))
+    return heads_build(node, delta_of_slot, arrays, 5, groups=node.attrs["groups"], tiled=tiled)
 
 
 def _sizes(found: Sizes, attrs: ops.Attrs) -> Sizes:
-    groups, heads = attrs.get("groups", 0), found["H"]
-    good = groups > 0 and heads % groups == 0
-    ops.expect(good, "gated_delta_slots", (heads, groups), "heads H a multiple of the groups, both above 0")
+    groups, heads = expect_groups("gated_delta_slots", found, attrs), found["H"]
     values = expect_blocks("gated_delta_slots", found)
     width = 2 * groups * found["K"] + heads * values
     ops.expect(
@@ -115,5 +108,5 @@ OP = slot_op(
     _ROW,
     "S = exp(a softplus(alpha + dt)) S; S += outer(k, sigmoid(beta) (v - k.T S)); o = q.T S / sqrt(K), S of the slot",
     _build,
-    flops=lambda node: 8.0 * node.inputs[0].bounds[0] * float(np.prod(node.inputs[5].bounds[1:])),
+    flops=state_flops(5, 8.0),
 )

@@ -15,8 +15,9 @@ import numpy as np
 
 from camshaft.lang import Array, Tracer, kernel
 from camshaft.ops import op as ops
-from camshaft.ops.slot_states.frame import Columns, Sizes, SlotOp, columns_grid, expect_blocks, slot_op
-from camshaft.ops.slot_states.layout import WIDTH, from_blocks, in_blocks
+from camshaft.ops.recurrent.columns import WIDTH
+from camshaft.ops.slot_states.frame import Sizes, SlotColumns, SlotOp, expect_blocks, heads_build, slot_op, state_flops
+from camshaft.ops.slot_states.layout import from_blocks, in_blocks
 
 
 @kernel
@@ -25,7 +26,7 @@ def dplr_of_slot(
     *, heads: int, key_size: int, value_size: int,
 ) -> None:  # fmt: skip
     # S = diag(w) S + outer(b, a.T S) + outer(k, v); o = r.T S
-    s = Columns(k, value_size, heads)
+    s = SlotColumns(k, value_size, heads)
     first, (begin, end) = s.first_row(key_size), s.span(rows)
     of_keys, of_values = s.head * key_size, s.head * value_size
     s.clear(state, first, key_size, rows)
@@ -51,7 +52,7 @@ def rwkv6_of_slot(
     *, heads: int, key_size: int, value_size: int,
 ) -> None:  # fmt: skip
     # o = r.T (S + diag(u) outer(k, v)); S = diag(w) S + outer(k, v)
-    s = Columns(k, value_size, heads)
+    s = SlotColumns(k, value_size, heads)
     first, (begin, end) = s.first_row(key_size), s.span(rows)
     of_keys, of_values = s.head * key_size, s.head * value_size
     s.clear(state, first, key_size, rows)
@@ -66,21 +67,13 @@ def rwkv6_of_slot(
         s.store(out, t, [x.value for x in total], of_values)
 
 
-def _build(node: ops.NodeSpec, function: Any, arrays: list[Any], state: int) -> ops.Build:
-    slots, heads, blocks, keys, columns = node.inputs[state].bounds
-    arrays += [ops.update(state, shape=(slots * heads * blocks * keys, columns)), ops.read(state + 1), ops.write(0)]
-    sizes = {"heads": heads, "key_size": keys, "value_size": blocks * columns}
-    grid = columns_grid(slots, blocks * columns, heads)
-    return ops.Build((ops.Launch(function, tuple(arrays), grid, sizes),))
-
-
 def _build_dplr(node: ops.NodeSpec, target: ops.Target) -> ops.Build:
-    return _build(node, dplr_of_slot, [ops.read(i) for i in range(6)], 6)
+    return heads_build(node, dplr_of_slot, (ops.read(i) for i in range(6)), 6)
 
 
 def _build_six(node: ops.NodeSpec, target: ops.Target) -> ops.Build:
     bonus = ops.read(4, shape=(1, node.inputs[4].bounds[0]))
-    return _build(node, rwkv6_of_slot, [*(ops.read(i) for i in range(4)), bonus], 5)
+    return heads_build(node, rwkv6_of_slot, (*(ops.read(i) for i in range(4)), bonus), 5)
 
 
 def _sizes_of(op: str) -> Any:
@@ -129,10 +122,6 @@ _DRAWS = {"w": lambda rng, shape: np.exp(-np.exp(rng.normal(size=shape)))}
 _DRAWS |= {name: lambda rng, shape: rng.normal(size=shape) / 4 for name in "kab"}
 
 
-def _flops(state: int, per: float) -> Any:
-    return lambda node: per * node.inputs[0].bounds[0] * float(np.prod(node.inputs[state].bounds[1:]))
-
-
 OPS = {
     "dplr_slots": slot_op(
         SlotOp(
@@ -141,12 +130,12 @@ OPS = {
         ),
         "S = diag(w) S + outer(b, a.T S) + outer(k, v); o = r.T S, S of the slot",
         _build_dplr,
-        flops=_flops(6, 9.0),
+        flops=state_flops(6, 9.0),
     ),
     "rwkv6_slots": slot_op(
         SlotOp("rwkv6_slots", _KEYS | {"u": "W"} | _STATE, "TO", _sizes_of("rwkv6_slots"), _six, _SAMPLES, draws=_DRAWS),
         "o = r.T (S + diag(u) outer(k, v)); S = diag(w) S + outer(k, v), S of the slot",
         _build_six,
-        flops=_flops(5, 7.0),
+        flops=state_flops(5, 7.0),
     ),
 }  # fmt: skip

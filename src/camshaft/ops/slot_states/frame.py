@@ -7,19 +7,21 @@ A state counts as zeros where the slot's first row is the first of its sequence.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from camshaft.dtypes import f32, i32, i64
-from camshaft.lang import Array, Number, Tracer, Value, Variable
+from camshaft.lang import Array, Constant, Kernel, Number, Tracer, Value
 from camshaft.ops import op as ops
 from camshaft.ops.checks import TO_TOLERANCE, partly_active
 from camshaft.ops.gradient import IN_PLACE
 from camshaft.ops.parameters import Attribute, Parameters
-from camshaft.ops.slot_states.layout import VECTORS, WIDTH, state_blocks
+from camshaft.ops.recurrent.columns import WIDTH, Columns, column_blocks
+from camshaft.ops.recurrent.frame import AxesOp
+from camshaft.ops.slot_states.layout import state_blocks
 from camshaft.ops.spec import TensorSpec, bound
 
 # Columns of `rows`: a slot's first row, the row after its last, and 1 where its state counts as zeros.
@@ -28,16 +30,10 @@ Sizes = Mapping[str, int]
 
 
 @dataclass(frozen=True)
-class Columns:
-    """The columns of a program: `per_slot` programs of axis 0 share a slot, and axis 1 has blocks of the `n` columns."""
+class SlotColumns(Columns):
+    """The columns of a program, where `per_slot` programs of axis 0 share a slot."""
 
-    k: Tracer
-    n: int
     per_slot: int = 1
-
-    @property
-    def n_vectors(self) -> int:
-        return VECTORS if self.n % (VECTORS * WIDTH) == 0 else 1
 
     @property
     def slot(self) -> Value:
@@ -46,20 +42,6 @@ class Columns:
     @property
     def head(self) -> Value:
         return self.k.program(0) % self.per_slot
-
-    @property
-    def starts(self) -> list[Value]:
-        first = self.k.program(1) * (self.n_vectors * WIDTH)
-        return [first + i * WIDTH for i in range(self.n_vectors)]
-
-    def load(self, array: Array, row: Number, offset: Number = 0) -> list[Value]:
-        """The program's columns of a row, which begin at column `offset`."""
-        return [self.k.load_vector(array, row, at + offset, width=WIDTH, count=self._count(at)) for at in self.starts]
-
-    def store(self, array: Array, row: Number, vectors: Sequence[Value], offset: Number = 0) -> None:
-        """Stores the program's columns of a row."""
-        for at, vector in zip(self.starts, vectors, strict=True):
-            self.k.store_vector(array, vector, row, at + offset, count=self._count(at))
 
     def first_row(self, n_rows: int) -> Value:
         """The first row of the program's block of a state [.., blocks, n_rows, columns] (`state_blocks`)."""
@@ -80,20 +62,7 @@ class Columns:
     def _state_columns(self) -> list[tuple[Number, Value | None]]:
         if self.n_vectors > 1:
             return [(i * WIDTH, None) for i in range(self.n_vectors)]
-        return [(at, self._count(at)) for at in self.starts]
-
-    def _count(self, at: Value) -> Value | None:
-        return None if self.n % WIDTH == 0 else self.n - at
-
-    def zeros(self) -> list[Variable]:
-        """A variable of zeros per vector."""
-        return [self.k.var(self.k.splat(0.0, WIDTH)) for _ in range(self.n_vectors)]
-
-    def add(self, totals: Sequence[Variable], factor: Value, vectors: Sequence[Value]) -> None:
-        """totals += factor vectors."""
-        wide = self.k.splat(factor, WIDTH)
-        for total, vector in zip(totals, vectors, strict=True):
-            total.set(self.k.fma(wide, vector, total.value))
+        return [(at, self.count(at)) for at in self.starts]
 
     def span(self, rows: Array) -> tuple[Value, Value]:
         """The slot's first row, and the one after its last."""
@@ -115,6 +84,14 @@ def expect_blocks(op: str, sizes: Sizes) -> int:
     return columns
 
 
+def expect_groups(op: str, sizes: Sizes, attrs: ops.Attrs) -> int:
+    """The attribute `groups`. ShapeError unless it divides the heads."""
+    groups, heads = attrs.get("groups", 0), sizes["H"]
+    good = groups > 0 and heads % groups == 0
+    ops.expect(good, op, (heads, groups), "heads H a multiple of the groups, both above 0")
+    return int(groups)
+
+
 def softplus(k: Tracer, x: Value) -> Value:
     """log(1 + exp(x)), exact where exp(x) is far below 1: log(1 + p) is log(w) p / (w - 1), w = 1 + p as rounded (Kahan)."""
     power = k.exp(-k.abs(x))
@@ -125,19 +102,33 @@ def softplus(k: Tracer, x: Value) -> Value:
 
 
 def columns_grid(slots: int, columns: int, per_slot: int = 1) -> tuple[ops.Cells, ops.Cells]:
-    """The grid of programs that Columns describes."""
-    per = WIDTH * (VECTORS if columns % (VECTORS * WIDTH) == 0 else 1)
-    return ops.Cells(slots * per_slot), ops.Cells(columns, per)
+    """The grid of programs that SlotColumns describes."""
+    return ops.Cells(slots * per_slot), column_blocks(columns)
+
+
+def heads_build(
+    node: ops.NodeSpec, kernel: Kernel, arrays: Iterable[ops.Operand], state: int, **constants: Constant
+) -> ops.Build:
+    """One launch over a state [S, H, blocks, K, V], input number `state`, which the rows of slots follow. A program takes a head
+    of a slot, and one block of its columns."""
+    slots, heads, blocks, keys, columns = node.inputs[state].bounds
+    states = ops.update(state, shape=(slots * heads * blocks * keys, columns))
+    sizes = {"heads": heads, "key_size": keys, "value_size": blocks * columns}
+    operands = *arrays, states, ops.read(state + 1), ops.write(0)
+    return ops.Build((ops.Launch(kernel, operands, columns_grid(slots, blocks * columns, heads), constants | sizes),))
+
+
+def state_flops(state: int, per: float) -> Callable[[ops.NodeSpec], float]:
+    """Operations of an op that does `per` for each token and element of a slot's state, input number `state`."""
+    return lambda node: per * node.inputs[0].bounds[0] * float(np.prod(node.inputs[state].bounds[1:]))
 
 
 @dataclass(frozen=True)
-class SlotOp:
-    """An op over the rows of slots. `inputs`: the axes of each by name, T for the rows, S for the slots; "*" before the name of
-    an optional input, the last. The state comes before the rows of slots, `rows`. `gives`: the axes of the result.
-    `compute(inputs of one slot, state, **attrs)` returns its result and its state after them, in float64."""
+class SlotOp(AxesOp):
+    """An op over the rows of slots, with axis T for the rows, S for the slots. The state comes before the rows of slots, `rows`.
+    `gives`: the axes of the result. `compute(inputs of one slot, state, **attrs)` returns its result and its state after them,
+    in float64."""
 
-    name: str
-    inputs: Mapping[str, str]
     gives: str
     sizes_of: Callable[[Sizes, ops.Attrs], Sizes]
     compute: Callable[..., tuple[Any, Any]]
@@ -146,21 +137,12 @@ class SlotOp:
     draws: Mapping[str, Callable[[np.random.Generator, tuple[int, ...]], Any]] | None = None
 
     @property
-    def names(self) -> tuple[str, ...]:
-        return tuple(name.lstrip("*") for name in self.inputs)
-
-    @property
     def state(self) -> int:
         return self.names.index("state")
-
-    @property
-    def n_required(self) -> int:
-        return sum(not name.startswith("*") for name in self.inputs)
 
 
 def slot_op(row: SlotOp, formula: str, build: Callable[[ops.NodeSpec, ops.Target], ops.Build], **fields: Any) -> ops.Op:
     """The Op of a row, with one variant."""
-    optional = "".join(f" *{name}" for name in row.names[row.n_required :])
     variant = ops.KernelVariant("slot_per_program", ops.EVERYWHERE, build)
     return ops.Op(
         name=row.name,
@@ -175,15 +157,14 @@ def slot_op(row: SlotOp, formula: str, build: Callable[[ops.NodeSpec, ops.Target
         indexes={row.names.index("rows"): lambda node: bound(node.inputs[0].shape[0]) + 1},
         vjp=IN_PLACE,
         workload=lambda node: {row.names.index("rows"): _workload(node, row)},
-        parameters=Parameters(" ".join(row.names[: row.n_required]) + optional, row.attributes),
+        parameters=Parameters(" ".join(row.inputs), row.attributes),
         **fields,
     )
 
 
 def infer(row: SlotOp, specs: tuple[TensorSpec, ...], attrs: ops.Attrs) -> tuple[TensorSpec, ...]:
     """The spec of the result. ShapeError for inputs of other axes or dtypes."""
-    axes = "; ".join(f"{n} [{', '.join(a)}]" for n, a in row.inputs.items())
-    ops.expect(row.n_required <= len(specs) <= len(row.inputs), row.name, f"{len(specs)} inputs", axes)
+    row.expect_inputs(specs)
     found: dict[str, int] = {}
     tokens = specs[0].shape[0] if specs[0].shape else 1
     for (name, letters), spec in zip(row.inputs.items(), specs, strict=False):

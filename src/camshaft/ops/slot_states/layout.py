@@ -6,9 +6,7 @@ from typing import Any
 
 import numpy as np
 
-WIDTH = 16
-# Vectors of a program where these divide the columns: as many sums hide a multiply-add's latency.
-VECTORS = 4
+from camshaft.ops.recurrent.columns import VECTORS, WIDTH
 
 
 def state_blocks(columns: int) -> tuple[int, int]:

@@ -14,8 +14,20 @@ import numpy as np
 from camshaft.lang import Array, Tracer, kernel
 from camshaft.ops import op as ops
 from camshaft.ops.parameters import Attribute
-from camshaft.ops.slot_states.frame import Columns, Sizes, SlotOp, columns_grid, expect_blocks, slot_op, softplus
-from camshaft.ops.slot_states.layout import WIDTH, from_blocks, in_blocks
+from camshaft.ops.recurrent.columns import WIDTH
+from camshaft.ops.slot_states.frame import (
+    Sizes,
+    SlotColumns,
+    SlotOp,
+    columns_grid,
+    expect_blocks,
+    expect_groups,
+    heads_build,
+    slot_op,
+    softplus,
+    state_flops,
+)
+from camshaft.ops.slot_states.layout import from_blocks, in_blocks
 
 
 @kernel
@@ -24,7 +36,7 @@ def scan_of_slot(
     out: Array, *, channels: int, size: int,
 ) -> None:  # fmt: skip
     # h = exp(s a) h + s x B; y = C . h + D x, s = softplus(dt + bias), of 16 or 64 channels
-    s = Columns(k, channels)
+    s = SlotColumns(k, channels)
     first, (begin, end) = s.first_row(size), s.span(rows)
     s.clear(state, first, size, rows)
     skip, added = s.load(d, 0), s.load(bias, 0)
@@ -44,29 +56,29 @@ def scan_of_slot(
 @kernel
 def ssd_of_slot(
     k: Tracer, xbc: Array, dt: Array, a: Array, d: Array, bias: Array, state: Array, rows: Array, out: Array,
-    *, groups: int, heads: int, size: int, channels: int,
+    *, groups: int, heads: int, key_size: int, value_size: int,
 ) -> None:  # fmt: skip
     # S = exp(s a) S + outer(B, s x); y = C.T S + D x, s = softplus(dt + bias), per head
-    s = Columns(k, channels, heads)
-    head, first, (begin, end) = s.head, s.first_row(size), s.span(rows)
+    s = SlotColumns(k, value_size, heads)
+    head, first, (begin, end) = s.head, s.first_row(key_size), s.span(rows)
     group = head // (heads // groups)
-    of_b = group * size + heads * channels
-    s.clear(state, first, size, rows)
+    of_b = group * key_size + heads * value_size
+    s.clear(state, first, key_size, rows)
     for t in k.range(begin, end):
         step = softplus(k, dt[t, head] + bias[head])
         values, wide, decay = (
-            s.load(xbc, t, head * channels),
+            s.load(xbc, t, head * value_size),
             k.splat(step, WIDTH),
             k.splat(k.exp(step * a[head]), WIDTH),
         )
         into, totals = [wide * x for x in values], s.zeros()
-        for n in k.range(size):
+        for n in k.range(key_size):
             key, old = k.splat(xbc[t, of_b + n], WIDTH), s.load_state(state, first + n)
             new = [k.fma(key, x, decay * y) for x, y in zip(into, old, strict=True)]
-            s.add(totals, xbc[t, of_b + groups * size + n], new)
+            s.add(totals, xbc[t, of_b + groups * key_size + n], new)
             s.store_state(state, first + n, new)
         skip = k.splat(d[head], WIDTH)
-        s.store(out, t, [k.fma(skip, x, y.value) for x, y in zip(values, totals, strict=True)], head * channels)
+        s.store(out, t, [k.fma(skip, x, y.value) for x, y in zip(values, totals, strict=True)], head * value_size)
 
 
 def _build_scan(node: ops.NodeSpec, target: ops.Target) -> ops.Build:
@@ -79,18 +91,12 @@ def _build_scan(node: ops.NodeSpec, target: ops.Target) -> ops.Build:
 
 
 def _build_ssd(node: ops.NodeSpec, target: ops.Target) -> ops.Build:
-    slots, heads, blocks, size, columns = node.inputs[5].bounds
-    channels, n_rows = blocks * columns, slots * heads * blocks * size
-    arrays = (*(ops.read(i) for i in range(5)), ops.update(5, shape=(n_rows, columns)), ops.read(6))
-    sizes = {"groups": node.attrs["groups"], "heads": heads, "size": size, "channels": channels}
-    return ops.Build((ops.Launch(ssd_of_slot, (*arrays, ops.write(0)), columns_grid(slots, channels, heads), sizes),))
+    return heads_build(node, ssd_of_slot, (ops.read(i) for i in range(5)), 5, groups=node.attrs["groups"])
 
 
 def _ssd_sizes(found: Sizes, attrs: ops.Attrs) -> Sizes:
-    groups, heads = attrs.get("groups", 0), found["H"]
-    good = groups > 0 and heads % groups == 0
-    ops.expect(good, "ssd_slots", (heads, groups), "heads H a multiple of the groups, both above 0")
-    inner = heads * expect_blocks("ssd_slots", found)
+    groups = expect_groups("ssd_slots", found, attrs)
+    inner = found["H"] * expect_blocks("ssd_slots", found)
     width = inner + 2 * groups * found["N"]
     ops.expect(
         found["W"] == width, "ssd_slots", f"xbc of {found['W']} columns", f"{width}: H P + 2 G N, of H P {inner}"
@@ -155,21 +161,17 @@ _SSD = SlotOp(
 )
 
 
-def _flops(state: int, per: float) -> Any:
-    return lambda node: per * node.inputs[0].bounds[0] * float(np.prod(node.inputs[state].bounds[1:]))
-
-
 OPS = {
     "selective_scan_slots": slot_op(
         _SCAN,
         "h = exp(s a) h + s x B; y = C . h + D x, s = softplus(dt + bias), h of the slot",
         _build_scan,
-        flops=_flops(7, 7.0),
+        flops=state_flops(7, 7.0),
     ),
     "ssd_slots": slot_op(
         _SSD,
         "S = exp(s a) S + outer(B, s x); y = C.T S + D x, s = softplus(dt + bias), S of the slot",
         _build_ssd,
-        flops=_flops(5, 5.0),
+        flops=state_flops(5, 5.0),
     ),
 }

@@ -25,6 +25,16 @@ FEW_BLOCKS, MOST_BLOCKS = (64, 32, 16), 4096
 IN_CACHE = 16384
 
 
+def _operands(
+    row: Ordered, x: TensorSpec, rows: int, dim: int, count: int, columns: int = 1
+) -> tuple[ops.Operand, ...]:
+    """The input [rows, dim] and the results [rows, count], with a last axis if there are several columns; values as bits."""
+    trailing = (columns,) if columns > 1 else ()
+    writes = (ops.write(i, shape=(rows, count, *trailing)) for i in range(len(row.gives)))
+    results = (as_bits(w, x) if name == "values" else w for w, name in zip(writes, row.gives, strict=True))
+    return as_bits(ops.read(0, shape=(rows, dim, *trailing)), x), *results
+
+
 def _radix(row: Ordered) -> ops.KernelVariant:
     """Sorts digit by digit."""
 
@@ -47,10 +57,8 @@ def _radix(row: Ordered) -> ops.KernelVariant:
         }
         halves = (rows * columns, 2, dim)
         keys = TensorSpec(halves, keys_of(dtype.name, False, False).word)
-        trailing = (columns,) if columns > 1 else ()
-        reads = as_bits(ops.read(0, shape=(rows, dim, *trailing)), x), ops.scratch(0, "update", halves)
-        writes = [ops.write(i, shape=(rows, count, *trailing)) for i in range(len(row.gives))]
-        writes = [as_bits(w, x) if name == "values" else w for w, name in zip(writes, row.gives, strict=True)]
+        given, *writes = _operands(row, x, rows, dim, count, columns)
+        reads = given, ops.scratch(0, "update", halves)
         grid = ops.Cells(outer), ops.Cells(inner), ops.Cells(columns)
         lanes, sizes = (1 if target.backend in ON_CPU else workers), ("inner", "dim", "count")
         if row.gives == ("values",):
@@ -83,14 +91,12 @@ def _counting(
     x = node.inputs[0]
     outer, inner, dim, _ = layout_of(x, axis_of(row.name, x, node.attrs))
     rows, count = bound(outer) * inner, row.count(node.attrs, dim)
-    writes = [ops.write(i, shape=(rows, count)) for i in range(len(row.gives))]
-    arrays = [as_bits(ops.read(0, shape=(rows, dim)), x)]
-    arrays += [as_bits(w, x) if name == "values" else w for w, name in zip(writes, row.gives, strict=True)]
+    arrays = _operands(row, x, rows, dim, count)
     constants: dict[str, Constant] = {
         "dtype": as_dtype(x.dtype).name, "descending": row.descending(node.attrs), "gives": " ".join(row.gives),
-        "inner": inner, "dim": dim, "count": count, "outputs": len(writes),
+        "inner": inner, "dim": dim, "count": count, "outputs": len(row.gives),
     }  # fmt: skip
-    return constants, tuple(arrays), (ops.Cells(outer), ops.Cells(inner))
+    return constants, arrays, (ops.Cells(outer), ops.Cells(inner))
 
 
 def _refusal(row: Ordered, node: ops.NodeSpec, most: int, size: str) -> str | None:
@@ -154,15 +160,12 @@ def _lanes(row: Ordered) -> ops.KernelVariant:
         x = node.inputs[0]
         outer, inner, dim, columns = layout_of(x, axis_of(row.name, x, node.attrs))
         rows, count, width = bound(outer) * inner, row.count(node.attrs, dim), _width(row, node, target)
-        trailing = (columns,) if columns > 1 else ()
-        writes = [ops.write(i, shape=(rows, count, *trailing)) for i in range(len(row.gives))]
-        writes = [as_bits(w, x) if name == "values" else w for w, name in zip(writes, row.gives, strict=True)]
-        arrays = as_bits(ops.read(0, shape=(rows, dim, *trailing)), x), *writes
+        arrays = _operands(row, x, rows, dim, count, columns)
         levels, times = _merges(dim, count)
         constants: dict[str, Constant] = {
             "dtype": as_dtype(x.dtype).name, "descending": row.descending(node.attrs), "gives": " ".join(row.gives),
             "inner": inner, "dim": dim, "count": count, "levels": levels, "times": times, "width": width,
-            "room": network.BLOCK << _doublings(dim, network.BLOCK), "outputs": len(writes),
+            "room": network.BLOCK << _doublings(dim, network.BLOCK), "outputs": len(row.gives),
         }  # fmt: skip
         sizes = "inner", "dim", "count", "levels", "times"
         if columns > 1:

@@ -14,19 +14,18 @@ import numpy as np
 
 from camshaft.dtypes import DType, as_dtype, bf16, f16, f32, f64, i32, i64
 from camshaft.extent import Extent
-from camshaft.lang import Array, Constant, Tracer, ir, kernel
+from camshaft.lang import Array, Tracer, ir, kernel
 from camshaft.ops import op as ops
-from camshaft.ops.checks import FLOATS, expect_tensor
-from camshaft.ops.kernels.blocks import row_lanes
 from camshaft.ops.parameters import Attribute, Parameters
-from camshaft.ops.spec import TensorSpec, bound
+from camshaft.ops.spec import TensorSpec
+from camshaft.ops.train.class_rows import ATTRIBUTES, IGNORED, drawn, expect_attributes, expect_rows, flat, rows_launch
 from camshaft.ops.train.cross_entropy_gradient import peak_and_sum
 
 # Half a step of rounding, because a mean is one number: TO_TOLERANCE is for many.
 TOLERANCE = {"f32": 1e-12, "f64": 1e-28, "f16": 1.1 * 2.0**-22, "bf16": 1.1 * 2.0**-16}
 REDUCTIONS = ("mean", "sum", "none")
 REDUCTION = Attribute("reduction", "str", "mean")
-_ATTRIBUTES = (REDUCTION, Attribute("ignore_index", "int", -100), Attribute("label_smoothing", "float", 0.0))
+_ATTRIBUTES = (REDUCTION, *ATTRIBUTES)
 
 
 @kernel
@@ -81,16 +80,9 @@ def _infer(specs: tuple[TensorSpec, ...], attrs: ops.Attrs) -> tuple[TensorSpec,
     name = "cross_entropy"
     ops.expect(len(specs) == 2, name, specs, "logits [.., classes] and target [..]")
     logits, target = specs
-    expect_tensor(name, logits, FLOATS)
-    ops.expect(
-        not isinstance(logits.shape[-1], Extent), name, logits, "an Extent as the first axis only, not as the last"
-    )
-    fits = target.is_plain and target.dtype in (i32, i64) and target.shape == logits.shape[:-1]
-    ops.expect(fits, name, target, f"target of i32 or i64 {list(map(str, logits.shape[:-1]))}")
-    reduction, smoothing = check_reduction(name, attrs), attrs.get("label_smoothing", 0.0)
-    ops.expect(0 <= smoothing <= 1, name, f"label_smoothing {smoothing!r}", "label_smoothing from 0 to 1")
-    ignored = attrs.get("ignore_index", -100)
-    ops.expect(type(ignored) is int, name, f"ignore_index {ignored!r}", "ignore_index, an integer")
+    expect_rows(name, logits, target)
+    reduction = check_reduction(name, attrs)
+    expect_attributes(name, attrs)
     fixed = reduction == "none" or not any(isinstance(d, Extent) for d in logits.shape)
     ops.expect(fixed, name, logits, "no Extent with a mean or sum; take the losses with reduction 'none'")
     return (TensorSpec(logits.shape[:-1] if reduction == "none" else (), as_dtype(logits.dtype)),)
@@ -102,7 +94,7 @@ def _reference(inputs: Sequence[ops.Array], attrs: ops.Attrs) -> tuple[ops.Array
     with np.errstate(all="ignore"):
         lower = x - x.max(-1, keepdims=True)
         surprise = np.log(np.exp(lower).sum(-1, keepdims=True)) - lower
-    inside, ignored = (target >= 0) & (target < classes), target == attrs.get("ignore_index", -100)
+    inside, ignored = (target >= 0) & (target < classes), target == attrs.get("ignore_index", IGNORED)
     picked = np.take_along_axis(surprise, np.where(inside, target, 0)[..., None], -1)[..., 0]
     loss = (1 - smoothing) * picked + (smoothing * surprise.mean(-1) if smoothing else 0)
     loss = np.where(ignored, 0, np.where(inside, loss, np.nan))
@@ -114,7 +106,7 @@ def _reference(inputs: Sequence[ops.Array], attrs: ops.Attrs) -> tuple[ops.Array
 
 
 def _decompose(
-    f: Any, logits: Any, target: Any, reduction: str = "mean", ignore_index: int = -100, label_smoothing: float = 0.0
+    f: Any, logits: Any, target: Any, reduction: str = "mean", ignore_index: int = IGNORED, label_smoothing: float = 0.0
 ) -> Any:
     dtype, classes = as_dtype(logits.dtype), logits.shape[-1]
     x = logits if dtype in (f32, f64) else f.cast(logits, to="f32")
@@ -138,37 +130,31 @@ def _vjp(f: Any, dy: Any, y: Any, logits: Any, target: Any, reduction: str = "me
     wide = ir.arithmetic_dtype(as_dtype(logits.dtype)).name
     dy = dy if dy.dtype.name == wide else f.cast(dy, to=wide)
     if reduction == "mean":
-        dy = dy / f.sum(f.cast(f.not_equal(target, attrs.get("ignore_index", -100)), to=wide))
+        dy = dy / f.sum(f.cast(f.not_equal(target, attrs.get("ignore_index", IGNORED)), to=wide))
     if reduction != "none":
         dy = f.broadcast_to(dy.reshape((1,) * len(target.shape)), shape=target.shape) if target.shape else dy
     return f.cross_entropy_gradient(logits, target, dy, **attrs), None
 
 
 def _build(node: ops.NodeSpec, target: ops.Target) -> ops.Build:
-    logits, attrs = node.inputs[0], node.attrs
-    dim, outer, inner = logits.bounds[-1], logits.shape[0] if len(logits.shape) > 1 else 1, prod(logits.bounds[1:-1])
-    rows, dtype = bound(outer) * inner, ir.arithmetic_dtype(as_dtype(logits.dtype))
-    reduces = attrs.get("reduction", "mean") != "none"
-    ignored: dict[str, Constant] = {"ignore_index": attrs.get("ignore_index", -100)}
-    losses = ops.Operand("scratch", 0, access="write") if reduces else ops.write(0, shape=(rows,))
+    logits, reduction = node.inputs[0], node.attrs.get("reduction", "mean")
+    rows, dim = flat(logits)
+    losses = ops.write(0, shape=(rows,)) if reduction == "none" else ops.Operand("scratch", 0, access="write")
     arrays = (ops.read(0, shape=(rows, dim)), ops.read(1, shape=(rows,)), losses)
-    given = {"dim": dim, "inner": inner, "label_smoothing": float(attrs.get("label_smoothing", 0.0)), **ignored}
-    grid = (ops.Cells(outer), ops.Cells(inner))
-    first = ops.Launch(one_row_per_program, arrays, grid, given, lanes=row_lanes(dim, target), sizes=("dim",))
-    if not reduces:
+    first = rows_launch(one_row_per_program, arrays, node, target)
+    if reduction == "none":
         return ops.Build((first,))
     arrays = (ops.Operand("scratch", 0), ops.read(1, shape=(rows,)), ops.write(0, shape=(1,)))
-    given = {"rows": rows, "mean": attrs.get("reduction", "mean") == "mean", **ignored}
+    given = {"rows": rows, "mean": reduction == "mean", "ignore_index": first.constants["ignore_index"]}
     second = ops.Launch(all_rows, arrays, (ops.Cells(1),), given, sizes=("rows",))
+    dtype = ir.arithmetic_dtype(as_dtype(logits.dtype))
     return ops.Build((first, second), (TensorSpec((rows,), dtype),))
 
 
 def _sample(name: str, shape: tuple[int, ...], dtype: DType = f32, index: DType = i64, **attrs: Any) -> ops.Sample:
     """Logits and targets, of which every third is ignored."""
     rng = np.random.default_rng(len(name))
-    target = rng.integers(0, shape[-1], shape[:-1])
-    target.reshape(-1)[1::3] = attrs.get("ignore_index", -100)
-    return ops.Sample(name, ((3 * rng.normal(size=shape)).astype(dtype.numpy), target.astype(index.numpy)), attrs)
+    return ops.Sample(name, drawn(rng, shape, dtype, index, attrs), attrs)
 
 
 def _samples() -> Iterable[ops.Sample]:

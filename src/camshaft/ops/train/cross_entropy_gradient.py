@@ -17,15 +17,14 @@ from camshaft.dtypes import DType, as_dtype, bf16, f16, f32, f64, i32, i64
 from camshaft.extent import Extent
 from camshaft.lang import Array, Tracer, Value, ir, kernel
 from camshaft.ops import op as ops
-from camshaft.ops.checks import FLOATS, TO_TOLERANCE, expect_tensor
-from camshaft.ops.kernels.blocks import row_lanes
-from camshaft.ops.parameters import Attribute, Parameters
+from camshaft.ops.checks import TO_TOLERANCE
+from camshaft.ops.parameters import Parameters
 from camshaft.ops.spec import TensorSpec
+from camshaft.ops.train.class_rows import ATTRIBUTES, IGNORED, drawn, expect_attributes, expect_rows, flat, rows_launch
 
 NAME = "cross_entropy_gradient"
 # Columns whose greatest element is found before their powers are added up: 16 KiB of f32 stay in the L1 cache.
 BLOCK = 4096
-_ATTRIBUTES = (Attribute("ignore_index", "int", -100), Attribute("label_smoothing", "float", 0.0))
 
 
 def peak_and_sum(k: Tracer, x: Array, row: Value, dim: ir.Operand) -> tuple[Value, Value]:
@@ -83,17 +82,11 @@ def one_row_per_program(
 def _infer(specs: tuple[TensorSpec, ...], attrs: ops.Attrs) -> tuple[TensorSpec, ...]:
     ops.expect(len(specs) == 3, NAME, specs, "logits [.., classes], target [..] and dy [..]")
     logits, target, dy = specs
-    expect_tensor(NAME, logits, FLOATS)
-    last = logits.shape[-1]
-    ops.expect(not isinstance(last, Extent), NAME, logits, "an Extent as the first axis only, not as the last")
+    expect_rows(NAME, logits, target)
     rows, wide = logits.shape[:-1], ir.arithmetic_dtype(as_dtype(logits.dtype))
-    fits = target.is_plain and target.dtype in (i32, i64) and target.shape == rows
-    ops.expect(fits, NAME, target, f"target of i32 or i64 {list(map(str, rows))}")
     fits = dy.is_plain and dy.dtype == wide and dy.shape == rows
     ops.expect(fits, NAME, dy, f"dy of {wide.name} {list(map(str, rows))}")
-    smoothing, ignored = attrs.get("label_smoothing", 0.0), attrs.get("ignore_index", -100)
-    ops.expect(0 <= smoothing <= 1, NAME, f"label_smoothing {smoothing!r}", "label_smoothing from 0 to 1")
-    ops.expect(type(ignored) is int, NAME, f"ignore_index {ignored!r}", "ignore_index, an integer")
+    expect_attributes(NAME, attrs)
     return (TensorSpec(logits.shape, as_dtype(logits.dtype)),)
 
 
@@ -104,11 +97,11 @@ def _reference(inputs: Sequence[ops.Array], attrs: ops.Attrs) -> tuple[ops.Array
     wanted = (1 - smoothing) * (target == np.arange(classes)) + smoothing / classes
     made = dy[..., None] * (powers / powers.sum(-1, keepdims=True) - wanted)
     made = np.where((target >= 0) & (target < classes), made, np.nan)
-    return (np.where(target == attrs.get("ignore_index", -100), 0, made),)
+    return (np.where(target == attrs.get("ignore_index", IGNORED), 0, made),)
 
 
 def _decompose(
-    f: Any, logits: Any, target: Any, dy: Any, ignore_index: int = -100, label_smoothing: float = 0.0
+    f: Any, logits: Any, target: Any, dy: Any, ignore_index: int = IGNORED, label_smoothing: float = 0.0
 ) -> Any:
     dtype, classes = as_dtype(logits.dtype), logits.shape[-1]
     x = logits if dtype in (f32, f64) else f.cast(logits, to="f32")
@@ -122,30 +115,18 @@ def _decompose(
 
 
 def _build(node: ops.NodeSpec, target: ops.Target) -> ops.Build:
-    logits, attrs = node.inputs[0], node.attrs
-    dim, outer, inner = logits.bounds[-1], logits.shape[0] if len(logits.shape) > 1 else 1, prod(logits.bounds[1:-1])
-    rows = prod(logits.bounds[:-1])
-    table, line = (rows, dim), (rows,)
+    table = flat(node.inputs[0])
+    line = table[:1]
     arrays = ops.read(0, shape=table), ops.read(1, shape=line), ops.read(2, shape=line), ops.write(0, shape=table)
-    given = {
-        "dim": dim,
-        "inner": inner,
-        "ignore_index": attrs.get("ignore_index", -100),
-        "label_smoothing": float(attrs.get("label_smoothing", 0.0)),
-    }
-    grid = ops.Cells(outer), ops.Cells(inner)
-    launch = ops.Launch(one_row_per_program, arrays, grid, given, lanes=row_lanes(dim, target), sizes=("dim",))
-    return ops.Build((launch,))
+    return ops.Build((rows_launch(one_row_per_program, arrays, node, target),))
 
 
 def _sample(name: str, shape: tuple[int, ...], dtype: DType = f32, index: DType = i64, **attrs: Any) -> ops.Sample:
     """Logits, targets of which every third is ignored, and weights."""
     rng = np.random.default_rng(len(name))
-    target = rng.integers(0, shape[-1], shape[:-1])
-    target.reshape(-1)[1::3] = attrs.get("ignore_index", -100)
-    logits = (3 * rng.normal(size=shape)).astype(dtype.numpy)
+    logits, target = drawn(rng, shape, dtype, index, attrs)
     dy = rng.normal(size=shape[:-1]).astype(ir.arithmetic_dtype(dtype).numpy)
-    return ops.Sample(name, (logits, target.astype(index.numpy), dy), attrs)
+    return ops.Sample(name, (logits, target, dy), attrs)
 
 
 def _samples() -> Iterable[ops.Sample]:
@@ -177,7 +158,7 @@ def _error_samples() -> Iterable[ops.ErrorSample]:
 OP = ops.Op(
     name=NAME,
     formula="dx[r] = dy[r] (softmax(x[r]) - the smoothed target); 0 in ignored rows",
-    parameters=Parameters("logits target dy", _ATTRIBUTES),
+    parameters=Parameters("logits target dy", ATTRIBUTES),
     infer=_infer,
     reference=_reference,
     variants=(ops.KernelVariant("one_row_per_program", ops.EVERYWHERE, _build),),

@@ -17,6 +17,7 @@ from camshaft.dtypes import f32, i32
 from camshaft.extent import Extent
 from camshaft.lang import Tracer, Value
 from camshaft.ops import op as ops
+from camshaft.ops.checks import partly_active
 from camshaft.ops.spec import TensorSpec
 from camshaft.ops.turboquant.hadamard import is_power_of_two, transformed
 from camshaft.ops.turboquant.lloyd_max import MOST_BITS, boundaries, centroids
@@ -84,7 +85,15 @@ def drawn(shape: tuple[int, ...], bits: int, seed: int = 51) -> tuple[ops.Array,
 
 
 # 1 to 8 bits; those of caches in more shapes
-SIZES = ((4, (3, 64)), (5, (2, 2, 16)), (6, (1, 8)), (8, (3, 32)), (1, (2, 16)), (3, (2, 8)), (2, (2, 8)), (7, (2, 8)))
+_SIZES = ((4, (3, 64)), (5, (2, 2, 16)), (6, (1, 8)), (8, (3, 32)), (1, (2, 16)), (3, (2, 8)), (2, (2, 8)), (7, (2, 8)))
+
+
+def rows_samples() -> Iterable[ops.Sample]:
+    """Rows, signs and centroids to encode."""
+    for bits, shape in _SIZES:
+        yield ops.Sample(f"{bits} bits of {shape}", drawn(shape, bits))
+    yield ops.Sample("a row of zeros", (np.zeros((2, 16), np.float32), *drawn((2, 16), 4)[1:]))
+    yield partly_active(ops.Sample("3 of 5", drawn((5, 64), 4)), 3, fixed=(1, 2))
 
 
 def wrong_tables(first: TensorSpec, second: TensorSpec) -> Iterable[tuple[tuple[TensorSpec, ...], str]]:

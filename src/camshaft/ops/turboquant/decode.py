@@ -17,13 +17,12 @@ from camshaft.ops.parameters import Parameters
 from camshaft.ops.spec import TensorSpec
 from camshaft.ops.turboquant.codes import (
     GROUP,
-    SIZES,
     bits_of,
     code,
     decode,
-    drawn,
     encode,
     rows_as_matrix,
+    rows_samples,
     wrong_tables,
 )
 from camshaft.ops.turboquant.hadamard import check_signs, is_power_of_two, transform, transformed
@@ -108,19 +107,12 @@ def _code_of_group(f: Any, wide: Any, i: int, bits: int) -> Any:
 
 
 def _samples() -> Iterable[ops.Sample]:
-    for i, given in enumerate(_given()):
+    for i, given in enumerate(rows_samples()):
         x, signs, table = given.inputs
         packed, norms = encode(x, signs, table)
         inputs = packed, norms.astype(np.float32), table, *([signs] if i % 2 == 0 else [])
         sample = ops.Sample(given.name, inputs)
         yield partly_active(sample, 3, fixed=(2, 3)) if given.extents else sample
-
-
-def _given() -> Iterable[ops.Sample]:
-    for bits, shape in SIZES:
-        yield ops.Sample(f"{bits} bits of {shape}", drawn(shape, bits))
-    yield ops.Sample("a row of zeros", (np.zeros((2, 16), np.float32), *drawn((2, 16), 4)[1:]))
-    yield partly_active(ops.Sample("3 of 5", drawn((5, 64), 4)), 3, fixed=(1, 2))
 
 
 def _error_samples() -> Iterable[ops.ErrorSample]:

@@ -11,10 +11,9 @@ import numpy as np
 from camshaft.dtypes import f32, i32, u8, u32
 from camshaft.lang import Array, Tracer, Value, kernel
 from camshaft.ops import op as ops
-from camshaft.ops.checks import partly_active
 from camshaft.ops.parameters import Parameters
 from camshaft.ops.spec import TensorSpec
-from camshaft.ops.turboquant.codes import GROUP, SIZES, bits_of, drawn, encode, rows_as_matrix, wrong_tables
+from camshaft.ops.turboquant.codes import GROUP, bits_of, encode, rows_as_matrix, rows_samples, wrong_tables
 from camshaft.ops.turboquant.hadamard import check_signs, rows_of, transform
 
 ENCODE = "turboquant_encode"
@@ -119,13 +118,6 @@ def _byte_of_group(f: Any, found: Any, b: int, bits: int) -> Any:
     return total
 
 
-def _samples() -> Iterable[ops.Sample]:
-    for bits, shape in SIZES:
-        yield ops.Sample(f"{bits} bits of {shape}", drawn(shape, bits))
-    yield ops.Sample("a row of zeros", (np.zeros((2, 16), np.float32), *drawn((2, 16), 4)[1:]))
-    yield partly_active(ops.Sample("3 of 5", drawn((5, 64), 4)), 3, fixed=(1, 2))
-
-
 def _error_samples() -> Iterable[ops.ErrorSample]:
     x, signs, table = TensorSpec((2, 16), f32), TensorSpec((16,), f32), TensorSpec((16,), f32)
     for specs, match in wrong_tables(x, signs):
@@ -142,7 +134,7 @@ OP = ops.Op(
     infer=_infer_encode,
     reference=_encode_reference,
     variants=(ops.KernelVariant("encode_row", ops.EVERYWHERE, _build_encode),),
-    samples=_samples,
+    samples=rows_samples,
     error_samples=_error_samples,
     tolerance={"u8": 0.0, "f32": 1e-12},
     decompose=_encode_parts,

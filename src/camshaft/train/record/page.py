@@ -32,7 +32,7 @@ def page(
         "memory": dict(memory),
         "columns": {name: [_cell(getattr(point, name)) for point in points] for name in _COLUMNS},
     }
-    return filled("training.html", SCRIPTS, title, facts, data)
+    return filled("training", SCRIPTS, title, facts, data)
 
 
 def write_page(path: Path, text: str) -> None:

@@ -108,18 +108,9 @@ def distill_quantize(
         learned, held_out = _windows(full, data, given)
         validation = Validation([(ids,) for ids in held_out], max(given.steps // 10, 1))
         rate = cosine(given.lr, given.steps, warmup=given.steps // 20)
+        parts = student.loss, student.factors(), Adam(), lambda n: learned(n)[:1]
         trainer = stack.enter_context(
-            Trainer(
-                student.loss,
-                student.factors(),
-                Adam(),
-                lambda n: learned(n)[:1],
-                lr=rate,
-                clip=1.0,
-                validation=validation,
-                backend=backend,
-                threads=threads,
-            )
+            Trainer(*parts, lr=rate, clip=1.0, validation=validation, backend=backend, threads=threads)
         )
         before = validation.loss(trainer.step)
         trainer.run(given.steps, lambda progress: each(progress, given.steps))

@@ -85,13 +85,24 @@ def finetune(
                 losses = trainer.run(run.steps, shown)
             seconds = time.perf_counter() - started
             _save(target, tuned, trainer.parameters if trainer.best_validation is None else trainer.best)
-            done, stopped, best = trainer.step.number, trainer.has_stopped_early, trainer.best_validation
-            skipped = trainer.step.skipped
-    n_examples, learned = run.batches.n_examples, sum(map(run.batches.targets, range(first, done)))
-    first_loss, last_loss = _ends(losses)
-    best_step, lowest = best or (None, None)
+            return _result(target, run, first, losses, seconds)
+
+
+def _result(target: Path, run: _Run, first: int, losses: list[float], seconds: float) -> FinetuneResult:
+    """What a run from step `first` on has done."""
+    trainer, done = run.trainer, run.trainer.step.number
+    best_step, lowest = trainer.best_validation or (None, None)
     return FinetuneResult(
-        target, n_examples, done, first_loss, last_loss, learned, seconds, best_step, lowest, stopped, skipped
+        target,
+        run.batches.n_examples,
+        done,
+        *_ends(losses),
+        sum(map(run.batches.targets, range(first, done))),
+        seconds,
+        best_step,
+        lowest,
+        trainer.has_stopped_early,
+        trainer.step.skipped,
     )
 
 

@@ -22,9 +22,7 @@ def experts(config: HubConfig) -> Keys:
 
 def short_convolutions(config: HubConfig) -> Keys:
     """Which of LFM2's layers have attention, and the taps of the others."""
-    kinds, kv_heads = config.get("layer_types"), config.size("kv_heads")
-    if not isinstance(kinds, list) or len(kinds) != config.size("layers"):
-        raise ModelError(f"{config.path}: layer_types is no list of a kind for each layer")
+    kinds, kv_heads = config.layer_kinds, config.size("kv_heads")
     return {
         "attention.head_count_kv": [kv_heads if kind == "full_attention" else 0 for kind in kinds],
         "shortconv.l_cache": config.size("conv_L_cache"),

@@ -7,7 +7,6 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from camshaft.errors import ModelError
 from camshaft.formats.bits import Floats
 from camshaft.models.convert.hub_config import HubConfig
 
@@ -17,10 +16,7 @@ _STILL = 1e30  # a frequency divided by it does not rotate
 
 def gemma4_keys(config: HubConfig) -> dict[str, Any]:
     """Sizes of both kinds of layers, which layers have a window, and how many of the last ones read keys of earlier ones."""
-    kinds, layers = config.get("layer_types"), config.size("layers")
-    if not isinstance(kinds, list) or len(kinds) != layers:
-        raise ModelError(f"{config.path}: layer_types is no list of a kind for each layer")
-    local = [kind == "sliding_attention" for kind in kinds]
+    local = [kind == "sliding_attention" for kind in config.layer_kinds]
     full, sliding, shared = _of_full(config, "head_dim"), config.head_dim, _shared(config)
     heads = [config.size("kv_heads") if one else _of_full(config, "num_key_value_heads") for one in local]
     keys = {
@@ -38,7 +34,7 @@ def gemma4_keys(config: HubConfig) -> dict[str, Any]:
     }
     if config.get("use_double_wide_mlp") and shared:
         width = config.size("ffn")
-        keys["feed_forward_length"] = [width] * (layers - shared) + [2 * width] * shared
+        keys["feed_forward_length"] = [width] * (len(local) - shared) + [2 * width] * shared
     if config.get("enable_moe_block"):
         keys |= {
             "expert_count": config.size("experts"),

@@ -112,9 +112,7 @@ def kimi_values(values: Mapping[str, Any], path: str) -> dict[str, Any]:
 
 def kimi_keys(config: HubConfig) -> Keys:
     """Sizes of both kinds of layers, and the experts. Raises ModelError for what GGUF files cannot say."""
-    kinds, rope = config.get("layer_types"), config.size("qk_rope_head_dim")
-    if not isinstance(kinds, list) or len(kinds) != config.size("layers"):
-        raise ModelError(f"{config.path}: layer_types is no list of a kind for each layer")
+    kinds, rope = config.layer_kinds, config.size("qk_rope_head_dim")
     if config.size("linear_num_heads") != config.size("heads"):
         raise ModelError(f"{config.path}: linear_num_heads and num_attention_heads differ; wanted one number")
     groups = config.size("num_expert_group", 1)

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from camshaft.dtypes import f32, i32, i64, u32
+from camshaft.dtypes import u32
 from camshaft.lang import Array, Tracer, Value, kernel
 from camshaft.ops import op as ops
-from camshaft.ops.sample.kept import LOWEST, Row, find_peaks, fixed_point, keep_top_k, keep_top_p, list_blocks
+from camshaft.ops.sample.kept import LOWEST, fixed_point, keep_top_k, keep_top_p, list_blocks, row_of
 from camshaft.ops.sample.sample import block_of
 from camshaft.ops.spec import TensorSpec
 
@@ -20,16 +20,14 @@ def likeliest_of_row(
     k: Tracer, logits: Array, top_k: Array, top_p: Array, min_p: Array, weights: Array, out: Array, *, n: int, block: int
 ) -> None:  # fmt: skip
     # y[c] = x[c] if top_k, then top_p, then min_p keep c, else the lowest number, as for -inf
-    row, n_blocks = k.program(0), -(-n // block)
-    this = Row(k, logits, row, n, block, k.scratch(i32, n_blocks), k.var(0, i64))
-    peaks = k.scratch(f32, n_blocks)
-    top, nan = find_peaks(this, peaks)
+    this, top, nan = row_of(k, logits, n, block)
+    row = this.row
     with k.when(nan > 0):  # sample is to find it
         for c in k.lanes(n):
             out[row, c] = logits[row, c]
     with k.when(nan == 0):
         wanted = k.select((top_k[row] > 0) & (top_k[row] < n), top_k[row], n)
-        list_blocks(this, peaks, wanted, top)
+        list_blocks(this, wanted, top)
         best = keep_top_k(this, wanted)
 
         def weight(c: Value) -> Value:

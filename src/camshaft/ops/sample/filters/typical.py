@@ -6,10 +6,10 @@ nothing.
 
 from __future__ import annotations
 
-from camshaft.dtypes import f32, i32, i64, u32
+from camshaft.dtypes import i32, u32
 from camshaft.lang import Array, Tracer, Value, kernel
 from camshaft.ops import op as ops
-from camshaft.ops.sample.kept import LOWEST, Row, bisect, find_peaks, fixed_point, list_blocks, mass
+from camshaft.ops.sample.kept import LOWEST, bisect, fixed_point, list_blocks, mass, row_of
 from camshaft.ops.spec import TensorSpec
 
 BLOCK, MOST_BLOCKS = 32, 4096
@@ -19,16 +19,14 @@ _SHIFT_BITS = 31
 @kernel
 def typical_row(k: Tracer, logits: Array, p: Array, weights: Array, out: Array, *, n: int, block: int) -> None:
     # y[c] = mass(c' with |ln p[c'] + H| < |ln p[c] + H|) <= share ? x[c] : the lowest number
-    row, n_blocks = k.program(0), -(-n // block)
-    this = Row(k, logits, row, n, block, k.scratch(i32, n_blocks), k.var(0, i64))
-    peaks = k.scratch(f32, n_blocks)
-    top, nan = find_peaks(this, peaks)
+    this, top, nan = row_of(k, logits, n, block)
+    row = this.row
     filters = k.select((nan == 0) & (p[row] < 1), k.const(1, i32), 0)  # a NaN in p keeps every token, as 1 does
     with k.when(filters == 0):
         for c in k.lanes(n):
             out[row, c] = logits[row, c]
     with k.when(filters == 1):
-        list_blocks(this, peaks, k.const(n, i32), top)
+        list_blocks(this, k.const(n, i32), top)
 
         def exponent(c: Value) -> Value:
             x = this.value(c)
