@@ -38,6 +38,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def lm(folder: Path) -> Iterator[LanguageModel]:
     with _opened(tiny_model("llama", folder)) as opened:
+        # Its plans are proved here, in the tests' store: in an empty one each test would prove them again.
+        assert [len(_text(opened, ids, prompt_cache=folder / "plans")[0]) for ids in (PROMPT, PROMPT[:17])] == [8, 8]
         yield opened
 
 

@@ -71,10 +71,24 @@ def folder(tmp_path_factory: pytest.TempPathFactory, path: Path) -> Path:
     return made
 
 
+def _listing(folder: Path) -> list[tuple[str, int]]:
+    """The files of a store and when each was written, but for its state, which every process changes."""
+    files = (file for part in sorted(folder.iterdir()) if part.name != "state" for file in part.rglob("*"))
+    return sorted((str(file), file.stat().st_mtime_ns) for file in files if file.is_file())
+
+
+@pytest.fixture(scope="module")
+def whole() -> list[list[tuple[str, int]]]:
+    """The store's files, last, when a model had said all of which it keeps the plans."""
+    return []
+
+
 @pytest.fixture
-def kept(folder: Path, path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
+def kept(folder: Path, path: Path, whole: list[list[tuple[str, int]]], monkeypatch: pytest.MonkeyPatch) -> Store:
     monkeypatch.setenv("CAMSHAFT_CACHE_DIR", str(folder))
-    said(path)  # what another test removed or changed is made again
+    if whole[-1:] != [_listing(folder)]:  # what another test removed or changed is made again
+        said(path)
+        whole.append(_listing(folder))
     return store()
 
 

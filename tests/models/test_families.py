@@ -17,6 +17,7 @@ from tests.models.test_renamed_families import RENAMED
 from tests.support.fixtures import TINY_MODELS, tiny_logits, tiny_model
 from tests.support.models import changed_model
 from tests.support.quick import quick_of
+from tests.support.reference_models import compute_by_references
 from tests.support.tiny_families import BROKEN, context_of, difference_of, row_of
 
 TOLERANCE = 1e-3
@@ -34,6 +35,25 @@ SELDOM = (
 )
 
 
+# Models whose rows show each value of each option that the rows of those left have, and experts of two kinds.
+COMPILED = (
+    *(
+        "cohere2",
+        "deepseek2-v3",
+        "falcon",
+        "falcon-h1",
+        "gemma2",
+        "gemma3",
+        "gemma4",
+        "glm4moe",
+        "gpt-oss",
+        "gpt2",
+        "lfm2",
+    ),
+    *("llama", "mixtral", "nemotron_h", "olmo2", "phi3", "qwen2", "qwen2moe", "qwen35", "smollm3", "stablelm"),
+)
+
+
 def test_there_is_a_tiny_model_of_every_family() -> None:
     assert len(TINY_MODELS) == 88
     of_pictures = {"qwen2vl", "qwen3vl", "qwen3vlmoe"}  # tests/models/test_vision.py
@@ -43,8 +63,14 @@ def test_there_is_a_tiny_model_of_every_family() -> None:
     assert all(tiny_logits(name)[1].std(axis=0).mean() >= 1 for name in TINY_MODELS)
 
 
-@pytest.mark.parametrize("name", quick_of(TINY_MODELS, [name for name in TINY_MODELS if name not in SELDOM]))
+@pytest.mark.parametrize("name", quick_of(TINY_MODELS, COMPILED))
 def test_logits_are_those_of_transformers(name: str, tmp_path: Path) -> None:
+    assert difference_of(name, tmp_path) < TOLERANCE
+
+
+@pytest.mark.parametrize("name", [name for name in TINY_MODELS if name not in (*SELDOM, *COMPILED)])
+def test_graphs_compute_the_logits_of_transformers(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    compute_by_references(monkeypatch)
     assert difference_of(name, tmp_path) < TOLERANCE
 
 

@@ -19,8 +19,16 @@ from camshaft.models.config import ModelConfig
 from camshaft.models.families import FAMILIES as ROWS
 from tests.support.fixtures import TINY_MODELS
 from tests.support.quick import quick_of
+from tests.support.reference_models import compute_by_references
 from tests.support.tiny_families import BROKEN, difference_of, row_of
 from tests.support.wrong_families import WRONG_CONFIGS, WRONG_EXPERTS, WRONG_ROWS
+
+
+@pytest.fixture(autouse=True)
+def by_references(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is wrong is in the graphs, which no kernel need compute."""
+    compute_by_references(monkeypatch)
+
 
 # Their mutations are in the quick run.
 QUICK = ("llama", "mistral", "qwen2-yarn", "qwen3")

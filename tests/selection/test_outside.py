@@ -23,6 +23,12 @@ a = np.arange(21, dtype=np.float32).reshape(3, 7)
 """
 
 
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A cache folder for the tests that may find there what another of them compiled."""
+    return tmp_path_factory.mktemp("outside")
+
+
 def run(body: str, cache: Path) -> str:
     """What a script prints that can import the package from outside."""
     path = os.pathsep.join((str(ROOT / "src"), str(OUTSIDE)))
@@ -34,7 +40,7 @@ def run(body: str, cache: Path) -> str:
     return done.stdout
 
 
-def test_a_device_comes_by_an_entry_point(tmp_path) -> None:
+def test_a_device_comes_by_an_entry_point(cache: Path) -> None:
     out = run(
         """
 print(camshaft.device("acme").name, [d.description for d in camshaft.devices() if d.name == "acme"])
@@ -43,13 +49,13 @@ with add_plan(backend="acme") as plan:
     assert np.array_equal(plan.run(a=a, b=a)["y"], a + a)
     print(plan.explain())
 """,
-        tmp_path,
+        cache,
     )
     assert "acme ['the outside device']" in out
     assert "add/acme_acme" in out
 
 
-def test_a_kernel_for_an_op_is_proved_and_chosen_when_it_is_the_fastest(tmp_path) -> None:
+def test_a_kernel_for_an_op_is_proved_and_chosen_when_it_is_the_fastest(cache: Path) -> None:
     out = run(
         """
 with add_plan() as plan: print(plan.explain())
@@ -60,7 +66,7 @@ with add_plan() as plan:
 try: acme.register("simd", "acme")
 except camshaft.CamshaftError as error: print(error)
 """,
-        tmp_path,
+        cache,
     )
     before, after = out.split("add/acme_simd", 1)
     assert "add/row_blocks" in before

@@ -55,9 +55,10 @@ def test_every_value_is_refused_or_right(op: Op, variant: KernelVariant) -> None
     assert tunables is not None
     tried = 0
     for name, values in tunables.values.items():
-        for value in values:
+        for i, value in enumerate(values):
             tuned = variant.with_values({name: value})
-            for sample, node in cases(op):
+            # One of the two samples for each value, the other if that refuses it: every second value begins with the last.
+            for sample, node in cases(op)[:: -1 if i % 2 else 1]:
                 refusal = tuned.supports(node, SIMD)
                 if refusal is not None:
                     assert refusal.strip()
@@ -65,6 +66,7 @@ def test_every_value_is_refused_or_right(op: Op, variant: KernelVariant) -> None
                 checked = check_sample(op, tuned, SIMD, sample)
                 assert checked.max_error <= checked.tolerance, (tuned.label, sample.name)
                 tried += 1
+                break
     assert tried > len(tunables.values)
 
 

@@ -12,11 +12,17 @@ from camshaft.lang.tile_ir import AsyncCopy, TileMma, TileNew, TileScale, TileSt
 
 def walk(block: Block) -> Iterator[Value | Statement]:
     """Yield every value and statement in program order; a nested block follows its statement."""
-    for item in block.statements:
-        yield item
-        body = getattr(item, "body", None)
-        if body is not None:
-            yield from walk(body)
+    # Not recursive: each item would pass through a generator per block around it.
+    left = [iter(block.statements)]
+    while left:
+        for item in left[-1]:
+            yield item
+            body = getattr(item, "body", None)
+            if body is not None:
+                left.append(iter(body.statements))
+                break
+        else:
+            left.pop()
 
 
 def changed_arrays(block: Block) -> frozenset[Array]:
