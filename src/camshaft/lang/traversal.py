@@ -12,11 +12,17 @@ from camshaft.lang.tile_ir import AsyncCopy, TileMma, TileNew, TileScale, TileSt
 
 def walk(block: Block) -> Iterator[Value | Statement]:
     """Yield every value and statement in program order; a nested block follows its statement."""
-    for item in block.statements:
-        yield item
-        body = getattr(item, "body", None)
-        if body is not None:
-            yield from walk(body)
+    # with a stack of its own: a generator within a generator passes every item through each of them
+    open_blocks = [iter(block.statements)]
+    while open_blocks:
+        for item in open_blocks[-1]:
+            yield item
+            body = getattr(item, "body", None)
+            if body is not None:
+                open_blocks.append(iter(body.statements))
+                break
+        else:
+            open_blocks.pop()
 
 
 def changed_arrays(block: Block) -> frozenset[Array]:
