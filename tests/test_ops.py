@@ -16,9 +16,9 @@ from camshaft.validation.validate import node_of
 from tests.support.references import error_of
 from tests.support.same_process import variants_are_believed
 from tests.support.samples import (
-    by_arithmetic,
     check_bits,
     covering,
+    each_arithmetic,
     has_turn,
     is_row,
     samples,
@@ -32,8 +32,8 @@ __all__ = ["variants_are_believed"]  # for the composites: their parts' variants
 
 # Samples of a variant in the default run, at most; the rest is `full`. simd: those that show most features, fewer of a family's
 # row. scalar has simd's kernels in one lane, so `full` adds a few; `soak` has all.
-# A third of the rows is tried on scalar.
-MOST, OF_ROWS, MORE_SCALAR = {"scalar": 1, "simd": 4}, 2, 4
+# Of a row's samples, those stay that compute in another dtype, and a third of the rows is tried on scalar.
+MOST, OF_ROWS, MORE_SCALAR = {"scalar": 1, "simd": 4}, 3, 4
 # Ops of whose variant for short rows simd has three small samples: LLVM takes 4 s for a row with floats in 64 lanes.
 SLOW = ("rms_norm_q8", "residual_norm_q8", "silu_multiply_q8", "gelu_multiply_q8")
 # Samples whose kernels LLVM takes 2 s for.
@@ -76,7 +76,7 @@ FEWER = {
 def _quick(op, variant, backend, there) -> list:
     if is_row(op) and op.name not in FEWER:
         most = OF_ROWS if backend == "simd" else MOST[backend] * has_turn(op, backend)
-        return by_arithmetic(op, there, most)
+        return each_arithmetic(op, covering(op, there, most=most))
     most = MOST[backend]
     if backend == "simd":
         most = OF_OPTIONS.get(variant.name, FEWER.get(op.name, most))

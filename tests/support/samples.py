@@ -91,19 +91,12 @@ def _size_class(n: int) -> str:
     return ("whole " if n % 16 == 0 else "ragged ") + ("vectors" if n < 256 else "tiles")
 
 
-def by_arithmetic(op: Op, among: Sequence[Sample], most: int) -> list[Sample]:
-    """The first `most` samples that show each dtype in which the op computes, and NaN; few and with few elements. For rows, whose
-    frames, shapes and storage dtypes those that stand for their family show."""
-    shown = [set(_arithmetic(op, s)) for s in among]
-    return [among[i] for i in quick.covering(shown, [elements(s) for s in among], most)]
-
-
-def _arithmetic(op: Op, sample: Sample) -> Iterator[Feature]:
-    for i, spec in enumerate(node_of(op, sample).inputs):
-        yield i, arithmetic_dtype(spec.dtype).name
-    for feature in _features(op.name)[id(sample)]:
-        if feature[1:2] == ("finite",):
-            yield feature
+def each_arithmetic(op: Op, some: Sequence[Sample]) -> list[Sample]:
+    """Those that compute in dtypes which none before them does."""
+    found: dict[tuple[str, ...], Sample] = {}
+    for sample in some:
+        found.setdefault(tuple(arithmetic_dtype(spec.dtype).name for spec in node_of(op, sample).inputs), sample)
+    return list(found.values())
 
 
 def covering(op: Op, among: Sequence[Sample], most: int | None = None) -> list[Sample]:
