@@ -30,6 +30,14 @@ def is_row(op: Op) -> bool:
     return any(op.name in rows for rows in ops.TABLES.values()) and op.name not in STANDING
 
 
+_ALIKE = (*(f"elementwise.{name}" for name in ("unary", "binary", "comparison", "activation")), "reduce.reduction")
+
+
+def has_frame_of_others(op: Op) -> bool:
+    """Whether the op is a formula within the frame of those that stand for their families."""
+    return op.name not in STANDING and any(op.name in ops.TABLES[name] for name in _ALIKE)
+
+
 # Tests of kernels beside test_ops.py: the quick run has a third of the ops in each of them, so each op is in three.
 PLACES = (
     "webgpu",
