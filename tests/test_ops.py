@@ -14,13 +14,30 @@ from camshaft.graph.passes.decompose import use_of
 from camshaft.plan.compile import compile as compile_graph
 from camshaft.validation.validate import node_of
 from tests.support.references import error_of
-from tests.support.samples import check_bits, covering, is_row, samples, smallest, spread, usable, without
+from tests.support.same_process import variants_are_believed
+from tests.support.samples import (
+    check_bits,
+    covering,
+    each_arithmetic,
+    has_frame_of_others,
+    has_turn,
+    samples,
+    smallest,
+    spread,
+    usable,
+    without,
+)
 
-# Samples of a variant in the default run, at most; the rest is `full`. simd: those that show most features, fewer of a family's
-# row. scalar has simd's kernels in one lane, so `full` adds a few; `soak` has all.
-MOST, OF_ROWS, MORE_SCALAR = {"scalar": 1, "simd": 4}, 3, 4
+__all__ = ["variants_are_believed"]  # for the composites: their parts' variants are tried here
+
+# Samples of a variant in the default run, at most; the rest is `full`. simd: those that show most features; of an elementwise row
+# or a reduction, whose frame `add` and `sum` show, those of them that compute in different dtypes. scalar has simd's kernels in
+# one lane, so a third of such rows is tried there, and `full` adds a few; `soak` has all.
+MOST, MORE_SCALAR = {"scalar": 1, "simd": 3}, 4
 # Ops of whose variant for short rows simd has three small samples: LLVM takes 4 s for a row with floats in 64 lanes.
-SLOW = ("rms_norm_q8", "residual_norm_q8", "silu_multiply_q8")
+SLOW = ("rms_norm_q8", "residual_norm_q8", "silu_multiply_q8", "gelu_multiply_q8")
+# Samples whose kernels LLVM takes 2 s for.
+LONG = ("48/1 heads of 320",)
 # Samples on simd of ops with a kernel per block format, as quantized_matmul has; `full` adds MORE_SCALAR of them.
 OF_FORMATS = {"quantized_matmul_grouped": 3}
 # ... of variants whose kernels LLVM takes 1 s for: each set of options is another.
@@ -28,40 +45,29 @@ OF_OPTIONS = {"tiled_with_options": 2}
 # ... and of those with a kernel for each set of sizes; `full` adds the rest.
 FEWER = {
     **OF_FORMATS,
-    "gated_product": 4,
-    "rounded_matmul": 4,
-    "silu_multiply_q8": 4,
-    "rms_norm_q8": 4,
-    "residual_norm_q8": 4,
     "quantize_activations": 5,
-    "affine_matmul": 3,
-    "minifloat_matmul": 3,
-    "quantized_matmul_transposed": 3,
-    "fft_rows": 4,
-    "top_k": 4,
-    "sort": 4,
-    "argsort": 4,
-    "conv2d": 3,
     "conv_transpose2d": 2,
-    "pool2d": 3,
     "im2col": 2,
     "resample": 2,
     "pad": 5,
-    "take_along_axis": 4,
-    "broadcast_to": 4,
-    "scatter_add": 3,
-    "put": 3,
-    "one_hot": 3,
 }
+
+
+def _quick(op, variant, backend, there) -> list:
+    most = MOST[backend]
+    if backend == "simd":
+        most = OF_OPTIONS.get(variant.name, FEWER.get(op.name, most))
+        most = 1 if variant.name.startswith("unfused_") else most  # the kernels of another op's variant
+    elif has_frame_of_others(op):
+        most *= has_turn(op, backend)
+    few = backend == "simd" and op.name in SLOW and variant.name == "one_block_per_lane"
+    found = covering(op, smallest(there, 3, 2200) if few else there, most=most)
+    return each_arithmetic(op, found) if has_frame_of_others(op) else found
 
 
 def _cases(op, variant, backend) -> list:
     there = usable(op, variant, cpu_device(backend))
-    most = MOST[backend]
-    if backend == "simd":
-        most = OF_OPTIONS.get(variant.name, FEWER.get(op.name, OF_ROWS if is_row(op) else most))
-    few = backend == "simd" and op.name in SLOW and variant.name == "one_block_per_lane"
-    quick = covering(op, smallest(there, 3, 2200) if few else there, most=most)
+    quick = _quick(op, variant, backend, [s for s in there if not s.name.startswith(LONG)])
     rest = without(there, quick)
     more = spread(rest, MORE_SCALAR, 0) if backend == "scalar" or op.name in OF_FORMATS else rest
     name = f"{op.name}-{variant.name}-{backend}"

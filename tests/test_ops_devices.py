@@ -24,7 +24,16 @@ MOST, OF_CAST = 1, 5
 ROW_SAMPLES, SAMPLES = 3, 8
 SPREAD = {"quantized_matmul": 26, "matmul": 20, "attention": 6, "cast": 40}
 # Variants that no quick test tries here: tests/test_ops.py has others. A software GPU compiles a kernel for 1 s to 9 s.
-LONG = {"attention-tiled_with_options", "webgpu-attention-tiled"}
+LONG = {
+    "attention-tiled_with_options",
+    "webgpu-attention-tiled",
+    "webgpu-rms_norm_q8-one_block_per_lane",
+    "webgpu-gelu_multiply_q8-one_block_per_lane",
+    "webgpu-top_k_top_p-one_row_per_program",
+    # the kernels of quantized_matmul
+    "gated_product-unfused_tile",
+    "gated_product-unfused_row",
+}
 
 
 def _is_quick(name, op, variant) -> bool:

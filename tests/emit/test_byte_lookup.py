@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from camshaft.backends.cpu.compile import compile_module, load_object
-from camshaft.backends.cuda.kernel import ptx
 from camshaft.dtypes import u32
 from camshaft.emit.llvm.context import Context, Rules
 from camshaft.emit.llvm.expanded.dots import prmt
@@ -21,6 +20,7 @@ from camshaft.lang import kernel
 from tests.support import c_harness, emit_harness, wgsl_harness
 from tests.support.cross import CrossTarget, assembly_for
 from tests.support.emit_harness import FEATURES, trace
+from tests.support.ptxas import ptx_of
 
 TABLE = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 255)
 N = 128
@@ -111,7 +111,7 @@ def test_a_vector_is_one_shuffle(triple, cpu, features, width, instruction) -> N
 
 def test_ptx_permutes_bytes() -> None:
     target = GpuTarget()
-    text = ptx(emit_ptx(simt_form(trace(lanes, given(), n=N), 128), target, "kernel"), target)
+    text = ptx_of(emit_ptx(simt_form(trace(lanes, given(), n=N), 128), target, "kernel"), target)
     assert "prmt.b32" in text
 
 

@@ -12,14 +12,12 @@ from camshaft import ops
 from camshaft.backends.cpu.device import CpuDevice
 from camshaft.emit.llvm.module import emit
 from camshaft.emit.target import LEVELS, native_lanes
-from camshaft.lang.verifier.verify import verify
 from camshaft.ops.kernels.launch import signature
 from camshaft.validation.validate import node_of
 from tests.support.assembly import instructions, loop_with, vector_stack_accesses
 from tests.support.cross import CrossTarget, assembly_for
 from tests.support.quick import each_value, quick_of
 from tests.support.samples import samples
-from tests.support.stored import key_of, stored
 
 # level -> (LLVM's name of a CPU of it, its byte dot product, what adds products of f32)
 CPUS = {
@@ -107,12 +105,8 @@ def text_of(level: str, op_name: str, variant_name: str, sample_name: str) -> st
     build, texts = variant.build(node, device), []
     for i, launch in enumerate(build.launches):
         made = signature(launch, node, build)
-        traced = made.request(launch).trace()
-        verify(traced)
-        text = emit(traced, target.at(launch.lanes or device.lanes), f"kernel{i}")
-        key = key_of("assembly", repr(target), text)
-        text = stored(key, lambda text=text: assembly_for(target, text).encode()).decode()
-        texts.append(text.replace(".LBB", f".L{i}_"))
+        text = emit(made.request(launch).trace(), target.at(launch.lanes or device.lanes), f"kernel{i}")
+        texts.append(assembly_for(target, text).replace(".LBB", f".L{i}_"))
     return "\n".join(texts)
 
 

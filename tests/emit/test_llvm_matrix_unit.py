@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from ml_dtypes import bfloat16
 
-from camshaft.backends.cpu.compile import compile_module, load_object
 from camshaft.dtypes import DTYPES
 from camshaft.emit.llvm.matrix_units.statements import native_tiles
 from camshaft.emit.llvm.module import emit
@@ -16,7 +15,7 @@ from camshaft.lang import kernel
 from tests.support.assembly import instructions, longest_loop, vector_stack_accesses
 from tests.support.cross import CrossTarget, assembly_for
 from tests.support.emit_harness import ENTRY, agree, trace
-from tests.support.played_amx import played
+from tests.support.played_amx import loaded
 
 AMX = CrossTarget("x86_64-unknown-linux-gnu", "sapphirerapids", LEVELS["amx"].features)
 NEON = CrossTarget("aarch64-unknown-linux-gnu", "neoverse-n2", LEVELS["neon-bf16"].features)
@@ -67,8 +66,7 @@ def test_words_in_ordinary_words(size, dtype) -> None:
 @pytest.mark.parametrize("size", SIZES)
 def test_amx_multiplies_words(size, dtype) -> None:
     arrays, want = case(size, dtype)
-    text, amx = played(emit(traced(size, dtype, arrays), CpuTarget("x86_64", 16, AMX.features), "product"))
-    library = load_object(compile_module(text))
+    library, amx = loaded(emit(traced(size, dtype, arrays), CpuTarget("x86_64", 16, AMX.features), "product"))
     block = np.array([array.ctypes.data for array in arrays], np.int64)
     ENTRY(library.address("product"))(block.ctypes.data, 0, 1)
     assert not amx.failed
@@ -100,10 +98,10 @@ def test_a_tile_starts_with_what_lies_in_an_array(size, dtype) -> None:
     (a, b, out), product_alone = case(size, dtype)
     start = RNG.integers(-4, 5, (m, n)).astype(DTYPES[dtype].numpy)
     sizes = {"m": m, "n": n, "depth": depth, "dtype": dtype}
-    (got,) = agree(sum_of_products, [start, a, b, out], widths=(1, 16), **sizes)
-    np.testing.assert_array_equal(got, start + product_alone)
-    text, amx = played(emit(trace(sum_of_products, [start, a, b, out], **sizes), AMX.at(16), "product"))
-    library = load_object(compile_module(text))
+    if m == 8:  # the interpreter takes 60 times as long for the other size, of which AMX makes four pieces
+        (got,) = agree(sum_of_products, [start, a, b, out], widths=(1, 16), **sizes)
+        np.testing.assert_array_equal(got, start + product_alone)
+    library, amx = loaded(emit(trace(sum_of_products, [start, a, b, out], **sizes), AMX.at(16), "product"))
     block = np.array([array.ctypes.data for array in (start, a, b, out)], np.int64)
     ENTRY(library.address("product"))(block.ctypes.data, 0, 1)
     assert not amx.failed

@@ -16,10 +16,9 @@ from camshaft.lang import ir
 from camshaft.lang import kernel as traced
 from tests.support.needs import require
 from tests.support.op_kernels import op_kernels
-from tests.support.ptxas import assemble, find_tool, joined
+from tests.support.ptxas import assemble, find_tool, joined, ptx_of
 from tests.support.quick import full
 from tests.support.samples import has_turn
-from tests.support.stored import key_of, stored
 
 LANES = 128
 LIMITS = {"workgroup_memory": MOST_SHARED_NBYTES}
@@ -68,14 +67,9 @@ def kernels(request):
 @pytest.fixture(scope="module")
 def texts(kernels):
     """Symbol -> PTX for the oldest GPU."""
-    return {name: ptx_of(kernel, name, "sm_80") for name, kernel in kernels.items()}
-
-
-def ptx_of(kernel, name, processor) -> str:
-    """PTX for a GPU, from the store if LLVM made it before."""
-    target = GPU_TARGETS[processor]
-    text = emit(kernel, target, name)
-    return stored(key_of("ptx", repr(target), text), lambda: ptx(text, target).encode()).decode()
+    return {
+        name: ptx_of(emit(kernel, GPU_TARGETS["sm_80"], name), GPU_TARGETS["sm_80"]) for name, kernel in kernels.items()
+    }
 
 
 def test_every_access_knows_its_memory(texts) -> None:
@@ -120,7 +114,8 @@ def test_a_rounded_product_names_the_rounding_after_it() -> None:
 def test_ptxas_takes_every_kernel(kernels, texts, processor) -> None:
     require(find_tool("ptxas"), "ptxas is not here: install the wheel nvidia-cuda-nvcc")
     if processor != "sm_80":
-        texts = {name: ptx_of(kernel, name, processor) for name, kernel in kernels.items()}
+        target = GPU_TARGETS[processor]
+        texts = {name: ptx_of(emit(kernel, target, name), target) for name, kernel in kernels.items()}
     report = assemble(joined(list(texts.values())), processor)
     assert report.keys() == kernels.keys()
     spilled = {name.rpartition("_")[0] for name, found in report.items() if found.spill_nbytes}

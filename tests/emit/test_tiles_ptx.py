@@ -7,7 +7,6 @@ import re
 import numpy as np
 import pytest
 
-from camshaft.backends.cuda.kernel import ptx
 from camshaft.dtypes import DTYPES, i64
 from camshaft.emit.nvptx.module import emit, simt_form
 from camshaft.emit.nvptx.simt import WARP
@@ -18,7 +17,7 @@ from camshaft.lang import ir, kernel, tile_ir
 from camshaft.lang.interpreter.interpret import interpret
 from tests.support.emit_harness import trace
 from tests.support.needs import require
-from tests.support.ptxas import assemble, find_tool, joined
+from tests.support.ptxas import assemble, find_tool, joined, ptx_of
 from tests.support.quick import each_value, quick_of
 from tests.support.simulated_gpu import simulated
 
@@ -55,7 +54,7 @@ def meant(made, arrays):
 
 def text_of(made, lanes=128, processor="sm_80"):
     target = GPU_TARGETS[processor]
-    return ptx(emit(simt_form(made, lanes), target, "kernel"), target)
+    return ptx_of(emit(simt_form(made, lanes), target, "kernel"), target)
 
 
 @kernel
@@ -240,7 +239,7 @@ def test_ptxas_takes_tiles_without_spills(processor) -> None:
         cases += [(staged_case((dtype, dtype), 64, 96, 65, transposed, m=64, n=64)[0], 128)]
         cases += [(direct_case(dtype, 48, 32, 80, transposed, 1)[0], 32)]
         texts += [
-            ptx(emit(simt_form(made, lanes), target, f"k{i}_{n}"), target) for n, (made, lanes) in enumerate(cases)
+            ptx_of(emit(simt_form(made, lanes), target, f"k{i}_{n}"), target) for n, (made, lanes) in enumerate(cases)
         ]
     report = assemble(joined(texts), processor)
     assert len(report) == len(texts)

@@ -29,8 +29,9 @@ QUICK_ELEMENTS, FULL_ELEMENTS, FULL, FULL_OF_ROWS = 300, 1200, 2, 1
 SLOW = ("chunks", "tiled_with_options")
 # ... as are variants that are for CPUs alone: their kernels are never run by threads.
 GPUS = {"webgpu", "cuda", "metal"}
-# Threads: one takes as many steps as there are elements, so the default run has it for two ops only.
-QUICK_WIDTHS, WIDTHS = (8, 32), (1, 2, 8, 32)
+# Threads: the default run has all widths for two ops only, and for others one of two in turn; one thread takes as many steps as
+# there are elements.
+IN_TURN, WIDTHS = ((8,), (32,)), (1, 2, 8, 32)
 
 
 def _cases(op, variant) -> list:
@@ -39,7 +40,8 @@ def _cases(op, variant) -> list:
     quick = smallest(small, 1, QUICK_ELEMENTS)
     few = quick if op.name in STANDING else []
     quick = quick if has_turn(op, "simt") and variant.name not in SLOW and variant.backends & GPUS else []
-    parts = (few, WIDTHS, ()), (without(quick, few), QUICK_WIDTHS, ()), (without(small, few), WIDTHS, pytest.mark.full)
+    width = IN_TURN[op.variants.index(variant) % len(IN_TURN)]
+    parts = (few, WIDTHS, ()), (without(quick, few), width, ()), (without(small, few), WIDTHS, pytest.mark.full)
     return [
         pytest.param(op, variant, sample, widths, id=f"{op.name}-{variant.name}-{sample.name}", marks=marks)
         for part, widths, marks in parts

@@ -10,6 +10,7 @@ import llvmlite.binding as llvm
 from camshaft.backends.cpu.compile import llvm_lock, optimized
 from camshaft.emit.target import CpuTarget
 from camshaft.errors import BackendError
+from tests.support.stored import key_of, stored
 
 
 @dataclass(frozen=True)
@@ -30,20 +31,29 @@ class CrossTarget:
 
 
 def compile_for(target: CrossTarget, llvm_ir: str, *, vectorize: bool = True, opt: int = 2) -> bytes:
-    """Compiles LLVM IR to a relocatable object.
+    """The relocatable object of LLVM IR, from the store if it was compiled before.
 
     BackendError with LLVM's message if the triple is unknown or the IR does not parse or verify.
     """
-    with llvm_lock:
-        machine = _machine(target, opt)
-        return bytes(machine.emit_object(optimized(llvm_ir, machine, vectorize=vectorize, opt=opt)))
+    return _stored("object", target, llvm_ir, vectorize, opt)
 
 
 def assembly_for(target: CrossTarget, llvm_ir: str, *, vectorize: bool = True, opt: int = 2) -> str:
-    """Returns the assembly text that `compile_for` would assemble, for debugging. Errors as there."""
+    """The assembly text that `compile_for` would assemble. Stored, and errors, as there."""
+    return _stored("assembly", target, llvm_ir, vectorize, opt).decode()
+
+
+def _stored(kind: str, target: CrossTarget, llvm_ir: str, vectorize: bool, opt: int) -> bytes:
+    # the features in order: a set's own differs from process to process
+    key = key_of(kind, target.triple, target.cpu, *sorted(target.features), f"{vectorize} {opt}", llvm_ir)
+    return stored(key, lambda: _made(kind, target, llvm_ir, vectorize, opt))
+
+
+def _made(kind: str, target: CrossTarget, llvm_ir: str, vectorize: bool, opt: int) -> bytes:
     with llvm_lock:
         machine = _machine(target, opt)
-        return str(machine.emit_assembly(optimized(llvm_ir, machine, vectorize=vectorize, opt=opt)))
+        module = optimized(llvm_ir, machine, vectorize=vectorize, opt=opt)
+        return bytes(machine.emit_object(module) if kind == "object" else machine.emit_assembly(module).encode())
 
 
 def _machine(target: CrossTarget, opt: int) -> Any:

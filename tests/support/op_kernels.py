@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 from camshaft import ops
 from camshaft.lang import ir
-from camshaft.lang.verifier.verify import verify
 from camshaft.ops.kernels.launch import signature
 from camshaft.ops.op import HostCall, Launch, Op
 from camshaft.validation.validate import node_of
@@ -48,6 +47,4 @@ def op_kernels(
                 for launch in () if isinstance(build, HostCall) else build.launches:
                     if isinstance(launch, Launch):
                         made = signature(launch, node, build)
-                        traced = made.request(launch).trace()
-                        verify(traced)
-                        yield OpKernel(op.name, variant.name, traced, launch.lanes)
+                        yield OpKernel(op.name, variant.name, made.request(launch).trace(), launch.lanes)

@@ -14,14 +14,33 @@ from dataclasses import dataclass, field
 import numpy as np
 from ml_dtypes import bfloat16
 
-from camshaft.backends.cpu.compile import compile_module, load_object
+from camshaft.backends.cpu.compile import NativeLibrary, load_object
 from camshaft.backends.cpu.device import CpuDevice, CpuKernel
 from camshaft.emit.llvm.module import emit
 from camshaft.emit.target import LEVELS, CpuTarget
 from camshaft.lang import CompileRequest
+from tests.support.emit_harness import compiled
 
 SHORT, LONG, TILE, VOID = ctypes.c_int16, ctypes.c_int64, ctypes.c_int64, None
+TYPES = {SHORT: "i16", LONG: "i64", TILE: "i64", VOID: "void"}
 BYTES = 1024
+# An instruction calls what its place in the table holds, so that the text is the same in every process and its code is stored.
+TABLE = """
+@played.table = internal global [{0} x ptr] zeroinitializer
+define void @played.set(i64 %i, ptr %function) {{
+  %at = getelementptr ptr, ptr @played.table, i64 %i
+  store ptr %function, ptr %at
+  ret void
+}}
+"""
+INSTRUCTION = """
+define internal {result} @played.{name}({parameters}) {{
+  %at = getelementptr ptr, ptr @played.table, i64 {i}
+  %function = load ptr, ptr %at
+  {given}call {result} %function({parameters})
+  ret {returned}
+}}
+"""
 CASTS = """
 define i64 @played.cast.vector.to.tile.{0}(<256 x {1}> %v) {{
   %at = alloca <256 x {1}>, align 64
@@ -122,20 +141,32 @@ SIGNATURES = {
 }
 
 
-def played(text: str) -> tuple[str, Amx]:
-    """LLVM IR in which tiles are numbers and their intrinsics calls of a new player, which has to outlive the code."""
-    amx = Amx()
+def played(text: str) -> str:
+    """LLVM IR in which tiles are numbers and their intrinsics calls of what `played.set` puts in a table."""
     text = re.sub(r"^declare .*@llvm\.x86\.(?:cast\.|tile|tdp).*\n", "", text, flags=re.M)
     text = re.sub(r"@llvm\.x86\.((?:cast|tile|tdp)[\w.]*)", r"@played.\1", text.replace("x86_amx", "i64"))
     text += "".join(CASTS.format(*pair) for pair in (("v256i32", "i32"), ("v256f32", "float")))
-    for name, (function, result, types) in SIGNATURES.items():
+    return text + TABLE.format(len(SIGNATURES)) + "".join(map(_instruction, range(len(SIGNATURES)), SIGNATURES))
+
+
+def _instruction(i: int, name: str) -> str:
+    _, result, types = SIGNATURES[name]
+    parameters = ", ".join(f"{TYPES[t]} %p{j}" for j, t in enumerate(types))
+    given, returned = ("", "void") if result is VOID else ("%value = ", f"{TYPES[result]} %value")
+    return INSTRUCTION.format(
+        i=i, name=name, result=TYPES[result], parameters=parameters, given=given, returned=returned
+    )
+
+
+def loaded(text: str) -> tuple[NativeLibrary, Amx]:
+    """The code of LLVM IR whose tiles are played, and its player, which has to outlive it."""
+    amx, library = Amx(), load_object(compiled(played(text)))
+    put = ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_void_p)(library.address("played.set"))
+    for i, (name, (function, result, types)) in enumerate(SIGNATURES.items()):
         callback = ctypes.CFUNCTYPE(result, *types)(amx.counted(name, function.__get__(amx)))
         amx.held.append(callback)
-        # by address: the linker's stubs for functions elsewhere would take memory that nobody counted
-        text = text.replace(
-            f"@played.{name}(", f"inttoptr (i64 {ctypes.cast(callback, ctypes.c_void_p).value} to ptr)("
-        )
-    return text, amx
+        put(i, ctypes.cast(callback, ctypes.c_void_p).value)
+    return library, amx
 
 
 @dataclass(frozen=True)
@@ -143,13 +174,16 @@ class PlayedDevice(CpuDevice):
     """This CPU as one with AMX, whose tile instructions are played. `players`: one a kernel, as they are compiled."""
 
     players: list[Amx] = field(default_factory=list)
+    kernels: dict[tuple[object, ...], CpuKernel] = field(default_factory=dict)
 
     def compile(self, request: CompileRequest) -> CpuKernel:
-        target = CpuTarget(self.architecture, request.lanes or self.lanes, self.features)
-        text, amx = played(emit(request.trace(), target, "kernel"))
-        self.players.append(amx)
-        library = load_object(compile_module(text))
-        return CpuKernel(request.kernel.name, library.address("kernel"), library)
+        key = (request.kernel, request.key(), request.lanes)
+        if key not in self.kernels:
+            target = CpuTarget(self.architecture, request.lanes or self.lanes, self.features)
+            library, amx = loaded(emit(request.trace(), target, "kernel"))
+            self.players.append(amx)
+            self.kernels[key] = CpuKernel(request.kernel.name, library.address("kernel"), library)
+        return self.kernels[key]
 
 
 def device() -> PlayedDevice:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from camshaft.backends.cuda import device as cuda
 from camshaft.backends.cuda import driver, kernel, run, steps
 from camshaft.backends.cuda import run as graph
+from camshaft.emit.nvptx.module import emit
 from tests.support.needs import require
+from tests.support.ptxas import ptx_of
 from tests.support.simulated_gpu import simulated
 
 
@@ -16,13 +18,12 @@ def played_driver(monkeypatch, folder, **facts):
     except ImportError:
         require(False, "cuda-bindings is not installed")
     fake = FakeDriver(**facts)
-    made = kernel.ptx_of
 
-    def ptx_of(simt, target, symbol):
+    def made(simt, target, symbol):
         fake.kernels[symbol] = simulated(simt), len(simt.arrays) + len(simt.scalars)
-        return made(simt, target, symbol)
+        return ptx_of(emit(simt, target, symbol), target)
 
-    monkeypatch.setattr(kernel, "ptx_of", ptx_of)
+    monkeypatch.setattr(kernel, "ptx_of", made)
     for module in (driver, kernel, cuda, graph, run, steps):
         monkeypatch.setattr(module, "bindings", lambda: fake)
     monkeypatch.setenv("CAMSHAFT_CACHE_DIR", str(folder))

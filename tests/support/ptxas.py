@@ -1,4 +1,5 @@
-"""ptxas, the assembler of PTX: where it is, and what it says of kernels. Used by tests/emit/test_nvptx.py and bench/nvidia.py."""
+"""PTX: what LLVM writes of a text, stored; ptxas, its assembler: where it is, and what it says of kernels. bench/nvidia.py too
+uses this."""
 
 from __future__ import annotations
 
@@ -12,6 +13,8 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
+from camshaft.backends.cuda.kernel import ptx
+from camshaft.emit.target import GpuTarget
 from tests.support.stored import key_of, stored
 
 
@@ -54,12 +57,18 @@ def _apart(text: str, index: int) -> str:
     return text
 
 
-def assemble(ptx: str, processor: str) -> dict[str, Assembled]:
+def ptx_of(llvm_ir: str, target: GpuTarget) -> str:
+    """The PTX of LLVM IR, from the store if it was made before. BackendError with LLVM's message if the IR is refused."""
+    key = key_of("ptx", target.processor, str(target.ptx), llvm_ir)
+    return stored(key, lambda: ptx(llvm_ir, target).encode()).decode()
+
+
+def assemble(text: str, processor: str) -> dict[str, Assembled]:
     """What ptxas makes of every kernel of a module. AssertionError with its words where it refuses the module."""
     tool = find_tool("ptxas")
     assert tool is not None
     return _read(
-        stored(key_of("ptxas", _version(tool), processor, ptx), lambda: _report(tool, ptx, processor)).decode()
+        stored(key_of("ptxas", _version(tool), processor, text), lambda: _report(tool, text, processor)).decode()
     )
 
 
@@ -68,10 +77,10 @@ def _version(tool: Path) -> str:
     return subprocess.run([str(tool), "--version"], capture_output=True, text=True, check=True).stdout
 
 
-def _report(tool: Path, ptx: str, processor: str) -> bytes:
+def _report(tool: Path, text: str, processor: str) -> bytes:
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder, "kernels.ptx")
-        source.write_text(ptx)
+        source.write_text(text)
         command = [str(tool), "-v", f"-arch={processor}", str(source), "-o", str(Path(folder, "kernels.cubin"))]
         result = subprocess.run(command, capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stderr[-4000:]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Self
 
@@ -50,3 +50,18 @@ def child_processes() -> Iterator[None]:
     """Validate in child processes, as users do: for tests of validation itself."""
     with judging(_IN_A_CHILD):
         yield
+
+
+@pytest.fixture(scope="module", autouse=True)
+def variants_are_believed() -> Iterator[None]:
+    """Plans and calls take variants that nobody has validated: for tests that compare all results with a reference.
+
+    Validation compiles each variant's samples, which tests/test_ops.py tries. Nothing is stored for other tests.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(proof, "_validate", _believed)
+        yield
+
+
+def _believed(cases: Sequence[VariantCase], *_: object) -> dict[VariantCase, ValidationResult]:
+    return {c: ValidationResult(c.op, c.variant, c.backend, "proved") for c in cases}

@@ -13,6 +13,7 @@ from math import gcd, prod
 import numpy as np
 
 from camshaft import ops
+from camshaft.lang.ir import arithmetic_dtype
 from camshaft.ops.op import KernelVariant, Op, Sample
 from camshaft.ops.quantized.samples import LazySample
 from camshaft.validation.run import run_variant
@@ -29,8 +30,27 @@ def is_row(op: Op) -> bool:
     return any(op.name in rows for rows in ops.TABLES.values()) and op.name not in STANDING
 
 
+_ALIKE = (*(f"elementwise.{name}" for name in ("unary", "binary", "comparison", "activation")), "reduce.reduction")
+
+
+def has_frame_of_others(op: Op) -> bool:
+    """Whether the op is a formula within the frame of those that stand for their families."""
+    return op.name not in STANDING and any(op.name in ops.TABLES[name] for name in _ALIKE)
+
+
 # Tests of kernels beside test_ops.py: the quick run has a third of the ops in each of them, so each op is in three.
-PLACES = ("webgpu", "cpu:c", "simt", "simulated GPU", "interpreter", "explicit order", "ptx", "aarch64", "CUDA")
+PLACES = (
+    "webgpu",
+    "cpu:c",
+    "simt",
+    "simulated GPU",
+    "interpreter",
+    "explicit order",
+    "ptx",
+    "aarch64",
+    "CUDA",
+    "scalar",
+)
 # ... but for these, which models spend their time in: they are in each.
 EVERYWHERE = ("attention", "matmul", "quantized_matmul")
 
@@ -79,10 +99,18 @@ def _size_class(n: int) -> str:
     return ("whole " if n % 16 == 0 else "ragged ") + ("vectors" if n < 256 else "tiles")
 
 
+def each_arithmetic(op: Op, some: Sequence[Sample]) -> list[Sample]:
+    """Those that compute in dtypes which none before them does."""
+    found: dict[tuple[str, ...], Sample] = {}
+    for sample in some:
+        found.setdefault(tuple(arithmetic_dtype(spec.dtype).name for spec in node_of(op, sample).inputs), sample)
+    return list(found.values())
+
+
 def covering(op: Op, among: Sequence[Sample], most: int | None = None) -> list[Sample]:
     """Samples that show every feature of those given, few and with few elements; the first `most` of them."""
     shown = [set(_features(op.name)[id(s)]) for s in among]
-    return [among[i] for i in quick.covering(shown, [_elements(s) for s in among], most)]
+    return [among[i] for i in quick.covering(shown, [elements(s) for s in among], most)]
 
 
 def usable(op: Op, variant: KernelVariant, device) -> list[Sample]:
@@ -92,11 +120,12 @@ def usable(op: Op, variant: KernelVariant, device) -> list[Sample]:
 
 def smallest(some: Sequence[Sample], n: int, most_elements: int) -> list[Sample]:
     """The `n` with the fewest elements, up to so many elements; one, whatever it has."""
-    by_size = sorted(some, key=_elements)
-    return by_size[:1] + [s for s in by_size[1:n] if _elements(s) <= most_elements]
+    by_size = sorted(some, key=elements)
+    return by_size[:1] + [s for s in by_size[1:n] if elements(s) <= most_elements]
 
 
-def _elements(sample: Sample) -> int:
+def elements(sample: Sample) -> int:
+    """How many elements the sample's inputs have."""
     if isinstance(sample, LazySample):
         return sum(prod(spec.bounds) for spec in sample.specs or ())
     return sum(a.size for a in sample.inputs)

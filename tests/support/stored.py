@@ -14,6 +14,7 @@ import camshaft
 from camshaft.backends.cpu.compile import host_target
 from camshaft.store.store import store
 
+_STORE = store()  # of all tests, also in one that has a cache folder of its own
 # What calls LLVM, a C compiler or an assembler: their options are in these files.
 _CALLERS = ("backends/cpu/*.py", "backends/c/*.py", "backends/cuda/kernel.py")
 
@@ -35,7 +36,7 @@ def key_of(*parts: str) -> str:
 
 def stored(key: str, make: Callable[[], bytes]) -> bytes:
     """The bytes stored under a key of `key_of`, or else what `make` returns, stored."""
-    objects = store().kernels.objects
+    objects = _STORE.kernels.objects
     data = objects.get(key)
     if data is None:
         data = make()

@@ -67,7 +67,7 @@ def _value_varies(value: ir.Value, flow: _Flow, values: set[ir.Value], variables
         return value.attr in variables
     if value.op == "atomic" and (flow.mask or flow.in_lanes):
         return True  # each lane performs its own
-    return any(arg in values for arg in value.args)
+    return not values.isdisjoint(value.args)
 
 
 _ALWAYS = frozenset({"lane", "scan", "subgroup_reduce"})

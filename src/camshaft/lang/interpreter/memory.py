@@ -66,7 +66,8 @@ class Memory:
                 flat = flat + at * stride
                 continue
             chosen = index if active is None else index[active]
-            if chosen.size and not (chosen.min() >= 0 and chosen.max() < size):
+            # one look for both bounds: a negative index is a great unsigned one
+            if chosen.size and np.maximum.reduce(chosen.view(np.uint64)) >= size:
                 first = int(np.argmax((chosen < 0) | (chosen >= size)))
                 lane = first if active is None else int(active[first])
                 raise self.outside(line, axis, int(chosen[first]), f"lane {lane}")

@@ -114,7 +114,7 @@ def _widths(scope: Scope, value: ir.Value) -> None:
     widths = {arg.width for arg in value.args}
     if not widths <= {0, value.width} or (value.width and widths == {0}):
         raise scope.fail(value.line, f"{value.op} of widths {sorted(widths)} gives a width of {value.width}")
-    if value.width and any(arg in scope.varying for arg in value.args):
+    if value.width and not scope.varying.isdisjoint(value.args):
         raise scope.fail(value.line, f"{value.op} of an explicit vector and a value that varies by lane")
 
 
@@ -141,7 +141,7 @@ def vector_index(
     """Raise VerifyError unless an explicit vector's indices and count are uniform, outside k.lanes."""
     if scope.in_lanes:
         raise scope.fail(line, "explicit vectors do not go inside k.lanes")
-    if any(i in scope.varying for i in indices):
+    if not scope.varying.isdisjoint(indices):
         raise scope.fail(line, f"an explicit vector of {array.name} at an index that varies by lane")
     if count is not None and (count.dtype != i64 or count.width or count in scope.varying):
         raise scope.fail(line, f"the count of a vector is {count!r}: wanted a uniform i64")
