@@ -19,6 +19,7 @@ from camshaft.ops.matmul.blocks.unit_panels import SIDE, WORDS
 from camshaft.ops.matmul.shapes import PAIR, WIDTH, Matrices
 
 LINES = SIDE * SIDE // WIDTH  # of a tile of the result
+CACHED_NBYTES = 1 << 20  # half of the L2 cache
 
 
 @dataclass(frozen=True)
@@ -48,16 +49,22 @@ class Product:
         return self.m.depth // WORDS
 
     @property
-    def width(self) -> Value:
+    def width(self) -> Value | int:
         """The panels of this program."""
-        return self.k.minimum(-(-self.m.columns // SIDE) - self.first, self.panels)
+        panels = -(-self.m.columns // SIDE)
+        return self.k.minimum(panels - self.first, self.panels) if panels % self.panels else self.panels
+
+    @property
+    def is_cached(self) -> bool:
+        """Whether a matrix of a and its result lie in the L2 cache, so that prefetching them takes longer than it saves."""
+        return 4 * self.m.rows * (self.m.depth + self.m.columns) <= CACHED_NBYTES
 
     def run(self) -> None:
         """Computes the product, a part of the depth at a time. The last rows' tile starts earlier, so that it is full."""
         k = self.k
         for number in k.range(-(-self.steps // self.part)):
             begin = number * self.part
-            depth = k.minimum(self.steps - begin, self.part)
+            depth = k.minimum(self.steps - begin, self.part) if self.steps % self.part else self.part
             k.barrier()
             (self._turn if self.b.dtype == u32 else self._pair)(begin, depth)
             k.barrier()
@@ -66,13 +73,14 @@ class Product:
                 for p in k.range(self.width):
                     Tile(self, row, k.minimum(row, self.m.rows - SIDE), p).add(begin, depth)
 
-    def _pair(self, begin: Value, depth: Value) -> None:
+    def _pair(self, begin: Value, depth: Value | int) -> None:
         """Fills the panels from pairs of rows of b [k, n], each pair along all panels."""
-        k = self.k
+        k, unrolled = self.k, isinstance(self.width, int) and self.panels <= 2
         for step in k.range(depth):
             for w in k.range(WORDS):
                 row = (self.m.b(self.index) * self.m.depth + (begin + step) * WORDS + w) * PAIR
-                for p in k.range(self.width):
+                # a loop of two took a fifth of the time of 64 x 64 x 64
+                for p in range(self.panels) if unrolled else k.range(self.width):
                     for half in (0, WIDTH):
                         column, count = (self.first + p) * SIDE + half, None
                         if self.m.columns % SIDE:
@@ -80,7 +88,7 @@ class Product:
                             column = k.minimum(column, self.m.columns - 1)
                         k.store_vector(self.words, paired_rows(k, self.b, row, column, count), p, step, w, half)
 
-    def _turn(self, begin: Value, depth: Value) -> None:
+    def _turn(self, begin: Value, depth: Value | int) -> None:
         """Fills the panels from the words of 32 rows of b [n, k]: all rows at one word, whose lines serve 16 words."""
         k, matrix = self.k, self.m.b(self.index) * self.m.columns
         for p in k.range(self.width):
@@ -106,7 +114,7 @@ class Tile:
         product = self.product
         return product.index * product.m.rows + self.origin, (product.first + self.p) * SIDE
 
-    def add(self, begin: Value, depth: Value) -> None:
+    def add(self, begin: Value, depth: Value | int) -> None:
         """Adds the product of a part of the depth."""
         x, is_split = self.product, self.product.part < self.product.steps
         if is_split:
@@ -115,7 +123,8 @@ class Tile:
         a_row = x.m.a(x.index) * x.m.rows + self.origin
         for step in x.k.range(depth):
             at = (begin + step) * WORDS
-            self._prefetch(a_row, at, step)
+            if not x.is_cached:
+                self._prefetch(a_row, at, step)
             total.mma(x.a, (a_row, at), x.words, (self.p, step, 0, 0), k=WORDS, passing="b")
         self._put(total)
 
