@@ -26,10 +26,10 @@ RNG = np.random.default_rng(5)
 
 
 @kernel
-def product(k, a, b, out, *, m, n, depth, dtype):
+def product(k, a, b, out, *, m, n, depth, dtype, passing=""):
     total = k.word_tile(m, n, DTYPES[dtype])
     for p in k.range(0, TIMES * depth, depth):
-        total.mma(a, (0, p), b, (p, 0), k=depth)
+        total.mma(a, (0, p), b, (p, 0), k=depth, passing=passing)
     total.store(out, (0, 0))
 
 
@@ -123,6 +123,14 @@ def test_amx_keeps_sums_and_operands_in_tiles(dtype, word) -> None:
     assert not [line for line in loop if "%rsp" in line]
 
 
+@pytest.mark.parametrize(("passing", "hinted"), [("a", 2), ("b", 2), ("ab", 4)])
+def test_amx_is_told_which_operands_pass(passing, hinted) -> None:
+    arrays, _ = case((32, 32, 16), "f32")
+    made = trace(product, arrays, m=32, n=32, depth=16, dtype="f32", passing=passing)
+    counts = instructions(longest_loop(assembly_for(AMX, emit(made, AMX.at(16), "product"))))
+    assert (counts["tileloaddt1"], counts["tileloadd"]) == (hinted, 4 - hinted)
+
+
 @pytest.mark.parametrize(("dtype", "word"), [("i32", "usmmla"), ("f32", "bfmmla")])
 def test_neon_keeps_sums_and_operands_in_registers(dtype, word) -> None:
     arrays, _ = case((8, 8, 8), dtype)
@@ -179,6 +187,10 @@ def test_what_is_no_tile_of_words_is_refused() -> None:
     def other(k, a, b, out):
         k.word_tile(16, 16, DTYPES["f32"]).store(out, (0, 0))
 
+    def passing(k, a, b, out):
+        k.word_tile(16, 16, DTYPES["i32"]).mma(a, (0, 0), b, (0, 0), k=8, passing="c")
+
+    refused("passing = 'c': wanted 'a', 'b' or 'ab'", passing)
     refused("10 x 16 of i32: wanted multiples of 4", odd)
     refused("mma of words of a2, i32", floats)
     refused("mma of words with k = 3", shallow)

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections import Counter
 
+import numpy as np
 import pytest
+from ml_dtypes import bfloat16
 
 from camshaft import ops
 from camshaft.backends.cpu.device import cpu_device
 from camshaft.dtypes import bf16
-from camshaft.ops.op import NodeSpec
+from camshaft.lang.verifier.verify import MAX_SCRATCH_NBYTES
+from camshaft.ops.op import NodeSpec, Sample
 from camshaft.ops.quantized.packed.formats import PACKED_FORMATS
 from camshaft.ops.quantized.samples import Case, sample
 from camshaft.ops.spec import TensorSpec
@@ -56,16 +59,15 @@ def test_sums_of_two_parts_of_the_depth_are_added() -> None:
 
 
 def test_panels_that_are_too_large_for_a_program_are_refused() -> None:
-    values = {"part": 64, "panels": 8}
     tiled = node_of(PRODUCT, sample(Case("Q4_0", 512, 512, 256, 4096, "tiles")))
     floats = TensorSpec((512, 4096), bf16), TensorSpec((4096, 256), bf16)
-    for op, name, node in (
-        (PRODUCT, "unpacked_tiles", tiled),
-        (MATMUL, "unit_panels", NodeSpec(floats, MATMUL.infer(floats, {}), {})),
+    for op, name, panels, node, nbytes in (
+        (PRODUCT, "unpacked_tiles", 8, tiled, 1572864),
+        (MATMUL, "unit_panels", 16, NodeSpec(floats, MATMUL.infer(floats, {}), {}), 2101248),
     ):
-        refused = variant_of(op, name).with_values(values).supports(node, device())
-        assert refused == "1572864 bytes of scratch; at most 1048576"
-        assert variant_of(op, name).with_values({"part": 64, "panels": 4}).supports(node, device()) is None
+        refused = variant_of(op, name).with_values({"part": 64, "panels": panels}).supports(node, device())
+        assert refused == f"{nbytes} bytes of scratch; at most {MAX_SCRATCH_NBYTES}"
+        assert variant_of(op, name).with_values({"part": 64, "panels": panels // 2}).supports(node, device()) is None
 
 
 def test_both_products_of_a_gate_are_of_tiles() -> None:
@@ -129,6 +131,29 @@ def test_bf16_is_multiplied_by_panels(sample) -> None:
     (rows, depth), columns = sample.inputs[0].shape, sample.inputs[1].shape[1]
     counts = run(MATMUL, variant_of(MATMUL, "unit_panels"), sample)
     assert counts["tdpbf16ps.internal"] == 4 * -(-rows // 32) * -(-columns // 32) * depth // 32
+
+
+def floats(*shape: int) -> np.ndarray:
+    return np.random.default_rng(3).standard_normal(shape, np.float32).astype(bfloat16)
+
+
+@pytest.mark.parametrize("layout", [{}, {"transpose_b": True}], ids=["k x n", "n x k"])
+def test_parts_of_the_depth_are_added_to_the_result(layout) -> None:
+    """37 rows are two tiles, the second of which starts earlier; 70 columns are two programs, the second of one panel."""
+    b = floats(70, 544) if layout else floats(544, 70)
+    given = Sample("parts", (floats(37, 544), b), layout)
+    counts = run(MATMUL, variant_of(MATMUL, "unit_panels").with_values({"part": 16, "panels": 2}), given)
+    assert counts["tdpbf16ps.internal"] == 4 * 2 * 3 * 17
+    assert counts["tilezero.internal"] == 0
+
+
+def test_parts_are_not_added_to_a_rounded_result() -> None:
+    specs = TensorSpec((64, 4096), bf16), TensorSpec((4096, 64), bf16)
+    node = NodeSpec(specs, MATMUL.infer(specs, {"to": "bf16"}), {"to": "bf16"})
+    panels = variant_of(MATMUL, "unit_panels")
+    assert panels.supports(node, device()) is None
+    refused = panels.with_values({"part": 64}).supports(node, device())
+    assert refused == "parts of 64 steps of 128: bf16 holds no sums"
 
 
 def test_what_the_unit_does_not_take_is_told() -> None:

@@ -133,6 +133,7 @@ def _bytes(at: int, count: int) -> np.ndarray:
 SIGNATURES = {
     "tilezero.internal": (Amx.zero, TILE, (SHORT, SHORT)),
     "tileloadd64.internal": (Amx.load, TILE, (SHORT, SHORT, LONG, LONG)),
+    "tileloaddt164.internal": (Amx.load, TILE, (SHORT, SHORT, LONG, LONG)),
     "tilestored64.internal": (Amx.store, VOID, (SHORT, SHORT, LONG, LONG, TILE)),
     "tdpbsud.internal": (Amx.bytes_product, TILE, (SHORT, SHORT, SHORT, TILE, TILE, TILE)),
     "tdpbf16ps.internal": (Amx.bf16_product, TILE, (SHORT, SHORT, SHORT, TILE, TILE, TILE)),

@@ -204,6 +204,7 @@ class Barrier(Statement):
 class Prefetch(Statement):
     array: Array
     indices: tuple[Value, ...]
+    near: bool = True
 
 
 @dataclass(frozen=True)

@@ -39,7 +39,8 @@ class TileMma(Statement):
     """tile[i, j] += sum over p < depth of a[i, p] * b[p, j], or b[j, p] if `transposed`.
 
     The matrices start at the elements `a_at` and `b_at`. In a word tile a and b are u32, and each word product is a dot
-    product: of 4 bytes (a signed, b unsigned) for i32, or of 2 bf16 for f32.
+    product: of 4 bytes (a signed, b unsigned) for i32, or of 2 bf16 for f32. `passing`: the operands ("a", "b", "ab") that
+    need not stay in the first cache, a hint.
     """
 
     tile: Tile
@@ -49,6 +50,7 @@ class TileMma(Statement):
     b_at: tuple[Value, ...]
     depth: int
     transposed: bool
+    passing: str = ""
 
 
 @dataclass(eq=False)

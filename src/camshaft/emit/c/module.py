@@ -45,7 +45,9 @@ def _var_set(ctx: CContext, item: ir.VarSet) -> None:
 
 def _prefetch(ctx: CContext, item: ir.Prefetch) -> None:
     at = linear(ctx, item.array, item.indices)
-    ctx.write_line(f"__builtin_prefetch({memory.address(ctx, item.array, at).code}, 0, 3);", item.line)
+    ctx.write_line(
+        f"__builtin_prefetch({memory.address(ctx, item.array, at).code}, 0, {3 if item.near else 2});", item.line
+    )
 
 
 _KEYWORDS = """auto break case char const continue default do double else enum extern float for goto if inline int long register

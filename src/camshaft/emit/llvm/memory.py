@@ -91,7 +91,7 @@ def prefetch(ctx: Context, item: ir.Prefetch) -> None:
     else:
         first = at.name if at.n <= 1 else ctx.line(f"extractelement {ctx.index_type} {at.name}, i64 0")
     address = pointer(ctx, item.array, first, inbounds=False)
-    for_reading, keep_cached, data = (("i32", number) for number in "031")
+    for_reading, keep_cached, data = (("i32", number) for number in f"0{3 if item.near else 2}1")
     ctx.call("llvm.prefetch.p0", "void", ("ptr", address), for_reading, keep_cached, data)
 
 

@@ -81,9 +81,9 @@ class MemoryMethods(Arithmetic):
             raise self.fail("store_vector wants an explicit vector")
         self.store(array, indices, value, count=count)
 
-    def prefetch(self, array: Array, *indices: Number) -> None:
-        """Hint that array[indices] will be read soon."""
-        self.append(ir.Prefetch(self.line(), array.ir, self.indices(array.ir, array.in_ir(indices))))
+    def prefetch(self, array: Array, *indices: Number, near: bool = True) -> None:
+        """Hint that array[indices] will be read soon, or, without `near`, so late that only the second cache would keep it."""
+        self.append(ir.Prefetch(self.line(), array.ir, self.indices(array.ir, array.in_ir(indices)), near))
 
 
 class AtomicMethods(MemoryMethods):

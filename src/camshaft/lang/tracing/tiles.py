@@ -71,11 +71,14 @@ class WordTile:
     def __init__(self, tracer: TileMethods, tile: tile_ir.Tile) -> None:
         self._tracer, self.ir = tracer, tile
 
-    def mma(self, a: Array, a_at: tuple[Number, ...], b: Array, b_at: tuple[Number, ...], k: int) -> None:
+    def mma(
+        self, a: Array, a_at: tuple[Number, ...], b: Array, b_at: tuple[Number, ...], k: int, passing: str = ""
+    ) -> None:
         """tile[i, j] += sum over p < k of the word product of a[a_at + (i, p)] and b[b_at + (p, j)].
 
         A word product is a dot product: for i32 of four s8 of a and four u8 of b, exact and wrapping; for f32 of two bf16 of
-        each, in the target's order and rounding. a and b are matrices of u32 as in `Tile.mma`, k a multiple of 2.
+        each, in the target's order and rounding. a and b are matrices of u32 as in `Tile.mma`, k a multiple of 2. `passing`
+        hints which operands, "a", "b" or "ab", are not read again before many others, so that the first cache keeps those.
         """
         tracer = self._tracer
         for array in (a.ir, b.ir):
@@ -83,8 +86,10 @@ class WordTile:
                 raise tracer.fail(f"mma of words of {array.name}, {array.dtype} {array.shape}: wanted a matrix of u32")
         if k <= 0 or k % WORD_DEPTH:
             raise tracer.fail(f"mma of words with k = {k}: wanted a multiple of {WORD_DEPTH}")
+        if passing not in ("", "a", "b", "ab"):
+            raise tracer.fail(f"mma of words with passing = {passing!r}: wanted 'a', 'b' or 'ab'")
         starts = tracer.indices(a.ir, a_at), tracer.indices(b.ir, b_at)
-        tracer.append(tile_ir.TileMma(tracer.line(), self.ir, a.ir, starts[0], b.ir, starts[1], k, False))
+        tracer.append(tile_ir.TileMma(tracer.line(), self.ir, a.ir, starts[0], b.ir, starts[1], k, False, passing))
 
     def store(self, out: Array, at: tuple[Number, ...]) -> None:
         """out[at + (i, j)] = tile[i, j] for the whole tile; out has the tile's dtype."""

@@ -16,7 +16,7 @@ from camshaft.lang.verifier.tiles import tile_rule
 from camshaft.lang.verifier.values import Scope, value_rule, vector_index, wanted_index
 
 # Scratch is on a worker thread's stack on a CPU and in workgroup memory on a GPU.
-MAX_SCRATCH_NBYTES = 1 << 20
+MAX_SCRATCH_NBYTES = (1 << 20) + (64 << 10)
 
 
 def verify(kernel: ir.KernelIR) -> None:

@@ -20,7 +20,8 @@ from camshaft.ops import op as ops
 from camshaft.ops.checks import TO_TOLERANCE, to_dtype
 from camshaft.ops.gradient import expect_fixed
 from camshaft.ops.matmul.blas import BLAS, NUMPY
-from camshaft.ops.matmul.blocks.bf16 import BF16_DOT, MATRIX_UNIT, UNIT_PANELS
+from camshaft.ops.matmul.blocks.bf16 import BF16_DOT, MATRIX_UNIT
+from camshaft.ops.matmul.blocks.bf16_panels import UNIT_PANELS
 from camshaft.ops.matmul.blocks.blocked import BLOCKED, LEAST_PART
 from camshaft.ops.matmul.lanes import LANES
 from camshaft.ops.matmul.samples import error_samples, samples

@@ -44,9 +44,10 @@ def _zero(ctx: Context, tile: tile_ir.Tile) -> str:
     return _as_vector(ctx, tile, ctx.call("llvm.x86.tilezero.internal", "x86_amx", *_i16(*_sides(tile))))
 
 
-def _load(ctx: Context, rows: int, nbytes: int, pointer: str, stride: int) -> str:
+def _load(ctx: Context, rows: int, nbytes: int, pointer: str, stride: int, passing: bool = False) -> str:
     memory = ("ptr", pointer), ("i64", str(4 * stride))
-    return ctx.call("llvm.x86.tileloadd64.internal", "x86_amx", *_i16(rows, nbytes), *memory)
+    name = f"llvm.x86.tileloadd{'t1' if passing else ''}64.internal"
+    return ctx.call(name, "x86_amx", *_i16(rows, nbytes), *memory)
 
 
 def _step(ctx: Context, item: tile_ir.TileMma, slots: Slots, p: Rep, words: int) -> None:
@@ -55,10 +56,12 @@ def _step(ctx: Context, item: tile_ir.TileMma, slots: Slots, p: Rep, words: int)
     a_stride, b_stride = item.a.strides[-2], item.b.strides[-2]
     a_start, b_start = start_of(ctx, item.a, item.a_at, p, 1), start_of(ctx, item.b, item.b_at, p, b_stride)
     left = [
-        _load(ctx, rows, 4 * words, words_after(ctx, a_start, i * rows * a_stride), a_stride) for i in range(len(slots))
+        _load(ctx, rows, 4 * words, words_after(ctx, a_start, i * rows * a_stride), a_stride, "a" in item.passing)
+        for i in range(len(slots))
     ]
     right = [
-        _load(ctx, words, nbytes, words_after(ctx, b_start, j * nbytes // 4), b_stride) for j in range(len(slots[0]))
+        _load(ctx, words, nbytes, words_after(ctx, b_start, j * nbytes // 4), b_stride, "b" in item.passing)
+        for j in range(len(slots[0]))
     ]
     name = f"llvm.x86.{'tdpbsud' if tile.dtype == i32 else 'tdpbf16ps'}.internal"
     for i, j, slot in pieces(slots):

@@ -14,7 +14,7 @@ from typing import Any
 from camshaft.dtypes import bf16, f32, i64, u16, u32
 from camshaft.lang import Array, Tracer, Value, kernel
 from camshaft.ops import op as ops
-from camshaft.ops.matmul.blocks import blocked, unit_panels
+from camshaft.ops.matmul.blocks import blocked
 from camshaft.ops.matmul.blocks.panels import PACK_DEPTH, pack_launch
 from camshaft.ops.matmul.shapes import PAIR, WIDTH, Matrices, Sizes, result_of, sizes_of
 from camshaft.ops.spec import TensorSpec, bound
@@ -27,7 +27,7 @@ PACKED_ROWS, PACKED_SIZE = 48, 10_000
 PACK_INSIDE_ROWS, PACK_INSIDE_COLUMNS = range(19, 97), 1024
 
 
-def _in_words(s: Sizes) -> tuple[ops.Operand, ops.Operand]:
+def in_words_of(s: Sizes) -> tuple[ops.Operand, ops.Operand]:
     """Returns a, and b as [n, k], in words; b as [k, n] in 16-bit elements, whose rows a launch pairs. `s`: sizes in words."""
     a, b, _ = s.operands
     of_b = replace(b, dtype=u32) if s.transposed else replace(b, shape=(s.b_shape[0] * PAIR, s.columns), dtype=u16)
@@ -64,7 +64,7 @@ def _refusal_dot(node: ops.NodeSpec, target: ops.Target, values: ops.Values) -> 
 def _build_dot(node: ops.NodeSpec, target: ops.Target, values: ops.Values) -> ops.Build:
     """Builds one launch, after a launch that packs b if several row tiles read it or if it is [n, k]."""
     s = sizes_of(node).in_words
-    return blocked.build_of(s, values, *_in_words(s), u32, result_of(node))
+    return blocked.build_of(s, values, *in_words_of(s), u32, result_of(node))
 
 
 _FIXED = {"copied": (0,), "packed": (blocked.IN_PLACE, blocked.PACKED, blocked.PACKED_INSIDE)}
@@ -162,7 +162,7 @@ def _build_unit(node: ops.NodeSpec, target: ops.Target) -> ops.Build:
     """Builds a launch that packs b to panels of words, then one with a program per tile."""
     s, tile = sizes_of(node).in_words, tile_of(target)
     assert tile is not None
-    (a, b), height = _in_words(s), tile.rows_for(s.depth * PAIR)
+    (a, b), height = in_words_of(s), tile.rows_for(s.depth * PAIR)
     multiply = ops.Launch(
         multiply_words,
         (a, ops.scratch(0, "read"), s.out),
@@ -181,60 +181,5 @@ def _cost_unit(node: ops.NodeSpec, target: ops.Target) -> float:
     assert tile is not None
     return s.multiply_adds / (3.4 * target.lanes * tile.speed) + 0.6 * prod(s.b_shape) + 100.0
 
-
-def _supports_panels(node: ops.NodeSpec, target: ops.Target) -> str | None:
-    """Returns why the variant does not support the node, or None."""
-    if (reason := unit_panels.without_tiles(target)) is not None:
-        return reason
-    if any(spec.dtype != bf16 for spec in node.inputs):
-        return "takes bf16 by bf16"
-    s = sizes_of(node)
-    if s.depth % unit_panels.STEP:
-        return f"a depth of {s.depth}; wanted a multiple of {unit_panels.STEP}"
-    return f"a tile of {unit_panels.SIDE} rows for {bound(s.rows)}" if bound(s.rows) < unit_panels.SIDE else None
-
-
-def _defaults_panels(node: ops.NodeSpec, target: ops.Target) -> ops.Values:
-    """Returns the cost model's choice."""
-    return unit_panels.values_for(sizes_of(node).depth // unit_panels.STEP)
-
-
-def _panel_rows(node: ops.NodeSpec) -> int:
-    """Returns the rows of a program."""
-    side = unit_panels.SIDE
-    return min(-(-bound(sizes_of(node).rows) // side) * side, unit_panels.MOST_ROWS)
-
-
-def _refusal_panels(node: ops.NodeSpec, target: ops.Target, values: ops.Values) -> str | None:
-    """Returns why the values do not fit, or None."""
-    return unit_panels.refusal_of(values, sizes_of(node).depth // unit_panels.STEP, _panel_rows(node))
-
-
-def _build_panels(node: ops.NodeSpec, target: ops.Target, values: ops.Values) -> ops.Build:
-    """Builds a launch with a program per matrix, block of rows and some panels of columns."""
-    s, side, panels = sizes_of(node).in_words, unit_panels.SIDE, values["panels"]
-    tokens, part = _panel_rows(node), unit_panels.even_part(s.depth // unit_panels.WORDS, values["part"])
-    launch = ops.Launch(
-        unit_panels.multiply_panels,
-        (*_in_words(s), s.out),
-        (ops.Cells(s.matrices), ops.Cells(s.rows, tokens), ops.Cells(s.columns, side * panels)),
-        {"tokens": tokens, "part": part, "panels": panels, **s.constants()},
-        s.extents,
-    )
-    return ops.Build((launch,))
-
-
-def _cost_panels(node: ops.NodeSpec, target: ops.Target) -> float:
-    """Measured on Emerald Rapids."""
-    s = sizes_of(node)
-    return s.multiply_adds / 600.0 + 200.0
-
-
-_PANEL_TUNABLES = ops.Tunables(
-    {"part": unit_panels.PARTS, "panels": unit_panels.PANELS}, _defaults_panels, _build_panels, _refusal_panels
-)
-UNIT_PANELS = ops.KernelVariant(
-    "unit_panels", frozenset({"simd"}), _PANEL_TUNABLES.build_default, _supports_panels, _cost_panels, _PANEL_TUNABLES
-)
 
 MATRIX_UNIT = ops.KernelVariant("matrix_unit", frozenset({"simd"}), _build_unit, _supports_unit, _cost_unit)

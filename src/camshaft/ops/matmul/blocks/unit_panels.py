@@ -1,8 +1,7 @@
 """Products on AMX by panels: 32 columns of b as words of two k, which stay in a cache while all rows of a program pass.
 
 A program fills its panels a part of the depth at a time and multiplies 32 rows at a time by them, with 2 x 2 tiles of f32 sums
-over the part. Sums of several parts lie in scratch between. `multiply` serves bf16 (here) and packed weights
-(quantized/products/).
+over the part. Sums of several parts lie in scratch between. `multiply` serves packed weights (quantized/products/).
 """
 
 from __future__ import annotations
@@ -12,13 +11,12 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeAlias
 
-from camshaft.dtypes import boolean, f32, i32, i64, u32
+from camshaft.dtypes import boolean, f32, i32, u32
 from camshaft.emit.target import BF16_TILES
-from camshaft.lang import Array, Tracer, Value, kernel
+from camshaft.lang import Array, Tracer, Value
 from camshaft.lang.verifier.verify import MAX_SCRATCH_NBYTES
 from camshaft.ops import op as ops
-from camshaft.ops.matmul.blocks.panels import paired_rows
-from camshaft.ops.matmul.shapes import PAIR, WIDTH, Matrices
+from camshaft.ops.matmul.shapes import PAIR, WIDTH
 
 # Rows and columns of four tiles of sums; k of a step, the depth of a tile, and its words of two.
 SIDE, STEP = 32, 32
@@ -26,7 +24,9 @@ WORDS = STEP // PAIR
 # The most rows of a program: each block of so many fills the panels again.
 MOST_ROWS = 512
 # Steps of a part of the depth, and panels of a program.
-PARTS, PANELS = (8, 12, 16, 24, 32, 48, 64), (1, 2, 3, 4, 6, 8)
+PARTS, PANELS = (8, 12, 16, 20, 24, 32, 48, 64), (1, 2, 3, 4, 6, 8)
+# Steps of a panel up to which it stays in the first cache while the rows pass. A program of more than WHOLE steps has parts.
+NEAR_STEPS, WHOLE = 20, 48
 At: TypeAlias = tuple[Any, ...]
 
 
@@ -37,10 +37,11 @@ def without_tiles(target: ops.Target) -> str | None:
 
 
 def values_for(steps: int) -> dict[str, int]:
-    """Returns the part and the panels for a depth: one part where a panel of the whole depth fits, else so few that the sums of
-    several panels pay for reading a again."""
-    deep = steps > PARTS[-1]
-    return {"part": 24 if deep else next(p for p in PARTS if p >= steps), "panels": 4 if deep else 1}
+    """Returns the part and the panels for a depth: the whole depth and one panel, or if it is deep a part that stays in the first
+    cache, and as many panels as make up for reading a again (2048 k: 948 GFLOP/s, 657 as a whole)."""
+    if steps > WHOLE:
+        return {"part": NEAR_STEPS, "panels": PANELS[-1]}
+    return {"part": next(p for p in PARTS if p >= steps), "panels": 1}
 
 
 def even_part(steps: int, part: int) -> int:
@@ -68,20 +69,20 @@ class Panel:
     def times(self, a: Array, place: Callable[[Value], At], sums: tuple[Array, At] | None = None) -> Any:
         """Returns the product of 32 rows by the panel, added to `sums` if given. `place`: where the rows' words of a step are."""
         total = self.k.word_tile(SIDE, SIDE, f32, sums)
+        passing = "a" if self.words.shape[-3] <= NEAR_STEPS else "ab"
         for step in self.k.range(self.depth):
-            total.mma(a, place(self.begin + step), self.words, (*self.at, step, 0, 0), k=WORDS)
+            total.mma(a, place(self.begin + step), self.words, (*self.at, step, 0, 0), k=WORDS, passing=passing)
         return total
 
 
 @dataclass(frozen=True)
 class Block:
-    """What a program computes: columns from panel `first` on of n, rows `start` to `limit` of a matrix whose first row is `base`
-    in the result; sizes as in `multiply_panels`."""
+    """What a program computes: some panels of columns from panel `first` on, of n columns, and some rows from `start` on, below
+    `limit`; a part of the depth has `part` of `steps` steps."""
 
     first: Value
     start: Value
     limit: Value
-    base: Value | int
     n: int
     steps: int
     rows: int
@@ -95,15 +96,14 @@ Fill: TypeAlias = Callable[[Panel, Value], None]
 
 @dataclass(frozen=True)
 class Product:
-    """The arrays of a block's product. place(row, step): where 32 rows' words of a step are. `last_start`: the last row at which
-    32 rows of a start, None if a is padded. `words`: the panels; `sums`: what earlier parts of the depth left, or a tile."""
+    """The arrays of a block's product. place(row, step): where 32 rows' words of a step are. `words`: the panels; `sums`: what
+    earlier parts of the depth left, or a tile."""
 
     k: Tracer
     a: Array
     out: Array
     block: Block
     place: Callable[[Value, Value], At]
-    last_start: int | None
     words: Array
     sums: Array
 
@@ -122,12 +122,11 @@ class Product:
         scratch."""
         k, block, is_last = self.k, self.block, number == self.parts - 1
         row, at = block.start + i * SIDE, (p, i * SIDE, 0) if self.parts > 1 else (0, 0, 0)
-        source = row if self.last_start is None else k.minimum(row, self.last_start)
-        to = block.base + row, (block.first + p) * SIDE
+        to = row, (block.first + p) * SIDE
         with k.when(is_last):
             fetch_tile(k, self.out, to)
         sums = (self.sums, at) if self.parts > 1 else None
-        total = self.panel(p, number).times(self.a, partial(self.place, source), sums)
+        total = self.panel(p, number).times(self.a, partial(self.place, row), sums)
         is_whole = (row + SIDE <= block.limit) & (to[1] + SIDE <= block.n)
         is_direct = is_last & is_whole if self.out.dtype == f32 else k.const(False, boolean)
         if self.out.dtype == f32:
@@ -137,25 +136,17 @@ class Product:
             total.store(self.sums, at)
         with k.when(k.select(is_direct, 0, is_last.to(i32)) > 0):
             k.barrier()
-            _store_part(k, self.out, self.sums, (at[0], at[1] + (row - source)), to, (block.limit - row, block.n))
+            _store_part(k, self.out, self.sums, (at[0], at[1]), to, (block.limit - row, block.n))
             k.barrier()
 
 
-def multiply(
-    k: Tracer,
-    a: Array,
-    out: Array,
-    block: Block,
-    fill: Fill,
-    place: Callable[[Value, Value], At],
-    last_start: int | None,
-) -> None:
+def multiply(k: Tracer, a: Array, out: Array, block: Block, fill: Fill, place: Callable[[Value, Value], At]) -> None:
     """Computes a block; the arguments are those of Product."""
     width = k.minimum(-(-block.n // SIDE) - block.first, block.panels)
     count = (k.minimum(block.limit - block.start, block.rows) + (SIDE - 1)) // SIDE
     words, several = k.scratch(u32, block.panels, block.part, WORDS, SIDE), block.steps > block.part
     sums = k.scratch(f32, block.panels, block.rows, SIDE) if several else k.scratch(f32, 1, SIDE, SIDE)
-    product = Product(k, a, out, block, place, last_start, words, sums)
+    product = Product(k, a, out, block, place, words, sums)
     for number in k.range(product.parts):
         k.barrier()
         for p in k.range(width):
@@ -189,40 +180,3 @@ def _store_part(k: Tracer, out: Array, sums: Array, at: At, to: tuple[Value, Val
             with k.when(column + half < n):
                 values = k.load_vector(sums, panel, first + i, half, width=WIDTH)
                 k.store_vector(out, values, row + i, column + half, count=k.minimum(n - (column + half), WIDTH))
-
-
-def _paired(k: Tracer, b: Array, m: Matrices, matrix: Any, panel: Panel, number: Value) -> None:
-    """Fills a panel from pairs of rows of b [k, n]."""
-    for step in k.range(panel.depth):
-        for w in k.range(WORDS):
-            row = matrix * (PAIR * m.depth) + ((panel.begin + step) * WORDS + w) * PAIR
-            for half in (0, WIDTH):
-                column, count = number * SIDE + half, None
-                if m.columns % SIDE:
-                    count = k.maximum(m.columns - column, 0)
-                    column = k.minimum(column, m.columns - 1)
-                k.store_vector(panel.words, paired_rows(k, b, row, column, count), *panel.at, step, w, half)
-
-
-def _turned(k: Tracer, b: Array, m: Matrices, matrix: Any, panel: Panel, number: Value) -> None:
-    """Fills a panel from the words of 32 rows of b [n, k]: all rows at one word, whose lines serve 16 words."""
-    for step in k.range(panel.depth):
-        for c in k.lanes(SIDE):
-            row = k.minimum(number * SIDE + c, m.columns - 1) + matrix * m.columns
-            for w in range(WORDS):
-                panel.words[(*panel.at, step, w, c)] = k.gather(b, row, (panel.begin + step) * WORDS + w)
-
-
-@kernel
-def multiply_panels(
-    k: Tracer, a: Array, b: Array, out: Array, *extent: Value, tokens: int, part: int, panels: int, **sizes: Any
-) -> None:
-    # out[i, j] = sum over words d of a[i, d] b[d, j]; b [k, n] in 16-bit elements, whose rows are paired here, or [n, k] in words
-    m = Matrices(**sizes)
-    index, start, steps = k.program(0), k.program(1) * tokens, m.depth // WORDS
-    limit, base = extent[0] if extent else k.const(m.rows, i64), index * m.rows
-
-    fill = partial(_turned if b.dtype == u32 else _paired, k, b, m, m.b(index))
-    block = Block(k.program(2) * panels, start, limit, base, m.columns, steps, tokens, part, panels)
-    first = m.a(index) * m.rows
-    multiply(k, a, out, block, fill, lambda row, step: (first + row, step * WORDS), m.rows - SIDE)

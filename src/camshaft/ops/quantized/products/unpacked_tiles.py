@@ -77,9 +77,9 @@ def multiply_tiles(
     # out[t, j] = sum_k x[t, k] w[j, k]; x as tiles
     weights, start = packed(k, codes, scales, extra, form), k.program(1) * tokens
     limit = extent[0] if extent else k.const(bound, i64)
-    block = Block(k.program(0) * panels, start, limit, 0, n, blocks, tokens, part, panels)
+    block = Block(k.program(0) * panels, start, limit, n, blocks, tokens, part, panels)
     fill = partial(unpack, k, weights)
-    multiply(k, x, out, block, fill, lambda row, step: (row // SIDE, step, 0, 0), None)
+    multiply(k, x, out, block, fill, lambda row, step: (row // SIDE, step, 0, 0))
 
 
 def supports(node: ops.NodeSpec, target: ops.Target) -> str | None:
