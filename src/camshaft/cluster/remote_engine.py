@@ -45,7 +45,7 @@ class RemoteEngine(Engine):
     max_queue: how many requests may wait, at all replicas together."""
 
     def __init__(self, lm: FrontModel, call: Call, *, max_queue: int) -> None:
-        super().__init__(lm, max_queue=max_queue)
+        super().__init__(lm, max_queue=max_queue, prefix_cache=False)
         self._call = call
         self._sent: dict[int, _Sent] = {}  # by the identity of a request
 

@@ -24,6 +24,7 @@ _MEANINGS = {
     "slots": "requests that can run at once",
     "prefix_blocks": "blocks in the prefix cache",
     "prefix_blocks_idle": "blocks in the prefix cache that no request uses",
+    "prefix_states_bytes": "recurrent states and windows that were copied for the prefix cache",
     "requests_total": "requests that have ended, by how",
     "queue_seconds": "from the arrival of a request to its slot",
     "first_token_seconds": "from the arrival of a request to its first token",
@@ -74,6 +75,7 @@ def _add_engine(samples: dict[str, list[str]], label: str, engine: Engine) -> No
         "slots": engine.lm.plans.cache.n_slots,
         "prefix_blocks": prefixes.n_blocks if prefixes else 0,
         "prefix_blocks_idle": prefixes.n_idle if prefixes else 0,
+        "prefix_states_bytes": prefixes.states_nbytes if prefixes else 0,
     }
     for name, value in values.items():
         samples[name].append(f"camshaft_{name}{{{label}}} {value}")

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from camshaft import GenerateOptions, LanguageModel, Sampling
-from camshaft.errors import CamshaftError, ContextError, LogitsError, ModelError, SettingError
+from camshaft.errors import ContextError, LogitsError, ModelError, SettingError
 from camshaft.generate.engine.engine import Engine, QueueFullError
 from camshaft.generate.engine.request import Request, Update
 from tests.generate.conftest import CONTEXT, SESSIONS
@@ -232,14 +232,6 @@ def test_an_engine_that_fails_ends_its_requests(lm: LanguageModel, monkeypatch: 
         assert "division by zero" in str(told.error)
         with pytest.raises(ModelError, match="closed"):
             engine.submit(PROMPTS[0], options(), Told())
-
-
-def test_recurrent_states_keep_blocks_from_being_shared(lm: LanguageModel, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(vars(lm.plans.cache), "is_recurrent", True)
-    with Engine(lm) as engine:
-        assert engine.prefixes is None
-        with pytest.raises(CamshaftError, match="is empty"):
-            engine.submit([], options(), Told())
 
 
 @pytest.mark.full

@@ -50,8 +50,8 @@ class Engine(Closing):
     max_queue: how many requests may wait for a slot.
     speculate: 'ngram' drafts what followed the same tokens earlier in a text, an open model with the same vocabulary drafts by
     itself, while few requests run and it pays; texts are the same. Its owner closes that model, after the engine.
-    prefix_cache: whether prompts share the blocks of their common beginnings. Models with recurrent layers share none; those with
-    windows share up to the ends of messages and to places where prompts were seen to part.
+    prefix_cache: whether prompts share the blocks of their common beginnings: those of models with recurrent layers or windows up
+    to the ends of messages and to places where prompts were seen to part.
     prepares: whether `start` also begins to make the plans for several requests, in a thread of its own; else the first batch of
     each size waits for its plan.
 
@@ -73,8 +73,7 @@ class Engine(Closing):
                 raise SettingError(f"{name}={value!r}; wanted a whole number from 1 up")
         self.lm, self.max_queue, self._budget = lm, max_queue, prompt_budget
         cache = lm.plans.cache
-        wanted = prefix_cache and not cache.is_recurrent  # a recurrent state is not in blocks
-        self.prefixes = (cache.prefixes or PrefixCache(cache)) if wanted else None
+        self.prefixes = (cache.prefixes or PrefixCache(cache)) if prefix_cache else None
         self.statistics = Statistics()
         # Slot -> the prompt of its last request; None for one with pictures, whose embeddings would stay in memory.
         self.last_prompts: dict[int, list[int] | None] = {}

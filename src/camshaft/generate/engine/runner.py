@@ -36,8 +36,8 @@ class Runner:
             request.generation = Generation(request.prompt_tokens, take, text, options, is_complete=request.is_complete)
             self._statistics.prompt_tokens += request.prompt_tokens
             self.drafts.begin(request)
-            if self._prefixes is not None and self._prefixes.has_windows:
-                request.branches |= prompts.message_ends(request, lm.tokenizer.eos_ids)
+            if self._prefixes is not None and self._prefixes.has_states:
+                request.branches |= prompts.message_ends(request, lm.tokenizer.eos_ids, splits=self._prefixes.splits)
         return []
 
     def generate(self, requests: list[Request], draft_budget: int) -> Results:
