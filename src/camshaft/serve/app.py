@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import ExitStack, asynccontextmanager
 from typing import Any
 
 from starlette.applications import Starlette
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
+from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
@@ -141,7 +142,22 @@ def make_app(models: Models, guard: Guard) -> ASGIApp:
         Route(path, _of_model(handler, kind, models, room), methods=[method])
         for (method, path), (handler, kind) in MODEL_ROUTES.items()
     ]
-    return _Checks(Starlette(routes=routes, lifespan=lifespan, exception_handlers=handlers), guard)
+    app = _Checks(Starlette(routes=routes, lifespan=lifespan, exception_handlers=handlers), guard)
+    return _with_origins(app, guard.origins) if guard.origins else app
+
+
+def _with_origins(app: ASGIApp, origins: Sequence[str]) -> ASGIApp:
+    """The application, which lets browsers give pages of these origins its answers: also refusals, and what a browser asks before
+    a request has no key."""
+    methods = sorted({method for method, _ in (*ROUTES, *MODEL_ROUTES)})
+    return CORSMiddleware(
+        app,
+        allow_origins=origins,
+        allow_methods=methods,
+        allow_headers=["*"],
+        allow_private_network=True,
+        expose_headers=["Retry-After"],
+    )
 
 
 async def _unload_idle(models: Models) -> None:

@@ -78,6 +78,14 @@ _Speculate = Annotated[
         help="Draft tokens, while few requests run: what followed the same ones earlier in a text, or by a smaller MODEL.",
     ),
 ]
+_Cors = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--cors",
+        metavar="ORIGIN",
+        help="Let web pages of this origin use the server; *: of any. May be given several times.",
+    ),
+]
 _Config = Annotated[
     Path | None, typer.Option("--config", metavar="FILE", help="Serve the models that a TOML file describes.")
 ]
@@ -98,6 +106,7 @@ def serve(
     rerank: _Rerank = None,
     speech: _Speech = None,
     api_key_file: _KeyFile = None,
+    cors: _Cors = None,
     slot_save_path: _SlotPath = None,
     speculate: _Speculate = None,
     ray: Ray = None,
@@ -110,7 +119,7 @@ def serve(
         from camshaft.serve import run
     except ModuleNotFoundError as error:
         raise missing_extra(error, "camshaft serve", ray) from None
-    from camshaft.serve.guard import Guard, read_keys
+    from camshaft.serve.guard import Guard, read_keys, read_origins
 
     logging.basicConfig(level=logging.WARNING, format="camshaft: %(message)s")
     logging.getLogger("asyncio").setLevel(logging.ERROR)  # it warns of each write to a client that has gone
@@ -118,7 +127,7 @@ def serve(
         raise SettingError("--replicas is for --ray; wanted both")
     _check_slot_folder(slot_save_path, ray)
     keys = () if api_key_file is None else read_keys(api_key_file)
-    guard = Guard(keys, frozenset({"localhost", host.lower()}))
+    guard = Guard(keys, frozenset({"localhost", host.lower()}), read_origins(cors or ()))
     given = running.given(context=context, sessions=slots)
     common = _common(given, queue, slot_save_path, speculate)
     found = _with_others(_config(models, config, common), common, embed=embed, rerank=rerank, speech=speech)
