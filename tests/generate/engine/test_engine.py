@@ -12,7 +12,7 @@ import pytest
 from camshaft import GenerateOptions, LanguageModel, Sampling
 from camshaft.errors import ContextError, LogitsError, ModelError, SettingError
 from camshaft.generate.engine.engine import Engine, QueueFullError
-from camshaft.generate.engine.request import Request, Update
+from camshaft.generate.engine.request import Request, TimeLimitError, Update
 from tests.generate.conftest import CONTEXT, SESSIONS
 from tests.support.fixtures import tiny_model
 from tests.support.models import require_default_model
@@ -157,6 +157,22 @@ def test_ends_limits_and_errors(lm: LanguageModel, monkeypatch: pytest.MonkeyPat
     assert isinstance(last.error, ModelError)
     with pytest.raises(ModelError, match="the engine is closed"):
         engine.submit(PROMPTS[0], options(), Told())
+
+
+def test_an_answer_whose_time_is_over_ends_where_it_is(lm: LanguageModel) -> None:
+    wanted, told = alone(lm, PROMPTS[0], options()), [Told() for _ in range(SESSIONS + 1)]
+    with Engine(lm, time_limit_s=1000) as engine:
+        requests = [engine.submit(PROMPTS[0], options(), each) for each in told]
+        for _ in range(3):
+            engine.step()
+        assert all(request.deadline == request.clock.queued + 1000 for request in requests)
+        requests[0].deadline = requests[-1].deadline = 0  # one that runs, and one that waits
+        finish(engine)
+        assert [each.reason for each in told] == ["length"] * SESSIONS + [None]
+        assert answer(requests[0]) == wanted[: len(answer(requests[0]))] != wanted == answer(requests[1])
+        assert told[0].text == lm.detokenize(answer(requests[0]))
+        assert isinstance(told[-1].error, TimeLimitError)
+        assert engine.statistics.ended == {"length": SESSIONS, "error": 1}
 
 
 def test_a_fault_of_one_request_ends_no_other(

@@ -8,6 +8,7 @@ on its neighbours. As it is, a request gets the bits that it gets alone, whateve
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from collections import deque
@@ -22,7 +23,7 @@ from camshaft.generate.engine.drafts import Results
 from camshaft.generate.engine.prefix_cache import PrefixCache
 from camshaft.generate.engine.preparation import Preparation
 from camshaft.generate.engine.request import Listener, Request, Update, request_of
-from camshaft.generate.engine.runner import Runner
+from camshaft.generate.engine.runner import Runner, late
 from camshaft.generate.engine.statistics import Statistics
 from camshaft.generate.generation import Closing
 from camshaft.generate.model_plans import MAX_DECODE_SEQUENCES, PROMPT_TOKENS
@@ -52,6 +53,8 @@ class Engine(Closing):
     itself, while few requests run and it pays; texts are the same. Its owner closes that model, after the engine.
     prefix_cache: whether prompts share the blocks of their common beginnings: those of models with recurrent layers or windows up
     to the ends of messages and to places where prompts were seen to part.
+    time_limit_s: seconds from its arrival that a request may take; then it ends with what it has, as 'length', or with a
+    TimeLimitError if it has no token.
     prepares: whether `start` also begins to make the plans for several requests, in a thread of its own; else the first batch of
     each size waits for its plan.
 
@@ -66,12 +69,13 @@ class Engine(Closing):
         max_queue: int = MAX_QUEUE,
         prefix_cache: bool = True,
         speculate: Speculate | None = None,
+        time_limit_s: float = math.inf,
         prepares: bool = False,
     ) -> None:
         for name, value in (("prompt_budget", prompt_budget), ("max_queue", max_queue)):
             if type(value) is not int or value < 1:
                 raise SettingError(f"{name}={value!r}; wanted a whole number from 1 up")
-        self.lm, self.max_queue, self._budget = lm, max_queue, prompt_budget
+        self.lm, self.max_queue, self._budget, self._time_limit_s = lm, max_queue, prompt_budget, time_limit_s
         cache = lm.plans.cache
         self.prefixes = (cache.prefixes or PrefixCache(cache)) if prefix_cache else None
         self.statistics = Statistics()
@@ -144,6 +148,8 @@ class Engine(Closing):
         scored: also report the log probabilities of the prompts' tokens, as `options.logprobs` has them for answers.
         priority: requests with a lower number get slots, and their prompts processed, before others; equal ones in order."""
         requests = [request_of(self.lm, *each, scored, priority) for each in wanted]
+        for request in requests:
+            request.deadline = request.clock.queued + self._time_limit_s
         with self._changed:
             if not self.is_alive:
                 raise ModelError("the engine is closed")
@@ -176,8 +182,11 @@ class Engine(Closing):
     def step(self) -> None:
         """Admit requests that wait, generate a token of each sequence, and process prompts within the budget."""
         with self.lm.lock:
-            for request in [request for request in self._open() if request.is_cancelled]:
-                self._end(request, "cancelled")
+            for request in self._open():
+                if request.is_cancelled:
+                    self._end(request, "cancelled")
+                elif request.is_late:
+                    self._tell(request, late(request))
         self._admit()
         with self.lm.lock:
             generating = [r for r in self._running if not r.is_prompting]

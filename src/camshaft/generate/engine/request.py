@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from camshaft.errors import ContextError
+from camshaft.errors import CamshaftError, ContextError
 from camshaft.generate.engine.prefix_cache import block_keys
 from camshaft.generate.generation import FinishReason, Generation, TokenLogprob
 from camshaft.generate.options import GenerateOptions, check_together
@@ -17,6 +18,10 @@ from camshaft.generate.speculation.speculator import Drafted
 
 if TYPE_CHECKING:
     from camshaft.generate.language_model import LanguageModel
+
+
+class TimeLimitError(CamshaftError):
+    """A request had no token within the time that it may take."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +85,13 @@ class Request:
         self.drafter: Drafted | None = None
         self.drafted = self.accepted = 0  # tokens
         self.generation: Generation | None = None
+        self.deadline = math.inf  # of `time.perf_counter`
         self._cancelled = threading.Event()
+
+    @property
+    def is_late(self) -> bool:
+        """Whether the time for the answer is over."""
+        return self.deadline < time.perf_counter()
 
     @property
     def generated_tokens(self) -> int:

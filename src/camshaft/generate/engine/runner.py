@@ -9,7 +9,7 @@ from camshaft.errors import GrammarError, LogitsError
 from camshaft.generate.engine import prompts
 from camshaft.generate.engine.drafts import Drafts, Results
 from camshaft.generate.engine.prefix_cache import PrefixCache
-from camshaft.generate.engine.request import Request, Update
+from camshaft.generate.engine.request import Request, TimeLimitError, Update
 from camshaft.generate.engine.statistics import Statistics
 from camshaft.generate.generation import Generation, TokenLogprob
 from camshaft.generate.speculation.speculator import Speculate
@@ -137,6 +137,13 @@ class Runner:
 
 
 def _full(request: Request) -> Update:
-    """The end of a request whose context is full."""
+    """The end of a request that may have no further token."""
     assert request.generation is not None
     return Update(request.generation.finish("length"), finish_reason="length")
+
+
+def late(request: Request) -> Update:
+    """The end of a request whose time is over: with what it has, or with an error if that is nothing."""
+    if not request.generated_tokens:
+        return Update(error=TimeLimitError("the time for an answer is over before its first token; try again later"))
+    return _full(request)

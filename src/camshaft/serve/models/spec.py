@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Hashable, Mapping, Sequence
 from contextlib import ExitStack
@@ -34,6 +35,7 @@ class ModelSpec:
     kind: str = CHAT
     options: Mapping[str, Any] = field(default_factory=dict)
     queue: int = MAX_QUEUE
+    time_limit_s: float = math.inf  # of an answer
     idle_s: float | None = None
     base: str | None = None
     preload: bool = False
@@ -54,7 +56,7 @@ class ModelSpec:
             if self.draft_model is not None:
                 draft = opened.enter_context((drafts or SharedDrafts([self])).take(self))
             of = self.speculate if draft is None else draft.lm
-            engine = Engine(lm, max_queue=self.queue, speculate=of, prepares=True)
+            engine = Engine(lm, max_queue=self.queue, speculate=of, time_limit_s=self.time_limit_s, prepares=True)
             if draft is not None:
                 prepare_draft(draft.lm)
             opened.pop_all()

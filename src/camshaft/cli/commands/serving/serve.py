@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import logging
+import math
 import sys
 import time
 from collections.abc import Sequence
@@ -32,6 +33,14 @@ _Port = Annotated[int, typer.Option(metavar="N", min=0, max=65535, help="The por
 Slots = Annotated[int, typer.Option(metavar="N", min=1, help="Answers generated at once; other requests wait.")]
 _Queue = Annotated[
     int, typer.Option(metavar="N", min=1, help="Answers that may wait; further requests get status 429.")
+]
+_TimeLimit = Annotated[
+    float,
+    typer.Option(
+        metavar="S",
+        help="Seconds that an answer may take, in the queue too; then it ends where it is.",
+        show_default=False,
+    ),
 ]
 _KeyFile = Annotated[
     Path | None,
@@ -102,6 +111,7 @@ def serve(
     context: options.Context = options.DEFAULT_CONTEXT,
     slots: Slots = DEFAULT_SLOTS,
     queue: _Queue = 256,
+    time_limit: _TimeLimit = math.inf,
     embed: Embed = None,
     rerank: _Rerank = None,
     speech: _Speech = None,
@@ -129,7 +139,7 @@ def serve(
     keys = () if api_key_file is None else read_keys(api_key_file)
     guard = Guard(keys, frozenset({"localhost", host.lower()}), read_origins(cors or ()))
     given = running.given(context=context, sessions=slots)
-    common = _common(given, queue, slot_save_path, speculate)
+    common = replace(_common(given, queue, slot_save_path, speculate), time_limit_s=_checked_limit(time_limit))
     found = _with_others(_config(models, config, common), common, embed=embed, rerank=rerank, speech=speech)
     sizes = f", {slots} at once, context {context}" if config is None else ""
     said = f"{', '.join(spec.name for spec in found.specs)} at URL/v1{sizes}; Ctrl-C stops"
@@ -156,6 +166,12 @@ def _common(given: dict[str, Any], queue: int, slot_folder: Path | None, specula
 
     drafts = None if speculate is None else speculate_of(speculate, Path())
     return ModelSpec("", "", options=given, queue=queue, slot_folder=slot_folder, speculate=drafts)
+
+
+def _checked_limit(seconds: float) -> float:
+    if not seconds > 0:
+        raise SettingError(f"--time-limit {seconds:g}; wanted seconds above 0")
+    return seconds
 
 
 def _config(models: list[str] | None, config: Path | None, common: ModelSpec) -> ServerConfig:
