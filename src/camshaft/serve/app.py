@@ -30,6 +30,7 @@ from camshaft.serve.openai.chat import chat_completions
 from camshaft.serve.openai.completions import completions
 from camshaft.serve.openai.embeddings import embed, embeddings
 from camshaft.serve.openai.responses import responses
+from camshaft.serve.request_log import Logged, RequestLog
 from camshaft.serve.requests.errors import HttpError, http_error
 from camshaft.serve.requests.fields import TEXT, parse_json, read_fields
 from camshaft.serve.requests.openapi import document
@@ -116,7 +117,7 @@ class _Checks:
         await self._app(scope, receive, send)
 
 
-def make_app(models: Models, guard: Guard) -> ASGIApp:
+def make_app(models: Models, guard: Guard, log: RequestLog | None = None) -> ASGIApp:
     """The application. It starts the engines when it starts, and closes all models at its end."""
 
     @asynccontextmanager
@@ -142,8 +143,9 @@ def make_app(models: Models, guard: Guard) -> ASGIApp:
         Route(path, _of_model(handler, kind, models, room), methods=[method])
         for (method, path), (handler, kind) in MODEL_ROUTES.items()
     ]
-    app = _Checks(Starlette(routes=routes, lifespan=lifespan, exception_handlers=handlers), guard)
-    return _with_origins(app, guard.origins) if guard.origins else app
+    app: ASGIApp = _Checks(Starlette(routes=routes, lifespan=lifespan, exception_handlers=handlers), guard)
+    app = _with_origins(app, guard.origins) if guard.origins else app
+    return Logged(app, log) if log is not None else app
 
 
 def _with_origins(app: ASGIApp, origins: Sequence[str]) -> ASGIApp:
@@ -235,11 +237,12 @@ def _json(path: str, error: HttpError) -> Response:
 
 
 async def _on_error(request: Request, error: HttpError) -> Response:
+    request.state.code = error.code
     return _json(request.url.path, error)
 
 
 async def _on_refusal(request: Request, error: CamshaftError) -> Response:
-    return _json(request.url.path, http_error(error))
+    return await _on_error(request, http_error(error))
 
 
 async def _on_http(request: Request, error: HTTPException) -> Response:

@@ -8,15 +8,14 @@ import math
 import sys
 import time
 from collections.abc import Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
-
-import typer
+from typing import TYPE_CHECKING, Any
 
 from camshaft.cli import options
 from camshaft.cli.command import command
+from camshaft.cli.commands.serving import arguments
 from camshaft.errors import MissingExtraError, SettingError
 
 if TYPE_CHECKING:
@@ -25,102 +24,30 @@ if TYPE_CHECKING:
     from camshaft.serve.models.models import Models
     from camshaft.serve.models.spec import ModelSpec
 
-DEFAULT_PORT = 8080
-DEFAULT_SLOTS = 16  # as many generate in one run of a plan
-
-_Host = Annotated[str, typer.Option(metavar="NAME", help="The address to listen at; 0.0.0.0: all of this machine's.")]
-_Port = Annotated[int, typer.Option(metavar="N", min=0, max=65535, help="The port to listen at; 0: any free one.")]
-Slots = Annotated[int, typer.Option(metavar="N", min=1, help="Answers generated at once; other requests wait.")]
-_Queue = Annotated[
-    int, typer.Option(metavar="N", min=1, help="Answers that may wait; further requests get status 429.")
-]
-_TimeLimit = Annotated[
-    float,
-    typer.Option(
-        metavar="S",
-        help="Seconds that an answer may take, in the queue too; then it ends where it is.",
-        show_default=False,
-    ),
-]
-_KeyFile = Annotated[
-    Path | None,
-    typer.Option(metavar="FILE", help="Require one of the API keys in FILE: one a line, or its sha256:HEX."),
-]
-Embed = Annotated[
-    str | None, typer.Option(metavar="MODEL", help="Also serve vectors of texts, by this model, at /v1/embeddings.")
-]
-Ray = Annotated[
-    str | None,
-    typer.Option(metavar="ADDRESS", help="Run on the nodes of the Ray cluster at this address: HOST:PORT, or auto."),
-]
-_Replicas = Annotated[
-    str | None,
-    typer.Option(
-        metavar="N|LEAST:MOST",
-        help="With --ray: copies of each model, as many as requests need from LEAST to MOST; default: one a node.",
-    ),
-]
-_Rerank = Annotated[
-    str | None, typer.Option(metavar="MODEL", help="Also score documents for queries, by this model, at /v1/rerank.")
-]
-_Speech = Annotated[
-    str | None, typer.Option(metavar="MODEL", help="Also transcribe recordings, by this model, at /v1/audio.")
-]
-_Models = Annotated[
-    list[str] | None,
-    typer.Argument(
-        metavar="[MODEL ...]",
-        help=f"Model names (pulled on first use), hf:OWNER/REPO/FILE, or .gguf paths; default: {options.DEFAULT_MODEL}.",
-        show_default=False,
-    ),
-]
-_SlotPath = Annotated[
-    Path | None,
-    typer.Option(
-        "--slot-save-path", metavar="FOLDER", help="Let clients save prompts in FOLDER, and restore them (/slots)."
-    ),
-]
-_Speculate = Annotated[
-    str | None,
-    typer.Option(
-        metavar="ngram|MODEL|off",
-        help="Draft tokens, while few requests run: what followed the same ones earlier in a text, or by a smaller MODEL.",
-    ),
-]
-_Cors = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--cors",
-        metavar="ORIGIN",
-        help="Let web pages of this origin use the server; *: of any. May be given several times.",
-    ),
-]
-_Config = Annotated[
-    Path | None, typer.Option("--config", metavar="FILE", help="Serve the models that a TOML file describes.")
-]
-
 
 @command
 def serve(
-    models: _Models = None,
+    models: arguments.Models = None,
     *,
-    config: _Config = None,
-    host: _Host = "127.0.0.1",
-    port: _Port = DEFAULT_PORT,
+    config: arguments.Config = None,
+    host: arguments.Host = "127.0.0.1",
+    port: arguments.Port = arguments.DEFAULT_PORT,
     running: options.ModelOptions,
     context: options.Context = options.DEFAULT_CONTEXT,
-    slots: Slots = DEFAULT_SLOTS,
-    queue: _Queue = 256,
-    time_limit: _TimeLimit = math.inf,
-    embed: Embed = None,
-    rerank: _Rerank = None,
-    speech: _Speech = None,
-    api_key_file: _KeyFile = None,
-    cors: _Cors = None,
-    slot_save_path: _SlotPath = None,
-    speculate: _Speculate = None,
-    ray: Ray = None,
-    replicas: _Replicas = None,
+    slots: arguments.Slots = arguments.DEFAULT_SLOTS,
+    queue: arguments.Queue = 256,
+    time_limit: arguments.TimeLimit = math.inf,
+    embed: arguments.Embed = None,
+    rerank: arguments.Rerank = None,
+    speech: arguments.Speech = None,
+    api_key_file: arguments.KeyFile = None,
+    cors: arguments.Cors = None,
+    slot_save_path: arguments.SlotPath = None,
+    speculate: arguments.Speculate = None,
+    log: arguments.Log = None,
+    log_texts: arguments.LogTexts = False,
+    ray: arguments.Ray = None,
+    replicas: arguments.Replicas = None,
 ) -> None:
     """Serve models over HTTP, with OpenAI's interface at /v1. Ctrl-C stops when the answers in progress are complete.
 
@@ -130,12 +57,13 @@ def serve(
     except ModuleNotFoundError as error:
         raise missing_extra(error, "camshaft serve", ray) from None
     from camshaft.serve.guard import Guard, read_keys, read_origins
+    from camshaft.serve.request_log import opened
 
     logging.basicConfig(level=logging.WARNING, format="camshaft: %(message)s")
     logging.getLogger("asyncio").setLevel(logging.ERROR)  # it warns of each write to a client that has gone
     if replicas is not None and ray is None:
         raise SettingError("--replicas is for --ray; wanted both")
-    _check_slot_folder(slot_save_path, ray)
+    _check_files(slot_save_path, log, ray, log_texts=log_texts)
     keys = () if api_key_file is None else read_keys(api_key_file)
     guard = Guard(keys, frozenset({"localhost", host.lower()}), read_origins(cors or ()))
     given = running.given(context=context, sessions=slots)
@@ -147,11 +75,13 @@ def serve(
         _check_open(keys, host, f"http://{host}:{port}")
         _serve_on_cluster(ray, found, guard, replicas, (host, port), said)
         return
-    with run.listen(host, port) as listening:
+    with ExitStack() as stack:
+        to_log = None if log is None else stack.enter_context(opened(log, with_texts=log_texts))
+        listening = stack.enter_context(run.listen(host, port))
         _check_open(keys, listening.getsockname()[0], run.url_of(listening))
-        with closing(_loaded(found)) as served:
-            ready = said.replace("URL", run.url_of(listening))
-            run.make_server(served, guard, lambda: _notice(f"serving {ready}")).run(sockets=[listening])
+        served = stack.enter_context(closing(_loaded(found)))
+        ready = said.replace("URL", run.url_of(listening))
+        run.make_server(served, guard, lambda: _notice(f"serving {ready}"), to_log).run(sockets=[listening])
 
 
 def missing_extra(error: ModuleNotFoundError, purpose: str, ray: str | None) -> MissingExtraError:
@@ -243,11 +173,14 @@ def _serve_on_cluster(
             time.sleep(3600)
 
 
-def _check_slot_folder(folder: Path | None, ray: str | None) -> None:
-    if folder is not None and ray is not None:
-        raise SettingError("--slot-save-path is for a server of one process; --ray was given too")
+def _check_files(folder: Path | None, log: Path | None, ray: str | None, *, log_texts: bool) -> None:
+    for name, given in (("--slot-save-path", folder), ("--log", log)):
+        if given is not None and ray is not None:
+            raise SettingError(f"{name} is for a server of one process; --ray was given too")
     if folder is not None and not folder.is_dir():
         raise SettingError(f"--slot-save-path: there is no folder {folder}")
+    if log_texts and log is None:
+        raise SettingError("--log-texts without --log; wanted both")
 
 
 def _check_open(keys: Sequence[bytes], address: str, url: str) -> None:
