@@ -21,7 +21,6 @@ class FrontSlots:
     """The slots of all replicas by number, in place of a KV cache."""
 
     n_slots: int
-    prefixes: None = None
     _used: set[int] = field(default_factory=set)
 
     def open_slot(self) -> int | None:

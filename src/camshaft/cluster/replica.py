@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 
 from camshaft.cluster.specs import started_model
 from camshaft.errors import CamshaftError, ContextError, GrammarError, LogitsError, ModelError, SettingError
-from camshaft.generate.engine.engine import QueueFullError
 from camshaft.generate.engine.request import Listener, Request, TimeLimitError, Update
+from camshaft.generate.engine.request_queue import QueueFullError
 from camshaft.generate.grammar.grammar import Grammar
 from camshaft.generate.options import GenerateOptions
 from camshaft.serve.models.spec import ModelSpec

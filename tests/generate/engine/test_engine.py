@@ -10,10 +10,11 @@ from pathlib import Path
 import pytest
 
 from camshaft import GenerateOptions, LanguageModel, Sampling
-from camshaft.errors import ContextError, LogitsError, ModelError, SettingError
-from camshaft.generate.engine.engine import Engine, QueueFullError
+from camshaft.errors import CacheFullError, ContextError, LogitsError, ModelError, SettingError
+from camshaft.generate.engine.engine import Engine
 from camshaft.generate.engine.request import Request, TimeLimitError, Update
-from tests.generate.conftest import CONTEXT, SESSIONS
+from camshaft.generate.engine.request_queue import QueueFullError
+from tests.generate.conftest import CONTEXT, SESSIONS, whole_text
 from tests.support.fixtures import tiny_model
 from tests.support.models import require_default_model
 
@@ -157,6 +158,34 @@ def test_ends_limits_and_errors(lm: LanguageModel, monkeypatch: pytest.MonkeyPat
     assert isinstance(last.error, ModelError)
     with pytest.raises(ModelError, match="the engine is closed"):
         engine.submit(PROMPTS[0], options(), Told())
+
+
+def test_requests_give_way_where_the_cache_is_short_and_get_the_same_answers(
+    lm: LanguageModel, tiny_path: Path
+) -> None:
+    how = [options(30, seed=i, greedy=False) for i in range(len(PROMPTS))]
+    wanted = [alone(lm, prompt, each) for prompt, each in zip(PROMPTS, how, strict=True)]
+    opened = {"threads": 1, "context": CONTEXT, "activations": "f32", "sessions": SESSIONS}
+    with LanguageModel(tiny_path, **opened, cache_tokens=64) as small, Engine(small, prompt_budget=7) as engine:  # type: ignore[arg-type]
+        cache = small.plans.cache
+        assert cache.nbytes < lm.plans.cache.nbytes / 2
+        told = [Told() for _ in PROMPTS]
+        requests = [engine.submit(*each) for each in zip(PROMPTS, how, told, strict=True)]
+        finish(engine)
+        assert [answer(request) for request in requests] == wanted
+        assert [each.text for each in told] == [whole_text(lm, ids) for ids in wanted]
+        assert engine.statistics.preemptions > 0
+        assert cache.n_available == cache.n_blocks
+        with small.session() as session:
+            session.process(PROMPTS[3])  # three of four blocks, which no request gets
+            other, late = engine.submit(PROMPTS[0], options(1), Told()), Told()
+            engine.submit(PROMPTS[3], how[0], late)
+            finish(engine)
+            assert len(answer(other)) == 1
+            assert isinstance(late.error, CacheFullError)
+            assert str(late.error).startswith("all 64 tokens of the cache are in use")
+    with pytest.raises(SettingError, match="cache_tokens 47; wanted a whole number from the context, 48, up"):
+        LanguageModel(tiny_path, **opened, cache_tokens=47)  # type: ignore[arg-type]
 
 
 def test_an_answer_whose_time_is_over_ends_where_it_is(lm: LanguageModel) -> None:

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Sequence
 from hashlib import blake2b
+from itertools import takewhile
 from typing import Any
 
 import numpy as np
@@ -104,6 +105,11 @@ class PrefixCache:
     def find(self, key: bytes) -> int | None:
         """The block with this key, if there is one."""
         return self._blocks.get(key)
+
+    def n_used(self, keys: Sequence[bytes]) -> int:
+        """How many blocks of the longest known beginning some sequence uses."""
+        blocks = takewhile(lambda block: block is not None, map(self._blocks.get, keys))
+        return sum(block not in self._idle for block in blocks)
 
     def use(self, slot: int, block: int) -> None:
         """Make a shared block the next one of a slot."""

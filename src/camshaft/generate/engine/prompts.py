@@ -9,6 +9,7 @@ from camshaft.generate.engine.prefix_cache import PrefixCache
 from camshaft.generate.engine.request import Request
 from camshaft.generate.memory import checkpoints
 from camshaft.generate.memory.cache_specs import BLOCK_TOKENS
+from camshaft.generate.memory.kv_cache import KVCache
 from camshaft.generate.vision.runs import PictureRuns
 
 Part = tuple[Request, int]
@@ -24,6 +25,7 @@ class Sharing(Protocol):
     position: int
     n_shared: int
     cached_tokens: int
+    is_resumed: bool
     branches: set[int]
 
     @property
@@ -44,6 +46,7 @@ def choose(
     logits of each token, of which a run has `most_rows`, and shares no block of others."""
     parts: list[Part] = []
     coming: dict[bytes, Request] = {}
+    taken = 0  # blocks for the parts
     for request in requests:
         if prefixes is not None and not request.is_scored:
             share(request, prefixes, plans)
@@ -58,6 +61,9 @@ def choose(
         n = n and plans.part_length(request.ids, request.position, n, is_first=not parts)
         if not n or not most_rows:
             break
+        n, taken = _with_room(request, n, plans.cache, taken)
+        if not n:
+            continue
         parts.append((request, n))
         budget -= n
         most_rows -= n if request.is_scored else 1
@@ -65,6 +71,16 @@ def choose(
             coming |= dict.fromkeys(request.keys[index : (request.position + n) // BLOCK_TOKENS], request)
     splits = prefixes is not None and prefixes.splits
     return [(request, _before_branch(request, n, plans)) for request, n in parts] if splits else parts
+
+
+def _with_room(request: Request, n: int, cache: KVCache, taken: int) -> tuple[int, int]:
+    """So many of the next `n` tokens as there are blocks for, if others take `taken` of them, and the blocks taken then. A part
+    that must be whole is left to the cache, which refuses it."""
+    if not cache.is_limited or request.slot is None:
+        return n, taken
+    own = len(cache.blocks_of(request.slot))
+    n = min(n, (own + cache.n_available - taken) * BLOCK_TOKENS - request.position)
+    return max(n, 0), taken + max(0, -(-(request.position + n) // BLOCK_TOKENS) - own)
 
 
 def _before_branch(request: Request, n: int, plans: PictureRuns) -> int:
@@ -99,7 +115,7 @@ def share(request: Sharing, prefixes: PrefixCache, plans: PictureRuns) -> None:
         plans.pass_over(request.ids[request.position : request.position + BLOCK_TOKENS], request.position, request.slot)
         request.position += BLOCK_TOKENS
     prefixes.take_states(request.slot, index + n, request.keys[index + n - 1])
-    request.cached_tokens += n * BLOCK_TOKENS
+    request.cached_tokens += 0 if request.is_resumed else n * BLOCK_TOKENS
     request.n_shared = index + n
 
 

@@ -78,6 +78,7 @@ class Request:
         self.branches: set[int] = set()
         self.position = self.n_shared = self.cached_tokens = 0
         self.is_scored, self.scores, self.priority = is_scored, list[TokenLogprob](), priority
+        self.is_resumed = False
         self.slot: int | None = None
         self.sampler: Sampler | None = None
         self.end_tokens: frozenset[int] = frozenset()
@@ -87,6 +88,21 @@ class Request:
         self.generation: Generation | None = None
         self.deadline = math.inf  # of `time.perf_counter`
         self._cancelled = threading.Event()
+
+    @property
+    def is_fresh(self) -> bool:
+        """Whether no token was drawn yet."""
+        return len(self.ids) == self.prompt_tokens
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether tokens that were drawn before the last one are to be processed again."""
+        return not self.is_prompting and self.position < len(self.ids) - 1
+
+    def restart(self) -> None:
+        """Begin again without a slot: what has been drawn stays, and its keys are computed again."""
+        self.position, self.n_shared, self.is_resumed = 0, 0, True
+        self.scores.clear()
 
     @property
     def is_late(self) -> bool:

@@ -50,6 +50,7 @@ _NUMBER = integer(1, 1 << 31)
 _COMMON: Fields = {
     "context": _NUMBER,
     "slots": _NUMBER,
+    "cache_tokens": _NUMBER,
     "queue": _NUMBER,
     "threads": _NUMBER,
     "backend": TEXT,
@@ -175,7 +176,7 @@ def _check(options: Mapping[str, Any], of: str) -> None:
         activations = activations_of(options.get("activations") or "auto")
         kv_cache_of(options.get("kv_cache") or "auto", activations)
         backend_of(options.get("backend"))
-        check_sizes(options.get("context", 1), options.get("sessions", 1))
+        check_sizes(options.get("context", 1), options.get("sessions", 1), options.get("cache_tokens"))
     except CamshaftError as error:
         raise HttpError(400, f"'{of}': {error}") from None
 

@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from camshaft.errors import ModelError, SettingError
-from camshaft.generate.engine.engine import MAX_QUEUE, Engine
+from camshaft.generate.engine.engine import Engine
 from camshaft.generate.engine.preparation import prepare_draft
+from camshaft.generate.engine.request_queue import MAX_QUEUE
 from camshaft.generate.language_model import LanguageModel
 from camshaft.generate.pooled.embedding_model import EmbeddingModel
 from camshaft.generate.pooled.reranker import Reranker

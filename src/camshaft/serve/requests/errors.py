@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from camshaft.errors import CamshaftError, ContextError, ModelError, SettingError
-from camshaft.generate.engine.engine import QueueFullError
 from camshaft.generate.engine.request import TimeLimitError
+from camshaft.generate.engine.request_queue import QueueFullError
 
 # Status -> the `type` of the error.
 TYPES = {

@@ -16,6 +16,14 @@ Host = Annotated[str, typer.Option(metavar="NAME", help="The address to listen a
 Port = Annotated[int, typer.Option(metavar="N", min=0, max=65535, help="The port to listen at; 0: any free one.")]
 Slots = Annotated[int, typer.Option(metavar="N", min=1, help="Answers generated at once; other requests wait.")]
 Queue = Annotated[int, typer.Option(metavar="N", min=1, help="Answers that may wait; further requests get status 429.")]
+CacheTokens = Annotated[
+    int | None,
+    typer.Option(
+        metavar="N",
+        min=1,
+        help="Memory for keys and values, in tokens of all answers together; default: slots times context.",
+    ),
+]
 TimeLimit = Annotated[
     float,
     typer.Option(

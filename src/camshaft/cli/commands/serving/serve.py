@@ -35,6 +35,7 @@ def serve(
     running: options.ModelOptions,
     context: options.Context = options.DEFAULT_CONTEXT,
     slots: arguments.Slots = arguments.DEFAULT_SLOTS,
+    cache_tokens: arguments.CacheTokens = None,
     queue: arguments.Queue = 256,
     time_limit: arguments.TimeLimit = math.inf,
     embed: arguments.Embed = None,
@@ -66,7 +67,7 @@ def serve(
     _check_files(slot_save_path, log, ray, log_texts=log_texts)
     keys = () if api_key_file is None else read_keys(api_key_file)
     guard = Guard(keys, frozenset({"localhost", host.lower()}), read_origins(cors or ()))
-    given = running.given(context=context, sessions=slots)
+    given = running.given(context=context, sessions=slots, **({"cache_tokens": cache_tokens} if cache_tokens else {}))
     common = replace(_common(given, queue, slot_save_path, speculate), time_limit_s=_checked_limit(time_limit))
     found = _with_others(_config(models, config, common), common, embed=embed, rerank=rerank, speech=speech)
     sizes = f", {slots} at once, context {context}" if config is None else ""
