@@ -21,11 +21,12 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from camshaft import LanguageModel, Sampling
 from camshaft.generate.engine.engine import Engine
-from camshaft.serve.app import make_app
+from camshaft.serve.app import MODEL_ROUTES, ROUTES, make_app
 from camshaft.serve.guard import Guard
 from camshaft.serve.models.entry import EMBEDDING
 from camshaft.serve.models.models import Models
 from camshaft.serve.models.served import Served
+from camshaft.serve.requests.fields import BODIES
 from camshaft.serve.run import listen, url_of
 from camshaft.serve.web import FILES, POLICY
 from tests.serve.conftest import models_of
@@ -120,3 +121,15 @@ def test_a_browser_chats(url: str, lm: LanguageModel, tmp_path: Path) -> None:
     assert "the model sees no pictures" in found["refused"]
     assert (found["models"], found["chosen"]) == (["tiny", "other"], "other")
     assert found.keys().isdisjoint({"error", "forbidden"}), found
+
+
+@pytest.mark.full
+def test_a_browser_shows_every_address_and_field(url: str, tmp_path: Path) -> None:
+    options = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", f"--user-data-dir={tmp_path}"]
+    command = [browser(), *options, "--virtual-time-budget=5000", "--dump-dom", f"{url}/docs"]
+    shown = unescape(subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S).stdout)
+    for method, path in (*ROUTES, *MODEL_ROUTES):
+        assert f"<code>{method} {path.replace(':path', '')}</code>" in shown, path
+    for body in BODIES.values():
+        assert all(f"<code>{name}</code>" in shown for name in body.fields)
+    assert '<main id="addresses" aria-busy="false">' in shown

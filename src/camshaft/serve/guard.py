@@ -15,7 +15,9 @@ from starlette.datastructures import Headers
 from camshaft.errors import SettingError
 from camshaft.serve.requests.errors import TWO_LENGTHS, HttpError
 
-OPEN_PATHS = frozenset({"/health", "/", "/page.css", "/page.js"})  # the page asks for the key itself
+OPEN_PATHS = frozenset(
+    {"/health", "/", "/page.css", "/page.js", "/docs", "/docs.js"}
+)  # the page asks for the key itself
 ANY = "*"
 _HASHED = "sha256:"
 
