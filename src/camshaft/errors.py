@@ -99,6 +99,10 @@ class SlotsInUseError(ContextError):
     """All sessions of a model are open; one may become free."""
 
 
+class CacheFullError(ContextError):
+    """The cache of keys and values has no free block."""
+
+
 class LogitsError(CamshaftError):
     """A model computed NaN logits, so no token can be sampled."""
 

@@ -22,7 +22,8 @@ from camshaft import Grammar, LanguageModel
 from camshaft.cluster.front import Front, Fronted
 from camshaft.cluster.replica import News, Replica, portable
 from camshaft.errors import ContextError, MissingExtraError, ModelError
-from camshaft.generate.engine.engine import Engine, QueueFullError
+from camshaft.generate.engine.engine import Engine
+from camshaft.generate.engine.request_queue import QueueFullError
 from camshaft.generate.options import GenerateOptions
 from camshaft.serve.guard import Guard
 from camshaft.serve.models.served import Served

@@ -34,6 +34,8 @@ def test_names_and_sizes_for_ray() -> None:
     specs = [ModelSpec("", name, options={"sessions": 5, "context": 33}) for name in ("a/b:c", "a b:c")]
     assert deployment_names(specs) == ["0-a-b-c", "1-a-b-c"]
     assert router_options(specs[0]) == {"most_blocks": 15, "slack": 2}
+    limited = ModelSpec("", "a", options={"sessions": 5, "context": 33, "cache_tokens": 50})
+    assert router_options(limited)["most_blocks"] == 4
 
 
 def test_models_for_a_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -88,23 +88,42 @@ def test_a_file_has_the_last_prompt_of_which_much_is_new(lm: LanguageModel, tmp_
     assert [path.name for path in tmp_path.iterdir()] == ["prompt"]
 
 
-def test_others_generate_while_a_prompt_is_written(
-    lm: LanguageModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("name", ["read", "write"])
+def test_others_generate_while_a_prompt_is_read_or_written(
+    lm: LanguageModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    write, others = PromptCache.write, list[tuple[list[int], int]]()
+    method, others = getattr(PromptCache, name), list[tuple[list[int], int]]()
 
-    def written(kept: PromptCache, *what: Any) -> None:
+    def beside(kept: PromptCache, *what: Any) -> None:
         other = threading.Thread(target=lambda: others.append(_text(lm, [7, 8, 9])), daemon=True)
         other.start()
         other.join(60)
         assert not other.is_alive()
-        write(kept, *what)
+        method(kept, *what)
 
-    monkeypatch.setattr(PromptCache, "write", written)
+    monkeypatch.setattr(PromptCache, name, beside)
     kept = tmp_path / "prompt"
     assert _text(lm, PROMPT, prompt_cache=kept) == (_text(lm, PROMPT)[0], 0)
     assert others == [_text(lm, [7, 8, 9])]
     assert _text(lm, PROMPT, prompt_cache=kept)[1] == 96
+
+
+def test_what_was_read_is_not_taken_for_other_tokens(
+    lm: LanguageModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever has the session meanwhile may give it others."""
+    read, kept, other = PromptCache.read, tmp_path / "prompt", [*PROMPT[:40], 3, *PROMPT[41:]]
+    _text(lm, PROMPT, prompt_cache=kept)
+    with lm.session() as session:
+
+        def changed(cache: PromptCache, *given: Any) -> None:
+            read(cache, *given)
+            session._pending[:] = other
+
+        monkeypatch.setattr(PromptCache, "read", changed)
+        generation = session.generate(PROMPT, seed=1, max_tokens=8, prompt_cache=kept)
+        list(generation)
+    assert (generation.ids, generation.kept_tokens) == (_text(lm, other)[0], 0)
 
 
 def test_a_session_goes_on_after_its_prompt_could_not_be_written(lm: LanguageModel, tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from camshaft import GenerateOptions, LanguageModel, Sampling
 from camshaft.errors import ContextError, ModelError
+from camshaft.generate.engine import slot_files
 from camshaft.generate.engine.engine import Engine
 from camshaft.generate.memory import checkpoints
 from camshaft.generate.session import Session
@@ -153,12 +154,43 @@ def test_an_engine_says_what_each_prompt_says_alone(lm: LanguageModel) -> None:
     for generation in alone:
         list(generation)
     with Engine(lm) as engine:
-        assert engine.prefixes is None
         requests = [engine.submit(prompt, options, lambda update: None) for prompt in prompts]
         for _ in range(100):
             engine.step()
         assert not engine.n_running
     assert [r.ids[r.prompt_tokens :] for r in requests] == [generation.ids for generation in alone]
+
+
+def test_prompts_share_blocks_up_to_where_states_are_known(lm: LanguageModel, tmp_path: Path) -> None:
+    options = GenerateOptions(max_tokens=4, sampling=GREEDY, ignore_eos=True, logprobs=2)
+    drawn, ends = np.random.default_rng(0).integers(3, 90, 100).tolist(), lm.tokenizer.eos_ids
+    tokens = [i for i in drawn if i not in ends]  # no messages, so only a prompt's end is a place to part
+    prompts, others = (
+        [[*first, *tokens[n : n + 20]] for n in (40, 50, 60)] for first in (tokens[:39], tokens[39:0:-1])
+    )
+
+    def answered(engine: Engine, *several: Sequence[int]) -> list[tuple[int, Any]]:
+        told: list[list[Any]] = [[] for _ in several]
+        requests = [engine.submit(ids, options, each.append) for ids, each in zip(several, told, strict=True)]
+        while engine.n_waiting or engine.n_running:
+            engine.step()
+        return [(request.cached_tokens, each) for request, each in zip(requests, told, strict=True)]
+
+    with Engine(lm, prefix_cache=False) as engine:
+        alone, others_alone = ([answered(engine, ids)[0][1] for ids in several] for several in (prompts, others))
+    with Engine(lm) as engine:
+        assert engine.prefixes is not None
+        # The second one shows where the prompts part, and the third one's end is that of its last whole block.
+        for prompt, wanted, n in zip((*prompts, prompts[2]), (*alone, alone[2]), (0, 0, 32, 48), strict=True):
+            assert answered(engine, prompt) == [(n, wanted)]
+        slot = next(slot for slot, prompt in engine.last_prompts.items() if prompt == prompts[2])
+        assert slot_files.save(engine, slot, tmp_path / "slot") == 48
+        assert slot_files.erase(engine, slot) == 48
+        assert slot_files.restore(engine, 0, tmp_path / "slot") == 48
+        assert answered(engine, prompts[2]) == [(48, alone[2])]
+        # Side by side, the first one ends a run where the others part from it.
+        assert answered(engine, *others) == [(n, wanted) for n, wanted in zip((0, 32, 32), others_alone, strict=True)]
+        assert 0 < engine.prefixes.states_nbytes <= lm.plans.cache.n_slots * lm.plans.cache.state_nbytes
 
 
 def test_rows_of_a_slot_must_lie_side_by_side(lm: LanguageModel) -> None:

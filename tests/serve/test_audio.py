@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from camshaft import SpeechModel
-from camshaft.generate.engine.engine import QueueFullError
+from camshaft.generate.engine.request_queue import QueueFullError
 
 pytest.importorskip("starlette")
 pytest.importorskip("python_multipart")

@@ -21,11 +21,12 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from camshaft import LanguageModel, Sampling
 from camshaft.generate.engine.engine import Engine
-from camshaft.serve.app import make_app
+from camshaft.serve.app import MODEL_ROUTES, ROUTES, make_app
 from camshaft.serve.guard import Guard
 from camshaft.serve.models.entry import EMBEDDING
 from camshaft.serve.models.models import Models
 from camshaft.serve.models.served import Served
+from camshaft.serve.requests.fields import BODIES
 from camshaft.serve.run import listen, url_of
 from camshaft.serve.web import FILES, POLICY
 from tests.serve.conftest import models_of
@@ -115,5 +116,20 @@ def test_a_browser_chats(url: str, lm: LanguageModel, tmp_path: Path) -> None:
     assert found["status"] == "Stopped"
     assert found["titles"] == ["b", "<b>a</b>"]
     assert (found["left"], found["unnamed"]) == (1, 0)
+    assert (found["attach"], found["size"], found["pictures"]) == (True, [1024, 512], [1, 0])  # this model takes none
+    assert found["unread"] == "text.txt is no picture that this browser reads"
+    assert "the model sees no pictures" in found["refused"]
     assert (found["models"], found["chosen"]) == (["tiny", "other"], "other")
     assert found.keys().isdisjoint({"error", "forbidden"}), found
+
+
+@pytest.mark.full
+def test_a_browser_shows_every_address_and_field(url: str, tmp_path: Path) -> None:
+    options = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", f"--user-data-dir={tmp_path}"]
+    command = [browser(), *options, "--virtual-time-budget=5000", "--dump-dom", f"{url}/docs"]
+    shown = unescape(subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S).stdout)
+    for method, path in (*ROUTES, *MODEL_ROUTES):
+        assert f"<code>{method} {path.replace(':path', '')}</code>" in shown, path
+    for body in BODIES.values():
+        assert all(f"<code>{name}</code>" in shown for name in body.fields)
+    assert '<main id="addresses" aria-busy="false">' in shown

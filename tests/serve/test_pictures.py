@@ -79,6 +79,11 @@ def test_every_interface_says_what_the_library_says(client: Any, seeing: Languag
     assert client.post("/api/generate", json=body).json()["response"] == wanted
 
 
+def test_the_model_is_said_to_take_pictures(client: Any) -> None:
+    assert client.get("/v1/models/tiny").json()["input_modalities"] == ["text", "image"]
+    assert client.get("/props").json()["modalities"] == {"vision": True, "audio": False}
+
+
 def test_another_picture_shares_no_block(client: Any) -> None:
     def cached(pixels: np.ndarray) -> int:
         body = client.post("/v1/chat/completions", json=chat(part(url(pixels)), TEXT)).json()

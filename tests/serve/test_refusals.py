@@ -14,7 +14,7 @@ from camshaft import LanguageModel
 from camshaft.errors import ModelError, SettingError
 from camshaft.generate.engine.engine import Engine
 from camshaft.serve.app import make_app
-from camshaft.serve.guard import Guard, read_keys
+from camshaft.serve.guard import Guard, read_keys, read_origins
 from camshaft.serve.models.served import Served, served_name
 from camshaft.serve.run import listen, url_of
 from tests.serve.conftest import SESSIONS, client_of, models_of
@@ -141,6 +141,27 @@ def test_keys_are_checked_and_pages_of_other_origins_refused(served: Served, lm:
             assert client.get("/v1/models", headers=headers).status_code == 403, headers
         for headers in ({"Origin": "http://localhost"}, {"Host": "127.0.0.1:80"}, {"Host": "[::1]:80"}):
             assert client.get("/v1/models", headers=headers).status_code == 200, headers
+
+
+def test_pages_of_chosen_origins_may_ask(served: Served, lm: LanguageModel) -> None:
+    page, other = "https://page.example", "https://evil.example"
+    asks = {"Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "authorization,content-type"}
+    with client_of(served, Guard(origins=read_origins(["https://Page.example"]))) as client:
+        for origin, status in ((page, 200), (other, 403)):
+            answer = client.get("/v1/models", headers={"Origin": origin})
+            assert answer.status_code == status
+            assert answer.headers.get("access-control-allow-origin") == (origin if origin == page else None)
+    with client_of(Served("tiny", Engine(lm)), Guard((bytes(32),), origins=read_origins(["*"]))) as client:
+        before = client.options(
+            "/v1/chat/completions", headers={"Origin": page, **asks}
+        )  # browsers send no key with it
+        assert (before.status_code, before.headers["access-control-allow-origin"]) == (200, "*")
+        assert before.headers["access-control-allow-headers"] == asks["Access-Control-Request-Headers"]
+        refused = client.get("/v1/models", headers={"Origin": page})
+        assert (refused.status_code, refused.headers["access-control-allow-origin"]) == (401, "*")
+    for text in ("page.example", "https://page.example/", "https://", ""):
+        with pytest.raises(SettingError, match="wanted an origin such as https://"):
+            read_origins([text])
 
 
 def test_a_full_queue_and_an_engine_that_ended(served: Served) -> None:

@@ -46,6 +46,7 @@ memory_limit = "1 GiB"
 context = {CONTEXT}
 slots = 2
 idle_unload_seconds = 900
+time_limit_seconds = 60
 
 [[models]]
 model = "one.gguf"
@@ -71,7 +72,7 @@ def test_the_file(folder: Path) -> None:
     assert config.memory_limit_nbytes == 1 << 30
     one, poet, half, second, bert = config.specs
     assert (one.name, one.aliases, one.options["context"], one.queue) == ("one", {"gpt-4o", "first"}, CONTEXT, 7)
-    assert (poet.name, poet.base, poet.idle_s) == ("one:poet", "one", 900)
+    assert (poet.name, poet.base, poet.idle_s, poet.time_limit_s) == ("one:poet", "one", 900, 60)
     assert half.options["adapters"] == ((str(folder / "poet.gguf"), 0.5),)
     assert (second.name, second.options["context"], second.idle_s) == ("second", 32, 5.5)
     assert (bert.kind, bert.options) == (EMBEDDING, {"threads": 1})

@@ -21,8 +21,6 @@ class FrontSlots:
     """The slots of all replicas by number, in place of a KV cache."""
 
     n_slots: int
-    is_recurrent: bool = True  # so that no prefix cache is made here
-    prefixes: None = None
     _used: set[int] = field(default_factory=set)
 
     def open_slot(self) -> int | None:

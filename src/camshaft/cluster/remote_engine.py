@@ -11,8 +11,9 @@ from typing import Any, cast
 from camshaft.cluster.front_model import FrontModel, FrontSlots
 from camshaft.cluster.replica import News, sendable
 from camshaft.errors import ModelError
-from camshaft.generate.engine.engine import Engine, QueueFullError
+from camshaft.generate.engine.engine import Engine
 from camshaft.generate.engine.request import Listener, Request, Update, request_of
+from camshaft.generate.engine.request_queue import QueueFullError
 from camshaft.generate.options import GenerateOptions
 
 # Calls `Replica.answer` with keys=, wanted=, is_scored= and priority=.
@@ -45,7 +46,7 @@ class RemoteEngine(Engine):
     max_queue: how many requests may wait, at all replicas together."""
 
     def __init__(self, lm: FrontModel, call: Call, *, max_queue: int) -> None:
-        super().__init__(lm, max_queue=max_queue)
+        super().__init__(lm, max_queue=max_queue, prefix_cache=False)
         self._call = call
         self._sent: dict[int, _Sent] = {}  # by the identity of a request
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 
 from camshaft.cluster.specs import started_model
 from camshaft.errors import CamshaftError, ContextError, GrammarError, LogitsError, ModelError, SettingError
-from camshaft.generate.engine.engine import QueueFullError
-from camshaft.generate.engine.request import Listener, Request, Update
+from camshaft.generate.engine.request import Listener, Request, TimeLimitError, Update
+from camshaft.generate.engine.request_queue import QueueFullError
 from camshaft.generate.grammar.grammar import Grammar
 from camshaft.generate.options import GenerateOptions
 from camshaft.serve.models.spec import ModelSpec
@@ -100,6 +100,7 @@ def news_of(index: int, update: Update, request: Request) -> News:
 # Those of which the class decides the status of the answer, or are of one request.
 _SENT: tuple[type[CamshaftError], ...] = (
     QueueFullError,
+    TimeLimitError,
     ContextError,
     GrammarError,
     SettingError,

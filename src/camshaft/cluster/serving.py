@@ -57,7 +57,9 @@ def deployment_names(specs: Sequence[ModelSpec]) -> list[str]:
 def router_options(spec: ModelSpec) -> dict[str, Any]:
     """What the router needs to know: the blocks of a replica's cache, and how far queues may differ and count as balanced."""
     slots, context = spec.options["sessions"], spec.options["context"]
-    return {"most_blocks": slots * -(-context // BLOCK_TOKENS), "slack": max(1, slots // 2)}
+    whole = slots * -(-context // BLOCK_TOKENS)
+    most = min(whole, -(-spec.options.get("cache_tokens", whole * BLOCK_TOKENS) // BLOCK_TOKENS))
+    return {"most_blocks": most, "slack": max(1, slots // 2)}
 
 
 def _options(spec: ModelSpec, replicas: Replicas, cpus: float) -> dict[str, Any]:

@@ -53,6 +53,7 @@ class LanguageModel(Prompts, Drawing):
         CPU with AMX, whose inputs it rounds to bf16; 'f32' keeps both f32.
     kv_cache: 'auto', 'f16', 'bf16', 'f32', 'q8_0' (8.5 bits per number) or 'q4_0' (4.5 bits).
     sessions: maximum number of open sessions.
+    cache_tokens: memory for keys and values, in tokens of all sessions together; None: of each one's whole context.
     adapters: LoRA adapters (GGUF files and PEFT folders) that are added to the model, each alone or in a pair with a strength.
     mmproj: the file of the model's vision encoder, with which it sees pictures (extra `images`).
     experts_resident: gigabytes of memory for experts: the most used stay, others are read from files; None: all if they fit.
@@ -72,9 +73,10 @@ class LanguageModel(Prompts, Drawing):
         adapters: Given = (),
         mmproj: str | Path | None = None,
         experts_resident: float | None = None,
+        cache_tokens: int | None = None,
     ) -> None:
         started = time.perf_counter()
-        model_options.check_sizes(context, sessions)
+        model_options.check_sizes(context, sessions, cache_tokens)
         self.name, self.context = model_options.name_of(path_or_name), context
         self.activations = model_options.activations_of(activations)
         self.kv_cache = model_options.kv_cache_of(kv_cache, self.activations)
@@ -105,6 +107,7 @@ class LanguageModel(Prompts, Drawing):
                     adapters=self._opened(adapters),
                     seeing=BLIND if self.vision is None else self.vision.seeing,
                     experts_resident=experts_resident,
+                    cache_tokens=cache_tokens,
                 )
                 self.tokenizer = self._model_file.tokenizer()  # while a cached plan's weights load in the background
                 loaded = time.perf_counter()

@@ -69,6 +69,7 @@ class ModelPlans(PictureRuns):
         adapters: Adapters | None = None,
         seeing: Seeing = BLIND,
         experts_resident: float | None = None,
+        cache_tokens: int | None = None,
     ) -> None:
         check_layers(config.architecture, config.n_layers, len(file.tensors))
         self.config, self.context, self.threads = config, context, threads
@@ -78,10 +79,12 @@ class ModelPlans(PictureRuns):
         self.experts = self.residency.experts if self.residency else None
         self.length = Extent("length", context)
         self.prompt_tokens = Extent("tokens", min(PROMPT_TOKENS, context))
-        self.cache = KVCache(config, context, form, n_slots, self.device, run_tokens=self.prompt_tokens.bound)
+        most = self.prompt_tokens.bound
+        self.cache = KVCache(config, context, form, n_slots, self.device, run_tokens=most, tokens=cache_tokens)
         self.logit_rows = Extent("rows", min(LOGIT_ROWS, self.prompt_tokens.bound))
         self.file, self._backend, self._activations = file, backend, activations
         facts = f"{config}|{context}|{self.prompt_tokens}|{self.logit_rows}|{n_slots}|{activations}|{form}|{threads}"
+        facts += "" if cache_tokens is None else f"|{self.cache.n_blocks} blocks"
         self._facts = facts + (f"|{seeing}" if seeing.width else "") + ("|routed" if self.experts else "")
         self.seeing = seeing
         self.n_runs, self.costs = 0, RunCosts()  # the logits are those of the last run

@@ -165,10 +165,13 @@ def kv_cache_of(name: str, activations: str) -> str:
     return name
 
 
-def check_sizes(context: int, sessions: int) -> None:
-    """Raise SettingError unless both are positive integers, ContextError if positions would exceed 31 bits."""
+def check_sizes(context: int, sessions: int, cache_tokens: int | None = None) -> None:
+    """Raise SettingError unless all are positive integers, and the cache has a whole context; ContextError if positions would
+    exceed 31 bits."""
     if any(type(n) is not int or n < 1 for n in (context, sessions)):
         raise SettingError(f"context {context!r}, sessions {sessions!r}; wanted whole numbers from 1 up")
+    if cache_tokens is not None and (type(cache_tokens) is not int or cache_tokens < context):
+        raise SettingError(f"cache_tokens {cache_tokens!r}; wanted a whole number from the context, {context}, up")
     if context * sessions >= 1 << 31:  # positions and rows of the cache are i32
         raise ContextError(
             f"{count(sessions, 'session')} with a context of {count(context, 'token')}; wanted fewer than 2^31 tokens in all"

@@ -195,6 +195,8 @@ class _Turn:
         self._session.take_slot()
         if self.speculator is not None:
             self.speculator.prepare()
+        if self.kept is not None:
+            self._session.read_kept(self.kept)
         with ExitStack() as locks:
             for lock in self._locks:
                 locks.enter_context(lock)

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from camshaft.errors import ContextError, StoreError, count
+from camshaft.errors import ContextError, count
 from camshaft.generate.generation import Closing
-from camshaft.generate.memory.cache_specs import BLOCK_TOKENS
+from camshaft.generate.memory.blocks import write_blocks
 from camshaft.generate.memory.checkpoints import Checkpoints
 from camshaft.generate.memory.logits import move_row
 from camshaft.generate.speculation.pace import MOST_ROWS
-from camshaft.generate.stored.prompt_cache import LEAST_NEW, PromptCache, take_blocks
+from camshaft.generate.stored.prompt_cache import LEAST_NEW, PromptCache
 
 if TYPE_CHECKING:
     from camshaft.generate.language_model import LanguageModel
@@ -124,8 +124,14 @@ class SessionState(Closing):
                 f"the prompt has {n_tokens} tokens{used}; the context is {self._model.context}: shorten it or raise context="
             )
 
+    def read_kept(self, kept: PromptCache) -> None:
+        """Read what is kept of an empty session's pending tokens, for `process_kept`. The caller does not hold the model's
+        lock."""
+        if not self.history:
+            kept.read([*self._pending], self._model.threads)
+
     def process_kept(self, kept: PromptCache) -> None:
-        """Process the pending tokens of an empty session but for those of a kept prompt, and keep them."""
+        """Process the pending tokens of an empty session but for those that `read_kept` has read, and keep them."""
         assert self._slot is not None
         tokens, kept.n_taken, self._goes_back = self.tokens, self._take_kept(kept), True
         self._process_pending()
@@ -134,21 +140,15 @@ class SessionState(Closing):
 
     def _take_kept(self, kept: PromptCache) -> int:
         assert self._slot is not None
-        cache, found = self._model.plans.cache, kept.find(self._pending)
+        found, cache = kept.take(self._pending), self._model.plans.cache
         if found is None:
             return 0
-        file, n = found
-        try:
-            cache.reserve(self._slot, n)
-            take_blocks(file, cache, self._slot, -(-n // BLOCK_TOKENS), self._model.threads)
-            states = {at: file.states_at(at) for at in file.head.positions if at <= n}
-        except StoreError as error:
-            kept.drop(file.path, error)
-            return 0
-        finally:
-            file.close()
+        n = len(found.tokens)
+        cache.reserve(self._slot, n)
+        for name, data in found.blocks.items():
+            write_blocks(cache, name, self._slot, data)
         if self._states is not None:
-            self._states.put(states)
+            self._states.put(found.states)
         self._model.plans.axes.begin(self._slot)
         self.history, self.position = self._pending[:n], n
         del self._pending[:n]

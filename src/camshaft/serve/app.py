@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import ExitStack, asynccontextmanager
 from typing import Any
 
 from starlette.applications import Starlette
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
+from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
@@ -29,6 +30,7 @@ from camshaft.serve.openai.chat import chat_completions
 from camshaft.serve.openai.completions import completions
 from camshaft.serve.openai.embeddings import embed, embeddings
 from camshaft.serve.openai.responses import responses
+from camshaft.serve.request_log import Logged, RequestLog
 from camshaft.serve.requests.errors import HttpError, http_error
 from camshaft.serve.requests.fields import TEXT, parse_json, read_fields
 from camshaft.serve.requests.openapi import document
@@ -115,7 +117,7 @@ class _Checks:
         await self._app(scope, receive, send)
 
 
-def make_app(models: Models, guard: Guard) -> ASGIApp:
+def make_app(models: Models, guard: Guard, log: RequestLog | None = None) -> ASGIApp:
     """The application. It starts the engines when it starts, and closes all models at its end."""
 
     @asynccontextmanager
@@ -141,7 +143,23 @@ def make_app(models: Models, guard: Guard) -> ASGIApp:
         Route(path, _of_model(handler, kind, models, room), methods=[method])
         for (method, path), (handler, kind) in MODEL_ROUTES.items()
     ]
-    return _Checks(Starlette(routes=routes, lifespan=lifespan, exception_handlers=handlers), guard)
+    app: ASGIApp = _Checks(Starlette(routes=routes, lifespan=lifespan, exception_handlers=handlers), guard)
+    app = _with_origins(app, guard.origins) if guard.origins else app
+    return Logged(app, log) if log is not None else app
+
+
+def _with_origins(app: ASGIApp, origins: Sequence[str]) -> ASGIApp:
+    """The application, which lets browsers give pages of these origins its answers: also refusals, and what a browser asks before
+    a request has no key."""
+    methods = sorted({method for method, _ in (*ROUTES, *MODEL_ROUTES)})
+    return CORSMiddleware(
+        app,
+        allow_origins=origins,
+        allow_methods=methods,
+        allow_headers=["*"],
+        allow_private_network=True,
+        expose_headers=["Retry-After"],
+    )
 
 
 async def _unload_idle(models: Models) -> None:
@@ -219,11 +237,12 @@ def _json(path: str, error: HttpError) -> Response:
 
 
 async def _on_error(request: Request, error: HttpError) -> Response:
+    request.state.code = error.code
     return _json(request.url.path, error)
 
 
 async def _on_refusal(request: Request, error: CamshaftError) -> Response:
-    return _json(request.url.path, http_error(error))
+    return await _on_error(request, http_error(error))
 
 
 async def _on_http(request: Request, error: HTTPException) -> Response:

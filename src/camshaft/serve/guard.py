@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hmac
 import ipaddress
+from collections.abc import Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -14,7 +15,10 @@ from starlette.datastructures import Headers
 from camshaft.errors import SettingError
 from camshaft.serve.requests.errors import TWO_LENGTHS, HttpError
 
-OPEN_PATHS = frozenset({"/health", "/", "/page.css", "/page.js"})  # the page asks for the key itself
+OPEN_PATHS = frozenset(
+    {"/health", "/", "/page.css", "/page.js", "/docs", "/docs.js"}
+)  # the page asks for the key itself
+ANY = "*"
 _HASHED = "sha256:"
 
 
@@ -23,10 +27,12 @@ class Guard:
     """Checks the headers of requests. `keys` are SHA-256 digests of the API keys; without keys everybody on this machine may
     ask, but no web page of another origin: browsers run those of anybody.
 
-    `names` are the host names under which the server may be addressed then, beside IP addresses."""
+    `names` are the host names under which the server may be addressed then, beside IP addresses; `origins` are those whose pages
+    may ask all the same, as `read_origins` has them: with keys browsers let no other pages read answers."""
 
     keys: tuple[bytes, ...] = ()
     names: frozenset[str] = frozenset({"localhost"})
+    origins: tuple[str, ...] = ()
 
     def check(self, path: str, headers: Headers) -> None:
         """Raise HttpError for a request that has no key, comes from a page of another origin, or has two lengths, of which a
@@ -41,7 +47,8 @@ class Guard:
         host, origin = _host(headers.get("host", "")), headers.get("origin")
         if host not in self.names and not _is_address(host):
             raise HttpError(403, f"the host {host[:100]!r} is not this server's", code="wrong_host")
-        if origin is not None and urlsplit(origin).netloc != headers.get("host"):
+        is_ours = origin is None or urlsplit(origin).netloc == headers.get("host")
+        if not is_ours and origin not in self.origins and ANY not in self.origins:
             message = "without an API key, pages of other origins may not use this server"
             raise HttpError(403, message, code="wrong_origin")
 
@@ -69,6 +76,15 @@ def _is_address(host: str) -> bool:
     except ValueError:
         return False
     return True
+
+
+def read_origins(texts: Sequence[str]) -> tuple[str, ...]:
+    """Origins of web pages, SCHEME://HOST or SCHEME://HOST:PORT, or ANY. Raises SettingError for what is no origin."""
+    for text in texts:
+        parts = urlsplit(text)
+        if text != ANY and (text != f"{parts.scheme}://{parts.netloc}" or not (parts.scheme and parts.netloc)):
+            raise SettingError(f"--cors {text!r:.80}: wanted an origin such as https://example.org, or {ANY}")
+    return tuple(text.lower() for text in texts)
 
 
 def read_keys(path: Path) -> tuple[bytes, ...]:

@@ -89,7 +89,7 @@ async def props(request: Request, served: Served) -> Response:
             "model_path": served.name,
             "chat_template": template,
             **spelled,
-            "modalities": {"vision": False, "audio": False},
+            "modalities": {"vision": lm.vision is not None, "audio": False},
             "build_info": f"camshaft {__version__}",
         }
     )

@@ -14,6 +14,7 @@ from camshaft.serve.app import make_app
 from camshaft.serve.connection import KEEP_OPEN_S, Connection, most_connections
 from camshaft.serve.guard import Guard
 from camshaft.serve.models.models import Models
+from camshaft.serve.request_log import RequestLog
 
 GRACE_S = 30  # how long answers in progress may take after the signal to stop
 BACKLOG = 1024
@@ -55,12 +56,14 @@ class _Server(uvicorn.Server):
             self._ready()
 
 
-def make_server(models: Models, guard: Guard, ready: Callable[[], None]) -> uvicorn.Server:
+def make_server(
+    models: Models, guard: Guard, ready: Callable[[], None], log: RequestLog | None = None
+) -> uvicorn.Server:
     """A server whose `run(sockets=[...])` serves until SIGINT, SIGTERM or `should_exit`, and calls `ready` when it has begun.
 
     Then it finishes answers in progress within GRACE_S; a second signal ends them at once."""
     config = uvicorn.Config(
-        make_app(models, guard),
+        make_app(models, guard, log),
         log_config=None,
         access_log=False,
         # By a class, not by name: what else is installed changes nothing. There are no web sockets here.

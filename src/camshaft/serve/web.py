@@ -1,4 +1,4 @@
-"""The chat page at `/`: three files without outside resources, under a policy that allows none."""
+"""The chat page at `/`, and at `/docs` the addresses: files without outside resources, under a policy that allows none."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ FILES = {
     "/": ("page.html", "text/html"),
     "/page.css": ("page.css", "text/css"),
     "/page.js": ("page.js", "text/javascript"),
+    "/docs": ("docs.html", "text/html"),
+    "/docs.js": ("docs.js", "text/javascript"),
 }
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; "

@@ -10,10 +10,11 @@ from pathlib import Path
 import pytest
 
 from camshaft import GenerateOptions, LanguageModel, Sampling
-from camshaft.errors import CamshaftError, ContextError, LogitsError, ModelError, SettingError
-from camshaft.generate.engine.engine import Engine, QueueFullError
-from camshaft.generate.engine.request import Request, Update
-from tests.generate.conftest import CONTEXT, SESSIONS
+from camshaft.errors import CacheFullError, ContextError, LogitsError, ModelError, SettingError
+from camshaft.generate.engine.engine import Engine
+from camshaft.generate.engine.request import Request, TimeLimitError, Update
+from camshaft.generate.engine.request_queue import QueueFullError
+from tests.generate.conftest import CONTEXT, SESSIONS, whole_text
 from tests.support.fixtures import tiny_model
 from tests.support.models import require_default_model
 
@@ -159,6 +160,50 @@ def test_ends_limits_and_errors(lm: LanguageModel, monkeypatch: pytest.MonkeyPat
         engine.submit(PROMPTS[0], options(), Told())
 
 
+def test_requests_give_way_where_the_cache_is_short_and_get_the_same_answers(
+    lm: LanguageModel, tiny_path: Path
+) -> None:
+    how = [options(30, seed=i, greedy=False) for i in range(len(PROMPTS))]
+    wanted = [alone(lm, prompt, each) for prompt, each in zip(PROMPTS, how, strict=True)]
+    opened = {"threads": 1, "context": CONTEXT, "activations": "f32", "sessions": SESSIONS}
+    with LanguageModel(tiny_path, **opened, cache_tokens=64) as small, Engine(small, prompt_budget=7) as engine:  # type: ignore[arg-type]
+        cache = small.plans.cache
+        assert cache.nbytes < lm.plans.cache.nbytes / 2
+        told = [Told() for _ in PROMPTS]
+        requests = [engine.submit(*each) for each in zip(PROMPTS, how, told, strict=True)]
+        finish(engine)
+        assert [answer(request) for request in requests] == wanted
+        assert [each.text for each in told] == [whole_text(lm, ids) for ids in wanted]
+        assert engine.statistics.preemptions > 0
+        assert cache.n_available == cache.n_blocks
+        with small.session() as session:
+            session.process(PROMPTS[3])  # three of four blocks, which no request gets
+            other, late = engine.submit(PROMPTS[0], options(1), Told()), Told()
+            engine.submit(PROMPTS[3], how[0], late)
+            finish(engine)
+            assert len(answer(other)) == 1
+            assert isinstance(late.error, CacheFullError)
+            assert str(late.error).startswith("all 64 tokens of the cache are in use")
+    with pytest.raises(SettingError, match="cache_tokens 47; wanted a whole number from the context, 48, up"):
+        LanguageModel(tiny_path, **opened, cache_tokens=47)  # type: ignore[arg-type]
+
+
+def test_an_answer_whose_time_is_over_ends_where_it_is(lm: LanguageModel) -> None:
+    wanted, told = alone(lm, PROMPTS[0], options()), [Told() for _ in range(SESSIONS + 1)]
+    with Engine(lm, time_limit_s=1000) as engine:
+        requests = [engine.submit(PROMPTS[0], options(), each) for each in told]
+        for _ in range(3):
+            engine.step()
+        assert all(request.deadline == request.clock.queued + 1000 for request in requests)
+        requests[0].deadline = requests[-1].deadline = 0  # one that runs, and one that waits
+        finish(engine)
+        assert [each.reason for each in told] == ["length"] * SESSIONS + [None]
+        assert answer(requests[0]) == wanted[: len(answer(requests[0]))] != wanted == answer(requests[1])
+        assert told[0].text == lm.detokenize(answer(requests[0]))
+        assert isinstance(told[-1].error, TimeLimitError)
+        assert engine.statistics.ended == {"length": SESSIONS, "error": 1}
+
+
 def test_a_fault_of_one_request_ends_no_other(
     lm: LanguageModel, engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -232,14 +277,6 @@ def test_an_engine_that_fails_ends_its_requests(lm: LanguageModel, monkeypatch: 
         assert "division by zero" in str(told.error)
         with pytest.raises(ModelError, match="closed"):
             engine.submit(PROMPTS[0], options(), Told())
-
-
-def test_recurrent_states_keep_blocks_from_being_shared(lm: LanguageModel, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(vars(lm.plans.cache), "is_recurrent", True)
-    with Engine(lm) as engine:
-        assert engine.prefixes is None
-        with pytest.raises(CamshaftError, match="is empty"):
-            engine.submit([], options(), Told())
 
 
 @pytest.mark.full

@@ -45,6 +45,7 @@ class Follower(Drafted):
         self.keys, self.prompt_tokens, self.prompt_end = request.keys, request.prompt_tokens, request.prompt_end
         self.ids = request.ids
         self.position = self.n_shared = self.cached_tokens = 0
+        self.is_resumed = False
         self.branches: set[int] = set()
 
     def catch_up(self) -> None:

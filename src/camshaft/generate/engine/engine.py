@@ -8,25 +8,26 @@ on its neighbours. As it is, a request gets the bits that it gets alone, whateve
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
-from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from camshaft.errors import CamshaftError, ModelError, SettingError
 from camshaft.forks import renewed
+from camshaft.generate.engine import room
 from camshaft.generate.engine.drafts import Results
 from camshaft.generate.engine.prefix_cache import PrefixCache
 from camshaft.generate.engine.preparation import Preparation
-from camshaft.generate.engine.request import Listener, Request, Update, request_of
-from camshaft.generate.engine.runner import Runner
+from camshaft.generate.engine.request import Request, Update
+from camshaft.generate.engine.request_queue import MAX_QUEUE, Queue, by_priority
+from camshaft.generate.engine.runner import Runner, late
 from camshaft.generate.engine.statistics import Statistics
-from camshaft.generate.generation import Closing
 from camshaft.generate.model_plans import MAX_DECODE_SEQUENCES, PROMPT_TOKENS
-from camshaft.generate.options import GenerateOptions
+from camshaft.generate.speculation.pace import MOST_ROWS
 from camshaft.generate.speculation.speculator import Speculate
 from camshaft.generate.vision.tokens import has_pictures
 
@@ -34,29 +35,26 @@ if TYPE_CHECKING:
     from camshaft.generate.language_model import LanguageModel
 
 PROMPT_BUDGET = 256  # prompt tokens of a step while others generate: bounds the time between their tokens
-MAX_QUEUE = 256
 _log = logging.getLogger("camshaft.engine")
-_priority = attrgetter("priority")
 
 
-class QueueFullError(CamshaftError):
-    """As many requests wait as may."""
-
-
-class Engine(Closing):
+class Engine(Queue):
     """Runs requests of one model. `start` begins a thread that runs them; without it, `step` does.
 
     prompt_budget: prompt tokens of a step while other requests generate.
     max_queue: how many requests may wait for a slot.
     speculate: 'ngram' drafts what followed the same tokens earlier in a text, an open model with the same vocabulary drafts by
     itself, while few requests run and it pays; texts are the same. Its owner closes that model, after the engine.
-    prefix_cache: whether prompts share the blocks of their common beginnings. Models with recurrent layers share none; those with
-    windows share up to the ends of messages and to places where prompts were seen to part.
+    prefix_cache: whether prompts share the blocks of their common beginnings: those of models with recurrent layers or windows up
+    to the ends of messages and to places where prompts were seen to part.
+    time_limit_s: seconds from its arrival that a request may take; then it ends with what it has, as 'length', or with a
+    TimeLimitError if it has no token.
     prepares: whether `start` also begins to make the plans for several requests, in a thread of its own; else the first batch of
     each size waits for its plan.
 
-    At most `sessions` requests of the model run at once. Every slot can have its whole context, so that no request that runs has
-    to stop for another one's memory."""
+    At most `sessions` requests of the model run at once. If the model was opened with `cache_tokens`, requests wait until the
+    cache has room for them, and where those that run grow beyond it the last one gives way: its keys are computed again later, by
+    the plans of before, so that its tokens have the same bits."""
 
     def __init__(
         self,
@@ -66,24 +64,20 @@ class Engine(Closing):
         max_queue: int = MAX_QUEUE,
         prefix_cache: bool = True,
         speculate: Speculate | None = None,
+        time_limit_s: float = math.inf,
         prepares: bool = False,
     ) -> None:
         for name, value in (("prompt_budget", prompt_budget), ("max_queue", max_queue)):
             if type(value) is not int or value < 1:
                 raise SettingError(f"{name}={value!r}; wanted a whole number from 1 up")
-        self.lm, self.max_queue, self._budget = lm, max_queue, prompt_budget
+        super().__init__(lm, max_queue, time_limit_s)
+        self._budget = prompt_budget
         cache = lm.plans.cache
-        wanted = prefix_cache and not cache.is_recurrent  # a recurrent state is not in blocks
-        self.prefixes = (cache.prefixes or PrefixCache(cache)) if wanted else None
+        self.prefixes = (cache.prefixes or PrefixCache(cache)) if prefix_cache else None
         self.statistics = Statistics()
         # Slot -> the prompt of its last request; None for one with pictures, whose embeddings would stay in memory.
         self.last_prompts: dict[int, list[int] | None] = {}
         self._runner = Runner(lm, self.prefixes, self.statistics, speculate)
-        self._waiting: deque[Request] = deque()
-        self._running: list[Request] = []
-        self._changed = threading.Condition()
-        self._thread: threading.Thread | None = None
-        self._is_closing = False
         self.preparation = Preparation(lm, speculates=speculate is not None) if prepares else None
         renewed(self)
 
@@ -95,29 +89,9 @@ class Engine(Closing):
             self._free(request)
 
     @property
-    def n_waiting(self) -> int:
-        """The number of requests without a slot."""
-        return len(self._waiting)
-
-    @property
-    def n_running(self) -> int:
-        """The number of requests with a slot."""
-        return len(self._running)
-
-    @property
-    def running(self) -> list[Request]:
-        """The requests with a slot."""
-        return [*self._running]
-
-    @property
     def drafts_by(self) -> str | None:
         """'ngram', the name of the draft model, or None without speculation."""
         return self._runner.drafts.kind
-
-    @property
-    def is_alive(self) -> bool:
-        """Whether requests are taken."""
-        return not self._is_closing and (self._thread is None or self._thread.is_alive())
 
     def start(self) -> None:
         """Begin the thread that runs the steps."""
@@ -126,39 +100,6 @@ class Engine(Closing):
             self._thread.start()
             if self.preparation is not None:
                 self.preparation.start()
-
-    def submit(self, ids: Sequence[int], options: GenerateOptions, listener: Listener) -> Request:
-        """Queue a request to continue the token ids. `listener` gets an Update per token, in the engine's thread.
-
-        Raises ContextError if the prompt is empty or exceeds the context, QueueFullError, and ModelError after `close`."""
-        return self.submit_all([(ids, options, listener)])[0]
-
-    def submit_all(
-        self,
-        wanted: Sequence[tuple[Sequence[int], GenerateOptions, Listener]],
-        *,
-        scored: bool = False,
-        priority: int = 0,
-    ) -> list[Request]:
-        """Queue several requests, or none if there is no place for all of them. Raises as `submit`.
-
-        scored: also report the log probabilities of the prompts' tokens, as `options.logprobs` has them for answers.
-        priority: requests with a lower number get slots, and their prompts processed, before others; equal ones in order."""
-        requests = [request_of(self.lm, *each, scored, priority) for each in wanted]
-        with self._changed:
-            if not self.is_alive:
-                raise ModelError("the engine is closed")
-            if len(self._waiting) + len(requests) > self.max_queue:
-                raise QueueFullError(f"{len(self._waiting)} requests wait; the limit is {self.max_queue}")
-            self._waiting = deque(sorted([*self._waiting, *requests], key=_priority))
-            self._changed.notify()
-        return requests
-
-    def cancel(self, request: Request) -> None:
-        """End a request at the next step, whether it waits or runs; its listener is not called from then on."""
-        request.cancel()
-        with self._changed:
-            self._changed.notify()
 
     def _run_steps(self) -> None:
         """Run steps until `close`. An error outside a request's own work ends the engine and all its requests."""
@@ -177,23 +118,60 @@ class Engine(Closing):
     def step(self) -> None:
         """Admit requests that wait, generate a token of each sequence, and process prompts within the budget."""
         with self.lm.lock:
-            for request in [request for request in self._open() if request.is_cancelled]:
-                self._end(request, "cancelled")
+            for request in self._open():
+                if request.is_cancelled:
+                    self._end(request, "cancelled")
+                elif request.is_late:
+                    self._tell(request, late(request))
         self._admit()
         with self.lm.lock:
-            generating = [r for r in self._running if not r.is_prompting]
+            before = self.lm.plans.n_runs
+            self._make_room()
+            self._try(self._runner.replay, [r for r in self._running if r.is_behind])
+            generating = [r for r in self._running if not (r.is_prompting or r.is_behind)]
             alone = len(generating) == len(self._running) <= MAX_DECODE_SEQUENCES
             generate = partial(self._runner.generate, draft_budget=self._budget if alone else 0)
             for first in range(0, len(generating), MAX_DECODE_SEQUENCES):
                 self._try(generate, generating[first : first + MAX_DECODE_SEQUENCES])
             budget = self._budget if generating else PROMPT_TOKENS
-            prompting = sorted((r for r in self._running if r.is_prompting), key=_priority)
+            prompting = sorted((r for r in self._running if r.is_prompting), key=by_priority)
             self._try(partial(self._runner.process_prompts, budget=budget), prompting)
+            if self._running and self.lm.plans.cache.is_limited and self.lm.plans.n_runs == before:
+                self._give_way()
             self.statistics.steps += 1
+
+    def _make_room(self) -> None:
+        """Have requests give way until those that generate have blocks for their next tokens."""
+        cache, ahead = self.lm.plans.cache, MOST_ROWS if self.drafts_by else 1
+        while cache.is_limited and len(self._running) > 1:
+            generating = [r for r in self._running if not r.is_prompting]
+            if room.needed(cache, generating, ahead) <= cache.n_available:
+                return
+            self._give_way()
+
+    def _give_way(self) -> None:
+        """Put the least request that runs back into the queue, before others of its priority. A lone one, which has no room
+        beside sessions that are no requests, ends with an error."""
+        request = room.least(self._running)
+        if len(self._running) == 1:
+            self._tell(request, Update(error=self.lm.plans.cache.full_error))
+            return
+        self.statistics.preemptions += 1
+        self._free(request)
+        request.restart()
+        with self._changed:
+            self._waiting = deque(sorted([request, *self._waiting], key=by_priority))
+
+    def _may_admit(self) -> bool:
+        cache = self.lm.plans.cache
+        if not (self._running and cache.is_limited):
+            return True
+        with self.lm.lock:
+            return room.fits(cache, self.prefixes, self._waiting[0], self._running)
 
     def _admit(self) -> None:
         cache = self.lm.plans.cache
-        while self._waiting:
+        while self._waiting and self._may_admit():
             try:
                 slot = cache.open_slot(wait=not self._running)
             except CamshaftError as error:
@@ -204,7 +182,7 @@ class Engine(Closing):
             with self._changed:
                 request = self._waiting.popleft()
             self._running.append(request)
-            request.slot, request.clock.admitted = slot, time.perf_counter()
+            request.slot, request.clock.admitted = slot, request.clock.admitted or time.perf_counter()
             self._try(self._runner.begin, [request])
 
     def _try(self, run: Callable[[list[Request]], Results], requests: list[Request]) -> None:
@@ -259,11 +237,6 @@ class Engine(Closing):
         if self.preparation is not None:
             self.preparation.close()
         self._end_all(ModelError("the engine is closed"))
-
-    def _open(self) -> list[Request]:
-        """The requests that have not ended."""
-        with self._changed:
-            return [*self._running, *self._waiting]
 
     def _end_all(self, error: Exception) -> None:
         """Take no more requests, and end those that there are."""

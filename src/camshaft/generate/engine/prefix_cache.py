@@ -4,8 +4,9 @@ A block's key is the digest of its 16 tokens and of the key of the block before 
 until its memory is needed; the least recently used one goes first. Only whole blocks are shared, and a sequence writes behind
 them, so that no block has to be copied.
 
-Layers with a window keep their keys in a ring of each slot, so a sequence takes shared blocks up to a place whose windows were
-copied: the end of a message or prompt, or where two prompts part.
+Recurrent layers have a state of each slot, and layers with a window keep their keys in a ring of each. Neither is in blocks, so
+a sequence takes shared blocks up to a place whose states and windows were copied: the end of a message or prompt, or where two
+prompts part.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Sequence
 from hashlib import blake2b
+from itertools import takewhile
 from typing import Any
 
 import numpy as np
@@ -45,7 +47,7 @@ class PrefixCache:
         self._keys: dict[int, bytes] = {}
         self._users: dict[int, int] = {}  # shared block -> number of slots that have it
         self._idle: OrderedDict[int, None] = OrderedDict()  # shared blocks without users, least recently used first
-        self._windows: OrderedDict[bytes, dict[str, Array]] = OrderedDict()  # least recently used first
+        self._states: OrderedDict[bytes, dict[str, Array]] = OrderedDict()  # least recently used first
         self.evictions = 0
         cache.prefixes = self
 
@@ -60,37 +62,54 @@ class PrefixCache:
         return len(self._idle)
 
     @property
-    def has_windows(self) -> bool:
-        """Whether layers with a window keep a ring."""
-        return self._cache.ring is not None
+    def has_states(self) -> bool:
+        """Whether blocks alone are not all that a sequence has: there are recurrent states, or windows in rings."""
+        return bool(self._cache.copied_nbytes)
 
     @property
-    def windows_nbytes(self) -> int:
-        """Bytes of the copied windows."""
-        return sum(array.nbytes for copy in self._windows.values() for array in copy.values())
+    def splits(self) -> bool:
+        """Whether a copy is made only where a run ends. Of windows alone it is made after the run, which leaves them there."""
+        return self._cache.is_recurrent
+
+    @property
+    def states_nbytes(self) -> int:
+        """Bytes of the copied states and windows."""
+        return sum(array.nbytes for copy in self._states.values() for array in copy.values())
 
     def can_follow(self, key: bytes) -> bool:
-        """Whether a sequence can go on behind the block with this key: the windows there were copied, if there are any."""
-        return not self.has_windows or key in self._windows
+        """Whether a sequence can go on behind the block with this key: the states there were copied, if there are any."""
+        return not self.has_states or key in self._states
 
-    def keep_windows(self, slot: int, n_blocks: int, key: bytes) -> None:
-        """Copy the windows of a slot after so many blocks, the last one with this key. All copies take no more than the rings."""
-        ring = self._cache.ring
-        if ring is None or key in self._windows:
-            return
-        self._windows[key] = self._cache.copied_states(slot, n_blocks * BLOCK_TOKENS)
-        while len(self._windows) > max(1, self._cache.n_slots * ring.n_blocks // ring.window_blocks):
-            self._windows.popitem(last=False)
+    def keep_states(self, slot: int, n_blocks: int, key: bytes) -> None:
+        """Copy the states and windows of a slot after so many blocks, the last one with this key."""
+        if self.has_states and key not in self._states:
+            self.put_states(key, self._cache.copied_states(slot, n_blocks * BLOCK_TOKENS))
 
-    def take_windows(self, slot: int, n_blocks: int, key: bytes) -> None:
-        """Make the windows of a slot those that were copied after the block with this key."""
-        if self.has_windows:
-            self._windows.move_to_end(key)
-            self._cache.write_states(slot, n_blocks * BLOCK_TOKENS, self._windows[key])
+    def put_states(self, key: bytes, copied: dict[str, Array]) -> None:
+        """Have a copy of the states and windows after the block with this key; all copies take no more than those of slots."""
+        self._states[key] = copied
+        one, of_slot = sum(self._cache.copied_nbytes.values()), self._cache.ring_nbytes + self._cache.state_nbytes
+        while len(self._states) > max(1, self._cache.n_slots * of_slot // one):
+            self._states.popitem(last=False)
+
+    def states_after(self, key: bytes) -> dict[str, Array]:
+        """The copy for a key of which `can_follow` is true."""
+        return self._states[key] if self.has_states else {}
+
+    def take_states(self, slot: int, n_blocks: int, key: bytes) -> None:
+        """Make the states and windows of a slot those that were copied after the block with this key."""
+        if self.has_states:
+            self._states.move_to_end(key)
+            self._cache.write_states(slot, n_blocks * BLOCK_TOKENS, self._states[key])
 
     def find(self, key: bytes) -> int | None:
         """The block with this key, if there is one."""
         return self._blocks.get(key)
+
+    def n_used(self, keys: Sequence[bytes]) -> int:
+        """How many blocks of the longest known beginning some sequence uses."""
+        blocks = takewhile(lambda block: block is not None, map(self._blocks.get, keys))
+        return sum(block not in self._idle for block in blocks)
 
     def use(self, slot: int, block: int) -> None:
         """Make a shared block the next one of a slot."""
@@ -122,13 +141,20 @@ class PrefixCache:
         """Free the blocks with these keys that no sequence uses; returns their number."""
         blocks = [block for block in map(self._blocks.get, keys) if block is not None and block in self._idle]
         for block in blocks:
-            del self._idle[block], self._blocks[self._keys.pop(block)], self._users[block]
+            del self._idle[block]
+            self._drop(block)
         self._cache.free_blocks(blocks)
         return len(blocks)
 
     def evict(self) -> int:
         """Take the least recently used idle block from the shared ones. There is one whenever a slot has room for a block."""
         block, _ = self._idle.popitem(last=False)
-        del self._blocks[self._keys.pop(block)], self._users[block]
+        self._drop(block)
         self.evictions += 1
         return block
+
+    def _drop(self, block: int) -> None:
+        """Share a block no more, nor what was copied behind it."""
+        key = self._keys.pop(block)
+        del self._blocks[key], self._users[block]
+        self._states.pop(key, None)

@@ -7,7 +7,9 @@ from typing import Protocol
 
 from camshaft.generate.engine.prefix_cache import PrefixCache
 from camshaft.generate.engine.request import Request
+from camshaft.generate.memory import checkpoints
 from camshaft.generate.memory.cache_specs import BLOCK_TOKENS
+from camshaft.generate.memory.kv_cache import KVCache
 from camshaft.generate.vision.runs import PictureRuns
 
 Part = tuple[Request, int]
@@ -23,6 +25,7 @@ class Sharing(Protocol):
     position: int
     n_shared: int
     cached_tokens: int
+    is_resumed: bool
     branches: set[int]
 
     @property
@@ -43,6 +46,7 @@ def choose(
     logits of each token, of which a run has `most_rows`, and shares no block of others."""
     parts: list[Part] = []
     coming: dict[bytes, Request] = {}
+    taken = 0  # blocks for the parts
     for request in requests:
         if prefixes is not None and not request.is_scored:
             share(request, prefixes, plans)
@@ -57,16 +61,37 @@ def choose(
         n = n and plans.part_length(request.ids, request.position, n, is_first=not parts)
         if not n or not most_rows:
             break
+        n, taken = _with_room(request, n, plans.cache, taken)
+        if not n:
+            continue
         parts.append((request, n))
         budget -= n
         most_rows -= n if request.is_scored else 1
         if prefixes is not None:
             coming |= dict.fromkeys(request.keys[index : (request.position + n) // BLOCK_TOKENS], request)
-    return parts
+    splits = prefixes is not None and prefixes.splits
+    return [(request, _before_branch(request, n, plans)) for request, n in parts] if splits else parts
+
+
+def _with_room(request: Request, n: int, cache: KVCache, taken: int) -> tuple[int, int]:
+    """So many of the next `n` tokens as there are blocks for, if others take `taken` of them, and the blocks taken then. A part
+    that must be whole is left to the cache, which refuses it."""
+    if not cache.is_limited or request.slot is None:
+        return n, taken
+    own = len(cache.blocks_of(request.slot))
+    n = min(n, (own + cache.n_available - taken) * BLOCK_TOKENS - request.position)
+    return max(n, 0), taken + max(0, -(-(request.position + n) // BLOCK_TOKENS) - own)
+
+
+def _before_branch(request: Request, n: int, plans: PictureRuns) -> int:
+    """So many of the next `n` tokens that the run ends where others may part from the prompt, if it passes such a place."""
+    first = request.position
+    most = min([n, *(at * BLOCK_TOKENS - first for at in request.branches if at * BLOCK_TOKENS > first)])
+    return n if most == n else plans.part_length(request.ids, first, most)
 
 
 def share(request: Sharing, prefixes: PrefixCache, plans: PictureRuns) -> None:
-    """Take the shared blocks that follow the request's position, as far as their windows are known; at least the prompt's last
+    """Take the shared blocks that follow the request's position, as far as their states are known; at least the prompt's last
     token is left to process."""
     assert request.slot is not None
     if request.position % BLOCK_TOKENS:
@@ -89,8 +114,8 @@ def share(request: Sharing, prefixes: PrefixCache, plans: PictureRuns) -> None:
         prefixes.use(request.slot, block)
         plans.pass_over(request.ids[request.position : request.position + BLOCK_TOKENS], request.position, request.slot)
         request.position += BLOCK_TOKENS
-    prefixes.take_windows(request.slot, index + n, request.keys[index + n - 1])
-    request.cached_tokens += n * BLOCK_TOKENS
+    prefixes.take_states(request.slot, index + n, request.keys[index + n - 1])
+    request.cached_tokens += 0 if request.is_resumed else n * BLOCK_TOKENS
     request.n_shared = index + n
 
 
@@ -99,15 +124,23 @@ def publish(request: Sharing, prefixes: PrefixCache) -> None:
     assert request.slot is not None
     n = min(request.position, request.prompt_end) // BLOCK_TOKENS
     for at in range(request.n_shared + 1, n + 1):
-        if at in request.branches:
-            prefixes.keep_windows(request.slot, at, request.keys[at - 1])
+        if at in request.branches and (at * BLOCK_TOKENS == request.position or not prefixes.splits):
+            prefixes.keep_states(request.slot, at, request.keys[at - 1])
     for index in range(request.n_shared, n):
         prefixes.add(request.slot, index, request.keys[index])
     request.n_shared = n
 
 
-def message_ends(request: Request, ends: Collection[int]) -> set[int]:
-    """After how many blocks others may part from a prompt: at the end of its first and its last message, and at its own."""
+def message_ends(request: Request, ends: Collection[int], *, splits: bool) -> set[int]:
+    """After how many blocks others may part from a prompt: at the end of its first and its last message, and at its own.
+
+    splits: whether runs end there, which costs time; then these places are checkpoints.APART tokens from each other, and the
+    prompt's own end is one where it has no messages."""
     found = [i + 1 for i, token in enumerate(request.ids[: request.prompt_end]) if token in ends]
-    places = {at // BLOCK_TOKENS for at in (*found[:1], *found[-1:], request.prompt_end)}
-    return places - {0}
+    places = [at // BLOCK_TOKENS for at in (*found[:1], *found[-1:], request.prompt_end)]
+    if not splits:
+        return {*places} - {0}
+    chosen = [0]
+    for at in places[: max(1, len(places) - 1)]:
+        chosen += [at] if (at - chosen[-1]) * BLOCK_TOKENS >= checkpoints.APART else []
+    return {*chosen} - {0}

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from camshaft.errors import ContextError
+from camshaft.errors import CamshaftError, ContextError
 from camshaft.generate.engine.prefix_cache import block_keys
 from camshaft.generate.generation import FinishReason, Generation, TokenLogprob
 from camshaft.generate.options import GenerateOptions, check_together
@@ -17,6 +18,10 @@ from camshaft.generate.speculation.speculator import Drafted
 
 if TYPE_CHECKING:
     from camshaft.generate.language_model import LanguageModel
+
+
+class TimeLimitError(CamshaftError):
+    """A request had no token within the time that it may take."""
 
 
 @dataclass(frozen=True)
@@ -73,6 +78,7 @@ class Request:
         self.branches: set[int] = set()
         self.position = self.n_shared = self.cached_tokens = 0
         self.is_scored, self.scores, self.priority = is_scored, list[TokenLogprob](), priority
+        self.is_resumed = False
         self.slot: int | None = None
         self.sampler: Sampler | None = None
         self.end_tokens: frozenset[int] = frozenset()
@@ -80,7 +86,28 @@ class Request:
         self.drafter: Drafted | None = None
         self.drafted = self.accepted = 0  # tokens
         self.generation: Generation | None = None
+        self.deadline = math.inf  # of `time.perf_counter`
         self._cancelled = threading.Event()
+
+    @property
+    def is_fresh(self) -> bool:
+        """Whether no token was drawn yet."""
+        return len(self.ids) == self.prompt_tokens
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether tokens that were drawn before the last one are to be processed again."""
+        return not self.is_prompting and self.position < len(self.ids) - 1
+
+    def restart(self) -> None:
+        """Begin again without a slot: what has been drawn stays, and its keys are computed again."""
+        self.position, self.n_shared, self.is_resumed = 0, 0, True
+        self.scores.clear()
+
+    @property
+    def is_late(self) -> bool:
+        """Whether the time for the answer is over."""
+        return self.deadline < time.perf_counter()
 
     @property
     def generated_tokens(self) -> int:

@@ -9,9 +9,10 @@ from camshaft.errors import GrammarError, LogitsError
 from camshaft.generate.engine import prompts
 from camshaft.generate.engine.drafts import Drafts, Results
 from camshaft.generate.engine.prefix_cache import PrefixCache
-from camshaft.generate.engine.request import Request, Update
+from camshaft.generate.engine.request import Request, TimeLimitError, Update
 from camshaft.generate.engine.statistics import Statistics
 from camshaft.generate.generation import Generation, TokenLogprob
+from camshaft.generate.model_plans import MAX_DECODE_SEQUENCES
 from camshaft.generate.speculation.speculator import Speculate
 
 if TYPE_CHECKING:
@@ -31,13 +32,15 @@ class Runner:
         """Prepare requests that have a slot."""
         for request in requests:
             lm, options = self._lm, request.options
+            self.drafts.begin(request)
+            if request.is_resumed:
+                continue
             request.sampler, request.end_tokens = lm.sampler(options.sampling, options.grammar), lm.end_tokens(options)
             text, take = lm.tokenizer.stream(shown=options.shown_tokens), request.take
             request.generation = Generation(request.prompt_tokens, take, text, options, is_complete=request.is_complete)
             self._statistics.prompt_tokens += request.prompt_tokens
-            self.drafts.begin(request)
-            if self._prefixes is not None and self._prefixes.has_windows:
-                request.branches |= prompts.message_ends(request, lm.tokenizer.eos_ids)
+            if self._prefixes is not None and self._prefixes.has_states:
+                request.branches |= prompts.message_ends(request, lm.tokenizer.eos_ids, splits=self._prefixes.splits)
         return []
 
     def generate(self, requests: list[Request], draft_budget: int) -> Results:
@@ -61,6 +64,18 @@ class Runner:
             request.position += 1
         return results + self.drafts.check(requests, drafts, self._draw)
 
+    def replay(self, requests: list[Request]) -> Results:
+        """Process again what requests had drawn before they gave way, up to MAX_DECODE_SEQUENCES tokens of each: by the plans for
+        generating, so that their keys have the bits of before."""
+        self._lm.check_open()
+        for request in requests:
+            first = request.position
+            ids = request.ids[first:-1][:MAX_DECODE_SEQUENCES]
+            slot = self._reserve(request, len(ids))
+            self._lm.plans.run_decode(ids, range(first, first + len(ids)), [slot] * len(ids))
+            request.position += len(ids)
+        return []
+
     def process_prompts(self, requests: list[Request], budget: int) -> Results:
         """Process up to `budget` prompt tokens; draw the first token after the prompts that are complete then."""
         self._lm.check_open()
@@ -71,13 +86,13 @@ class Runner:
         scored: list[tuple[Request, int, int]] = []  # row among `ids`, and the token that follows it
         for request, n in parts:
             end = request.position + n
-            if request.is_scored:
+            if request.is_scored and request.is_fresh:
                 following = request.ids[request.position + 1 : end + 1]
                 scored += [(request, len(ids) + i, token) for i, token in enumerate(following)]
             ids += request.ids[request.position : end]
             positions += range(request.position, end)
             slots += [self._reserve(request, n)] * n
-            if end == request.prompt_tokens:
+            if end == request.prompt_tokens and request.is_fresh:
                 rows.append(len(ids) - 1)
         if not ids:
             return []
@@ -90,7 +105,7 @@ class Runner:
             request.position += n
             if self._prefixes is not None:
                 prompts.publish(request, self._prefixes)
-        return self._draw([request for request, _ in parts if request.position == request.prompt_tokens])
+        return self._draw([r for r, _ in parts if r.position == r.prompt_tokens and r.is_fresh])
 
     def _reserve(self, request: Request, n: int) -> int:
         assert request.slot is not None
@@ -137,6 +152,13 @@ class Runner:
 
 
 def _full(request: Request) -> Update:
-    """The end of a request whose context is full."""
+    """The end of a request that may have no further token."""
     assert request.generation is not None
     return Update(request.generation.finish("length"), finish_reason="length")
+
+
+def late(request: Request) -> Update:
+    """The end of a request whose time is over: with what it has, or with an error if that is nothing."""
+    if not request.generated_tokens:
+        return Update(error=TimeLimitError("the time for an answer is over before its first token; try again later"))
+    return _full(request)

@@ -5,12 +5,13 @@ Between requests keys and values are in the prefix cache alone; a slot only says
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from camshaft.errors import ContextError, SettingError
+from camshaft.errors import ContextError, SettingError, StoreError
 from camshaft.generate.engine.prefix_cache import PrefixCache, block_keys
 from camshaft.generate.memory.blocks import write_blocks
 from camshaft.generate.memory.cache_specs import BLOCK_TOKENS
@@ -26,21 +27,26 @@ def save(engine: Engine, slot: int, path: Path) -> int:
     Raises SettingError for a slot that there is not, or a model that shares no prompts, ContextError if nothing is there or all
     slots are in use, and StoreError if the file cannot be written."""
     prefixes, tokens = _prompt_of(engine, slot)
-    file, n = PromptCache(path, engine.lm), 0
+    file, keys = PromptCache(path, engine.lm), block_keys(tokens)
     with engine.lm.lock, _own_slot(engine) as own:
-        for key in block_keys(tokens):
-            block = prefixes.find(key)
-            if block is None:
-                break
-            prefixes.use(own, block)
-            n += BLOCK_TOKENS
-        if not n:
+        blocks = _known(prefixes, keys)
+        if not blocks:
             raise ContextError(
                 f"the prompt of slot {slot} is not in the cache; wanted {BLOCK_TOKENS} tokens of it, or more"
             )
-        parts = file.copied(tokens[:n], own, {})
+        for block in blocks:
+            prefixes.use(own, block)
+        n = len(blocks) * BLOCK_TOKENS
+        parts = file.copied(tokens[:n], own, {n: prefixes.states_after(keys[len(blocks) - 1])})
     file.write(tokens[:n], parts)
     return n
+
+
+def _known(prefixes: PrefixCache, keys: Sequence[bytes]) -> list[int]:
+    """The blocks of the longest beginning that a request could take."""
+    blocks = [*takewhile(lambda block: block is not None, map(prefixes.find, keys))]
+    n = next((n for n in range(len(blocks), 0, -1) if prefixes.can_follow(keys[n - 1])), 0)
+    return [block for block in blocks[:n] if block is not None]
 
 
 def restore(engine: Engine, slot: int, path: Path) -> int:
@@ -50,17 +56,21 @@ def restore(engine: Engine, slot: int, path: Path) -> int:
     prefixes = _prefixes_of(engine, slot)
     cache, lm = engine.lm.plans.cache, engine.lm
     with PromptCache(path, lm).whole() as file:
-        tokens = file.head.tokens
-        n = len(tokens) // BLOCK_TOKENS
-        blocks = blocks_of(file, n, lm.plans.threads)
+        states = {at: file.states_at(at) for at in file.head.positions if at % BLOCK_TOKENS == 0}
+        n = (max(states, default=0) if prefixes.has_states else len(file.head.tokens)) // BLOCK_TOKENS
+        if not n:
+            raise StoreError(f"{path}: nothing in it goes up to the end of a block of {BLOCK_TOKENS} tokens")
+        tokens, blocks = file.head.tokens[: n * BLOCK_TOKENS], blocks_of(file, n, lm.plans.threads)
     with lm.lock, _own_slot(engine) as own:
-        cache.reserve(own, n * BLOCK_TOKENS)
+        cache.reserve(own, len(tokens))
         for name, data in blocks.items():
             write_blocks(cache, name, own, data)
         for i, key in enumerate(block_keys(tokens)):
             prefixes.add(own, i, key)
-        engine.last_prompts[slot] = tokens[: n * BLOCK_TOKENS]
-    return n * BLOCK_TOKENS
+            if (i + 1) * BLOCK_TOKENS in states:
+                prefixes.put_states(key, states[(i + 1) * BLOCK_TOKENS])
+        engine.last_prompts[slot] = tokens
+    return len(tokens)
 
 
 def erase(engine: Engine, slot: int) -> int:
@@ -83,11 +93,7 @@ def _prefixes_of(engine: Engine, slot: int) -> PrefixCache:
     if not 0 <= slot < n_slots:
         raise SettingError(f"there is no slot {slot}; wanted 0 to {n_slots - 1}")
     if engine.prefixes is None:
-        raise SettingError(
-            "slots of a model with recurrent layers, or that is on a cluster, cannot be saved, restored or erased"
-        )
-    if engine.prefixes.has_windows:
-        raise SettingError("slots of a model with windows cannot be saved, restored or erased")
+        raise SettingError("slots of a model that is on a cluster cannot be saved, restored or erased")
     return engine.prefixes
 
 

@@ -36,6 +36,7 @@ class Statistics:
     prompt_tokens: int = 0
     cached_tokens: int = 0
     generated_tokens: int = 0
+    preemptions: int = 0
     drafted_tokens: int = 0
     accepted_tokens: int = 0
     drafting_s: float = 0.0

@@ -55,7 +55,7 @@ def ring_of(config: ModelConfig, context: int, run_tokens: int) -> Ring | None:
 
 
 def cache_specs(
-    config: ModelConfig, form: DType | str, n_slots: int, blocks_per_slot: int, ring: Ring | None
+    config: ModelConfig, form: DType | str, n_slots: int, n_blocks: int, ring: Ring | None
 ) -> dict[str, TensorSpec]:
     """The arrays of all layers by name. SettingError for a quantized cache whose heads have no whole groups."""
     specs: dict[str, TensorSpec] = {}
@@ -65,10 +65,10 @@ def cache_specs(
             specs |= {f"{n}.{layer}": TensorSpec((n_slots, *s), f32) for n, s in config.recurrent.states.items()}
         if options.kind not in (ATTENTION, BOTH) or options.shares >= 0:
             continue
-        of_slot = ring.n_blocks if ring is not None and options.window else blocks_per_slot
+        of_layer = n_slots * ring.n_blocks if ring is not None and options.window else n_blocks
         heads, dim = config.of_layer(layer).n_kv_heads, config.of_layer(layer).head_dim
         make = _plain if isinstance(form, DType) else _quantized
-        found = make(form, n_slots * of_slot, heads, dim)
+        found = make(form, of_layer, heads, dim)
         specs |= {f"{kind}.{layer}": spec for kind, spec in zip(KINDS, found, strict=False)}
     return specs
 

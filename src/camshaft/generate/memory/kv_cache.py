@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from camshaft.dtypes import DType, i32
-from camshaft.errors import ContextError, ModelError, SlotsInUseError
+from camshaft.errors import CacheFullError, ContextError, ModelError, SlotsInUseError
 from camshaft.generate.memory.cache_specs import BLOCK_TOKENS, KINDS, cache_specs, ring_names, ring_of
 from camshaft.generate.memory.slots import Slots
 from camshaft.models.config import ModelConfig
@@ -42,7 +42,8 @@ class KVCache:
     [blocks, kv_heads, 16, head_dim] and `block_table` [slots, blocks per sequence]; of a recurrent layer `conv.N` and `state.N`
     [slots, ..]. `form` is a dtype, or the block format of a
     quantized cache, which adds `key_scales.N` and `value_scales.N` (see ops/attention/kv_cache_quantize.py). Layers with a window
-    keep a ring of blocks per slot, which `ring_table` repeats, if `run_tokens` says how many tokens a run has at most. With a
+    keep a ring of blocks per slot, which `ring_table` repeats, if `run_tokens` says how many tokens a run has at most. Without
+    `tokens`, of all slots together, there is room for each one's whole context. With a
     `device` the keys and values are in its memory; the tables are in host memory."""
 
     def __init__(
@@ -54,20 +55,22 @@ class KVCache:
         device: Device | None = None,
         *,
         run_tokens: int = 0,
+        tokens: int | None = None,
     ) -> None:
         self.context, self.n_slots, self._device = context, n_slots, device
         self._enlarge: Callable[[], None] | None = None  # turns small pages into huge ones, once
         self.blocks_per_slot = -(-context // BLOCK_TOKENS)
         table = TensorSpec((n_slots, self.blocks_per_slot), i32)
         self.table: Array = _view(aligned_bytes(table.nbytes, ALIGNMENT), table)
-        n_blocks = self.blocks_per_slot * n_slots
+        whole = self.blocks_per_slot * n_slots
+        self.n_blocks = n_blocks = whole if tokens is None else min(whole, -(-tokens // BLOCK_TOKENS))
         self._tables = {"block_table": self.table}
         self.ring = ring_of(config, context, run_tokens) if run_tokens else None
         if self.ring is not None:
             self._tables["ring_table"] = _view(aligned_bytes(table.nbytes, ALIGNMENT), table)
             first = np.arange(n_slots, dtype=np.int32)[:, None] * self.ring.n_blocks
             self._tables["ring_table"][...] = first + np.arange(self.blocks_per_slot) % self.ring.n_blocks
-        layers = cache_specs(config, form, n_slots, self.blocks_per_slot, self.ring)
+        layers = cache_specs(config, form, n_slots, n_blocks, self.ring)
         self.ring_names = ring_names(layers, config.layers, self.ring)
         self.specs = dict.fromkeys(self._tables, table) | layers
         if n_blocks > EAGER_FROM_BLOCKS and device is None:
@@ -97,8 +100,13 @@ class KVCache:
     @property
     def session_nbytes(self) -> int:
         """Bytes of keys and values of one session with a full context."""
-        total = sum(spec.nbytes for name, spec in self.specs.items() if name.partition(".")[0] in KINDS)
-        return total // self.n_slots
+        kinds = [name for name in self.specs if name.partition(".")[0] in KINDS and name not in self.ring_names]
+        return self.ring_nbytes + self.blocks_per_slot * sum(map(self.row_nbytes, kinds))
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of keys, values and states of all sessions."""
+        return sum(spec.nbytes for name, spec in self.specs.items() if name not in self._tables)
 
     @property
     def ring_nbytes(self) -> int:
@@ -234,12 +242,28 @@ class KVCache:
         self.table[slot, len(blocks)] = block
         blocks.append(block)
 
+    @property
+    def is_limited(self) -> bool:
+        """Whether not every slot can have its whole context at once."""
+        return self.n_blocks < self.n_slots * self.blocks_per_slot
+
+    @property
+    def n_available(self) -> int:
+        """Blocks that no slot has, shared ones that no slot uses included."""
+        return len(self._free_blocks) + (0 if self.prefixes is None else self.prefixes.n_idle)
+
+    @property
+    def full_error(self) -> CacheFullError:
+        """What is wrong where a block is needed and there is none."""
+        n = self.n_blocks * BLOCK_TOKENS
+        return CacheFullError(f"all {n} tokens of the cache are in use: end sessions, or raise cache_tokens=")
+
     def _take_block(self) -> int:
         try:
             return self._free_blocks.pop()  # atomic: sessions may be closed in several threads
         except IndexError:
-            if self.prefixes is None:
-                raise
+            if self.prefixes is None or not self.prefixes.n_idle:
+                raise self.full_error from None
             return self.prefixes.evict()
 
     def close(self) -> None:
@@ -252,7 +276,8 @@ class KVCache:
         self._enlarge = None
 
     def reserve(self, slot: int, n_tokens: int) -> None:
-        """Reserve blocks for positions 0 to n_tokens - 1. Raises ContextError beyond the context or for a closed slot."""
+        """Reserve blocks for positions 0 to n_tokens - 1. Raises ContextError beyond the context or for a closed slot, and
+        CacheFullError if there are too few."""
         if n_tokens > self.context:
             raise ContextError(
                 f"{n_tokens} tokens do not fit the context of {self.context}; shorten the text or raise context="
@@ -266,8 +291,7 @@ class KVCache:
 
     def _enlarge_pages(self) -> None:
         """Switch to huge pages once the blocks in use take HUGE_FROM_NBYTES."""
-        n_blocks = self.n_slots * self.blocks_per_slot
-        n_used = n_blocks - len(self._free_blocks)
+        n_used = self.n_blocks - len(self._free_blocks)
         if self._enlarge is not None and n_used * self.session_nbytes >= HUGE_FROM_NBYTES * self.blocks_per_slot:
             enlarge, self._enlarge = self._enlarge, None
             enlarge()

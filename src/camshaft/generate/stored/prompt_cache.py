@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias
 from zlib import crc32
 
 import numpy as np
 
 from camshaft.errors import StoreError
 from camshaft.formats.gguf.header_index import header_digest
-from camshaft.generate.memory.blocks import block_arrays, read_blocks, write_blocks
+from camshaft.generate.memory.blocks import block_arrays, read_blocks
 from camshaft.generate.memory.cache_specs import BLOCK_TOKENS
 from camshaft.generate.stored.header_cache import weights_sample
 from camshaft.generate.stored.prompt_file import PromptFile, PromptHead, States, to_parts
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
     from camshaft.generate.language_model import LanguageModel
     from camshaft.generate.memory.kv_cache import KVCache
 
-T = TypeVar("T")
 Array = np.ndarray[Any, Any]
 Parts: TypeAlias = Iterator[bytes | memoryview]
 AUTO = "auto"
@@ -41,6 +41,16 @@ LEAST_LEFT = 2
 _OF_MODEL, _OF_TOKENS = 32, 32  # digits of an entry's key
 
 
+@dataclass(frozen=True)
+class Beginning:
+    """The first tokens of a prompt, with their keys and values as `blocks_of` returns them, and recurrent states by number of
+    tokens."""
+
+    tokens: list[int]
+    blocks: dict[str, Array]
+    states: dict[int, dict[str, Array]]
+
+
 class PromptCache:
     """The kept prompts of one model: in the store (`where` 'auto', the least recently used go), or one in a file."""
 
@@ -49,6 +59,7 @@ class PromptCache:
             None if where == AUTO else Path(os.path.realpath(where))
         )  # a link's target is written, not the link
         self.n_taken = 0  # tokens of the last prompt
+        self._read: Beginning | None = None  # to take
         self._kept: tuple[Sequence[int], Parts] | None = None  # to write
         self._model, self._cache = model_digest(lm), lm.plans.cache
 
@@ -73,6 +84,29 @@ class PromptCache:
             with suppress(OSError):  # it only orders evictions
                 os.utime(best[0].path)
         return best
+
+    def read(self, tokens: Sequence[int], threads: int) -> None:
+        """Read the longest kept beginning of the tokens, if any, for `take`. No lock is needed, and none should be held: a disk
+        may take seconds. Raises as `find`, and for a file that is damaged; in the store that is a warning."""
+        self._read, found = None, self.find(tokens)
+        if found is None:
+            return
+        file, n = found
+        try:
+            with file:
+                blocks = blocks_of(file, -(-n // BLOCK_TOKENS), threads)
+                states = {at: file.states_at(at) for at in file.head.positions if at <= n}
+        except StoreError as error:
+            self.drop(file.path, error)
+        else:
+            self._read = Beginning(file.head.tokens[:n], blocks, states)
+
+    def take(self, tokens: Sequence[int]) -> Beginning | None:
+        """What `read` has read, once; None if it is no beginning of these tokens, of which some are to be processed."""
+        found, self._read = self._read, None
+        if found is None or found.tokens != list(tokens[: len(found.tokens)]):
+            return None
+        return found if len(found.tokens) <= len(tokens) - LEAST_LEFT else None
 
     def whole(self) -> PromptFile:
         """The file's prompt, open. Raises StoreError if there is none, or it is damaged, or of another model or cache format."""
@@ -157,21 +191,11 @@ class PromptCache:
             store().prompts.put(entry_key(self._model, tokens), data)
 
 
-def take_blocks(file: PromptFile, cache: KVCache, slot: int, n: int, threads: int) -> None:
-    """Copy the first `n` blocks of a kept prompt into those that a slot has reserved. Raises StoreError for a damaged file."""
-    _side_by_side(lambda name: write_blocks(cache, name, slot, file.blocks(name, n)), file, threads)
-
-
 def blocks_of(file: PromptFile, n: int, threads: int) -> dict[str, Array]:
     """The first `n` blocks of each array of a kept prompt, by name. Raises StoreError for a damaged file."""
     names = [name for name, _ in file.head.arrays]
-    return dict(zip(names, _side_by_side(lambda name: file.blocks(name, n), file, threads), strict=True))
-
-
-def _side_by_side(work: Callable[[str], T], file: PromptFile, threads: int) -> list[T]:
-    """Work on each array. Reading, checksums and copies take most of 50 ms for 46 MB on one thread."""
-    with ThreadPoolExecutor(threads) as pool:
-        return list(pool.map(work, [name for name, _ in file.head.arrays]))
+    with ThreadPoolExecutor(threads) as pool:  # reading and checksums of 46 MB take most of 50 ms on one thread
+        return dict(zip(names, pool.map(lambda name: file.blocks(name, n), names), strict=True))
 
 
 def entry_key(model: str, tokens: Sequence[int]) -> str:

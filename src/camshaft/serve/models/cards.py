@@ -36,6 +36,8 @@ def _card(entry: Entry, models: Models) -> dict[str, Any]:
     }
     said |= {"aliases": sorted(card.aliases)} if card.aliases else {}
     said |= {"parent": card.base} if card.base is not None else {}
+    if isinstance(entry.loaded, Served):
+        said["input_modalities"] = ["text", *["image"] * (entry.loaded.lm.vision is not None)]
     return said | ({} if context is None else {"max_model_len": context})
 
 

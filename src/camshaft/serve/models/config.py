@@ -50,11 +50,13 @@ _NUMBER = integer(1, 1 << 31)
 _COMMON: Fields = {
     "context": _NUMBER,
     "slots": _NUMBER,
+    "cache_tokens": _NUMBER,
     "queue": _NUMBER,
     "threads": _NUMBER,
     "backend": TEXT,
     "activations": TEXT,
     "kv_cache": TEXT,
+    "time_limit_seconds": _SECONDS,
     "idle_unload_seconds": _SECONDS,
     "speculate": Field(lambda v: isinstance(v, str) and v.strip() != "", f"{NGRAM!r}, a draft model or 'off'"),
 }
@@ -130,10 +132,12 @@ def _with_common(spec: ModelSpec, given: Mapping[str, Any], folder: Path) -> Mod
     """The spec with what a table says of _COMMON."""
     options = {_RENAMED.get(name, name): given[name] for name in _COMMON if name in given}
     queue, idle_s = options.pop("queue", spec.queue), options.pop("idle_unload_seconds", spec.idle_s)
+    time_limit_s = options.pop("time_limit_seconds", spec.time_limit_s)
     speculate = spec.speculate
     if "speculate" in options:
         speculate = speculate_of(options.pop("speculate"), folder)
-    return replace(spec, options={**spec.options, **options}, queue=queue, idle_s=idle_s, speculate=speculate)
+    named = {"queue": queue, "idle_s": idle_s, "time_limit_s": time_limit_s, "speculate": speculate}
+    return replace(spec, options={**spec.options, **options}, **named)
 
 
 def _specs(model: Any, of: str, defaults: ModelSpec, folder: Path) -> list[ModelSpec]:
@@ -172,7 +176,7 @@ def _check(options: Mapping[str, Any], of: str) -> None:
         activations = activations_of(options.get("activations") or "auto")
         kv_cache_of(options.get("kv_cache") or "auto", activations)
         backend_of(options.get("backend"))
-        check_sizes(options.get("context", 1), options.get("sessions", 1))
+        check_sizes(options.get("context", 1), options.get("sessions", 1), options.get("cache_tokens"))
     except CamshaftError as error:
         raise HttpError(400, f"'{of}': {error}") from None
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from camshaft.errors import CamshaftError
-from camshaft.generate.engine.engine import MAX_QUEUE
+from camshaft.generate.engine.request_queue import MAX_QUEUE
 from camshaft.serve.requests.errors import HttpError
 
 CHAT, EMBEDDING, RERANK, SPEECH = "chat", "embedding", "rerank", "speech"

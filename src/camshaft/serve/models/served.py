@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from camshaft.errors import ModelError
 from camshaft.forks import renewed
-from camshaft.generate.engine.engine import Engine, QueueFullError
+from camshaft.generate.engine.engine import Engine
+from camshaft.generate.engine.request_queue import QueueFullError
 from camshaft.generate.tools.reasoning import Reasoning, reasoning_of
 from camshaft.serve.requests.errors import HttpError
 
@@ -172,7 +173,7 @@ def _nbytes(lm: LanguageModel) -> int:
     """The memory of one model. Of experts in files it is that of those that are kept."""
     plan = lm.describe_plan()
     weights = plan.weights_nbytes - plan.mapped_nbytes + min(plan.resident_nbytes, plan.mapped_nbytes)
-    return weights + lm.plans.cache.n_slots * (plan.kv_cache_nbytes + plan.state_nbytes)
+    return weights + lm.plans.cache.nbytes
 
 
 def served_name(model: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Hashable, Mapping, Sequence
 from contextlib import ExitStack
@@ -11,8 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from camshaft.errors import ModelError, SettingError
-from camshaft.generate.engine.engine import MAX_QUEUE, Engine
+from camshaft.generate.engine.engine import Engine
 from camshaft.generate.engine.preparation import prepare_draft
+from camshaft.generate.engine.request_queue import MAX_QUEUE
 from camshaft.generate.language_model import LanguageModel
 from camshaft.generate.pooled.embedding_model import EmbeddingModel
 from camshaft.generate.pooled.reranker import Reranker
@@ -34,6 +36,7 @@ class ModelSpec:
     kind: str = CHAT
     options: Mapping[str, Any] = field(default_factory=dict)
     queue: int = MAX_QUEUE
+    time_limit_s: float = math.inf  # of an answer
     idle_s: float | None = None
     base: str | None = None
     preload: bool = False
@@ -54,7 +57,7 @@ class ModelSpec:
             if self.draft_model is not None:
                 draft = opened.enter_context((drafts or SharedDrafts([self])).take(self))
             of = self.speculate if draft is None else draft.lm
-            engine = Engine(lm, max_queue=self.queue, speculate=of, prepares=True)
+            engine = Engine(lm, max_queue=self.queue, speculate=of, time_limit_s=self.time_limit_s, prepares=True)
             if draft is not None:
                 prepare_draft(draft.lm)
             opened.pop_all()

@@ -7,6 +7,9 @@ const byId = (id) => document.getElementById(id);
 const state = load();
 let running = null; // the AbortController of the answer in progress
 let model = null;
+let seeing = []; // the models that are loaded and take pictures, and those of which nothing is known yet
+let pictures = []; // of the next message, as data: URLs
+const MOST_SIDE = 1024; // pixels: encoders see no more, and storage has little room
 
 function load() {
   try {
@@ -62,7 +65,8 @@ function article(message, i) {
   const tool = (text, onclick) => tools.append(element("button", { type: "button", textContent: text, onclick }));
   const made = element("article", { className: message.role });
   if (message.role === "user") {
-    content.textContent = message.content;
+    const images = message.images || [];
+    content.append(...images.map((src, n) => element("img", { src, alt: `Picture ${n + 1}` })), message.content);
     tool("Edit", () => edit(made, message, i));
   } else {
     content.append(...told(message, false));
@@ -130,7 +134,7 @@ function edit(where, message, i) {
   const send = element("button", { type: "button", textContent: "Send", onclick: () => {
     if (!text.value.trim()) return;
     current().messages.splice(i);
-    ask(text.value);
+    ask(text.value, message.images);
   } });
   const cancel = element("button", { type: "button", textContent: "Cancel", onclick: show });
   where.replaceChildren(text, element("div", { className: "tools" }, send, cancel));
@@ -145,20 +149,27 @@ function retry(i) {
 
 // --- Answers
 
-function ask(text) {
+function ask(text, images = []) {
   if (!current()) {
     const id = `${Date.now()}-${Math.random()}`;
     state.conversations.unshift({ id, title: text.trim().slice(0, 60), messages: [] });
     state.current = id;
   }
-  current().messages.push({ role: "user", content: text });
+  current().messages.push(images.length ? { role: "user", content: text, images } : { role: "user", content: text });
   save();
   answer();
 }
 
+// A message as the server takes it.
+function sent({ role, content, images }) {
+  if (!images) return { role, content };
+  const parts = images.map((url) => ({ type: "image_url", image_url: { url } }));
+  return { role, content: [...parts, { type: "text", text: content }] };
+}
+
 async function answer() {
   const conversation = current();
-  const body = { model, messages: conversation.messages.map(({ role, content }) => ({ role, content })), stream: true, stream_options: { include_usage: true } };
+  const body = { model, messages: conversation.messages.map(sent), stream: true, stream_options: { include_usage: true } };
   if (state.settings.system) body.messages.unshift({ role: "system", content: state.settings.system });
   for (const name of NUMBERS) if (state.settings[name]) body[name] = Number(state.settings[name]);
   const message = { role: "assistant", content: "", note: "" };
@@ -258,6 +269,34 @@ async function* events(body) {
   }
 }
 
+// --- Pictures
+
+async function attach(files) {
+  for (const file of files) {
+    try {
+      const read = await createImageBitmap(file);
+      const scale = Math.min(1, MOST_SIDE / Math.max(read.width, read.height));
+      const canvas = element("canvas", { width: Math.max(1, read.width * scale), height: Math.max(1, read.height * scale) });
+      const context = canvas.getContext("2d");
+      context.fillStyle = "white"; // behind what is transparent
+      context.fillRect(0, 0, canvas.width, canvas.height);
+      context.drawImage(read, 0, 0, canvas.width, canvas.height);
+      pictures.push(canvas.toDataURL("image/jpeg", 0.9));
+    } catch {
+      fail(`${file.name} is no picture that this browser reads`);
+    }
+  }
+  showPictures();
+}
+
+function showPictures() {
+  byId("pictures").replaceChildren(...pictures.map((src, i) => {
+    const remove = element("button", { type: "button", onclick: () => { pictures.splice(i, 1); showPictures(); } }, element("img", { src, alt: "" }));
+    remove.setAttribute("aria-label", `Remove picture ${i + 1}`);
+    return remove;
+  }));
+}
+
 // --- Settings, menu, keys
 
 function theme() {
@@ -290,7 +329,9 @@ async function findModel() {
   try {
     const response = await fetch("v1/models", { headers: headers() });
     if (!response.ok) throw await problem(response);
-    const names = (await response.json()).data.filter((each) => each.kind === "chat").map((each) => each.id);
+    const chats = (await response.json()).data.filter((each) => each.kind === "chat");
+    const names = chats.map((each) => each.id);
+    seeing = chats.filter((each) => each.input_modalities?.includes("image") ?? true).map((each) => each.id);
     const several = byId("models");
     several.replaceChildren(...names.map((name) => element("option", { value: name, textContent: name })));
     several.hidden = names.length < 2;
@@ -305,6 +346,7 @@ async function findModel() {
 function useModel(name) {
   model = name;
   byId("model").textContent = byId("models").value = name;
+  byId("attach").hidden = !seeing.includes(name);
 }
 
 function grow() {
@@ -319,7 +361,21 @@ byId("composer").addEventListener("submit", (event) => {
   if (running || !text.trim()) return;
   byId("text").value = "";
   grow();
-  ask(text);
+  const images = pictures;
+  pictures = [];
+  showPictures();
+  ask(text, images);
+});
+byId("attach").addEventListener("click", () => byId("files").click());
+byId("files").addEventListener("change", async (event) => {
+  await attach([...event.target.files]);
+  event.target.value = "";
+});
+byId("text").addEventListener("paste", (event) => {
+  const files = [...event.clipboardData.files].filter((file) => file.type.startsWith("image/"));
+  if (!files.length || byId("attach").hidden) return;
+  event.preventDefault();
+  attach(files);
 });
 byId("text").addEventListener("input", grow);
 byId("text").addEventListener("keydown", (event) => {

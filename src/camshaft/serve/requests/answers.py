@@ -12,6 +12,7 @@ from camshaft.generate.engine.engine import Engine
 from camshaft.generate.engine.request import Request, Update
 from camshaft.generate.generation import TokenLogprob
 from camshaft.generate.options import GenerateOptions
+from camshaft.generate.vision.tokens import PictureToken
 
 
 @dataclass(frozen=True)
@@ -112,6 +113,12 @@ def usage_of(requests: Sequence[Request], job: Job) -> Usage:
     )
 
 
+def _end_of(request: Request) -> str:
+    """The finish reason, 'cancelled' or 'error'."""
+    reason = None if request.generation is None else request.generation.finish_reason
+    return reason or ("cancelled" if request.is_cancelled else "error")
+
+
 class Answers:
     """Submits a job and iterates over (index, update) until all its answers have ended. `cancel` ends them."""
 
@@ -141,6 +148,23 @@ class Answers:
         begun, ended = min(clock.admitted for clock in clocks), max(clock.ended for clock in clocks)
         written = min((clock.first_token for clock in clocks if clock.first_token), default=ended)
         return replace(usage_of(self._requests, self._job), prompt_s=written - begun, generated_s=ended - written)
+
+    def record(self, *, with_texts: bool) -> dict[str, Any]:
+        """What a log says of the answers, whether they have ended or their client has gone."""
+        usage, clocks = usage_of(self._requests, self._job), [request.clock for request in self._requests]
+        written = [clock.first_token - clock.queued for clock in clocks if clock.first_token]
+        said: dict[str, Any] = {
+            "prompt_tokens": usage.prompt,
+            "cached_tokens": usage.cached,
+            "generated_tokens": usage.generated,
+            "first_token_seconds": round(min(written), 6) if written else None,
+            "ended": [_end_of(request) for request in self._requests],
+        }
+        if with_texts:
+            read = self._engine.lm.detokenize
+            said["prompts"] = [read([i for i in ids if not isinstance(i, PictureToken)]) for ids in self._job.prompts]
+            said["answers"] = [read(request.ids[request.prompt_tokens :]) for request in self._requests]
+        return said
 
     def __aiter__(self) -> AsyncIterator[tuple[int, Update]]:
         return self

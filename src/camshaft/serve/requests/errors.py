@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from camshaft.errors import CamshaftError, ContextError, ModelError, SettingError
-from camshaft.generate.engine.engine import QueueFullError
+from camshaft.generate.engine.request import TimeLimitError
+from camshaft.generate.engine.request_queue import QueueFullError
 
 # Status -> the `type` of the error.
 TYPES = {
@@ -26,6 +27,7 @@ RETRY_AFTER_S = 1
 TWO_LENGTHS = "two_lengths"  # the code of a body with two lengths
 _OF_ERROR: dict[type[CamshaftError], tuple[int, str]] = {
     QueueFullError: (429, "queue_full"),
+    TimeLimitError: (503, "timeout"),
     ContextError: (400, "context_length_exceeded"),
     SettingError: (400, "invalid_value"),
     ModelError: (503, "unavailable"),

@@ -172,7 +172,7 @@ async def respond(request: Request, served: Served, read: Reader) -> Response:
     asked = await beside(request, read, body_of(request), served)
     job, shape = asked.job, asked.shape
     try:
-        answers = Answers(served.engine, job)
+        answers = request.state.answers = Answers(served.engine, job)
     except CamshaftError as error:
         raise http_error(error) from None
     if asked.is_stream:

@@ -12,7 +12,8 @@ import typer
 
 from camshaft.cli import options
 from camshaft.cli.command import Bar, command, print_json
-from camshaft.cli.commands.serving.serve import DEFAULT_SLOTS, Embed, Ray, Slots, missing_extra
+from camshaft.cli.commands.serving.arguments import DEFAULT_SLOTS, Embed, Ray, Slots
+from camshaft.cli.commands.serving.serve import missing_extra
 from camshaft.errors import count
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ import typer
 
 from camshaft.cli import options
 from camshaft.cli.command import Bar, Notice, command, print_columns, print_json
-from camshaft.cli.commands.serving.serve import DEFAULT_SLOTS, Slots
+from camshaft.cli.commands.serving.arguments import DEFAULT_SLOTS, Slots
 from camshaft.errors import SettingError, count
 
 if TYPE_CHECKING:

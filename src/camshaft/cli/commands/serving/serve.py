@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import ipaddress
 import logging
+import math
 import sys
 import time
 from collections.abc import Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
-
-import typer
+from typing import TYPE_CHECKING, Any
 
 from camshaft.cli import options
 from camshaft.cli.command import command
+from camshaft.cli.commands.serving import arguments
 from camshaft.errors import MissingExtraError, SettingError
 
 if TYPE_CHECKING:
@@ -24,84 +24,31 @@ if TYPE_CHECKING:
     from camshaft.serve.models.models import Models
     from camshaft.serve.models.spec import ModelSpec
 
-DEFAULT_PORT = 8080
-DEFAULT_SLOTS = 16  # as many generate in one run of a plan
-
-_Host = Annotated[str, typer.Option(metavar="NAME", help="The address to listen at; 0.0.0.0: all of this machine's.")]
-_Port = Annotated[int, typer.Option(metavar="N", min=0, max=65535, help="The port to listen at; 0: any free one.")]
-Slots = Annotated[int, typer.Option(metavar="N", min=1, help="Answers generated at once; other requests wait.")]
-_Queue = Annotated[
-    int, typer.Option(metavar="N", min=1, help="Answers that may wait; further requests get status 429.")
-]
-_KeyFile = Annotated[
-    Path | None,
-    typer.Option(metavar="FILE", help="Require one of the API keys in FILE: one a line, or its sha256:HEX."),
-]
-Embed = Annotated[
-    str | None, typer.Option(metavar="MODEL", help="Also serve vectors of texts, by this model, at /v1/embeddings.")
-]
-Ray = Annotated[
-    str | None,
-    typer.Option(metavar="ADDRESS", help="Run on the nodes of the Ray cluster at this address: HOST:PORT, or auto."),
-]
-_Replicas = Annotated[
-    str | None,
-    typer.Option(
-        metavar="N|LEAST:MOST",
-        help="With --ray: copies of each model, as many as requests need from LEAST to MOST; default: one a node.",
-    ),
-]
-_Rerank = Annotated[
-    str | None, typer.Option(metavar="MODEL", help="Also score documents for queries, by this model, at /v1/rerank.")
-]
-_Speech = Annotated[
-    str | None, typer.Option(metavar="MODEL", help="Also transcribe recordings, by this model, at /v1/audio.")
-]
-_Models = Annotated[
-    list[str] | None,
-    typer.Argument(
-        metavar="[MODEL ...]",
-        help=f"Model names (pulled on first use), hf:OWNER/REPO/FILE, or .gguf paths; default: {options.DEFAULT_MODEL}.",
-        show_default=False,
-    ),
-]
-_SlotPath = Annotated[
-    Path | None,
-    typer.Option(
-        "--slot-save-path", metavar="FOLDER", help="Let clients save prompts in FOLDER, and restore them (/slots)."
-    ),
-]
-_Speculate = Annotated[
-    str | None,
-    typer.Option(
-        metavar="ngram|MODEL|off",
-        help="Draft tokens, while few requests run: what followed the same ones earlier in a text, or by a smaller MODEL.",
-    ),
-]
-_Config = Annotated[
-    Path | None, typer.Option("--config", metavar="FILE", help="Serve the models that a TOML file describes.")
-]
-
 
 @command
 def serve(
-    models: _Models = None,
+    models: arguments.Models = None,
     *,
-    config: _Config = None,
-    host: _Host = "127.0.0.1",
-    port: _Port = DEFAULT_PORT,
+    config: arguments.Config = None,
+    host: arguments.Host = "127.0.0.1",
+    port: arguments.Port = arguments.DEFAULT_PORT,
     running: options.ModelOptions,
     context: options.Context = options.DEFAULT_CONTEXT,
-    slots: Slots = DEFAULT_SLOTS,
-    queue: _Queue = 256,
-    embed: Embed = None,
-    rerank: _Rerank = None,
-    speech: _Speech = None,
-    api_key_file: _KeyFile = None,
-    slot_save_path: _SlotPath = None,
-    speculate: _Speculate = None,
-    ray: Ray = None,
-    replicas: _Replicas = None,
+    slots: arguments.Slots = arguments.DEFAULT_SLOTS,
+    cache_tokens: arguments.CacheTokens = None,
+    queue: arguments.Queue = 256,
+    time_limit: arguments.TimeLimit = math.inf,
+    embed: arguments.Embed = None,
+    rerank: arguments.Rerank = None,
+    speech: arguments.Speech = None,
+    api_key_file: arguments.KeyFile = None,
+    cors: arguments.Cors = None,
+    slot_save_path: arguments.SlotPath = None,
+    speculate: arguments.Speculate = None,
+    log: arguments.Log = None,
+    log_texts: arguments.LogTexts = False,
+    ray: arguments.Ray = None,
+    replicas: arguments.Replicas = None,
 ) -> None:
     """Serve models over HTTP, with OpenAI's interface at /v1. Ctrl-C stops when the answers in progress are complete.
 
@@ -110,17 +57,18 @@ def serve(
         from camshaft.serve import run
     except ModuleNotFoundError as error:
         raise missing_extra(error, "camshaft serve", ray) from None
-    from camshaft.serve.guard import Guard, read_keys
+    from camshaft.serve.guard import Guard, read_keys, read_origins
+    from camshaft.serve.request_log import opened
 
     logging.basicConfig(level=logging.WARNING, format="camshaft: %(message)s")
     logging.getLogger("asyncio").setLevel(logging.ERROR)  # it warns of each write to a client that has gone
     if replicas is not None and ray is None:
         raise SettingError("--replicas is for --ray; wanted both")
-    _check_slot_folder(slot_save_path, ray)
+    _check_files(slot_save_path, log, ray, log_texts=log_texts)
     keys = () if api_key_file is None else read_keys(api_key_file)
-    guard = Guard(keys, frozenset({"localhost", host.lower()}))
-    given = running.given(context=context, sessions=slots)
-    common = _common(given, queue, slot_save_path, speculate)
+    guard = Guard(keys, frozenset({"localhost", host.lower()}), read_origins(cors or ()))
+    given = running.given(context=context, sessions=slots, **({"cache_tokens": cache_tokens} if cache_tokens else {}))
+    common = replace(_common(given, queue, slot_save_path, speculate), time_limit_s=_checked_limit(time_limit))
     found = _with_others(_config(models, config, common), common, embed=embed, rerank=rerank, speech=speech)
     sizes = f", {slots} at once, context {context}" if config is None else ""
     said = f"{', '.join(spec.name for spec in found.specs)} at URL/v1{sizes}; Ctrl-C stops"
@@ -128,11 +76,13 @@ def serve(
         _check_open(keys, host, f"http://{host}:{port}")
         _serve_on_cluster(ray, found, guard, replicas, (host, port), said)
         return
-    with run.listen(host, port) as listening:
+    with ExitStack() as stack:
+        to_log = None if log is None else stack.enter_context(opened(log, with_texts=log_texts))
+        listening = stack.enter_context(run.listen(host, port))
         _check_open(keys, listening.getsockname()[0], run.url_of(listening))
-        with closing(_loaded(found)) as served:
-            ready = said.replace("URL", run.url_of(listening))
-            run.make_server(served, guard, lambda: _notice(f"serving {ready}")).run(sockets=[listening])
+        served = stack.enter_context(closing(_loaded(found)))
+        ready = said.replace("URL", run.url_of(listening))
+        run.make_server(served, guard, lambda: _notice(f"serving {ready}"), to_log).run(sockets=[listening])
 
 
 def missing_extra(error: ModuleNotFoundError, purpose: str, ray: str | None) -> MissingExtraError:
@@ -147,6 +97,12 @@ def _common(given: dict[str, Any], queue: int, slot_folder: Path | None, specula
 
     drafts = None if speculate is None else speculate_of(speculate, Path())
     return ModelSpec("", "", options=given, queue=queue, slot_folder=slot_folder, speculate=drafts)
+
+
+def _checked_limit(seconds: float) -> float:
+    if not seconds > 0:
+        raise SettingError(f"--time-limit {seconds:g}; wanted seconds above 0")
+    return seconds
 
 
 def _config(models: list[str] | None, config: Path | None, common: ModelSpec) -> ServerConfig:
@@ -218,11 +174,14 @@ def _serve_on_cluster(
             time.sleep(3600)
 
 
-def _check_slot_folder(folder: Path | None, ray: str | None) -> None:
-    if folder is not None and ray is not None:
-        raise SettingError("--slot-save-path is for a server of one process; --ray was given too")
+def _check_files(folder: Path | None, log: Path | None, ray: str | None, *, log_texts: bool) -> None:
+    for name, given in (("--slot-save-path", folder), ("--log", log)):
+        if given is not None and ray is not None:
+            raise SettingError(f"{name} is for a server of one process; --ray was given too")
     if folder is not None and not folder.is_dir():
         raise SettingError(f"--slot-save-path: there is no folder {folder}")
+    if log_texts and log is None:
+        raise SettingError("--log-texts without --log; wanted both")
 
 
 def _check_open(keys: Sequence[bytes], address: str, url: str) -> None:

@@ -1,0 +1,96 @@
+"""Queue: the requests of an engine that wait and those that run, and how they come in."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Sequence
+from operator import attrgetter
+from typing import TYPE_CHECKING
+
+from camshaft.errors import CamshaftError, ModelError
+from camshaft.generate.engine.request import Listener, Request, request_of
+from camshaft.generate.generation import Closing
+from camshaft.generate.options import GenerateOptions
+
+if TYPE_CHECKING:
+    from camshaft.generate.language_model import LanguageModel
+
+MAX_QUEUE = 256
+by_priority = attrgetter("priority")
+
+
+class QueueFullError(CamshaftError):
+    """As many requests wait as may."""
+
+
+class Queue(Closing):
+    """What callers of an engine use in any thread."""
+
+    def __init__(self, lm: LanguageModel, max_queue: int, time_limit_s: float) -> None:
+        self.lm, self.max_queue, self._time_limit_s = lm, max_queue, time_limit_s
+        self._waiting: deque[Request] = deque()
+        self._running: list[Request] = []
+        self._changed = threading.Condition()
+        self._thread: threading.Thread | None = None
+        self._is_closing = False
+
+    @property
+    def n_waiting(self) -> int:
+        """The number of requests without a slot."""
+        return len(self._waiting)
+
+    @property
+    def n_running(self) -> int:
+        """The number of requests with a slot."""
+        return len(self._running)
+
+    @property
+    def running(self) -> list[Request]:
+        """The requests with a slot."""
+        return [*self._running]
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether requests are taken."""
+        return not self._is_closing and (self._thread is None or self._thread.is_alive())
+
+    def submit(self, ids: Sequence[int], options: GenerateOptions, listener: Listener) -> Request:
+        """Queue a request to continue the token ids. `listener` gets an Update per token, in the engine's thread.
+
+        Raises ContextError if the prompt is empty or exceeds the context, QueueFullError, and ModelError after `close`."""
+        return self.submit_all([(ids, options, listener)])[0]
+
+    def submit_all(
+        self,
+        wanted: Sequence[tuple[Sequence[int], GenerateOptions, Listener]],
+        *,
+        scored: bool = False,
+        priority: int = 0,
+    ) -> list[Request]:
+        """Queue several requests, or none if there is no place for all of them. Raises as `submit`.
+
+        scored: also report the log probabilities of the prompts' tokens, as `options.logprobs` has them for answers.
+        priority: requests with a lower number get slots, and their prompts processed, before others; equal ones in order."""
+        requests = [request_of(self.lm, *each, scored, priority) for each in wanted]
+        for request in requests:
+            request.deadline = request.clock.queued + self._time_limit_s
+        with self._changed:
+            if not self.is_alive:
+                raise ModelError("the engine is closed")
+            if len(self._waiting) + len(requests) > self.max_queue:
+                raise QueueFullError(f"{len(self._waiting)} requests wait; the limit is {self.max_queue}")
+            self._waiting = deque(sorted([*self._waiting, *requests], key=by_priority))
+            self._changed.notify()
+        return requests
+
+    def cancel(self, request: Request) -> None:
+        """End a request at the next step, whether it waits or runs; its listener is not called from then on."""
+        request.cancel()
+        with self._changed:
+            self._changed.notify()
+
+    def _open(self) -> list[Request]:
+        """The requests that have not ended."""
+        with self._changed:
+            return [*self._running, *self._waiting]
