@@ -43,6 +43,11 @@ class Words:
         """A word that is not below any."""
         return (1 << 63) - 1 if self.dtype == i64 else (1 << 32) - 1
 
+    @property
+    def least(self) -> int:
+        """A word that is not above any."""
+        return -(1 << 63) if self.dtype == i64 else 0
+
     def word(self, k: Tracer, bits: ir.Value, index: ir.Value) -> ir.Value:
         """The word of an element by its bits and its index."""
         key = self.keys.key(k, bits)
