@@ -45,31 +45,38 @@ def sample_row(
 
 @kernel
 def split_chunks(
-    k: Tracer, x: Array, bounds: Array, pieces: Array, places: Array, counts: Array, *, dtype: str, descending: bool,
-    gives: str, inner: int, dim: int, chunk: int, levels: int, buckets: int, width: int,
+    k: Tracer, x: Array, bounds: Array, keys: Array, pieces: Array, places: Array, counts: Array, *, dtype: str,
+    descending: bool, gives: str, inner: int, dim: int, chunk: int, chunks: int, levels: int, buckets: int, programs: int,
+    slot: int, width: int,
 ) -> None:  # fmt: skip
     # pieces[r, places[r, c, b] + i], i < counts[r, c, b]: the words of chunk c in bucket b
-    row, c = k.program(0) * inner + k.program(1), k.program(2)
-    words, first = _words(dtype, descending, gives), c * chunk
-    n = k.minimum(k.number(dim, i64) - first, chunk)
-    for i in k.lanes(first, first + n):
-        pieces[row, i] = words.word(k, x[row, i], i)
-    k.barrier()
-    area = Area(k, pieces, row, width)
+    row, program = k.program(0) * inner + k.program(1), k.program(2)
+    words, area, own = _words(dtype, descending, gives), Area(k, keys, row, width), program * (2 * slot)
     at, beside, number = (k.scratch(i64, 2 * MOST_BUCKETS) for _ in range(3))
-    at[1], beside[1], number[1] = first, first + dim, n
-    for level in k.range(levels):
-        for j in k.range(k.const(1, i64) << level):
-            node = (k.const(1, i64) << level) + j
-            pivot = bounds[row, (2 * j + 1) << (k.number(levels, i64) - 1 - level)]
-            below = area.split(at[node], beside[node], number[node], pivot)
-            rest = number[node] - below
-            at[2 * node], beside[2 * node], number[2 * node] = at[node], beside[node] + rest, below
-            at[2 * node + 1], beside[2 * node + 1], number[2 * node + 1] = beside[node], at[node] + below, rest
+    for turn in k.range((chunks - program + (programs - 1)) // programs):
+        c = program + turn * programs
+        first = c * chunk
+        at[1], beside[1], number[1] = own, own + slot, k.minimum(k.number(dim, i64) - first, chunk)
+        for i in k.lanes(number[1]):
+            keys[row, own + i] = words.word(k, x[row, first + i], first + i)
         k.barrier()
-    for b in k.lanes(buckets):
-        places[row, c, b] = at[buckets + b]
-        counts[row, c, b] = number[buckets + b].to(i32)
+        for level in k.range(levels):
+            for j in k.range(k.const(1, i64) << level):
+                node = (k.const(1, i64) << level) + j
+                pivot = bounds[row, (2 * j + 1) << (k.number(levels, i64) - 1 - level)]
+                below = area.split(at[node], beside[node], number[node], pivot)
+                rest = number[node] - below
+                at[2 * node], beside[2 * node], number[2 * node] = at[node], beside[node] + rest, below
+                at[2 * node + 1], beside[2 * node + 1], number[2 * node + 1] = beside[node], at[node] + below, rest
+            k.barrier()
+        to = k.var(first, i64)
+        for b in k.range(buckets):
+            source, n = at[buckets + b], number[buckets + b]
+            places[row, c, b], counts[row, c, b] = to.value, n.to(i32)
+            for i in k.lanes(n):
+                pieces[row, to.value + i] = keys[row, source + i]
+            to.set(to.value + n)
+        k.barrier()
 
 
 @kernel
@@ -84,41 +91,54 @@ def start_buckets(k: Tracer, counts: Array, starts: Array, *, inner: int, chunks
     starts[row, k.number(buckets, i64)] = total.value
 
 
-def _sort(k: Tracer, words: Words, keys: Array, out: Array, row: ir.Value, at: ir.Value, n: ir.Value, dim: ir.Operand, width: int) -> None:
-    """Sorts n words of keys[row] from `at` on, with room from dim + at on, into out[row] from `at` on."""
-    box = k.scratch(words.dtype, LEAVES[0] * width)
+def _sort(
+    k: Tracer, words: Words, box: Array, keys: Array, out: Array, row: ir.Value, at: ir.Value, n: ir.Value, room: ir.Operand,
+    to: ir.Value, width: int,
+) -> None:  # fmt: skip
+    """Sorts n words of keys[row] from `at` on, with room from at + room on, into out[row] from `to` on."""
 
-    def put(to: ir.Value, count: ir.Value) -> None:
+    def put(place: ir.Value, count: ir.Value) -> None:
         for c in k.lanes(count):
             word = box[c]
-            out[row, at + to + c] = words.index(word).to(out.dtype) if words.indexed else words.bits(k, word)
+            out[row, to + place + c] = words.index(word).to(out.dtype) if words.indexed else words.bits(k, word)
 
-    sort_segment(Area(k, keys, row, width), words, box, at, at + dim, n, put)
+    sort_segment(Area(k, keys, row, width), words, box, at, at + room, n, put)
 
 
 @kernel
 def sort_buckets(
     k: Tracer, pieces: Array, places: Array, counts: Array, starts: Array, keys: Array, out: Array, *, dtype: str,
-    descending: bool, gives: str, inner: int, dim: int, chunks: int, width: int,
+    descending: bool, gives: str, inner: int, chunks: int, buckets: int, programs: int, slot: int, room: int, width: int,
 ) -> None:  # fmt: skip
     # y[r, starts[r, b] + i]: the element of the word of bucket b that i others of it precede, or its index
-    row, b = k.program(0) * inner + k.program(1), k.program(2)
-    first = starts[row, b]
-    to = k.var(first, i64)
-    for c in k.range(chunks):
-        at, n = places[row, c, b], counts[row, c, b].to(i64)
-        for i in k.lanes(n):
-            keys[row, to.value + i] = pieces[row, at + i]
-        to.set(to.value + n)
-    _sort(k, _words(dtype, descending, gives), keys, out, row, first, to.value - first, dim, width)
+    row, program, pad = k.program(0) * inner + k.program(1), k.program(2), LEAVES[0] * width
+    words = _words(dtype, descending, gives)
+    box = k.scratch(words.dtype, pad)
+    for turn in k.range((buckets - program + (programs - 1)) // programs):
+        b = program + turn * programs
+        to = starts[row, b]
+        n = starts[row, b + 1] - to
+        fits = n <= slot - pad
+        first = k.select(fits, program * (2 * slot), to + b * pad + programs * (2 * slot))
+        end = k.var(first, i64)
+        for c in k.range(chunks):
+            at, number = places[row, c, b], counts[row, c, b].to(i64)
+            for i in k.lanes(number):
+                keys[row, end.value + i] = pieces[row, at + i]
+            end.set(end.value + number)
+        k.barrier()
+        _sort(k, words, box, keys, out, row, first, n, k.select(fits, k.number(slot, i64), room), to, width)
 
 
 @kernel
 def sort_row(
-    k: Tracer, x: Array, keys: Array, out: Array, *, dtype: str, descending: bool, gives: str, inner: int, dim: int, width: int
+    k: Tracer, x: Array, keys: Array, out: Array, *, dtype: str, descending: bool, gives: str, inner: int, dim: int, room: int,
+    width: int,
 ) -> None:  # fmt: skip
     # y[r, i] = the element that i others precede, or its index
-    row, words = k.program(0) * inner + k.program(1), _words(dtype, descending, gives)
+    row, words, zero = k.program(0) * inner + k.program(1), _words(dtype, descending, gives), k.const(0, i64)
+    box = k.scratch(words.dtype, LEAVES[0] * width)
     for c in k.lanes(dim):
         keys[row, c] = words.word(k, x[row, c], c)
-    _sort(k, words, keys, out, row, k.const(0, i64), k.number(dim, i64), dim, width)
+    k.barrier()
+    _sort(k, words, box, keys, out, row, zero, k.number(dim, i64), room, zero, width)

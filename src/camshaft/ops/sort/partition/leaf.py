@@ -29,38 +29,54 @@ class Leaf:
         found = self._pairs(list(words), tuple(odd_even_merge_sort(self.rows)))
         lanes = 1
         while lanes < self.width:
-            found = self._mirrored(found, lanes)
-            distance = lanes // 2
-            while distance:
-                found = [self._across(word, distance) for word in found]
-                distance //= 2
+            found = self._across(self._mirrored(found, lanes), lanes // 2)
             found = self._pairs(found, tuple(halves(self.rows)))
             lanes *= 2
         return self._transposed(found)
 
     # --- comparisons -----------------------------------------------------------------------------------------------------
+    def _ordered(self, a: ir.Value, b: ir.Value) -> tuple[ir.Value, ir.Value]:
+        """The lesser and the greater words. CPUs with vectors of 512 bits have one unit for minima and maxima of them, and two for
+        logic, of up to three operands."""
+        k, low = self.k, self.k.minimum(a, b)
+        return low, (a ^ b ^ low if self.width * a.dtype.bits >= 512 else k.maximum(a, b))
+
     def _pairs(self, words: Vectors, pairs: tuple[tuple[int, int], ...]) -> Vectors:
-        k = self.k
         for a, b in pairs:
-            words[a], words[b] = k.minimum(words[a], words[b]), k.maximum(words[a], words[b])
+            words[a], words[b] = self._ordered(words[a], words[b])
         return words
 
     def _mirrored(self, words: Vectors, lanes: int) -> Vectors:
         """Puts column i of `lanes` lanes and its counterpart from the end of the next ones in order."""
         k, found = self.k, list(words)
-        lower, other = self._lower(lanes), self._other(2 * lanes - 1)
+        lower, other = self._lower(self._bits(lanes)), self._other(self._bits(2 * lanes - 1))
         for row in range(self.rows // 2):
             end = self.rows - 1 - row
-            there = k.shuffle(words[end], other)
-            low, high = k.minimum(words[row], there), k.maximum(words[row], there)
+            low, high = self._ordered(words[row], k.shuffle(words[end], other))
             found[row] = k.select(lower, low, high)
             found[end] = k.shuffle(k.select(lower, high, low), other)
         return found
 
-    def _across(self, word: ir.Value, distance: int) -> ir.Value:
-        k = self.k
-        there = k.shuffle(word, self._other(distance))
-        return k.select(self._lower(distance), k.minimum(word, there), k.maximum(word, there))
+    def _across(self, words: Vectors, distance: int) -> Vectors:
+        """Puts columns at this distance in order, then at half of it, down to 1: those of two vectors at once, whose words to be
+        compared are brought to the same lanes."""
+        steps = []
+        while distance:
+            steps.append(self._bits(distance))
+            distance //= 2
+        for row in range(0, self.rows if steps else 0, 2):
+            low, high = words[row : row + 2]
+            for step in steps:
+                low, high = self._ordered(*self._exchanged(low, high, step))
+            for step in reversed(steps):
+                low, high = self._exchanged(low, high, step)
+            words[row : row + 2] = low, high
+        return words
+
+    def _exchanged(self, a: ir.Value, b: ir.Value, step: int) -> tuple[ir.Value, ir.Value]:
+        """Exchanges the upper lanes of a, those with the bit `step`, with the lower ones of b."""
+        k, lower, other = self.k, self._lower(step), self._other(step)
+        return k.select(lower, a, k.shuffle(b, other)), k.select(lower, k.shuffle(a, other), b)
 
     # --- the order of lanes ----------------------------------------------------------------------------------------------
     def _bits(self, bits: int) -> int:
@@ -73,21 +89,18 @@ class Leaf:
         return (bits >> (high - low)) | ((bits & ((1 << (high - low)) - 1)) << low)
 
     def _other(self, bits: int) -> ir.Value:
-        return self.k.lane() ^ self._bits(bits)
+        return self.k.lane() ^ bits
 
     def _lower(self, bit: int) -> ir.Value:
-        return (self.k.lane() & self._bits(bit)) < 1
+        return (self.k.lane() & bit) < 1
 
     def _transposed(self, words: Vectors) -> Vectors:
         """Blocks of as many rows as lanes: lane i of row j to lane j of row i. Then the blocks of each lane follow each other."""
-        k, lane, size = self.k, self.k.lane(), min(self.rows, self.width)
+        size = min(self.rows, self.width)
         step = 1
         while step < size:
-            low, other = (lane & step) < 1, lane ^ step
             for at in (i for i in range(self.rows) if not i & step):
-                a, b = words[at], words[at + step]
-                words[at] = k.select(low, a, k.shuffle(b, other))
-                words[at + step] = k.select(low, k.shuffle(a, other), b)
+                words[at], words[at + step] = self._exchanged(words[at], words[at + step], step)
             step *= 2
         blocks = self.rows // size
         return [words[block * size + row] for row in range(size) for block in range(blocks)]

@@ -42,7 +42,7 @@ class Segment:
 
 @dataclass(frozen=True)
 class Area:
-    """The words of a row: keys[row, place]."""
+    """The words of a row: keys[row, place]. Past each sorted segment and its room are LEAVES[0] vectors of no meaning."""
 
     k: Tracer
     keys: Array
@@ -170,18 +170,17 @@ def _put_equals(area: Area, box: Array, segment: Segment, put: Put) -> None:
 
 
 def _sort_leaf(area: Area, words: Words, box: Array, segment: Segment, put: Put) -> None:
+    """Sorts what registers hold. Whole vectors are loaded: what lies past the segment counts as the greatest word."""
     k, width = area.k, area.width
-    for c in k.lanes(segment.n):
-        box[c] = area.keys[area.row, segment.at + c]
+    greatest = k.const(words.greatest, words.dtype)
     for i, rows in enumerate(LEAVES):
-        is_least = segment.n > LEAVES[i + 1] * width if i + 1 < len(LEAVES) else segment.n > 0
-        with k.when((segment.n <= rows * width) & is_least):
-            for c in k.lanes(segment.n, rows * width):
-                box[c] = k.const(words.greatest, words.dtype)
-            k.barrier()
-            found = Leaf(k, rows, width).sorted([box[row * width + k.lane()] for row in range(rows)])
-            k.barrier()
-            for row, word in enumerate(found):
+        least = LEAVES[i + 1] * width if i + 1 < len(LEAVES) else 0
+        with k.when((segment.n <= rows * width) & (segment.n > least)):
+            loaded = []
+            for row in range(rows):
+                place, word = row * width + k.lane(), area.keys[area.row, segment.at + row * width + k.lane()]
+                loaded.append(word if row * width < least else k.select(place < segment.n, word, greatest))
+            for row, word in enumerate(Leaf(k, rows, width).sorted(loaded)):
                 box[row * width + k.lane()] = word
     k.barrier()
     put(segment.to, segment.n)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from camshaft.dtypes import as_dtype, i32, i64
+from camshaft.dtypes import DType, as_dtype, i32, i64
 from camshaft.lang import Constant
 from camshaft.ops import op as ops
 from camshaft.ops.kernels.launch import plan_workers
@@ -16,6 +16,9 @@ from camshaft.ops.spec import TensorSpec, bound
 # Bytes of the words of a bucket and of a chunk: with the room beside them they fit an L2 cache.
 BUCKET, CHUNK = 1 << 17, 1 << 18
 LEAST = 64
+# Words by which a slot is longer, so that its halves do not begin at the same place of a page.
+OFFSET = 272
+SIZES = ("inner", "dim", "chunk", "chunks", "levels", "buckets", "programs", "slot", "room")
 
 
 def levels_of(dim: int, word_nbytes: int) -> int:
@@ -33,45 +36,53 @@ def build(row: Ordered, node: ops.NodeSpec, target: ops.Target) -> ops.Build:
     rows, width, levels = bound(outer) * inner, width_of(words, target), levels_of(dim, words.dtype.nbytes)
     named: dict[str, Constant] = {
         "dtype": as_dtype(x.dtype).name, "descending": row.descending(node.attrs), "gives": " ".join(row.gives),
-        "inner": inner, "dim": dim,
+        "inner": inner,
     }  # fmt: skip
-    grid, sizes = (ops.Cells(outer), ops.Cells(inner)), ("inner", "dim", "chunk", "levels", "buckets", "chunks")
-    source, out = as_bits(ops.read(0, shape=(rows, dim)), x), ops.write(0, shape=(rows, dim))
-    out = as_bits(out, x) if row.gives == ("values",) else out
-    halves = TensorSpec((rows, 2 * dim), words.dtype)
-    common = {**named, "width": width}
-    if not levels:
-        keys = ops.scratch(0, "update", (rows, 2 * dim))
-        launch = ops.Launch(kernels.sort_row, (source, keys, out), grid, common, lanes=width, sizes=sizes)
-        return ops.Build((launch,), (halves,))
-    buckets = 1 << levels
-    chunk = min(-(-dim // buckets), CHUNK // words.dtype.nbytes) // width * width + width
-    chunks = -(-dim // chunk)
+    arrays = as_bits(ops.read(0, shape=(rows, dim)), x), ops.write(0, shape=(rows, dim))
+    arrays = arrays[0], as_bits(arrays[1], x) if row.gives == ("values",) else arrays[1]
+    pad = kernels.LEAVES[0] * width
+    room = dim + (pad << levels)
+    grid = ops.Cells(outer), ops.Cells(inner)
+    if levels:
+        return _in_buckets(arrays, grid, named, words.dtype, (rows, dim, width, levels, room))
+    keys = TensorSpec((rows, 2 * room), words.dtype)
+    operands, given = (arrays[0], ops.scratch(0, "update", keys.bounds), arrays[1]), {"dim": dim, "room": room, "width": width}
+    return ops.Build((ops.Launch(kernels.sort_row, operands, grid, named | given, lanes=width, sizes=SIZES),), (keys,))
+
+
+def _in_buckets(
+    arrays: tuple[ops.Operand, ops.Operand], grid: tuple[ops.Cells, ...], named: dict[str, Constant], word: DType,
+    sizes: tuple[int, int, int, int, int],
+) -> ops.Build:  # fmt: skip
+    """The launches for a long row. A program has a slot of words for its chunks and buckets, which stays in its core's cache;
+    what no slot holds is sorted behind them."""
+    rows, dim, width, levels, room = sizes
+    buckets, most, workers = 1 << levels, CHUNK // word.nbytes, plan_workers() or 1
+    chunk = min(-(-dim // buckets), most)
+    chunks, slot, programs = -(-dim // chunk), most + kernels.LEAVES[0] * width + OFFSET, workers if workers < 2 else 4 * workers
     pieces = (rows, chunks, buckets)
     scratch = (
-        halves, halves, TensorSpec((rows, buckets), words.dtype), TensorSpec(pieces, i64), TensorSpec(pieces, i32),
-        TensorSpec((rows, buckets + 1), i64),
+        TensorSpec((rows, 2 * (programs * slot + room)), word), TensorSpec((rows, dim), word), TensorSpec((rows, buckets), word),
+        TensorSpec(pieces, i64), TensorSpec(pieces, i32), TensorSpec((rows, buckets + 1), i64),
     )  # fmt: skip
-
-    def reads(*numbers: int) -> tuple[ops.Operand, ...]:
-        return tuple(ops.scratch(i, "read", scratch[i].bounds) for i in numbers)
-
-    def writes(*numbers: int) -> tuple[ops.Operand, ...]:
-        return tuple(ops.scratch(i, "update" if i < 2 else "write", scratch[i].bounds) for i in numbers)
-
+    keys = ops.scratch(0, "update", scratch[0].bounds)
+    words, bounds, places, counts, starts = (lambda access, i=i: ops.scratch(i, access, scratch[i].bounds) for i in range(1, 6))
+    shared: dict[str, Constant] = {"chunks": chunks, "buckets": buckets, "programs": programs, "slot": slot, "width": width}
+    source, out = arrays
+    by_program = *grid, ops.Cells(programs)
     launches = (
-        ops.Launch(kernels.sample_row, (source, *writes(2)), grid, {**named, "buckets": buckets}, sizes=sizes),
+        ops.Launch(kernels.sample_row, (source, bounds("write")), grid, {**named, "dim": dim, "buckets": buckets}, sizes=SIZES),
         ops.Launch(
-            kernels.split_chunks, (source, *reads(2), *writes(0, 3, 4)), (*grid, ops.Cells(dim, per=chunk)),
-            {**common, "chunk": chunk, "levels": levels, "buckets": buckets}, lanes=width, sizes=sizes,
+            kernels.split_chunks, (source, bounds("read"), keys, words("write"), places("write"), counts("write")), by_program,
+            {**named, **shared, "dim": dim, "chunk": chunk, "levels": levels}, lanes=width, sizes=SIZES,
         ),
         ops.Launch(
-            kernels.start_buckets, (*reads(4), *writes(5)), grid, {"inner": inner, "chunks": chunks, "buckets": buckets},
-            sizes=sizes,
+            kernels.start_buckets, (counts("read"), starts("write")), grid,
+            {"inner": named["inner"], "chunks": chunks, "buckets": buckets}, sizes=SIZES,
         ),
         ops.Launch(
-            kernels.sort_buckets, (*reads(0, 3, 4, 5), *writes(1), out), (*grid, ops.Cells(buckets)),
-            {**common, "chunks": chunks}, lanes=width, sizes=sizes,
+            kernels.sort_buckets, (words("read"), places("read"), counts("read"), starts("read"), keys, out), by_program,
+            {**named, **shared, "room": room}, lanes=width, sizes=SIZES,
         ),
     )  # fmt: skip
     return ops.Build(launches, scratch)
