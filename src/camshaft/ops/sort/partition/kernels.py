@@ -92,17 +92,20 @@ def start_buckets(k: Tracer, counts: Array, starts: Array, *, inner: int, chunks
 
 
 def _sort(
-    k: Tracer, words: Words, box: Array, keys: Array, out: Array, row: ir.Value, at: ir.Value, n: ir.Value, room: ir.Operand,
+    k: Tracer, words: Words, keys: Array, out: Array, row: ir.Value, at: ir.Value, n: ir.Value, room: ir.Operand,
     to: ir.Value, width: int,
 ) -> None:  # fmt: skip
     """Sorts n words of keys[row] from `at` on, with room from at + room on, into out[row] from `to` on."""
 
-    def put(place: ir.Value, count: ir.Value) -> None:
-        for c in k.lanes(count):
-            word = box[c]
-            out[row, to + place + c] = words.index(word).to(out.dtype) if words.indexed else words.bits(k, word)
+    def put(place: ir.Value, word: ir.Value, rest: ir.Value) -> None:
+        value = words.index(word).to(out.dtype) if words.indexed else words.bits(k, word)
+        if rest.op == "const":
+            out[row, to + place + k.lane()] = value
+        else:
+            with k.when(k.lane() < rest):
+                out[row, to + place + k.lane()] = value
 
-    sort_segment(Area(k, keys, row, width), words, box, at, at + room, n, put)
+    sort_segment(Area(k, keys, row, width), words, at, at + room, n, put)
 
 
 @kernel
@@ -113,7 +116,6 @@ def sort_buckets(
     # y[r, starts[r, b] + i]: the element of the word of bucket b that i others of it precede, or its index
     row, program, pad = k.program(0) * inner + k.program(1), k.program(2), LEAVES[0] * width
     words = _words(dtype, descending, gives)
-    box = k.scratch(words.dtype, pad)
     for turn in k.range((buckets - program + (programs - 1)) // programs):
         b = program + turn * programs
         to = starts[row, b]
@@ -127,7 +129,7 @@ def sort_buckets(
                 keys[row, end.value + i] = pieces[row, at + i]
             end.set(end.value + number)
         k.barrier()
-        _sort(k, words, box, keys, out, row, first, n, k.select(fits, k.number(slot, i64), room), to, width)
+        _sort(k, words, keys, out, row, first, n, k.select(fits, k.number(slot, i64), room), to, width)
 
 
 @kernel
@@ -137,8 +139,7 @@ def sort_row(
 ) -> None:  # fmt: skip
     # y[r, i] = the element that i others precede, or its index
     row, words, zero = k.program(0) * inner + k.program(1), _words(dtype, descending, gives), k.const(0, i64)
-    box = k.scratch(words.dtype, LEAVES[0] * width)
     for c in k.lanes(dim):
         keys[row, c] = words.word(k, x[row, c], c)
     k.barrier()
-    _sort(k, words, box, keys, out, row, zero, k.number(dim, i64), room, zero, width)
+    _sort(k, words, keys, out, row, zero, k.number(dim, i64), room, zero, width)

@@ -24,7 +24,7 @@ LEAVES, UNROLLED = (16, 8), 4
 _DEPTH, _FIELDS = 32, 5
 # Times the stack may outlast as many steps as good splits need: depth 250 at most, 4 steps for each leaf's words.
 _ROUNDS = 128
-Put = Callable[[ir.Value, ir.Value], None]
+Put = Callable[[ir.Value, ir.Value, ir.Value], None]
 
 
 @dataclass(frozen=True)
@@ -133,43 +133,35 @@ class Stack:
         with self.k.when(self.size.value > 0):
             yield
 
-    def each(self, steps: ir.Value) -> Iterator[Segment]:
+    def each(self, rounds: ir.Value, steps: ir.Value) -> Iterator[Segment]:
         """The last segment, again and again, until there is none."""
         k = self.k
-        for _ in k.range(_ROUNDS):
+        for _ in k.range(rounds):
             for _ in k.range(k.select(self.size.value > 0, steps, 0)):
                 with self._some():
                     yield self.pop()
 
 
-def sort_segment(area: Area, words: Words, box: Array, at: ir.Value, beside: ir.Value, n: ir.Value, put: Put) -> None:
-    """Sorts n words; calls put(place, count) with each part of the result in `box`."""
+def sort_segment(area: Area, words: Words, at: ir.Value, beside: ir.Value, n: ir.Value, put: Put) -> None:
+    """Sorts n words; calls put(place, vector, rest) with each vector of the result, of which the first `rest` words are of it."""
     k, stack = area.k, Stack(area.k, words)
     most = LEAVES[0] * area.width
     low, high = (k.const(bound, words.dtype) for bound in (words.least, words.greatest))
     stack.push(Segment(at, beside, n, k.const(0, i64), k.const(0, i64), low, high))
-    for segment in stack.each((n >> (most.bit_length() - 2)) * 2 + 4):
+    rounds = k.select(n > most, k.const(_ROUNDS, i64), 1)
+    for segment in stack.each(rounds, (n >> (most.bit_length() - 2)) * 2 + 4):
         k.barrier()  # a lane reads what others wrote
         differ = segment.low < segment.high
         with k.when((segment.n <= most) & differ):
-            _sort_leaf(area, words, box, segment, put)
+            _sort_leaf(area, words, segment, put)
         with k.when((segment.n > most) & differ):
             _split_segment(area, stack, segment)
         with k.when(segment.low >= segment.high):
-            _put_equals(area, box, segment, put)
+            for place in k.range((segment.n + (area.width - 1)) // area.width):
+                put(segment.to + place * area.width, segment.low, segment.n - place * area.width)
 
 
-def _put_equals(area: Area, box: Array, segment: Segment, put: Put) -> None:
-    """Puts n times the only word that is possible."""
-    k, most = area.k, LEAVES[0] * area.width
-    for row in range(LEAVES[0]):
-        box[row * area.width + k.lane()] = segment.low
-    k.barrier()
-    for i in k.range((segment.n + (most - 1)) // most):
-        put(segment.to + i * most, k.minimum(segment.n - i * most, most))
-
-
-def _sort_leaf(area: Area, words: Words, box: Array, segment: Segment, put: Put) -> None:
+def _sort_leaf(area: Area, words: Words, segment: Segment, put: Put) -> None:
     """Sorts what registers hold. Whole vectors are loaded: what lies past the segment counts as the greatest word."""
     k, width = area.k, area.width
     greatest = k.const(words.greatest, words.dtype)
@@ -181,10 +173,8 @@ def _sort_leaf(area: Area, words: Words, box: Array, segment: Segment, put: Put)
                 place, word = row * width + k.lane(), area.keys[area.row, segment.at + row * width + k.lane()]
                 loaded.append(word if row * width < least else k.select(place < segment.n, word, greatest))
             for row, word in enumerate(Leaf(k, rows, width).sorted(loaded)):
-                box[row * width + k.lane()] = word
-    k.barrier()
-    put(segment.to, segment.n)
-    k.barrier()
+                rest = k.const(width, i64) if row * width < least else segment.n - row * width
+                put(segment.to + row * width, word, rest)
 
 
 def _split_segment(area: Area, stack: Stack, segment: Segment) -> None:
