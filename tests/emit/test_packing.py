@@ -47,6 +47,9 @@ def test_pack_and_count_want_vectors_and_their_booleans():
         out[0] = k.count(k.iota(8, i64)).to(i32)
 
     x = np.zeros(8, np.int32)
-    for wrong, message in ((unlike, "pack of .*: wanted a vector and as many booleans"), (numbers, "count of .*: wanted")):
+    for wrong, message in (
+        (unlike, "pack of .*: wanted a vector and as many booleans"),
+        (numbers, "count of .*: wanted"),
+    ):
         with pytest.raises(VerifyError, match=message):
             trace(wrong, [x, x.copy()])

@@ -22,7 +22,9 @@ def pack(ctx: Context, value: ir.Value) -> Rep:
     if n == 1:
         return Rep(ctx.typed(dtype, n).select(mask, vector, literal(0, dtype)), n)
     whole = ctx.target.vector_bits // dtype.bits
-    return Rep(_in_register(ctx, vector, mask, dtype, n) if n <= whole else _pieces(ctx, vector, mask, dtype, n, whole), n)
+    return Rep(
+        _in_register(ctx, vector, mask, dtype, n) if n <= whole else _pieces(ctx, vector, mask, dtype, n, whole), n
+    )
 
 
 def _in_register(ctx: Context, vector: str, mask: str, dtype: DType, n: int) -> str:

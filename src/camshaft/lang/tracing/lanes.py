@@ -128,7 +128,7 @@ class LaneMethods(Arithmetic):
         return self.record("vector_max", vector.dtype, (vector,))
 
     def pack(self, vector: ir.Value, mask: ir.Value) -> ir.Value:
-        """Return the elements of an explicit vector of 32 or 64 bits where `mask` is true, in order from the first on, then zeros."""
+        """Return the elements of an explicit vector where `mask` is true, in order from the first on, then zeros."""
         return self.record("pack", vector.dtype, (vector, mask), vector.width)
 
     def count(self, mask: ir.Value) -> ir.Value:

@@ -36,8 +36,7 @@ class Leaf:
 
     # --- comparisons -----------------------------------------------------------------------------------------------------
     def _ordered(self, a: ir.Value, b: ir.Value) -> tuple[ir.Value, ir.Value]:
-        """The lesser and the greater words. CPUs with vectors of 512 bits have one unit for minima and maxima of them, and two for
-        logic, of up to three operands."""
+        """The lesser and the greater words. A core has one unit for minima and maxima of 512 bits, two for logic of them."""
         k, low = self.k, self.k.minimum(a, b)
         return low, (a ^ b ^ low if self.width * a.dtype.bits >= 512 else k.maximum(a, b))
 

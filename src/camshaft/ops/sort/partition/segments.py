@@ -124,9 +124,8 @@ class Stack:
         """Removes the last segment."""
         self.size.set(self.size.value - 1)
         top = self.size.value
-        fields = [self.numbers[top * _FIELDS + i] for i in range(_FIELDS)]
-        low, high = (self.bounds[top * 2 + i] for i in range(2))
-        return Segment(*fields, low=low, high=high)
+        at, beside, n, to, bad = (self.numbers[top * _FIELDS + i] for i in range(_FIELDS))
+        return Segment(at, beside, n, to, bad, self.bounds[top * 2], self.bounds[top * 2 + 1])
 
     @contextmanager
     def _some(self) -> Iterator[None]:
