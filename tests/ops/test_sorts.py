@@ -150,18 +150,72 @@ def test_merged_runs_have_the_stable_order(name, attrs, dtype, shape, lanes):
 
 
 @pytest.mark.parametrize("threads", [1, 2])
-def test_long_rows_are_merged(threads):
+@pytest.mark.parametrize("shape", [(1, 300), (64, 4096), (1, 70_000), (1, 1 << 22)])
+def test_long_rows_are_split_at_pivots(shape, threads):
     if cpu_device().lanes < 8:
         pytest.skip("wants AVX2")
-    x = np.broadcast_to(np.float32(0), (1, 70_000))
+    x = np.broadcast_to(np.float32(0), shape)
     with for_workers(threads):
         for name in ("sort", "argsort"):
-            assert alternatives(ops.get(name), node_of(name, x, {}), "simd")[0][0].name == "merges"
+            assert alternatives(ops.get(name), node_of(name, x, {}), "simd")[0][0].name == "partition"
+
+
+def hard_rows(rng, n):
+    """Rows whose words are few, ordered, or crowded at an end, so that pivots from samples split them badly."""
+    x = rng.normal(size=n)
+    powers = np.ldexp(1.0, -(np.arange(n) % 120))
+    crowded = np.where(np.arange(n) % 97 == 0, x, 1.0 + 1e-7 * np.arange(n))
+    rows = [x, np.sort(x), -np.sort(x), np.full(n, 3.0), np.round(x), powers, crowded]
+    rows.append(np.where(np.arange(n) % 3 == 0, np.nan, np.where(np.arange(n) % 2 == 0, -0.0, 0.0)))
+    return np.stack(rows).astype(np.float32)
+
+
+SPLIT = [
+    ("sort", {}, "f32", 4097, 16),
+    ("sort", {"descending": True}, "f32", 70_001, 8),
+    ("sort", {}, "f64", 5000, 8),
+    ("sort", {}, "i64", 40_000, 16),
+    ("sort", {}, "u64", 129, 16),
+    ("sort", {}, "i8", 3000, 16),
+    ("argsort", {}, "f32", 4097, 8),
+    ("argsort", {}, "f32", 70_001, 16),
+    ("argsort", {"descending": True}, "bf16", 3001, 16),
+    ("argsort", {}, "u8", 70_001, 16),
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "attrs", "dtype", "n", "lanes"),
+    [
+        ("sort", {}, "f32", 1500, 8),
+        ("argsort", {"to": "i64"}, "f32", 1500, 8),
+        *(pytest.param(*case, marks=pytest.mark.full) for case in SPLIT),
+    ],
+)
+def test_rows_split_at_pivots_have_the_stable_order(name, attrs, dtype, n, lanes):
+    device, rows = replace(cpu_device(), lanes=lanes), hard_rows(np.random.default_rng(8), n)
+    numpy = as_dtype(dtype).numpy
+    x = rows.astype(numpy) if as_dtype(dtype).is_float else np.nan_to_num(rows * 50).astype(np.int64).astype(numpy)
+    (variant,) = (v for v in ops.get(name).variants if v.name == "partition")
+    node = node_of(name, x, attrs)
+    assert variant.supports(node, device) is None
+    wanted = ops.get(name).reference((x,), attrs)
+    for found, right in zip(run_variant(variant, node, device, (x,)), wanted, strict=True):
+        np.testing.assert_array_equal(found, right)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_a_row_in_buckets_has_the_stable_order(threads):
+    rng = np.random.default_rng(9)
+    x = np.concatenate([rng.normal(size=60_000), np.full(90_000, 0.5), rng.normal(size=60_001)]).astype(np.float32)
+    with for_workers(threads):
+        np.testing.assert_array_equal(table().sort(x), np.sort(x))
+        np.testing.assert_array_equal(table().argsort(x), np.argsort(x, kind="stable"))
 
 
 @pytest.mark.parametrize(
     ("shape", "lanes"),
-    [((1024, 32), True), ((1024, 256), True), ((64, 1024), True), ((1, 20), False), ((1, 70_000), False)],
+    [((1024, 32), True), ((1024, 128), True), ((64, 512), True), ((1, 20), False), ((1, 70_000), False)],
 )
 def test_many_short_rows_are_sorted_a_row_per_lane(shape, lanes):
     if cpu_device().lanes < 8:

@@ -37,6 +37,8 @@ _prepared: dict[int, tuple[Prepared, Words, int, list[object]]] = {}
 # Attributes whose addresses are in rows are never freed either.
 _attributes: dict[tuple[int, ...], dict[str, Any]] = {}
 MOST_PREPARED = 4096
+# Scratch of more bytes is taken by NumPy, which asks for huge pages: its faults took 2.5 ns an element of a sort of 4 million.
+MOST_SCRATCH_NBYTES = 16 << 20
 _CONSTANTS = (bool, int, float, str, type(None))
 _BASES = {"output": table.OUT_BASE, "scratch": table.SCRATCH_BASE}
 
@@ -192,6 +194,7 @@ def _key(arrays: Sequence[Array]) -> list[int]:
 def _fits(arrays: Sequence[Array], prepared: Prepared, run: HostRunner) -> bool:
     same = tuple(a.dtype for a in arrays) == prepared.inputs and prepared.computed == prepared.returned
     small = len(run.steps) <= table.MOST_STEPS and len(arrays) <= table.MOST_INPUTS
+    small = small and sum(run.scratch_nbytes) <= MOST_SCRATCH_NBYTES
     few = all(len(s.places) + len(s.words) + len(s.sizes) <= table.MOST_ARGUMENTS for s in run.steps)
     axes = [a.ndim for a in arrays] + [max(len(shape), 1) for shape in prepared.shapes]
     return same and small and few and len(prepared.shapes) == 1 and min(axes) > 0 and max(axes) <= table.MOST_AXES

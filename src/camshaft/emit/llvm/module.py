@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from math import prod
 from typing import Any
 
-from camshaft.emit.llvm import control, instructions, lanes, memory
+from camshaft.emit.llvm import control, instructions, lanes, memory, packing
 from camshaft.emit.llvm.context import Context, Rules
 from camshaft.emit.llvm.matrix_units import statements as matrix_units
 from camshaft.emit.llvm.values import Rep, array_name, integer, iota, memory_dtype, scalar_type
@@ -60,6 +60,8 @@ CPU_RULES: Rules[Context] = Rules(
         "element": instructions.element,
         "vector_sum": lanes.vector_reduce,
         "vector_max": lanes.vector_reduce,
+        "pack": packing.pack,
+        "count": packing.count,
     },
     {
         **COMMON_STATEMENTS,

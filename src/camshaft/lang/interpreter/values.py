@@ -42,6 +42,14 @@ def scan(values: Any, kind: str, exclusive: bool) -> Any:
     return values
 
 
+def packed(values: Any, mask: Any) -> Any:
+    """The elements where the mask is true, then zeros."""
+    result = np.zeros_like(values)
+    found = values[mask]
+    result[: len(found)] = found
+    return result
+
+
 class ValueMachine:
     """The state of a running program (values, variables, mask) and how it computes values."""
 
@@ -81,6 +89,8 @@ class ValueMachine:
             "element": lambda v: self.env[v.args[0]][v.attr],
             "vector_sum": lambda v: halve(self.env[v.args[0]], "sum"),
             "vector_max": lambda v: halve(self.env[v.args[0]], "max"),
+            "pack": lambda v: packed(*(self.env[a] for a in v.args)),
+            "count": lambda v: np.int64(np.count_nonzero(self.env[v.args[0]])),
         }
 
     def instruction(self, value: ir.Value) -> Any:

@@ -126,3 +126,11 @@ class LaneMethods(Arithmetic):
     def vector_max(self, vector: ir.Value) -> ir.Value:
         """Return the maximum of an explicit vector's elements."""
         return self.record("vector_max", vector.dtype, (vector,))
+
+    def pack(self, vector: ir.Value, mask: ir.Value) -> ir.Value:
+        """Return the elements of an explicit vector where `mask` is true, in order from the first on, then zeros."""
+        return self.record("pack", vector.dtype, (vector, mask), vector.width)
+
+    def count(self, mask: ir.Value) -> ir.Value:
+        """Return how many elements of an explicit vector of booleans are true, as i64."""
+        return self.record("count", i64, (mask,))

@@ -244,6 +244,20 @@ def _from_vector(scope: Scope, value: ir.Value) -> None:
         raise scope.fail(value.line, f"element {value.attr} of a vector of {operand.width}")
 
 
+def _pack(scope: Scope, value: ir.Value) -> None:
+    vector, mask = value.args
+    if mask.dtype != boolean or mask.width != vector.width or not vector.width or value.width != vector.width:
+        raise scope.fail(value.line, f"pack of {vector!r} by {mask!r}: wanted a vector and as many booleans")
+    if value.dtype != vector.dtype or vector.dtype.nbytes not in (4, 8):
+        raise scope.fail(value.line, f"pack of {vector!r}: wanted elements of 32 or 64 bits")
+
+
+def _count(scope: Scope, value: ir.Value) -> None:
+    (mask,) = value.args
+    if mask.dtype != boolean or not mask.width or value.width or value.dtype != i64:
+        raise scope.fail(value.line, f"count of {mask!r}: wanted an explicit vector of booleans")
+
+
 def _free(scope: Scope, value: ir.Value) -> None:
     """lane, lane_count and subgroup_lanes have no operands."""
 
@@ -267,4 +281,6 @@ _STRUCTURAL: dict[str, Callable[[Scope, ir.Value], None]] = {
     "element": _from_vector,
     "vector_sum": _from_vector,
     "vector_max": _from_vector,
+    "pack": _pack,
+    "count": _count,
 }

@@ -39,9 +39,19 @@ class Words:
         return 16 if self.dtype == u32 else 32
 
     @property
+    def most_indexed(self) -> int:
+        """Elements whose indexes fit beside their keys: 2^16 of 8 or 16 bits, 2^32 of 32 bits, none of 64 bits."""
+        return 0 if self.keys.dtype.bits > 32 else 1 << self._index_bits
+
+    @property
     def greatest(self) -> int:
         """A word that is not below any."""
         return (1 << 63) - 1 if self.dtype == i64 else (1 << 32) - 1
+
+    @property
+    def least(self) -> int:
+        """A word that is not above any."""
+        return -(1 << 63) if self.dtype == i64 else 0
 
     def word(self, k: Tracer, bits: ir.Value, index: ir.Value) -> ir.Value:
         """The word of an element by its bits and its index."""

@@ -61,6 +61,11 @@ def samples(row: Ordered) -> Iterable[ops.Sample]:
     if row.selects:
         yield ops.Sample("5 of 1100", (rng.normal(size=(2, 1100)).astype(np.float32),), {"k": 5})
         yield ops.Sample("9 of 700 and ties", (draw(rng, i16, (2, 700)) % 5,), {"k": 9})
+    else:  # rows that are split, and that are split among programs
+        for n in (700, 60_000):
+            yield ops.Sample(
+                f"{n} and ties", (np.round(rng.normal(size=(1, n)) * 99).astype(np.float32),), {"axis": -1}
+            )
     yield ops.Sample("bool", (rng.random((2, 41)) < 0.5,), attrs_of((2, 41), -1, 1))
     rows, x = Extent("rows", 16), draw(rng, f32, (16, 33))
     yield ops.Sample("7 of 16", (x,), attrs_of((16, 33), 1, 1), (TensorSpec((rows, 33), f32),), {rows: 7})

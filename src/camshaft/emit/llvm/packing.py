@@ -1,0 +1,91 @@
+"""pack and count of explicit vectors in LLVM IR.
+
+AVX-512 packs by an instruction. AVX2 permutes a register of 8 words by a row of a table, one for each mask. LLVM expands the
+intrinsic elsewhere, element by element.
+"""
+
+from __future__ import annotations
+
+from camshaft.dtypes import DType
+from camshaft.emit.llvm.context import Context
+from camshaft.emit.llvm.values import Rep, literal, scalar_type, suffix, vector_type
+from camshaft.lang import ir
+
+# Words of the register that AVX2 permutes; the sign of a table's byte clears a word.
+_WORDS, _CLEARED = 8, 0x80
+
+
+def pack(ctx: Context, value: ir.Value) -> Rep:
+    """Return the elements where the mask is true, then zeros."""
+    vector, mask = (ctx.reps[arg].name for arg in value.args)
+    n, dtype = value.width, value.dtype
+    if n == 1:
+        return Rep(ctx.typed(dtype, n).select(mask, vector, literal(0, dtype)), n)
+    whole = ctx.target.vector_bits // dtype.bits
+    return Rep(
+        _in_register(ctx, vector, mask, dtype, n) if n <= whole else _pieces(ctx, vector, mask, dtype, n, whole), n
+    )
+
+
+def _in_register(ctx: Context, vector: str, mask: str, dtype: DType, n: int) -> str:
+    if n * dtype.bits == 32 * _WORDS and "avx2" in ctx.target.features and ctx.target.vector_bits < 512:
+        return _by_table(ctx, vector, mask, dtype, n)
+    typ = vector_type(dtype, n)
+    operands = (typ, vector), (f"<{n} x i1>", mask), (typ, "zeroinitializer")
+    return ctx.call(f"llvm.experimental.vector.compress.{suffix(dtype, n)}", typ, *operands)
+
+
+def _pieces(ctx: Context, vector: str, mask: str, dtype: DType, n: int, whole: int) -> str:
+    """Pack registers of `whole` elements and store them one after the other: LLVM 22 crashes on such a vector."""
+    element, piece, typ = scalar_type(dtype), vector_type(dtype, whole), vector_type(dtype, n)
+    room = f"[{n + whole} x {element}]"
+    slot, at = ctx.slot("packed", room, ", align 64"), "0"
+    ctx.write(f"store {room} zeroinitializer, ptr {slot}, align 64")
+    for start in range(0, n, whole):
+        order = range(start, start + whole)
+        part, bits = ctx.shuffled(typ, vector, order), ctx.shuffled(f"<{n} x i1>", mask, order)
+        address = ctx.line(f"getelementptr inbounds {element}, ptr {slot}, i64 {at}")
+        ctx.write(f"store {piece} {_in_register(ctx, part, bits, dtype, whole)}, ptr {address}, align {dtype.nbytes}")
+        at = ctx.line(f"add i64 {at}, {_number(ctx, bits, whole)}")
+    return ctx.line(f"load {typ}, ptr {slot}, align 64")
+
+
+def count(ctx: Context, value: ir.Value) -> Rep:
+    """Return the number of true elements."""
+    return Rep(_number(ctx, ctx.reps[value.args[0]].name, value.args[0].width))
+
+
+def _number(ctx: Context, mask: str, n: int) -> str:
+    if n == 1:
+        return ctx.line(f"zext i1 {mask} to i64")
+    number = ctx.call(f"llvm.ctpop.i{n}", f"i{n}", (f"i{n}", _bits(ctx, mask, n)))
+    return number if n == 64 else ctx.line(f"zext i{n} {number} to i64")
+
+
+def _bits(ctx: Context, mask: str, n: int) -> str:
+    return ctx.line(f"bitcast <{n} x i1> {mask} to i{n}")
+
+
+def _by_table(ctx: Context, vector: str, mask: str, dtype: DType, n: int) -> str:
+    """Permute the words of a register by the row of its mask, and clear those of no element."""
+    table, typ, words = f"pack_order{n}", vector_type(dtype, n), f"<{_WORDS} x i32>"
+    ctx.declarations[table] = f"@{table} = private unnamed_addr constant {_orders(n)}, align 64"
+    row = ctx.line(f"zext i{n} {_bits(ctx, mask, n)} to i64")
+    address = ctx.line(f"getelementptr inbounds i64, ptr @{table}, i64 {row}")
+    octets = ctx.line(f"load <{_WORDS} x i8>, ptr {address}, align 8")
+    order = ctx.line(f"sext <{_WORDS} x i8> {octets} to {words}")
+    given = ctx.line(f"bitcast {typ} {vector} to {words}")
+    moved = ctx.call("llvm.x86.avx2.permd", words, (words, given), (words, order))
+    kept = ctx.line(f"icmp sge {words} {order}, zeroinitializer")
+    result = ctx.line(f"select <{_WORDS} x i1> {kept}, {words} {moved}, {words} zeroinitializer")
+    return ctx.line(f"bitcast {words} {result} to {typ}")
+
+
+def _orders(n: int) -> str:
+    """For each mask of n elements: which word comes to each place, a byte each."""
+    each, rows = _WORDS // n, []
+    for mask in range(1 << n):
+        places = [each * i + part for i in range(n) if mask >> i & 1 for part in range(each)]
+        octets = bytes(places + [_CLEARED] * (_WORDS - len(places)))
+        rows.append(f"i64 {int.from_bytes(octets, 'little')}")
+    return f"[{1 << n} x i64] [{', '.join(rows)}]"
