@@ -175,6 +175,8 @@ def test_few_variants_are_for_one_target_alone() -> None:
         ("gated_product", "short_sums"),
         ("matmul", "matrix_unit"),
         ("matmul", "unit_panels"),
+        ("sort", "partition"),
+        ("argsort", "partition"),
         ("quantized_matmul", "unpacked_tiles"),
         ("gated_product", "unpacked_tiles"),
         *(("gated_product", f"unfused_{name}") for name in ("gemv", "matrix_unit", "short_sums", "unpacked_tiles")),

@@ -62,7 +62,8 @@ FEWER = ("Q8_0", "bf16 32x64x32 transposed to")
 UNITS = {
     ("amx", "quantized_matmul", "unpacked_tiles", "Q8_0 65(65)x2080x70 tiles"): {
         "tdpbf16ps": 4,
-        "tileloadd": 4,
+        "tileloadd": 2,
+        "tileloaddt1": 2,
         "tilestored": 0,
     },
     ("amx", "matmul", "matrix_unit", "bf16 32x196x17 to bf16"): {"tdpbf16ps": 2, "tileloadd": 3, "tilestored": 0},

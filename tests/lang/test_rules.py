@@ -61,7 +61,7 @@ def a_function_of_numpy(k, x, y, out):
         out[0, c] = np.exp(x[0, c])  # here
 
 
-@broken("16777216 bytes of scratch: at most 1048576")
+@broken("16777216 bytes of scratch: at most 1114112")
 def much_scratch(k, x, y, out):
     held = k.scratch(f32, 1 << 22)  # here
     held[0] = 1.0

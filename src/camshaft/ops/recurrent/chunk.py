@@ -8,7 +8,8 @@ from typing import Any
 
 from camshaft.dtypes import f32
 from camshaft.lang import Array, Number, Tracer, Value, Variable, add_products, tile_of
-from camshaft.ops.recurrent.columns import NORM_EPS, WIDTH
+from camshaft.ops.recurrent.columns import NORM_EPS
+from camshaft.ops.recurrent.widths import WIDTH
 
 CHUNK = 64
 # exp of it is 0, and it is finite.

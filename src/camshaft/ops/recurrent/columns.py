@@ -7,10 +7,8 @@ from dataclasses import dataclass
 
 from camshaft.lang import Array, Number, Tracer, Value, Variable
 from camshaft.ops import op as ops
+from camshaft.ops.recurrent.widths import VECTORS, WIDTH
 
-WIDTH = 16
-# Vectors of a program where these divide the columns: as many sums hide a multiply-add's latency.
-VECTORS = 4
 # Keeps the inverse length of a vector of zeros finite (transformers and fla).
 NORM_EPS = 1e-6
 

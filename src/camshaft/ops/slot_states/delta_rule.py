@@ -16,8 +16,9 @@ import numpy as np
 from camshaft.lang import Array, Tracer, kernel
 from camshaft.ops import op as ops
 from camshaft.ops.parameters import Attribute
-from camshaft.ops.recurrent.columns import WIDTH, inverse_length
+from camshaft.ops.recurrent.columns import inverse_length
 from camshaft.ops.recurrent.delta_rule import gated_delta
+from camshaft.ops.recurrent.widths import WIDTH
 from camshaft.ops.slot_states.frame import (
     Sizes,
     SlotColumns,

@@ -19,8 +19,9 @@ from camshaft.ops import op as ops
 from camshaft.ops.checks import TO_TOLERANCE, partly_active
 from camshaft.ops.gradient import IN_PLACE
 from camshaft.ops.parameters import Attribute, Parameters
-from camshaft.ops.recurrent.columns import WIDTH, Columns, column_blocks
+from camshaft.ops.recurrent.columns import Columns, column_blocks
 from camshaft.ops.recurrent.frame import AxesOp
+from camshaft.ops.recurrent.widths import WIDTH
 from camshaft.ops.slot_states.layout import state_blocks
 from camshaft.ops.spec import TensorSpec, bound
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from camshaft.ops.recurrent.columns import VECTORS, WIDTH
+from camshaft.ops.recurrent.widths import VECTORS, WIDTH
 
 
 def state_blocks(columns: int) -> tuple[int, int]:

@@ -14,7 +14,7 @@ import numpy as np
 from camshaft.lang import Array, Tracer, kernel
 from camshaft.ops import op as ops
 from camshaft.ops.parameters import Attribute
-from camshaft.ops.recurrent.columns import WIDTH
+from camshaft.ops.recurrent.widths import WIDTH
 from camshaft.ops.slot_states.frame import (
     Sizes,
     SlotColumns,
