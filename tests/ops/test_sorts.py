@@ -180,7 +180,7 @@ SPLIT = [
     ("argsort", {}, "f32", 4097, 8),
     ("argsort", {}, "f32", 70_001, 16),
     ("argsort", {"descending": True}, "bf16", 3001, 16),
-    ("argsort", {}, "u8", 70_001, 16),
+    ("argsort", {}, "u8", 60_001, 16),
 ]
 
 

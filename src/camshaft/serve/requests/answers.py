@@ -163,7 +163,7 @@ class Answers:
         if with_texts:
             read = self._engine.lm.detokenize
             said["prompts"] = [read([i for i in ids if not isinstance(i, PictureToken)]) for ids in self._job.prompts]
-            said["answers"] = [read(request.ids[request.prompt_tokens :]) for request in self._requests]
+            said["answers"] = [request.generation.text if request.generation else "" for request in self._requests]
         return said
 
     def __aiter__(self) -> AsyncIterator[tuple[int, Update]]:
