@@ -182,6 +182,7 @@ def _split_segment(area: Area, stack: Stack, segment: Segment) -> None:
     with k.when(segment.bad > 0):
         pivot.set((low & high) + ((low ^ high) >> 1))
     pivot.set(k.select(pivot.value == low, low + 1, pivot.value))
+    k.barrier()  # lanes have read words that are moved now
     n = area.split(segment.at, segment.beside, segment.n, pivot.value)
     rest, limit = segment.n - n, segment.n - (segment.n >> 3)
     parts = (
