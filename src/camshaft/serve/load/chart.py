@@ -9,7 +9,8 @@ PANELS = {"first_token_s": "First token", "between_tokens_s": "Between tokens", 
 WIDTH, PLOT, HEIGHT, TOP, LEFT, GAP = 960, 260, 200, 76, 48, 40
 ROW = 20
 MOST_POINTS = 200
-COLORS = ("#1f6feb", "#d1570c", "#1a7f37", "#8250df", "#bf3989", "#6e7781")
+COLORS = ("#1f6feb", "#d1570c", "#1a7f37", "#8250df", "#bf3989", "#6e7781", "#0f9d9d", "#9a6700")
+NAMES_IN_ROW, NAME_WIDTH = 5, 170
 Times = Mapping[str, Sequence[float]]
 
 STYLE = """
@@ -26,11 +27,15 @@ def chart(title: str, series: Mapping[str, Times]) -> str:
     """The SVG of the times of each load by its name: for each of PANELS, the share of times up to each time, and percentiles."""
     parts = [_text(16, 28, title, "title")]
     for i, (name, color) in enumerate(zip(series, _colors(len(series)), strict=True)):
-        parts.append(f'<rect x="{16 + 170 * i}" y="40" width="12" height="12" rx="2" fill="{color}"/>')
-        parts.append(_text(34 + 170 * i, 50, name))
+        x, y = 16 + NAME_WIDTH * (i % NAMES_IN_ROW), 40 + ROW * (i // NAMES_IN_ROW)
+        parts.append(f'<rect x="{x}" y="{y}" width="12" height="12" rx="2" fill="{color}"/>')
+        parts.append(_text(x + 18, y + 10, name))
+    below = ROW * ((len(series) - 1) // NAMES_IN_ROW)  # more rows of names
+    parts.append(f'<g transform="translate(0 {below})">')
     for i, (key, heading) in enumerate(PANELS.items()):
         parts += _panel(LEFT + i * (PLOT + GAP), heading, [times[key] for times in series.values()])
-    height = TOP + HEIGHT + 60 + ROW * len(series)
+    parts.append("</g>")
+    height = TOP + below + HEIGHT + 60 + ROW * len(series)
     card = f'<rect x="0.5" y="0.5" width="{WIDTH - 1}" height="{height - 1}" rx="8" class="card"/>'
     head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" height="{height}" role="img">'
     return (
