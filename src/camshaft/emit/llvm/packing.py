@@ -1,7 +1,7 @@
 """pack and count of explicit vectors in LLVM IR.
 
-AVX-512 packs by an instruction. AVX2 permutes a register of 8 words by a row of a table, one for each mask. LLVM expands the
-intrinsic elsewhere, element by element.
+AVX-512 packs by an instruction. AVX2 permutes a register of 8 words by a row of a table, one for each mask. Elsewhere elements
+are stored one after the other: LLVM 22 crashes on its intrinsic for some vectors of CPUs without the instruction.
 """
 
 from __future__ import annotations
@@ -21,18 +21,43 @@ def pack(ctx: Context, value: ir.Value) -> Rep:
     n, dtype = value.width, value.dtype
     if n == 1:
         return Rep(ctx.typed(dtype, n).select(mask, vector, literal(0, dtype)), n)
-    whole = ctx.target.vector_bits // dtype.bits
+    whole = min(n, ctx.target.vector_bits // dtype.bits)
+    if not (_has_instruction(ctx, dtype) or _has_table(ctx, dtype, whole)):
+        return Rep(_one_by_one(ctx, vector, mask, dtype, n), n)
     return Rep(
-        _in_register(ctx, vector, mask, dtype, n) if n <= whole else _pieces(ctx, vector, mask, dtype, n, whole), n
+        _in_register(ctx, vector, mask, dtype, n) if n == whole else _pieces(ctx, vector, mask, dtype, n, whole), n
     )
 
 
+def _has_instruction(ctx: Context, dtype: DType) -> bool:
+    return dtype.bits >= 32 and {"avx512f", "avx512vl"} <= ctx.target.features
+
+
+def _has_table(ctx: Context, dtype: DType, n: int) -> bool:
+    return n * dtype.bits == 32 * _WORDS and "avx2" in ctx.target.features and ctx.target.vector_bits < 512
+
+
 def _in_register(ctx: Context, vector: str, mask: str, dtype: DType, n: int) -> str:
-    if n * dtype.bits == 32 * _WORDS and "avx2" in ctx.target.features and ctx.target.vector_bits < 512:
+    if _has_table(ctx, dtype, n):
         return _by_table(ctx, vector, mask, dtype, n)
     typ = vector_type(dtype, n)
     operands = (typ, vector), (f"<{n} x i1>", mask), (typ, "zeroinitializer")
     return ctx.call(f"llvm.experimental.vector.compress.{suffix(dtype, n)}", typ, *operands)
+
+
+def _one_by_one(ctx: Context, vector: str, mask: str, dtype: DType, n: int) -> str:
+    """Store each element, or 0 where the mask is false, at the number of true ones before it."""
+    element, typ = scalar_type(dtype), vector_type(dtype, n)
+    room, zero = f"[{n} x {element}]", literal(0, dtype)
+    slot, at = ctx.slot("packed", room, ", align 64"), "0"
+    ctx.write(f"store {room} zeroinitializer, ptr {slot}, align 64")
+    for i in range(n):
+        value, there = (ctx.line(f"extractelement {t} {v}, i32 {i}") for t, v in ((typ, vector), (f"<{n} x i1>", mask)))
+        address = ctx.line(f"getelementptr inbounds {element}, ptr {slot}, i64 {at}")
+        kept = ctx.line(f"select i1 {there}, {element} {value}, {element} {zero}")
+        ctx.write(f"store {element} {kept}, ptr {address}, align {dtype.nbytes}")
+        at = ctx.line(f"add i64 {at}, {ctx.line(f'zext i1 {there} to i64')}")
+    return ctx.line(f"load {typ}, ptr {slot}, align 64")
 
 
 def _pieces(ctx: Context, vector: str, mask: str, dtype: DType, n: int, whole: int) -> str:
