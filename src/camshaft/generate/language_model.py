@@ -95,20 +95,7 @@ class LanguageModel(Prompts, Drawing):
             if mmproj is not None:
                 self._open_vision(mmproj)
             with no_collection():
-                self.plans = ModelPlans(
-                    self._file,
-                    self.config,
-                    context=context,
-                    n_slots=sessions,
-                    activations=self._mode(backend),
-                    form=model_options.KV_CACHES[self.kv_cache],
-                    backend=backend,
-                    threads=self.threads,
-                    adapters=self._opened(adapters),
-                    seeing=BLIND if self.vision is None else self.vision.seeing,
-                    experts_resident=experts_resident,
-                    cache_tokens=cache_tokens,
-                )
+                self.plans = self._planned(sessions, adapters, experts_resident, cache_tokens)
                 self.tokenizer = self._model_file.tokenizer()  # while a cached plan's weights load in the background
                 loaded = time.perf_counter()
                 self.plans.prepare()
@@ -122,6 +109,24 @@ class LanguageModel(Prompts, Drawing):
             raise
         self.samplers = SamplerPlans(self.plans.logits, backend, self.threads, self.plans.plan_cache)
         self.timings = Timings(loaded - started, time.perf_counter() - loaded)
+
+    def _planned(
+        self, sessions: int, adapters: Given, experts_resident: float | None, cache_tokens: int | None
+    ) -> ModelPlans:
+        return ModelPlans(
+            self._file,
+            self.config,
+            context=self.context,
+            n_slots=sessions,
+            activations=self._mode(self._backend),
+            form=model_options.KV_CACHES[self.kv_cache],
+            backend=self._backend,
+            threads=self.threads,
+            adapters=self._opened(adapters),
+            seeing=BLIND if self.vision is None else self.vision.seeing,
+            experts_resident=experts_resident,
+            cache_tokens=cache_tokens,
+        )
 
     def _mode(self, backend: str | None) -> str:
         """The activations of `compile`."""

@@ -90,14 +90,14 @@ def cost(row: Ordered, node: ops.NodeSpec, target: ops.Target) -> float:
     return 2000.0 + elements * (3.0 + 1.0 * levels) * 8 / width / shared
 
 
-def supports(row: Ordered, node: ops.NodeSpec, target: ops.Target) -> str | None:
-    """The last axis; indexes beside elements of at most 32 bits."""
+def supports(row: Ordered, node: ops.NodeSpec, target: ops.Target, lanes: int = 4) -> str | None:
+    """The last axis; indexes beside elements of at most 32 bits; vectors of so many lanes of 32 bits."""
     x = node.inputs[0]
     *_, dim, columns = layout_of(x, axis_of(row.name, x, node.attrs))
     if "places" in row.gives and dim > words_of(row, node).most_indexed:
         return "wanted elements beside which an index fits"
-    if target.lanes < 4:
-        return "wanted vectors of 128 bits or more"
+    if target.lanes < lanes:
+        return f"wanted vectors of {32 * lanes} bits or more"
     return f"wanted rows of more than {LEAST} elements of the last axis" if columns > 1 or dim <= LEAST else None
 
 

@@ -1,4 +1,4 @@
-"""matmul of bf16 by bf16 on AMX by panels of b that stay in the L2 cache: bf16_panels_kernel.py."""
+"""The variant of matmul of bf16 by bf16 on AMX: panels of b stay in the L2 cache. Its kernel is in bf16_panels_kernel.py."""
 
 from __future__ import annotations
 

@@ -11,14 +11,13 @@ from camshaft.ops.kernels.launch import plan_workers
 from camshaft.ops.scan.definition import axis_of, layout_of
 from camshaft.ops.sort.definition import Ordered
 from camshaft.ops.sort.keys import as_bits
-from camshaft.ops.sort.merges import width_of, words_of
+from camshaft.ops.sort.merges import supports, width_of, words_of
 from camshaft.ops.sort.partition import kernels
 from camshaft.ops.sort.partition.segments import LEAVES
 from camshaft.ops.spec import TensorSpec, bound
 
 # Bytes of the words of a bucket and of a chunk: with the room beside them they fit an L2 cache.
 BUCKET, CHUNK = 1 << 17, 1 << 18
-LEAST = 64
 # Words by which a slot is longer, so that its halves do not begin at the same place of a page.
 OFFSET = 272
 SIZES = ("inner", "dim", "chunk", "chunks", "levels", "buckets", "programs", "slot", "room")
@@ -118,23 +117,12 @@ def cost(row: Ordered, node: ops.NodeSpec, target: ops.Target) -> float:
     return 500.0 + rows * each_row * 16 / width / shared
 
 
-def supports(row: Ordered, node: ops.NodeSpec, target: ops.Target) -> str | None:
-    """The last axis; indexes beside elements of at most 32 bits."""
-    x = node.inputs[0]
-    *_, dim, columns = layout_of(x, axis_of(row.name, x, node.attrs))
-    if "places" in row.gives and dim > words_of(row, node).most_indexed:
-        return "wanted elements beside which an index fits"
-    if target.lanes < 8:
-        return "wanted vectors of 256 bits or more"
-    return f"wanted rows of more than {LEAST} elements of the last axis" if columns > 1 or dim <= LEAST else None
-
-
 def partition(row: Ordered) -> ops.KernelVariant:
     """Splits rows as quicksort does."""
     return ops.KernelVariant(
         "partition",
         frozenset({"simd"}),
         lambda node, target: build(row, node, target),
-        lambda node, target: supports(row, node, target),
+        lambda node, target: supports(row, node, target, lanes=8),
         lambda node, target: cost(row, node, target),
     )
