@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from camshaft.backends.cuda.kernel import ptx
-from camshaft.dtypes import f32
+from camshaft.dtypes import f32, i8, i32
 from camshaft.emit.nvptx.module import MOST_SHARED_NBYTES, emit, simt_form
 from camshaft.emit.target import GPU_TARGETS, GpuTarget
 from camshaft.errors import BackendError
@@ -87,6 +87,24 @@ def test_dot_products_of_bytes_and_conversions_are_instructions(texts) -> None:
     together = "\n".join(texts.values())
     for instruction in ("dp4a.u32.s32", "cvt.f32.f16", "fma.rn.f32", "shfl.sync.idx", "bar.sync"):
         assert instruction in together, instruction
+
+
+@traced
+def low_bytes(k, x, y, out):
+    for c in k.lanes(100):
+        out[c] = k.bitcast(k.fma(x[c], y[c], 12582912.0), i32)
+
+
+def test_no_narrow_store_has_a_register_that_a_float_instruction_wrote(texts) -> None:
+    # ptxas 13.0 converts such a float to an integer: codes of 8 bits were 255 on an H200
+    params = [ir.ArrayParam(name, dtype, (100,), dtype == i8) for name, dtype in (("x", f32), ("y", f32), ("out", i8))]
+    form = simt_form(low_bytes.trace(params), LANES)
+    made = ptx(emit(form, GPU_TARGETS["sm_80"], "made"), GPU_TARGETS["sm_80"])
+    assert "fma.rn.f32" in made
+    for name, text in [("made", made), *texts.items()]:
+        floats = set(re.findall(r"\.f32 \t(%r\d+),", text))
+        stored = set(re.findall(r"\bst\.\w+\.[bsu](?:8|16) \t\[[^\]]*\], (%r\d+);", text))
+        assert not floats & stored, name
 
 
 def test_a_minimum_that_keeps_nan_is_an_instruction() -> None:

@@ -69,6 +69,7 @@ SIMULATED = Machine(
     shuffled=lambda ctx, word, source: ctx.line(f"call i32 %shuffle(ptr %machine, i32 {word}, i32 {source})"),
     multiplied=_multiplied,
     matrices=_matrices,
+    bits=lambda ctx, x: ctx.line(f"bitcast float {x} to i32"),
     begin_copy=_begin_copy,
     wait_for_copies=lambda ctx: ctx.write("call void %landed(ptr %machine)"),
 )

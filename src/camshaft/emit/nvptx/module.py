@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from math import prod
 
+from camshaft.dtypes import f32, i32, u32
+from camshaft.emit.llvm import instructions
 from camshaft.emit.llvm import module as cpu
 from camshaft.emit.llvm.context import Rules
 from camshaft.emit.llvm.control import write_block
@@ -26,6 +28,14 @@ ARRAY_ALIGNMENT = 16
 MOST_SHARED_NBYTES = 48 * 1024
 
 
+def _bitcast(ctx: SimtContext, value: ir.Value) -> Rep:
+    """A bitcast, by the machine if an f32 becomes an integer."""
+    (x,) = value.args
+    if x.dtype == f32 and value.dtype in (i32, u32):
+        return Rep(ctx.machine.bits(ctx, ctx.reps[x].name))
+    return instructions.bitcast(ctx, value)
+
+
 SIMT_RULES: Rules[SimtContext] = Rules(
     {
         **cpu.COMMON_VALUES,
@@ -34,6 +44,7 @@ SIMT_RULES: Rules[SimtContext] = Rules(
         "broadcast": collectives.broadcast,
         "shuffle": collectives.shuffle,
         "scan": collectives.scan,
+        "bitcast": _bitcast,
     },
     {
         **cpu.COMMON_STATEMENTS,

@@ -28,6 +28,7 @@ class Machine:
     - `matrices(pointer, count, across)`: a word of each of 2 or 4 matrices of 8 x 8 in workgroup memory, the pair (lane / 4,
       2 (lane % 4)) of each, transposed first if `across`. `pointer`: this thread's row of 8; thread n gives row n % 8 of matrix
       n / 8.
+    - `bits(x)`: the bits of the float `x` as i32.
     - `begin_copy(to, source, nbytes, present)`: starts to copy `present` (i32) of 4, 8 or 16 bytes from the device's memory to
       the workgroup's; the rest become zeros. `wait_for_copies()`: waits for the copies that this thread started.
     """
@@ -36,6 +37,7 @@ class Machine:
     shuffled: Callable[[SimtContext, str, str], str]
     multiplied: Callable[[SimtContext, DType, list[str], list[str], list[str]], list[str]]
     matrices: Callable[[SimtContext, str, int, bool], list[str]]
+    bits: Callable[[SimtContext, str], str]
     begin_copy: Callable[[SimtContext, str, str, int, str], None]
     wait_for_copies: Callable[[SimtContext], None]
 
@@ -102,6 +104,12 @@ def _in_space(ctx: SimtContext, pointer: str, space: int) -> tuple[str, str]:
     return typ, ctx.line(f"addrspacecast ptr {pointer} to {typ}")
 
 
+def _bits(ctx: SimtContext, x: str) -> str:
+    # LLVM may store the low byte of a register that a float instruction wrote; ptxas 13.0 (and so drivers of CUDA 13.0) then
+    # converts the float to u8 instead. It takes a moved register as it is, and the move costs nothing.
+    return ctx.line(f'call i32 asm "mov.b32 $0, $1;", "=r,r"(float {x})')
+
+
 def _begin_copy(ctx: SimtContext, to: str, source: str, nbytes: int, present: str) -> None:
     # 16 bytes can bypass the first-level cache (cg): each byte is read once
     name = f"llvm.nvvm.cp.async.{'cg' if nbytes == 16 else 'ca'}.shared.global.{nbytes}.s"
@@ -117,6 +125,7 @@ NVVM = Machine(
     shuffled=_shuffled,
     multiplied=_multiplied,
     matrices=_matrices,
+    bits=_bits,
     begin_copy=_begin_copy,
     wait_for_copies=_wait_for_copies,
 )
