@@ -96,8 +96,10 @@ class ModelPlans(PictureRuns):
 
     def _use_adapters(self, adapters: Adapters) -> None:
         self.adapters = adapters
-        # Activations of 8 bits round alike in plans of all sizes; those of f32 and bf16 do not, nor does a BLAS.
-        self.is_uneven = self._activations != "q8" or any(map(is_multiplied, adapters.tensors.values()))
+        # Activations of 8 bits round alike in a CPU's plans of all sizes; those of f32 and bf16 do not, nor does a BLAS, nor a
+        # GPU, which adds up the products of few tokens in another order.
+        is_multiplied_again = any(map(is_multiplied, adapters.tensors.values()))
+        self.is_uneven = self._activations != "q8" or self.device is not None or is_multiplied_again
         self._kernels = "simd" if self.is_uneven and self._backend is None else self._backend
         facts = f"{self._facts}|{adapters.digest}" if adapters.given else self._facts
         facts += f"|{self._kernels}" if self.is_uneven else ""

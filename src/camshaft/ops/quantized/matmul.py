@@ -1,7 +1,8 @@
 """quantized_matmul: y[t, n] = sum_k x[t, k] w[n, k], weights in a GGUF block format, packed once (packing.py).
 
 Activations are f32, or 8 bits or bf16 in tiles, made once per tensor (quantize_activations). The variants are a register tile
-(here; its kernel is in kernels.py), one row per program (kernels.py), several streams for one token (gemv.py), matrix units
+(here; its kernel is in kernels.py), one row per program (kernels.py), several streams for one token (gemv.py), slices of the
+depth for few tokens on GPUs (sliced.py), matrix units
 (matrix_unit.py, unpacked_tiles.py) and unpacked weights (unpacked.py).
 """
 
@@ -22,7 +23,7 @@ from camshaft.ops.quantize import quantize_activations as q8
 from camshaft.ops.quantize.q8_blocks import TILES
 from camshaft.ops.quantized.packed.formats import BLOCK
 from camshaft.ops.quantized.packed.packing import ROWS, packed_format
-from camshaft.ops.quantized.products import gemv, matrix_unit, short_tile, unpacked, unpacked_tiles
+from camshaft.ops.quantized.products import gemv, matrix_unit, short_tile, sliced, unpacked, unpacked_tiles
 from camshaft.ops.quantized.products.kernels import ROW, is_q8, packed_only, product_build, product_tile, tile_cost
 from camshaft.ops.rule import Builder, Match, Rule, Stage, Use, Uses
 from camshaft.ops.spec import TensorSpec
@@ -190,6 +191,7 @@ OP = ops.Op(
         TILE,
         gemv.VARIANT,
         ROW,
+        sliced.VARIANT,
         matrix_unit.VARIANT,
         short_tile.VARIANT,
         unpacked.variant(turns=False),

@@ -52,6 +52,10 @@ class Rows:
             return self.k.gather(array, self.tile, *at, self.row)
         return self.k.load_vector(array, self.tile, *at, self.row, width=self.count)
 
+    def at(self, array: Array, index: Value) -> Value:
+        """Loads array[index], the same element for every row."""
+        return array[index]
+
     def spread(self, x: Number, dtype: DType = f32) -> Value:
         """The same value for every row."""
         if self.count > ROWS:

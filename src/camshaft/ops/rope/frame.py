@@ -17,12 +17,14 @@ from camshaft.dtypes import DType, bf16, boolean, f16, f32, i32, i64
 from camshaft.lang import Array, Constant, Tracer, ir, kernel
 from camshaft.ops import op as ops
 from camshaft.ops.index.gather import index_of
+from camshaft.ops.kernels.launch import has_threads
 from camshaft.ops.parameters import Attribute
 from camshaft.ops.spec import TensorSpec
 
 PAIRINGS = ("interleaved", "neox")
 PAIRING, INVERSE = Attribute("pairing", "str"), Attribute("inverse", "bool", False)
 DTYPES = (f32, f16, bf16)
+WARP = 32
 # What a dtype's rounding adds to the error of a result that is computed in f32.
 TOLERANCE = {"f32": 1e-12, "f16": 1e-7, "bf16": 1e-5}
 
@@ -85,13 +87,16 @@ def _rows_of(k: Tracer, positions: Array, table: Array, token: ir.Value) -> list
     return [(k.select(inside, row, k.number(0, i64)), inside) for row, inside in found]
 
 
-def refuse_positions(k: Tracer, positions: Array, table: Array, out: Array, token: ir.Value) -> None:
-    """Makes the token's result NaN if one of its positions is no row of the table."""
+def refuse_positions(
+    k: Tracer, positions: Array, table: Array, out: Array, token: ir.Value, first: ir.Value, count: int
+) -> None:
+    """Makes `count` columns of the token's result, from column `first` on, NaN if one of its positions is no row of the
+    table."""
     inside = [found for _, found in _rows_of(k, positions, table, token)]
     k.barrier()  # other lanes wrote what is overwritten
     with k.when(functools.reduce(lambda a, b: a & b, inside) ^ k.const(True, boolean)):
-        for c in k.lanes(out.shape[1]):
-            out[token, c] = float("nan")
+        for c in k.lanes(count):
+            out[token, first + c] = float("nan")
 
 
 def angles(
@@ -148,10 +153,10 @@ def rotate(
     runs: tuple[tuple[int, int, int, int], ...], turns: tuple[int, ...], inverse: bool,
 ) -> None:  # fmt: skip
     # out[a] = x[a] cos_i - x[b] sin_i; out[b] = x[a] sin_i + x[b] cos_i for the columns a, b of pair i
-    token, n_pairs = k.program(0), sum(count for _, count, _ in parts)
+    token, start, n_pairs = k.program(0), k.program(1) * (heads * head_dim), sum(count for _, count, _ in parts)
     angle = angles(k, positions, table, token, n_pairs, runs, turns, inverse)
     for head in k.range(heads):
-        first = head * head_dim
+        first = start + head * head_dim
 
         def load(c: ir.Value, strided: bool, first: ir.Value = first) -> ir.Value:
             return k.gather(x, token, first + c) if strided else x[token, first + c]
@@ -163,13 +168,23 @@ def rotate(
                 out[token, first + c] = value
 
         rotate_head(k, load, store, angle, head_dim=head_dim, interleaved=interleaved, parts=parts)
-    refuse_positions(k, positions, table, out, token)
+    refuse_positions(k, positions, table, out, token, start, heads * head_dim)
 
 
-def constants_of(rotation: Rotation, attrs: ops.Attrs) -> dict[str, Constant]:
+def heads_together(attrs: ops.Attrs, target: ops.Target) -> int:
+    """The heads of a program: all of a token on a CPU; one where lanes are threads, whose programs run at once."""
+    return 1 if has_threads(target) else int(attrs["heads"])
+
+
+def threads_of(target: ops.Target, n_pairs: int) -> int | None:
+    """The lanes of a program that rotates one head: a thread per pair, in whole warps; None on a CPU."""
+    return min(target.lanes, -(-n_pairs // WARP) * WARP) if has_threads(target) else None
+
+
+def constants_of(rotation: Rotation, attrs: ops.Attrs, heads: int) -> dict[str, Constant]:
     """The constants of `rotate`."""
     return {
-        "heads": attrs["heads"],
+        "heads": heads,
         "head_dim": attrs["head_dim"],
         "interleaved": rotation.interleaved,
         "parts": rotation.parts,
@@ -179,15 +194,19 @@ def constants_of(rotation: Rotation, attrs: ops.Attrs) -> dict[str, Constant]:
     }
 
 
-def build(rotation: Rotation, node: ops.NodeSpec) -> ops.Build:
-    """One launch of `rotate`, a program per token."""
+def build(rotation: Rotation, node: ops.NodeSpec, target: ops.Target) -> ops.Build:
+    """One launch of `rotate`, a program per token, or on a GPU per token and head."""
     x, positions, _ = node.inputs
     by_axis = positions.bounds[0], prod(positions.bounds[1:])
     arrays = (ops.read(0), ops.read(1, shape=by_axis), ops.read(2), ops.write(0))
     # one lane: LLVM turns the strided pairs into shuffles, which are faster than gathers and scatters
-    lanes = 1 if rotation.interleaved else None
-    constants = constants_of(rotation, node.attrs)
-    return ops.Build((ops.Launch(rotate, arrays, (ops.Cells(x.shape[0]),), constants, lanes=lanes),))
+    lanes = threads_of(target, rotation.n_pairs) or (1 if rotation.interleaved else None)
+    heads = heads_together(node.attrs, target)
+    grid, constants = (
+        (ops.Cells(x.shape[0]), ops.Cells(node.attrs["heads"], heads)),
+        constants_of(rotation, node.attrs, heads),
+    )
+    return ops.Build((ops.Launch(rotate, arrays, grid, constants, lanes=lanes),))
 
 
 # --- shape rule, reference, decomposition --------------------------------------------------------------------------------

@@ -15,7 +15,16 @@ from camshaft.ops.checks import partly_active
 from camshaft.ops.norm.frame import weight
 from camshaft.ops.parameters import EPS, HEAD_DIM, HEADS, OFFSET, Parameters
 from camshaft.ops.rope.decomposition import rotated
-from camshaft.ops.rope.frame import TOLERANCE, Rotation, angles, checked, refuse_positions, rotate_head
+from camshaft.ops.rope.frame import (
+    TOLERANCE,
+    Rotation,
+    angles,
+    checked,
+    heads_together,
+    refuse_positions,
+    rotate_head,
+    threads_of,
+)
 from camshaft.ops.rope.table import rope_table
 from camshaft.ops.spec import TensorSpec
 
@@ -26,10 +35,10 @@ def one_token_per_program(
     heads: int, head_dim: int, n_pairs: int, eps: float, offset: float,
 ) -> None:  # fmt: skip
     # y[h, c] = x[h, c] / sqrt(mean_c(x[h]^2) + eps) * (w[c] + offset); then the pairs (i, i + n_pairs) of each y[h] are rotated
-    token = k.program(0)
+    token, start = k.program(0), k.program(1) * (heads * head_dim)
     angle = angles(k, positions, table, token, n_pairs, ((0, n_pairs, 0, 0),), (), False)
     for head in k.range(heads):
-        first, squares = head * head_dim, k.accumulator("sum")
+        first, squares = start + head * head_dim, k.accumulator("sum")
         for c in k.lanes(head_dim):
             squares.set(k.fma(x[token, first + c], x[token, first + c], squares.value))
         scale = k.rsqrt(k.lanes_sum(squares) / k.number(head_dim, f32) + eps)
@@ -41,7 +50,7 @@ def one_token_per_program(
             out[token, first + c] = value
 
         rotate_head(k, load, store, angle, head_dim=head_dim, interleaved=False, parts=((0, n_pairs, 0),))
-    refuse_positions(k, positions, table, out, token)
+    refuse_positions(k, positions, table, out, token, start, heads * head_dim)
 
 
 def _infer(specs: tuple[TensorSpec, ...], attrs: ops.Attrs) -> tuple[TensorSpec, ...]:
@@ -78,9 +87,14 @@ def _decompose(f: Any, x: Any, w: Any, positions: Any, table: Any, heads: int, h
 def _build(node: ops.NodeSpec, target: ops.Target) -> ops.Build:
     x, _, positions, table = node.inputs
     arrays = (ops.read(0), ops.read(1), ops.read(2, shape=(positions.bounds[0], 1)), ops.read(3), ops.write(0))
-    constants = {name: node.attrs[name] for name in ("heads", "head_dim", "eps")}
+    heads = heads_together(node.attrs, target)
+    constants = {"heads": heads, **{name: node.attrs[name] for name in ("head_dim", "eps")}}
     constants |= {"offset": node.attrs.get("offset", 0.0), "n_pairs": table.bounds[1] // 2}
-    return ops.Build((ops.Launch(one_token_per_program, arrays, (ops.Cells(x.shape[0]),), constants),))
+    grid, lanes = (
+        (ops.Cells(x.shape[0]), ops.Cells(node.attrs["heads"], heads)),
+        threads_of(target, node.attrs["head_dim"]),
+    )
+    return ops.Build((ops.Launch(one_token_per_program, arrays, grid, constants, lanes=lanes),))
 
 
 def _sample(heads: int, head_dim: int, columns: int, dtype: DType = f32, **attrs: float) -> ops.Sample:

@@ -45,7 +45,7 @@ def _decompose(f: Any, x: Any, positions: Any, table: Any, **attrs: Any) -> Any:
 
 
 def _build(node: ops.NodeSpec, target: ops.Target) -> ops.Build:
-    return build(_rotation(node.attrs, node.inputs[2]), node)
+    return build(_rotation(node.attrs, node.inputs[2]), node, target)
 
 
 def _sample(pairing: str, heads: int, head_dim: int, rotary_dim: int, n: int, dtype: DType = f32) -> ops.Sample:

@@ -117,7 +117,7 @@ def _op(name: str, text: str, rule: Rule, attributes: tuple[Attribute, ...], sam
         return decomposition.decomposed(f, rule(attrs, table.shape[1]), x, positions, table, attrs)
 
     def build(node: ops.NodeSpec, target: ops.Target) -> ops.Build:
-        return frame.build(rule(node.attrs, node.inputs[2].bounds[1]), node)
+        return frame.build(rule(node.attrs, node.inputs[2].bounds[1]), node, target)
 
     return ops.Op(
         name=name,

@@ -148,42 +148,49 @@ def add_block(
         scale, minimum = weights.scale(mine.load, b, g)
         group = range(g * per_group, (g + 1) * per_group)
         for some in abreast(len(totals)):
-            sums = [x_sums[sum_at[i] + g] for i in some]
+            sums = [mine.at(x_sums, sum_at[i] + g) for i in some]
             starts = [mine.spread(q_sum if minimum is None else 0, i32) for q_sum in sums]
 
             def acted(i: int, w: int, some: range = some, group: range = group) -> Value:
-                return mine.spread(x_codes[code_at[some[i]] + group[w]], u32)
+                return mine.spread(mine.at(x_codes, code_at[some[i]] + group[w]), u32)
 
             dots = dot_words(k, starts, [words[w] for w in group], acted)
             for i, q_sum, dot in zip(some, sums, dots, strict=True):
-                total, step = totals[i], x_scales[scale_at[i]]
+                total, step = totals[i], mine.at(x_scales, scale_at[i])
                 total.set(k.fma(dot.to(f32), scale * step, total.value))
                 if minimum is not None:
                     total.set(k.fma(minimum, mine.spread(q_sum), total.value))
 
 
 def _f32_totals(x: Array, weights: Packed, mine: Rows, tokens: Consecutive, blocks: int) -> list[Variable]:
-    """As `totals_of` for f32: each code is converted to f32 and multiplied by a broadcast x."""
-    k, form = mine.k, weights.form
-    totals = [k.var(mine.spread(0.0)) for _ in tokens.places]
-    per_group = 8 // form.groups
-    for b in k.range(blocks):
-        words = weights.code_words(mine.load, b)
-        for g in range(form.groups):
-            scale, low = weights.scale(mine.load, b, g)
-            minimum = _minimum(weights, scale, low)
-            dots = [mine.spread(0.0) for _ in totals]
-            sums = [mine.spread(0.0) for _ in totals]
-            for w in range(g * per_group, (g + 1) * per_group):
-                for byte in range(4):
-                    code = ((words[w] >> (8 * byte)) & 255).to(i32).to(f32)
-                    for c, place in enumerate(tokens.along(blocks * BLOCK, b * BLOCK)):
-                        value = mine.spread(x[place + (4 * w + byte)])
-                        dots[c] = k.fma(code, value, dots[c])
-                        sums[c] = sums[c] + value
-            for total, dot, x_sum in zip(totals, dots, sums, strict=True):
-                total.set(k.fma(dot, scale, k.fma(minimum, x_sum, total.value)))
+    """As `totals_of` for f32."""
+    totals = [mine.k.var(mine.spread(0.0)) for _ in tokens.places]
+    for b in mine.k.range(blocks):
+        add_f32_block(x, weights, mine, tokens, blocks, b, totals)
     return totals
+
+
+def add_f32_block(
+    x: Array, weights: Packed, mine: Rows, tokens: Consecutive, blocks: int, b: Value, totals: list[Variable]
+) -> None:
+    """As `add_block` for f32: each code is converted to f32 and multiplied by a broadcast x."""
+    k, form = mine.k, weights.form
+    per_group = 8 // form.groups
+    words = weights.code_words(mine.load, b)
+    for g in range(form.groups):
+        scale, low = weights.scale(mine.load, b, g)
+        minimum = _minimum(weights, scale, low)
+        dots = [mine.spread(0.0) for _ in totals]
+        sums = [mine.spread(0.0) for _ in totals]
+        for w in range(g * per_group, (g + 1) * per_group):
+            for byte in range(4):
+                code = ((words[w] >> (8 * byte)) & 255).to(i32).to(f32)
+                for c, place in enumerate(tokens.along(blocks * BLOCK, b * BLOCK)):
+                    value = mine.spread(mine.at(x, place + (4 * w + byte)))
+                    dots[c] = k.fma(code, value, dots[c])
+                    sums[c] = sums[c] + value
+        for total, dot, x_sum in zip(totals, dots, sums, strict=True):
+            total.set(k.fma(dot, scale, k.fma(minimum, x_sum, total.value)))
 
 
 @kernel

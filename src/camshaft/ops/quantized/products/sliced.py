@@ -1,0 +1,103 @@
+"""The variant of quantized_matmul for few tokens on GPUs: the threads of a workgroup share the depth of 16 rows.
+
+With a thread per row (`tile`), one token's product of 576 rows is 5 workgroups of a GPU that runs hundreds, and each thread waits
+for one block after the other. Here 8 threads share a row: thread (slice, row) adds up every eighth block of 32 k, and the slices
+are added through the workgroup's memory in their order. 16 neighbouring threads still read one line of codes together, and a
+token's result does not depend on the other tokens.
+"""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+from camshaft.dtypes import f32
+from camshaft.lang import Array, Tracer, Value, Variable, kernel
+from camshaft.ops import op as ops
+from camshaft.ops.kernels.launch import has_threads
+from camshaft.ops.matmul.tile import BACKENDS
+from camshaft.ops.quantized.operands import Rows, Tokens
+from camshaft.ops.quantized.packed.packing import ROWS
+from camshaft.ops.quantized.products import kernels
+
+SLICES = 8
+# Tokens of a program: each is stored by the threads of one slice.
+MOST_TOKENS = SLICES
+# Above this the tile's threads are enough, and it unpacks codes once for more tokens.
+FEW_TOKENS = 16
+
+
+class Slices(Rows):
+    """The 16 rows of a program, 8 threads each."""
+
+    def __init__(self, k: Tracer, n: int) -> None:
+        super().__init__(k, ROWS, n)
+        self.count = ROWS * SLICES
+        self.row, self.slice = k.lane() % ROWS, k.lane() // ROWS
+
+    def at(self, array: Array, index: Value) -> Value:
+        return self.k.gather(array, index)
+
+
+@kernel
+def product_slices(k: Tracer, *arguments: Any, n: int, blocks: int, columns: int, bound: int, block: str) -> None:
+    # thread (slice, row): parts[t, slice, row] = sum over blocks b = slice, slice + 8, ..; y[t, row] = sum over slices
+    given = kernels.operands(k, arguments, block)
+    mine, tokens = Slices(k, n), Tokens(k, columns, bound, given.active)
+    totals = [k.var(mine.spread(0.0)) for _ in tokens.places]
+    for first in k.range(0, blocks - blocks % SLICES, SLICES):
+        _add(given, mine, tokens, blocks, first + mine.slice, totals)
+    if blocks % SLICES:
+        with k.when(mine.slice < blocks % SLICES):
+            _add(given, mine, tokens, blocks, mine.slice + (blocks - blocks % SLICES), totals)
+    parts = k.scratch(f32, columns, SLICES * ROWS)
+    for t, total in enumerate(totals):
+        parts[t, k.lane()] = total.value
+    k.barrier()
+    _store_sums(k, given.out, parts, mine, tokens)
+
+
+def _add(given: kernels.Operands, mine: Slices, tokens: Tokens, blocks: int, b: Value, totals: list[Variable]) -> None:
+    if len(given.x) == 1:
+        kernels.add_f32_block(given.x[0], given.weights, mine, tokens, blocks, b, totals)
+    else:
+        kernels.add_block(given.x, given.weights, mine, tokens, blocks, b, totals)
+
+
+def _store_sums(k: Tracer, out: Array, parts: Array, mine: Slices, tokens: Tokens) -> None:
+    """Stores the sums over slices: those of token t by the threads of slice t."""
+    token, row = tokens.first + mine.slice, mine.first + mine.row
+    stored, inside = tokens.is_stored(token), (mine.slice < len(tokens.places)) & (row < mine.n)
+    with k.when(inside if stored is None else inside & stored):
+        total = k.gather(parts, mine.slice, mine.row)
+        for s in range(1, SLICES):
+            total = total + k.gather(parts, mine.slice, mine.row + s * ROWS)
+        k.scatter(out, total, token, row)
+
+
+def supports(node: ops.NodeSpec, target: ops.Target) -> str | None:
+    """Returns why the variant does not support the node, or None for few tokens on a device of threads."""
+    if not has_threads(target):
+        return "takes devices whose lanes are threads of a workgroup"
+    tokens = node.inputs[0].bounds[0]
+    if tokens > FEW_TOKENS:
+        return f"takes at most {FEW_TOKENS} tokens; got {tokens}"
+    return kernels.packed_only(node, target)
+
+
+def build(node: ops.NodeSpec, target: ops.Target) -> ops.Build:
+    """Builds one launch with a program per 16 rows and some tokens."""
+    x, w = node.inputs
+    tokens = min(x.bounds[0], MOST_TOKENS)
+    grid = ops.Cells(w.bounds[0], ROWS), ops.Cells(x.shape[0], tokens)
+    constants = {"n": w.bounds[0], "columns": tokens, "bound": x.bounds[0]}
+    return kernels.product_build(product_slices, node, grid, constants, lanes=ROWS * SLICES)
+
+
+def cost(node: ops.NodeSpec, target: ops.Target) -> float:
+    """A sixth of the tile's: on an H200, products of 576 and 1536 columns by a thread per row took 32 us."""
+    (x, w) = node.inputs
+    return kernels.tile_cost(node, target) / 6 + 1e-3 * x.bounds[0] * prod(w.bounds[:1])
+
+
+VARIANT = ops.KernelVariant("sliced", BACKENDS, build, supports, cost)
