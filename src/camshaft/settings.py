@@ -106,8 +106,8 @@ TABLE = (
         "activations",
         "auto, q8 or f32",
         "auto",
-        "Data type of inputs of quantized matmuls; auto is q8, and bf16 for prompts on a CPU with AMX. f32 also makes the KV "
-        "cache f32 by default.",
+        "Data type of inputs of quantized matmuls; auto is q8, and bf16 for prompts on a CPU with AMX or an NVIDIA GPU. f32 "
+        "also makes the KV cache f32 by default.",
         one_of("auto", "q8", "f32"),
         lambda: "auto",
     ),

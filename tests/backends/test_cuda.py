@@ -70,7 +70,8 @@ def _places(*memories):
 # --- ops ------------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize(("op", "variant"), CASES)
 def test_ops_run_through_graphs(device, fake, op, variant) -> None:
-    few = (s for s in usable(op, variant, device) if op.flops(node_of(op, s)) <= MOST_FLOPS)
+    fit = usable(op, variant, device)
+    few = [s for s in fit if op.flops(node_of(op, s)) <= MOST_FLOPS] or fit[:1]
     sample = next(s for s in few if not refusal_of(variant, node_of(op, s), device))
     checked = check_sample(op, variant, device, sample)
     assert checked.max_error <= checked.tolerance, sample.name

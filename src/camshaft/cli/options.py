@@ -98,8 +98,8 @@ class ModelOptions:
         str | None,
         typer.Option(
             metavar="auto|q8|f32",
-            help="Data type of activations; auto is q8, and bf16 for prompts on a CPU with AMX. f32 also makes the KV cache "
-            "f32 by default.",
+            help="Data type of activations; auto is q8, and bf16 for prompts on a CPU with AMX or an NVIDIA GPU. f32 "
+            "also makes the KV cache f32 by default.",
         ),
     ] = None
     kv_cache: Annotated[

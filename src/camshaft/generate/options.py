@@ -138,18 +138,24 @@ def activations_of(name: str) -> str:
 
 def compiled_activations(name: str, tensors: Iterable[FileTensor], backend: str | None = None) -> str:
     """Return the activations of `compile` for a name of ACTIVATIONS and a file's tensors: for 'auto' bf16 on a CPU with tiles of
-    them, else q8. A file that has most of its numbers in F16 or F32 is more exact than bf16, so it takes q8, which leaves
-    those as they are."""
+    them and on NVIDIA GPUs, else q8. A file that has most of its numbers in F16 or F32 is more exact than bf16, so it takes q8,
+    which leaves those as they are."""
     if not ACTIVATIONS[name]:
         return "f32"
     numbers = [(tensor.format.name in ("F16", "F32"), math.prod(tensor.shape)) for tensor in tensors]
     if sum(n for is_exact, n in numbers if is_exact) > sum(n for is_exact, n in numbers if not is_exact):
         return "q8"
+    return "bf16" if name == "auto" and _multiplies_bf16(backend) else "q8"
+
+
+def _multiplies_bf16(backend: str | None) -> bool:
+    """Return whether the backend or device has matrix units for bf16 that kernels of quantized products use."""
     from camshaft.backends.cpu.compile import host_target  # not needed to read options
     from camshaft.backends.cpu.features import names
 
-    tiled = name == "auto" and backend in (None, "simd") and names(host_target().features) >= BF16_TILES
-    return "bf16" if tiled else "q8"
+    if backend in (None, "simd"):
+        return names(host_target().features) >= BF16_TILES
+    return backend.partition(":")[0] == "cuda"
 
 
 def kv_cache_of(name: str, activations: str) -> str:

@@ -23,7 +23,15 @@ from camshaft.ops.quantize import quantize_activations as q8
 from camshaft.ops.quantize.q8_blocks import TILES
 from camshaft.ops.quantized.packed.formats import BLOCK
 from camshaft.ops.quantized.packed.packing import ROWS, packed_format
-from camshaft.ops.quantized.products import gemv, matrix_unit, short_tile, sliced, unpacked, unpacked_tiles
+from camshaft.ops.quantized.products import (
+    gemv,
+    matrix_unit,
+    short_tile,
+    sliced,
+    unpacked,
+    unpacked_tiles,
+    unpacked_units,
+)
 from camshaft.ops.quantized.products.kernels import ROW, is_q8, packed_only, product_build, product_tile, tile_cost
 from camshaft.ops.rule import Builder, Match, Rule, Stage, Use, Uses
 from camshaft.ops.spec import TensorSpec
@@ -196,6 +204,7 @@ OP = ops.Op(
         short_tile.VARIANT,
         unpacked.variant(turns=False),
         unpacked_tiles.VARIANT,
+        unpacked_units.VARIANT,
     ),
     samples=_samples,
     error_samples=_error_samples,
