@@ -17,7 +17,7 @@ import numpy as np
 from camshaft.dtypes import f16, f32, i32
 from camshaft.extent import Extent
 from camshaft.ops import op as ops
-from camshaft.ops.attention import one_query, split, tiled, unit_tiles
+from camshaft.ops.attention import one_query, split, tiled, unit_threads, unit_tiles
 from camshaft.ops.attention.decomposition import decompose
 from camshaft.ops.attention.kv_cache_quantize import check_quantized, decode
 from camshaft.ops.attention.kv_cache_update import BLOCK_TOKENS, check_cache, check_places, place_limits, typical_places
@@ -151,7 +151,7 @@ OP = ops.Op(
     infer=_infer,
     reference=_reference,
     variants=(
-        *(each.VARIANT for each in (tiled, unit_tiles, split, one_query)),
+        *(each.VARIANT for each in (tiled, unit_tiles, unit_threads, split, one_query)),
         *(each.VARIANT for each in (masked_tiled, masked_split, spans)),
     ),
     indexes=place_limits(3, cache=1) | {3: positions_limit},
