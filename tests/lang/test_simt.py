@@ -12,7 +12,7 @@ import pytest
 from camshaft import ops
 from camshaft.backends.cpu.device import cpu_device
 from camshaft.dtypes import as_dtype, f32, i32
-from camshaft.errors import VerifyError
+from camshaft.errors import KernelError, VerifyError
 from camshaft.lang import ir, kernel, traversal
 from camshaft.lang.interpreter.interpret import interpret
 from camshaft.lang.interpreter.simt import interpret_simt
@@ -174,6 +174,15 @@ def test_a_missing_barrier_is_found_in_both_forms():
     x = np.arange(8, dtype=np.float32)
     for function in (scratch_neighbour, array_neighbour):
         faulty("a race without a barrier between: lane", function, [x, np.zeros_like(x)])
+
+
+def test_a_workgroup_is_a_power_of_two():
+    def copied(k, x, out):
+        out[k.lane()] = x[k.lane()]
+
+    x = np.arange(96, dtype=np.float32)
+    with pytest.raises(KernelError, match="a workgroup of 96 threads; wanted a power of two"):
+        to_simt(traced(copied, [x, np.zeros_like(x)]), 96)
 
 
 def test_a_barrier_orders_lanes_on_any_array():

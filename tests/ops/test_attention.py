@@ -224,3 +224,23 @@ def test_small_tiles_are_right_on_threads(shape, limit) -> None:
     assert VARIANTS["tiled"].supports(node_of(OP, given), target) is None
     found = check_sample(OP, VARIANTS["tiled"], target, given)
     assert found.max_error <= found.tolerance
+
+
+@pytest.mark.parametrize(("heads", "head_dim"), [((7, 1), 80), ((2, 2), 128)])
+def test_matrix_units_of_gpus_take_heads_of_other_sizes(heads, head_dim) -> None:
+    given = sample("some", [(0, p) for p in range(30, 48)], heads=heads, head_dim=head_dim)
+    given = replace(given, attrs={**given.attrs, "precision": "bf16"})
+    found = check_sample(OP, VARIANTS["unit_threads"], SimulatedDevice(), given)
+    assert found.max_error <= found.tolerance
+
+
+def test_matrix_units_of_gpus_read_nothing_past_the_last_key() -> None:
+    given = sample("some", [(0, p) for p in range(20)], heads=(1, 1), head_dim=16)
+    given = replace(given, attrs={**given.attrs, "precision": "bf16"})
+    q, keys, values, positions, slots, table = (array.copy() for array in given.inputs)
+    keys[table[0, 1], :, :, 4:] = values[table[0, 1], :, 4:] = np.nan
+    inputs, node = (q, keys, values, positions, slots, table), node_of(OP, given)
+    got = run_variant(VARIANTS["unit_threads"], node, SimulatedDevice(), inputs, given.extents)[0]
+    np.testing.assert_array_equal(
+        got, run_variant(VARIANTS["unit_threads"], node, SimulatedDevice(), given.inputs, {})[0]
+    )

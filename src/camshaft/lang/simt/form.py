@@ -14,6 +14,7 @@ from math import prod
 from typing import Any, TypeAlias
 
 from camshaft.dtypes import boolean, i64
+from camshaft.errors import KernelError
 from camshaft.lang import ir, tile_ir, traversal
 from camshaft.lang.expand.tiles import expand_tiles
 from camshaft.lang.simt.barriers import Access, Accesses, accesses_of
@@ -63,13 +64,18 @@ def to_simt(
 ) -> SimtKernel:
     """Return the SIMT form of a verified kernel.
 
-    The workgroup has as many threads as the widest explicit vector has elements, or `lanes` if the kernel has none.
+    The workgroup has as many threads as the widest explicit vector has elements, or `lanes` if the kernel has none. KernelError
+    if that is no power of two.
 
     `subgroup`: the number of threads that exchange values directly, at most the workgroup. Tiles in `keep_tiles`, and with
     `keep_copies` asynchronous copies, stay for an emitter that lowers them itself; others are expanded.
     """
     widths = [item.width for item in traversal.walk(kernel.body) if isinstance(item, ir.Value) and item.width]
     lanes = max(widths) if widths else lanes
+    if lanes & (lanes - 1):
+        raise KernelError(
+            f"kernel {kernel.name}: a workgroup of {lanes} threads; wanted a power of two, as reductions halve"
+        )
     kernel = expand_tiles(kernel, lanes, threads=True, keep=keep_tiles(kernel, lanes), keep_copies=keep_copies)
     lowering = _Lowering(kernel, lanes, subgroup)
     lowering.block(kernel.body, lowering.out)

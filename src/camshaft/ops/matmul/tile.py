@@ -156,4 +156,6 @@ def _cost(node: ops.NodeSpec, target: ops.Target) -> float:
     return s.matrices * cells * s.depth / (4 * target.lanes)
 
 
-TILE = ops.KernelVariant("tile", BACKENDS, _TUNABLES.build_default, _supports, _cost, _TUNABLES)
+# NVIDIA's units cut off what they align, where other sums round: bf16 of depth 1034 had 1.02e-12 on an H200.
+TOLERANCE = {"f32": 4e-12}
+TILE = ops.KernelVariant("tile", BACKENDS, _TUNABLES.build_default, _supports, _cost, _TUNABLES, tolerance=TOLERANCE)

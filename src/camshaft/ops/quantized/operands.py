@@ -75,6 +75,20 @@ class Rows:
             k.store_vector(out, total.value, token, self.first, count=k.minimum(self.n - self.first, self.count))
 
 
+class SharedRows(Rows):
+    """`rows` rows from row `rows * program(0)` on, and `shares` threads for each: thread (share, row), neighbours in row."""
+
+    def __init__(self, k: Tracer, rows: int, shares: int, n: int) -> None:
+        super().__init__(k, rows, n)
+        self.rows, self.count, self.own, self.share = rows, rows * shares, k.lane() % rows, k.lane() // rows
+        mine = k.minimum(self.first + self.own, n - 1)
+        self.tile, self.row = mine // ROWS, mine % ROWS
+
+    def at(self, array: Array, index: Value) -> Value:
+        """Loads array[index], an element for each share."""
+        return self.k.gather(array, index)
+
+
 def abreast(count: int) -> Iterator[range]:
     """Yields tokens 0 to count - 1 in groups of ABREAST."""
     for first in range(0, count, ABREAST):

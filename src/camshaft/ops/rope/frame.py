@@ -176,9 +176,10 @@ def heads_together(attrs: ops.Attrs, target: ops.Target) -> int:
     return 1 if has_threads(target) else int(attrs["heads"])
 
 
-def threads_of(target: ops.Target, n_pairs: int) -> int | None:
-    """The lanes of a program that rotates one head: a thread per pair, in whole warps; None on a CPU."""
-    return min(target.lanes, -(-n_pairs // WARP) * WARP) if has_threads(target) else None
+def threads_of(target: ops.Target, count: int) -> int | None:
+    """The lanes of a program for one head: a thread for each of `count` elements, a power of two from a warp up, at most the
+    device's; None on a CPU."""
+    return min(target.lanes, max(WARP, 1 << (count - 1).bit_length())) if has_threads(target) else None
 
 
 def constants_of(rotation: Rotation, attrs: ops.Attrs, heads: int) -> dict[str, Constant]:

@@ -16,7 +16,7 @@ from camshaft.lang import Array, Tracer, Value, Variable, kernel
 from camshaft.ops import op as ops
 from camshaft.ops.kernels.launch import has_threads
 from camshaft.ops.matmul.tile import BACKENDS
-from camshaft.ops.quantized.operands import Rows, Tokens
+from camshaft.ops.quantized.operands import SharedRows, Tokens
 from camshaft.ops.quantized.packed.packing import ROWS
 from camshaft.ops.quantized.products import kernels
 
@@ -27,29 +27,17 @@ MOST_TOKENS = SLICES
 FEW_TOKENS = 16
 
 
-class Slices(Rows):
-    """The 16 rows of a program, 8 threads each."""
-
-    def __init__(self, k: Tracer, n: int) -> None:
-        super().__init__(k, ROWS, n)
-        self.count = ROWS * SLICES
-        self.row, self.slice = k.lane() % ROWS, k.lane() // ROWS
-
-    def at(self, array: Array, index: Value) -> Value:
-        return self.k.gather(array, index)
-
-
 @kernel
 def product_slices(k: Tracer, *arguments: Any, n: int, blocks: int, columns: int, bound: int, block: str) -> None:
     # thread (slice, row): parts[t, slice, row] = sum over blocks b = slice, slice + 8, ..; y[t, row] = sum over slices
     given = kernels.operands(k, arguments, block)
-    mine, tokens = Slices(k, n), Tokens(k, columns, bound, given.active)
+    mine, tokens = SharedRows(k, ROWS, SLICES, n), Tokens(k, columns, bound, given.active)
     totals = [k.var(mine.spread(0.0)) for _ in tokens.places]
     for first in k.range(0, blocks - blocks % SLICES, SLICES):
-        _add(given, mine, tokens, blocks, first + mine.slice, totals)
+        _add(given, mine, tokens, blocks, first + mine.share, totals)
     if blocks % SLICES:
-        with k.when(mine.slice < blocks % SLICES):
-            _add(given, mine, tokens, blocks, mine.slice + (blocks - blocks % SLICES), totals)
+        with k.when(mine.share < blocks % SLICES):
+            _add(given, mine, tokens, blocks, mine.share + (blocks - blocks % SLICES), totals)
     parts = k.scratch(f32, columns, SLICES * ROWS)
     for t, total in enumerate(totals):
         parts[t, k.lane()] = total.value
@@ -57,21 +45,23 @@ def product_slices(k: Tracer, *arguments: Any, n: int, blocks: int, columns: int
     _store_sums(k, given.out, parts, mine, tokens)
 
 
-def _add(given: kernels.Operands, mine: Slices, tokens: Tokens, blocks: int, b: Value, totals: list[Variable]) -> None:
+def _add(
+    given: kernels.Operands, mine: SharedRows, tokens: Tokens, blocks: int, b: Value, totals: list[Variable]
+) -> None:
     if len(given.x) == 1:
         kernels.add_f32_block(given.x[0], given.weights, mine, tokens, blocks, b, totals)
     else:
         kernels.add_block(given.x, given.weights, mine, tokens, blocks, b, totals)
 
 
-def _store_sums(k: Tracer, out: Array, parts: Array, mine: Slices, tokens: Tokens) -> None:
+def _store_sums(k: Tracer, out: Array, parts: Array, mine: SharedRows, tokens: Tokens) -> None:
     """Stores the sums over slices: those of token t by the threads of slice t."""
-    token, row = tokens.first + mine.slice, mine.first + mine.row
-    stored, inside = tokens.is_stored(token), (mine.slice < len(tokens.places)) & (row < mine.n)
+    token, row = tokens.first + mine.share, mine.first + mine.own
+    stored, inside = tokens.is_stored(token), (mine.share < len(tokens.places)) & (row < mine.n)
     with k.when(inside if stored is None else inside & stored):
-        total = k.gather(parts, mine.slice, mine.row)
+        total = k.gather(parts, mine.share, mine.own)
         for s in range(1, SLICES):
-            total = total + k.gather(parts, mine.slice, mine.row + s * ROWS)
+            total = total + k.gather(parts, mine.share, mine.own + s * ROWS)
         k.scatter(out, total, token, row)
 
 
