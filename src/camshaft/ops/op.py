@@ -31,6 +31,8 @@ Attrs = Mapping[str, Any]
 # those would process one element at a time.
 EVERYWHERE = frozenset({"scalar", "simd", "c", "webgpu", "cuda", "metal", "null"})
 VECTORS = EVERYWHERE - {"scalar"}
+# Lanes are the threads of a workgroup (of `null` in some of its languages).
+GPUS = frozenset({"webgpu", "cuda", "metal", "null"})
 
 
 @dataclass(frozen=True)

@@ -93,6 +93,13 @@ def has_threads(target: Target) -> bool:
     return _WORKGROUP_MEMORY in target.limits
 
 
+def without_threads(target: Target, least: int = 1) -> str | None:
+    """Returns why a target's lanes are not the threads of workgroups of at least so many, or None."""
+    if has_threads(target) and target.lanes >= least:
+        return None
+    return "takes devices whose lanes are threads of a workgroup" + (f", at least {least}" if least > 1 else "")
+
+
 def workgroup_nbytes(target: Target) -> int:
     """Returns the bytes of memory that a workgroup may use; 0 on CPUs."""
     return target.limits.get(_WORKGROUP_MEMORY, 0)

@@ -13,11 +13,10 @@ from typing import Any
 from camshaft.dtypes import bf16, f16, i64
 from camshaft.lang import Array, Constant, Tracer, Value, kernel
 from camshaft.ops import op as ops
-from camshaft.ops.kernels.launch import has_threads, workgroup_nbytes
+from camshaft.ops.kernels.launch import without_threads, workgroup_nbytes
 from camshaft.ops.matmul.shapes import Matrices, only_f32, only_floats, sizes_of
 from camshaft.ops.spec import bound
 
-BACKENDS = frozenset({"webgpu", "cuda", "metal", "null"})
 SIDES = (16, 32, 64)
 STEP = 16
 # Sums of a thread that stay in registers (lang/expand/tiles.py).
@@ -123,8 +122,8 @@ def _buffers(target: ops.Target) -> int:
 
 def _supports(node: ops.NodeSpec, target: ops.Target) -> str | None:
     """Returns why the variant does not support the node, or None."""
-    if not has_threads(target):
-        return "takes devices whose lanes are threads of a workgroup"
+    if (reason := without_threads(target)) is not None:
+        return reason
     if workgroup_nbytes(target) < LEAST_NBYTES:
         return f"wants {LEAST_NBYTES} bytes of workgroup memory; got {workgroup_nbytes(target)}"
     return only_floats(node) or only_f32(node)
@@ -158,4 +157,4 @@ def _cost(node: ops.NodeSpec, target: ops.Target) -> float:
 
 # NVIDIA's units cut off what they align, where other sums round: bf16 of depth 1034 had 1.02e-12 on an H200.
 TOLERANCE = {"f32": 4e-12}
-TILE = ops.KernelVariant("tile", BACKENDS, _TUNABLES.build_default, _supports, _cost, _TUNABLES, tolerance=TOLERANCE)
+TILE = ops.KernelVariant("tile", ops.GPUS, _TUNABLES.build_default, _supports, _cost, _TUNABLES, tolerance=TOLERANCE)

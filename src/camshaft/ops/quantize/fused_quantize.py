@@ -8,6 +8,7 @@ op reads it), and the sum of a residual_norm.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,18 @@ from camshaft.ops.kernels.launch import has_threads
 from camshaft.ops.norm import residual_norm, rms_norm
 from camshaft.ops.parameters import FLOATS, SUMS, TO, Parameters
 from camshaft.ops.quantize import quantize_activations as q8
-from camshaft.ops.quantize.q8_blocks import BLOCK, TILES, Sums, loader, outs_of, span_of, store_blocks
+from camshaft.ops.quantize.q8_blocks import (
+    BLOCK,
+    BLOCKS,
+    ELEMENTS,
+    TILES,
+    VECTORS,
+    Sums,
+    loader,
+    outs_of,
+    span_of,
+    store_blocks,
+)
 from camshaft.ops.rule import Builder, Match, Rule, Stage, Use, Uses
 from camshaft.ops.spec import TensorSpec
 
@@ -88,12 +100,12 @@ TOLERANCE = 3e-5
 @kernel
 def norm_row(
     k: Tracer, *arrays: Array, dim: int, eps: float, offset: float, residual: bool, sums: Sums, floats: bool,
-    vectors: bool,
+    way: str,
 ) -> None:  # fmt: skip
     # s = a or a + b; y[r, c] = s[r, c] / sqrt(mean_c(s[r]^2) + eps) * (w[c] + offset); blocks of 32 of y quantized
     terms, w = arrays[: 1 + residual], arrays[1 + residual]
     quantized, rest = outs_of(arrays[2 + residual :], sums)
-    row, squares, load = k.program(0), k.accumulator("sum"), loader(k, vectors)
+    row, squares, load = k.program(0), k.accumulator("sum"), loader(k, way)
     for c in k.lanes(dim):
         value = terms[0][row, c] + terms[1][row, c] if residual else terms[0][row, c]
         if residual:
@@ -105,24 +117,24 @@ def norm_row(
         found = [load(t, row, c) for t in terms]
         total = found[0] + found[1] if residual else found[0]
         factor = load(w, c) + offset if offset else load(w, c)
-        return total * (k.splat(scale, 16) if vectors else scale) * factor
+        return total * (k.splat(scale, 16) if way == VECTORS else scale) * factor
 
-    store_blocks(k, y_at, row, (dim // BLOCK,), quantized, vectors, rest[0] if floats else None)
+    store_blocks(k, y_at, row, (dim // BLOCK,), quantized, way, rest[0] if floats else None)
 
 
 @kernel
 def gated_blocks(
-    k: Tracer, *arrays: Array, blocks: int, span: int, sums: Sums, floats: bool, vectors: bool, act: str
+    k: Tracer, *arrays: Array, blocks: int, span: int, sums: Sums, floats: bool, way: str, act: str
 ) -> None:
     # y[r, c] = act(gate[r, c]) * up[r, c]; blocks of 32 of y quantized, `span` a program
-    (gate, up), load = arrays[:2], loader(k, vectors)
+    (gate, up), load = arrays[:2], loader(k, way)
     quantized, rest = outs_of(arrays[2:], sums)
     row = k.program(0)
 
     def y_at(c: Value) -> Value:
         return ACTIVATIONS[act](k, load(gate, row, c), load(up, row, c))
 
-    store_blocks(k, y_at, row, span_of(k, blocks, span), quantized, vectors, rest[0] if floats else None)
+    store_blocks(k, y_at, row, span_of(k, blocks, span), quantized, way, rest[0] if floats else None)
 
 
 def forms_of(name: str, y: TensorSpec, attrs: ops.Attrs) -> tuple[TensorSpec, ...]:
@@ -173,7 +185,7 @@ def _decompose_after(op: ops.Op) -> Any:
     return decompose
 
 
-def _build(act: str, node: ops.NodeSpec, target: ops.Target, vectors: bool) -> ops.Build:
+def _build(act: str, way: str, node: ops.NodeSpec, target: ops.Target) -> ops.Build:
     x, n_inputs = node.inputs[0], len(node.inputs)
     kinds = node.attrs["sums"]
     forms = len(kinds)
@@ -183,7 +195,7 @@ def _build(act: str, node: ops.NodeSpec, target: ops.Target, vectors: bool) -> o
     constants: dict[str, Constant] = {
         "sums": node.attrs["sums"],
         "floats": bool(node.attrs.get("floats", False)),
-        "vectors": vectors,
+        "way": way,
     }
     if "eps" in node.attrs:
         dim, residual = x.bounds[1], n_inputs == 3
@@ -192,15 +204,17 @@ def _build(act: str, node: ops.NodeSpec, target: ops.Target, vectors: bool) -> o
         lanes = None if residual else row_lanes(dim, target)  # the summation order of the unfused op
         return ops.Build((ops.Launch(norm_row, tuple(arrays), (ops.Cells(x.shape[0]),), constants, lanes=lanes),))
     blocks = q8.flat(x)[1] // BLOCK
-    grid = ops.Cells(x.shape[0]), ops.Cells(blocks, SPAN)
-    constants |= {"blocks": blocks, "span": SPAN, "act": act}
+    span = q8.span_for(way, target) or SPAN
+    grid = ops.Cells(x.shape[0]), ops.Cells(blocks, span)
+    constants |= {"blocks": blocks, "span": span, "act": act}
     return ops.Build((ops.Launch(gated_blocks, tuple(arrays), grid, constants),))
 
 
-def _cost(vectors: bool) -> Any:
-    # vectors on a CPU; on a GPU a block per thread
+def _cost(way: str) -> Any:
+    # vectors on a CPU, an element per thread on a GPU
     def cost(node: ops.NodeSpec, target: ops.Target) -> float:
-        return (0.4 if vectors != has_threads(target) else 4.0) * float(np.prod(node.inputs[0].bounds))
+        each = {VECTORS: 4.0, BLOCKS: 0.4, ELEMENTS: 0.1} if has_threads(target) else {VECTORS: 0.4, BLOCKS: 4.0}
+        return each[way] * float(np.prod(node.inputs[0].bounds))
 
     return cost
 
@@ -235,6 +249,10 @@ def _parameters(of_first: Parameters) -> Parameters:
     return Parameters(of_first.tensors, (*others, SUMS, FLOATS), results=None)
 
 
+def _variant(name: str, way: str, backends: frozenset[str], act: str) -> ops.KernelVariant:
+    return ops.KernelVariant(name, backends, partial(_build, act, way), partial(q8.takes, way), _cost(way))
+
+
 def _op(first: ops.Op) -> ops.Op:
     """Returns the op that is `first`, then quantize_activations."""
     name, act = f"{first.name}_q8", _activation(first.name)
@@ -245,10 +263,9 @@ def _op(first: ops.Op) -> ops.Op:
         infer=_infer_after(first, name),
         reference=_reference_after(first),
         variants=(
-            ops.KernelVariant("vectors", ops.VECTORS, lambda n, t: _build(act, n, t, True), cost=_cost(True)),
-            ops.KernelVariant(
-                "one_block_per_lane", ops.EVERYWHERE, lambda n, t: _build(act, n, t, False), cost=_cost(False)
-            ),
+            _variant("vectors", VECTORS, ops.VECTORS, act),
+            _variant("one_block_per_lane", BLOCKS, ops.EVERYWHERE, act),
+            _variant("one_element_per_lane", ELEMENTS, ops.GPUS, act),
         ),
         samples=lambda: samples(first),
         error_samples=lambda: error_samples(first),

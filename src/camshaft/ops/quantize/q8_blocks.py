@@ -1,5 +1,5 @@
-"""Stores blocks of 32 activations as 8-bit codes or in tiles of bf16, with vectors or a block per lane: the common part of
-kernels that make either."""
+"""Stores blocks of 32 activations as 8-bit codes or in tiles of bf16: the common part of kernels that make either. A program uses
+vectors of 16, or has a block in each lane, or an element in each thread of a GPU (the ways below)."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from camshaft.dtypes import f32, i32
+from camshaft.dtypes import f32, i32, i64
 from camshaft.lang import Array, Tracer, Value
 
 # (group, zero) of each q8 form, or TILES: keys of quantize_activations.FORMS.
 Sums: TypeAlias = tuple[tuple[int, int], ...]
 BLOCK = 32
+VECTORS, BLOCKS, ELEMENTS = "vectors", "blocks", "elements"
 # The form of bf16 in tiles: 32 rows of a block are 2 KiB in one piece.
 TILES, TILE_ROWS = (0, 0), 32
 INVERSE_127 = float(np.float32(1 / 127))
@@ -63,9 +64,9 @@ def outs_of(arrays: tuple[Any, ...], sums: Sums) -> tuple[list[Out], tuple[Any, 
     return outs, arrays
 
 
-def loader(k: Tracer, vectors: bool) -> Callable[..., Value]:
+def loader(k: Tracer, way: str) -> Callable[..., Value]:
     """Returns load(array, *at): 16 elements, or the lane's element."""
-    return partial(k.load_vector, width=16) if vectors else k.gather
+    return partial(k.load_vector, width=16) if way == VECTORS else k.gather
 
 
 def store_blocks(
@@ -74,7 +75,7 @@ def store_blocks(
     row: Value,
     blocks: tuple[int] | tuple[Value, Value],
     outs: Sequence[Out],
-    vectors: bool,
+    way: str,
     floats: Array | None = None,
 ) -> None:
     """Stores blocks of y[row] in each of `outs`. `y_at(c)` computes 16 columns from c on, or the lane's column c; y is
@@ -83,10 +84,13 @@ def store_blocks(
     def value(c: Value) -> Value:
         y = y_at(c)
         if floats is not None:
-            (k.store_vector if vectors else k.scatter)(floats, y, row, c)
+            (k.store_vector if way == VECTORS else k.scatter)(floats, y, row, c)
         return y
 
-    if vectors:
+    if way == ELEMENTS:
+        first, end = blocks if len(blocks) == 2 else (k.const(0, i64), k.const(blocks[0], i64))
+        _store_elements(k, y_at, row, first, end, outs, floats)
+    elif way == VECTORS:
         for b in k.range(*blocks):
             store_block(k, [value(b * BLOCK + 16 * h) for h in (0, 1)], row, b, outs)
     else:
@@ -157,6 +161,59 @@ def _quantize_block_of_lane(k: Tracer, values: Sequence[Value], row: Value, b: V
             for q in quants[g * size + 1 : (g + 1) * size]:
                 total = total + q
             k.scatter(out.sums, _scaled_sum(total, scale, out.zero), row, b * out.groups + g)
+
+
+def _store_elements(
+    k: Tracer,
+    y_at: Callable[[Value], Value],
+    row: Value,
+    first: Value,
+    end: Value,
+    outs: Sequence[Out],
+    floats: Array | None,
+) -> None:
+    """Stores blocks `first` to `end` of a row in each of `outs`, an element per thread; 32 threads exchange their block's
+    greatest magnitude and sums."""
+    per = k.lane_count() // BLOCK
+    for step in k.range((end - first + (per - 1)) // per):
+        mine, i = first + step * per + k.lane() // BLOCK, k.lane() % BLOCK
+        inside, b = mine < end, k.minimum(mine, end - 1)
+        y = y_at(b * BLOCK + i)
+        quantized = [out for out in outs if isinstance(out, Q8Out)]
+        found = _quantized_element(k, y) if quantized else None
+        with k.when(inside):
+            if floats is not None:
+                k.scatter(floats, y, row, b * BLOCK + i)
+            for out in outs:
+                if isinstance(out, TileOut):
+                    k.scatter(out.tiles, y, row // TILE_ROWS, b, row % TILE_ROWS, i)
+                elif found is not None:
+                    _store_element(k, found, out, row, b, i)
+
+
+def _quantized_element(k: Tracer, y: Value) -> tuple[Value, Value, dict[int, Value]]:
+    """Returns the thread's code, its block's scale, and by number of groups the sum of the codes of its group."""
+    greatest = k.abs(y)
+    for n in (16, 8, 4, 2, 1):
+        greatest = k.maximum(greatest, k.shuffle_xor(greatest, n))
+    code = _nearest(k, y, k.select(greatest > 0.0, 127.0 / greatest, 0.0))
+    half = code
+    for n in (1, 2, 4, 8):
+        half = half + k.shuffle_xor(half, n)
+    return code, greatest * INVERSE_127, {2: half, 1: half + k.shuffle_xor(half, 16)}
+
+
+def _store_element(
+    k: Tracer, found: tuple[Value, Value, dict[int, Value]], out: Q8Out, row: Value, b: Value, i: Value
+) -> None:
+    """Stores a thread's code, and its block's scale and sums by the first thread of each."""
+    code, scale, sums = found
+    k.scatter(out.codes, code, row, b * BLOCK + i)
+    size = BLOCK // out.groups
+    with k.when(i == 0):
+        k.scatter(out.scales, scale, row, b)
+    with k.when(i % size == 0):
+        k.scatter(out.sums, _scaled_sum(sums[out.groups], scale, out.zero), row, b * out.groups + i // size)
 
 
 def _nearest(k: Tracer, x: Value, factor: Value) -> Value:

@@ -10,6 +10,7 @@ f32 where z is 0.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import partial
 from math import prod
 
 import numpy as np
@@ -18,19 +19,32 @@ from camshaft.dtypes import DType, bf16, f32, i8, i32, u32
 from camshaft.extent import Extent
 from camshaft.lang import Array, Constant, Tracer, kernel
 from camshaft.ops import op as ops
+from camshaft.ops.kernels.launch import without_threads
 from camshaft.ops.parameters import Attribute, Parameters
-from camshaft.ops.quantize.q8_blocks import BLOCK, INVERSE_127, TILE_ROWS, TILES, loader, outs_of, span_of, store_blocks
+from camshaft.ops.quantize.q8_blocks import (
+    BLOCK,
+    BLOCKS,
+    ELEMENTS,
+    INVERSE_127,
+    TILE_ROWS,
+    TILES,
+    VECTORS,
+    loader,
+    outs_of,
+    span_of,
+    store_blocks,
+)
 from camshaft.ops.spec import Layout, TensorSpec
 
 
 @kernel
 def quantize_blocks(
-    k: Tracer, x: Array, *arrays: Array, blocks: int, kind: tuple[int, int], span: int, vectors: bool
+    k: Tracer, x: Array, *arrays: Array, blocks: int, kind: tuple[int, int], span: int, way: str
 ) -> None:
     # d = max|x| / 127, q = round(x / d) of each block of 32; `span` blocks per program, or a row if it is 0
-    row, load = k.program(0), loader(k, vectors)
+    row, load = k.program(0), loader(k, way)
     there = span_of(k, blocks, span) if span else (blocks,)
-    store_blocks(k, lambda c: load(x, row, c), row, there, outs_of(arrays, (kind,))[0], vectors)
+    store_blocks(k, lambda c: load(x, row, c), row, there, outs_of(arrays, (kind,))[0], way)
 
 
 def quantize(x: ops.Array) -> tuple[ops.Array, ops.Array]:
@@ -156,22 +170,33 @@ def form_operands(index: int, x: TensorSpec, kind: tuple[int, int]) -> tuple[ops
     return ops.write(index, "codes", flat(x), i8), ops.write(index, "scales"), ops.write(index, "sums")
 
 
-def _variant(name: str, vectors: bool, backends: frozenset[str], ns_per_element: float) -> ops.KernelVariant:
-    """The kernel with vectors and SPAN blocks per program, or with a block per lane and a row per program."""
+def _variant(name: str, way: str, backends: frozenset[str], ns_per_element: float) -> ops.KernelVariant:
+    """The kernel in one of its ways."""
 
     def build(node: ops.NodeSpec, target: ops.Target) -> ops.Build:
-        x, span = node.inputs[0], SPAN if vectors else 0
+        x, span = node.inputs[0], span_for(way, target)
         blocks = flat(x)[1] // BLOCK
-        grid = (ops.Cells(x.shape[0]), *([ops.Cells(blocks, SPAN)] if vectors else []))
+        grid = (ops.Cells(x.shape[0]), *([ops.Cells(blocks, span)] if span else []))
         kind = kind_of(node.attrs)
-        constants: dict[str, Constant] = {"blocks": blocks, "kind": kind, "span": span, "vectors": vectors}
+        constants: dict[str, Constant] = {"blocks": blocks, "kind": kind, "span": span, "way": way}
         arrays = ops.read(0, shape=flat(x)), *form_operands(0, x, kind)
         return ops.Build((ops.Launch(quantize_blocks, arrays, grid, constants),))
 
     def cost(node: ops.NodeSpec, target: ops.Target) -> float:
         return ns_per_element * prod(node.inputs[0].bounds)
 
-    return ops.KernelVariant(name, backends, build, cost=cost)
+    return ops.KernelVariant(name, backends, build, partial(takes, way), cost)
+
+
+def span_for(way: str, target: ops.Target) -> int:
+    """Returns the blocks of a program: those that its threads have at once, SPAN with vectors, 0 for all of a row, a block per
+    lane."""
+    return {ELEMENTS: max(1, target.lanes // BLOCK), VECTORS: SPAN, BLOCKS: 0}[way]
+
+
+def takes(way: str, node: ops.NodeSpec, target: ops.Target) -> str | None:
+    """Returns why kernels cannot store blocks in a way on a target, or None."""
+    return without_threads(target, BLOCK) if way == ELEMENTS else None
 
 
 def _samples() -> Iterable[ops.Sample]:
@@ -200,8 +225,10 @@ OP = ops.Op(
     infer=_infer,
     reference=_reference,
     variants=(
-        _variant("blocks_in_registers", True, ops.VECTORS, 0.3),  # 0.30 ns per element at k = 576 on Zen 4
-        _variant("one_block_per_lane", False, ops.EVERYWHERE, 4.0),
+        _variant("blocks_in_registers", VECTORS, ops.VECTORS, 0.3),  # 0.30 ns per element at k = 576 on Zen 4
+        _variant("one_block_per_lane", BLOCKS, ops.EVERYWHERE, 4.0),
+        # one row on an H200: 9.5 us by vectors, whose workgroups have 16 threads
+        _variant("one_element_per_lane", ELEMENTS, ops.GPUS, 0.03),
     ),
     samples=_samples,
     error_samples=_error_samples,

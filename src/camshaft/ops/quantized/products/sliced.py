@@ -14,8 +14,7 @@ from typing import Any
 from camshaft.dtypes import f32
 from camshaft.lang import Array, Tracer, Value, Variable, kernel
 from camshaft.ops import op as ops
-from camshaft.ops.kernels.launch import has_threads
-from camshaft.ops.matmul.tile import BACKENDS
+from camshaft.ops.kernels.launch import without_threads
 from camshaft.ops.quantized.operands import SharedRows, Tokens
 from camshaft.ops.quantized.packed.packing import ROWS
 from camshaft.ops.quantized.products import kernels
@@ -67,8 +66,8 @@ def _store_sums(k: Tracer, out: Array, parts: Array, mine: SharedRows, tokens: T
 
 def supports(node: ops.NodeSpec, target: ops.Target) -> str | None:
     """Returns why the variant does not support the node, or None for few tokens on a device of threads."""
-    if not has_threads(target):
-        return "takes devices whose lanes are threads of a workgroup"
+    if (reason := without_threads(target)) is not None:
+        return reason
     tokens = node.inputs[0].bounds[0]
     if tokens > FEW_TOKENS:
         return f"takes at most {FEW_TOKENS} tokens; got {tokens}"
@@ -90,4 +89,4 @@ def cost(node: ops.NodeSpec, target: ops.Target) -> float:
     return kernels.tile_cost(node, target) / 6 + 1e-3 * x.bounds[0] * prod(w.bounds[:1])
 
 
-VARIANT = ops.KernelVariant("sliced", BACKENDS, build, supports, cost)
+VARIANT = ops.KernelVariant("sliced", ops.GPUS, build, supports, cost)
