@@ -2,7 +2,7 @@
 
 Run: python -m bench.nvidia ptxas | ops | model [MODEL] [--json FILE]. `ptxas`: registers, workgroup memory and spills of every
 variant's kernels, for three GPU generations. `ops`: nanoseconds, by GPU events, of each variant's largest sample, minimum of 20
-runs. `model`: prompt and generation tokens per second.
+runs. `model`: prompt and generation tokens per second, beside the CPU and transformers (bench/nvidia_peer.py).
 """
 
 from __future__ import annotations
@@ -10,14 +10,16 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections.abc import Mapping
 from dataclasses import asdict
+from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 
-from bench import rows
+from bench import nvidia_peer, rows
 from camshaft import LanguageModel, ops
 from camshaft.backends.cuda import device as cuda
 from camshaft.backends.cuda.kernel import ptx
@@ -104,13 +106,25 @@ def _row(op: Op, variant: KernelVariant, node: NodeSpec, sample: str, ns: int) -
 
 
 def model_rows(model: str) -> list[dict[str, Any]]:
-    """A row per backend."""
-    found = []
-    for backend in ("simd", "cuda"):
-        with LanguageModel(resolve_model(model), backend=backend, context=1024) as lm:
+    """A row per backend and kind of activations, then transformers' in bf16 where it is installed and knows the shape."""
+    found, path = [], resolve_model(model)
+    for backend, activations in (("simd", "auto"), ("cuda", "auto"), ("cuda", "q8"), ("cuda", "f32")):
+        with LanguageModel(path, backend=backend, context=nvidia_peer.LENGTH, activations=activations) as lm:
             rates = benchmark(lm, PROMPT_TOKENS, GENERATED_TOKENS, REPEATS, lambda done, total: None)
-        found.append({"backend": backend, "model": model} | {name: asdict(rate) for name, rate in rates.items()})
+            config = lm.plans.config
+        found.append(_model_row(f"{backend} {activations}", path.name, rates))
+    if config.architecture == "llama" and find_spec("transformers") and find_spec("torch"):
+        rates = nvidia_peer.rates(config, PROMPT_TOKENS, GENERATED_TOKENS, REPEATS)
+        found.append(_model_row("transformers bf16", path.name, rates))
     return found
+
+
+def _model_row(backend: str, model: str, rates: Mapping[str, rows.Spread]) -> dict[str, Any]:
+    return {"backend": backend, "model": model} | {name: rate.rounded() for name, rate in rates.items()}
+
+
+def _shown(value: Any) -> Any:
+    return f"{value['median']:.0f} ({value['min']:.0f} to {value['max']:.0f})" if isinstance(value, dict) else value
 
 
 def main() -> None:
@@ -127,8 +141,8 @@ def main() -> None:
             sys.exit(f"no GPU to measure: {reason}")
         info = [asdict(i) for i in cuda.devices()]
         found = [row | {"gpu": info} for row in (ops_rows() if given.what == "ops" else model_rows(given.model))]
-    shown = [key for key in found[0] if key not in ("gpu",)]
-    print(rows.table(shown, [[row[key] for key in shown] for row in found]))
+    shown = [key for key in found[-1] if key not in ("gpu",)]
+    print(rows.table(shown, [[_shown(row.get(key, "")) for key in shown] for row in found]))
     if given.what == "ptxas" and given.json is not None:  # independent of the machine
         given.json.write_text("[\n" + ",\n".join(json.dumps(row) for row in found) + "\n]\n", "utf-8")
     else:
