@@ -1,6 +1,5 @@
 """A Llama of a GGUF file's shape by transformers on an NVIDIA GPU, in bf16 with random weights: the peer in bench.nvidia.
 
-
 Generation is measured as transformers runs it by default, kernel by kernel from Python, and with a static cache as one captured
 CUDA graph per token, without sampling: what its compiled mode can reach at most.
 """
