@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from camshaft.dtypes import f32, i64
+from camshaft.dtypes import f32, i32, i64
 from camshaft.lang import Array, Tracer, Value, Variable, kernel, power_of_two
 from camshaft.ops import op as ops
 from camshaft.ops.attention import split
@@ -85,7 +85,7 @@ def tiles_of_keys_per_program(k: Tracer, *arguments: Any, scale: float, **sizes:
     token, base = k.program(0), k.program(2) * shape.keys
     last = given.positions[token].to(i64)
     work = Work(k, shape, given, scale)
-    with k.when(base <= last):
+    with k.when((base <= last) & (work.slot >= 0)):  # the slot's load, too, starts before the branch
         for first in k.range(base, k.minimum(last + 1, base + shape.keys), TILE):
             work.tile(first, k.minimum(last + 1 - first, TILE), first == base)
         work.finish()
@@ -195,14 +195,13 @@ class Work:
     def mix(self, b: Value | int, values: list[Value], count: Value) -> None:
         """total[g] += sum over the keys of a block of powers[g, key] V[key]; weight[g] likewise with 1 for V."""
         k, start = self.k, self.run * (TILE // self.shape.runs) + b * BLOCK_TOKENS
+        seen = (count - start).to(i32)  # unused rows of the cache may be NaN
+        masked = [k.select(seen > j, value, 0.0) for j, value in enumerate(values)]
         for i in range(0, BLOCK_TOKENS, ABREAST):
-            places = [start + (i + j) for j in range(ABREAST)]
-            # unused rows of the cache may be NaN
-            seen = [k.select(place < count, values[i + j], 0.0) for j, place in enumerate(places)]
             for g, (total, weight) in enumerate(zip(self.totals, self.weights, strict=True)):
-                for place, value in zip(places, seen, strict=True):
-                    power = k.gather(self.powers, g, place)
-                    total.set(k.fma(power, value, total.value))
+                for j in range(i, i + ABREAST):
+                    power = k.gather(self.powers, g, start + j)
+                    total.set(k.fma(power, masked[j], total.value))
                     weight.set(weight.value + power)
 
     def finish(self) -> None:
