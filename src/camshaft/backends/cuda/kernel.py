@@ -20,6 +20,8 @@ from camshaft.store.digest import digest_of
 from camshaft.store.store import store
 
 LOG_NBYTES = 8192
+# What PTX is made by, besides the language.
+_SOURCES = "emit/*.py", "emit/llvm/**/*.py", "emit/nvptx/**/*.py"
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,7 +36,7 @@ class CudaKernel:
 
 def ptx_text(signature: str, target: GpuTarget, make: Callable[[], SimtKernel]) -> tuple[str, str]:
     """Returns the kernel's symbol and PTX, from the store if it has them. `signature` identifies the result of `make`."""
-    key = digest_of(signature, target.key(), llvm.llvm_version_info, language_digest())
+    key = digest_of(signature, target.key(), llvm.llvm_version_info, language_digest(*_SOURCES))
     symbol = f"camshaft_{key[:24]}"
     data = store().objects.get(key)
     if data is None:

@@ -9,7 +9,7 @@ from typing import Any, Generic, TypeVar
 
 from camshaft.dtypes import DType, f32, f64, i64
 from camshaft.emit.llvm.basic_blocks import FunctionText
-from camshaft.emit.llvm.values import Rep, literal, scalar_type, suffix, vector_type
+from camshaft.emit.llvm.values import Rep, literal, memory_dtype, scalar_type, suffix, vector_type
 from camshaft.emit.target import CpuTarget
 from camshaft.errors import KernelError
 from camshaft.lang import ir, tile_ir
@@ -84,6 +84,10 @@ class Context(FunctionText):
         """The elements `order` of a vector, or of two vectors one after the other."""
         elements = ", ".join(f"i32 {i}" for i in order)
         return self.line(f"shufflevector {typ} {name}, {typ} {second}, <{len(order)} x i32> <{elements}>")
+
+    def alignment(self, array: ir.Array, at: Rep) -> int:
+        """Return the number of bytes that the address of element `at` is known to be a multiple of."""
+        return memory_dtype(array.dtype).nbytes
 
     def typed(self, dtype: DType, n: int) -> Typed:
         """Return the writer of instructions on values of that dtype and width."""

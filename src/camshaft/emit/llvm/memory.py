@@ -56,7 +56,7 @@ def load_vector(ctx: Context, array: ir.Array, at: Rep, n: int, mask: str | None
     dtype = memory_dtype(array.dtype)
     address, typ = pointer(ctx, array, at.name), vector_type(dtype, n)
     if mask is None:
-        return Rep(ctx.line(f"load {typ}, ptr {address}, align {dtype.nbytes}"), n)
+        return Rep(ctx.line(f"load {typ}, ptr {address}, align {ctx.alignment(array, at)}"), n)
     wide = f"<{n} x {scalar_type(dtype)}>"
     start = ("ptr", address), ("i32", str(dtype.nbytes))
     name, others = f"llvm.masked.load.{suffix(dtype, n)}.p0", (wide, "zeroinitializer")

@@ -16,14 +16,12 @@ from camshaft.emit.llvm.context import Rules
 from camshaft.emit.llvm.control import write_block
 from camshaft.emit.llvm.values import Rep, array_name, memory_dtype
 from camshaft.emit.nvptx import collectives, copies, tiles
-from camshaft.emit.nvptx.simt import NVVM, WARP, Machine, SimtContext
+from camshaft.emit.nvptx.simt import ARRAY_ALIGNMENT, NVVM, WARP, Machine, SimtContext
 from camshaft.emit.target import CpuTarget, GpuTarget
 from camshaft.lang import ir, tile_ir
 from camshaft.lang.expand.functions import expand_functions
 from camshaft.lang.simt.form import SimtKernel, to_simt
 
-# Bytes. A device's `alignment` is larger.
-ARRAY_ALIGNMENT = 16
 # Workgroup memory that a kernel may have on every GPU without a special launch attribute.
 MOST_SHARED_NBYTES = 48 * 1024
 

@@ -8,13 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import gcd
 
 from camshaft.dtypes import DType, f16
 from camshaft.emit.llvm.context import Context
 from camshaft.emit.llvm.control import branch
+from camshaft.emit.llvm.values import Rep
+from camshaft.lang import ir
 
 # Threads that can exchange values directly.
 WARP = 32
+# Bytes. A device's `alignment` is larger.
+ARRAY_ALIGNMENT = 16
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,6 +54,11 @@ class SimtContext(Context):
     machine: Machine
     threads: int
     exchange_nbytes: int = 0
+
+    def alignment(self, array: ir.Array, at: Rep) -> int:
+        # LLVM joins loads of neighbours to wide ones only where it knows this, and loses it when pointers become generic
+        known = super().alignment(array, at)
+        return gcd(known * at.multiple, ARRAY_ALIGNMENT) if array.scratch else known
 
 
 def guarded(ctx: Context, conditions: list[str], body: Callable[[], None]) -> None:

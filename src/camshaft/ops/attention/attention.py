@@ -3,8 +3,8 @@
 A token at position p of slot s attends to keys 0 to p of s, found through block_table[s]; options (masked/options.py) make it see
 others. Tokens of one call may belong to any slots. The cache has the layout of kv_cache_update or, with scales, of
 kv_cache_quantize; values may have another head size than keys. The variants are in one_query.py (any target and size), split.py
-(few tokens) and tiled.py (prompts), without options; masked/tiled.py (prompts), masked/split.py (few tokens) and masked/spans.py
-take them.
+(few tokens; split_threads.py on GPUs) and tiled.py (prompts), without options; masked/tiled.py (prompts), masked/split.py (few
+tokens) and masked/spans.py take them.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy as np
 from camshaft.dtypes import f16, f32, i32
 from camshaft.extent import Extent
 from camshaft.ops import op as ops
-from camshaft.ops.attention import one_query, split, tiled, unit_threads, unit_tiles
+from camshaft.ops.attention import one_query, split, split_threads, tiled, unit_threads, unit_tiles
 from camshaft.ops.attention.decomposition import decompose
 from camshaft.ops.attention.kv_cache_quantize import check_quantized, decode
 from camshaft.ops.attention.kv_cache_update import BLOCK_TOKENS, check_cache, check_places, place_limits, typical_places
@@ -151,7 +151,7 @@ OP = ops.Op(
     infer=_infer,
     reference=_reference,
     variants=(
-        *(each.VARIANT for each in (tiled, unit_tiles, unit_threads, split, one_query)),
+        *(each.VARIANT for each in (tiled, unit_tiles, unit_threads, split, split_threads, one_query)),
         *(each.VARIANT for each in (masked_tiled, masked_split, spans)),
     ),
     indexes=place_limits(3, cache=1) | {3: positions_limit},

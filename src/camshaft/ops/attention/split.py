@@ -62,12 +62,15 @@ def _shape(node: ops.NodeSpec, target: ops.Target, values: ops.Values, parts: in
 
 def _supports(node: ops.NodeSpec, target: ops.Target) -> str | None:
     """Returns why the variant does not support the node, or None for few tokens and a group that fits the workgroup memory."""
+    return few_tokens(node) or _refusal(node, target, _defaults(node, target))
+
+
+def few_tokens(node: ops.NodeSpec) -> str | None:
+    """Returns why a node is not causal attention of at most MAX_TOKENS tokens without options, or None."""
     if (reason := without_options(node)) is not None:
         return reason
     tokens = bound(node.inputs[0].shape[0])
-    if tokens > MAX_TOKENS:
-        return f"takes at most {MAX_TOKENS} tokens; got {tokens}"
-    return _refusal(node, target, _defaults(node, target))
+    return f"takes at most {MAX_TOKENS} tokens; got {tokens}" if tokens > MAX_TOKENS else None
 
 
 def _defaults(node: ops.NodeSpec, target: ops.Target) -> ops.Values:
