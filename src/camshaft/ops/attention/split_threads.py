@@ -13,15 +13,11 @@ from camshaft.ops import op as ops
 from camshaft.ops.attention import split
 from camshaft.ops.attention.paged import is_quantized, reads
 from camshaft.ops.attention.split_thread_kernels import TILE, Shape, merge_by_columns, tiles_of_keys_per_program
-from camshaft.ops.kernels.launch import has_threads, workgroup_nbytes
-from camshaft.ops.matmul.tile import BACKENDS
+from camshaft.ops.kernels.launch import without_threads, workgroup_nbytes
 from camshaft.ops.spec import TensorSpec, bound
 
-THREADS = (
-    256,
-    128,
-    64,
-)  # of a workgroup: 4 threads a key, 2 for heads of up to 64 columns, 1 where neither divides a head
+# Of a workgroup: 4 threads a key, 2 for heads of up to 64 columns, 1 where neither divides a head.
+THREADS = (256, 128, 64)
 MOST_MEMBERS = 4  # q heads of a program; with 8, ptxas spills registers
 # split_keys took 64 us a launch on an H200, with 9/3 heads of 64 and 250 keys: 3 workgroups of 16 threads, which wait for
 # hundreds of loads in turn. Here a thread waits for a position, a block's number, and keys with values.
@@ -40,9 +36,7 @@ def _shape(node: ops.NodeSpec) -> Shape:
 
 def _supports(node: ops.NodeSpec, target: ops.Target) -> str | None:
     """Returns why the variant does not support the node, or None for few tokens on a device of threads."""
-    if not has_threads(target):
-        return "takes devices whose lanes are threads of a workgroup"
-    if (reason := split.few_tokens(node)) is not None:
+    if (reason := without_threads(target) or split.few_tokens(node)) is not None:
         return reason
     if is_quantized(node):
         return f"takes a cache of f32, f16 or bf16; got codes, {node.inputs[1].dtype}"
@@ -80,4 +74,4 @@ def _cost(node: ops.NodeSpec, target: ops.Target) -> float:
     return split.VARIANT.cost(node, target) / SPEEDUP
 
 
-VARIANT = ops.KernelVariant("split_threads", BACKENDS, _build, _supports, _cost)
+VARIANT = ops.KernelVariant("split_threads", ops.GPUS, _build, _supports, _cost)
