@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Any
 
 from camshaft.generate.grammar.matcher import WORD
@@ -46,12 +47,19 @@ class _Inputs:
         return self._made[name]
 
 
-def sampling_graph(form: SamplingForm, rows: Dim, vocab_size: int) -> Graph:
-    """The graph from logits [rows, vocab_size] and the sampling parameters to `token` [rows], -1 for a row with a NaN.
+def sampling_graph(form: SamplingForm, rows: Dim, vocab_size: int, device: str | None = None) -> Graph:
+    """The graph from logits [rows, vocab_size] and the sampling parameters to `token` [rows], -1 for a row with a NaN; its nodes
+    are placed on `device` if one is given.
 
     With mirostat also to `logprob` [rows], the logarithm of the token's probability among those that it keeps.
     """
     graph = Graph()
+    with graph.on(device) if device else nullcontext():
+        _add_draws(graph, form, rows, vocab_size)
+    return graph
+
+
+def _add_draws(graph: Graph, form: SamplingForm, rows: Dim, vocab_size: int) -> None:
     inputs = _Inputs(graph, rows)
     logits = _penalized(graph.input("logits", (rows, vocab_size), "f32"), form, inputs)
     if form.mirostat:
@@ -67,7 +75,6 @@ def sampling_graph(form: SamplingForm, rows: Dim, vocab_size: int) -> Graph:
         graph.output("token", F.sample(_filtered(logits, form, inputs), *off))
     else:
         graph.output("token", F.sample(logits, *inputs("temperature", "top_k", "top_p", "min_p", "seed")))
-    return graph
 
 
 def _penalized(logits: Any, form: SamplingForm, inputs: _Inputs) -> Any:
