@@ -43,7 +43,7 @@ def ptxas_rows() -> list[dict[str, Any]]:
     """A row per kernel and processor."""
     if find_tool("ptxas") is None:
         sys.exit("ptxas is not here: install the wheel nvidia-cuda-nvcc, or set CUDA_HOME")
-    limits = {"workgroup_memory": MOST_SHARED_NBYTES}
+    limits = {"workgroup_memory": MOST_SHARED_NBYTES, "lanes": cuda.MOST_LANES}
     target = SimpleNamespace(
         backend="cuda", name="cuda", lanes=cuda.LANES, features=frozenset(), limits=limits, space="cuda"
     )

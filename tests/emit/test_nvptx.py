@@ -21,7 +21,7 @@ from tests.support.quick import full
 from tests.support.samples import has_turn
 
 LANES = 128
-LIMITS = {"workgroup_memory": MOST_SHARED_NBYTES}
+LIMITS = {"workgroup_memory": MOST_SHARED_NBYTES, "lanes": 1024}
 TARGET = SimpleNamespace(backend="cuda", name="cuda", lanes=LANES, features=frozenset(), limits=LIMITS, space="cuda")
 # Kernels that keep more than the registers hold, by processor, and why.
 _SEVERAL = "softmax_sample_one_row_per_program_several_per_row"
@@ -45,9 +45,9 @@ def least(k, x, y, out):
         out[c] = k.minimum(x[c], y[c])
 
 
-def _text_of(kernel) -> str:
-    """PTX of a kernel of arrays x, y and out."""
-    params = [ir.ArrayParam(name, f32, (100,), name == "out") for name in ("x", "y", "out")]
+def _text_of(kernel, n: int = 100) -> str:
+    """PTX of a kernel of arrays x, y and out of n elements."""
+    params = [ir.ArrayParam(name, f32, (n,), name == "out") for name in ("x", "y", "out")]
     return ptx(emit(simt_form(kernel.trace(params), LANES), GPU_TARGETS["sm_80"], "made"), GPU_TARGETS["sm_80"])
 
 
@@ -87,6 +87,17 @@ def test_dot_products_of_bytes_and_conversions_are_instructions(texts) -> None:
     together = "\n".join(texts.values())
     for instruction in ("dp4a.u32.s32", "cvt.f32.f16", "fma.rn.f32", "shfl.sync.idx", "bar.sync"):
         assert instruction in together, instruction
+
+
+@pytest.mark.parametrize(("n", "waits"), [(1, False), (16, False), (32, True)])
+def test_lanes_of_a_warp_exchange_values_without_a_barrier(n, waits) -> None:
+    @traced
+    def butterfly(k, x, y, out):
+        out[k.lane()] = k.shuffle_xor(x[k.lane()], n) + y[k.lane()]
+
+    text = _text_of(butterfly, LANES)
+    assert ("bar" in text) is waits
+    assert ("shfl.sync" in text) is not waits
 
 
 @traced

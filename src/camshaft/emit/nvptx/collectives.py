@@ -51,9 +51,22 @@ def broadcast(ctx: SimtContext, value: ir.Value) -> Rep:
 
 
 def shuffle(ctx: SimtContext, value: ir.Value) -> Rep:
-    """The value of the lane that the second operand (i64) gives."""
+    """The value of the lane that the second operand (i64) gives: directly if that is known to be of the same warp."""
     x, source = (ctx.reps[arg].name for arg in value.args)
+    if _stays_in_warp(value.args[1]):
+        within = ctx.line(f"and i64 {source}, {WARP - 1}")
+        return Rep(_words_shuffled(ctx, x, value.dtype, _lane_in_warp(ctx, within)))
     return Rep(_from_lane(ctx, x, value.dtype, source))
+
+
+def _stays_in_warp(lane: ir.Value) -> bool:
+    """Whether a lane number is known to be of the thread's own warp: its lane, or lane ^ n, as a butterfly has them."""
+    if lane.op == "select":
+        return all(_stays_in_warp(chosen) for chosen in lane.args[1:])
+    if lane.op == "xor":
+        own, n = lane.args
+        return own.op == "lane" and n.op == "const" and 0 <= n.attr < WARP
+    return lane.op == "lane"
 
 
 def scan(ctx: SimtContext, value: ir.Value) -> Rep:

@@ -78,8 +78,19 @@ def _refusal(node: ops.NodeSpec, target: ops.Target, values: ops.Values) -> str 
 
 def row_lanes(columns: int, target: ops.Target) -> int | None:
     """Returns the lanes for a reduction over a row: four vectors on a CPU if the row has 16 or more, so that sums overlap;
-    else None, the device's own."""
-    return 4 * target.lanes if target.backend == "simd" and columns >= 16 * target.lanes else None
+    else as `row_threads`."""
+    return (
+        4 * target.lanes if target.backend == "simd" and columns >= 16 * target.lanes else row_threads(columns, target)
+    )
+
+
+def row_threads(columns: int, target: ops.Target) -> int | None:
+    """Returns the lanes for a row on an NVIDIA GPU, a thread per column of up to 1024; None for the device's own. With 128
+    threads a row of 576 took 5.5 us on an H200: each of its turns waits for memory."""
+    if target.backend != "cuda":
+        return None
+    wanted = min(target.limits.get("lanes", target.lanes), 1 << (columns - 1).bit_length())
+    return wanted if wanted > target.lanes else None
 
 
 def streams(node: ops.NodeSpec, target: ops.Target) -> bool:

@@ -176,7 +176,7 @@ def launch(
     known |= {"streams": streams, "prefetch": target.backend == "simd"}
     named = _constants_of(kernel)
     grid = (ops.Cells(rows), ops.Cells(inner)) if "inner" in named else (ops.Cells(rows),)
-    width = blocks.row_lanes(dim, target) if several_vectors else None
+    width = (blocks.row_lanes if several_vectors else blocks.row_threads)(dim, target)
     constants = {name: known[name] for name in named}
     # Whether a row is whole cache lines decides how it is stored, if it is stored past the caches.
     at_run_time = () if streams else sizes

@@ -18,7 +18,7 @@ from camshaft.lang import Array, Constant, Tracer, Value, kernel
 from camshaft.ops import op as ops
 from camshaft.ops.checks import partly_active
 from camshaft.ops.elementwise import activation, silu_multiply
-from camshaft.ops.kernels.blocks import row_lanes
+from camshaft.ops.kernels.blocks import row_lanes, row_threads
 from camshaft.ops.kernels.launch import has_threads
 from camshaft.ops.norm import residual_norm, rms_norm
 from camshaft.ops.parameters import FLOATS, SUMS, TO, Parameters
@@ -201,7 +201,7 @@ def _build(act: str, way: str, node: ops.NodeSpec, target: ops.Target) -> ops.Bu
         dim, residual = x.bounds[1], n_inputs == 3
         constants |= {"dim": dim, "eps": node.attrs["eps"], "residual": residual}
         constants["offset"] = node.attrs.get("offset", 0.0)
-        lanes = None if residual else row_lanes(dim, target)  # the summation order of the unfused op
+        lanes = (row_threads if residual else row_lanes)(dim, target)  # the summation order of the unfused op
         return ops.Build((ops.Launch(norm_row, tuple(arrays), (ops.Cells(x.shape[0]),), constants, lanes=lanes),))
     blocks = q8.flat(x)[1] // BLOCK
     span = q8.span_for(way, target) or SPAN

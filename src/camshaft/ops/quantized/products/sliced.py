@@ -1,8 +1,8 @@
 """The variant of quantized_matmul for few tokens on GPUs: the threads of a workgroup share the depth of 16 rows.
 
 With a thread per row (`tile`), one token's product of 576 rows is 5 workgroups of a GPU that runs hundreds, and each thread waits
-for one block after the other. Here 8 threads share a row: thread (slice, row) adds up every eighth block of 32 k, and the slices
-are added through the workgroup's memory in their order. 16 neighbouring threads still read one line of codes together, and a
+for one block after the other. Here 16 threads share a row: thread (slice, row) adds up every sixteenth block of 32 k, and
+the slices are added through the workgroup's memory in their order. 16 neighbouring threads still read one line of codes together, and a
 token's result does not depend on the other tokens.
 """
 
@@ -19,16 +19,17 @@ from camshaft.ops.quantized.operands import SharedRows, Tokens
 from camshaft.ops.quantized.packed.packing import ROWS
 from camshaft.ops.quantized.products import kernels
 
-SLICES = 8
+SLICES = 16
+PAIRS = SLICES // 2
 # Tokens of a program: each is stored by the threads of one slice.
-MOST_TOKENS = SLICES
+MOST_TOKENS = 8
 # Above this the tile's threads are enough, and it unpacks codes once for more tokens.
 FEW_TOKENS = 16
 
 
 @kernel
 def product_slices(k: Tracer, *arguments: Any, n: int, blocks: int, columns: int, bound: int, block: str) -> None:
-    # thread (slice, row): parts[t, slice, row] = sum over blocks b = slice, slice + 8, ..; y[t, row] = sum over slices
+    # thread (slice, row) sums blocks slice, slice + 16, ..; parts[t, pair, row] has two slices; y[t, row] = sum over pairs
     given = kernels.operands(k, arguments, block)
     mine, tokens = SharedRows(k, ROWS, SLICES, n), Tokens(k, columns, bound, given.active)
     totals = [k.var(mine.spread(0.0)) for _ in tokens.places]
@@ -37,9 +38,11 @@ def product_slices(k: Tracer, *arguments: Any, n: int, blocks: int, columns: int
     if blocks % SLICES:
         with k.when(mine.share < blocks % SLICES):
             _add(given, mine, tokens, blocks, mine.share + (blocks - blocks % SLICES), totals)
-    parts = k.scratch(f32, columns, SLICES * ROWS)
+    parts, pair = k.scratch(f32, columns, PAIRS * ROWS), mine.share // 2 * ROWS + mine.own
     for t, total in enumerate(totals):
-        parts[t, k.lane()] = total.value
+        both = total.value + k.shuffle_xor(total, ROWS)  # in one warp, with neighbours in slice
+        with k.when(mine.share % 2 == 0):
+            k.scatter(parts, both, t, pair)
     k.barrier()
     _store_sums(k, given.out, parts, mine, tokens)
 
@@ -59,8 +62,8 @@ def _store_sums(k: Tracer, out: Array, parts: Array, mine: SharedRows, tokens: T
     stored, inside = tokens.is_stored(token), (mine.share < len(tokens.places)) & (row < mine.n)
     with k.when(inside if stored is None else inside & stored):
         total = k.gather(parts, mine.share, mine.own)
-        for s in range(1, SLICES):
-            total = total + k.gather(parts, mine.share, mine.own + s * ROWS)
+        for pair in range(1, PAIRS):
+            total = total + k.gather(parts, mine.share, mine.own + pair * ROWS)
         k.scatter(out, total, token, row)
 
 
