@@ -1,9 +1,9 @@
 """The variant of quantized_matmul for few tokens on GPUs: the threads of a workgroup share the depth of 16 rows.
 
 With a thread per row (`tile`), one token's product of 576 rows is 5 workgroups of a GPU that runs hundreds, and each thread waits
-for one block after the other. Here 16 threads share a row: thread (slice, row) adds up every sixteenth block of 32 k, and
-the slices are added through the workgroup's memory in their order. 16 neighbouring threads still read one line of codes together, and a
-token's result does not depend on the other tokens.
+for one block after the other. Here 16 threads share a row: thread (slice, row) adds up every sixteenth block of 32 k, and the
+slices are added through the workgroup's memory in their order. 16 neighbouring threads still read one line of codes together, and
+a token's result does not depend on the other tokens.
 """
 
 from __future__ import annotations
