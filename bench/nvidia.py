@@ -1,16 +1,18 @@
-"""NVIDIA GPUs: check every kernel with ptxas (no GPU needed), or time ops and a language model against the CPU on a GPU.
+"""NVIDIA GPUs: check every kernel with ptxas (no GPU needed), or time ops and a language model on a GPU, beside their peers.
 
-Run: python -m bench.nvidia ptxas | ops | model [MODEL] [--json FILE]. `ptxas`: registers, workgroup memory and spills of every
-variant's kernels, for three GPU generations. `ops`: nanoseconds, by GPU events, of each variant's largest sample, minimum of 20
-runs. `model`: prompt and generation tokens per second, beside the CPU and transformers (bench/nvidia_peer.py).
+Run: python -m bench.nvidia ptxas | ops | products | model [MODEL] [--json FILE]. `ptxas`: registers, workgroup memory and spills of
+every variant's kernels, for three GPU generations. `ops`: nanoseconds, by GPU events, of each variant's largest sample, minimum
+of 20 runs. `products`: matmul of squares beside torch. `model`: prompt and generation tokens per second, beside the CPU and
+transformers (bench/nvidia_peer.py).
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from importlib.util import find_spec
 from pathlib import Path
@@ -25,11 +27,12 @@ from camshaft.backends.cuda import device as cuda
 from camshaft.backends.cuda.kernel import ptx
 from camshaft.backends.device import Device
 from camshaft.backends.registry import backend_named, device
+from camshaft.dtypes import DTYPES
 from camshaft.emit.nvptx.module import MOST_SHARED_NBYTES, emit, simt_form
 from camshaft.emit.target import GPU_TARGETS
 from camshaft.generate.measures.benchmark import benchmark
 from camshaft.models.files.pull import resolve_model
-from camshaft.ops.op import HostCall, KernelVariant, NodeSpec, Op
+from camshaft.ops.op import HostCall, KernelVariant, NodeSpec, Op, Sample
 from camshaft.validation.run import commands_of, extents_of, refusal_of
 from camshaft.validation.validate import node_of
 from tests.support.op_kernels import op_kernels
@@ -37,6 +40,7 @@ from tests.support.ptxas import assemble, find_tool, joined
 
 PROMPT_TOKENS, GENERATED_TOKENS, REPEATS = 512, 128, 5
 RUNS = 20
+SIZES = (512, 1024, 2048, 4096)
 
 
 def ptxas_rows() -> list[dict[str, Any]]:
@@ -79,9 +83,15 @@ def _timed(op: Op, variant: KernelVariant, target: Device) -> list[dict[str, Any
     if not taken:
         return []
     node, sample = max(taken, key=lambda pair: op.nbytes(pair[0]))
+    ns = _kernel_ns(variant, node, sample, target)
+    return [] if ns is None else [_row(op, variant, node, sample.name, ns)]
+
+
+def _kernel_ns(variant: KernelVariant, node: NodeSpec, sample: Sample, target: Device) -> int | None:
+    """The least nanoseconds of all launches of a build, by GPU events; None if the op is a call on the host."""
     build = variant.build(node, target)
     if isinstance(build, HostCall):
-        return []
+        return None
     specs = {("input", i): s for i, s in enumerate(node.inputs)} | {
         ("output", i): s for i, s in enumerate(node.outputs)
     }
@@ -97,7 +107,33 @@ def _timed(op: Op, variant: KernelVariant, target: Device) -> list[dict[str, Any
         run.wait()
         times.append(sum(run.elapsed_ns() or ()))
     run.close()
-    return [_row(op, variant, node, sample.name, min(times))]
+    for memory in memories.values():
+        memory.close()
+    return min(times)
+
+
+def product_rows() -> list[dict[str, Any]]:
+    """A row per size and dtype of matmul, beside torch where it is installed."""
+    target, found, op = device("cuda"), [], ops.get("matmul")
+    for name, n in itertools.product(("f16", "bf16", "f32"), SIZES):
+        rng, dtype = np.random.default_rng(n), DTYPES[name].numpy
+        pair = tuple(rng.standard_normal((n, n), np.float32).astype(dtype) for _ in range(2))
+        sample = Sample(f"{name} {n}", pair, {})
+        node = node_of(op, sample)
+        fit = [v for v in op.variants if "cuda" in v.backends and v.supports(node, target) is None]
+        variant = min(fit, key=lambda v: v.cost(node, target))
+        ns = _kernel_ns(variant, node, sample, target)
+        assert ns is not None
+        row = {
+            "op": "matmul",
+            "variant": variant.name,
+            "shape": sample.name,
+            "tflop_per_s": round(2 * n**3 / ns / 1e3, 1),
+        }
+        if find_spec("torch"):
+            row["torch_tflop_per_s"] = round(nvidia_peer.product_tflops(name, n, RUNS), 1)
+        found.append(row)
+    return found
 
 
 def _row(op: Op, variant: KernelVariant, node: NodeSpec, sample: str, ns: int) -> dict[str, Any]:
@@ -123,13 +159,20 @@ def _model_row(backend: str, model: str, rates: Mapping[str, rows.Spread]) -> di
     return {"backend": backend, "model": model} | {name: rate.rounded() for name, rate in rates.items()}
 
 
+ROWS: dict[str, Callable[[argparse.Namespace], list[dict[str, Any]]]] = {
+    "ops": lambda given: ops_rows(),
+    "products": lambda given: product_rows(),
+    "model": lambda given: model_rows(given.model),
+}
+
+
 def _shown(value: Any) -> Any:
     return f"{value['median']:.0f} ({value['min']:.0f} to {value['max']:.0f})" if isinstance(value, dict) else value
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0] if __doc__ else "")
-    parser.add_argument("what", choices=("ptxas", "ops", "model"))
+    parser.add_argument("what", choices=("ptxas", *ROWS))
     parser.add_argument("model", nargs="?", default="smollm2")
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()
@@ -140,7 +183,7 @@ def main() -> None:
         if reason is not None:
             sys.exit(f"no GPU to measure: {reason}")
         info = [asdict(i) for i in cuda.devices()]
-        found = [row | {"gpu": info} for row in (ops_rows() if given.what == "ops" else model_rows(given.model))]
+        found = [row | {"gpu": info} for row in ROWS[given.what](given)]
     shown = [key for key in found[-1] if key not in ("gpu",)]
     print(rows.table(shown, [[_shown(row.get(key, "")) for key in shown] for row in found]))
     if given.what == "ptxas" and given.json is not None:  # independent of the machine

@@ -43,6 +43,23 @@ def rates(config: ModelConfig, prompt_tokens: int, generated: int, repeats: int)
         }
 
 
+def product_tflops(dtype: str, n: int, runs: int) -> float:
+    """TFLOP/s of torch's product of two random squares, by GPU events: the best of so many runs after two."""
+    import torch
+
+    kind = {"f16": torch.float16, "bf16": torch.bfloat16, "f32": torch.float32}[dtype]
+    a, b = (torch.randn((n, n), device="cuda").to(kind) for _ in range(2))
+    least = float("inf")
+    for run in range(runs + 2):
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        start.record()
+        a @ b
+        end.record()
+        torch.cuda.synchronize()
+        least = min(least, start.elapsed_time(end)) if run >= 2 else least
+    return 2 * n**3 / least / 1e9
+
+
 def _rate(call: Callable[[], object], tokens: int, repeats: int) -> Spread:
     import torch
 
