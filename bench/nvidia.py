@@ -1,6 +1,6 @@
 """NVIDIA GPUs: check every kernel with ptxas (no GPU needed), or time ops and a language model on a GPU, beside their peers.
 
-Run: python -m bench.nvidia ptxas | ops | products | model [MODEL] [--json FILE]. `ptxas`: registers, workgroup memory and spills of
+Run: python -m bench.nvidia ptxas | ops | products | model [MODEL] [--json FILE]. `ptxas`: registers, workgroup memory, spills of
 every variant's kernels, for three GPU generations. `ops`: nanoseconds, by GPU events, of each variant's largest sample, minimum
 of 20 runs. `products`: matmul of squares beside torch. `model`: prompt and generation tokens per second, beside the CPU and
 transformers (bench/nvidia_peer.py).
