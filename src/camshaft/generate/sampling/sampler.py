@@ -97,7 +97,7 @@ class SamplerPlans:
         from camshaft.generate.sampling.graph import sampling_graph  # not needed if the plans are cached
         from camshaft.plan.compile import compile
 
-        # A row of 49152 is drawn from in 20 us on a core; one workgroup of an H200 takes 700, and the copy about 20.
+        # A row of 49152 is drawn from in 20 us on a core, and the copy takes as long; one workgroup of an H200 took 500 or more.
         place = None if isinstance(self._logits, np.ndarray) else "cpu"
         graph = sampling_graph(form, rows, self._logits.shape[1], place)
         threads = 1 if rows == 1 else self._threads
