@@ -102,6 +102,21 @@ def test_completions_of_texts_and_tokens(client: Any, lm: LanguageModel) -> None
     assert full["usage"]["total_tokens"] == CONTEXT + 1
 
 
+def test_tokens_in_the_shape_of_vllm(client: Any, lm: LanguageModel) -> None:
+    """lm-eval asks so; what follows a text is scored without the tokens at its beginning."""
+    info = client.get("/tokenizer_info").json()
+    spelled = [lm.tokenizer.spelling(token) for token in (lm.tokenizer.bos_id, lm.tokenizer.eos_id)]
+    assert [info["bos_token"], info["eos_token"]] == spelled
+    assert (info["chat_template"], info["model_max_length"]) == (lm.chat_template.source, CONTEXT)
+    text = spelled[0] + "héllo" + spelled[1]
+    for is_added in (True, False):
+        body = {"prompt": text, "add_special_tokens": is_added}
+        ids = client.post("/tokenize", json=body).json()["tokens"]
+        assert ids == lm.tokenize(text, add_special=is_added)
+    back = client.post("/detokenize", json={"tokens": ids}).json()
+    assert (back["prompt"], back["content"]) == (text, "héllo")
+
+
 def test_models_tokens_health_and_metrics(client: Any, lm: LanguageModel) -> None:
     listed = client.get("/v1/models").json()["data"]
     assert [(model["id"], model["object"], model["max_model_len"]) for model in listed] == [("tiny", "model", CONTEXT)]
