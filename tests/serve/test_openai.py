@@ -102,17 +102,18 @@ def test_completions_of_texts_and_tokens(client: Any, lm: LanguageModel) -> None
     assert full["usage"]["total_tokens"] == CONTEXT + 1
 
 
-def test_tokens_in_the_shape_of_vllm(client: Any, lm: LanguageModel) -> None:
+def test_tokens_in_the_shape_of_vllm(client: Any, lm: LanguageModel, monkeypatch: pytest.MonkeyPatch) -> None:
     """lm-eval asks so; what follows a text is scored without the tokens at its beginning."""
+    bos, eos = lm.tokenizer.bos_id, lm.tokenizer.eos_id
+    spelled = [lm.tokenizer.spelling(token) for token in (bos, eos)]
+    monkeypatch.setattr(lm.tokenizer, "vocabulary", replace(lm.tokenizer.vocabulary, add_bos=True))
     info = client.get("/tokenizer_info").json()
-    spelled = [lm.tokenizer.spelling(token) for token in (lm.tokenizer.bos_id, lm.tokenizer.eos_id)]
-    assert [info["bos_token"], info["eos_token"]] == spelled
+    assert [info["bos_token"], info["eos_token"], info["add_bos_token"]] == [*spelled, True]
     assert (info["chat_template"], info["model_max_length"]) == (lm.chat_template.source, CONTEXT)
-    text = spelled[0] + "héllo" + spelled[1]
-    for is_added in (True, False):
-        body = {"prompt": text, "add_special_tokens": is_added}
-        ids = client.post("/tokenize", json=body).json()["tokens"]
-        assert ids == lm.tokenize(text, add_special=is_added)
+    text = "héllo" + spelled[1]
+    ids = client.post("/tokenize", json={"prompt": text, "add_special_tokens": False}).json()["tokens"]
+    assert ids[-1] == eos != bos != ids[0]
+    assert client.post("/tokenize", json={"prompt": text}).json()["tokens"] == [bos, *ids]
     back = client.post("/detokenize", json={"tokens": ids}).json()
     assert (back["prompt"], back["content"]) == (text, "héllo")
 
