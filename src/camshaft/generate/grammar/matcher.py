@@ -38,7 +38,7 @@ class Matcher:
         self._state, self._n_known = state, n_known
         # Made once: after a pass of the model no cache near the core has any of this, and each object that is touched costs time.
         self._mask = np.zeros(max(n_words, n_known), np.uint32)[:n_words]
-        self._bits, self._place = memoryview(self._mask), (self._mask.ctypes.data, n_known * self._mask.itemsize)
+        self._bits, self._place = self._mask.data, (self._mask.ctypes.data, n_known * self._mask.itemsize)
         self.error = _reason(state)
         self.is_complete = self._is_masked = False
 
