@@ -3,7 +3,9 @@
     python -m bench.grammars [--threads 2] [--tokens 150] [--rounds 5] [--json FILE]
 
 SmolLM2 generates by a JSON schema, as any JSON object, by an expression that lets everything through, and without a grammar, in
-interleaved rounds.
+interleaved rounds. Then two engines take turns token by token, on one thread and on `--threads`: one without a grammar, the other
+by each of these forms or by a schema whose text is long; which is which changes from round to round. The cost is the median of a
+token's time over that of the token beside it; that of `none` shows what the measurement is worth.
 """
 
 from __future__ import annotations
@@ -18,7 +20,8 @@ from statistics import median
 from typing import Any
 
 from bench.rows import table, write
-from camshaft import Grammar, LanguageModel
+from camshaft import GenerateOptions, Grammar, LanguageModel, Sampling
+from camshaft.generate.engine.engine import Engine
 from camshaft.generate.grammar.matcher import GrammarCompiler, Matcher
 
 MODEL, PROMPT = "smollm2", "List people in a JSON array."
@@ -34,6 +37,14 @@ FORMS: dict[str, Grammar | None] = {
     "JSON object": Grammar.json(),
     "any text": Grammar.regex(r"(.|\n)*"),
 }
+TEXT = {"type": "object", "properties": {"text": {"type": "string", "minLength": 10_000}}, "required": ["text"]}
+LONG = {
+    "none": None,
+    "long text": Grammar.json_schema(TEXT | {"additionalProperties": False}),
+    "schema": Grammar.json_schema({"type": "array", "items": PERSON, "minItems": 99}),
+    "any text": FORMS["any text"],
+}
+STORY, CONTEXT, N_FIRST = "Write a long story about people in a city.", 1024, 2  # the first steps process the prompt
 
 
 @dataclass
@@ -83,6 +94,70 @@ def row(name: str, found: list[tuple[float, float]]) -> dict[str, Any]:
     return {"form": name, "mask_us": 1e6 * median(masks), "share": share, **rate}
 
 
+def step_s(engine: Engine) -> float:
+    """Seconds of a step."""
+    began = time.perf_counter()
+    engine.step()
+    return time.perf_counter() - began
+
+
+def beside(plain: Engine, other: Engine, grammar: Grammar | None, tokens: int) -> list[tuple[float, float]]:
+    """Seconds of each token without a grammar, and of the one by the grammar that was generated just before or after it."""
+    engines, ids = (plain, other), plain.lm.prompt_ids(STORY, raw=False)
+    asked = []
+    for engine, each in zip(engines, (None, grammar), strict=True):
+        how = GenerateOptions(max_tokens=tokens, ignore_eos=True, grammar=each, sampling=Sampling(greedy=True))
+        asked.append(engine.submit(ids, how, lambda update: None))
+    for engine in engines * N_FIRST:
+        engine.step()
+    found = []
+    for i in range(tokens - N_FIRST):
+        first, second = (step_s(engine) for engine in engines[:: 1 if i % 2 else -1])
+        found.append((first, second) if i % 2 else (second, first))
+    if {request.generated_tokens for request in asked} != {tokens}:
+        raise SystemExit(f"{[request.generated_tokens for request in asked]} tokens; wanted {tokens} of each")
+    return found
+
+
+def costs(threads: int, tokens: int, rounds: int) -> list[dict[str, Any]]:
+    """A row per form: tokens a second of the engine with it and without a grammar beside it."""
+    found: dict[str, list[list[tuple[float, float]]]] = {name: [] for name in LONG}
+    with (
+        LanguageModel(MODEL, threads=threads, context=CONTEXT, sessions=2) as lm,
+        Engine(lm, prefix_cache=False) as one,
+        Engine(lm, prefix_cache=False) as two,
+    ):
+        for number in range(rounds + 1):
+            plain, other = (one, two)[:: 1 if number % 2 else -1]
+            for name, grammar in LONG.items():
+                pairs = beside(plain, other, grammar, tokens)
+                found[name] += [pairs] if number else []  # the first round loads plans
+    return [cost_row(name, threads, each) for name, each in found.items()]
+
+
+def cost_row(name: str, threads: int, rounds: list[list[tuple[float, float]]]) -> dict[str, Any]:
+    """The medians, the least and the most of rounds of pairs of seconds."""
+
+    def spread(values: list[float]) -> dict[str, float]:
+        return {"median": median(values), "least": min(values), "most": max(values)}
+
+    rates = ([len(pairs) / sum(pair[side] for pair in pairs) for pairs in rounds] for side in (0, 1))
+    cost = spread([median(by / plain for plain, by in pairs) - 1 for pairs in rounds])
+    cost["median"] = median(by / plain for pairs in rounds for plain, by in pairs) - 1
+    named = zip(("plain_tokens_per_s", "tokens_per_s"), map(spread, rates), strict=True)
+    return {"form": f"engine, {name}", "threads": threads, **dict(named), "cost": cost}
+
+
+def cost_line(row: dict[str, Any]) -> tuple[str, ...]:
+    """A row as the table has it."""
+    rates = [row[name] for name in ("plain_tokens_per_s", "tokens_per_s")]
+    shown = [f"{rate['median']:.0f} ({rate['least']:.0f} to {rate['most']:.0f})" for rate in rates]
+    cost = row["cost"]
+    return (
+        row["form"], str(row["threads"]), *shown, f"{cost['median']:.1%} ({cost['least']:.1%} to {cost['most']:.1%})",
+    )  # fmt: skip
+
+
 def main() -> None:
     """Run and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -105,7 +180,9 @@ def main() -> None:
     print(f"vocabulary {1e3 * making:.0f} ms, {len(FORMS) - 1} grammars {1e3 * compiling:.1f} ms")
     lines = [(r["form"], f"{r['mask_us']:.0f}", f"{r['share']:.1%}", f"{r['tokens_per_s']:.0f}") for r in rows]
     print(table(("form", "mask us/token", "share", "tokens/s"), lines))
-    write(args.json, [r | {"vocabulary_ms": 1e3 * making, "compile_ms": 1e3 * compiling} for r in rows])
+    of_engine = [row for threads in sorted({1, args.threads}) for row in costs(threads, args.tokens, args.rounds)]
+    print(table(("form", "threads", "tokens/s without", "tokens/s", "cost"), [cost_line(row) for row in of_engine]))
+    write(args.json, [*of_engine, *(r | {"vocabulary_ms": 1e3 * making, "compile_ms": 1e3 * compiling} for r in rows)])
 
 
 if __name__ == "__main__":

@@ -293,6 +293,9 @@ def test_a_mask_has_the_tokens_that_may_follow() -> None:
     assert allowed(compiler, tokenizer, Grammar.regex("(hello)?")) >= {b"hello", b"<|end|>"}
     assert b"<|start|>" not in allowed(compiler, tokenizer, Grammar.regex(r"(.|\n)*"))
     assert b"[tool]" in allowed(compiler, tokenizer, Grammar.regex(r"(.|\n)*"))
+    mask = compiler.compile(Grammar.regex(r"(.|\n)*")).mask()
+    assert mask.shape == (-(-(tokenizer.n_vocab + 40) // 32),), "logits of no token have bits too"
+    assert not mask[-(-tokenizer.n_vocab // 32) :].any()
 
 
 def test_sentencepiece_texts_begin_without_a_blank() -> None:

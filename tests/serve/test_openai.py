@@ -102,6 +102,22 @@ def test_completions_of_texts_and_tokens(client: Any, lm: LanguageModel) -> None
     assert full["usage"]["total_tokens"] == CONTEXT + 1
 
 
+def test_tokens_in_the_shape_of_vllm(client: Any, lm: LanguageModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    """lm-eval asks so; what follows a text is scored without the tokens at its beginning."""
+    bos, eos = lm.tokenizer.bos_id, lm.tokenizer.eos_id
+    spelled = [lm.tokenizer.spelling(token) for token in (bos, eos)]
+    monkeypatch.setattr(lm.tokenizer, "vocabulary", replace(lm.tokenizer.vocabulary, add_bos=True))
+    info = client.get("/tokenizer_info").json()
+    assert [info["bos_token"], info["eos_token"], info["add_bos_token"]] == [*spelled, True]
+    assert (info["chat_template"], info["model_max_length"]) == (lm.chat_template.source, CONTEXT)
+    text = "héllo" + spelled[1]
+    ids = client.post("/tokenize", json={"prompt": text, "add_special_tokens": False}).json()["tokens"]
+    assert ids[-1] == eos != bos != ids[0]
+    assert client.post("/tokenize", json={"prompt": text}).json()["tokens"] == [bos, *ids]
+    back = client.post("/detokenize", json={"tokens": ids}).json()
+    assert (back["prompt"], back["content"]) == (text, "héllo")
+
+
 def test_models_tokens_health_and_metrics(client: Any, lm: LanguageModel) -> None:
     listed = client.get("/v1/models").json()["data"]
     assert [(model["id"], model["object"], model["max_model_len"]) for model in listed] == [("tiny", "model", CONTEXT)]

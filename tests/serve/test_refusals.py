@@ -84,6 +84,8 @@ REFUSED: list[tuple[str, Any, int, str | None]] = [
     ("/v1/responses", {"input": [{"type": "function_call_output"}]}, 400, "input[0].output"),
     ("/v1/responses", {"input": [{"role": "user"}], "instructions": "a"}, 400, "input[0].content"),
     ("/tokenize", {"content": 5}, 400, "content"),
+    ("/tokenize", {"content": "a", "prompt": "a"}, 400, "content"),
+    ("/tokenize", {"prompt": "a", "with_pieces": True}, 400, "with_pieces"),
     ("/detokenize", {"tokens": [5, 999]}, 400, "tokens"),
     ("/detokenize", {"tokens": [[]]}, 400, "tokens"),
     ("/v1/nothing", {}, 404, None),

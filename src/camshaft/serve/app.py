@@ -36,7 +36,7 @@ from camshaft.serve.requests.fields import TEXT, parse_json, read_fields
 from camshaft.serve.requests.openapi import document
 from camshaft.serve.requests.respond import CLIENT_CLOSED, LONG_NBYTES, BodyRoom, CountedBody, Json
 from camshaft.serve.rerank import rerank
-from camshaft.serve.tokens import detokenize, tokenize
+from camshaft.serve.tokens import detokenize, tokenize, tokenizer_info
 from camshaft.serve.web import FILES, page
 
 Handler = Callable[[Request, Models], Awaitable[Response]]
@@ -98,6 +98,7 @@ MODEL_ROUTES: dict[tuple[str, str], tuple[ModelHandler, str]] = {
     ("POST", "/infill"): (llama_cpp.infill, CHAT),
     ("POST", "/tokenize"): (tokenize, CHAT),
     ("POST", "/detokenize"): (detokenize, CHAT),
+    ("GET", "/tokenizer_info"): (tokenizer_info, CHAT),
 }
 
 

@@ -10,7 +10,6 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from camshaft.errors import ModelError
 from camshaft.generate.generation import TokenLogprob
 from camshaft.generate.sampling.parameters import Sampling
 from camshaft.serve.models.served import Served
@@ -37,6 +36,7 @@ from camshaft.serve.requests.fields import (
 from camshaft.serve.requests.fill import filled, text_ids
 from camshaft.serve.requests.options import MOST_TOKENS, OPTIONS, SAMPLING, generate_options
 from camshaft.serve.requests.respond import Asked, Json, beside, body_of, event, respond
+from camshaft.serve.tokens import control_tokens, template_source
 from camshaft.version import __version__
 
 _EXTRA: Fields = {"filename": TEXT, "text": TEXT, "time": integer(0, 1 << 62)}
@@ -73,22 +73,14 @@ async def props(request: Request, served: Served) -> Response:
     sampling = {each.name: getattr(Sampling(), each.name) for each in dataclasses.fields(Sampling)}
     sampling |= {"seed": 2**32 - 1 if sampling["seed"] is None else sampling["seed"], "logit_bias": []}
     sampling["dry_sequence_breakers"] = list(sampling["dry_sequence_breakers"])
-    try:
-        template = lm.chat_template.source
-    except ModelError:
-        template = ""
-    spelled = {
-        name: "" if token is None else lm.tokenizer.spelling(token)
-        for name, token in (("bos_token", lm.tokenizer.bos_id), ("eos_token", lm.tokenizer.eos_id))
-    }
     return Json(
         {
             "default_generation_settings": {"n_ctx": lm.context, "params": {"n_predict": -1, **sampling}},
             "total_slots": lm.plans.cache.n_slots,
             "model_alias": served.name,
             "model_path": served.name,
-            "chat_template": template,
-            **spelled,
+            "chat_template": template_source(served),
+            **control_tokens(served),
             "modalities": {"vision": lm.vision is not None, "audio": False},
             "build_info": f"camshaft {__version__}",
         }

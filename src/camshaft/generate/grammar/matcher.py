@@ -33,25 +33,30 @@ class Matcher:
 
     `error` says why the grammar cannot be followed any further; it is empty before."""
 
-    def __init__(self, state: Any, n_words: int) -> None:
-        self._state, self._n_words = state, n_words
+    def __init__(self, state: Any, n_words: int, n_known: int) -> None:
+        """A mask has `n_words`, of which llguidance writes the first `n_known`: more logits are of no token."""
+        self._state, self._n_known = state, n_known
+        # Made once: after a pass of the model no cache near the core has any of this, and each object that is touched costs time.
+        self._mask = np.zeros(max(n_words, n_known), np.uint32)[:n_words]
+        self._bits, self._place = self._mask.data, (self._mask.ctypes.data, n_known * self._mask.itemsize)
         self.error = _reason(state)
-        self.is_complete = False
-        self._allowed: Array | None = None
+        self.is_complete = self._is_masked = False
 
     def copy(self) -> Matcher:
         """Another one in the same state."""
-        return Matcher(self._state.deep_copy(), self._n_words)
+        return Matcher(self._state.deep_copy(), len(self._mask), self._n_known)
 
     def mask(self) -> Array:
-        """The tokens that may follow, u32 [vocab / 32]: bit i % 32 of word i // 32 is that of token i."""
-        self._allowed = np.frombuffer(self._state.compute_bitmask(), np.uint32)[: self._n_words]
+        """The tokens that may follow, u32 [vocab / 32]: bit i % 32 of word i // 32 is that of token i. The next call overwrites
+        it."""
+        self._state.unsafe_compute_mask_ptr(*self._place)
+        self._is_masked = True
         self.error = self.error or _reason(self._state)
-        return self._allowed
+        return self._mask
 
     def consume(self, token: int) -> None:
         """Go on by a token. One that may not follow sets `error`."""
-        if self._allowed is not None and not self.error and not self._allowed[token // WORD] >> token % WORD & 1:
+        if self._is_masked and not self.error and not self._bits[token // WORD] >> token % WORD & 1:
             self.error = "each token that may follow has a logit of -inf, as logit_bias gives it"
             return
         self._state.consume_token(token)
@@ -77,9 +82,10 @@ class GrammarCompiler:
         if not tokenizer.eos_ids:
             raise GrammarError("a grammar needs an end token, and the model's vocabulary has none")
         guidance = _llguidance()
-        self._guidance, self._n_words = guidance, -(-vocab_size // WORD)
+        self._guidance = guidance
         ends = sorted(tokenizer.eos_ids)
         self._tokenizer = guidance.LLTokenizer(_Vocabulary(tokenizer, ends[0]), n_vocab=vocab_size, eos_token=ends)
+        self._n_words, self._n_known = -(-vocab_size // WORD), -(-self._tokenizer.vocab_size // WORD)
         self._limits = guidance.LLParserLimits(max_lexer_states=_LEXER_STATES, verbose_errors=False)
         self._kept: dict[Grammar, CompiledGrammar] = {}
         self._lock = threading.Lock()
@@ -120,7 +126,7 @@ class GrammarCompiler:
         except Exception as error:  # the translation of GBNF raises Exception itself
             raise _refusal(grammar, _one_line(str(error) or type(error).__name__)) from None
         state = self._guidance.LLMatcher(self._tokenizer, text, limits=self._limits, log_level=0)
-        made = Matcher(state, self._n_words)
+        made = Matcher(state, self._n_words, self._n_known)
         if not made.error:
             made.mask()  # finds what no text can fit, and prepares most of a large grammar
         if made.error:
@@ -171,7 +177,10 @@ def _refusal(grammar: Grammar, reason: str) -> GrammarError:
 
 def _reason(state: Any) -> str:
     """Why a state of llguidance's cannot go on, in one line; empty if it can."""
-    reason = str(state.get_error()).replace("<non-verbose/>", "")
+    found = state.get_error()
+    if not found:
+        return ""
+    reason = str(found).replace("<non-verbose/>", "")
     return "no token can follow" if "NoExtensionBias" in reason else _one_line(reason)
 
 
