@@ -27,9 +27,7 @@ from tests.support.samples import STANDING, has_turn, is_row, smallest, usable, 
 QUICK_ELEMENTS, FULL_ELEMENTS, FULL, FULL_OF_ROWS = 300, 1200, 2, 1
 # ... and behind `full` alone, as their smallest sample takes seconds.
 SLOW = ("chunks", "tiled_with_options")
-# Kernels that pack the lanes of a vector, which threads have no word for.
-LANES_ALONE = ("partition",)
-# ... as are variants that are for CPUs alone: their kernels are never run by threads.
+# Variants for CPUs alone are left out: threads never run their kernels, and some pack the lanes of a vector, which threads cannot.
 GPUS = {"webgpu", "cuda", "metal"}
 # Threads: the default run has all widths for two ops only, and for others one of two in turn; one thread takes as many steps as
 # there are elements.
@@ -41,7 +39,7 @@ def _cases(op, variant) -> list:
     small = smallest(there, FULL_OF_ROWS if is_row(op) else FULL, FULL_ELEMENTS)
     quick = smallest(small, 1, QUICK_ELEMENTS)
     few = quick if op.name in STANDING else []
-    quick = quick if has_turn(op, "simt") and variant.name not in SLOW and variant.backends & GPUS else []
+    quick = quick if has_turn(op, "simt") and variant.name not in SLOW else []
     width = IN_TURN[op.variants.index(variant) % len(IN_TURN)]
     parts = (few, WIDTHS, ()), (without(quick, few), width, ()), (without(small, few), WIDTHS, pytest.mark.full)
     return [
@@ -51,7 +49,7 @@ def _cases(op, variant) -> list:
     ]
 
 
-VARIANTS = [(op, v) for op in ops.all_ops() for v in op.variants if "simd" in v.backends and v.name not in LANES_ALONE]
+VARIANTS = [(op, v) for op in ops.all_ops() for v in op.variants if "simd" in v.backends and v.backends & GPUS]
 CASES = [case for op, v in VARIANTS for case in _cases(op, v)]
 
 
