@@ -27,7 +27,8 @@ from tests.support.samples import STANDING, has_turn, is_row, smallest, usable, 
 QUICK_ELEMENTS, FULL_ELEMENTS, FULL, FULL_OF_ROWS = 300, 1200, 2, 1
 # ... and behind `full` alone, as their smallest sample takes seconds.
 SLOW = ("chunks", "tiled_with_options")
-# Variants for CPUs alone are left out: threads never run their kernels, and some pack the lanes of a vector, which threads cannot.
+# Variants for CPUs alone are left out: threads never run their kernels, and some pack the lanes of a vector, which threads
+# have no word for.
 GPUS = {"webgpu", "cuda", "metal"}
 # Threads: the default run has all widths for two ops only, and for others one of two in turn; one thread takes as many steps as
 # there are elements.
