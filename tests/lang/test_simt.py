@@ -22,6 +22,7 @@ from camshaft.ops.op import Launch
 from camshaft.validation import run
 from camshaft.validation.validate import check_outputs, node_of
 from tests.support.samples import STANDING, has_turn, is_row, smallest, usable, without
+from tests.support.simulated_gpu import SimulatedDevice
 
 # Samples of a variant, the smallest: in the default run, and behind `full` of a row and of others.
 QUICK_ELEMENTS, FULL_ELEMENTS, FULL, FULL_OF_ROWS = 300, 1200, 2, 1
@@ -33,16 +34,23 @@ GPUS = {"webgpu", "cuda", "metal"}
 # Threads: the default run has all widths for two ops only, and for others one of two in turn; one thread takes as many steps as
 # there are elements.
 IN_TURN, WIDTHS = ((8,), (32,)), (1, 2, 8, 32)
+# Variants for GPUs alone are built for so many threads.
+GPU = SimulatedDevice(lanes=64)
+
+
+def _device(variant):
+    return cpu_device("simd") if "simd" in variant.backends else GPU
 
 
 def _cases(op, variant) -> list:
-    there = usable(op, variant, cpu_device("simd"))
+    there = usable(op, variant, _device(variant))
     small = smallest(there, FULL_OF_ROWS if is_row(op) else FULL, FULL_ELEMENTS)
     quick = smallest(small, 1, QUICK_ELEMENTS)
     few = quick if op.name in STANDING else []
     quick = quick if has_turn(op, "simt") and variant.name not in SLOW else []
-    width = IN_TURN[op.variants.index(variant) % len(IN_TURN)]
-    parts = (few, WIDTHS, ()), (without(quick, few), width, ()), (without(small, few), WIDTHS, pytest.mark.full)
+    turn = IN_TURN[op.variants.index(variant) % len(IN_TURN)]
+    width, every = (turn, WIDTHS) if _device(variant) is not GPU else ((GPU.lanes,),) * 2
+    parts = (few, every, ()), (without(quick, few), width, ()), (without(small, few), every, pytest.mark.full)
     return [
         pytest.param(op, variant, sample, widths, id=f"{op.name}-{variant.name}-{sample.name}", marks=marks)
         for part, widths, marks in parts
@@ -50,7 +58,7 @@ def _cases(op, variant) -> list:
     ]
 
 
-VARIANTS = [(op, v) for op in ops.all_ops() for v in op.variants if "simd" in v.backends and v.backends & GPUS]
+VARIANTS = [(op, v) for op in ops.all_ops() for v in op.variants if {"simd", "cuda"} & v.backends and v.backends & GPUS]
 CASES = [case for op, v in VARIANTS for case in _cases(op, v)]
 
 
@@ -103,7 +111,7 @@ def test_threads_do_what_lanes_do(op, variant, sample, widths, monkeypatch) -> N
 
     monkeypatch.setattr(run, "compile_launch", substitute)
     node = node_of(op, sample)
-    outputs = run.run_variant(variant, node, cpu_device("simd"), sample.inputs, sample.extents)
+    outputs = run.run_variant(variant, node, _device(variant), sample.inputs, sample.extents)
     found = check_outputs(op, variant, node, sample, outputs)
     assert found.max_error <= found.tolerance
 

@@ -244,3 +244,17 @@ def test_matrix_units_of_gpus_read_nothing_past_the_last_key() -> None:
     np.testing.assert_array_equal(
         got, run_variant(VARIANTS["unit_threads"], node, SimulatedDevice(), given.inputs, {})[0]
     )
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_matrix_units_of_gpus_make_a_token_nan_whose_q_passes_f16(sign) -> None:
+    given = sample("some", [(0, p) for p in range(20, 38)], heads=(2, 1), head_dim=16)
+    given = replace(given, attrs={**given.attrs, "precision": "bf16"})
+    q = given.inputs[0].copy()
+    q[3, 5], q[4, 5] = sign * 2e5, sign * 1e5  # times scale log2(e), 0.36
+    got = run_variant(
+        VARIANTS["unit_threads"], node_of(OP, given), SimulatedDevice(), (q, *given.inputs[1:]), given.extents
+    )[0]
+    assert np.isnan(got[3, :16]).all()
+    got[3, :16] = 0
+    assert np.isfinite(got).all()

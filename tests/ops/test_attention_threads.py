@@ -74,6 +74,17 @@ def test_large_scores_stay_finite_and_a_nan_stays_with_its_token() -> None:
     assert np.isfinite(np.delete(out, 3, axis=0)).all()
 
 
+@pytest.mark.parametrize("position", [20, 600])
+@pytest.mark.parametrize("head_dim", [16, 128])
+def test_an_infinite_value_is_not_nan(head_dim, position) -> None:
+    given = sample("two", [(0, position), (0, position + 3)], heads=(2, 1), head_dim=head_dim)
+    values, at = given.inputs[2].copy(), position - 2
+    values[given.inputs[5][0, at // 16], 0, at % 16, 3:5] = np.inf, -np.inf
+    out = run(given, (*given.inputs[:2], values, *given.inputs[3:])).reshape(2, 2, head_dim)
+    np.testing.assert_array_equal(out[..., 3:5], np.broadcast_to([np.inf, -np.inf], (2, 2, 2)))
+    assert np.isfinite(np.delete(out, [3, 4], axis=2)).all()
+
+
 def test_a_program_waits_at_few_barriers() -> None:
     given = sample("one", [(0, 250)], heads=(9, 3), head_dim=64)
     node, target = node_of(OP, given), SimulatedDevice()

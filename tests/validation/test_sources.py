@@ -8,6 +8,7 @@ import pytest
 
 import camshaft
 from camshaft.backends.c import device as c_device
+from camshaft.backends.cuda import kernel as cuda_kernel
 from camshaft.backends.registry import backends
 from camshaft.validation import cases
 from tests.test_import_order import imported
@@ -67,3 +68,9 @@ def test_what_every_proof_rests_on_exists() -> None:
     assert matched(c_device._SOURCES) >= {
         p for p in emitters_of(PACKAGE / "backends/c/device.py") if p.parent.name == "c"
     }
+
+
+def test_kept_ptx_is_that_of_the_files_as_they_are() -> None:
+    maker = PACKAGE / "backends/cuda/kernel.py"  # LLVM's passes, too
+    used = {p for p in emitters_of(maker) if p.stat().st_size}
+    assert matched(cuda_kernel._SOURCES) >= {maker, *used}

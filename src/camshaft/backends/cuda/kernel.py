@@ -20,8 +20,8 @@ from camshaft.store.digest import digest_of
 from camshaft.store.store import store
 
 LOG_NBYTES = 8192
-# What PTX is made by, besides the language.
-_SOURCES = "emit/*.py", "emit/llvm/**/*.py", "emit/nvptx/**/*.py"
+# The camshaft files that PTX depends on, besides lang/.
+_SOURCES = "emit/*.py", "emit/llvm/**/*.py", "emit/nvptx/**/*.py", "backends/cuda/kernel.py"
 
 
 @dataclass(frozen=True, eq=False)

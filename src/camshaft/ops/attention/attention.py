@@ -3,8 +3,8 @@
 A token at position p of slot s attends to keys 0 to p of s, found through block_table[s]; options (masked/options.py) make it see
 others. Tokens of one call may belong to any slots. The cache has the layout of kv_cache_update or, with scales, of
 kv_cache_quantize; values may have another head size than keys. The variants are in one_query.py (any target and size), split.py
-(few tokens; split_threads.py on GPUs) and tiled.py (prompts), without options; masked/tiled.py (prompts), masked/split.py (few
-tokens) and masked/spans.py take them.
+(few tokens; split_threads.py on GPUs) and tiled.py (prompts; unit_tiles.py and unit_threads.py on matrix units), without options;
+masked/tiled.py (prompts), masked/split.py (few tokens) and masked/spans.py take them.
 """
 
 from __future__ import annotations

@@ -250,9 +250,10 @@ def merge_by_columns(
         before, found = peak.value, []
         for number in (first + turn + i * turns for i in range(AT_ONCE)):
             at = token, head, k.minimum(number, n_splits - 1)
-            high, low = (k.gather(partial, *at, head_dim + n) for n in range(2))
-            value = k.gather(partial, *at, k.minimum(column, head_dim - 1))
-            found.append((k.select(number < n_splits, high, LOWEST), low, value))
+            columns = k.minimum(column, head_dim - 1), head_dim, head_dim + 1
+            value, high, low = (k.gather(partial, *at, c) for c in columns)
+            there = number < n_splits  # what is past the last is 0, not infinity times 0
+            found.append(tuple(k.select(there, x, rest) for x, rest in ((high, LOWEST), (low, 0.0), (value, 0.0))))
         for high, _, _ in found:
             peak.set(k.maximum(peak.value, high))
         shrink = power_of_two(k, before - peak.value)

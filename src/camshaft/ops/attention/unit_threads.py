@@ -2,7 +2,8 @@
 
 A workgroup computes 64 tokens of one q head. The units hold sums where no thread sees a whole row, so keys are read twice: first
 for each row's greatest score and sum of weights, then for weights that add up to 1, and the sums of p V are the result as they
-are. The cache is f16; q is rounded to it, and so are the weights, times 2^12, so that small ones keep their bits.
+are. The cache is f16; q is rounded to it, and so are the weights, times 2^12, so that small ones keep their bits. A token whose
+q passes f16 where it is multiplied by scale log2(e) is NaN, as its keys would be; `tiled` has it in f32, unit_tiles.py in bf16.
 """
 
 from __future__ import annotations
@@ -171,7 +172,7 @@ def one_tile_per_program(k: Tracer, *arguments: Any, scale: float, heads: int, k
 
 
 def _supports(node: ops.NodeSpec, target: ops.Target) -> str | None:
-    """Returns why the variant does not support the node, or None; next tokens of sequences are left to split_keys."""
+    """Returns why the variant does not support the node, or None; next tokens of sequences are left to split_threads."""
     if target.backend != "cuda" or not has_threads(target):
         return "takes GPUs with matrix units for f16: NVIDIA's"
     if (reason := without_options(node)) is not None:

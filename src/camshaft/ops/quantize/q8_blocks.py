@@ -42,7 +42,7 @@ class TileOut(NamedTuple):
 
     tiles: Array
 
-    def place(self, row: Value, b: Value, column: int) -> tuple[Any, ...]:
+    def place(self, row: Value, b: Value, column: Value | int) -> tuple[Any, ...]:
         """Returns where a column of block b of a row is."""
         return row // TILE_ROWS, b, row % TILE_ROWS, column
 
@@ -186,7 +186,7 @@ def _store_elements(
                 k.scatter(floats, y, row, b * BLOCK + i)
             for out in outs:
                 if isinstance(out, TileOut):
-                    k.scatter(out.tiles, y, row // TILE_ROWS, b, row % TILE_ROWS, i)
+                    k.scatter(out.tiles, y, *out.place(row, b, i))
                 elif found is not None:
                     _store_element(k, found, out, row, b, i)
 

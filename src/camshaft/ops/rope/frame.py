@@ -203,11 +203,8 @@ def build(rotation: Rotation, node: ops.NodeSpec, target: ops.Target) -> ops.Bui
     # one lane: LLVM turns the strided pairs into shuffles, which are faster than gathers and scatters
     lanes = threads_of(target, rotation.n_pairs) or (1 if rotation.interleaved else None)
     heads = heads_together(node.attrs, target)
-    grid, constants = (
-        (ops.Cells(x.shape[0]), ops.Cells(node.attrs["heads"], heads)),
-        constants_of(rotation, node.attrs, heads),
-    )
-    return ops.Build((ops.Launch(rotate, arrays, grid, constants, lanes=lanes),))
+    grid = ops.Cells(x.shape[0]), ops.Cells(node.attrs["heads"], heads)
+    return ops.Build((ops.Launch(rotate, arrays, grid, constants_of(rotation, node.attrs, heads), lanes=lanes),))
 
 
 # --- shape rule, reference, decomposition --------------------------------------------------------------------------------

@@ -90,10 +90,8 @@ def _build(node: ops.NodeSpec, target: ops.Target) -> ops.Build:
     heads = heads_together(node.attrs, target)
     constants = {"heads": heads, **{name: node.attrs[name] for name in ("head_dim", "eps")}}
     constants |= {"offset": node.attrs.get("offset", 0.0), "n_pairs": table.bounds[1] // 2}
-    grid, lanes = (
-        (ops.Cells(x.shape[0]), ops.Cells(node.attrs["heads"], heads)),
-        threads_of(target, node.attrs["head_dim"]),
-    )
+    grid = ops.Cells(x.shape[0]), ops.Cells(node.attrs["heads"], heads)
+    lanes = threads_of(target, node.attrs["head_dim"])
     return ops.Build((ops.Launch(one_token_per_program, arrays, grid, constants, lanes=lanes),))
 
 
