@@ -33,7 +33,9 @@ MOST_FLOPS = 3e5
 
 
 def _small(op, variant) -> list:
-    return [s for s in usable(op, variant, SimulatedDevice()) if op.flops(node_of(op, s)) <= MOST_FLOPS]
+    fit = usable(op, variant, SimulatedDevice())
+    least = min((op.flops(node_of(op, s)) for s in fit), default=0)  # of many tokens, more than that
+    return [s for s in fit if op.flops(node_of(op, s)) <= max(least, MOST_FLOPS)]
 
 
 def _quick(op, variant) -> list:
