@@ -146,7 +146,6 @@ class ModelPlans(PictureRuns):
             return self._compiled[name] if name in self._compiled else self._compile(name, self._graph(name))
 
     def _compile(self, name: str, graph: Graph) -> ExecutionPlan:
-        from camshaft.generate.sampling.graph import sampling_graph
         from camshaft.plan.compile import compile
 
         memory = self._memory()
@@ -157,11 +156,17 @@ class ModelPlans(PictureRuns):
             activations=self._activations,
             weights=self.weights,
             memory=memory,
-            upcoming=lambda: [sampling_graph(SamplingForm(), 1, self.config.vocab_size)],
+            upcoming=self._upcoming,
         )
         self._compiled[name] = plan
         self.plan_cache.add(name, plan, memory)
         return plan
+
+    def _upcoming(self) -> list[Graph]:
+        """The graphs whose kernels are proved beside a plan's: that of draws, unless it runs on another device, the CPU."""
+        from camshaft.generate.sampling.graph import sampling_graph
+
+        return [sampling_graph(SamplingForm(), 1, self.config.vocab_size)] if self.device is None else []
 
     def _cached_plan(self, name: str) -> CachedPlan | None:
         if name not in self._cached:
