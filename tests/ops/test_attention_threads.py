@@ -13,7 +13,7 @@ from camshaft.backends.registry import device
 from camshaft.dtypes import f32
 from camshaft.emit.nvptx.module import simt_form
 from camshaft.lang import ir, traversal
-from camshaft.ops.attention.split_threads import VARIANT
+from camshaft.ops.attention.threads.split import VARIANT
 from camshaft.ops.kernels.launch import signature
 from camshaft.ops.masked.samples import sample
 from camshaft.ops.op import NodeSpec

@@ -3,8 +3,8 @@
 A token at position p of slot s attends to keys 0 to p of s, found through block_table[s]; options (masked/options.py) make it see
 others. Tokens of one call may belong to any slots. The cache has the layout of kv_cache_update or, with scales, of
 kv_cache_quantize; values may have another head size than keys. The variants are in one_query.py (any target and size), split.py
-(few tokens; split_threads.py on GPUs) and tiled.py (prompts; unit_tiles.py and unit_threads.py on matrix units), without options;
-masked/tiled.py (prompts), masked/split.py (few tokens) and masked/spans.py take them.
+(few tokens; threads/split.py on GPUs) and tiled.py (prompts; unit_tiles.py and threads/units.py on matrix units), without
+options; masked/tiled.py (prompts), masked/split.py (few tokens) and masked/spans.py take them.
 """
 
 from __future__ import annotations
@@ -17,11 +17,13 @@ import numpy as np
 from camshaft.dtypes import f16, f32, i32
 from camshaft.extent import Extent
 from camshaft.ops import op as ops
-from camshaft.ops.attention import one_query, split, split_threads, tiled, unit_threads, unit_tiles
+from camshaft.ops.attention import one_query, split, tiled, unit_tiles
 from camshaft.ops.attention.decomposition import decompose
 from camshaft.ops.attention.kv_cache_quantize import check_quantized, decode
 from camshaft.ops.attention.kv_cache_update import BLOCK_TOKENS, check_cache, check_places, place_limits, typical_places
 from camshaft.ops.attention.paged import N_INPUTS, caches, multiply_adds
+from camshaft.ops.attention.threads import split as split_threads
+from camshaft.ops.attention.threads import units as unit_threads
 from camshaft.ops.masked import spans
 from camshaft.ops.masked import split as masked_split
 from camshaft.ops.masked import tiled as masked_tiled

@@ -16,9 +16,10 @@ from camshaft.ops import op as ops
 from camshaft.ops.experts import order
 from camshaft.ops.kernels.launch import has_threads, plan_workers
 from camshaft.ops.quantized import matmul
-from camshaft.ops.quantized.operands import Consecutive, Packed, Rows, packed, weight_operands
+from camshaft.ops.quantized.operands import Consecutive, Rows
 from camshaft.ops.quantized.packed.formats import BLOCK
 from camshaft.ops.quantized.packed.packing import ROWS
+from camshaft.ops.quantized.packed.weights import Packed, packed, weight_operands
 from camshaft.ops.quantized.products import gemv, kernels
 from camshaft.ops.quantized.products.short_tile import has_short_sums
 

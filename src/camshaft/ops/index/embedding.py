@@ -20,8 +20,8 @@ from camshaft.ops.checks import EVERY
 from camshaft.ops.index.gather import expect_indexes, gathered, index_of, taken
 from camshaft.ops.parameters import Attribute, Parameters
 from camshaft.ops.quantized.dequantize import number_at
-from camshaft.ops.quantized.operands import packed, weight_operands
 from camshaft.ops.quantized.packed.packing import INTERLEAVED, interleaved, pack, packed_format
+from camshaft.ops.quantized.packed.weights import packed, weight_operands
 from camshaft.ops.spec import TensorSpec
 
 NAN = float("nan")

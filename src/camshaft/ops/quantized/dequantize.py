@@ -16,9 +16,9 @@ from camshaft.ops.checks import TO_TOLERANCE, to_dtype
 from camshaft.ops.parameters import TO, Parameters
 from camshaft.ops.quantize import quantize_activations as q8
 from camshaft.ops.quantize.q8_blocks import TILE_ROWS, TILES
-from camshaft.ops.quantized.operands import Packed, packed, weight_operands
 from camshaft.ops.quantized.packed.formats import BLOCK, PACKED_FORMATS
 from camshaft.ops.quantized.packed.packing import INTERLEAVED, interleaved, pack, packed_format
+from camshaft.ops.quantized.packed.weights import Packed, packed, weight_operands
 from camshaft.ops.spec import TensorSpec
 
 

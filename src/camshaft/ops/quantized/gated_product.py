@@ -23,6 +23,7 @@ from camshaft.ops.matmul.blocks.unit_panels import PARTS
 from camshaft.ops.parameters import ACT, SUMS, Parameters
 from camshaft.ops.quantize import fused_quantize
 from camshaft.ops.quantize import quantize_activations as q8
+from camshaft.ops.quantize.fused_kernels import ACTIVATIONS
 from camshaft.ops.quantize.q8_blocks import BLOCK, Sums
 from camshaft.ops.quantized import matmul
 from camshaft.ops.quantized.packed.packing import ROWS
@@ -35,7 +36,7 @@ from camshaft.ops.spec import TensorSpec
 NAME = "gated_product"
 PRODUCT = matmul.OP
 # The second op of the pair by activation.
-SECOND = {act: fused_quantize.OPS[f"{act}_multiply_q8"] for act in fused_quantize.ACTIVATIONS}
+SECOND = {act: fused_quantize.OPS[f"{act}_multiply_q8"] for act in ACTIVATIONS}
 # Formats of gate and up; the kernels are validated for each.
 FORMATS = ("Q4_0", "Q4_1", "Q5_0", "Q8_0", "Q4_K", "Q6_K")
 # Tokens of a program of short_sums: both products of 32 rows are 8 KiB.

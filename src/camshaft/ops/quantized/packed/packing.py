@@ -11,7 +11,7 @@ codes of n bits take n words per row: code word w, of 0 to 7, is k 4w..4w+3, a b
 
 Formats of 256 (k-quants, SUPER blocks) have the file's nested scales: a small integer per group and f16 steps per
 super-block. Their minima follow the scales, or are in the high nibbles (`is_joint`). GEMV, GEMM and embedding read this layout
-(operands.py).
+(weights.py).
 """
 
 from __future__ import annotations

@@ -12,10 +12,11 @@ from camshaft.dtypes import f32, i64, u32
 from camshaft.lang import Array, Tracer, Value, kernel
 from camshaft.ops.kernels.bf16_words import coarse_power
 from camshaft.ops.matmul.blocks.unit_panels import SIDE, WORDS, Panel
-from camshaft.ops.quantize import fused_quantize
+from camshaft.ops.quantize.fused_kernels import ACTIVATIONS
 from camshaft.ops.quantize.q8_blocks import BLOCK, Out, Q8Out, Sums, outs_of, store_block
-from camshaft.ops.quantized.operands import Rows, Tokens, packed
+from camshaft.ops.quantized.operands import Rows, Tokens
 from camshaft.ops.quantized.packed.packing import ROWS
+from camshaft.ops.quantized.packed.weights import packed
 from camshaft.ops.quantized.products import short_sums
 from camshaft.ops.quantized.products.kernels import totals_of
 from camshaft.ops.quantized.products.unpacked_tiles import unpack
@@ -142,7 +143,7 @@ Gate: TypeAlias = Callable[[Tracer, list[Value], list[Value]], list[Value]]
 
 
 def _exact(act: str) -> Gate:
-    of_one = fused_quantize.ACTIVATIONS[act]
+    of_one = ACTIVATIONS[act]
     return lambda k, gates, ups: [of_one(k, gate, up) for gate, up in zip(gates, ups, strict=True)]
 
 

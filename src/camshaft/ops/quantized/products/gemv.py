@@ -15,9 +15,10 @@ from typing import Any
 from camshaft.lang import Array, Tracer, Variable, kernel
 from camshaft.ops import op as ops
 from camshaft.ops.kernels.launch import plan_workers
-from camshaft.ops.quantized.operands import Consecutive, Packed, Rows, Tokens
+from camshaft.ops.quantized.operands import Consecutive, Rows, Tokens
 from camshaft.ops.quantized.packed.formats import BLOCK
 from camshaft.ops.quantized.packed.packing import ROWS, SUPER
+from camshaft.ops.quantized.packed.weights import Packed
 from camshaft.ops.quantized.products import k_quant, kernels
 from camshaft.ops.quantized.products.short_sums import Tile, stream_totals
 from camshaft.ops.quantized.products.short_tile import has_short_sums

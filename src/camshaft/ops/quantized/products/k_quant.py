@@ -14,9 +14,10 @@ from typing import TypeAlias
 
 from camshaft.dtypes import f32, i32, u32
 from camshaft.lang import Array, Tracer, Value, Variable
-from camshaft.ops.quantized.operands import Consecutive, Packed, Rows, dot_words
+from camshaft.ops.quantized.operands import Consecutive, Rows, dot_words
 from camshaft.ops.quantized.packed.formats import PackedFormat
 from camshaft.ops.quantized.packed.packing import SUPER
+from camshaft.ops.quantized.packed.weights import Packed
 
 
 def by_whole_numbers(form: PackedFormat) -> bool:

@@ -17,18 +17,10 @@ from camshaft.lang import Array, Constant, Kernel, Tracer, Value, Variable, kern
 from camshaft.ops import op as ops
 from camshaft.ops.quantize import quantize_activations as q8
 from camshaft.ops.quantize.q8_blocks import TILE_ROWS
-from camshaft.ops.quantized.operands import (
-    Consecutive,
-    Packed,
-    Rows,
-    Tokens,
-    abreast,
-    dot_words,
-    packed,
-    weight_operands,
-)
+from camshaft.ops.quantized.operands import Consecutive, Rows, Tokens, abreast, dot_words
 from camshaft.ops.quantized.packed.formats import BLOCK
 from camshaft.ops.quantized.packed.packing import INTERLEAVED
+from camshaft.ops.quantized.packed.weights import Packed, packed, weight_operands
 from camshaft.ops.quantized.products import k_quant
 from camshaft.ops.spec import TensorSpec
 

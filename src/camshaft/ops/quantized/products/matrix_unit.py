@@ -13,8 +13,9 @@ from typing import Any
 from camshaft.dtypes import f32, i32, i64, u32
 from camshaft.lang import Array, Tracer, Value, kernel
 from camshaft.ops import op as ops
-from camshaft.ops.quantized.operands import Index, Packed, Rows
+from camshaft.ops.quantized.operands import Rows
 from camshaft.ops.quantized.packed.formats import BLOCK
+from camshaft.ops.quantized.packed.weights import Index, Packed
 from camshaft.ops.quantized.products.kernels import is_q8, operands, packed_only, product_build
 
 WORDS = BLOCK // 4

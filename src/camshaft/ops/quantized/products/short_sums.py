@@ -15,9 +15,10 @@ from dataclasses import dataclass
 
 from camshaft.dtypes import f32, i32, u32
 from camshaft.lang import Array, Tracer, Value
-from camshaft.ops.quantized.operands import Consecutive, Index, Packed, Rows
+from camshaft.ops.quantized.operands import Consecutive, Rows
 from camshaft.ops.quantized.packed.formats import PackedFormat
 from camshaft.ops.quantized.packed.packing import ROWS, SUPER
+from camshaft.ops.quantized.packed.weights import Index, Packed
 from camshaft.ops.quantized.products import k_quant
 
 WORDS = 8  # of codes in a block of 32 k

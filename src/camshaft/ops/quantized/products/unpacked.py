@@ -10,8 +10,8 @@ from camshaft.lang import Constant
 from camshaft.ops import op as ops
 from camshaft.ops.matmul.blocks import blocked
 from camshaft.ops.matmul.shapes import WIDTH, Sizes
-from camshaft.ops.quantized.operands import weight_operands
 from camshaft.ops.quantized.packed.formats import BLOCK
+from camshaft.ops.quantized.packed.weights import weight_operands
 from camshaft.ops.quantized.products.kernels import packed_only, tile_cost
 from camshaft.ops.quantized.products.unpacked_kernels import multiply_unpacked
 from camshaft.ops.spec import bound

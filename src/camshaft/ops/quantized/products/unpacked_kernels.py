@@ -17,9 +17,9 @@ from camshaft.dtypes import f32, i32
 from camshaft.lang import Array, Tracer, Value, kernel
 from camshaft.ops.matmul.blocks.blocked_kernel import LINE, Columns, Part, Product, multiply
 from camshaft.ops.matmul.shapes import WIDTH, Blocks
-from camshaft.ops.quantized.operands import Load, Packed, packed
 from camshaft.ops.quantized.packed.formats import BLOCK
 from camshaft.ops.quantized.packed.packing import ROWS
+from camshaft.ops.quantized.packed.weights import Load, Packed, packed
 
 
 def unpacked_block(weights: Packed, load: Load, b: Value) -> Iterator[Value]:

@@ -32,9 +32,9 @@ from camshaft.ops.matmul.blocks.unit_panels import (
     without_tiles,
 )
 from camshaft.ops.quantize.quantize_activations import is_tiled
-from camshaft.ops.quantized.operands import Packed, packed, weight_operands
 from camshaft.ops.quantized.packed.formats import BLOCK
 from camshaft.ops.quantized.packed.packing import ROWS
+from camshaft.ops.quantized.packed.weights import Packed, packed, weight_operands
 from camshaft.ops.quantized.products.kernels import packed_weights
 from camshaft.ops.quantized.products.unpacked_kernels import unpacked_block
 from camshaft.ops.spec import TensorSpec

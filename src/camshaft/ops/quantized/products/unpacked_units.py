@@ -17,8 +17,9 @@ from camshaft.ops import op as ops
 from camshaft.ops.kernels.launch import has_threads
 from camshaft.ops.quantize.q8_blocks import TILE_ROWS
 from camshaft.ops.quantize.quantize_activations import is_tiled
-from camshaft.ops.quantized.operands import Packed, SharedRows, packed, weight_operands
+from camshaft.ops.quantized.operands import SharedRows
 from camshaft.ops.quantized.packed.formats import BLOCK
+from camshaft.ops.quantized.packed.weights import Packed, packed, weight_operands
 from camshaft.ops.quantized.products.kernels import packed_weights
 from camshaft.ops.quantized.products.unpacked_kernels import unpacked_block
 from camshaft.ops.quantized.products.unpacked_tiles import TOLERANCE

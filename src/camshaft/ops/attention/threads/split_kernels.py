@@ -1,4 +1,4 @@
-"""The kernels of attention for few tokens on GPUs: a split of one token's keys per workgroup, then the merge of splits.
+"""The kernel of attention for few tokens on GPUs: a split of one token's keys per workgroup. merge.py adds the splits.
 
 Keys are scored in tiles of 64. Thread (slice, key) multiplies some columns of q and of one key, so that 16 neighbouring threads
 read one line of a block of keys; slices are added through workgroup memory. Thread (run, column) then adds up one column of the
@@ -15,12 +15,12 @@ from camshaft.dtypes import f32, i32, i64
 from camshaft.lang import Array, Tracer, Value, Variable, kernel, power_of_two
 from camshaft.ops.attention.kv_cache_update import BLOCK_TOKENS
 from camshaft.ops.attention.paged import LOG2_E, LOWEST, Arguments, Heads, arguments_of
+from camshaft.ops.attention.threads.merge import pairwise_sum, power_up_to
 from camshaft.ops.attention.tiled_steps import divisors
 
 TILE = 64  # keys that are scored at once
 AHEAD = 32  # loads of keys, and of values, that a thread starts before it waits
 ABREAST = 4  # columns or keys for which the heads' chains of sums are interleaved: a load of 16 bytes for each head
-AT_ONCE = 4  # splits that a thread of the merge reads before it waits
 
 
 @dataclass(frozen=True)
@@ -66,11 +66,6 @@ class Shape(Heads):
     def scratch_nbytes(self) -> int:
         """The bytes of workgroup memory."""
         return 4 * self.rows * (self.head_dim + self.threads + 2 * TILE + self.runs + 1)
-
-
-def power_up_to(n: int) -> int:
-    """Returns the greatest power of two up to n, which is above 0."""
-    return 1 << (n.bit_length() - 1)
 
 
 @kernel
@@ -157,7 +152,7 @@ class Work:
             self.parts[g, k.lane()] = total.value
         k.barrier()
         for row in self.own_rows:
-            score = _sum([k.gather(self.parts, row, self.key + s * TILE) for s in range(shape.slices)])
+            score = pairwise_sum([k.gather(self.parts, row, self.key + s * TILE) for s in range(shape.slices)])
             found.append(k.select(self.key < count, score, LOWEST))
             k.scatter(self.scores, found[-1], row, self.key)
         k.barrier()
@@ -209,22 +204,15 @@ class Work:
         starts = range(0, shape.threads, shape.threads // shape.runs)
         for row in (self.run + r for r in range(0, shape.members, shape.runs)):
             with k.when(self.is_stored(row) & (self.column < shape.head_dim)):
-                whole = _sum([k.gather(self.parts, row, self.column + start) for start in starts])
+                whole = pairwise_sum([k.gather(self.parts, row, self.column + start) for start in starts])
                 k.scatter(partial, whole, token, self.first_head + row, split_index, self.column)
             with k.when(self.is_stored(row) & (self.column == 0)):
-                weights = _sum([k.gather(self.sums, row, i) for i in range(shape.runs)])
+                weights = pairwise_sum([k.gather(self.sums, row, i) for i in range(shape.runs)])
                 k.scatter(partial, weights, token, self.first_head + row, split_index, shape.head_dim + 1)
 
     def is_stored(self, row: Value) -> Value:
         """Returns whether a row is a q head of this program and of no earlier one."""
         return (row < self.shape.members) & (row >= self.skipped)
-
-
-def _sum(values: list[Value]) -> Value:
-    """Returns the sum, pairwise; the number of values is a power of two."""
-    while len(values) > 1:
-        values = [a + b for a, b in zip(values[::2], values[1::2], strict=True)]
-    return values[0]
 
 
 def _greatest(k: Tracer, scores: Array, row: Value) -> Value:
@@ -233,45 +221,3 @@ def _greatest(k: Tracer, scores: Array, row: Value) -> Value:
     while len(found) > 1:
         found = [k.maximum(a, b) for a, b in zip(found[::2], found[1::2], strict=True)]
     return found[0]
-
-
-@kernel
-def merge_by_columns(
-    k: Tracer, partial: Array, positions: Array, out: Array, *, head_dim: int, keys: int, threads: int
-) -> None:
-    # out = sum_i 2^(m_i - M) o_i / sum_i 2^(m_i - M) l_i for partial = (o, m, l), M = max m_i; thread (turn, column) adds
-    # splits turn, turn + turns, ..
-    token, head, n_splits = k.program(0), k.program(1), positions[k.program(0)].to(i64) // keys + 1
-    turns = power_up_to(threads // head_dim)
-    width = threads // turns
-    column, turn = k.lane() % width, k.lane() // width
-    peak, weight, total = k.var(LOWEST), k.var(0.0), k.var(0.0)
-    for first in k.range(0, n_splits, AT_ONCE * turns):
-        before, found = peak.value, []
-        for number in (first + turn + i * turns for i in range(AT_ONCE)):
-            at = token, head, k.minimum(number, n_splits - 1)
-            columns = k.minimum(column, head_dim - 1), head_dim, head_dim + 1
-            value, high, low = (k.gather(partial, *at, c) for c in columns)
-            there = number < n_splits  # what is past the last is 0, not infinity times 0
-            found.append(tuple(k.select(there, x, rest) for x, rest in ((high, LOWEST), (low, 0.0), (value, 0.0))))
-        for high, _, _ in found:
-            peak.set(k.maximum(peak.value, high))
-        shrink = power_of_two(k, before - peak.value)
-        weight.set(weight.value * shrink)
-        total.set(total.value * shrink)
-        for high, low, value in found:
-            share = power_of_two(k, high - peak.value)
-            weight.set(k.fma(share, low, weight.value))
-            total.set(k.fma(share, value, total.value))
-    of_turns = [k.scratch(f32, threads) for _ in range(3)]
-    for array, variable in zip(of_turns, (peak, weight, total), strict=True):
-        array[k.lane()] = variable.value
-    k.barrier()
-    with k.when(k.lane() < head_dim):
-        peaks, weights, totals = ([k.gather(a, k.lane() + i * width) for i in range(turns)] for a in of_turns)
-        greatest = peaks[0]
-        for other in peaks[1:]:
-            greatest = k.maximum(greatest, other)
-        shares = [power_of_two(k, one - greatest) for one in peaks]
-        above, below = (_sum([s * x for s, x in zip(shares, each, strict=True)]) for each in (totals, weights))
-        k.scatter(out, above / below, token, head * head_dim + k.lane())

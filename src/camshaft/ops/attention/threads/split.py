@@ -1,7 +1,7 @@
 """The variant of attention for few tokens on GPUs: a workgroup's threads share a split of a token's keys, then splits are merged.
 
-The kernels are in split_thread_kernels.py. Up to four q heads of a group share a program, and with it what it reads of the cache.
-Each token is computed by itself.
+The kernels are in split_kernels.py and merge.py. Up to four q heads of a group share a program, and with it what it reads of
+the cache. Each token is computed by itself.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from camshaft.dtypes import f32
 from camshaft.ops import op as ops
 from camshaft.ops.attention import split
 from camshaft.ops.attention.paged import is_quantized, reads
-from camshaft.ops.attention.split_thread_kernels import TILE, Shape, merge_by_columns, tiles_of_keys_per_program
+from camshaft.ops.attention.threads.merge import merge_by_columns
+from camshaft.ops.attention.threads.split_kernels import TILE, Shape, tiles_of_keys_per_program
 from camshaft.ops.kernels.launch import without_threads, workgroup_nbytes
 from camshaft.ops.spec import TensorSpec, bound
 

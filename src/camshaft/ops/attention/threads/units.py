@@ -172,7 +172,7 @@ def one_tile_per_program(k: Tracer, *arguments: Any, scale: float, heads: int, k
 
 
 def _supports(node: ops.NodeSpec, target: ops.Target) -> str | None:
-    """Returns why the variant does not support the node, or None; next tokens of sequences are left to split_threads."""
+    """Returns why the variant does not support the node, or None; next tokens of sequences are left to `split_threads`."""
     if target.backend != "cuda" or not has_threads(target):
         return "takes GPUs with matrix units for f16: NVIDIA's"
     if (reason := without_options(node)) is not None:
