@@ -1,4 +1,4 @@
-"""pack and count: compiled against interpreted, on each way that a CPU has."""
+"""pack, reverse and count: compiled against interpreted, on each way that a CPU has."""
 
 import numpy as np
 import pytest
@@ -53,3 +53,27 @@ def test_pack_and_count_want_vectors_and_their_booleans():
     ):
         with pytest.raises(VerifyError, match=message):
             trace(wrong, [x, x.copy()])
+
+
+@kernel
+def turned(k, x, out, *, width):
+    k.store_vector(out, k.reverse(k.load_vector(x, 0, width=width)), 0)
+
+
+@pytest.mark.parametrize("features", [FEATURES, frozenset()], ids=["all", "none"])
+@pytest.mark.parametrize("width", [1, 2, 8, 32])
+@pytest.mark.parametrize("dtype", [np.float32, np.uint8, np.int64])
+def test_a_vector_is_reversed(dtype, width, features):
+    x = np.arange(width).astype(dtype)
+    for (out,) in both(turned, [x, np.zeros_like(x)], outputs=1, lanes=4, features=features, width=width):
+        np.testing.assert_array_equal(out, x[::-1])
+
+
+def test_reverse_wants_a_vector():
+    @kernel
+    def lanes(k, x, out):
+        out[k.lane()] = k.reverse(x[k.lane()])
+
+    x = np.zeros(8, np.int32)
+    with pytest.raises(VerifyError, match=r"reverse of .*: wanted an explicit vector"):
+        trace(lanes, [x, x.copy()])

@@ -1,4 +1,4 @@
-"""pack and count of explicit vectors in LLVM IR.
+"""pack, reverse and count of explicit vectors in LLVM IR.
 
 AVX-512 packs by an instruction. AVX2 permutes a register of 8 words by a row of a table, one for each mask. Elsewhere elements
 are stored one after the other: LLVM 22 crashes on its intrinsic for some vectors of CPUs without the instruction.
@@ -73,6 +73,12 @@ def _pieces(ctx: Context, vector: str, mask: str, dtype: DType, n: int, whole: i
         ctx.write(f"store {piece} {_in_register(ctx, part, bits, dtype, whole)}, ptr {address}, align {dtype.nbytes}")
         at = ctx.line(f"add i64 {at}, {_number(ctx, bits, whole)}")
     return ctx.line(f"load {typ}, ptr {slot}, align 64")
+
+
+def reverse(ctx: Context, value: ir.Value) -> Rep:
+    """Return the elements from the last to the first."""
+    n, name = value.width, ctx.reps[value.args[0]].name
+    return Rep(name if n == 1 else ctx.shuffled(vector_type(value.dtype, n), name, range(n)[::-1]), n)
 
 
 def count(ctx: Context, value: ir.Value) -> Rep:

@@ -90,6 +90,7 @@ class ValueMachine:
             "vector_sum": lambda v: halve(self.env[v.args[0]], "sum"),
             "vector_max": lambda v: halve(self.env[v.args[0]], "max"),
             "pack": lambda v: packed(*(self.env[a] for a in v.args)),
+            "reverse": lambda v: self.env[v.args[0]][::-1],
             "count": lambda v: np.int64(np.count_nonzero(self.env[v.args[0]])),
         }
 

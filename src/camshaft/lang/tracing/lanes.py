@@ -131,6 +131,10 @@ class LaneMethods(Arithmetic):
         """Return the elements of an explicit vector where `mask` is true, in order from the first on, then zeros."""
         return self.record("pack", vector.dtype, (vector, mask), vector.width)
 
+    def reverse(self, vector: ir.Value) -> ir.Value:
+        """Return the elements of an explicit vector from the last to the first."""
+        return self.record("reverse", vector.dtype, (vector,), vector.width)
+
     def count(self, mask: ir.Value) -> ir.Value:
         """Return how many elements of an explicit vector of booleans are true, as i64."""
         return self.record("count", i64, (mask,))

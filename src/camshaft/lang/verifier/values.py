@@ -252,6 +252,12 @@ def _pack(scope: Scope, value: ir.Value) -> None:
         raise scope.fail(value.line, f"pack of {vector!r}: wanted elements of 32 or 64 bits")
 
 
+def _reverse(scope: Scope, value: ir.Value) -> None:
+    (vector,) = value.args
+    if not vector.width or (value.width, value.dtype) != (vector.width, vector.dtype):
+        raise scope.fail(value.line, f"reverse of {vector!r}: wanted an explicit vector")
+
+
 def _count(scope: Scope, value: ir.Value) -> None:
     (mask,) = value.args
     if mask.dtype != boolean or not mask.width or value.width or value.dtype != i64:
@@ -282,5 +288,6 @@ _STRUCTURAL: dict[str, Callable[[Scope, ir.Value], None]] = {
     "vector_sum": _from_vector,
     "vector_max": _from_vector,
     "pack": _pack,
+    "reverse": _reverse,
     "count": _count,
 }

@@ -10,7 +10,8 @@ from camshaft.dtypes import i32, i64
 from camshaft.lang import Array, Tracer, ir, kernel
 from camshaft.ops.sort.keys import keys_of
 from camshaft.ops.sort.network import Words
-from camshaft.ops.sort.partition.segments import LEAVES, Area, sort_segment
+from camshaft.ops.sort.partition.segments import Put, sort_row, sort_segment, split_elements
+from camshaft.ops.sort.partition.splits import Area, Elements
 
 # Words of the sample for each bucket, and the most buckets.
 SAMPLED, MOST_BUCKETS = 16, 512
@@ -45,38 +46,28 @@ def sample_row(
 
 @kernel
 def split_chunks(
-    k: Tracer, x: Array, bounds: Array, keys: Array, pieces: Array, places: Array, counts: Array, *, dtype: str,
-    descending: bool, gives: str, inner: int, dim: int, chunk: int, chunks: int, levels: int, buckets: int, programs: int,
-    slot: int, width: int,
+    k: Tracer, x: Array, bounds: Array, pieces: Array, places: Array, counts: Array, *, dtype: str, descending: bool,
+    gives: str, inner: int, dim: int, chunk: int, levels: int, buckets: int, width: int,
 ) -> None:  # fmt: skip
     # pieces[r, places[r, c, b] + i], i < counts[r, c, b]: the words of chunk c in bucket b
-    row, program = k.program(0) * inner + k.program(1), k.program(2)
-    words, area, own = _words(dtype, descending, gives), Area(k, keys, row, width), program * (2 * slot)
-    at, beside, number = (k.scratch(i64, 2 * MOST_BUCKETS) for _ in range(3))
-    for turn in k.range((chunks - program + (programs - 1)) // programs):
-        c = program + turn * programs
-        first = c * chunk
-        at[1], beside[1], number[1] = own, own + slot, k.minimum(k.number(dim, i64) - first, chunk)
-        for i in k.lanes(number[1]):
-            keys[row, own + i] = words.word(k, x[row, first + i], first + i)
+    row, c = k.program(0) * inner + k.program(1), k.program(2)
+    words = _words(dtype, descending, gives)
+    area, first = Area(k, pieces, row, width, words.dtype), c * chunk
+    at, number = (k.scratch(i64, 2 * MOST_BUCKETS) for _ in range(2))
+    at[1], number[1] = first, k.minimum(k.number(dim, i64) - first, chunk)
+    for level in k.range(levels):
+        for j in k.range(k.const(1, i64) << level):
+            node = (k.const(1, i64) << level) + j
+            pivot, below = bounds[row, (2 * j + 1) << (k.number(levels, i64) - 1 - level)], k.var(0, i64)
+            with k.when(level < 1):
+                below.set(split_elements(area, Elements(k, words, x, row, first, width), first, number[node], pivot))
+            with k.when(level > 0):
+                below.set(area.split(at[node], number[node], pivot))
+            at[2 * node], number[2 * node] = at[node], below.value
+            at[2 * node + 1], number[2 * node + 1] = at[node] + below.value, number[node] - below.value
         k.barrier()
-        for level in k.range(levels):
-            for j in k.range(k.const(1, i64) << level):
-                node = (k.const(1, i64) << level) + j
-                pivot = bounds[row, (2 * j + 1) << (k.number(levels, i64) - 1 - level)]
-                below = area.split(at[node], beside[node], number[node], pivot)
-                rest = number[node] - below
-                at[2 * node], beside[2 * node], number[2 * node] = at[node], beside[node] + rest, below
-                at[2 * node + 1], beside[2 * node + 1], number[2 * node + 1] = beside[node], at[node] + below, rest
-            k.barrier()
-        to = k.var(first, i64)
-        for b in k.range(buckets):
-            source, n = at[buckets + b], number[buckets + b]
-            places[row, c, b], counts[row, c, b] = to.value, n.to(i32)
-            for i in k.lanes(n):
-                pieces[row, to.value + i] = keys[row, source + i]
-            to.set(to.value + n)
-        k.barrier()
+    for b in k.range(buckets):
+        places[row, c, b], counts[row, c, b] = at[buckets + b], number[buckets + b].to(i32)
 
 
 @kernel
@@ -91,55 +82,45 @@ def start_buckets(k: Tracer, counts: Array, starts: Array, *, inner: int, chunks
     starts[row, k.number(buckets, i64)] = total.value
 
 
-def _sort(
-    k: Tracer, words: Words, keys: Array, out: Array, row: ir.Value, at: ir.Value, n: ir.Value, room: ir.Operand,
-    to: ir.Value, width: int,
-) -> None:  # fmt: skip
-    """Sorts n words of keys[row] from `at` on, with room from at + room on, into out[row] from `to` on."""
+def _put(k: Tracer, words: Words, out: Array, row: ir.Value) -> Put:
+    """Puts vectors of sorted words into out[row]: as they are indexes, or the elements' bits."""
 
     def put(place: ir.Value, word: ir.Value, rest: ir.Value) -> None:
-        value = words.index(word).to(out.dtype) if words.indexed else words.bits(k, word)
+        value = words.index(word).to(out.dtype) if words.indexed else k.bitcast(words.bits(k, word), word.dtype)
+        value = value if value.dtype == ir.arithmetic_dtype(out.dtype) else value.to(ir.arithmetic_dtype(out.dtype))
         if rest.op == "const":
-            out[row, to + place + k.lane()] = value
+            out[row, place + k.lane()] = value
         else:
-            with k.when(k.lane() < rest):
-                out[row, to + place + k.lane()] = value
+            with k.when(k.lane().to(i32) < rest.to(i32)):
+                out[row, place + k.lane()] = value
 
-    sort_segment(Area(k, keys, row, width), words, at, at + room, n, put)
+    return put
 
 
 @kernel
 def sort_buckets(
-    k: Tracer, pieces: Array, places: Array, counts: Array, starts: Array, keys: Array, out: Array, *, dtype: str,
-    descending: bool, gives: str, inner: int, chunks: int, buckets: int, programs: int, slot: int, room: int, width: int,
+    k: Tracer, pieces: Array, places: Array, counts: Array, starts: Array, keys: Array, *out: Array, dtype: str,
+    descending: bool, gives: str, inner: int, chunks: int, width: int,
 ) -> None:  # fmt: skip
-    # y[r, starts[r, b] + i]: the element of the word of bucket b that i others of it precede, or its index
-    row, program, pad = k.program(0) * inner + k.program(1), k.program(2), LEAVES[0] * width
-    words = _words(dtype, descending, gives)
-    for turn in k.range((buckets - program + (programs - 1)) // programs):
-        b = program + turn * programs
-        to = starts[row, b]
-        n = starts[row, b + 1] - to
-        fits = n <= slot - pad
-        first = k.select(fits, program * (2 * slot), to + b * pad + programs * (2 * slot))
-        end = k.var(first, i64)
-        for c in k.range(chunks):
-            at, number = places[row, c, b], counts[row, c, b].to(i64)
-            for i in k.lanes(number):
-                keys[row, end.value + i] = pieces[row, at + i]
-            end.set(end.value + number)
-        k.barrier()
-        _sort(k, words, keys, out, row, first, n, k.select(fits, k.number(slot, i64), room), to, width)
+    # y[r, starts[r, b] + i]: the element of the word of bucket b that i others of it precede, or its index; y is the keys
+    # themselves if there is no other
+    row, b, words = k.program(0) * inner + k.program(1), k.program(2), _words(dtype, descending, gives)
+    first = starts[row, b]
+    area, end = Area(k, keys, row, width, words.dtype), k.var(first, i64)
+    pieces_of_row = Area(k, pieces, row, width, words.dtype)
+    for c in k.range(chunks):
+        number = counts[row, c, b].to(i64)
+        area.copy(end.value, pieces_of_row, places[row, c, b], number)
+        end.set(end.value + number)
+    sort_segment(area, words, first, end.value - first, _put(k, words, (*out, keys)[0], row))
 
 
 @kernel
-def sort_row(
-    k: Tracer, x: Array, keys: Array, out: Array, *, dtype: str, descending: bool, gives: str, inner: int, dim: int, room: int,
-    width: int,
+def sort_rows(
+    k: Tracer, x: Array, keys: Array, *out: Array, dtype: str, descending: bool, gives: str, inner: int, dim: int, width: int
 ) -> None:  # fmt: skip
-    # y[r, i] = the element that i others precede, or its index
+    # y[r, i] = the element that i others precede, or its index; y is the keys themselves if there is no other
     row, words, zero = k.program(0) * inner + k.program(1), _words(dtype, descending, gives), k.const(0, i64)
-    for c in k.lanes(dim):
-        keys[row, c] = words.word(k, x[row, c], c)
-    k.barrier()
-    _sort(k, words, keys, out, row, zero, k.number(dim, i64), room, zero, width)
+    area = Area(k, keys, row, width, words.dtype)
+    x_of_row = Elements(k, words, x, row, zero, width)
+    sort_row(area, words, x_of_row, k.number(dim, i64), _put(k, words, (*out, keys)[0], row))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import log2
 
 from camshaft.dtypes import DType, as_dtype, i32, i64
@@ -16,11 +17,9 @@ from camshaft.ops.sort.partition import kernels
 from camshaft.ops.sort.partition.segments import LEAVES
 from camshaft.ops.spec import TensorSpec, bound
 
-# Bytes of the words of a bucket and of a chunk: with the room beside them they fit an L2 cache.
+# Bytes of the words of a bucket and of a chunk: each fits an L2 cache.
 BUCKET, CHUNK = 1 << 17, 1 << 18
-# Words by which a slot is longer, so that its halves do not begin at the same place of a page.
-OFFSET = 272
-SIZES = ("inner", "dim", "chunk", "chunks", "levels", "buckets", "programs", "slot", "room")
+SIZES = ("inner", "dim", "chunk", "chunks", "levels", "buckets")
 
 
 def levels_of(dim: int, word_nbytes: int) -> int:
@@ -35,74 +34,71 @@ def build(row: Ordered, node: ops.NodeSpec, target: ops.Target) -> ops.Build:
     """A program for each row, or launches that draw a sample, split chunks, sum counts and sort buckets."""
     x, words = node.inputs[0], words_of(row, node)
     outer, inner, dim, _ = layout_of(x, axis_of(row.name, x, node.attrs))
-    rows, width, levels = bound(outer) * inner, width_of(words, target), levels_of(dim, words.dtype.nbytes)
+    rows, levels = bound(outer) * inner, 0 if __import__("os").environ.get("NOB") else levels_of(dim, words.dtype.nbytes)
     named: dict[str, Constant] = {
         "dtype": as_dtype(x.dtype).name, "descending": row.descending(node.attrs), "gives": " ".join(row.gives),
         "inner": inner,
     }  # fmt: skip
-    arrays = as_bits(ops.read(0, shape=(rows, dim)), x), ops.write(0, shape=(rows, dim))
-    arrays = arrays[0], as_bits(arrays[1], x) if row.gives == ("values",) else arrays[1]
-    pad = LEAVES[0] * width
-    room = dim + (pad << levels)
-    grid = ops.Cells(outer), ops.Cells(inner)
+    source, out = as_bits(ops.read(0, shape=(rows, dim)), x), ops.write(0, shape=(rows, dim))
+    keys = TensorSpec((rows, dim), words.dtype)
+    if row.gives == ("values",) and words.dtype.bits == as_dtype(x.dtype).bits:  # words are sorted where the result is
+        sorted_in: tuple[ops.Operand, ...] = (replace(out, access="update", dtype=words.dtype),)
+    else:
+        sorted_in = ops.scratch(0, "update", keys.bounds), as_bits(out, x) if row.gives == ("values",) else out
+    scratch = (keys,)[: len(sorted_in) - 1]
+    grid, width = (ops.Cells(outer), ops.Cells(inner)), width_of(words, target)
     if levels:
-        return _in_buckets(arrays, grid, named, words.dtype, (rows, dim, width, levels, room))
-    keys = TensorSpec((rows, 2 * room), words.dtype)
-    operands, given = (
-        (arrays[0], ops.scratch(0, "update", keys.bounds), arrays[1]),
-        {"dim": dim, "room": room, "width": width},
-    )
-    return ops.Build((ops.Launch(kernels.sort_row, operands, grid, named | given, lanes=width, sizes=SIZES),), (keys,))
+        return _in_buckets((source, *sorted_in), scratch, grid, named, (rows, dim, width, levels), words.dtype)
+    given = {**named, "dim": dim, "width": width}
+    launch = ops.Launch(kernels.sort_rows, (source, *sorted_in), grid, given, lanes=width, sizes=SIZES)
+    return ops.Build((launch,), scratch)
 
 
 def _in_buckets(
-    arrays: tuple[ops.Operand, ops.Operand], grid: tuple[ops.Cells, ...], named: dict[str, Constant], word: DType,
-    sizes: tuple[int, int, int, int, int],
+    arrays: tuple[ops.Operand, ...], first: tuple[TensorSpec, ...], grid: tuple[ops.Cells, ...],
+    named: dict[str, Constant], sizes: tuple[int, int, int, int], word: DType,
 ) -> ops.Build:  # fmt: skip
-    """The launches for a long row. A program has a slot of words for its chunks and buckets, which stays in its core's cache;
-    what no slot holds is sorted behind them."""
-    rows, dim, width, levels, room = sizes
-    buckets, most, workers = 1 << levels, CHUNK // word.nbytes, plan_workers() or 1
-    chunk = min(-(-dim // buckets), most)
-    chunks, slot, programs = (
-        -(-dim // chunk),
-        most + LEAVES[0] * width + OFFSET,
-        workers if workers < 2 else 4 * workers,
-    )
+    """The launches for a long row: a program for each chunk, then for each bucket."""
+    rows, dim, width, levels = sizes
+    buckets = 1 << levels
+    chunk = min(-(-dim // buckets), CHUNK // word.nbytes)
+    chunks = -(-dim // chunk)
     pieces = (rows, chunks, buckets)
-    scratch = (
-        TensorSpec((rows, 2 * (programs * slot + room)), word), TensorSpec((rows, dim), word), TensorSpec((rows, buckets), word),
-        TensorSpec(pieces, i64), TensorSpec(pieces, i32), TensorSpec((rows, buckets + 1), i64),
+    more = (
+        TensorSpec((rows, dim), word), TensorSpec((rows, buckets), word), TensorSpec(pieces, i64), TensorSpec(pieces, i32),
+        TensorSpec((rows, buckets + 1), i64),
     )  # fmt: skip
-    keys = ops.scratch(0, "update", scratch[0].bounds)
     read, write = (
-        [ops.scratch(i, access, spec.bounds) for i, spec in enumerate(scratch)] for access in ("read", "write")
+        [ops.scratch(len(first) + i, access, spec.bounds) for i, spec in enumerate(more)]
+        for access in ("read", "write")
     )
-    shared: dict[str, Constant] = {
-        "chunks": chunks,
-        "buckets": buckets,
-        "programs": programs,
-        "slot": slot,
+    source, *sorted_in = arrays
+    split: dict[str, Constant] = {
+        **named,
         "width": width,
+        "dim": dim,
+        "chunk": chunk,
+        "levels": levels,
+        "buckets": buckets,
     }
-    source, out = arrays
-    by_program = *grid, ops.Cells(programs)
     launches = (
-        ops.Launch(kernels.sample_row, (source, write[2]), grid, {**named, "dim": dim, "buckets": buckets}, sizes=SIZES),
         ops.Launch(
-            kernels.split_chunks, (source, read[2], keys, write[1], *write[3:5]), by_program,
-            {**named, **shared, "dim": dim, "chunk": chunk, "levels": levels}, lanes=width, sizes=SIZES,
+            kernels.sample_row, (source, write[1]), grid, {**named, "dim": dim, "buckets": buckets}, sizes=SIZES
         ),
         ops.Launch(
-            kernels.start_buckets, (read[4], write[5]), grid,
+            kernels.split_chunks, (source, read[1], ops.scratch(len(first), "update", (rows, dim)), *write[2:4]),
+            (*grid, ops.Cells(chunks)), split, lanes=width, sizes=SIZES,
+        ),
+        ops.Launch(
+            kernels.start_buckets, (read[3], write[4]), grid,
             {"inner": named["inner"], "chunks": chunks, "buckets": buckets}, sizes=SIZES,
         ),
         ops.Launch(
-            kernels.sort_buckets, (read[1], *read[3:6], keys, out), by_program,
-            {**named, **shared, "room": room}, lanes=width, sizes=SIZES,
+            kernels.sort_buckets, (read[0], *read[2:5], *sorted_in), (*grid, ops.Cells(buckets)),
+            {**named, "chunks": chunks, "width": width}, lanes=width, sizes=SIZES,
         ),
     )  # fmt: skip
-    return ops.Build(launches, scratch)
+    return ops.Build(launches, (*first, *more))
 
 
 def cost(row: Ordered, node: ops.NodeSpec, target: ops.Target) -> float:
