@@ -22,9 +22,12 @@ BUCKET, CHUNK = 1 << 17, 1 << 18
 SIZES = ("inner", "dim", "chunk", "chunks", "levels", "buckets")
 
 
-def levels_of(dim: int, word_nbytes: int) -> int:
-    """How often a row's chunks are split: into as many buckets as are 0.75 to 1.5 times BUCKET; 0: the row is one."""
+def levels_of(rows: int, dim: int, word_nbytes: int) -> int:
+    """How often a row's chunks are split: into as many buckets as are 0.75 to 1.5 times BUCKET; 0: a row is one program's, which
+    is faster where there are as many rows as workers."""
     levels = 0
+    if rows >= (plan_workers() or 1):
+        return levels
     while dim * word_nbytes >> levels > BUCKET * 3 // 2 and 1 << levels < kernels.MOST_BUCKETS:
         levels += 1
     return levels
@@ -34,7 +37,8 @@ def build(row: Ordered, node: ops.NodeSpec, target: ops.Target) -> ops.Build:
     """A program for each row, or launches that draw a sample, split chunks, sum counts and sort buckets."""
     x, words = node.inputs[0], words_of(row, node)
     outer, inner, dim, _ = layout_of(x, axis_of(row.name, x, node.attrs))
-    rows, levels = bound(outer) * inner, 0 if __import__("os").environ.get("NOB") else levels_of(dim, words.dtype.nbytes)
+    rows = bound(outer) * inner
+    levels = levels_of(rows, dim, words.dtype.nbytes)
     named: dict[str, Constant] = {
         "dtype": as_dtype(x.dtype).name, "descending": row.descending(node.attrs), "gives": " ".join(row.gives),
         "inner": inner,
@@ -102,10 +106,11 @@ def _in_buckets(
 
 
 def cost(row: Ordered, node: ops.NodeSpec, target: ops.Target) -> float:
-    """ns, measured with AVX-512: leaves, splits of what they do not hold, and twice through memory if there are buckets."""
+    """ns, measured with AVX-512: leaves, splits of what they do not hold, and once more through memory if there are buckets."""
     x, words = node.inputs[0], words_of(row, node)
     outer, inner, dim, _ = layout_of(x, axis_of(row.name, x, node.attrs))
-    rows, width, levels = bound(outer) * inner, width_of(words, target), levels_of(dim, words.dtype.nbytes)
+    rows, width = bound(outer) * inner, width_of(words, target)
+    levels = levels_of(rows, dim, words.dtype.nbytes)
     leaf = next((rows * width for rows in LEAVES[::-1] if dim <= rows * width), 0)
     each_row = 1.0 * leaf if leaf else dim * (1.45 + 0.15 * log2(dim / (LEAVES[0] * width)))
     each_row += (1.0 * dim + 4000.0) if levels else 0.0
