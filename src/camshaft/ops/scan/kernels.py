@@ -1,9 +1,9 @@
 """The kernels of scans: along rows of 16 elements at a time, into columns, and in order for products.
 
-A row is scanned in groups of WIDTH elements: each group by log2(WIDTH) steps that combine element i with i - 1, i - 2, i - 4 and
-i - 8, then with the carry of all groups before. The lanes are the elements of a group; for targets of one lane the same steps are
-written out, so results are the same bits for any lane count. Rows longer than a part are scanned by several programs, each from
-the totals of the parts before, which an earlier launch made.
+A row is scanned in groups of as many elements as 512 bits have accumulators: each group by steps that combine element i with
+i - 1, i - 2, i - 4 and so on. BLOCK groups follow each other, then comes the carry of all blocks before. The lanes are the
+elements of a group; for targets of one lane the same steps are written out, so results are the same bits for any lane count.
+Rows longer than a part are scanned by several programs, each from the totals of the parts before, which an earlier launch made.
 """
 
 from __future__ import annotations
@@ -19,11 +19,16 @@ from camshaft.lang import Array, Tracer, ir, kernel
 from camshaft.lang.tracing.tracer import Variable
 from camshaft.ops.reduce.frame import combine, narrowed, start_of
 
-WIDTH = 16
-_STEPS = (1, 2, 4, 8)
+# Groups of a block: the chain of carries takes one addition for each.
+BLOCK = 4
 ORDERED = ("max", "min")
-# The elements of a group: one value per lane, or WIDTH values.
+# The elements of a group: one value per lane, or all of its values.
 Group: TypeAlias = list[ir.Value]
+
+
+def width_of(dtype: DType) -> int:
+    """Elements of a group, by the accumulator's dtype."""
+    return 512 // dtype.bits
 
 
 def wide(k: Tracer, value: ir.Value, dtype: DType, kind: str) -> ir.Value:
@@ -57,8 +62,8 @@ def _key(k: Tracer, value: ir.Value, dtype: DType, kind: str) -> ir.Value:
 
 @dataclass(frozen=True)
 class RowScan:
-    """Scans row `row` of x into `out` from a carry. `lanes`: WIDTH, or 1 for steps that are written out. `streams`: whether
-    results are too many to stay in a cache."""
+    """Scans row `row` of x into `out` from a carry. `lanes`: as many as a group has, or 1 for steps that are written out.
+    `streams`: whether results are too many to stay in a cache."""
 
     k: Tracer
     x: Array
@@ -73,66 +78,76 @@ class RowScan:
     @property
     def offsets(self) -> list[ir.Operand]:
         """Where the values of a group are, from its first column."""
-        return [self.k.lane()] if self.lanes > 1 else list(range(WIDTH))
+        return [self.k.lane()] if self.lanes > 1 else list(range(self.width))
 
-    def _groups(self, first: ir.Operand, stop: ir.Operand) -> Iterator[tuple[ir.Value, ir.Operand | None]]:
-        """The first column of each group, in the order of the scan, and None, or `stop` where it ends within the group: only
-        the last group of the columns may be partial, of a reversed scan too."""
-        k, whole = self.k, (stop - first) // WIDTH
-        ragged = first + whole * WIDTH
-        if self.reverse:
-            for start in k.range(ragged, stop, WIDTH):
-                yield start, stop
-        for j in k.range(whole):
-            yield first + ((whole - 1 - j) if self.reverse else j) * WIDTH, None
-        if not self.reverse:
-            for start in k.range(ragged, stop, WIDTH):
-                yield start, stop
+    @property
+    def width(self) -> int:
+        """Elements of a group."""
+        return width_of(self.carry.ir.dtype)
 
-    def part(self, first: ir.Operand, stop: ir.Operand, totals: list[Variable] | None = None) -> None:
-        """Scans the columns from `first` to `stop`; `totals` as `total` has them."""
-        for start, end in self._groups(first, stop):
-            values = self._loaded(start, end)
-            self._add(totals or [], values)
-            self._group(values, start, end)
+    def _blocks(self, first: ir.Operand, stop: ir.Operand) -> Iterator[tuple[list[ir.Value], ir.Operand | None]]:
+        """The first columns of the groups of each block, in the order of the scan, and None, or `stop` where it ends within
+        the group: whole blocks, then a group each, of which only the last may be partial, of a reversed scan too."""
+        k, size = self.k, self.width * BLOCK
+        blocks = (stop - first) // size
+        groups_at = first + blocks * size
+        groups = (stop - groups_at) // self.width
+        kinds = [
+            (first, blocks, BLOCK, None),
+            (groups_at, groups, 1, None),
+            (groups_at + groups * self.width, None, 1, stop),
+        ]
+        for start, count, n, end in kinds[::-1] if self.reverse else kinds:
+            if count is None:
+                for at in k.range(start, stop, self.width):
+                    yield [at], end
+                continue
+            for j in k.range(count):
+                at = start + ((count - 1 - j) if self.reverse else j) * (self.width * n)
+                yield [at + i * self.width for i in (range(n)[::-1] if self.reverse else range(n))], end
+
+    def part(self, first: ir.Operand, stop: ir.Operand, total: Variable | None = None) -> None:
+        """Scans the columns from `first` to `stop`; adds their fold to `total`."""
+        for starts, end in self._blocks(first, stop):
+            groups = self._scanned(starts, end)
+            before, last = self.carry.value, self._last(groups[-1])
+            for each in (self.carry, total):
+                if each is not None:
+                    each.set(combine(self.k, self.kind, each.value, last))
+            self._store(starts, groups, before, end)
 
     def total(self, first: ir.Value, stop: ir.Value) -> ir.Value:
-        """The fold of the columns from `first` to `stop`: element i of every group, then the group of these."""
-        totals = self.new_totals()
-        for start, end in self._groups(first, stop):
-            self._add(totals, self._loaded(start, end))
-        return self.folded(totals)
+        """The fold of the columns from `first` to `stop`, in the order of `part`."""
+        k, dtype = self.k, self.carry.ir.dtype
+        total = k.var(start_of(self.kind, dtype), dtype)
+        for starts, end in self._blocks(first, stop):
+            total.set(combine(k, self.kind, total.value, self._last(self._scanned(starts, end)[-1])))
+        return total.value
 
-    def new_totals(self) -> list[Variable]:
-        """The folds of no elements: one for each element of a group."""
-        return [self.k.var(start_of(self.kind, self.carry.ir.dtype), self.carry.ir.dtype) for _ in self.offsets]
-
-    def folded(self, totals: list[Variable]) -> ir.Value:
-        """The fold of totals."""
-        return self._last(self._prefixes([total.value for total in totals]))
-
-    def _add(self, totals: list[Variable], values: Group) -> None:
-        for total, value in zip(totals, values, strict=bool(totals)):
-            total.set(combine(self.k, self.kind, total.value, value))
+    def _scanned(self, starts: list[ir.Value], stop: ir.Operand | None) -> list[Group]:
+        """The folds of a block up to each element. Elements from `stop` on (None: there are none) do not count."""
+        k, found = self.k, [self._prefixes(self._loaded(start, stop)) for start in starts]
+        for i in range(1, len(found)):
+            last = self._last(found[i - 1])
+            found[i] = [combine(k, self.kind, last, value) for value in found[i]]
+        return found
 
     def _last(self, group: Group) -> ir.Value:
         """The fold of a whole group, of its prefixes."""
-        last = 0 if self.reverse else WIDTH - 1
+        last = 0 if self.reverse else self.width - 1
         return self.k.broadcast(group[0], last) if self.lanes > 1 else group[last]
 
-    def _group(self, values: Group, first: ir.Value, stop: ir.Operand | None) -> None:
-        """Scans one group and adds its total to the carry. Elements from `stop` on (None: there are none) do not count."""
+    def _store(self, starts: list[ir.Value], groups: list[Group], before: ir.Value, stop: ir.Operand | None) -> None:
+        """Stores the folds of a block and of all before it."""
         k = self.k
-        group = self._prefixes(values)
-        start = self.carry.value
-        self.carry.set(combine(k, self.kind, start, self._last(group)))
-        for i, value in zip(self.offsets, group, strict=True):
-            result = stored(k, combine(k, self.kind, start, value), self.out.dtype)
-            if stop is None:
-                k.store(self.out, (self.row, first + i), result, streamed=self.streams)
-                continue
-            with k.when(first + i < stop):
-                self.out[self.row, first + i] = result
+        for first, group in zip(starts, groups, strict=True):
+            for i, value in zip(self.offsets, group, strict=True):
+                result = stored(k, combine(k, self.kind, before, value), self.out.dtype)
+                if stop is None:
+                    k.store(self.out, (self.row, first + i), result, streamed=self.streams)
+                    continue
+                with k.when(first + i < stop):
+                    self.out[self.row, first + i] = result
 
     def _loaded(self, first: ir.Value, stop: ir.Operand | None) -> Group:
         k, dtype = self.k, self.carry.ir.dtype
@@ -149,10 +164,10 @@ class RowScan:
     def _prefixes(self, group: Group) -> Group:
         """Element i combined with all before it in the group, or after it if `reverse`."""
         k = self.k
-        for step in _STEPS:
+        for step in (1 << i for i in range(self.width.bit_length() - 1)):
             if self.lanes == 1:
-                sources = [i + step if self.reverse else i - step for i in range(WIDTH)]
-                inside = [0 <= j < WIDTH for j in sources]
+                sources = [i + step if self.reverse else i - step for i in range(self.width)]
+                inside = [0 <= j < self.width for j in sources]
                 group = [
                     combine(k, self.kind, group[j], group[i]) if fits else group[i]
                     for i, (j, fits) in enumerate(zip(sources, inside, strict=True))
@@ -160,7 +175,7 @@ class RowScan:
                 continue
             (value,) = group
             near = k.shuffle_down(value, step) if self.reverse else k.shuffle_up(value, step)
-            has_near = k.lane() < WIDTH - step if self.reverse else k.lane() >= step
+            has_near = k.lane() < self.width - step if self.reverse else k.lane() >= step
             both = combine(k, self.kind, near, value)
             # without a neighbour a lane has its own value twice, which leaves a maximum as it is
             group = [both if self.kind in ORDERED else k.select(has_near, both, value)]
@@ -196,16 +211,14 @@ def part_by_part(
     lanes: int, streams: bool,
 ) -> None:  # fmt: skip
     # the bits of part_totals and parts_of_rows, where each row is read once by one program
-    before, carry = (k.var(start_of(kind, DTYPES[dtype]), DTYPES[dtype]) for _ in range(2))
+    before, carry, total = (k.var(start_of(kind, DTYPES[dtype]), DTYPES[dtype]) for _ in range(3))
     scan = RowScan(k, x, out, _row(k, inner), carry, kind, reverse, lanes, streams)
-    totals = scan.new_totals()
     for j in k.range(parts):
         first = (parts - 1 - j if reverse else j) * k.number(per, i64)
         carry.set(before.value)
-        for total in totals:
-            total.set(start_of(kind, DTYPES[dtype]))
-        scan.part(first, k.minimum(first + per, dim), totals)
-        before.set(combine(k, kind, before.value, scan.folded(totals)))
+        total.set(start_of(kind, DTYPES[dtype]))
+        scan.part(first, k.minimum(first + per, dim), total)
+        before.set(combine(k, kind, before.value, total.value))
 
 
 @kernel

@@ -87,7 +87,7 @@ def cost(row: Ordered, node: ops.NodeSpec, target: ops.Target) -> float:
     elements = bound(outer) * inner * blocks * tiles * width * length
     levels = (tiles * width * blocks - 1).bit_length()
     shared = min(plan_workers() or 1, bound(outer) * inner * blocks)
-    return 2000.0 + elements * (3.0 + 1.0 * levels) * 8 / width / shared
+    return 2000.0 + elements * (5.0 + 1.6 * levels) * 8 / width / shared
 
 
 def supports(row: Ordered, node: ops.NodeSpec, target: ops.Target, lanes: int = 4) -> str | None:

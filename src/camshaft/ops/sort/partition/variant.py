@@ -17,20 +17,16 @@ from camshaft.ops.sort.partition import kernels
 from camshaft.ops.sort.partition.segments import LEAVES
 from camshaft.ops.spec import TensorSpec, bound
 
-# Bytes of the words of a bucket and of a chunk: each fits an L2 cache.
-BUCKET, CHUNK = 1 << 17, 1 << 18
+# Words of a row that workers share, the buckets for each of them, and the bytes of a chunk: it fits an L2 cache.
+SHARED, EACH, CHUNK = 1 << 15, 4, 1 << 18
 SIZES = ("inner", "dim", "chunk", "chunks", "levels", "buckets")
 
 
-def levels_of(rows: int, dim: int, word_nbytes: int) -> int:
-    """How often a row's chunks are split: into as many buckets as are 0.75 to 1.5 times BUCKET; 0: a row is one program's, which
-    is faster where there are as many rows as workers."""
-    levels = 0
-    if rows >= (plan_workers() or 1):
-        return levels
-    while dim * word_nbytes >> levels > BUCKET * 3 // 2 and 1 << levels < kernels.MOST_BUCKETS:
-        levels += 1
-    return levels
+def levels_of(rows: int, dim: int) -> int:
+    """How often a row's chunks are split, into EACH buckets for a worker or more; 0: a row is one program's, which is faster
+    where there are as many rows as workers."""
+    workers = plan_workers() or 1
+    return 0 if rows >= workers or dim < SHARED else (min(EACH * workers, kernels.MOST_BUCKETS) - 1).bit_length()
 
 
 def build(row: Ordered, node: ops.NodeSpec, target: ops.Target) -> ops.Build:
@@ -38,7 +34,7 @@ def build(row: Ordered, node: ops.NodeSpec, target: ops.Target) -> ops.Build:
     x, words = node.inputs[0], words_of(row, node)
     outer, inner, dim, _ = layout_of(x, axis_of(row.name, x, node.attrs))
     rows = bound(outer) * inner
-    levels = levels_of(rows, dim, words.dtype.nbytes)
+    levels = levels_of(rows, dim)
     named: dict[str, Constant] = {
         "dtype": as_dtype(x.dtype).name, "descending": row.descending(node.attrs), "gives": " ".join(row.gives),
         "inner": inner,
@@ -110,7 +106,7 @@ def cost(row: Ordered, node: ops.NodeSpec, target: ops.Target) -> float:
     x, words = node.inputs[0], words_of(row, node)
     outer, inner, dim, _ = layout_of(x, axis_of(row.name, x, node.attrs))
     rows, width = bound(outer) * inner, width_of(words, target)
-    levels = levels_of(rows, dim, words.dtype.nbytes)
+    levels = levels_of(rows, dim)
     leaf = next((rows * width for rows in LEAVES[::-1] if dim <= rows * width), 0)
     each_row = 1.0 * leaf if leaf else dim * (1.45 + 0.15 * log2(dim / (LEAVES[0] * width)))
     each_row += (1.0 * dim + 4000.0) if levels else 0.0
