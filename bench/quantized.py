@@ -1,8 +1,8 @@
 """Quantized products of every block format: GB/s, Gop/s and shares of peak, with ggml on the same blocks, interleaved.
 
-Run: python -m bench.quantized [--formats Q4_0 ...] [--shapes 4096x14336 ...] [--tokens 1 512] [--threads 1 2] [--peer-python
-PYTHON | --no-peer] [--json FILE]. Weights of up to 64 tokens are so many copies that they come from memory. The time of a product
-includes quantizing the activations, once for all copies.
+Run: python -m bench.quantized [--formats Q4_0 ...] [--shapes 4096x14336 ...] [--activations bf16] [--tokens 1 512]
+[--threads 1 2] [--peer-python PYTHON | --no-peer] [--json FILE]. Weights of up to 64 tokens are so many copies that they come
+from memory. The time of a product includes quantizing the activations, once for all copies.
 """
 
 from __future__ import annotations
@@ -42,7 +42,15 @@ def orders(options: argparse.Namespace, folder: Path) -> Iterator[dict[str, Any]
             nbytes = m * k // row.block_size * row.block_nbytes
             for n in options.tokens:
                 copies = ceil(COLD_NBYTES / nbytes) if n <= FEW_TOKENS else 1
-                yield {"format": name, "blocks": str(path), "m": m, "k": k, "n": n, "copies": copies}
+                yield {
+                    "format": name,
+                    "blocks": str(path),
+                    "m": m,
+                    "k": k,
+                    "n": n,
+                    "copies": copies,
+                    "activations": options.activations,
+                }
 
 
 def _blocks(name: str, k: int, rng: np.random.Generator) -> Bytes:
@@ -62,7 +70,7 @@ def row(order: dict[str, Any], threads: int, top: peak.MachinePeak, taken: dict[
     least = top.least_s(0, {UNITS.get(order["format"], "int8"): ops})
     return {
         "bench": "quantized",
-        **{name: order[name] for name in ("format", "m", "k", "n")},
+        **{name: order[name] for name in ("format", "m", "k", "n", "activations")},
         "threads": threads,
         "clock": rows.clock_name(),
         "ns": {name: s.map(lambda x: x * 1e9).rounded() for name, s in spent.items()},
@@ -95,6 +103,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--formats", nargs="+", choices=FORMATS, default=FORMATS)
     parser.add_argument("--shapes", nargs="+", default=[SHAPE], help="rows x columns of the weights")
+    parser.add_argument("--activations", choices=("q8", "bf16"), default="q8", help="bf16: of prompts, on AMX")
     beside_ggml.add_options(parser)
     made = beside_ggml.written(parser, measured)
     header = ("threads", "format", "weights", "tokens", "GB/s", "of peak", "Gop/s", "of peak")

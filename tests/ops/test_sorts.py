@@ -10,10 +10,13 @@ import pytest
 from camshaft import ops, table
 from camshaft.backends.cpu.device import cpu_device
 from camshaft.dtypes import as_dtype
+from camshaft.graph import functions as F
+from camshaft.graph.graph import Graph
 from camshaft.ops.kernels.launch import for_workers
 from camshaft.ops.op import NodeSpec
 from camshaft.ops.sort.samples import odd_rows
 from camshaft.ops.spec import TensorSpec
+from camshaft.plan.compile import compile
 from camshaft.selection.select import alternatives
 from camshaft.validation.run import run_variant
 
@@ -157,7 +160,8 @@ def test_long_rows_are_split_at_pivots(shape, threads):
     x = np.broadcast_to(np.float32(0), shape)
     with for_workers(threads):
         for name in ("sort", "argsort"):
-            assert alternatives(ops.get(name), node_of(name, x, {}), "simd")[0][0].name == "partition"
+            chosen = alternatives(ops.get(name), node_of(name, x, {}), "simd")[0][0].name
+            assert chosen == ("partition" if threads == 1 else "buckets")
 
 
 def hard_rows(rng, n):
@@ -196,21 +200,26 @@ def test_rows_split_at_pivots_have_the_stable_order(name, attrs, dtype, n, lanes
     device, rows = replace(cpu_device(), lanes=lanes), hard_rows(np.random.default_rng(8), n)
     numpy = as_dtype(dtype).numpy
     x = rows.astype(numpy) if as_dtype(dtype).is_float else np.nan_to_num(rows * 50).astype(np.int64).astype(numpy)
-    (variant,) = (v for v in ops.get(name).variants if v.name == "partition")
-    node = node_of(name, x, attrs)
-    assert variant.supports(node, device) is None
-    wanted = ops.get(name).reference((x,), attrs)
-    for found, right in zip(run_variant(variant, node, device, (x,)), wanted, strict=True):
-        np.testing.assert_array_equal(found, right)
+    node, wanted = node_of(name, x, attrs), ops.get(name).reference((x,), attrs)
+    for variant in (v for v in ops.get(name).variants if v.name in ("partition", "buckets")):
+        if variant.name == "buckets" and n < 256:
+            assert variant.supports(node, device) is not None
+            continue
+        assert variant.supports(node, device) is None
+        for found, right in zip(run_variant(variant, node, device, (x,)), wanted, strict=True):
+            np.testing.assert_array_equal(found, right)
 
 
 @pytest.mark.parametrize("threads", [1, 2])
 def test_a_row_in_buckets_has_the_stable_order(threads):
-    rng = np.random.default_rng(9)
+    rng, graph = np.random.default_rng(9), Graph()
     x = np.concatenate([rng.normal(size=60_000), np.full(90_000, 0.5), rng.normal(size=60_001)]).astype(np.float32)
-    with for_workers(threads):
-        np.testing.assert_array_equal(table().sort(x), np.sort(x))
-        np.testing.assert_array_equal(table().argsort(x), np.argsort(x, kind="stable"))
+    given = graph.input("x", x.shape, "f32")
+    graph.output("sorted", F.sort(given))
+    graph.output("order", F.argsort(given))
+    found = compile(graph, threads=threads).run(x=x)
+    np.testing.assert_array_equal(found["sorted"], np.sort(x))
+    np.testing.assert_array_equal(found["order"], np.argsort(x, kind="stable"))
 
 
 @pytest.mark.parametrize(

@@ -19,8 +19,8 @@ PARTS = 64
 
 
 class Products:
-    """Orders: {"format", "m", "k", "n", "copies"}: `copies` products in sequence, each with its own weights. Quantizing the
-    input, once, is included in the time, as for other peers. Weights are random numbers quantized by camshaft, or
+    """Orders: {"format", "m", "k", "n", "copies"[, "activations"]}: `copies` products in sequence, each with its own weights.
+    Quantizing the input, once, is included in the time, as for other peers. Weights are random numbers quantized by camshaft, or
     with "blocks" the blocks of that file, repeated (bench/quantized.py)."""
 
     def __init__(self, threads: int) -> None:
@@ -39,7 +39,7 @@ class Products:
         made = {f"{t}.weight": FileTensor(t, (m, k), row, blocks.size, lambda: blocks, "memory") for t in names}
         for name in names:
             graph.output(f"y{name}", Checkpoint(made, graph).linear(given, name, m))
-        plan = compile_graph(graph, activations="q8", threads=self.threads)
+        plan = compile_graph(graph, activations=order.get("activations", "q8"), threads=self.threads)
         plan.run(x=x)
         return lambda: plan.run(keep=True, view=True)[f"y{names[-1]}"]
 

@@ -14,7 +14,7 @@ from camshaft.ops.sort import lanes, network, radix, ranks
 from camshaft.ops.sort.definition import Ordered
 from camshaft.ops.sort.keys import as_bits, keys_of
 from camshaft.ops.sort.merges import merges
-from camshaft.ops.sort.partition.variant import partition
+from camshaft.ops.sort.partition.variant import partitions
 from camshaft.ops.spec import TensorSpec, bound
 
 # Digits of 8 bits for one worker a row; on GPUs digits of 4 bits for 64 workers, whose counts fit workgroup memory.
@@ -219,5 +219,5 @@ def _merges(dim: int, count: int) -> tuple[int, int]:
 
 def variants(row: Ordered) -> tuple[ops.KernelVariant, ...]:
     """The variants of a row."""
-    long = (_few(row),) if row.selects else (merges(row), partition(row))
+    long = (_few(row),) if row.selects else (merges(row), *partitions(row))
     return (_radix(row), _ranks(row), *long, _lanes(row))

@@ -1,8 +1,9 @@
-"""The variant of sorts that splits rows of the last axis on a CPU, a long row by all workers."""
+"""The variants of sorts that split rows of the last axis on a CPU: a row by one program, or in buckets, by all workers."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from math import log2
 
 from camshaft.dtypes import DType, as_dtype, i32, i64
@@ -17,24 +18,25 @@ from camshaft.ops.sort.partition import kernels
 from camshaft.ops.sort.partition.segments import LEAVES
 from camshaft.ops.spec import TensorSpec, bound
 
-# Words of a row that workers share, the buckets for each of them, and the bytes of a chunk: it fits an L2 cache.
-SHARED, EACH, CHUNK = 1 << 15, 4, 1 << 18
+# Elements of a row in buckets; bytes of the words of a bucket, of which there are FEWEST or more, and of a chunk: each fits an L2
+# cache.
+LEAST, FEWEST, BUCKET, CHUNK = 256, 8, 1 << 17, 1 << 18
 SIZES = ("inner", "dim", "chunk", "chunks", "levels", "buckets")
 
 
-def levels_of(rows: int, dim: int) -> int:
-    """How often a row's chunks are split, into EACH buckets for a worker or more; 0: a row is one program's, which is faster
-    where there are as many rows as workers."""
-    workers = plan_workers() or 1
-    return 0 if rows >= workers or dim < SHARED else (min(EACH * workers, kernels.MOST_BUCKETS) - 1).bit_length()
+def levels_of(dim: int, word_nbytes: int) -> int:
+    """How often a row's chunks are split: into FEWEST buckets, or as many as are 0.75 to 1.5 times BUCKET."""
+    levels = FEWEST.bit_length() - 1
+    while dim * word_nbytes >> levels > BUCKET * 3 // 2 and 1 << levels < kernels.MOST_BUCKETS:
+        levels += 1
+    return levels
 
 
-def build(row: Ordered, node: ops.NodeSpec, target: ops.Target) -> ops.Build:
-    """A program for each row, or launches that draw a sample, split chunks, sum counts and sort buckets."""
+def build(row: Ordered, node: ops.NodeSpec, target: ops.Target, shared: bool) -> ops.Build:
+    """A program for each row; `shared`: launches that draw a sample, split chunks, sum counts and sort buckets."""
     x, words = node.inputs[0], words_of(row, node)
     outer, inner, dim, _ = layout_of(x, axis_of(row.name, x, node.attrs))
     rows = bound(outer) * inner
-    levels = levels_of(rows, dim)
     named: dict[str, Constant] = {
         "dtype": as_dtype(x.dtype).name, "descending": row.descending(node.attrs), "gives": " ".join(row.gives),
         "inner": inner,
@@ -47,8 +49,8 @@ def build(row: Ordered, node: ops.NodeSpec, target: ops.Target) -> ops.Build:
         sorted_in = ops.scratch(0, "update", keys.bounds), as_bits(out, x) if row.gives == ("values",) else out
     scratch = (keys,)[: len(sorted_in) - 1]
     grid, width = (ops.Cells(outer), ops.Cells(inner)), width_of(words, target)
-    if levels:
-        return _in_buckets((source, *sorted_in), scratch, grid, named, (rows, dim, width, levels), words.dtype)
+    if shared:
+        return _in_buckets((source, *sorted_in), scratch, grid, named, (rows, dim, width), words.dtype)
     given = {**named, "dim": dim, "width": width}
     launch = ops.Launch(kernels.sort_rows, (source, *sorted_in), grid, given, lanes=width, sizes=SIZES)
     return ops.Build((launch,), scratch)
@@ -56,10 +58,11 @@ def build(row: Ordered, node: ops.NodeSpec, target: ops.Target) -> ops.Build:
 
 def _in_buckets(
     arrays: tuple[ops.Operand, ...], first: tuple[TensorSpec, ...], grid: tuple[ops.Cells, ...],
-    named: dict[str, Constant], sizes: tuple[int, int, int, int], word: DType,
+    named: dict[str, Constant], sizes: tuple[int, int, int], word: DType,
 ) -> ops.Build:  # fmt: skip
     """The launches for a long row: a program for each chunk, then for each bucket."""
-    rows, dim, width, levels = sizes
+    rows, dim, width = sizes
+    levels = levels_of(dim, word.nbytes)
     buckets = 1 << levels
     chunk = min(-(-dim // buckets), CHUNK // word.nbytes)
     chunks = -(-dim // chunk)
@@ -101,25 +104,34 @@ def _in_buckets(
     return ops.Build(launches, (*first, *more))
 
 
-def cost(row: Ordered, node: ops.NodeSpec, target: ops.Target) -> float:
+def cost(row: Ordered, node: ops.NodeSpec, target: ops.Target, shared: bool) -> float:
     """ns, measured with AVX-512: leaves, splits of what they do not hold, and once more through memory if there are buckets."""
     x, words = node.inputs[0], words_of(row, node)
     outer, inner, dim, _ = layout_of(x, axis_of(row.name, x, node.attrs))
     rows, width = bound(outer) * inner, width_of(words, target)
-    levels = levels_of(rows, dim)
     leaf = next((rows * width for rows in LEAVES[::-1] if dim <= rows * width), 0)
     each_row = 1.0 * leaf if leaf else dim * (1.45 + 0.15 * log2(dim / (LEAVES[0] * width)))
-    each_row += (1.0 * dim + 4000.0) if levels else 0.0
-    shared = min(plan_workers() or 1, rows << levels)
-    return 500.0 + rows * each_row * 16 / width / shared
+    each_row += (1.0 * dim + 8000.0) if shared else 0.0
+    programs = rows << levels_of(dim, words.dtype.nbytes) if shared else rows
+    return 500.0 + rows * each_row * 16 / width / min(plan_workers() or 1, programs)
 
 
-def partition(row: Ordered) -> ops.KernelVariant:
+def _supports(row: Ordered, node: ops.NodeSpec, target: ops.Target, shared: bool) -> str | None:
+    dim = node.inputs[0].bounds[axis_of(row.name, node.inputs[0], node.attrs)]
+    if shared and dim < LEAST:
+        return f"wanted rows of {LEAST} elements or more"
+    return supports(row, node, target, lanes=8)
+
+
+def partitions(row: Ordered) -> tuple[ops.KernelVariant, ...]:
     """Splits rows as quicksort does."""
-    return ops.KernelVariant(
-        "partition",
-        frozenset({"simd"}),
-        lambda node, target: build(row, node, target),
-        lambda node, target: supports(row, node, target, lanes=8),
-        lambda node, target: cost(row, node, target),
+    return tuple(
+        ops.KernelVariant(
+            name,
+            frozenset({"simd"}),
+            partial(build, row, shared=shared),
+            partial(_supports, row, shared=shared),
+            partial(cost, row, shared=shared),
+        )
+        for name, shared in (("partition", False), ("buckets", True))
     )
