@@ -28,7 +28,7 @@ OF_SOME = {
     "gemv": lambda cpu: cpu.device.lanes == 16,
     "by_outputs": lambda cpu: cpu.device.lanes == 16,
     "streams": lambda cpu: cpu.device.lanes == 16,
-    "partition": lambda cpu: cpu.device.lanes >= 8,
+    **dict.fromkeys(("partition", "buckets"), lambda cpu: cpu.device.lanes >= 8),
     "int16_gemm": lambda cpu: "avx512vnni" in cpu.device.features,
 }
 FEWEST = 3  # samples that a variant is proved on, where there are so many
