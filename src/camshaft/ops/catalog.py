@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from camshaft import ops
 from camshaft.dtypes import DTYPES, DType, as_dtype
+from camshaft.extent import Extent
 from camshaft.ops.op import Attrs, NoGradient, Op
 from camshaft.ops.primitives import is_primitive
 from camshaft.ops.spec import TensorSpec
@@ -142,7 +143,8 @@ def rows_of(op: str) -> tuple[str, ...]:
 _HEAD = """# Ops
 
 Made by `camshaft ops --markdown`. `camshaft ops` shows the same with what was proved on your machine, `camshaft ops NAME` all
-that there is to one op. Dtypes are those that the op's inputs may have, block formats among them; backends those that a variant
+that there is to one op. An example is the shortest of the samples that an op is proved on: dtypes and shapes of its tensors, its
+attributes and results. Dtypes are those that the op's inputs may have, block formats among them; backends those that a variant
 is written for. What an op computes exactly is its `reference`, in NumPy and float64, beside its kernels in `src/camshaft/ops/`.
 The decomposition of an op that is no primitive has the named ops, and computes the same within the op's tolerance. Its
 [gradient](gradients.md) comes from a rule of its own or from the decomposition; `camshaft ops NAME` says why an op has none.
@@ -216,10 +218,31 @@ def _takes(op: Op, specs: tuple[TensorSpec, ...], attrs: Attrs, dtype: DType) ->
     return op.accepts(tuple(replace(s, dtype=dtype) if s.dtype == first.dtype else s for s in specs), attrs)
 
 
+def example_of(op: Op) -> str:
+    """Returns the shortest sample as a call: dtypes and shapes of tensors, attributes, and results."""
+    found = []
+    for specs, attrs in _sampled(op):
+        made = " ".join(map(_shown, op.infer(specs, attrs))) or "nothing"
+        given = [
+            *map(_shown, specs),
+            *(f"{name}={_value(value)}" for name, value in attrs.items() if not callable(value)),
+        ]
+        found.append(f"{op.name}({', '.join(given)}) -> {made}")
+    return min(found, key=len)
+
+
+def _shown(spec: TensorSpec) -> str:
+    return f"{spec.dtype.name}{list(spec.bounds)}"
+
+
+def _value(value: object) -> str:
+    return f"{value.bound}" if isinstance(value, Extent) else repr(value)
+
+
 def page(parts_of: Callable[[Op], Iterable[str]]) -> str:
     """Returns the text of docs/ops.md. `parts_of` returns the ops of a decomposition (graph/passes/decompose.py)."""
-    head = "| op | what it computes | decomposition | dtypes | gradient | variants: backends |"
-    lines, rows = [_HEAD, head, "|---|---|---|---|---|---|"], catalog()
+    head = "| op | what it computes | decomposition | dtypes | gradient | variants: backends | example |"
+    lines, rows = [_HEAD, head, "|---|---|---|---|---|---|---|"], catalog()
     lines += [_line(row, parts_of(ops.get(row.name))) for row in rows]
     lines += ["", "## Rows of tests/data/ops.tsv", "", "| op | rows that it answers |", "|---|---|"]
     lines += [f"| `{row.name}` | {', '.join(row.rows)} |" for row in rows if row.rows]
@@ -231,5 +254,5 @@ def _line(row: OpEntry, parts: Iterable[str]) -> str:
     variants = variants or "none: computed by its decomposition"
     what = row.formula.replace("|", "\\|")
     made_of = "primitive" if row.primitive else " ".join(parts)
-    gradient = row.gradient.partition(":")[0]
-    return f"| `{row.name}` | {what} | {made_of} | {' '.join(row.dtypes)} | {gradient} | {variants} |"
+    gradient, example = row.gradient.partition(":")[0], example_of(ops.get(row.name)).replace("|", "\\|")
+    return f"| `{row.name}` | {what} | {made_of} | {' '.join(row.dtypes)} | {gradient} | {variants} | `{example}` |"
