@@ -12,6 +12,7 @@ from camshaft import ops
 from camshaft.backends.cpu.device import cpu_device
 from camshaft.dtypes import bf16
 from camshaft.lang.verifier.verify import MAX_SCRATCH_NBYTES
+from camshaft.ops.masked.options import Options
 from camshaft.ops.op import NodeSpec, Sample
 from camshaft.ops.quantize.quantize_activations import TILE_LAYOUT
 from camshaft.ops.quantized.packed.formats import PACKED_FORMATS
@@ -108,12 +109,20 @@ def test_both_products_of_a_gate_are_of_tiles() -> None:
     assert run(GATED, variant_of(GATED, "unpacked_tiles"), given)["tdpbf16ps.internal"] == 2 * 2 * (4 + 2) * 2
 
 
-COARSE = [s for s in ATTENTION.samples() if s.attrs.get("precision") == "bf16" and "from 500" not in s.name]
+ROUNDED = [s for s in ATTENTION.samples() if s.attrs.get("precision") == "bf16" and "from 500" not in s.name]
+COARSE, MASKED = (
+    [s for s in ROUNDED if Options.of("attention", s.attrs).is_plain == is_plain] for is_plain in (True, False)
+)
 
 
 @pytest.mark.parametrize("sample", COARSE, ids=lambda s: s.name)
 def test_attention_is_of_tiles_where_its_precision_allows(sample) -> None:
     assert run(ATTENTION, variant_of(ATTENTION, "unit_tiles"), sample)["tdpbf16ps.internal"] > 0
+
+
+@pytest.mark.parametrize("sample", MASKED, ids=lambda s: s.name)
+def test_attention_with_options_is_of_tiles_where_its_precision_allows(sample) -> None:
+    assert run(ATTENTION, variant_of(ATTENTION, "unit_tiles_with_options"), sample)["tdpbf16ps.internal"] > 0
 
 
 def test_later_keys_have_no_weight() -> None:
