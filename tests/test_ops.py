@@ -185,6 +185,7 @@ def test_few_variants_are_for_one_target_alone() -> None:
         *(("gated_product", f"unfused_{name}") for name in ("gemv", "matrix_unit", "short_sums")),
         *(("gated_product", f"unfused_{name}") for name in ("unpacked_tiles", "unpacked_units")),
         ("attention", "unit_tiles"),
+        ("attention", "unit_tiles_with_options"),
         ("attention", "unit_threads"),
         ("matmul", "bf16_dot"),
         ("rounded_matmul", "int16_gemm"),

@@ -23,7 +23,9 @@ GROUPS = {
 OF_SOME = {
     "matrix_unit": lambda cpu: "bf16" in cpu.features,
     "short_sums": lambda cpu: False,  # of AVX2
-    **dict.fromkeys(("unit_panels", "unit_tiles", "unpacked_tiles"), lambda cpu: False),  # of AMX
+    **dict.fromkeys(
+        ("unit_panels", "unit_tiles", "unit_tiles_with_options", "unpacked_tiles"), lambda cpu: False
+    ),  # of AMX
     "bf16_dot": lambda cpu: "bf16" in cpu.features,
     "gemv": lambda cpu: cpu.device.lanes == 16,
     "by_outputs": lambda cpu: cpu.device.lanes == 16,

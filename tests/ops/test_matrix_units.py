@@ -12,7 +12,9 @@ from camshaft import ops
 from camshaft.backends.cpu.device import cpu_device
 from camshaft.dtypes import bf16
 from camshaft.lang.verifier.verify import MAX_SCRATCH_NBYTES
+from camshaft.ops.masked.options import Options
 from camshaft.ops.op import NodeSpec, Sample
+from camshaft.ops.quantize.quantize_activations import TILE_LAYOUT
 from camshaft.ops.quantized.packed.formats import PACKED_FORMATS
 from camshaft.ops.quantized.samples import Case, sample
 from camshaft.ops.spec import TensorSpec
@@ -44,17 +46,49 @@ def run(op, variant, sample) -> Counter[str]:
 
 @pytest.mark.parametrize("name", quick_of(PACKED_FORMATS, ["Q4_0", "Q5_1", "Q8_0", "Q4_K", "Q6_K", "IQ4_NL"]))
 def test_every_block_format_is_unpacked_for_amx(name) -> None:
-    """41 tokens are two tiles, 33 rows of weights two panels; four tiles of sums each, a step for 32 k."""
-    given = next(s for s in PRODUCT.samples() if s.name.startswith(f"{name} 45(41)") and s.name.endswith("tiles"))
-    depth = node_of(PRODUCT, given).inputs[1].bounds[1]
-    assert run(PRODUCT, variant_of(PRODUCT, "unpacked_tiles"), given)["tdpbf16ps.internal"] == 2 * 2 * 4 * depth // 32
+    """33 rows of weights are two panels. 41 tokens are a tile of 32 and one of 16, of 13 there is the latter alone; a step for
+    32 k has two tiles of sums for each 16 tokens."""
+    for tokens, sums in ((41, 4 + 2), (13, 2)):
+        found = (s for s in PRODUCT.samples() if s.name.startswith(f"{name} 45({tokens})") and s.name.endswith("tiles"))
+        given = next(found)
+        depth = node_of(PRODUCT, given).inputs[1].bounds[1]
+        counts = run(PRODUCT, variant_of(PRODUCT, "unpacked_tiles"), given)
+        assert counts["tdpbf16ps.internal"] == 2 * sums * depth // 32
+
+
+def test_tokens_have_the_same_bits_in_runs_of_few_and_of_many() -> None:
+    """Few go past panels step by step, many have two parts of the depth and tiles of 32 or 16 rows."""
+    require_level("avx512-bf16")
+    given = next(s for s in PRODUCT.samples() if s.name == "Q8_0 65(16)x2080x70 tiles")
+    node, (extent,) = node_of(PRODUCT, given), given.extents
+    variant = variant_of(PRODUCT, "unpacked_tiles").with_values({"part": 48, "panels": 2})
+    (whole,) = run_variant(variant, node, device(), given.inputs, {extent: 65})
+    for n in (1, 16, 17, 33, 49):
+        (found,) = run_variant(variant, node, device(), given.inputs, {extent: n})
+        np.testing.assert_array_equal(found[:n], whole[:n])
+
+
+def test_gates_have_the_same_bits_in_runs_of_few_and_of_many() -> None:
+    require_level("avx512-bf16")
+    given = next(s for s in GATED.samples() if s.name.startswith("Q4_K 67(16)") and "tiles" in s.name)
+    node, (extent,) = node_of(GATED, given), given.extents
+    variant, layout = variant_of(GATED, "unpacked_tiles"), TILE_LAYOUT
+    spec = node.outputs[0]
+
+    def rows(n: int) -> np.ndarray:
+        (found,) = run_variant(variant, node, device(), given.inputs, {extent: n})
+        return layout.numbers(found.view(np.uint8).reshape(-1), spec)[:n]
+
+    whole = rows(67)
+    for n in (1, 16, 17, 33, 49):
+        np.testing.assert_array_equal(rows(n), whole[:n])
 
 
 def test_sums_of_two_parts_of_the_depth_are_added() -> None:
     given = next(s for s in PRODUCT.samples() if s.name == "Q8_0 65(65)x2080x70 tiles")
     counts = run(PRODUCT, variant_of(PRODUCT, "unpacked_tiles").with_values({"part": 48, "panels": 2}), given)
-    parts, tiles = 2, 3 * 3
-    assert counts["tilestored64.internal"] == parts * tiles * 4
+    parts, panels, sums = 2, 3, 4 + 4 + 2
+    assert counts["tilestored64.internal"] == parts * panels * sums
     assert counts["tilezero.internal"] == 0
 
 
@@ -72,15 +106,23 @@ def test_panels_that_are_too_large_for_a_program_are_refused() -> None:
 
 def test_both_products_of_a_gate_are_of_tiles() -> None:
     given = next(s for s in GATED.samples() if s.name.startswith("Q8_0 45(45)") and "tiles" in s.name)
-    assert run(GATED, variant_of(GATED, "unpacked_tiles"), given)["tdpbf16ps.internal"] == 2 * 2 * 2 * 4 * 2
+    assert run(GATED, variant_of(GATED, "unpacked_tiles"), given)["tdpbf16ps.internal"] == 2 * 2 * (4 + 2) * 2
 
 
-COARSE = [s for s in ATTENTION.samples() if s.attrs.get("precision") == "bf16" and "from 500" not in s.name]
+ROUNDED = [s for s in ATTENTION.samples() if s.attrs.get("precision") == "bf16" and "from 500" not in s.name]
+COARSE, MASKED = (
+    [s for s in ROUNDED if Options.of("attention", s.attrs).is_plain == is_plain] for is_plain in (True, False)
+)
 
 
 @pytest.mark.parametrize("sample", COARSE, ids=lambda s: s.name)
 def test_attention_is_of_tiles_where_its_precision_allows(sample) -> None:
     assert run(ATTENTION, variant_of(ATTENTION, "unit_tiles"), sample)["tdpbf16ps.internal"] > 0
+
+
+@pytest.mark.parametrize("sample", MASKED, ids=lambda s: s.name)
+def test_attention_with_options_is_of_tiles_where_its_precision_allows(sample) -> None:
+    assert run(ATTENTION, variant_of(ATTENTION, "unit_tiles_with_options"), sample)["tdpbf16ps.internal"] > 0
 
 
 def test_later_keys_have_no_weight() -> None:

@@ -4,7 +4,7 @@ A token at position p of slot s attends to keys 0 to p of s, found through block
 others. Tokens of one call may belong to any slots. The cache has the layout of kv_cache_update or, with scales, of
 kv_cache_quantize; values may have another head size than keys. The variants are in one_query.py (any target and size), split.py
 (few tokens; threads/split.py on GPUs) and tiled.py (prompts; unit_tiles.py and threads/units.py on matrix units), without
-options; masked/tiled.py (prompts), masked/split.py (few tokens) and masked/spans.py take them.
+options; masked/tiled.py (prompts; unit_tiles.py on AMX), masked/split.py (few tokens) and masked/spans.py take them.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from camshaft.ops.attention.threads import units as unit_threads
 from camshaft.ops.masked import spans
 from camshaft.ops.masked import split as masked_split
 from camshaft.ops.masked import tiled as masked_tiled
+from camshaft.ops.masked import unit_tiles as masked_unit_tiles
 from camshaft.ops.masked.options import ATTRIBUTES, Options, Sizes
 from camshaft.ops.masked.reference import Fetch, attend
 from camshaft.ops.masked.samples import option_samples, plain_samples
@@ -154,7 +155,7 @@ OP = ops.Op(
     reference=_reference,
     variants=(
         *(each.VARIANT for each in (tiled, unit_tiles, unit_threads, split, split_threads, one_query)),
-        *(each.VARIANT for each in (masked_tiled, masked_split, spans)),
+        *(each.VARIANT for each in (masked_tiled, masked_unit_tiles, masked_split, spans)),
     ),
     indexes=place_limits(3, cache=1) | {3: positions_limit},
     workload=typical_places(3, cache=1),

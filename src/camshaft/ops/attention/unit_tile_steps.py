@@ -137,10 +137,10 @@ class UnitTile:
         found = keys.values(keys.block(block), 0, j, d)
         return self.k.select(index * BLOCK_TOKENS + j < keys.count, found, self.k.splat(0.0, WIDTH))
 
-    def score(self, block: Value, reach: Value, base: Value) -> None:
-        """scores = query K of a block's rows, for the groups of keys that it attends to."""
+    def score(self, block: Value, reach: Value, base: Value, begin: Value | int = 0) -> None:
+        """scores = query K of a block's rows, for the groups of keys that it attends to, from group `begin` on."""
         k = self.k
-        for group in k.range(self.n_groups(reach, base)):
+        for group in k.range(begin, self.n_groups(reach, base)):
             sums = k.word_tile(SIDE, SIDE, f32)
             for step in k.range(self.shape.steps):
                 for mine, theirs in ((0, 0), (1, 0), (0, 1)):
@@ -213,13 +213,13 @@ class UnitTile:
                     total = k.load_vector(self.total, block, step, r, start, width=WIDTH)
                     k.store_vector(self.total, total * factor, block, step, r, start)
 
-    def mix(self, block: Value, reach: Value, base: Value) -> None:
+    def mix(self, block: Value, reach: Value, base: Value, begin: Value | int = 0) -> None:
         """total += weights V for a block's rows."""
         k = self.k
         for step in k.range(self.shape.steps):
             at = (block, step, 0, 0)
             total = k.word_tile(SIDE, SIDE, f32, (self.total, at))
-            for group in k.range(self.n_groups(reach, base)):
+            for group in k.range(begin, self.n_groups(reach, base)):
                 total.mma(self.powers, (group, 0, 0), self.values, (group, step, 0, 0), k=WORDS)
             total.store(self.total, at)
         k.barrier()

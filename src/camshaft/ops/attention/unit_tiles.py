@@ -50,20 +50,22 @@ def one_unit_tile_per_program(k: Tracer, *arguments: Any, scale: float, **sizes:
         tile.finish(given.rest[0], run.first, n_rows, kv_head)
 
 
-def _shape(node: ops.NodeSpec, target: ops.Target, values: ops.Values) -> Shape:
+def shape_of(node: ops.NodeSpec, target: ops.Target, values: ops.Values) -> Shape:
+    """Returns the sizes of a program."""
     heads, kv_heads, head_dim = (node.attrs[name] for name in ("heads", "kv_heads", "head_dim"))
     return Shape(heads, kv_heads, head_dim, max(1, values["tile_rows"] * kv_heads // heads), values["tile_keys"])
 
 
-def _defaults(node: ops.NodeSpec, target: ops.Target) -> ops.Values:
+def defaults(node: ops.NodeSpec, target: ops.Target) -> ops.Values:
     """Returns the most rows up to 192, with the most keys, that fit: rows share what is unpacked."""
     rows = [n for n in reversed(TILE_ROWS) if n <= 192]
     found = [{"tile_rows": row, "tile_keys": keys} for row in rows for keys in reversed(TILE_KEYS)]
-    return next((v for v in found if _shape(node, target, v).scratch_nbytes <= MOST_NBYTES), found[-1])
+    return next((v for v in found if shape_of(node, target, v).scratch_nbytes <= MOST_NBYTES), found[-1])
 
 
-def _refusal(node: ops.NodeSpec, target: ops.Target, values: ops.Values) -> str | None:
-    nbytes = _shape(node, target, values).scratch_nbytes
+def refusal(node: ops.NodeSpec, target: ops.Target, values: ops.Values) -> str | None:
+    """Returns why a program's tiles are no scratch, or None."""
+    nbytes = shape_of(node, target, values).scratch_nbytes
     return f"a program takes {nbytes} bytes, more than {MOST_NBYTES}" if nbytes > MOST_NBYTES else None
 
 
@@ -77,12 +79,12 @@ def _supports(node: ops.NodeSpec, target: ops.Target) -> str | None:
         return f"takes a cache of f16 or bf16; got {node.inputs[1].dtype}"
     if split.VARIANT.supports(node, target) is None:
         return f"takes more than {split.MAX_TOKENS} tokens; got {bound(node.inputs[0].shape[0])}"
-    return _refusal(node, target, _defaults(node, target))
+    return refusal(node, target, defaults(node, target))
 
 
 def _build(node: ops.NodeSpec, target: ops.Target, values: ops.Values) -> ops.Build:
     """Builds a launch with programs (kv head, tile of tokens)."""
-    shape, tokens = _shape(node, target, values), node.inputs[0].shape[0]
+    shape, tokens = shape_of(node, target, values), node.inputs[0].shape[0]
     launch = ops.Launch(
         one_unit_tile_per_program,
         (*reads(node), ops.write(0)),
@@ -111,7 +113,7 @@ def coarse(use: Use, uses: Uses) -> Match | None:
     return Match(build)
 
 
-_TUNABLES = ops.Tunables({"tile_rows": TILE_ROWS, "tile_keys": TILE_KEYS}, _defaults, _build, _refusal)
+_TUNABLES = ops.Tunables({"tile_rows": TILE_ROWS, "tile_keys": TILE_KEYS}, defaults, _build, refusal)
 VARIANT = ops.KernelVariant(
     "unit_tiles", frozenset({"simd"}), _TUNABLES.build_default, _supports, _cost, _TUNABLES, tolerance=TOLERANCE
 )

@@ -6,12 +6,19 @@ from camshaft.dtypes import f32, u32
 from camshaft.lang import Tracer, Value, greater
 
 HALF, HIGH = 0x8000, 0xFFFF0000
+GROWN = 1 + 2**-8.5
 
 
 def pair(k: Tracer, low: Value, high: Value) -> Value:
     """Returns words of low (first in memory) and high, each rounded to bf16: to nearest, ties away from 0."""
     first, second = (k.bitcast(x, u32) + HALF for x in (low, high))
     return (first >> 16) | (second & HIGH)
+
+
+def cut_pair(k: Tracer, low: Value, high: Value) -> Value:
+    """Returns words of low and high, each cut to bf16, in half the instructions of `pair`. Cutting takes 2^-8.5 of a number on
+    average, so numbers times GROWN are about as exact as rounded ones."""
+    return (k.bitcast(low, u32) >> 16) | (k.bitcast(high, u32) & HIGH)
 
 
 def rest(k: Tracer, x: Value) -> Value:

@@ -144,6 +144,30 @@ def _coarse(given: ops.Sample) -> ops.Sample:
     return replace(given, name=f"{given.name}, precision bf16", attrs={**given.attrs, "precision": "bf16"})
 
 
+def _tiles_with_options(rng: np.random.Generator) -> Iterable[ops.Sample]:
+    """Samples with options around tiles of 32 rows and pairs of groups of 64 keys."""
+
+    def floats(*shape: int) -> ops.Array:
+        return rng.normal(size=shape).astype(np.float32)
+
+    def many(heads: tuple[int, int], start: int = 100) -> ops.Sample:
+        places = [(0, p) for p in range(start, start + 60)] + [(1, p) for p in range(9)]
+        return sample("", places, heads=heads, head_dim=40)
+
+    mask = rng.random((2, 4, 69, 160)) < 0.4
+    mask[0, :, 4] = False
+    slopes, lengths = np.exp2(-np.arange(1, 5, dtype=np.float32)), np.array([160, 9], np.int32)
+    for text, given, extras, attrs in (
+        ("window of tiles", many((4, 2)), {}, {"window": 70}),
+        ("window of less than a tile, sinks, sum", many((4, 1)), {"sinks": floats(4)}, {"window": 21, "lse": True}),
+        ("soft cap of tiles", many((2, 2), 30), {}, {"cap": 1.5}),
+        ("boolean mask of tiles, a row of none", many((4, 2)), {"mask": mask}, {"lse": True}),
+        ("ALiBi, bidirectional tiles", many((4, 2)), {"slopes": slopes, "lengths": lengths}, {"causal": False}),
+        ("chunks of tiles", many((2, 1)), {}, {"chunk": 48}),
+    ):
+        yield replace(with_options(given, extras, **attrs), name=text)
+
+
 def with_options(given: ops.Sample, extras: Mapping[str, ops.Array], **attrs: Any) -> ops.Sample:
     """Returns a sample with options and additional inputs."""
     assert given.specs is not None
@@ -215,6 +239,7 @@ def option_samples() -> Iterable[ops.Sample]:
     mask = floats(1, 4, 3, 32).astype(f16.numpy)
     yield named("values of 10, f16 mask", with_options(_other_values(few(), 10), {"mask": mask}))
     yield named("values of 32 of 40, MLA", _other_values(sample("", [(0, 33)], heads=(4, 1), head_dim=40), 32))
+    yield from map(_coarse, _tiles_with_options(rng))
     yield named("a ring", in_ring(many(), 100, window=16))
     turns = sample("turns", [(0, 60), (1, 20)], heads=(2, 1), head_dim=32, form="Q8_0")
     yield named("Q8_0, window", with_options(turns, {}, window=20))

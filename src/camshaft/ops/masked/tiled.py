@@ -105,22 +105,30 @@ class MaskedTile(Tile):
         k, group, head_dim = self.k, self.shape.group, self.shape.head_dim
         for row in k.range(n_rows):
             head, token = kv_head * group + row % group, first + row // group
-            peak, weight = self.tops[row], k.vector_sum(k.load_vector(self.weights, row, 0, width=WIDTH))
-            share = k.const(1.0, f32)
-            if self.options.has("sinks"):
-                sink = call.given["sinks"][head] * LOG2_E
-                top = greater(k, sink, peak)
-                share = power_of_two(k, peak - top)
-                weight = weight * share + power_of_two(k, sink - top)
-                peak = top
-            none = weight == 0.0
-            inverse = share / k.select(none, 1.0, weight)
+            weight = k.vector_sum(k.load_vector(self.weights, row, 0, width=WIDTH))
+            inverse = close_row(k, call, outs, (token, head), self.tops[row], weight)
             for d in self.shape.columns:
                 x = k.load_vector(self.total, row, d, width=WIDTH) * inverse
                 k.store_vector(outs[0], x, token, head * head_dim + d, count=inside(head_dim, d))
-            if self.options.lse:
-                sums = peak * (1.0 / LOG2_E) + k.log(k.select(none, 1.0, weight))
-                outs[1][token, head] = k.select(none, float("-inf"), sums)
+
+
+def close_row(
+    k: Tracer, call: Call, outs: tuple[Any, ...], at: tuple[Value, Value], peak: Value, weight: Value
+) -> Value:
+    """Returns what a row's values are multiplied by, 1 / (sum of weights and of the sink's), and stores the log-sum-exp of the
+    token and head `at`. `weight`: the sum of 2^(score - peak)."""
+    share = k.const(1.0, f32)
+    if call.options.has("sinks"):
+        sink = call.given["sinks"][at[1]] * LOG2_E
+        top = greater(k, sink, peak)
+        share = power_of_two(k, peak - top)
+        weight = weight * share + power_of_two(k, sink - top)
+        peak = top
+    none = weight == 0.0
+    if call.options.lse:
+        sums = peak * (1.0 / LOG2_E) + k.log(k.select(none, 1.0, weight))
+        outs[1][at] = k.select(none, float("-inf"), sums)
+    return share / k.select(none, 1.0, weight)
 
 
 @kernel
@@ -167,8 +175,8 @@ def _fitting(node: ops.NodeSpec, target: ops.Target) -> MaskedShape:
     return next((shape for shape in found if shape.scratch_nbytes <= scratch_limit(target)), found[-1])
 
 
-def _supports(node: ops.NodeSpec, target: ops.Target) -> str | None:
-    """Returns why the variant does not take a node, or None."""
+def refusal(node: ops.NodeSpec) -> str | None:
+    """Returns why tiles with options do not take a node, or None."""
     if without_options(node) is None:
         return "takes attention with options; others are faster without"
     options, tokens = Options.of("attention", node.attrs), node.inputs[0].bounds[0]
@@ -178,6 +186,13 @@ def _supports(node: ops.NodeSpec, target: ops.Target) -> str | None:
         return "takes heads of keys and values of one size"
     if options.ring or (options.has("prefix") and (options.window or options.chunk)):
         return "takes no ring, and no prefix with a window or chunk"
+    return None
+
+
+def _supports(node: ops.NodeSpec, target: ops.Target) -> str | None:
+    """Returns why the variant does not take a node, or None."""
+    if (reason := refusal(node)) is not None:
+        return reason
     shape = _fitting(node, target)
     if shape.scratch_nbytes > scratch_limit(target):
         return f"{shape.group} heads of a group with head_dim {shape.head_dim} exceed the workgroup memory"

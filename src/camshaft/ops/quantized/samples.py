@@ -140,7 +140,8 @@ def sample(case: Case) -> ops.Sample:
 
 def samples() -> Iterable[ops.Sample]:
     """For each format and kind of x: one token, one with rows for several streams, several tokens, and a partial tile of them. Of
-    a plain and a nested format more tokens than any variant takes at once. In tiles of bf16, two tiles, the last partial."""
+    a plain and a nested format more tokens than any variant takes at once. In tiles of bf16, two tiles, the last of few tokens,
+    and one of few."""
     for name in PACKED_FORMATS:
         k = max(BLOCK_FORMATS[name].block_size, 64)
         for form in ("q8", "f32"):
@@ -149,10 +150,12 @@ def samples() -> Iterable[ops.Sample]:
                 yield sample(Case(name, 1, 1, 505, 2 * k, form))
             yield sample(Case(name, 13, 13, 16, 2 * k, form))
             yield sample(Case(name, 29, 7, 17, 3 * k, form))
-        yield sample(Case(name, 45, 41, 33, k, "tiles"))
+        for active in (41, 13):
+            yield sample(Case(name, 45, active, 33, k, "tiles"))
     for name in ("Q5_0", "Q4_K"):
         yield sample(Case(name, 101, 99, 17, 2 * BLOCK_FORMATS[name].block_size, "q8"))
-    yield sample(Case("Q8_0", 65, 65, 70, 2080, "tiles"))  # two parts of the depth
+    for active in (65, 16):  # two parts of the depth
+        yield sample(Case("Q8_0", 65, active, 70, 2080, "tiles"))
 
 
 def gated_sample(
@@ -178,7 +181,8 @@ def gated_samples(formats: Iterable[str]) -> Iterable[ops.Sample]:
     yield gated_sample("Q8_0", 5, 3, 64, 64, ((32, 0),), "gelu")
     yield gated_sample("Q5_0", 67, 65, 64, 64, ((32, 0),))  # three programs of short_sums
     for name in formats:
-        yield gated_sample(name, 67, 65, 64, max(BLOCK_FORMATS[name].block_size, 64), (TILES,), form="tiles")
+        for active in (65, 16):
+            yield gated_sample(name, 67, active, 64, max(BLOCK_FORMATS[name].block_size, 64), (TILES,), form="tiles")
     yield gated_sample("Q8_0", 45, 45, 64, 64, ((32, 0), TILES), "gelu", "tiles")
 
 

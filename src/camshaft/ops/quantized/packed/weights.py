@@ -134,17 +134,17 @@ def _words(word: Callable[[int], Value], bits: int) -> list[Value]:
         codes, first = [p & 0x0F0F0F0F for p in low] + [(p >> 4) & 0x0F0F0F0F for p in low], 4
     else:
         pairs = [word(w) for w in range(2)]
-        codes, first = [_moved(pairs[w // 4], w % 4 * 2, 0, 0x03030303) for w in range(8)], 2
+        codes, first = [moved(pairs[w // 4], w % 4 * 2, 0, 0x03030303) for w in range(8)], 2
     if bits - first == 1:
         plane = word(first)
-        return [code | _moved(plane, w, first, 0x01010101) for w, code in enumerate(codes)]
+        return [code | moved(plane, w, first, 0x01010101) for w, code in enumerate(codes)]
     if bits - first == 2:
         planes = [word(first), word(first + 1)]
-        return [code | _moved(planes[w // 4], w % 4 * 2, first, 0x03030303) for w, code in enumerate(codes)]
+        return [code | moved(planes[w // 4], w % 4 * 2, first, 0x03030303) for w, code in enumerate(codes)]
     return codes
 
 
-def _moved(word: Value, source: int, target: int, mask: int) -> Value:
+def moved(word: Value, source: int, target: int, mask: int) -> Value:
     """Moves the bits `mask` << source of every byte to bit `target`, with one shift and one mask."""
     shifted = word >> (source - target) if source > target else word << (target - source) if target > source else word
     return shifted & (mask << target)

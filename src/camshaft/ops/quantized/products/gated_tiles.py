@@ -11,12 +11,13 @@ from typing import Any, TypeAlias
 from camshaft.dtypes import f32, i64, u32
 from camshaft.lang import Array, Tracer, Value, kernel
 from camshaft.ops.kernels.bf16_words import coarse_power
-from camshaft.ops.matmul.blocks.unit_panels import SIDE, WORDS, Panel
+from camshaft.ops.matmul.blocks.unit_panels import SIDE, WORDS, Panel, tiles_of, times_filled
+from camshaft.ops.matmul.shapes import WIDTH
 from camshaft.ops.quantize.fused_kernels import ACTIVATIONS
 from camshaft.ops.quantize.q8_blocks import BLOCK, Out, Q8Out, Sums, outs_of, store_block
 from camshaft.ops.quantized.operands import Rows, Tokens
 from camshaft.ops.quantized.packed.packing import ROWS
-from camshaft.ops.quantized.packed.weights import packed
+from camshaft.ops.quantized.packed.weights import Packed, packed
 from camshaft.ops.quantized.products import short_sums
 from camshaft.ops.quantized.products.kernels import totals_of
 from camshaft.ops.quantized.products.unpacked_tiles import unpack
@@ -92,16 +93,28 @@ def gated_unpacked_tiles(
     b, first, limit = k.program(0), k.program(1) * tokens, active[0] if active else k.const(bound, i64)
     words, made = k.scratch(u32, 2, blocks, WORDS, SIDE), k.scratch(f32, 2, 2 * SIDE, SIDE)
     panels = [Panel(k, words, (k.const(i, i64),), k.const(0, i64), k.const(blocks, i64)) for i in (0, 1)]
-    for panel, (codes, scales, extra) in zip(panels, (gate, up), strict=True):
-        unpack(k, packed(k, codes, scales, extra, block), panel, b)
+    weights = [packed(k, codes, scales, extra, block) for codes, scales, extra in (gate, up)]
+    count, whole = tiles_of(k.minimum(limit - first, tokens))
+    with k.when(whole == 0):
+        for number, mine in enumerate(weights):
+            fill, rows_at = partial(_fill, k, mine, b), partial(_of_tile, first // SIDE)
+            times_filled(k, words, blocks, fill, x, rows_at).store(made, (number, 0, 0))
+    with k.when(whole > 0):
+        for mine, panel in zip(weights, panels, strict=True):
+            unpack(k, mine, panel, b)
     k.barrier()
-    count = (k.minimum(limit - first, tokens) + (SIDE - 1)) // SIDE
+
+    def multiply(i: Value, rows: int) -> None:
+        _fetch(k, outs, first + i * SIDE, b)
+        for number, panel in enumerate(panels):
+            total = panel.times(x, partial(_of_tile, first // SIDE + i), rows=rows)
+            total.store(made, (number, i % 2 * SIDE, 0))
+
     for i in k.range(count + 1):
-        with k.when(i < count):
-            _fetch(k, outs, first + i * SIDE, b)
-            tile = first // SIDE + i
-            for number, panel in enumerate(panels):
-                panel.times(x, partial(_of_tile, tile)).store(made, (number, i % 2 * SIDE, 0))
+        with k.when(i < whole):
+            multiply(i, SIDE)
+        with k.when((i >= whole) & (i < count) & (whole > 0)):
+            multiply(i, WIDTH)
         k.barrier()
         before = i - 1
         place = first + before * SIDE
@@ -109,6 +122,10 @@ def gated_unpacked_tiles(
             gates, ups = (_halves(k, made, number, before % 2 * SIDE + t) for number in (0, 1))
             store_block(k, COARSE.get(act, _exact(act))(k, gates, ups), place + t, b, outs)
         k.barrier()
+
+
+def _fill(k: Tracer, weights: Packed, b: Value, panel: Panel) -> None:
+    unpack(k, weights, panel, b)
 
 
 def _of_tile(tile: Value, step: Value) -> tuple[Value | int, ...]:
