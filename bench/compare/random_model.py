@@ -47,6 +47,8 @@ SHAPES = {
     "qwen2-0.5b": Shape("qwen2", 24, 896, 4864, 14, 2, 151_936, 32_768, 1e6, biases=True),
     # 229 million weights, of which a token uses 55
     "qwen3moe-small": Shape("qwen3moe", 8, 512, 512, 8, 2, 49_152, 32_768, 1e6, experts=32, experts_used=4),
+    # 3.0 billion weights, of which a token uses 1.1: Qwen3-30B-A3B's sizes, with a third of its layers and a fourth of its experts
+    "qwen3moe-1b": Shape("qwen3moe", 16, 2048, 768, 16, 4, 151_936, 32_768, 1e6, experts=32, experts_used=8),
 }
 
 
