@@ -46,7 +46,7 @@ _DELTA = {
     "ssm.inner_size": 4 * HEAD,
 }
 _EXPERTS_OF_FFN = {"expert_feed_forward_length": FFN}
-_SELECTED = {"kv_heads": 1, **_LATENT}
+_SEES_ALL = dict.fromkeys(("attention.indexer.top_k", "index_topk"), 512)  # longer texts are refused
 _MAMBA2 = {"num_heads": 8, "mamba_num_heads": 8, "ssm.time_step_rank": 8}
 _MAMBA2 |= dict.fromkeys(("head_dim", "mamba_head_dim", "mamba_d_head"), HEAD)
 _MAMBA2 |= {"mamba_n_heads": 8, "mamba_d_ssm": 2 * HIDDEN, "intermediate_size": 2 * HIDDEN}
@@ -63,7 +63,7 @@ _OF: dict[str, dict[str, Any]] = {
     **{name: _MAMBA for name in ("mamba", "falcon-mamba", "jamba")},
     **{name: _DELTA for name in ("qwen35", "qwen35moe", "qwen3next")},
     **{name: _LATENT for name in ("deepseek2-lite", "deepseek2-v3")},
-    **{name: _LATENT for name in ("deepseek32", "glm-dsa")},
+    **{name: _LATENT | _SEES_ALL for name in ("deepseek32", "glm-dsa")},
     **{name: _EXPERTS_OF_FFN for name in ("mixtral", "gpt-oss", "granitemoe", "llama4", "minimax-m2")},
     **{name: _GEMMA4 for name in ("gemma4", "gemma4-moe")},
     "minicpm3": {**_LATENT, "attention.key_length": HEAD + _ROPE},
@@ -101,6 +101,7 @@ def widened(model: TinyModel) -> TinyModel:
     extra = {name: own[name] for name in ("moe_layer_start_index",) if name in own}
     return replace(
         model,
+        name="wide",  # by a name with phi3 llama.cpp takes other tokens for granted
         hidden=HIDDEN,
         **fields,
         rope={name: _factors(value, fields.get("head_dim", 0)) for name, value in model.rope.items()},
@@ -112,8 +113,8 @@ def widened(model: TinyModel) -> TinyModel:
 
 
 def _size(name: str, value: Any, sizes: Mapping[str, Any]) -> Any:
-    """A size of a list's layers stays 0 where it is, and others keep their proportions."""
-    if name not in sizes or value is None:
+    """0 and None stay as they are; sizes of a list of layers keep their proportions."""
+    if name not in sizes or not value:
         return value
     if isinstance(value, list):
         least = min(x for x in value if x)
