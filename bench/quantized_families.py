@@ -1,8 +1,8 @@
 """Mean KL divergence of quantized models from their own f32, by family, beside llama.cpp's on the same files.
 
-Run: python -m bench.quantized_families [--only WORD ...] [--types Q4_K_M Q8_0] [--draws N] [--json FILE]. Needs the extra `oracles`.
-CAMSHAFT_CPU_FEATURES=avx512-bf16 measures activations of 8 bits on a CPU with AMX. The models are random, made by transformers,
-with rows of 256 elements or more, so that every format has whole blocks. Both
+Run: python -m bench.quantized_families [--only WORD ...] [--types Q4_K_M Q8_0] [--draws N] [--json FILE]. Needs the extra
+`oracles`. CAMSHAFT_CPU_FEATURES=avx512-bf16 measures activations of 8 bits on a CPU with AMX. The models are random, made by
+transformers, with rows of 256 elements or more, so that every format has whole blocks. Both
 libraries run the same file; each one's reference is its own f32 of the file that was quantized. Figures are means of several
 texts of random tokens, of many for experts: a rounding that changes the choice of one counts more than all others, in about one
 of 50 positions. Logits are divided so that their standard deviation is at most SPREAD. Wanted: at most 1.1 times llama.cpp's.

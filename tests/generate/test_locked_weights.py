@@ -33,13 +33,15 @@ def test_all_weights_are_locked_while_the_model_is_open(threads: int, tmp_path: 
 
 
 def test_what_cannot_be_locked_is_an_error() -> None:
-    with pytest.raises(PlanError, match=r"1125899906842624 bytes of weights cannot be kept in memory: .*; see ulimit -l"):
+    with pytest.raises(
+        PlanError, match=r"1125899906842624 bytes of weights cannot be kept in memory: .*; see ulimit -l"
+    ):
         keep_in_memory(np.lib.stride_tricks.as_strided(np.zeros(8, np.uint8), (1 << 50,), (1,)))
 
 
 @pytest.mark.parametrize("value", [1, "yes", None])
 def test_another_value_is_refused(value: object, tmp_path: Path) -> None:
-    with pytest.raises(SettingError, match="mlock .*; wanted True or False"):
+    with pytest.raises(SettingError, match=r"mlock .*; wanted True or False"):
         LanguageModel(tiny_model("llama", tmp_path), context=64, threads=1, mlock=value)  # type: ignore[arg-type]
 
 

@@ -11,9 +11,9 @@ from camshaft.formats.gguf.file import open_gguf
 from camshaft.text.tokenizer import Tokenizer
 from tests.support.fixtures import (
     DATA,
+    MODES,
     awkward_strings,
     default_model,
-    MODES,
     frozen_digests,
     frozen_end_ids,
     frozen_tokens,

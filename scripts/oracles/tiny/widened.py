@@ -50,7 +50,10 @@ _SEES_ALL = dict.fromkeys(("attention.indexer.top_k", "index_topk"), 512)  # lon
 _MAMBA2 = {"num_heads": 8, "mamba_num_heads": 8, "ssm.time_step_rank": 8}
 _MAMBA2 |= dict.fromkeys(("head_dim", "mamba_head_dim", "mamba_d_head"), HEAD)
 _MAMBA2 |= {"mamba_n_heads": 8, "mamba_d_ssm": 2 * HIDDEN, "intermediate_size": 2 * HIDDEN}
-_MAMBA = {"intermediate_size": 2 * HIDDEN, **dict.fromkeys(("time_step_rank", "mamba_dt_rank", "ssm.time_step_rank"), 16)}
+_MAMBA = {
+    "intermediate_size": 2 * HIDDEN,
+    **dict.fromkeys(("time_step_rank", "mamba_dt_rank", "ssm.time_step_rank"), 16),
+}
 _GEMMA4 = {
     "global_head_dim": 2 * HEAD,
     **dict.fromkeys(("attention.key_length", "attention.value_length", "rope.dimension_count"), 2 * HEAD),
@@ -59,17 +62,17 @@ _GEMMA4 = {
 _SHARED_EXPERTS = {"expert_shared_feed_forward_length": 2 * EXPERT}
 # What a family's sizes are beside those, where it has others; names of fields of TinyModel too.
 _OF: dict[str, dict[str, Any]] = {
-    **{name: _MAMBA2 for name in ("mamba2", "granitehybrid", "nemotron_h", "nemotron_h_moe", "falcon-h1")},
-    **{name: _MAMBA for name in ("mamba", "falcon-mamba", "jamba")},
-    **{name: _DELTA for name in ("qwen35", "qwen35moe", "qwen3next")},
-    **{name: _LATENT for name in ("deepseek2-lite", "deepseek2-v3")},
-    **{name: _LATENT | _SEES_ALL for name in ("deepseek32", "glm-dsa")},
-    **{name: _EXPERTS_OF_FFN for name in ("mixtral", "gpt-oss", "granitemoe", "llama4", "minimax-m2")},
-    **{name: _GEMMA4 for name in ("gemma4", "gemma4-moe")},
+    **dict.fromkeys(("mamba2", "granitehybrid", "nemotron_h", "nemotron_h_moe", "falcon-h1"), _MAMBA2),
+    **dict.fromkeys(("mamba", "falcon-mamba", "jamba"), _MAMBA),
+    **dict.fromkeys(("qwen35", "qwen35moe", "qwen3next"), _DELTA),
+    **dict.fromkeys(("deepseek2-lite", "deepseek2-v3"), _LATENT),
+    **dict.fromkeys(("deepseek32", "glm-dsa"), _LATENT | _SEES_ALL),
+    **dict.fromkeys(("mixtral", "gpt-oss", "granitemoe", "llama4", "minimax-m2"), _EXPERTS_OF_FFN),
+    **dict.fromkeys(("gemma4", "gemma4-moe"), _GEMMA4),
     "minicpm3": {**_LATENT, "attention.key_length": HEAD + _ROPE},
     "kimi-linear": {**_LATENT, "kv_heads": 4, "linear_num_heads": 4, "linear_head_dim": HEAD, "kda.head_dim": HEAD},
     "hunyuan-moe": {"expert_shared_feed_forward_length": FFN},
-    **{name: _SHARED_EXPERTS for name in ("exaone-moe", "ernie4_5-moe")},
+    **dict.fromkeys(("exaone-moe", "ernie4_5-moe"), _SHARED_EXPERTS),
     # llama.cpp's parts of the context and its windows are as long, whatever the file says
     "llama4": {**_EXPERTS_OF_FFN, "attention.sliding_window": 8192},
     "smallthinker": {"attention.sliding_window": 4096},

@@ -102,7 +102,9 @@ class ModelPlans(PictureRuns):
         if mlock and self.device is not None:
             raise SettingError("mlock is for the CPU; the model runs on a device with memory of its own")
         if mlock and self.residency is not None:
-            raise SettingError(f"mlock keeps all weights in memory, and the {self.residency.what} of this model are in files")
+            raise SettingError(
+                f"mlock keeps all weights in memory, and the {self.residency.what} of this model are in files"
+            )
 
     def _use_adapters(self, adapters: Adapters) -> None:
         self.adapters = adapters
