@@ -16,8 +16,9 @@ from scripts.oracles.tiny.widened import widened
 N_TOKENS = 128
 SPREAD = 2.0  # logits of random models of this width would leave one token a probability of 1
 USUAL = {"gpt-oss": "MXFP4"}  # of its experts; all else in Q8_0
-# Not here: Gemma 3n and PLaMo 2, which llama.cpp takes for others or does not run.
-FAMILIES = tuple(sorted(tiny_models.SEEDED.keys() - {"gemma3n", "plamo2"}))
+# llama.cpp takes Gemma 3n for another model, does not run PLaMo 2 and ERNIE's layers, and ends the process for DeepSeek of these sizes.
+_OUT = {"gemma3n", "plamo2", "ernie4_5-moe", "deepseek2-lite", "deepseek2-v3", "deepseek32", "glm-dsa", "kimi-linear"}
+FAMILIES = tuple(sorted(tiny_models.SEEDED.keys() - _OUT))
 
 
 def types_of(name: str, types: Sequence[str]) -> list[str]:
@@ -27,6 +28,11 @@ def types_of(name: str, types: Sequence[str]) -> list[str]:
 
 def has_experts(name: str) -> bool:
     return "expert_count" in tiny_models.SEEDED[name][1].keys or name == "smallthinker"
+
+
+def is_alike(name: str) -> bool:
+    """Whether llama.cpp computes the same model of the family's file."""
+    return tiny_models.SEEDED[name][1].agreement is not None
 
 
 def texts(n: int, n_tokens: int = N_TOKENS) -> list[list[int]]:

@@ -108,8 +108,7 @@ _BLOOM = Pretokenizer((_BLOOM_WORDS,))
 _BAILING = Pretokenizer(
     (rf"{_CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}| ?[^\s\p{{L}}\p{{N}}]+[\r\n]*|\s*[\r\n]|\s+(?!\S)|\s+",)
 )
-# Digits in threes from the end of a number on, as in the model's own tokenizer; llama.cpp leaves spaces before them with the first
-# ones.
+# Digits in threes from a number's end on, as the model's own tokenizer has them; llama.cpp leaves spaces before with the first.
 _AFMOE = Pretokenizer((r"\p{N}{1,3}(?=(?:\p{N}{3})*(?!\p{N}))", f"[{UNSPACED}]+", _DEEPSEEK3.patterns[2]))
 _EXAONE_MOE = Pretokenizer(
     (
