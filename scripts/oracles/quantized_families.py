@@ -16,7 +16,7 @@ from scripts.oracles.tiny.widened import widened
 N_TOKENS = 128
 SPREAD = 2.0  # logits of random models of this width would leave one token a probability of 1
 USUAL = {"gpt-oss": "MXFP4"}  # of its experts; all else in Q8_0
-# llama.cpp takes Gemma 3n for another model, does not run PLaMo 2 and ERNIE's layers, and ends the process for DeepSeek of these sizes.
+# llama.cpp takes Gemma 3n for another model, does not run PLaMo 2 and ERNIE's layers, and aborts for DeepSeek of these sizes.
 _OUT = {"gemma3n", "plamo2", "ernie4_5-moe", "deepseek2-lite", "deepseek2-v3", "deepseek32", "glm-dsa", "kimi-linear"}
 FAMILIES = tuple(sorted(tiny_models.SEEDED.keys() - _OUT))
 

@@ -20,8 +20,33 @@ N_TEXTS, N_TEXTS_OF_EXPERTS = 4, 24
 # One of each kind: plain; experts in their usual format; the delta rule.
 QUICK = ("qwen2", "gpt-oss", "qwen35")
 MORE = (
-    *("llama", "gemma2", "gemma3", "phi3", "mistral3", "cohere2", "gptneox", "bloom", "qwen3moe", "glm4moe", "gemma4", "gemma4-moe"),
-    *("minicpm3", "dbrx", "afmoe", "lfm2moe", "qwen35moe", "mamba", "mamba2", "jamba", "nemotron_h_moe", "falcon-h1", "rwkv6"),
+    *(
+        "llama",
+        "gemma2",
+        "gemma3",
+        "phi3",
+        "mistral3",
+        "cohere2",
+        "gptneox",
+        "bloom",
+        "qwen3moe",
+        "glm4moe",
+        "gemma4",
+        "gemma4-moe",
+    ),
+    *(
+        "minicpm3",
+        "dbrx",
+        "afmoe",
+        "lfm2moe",
+        "qwen35moe",
+        "mamba",
+        "mamba2",
+        "jamba",
+        "nemotron_h_moe",
+        "falcon-h1",
+        "rwkv6",
+    ),
 )
 CHILD = """
 import sys
