@@ -31,9 +31,9 @@ from camshaft.formats.importance import WEIGHTED  # noqa: E402
 from camshaft.models.files.quantization_mix import MIXES  # noqa: E402
 from scripts.oracles import excerpt, llama, quantized  # noqa: E402
 from scripts.oracles.awkward import awkward_strings  # noqa: E402
-from scripts.oracles.vocabularies import VOCABULARIES, fetch_vocabularies  # noqa: E402
+from scripts.oracles.vocabularies import OTHERS, VOCABULARIES, fetch_vocabularies  # noqa: E402
 from tests.support import divergence, vocabularies  # noqa: E402
-from tests.support.fixtures import DATA, default_model, pack_logits  # noqa: E402
+from tests.support.fixtures import DATA, MODES, default_model, pack_logits, token_digest  # noqa: E402
 from tests.support.sketches import SKETCHES, block_values, sketch, weighted_values  # noqa: E402
 
 MAX_NBYTES = 6_000_000
@@ -57,6 +57,16 @@ def freeze_tokens(model: Path) -> None:
         files = {"smollm2": model, **of_tests, **fetch_vocabularies(VOCABULARIES)}
         for name, path in files.items():
             _save(folder / f"{name}.npz", **_tokens_of(llama.Vocabulary(path), strings))
+    digests = {name: _digest(llama.Vocabulary(path), strings) for name, path in fetch_vocabularies(OTHERS).items()}
+    (folder / "digests.json").write_text(json.dumps(digests, indent=1) + "\n")
+
+
+def _digest(vocabulary: llama.Vocabulary, strings: Sequence[bytes]) -> str:
+    tokens = {
+        (add, parse): [vocabulary.tokenize(s, add_special=add, parse_special=parse) for s in strings]
+        for add, parse in MODES
+    }
+    return token_digest(tokens, vocabulary.end_ids())
 
 
 def _tokens_of(vocabulary: llama.Vocabulary, strings: Sequence[bytes]) -> dict[str, np.ndarray]:

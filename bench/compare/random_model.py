@@ -18,6 +18,7 @@ import numpy as np
 from camshaft.formats.blocks import BLOCK_FORMATS, BlockFormat
 from camshaft.formats.gguf.file import open_gguf
 from camshaft.formats.gguf.write import NewTensor, Raw, unsigned, values_of, write_gguf
+from camshaft.models.files.quantization_mix import TensorPosition, format_for, is_quantized, mix_named, part_of
 from camshaft.models.files.quantize import QuantizationResult, quantize
 
 FLOAT32, STRING, ARRAY, INT32, UNUSED = 6, 8, 9, 5, 5
@@ -47,6 +48,8 @@ SHAPES = {
     "qwen2-0.5b": Shape("qwen2", 24, 896, 4864, 14, 2, 151_936, 32_768, 1e6, biases=True),
     # 229 million weights, of which a token uses 55
     "qwen3moe-small": Shape("qwen3moe", 8, 512, 512, 8, 2, 49_152, 32_768, 1e6, experts=32, experts_used=4),
+    # 3.0 billion weights, of which a token uses 1.1: Qwen3-30B-A3B with a third of its layers and a fourth of its experts
+    "qwen3moe-1b": Shape("qwen3moe", 16, 2048, 768, 16, 4, 151_936, 32_768, 1e6, experts=32, experts_used=8),
 }
 
 
@@ -149,3 +152,31 @@ def make(
         plain = Path(folder) / "plain.gguf"
         write(shape, tokenizer, plain)
         return quantize(plain, out, file_type, force=True, progress=progress)
+
+
+def make_repeating(shape: Shape, tokenizer: Path, out: Path, file_type: str) -> None:
+    """Write the model in a file type at once, replacing an existing file: each matrix repeats its first 256 rows, which takes
+    seconds where drawing and quantizing billions of weights takes minutes."""
+    mix = mix_named(file_type)
+    with open_gguf(tokenizer) as file:
+        tokens = [str(t).encode() for t in file.metadata["tokenizer.ggml.tokens"]]  # type: ignore[union-attr]
+        kinds = np.asarray(file.metadata["tokenizer.ggml.token_type"], np.int32)
+        keys = keys_of(shape, values_of(file.metadata), tokens, kinds)
+    tensors = []
+    for seed, (name, size) in enumerate(tensors_of(shape).items()):
+        row = _format(name, size)
+        if is_quantized(name, size):
+            where = TensorPosition(part_of(name)[1], shape.layers, shape.heads // shape.kv_heads, shape.experts)
+            row = format_for(mix, name, size[-1], where, is_output=name == "token_embd.weight")
+        whole = _format(name, size) is row
+        parts = partial(weights, name, size, seed) if whole else partial(_repeating, size, seed, row)
+        tensors.append(NewTensor(name, size, row, parts))
+    write_gguf(out, keys, tensors)
+
+
+def _repeating(size: tuple[int, ...], seed: int, row: BlockFormat, first: int = 256) -> Iterator[np.ndarray]:
+    rows, columns = prod(size[:-1]), size[-1]
+    drawn = np.random.default_rng(seed).standard_normal((first, columns), np.float32) / np.float32(columns**0.5)
+    blocks = row.quantize(drawn.reshape(-1, row.block_size)).reshape(first, -1)
+    for done in range(0, rows, first):
+        yield blocks[: rows - done]

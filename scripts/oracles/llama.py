@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
@@ -49,13 +49,23 @@ class Vocabulary:
         return [i for i in range(self._llama.n_vocab()) if llama_cpp.llama_vocab_is_eog(vocabulary, i)]
 
 
-@on_a_new_thread
 def logits(path: Path, tokens: list[int], *, exact: bool) -> np.ndarray:
     """The logits of every position, float32 [n, vocab]; `exact` keeps the KV cache in float32 (default: float16)."""
+    return logits_of_each(path, [tokens], exact=exact)[0]
+
+
+@on_a_new_thread
+def logits_of_each(path: Path, texts: Sequence[list[int]], *, exact: bool) -> list[np.ndarray]:
+    """`logits` of several texts, each from the beginning."""
     cache = {"type_k": llama_cpp.GGML_TYPE_F32, "type_v": llama_cpp.GGML_TYPE_F32, "flash_attn": False} if exact else {}
-    llama = _open(path, n_ctx=max(64, len(tokens)), n_threads=2, n_threads_batch=2, logits_all=True, **cache)
-    llama.eval(tokens)
-    return np.array(llama.scores[: len(tokens)], np.float32)
+    longest = max(64, *(len(tokens) for tokens in texts))
+    llama, found = _open(path, n_ctx=longest, n_threads=2, n_threads_batch=2, logits_all=True, **cache), []
+    for tokens in texts:
+        llama.reset()
+        llama._ctx.kv_cache_clear()
+        llama.eval(tokens)
+        found.append(np.array(llama.scores[: len(tokens)], np.float32))
+    return found
 
 
 @on_a_new_thread

@@ -13,6 +13,20 @@ from camshaft.settings import settings
 
 PACKAGE = "llama-cpp-python==0.3.36"
 VOCABULARIES = ("qwen2", "llama-bpe", "gpt-2", "starcoder", "llama-spm", "phi-3", "bert-bge", "nomic-bert-moe")
+# Their tokens are frozen as digests.
+OTHERS = (
+    "aquila",
+    "baichuan",
+    "command-r",
+    "deepseek-coder",
+    "deepseek-llm",
+    "falcon",
+    "gemma-4",
+    "gpt-neox",
+    "mpt",
+    "qwen35",
+)
+OTHERS += ("refact",)
 
 
 def fetch_vocabularies(names: Iterable[str]) -> dict[str, Path]:

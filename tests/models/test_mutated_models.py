@@ -141,6 +141,8 @@ WRONG = {
     "nothing": np.zeros(0, np.int32),
 }
 
+LIES: dict[str, Any] = {"none": 0, "half": 0.5, "above 31 bits": 2**31, "one layer": [1], "more than layers": [1] * 99}
+
 
 def use(metadata: Mapping[str, Any], tensors: Mapping[str, FileTensor]) -> None:
     """Read everything that opening a model reads from its metadata."""
@@ -168,3 +170,23 @@ def test_a_value_of_the_wrong_kind_is_one_line(name: str, tmp_path: Path) -> Non
                     assert text.isprintable(), (key, kind, text)
                     assert len(text) < 500, (key, kind, text)
         assert n_refused > 100
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("name", TINY_MODELS)
+def test_wrong_values_of_every_key_of_a_family_are_one_line(name: str, tmp_path: Path) -> None:
+    with open_gguf(tiny_model(name, tmp_path)) as file, warnings.catch_warnings():
+        warnings.simplefilter("error")
+        given = dict(file.metadata)
+        keys = [key for key in given if not key.startswith(("general.", "tokenizer."))]
+        n_refused = 0
+        for key in keys:
+            for kind, value in (WRONG | LIES).items():
+                try:
+                    config = read_config(given | {key: value}, family_name(given), vocabulary_size(given))
+                    read_scaling(given | {key: value}, file.tensors, config)
+                except CamshaftError as error:
+                    text, n_refused = str(error), n_refused + 1
+                    assert text.isprintable(), (key, kind, text)
+                    assert len(text) < 500, (key, kind, text)
+        assert n_refused > 2 * len(keys)

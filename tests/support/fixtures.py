@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import functools
 import gzip
+import hashlib
+import json
 import lzma
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -92,6 +94,21 @@ def frozen_tokens(name: str) -> dict[tuple[bool, bool], list[list[int]]]:
             for a in (0, 1)
             for p in (0, 1)
         }
+
+
+MODES = [(add, parse) for add in (False, True) for parse in (False, True)]
+
+
+def token_digest(tokens: Mapping[tuple[bool, bool], list[list[int]]], end_ids: Iterable[int]) -> str:
+    """A digest of what `frozen_tokens` and `frozen_end_ids` say of a vocabulary."""
+    said = repr([tokens[mode] for mode in MODES]) + repr(sorted(end_ids))
+    return hashlib.sha256(said.encode()).hexdigest()[:16]
+
+
+def frozen_digests() -> dict[str, str]:
+    """Digests of llama.cpp's tokens in further vocabularies of its own, by name."""
+    found: dict[str, str] = json.loads((DATA / "tokens" / "digests.json").read_text())
+    return found
 
 
 def frozen_end_ids(name: str) -> list[int]:

@@ -11,19 +11,46 @@ from camshaft.formats.gguf.file import open_gguf
 from camshaft.text.tokenizer import Tokenizer
 from tests.support.fixtures import (
     DATA,
+    MODES,
     awkward_strings,
     default_model,
+    frozen_digests,
     frozen_end_ids,
     frozen_tokens,
+    token_digest,
     vocabulary_file,
 )
 from tests.support.vocabularies import byte_level, plamo2, rwkv, sentencepiece, unigram, wordpiece, write_gguf
 
-MODES = [(add, parse) for add in (False, True) for parse in (False, True)]
 MADE = {"unigram": unigram, "rwkv": rwkv, "plamo2": plamo2}
 VOCABULARIES = sorted({p.stem for p in (DATA / "tokens").glob("*.npz")} - {"strings", "smollm2", *MADE})
+# One of each group of pre-tokenizers, and all whose patterns are their own.
+PRES = (
+    "gpt-2",
+    "smollm",
+    "qwen2",
+    "llama-bpe",
+    "gpt-4o",
+    "tekken",
+    "seed-coder",
+    "glm4",
+    "qwen35",
+    "deepseek-v3",
+    "falcon",
+)
+PRES += (
+    "deepseek-coder",
+    "deepseek-llm",
+    "bloom",
+    "viking",
+    "bailingmoe2",
+    "exaone-moe",
+    "minicpm5",
+    "minimax-m2",
+)
+PRES += ("grok-2", "mellum2", "modern-bert", "roberta-bpe", "jina-v2-es", "kormo", "midm-2.0")
 SYNTHETIC = {
-    **{pre: byte_level(pre) for pre in ("gpt-2", "smollm", "qwen2", "llama-bpe", "gpt-4o", "tekken", "seed-coder")},
+    **{pre: byte_level(pre) for pre in PRES},
     "default": byte_level("default", add_bos_token=True, add_eos_token=True),
     "bert": wordpiece(),
     "t5": unigram(),
@@ -98,6 +125,20 @@ def test_vocabularies_of_llama_cpp(name: str) -> None:
     if path is None:
         pytest.skip(f"ggml-vocab-{name}.gguf is not there: scripts/freeze_oracles.py tokens")
     _assert_equal(_tokenizer(path), name)
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize("name", frozen_digests())
+def test_other_vocabularies_of_llama_cpp(name: str) -> None:
+    path = vocabulary_file(name)
+    if path is None:
+        pytest.skip(f"ggml-vocab-{name}.gguf is not there: scripts/freeze_oracles.py tokens")
+    tokenizer = _tokenizer(path)
+    tokens = {
+        (add, parse): [tokenizer.encode(text, add_special=add, parse_special=parse) for text in awkward_strings()]
+        for add, parse in MODES
+    }
+    assert token_digest(tokens, tokenizer.eos_ids) == frozen_digests()[name]
 
 
 @pytest.mark.oracle

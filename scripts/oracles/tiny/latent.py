@@ -166,6 +166,7 @@ MODELS = (
 def latent_parts(name: str, values: np.ndarray, model: TinyModel) -> Iterator[tuple[str, np.ndarray]]:
     """Keys, turned for the absorbed form, and values of a layer's latents; nothing for other parameters."""
     if "kv_b_proj" in name:
-        layer, joined = name.split(".")[2], values.reshape(model.heads, PLAIN + VALUE, RANK)
-        yield f"blk.{layer}.attn_k_b.weight", joined[:, :PLAIN].swapaxes(1, 2)
-        yield f"blk.{layer}.attn_v_b.weight", joined[:, PLAIN:]
+        plain, value, rank = (model.options[size] for size in ("qk_nope_head_dim", "v_head_dim", "kv_lora_rank"))
+        layer, joined = name.split(".")[2], values.reshape(model.heads, plain + value, rank)
+        yield f"blk.{layer}.attn_k_b.weight", joined[:, :plain].swapaxes(1, 2)
+        yield f"blk.{layer}.attn_v_b.weight", joined[:, plain:]

@@ -194,10 +194,10 @@ def own_parts(name: str, values: np.ndarray, model: TinyModel) -> Iterator[tuple
     """A parameter's tensors in the file of such a family; nothing for those that are named as in others."""
     layer, _, last = name.removeprefix("model.layers.").partition(".")
     if model.family == "KimiLinear":
-        yield from _kimi_parts(f"blk.{layer}.", last, values)
+        yield from _kimi_parts(f"blk.{layer}.", last, values, model)
 
 
-def _kimi_parts(prefix: str, name: str, values: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
+def _kimi_parts(prefix: str, name: str, values: np.ndarray, model: TinyModel) -> Iterator[tuple[str, np.ndarray]]:
     last = name.removeprefix("self_attn.").removeprefix("forget_gate.")
     if last == "conv1d.weight":
         for part, taps in zip("qkv", np.split(values, 3), strict=True):
@@ -205,6 +205,7 @@ def _kimi_parts(prefix: str, name: str, values: np.ndarray) -> Iterator[tuple[st
     elif last in _KIMI:
         yield prefix + _KIMI[last], -np.exp(values) if last == "A_log" else values
     elif "kv_b_proj" in name:
-        joined = values.reshape(2, PLAIN + VALUE, RANK)  # of heads
-        yield f"{prefix}attn_k_b.weight", joined[:, :PLAIN].swapaxes(1, 2)
-        yield f"{prefix}attn_v_b.weight", joined[:, PLAIN:]
+        plain, value, rank = (model.options[size] for size in ("qk_nope_head_dim", "v_head_dim", "kv_lora_rank"))
+        joined = values.reshape(model.heads, plain + value, rank)
+        yield f"{prefix}attn_k_b.weight", joined[:, :plain].swapaxes(1, 2)
+        yield f"{prefix}attn_v_b.weight", joined[:, plain:]

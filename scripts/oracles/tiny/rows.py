@@ -107,16 +107,17 @@ def row_parts(name: str, values: np.ndarray, model: TinyModel) -> Iterator[tuple
     elif model.arch in ADDED and "norm" in name and name.endswith("weight"):
         yield name, values + 1
     elif model.arch == "dbrx":
-        yield from _dbrx_parts(name, values, layer)
+        yield from _dbrx_parts(name, values, layer, (4, model.ffn, model.hidden))
     elif model.arch == "hunyuan-moe" and ".mlp.gate.wg" in name:
         yield f"blk.{layer}.ffn_gate_inp.weight", values
     elif model.arch == "bailingmoe2" and name.endswith("qkv.weight"):
         yield f"blk.{layer}.attn_qkv.weight", values
 
 
-def _dbrx_parts(name: str, values: np.ndarray, layer: str) -> Iterator[tuple[str, np.ndarray]]:
+def _dbrx_parts(
+    name: str, values: np.ndarray, layer: str, shape: tuple[int, int, int]
+) -> Iterator[tuple[str, np.ndarray]]:
     part = name.rpartition("mlp.")[2]
-    shape = (4, 24, 16)
     if part in ("w1", "v1"):
         yield f"blk.{layer}.ffn_{'gate' if part == 'w1' else 'up'}_exps.weight", values.reshape(shape)
     elif part == "w2":

@@ -134,6 +134,10 @@ class ModelOptions:
         ),
     ] = None
 
+    mlock: Annotated[
+        bool | None, typer.Option("--mlock", help="Keep all weights in memory: the system swaps none of them.")
+    ] = None
+
     def given(self, **others: Any) -> dict[str, Any]:
         """The arguments of LanguageModel: those that were given, and others."""
         given = given_options(self)

@@ -57,7 +57,8 @@ class LanguageModel(Prompts, Drawing):
     adapters: LoRA adapters (GGUF files and PEFT folders) that are added to the model, each alone or in a pair with a strength.
     mmproj: the file of the model's vision encoder, with which it sees pictures (extra `images`).
     experts_resident: gigabytes of memory for experts: the most used stay, others are read from files; None: all if they fit.
-    Raises ModelError, FormatError or BackendError for an unusable file or backend.
+    mlock: keep all weights in memory: the system swaps none of them, and refuses where it has too little (`ulimit -l`).
+    Raises ModelError, FormatError or BackendError for an unusable file or backend, PlanError if weights cannot be locked.
     """
 
     def __init__(
@@ -74,6 +75,7 @@ class LanguageModel(Prompts, Drawing):
         mmproj: str | Path | None = None,
         experts_resident: float | None = None,
         cache_tokens: int | None = None,
+        mlock: bool = False,
     ) -> None:
         started = time.perf_counter()
         model_options.check_sizes(context, sessions, cache_tokens)
@@ -95,10 +97,12 @@ class LanguageModel(Prompts, Drawing):
             if mmproj is not None:
                 self._open_vision(mmproj)
             with no_collection():
-                self.plans = self._planned(sessions, adapters, experts_resident, cache_tokens)
+                self.plans = self._planned(sessions, adapters, experts_resident, cache_tokens, mlock=mlock)
                 self.tokenizer = self._model_file.tokenizer()  # while a cached plan's weights load in the background
                 loaded = time.perf_counter()
                 self.plans.prepare()
+                if mlock:
+                    self.plans.weights.finish()
         except MemoryError as error:
             self._close_files()
             raise ContextError(
@@ -111,7 +115,7 @@ class LanguageModel(Prompts, Drawing):
         self.timings = Timings(loaded - started, time.perf_counter() - loaded)
 
     def _planned(
-        self, sessions: int, adapters: Given, experts_resident: float | None, cache_tokens: int | None
+        self, sessions: int, adapters: Given, experts_resident: float | None, cache_tokens: int | None, *, mlock: bool
     ) -> ModelPlans:
         return ModelPlans(
             self._file,
@@ -126,6 +130,7 @@ class LanguageModel(Prompts, Drawing):
             seeing=BLIND if self.vision is None else self.vision.seeing,
             experts_resident=experts_resident,
             cache_tokens=cache_tokens,
+            mlock=mlock,
         )
 
     def _mode(self, backend: str | None) -> str:

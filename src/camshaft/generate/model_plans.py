@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from camshaft.dtypes import DType
-from camshaft.errors import ModelError
+from camshaft.errors import ModelError, SettingError
 from camshaft.extent import Extent
 from camshaft.forks import ForkLock
 from camshaft.formats.gguf.file import GGUFFile
@@ -70,12 +70,14 @@ class ModelPlans(PictureRuns):
         seeing: Seeing = BLIND,
         experts_resident: float | None = None,
         cache_tokens: int | None = None,
+        mlock: bool = False,
     ) -> None:
         check_layers(config.architecture, config.n_layers, len(file.tensors))
         self.config, self.context, self.threads = config, context, threads
         self.device = device_with_memory(backend)
         self.residency = open_residency(file, config, experts_resident, on_device=self.device is not None)
-        self.weights = Weights(self.residency.mapped if self.residency else None)
+        self._check_locking(mlock)
+        self.weights = Weights(self.residency.mapped if self.residency else None, locked=mlock)
         self.experts = self.residency.experts if self.residency else None
         self.length = Extent("length", context)
         self.prompt_tokens = Extent("tokens", min(PROMPT_TOKENS, context))
@@ -93,6 +95,16 @@ class ModelPlans(PictureRuns):
         self._making, self._is_closed = ForkLock(), False
         self._compiled: dict[str, ExecutionPlan] = {}
         self._use_adapters(adapters or Adapters(file))
+
+    def _check_locking(self, mlock: bool) -> None:
+        if not isinstance(mlock, bool):
+            raise SettingError(f"mlock {mlock!r:.40}; wanted True or False")
+        if mlock and self.device is not None:
+            raise SettingError("mlock is for the CPU; the model runs on a device with memory of its own")
+        if mlock and self.residency is not None:
+            raise SettingError(
+                f"mlock keeps all weights in memory, and the {self.residency.what} of this model are in files"
+            )
 
     def _use_adapters(self, adapters: Adapters) -> None:
         self.adapters = adapters

@@ -52,6 +52,6 @@ def read_latent(keys: Keys, value_size: int) -> Latent:
 def score_magnitude(keys: Keys) -> float:
     """What YaRN multiplies queries and keys by; the file's multiplier of ln(factor) is a tenth of that of other families."""
     multiplier = keys.at_least_0("rope.scaling.yarn_log_multiplier", 0.0)
-    is_yarn = keys.metadata.get(f"{keys.architecture}.rope.scaling.type") == "yarn"
+    is_yarn = keys.get("rope.scaling.type", str, "none") == "yarn"
     factor = keys.positive("rope.scaling.factor", 1.0)
     return 1 + multiplier * math.log(factor) if is_yarn and factor > 1 else 1.0

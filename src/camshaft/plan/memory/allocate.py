@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import mmap
+import os
 import sys
 from collections.abc import Callable
 from contextlib import suppress
@@ -58,6 +60,19 @@ def late_huge_pages(nbytes: int) -> tuple[Memory, Callable[[], None]]:
                 pages.madvise(_COLLAPSE, start, nbytes)
 
     return np.frombuffer(pages, np.uint8)[start : start + nbytes], enlarge
+
+
+def keep_in_memory(memory: Memory) -> None:
+    """Locks the pages of host memory until it is freed: the system neither swaps them nor reads them from their file again.
+
+    Raises PlanError where the system has no such call, or refuses it: users may lock as much as `ulimit -l` says.
+    """
+    lock = getattr(ctypes.CDLL(None, use_errno=True), "mlock", None) if os.name == "posix" else None
+    if lock is None:
+        raise PlanError("weights cannot be kept in memory: this system has no mlock")
+    if memory.nbytes and lock(ctypes.c_void_p(memory.ctypes.data), ctypes.c_size_t(memory.nbytes)):
+        reason = os.strerror(ctypes.get_errno())
+        raise PlanError(f"{memory.nbytes} bytes of weights cannot be kept in memory: {reason}; see ulimit -l")
 
 
 def _pages(nbytes: int) -> tuple[mmap.mmap, int]:

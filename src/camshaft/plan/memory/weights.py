@@ -10,7 +10,7 @@ import numpy as np
 
 from camshaft.forks import ForkLock
 from camshaft.formats.tensor import FileTensor
-from camshaft.plan.memory.allocate import aligned_bytes, huge_pages
+from camshaft.plan.memory.allocate import aligned_bytes, huge_pages, keep_in_memory
 from camshaft.plan.memory.loading import Loading, LoadRequest, Piece, load_all, load_request, pieces
 
 if TYPE_CHECKING:
@@ -27,10 +27,11 @@ COPIED_NBYTES = 1 << 16
 
 class Weights:
     """Loaded constants by source, layout and space. Plans of a model share one, so each weight is packed and uploaded once. Some
-    may be `mapped`: in files, of which only the pages that kernels read take memory."""
+    may be `mapped`: in files, of which only the pages that kernels read take memory. Those in host memory may be `locked`: once
+    they are loaded the system swaps none of them."""
 
-    def __init__(self, mapped: MappedWeights | None = None) -> None:
-        self.mapped = mapped
+    def __init__(self, mapped: MappedWeights | None = None, *, locked: bool = False) -> None:
+        self.mapped, self._locked = mapped, locked
         self._loaded: dict[tuple[Source, str], Array] = {}
         self._requests: dict[tuple[Source, str], LoadRequest] = {}  # how each one was loaded
         self._uploaded: dict[tuple[str, tuple[Source, str]], Memory] = {}
@@ -64,7 +65,7 @@ class Weights:
             return found[constant.key] if constant.key in found else self._loaded[constant.key]
 
     def finish(self) -> None:
-        """Finishes the loading on the calling thread and raises any error from it.
+        """Finishes the loading on the calling thread and raises any error from it: PlanError too, where memory cannot be locked.
 
         After an error or Ctrl-C, loading restarts from the beginning: it is unknown which pieces were lost, and a plan may
         already be bound to their memory.
@@ -88,6 +89,8 @@ class Weights:
     def _keep(self, found: dict[tuple[Source, str], Array]) -> None:
         if self.mapped is not None:
             self.mapped.finish()
+        for array in found.values() if self._locked else ():
+            keep_in_memory(array)
         self._loaded |= found
 
     def prepare(self, constants: Iterable[Tensor], threads: int) -> None:

@@ -82,6 +82,7 @@ _MODEL: Fields = {
     "adapters": OBJECT,
     "mmproj": TEXT,
     "experts_resident": Field(lambda v: _is_number(v) and v > 0, "gigabytes above 0"),
+    "mlock": BOOL,
 }
 _OF_POOLED = frozenset({"model", "name", "alias", "preload", "context", "threads", "idle_unload_seconds"})
 # The flag of a model without an engine -> its kind, and the fields that it may have.

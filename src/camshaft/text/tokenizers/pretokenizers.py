@@ -9,6 +9,7 @@ from tokenizers import Regex, pre_tokenizers
 
 from camshaft.errors import ModelError
 from camshaft.formats.mapped import shown
+from camshaft.text.tokenizers.character_classes import CASED_LETTERS, UNSPACED
 
 
 @dataclass(frozen=True)
@@ -91,21 +92,59 @@ _KIMI = Pretokenizer(
         r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
     )
 )
-_DEEPSEEK_CODER = Pretokenizer((r"[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", "[一-龥ࠀ-一가-\ud7ff]+", r"\p{N}"))
+_HAN_AND_HANGUL = "[\u4e00-\u9fa5\u0800-\u4e00\uac00-\ud7ff]+"
+_DEEPSEEK = Pretokenizer(
+    (
+        r"[\r\n]",
+        rf"\s?[{CASED_LETTERS}]+",
+        "\\s?[!-/:-~\uff01-\uff0f\uff1a-\uff5e\u2018-\u201f\u3000-\u3002]+",
+        r"\s+$",
+        _HAN_AND_HANGUL,
+        r"\p{N}+",
+    )
+)
+_BLOOM_WORDS = " ?[^(\\s|.,!?\u2026\u3002\uff0c\u3001\u0964\u06d4\u060c)]+"
+_BLOOM = Pretokenizer((_BLOOM_WORDS,))
+_BAILING = Pretokenizer(
+    (rf"{_CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}| ?[^\s\p{{L}}\p{{N}}]+[\r\n]*|\s*[\r\n]|\s+(?!\S)|\s+",)
+)
+# Digits in threes from a number's end on, as the model's own tokenizer has them; llama.cpp leaves spaces before with the first.
+_AFMOE = Pretokenizer((r"\p{N}{1,3}(?=(?:\p{N}{3})*(?!\p{N}))", f"[{UNSPACED}]+", _DEEPSEEK3.patterns[2]))
+_EXAONE_MOE = Pretokenizer(
+    (
+        rf"{_CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?(?:\p{{L}}\p{{M}}*(?: \p{{L}}\p{{M}}*)*)+|\p{{N}}| ?[^\s\p{{L}}\p{{N}}]+[\r\n/]?"
+        r"|\s*[\r\n]|\s+(?!\S)|\s+",
+    )
+)
+_MINICPM5 = Pretokenizer((r"\p{N}{1,3}", _word_pattern(r"\p{N}+")), ignore_merges=True)
+_DEEPSEEK_CODER = Pretokenizer((r"[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", _HAN_AND_HANGUL, r"\p{N}"))
 
 PRETOKENIZERS: dict[str, Pretokenizer] = {
     "default": _DEFAULT,
     **dict.fromkeys(("gpt-2", "phi-2", "mpt", "olmo", "jais", "trillion", "granite-docling", "exaone4"), _GPT2),
-    **dict.fromkeys(("smollm", "starcoder", "refact", "command-r", "codeshell", "exaone", "minerva-7b"), _SMOLLM),
-    **dict.fromkeys(("qwen2", "deepseek-r1-qwen", "megrez", "stablelm2", "hunyuan", "solar-open"), _QWEN2),
+    **dict.fromkeys(("jina-v1-en", "jina-v2-code", "jina-v2-de", "jina-v2-es", "jina-de", "jina-es"), _GPT2),
+    **dict.fromkeys(("roberta-bpe", "modern-bert", "gigachat", "a.x-4.0", "mellum"), _GPT2),
+    **dict.fromkeys(
+        ("smollm", "starcoder", "refact", "command-r", "codeshell", "exaone", "minerva-7b", "mellum2"), _SMOLLM
+    ),
+    **dict.fromkeys(("qwen2", "deepseek-r1-qwen", "megrez", "stablelm2", "hunyuan", "solar-open", "kormo"), _QWEN2),
+    **dict.fromkeys(("f2llmv2", "grok-2"), _QWEN2),
     **dict.fromkeys(("llama-bpe", "llama3", "llama-v3", "falcon3", "falcon-h1", "pixtral", "lfm2"), _LLAMA3),
+    **dict.fromkeys(("midm-2.0", "jina-v5-nano"), _LLAMA3),
     **dict.fromkeys(("dbrx", "smaug-bpe"), _DBRX),
-    **dict.fromkeys(("gpt-4o", "llama4"), _GPT4O),
+    **dict.fromkeys(("gpt-4o", "llama4", "kanana2", "talkie", "minimax-m2"), _GPT4O),
     "tekken": _TEKKEN,
     "chatglm-bpe": _CHATGLM,
     **dict.fromkeys(("glm4", "glm5"), _GLM4),
     "qwen35": _QWEN35,
-    **dict.fromkeys(("deepseek-v3", "hunyuan-dense", "joyai-llm"), _DEEPSEEK3),
+    **dict.fromkeys(("deepseek-v3", "hunyuan-dense", "joyai-llm", "hy_v4"), _DEEPSEEK3),
+    "deepseek-llm": _DEEPSEEK,
+    **dict.fromkeys(("bloom", "poro-chat", "gpt3-finnish"), _BLOOM),
+    "viking": Pretokenizer((_BLOOM_WORDS, r"\p{N}")),
+    **dict.fromkeys(("bailingmoe", "bailingmoe2", "llada-moe"), _BAILING),
+    "afmoe": _AFMOE,
+    "exaone-moe": _EXAONE_MOE,
+    "minicpm5": _MINICPM5,
     "kimi-k2": _KIMI,
     "deepseek-coder": _DEEPSEEK_CODER,
     "falcon": _FALCON,

@@ -1,0 +1,83 @@
+"""How far quantized files of widened tiny models are from the f32 of what was quantized, in camshaft and in llama.cpp."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from camshaft import LanguageModel
+from camshaft.models.files.quantize import quantize
+from scripts.oracles import llama, tiny_models
+from scripts.oracles.tiny.vocabulary import N_VOCAB
+from scripts.oracles.tiny.widened import widened
+
+N_TOKENS = 128
+SPREAD = 2.0  # logits of random models of this width would leave one token a probability of 1
+USUAL = {"gpt-oss": "MXFP4"}  # of its experts; all else in Q8_0
+# llama.cpp takes Gemma 3n for another model, does not run PLaMo 2 and ERNIE's layers, and aborts for DeepSeek of these sizes.
+_OUT = {"gemma3n", "plamo2", "ernie4_5-moe", "deepseek2-lite", "deepseek2-v3", "deepseek32", "glm-dsa", "kimi-linear"}
+FAMILIES = tuple(sorted(tiny_models.SEEDED.keys() - _OUT))
+
+
+def types_of(name: str, types: Sequence[str]) -> list[str]:
+    """The types, and the family's usual one."""
+    return [*types, *(kind for family, kind in USUAL.items() if family == name)]
+
+
+def has_experts(name: str) -> bool:
+    return "expert_count" in tiny_models.SEEDED[name][1].keys or name == "smallthinker"
+
+
+def is_alike(name: str) -> bool:
+    """Whether llama.cpp computes the same model of the family's file."""
+    return tiny_models.SEEDED[name][1].agreement is not None
+
+
+def texts(n: int, n_tokens: int = N_TOKENS) -> list[list[int]]:
+    """Texts of random tokens."""
+    return [np.random.default_rng(i).integers(3, N_VOCAB, n_tokens).tolist() for i in range(n)]
+
+
+def write_source(name: str, path: Path) -> None:
+    """The widened model of a family as a file in f32."""
+    seed, tiny = tiny_models.SEEDED[name]
+    model = widened(tiny)
+    tiny_models.write_gguf(model, tiny_models.build(model, seed), path)
+
+
+def write_quantized(source: Path, out: Path, kind: str) -> None:
+    """The file in a type of `camshaft quantize`, or with experts in MXFP4."""
+    if kind == "MXFP4":
+        quantize(source, out, "Q8_0", tensor_types=[("ffn_.*_exps", "MXFP4")])
+    else:
+        quantize(source, out, kind)
+
+
+def ours(path: Path, texts: Sequence[list[int]], activations: str) -> list[np.ndarray]:
+    """camshaft's logits of every token of each text."""
+    with LanguageModel(path, context=256, sessions=1, activations=activations, threads=2) as lm:
+        return [lm.logits(tokens) for tokens in texts]
+
+
+def theirs(path: Path, texts: Sequence[list[int]], *, exact: bool) -> list[np.ndarray]:
+    """llama.cpp's."""
+    return llama.logits_of_each(path, texts, exact=exact)
+
+
+def divergence(wanted: np.ndarray, came: np.ndarray) -> np.ndarray:
+    """Of each position the sum of p (log p - log q), of logits whose standard deviation is at most SPREAD."""
+    scale = SPREAD / max(SPREAD, float(wanted.std()))
+    p, q = (_log_softmax(scale * x.astype(np.float64)) for x in (wanted, came))
+    return np.asarray((np.exp(p) * (p - q)).sum(-1))
+
+
+def _log_softmax(x: np.ndarray) -> np.ndarray:
+    x = x - x.max(-1, keepdims=True)
+    return x - np.log(np.exp(x).sum(-1, keepdims=True))
+
+
+def mean_divergence(wanted: Sequence[np.ndarray], came: Sequence[np.ndarray]) -> float:
+    """The mean of `divergence` over the positions of several texts."""
+    return float(np.mean([divergence(a, b).mean() for a, b in zip(wanted, came, strict=True)]))
