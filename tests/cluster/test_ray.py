@@ -6,11 +6,13 @@ python -m pytest -m soak tests/cluster/test_ray.py    (extra: cluster; 40 s on a
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import random
 import signal
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -29,6 +31,7 @@ from camshaft.serve.batch.run import Tally
 from camshaft.serve.guard import Guard
 from camshaft.serve.load.stream import AnswerError, post_stream, target_of
 from camshaft.serve.models.spec import ModelSpec
+from camshaft.serve.request_log import LogPlace
 from tests.serve.test_batch import COMPLETION, line_of, results_of, write_lines
 from tests.support.fixtures import tiny_model
 
@@ -90,10 +93,11 @@ def _cpu_ticks() -> dict[int, int]:
 
 
 @pytest.fixture(scope="class")
-def serving(cluster: Any, spec: ModelSpec) -> Iterator[None]:
-    """Replicas on both nodes, until the tests of a class end."""
-    with served(cluster.address, [spec], Guard(), replicas=None, host="127.0.0.1", port=PORT):
-        yield
+def serving(cluster: Any, spec: ModelSpec, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Replicas on both nodes, until the tests of a class end, and the log of requests."""
+    log = tmp_path_factory.mktemp("log") / "requests"
+    with served(cluster.address, [spec], Guard(), replicas=None, host="127.0.0.1", port=PORT, log=LogPlace(log)):
+        yield log
 
 
 @pytest.mark.usefixtures("serving")
@@ -109,6 +113,17 @@ class TestServing:
         with ThreadPoolExecutor(4) as pool:
             found = [text for text, _ in pool.map(_answer, asked * 2)]
         assert found == wanted * 2
+
+    def test_requests_of_all_replicas_are_in_one_log(self, serving: Path) -> None:
+        n, bodies = 37, [{"prompt": [7 + i] * 37, "max_tokens": 3, "ignore_eos": True} for i in range(4)]
+        with ThreadPoolExecutor(4) as pool:
+            list(pool.map(_answer, bodies))
+        lines, until = list[Any](), time.monotonic() + 20  # a line is written after its client has all
+        while len(lines) < len(bodies) and time.monotonic() < until:
+            time.sleep(0.05)
+            found = [json.loads(line) for line in serving.read_text("utf-8").splitlines()]
+            lines = [line for line in found if line.get("prompt_tokens") == n]
+        assert [(line["status"], line["model"], line["generated_tokens"]) for line in lines] == [(200, NAME, 3)] * 4
 
     def test_prompts_that_come_again_find_their_blocks(self) -> None:
         drawn = random.Random(2)

@@ -21,13 +21,14 @@ from starlette.testclient import TestClient
 from camshaft import Grammar, LanguageModel
 from camshaft.cluster.front import Front, Fronted
 from camshaft.cluster.replica import News, Replica, portable
-from camshaft.errors import ContextError, MissingExtraError, ModelError
+from camshaft.errors import ContextError, MissingExtraError, ModelError, SettingError
 from camshaft.generate.engine.engine import Engine
 from camshaft.generate.engine.request_queue import QueueFullError
 from camshaft.generate.options import GenerateOptions
 from camshaft.serve.guard import Guard
 from camshaft.serve.models.served import Served
 from camshaft.serve.models.spec import ModelSpec
+from camshaft.serve.request_log import LogPlace
 from tests.serve.conftest import Kept, client_of
 from tests.support.fixtures import tiny_model
 
@@ -85,10 +86,10 @@ class _Spec(ModelSpec):
         return Kept("tiny", Engine(self.options["lm"], max_queue=self.queue))
 
 
-def _front(path: Path, replica: Any) -> tuple[TestClient, Handle]:
+def _front(path: Path, replica: Any, log: LogPlace | None = None) -> tuple[TestClient, Handle]:
     spec = ModelSpec(str(path), "tiny", options={"context": CONTEXT, "sessions": SLOTS}, queue=QUEUE)
     handle = Handle(replica)
-    front = Front([Fronted(spec, 1)], Guard(), [handle])
+    front = Front([Fronted(spec, 1)], Guard(), [handle], log)
     return TestClient(front.__serve_build_asgi_app__(), base_url="http://localhost"), handle
 
 
@@ -128,6 +129,19 @@ def test_answers_and_errors_are_those_of_one_process(path: Path, lm: LanguageMod
         assert counted["requests_running"] == counted["requests_waiting"] == 0
         assert not any(slot["is_processing"] for slot in client.get("/slots").json())
         assert "is on a cluster" in client.post("/slots/0?action=erase").json()["error"]["message"]
+
+
+def test_the_front_writes_the_log(path: Path, replica: Replica, tmp_path: Path) -> None:
+    body = {"prompt": "ab", **DRAWN, "n": 2}
+    with _front(path, replica, LogPlace(tmp_path / "log", with_texts=True))[0] as client:
+        answers = [choice["text"] for choice in client.post("/v1/completions", json=body).json()["choices"]]
+        client.post("/v1/completions", json={"prompt": "ab", "best": 1})
+    found, refused = map(json.loads, (tmp_path / "log").read_text("utf-8").splitlines())
+    assert (found["status"], found["ended"], found["answers"]) == (200, ["length"] * 2, answers)
+    assert (found["generated_tokens"], found["prompts"]) == (12, ["ab"])
+    assert (refused["status"], refused["error"]) == (400, "unsupported_parameter")
+    with pytest.raises(SettingError, match=f"--log {tmp_path}: "):
+        _front(path, replica, LogPlace(tmp_path))
 
 
 def test_the_router_gets_the_keys_by_which_the_engine_shares_blocks(path: Path, replica: Replica) -> None:

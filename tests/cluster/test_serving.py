@@ -74,6 +74,8 @@ def test_wrong_options_and_a_missing_extra_are_one_line(tmp_path: Path, monkeypa
         tuple(serve): "camshaft serve --ray needs the package 'ray': pip install 'camshaft[cluster]'",
         (*serve, "--port", "0"): "port 0 with --ray; wanted the number of a port",
         ("serve", "--replicas", "2"): "--replicas is for --ray; wanted both",
+        (*serve, "--log", "-"): "--log - with --ray; wanted a file, which is written on the head node of the cluster",
+        (*serve, "--slot-save-path", "."): "--slot-save-path is for a server of one process; --ray was given too",
         (*serve, "--replicas", "x"): "--replicas 'x'; wanted a number from 1 up, or LEAST:MOST such as 1:4",
     }.items():
         ran = CliRunner().invoke(make_app([arguments[0]]), list(arguments))

@@ -192,7 +192,7 @@ def test_a_grammar_that_becomes_too_complex_ends_its_request_alone(
     assert isinstance(ended[-1].error, GrammarError)
     assert re.match("the grammar failed after [0-9] tokens: ", str(ended[-1].error))
     assert others[-1].finish_reason == "length"
-    with pytest.raises(GrammarError, match=r"the grammar failed after 0 tokens: [^\n]*$"):
+    with pytest.raises(GrammarError, match=r"the grammar failed after [0-9] tokens: [^\n]*$"):
         list(lm.generate(PROMPT, drawn(0, grammar)))
     assert capfd.readouterr() == ("", "")  # llguidance warns of it by itself
 
@@ -265,6 +265,19 @@ def test_a_long_text_that_must_follow_is_not_tokenized_to_its_end_for_each_token
         assert np.flatnonzero(np.unpackbits(matcher.mask().view(np.uint8), bitorder="little")) == [token]
         matcher.consume(token)
     assert max(lengths) <= 1000
+
+
+def test_tokens_that_must_follow_are_known_without_a_mask() -> None:
+    tokenizer = Tokenizer.from_gguf(byte_level())
+    compiler = GrammarCompiler(tokenizer, tokenizer.n_vocab)
+    text, found = "hello wor 123 " * 9, list[int | None]()
+    matcher = compiler.compile(Grammar.regex(f"{text}(hello|123)"))
+    while (token := matcher.forced()) is not None:
+        matcher.consume(token)
+        found.append(token)
+    assert not matcher.error
+    assert found == tokenizer.encode(text, add_special=False)
+    assert matcher.mask().any(), "where there is a choice"
 
 
 def test_grammars_are_compiled_once_while_they_are_remembered(lm: LanguageModel) -> None:

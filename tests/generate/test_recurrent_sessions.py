@@ -190,7 +190,8 @@ def test_prompts_share_blocks_up_to_where_states_are_known(lm: LanguageModel, tm
         assert answered(engine, prompts[2]) == [(48, alone[2])]
         # Side by side, the first one ends a run where the others part from it.
         assert answered(engine, *others) == [(n, wanted) for n, wanted in zip((0, 32, 32), others_alone, strict=True)]
-        assert 0 < engine.prefixes.states_nbytes <= lm.plans.cache.n_slots * lm.plans.cache.state_nbytes
+        most = engine.prefixes.most_states_nbytes
+        assert 0 < engine.prefixes.states_nbytes <= most <= lm.plans.cache.n_slots * lm.plans.cache.state_nbytes
 
 
 def test_rows_of_a_slot_must_lie_side_by_side(lm: LanguageModel) -> None:

@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from camshaft import LanguageModel
 from camshaft.errors import ModelError, SettingError
+from camshaft.generate.engine.engine import Engine
 from camshaft.serve.models.config import read_config
 from camshaft.serve.models.served import Served
 from camshaft.serve.models.spec import ModelSpec, cards_of
@@ -103,6 +105,16 @@ def test_a_draft_model_is_opened_and_released_with_its_model(tmp_path: Path) -> 
     alone.close()
     with pytest.raises(ModelError, match="is closed"):
         draft.check_open()
+
+
+def test_memory_has_the_copies_that_prompts_may_share(tmp_path: Path) -> None:
+    with LanguageModel(tiny_model("mamba2", tmp_path), context=64, sessions=2, threads=1) as lm:
+        with Engine(lm, prefix_cache=False) as engine:
+            alone = Served("m", engine).nbytes
+        with Engine(lm) as engine:
+            assert engine.prefixes is not None
+            assert engine.prefixes.has_states
+            assert Served("m", engine).nbytes - alone == engine.prefixes.most_states_nbytes > 0
 
 
 def test_models_share_the_draft_model_that_they_name(tmp_path: Path) -> None:

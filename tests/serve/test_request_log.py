@@ -15,7 +15,7 @@ from camshaft.generate.engine.engine import Engine
 from camshaft.serve.app import make_app
 from camshaft.serve.guard import Guard
 from camshaft.serve.models.served import Served
-from camshaft.serve.request_log import opened
+from camshaft.serve.request_log import LogPlace, opened
 from tests.serve.conftest import TestClient, models_of
 
 
@@ -29,7 +29,7 @@ def test_a_line_of_the_log_says_how_a_request_went_and_texts_only_if_asked_to(
     ]
     for with_texts in (False, True):
         path = tmp_path / f"log{with_texts}"
-        with opened(path, with_texts=with_texts) as log:
+        with opened(LogPlace(path, with_texts)) as log:
             app = make_app(models_of(Served("tiny", Engine(lm))), Guard(), log)
             with TestClient(app, base_url="http://localhost") as client:
                 texts = [client.post("/v1/completions?secret", json=body) for body in bodies]
@@ -47,5 +47,5 @@ def test_a_line_of_the_log_says_how_a_request_went_and_texts_only_if_asked_to(
         assert lines[0].get("answers") == ([texts[0].json()["choices"][0]["text"]] if with_texts else None)
         assert lines[2]["error"] == "unsupported_parameter"
         assert path.stat().st_mode & 0o077 == 0 or os.name == "nt"
-    with pytest.raises(SettingError, match="--log"), opened(tmp_path, with_texts=False):
+    with pytest.raises(SettingError, match="--log"), opened(LogPlace(tmp_path)):
         pass

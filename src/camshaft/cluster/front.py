@@ -17,6 +17,7 @@ from camshaft.serve.models.entry import Card
 from camshaft.serve.models.models import Models
 from camshaft.serve.models.served import Served
 from camshaft.serve.models.spec import ModelSpec
+from camshaft.serve.request_log import LogPlace, open_log
 
 
 class FrontServed(Served):
@@ -47,16 +48,19 @@ class Fronted:
 class Front:
     """The class that Ray Serve's `ingress` makes a deployment of."""
 
-    def __init__(self, fronted: Sequence[Fronted], guard: Guard, handles: Sequence[Any]) -> None:
+    def __init__(
+        self, fronted: Sequence[Fronted], guard: Guard, handles: Sequence[Any], log: LogPlace | None = None
+    ) -> None:
         self._cards = [
             Card(each.spec.name, partial(each.open, handle), each.spec.kind, each.spec.aliases, base=each.spec.base)
             for each, handle in zip(fronted, handles, strict=True)
         ]
-        self._guard = guard
+        self._guard, self._log = guard, log
 
     def __serve_build_asgi_app__(self) -> ASGIApp:
-        """The application; Ray Serve calls this in the event loop."""
+        """The application; Ray Serve calls this in the event loop. Raises SettingError if the log cannot be opened."""
+        to_log = None if self._log is None else open_log(self._log)  # until the process ends
         models = Models(self._cards)
         for card in self._cards:
             models.put(card.name, card.open())
-        return make_app(models, self._guard)
+        return make_app(models, self._guard, to_log)

@@ -14,6 +14,7 @@ from camshaft.errors import ModelError
 from camshaft.generate.engine.engine import Engine
 from camshaft.generate.engine.request import Listener, Request, Update, request_of
 from camshaft.generate.engine.request_queue import QueueFullError
+from camshaft.generate.generation import FinishReason
 from camshaft.generate.options import GenerateOptions
 
 # Calls `Replica.answer` with keys=, wanted=, is_scored= and priority=.
@@ -23,9 +24,11 @@ _log = logging.getLogger("camshaft.cluster")
 
 @dataclass
 class _Counted:
-    """What a replica has counted of a request, in place of its Generation."""
+    """What a replica has told of a request, in place of its Generation."""
 
-    tokens: int
+    tokens: int = 0
+    text: str = ""
+    finish_reason: FinishReason | None = None
 
 
 @dataclass
@@ -112,7 +115,9 @@ class RemoteEngine(Engine):
             clock.admitted = clock.queued + news.admitted_s
             self._admit_sent(request)
         self.statistics.generated_tokens += news.generated_tokens - request.generated_tokens
-        request.cached_tokens, request.generation = news.cached_tokens, cast(Any, _Counted(news.generated_tokens))
+        before = cast(Any, request.generation) or _Counted()
+        told = _Counted(news.generated_tokens, before.text + news.update.text, news.update.finish_reason)
+        request.cached_tokens, request.generation = news.cached_tokens, cast(Any, told)
         request.position = request.prompt_tokens + news.generated_tokens
         clock.first_token = clock.queued + news.first_token_s if news.first_token_s else 0.0
         self._tell(request, news.update)

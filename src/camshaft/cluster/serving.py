@@ -17,11 +17,13 @@ from camshaft.generate.memory.cache_specs import BLOCK_TOKENS
 from camshaft.serve.connection import KEEP_OPEN_S, MOST_CONNECTIONS
 from camshaft.serve.guard import Guard
 from camshaft.serve.models.spec import ModelSpec
+from camshaft.serve.request_log import LogPlace
 from camshaft.serve.run import GRACE_S
 
 APP = "camshaft"
 _ROUTER = "camshaft.cluster.router:PrefixRouter"
 _MOST_STARTS = 3  # of a replica, before the models count as not deployed
+_HEAD = "node:__internal_head__"  # what Ray's head node has, and no other
 _RANGE = re.compile(r"(\d+)(?::(\d+))?")
 
 
@@ -81,9 +83,11 @@ def application(
     guard: Guard,
     replicas: Replicas | None,
     replica: type[Any] = Replica,
+    log: LogPlace | None = None,
     **options: Any,
 ) -> Any:
-    """The application of Ray Serve. Without `replicas` there is one of each model on every node that has CPUs.
+    """The application of Ray Serve. Without `replicas` there is one of each model on every node that has CPUs. The front, which
+    writes `log`, is on the head node, as the proxy is.
 
     replica, options: another class for the replicas, and other options of their deployments."""
     deployment, places = ray.serve.deployment, places_of(ray)
@@ -97,11 +101,12 @@ def application(
     ]
     front = deployment(ray.serve.ingress()(Front)).options(
         name="front",
-        ray_actor_options={"num_cpus": 0},
+        ray_actor_options={"num_cpus": 0, "resources": {_HEAD: 0.001}},
+        max_constructor_retry_count=_MOST_STARTS,
         max_ongoing_requests=MOST_CONNECTIONS,
         graceful_shutdown_timeout_s=GRACE_S,
     )
-    return front.bind(fronted, guard, handles)
+    return front.bind(fronted, guard, handles, log)
 
 
 def deploy(ray: Any, app: Any) -> None:
@@ -135,9 +140,16 @@ def started(address: str, host: str, port: int) -> Iterator[Any]:
 
 @contextmanager
 def served(
-    address: str, specs: Sequence[ModelSpec], guard: Guard, *, replicas: Replicas | None, host: str, port: int
+    address: str,
+    specs: Sequence[ModelSpec],
+    guard: Guard,
+    *,
+    replicas: Replicas | None,
+    host: str,
+    port: int,
+    log: LogPlace | None = None,
 ) -> Iterator[None]:
     """Models served by a cluster until the block ends. Raises as `started` and `deploy`."""
     with started(address, host, port) as ray:
-        deploy(ray, application(ray, specs, guard, replicas))
+        deploy(ray, application(ray, specs, guard, replicas, log=log))
         yield

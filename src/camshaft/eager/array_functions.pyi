@@ -817,6 +817,24 @@ class ArrayFunctions:
         Arrays in, arrays out. `out` is written and returned.
         """
 
+    def masked_sample(
+        self,
+        logits: ArrayLike,
+        mask: ArrayLike,
+        temperature: ArrayLike,
+        top_k: ArrayLike,
+        top_p: ArrayLike,
+        min_p: ArrayLike,
+        seed: ArrayLike,
+        /,
+        *,
+        out: Array | None = None,
+    ) -> Any:
+        """as sample, of the tokens i whose bit i % 32 of word i // 32 of the mask is 1.
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
     def adam_update(
         self,
         p: ArrayLike,

@@ -110,6 +110,7 @@ __all__ = [
     "logical_xor",
     "logit_bias",
     "mamba2_ssd",
+    "masked_sample",
     "matmul",
     "matmul_grouped",
     "max",
@@ -1239,6 +1240,32 @@ def sample(
 @overload
 def sample(
     logits: Tensor | ArrayLike,
+    temperature: Tensor | ArrayLike,
+    top_k: Tensor | ArrayLike,
+    top_p: Tensor | ArrayLike,
+    min_p: Tensor | ArrayLike,
+    seed: Tensor | ArrayLike,
+    /,
+    *,
+    name: str | None = None,
+) -> Tensor: ...
+@overload
+def masked_sample(
+    logits: ArrayLike,
+    mask: ArrayLike,
+    temperature: ArrayLike,
+    top_k: ArrayLike,
+    top_p: ArrayLike,
+    min_p: ArrayLike,
+    seed: ArrayLike,
+    /,
+    *,
+    out: Array | None = None,
+) -> Any: ...
+@overload
+def masked_sample(
+    logits: Tensor | ArrayLike,
+    mask: Tensor | ArrayLike,
     temperature: Tensor | ArrayLike,
     top_k: Tensor | ArrayLike,
     top_p: Tensor | ArrayLike,

@@ -105,6 +105,7 @@ __all__ = [
     "logical_xor",
     "logit_bias",
     "mamba2_ssd",
+    "masked_sample",
     "matmul",
     "matmul_grouped",
     "max",
@@ -827,6 +828,20 @@ def sample(
     name: str | None = None,
 ) -> Tensor:
     """y ~ softmax(logits / temperature) over the tokens that top_k, top_p and min_p keep."""
+
+def masked_sample(
+    logits: Tensor | ArrayLike,
+    mask: Tensor | ArrayLike,
+    temperature: Tensor | ArrayLike,
+    top_k: Tensor | ArrayLike,
+    top_p: Tensor | ArrayLike,
+    min_p: Tensor | ArrayLike,
+    seed: Tensor | ArrayLike,
+    /,
+    *,
+    name: str | None = None,
+) -> Tensor:
+    """as sample, of the tokens i whose bit i % 32 of word i // 32 of the mask is 1."""
 
 def adam_update(
     p: Tensor | ArrayLike,

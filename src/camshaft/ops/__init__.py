@@ -62,6 +62,7 @@ _MODULES = {
     "masked.mask": "attention_mask attention_mask_tiles",
     "sample.penalties.repeat_penalty": "repeat_penalty",
     "sample.sample": "sample",
+    "sample.masked_sample": "masked_sample",
     "train.adam_update": "adam_update",
     "train.assign": "assign",
     "train.cross_entropy": "cross_entropy",

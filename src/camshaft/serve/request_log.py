@@ -39,18 +39,34 @@ class RequestLog:
             _log.error("the log of requests cannot be written: %s", error)
 
 
-@contextmanager
-def opened(path: Path, *, with_texts: bool) -> Iterator[RequestLog]:
+@dataclass(frozen=True)
+class LogPlace:
+    """Where a log of requests is to be, and whether it has texts."""
+
+    path: Path
+    with_texts: bool = False
+
+
+def open_log(place: LogPlace) -> RequestLog:
     """The log in a file, to which lines are added, or on standard error (`-`). Raises SettingError if it cannot be opened."""
-    if path == STDERR:
-        yield RequestLog(sys.stderr, with_texts)
-        return
+    if place.path == STDERR:
+        return RequestLog(sys.stderr, place.with_texts)
     try:
-        number = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+        number = os.open(place.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
     except OSError as error:
-        raise SettingError(f"--log {path}: {error.strerror}") from error
-    with open(number, "a", encoding="utf-8") as file:
-        yield RequestLog(file, with_texts)
+        raise SettingError(f"--log {place.path}: {error.strerror}") from error
+    return RequestLog(open(number, "a", encoding="utf-8"), place.with_texts)
+
+
+@contextmanager
+def opened(place: LogPlace) -> Iterator[RequestLog]:
+    """The log until the block ends. Raises as `open_log`."""
+    log = open_log(place)
+    try:
+        yield log
+    finally:
+        if log.file is not sys.stderr:
+            log.file.close()
 
 
 class Logged:

@@ -76,6 +76,17 @@ class PrefixCache:
         """Bytes of the copied states and windows."""
         return sum(array.nbytes for copy in self._states.values() for array in copy.values())
 
+    @property
+    def most_copies(self) -> int:
+        """How many copies of states and windows there may be: so many that they take no more than those of the slots."""
+        one, of_slot = sum(self._cache.copied_nbytes.values()), self._cache.ring_nbytes + self._cache.state_nbytes
+        return max(1, self._cache.n_slots * of_slot // one) if one else 0
+
+    @property
+    def most_states_nbytes(self) -> int:
+        """The most that `states_nbytes` grows to."""
+        return self.most_copies * sum(self._cache.copied_nbytes.values())
+
     def can_follow(self, key: bytes) -> bool:
         """Whether a sequence can go on behind the block with this key: the states there were copied, if there are any."""
         return not self.has_states or key in self._states
@@ -88,8 +99,7 @@ class PrefixCache:
     def put_states(self, key: bytes, copied: dict[str, Array]) -> None:
         """Have a copy of the states and windows after the block with this key; all copies take no more than those of slots."""
         self._states[key] = copied
-        one, of_slot = sum(self._cache.copied_nbytes.values()), self._cache.ring_nbytes + self._cache.state_nbytes
-        while len(self._states) > max(1, self._cache.n_slots * of_slot // one):
+        while len(self._states) > self.most_copies:
             self._states.popitem(last=False)
 
     def states_after(self, key: bytes) -> dict[str, Array]:

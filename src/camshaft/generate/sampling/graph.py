@@ -62,6 +62,9 @@ def sampling_graph(form: SamplingForm, rows: Dim, vocab_size: int, device: str |
 def _add_draws(graph: Graph, form: SamplingForm, rows: Dim, vocab_size: int) -> None:
     inputs = _Inputs(graph, rows)
     logits = _penalized(graph.input("logits", (rows, vocab_size), "f32"), form, inputs)
+    mask = inputs.listed("mask", -(-vocab_size // WORD), "u32") if form.masked else None
+    if mask is not None and (form.mirostat or form.has_filters):  # after all that could add to the logit of a token
+        logits = F.token_mask(logits, mask)
     if form.mirostat:
         scaled = logits / inputs.column("temperature")
         kept = F.mirostat(scaled, *inputs("mu"))
@@ -74,7 +77,9 @@ def _add_draws(graph: Graph, form: SamplingForm, rows: Dim, vocab_size: int) -> 
         off = inputs("temperature", "top_k", "no_top_p", "no_min_p", "seed")
         graph.output("token", F.sample(_filtered(logits, form, inputs), *off))
     else:
-        graph.output("token", F.sample(logits, *inputs("temperature", "top_k", "top_p", "min_p", "seed")))
+        settings = inputs("temperature", "top_k", "top_p", "min_p", "seed")
+        token = F.sample(logits, *settings) if mask is None else F.masked_sample(logits, mask, *settings)
+        graph.output("token", token)
 
 
 def _penalized(logits: Any, form: SamplingForm, inputs: _Inputs) -> Any:
@@ -89,8 +94,6 @@ def _penalized(logits: Any, form: SamplingForm, inputs: _Inputs) -> Any:
     if form.repeated:
         settings = inputs("dry_multiplier", "dry_base", "dry_allowed_length")
         logits = F.dry(logits, inputs.listed("repeated", form.repeated), *settings)
-    if form.masked:  # after all that could add to the logit of a token
-        logits = F.token_mask(logits, inputs.listed("mask", -(-logits.shape[1] // WORD), "u32"))
     return logits
 
 

@@ -46,6 +46,9 @@ class SamplerPlans:
         self._plan(sampler.form, 1)
 
         def draw(history: Sequence[int]) -> int:
+            token = sampler.forced()
+            if token != NO_TOKEN:
+                return token
             plan = self._plan(sampler.form, 1)
             sampler.fill(plan, 0, history)
             plan.bound.run()
@@ -60,12 +63,13 @@ class SamplerPlans:
     def draw(self, samplers: Sequence[Sampler], histories: Sequence[Sequence[int]]) -> list[int]:
         """Draw a token from each of the first rows of `logits` with its sampler, -1 from a row with a NaN; `histories` are the
         preceding tokens."""
-        tokens = [NO_TOKEN] * len(samplers)
-        for form in {sampler.form for sampler in samplers}:
+        tokens = [sampler.forced() for sampler in samplers]
+        free = [row for row, token in enumerate(tokens) if token == NO_TOKEN]
+        for form in {samplers[row].form for row in free}:
             plan = self._plan(form, self._rows)
             plan.set_extent(self._rows, len(samplers))
             # The plan computes the rows of other forms too, with what was last there.
-            own = [row for row, sampler in enumerate(samplers) if sampler.form == form]
+            own = [row for row in free if samplers[row].form == form]
             for row in own:
                 samplers[row].fill(plan, row, histories[row])
             plan.bound.run()
@@ -132,6 +136,17 @@ class Sampler:
                 values[row] = _VALUES[name](self, history, values)
             elif name != "logits":
                 values[row] = getattr(self.sampling, name)
+
+    def forced(self) -> int:
+        """The next token, if the grammar lets no other one follow and nothing depends on its logit; else NO_TOKEN."""
+        if self._matcher is None or self.form.biased or self.form.mirostat:
+            return NO_TOKEN
+        token = self._matcher.forced()
+        if token is None:
+            return NO_TOKEN
+        self.step += 1
+        self._matcher.consume(token)
+        return token
 
     def drawn(self, plan: Plan, row: int) -> int:
         """The token that the plan has drawn for this sampler in a row; the next draw is another one."""

@@ -9,6 +9,7 @@ from camshaft.dtypes import f32, i32, i64, u32
 from camshaft.lang import Array, Tracer, Value, Variable
 
 Masked = Callable[[Value], Value]
+WORD = 32  # tokens of a word of a mask, and the fewest columns of a block
 LOWEST, HIGHEST = -3.4028234663852886e38, 3.4028234663852886e38
 # top_p uses weights in fixed point, 2^-28 of the likeliest token's; two halves of 14 bits let sums over 2^18 tokens fit u32.
 WEIGHT_BITS, HALF_BITS = 28, 14
@@ -17,7 +18,7 @@ WEIGHT_BITS, HALF_BITS = 28, 14
 @dataclass(frozen=True)
 class Row:
     """One row of logits, the list of the `n_listed` blocks of it that may have a kept token, and the greatest logit of each block
-    of all."""
+    of all. With a mask u32 [R, ceil(n / 32)], tokens whose bit is 0 have the lowest finite number in place of their logit."""
 
     k: Tracer
     logits: Array
@@ -27,6 +28,7 @@ class Row:
     listed: Array
     n_listed: Variable
     peaks: Array
+    mask: Array | None = None
 
     def all_blocks(self) -> int:
         return -(-self.n // self.block)
@@ -40,7 +42,10 @@ class Row:
     def value(self, c: Value) -> Value:
         """Loads a logit; NaN and -inf become the lowest finite number."""
         x = self.logits[self.row, c]
-        return self.k.select(x > LOWEST, x, LOWEST)
+        stays = x > LOWEST
+        if self.mask is not None:
+            stays = stays & _has_bit(self.k.gather(self.mask, self.row, c // WORD), c % WORD)
+        return self.k.select(stays, x, LOWEST)
 
     def count(self, holds: Masked) -> Value:
         """Counts the columns of listed blocks for which a condition is true."""
@@ -61,28 +66,48 @@ class KeptTokens:
         return (key > self.least.value) | ((key == self.least.value) & (c.to(i32) <= self.last.value))
 
 
-def row_of(k: Tracer, logits: Array, n: int, block: int) -> tuple[Row, Value, Value]:
+def row_of(k: Tracer, logits: Array, n: int, block: int, mask: Array | None = None) -> tuple[Row, Value, Value]:
     """Returns the program's row with its peaks and no block listed, its greatest logit, and 1 if a logit is NaN, else 0."""
     n_blocks = -(-n // block)
-    this = Row(k, logits, k.program(0), n, block, k.scratch(i32, n_blocks), k.var(0, i64), k.scratch(f32, n_blocks))
+    scratch = k.scratch(i32, n_blocks), k.var(0, i64), k.scratch(f32, n_blocks)
+    this = Row(k, logits, k.program(0), n, block, *scratch, mask)
     return this, *_find_peaks(this)
+
+
+def _has_bit(word: Value, i: Value) -> Value:
+    return (word >> i.to(u32)) & 1 == 1
+
+
+def _stretches(this: Row, block: Value) -> Iterator[tuple[Value, Value, Value | None]]:
+    """The first column of a block, the one after its last, and no word; with a mask, those of each word that has a 1."""
+    k, first = this.k, block * this.block
+    if this.mask is None:
+        yield first, k.minimum(first + this.block, this.n), None
+        return
+    for i in range(this.block // WORD):
+        begin = first + i * WORD
+        word = this.mask[this.row, k.minimum(begin, this.n - 1) // WORD]
+        with k.when(word != 0):
+            yield begin, k.minimum(begin + WORD, this.n), word
 
 
 def _find_peaks(this: Row) -> tuple[Value, Value]:
     """Stores the peaks; returns the greatest of them, and whether a logit is NaN."""
     k, nans = this.k, this.k.accumulator("max", i32)
     for b in k.range(this.all_blocks()):
-        peak, first = k.var(LOWEST), b * this.block
-        for c in k.lanes(first, k.minimum(first + this.block, this.n)):
-            x = this.logits[this.row, c]
-            peak.set(k.select(x > peak.value, x, peak.value))
-            nans.combine(k.isnan(x).to(i32))
+        peak = k.var(LOWEST)
+        for first, end, word in _stretches(this, b):
+            for c in k.lanes(first, end):
+                x = this.logits[this.row, c]
+                x = x if word is None else k.select(_has_bit(word, c - first), x, LOWEST)
+                peak.set(k.select(x > peak.value, x, peak.value))
+                nans.combine(k.isnan(x).to(i32))
         this.peaks[b] = k.lanes_max(peak)
     k.barrier()
     top = k.var(LOWEST)
     for b in k.lanes(this.all_blocks()):
         top.set(k.select(this.peaks[b] > top.value, this.peaks[b], top.value))
-    return k.lanes_max(top), k.lanes_max(nans)
+    return k.lanes_max(top), k.maximum(k.lanes_max(nans), 0)  # 0 too where a mask let no logit be read
 
 
 def first_equal(this: Row, top: Value) -> Value:

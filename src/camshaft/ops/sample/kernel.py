@@ -8,6 +8,8 @@ Nothing depends on the lane count: counts and top_p's masses are sums of integer
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from camshaft.dtypes import i32, u32
 from camshaft.lang import Array, Tracer, Value, kernel
 from camshaft.ops.sample.kept import (
@@ -44,8 +46,33 @@ def one_row_per_program(
     block: int,
 ) -> None:
     # w = exp((x - max x) / temperature) over the kept; y = argmin_i e_i / w_i, so that P(y = i) = w_i / sum(w)
-    this, top, nan = row_of(k, logits, n, block)
-    row = this.row
+    _draw(k, row_of(k, logits, n, block), (temperature, top_k, top_p, min_p, seed), weights, out)
+
+
+@kernel
+def one_masked_row_per_program(
+    k: Tracer,
+    logits: Array,
+    mask: Array,
+    temperature: Array,
+    top_k: Array,
+    top_p: Array,
+    min_p: Array,
+    seed: Array,
+    weights: Array,
+    out: Array,
+    *,
+    n: int,
+    block: int,
+) -> None:
+    # x[i] = the lowest finite number where bit i % 32 of mask[r, i // 32] is 0; then as above
+    _draw(k, row_of(k, logits, n, block, mask), (temperature, top_k, top_p, min_p, seed), weights, out)
+
+
+def _draw(k: Tracer, found: tuple[Row, Value, Value], settings: Sequence[Array], weights: Array, out: Array) -> None:
+    this, top, nan = found
+    temperature, top_k, top_p, min_p, seed = settings
+    row, n = this.row, this.n
     temperature_ = k.select(temperature[row] > 0, temperature[row], 0.0)
     with k.when(nan > 0):
         out[row] = NAN_TOKEN

@@ -9,6 +9,7 @@ never drawn unless all are. A row with a NaN gives -1. top_p ignores weights bel
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -60,13 +61,18 @@ def block_of(n: int) -> int:
     return block
 
 
-def _build(node: ops.NodeSpec, target: ops.Target) -> ops.Build:
+def launched(kernel: Any, node: ops.NodeSpec) -> ops.Build:
+    """A program of the kernel for each row; it reads every input, and has scratch memory for the weights."""
     logits = node.inputs[0]
     n = logits.bounds[1]
-    arrays = (*(ops.read(i) for i in range(6)), ops.scratch(0, "update"), ops.write(0))
+    arrays = (*map(ops.read, range(len(node.inputs))), ops.scratch(0, "update"), ops.write(0))
     constants = {"n": n, "block": block_of(n)}
-    launch = ops.Launch(one_row_per_program, arrays, (ops.Cells(logits.shape[0]),), constants)
+    launch = ops.Launch(kernel, arrays, (ops.Cells(logits.shape[0]),), constants)
     return ops.Build((launch,), (TensorSpec(logits.shape, u32),))
+
+
+def _build(node: ops.NodeSpec, target: ops.Target) -> ops.Build:
+    return launched(one_row_per_program, node)
 
 
 def distribution(logits: ops.Array, temperature: float, top_k: int, top_p: float, min_p: float) -> ops.Array:

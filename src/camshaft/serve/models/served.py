@@ -113,7 +113,8 @@ class Served:
 
     @property
     def nbytes(self) -> int:
-        """The memory of the weights, and of the cache of keys and values with every slot full."""
+        """The memory of the weights, of the cache of keys and values with every slot full, and of as many copies of states and
+        windows as prompts may share."""
         return _nbytes(self.lm)
 
     @property
@@ -171,9 +172,9 @@ class Served:
 
 def _nbytes(lm: LanguageModel) -> int:
     """The memory of one model. Of experts in files it is that of those that are kept."""
-    plan = lm.describe_plan()
+    plan, cache = lm.describe_plan(), lm.plans.cache
     weights = plan.weights_nbytes - plan.mapped_nbytes + min(plan.resident_nbytes, plan.mapped_nbytes)
-    return weights + lm.plans.cache.nbytes
+    return weights + cache.nbytes + (cache.prefixes.most_states_nbytes if cache.prefixes else 0)
 
 
 def served_name(model: str) -> str:

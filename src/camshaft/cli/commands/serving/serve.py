@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from camshaft.serve.models.config import ServerConfig
     from camshaft.serve.models.models import Models
     from camshaft.serve.models.spec import ModelSpec
+    from camshaft.serve.request_log import LogPlace
 
 
 @command
@@ -58,7 +59,7 @@ def serve(
     except ModuleNotFoundError as error:
         raise missing_extra(error, "camshaft serve", ray) from None
     from camshaft.serve.guard import Guard, read_keys, read_origins
-    from camshaft.serve.request_log import opened
+    from camshaft.serve.request_log import STDERR, LogPlace, opened
 
     logging.basicConfig(level=logging.WARNING, format="camshaft: %(message)s")
     logging.getLogger("asyncio").setLevel(logging.ERROR)  # it warns of each write to a client that has gone
@@ -72,12 +73,13 @@ def serve(
     found = _with_others(_config(models, config, common), common, embed=embed, rerank=rerank, speech=speech)
     sizes = f", {slots} at once, context {context}" if config is None else ""
     said = f"{', '.join(spec.name for spec in found.specs)} at URL/v1{sizes}; Ctrl-C stops"
+    place = None if log is None else LogPlace(log if log == STDERR else log.absolute(), log_texts)
     if ray is not None:
         _check_open(keys, host, f"http://{host}:{port}")
-        _serve_on_cluster(ray, found, guard, replicas, (host, port), said)
+        _serve_on_cluster(ray, found, guard, replicas, (host, port), said, place)
         return
     with ExitStack() as stack:
-        to_log = None if log is None else stack.enter_context(opened(log, with_texts=log_texts))
+        to_log = None if place is None else stack.enter_context(opened(place))
         listening = stack.enter_context(run.listen(host, port))
         _check_open(keys, listening.getsockname()[0], run.url_of(listening))
         served = stack.enter_context(closing(_loaded(found)))
@@ -161,23 +163,30 @@ def _loaded(config: ServerConfig) -> Models:
 
 
 def _serve_on_cluster(
-    address: str, config: ServerConfig, guard: Guard, replicas: str | None, at: tuple[str, int], said: str
+    address: str,
+    config: ServerConfig,
+    guard: Guard,
+    replicas: str | None,
+    at: tuple[str, int],
+    said: str,
+    log: LogPlace | None,
 ) -> None:
     from camshaft.cluster.serving import read_replicas, served
     from camshaft.cluster.specs import cluster_specs
 
     host, port = at
     wanted = None if replicas is None else read_replicas(replicas)
-    with served(address, cluster_specs(config), guard, replicas=wanted, host=host, port=port):
+    with served(address, cluster_specs(config), guard, replicas=wanted, host=host, port=port, log=log):
         _notice(f"serving {said.replace('URL', f'http://{host}:{port}')}")
         while True:
             time.sleep(3600)
 
 
 def _check_files(folder: Path | None, log: Path | None, ray: str | None, *, log_texts: bool) -> None:
-    for name, given in (("--slot-save-path", folder), ("--log", log)):
-        if given is not None and ray is not None:
-            raise SettingError(f"{name} is for a server of one process; --ray was given too")
+    if folder is not None and ray is not None:
+        raise SettingError("--slot-save-path is for a server of one process; --ray was given too")
+    if log == Path("-") and ray is not None:
+        raise SettingError("--log - with --ray; wanted a file, which is written on the head node of the cluster")
     if folder is not None and not folder.is_dir():
         raise SettingError(f"--slot-save-path: there is no folder {folder}")
     if log_texts and log is None:

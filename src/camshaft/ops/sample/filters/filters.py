@@ -17,7 +17,7 @@ from camshaft.dtypes import f32, i32, u32
 from camshaft.ops import op as ops
 from camshaft.ops.sample.filters import token_mask, truncated, typical
 from camshaft.ops.sample.filters.frame import Filter, op_of
-from camshaft.ops.sample.kept import LOWEST
+from camshaft.ops.sample.kept import LOWEST, WORD
 from camshaft.ops.sample.uniform import drawn
 
 # The least difference of a logit to the greatest one that counts: e^-1000 is 0, and 0 times it is no NaN.
@@ -129,9 +129,9 @@ def _mask_keeps(x: ops.Array, mask: ops.Array) -> ops.Array:
 
 def _token_mask(f: Any, logits: Any, mask: Any) -> Any:
     rows, n = logits.shape
-    powers = 2 ** np.arange(token_mask.WORD, dtype=np.uint32)
+    powers = 2 ** np.arange(WORD, dtype=np.uint32)
     bits = f.remainder(f.floor_divide(_column(mask), powers), np.uint32(2))
-    allowed = f.equal(bits.reshape((rows, mask.shape[1] * token_mask.WORD))[:, :n], np.uint32(1))
+    allowed = f.equal(bits.reshape((rows, mask.shape[1] * WORD))[:, :n], np.uint32(1))
     return _kept(f, allowed, logits)
 
 

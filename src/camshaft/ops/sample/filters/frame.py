@@ -12,8 +12,7 @@ from camshaft.dtypes import DType, f32
 from camshaft.ops import op as ops
 from camshaft.ops.checks import partly_active
 from camshaft.ops.parameters import Parameters
-from camshaft.ops.sample.filters import token_mask
-from camshaft.ops.sample.kept import LOWEST
+from camshaft.ops.sample.kept import LOWEST, WORD
 from camshaft.ops.spec import TensorSpec
 
 
@@ -32,7 +31,7 @@ class Filter:
 
     def wanted(self, logits: TensorSpec) -> list[TensorSpec]:
         """The specs of the inputs after the logits."""
-        words = -(-logits.bounds[1] // token_mask.WORD)
+        words = -(-logits.bounds[1] // WORD)
         return [
             TensorSpec((logits.shape[0], *(words if a == "n" else a for a in axes)), dtype)
             for _, dtype, axes in self.inputs
@@ -56,7 +55,7 @@ def _reference(row: Filter, inputs: Sequence[ops.Array], attrs: ops.Attrs) -> tu
 
 
 def _inputs(row: Filter, logits: ops.Array) -> tuple[ops.Array, ...]:
-    words = -(-logits.shape[1] // token_mask.WORD)
+    words = -(-logits.shape[1] // WORD)
     made = []
     for i, (_, dtype, axes) in enumerate(row.inputs):
         size = tuple(words if a == "n" else a for a in axes)

@@ -6,9 +6,7 @@ from camshaft.dtypes import u32
 from camshaft.lang import Array, Tracer, kernel
 from camshaft.ops import op as ops
 from camshaft.ops.kernels import blocks
-from camshaft.ops.sample.kept import LOWEST
-
-WORD = 32  # bits
+from camshaft.ops.sample.kept import LOWEST, WORD
 
 
 @kernel
