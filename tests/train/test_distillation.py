@@ -130,8 +130,8 @@ def test_affine_weights_are_learned_and_the_folder_is_what_was_measured(tmp_path
     base, _ = hub_folder("llama", tmp_path)
     text, plain, out = tmp_path / "text.txt", tmp_path / "plain", tmp_path / "out"
     text.write_text(excerpt(), "utf-8")
-    sizes: dict[str, Any] = {"batch": 2, "length": 12, "held_out": 2}
-    options = train.DistillOptions(steps=10, lr=1e-2, **sizes)
+    sizes: dict[str, Any] = {"batch": 4, "length": 12, "held_out": 2}
+    options = train.DistillOptions(steps=15, lr=5e-3, **sizes)
     first = train.DistillOptions(steps=1, lr=0.0, **sizes)
     train.distill_quantize(base, plain, "affine3", text, options=first)
     result = train.distill_quantize(base, out, "AFFINE3", text, options=options)
