@@ -129,7 +129,7 @@ def _error_samples() -> Iterable[ops.ErrorSample]:
 
 
 def _decompose(f: Any, x: Any, w: Any) -> Any:
-    return f.matmul(x, f.dequantize(w))
+    return f.matmul(x if x.spec.is_plain else f.dequantize(x), f.dequantize(w))
 
 
 @kernel
@@ -175,6 +175,6 @@ OP = ops.Op(
     tolerance={"f32": 1e-11},
     flops=lambda node: 2.0 * node.inputs[0].bounds[0] * float(np.prod(node.inputs[1].bounds)),
     decompose=_decompose,
-    vjp=lambda f, dy, y, x, w: (f.quantized_matmul(dy, w), None),
+    vjp=lambda f, dy, y, x, w: (f.quantized_matmul(dy, w), None) if x.spec.is_plain else NotImplemented,
     rules=(Rule(Stage.TILES, (NAME,), tiled_input),),
 )
