@@ -118,9 +118,9 @@ def _reference(inputs: Sequence[ops.Array], attrs: ops.Attrs) -> tuple[ops.Array
     return (x @ w.T,)
 
 
-# Where w has one row, as the gate of a shared expert, and x too, the result is one number, whose terms may cancel: of a result that is
-# 1/c of its usual size the normalized error is (2^-24 c)^2, and a share of about 1/c is so small. 1e-8 is c = 1700. Terms rounded to
-# 16 bits have 2e-7 and more, and one left out of k has 1/k.
+# Where w has one row, as the gate of a shared expert, and x too, the result is one number, whose terms may cancel: of a result
+# that is 1/c of its usual size the normalized error is (2^-24 c)^2, and a share of about 1/c is so small. 1e-8 is c = 1700.
+# Terms rounded to 16 bits have 2e-7 and more, and one left out of k has 1/k.
 TOLERANCE = {"f32": 1e-8}
 OP = ops.Op(
     name=NAME,
