@@ -1,7 +1,8 @@
 """The peer of training.py: transformers' Llama of SmolLM2's sizes with PEFT, or whole, by torch. Does not import camshaft.
 
-Run by training.py as `python -P training_peer.py THREADS METHOD BATCH LENGTH`. Each input line asks for a step in f32, each
-output line is {"s": seconds, "cpu_s": CPU seconds of all threads}. Ids are random.
+Run by training.py as `python -P training_peer.py THREADS METHOD BATCH LENGTH f32|bf16`. Each input line asks for a step, each
+output line is {"s": seconds, "cpu_s": CPU seconds of all threads}. Ids are random. In bf16 a network with adapters has weights of
+bf16, its adapters f32, as PEFT loads it; a whole one is trained by autocast, with weights of f32, as AdamW needs them.
 """
 
 from __future__ import annotations
@@ -27,6 +28,9 @@ def main() -> None:
         num_key_value_heads=3, tie_word_embeddings=True, max_position_embeddings=8192,
     )  # fmt: skip
     network = transformers.LlamaForCausalLM(config)
+    in_bf16 = sys.argv[5] == "bf16"
+    if in_bf16 and method == "lora":
+        network = network.to(torch.bfloat16)
     if method == "lora":
         modules = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
         network = peft.get_peft_model(network, peft.LoraConfig(r=8, lora_alpha=16, target_modules=modules))
@@ -36,7 +40,9 @@ def main() -> None:
     for _ in sys.stdin:
         started, cpu = time.perf_counter(), time.process_time()
         optimizer.zero_grad()
-        network(input_ids=ids, labels=ids).loss.backward()
+        with torch.autocast("cpu", torch.bfloat16, enabled=in_bf16 and method == "full"):
+            loss = network(input_ids=ids, labels=ids).loss
+        loss.backward()
         torch.nn.utils.clip_grad_norm_(learned, 1.0)
         optimizer.step()
         found = {"s": time.perf_counter() - started, "cpu_s": time.process_time() - cpu}

@@ -180,6 +180,7 @@ def test_few_variants_are_for_one_target_alone() -> None:
         ("argsort", "partition"),
         ("argsort", "buckets"),
         ("quantized_matmul", "unpacked_tiles"),
+        ("quantized_matmul_transposed", "unpacked_tiles"),
         ("gated_product", "unpacked_tiles"),
         ("quantized_matmul", "unpacked_units"),
         *(("gated_product", f"unfused_{name}") for name in ("gemv", "matrix_unit", "short_sums")),

@@ -155,6 +155,29 @@ def test_ptxas_takes_every_kernel(kernels, texts, processor) -> None:
     assert max(found.registers for found in report.values()) <= 255
 
 
+# What a step of training has beside the kernels of its forward pass.
+GRADIENTS = (
+    "quantized_matmul_transposed",
+    "attention_gradient",
+    "cross_entropy_gradient",
+    "adam_update",
+    "assign",
+    "dropout",
+)
+
+
+def test_ptxas_takes_the_kernels_of_training() -> None:
+    require(find_tool("ptxas"), "ptxas is not here: install the wheel nvidia-cuda-nvcc")
+    target, texts = GPU_TARGETS["sm_80"], {}
+    for item in op_kernels(TARGET, SOME, takes=lambda op: op.name in GRADIENTS):
+        symbol = f"{item.symbol}_{len(texts)}"
+        texts[symbol] = ptx_of(emit(simt_form(item.kernel, item.lanes or LANES), target, symbol), target)
+    assert all(any(name.startswith(op) for name in texts) for op in GRADIENTS)
+    report = assemble(joined(list(texts.values())), "sm_80")
+    assert report.keys() == texts.keys()
+    assert not any(found.spill_nbytes for found in report.values())
+
+
 def test_llvm_s_words_are_passed_on() -> None:
     with pytest.raises(BackendError, match="LLVM refused a module"):
         ptx("define void @k() { nonsense }", GpuTarget())

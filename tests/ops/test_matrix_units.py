@@ -26,6 +26,7 @@ from tests.support.quick import quick_of
 
 GROUNDS = 2  # a sample runs on two, with kernels made for each
 PRODUCT, GATED, ATTENTION, MATMUL = map(ops.get, ("quantized_matmul", "gated_product", "attention", "matmul"))
+TURNED = ops.get("quantized_matmul_transposed")
 
 
 def variant_of(op, name):
@@ -82,6 +83,20 @@ def test_gates_have_the_same_bits_in_runs_of_few_and_of_many() -> None:
     whole = rows(67)
     for n in (1, 16, 17, 33, 49):
         np.testing.assert_array_equal(rows(n), whole[:n])
+
+
+@pytest.mark.parametrize("name", quick_of(PACKED_FORMATS, ["Q4_1", "Q6_K"]))
+def test_every_block_format_is_turned_for_amx(name) -> None:
+    """45 tokens are two tiles; four tiles of sums each, a step for 32 rows of weights."""
+    given = next(s for s in TURNED.samples() if s.name.startswith(f"{name} 45") and s.name.endswith("tiles"))
+    n, k = node_of(TURNED, given).inputs[1].bounds
+    assert run(TURNED, variant_of(TURNED, "unpacked_tiles"), given)["tdpbf16ps.internal"] == 2 * (k // 32) * 4 * n // 32
+
+
+@pytest.mark.parametrize("values", [{"part": 48, "panels": 2}, {"part": 20, "panels": 1}, {"part": 64, "panels": 4}])
+def test_a_turned_depth_may_have_parts(values) -> None:
+    given = next(s for s in TURNED.samples() if s.name == "Q8_0 67(65)x2080x96 tiles")
+    run(TURNED, variant_of(TURNED, "unpacked_tiles").with_values(values), given)
 
 
 def test_sums_of_two_parts_of_the_depth_are_added() -> None:

@@ -69,7 +69,11 @@ _Compute = Annotated[
 ]
 _Activations = Annotated[
     str | None,
-    _of("activations", "What products with the model's quantized weights take: q8 is faster.", metavar="f32|q8"),
+    _of(
+        "activations",
+        "What products with the model's quantized weights take: q8, or bf16 with AMX, are faster.",
+        metavar="f32|q8|bf16",
+    ),
 ]
 _Pack = Annotated[bool, _of("pack", "Put as many examples into each row of --length tokens as fit.", "--pack")]
 _ValidateEvery = Annotated[

@@ -145,17 +145,18 @@ def compiled_activations(name: str, tensors: Iterable[FileTensor], backend: str 
     numbers = [(tensor.format.name in ("F16", "F32"), math.prod(tensor.shape)) for tensor in tensors]
     if sum(n for is_exact, n in numbers if is_exact) > sum(n for is_exact, n in numbers if not is_exact):
         return "q8"
-    return "bf16" if name == "auto" and _multiplies_bf16(backend) else "q8"
+    return "bf16" if name == "auto" and multiplies_bf16(backend) else "q8"
 
 
-def _multiplies_bf16(backend: str | None) -> bool:
-    """Return whether the backend or device has matrix units for bf16 that kernels of quantized products use."""
+def multiplies_bf16(backend: str | None, *, gpus: bool = True) -> bool:
+    """Return whether the backend or device, one of the `gpus` too, has matrix units for bf16 that kernels of quantized products
+    use."""
     from camshaft.backends.cpu.compile import host_target  # not needed to read options
     from camshaft.backends.cpu.features import names
 
     if backend in (None, "simd"):
         return names(host_target().features) >= BF16_TILES
-    return backend.partition(":")[0] == "cuda"
+    return gpus and backend.partition(":")[0] == "cuda"
 
 
 def kv_cache_of(name: str, activations: str) -> str:

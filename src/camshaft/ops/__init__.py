@@ -134,6 +134,7 @@ _RULES_AT = {
     "matmul": "matmul rounded_matmul",
     "quantized_matmul": "quantized_matmul",
     "quantized_matmul_grouped": "quantized_matmul_grouped",
+    "quantized_matmul_transposed": "quantized_matmul_transposed",
     "rms_norm": "matmul rms_norm_q8",
     "residual_norm": "matmul residual_norm_q8",
     "silu_multiply": "matmul silu_multiply_q8",

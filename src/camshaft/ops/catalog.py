@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from camshaft import ops
 from camshaft.dtypes import DTYPES, DType, as_dtype
 from camshaft.extent import Extent
@@ -236,6 +238,8 @@ def _shown(spec: TensorSpec) -> str:
 
 
 def _value(value: object) -> str:
+    if isinstance(value, np.ndarray):
+        return f"{value.dtype}{list(value.shape)}"
     return f"{value.bound}" if isinstance(value, Extent) else repr(value)
 
 

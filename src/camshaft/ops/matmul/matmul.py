@@ -135,16 +135,18 @@ def _turned(f: Any, x: Any) -> Any:
     return f.transpose(x, axes=(*range(x.ndim - 2), x.ndim - 1, x.ndim - 2))
 
 
-def _gradient_of(f: Any, x: Any, a: Any, b: Any, transpose_b: bool = False) -> Any:
-    """a b in x's dtype."""
-    made = f.matmul(a, b, transpose_b=transpose_b, **({} if x.dtype in OWN_DTYPES else {"to": x.dtype.name}))
+def _gradient_of(f: Any, x: Any, dtype: DType, a: Any, b: Any, transpose_b: bool = False) -> Any:
+    """a b in the shape of x and this dtype."""
+    made = f.matmul(a, b, transpose_b=transpose_b, **({} if dtype in OWN_DTYPES else {"to": dtype.name}))
     if x.ndim == 1 and made.ndim > 2:
         made = f.sum(made, axes=tuple(range(made.ndim - 2)))
     return made.reshape(x.shape) if x.ndim == 1 else made
 
 
-def _vjp(f: Any, dy: Any, y: Any, a: Any, b: Any, transpose_b: bool = False, to: str = "f32") -> tuple[Any, Any]:
-    """dy b^T and a^T dy, summed in f32 or wider. A vector is a matrix of one row or column."""
+def gradients(
+    f: Any, dy: Any, y: Any, a: Any, b: Any, dtypes: tuple[DType, DType], transpose_b: bool = False
+) -> tuple[Any, Any]:
+    """Functions of dy b^T and a^T dy in these dtypes, summed in f32 or wider. A vector is a matrix of one row or column."""
     x = a if a.ndim > 1 else a.reshape((1, *a.shape))
     w = b if b.ndim > 1 else b.reshape((1, *b.shape) if transpose_b else (*b.shape, 1))
     rows, columns = x.shape[-2], w.shape[-2 if transpose_b else -1]
@@ -156,10 +158,18 @@ def _vjp(f: Any, dy: Any, y: Any, a: Any, b: Any, transpose_b: bool = False, to:
         if w.ndim == 2 and dy.ndim > 2 and x.ndim == dy.ndim:  # one product for the whole batch
             left, right = x.reshape((-1, x.shape[-1])), dy.reshape((-1, columns))
         if transpose_b:
-            return _gradient_of(f, b, _turned(f, right), left)
-        return _gradient_of(f, b, _turned(f, left), right)
+            left, right = right, left
+        # out = left^T right; of low-rank factors it is less to turn right, which has few columns, and the result
+        (depth, m), n = left.spec.bounds[-2:], right.spec.bounds[-1]
+        if b.ndim > 1 and left.ndim == 2 and depth * m > depth * n + m * n:
+            return _turned(f, _gradient_of(f, b, dtypes[1], _turned(f, right), left))
+        return _gradient_of(f, b, dtypes[1], _turned(f, left), right)
 
-    return (lambda: _gradient_of(f, a, dy, w, transpose_b=not transpose_b)), of_b
+    return (lambda: _gradient_of(f, a, dtypes[0], dy, w, transpose_b=not transpose_b)), of_b
+
+
+def _vjp(f: Any, dy: Any, y: Any, a: Any, b: Any, transpose_b: bool = False, to: str = "f32") -> tuple[Any, Any]:
+    return gradients(f, dy, y, a, b, (a.dtype, b.dtype), transpose_b)
 
 
 OP = ops.Op(

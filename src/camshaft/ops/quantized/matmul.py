@@ -140,10 +140,11 @@ TILE = ops.KernelVariant("tile", ops.VECTORS, _TUNABLES.build_default, packed_on
 def tiled_input(use: Use, uses: Uses) -> Match | None:
     """Makes a product of many tokens of plain x with w read bf16 in tiles."""
     x, _ = use.inputs
-    return _read_form(use, TILES, "tiles") if x.spec.is_plain and x.spec.bounds[0] > FEW_ROWS else None
+    fits = x.spec.is_plain and x.spec.bounds[0] > FEW_ROWS and x.spec.bounds[1] % BLOCK == 0
+    return read_form(use, TILES, "tiles") if fits else None
 
 
-def _read_form(use: Use, kind: tuple[int, int], suffix: str) -> Match:
+def read_form(use: Use, kind: tuple[int, int], suffix: str) -> Match:
     """Makes a product read a form of x, with one quantize_activations per x, form and device."""
     x, w, *others = use.inputs
     attrs = dict(zip(("group", "zero"), kind, strict=True))
@@ -186,7 +187,7 @@ def quantized_input(use: Use, uses: Uses) -> Match | None:
     """Makes a quantized product of plain x with w read quantize_activations(x), with one of these per x, kind of sums and
     device."""
     x, w, *_ = use.inputs
-    return _read_form(use, packed_format(w.spec).sums, "q8") if x.spec.is_plain else None
+    return read_form(use, packed_format(w.spec).sums, "q8") if x.spec.is_plain else None
 
 
 OP = ops.Op(
@@ -203,7 +204,7 @@ OP = ops.Op(
         matrix_unit.VARIANT,
         short_tile.VARIANT,
         unpacked.variant(turns=False),
-        unpacked_tiles.VARIANT,
+        unpacked_tiles.variant(turns=False),
         unpacked_units.VARIANT,
     ),
     samples=_samples,

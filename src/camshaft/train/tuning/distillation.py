@@ -1,16 +1,16 @@
-"""distill_quantize(model, out, type, data): quantize a model, then learn the blocks' scales and minima (DWQ).
+"""distill_quantize(model, out, type, data): quantize a model, then learn the scales and biases of its groups (DWQ).
 
-A decoded block is linear in its scale d and, in formats that have one, its minimum m: w = d a - m b, with a and b from the codes
-and sub-scales. These stay as they are; each d and m is multiplied by a number that is learned, so that the quantized model's
-distribution of the next token comes near to the full model's (by KL divergence). The file keeps its size and formats.
+A decoded block of a GGUF file is linear in its scale d and, in formats that have one, its minimum m: w = d a - m b, with a and b
+from the codes and sub-scales; affine weights are code scale + bias. Codes and sub-scales stay as they are; each scale, minimum or
+bias is multiplied by a number that is learned, so that the quantized model's distribution of the next token comes near to the
+full model's (by KL divergence). The file keeps its size and formats.
 """
 
 from __future__ import annotations
 
 import os
-import re
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,29 +19,23 @@ from typing import Any
 import numpy as np
 
 from camshaft.errors import FormatError, PlanError, StoreError
-from camshaft.formats.gguf.file import GGUFFile, open_gguf
-from camshaft.formats.gguf.write import NewTensor, values_of, write_gguf
+from camshaft.formats.gguf.file import open_gguf
 from camshaft.formats.mapped import path_for_messages
-from camshaft.formats.tensor import FileTensor
-from camshaft.graph import functions as f
-from camshaft.graph.tensor import Tensor, graph_of
-from camshaft.models.blocks.transformer import TokenBatch, WholeSequences
-from camshaft.models.checkpoint import Checkpoint
-from camshaft.models.decoder import decoder
+from camshaft.models.convert.convert import convert
+from camshaft.models.files.mlx_folder import check_folder
 from camshaft.models.files.quantize import check_target, quantize
 from camshaft.store.file_lock import work_folder
 from camshaft.train.data import Windows
 from camshaft.train.optimizers import Adam
 from camshaft.train.schedules import cosine
 from camshaft.train.trainer import Progress, Trainer
-from camshaft.train.tuning.methods.lora import TARGETS, LoraConfig, LoraModel
+from camshaft.train.tuning.distilling.affine import AffineStudent, affine_bits
+from camshaft.train.tuning.distilling.blocks import BlockStudent
+from camshaft.train.tuning.distilling.student import Student
+from camshaft.train.tuning.methods.lora import LoraConfig, LoraModel
 from camshaft.train.validation import Validation
 
 Array = np.ndarray[Any, Any]
-Factors = Mapping[str, Mapping[str, Any]]
-_MATRIX = re.compile(rf"blk\.\d+\.({'|'.join(TARGETS)})\.weight")
-_FIELDS = ("d", "m", "dmin")  # of a block's layout: the scale, and the minimum by its two names
-_LEAST, _MOST = 0.25, 4.0  # what a factor may be: beyond it codes and scale no longer fit each other
 
 
 @dataclass(frozen=True)
@@ -91,21 +85,23 @@ def distill_quantize(
 ) -> DistillResult:
     """Writes a model in the formats of `file_type`, as `quantize` does, with scales and minima that are learned from a text.
 
+    With AFFINE3, or 2, 4, 5, 6 or 8 in place of the 3, `model` is a folder in Hugging Face's layout, and `out` will be one as
+    mlx-lm loads it: codes of so many bits for the matrices of layers, of 8 for embeddings and the output.
+
     `data` is a text file. `each(progress, steps)` is called after every step. Raises FormatError as `quantize` and for a text
     that is too short, ModelError for mixtures of experts and recurrent models, StoreError if `out` cannot be written."""
     given, target, started = options or DistillOptions(), Path(out), time.perf_counter()
-    check_target(Path(model), target, force)
+    if affine_bits(file_type) is None:
+        check_target(Path(model), target, force)
+    else:
+        check_folder(target, force)
     with ExitStack() as stack:
         try:
             folder = stack.enter_context(work_folder(target.parent, ".distill-"))
         except OSError as error:
             raise StoreError(f"{path_for_messages(target)}: cannot be written: {error.strerror}") from error
-        small = folder / "quantized.gguf"
-        quantize(model, small, file_type, pure=pure, threads=threads)
-        full = stack.enter_context(LoraModel(model, LoraConfig()))
-        file = stack.enter_context(open_gguf(small))
-        student = Student(full, file)
-        learned, held_out = _windows(full, data, given)
+        student = _student(stack, folder, Path(model), file_type, pure, threads)
+        learned, held_out = _windows(student.full, data, given)
         validation = Validation([(ids,) for ids in held_out], max(given.steps // 10, 1))
         rate = cosine(given.lr, given.steps, warmup=given.steps // 20)
         parts = student.loss, student.factors(), Adam(), lambda n: learned(n)[:1]
@@ -118,128 +114,31 @@ def distill_quantize(
         is_better = best is not None and best[1] < before
         after = best[1] if best is not None and is_better else before
         student.write(target, trainer.best if is_better else student.factors())
-    return DistillResult(target, target.stat().st_size, before, after, given.steps, time.perf_counter() - started)
+    nbytes = sum(p.stat().st_size for p in _files(target))
+    return DistillResult(target, nbytes, before, after, given.steps, time.perf_counter() - started)
 
 
-class Student:
-    """A quantized model whose matrices' blocks have factors for their scales and minima, beside the full model."""
-
-    def __init__(self, full: LoraModel, file: GGUFFile) -> None:
-        self._full, self._file = full, file
-        self._parts = {
-            name: parts_of(tensor)
-            for name, tensor in file.tensors.items()
-            if _MATRIX.fullmatch(name) and _fields(tensor)
-        }
-        if not self._parts:
-            raise FormatError(
-                f"{path_for_messages(file.path)}: has no matrix of layers in blocks with a scale; wanted a type such as Q4_0"
-            )
-
-    def factors(self) -> dict[str, dict[str, Array]]:
-        """Factors of 1 by matrix and field, f32 [rows, blocks]."""
-        return {
-            name: {
-                field: np.ones((p.shape[0], p.shape[1] // p.format.block_size), np.float32)
-                for field, p in parts.items()
-            }
-            for name, parts in self._parts.items()
-        }
-
-    def loss(self, factors: Factors, ids: Tensor) -> Tensor:
-        """The mean over the tokens of `ids` [batch, length] of KL(full || quantized), in nats."""
-        graph = graph_of(ids)
-        wanted = f.log_softmax(self._logits(Checkpoint(self._full.file.tensors, graph), ids, 0))
-        student = Learned(self._file.tensors, graph, self._parts, factors)
-        found = f.log_softmax(self._logits(student, ids, self._full.config.n_layers))
-        divergence = f.sum(f.exp(wanted) * (wanted - found), axes=1)
-        made: Tensor = f.mean(divergence)
-        return made
-
-    def write(self, path: Path, factors: Factors) -> None:
-        """Writes the file with its blocks' scales and minima multiplied. StoreError if it cannot be written."""
-        tensors = [
-            NewTensor(t.name, t.shape, t.format, _data_of(t, factors.get(t.name, {})))
-            for t in self._file.tensors.values()
-        ]
-        write_gguf(path, values_of(self._file.metadata), tensors)
-
-    def _logits(self, checkpoint: Checkpoint, ids: Tensor, recomputed: int) -> Tensor:
-        full, (batch, length) = self._full, ids.spec.bounds
-        graph = graph_of(ids)
-        positions = graph.constant("positions", np.tile(np.arange(length, dtype=np.int32), batch))
-        ropes = full.rotations(graph, length)
-        tokens = TokenBatch(ids.reshape((batch * length,)), positions, None, ropes, recomputed=recomputed)
-        return decoder(full.config, checkpoint, tokens, [WholeSequences(length)] * full.config.n_layers)
+def _files(path: Path) -> list[Path]:
+    """The file, or those of a folder."""
+    return sorted(path.iterdir()) if path.is_dir() else [path]
 
 
-class Learned(Checkpoint):
-    """The file's tensors, where matrices with factors are sums of their decoded parts times these."""
-
-    def __init__(
-        self,
-        tensors: Mapping[str, FileTensor],
-        graph: Any,
-        parts: Mapping[str, Mapping[str, FileTensor]],
-        factors: Factors,
-    ) -> None:
-        super().__init__(tensors, graph)
-        self._parts, self._factors = parts, factors
-
-    def linear(self, x: Tensor, name: str, n: int, *, bias: bool = False) -> Tensor:
-        factors = self._factors.get(f"{name}.weight")
-        if factors is None:
-            return super().linear(x, name, n, bias=bias)
-        weight: Tensor | None = None
-        for field, part in self._parts[f"{name}.weight"].items():
-            spec = self.tensors[f"{name}.weight"]
-            constant = Checkpoint({part.name: part}, self.graph).tensor(part.name, *spec.shape)
-            blocks = f.dequantize(constant).reshape((*factors[field].shape, part.format.block_size))
-            scaled = blocks * factors[field].reshape((*factors[field].shape, 1))
-            weight = scaled if weight is None else weight + scaled
-        assert weight is not None
-        y: Tensor = f.matmul(x, weight.reshape((n, -1)), transpose_b=True, name=name)
-        return f.add(y, self.vector(f"{name}.bias", n), name=f"{name}.bias") if bias else y
-
-
-def _fields(tensor: FileTensor) -> list[str]:
-    """The names of a block's f16 scale and minimum; none for formats without an f16 scale."""
-    layout = tensor.format.layout
-    known: Mapping[str, Any] = {} if layout is None or tensor.format.is_plain else layout.fields or {}
-    found = [name for name in _FIELDS if name in known and known[name][0] == np.dtype("<f2")]
-    return found if "d" in found else []
-
-
-def parts_of(tensor: FileTensor) -> dict[str, FileTensor]:
-    """The tensor by fields: blocks in which the others are zero. Their decoded sum is the tensor."""
-    fields = _fields(tensor)
-
-    def part(field: str) -> FileTensor:
-        def read() -> Array:
-            blocks = np.array(tensor.data().reshape(-1, tensor.format.block_nbytes))
-            records = tensor.format.records(blocks)
-            for other in fields:
-                if other != field:
-                    records[other] = 0
-            return records.view(np.uint8).reshape(-1)
-
-        return FileTensor(f"{tensor.name}.{field}", tensor.shape, tensor.format, tensor.nbytes, read, tensor.path)
-
-    return {field: part(field) for field in fields}
-
-
-def _data_of(tensor: FileTensor, factors: Mapping[str, Array]) -> Callable[[], Iterator[Array]]:
-    def parts() -> Iterator[Array]:
-        if not factors:
-            yield tensor.data()
-            return
-        records = tensor.format.records(np.array(tensor.data().reshape(-1, tensor.format.block_nbytes)))
-        for field, factor in factors.items():
-            scales = records[field].astype(np.float32) * np.clip(factor.reshape(-1), _LEAST, _MOST)
-            records[field] = scales.astype(np.float16)
-        yield records.view(np.uint8).reshape(-1)
-
-    return parts
+def _student(stack: ExitStack, folder: Path, model: Path, file_type: str, pure: bool, threads: int | None) -> Student:
+    """The full model and its quantized one, made in a folder."""
+    bits = affine_bits(file_type)
+    if bits is None:
+        small = folder / "quantized.gguf"
+        quantize(model, small, file_type, pure=pure, threads=threads)
+        full = stack.enter_context(LoraModel(model, LoraConfig()))
+        return BlockStudent(full, stack.enter_context(open_gguf(small)))
+    if pure:
+        raise PlanError(f"distill_quantize: got pure for the type {file_type}; wanted it for types of GGUF files")
+    if not model.is_dir():
+        name = path_for_messages(model)
+        raise FormatError(f"{name}: is no folder; wanted a model in Hugging Face's layout for the type {file_type}")
+    whole = folder / "full.gguf"
+    convert(model, whole, threads=threads)
+    return AffineStudent(stack.enter_context(LoraModel(whole, LoraConfig())), model, bits)
 
 
 def _windows(model: LoraModel, path: str | os.PathLike[str], given: DistillOptions) -> tuple[Windows, list[Array]]:

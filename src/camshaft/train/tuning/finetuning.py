@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from camshaft.errors import PlanError, StoreError, TrainingError
+from camshaft.generate.options import multiplies_bf16
 from camshaft.models.files.pull import resolve_model
 from camshaft.models.files.quantize import check_target
 from camshaft.train import checkpoint
@@ -182,6 +183,7 @@ def _run(
         if value is not None and validation is None:
             raise PlanError(f"finetune: got {name}={value} without a validation file; wanted validation=FILE")
     where = {name: options[name] for name in ("backend", "threads") if name in options}
+    _check_activations(given, where.get("backend"))
     batches = batches_of(model, data, given, **where)
     if given.batch > batches.n_rows:
         what = f"rows that {batches.n_examples} examples are packed into" if given.pack else "examples of the file"
@@ -209,13 +211,20 @@ def _run(
     return _Run(trainer, batches, steps)
 
 
+def _check_activations(given: FinetuneOptions, backend: str | None) -> None:
+    """Raises PlanError for bf16 where products of bf16 would be slower than those of f32."""
+    if given.activations == "bf16" and not multiplies_bf16(backend, gpus=False):
+        raise PlanError("finetune: got activations='bf16' for a processor without AMX; wanted f32 or q8")
+
+
 def _about(model: TunedModel, given: FinetuneOptions) -> str:
     """What a checkpoint notes beside the data: a run goes on with the model and the method with which it began."""
     said = f"{given.method} of the model {model.digest[:16]}" + (
         "" if given.compute == "f32" else f" in {given.compute}"
     )
     if isinstance(model, LoraModel):
-        said += (", DoRA" if model.lora.dora else "") + (", q8" if given.activations == "q8" else "")
+        said += ", DoRA" if model.lora.dora else ""
+        said += f", {given.activations}" if given.activations in ("q8", "bf16") else ""
         said += f", dropout {model.lora.dropout:g}" if model.lora.dropout else ""
         return f"{said}, scale {model.lora.scale:g}" + (f", beta {given.beta:g}" if given.method == "dpo" else "")
     return f"{said} to {given.file_type or 'its own types'}"

@@ -32,7 +32,7 @@ _NAMES: Mapping[str, Any] = {
     "optimizer": OPTIMIZERS,
     "schedule": SCHEDULES,
     "compute": ("f32", "bf16", "f16"),
-    "activations": (None, "f32", "q8"),
+    "activations": (None, "f32", "q8", "bf16"),
 }
 _COUNTS = ("epochs", "batch", "micro_batches", "length")
 _OPTIONAL = ("steps", "validate_every", "patience", "memory")
@@ -50,7 +50,7 @@ class FinetuneOptions:
     layers once more, which changes no bit; by default none.
 
     `compute` is the dtype of what gradients need of the forward pass, as of train.Step, and `activations` its "f32", the default,
-    or "q8", of the method lora.
+    "q8" or, on a CPU with AMX, "bf16", of the method lora.
 
     `method` "lora" learns answers by adapters, "dpo" preferences between two, with `beta` as in
     train/tuning/methods/preference.py. "full" learns the model's own tensors whose names match `targets`, "qat" those too, as

@@ -13,8 +13,12 @@ from camshaft.cli.command import Bar, command, print_json
 if TYPE_CHECKING:
     from camshaft.train.trainer import Progress
 
-_Out = Annotated[Path, typer.Argument(metavar="OUT", help="Output file; created only once it is complete.")]
-_Type = Annotated[str, typer.Argument(metavar="TYPE", help="Q4_0, Q2_K, Q4_K_M, ...; an unknown type lists all.")]
+_Out = Annotated[
+    Path, typer.Argument(metavar="OUT", help="Output file, or folder of MLX; created once it is complete.")
+]
+_Type = Annotated[
+    str, typer.Argument(metavar="TYPE", help="Q4_0, Q2_K, ...; an unknown type lists all; AFFINE3 for MLX.")
+]
 _Data = Annotated[Path, typer.Option(metavar="FILE", help="A text to learn from; its last tenth is held out.")]
 _Steps = Annotated[int, typer.Option(metavar="N", min=1, help="Steps of learning.")]
 _Batch = Annotated[int, typer.Option(metavar="N", min=1, help="Pieces of text of a step.")]
@@ -47,11 +51,15 @@ def distill_quantize(
     from camshaft.models.files.quantization_mix import mix_named
     from camshaft.train.tuning.distillation import DistillOptions
     from camshaft.train.tuning.distillation import distill_quantize as run
+    from camshaft.train.tuning.distilling.affine import affine_bits
 
-    mix_named(file_type)
+    if affine_bits(file_type) is None:
+        mix_named(file_type)
     given = DistillOptions(steps, batch, length, rate, seed=seed)
-    with Bar(f"pulling {model}") as progress:
-        path = resolve_model(model, progress)
+    path = Path(model)
+    if not path.is_dir():
+        with Bar(f"pulling {model}") as progress:
+            path = resolve_model(model, progress)
     with Bar(f"learning {file_type.upper()}", unit="steps") as progress:
 
         def show(step: Progress, total: int) -> None:

@@ -36,12 +36,16 @@ def without_tiles(target: ops.Target) -> str | None:
     return None if there else "takes CPUs with AMX's tiles of bf16"
 
 
-def values_for(steps: int) -> dict[str, int]:
+def values_for(steps: int, columns: int) -> dict[str, int]:
     """Returns the part and the panels for a depth: the whole depth and one panel, or if it is deep a part that stays in the first
-    cache, and as many panels as make up for reading a again (2048 k: 948 GFLOP/s, 657 as a whole)."""
-    if steps > WHOLE:
-        return {"part": NEAR_STEPS, "panels": PANELS[-1]}
-    return {"part": next(p for p in PARTS if p >= steps), "panels": 1}
+    cache, and as many panels as make up for reading a again (2048 k: 948 GFLOP/s, 657 as a whole), for an even number of
+    programs."""
+    if steps <= WHOLE:
+        return {"part": next(p for p in PARTS if p >= steps), "panels": 1}
+    panels = -(-columns // SIDE)
+    programs = -(-panels // PANELS[-1])
+    each = -(-panels // (programs + programs % 2))
+    return {"part": NEAR_STEPS, "panels": next(n for n in reversed(PANELS) if n <= each)}
 
 
 def even_part(steps: int, part: int) -> int:
@@ -49,10 +53,10 @@ def even_part(steps: int, part: int) -> int:
     return -(-steps // -(-steps // part))
 
 
-def refusal_of(values: ops.Values, steps: int, rows: int) -> str | None:
-    """Returns why the panels of a program with so many rows, and their sums, are no scratch; None if they are."""
+def refusal_of(values: ops.Values, steps: int, rows: int, more: int = 0) -> str | None:
+    """Returns why the panels of a program with so many rows, their sums and `more` bytes are no scratch; None if they are."""
     part, panels = even_part(steps, values["part"]), values["panels"]
-    nbytes = 4 * SIDE * (panels * part * WORDS + (panels * rows if part < steps else SIDE))
+    nbytes = more + 4 * SIDE * (panels * part * WORDS + (panels * rows if part < steps else SIDE))
     return f"{nbytes} bytes of scratch; at most {MAX_SCRATCH_NBYTES}" if nbytes > MAX_SCRATCH_NBYTES else None
 
 

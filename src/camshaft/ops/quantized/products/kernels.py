@@ -171,7 +171,7 @@ def add_f32_block(
     words = weights.code_words(mine.load, b)
     for g in range(form.groups):
         scale, low = weights.scale(mine.load, b, g)
-        minimum = _minimum(weights, scale, low)
+        minimum = minimum_of(weights, scale, low)
         dots = [mine.spread(0.0) for _ in totals]
         sums = [mine.spread(0.0) for _ in totals]
         for w in range(g * per_group, (g + 1) * per_group):
@@ -222,7 +222,7 @@ def _q8_terms(k: Tracer, x: tuple[Array, ...], weights: Packed, at: At) -> Itera
 def _f32_terms(k: Tracer, x: tuple[Array, ...], weights: Packed, at: At) -> Iterator[Value]:
     row, t, b, g = at
     scale, low = weights.scale_at(row, b, g)
-    minimum = _minimum(weights, scale, low)
+    minimum = minimum_of(weights, scale, low)
     for j in _elements(weights, g):
         weight = k.fma(weights.code_at(row, b, j).to(f32), scale, minimum)
         place = (t, b * BLOCK + j) if x[0].dtype == f32 else (t // TILE_ROWS, b, t % TILE_ROWS, j)
@@ -235,7 +235,7 @@ def _elements(weights: Packed, g: int) -> range:
     return range(g * size, (g + 1) * size)
 
 
-def _minimum(weights: Packed, scale: Value, low: Value | None) -> Value:
+def minimum_of(weights: Packed, scale: Value, low: Value | None) -> Value:
     """Returns the stored minimum, or the one that the zero point gives."""
     return scale * float(-(weights.form.zero_point or 0)) if low is None else low
 

@@ -1,9 +1,12 @@
-"""quantized_matmul of many tokens on AMX: weights and activations as bf16, in tiles whose sums are f32.
+"""Products of many tokens with packed weights on AMX, x W^T and x W: both as bf16, in tiles whose sums are f32.
 
 Integer sums would have to leave the tiles at each scale, every 32 k, which costs what the tiles gain (838 Gop/s, VNNI 821). So
 a program unpacks some columns of W^T to bf16, scales and minima included, a part of the depth at a time, and multiplies all
 tokens by them. Activations come as bf16 in tiles, each 1 KiB in one piece, in place of 8-bit codes: rounding them to bf16 adds a
 relative error of 2^-9 at most, a fourth of what codes do, and so does rounding the weights. Products are exact in f32.
+
+For x W the depth is the rows of W, of which a packed vector has 16. A block of 32 rows and 32 columns is unpacked to words of two
+rows, column by column, which are then read row by row.
 """
 
 from __future__ import annotations
@@ -17,7 +20,7 @@ from camshaft.dtypes import f32, i64, u32
 from camshaft.extent import Extent
 from camshaft.lang import Array, Tracer, Value, kernel
 from camshaft.ops import op as ops
-from camshaft.ops.kernels.bf16_words import GROWN, cut_pair
+from camshaft.ops.kernels.bf16_words import GROWN, HALF, HIGH, cut_pair
 from camshaft.ops.matmul.blocks.unit_panels import (
     MOST_ROWS,
     PANELS,
@@ -37,12 +40,15 @@ from camshaft.ops.quantized.packed.formats import BLOCK
 from camshaft.ops.quantized.packed.packing import ROWS
 from camshaft.ops.quantized.packed.weights import Load, Packed, moved, packed, weight_operands
 from camshaft.ops.quantized.products.kernels import packed_weights
+from camshaft.ops.quantized.products.unpacked_kernels import unpacked_block
 from camshaft.ops.spec import TensorSpec
 
 TOLERANCE = {"f32": 2e-5}
 # 32-bit words of codes that are prefetched ahead of those that are unpacked.
 AHEAD = 128
 F32_FRACTION, F32_BIAS = 23, 127
+# The time of unpacking a weight (Emerald Rapids), and of turning it too.
+UNPACKED_NS, TURNED_NS = 0.08, 0.3
 
 
 def unpack(k: Tracer, weights: Packed, panel: Panel, number: Value) -> None:
@@ -84,6 +90,30 @@ def _numbers(weights: Packed, load: Load, b: Value) -> Iterator[Value]:
                 yield k.fma(k.bitcast(code | (exponent << F32_FRACTION), f32), scale, base)
 
 
+def turn(k: Tracer, weights: Packed, columns: Array, panel: Panel, number: Value) -> None:
+    """Fills a panel with columns 32 number to 32 number + 31 of W, whose steps are 32 rows each; the columns past the last are
+    never stored. `columns`: scratch [32, 16] of a step's words of two rows."""
+    for step in k.range(panel.depth):
+        for half in (0, 1):
+            tile = (panel.begin + step) * (SIDE // ROWS) + half
+
+            def load(array: Array, *at: Any, tile: Value = tile) -> Value:
+                return k.load_vector(array, tile, *at, 0, width=ROWS)
+
+            for c, numbers in enumerate(unpacked_block(weights, load, number)):
+                k.store_vector(columns, row_pairs(k, numbers), c, half * (WORDS // 2), count=WORDS // 2)
+        for row in k.lanes(SIDE):
+            for w in range(WORDS):
+                panel.words[(*panel.at, panel.first + step, w, row)] = k.gather(columns, row, w)
+
+
+def row_pairs(k: Tracer, numbers: Value) -> Value:
+    """Returns words of elements 0 and 1, 2 and 3, .. of a vector of f32, each rounded to bf16, ties away from 0; then zeros."""
+    bits, odd = k.bitcast(numbers, u32) + HALF, k.iota(numbers.width) & 1
+    low, high = (k.pack(bits, odd == parity) for parity in (0, 1))
+    return (low >> 16) | (high & HIGH)
+
+
 @kernel
 def multiply_tiles(
     k: Tracer,
@@ -100,12 +130,13 @@ def multiply_tiles(
     part: int,
     panels: int,
     form: str,
+    turns: bool,
 ) -> None:
-    # out[t, j] = sum_k x[t, k] w[j, k]; x as tiles
+    # out[t, j] = sum_k x[t, k] w[j, k], or if it turns w[k, j]; x as tiles
     weights, start = packed(k, codes, scales, extra, form), k.program(1) * tokens
     limit = extent[0] if extent else k.const(bound, i64)
     block = Block(k.program(0) * panels, start, limit, n, blocks, tokens, part, panels)
-    fill = partial(unpack, k, weights)
+    fill = partial(turn, k, weights, k.scratch(u32, SIDE, WORDS)) if turns else partial(unpack, k, weights)
     multiply(k, x, out, block, fill, lambda row, step: (row // SIDE, step, 0, 0))
 
 
@@ -115,16 +146,6 @@ def supports(node: ops.NodeSpec, target: ops.Target) -> str | None:
     return (
         without_tiles(target) or packed_weights(node) or (None if is_tiled(x) else "takes activations of bf16 in tiles")
     )
-
-
-def _defaults(node: ops.NodeSpec, target: ops.Target) -> ops.Values:
-    """Returns the cost model's choice."""
-    return values_for(node.inputs[1].bounds[1] // BLOCK)
-
-
-def _refusal(node: ops.NodeSpec, target: ops.Target, values: ops.Values) -> str | None:
-    """Returns why the values do not fit, or None."""
-    return refusal_of(values, node.inputs[1].bounds[1] // BLOCK, tokens_of(node.inputs[0]))
 
 
 def words_of(x: TensorSpec) -> ops.Operand:
@@ -138,30 +159,43 @@ def tokens_of(x: TensorSpec) -> int:
     return min(-(-x.bounds[0] // SIDE) * SIDE, MOST_ROWS)
 
 
-def _build(node: ops.NodeSpec, target: ops.Target, values: ops.Values) -> ops.Build:
-    """Builds one launch with a program per block of columns and tokens."""
-    x, w = node.inputs
-    (n, depth), bound, panels, tokens = w.bounds, x.bounds[0], values["panels"], tokens_of(x)
-    blocks = depth // BLOCK
-    part = even_part(blocks, values["part"])
-    sizes = {"n": n, "blocks": blocks, "bound": bound, "tokens": tokens, "part": part, "panels": panels}
-    launch = ops.Launch(
-        multiply_tiles,
-        (words_of(x), *weight_operands(node), ops.write(0)),
-        (ops.Cells(n, SIDE * panels), ops.Cells(x.shape[0], tokens)),
-        {**sizes, "form": w.dtype.name},
-        (x.shape[0],) if isinstance(x.shape[0], Extent) else (),
-    )
-    return ops.Build((launch,))
-
-
-def cost(node: ops.NodeSpec, target: ops.Target) -> float:
-    """Measured on Emerald Rapids: 500 multiply-adds per ns, and unpacking 0.08 ns per weight."""
+def cost(node: ops.NodeSpec, target: ops.Target, unpacked_ns: float = UNPACKED_NS) -> float:
+    """Measured on Emerald Rapids: 500 multiply-adds per ns; unpacking a weight takes `unpacked_ns`."""
     x, w = node.inputs[:2]
-    return (0.002 * x.bounds[0] + 0.08 * -(-x.bounds[0] // MOST_ROWS)) * float(prod(w.bounds))
+    return (0.002 * x.bounds[0] + unpacked_ns * -(-x.bounds[0] // MOST_ROWS)) * float(prod(w.bounds))
 
 
-_TUNABLES = ops.Tunables({"part": PARTS, "panels": PANELS}, _defaults, _build, _refusal)
-VARIANT = ops.KernelVariant(
-    "unpacked_tiles", frozenset({"simd"}), _TUNABLES.build_default, supports, cost, _TUNABLES, tolerance=TOLERANCE
-)
+def variant(turns: bool) -> ops.KernelVariant:
+    """Returns the variant of the product x W, if it `turns`, or x W^T."""
+
+    def steps_of(node: ops.NodeSpec) -> int:
+        return node.inputs[0].bounds[1] // BLOCK
+
+    def defaults(node: ops.NodeSpec, target: ops.Target) -> ops.Values:
+        """The cost model's choice."""
+        return values_for(steps_of(node), node.outputs[0].bounds[1])
+
+    def refusal(node: ops.NodeSpec, target: ops.Target, values: ops.Values) -> str | None:
+        return refusal_of(values, steps_of(node), tokens_of(node.inputs[0]), 4 * SIDE * WORDS if turns else 0)
+
+    def build(node: ops.NodeSpec, target: ops.Target, values: ops.Values) -> ops.Build:
+        """A launch with a program per block of columns and tokens."""
+        (x, w), (y,) = node.inputs, node.outputs
+        n, bound, panels, tokens = y.bounds[1], x.bounds[0], values["panels"], tokens_of(x)
+        blocks = steps_of(node)
+        sizes = {"n": n, "blocks": blocks, "bound": bound, "tokens": tokens, "panels": panels}
+        launch = ops.Launch(
+            multiply_tiles,
+            (words_of(x), *weight_operands(node), ops.write(0)),
+            (ops.Cells(n, SIDE * panels), ops.Cells(x.shape[0], tokens)),
+            {**sizes, "part": even_part(blocks, values["part"]), "form": w.dtype.name, "turns": turns},
+            (x.shape[0],) if isinstance(x.shape[0], Extent) else (),
+        )
+        return ops.Build((launch,))
+
+    each = partial(cost, unpacked_ns=TURNED_NS) if turns else cost
+    values = ops.Tunables({"part": PARTS, "panels": PANELS}, defaults, build, refusal)
+    name = "unpacked_tiles"
+    return ops.KernelVariant(
+        name, frozenset({"simd"}), values.build_default, supports, each, values, tolerance=TOLERANCE
+    )
