@@ -43,10 +43,10 @@ def test_each_row_has_a_lowering_and_a_meaning_for_each_kind(row):
 
 def test_structural_values_are_known_to_verifier_emitter_and_interpreter():
     from camshaft.lang.interpreter.values import ValueMachine
-    from camshaft.lang.verifier.values import _STRUCTURAL
+    from camshaft.lang.verifier.structural import RULES
 
     made_by_loops = {"index"}
-    assert set(_STRUCTURAL) == set(STRUCTURAL) - made_by_loops
+    assert set(RULES) == set(STRUCTURAL) - made_by_loops
     assert set(ValueMachine(None, 4, {}, []).structural) == set(STRUCTURAL) - made_by_loops
     assert not set(STRUCTURAL) & set(INSTRUCTIONS)
 

@@ -87,10 +87,10 @@ def test_gates_have_the_same_bits_in_runs_of_few_and_of_many() -> None:
 
 @pytest.mark.parametrize("name", quick_of(PACKED_FORMATS, ["Q4_1", "Q6_K"]))
 def test_every_block_format_is_turned_for_amx(name) -> None:
-    """45 tokens are two tiles; four tiles of sums each, a step for 32 rows of weights."""
+    """45 tokens are three tiles of 16, 64 rows of weights two steps; two tiles of columns for each block of 32."""
     given = next(s for s in TURNED.samples() if s.name.startswith(f"{name} 45") and s.name.endswith("tiles"))
     n, k = node_of(TURNED, given).inputs[1].bounds
-    assert run(TURNED, variant_of(TURNED, "unpacked_tiles"), given)["tdpbf16ps.internal"] == 2 * (k // 32) * 4 * n // 32
+    assert run(TURNED, variant_of(TURNED, "unpacked_tiles"), given)["tdpbf16ps.internal"] == 3 * (n // 32) * 2 * (k // 32)
 
 
 @pytest.mark.parametrize("values", [{"part": 48, "panels": 2}, {"part": 20, "panels": 1}, {"part": 64, "panels": 4}])

@@ -6,7 +6,6 @@ tokens arrive. They start as small pages and become huge pages once the tokens e
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -14,9 +13,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from camshaft.dtypes import DType, i32
-from camshaft.errors import CacheFullError, ContextError, ModelError, SlotsInUseError
+from camshaft.generate.memory.block_tables import BlockTables
 from camshaft.generate.memory.cache_specs import BLOCK_TOKENS, KINDS, cache_specs, ring_names, ring_of
-from camshaft.generate.memory.slots import Slots
 from camshaft.models.config import ModelConfig
 from camshaft.models.recurrent_config import STATES
 from camshaft.ops.spec import TensorSpec
@@ -24,7 +22,6 @@ from camshaft.plan.memory.allocate import aligned_bytes, late_huge_pages
 
 if TYPE_CHECKING:
     from camshaft.backends.device import Device
-    from camshaft.generate.engine.prefix_cache import PrefixCache
     from camshaft.plan.memory.device_memory import DeviceArray
 
 ALIGNMENT = 64
@@ -37,7 +34,7 @@ EAGER_FROM_BLOCKS = 1 << 22
 Array = np.ndarray[Any, Any]
 
 
-class KVCache:
+class KVCache(BlockTables):
     """The KV cache of one model. `states` and `specs` have, by name, `keys.N` [blocks, kv_heads, head_dim, 16], `values.N`
     [blocks, kv_heads, 16, head_dim] and `block_table` [slots, blocks per sequence]; of a recurrent layer `conv.N` and `state.N`
     [slots, ..]. `form` is a dtype, or the block format of a
@@ -57,29 +54,23 @@ class KVCache:
         run_tokens: int = 0,
         tokens: int | None = None,
     ) -> None:
-        self.context, self.n_slots, self._device = context, n_slots, device
+        self._device = device
         self._enlarge: Callable[[], None] | None = None  # turns small pages into huge ones, once
-        self.blocks_per_slot = -(-context // BLOCK_TOKENS)
-        table = TensorSpec((n_slots, self.blocks_per_slot), i32)
-        self.table: Array = _view(aligned_bytes(table.nbytes, ALIGNMENT), table)
-        whole = self.blocks_per_slot * n_slots
-        self.n_blocks = n_blocks = whole if tokens is None else min(whole, -(-tokens // BLOCK_TOKENS))
-        self._tables = {"block_table": self.table}
+        per_slot = -(-context // BLOCK_TOKENS)
+        table, whole = TensorSpec((n_slots, per_slot), i32), per_slot * n_slots
+        n_blocks = whole if tokens is None else min(whole, -(-tokens // BLOCK_TOKENS))
+        self._tables = {"block_table": _view(aligned_bytes(table.nbytes, ALIGNMENT), table)}
         self.ring = ring_of(config, context, run_tokens) if run_tokens else None
         if self.ring is not None:
             self._tables["ring_table"] = _view(aligned_bytes(table.nbytes, ALIGNMENT), table)
             first = np.arange(n_slots, dtype=np.int32)[:, None] * self.ring.n_blocks
-            self._tables["ring_table"][...] = first + np.arange(self.blocks_per_slot) % self.ring.n_blocks
+            self._tables["ring_table"][...] = first + np.arange(per_slot) % self.ring.n_blocks
         layers = cache_specs(config, form, n_slots, n_blocks, self.ring)
         self.ring_names = ring_names(layers, config.layers, self.ring)
         self.specs = dict.fromkeys(self._tables, table) | layers
         if n_blocks > EAGER_FROM_BLOCKS and device is None:
             _ = self.states  # raises MemoryError before lists of that length are built
-        self._free_blocks = list(range(n_blocks - 1, -1, -1))
-        self.slots = Slots(n_slots)
-        self._blocks: dict[int, list[int]] = {}  # of each open slot
-        self._left: deque[int] = deque()
-        self.prefixes: PrefixCache | None = None  # the blocks that several slots may have
+        super().__init__(context, n_slots, n_blocks, self._tables["block_table"])
 
     @cached_property
     def states(self) -> dict[str, Array | DeviceArray]:
@@ -192,80 +183,6 @@ class KVCache:
         for row, part in zip(rows, data.reshape(len(rows), nbytes), strict=True):
             memory.memory.write(np.ascontiguousarray(part), row * nbytes)
 
-    @property
-    def n_free(self) -> int:
-        """The number of free slots."""
-        return self.slots.n_free
-
-    def open_slot(self, *, wait: bool = False) -> int:
-        """Take a free slot; with `wait`, as soon as a generation of another thread has freed one.
-
-        Raises SlotsInUseError if there is none, ModelError if the model is closed meanwhile."""
-        slot = self.slots.take(wait=wait)
-        if slot is None:
-            if self.slots.is_closed:
-                raise ModelError("the model is closed")
-            raise SlotsInUseError(
-                f"all {self.n_slots} sessions of this model are open; close one, or open the model with a larger sessions="
-            )
-        self._blocks[slot] = []
-        return slot
-
-    def close_slot(self, slot: int) -> None:
-        """Free the slot and its blocks; may be called twice."""
-        blocks = self._blocks.pop(slot, None)
-        if blocks is not None:
-            free = blocks if self.prefixes is None else self.prefixes.release(blocks)
-            self._free_blocks += free[::-1]
-            self.slots.release(slot)
-
-    def leave_slot(self, slot: int) -> None:
-        """Have `close_left` close a slot that shares blocks, from a thread that does not have the model's lock."""
-        self._left.append(slot)
-
-    def close_left(self) -> None:
-        """Close the slots that were left. The caller has the model's lock."""
-        while self._left:
-            self.close_slot(self._left.popleft())
-
-    def free_blocks(self, blocks: Sequence[int]) -> None:
-        """Make blocks free that no slot has and nobody shares."""
-        self._free_blocks += blocks
-
-    def blocks_of(self, slot: int) -> tuple[int, ...]:
-        """The blocks of an open slot, in the order of its positions."""
-        return tuple(self._blocks[slot])
-
-    def append_block(self, slot: int, block: int) -> None:
-        """Make `block` the next one of an open slot."""
-        blocks = self._blocks[slot]
-        self.table[slot, len(blocks)] = block
-        blocks.append(block)
-
-    @property
-    def is_limited(self) -> bool:
-        """Whether not every slot can have its whole context at once."""
-        return self.n_blocks < self.n_slots * self.blocks_per_slot
-
-    @property
-    def n_available(self) -> int:
-        """Blocks that no slot has, shared ones that no slot uses included."""
-        return len(self._free_blocks) + (0 if self.prefixes is None else self.prefixes.n_idle)
-
-    @property
-    def full_error(self) -> CacheFullError:
-        """What is wrong where a block is needed and there is none."""
-        n = self.n_blocks * BLOCK_TOKENS
-        return CacheFullError(f"all {n} tokens of the cache are in use: end sessions, or raise cache_tokens=")
-
-    def _take_block(self) -> int:
-        try:
-            return self._free_blocks.pop()  # atomic: sessions may be closed in several threads
-        except IndexError:
-            if self.prefixes is None or not self.prefixes.n_idle:
-                raise self.full_error from None
-            return self.prefixes.evict()
-
     def close(self) -> None:
         """Release the memory. Slots may still be closed afterwards."""
         self.slots.close()
@@ -276,17 +193,8 @@ class KVCache:
         self._enlarge = None
 
     def reserve(self, slot: int, n_tokens: int) -> None:
-        """Reserve blocks for positions 0 to n_tokens - 1. Raises ContextError beyond the context or for a closed slot, and
-        CacheFullError if there are too few."""
-        if n_tokens > self.context:
-            raise ContextError(
-                f"{n_tokens} tokens do not fit the context of {self.context}; shorten the text or raise context="
-            )
-        blocks = self._blocks.get(slot)
-        if blocks is None:
-            raise ContextError("the session is closed")
-        while len(blocks) * BLOCK_TOKENS < n_tokens:
-            self.append_block(slot, self._take_block())
+        """Reserve blocks as `BlockTables.reserve`, and use huge pages from HUGE_FROM_NBYTES on."""
+        super().reserve(slot, n_tokens)
         self._enlarge_pages()
 
     def _enlarge_pages(self) -> None:

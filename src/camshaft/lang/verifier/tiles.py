@@ -7,7 +7,7 @@ from typing import Any
 
 from camshaft.dtypes import f32, i64
 from camshaft.lang import ir, tile_ir, traversal
-from camshaft.lang.verifier.values import Scope, wanted_index
+from camshaft.lang.verifier.scope import Scope, wanted_index
 
 
 def tile_rule(scope: Scope, made: set[tile_ir.Tile], item: ir.Statement) -> None:

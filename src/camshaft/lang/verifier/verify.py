@@ -12,8 +12,9 @@ from typing import Any
 
 from camshaft.dtypes import boolean, i64
 from camshaft.lang import ir, tile_ir, traversal
+from camshaft.lang.verifier.scope import Scope, vector_index, wanted_index
 from camshaft.lang.verifier.tiles import tile_rule
-from camshaft.lang.verifier.values import Scope, value_rule, vector_index, wanted_index
+from camshaft.lang.verifier.values import value_rule
 
 # Scratch is on a worker thread's stack on a CPU and in workgroup memory on a GPU.
 MAX_SCRATCH_NBYTES = (1 << 20) + (64 << 10)

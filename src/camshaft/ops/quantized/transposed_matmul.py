@@ -87,9 +87,10 @@ def _unpack(node: ops.NodeSpec, target: ops.Target) -> ops.Launch:
 def _samples() -> Iterable[ops.Sample]:
     """For each format one token and several, with n astride a tile of rows; then an Extent, and several steps of the depth."""
     for name in PACKED_FORMATS:
-        yield sample(name, 1, 33)
-        yield sample(name, 14, 17)
+        yield sample(name, 1, 17)
+        yield sample(name, 14, 33)
         yield sample(name, 45, 64, tiled=True)
+    yield sample("Q4_0", 3, 32, blocks=1, tiled=True)
     yield sample("Q4_1", 29, 300, blocks=3, active=13)
     yield sample("Q4_0", 13, 1024, blocks=1)
     yield sample("Q8_0", 67, 2080, blocks=3, active=65, tiled=True)  # several parts of the depth

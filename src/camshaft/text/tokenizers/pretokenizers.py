@@ -105,9 +105,6 @@ _DEEPSEEK = Pretokenizer(
 )
 _BLOOM_WORDS = " ?[^(\\s|.,!?\u2026\u3002\uff0c\u3001\u0964\u06d4\u060c)]+"
 _BLOOM = Pretokenizer((_BLOOM_WORDS,))
-_BAILING = Pretokenizer(
-    (rf"{_CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}| ?[^\s\p{{L}}\p{{N}}]+[\r\n]*|\s*[\r\n]|\s+(?!\S)|\s+",)
-)
 # Digits in threes from a number's end on, as the model's own tokenizer has them; llama.cpp leaves spaces before with the first.
 _AFMOE = Pretokenizer((r"\p{N}{1,3}(?=(?:\p{N}{3})*(?!\p{N}))", f"[{UNSPACED}]+", _DEEPSEEK3.patterns[2]))
 _EXAONE_MOE = Pretokenizer(
@@ -128,7 +125,8 @@ PRETOKENIZERS: dict[str, Pretokenizer] = {
         ("smollm", "starcoder", "refact", "command-r", "codeshell", "exaone", "minerva-7b", "mellum2"), _SMOLLM
     ),
     **dict.fromkeys(("qwen2", "deepseek-r1-qwen", "megrez", "stablelm2", "hunyuan", "solar-open", "kormo"), _QWEN2),
-    **dict.fromkeys(("f2llmv2", "grok-2"), _QWEN2),
+    # The last three write \s*[\r\n] for \s*[\r\n]+, which takes the same.
+    **dict.fromkeys(("f2llmv2", "grok-2", "bailingmoe", "bailingmoe2", "llada-moe"), _QWEN2),
     **dict.fromkeys(("llama-bpe", "llama3", "llama-v3", "falcon3", "falcon-h1", "pixtral", "lfm2"), _LLAMA3),
     **dict.fromkeys(("midm-2.0", "jina-v5-nano"), _LLAMA3),
     **dict.fromkeys(("dbrx", "smaug-bpe"), _DBRX),
@@ -141,7 +139,6 @@ PRETOKENIZERS: dict[str, Pretokenizer] = {
     "deepseek-llm": _DEEPSEEK,
     **dict.fromkeys(("bloom", "poro-chat", "gpt3-finnish"), _BLOOM),
     "viking": Pretokenizer((_BLOOM_WORDS, r"\p{N}")),
-    **dict.fromkeys(("bailingmoe", "bailingmoe2", "llada-moe"), _BAILING),
     "afmoe": _AFMOE,
     "exaone-moe": _EXAONE_MOE,
     "minicpm5": _MINICPM5,
