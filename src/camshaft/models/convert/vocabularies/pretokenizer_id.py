@@ -23,7 +23,8 @@ _TEXT = (
     "``````\"\"\"\"......!!!!!!?????? I've been 'told he's there, 'RE you sure? 'M not sure I'll make i"
     "t, 'D you like some tea? We'Ve a'lL"
 )
-_MORE = "\nA sentence!\n\nanother?\r\n x = {\n};\n"  # lines that end with punctuation, where words are compared
+# Lines that end with punctuation, and spaces before digits, where words are compared.
+_MORE = "\nA sentence!\n\nanother?\r\n x = {\n};\n  12\n"
 # SHA-256 of the list of ids -> name, of the pre-tokenizers that camshaft has.
 _NAMES = {
     "1431a23e583c97432bc230bff598d103ddb5a1f89960c8f1d1051aaa944d0b35": "minerva-7b",
