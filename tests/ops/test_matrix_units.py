@@ -90,7 +90,9 @@ def test_every_block_format_is_turned_for_amx(name) -> None:
     """45 tokens are three tiles of 16, 64 rows of weights two steps; two tiles of columns for each block of 32."""
     given = next(s for s in TURNED.samples() if s.name.startswith(f"{name} 45") and s.name.endswith("tiles"))
     n, k = node_of(TURNED, given).inputs[1].bounds
-    assert run(TURNED, variant_of(TURNED, "unpacked_tiles"), given)["tdpbf16ps.internal"] == 3 * (n // 32) * 2 * (k // 32)
+    assert run(TURNED, variant_of(TURNED, "unpacked_tiles"), given)["tdpbf16ps.internal"] == 3 * (n // 32) * 2 * (
+        k // 32
+    )
 
 
 @pytest.mark.parametrize("values", [{"part": 48, "panels": 2}, {"part": 20, "panels": 1}, {"part": 64, "panels": 4}])

@@ -154,10 +154,12 @@ def _tiles_with_options(rng: np.random.Generator) -> Iterable[ops.Sample]:
         places = [(0, p) for p in range(start, start + 60)] + [(1, p) for p in range(9)]
         return sample("", places, heads=heads, head_dim=40)
 
+    few = sample("", [(0, p) for p in range(17)], heads=(2, 1), head_dim=16)
     mask = rng.random((2, 4, 69, 160)) < 0.4
     mask[0, :, 4] = False
     slopes, lengths = np.exp2(-np.arange(1, 5, dtype=np.float32)), np.array([160, 9], np.int32)
     for text, given, extras, attrs in (
+        ("window of 9, 17 tokens", few, {}, {"window": 9}),
         ("window of tiles", many((4, 2)), {}, {"window": 70}),
         ("window of less than a tile, sinks, sum", many((4, 1)), {"sinks": floats(4)}, {"window": 21, "lse": True}),
         ("soft cap of tiles", many((2, 2), 30), {}, {"cap": 1.5}),
