@@ -22,7 +22,7 @@ from camshaft.validation.run import run_variant
 from camshaft.validation.validate import check_sample, node_of
 from tests.support.needs import require_level
 from tests.support.played_amx import device
-from tests.support.quick import quick_of
+from tests.support.quick import full, quick_of
 
 GROUNDS = 2  # a sample runs on two, with kernels made for each
 PRODUCT, GATED, ATTENTION, MATMUL = map(ops.get, ("quantized_matmul", "gated_product", "attention", "matmul"))
@@ -95,7 +95,9 @@ def test_every_block_format_is_turned_for_amx(name) -> None:
     )
 
 
-@pytest.mark.parametrize("values", [{"part": 48, "panels": 2}, {"part": 20, "panels": 1}, {"part": 64, "panels": 4}])
+@pytest.mark.parametrize(
+    "values", [{"part": 48, "panels": 2}, full({"part": 20, "panels": 1}), full({"part": 64, "panels": 4})]
+)
 def test_a_turned_depth_may_have_parts(values) -> None:
     given = next(s for s in TURNED.samples() if s.name == "Q8_0 67(65)x2080x96 tiles")
     run(TURNED, variant_of(TURNED, "unpacked_tiles").with_values(values), given)
@@ -137,7 +139,7 @@ def test_attention_is_of_tiles_where_its_precision_allows(sample) -> None:
     assert run(ATTENTION, variant_of(ATTENTION, "unit_tiles"), sample)["tdpbf16ps.internal"] > 0
 
 
-@pytest.mark.parametrize("sample", MASKED, ids=lambda s: s.name)
+@pytest.mark.parametrize("sample", quick_of(MASKED, MASKED[::3]), ids=lambda s: s.name)
 def test_attention_with_options_is_of_tiles_where_its_precision_allows(sample) -> None:
     assert run(ATTENTION, variant_of(ATTENTION, "unit_tiles_with_options"), sample)["tdpbf16ps.internal"] > 0
 

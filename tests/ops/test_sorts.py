@@ -19,9 +19,10 @@ from camshaft.ops.spec import TensorSpec
 from camshaft.plan.compile import compile
 from camshaft.selection.select import alternatives
 from camshaft.validation.run import run_variant
+from tests.support.quick import full
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.int64])
+@pytest.mark.parametrize("dtype", [np.float32, full(np.int64)])
 def test_a_long_row_has_numpys_stable_order(dtype):
     x = (np.random.default_rng(0).normal(size=70_001) * 1000).astype(dtype)
     x[::7] = x[0]
@@ -192,8 +193,7 @@ SPLIT = [
     ("name", "attrs", "dtype", "n", "lanes"),
     [
         ("sort", {}, "f32", 1500, 8),
-        ("argsort", {"to": "i64"}, "f32", 1500, 8),
-        *(pytest.param(*case, marks=pytest.mark.full) for case in SPLIT),
+        *(full(*case) for case in (("argsort", {"to": "i64"}, "f32", 1500, 8), *SPLIT)),
     ],
 )
 def test_rows_split_at_pivots_have_the_stable_order(name, attrs, dtype, n, lanes):
@@ -210,7 +210,7 @@ def test_rows_split_at_pivots_have_the_stable_order(name, attrs, dtype, n, lanes
             np.testing.assert_array_equal(found, right)
 
 
-@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("threads", [full(1), 2])
 def test_a_row_in_buckets_has_the_stable_order(threads):
     rng, graph = np.random.default_rng(9), Graph()
     x = np.concatenate([rng.normal(size=60_000), np.full(90_000, 0.5), rng.normal(size=60_001)]).astype(np.float32)

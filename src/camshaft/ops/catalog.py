@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeAlias
 
 import numpy as np
 
@@ -153,6 +154,10 @@ The decomposition of an op that is no primitive has the named ops, and computes 
 """
 
 
+Sampled: TypeAlias = tuple[tuple[TensorSpec, ...], Attrs]
+"""The inputs and attributes of a sample."""
+
+
 @dataclass(frozen=True)
 class ClaimedVariant:
     """A variant and the backends that it supports."""
@@ -164,7 +169,7 @@ class ClaimedVariant:
 @dataclass(frozen=True)
 class OpEntry:
     """An op's row in the catalog. `family` is the file that defines it, or its own name. `dtypes` are those of its inputs.
-    `gradient` is where it comes from. `rows` are the rows of tests/data/ops.tsv that it covers."""
+    `gradient` is where it comes from. `rows` are the rows of tests/data/ops.tsv that it covers. `example` is a call of it."""
 
     name: str
     family: str
@@ -174,15 +179,16 @@ class OpEntry:
     primitive: bool
     variants: tuple[ClaimedVariant, ...]
     rows: tuple[str, ...]
+    example: str
 
 
 def entry(op: Op) -> OpEntry:
     """Returns the entry of an op."""
     claimed = tuple(ClaimedVariant(v.name, tuple(sorted(v.backends))) for v in op.variants)
-    gradient, primitive = gradient_of(op), is_primitive(op)
-    return OpEntry(
-        op.name, ops.group_of(op.name), op.formula, dtypes_of(op), gradient, primitive, claimed, rows_of(op.name)
-    )
+    gradient, primitive, some = gradient_of(op), is_primitive(op), tuple(_sampled(op))
+    dtypes, example = dtypes_of(op, some), example_of(op, some)
+    group, rows = ops.group_of(op.name), rows_of(op.name)
+    return OpEntry(op.name, group, op.formula, dtypes, gradient, primitive, claimed, rows, example)
 
 
 def gradient_of(op: Op) -> str:
@@ -197,17 +203,17 @@ def catalog() -> tuple[OpEntry, ...]:
     return tuple(entry(op) for op in ops.all_ops())
 
 
-def dtypes_of(op: Op) -> tuple[str, ...]:
+def dtypes_of(op: Op, some: Sequence[Sampled]) -> tuple[str, ...]:
     """Returns the dtypes and block formats of the samples' inputs, and the dtypes that the shape rule accepts instead of
     the first input's."""
     found: set[str] = set()
-    for specs, attrs in _sampled(op):
+    for specs, attrs in some:
         found |= {spec.dtype.name for spec in specs}
         found |= {d.name for d in DTYPES.values() if d.name not in found and _takes(op, specs, attrs, d)}
     return (*(name for name in DTYPES if name in found), *sorted(found - DTYPES.keys()))
 
 
-def _sampled(op: Op) -> Iterator[tuple[tuple[TensorSpec, ...], Attrs]]:
+def _sampled(op: Op) -> Iterator[Sampled]:
     for sample in op.samples():
         yield sample.specs or tuple(TensorSpec(a.shape, as_dtype(a.dtype)) for a in sample.inputs), sample.attrs
 
@@ -220,10 +226,10 @@ def _takes(op: Op, specs: tuple[TensorSpec, ...], attrs: Attrs, dtype: DType) ->
     return op.accepts(tuple(replace(s, dtype=dtype) if s.dtype == first.dtype else s for s in specs), attrs)
 
 
-def example_of(op: Op) -> str:
+def example_of(op: Op, some: Sequence[Sampled]) -> str:
     """Returns the shortest sample as a call: dtypes and shapes of tensors, attributes, and results."""
     found = []
-    for specs, attrs in _sampled(op):
+    for specs, attrs in some:
         made = " ".join(map(_shown, op.infer(specs, attrs))) or "nothing"
         given = [
             *map(_shown, specs),
@@ -258,5 +264,5 @@ def _line(row: OpEntry, parts: Iterable[str]) -> str:
     variants = variants or "none: computed by its decomposition"
     what = row.formula.replace("|", "\\|")
     made_of = "primitive" if row.primitive else " ".join(parts)
-    gradient, example = row.gradient.partition(":")[0], example_of(ops.get(row.name)).replace("|", "\\|")
+    gradient, example = row.gradient.partition(":")[0], row.example.replace("|", "\\|")
     return f"| `{row.name}` | {what} | {made_of} | {' '.join(row.dtypes)} | {gradient} | {variants} | `{example}` |"
