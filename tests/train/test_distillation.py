@@ -156,7 +156,9 @@ def test_affine_weights_are_learned_and_the_folder_is_what_was_measured(tmp_path
 
 
 def test_affine_types_want_a_folder_of_a_full_model(tmp_path: Path) -> None:
-    assert [affine_bits(name) for name in ("AFFINE3", "affine8", "AFFINE7", "Q4_0")] == [3, 8, None, None]
+    assert [affine_bits(name) for name in ("AFFINE3", "affine8", "Q4_0")] == [3, 8, None]
+    with pytest.raises(CamshaftError, match="no affine type 'AFFINE7'; wanted one of AFFINE2, "):
+        affine_bits("AFFINE7")
     base, text, out = tiny_model("llama", tmp_path), tmp_path / "text.txt", tmp_path / "out"
     text.write_text(excerpt(), "utf-8")
     with pytest.raises(CamshaftError, match="is no folder; wanted a model in Hugging Face's layout"):

@@ -8,7 +8,6 @@ bias s and b of MLX, w = f s (code - c) + (g - 1) s + b + c s. Biases move in st
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -35,14 +34,16 @@ from camshaft.train.tuning.methods.lora import LoraModel
 Array = np.ndarray[Any, Any]
 GROUPS = (64, 32)  # the first that divides all rows
 OTHER_BITS = 8
-_TYPE = re.compile("AFFINE([234568])", re.IGNORECASE)
+TYPES = ("AFFINE2", "AFFINE3", "AFFINE4", "AFFINE5", "AFFINE6", "AFFINE8")
 _EMBEDDING, _HEAD = "token_embd.weight", "output.weight"
 
 
 def affine_bits(file_type: str) -> int | None:
-    """The bits of a type such as AFFINE3; None for another type."""
-    match = _TYPE.fullmatch(file_type)
-    return None if match is None else int(match[1])
+    """The bits of a type such as AFFINE3; None for a type of GGUF files. FormatError for bits that MLX does not have."""
+    name = file_type.upper()
+    if name.startswith("AFFINE") and name not in TYPES:
+        raise FormatError(f"no affine type {file_type!r}; wanted one of {', '.join(TYPES)}")
+    return int(name[-1]) if name in TYPES else None
 
 
 class AffineStudent(Student):
