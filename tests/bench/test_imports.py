@@ -22,9 +22,23 @@ def test_a_script_imports_what_is_there(path: Path) -> None:
                 assert hasattr(module, name) or importlib.import_module(f"{node.module}.{name}")
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "bench").glob("*.py")), ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", sorted((ROOT / "bench").rglob("*.py")), ids=lambda path: str(path.relative_to(ROOT)))
 def test_a_script_of_bench_imports_its_neighbours_as_a_module_of_bench(path: Path) -> None:
-    neighbours = {p.stem for p in (ROOT / "bench").glob("*.py")}
+    neighbours = {p.stem for p in path.parent.glob("*.py")} - {"__init__"}
     for node in ast.walk(ast.parse(path.read_text("utf-8"))):
         names = [a.name for a in node.names] if isinstance(node, ast.Import) else [getattr(node, "module", None)]
-        assert not neighbours & set(names)  # `python -m bench.NAME` would not find it
+        assert not neighbours & set(names)  # `python -m bench.ops.NAME` would not find it
+
+
+@pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_a_script_imports_modules_of_bench_that_are_there(path: Path) -> None:
+    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        if not isinstance(node, ast.ImportFrom) or (node.module or "").partition(".")[0] != "bench":
+            continue
+        place = ROOT.joinpath(*(node.module or "").split("."))
+        if place.with_suffix(".py").exists():
+            continue
+        assert place.is_dir(), f"{node.module} is no module"
+        for alias in node.names:
+            found = place / alias.name
+            assert found.with_suffix(".py").exists() or found.is_dir(), f"{node.module} has no {alias.name}"

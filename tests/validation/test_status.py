@@ -114,7 +114,7 @@ def test_rows_that_ops_say_they_answer_are_in_the_list_and_speak_of_them() -> No
 # Rows that no op can answer: what answers them instead.
 BESIDE_OPS = {
     "mlx/encode_helpers": "plan/lowering: small constants are in the thunks' argument blocks",
-    "mlx/gather_bench": "python -m bench.kernels",
+    "mlx/gather_bench": "python -m bench.ops.kernels",
 }
 
 
