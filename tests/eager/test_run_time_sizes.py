@@ -15,7 +15,10 @@ from camshaft.eager.shapes import launches, runners
 from camshaft.errors import ShapeError
 from camshaft.ops.op import Sample
 from camshaft.validation.validate import check_sample
+from tests.support.how_to_validate import same_process
 from tests.support.quick import quick_of
+
+__all__ = ["same_process"]
 
 Array = np.ndarray[Any, Any]
 F32 = np.float32

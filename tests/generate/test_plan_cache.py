@@ -30,8 +30,11 @@ from camshaft.plan.runtime import runnable
 from camshaft.selection.override import backend
 from camshaft.store.store import Store, store
 from tests.support.fixtures import tiny_logits, tiny_model
+from tests.support.how_to_validate import same_process
 from tests.support.models import changed_model
 from tests.support.stored import key_of, stored
+
+__all__ = ["same_process"]
 
 IDS = [1, 5, 9, 12, 3, 7, 7, 2]
 OF_NO_BACKEND = KernelVariant("nowhere", frozenset(), lambda node, target: pytest.fail("it is built nowhere"))

@@ -148,6 +148,7 @@ def test_names_from_a_model_are_text_and_never_markup(tmp_path: Path) -> None:
     assert (seen["bold"], seen["scripts"]) == (0, 4), "data, the page's own, and the two of this test"
 
 
+@pytest.mark.full
 def test_a_plan_on_a_device_alone_is_drawn_without_roof_and_times(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -71,6 +71,7 @@ def test_draws_follow_the_distribution(settings, source) -> None:
     assert abs(chi_square(np.bincount(tokens, minlength=n), distribution(logits, *settings))) < 4
 
 
+@pytest.mark.full
 def test_draws_from_many_equal_tokens_are_even() -> None:
     n, draws = 4096, 4_000
     tokens = draw(np.zeros((draws, n)))

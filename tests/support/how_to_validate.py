@@ -1,4 +1,9 @@
-"""Validates in the test's own process: a plan's proofs, without the start of a Python per plan (0.3 to 0.5 s)."""
+"""How tests validate variants: not at all, in the test's own process, or in child processes as users do.
+
+Most tests compare results with a reference, and tests/test_ops.py tries each variant's samples; so they believe variants.
+Validation compiles other kernels, those of the samples: 110 s of 850 in a cold quick run. A child process per plan takes 0.3 to
+0.5 s.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +18,7 @@ from camshaft.validation import proof, worker
 from camshaft.validation.cases import VariantCase
 from camshaft.validation.evidence import ValidationResult
 
-_IN_A_CHILD = proof._Child
+_IN_A_CHILD, _VALIDATE = proof._Child, proof._validate
 _lock = threading.Lock()  # the memory limit of a judgement is the process's
 
 
@@ -41,23 +46,14 @@ class SameProcess:
 def judging(child: type) -> Iterator[None]:
     """Validate with `child` inside the block."""
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(proof, "_validate", _VALIDATE)
         patch.setattr(proof, "_Child", child)
         yield
 
 
-@pytest.fixture(scope="module", autouse=True)
-def child_processes() -> Iterator[None]:
-    """Validate in child processes, as users do: for tests of validation itself."""
-    with judging(_IN_A_CHILD):
-        yield
-
-
-@pytest.fixture(scope="module", autouse=True)
-def variants_are_believed() -> Iterator[None]:
-    """Plans and calls take variants that nobody has validated: for tests that compare all results with a reference.
-
-    Validation compiles each variant's samples, which tests/test_ops.py tries. Nothing is stored for other tests.
-    """
+@contextmanager
+def believing() -> Iterator[None]:
+    """Inside the block plans and calls take variants that nobody has validated. Nothing is stored for other tests."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(proof, "_validate", _believed)
         yield
@@ -65,3 +61,17 @@ def variants_are_believed() -> Iterator[None]:
 
 def _believed(cases: Sequence[VariantCase], *_: object) -> dict[VariantCase, ValidationResult]:
     return {c: ValidationResult(c.op, c.variant, c.backend, "proved") for c in cases}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def same_process() -> Iterator[None]:
+    """For tests of what validation finds: without the start of child processes."""
+    with judging(SameProcess):
+        yield
+
+
+@pytest.fixture(scope="module", autouse=True)
+def child_processes() -> Iterator[None]:
+    """For tests of validation itself."""
+    with judging(_IN_A_CHILD):
+        yield
