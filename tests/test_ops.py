@@ -29,20 +29,22 @@ from tests.support.samples import (
 
 # Samples of a variant in the default run, at most; the rest is `full`. simd: those that show most features; of an elementwise row
 # or a reduction, whose frame `add` and `sum` show, those of them that compute in different dtypes. scalar has simd's kernels in
-# one lane, so a third of such rows is tried there, and `full` adds a few; `soak` has all.
-MOST, MORE_SCALAR = {"scalar": 1, "simd": 2}, 4
+# one lane, so a fifth of such rows is tried there. `full` adds MORE; `soak` has all.
+MOST, MORE = {"scalar": 1, "simd": 2}, {"scalar": 4, "simd": 12}
 # Ops of whose variant for short rows simd has three small samples: LLVM takes 4 s for a row with floats in 64 lanes.
 SLOW = ("rms_norm_q8", "residual_norm_q8", "silu_multiply_q8", "gelu_multiply_q8")
 # Samples whose kernels LLVM takes 2 s for.
 LONG = ("48/1 heads of 320",)
-# Samples on simd of ops with a kernel per block format, as quantized_matmul has; `full` adds MORE_SCALAR of them.
+# Samples on simd of ops with a kernel per block format, as quantized_matmul has; `full` adds as many as on scalar.
 OF_FORMATS = {"quantized_matmul_grouped": 3}
 # ... of variants whose kernels LLVM takes 1 s for: each set of options is another.
 OF_OPTIONS = {"tiled_with_options": 2}
 # ... and of those with a kernel for each set of sizes; `full` adds the rest.
 FEWER = {
     **OF_FORMATS,
-    "quantize_activations": 5,
+    "quantize_activations": 3,
+    # LLVM takes 0.5 to 2 s for a kernel that sorts
+    **dict.fromkeys(("sort", "argsort", "top_k"), 1),
     "conv_transpose2d": 2,
     "im2col": 2,
     "resample": 2,
@@ -66,7 +68,7 @@ def _cases(op, variant, backend) -> list:
     there = usable(op, variant, cpu_device(backend))
     quick = _quick(op, variant, backend, [s for s in there if not s.name.startswith(LONG)])
     rest = without(there, quick)
-    more = spread(rest, MORE_SCALAR, 0) if backend == "scalar" or op.name in OF_FORMATS else rest
+    more = spread(rest, MORE["scalar" if op.name in OF_FORMATS else backend], 0)
     name = f"{op.name}-{variant.name}-{backend}"
     return [
         pytest.param(op, variant, backend, sample, id=f"{name}-{sample.name}", marks=marks)
