@@ -15,6 +15,7 @@ from camshaft.plan.compile import compile as compile_graph
 from camshaft.validation.validate import node_of
 from tests.support.references import error_of
 from tests.support.samples import (
+    EVERYWHERE,
     check_bits,
     covering,
     each_arithmetic,
@@ -31,6 +32,7 @@ from tests.support.samples import (
 # or a reduction, whose frame `add` and `sum` show, those of them that compute in different dtypes. scalar has simd's kernels in
 # one lane, so a fifth of such rows is tried there. `full` adds MORE; `soak` has all.
 MOST, MORE = {"scalar": 1, "simd": 2}, {"scalar": 4, "simd": 12}
+MANY = 2  # variants: more than these show the op's features together, by one sample of each
 # Ops of whose variant for short rows simd has three small samples: LLVM takes 4 s for a row with floats in 64 lanes.
 SLOW = ("rms_norm_q8", "residual_norm_q8", "silu_multiply_q8", "gelu_multiply_q8")
 # Samples whose kernels LLVM takes 2 s for.
@@ -43,8 +45,6 @@ OF_OPTIONS = {"tiled_with_options": 2}
 FEWER = {
     **OF_FORMATS,
     "quantize_activations": 3,
-    # LLVM takes 0.5 to 2 s for a kernel that sorts
-    **dict.fromkeys(("sort", "argsort", "top_k"), 1),
     "conv_transpose2d": 2,
     "im2col": 2,
     "resample": 2,
@@ -55,6 +55,7 @@ FEWER = {
 def _quick(op, variant, backend, there) -> list:
     most = MOST[backend]
     if backend == "simd":
+        most = 1 if len(op.variants) > MANY and op.name not in EVERYWHERE else most
         most = OF_OPTIONS.get(variant.name, FEWER.get(op.name, most))
         most = 1 if variant.name.startswith("unfused_") else most  # the kernels of another op's variant
     elif has_frame_of_others(op):

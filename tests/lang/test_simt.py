@@ -31,8 +31,8 @@ SLOW = ("chunks", "tiled_with_options")
 # Variants for CPUs alone are left out: threads never run their kernels, and some pack the lanes of a vector, which threads
 # have no word for.
 GPUS = {"webgpu", "cuda", "metal"}
-# Threads: the default run has all widths for two ops only, and for others one of two in turn, as `full` has two of four; one thread takes as many steps as
-# there are elements.
+# Threads: the default run has all widths for two ops only, and for others one of two in turn, as `full` has two of four. One
+# thread takes as many steps as there are elements.
 IN_TURN, FULL_IN_TURN, WIDTHS = ((8,), (32,)), ((2, 32), (1, 8)), (1, 2, 8, 32)
 # Variants for GPUs alone are built for so many threads.
 GPU = SimulatedDevice(lanes=64)

@@ -14,6 +14,7 @@ from camshaft.observe.profile import Profile
 from camshaft.train.record.page import SCRIPTS as TRAINING_SCRIPTS
 from tests.support.browser import probed
 from tests.support.fake_device import FakeDevice, Fakes
+from tests.support.quick import full
 
 pytestmark = pytest.mark.usefixtures("known_peak")
 HOSTILE = "</script><b onload=alert(1)>&<!--"
@@ -47,7 +48,7 @@ return { plots, outside, texts, wide: document.documentElement.scrollWidth, wind
 """
 
 
-@pytest.mark.parametrize(("width", "dark"), [(1280, False), (500, True)])
+@pytest.mark.parametrize(("width", "dark"), [full(1280, False), (500, True)])
 def test_the_page_fits_its_window_in_both_modes(
     width: int, dark: bool, profiles: dict[str, Profile], tmp_path: Path
 ) -> None:

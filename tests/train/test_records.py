@@ -139,6 +139,7 @@ def test_a_report_that_cannot_be_written_does_not_hide_the_run_s_own_error(tmp_p
             recorder.__exit__(type(error) if error else None, error, None)
 
 
+@pytest.mark.full
 def test_tensorboard_reads_what_the_library_writes(tmp_path: Path) -> None:
     pytest.importorskip("tensorboardX")
     from tensorboardX.proto.event_pb2 import Event
