@@ -2,9 +2,10 @@
 
     python -m bench.models.embeddings [--texts 200] [--threads 1 2] [--formats Q8_0 F16] [--rounds 3] [--json FILE]
 
-Needs the package gguf. llama.cpp (llama-cpp-python) runs the same file, torch (transformers' BertModel, in f32) padded batches of
-32 texts of about one length, as sentence-transformers makes them; each is measured where it is installed. Texts have 10 to 41
-tokens, and each library has their token ids.
+Needs the package gguf. llama.cpp (llama-cpp-python) runs the same file; sentence-transformers a model of the same shape in f32,
+with its own batches of 32 texts; torch (transformers' BertModel, in f32) such batches without a tokenizer. Each is measured
+where it is installed. Texts have 10 to 41 tokens. llama.cpp and sentence-transformers get texts and stand beside camshaft with
+texts, torch gets token ids and stands beside camshaft with those.
 """
 
 from __future__ import annotations
@@ -130,15 +131,44 @@ def of_torch(path: Path, ids: Sequence[list[int]], texts: Sequence[str], threads
     return run
 
 
-PEERS = {"llama.cpp": ("llama_cpp", of_llama), "torch f32": ("transformers", of_torch)}
+def of_sentence_transformers(path: Path, ids: Sequence[list[int]], texts: Sequence[str], threads: int) -> Run:
+    """sentence-transformers with a model of the same shape in f32 and the same tokens."""
+    import torch
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.models import Normalize, Pooling, Transformer
+    from tokenizers.implementations import BertWordPieceTokenizer
+    from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
+
+    torch.set_num_threads(threads)
+    sizes = {"hidden_size": DIM, "num_hidden_layers": LAYERS, "num_attention_heads": HEADS}
+    words = [w if w in SPECIAL else w[1:] if w.startswith("▁") else f"##{w}" for w in vocabulary()]
+    own = BertWordPieceTokenizer({word: i for i, word in enumerate(words)}, lowercase=True)
+    special = {f"{word[1:-1].lower()}_token": word for word in SPECIAL}
+    with tempfile.TemporaryDirectory() as folder:
+        config = BertConfig(vocab_size=VOCABULARY, intermediate_size=FEED_FORWARD, **sizes)
+        BertModel(config, add_pooling_layer=False).save_pretrained(folder)
+        PreTrainedTokenizerFast(tokenizer_object=own._tokenizer, **special).save_pretrained(folder)
+        network = Transformer(folder, max_seq_length=CONTEXT)
+    model = SentenceTransformer(modules=[network, Pooling(DIM, pooling_mode="cls"), Normalize()], device="cpu")
+    assert model.tokenize(texts[:1])["input_ids"][0].tolist() == list(ids[0])
+    return lambda: model.encode(list(texts), batch_size=BATCH, show_progress_bar=False)
+
+
+OURS, OURS_IDS = "camshaft", "camshaft, token ids"
+# A peer's module, what makes its run, and the row of ours that it stands beside.
+PEERS = {
+    "llama.cpp": ("llama_cpp", of_llama, OURS),
+    "sentence-transformers": ("sentence_transformers", of_sentence_transformers, OURS),
+    "torch f32": ("transformers", of_torch, OURS_IDS),
+}
 
 
 def measure(path: Path, texts: Sequence[str], threads: int, rounds: int) -> dict[str, list[float]]:
     """The seconds of each library in each round."""
     with EmbeddingModel(path, threads=threads) as model:
         ids = [model.tokenize(text) for text in texts]
-        runs: dict[str, Run] = {"camshaft": lambda: model.embed_ids(ids)}
-        for name, (module, make) in PEERS.items():
+        runs: dict[str, Run] = {OURS: lambda: model.embed(texts), OURS_IDS: lambda: model.embed_ids(ids)}
+        for name, (module, make, _) in PEERS.items():
             if importlib.util.find_spec(module) is not None:
                 runs[name] = make(path, ids, texts, threads)
         seconds: dict[str, list[float]] = {name: [] for name in runs}
@@ -171,11 +201,10 @@ def main() -> None:
             for threads in options.threads:
                 seconds = measure(path, texts, threads, options.rounds)
                 results.append({"format": name, "threads": threads, "texts": len(texts), "seconds": seconds})
-                own = median(seconds["camshaft"])
-                others = ", ".join(
-                    f"{k} takes {median(s) / own:.2f} times" for k, s in seconds.items() if k != "camshaft"
-                )
-                print(f"{name}, {threads} threads: {len(texts) / own:.0f} texts/s; {others}", flush=True)
+                middle = {k: median(s) for k, s in seconds.items()}
+                ratios = {k: middle[k] / middle[beside] for k, (_, _, beside) in PEERS.items() if k in middle}
+                others = ", ".join(f"{k} takes {ratio:.2f} times" for k, ratio in ratios.items())
+                print(f"{name}, {threads} threads: {len(texts) / middle[OURS]:.0f} texts/s; {others}", flush=True)
     if options.json:
         options.json.write_text(json.dumps(results, indent=1) + "\n")
 
