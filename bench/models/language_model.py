@@ -1,6 +1,6 @@
 """camshaft against llama.cpp on one model file: prompt and generation tokens per second, in interleaved rounds.
 
-Run: python -m bench.models.language_model [MODEL] [--threads 1 2] [--peer-python PYTHON] [--peer-binary LLAMA_BENCH] [--json FILE].
+Run: python -m bench.models.language_model [MODEL] [--threads 1 2] [--peer-python PYTHON] [--peer-binary PATH] [--json FILE].
 llama-cpp-python is the extra `bench`; --peer-python names an interpreter of another environment that has it. --peer-binary names
 the llama-bench program of llama.cpp or of ik_llama.cpp, which takes part in the rounds. The rows of `python -m bench.compare` are
 made the same way (bench/compare/suites/language_rows.py).
