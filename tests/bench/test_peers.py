@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 
 from bench.compare import interleaved
-from bench.compare.executor_rows import executor
-from bench.compare.groups import GROUPS, GroupError, chosen
 from bench.compare.interleaved import Limits, Measured
 from bench.compare.peers import peer as child
 from bench.compare.peers.starts import Starts
 from bench.compare.process import PROGRAM, PeerError, PeerProcess, busy_core
 from bench.compare.results import row_of
-from bench.compare.suite import OURS, Peer
+from bench.compare.suites.executor_rows import executor
+from bench.compare.suites.groups import GROUPS, GroupError, chosen
+from bench.compare.suites.suite import OURS, Peer
 from tests.bench.support import no_watch
 
 OURS_FILES = ("ours_", "starts")  # the latter names the command alone

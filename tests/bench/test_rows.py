@@ -7,12 +7,13 @@ from pathlib import Path
 import pytest
 
 from bench import rows
-from bench.compare import language_rows, model_files, start_rows
-from bench.compare.groups import GROUPS
+from bench.compare import model_files
 from bench.compare.model_files import Watch, work_of
 from bench.compare.process import PROGRAM
 from bench.compare.random_model import SHAPES, make
-from bench.compare.suite import OURS, UNITS
+from bench.compare.suites import language_rows, start_rows
+from bench.compare.suites.groups import GROUPS
+from bench.compare.suites.suite import OURS, UNITS
 from camshaft.formats.gguf.file import open_gguf
 from tests.bench.support import no_watch
 from tests.support.fixtures import tiny_model
