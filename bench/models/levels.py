@@ -12,7 +12,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 from bench import rows
@@ -34,9 +33,9 @@ def least_ms(model: str, tokens: list[int], threads: int) -> dict[int, float]:
 def _runs(lm: LanguageModel, slot: int, n: int) -> list[float]:
     taken: list[float] = []
     while len(taken) <= RUNS or sum(taken) < 1000 * RUNS_S:
-        started = time.perf_counter()
+        started = rows.clock()
         lm.plans.run(range(40, 40 + n), range(n), [slot] * n, (n - 1,))
-        taken.append(1000 * (time.perf_counter() - started))
+        taken.append(1000 * (rows.clock() - started))
     return taken[1:]
 
 
@@ -72,7 +71,8 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--json", type=Path)
-    options = parser.parse_args()
+    rows.add_processor_time(parser)
+    options = rows.with_clock(parser, parser.parse_args())
     if options.child:
         print(json.dumps(least_ms(options.model, options.tokens, options.threads[0])))
         return
@@ -83,6 +83,7 @@ def main() -> None:
             "model": name,
             "threads": threads,
             "tokens": n,
+            "clock": rows.clock_name(),
             "ms": {level: ms[n] for level, ms in found.items()},
         }
         for threads in options.threads

@@ -21,9 +21,9 @@ from camshaft.generate.measures.benchmark import english
 
 
 def measure(lm: LanguageModel, ids: list[int], kept: Path | None) -> tuple[float, float]:
-    """Milliseconds to the first token, by the clock and of all processors."""
-    generation = lm.generate(ids, greedy=True, max_tokens=1, prompt_cache=kept)
+    """Milliseconds from the call to the first token, by the clock and of all processors."""
     began, busy = time.perf_counter(), time.process_time()
+    generation = lm.generate(ids, greedy=True, max_tokens=1, prompt_cache=kept)
     generation.advance()
     found = 1e3 * (time.perf_counter() - began), 1e3 * (time.process_time() - busy)
     generation.close()

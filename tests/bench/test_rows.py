@@ -117,3 +117,14 @@ def test_every_call_has_a_window_in_each_round_and_a_row_compares_them(monkeypat
     assert (made["op"], made["clock"]) == ("sort", "wall")
     assert made["ns"]["peer"] == pytest.approx({"median": 3e7, "min": 3e7, "max": 3e7})
     assert made["times"] == made["times_least"] == {"peer": 3.0}
+
+
+def test_a_llama_bench_program_does_what_it_can_measure(one_file: Path) -> None:
+    suite = language_rows.with_binary(
+        language_rows.of_file(one_file, 2, 8, 4, [3]), "/llama-bench", one_file, ["-fa", "1"]
+    )
+    (peer,) = (peer for peer in suite.peers if peer.name == "llama-bench")
+    assert peer.given == {"binary": "/llama-bench", "model": str(one_file), "threads": 2, "arguments": ["-fa", "1"]}
+    assert (PROGRAM.parent / "llama_bench.py").is_file()
+    assert [task.takes("llama-bench") for task in suite.tasks] == [True, True, False]
+    assert all(task.takes(OURS) and task.takes("llama.cpp") for task in suite.tasks)

@@ -99,6 +99,14 @@ def of_file(path: Path, threads: int, prompt: int, generate: int, together: Sequ
     return _suite("models", threads, work, prompt + generate * max(together, default=1) + 1, tuple(tasks))
 
 
+def with_binary(suite: Suite, binary: str, model: Path, arguments: Sequence[str]) -> Suite:
+    """The suite with a llama-bench program among its peers, for what such a program measures: single sequences."""
+    given = {"binary": binary, "model": str(model), "threads": suite.threads, "arguments": list(arguments)}
+    others = tuple(peer.name for peer in suite.peers)
+    tasks = tuple(replace(task, peers=others) if "together" in task.order else task for task in suite.tasks)
+    return replace(suite, peers=(Peer("llama-bench", "llama_bench:LlamaBench", given), *suite.peers), tasks=tasks)
+
+
 def models(threads: int, watch: Watch) -> Iterator[Suite]:
     """The default model, and one with mixed k-quants."""
     for model in (SMOLLM2, QWEN):
