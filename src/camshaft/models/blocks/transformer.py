@@ -12,6 +12,7 @@ from camshaft.errors import ModelError
 from camshaft.extent import Extent
 from camshaft.graph import functions as F
 from camshaft.graph.graph import Graph, Tensor
+from camshaft.models.blocks.whole import WholeRecurrence
 from camshaft.models.config import ModelConfig
 from camshaft.ops.spec import Dim
 
@@ -181,10 +182,10 @@ class SideBySide:
     """What a layer with both attention and a recurrence has."""
 
     attention: Attention
-    states: LayerState
+    states: LayerState | WholeRecurrence
 
 
-LayerMemory = Attention | LayerState | SideBySide
+LayerMemory = Attention | LayerState | WholeRecurrence | SideBySide
 
 
 def token_inputs(

@@ -40,7 +40,7 @@ class LoraConfig:
 
     rank: int = 8
     alpha: float = 16.0
-    targets: tuple[str, ...] = ("attn_*", "ffn_*")
+    targets: tuple[str, ...] = ("*",)
     seed: int = 0
     rslora: bool = False
     dora: bool = False
