@@ -8,12 +8,14 @@ depend on the token; in RWKV-7 the values lean to those of the first layer, and 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 import numpy as np
 
 from camshaft.graph import functions as F
 from camshaft.graph.graph import Tensor
+from camshaft.graph.tensor import graph_of
 from camshaft.models.blocks.latent_attention import head_indexes, of_heads
 from camshaft.models.blocks.norms import norm
 from camshaft.models.blocks.recurrences import Recurrence, recurrence_of
@@ -34,17 +36,12 @@ def hidden(config: ModelConfig, file: Checkpoint, batch: TokenBatch, caches: Seq
     """Adds embedding, layers and the final norm; returns f32 [R, dim]. ModelError as decoder.hidden."""
     x = F.embedding(batch.ids, file.tensor("token_embd.weight", config.vocab_size, config.dim), to="f32")
     x, first = norm(x, "token_embd_norm", config, file), None
-    time, channels = _MIXES[config.architecture]
     for number, cache in enumerate(caches):
         layer = Layer(f"blk.{number}", config, file, batch, recurrence_of(cache, batch))
-        y, first = time(norm(x, f"{layer.prefix}.attn_norm", config, file), first, layer)
-        x = F.add(x, y, name=f"{layer.prefix}.attn_residual")
-        h, before = layer.shifted(norm(x, f"{layer.prefix}.attn_norm_2", config, file), "conv_2")
-        if number == len(caches) - 1:
-            x, h, before = (logit_rows(part, batch, f"{layer.prefix}.rows") for part in (x, h, before))
-        x = F.add(x, channels(h, before, layer), name=f"{layer.prefix}.ffn_residual")
-        every = layer.sizes.rescaled_every
-        x = F.multiply(x, 0.5) if every and (number + 1) % every == 0 else x
+        with graph_of(x).checkpoint() if number < batch.recomputed else nullcontext():
+            x, first = _block(x, first, layer, is_last=number == len(caches) - 1)
+            every = layer.sizes.rescaled_every
+            x = F.multiply(x, 0.5) if every and (number + 1) % every == 0 else x
     return norm(x, "output_norm", config, file)
 
 
@@ -106,6 +103,17 @@ class Layer:
         y = self.flat(F.layer_norm(self.by_head(y), ones, zeros, eps=HEAD_EPS, name=name))
         w, b = (self.file.vector(f"{name}.{part}", self.config.dim) for part in ("weight", "bias"))
         return F.add(F.multiply(y, w), b)
+
+
+def _block(x: Tensor, first: Tensor | None, layer: Layer, *, is_last: bool) -> tuple[Tensor, Tensor | None]:
+    """A layer: time mixing, then channel mixing of the sum; in the last one of the rows whose logits are computed."""
+    time, channels = _MIXES[layer.config.architecture]
+    y, first = time(norm(x, f"{layer.prefix}.attn_norm", layer.config, layer.file), first, layer)
+    x = F.add(x, y, name=f"{layer.prefix}.attn_residual")
+    h, before = layer.shifted(norm(x, f"{layer.prefix}.attn_norm_2", layer.config, layer.file), "conv_2")
+    if is_last:
+        x, h, before = (logit_rows(part, layer.batch, f"{layer.prefix}.rows") for part in (x, h, before))
+    return F.add(x, channels(h, before, layer), name=f"{layer.prefix}.ffn_residual"), first
 
 
 def _time_mix_6(h: Tensor, first: Tensor | None, layer: Layer) -> tuple[Tensor, Tensor | None]:

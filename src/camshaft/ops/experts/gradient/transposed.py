@@ -116,7 +116,7 @@ def _packed_errors() -> Iterable[ops.ErrorSample]:
 def _plain_vjp(f: Any, dy: Any, y: Any, x: Any, w: Any, experts: Any) -> Any:
     return (
         lambda: f.matmul_grouped(dy, w, experts),
-        lambda: f.cast(f.matmul_grouped_weights(x, dy, experts, n_experts=w.shape[0]), to=w.dtype.name),
+        lambda: f.cast(f.matmul_grouped_weights(dy, x, experts, n_experts=w.shape[0]), to=w.dtype.name),
         None,
     )
 

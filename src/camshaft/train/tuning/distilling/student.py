@@ -74,7 +74,7 @@ class Student(ABC):
         positions = graph.constant("positions", np.tile(np.arange(length, dtype=np.int32), batch))
         ropes = full.rotations(graph, length)
         tokens = TokenBatch(ids.reshape((batch * length,)), positions, None, ropes, recomputed=recomputed)
-        return decoder(full.config, checkpoint, tokens, [WholeSequences(length)] * full.config.n_layers)
+        return decoder(full.config, checkpoint, tokens, full.memory(length))
 
 
 class _Learned(Checkpoint):

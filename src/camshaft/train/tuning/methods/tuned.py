@@ -111,11 +111,14 @@ class TunedModel(ABC):
             places, attention = positions.reshape((batch * length,)), same_sequence(positions)
         ropes = self.rotations(graph, length)
         tokens = TokenBatch(ids.reshape((batch * length,)), places, rows, ropes, recomputed=self.recomputed)
-        memory = self._memory(length, positions, attention)
+        memory = self.memory(length, positions, attention)
         return decoder(self.config, self.checkpoint(graph, parameters, seed), tokens, memory)
 
-    def _memory(self, length: int, positions: Tensor | None, attention: Tensor | None) -> list[LayerMemory]:
-        """What each layer has of the tokens before: their sequence as a whole."""
+    def memory(
+        self, length: int, positions: Tensor | None = None, attention: Tensor | None = None
+    ) -> list[LayerMemory]:
+        """What each layer has of the tokens before: their sequence as a whole. Of packed rows the `positions` in sequences, and
+        the mask of `attention`."""
         attends = WholeSequences(length, attention)
         if self.config.recurrent is None:
             return [attends] * self.config.n_layers
