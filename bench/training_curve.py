@@ -1,9 +1,10 @@
 """Losses of LoRA on SmolLM2 step by step: camshaft's with products of bf16 beside PEFT's in f32 and in bf16 by torch.
 
-    python -m bench.training_curve [--steps 200] [--batch 2] [--length 64] [--activations bf16] [--json FILE]
+    python -m bench.training_curve [--steps 200] [--batch 2] [--length 64] [--activations bf16] [--keep FILE] [--json FILE]
 
 Needs the extras `oracles`. All start with the same weights, those of the GGUF file's blocks, the same adapters and the same pieces
-of the tests' excerpt. PEFT in bf16 has weights of bf16 and adapters of f32. Prints how far each curve is from PEFT's in f32.
+of the tests' excerpt. PEFT in bf16 has weights of bf16 and adapters of f32. Prints how far each curve is from PEFT's in f32. With
+--keep curves are kept in a file, so that they may be computed one by one (--only).
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from scripts.oracles import peft_curve
 from tests.support.fixtures import excerpt
 
 Array = np.ndarray[Any, Any]
+PEERS = {"PEFT f32": "float32", "PEFT bf16": "bfloat16"}
 
 
 def ours(windows: train.Windows, args: argparse.Namespace) -> Array:
@@ -57,15 +59,23 @@ def main() -> None:
     for name, default in (("steps", 200), ("batch", 2), ("length", 64), ("threads", 2)):
         parser.add_argument(f"--{name}", type=int, default=default)
     parser.add_argument("--activations", choices=("f32", "q8", "bf16"), default="bf16")
+    parser.add_argument("--only", choices=("camshaft", *PEERS))
+    parser.add_argument("--keep", type=Path)
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
     with train.LoraModel("smollm2") as model:
         ids = np.array(model.tokenizer.encode(excerpt(), add_special=False), np.int32)
     windows = train.Windows(ids, args.length, args.batch, seed=7)
-    curves = {"camshaft": ours(windows, args)}
-    curves |= {f"PEFT {dtype}": theirs(windows, args, dtype) for dtype in ("float32", "bfloat16")}
-    wanted, tenth = curves["PEFT float32"], max(args.steps // 10, 1)
-    row: dict[str, Any] = {name: value for name, value in vars(args).items() if name != "json"}
+    curves: dict[str, Array] = dict(np.load(args.keep)) if args.keep and args.keep.exists() else {}
+    for name in [args.only] if args.only else ["camshaft", *PEERS]:
+        if name not in curves:
+            curves[name] = ours(windows, args) if name == "camshaft" else theirs(windows, args, PEERS[name])
+    if args.keep:
+        np.savez(args.keep, **curves)
+    if "PEFT f32" not in curves:
+        return
+    wanted, tenth = curves["PEFT f32"], max(args.steps // 10, 1)
+    row: dict[str, Any] = {name: getattr(args, name) for name in ("steps", "batch", "length", "threads", "activations")}
     for name, losses in curves.items():
         apart, parts = losses - wanted, np.array_split(losses - wanted, 10)
         row[name] = {

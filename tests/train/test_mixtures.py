@@ -54,7 +54,7 @@ def loss_graph(model: train.LoraModel, start: Any, examples: Any) -> tuple[Graph
 
 @pytest.mark.parametrize("name", quick(("mixtral", "jamba", "rwkv7")))
 def test_gradients_of_adapters_are_central_differences(name: str, tmp_path: Path) -> None:
-    rng = np.random.default_rng(2)
+    rng = np.random.default_rng(4)  # with which no router is so near a tie that a step changes its choice
     rows = one_each([Example(tuple(rng.integers(5, 40, 12).tolist()), (True,) * 12) for _ in range(2)])
     with train.LoraModel(tiny_model(name, tmp_path), train.LoraConfig(rank=2)) as model:
         start = drawn(model)
