@@ -1,4 +1,4 @@
-"""Fine-tuning of mixtures of experts and of recurrent models: the training graph is the model, with experts' stacks as adapters."""
+"""Fine-tuning of mixtures of experts and recurrent models: the training graph is the model, stacks of experts get adapters."""
 
 from __future__ import annotations
 
@@ -45,9 +45,7 @@ def test_the_training_graph_is_the_model(name: str, tmp_path: Path) -> None:
 def loss_graph(model: train.LoraModel, start: Any, examples: Any) -> tuple[Graph, Any]:
     """The loss of examples as a graph of the adapters, which are inputs."""
     graph = Graph()
-    inputs = {
-        n: {p: graph.input(f"{n}.{p}", a.shape, "f32") for p, a in parts.items()} for n, parts in start.items()
-    }
+    inputs = {n: {p: graph.input(f"{n}.{p}", a.shape, "f32") for p, a in parts.items()} for n, parts in start.items()}
     given = (graph.constant(f"given {i}", a) for i, a in enumerate(examples.arrays))
     return graph, (model.loss(inputs, *given), inputs)
 
@@ -67,13 +65,13 @@ def test_gradients_of_adapters_are_central_differences(name: str, tmp_path: Path
         found = evaluated(graph, values, {})
         along = {key: rng.normal(size=a.shape) for key, a in values.items()}
         for kind in ("a", "b"):
-            steps = {k: 2e-4 * d * k.endswith(kind) for k, d in along.items()}
+            steps = {k: 5e-5 * d * k.endswith(kind) for k, d in along.items()}
             moved = [
                 evaluated(graph, {k: (a + sign * steps[k]).astype(np.float32) for k, a in values.items()}, {})["loss"]
                 for sign in (1, -1)
             ]
             terms = sum(float((found[f"d {k}"] * steps[k]).sum()) for k in values)
-            assert (moved[0] - moved[1]) / 2 == pytest.approx(terms, rel=3e-2, abs=6e-6)
+            assert (moved[0] - moved[1]) / 2 == pytest.approx(terms, rel=3e-2, abs=4e-6)
 
 
 @pytest.mark.parametrize("name", quick(("mixtral",)))
@@ -111,7 +109,9 @@ def test_packed_examples_have_the_loss_of_examples_alone(name: str, tmp_path: Pa
 
 
 def test_what_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ModelError, match=r"got dora=True for blk.0.ffn_gate_exps; wanted targets without experts' stacks"):
+    with pytest.raises(
+        ModelError, match=r"got dora=True for blk.0.ffn_gate_exps; wanted targets without experts' stacks"
+    ):
         train.LoraModel(tiny_model("mixtral", tmp_path), train.LoraConfig(rank=2, dora=True))
     rows = packed([Example((5, 6, 7), (True,) * 3)] * 4, 16)
     with (

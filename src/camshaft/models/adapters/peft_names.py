@@ -60,7 +60,9 @@ _LFM2 = Naming(
     {
         **_ATTENTION,
         "attn_output": "self_attn.out_proj",
-        **{"ffn_gate": "feed_forward.w1", "ffn_up": "feed_forward.w3", "ffn_down": "feed_forward.w2"},
+        "ffn_gate": "feed_forward.w1",
+        "ffn_up": "feed_forward.w3",
+        "ffn_down": "feed_forward.w2",
         **{f"shortconv.{part}": f"conv.{part}" for part in ("in_proj", "out_proj")},
     }
 )
@@ -80,9 +82,7 @@ NAMINGS: dict[str, Naming] = {
     **dict.fromkeys(
         ("qwen2", "qwen3", "gemma", "gemma2", "gemma3", "gemma3n", "olmo2", "exaone4", "seed_oss", "stablelm"), _PLAIN
     ),
-    **dict.fromkeys(
-        ("command-r", "cohere2", "hunyuan-dense", "ernie4_5", "gemma4"), _PLAIN
-    ),
+    **dict.fromkeys(("command-r", "cohere2", "hunyuan-dense", "ernie4_5", "gemma4"), _PLAIN),
     **dict.fromkeys(("ernie4_5-moe", "glm4moe", "dots1", "exaone-moe"), _SHARED_EXPERTS),
     "qwen2moe": Naming(_ATTENTION | _shared("mlp.shared_expert")),
     **dict.fromkeys(("qwen3moe", "olmoe", "gpt-oss", "minimax-m2", "phimoe", "smallthinker"), _EXPERTS),

@@ -30,7 +30,9 @@ CPUS = frozenset({"simd", "c"})
 Weights = Callable[[Value], list[Value]]
 
 
-def _for_pairs(k: Tracer, x: Array, out: Array, places: tuple[Array, Array], expert: Value, n: int, of: Weights) -> None:
+def _for_pairs(
+    k: Tracer, x: Array, out: Array, places: tuple[Array, Array], expert: Value, n: int, of: Weights
+) -> None:
     """Stores the sums of x's rows with the weights of a program's columns, for all pairs of the expert."""
     starts, pairs = places
     first, last = starts[expert].to(i64), starts[expert + 1].to(i64)

@@ -84,7 +84,7 @@ def _decompose(f: Any, x: Any, dy: Any, experts: Any, *, n_experts: int) -> Any:
 
 
 def _build(node: ops.NodeSpec, target: ops.Target) -> ops.Build:
-    x, dy, experts = node.inputs
+    x, _, experts = node.inputs
     n_experts, n, depth = node.outputs[0].bounds
     n_slots, pairs = experts.bounds[1], order.n_pairs(node)
     sizes = {"n_experts": n_experts, "n_slots": n_slots, "bound": pairs // n_slots}

@@ -8,7 +8,6 @@ Columns of values need nothing of each other but in the sums over them, which th
 
 from __future__ import annotations
 
-from functools import partial
 from math import prod
 from typing import Any
 
@@ -146,8 +145,7 @@ OPS = {
     SIX: _op(SIX, "dr = S do; dk = G v; dv = G.T k; dw = exp(w) sum_v G S; G = diag(exp(w)) G + outer(r, do)"),
     SEVEN: _op(
         SEVEN,
-        "G += outer(r, do); dr = S' do; dk = G v; dv = G.T k; db = G (a.T S); da = S (G.T b); dw = exp(w) sum_v G S; "
-        "G = diag(exp(w)) G + outer(a, G.T b)",
+        "G += outer(r, do); dr = S' do; dk = G v; db = G (a.T S); da = S (G.T b); G = diag(exp(w)) G + outer(a, G.T b)",
     ),
 }
 

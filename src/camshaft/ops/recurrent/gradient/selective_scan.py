@@ -147,9 +147,7 @@ def _numpy(x: Any, dt: Any, a: Any, b: Any, c: Any, state: Any, dy: Any, dstate:
     return dx, ddt, da, db, dc, g
 
 
-def _decompose(
-    f: Any, x: Any, dt: Any, a: Any, b: Any, c: Any, state: Any, dy: Any, dstate: Any
-) -> tuple[Any, ...]:
+def _decompose(f: Any, x: Any, dt: Any, a: Any, b: Any, c: Any, state: Any, dy: Any, dstate: Any) -> tuple[Any, ...]:
     (sequences, tokens, channels), size = x.shape, a.shape[1]
     column, row = (sequences, channels, 1), (sequences, 1, size)
 
@@ -196,7 +194,7 @@ _ROW = SequenceOp(
 )
 OP = sequence_op(
     _ROW,
-    "G += C dy; dC += h dy; dB += dt x G; dx = dt B . G; ddt = x B . G + sum G h exp(dt a) a, from the last token back",
+    "G += C dy; dC += h dy; dB += dt x G; dx = dt B . G; ddt = x B . G + sum G h exp(dt a) a, backward",
     _decompose,
     variants=(ops.KernelVariant("channels_backward", CPUS, _build),),
     flops=lambda node: 40.0 * float(np.prod(node.inputs[0].bounds)) * node.inputs[2].bounds[1],
