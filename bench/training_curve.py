@@ -2,8 +2,8 @@
 
     python -m bench.training_curve [--steps 200] [--batch 2] [--length 64] [--activations bf16] [--json FILE]
 
-Needs the extras `oracles`. All start with the same weights, those of the GGUF file's blocks, the same adapters and the
-same pieces of the tests' excerpt. PEFT in bf16 has weights of bf16 and adapters of f32. Prints how far each curve is from PEFT's in
+Needs the extras `oracles`. All start with the same weights, those of the GGUF file's blocks, the same adapters and the same
+pieces of the tests' excerpt. PEFT in bf16 has weights of bf16 and adapters of f32. Prints how far each curve is from PEFT's in
 f32. With --keep FILE curves are kept there, so that they may be computed one by one (--only).
 """
 

@@ -2257,7 +2257,7 @@ class ArrayFunctions:
         *,
         out: Array | tuple[Array, ...] | None = None,
     ) -> tuple[Any, Any, Any, Any, Any, Any, Any]:
-        """G += outer(r, do); dr = S' do; dk = G v; dv = G.T k; db = G (a.T S); da = S (G.T b); dw = exp(w) sum_v G S; G = diag(exp(w)) G + outer(a, G.T b).
+        """G += outer(r, do); dr = S' do; dk = G v; db = G (a.T S); G = diag(exp(w)) G + outer(a, G.T b).
 
         Arrays in, arrays out. `out` is written and returned.
         """

@@ -1801,7 +1801,7 @@ def rwkv7_gradient(
     *,
     name: str | None = None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """G += outer(r, do); dr = S' do; dk = G v; dv = G.T k; db = G (a.T S); da = S (G.T b); dw = exp(w) sum_v G S; G = diag(exp(w)) G + outer(a, G.T b)."""
+    """G += outer(r, do); dr = S' do; dk = G v; db = G (a.T S); G = diag(exp(w)) G + outer(a, G.T b)."""
 
 def triangular_inverse(a: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor:
     """T = (I + A)^-1, A strictly lower."""

@@ -143,10 +143,7 @@ def _op(name: str, formula: str) -> ops.Op:
 
 OPS = {
     SIX: _op(SIX, "dr = S do; dk = G v; dv = G.T k; dw = exp(w) sum_v G S; G = diag(exp(w)) G + outer(r, do)"),
-    SEVEN: _op(
-        SEVEN,
-        "G += outer(r, do); dr = S' do; dk = G v; db = G (a.T S); da = S (G.T b); G = diag(exp(w)) G + outer(a, G.T b)",
-    ),
+    SEVEN: _op(SEVEN, "G += outer(r, do); dr = S' do; dk = G v; db = G (a.T S); G = diag(exp(w)) G + outer(a, G.T b)"),
 }
 
 
