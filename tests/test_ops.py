@@ -38,7 +38,7 @@ SLOW = ("rms_norm_q8", "residual_norm_q8", "silu_multiply_q8", "gelu_multiply_q8
 # Samples whose kernels LLVM takes 2 s for.
 LONG = ("48/1 heads of 320",)
 # Samples on simd of ops with a kernel per block format, as quantized_matmul has; `full` adds as many as on scalar.
-OF_FORMATS = {"quantized_matmul_grouped": 3}
+OF_FORMATS = {"quantized_matmul_grouped": 3, "quantized_matmul_grouped_transposed": 2}
 # ... of variants whose kernels LLVM takes 1 s for: each set of options is another.
 OF_OPTIONS = {"tiled_with_options": 2}
 # ... and of those with a kernel for each set of sizes; `full` adds the rest.

@@ -211,7 +211,6 @@ def test_lines_that_teach_nothing_are_refused(line: str, message: str, tmp_path:
             lambda folder: train.LoraModel(tiny_model("llama", folder), train.LoraConfig(targets=("q",))),
             "patterns of attn_q",
         ),
-        (lambda folder: train.LoraModel(tiny_model("mixtral", folder)), "wanted a dense model"),
         (lambda folder: train.FinetuneOptions(batch=4, micro_batches=3), "wanted a batch that divides"),
         (
             lambda folder: train.finetune(tiny_model("llama", folder), folder / "no", folder / "out"),

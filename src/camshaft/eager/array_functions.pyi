@@ -1829,6 +1829,30 @@ class ArrayFunctions:
         Arrays in, arrays out. `out` is written and returned.
         """
 
+    def matmul_grouped_transposed(
+        self, x: ArrayLike, w: ArrayLike, experts: ArrayLike, /, *, out: Array | None = None
+    ) -> Any:
+        """y[t, s, k] = sum_n x[t, s, n] w[experts[t, s], n, k].
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def quantized_matmul_grouped_transposed(
+        self, x: ArrayLike, w: ArrayLike, experts: ArrayLike, /, *, out: Array | None = None
+    ) -> Any:
+        """y[t, s, k] = sum_n x[t, s, n] dequantize(w)[experts[t, s], n, k].
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def matmul_grouped_weights(
+        self, x: ArrayLike, dy: ArrayLike, experts: ArrayLike, /, *, out: Array | None = None, n_experts: int
+    ) -> Any:
+        """dw[e, n, k] = sum of dy[t, s, n] x[t, (s,) k] over the (t, s) with experts[t, s] = e.
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
     def argsort(
         self, x: ArrayLike, /, *, out: Array | None = None, axis: int = -1, descending: bool = False, to: str = "i32"
     ) -> Any:
@@ -2177,6 +2201,63 @@ class ArrayFunctions:
         out: Array | tuple[Array, ...] | None = None,
     ) -> tuple[Any, Any]:
         """S = diag(exp(w)) S + outer(b, a.T S) + outer(k, v); o = r.T S; the last S.
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def selective_scan_gradient(
+        self,
+        x: ArrayLike,
+        dt: ArrayLike,
+        a: ArrayLike,
+        b: ArrayLike,
+        c: ArrayLike,
+        state: ArrayLike,
+        dy: ArrayLike,
+        dstate: ArrayLike,
+        /,
+        *,
+        out: Array | tuple[Array, ...] | None = None,
+    ) -> tuple[Any, Any, Any, Any, Any, Any]:
+        """G += C dy; dC += h dy; dB += dt x G; dx = dt B . G; ddt = x B . G + sum G h exp(dt a) a, from the last token back.
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def rwkv6_gradient(
+        self,
+        r: ArrayLike,
+        w: ArrayLike,
+        k: ArrayLike,
+        v: ArrayLike,
+        state: ArrayLike,
+        dy: ArrayLike,
+        dstate: ArrayLike,
+        /,
+        *,
+        out: Array | tuple[Array, ...] | None = None,
+    ) -> tuple[Any, Any, Any, Any, Any]:
+        """dr = S do; dk = G v; dv = G.T k; dw = exp(w) sum_v G S; G = diag(exp(w)) G + outer(r, do).
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def rwkv7_gradient(
+        self,
+        r: ArrayLike,
+        w: ArrayLike,
+        k: ArrayLike,
+        v: ArrayLike,
+        a: ArrayLike,
+        b: ArrayLike,
+        state: ArrayLike,
+        dy: ArrayLike,
+        dstate: ArrayLike,
+        /,
+        *,
+        out: Array | tuple[Array, ...] | None = None,
+    ) -> tuple[Any, Any, Any, Any, Any, Any, Any]:
+        """G += outer(r, do); dr = S' do; dk = G v; db = G (a.T S); G = diag(exp(w)) G + outer(a, G.T b).
 
         Arrays in, arrays out. `out` is written and returned.
         """

@@ -113,6 +113,8 @@ __all__ = [
     "masked_sample",
     "matmul",
     "matmul_grouped",
+    "matmul_grouped_transposed",
+    "matmul_grouped_weights",
     "max",
     "max_with_index",
     "maximum",
@@ -149,6 +151,7 @@ __all__ = [
     "quantize_dequantize_gguf",
     "quantized_matmul",
     "quantized_matmul_grouped",
+    "quantized_matmul_grouped_transposed",
     "quantized_matmul_transposed",
     "real",
     "reciprocal",
@@ -174,8 +177,10 @@ __all__ = [
     "round",
     "rounded_matmul",
     "rsqrt",
+    "rwkv6_gradient",
     "rwkv6_slots",
     "rwkv6_time_mix",
+    "rwkv7_gradient",
     "rwkv7_time_mix",
     "sample",
     "scale_mask_softmax",
@@ -183,6 +188,7 @@ __all__ = [
     "scatter_add",
     "searchsorted",
     "selective_scan",
+    "selective_scan_gradient",
     "selective_scan_slots",
     "short_conv",
     "short_conv_slots",
@@ -2301,6 +2307,36 @@ def moe_experts(
     name: str | None = None,
 ) -> Tensor: ...
 @overload
+def matmul_grouped_transposed(
+    x: ArrayLike, w: ArrayLike, experts: ArrayLike, /, *, out: Array | None = None
+) -> Any: ...
+@overload
+def matmul_grouped_transposed(
+    x: Tensor | ArrayLike, w: Tensor | ArrayLike, experts: Tensor | ArrayLike, /, *, name: str | None = None
+) -> Tensor: ...
+@overload
+def quantized_matmul_grouped_transposed(
+    x: ArrayLike, w: ArrayLike, experts: ArrayLike, /, *, out: Array | None = None
+) -> Any: ...
+@overload
+def quantized_matmul_grouped_transposed(
+    x: Tensor | ArrayLike, w: Tensor | ArrayLike, experts: Tensor | ArrayLike, /, *, name: str | None = None
+) -> Tensor: ...
+@overload
+def matmul_grouped_weights(
+    x: ArrayLike, dy: ArrayLike, experts: ArrayLike, /, *, out: Array | None = None, n_experts: int
+) -> Any: ...
+@overload
+def matmul_grouped_weights(
+    x: Tensor | ArrayLike,
+    dy: Tensor | ArrayLike,
+    experts: Tensor | ArrayLike,
+    /,
+    *,
+    n_experts: int,
+    name: str | None = None,
+) -> Tensor: ...
+@overload
 def argsort(
     x: ArrayLike, /, *, out: Array | None = None, axis: int = -1, descending: bool = False, to: str = "i32"
 ) -> Any: ...
@@ -2735,6 +2771,90 @@ def rwkv7_time_mix(
     *state: Tensor | ArrayLike,
     name: str | None = None,
 ) -> tuple[Tensor, Tensor]: ...
+@overload
+def selective_scan_gradient(
+    x: ArrayLike,
+    dt: ArrayLike,
+    a: ArrayLike,
+    b: ArrayLike,
+    c: ArrayLike,
+    state: ArrayLike,
+    dy: ArrayLike,
+    dstate: ArrayLike,
+    /,
+    *,
+    out: Array | tuple[Array, ...] | None = None,
+) -> tuple[Any, Any, Any, Any, Any, Any]: ...
+@overload
+def selective_scan_gradient(
+    x: Tensor | ArrayLike,
+    dt: Tensor | ArrayLike,
+    a: Tensor | ArrayLike,
+    b: Tensor | ArrayLike,
+    c: Tensor | ArrayLike,
+    state: Tensor | ArrayLike,
+    dy: Tensor | ArrayLike,
+    dstate: Tensor | ArrayLike,
+    /,
+    *,
+    name: str | None = None,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]: ...
+@overload
+def rwkv6_gradient(
+    r: ArrayLike,
+    w: ArrayLike,
+    k: ArrayLike,
+    v: ArrayLike,
+    state: ArrayLike,
+    dy: ArrayLike,
+    dstate: ArrayLike,
+    /,
+    *,
+    out: Array | tuple[Array, ...] | None = None,
+) -> tuple[Any, Any, Any, Any, Any]: ...
+@overload
+def rwkv6_gradient(
+    r: Tensor | ArrayLike,
+    w: Tensor | ArrayLike,
+    k: Tensor | ArrayLike,
+    v: Tensor | ArrayLike,
+    state: Tensor | ArrayLike,
+    dy: Tensor | ArrayLike,
+    dstate: Tensor | ArrayLike,
+    /,
+    *,
+    name: str | None = None,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]: ...
+@overload
+def rwkv7_gradient(
+    r: ArrayLike,
+    w: ArrayLike,
+    k: ArrayLike,
+    v: ArrayLike,
+    a: ArrayLike,
+    b: ArrayLike,
+    state: ArrayLike,
+    dy: ArrayLike,
+    dstate: ArrayLike,
+    /,
+    *,
+    out: Array | tuple[Array, ...] | None = None,
+) -> tuple[Any, Any, Any, Any, Any, Any, Any]: ...
+@overload
+def rwkv7_gradient(
+    r: Tensor | ArrayLike,
+    w: Tensor | ArrayLike,
+    k: Tensor | ArrayLike,
+    v: Tensor | ArrayLike,
+    a: Tensor | ArrayLike,
+    b: Tensor | ArrayLike,
+    state: Tensor | ArrayLike,
+    dy: Tensor | ArrayLike,
+    dstate: Tensor | ArrayLike,
+    /,
+    *,
+    name: str | None = None,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]: ...
 @overload
 def triangular_inverse(a: ArrayLike, /, *, out: Array | None = None) -> Any: ...
 @overload

@@ -108,6 +108,8 @@ __all__ = [
     "masked_sample",
     "matmul",
     "matmul_grouped",
+    "matmul_grouped_transposed",
+    "matmul_grouped_weights",
     "max",
     "max_with_index",
     "maximum",
@@ -144,6 +146,7 @@ __all__ = [
     "quantize_dequantize_gguf",
     "quantized_matmul",
     "quantized_matmul_grouped",
+    "quantized_matmul_grouped_transposed",
     "quantized_matmul_transposed",
     "real",
     "reciprocal",
@@ -169,8 +172,10 @@ __all__ = [
     "round",
     "rounded_matmul",
     "rsqrt",
+    "rwkv6_gradient",
     "rwkv6_slots",
     "rwkv6_time_mix",
+    "rwkv7_gradient",
     "rwkv7_time_mix",
     "sample",
     "scale_mask_softmax",
@@ -178,6 +183,7 @@ __all__ = [
     "scatter_add",
     "searchsorted",
     "selective_scan",
+    "selective_scan_gradient",
     "selective_scan_slots",
     "short_conv",
     "short_conv_slots",
@@ -1485,6 +1491,27 @@ def moe_experts(
 ) -> Tensor:
     """y[t] = sum_s weights[t, s] down_e (act(gate_e x[t]) * (up_e x[t])), e = experts[t, s]."""
 
+def matmul_grouped_transposed(
+    x: Tensor | ArrayLike, w: Tensor | ArrayLike, experts: Tensor | ArrayLike, /, *, name: str | None = None
+) -> Tensor:
+    """y[t, s, k] = sum_n x[t, s, n] w[experts[t, s], n, k]."""
+
+def quantized_matmul_grouped_transposed(
+    x: Tensor | ArrayLike, w: Tensor | ArrayLike, experts: Tensor | ArrayLike, /, *, name: str | None = None
+) -> Tensor:
+    """y[t, s, k] = sum_n x[t, s, n] dequantize(w)[experts[t, s], n, k]."""
+
+def matmul_grouped_weights(
+    x: Tensor | ArrayLike,
+    dy: Tensor | ArrayLike,
+    experts: Tensor | ArrayLike,
+    /,
+    *,
+    n_experts: int,
+    name: str | None = None,
+) -> Tensor:
+    """dw[e, n, k] = sum of dy[t, s, n] x[t, (s,) k] over the (t, s) with experts[t, s] = e."""
+
 def argsort(
     x: Tensor | ArrayLike, /, *, axis: int = -1, descending: bool = False, to: str = "i32", name: str | None = None
 ) -> Tensor:
@@ -1730,6 +1757,51 @@ def rwkv7_time_mix(
     name: str | None = None,
 ) -> tuple[Tensor, Tensor]:
     """S = diag(exp(w)) S + outer(b, a.T S) + outer(k, v); o = r.T S; the last S."""
+
+def selective_scan_gradient(
+    x: Tensor | ArrayLike,
+    dt: Tensor | ArrayLike,
+    a: Tensor | ArrayLike,
+    b: Tensor | ArrayLike,
+    c: Tensor | ArrayLike,
+    state: Tensor | ArrayLike,
+    dy: Tensor | ArrayLike,
+    dstate: Tensor | ArrayLike,
+    /,
+    *,
+    name: str | None = None,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """G += C dy; dC += h dy; dB += dt x G; dx = dt B . G; ddt = x B . G + sum G h exp(dt a) a, from the last token back."""
+
+def rwkv6_gradient(
+    r: Tensor | ArrayLike,
+    w: Tensor | ArrayLike,
+    k: Tensor | ArrayLike,
+    v: Tensor | ArrayLike,
+    state: Tensor | ArrayLike,
+    dy: Tensor | ArrayLike,
+    dstate: Tensor | ArrayLike,
+    /,
+    *,
+    name: str | None = None,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """dr = S do; dk = G v; dv = G.T k; dw = exp(w) sum_v G S; G = diag(exp(w)) G + outer(r, do)."""
+
+def rwkv7_gradient(
+    r: Tensor | ArrayLike,
+    w: Tensor | ArrayLike,
+    k: Tensor | ArrayLike,
+    v: Tensor | ArrayLike,
+    a: Tensor | ArrayLike,
+    b: Tensor | ArrayLike,
+    state: Tensor | ArrayLike,
+    dy: Tensor | ArrayLike,
+    dstate: Tensor | ArrayLike,
+    /,
+    *,
+    name: str | None = None,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """G += outer(r, do); dr = S' do; dk = G v; db = G (a.T S); G = diag(exp(w)) G + outer(a, G.T b)."""
 
 def triangular_inverse(a: Tensor | ArrayLike, /, *, name: str | None = None) -> Tensor:
     """T = (I + A)^-1, A strictly lower."""

@@ -129,6 +129,20 @@ class Checkpoint:
             y = F.matmul(x, weight, transpose_b=True, name=name)
         return y
 
+    def changes(self, *names: str) -> bool:
+        """Whether the products of a matrix or stack of these names are not those of the file's tensor alone."""
+        return False
+
+    def grouped(self, x: Tensor, name: str, shape: tuple[int, int, int], chosen: Tensor) -> Tensor:
+        """y[t, s, n] = sum_k x[t, (s,) k] w[chosen[t, s], n, k], with the stack `name`.weight [n_experts, n, k]."""
+        return self.grouped_product(x, self.tensor(f"{name}.weight", *shape), chosen, name)
+
+    def grouped_product(self, x: Tensor, stack: Tensor, chosen: Tensor, name: str) -> Tensor:
+        """The same with a stack of a plain dtype or a block format."""
+        op = "quantized_matmul_grouped" if stack.spec.dtype.name.isupper() else "matmul_grouped"
+        y: Tensor = F.function(op)(x, stack, chosen, name=name)
+        return y
+
 
 def _require_kernel(name: str, spec: TensorSpec) -> None:
     """Raise ModelError, naming the tensor, for a format that kernels cannot read or multiply."""

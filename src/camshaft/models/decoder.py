@@ -21,6 +21,7 @@ from camshaft.models.blocks.per_layer import layer_embeddings, with_layer_embedd
 from camshaft.models.blocks.pictures import after_layer, with_pictures
 from camshaft.models.blocks.recurrent import recurrent
 from camshaft.models.blocks.transformer import LayerMemory, SideBySide, TokenBatch, logit_rows
+from camshaft.models.blocks.whole import WholeRecurrence
 from camshaft.models.checkpoint import Checkpoint
 from camshaft.models.config import ModelConfig
 from camshaft.models.families import FAMILIES, Family, gemma3n, rwkv, t5_encoder
@@ -193,7 +194,7 @@ def _mixed(
     if isinstance(cache, SideBySide):
         found = (_mixed(h, layer, family, config, file, batch, part) for part in (cache.attention, cache.states))
         return F.add(*found, name=f"blk.{layer}.mixed")
-    if isinstance(cache, Mapping):
+    if isinstance(cache, Mapping | WholeRecurrence):
         return recurrent(h, layer, config, file, batch, cache)
     if family.latent:
         return latent_attention(h, layer, config, file, batch, cache)

@@ -17,7 +17,8 @@ from camshaft.models.checkpoint import Checkpoint
 
 @dataclass(frozen=True)
 class Change:
-    """A [rank, k] and B [n, rank], what their product is multiplied by, and how much of the whole change is added.
+    """A [rank, k] and B [n, rank], or stacks of them for each expert, what their product is multiplied by, and how much of the
+    whole change is added.
 
     `factors` gives f [n] of DoRA. In training the adapter may see x with dropout, `dropped(x)`."""
 
@@ -74,6 +75,18 @@ class AdaptedCheckpoint(Checkpoint):
             return self.product(x, change.a, f"{name}.lora_a")
         with unless_inside(self.graph):
             return self.product(change.dropped(x), change.a, f"{name}.lora_a")
+
+    def changes(self, *names: str) -> bool:
+        return any(self.own(name) in self._changes for name in names)
+
+    def grouped(self, x: Tensor, name: str, shape: tuple[int, int, int], chosen: Tensor) -> Tensor:
+        y, own = super().grouped(x, name, shape, chosen), self.own(name)
+        self._unused.pop(own, None)
+        for c in self._changes.get(own, ()):
+            low = self.grouped_product(x if c.dropped is None else c.dropped(x), c.a, chosen, f"{name}.lora_a")
+            change = self.grouped_product(low * (c.strength * c.scale), c.b, chosen, f"{name}.lora_b")
+            y = f.add(y, change, name=f"{name}.lora")
+        return y
 
     def check_used(self) -> None:
         """Raises ModelError for a changed matrix that is read otherwise than by products, as embeddings are."""

@@ -26,7 +26,8 @@ _LARGEST = float(np.finfo(np.float32).max)
 @dataclass(frozen=True)
 class Adapter:
     """An open adapter: pairs of matrices A [rank, k] and B [n, rank] by the names of the matrices [n, k] that they change, and
-    what their products are multiplied by. `file` is None if they are in memory. A context manager.
+    what their products are multiplied by. Of a stack of experts' matrices both are stacks. `file` is None if they are in memory.
+    A context manager.
 
     `magnitudes` [n] are of DoRA (models/adapters/dora.py): all matrices have one, or none has."""
 
@@ -57,7 +58,7 @@ class Adapter:
         if self.architecture != architecture:
             raise FormatError(f"{path}: is for {shown(self.architecture)}; wanted an adapter for {shown(architecture)}")
         for name, (a, b) in self.pairs.items():
-            tensor, shape = tensors.get(f"{name}.weight"), (b.shape[0], a.shape[1])
+            tensor, shape = tensors.get(f"{name}.weight"), (*b.shape[:-1], a.shape[-1])
             if tensor is None or tuple(tensor.shape) != shape:
                 there = "no such weight" if tensor is None else str(list(tensor.shape))
                 raise FormatError(f"{path}: changes {shown(f'{name}.weight')} {list(shape)}; the model has {there}")
@@ -92,7 +93,7 @@ def _open_file(path: str | os.PathLike[str]) -> Adapter:
         digest = file.metadata.get(BASE_DIGEST)
         base, architecture = digest if isinstance(digest, str) else None, str(file.metadata.get("general.architecture"))
         pairs = _pairs(file)
-        scales = {name: alpha / a.shape[0] for name, (a, _) in pairs.items()}
+        scales = {name: alpha / a.shape[-2] for name, (a, _) in pairs.items()}
         return Adapter(file.path, pairs, scales, architecture, base, file)
     except BaseException:
         file.close()
@@ -103,7 +104,7 @@ def _pairs(file: GGUFFile) -> dict[str, tuple[FileTensor, FileTensor]]:
     found: dict[str, dict[str, FileTensor]] = {}
     for name, tensor in file.tensors.items():
         base, _, part = name.rpartition(".weight.lora_")
-        if part not in ("a", "b") or len(tensor.shape) != 2:
+        if part not in ("a", "b") or len(tensor.shape) not in (2, 3):
             what = f"{shown_value(name)} {list(tensor.shape)}"
             raise FormatError(f"{file.path}: got the tensor {what}; wanted lora_a and lora_b of matrices")
         found.setdefault(base, {})[part] = tensor
@@ -118,8 +119,9 @@ def _check_pair(what: str, pair: Mapping[str, FileTensor]) -> None:
     if len(pair) != 2:
         raise FormatError(f"{what} has lora_{next(iter(pair))} alone; wanted lora_a and lora_b")
     a, b = pair["a"].shape, pair["b"].shape
-    if a[0] != b[1]:
-        raise FormatError(f"{what} has lora_a {list(a)} and lora_b {list(b)}; wanted [rank, k] and [n, rank]")
+    if len(a) != len(b) or a[-2] != b[-1] or a[:-2] != b[:-2]:
+        wanted = "[rank, k] and [n, rank], or stacks of as many"
+        raise FormatError(f"{what} has lora_a {list(a)} and lora_b {list(b)}; wanted {wanted}")
 
 
 def _is_number(value: object) -> TypeGuard[float]:

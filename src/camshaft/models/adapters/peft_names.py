@@ -49,7 +49,31 @@ class Naming:
     transposed: bool = False
 
 
+def _shared(path: str) -> dict[str, str]:
+    """The shared expert of each layer."""
+    return {f"ffn_{part}_shexp": f"{path}.{part}_proj" for part in ("gate", "up", "down")}
+
+
 _PLAIN, _EXPERTS = Naming(), Naming(_ATTENTION)
+_SHARED_EXPERTS = Naming(_ATTENTION | _DENSE | _shared("mlp.shared_experts"))
+_LFM2 = Naming(
+    {
+        **_ATTENTION,
+        "attn_output": "self_attn.out_proj",
+        "ffn_gate": "feed_forward.w1",
+        "ffn_up": "feed_forward.w3",
+        "ffn_down": "feed_forward.w2",
+        **{f"shortconv.{part}": f"conv.{part}" for part in ("in_proj", "out_proj")},
+    }
+)
+_SCAN = {"ssm_in": "in_proj", "ssm_out": "out_proj"}
+_STEPS = {"ssm_x": "x_proj", "ssm_dt": "dt_proj"}
+
+
+def _mixer(path: str, parts: Mapping[str, str]) -> dict[str, str]:
+    return {name: f"{path}.{part}" for name, part in parts.items()}
+
+
 # q and k of families that rotate in pairs, but for those that do so in transformers too: Cohere, GLM, ERNIE and DeepSeek.
 _HALVES: dict[str, Order] = {"attn_q": "halves", "attn_k": "halves"}
 _PAIRS = Naming(orders=_HALVES)
@@ -58,14 +82,30 @@ NAMINGS: dict[str, Naming] = {
     **dict.fromkeys(
         ("qwen2", "qwen3", "gemma", "gemma2", "gemma3", "gemma3n", "olmo2", "exaone4", "seed_oss", "stablelm"), _PLAIN
     ),
-    **dict.fromkeys(
-        ("command-r", "cohere2", "hunyuan-dense", "ernie4_5", "ernie4_5-moe", "glm4moe", "gemma4", "dots1"), _PLAIN
+    **dict.fromkeys(("command-r", "cohere2", "hunyuan-dense", "ernie4_5", "gemma4"), _PLAIN),
+    **dict.fromkeys(("ernie4_5-moe", "glm4moe", "dots1", "exaone-moe"), _SHARED_EXPERTS),
+    "qwen2moe": Naming(_ATTENTION | _shared("mlp.shared_expert")),
+    **dict.fromkeys(("qwen3moe", "olmoe", "gpt-oss", "minimax-m2", "phimoe", "smallthinker"), _EXPERTS),
+    "mellum": _EXPERTS,
+    "hunyuan-moe": Naming(_ATTENTION | _shared("mlp.shared_mlp")),
+    **dict.fromkeys(("lfm2", "lfm2moe"), _LFM2),
+    "mamba": Naming(_mixer("mixer", _SCAN | _STEPS), layers="backbone.layers"),
+    "mamba2": Naming(_mixer("mixer", _SCAN), layers="backbone.layers"),
+    "jamba": Naming(
+        _ATTENTION
+        | _mixer("mamba", _SCAN | _STEPS)
+        | {name: path.replace("mlp", "feed_forward") for name, path in _DENSE.items()}
     ),
-    **dict.fromkeys(("qwen2moe", "qwen3moe", "olmoe", "gpt-oss", "minimax-m2", "phimoe", "smallthinker"), _EXPERTS),
-    **dict.fromkeys(("hunyuan-moe", "mellum"), _EXPERTS),
-    "exaone-moe": _PLAIN,
-    "afmoe": Naming(_ATTENTION | {"attn_gate": "self_attn.gate_proj"} | _DENSE),
-    "llama4": Naming(_ATTENTION | {name: part.replace("mlp", "feed_forward") for name, part in _DENSE.items()}),
+    "granitehybrid": Naming(_ATTENTION | _mixer("mamba", _SCAN), orders=_HALVES),
+    "qwen3next": Naming(_ATTENTION | _shared("mlp.shared_expert")),
+    "qwen35": _PLAIN,
+    "qwen35moe": Naming(_ATTENTION | _shared("mlp.shared_expert")),
+    "afmoe": Naming(_ATTENTION | {"attn_gate": "self_attn.gate_proj"} | _DENSE | _shared("mlp.shared_experts")),
+    "llama4": Naming(
+        _ATTENTION
+        | {name: part.replace("mlp", "feed_forward") for name, part in _DENSE.items()}
+        | _shared("feed_forward.shared_expert")
+    ),
     "arcee": Naming({**_ATTENTION, "ffn_up": "mlp.up_proj", "ffn_down": "mlp.down_proj"}, orders=_HALVES),
     **dict.fromkeys(
         ("nemotron", "apertus"), Naming({**_ATTENTION, "ffn_up": "mlp.up_proj", "ffn_down": "mlp.down_proj"})
@@ -102,7 +142,9 @@ NAMINGS: dict[str, Naming] = {
     **dict.fromkeys(
         ("glm4", "chatglm"), Naming(_ATTENTION | {"ffn_up": "mlp.gate_up_proj", "ffn_down": "mlp.down_proj"})
     ),
-    **dict.fromkeys(("deepseek2", "deepseek32", "glm-dsa", "minicpm3"), Naming(_LATENT | _DENSE)),
+    **dict.fromkeys(
+        ("deepseek2", "deepseek32", "glm-dsa", "minicpm3"), Naming(_LATENT | _DENSE | _shared("mlp.shared_experts"))
+    ),
     "kimi-linear": Naming({**_ATTENTION, "attn_kv_a_mqa": "self_attn.kv_a_proj_with_mqa"} | _DENSE),
     "starcoder2": Naming(_ATTENTION | {"ffn_up": "mlp.c_fc", "ffn_down": "mlp.c_proj"}),
     "gpt2": Naming(
@@ -141,7 +183,7 @@ def module_name(naming: Naming, name: str) -> str | None:
     """The path of a module by the matrix's name in the file without '.weight'; None for one that is not of the naming."""
     if name == "output":
         return naming.head
-    match = re.fullmatch(r"blk\.(\d+)\.(\w+)", name)
+    match = re.fullmatch(r"blk\.(\d+)\.([\w.]+)", name)
     short = naming.modules.get(match[2]) if match else None
     return f"{naming.layers}.{match[1]}.{short}" if match and short else None
 

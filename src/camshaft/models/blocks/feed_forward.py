@@ -118,6 +118,7 @@ def _chosen_experts(
         or not family.gated
         or family.activation == "relu"
         or f"{prefix}.ffn_gate_up_exps.weight" in file
+        or file.changes(*(f"{prefix}.ffn_{part}_exps" for part in ("gate", "up", "down")))
     ):
         return _composed_experts(x, prefix, experts, weights, chosen, family, file)
     dim = columns_of(x)
@@ -163,12 +164,10 @@ def _sparse_mixer(scores: Tensor) -> Tensor:
 def _composed_experts(
     x: Tensor, prefix: str, experts: Experts, weights: Tensor, chosen: Tensor, family: Family, file: Checkpoint
 ) -> Tensor:
-    """The same of experts whose projections have biases, or no gate, or gate and up as one tensor."""
+    """The same of experts whose projections have biases or adapters, or no gate, or gate and up as one tensor."""
 
     def projected(x: Tensor, name: str, n: int, k: int) -> Tensor:
-        w = file.tensor(f"{prefix}.{name}.weight", experts.n, n, k)
-        op = "quantized_matmul_grouped" if w.spec.dtype.name.isupper() else "matmul_grouped"
-        y: Tensor = F.function(op)(x, w, chosen, name=f"{prefix}.{name}")
+        y = file.grouped(x, f"{prefix}.{name}", (experts.n, n, k), chosen)
         if not family.expert_biases:
             return y
         return F.add(y, F.gather(file.tensor(f"{prefix}.{name}.bias", experts.n, n), chosen))

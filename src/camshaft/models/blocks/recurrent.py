@@ -9,7 +9,8 @@ import numpy as np
 
 from camshaft.graph import functions as F
 from camshaft.graph.graph import Tensor
-from camshaft.models.blocks.transformer import LayerState, TokenBatch, head_norm, logit_rows
+from camshaft.models.blocks.recurrences import Recurrence, recurrence_of
+from camshaft.models.blocks.transformer import LayerMemory, TokenBatch, head_norm, logit_rows
 from camshaft.models.checkpoint import Checkpoint, columns_of
 from camshaft.models.config import ModelConfig
 from camshaft.models.families import FAMILIES
@@ -27,18 +28,16 @@ class Layer:
     sizes: Recurrent
     config: ModelConfig
     file: Checkpoint
-    rows: Tensor
-    states: LayerState
+    over: Recurrence
 
 
 def recurrent(
-    h: Tensor, layer: int, config: ModelConfig, file: Checkpoint, batch: TokenBatch, state: LayerState
+    h: Tensor, layer: int, config: ModelConfig, file: Checkpoint, batch: TokenBatch, memory: LayerMemory
 ) -> Tensor:
     """The layer's result f32 [T, dim] of its normed input; in the last layer, of the rows whose logits are computed."""
     assert config.recurrent is not None
-    assert batch.slot_rows is not None
     prefix = f"blk.{layer}"
-    made = Layer(prefix, config.recurrent, config, file, batch.slot_rows, state)
+    made = Layer(prefix, config.recurrent, config, file, recurrence_of(memory, batch))
     y, output = _KINDS[config.recurrent.kind](h, made)
     y = logit_rows(y, batch, f"{prefix}.recurrent_rows") if batch.is_last else y
     return file.linear(y, f"{prefix}.{output}", config.dim)
@@ -48,8 +47,7 @@ def _short_conv(h: Tensor, layer: Layer) -> tuple[Tensor, str]:
     """LFM2: c conv(b x) of three projections."""
     name = f"{layer.prefix}.shortconv"
     parts = layer.file.linear(h, f"{name}.in_proj", 3 * layer.sizes.channels)
-    y = F.short_conv_slots(parts, _taps(layer, f"{name}.conv.weight"), layer.states["conv"], layer.rows, name=name)
-    return y, "shortconv.out_proj"
+    return layer.over.short_conv(parts, _taps(layer, f"{name}.conv.weight"), name=name), "shortconv.out_proj"
 
 
 def _delta(h: Tensor, layer: Layer) -> tuple[Tensor, str]:
@@ -58,11 +56,11 @@ def _delta(h: Tensor, layer: Layer) -> tuple[Tensor, str]:
     family = FAMILIES[layer.config.architecture]
     qkv, z = _projections(h, layer)
     taps = _taps(layer, f"{prefix}.ssm_conv1d.weight")
-    qkv = F.conv_slots(qkv, taps, layer.states["conv"], layer.rows, activation="silu", name=f"{prefix}.conv")
+    qkv = layer.over.conv(qkv, taps, "conv", activation="silu", name=f"{prefix}.conv")
     alpha, beta = _gates(h, layer)
     a, dt = file.vector(f"{prefix}.ssm_a", sizes.heads), file.vector(f"{prefix}.ssm_dt.bias", sizes.heads)
-    given = (qkv, alpha, beta, a, dt, layer.states["state"], layer.rows)
-    y = F.gated_delta_slots(*given, groups=sizes.groups, tiled=family.tiled_heads, name=f"{prefix}.delta")
+    tiled = family.tiled_heads
+    y = layer.over.gated_delta(qkv, alpha, beta, a, dt, groups=sizes.groups, tiled=tiled, name=f"{prefix}.delta")
     return _gated_norm(y, z, file.vector(f"{prefix}.ssm_norm.weight", sizes.value_size), layer), "ssm_out"
 
 
@@ -115,7 +113,7 @@ def _mamba(h: Tensor, layer: Layer) -> tuple[Tensor, str]:
     dt = file.linear(dt, f"{prefix}.ssm_dt", inner)
     a = file.converted(f"{prefix}.ssm_a", (inner, sizes.key_size), lambda a: np.ascontiguousarray(a.T))
     d, bias = file.vector(f"{prefix}.ssm_d", inner), file.vector(f"{prefix}.ssm_dt.bias", inner)
-    y = F.selective_scan_slots(x, dt, b, c, a, d, bias, layer.states["state"], layer.rows, name=f"{prefix}.scan")
+    y = layer.over.selective_scan(x, dt, b, c, a, d, bias, name=f"{prefix}.scan")
     return F.silu_multiply(z, y, name=f"{prefix}.ssm_gate"), "ssm_out"
 
 
@@ -126,7 +124,7 @@ def _mamba2(h: Tensor, layer: Layer) -> tuple[Tensor, str]:
     z, xbc, dt = F.split(file.linear(h, f"{prefix}.ssm_in", sum(parts)), axis=1, sizes=parts)
     a, d = (file.converted(f"{prefix}.{name}", (sizes.heads, 1), np.ravel) for name in ("ssm_a", "ssm_d"))
     given = (_convolved(xbc, layer), dt, a, d, file.vector(f"{prefix}.ssm_dt.bias", sizes.heads))
-    y = F.ssd_slots(*given, layer.states["state"], layer.rows, groups=sizes.groups, name=f"{prefix}.scan")
+    y = layer.over.ssd(*given, groups=sizes.groups, name=f"{prefix}.scan")
     y = F.silu_multiply(z, y, name=f"{prefix}.ssm_gate")
     if FAMILIES[layer.config.architecture].side_by_side and f"{prefix}.ssm_norm.weight" not in file:
         return y, "ssm_out"
@@ -147,7 +145,7 @@ def _plamo2(h: Tensor, layer: Layer) -> tuple[Tensor, str]:
     halves = F.split(joined, axis=2, sizes=(sizes.value_size, sizes.value_size))
     z, x = (file.graph.reshape(part, (tokens, sizes.inner)) for part in halves)
     taps = _taps(layer, f"{prefix}.ssm_conv1d.weight")
-    x = F.conv_slots(x, taps, layer.states["conv"], layer.rows, activation="silu", name=f"{prefix}.conv")
+    x = layer.over.conv(x, taps, "conv", activation="silu", name=f"{prefix}.conv")
     parts = (sizes.key_size, sizes.key_size, file.rows(f"{prefix}.ssm_dt_norm"))
     found = F.split(file.linear(x, f"{prefix}.ssm_x", sum(parts)), axis=1, sizes=parts)
     b, c, dt = (
@@ -156,7 +154,7 @@ def _plamo2(h: Tensor, layer: Layer) -> tuple[Tensor, str]:
     a, d = (file.vector(f"{prefix}.{name}", sizes.heads) for name in ("ssm_a", "ssm_d"))
     bias = file.vector(f"{prefix}.ssm_dt.bias", sizes.heads)
     given = (F.concat(x, b, c, axis=1), file.linear(dt, f"{prefix}.ssm_dt", sizes.heads), a, d, bias)
-    y = F.ssd_slots(*given, layer.states["state"], layer.rows, groups=1, name=f"{prefix}.scan")
+    y = layer.over.ssd(*given, groups=1, name=f"{prefix}.scan")
     return F.silu_multiply(z, y, name=f"{prefix}.ssm_gate"), "ssm_out"
 
 
@@ -168,13 +166,13 @@ def _kda(h: Tensor, layer: Layer) -> tuple[Tensor, str]:
     q, k = (F.l2_norm(file.graph.reshape(x, heads), eps=LENGTH_EPS) for x in (q, k))
     a = file.converted(f"{prefix}.ssm_a", (sizes.heads, 1), lambda a: np.repeat(a.ravel(), sizes.key_size))
     step = F.softplus(F.add(_low_rank(h, "f", layer), file.vector(f"{prefix}.ssm_dt.bias", width)))
-    decay = F.exp(F.multiply(step, a))
+    log_decay = F.multiply(step, a)
     beta = F.sigmoid(file.linear(h, f"{prefix}.ssm_beta", sizes.heads)).reshape((*heads[:2], 1))
     rows = (h.shape[0], width)
     change, k = (file.graph.reshape(x, rows) for x in (F.multiply(k, beta), k))
     q = F.multiply(file.graph.reshape(q, rows), sizes.key_size**-0.5)
-    given = (q, decay, change, v, F.negate(F.multiply(decay, k)), change)
-    y = F.dplr_slots(*given, layer.states["state"], layer.rows, name=f"{prefix}.delta")
+    into = F.negate(F.multiply(F.exp(log_decay), k))
+    y = layer.over.dplr(q, log_decay, change, v, into, change, name=f"{prefix}.delta")
     w = file.vector(f"{prefix}.ssm_norm.weight", sizes.value_size)
     y = head_norm(y, w, sizes.heads, layer.config.norm_eps)
     return F.sigmoid_multiply(y, _low_rank(h, "g", layer), name=f"{prefix}.ssm_gate"), "attn_output"
@@ -185,8 +183,7 @@ def _convolved_part(h: Tensor, layer: Layer, part: str, state: str) -> Tensor:
     x = layer.file.linear(h, f"{layer.prefix}.attn_{part}", layer.sizes.channels)
     name = f"{layer.prefix}.ssm_conv1d_{part}"
     taps = _taps(layer, f"{name}.weight")
-    y: Tensor = F.conv_slots(x, taps, layer.states[state], layer.rows, activation="silu", name=name)
-    return y
+    return layer.over.conv(x, taps, state, activation="silu", name=name)
 
 
 def _low_rank(h: Tensor, part: str, layer: Layer) -> Tensor:
@@ -200,8 +197,7 @@ def _convolved(x: Tensor, layer: Layer) -> Tensor:
     taps = _taps(layer, f"{layer.prefix}.ssm_conv1d.weight")
     bias = layer.file.vector(f"{layer.prefix}.ssm_conv1d.bias", layer.sizes.channels)
     name = f"{layer.prefix}.conv"
-    y: Tensor = F.conv_slots(x, taps, layer.states["conv"], layer.rows, bias, activation="silu", name=name)
-    return y
+    return layer.over.conv(x, taps, "conv", bias, activation="silu", name=name)
 
 
 def _named_norm(x: Tensor, name: str, layer: Layer) -> Tensor:

@@ -12,6 +12,7 @@ from camshaft.errors import ModelError
 from camshaft.extent import Extent
 from camshaft.graph import functions as F
 from camshaft.graph.graph import Graph, Tensor
+from camshaft.models.blocks.whole import WholeRecurrence
 from camshaft.models.config import ModelConfig
 from camshaft.ops.spec import Dim
 
@@ -144,15 +145,14 @@ class WholeSequences:
         batch: TokenBatch,
         extras: Extras,
     ) -> Tensor:
-        """Attends over the tokens of the sequence. ModelError for `extras`, and for keys of an earlier layer."""
+        """Attends over the tokens of the sequence. ModelError for keys of an earlier layer."""
         if k is None or v is None:
             raise ModelError(f"training: blk.{layer} reads the keys of an earlier layer; wanted layers with their own")
-        if extras:
-            raise ModelError(f"training: blk.{layer} has {', '.join(extras)} in its attention; wanted plain attention")
         masks = () if self.mask is None else (self.mask,)
         parts = (self._heads(x, n) for x, n in ((q, config.n_heads), (k, config.n_kv_heads), (v, config.n_kv_heads)))
-        options = {"causal": self.causal, "scale": config.attention_scale, **_options(layer, config)}
-        result = F.scaled_dot_product_attention(*parts, *masks, **options, name=f"blk.{layer}.attention")
+        options = {"causal": self.causal, "scale": config.attention_scale, **_options(layer, config, extras)}
+        given = (*parts, *masks, *extras.values())
+        result = F.scaled_dot_product_attention(*given, **options, name=f"blk.{layer}.attention")
         assert isinstance(result, Tensor)
         joined = F.transpose(result, axes=(0, 2, 1, 3)).reshape(q.shape)
         return logit_rows(joined, batch, f"blk.{layer}.attention_rows") if batch.is_last else joined
@@ -181,10 +181,10 @@ class SideBySide:
     """What a layer with both attention and a recurrence has."""
 
     attention: Attention
-    states: LayerState
+    states: LayerState | WholeRecurrence
 
 
-LayerMemory = Attention | LayerState | SideBySide
+LayerMemory = Attention | LayerState | WholeRecurrence | SideBySide
 
 
 def token_inputs(

@@ -20,6 +20,7 @@ from camshaft.models.blocks.latent_attention import head_indexes, of_heads
 from camshaft.models.blocks.norms import norm
 from camshaft.models.blocks.per_layer import layer_embeddings, of_layer_embedding
 from camshaft.models.blocks.transformer import LayerMemory, SideBySide, TokenBatch, logit_rows
+from camshaft.models.blocks.whole import WholeRecurrence
 from camshaft.models.checkpoint import Checkpoint
 from camshaft.models.config import ModelConfig
 from camshaft.models.families import FAMILIES
@@ -64,7 +65,7 @@ def _layer(
     """The streams [T, n, dim] after a layer; in the last one of the rows whose logits are computed."""
     sizes, family, prefix = config.streams, FAMILIES[config.architecture], f"blk.{layer}"
     assert sizes is not None
-    assert not isinstance(cache, Mapping | SideBySide)
+    assert not isinstance(cache, Mapping | SideBySide | WholeRecurrence)
     streams = _predicted(streams, prefix, sizes, config, file)
     x = streams[:, sizes.active]
     h = norm(x, f"{prefix}.attn_norm", config, file)

@@ -8,15 +8,18 @@ depend on the token; in RWKV-7 the values lean to those of the first layer, and 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 import numpy as np
 
 from camshaft.graph import functions as F
 from camshaft.graph.graph import Tensor
+from camshaft.graph.tensor import graph_of
 from camshaft.models.blocks.latent_attention import head_indexes, of_heads
 from camshaft.models.blocks.norms import norm
-from camshaft.models.blocks.transformer import LayerMemory, LayerState, TokenBatch, logit_rows
+from camshaft.models.blocks.recurrences import Recurrence, recurrence_of
+from camshaft.models.blocks.transformer import LayerMemory, TokenBatch, logit_rows
 from camshaft.models.checkpoint import Checkpoint
 from camshaft.models.config import ModelConfig
 from camshaft.models.recurrent_config import Recurrent
@@ -33,19 +36,12 @@ def hidden(config: ModelConfig, file: Checkpoint, batch: TokenBatch, caches: Seq
     """Adds embedding, layers and the final norm; returns f32 [R, dim]. ModelError as decoder.hidden."""
     x = F.embedding(batch.ids, file.tensor("token_embd.weight", config.vocab_size, config.dim), to="f32")
     x, first = norm(x, "token_embd_norm", config, file), None
-    time, channels = _MIXES[config.architecture]
     for number, cache in enumerate(caches):
-        assert isinstance(cache, Mapping)
-        assert batch.slot_rows is not None
-        layer = Layer(f"blk.{number}", config, file, batch, batch.slot_rows, cache)
-        y, first = time(norm(x, f"{layer.prefix}.attn_norm", config, file), first, layer)
-        x = F.add(x, y, name=f"{layer.prefix}.attn_residual")
-        h, before = layer.shifted(norm(x, f"{layer.prefix}.attn_norm_2", config, file), "conv_2")
-        if number == len(caches) - 1:
-            x, h, before = (logit_rows(part, batch, f"{layer.prefix}.rows") for part in (x, h, before))
-        x = F.add(x, channels(h, before, layer), name=f"{layer.prefix}.ffn_residual")
-        every = layer.sizes.rescaled_every
-        x = F.multiply(x, 0.5) if every and (number + 1) % every == 0 else x
+        layer = Layer(f"blk.{number}", config, file, batch, recurrence_of(cache, batch))
+        with graph_of(x).checkpoint() if number < batch.recomputed else nullcontext():
+            x, first = _block(x, first, layer, is_last=number == len(caches) - 1)
+            every = layer.sizes.rescaled_every
+            x = F.multiply(x, 0.5) if every and (number + 1) % every == 0 else x
     return norm(x, "output_norm", config, file)
 
 
@@ -57,8 +53,7 @@ class Layer:
     config: ModelConfig
     file: Checkpoint
     batch: TokenBatch
-    rows: Tensor
-    states: LayerState
+    over: Recurrence
 
     @property
     def sizes(self) -> Recurrent:
@@ -72,7 +67,7 @@ class Layer:
     def shifted(self, h: Tensor, state: str) -> tuple[Tensor, Tensor]:
         """h, and what the token before it adds: before - h."""
         taps = self.file.made("shift", lambda: np.array([[1.0], [-1.0]], np.float32).repeat(self.config.dim, axis=1))
-        return h, F.conv_slots(h, taps, self.states[state], self.rows, name=f"{self.prefix}.{state}")
+        return h, self.over.conv(h, taps, state, name=f"{self.prefix}.{state}")
 
     def linear(self, x: Tensor, name: str, n: int = 0) -> Tensor:
         """A product with `name`.weight, of n rows (0: as many as the file has)."""
@@ -110,6 +105,17 @@ class Layer:
         return F.add(F.multiply(y, w), b)
 
 
+def _block(x: Tensor, first: Tensor | None, layer: Layer, *, is_last: bool) -> tuple[Tensor, Tensor | None]:
+    """A layer: time mixing, then channel mixing of the sum; in the last one of the rows whose logits are computed."""
+    time, channels = _MIXES[layer.config.architecture]
+    y, first = time(norm(x, f"{layer.prefix}.attn_norm", layer.config, layer.file), first, layer)
+    x = F.add(x, y, name=f"{layer.prefix}.attn_residual")
+    h, before = layer.shifted(norm(x, f"{layer.prefix}.attn_norm_2", layer.config, layer.file), "conv_2")
+    if is_last:
+        x, h, before = (logit_rows(part, layer.batch, f"{layer.prefix}.rows") for part in (x, h, before))
+    return F.add(x, channels(h, before, layer), name=f"{layer.prefix}.ffn_residual"), first
+
+
 def _time_mix_6(h: Tensor, first: Tensor | None, layer: Layer) -> tuple[Tensor, Tensor | None]:
     h, before = layer.shifted(h, "conv")
     xw, xk, xv, xr, xg = _mixed_6(h, before, layer)
@@ -118,10 +124,10 @@ def _time_mix_6(h: Tensor, first: Tensor | None, layer: Layer) -> tuple[Tensor, 
         for x, name in ((xr, "receptance"), (xk, "key"), (xv, "value"))
     )
     w = layer.low_rank(xw, "time_mix_decay_w1", "time_mix_decay_w2", "tanh", "time_mix_decay")
-    w = F.exp(F.negate(F.exp(w)))
+    w = F.negate(F.exp(w))
     shape = (layer.heads, layer.config.dim // layer.heads)
     u = layer.file.converted(f"{layer.prefix}.time_mix_first.weight", shape, np.ravel)
-    y = F.rwkv6_slots(r, w, k, v, u, layer.states["state"], layer.rows, name=f"{layer.prefix}.time_mix")
+    y = layer.over.rwkv6(r, w, k, v, u, name=f"{layer.prefix}.time_mix")
     y = F.silu_multiply(layer.linear(xg, "time_mix_gate", layer.config.dim), layer.head_norm(y))
     return layer.linear(y, "time_mix_output", layer.config.dim), first
 
@@ -162,7 +168,7 @@ def _time_mix_7(h: Tensor, first: Tensor | None, layer: Layer) -> tuple[Tensor, 
     )
     r, k, v = (layer.linear(x, f"time_mix_{name}", dim) for x, name in ((xr, "receptance"), (xk, "key"), (xv, "value")))
     w = layer.low_rank(xw, "time_mix_w1", "time_mix_w2", "tanh", "time_mix_w0")
-    w = F.exp(F.multiply(F.sigmoid(w), -DECAY))
+    w = F.multiply(F.sigmoid(w), -DECAY)
     if first is None:
         first = v
     else:
@@ -171,8 +177,8 @@ def _time_mix_7(h: Tensor, first: Tensor | None, layer: Layer) -> tuple[Tensor, 
     rate = F.sigmoid(layer.low_rank(xa, "time_mix_a1", "time_mix_a2", bias="time_mix_a0"))
     unit = layer.flat(F.l2_norm(layer.by_head(F.multiply(k, layer.vector("time_mix_k_k"))), eps=LENGTH_EPS))
     k = F.add(k, F.multiply(F.multiply(k, layer.vector("time_mix_k_a")), F.subtract(rate, 1.0)))
-    given = (r, w, k, v, F.negate(unit), F.multiply(unit, rate), layer.states["state"], layer.rows)
-    y = layer.head_norm(F.dplr_slots(*given, name=f"{layer.prefix}.time_mix"))
+    y = layer.over.dplr(r, w, k, v, F.negate(unit), F.multiply(unit, rate), name=f"{layer.prefix}.time_mix")
+    y = layer.head_norm(y)
     own = F.multiply(F.multiply(k, r), layer.vector("time_mix_r_k"))
     own = F.multiply(layer.by_head(v), F.sum(layer.by_head(own), axes=2, keepdims=True))
     y = F.add(y, layer.flat(own))

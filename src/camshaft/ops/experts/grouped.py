@@ -89,6 +89,14 @@ def _decompose(f: Any, x: Any, w: Any, experts: Any) -> Any:
     return products(f, x if x.spec.is_plain else f.dequantize(x), f.dequantize(w), experts)
 
 
+def _vjp(f: Any, dy: Any, y: Any, x: Any, w: Any, experts: Any) -> Any:
+    """dx = dy W of each pair, summed over a token's slots where x has a row per token."""
+    if not x.spec.is_plain:
+        return NotImplemented
+    made = f.quantized_matmul_grouped_transposed(dy, w, experts)
+    return (f.sum(made, axes=1) if len(x.shape) == 2 else made), None, None
+
+
 def _samples() -> Iterable[ops.Sample]:
     from camshaft.ops.experts.samples import quantized_samples  # only validation needs them
 
@@ -138,5 +146,6 @@ OP = ops.Op(
     nbytes=nbytes,
     workload=workload,
     decompose=_decompose,
+    vjp=_vjp,
     rules=(Rule(Stage.QUANTIZE, (NAME,), quantized_input),),
 )

@@ -168,6 +168,20 @@ def _decompose(f: Any, x: Any, w: Any, experts: Any) -> Any:
     return grouped.products(f, x, w, experts)
 
 
+def _vjp(f: Any, dy: Any, y: Any, x: Any, w: Any, experts: Any) -> Any:
+    """dx = dy W of each pair, summed over a token's slots where x has a row per token; dw of each expert over its pairs."""
+
+    def of_x() -> Any:
+        made = f.matmul_grouped_transposed(dy, w, experts)
+        return f.cast(f.sum(made, axes=1) if len(x.shape) == 2 else made, to=x.dtype.name)
+
+    def of_w() -> Any:
+        made = f.matmul_grouped_weights(f.cast(x, to="f32"), dy, experts, n_experts=w.shape[0])
+        return f.cast(made, to=w.dtype.name)
+
+    return of_x, of_w, None
+
+
 OP = ops.Op(
     name=NAME,
     formula="y[t, s, n] = sum_k x[t, (s,) k] w[experts[t, s], n, k]",
@@ -185,4 +199,5 @@ OP = ops.Op(
     nbytes=grouped.nbytes,
     workload=grouped.workload,
     decompose=_decompose,
+    vjp=_vjp,
 )

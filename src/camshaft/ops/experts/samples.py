@@ -21,7 +21,8 @@ from camshaft.ops.spec import TensorSpec
 
 @dataclass(frozen=True)
 class Case:
-    """Products of a stack [n_experts, n, k] of a block format. `by_slot`: x has a row per slot, not per token."""
+    """Products of a stack [n_experts, n, k] of a block format. `by_slot`: x has a row per slot, not per token. `turned`: they are
+    x W, and not x W^T."""
 
     name: str
     tokens: int
@@ -30,6 +31,7 @@ class Case:
     stack: tuple[int, int, int]
     quantized: bool
     by_slot: bool
+    turned: bool = False
 
     @property
     def label(self) -> str:
@@ -43,7 +45,8 @@ class Case:
         dim: int | Extent = Extent("T", self.tokens) if self.active < self.tokens else self.tokens
         w = interleaved(TensorSpec(self.stack, BLOCK_FORMATS[self.name]))
         layout = (q8.LAYOUTS[packed_format(w).sums],) if self.quantized else ()
-        shape = (dim, self.slots, self.stack[2]) if self.by_slot else (dim, self.stack[2])
+        depth = self.stack[1 if self.turned else 2]
+        shape = (dim, self.slots, depth) if self.by_slot else (dim, depth)
         return TensorSpec(shape, f32, *layout), w, TensorSpec((dim, self.slots), i32)
 
     @cached_property
@@ -81,6 +84,7 @@ class Case:
         block = BLOCK_FORMATS[self.name]
         weights = block.dequantize(self.raw.reshape(-1, block.block_nbytes)).reshape(self.stack)
         x = q8.from_bytes(self.x, self.specs[0]) if self.quantized else self.x
+        weights = weights.swapaxes(1, 2) if self.turned else weights
         return grouped(x[: self.active], weights, self.experts[: self.active])
 
 

@@ -15,6 +15,7 @@ import numpy as np
 from camshaft.ops import op as ops
 from camshaft.ops.checks import TO_TOLERANCE
 from camshaft.ops.recurrent.frame import SequenceOp, decays, sequence_op, small
+from camshaft.ops.recurrent.gradient.diagonal import seven_rule, six_rule
 from camshaft.ops.recurrent.tokens import corrected_tokens, decayed_tokens, launch
 
 
@@ -113,6 +114,7 @@ OPS = {
         variants=(ops.KernelVariant("token_by_token", ops.EVERYWHERE, _build_six),),
         flops=_flops,
         tolerance=_TOLERANCE,
+        vjp=six_rule,
     ),
     "rwkv7_time_mix": sequence_op(
         SequenceOp(
@@ -125,5 +127,6 @@ OPS = {
         variants=(ops.KernelVariant("token_by_token", ops.EVERYWHERE, _build_seven),),
         flops=_flops,
         tolerance=_TOLERANCE,
+        vjp=seven_rule,
     ),
 }  # fmt: skip

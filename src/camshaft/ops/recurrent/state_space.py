@@ -16,6 +16,7 @@ from camshaft.ops import op as ops
 from camshaft.ops.checks import TO_TOLERANCE
 from camshaft.ops.recurrent.delta_rule import check
 from camshaft.ops.recurrent.frame import SequenceOp, sequence_op
+from camshaft.ops.recurrent.gradient.selective_scan import rule
 
 WIDTH = 16
 # Channels of a program: a cache line of x and dt.
@@ -144,6 +145,7 @@ OPS = {
         variants=(ops.KernelVariant("channels_per_program", ops.EVERYWHERE, _build),),
         flops=lambda node: 12.0 * float(np.prod(node.inputs[0].bounds)) * node.inputs[2].bounds[1],
         tolerance=_TOLERANCE,
+        vjp=rule,
     ),
     "mamba2_ssd": sequence_op(
         _SSD,

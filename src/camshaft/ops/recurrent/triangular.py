@@ -67,6 +67,14 @@ def inverse_of(f: Any, a: Any) -> Any:
     return made
 
 
+def _vjp(f: Any, dy: Any, y: Any, a: Any) -> Any:
+    """dT = -T dA T, of which A has what is below the diagonal: 2 products in place of 18 by the decomposition for n = 64."""
+    order = (*range(len(y.shape) - 2), len(y.shape) - 1, len(y.shape) - 2)
+    turned = f.transpose(y, axes=order)
+    made = f.matmul(f.matmul(turned, dy), turned)
+    return f.where(np.tril(np.ones(tuple(a.shape[-2:]), bool), -1), -made, 0.0)
+
+
 def _matrices(rng: np.random.Generator, shape: tuple[int, ...]) -> ops.Array:
     """Matrices whose inverse is of their size."""
     return np.asarray(rng.normal(size=shape) / shape[-1], np.float32)
@@ -97,4 +105,5 @@ OP = ops.Op(
     tolerance={"f32": 1e-12},
     flops=lambda node: float(node.inputs[0].bounds[-1] * prod(node.outputs[0].bounds)),
     decompose=inverse_of,
+    vjp=_vjp,
 )

@@ -89,7 +89,7 @@ def distill_quantize(
     mlx-lm loads it: codes of so many bits for the matrices of layers, of 8 for embeddings and the output.
 
     `data` is a text file. `each(progress, steps)` is called after every step. Raises FormatError as `quantize` and for a text
-    that is too short, ModelError for mixtures of experts and recurrent models, StoreError if `out` cannot be written."""
+    that is too short, StoreError if `out` cannot be written."""
     given, target, started = options or DistillOptions(), Path(out), time.perf_counter()
     if affine_bits(file_type) is None:
         check_target(Path(model), target, force)

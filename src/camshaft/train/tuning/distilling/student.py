@@ -18,7 +18,7 @@ from camshaft.formats.tensor import FileTensor
 from camshaft.graph import functions as f
 from camshaft.graph.graph import Graph
 from camshaft.graph.tensor import Tensor, graph_of
-from camshaft.models.blocks.transformer import TokenBatch, WholeSequences
+from camshaft.models.blocks.transformer import TokenBatch
 from camshaft.models.checkpoint import Checkpoint
 from camshaft.models.decoder import decoder
 from camshaft.train.tuning.methods.lora import LoraModel
@@ -74,7 +74,7 @@ class Student(ABC):
         positions = graph.constant("positions", np.tile(np.arange(length, dtype=np.int32), batch))
         ropes = full.rotations(graph, length)
         tokens = TokenBatch(ids.reshape((batch * length,)), positions, None, ropes, recomputed=recomputed)
-        return decoder(full.config, checkpoint, tokens, [WholeSequences(length)] * full.config.n_layers)
+        return decoder(full.config, checkpoint, tokens, full.memory(length))
 
 
 class _Learned(Checkpoint):

@@ -28,19 +28,31 @@ from camshaft.train.tuning.methods.tuned import TunedModel
 
 Array = np.ndarray[Any, Any]
 Matrices = dict[str, dict[str, Any]]
-# The matrices of a dense decoder, by their names in a block of the file.
-TARGETS = ("attn_q", "attn_k", "attn_v", "attn_qkv", "attn_output", "ffn_gate", "ffn_up", "ffn_down")
+# The matrices of attention, of feed-forwards and shared experts, and of recurrent layers, by their names in a block of the file.
+TARGETS = (
+    *("attn_q", "attn_k", "attn_v", "attn_qkv", "attn_output", "attn_gate", "attn_q_a", "attn_q_b", "attn_kv_a_mqa"),
+    *("ffn_gate", "ffn_up", "ffn_down", "ffn_gate_shexp", "ffn_up_shexp", "ffn_down_shexp"),
+    *("ffn_latent_down", "ffn_latent_up", "ssm_in", "ssm_out", "ssm_x", "ssm_dt", "ssm_ba", "ssm_alpha", "ssm_beta"),
+    *("ssm_f_a", "ssm_f_b", "ssm_g_a", "ssm_g_b", r"shortconv\.in_proj", r"shortconv\.out_proj"),
+    *(f"time_mix_{part}" for part in ("receptance", "key", "value", "gate", "output")),
+    *(f"channel_mix_{part}" for part in ("receptance", "key", "value")),
+)
+# Stacks of the experts' matrices, and the routers, which get an adapter only where a target is their whole name.
+STACKS = ("ffn_gate_exps", "ffn_up_exps", "ffn_down_exps", "ffn_gate_up_exps")
+ROUTERS = ("ffn_gate_inp",)
+_KNOWN = re.compile(rf"(blk\.\d+\.({'|'.join((*TARGETS, *STACKS, *ROUTERS))}))\.weight")
 
 
 @dataclass(frozen=True)
 class LoraConfig:
-    """`rank` and `alpha` of the adapters, the matrices that get one (patterns of names such as attn_q), the seed of A; with
+    """`rank` and `alpha` of the adapters, the matrices that get one (patterns of names such as attn_q; a router only by its whole
+    name, ffn_gate_inp), the seed of A; with
     `rslora` the products of great ranks are scaled down less, with `dora` the norms of changed rows are learned too. `dropout`
     is the share of an adapter's inputs that are 0 in a step of training, others for each matrix and step."""
 
     rank: int = 8
     alpha: float = 16.0
-    targets: tuple[str, ...] = ("attn_*", "ffn_*")
+    targets: tuple[str, ...] = ("*",)
     seed: int = 0
     rslora: bool = False
     dora: bool = False
@@ -52,7 +64,7 @@ class LoraConfig:
         if isinstance(self.alpha, bool) or not isinstance(self.alpha, (int, float)) or not 0 < self.alpha < 1e9:
             raise ModelError(f"LoRA: got alpha={self.alpha!r:.60}; wanted a number above 0")
         if not isinstance(self.targets, tuple) or not all(isinstance(t, str) for t in self.targets):
-            raise ModelError(f"LoRA: got targets={self.targets!r:.60}; wanted patterns of {', '.join(TARGETS)}")
+            raise ModelError(f"LoRA: got targets={self.targets!r:.60}; wanted patterns of names such as attn_q")
         if type(self.seed) is not int or self.seed < 0:
             raise ModelError(f"LoRA: got seed={self.seed!r:.60}; wanted 0 or more")
         if isinstance(self.dropout, bool) or not isinstance(self.dropout, (int, float)) or not 0 <= self.dropout < 1:
@@ -85,18 +97,22 @@ class LoraModel(TunedModel):
     def prepare(self) -> None:
         """Finds the matrices that get an adapter."""
         self.names = _adapted(self.file.tensors, self.lora.targets)
-        most = max(min(self.file.tensors[f"{name}.weight"].shape) for name in self.names)
+        shapes = {name: self.file.tensors[f"{name}.weight"].shape for name in self.names}
+        stacks = [name for name, shape in shapes.items() if len(shape) > 2]
+        if self.lora.dora and stacks:
+            raise ModelError(f"LoRA: got dora=True for {stacks[0]}; wanted targets without experts' stacks, as attn_*")
+        most = max(min(shape[-2:]) for shape in shapes.values())
         if self.lora.rank > most:
             raise ModelError(f"LoRA: got rank={self.lora.rank}; wanted at most {most}, the greatest that a matrix has")
 
     def adapters(self) -> Matrices:
         """New adapters by their matrices: `a` [rank, k] is drawn as the weights of a torch.nn.Linear, `b` [n, rank] is 0, of DoRA
-        `m` [n] is the norm of each row."""
+        `m` [n] is the norm of each row. Of a stack of experts `a` and `b` are stacks."""
         rng, made = np.random.default_rng(self.lora.seed), {}
         for name in self.names:
-            n, k = self.file.tensors[f"{name}.weight"].shape
-            a = rng.uniform(-(k**-0.5), k**-0.5, (self.lora.rank, k)).astype(np.float32)
-            made[name] = {"a": a, "b": np.zeros((n, self.lora.rank), np.float32)}
+            *stack, n, k = self.file.tensors[f"{name}.weight"].shape
+            a = rng.uniform(-(k**-0.5), k**-0.5, (*stack, self.lora.rank, k)).astype(np.float32)
+            made[name] = {"a": a, "b": np.zeros((*stack, n, self.lora.rank), np.float32)}
             if self.lora.dora:
                 made[name]["m"] = np.sqrt(self._squares(name))
         return made
@@ -143,12 +159,15 @@ class LoraModel(TunedModel):
 
 def _adapted(tensors: Mapping[str, Any], targets: tuple[str, ...]) -> tuple[str, ...]:
     """The names of the matrices that get an adapter. ModelError for a pattern that none has."""
-    every = re.compile(rf"(blk\.\d+\.({'|'.join(TARGETS)}))\.weight")
-    found = [(match[1], match[2]) for name in tensors if (match := every.fullmatch(name))]
+    found = [(match[1], match[2]) for name in tensors if (match := _KNOWN.fullmatch(name))]
     if not targets:
-        raise ModelError(f"LoRA: got no target; wanted patterns of {', '.join(TARGETS)}")
+        raise ModelError("LoRA: got no target; wanted patterns of names such as attn_q")
     for pattern in targets:
-        if not any(fnmatchcase(short, pattern) for _, short in found):
+        if not any(_matches(short, pattern) for _, short in found):
             known = ", ".join(dict.fromkeys(short for _, short in found))
             raise ModelError(f"LoRA: got the target {pattern!r:.60}, which no matrix has; wanted patterns of {known}")
-    return tuple(name for name, short in found if any(fnmatchcase(short, pattern) for pattern in targets))
+    return tuple(name for name, short in found if any(_matches(short, pattern) for pattern in targets))
+
+
+def _matches(short: str, pattern: str) -> bool:
+    return short == pattern if short in ROUTERS else fnmatchcase(short, pattern)

@@ -13,12 +13,14 @@ from camshaft.generate.stored.header_cache import open_model_file
 from camshaft.graph import functions as f
 from camshaft.graph.graph import Graph
 from camshaft.graph.tensor import Tensor, graph_of
-from camshaft.models.blocks.transformer import TokenBatch, WholeSequences
+from camshaft.models.blocks.transformer import LayerMemory, SideBySide, TokenBatch, WholeSequences
+from camshaft.models.blocks.whole import WholeRecurrence
 from camshaft.models.checkpoint import Checkpoint
 from camshaft.models.config import read_config
 from camshaft.models.decoder import decoder
 from camshaft.models.families import family_name
 from camshaft.models.files.pull import resolve_model
+from camshaft.models.recurrent_config import ATTENTION, BOTH, FEED_FORWARD
 from camshaft.models.rope_scaling import Rotations
 from camshaft.text.vocabulary import vocabulary_size
 
@@ -27,7 +29,6 @@ class TunedModel(ABC):
     """A model and what of it is learned: what train.Step needs are `parameters()` and `loss`. A context manager.
 
     `path_or_name` is a .gguf file or a model's name. Gradients compute the first `recomputed` layers once more, to save memory.
-    Raises ModelError for a mixture of experts, and recurrent layers.
     `names` are those of the tensors, or of the matrices with adapters, that are learned.
     """
 
@@ -40,10 +41,6 @@ class TunedModel(ABC):
             self.tokenizer = opened.tokenizer()
             architecture = family_name(self.file.metadata)
             self.config = read_config(self.file.metadata, architecture, vocabulary_size(self.file.metadata))
-            if self.config.experts is not None:
-                raise ModelError("fine-tuning: the file is a mixture of experts; wanted a dense model")
-            if self.config.recurrent is not None:
-                raise ModelError("fine-tuning: the file has recurrent layers; wanted a model of attention alone")
             self.prepare()
         except BaseException:
             self.file.close()
@@ -114,8 +111,20 @@ class TunedModel(ABC):
             places, attention = positions.reshape((batch * length,)), same_sequence(positions)
         ropes = self.rotations(graph, length)
         tokens = TokenBatch(ids.reshape((batch * length,)), places, rows, ropes, recomputed=self.recomputed)
-        caches = [WholeSequences(length, attention)] * self.config.n_layers
-        return decoder(self.config, self.checkpoint(graph, parameters, seed), tokens, caches)
+        memory = self.memory(length, positions, attention)
+        return decoder(self.config, self.checkpoint(graph, parameters, seed), tokens, memory)
+
+    def memory(
+        self, length: int, positions: Tensor | None = None, attention: Tensor | None = None
+    ) -> list[LayerMemory]:
+        """What each layer has of the tokens before: their sequence as a whole. Of packed rows the `positions` in sequences, and
+        the mask of `attention`."""
+        attends = WholeSequences(length, attention)
+        if self.config.recurrent is None:
+            return [attends] * self.config.n_layers
+        recurs = WholeRecurrence(length, self.config.recurrent, positions)
+        kinds: dict[str, LayerMemory] = {BOTH: SideBySide(attends, recurs), ATTENTION: attends, FEED_FORWARD: attends}
+        return [kinds.get(layer.kind, recurs) for layer in self.config.layers]
 
     def rotations(self, graph: Graph, length: int) -> dict[str, Tensor]:
         """The tables of rotary embedding for sequences of `length` tokens, as constants."""

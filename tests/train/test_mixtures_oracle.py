@@ -1,0 +1,69 @@
+"""Gradients of mixtures of experts and of recurrent models by all their tensors, against torch's of the model in transformers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from camshaft.graph.graph import Graph
+from camshaft.train.tuning.methods.full import FullModel
+from tests.support.fixtures import tiny_logits, tiny_model
+from tests.support.references import evaluated
+
+pytestmark = pytest.mark.oracle
+Array = np.ndarray[Any, Any]
+NAMES = (
+    *("mixtral", "qwen2moe", "qwen3moe", "olmoe", "granitemoe", "gpt-oss", "deepseek2-v3", "dots1", "ernie4_5-moe", "glm4moe"),
+    *("mamba", "mamba2", "falcon-mamba", "jamba", "granitehybrid", "nemotron_h", "nemotron_h_moe"),
+    *("lfm2", "lfm2moe", "qwen3next", "qwen35", "qwen35moe"),
+)  # fmt: skip
+# What the file has as another function of the model's parameter, exp(A_log), and what is no parameter there.
+OTHERWISE = (".ssm_a", ".exp_probs_b.bias")
+
+
+def ours(path: Path, ids: Array, targets: Array) -> dict[str, Array]:
+    """The gradients by the tensors of the file, by references."""
+    graph = Graph()
+    with FullModel(path) as model:
+        start = model.parameters()
+        parameters = {name: graph.input(name, a.shape, "f32") for name, a in start.items()}
+        rows = np.tile(np.arange(ids.shape[1], dtype=np.int32), (len(ids), 1))
+        given = (graph.constant(n, a) for n, a in (("ids", ids), ("rows", rows), ("targets", targets)))
+        loss = model.loss(parameters, *given)
+        for name, gradient in zip(start, graph.gradients(loss, list(parameters.values())), strict=True):
+            graph.output(name, gradient)
+        return evaluated(graph, start, {})
+
+
+def theirs(name: str, ids: Array, targets: Array) -> dict[str, Array]:
+    """Those of the model in transformers, as its parameters are in the file."""
+    torch = pytest.importorskip("torch")
+    from scripts.oracles import tiny_models
+
+    seed, model = tiny_models.SEEDED[name]
+    network = tiny_models.build(model, seed).double()
+    logits = network(torch.tensor(ids), use_cache=False).logits
+    torch.nn.functional.cross_entropy(logits.flatten(0, 1), torch.tensor(targets).flatten().long()).backward()
+    files = []
+    for scale in (1.0, 0.0):  # of norms the file has weights with 1 added
+        with torch.no_grad():
+            for parameter in network.parameters():
+                parameter.copy_(torch.zeros_like(parameter) if parameter.grad is None else parameter.grad * scale)
+        files.append({n: np.array(a, np.float64) for n, a in tiny_models.tensors(model, network)})
+    return {tensor: array - files[1][tensor] for tensor, array in files[0].items()}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_gradients_are_those_of_transformers(name: str, tmp_path: Path) -> None:
+    rng, n_vocab = np.random.default_rng(11), tiny_logits(name)[1].shape[1]
+    ids, targets = (rng.integers(3, n_vocab, (2, 21)).astype(np.int32) for _ in range(2))
+    found, wanted = ours(tiny_model(name, tmp_path), ids, targets), theirs(name, ids, targets)
+    compared = [tensor for tensor in found if not tensor.endswith(OTHERWISE)]
+    assert any("_exps" in t or "ssm_" in t or "shortconv" in t for t in compared)
+    for tensor in compared:
+        theirs_of = wanted[tensor].reshape(found[tensor].shape)
+        scale = np.abs(theirs_of).max() + 1e-5
+        np.testing.assert_allclose(found[tensor] / scale, theirs_of / scale, atol=2e-3, err_msg=tensor)
