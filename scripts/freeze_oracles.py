@@ -32,9 +32,9 @@ from camshaft.models.files.quantization_mix import MIXES  # noqa: E402
 from scripts.oracles import excerpt, llama, quantized  # noqa: E402
 from scripts.oracles.awkward import awkward_strings  # noqa: E402
 from scripts.oracles.vocabularies import OTHERS, VOCABULARIES, fetch_vocabularies  # noqa: E402
-from tests.support import divergence, vocabularies  # noqa: E402
 from tests.support.fixtures import DATA, MODES, default_model, pack_logits, token_digest  # noqa: E402
-from tests.support.sketches import SKETCHES, block_values, sketch, weighted_values  # noqa: E402
+from tests.support.models import divergence, vocabularies  # noqa: E402
+from tests.support.models.sketches import SKETCHES, block_values, sketch, weighted_values  # noqa: E402
 
 MAX_NBYTES = 6_000_000
 # Bytes of numbers are alike at the same place in them: a fifth less than gzip.

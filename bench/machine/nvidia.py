@@ -36,8 +36,8 @@ from camshaft.models.files.pull import resolve_model
 from camshaft.ops.op import HostCall, KernelVariant, NodeSpec, Op, Sample
 from camshaft.validation.run import commands_of, extents_of, refusal_of
 from camshaft.validation.validate import node_of
-from tests.support.op_kernels import op_kernels
-from tests.support.ptxas import assemble, find_tool, joined
+from tests.support.compilers.op_kernels import op_kernels
+from tests.support.devices.ptxas import assemble, find_tool, joined
 
 PROMPT_TOKENS, GENERATED_TOKENS, REPEATS = 512, 128, 5
 RUNS = 20

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from scripts.oracles.plain_encoders import N_EXPERTS, N_USED, THETA
-from tests.support.vocabularies import unigram
+from tests.support.models.vocabularies import unigram
 
 WORDS = ["hello", "world", "a", "b", "c", "the", "cat", "sat", "on", "mat", "!", "un", "known"]
 PIECES = ["lo", "s", "ing", "ly", "d", "e"]

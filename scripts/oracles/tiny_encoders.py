@@ -25,7 +25,7 @@ from scripts.oracles.tiny_encoder_rows import (
     TinyEncoder,
     vocabulary,
 )
-from tests.support.vocabularies import unigram, write_metadata
+from tests.support.models.vocabularies import unigram, write_metadata
 
 
 def build(model: TinyEncoder, seed: int) -> Any:

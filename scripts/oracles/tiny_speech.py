@@ -11,7 +11,7 @@ import torch
 import transformers
 
 from scripts.oracles.tiny.vocabulary import make_tokens
-from tests.support.speech import RECORDINGS, sound
+from tests.support.models.speech import RECORDINGS, sound
 
 N_MELS, AUDIO_CONTEXT, TEXT_CONTEXT = 16, 50, 64
 N_TIMESTAMPS = AUDIO_CONTEXT + 1

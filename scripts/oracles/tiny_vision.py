@@ -14,7 +14,7 @@ import transformers
 
 from scripts.oracles.tiny.pictures.model import TinyVision
 from scripts.oracles.tiny.vocabulary import make_tokens, write_tokenizer
-from tests.support.pictures import drawn_picture
+from tests.support.models.pictures import drawn_picture
 
 MARKERS = ("image_token_id", "image_token_index")
 EVERY = 7  # of so many tokens one has its logits frozen, and the last ones

@@ -10,7 +10,7 @@ import pytest
 from camshaft import ops
 from camshaft.backends.cpu.features import features_of
 from camshaft.validation.validate import node_of
-from tests.support.aarch64 import CPUS, EMULATOR, Executable, missing
+from tests.support.compilers.aarch64 import CPUS, EMULATOR, Executable, missing
 from tests.support.needs import require
 from tests.support.samples import covering, has_turn, is_row, samples, spread, without
 

@@ -20,7 +20,7 @@ from camshaft.lang import kernel as a_kernel
 from camshaft.validation.run import refusal_of
 from camshaft.validation.validate import check_sample, node_of
 from tests.support.active_copies import copies_follow_an_extent
-from tests.support.played_cuda import played_driver
+from tests.support.devices.played_cuda import played_driver
 from tests.support.samples import has_turn, usable
 
 # In the default run a third of the ops; tests/emit/test_simt.py has others' kernels.

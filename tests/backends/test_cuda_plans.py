@@ -10,8 +10,8 @@ import pytest
 from camshaft import LanguageModel
 from camshaft.backends import registry
 from camshaft.backends.cuda import device as cuda
+from tests.support.devices.played_cuda import played_driver
 from tests.support.fixtures import tiny_logits, tiny_model
-from tests.support.played_cuda import played_driver
 from tests.support.quick import full
 
 

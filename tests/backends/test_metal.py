@@ -12,8 +12,8 @@ from camshaft.dtypes import f32
 from camshaft.errors import BackendError
 from camshaft.lang import CompileRequest, ir, kernel
 from tests.support.active_copies import ROWS, copies_follow_an_extent
-from tests.support.fake_metal import FakeDevice, FakeMetal, FakeOldOptions, forget, install
-from tests.support.metal_harness import have_compiler
+from tests.support.devices.fake_metal import FakeDevice, FakeMetal, FakeOldOptions, forget, install
+from tests.support.devices.metal_harness import have_compiler
 from tests.support.needs import require
 
 

@@ -17,8 +17,8 @@ from camshaft.ops.kernels.launch import signature
 from camshaft.ops.op import HostCall
 from camshaft.validation.run import refusal_of
 from camshaft.validation.validate import check_sample, error_between, node_of
-from tests.support.fake_metal import FakeDevice, FakeMetal, forget, install
-from tests.support.metal_harness import compile_msl, have_compiler
+from tests.support.devices.fake_metal import FakeDevice, FakeMetal, forget, install
+from tests.support.devices.metal_harness import compile_msl, have_compiler
 from tests.support.needs import require
 from tests.support.samples import is_row, samples
 

@@ -8,9 +8,9 @@ import pytest
 import camshaft as cs
 from camshaft import LanguageModel
 from camshaft.validation.evidence import ValidationResult
-from tests.support.fake_metal import FakeDevice, FakeMetal, forget, install
+from tests.support.devices.fake_metal import FakeDevice, FakeMetal, forget, install
+from tests.support.devices.metal_harness import have_compiler
 from tests.support.fixtures import tiny_logits, tiny_model
-from tests.support.metal_harness import have_compiler
 from tests.support.needs import require
 from tests.support.quick import full
 

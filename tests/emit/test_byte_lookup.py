@@ -17,10 +17,10 @@ from camshaft.emit.nvptx.module import simt_form
 from camshaft.emit.target import CpuTarget, GpuTarget
 from camshaft.errors import KernelError
 from camshaft.lang import kernel
-from tests.support import c_harness, emit_harness, wgsl_harness
-from tests.support.cross import CrossTarget, assembly_for
-from tests.support.emit_harness import FEATURES, trace
-from tests.support.ptxas import ptx_of
+from tests.support.compilers import c_harness, emit_harness, wgsl_harness
+from tests.support.compilers.cross import CrossTarget, assembly_for
+from tests.support.compilers.emit_harness import FEATURES, trace
+from tests.support.devices.ptxas import ptx_of
 
 TABLE = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 255)
 N = 128

@@ -10,8 +10,8 @@ from camshaft.emit.target import LEVELS
 from camshaft.errors import KernelError, VerifyError
 from camshaft.lang import kernel
 from camshaft.lang.interpreter.interpret import interpret
-from tests.support import c_harness, emit_harness
-from tests.support.emit_harness import FEATURES, trace
+from tests.support.compilers import c_harness, emit_harness
+from tests.support.compilers.emit_harness import FEATURES, trace
 from tests.support.quick import quick_of
 
 FEATURE_SETS = {"host": FEATURES, "avx2": LEVELS["avx2"].features, "sse4": LEVELS["sse4"].features, "shifts": set()}

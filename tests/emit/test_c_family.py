@@ -19,8 +19,8 @@ from camshaft.lang import kernel
 from camshaft.lang.instructions import INSTRUCTIONS
 from camshaft.lang.simt.form import to_simt
 from camshaft.lang.targets import STATEMENTS, STRUCTURAL
-from tests.support.emit_harness import trace
-from tests.support.wgsl_harness import TARGET
+from tests.support.compilers.emit_harness import trace
+from tests.support.compilers.wgsl_harness import TARGET
 
 
 @pytest.mark.parametrize(
@@ -127,7 +127,7 @@ def swapped(k, out):
 
 
 def test_what_reads_memory_or_variables_never_passes_a_change_of_them():
-    from tests.support.wgsl_harness import agree
+    from tests.support.compilers.wgsl_harness import agree
 
     (got,) = agree(swapped, [np.array([1, 2, 3, 4], np.float32)], widths=(1, 4))
     assert got.tolist() == [2, 1, 4, 7]
@@ -145,7 +145,7 @@ def in_a_loop(k, out, *, n):
 
 
 def test_reads_before_a_block_stay_before_it():
-    from tests.support.wgsl_harness import agree
+    from tests.support.compilers.wgsl_harness import agree
 
     agree(in_a_loop, [np.arange(6, dtype=np.float32)], widths=(1, 4), n=6)
 

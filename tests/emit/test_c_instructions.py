@@ -10,8 +10,8 @@ from camshaft.lang import kernel
 from camshaft.lang.atomics import ATOMICS
 from camshaft.lang.instructions import INSTRUCTIONS
 from tests.emit.test_llvm_instructions import TIES, second, values
-from tests.support.c_harness import agree, through_c
-from tests.support.emit_harness import native, trace
+from tests.support.compilers.c_harness import agree, through_c
+from tests.support.compilers.emit_harness import native, trace
 from tests.support.needs import require
 from tests.support.quick import each_value, quick_of
 

@@ -19,8 +19,8 @@ from camshaft.validation.validate import node_of
 from tests.emit import test_llvm_accuracy as accuracy
 from tests.emit import test_llvm_structure as structure
 from tests.emit.test_c_instructions import all_explicit, arrays
-from tests.support.c_harness import agree, through_c
-from tests.support.emit_harness import trace
+from tests.support.compilers.c_harness import agree, through_c
+from tests.support.compilers.emit_harness import trace
 from tests.support.needs import require
 from tests.support.quick import quick_of
 

@@ -12,9 +12,9 @@ import pytest
 from camshaft.emit.llvm.module import emit
 from camshaft.errors import KernelError
 from camshaft.lang import kernel
-from tests.support import c_harness, emit_harness, wgsl_harness
-from tests.support.cross import CrossTarget, assembly_for
-from tests.support.emit_harness import FEATURES, trace
+from tests.support.compilers import c_harness, emit_harness, wgsl_harness
+from tests.support.compilers.cross import CrossTarget, assembly_for
+from tests.support.compilers.emit_harness import FEATURES, trace
 
 N = 128
 SHORT_SETS = {

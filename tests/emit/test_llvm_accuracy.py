@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from camshaft.lang import kernel
-from tests.support.emit_harness import native, trace
+from tests.support.compilers.emit_harness import native, trace
 
 N = 1 << 17
 # what lang/instructions.py states

@@ -6,7 +6,7 @@ import pytest
 from camshaft.dtypes import DTYPES, boolean, f32, f64, i32, i64, u32, u64
 from camshaft.lang import kernel
 from camshaft.lang.instructions import INSTRUCTIONS
-from tests.support.emit_harness import agree
+from tests.support.compilers.emit_harness import agree
 from tests.support.quick import full
 
 N = 75

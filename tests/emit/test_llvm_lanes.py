@@ -6,7 +6,7 @@ import pytest
 from camshaft.dtypes import DTYPES, f32, i32, i64
 from camshaft.errors import KernelError, VerifyError
 from camshaft.lang import kernel
-from tests.support.emit_harness import agree, both
+from tests.support.compilers.emit_harness import agree, both
 from tests.support.quick import each_value, quick_of
 
 WIDTHS = (1, 4, 16, 32)

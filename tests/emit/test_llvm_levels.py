@@ -14,8 +14,8 @@ from camshaft.emit.llvm.module import emit
 from camshaft.emit.target import LEVELS, native_lanes
 from camshaft.ops.kernels.launch import signature
 from camshaft.validation.validate import node_of
-from tests.support.assembly import instructions, loop_with, vector_stack_accesses
-from tests.support.cross import CrossTarget, assembly_for
+from tests.support.compilers.assembly import instructions, loop_with, vector_stack_accesses
+from tests.support.compilers.cross import CrossTarget, assembly_for
 from tests.support.quick import each_value, quick_of
 from tests.support.samples import samples
 

@@ -12,10 +12,10 @@ from camshaft.emit.llvm.module import emit
 from camshaft.emit.target import LEVELS, CpuTarget
 from camshaft.errors import KernelError
 from camshaft.lang import kernel
-from tests.support.assembly import instructions, longest_loop, vector_stack_accesses
-from tests.support.cross import CrossTarget, assembly_for
-from tests.support.emit_harness import ENTRY, agree, trace
-from tests.support.played_amx import loaded
+from tests.support.compilers.assembly import instructions, longest_loop, vector_stack_accesses
+from tests.support.compilers.cross import CrossTarget, assembly_for
+from tests.support.compilers.emit_harness import ENTRY, agree, trace
+from tests.support.devices.played_amx import loaded
 
 AMX = CrossTarget("x86_64-unknown-linux-gnu", "sapphirerapids", LEVELS["amx"].features)
 NEON = CrossTarget("aarch64-unknown-linux-gnu", "neoverse-n2", LEVELS["neon-bf16"].features)

@@ -6,7 +6,7 @@ import pytest
 from camshaft.dtypes import DTYPES, f32, i32, u32
 from camshaft.emit.target import LEVELS
 from camshaft.lang import kernel
-from tests.support.emit_harness import FEATURES, agree
+from tests.support.compilers.emit_harness import FEATURES, agree
 from tests.support.quick import each_value, quick_of
 
 STORED = ["f16", "bf16", "f32", "f64", "i8", "u8", "i16", "u16", "i32", "u32", "i64", "u64", "bool"]

@@ -10,7 +10,7 @@ from ml_dtypes import bfloat16
 from camshaft.emit.llvm.module import emit
 from camshaft.emit.target import CpuTarget
 from camshaft.lang import kernel
-from tests.support.emit_harness import guarded, guards_whole, native, trace
+from tests.support.compilers.emit_harness import guarded, guards_whole, native, trace
 
 OLD = {"sse2", "sse4.1"}
 C_FUNCTIONS = {"memset", "memcpy", "memmove"}

@@ -5,7 +5,7 @@ import pytest
 
 from camshaft.dtypes import boolean, f32, i32, i64
 from camshaft.lang import kernel
-from tests.support.emit_harness import WIDTHS, agree
+from tests.support.compilers.emit_harness import WIDTHS, agree
 from tests.support.quick import each_value, full, quick_of
 
 SIZES = sorted({size for w in WIDTHS for size in (w - 1, w, w + 1, 2 * w + 1) if size > 0})
@@ -290,7 +290,7 @@ def awkward_names(k, first, last, *, n):
 
 
 def test_only_the_programs_asked_for_run():
-    from tests.support.emit_harness import native, trace
+    from tests.support.compilers.emit_harness import native, trace
 
     x, out = floats(6, 8), np.zeros((6, 8), np.float32)
     native(trace(branches, [x, out], grid=(6,), n=8), 8)([x, out], programs=(2, 4))

@@ -14,7 +14,7 @@ from camshaft.errors import KernelError
 from camshaft.lang import kernel
 from camshaft.lang.instructions import INSTRUCTIONS
 from camshaft.lang.targets import STATEMENTS, STRUCTURAL
-from tests.support.emit_harness import FEATURES, agree, trace
+from tests.support.compilers.emit_harness import FEATURES, agree, trace
 
 PACKED = re.compile(r"\b\w*(add|sub|mul|div|fmadd\w*)p[sd]\b")
 

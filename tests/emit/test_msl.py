@@ -13,8 +13,8 @@ from camshaft.emit.refusal import refusal
 from camshaft.lang import kernel
 from camshaft.lang.interpreter.interpret import grid_sizes, interpret
 from camshaft.lang.simt.form import to_simt
-from tests.support.emit_harness import guarded, guards_whole, trace
-from tests.support.metal_harness import compile_msl, have_compiler
+from tests.support.compilers.emit_harness import guarded, guards_whole, trace
+from tests.support.devices.metal_harness import compile_msl, have_compiler
 from tests.support.needs import require
 from tests.support.quick import each_value
 

@@ -12,9 +12,9 @@ from camshaft.emit.msl.tiles import UNIT, native_tiles
 from camshaft.emit.tiles import Spread
 from camshaft.lang import ir, kernel, tile_ir
 from tests.emit.test_tiles_ptx import drawn, staged_case
-from tests.support.emit_harness import trace
-from tests.support.fake_metal import FakeDevice, FakeMetal, forget, install
-from tests.support.metal_harness import compile_msl, have_compiler
+from tests.support.compilers.emit_harness import trace
+from tests.support.devices.fake_metal import FakeDevice, FakeMetal, forget, install
+from tests.support.devices.metal_harness import compile_msl, have_compiler
 from tests.support.needs import require
 from tests.support.quick import quick_of
 

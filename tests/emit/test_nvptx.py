@@ -14,9 +14,9 @@ from camshaft.emit.target import GPU_TARGETS, GpuTarget
 from camshaft.errors import BackendError
 from camshaft.lang import ir
 from camshaft.lang import kernel as traced
+from tests.support.compilers.op_kernels import op_kernels
+from tests.support.devices.ptxas import assemble, find_tool, joined, ptx_of
 from tests.support.needs import require
-from tests.support.op_kernels import op_kernels
-from tests.support.ptxas import assemble, find_tool, joined, ptx_of
 from tests.support.quick import full
 from tests.support.samples import has_turn
 

@@ -6,7 +6,7 @@ import pytest
 from camshaft.dtypes import i32, i64
 from camshaft.errors import VerifyError
 from camshaft.lang import kernel
-from tests.support.emit_harness import FEATURES, both, trace
+from tests.support.compilers.emit_harness import FEATURES, both, trace
 
 _512 = {f for f in FEATURES if f.startswith("avx512")}
 

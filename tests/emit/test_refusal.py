@@ -9,7 +9,7 @@ from camshaft.lang import ir, kernel
 from camshaft.lang.dialects import Absent
 from camshaft.lang.targets import ELEMENTS, TARGETS
 from tests.emit.test_llvm_memory import copy
-from tests.support.emit_harness import trace
+from tests.support.compilers.emit_harness import trace
 
 
 @pytest.mark.parametrize("target", TARGETS)

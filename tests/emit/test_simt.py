@@ -13,9 +13,9 @@ from camshaft.lang import ir
 from camshaft.lang.instructions import COMBINERS, INSTRUCTIONS, identity
 from camshaft.lang.simt.form import SimtKernel
 from camshaft.validation.validate import node_of
+from tests.support.devices.simulated_gpu import SimulatedDevice, simulated
 from tests.support.quick import each_value, quick_of
 from tests.support.samples import check_bits, covering, has_turn, is_row, usable, without
-from tests.support.simulated_gpu import SimulatedDevice, simulated
 
 CASES = [
     pytest.param(

@@ -15,11 +15,11 @@ from camshaft.emit.target import GPU_TARGETS
 from camshaft.emit.tiles import Spread
 from camshaft.lang import ir, kernel, tile_ir
 from camshaft.lang.interpreter.interpret import interpret
-from tests.support.emit_harness import trace
+from tests.support.compilers.emit_harness import trace
+from tests.support.devices.ptxas import assemble, find_tool, joined, ptx_of
+from tests.support.devices.simulated_gpu import simulated
 from tests.support.needs import require
-from tests.support.ptxas import assemble, find_tool, joined, ptx_of
 from tests.support.quick import each_value, quick_of
-from tests.support.simulated_gpu import simulated
 
 RNG = np.random.default_rng(11)
 LANES = (32, 128)  # a warp, and several

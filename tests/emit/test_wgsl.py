@@ -15,8 +15,8 @@ from camshaft.lang import kernel
 from camshaft.lang.dialects import C_FAMILY
 from camshaft.lang.simt.form import to_simt
 from tests.emit.test_llvm_structure import affine, floats, grids
-from tests.support.emit_harness import trace
-from tests.support.wgsl_harness import TARGET, agree
+from tests.support.compilers.emit_harness import trace
+from tests.support.compilers.wgsl_harness import TARGET, agree
 
 
 def module_of(function, arrays, lanes=32, target=TARGET, **keywords):

@@ -11,7 +11,7 @@ from tests.emit.test_llvm_instructions import PLAIN, N, binary, choose, convert,
 from tests.emit.test_llvm_instructions import ternary as ternary
 from tests.emit.test_llvm_instructions import unary as unary
 from tests.emit.test_llvm_instructions import values as all_values
-from tests.support.wgsl_harness import TARGET, agree, both
+from tests.support.compilers.wgsl_harness import TARGET, agree, both
 
 # A driver's own functions: Vulkan asks 3 + 2 |x| ulp of exp, 3 ulp or 2^-21 absolute of log, 2.5 ulp of a division.
 RTOL = {

@@ -20,9 +20,9 @@ from tests.emit.test_llvm_lanes import (
 )
 from tests.emit.test_llvm_memory import vectors
 from tests.emit.test_llvm_structure import floats, reductions
-from tests.support.emit_harness import trace
+from tests.support.compilers.emit_harness import trace
+from tests.support.compilers.wgsl_harness import TARGET, WIDTHS, agree, both, device
 from tests.support.quick import each_value
-from tests.support.wgsl_harness import TARGET, WIDTHS, agree, both, device
 
 
 @pytest.mark.parametrize(

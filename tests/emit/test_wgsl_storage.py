@@ -11,9 +11,9 @@ from camshaft.emit.wgsl.module import emit
 from camshaft.errors import KernelError
 from camshaft.lang.simt.form import to_simt
 from tests.emit.test_llvm_memory import add_one, copy, counted, gather_scatter, repeated, stored_values
-from tests.support.emit_harness import trace
+from tests.support.compilers.emit_harness import trace
+from tests.support.compilers.wgsl_harness import TARGET, agree
 from tests.support.quick import quick_of
-from tests.support.wgsl_harness import TARGET, agree
 
 STORED = ["f16", "bf16", "f32", "i8", "u8", "i16", "u16", "i32", "u32", "bool"]
 WITH_F16 = replace(TARGET, features=frozenset({"shader-f16"}))

@@ -30,8 +30,8 @@ from tests.emit.test_llvm_structure import (
     stepped,
     strided,
 )
+from tests.support.compilers.wgsl_harness import TARGET, agree
 from tests.support.quick import each_value
-from tests.support.wgsl_harness import TARGET, agree
 
 RAGGED = (1, 31, 32, 33, 65, 200)
 

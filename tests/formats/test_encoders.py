@@ -9,7 +9,7 @@ import pytest
 from camshaft.errors import FormatError
 from camshaft.formats.blocks import BLOCK_FORMATS
 from tests.support.fixtures import DATA
-from tests.support.sketches import block_values
+from tests.support.models.sketches import block_values
 
 WRITTEN = [name for name, row in BLOCK_FORMATS.items() if row.encode]
 BLOCKS = [name for name in WRITTEN if not BLOCK_FORMATS[name].is_plain]

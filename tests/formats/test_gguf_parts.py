@@ -18,7 +18,7 @@ from camshaft.generate.stored.plan_cache import _model
 from camshaft.models.files.contents import contents
 from camshaft.models.files.quantize import quantize
 from tests.support.fixtures import tiny_logits, tiny_model
-from tests.support.split_files import split
+from tests.support.models.split_files import split
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from camshaft.errors import FormatError
 from camshaft.formats.blocks import BLOCK_FORMATS, BlockFormat
 from camshaft.formats.importance import WEIGHTED, quantize_rows, uses_importance
 from tests.support.fixtures import DATA
-from tests.support.sketches import weighted_values
+from tests.support.models.sketches import weighted_values
 
 # Of the blocks that ggml makes. Its compiler fuses multiplications into sums, which tips a search now and then.
 EQUAL_SHARE = 0.93

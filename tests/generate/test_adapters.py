@@ -17,8 +17,8 @@ from camshaft.formats.gguf.file import open_gguf
 from camshaft.formats.gguf.write import NewTensor, encoded_value, floating, text, write_gguf
 from camshaft.models.adapters.adapter import Adapters, open_adapter
 from camshaft.models.files.quantize import quantize
-from tests.support.adapters import drawn_adapter
 from tests.support.fixtures import tiny_logits, tiny_model
+from tests.support.models.adapters import drawn_adapter
 
 TOKENS = tiny_logits("llama")[0][:24]
 OPTIONS: dict[str, Any] = {"activations": "f32", "threads": 1, "context": 64, "sessions": 2}

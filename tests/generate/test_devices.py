@@ -11,7 +11,7 @@ from camshaft import LanguageModel, Sampling, ops
 from camshaft.errors import BackendError
 from camshaft.generate.speculation.pace import RunCosts
 from camshaft.plan.memory.device_memory import DeviceArray
-from tests.support.fake_device import FakeDevice, pass_for_null
+from tests.support.devices.fake_device import FakeDevice, pass_for_null
 from tests.support.fixtures import tiny_model
 from tests.support.quick import full
 

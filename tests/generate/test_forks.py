@@ -20,7 +20,7 @@ from camshaft.generate.engine.engine import Engine
 from camshaft.generate.engine.request import Update
 from camshaft.serve.models.served import Listener
 from tests.support.fixtures import DATA, tiny_encoder
-from tests.support.speech import sound, tiny_whisper
+from tests.support.models.speech import sound, tiny_whisper
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
 HOW: dict[str, Any] = {"threads": 1, "activations": "f32"}

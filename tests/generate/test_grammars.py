@@ -24,9 +24,9 @@ from camshaft.generate.grammar.matcher import MOST_KEPT, GrammarCompiler
 from camshaft.text.tokenizer import Tokenizer
 from tests.generate.conftest import whole_text
 from tests.support.fixtures import tiny_model
+from tests.support.models.vocabularies import byte_level, sentencepiece
 from tests.support.quick import quick_of
 from tests.support.random_schemas import random_schema
-from tests.support.vocabularies import byte_level, sentencepiece
 
 pytest.importorskip("llguidance")
 

@@ -29,11 +29,11 @@ from camshaft.plan.cached.stored_plan import FORMAT, from_bytes, to_bytes
 from camshaft.plan.runtime import runnable
 from camshaft.selection.override import backend
 from camshaft.store.store import Store, store
+from tests.support.compilers.stored import key_of, stored
 from tests.support.fixtures import tiny_logits, tiny_model
 from tests.support.how_to_validate import same_process
-from tests.support.models import changed_model
+from tests.support.models.models import changed_model
 from tests.support.quick import quick_of
-from tests.support.stored import key_of, stored
 
 __all__ = ["same_process"]
 

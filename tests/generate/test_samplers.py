@@ -20,7 +20,7 @@ from camshaft.generate.sampling.sampler import Sampler, SamplerPlans, seed_words
 from camshaft.graph.graph import Graph
 from camshaft.ops.sample.sample import times
 from camshaft.ops.sample.uniform import drawn
-from tests.support.llama_samplers import probabilities, random_history, random_sampling
+from tests.support.models.llama_samplers import probabilities, random_history, random_sampling
 from tests.support.references import evaluated
 
 VOCAB, CONTEXT, SEED = 60, 40, 3

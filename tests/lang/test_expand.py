@@ -10,7 +10,7 @@ from camshaft.lang.simt.form import to_simt
 from camshaft.lang.targets import TARGETS
 from camshaft.lang.verifier.verify import verify
 from tests.emit.test_llvm_accuracy import WIDE, WIDER, WORST_ULP, apply, sweeps, ulps
-from tests.support.emit_harness import both, trace
+from tests.support.compilers.emit_harness import both, trace
 
 WITHOUT_SCALE = frozenset({"scale"})
 

@@ -21,8 +21,8 @@ from camshaft.lang.verifier.verify import verify
 from camshaft.ops.op import Launch
 from camshaft.validation import run
 from camshaft.validation.validate import check_outputs, node_of
+from tests.support.devices.simulated_gpu import SimulatedDevice
 from tests.support.samples import STANDING, has_turn, is_row, smallest, usable, without
-from tests.support.simulated_gpu import SimulatedDevice
 
 # Samples of a variant, the smallest: in the default run, and behind `full` of a row and of others.
 QUICK_ELEMENTS, FULL_ELEMENTS, FULL, FULL_OF_ROWS = 300, 1200, 2, 1

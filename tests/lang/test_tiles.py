@@ -11,7 +11,7 @@ from camshaft.lang.interpreter.interpret import interpret
 from camshaft.lang.interpreter.simt import interpret_simt
 from camshaft.lang.simt.form import to_simt
 from camshaft.lang.verifier.verify import verify
-from tests.support.emit_harness import agree, native, trace
+from tests.support.compilers.emit_harness import agree, native, trace
 from tests.support.quick import each_value, quick_of
 
 WIDTHS = (1, 4, 16, 32)

@@ -18,10 +18,10 @@ from camshaft.models.blocks import feed_forward, norms
 from camshaft.models.config import ModelConfig
 from camshaft.models.families import FAMILIES as ROWS
 from tests.support.fixtures import TINY_MODELS
+from tests.support.models.reference_models import compute_by_references
+from tests.support.models.tiny_families import BROKEN, difference_of, row_of
+from tests.support.models.wrong_families import WRONG_CONFIGS, WRONG_EXPERTS, WRONG_ROWS
 from tests.support.quick import quick_of
-from tests.support.reference_models import compute_by_references
-from tests.support.tiny_families import BROKEN, difference_of, row_of
-from tests.support.wrong_families import WRONG_CONFIGS, WRONG_EXPERTS, WRONG_ROWS
 
 
 @pytest.fixture(autouse=True)

@@ -15,7 +15,7 @@ from camshaft.errors import ModelError
 from camshaft.models.files.folders import converted_folder
 from camshaft.models.files.pull import resolve_model
 from tests.support.fixtures import tiny_logits
-from tests.support.hub_folders import hub_folder
+from tests.support.models.hub_folders import hub_folder
 
 
 @pytest.fixture(autouse=True)

@@ -24,7 +24,7 @@ from camshaft.models.files.quantization_mix import MIXES
 from camshaft.models.files.quantize import quantize
 from camshaft.text.tokenizer import Tokenizer
 from tests.support.fixtures import excerpt, tiny_model
-from tests.support.sketches import sketch
+from tests.support.models.sketches import sketch
 
 CHUNK = 16
 

@@ -14,7 +14,7 @@ from camshaft.generate.engine.engine import Engine
 from camshaft.generate.engine.request import Update
 from camshaft.generate.vision.tokens import PictureToken
 from camshaft.models.vision.projectors import PROJECTORS
-from tests.support.pictures import TINY_VISION, opened, prompts_of, tiny_vision, vision_difference
+from tests.support.models.pictures import TINY_VISION, opened, prompts_of, tiny_vision, vision_difference
 from tests.support.quick import quick_of
 
 TOLERANCE = 1e-3

@@ -18,10 +18,10 @@ from camshaft.generate.vision.tokens import PictureToken
 from camshaft.models import decoder
 from camshaft.models.vision import encoder, tiles
 from camshaft.models.vision.projectors import PROJECTORS
-from tests.support.models import changed_model
-from tests.support.pictures import TINY_VISION, opened, prompts_of, tiny_vision, vision_difference
+from tests.support.models.models import changed_model
+from tests.support.models.pictures import TINY_VISION, opened, prompts_of, tiny_vision, vision_difference
+from tests.support.models.tiny_families import BROKEN
 from tests.support.quick import quick_of
-from tests.support.tiny_families import BROKEN
 
 QUICK = ("idefics3",)
 GEMMA4 = ("gemma4v", "gemma4v-layers")

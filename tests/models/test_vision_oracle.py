@@ -12,7 +12,7 @@ import pytest
 from camshaft.models.vision.config import VisionConfig
 from camshaft.models.vision.patches import patch_rows
 from camshaft.models.vision.tiles import Tile, layout_of
-from tests.support.pictures import drawn_picture, opened
+from tests.support.models.pictures import drawn_picture, opened
 
 pytestmark = pytest.mark.oracle
 SIZES = [(37, 23), (513, 480), (301, 1207)]

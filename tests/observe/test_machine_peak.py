@@ -19,9 +19,9 @@ from camshaft.plan.memory.arena import make_schedule
 from camshaft.plan.runtime.execute import bind
 from camshaft.plan.schedule import Programs, Thunk
 from camshaft.store.store import store
-from tests.support.assembly import instructions, longest_loop, vector_stack_accesses
-from tests.support.cross import CrossTarget, assembly_for
-from tests.support.emit_harness import trace
+from tests.support.compilers.assembly import instructions, longest_loop, vector_stack_accesses
+from tests.support.compilers.cross import CrossTarget, assembly_for
+from tests.support.compilers.emit_harness import trace
 
 AMX = CrossTarget("x86_64-unknown-linux-gnu", "sapphirerapids", LEVELS["amx"].features)
 AVX2 = CrossTarget("x86_64-unknown-linux-gnu", "haswell", LEVELS["avx2"].features)

@@ -13,7 +13,7 @@ from camshaft.observe.page import SCRIPTS, page
 from camshaft.observe.profile import Profile
 from camshaft.train.record.page import SCRIPTS as TRAINING_SCRIPTS
 from tests.support.browser import probed
-from tests.support.fake_device import FakeDevice, Fakes
+from tests.support.devices.fake_device import FakeDevice, Fakes
 from tests.support.quick import full
 
 pytestmark = pytest.mark.usefixtures("known_peak")

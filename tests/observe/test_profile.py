@@ -13,7 +13,7 @@ import camshaft as cs
 from camshaft.errors import SettingError
 from camshaft.observe.profile import profile_of
 from camshaft.observe.rows import active_node, layer_and_part, work_of
-from tests.support.fake_device import FakeDevice, Fakes
+from tests.support.devices.fake_device import FakeDevice, Fakes
 
 pytestmark = pytest.mark.usefixtures("known_peak")
 

@@ -17,7 +17,7 @@ from camshaft.observe.validate import validated_run
 from camshaft.ops.quantize.quantize_activations import TILE_LAYOUT
 from camshaft.ops.quantized.samples import random_blocks
 from camshaft.ops.spec import TensorSpec
-from tests.support.fake_device import FakeDevice, Fakes
+from tests.support.devices.fake_device import FakeDevice, Fakes
 
 
 @pytest.fixture(autouse=True)

@@ -11,7 +11,7 @@ from camshaft.lang import kernel
 from camshaft.ops.op import NodeSpec
 from camshaft.ops.spec import TensorSpec
 from camshaft.validation.run import run_variant
-from tests.support.emit_harness import FEATURES, guarded, native, trace
+from tests.support.compilers.emit_harness import FEATURES, guarded, native, trace
 from tests.support.needs import require
 
 BITS = np.arange(1 << 16, dtype=np.uint16)

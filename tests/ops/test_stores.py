@@ -14,8 +14,8 @@ from camshaft.ops.kernels import blocks
 from camshaft.ops.op import Sample
 from camshaft.validation.run import UNALIGNED_NAN, run_variant
 from camshaft.validation.validate import check_sample, node_of
-from tests.support.cross import CrossTarget, assembly_for
-from tests.support.emit_harness import agree, trace
+from tests.support.compilers.cross import CrossTarget, assembly_for
+from tests.support.compilers.emit_harness import agree, trace
 
 CHAIN = "chain f32,f32 y0=multiply(x0,x1) y1=silu(y0) -> y0,y1"
 OPS = {name: ops.get(name) for name in ("softmax", "rms_norm", "layer_norm")} | {"chain": chain.op_of(CHAIN)}

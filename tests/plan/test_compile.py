@@ -22,7 +22,7 @@ from camshaft.ops.spec import TensorSpec
 from camshaft.plan.buffers import Lifetime
 from camshaft.plan.memory.weights import Weights
 from tests.support.fixtures import tiny_model
-from tests.support.models import require_default_model
+from tests.support.models.models import require_default_model
 
 pytestmark = pytest.mark.usefixtures("thunk_per_op")
 
@@ -343,7 +343,7 @@ def test_the_default_model_packs_each_weight_once_and_quantizes_each_activation_
             norms = Counter({"rms_norm_q8": 1, "residual_norm_q8": 2 * layers})
             assert counted & norms == norms
             assert counted["quantize_activations"] == layers
-            # gate, up and silu: one thunk, or a node of three; which of them, tests/ops/test_gated_product.py says
+            # gate, up and silu: one thunk, or a node of three; which of them, tests/ops/quantized/test_gated_product.py says
             gated = Counter(t.variant for t in plan.bound.schedule.thunks if t.op == "gated_product")
             apart = sum(n for name, n in gated.items() if name.startswith("unfused_"))
             assert gated["tile"] + gated["short_sums"] + apart / 3 == layers

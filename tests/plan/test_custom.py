@@ -13,7 +13,7 @@ from camshaft.backends.cpu.compile import compile_module, load_object
 from camshaft.dtypes import f32
 from camshaft.errors import PlanError, ShapeError
 from camshaft.ops.spec import TensorSpec
-from tests.support.fake_device import FakeDevice, Fakes
+from tests.support.devices.fake_device import FakeDevice, Fakes
 
 TOKENS = cs.Extent("tokens", 32)
 X = np.random.default_rng(2).normal(size=(32, 8)).astype(np.float32)

@@ -19,7 +19,7 @@ from camshaft.plan.memory.device_memory import DeviceArray
 from camshaft.plan.memory.weights import Weights
 from camshaft.validation.cases import VariantCase
 from camshaft.validation.evidence import ValidationResult
-from tests.support.fake_device import FakeDevice, Fakes, pass_for_null
+from tests.support.devices.fake_device import FakeDevice, Fakes, pass_for_null
 from tests.support.needs import require
 
 pytestmark = pytest.mark.usefixtures("thunk_per_op")

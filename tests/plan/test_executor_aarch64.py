@@ -16,8 +16,8 @@ from camshaft.plan.runtime.native import layout
 from camshaft.plan.runtime.native.executor import executor_ir
 from camshaft.plan.runtime.native.os_wait import FUTEX_NUMBERS, futex_row
 from camshaft.plan.schedule import COPY_NBYTES_PER_PROGRAM
-from tests.support.aarch64 import COMPILER, CPUS, EMULATOR, missing
-from tests.support.cross import compile_for
+from tests.support.compilers.aarch64 import COMPILER, CPUS, EMULATOR, missing
+from tests.support.compilers.cross import compile_for
 from tests.support.needs import require
 
 DRIVER = Path(__file__).parents[1] / "support" / "aarch64_executor.c"

@@ -11,7 +11,7 @@ import pytest
 import camshaft as cs
 from camshaft.errors import PlanError
 from camshaft.plan.memory.allocate import aligned_bytes
-from tests.support.fake_device import FakeDevice, Fakes
+from tests.support.devices.fake_device import FakeDevice, Fakes
 
 N = cs.Extent("n", 6)
 A = np.arange(6, dtype=np.float32)

@@ -11,7 +11,7 @@ import pytest
 import camshaft as cs
 from camshaft.errors import PlanError
 from camshaft.plan import submission
-from tests.support.fake_device import FakeDevice, Fakes
+from tests.support.devices.fake_device import FakeDevice, Fakes
 
 X = np.arange(8, dtype=np.float32).reshape(1, 8)
 

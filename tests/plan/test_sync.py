@@ -22,7 +22,7 @@ from camshaft.validation.cases import VariantCase
 from camshaft.validation.evidence import ValidationResult
 from camshaft.validation.run import GUARD_BYTE
 from camshaft.validation.validate import check_outputs, node_of
-from tests.support.fake_device import FakeDevice, Fakes
+from tests.support.devices.fake_device import FakeDevice, Fakes
 from tests.support.needs import require
 from tests.support.samples import has_turn
 

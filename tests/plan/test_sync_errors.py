@@ -10,7 +10,7 @@ from placed_graphs import DIM, X, branches
 import camshaft as cs
 from camshaft.errors import CamshaftError
 from camshaft.plan.memory.device_memory import DeviceArray
-from tests.support.fake_device import FakeDevice, Fakes, pass_for_null
+from tests.support.devices.fake_device import FakeDevice, Fakes, pass_for_null
 
 
 @pytest.fixture(autouse=True)

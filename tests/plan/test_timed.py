@@ -20,8 +20,8 @@ from camshaft.plan.runtime.native.executor import executor_ir
 from camshaft.plan.runtime.native.os_wait import find_wait_row
 from camshaft.plan.runtime.timed import SLACK_NS, clock
 from camshaft.plan.schedule import Programs
-from tests.support.cross import CrossTarget, assembly_for
-from tests.support.fake_device import FakeDevice, Fakes
+from tests.support.compilers.cross import CrossTarget, assembly_for
+from tests.support.devices.fake_device import FakeDevice, Fakes
 
 pytestmark = pytest.mark.usefixtures("thunk_per_op")
 

@@ -24,7 +24,7 @@ from camshaft.serve.models.models import Models
 from camshaft.serve.models.served import MOST_RECORDINGS, Listener
 from camshaft.serve.openai import audio
 from camshaft.serve.requests import respond
-from tests.support.speech import sound, tiny_whisper, wav
+from tests.support.models.speech import sound, tiny_whisper, wav
 
 ADDRESS = "/v1/audio/transcriptions"
 GIVEN = {"language": "de", "temperature": "0.01"}

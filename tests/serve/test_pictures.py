@@ -14,7 +14,7 @@ import pytest
 from camshaft import LanguageModel, Sampling
 from camshaft.generate.engine.engine import Engine
 from tests.serve.conftest import Kept, client_of
-from tests.support.pictures import drawn_picture, opened
+from tests.support.models.pictures import drawn_picture, opened
 
 Image = pytest.importorskip("PIL.Image")
 

@@ -17,8 +17,8 @@ from camshaft.serve.models.entry import EMBEDDING, Card, Loaded
 from camshaft.serve.models.models import Models
 from camshaft.serve.models.spec import ModelSpec, cards_of
 from tests.generate.conftest import CONTEXT
-from tests.support.adapters import drawn_adapter
 from tests.support.fixtures import tiny_encoder, tiny_model
+from tests.support.models.adapters import drawn_adapter
 
 pytest.importorskip("starlette")
 

@@ -9,7 +9,7 @@ import pytest
 from camshaft.errors import ModelError
 from camshaft.text.chat import ChatTemplate, encode_chat, encode_untrusted
 from camshaft.text.tokenizer import Tokenizer
-from tests.support.vocabularies import byte_level
+from tests.support.models.vocabularies import byte_level
 
 HELLO = [{"role": "user", "content": "hello"}]
 CHATML = """{% for m in messages %}

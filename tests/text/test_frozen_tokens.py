@@ -20,7 +20,7 @@ from tests.support.fixtures import (
     token_digest,
     vocabulary_file,
 )
-from tests.support.vocabularies import byte_level, plamo2, rwkv, sentencepiece, unigram, wordpiece, write_gguf
+from tests.support.models.vocabularies import byte_level, plamo2, rwkv, sentencepiece, unigram, wordpiece, write_gguf
 
 MADE = {"unigram": unigram, "rwkv": rwkv, "plamo2": plamo2}
 VOCABULARIES = sorted({p.stem for p in (DATA / "tokens").glob("*.npz")} - {"strings", "smollm2", *MADE})

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from camshaft.text.tokenizer import Tokenizer
-from tests.support.vocabularies import byte_level, sentencepiece
+from tests.support.models.vocabularies import byte_level, sentencepiece
 
 
 def test_a_character_comes_when_it_is_whole() -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from camshaft.errors import ModelError
 from camshaft.text.tokenizer import Tokenizer
 from camshaft.text.vocabulary import MAX_MERGES, MAX_TOKENS, fill_tokens, read_vocabulary, vocabulary_size
-from tests.support.vocabularies import CONTROL, byte_level, sentencepiece
+from tests.support.models.vocabularies import CONTROL, byte_level, sentencepiece
 
 BYTE_LEVEL = {
     b"": [],

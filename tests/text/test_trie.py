@@ -8,7 +8,7 @@ from camshaft.errors import ModelError
 from camshaft.text.tokenizer import Tokenizer
 from camshaft.text.tokenizers.trie import unescaped
 from tests.support.fixtures import awkward_strings
-from tests.support.vocabularies import plamo2, rwkv
+from tests.support.models.vocabularies import plamo2, rwkv
 
 CASES = [
     ("hello world", ["hello", " wor", "l", "d"]),

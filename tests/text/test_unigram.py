@@ -15,7 +15,7 @@ from camshaft.text.tokenizer import Tokenizer
 from camshaft.text.tokenizers.charsmap import Charsmap
 from camshaft.text.vocabulary import read_vocabulary
 from tests.support.fixtures import awkward_strings
-from tests.support.vocabularies import REPLACED, UNIGRAMS, charsmap, unigram
+from tests.support.models.vocabularies import REPLACED, UNIGRAMS, charsmap, unigram
 
 CASES = [
     ("hello", "▁hello"),

@@ -12,7 +12,7 @@ from camshaft.text.tokenizer import Tokenizer
 from camshaft.text.tokenizers.byte_level import read_ranks
 from camshaft.text.vocabulary import Vocabulary, as_dict, read_vocabulary
 from camshaft.text.vocabulary_index import indexed_vocabulary, make_index
-from tests.support.vocabularies import byte_level, sentencepiece, write_gguf
+from tests.support.models.vocabularies import byte_level, sentencepiece, write_gguf
 
 
 def both(folder: Path, keys: Any) -> tuple[Vocabulary, Vocabulary]:

@@ -23,7 +23,7 @@ from camshaft.train.tuning.distillation import _windows
 from camshaft.train.tuning.distilling.affine import affine_bits
 from camshaft.train.tuning.distilling.blocks import BlockStudent, parts_of
 from tests.support.fixtures import excerpt, tiny_model
-from tests.support.hub_folders import hub_folder
+from tests.support.models.hub_folders import hub_folder
 from tests.support.references import evaluated
 from tests.train.by_references import by_references  # noqa: F401 - a fixture
 from tests.train.test_lora import logits

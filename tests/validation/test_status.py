@@ -19,7 +19,7 @@ from camshaft.validation.cases import VariantCase, case_of, kinds_of
 from camshaft.validation.evidence import ValidationResult, validation_cache
 from camshaft.validation.status import STATUSES, VariantStatus, overview, row_answers
 from camshaft.validation.validate import node_of
-from tests.support.stored import key_of, stored
+from tests.support.compilers.stored import key_of, stored
 
 ROOT = Path(__file__).parents[2]
 

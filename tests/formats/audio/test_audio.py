@@ -17,7 +17,7 @@ from camshaft.formats.audio import resample
 from camshaft.formats.audio.read import read_audio
 from camshaft.formats.audio.resample import mono, resampled
 from camshaft.formats.audio.wav import read_wav
-from tests.support.speech import chunk, riff, sound, wav
+from tests.support.models.speech import chunk, riff, sound, wav
 
 SAMPLES = np.stack([sound(0.01), -sound(0.01, 8), sound(0.01, 9)], axis=1)
 

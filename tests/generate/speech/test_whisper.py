@@ -16,8 +16,8 @@ from camshaft.generate.speech.plans import SpeechPlans
 from camshaft.generate.speech.rules import Rules
 from camshaft.graph import functions as F
 from camshaft.models.speech import features, whisper
+from tests.support.models.speech import GREEDY, RECORDINGS, of_transformers, sound, tiny_whisper
 from tests.support.quick import quick_of
-from tests.support.speech import GREEDY, RECORDINGS, of_transformers, sound, tiny_whisper
 
 TOLERANCE, BROKEN = 1e-3, 1e-2
 THEIRS = of_transformers()

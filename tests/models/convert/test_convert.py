@@ -22,7 +22,7 @@ from camshaft.models.convert.families.experts import adjusted_ffn, hunyuan_exper
 from camshaft.models.convert.families.llama4 import llama4_keys
 from camshaft.models.convert.hub_config import HubConfig
 from camshaft.models.families import FAMILIES, OTHERS
-from tests.support.hub_folders import CONFIGS, hub_folder
+from tests.support.models.hub_folders import CONFIGS, hub_folder
 
 
 def same_keys(file: GGUFFile, frozen: GGUFFile, others: tuple[str, ...] = ("general.name",)) -> None:

@@ -15,8 +15,8 @@ from camshaft.models.convert.architectures import ARCHITECTURES
 from camshaft.models.convert.convert import convert
 from tests.models.convert.test_convert import same_keys
 from tests.models.convert.test_mmproj import write_preprocessor
-from tests.support import pictures
 from tests.support.fixtures import DATA, TINY_MODELS, tiny_encoder, tiny_logits, tiny_model
+from tests.support.models import pictures
 
 pytestmark = pytest.mark.oracle
 T5_OTHERS = ("general.name", "t5.context_length")
@@ -74,7 +74,7 @@ def test_a_saved_encoder_becomes_the_frozen_file(name: str, tmp_path: Path) -> N
     pytest.importorskip("transformers")
     pytest.importorskip("llama_cpp")
     from scripts.oracles import tiny_encoders
-    from tests.support.hub_folders import write_encoder_tokenizer
+    from tests.support.models.hub_folders import write_encoder_tokenizer
 
     seed, model = next((i, m) for i, m in enumerate(tiny_encoders.ENCODERS) if m.name == name)
     network = tiny_encoders.build(model, seed)

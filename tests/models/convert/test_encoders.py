@@ -18,7 +18,7 @@ from camshaft.models.convert.hub_config import HubConfig
 from camshaft.models.convert.tensors import parts
 from tests.models.convert.test_convert import same_keys
 from tests.support.fixtures import tiny_encoder
-from tests.support.hub_folders import write_encoder_tokenizer
+from tests.support.models.hub_folders import write_encoder_tokenizer
 
 CONFIG = {
     "architectures": ["BertModel"],

@@ -14,7 +14,7 @@ from camshaft.errors import CamshaftError
 from camshaft.formats.gguf.file import open_gguf
 from camshaft.formats.safetensors import write_safetensors
 from camshaft.models.convert.convert import convert
-from tests.support.pictures import tiny_vision, vision_difference
+from tests.support.models.pictures import tiny_vision, vision_difference
 
 _LAYER = {"ln1": "layer_norm1", "ln2": "layer_norm2", "attn_out": "self_attn.out_proj", "ffn_up": "mlp.fc1"}
 _LAYER |= {"ffn_down": "mlp.fc2", **{f"attn_{part}": f"self_attn.{part}_proj" for part in "qkv"}}

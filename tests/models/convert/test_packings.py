@@ -16,7 +16,7 @@ from camshaft.formats.gguf.file import open_gguf
 from camshaft.models.convert.convert import convert
 from camshaft.models.convert.hub_config import HubConfig
 from camshaft.models.convert.packed.packings import PACKINGS, find_packed
-from tests.support.hub_folders import hub_folder
+from tests.support.models.hub_folders import hub_folder
 
 Array = np.ndarray[Any, Any]
 N, K, GROUP = 32, 64, 32

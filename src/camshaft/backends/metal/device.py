@@ -1,6 +1,6 @@
 """Metal as a device: MSL compiled and launched through PyObjC. Not yet run on hardware.
 
-It follows Metal's documentation; tests run its MSL on a CPU (tests/support/fake_metal.py).
+It follows Metal's documentation; tests run its MSL on a CPU (tests/support/devices/fake_metal.py).
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ from camshaft.plan.compile import compile
 from camshaft.validation.cases import kinds_of
 from camshaft.validation.validate import check_sample, node_of
 from camshaft.validation.worker import samples_of
-from tests.support.cross import CrossTarget, assembly_for
+from tests.support.compilers.cross import CrossTarget, assembly_for
 
 VARIANTS = {v.name: v for v in OP.variants}
 ZEN = frozenset({"avx2", "fma", "avx512f", "avx512vl", "avx512bw", "avx512dq", "avx512bf16"})

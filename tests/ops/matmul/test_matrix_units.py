@@ -20,8 +20,8 @@ from camshaft.ops.quantized.samples import Case, sample
 from camshaft.ops.spec import TensorSpec
 from camshaft.validation.run import run_variant
 from camshaft.validation.validate import check_sample, node_of
+from tests.support.devices.played_amx import device
 from tests.support.needs import require_level
-from tests.support.played_amx import device
 from tests.support.quick import full, quick_of
 
 GROUNDS = 2  # a sample runs on two, with kernels made for each

@@ -14,7 +14,7 @@ from camshaft.ops.quantized.products import sliced
 from camshaft.ops.quantized.samples import Case, sample
 from camshaft.validation.run import run_variant
 from camshaft.validation.validate import node_of
-from tests.support.simulated_gpu import SimulatedDevice
+from tests.support.devices.simulated_gpu import SimulatedDevice
 
 OP = ops.get("quantized_matmul")
 SLICED = sliced.VARIANT

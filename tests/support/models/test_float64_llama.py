@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from camshaft.formats.gguf.file import open_gguf
-from tests.support import float64_llama as reference
 from tests.support.fixtures import Dequantized, default_model, llama_cpp_top, tiny_logits, tiny_model
+from tests.support.models import float64_llama as reference
 
 TOLERANCE = 1e-4
 FAMILIES = {

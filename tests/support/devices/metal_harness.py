@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.support.stored import key_of, stored
+from tests.support.compilers.stored import key_of, stored
 
 STAND_IN = Path(__file__).parent / "metal_stand_in"
 FLAGS = ("-std=c++14", "-O1", "-fPIC", "-shared", f"-I{STAND_IN}")

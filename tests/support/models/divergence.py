@@ -17,8 +17,8 @@ from numpy.typing import ArrayLike
 from camshaft.formats.gguf.file import GGUFTensor, open_gguf
 from camshaft.formats.gguf.write import NewTensor, unsigned, values_of, write_gguf
 from camshaft.models.files.quantize import quantize
-from tests.support import float64_llama as reference
 from tests.support.fixtures import DATA, Dequantized
+from tests.support.models import float64_llama as reference
 
 FORMATS = ("Q4_0", "Q4_1", "Q5_0", "Q8_0", "Q4_K_M", "Q5_K_M", "Q6_K", "Q2_K", "Q3_K_M", "IQ4_NL", "F16", "BF16")
 LAYERS = 4

@@ -13,8 +13,8 @@ from camshaft.ops.quantized.packed.formats import PACKED_FORMATS
 from camshaft.ops.quantized.samples import Case, sample
 from camshaft.validation.run import run_variant
 from camshaft.validation.validate import check_sample, node_of
+from tests.support.devices.simulated_gpu import SimulatedDevice
 from tests.support.quick import each_value
-from tests.support.simulated_gpu import SimulatedDevice
 
 OP = ops.get("quantized_matmul")
 TILE = next(variant for variant in OP.variants if variant.name == "tile")

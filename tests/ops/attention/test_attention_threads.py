@@ -21,8 +21,8 @@ from camshaft.ops.spec import TensorSpec
 from camshaft.selection.select import select
 from camshaft.validation.run import run_variant
 from camshaft.validation.validate import check_sample, node_of
+from tests.support.devices.simulated_gpu import SimulatedDevice
 from tests.support.quick import quick_of
-from tests.support.simulated_gpu import SimulatedDevice
 
 OP = ops.get("attention")
 GPUS = ["null:wgsl", "null:msl", "null:ptx"]

@@ -14,8 +14,8 @@ from camshaft.ops.op import NodeSpec, Sample
 from camshaft.ops.spec import TensorSpec
 from camshaft.selection.select import select
 from camshaft.validation.validate import check_sample, node_of
+from tests.support.devices.simulated_gpu import LIMITS, SimulatedDevice
 from tests.support.quick import full
-from tests.support.simulated_gpu import LIMITS, SimulatedDevice
 
 OP = ops.get("matmul")
 TILE = next(variant for variant in OP.variants if variant.name == "tile")

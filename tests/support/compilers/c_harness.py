@@ -9,9 +9,9 @@ from camshaft.backends.c.compilers import absent, find_compiler
 from camshaft.backends.c.load import build, load
 from camshaft.emit.c.module import emit
 from camshaft.lang.interpreter.interpret import grid_sizes, interpret
-from tests.support.emit_harness import ENTRY, guarded, guards_whole, trace
+from tests.support.compilers.emit_harness import ENTRY, guarded, guards_whole, trace
+from tests.support.compilers.stored import key_of, stored
 from tests.support.needs import require
-from tests.support.stored import key_of, stored
 
 
 def function(text):

@@ -6,15 +6,15 @@ from camshaft.backends.cuda import device as cuda
 from camshaft.backends.cuda import driver, kernel, run, steps
 from camshaft.backends.cuda import run as graph
 from camshaft.emit.nvptx.module import emit
+from tests.support.devices.ptxas import ptx_of
+from tests.support.devices.simulated_gpu import simulated
 from tests.support.needs import require
-from tests.support.ptxas import ptx_of
-from tests.support.simulated_gpu import simulated
 
 
 def played_driver(monkeypatch, folder, **facts):
     """The fake driver, with `facts` of its machine; the store is in `folder`, so that every kernel passes through here."""
     try:
-        from tests.support.fake_cuda import FakeDriver
+        from tests.support.devices.fake_cuda import FakeDriver
     except ImportError:
         require(False, "cuda-bindings is not installed")
     fake = FakeDriver(**facts)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tests.support.metal_harness import StandInError, compile_msl, have_compiler
+from tests.support.devices.metal_harness import StandInError, compile_msl, have_compiler
 from tests.support.needs import require
 
 

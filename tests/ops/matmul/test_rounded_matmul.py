@@ -22,8 +22,8 @@ from camshaft.ops.spec import TensorSpec
 from camshaft.plan.compile import compile
 from camshaft.validation.run import run_variant
 from camshaft.validation.validate import check_sample, node_of
-from tests.support.assembly import instructions, loop_with, vector_stack_accesses
-from tests.support.cross import CrossTarget, assembly_for
+from tests.support.compilers.assembly import instructions, loop_with, vector_stack_accesses
+from tests.support.compilers.cross import CrossTarget, assembly_for
 from tests.support.quick import each_value
 
 ATTRS = {"transpose_b": True}

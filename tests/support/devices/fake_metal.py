@@ -20,7 +20,7 @@ import numpy as np
 
 from camshaft.backends import registry
 from camshaft.backends.metal import api, device
-from tests.support.metal_harness import StandInKernel, compile_msl
+from tests.support.devices.metal_harness import StandInKernel, compile_msl
 
 
 @dataclass(frozen=True)

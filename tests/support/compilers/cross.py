@@ -10,7 +10,7 @@ import llvmlite.binding as llvm
 from camshaft.backends.cpu.compile import llvm_lock, optimized
 from camshaft.emit.target import CpuTarget
 from camshaft.errors import BackendError
-from tests.support.stored import key_of, stored
+from tests.support.compilers.stored import key_of, stored
 
 
 @dataclass(frozen=True)

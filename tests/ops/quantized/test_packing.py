@@ -15,8 +15,8 @@ from camshaft.ops.quantized.packed.packing import interleaved, pack, pack_rows, 
 from camshaft.ops.quantized.samples import random_blocks
 from camshaft.ops.spec import TensorSpec
 from camshaft.validation.validate import check_sample
-from tests.support import packing_reference
-from tests.support.emit_harness import agree
+from tests.support.compilers.emit_harness import agree
+from tests.support.models import packing_reference
 from tests.support.quick import quick_of
 
 # Grid rows become codes of 2 to 4 bits, digits of base 3 codes of 2 bits: packed bytes per byte of the file.

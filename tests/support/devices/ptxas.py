@@ -17,7 +17,7 @@ from pathlib import Path
 
 from camshaft.backends.cuda.kernel import ptx
 from camshaft.emit.target import GpuTarget
-from tests.support.stored import key_of, stored
+from tests.support.compilers.stored import key_of, stored
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from camshaft.emit.target import CpuTarget
 from camshaft.lang import ir
 from camshaft.lang.interpreter.interpret import grid_sizes, interpret
 from camshaft.lang.verifier.verify import verify
-from tests.support.stored import key_of, stored
+from tests.support.compilers.stored import key_of, stored
 
 FEATURES = frozenset(f[1:] for f in host_target().features.split(",") if f.startswith("+"))
 # One lane, a short vector, the widest of a CPU in f32, and several of them. Tests of words that depend on the width name theirs.

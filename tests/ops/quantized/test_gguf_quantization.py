@@ -9,7 +9,7 @@ import pytest
 import camshaft
 from camshaft import dequantize_gguf, quantize_gguf
 from camshaft.errors import FormatError
-from tests.support.sketches import block_values
+from tests.support.models.sketches import block_values
 
 BY_GGUF = ("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "TQ1_0", "TQ2_0", "MXFP4", "F16", "BF16")
 

@@ -19,7 +19,7 @@ from camshaft.backends.cpu.device import CpuDevice, CpuKernel
 from camshaft.emit.llvm.module import emit
 from camshaft.emit.target import LEVELS, CpuTarget
 from camshaft.lang import CompileRequest
-from tests.support.emit_harness import compiled
+from tests.support.compilers.emit_harness import compiled
 
 SHORT, LONG, TILE, VOID = ctypes.c_int16, ctypes.c_int64, ctypes.c_int64, None
 TYPES = {SHORT: "i16", LONG: "i64", TILE: "i64", VOID: "void"}

@@ -15,7 +15,7 @@ from camshaft.emit.llvm.module import emit
 from camshaft.ops.kernels.launch import operand_part, program_count, signature
 from camshaft.validation.run import GUARD_NBYTES, check_guards, guarded, updated, view
 from camshaft.validation.validate import check_outputs, node_of
-from tests.support.cross import CrossTarget, compile_for
+from tests.support.compilers.cross import CrossTarget, compile_for
 
 TRIPLE = "aarch64-unknown-linux-gnu"
 COMPILER, EMULATOR = "aarch64-linux-gnu-gcc", "qemu-aarch64"

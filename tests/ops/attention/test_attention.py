@@ -20,8 +20,8 @@ from camshaft.ops.spec import TensorSpec
 from camshaft.selection.select import select
 from camshaft.validation.run import refusal_of, run_variant
 from camshaft.validation.validate import check_sample, node_of
+from tests.support.devices.simulated_gpu import SimulatedDevice
 from tests.support.quick import each_value, quick_of
-from tests.support.simulated_gpu import SimulatedDevice
 
 OP = ops.get("attention")
 VARIANTS = {variant.name: variant for variant in OP.variants}

@@ -8,7 +8,7 @@ from camshaft.emit.wgsl.layout import FIXED_BINDING, RUN_BINDING, WgslTarget
 from camshaft.emit.wgsl.module import emit
 from camshaft.lang.interpreter.interpret import grid_sizes, interpret
 from camshaft.lang.simt.form import to_simt
-from tests.support.emit_harness import trace
+from tests.support.compilers.emit_harness import trace
 from tests.support.needs import require
 
 WIDTHS, FEW_WIDTHS = (1, 4, 32, 64), (4, 64)  # less than a subgroup, and more

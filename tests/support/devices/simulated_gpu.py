@@ -28,7 +28,7 @@ from camshaft.emit.nvptx.module import MOST_SHARED_NBYTES, simt_form, thread
 from camshaft.emit.nvptx.simt import Machine
 from camshaft.emit.target import CpuTarget
 from camshaft.lang import CompileRequest
-from tests.support.emit_harness import compiled
+from tests.support.compilers.emit_harness import compiled
 
 HARNESS = Path(__file__).with_suffix(".c")
 

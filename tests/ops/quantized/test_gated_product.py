@@ -18,8 +18,8 @@ from camshaft.ops.quantized.samples import Case
 from camshaft.ops.spec import TensorSpec
 from camshaft.validation.run import run_variant
 from camshaft.validation.validate import error_between
+from tests.support.devices.played_amx import device
 from tests.support.needs import require_level
-from tests.support.played_amx import device
 from tests.support.quick import quick_of
 
 OP, PRODUCT, SILU = (ops.get(name) for name in ("gated_product", "quantized_matmul", "silu_multiply_q8"))
