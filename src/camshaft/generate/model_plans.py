@@ -22,13 +22,12 @@ import numpy as np
 from camshaft.dtypes import DType
 from camshaft.errors import ModelError, SettingError
 from camshaft.extent import Extent
-from camshaft.forks import ForkLock
 from camshaft.formats.gguf.file import GGUFFile
 from camshaft.generate.memory.kv_cache import KVCache
 from camshaft.generate.memory.logits import device_with_memory, first_rows, logits_memory
 from camshaft.generate.memory.resident_experts import open_residency
-from camshaft.generate.sampling.form import SamplingForm
 from camshaft.generate.speculation.pace import RunCosts
+from camshaft.generate.stored.named_plans import NamedPlans
 from camshaft.generate.stored.plan_cache import PlanCache
 from camshaft.generate.vision.runs import PictureRuns
 from camshaft.generate.vision.tokens import BLIND, Seeing, has_pictures
@@ -52,7 +51,7 @@ Array = np.ndarray[Any, Any]
 Ints = Sequence[int]
 
 
-class ModelPlans(PictureRuns):
+class ModelPlans(NamedPlans, PictureRuns):
     """The plans of one model, all of which write to `logits` [LOGIT_ROWS, vocab]. `device` is None on the host."""
 
     def __init__(
@@ -72,6 +71,7 @@ class ModelPlans(PictureRuns):
         cache_tokens: int | None = None,
         mlock: bool = False,
     ) -> None:
+        super().__init__()
         check_layers(config.architecture, config.n_layers, len(file.tensors))
         self.config, self.context, self.threads = config, context, threads
         self.device = device_with_memory(backend)
@@ -90,10 +90,7 @@ class ModelPlans(PictureRuns):
         self._facts = facts + (f"|{seeing}" if seeing.width else "") + ("|routed" if self.experts else "")
         self.seeing = seeing
         self.n_runs, self.costs = 0, RunCosts()  # the logits are those of the last run
-        self._cached: dict[str, CachedPlan | None] = {}
         self._decode_extents = {1 << i: Extent("decode", 1 << i) for i in range(1, MAX_DECODE_SEQUENCES.bit_length())}
-        self._making, self._is_closed = ForkLock(), False
-        self._compiled: dict[str, ExecutionPlan] = {}
         self._use_adapters(adapters or Adapters(file))
 
     def _check_locking(self, mlock: bool) -> None:
@@ -142,68 +139,6 @@ class ModelPlans(PictureRuns):
             self.weights.begin(packed_constants(graph), self.threads)
         self._compile("prompt", graph)
         self.plan_cache.flush()
-
-    @property
-    def prompt(self) -> ExecutionPlan:
-        """The compiled plan for prompts; compiles it even if a cached plan runs."""
-        return self._compiled_plan("prompt")
-
-    @property
-    def single(self) -> ExecutionPlan:
-        """The compiled plan for single tokens."""
-        return self._compiled_plan("single")
-
-    def _compiled_plan(self, name: str) -> ExecutionPlan:
-        with self._making:
-            return self._compiled[name] if name in self._compiled else self._compile(name, self._graph(name))
-
-    def _compile(self, name: str, graph: Graph) -> ExecutionPlan:
-        from camshaft.plan.compile import compile
-
-        memory = self._memory()
-        plan = compile(
-            graph,
-            backend=self._kernels,
-            threads=self.threads,
-            activations=self._activations,
-            weights=self.weights,
-            memory=memory,
-            upcoming=self._upcoming,
-        )
-        self._compiled[name] = plan
-        self.plan_cache.add(name, plan, memory)
-        return plan
-
-    def _upcoming(self) -> list[Graph]:
-        """The graphs whose kernels are proved beside a plan's: that of draws, unless it runs on another device, the CPU."""
-        from camshaft.generate.sampling.graph import sampling_graph
-
-        return [sampling_graph(SamplingForm(), 1, self.config.vocab_size)] if self.device is None else []
-
-    def _cached_plan(self, name: str) -> CachedPlan | None:
-        if name not in self._cached:
-            self._cached[name] = self.plan_cache.get(name, self._memory)
-        return self._cached[name]
-
-    def _plan(self, name: str) -> ExecutionPlan | CachedPlan:
-        """The compiled plan to run, else a cached one, else one compiled now."""
-        return self._compiled.get(name) or self._cached.get(name) or self.make(name)
-
-    def make(self, name: str) -> ExecutionPlan | CachedPlan:
-        """Load a plan, or compile it, unless it is there. In any thread, also without the model's lock: others run meanwhile.
-
-        Raises ModelError if the model is closed."""
-        with self._making:
-            if self._is_closed:
-                raise ModelError("the model is closed")
-            return self._compiled.get(name) or self._cached_plan(name) or self._compiled_plan(name)
-
-    @property
-    def origins(self) -> dict[str, str]:
-        """The origin of each plan by name: 'cached' or 'compiled', with the reason if it cannot be cached."""
-        cached = {name: "cached" for name, plan in self._cached.items() if plan is not None}
-        refused = {name: f"compiled; cannot be cached: {reason}" for name, reason in self.plan_cache.refused.items()}
-        return cached | dict.fromkeys(self._compiled, "compiled") | refused
 
     def _memory(self) -> dict[str, Any]:
         return self.cache.states | {"logits": self.logits}
@@ -300,10 +235,3 @@ class ModelPlans(PictureRuns):
         self.cache.close()
         if "logits" in vars(self) and not isinstance(self.logits, np.ndarray):
             self.logits.close()
-
-    def _close_plans(self) -> None:
-        for plan in (*self._compiled.values(), *self._cached.values()):
-            if plan is not None:
-                plan.close()
-        self._compiled.clear()
-        self._cached.clear()
