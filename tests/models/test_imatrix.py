@@ -13,7 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 from camshaft.cli.main import app
-from camshaft.errors import CamshaftError, ContextError, FormatError, ModelError, SettingError
+from camshaft.errors import CamshaftError, ContextError, FormatError, SettingError
 from camshaft.formats.blocks import BLOCK_FORMATS
 from camshaft.formats.gguf.file import open_gguf
 from camshaft.formats.importance import quantize_rows
@@ -75,6 +75,13 @@ def test_sums_are_those_of_the_inputs(tmp_path: Path) -> None:
     assert {*found.sums} == matrices
 
 
+def test_recurrent_layers_have_sums(tmp_path: Path) -> None:
+    path = tiny_model("mamba2", tmp_path)
+    found = importance_matrix(path, excerpt(), chunk=CHUNK, chunks=2, threads=1)
+    np.testing.assert_allclose(found.sums["blk.0.ssm_in.weight"][0], _embedding_squares(path, 2), rtol=1e-4)
+    assert {name.split(".")[2] for name in found.sums} == {"ssm_in", "ssm_out"}
+
+
 def test_experts_count_the_tokens_that_chose_them(tmp_path: Path) -> None:
     found = importance_matrix(tiny_model("qwen3moe", tmp_path), excerpt(), chunk=CHUNK, chunks=1, threads=1)
     up, down = (found.counts[f"blk.0.ffn_{name}_exps.weight"] for name in ("up", "down"))
@@ -97,8 +104,6 @@ def test_texts_and_models_that_cannot_be(tmp_path: Path) -> None:
     for text, options, kind, words in cases:
         with pytest.raises(kind, match=words):
             importance_matrix(path, text, **options)
-    with pytest.raises(ModelError, match="mamba2 has recurrent layers"):
-        importance_matrix(tiny_model("mamba2", tmp_path), excerpt(), chunk=CHUNK)
 
 
 def _importance_of(path: Path) -> ImportanceMatrix:

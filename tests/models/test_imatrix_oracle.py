@@ -19,7 +19,7 @@ pytestmark = pytest.mark.oracle
 CHUNK = 64
 
 
-@pytest.mark.parametrize("name", ["llama", "qwen2", "gemma2", "phi3", "starcoder2"])
+@pytest.mark.parametrize("name", ["llama", "qwen2", "gemma2", "phi3", "starcoder2", "mamba2", "lfm2"])
 def test_sums_are_those_of_transformers_inputs(name: str, tmp_path: Path) -> None:
     torch = pytest.importorskip("torch")
     pytest.importorskip("transformers")

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from camshaft.dtypes import f32
-from camshaft.errors import ContextError, LogitsError, ModelError, SettingError, count
+from camshaft.errors import ContextError, LogitsError, SettingError, count
 from camshaft.extent import Extent
 from camshaft.formats.gguf.file import GGUFFile
 from camshaft.generate.graphs import ModelGraphs
@@ -53,7 +53,7 @@ def importance_matrix(
 
     As in llama.cpp, the first token of each chunk is BOS where the model wants one, tokens after the last whole chunk and the
     output projection are left out. Raises SettingError for sizes that cannot be, ContextError for a text shorter than a chunk,
-    ModelError for a model with recurrent layers, LogitsError if the model computes NaN.
+    ModelError for an unsupported model, LogitsError if the model computes NaN.
     """
     if type(chunk) is not int or chunk < 16:
         raise SettingError(f"imatrix: chunk={chunk!r:.60}; wanted 16 tokens or more")
@@ -81,8 +81,6 @@ def importance_matrix(
 def _config(file: GGUFFile, chunk: int) -> ModelConfig:
     architecture = family_name(file.metadata)
     config = read_config(file.metadata, architecture, vocabulary_size(file.metadata))
-    if config.recurrent is not None:
-        raise ModelError(f"{file.path}: {architecture} has recurrent layers; wanted a model of attention alone")
     if chunk > config.context_length:
         raise ContextError(f"imatrix: chunks of {chunk} tokens; the model was trained on {config.context_length}")
     return config
@@ -147,7 +145,8 @@ def _taps(file: GGUFFile, config: ModelConfig, chunk: int, threads: int) -> Iter
             graph = decompose(graph, lambda node: node.op.name == "moe_experts")
         taps = _tapped(graph)
         with compile(graph, threads=threads, activations="f32", memory=cache.states) as plan:
-            plan.set_extent(length, chunk)
+            if cache.has_keys:  # without attention no op reads the length
+                plan.set_extent(length, chunk)
             yield _Taps(plan, taps)
     finally:
         cache.close()
