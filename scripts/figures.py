@@ -233,6 +233,9 @@ def first_runs() -> str:
     return table(header, lines)
 
 
+# Results of a Xeon whose name is that of others' files, by level of CPU features.
+ON_EMERALD_RAPIDS = (("convolution", "avx512"), ("fourier", "avx512"), ("fourier", "avx2"))
+
 TABLES: dict[str, Callable[[], str]] = {
     "summary": summary,
     "machine": partial(machine, "compare"),
@@ -249,6 +252,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "ops": ops,
     **{name: partial(quantized, name.replace("-", "_")) for name in ("quantized", "iq-formats")},
     **{name: partial(beside, name) for name in ("convolution", "recurrent", "moe", "fourier", "sorts")},
+    **{f"{name}-{level}": partial(beside, f"{name}_{level}") for name, level in ON_EMERALD_RAPIDS},
     "attention": attention,
     "eager-calls": eager_calls,
     "executor": executor,

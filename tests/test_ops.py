@@ -14,8 +14,8 @@ from camshaft.graph.passes.decompose import use_of
 from camshaft.plan.compile import compile as compile_graph
 from camshaft.validation.validate import node_of
 from tests.support.references import error_of
-from tests.support.same_process import variants_are_believed
 from tests.support.samples import (
+    EVERYWHERE,
     check_bits,
     covering,
     each_arithmetic,
@@ -28,24 +28,23 @@ from tests.support.samples import (
     without,
 )
 
-__all__ = ["variants_are_believed"]  # for the composites: their parts' variants are tried here
-
 # Samples of a variant in the default run, at most; the rest is `full`. simd: those that show most features; of an elementwise row
 # or a reduction, whose frame `add` and `sum` show, those of them that compute in different dtypes. scalar has simd's kernels in
-# one lane, so a third of such rows is tried there, and `full` adds a few; `soak` has all.
-MOST, MORE_SCALAR = {"scalar": 1, "simd": 3}, 4
+# one lane, so a fifth of such rows is tried there. `full` adds MORE; `soak` has all.
+MOST, MORE = {"scalar": 1, "simd": 2}, {"scalar": 4, "simd": 12}
+MANY = 2  # variants: more than these show the op's features together, by one sample of each
 # Ops of whose variant for short rows simd has three small samples: LLVM takes 4 s for a row with floats in 64 lanes.
 SLOW = ("rms_norm_q8", "residual_norm_q8", "silu_multiply_q8", "gelu_multiply_q8")
 # Samples whose kernels LLVM takes 2 s for.
 LONG = ("48/1 heads of 320",)
-# Samples on simd of ops with a kernel per block format, as quantized_matmul has; `full` adds MORE_SCALAR of them.
+# Samples on simd of ops with a kernel per block format, as quantized_matmul has; `full` adds as many as on scalar.
 OF_FORMATS = {"quantized_matmul_grouped": 3, "quantized_matmul_grouped_transposed": 2}
 # ... of variants whose kernels LLVM takes 1 s for: each set of options is another.
 OF_OPTIONS = {"tiled_with_options": 2}
 # ... and of those with a kernel for each set of sizes; `full` adds the rest.
 FEWER = {
     **OF_FORMATS,
-    "quantize_activations": 5,
+    "quantize_activations": 3,
     "conv_transpose2d": 2,
     "im2col": 2,
     "resample": 2,
@@ -56,6 +55,7 @@ FEWER = {
 def _quick(op, variant, backend, there) -> list:
     most = MOST[backend]
     if backend == "simd":
+        most = 1 if len(op.variants) > MANY and op.name not in EVERYWHERE else most
         most = OF_OPTIONS.get(variant.name, FEWER.get(op.name, most))
         most = 1 if variant.name.startswith("unfused_") else most  # the kernels of another op's variant
     elif has_frame_of_others(op):
@@ -69,7 +69,7 @@ def _cases(op, variant, backend) -> list:
     there = usable(op, variant, cpu_device(backend))
     quick = _quick(op, variant, backend, [s for s in there if not s.name.startswith(LONG)])
     rest = without(there, quick)
-    more = spread(rest, MORE_SCALAR, 0) if backend == "scalar" or op.name in OF_FORMATS else rest
+    more = spread(rest, MORE["scalar" if op.name in OF_FORMATS else backend], 0)
     name = f"{op.name}-{variant.name}-{backend}"
     return [
         pytest.param(op, variant, backend, sample, id=f"{name}-{sample.name}", marks=marks)

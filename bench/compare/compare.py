@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from bench.compare import groups, interleaved
+from bench.compare import interleaved
 from bench.compare.interleaved import Limits, Measured, Start
 from bench.compare.model_files import Watch
 from bench.compare.results import Results, load
-from bench.compare.suite import Suite, Task
+from bench.compare.suites import groups
+from bench.compare.suites.suite import Suite, Task
 from camshaft.observe import machine_peak
 
 QUICK_ROUNDS = 2

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from bench.compare.process import PeerError, PeerProcess, busy_core
-from bench.compare.suite import OURS, Peer, Suite, Task
+from bench.compare.suites.suite import OURS, Peer, Suite, Task
 
 ROUNDS = 5
 MORE_ROUNDS = 5  # extra rounds for noisy rows: two noisy rounds of five move a median, of ten they do not

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from bench.compare.suite import Peer
+from bench.compare.suites.suite import Peer
 from camshaft.errors import CamshaftError
 
 PROGRAM = Path(__file__).parent / "peers" / "peer.py"

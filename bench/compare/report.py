@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from bench.compare.figures import facts_line, table
-from bench.compare.suite import OURS
+from bench.compare.suites.suite import OURS
 
 HEADER = ("threads", "what", "camshaft", "peers", "times the best peer", "wanted", "of peak", "wanted", "met")
 MEANS = ("threads", "geometric mean of", "times the best peer (least to most)", "wanted", "met")

@@ -14,7 +14,7 @@ from typing import Any
 
 from bench.compare.figures import Spread, machine
 from bench.compare.interleaved import ROUNDS, Measured
-from bench.compare.suite import OURS, UNITS, Suite, Target, Task
+from bench.compare.suites.suite import OURS, UNITS, Suite, Target, Task
 from camshaft.errors import CamshaftError
 from camshaft.observe.machine_peak import MachinePeak
 from camshaft.store.files import atomic_file

@@ -81,6 +81,7 @@ def test_an_error_names_the_line_of_c():
         compile_c(find_compiler(), broken)
 
 
+@pytest.mark.full
 def test_a_compiler_that_takes_too_long_is_stopped(monkeypatch):
     slow = Compiler("slow", (sys.executable, "-c", "import time; time.sleep(60)"), "1")
     monkeypatch.setattr(compilers, "COMPILE_TIMEOUT_S", 0.2)

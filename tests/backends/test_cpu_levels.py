@@ -18,15 +18,15 @@ from tests.support.quick import full
 SAMPLES = {
     "quantized_matmul": [
         *((f"{name} 1(1)", "q8") for name in ("Q4_0", "Q8_0", "Q4_K")),
-        *((f"{name} 29(7)", "q8") for name in ("Q4_0", "Q5_0", "Q8_0", "Q4_K", "Q6_K", "Q2_K", "IQ4_NL")),
-        ("Q4_0 29(7)", "f32"),
+        *((f"{name} 29(20)", "q8") for name in ("Q4_0", "Q5_0", "Q8_0", "Q4_K", "Q6_K", "Q2_K", "IQ4_NL")),
+        ("Q4_0 29(20)", "f32"),
     ],
     "matmul": [("()13x7x32()", ""), ("()33x34x35() transposed", ""), ("bf16 37x44x33", "")],
     "attention": [("70 tokens from 100", ""), ("one token at 300", "")],
 }
 # In the default run: one token and several, packed in 4 and 6 bits, and a product of bf16.
 QUICK = {
-    "quantized_matmul": [("Q4_0 1(1)", "q8"), ("Q6_K 29(7)", "q8")],
+    "quantized_matmul": [("Q4_0 1(1)", "q8"), ("Q6_K 29(20)", "q8")],
     "matmul": [("bf16 37x44x33", "")],
 }
 # What few machines have is behind `soak`, and what most machines run anyway behind `full`.

@@ -45,6 +45,7 @@ def test_tiny_models_agree_with_the_cpu_and_their_frozen_logits(name, activation
     assert "cuLaunchKernel" not in fake.calls[fake.calls.index("cuGraphLaunch") :]
 
 
+@pytest.mark.full
 def test_decoding_replays_graphs_and_sets_few_nodes(fake, tmp_path) -> None:
     ids, _ = tiny_logits("llama")
     with (

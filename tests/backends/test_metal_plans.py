@@ -39,6 +39,7 @@ def test_tiny_models_agree_with_their_frozen_logits(name, fake, tmp_path):
     assert fake.calls["dispatch"] > 20
 
 
+@pytest.mark.full
 def test_a_generation_makes_one_command_buffer_a_run(fake, tmp_path):
     ids, _ = tiny_logits("llama")
     path = tiny_model("llama", tmp_path)

@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bench.compare.array_rows import CHAINS, core_name, passes, product
 from bench.compare.peers.numpy_arrays import NumPy, operands
 from bench.compare.peers.ours_arrays import Camshaft
 from bench.compare.peers.ours_products import Products
-from bench.compare.suite import Task
+from bench.compare.suites.array_rows import CHAINS, core_name, passes, product
+from bench.compare.suites.suite import Task
 
 TASKS = (*passes(5, 96), product("f32", 7, 33, 18))
 

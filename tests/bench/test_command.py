@@ -11,11 +11,12 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from bench.compare import compare, groups, interleaved
+from bench.compare import compare, interleaved
 from bench.compare.__main__ import app, threads_of
 from bench.compare.interleaved import Measured
 from bench.compare.model_files import Watch
-from bench.compare.suite import OURS, Peer, Suite, Target, Task
+from bench.compare.suites import groups
+from bench.compare.suites.suite import OURS, Peer, Suite, Target, Task
 from camshaft.errors import SettingError
 from camshaft.observe.machine_peak import MachinePeak
 

@@ -11,7 +11,7 @@ import pytest
 from bench.compare import interleaved
 from bench.compare.interleaved import Limits, Measured
 from bench.compare.process import PeerError
-from bench.compare.suite import OURS, Peer, Suite, Task
+from bench.compare.suites.suite import OURS, Peer, Suite, Task
 
 WARM = {"warm": True}
 

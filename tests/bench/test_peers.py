@@ -9,14 +9,15 @@ from typing import Any
 import pytest
 
 from bench.compare import interleaved
-from bench.compare.executor_rows import executor
-from bench.compare.groups import GROUPS, GroupError, chosen
 from bench.compare.interleaved import Limits, Measured
 from bench.compare.peers import peer as child
+from bench.compare.peers.llama_bench import LlamaBench
 from bench.compare.peers.starts import Starts
 from bench.compare.process import PROGRAM, PeerError, PeerProcess, busy_core
 from bench.compare.results import row_of
-from bench.compare.suite import OURS, Peer
+from bench.compare.suites.executor_rows import executor
+from bench.compare.suites.groups import GROUPS, GroupError, chosen
+from bench.compare.suites.suite import OURS, Peer
 from tests.bench.support import no_watch
 
 OURS_FILES = ("ours_", "starts")  # the latter names the command alone
@@ -100,6 +101,33 @@ def test_a_start_is_timed_to_its_first_byte_and_must_end_well() -> None:
     assert Other().seconds({"program": "print('x')"}) > 0
     with pytest.raises(RuntimeError, match="no such file"):
         Other().seconds({"program": "raise SystemExit('no such file')"})
+
+
+LLAMA_BENCH = """#!{python}
+import json, sys
+given = dict(zip(sys.argv[1::2], sys.argv[2::2]))
+if given["-m"] == "none":
+    sys.exit("log\\nthere is no such model")
+n, m = int(given["-p"]), int(given["-n"])
+row = dict(n_prompt=n, n_gen=m, avg_ns=1000 * n + 2000 * m)
+row |= dict(build_number=3, build_commit="ab", cpu_info=given["-t"] + given["-fa"])
+print(json.dumps([row] * int(given["-r"])))
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="the program is a script")
+def test_llama_bench_is_a_program_whose_json_is_read(tmp_path: Path) -> None:
+    program = tmp_path / "llama-bench"
+    program.write_text(LLAMA_BENCH.format(python=sys.executable))
+    program.chmod(0o700)
+    peer = LlamaBench(str(program), "model", 2, ["-fa", "1"])
+    assert (peer.version, peer.built_for) == ("llama-bench 3 (ab)", "21")
+    assert peer.seconds({"prompt": [1, 2, 3]}) == pytest.approx(3e-6)
+    assert peer.seconds({"generate": 4, "after": [1]}) == pytest.approx(8e-6)
+    with pytest.raises(RuntimeError, match="there is no such model"):
+        LlamaBench(str(program), "none", 2, ["-fa", "1"])
+    with pytest.raises(RuntimeError, match="measured 2 rows; wanted one of 1 and 0 tokens"):
+        LlamaBench(str(program), "model", 2, ["-fa", "1", "-r", "2"])
 
 
 def test_calls_are_timed_until_they_take_long_enough() -> None:

@@ -11,7 +11,7 @@ import pytest
 from bench.compare.interleaved import Measured
 from bench.compare.report import markdown_of
 from bench.compare.results import Results, ResultsError, load, means, row_of
-from bench.compare.suite import OURS, UNITS, Suite, Target, Task
+from bench.compare.suites.suite import OURS, UNITS, Suite, Target, Task
 from camshaft.observe.machine_peak import MachinePeak
 
 PEAK = MachinePeak(1, 1e9, 4e9, 2e9, 1e9)

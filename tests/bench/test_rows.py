@@ -7,12 +7,13 @@ from pathlib import Path
 import pytest
 
 from bench import rows
-from bench.compare import language_rows, model_files, start_rows
-from bench.compare.groups import GROUPS
+from bench.compare import model_files
 from bench.compare.model_files import Watch, work_of
 from bench.compare.process import PROGRAM
 from bench.compare.random_model import SHAPES, make
-from bench.compare.suite import OURS, UNITS
+from bench.compare.suites import language_rows, start_rows
+from bench.compare.suites.groups import GROUPS
+from bench.compare.suites.suite import OURS, UNITS
 from camshaft.formats.gguf.file import open_gguf
 from tests.bench.support import no_watch
 from tests.support.fixtures import tiny_model
@@ -116,3 +117,14 @@ def test_every_call_has_a_window_in_each_round_and_a_row_compares_them(monkeypat
     assert (made["op"], made["clock"]) == ("sort", "wall")
     assert made["ns"]["peer"] == pytest.approx({"median": 3e7, "min": 3e7, "max": 3e7})
     assert made["times"] == made["times_least"] == {"peer": 3.0}
+
+
+def test_a_llama_bench_program_does_what_it_can_measure(one_file: Path) -> None:
+    suite = language_rows.with_binary(
+        language_rows.of_file(one_file, 2, 8, 4, [3]), "/llama-bench", one_file, ["-fa", "1"]
+    )
+    (peer,) = (peer for peer in suite.peers if peer.name == "llama-bench")
+    assert peer.given == {"binary": "/llama-bench", "model": str(one_file), "threads": 2, "arguments": ["-fa", "1"]}
+    assert (PROGRAM.parent / "llama_bench.py").is_file()
+    assert [task.takes("llama-bench") for task in suite.tasks] == [True, True, False]
+    assert all(task.takes(OURS) and task.takes("llama.cpp") for task in suite.tasks)

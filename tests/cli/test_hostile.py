@@ -91,6 +91,7 @@ def test_an_option_out_of_range_is_refused(cli: Any, tiny: Path, options: list[s
     one_line(cli("generate", str(tiny), *options), *words)
 
 
+@pytest.mark.full
 def test_a_context_that_fills_up_is_a_length_and_no_error(cli: Any, tiny: Path) -> None:
     for most in ("1000", "-1"):
         options = ["--raw", "-p", "word word", "-n", most, "--context", "16", "--greedy"]

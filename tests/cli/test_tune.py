@@ -82,6 +82,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[Use]:
     return uses
 
 
+@pytest.mark.full
 def test_a_models_shapes_are_those_of_commands_and_of_the_library(cli: Any, asked: list[Use], tmp_path: Path) -> None:
     model = str(tiny_model("llama", tmp_path))
     shown = cli("tune", model, "--context", "96", "--only", "attention", "--again")

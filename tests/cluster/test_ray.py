@@ -23,7 +23,7 @@ import pytest
 pytest.importorskip("starlette")
 pytest.importorskip("ray.serve")
 
-from bench.cluster import nodes
+from bench.serving.cluster import nodes
 from camshaft import GenerateOptions, LanguageModel, Sampling
 from camshaft.cluster.batch import run_batch
 from camshaft.cluster.serving import served

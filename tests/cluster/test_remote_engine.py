@@ -255,6 +255,7 @@ def test_errors_that_cannot_be_sent_become_others_of_the_same_meaning() -> None:
     assert [str(pickle.loads(pickle.dumps(error))) for error in found] == [str(error) for error in found]
 
 
+@pytest.mark.full
 def test_an_answer_of_a_form_is_compiled_again_where_it_runs(path: Path, replica: Replica) -> None:
     pytest.importorskip("llguidance")
     with _front(path, replica)[0] as client:

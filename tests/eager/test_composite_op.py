@@ -53,6 +53,7 @@ def test_an_order_by_hand_beside_it_is_an_error() -> None:
         cs.compile(graph, sync="hazards")
 
 
+@pytest.mark.full
 def test_arrays_are_computed_part_by_part() -> None:
     table = DispatchTable(None)
     assert isinstance(table.softmax.__self__, CompositeOp)  # type: ignore[attr-defined]

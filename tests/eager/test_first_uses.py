@@ -13,6 +13,9 @@ from camshaft.backends.cpu.device import counts
 from camshaft.eager import elementwise_call
 from camshaft.eager.shapes import runners
 from camshaft.eager.shapes.shaped_call import FIRST_USES, node_of
+from tests.support.how_to_validate import same_process
+
+__all__ = ["same_process"]
 
 Array = np.ndarray[Any, Any]
 RNG = np.random.default_rng(3)

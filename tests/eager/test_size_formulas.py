@@ -87,6 +87,7 @@ def calls(t: DispatchTable, i: int, j: int, k: int) -> list[Array]:
     ]
 
 
+@pytest.mark.full
 def test_bits_are_those_of_calls_that_are_prepared() -> None:
     known = table()
     shapes = [tuple(int(n) for n in RNG.integers(1, (8, 40, 300))) for _ in range(8)]

@@ -308,6 +308,7 @@ def test_attributes_that_were_seen_never_enter_the_interpreter() -> None:
     assert blocks < 1000
 
 
+@pytest.mark.full
 def test_new_values_for_each_call_do_not_fill_the_memory() -> None:
     x, w = draw(2, 8), draw(8)
     for i in range(50):

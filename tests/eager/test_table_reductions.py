@@ -11,6 +11,7 @@ import pytest
 
 from camshaft import table
 from camshaft.errors import CamshaftError
+from tests.support.quick import each_value
 
 REDUCTIONS = ("sum", "mean", "prod", "max", "min", "argmax", "argmin")
 SHAPES = ((), (3,), (0,), (2, 3), (0, 3), (3, 0))
@@ -27,8 +28,7 @@ def outcome(function: Any, x: np.ndarray, **attrs: Any) -> Any:
         return error
 
 
-@pytest.mark.parametrize("name", REDUCTIONS)
-@pytest.mark.parametrize("dtype", [np.bool_, np.int8, np.float32])
+@pytest.mark.parametrize(("name", "dtype"), each_value(REDUCTIONS, [np.bool_, np.int8, np.float32]))
 def test_any_shape_and_axis_as_numpy_has_them(name: str, dtype: Any) -> None:
     for shape in SHAPES:
         x = (np.arange(np.prod(shape, dtype=int)) % 3).reshape(shape).astype(dtype)
@@ -86,6 +86,7 @@ def test_products_of_narrow_integers_wrap_as_numpys(dtype: Any) -> None:
     np.testing.assert_array_equal(got, a @ b)
 
 
+@pytest.mark.full
 def test_comparisons_never_compare_truths() -> None:
     huge, signed = np.array([0, 5, 2**64 - 1], np.uint64), np.array([0, -5, -1])
     days = np.array(["2020-01-01", "2020-01-02"], "M8[D]")

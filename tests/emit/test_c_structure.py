@@ -132,7 +132,7 @@ def test_every_dtype_is_loaded_and_stored(dtype):
     agree(short_arrays, [x, np.zeros((2, 64), dtype.numpy)], n=64, width=16)
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("dtype", quick_of([np.float32, np.float64], [np.float32]))
 @pytest.mark.parametrize("name", accuracy.WORST_ULP)
 def test_accuracy_is_what_the_instruction_table_states(name, dtype):
     x = accuracy.sweeps(name, dtype)

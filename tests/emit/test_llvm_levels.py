@@ -57,7 +57,7 @@ KERNELS: dict[tuple[str, str, str], dict[str, float]] = {
     ("attention", "split_keys", "one token at 300"): {"sse4": 0.2, "neon": 0.05},
 }  # fmt: skip
 # Behind `full`: Q8_0 is Q4_0 with fewer instructions, and a product that is rounded at its end is the plain one before.
-FEWER = ("Q8_0", "bf16 32x64x32 transposed to")
+FEWER = ("Q8_0", "Q4_0 13", "bf16 32x64x32 transposed to")
 # level, op, variant and sample of a matrix unit -> how often each instruction is in a step of its loop
 UNITS = {
     ("amx", "quantized_matmul", "unpacked_tiles", "Q8_0 65(65)x2080x70 tiles"): {
@@ -67,9 +67,9 @@ UNITS = {
         "tilestored": 0,
     },
     ("amx", "matmul", "matrix_unit", "bf16 32x196x17 to bf16"): {"tdpbf16ps": 2, "tileloadd": 3, "tilestored": 0},
-    ("neon-i8mm", "quantized_matmul", "matrix_unit", "Q4_0 29(7)x192x17 q8"): {"usmmla": 32},
-    ("neon-i8mm", "quantized_matmul", "matrix_unit", "Q8_0 29(7)x192x17 q8"): {"usmmla": 32},
-    ("neon-i8mm", "quantized_matmul", "matrix_unit", "Q4_K 29(7)x768x17 q8"): {"usmmla": 32},
+    ("neon-i8mm", "quantized_matmul", "matrix_unit", "Q4_0 29(20)x192x17 q8"): {"usmmla": 32},
+    ("neon-i8mm", "quantized_matmul", "matrix_unit", "Q8_0 29(20)x192x17 q8"): {"usmmla": 32},
+    ("neon-i8mm", "quantized_matmul", "matrix_unit", "Q4_K 29(20)x768x17 q8"): {"usmmla": 32},
     ("neon-bf16", "matmul", "matrix_unit", "bf16 32x196x17 to bf16"): {"bfmmla": 16},
 }
 
@@ -81,7 +81,7 @@ SHORT_SUMS = {"Q4_0": (8, 1), "Q5_0": (8, 2), "Q4_K": (8, 1), "Q5_K": (8, 2), "Q
 @pytest.mark.parametrize("name", quick_of(SHORT_SUMS, ["Q4_0", "Q6_K"]))
 def test_avx2_widens_as_few_sums_as_fit_16_bits(name) -> None:
     k = 768 if name.endswith("_K") else 192
-    loop = loop_with(text_of("avx2", "quantized_matmul", "short_sums", f"{name} 29(7)x{k}x17 q8"), "vpmaddubsw")
+    loop = loop_with(text_of("avx2", "quantized_matmul", "short_sums", f"{name} 29(20)x{k}x17 q8"), "vpmaddubsw")
     counts, (words, widened) = instructions(loop), SHORT_SUMS[name]
     assert (counts["vpmaddubsw"], counts["vpmaddwd"]) == (8 * words, 8 * widened)
     assert counts["vpaddw"] == 8 * (words - widened)
@@ -136,7 +136,7 @@ def test_the_inner_loop_is_the_levels_own(level, op, variant, sample, share) -> 
 
 @pytest.mark.parametrize(
     "sample",
-    quick_of(["Q4_0 29(7)x192x17 q8", "Q8_0 29(7)x192x17 q8", "Q6_K 29(7)x768x17 q8"], ["Q6_K 29(7)x768x17 q8"]),
+    quick_of(["Q4_0 29(20)x192x17 q8", "Q8_0 29(20)x192x17 q8", "Q6_K 29(20)x768x17 q8"], ["Q6_K 29(20)x768x17 q8"]),
 )
 def test_tokens_of_an_extent_have_no_pointers_of_their_own(sample) -> None:
     loop = loop_with(text_of("avx512-bf16", "quantized_matmul", "tile", sample), "vpdpbusd")

@@ -16,6 +16,7 @@ from tests.support.emit_harness import trace
 from tests.support.fake_metal import FakeDevice, FakeMetal, forget, install
 from tests.support.metal_harness import compile_msl, have_compiler
 from tests.support.needs import require
+from tests.support.quick import quick_of
 
 M1 = MslTarget(has_matrices=True)
 
@@ -52,7 +53,7 @@ def cases():
             yield made, arrays, programs, product(arrays[0], arrays[1], transposed)
 
 
-@pytest.mark.parametrize("lanes", [32, 64, 256])
+@pytest.mark.parametrize("lanes", quick_of([32, 64, 256], [64]))
 def test_products_are_right(lanes) -> None:
     require(have_compiler(), "needs g++")
     found = list(cases())

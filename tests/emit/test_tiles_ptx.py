@@ -151,7 +151,6 @@ def staged_case(dtypes, rows, columns, depth, transposed, m=32, n=32, step=32):
         [("f16", "f16"), ("bf16", "bf16"), ("f32", "f32"), ("f16", "f32")],
         [(32, 32, 64), (33, 50, 70), (17, 72, 40), (64, 31, 33)],
         [False, True],
-        times=2,
     ),
 )
 def test_blocks_that_come_in_the_background(dtypes, sizes, transposed) -> None:

@@ -21,7 +21,7 @@ WITH_F16 = replace(TARGET, features=frozenset({"shader-f16"}))
 
 @pytest.mark.parametrize("target", [TARGET, WITH_F16], ids=["packed", "shader-f16"])
 @pytest.mark.parametrize("name", STORED)
-@pytest.mark.parametrize("n", quick_of([1, 3, 77], [3, 77]))
+@pytest.mark.parametrize("n", quick_of([1, 3, 77], [77]))
 def test_every_storage_dtype_is_read_and_written(name, n, target):
     x = stored_values(name, (2, n))
     (out,) = agree(copy, [x, np.zeros((2, n), x.dtype)], grid=(2,), n=n, target=target, widths=(1, 32))

@@ -168,6 +168,7 @@ def many(k, out):
     out[k.program(0)] = k.program(0).to(f32)
 
 
+@pytest.mark.full
 def test_more_programs_than_a_grid_dimension_has():
     agree(many, [np.zeros(70_000, np.float32)], grid=(70_000,), widths=(1,))
 

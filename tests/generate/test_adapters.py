@@ -81,6 +81,7 @@ def test_adapters_change_while_the_weights_stay(files: tuple[Path, Path, Path]) 
         assert _text(lm) != text
 
 
+@pytest.mark.full
 def test_quantized_weights_keep_a_small_adapter(tmp_path: Path) -> None:
     """Merged into Q4_0 it is rounded away; beside Q4_0 it is not."""
     base = tmp_path / "q.gguf"

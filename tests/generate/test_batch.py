@@ -86,6 +86,7 @@ def test_more_prompts_than_places_take_turns(lm: LanguageModel) -> None:
     assert [g.ids for g in batch.generations] == wanted * 2
 
 
+@pytest.mark.full
 def test_quantized_models_draw_beside_others_what_they_draw_alone(tmp_path: Path) -> None:
     quantize(tiny_model("llama", tmp_path), tmp_path / "quantized.gguf", "Q8_0")
     with LanguageModel(tmp_path / "quantized.gguf", threads=1, context=32, sessions=20) as lm:

@@ -30,8 +30,12 @@ from camshaft.plan.runtime import runnable
 from camshaft.selection.override import backend
 from camshaft.store.store import Store, store
 from tests.support.fixtures import tiny_logits, tiny_model
+from tests.support.how_to_validate import same_process
 from tests.support.models import changed_model
+from tests.support.quick import quick_of
 from tests.support.stored import key_of, stored
+
+__all__ = ["same_process"]
 
 IDS = [1, 5, 9, 12, 3, 7, 7, 2]
 OF_NO_BACKEND = KernelVariant("nowhere", frozenset(), lambda node, target: pytest.fail("it is built nowhere"))
@@ -343,7 +347,7 @@ CONVERTED = [
 ]
 
 
-@pytest.mark.parametrize(("name", "tensor"), CONVERTED)
+@pytest.mark.parametrize(("name", "tensor"), quick_of(CONVERTED, CONVERTED[:1]))
 def test_a_file_with_the_same_header_has_plans_of_its_own(name: str, tensor: str, tmp_path: Path) -> None:
     """Plans have some tensors in another form than the file: a vector of f16, taps, factors of a rotation."""
     tokens, found = tiny_logits(name)[0], []

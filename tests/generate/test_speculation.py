@@ -85,7 +85,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("name", OPTIONS)
+@pytest.mark.parametrize("name", quick_of(OPTIONS, ("greedy", "seed", "one", "penalties", "logprobs")))
 def test_equal_options_give_equal_tokens(lm: LanguageModel, speculate: Any, name: str) -> None:
     options = {"max_tokens": 40} | OPTIONS[name]
     plain = _all(lm.generate(PROMPT, **options))
@@ -142,6 +142,7 @@ def test_recurrent_states_go_back_to_rejected_drafts(folder: Path, name: str) ->
             np.testing.assert_allclose(session.process([3, 4]), wanted.process([3, 4]), atol=1e-3)
 
 
+@pytest.mark.full
 def test_a_recurrent_session_goes_back_to_its_copies_after_speculation(folder: Path) -> None:
     with _opened(tiny_model("lfm2", folder)) as lm, lm.session() as session:
         _all(session.generate(PROMPT, seed=2, max_tokens=20, speculate="ngram"))
@@ -252,6 +253,7 @@ def test_two_models_draft_for_each_other(lm: LanguageModel, twin: LanguageModel)
     assert found == [wanted] * 12
 
 
+@pytest.mark.full
 def test_what_cannot_draft_is_refused(lm: LanguageModel, folder: Path) -> None:
     with pytest.raises(
         SettingError, match=r"speculate='twice': wanted 'ngram', an open camshaft.LanguageModel or None"

@@ -31,9 +31,9 @@ SLOW = ("chunks", "tiled_with_options")
 # Variants for CPUs alone are left out: threads never run their kernels, and some pack the lanes of a vector, which threads
 # have no word for.
 GPUS = {"webgpu", "cuda", "metal"}
-# Threads: the default run has all widths for two ops only, and for others one of two in turn; one thread takes as many steps as
-# there are elements.
-IN_TURN, WIDTHS = ((8,), (32,)), (1, 2, 8, 32)
+# Threads: the default run has all widths for two ops only, and for others one of two in turn, as `full` has two of four. One
+# thread takes as many steps as there are elements.
+IN_TURN, FULL_IN_TURN, WIDTHS = ((8,), (32,)), ((2, 32), (1, 8)), (1, 2, 8, 32)
 # Variants for GPUs alone are built for so many threads.
 GPU = SimulatedDevice(lanes=64)
 
@@ -49,8 +49,9 @@ def _cases(op, variant) -> list:
     few = quick if op.name in STANDING else []
     quick = quick if has_turn(op, "simt") and variant.name not in SLOW else []
     turn = IN_TURN[op.variants.index(variant) % len(IN_TURN)]
-    width, every = (turn, WIDTHS) if _device(variant) is not GPU else ((GPU.lanes,),) * 2
-    parts = (few, every, ()), (without(quick, few), width, ()), (without(small, few), every, pytest.mark.full)
+    more = FULL_IN_TURN[op.variants.index(variant) % len(IN_TURN)]
+    width, more, every = (turn, more, WIDTHS) if _device(variant) is not GPU else ((GPU.lanes,),) * 3
+    parts = (few, every, ()), (without(quick, few), width, ()), (without(small, few), more, pytest.mark.full)
     return [
         pytest.param(op, variant, sample, widths, id=f"{op.name}-{variant.name}-{sample.name}", marks=marks)
         for part, widths, marks in parts

@@ -110,6 +110,7 @@ def test_a_missing_pillow_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> No
     pictures._pillow.cache_clear()
 
 
+@pytest.mark.full
 def test_pictures_that_are_too_long_and_prompts_that_do_not_fit_them(tmp_path: Path) -> None:
     with opened("idefics3", tmp_path) as lm:
         with pytest.raises(SettingError, match="201 x 1 pixels; wanted one at most 200 times as long as wide"):

@@ -69,6 +69,7 @@ def test_the_same_type_again_changes_no_byte_of_the_tensors(tmp_path: Path) -> N
             np.testing.assert_array_equal(old.tensors[name].data(), new.tensors[name].data())
 
 
+@pytest.mark.full
 def test_a_tiny_model_runs_in_its_new_type(tmp_path: Path) -> None:
     from camshaft import LanguageModel
 

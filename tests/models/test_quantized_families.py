@@ -1,6 +1,6 @@
 """Quantized files of families are as near to their own f32 as in llama.cpp, with each kind of activations that prompts have.
 
-Random models with rows of 256 elements and more. All of them, on more texts: python -m bench.quantized_families.
+Random models with rows of 256 elements and more. All of them, on more texts: python -m bench.models.quantized_families.
 """
 
 from __future__ import annotations

@@ -18,6 +18,7 @@ from camshaft.models.convert.convert import convert
 from tests.support.fixtures import tiny_logits, tiny_model
 from tests.support.hub_folders import hub_folder
 from tests.support.models import changed_model
+from tests.support.quick import quick_of
 
 Arrays = dict[str, np.ndarray]
 GELU = 1e-2  # llama.cpp's is a table in 16 bits
@@ -156,7 +157,7 @@ def logits_of(path: Path, tokens: list[int], **options: Any) -> np.ndarray:
         return lm.logits(tokens, **options)
 
 
-@pytest.mark.parametrize("family", ["xverse", "starcoder", "qwen", "codeshell"])
+@pytest.mark.parametrize("family", quick_of(["xverse", "starcoder", "qwen", "codeshell"], ["xverse", "codeshell"]))
 def test_rows_that_are_others_give_transformers_logits(family: str, tmp_path: Path) -> None:
     tokens, wanted = tiny_logits(RENAMED[family].base)
     assert np.abs(logits_of(renamed(family, tmp_path), tokens) - wanted).max() < 1e-3

@@ -68,6 +68,7 @@ def test_tokens_that_see_each_other_come_at_once(tmp_path: Path) -> None:
             session.process(ids[:n])
 
 
+@pytest.mark.full
 def test_a_text_beside_a_picture_whose_tokens_see_each_other_has_the_bits_of_one_beside_a_text(tmp_path: Path) -> None:
     text, pictures, *_ = prompts_of("gemma3")[0]
     with opened("gemma3", tmp_path) as lm:

@@ -14,6 +14,7 @@ from camshaft.observe.profile import Profile
 from camshaft.train.record.page import SCRIPTS as TRAINING_SCRIPTS
 from tests.support.browser import probed
 from tests.support.fake_device import FakeDevice, Fakes
+from tests.support.quick import full
 
 pytestmark = pytest.mark.usefixtures("known_peak")
 HOSTILE = "</script><b onload=alert(1)>&<!--"
@@ -47,7 +48,7 @@ return { plots, outside, texts, wide: document.documentElement.scrollWidth, wind
 """
 
 
-@pytest.mark.parametrize(("width", "dark"), [(1280, False), (500, True)])
+@pytest.mark.parametrize(("width", "dark"), [full(1280, False), (500, True)])
 def test_the_page_fits_its_window_in_both_modes(
     width: int, dark: bool, profiles: dict[str, Profile], tmp_path: Path
 ) -> None:
@@ -148,6 +149,7 @@ def test_names_from_a_model_are_text_and_never_markup(tmp_path: Path) -> None:
     assert (seen["bold"], seen["scripts"]) == (0, 4), "data, the page's own, and the two of this test"
 
 
+@pytest.mark.full
 def test_a_plan_on_a_device_alone_is_drawn_without_roof_and_times(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -24,6 +24,7 @@ def computed(name, *arrays, backend="simd", **attrs):
     return run_variant(op.variants[0], node, cpu_device(backend), arrays)[0]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("backend", ["scalar", "simd"])
 def test_a_sum_of_ten_million_is_as_exact_as_numpys(backend):
     x = np.random.default_rng(0).random(10**7, np.float32)

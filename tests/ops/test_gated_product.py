@@ -20,6 +20,7 @@ from camshaft.validation.run import run_variant
 from camshaft.validation.validate import error_between
 from tests.support.needs import require_level
 from tests.support.played_amx import device
+from tests.support.quick import quick_of
 
 OP, PRODUCT, SILU = (ops.get(name) for name in ("gated_product", "quantized_matmul", "silu_multiply_q8"))
 
@@ -71,7 +72,7 @@ def test_bf16_in_tiles_is_one_kernel_with_tiles(level: str) -> None:
     assert best(OP, node, machine(level)).name == ("unpacked_tiles" if level == "amx" else "unfused_row")
 
 
-@pytest.mark.parametrize("name", ["Q4_1", "Q8_0", "Q6_K"])
+@pytest.mark.parametrize("name", quick_of(["Q4_1", "Q8_0", "Q6_K"], ["Q6_K"]))
 def test_on_amx_one_node_is_near_to_two_products(name: str) -> None:
     require_level("avx512-bf16")  # for what is not played
     gate, up = (Case(name, 29, 29, 96, 512, "tiles", seed) for seed in (1, 2))

@@ -26,8 +26,8 @@ DIFFERENTIABLE = [op for op in ops.all_ops() if not isinstance(op.vjp, NoGradien
 # Their gradient is that of what they round, so no difference shows it.
 THROUGH = ("quantize_dequantize_affine", "quantize_dequantize_gguf", "stop_gradient")
 TRIED = [op for op in DIFFERENTIABLE if op.name not in THROUGH]
-# By decomposition: packed weights and indexes; the others of them are `full`.
-QUICK_PARTS = ("quantized_matmul", "embedding")
+# By decomposition, of indexes; the others of them are `full`.
+QUICK_PARTS = ("embedding",)
 # Samples that the op's own rule takes, where it leaves others to the decomposition.
 OWN_RULE = {"scaled_dot_product_attention": "causal"}
 NO_CHANGE = ("floor", "round", "floor_divide")

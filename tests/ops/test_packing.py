@@ -59,7 +59,7 @@ def test_the_kernel_packs_as_numpy_does(name: str) -> None:
         np.testing.assert_array_equal(out, packing_reference.pack(raw, spec))
 
 
-@pytest.mark.parametrize("name", quick_of(PACKED_FORMATS, ["Q3_K", "Q5_0", "MXFP4", "IQ3_S"]))
+@pytest.mark.parametrize("name", quick_of(PACKED_FORMATS, ["Q5_0", "IQ3_S"]))
 def test_nothing_past_the_weights_is_read(name: str) -> None:
     # the interpreter and guard bytes watch the bounds; 3 records a row leave the last one inside of a word
     block = BLOCK_FORMATS[name]

@@ -19,6 +19,7 @@ from camshaft.ops.quantized.products.short_tile import has_short_sums
 from camshaft.ops.quantized.samples import Case, sample
 from camshaft.ops.spec import TensorSpec
 from camshaft.validation.validate import check_sample, node_of
+from tests.support.quick import quick_of
 
 OP = ops.get("quantized_matmul")
 GEMV, TILE = (next(v for v in OP.variants if v.name == name) for name in ("gemv", "tile"))
@@ -28,7 +29,7 @@ HAS_STREAMS = cpu_device().lanes == 16 or has_short_sums(cpu_device())
 
 
 @pytest.mark.skipif(not HAS_STREAMS, reason="streams are for vectors of 16 numbers and for AVX2 without VNNI")
-@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("name", quick_of(FORMATS, FORMATS[:2]))
 def test_ragged_shares_give_the_tiles_bits(name) -> None:
     given = sample(Case(name, 1, 1, 16 * 7 - 5, 512, "q8"))
     wanted = check_sample(OP, TILE, cpu_device(), given)

@@ -1,7 +1,8 @@
-"""quantized_matmul's tile where lanes are threads, beyond the table test: a row a thread, in workgroups of 64."""
+"""quantized_matmul's tile beyond the table test: few active tokens; lanes that are threads, a row each, in workgroups of 64."""
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from camshaft import ops
@@ -10,6 +11,7 @@ from camshaft.backends.registry import device
 from camshaft.ops.quantized.matmul import THREADS
 from camshaft.ops.quantized.packed.formats import PACKED_FORMATS
 from camshaft.ops.quantized.samples import Case, sample
+from camshaft.validation.run import run_variant
 from camshaft.validation.validate import check_sample, node_of
 from tests.support.quick import each_value
 from tests.support.simulated_gpu import SimulatedDevice
@@ -41,3 +43,14 @@ def test_a_workgroup_has_64_threads(name) -> None:
         assert on_cpu.constants["rows"] <= 16
     wide = TILE.with_values({"rows": 64})
     assert "need threads; simd has none" in (wide.supports(node, cpu_device()) or "")
+
+
+def test_few_tokens_of_many_have_the_bits_of_all() -> None:
+    """A tile computes a few active tokens in another way than all of its own."""
+    device, rows = cpu_device(), []
+    for active in (28, 1, 4, 8, 9, 20):
+        given = sample(Case("Q4_1", 29, active, 33, 64, "q8"))
+        (out,) = run_variant(TILE, node_of(OP, given), device, given.inputs, extents=given.extents)
+        rows.append(out[:active].view(np.uint32))
+    for few in rows[1:]:
+        np.testing.assert_array_equal(few, rows[0][: len(few)])

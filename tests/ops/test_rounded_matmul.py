@@ -24,6 +24,7 @@ from camshaft.validation.run import run_variant
 from camshaft.validation.validate import check_sample, node_of
 from tests.support.assembly import instructions, loop_with, vector_stack_accesses
 from tests.support.cross import CrossTarget, assembly_for
+from tests.support.quick import each_value
 
 ATTRS = {"transpose_b": True}
 VARIANT = next(v for v in OP.variants if v.name == "int16_gemm")
@@ -54,8 +55,13 @@ def error(found: np.ndarray, wanted: np.ndarray) -> float:
 
 
 @here
-@pytest.mark.parametrize("values", [{"part": 128, "block": 32, "group": 64}, {"rows": 7}, {"rows": 4, "vectors": 3}])
-@pytest.mark.parametrize("shape", [(65, 384, 67), (50, 320, 257)])
+@pytest.mark.parametrize(
+    ("values", "shape"),
+    each_value(
+        [{"part": 128, "block": 32, "group": 64}, {"rows": 7}, {"rows": 4, "vectors": 3}],
+        [(65, 384, 67), (50, 320, 257)],
+    ),
+)
 def test_parts_blocks_and_groups_with_ragged_ends(shape, values) -> None:
     checked = check_sample(OP, VARIANT.with_values(values), cpu_device("simd"), ops.Sample("", draw(*shape), ATTRS))
     assert checked.max_error <= checked.tolerance

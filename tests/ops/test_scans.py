@@ -13,6 +13,7 @@ from camshaft.dtypes import as_dtype
 from camshaft.ops.op import NodeSpec
 from camshaft.ops.spec import TensorSpec
 from camshaft.validation.run import run_variant
+from tests.support.quick import each_value
 
 LONG = 40_003  # three parts of a row, the last one ragged
 
@@ -23,16 +24,14 @@ def computed(name, x, backend, variant="scans", **attrs):
     return run_variant(chosen, NodeSpec(specs, op.infer(specs, attrs), attrs), cpu_device(backend), (x,))[0]
 
 
-@pytest.mark.parametrize("reverse", [False, True])
-@pytest.mark.parametrize("dtype", ["f32", "f64"])
-def test_one_lane_and_sixteen_give_the_same_bits(dtype, reverse):
+@pytest.mark.parametrize(("name", "dtype", "reverse"), [("cummax", "f32", True), ("cumsum", "f64", False)])
+def test_one_lane_and_sixteen_give_the_same_bits(name, dtype, reverse):
     x = np.random.default_rng(0).normal(size=LONG).astype(as_dtype(dtype).numpy)
-    one, sixteen = (computed("cumsum", x, backend, reverse=reverse) for backend in ("scalar", "simd"))
+    one, sixteen = (computed(name, x, backend, reverse=reverse) for backend in ("scalar", "simd"))
     assert one.tobytes() == sixteen.tobytes()
 
 
-@pytest.mark.parametrize("reverse", [False, True])
-@pytest.mark.parametrize("name", ["cumsum", "cummax", "cummin"])
+@pytest.mark.parametrize(("name", "reverse"), each_value(["cumsum", "cummax", "cummin"], [True, False]))
 def test_a_program_for_a_row_gives_the_bits_of_one_for_each_part(name, reverse):
     x = np.random.default_rng(3).normal(size=LONG).astype(np.float32)
     parts, whole = (computed(name, x, "simd", variant, reverse=reverse) for variant in ("scans", "whole_rows"))
@@ -45,6 +44,16 @@ def test_a_running_maximum_has_numpys_zeros_infinities_and_first_nan(dtype):
     for name, fold in (("cummax", np.maximum), ("cummin", np.minimum)):
         for given in (x, x[::-1], x[:7], x[:3]):
             np.testing.assert_array_equal(getattr(table(), name)(given), fold.accumulate(given))
+
+
+@pytest.mark.parametrize("dtype", ["f32", "i8"])
+def test_sums_are_those_of_all_before_at_every_length(dtype):
+    x = np.random.default_rng(4).integers(-9, 9, 131).astype(as_dtype(dtype).numpy)
+    for n in (31, 33, 131):
+        for reverse in (False, True):
+            given = x[:n][::-1] if reverse else x[:n]
+            expected = np.cumsum(given, dtype=np.int64)[:: -1 if reverse else 1]
+            np.testing.assert_array_equal(table().cumsum(x[:n], reverse=reverse).astype(np.int64), expected)
 
 
 def test_a_long_sum_is_as_exact_as_f32_can_be():

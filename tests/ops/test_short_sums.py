@@ -41,7 +41,7 @@ def cases(name: str) -> list[Case]:
     return [Case(name, 1, 1, 33, k, "q8"), Case(name, 5, 3, 17, k, "q8"), Case(name, 75, 70, 33, k, "q8")]
 
 
-@pytest.mark.parametrize("name", quick_of(PACKED_FORMATS, ["Q5_0", "Q8_0", "Q6_K", "Q2_K"]))
+@pytest.mark.parametrize("name", quick_of(PACKED_FORMATS, ["Q5_0", "Q6_K"]))
 def test_results_are_the_tiles_bit_for_bit(name: str) -> None:
     require_level("avx2")
     for case in cases(name):

@@ -39,6 +39,7 @@ def test_a_row_of_a_million_has_numpys_stable_order():
     np.testing.assert_array_equal(values, x[places])
 
 
+@pytest.mark.full
 def test_every_index_comes_once_whatever_the_bits():
     x = (
         np.random.default_rng(1).integers(0, 2**32, (4, 300), np.uint32).view(np.float32)
@@ -65,7 +66,7 @@ def test_any_view_is_sorted_along_any_axis():
         np.testing.assert_array_equal(table().sort(x, axis=axis), np.sort(x, axis))
 
 
-@pytest.mark.parametrize(("name", "attrs"), [("sort", {}), ("argsort", {"descending": True}), ("top_k", {"k": 5})])
+@pytest.mark.parametrize(("name", "attrs"), [("sort", {}), full("argsort", {"descending": True}), ("top_k", {"k": 5})])
 def test_all_variants_agree_to_the_bit_for_any_lanes(name, attrs):
     x = odd_rows(np.random.default_rng(4))
     op, specs = ops.get(name), (TensorSpec(x.shape, as_dtype(x.dtype)),)
@@ -105,7 +106,7 @@ def test_rows_in_lanes_of_any_number_are_sorted(lanes, rows, dim, k):
     agrees_by_lane("sort", x.T if rows > 1 else x, {"axis": 0}, device)
 
 
-@pytest.mark.parametrize("largest", [True, False])
+@pytest.mark.parametrize("largest", [True, full(False)])
 def test_a_few_of_a_row_are_ranked_or_searched_for(largest):
     rng = np.random.default_rng(7)
     x = rng.normal(size=(5, 3000)).astype(np.float32)  # few within the bound
@@ -210,7 +211,8 @@ def test_rows_split_at_pivots_have_the_stable_order(name, attrs, dtype, n, lanes
             np.testing.assert_array_equal(found, right)
 
 
-@pytest.mark.parametrize("threads", [full(1), 2])
+@pytest.mark.full
+@pytest.mark.parametrize("threads", [1, 2])
 def test_a_row_in_buckets_has_the_stable_order(threads):
     rng, graph = np.random.default_rng(9), Graph()
     x = np.concatenate([rng.normal(size=60_000), np.full(90_000, 0.5), rng.normal(size=60_001)]).astype(np.float32)

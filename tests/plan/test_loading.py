@@ -144,7 +144,7 @@ def test_the_files_pages_are_given_back(file: MappedFile) -> None:
 @pytest.mark.full
 @pytest.mark.skipif(sys.platform == "win32", reason="the greatest memory of a process is asked of POSIX")
 def test_opening_a_model_takes_a_quarter_more_than_file_cache_and_arena_at_most() -> None:
-    folder = Path(__file__).parents[2] / "bench"
+    folder = Path(__file__).parents[2] / "bench" / "starts"
     program = "import json, sys, loading; print(json.dumps(loading.measure_memory(sys.argv[1], 2)))"
     model = str(require_default_model())
     environment = os.environ | {

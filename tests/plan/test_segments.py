@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from plan_kernels import kernel
@@ -107,6 +108,7 @@ def memory_of(buffers: Sequence[Buffer], plan: MemoryPlan | None) -> dict[Buffer
     return memory
 
 
+@pytest.mark.full
 @given(st.data(), placed_lists(), st.integers(0, 2**32))
 def test_any_order_that_waits_and_segments_allow_gives_the_same_bytes(
     data: st.DataObject, thunks: list[Thunk], seed: int

@@ -55,6 +55,7 @@ with add_plan(backend="acme") as plan:
     assert "add/acme_acme" in out
 
 
+@pytest.mark.full
 def test_a_kernel_for_an_op_is_proved_and_chosen_when_it_is_the_fastest(cache: Path) -> None:
     out = run(
         """

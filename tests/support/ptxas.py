@@ -1,5 +1,7 @@
-"""PTX: what LLVM writes of a text, stored; ptxas, its assembler: where it is, and what it says of kernels. bench/nvidia.py too
-uses this."""
+"""PTX: what LLVM writes of a text, stored; ptxas, its assembler: where it is, and what it says of kernels.
+
+bench/machine/nvidia.py too uses this.
+"""
 
 from __future__ import annotations
 

@@ -142,6 +142,7 @@ def test_a_template_that_waits_for_a_busy_machine_has_time(clocks: list[str]) ->
     assert len(ChatTemplate("{% for a in range(9000) %}a{% endfor %}").render(HELLO)) == 9000
 
 
+@pytest.mark.full
 def test_memory_is_limited() -> None:
     template = ChatTemplate("{{ range(100000)|map('string')|map('center', 50000)|list|length }}")
     tracemalloc.start()

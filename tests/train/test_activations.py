@@ -40,6 +40,7 @@ def test_steps_in_8_bits_follow_those_in_f32() -> None:
     np.testing.assert_allclose(rounded, exact, rtol=0.01)
 
 
+@pytest.mark.full
 def test_steps_in_bf16_follow_those_in_f32_and_round_the_gradients_too() -> None:
     (exact, _), (rounded, tiled) = losses("f32", MANY), losses("bf16", MANY)
     assert tiled.count(".tiles: quantize_activations/") == 2  # of x and of dy

@@ -125,6 +125,7 @@ def test_distilling_lowers_the_divergence_and_keeps_the_size(tmp_path: Path) -> 
         train.DistillOptions(steps=0)
 
 
+@pytest.mark.full
 @pytest.mark.usefixtures("by_references")
 def test_affine_weights_are_learned_and_the_folder_is_what_was_measured(tmp_path: Path) -> None:
     base, _ = hub_folder("llama", tmp_path)

@@ -56,6 +56,7 @@ def test_the_report_draws_every_curve_and_fits_its_window(tmp_path: Path) -> Non
         assert found["tiles"] == ["0.03062", "0.025", "100 / 400", "260 /s", "00:25", "593 MB"]
 
 
+@pytest.mark.full
 def test_a_report_of_one_step_without_finite_numbers_is_a_page_too(tmp_path: Path) -> None:
     point = Point(1, float("nan"), 0.0, float("inf"), 0.0)
     found = probed(
@@ -138,6 +139,7 @@ def test_a_report_that_cannot_be_written_does_not_hide_the_run_s_own_error(tmp_p
             recorder.__exit__(type(error) if error else None, error, None)
 
 
+@pytest.mark.full
 def test_tensorboard_reads_what_the_library_writes(tmp_path: Path) -> None:
     pytest.importorskip("tensorboardX")
     from tensorboardX.proto.event_pb2 import Event
@@ -234,6 +236,7 @@ def test_fine_tuning_writes_the_best_adapter_and_a_report(tmp_path: Path, monkey
         train.finetune(base, data, tmp_path / "b.gguf", options=options)
 
 
+@pytest.mark.full
 def test_memory_is_counted_by_kind() -> None:
     step = train.Step(loss, parameters(), train.AdamW(), average=0.9, micro_batches=2, backend="scalar", threads=1)
     with step:

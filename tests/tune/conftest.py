@@ -7,6 +7,9 @@ from pathlib import Path
 import pytest
 
 from camshaft.selection import override
+from tests.support.how_to_validate import same_process
+
+__all__ = ["same_process"]
 
 
 @pytest.fixture(autouse=True)

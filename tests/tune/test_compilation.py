@@ -40,6 +40,7 @@ def test_a_layout_that_nobody_knows_is_refused() -> None:
         node_json(NodeSpec((), (), {"names": {1}}))
 
 
+@pytest.mark.full
 def test_equal_code_has_one_digest_and_a_dead_child_is_replaced() -> None:
     op = op_with(ways=(RIGHT, TWIN, EXITS), passes=(1, SLOW))
     loops = Candidate(op, NODE, op.variants[0], "simd")

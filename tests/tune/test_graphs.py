@@ -119,6 +119,7 @@ def test_what_is_fused_is_tuned_as_it_is_run() -> None:
     assert (use.op.name, use.override) == ("residual_norm", "simd")
 
 
+@pytest.mark.full
 def test_progress_is_told(times: list[str]) -> None:
     told: list[tuple[int, int]] = []
     uses = uses_of([two_norms(), two_norms(rows=8)], None)

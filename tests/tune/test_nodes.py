@@ -71,6 +71,7 @@ def test_right_but_slow_is_never_chosen_once_measured() -> None:
     assert {x.variant for x in choice.losers} == {"loops", "right_but_slow"}
 
 
+@pytest.mark.full
 def test_one_that_hangs_while_it_compiles_is_reported(played: Callable[[dict[str, float]], Race]) -> None:
     races = played({"passes=1": 50.0})
     tuned = nodes.tune_node(op_with(ways=(RIGHT, HANGS), passes=(1, SLOW)), NODE, beam=1, timeout_s=1.0)

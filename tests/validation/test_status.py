@@ -114,7 +114,7 @@ def test_rows_that_ops_say_they_answer_are_in_the_list_and_speak_of_them() -> No
 # Rows that no op can answer: what answers them instead.
 BESIDE_OPS = {
     "mlx/encode_helpers": "plan/lowering: small constants are in the thunks' argument blocks",
-    "mlx/gather_bench": "python -m bench.kernels",
+    "mlx/gather_bench": "python -m bench.ops.kernels",
 }
 
 
@@ -145,6 +145,7 @@ def test_the_catalog_names_dtypes_variants_and_backends_of_every_op() -> None:
     assert {"Q4_0", "MXFP4"} <= set(rows["quantized_matmul"].dtypes)
 
 
+@pytest.mark.full
 def test_the_page_of_ops_is_current() -> None:
     # Decomposing every sample takes 2.5 s, and depends on nothing but camshaft's text.
     made = stored(key_of(language_digest("**/*.py"), "page of ops"), lambda: page(parts_of).encode())

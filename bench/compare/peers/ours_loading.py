@@ -1,4 +1,4 @@
-"""Peak memory of opening a model, measured in fresh processes (see also bench/loading.py)."""
+"""Peak memory of opening a model, measured in fresh processes (see also bench/starts/loading.py)."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from camshaft.plan.compile import compile as compile_graph
 
 
 class Blocks:
-    """Orders of bench/moe.py. Routing and quantizing activations are included in the time, as for the peer."""
+    """Orders of bench/products/moe.py. Routing and quantizing activations are included in the time, as for the peer."""
 
     def __init__(self, threads: int) -> None:
         self.threads = threads

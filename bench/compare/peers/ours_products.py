@@ -21,7 +21,7 @@ PARTS = 64
 class Products:
     """Orders: {"format", "m", "k", "n", "copies"[, "activations"]}: `copies` products in sequence, each with its own weights.
     Quantizing the input, once, is included in the time, as for other peers. Weights are random numbers quantized by camshaft, or
-    with "blocks" the blocks of that file, repeated (bench/quantized.py)."""
+    with "blocks" the blocks of that file, repeated (bench/products/quantized.py)."""
 
     def __init__(self, threads: int) -> None:
         self.threads = threads

@@ -145,8 +145,7 @@ class SessionState(Closing):
             return 0
         n = len(found.tokens)
         cache.reserve(self._slot, n)
-        for name, data in found.blocks.items():
-            write_blocks(cache, name, self._slot, data)
+        write_blocks(cache, self._slot, found.blocks, self._model.threads)
         if self._states is not None:
             self._states.put(found.states)
         self._model.plans.axes.begin(self._slot)

@@ -23,6 +23,7 @@ from camshaft.generate.speculation.pace import MOST_ROWS, RunCosts
 from camshaft.generate.speculation.speculator import Speculate
 from tests.generate.conftest import CONTEXT, SESSIONS
 from tests.support.fixtures import tiny_model
+from tests.support.quick import quick_of
 
 
 def asked(seed: int) -> tuple[list[int], GenerateOptions]:
@@ -85,7 +86,7 @@ def _opened(name: str, folder: Path, **options: Any) -> LanguageModel:
     return LanguageModel(tiny_model(name, folder), **given)
 
 
-@pytest.mark.parametrize(("name", "knows"), [("llama", True), ("qwen2", False)])
+@pytest.mark.parametrize(("name", "knows"), quick_of([("llama", True), ("qwen2", False)], [("qwen2", False)]))
 @pytest.mark.parametrize("sizes", [{}, {"context": 30, "sessions": 1}], ids=["roomy", "narrow"])
 def test_a_draft_model_changes_no_answer(
     lm: LanguageModel, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str, knows: bool, sizes: dict[str, int]

@@ -61,7 +61,7 @@ def _check_bits_beside(path: Path, n: int) -> None:
             cache.close_slot(slot)
 
 
-@pytest.mark.parametrize("name", quick_of(("gpt2", "lfm2", "mamba2", "qwen3moe"), ("qwen3moe",)))
+@pytest.mark.parametrize("name", quick_of(("gpt2", "lfm2", "mamba2", "qwen3moe"), ("lfm2",)))
 def test_quantized_models_with_filters_positions_or_routers_generate_in_one_run(name: str, tmp_path: Path) -> None:
     """Routers are F32."""
     quantize(tiny_model(name, tmp_path), tmp_path / "quantized.gguf", "Q8_0")
@@ -113,6 +113,7 @@ def _check_prompts_beside(path: Path, **options: Any) -> None:
             cache.close_slot(slot)
 
 
+@pytest.mark.full
 def test_prompts_of_quantized_models_are_read_alike_alone_in_parts_and_beside_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -63,8 +63,7 @@ def restore(engine: Engine, slot: int, path: Path) -> int:
         tokens, blocks = file.head.tokens[: n * BLOCK_TOKENS], blocks_of(file, n, lm.plans.threads)
     with lm.lock, _own_slot(engine) as own:
         cache.reserve(own, len(tokens))
-        for name, data in blocks.items():
-            write_blocks(cache, name, own, data)
+        write_blocks(cache, own, blocks, lm.plans.threads)
         for i, key in enumerate(block_keys(tokens)):
             prefixes.add(own, i, key)
             if (i + 1) * BLOCK_TOKENS in states:

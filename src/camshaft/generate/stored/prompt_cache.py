@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +15,7 @@ import numpy as np
 
 from camshaft.errors import StoreError
 from camshaft.formats.gguf.header_index import header_digest
-from camshaft.generate.memory.blocks import block_arrays, read_blocks
+from camshaft.generate.memory.blocks import block_arrays, for_each, read_blocks
 from camshaft.generate.memory.cache_specs import BLOCK_TOKENS
 from camshaft.generate.stored.header_cache import weights_sample
 from camshaft.generate.stored.prompt_file import PromptFile, PromptHead, States, to_parts
@@ -177,7 +176,8 @@ class PromptCache:
         arrays, kinds = _layout(self._cache)
         head = PromptHead(self._model, list(tokens), arrays, kinds, sorted(states) if kinds else [])
         n = head.n_blocks(BLOCK_TOKENS)
-        return to_parts(head, {name: read_blocks(self._cache, name, slot, n) for name, _ in arrays}, states)
+        blocks = {name: read_blocks(self._cache, name, slot, n) for name, _ in arrays}
+        return to_parts(head, blocks, states, HEADER_NBYTES if self._path is None else 0)
 
     def write(self, tokens: Sequence[int], parts: Parts) -> None:
         """Write what `copied` returned; no lock is needed. Raises as `flush`."""
@@ -192,10 +192,15 @@ class PromptCache:
 
 
 def blocks_of(file: PromptFile, n: int, threads: int) -> dict[str, Array]:
-    """The first `n` blocks of each array of a kept prompt, by name. Raises StoreError for a damaged file."""
-    names = [name for name, _ in file.head.arrays]
-    with ThreadPoolExecutor(threads) as pool:  # reading and checksums of 46 MB take most of 50 ms on one thread
-        return dict(zip(names, pool.map(lambda name: file.blocks(name, n), names), strict=True))
+    """The first `n` blocks of each array of a kept prompt, by name, as they lie in the file, which the system has read by then.
+    Raises StoreError for a damaged file."""
+    found: dict[str, Array] = {name: np.empty(0) for name, _ in file.head.arrays}  # in this order
+
+    def read(name: str) -> None:
+        found[name] = file.blocks(name, n)
+
+    for_each(read, list(found), threads)
+    return found
 
 
 def entry_key(model: str, tokens: Sequence[int]) -> str:

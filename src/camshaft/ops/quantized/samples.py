@@ -149,7 +149,7 @@ def samples() -> Iterable[ops.Sample]:
             if form == "q8":
                 yield sample(Case(name, 1, 1, 505, 2 * k, form))
             yield sample(Case(name, 13, 13, 16, 2 * k, form))
-            yield sample(Case(name, 29, 7, 17, 3 * k, form))
+            yield sample(Case(name, 29, 20, 17, 3 * k, form))
         for active in (41, 13):
             yield sample(Case(name, 45, active, 33, k, "tiles"))
     for name in ("Q5_0", "Q4_K"):
@@ -175,7 +175,7 @@ def gated_samples(formats: Iterable[str]) -> Iterable[ops.Sample]:
     """Samples of gated_product with weights of these formats: around tiles, and of several programs."""
     for name in formats:
         size = max(BLOCK_FORMATS[name].block_size, 64)
-        yield gated_sample(name, 29, 7, 96, 2 * size, ((16, 32), (32, 8)))
+        yield gated_sample(name, 29, 20, 96, 2 * size, ((16, 32), (32, 8)))
     for name in ("Q4_1", "Q6_K"):
         yield gated_sample(name, 1, 1, 64, max(BLOCK_FORMATS[name].block_size, 64), ((32, 0),))
     yield gated_sample("Q8_0", 5, 3, 64, 64, ((32, 0),), "gelu")

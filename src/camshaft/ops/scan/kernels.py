@@ -1,185 +1,14 @@
-"""The kernels of scans: along rows of 16 elements at a time, into columns, and in order for products.
+"""The kernels of scans: along rows, into columns, and in order for products.
 
-A row is scanned in groups of as many elements as 512 bits have accumulators: each group by steps that combine element i with
-i - 1, i - 2, i - 4 and so on. BLOCK groups follow each other, then comes the carry of all blocks before. The lanes are the
-elements of a group; for targets of one lane the same steps are written out, so results are the same bits for any lane count.
 Rows longer than a part are scanned by several programs, each from the totals of the parts before, which an earlier launch made.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import TypeAlias
-
-import numpy as np
-
-from camshaft.dtypes import DTYPES, DType, i32, i64, u32, u64
+from camshaft.dtypes import DTYPES, i64
 from camshaft.lang import Array, Tracer, ir, kernel
-from camshaft.lang.tracing.tracer import Variable
-from camshaft.ops.reduce.frame import combine, narrowed, start_of
-
-# Groups of a block: the chain of carries takes one addition for each.
-BLOCK = 4
-ORDERED = ("max", "min")
-# The elements of a group: one value per lane, or all of its values.
-Group: TypeAlias = list[ir.Value]
-
-
-def width_of(dtype: DType) -> int:
-    """Elements of a group, by the accumulator's dtype."""
-    return 512 // dtype.bits
-
-
-def wide(k: Tracer, value: ir.Value, dtype: DType, kind: str) -> ir.Value:
-    """A loaded element in the accumulator's dtype; integers wrap."""
-    if value.dtype.is_float and not dtype.is_float:
-        return _key(k, value, dtype, kind)
-    if dtype in (u32, u64) and value.dtype.kind == "i":
-        return k.bitcast(value.to(DTYPES[f"i{dtype.bits}"]), dtype)
-    return value.to(dtype)
-
-
-def stored(k: Tracer, value: ir.Value, dtype: DType) -> ir.Value:
-    """An accumulator's value in the result's dtype."""
-    if dtype.is_float and not value.dtype.is_float:
-        most = np.iinfo(value.dtype.numpy).max
-        return k.bitcast(value ^ ((value >> (value.dtype.bits - 1)) & most), ir.arithmetic_dtype(dtype))
-    return k.bitcast(value, i32) if value.dtype == u32 and dtype == i32 else narrowed(k, value, dtype)
-
-
-def _key(k: Tracer, value: ir.Value, dtype: DType, kind: str) -> ir.Value:
-    """A float's integer in the order of floats, with every NaN above them, or below for a minimum: most CPUs compare integers
-    in one instruction, and floats in several where NaN counts."""
-    most, exponent = int(np.iinfo(dtype.numpy).max), {32: 8, 64: 11}[dtype.bits]
-    infinity = ((1 << exponent) - 1) << (dtype.bits - 1 - exponent)
-    quiet = infinity | infinity >> 1 & ~infinity
-    nan = quiet if kind == "max" else ~quiet
-    bits = k.bitcast(value, dtype)
-    ordered = bits ^ ((bits >> (dtype.bits - 1)) & most)
-    return k.select((bits & most) > infinity, k.const(nan, dtype), ordered)
-
-
-@dataclass(frozen=True)
-class RowScan:
-    """Scans row `row` of x into `out` from a carry. `lanes`: as many as a group has, or 1 for steps that are written out.
-    `streams`: whether results are too many to stay in a cache."""
-
-    k: Tracer
-    x: Array
-    out: Array
-    row: ir.Value
-    carry: Variable
-    kind: str
-    reverse: bool
-    lanes: int
-    streams: bool = False
-
-    @property
-    def offsets(self) -> list[ir.Operand]:
-        """Where the values of a group are, from its first column."""
-        return [self.k.lane()] if self.lanes > 1 else list(range(self.width))
-
-    @property
-    def width(self) -> int:
-        """Elements of a group."""
-        return width_of(self.carry.ir.dtype)
-
-    def _blocks(self, first: ir.Operand, stop: ir.Operand) -> Iterator[tuple[list[ir.Value], ir.Operand | None]]:
-        """The first columns of the groups of each block, in the order of the scan, and None, or `stop` where it ends within
-        the group: whole blocks, then a group each, of which only the last may be partial, of a reversed scan too."""
-        k, size = self.k, self.width * BLOCK
-        blocks = (stop - first) // size
-        groups_at = first + blocks * size
-        groups = (stop - groups_at) // self.width
-        kinds = [
-            (first, blocks, BLOCK, None),
-            (groups_at, groups, 1, None),
-            (groups_at + groups * self.width, None, 1, stop),
-        ]
-        for start, count, n, end in kinds[::-1] if self.reverse else kinds:
-            if count is None:
-                for at in k.range(start, stop, self.width):
-                    yield [at], end
-                continue
-            for j in k.range(count):
-                at = start + ((count - 1 - j) if self.reverse else j) * (self.width * n)
-                yield [at + i * self.width for i in (range(n)[::-1] if self.reverse else range(n))], end
-
-    def part(self, first: ir.Operand, stop: ir.Operand, total: Variable | None = None) -> None:
-        """Scans the columns from `first` to `stop`; adds their fold to `total`."""
-        for starts, end in self._blocks(first, stop):
-            groups = self._scanned(starts, end)
-            before, last = self.carry.value, self._last(groups[-1])
-            for each in (self.carry, total):
-                if each is not None:
-                    each.set(combine(self.k, self.kind, each.value, last))
-            self._store(starts, groups, before, end)
-
-    def total(self, first: ir.Value, stop: ir.Value) -> ir.Value:
-        """The fold of the columns from `first` to `stop`, in the order of `part`."""
-        k, dtype = self.k, self.carry.ir.dtype
-        total = k.var(start_of(self.kind, dtype), dtype)
-        for starts, end in self._blocks(first, stop):
-            total.set(combine(k, self.kind, total.value, self._last(self._scanned(starts, end)[-1])))
-        return total.value
-
-    def _scanned(self, starts: list[ir.Value], stop: ir.Operand | None) -> list[Group]:
-        """The folds of a block up to each element. Elements from `stop` on (None: there are none) do not count."""
-        k, found = self.k, [self._prefixes(self._loaded(start, stop)) for start in starts]
-        for i in range(1, len(found)):
-            last = self._last(found[i - 1])
-            found[i] = [combine(k, self.kind, last, value) for value in found[i]]
-        return found
-
-    def _last(self, group: Group) -> ir.Value:
-        """The fold of a whole group, of its prefixes."""
-        last = 0 if self.reverse else self.width - 1
-        return self.k.broadcast(group[0], last) if self.lanes > 1 else group[last]
-
-    def _store(self, starts: list[ir.Value], groups: list[Group], before: ir.Value, stop: ir.Operand | None) -> None:
-        """Stores the folds of a block and of all before it."""
-        k = self.k
-        for first, group in zip(starts, groups, strict=True):
-            for i, value in zip(self.offsets, group, strict=True):
-                result = stored(k, combine(k, self.kind, before, value), self.out.dtype)
-                if stop is None:
-                    k.store(self.out, (self.row, first + i), result, streamed=self.streams)
-                    continue
-                with k.when(first + i < stop):
-                    self.out[self.row, first + i] = result
-
-    def _loaded(self, first: ir.Value, stop: ir.Operand | None) -> Group:
-        k, dtype = self.k, self.carry.ir.dtype
-        if stop is None:
-            return [wide(k, self.x[self.row, first + i], dtype, self.kind) for i in self.offsets]
-        group = []
-        for i in self.offsets:
-            value = k.var(start_of(self.kind, dtype), dtype)
-            with k.when(first + i < stop):
-                value.set(wide(k, self.x[self.row, first + i], dtype, self.kind))
-            group.append(value.value)
-        return group
-
-    def _prefixes(self, group: Group) -> Group:
-        """Element i combined with all before it in the group, or after it if `reverse`."""
-        k = self.k
-        for step in (1 << i for i in range(self.width.bit_length() - 1)):
-            if self.lanes == 1:
-                sources = [i + step if self.reverse else i - step for i in range(self.width)]
-                inside = [0 <= j < self.width for j in sources]
-                group = [
-                    combine(k, self.kind, group[j], group[i]) if fits else group[i]
-                    for i, (j, fits) in enumerate(zip(sources, inside, strict=True))
-                ]
-                continue
-            (value,) = group
-            near = k.shuffle_down(value, step) if self.reverse else k.shuffle_up(value, step)
-            has_near = k.lane() < self.width - step if self.reverse else k.lane() >= step
-            both = combine(k, self.kind, near, value)
-            # without a neighbour a lane has its own value twice, which leaves a maximum as it is
-            group = [both if self.kind in ORDERED else k.select(has_near, both, value)]
-        return group
+from camshaft.ops.reduce.frame import combine, start_of
+from camshaft.ops.scan.row_scan import RowScan, stored, wide
 
 
 def _row(k: Tracer, inner: int) -> ir.Value:
@@ -198,21 +27,22 @@ def along_rows(
     inner: int,
     dim: int,
     lanes: int,
+    share: int,
     streams: bool,
 ) -> None:
     # out[r, c] = fold of x[r, i] over i <= c, or i >= c if reverse
     carry = k.var(start_of(kind, DTYPES[dtype]), DTYPES[dtype])
-    RowScan(k, x, out, _row(k, inner), carry, kind, reverse, lanes, streams).part(0, k.number(dim, i64))
+    RowScan(k, x, out, _row(k, inner), carry, kind, reverse, lanes, share, streams).part(0, k.number(dim, i64))
 
 
 @kernel
 def part_by_part(
     k: Tracer, x: Array, out: Array, *, kind: str, dtype: str, reverse: bool, inner: int, dim: int, per: int, parts: int,
-    lanes: int, streams: bool,
+    lanes: int, share: int, streams: bool,
 ) -> None:  # fmt: skip
     # the bits of part_totals and parts_of_rows, where each row is read once by one program
     before, carry, total = (k.var(start_of(kind, DTYPES[dtype]), DTYPES[dtype]) for _ in range(3))
-    scan = RowScan(k, x, out, _row(k, inner), carry, kind, reverse, lanes, streams)
+    scan = RowScan(k, x, out, _row(k, inner), carry, kind, reverse, lanes, share, streams)
     for j in k.range(parts):
         first = (parts - 1 - j if reverse else j) * k.number(per, i64)
         carry.set(before.value)
@@ -223,19 +53,20 @@ def part_by_part(
 
 @kernel
 def part_totals(
-    k: Tracer, x: Array, totals: Array, *, kind: str, dtype: str, reverse: bool, inner: int, dim: int, per: int, lanes: int
+    k: Tracer, x: Array, totals: Array, *, kind: str, dtype: str, reverse: bool, inner: int, dim: int, per: int, lanes: int,
+    share: int,
 ) -> None:  # fmt: skip
     # totals[r, p] = fold of the part's columns
     row, first = _row(k, inner), k.program(2) * per
     carry = k.var(start_of(kind, DTYPES[dtype]), DTYPES[dtype])
-    scan = RowScan(k, x, totals, row, carry, kind, reverse, lanes)
+    scan = RowScan(k, x, totals, row, carry, kind, reverse, lanes, share)
     totals[row, k.program(2)] = scan.total(first, k.minimum(first + per, dim))
 
 
 @kernel
 def parts_of_rows(
     k: Tracer, x: Array, totals: Array, out: Array, *, kind: str, dtype: str, reverse: bool, inner: int, dim: int, per: int,
-    parts: int, lanes: int, streams: bool,
+    parts: int, lanes: int, share: int, streams: bool,
 ) -> None:  # fmt: skip
     # as along_rows, from the totals of the parts before (after, if reverse), which are folded in order
     row, part = _row(k, inner), k.program(2)
@@ -243,7 +74,7 @@ def parts_of_rows(
     for j in k.range(parts - 1 - part if reverse else part):
         carry.set(combine(k, kind, carry.value, totals[row, parts - 1 - j if reverse else j]))
     first = part * per
-    RowScan(k, x, out, row, carry, kind, reverse, lanes, streams).part(first, k.minimum(first + per, dim))
+    RowScan(k, x, out, row, carry, kind, reverse, lanes, share, streams).part(first, k.minimum(first + per, dim))
 
 
 @kernel

@@ -11,7 +11,7 @@ from camshaft.lang import Constant, Kernel
 from camshaft.ops import op as ops
 from camshaft.ops.kernels import blocks
 from camshaft.ops.kernels.launch import plan_workers
-from camshaft.ops.scan import kernels
+from camshaft.ops.scan import kernels, row_scan
 from camshaft.ops.scan.definition import Scan, axis_of, layout_of
 from camshaft.ops.spec import TensorSpec, bound
 
@@ -43,7 +43,10 @@ def _build(row: Scan, node: ops.NodeSpec, target: ops.Target, whole: bool = Fals
     read, write = ops.read(0, shape=(rows, dim)), ops.write(0, shape=(rows, dim))
     if row.kind == "product":
         return _one(kernels.in_order, (read, write), grid, constants)
-    constants["lanes"] = lanes = 1 if target.backend in ("scalar", "c") else kernels.width_of(wide)
+    lanes = 1 if target.backend in ("scalar", "c") else row_scan.width_of(wide)
+    share = row_scan.share_of(row.kind, as_dtype(x.dtype), wide, target.lanes) if target.backend == "simd" else 1
+    lanes *= share
+    constants |= {"lanes": lanes, "share": share}
     streams = {"streams": lanes > 1 and blocks.streams(node, target)}
     if dim <= PART and not whole:
         return _one(kernels.along_rows, (read, write), grid, {**constants, **streams}, lanes)

@@ -15,7 +15,7 @@ from camshaft.ops.matmul.blocks.unit_panels import SIDE, WORDS, Panel, tiles_of,
 from camshaft.ops.matmul.shapes import WIDTH
 from camshaft.ops.quantize.fused_kernels import ACTIVATIONS
 from camshaft.ops.quantize.q8_blocks import BLOCK, Out, Q8Out, Sums, outs_of, store_block
-from camshaft.ops.quantized.operands import Rows, Tokens
+from camshaft.ops.quantized.operands import Rows, Tokens, in_tiles
 from camshaft.ops.quantized.packed.packing import ROWS
 from camshaft.ops.quantized.packed.weights import Packed, packed
 from camshaft.ops.quantized.products import short_sums
@@ -42,19 +42,22 @@ def gated_tile(
     # y[t, 32 b .. 32 b + 31] = act(gate) up for `columns` tokens, by tiles of `rows` weights' rows, then quantized
     x, gate, up = arrays[:3], arrays[3:6], arrays[6:9]
     outs, active = outs_of(arrays[9:], sums)
-    tokens, b = Tokens(k, columns, bound, active[:1]), k.program(0)
-    made = k.scratch(f32, 2, columns, BLOCK)
-    for number, (codes, scales, extra) in enumerate((gate, up)):
-        weights = packed(k, codes, scales, extra, block)
-        for i in k.range(BLOCK // rows):
-            mine = Rows(k, rows, n, b * (BLOCK // rows) + i)
-            for t, total in enumerate(totals_of(x, weights, mine, tokens, blocks, ahead)):
-                k.store_vector(made, total.value, number, t, i * rows)
-    for token in k.range(columns):
-        place = tokens.first + token
-        condition = tokens.is_stored(place)
-        with nullcontext() if condition is None else k.when(condition):
-            _store(k, made, token, place, b, outs, act)
+    b, made = k.program(0), k.scratch(f32, 2, columns, BLOCK)
+
+    def compute(tokens: Tokens) -> None:
+        for number, (codes, scales, extra) in enumerate((gate, up)):
+            weights = packed(k, codes, scales, extra, block)
+            for i in k.range(BLOCK // rows):
+                mine = Rows(k, rows, n, b * (BLOCK // rows) + i)
+                for t, total in enumerate(totals_of(x, weights, mine, tokens, blocks, ahead)):
+                    k.store_vector(made, total.value, number, t, i * rows)
+        for token in k.range(len(tokens.places)):
+            place = tokens.first + token
+            condition = tokens.is_stored(place)
+            with nullcontext() if condition is None else k.when(condition):
+                _store(k, made, token, place, b, outs, act)
+
+    in_tiles(k, columns, bound, active[:1], compute)
 
 
 @kernel

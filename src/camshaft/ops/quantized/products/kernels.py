@@ -17,9 +17,9 @@ from camshaft.lang import Array, Constant, Kernel, Tracer, Value, Variable, kern
 from camshaft.ops import op as ops
 from camshaft.ops.quantize import quantize_activations as q8
 from camshaft.ops.quantize.q8_blocks import TILE_ROWS
-from camshaft.ops.quantized.operands import Consecutive, Rows, Tokens, abreast, dot_words
+from camshaft.ops.quantized.operands import Consecutive, Rows, Tokens, abreast, dot_words, in_tiles
 from camshaft.ops.quantized.packed.formats import BLOCK
-from camshaft.ops.quantized.packed.packing import INTERLEAVED
+from camshaft.ops.quantized.packed.packing import INTERLEAVED, ROWS
 from camshaft.ops.quantized.packed.weights import Packed, packed, weight_operands
 from camshaft.ops.quantized.products import k_quant
 from camshaft.ops.spec import TensorSpec
@@ -88,8 +88,15 @@ def product_tile(
 ) -> None:
     # `rows` rows of weights x `columns` tokens per program; prefetches `ahead` 32-bit words
     given = operands(k, arguments, block)
-    mine, tokens = Rows(k, rows, n), Tokens(k, columns, bound, given.active)
-    tokens.store(mine, given.out, totals_of(given.x, given.weights, mine, tokens, blocks, ahead))
+    mine = Rows(k, rows, n)
+
+    def compute(tokens: Tokens) -> None:
+        tokens.store(mine, given.out, totals_of(given.x, given.weights, mine, tokens, blocks, ahead))
+
+    if rows > ROWS:  # threads
+        compute(Tokens(k, columns, bound, given.active))
+    else:
+        in_tiles(k, columns, bound, given.active, compute)
 
 
 def tile_cost(node: ops.NodeSpec, target: ops.Target) -> float:
