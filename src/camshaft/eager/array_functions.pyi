@@ -2219,7 +2219,7 @@ class ArrayFunctions:
         *,
         out: Array | tuple[Array, ...] | None = None,
     ) -> tuple[Any, Any, Any, Any, Any, Any]:
-        """G += C dy; dC += h dy; dB += dt x G; dx = dt B . G; ddt = x B . G + sum G h exp(dt a) a, from the last token back.
+        """G += C dy; dC += h dy; dB += dt x G; dx = dt B . G; ddt = x B . G + sum G h exp(dt a) a, backward.
 
         Arrays in, arrays out. `out` is written and returned.
         """

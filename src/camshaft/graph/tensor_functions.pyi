@@ -1771,7 +1771,7 @@ def selective_scan_gradient(
     *,
     name: str | None = None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """G += C dy; dC += h dy; dB += dt x G; dx = dt B . G; ddt = x B . G + sum G h exp(dt a) a, from the last token back."""
+    """G += C dy; dC += h dy; dB += dt x G; dx = dt B . G; ddt = x B . G + sum G h exp(dt a) a, backward."""
 
 def rwkv6_gradient(
     r: Tensor | ArrayLike,
