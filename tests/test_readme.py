@@ -18,7 +18,7 @@ from camshaft.models.convert.architectures import ARCHITECTURES
 from camshaft.models.families import FAMILIES
 from camshaft.ops.primitives import PRIMITIVES
 from camshaft.settings import TABLE
-from tests.support.models.models import require_default_model
+from tests.support.models.files import require_default_model
 from tests.support.quick import full
 
 ROOT = Path(__file__).parents[1]

@@ -11,7 +11,7 @@ import pytest
 from camshaft import LanguageModel
 from camshaft.backends.registry import backend_named
 from tests.support.fixtures import tiny_logits, tiny_model
-from tests.support.models.models import require_default_model
+from tests.support.models.files import require_default_model
 from tests.support.needs import require
 from tests.support.quick import full, quick_of
 

@@ -9,7 +9,7 @@ import pytest
 from camshaft import LanguageModel
 from camshaft.formats.gguf.file import open_gguf
 from tests.support.fixtures import tiny_model
-from tests.support.models.models import changed_model
+from tests.support.models.files import changed_model
 
 MARKS = ["<|start|>", "<|channel|>", "<|message|>", "<|end|>", "<|call|>", "<|return|>"]
 TEMPLATE = "{% for m in messages %}{{ m.content }}<|end|>{% endfor %}{# <|channel|>analysis<|message|> #}"

@@ -12,7 +12,7 @@ from camshaft import LanguageModel, Sampling
 from camshaft.errors import ContextError, LogitsError, ModelError, SettingError
 from camshaft.generate.conversation import Conversation
 from tests.generate.conftest import CONTEXT, SESSIONS
-from tests.support.models.models import changed_model
+from tests.support.models.files import changed_model
 
 GREEDY = Sampling(greedy=True)
 HOW: Any = {"sampling": GREEDY, "ignore_eos": True, "max_tokens": 4}

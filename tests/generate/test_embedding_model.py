@@ -20,7 +20,7 @@ from camshaft.models.families import FAMILIES
 from camshaft.models.t5 import t5
 from camshaft.plan.cached.cached_plan import CachedPlan
 from tests.support.fixtures import DATA, tiny_encoder, tiny_model
-from tests.support.models.models import changed_model
+from tests.support.models.files import changed_model
 from tests.support.quick import quick_of
 
 ENCODERS = (

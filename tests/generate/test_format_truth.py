@@ -9,7 +9,7 @@ import pytest
 
 from camshaft import LanguageModel, Sampling
 from tests.support.models.divergence import FORMATS, Divergence, cut, diverge, frozen, in_format, texts
-from tests.support.models.models import require_default_model
+from tests.support.models.files import require_default_model
 
 MOST = 1.1  # times llama.cpp's own
 N_ALIKE = 40

@@ -20,7 +20,7 @@ from camshaft.store.objects import ObjectStore
 from camshaft.store.store import store
 from camshaft.text.tokenizer import Tokenizer
 from tests.support.fixtures import awkward_strings
-from tests.support.models.models import tiny_model
+from tests.support.models.files import tiny_model
 from tests.support.models.vocabularies import byte_level, sentencepiece, write_gguf
 
 KINDS = {"byte-level": byte_level("qwen2"), "sentencepiece": sentencepiece()}

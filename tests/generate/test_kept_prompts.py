@@ -18,7 +18,7 @@ from camshaft.generate.stored import prompt_cache
 from camshaft.generate.stored.prompt_cache import PromptCache
 from camshaft.store.store import store
 from tests.support.fixtures import tiny_model
-from tests.support.models.models import changed_model
+from tests.support.models.files import changed_model
 from tests.support.quick import quick_of
 
 CONTEXT = 160

@@ -12,8 +12,8 @@ from camshaft import LanguageModel, Sampling
 from camshaft.errors import SettingError
 from camshaft.ops.attention.kv_cache_quantize import decode, encode
 from tests.support.fixtures import llama_cpp_top, tiny_model
+from tests.support.models.files import require_default_model
 from tests.support.models.float64_llama import kl_divergence
-from tests.support.models.models import require_default_model
 from tests.support.quick import quick_of
 
 GREEDY = Sampling(greedy=True)

@@ -15,7 +15,7 @@ from camshaft.cli.main import make_app
 from camshaft.errors import ContextError, SettingError
 from camshaft.generate.measures.perplexity import perplexity
 from tests.support.fixtures import excerpt, tiny_model
-from tests.support.models.models import require_default_model
+from tests.support.models.files import require_default_model
 
 TEXT = "the winding and the world of a " * 12
 

@@ -32,7 +32,7 @@ from camshaft.store.store import Store, store
 from tests.support.compilers.stored import key_of, stored
 from tests.support.fixtures import tiny_logits, tiny_model
 from tests.support.how_to_validate import same_process
-from tests.support.models.models import changed_model
+from tests.support.models.files import changed_model
 from tests.support.quick import quick_of
 
 __all__ = ["same_process"]

@@ -16,7 +16,7 @@ from camshaft.errors import ContextError, ModelError, SettingError
 from camshaft.formats.gguf.file import open_gguf
 from camshaft.generate.pooled.reranker import TEMPLATE, Pair
 from tests.support.fixtures import DATA, tiny_encoder, tiny_logits, tiny_model
-from tests.support.models.models import changed_model
+from tests.support.models.files import changed_model
 from tests.support.quick import quick_of
 
 # As scripts/oracles/tiny_encoder_rows.py has them.

@@ -15,7 +15,7 @@ import pytest
 from camshaft import LanguageModel, Sampling
 from camshaft.errors import SettingError
 from camshaft.generate.memory import resident_experts
-from tests.support.models.models import changed_model
+from tests.support.models.files import changed_model
 
 GREEDY = Sampling(greedy=True)
 N_EXPERTS, DIM, FFN, LAYERS = 16, 64, 2048, 2

@@ -96,7 +96,7 @@ def test_text_may_come_instead_of_a_call(lm: LanguageModel) -> None:
 @pytest.fixture(scope="module")
 def marked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LanguageModel]:
     """A model with the control tokens of the styles, in place of bytes that UTF-8 has not."""
-    from tests.support.models.models import changed_model  # needs gguf
+    from tests.support.models.files import changed_model  # needs gguf
 
     folder = tmp_path_factory.mktemp("marked")
     metadata = open_gguf(tiny_model("llama", folder)).metadata

@@ -15,7 +15,7 @@ from camshaft.models.config import read_config
 from camshaft.models.families import FAMILIES as ROWS
 from tests.models.test_renamed_families import RENAMED
 from tests.support.fixtures import TINY_MODELS, tiny_logits, tiny_model
-from tests.support.models.models import changed_model
+from tests.support.models.files import changed_model
 from tests.support.models.reference_models import compute_by_references
 from tests.support.models.tiny_families import BROKEN, context_of, difference_of, row_of
 from tests.support.quick import quick_of

@@ -12,7 +12,7 @@ import pytest
 from camshaft import LanguageModel
 from camshaft.errors import CamshaftError, ContextError, FormatError, ModelError, SettingError
 from tests.support.fixtures import tiny_model
-from tests.support.models.models import changed_model
+from tests.support.models.files import changed_model
 from tests.support.quick import quick_of
 
 ARCH = "llama"

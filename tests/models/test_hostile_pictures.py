@@ -25,7 +25,7 @@ from camshaft.models.vision.patches import grid_of
 from camshaft.models.vision.pictures import MAX_NBYTES, open_picture
 from camshaft.models.vision.tiles import Tile, layout_of
 from camshaft.text.vocabulary import vocabulary_size
-from tests.support.models.models import changed_model
+from tests.support.models.files import changed_model
 from tests.support.models.pictures import drawn_picture, opened, tiny_vision
 
 Image = pytest.importorskip("PIL.Image")

@@ -75,6 +75,7 @@ def test_sums_are_those_of_the_inputs(tmp_path: Path) -> None:
     assert {*found.sums} == matrices
 
 
+@pytest.mark.full
 def test_recurrent_layers_have_sums(tmp_path: Path) -> None:
     path = tiny_model("mamba2", tmp_path)
     found = importance_matrix(path, excerpt(), chunk=CHUNK, chunks=2, threads=1)

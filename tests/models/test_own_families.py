@@ -18,7 +18,7 @@ from camshaft.models.blocks import recurrent
 from camshaft.models.config import ModelConfig, read_config
 from camshaft.models.families import gemma3n, rwkv
 from tests.support.fixtures import tiny_logits, tiny_model
-from tests.support.models.models import changed_model
+from tests.support.models.files import changed_model
 from tests.support.models.tiny_families import BROKEN, context_of, difference_of
 
 TOLERANCE = 1e-3

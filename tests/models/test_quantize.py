@@ -20,7 +20,7 @@ from camshaft.models.files.quantization_mix import MIXES, is_quantized, mix_name
 from camshaft.models.files.quantize import quantize
 from camshaft.store.files import atomic_file
 from tests.support.fixtures import DATA, tiny_model
-from tests.support.models.models import require_default_model
+from tests.support.models.files import require_default_model
 from tests.support.models.sketches import SKETCHES, sketch
 from tests.support.quick import full
 

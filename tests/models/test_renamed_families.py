@@ -16,8 +16,8 @@ from camshaft.errors import ModelError
 from camshaft.formats.gguf.file import open_gguf
 from camshaft.models.convert.convert import convert
 from tests.support.fixtures import tiny_logits, tiny_model
+from tests.support.models.files import changed_model
 from tests.support.models.hub_folders import hub_folder
-from tests.support.models.models import changed_model
 from tests.support.quick import quick_of
 
 Arrays = dict[str, np.ndarray]

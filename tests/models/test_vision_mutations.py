@@ -18,7 +18,7 @@ from camshaft.generate.vision.tokens import PictureToken
 from camshaft.models import decoder
 from camshaft.models.vision import encoder, tiles
 from camshaft.models.vision.projectors import PROJECTORS
-from tests.support.models.models import changed_model
+from tests.support.models.files import changed_model
 from tests.support.models.pictures import TINY_VISION, opened, prompts_of, tiny_vision, vision_difference
 from tests.support.models.tiny_families import BROKEN
 from tests.support.quick import quick_of

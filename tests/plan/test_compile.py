@@ -22,7 +22,7 @@ from camshaft.ops.spec import TensorSpec
 from camshaft.plan.buffers import Lifetime
 from camshaft.plan.memory.weights import Weights
 from tests.support.fixtures import tiny_model
-from tests.support.models.models import require_default_model
+from tests.support.models.files import require_default_model
 
 pytestmark = pytest.mark.usefixtures("thunk_per_op")
 

@@ -22,7 +22,7 @@ from camshaft.ops.quantized.packed.packing import interleaved, pack
 from camshaft.ops.spec import TensorSpec
 from camshaft.plan.memory import loading
 from camshaft.plan.memory.weights import Weights
-from tests.support.models.models import require_default_model
+from tests.support.models.files import require_default_model
 
 SMAPS = Path("/proc/self/smaps")
 

@@ -30,7 +30,7 @@ from camshaft.models.files.quantize import quantize
 from camshaft.serve.load.child import serve_command, server
 from camshaft.serve.load.stream import AnswerError, Target, post_stream, target_of
 from camshaft.serve.load.workload import WORDS
-from tests.support.models.models import require_default_model
+from tests.support.models.files import require_default_model
 
 pytestmark = [
     pytest.mark.soak,

@@ -12,7 +12,7 @@ from camshaft.errors import ModelError
 from camshaft.formats.gguf.file import open_gguf
 from camshaft.text.tokenizer import Tokenizer
 from camshaft.text.tokenizers.byte_level import SHORT_TEXT, merged, read_ranks
-from tests.support.models.models import require_default_model
+from tests.support.models.files import require_default_model
 from tests.support.models.vocabularies import byte_level
 
 TEXTS = ("Why is the sky blue?", "  \n\tif (x) { return 0x1F; }\r\n", "naïve Straße 123456 привет 世界 🙂🙂", "a" * 90)

@@ -19,7 +19,7 @@ from camshaft.text.chat import ChatTemplate
 from camshaft.train.tuning.data.examples import Example, read_examples
 from camshaft.train.tuning.data.rows import one_each, packed
 from tests.support.fixtures import tiny_logits, tiny_model
-from tests.support.models.models import changed_model
+from tests.support.models.files import changed_model
 from tests.support.references import evaluated
 from tests.train.by_references import by_references  # noqa: F401 - a fixture
 

@@ -8,7 +8,7 @@ import pytest
 from camshaft import train
 from scripts.oracles import peft_curve
 from tests.support.fixtures import DATA
-from tests.support.models.models import require_default_model
+from tests.support.models.files import require_default_model
 
 
 @pytest.mark.soak

@@ -14,7 +14,7 @@ from camshaft import LanguageModel, train
 from camshaft.errors import FormatError, MissingExtraError, StoreError
 from camshaft.models.adapters.peft_names import NAMINGS, module_name
 from tests.support.fixtures import tiny_logits, tiny_model
-from tests.support.models.models import changed_model
+from tests.support.models.files import changed_model
 from tests.train.by_references import by_references  # noqa: F401 - a fixture
 from tests.train.test_lora import drawn, logits
 

@@ -16,7 +16,7 @@ from camshaft.generate.engine.request import Request, TimeLimitError, Update
 from camshaft.generate.engine.request_queue import QueueFullError
 from tests.generate.conftest import CONTEXT, SESSIONS, whole_text
 from tests.support.fixtures import tiny_model
-from tests.support.models.models import require_default_model
+from tests.support.models.files import require_default_model
 
 PROMPTS = [[40, 7, 81, 200, 13], [9, 9, 120], [33], list(range(30, 66)), [101, 64]]
 

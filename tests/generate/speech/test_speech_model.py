@@ -18,7 +18,7 @@ from camshaft.generate.speech import speech_model
 from camshaft.generate.speech.decoding import Decoded, compression_ratio, is_silent
 from camshaft.generate.speech.options import TranscribeOptions
 from camshaft.generate.speech.transcript import Segment, line_of, srt_cue, vtt_cue
-from tests.support.models.models import changed_model
+from tests.support.models.files import changed_model
 from tests.support.models.speech import GREEDY, sound, tiny_whisper, wav
 
 

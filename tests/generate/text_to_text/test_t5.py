@@ -18,7 +18,7 @@ from camshaft.generate.stored.plan_cache import PlanCache
 from camshaft.models.t5 import config as t5_config
 from camshaft.models.t5 import t5
 from tests.support.fixtures import DATA
-from tests.support.models.models import changed_model
+from tests.support.models.files import changed_model
 
 TOLERANCE, BROKEN = 1e-3, 1e-2
 NAMES = ("t5-gated", "t5-relu")

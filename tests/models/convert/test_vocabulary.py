@@ -20,7 +20,7 @@ from camshaft.models.convert.vocabularies.vocabulary import tokenizer_keys
 from camshaft.text.tokenizer import Tokenizer as Ours
 from camshaft.text.tokenizers.pretokenizers import PRETOKENIZERS
 from scripts.oracles.tiny.vocabulary import make_tokens, write_tokenizer
-from tests.support.models.models import require_default_model
+from tests.support.models.files import require_default_model
 
 CONFIG = HubConfig({"vocab_size": 300, "eos_token_id": [7, 8]}, "LlamaForCausalLM", "config.json")
 

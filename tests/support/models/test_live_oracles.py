@@ -17,7 +17,7 @@ from camshaft.generate.sampling.parameters import DRY_SEQUENCE_BREAKERS
 from tests.support.fixtures import TINY_MODELS, awkward_strings, excerpt, llama_cpp_top, tiny_logits, tiny_model
 from tests.support.models import float64_llama as reference
 from tests.support.models import llama_samplers
-from tests.support.models.models import require_default_model
+from tests.support.models.files import require_default_model
 
 pytestmark = pytest.mark.oracle
 NEW_SEED = 1000
