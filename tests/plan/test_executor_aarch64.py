@@ -20,7 +20,7 @@ from tests.support.compilers.aarch64 import COMPILER, CPUS, EMULATOR, missing
 from tests.support.compilers.cross import compile_for
 from tests.support.needs import require
 
-DRIVER = Path(__file__).parents[1] / "support" / "aarch64_executor.c"
+DRIVER = Path(__file__).parents[1] / "support" / "compilers" / "aarch64_executor.c"
 BLOCK, N = 16, 1000
 MEMORY, EXTENT, NUMBER, MEMMOVE = range(4)
 ROUNDS = 20
