@@ -77,6 +77,11 @@ def loss(name: str) -> Callable[..., Any]:
     )
 
 
+def softplus(x: Any, beta: float = 1.0, threshold: float = 20.0) -> Any:
+    scaled = x * x.dtype.type(beta)
+    return cs.where(scaled > threshold, x, cs.softplus(scaled) / x.dtype.type(beta))
+
+
 def transpose(x: Any, first: int, second: int) -> Any:
     axes = list(range(x.ndim))
     if axes:
@@ -112,7 +117,7 @@ OPS: dict[str, Callable[..., Any]] = {
     "nn.functional.elu": lambda x, alpha=1.0, inplace=False: cs.elu(x, alpha=float(alpha)),
     "nn.functional.mish": lambda x, inplace=False: cs.mish(x),
     "nn.functional.hardswish": lambda x, inplace=False: cs.hard_swish(x),
-    "nn.functional.softplus": lambda x, **scaled: SKIP if scaled else cs.softplus(x),
+    "nn.functional.softplus": softplus,
     "nn.functional.group_norm": group_norm,
     "nn.functional.cross_entropy": cross_entropy,
     "nn.functional.mse_loss": loss("mse_loss"),
