@@ -33,7 +33,10 @@ class LlamaBench:
         if ended.returncode:
             lines = ended.stderr.strip().splitlines()
             raise RuntimeError(lines[-1] if lines else f"{command[0]} ended with status {ended.returncode}")
-        found: list[dict[str, Any]] = json.loads(ended.stdout)
+        try:
+            found: list[dict[str, Any]] = json.loads(ended.stdout)
+        except json.JSONDecodeError as error:
+            raise RuntimeError(f"{command[0]} printed {ended.stdout!r:.60}; wanted the JSON of llama-bench") from error
         if [(row["n_prompt"], row["n_gen"]) for row in found] != [(of_prompt, of_text)]:
             raise RuntimeError(
                 f"{command[0]} measured {len(found)} rows; wanted one of {of_prompt} and {of_text} tokens"
