@@ -148,10 +148,15 @@ class WholeSequences:
         """Attends over the tokens of the sequence. ModelError for keys of an earlier layer."""
         if k is None or v is None:
             raise ModelError(f"training: blk.{layer} reads the keys of an earlier layer; wanted layers with their own")
-        masks = () if self.mask is None else (self.mask,)
+        if self.mask is not None and config.layers[layer].chunk:
+            raise ModelError(
+                f"training: blk.{layer} attends in chunks, got packed rows; wanted a sequence in each row, without pack"
+            )
+        masks = {} if self.mask is None else {"mask": self.mask}
         parts = (self._heads(x, n) for x, n in ((q, config.n_heads), (k, config.n_kv_heads), (v, config.n_kv_heads)))
-        options = {"causal": self.causal, "scale": config.attention_scale, **_options(layer, config, extras)}
-        given = (*parts, *masks, *extras.values())
+        more = {**masks, **extras}
+        options = {"causal": self.causal, "scale": config.attention_scale, **_options(layer, config, more)}
+        given = (*parts, *more.values())
         result = F.scaled_dot_product_attention(*given, **options, name=f"blk.{layer}.attention")
         assert isinstance(result, Tensor)
         joined = F.transpose(result, axes=(0, 2, 1, 3)).reshape(q.shape)
