@@ -261,7 +261,8 @@ def _graph_of(op: Op, sample: Sample) -> cs.Graph:
     states = [graph.state(f"in{i}", spec) for i, spec in enumerate(node_of(op, sample).inputs)]
     # others are the reference's
     attrs = {k: v for k, v in sample.attrs.items() if not isinstance(v, np.ndarray) and not callable(v)}
-    graph.node(op.name, *states, on="cpu:scalar", **attrs)
+    on_scalar = not op.variants or any("scalar" in variant.backends for variant in op.variants)
+    graph.node(op.name, *states, on="cpu:scalar" if on_scalar else "cpu", **attrs)
     for i, tensor in enumerate(graph.nodes[-1].outputs):
         graph.output(f"out{i}", tensor)
     return graph

@@ -201,15 +201,25 @@ class Case:
 
     def _error(self, index: int) -> float:
         x, exact = self.given[index], self.in_f64
-        rng = np.random.default_rng(index)
-        along = rng.normal(size=x.shape) + (1j * rng.normal(size=x.shape) if x.dtype.kind == "c" else 0)
-        if self.op.name == "cholesky":  # its gradient is that of a symmetric matrix
-            along = along + np.swapaxes(along, -1, -2)
+        along = self._direction(index)
         losses = [self._moved(index, sign * STEP[exact] * along) for sign in (1, -1)]
         terms = np.real(np.conj(self.gradients[index].astype(along.dtype)) * along)
         difference = abs((losses[0] - losses[1]) / (2 * STEP[exact]) - terms.sum())
         scale = np.abs(terms).sum() + abs(losses[0]) + 1e-3
         return float(difference / scale / ERROR[exact])
+
+    def _direction(self, index: int) -> Array:
+        """Random numbers with the gradient's signs: terms that cancelled would hide a wrong scale."""
+        x, gradient = self.given[index], self.gradients[index]
+        rng = np.random.default_rng(index)
+
+        def signed(part: Array) -> Array:
+            drawn = rng.normal(size=x.shape)
+            return np.where(part == 0, drawn, np.copysign(drawn, part))
+
+        along = signed(gradient.real) + (1j * signed(gradient.imag) if x.dtype.kind == "c" else 0)
+        # cholesky's gradient is that of a symmetric matrix
+        return along + np.swapaxes(along, -1, -2) if self.op.name == "cholesky" else along
 
     def _moved(self, index: int, by: Array) -> float:
         """The loss with an input moved, in f64 where the reference takes that."""
