@@ -78,8 +78,8 @@ def loss(name: str) -> Callable[..., Any]:
 
 
 def softplus(x: Any, beta: float = 1.0, threshold: float = 20.0) -> Any:
-    scaled = x * x.dtype.type(beta)
-    return cs.where(scaled > threshold, x, cs.softplus(scaled) / x.dtype.type(beta))
+    scaled = cs.multiply(x, beta)
+    return cs.where(cs.greater(scaled, threshold), x, cs.divide(cs.softplus(scaled), beta))
 
 
 def transpose(x: Any, first: int, second: int) -> Any:

@@ -200,7 +200,7 @@ class Case:
         return {i: self._error(i) for i in self.wrt}
 
     def _error(self, index: int) -> float:
-        x, exact = self.given[index], self.in_f64
+        exact = self.in_f64
         along = self._direction(index)
         losses = [self._moved(index, sign * STEP[exact] * along) for sign in (1, -1)]
         terms = np.real(np.conj(self.gradients[index].astype(along.dtype)) * along)
