@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import torch
 
 from camshaft import LanguageModel
 from camshaft.formats.gguf.file import open_gguf
@@ -46,7 +49,30 @@ def write_source(name: str, path: Path) -> None:
     """The widened model of a family as a file in f32."""
     seed, tiny = tiny_models.SEEDED[name]
     model = widened(tiny)
-    tiny_models.write_gguf(model, tiny_models.build(model, seed), path)
+    network = tiny_models.build(model, seed)
+    if name == "gemma3n":
+        _give_all_layers_keys(network)
+        _calm(network)
+    tiny_models.write_gguf(model, network, path)
+
+
+def _give_all_layers_keys(network: Any) -> None:
+    """Layers that share the keys and values of others have weights for them in released files, which llama.cpp wants there."""
+    layers = [layer.self_attn for layer in network.model.layers]
+    for layer in layers:
+        for name in ("k_proj", "v_proj", "k_norm"):
+            if not hasattr(layer, name):
+                setattr(layer, name, copy.deepcopy(getattr(layers[0], name)))
+
+
+def _calm(network: Any) -> None:
+    """With 22 layers of drawn parameters one rounding would change all logits: what layers add is made less."""
+    with torch.no_grad():
+        for name, parameter in network.named_parameters():
+            if name.endswith("_coefs.weight"):
+                parameter *= 0.125
+            elif ".post_" in name:
+                parameter *= 0.25
 
 
 def write_quantized(source: Path, out: Path, kind: str) -> None:

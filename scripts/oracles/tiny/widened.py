@@ -79,8 +79,8 @@ _OF: dict[str, dict[str, Any]] = {
     "rwkv6": {"heads": 0, "wkv.head_size": HEAD},
     "rwkv7": {"heads": 0, "wkv.head_size": HEAD},
     "bloom": {"ffn": 4 * HIDDEN, "n_head": 4},
-    # llama.cpp reads none of these sizes: layers with sparse gates and with keys of their own, ranks
-    "gemma3n": {"n_layers": 22, "laurel_rank": 64},
+    # llama.cpp reads none of these: layers with sparse gates and with keys of their own, ranks, the cap of logits
+    "gemma3n": {"n_layers": 22, "laurel_rank": 64, "final_logit_softcapping": 30.0},
     # llama.cpp takes as many heads of keys as of queries for granted
     "dots1": {"kv_heads": 4},
     "ernie4_5-moe": {**_SHARED_EXPERTS, "moe_layer_interval": 1, "interleave_moe_layer_step": 1, "moe_layer_start_index": 1},
