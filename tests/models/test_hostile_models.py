@@ -109,7 +109,11 @@ WRONG_OPTIONS = [
     ("gemma3", {"attention.sliding_window": -1.0}, "a number of 0 or more"),
     ("gemma3", {"attention.sliding_window_pattern": 1.5}, "an integer of 0 or more or 7 booleans"),
     ("gemma3", {"attention.sliding_window_pattern": "all"}, "an integer of 0 or more or 7 booleans"),
-    ("gemma3", {"attention.sliding_window_pattern": [True] * 8}, "is [True, True, True, True, True, True, True, True]; wanted"),
+    (
+        "gemma3",
+        {"attention.sliding_window_pattern": [True] * 8},
+        "is [True, True, True, True, True, True, True, True]; wanted",
+    ),
     ("gemma3", {"rope.freq_base_swa": 0.0}, "a number above 0"),
     ("gemma2", {"attn_logit_softcapping": -5.0}, "a number of 0 or more"),
     ("granite", {"logit_scale": 0.0}, "a number above 0"),

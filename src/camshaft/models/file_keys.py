@@ -60,6 +60,9 @@ class Keys:
 
         It may have more for layers that predict later tokens, which `block_count` counts too."""
         listed = value.tolist() if hasattr(value, "tolist") else value
-        if not isinstance(listed, list | tuple) or len(listed) not in (n_layers, max(n_layers, self.size("block_count"))):
+        if not isinstance(listed, list | tuple) or len(listed) not in (
+            n_layers,
+            max(n_layers, self.size("block_count")),
+        ):
             return []
         return list(listed[:n_layers])
