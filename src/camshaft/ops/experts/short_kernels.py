@@ -8,7 +8,8 @@ from camshaft.dtypes import i64
 from camshaft.lang import Tracer, kernel
 from camshaft.ops import op as ops
 from camshaft.ops.experts import order
-from camshaft.ops.experts.quantized_kernels import ExpertRows, sorted_build, sorted_cost, taken, whole_tiles
+from camshaft.ops.experts.quantized_kernels import ExpertRows, taken
+from camshaft.ops.experts.quantized_variants import sorted_build, sorted_cost, whole_tiles
 from camshaft.ops.quantized.operands import Rows
 from camshaft.ops.quantized.packed.packing import ROWS
 from camshaft.ops.quantized.products.kernels import is_q8
