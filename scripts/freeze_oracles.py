@@ -33,7 +33,8 @@ from scripts.oracles import excerpt, llama, quantized  # noqa: E402
 from scripts.oracles.awkward import awkward_strings  # noqa: E402
 from scripts.oracles.vocabularies import OTHERS, VOCABULARIES, fetch_vocabularies  # noqa: E402
 from tests.support.fixtures import DATA, MODES, default_model, pack_logits, token_digest  # noqa: E402
-from tests.support.models import divergence, vocabularies  # noqa: E402
+from tests.support.models import vocabularies  # noqa: E402
+from tests.support.models.references import divergence  # noqa: E402
 from tests.support.models.sketches import SKETCHES, block_values, sketch, weighted_values  # noqa: E402
 
 MAX_NBYTES = 6_000_000
