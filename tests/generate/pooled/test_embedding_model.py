@@ -27,7 +27,7 @@ ENCODERS = (
     *("bert", "nomic-bert", "modern-bert", "jina-bert-v3", "gemma-embedding", "t5encoder"),
     *("jina-bert-v2", "nomic-bert-moe"),  # transformers lacks these: computed in float64
 )
-# As scripts/oracles/tiny_encoders.py has them.
+# As scripts/oracles/encoders/tiny.py has them.
 TEXTS = ["Hello world!", "The cat sat on the mat", "a", "unknown words, unknowningly sats on a b c the cat"]
 TOLERANCE = 1e-5
 
@@ -82,7 +82,7 @@ def test_what_is_no_text_is_named(tmp_path: Path) -> None:
         model.embed("a")
 
 
-SEEDS = (4, 6, 7, 8, 9, 10)  # of ENCODERS in scripts/oracles/tiny_encoders.py that are no rerankers
+SEEDS = (4, 6, 7, 8, 9, 10)  # of ENCODERS in scripts/oracles/encoders/tiny.py that are no rerankers
 
 
 @pytest.mark.oracle
@@ -90,7 +90,8 @@ SEEDS = (4, 6, 7, 8, 9, 10)  # of ENCODERS in scripts/oracles/tiny_encoders.py t
 def test_transformers_and_llama_cpp_still_say_the_same(seed: int, tmp_path: Path) -> None:
     pytest.importorskip("llama_cpp")
     pytest.importorskip("transformers")
-    from scripts.oracles import llama, tiny_encoders
+    from scripts.oracles import llama
+    from scripts.oracles.encoders import tiny as tiny_encoders
 
     tiny, path = tiny_encoders.ENCODERS[seed % 1000], tmp_path / "tiny.gguf"
     network = tiny_encoders.build(tiny, seed)

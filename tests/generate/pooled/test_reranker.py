@@ -19,7 +19,7 @@ from tests.support.fixtures import DATA, tiny_encoder, tiny_logits, tiny_model
 from tests.support.models.files import changed_model
 from tests.support.quick import quick_of
 
-# As scripts/oracles/tiny_encoder_rows.py has them.
+# As scripts/oracles/encoders/rows.py has them.
 PAIRS = [("the cat", "The cat sat on the mat"), ("the cat", "Hello world!"), ("a", "b"), ("hello mat", "a b c " * 9)]
 TOLERANCE = 2e-5
 PROMPT = "<|im_start|>user\n<Query>: {query}\n<Document>: {document}<|im_end|>\n<|im_start|>assistant\n"
@@ -175,7 +175,7 @@ def test_llama_cpp_reads_the_same_tokens_and_says_the_same(tmp_path: Path) -> No
 def test_transformers_still_says_the_same(seed: int, tmp_path: Path) -> None:
     pytest.importorskip("llama_cpp")
     pytest.importorskip("transformers")
-    from scripts.oracles import tiny_encoders
+    from scripts.oracles.encoders import tiny as tiny_encoders
 
     tiny, path = tiny_encoders.ENCODERS[seed % 1000], tmp_path / "tiny.gguf"
     network = tiny_encoders.build(tiny, seed)

@@ -19,7 +19,7 @@ from tests.support.references import evaluated
 from tests.train.by_references import by_references  # noqa: F401 - a fixture
 
 Array = np.ndarray[Any, Any]
-# As scripts/oracles/tiny_encoder_rows.py has them.
+# As scripts/oracles/encoders/rows.py has them.
 TEXTS = ["Hello world!", "The cat sat on the mat", "a", "unknown words, unknowningly sats on a b c the cat"]
 LINES = [
     {"query": f"what is {w}", "positive": f"{w} is a thing", "negative": f"no {w}"} for w in ("tea", "ox", "ink", "oak")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from scripts.oracles.plain_encoders import N_EXPERTS, N_USED, THETA
+from scripts.oracles.encoders.plain import N_EXPERTS, N_USED, THETA
 from tests.support.models.vocabularies import unigram
 
 WORDS = ["hello", "world", "a", "b", "c", "the", "cat", "sat", "on", "mat", "!", "un", "known"]

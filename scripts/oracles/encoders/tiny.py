@@ -12,10 +12,9 @@ import torch
 import transformers
 
 from scripts.oracles import llama
-from scripts.oracles.plain_encoders import PlainEncoder, draw
-from scripts.oracles.tiny.files import finish
-from scripts.oracles.tiny_encoder_rows import ENCODERS as ENCODERS
-from scripts.oracles.tiny_encoder_rows import (
+from scripts.oracles.encoders.plain import PlainEncoder, draw
+from scripts.oracles.encoders.rows import ENCODERS as ENCODERS
+from scripts.oracles.encoders.rows import (
     HEADS,
     NOMIC,
     PAIRS,
@@ -25,6 +24,7 @@ from scripts.oracles.tiny_encoder_rows import (
     TinyEncoder,
     vocabulary,
 )
+from scripts.oracles.tiny.files import finish
 from tests.support.models.vocabularies import unigram, write_metadata
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from bench.compare.peers.numpy_arrays import Array, Call, operands
-from bench.compare.peers.ours_attention import sdpa
+from bench.compare.peers.ours.attention import sdpa
 from camshaft.dtypes import bf16
 from camshaft.eager.tables import table
 from camshaft.graph import functions as F
