@@ -25,6 +25,29 @@ class ExpertRows(Rows):
         self.tile = expert * (n // ROWS) + self.tile
 
 
+class ExpertPart:
+    """The rows of one expert that a program computes, and the places of its pairs: `first` to `last`, sorted by expert.
+
+    Programs: share of the parts, expert or the group of pairs of none, part of the share."""
+
+    def __init__(self, k: Tracer, starts: Array, n: int, rows: int, share: int) -> None:
+        self.k, self.n, self.rows = k, n, rows
+        self.part, self.expert = k.program(0) * share + k.program(2), k.program(1)
+        self.first, self.last = starts[self.expert].to(i64), starts[self.expert + 1].to(i64)
+        self.is_there = self.part * rows < n
+
+    def expert_rows(self) -> ExpertRows:
+        """The rows among those of all experts."""
+        return ExpertRows(self.k, self.rows, self.n, self.part, self.expert)
+
+    def store_zeros(self, out: Array, pairs: Array, n_experts: int) -> None:
+        """Stores zeros for the pairs that are of no expert."""
+        with self.k.when(self.is_there & (self.expert == n_experts)):
+            rows = Rows(self.k, self.rows, self.n, self.part)
+            for place in self.k.range(self.first, self.last):
+                rows.store(out, self.k.var(rows.spread(0.0)), pairs[place].to(i64))
+
+
 def taken(k: Tracer, arguments: tuple[Array, ...], block: str) -> tuple[tuple[Array, ...], Packed, tuple[Array, ...]]:
     """A kernel's arguments as the parts of x, one in f32 or three of quantized activations, the weights, and what is left."""
     count = 1 if arguments[0].dtype == f32 else 3
@@ -64,23 +87,18 @@ def product_of_expert(
     k: Tracer, *arguments: Any, n: int, n_experts: int, blocks: int, rows: int, columns: int, block: str, share: int,
     ahead: int,
 ) -> None:  # fmt: skip
-    # y[p, rows] of all pairs of one expert per program, `columns` pairs at a time; group n_experts gets zeros.
-    # Programs: share of the parts, expert, part of the share
+    # y[p, rows] of all pairs of one expert per program, `columns` pairs at a time
     x, weights, (starts, pairs, out, *_) = taken(k, arguments, block)
-    part, expert = k.program(0) * share + k.program(2), k.program(1)
-    first, last = starts[expert].to(i64), starts[expert + 1].to(i64)
-    there = part * rows < n
-    with k.when(there & (expert < n_experts)):
-        mine = ExpertRows(k, rows, n, part, expert)
+    own = ExpertPart(k, starts, n, rows, share)
+    first, last = own.first, own.last
+    with k.when(own.is_there & (own.expert < n_experts)):
+        mine = own.expert_rows()
         for step in k.range((last - first + (columns - 1)) // columns):
             some = Consecutive(first + step * columns, columns)
             for total, place in zip(kernels.totals_of(x, weights, mine, some, blocks, ahead), some.places, strict=True):
                 with k.when(place < last):
                     mine.store(out, total, pairs[place].to(i64))
-    with k.when(there & (expert == n_experts)):
-        any_rows = Rows(k, rows, n, part)
-        for place in k.range(first, last):
-            any_rows.store(out, k.var(any_rows.spread(0.0)), pairs[place].to(i64))
+    own.store_zeros(out, pairs, n_experts)
 
 
 @kernel
