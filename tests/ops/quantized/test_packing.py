@@ -16,7 +16,7 @@ from camshaft.ops.quantized.samples import random_blocks
 from camshaft.ops.spec import TensorSpec
 from camshaft.validation.validate import check_sample
 from tests.support.compilers.emit_harness import agree
-from tests.support.models import packing_reference
+from tests.support.models.references import packing as packing_reference
 from tests.support.quick import quick_of
 
 # Grid rows become codes of 2 to 4 bits, digits of base 3 codes of 2 bits: packed bytes per byte of the file.

@@ -8,8 +8,8 @@ from camshaft.dtypes import i64
 from camshaft.lang import Tracer, kernel
 from camshaft.ops import op as ops
 from camshaft.ops.experts import order
-from camshaft.ops.experts.quantized_kernels import ExpertRows, sorted_build, sorted_cost, taken, whole_tiles
-from camshaft.ops.quantized.operands import Rows
+from camshaft.ops.experts.quantized_kernels import ExpertPart, taken
+from camshaft.ops.experts.quantized_variants import sorted_build, sorted_cost, whole_tiles
 from camshaft.ops.quantized.packed.packing import ROWS
 from camshaft.ops.quantized.products.kernels import is_q8
 from camshaft.ops.quantized.products.short_sums import Tile, totals_of
@@ -25,11 +25,10 @@ def short_product_of_expert(
 ) -> None:  # fmt: skip
     # as product_of_expert: y[p, 16 rows] of all pairs of one expert per program, `columns` pairs a pass, `step` at a time
     x, weights, (starts, pairs, out, *_) = taken(k, arguments, block)
-    part, expert = k.program(0) * share + k.program(2), k.program(1)
-    first, last = starts[expert].to(i64), starts[expert + 1].to(i64)
-    there = part * ROWS < n
-    with k.when(there & (expert < n_experts)):
-        mine = ExpertRows(k, ROWS, n, part, expert)
+    own = ExpertPart(k, starts, n, ROWS, share)
+    first, last = own.first, own.last
+    with k.when(own.is_there & (own.expert < n_experts)):
+        mine = own.expert_rows()
         for number in k.range((last - first + (columns - 1)) // columns):
             start = first + number * columns
             count = (k.minimum(last - start, columns) + (step - 1)) // step
@@ -37,10 +36,7 @@ def short_product_of_expert(
             totals = totals_of(tile, columns)
             for slot in k.range(k.minimum(last - start, columns)):
                 mine.store(out, k.var(totals.get(slot)), pairs[start + slot].to(i64))
-    with k.when(there & (expert == n_experts)):
-        any_rows = Rows(k, ROWS, n, part)
-        for place in k.range(first, last):
-            any_rows.store(out, k.var(any_rows.spread(0.0)), pairs[place].to(i64))
+    own.store_zeros(out, pairs, n_experts)
 
 
 def _build(node: ops.NodeSpec, target: ops.Target) -> ops.Build:
