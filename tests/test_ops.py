@@ -170,10 +170,13 @@ def test_few_variants_are_for_one_target_alone() -> None:
         ("quantized_matmul", "matrix_unit"),
         ("quantized_matmul", "gemv"),
         ("quantized_matmul_grouped", "streams"),
-        ("quantized_matmul", "short_sums"),
-        ("quantized_matmul_grouped", "short_sums"),
-        ("gated_product", "short_sums"),
+        *(
+            (op, name)
+            for op in ("quantized_matmul", "quantized_matmul_grouped", "gated_product")
+            for name in ("short_sums", "wide_sums")
+        ),
         ("matmul", "matrix_unit"),
+        ("matmul", "bf16_products"),
         ("matmul", "unit_panels"),
         ("sort", "partition"),
         ("sort", "buckets"),
@@ -183,7 +186,7 @@ def test_few_variants_are_for_one_target_alone() -> None:
         ("quantized_matmul_transposed", "unpacked_tiles"),
         ("gated_product", "unpacked_tiles"),
         ("quantized_matmul", "unpacked_units"),
-        *(("gated_product", f"unfused_{name}") for name in ("gemv", "matrix_unit", "short_sums")),
+        *(("gated_product", f"unfused_{name}") for name in ("gemv", "matrix_unit", "short_sums", "wide_sums")),
         *(("gated_product", f"unfused_{name}") for name in ("unpacked_tiles", "unpacked_units")),
         ("attention", "unit_tiles"),
         ("attention", "unit_tiles_with_options"),
