@@ -175,7 +175,7 @@ def _op(name: str, formula: str, delta: bool) -> ops.Op:
         ("BTHK", "BTHK", "BTHV", *gates.values(), "BHKV"),
         of(_numpy),
         # each compiles a kernel in about 0.7 s
-        [{"B": 2, "T": 67, "G": 1, "H": 2, "K": 32, "V": 17}, {"B": 1, "T": 3, "G": 2, "H": 2, "K": 5, "V": 32}][
+        [{"B": 1, "T": 67, "G": 1, "H": 2, "K": 32, "V": 17}, {"B": 1, "T": 3, "G": 2, "H": 2, "K": 5, "V": 32}][
             : 1 + delta
         ],
         draws={"g": decays, "beta": rates, "k": small},
