@@ -114,9 +114,10 @@ def _place(lives: Iterable[_Live]) -> dict[Buffer, int]:
         # those of the first step and those that begin later: each once, as a step's activations live on for thousands of steps
         offset = _lowest_free(live.buffer, chain(taken[keys[0]], *(begun[key] for key in keys[1:] if key in begun)))
         offsets[live.buffer] = offset
-        begun[keys[0]].append((offset, offset + live.buffer.nbytes))
+        place = offset, offset + live.buffer.nbytes  # one for all steps: a training step has a million
+        begun[keys[0]].append(place)
         for key in keys:
-            taken[key].append((offset, offset + live.buffer.nbytes))
+            taken[key].append(place)
     return offsets
 
 
