@@ -2213,6 +2213,43 @@ class ArrayFunctions:
         Arrays in, arrays out. `out` is written and returned.
         """
 
+    def gated_delta_rule_gradient(
+        self,
+        q: ArrayLike,
+        k: ArrayLike,
+        v: ArrayLike,
+        g: ArrayLike,
+        beta: ArrayLike,
+        state: ArrayLike,
+        dy: ArrayLike,
+        dstate: ArrayLike,
+        /,
+        *,
+        out: Array | tuple[Array, ...] | None = None,
+    ) -> tuple[Any, Any, Any, Any, Any, Any]:
+        """dq = S do; r = G.T k; dv = beta r; dk = G d - exp(g) S dv; G = exp(g) (G - outer(k, dv)), backward.
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def gated_linear_attention_gradient(
+        self,
+        q: ArrayLike,
+        k: ArrayLike,
+        v: ArrayLike,
+        g: ArrayLike,
+        state: ArrayLike,
+        dy: ArrayLike,
+        dstate: ArrayLike,
+        /,
+        *,
+        out: Array | tuple[Array, ...] | None = None,
+    ) -> tuple[Any, Any, Any, Any, Any]:
+        """G += outer(q, do); dq = S do; dk = G v; dv = G.T k; G = exp(g) G, backward.
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
     def selective_scan_gradient(
         self,
         x: ArrayLike,
