@@ -1,4 +1,4 @@
-"""How far vectors of quantized files of widened tiny encoders are from the f32 of what was quantized, in camshaft and in llama.cpp.
+"""How far vectors of quantized files of widened tiny encoders are from the f32 of what was quantized, beside llama.cpp.
 
 As quantized_families.py, whose functions these are, with vectors of texts in the place of logits.
 """
@@ -13,8 +13,9 @@ from typing import Any
 import numpy as np
 
 from camshaft import EmbeddingModel
-from scripts.oracles import llama, tiny_encoders
-from scripts.oracles.tiny_encoder_rows import ENCODERS, WORDS, TinyEncoder
+from scripts.oracles import llama
+from scripts.oracles.encoders import tiny as tiny_encoders
+from scripts.oracles.encoders.rows import ENCODERS, WORDS, TinyEncoder
 
 DIM, HEAD, N_WORDS = 256, 64, 16
 N_TEXTS, N_TEXTS_OF_EXPERTS, N_TOGETHER = 64, 512, 16
