@@ -61,7 +61,7 @@ def logits(path: Path, tokens: list[int], *, exact: bool) -> np.ndarray:
 
 @on_a_new_thread
 def logits_of_each(path: Path, texts: Sequence[list[int]], *, exact: bool, packs: bool = True) -> list[np.ndarray]:
-    """`logits` of several texts, each from the beginning; weights are packed for kernels or, not `packs`, as the file has them."""
+    """`logits` of several texts, each from the beginning; weights are packed for kernels or, not `packs`, left as in the file."""
     cache = {"type_k": llama_cpp.GGML_TYPE_F32, "type_v": llama_cpp.GGML_TYPE_F32, "flash_attn": False} if exact else {}
     longest = max(64, *(len(tokens) for tokens in texts))
     options = {"n_ctx": longest, "n_threads": 2, "n_threads_batch": 2, "logits_all": True, **cache}

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from scripts.oracles.tiny.families.recurrent import MODELS as RECURRENT
 from scripts.oracles.tiny.model import NUMBERS_OF_8_BITS
 from scripts.oracles.tiny.pictures.model import ASCII, TinyVision
 from scripts.oracles.tiny.pictures.processors import qwen
 from scripts.oracles.tiny.pictures.qwen import QWEN, QWEN_IDS, QWEN_LIMITS, QWEN_TOKENS
-from scripts.oracles.tiny.recurrent import MODELS as RECURRENT
 
 FIRST_SEED = 400
 _DEPTH = 3
