@@ -122,6 +122,8 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "base is a text": ({"rope_parameters": {"rope_theta": "10k"}}, "rope_theta is '10k'; wanted a number"),
     "scale is negative": ({"rope_scaling": {"type": "linear", "factor": -2.0}}, "factor is -2; wanted a number of 0"),
     "no scale": ({"rope_scaling": {"type": "linear", "factor": None}}, "rope_type is linear without a factor"),
+    "too few layers": ({"num_hidden_layers": 1}, "names 1 layers; the folder has tensors of 2"),
+    "too many layers": ({"num_hidden_layers": 3}, "names 3 layers; the folder has tensors of 2"),
     "vocabulary": ({"vocab_size": 1 << 40}, "wanted an integer of 1 or more"),
 }
 

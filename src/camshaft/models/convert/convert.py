@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from camshaft.errors import FormatError
+from camshaft.errors import FormatError, ModelError
 from camshaft.formats.bits import Bytes, Floats
 from camshaft.formats.blocks import BLOCK_FORMATS, BlockFormat
 from camshaft.formats.gguf.write import NewTensor, Raw, encoded_value, write_gguf
@@ -93,10 +93,21 @@ def convert(
         found = tuple(parts(config, row, weights.shapes))
         values = metadata(source, config, row, mix.file_type)
         values |= layer_numbers(config, row, weights.tensors, weights.load)
+        _check_layers(config, row, found, values)
         formats = formats_of(_described(found, values), mix)
         remove_unfinished(target.parent)
         _write(target, values, found, formats, weights, thread_count(threads), progress)
     return _result(target, row.name, formats)
+
+
+def _check_layers(config: HubConfig, row: Architecture, found: tuple[Part, ...], values: Mapping[str, Any]) -> None:
+    """Raise ModelError where config.json says another number of layers than there are: more than it says would not run."""
+    if row.encoder_decoder is not None:
+        return
+    wanted = values[f"{row.name}.block_count"]
+    there = {int(part.name.split(".")[1]) for part in found if part.name.startswith("blk.")}
+    if there != {*range(wanted)}:
+        raise ModelError(f"{config.path}: names {wanted} layers; the folder has tensors of {len(there)}")
 
 
 def _convert_vision(
