@@ -13,10 +13,13 @@ import numpy as np
 import pytest
 
 from camshaft import LanguageModel
+from camshaft.formats.gguf.file import open_gguf
 from camshaft.generate.vision.places import AxisPositions
+from camshaft.models.convert.convert import convert
 from camshaft.models.vision.config import VisionConfig
 from camshaft.models.vision.patches import patch_rows
 from camshaft.models.vision.tiles import Tile, layout_of
+from tests.models.convert.test_mmproj import write_preprocessor
 from tests.support.models.pictures import Prompt, drawn_picture, opened, prompts_in
 
 pytestmark = pytest.mark.oracle
@@ -169,3 +172,21 @@ def test_other_rows_and_columns_of_a_qwen35s_pictures_show(seeing: Any, monkeypa
 
     monkeypatch.setattr(AxisPositions, "_next", turned)
     assert differences(*seeing("qwen35"), None) > 0.01
+
+
+@pytest.mark.parametrize("name", RECURRENT)
+def test_the_encoder_of_a_saved_qwen35_becomes_its_file(name: str, seeing: Any, tmp_path: Path) -> None:
+    _, mmproj, _ = seeing(name)
+    from scripts.oracles.tiny.pictures import vision as tiny_vision
+    from scripts.oracles.tiny.pictures.hybrids import FIRST_SEED, MODELS
+
+    seed, tiny = next((i, model) for i, model in enumerate(MODELS, FIRST_SEED) if model.name == name)
+    tiny_vision.build(tiny, seed).save_pretrained(tmp_path / "hub")
+    write_preprocessor(tmp_path / "hub", tiny.projector)
+    convert(tmp_path / "hub", tmp_path / "made.gguf", "F32", mmproj=True)
+    with open_gguf(mmproj) as wanted, open_gguf(tmp_path / "made.gguf") as file:
+        for key in wanted.metadata:
+            np.testing.assert_array_equal(file.metadata[key], wanted.metadata[key], err_msg=key)
+        assert {*file.tensors} == {*wanted.tensors}
+        for key, tensor in wanted.tensors.items():
+            np.testing.assert_array_equal(file.tensors[key].dequantize(), tensor.dequantize(), err_msg=key)
