@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,9 +13,11 @@ import pytest
 
 from camshaft import train
 from camshaft.errors import PlanError
+from camshaft.train.memory import anonymous_nbytes
 from camshaft.train.tuning import recomputation
 from camshaft.train.tuning.finetuning import plan_finetune
 from tests.support.fixtures import tiny_model
+from tests.train.small import examples, flat, loss, parameters, same
 
 
 class FakeStep:
@@ -61,6 +64,7 @@ def test_a_model_trains_with_the_same_bits_in_less_memory(tmp_path: Path) -> Non
     base, data = tiny_model("llama", tmp_path), tmp_path / "data.jsonl"
     data.write_text("\n".join(json.dumps({"text": f"{i} words and more words" * 6}) for i in range(4)), "utf-8")
     plain = plan_finetune(base, data, options=train.FinetuneOptions(steps=2))
+    assert (plain.program_nbytes is None) is (anonymous_nbytes() is None)
     budget = sum(plain.memory.values()) - 1
     written = []
     for memory, threads in ((None, 3), (budget, 1)):
@@ -87,3 +91,14 @@ def test_estimates_follow_the_layers(tmp_path: Path) -> None:
             found.append(step.estimated_nbytes(ids, rows, rows))
     assert found == sorted(found, reverse=True)
     assert found[-1] < found[0]
+
+
+def test_starts_are_not_held_once_a_plan_has_them() -> None:
+    start = parameters()
+    with train.Step(loss, start, train.SGD()) as step:
+        first, *_ = flat(start)
+        held = sys.getrefcount(first)
+        step(*examples(4), lr=0.0)
+        assert sys.getrefcount(first) < held
+        assert same(step.parameters, start)
+    assert same(step.parameters, start)

@@ -97,8 +97,8 @@ def _rotated(x: Array) -> Array:
     return np.concatenate([a * np.cos(angles) - b * np.sin(angles), b * np.cos(angles) + a * np.sin(angles)], axis=2)
 
 
-def draw(arch: str, n_tokens: int, dim: int, seed: int) -> PlainEncoder:
-    """An encoder with every parameter drawn, to values that bfloat16 represents."""
+def draw(arch: str, n_tokens: int, dim: int, seed: int, head: int) -> PlainEncoder:
+    """An encoder with every parameter drawn, to values that bfloat16 represents, and heads of `head` elements."""
     rng, shapes = np.random.default_rng(seed), _shapes(arch, n_tokens, dim)
     tensors = {}
     for name, shape in shapes.items():
@@ -111,7 +111,7 @@ def draw(arch: str, n_tokens: int, dim: int, seed: int) -> PlainEncoder:
             values = values * 1.6 / math.sqrt(shape[-1])
         bits = values.astype(np.float32).view(np.uint32) & np.uint32(0xFFFF0000)
         tensors[name] = bits.view(np.float32)
-    return PlainEncoder(arch, dim // 8, tensors)
+    return PlainEncoder(arch, dim // head, tensors)
 
 
 def _shapes(arch: str, n_tokens: int, dim: int) -> dict[str, tuple[int, ...]]:

@@ -47,7 +47,7 @@ class TinyEncoder:
     A reranker has the pooling "rank". `tokenizer` is that of the file, `pair` the tokens before, between and after two
     texts, `keys` are further ones of its architecture.
     Without a `family` of transformers it is a PlainEncoder.
-    `dim` is the width, of which the feed-forward has twice as much."""
+    `dim` is the width, of which the feed-forward has twice as much, `head` that of one head."""
 
     name: str
     family: str
@@ -56,6 +56,7 @@ class TinyEncoder:
     agreement: float
     options: dict[str, Any] = field(default_factory=dict)
     dim: int = 16
+    head: int = 8
     tokenizer: str = "bert"
     pair: tuple[tuple[int, ...], ...] = ((2,), (3,), (3,))
     n_layers: int = 2

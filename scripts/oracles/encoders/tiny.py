@@ -31,13 +31,13 @@ from tests.support.models.vocabularies import unigram, write_metadata
 def build(model: TinyEncoder, seed: int) -> Any:
     """The transformers model with every parameter drawn at random, to values that bfloat16 represents."""
     if not model.family:
-        return draw(model.arch, model.n_tokens, model.dim, seed)
+        return draw(model.arch, model.n_tokens, model.dim, seed, model.head)
     sizes = {
         "vocab_size": model.n_tokens,
         "hidden_size": model.dim,
         "intermediate_size": 2 * model.dim,
         "num_hidden_layers": model.n_layers,
-        "num_attention_heads": model.dim // 8,
+        "num_attention_heads": model.dim // model.head,
         "max_position_embeddings": 64,
         "type_vocab_size": 2,
         "layer_norm_eps": 1e-6,
@@ -86,10 +86,10 @@ def dense_layers(model: TinyEncoder) -> list[np.ndarray]:
     """The layers after pooling of EmbeddingGemma: dense_2 and dense_3."""
     if model.arch != "gemma-embedding":
         return []
-    rng = np.random.default_rng(7)
+    rng, inner = np.random.default_rng(7), 3 * model.dim // 2
     bits = (
         rng.normal(size=shape).astype(np.float32).view(np.uint32) & np.uint32(0xFFFF0000)
-        for shape in ((24, 16), (16, 24))
+        for shape in ((inner, model.dim), (model.dim, inner))
     )
     return [each.view(np.float32) for each in bits]
 
@@ -144,7 +144,7 @@ def write_gguf(model: TinyEncoder, network: Any, path: Path) -> None:
     writer.add_block_count(model.n_layers)
     writer.add_embedding_length(model.dim)
     writer.add_feed_forward_length(2 * model.dim)
-    writer.add_head_count(model.dim // 8)
+    writer.add_head_count(model.dim // model.head)
     (writer.add_layer_norm_rms_eps if model.arch.startswith(("gemma", "t5")) else writer.add_layer_norm_eps)(1e-6)
     writer.add_causal_attention(False)
     writer.add_pooling_type(gguf.PoolingType(POOLINGS[model.pooling]))

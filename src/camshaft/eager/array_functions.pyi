@@ -122,7 +122,15 @@ class ArrayFunctions:
         """
 
     def matmul(
-        self, a: ArrayLike, b: ArrayLike, /, out: Array | None = None, *, transpose_b: bool = False, to: str = "f32"
+        self,
+        a: ArrayLike,
+        b: ArrayLike,
+        /,
+        out: Array | None = None,
+        *,
+        transpose_b: bool = False,
+        to: str = "f32",
+        precision: str = "f32",
     ) -> Any:
         """out[.., i, j] = sum_k a[.., i, k] b[.., k, j].
 
@@ -2201,6 +2209,43 @@ class ArrayFunctions:
         out: Array | tuple[Array, ...] | None = None,
     ) -> tuple[Any, Any]:
         """S = diag(exp(w)) S + outer(b, a.T S) + outer(k, v); o = r.T S; the last S.
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def gated_delta_rule_gradient(
+        self,
+        q: ArrayLike,
+        k: ArrayLike,
+        v: ArrayLike,
+        g: ArrayLike,
+        beta: ArrayLike,
+        state: ArrayLike,
+        dy: ArrayLike,
+        dstate: ArrayLike,
+        /,
+        *,
+        out: Array | tuple[Array, ...] | None = None,
+    ) -> tuple[Any, Any, Any, Any, Any, Any]:
+        """dq = S do; r = G.T k; dv = beta r; dk = G d - exp(g) S dv; G = exp(g) (G - outer(k, dv)), backward.
+
+        Arrays in, arrays out. `out` is written and returned.
+        """
+
+    def gated_linear_attention_gradient(
+        self,
+        q: ArrayLike,
+        k: ArrayLike,
+        v: ArrayLike,
+        g: ArrayLike,
+        state: ArrayLike,
+        dy: ArrayLike,
+        dstate: ArrayLike,
+        /,
+        *,
+        out: Array | tuple[Array, ...] | None = None,
+    ) -> tuple[Any, Any, Any, Any, Any]:
+        """G += outer(q, do); dq = S do; dk = G v; dv = G.T k; G = exp(g) G, backward.
 
         Arrays in, arrays out. `out` is written and returned.
         """

@@ -73,8 +73,10 @@ __all__ = [
     "floor",
     "floor_divide",
     "gated_delta_rule",
+    "gated_delta_rule_gradient",
     "gated_delta_slots",
     "gated_linear_attention",
+    "gated_linear_attention_gradient",
     "gated_product",
     "gather",
     "gelu",
@@ -382,7 +384,14 @@ def scale_mask_softmax(
 ) -> Tensor: ...
 @overload
 def matmul(
-    a: ArrayLike, b: ArrayLike, /, out: Array | None = None, *, transpose_b: bool = False, to: str = "f32"
+    a: ArrayLike,
+    b: ArrayLike,
+    /,
+    out: Array | None = None,
+    *,
+    transpose_b: bool = False,
+    to: str = "f32",
+    precision: str = "f32",
 ) -> Any: ...
 @overload
 def matmul(
@@ -392,6 +401,7 @@ def matmul(
     *,
     transpose_b: bool = False,
     to: str = "f32",
+    precision: str = "f32",
     name: str | None = None,
 ) -> Tensor: ...
 @overload
@@ -2771,6 +2781,60 @@ def rwkv7_time_mix(
     *state: Tensor | ArrayLike,
     name: str | None = None,
 ) -> tuple[Tensor, Tensor]: ...
+@overload
+def gated_delta_rule_gradient(
+    q: ArrayLike,
+    k: ArrayLike,
+    v: ArrayLike,
+    g: ArrayLike,
+    beta: ArrayLike,
+    state: ArrayLike,
+    dy: ArrayLike,
+    dstate: ArrayLike,
+    /,
+    *,
+    out: Array | tuple[Array, ...] | None = None,
+) -> tuple[Any, Any, Any, Any, Any, Any]: ...
+@overload
+def gated_delta_rule_gradient(
+    q: Tensor | ArrayLike,
+    k: Tensor | ArrayLike,
+    v: Tensor | ArrayLike,
+    g: Tensor | ArrayLike,
+    beta: Tensor | ArrayLike,
+    state: Tensor | ArrayLike,
+    dy: Tensor | ArrayLike,
+    dstate: Tensor | ArrayLike,
+    /,
+    *,
+    name: str | None = None,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]: ...
+@overload
+def gated_linear_attention_gradient(
+    q: ArrayLike,
+    k: ArrayLike,
+    v: ArrayLike,
+    g: ArrayLike,
+    state: ArrayLike,
+    dy: ArrayLike,
+    dstate: ArrayLike,
+    /,
+    *,
+    out: Array | tuple[Array, ...] | None = None,
+) -> tuple[Any, Any, Any, Any, Any]: ...
+@overload
+def gated_linear_attention_gradient(
+    q: Tensor | ArrayLike,
+    k: Tensor | ArrayLike,
+    v: Tensor | ArrayLike,
+    g: Tensor | ArrayLike,
+    state: Tensor | ArrayLike,
+    dy: Tensor | ArrayLike,
+    dstate: Tensor | ArrayLike,
+    /,
+    *,
+    name: str | None = None,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]: ...
 @overload
 def selective_scan_gradient(
     x: ArrayLike,

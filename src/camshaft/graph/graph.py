@@ -84,6 +84,11 @@ class Graph:
         finally:
             self._device = before
 
+    def clear(self) -> None:
+        """Forgets all nodes and tensors. They refer to the graph, so Python would keep both until it looks for cycles."""
+        for held in (self.nodes, self.inputs, self.states, self.outputs, self.blocks, self.derived):
+            held.clear()
+
     def place(self, made: Node | Tensor, device: str | None) -> None:
         """Assigns a node, or a tensor's producer, to the named device. Raises ShapeError if it is not in this graph."""
         checked_device(device)

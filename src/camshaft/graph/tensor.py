@@ -83,7 +83,7 @@ def _dtype_of(value: Any) -> DType | None:
 _POWERS = {2: "square", 0.5: "sqrt"}
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, slots=True)
 class Tensor:
     """A value in a graph.
 

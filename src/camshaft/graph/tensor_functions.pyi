@@ -68,8 +68,10 @@ __all__ = [
     "floor",
     "floor_divide",
     "gated_delta_rule",
+    "gated_delta_rule_gradient",
     "gated_delta_slots",
     "gated_linear_attention",
+    "gated_linear_attention_gradient",
     "gated_product",
     "gather",
     "gelu",
@@ -341,6 +343,7 @@ def matmul(
     *,
     transpose_b: bool = False,
     to: str = "f32",
+    precision: str = "f32",
     name: str | None = None,
 ) -> Tensor:
     """out[.., i, j] = sum_k a[.., i, k] b[.., k, j]."""
@@ -1757,6 +1760,35 @@ def rwkv7_time_mix(
     name: str | None = None,
 ) -> tuple[Tensor, Tensor]:
     """S = diag(exp(w)) S + outer(b, a.T S) + outer(k, v); o = r.T S; the last S."""
+
+def gated_delta_rule_gradient(
+    q: Tensor | ArrayLike,
+    k: Tensor | ArrayLike,
+    v: Tensor | ArrayLike,
+    g: Tensor | ArrayLike,
+    beta: Tensor | ArrayLike,
+    state: Tensor | ArrayLike,
+    dy: Tensor | ArrayLike,
+    dstate: Tensor | ArrayLike,
+    /,
+    *,
+    name: str | None = None,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """dq = S do; r = G.T k; dv = beta r; dk = G d - exp(g) S dv; G = exp(g) (G - outer(k, dv)), backward."""
+
+def gated_linear_attention_gradient(
+    q: Tensor | ArrayLike,
+    k: Tensor | ArrayLike,
+    v: Tensor | ArrayLike,
+    g: Tensor | ArrayLike,
+    state: Tensor | ArrayLike,
+    dy: Tensor | ArrayLike,
+    dstate: Tensor | ArrayLike,
+    /,
+    *,
+    name: str | None = None,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """G += outer(q, do); dq = S do; dk = G v; dv = G.T k; G = exp(g) G, backward."""
 
 def selective_scan_gradient(
     x: Tensor | ArrayLike,

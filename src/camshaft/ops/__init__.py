@@ -117,6 +117,7 @@ _MODULES = {
     "recurrent.delta_chunks": "delta_gates delta_chunk_kkt delta_chunk_wu delta_chunk_state delta_chunk_output",
     "recurrent.state_space": "selective_scan mamba2_ssd",
     "recurrent.rwkv": "rwkv6_time_mix rwkv7_time_mix",
+    "recurrent.gradient.delta_rule": "gated_delta_rule_gradient gated_linear_attention_gradient",
     "recurrent.gradient.selective_scan": "selective_scan_gradient",
     "recurrent.gradient.diagonal": "rwkv6_gradient rwkv7_gradient",
     "recurrent.triangular": "triangular_inverse",

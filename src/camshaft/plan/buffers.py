@@ -19,7 +19,7 @@ class Lifetime(enum.Enum):
     TEMP = "temp"
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, slots=True)
 class Buffer:
     """An allocation, compared by identity. `alignment` is a power of two in bytes; `space` is HOST for process memory, else a
     device's name."""
@@ -41,7 +41,7 @@ class Buffer:
         return BufferSlice(self, offset, self.nbytes - offset if nbytes is None else nbytes)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class BufferSlice:
     """Bytes [offset, offset + nbytes) of a buffer. Raises PlanError if out of bounds."""
 
@@ -72,7 +72,7 @@ class BufferSlice:
         return self.buffer is other.buffer and max(self.offset, other.offset) < min(self.end, other.end)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class BufferUse:
     """A thunk's access to a slice. A thunk that reads and writes the same bytes has two uses."""
 

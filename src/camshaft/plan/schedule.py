@@ -45,7 +45,7 @@ class Programs:
         return self.count({extent: extent.bound for extent, _ in self.factors})
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Thunk:
     """The unit of execution.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from camshaft.graph.graph import Graph, Tensor, root
 from camshaft.graph.passes.recompute import recompute
@@ -16,6 +17,13 @@ _STATES = {
     "gradient": "gradients of micro-batches",
 }
 _TEMPORARY = "activations and gradients"
+
+
+def anonymous_nbytes() -> int | None:
+    """Bytes of this process's memory that no file backs; None where the system does not say it as Linux does."""
+    status = Path("/proc/self/status")
+    lines = status.read_text("ascii").splitlines() if status.exists() else []
+    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("RssAnon:")), None)
 
 
 def memory_by_kind(plans: Sequence[ExecutionPlan]) -> Mapping[str, int]:

@@ -23,7 +23,7 @@ from tests.support.active_copies import copies_follow_an_extent
 from tests.support.devices.played_cuda import played_driver
 from tests.support.samples import has_turn, usable
 
-# In the default run a third of the ops; tests/emit/test_simt.py has others' kernels.
+# In the quick run a tenth of the ops; tests/emit/test_simt.py has others' kernels.
 CASES = [
     pytest.param(
         op,

@@ -88,14 +88,14 @@ def test_the_plan_of_a_run_is_shown(cli: Any, tmp_path: Path, monkeypatch: pytes
 
     def plan(model: Path, data: Path, **options: Any) -> FinetunePlan:
         given.update(options)
-        return FinetunePlan({"weights": 98_000_000, "optimizer": 5_000_000}, 7, 30, 12, 10, 96, 75)
+        return FinetunePlan({"weights": 98_000_000, "optimizer": 5_000_000}, 7, 30, 12, 10, 96, 75, 90_000_000)
 
     monkeypatch.setattr(library, "plan_finetune", plan)
     words = [str(tiny_model("llama", tmp_path)), "d.jsonl", str(tmp_path / "a.gguf"), "--plan", "--memory", "1.5G"]
     result = cli("finetune", *words)
     assert given["options"].memory == 1_500_000_000
     shown = dict(re.split(r"  +", line) for line in result.stdout.splitlines())
-    assert (shown["weights"], shown["memory in all"]) == ("98.0 MB", "103.0 MB")
+    assert (shown["weights"], shown["program, about"], shown["memory in all"]) == ("98.0 MB", "90.0 MB", "193.0 MB")
     assert (shown["layers computed once more"], shown["steps"]) == ("7 of 30", "75")
     assert json.loads(cli("finetune", *words, "--json").stdout)["recomputed"] == 7
 

@@ -56,8 +56,9 @@ KERNELS: dict[tuple[str, str, str], dict[str, float]] = {
     ("matmul", "blocked", "bf16 32x64x32 transposed to bf16"): {"sse4": 0.25},
     ("attention", "split_keys", "one token at 300"): {"sse4": 0.2, "neon": 0.05},
 }  # fmt: skip
-# Behind `full`: Q8_0 is Q4_0 with fewer instructions, and a product that is rounded at its end is the plain one before.
-FEWER = ("Q8_0", "Q4_0 13", "bf16 32x64x32 transposed to")
+# Behind `full`: Q8_0 is Q4_0 with fewer instructions, a product that is rounded at its end is the plain one before, and
+# attention's loop has no instruction of one level alone.
+FEWER = ("Q8_0", "Q4_0 13", "bf16 32x64x32 transposed to", "one token at")
 # level, op, variant and sample of a matrix unit -> how often each instruction is in a step of its loop
 UNITS = {
     ("amx", "quantized_matmul", "unpacked_tiles", "Q8_0 65(65)x2080x70 tiles"): {

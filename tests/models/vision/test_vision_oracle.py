@@ -1,18 +1,23 @@
-"""The tiles of pictures of odd sizes beside those of transformers' processors, in the sizes of released models."""
+"""The tiles of pictures of odd sizes beside those of transformers' processors, in the sizes of released models; Qwen3.5 with
+pictures, whose tiny models are not frozen, as a whole."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from camshaft import LanguageModel
+from camshaft.generate.vision.places import AxisPositions
 from camshaft.models.vision.config import VisionConfig
 from camshaft.models.vision.patches import patch_rows
 from camshaft.models.vision.tiles import Tile, layout_of
-from tests.support.models.pictures import drawn_picture, opened
+from tests.support.models.pictures import Prompt, drawn_picture, opened, prompts_in
 
 pytestmark = pytest.mark.oracle
 SIZES = [(37, 23), (513, 480), (301, 1207)]
@@ -98,3 +103,68 @@ def test_patches_are_those_of_qwens_processor(size: tuple[int, int], patch: int,
     found = patch_rows(tile.pixels, config).reshape(rows // 2, 2, columns // 2, 2, 3, -1).swapaxes(1, 2)
     wanted = np.asarray(given["pixel_values"]).reshape(-1, 3, 2, patch * patch)[:, :, 0]
     assert np.abs(found.reshape(wanted.shape) - wanted).max() < 1e-5
+
+
+@pytest.fixture(scope="module")
+def seeing(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[Path, Path, list[Prompt]]]:
+    """A tiny Qwen3.5 by its name: text model, vision file, and what transformers says of its prompts."""
+    pytest.importorskip("transformers")
+    from scripts.oracles import tiny_vision, tiny_vision_files
+    from scripts.oracles.tiny.pictures.hybrids import FIRST_SEED, MODELS
+
+    @cache
+    def made(name: str) -> tuple[Path, Path, list[Prompt]]:
+        seed, tiny = next((i, model) for i, model in enumerate(MODELS, FIRST_SEED) if model.name == name)
+        network, folder = tiny_vision.build(tiny, seed), tmp_path_factory.mktemp(name)
+        tiny_vision_files.write_text(tiny, network, folder / "text.gguf")
+        tiny_vision_files.write_vision(tiny, network, folder / "mmproj.gguf")
+        return folder / "text.gguf", folder / "mmproj.gguf", prompts_in(tiny_vision.answers(tiny, network))
+
+    return made
+
+
+def differences(text: Path, mmproj: Path, prompts: list[Prompt], chunk: int | None) -> float:
+    """The greatest difference from transformers' logits, over all prompts."""
+    found = 0.0
+    with LanguageModel(text, mmproj=mmproj, activations="f32", threads=1, context=256, sessions=2) as lm:
+        for raw, pictures, wanted, rows, logits in prompts:
+            ids = lm.prompt_ids(raw, raw=True, images=pictures)
+            assert [int(i) for i in ids] == wanted
+            found = max(found, float(np.abs(lm.logits(ids, chunk=chunk)[rows] - logits).max()))
+    return found
+
+
+RECURRENT = ("qwen35", "qwen35moe")
+
+
+@pytest.mark.parametrize("chunk", [None, 7, 1])
+@pytest.mark.parametrize("name", RECURRENT)
+def test_qwen35_says_of_pictures_what_transformers_says(name: str, chunk: int | None, seeing: Any) -> None:
+    text, mmproj, prompts = seeing(name)
+    assert all(logits.std(axis=0).mean() >= 1 for *_, logits in prompts)
+    assert differences(text, mmproj, prompts, chunk) < 1e-3
+
+
+@pytest.mark.parametrize("name", RECURRENT)
+def test_a_qwen35_that_goes_back_over_a_picture_says_the_same(name: str, seeing: Any) -> None:
+    text, mmproj, prompts = seeing(name)
+    with LanguageModel(text, mmproj=mmproj, activations="f32", threads=1, context=256, sessions=2) as lm:
+        ids = [lm.prompt_ids(raw, raw=True, images=pictures) for raw, pictures, *_ in prompts]
+        with lm.session() as session, lm.session() as other:
+            other.process(ids[1])
+            session.process(ids[0])
+            session.process([5, 6, 7])
+            session.rewind(len(ids[0]) // 2)
+            found = session.process(ids[0][len(ids[0]) // 2 :])
+            assert np.abs(found - prompts[0][4][-1]).max() < 1e-3
+
+
+def test_other_rows_and_columns_of_a_qwen35s_pictures_show(seeing: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    right = AxisPositions._next
+
+    def turned(self: AxisPositions, token: int, position: int, slot: int) -> tuple[int, int, int]:
+        time, row, column = right(self, token, position, slot)
+        return time, column, row
+
+    monkeypatch.setattr(AxisPositions, "_next", turned)
+    assert differences(*seeing("qwen35"), None) > 0.01

@@ -83,6 +83,50 @@ def test_tokens_far_apart_in_decay_do_not_overflow() -> None:
     assert error(last, wanted[1]) < 3e-6
 
 
+def of_gradient(tokens: int, keys: int, values: int, groups: int, decay: float | None = None) -> None:
+    """The kernel's gradients of the delta rule against the reference's; 1 and 3 threads give the same bits."""
+    op, (q, k, v, g, beta, state) = ops.get("gated_delta_rule_gradient"), inputs(tokens, keys, values, 2)
+    rng = np.random.default_rng(8)
+    dy, dstate = (rng.normal(size=a.shape).astype(np.float32) for a in (v, state))
+    g = g if decay is None else np.full_like(g, decay)
+    given = (q[:, :, :groups], k[:, :, :groups], v, g, beta, state, dy, dstate)
+    graph = cs.Graph()
+    made = graph.node(op.name, *(graph.input(f"x{i}", a.shape, "f32") for i, a in enumerate(given)))
+    for i, tensor in enumerate(made):
+        graph.output(f"y{i}", tensor)
+    found = []
+    for threads in (1, 3):
+        with cs.compile(graph, backend="simd", threads=threads) as plan:
+            found.append(plan.run(**{f"x{i}": a for i, a in enumerate(given)}))
+    for i, wanted in enumerate(op.reference(given, {})):
+        assert found[0][f"y{i}"].tobytes() == found[1][f"y{i}"].tobytes()
+        assert error(found[0][f"y{i}"], wanted) < 3e-6
+
+
+@pytest.mark.parametrize("decay", [None, -9.0])
+def test_gradients_over_chunks(decay: float | None) -> None:
+    """By far decays the gradient of g is small against products that cancel in it."""
+    of_gradient(67, 64, 32, 1, decay)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(
+    "sizes", [(1, 33, 31, 2), (64, 32, 32, 2), (65, 128, 16, 1), (200, 16, 256, 2), (129, 100, 70, 1)]
+)
+def test_gradients_over_chunks_of_more_sizes(sizes: tuple[int, int, int, int]) -> None:
+    of_gradient(*sizes)
+
+
+def test_heads_of_more_than_256_keys_have_gradients_by_products() -> None:
+    graph, shape = cs.Graph(), (1, 2, 1, 257)
+    inputs = [graph.input(name, shape, "f32") for name in "qkv"] + [graph.input("g", shape[:3], "f32")]
+    made = graph.node("gated_linear_attention", *inputs)
+    graph.gradients(cs.sum(made[0]), inputs)
+    assert "gated_linear_attention_gradient" not in {node.op.name for node in graph.nodes}
+    with pytest.raises(ShapeError, match=r"got 257, 257; wanted keys K and values V of at most 256"):
+        graph.node("gated_linear_attention_gradient", *inputs, *[made[1], made[0], made[1]])
+
+
 def test_a_nan_in_a_key_leaves_the_upper_triangle_0() -> None:
     k = np.ones((1, 1, 4, 2), np.float32)
     k[0, 0, 2] = np.nan

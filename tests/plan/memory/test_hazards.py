@@ -58,6 +58,22 @@ def test_live_temporaries_never_overlap(thunks: list[Thunk]) -> None:
             assert start_a + a.nbytes <= start_b or start_b + b.nbytes <= start_a
 
 
+def test_temporaries_that_live_over_many_steps_never_overlap() -> None:
+    """What a graph of gradients has: results of 150 layers are read again in the opposite order, at other sizes."""
+    rng, x = random.Random(3), buffer("x", 64, Lifetime.IO)
+    forward = [buffer(f"f{i}", 64 * rng.randint(1, 9)) for i in range(150)]
+    backward = [buffer(f"b{i}", 64 * rng.randint(1, 9)) for i in range(150)]
+    chain = [x, *forward, *backward]
+    thunks = [add(a.slice(), a.slice(), b.slice()) for a, b in itertools.pairwise(chain[:151])]
+    pairs = zip(chain[150:], reversed(forward), backward, strict=False)
+    thunks += [add(a.slice(), f.slice(), b.slice()) for a, f, b in pairs]
+    offsets = plan_memory(thunks).offsets
+    spans = {b: lives(thunks, b) for b in offsets}
+    for a, b in itertools.combinations(offsets, 2):
+        if max(spans[a].start, spans[b].start) < min(spans[a].stop, spans[b].stop):
+            assert offsets[a] + a.nbytes <= offsets[b] or offsets[b] + b.nbytes <= offsets[a]
+
+
 @given(thunk_lists())
 def test_every_hazard_has_a_wait_between(thunks: list[Thunk]) -> None:
     schedule, memory = make_schedule(thunks)

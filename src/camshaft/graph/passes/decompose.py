@@ -25,10 +25,13 @@ def decompose(graph: Graph, expands: Chosen = lambda node: not is_primitive(node
     By default primitive ops are left alone. `expands=lambda node: node.op.name not in known` leaves what an exporter knows.
     Inputs, states, outputs and their names stay. Raises PlanError for a chosen node whose op has no decomposition.
     """
-    while any(expands(node) for node in graph.nodes):
-        _refuse_order(graph)
-        graph = _Decomposing(graph, expands).run()
-    return graph
+    found = graph
+    while any(expands(node) for node in found.nodes):
+        _refuse_order(found)
+        before, found = found, _Decomposing(found, expands).run()
+        if before is not graph:
+            before.clear()
+    return found
 
 
 def expand_composites(graph: Graph) -> Graph:

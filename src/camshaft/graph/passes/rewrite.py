@@ -25,12 +25,23 @@ Place = Callable[[Node, tuple[Tensor, ...]], tuple[Tensor, ...] | None]
 
 def prepare(graph: Graph, activations: str) -> Graph:
     """Applies all rewrites before lowering. `activations`: as in `compile`. CAMSHAFT_CHAINS=0 disables elementwise chains."""
-    graph = apply_rules(expanded(graph), *(stage for stage in Stage if stage.is_applied(activations)))
+    passes: list[Callable[[Graph], Graph]] = [expanded]
+    passes += [functools.partial(_apply_stage, stage=stage) for stage in Stage if stage.is_applied(activations)]
     if setting("chains"):
         from camshaft.graph.passes.chains import fuse_chains  # it replays graphs by the Rewriter below
 
-        graph = fuse_chains(graph)
-    return recompute(pack_weights(graph))
+        passes.append(fuse_chains)
+    return _in_turn(graph, [*passes, pack_weights, recompute])
+
+
+def _in_turn(graph: Graph, passes: Sequence[Callable[[Graph], Graph]]) -> Graph:
+    """The graph after all passes. What passes leave to each other is emptied: of a training step each has 4 MB."""
+    found = graph
+    for one in passes:
+        before, found = found, one(found)
+        if found is not before and before is not graph:
+            before.clear()
+    return found
 
 
 def expanded(graph: Graph) -> Graph:

@@ -1,9 +1,8 @@
 """The gated delta rule and gated linear attention in chunks of 64 tokens, a head per program.
 
-Per chunk, with G the summed log decays: A = beta (k k.T) exp(G_i - G_j) below the diagonal; (I + A) [u w] = [beta v, beta
-exp(G) k]; v' = u - w h; o = exp(G) (q h) + tril(q k.T exp(G_i - G_j)) v'; h = exp(G_last) h + k.T (exp(G_last - G) v'). All
-are products of 64 x 64, 64 x K and K x V in register tiles; the system is solved in place, without the inverse. Linear
-attention has v' = v.
+Per chunk, with G the summed log decays: B = (k k.T) exp(G_i - G_j) below the diagonal; (I + B beta) t = v - exp(G) (k h); v' =
+beta t; o = exp(G) (q h) + tril(q k.T exp(G_i - G_j)) v'; h = exp(G_last) h + k.T (exp(G_last - G) v'). All are products of 64
+x 64, 64 x K and K x V in register tiles; the system is solved in place, without the inverse. Linear attention has v' = v.
 """
 
 from __future__ import annotations
@@ -11,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from math import prod
 
-from camshaft.dtypes import f32
 from camshaft.lang import Array, Tracer, Value, kernel
 from camshaft.ops import op as ops
 from camshaft.ops.recurrent.chunk import CHUNK, Chunk
@@ -34,12 +32,7 @@ def head_per_program(
     initial = rest[delta] if len(rest) > 2 + delta else None
     index = k.program(0)
     sequence, head, first = index // heads, index % heads, index * key_size
-    wide = value_size + key_size * delta
-    sizes = (CHUNK, key_size), (key_size, CHUNK), (CHUNK, key_size), (CHUNK, wide), (CHUNK, CHUNK), (CHUNK,)
-    own = [k.scratch(f32, *size) for size in sizes]
-    # system and rates, which nothing reads without delta
-    own += [k.scratch(f32, CHUNK, CHUNK), k.scratch(f32, CHUNK)] if delta else own[-2:]
-    chunk = Chunk(k, key_size, value_size, delta, rows, vectors, *own)
+    chunk = Chunk.of(k, key_size, value_size, delta, rows, vectors)
     for d in k.range(key_size):
         for c in range(0, value_size, WIDTH):
             zeros = k.splat(0.0, WIDTH)
@@ -53,12 +46,14 @@ def head_per_program(
             token = sequence * tokens + begin + r
             return token * groups + head // (heads // groups), token * heads + head
 
-        chunk.load(q, keys, v, places, active, scale, l2_norm)
+        chunk.load(q, keys, places, active, scale, l2_norm)
+        chunk.copy(v, chunk.values, value_size, lambda r: places(r)[1], active)
         chunk.gates(g, rest[0] if delta else None, places, active)
-        chunk.pairs()
+        products = [(chunk.queries, chunk.inside, False), (chunk.keys, chunk.system, True)]
+        chunk.pairs(products[: 1 + delta], chunk.turned, key_size)
         if delta:
+            chunk.subtract(state, first)
             chunk.solve()
-            chunk.correct(state, first)
         chunk.output(out, state, first, places, active)
         chunk.advance(state, first)
 

@@ -19,24 +19,25 @@ CHUNK = 64
 _LOWEST = -1e30
 
 
-def _pairs(f: Any, g: Any, diagonal: int) -> Any:
+def pairs(f: Any, g: Any, diagonal: int) -> Any:
     """exp(g_i - g_j) of pairs with i - j >= -diagonal, else 0; the mask comes first, where exp would overflow."""
     size, shape = g.shape[-1], tuple(g.shape)
     mask = np.tril(np.ones((size, size), bool), diagonal)
     return f.exp(f.where(mask, g.reshape((*shape, 1)) - g.reshape((*shape[:-1], 1, size)), _LOWEST))
 
 
-def _column(x: Any) -> Any:
+def column(x: Any) -> Any:
+    """x [...] as [..., 1]."""
     return x.reshape((*x.shape, 1))
 
 
 def _kkt(f: Any, k: Any, g: Any, beta: Any) -> Any:
-    found = f.matmul(k, k, transpose_b=True) * _pairs(f, g, -1) * _column(beta)
+    found = f.matmul(k, k, transpose_b=True) * pairs(f, g, -1) * column(beta)
     return f.where(np.tril(np.ones((k.shape[-2],) * 2, bool), -1), found, 0.0)
 
 
 def _wu(f: Any, t: Any, k: Any, v: Any, g: Any, beta: Any) -> Any:
-    return f.matmul(t, v * _column(beta)), f.matmul(t, k * _column(beta * f.exp(g)))
+    return f.matmul(t, v * column(beta)), f.matmul(t, k * column(beta * f.exp(g)))
 
 
 def _state(f: Any, k: Any, u: Any, w: Any, g: Any, state: Any = None) -> Any:
@@ -50,7 +51,7 @@ def _state(f: Any, k: Any, u: Any, w: Any, g: Any, state: Any = None) -> Any:
         snapshots.append(h)
         changes.append(change)
         keys = f.transpose(k[:, i], axes=(0, 2, 1))
-        kept = change * _column(f.exp(last - g[:, i]))
+        kept = change * column(f.exp(last - g[:, i]))
         h = f.exp(last).reshape((m, 1, 1)) * h + f.matmul(keys, kept)
     shapes = (m, 1, size, u.shape[3]), (m, 1, key_size, u.shape[3])
     first = _joined(f, [c.reshape(shapes[0]) for c in changes])
@@ -67,43 +68,46 @@ def _joined(f: Any, parts: list[Any]) -> Any:
 
 
 def _output(f: Any, q: Any, k: Any, v: Any, h: Any, g: Any, *, scale: float = 1.0) -> Any:
-    inside = f.matmul(f.matmul(q, k, transpose_b=True) * _pairs(f, g, 0), v)
-    return (f.matmul(q, h) * _column(f.exp(g)) + inside) * scale
+    inside = f.matmul(f.matmul(q, k, transpose_b=True) * pairs(f, g, 0), v)
+    return (f.matmul(q, h) * column(f.exp(g)) + inside) * scale
+
+
+def chunked(f: Any, x: Any, heads: int) -> Any:
+    """x [B, T, heads, ...] as [B heads, N, 64, ...], with zeros after the last token; fewer heads serve a run of them each."""
+    batch, tokens, groups, *tail = x.shape
+    padded = -(-tokens // CHUNK) * CHUNK
+    if padded > tokens:
+        x = f.concat(x, np.zeros((batch, padded - tokens, groups, *tail), np.float32), axis=1)
+    x = f.transpose(x, axes=(0, 2, 1, *range(3, 3 + len(tail))))
+    if groups != heads:
+        ones = np.ones((1, 1, heads // groups, 1, *(1 for _ in tail)), np.float32)
+        x = x.reshape((batch, groups, 1, padded, *tail)) * ones
+    return x.reshape((batch * heads, padded // CHUNK, CHUNK, *tail))
+
+
+def by_token(f: Any, x: Any, batch: int, tokens: int) -> Any:
+    """x [B heads, N, 64, ...] as [B, T, heads, ...]."""
+    rows, chunks, _, *tail = x.shape
+    x = x.reshape((batch, rows // batch, chunks * CHUNK, *tail))
+    return f.transpose(x, axes=(0, 2, 1, *range(3, 3 + len(tail))))[:, :tokens]
 
 
 def by_chunks(f: Any, q: Any, k: Any, v: Any, g: Any, beta: Any, state: Any) -> Any:
     """The whole rule, of q scaled: q and k [B, T, G, K], v [B, T, H, V], g and beta [B, T, H]; without beta, linear attention."""
-    batch, tokens, groups, key_size = q.shape
+    batch, tokens, _, key_size = q.shape
     heads, value_size = v.shape[2:]
-    shared = heads // groups
-    padded = -(-tokens // CHUNK) * CHUNK
-    n = padded // CHUNK
-
-    def chunked(x: Any) -> Any:
-        """[B, T, heads, ...] as [B heads, N, 64, ...], with zeros after the last token."""
-        if padded > tokens:
-            x = f.concat(x, np.zeros((batch, padded - tokens, *x.shape[2:]), np.float32), axis=1)
-        tail = tuple(x.shape[3:])
-        x = f.transpose(x, axes=(0, 2, 1, *range(3, 3 + len(tail))))
-        if x.shape[1] != heads:
-            x = x.reshape((batch, groups, 1, padded, *tail)) * np.ones(
-                (1, 1, shared, 1, *(1 for _ in tail)), np.float32
-            )
-        return x.reshape((batch * heads, n, CHUNK, *tail))
-
-    q, k, v, g = (chunked(x) for x in (q, k, v, g))
+    q, k, v, g = (chunked(f, x, heads) for x in (q, k, v, g))
     g = f.matmul(g, np.tril(np.ones((CHUNK, CHUNK), np.float32)), transpose_b=True)
     u, w = v, None
     if beta is not None:
-        beta = chunked(beta)
+        beta = chunked(f, beta, heads)
         u, w = _wu(f, f.triangular_inverse(_kkt(f, k, g, beta)), k, v, g, beta)
     if state is not None:
         state = state.reshape((batch * heads, key_size, value_size))
     else:  # a tensor also where there is one chunk
         state = f.multiply(u[:, 0, :1], 0.0) * np.zeros((1, key_size, 1), np.float32)
     changes, h, last = _state(f, k, u, w, g, state)
-    out = _output(f, q, k, changes, h, g).reshape((batch, heads, padded, value_size))
-    out = f.transpose(out, axes=(0, 2, 1, 3))[:, :tokens]
+    out = by_token(f, _output(f, q, k, changes, h, g), batch, tokens)
     return out, last.reshape((batch, heads, key_size, value_size))
 
 

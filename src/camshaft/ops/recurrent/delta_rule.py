@@ -22,7 +22,8 @@ from camshaft.ops.parameters import Attribute
 from camshaft.ops.recurrent import chunks
 from camshaft.ops.recurrent.columns import NORM_EPS
 from camshaft.ops.recurrent.delta_chunks import by_chunks
-from camshaft.ops.recurrent.frame import SequenceOp, decays, rates, sequence_op, small
+from camshaft.ops.recurrent.frame import SequenceOp, decays, expect_heads, rates, sequence_op, small
+from camshaft.ops.recurrent.gradient.delta_rule import linear_rule, rule, scale_of
 from camshaft.ops.recurrent.tokens import decayed_tokens, delta_tokens, launch
 
 SCALE = Attribute("scale", "float | None", None)
@@ -35,8 +36,7 @@ def check(name: str) -> Callable[[Any, ops.Attrs], None]:
     """Refuses heads that are no multiple of the groups, and a scale that is no number."""
 
     def refuse(sizes: Any, attrs: ops.Attrs) -> None:
-        wanted = "heads of values H a multiple of the heads of keys G"
-        ops.expect(sizes["H"] % sizes["G"] == 0, name, (sizes["H"], sizes["G"]), wanted)
+        expect_heads(name, sizes)
         scale = attrs.get("scale")
         good = scale is None or (isinstance(scale, float) and bool(np.isfinite(scale)))
         ops.expect(good, name, f"scale {scale!r}", "a finite float, or None for K ** -0.5")
@@ -44,12 +44,6 @@ def check(name: str) -> Callable[[Any, ops.Attrs], None]:
         ops.expect(isinstance(norm, bool), name, f"l2_norm {norm!r}", "True or False")
 
     return refuse
-
-
-def scale_of(attrs: ops.Attrs, key_size: int) -> float:
-    """The scale of queries: K ** -0.5 where none is given."""
-    scale = attrs.get("scale")
-    return float(key_size**-0.5 if scale is None else scale)
 
 
 def _in_order(q: Any, k: Any, v: Any, g: Any, beta: Any, state: Any, scale: float | None, l2_norm: bool) -> Any:
@@ -137,6 +131,7 @@ OPS = {
         _decompose,
         variants=_variants(delta_tokens, "rrrnnr"),
         flops=_flops,
+        vjp=rule,
         tolerance=_TOLERANCE,
     ),
     "delta_rule": sequence_op(
@@ -162,6 +157,7 @@ OPS = {
         _linear,
         variants=_variants(decayed_tokens, "rrrnr"),
         flops=_flops,
+        vjp=linear_rule,
         tolerance=_TOLERANCE,
     ),
 }  # fmt: skip

@@ -166,6 +166,12 @@ def _error_samples(row: SequenceOp) -> Iterable[ops.ErrorSample]:
         yield ops.ErrorSample((*specs[:-1], wrong), attrs, f"wanted {names[-1]} of f32")
 
 
+def expect_heads(op: str, sizes: Sizes) -> None:
+    """ShapeError unless each head of keys serves as many heads of values."""
+    wanted = "heads of values H a multiple of the heads of keys G"
+    ops.expect(sizes["H"] % sizes["G"] == 0, op, (sizes["H"], sizes["G"]), wanted)
+
+
 def decays(rng: np.random.Generator, shape: tuple[int, ...]) -> Any:
     """Log decays: mostly near 0, a few large."""
     return -np.exp(rng.normal(size=shape) - 2)

@@ -48,7 +48,7 @@ Piece: TypeAlias = Buffer | BufferSlice
 Built: TypeAlias = Compiled | HostCall | PointerCall
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class NodeRange:
     """Thunks [first, last) compute the node with its choice; `inputs` and `outputs` are its tensors' memory.
 

@@ -15,6 +15,8 @@ from camshaft.plan.memory.hazards import insert_waits, own_buffers, steps
 from camshaft.plan.schedule import Order, Schedule, Thunk, buffers_of, extents_of
 
 ALIGNMENT = 64
+# Of a block: a list of each step alone would have a million entries of a training step, 110 MB.
+STEPS = 64
 OWN_ALIGNMENT = 128  # two cache lines: workers share none, not even by prefetch of the neighbor
 
 
@@ -105,18 +107,23 @@ def _lowest_free(buffer: Buffer, taken: Iterable[tuple[int, int]]) -> int:
 def _place(lives: Iterable[_Live]) -> dict[Buffer, int]:
     """Returns offsets, assigned in order: each avoids the buffers placed before it that share its space and one of its steps."""
     offsets: dict[Buffer, int] = {}
-    taken: defaultdict[tuple[str, int], list[tuple[int, int]]] = defaultdict(list)
-    begun: defaultdict[tuple[str, int], list[tuple[int, int]]] = defaultdict(
-        list
-    )  # of `taken`, those that begin in the step
+    # the byte ranges in use: in a step, in all steps of a block, and those of both that begin in a step
+    taken, whole, begun = (defaultdict[tuple[str, int], list[tuple[int, int]]](list) for _ in range(3))
     for live in lives:
-        keys = [(live.buffer.space, step) for step in range(live.first, live.last + 1)]
+        space, first, last = live.buffer.space, live.first, live.last
         # those of the first step and those that begin later: each once, as a step's activations live on for thousands of steps
-        offset = _lowest_free(live.buffer, chain(taken[keys[0]], *(begun[key] for key in keys[1:] if key in begun)))
+        later = (begun[key] for key in ((space, step) for step in range(first + 1, last + 1)) if key in begun)
+        offset = _lowest_free(live.buffer, chain(taken[space, first], whole[space, first // STEPS], *later))
         offsets[live.buffer] = offset
-        begun[keys[0]].append((offset, offset + live.buffer.nbytes))
-        for key in keys:
-            taken[key].append((offset, offset + live.buffer.nbytes))
+        place = offset, offset + live.buffer.nbytes
+        begun[space, first].append(place)
+        for block in range(first // STEPS, last // STEPS + 1):
+            steps = range(max(first, block * STEPS), min(last + 1, (block + 1) * STEPS))
+            if len(steps) == STEPS:
+                whole[space, block].append(place)
+            else:
+                for step in steps:
+                    taken[space, step].append(place)
     return offsets
 
 

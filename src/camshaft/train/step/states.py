@@ -9,19 +9,20 @@ import numpy as np
 
 from camshaft.errors import PlanError
 from camshaft.graph.graph import Graph
+from camshaft.ops.spec import TensorSpec
 from camshaft.plan.execution_plan import ExecutionPlan
 from camshaft.plan.memory.device_memory import DeviceArray
-from camshaft.train.step.graphs import Recipe
+from camshaft.train.step.tree import Tree
 
 Array = np.ndarray[Any, Any]
 
 
 class States:
-    """What a step leaves for the next one, by name: start values, until the first plan that has them makes their memory."""
+    """What a step leaves for the next one, by name: start values, until the first plan that has them makes their memory. `tree`
+    has the parameters' structure."""
 
-    def __init__(self, recipe: Recipe) -> None:
-        self._recipe = recipe
-        self._starts = recipe.states()
+    def __init__(self, starts: Mapping[str, tuple[TensorSpec, Array | None]], tree: Tree) -> None:
+        self._starts, self._tree = dict(starts), tree
         self._memory: dict[str, Array | DeviceArray] = {}
 
     def read(self, name: str) -> Array:
@@ -34,8 +35,7 @@ class States:
 
     def tree(self, kind: str) -> Any:
         """Copies of the states of a kind, such as "parameters", in the structure of the parameters."""
-        tree = self._recipe.tree
-        return tree.filled({name: self.read(f"{kind}/{name}") for name in tree.arrays})
+        return self._tree.filled({name: self.read(f"{kind}/{name}") for name in self._tree.arrays})
 
     def copies(self) -> dict[str, Array]:
         """Copies of all states but the sums of micro-batches' gradients, which do not outlast a step."""
@@ -79,7 +79,8 @@ class States:
         return [name for name in self._starts if not name.startswith("gradient/")]
 
     def _write(self, name: str) -> None:
-        _, start = self._starts[name]
+        spec, start = self._starts[name]
+        self._starts[name] = spec, None  # from now on the memory has it
         there = self._memory[name]
         if isinstance(there, DeviceArray):
             there.write(np.zeros(there.shape, there.spec.parts[0].dtype.numpy) if start is None else start)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Self
 
 import numpy as np
@@ -76,8 +77,9 @@ class Step:
         _check(loss, optimizer, clip, average, micro_batches)
         tree = tree_of(parameters)
         numbers = checked_seed(seed), compute, checked_compute(compute, scaling, tree)
-        self._recipe = Recipe(loss, tree, optimizer, clip, average, micro_batches, *numbers)
-        self._states = States(self._recipe)
+        recipe = Recipe(loss, tree, optimizer, clip, average, micro_batches, *numbers)
+        self._recipe = replace(recipe, tree=tree.emptied())
+        self._states = States(recipe.states(), self._recipe.tree)
         self._plans: dict[Any, ExecutionPlan] = {}
         self._weights = Weights()
         self._backend, self._threads, self._activations = backend, threads, activations

@@ -38,6 +38,11 @@ class Tree:
         found, _ = leaves(self.whole)
         return with_leaves(self.whole, iter(_filled(self.names, found, values)))
 
+    def emptied(self) -> Tree:
+        """The tree with zeros that take no memory in place of its arrays."""
+        zeros = {name: np.broadcast_to(np.zeros((), a.dtype), a.shape) for name, a in self.arrays.items()}
+        return Tree(self.filled(zeros), zeros, self.names)
+
     @property
     def specs(self) -> dict[str, TensorSpec]:
         """The parameters' specs by name."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from camshaft.generate.options import multiplies_bf16
 from camshaft.models.files.pull import resolve_model
 from camshaft.models.files.quantize import check_target
 from camshaft.train import checkpoint
-from camshaft.train.memory import memory_by_kind
+from camshaft.train.memory import anonymous_nbytes, memory_by_kind
 from camshaft.train.record.history import Point
 from camshaft.train.record.recorder import Recorder, Records
 from camshaft.train.trainer import Progress, Trainer
@@ -125,13 +125,21 @@ def plan_finetune(
     threads: int | None = None,
 ) -> FinetunePlan:
     """Compiles what `finetune` with these arguments would run, and says what memory that holds. Raises as `finetune`."""
-    given = options or FinetuneOptions()
+    given, before = options or FinetuneOptions(), anonymous_nbytes()
     with _opened(model, lora, given) as tuned:
         run = _run(tuned, data, validation, given, backend=backend, threads=threads)
         with run.trainer as trainer:
-            memory = memory_by_kind(trainer.plans())
+            memory, after = memory_by_kind(trainer.plans()), anonymous_nbytes()
         rows, layers = run.batches, (tuned.recomputed, tuned.config.n_layers)
-        return FinetunePlan(memory, *layers, rows.n_examples, rows.n_rows, rows.row_length, run.steps)
+        sizes = rows.n_examples, rows.n_rows, rows.row_length
+        return FinetunePlan(memory, *layers, *sizes, run.steps, _program_nbytes(memory, before, after))
+
+
+def _program_nbytes(memory: Mapping[str, int], before: int | None, after: int | None) -> int | None:
+    """By how much the process grew, without weights and parameters: nothing has touched the plan's other memory yet."""
+    if before is None or after is None:
+        return None
+    return max(after - before - memory.get("weights", 0) - memory.get("parameters", 0), 0)
 
 
 def _opened(model: str | Path, lora: LoraConfig | None, given: FinetuneOptions) -> TunedModel:

@@ -136,7 +136,8 @@ class FinetuneResult:
 
 @dataclass(frozen=True)
 class FinetunePlan:
-    """What a run would need: bytes by kind, and how many of the layers gradients compute once more."""
+    """What a run would need: bytes by kind, and how many of the layers gradients compute once more. `program_nbytes` is what the
+    process took beside them while it planned: the tokenizer, the graph, compiled code; None where the system does not say."""
 
     memory: Mapping[str, int]
     recomputed: int
@@ -145,3 +146,4 @@ class FinetunePlan:
     n_rows: int
     row_length: int
     n_steps: int
+    program_nbytes: int | None = None

@@ -112,8 +112,9 @@ def _print_plan(found: Any, json: bool) -> None:
 
 
 def _plan_rows(plan: FinetunePlan) -> list[tuple[str, str]]:
-    rows = [(kind, size(nbytes)) for kind, nbytes in plan.memory.items()]
-    rows += [("memory in all", size(sum(plan.memory.values())))]
+    kinds = dict(plan.memory) | ({} if plan.program_nbytes is None else {"program, about": plan.program_nbytes})
+    rows = [(kind, size(nbytes)) for kind, nbytes in kinds.items()]
+    rows += [("memory in all", size(sum(kinds.values())))]
     rows += [("layers computed once more", f"{plan.recomputed} of {plan.n_layers}")]
     return [*rows, ("rows", f"{plan.n_rows} of {plan.row_length} tokens"), ("steps", str(plan.n_steps))]
 

@@ -11,106 +11,14 @@ from typing import Any
 import numpy as np
 
 from camshaft.dtypes import f32
-from camshaft.lang import Array, Tracer, Value, kernel
 from camshaft.ops import op as ops
 from camshaft.ops.checks import TO_TOLERANCE
 from camshaft.ops.recurrent.frame import SequenceOp, sequence_op
 from camshaft.ops.recurrent.gradient.parts import CPUS, SCAN_STEPS, summed
+from camshaft.ops.recurrent.gradient.scan_kernel import CHANNELS, WIDTH, channels_backward
 from camshaft.ops.spec import TensorSpec
 
-WIDTH, CHANNELS = 16, 16
 NAME = "selective_scan_gradient"
-
-
-@kernel
-def channels_backward(
-    k: Tracer, x: Array, dt: Array, a: Array, b: Array, c: Array, state: Array, dy: Array, dstate: Array,
-    dx: Array, ddt: Array, da: Array, db: Array, dc: Array, dfirst: Array, starts: Array,
-    *, tokens: int, channels: int, size: int, blocks: int,
-) -> None:  # fmt: skip
-    # a program has 16 channels of a sequence; db and dc have its part of the sums over channels
-    sequence, block = k.program(0), k.program(1)
-    first = block * CHANNELS
-    n_own, n_chunks = k.minimum(channels - first, CHANNELS), -(-tokens // SCAN_STEPS)
-    places = [(at, None if at + WIDTH <= size else size - at) for at in range(0, size, WIDTH)]
-    wide = len(places) * WIDTH
-    h, g, sums, held = (k.scratch(f32, rows * CHANNELS, wide) for rows in (1, 1, 1, SCAN_STEPS))
-
-    def load(array: Array, row: Value, place: tuple[int, int | None]) -> Value:
-        return k.load_vector(array, row, place[0], width=WIDTH, count=place[1])
-
-    def advance(own: Value, token: Value) -> None:
-        channel = first + own
-        step = dt[token, channel]
-        into = k.splat(step * x[token, channel], WIDTH)
-        for place in places:
-            old = k.load_vector(h, own, place[0], width=WIDTH)
-            new = k.fma(load(b, token, place), into, k.exp(load(a, channel, place) * step) * old)
-            k.store_vector(h, new, own, place[0])
-
-    for own in k.range(n_own):
-        row = sequence * channels + first + own
-        for place in places:
-            k.store_vector(h, load(state, row, place), own, place[0])
-            k.store_vector(g, load(dstate, row, place), own, place[0])
-            k.store_vector(sums, k.splat(0.0, WIDTH), own, place[0])
-    for chunk in k.range(n_chunks):
-        for own in k.range(n_own):
-            kept = (sequence * n_chunks + chunk) * channels + first + own
-            for place in places:
-                k.store_vector(starts, k.load_vector(h, own, place[0], width=WIDTH), kept, place[0])
-        for t in k.range(chunk * SCAN_STEPS, k.minimum((chunk + 1) * SCAN_STEPS, tokens)):
-            for own in k.range(n_own):
-                advance(own, sequence * tokens + t)
-    for back in k.range(n_chunks):
-        chunk = n_chunks - 1 - back
-        begin = chunk * SCAN_STEPS
-        count = k.minimum(tokens - begin, SCAN_STEPS)
-        for own in k.range(n_own):
-            kept = (sequence * n_chunks + chunk) * channels + first + own
-            for place in places:
-                k.store_vector(h, k.load_vector(starts, kept, place[0], width=WIDTH), own, place[0])
-        for j in k.range(count):
-            for own in k.range(n_own):
-                for place in places:
-                    old = k.load_vector(h, own, place[0], width=WIDTH)
-                    k.store_vector(held, old, j * CHANNELS + own, place[0])
-                advance(own, sequence * tokens + begin + j)
-        for later in k.range(count):
-            j = count - 1 - later
-            token = sequence * tokens + begin + j
-            of_b, of_c = ([k.var(k.splat(0.0, WIDTH)) for _ in places] for _ in range(2))
-            for own in k.range(n_own):
-                channel = first + own
-                step, value, change = dt[token, channel], x[token, channel], dy[token, channel]
-                into, of_step, of_into = step * value, k.var(k.splat(0.0, WIDTH)), k.var(k.splat(0.0, WIDTH))
-                for place, total_b, total_c in zip(places, of_b, of_c, strict=True):
-                    of_a, of_input, seen = load(a, channel, place), load(b, token, place), load(c, token, place)
-                    old = k.load_vector(held, j * CHANNELS + own, place[0], width=WIDTH)
-                    decay = k.exp(of_a * step)
-                    kept_part = decay * old
-                    new = k.fma(of_input, k.splat(into, WIDTH), kept_part)
-                    of_h = k.fma(seen, k.splat(change, WIDTH), k.load_vector(g, own, place[0], width=WIDTH))
-                    total_c.set(k.fma(new, k.splat(change, WIDTH), total_c.value))
-                    total_b.set(k.fma(of_h, k.splat(into, WIDTH), total_b.value))
-                    of_decay = of_h * kept_part
-                    of_step.set(k.fma(of_decay, of_a, of_step.value))
-                    of_into.set(k.fma(of_h, of_input, of_into.value))
-                    so_far = k.load_vector(sums, own, place[0], width=WIDTH)
-                    k.store_vector(sums, k.fma(of_decay, k.splat(step, WIDTH), so_far), own, place[0])
-                    k.store_vector(g, of_h * decay, own, place[0])
-                total = k.vector_sum(of_into.value)
-                dx[token, channel] = total * step
-                ddt[token, channel] = k.fma(total, value, k.vector_sum(of_step.value))
-            row = (sequence * blocks + block) * tokens + begin + j
-            for place, total_b, total_c in zip(places, of_b, of_c, strict=True):
-                k.store_vector(db, total_b.value, row, place[0], count=place[1])
-                k.store_vector(dc, total_c.value, row, place[0], count=place[1])
-    for own in k.range(n_own):
-        row = sequence * channels + first + own
-        for place in places:
-            k.store_vector(da, k.load_vector(sums, own, place[0], width=WIDTH), row, place[0], count=place[1])
-            k.store_vector(dfirst, k.load_vector(g, own, place[0], width=WIDTH), row, place[0], count=place[1])
 
 
 def _build(node: ops.NodeSpec, target: ops.Target) -> ops.Build:
