@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from camshaft import LanguageModel
-from camshaft.generate.vision.places import AxisPositions
+from camshaft.generate.vision.runs import AxisPositions
 from camshaft.models.vision.config import VisionConfig
 from camshaft.models.vision.patches import patch_rows
 from camshaft.models.vision.tiles import Tile, layout_of
