@@ -24,7 +24,7 @@ from camshaft.ops.matmul.blas import BLAS, NUMPY
 from camshaft.ops.matmul.blocks.bf16 import BF16_DOT, MATRIX_UNIT
 from camshaft.ops.matmul.blocks.bf16_panels import UNIT_PANELS
 from camshaft.ops.matmul.blocks.bf16_products import BF16_PRODUCTS
-from camshaft.ops.matmul.blocks.blocked import BLOCKED, LEAST_PART
+from camshaft.ops.matmul.blocks.blocked import BLOCKED, least_part
 from camshaft.ops.matmul.lanes import LANES
 from camshaft.ops.matmul.samples import error_samples, samples
 from camshaft.ops.matmul.shapes import DTYPES, OWN_DTYPES, as_matrices, sizes_of
@@ -129,11 +129,11 @@ def _first_use(node: ops.NodeSpec, variant: ops.KernelVariant | None) -> ops.Ker
     s = sizes_of(node)
     if variant is None:
         floats = all(spec.dtype == f32 for spec in (*node.inputs, *node.outputs))
-        return LANES if floats and not s.transposed and s.columns > 1 and s.depth <= LEAST_PART else None
+        return LANES if floats and not s.transposed and s.columns > 1 and s.depth <= least_part(s) else None
     in_order = {
         TILED.name: True,
         SKINNY.name: s.columns > 1,
-        BLOCKED.name: s.depth <= variant.values.get("part", LEAST_PART),
+        BLOCKED.name: s.depth <= variant.values.get("part", least_part(s)),
     }
     return LANES if in_order.get(variant.name, False) and not s.transposed else None
 

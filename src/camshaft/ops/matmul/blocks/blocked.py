@@ -28,19 +28,22 @@ class Measured:
 
     `tile_rows`: the rows of a register tile by its vectors. `tile_cost`: the relative time of a multiply-add in such a tile,
     6 x 4 being 1. `room`: bytes of b up to which it is read in place. `unaligned_rows`: rows of a from which b is packed where
-    its rows begin anywhere in a cache line."""
+    its rows begin anywhere in a cache line. `streamed`: whether a program takes all of fewer than PACKED_ROWS rows, a short part
+    of the depth at a time, where b exceeds STREAMED_NBYTES, so that it is read once."""
 
     tile_rows: Mapping[int, int]
     tile_cost: Mapping[int, float]
     room: int
     unaligned_rows: int
+    streamed: bool
 
 
 # Loads of a and b share the pipe. Rows of a at a distance of 4096 bytes share an L1 cache set of 8 ways: 16 took twice as long.
-ZEN4 = Measured({4: 6, 3: 8, 2: 8, 1: 6}, {4: 1.0, 3: 1.01, 2: 1.05, 1: 1.1}, 1 << 20, 1 << 62)
+ZEN4 = Measured({4: 6, 3: 8, 2: 8, 1: 6}, {4: 1.0, 3: 1.01, 2: 1.05, 1: 1.1}, 1 << 20, 1 << 62, False)
 # Two vectors of multiply-adds a cycle need 8 sums or more: by tiles of 6 x 1 200 x 192 x 192 has 115 GFLOP/s, by 14 x 1 151, by
-# others 167. The L2 cache has 2 MiB: 640 cubed has 160 GFLOP/s in place, 147 packed. 200 cubed has 110 and 122.
-EMERALD_RAPIDS = Measured({4: 6, 3: 8, 2: 12, 1: 14}, {4: 1.0, 3: 1.01, 2: 1.02, 1: 1.1}, 2 << 20, 96)
+# others 167. The L2 cache has 2 MiB: 640 cubed has 160 GFLOP/s in place, 147 packed. 200 cubed has 110 and 122. Streamed
+# 64 x 1024 x 4096 has 133, by blocks of 32 rows and parts of 512 k 51; 200 x 1024 x 4096 131 and 57, 48 x 512 x 2048 136 and 83.
+EMERALD_RAPIDS = Measured({4: 6, 3: 8, 2: 12, 1: 14}, {4: 1.0, 3: 1.01, 2: 1.02, 1: 1.1}, 2 << 20, 96, True)
 # Values of `packed`: b is read in place, packed before, or packed by the program itself, a panel's part at a time.
 IN_PLACE, PACKED, PACKED_INSIDE = 0, 1, 2
 # Legal depths, rows and columns of a program's blocks.
@@ -60,6 +63,7 @@ PROGRAMS = 32
 # A product of so many multiply-adds, work for two workers, that would make fewer programs is split into the smallest blocks:
 # 64 x 4096 x 64 in f32 took 218 us on two threads as three programs of 32 rows, then 178.
 UNEVEN, SHARED_WORK = 8, 4e6
+STREAMED_PART, STREAMED_GROUP, STREAMED_NBYTES = PARTS[0], 256, 1 << 20
 # From so many rows on a b that exceeds `room` is packed: fewer do not pay for it.
 PACKED_ROWS = 256
 # Rows of b that a packing program takes.
@@ -95,7 +99,22 @@ def part_of(depth: int, part: int) -> int:
 
 def defaults(node: ops.NodeSpec, target: ops.Target) -> ops.Values:
     """Returns the cost model's choice. `block`: a program's rows; `group`: its columns; `part`: its depth per step."""
-    return {**values_of(sizes_of(node), target), "copied": int(node.inputs[0].dtype != f32)}
+    s = sizes_of(node)
+    values = {**values_of(s, target), "copied": int(node.inputs[0].dtype != f32)}
+    if not values["packed"] and measured_on(target).streamed and may_be_streamed(s):
+        block = next(n for n in BLOCKS if n >= bound(s.rows))
+        return {**values, "part": STREAMED_PART, "block": block, "group": STREAMED_GROUP}
+    return values
+
+
+def may_be_streamed(s: Sizes) -> bool:
+    """Returns whether a CPU may take all rows at once, a part of STREAMED_PART at a time."""
+    return bound(s.rows) < PACKED_ROWS and 4 * prod(s.b_shape) > STREAMED_NBYTES
+
+
+def least_part(s: Sizes) -> int:
+    """Returns the least part of the depth that the cost model chooses on any CPU."""
+    return STREAMED_PART if may_be_streamed(s) else LEAST_PART
 
 
 def values_of(s: Sizes, target: ops.Target) -> dict[str, int]:
