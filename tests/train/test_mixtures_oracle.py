@@ -1,4 +1,4 @@
-"""Gradients of mixtures of experts and of recurrent models by all their tensors: against torch's of the model in transformers, and
+"""Gradients of mixtures of experts and recurrent models by all their tensors: against torch's of the model in transformers, and
 against differences of plain programs.
 """
 
