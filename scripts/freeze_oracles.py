@@ -33,7 +33,8 @@ from scripts.oracles import excerpt, llama, quantized  # noqa: E402
 from scripts.oracles.awkward import awkward_strings  # noqa: E402
 from scripts.oracles.vocabularies import OTHERS, VOCABULARIES, fetch_vocabularies  # noqa: E402
 from tests.support.fixtures import DATA, MODES, default_model, pack_logits, token_digest  # noqa: E402
-from tests.support.models import divergence, vocabularies  # noqa: E402
+from tests.support.models import vocabularies  # noqa: E402
+from tests.support.models.references import divergence  # noqa: E402
 from tests.support.models.sketches import SKETCHES, block_values, sketch, weighted_values  # noqa: E402
 
 MAX_NBYTES = 6_000_000
@@ -107,7 +108,7 @@ def freeze_model(name: str) -> None:
 
 def freeze_encoders(model: Path) -> None:
     """Tiny random encoders and the vectors of transformers, which llama.cpp must confirm before they are written."""
-    from scripts.oracles import tiny_encoders
+    from scripts.oracles.encoders import tiny as tiny_encoders
 
     for seed, tiny in enumerate(tiny_encoders.ENCODERS):
         network = tiny_encoders.build(tiny, seed)
@@ -127,14 +128,13 @@ def freeze_encoders(model: Path) -> None:
 
 def freeze_vision(model: Path, names: Sequence[str] = ()) -> None:
     """Tiny random models that see pictures (those of these names, or all), and the logits of transformers."""
-    from scripts.oracles import tiny_vision, tiny_vision_files
-    from scripts.oracles.tiny.pictures import models
+    from scripts.oracles.tiny.pictures import files, models, vision
 
     for seed, tiny in enumerate(models.MODELS, models.FIRST_SEED):
         if names and tiny.name not in names:
             continue
-        network = tiny_vision.build(tiny, seed)
-        for part, write in (("text", tiny_vision_files.write_text), ("mmproj", tiny_vision_files.write_vision)):
+        network = vision.build(tiny, seed)
+        for part, write in (("text", files.write_text), ("mmproj", files.write_vision)):
             with tempfile.TemporaryDirectory() as folder:
                 path = Path(folder) / "tiny.gguf"
                 write(tiny, network, path)
@@ -142,7 +142,7 @@ def freeze_vision(model: Path, names: Sequence[str] = ()) -> None:
             target = DATA / "vision" / f"{tiny.name}.{part}.gguf.xz"
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_bytes(packed)
-        arrays = tiny_vision.answers(tiny, network)
+        arrays = vision.answers(tiny, network)
         spread = min(values.std(axis=0).mean() for name, values in arrays.items() if "logits" in name)
         if spread < 1:
             raise SystemExit(f"{tiny.name}: the logits' standard deviation is {spread:.2f}; wanted 1")
@@ -151,11 +151,11 @@ def freeze_vision(model: Path, names: Sequence[str] = ()) -> None:
 
 def freeze_sequences(model: Path) -> None:
     """Tiny random models with an encoder and a decoder, Whisper and T5s of both versions, and what transformers says of them."""
-    from scripts.oracles import tiny_speech, tiny_t5
+    from scripts.oracles.tiny import speech, t5
 
-    _freeze("speech/whisper", tiny_speech, tiny_speech.make())
+    _freeze("speech/whisper", speech, speech.make())
     for name, gated in (("t5-gated", True), ("t5-relu", False)):
-        _freeze(f"t5/{name}", tiny_t5, tiny_t5.make(gated=gated))
+        _freeze(f"t5/{name}", t5, t5.make(gated=gated))
 
 
 def _freeze(name: str, oracle: Any, network: Any) -> None:

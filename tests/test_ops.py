@@ -30,7 +30,7 @@ from tests.support.samples import (
 
 # Samples of a variant in the default run, at most; the rest is `full`. simd: those that show most features; of an elementwise row
 # or a reduction, whose frame `add` and `sum` show, those of them that compute in different dtypes. scalar has simd's kernels in
-# one lane, so a fifth of such rows is tried there. `full` adds MORE; `soak` has all.
+# one lane, so a tenth of such rows is tried there. `full` adds MORE; `soak` has all.
 MOST, MORE = {"scalar": 1, "simd": 2}, {"scalar": 4, "simd": 12}
 MANY = 2  # variants: more than these show the op's features together, by one sample of each
 # Ops of whose variant for short rows simd has three small samples: LLVM takes 4 s for a row with floats in 64 lanes.
@@ -170,10 +170,13 @@ def test_few_variants_are_for_one_target_alone() -> None:
         ("quantized_matmul", "matrix_unit"),
         ("quantized_matmul", "gemv"),
         ("quantized_matmul_grouped", "streams"),
-        ("quantized_matmul", "short_sums"),
-        ("quantized_matmul_grouped", "short_sums"),
-        ("gated_product", "short_sums"),
+        *(
+            (op, name)
+            for op in ("quantized_matmul", "quantized_matmul_grouped", "gated_product")
+            for name in ("short_sums", "wide_sums")
+        ),
         ("matmul", "matrix_unit"),
+        ("matmul", "bf16_products"),
         ("matmul", "unit_panels"),
         ("sort", "partition"),
         ("sort", "buckets"),
@@ -183,7 +186,7 @@ def test_few_variants_are_for_one_target_alone() -> None:
         ("quantized_matmul_transposed", "unpacked_tiles"),
         ("gated_product", "unpacked_tiles"),
         ("quantized_matmul", "unpacked_units"),
-        *(("gated_product", f"unfused_{name}") for name in ("gemv", "matrix_unit", "short_sums")),
+        *(("gated_product", f"unfused_{name}") for name in ("gemv", "matrix_unit", "short_sums", "wide_sums")),
         *(("gated_product", f"unfused_{name}") for name in ("unpacked_tiles", "unpacked_units")),
         ("attention", "unit_tiles"),
         ("attention", "unit_tiles_with_options"),

@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from bench.compare.peers.ours_executor import add_plan
+from bench.compare.peers.ours.executor import add_plan
 from camshaft.backends.cpu.compile import host_target
 from camshaft.plan.runtime.execute import BoundSchedule
 from camshaft.plan.runtime.native.library import native_executor

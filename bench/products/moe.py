@@ -55,7 +55,7 @@ def row(order: dict[str, Any], threads: int, taken: dict[str, list[float]]) -> d
 def measured(options: argparse.Namespace, threads: int, folder: Path) -> Iterator[dict[str, Any]]:
     """Measure every block."""
     given = {"repack": not options.plain}
-    with beside_ggml.processes(options, threads, "ours_moe:Blocks", "moe_ggml.py:Blocks", **given) as up:
+    with beside_ggml.processes(options, threads, "ours/moe:Blocks", "moe_ggml.py:Blocks", **given) as up:
         wanted = list(orders(options, folder))
         taken = beside_ggml.in_rounds(up, wanted, options.repeat)
     for order, found in zip(wanted, taken, strict=True):

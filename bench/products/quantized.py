@@ -86,7 +86,7 @@ def row(order: dict[str, Any], threads: int, top: peak.MachinePeak, taken: dict[
 
 def measured(options: argparse.Namespace, threads: int, folder: Path) -> Iterator[dict[str, Any]]:
     """Measure every product, after the machine's peak."""
-    with beside_ggml.processes(options, threads, "ours_products:Products", "quantized_ggml.py:Blocks") as up:
+    with beside_ggml.processes(options, threads, "ours/products:Products", "quantized_ggml.py:Blocks") as up:
         wanted, top = list(orders(options, folder)), peak.measure(threads)
         taken = beside_ggml.in_rounds(up, wanted, options.repeat)
     for order, found in zip(wanted, taken, strict=True):

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from bench import rows
-from bench.compare.peers.ours_loading import measure_memory
+from bench.compare.peers.ours.loading import measure_memory
 from camshaft.formats.blocks import BLOCK_FORMATS
 from camshaft.formats.mapped import MappedFile
 from camshaft.formats.tensor import FileTensor

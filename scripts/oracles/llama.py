@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
+from unittest.mock import patch
 
 import llama_cpp
 import numpy as np
@@ -14,8 +15,12 @@ import numpy as np
 P, R = ParamSpec("P"), TypeVar("R")
 
 
-def _open(path: Path, **options: Any) -> llama_cpp.Llama:
-    return llama_cpp.Llama(str(path), verbose=False, **options)
+def _open(path: Path, *, packs: bool = True, **options: Any) -> llama_cpp.Llama:
+    """`packs`: weights are packed for the CPU's kernels as they are read. Python's interface has no argument for it."""
+    parameters = llama_cpp.llama_model_default_params()
+    parameters.use_extra_bufts = packs
+    with patch.object(llama_cpp.llama_cpp, "llama_model_default_params", lambda: parameters):
+        return llama_cpp.Llama(str(path), verbose=False, **options)
 
 
 def on_a_new_thread(compute: Callable[P, R]) -> Callable[P, R]:
@@ -55,11 +60,12 @@ def logits(path: Path, tokens: list[int], *, exact: bool) -> np.ndarray:
 
 
 @on_a_new_thread
-def logits_of_each(path: Path, texts: Sequence[list[int]], *, exact: bool) -> list[np.ndarray]:
-    """`logits` of several texts, each from the beginning."""
+def logits_of_each(path: Path, texts: Sequence[list[int]], *, exact: bool, packs: bool = True) -> list[np.ndarray]:
+    """`logits` of several texts, each from the beginning; weights are packed for kernels or, not `packs`, left as in the file."""
     cache = {"type_k": llama_cpp.GGML_TYPE_F32, "type_v": llama_cpp.GGML_TYPE_F32, "flash_attn": False} if exact else {}
     longest = max(64, *(len(tokens) for tokens in texts))
-    llama, found = _open(path, n_ctx=longest, n_threads=2, n_threads_batch=2, logits_all=True, **cache), []
+    options = {"n_ctx": longest, "n_threads": 2, "n_threads_batch": 2, "logits_all": True, **cache}
+    llama, found = _open(path, packs=packs, **options), []
     for tokens in texts:
         llama.reset()
         llama._ctx.kv_cache_clear()

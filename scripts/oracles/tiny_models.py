@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from scripts.oracles.tiny import (
+from scripts.oracles.tiny.families import (
     experts,
     gemma4,
     hybrids,

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from bench.compare.peers.numpy_arrays import NumPy, operands
-from bench.compare.peers.ours_arrays import Camshaft
-from bench.compare.peers.ours_products import Products
+from bench.compare.peers.ours.arrays import Camshaft
+from bench.compare.peers.ours.products import Products
 from bench.compare.suites.array_rows import CHAINS, core_name, passes, product
 from bench.compare.suites.suite import Task
 

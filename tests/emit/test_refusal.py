@@ -8,7 +8,7 @@ from camshaft.emit.refusal import refusal
 from camshaft.lang import ir, kernel
 from camshaft.lang.dialects import Absent
 from camshaft.lang.targets import ELEMENTS, TARGETS
-from tests.emit.test_llvm_memory import copy
+from tests.emit.llvm.test_memory import copy
 from tests.support.compilers.emit_harness import trace
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from camshaft import LanguageModel, Sampling
-from tests.support.models.divergence import FORMATS, Divergence, cut, diverge, frozen, in_format, texts
 from tests.support.models.files import require_default_model
+from tests.support.models.references.divergence import FORMATS, Divergence, cut, diverge, frozen, in_format, texts
 
 MOST = 1.1  # times llama.cpp's own
 N_ALIKE = 40

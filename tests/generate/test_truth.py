@@ -11,8 +11,8 @@ import pytest
 from camshaft import LanguageModel, Sampling
 from camshaft.formats.gguf.file import open_gguf
 from tests.support.fixtures import Dequantized, llama_cpp_top
-from tests.support.models import float64_llama as reference
 from tests.support.models.files import require_default_model
+from tests.support.models.references import float64_llama as reference
 from tests.support.quick import full
 
 GREEDY = Sampling(greedy=True)

@@ -9,7 +9,7 @@ from camshaft.lang.interpreter.interpret import interpret
 from camshaft.lang.simt.form import to_simt
 from camshaft.lang.targets import TARGETS
 from camshaft.lang.verifier.verify import verify
-from tests.emit.test_llvm_accuracy import WIDE, WIDER, WORST_ULP, apply, sweeps, ulps
+from tests.emit.llvm.test_accuracy import WIDE, WIDER, WORST_ULP, apply, sweeps, ulps
 from tests.support.compilers.emit_harness import both, trace
 
 WITHOUT_SCALE = frozenset({"scale"})

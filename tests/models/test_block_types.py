@@ -13,7 +13,7 @@ from camshaft import LanguageModel
 from camshaft.ops.quantized.samples import random_blocks
 from tests.support.fixtures import tiny_logits, tiny_model
 from tests.support.models.files import changed_model
-from tests.support.models.float64_llama import kl_divergence, logits
+from tests.support.models.references.float64_llama import kl_divergence, logits
 from tests.support.quick import quick_of
 
 TYPES = ("F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "IQ4_NL", "MXFP4")

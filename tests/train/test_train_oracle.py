@@ -18,7 +18,7 @@ from camshaft.train.tuning.methods.full import FullModel
 from tests.support.fixtures import tiny_logits, tiny_model
 from tests.train.by_references import by_references  # noqa: F401 - a fixture
 from tests.train.test_docs import MODEL
-from tests.train.test_lora import drawn, logits
+from tests.train.tuning.test_lora import drawn, logits
 
 pytestmark = pytest.mark.oracle
 SHAPES = {"w": (6, 5), "t": (2, 3, 4), "b": (5,), "s": ()}

@@ -13,8 +13,8 @@ from camshaft.validation.validate import check_sample, node_of
 SIMD = cpu_device("simd")
 TUNABLE = [(op, v) for op in ops.all_ops() for v in op.variants if v.tunables is not None and "simd" in v.backends]
 # One of each family of ops that share their tunables' code; those whose kernels take long to compile only when asked for.
-QUICK = ("rms_norm", "softmax", "residual_norm", "add", "silu_multiply", "sum")
-SLOW = ("matmul", "quantized_matmul", "attention")
+QUICK = ("rms_norm", "softmax", "residual_norm", "add", "sum")
+SLOW = ("silu_multiply", "matmul", "quantized_matmul", "attention")
 
 
 def cases(op: Op) -> list[tuple[Sample, NodeSpec]]:

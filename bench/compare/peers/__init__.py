@@ -1,1 +1,1 @@
-"""The code that runs in a peer's process, one module per library. Only `ours_*.py` import camshaft."""
+"""The code that runs in a peer's process, one module per library. Only those of `ours/` import camshaft."""

@@ -23,9 +23,9 @@ clock = time.process_time if BY_PROCESSOR else time.perf_counter
 
 
 def maker(place: str) -> Callable[..., Any]:
-    """The class named by `file.py:Class`, or by `module:Class` in this folder."""
+    """The class named by `file.py:Class`, or by `module:Class` and `folder/module:Class` in this folder."""
     file, name = place.rsplit(":", 1)
-    path = Path(file) if file.endswith(".py") else Path(__file__).with_name(f"{file}.py")
+    path = Path(file) if file.endswith(".py") else Path(__file__).parent / f"{file}.py"
     spec = importlib.util.spec_from_file_location(path.stem, path)
     assert spec is not None
     assert spec.loader is not None

@@ -77,7 +77,7 @@ def array_peers(threads: int, *names: str) -> tuple[Peer, ...]:
         ONNX: Peer(ONNX, "onnx_arrays:OnnxRuntime", given, environment),
     }
     chosen = [known[name] for name in names if name != NUMPY_CORE or core is not None]
-    return (*chosen, Peer(OURS, "ours_arrays:Camshaft", given, environment, peer_python=False))
+    return (*chosen, Peer(OURS, "ours/arrays:Camshaft", given, environment, peer_python=False))
 
 
 def product(dtype: str, m: int, k: int, n: int) -> Task:

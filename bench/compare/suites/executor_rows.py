@@ -14,6 +14,6 @@ MAX_NS = {1: 15.0, 2: 160.0}
 def executor(threads: int, watch: Watch) -> Iterator[Suite]:
     """Nanoseconds per add."""
     given = {"threads": threads}
-    peers = Peer("ggml", "ggml:Adds", given), Peer(OURS, "ours_executor:Adds", given, peer_python=False)
+    peers = Peer("ggml", "ggml:Adds", given), Peer(OURS, "ours/executor:Adds", given, peer_python=False)
     wanted = Target(ratio=1.0, figure=MAX_NS.get(threads))
     yield Suite("executor", threads, peers, (Task("dependent adds of 16", {"adds": THUNKS}, "ns", THUNKS, wanted),))

@@ -62,7 +62,7 @@ def _suite(group: str, threads: int, work: Work, context: int, tasks: tuple[Task
     given: dict[str, Any] = {"model": str(work.path), "threads": threads, "context": context}
     peers = (
         Peer("llama.cpp", "llama_language:LlamaCpp", given),
-        Peer(OURS, "ours_language:Camshaft", given, peer_python=False),
+        Peer(OURS, "ours/language:Camshaft", given, peer_python=False),
     )
     return Suite(group, threads, peers, tasks, busy)
 

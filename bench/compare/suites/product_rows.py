@@ -47,6 +47,6 @@ def _prompt(name: str) -> Task:
 def products(threads: int, watch: Watch) -> Iterator[Suite]:
     """One suite per format, so that its weights are freed before the next."""
     given = {"threads": threads}
-    peers = Peer("ggml", "ggml:Products", given), Peer(OURS, "ours_products:Products", given, peer_python=False)
+    peers = Peer("ggml", "ggml:Products", given), Peer(OURS, "ours/products:Products", given, peer_python=False)
     for name in FORMATS:
         yield Suite("products", threads, peers, (_token(name), _prompt(name)))

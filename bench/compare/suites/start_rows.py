@@ -28,4 +28,4 @@ def loading(threads: int, watch: Watch) -> Iterator[Suite]:
     for name, file in MODELS.items():
         order = {"model": str(file(watch)), "threads": threads}
         tasks.append(Task(f"{name}, memory of loading", order, "x file", 1, Target(figure=MOST_MEMORY)))
-    yield Suite("loading", threads, (Peer(OURS, "ours_loading:Memory", peer_python=False),), tuple(tasks))
+    yield Suite("loading", threads, (Peer(OURS, "ours/loading:Memory", peer_python=False),), tuple(tasks))

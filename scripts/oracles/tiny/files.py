@@ -13,14 +13,14 @@ from camshaft.models.convert.architectures import ARCHITECTURES, architecture_of
 from camshaft.models.convert.hub_config import HubConfig
 from camshaft.models.convert.tensors import layer_numbers, parts
 from scripts.oracles.plain.decoder import PlainDecoder
-from scripts.oracles.tiny.experts import expert_parts
-from scripts.oracles.tiny.gemma4 import gemma4_parameter, proportional_factors
-from scripts.oracles.tiny.hybrids import hybrid_parameter
-from scripts.oracles.tiny.latent import latent_parts
+from scripts.oracles.tiny.families.experts import expert_parts
+from scripts.oracles.tiny.families.gemma4 import gemma4_parameter, proportional_factors
+from scripts.oracles.tiny.families.hybrids import hybrid_parameter
+from scripts.oracles.tiny.families.latent import latent_parts
+from scripts.oracles.tiny.families.own import own_parts, own_state
+from scripts.oracles.tiny.families.recurrent import mamba_parts
+from scripts.oracles.tiny.families.rows import row_parts
 from scripts.oracles.tiny.model import ORIGINAL_CONTEXT, TinyModel
-from scripts.oracles.tiny.own import own_parts, own_state
-from scripts.oracles.tiny.recurrent import mamba_parts
-from scripts.oracles.tiny.rows import row_parts
 from scripts.oracles.tiny.vocabulary import CHAT_TEMPLATE, make_tokens
 
 

@@ -79,11 +79,26 @@ _OF: dict[str, dict[str, Any]] = {
     "rwkv6": {"heads": 0, "wkv.head_size": HEAD},
     "rwkv7": {"heads": 0, "wkv.head_size": HEAD},
     "bloom": {"ffn": 4 * HIDDEN, "n_head": 4},
+    # llama.cpp reads none of these: layers with sparse gates and with keys of their own, ranks, the cap of logits
+    "gemma3n": {"n_layers": 22, "laurel_rank": 64, "final_logit_softcapping": 30.0},
     # llama.cpp takes as many heads of keys as of queries for granted
     "dots1": {"kv_heads": 4},
     "ernie4_5-moe": {**_SHARED_EXPERTS, "moe_layer_interval": 1, "interleave_moe_layer_step": 1, "moe_layer_start_index": 1},
 }  # fmt: skip
-_FIELDS = ("heads", "kv_heads", "head_dim", "ffn")
+_FIELDS = ("heads", "kv_heads", "head_dim", "ffn", "n_layers")
+_SPARSE, _OWN_KEYS, _SHARED_KEYS, _PERIOD = 10, 20, 2, 5
+_WINDOWS = [(layer + 1) % _PERIOD != 0 for layer in range(_OWN_KEYS + _SHARED_KEYS)]
+# Lists of layers of a family, in the words of transformers and of GGUF, where it has another number of them.
+_LISTS: dict[str, dict[str, Any]] = {
+    "gemma3n": {
+        "layer_types": ["sliding_attention" if is_window else "full_attention" for is_window in _WINDOWS],
+        "attention.sliding_window_pattern": _WINDOWS,
+        **dict.fromkeys(("intermediate_size", "feed_forward_length"), [FFN] * len(_WINDOWS)),
+        **dict.fromkeys(("num_kv_shared_layers", "attention.shared_kv_layers"), _SHARED_KEYS),
+        "activation_sparsity_pattern": [0.95] * _SPARSE + [0.0] * (len(_WINDOWS) - _SPARSE),
+        "activation_sparsity_scale": [1.6448536] * _SPARSE + [float("-inf")] * (len(_WINDOWS) - _SPARSE),
+    }
+}
 
 
 def widened(model: TinyModel) -> TinyModel:
@@ -92,7 +107,8 @@ def widened(model: TinyModel) -> TinyModel:
     sizes = _SIZES | own
 
     def sized(given: Mapping[str, Any]) -> dict[str, Any]:
-        return {name: _size(name, value, sizes) for name, value in given.items()}
+        lists = _LISTS.get(model.name, {})
+        return {name: lists.get(name, _size(name, value, sizes)) for name, value in given.items()}
 
     fields: dict[str, Any] = {"ffn": FFN if model.ffn else 0}
     if model.heads:

@@ -11,9 +11,7 @@ from camshaft.generate.language_model import LanguageModel
 from camshaft.generate.model_plans import PROMPT_TOKENS
 from camshaft.generate.stored.header_cache import open_model_file
 from camshaft.models.config import read_config
-from camshaft.models.families import family_name
 from camshaft.models.files.pull import resolve_model
-from camshaft.text.vocabulary import vocabulary_size
 
 
 @dataclass
@@ -54,8 +52,7 @@ class FrontModel(LanguageModel):
         self._model_file = open_model_file(resolve_model(path_or_name))
         self._file = self._model_file.file
         try:
-            name = family_name(self._file.metadata)
-            self.config = read_config(self._file.metadata, name, vocabulary_size(self._file.metadata))
+            self.config = read_config(self._file.metadata)
             if self.config.is_bounded:
                 context = min(context, self.config.context_length)
             self.context, self.tokenizer = context, self._model_file.tokenizer()

@@ -122,7 +122,15 @@ class ArrayFunctions:
         """
 
     def matmul(
-        self, a: ArrayLike, b: ArrayLike, /, out: Array | None = None, *, transpose_b: bool = False, to: str = "f32"
+        self,
+        a: ArrayLike,
+        b: ArrayLike,
+        /,
+        out: Array | None = None,
+        *,
+        transpose_b: bool = False,
+        to: str = "f32",
+        precision: str = "f32",
     ) -> Any:
         """out[.., i, j] = sum_k a[.., i, k] b[.., k, j].
 

@@ -384,7 +384,14 @@ def scale_mask_softmax(
 ) -> Tensor: ...
 @overload
 def matmul(
-    a: ArrayLike, b: ArrayLike, /, out: Array | None = None, *, transpose_b: bool = False, to: str = "f32"
+    a: ArrayLike,
+    b: ArrayLike,
+    /,
+    out: Array | None = None,
+    *,
+    transpose_b: bool = False,
+    to: str = "f32",
+    precision: str = "f32",
 ) -> Any: ...
 @overload
 def matmul(
@@ -394,6 +401,7 @@ def matmul(
     *,
     transpose_b: bool = False,
     to: str = "f32",
+    precision: str = "f32",
     name: str | None = None,
 ) -> Tensor: ...
 @overload

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from camshaft.generate.language_model import LanguageModel
 
 Messages = Sequence[Mapping[str, Any]]
+CONVERSATION_OPTIONS = GenerateOptions(max_tokens=512)  # those of a conversation that is given none
 _SYSTEM_ROLES = ("system", "developer")
 
 

@@ -9,12 +9,12 @@ from typing import Any, Self, Unpack
 
 import numpy as np
 
-from camshaft.errors import ContextError, ModelError, SettingError, count, shortened
+from camshaft.errors import ContextError, ModelError, count, shortened
 from camshaft.forks import ForkLock, renewed
 from camshaft.garbage import no_collection
 from camshaft.generate import options as model_options
 from camshaft.generate.batch import Batch, prompts_with_options
-from camshaft.generate.conversation import Conversation, Messages
+from camshaft.generate.conversation import CONVERSATION_OPTIONS, Conversation, Messages
 from camshaft.generate.generation import Generation, GenerationTimings
 from camshaft.generate.grammar.matcher import GrammarCompiler
 from camshaft.generate.measures.description import PlanDescription, Timings, describe
@@ -28,18 +28,14 @@ from camshaft.generate.stored.header_cache import open_model_file
 from camshaft.generate.vision.tokens import BLIND
 from camshaft.models.adapters.adapter import Adapters, Given, open_adapters
 from camshaft.models.config import ModelConfig, read_config
-from camshaft.models.families import FAMILIES, family_name
+from camshaft.models.families import FAMILIES
 from camshaft.models.files.pull import resolve_model
-from camshaft.models.vision.pictures import PictureSource, open_pictures
+from camshaft.models.vision.pictures import PictureSource
 from camshaft.settings import thread_count
-from camshaft.text.vocabulary import vocabulary_size
 
 Array = np.ndarray[Any, Any]
 
 __all__ = ["Batch", "Conversation", "Generation", "GenerationTimings", "LanguageModel", "PlanDescription", "Timings"]
-
-DEFAULT_CONTEXT, DEFAULT_SESSIONS = 2048, 8
-CONVERSATION_OPTIONS = GenerateOptions(max_tokens=512)
 
 
 class LanguageModel(Prompts, Drawing):
@@ -67,10 +63,10 @@ class LanguageModel(Prompts, Drawing):
         *,
         backend: str | None = None,
         threads: int | None = None,
-        context: int = DEFAULT_CONTEXT,
+        context: int = model_options.DEFAULT_CONTEXT,
         activations: str = "auto",
         kv_cache: str = "auto",
-        sessions: int = DEFAULT_SESSIONS,
+        sessions: int = model_options.DEFAULT_SESSIONS,
         adapters: Given = (),
         mmproj: str | Path | None = None,
         experts_resident: float | None = None,
@@ -122,7 +118,9 @@ class LanguageModel(Prompts, Drawing):
             self.config,
             context=self.context,
             n_slots=sessions,
-            activations=self._mode(self._backend),
+            activations=model_options.compiled_activations(
+                self.activations, self._file.tensors.values(), self._backend
+            ),
             form=model_options.KV_CACHES[self.kv_cache],
             backend=self._backend,
             threads=self.threads,
@@ -132,10 +130,6 @@ class LanguageModel(Prompts, Drawing):
             cache_tokens=cache_tokens,
             mlock=mlock,
         )
-
-    def _mode(self, backend: str | None) -> str:
-        """The activations of `compile`."""
-        return model_options.compiled_activations(self.activations, self._file.tensors.values(), backend)
 
     def __repr__(self) -> str:
         sizes = f"backend {self.backend}, {count(self.threads, 'thread')}, context {self.context}"
@@ -166,16 +160,7 @@ class LanguageModel(Prompts, Drawing):
         ContextError if no session becomes free, and LogitsError if the model computes NaN.
         """
         options = generate_options(options, keywords)
-        pictures = open_pictures(images)
-        if (prompt is None) == (messages is None):
-            came = "neither a prompt nor messages" if prompt is None else "a prompt and messages"
-            raise SettingError(f"generate got {came}; wanted one of them")
-        if prompt is None and pictures:
-            raise SettingError("generate got messages and images; wanted the images in the messages' contents")
-        if prompt is None:
-            ids = self._of_messages(messages, raw=options.raw)
-        else:
-            ids = self.prompt_ids(prompt, raw=options.raw, images=pictures)
+        ids = self.ids_of(prompt, messages, images, raw=options.raw)
         self.check_open()
         session = Session(self, waits=True, goes_back=False)
         return session.start(ids, options, lambda generation: session.close())
@@ -233,10 +218,10 @@ class LanguageModel(Prompts, Drawing):
             return session.process(token_ids, every_row=True, chunk=chunk)
 
     def _read_config(self) -> ModelConfig:
-        name = family_name(self._file.metadata)
-        if FAMILIES[name].encoder:
+        config = read_config(self._file.metadata)
+        if FAMILIES[name := config.architecture].encoder:
             raise ModelError(f"{name} is an encoder, which writes no text; open it as camshaft.EmbeddingModel")
-        return read_config(self._file.metadata, name, vocabulary_size(self._file.metadata))
+        return config
 
     def _open_vision(self, path: str | Path) -> None:
         from camshaft.generate.vision.vision_model import VisionModel  # not needed without pictures
@@ -260,9 +245,6 @@ class LanguageModel(Prompts, Drawing):
             self.samplers.close()
             try:
                 self.plans.switch(opened)
-            except BaseException:
-                self.plans.switch(Adapters(self._file))
-                raise
             finally:
                 self.samplers = SamplerPlans(self.plans.logits, self._backend, self.threads, self.plans.plan_cache)
 

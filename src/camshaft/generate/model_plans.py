@@ -116,7 +116,15 @@ class ModelPlans(NamedPlans, PictureRuns):
         self._cached_plan("prompt")
 
     def switch(self, adapters: Adapters) -> None:
-        """Drops the plans, not the packed weights, and closes the adapters of before; later runs are with others."""
+        """Drops the plans, not the packed weights, and closes the adapters of before; later runs are with others, or with none
+        if these cannot be used, which raises as the constructor."""
+        try:
+            self._switch(adapters)
+        except BaseException:
+            self._switch(Adapters(self.file))
+            raise
+
+    def _switch(self, adapters: Adapters) -> None:
         with self._making:
             self.plan_cache.flush()
             self._close_plans()

@@ -122,6 +122,7 @@ def check_together(options: GenerateOptions, of: str) -> None:
             raise SettingError(f"{of} got {name}={value!r:.60}; wanted None: it is for one text alone")
 
 
+DEFAULT_CONTEXT, DEFAULT_SESSIONS = 2048, 8
 # Option of a model -> whether the inputs of quantized matmuls may be rounded.
 ACTIVATIONS = {"auto": True, "q8": True, "f32": False}
 # Option of a model -> dtype or block format of the KV cache.

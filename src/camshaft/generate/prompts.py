@@ -55,6 +55,26 @@ class Prompts(Closing):
         """The text of token ids."""
         return self.tokenizer.decode(ids)
 
+    def ids_of(
+        self,
+        prompt: str | Sequence[int] | None,
+        messages: Messages | None,
+        images: Sequence[PictureSource],
+        *,
+        raw: bool,
+    ) -> list[int]:
+        """Token ids of what `generate` got: a prompt, with its images, or a whole chat. Raises SettingError unless it is one of
+        them."""
+        pictures = open_pictures(images)
+        if (prompt is None) == (messages is None):
+            came = "neither a prompt nor messages" if prompt is None else "a prompt and messages"
+            raise SettingError(f"generate got {came}; wanted one of them")
+        if prompt is not None:
+            return self.prompt_ids(prompt, raw=raw, images=pictures)
+        if pictures:
+            raise SettingError("generate got messages and images; wanted the images in the messages' contents")
+        return self._of_messages(messages, raw=raw)
+
     def prompt_ids(
         self,
         prompt: str | Sequence[int],

@@ -13,7 +13,7 @@ from camshaft.errors import ContextError, SettingError
 from camshaft.generate.generation import FinishReason, Generation, TokenLogprob
 from camshaft.generate.options import GenerateKeywords, GenerateOptions, generate_options
 from camshaft.generate.sampling.sampler import Sampler
-from camshaft.generate.session_state import SessionState
+from camshaft.generate.session_runs import SessionRuns
 from camshaft.generate.speculation.pace import MOST_ROWS
 from camshaft.generate.speculation.speculator import Speculator
 from camshaft.generate.stored.prompt_cache import PromptCache
@@ -22,7 +22,7 @@ from camshaft.generate.vision.tokens import has_pictures
 Array = np.ndarray[Any, Any]
 
 
-class Session(SessionState):
+class Session(SessionRuns):
     """Generates text and processes tokens; tokens in the cache are never processed again. Closing it frees the slot."""
 
     def generate(

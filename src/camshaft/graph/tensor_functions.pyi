@@ -343,6 +343,7 @@ def matmul(
     *,
     transpose_b: bool = False,
     to: str = "f32",
+    precision: str = "f32",
     name: str | None = None,
 ) -> Tensor:
     """out[.., i, j] = sum_k a[.., i, k] b[.., k, j]."""

@@ -12,13 +12,14 @@ import numpy as np
 from camshaft.errors import ModelError
 from camshaft.formats.mapped import shown_value
 from camshaft.models.experts_config import Experts, read_experts
-from camshaft.models.families import FAMILIES, Family
+from camshaft.models.families import FAMILIES, Family, family_name
 from camshaft.models.file_keys import Keys
 from camshaft.models.latent_config import Latent, read_latent, score_magnitude
 from camshaft.models.layer_options import LayerOptions, read_layers
 from camshaft.models.recurrent_config import FEED_FORWARD, Recurrent, kv_heads, layer_widths, most_heads, read_recurrent
 from camshaft.models.streams_config import Streams, read_streams
 from camshaft.models.xielu_config import Xielu, read_xielu
+from camshaft.text.vocabulary import vocabulary_size
 
 # No model has a tenth of them; a file that lies would fill the memory with their options.
 MOST_LAYERS = 4096
@@ -93,8 +94,13 @@ def check_layers(prefix: str, n_layers: int, n_tensors: int) -> None:
         raise ModelError(f"the key '{prefix}.block_count' is {n_layers}; the file has {n_tensors} tensors")
 
 
-def read_config(metadata: Mapping[str, Any], architecture: str, vocab_size: int) -> ModelConfig:
-    """Read the dimensions. Raises ModelError, naming the key, for a missing or impossible value."""
+def read_config(
+    metadata: Mapping[str, Any], architecture: str | None = None, vocab_size: int | None = None
+) -> ModelConfig:
+    """Read the dimensions, of the file's architecture and tokens unless these are given. Raises ModelError, naming the key, for
+    a missing or impossible value."""
+    architecture = architecture or family_name(metadata)
+    vocab_size = vocabulary_size(metadata) if vocab_size is None else vocab_size
     keys, family = Keys(metadata, architecture), FAMILIES[architecture]
     dim, n_layers = keys.size("embedding_length"), _n_layers(keys, family)
     n_heads = most_heads(keys) if family.attention else 1

@@ -1,6 +1,6 @@
 """Instrument plans while they are compiled, for CAMSHAFT_DEBUG, DUMP, OVERRIDE, VALIDATE, INTERPRET and TRACE.
 
-plan/compile.py calls this through plan/hooks.py only if one of these settings is on; other plans have no overhead.
+plan/lower_and_bind.py calls this through plan/hooks.py only if one of these settings is on; other plans have no overhead.
 """
 
 from __future__ import annotations

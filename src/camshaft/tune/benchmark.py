@@ -11,8 +11,8 @@ from math import ceil
 from camshaft.backends.registry import device
 from camshaft.graph.graph import Graph, Tensor
 from camshaft.ops.op import KernelVariant, NodeSpec, Op, Values
-from camshaft.plan.compile import bind_lowered, extents_of_graph
 from camshaft.plan.execution_plan import ExecutionPlan
+from camshaft.plan.lower_and_bind import bind_lowered, extents_of_graph
 from camshaft.plan.lowering.lower import lower
 from camshaft.plan.memory.arena import make_schedule
 from camshaft.plan.memory.buffer_memory import given_memory

@@ -46,6 +46,7 @@ def test_a_poor_text_is_tried_at_each_temperature(model: SpeechModel) -> None:
     assert {s.temperature for s in model.transcribe(sound(1.0), **given, **lax).segments} == {0.0}
 
 
+@pytest.mark.full
 def test_repetitive_texts_are_poor(model: SpeechModel) -> None:
     assert compression_ratio("la " * 100) > 10
     assert compression_ratio("") < 1 < compression_ratio("What is said here is not said once more. ") * 2

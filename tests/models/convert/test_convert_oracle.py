@@ -49,7 +49,7 @@ def test_a_saved_model_gives_transformers_logits(name: str, tmp_path: Path) -> N
 @pytest.mark.parametrize("name", ["qwen2vl", "qwen3vlmoe", "gemma4v-layers", "lfm2vl"])
 def test_the_text_part_of_a_model_that_sees_pictures_becomes_the_frozen_file(name: str, tmp_path: Path) -> None:
     pytest.importorskip("transformers")
-    from scripts.oracles import tiny_vision
+    from scripts.oracles.tiny.pictures import vision as tiny_vision
     from scripts.oracles.tiny.pictures.models import FIRST_SEED, MODELS
     from scripts.oracles.tiny.vocabulary import write_tokenizer
 
@@ -73,7 +73,7 @@ ENCODERS = ("bert", "nomic-bert", "bert-rerank", "xlm-r-rerank", "modern-bert", 
 def test_a_saved_encoder_becomes_the_frozen_file(name: str, tmp_path: Path) -> None:
     pytest.importorskip("transformers")
     pytest.importorskip("llama_cpp")
-    from scripts.oracles import tiny_encoders
+    from scripts.oracles.encoders import tiny as tiny_encoders
     from tests.support.models.hub_folders import write_encoder_tokenizer
 
     seed, model = next((i, m) for i, m in enumerate(tiny_encoders.ENCODERS) if m.name == name)
@@ -97,7 +97,7 @@ MMPROJ = ("idefics3", "gemma3", "qwen2vl", "qwen2.5vl", "qwen3vl", "qwen3vlmoe",
 def test_the_encoder_of_a_saved_model_becomes_the_frozen_file_which_llama_cpp_opens(name: str, tmp_path: Path) -> None:
     pytest.importorskip("transformers")
     llama, mtmd = (pytest.importorskip(f"llama_cpp{part}") for part in ("", ".mtmd_cpp"))
-    from scripts.oracles import tiny_vision
+    from scripts.oracles.tiny.pictures import vision as tiny_vision
     from scripts.oracles.tiny.pictures.models import FIRST_SEED, MODELS
     from scripts.oracles.tiny.vocabulary import write_tokenizer
 
@@ -129,7 +129,7 @@ def test_the_encoder_of_a_saved_model_becomes_the_frozen_file_which_llama_cpp_op
 def test_a_saved_t5_becomes_the_frozen_file(version: str, tmp_path: Path) -> None:
     pytest.importorskip("transformers")
     tokenizers = pytest.importorskip("tokenizers")
-    from scripts.oracles import tiny_t5
+    from scripts.oracles.tiny import t5 as tiny_t5
 
     network, hub = tiny_t5.make(gated=version == "gated"), tmp_path / "hub"
     network.save_pretrained(hub)

@@ -1,4 +1,4 @@
-"""Products by 16-bit sums (AVX2 alone): every bit of the tile's results, and that the sums cannot overflow."""
+"""short_sums (AVX2 alone) and wide_sums (AVX-VNNI): every bit of the tile's results, and that 16-bit sums cannot overflow."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ from camshaft.ops.quantized.samples import Case, sample
 from camshaft.validation.run import run_variant
 from camshaft.validation.validate import node_of
 from tests.support.needs import require_level
-from tests.support.quick import quick_of
 
 OP = ops.get("quantized_matmul")
 
@@ -28,8 +27,13 @@ def machine(level: str) -> CpuDevice:
     return CpuDevice("cpu", "simd", native_lanes(row.features), row.features, row.architecture)
 
 
-def bits(variant: ops.KernelVariant, given: Sample) -> np.ndarray:
-    node, device = node_of(OP, given), machine("avx2")
+# A plain format and a nested one with groups; codes over 127, which 16-bit sums multiply by magnitude and sign.
+QUICK = (("avx2", "Q5_0"), ("avx2", "Q6_K"), ("avx-vnni", "Q8_0"), ("avx-vnni", "Q2_K"))
+VARIANTS = {"avx2": short_tile.SHORT, "avx-vnni": short_tile.WIDE}
+
+
+def bits(variant: ops.KernelVariant, given: Sample, level: str) -> np.ndarray:
+    node, device = node_of(OP, given), machine(level)
     assert variant.supports(node, device) is None
     (out, *_) = run_variant(variant, node, device, given.inputs, extents=given.extents)
     return out.view(np.uint32)
@@ -41,12 +45,19 @@ def cases(name: str) -> list[Case]:
     return [Case(name, 1, 1, 33, k, "q8"), Case(name, 5, 3, 17, k, "q8"), Case(name, 75, 70, 33, k, "q8")]
 
 
-@pytest.mark.parametrize("name", quick_of(PACKED_FORMATS, ["Q5_0", "Q6_K"]))
-def test_results_are_the_tiles_bit_for_bit(name: str) -> None:
-    require_level("avx2")
+@pytest.mark.parametrize(
+    ("level", "name"),
+    [
+        pytest.param(level, name, marks=() if (level, name) in QUICK else pytest.mark.full)
+        for level in VARIANTS
+        for name in PACKED_FORMATS
+    ],
+)
+def test_results_are_the_tiles_bit_for_bit(level: str, name: str) -> None:
+    require_level(level)
     for case in cases(name):
         given = sample(case)
-        short, tile = bits(short_tile.VARIANT, given), bits(TILE, given)
+        short, tile = bits(VARIANTS[level], given, level), bits(TILE, given, level)
         np.testing.assert_array_equal(short[: case.active], tile[: case.active])
 
 
@@ -70,16 +81,20 @@ MANY = {
 }
 
 
-def variant_of(name: str) -> ops.KernelVariant:
-    return next(variant for variant in ops.get(name).variants if variant.name == "short_sums")
-
-
+@pytest.mark.parametrize(
+    ("variant", "own", "wanted"),
+    [
+        ("short_sums", "avx2", "takes CPUs with AVX2 and without VNNI"),
+        ("wide_sums", "avx-vnni", "takes CPUs with AVX-VNNI and without AVX-512"),
+    ],
+)
 @pytest.mark.parametrize("name", MANY)
-def test_only_avx2_alone_has_the_variant(name: str) -> None:
-    node = node_of(ops.get(name), next(s for s in ops.get(name).samples() if s.name == MANY[name]))
+def test_only_one_level_has_the_variant(name: str, variant: str, own: str, wanted: str) -> None:
+    op = ops.get(name)
+    node = node_of(op, next(s for s in op.samples() if s.name == MANY[name]))
+    found = next(v for v in op.variants if v.name == variant)
     for level in LEVELS:
-        why = variant_of(name).supports(node, machine(level))
-        assert why == (None if level == "avx2" else "takes CPUs with AVX2 and without VNNI"), level
+        assert found.supports(node, machine(level)) == (None if level == own else wanted), level
 
 
 def test_programs_and_passes_are_several_in_a_sample_of_each_op() -> None:
@@ -92,7 +107,7 @@ def test_programs_and_passes_are_several_in_a_sample_of_each_op() -> None:
 
 def test_floats_and_steps_that_do_not_fit_are_refused() -> None:
     floats = node_of(OP, sample(Case("Q4_0", 16, 16, 16, 64, "f32")))
-    assert short_tile.VARIANT.supports(floats, machine("avx2")) == "takes quantized activations"
+    assert short_tile.SHORT.supports(floats, machine("avx2")) == "takes quantized activations"
     node, refusal = node_of(OP, sample(Case("Q4_0", 16, 16, 16, 64, "q8"))), short_tile.TUNABLES.refusal
     assert refusal is not None
     for columns, step, wanted in (

@@ -66,7 +66,9 @@ def test_any_view_is_sorted_along_any_axis():
         np.testing.assert_array_equal(table().sort(x, axis=axis), np.sort(x, axis))
 
 
-@pytest.mark.parametrize(("name", "attrs"), [("sort", {}), full("argsort", {"descending": True}), ("top_k", {"k": 5})])
+@pytest.mark.parametrize(
+    ("name", "attrs"), [("sort", {}), full("argsort", {"descending": True}), full("top_k", {"k": 5})]
+)
 def test_all_variants_agree_to_the_bit_for_any_lanes(name, attrs):
     x = odd_rows(np.random.default_rng(4))
     op, specs = ops.get(name), (TensorSpec(x.shape, as_dtype(x.dtype)),)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import lzma
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,21 +32,28 @@ def tiny_vision(name: str, folder: Path) -> tuple[Path, Path]:
     return paths
 
 
-def prompts_of(
-    name: str,
-) -> list[tuple[str, list[NDArray[np.uint8]], list[int], NDArray[np.int32], NDArray[np.float32]]]:
-    """What the model of that name was asked: a raw text, its pictures, the token ids, which of them have logits, and these."""
+# A raw text, its pictures, the token ids, which of them have logits, and these.
+Prompt: TypeAlias = tuple[str, list[NDArray[np.uint8]], list[int], NDArray[np.int32], NDArray[np.float32]]
+
+
+def prompts_of(name: str) -> list[Prompt]:
+    """What the model of that name was asked, and what transformers says."""
     with np.load(DATA / "vision" / f"{name}.npz") as saved:
-        return [
-            (
-                str(saved[f"text{n}"]),
-                [drawn_picture(*size) for size in saved[f"sizes{n}"].tolist()],
-                saved[f"ids{n}"].tolist(),
-                saved[f"rows{n}"],
-                saved[f"logits{n}"],
-            )
-            for n in range(2)
-        ]
+        return prompts_in(saved)
+
+
+def prompts_in(saved: Mapping[str, Any]) -> list[Prompt]:
+    """The two prompts in what `scripts.oracles.tiny_vision.answers` made."""
+    return [
+        (
+            str(saved[f"text{n}"]),
+            [drawn_picture(*size) for size in saved[f"sizes{n}"].tolist()],
+            saved[f"ids{n}"].tolist(),
+            saved[f"rows{n}"],
+            saved[f"logits{n}"],
+        )
+        for n in range(2)
+    ]
 
 
 def opened(name: str, folder: Path, **options: object) -> LanguageModel:

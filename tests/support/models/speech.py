@@ -13,7 +13,7 @@ import numpy as np
 from tests.support.fixtures import DATA
 
 Array = np.ndarray[Any, Any]
-# Recordings: seconds, seed, language, and whether each window knows the text before it. scripts/oracles/tiny_speech.py asks
+# Recordings: seconds, seed, language, and whether each window knows the text before it. scripts/oracles/tiny/speech.py asks
 # transformers about them.
 RECORDINGS = ((1.0, 7, None, False), (5.3, 7, "de", False), (5.3, 9, "fr", False), (5.3, 7, "de", True))
 # Nothing but the likeliest tokens.

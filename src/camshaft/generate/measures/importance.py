@@ -23,13 +23,11 @@ from camshaft.graph.graph import Graph, Tensor
 from camshaft.graph.node import Node
 from camshaft.graph.passes.decompose import decompose
 from camshaft.models.config import ModelConfig, read_config
-from camshaft.models.families import family_name
 from camshaft.models.files.imatrix import ImportanceMatrix
 from camshaft.models.files.pull import resolve_model
 from camshaft.plan.compile import compile
 from camshaft.plan.execution_plan import ExecutionPlan
 from camshaft.settings import thread_count
-from camshaft.text.vocabulary import vocabulary_size
 
 Array = np.ndarray[Any, Any]
 # Called with the number of chunks that are done, and of all.
@@ -79,8 +77,7 @@ def importance_matrix(
 
 
 def _config(file: GGUFFile, chunk: int) -> ModelConfig:
-    architecture = family_name(file.metadata)
-    config = read_config(file.metadata, architecture, vocabulary_size(file.metadata))
+    config = read_config(file.metadata)
     if chunk > config.context_length:
         raise ContextError(f"imatrix: chunks of {chunk} tokens; the model was trained on {config.context_length}")
     return config

@@ -20,14 +20,13 @@ from camshaft.generate.memory.kv_cache import KVCache
 from camshaft.generate.stored.header_cache import open_model_file
 from camshaft.generate.stored.plan_cache import PlanCache
 from camshaft.models.config import ModelConfig, read_config
-from camshaft.models.families import FAMILIES, family_name
+from camshaft.models.families import FAMILIES
 from camshaft.models.files.pull import resolve_model
 from camshaft.ops.spec import TensorSpec
 from camshaft.plan.cached.cached_plan import CachedPlan
 from camshaft.plan.memory.allocate import aligned_bytes
 from camshaft.plan.memory.weights import Weights
 from camshaft.settings import thread_count
-from camshaft.text.vocabulary import vocabulary_size
 
 if TYPE_CHECKING:
     from camshaft.plan.execution_plan import ExecutionPlan
@@ -80,10 +79,11 @@ class PooledModel(ABC):
             raise
 
     def _read_config(self) -> ModelConfig:
-        architecture = family_name(self._file.metadata)
-        config = read_config(self._file.metadata, architecture, vocabulary_size(self._file.metadata))
+        config = read_config(self._file.metadata)
         if config.recurrent is not None:
-            raise ModelError(f"{self.name}: {architecture} has recurrent layers; wanted an encoder, or attention alone")
+            raise ModelError(
+                f"{self.name}: {config.architecture} has recurrent layers; wanted an encoder, or attention alone"
+            )
         return config
 
     def _context(self, wanted: int | None) -> int:

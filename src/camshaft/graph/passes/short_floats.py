@@ -94,8 +94,8 @@ class _Rounding(Rewriter):
         with self.new.on(node.device):
             if w not in self._halves:
                 (self._halves[w],) = self.new.apply(cast.OP, (w,), {"to": "bf16"}, f"{w.name}.bf16")
-            op = _product(gives)
-            made = self.new.apply(op, (x, w, self._halves[w]), node.attrs, node.name)
+            op, attrs = _product(gives), {name: v for name, v in node.attrs.items() if name != matmul.PRECISION.name}
+            made = self.new.apply(op, (x, w, self._halves[w]), attrs, node.name)
         self.map.update(zip(node.outputs, made, strict=True))
 
 

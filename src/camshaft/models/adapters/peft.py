@@ -26,7 +26,6 @@ from camshaft.models.adapters.peft_names import Naming, file_name, module_name, 
 from camshaft.models.config import read_config
 from camshaft.models.families import family_name
 from camshaft.store.files import reason
-from camshaft.text.vocabulary import vocabulary_size
 
 Array = np.ndarray[Any, Any]
 Number = TypeVar("Number", int, float)
@@ -76,7 +75,7 @@ def open_folder(folder: str | os.PathLike[str], model: GGUFFile) -> Adapter:
     MissingExtraError without the safetensors library."""
     architecture = family_name(model.metadata)
     naming = naming_of(architecture)
-    sizes = read_config(model.metadata, architecture, vocabulary_size(model.metadata))
+    sizes = read_config(model.metadata)
     config = read_peft_config(Path(folder, CONFIG))
     if not Path(folder, WEIGHTS).exists() and Path(folder, _PICKLED).exists():
         raise FormatError(f"{path_for_messages(folder)}: has {_PICKLED}, which may run code; wanted {WEIGHTS}")

@@ -19,8 +19,8 @@ from camshaft.lang import Array, Tracer, Value, kernel
 from camshaft.ops import op as ops
 from camshaft.ops.attention.kv_cache_update import (
     BLOCK_TOKENS,
-    block_of,
     cache_op,
+    cell_of,
     check_places,
     heads_of,
     new_tokens,
@@ -77,9 +77,7 @@ def one_token_per_program(
     # per 32 elements of a head: d = max|x| / 127, q = round(x / d); or d = x / -8 for the x of greatest magnitude, q = x / d +
     # 8.5
     token, encode = k.program(0), _q8_0 if k_codes.dtype == i8 else _q4_0
-    position = positions[token].to(i64)
-    index = position // BLOCK_TOKENS % int(block_table.shape[1]) if ring else position // BLOCK_TOKENS
-    block, place = block_of(k, k_codes, slots[token], index, position, block_table), position % BLOCK_TOKENS
+    block, place = cell_of(k, k_codes, (positions, slots, block_table), token, ring)
     stored = k_codes.shape[2]
     column = k.scratch(i32, stored)
     for head in k.range(k.select(block >= 0, k.const(kv_heads, i64), 0)):

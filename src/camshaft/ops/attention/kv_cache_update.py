@@ -40,10 +40,8 @@ def one_token_per_program(
     ring: bool = False,
 ) -> None:
     # K[block, h, d, place] = k[t, h, d]; V[block, h, place, d] = v[t, h, d]
-    token = k.program(0)
-    position, v_dim = positions[token].to(i64), int(v_cache.shape[3])
-    index = position // BLOCK_TOKENS % int(block_table.shape[1]) if ring else position // BLOCK_TOKENS
-    block, place = block_of(k, k_cache, slots[token], index, position, block_table), position % BLOCK_TOKENS
+    token, v_dim = k.program(0), int(v_cache.shape[3])
+    block, place = cell_of(k, k_cache, (positions, slots, block_table), token, ring)
     for head in k.range(k.select(block >= 0, k.const(kv_heads, i64), 0)):
         for d in k.lanes(head_dim):
             k.scatter(k_cache, keys[token, head * head_dim + d], block, head, d, place)
@@ -52,6 +50,17 @@ def one_token_per_program(
         if v_dim != head_dim:
             for d in k.lanes(v_dim):
                 v_cache[block, head, place, d] = values[token, head * v_dim + d]
+
+
+def cell_of(
+    k: Tracer, cache: Array, where: tuple[Array, Array, Array], token: Value, ring: bool
+) -> tuple[Value, Value]:
+    """Returns the cache's block of a new token, as block_of, and the place in it. `where`: positions, slots and the block table;
+    of a `ring` the slot's blocks are used in turn."""
+    positions, slots, table = where
+    position = positions[token].to(i64)
+    index = position // BLOCK_TOKENS % int(table.shape[1]) if ring else position // BLOCK_TOKENS
+    return block_of(k, cache, slots[token], index, position, table), position % BLOCK_TOKENS
 
 
 def block_of(k: Tracer, cache: Array, slot: Value, index: Value, position: Value, table: Array) -> Value:

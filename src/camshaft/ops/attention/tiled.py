@@ -7,13 +7,13 @@ own keys. The steps on a tile are in tiled_steps.py.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any, TypeVar
 
 from camshaft.dtypes import i64
 from camshaft.extent import Extent
-from camshaft.lang import Tracer, Value, kernel
+from camshaft.lang import Constant, Kernel, Tracer, Value, kernel
 from camshaft.ops import op as ops
 from camshaft.ops.attention import split
 from camshaft.ops.attention.paged import (
@@ -188,13 +188,18 @@ def _refusal(node: ops.NodeSpec, target: ops.Target, values: ops.Values) -> str 
 
 
 def _build(node: ops.NodeSpec, target: ops.Target, values: ops.Values) -> ops.Build:
-    """Builds a launch with programs (kv head, tile of tokens), so that a worker reuses a head's keys and values in its cache."""
-    shape, tokens = _shape(node, target, values), node.inputs[0].shape[0]
+    return tiles_build(one_tile_per_program, node, asdict(_shape(node, target, values)))
+
+
+def tiles_build(kernel: Kernel, node: ops.NodeSpec, sizes: Mapping[str, int], **options: Constant) -> ops.Build:
+    """Builds a launch with programs (kv head, tile of tokens), so that a worker reuses a head's keys and values in its cache.
+    `sizes` are the fields of a Shape, and the kernel's constants with the `options`."""
+    tokens = node.inputs[0].shape[0]
     launch = ops.Launch(
-        one_tile_per_program,
-        (*reads(node), ops.write(0)),
-        (ops.Cells(shape.kv_heads), ops.Cells(tokens, per=shape.tile_tokens)),
-        {"scale": node.attrs["scale"], **asdict(shape)},
+        kernel,
+        (*reads(node), *(ops.write(i) for i in range(len(node.outputs)))),
+        (ops.Cells(sizes["kv_heads"]), ops.Cells(tokens, per=sizes["tile_tokens"])),
+        {"scale": node.attrs["scale"], **options, **sizes},
         extents=(tokens,) if isinstance(tokens, Extent) else (),
     )
     return ops.Build((launch,))

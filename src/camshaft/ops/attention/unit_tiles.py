@@ -11,12 +11,11 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from camshaft.dtypes import bf16, f16
-from camshaft.extent import Extent
 from camshaft.lang import Tracer, kernel
 from camshaft.ops import op as ops
 from camshaft.ops.attention import split
-from camshaft.ops.attention.paged import arguments_of, multiply_adds, reads, without_options
-from camshaft.ops.attention.tiled import runs_of
+from camshaft.ops.attention.paged import arguments_of, multiply_adds, without_options
+from camshaft.ops.attention.tiled import runs_of, tiles_build
 from camshaft.ops.attention.unit_tile_steps import Shape, UnitTile
 from camshaft.ops.matmul.blocks.unit_panels import SIDE, without_tiles
 from camshaft.ops.rule import Builder, Match, Use, Uses
@@ -69,30 +68,26 @@ def refusal(node: ops.NodeSpec, target: ops.Target, values: ops.Values) -> str |
     return f"a program takes {nbytes} bytes, more than {MOST_NBYTES}" if nbytes > MOST_NBYTES else None
 
 
-def _supports(node: ops.NodeSpec, target: ops.Target) -> str | None:
-    """Returns why the variant does not support the node, or None; next tokens of sequences are left to split_keys."""
-    if (reason := without_tiles(target) or without_options(node)) is not None:
-        return reason
+def without_bf16(node: ops.NodeSpec) -> str | None:
+    """Returns why a node may not be computed in bf16, or None."""
     if node.attrs.get("precision") != "bf16":
         return "takes precision 'bf16'"
     if node.inputs[1].dtype not in (f16, bf16):
         return f"takes a cache of f16 or bf16; got {node.inputs[1].dtype}"
+    return None
+
+
+def _supports(node: ops.NodeSpec, target: ops.Target) -> str | None:
+    """Returns why the variant does not support the node, or None; next tokens of sequences are left to split_keys."""
+    if (reason := without_tiles(target) or without_options(node) or without_bf16(node)) is not None:
+        return reason
     if split.VARIANT.supports(node, target) is None:
         return f"takes more than {split.MAX_TOKENS} tokens; got {bound(node.inputs[0].shape[0])}"
     return refusal(node, target, defaults(node, target))
 
 
 def _build(node: ops.NodeSpec, target: ops.Target, values: ops.Values) -> ops.Build:
-    """Builds a launch with programs (kv head, tile of tokens)."""
-    shape, tokens = shape_of(node, target, values), node.inputs[0].shape[0]
-    launch = ops.Launch(
-        one_unit_tile_per_program,
-        (*reads(node), ops.write(0)),
-        (ops.Cells(shape.kv_heads), ops.Cells(tokens, per=shape.tile_tokens)),
-        {"scale": node.attrs["scale"], **asdict(shape)},
-        extents=(tokens,) if isinstance(tokens, Extent) else (),
-    )
-    return ops.Build((launch,))
+    return tiles_build(one_unit_tile_per_program, node, asdict(shape_of(node, target, values)))
 
 
 def _cost(node: ops.NodeSpec, target: ops.Target) -> float:

@@ -1,19 +1,21 @@
-"""Variant of quantized_matmul_grouped for many tokens on CPUs with AVX2 alone: sums in 16 bits, as quantized/short_sums.py."""
+"""Variants of quantized_matmul_grouped for many tokens on CPUs with 16 vector registers: the tile of short_sums.py."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from camshaft.dtypes import i64
 from camshaft.lang import Tracer, kernel
 from camshaft.ops import op as ops
 from camshaft.ops.experts import order
-from camshaft.ops.experts.quantized_kernels import ExpertRows, sorted_build, sorted_cost, taken, whole_tiles
-from camshaft.ops.quantized.operands import Rows
+from camshaft.ops.experts.quantized_kernels import ExpertPart, taken
+from camshaft.ops.experts.quantized_variants import sorted_build, sorted_cost, whole_tiles
 from camshaft.ops.quantized.packed.packing import ROWS
+from camshaft.ops.quantized.products import short_tile
 from camshaft.ops.quantized.products.kernels import is_q8
 from camshaft.ops.quantized.products.short_sums import Tile, totals_of
-from camshaft.ops.quantized.products.short_tile import STEP, has_short_sums
+from camshaft.ops.quantized.products.short_tile import STEP
 
 COLUMNS = 32
 
@@ -21,42 +23,48 @@ COLUMNS = 32
 @kernel
 def short_product_of_expert(
     k: Tracer, *arguments: Any, n: int, n_experts: int, blocks: int, columns: int, step: int, bound: int, block: str,
-    share: int,
+    share: int, wide: bool,
 ) -> None:  # fmt: skip
     # as product_of_expert: y[p, 16 rows] of all pairs of one expert per program, `columns` pairs a pass, `step` at a time
     x, weights, (starts, pairs, out, *_) = taken(k, arguments, block)
-    part, expert = k.program(0) * share + k.program(2), k.program(1)
-    first, last = starts[expert].to(i64), starts[expert + 1].to(i64)
-    there = part * ROWS < n
-    with k.when(there & (expert < n_experts)):
-        mine = ExpertRows(k, ROWS, n, part, expert)
+    own = ExpertPart(k, starts, n, ROWS, share)
+    first, last = own.first, own.last
+    with k.when(own.is_there & (own.expert < n_experts)):
+        mine = own.expert_rows()
         for number in k.range((last - first + (columns - 1)) // columns):
             start = first + number * columns
             count = (k.minimum(last - start, columns) + (step - 1)) // step
-            tile = Tile(x, weights, mine, blocks, start, bound, step, count)
+            tile = Tile(x, weights, mine, blocks, start, bound, step, count, wide=wide)
             totals = totals_of(tile, columns)
             for slot in k.range(k.minimum(last - start, columns)):
                 mine.store(out, k.var(totals.get(slot)), pairs[start + slot].to(i64))
-    with k.when(there & (expert == n_experts)):
-        any_rows = Rows(k, ROWS, n, part)
-        for place in k.range(first, last):
-            any_rows.store(out, k.var(any_rows.spread(0.0)), pairs[place].to(i64))
+    own.store_zeros(out, pairs, n_experts)
 
 
 def _build(node: ops.NodeSpec, target: ops.Target) -> ops.Build:
     # the sorted rows go on for `columns` after the last pair, so no step starts earlier
     constants = {"columns": COLUMNS, "step": STEP, "bound": order.n_pairs(node) + COLUMNS}
+    constants["wide"] = short_tile.has_wide_sums(target)
     return sorted_build(short_product_of_expert, node, ROWS, COLUMNS, constants)
 
 
-def _supports(node: ops.NodeSpec, target: ops.Target) -> str | None:
-    if not has_short_sums(target):
-        return "takes CPUs with AVX2 and without VNNI"
-    return whole_tiles(node, target) if is_q8(node.inputs[0]) else "takes quantized activations"
+def _variant(
+    product: ops.KernelVariant, without: Callable[[ops.Target], str | None], share: float
+) -> ops.KernelVariant:
+    """Returns the variant of that name, with this share of the cost of `sorted`."""
+
+    def supports(node: ops.NodeSpec, target: ops.Target) -> str | None:
+        if (reason := without(target)) is not None:
+            return reason
+        return whole_tiles(node, target) if is_q8(node.inputs[0]) else "takes quantized activations"
+
+    def cost(node: ops.NodeSpec, target: ops.Target) -> float:
+        return share * sorted_cost(node, target)
+
+    return ops.KernelVariant(product.name, frozenset({"simd"}), _build, supports, cost)
 
 
-def _cost(node: ops.NodeSpec, target: ops.Target) -> float:
-    return 0.6 * sorted_cost(node, target)
-
-
-VARIANT = ops.KernelVariant("short_sums", frozenset({"simd"}), _build, _supports, _cost)
+VARIANTS = (
+    _variant(short_tile.SHORT, short_tile.without_short_sums, 0.6),
+    _variant(short_tile.WIDE, short_tile.without_wide_sums, 0.8),
+)

@@ -10,7 +10,6 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from camshaft.dtypes import f32, i32, i64
-from camshaft.extent import Extent
 from camshaft.lang import Array, Tracer, Value, first_elements, greater, kernel, power_of_two
 from camshaft.ops import op as ops
 from camshaft.ops.attention.kv_cache_update import BLOCK_TOKENS
@@ -20,11 +19,10 @@ from camshaft.ops.attention.paged import (
     WIDTH,
     arguments_of,
     inside,
-    reads,
     register_vectors,
     without_options,
 )
-from camshaft.ops.attention.tiled import TILES, fitting, runs_of, scratch_limit
+from camshaft.ops.attention.tiled import TILES, fitting, runs_of, scratch_limit, tiles_build
 from camshaft.ops.attention.tiled_steps import BLOCK_ROWS, Shape, Tile
 from camshaft.ops.masked.kernels import Call, options_of
 from camshaft.ops.masked.options import Options
@@ -200,15 +198,8 @@ def _supports(node: ops.NodeSpec, target: ops.Target) -> str | None:
 
 
 def _build(node: ops.NodeSpec, target: ops.Target) -> ops.Build:
-    shape, tokens = _fitting(node, target), node.inputs[0].shape[0]
-    launch = ops.Launch(
-        tile_with_options,
-        (*reads(node), *(ops.write(i) for i in range(len(node.outputs)))),
-        (ops.Cells(shape.kv_heads), ops.Cells(tokens, per=shape.tile_tokens)),
-        {"scale": node.attrs["scale"], **Options.of("attention", node.attrs).constants(), **asdict(shape)},
-        extents=(tokens,) if isinstance(tokens, Extent) else (),
-    )
-    return ops.Build((launch,))
+    options = Options.of("attention", node.attrs)
+    return tiles_build(tile_with_options, node, asdict(_fitting(node, target)), **options.constants())
 
 
 def _cost(node: ops.NodeSpec, target: ops.Target) -> float:

@@ -9,14 +9,13 @@ from __future__ import annotations
 from dataclasses import asdict, replace
 from typing import Any
 
-from camshaft.dtypes import bf16, f16, i32, i64
-from camshaft.extent import Extent
+from camshaft.dtypes import i32, i64
 from camshaft.lang import Array, Tracer, Value, first_elements, greater, kernel
 from camshaft.ops import op as ops
 from camshaft.ops.attention import unit_tiles
 from camshaft.ops.attention.kv_cache_update import BLOCK_TOKENS
-from camshaft.ops.attention.paged import LOWEST, WIDTH, arguments_of, inside, reads
-from camshaft.ops.attention.tiled import runs_of
+from camshaft.ops.attention.paged import LOWEST, WIDTH, arguments_of, inside
+from camshaft.ops.attention.tiled import runs_of, tiles_build
 from camshaft.ops.attention.unit_tile_steps import Shape, UnitTile
 from camshaft.ops.kernels.bf16_words import coarse_power, pair
 from camshaft.ops.masked import tiled
@@ -145,26 +144,14 @@ def unit_tile_with_options(k: Tracer, *arguments: Any, scale: float, **constants
 
 def _supports(node: ops.NodeSpec, target: ops.Target) -> str | None:
     """Returns why the variant does not take a node, or None."""
-    if (reason := without_tiles(target) or tiled.refusal(node)) is not None:
+    if (reason := without_tiles(target) or tiled.refusal(node) or unit_tiles.without_bf16(node)) is not None:
         return reason
-    if node.attrs.get("precision") != "bf16":
-        return "takes precision 'bf16'"
-    if node.inputs[1].dtype not in (f16, bf16):
-        return f"takes a cache of f16 or bf16; got {node.inputs[1].dtype}"
     return unit_tiles.refusal(node, target, unit_tiles.defaults(node, target))
 
 
 def _build(node: ops.NodeSpec, target: ops.Target, values: ops.Values) -> ops.Build:
-    """Builds a launch with programs (kv head, tile of tokens)."""
-    shape, tokens = unit_tiles.shape_of(node, target, values), node.inputs[0].shape[0]
-    launch = ops.Launch(
-        unit_tile_with_options,
-        (*reads(node), *(ops.write(i) for i in range(len(node.outputs)))),
-        (ops.Cells(shape.kv_heads), ops.Cells(tokens, per=shape.tile_tokens)),
-        {"scale": node.attrs["scale"], **Options.of("attention", node.attrs).constants(), **asdict(shape)},
-        extents=(tokens,) if isinstance(tokens, Extent) else (),
-    )
-    return ops.Build((launch,))
+    sizes, options = asdict(unit_tiles.shape_of(node, target, values)), Options.of("attention", node.attrs)
+    return tiles_build(unit_tile_with_options, node, sizes, **options.constants())
 
 
 def _cost(node: ops.NodeSpec, target: ops.Target) -> float:

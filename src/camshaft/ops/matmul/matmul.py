@@ -1,6 +1,7 @@
 """matmul: out[.., i, j] = sum_k a[.., i, k] b[.., k, j] of f32, f16, bf16 in f32; of f64; of i32, i64, u64.
 
-With `transpose_b`, b is [.., n, k]. The attribute `to` rounds f32 sums once when they are stored.
+With `transpose_b`, b is [.., n, k]. The attribute `to` rounds f32 sums once when they are stored. `precision` "bf16x3" lets a
+product of f32 by f32 be computed as three products of bf16, with errors of about 2^-16 of each product (blocks/bf16_products.py).
 
 In activation mode 'q8' rules round what products of many rows multiply. With bf16 weights, activations become bf16 once per
 tensor, as in llama.cpp: a product of two bf16 numbers is exact in f32, and instructions that multiply pairs of them do twice the
@@ -22,6 +23,7 @@ from camshaft.ops.gradient import expect_fixed
 from camshaft.ops.matmul.blas import BLAS, NUMPY
 from camshaft.ops.matmul.blocks.bf16 import BF16_DOT, MATRIX_UNIT
 from camshaft.ops.matmul.blocks.bf16_panels import UNIT_PANELS
+from camshaft.ops.matmul.blocks.bf16_products import BF16_PRODUCTS
 from camshaft.ops.matmul.blocks.blocked import BLOCKED, LEAST_PART
 from camshaft.ops.matmul.lanes import LANES
 from camshaft.ops.matmul.samples import error_samples, samples
@@ -35,6 +37,8 @@ from camshaft.ops.spec import TensorSpec, bound
 
 # Up to so many rows the weights' bandwidth limits a product, and f32 activations cost nothing (single tokens, logits).
 FEW_ROWS = 64
+# bf16x3: three products of bf16 may stand for one of f32. The gradients of such a product have it too.
+PRECISION = Attribute("precision", "str", "f32")
 # Ops that can store their first result rounded (attribute `to`).
 MAKERS = ("rms_norm", "residual_norm", "silu_multiply")
 
@@ -50,6 +54,10 @@ def infer(specs: tuple[TensorSpec, ...], attrs: ops.Attrs, op: str = "matmul") -
     for spec in specs:
         fits = len(spec.shape) >= 1 and spec.is_plain and spec.dtype in (own, *DTYPES)
         ops.expect(fits, op, spec, "f32, f16 or bf16 [.., r, c], or both f64, i32, i64 or u64")
+    precision = attrs.get("precision", PRECISION.default)
+    ops.expect(precision in ("f32", "bf16x3"), op, f"precision {precision!r}", "a precision of f32 or bf16x3")
+    only = precision == "f32" or all(spec.dtype == f32 for spec in specs)
+    ops.expect(only, op, specs, f"f32 by f32 for precision {precision}")
     transposed = attrs.get("transpose_b", False)
     ops.expect(isinstance(transposed, bool), op, transposed, "transpose_b True or False")
     a, b = as_matrices(specs, transposed)
@@ -135,16 +143,28 @@ def _turned(f: Any, x: Any) -> Any:
     return f.transpose(x, axes=(*range(x.ndim - 2), x.ndim - 1, x.ndim - 2))
 
 
-def _gradient_of(f: Any, x: Any, dtype: DType, a: Any, b: Any, transpose_b: bool = False) -> Any:
+def _gradient_of(
+    f: Any, x: Any, dtype: DType, a: Any, b: Any, transpose_b: bool = False, precision: str = "f32"
+) -> Any:
     """a b in the shape of x and this dtype."""
-    made = f.matmul(a, b, transpose_b=transpose_b, **({} if dtype in OWN_DTYPES else {"to": dtype.name}))
+    attrs = {} if dtype in OWN_DTYPES else {"to": dtype.name}
+    if a.dtype == b.dtype == f32 and precision != "f32":
+        attrs["precision"] = precision
+    made = f.matmul(a, b, transpose_b=transpose_b, **attrs)
     if x.ndim == 1 and made.ndim > 2:
         made = f.sum(made, axes=tuple(range(made.ndim - 2)))
     return made.reshape(x.shape) if x.ndim == 1 else made
 
 
 def gradients(
-    f: Any, dy: Any, y: Any, a: Any, b: Any, dtypes: tuple[DType, DType], transpose_b: bool = False
+    f: Any,
+    dy: Any,
+    y: Any,
+    a: Any,
+    b: Any,
+    dtypes: tuple[DType, DType],
+    transpose_b: bool = False,
+    precision: str = "f32",
 ) -> tuple[Any, Any]:
     """Functions of dy b^T and a^T dy in these dtypes, summed in f32 or wider. A vector is a matrix of one row or column."""
     x = a if a.ndim > 1 else a.reshape((1, *a.shape))
@@ -162,23 +182,25 @@ def gradients(
         # out = left^T right; of low-rank factors it is less to turn right, which has few columns, and the result
         (depth, m), n = left.spec.bounds[-2:], right.spec.bounds[-1]
         if b.ndim > 1 and left.ndim == 2 and depth * m > depth * n + m * n:
-            return _turned(f, _gradient_of(f, b, dtypes[1], _turned(f, right), left))
-        return _gradient_of(f, b, dtypes[1], _turned(f, left), right)
+            return _turned(f, _gradient_of(f, b, dtypes[1], _turned(f, right), left, precision=precision))
+        return _gradient_of(f, b, dtypes[1], _turned(f, left), right, precision=precision)
 
-    return (lambda: _gradient_of(f, a, dtypes[0], dy, w, transpose_b=not transpose_b)), of_b
+    return (lambda: _gradient_of(f, a, dtypes[0], dy, w, not transpose_b, precision)), of_b
 
 
-def _vjp(f: Any, dy: Any, y: Any, a: Any, b: Any, transpose_b: bool = False, to: str = "f32") -> tuple[Any, Any]:
-    return gradients(f, dy, y, a, b, (a.dtype, b.dtype), transpose_b)
+def _vjp(
+    f: Any, dy: Any, y: Any, a: Any, b: Any, transpose_b: bool = False, to: str = "f32", precision: str = "f32"
+) -> tuple[Any, Any]:
+    return gradients(f, dy, y, a, b, (a.dtype, b.dtype), transpose_b, precision)
 
 
 OP = ops.Op(
     name="matmul",
     formula="out[.., i, j] = sum_k a[.., i, k] b[.., k, j]",
-    parameters=Parameters("a b", (Attribute("transpose_b", "bool", False), TO), out_by_position=True),
+    parameters=Parameters("a b", (Attribute("transpose_b", "bool", False), TO, PRECISION), out_by_position=True),
     infer=infer,
     reference=_reference,
-    variants=(LANES, TILED, BLOCKED, BF16_DOT, UNIT_PANELS, MATRIX_UNIT, SKINNY, TILE, BLAS, NUMPY),
+    variants=(LANES, TILED, BLOCKED, BF16_DOT, UNIT_PANELS, BF16_PRODUCTS, MATRIX_UNIT, SKINNY, TILE, BLAS, NUMPY),
     samples=samples,
     error_samples=error_samples,
     tolerance=TO_TOLERANCE | {"f64": 1e-29},

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import ml_dtypes
 import numpy as np
 
-from camshaft.dtypes import f32, i32
+from camshaft.dtypes import f32, f64, i32
 from camshaft.extent import Extent
 from camshaft.ops import op as ops
 from camshaft.ops.checks import partly_active
@@ -55,6 +55,14 @@ _BF16 = (
     (3, 20, 130, False, "bf16"),
 )
 
+# Name, shapes and attributes of products that bf16x3 may stand for: a depth of whole steps and not, both layouts of b, a batch.
+_PRECISE: tuple[tuple[str, tuple[int, ...], tuple[int, ...], dict[str, object]], ...] = (
+    ("bf16x3 37x70x45", (37, 70), (70, 45), {}),
+    ("bf16x3 70x64x33 transposed to bf16", (70, 64), (33, 64), {"transpose_b": True, "to": "bf16"}),
+    ("bf16x3 2 of 33x21x64 transposed", (2, 33, 21), (64, 21), {"transpose_b": True}),
+    ("bf16x3 2 of 32x2100x40", (32, 2100), (2, 2100, 40), {}),
+)
+
 
 def samples() -> Iterable[ops.Sample]:
     rng = np.random.default_rng(2)
@@ -77,6 +85,8 @@ def samples() -> Iterable[ops.Sample]:
         b, attrs = (right.T.copy(), {"transpose_b": True}) if as_rows else (right, {})
         name = f"bf16 {m}x{k}x{n}{' transposed' if as_rows else ''}{f' to {result}' if result != 'f32' else ''}"
         yield ops.Sample(name, (left, b), attrs | ({"to": result} if result != "f32" else {}))
+    for name, of_a, of_b, more in _PRECISE:
+        yield ops.Sample(name, (draw(*of_a), draw(*of_b)), {"precision": "bf16x3"} | more)
     halves = draw(5, 1034).astype(np.float16), draw(1034, 35).astype(np.float16)
     yield ops.Sample("f16 5x1034x35 to f16", halves, {"to": "f16"})
     yield from _other_samples(rng)
@@ -131,5 +141,8 @@ def error_samples() -> Iterable[ops.ErrorSample]:
     yield ops.ErrorSample((a, TensorSpec((8, rows), f32)), {}, "an Extent only as the rows of a")
     yield ops.ErrorSample((TensorSpec((2, 0), f32), TensorSpec((0, 3), f32)), {}, "no empty axis")
     yield ops.ErrorSample((a,), {}, "wanted a ")
+    wide = TensorSpec((2, 8), f64), TensorSpec((8, 3), f64)
+    yield ops.ErrorSample((a, TensorSpec((8, 3), f32)), {"precision": "bf16"}, "wanted a precision of f32 or bf16x3")
+    yield ops.ErrorSample(wide, {"precision": "bf16x3"}, "wanted f32 by f32 for precision bf16x3")
     yield ops.ErrorSample((a, TensorSpec((8, 3), f32)), {"to": "i8"}, "wanted to f32, f16 or bf16")
     yield ops.ErrorSample((TensorSpec((2, 8), i32), TensorSpec((8, 3), i32)), {"to": "f16"}, "no `to` beside i32")

@@ -16,7 +16,7 @@ from camshaft.ops.checks import EVERY, same_dtype
 from camshaft.ops.kernels.bits import as_bits
 from camshaft.ops.kernels.strides import SIZES, Iteration, ProgramBlock, Strides, iteration, split_index, strides_of
 from camshaft.ops.parameters import Attribute, Parameters
-from camshaft.ops.reduce.reduction import axes_of
+from camshaft.ops.reduce.axes import axes_of
 from camshaft.ops.spec import TensorSpec, bound
 
 # The pitch of a tile is odd: rows at a distance of a power of two would share a cache set.

@@ -1,9 +1,10 @@
 """gated_product: q8 of act(x Wg) * (x Wu), the first half of a gated feed-forward layer, from q8 activations.
 
 Bit-equal to two quantized_matmuls and silu_multiply_q8 (act "gelu": gelu_multiply_q8), with the same variant of the products.
-`tile` and `short_sums` (AVX2 alone): a program computes the same 32 columns of both products for some tokens and quantizes their
-block of 32, so that the products do not go through memory. `unfused_NAME`: the launches of both products by their variant NAME,
-then the activation's; each is validated, measured and chosen as any variant. `sums` as in fused_quantize.py.
+`tile`, `short_sums` (AVX2 alone) and `wide_sums` (AVX-VNNI): a program computes the same 32 columns of both products for some
+tokens and quantizes their block of 32, so that the products do not go through memory. `unfused_NAME`: the launches of both
+products by their variant NAME, then the activation's; each is validated, measured and chosen as any variant. `sums` as in
+fused_quantize.py.
 """
 
 from __future__ import annotations
@@ -107,6 +108,7 @@ def _build_short(node: ops.NodeSpec, target: ops.Target) -> ops.Build:
     outputs = _outputs(node, y)
     act = node.attrs.get("act", ACT.default)
     constants = {"n": n, "bound": x.bounds[0], "sums": node.attrs["sums"], "act": act, **values}
+    constants["wide"] = short_tile.has_wide_sums(target)
     grid = (ops.Cells(n, BLOCK), ops.Cells(tokens, values["columns"]))
     return product_build(gated_short_tile, node, grid, constants, outputs=outputs)
 
@@ -134,11 +136,11 @@ def _unpacked_cost(node: ops.NodeSpec, target: ops.Target) -> float:
     return 2 * unpacked_tiles.cost(_product(node), target) + 0.3 * y
 
 
-def _short_supports(node: ops.NodeSpec, target: ops.Target) -> str | None:
+def _short_supports(node: ops.NodeSpec, target: ops.Target, product: ops.KernelVariant) -> str | None:
     fewest = short_tile.AT_ONCE + 1
     if node.inputs[0].bounds[0] < fewest:
         return f"takes {fewest} tokens and more"
-    return short_tile.VARIANT.supports(_product(node), target)
+    return product.supports(_product(node), target)
 
 
 def unfused(product: ops.KernelVariant) -> ops.KernelVariant:
@@ -198,9 +200,20 @@ def _tile_cost(node: ops.NodeSpec, target: ops.Target) -> float:
     return 2 * tile_cost(_product(node), target) + 0.3 * y + 2.5 * node.inputs[1].bounds[0]
 
 
-def _short_cost(node: ops.NodeSpec, target: ops.Target) -> float:
+def _short_cost(node: ops.NodeSpec, target: ops.Target, product: ops.KernelVariant) -> float:
     y = float(prod(node.inputs[0].bounds[:1]) * node.inputs[1].bounds[0])
-    return 2 * short_tile.VARIANT.cost(_product(node), target) + 0.3 * y
+    return 2 * product.cost(_product(node), target) + 0.3 * y
+
+
+def _short(product: ops.KernelVariant) -> ops.KernelVariant:
+    """Returns the variant whose products are those of short_sums or wide_sums."""
+    return ops.KernelVariant(
+        product.name,
+        frozenset({"simd"}),
+        _build_short,
+        lambda node, target: _short_supports(node, target, product),
+        lambda node, target: _short_cost(node, target, product),
+    )
 
 
 def _samples() -> Iterable[ops.Sample]:
@@ -245,7 +258,8 @@ OP = ops.Op(
     reference=_reference,
     variants=(
         ops.KernelVariant("tile", frozenset({"simd", "c"}), _build_tile, _packed_only, _tile_cost),
-        ops.KernelVariant("short_sums", frozenset({"simd"}), _build_short, _short_supports, _short_cost),
+        _short(short_tile.SHORT),
+        _short(short_tile.WIDE),
         ops.KernelVariant(
             "unpacked_tiles",
             frozenset({"simd"}),

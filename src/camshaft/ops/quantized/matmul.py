@@ -37,7 +37,7 @@ from camshaft.ops.rule import Builder, Match, Rule, Stage, Use, Uses
 from camshaft.ops.spec import TensorSpec
 
 # Rows and tokens of a register tile. On NEON 8 x 6 takes about as many instructions per product as 16 x 12, and a
-# quarter to a seventh of the stack traffic (counted in LLVM's code, tests/emit/test_llvm_levels.py; not timed).
+# quarter to a seventh of the stack traffic (counted in LLVM's code, tests/emit/llvm/test_levels.py; not timed).
 NARROW_TILE = (8, {"q8": 6, "f32": 5})
 # AVX2 alone, on Zen 4 restricted to it: 8 x 12 gives 153, 85 and 152 Gop/s for Q4_0, Q8_0 and Q4_K, 16 x 12 119, 81 and 137.
 AVX2_TILE = (8, {"q8": 12, "f32": 5})
@@ -202,7 +202,8 @@ OP = ops.Op(
         ROW,
         sliced.VARIANT,
         matrix_unit.VARIANT,
-        short_tile.VARIANT,
+        short_tile.SHORT,
+        short_tile.WIDE,
         unpacked.variant(turns=False),
         unpacked_tiles.variant(turns=False),
         unpacked_units.VARIANT,

@@ -20,8 +20,8 @@ from camshaft.ops import op as ops
 from camshaft.ops.checks import NUMBERS, same_dtype
 from camshaft.ops.gradient import OF_INTEGERS
 from camshaft.ops.parameters import KEEPDIMS, Attribute, Parameters
+from camshaft.ops.reduce.axes import axes_of, expect_kept_extent, reduced
 from camshaft.ops.reduce.frame import COLUMNS
-from camshaft.ops.reduce.reduction import axes_of, expect_kept_extent, reduced
 from camshaft.ops.spec import TensorSpec, bound
 
 

@@ -7,12 +7,24 @@ from __future__ import annotations
 
 from camshaft.dtypes import DTYPES, i64
 from camshaft.lang import Array, Tracer, ir, kernel
+from camshaft.lang.tracing.tracer import Variable
 from camshaft.ops.reduce.frame import combine, start_of
+from camshaft.ops.scan.quads import QuadScan
 from camshaft.ops.scan.row_scan import RowScan, stored, wide
 
 
 def _row(k: Tracer, inner: int) -> ir.Value:
     return k.program(0) * inner + k.program(1)
+
+
+def _scan(
+    k: Tracer, quads: bool, arrays: tuple[Array, Array], row: ir.Value, carry: Variable, kind: str, reverse: bool,
+    lanes: int, share: int, streams: bool = False,
+) -> RowScan | QuadScan:  # fmt: skip
+    """The scan of a row. `quads`: sums in f32 within a group."""
+    if quads:
+        return QuadScan(k, *arrays, row, carry, reverse, lanes, streams)
+    return RowScan(k, *arrays, row, carry, kind, reverse, lanes, share, streams)
 
 
 @kernel
@@ -28,21 +40,22 @@ def along_rows(
     dim: int,
     lanes: int,
     share: int,
+    quads: bool,
     streams: bool,
 ) -> None:
     # out[r, c] = fold of x[r, i] over i <= c, or i >= c if reverse
     carry = k.var(start_of(kind, DTYPES[dtype]), DTYPES[dtype])
-    RowScan(k, x, out, _row(k, inner), carry, kind, reverse, lanes, share, streams).part(0, k.number(dim, i64))
+    _scan(k, quads, (x, out), _row(k, inner), carry, kind, reverse, lanes, share, streams).part(0, k.number(dim, i64))
 
 
 @kernel
 def part_by_part(
     k: Tracer, x: Array, out: Array, *, kind: str, dtype: str, reverse: bool, inner: int, dim: int, per: int, parts: int,
-    lanes: int, share: int, streams: bool,
+    lanes: int, share: int, quads: bool, streams: bool,
 ) -> None:  # fmt: skip
     # the bits of part_totals and parts_of_rows, where each row is read once by one program
     before, carry, total = (k.var(start_of(kind, DTYPES[dtype]), DTYPES[dtype]) for _ in range(3))
-    scan = RowScan(k, x, out, _row(k, inner), carry, kind, reverse, lanes, share, streams)
+    scan = _scan(k, quads, (x, out), _row(k, inner), carry, kind, reverse, lanes, share, streams)
     for j in k.range(parts):
         first = (parts - 1 - j if reverse else j) * k.number(per, i64)
         carry.set(before.value)
@@ -54,19 +67,19 @@ def part_by_part(
 @kernel
 def part_totals(
     k: Tracer, x: Array, totals: Array, *, kind: str, dtype: str, reverse: bool, inner: int, dim: int, per: int, lanes: int,
-    share: int,
+    share: int, quads: bool,
 ) -> None:  # fmt: skip
     # totals[r, p] = fold of the part's columns
     row, first = _row(k, inner), k.program(2) * per
     carry = k.var(start_of(kind, DTYPES[dtype]), DTYPES[dtype])
-    scan = RowScan(k, x, totals, row, carry, kind, reverse, lanes, share)
+    scan = _scan(k, quads, (x, totals), row, carry, kind, reverse, lanes, share)
     totals[row, k.program(2)] = scan.total(first, k.minimum(first + per, dim))
 
 
 @kernel
 def parts_of_rows(
     k: Tracer, x: Array, totals: Array, out: Array, *, kind: str, dtype: str, reverse: bool, inner: int, dim: int, per: int,
-    parts: int, lanes: int, share: int, streams: bool,
+    parts: int, lanes: int, share: int, quads: bool, streams: bool,
 ) -> None:  # fmt: skip
     # as along_rows, from the totals of the parts before (after, if reverse), which are folded in order
     row, part = _row(k, inner), k.program(2)
@@ -74,7 +87,8 @@ def parts_of_rows(
     for j in k.range(parts - 1 - part if reverse else part):
         carry.set(combine(k, kind, carry.value, totals[row, parts - 1 - j if reverse else j]))
     first = part * per
-    RowScan(k, x, out, row, carry, kind, reverse, lanes, share, streams).part(first, k.minimum(first + per, dim))
+    scan = _scan(k, quads, (x, out), row, carry, kind, reverse, lanes, share, streams)
+    scan.part(first, k.minimum(first + per, dim))
 
 
 @kernel

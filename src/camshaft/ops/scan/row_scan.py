@@ -3,7 +3,7 @@
 A group has as many elements as 512 bits have accumulators. BLOCK groups follow each other, then comes the carry of all blocks
 before. The lanes are the elements of a group; for targets of one lane the same steps are written out, so results are the same
 bits for any lane count. But where elements are half as wide as their sum and registers have 512 bits, a group has SHARE times as
-many: a lane first adds SHARE elements in order, and the steps add up the lanes' sums.
+many: a lane first adds SHARE elements in order, and the steps add up the lanes' sums. quads.py sums floats on CPUs.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from camshaft.ops.reduce.frame import combine, narrowed, start_of
 
 # Groups of a block, where no lane shares: the chain of carries takes one addition for each block.
 BLOCK = 4
-# Elements that a lane adds in order: 1.4 operations for each f32 summed in f64, 1.8 by steps alone.
+# Elements that a lane adds in order: 1.4 operations for each of 32 bits summed in 64, 1.8 by steps alone.
 SHARE = 4
 ORDERED = ("max", "min")
 # The elements of a group, one value per lane or all of its values: each with the fold of the lanes before it, where lanes share.
@@ -35,7 +35,7 @@ def width_of(dtype: DType) -> int:
 
 def share_of(kind: str, given: DType, dtype: DType, lanes: int) -> int:
     """Elements that a lane adds in order, of a CPU with registers of `lanes` f32: SHARE where they move between lanes at half
-    the accumulator's width. With AVX2, whose moves take more operations, sums of f32 were half as fast so."""
+    the accumulator's width. With AVX2, whose moves take more operations, sums were half as fast so."""
     return SHARE if kind == "sum" and given.bits * 2 <= dtype.bits and lanes == 16 else 1
 
 

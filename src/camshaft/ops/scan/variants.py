@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from math import prod
 from typing import Any
 
-from camshaft.dtypes import as_dtype
+from camshaft.dtypes import DType, as_dtype, f64
 from camshaft.lang import Constant, Kernel
 from camshaft.ops import op as ops
 from camshaft.ops.kernels import blocks
 from camshaft.ops.kernels.launch import plan_workers
-from camshaft.ops.scan import kernels, row_scan
+from camshaft.ops.scan import kernels, quads, row_scan
 from camshaft.ops.scan.definition import Scan, axis_of, layout_of
 from camshaft.ops.spec import TensorSpec, bound
 
@@ -43,10 +43,9 @@ def _build(row: Scan, node: ops.NodeSpec, target: ops.Target, whole: bool = Fals
     read, write = ops.read(0, shape=(rows, dim)), ops.write(0, shape=(rows, dim))
     if row.kind == "product":
         return _one(kernels.in_order, (read, write), grid, constants)
-    lanes = 1 if target.backend in ("scalar", "c") else row_scan.width_of(wide)
-    share = row_scan.share_of(row.kind, as_dtype(x.dtype), wide, target.lanes) if target.backend == "simd" else 1
-    lanes *= share
-    constants |= {"lanes": lanes, "share": share}
+    named = _lanes_of(row, as_dtype(x.dtype), wide, dim, target)
+    constants |= named
+    lanes = named["lanes"]
     streams = {"streams": lanes > 1 and blocks.streams(node, target)}
     if dim <= PART and not whole:
         return _one(kernels.along_rows, (read, write), grid, {**constants, **streams}, lanes)
@@ -61,6 +60,15 @@ def _build(row: Scan, node: ops.NodeSpec, target: ops.Target, whole: bool = Fals
     given = {**constants, **streams, "parts": parts}
     second = _launch(kernels.parts_of_rows, (*reads, write), by_part, given, lanes)
     return ops.Build((first, second), (TensorSpec(between, wide),))
+
+
+def _lanes_of(row: Scan, given: DType, wide: DType, dim: int, target: ops.Target) -> dict[str, int]:
+    """The constants of scans along rows: the lanes, how many elements each adds in order, and whether sums are in `quads`."""
+    if row.kind == "sum" and target.backend == "simd" and given.is_float and given != f64:
+        return {"lanes": quads.width_for(dim, target.lanes), "share": 1, "quads": True}
+    share = row_scan.share_of(row.kind, given, wide, target.lanes) if target.backend == "simd" else 1
+    lanes = 1 if target.backend in ("scalar", "c") else row_scan.width_of(wide)
+    return {"lanes": lanes * share, "share": share, "quads": False}
 
 
 def _cost(row: Scan, node: ops.NodeSpec, whole: bool) -> float:

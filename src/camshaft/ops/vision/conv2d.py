@@ -196,7 +196,11 @@ def _cost_blocked(node: ops.NodeSpec, target: ops.Target) -> float:
     vectors = blocked.tile_of(s, target)[1]
     together = 1 if target.lanes < WIDTH and prod(c.windows.kernel) > 1 else target.lanes
     packing = s.b_matrices * c.depth * s.columns * 1.5 / together
-    return s.in_panels(vectors * 16) * blocked.TILE_COST[vectors] / (3.4 * target.lanes) + packing + 500.0
+    return (
+        s.in_panels(vectors * 16) * blocked.measured_on(target).tile_cost[vectors] / (3.4 * target.lanes)
+        + packing
+        + 500.0
+    )
 
 
 # --- decomposition and samples -------------------------------------------------------------------------------------------

@@ -112,6 +112,8 @@ def cost(node: ops.NodeSpec, target: ops.Target) -> float:
     """As for the product of a matmul, and per vector 2 ns for each transformed element of weights and image."""
     c = conv_of(node.inputs, node.attrs)
     s, vectors = _bands(c), blocked.tile_of(_bands(c), target)[1]
-    computing = POINTS * s.in_panels(vectors * WIDTH) * blocked.TILE_COST[vectors] / (3.2 * target.lanes)
+    computing = (
+        POINTS * s.in_panels(vectors * WIDTH) * blocked.measured_on(target).tile_cost[vectors] / (3.2 * target.lanes)
+    )
     transformed = POINTS * c.channels * c.groups * (c.per_group * c.windows.kernel[1] + c.images * s.columns)
     return computing + transformed * 2.0 / target.lanes + 1000.0

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 from camshaft.forks import ForkLock
 from camshaft.generate.engine.draft_followers import MOST_DRAFTED
 from camshaft.generate.generation import Closing
-from camshaft.generate.language_model import DEFAULT_CONTEXT, DEFAULT_SESSIONS, LanguageModel
+from camshaft.generate.language_model import LanguageModel
+from camshaft.generate.options import DEFAULT_CONTEXT, DEFAULT_SESSIONS
 from camshaft.models.files.pull import resolve_model
 
 if TYPE_CHECKING:

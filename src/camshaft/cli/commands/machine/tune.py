@@ -78,7 +78,7 @@ def _check_only(word: str) -> None:
 
 def _uses(model: str | None, sessions: int | None, context: int, running: options.ModelOptions) -> list[Use]:
     """The op uses to measure: a ladder of shapes, or those of a model with each number of sessions."""
-    from camshaft.generate.language_model import DEFAULT_SESSIONS
+    from camshaft.generate.options import DEFAULT_SESSIONS
     from camshaft.selection.override import check_override, get_backend_override
     from camshaft.tune.graphs import ladder, uses_of
     from camshaft.tune.jobs import paused

@@ -27,6 +27,8 @@ PROJECTOR_OF = {
     "Qwen2_5_VLForConditionalGeneration": "qwen2.5vl_merger",
     "Qwen3VLForConditionalGeneration": "qwen3vl_merger",
     "Qwen3VLMoeForConditionalGeneration": "qwen3vl_merger",
+    "Qwen3_5ForConditionalGeneration": "qwen3vl_merger",
+    "Qwen3_5MoeForConditionalGeneration": "qwen3vl_merger",
     "Mistral3ForConditionalGeneration": "pixtral",
     _LLAVA: "pixtral",  # if its encoder is
 }

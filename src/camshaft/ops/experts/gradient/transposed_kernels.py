@@ -15,7 +15,7 @@ from camshaft.formats.blocks import BlockFormat
 from camshaft.lang import Array, Constant, Tracer, Value, kernel
 from camshaft.ops import op as ops
 from camshaft.ops.experts import order
-from camshaft.ops.experts.quantized_kernels import whole_tiles
+from camshaft.ops.experts.quantized_variants import whole_tiles
 from camshaft.ops.quantized.packed.formats import BLOCK
 from camshaft.ops.quantized.packed.packing import ROWS
 from camshaft.ops.quantized.packed.weights import packed, weight_operands

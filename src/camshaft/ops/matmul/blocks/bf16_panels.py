@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from math import prod
 
-from camshaft.dtypes import bf16, f32
+from camshaft.dtypes import DType, bf16, f32
 from camshaft.lang.verifier.verify import MAX_SCRATCH_NBYTES
 from camshaft.ops import op as ops
 from camshaft.ops.matmul.blocks.bf16 import in_words_of
 from camshaft.ops.matmul.blocks.bf16_panels_kernel import multiply_panels
 from camshaft.ops.matmul.blocks.unit_panels import SIDE, STEP, WORDS, even_part, without_tiles
-from camshaft.ops.matmul.shapes import result_of, sizes_of
+from camshaft.ops.matmul.shapes import Sizes, result_of, sizes_of
 from camshaft.ops.spec import bound
 
 # Steps of a part of the depth; panels and rows of a program.
@@ -19,11 +19,6 @@ PARTS, PANELS, ROWS = (16, 32, 64, 128, 256, 512), (1, 2, 3, 4, 6, 8, 11, 16, 22
 PART, PANEL_STEPS = 64, 512
 # Multiply-adds from which there are two programs, though each reads all of a.
 SHARED_WORK = 4e6
-
-
-def _steps(node: ops.NodeSpec) -> int:
-    """Returns the steps of the depth."""
-    return sizes_of(node).depth // STEP
 
 
 def _supports(node: ops.NodeSpec, target: ops.Target) -> str | None:
@@ -35,15 +30,20 @@ def _supports(node: ops.NodeSpec, target: ops.Target) -> str | None:
     s = sizes_of(node)
     if s.depth % STEP:
         return f"a depth of {s.depth}; wanted a multiple of {STEP}"
-    if result_of(node) != f32 and _steps(node) > PARTS[-1]:
-        return f"a depth of {s.depth} for a result of {result_of(node).name}; at most {STEP * PARTS[-1]}"
+    return too_few_or_deep(s, result_of(node))
+
+
+def too_few_or_deep(s: Sizes, result: DType) -> str | None:
+    """Returns why panels do not take the rows, or the depth for a result of this dtype; None if they do."""
+    if result != f32 and s.depth > STEP * PARTS[-1]:
+        return f"a depth of {s.depth} for a result of {result.name}; at most {STEP * PARTS[-1]}"
     return f"a tile of {SIDE} rows for {bound(s.rows)}" if bound(s.rows) < SIDE else None
 
 
-def _defaults(node: ops.NodeSpec, target: ops.Target) -> ops.Values:
+def values_for(s: Sizes, result: DType) -> dict[str, int]:
     """Returns the cost model's choice: the whole depth if it is no more than PART, and as many panels as fit, evenly."""
-    s, steps = sizes_of(node), _steps(node)
-    part = PART if steps > PART and result_of(node) == f32 else next(p for p in PARTS if p >= steps)
+    steps = s.depth // STEP
+    part = PART if steps > PART and result == f32 else next(p for p in PARTS if p >= steps)
     most = max(n for n in PANELS if n * even_part(steps, part) <= PANEL_STEPS)
     panels = -(-s.columns // SIDE)
     groups = -(-panels // most)
@@ -52,38 +52,52 @@ def _defaults(node: ops.NodeSpec, target: ops.Target) -> ops.Values:
     return {"part": part, "panels": min(next(n for n in PANELS if n * groups >= panels), most), "rows": ROWS[-1]}
 
 
-def _refusal(node: ops.NodeSpec, target: ops.Target, values: ops.Values) -> str | None:
+def refusal_of(s: Sizes, result: DType, values: ops.Values) -> str | None:
     """Returns why a program's panels are no scratch, or why its sums cannot wait; None if they do."""
-    steps, panels = _steps(node), values["panels"]
+    steps, panels = s.depth // STEP, values["panels"]
     part = even_part(steps, values["part"])
-    if part < steps and result_of(node) != f32:
-        return f"parts of {part} steps of {steps}: {result_of(node).name} holds no sums"
+    if part < steps and result != f32:
+        return f"parts of {part} steps of {steps}: {result.name} holds no sums"
     nbytes = 4 * SIDE * (panels * part * WORDS + SIDE)
     return f"{nbytes} bytes of scratch; at most {MAX_SCRATCH_NBYTES}" if nbytes > MAX_SCRATCH_NBYTES else None
 
 
-def _build(node: ops.NodeSpec, target: ops.Target, values: ops.Values) -> ops.Build:
-    """Builds a launch with a program per matrix, block of rows and some panels of columns."""
-    s, panels, part = sizes_of(node).in_words, values["panels"], even_part(_steps(node), values["part"])
+def launch_of(s: Sizes, values: ops.Values, a: ops.Operand, b: ops.Operand) -> ops.Launch:
+    """Returns a launch with a program per matrix, block of rows and some panels of columns. `s`: sizes in words; a and b as
+    `in_words_of` has them."""
+    panels, part = values["panels"], even_part(s.depth // WORDS, values["part"])
     tokens = min(-(-bound(s.rows) // SIDE) * SIDE, values["rows"])
-    launch = ops.Launch(
+    return ops.Launch(
         multiply_panels,
-        (*in_words_of(s), s.out),
+        (a, b, s.out),
         (ops.Cells(s.matrices), ops.Cells(s.rows, tokens), ops.Cells(s.columns, SIDE * panels)),
         {"tokens": tokens, "part": part, "panels": panels, **s.constants()},
         s.extents,
     )
-    return ops.Build((launch,))
 
 
-def _cost(node: ops.NodeSpec, target: ops.Target) -> float:
+def _build(node: ops.NodeSpec, target: ops.Target, values: ops.Values) -> ops.Build:
+    s = sizes_of(node).in_words
+    return ops.Build((launch_of(s, values, *in_words_of(s)),))
+
+
+def cost_of(s: Sizes) -> float:
     """Measured on Emerald Rapids: 800 multiply-adds per ns, 0.17 ns per element of b and 0.06 of the result."""
-    s = sizes_of(node)
     rows = -(-bound(s.rows) // SIDE) * SIDE
     return s.in_panels(SIDE) * rows / bound(s.rows) / 800.0 + 0.17 * prod(s.b_shape) + 0.06 * rows * s.columns + 100.0
 
 
-_TUNABLES = ops.Tunables({"part": PARTS, "panels": PANELS, "rows": ROWS}, _defaults, _build, _refusal)
+_TUNABLES = ops.Tunables(
+    {"part": PARTS, "panels": PANELS, "rows": ROWS},
+    lambda node, target: values_for(sizes_of(node), result_of(node)),
+    _build,
+    lambda node, target, values: refusal_of(sizes_of(node), result_of(node), values),
+)
 UNIT_PANELS = ops.KernelVariant(
-    "unit_panels", frozenset({"simd"}), _TUNABLES.build_default, _supports, _cost, _TUNABLES
+    "unit_panels",
+    frozenset({"simd"}),
+    _TUNABLES.build_default,
+    _supports,
+    lambda node, target: cost_of(sizes_of(node)),
+    _TUNABLES,
 )

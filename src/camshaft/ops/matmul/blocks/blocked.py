@@ -5,9 +5,12 @@ The kernel is in blocked_kernel.py. b as [k, n] is read in place; as [n, k] it i
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from math import prod
 
 from camshaft.dtypes import DType, f32
+from camshaft.emit.target import BF16_TILES
 from camshaft.lang import Constant
 from camshaft.lang.verifier.verify import MAX_SCRATCH_NBYTES
 from camshaft.ops import op as ops
@@ -16,12 +19,28 @@ from camshaft.ops.matmul.blocks.panels import PACK_DEPTH, pack_launch, pack_pane
 from camshaft.ops.matmul.shapes import WIDTH, Sizes, only_floats, result_of, sizes_of
 from camshaft.ops.spec import TensorSpec, bound
 
-# The rows of a register tile by its vectors, for 32 registers of 16 elements. At most 8 rows of a: rows at a distance of 4096
-# bytes share an L1 cache set of 8 ways (16 rows took twice as long).
-TILE_ROWS = {4: 6, 3: 8, 2: 8, 1: 6}
-# Relative time of a multiply-add in such a tile, 6 x 4 being 1: loads of a and b share the pipe (Zen 4).
-TILE_COST = {4: 1.0, 3: 1.01, 2: 1.05, 1: 1.1}
 MOST_SUMS = 28
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What was measured on a CPU with 32 registers of 16 elements.
+
+    `tile_rows`: the rows of a register tile by its vectors. `tile_cost`: the relative time of a multiply-add in such a tile,
+    6 x 4 being 1. `room`: bytes of b up to which it is read in place. `unaligned_rows`: rows of a from which b is packed where
+    its rows begin anywhere in a cache line."""
+
+    tile_rows: Mapping[int, int]
+    tile_cost: Mapping[int, float]
+    room: int
+    unaligned_rows: int
+
+
+# Loads of a and b share the pipe. Rows of a at a distance of 4096 bytes share an L1 cache set of 8 ways: 16 took twice as long.
+ZEN4 = Measured({4: 6, 3: 8, 2: 8, 1: 6}, {4: 1.0, 3: 1.01, 2: 1.05, 1: 1.1}, 1 << 20, 1 << 62)
+# Two vectors of multiply-adds a cycle need 8 sums or more: by tiles of 6 x 1 200 x 192 x 192 has 115 GFLOP/s, by 14 x 1 151, by
+# others 167. The L2 cache has 2 MiB: 640 cubed has 160 GFLOP/s in place, 147 packed. 200 cubed has 110 and 122.
+EMERALD_RAPIDS = Measured({4: 6, 3: 8, 2: 12, 1: 14}, {4: 1.0, 3: 1.01, 2: 1.02, 1: 1.1}, 2 << 20, 96)
 # Values of `packed`: b is read in place, packed before, or packed by the program itself, a panel's part at a time.
 IN_PLACE, PACKED, PACKED_INSIDE = 0, 1, 2
 # Legal depths, rows and columns of a program's blocks.
@@ -41,18 +60,31 @@ PROGRAMS = 32
 # A product of so many multiply-adds, work for two workers, that would make fewer programs is split into the smallest blocks:
 # 64 x 4096 x 64 in f32 took 218 us on two threads as three programs of 32 rows, then 178.
 UNEVEN, SHARED_WORK = 8, 4e6
-# From so many rows and bytes of b on it is packed: fewer rows do not pay for packing, and a smaller b stays in the L2 cache.
-PACKED_ROWS, PACKED_NBYTES = 256, 1 << 20
+# From so many rows on a b that exceeds `room` is packed: fewer do not pay for it.
+PACKED_ROWS = 256
 # Rows of b that a packing program takes.
 DEEP = 8
+
+
+def measured_on(target: ops.Target) -> Measured:
+    """Returns the figures for a target: those of Intel's Xeons where it has AMX."""
+    return EMERALD_RAPIDS if target.features >= BF16_TILES else ZEN4
 
 
 def tile_of(s: Sizes, target: ops.Target) -> tuple[int, int]:
     """Returns the rows and vectors of the register tile that computes the fewest elements outside the product."""
     if target.lanes < WIDTH:
         return min(6, bound(s.rows)), 1
-    vectors = min(TILE_ROWS, key=lambda v: TILE_COST[v] * -(-s.columns // (v * WIDTH)) * v)
-    return min(TILE_ROWS[vectors], bound(s.rows)), vectors
+    figures = measured_on(target)
+    vectors = min(figures.tile_rows, key=lambda v: figures.tile_cost[v] * -(-s.columns // (v * WIDTH)) * v)
+    return min(figures.tile_rows[vectors], bound(s.rows)), vectors
+
+
+def is_packed(s: Sizes, target: ops.Target) -> bool:
+    """Returns whether packing b pays: it is [n, k], or large, or its rows are not aligned to cache lines."""
+    figures, rows = measured_on(target), bound(s.rows)
+    is_large = rows >= PACKED_ROWS and 4 * prod(s.b_shape) > figures.room
+    return s.transposed or is_large or (s.columns % WIDTH > 0 and rows >= figures.unaligned_rows)
 
 
 def part_of(depth: int, part: int) -> int:
@@ -69,7 +101,7 @@ def defaults(node: ops.NodeSpec, target: ops.Target) -> ops.Values:
 def values_of(s: Sizes, target: ops.Target) -> dict[str, int]:
     """Returns the default values for these sizes."""
     rows, vectors = tile_of(s, target)
-    packed = s.transposed or (bound(s.rows) >= PACKED_ROWS and 4 * prod(s.b_shape) > PACKED_NBYTES)
+    packed = is_packed(s, target)
     part = PARTS[-2] if packed else LEAST_PART
     most = BLOCK_NBYTES // (4 * part_of(s.depth, part))
     blocks = [n for n in BLOCKS[1:] if n <= min(bound(s.rows) / 4, most)] or [BLOCKS[1]]
@@ -199,7 +231,7 @@ def _cost(node: ops.NodeSpec, target: ops.Target) -> float:
     nanosecond, whichever is slower; 100 ns per launch; packing b 0.6 ns per element."""
     s, values = sizes_of(node), defaults(node, target)
     width = values["vectors"] * WIDTH
-    computing = s.in_panels(width) * TILE_COST[values["vectors"]] / (3.4 * target.lanes)
+    computing = s.in_panels(width) * measured_on(target).tile_cost[values["vectors"]] / (3.4 * target.lanes)
     packing = 0.6 * prod(s.b_shape) if s.transposed else 0.0
     return max(computing, sum(spec.nbytes for spec in node.inputs) / 25) + packing + 100.0
 

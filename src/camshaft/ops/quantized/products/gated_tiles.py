@@ -62,8 +62,9 @@ def gated_tile(
 
 @kernel
 def gated_short_tile(
-    k: Tracer, *arrays: Any, n: int, blocks: int, columns: int, step: int, bound: int, block: str, sums: Sums, act: str
-) -> None:
+    k: Tracer, *arrays: Any, n: int, blocks: int, columns: int, step: int, bound: int, wide: bool, block: str, sums: Sums,
+    act: str,
+) -> None:  # fmt: skip
     # as gated_tile, by short_sums.py
     x, gate, up = arrays[:3], arrays[3:6], arrays[6:9]
     outs, active = outs_of(arrays[9:], sums)
@@ -74,7 +75,7 @@ def gated_short_tile(
         weights = packed(k, codes, scales, extra, block)
         for i in k.range(BLOCK // ROWS):
             mine = Rows(k, ROWS, n, b * (BLOCK // ROWS) + i)
-            tile = short_sums.Tile(x, weights, mine, blocks, first, bound, step, count)
+            tile = short_sums.Tile(x, weights, mine, blocks, first, bound, step, count, wide=wide)
             totals = short_sums.totals_of(tile, columns)
             for slot in totals.slots():
                 k.store_vector(made, totals.get(slot), number, slot, i * ROWS)

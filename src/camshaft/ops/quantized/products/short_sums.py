@@ -1,7 +1,8 @@
-"""Totals of a tile of quantized_matmul for CPUs with AVX2 and without VNNI: sums of products in 16 bits, widened together.
+"""Totals of a tile of quantized_matmul for CPUs with 16 vector registers: each block is unpacked once for many tokens.
 
-`vpmaddubsw` gives sums of two products u8 s8 in 16 bits, `vpmaddwd` widens those to 32 bits and can multiply them by scales. Both
-run on the same two ports. Of codes of 4 bits eight sums of two fit 16 bits, so that a block of 32 k is widened once.
+With AVX2 alone products are summed in 16 bits and widened together: `vpmaddubsw` gives sums of two products u8 s8 in 16 bits,
+`vpmaddwd` widens those to 32 bits and can multiply them by scales. Both run on the same two ports. Of codes of 4 bits eight sums
+of two fit 16 bits, so that a block of 32 k is widened once. With VNNI (`wide`) `vpdpbusd` adds in 32 bits.
 
 A program has 16 rows of weights and `columns` tokens, and takes `step` tokens at a time, whose sums fill the 16 registers. If
 there are more tokens, it unpacks each block once into scratch, and the f32 totals lie in the first cache. Integer sums are exact
@@ -77,7 +78,8 @@ class Sums:
 @dataclass(frozen=True)
 class Tile:
     """16 rows of weights, `mine`, times tokens from `first` on, `step` at a time, `count` times; the last step starts earlier, so
-    that it ends at `bound` tokens (None: all steps end before). One step keeps all in registers. `ahead`: words to prefetch."""
+    that it ends at `bound` tokens (None: all steps end before). One step keeps all in registers. `ahead`: words to prefetch.
+    `wide`: products are added in 32 bits."""
 
     x: tuple[Array, ...]
     weights: Packed
@@ -88,6 +90,12 @@ class Tile:
     step: int
     count: Value | int
     ahead: int = 0
+    wide: bool = False
+
+    @property
+    def is_signed(self) -> bool:
+        """Whether codes are multiplied by magnitude and sign, so that no zero point is left."""
+        return not self.wide and chain_of(self.form) == 0
 
     @property
     def k(self) -> Tracer:
@@ -149,7 +157,7 @@ def stream_totals(tiles: Sequence[Tile], columns: int, blocks: int) -> list[Sums
 
 @dataclass(frozen=True)
 class _Block:
-    """Block b of the weights: `word(w)` reads 4 codes of each row, signed ones if chain_of the format is 0."""
+    """Block b of the weights: `word(w)` reads 4 codes of each row, signed ones if the tile's are."""
 
     b: Value
     word: Callable[[int], Value]
@@ -160,7 +168,7 @@ def _block(tile: Tile, b: Value, unpacked: Array | None) -> _Block:
     if tile.ahead:
         tile.weights.prefetch(tile.mine.tile, b, tile.ahead)
     words = tile.weights.code_words(tile.mine.load, b)
-    if not chain_of(tile.form):
+    if tile.is_signed:
         words = [word ^ SIGNED for word in words]
     if unpacked is None:
         return _Block(b, words.__getitem__)
@@ -187,9 +195,16 @@ def _add_nested(tile: Tile, block: _Block, steps: k_quant.Steps, parts: Sums) ->
 def _dots(
     tile: Tile, block: _Block, g: int, factor: Value, places: Sequence[Value], starts: Sequence[Value]
 ) -> list[Value]:
-    """Returns starts[t] + factor times the products of group g with the codes from places[t] on, i32. `factor` is in pairs."""
+    """Returns starts[t] + factor times the products of group g with the codes from places[t] on, i32. `factor` is in pairs; a
+    wide tile has none."""
     k, (x_codes, *_), chain = tile.k, tile.x, chain_of(tile.form)
     per_group, dots = WORDS // tile.form.groups, list(starts)
+    if tile.wide:
+        for w in range(g * per_group, (g + 1) * per_group):
+            code = block.word(w)
+            for t, place in enumerate(places):
+                dots[t] = k.dot4(dots[t], code, tile.mine.spread(x_codes[place + w], u32))
+        return dots
     for first in range(g * per_group, (g + 1) * per_group, chain or 1):
         sums = [tile.mine.spread(0, u32)] * len(places)
         for w in range(first, first + (chain or 1)):
@@ -211,7 +226,7 @@ def _add_floats(tile: Tile, block: _Block, pairs: k_quant.Scales, tokens: Consec
     ones = mine.spread(PAIR, u32)
     for g, (scale, minimum) in enumerate(pairs):
         sums = [x_sums[at + g] for at in sum_at]
-        has_start = minimum is None and chain_of(tile.form)
+        has_start = minimum is None and not tile.is_signed
         starts = [mine.spread(q_sum if has_start else 0, i32) for q_sum in sums]
         for t, dot in enumerate(_dots(tile, block, g, ones, code_at, starts)):
             total = k.fma(dot.to(f32), scale * x_scales[scale_at[t]], totals.get(j * tile.step + t))
@@ -237,7 +252,12 @@ def _add_whole(
     sums = [[x_sums[at + g] for g in range(groups)] for at in sum_at]
     wholes = [mine.spread(0, i32)] * len(sums)
     for g, (scale, _) in enumerate(scales):
-        if not minima and chain_of(tile.form):
+        if tile.wide:
+            starts = [mine.spread(0 if minima else own[g], i32) for own in sums]
+            dots = _dots(tile, block, g, scale, code_at, starts)
+            wholes = [whole + scale * dot for whole, dot in zip(wholes, dots, strict=True)]
+            continue
+        if not minima and not tile.is_signed:
             wholes = [whole + scale * mine.spread(own[g], i32) for whole, own in zip(wholes, sums, strict=True)]
         low = k.bitcast(scale, u32) & 0xFFFF
         wholes = _dots(tile, block, g, low | (low << 16), code_at, wholes)

@@ -1,7 +1,8 @@
-"""Variant short_sums of quantized_matmul: the tile of short_sums.py, for any number of tokens."""
+"""Variants short_sums and wide_sums of quantized_matmul: the tile of short_sums.py, for any number of tokens."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from camshaft.dtypes import i64
@@ -21,14 +22,23 @@ AHEAD = 128
 
 @kernel
 def short_tile(
-    k: Tracer, *arguments: Any, n: int, blocks: int, columns: int, step: int, bound: int, ahead: int, block: str
+    k: Tracer,
+    *arguments: Any,
+    n: int,
+    blocks: int,
+    columns: int,
+    step: int,
+    bound: int,
+    ahead: int,
+    wide: bool,
+    block: str,
 ) -> None:
     # 16 rows of weights x `columns` tokens per program, `step` at a time
     given = operands(k, arguments, block)
     mine, first = Rows(k, ROWS, n), k.program(1) * columns
     limit = given.active[0] if given.active else k.const(bound, i64)
     count = 1 if columns == step else (k.minimum(limit - first, columns) + (step - 1)) // step
-    tile = Tile(given.x, given.weights, mine, blocks, first, bound, step, count, ahead)
+    tile = Tile(given.x, given.weights, mine, blocks, first, bound, step, count, ahead, wide)
     totals = totals_of(tile, columns)
     for j in tile.times():
         tokens = tile.tokens(j)
@@ -54,7 +64,8 @@ def many_values(bound: int, columns: int) -> ops.Values:
 def _build(node: ops.NodeSpec, target: ops.Target, values: ops.Values) -> ops.Build:
     x, w = node.inputs
     grid = ops.Cells(w.bounds[0], ROWS), ops.Cells(x.shape[0], values["columns"])
-    return product_build(short_tile, node, grid, {"n": w.bounds[0], "bound": x.bounds[0], **values})
+    constants = {"n": w.bounds[0], "bound": x.bounds[0], "wide": has_wide_sums(target), **values}
+    return product_build(short_tile, node, grid, constants)
 
 
 def _refusal(node: ops.NodeSpec, target: ops.Target, values: ops.Values) -> str | None:
@@ -70,10 +81,36 @@ def has_short_sums(target: ops.Target) -> bool:
     return target.backend == "simd" and target.lanes == 8 and "avx2" in features and "avxvnni" not in features
 
 
-def _supports(node: ops.NodeSpec, target: ops.Target) -> str | None:
-    if not has_short_sums(target):
-        return "takes CPUs with AVX2 and without VNNI"
-    return packed_only(node, target) if is_q8(node.inputs[0]) else "takes quantized activations"
+def has_wide_sums(target: ops.Target) -> bool:
+    """Returns whether the CPU has 16 vector registers and an instruction that adds products of bytes in 32 bits: AVX-VNNI."""
+    return target.backend == "simd" and target.lanes == 8 and "avxvnni" in target.features
+
+
+def without_short_sums(target: ops.Target) -> str | None:
+    """Returns why short_sums does not take a target, or None."""
+    return None if has_short_sums(target) else "takes CPUs with AVX2 and without VNNI"
+
+
+def without_wide_sums(target: ops.Target) -> str | None:
+    """Returns why wide_sums does not take a target, or None."""
+    return None if has_wide_sums(target) else "takes CPUs with AVX-VNNI and without AVX-512"
+
+
+def _variant(
+    name: str, without: Callable[[ops.Target], str | None], cost: Callable[[ops.NodeSpec, ops.Target], float]
+) -> ops.KernelVariant:
+    def supports(node: ops.NodeSpec, target: ops.Target) -> str | None:
+        if (reason := without(target)) is not None:
+            return reason
+        return packed_only(node, target) if is_q8(node.inputs[0]) else "takes quantized activations"
+
+    return ops.KernelVariant(name, frozenset({"simd"}), TUNABLES.build_default, supports, cost, TUNABLES)
+
+
+def _wide_cost(node: ops.NodeSpec, target: ops.Target) -> float:
+    """Measured on Emerald Rapids without AVX-512: 1.14 to 1.36 times the speed of a tile for 128 tokens, 1.1 to 1.9 times for
+    2 to 16. One token is as fast."""
+    return (1.1 if node.inputs[0].bounds[0] == 1 else 0.8) * tile_cost(node, target)
 
 
 def _cost(node: ops.NodeSpec, target: ops.Target) -> float:
@@ -90,4 +127,4 @@ TUNABLES = ops.Tunables(
     _build,
     _refusal,
 )
-VARIANT = ops.KernelVariant("short_sums", frozenset({"simd"}), TUNABLES.build_default, _supports, _cost, TUNABLES)
+SHORT, WIDE = _variant("short_sums", without_short_sums, _cost), _variant("wide_sums", without_wide_sums, _wide_cost)

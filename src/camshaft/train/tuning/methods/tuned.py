@@ -18,11 +18,9 @@ from camshaft.models.blocks.whole import WholeRecurrence
 from camshaft.models.checkpoint import Checkpoint
 from camshaft.models.config import read_config
 from camshaft.models.decoder import decoder
-from camshaft.models.families import family_name
 from camshaft.models.files.pull import resolve_model
 from camshaft.models.recurrent_config import ATTENTION, BOTH, FEED_FORWARD
 from camshaft.models.rope_scaling import Rotations
-from camshaft.text.vocabulary import vocabulary_size
 
 
 class TunedModel(ABC):
@@ -39,8 +37,7 @@ class TunedModel(ABC):
         self.file, self.digest = opened.file, opened.base_digest
         try:
             self.tokenizer = opened.tokenizer()
-            architecture = family_name(self.file.metadata)
-            self.config = read_config(self.file.metadata, architecture, vocabulary_size(self.file.metadata))
+            self.config = read_config(self.file.metadata)
             self.prepare()
         except BaseException:
             self.file.close()

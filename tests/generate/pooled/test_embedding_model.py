@@ -1,0 +1,339 @@
+"""Vectors of texts against frozen ones of transformers, for tiny random encoders, and of decoders by their last token."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from camshaft import EmbeddingModel, LanguageModel, Reranker
+from camshaft.cli.main import make_app
+from camshaft.errors import ContextError, ModelError, SettingError
+from camshaft.formats.gguf.file import open_gguf
+from camshaft.generate.stored.plan_cache import PlanCache
+from camshaft.models.families import FAMILIES
+from camshaft.models.t5 import t5
+from camshaft.plan.cached.cached_plan import CachedPlan
+from tests.support.fixtures import DATA, tiny_encoder, tiny_model
+from tests.support.models.files import changed_model
+from tests.support.quick import quick_of
+
+ENCODERS = (
+    *("bert", "nomic-bert", "modern-bert", "jina-bert-v3", "gemma-embedding", "t5encoder"),
+    *("jina-bert-v2", "nomic-bert-moe"),  # transformers lacks these: computed in float64
+)
+# As scripts/oracles/encoders/tiny.py has them.
+TEXTS = ["Hello world!", "The cat sat on the mat", "a", "unknown words, unknowningly sats on a b c the cat"]
+TOLERANCE = 1e-5
+
+
+def _wanted(name: str) -> np.ndarray:
+    with np.load(DATA / "encoders" / f"{name}.npz") as saved:
+        vectors: np.ndarray = saved["vectors"]
+    return vectors
+
+
+def _difference(name: str, folder: Path, **options: Any) -> float:
+    with EmbeddingModel(tiny_encoder(name, folder), activations="f32", threads=1, **options) as model:
+        return float(np.abs(model.embed(TEXTS) - _wanted(name)).max())
+
+
+@pytest.fixture
+def breaking(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    """For what is broken on purpose: such plans are not cached, since the key of a cached plan does not cover patches."""
+    for name in ("get", "add"):
+        monkeypatch.setattr(PlanCache, name, lambda *_: None)
+    return monkeypatch
+
+
+@pytest.mark.parametrize("name", quick_of(ENCODERS, ("bert", "modern-bert", "nomic-bert-moe")))
+def test_vectors_are_those_of_transformers_however_many_run_together(name: str, tmp_path: Path) -> None:
+    with EmbeddingModel(tiny_encoder(name, tmp_path), activations="f32", threads=1) as model:
+        vectors = model.embed(TEXTS * 5)
+        assert np.abs(vectors - np.tile(_wanted(name), (5, 1))).max() < TOLERANCE
+        assert np.abs(model.embed(TEXTS[1]) - vectors[1]).max() < TOLERANCE
+        assert model.embed([]).shape == (0, model.dim)
+        assert np.linalg.norm(model.embed(TEXTS[0], normalize=False)) > 1.5
+
+
+def test_what_is_no_text_is_named(tmp_path: Path) -> None:
+    with EmbeddingModel(tiny_encoder("bert", tmp_path), activations="f32", threads=1) as model:
+        with pytest.raises(ContextError, match="wanted at most 64"):
+            model.embed("a " * 63)
+        with pytest.raises(SettingError, match="int"):
+            model.embed([3])  # type: ignore[list-item]
+        with pytest.raises(SettingError, match="texts came as int"):
+            model.embed(3)  # type: ignore[arg-type]
+        with pytest.raises(SettingError, match="texts came as bytes; wanted a text or several"):
+            model.embed(b"a")  # type: ignore[arg-type]
+        for wrong in (3, "abc", [1, 2], ["abc"], [None]):
+            with pytest.raises(SettingError, match=r"token ids.* came as (int|str|NoneType); wanted a list of"):
+                model.embed_ids(wrong)  # type: ignore[arg-type]
+        assert (model.embed_ids(iter([[2, 3], [2]]))[1] == model.embed_ids([(2,)])[0]).all()
+        for ids in ([-1], [99999], [1.5], [True]):
+            with pytest.raises(ContextError, match="wanted a whole number from 0 to"):
+                model.embed_ids([ids])  # type: ignore[list-item]
+    with pytest.raises(ModelError, match="closed"):
+        model.embed("a")
+
+
+SEEDS = (4, 6, 7, 8, 9, 10)  # of ENCODERS in scripts/oracles/encoders/tiny.py that are no rerankers
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize("seed", [0, 1, 1000, 1001, *SEEDS, *(1000 + seed for seed in SEEDS)])
+def test_transformers_and_llama_cpp_still_say_the_same(seed: int, tmp_path: Path) -> None:
+    pytest.importorskip("llama_cpp")
+    pytest.importorskip("transformers")
+    from scripts.oracles import llama
+    from scripts.oracles.encoders import tiny as tiny_encoders
+
+    tiny, path = tiny_encoders.ENCODERS[seed % 1000], tmp_path / "tiny.gguf"
+    network = tiny_encoders.build(tiny, seed)
+    tiny_encoders.write_gguf(tiny, network, path)
+    arrays, difference = tiny_encoders.compared(tiny, network, path)
+    tokens, wanted = llama.vectors(path, TEXTS)[0], arrays["vectors"]
+    assert difference < tiny.agreement
+    if seed < 1000:
+        assert path.read_bytes() == tiny_encoder(tiny.name, tmp_path).read_bytes()
+        assert np.abs(_wanted(tiny.name) - wanted).max() < TOLERANCE
+    with EmbeddingModel(path, activations="f32", threads=1) as model:
+        assert [model.tokenizer.encode(text) for text in TEXTS] == tokens
+        assert np.abs(model.embed(TEXTS) - wanted).max() < TOLERANCE
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(
+    ("name", "field", "wrong"),
+    [
+        ("bert", "activation", "silu"),
+        ("nomic-bert", "pairing", "interleaved"),
+        ("nomic-bert", "activation", "gelu"),
+        ("modern-bert", "pairing", "interleaved"),
+        ("modern-bert", "activation", "silu"),
+        ("modern-bert", "full_first", False),
+        ("modern-bert", "window_rope", "same"),
+        ("modern-bert", "windows", False),
+        ("modern-bert", "encoder", False),
+        ("jina-bert-v3", "embedding_norm", False),
+        ("jina-bert-v3", "pairing", "interleaved"),
+        ("jina-bert-v3", "activation", "silu"),
+        ("gemma-embedding", "pairing", "interleaved"),
+        ("gemma-embedding", "windows", False),
+        ("gemma-embedding", "encoder", False),
+        ("gemma-embedding", "norms", "pre"),
+        ("gemma-embedding", "embedding_scale", ""),
+        ("gemma-embedding", "activation", "silu"),
+        ("t5encoder", "encoder", False),
+        ("t5encoder", "score_scale", 0.0),
+        ("jina-bert-v2", "alibi", False),
+        ("jina-bert-v2", "activation", "silu"),
+        ("nomic-bert-moe", "normalizes_experts", True),
+        ("nomic-bert-moe", "pairing", "interleaved"),
+        ("nomic-bert-moe", "activation", "silu"),
+    ],
+)
+def test_a_wrong_row_shows(name: str, field: str, wrong: object, tmp_path: Path, breaking: pytest.MonkeyPatch) -> None:
+    breaking.setitem(FAMILIES, name, replace(FAMILIES[name], **{field: wrong}))  # type: ignore[arg-type]
+    assert _difference(name, tmp_path) > 100 * TOLERANCE
+
+
+@pytest.mark.parametrize(
+    ("name", "key", "value"),
+    [
+        ("modern-bert", "attention.sliding_window", 8),
+        ("modern-bert", "attention.sliding_window_pattern", 2),
+        ("modern-bert", "rope.freq_base_swa", 160000.0),
+        ("gemma-embedding", "attention.sliding_window", 4),
+        ("nomic-bert-moe", "expert_used_count", 1),
+    ],
+)
+def test_a_wrong_key_shows(name: str, key: str, value: float, tmp_path: Path) -> None:
+    path = changed_model(tiny_encoder(name, tmp_path), tmp_path, keys={f"{name}.{key}": value})
+    with EmbeddingModel(path, activations="f32", threads=1) as model:
+        assert np.abs(model.embed(TEXTS) - _wanted(name)).max() > 100 * TOLERANCE
+
+
+@pytest.mark.full
+def test_other_buckets_of_distances_show(tmp_path: Path, breaking: pytest.MonkeyPatch) -> None:
+    breaking.setattr(t5, "FARTHEST", 8)
+    assert _difference("t5encoder", tmp_path) > 100 * TOLERANCE
+
+
+def test_embedding_gemma_has_two_layers_after_pooling(tmp_path: Path) -> None:
+    path, wanted = tiny_encoder("gemma-embedding", tmp_path), _wanted("gemma-embedding")
+    plain = changed_model(path, tmp_path, drop_tensors=("dense_2.weight", "dense_3.weight"))
+    with EmbeddingModel(plain, activations="f32", threads=1) as model:
+        assert np.abs(model.embed(TEXTS) - wanted).max() > 0.1
+    short = changed_model(path, tmp_path, drop_tensors=("dense_3.weight",))
+    with EmbeddingModel(short, activations="f32", threads=1) as model:
+        assert (model.dim, model.embed(TEXTS).shape) == (24, (4, 24))
+    with pytest.raises(ModelError, match=r"gemma-embedding is an encoder.*EmbeddingModel"):
+        LanguageModel(path)
+
+
+HOSTILE_OF = [
+    ("modern-bert", {"modern-bert.hidden_activation": "relu"}, {}, "hidden_activation' is 'relu'; wanted gelu"),
+    ("modern-bert", {"modern-bert.attention.sliding_window": -1.0}, {}, "is -1; wanted a number of 0 or more"),
+    (
+        "modern-bert",
+        {"modern-bert.attention.sliding_window_pattern": [True]},
+        {},
+        "wanted an integer of 0 or more or 4 booleans",
+    ),
+    ("modern-bert", {"modern-bert.classifier.pooling_type": 9}, {}, "wanted an integer from 0 to 4"),
+    ("nomic-bert-moe", {"nomic-bert-moe.moe_every_n_layers": -2.0}, {}, "is -2; wanted a number of 0 or more"),
+    ("nomic-bert-moe", {"nomic-bert-moe.moe_every_n_layers": 1.5}, {}, "is 1.5; wanted an integer of 1 or more"),
+    ("nomic-bert-moe", {"nomic-bert-moe.moe_every_n_layers": 1}, {}, "'blk.1.ffn_up.weight'"),
+    (
+        "nomic-bert-moe",
+        {"nomic-bert-moe.expert_count": 5},
+        {},
+        r"'blk.1.ffn_gate_inp.weight' has shape \[4, 16\]; wanted \[5, 16\]",
+    ),
+    ("nomic-bert-moe", {"nomic-bert-moe.expert_used_count": 5}, {}, "wanted at most the 4 experts"),
+    (
+        "gemma-embedding",
+        {},
+        {"dense_3.weight": np.zeros((8, 9), np.float32)},
+        r"'dense_3.weight' has shape \[8, 9\]; wanted \[8, 24\]",
+    ),
+    (
+        "jina-bert-v2",
+        {"jina-bert-v2.attention.head_count": 3},
+        {},
+        "the file has no key 'jina-bert-v2.attention.key_length'",
+    ),
+]
+
+
+@pytest.mark.parametrize(("name", "keys", "tensors", "words"), HOSTILE_OF)
+def test_wrong_keys_and_tensors_of_families_are_named(
+    name: str, keys: dict[str, Any], tensors: dict[str, Any], words: str, tmp_path: Path
+) -> None:
+    path = changed_model(tiny_encoder(name, tmp_path), tmp_path, keys=keys, tensors=tensors)
+    with pytest.raises(ModelError, match=words) as caught, EmbeddingModel(path, threads=1) as model:
+        model.embed("a")
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(("name", "pooling"), [("bert", "mean"), ("bert", "last"), ("nomic-bert", "cls")])
+def test_another_pooling_gives_other_vectors(name: str, pooling: str, tmp_path: Path) -> None:
+    assert _difference(name, tmp_path, pooling=pooling) > 100 * TOLERANCE
+
+
+def test_the_last_token_of_a_decoder_gives_its_logits(tmp_path: Path) -> None:
+    path, text = tiny_model("qwen3", tmp_path), "the winding and"
+    with pytest.raises(ModelError, match="names no pooling"):
+        EmbeddingModel(path)
+    with EmbeddingModel(path, activations="f32", threads=1, pooling="last", context=64) as model:
+        vector = model.embed([text, "the"], normalize=False)[0]
+    with LanguageModel(path, activations="f32", threads=1, context=64, sessions=1) as lm:
+        logits = lm.logits(lm.tokenize(text))[-1]
+    with open_gguf(path) as file:
+        head = file.tensors["token_embd.weight"].dequantize()
+    assert np.abs(head @ vector - logits).max() < 1e-4
+
+
+def test_recurrent_models_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match="has recurrent layers; wanted an encoder"):
+        EmbeddingModel(tiny_model("lfm2", tmp_path), pooling="last")
+
+
+def test_an_encoder_writes_no_text(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match=r"bert is an encoder.*EmbeddingModel"):
+        LanguageModel(tiny_encoder("bert", tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("options", "words"), [({"context": 65}, "64 tokens only"), ({"pooling": "max"}, "mean, cls, last")]
+)
+def test_options_that_cannot_be_are_named(options: dict[str, Any], words: str, tmp_path: Path) -> None:
+    with pytest.raises((ContextError, SettingError), match=words):
+        EmbeddingModel(tiny_encoder("bert", tmp_path), **options)
+
+
+HOSTILE = [
+    ("bert.pooling_type", 9, "an integer from 0 to 4"),
+    ("bert.pooling_type", "cls", "an integer from 0 to 4"),
+    ("bert.pooling_type", 4, "is a reranker"),
+    ("tokenizer.ggml.token_type_count", 5, r"'token_types.weight' has shape \[2, 32\]; wanted \[5, 32\]"),
+    ("tokenizer.ggml.token_type_count", "two", "an integer of 0 or more"),
+    ("tokenizer.ggml.seperator_token_id", 99, "a token id below 24"),
+]
+
+
+@pytest.mark.parametrize(("key", "value", "words"), HOSTILE)
+def test_a_wrong_key_is_named(key: str, value: int | str, words: str, tmp_path: Path) -> None:
+    path = changed_model(tiny_encoder("bert", tmp_path), tmp_path, keys={key: value})
+    with pytest.raises(ModelError, match=words), EmbeddingModel(path) as model:
+        model.embed("a")
+
+
+def test_files_of_newer_converters_keep_the_end_of_a_text(tmp_path: Path) -> None:
+    """They say that pairs have no second [SEP]; a single text ends with one all the same, as in llama.cpp."""
+    keys = {"tokenizer.ggml.add_sep_token": False, "tokenizer.ggml.eos_token_id": 3}
+    path = changed_model(tiny_encoder("bert", tmp_path), tmp_path, keys=keys)
+    with EmbeddingModel(path, activations="f32", threads=1) as model:
+        assert model.tokenize("a") == [2, 7, 3]
+
+
+def test_the_command_prints_a_line_or_an_object(tmp_path: Path) -> None:
+    path, app = str(tiny_encoder("bert", tmp_path)), make_app(["embed"])
+    result = CliRunner().invoke(app, ["embed", path, *TEXTS[:2], "--threads", "1"])
+    lines = result.stdout.splitlines()
+    assert np.abs(np.array([line.split() for line in lines], float) - _wanted("bert")[:2]).max() < 0.02
+    result = CliRunner().invoke(app, ["embed", path, "--threads", "1", "--json"], input="\n".join(TEXTS))
+    made = json.loads(result.stdout)
+    assert (made["pooling"], len(made["vectors"])) == ("cls", 4)
+
+
+def test_lines_of_stdin_end_at_line_feeds_only(tmp_path: Path) -> None:
+    """A separator of Unicode inside a text makes no second vector, so that vectors stay beside the lines."""
+    texts = ["a\u2028b", "", "\fc\x1cd", "e\x85"]
+    path, app = str(tiny_encoder("bert", tmp_path)), make_app(["embed"])
+    result = CliRunner().invoke(app, ["embed", path, "--threads", "1"], input="\n".join(texts) + "\n")
+    with EmbeddingModel(path, threads=1) as model:
+        wanted = model.embed(texts)
+    np.testing.assert_allclose(np.loadtxt(result.stdout.splitlines()), wanted, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["bert", "gemma-embedding", "bert-rerank"])
+def test_a_second_start_compiles_nothing_and_says_the_same(name: str, tmp_path: Path) -> None:
+    """Of another file with the same header too: its types of tokens are in the plan in another form."""
+    path, found = tiny_encoder(name, tmp_path), []
+
+    def said(path: Path) -> tuple[np.ndarray, bool]:
+        with Reranker(path, threads=1) if name == "bert-rerank" else EmbeddingModel(path, threads=1) as model:
+            made = model.rank("the cat", TEXTS) if isinstance(model, Reranker) else model.embed(TEXTS)
+            return made, isinstance(model._plan, CachedPlan)
+
+    # What other tests prove meanwhile makes another key.
+    while len(found) < 2 or (not found[-1][1] and len(found) < 9):
+        found.append(said(path))
+        np.testing.assert_array_equal(found[0][0], found[-1][0])
+    assert found[-1][1]
+    if name == "bert":
+        with open_gguf(path) as file:
+            types = np.array(file.tensors["token_types.weight"].dequantize())
+        first, second = (
+            said(changed_model(path, tmp_path, tensors={"token_types.weight": t})) for t in (types, -types)
+        )
+        assert np.abs(first[0] - second[0]).max() > 0.01
+
+
+@pytest.mark.parametrize("n", [2, 256])
+def test_tables_of_distances_without_buckets_for_both_sides_are_named(n: int, tmp_path: Path) -> None:
+    table = np.zeros((n, 4), np.float32)
+    path = changed_model(tiny_encoder("t5encoder", tmp_path), tmp_path, tensors={"enc.blk.0.attn_rel_b.weight": table})
+    with (
+        pytest.raises(ModelError, match=f"{n} buckets of distances; wanted a multiple of 4"),
+        EmbeddingModel(path, activations="f32", threads=1) as model,
+    ):
+        model.embed(["a"])

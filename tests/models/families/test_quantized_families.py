@@ -1,0 +1,97 @@
+"""Quantized files of families are as near to their own f32 as in llama.cpp, with each kind of activations that prompts have.
+
+Random models with rows of 256 elements and more. All of them, on more texts: python -m bench.models.quantized_families.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.support.needs import require_level
+
+MOST = 1.1  # times llama.cpp's
+N_TEXTS, N_TEXTS_OF_EXPERTS = 4, 24
+# A case takes 27 s of an Emerald Rapids, most of it for kernels.
+QUICK = ("qwen2",)
+MORE = (
+    *("gpt-oss", "qwen35"),
+    *(
+        "llama",
+        "gemma2",
+        "gemma3",
+        "phi3",
+        "mistral3",
+        "cohere2",
+        "gptneox",
+        "bloom",
+        "qwen3moe",
+        "glm4moe",
+        "gemma4",
+        "gemma4-moe",
+    ),
+    *(
+        "minicpm3",
+        "dbrx",
+        "afmoe",
+        "lfm2moe",
+        "qwen35moe",
+        "mamba",
+        "mamba2",
+        "jamba",
+        "nemotron_h_moe",
+        "falcon-h1",
+        "rwkv6",
+    ),
+)
+CHILD = """
+import sys
+from pathlib import Path
+import numpy as np
+from scripts.oracles import quantized_families as families
+
+path, n, out = sys.argv[1:]
+np.save(out, np.stack(families.ours(Path(path), families.texts(int(n)), "auto")))
+"""
+ROOT = Path(__file__).parents[3]
+
+
+def logits(path: Path, n: int, level: str) -> list[np.ndarray]:
+    """camshaft's, by a process that has a level of CPU features, or all."""
+    out = path.with_suffix(".npy")
+    places = os.pathsep.join([str(ROOT / "src"), str(ROOT)])
+    environment = {**os.environ, "PYTHONPATH": places, "CAMSHAFT_MEASURE": "0", "CAMSHAFT_CPU_FEATURES": level}
+    command = [sys.executable, "-c", CHILD, str(path), str(n), str(out)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr[-500:]
+    return list(np.load(out))
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=pytest.mark.oracle if n in QUICK else pytest.mark.soak) for n in (*QUICK, *MORE)]
+)
+# without matrix units products of prompts have 8-bit activations
+@pytest.mark.parametrize("level", ["", "avx512-bf16"], ids=["all features", "8-bit activations"])
+def test_a_familys_formats_lose_no_more_than_in_llama_cpp(name: str, level: str, tmp_path: Path) -> None:
+    pytest.importorskip("llama_cpp")
+    pytest.importorskip("transformers")
+    from scripts.oracles import quantized_families as families
+
+    if level:
+        require_level("amx")  # others have 8-bit activations anyway
+    source = tmp_path / "f32.gguf"
+    families.write_source(name, source)
+    texts = families.texts(N_TEXTS_OF_EXPERTS if families.has_experts(name) else N_TEXTS)
+    their_exact = families.theirs(source, texts, exact=True)
+    exact = their_exact if families.is_alike(name) else families.ours(source, texts, "f32")
+    for kind in families.types_of(name, ["Q4_K_M", "Q8_0"]):
+        path = tmp_path / f"{kind}.gguf"
+        families.write_quantized(source, path, kind)
+        ours = families.mean_divergence(exact, logits(path, len(texts), level))
+        theirs = families.mean_divergence(their_exact, families.theirs(path, texts, exact=False))
+        assert ours <= MOST * theirs, f"{kind}: {ours:.3g}, llama.cpp {theirs:.3g}"
