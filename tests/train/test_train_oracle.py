@@ -237,4 +237,5 @@ def test_llama_cpp_loads_an_adapter(name: str, tmp_path: Path) -> None:
         eval_(greedy[-1:])
     with cs.LanguageModel(base, adapters=[saved], activations="f32") as lm:
         text = "".join(lm.generate(tokens, max_tokens=12, temperature=0.0, ignore_eos=True))
-        assert text and text == lm.detokenize(greedy)
+        assert text
+        assert text == lm.detokenize(greedy)
