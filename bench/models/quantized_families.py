@@ -21,8 +21,8 @@ import numpy as np
 
 from bench import rows
 from camshaft.formats.gguf.file import open_gguf
-from scripts.oracles import quantized_encoders as encoders
 from scripts.oracles import quantized_families as decoders
+from scripts.oracles.encoders import quantized as encoders
 
 
 def measured(name: str, types: list[str], draws: int | None, folder: Path) -> Iterator[dict[str, Any]]:

@@ -23,7 +23,9 @@ def shown(text: str, limit: int = 80) -> str:
 
 
 def shown_value(value: object, limit: int = 80) -> str:
-    """A metadata value for an error message: in one line, escaped, cut to `limit` characters."""
+    """A metadata value for an error message: in one line, escaped, cut to `limit` characters; an array as a list."""
+    if isinstance(value, np.ndarray):
+        value = value[:limit].tolist() if value.ndim else value.item()
     return shown(value, limit) if isinstance(value, str) else " ".join(repr(value).split())[:limit]
 
 

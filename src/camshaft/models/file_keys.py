@@ -54,3 +54,15 @@ class Keys:
             wanted = f"at most {most}" if value > most else "an integer of 1 or more"
             raise ModelError(f"the key '{self.architecture}.{key}' is {value:.15g}; wanted {wanted}")
         return int(value)
+
+    def by_layer(self, value: Any, n_layers: int) -> list[Any]:
+        """The elements of a list with one for each layer; none for what is no such list.
+
+        It may have more for layers that predict later tokens, which `block_count` counts too."""
+        listed = value.tolist() if hasattr(value, "tolist") else value
+        if not isinstance(listed, list | tuple) or len(listed) not in (
+            n_layers,
+            max(n_layers, self.size("block_count")),
+        ):
+            return []
+        return list(listed[:n_layers])

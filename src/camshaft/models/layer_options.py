@@ -107,11 +107,11 @@ def _windows(keys: Keys, family: Family, n_layers: int) -> tuple[int, ...]:
     if isinstance(pattern, int) and not isinstance(pattern, bool) and pattern >= 0:
         first = 0 if family.full_first else 1
         pattern = [not pattern or (layer + first) % pattern != 0 for layer in range(n_layers)]
-    listed = list(pattern) if isinstance(pattern, list | tuple) or hasattr(pattern, "tolist") else []
-    if len(listed) < n_layers or any(has not in (False, True) for has in listed):
+    listed = keys.by_layer(pattern, n_layers)
+    if not listed or any(has not in (False, True) for has in listed):
         raise ModelError(
             f"the key '{keys.architecture}.attention.sliding_window_pattern' is {shown_value(pattern)}; wanted an integer of 0 "
             f"or more or {n_layers} booleans"
         )
     width = window // 2 + 1 if family.encoder and window else window
-    return tuple(width if has else 0 for has in listed[:n_layers])
+    return tuple(width if has else 0 for has in listed)

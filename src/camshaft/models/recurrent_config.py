@@ -171,10 +171,10 @@ def layer_kinds(keys: Keys, family: Family, n_layers: int) -> tuple[str, ...]:
 
 
 def _booleans(keys: Keys, key: str, value: object, n: int) -> list[bool]:
-    listed = value.tolist() if hasattr(value, "tolist") else value
-    if not isinstance(listed, list | tuple) or len(listed) < n or any(each not in (False, True) for each in listed):
+    listed = keys.by_layer(value, n)
+    if not listed or any(each not in (False, True) for each in listed):
         raise ModelError(f"the key '{keys.architecture}.{key}' is {shown_value(value)}; wanted {n} booleans")
-    return list(map(bool, listed[:n]))
+    return list(map(bool, listed))
 
 
 def kv_heads(keys: Keys, family: Family, n_layers: int, default: int = 0) -> list[int]:
@@ -203,12 +203,11 @@ def layer_widths(keys: Keys, family: Family, n_layers: int) -> list[int]:
 def _by_layer(keys: Keys, family: Family, key: str, n_layers: int, default: int = 0) -> list[int]:
     name = f"{keys.architecture}.{key}"
     value = keys.metadata.get(name, default)
-    listed = value.tolist() if hasattr(value, "tolist") else value
-    if not isinstance(listed, list | tuple):
+    if not isinstance(value, list | tuple) and not hasattr(value, "tolist"):
         return [keys.size(key, default or None)] * n_layers
-    listed = listed[:n_layers]  # more are of layers that predict later tokens
-    good = len(listed) == n_layers and all(type(n) is int and 0 <= n < 2**31 for n in listed)
+    listed = keys.by_layer(value, n_layers)
+    good = listed and all(type(n) is int and 0 <= n < 2**31 for n in listed)
     if not good or (len({n for n in listed if n}) > 1 and not family.layer_sizes):
         same = "" if family.layer_sizes else " of which each is 0 or the same"
-        raise ModelError(f"the key '{name}' is {shown_value(listed)}; wanted an integer, or {n_layers}{same}")
-    return list(listed)
+        raise ModelError(f"the key '{name}' is {shown_value(value)}; wanted an integer, or {n_layers}{same}")
+    return listed

@@ -34,12 +34,10 @@ def read_streams(keys: Keys, n_layers: int) -> Streams:
     if active >= n:
         raise ModelError(f"the key '{keys.architecture}.altup.active_idx' is {active}; wanted less than {n}")
     name = f"{keys.architecture}.activation_sparsity_scale"
-    value = keys.metadata.get(name, ())
-    listed = value.tolist() if hasattr(value, "tolist") else value
-    good = isinstance(listed, list | tuple) and (not listed or len(listed) >= n_layers)
-    if not good or any(not isinstance(x, float) or math.isnan(x) or x == math.inf for x in listed):
+    value = keys.metadata.get(name)
+    listed = [-math.inf] * n_layers if value is None else keys.by_layer(value, n_layers)
+    if not listed or any(not isinstance(x, float) or math.isnan(x) or x == math.inf for x in listed):
         raise ModelError(
             f"the key {name!r} is {shown_value(value)}; wanted {n_layers} numbers, or -inf where all count"
         )
-    given = listed[:n_layers] or [-math.inf] * n_layers
-    return Streams(n, active, tuple(None if x == -math.inf else x for x in given))
+    return Streams(n, active, tuple(None if x == -math.inf else x for x in listed))

@@ -128,6 +128,7 @@ def test_the_command_says_what_it_made(tmp_path: Path, capsys: pytest.CaptureFix
         ("blk.0.channel_mix_key.weight", (64, 64), True),
         ("blk.0.laurel_l.weight", (64, 64), False),
         ("altup_proj.weight", (3, 64, 64), False),
+        ("mm.input_projection.weight", (64, 64), False),
         ("per_layer_model_proj.weight", (64, 64), False),
         ("blk.0.ssm_conv1d_q.weight", (1, 64, 1, 4), False),
         ("blk.0.ssm_f_a.weight", (64, 64), True),

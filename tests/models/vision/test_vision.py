@@ -7,12 +7,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from camshaft import GenerateOptions, Sampling
+from camshaft import GenerateOptions, LanguageModel, Sampling
 from camshaft.errors import ContextError
 from camshaft.formats.gguf.file import open_gguf
 from camshaft.generate.engine.engine import Engine
 from camshaft.generate.engine.request import Update
 from camshaft.generate.vision.tokens import PictureToken
+from camshaft.models.files.quantize import quantize
 from camshaft.models.vision.projectors import PROJECTORS
 from tests.support.models.pictures import TINY_VISION, opened, prompts_of, tiny_vision, vision_difference
 from tests.support.quick import quick_of
@@ -56,6 +57,17 @@ def test_a_session_beside_another_says_the_same(name: str, tmp_path: Path) -> No
         other.process(ids[1])
         found = one.process(ids[0][n:])
         assert np.abs(found - first[4][-1]).max() < TOLERANCE
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("name", TINY_VISION)
+def test_a_quantized_encoder_says_about_the_same(name: str, tmp_path: Path) -> None:
+    text, mmproj = tiny_vision(name, tmp_path)
+    quantize(mmproj, tmp_path / "q8.gguf", "Q8_0")
+    given = {"activations": "f32", "threads": 1, "context": 256, "sessions": 1}
+    with LanguageModel(text, mmproj=tmp_path / "q8.gguf", **given) as lm:  # type: ignore[arg-type]
+        spread = min(float(logits.std()) for *_, logits in prompts_of(name))
+        assert vision_difference(name, lm) < 0.15 * spread  # 0.1 at most
 
 
 @pytest.mark.full

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from camshaft import LanguageModel
-from camshaft.generate.vision.places import AxisPositions
+from camshaft.generate.vision.runs import AxisPositions
 from camshaft.models.vision.config import VisionConfig
 from camshaft.models.vision.patches import patch_rows
 from camshaft.models.vision.tiles import Tile, layout_of
@@ -109,7 +109,8 @@ def test_patches_are_those_of_qwens_processor(size: tuple[int, int], patch: int,
 def seeing(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[Path, Path, list[Prompt]]]:
     """A tiny Qwen3.5 by its name: text model, vision file, and what transformers says of its prompts."""
     pytest.importorskip("transformers")
-    from scripts.oracles import tiny_vision, tiny_vision_files
+    from scripts.oracles.tiny.pictures import files as tiny_vision_files
+    from scripts.oracles.tiny.pictures import vision as tiny_vision
     from scripts.oracles.tiny.pictures.hybrids import FIRST_SEED, MODELS
 
     @cache

@@ -43,7 +43,7 @@ def prompts_of(name: str) -> list[Prompt]:
 
 
 def prompts_in(saved: Mapping[str, Any]) -> list[Prompt]:
-    """The two prompts in what `scripts.oracles.tiny_vision.answers` made."""
+    """The two prompts in what `scripts.oracles.tiny.pictures.vision.answers` made."""
     return [
         (
             str(saved[f"text{n}"]),

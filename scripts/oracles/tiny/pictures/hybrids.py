@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from scripts.oracles.tiny.recurrent import MODELS as RECURRENT
-
+from scripts.oracles.tiny.families.recurrent import MODELS as RECURRENT
 from scripts.oracles.tiny.model import NUMBERS_OF_8_BITS
 from scripts.oracles.tiny.pictures.model import ASCII, TinyVision
 from scripts.oracles.tiny.pictures.processors import qwen

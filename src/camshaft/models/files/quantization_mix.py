@@ -124,7 +124,7 @@ _NARROW = {"Q2_K": "IQ4_NL", "Q3_K": "IQ4_NL", "IQ4_XS": "IQ4_NL", "Q4_K": "Q5_0
 # Not quantized: small matrices with a large effect (routing), and tensors that no matmul reads (convolutions, positions).
 _NOT_QUANTIZED = re.compile(
     r"_norm\.weight$|ffn_gate_inp|ssm_conv1d|shortconv\.conv|position_embd|token_types|attn_rel_b|altup|laurel|per_layer_model_proj"
-    r"|time_mix_(first|lerp_fused|[wvag][012]|decay_w[12])\.weight"
+    r"|time_mix_(first|lerp_fused|[wvag][012]|decay_w[12])\.weight|mm\.input_projection"
 )
 
 
