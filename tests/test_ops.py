@@ -85,9 +85,6 @@ CASES = [
     for backend in sorted(variant.backends & {"scalar", "simd"})
     for case in _cases(op, variant, backend)
 ]
-ERRORS = [
-    pytest.param(op, error, id=f"{op.name}-{error.match}") for op in ops.all_ops() for error in op.error_samples()
-]
 
 
 @pytest.mark.parametrize(("op", "variant", "backend", "sample"), CASES)
@@ -105,11 +102,12 @@ def test_a_refusal_gives_its_reason(backend) -> None:
                 assert reason is None or reason.strip(), (op.name, variant.name, sample.name)
 
 
-@pytest.mark.parametrize(("op", "error"), ERRORS)
-def test_wrong_specs_are_refused(op, error) -> None:
-    with pytest.raises(ShapeError, match=error.match) as caught:
-        op.infer(error.specs, error.attrs)
-    assert op.name in str(caught.value)
+@pytest.mark.parametrize("op", [op for op in ops.all_ops() if any(op.error_samples())], ids=lambda op: op.name)
+def test_wrong_specs_are_refused(op) -> None:
+    for error in op.error_samples():
+        with pytest.raises(ShapeError, match=error.match) as caught:
+            op.infer(error.specs, error.attrs)
+        assert op.name in str(caught.value), error.match
 
 
 # Ops without kernels: a sample as a plan or as an eager call in turn, the rest is `full`. Their parts are tried as ops of their

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
-import math
-
-import numpy as np
 import pytest
 
 from camshaft import ops
@@ -14,6 +10,7 @@ from camshaft.lang.interpreter.interpret import interpret
 from camshaft.ops.op import Launch
 from camshaft.validation import run
 from camshaft.validation.validate import check_outputs, error_between, node_of
+from tests.support.compilers.op_kernels import arguments_at
 from tests.support.samples import covering, elements, has_turn, is_row, smallest, usable, without
 
 # Samples of a variant, the smallest: in the default run, then behind `full`, of others and of a row.
@@ -58,15 +55,7 @@ class Interpreted:
         self._lanes = 1 if device.backend == "scalar" else launch.lanes or device.lanes
 
     def __call__(self, args: int, first: int, last: int) -> None:
-        arrays = self._made.arrays
-        block = (ctypes.c_int64 * (len(arrays) + len(self._made.scalars))).from_address(args)
-        views = [
-            np.ctypeslib.as_array((ctypes.c_uint8 * (math.prod(a.shape) * a.dtype.nbytes)).from_address(at))
-            .view(a.dtype.numpy)
-            .reshape(a.shape)
-            for a, at in zip(arrays, block, strict=False)
-        ]
-        scalars = [ctypes.c_int64.from_address(at).value for at in block[len(arrays) :]]
+        views, scalars = arguments_at(args, self._made)
         interpret(self._ir, views, scalars, lanes=self._lanes, programs=range(first, last), shuffle_seed=3)
 
 

@@ -1,4 +1,4 @@
-"""pack, reverse and count: compiled against interpreted, on each way that a CPU has."""
+"""pack, partition, reverse and count: compiled against interpreted, on each way that a CPU has."""
 
 import numpy as np
 import pytest
@@ -12,28 +12,31 @@ _512 = {f for f in FEATURES if f.startswith("avx512")}
 
 
 @kernel
-def packed(k, x, out, numbers, *, width, n, bound):
+def packed(k, x, out, parts, numbers, *, width, n, bound):
     for i in k.range(n):
         v = k.load_vector(x, i * width, width=width)
         mask = v < k.splat(bound, width, v.dtype)
         k.store_vector(out, k.pack(v, mask), i * width)
+        k.store_vector(parts, k.partition(v, mask), i * width)
         numbers[i] = k.count(mask)
 
 
 @pytest.mark.parametrize("features", [FEATURES, FEATURES - _512, frozenset()], ids=["all", "no AVX-512", "none"])
 @pytest.mark.parametrize("width", [1, 2, 4, 8, 16, 32])
 @pytest.mark.parametrize("dtype", ["f32", "u32", "i64"])
-def test_elements_under_a_mask_come_first(dtype, width, features):
+def test_elements_under_a_mask_come_first_and_others_last_or_not(dtype, width, features):
     n = 40
     x = np.random.default_rng(width).integers(0, 9, n * width).astype({"f32": "f4", "u32": "u4", "i64": "i8"}[dtype])
     x[:width], x[width : 2 * width] = 0, 9
     bound = 4.0 if dtype == "f32" else 4
-    arrays = [x, np.ones_like(x), np.zeros(n, np.int64)]
-    made, meant = both(packed, arrays, outputs=2, lanes=4, features=features, width=width, n=n, bound=bound)
+    arrays = [x, np.ones_like(x), np.ones_like(x), np.zeros(n, np.int64)]
+    made, meant = both(packed, arrays, outputs=3, lanes=4, features=features, width=width, n=n, bound=bound)
     rows = [row[row < 4] for row in x.reshape(n, width)]
     want = np.stack([np.pad(row, (0, width - len(row))) for row in rows])
-    for out, numbers in (made, meant):
+    both_parts = [np.concatenate([row[row < 4], row[row >= 4][::-1]]) for row in x.reshape(n, width)]
+    for out, parts, numbers in (made, meant):
         np.testing.assert_array_equal(out, want.ravel())
+        np.testing.assert_array_equal(parts, np.ravel(both_parts))
         np.testing.assert_array_equal(numbers, [len(row) for row in rows])
 
 

@@ -60,16 +60,23 @@ def _prove(op, variant, tried) -> None:
         check_bits(op, variant, SimulatedDevice(64, 1), sample, SimulatedDevice(64, 2))
 
 
-def _collective(op: str, attr, dtype, lanes: int, source=None) -> tuple[ir.Block, list[ir.Array]]:
-    """A SIMT kernel's body: out[lane] = op(x[lane]); a shuffle's lane comes from the i64 array `source`."""
-    arrays = [ir.Array("x", dtype, (lanes,), False), ir.Array("out", dtype, (lanes,), True)]
-    arrays.insert(1, ir.Array("source", i64, (lanes,), False))
+def _body():
+    """A body, and what adds a value to it."""
     body = ir.Block()
 
     def value(name: str, kind, *args: ir.Value, attr=None) -> ir.Value:
         made = ir.Value(name, kind, args, 0, attr, body)
         body.statements.append(made)
         return made
+
+    return body, value
+
+
+def _collective(op: str, attr, dtype, lanes: int, source=None) -> tuple[ir.Block, list[ir.Array]]:
+    """A SIMT kernel's body: out[lane] = op(x[lane]); a shuffle's lane comes from the i64 array `source`."""
+    arrays = [ir.Array("x", dtype, (lanes,), False), ir.Array("out", dtype, (lanes,), True)]
+    arrays.insert(1, ir.Array("source", i64, (lanes,), False))
+    body, value = _body()
 
     lane = value("lane", i64)
     x = value("load", dtype, lane, attr=(arrays[0], False, False))
@@ -152,12 +159,7 @@ def test_a_barrier_left_out_shows() -> None:
     lanes = 64
     x, out = ir.Array("x", i32, (lanes,), False), ir.Array("out", i32, (lanes,), True)
     shared = ir.Array("shared", i32, (lanes,), True, scratch=True)
-    body = ir.Block()
-
-    def value(name: str, kind, *args: ir.Value, attr=None) -> ir.Value:
-        made = ir.Value(name, kind, args, 0, attr, body)
-        body.statements.append(made)
-        return made
+    body, value = _body()
 
     lane = value("lane", i64)
     stored = value("load", i32, lane, attr=(x, False, False))

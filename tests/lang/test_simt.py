@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
-import math
-
 import ml_dtypes
 import numpy as np
 import pytest
@@ -21,6 +18,7 @@ from camshaft.lang.verifier.verify import verify
 from camshaft.ops.op import Launch
 from camshaft.validation import run
 from camshaft.validation.validate import check_outputs, node_of
+from tests.support.compilers.op_kernels import arguments_at
 from tests.support.devices.simulated_gpu import SimulatedDevice
 from tests.support.samples import STANDING, has_turn, is_row, smallest, usable, without
 
@@ -86,15 +84,7 @@ class BothForms:
         self._made, self.address = made, 0  # code of a host device, as far as dispatch asks
 
     def __call__(self, args: int, first: int, last: int) -> None:
-        arrays = self._made.arrays
-        block = (ctypes.c_int64 * (len(arrays) + len(self._made.scalars))).from_address(args)
-        views = [
-            np.ctypeslib.as_array((ctypes.c_uint8 * (math.prod(a.shape) * a.dtype.nbytes)).from_address(at))
-            .view(a.dtype.numpy)
-            .reshape(a.shape)
-            for a, at in zip(arrays, block, strict=False)
-        ]
-        scalars = [ctypes.c_int64.from_address(at).value for at in block[len(arrays) :]]
+        views, scalars = arguments_at(args, self._made)
         vectors = any(isinstance(item, ir.Value) and item.width for item in traversal.walk(self._ir.body))
         for lanes in (1,) if vectors else self._widths:
             result = agree(self._ir, views, scalars, lanes, range(first, last))

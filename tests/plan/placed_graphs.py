@@ -63,6 +63,21 @@ def placed(places: tuple[str, str, str, str]) -> cs.Graph:
     return placer.graph
 
 
+def norm_block(places: tuple[str | None, ...], tokens: cs.Extent, w: np.ndarray, m: np.ndarray) -> cs.Graph:
+    """x -> norm with w -> product with m -> silu -> + x, each on its own device."""
+    graph = cs.Graph()
+    x = graph.input("x", (tokens, len(w)), "f32")
+    with graph.on(places[0]):
+        h = cs.rms_norm(x, w, eps=1e-5)
+    with graph.on(places[1]):
+        h = cs.matmul(h, m, transpose_b=True)
+    with graph.on(places[2]):
+        h = cs.silu(h)
+    with graph.on(places[3]):
+        graph.output("y", cs.add(h, x))
+    return graph
+
+
 def branches() -> tuple[cs.Graph, dict[str, cs.Tensor]]:
     """Two independent branches a1 -> a2 and b1 -> b2 and their sum, on the CPU."""
     graph = cs.Graph()

@@ -14,6 +14,7 @@ from camshaft.errors import BackendError
 from camshaft.ops import get
 from camshaft.selection.kernel_dispatch import BY_KEYWORD, METHODS, TAKES, KernelDispatch, dispatched
 from camshaft.validation.validate import node_of
+from tests.support.samples import samples
 
 X = np.arange(8, dtype=np.float32).reshape(2, 4)
 
@@ -74,14 +75,14 @@ def test_what_a_method_gives_back_is_an_error_in_one_line(method: Any, words: st
 def attention_nodes() -> dict[str, tuple[Any, tuple[np.ndarray, ...]]]:
     """A sample of attention over a plain cache and one over a quantized cache, by whether it has scales."""
     op = get("attention")
-    plain = [s for s in op.samples() if set(s.attrs) <= set(TAKES["attention"])]
+    plain = [s for s in samples(op.name) if set(s.attrs) <= set(TAKES["attention"])]
     return {"quantized" if len(s.inputs) > 6 else "plain": (node_of(op, s), s.inputs) for s in plain}
 
 
 def test_a_dispatcher_gets_no_attention_with_options() -> None:
     op = get("attention")
     dispatcher = SimpleNamespace(name="mine", attention=lambda *buffers, **named: None)
-    (windowed, *_) = [s for s in op.samples() if s.attrs.get("window")]
+    (windowed, *_) = [s for s in samples(op.name) if s.attrs.get("window")]
     assert dispatched(dispatcher, op, node_of(op, windowed)) is None
 
 
@@ -126,7 +127,7 @@ def test_a_method_with_other_parameters_is_refused_before_it_runs() -> None:
 def test_the_protocol_takes_what_nodes_pass() -> None:
     """Each op's first sample binds to the protocol's own signature."""
     for name, method in METHODS.items():
-        node = node_of(get(name), next(iter(get(name).samples())))
+        node = node_of(get(name), samples(name)[0])
         n_leading, keywords = BY_KEYWORD.get(name, (len(node.inputs), ()))
         stated = inspect.signature(getattr(KernelDispatch, method))
         stated.bind(None, *node.inputs[:n_leading], *node.outputs, **dict.fromkeys((*keywords, *node.attrs)))

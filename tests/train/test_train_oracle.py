@@ -212,18 +212,30 @@ def test_a_whole_model_follows_torch(tmp_path: Path) -> None:
     assert worst < 1e-3
 
 
-def test_llama_cpp_loads_an_adapter(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["llama", "mixtral", "qwen3moe"])
+def test_llama_cpp_loads_an_adapter(name: str, tmp_path: Path) -> None:
+    """Of a mixture also that of the stacks of experts; the greedy text is the same."""
     llama_cpp = pytest.importorskip("llama_cpp")
     from scripts.oracles import llama
 
-    tokens, plain = tiny_logits("llama")
-    base, saved = tiny_model("llama", tmp_path), tmp_path / "adapter.gguf"
+    tokens, plain = tiny_logits(name)
+    base, saved = tiny_model(name, tmp_path), tmp_path / "adapter.gguf"
     with train.LoraModel(base, train.LoraConfig(rank=4, alpha=6.0)) as model:
         adapters = drawn(model)
         train.save_adapter(saved, model, adapters)
         wanted = logits(model, adapters, tokens)
+    assert any(pair["a"].ndim == 3 for pair in adapters.values()) is (name != "llama")
     theirs = llama_cpp.Llama(str(base), lora_path=str(saved), n_ctx=64, logits_all=True, n_gpu_layers=0, verbose=False)
-    llama.on_a_new_thread(theirs.eval)(tokens)
+    eval_ = llama.on_a_new_thread(theirs.eval)
+    eval_(tokens)
     found = theirs.scores[: len(tokens)]
     assert np.abs(wanted - plain).max() > 0.1
     np.testing.assert_allclose(found, wanted, atol=1e-2)
+    greedy = []
+    for _ in range(12):
+        greedy.append(int(np.argmax(theirs.scores[theirs.n_tokens - 1])))
+        eval_(greedy[-1:])
+    with cs.LanguageModel(base, adapters=[saved], activations="f32") as lm:
+        text = "".join(lm.generate(tokens, max_tokens=12, temperature=0.0, ignore_eos=True))
+        assert text
+        assert text == lm.detokenize(greedy)

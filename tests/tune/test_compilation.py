@@ -15,12 +15,13 @@ from camshaft.tune.benchmark import Candidate
 from camshaft.tune.compilation import Compiler
 from camshaft.tune.compile_worker import node_from, node_json
 from camshaft.validation.validate import node_of
+from tests.support.samples import samples
 from tests.tune.planted_tunables import EXITS, NODE, RIGHT, SLOW, TWIN, op_with
 
 
 def nodes() -> list[NodeSpec]:
     """A node of every sample of every op; attributes that are arrays or functions belong to samples alone."""
-    found = [node_of(op, sample) for op in ops.all_ops() for sample in op.samples()]
+    found = [node_of(op, sample) for op in ops.all_ops() for sample in samples(op.name)]
     plain = [{n: v for n, v in node.attrs.items() if not (hasattr(v, "shape") or callable(v))} for node in found]
     return [NodeSpec(node.inputs, node.outputs, attrs) for node, attrs in zip(found, plain, strict=True)]
 

@@ -9,6 +9,7 @@ from camshaft.backends.cpu.device import cpu_device
 from camshaft.ops.op import KernelVariant, NodeSpec, Op, Sample
 from camshaft.validation.cases import kinds_of
 from camshaft.validation.validate import check_sample, node_of
+from tests.support.samples import samples
 
 SIMD = cpu_device("simd")
 TUNABLE = [(op, v) for op in ops.all_ops() for v in op.variants if v.tunables is not None and "simd" in v.backends]
@@ -19,7 +20,7 @@ SLOW = ("silu_multiply", "matmul", "quantized_matmul", "attention")
 
 def cases(op: Op) -> list[tuple[Sample, NodeSpec]]:
     """The largest sample of the kinds that come first and last among the op's."""
-    every = [(sample, node_of(op, sample)) for sample in op.samples()]
+    every = [(sample, node_of(op, sample)) for sample in samples(op.name)]
     by_kind: dict[str, tuple[Sample, NodeSpec]] = {}
     for sample, node in every:
         size = sum(spec.nbytes for spec in node.inputs)

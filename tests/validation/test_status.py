@@ -20,6 +20,7 @@ from camshaft.validation.evidence import ValidationResult, validation_cache
 from camshaft.validation.status import STATUSES, VariantStatus, overview, row_answers
 from camshaft.validation.validate import node_of
 from tests.support.compilers.stored import key_of, stored
+from tests.support.samples import samples
 
 ROOT = Path(__file__).parents[2]
 
@@ -48,7 +49,7 @@ def test_a_proof_is_shown_with_its_evidence(cache: Path) -> None:
 
 def test_a_proof_for_some_kinds_is_one_in_part_and_a_failure_is_a_failure(cache: Path) -> None:
     op = ops.get("silu")
-    kinds = list(dict.fromkeys(kinds_of(node_of(op, sample)) for sample in op.samples()))
+    kinds = list(dict.fromkeys(kinds_of(node_of(op, sample)) for sample in samples(op.name)))
     row = ValidationResult("silu", silu_claim().variant, "simd", "proved", None, 1e-15)
     validation_cache().add({silu_claim(kinds[0]): row})
     assert standing().status == "in part"

@@ -120,6 +120,13 @@ def compared(model: TinyEncoder, network: Any, path: Path) -> tuple[dict[str, np
     return {"scores": scores(network, pairs)}, difference
 
 
+def written(model: TinyEncoder, seed: int, path: Path) -> tuple[dict[str, np.ndarray], float]:
+    """Make the model's network of a seed and write its file. Returns as `compared`."""
+    network = build(model, seed)
+    write_gguf(model, network, path)
+    return compared(model, network, path)
+
+
 def tokenized_pairs(model: TinyEncoder, vocabulary: llama.Vocabulary) -> list[tuple[list[int], int]]:
     """PAIRS with the tokens around them, as llama.cpp's server has them, and the number of tokens before the second text."""
     before, between, after = model.pair

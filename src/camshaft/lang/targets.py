@@ -47,6 +47,7 @@ STRUCTURAL: dict[str, dict[str, Cell]] = {
     "vector_sum": _row(simt="simt"),
     "vector_max": _row(simt="simt"),
     "pack": _row(simt=_FOR_CPUS, c=_FOR_CPUS),
+    "partition": _row(simt=_FOR_CPUS, c=_FOR_CPUS),
     "reverse": _row(simt=_FOR_CPUS, c=_FOR_CPUS),
     "count": _row(simt=_FOR_CPUS, c=_FOR_CPUS),
 }

@@ -1,8 +1,8 @@
 """Make inputs for benchmarks: random data of a node's specs, valid indexes, and copies that keep large operands cold.
 
-Every use in a measured plan has its own copies of large inputs, so many that a run reads twice the size of the last-level cache:
-a model's weights are read from memory too. Flushing caches between runs instead would also evict the interpreter's code and cost
-each run 100 microseconds.
+Each use in a measured plan has its own copies of large inputs, enough that one run reads twice the size of the last-level cache,
+since a model's weights come from memory too. Flushing caches between runs instead would also evict the interpreter's code and
+cost each run 100 microseconds.
 """
 
 from __future__ import annotations

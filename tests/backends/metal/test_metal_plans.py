@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from placed_graphs import norm_block
 
 import camshaft as cs
 from camshaft import LanguageModel
@@ -59,28 +60,13 @@ W, M = RNG.normal(size=64).astype(np.float32), RNG.normal(size=(64, 64)).astype(
 X = RNG.normal(size=(40, 64)).astype(np.float32)
 
 
-def block(places):
-    """x -> norm -> product -> silu -> + x, each on its own device."""
-    graph = cs.Graph()
-    x = graph.input("x", (TOKENS, 64), "f32")
-    with graph.on(places[0]):
-        h = cs.rms_norm(x, W, eps=1e-5)
-    with graph.on(places[1]):
-        h = cs.matmul(h, M, transpose_b=True)
-    with graph.on(places[2]):
-        h = cs.silu(h)
-    with graph.on(places[3]):
-        graph.output("y", cs.add(h, x))
-    return graph
-
-
 @pytest.mark.parametrize(
     "places", [full(("metal",) * 4), ("metal", "cpu", "metal", "cpu"), full(("cpu", "metal", "cpu", "metal"))]
 )
 def test_a_plan_over_cpu_and_metal_says_the_same(places, fake):
-    with cs.compile(block(("cpu",) * 4), threads=1) as plan:
+    with cs.compile(norm_block(("cpu",) * 4, TOKENS, W, M), threads=1) as plan:
         want = [plan.run(x=X[:n])["y"].copy() for n in (7, 40, 1)]
-    with cs.compile(block(places), threads=1) as plan:
+    with cs.compile(norm_block(places, TOKENS, W, M), threads=1) as plan:
         got = [plan.run(x=X[:n])["y"].copy() for n in (7, 40, 1)]
         copied = {t.name for t in plan.bound.schedule.thunks if t.kind == "copy"}
     for a, b in zip(got, want, strict=True):

@@ -22,6 +22,7 @@ from tests.support.compilers.c_harness import agree, through_c
 from tests.support.compilers.emit_harness import trace
 from tests.support.needs import require
 from tests.support.quick import full, quick_of
+from tests.support.samples import samples
 
 
 @kernel
@@ -151,7 +152,7 @@ def texts():
         for variant in op.variants:
             if "c" not in variant.backends:
                 continue
-            nodes = (node_of(op, sample) for sample in op.samples())
+            nodes = (node_of(op, sample) for sample in samples(op.name))
             node = next((n for n in nodes if variant.supports(n, target) is None), None)
             assert node is not None, f"{op.name}/{variant.name} lists c among its backends and supports no sample there"
             build = variant.build(node, target)

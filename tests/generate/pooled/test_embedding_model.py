@@ -94,9 +94,7 @@ def test_transformers_and_llama_cpp_still_say_the_same(seed: int, tmp_path: Path
     from scripts.oracles.encoders import tiny as tiny_encoders
 
     tiny, path = tiny_encoders.ENCODERS[seed % 1000], tmp_path / "tiny.gguf"
-    network = tiny_encoders.build(tiny, seed)
-    tiny_encoders.write_gguf(tiny, network, path)
-    arrays, difference = tiny_encoders.compared(tiny, network, path)
+    arrays, difference = tiny_encoders.written(tiny, seed, path)
     tokens, wanted = llama.vectors(path, TEXTS)[0], arrays["vectors"]
     assert difference < tiny.agreement
     if seed < 1000:

@@ -13,7 +13,7 @@ import pytest
 from camshaft import LanguageModel
 from camshaft.formats.gguf.file import open_gguf
 from camshaft.generate.vision import vision_model
-from camshaft.generate.vision.places import AxisPositions
+from camshaft.generate.vision.runs import AxisPositions
 from camshaft.generate.vision.tokens import PictureToken
 from camshaft.models import decoder
 from camshaft.models.vision import encoder, tiles

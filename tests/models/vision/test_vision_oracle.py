@@ -14,7 +14,7 @@ import pytest
 
 from camshaft import LanguageModel
 from camshaft.formats.gguf.file import open_gguf
-from camshaft.generate.vision.places import AxisPositions
+from camshaft.generate.vision.runs import AxisPositions
 from camshaft.models.convert.convert import convert
 from camshaft.models.vision.config import VisionConfig
 from camshaft.models.vision.patches import patch_rows

@@ -23,6 +23,7 @@ from camshaft.validation.validate import check_sample, node_of
 from tests.support.devices.played_amx import device
 from tests.support.needs import require_level
 from tests.support.quick import full, quick_of
+from tests.support.samples import samples
 
 GROUNDS = 2  # a sample runs on two, with kernels made for each
 PRODUCT, GATED, ATTENTION, MATMUL = map(ops.get, ("quantized_matmul", "gated_product", "attention", "matmul"))
@@ -50,7 +51,9 @@ def test_every_block_format_is_unpacked_for_amx(name) -> None:
     """33 rows of weights are two panels. 41 tokens are a tile of 32 and one of 16, of 13 there is the latter alone; a step for
     32 k has two tiles of sums for each 16 tokens."""
     for tokens, sums in ((41, 4 + 2), (13, 2)):
-        found = (s for s in PRODUCT.samples() if s.name.startswith(f"{name} 45({tokens})") and s.name.endswith("tiles"))
+        found = (
+            s for s in samples(PRODUCT.name) if s.name.startswith(f"{name} 45({tokens})") and s.name.endswith("tiles")
+        )
         given = next(found)
         depth = node_of(PRODUCT, given).inputs[1].bounds[1]
         counts = run(PRODUCT, variant_of(PRODUCT, "unpacked_tiles"), given)
@@ -60,7 +63,7 @@ def test_every_block_format_is_unpacked_for_amx(name) -> None:
 def test_tokens_have_the_same_bits_in_runs_of_few_and_of_many() -> None:
     """Few go past panels step by step, many have two parts of the depth and tiles of 32 or 16 rows."""
     require_level("avx512-bf16")
-    given = next(s for s in PRODUCT.samples() if s.name == "Q8_0 65(16)x2080x70 tiles")
+    given = next(s for s in samples(PRODUCT.name) if s.name == "Q8_0 65(16)x2080x70 tiles")
     node, (extent,) = node_of(PRODUCT, given), given.extents
     variant = variant_of(PRODUCT, "unpacked_tiles").with_values({"part": 48, "panels": 2})
     (whole,) = run_variant(variant, node, device(), given.inputs, {extent: 65})
@@ -72,7 +75,7 @@ def test_tokens_have_the_same_bits_in_runs_of_few_and_of_many() -> None:
 @pytest.mark.full
 def test_gates_have_the_same_bits_in_runs_of_few_and_of_many() -> None:
     require_level("avx512-bf16")
-    given = next(s for s in GATED.samples() if s.name.startswith("Q4_K 67(16)") and "tiles" in s.name)
+    given = next(s for s in samples(GATED.name) if s.name.startswith("Q4_K 67(16)") and "tiles" in s.name)
     node, (extent,) = node_of(GATED, given), given.extents
     variant, layout = variant_of(GATED, "unpacked_tiles"), TILE_LAYOUT
     spec = node.outputs[0]
@@ -89,7 +92,7 @@ def test_gates_have_the_same_bits_in_runs_of_few_and_of_many() -> None:
 @pytest.mark.parametrize("name", quick_of(PACKED_FORMATS, ["Q6_K"]))
 def test_every_block_format_is_turned_for_amx(name) -> None:
     """45 tokens are three tiles of 16, 64 rows of weights two steps; two tiles of columns for each block of 32."""
-    given = next(s for s in TURNED.samples() if s.name.startswith(f"{name} 45") and s.name.endswith("tiles"))
+    given = next(s for s in samples(TURNED.name) if s.name.startswith(f"{name} 45") and s.name.endswith("tiles"))
     n, k = node_of(TURNED, given).inputs[1].bounds
     assert run(TURNED, variant_of(TURNED, "unpacked_tiles"), given)["tdpbf16ps.internal"] == 3 * (n // 32) * 2 * (
         k // 32
@@ -100,12 +103,12 @@ def test_every_block_format_is_turned_for_amx(name) -> None:
     "values", [{"part": 48, "panels": 2}, full({"part": 20, "panels": 1}), full({"part": 64, "panels": 4})]
 )
 def test_a_turned_depth_may_have_parts(values) -> None:
-    given = next(s for s in TURNED.samples() if s.name == "Q8_0 67(65)x2080x96 tiles")
+    given = next(s for s in samples(TURNED.name) if s.name == "Q8_0 67(65)x2080x96 tiles")
     run(TURNED, variant_of(TURNED, "unpacked_tiles").with_values(values), given)
 
 
 def test_sums_of_two_parts_of_the_depth_are_added() -> None:
-    given = next(s for s in PRODUCT.samples() if s.name == "Q8_0 65(65)x2080x70 tiles")
+    given = next(s for s in samples(PRODUCT.name) if s.name == "Q8_0 65(65)x2080x70 tiles")
     counts = run(PRODUCT, variant_of(PRODUCT, "unpacked_tiles").with_values({"part": 48, "panels": 2}), given)
     parts, panels, sums = 2, 3, 4 + 4 + 2
     assert counts["tilestored64.internal"] == parts * panels * sums
@@ -125,11 +128,11 @@ def test_panels_that_are_too_large_for_a_program_are_refused() -> None:
 
 
 def test_both_products_of_a_gate_are_of_tiles() -> None:
-    given = next(s for s in GATED.samples() if s.name.startswith("Q8_0 45(45)") and "tiles" in s.name)
+    given = next(s for s in samples(GATED.name) if s.name.startswith("Q8_0 45(45)") and "tiles" in s.name)
     assert run(GATED, variant_of(GATED, "unpacked_tiles"), given)["tdpbf16ps.internal"] == 2 * 2 * (4 + 2) * 2
 
 
-ROUNDED = [s for s in ATTENTION.samples() if s.attrs.get("precision") == "bf16" and "from 500" not in s.name]
+ROUNDED = [s for s in samples(ATTENTION.name) if s.attrs.get("precision") == "bf16" and "from 500" not in s.name]
 COARSE, MASKED = (
     [s for s in ROUNDED if Options.of("attention", s.attrs).is_plain == is_plain] for is_plain in (True, False)
 )
@@ -166,14 +169,16 @@ def test_who_has_no_unit_is_told() -> None:
     assert "AMX" in (panels.supports(tiled, cpu_device("scalar")) or "")
     assert variant_of(PRODUCT, "tile").supports(tiled, device()) == "takes activations of f32 or 8 bits"
     assert "NEON" in (variant_of(PRODUCT, "matrix_unit").supports(plain, device()) or "")
-    exact = next(s for s in ATTENTION.samples() if s.name == "70 tokens, 41 active")
+    exact = next(s for s in samples(ATTENTION.name) if s.name == "70 tokens, 41 active")
     assert variant_of(ATTENTION, "unit_tiles").supports(node_of(ATTENTION, exact), device()) == "takes precision 'bf16'"
 
 
 BF16 = variant_of(MATMUL, "matrix_unit")
 
 
-WHOLE = [s for s in MATMUL.samples() if s.name.split()[1:2] and s.name.split()[1] in ("32x64x32", "37x44x33", "deep")]
+WHOLE = [
+    s for s in samples(MATMUL.name) if s.name.split()[1:2] and s.name.split()[1] in ("32x64x32", "37x44x33", "deep")
+]
 
 
 @pytest.mark.parametrize("sample", WHOLE, ids=lambda s: s.name)
@@ -219,7 +224,7 @@ def test_parts_are_not_added_to_a_rounded_result() -> None:
 
 
 def test_what_the_unit_does_not_take_is_told() -> None:
-    samples = {s.name: s for s in MATMUL.samples()}
-    assert BF16.supports(node_of(MATMUL, samples["bf16 32x64x32"]), device()) is None
-    assert BF16.supports(node_of(MATMUL, samples["()33x34x35()"]), device()) == "takes bf16 by bf16"
-    assert "AMX" in (BF16.supports(node_of(MATMUL, samples["bf16 32x64x32"]), cpu_device("scalar")) or "")
+    named = {s.name: s for s in samples(MATMUL.name)}
+    assert BF16.supports(node_of(MATMUL, named["bf16 32x64x32"]), device()) is None
+    assert BF16.supports(node_of(MATMUL, named["()33x34x35()"]), device()) == "takes bf16 by bf16"
+    assert "AMX" in (BF16.supports(node_of(MATMUL, named["bf16 32x64x32"]), cpu_device("scalar")) or "")

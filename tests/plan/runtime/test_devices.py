@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from placed_graphs import norm_block
 from random_graphs import DIM, TOKENS, graph_of, programs
 
 import camshaft as cs
@@ -37,18 +38,7 @@ def fakes(monkeypatch: pytest.MonkeyPatch) -> Fakes:
 
 
 def block(places: tuple[str | None, ...] = (None, None, None, None)) -> cs.Graph:
-    """x -> norm -> product -> silu -> + x, each on its own device."""
-    graph = cs.Graph()
-    x = graph.input("x", (TOKENS, DIM), "f32")
-    with graph.on(places[0]):
-        h = cs.rms_norm(x, W, eps=1e-5)
-    with graph.on(places[1]):
-        h = cs.matmul(h, M, transpose_b=True)
-    with graph.on(places[2]):
-        h = cs.silu(h)
-    with graph.on(places[3]):
-        graph.output("y", cs.add(h, x))
-    return graph
+    return norm_block(places, TOKENS, W, M)
 
 
 def run_block(places: tuple[str | None, ...], n: int = 7) -> np.ndarray:

@@ -36,6 +36,18 @@ def run_script(script: str, timeout_s: float = 60) -> subprocess.CompletedProces
     return subprocess.run(command, env=env, timeout=timeout_s, capture_output=True, text=True, check=False)
 
 
+# A thread that runs the plan again and again, and has run it once.
+RUN_ON = """
+started = threading.Event()
+def work():
+    while True:
+        plan.run()
+        started.set()
+threading.Thread(target=work, daemon=True).start()
+started.wait()
+"""
+
+
 @pytest.mark.parametrize("threads", [full(1), full(2), 5])
 def test_exit_with_a_live_pool(threads: int) -> None:
     done = run_script(f"plan, out, wanted = chain_plan(20, 3, {threads}); plan.run(); print((out == wanted).all())")
@@ -46,13 +58,7 @@ def test_exit_with_a_live_pool(threads: int) -> None:
 def test_exit_while_a_daemon_thread_is_in_a_run(threads: int) -> None:
     script = f"""
 plan, out, wanted = chain_plan(300, 3000, {threads})
-started = threading.Event()
-def work():
-    while True:
-        plan.run()
-        started.set()
-threading.Thread(target=work, daemon=True).start()
-started.wait()
+{RUN_ON}
 print("leaving")
 """
     for _ in range(min(threads, 2)):
@@ -114,13 +120,7 @@ print(good(), os.waitpid(child, 0)[1])
 def test_fork_while_another_thread_is_in_a_run(threads: int) -> None:
     script = f"""
 plan, out, wanted = chain_plan(300, 3000, {threads})
-started = threading.Event()
-def work():
-    while True:
-        plan.run()
-        started.set()
-threading.Thread(target=work, daemon=True).start()
-started.wait()
+{RUN_ON}
 for _ in range(3):
     child = os.fork()
     if child == 0:

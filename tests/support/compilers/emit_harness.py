@@ -87,6 +87,11 @@ def both(kernel, arrays, outputs=1, scalars=None, grid=(1,), lanes=8, features=F
 
 def agree(kernel, arrays, *, widths=WIDTHS, rtol=0.0, atol=0.0, **keywords):
     """Asserts that the compiled kernel and the interpreter agree at every width; gives the last outputs."""
+    return agreeing(both, kernel, arrays, widths, rtol, atol, **keywords)
+
+
+def agreeing(both, kernel, arrays, widths, rtol, atol, **keywords):
+    """Asserts that the two results of `both`, compiled and interpreted, agree at every width; gives the last compiled ones."""
     for lanes in widths:
         got, meant = both(kernel, arrays, lanes=lanes, **keywords)
         for a, b in zip(got, meant, strict=True):

@@ -1,13 +1,17 @@
-"""The kernels that ops launch: every variant's, for its first and its last sample. Used where kernels are emitted, not run."""
+"""The kernels that ops launch: every variant's, for its first and its last sample, and the arguments of a launch."""
 
 from __future__ import annotations
 
+import ctypes
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+import numpy as np
+
 from camshaft import ops
 from camshaft.lang import ir
-from camshaft.ops.kernels.launch import signature
+from camshaft.ops.kernels.launch import Signature, signature
 from camshaft.ops.op import HostCall, Launch, Op
 from camshaft.validation.validate import node_of
 from tests.support.samples import is_row, samples
@@ -48,3 +52,15 @@ def op_kernels(
                     if isinstance(launch, Launch):
                         made = signature(launch, node, build)
                         yield OpKernel(op.name, variant.name, made.request(launch).trace(), launch.lanes)
+
+
+def arguments_at(args: int, made: Signature) -> tuple[list[np.ndarray], list[int]]:
+    """The arrays and scalars of a launch's argument block, read as native code would."""
+    block = (ctypes.c_int64 * (len(made.arrays) + len(made.scalars))).from_address(args)
+    views = [
+        np.ctypeslib.as_array((ctypes.c_uint8 * (math.prod(a.shape) * a.dtype.nbytes)).from_address(at))
+        .view(a.dtype.numpy)
+        .reshape(a.shape)
+        for a, at in zip(made.arrays, block, strict=False)
+    ]
+    return views, [ctypes.c_int64.from_address(at).value for at in block[len(made.arrays) :]]

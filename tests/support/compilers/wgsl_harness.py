@@ -8,7 +8,7 @@ from camshaft.emit.wgsl.layout import FIXED_BINDING, RUN_BINDING, WgslTarget
 from camshaft.emit.wgsl.module import emit
 from camshaft.lang.interpreter.interpret import grid_sizes, interpret
 from camshaft.lang.simt.form import to_simt
-from tests.support.compilers.emit_harness import trace
+from tests.support.compilers.emit_harness import agreeing, trace
 from tests.support.needs import require
 
 WIDTHS, FEW_WIDTHS = (1, 4, 32, 64), (4, 64)  # less than a subgroup, and more
@@ -115,9 +115,4 @@ def both(kernel, arrays, outputs=1, scalars=None, grid=(1,), lanes=32, target=TA
 
 def agree(kernel, arrays, *, widths=FEW_WIDTHS, rtol=0.0, atol=0.0, **keywords):
     """Asserts that WGSL and the interpreter agree at every width; gives the last outputs."""
-    for lanes in widths:
-        got, meant = both(kernel, arrays, lanes=lanes, **keywords)
-        for a, b in zip(got, meant, strict=True):
-            wide = [x.astype(np.float64) if x.dtype.kind not in "iub" else x for x in (a, b)]
-            np.testing.assert_allclose(*wide, rtol=rtol, atol=atol, err_msg=f"at {lanes} lanes")
-    return got
+    return agreeing(both, kernel, arrays, widths, rtol, atol, **keywords)

@@ -28,7 +28,7 @@ NAMES = (
     *("nemotron_h", "nemotron_h_moe", "plamo2", "qwen35", "qwen35moe", "rwkv6"),
 )  # fmt: skip
 
-# Their routers are so near a tie at these tokens that a step changes a choice, so that no difference shows the gradient.
+# Their routers are so near a tie at these tokens that a step in f32 changes a choice: see test_mixtures_oracle.py.
 TIES = ("qwen3next", "smallthinker", "qwen35moe")
 REFUSED = ("mamba", "falcon-mamba", "jamba", "llama4")  # scans of Mamba 1, and attention in chunks, take no packed rows
 

@@ -1,4 +1,6 @@
-"""Gradients of mixtures of experts and of recurrent models by all their tensors, against torch's of the model in transformers."""
+"""Gradients of mixtures of experts and recurrent models by all their tensors: against torch's of the model in transformers, and
+against differences of plain programs.
+"""
 
 from __future__ import annotations
 
@@ -20,6 +22,8 @@ NAMES = (
     *("mamba", "mamba2", "falcon-mamba", "jamba", "granitehybrid", "nemotron_h", "nemotron_h_moe"),
     *("lfm2", "lfm2moe", "qwen3next", "qwen35", "qwen35moe"),
 )  # fmt: skip
+# Models that transformers lacks: programs in float64 of the file's tensors.
+PLAIN = ("smallthinker", "plamo2", "rwkv6", "rwkv7", "deci")
 # What the file has as another function of the model's parameter, exp(A_log), and what is no parameter there.
 OTHERWISE = (".ssm_a", ".exp_probs_b.bias")
 
@@ -67,3 +71,30 @@ def test_gradients_are_those_of_transformers(name: str, tmp_path: Path) -> None:
         theirs_of = wanted[tensor].reshape(found[tensor].shape)
         scale = np.abs(theirs_of).max() + 1e-5
         np.testing.assert_allclose(found[tensor] / scale, theirs_of / scale, atol=2e-3, err_msg=tensor)
+
+
+@pytest.mark.parametrize("name", PLAIN)
+def test_gradients_are_differences_of_a_plain_program(name: str, tmp_path: Path) -> None:
+    """In float64 steps are so small that a router near a tie, as smallthinker's, chooses the same experts."""
+    pytest.importorskip("torch")
+    from scripts.oracles import tiny_models
+    from scripts.oracles.plain.decoder import PlainDecoder
+
+    seed, model = tiny_models.SEEDED[name]
+    tensors = {tensor: a.astype(np.float64) for tensor, a in tiny_models.build(model, seed).tensors.items()}
+    rng, step = np.random.default_rng(12), 1e-6
+    ids, targets = (rng.integers(3, tiny_logits(name)[1].shape[1], (2, 13)).astype(np.int32) for _ in range(2))
+
+    def loss(moved: dict[str, Array]) -> float:
+        found = 0.0
+        for row, wanted in zip(ids, targets, strict=True):
+            logits = PlainDecoder(model, tensors | moved).logits(row.tolist())
+            found += float((np.logaddexp.reduce(logits, axis=-1) - logits[np.arange(len(row)), wanted]).mean())
+        return found / len(ids)
+
+    for tensor, gradient in ours(tiny_model(name, tmp_path), ids, targets).items():
+        along = rng.normal(size=gradient.shape)
+        ends = [loss({tensor: tensors[tensor] + sign * step * along}) for sign in (1, -1)]
+        scale = float(np.linalg.norm(gradient)) + 1e-5
+        found = float((gradient * along).sum()) / scale
+        assert found == pytest.approx((ends[0] - ends[1]) / (2 * step) / scale, abs=2e-3), tensor

@@ -61,6 +61,7 @@ CPU_RULES: Rules[Context] = Rules(
         "vector_sum": lanes.vector_reduce,
         "vector_max": lanes.vector_reduce,
         "pack": packing.pack,
+        "partition": packing.partition,
         "reverse": packing.reverse,
         "count": packing.count,
     },

@@ -1,4 +1,4 @@
-"""pack, reverse and count of explicit vectors in LLVM IR.
+"""pack, partition, reverse and count of explicit vectors in LLVM IR.
 
 AVX-512 packs by an instruction. AVX2 permutes a register of 8 words by a row of a table, one for each mask. Elsewhere elements
 are stored one after the other: LLVM 22 crashes on its intrinsic for some vectors of CPUs without the instruction.
@@ -18,15 +18,38 @@ _WORDS, _CLEARED = 8, 0x80
 def pack(ctx: Context, value: ir.Value) -> Rep:
     """Return the elements where the mask is true, then zeros."""
     vector, mask = (ctx.reps[arg].name for arg in value.args)
+    return Rep(_packed(ctx, vector, mask, value.dtype, value.width), value.width)
+
+
+def partition(ctx: Context, value: ir.Value) -> Rep:
+    """Return the elements where the mask is true, in order from the first on, the others from the last."""
+    vector, mask = (ctx.reps[arg].name for arg in value.args)
     n, dtype = value.width, value.dtype
     if n == 1:
-        return Rep(ctx.typed(dtype, n).select(mask, vector, literal(0, dtype)), n)
+        return Rep(vector, n)
+    if _has_table(ctx, dtype, n):
+        return Rep(_by_table(ctx, vector, mask, dtype, n, others=True), n)
+    opposite = ctx.line(f"xor <{n} x i1> {mask}, splat (i1 true)")
+    words = f"<{n} x i{dtype.bits}>"
+    first, last = (
+        ctx.line(f"bitcast {vector_type(dtype, n)} {packed} to {words}")
+        for packed in (
+            _packed(ctx, vector, mask, dtype, n),
+            ctx.shuffled(vector_type(dtype, n), _packed(ctx, vector, opposite, dtype, n), range(n)[::-1]),
+        )
+    )
+    both = ctx.line(f"or {words} {first}, {last}")
+    return Rep(ctx.line(f"bitcast {words} {both} to {vector_type(dtype, n)}"), n)
+
+
+def _packed(ctx: Context, vector: str, mask: str, dtype: DType, n: int) -> str:
+    """The elements where the mask is true, then zeros."""
+    if n == 1:
+        return ctx.typed(dtype, n).select(mask, vector, literal(0, dtype))
     whole = min(n, ctx.target.vector_bits // dtype.bits)
     if not (_has_instruction(ctx, dtype) or _has_table(ctx, dtype, whole)):
-        return Rep(_one_by_one(ctx, vector, mask, dtype, n), n)
-    return Rep(
-        _in_register(ctx, vector, mask, dtype, n) if n == whole else _pieces(ctx, vector, mask, dtype, n, whole), n
-    )
+        return _one_by_one(ctx, vector, mask, dtype, n)
+    return _in_register(ctx, vector, mask, dtype, n) if n == whole else _pieces(ctx, vector, mask, dtype, n, whole)
 
 
 def _has_instruction(ctx: Context, dtype: DType) -> bool:
@@ -97,26 +120,29 @@ def _bits(ctx: Context, mask: str, n: int) -> str:
     return ctx.line(f"bitcast <{n} x i1> {mask} to i{n}")
 
 
-def _by_table(ctx: Context, vector: str, mask: str, dtype: DType, n: int) -> str:
-    """Permute the words of a register by the row of its mask, and clear those of no element."""
-    table, typ, words = f"pack_order{n}", vector_type(dtype, n), f"<{_WORDS} x i32>"
-    ctx.declarations[table] = f"@{table} = private unnamed_addr constant {_orders(n)}, align 64"
+def _by_table(ctx: Context, vector: str, mask: str, dtype: DType, n: int, others: bool = False) -> str:
+    """Permute the words of a register by the row of its mask; clear those of no element, or have the `others` there."""
+    table, typ, words = f"{'partition' if others else 'pack'}_order{n}", vector_type(dtype, n), f"<{_WORDS} x i32>"
+    ctx.declarations[table] = f"@{table} = private unnamed_addr constant {_orders(n, others)}, align 64"
     row = ctx.line(f"zext i{n} {_bits(ctx, mask, n)} to i64")
     address = ctx.line(f"getelementptr inbounds i64, ptr @{table}, i64 {row}")
     octets = ctx.line(f"load <{_WORDS} x i8>, ptr {address}, align 8")
     order = ctx.line(f"sext <{_WORDS} x i8> {octets} to {words}")
     given = ctx.line(f"bitcast {typ} {vector} to {words}")
     moved = ctx.call("llvm.x86.avx2.permd", words, (words, given), (words, order))
+    if others:
+        return ctx.line(f"bitcast {words} {moved} to {typ}")
     kept = ctx.line(f"icmp sge {words} {order}, zeroinitializer")
     result = ctx.line(f"select <{_WORDS} x i1> {kept}, {words} {moved}, {words} zeroinitializer")
     return ctx.line(f"bitcast {words} {result} to {typ}")
 
 
-def _orders(n: int) -> str:
-    """For each mask of n elements: which word comes to each place, a byte each."""
+def _orders(n: int, others: bool) -> str:
+    """For each mask of n elements: which word comes to each place, a byte each; `others`: those of no element, from the last."""
     each, rows = _WORDS // n, []
     for mask in range(1 << n):
-        places = [each * i + part for i in range(n) if mask >> i & 1 for part in range(each)]
+        kept, rest = ([i for i in range(n) if mask >> i & 1 == bit] for bit in (1, 0))
+        places = [each * i + part for i in (*kept, *(rest[::-1] if others else ())) for part in range(each)]
         octets = bytes(places + [_CLEARED] * (_WORDS - len(places)))
         rows.append(f"i64 {int.from_bytes(octets, 'little')}")
     return f"[{1 << n} x i64] [{', '.join(rows)}]"

@@ -102,7 +102,7 @@ def _present(path: Path, number: int, split: Split, open_one: Open) -> GGUFFile:
 
 
 def _check(part: GGUFFile, number: int, split: Split, asked: str) -> None:
-    """Raise FormatError unless a file is the part of that number of the same model."""
+    """Raise FormatError unless a file is that part of the same model."""
     found = split_of(part)
     if found is None:
         raise FormatError(f"{part.path}: is a whole file; wanted part {number + 1} of {split.count} of {asked}")

@@ -75,7 +75,8 @@ class Pace:
 
 
 def lengths(offers: Sequence[tuple[float, int]], rows: int, costs: RunCosts, each: float = 0.0) -> list[int]:
-    """The number of drafted tokens of each text of a run, with the most tokens per second in all; zeros where none pays.
+    """How many tokens to draft for each text of a run, so that all texts together get the most tokens per second; zeros
+    where drafting does not pay.
 
     `offers` has of each text how often its drafted tokens are right, and how many there may be. Without drafts the run has `rows`
     tokens and gives one for each text. `each` is what drafting a token costs, as a multiple of a run of one: texts are drafted

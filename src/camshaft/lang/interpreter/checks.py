@@ -160,7 +160,7 @@ def of_result(value: ir.Value, holes: list[Hole | None], condition: Any) -> Hole
         return hole_of(parts[0] if np.ndim(parts[0]) == 0 else parts[0][condition], origins[0])
     if value.op == "reverse":
         return hole_of(parts[0] if np.ndim(parts[0]) == 0 else parts[0][::-1], origins[0])
-    if value.op in ("reduce", "vector_sum", "vector_max", "scan", "subgroup_reduce", "pack", "count"):
+    if value.op in ("reduce", "vector_sum", "vector_max", "scan", "subgroup_reduce", "pack", "partition", "count"):
         return hole_of(np.any(parts[0]), origins[0])
     where = parts[0]
     for part in parts[1:]:

@@ -50,6 +50,11 @@ def packed(values: Any, mask: Any) -> Any:
     return result
 
 
+def partitioned(values: Any, mask: Any) -> Any:
+    """The elements where the mask is true, in order from the first on, the others from the last."""
+    return np.concatenate([values[mask], values[~mask][::-1]])
+
+
 class ValueMachine:
     """The state of a running program (values, variables, mask) and how it computes values."""
 
@@ -90,6 +95,7 @@ class ValueMachine:
             "vector_sum": lambda v: halve(self.env[v.args[0]], "sum"),
             "vector_max": lambda v: halve(self.env[v.args[0]], "max"),
             "pack": lambda v: packed(*(self.env[a] for a in v.args)),
+            "partition": lambda v: partitioned(*(self.env[a] for a in v.args)),
             "reverse": lambda v: self.env[v.args[0]][::-1],
             "count": lambda v: np.int64(np.count_nonzero(self.env[v.args[0]])),
         }

@@ -131,6 +131,10 @@ class LaneMethods(Arithmetic):
         """Return the elements of an explicit vector where `mask` is true, in order from the first on, then zeros."""
         return self.record("pack", vector.dtype, (vector, mask), vector.width)
 
+    def partition(self, vector: ir.Value, mask: ir.Value) -> ir.Value:
+        """Return a vector's elements where `mask` is true, from the first place on, and the others from the last back."""
+        return self.record("partition", vector.dtype, (vector, mask), vector.width)
+
     def reverse(self, vector: ir.Value) -> ir.Value:
         """Return the elements of an explicit vector from the last to the first."""
         return self.record("reverse", vector.dtype, (vector,), vector.width)

@@ -112,9 +112,9 @@ def _from_vector(scope: Scope, value: ir.Value) -> None:
 def _pack(scope: Scope, value: ir.Value) -> None:
     vector, mask = value.args
     if mask.dtype != boolean or mask.width != vector.width or not vector.width or value.width != vector.width:
-        raise scope.fail(value.line, f"pack of {vector!r} by {mask!r}: wanted a vector and as many booleans")
+        raise scope.fail(value.line, f"{value.op} of {vector!r} by {mask!r}: wanted a vector and as many booleans")
     if value.dtype != vector.dtype or vector.dtype.nbytes not in (4, 8):
-        raise scope.fail(value.line, f"pack of {vector!r}: wanted elements of 32 or 64 bits")
+        raise scope.fail(value.line, f"{value.op} of {vector!r}: wanted elements of 32 or 64 bits")
 
 
 def _reverse(scope: Scope, value: ir.Value) -> None:
@@ -153,6 +153,7 @@ RULES: dict[str, Callable[[Scope, ir.Value], None]] = {
     "vector_sum": _from_vector,
     "vector_max": _from_vector,
     "pack": _pack,
+    "partition": _pack,
     "reverse": _reverse,
     "count": _count,
 }

@@ -1,6 +1,6 @@
-"""What recurrent layers do with the tokens before: by slots whose states a run updates in place, or within whole sequences.
+"""How recurrent layers use earlier tokens: by the states of slots, which a run updates in place, or within whole sequences.
 
-Both compute the same. Only that of whole sequences has gradients, as a state in place passes none.
+Both compute the same. Only the second has gradients: a state that is updated in place passes none on.
 """
 
 from __future__ import annotations

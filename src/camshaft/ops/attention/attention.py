@@ -28,10 +28,10 @@ from camshaft.ops.masked import spans
 from camshaft.ops.masked import split as masked_split
 from camshaft.ops.masked import tiled as masked_tiled
 from camshaft.ops.masked import unit_tiles as masked_unit_tiles
-from camshaft.ops.masked.options import ATTRIBUTES, Options, Sizes
+from camshaft.ops.masked.options import PAGED, Options, Sizes
 from camshaft.ops.masked.reference import Fetch, attend
 from camshaft.ops.masked.samples import option_samples, plain_samples
-from camshaft.ops.parameters import HEAD_DIM, HEADS, KV_HEADS, PLACES, RING, Attribute, Parameters
+from camshaft.ops.parameters import PLACES, Attribute, Parameters
 from camshaft.ops.rule import Rule, Stage
 from camshaft.ops.spec import Dim, TensorSpec, bound
 
@@ -139,16 +139,7 @@ OP = ops.Op(
     formula="softmax(scale q K^T) V over keys 0..position of the token's slot, or those that the options let it see",
     parameters=Parameters(
         f"q k_cache v_cache {PLACES} *scales_and_extras",
-        (
-            HEADS,
-            KV_HEADS,
-            HEAD_DIM,
-            Attribute("scale", "float"),
-            Attribute("length", "int | Extent"),
-            *ATTRIBUTES,
-            RING,
-            PRECISION,
-        ),
+        (*PAGED, PRECISION),
         results=None,
     ),
     infer=_infer,

@@ -21,5 +21,5 @@ def is_short_float(spec: TensorSpec) -> bool:
 
 
 def as_bits(operand: ops.Operand, spec: TensorSpec) -> ops.Operand:
-    """The operand of this spec as a kernel that computes nothing takes it: f16 and bf16 as u16."""
+    """The operand of this spec for a kernel that only moves elements: f16 and bf16 as u16."""
     return replace(operand, dtype=u16) if is_short_float(spec) else operand

@@ -24,7 +24,7 @@ from typing import Any
 from camshaft.dtypes import bf16, boolean, f16, f32, i32
 from camshaft.ops import op as ops
 from camshaft.ops.attention.kv_cache_update import BLOCK_TOKENS
-from camshaft.ops.parameters import RING, Attribute
+from camshaft.ops.parameters import HEAD_DIM, HEADS, KV_HEADS, RING, Attribute
 from camshaft.ops.spec import Dim, TensorSpec, bound
 
 # Additional inputs, in the order in which `extras` names them.
@@ -37,6 +37,8 @@ ATTRIBUTES = (
     Attribute("lse", "bool", False),
     Attribute("extras", "str", ""),
 )
+# Those of attention over a paged cache.
+PAGED = (HEADS, KV_HEADS, HEAD_DIM, Attribute("scale", "float"), Attribute("length", "int | Extent"), *ATTRIBUTES, RING)
 
 
 @dataclass(frozen=True)

@@ -38,7 +38,8 @@ def rows_per(s: Sizes) -> int:
 
 
 def columns_per(s: Sizes) -> int:
-    """Returns the columns of one program: all if the rows give several programs, else an eighth, 64 to 512, in full vectors."""
+    """Returns the columns of one program: all of them if the rows alone give several programs, else an eighth in full vectors,
+    from 64 to 512."""
     if bound(s.rows) > LEAST_ROWS and s.columns <= WHOLE_COLUMNS:
         return s.columns
     return min(max(-(-s.columns // (8 * 16)) * 16, 64), 512)

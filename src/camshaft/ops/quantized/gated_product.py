@@ -10,8 +10,6 @@ fused_quantize.py.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
-from functools import partial
 from math import prod
 from typing import Any
 
@@ -24,9 +22,9 @@ from camshaft.ops.matmul.blocks.unit_panels import PARTS
 from camshaft.ops.parameters import ACT, SUMS, Parameters
 from camshaft.ops.quantize import fused_quantize
 from camshaft.ops.quantize import quantize_activations as q8
-from camshaft.ops.quantize.fused_kernels import ACTIVATIONS
 from camshaft.ops.quantize.q8_blocks import BLOCK, Sums
 from camshaft.ops.quantized import matmul
+from camshaft.ops.quantized.gated_unfused import COARSE, PRODUCT, SECOND, product_node, second_op, unfused
 from camshaft.ops.quantized.packed.packing import ROWS
 from camshaft.ops.quantized.products import short_tile, unpacked_tiles
 from camshaft.ops.quantized.products.gated_tiles import gated_short_tile, gated_tile, gated_unpacked_tiles
@@ -35,15 +33,10 @@ from camshaft.ops.rule import Builder, Match, Rule, Stage, Use, Uses
 from camshaft.ops.spec import TensorSpec
 
 NAME = "gated_product"
-PRODUCT = matmul.OP
-# The second op of the pair by activation.
-SECOND = {act: fused_quantize.OPS[f"{act}_multiply_q8"] for act in ACTIVATIONS}
 # Formats of gate and up; the kernels are validated for each.
 FORMATS = ("Q4_0", "Q4_1", "Q5_0", "Q8_0", "Q4_K", "Q6_K")
 # Tokens of a program of short_sums: both products of 32 rows are 8 KiB.
 GATED_COLUMNS = 32
-# Where the products may be of bf16: the mean squared error, normalized, after rounding to 8 bits.
-COARSE = {layout.name: 1e-4 for layout in q8.FORMS.values()}
 
 
 def _infer(specs: tuple[TensorSpec, ...], attrs: ops.Attrs) -> tuple[TensorSpec, ...]:
@@ -66,22 +59,12 @@ def _reference(inputs: Sequence[ops.Array], attrs: ops.Attrs) -> tuple[ops.Array
     else:
         x, *weights = (a.astype(np.float64) for a in inputs)
         gate, up = (x @ w.T for w in weights)
-    return _second(attrs).reference((gate, up), {"sums": attrs["sums"], "floats": False})
-
-
-def _second(attrs: ops.Attrs) -> ops.Op:
-    return SECOND[attrs.get("act", ACT.default)]
+    return second_op(attrs).reference((gate, up), {"sums": attrs["sums"], "floats": False})
 
 
 def _decompose(f: Any, x: Any, gate: Any, up: Any, sums: Sums, act: str = "silu") -> Any:
     products = (f.quantized_matmul(x, w) for w in (gate, up))
     return getattr(f, SECOND[act].name)(*products, sums=sums, floats=False)
-
-
-def _product(node: ops.NodeSpec) -> ops.NodeSpec:
-    """Returns the node of one of the two products."""
-    specs = node.inputs[:2]
-    return ops.NodeSpec(specs, PRODUCT.infer(specs, {}), {})
 
 
 def _outputs(node: ops.NodeSpec, y: TensorSpec) -> list[ops.Operand]:
@@ -92,7 +75,7 @@ def _outputs(node: ops.NodeSpec, y: TensorSpec) -> list[ops.Operand]:
 
 def _build_tile(node: ops.NodeSpec, target: ops.Target) -> ops.Build:
     x, gate, _ = node.inputs
-    tokens, n, values = x.shape[0], gate.bounds[0], matmul.tile_values(_product(node), target)
+    tokens, n, values = x.shape[0], gate.bounds[0], matmul.tile_values(product_node(node), target)
     rows, y = min(values["rows"], ROWS), TensorSpec((tokens, n), f32)
     outputs = _outputs(node, y)
     constants = {**matmul.tile_constants(node, {**values, "rows": rows}), "sums": node.attrs["sums"]}
@@ -128,81 +111,34 @@ def _unpacked_supports(node: ops.NodeSpec, target: ops.Target) -> str | None:
     blocks, most = node.inputs[1].bounds[1] // BLOCK, PARTS[-1]
     if blocks > most:
         return f"takes at most {most} blocks of 32 k; got {blocks}"
-    return unpacked_tiles.supports(_product(node), target)
+    return unpacked_tiles.supports(product_node(node), target)
 
 
 def _unpacked_cost(node: ops.NodeSpec, target: ops.Target) -> float:
     y = float(prod(node.inputs[0].bounds[:1]) * node.inputs[1].bounds[0])
-    return 2 * unpacked_tiles.cost(_product(node), target) + 0.3 * y
+    return 2 * unpacked_tiles.cost(product_node(node), target) + 0.3 * y
 
 
 def _short_supports(node: ops.NodeSpec, target: ops.Target, product: ops.KernelVariant) -> str | None:
     fewest = short_tile.AT_ONCE + 1
     if node.inputs[0].bounds[0] < fewest:
         return f"takes {fewest} tokens and more"
-    return product.supports(_product(node), target)
-
-
-def unfused(product: ops.KernelVariant) -> ops.KernelVariant:
-    """Returns the variant with the launches of both products by one of theirs, then the activation's."""
-
-    def supports(node: ops.NodeSpec, target: ops.Target) -> str | None:
-        return product.supports(_product(node), target)
-
-    def cost(node: ops.NodeSpec, target: ops.Target) -> float:
-        y = float(prod(node.inputs[0].bounds[:1]) * node.inputs[1].bounds[0])
-        return 2 * product.cost(_product(node), target) + 0.6 * y + 500.0
-
-    name, tolerance = f"unfused_{product.name}", COARSE if product.tolerance else {}
-    return ops.KernelVariant(
-        name, product.backends, partial(_build_unfused, product), supports, cost, tolerance=tolerance
-    )
-
-
-def _build_unfused(product: ops.KernelVariant, node: ops.NodeSpec, target: ops.Target) -> ops.Build:
-    """Builds the two products and the activation's op as launches of one node."""
-    spec = _product(node)
-    launches: list[ops.Launch | ops.NativeCall] = []
-    made = product.build(spec, target)
-    assert isinstance(made, ops.Build)
-    for number in (0, 1):
-        scratch = [2 + number * len(made.scratch) + i for i in range(len(made.scratch))]
-        for launch in made.launches:
-            arrays = tuple(_moved(operand, number, scratch) for operand in launch.arrays)
-            launches.append(replace(launch, arrays=arrays))
-    y = spec.outputs[0]
-    second = ops.NodeSpec((y, y), node.outputs, {"sums": node.attrs["sums"], "floats": False})
-    candidates = [v for v in _second(node.attrs).variants if target.backend in v.backends]
-    last = min(candidates, key=lambda v: v.cost(second, target)).build(second, target)
-    assert isinstance(last, ops.Build)
-    for launch in last.launches:
-        arrays = tuple(ops.scratch(o.index, "read", o.shape) if o.kind == "input" else o for o in launch.arrays)
-        launches.append(replace(launch, arrays=arrays))
-    return ops.Build(tuple(launches), (y, y, *made.scratch, *made.scratch))
-
-
-def _moved(operand: ops.Operand, number: int, scratch: Sequence[int]) -> ops.Operand:
-    """Converts an operand of product `number` to an operand of the node."""
-    if operand.kind == "output":
-        return replace(operand, kind="scratch", index=number)
-    if operand.kind == "scratch":
-        return replace(operand, index=scratch[operand.index])
-    return replace(operand, index=number + 1) if operand.index == 1 else operand
+    return product.supports(product_node(node), target)
 
 
 def _packed_only(node: ops.NodeSpec, target: ops.Target) -> str | None:
-    return packed_only(_product(node), target)
+    return packed_only(product_node(node), target)
 
 
 def _tile_cost(node: ops.NodeSpec, target: ops.Target) -> float:
     # Zen 4, n 1536, k 576: 4 us slower than `unfused_tile` for one token (it waits at each block's end), 190 us faster for 512
     y = float(prod(node.inputs[0].bounds[:1]) * node.inputs[1].bounds[0])
-    return 2 * tile_cost(_product(node), target) + 0.3 * y + 2.5 * node.inputs[1].bounds[0]
+    return 2 * tile_cost(product_node(node), target) + 0.3 * y + 2.5 * node.inputs[1].bounds[0]
 
 
 def _short_cost(node: ops.NodeSpec, target: ops.Target, product: ops.KernelVariant) -> float:
     y = float(prod(node.inputs[0].bounds[:1]) * node.inputs[1].bounds[0])
-    return 2 * product.cost(_product(node), target) + 0.3 * y
+    return 2 * product.cost(product_node(node), target) + 0.3 * y
 
 
 def _short(product: ops.KernelVariant) -> ops.KernelVariant:
@@ -273,7 +209,7 @@ OP = ops.Op(
     samples=_samples,
     error_samples=_error_samples,
     tolerance={layout.name: fused_quantize.TOLERANCE for layout in q8.FORMS.values()},
-    flops=lambda node: 2 * PRODUCT.flops(_product(node)),
+    flops=lambda node: 2 * PRODUCT.flops(product_node(node)),
     decompose=_decompose,
     rules=(Rule(Stage.GATED_PRODUCT, tuple(op.name for op in SECOND.values()), _gated),),
 )

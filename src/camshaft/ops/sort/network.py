@@ -92,6 +92,12 @@ def halves(n: int) -> Iterator[tuple[int, int]]:
         distance //= 2
 
 
+def ordered(k: Tracer, a: ir.Value, b: ir.Value, width: int) -> tuple[ir.Value, ir.Value]:
+    """The lesser and the greater words, of `width` lanes. A core has one unit for minima of 512 bits, two for logic of them."""
+    low = k.minimum(a, b)
+    return low, (a ^ b ^ low if width * a.dtype.bits >= 512 else k.maximum(a, b))
+
+
 @dataclass(frozen=True)
 class Network:
     """Sorts the first `n` places, a multiple of BLOCK, of every lane's column of `words`."""
@@ -194,7 +200,7 @@ class Network:
         self.words[place, self.k.lane()] = value
 
     def _ordered(self, a: ir.Value, b: ir.Value) -> tuple[ir.Value, ir.Value]:
-        return self.k.minimum(a, b), self.k.maximum(a, b)
+        return ordered(self.k, a, b, self.words.shape[1])
 
     def _order(self, low: ir.Value, high: ir.Value) -> None:
         a, b = self._ordered(self._get(low), self._get(high))

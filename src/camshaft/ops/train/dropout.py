@@ -1,8 +1,8 @@
 """dropout: y = x / (1 - p) with probability 1 - p, else 0 (Srivastava et al., 2014), by random numbers from a seed.
 
 Element i of the flat x stays where number i of `uniform` with the same seed is at least p. So equal seeds drop the same elements
-on every device, whatever the threads, and the gradient computes the mask once more in place of keeping it. The seed is the low
-and the high 32 bits and a step, as that of `uniform`.
+on every device and with any number of threads, and the gradient computes the mask again instead of storing it. As for `uniform`,
+the seed is three numbers: the low 32 bits, the high 32 bits and a step.
 """
 
 from __future__ import annotations

@@ -22,10 +22,10 @@ from camshaft.ops import op as ops
 from camshaft.ops.attention.attention import check_length, fetch_of, positions_limit
 from camshaft.ops.attention.kv_cache_update import BLOCK_TOKENS, check_cache, check_places, place_limits, typical_places
 from camshaft.ops.masked.kernels import attend_part, merged, store_sums
-from camshaft.ops.masked.options import ATTRIBUTES, Options, Sizes
+from camshaft.ops.masked.options import PAGED, Options, Sizes
 from camshaft.ops.masked.reference import attend
 from camshaft.ops.masked.spans import length_of, pairs_of, scratch_of, spans_of
-from camshaft.ops.parameters import HEAD_DIM, HEADS, KV_HEADS, PLACES, RING, Attribute, Parameters
+from camshaft.ops.parameters import PLACES, Parameters
 from camshaft.ops.spec import TensorSpec, bound
 from camshaft.ops.turboquant.codes import bits_of, code, decode
 from camshaft.ops.turboquant.hadamard import check_signs, is_power_of_two, transform, transformed
@@ -228,15 +228,7 @@ OP = ops.Op(
     formula="softmax(scale q K^T) V over a paged cache of TurboQuant codes of K and V, or of V",
     parameters=Parameters(
         f"q k_cache v_cache {PLACES} *norms_centroids_signs_extras",
-        (
-            HEADS,
-            KV_HEADS,
-            HEAD_DIM,
-            Attribute("scale", "float"),
-            Attribute("length", "int | Extent"),
-            *ATTRIBUTES,
-            RING,
-        ),
+        PAGED,
         results=None,
     ),
     infer=_infer,

@@ -167,3 +167,11 @@ def tap(f: Any, x: Any, w: Windows, at: Axes) -> Any:
     starts = [i * d for i, d in zip(at, w.dilation, strict=True)]
     cuts = zip(starts, w.places, w.stride, strict=True)
     return x[(..., *(slice(a, a + (n - 1) * s + 1, s) for a, n, s in cuts))]
+
+
+def image_of(m: Windows) -> dict[str, int]:
+    """The sizes of a padded image and of windows over it, as kernels take them."""
+    (height, width), (rows, columns) = m.padded, m.kernel
+    (row_step, column_step), (row_gap, column_gap) = m.stride, m.dilation
+    names = ["height", "width", "rows", "columns", "row_step", "column_step", "row_gap", "column_gap"]
+    return dict(zip(names, (height, width, rows, columns, row_step, column_step, row_gap, column_gap), strict=True))

@@ -1,7 +1,8 @@
 """CachedPlan: a plan from the store, bound and ready to run without compilation.
 
-The store has the executor's words, each as an offset into a memory region: an argument's buffer, an extent's active value, a
-kernel. Loading adds the regions' addresses. It needs no graph, choice or lowering, and imports none of their modules.
+A stored plan is the executor's table of addresses, each written as an offset into a memory region: an argument's buffer, an
+extent's active value, a kernel. Loading adds the regions' addresses. So it needs no graph, choice or lowering, and imports none
+of their modules.
 """
 
 from __future__ import annotations

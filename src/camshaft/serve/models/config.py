@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -14,7 +15,6 @@ from camshaft.generate.speculation.speculator import NGRAM
 from camshaft.models.config import POOLINGS
 from camshaft.serve.models.entry import EMBEDDING, RERANK, SPEECH
 from camshaft.serve.models.served import served_name
-from camshaft.serve.models.sizes import is_size, nbytes_of
 from camshaft.serve.models.spec import ModelSpec
 from camshaft.serve.requests.errors import HttpError
 from camshaft.serve.requests.fields import (
@@ -32,7 +32,22 @@ from camshaft.serve.requests.fields import (
 )
 
 _MOST = 1e9  # of numbers
+# Sizes of memory as people write them.
+_UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
+_SIZE = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,9})?) *([KMG]i?B|B|)")
 _RENAMED = {"slots": "sessions"}  # options of LanguageModel
+
+
+def _is_size(value: object) -> bool:
+    """Whether a value is a size such as "8 GiB", or a number of bytes."""
+    return isinstance(value, int | str) and _SIZE.fullmatch(str(value)) is not None
+
+
+def _nbytes_of(size: int | str) -> int:
+    """The bytes of what `_is_size`."""
+    found = _SIZE.fullmatch(str(size))
+    assert found is not None
+    return int(float(found[1]) * _UNITS[found[2]])
 
 
 def _is_number(value: Any) -> bool:
@@ -66,7 +81,7 @@ _ALIASES = Field(
 )
 _FILE: Fields = {
     **_COMMON,
-    "memory_limit": Field(is_size, 'a size such as "8 GiB", or bytes'),
+    "memory_limit": Field(_is_size, 'a size such as "8 GiB", or bytes'),
     "models": LIST,
 }
 _MODEL: Fields = {
@@ -126,7 +141,7 @@ def read_config(path: Path, defaults: ModelSpec) -> ServerConfig:
     except HttpError as error:
         raise SettingError(f"{path}: {error}") from None
     limit = given.get("memory_limit")
-    return ServerConfig(tuple(specs), None if limit is None else nbytes_of(limit))
+    return ServerConfig(tuple(specs), None if limit is None else _nbytes_of(limit))
 
 
 def _with_common(spec: ModelSpec, given: Mapping[str, Any], folder: Path) -> ModelSpec:

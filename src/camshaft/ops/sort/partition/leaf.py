@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from camshaft.lang import Tracer, ir
-from camshaft.ops.sort.network import halves, odd_even_merge_sort
+from camshaft.ops.sort.network import halves, odd_even_merge_sort, ordered
 
 Vectors = list[ir.Value]
 
@@ -36,9 +36,7 @@ class Leaf:
 
     # --- comparisons -----------------------------------------------------------------------------------------------------
     def _ordered(self, a: ir.Value, b: ir.Value) -> tuple[ir.Value, ir.Value]:
-        """The lesser and the greater words. A core has one unit for minima and maxima of 512 bits, two for logic of them."""
-        k, low = self.k, self.k.minimum(a, b)
-        return low, (a ^ b ^ low if self.width * a.dtype.bits >= 512 else k.maximum(a, b))
+        return ordered(self.k, a, b, self.width)
 
     def _pairs(self, words: Vectors, pairs: tuple[tuple[int, int], ...]) -> Vectors:
         for a, b in pairs:

@@ -2,7 +2,7 @@
 
 Words are read in groups of UNROLLED vectors, from the end with less room, so that no word is overwritten before it is read. A
 group at each end is set aside first, which makes the room. A vector's words below the pivot are packed to the front of the
-room; the others, in reverse, to its back, where a store of the whole vector covers only room.
+room; the others, in reverse, to its back: both stores are of the whole vector, and what is too much covers only room.
 """
 
 from __future__ import annotations
@@ -82,9 +82,9 @@ class Ends:
         """Puts the words of a vector where they belong. There is room for two vectors."""
         k, area = self.k, self.area
         below = words < self.bound
-        k.store_vector(area.keys, k.pack(words, below), area.row, self.front.value)
-        others = k.reverse(k.pack(words, below ^ self.all))
-        k.store_vector(area.keys, others, area.row, self.back.value - self.width)
+        found = k.partition(words, below)
+        k.store_vector(area.keys, found, area.row, self.front.value)
+        k.store_vector(area.keys, found, area.row, self.back.value - self.width)
         self._move(k.count(below), self.width)
 
     def take_all(self, load: Load, n: ir.Value) -> None:
