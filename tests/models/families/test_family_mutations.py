@@ -165,8 +165,8 @@ def test_keys_of_another_layer_show(tmp_path: Path, breaking: pytest.MonkeyPatch
 )
 @pytest.mark.parametrize("more", [-1, 1])
 def test_a_window_off_by_one_shows(name: str, more: int, tmp_path: Path, breaking: pytest.MonkeyPatch) -> None:
-    def off(metadata: object, row: str, n: int) -> ModelConfig:
-        config = read(metadata, row, n)  # type: ignore[arg-type]
+    def off(*given: Any) -> ModelConfig:
+        config = read(*given)
         layers = tuple(replace(x, window=x.window + more if x.window else 0) for x in config.layers)
         return replace(config, layers=layers)
 
