@@ -28,7 +28,13 @@ def drawn(*shape: int) -> np.ndarray:
 
 @pytest.mark.parametrize(
     ("m", "k", "n", "transpose_b"),
-    [(33, 31, 33, True), full(32, 33, 31, False), full(65, 64, 32, True), full(32, 530, 131, False)],
+    [
+        (33, 31, 33, True),
+        (32, 31, 32, False),
+        full(32, 33, 31, False),
+        full(65, 64, 32, True),
+        full(32, 530, 131, False),
+    ],
 )
 def test_halves_of_ragged_sizes_are_multiplied_on_amx(m: int, k: int, n: int, transpose_b: bool) -> None:
     require_level("avx512-bf16")

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 from math import prod
 
-from camshaft.dtypes import bf16, u16, u32
+from camshaft.dtypes import bf16, i64, u16, u32
 from camshaft.lang import Array, Tracer, Value, kernel
 from camshaft.ops import op as ops
 from camshaft.ops.kernels.bf16_words import rest
@@ -54,7 +54,9 @@ def split_along_columns(k: Tracer, x: Array, halves: Array, *, columns: int, dep
             start, count = at * WIDTH, None
             if columns % WIDTH:
                 count = k.minimum(columns - start, WIDTH)
-            taken = count if depth == padded else k.select(d < depth, columns if count is None else count, 0)
+            taken = count
+            if depth < padded:
+                taken = k.select(d < depth, k.const(WIDTH, i64) if count is None else count, 0)
             values = k.load_vector(x, row, start, width=WIDTH, count=taken)
             below = rest(k, values)
             for part in range(PRODUCTS):
