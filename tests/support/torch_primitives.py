@@ -136,7 +136,7 @@ def _scattered(x: Any, indices: Any, values: Any, axis: int, adds: bool) -> Any:
     return x
 
 
-def _matmul(a: Any, b: Any, transpose_b: bool = False) -> Any:
+def _matmul(a: Any, b: Any, transpose_b: bool = False, precision: str = "f32") -> Any:
     return a @ (b.mT if transpose_b and b.ndim > 1 else b)
 
 
