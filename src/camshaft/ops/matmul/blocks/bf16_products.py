@@ -26,6 +26,12 @@ LOW_OF_A, LOW_OF_B = 2, 1
 ROWS = 32
 
 
+def _halves(k: Tracer, values: Value, low: int) -> list[Value]:
+    """Returns what each part of the depth holds of some numbers."""
+    below = rest(k, values)
+    return [below if part == low else values - below for part in range(PRODUCTS)]
+
+
 @kernel
 def split_along_rows(
     k: Tracer, x: Array, halves: Array, *extent: Value, rows: int, depth: int, padded: int, low: int
@@ -38,9 +44,7 @@ def split_along_rows(
             start = at * WIDTH
             count = k.minimum(k.maximum(depth - start, 0), WIDTH) if depth < padded else None
             values = k.load_vector(x, row, k.minimum(start, depth - 1), width=WIDTH, count=count)
-            below = rest(k, values)
-            for part in range(PRODUCTS):
-                half = below if part == low else values - below
+            for part, half in enumerate(_halves(k, values, low)):
                 k.store_vector(halves, half, row, start + part * padded)
 
 
@@ -58,9 +62,7 @@ def split_along_columns(k: Tracer, x: Array, halves: Array, *, columns: int, dep
             if depth < padded:
                 taken = k.select(d < depth, k.const(WIDTH, i64) if count is None else count, 0)
             values = k.load_vector(x, row, start, width=WIDTH, count=taken)
-            below = rest(k, values)
-            for part in range(PRODUCTS):
-                half = below if part == low else values - below
+            for part, half in enumerate(_halves(k, values, low)):
                 k.store_vector(halves, half, matrix * (PRODUCTS * padded) + part * padded + d, start, count=count)
 
 
