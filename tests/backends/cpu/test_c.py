@@ -22,6 +22,7 @@ from camshaft.emit.target import LEVELS
 from camshaft.errors import BackendError
 from camshaft.lang import CompileRequest, ir, kernel
 from tests.support.needs import require, require_level
+from tests.support.quick import full
 
 TWICE = """#include <stdint.h>
 void NAME(const int64_t *args, int64_t first, int64_t last)
@@ -108,7 +109,7 @@ void NAME(wide *out, const wide *x, const wide *y) { *out = *x + *y; }
 """
 
 
-@pytest.mark.parametrize("name", [None, "clang", "gcc"])
+@pytest.mark.parametrize("name", [None, full("clang"), full("gcc")])
 def test_it_keeps_to_the_level_of_the_cpu(name, monkeypatch):
     require_level("avx512")
     require(name is None or shutil.which(name) is not None, f"{name}")

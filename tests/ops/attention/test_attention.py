@@ -226,7 +226,7 @@ def test_small_tiles_are_right_on_threads(shape, limit) -> None:
     assert found.max_error <= found.tolerance
 
 
-@pytest.mark.parametrize(("heads", "head_dim"), quick_of([((7, 1), 80), ((2, 2), 128)], [((7, 1), 80)]))
+@pytest.mark.parametrize(("heads", "head_dim"), quick_of([((7, 1), 80), ((2, 2), 128)], []))
 def test_matrix_units_of_gpus_take_heads_of_other_sizes(heads, head_dim) -> None:
     given = sample("some", [(0, p) for p in range(30, 48)], heads=heads, head_dim=head_dim)
     given = replace(given, attrs={**given.attrs, "precision": "bf16"})

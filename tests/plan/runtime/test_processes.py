@@ -54,7 +54,7 @@ def test_exit_with_a_live_pool(threads: int) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, "True\n", "")
 
 
-@pytest.mark.parametrize("threads", [1, full(2), 5])
+@pytest.mark.parametrize("threads", [full(1), full(2), 5])
 def test_exit_while_a_daemon_thread_is_in_a_run(threads: int) -> None:
     script = f"""
 plan, out, wanted = chain_plan(300, 3000, {threads})
@@ -90,7 +90,7 @@ def test_exit_by_an_exception_keeps_its_status() -> None:
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
-@pytest.mark.parametrize("threads", [1, full(2), 5])
+@pytest.mark.parametrize("threads", [full(1), full(2), 5])
 def test_a_forked_child_runs_the_plan_and_so_does_its_parent(threads: int) -> None:
     script = f"""
 plan, out, wanted = chain_plan(20, 3, {threads})
