@@ -23,6 +23,7 @@ def test_the_command_line_starts_without_the_heavy_packages() -> None:
     assert done.stdout == "[]\n"
 
 
+@pytest.mark.full
 def test_a_model_of_texts_imports_no_encoder_of_pictures() -> None:
     code = "import sys, camshaft.generate.language_model; print(*(m for m in sys.modules if 'vision' in m))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

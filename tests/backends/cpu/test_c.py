@@ -90,6 +90,7 @@ def test_a_compiler_that_takes_too_long_is_stopped(monkeypatch):
         compile_c(slow, "", timeout_s=0.5)
 
 
+@pytest.mark.full
 def test_flags_that_a_compiler_does_not_know_are_left_out(tmp_path):
     script = (
         "import sys, subprocess\n"

@@ -46,7 +46,7 @@ def run(op, variant, sample) -> Counter[str]:
     return Counter({name: n // GROUNDS for name, n in played.items()})
 
 
-@pytest.mark.parametrize("name", quick_of(PACKED_FORMATS, ["Q5_1", "Q6_K", "IQ4_NL"]))
+@pytest.mark.parametrize("name", quick_of(PACKED_FORMATS, ["Q6_K", "IQ4_NL"]))
 def test_every_block_format_is_unpacked_for_amx(name) -> None:
     """33 rows of weights are two panels. 41 tokens are a tile of 32 and one of 16, of 13 there is the latter alone; a step for
     32 k has two tiles of sums for each 16 tokens."""
@@ -141,7 +141,7 @@ COARSE, MASKED = (
 )
 
 
-@pytest.mark.parametrize("sample", quick_of(COARSE, COARSE[:2]), ids=lambda s: s.name)
+@pytest.mark.parametrize("sample", quick_of(COARSE, COARSE[:1]), ids=lambda s: s.name)
 def test_attention_is_of_tiles_where_its_precision_allows(sample) -> None:
     assert run(ATTENTION, variant_of(ATTENTION, "unit_tiles"), sample)["tdpbf16ps.internal"] > 0
 

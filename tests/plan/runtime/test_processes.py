@@ -84,6 +84,7 @@ entered.wait()
     assert (done.returncode, done.stdout, done.stderr) == (0, "rested\n", "")
 
 
+@pytest.mark.full
 def test_exit_by_an_exception_keeps_its_status() -> None:
     done = run_script("plan, *_ = chain_plan(5, 3, 2); plan.run(); sys.exit(3)")
     assert (done.returncode, done.stderr) == (3, "")
