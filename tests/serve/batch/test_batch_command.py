@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 
 from camshaft import LanguageModel
 from camshaft.cli.main import make_app
-from tests.serve.batch.test_batch import COMPLETION, line_of, results_of, run, write_lines
+from tests.serve.batch.small_batches import COMPLETION, line_of, results_of, run, write_lines
 from tests.serve.conftest import SESSIONS
 from tests.support.fixtures import tiny_model
 
