@@ -1,4 +1,4 @@
-"""Kernel bodies run by the interpreter, and the errors of those that are faulty."""
+"""Kernel bodies traced, and run by the interpreter."""
 
 import numpy as np
 
