@@ -157,9 +157,19 @@ def test_a_folder_that_cannot_be_written_is_one_warning(model: Path, monkeypatch
     assert [text for text in warned if "packed" in text] == warned != []
 
 
-def test_a_closed_model_writes_no_more(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(weight_cache, "PATIENCE_S", 30.0)
+def test_a_model_that_is_closed_at_once_waits_for_its_file_but_not_for_long(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with LanguageModel(model, threads=1, context=64, activations="f32") as lm:
         lm.logits(TOKENS)
+    (file,) = files(model)
+    file.unlink()
+    monkeypatch.setattr(weight_cache, "END_S", 0.0)
+    wait, go_on = threading.Event(), weight_cache.WeightCache._go_on
+    monkeypatch.setattr(weight_cache.WeightCache, "_go_on", lambda self: wait.wait() and go_on(self))
+    with LanguageModel(model, threads=1, context=64, activations="f32") as lm:
+        lm.logits(TOKENS)
+    wait.set()
     at_rest()
     assert files(model) == []
+    assert [path.name for path in file.parent.iterdir()] == ["path"]

@@ -24,7 +24,7 @@ from camshaft.plan.memory.allocate import HUGE_PAGE, Memory, huge_pages
 from camshaft.plan.memory.loading import LoadRequest
 from camshaft.store.digest import digest_of
 from camshaft.store.file_lock import SAFE_FLAGS
-from camshaft.store.files import atomic_file, is_ours, remove_unfinished
+from camshaft.store.files import atomic_file, is_ours, naming, remove_unfinished
 from camshaft.store.store import store
 from camshaft.version import __version__
 
@@ -32,7 +32,8 @@ LEAST_NBYTES = 32 << 20  # SmolLM2's 60 MB take 37 ms to pack
 # Files take at most this part of the disk's free space.
 MOST_OF_DISK = 0.1
 MOST_FILES = 4  # of a model: another set of weights, or a CPU level that packs in another way, is another file
-PATIENCE_S = 1.0  # the first runs come first
+PATIENCE_S = 1.0  # the first runs come before huge pages
+END_S = 2.0  # how long a model that is closed waits for a file to be written: 376 MB take 0.3 to 1 s
 _CHUNK = 16 << 20
 _SUFFIX = ".weights"
 # Of Linux, for which Python has no names: MREMAP_MAYMOVE, MREMAP_FIXED and MREMAP_DONTUNMAP.
@@ -55,6 +56,7 @@ class WeightCache:
     def __init__(self, folder: Path, make_folder: Callable[[], object]) -> None:
         self._folder, self._make_folder = folder, make_folder
         self._pools: list[_Pool] = []
+        self._writers: list[threading.Thread] = []
         self._closed = threading.Event()
 
     def divided(self, constants: Sequence[LoadRequest]) -> tuple[list[LoadRequest], list[LoadRequest]]:
@@ -76,40 +78,47 @@ class WeightCache:
     def finish(self) -> None:
         """Begins to write what was packed, and to copy what was mapped to huge pages, in the background."""
         pools, self._pools = self._pools, []
-        if pools:
-            threading.Thread(target=self._work, args=(pools,), name="camshaft weights", daemon=True).start()
+        if any(not pool.is_mapped for pool in pools):
+            self._writers.append(_begun(self._write_all, pools))
+        if any(pool.is_mapped for pool in pools):
+            _begun(self._enlarge_all, pools)
 
     def close(self) -> None:
-        """Ends the work in the background after the piece in progress."""
+        """Ends the work in the background: a file in progress within END_S, or else without it."""
+        for writer in self._writers:
+            writer.join(END_S)
         self._closed.set()
-        self._pools = []
+        self._pools, self._writers = [], []
 
-    def _work(self, pools: list[_Pool]) -> None:
-        if self._closed.wait(PATIENCE_S):
-            return
-        for pool in pools:
-            if pool.is_mapped:
-                self._enlarge(pool.memory)
-            else:
-                try:
+    def _write_all(self, pools: list[_Pool]) -> None:
+        try:
+            for pool in pools:
+                if not pool.is_mapped:
                     self._write(pool)
-                except (StoreError, OSError) as error:
-                    store().go_on_without(
-                        error if isinstance(error, StoreError) else StoreError(f"{pool.path}: {error}")
-                    )
+        except StoreError as error:
+            store().go_on_without(error)
+
+    def _enlarge_all(self, pools: list[_Pool]) -> None:
+        self._closed.wait(PATIENCE_S)
+        for pool in pools:
+            if pool.is_mapped and not self._closed.is_set():
+                self._enlarge(pool.memory)
 
     def _write(self, pool: _Pool) -> None:
         self._make_folder()
         remove_unfinished(self._folder)
-        if pool.memory.nbytes > MOST_OF_DISK * shutil.disk_usage(self._folder).free:
+        with naming(self._folder, "cannot be used"):
+            is_small = pool.memory.nbytes <= MOST_OF_DISK * shutil.disk_usage(self._folder).free
+        if not is_small:
             return
         with suppress(_Closed), atomic_file(pool.path, durable=True) as file:
             for first in range(0, pool.memory.nbytes, _CHUNK):
                 self._go_on()
                 file.write(pool.memory[first : first + _CHUNK].data)
-        files = sorted(self._folder.glob(f"*{_SUFFIX}"), key=lambda path: path.stat().st_mtime_ns)
-        for old in files[:-MOST_FILES]:
-            old.unlink(missing_ok=True)
+        with naming(self._folder, "cannot be used"):
+            files = sorted(self._folder.glob(f"*{_SUFFIX}"), key=lambda path: path.stat().st_mtime_ns)
+            for old in files[:-MOST_FILES]:
+                old.unlink(missing_ok=True)
 
     def _enlarge(self, memory: Memory) -> None:
         """Replaces the pages of a mapped file by huge pages with the same bytes. Reads in the meantime see either."""
@@ -128,6 +137,12 @@ class WeightCache:
     def _go_on(self) -> None:
         if self._closed.is_set():
             raise _Closed
+
+
+def _begun(work: Callable[[list[_Pool]], None], pools: list[_Pool]) -> threading.Thread:
+    thread = threading.Thread(target=work, args=(pools,), name="camshaft weights", daemon=True)
+    thread.start()
+    return thread
 
 
 class _Closed(Exception):
