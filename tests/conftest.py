@@ -15,6 +15,8 @@ from platformdirs import user_cache_path
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 # No background process measures kernels after a test, so that every test sees the cost models' choices.
 os.environ["CAMSHAFT_MEASURE"] = "0"
+# Nor does one write weights, but in tests/generate/memory/test_weight_cache.py.
+os.environ["CAMSHAFT_KEEP_WEIGHTS"] = "0"
 # Kernels and measurements of tests lie apart from the user's: what earlier programs measured here decides no test.
 os.environ.setdefault("CAMSHAFT_CACHE_DIR", str(user_cache_path("camshaft-tests") / "cache"))
 # Tests start hundreds of Pythons, and each takes 0.1 to 0.3 s longer without byte code; this one and each worker, which compile
