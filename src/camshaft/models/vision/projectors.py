@@ -37,8 +37,8 @@ class Projector:
     split: str
     marker: str
     connect: str
-    merge_key: str
     merge: int
+    merge_key: str = "projector.scale_factor"
     written: str = ""
     token: str = ""
     bidirectional: Literal["", "all", "windows"] = ""
@@ -78,7 +78,6 @@ PROJECTORS: dict[str, Projector] = {
         split="rows_and_whole",
         marker="<image>",
         connect="linear",
-        merge_key="projector.scale_factor",
         merge=2,
     ),
     "gemma3": Projector(
@@ -88,7 +87,6 @@ PROJECTORS: dict[str, Projector] = {
         token="<image_soft_token>",
         bidirectional="all",
         connect="mean_norm_linear",
-        merge_key="projector.scale_factor",
         merge=4,
     ),
     "gemma4v": Projector(
@@ -96,7 +94,6 @@ PROJECTORS: dict[str, Projector] = {
         split="as_many_as_fit",
         marker="<|image|>",
         connect="pooled",
-        merge_key="projector.scale_factor",
         merge=3,
         bidirectional="windows",
         any_size=True,
@@ -116,7 +113,6 @@ PROJECTORS: dict[str, Projector] = {
         split="tiles_and_whole",
         marker="<image>",
         connect="normed_two_layers",
-        merge_key="projector.scale_factor",
         merge=2,
         any_size=True,
         tokens=(64, 256),
