@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from camshaft.cli import options
 from camshaft.errors import SettingError
 from camshaft.train.tuning.method_options import METHODS, OPTIONS, WHOLE, refuse_others
 
@@ -59,7 +60,6 @@ _Steps = Annotated[int | None, typer.Option(metavar="N", min=1, help="The number
 _Batch = Annotated[int, typer.Option(metavar="N", min=1, help="Examples of a step.")]
 _Micro = Annotated[int, typer.Option(metavar="N", min=1, help="Parts in which a batch is computed, to save memory.")]
 _Length = Annotated[int, typer.Option(metavar="N", min=2, help="The most tokens that an example may have.")]
-_Rate = Annotated[float, typer.Option("--lr", metavar="X", help="The greatest learning rate.")]
 _Seed = Annotated[int, typer.Option(metavar="N", min=0, help="Gives the order of examples and the first adapters.")]
 _Beta = Annotated[float | None, _of("beta", "How far to go from the model: less at more.", metavar="X")]
 _Temperature = Annotated[float | None, _of("temperature", "Cosines are divided by it.", metavar="X")]
@@ -108,7 +108,7 @@ class LearningOptions:
     batch: _Batch = 4
     micro_batches: _Micro = 1
     length: _Length = 512
-    lr: _Rate = 2e-4
+    lr: options.LearningRate = 2e-4
     seed: _Seed = 0
     beta: _Beta = None
     temperature: _Temperature = None
@@ -130,12 +130,12 @@ class LearningOptions:
         targets: dict[str, Any] = {"targets": tuple(target)} if target else {}
         if self.memory is not None:
             given["memory"] = _nbytes(self.memory)
-        options = FinetuneOptions(**given, **targets)
+        chosen_options = FinetuneOptions(**given, **targets)
         refuse_others(self.method, adapters)
         if self.method in WHOLE:
-            return None, options
+            return None, chosen_options
         chosen = {name: value for name, value in adapters.items() if value is not None}
-        return LoraConfig(**chosen, seed=self.seed, **targets), options
+        return LoraConfig(**chosen, seed=self.seed, **targets), chosen_options
 
 
 def _nbytes(text: str) -> int:

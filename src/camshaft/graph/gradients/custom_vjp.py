@@ -59,7 +59,6 @@ def _op(function: Callable[..., Any], backward: Callable[..., Any]) -> Op:
         f"{name}(inputs) by the caller",
         infer,
         no_reference,
-        (),
         tuple,
         tuple,
         {},

@@ -85,7 +85,6 @@ OP = ops.Op(
     parameters=Parameters("x codes scales biases experts", AFFINE),
     infer=_infer,
     reference=_reference,
-    variants=(),
     decompose=_decompose,
     samples=_samples,
     error_samples=_error_samples,

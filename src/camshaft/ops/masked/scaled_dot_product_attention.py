@@ -258,7 +258,6 @@ OP = ops.Op(
     ),
     infer=_infer,
     reference=_reference,
-    variants=(),
     samples=_samples,
     error_samples=_error_samples,
     tolerance={**TO_TOLERANCE, "f32": 1e-11},

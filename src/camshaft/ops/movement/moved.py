@@ -82,7 +82,6 @@ def composite(
         parameters=parameters,
         infer=infer,
         reference=lambda inputs, attrs: (reference(*inputs, **attrs),),
-        variants=(),
         samples=samples,
         error_samples=error_samples,
         tolerance={"f32": 0.0, "f64": 0.0},

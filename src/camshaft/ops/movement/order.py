@@ -239,7 +239,6 @@ OPS = {
         parameters=Parameters("start step", (Attribute("size", "int"),)),
         infer=_arange,
         reference=_arange_reference,
-        variants=(),
         samples=_arange_samples,
         error_samples=_arange_errors,
         tolerance={"f32": 1e-12, "f64": 1e-30, "f16": 1e-8, "bf16": 1e-6},

@@ -103,7 +103,6 @@ OP = ops.Op(
     parameters=Parameters("x", (Attribute("format", "str", "Q4_0"),)),
     infer=_infer,
     reference=_reference,
-    variants=(),
     samples=_samples,
     error_samples=_error_samples,
     # where a GPU's division is not exact, a few codes are neighbors

@@ -60,7 +60,6 @@ OP = ops.Op(
     parameters=Parameters("mu logprob tau eta"),
     infer=_infer,
     reference=_reference,
-    variants=(),
     samples=_samples,
     error_samples=_error_samples,
     tolerance={"f32": 1e-12},

@@ -32,8 +32,6 @@ _Adapter = Annotated[
     Path, typer.Argument(metavar="ADAPTER", help="An adapter, as 'camshaft finetune' writes it, or a PEFT folder.")
 ]
 _Tuned = Annotated[Path, typer.Argument(metavar="OUT", help="NAME.gguf; for an adapter another name is a PEFT folder.")]
-_Out = Annotated[Path, typer.Argument(metavar="OUT", help="Output file; created only once it is complete.")]
-_Force = Annotated[bool, typer.Option("--force", help="Overwrite OUT if it exists.")]
 _Folder = Annotated[
     Path | None, typer.Option(metavar="FOLDER", help="Where checkpoints are written; default: OUT.checkpoints.")
 ]
@@ -72,7 +70,7 @@ def finetune(
     tensorboard: _TensorBoard = None,
     backend: _Backend = None,
     threads: options.Threads = None,
-    force: _Force = False,
+    force: options.Force = False,
     json: options.Json = False,
 ) -> None:
     """Train an adapter of a model on examples, or the model itself.
@@ -163,10 +161,10 @@ def _summary(result: FinetuneResult) -> str:
 def merge(
     model: options.Model,
     adapter: _Adapter,
-    out: _Out,
+    out: options.Out,
     *,
     file_type: _Type = None,
-    force: _Force = False,
+    force: options.Force = False,
 ) -> None:
     """Write a copy of a model with an adapter added to its weights."""
     from camshaft.models.files.pull import resolve_model
