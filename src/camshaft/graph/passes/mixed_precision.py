@@ -2,8 +2,8 @@
 
 Applied before gradients are added. An op still computes in f32: its operands are widened and its result is rounded. Gradients of
 rounded results have the same 16-bit dtype. Inputs, states and constants, such as weights, keep their dtype, so the gradient of
-an f32 parameter is f32. Products in bf16 differ: f32 weights are rounded too, once for both passes (Micikevicius et al., 2018), so
-that matrix units multiply bf16 by bf16. Gradients of weights are still summed in f32.
+an f32 parameter is f32. Products in bf16 differ: f32 weights are rounded too, once for both passes (Micikevicius et al., 2018),
+so that matrix units multiply bf16 by bf16. Gradients of weights are still summed in f32.
 """
 
 from __future__ import annotations
