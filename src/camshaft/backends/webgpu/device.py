@@ -86,7 +86,7 @@ class WebGpuDevice:
         """
         lowered = self._lower(request)
         if lowered.refusal is not None:
-            raise BackendError(f"{self.name} cannot have kernel {request.kernel.name}: {lowered.refusal}")
+            raise BackendError(f"{self.name} cannot run kernel {request.kernel.name}: {lowered.refusal}")
         with self.lock:
             if lowered not in self._kernels:
                 made = WebGpuKernel(self, request.kernel.name, [a.writable for a in request.arrays], lowered.emitted)

@@ -1,6 +1,6 @@
-"""concat and split along an axis, which copy rows.
+"""concat and split along an axis, as copies of rows.
 
-concat takes two or more tensors of one dtype; split's `sizes` are those of the parts along `axis`.
+concat takes two or more tensors of one dtype; `sizes` of split are the sizes of the parts along `axis`.
 """
 
 from __future__ import annotations
@@ -57,8 +57,8 @@ def _copies(
     writes: Sequence[tuple[ops.Operand, int]],
     widths: Sequence[int],
 ) -> ops.Build:
-    """A launch for each part: (operand, where the part starts in its rows) for source and destination. `full` is the joined
-    tensor; its rows begin at the axis."""
+    """Builds a copy per part, from `reads` to `writes`: (operand, column where the part starts). `full` is the joined tensor,
+    seen as rows of all axes from `axis` on."""
     launches, outer = [], full.shape[0] if axis else 1
     middle = prod(full.bounds[1:axis])
     for (x, x_start), (out, out_start), columns in zip(reads, writes, widths, strict=True):

@@ -76,7 +76,7 @@ class Models:
             raise SettingError(
                 f"the models to load at the start, up to {name!r}, need {megabytes(needed)}; the limit is {megabytes(limit)}"
             )
-        entry.loaded, entry.is_held, entry.used = loaded, True, self._clock()
+        entry.loaded, entry.is_resident, entry.used = loaded, True, self._clock()
 
     def in_memory(self) -> list[tuple[Entry, Loaded]]:
         """The models that are loaded."""
@@ -141,7 +141,7 @@ class Models:
             await self._make_room(entry, self._until())  # it may need more than its file
             opened.start()
         except BaseException as error:
-            entry.is_held = False
+            entry.is_resident = False
             self._freed.set()
             self.counts["failed"] += 1
             if opened is not None:
@@ -159,7 +159,7 @@ class Models:
             async with self._opening:
                 if not self._fits(entry):  # another one was opened meanwhile
                     continue
-                entry.is_held = True
+                entry.is_resident = True
                 opened = await asyncio.to_thread(entry.card.open)
                 entry.nbytes, entry.shared_nbytes = opened.nbytes, opened.shared_nbytes
                 return opened
@@ -190,7 +190,7 @@ class Models:
 
     def _needed(self, entry: Entry) -> int:
         """The memory of a model and of those that are held beside it."""
-        return memory_of([entry, *(each for each in self.entries.values() if each.is_held and each is not entry)])
+        return memory_of([entry, *(each for each in self.entries.values() if each.is_resident and each is not entry)])
 
     async def _unload_one(self, beside: Entry) -> bool:
         """Unload the least recently used model that has no requests; False if there is none."""
@@ -213,7 +213,7 @@ class Models:
             await asyncio.to_thread(loaded.close)
         except Exception:  # whoever waits for its memory is not at fault
             _log.exception("closing %s failed", entry.card.name)
-        entry.is_held = False
+        entry.is_resident = False
         self.counts["unloaded"] += 1
         self._freed.set()
 
@@ -239,7 +239,7 @@ class Models:
         """Release all models; may be called twice, and from any thread after the event loop has ended."""
         for entry, loaded in self.in_memory():
             loaded.close()
-            entry.loaded, entry.is_held = None, False
+            entry.loaded, entry.is_resident = None, False
 
 
 def _ended(entry: Entry, task: asyncio.Task[None]) -> None:

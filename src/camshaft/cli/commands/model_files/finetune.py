@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from camshaft.train.record.history import Point
     from camshaft.train.tuning.options import FinetunePlan, FinetuneResult
 
-# Below this share of an adapter's change, what rounding lost of it is said; Q4_1 in place left 0.06 and its model had learned
-# nothing; converted to Q4_0 it was 0.91, to Q8_0 0.9997.
+# Warn if less than this share of an adapter's change survives rounding. Q4_1 in place kept 0.06, and the model had learned
+# nothing; conversion to Q4_0 kept 0.91, to Q8_0 0.9997.
 LEAST_LEFT = 0.95
 
 _Data = Annotated[
@@ -76,7 +76,7 @@ def finetune(
     """Train an adapter of a model on examples, or the model itself.
 
     Shows loss, tokens per second and the time left on a terminal, else a line at each tenth of the steps. Ctrl-C saves a
-    checkpoint, from which --resume goes on."""
+    checkpoint, from which --resume continues."""
     from camshaft.models.files.pull import resolve_model
     from camshaft.train.record.recorder import Records
     from camshaft.train.tuning.finetuning import finetune as run
@@ -118,7 +118,7 @@ def _plan_rows(plan: FinetunePlan) -> list[tuple[str, str]]:
 
 
 class Shown:
-    """Shows steps on a bar: the loss, the speed and the time left from the mean of all steps but the first, which compiles."""
+    """Shows steps on a bar: loss, speed and time left, by the mean of all steps but the first, which compiles."""
 
     def __init__(self, bar: Bar) -> None:
         self._bar = bar
