@@ -77,7 +77,7 @@ class Places:
 
     @property
     def cpus(self) -> float:
-        """What each place has: all CPUs of the smallest node."""
+        """Returns the CPUs of each replica: all CPUs of the smallest node."""
         return min(self.of_nodes)
 
 
@@ -91,6 +91,6 @@ def places_of(ray: Any) -> Places:
 
 
 def cause_of(error: object) -> str:
-    """What an error of Ray says at its end, where the message of the error is that a process raised."""
+    """Returns the end of a Ray error's text, which has the message of the process that raised it."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return _CLASS.sub("", lines[-1]) if lines else type(error).__name__

@@ -57,7 +57,8 @@ def deployment_names(specs: Sequence[ModelSpec]) -> list[str]:
 
 
 def router_options(spec: ModelSpec) -> dict[str, Any]:
-    """What the router needs to know: the blocks of a replica's cache, and how far queues may differ and count as balanced."""
+    """Returns the router's options: the blocks of a replica's cache, and by how much queues may differ and still count as
+    balanced."""
     slots, context = spec.options["sessions"], spec.options["context"]
     whole = slots * -(-context // BLOCK_TOKENS)
     most = min(whole, -(-spec.options.get("cache_tokens", whole * BLOCK_TOKENS) // BLOCK_TOKENS))

@@ -163,7 +163,8 @@ class Batch(Closing):
         return parts
 
     def _groups(self, parts: list[tuple[_Sequence, list[int]]]) -> list[list[tuple[_Sequence, list[int]]]]:
-        """What runs together: all, or what rounds as it does alone where plans of other sizes round differently."""
+        """Returns the sequences that run together: all; or, if plans of other sizes round differently, groups that generate apart
+        from those whose prompts are processed."""
         if not self._model.plans.is_uneven:
             return [parts] if parts else []
         following = [part for part in parts if part[0].is_begun]

@@ -207,7 +207,7 @@ class Conversation(Closing):
         return self._lm.rendered_ids(turn.rendered, turn.pictures)
 
     def reader(self) -> AnswerReader | None:
-        """What tells the thoughts of one answer in channels from its text; None for a model whose answers have none."""
+        """Returns what separates reasoning from text in an answer with channels; None for other models."""
         return channel_reader(self._lm.chat_template)
 
     def close(self) -> None:

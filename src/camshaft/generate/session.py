@@ -79,7 +79,7 @@ class Session(SessionRuns):
             raise
 
     def _speculator_of(self, options: GenerateOptions) -> Speculator | None:
-        """What drafts for this session; the one of before goes on if it is of the same kind."""
+        """Returns this session's drafter; keeps the current one if it is of the same kind."""
         if self._speculator is not None and self._speculator.of is not options.speculate:
             self._speculator.close()
             self._speculator = None

@@ -190,7 +190,7 @@ def _mixed(
     batch: TokenBatch,
     cache: LayerMemory,
 ) -> Tensor:
-    """What a layer's tokens take from each other: by attention, by the states of a recurrent layer, or by both."""
+    """The token mixing of a layer: attention, a recurrence, or both."""
     if isinstance(cache, SideBySide):
         found = (_mixed(h, layer, family, config, file, batch, part) for part in (cache.attention, cache.states))
         return F.add(*found, name=f"blk.{layer}.mixed")

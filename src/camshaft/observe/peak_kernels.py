@@ -118,9 +118,9 @@ _PER_LANE = {"dot4": 8, "dot2": 4, "fma": 2}
 
 @dataclass(frozen=True)
 class Unit:
-    """What may multiply: `kinds` are those of products that kernels make with it. `features` are those of CPUs that have it,
-    `step` is the Tracer's method of a step in each lane, and `side` that of a tile, if it is a matrix unit. `words`: byte
-    products that are added in 16 bits."""
+    """A unit that multiplies: `kinds` are the kinds of products that kernels compute with it. `features` are those of CPUs that
+    have it, `step` is the Tracer's method of a step in each lane, and `side` that of a tile, if it is a matrix unit. `words`:
+    byte products that are added in 16 bits."""
 
     name: str
     kinds: tuple[str, ...]

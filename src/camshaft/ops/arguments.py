@@ -1,4 +1,4 @@
-"""What callers hand to an op beside tensors: any library's arrays as ndarrays, Python numbers, and NumPy's promotion of both."""
+"""Converts arguments that are not tensors: any library's arrays to ndarrays, Python scalars, and NumPy's promotion of both."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the gradients of ops share: reasons for none, 16-bit floats in f32, results spread over reduced axes, zeros."""
+"""Helpers of the ops' gradients: reasons for having none, 16-bit floats in f32, broadcasts over reduced axes, zeros."""
 
 from __future__ import annotations
 

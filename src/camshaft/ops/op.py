@@ -55,7 +55,7 @@ class NodeSpec:
 
     @cached_property
     def derived(self) -> dict[str, Any]:
-        """What an op's variants computed of the node, by name: every one of them needs a product's sizes, say."""
+        """Values derived from the node that several variants need, by name, such as a product's sizes."""
         return {}
 
 

@@ -65,7 +65,7 @@ class Use(Protocol):
 
 
 class Uses(Protocol):
-    """What a rule may ask of the graph."""
+    """The queries that a rule may make of the graph."""
 
     def readers(self, value: Any) -> Sequence[Use]:
         """The uses that read a tensor or a view of it, in program order."""

@@ -59,7 +59,7 @@ class RuntimeCapabilities:
 
 
 def hardware() -> tuple[str | None, int, tuple[int | None, ...]]:
-    """What tells machines apart for which the same code is compiled: the CPU's name, the cores, the sizes of the caches."""
+    """Returns what differs between machines that run the same code: the CPU's name, core count, cache sizes."""
     return _cpu_name(), os.cpu_count() or 1, tuple(_caches().values())
 
 

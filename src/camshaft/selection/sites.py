@@ -66,7 +66,8 @@ class Measurement:
 
 
 def form_of(node: NodeSpec) -> str:
-    """What two nodes must share for comparable times: dtypes, ranks, which axes are Extents, attributes other than sizes."""
+    """Returns what nodes with comparable times have in common: dtypes, ranks, which axes are Extents, attributes that are not
+    sizes."""
     axes = ",".join("".join("e" if isinstance(d, Extent) else "n" for d in spec.shape) for spec in node.inputs)
     others = [f"{name}={value}" for name, value in sorted(node.attrs.items()) if isinstance(value, bool | str | tuple)]
     return " ".join((kinds_of(node), axes, *others))

@@ -68,7 +68,7 @@ _NO_FILE = "--- snippet ---"  # before a further text, where the model has no to
 
 
 async def props(request: Request, served: Served) -> Response:
-    """What a model is run with."""
+    """Answers with the settings of a model."""
     lm = served.lm
     sampling = {each.name: getattr(Sampling(), each.name) for each in dataclasses.fields(Sampling)}
     sampling |= {"seed": 2**32 - 1 if sampling["seed"] is None else sampling["seed"], "logit_bias": []}
@@ -126,7 +126,7 @@ def _read_completion(body: Any, served: Served) -> Asked:
 
 @takes(_INFILL, "input_prefix", "input_suffix", stream="text/event-stream")
 async def infill(request: Request, served: Served) -> Response:
-    """What belongs between two texts. HttpError names the tokens for it that the model lacks."""
+    """Generates the text between a prefix and a suffix. HttpError names the infill tokens that the model lacks."""
     return await respond(request, served, _read_infill)
 
 

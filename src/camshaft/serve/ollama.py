@@ -175,7 +175,7 @@ def _read_generate(body: Any, served: Served) -> Asked:
 
 @takes(_SHOW)
 async def show(request: Request, served: Served) -> Response:
-    """What is known of the model."""
+    """Answers with the model's description."""
     given = read_fields(body_of(request), _SHOW)
     required({**given, "model": given.get("model", given.get("name"))}, "model")
     name, seeing = served.lm.config.architecture, ["vision"] * (served.lm.vision is not None)

@@ -24,7 +24,7 @@ _FILENAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")  # in the folder it
 
 
 async def slots(request: Request, served: Served) -> Response:
-    """What each slot does."""
+    """Answers with the state of each slot."""
     running = {running.slot: running for running in served.engine.running}
     rows = []
     for i in range(served.lm.plans.cache.n_slots):
@@ -98,7 +98,7 @@ def _path(served: Served, given: dict[str, Any]) -> Path:
 
 
 def _refusing(work: Callable[[], int]) -> int:
-    """What `work` returns. Raises HttpError in place of the errors of files, which name no folder."""
+    """Returns `work()`. Errors of files become HttpError, without the folder."""
     try:
         return work()
     except StoreError as error:

@@ -126,7 +126,7 @@ def measure_later(plans: Mapping[str, Sequence[Used]], threads: int, saved: Any 
 
 @dataclass
 class _Record:
-    """What this process compiled, until it ends. `process` is its id: a forked child measures nothing of its parent's."""
+    """Kernels that this process compiled. `process` is its id: a forked child does not measure its parent's."""
 
     process: int = 0
     threads: int | None = None

@@ -180,7 +180,7 @@ def _config(threads: int, cold: bool, allowed_s: float, n: int) -> BenchmarkConf
 
 
 def _spent_ns(timing: Timing) -> float:
-    """What all samples took, those of the warm-up too."""
+    """Returns the time of all samples, warm-up included."""
     return timing.uses * (sum(timing.samples_ns) + timing.warmup_runs * timing.median_ns)
 
 

@@ -1,4 +1,4 @@
-"""What calls of one shape share: the part of ArrayOp that they use, and calls that are planned and prepared."""
+"""Planned and prepared calls of one shape, and the part of ArrayOp that they use."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Chooser(Protocol):
 
 
 class Planned(NamedTuple):
-    """What a call runs, without code: the node, its variant's launches and the results' shapes."""
+    """A call before compilation: the node, its variant's launches and the results' shapes."""
 
     node: NodeSpec
     choice: Choice

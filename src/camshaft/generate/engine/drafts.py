@@ -30,7 +30,7 @@ Results = list[tuple[Request, Update]]
 
 
 class Source(Protocol):
-    """What drafts for the requests of an engine. Every request that it has begun has a `drafter`."""
+    """Drafts tokens for the requests of an engine. Every request that it has begun has a `drafter`."""
 
     def begin(self, request: Request) -> None:
         """Prepare a request that has a slot."""
@@ -39,7 +39,7 @@ class Source(Protocol):
         """How many tokens there are to draft for a request, `most` at most."""
 
     def cost(self, n_texts: int) -> float:
-        """What drafting a token of so many texts costs, as a multiple of a run of one."""
+        """Returns the cost of drafting a token for this many texts, as a multiple of a run of one token."""
 
     def chosen(self, requests: Sequence[Request], wanted: list[int], mosts: Sequence[int], budget: int) -> list[int]:
         """The numbers of tokens to draft now, where `wanted` would pay. `budget`: prompt tokens that may be processed for it."""
@@ -48,7 +48,7 @@ class Source(Protocol):
         """So many tokens that may follow the text of each request, or fewer."""
 
     def turn(self) -> AbstractContextManager[bool]:
-        """What `chosen` and `draft` are called in; False if nothing can be drafted now."""
+        """A context for calls of `chosen` and `draft`; yields False if nothing can be drafted now."""
 
     def end(self, request: Request) -> None:
         """Free what a request has; may be called twice."""
@@ -115,7 +115,7 @@ class Drafts:
             self._source.end(request)
 
     def drafted(self, requests: Sequence[Request], budget: int) -> list[list[int]]:
-        """What may follow each request's tokens, as much as pays, in a run of MOST_ROWS tokens in all. A draft model may process
+        """Returns the drafts of each request, as long as pays, in a run of at most MOST_ROWS tokens. A draft model may process
         `budget` tokens of prompts for it."""
         nothing: list[list[int]] = [[] for _ in requests]
         self._in_a_row += 1

@@ -16,7 +16,7 @@ Part = tuple[Request, int]
 
 
 class Sharing(Protocol):
-    """What shares blocks: a request, or what follows it in a draft model's cache. As `Request`."""
+    """Shares cache blocks: a request, or its copy in a draft model's cache. Fields as in `Request`."""
 
     keys: list[bytes]
     prompt_tokens: int

@@ -26,7 +26,7 @@ class TimeLimitError(CamshaftError):
 
 @dataclass(frozen=True)
 class Update:
-    """What one token adds to a request: text (empty inside a character or a possible stop string), and log probabilities if
+    """The result of one token: text (empty inside a character or a possible stop string), and log probabilities if
     wanted. The last update of a request has its finish reason, with the stop string that was reached, or its error; a cancelled
     request has none."""
 

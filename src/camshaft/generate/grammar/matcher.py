@@ -169,7 +169,7 @@ class GrammarCompiler:
 
 
 class _Vocabulary:
-    """What llguidance asks of a tokenizer."""
+    """The tokenizer interface that llguidance expects."""
 
     is_tokenizer_wrapper = True
 

@@ -67,7 +67,7 @@ class SpeechModel(FileModel):
         on_progress: Callable[[float, float], None] = lambda done, total: None,
         **keywords: Any,
     ) -> Transcript:
-        """What is said in a recording: a file's path or bytes, or samples f32 [n] or [n, channels] at `rate` (16000).
+        """Transcribes a recording: a file's path or bytes, or samples f32 [n] or [n, channels] at `rate` (16000).
 
         `keywords` are fields of TranscribeOptions. `on_segment` gets each segment once it is decided, `on_progress` seconds done
         and in all; an exception of theirs ends the work. Raises FormatError for a file that is no sound, MissingExtraError for

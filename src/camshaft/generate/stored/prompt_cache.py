@@ -101,7 +101,7 @@ class PromptCache:
             self._read = Beginning(file.head.tokens[:n], blocks, states)
 
     def take(self, tokens: Sequence[int]) -> Beginning | None:
-        """What `read` has read, once; None if it is no beginning of these tokens, of which some are to be processed."""
+        """Returns what `read` has read, once; None unless it is a prefix of these tokens and leaves some to process."""
         found, self._read = self._read, None
         if found is None or found.tokens != list(tokens[: len(found.tokens)]):
             return None

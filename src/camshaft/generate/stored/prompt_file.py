@@ -39,7 +39,7 @@ class _DamagedError(Exception):
 
 @dataclass(frozen=True)
 class PromptHead:
-    """What a file has: the digest of its model, the tokens, (name, bytes of a block) of keys and values, (name, bytes) of
+    """The head of a file: the digest of its model, the tokens, (name, bytes of a block) of keys and values, (name, bytes) of
     recurrent states, and the numbers of tokens after which it has them."""
 
     model: str

@@ -86,7 +86,7 @@ def has_pictures(ids: Iterable[int]) -> bool:
 
 
 def names_of(ids: Sequence[int]) -> bytes:
-    """What tells the tokens of pictures among these from those of others, in order; empty without."""
+    """Returns the identities of the pictures whose tokens are among these, in order; empty without pictures."""
     return b"".join(i.name for i in ids if isinstance(i, PictureToken))
 
 

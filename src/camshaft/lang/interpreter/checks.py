@@ -1,4 +1,4 @@
-"""What the interpreter tracks besides values: races between accesses, and undefined elements.
+"""Checks of the interpreter: races between accesses, and undefined elements.
 
 A load of unwritten scratch is undefined. Computing with it and dropping it in a select is allowed; storing it to an array or
 branching on it is an error. A kernel may therefore load a whole vector of which only some elements were written.

@@ -1,4 +1,4 @@
-"""What the verifier knows at a value: the control flow around it, and which values vary by lane. Rules of indices."""
+"""The verifier's state at a value: the control flow around it, and which values vary by lane. Rules for indices."""
 
 from __future__ import annotations
 

@@ -96,7 +96,7 @@ class AdaptedCheckpoint(Checkpoint):
 
 
 def _gain(changes: Sequence[Change], factors: Sequence[Tensor | None]) -> Tensor:
-    """What the product with W is multiplied by: 1 + the sum of strength (f - 1)."""
+    """Returns the factor of the product with W: 1 + the sum of strength (f - 1)."""
     (first, strength), *others = [
         (found, c.strength) for c, found in zip(changes, factors, strict=True) if found is not None
     ]

@@ -63,7 +63,7 @@ class PeftConfig:
         return _first_match(self.ranks, module, self.rank)
 
     def scale_of(self, module: str) -> float:
-        """What the product of a module's matrices is multiplied by."""
+        """Returns the factor of the product of a module's matrices."""
         rank = self.rank_of(module)
         return _first_match(self.alphas, module, self.alpha) / (math.sqrt(rank) if self.rooted else rank)
 

@@ -80,7 +80,7 @@ def of_heads(x: Tensor, w: Tensor, by_head: Tensor, name: str) -> Tensor:
 
 
 def _keys(prefix: str, config: ModelConfig, file: Checkpoint) -> Tensor:
-    """What turns queries, [heads, rank, plain]."""
+    """Returns the matrices that map queries to the latent space, [heads, rank, plain]."""
     assert config.latent is not None
     sizes = config.latent
     if f"{prefix}.attn_kv_b.weight" in file:
@@ -89,7 +89,7 @@ def _keys(prefix: str, config: ModelConfig, file: Checkpoint) -> Tensor:
 
 
 def _values(prefix: str, config: ModelConfig, file: Checkpoint) -> Tensor:
-    """What makes values of latents, [heads, value, rank]."""
+    """Returns the matrices that make values of latents, [heads, value, rank]."""
     assert config.latent is not None
     sizes = config.latent
     if f"{prefix}.attn_kv_b.weight" in file:

@@ -98,7 +98,7 @@ class SlotRecurrence:
 
 
 def recurrence_of(memory: LayerMemory, batch: TokenBatch) -> Recurrence:
-    """What a layer with that memory does."""
+    """Returns the recurrence for a layer's kind of state."""
     if isinstance(memory, WholeRecurrence):
         return memory
     assert isinstance(memory, Mapping)

@@ -183,7 +183,7 @@ LayerState = Mapping[str, Tensor]
 
 @dataclass(frozen=True)
 class SideBySide:
-    """What a layer with both attention and a recurrence has."""
+    """The memory of a layer with both attention and a recurrence."""
 
     attention: Attention
     states: LayerState | WholeRecurrence

@@ -18,7 +18,7 @@ Keys: TypeAlias = dict[str, Any]
 
 @dataclass(frozen=True)
 class EncoderDecoder:
-    """What a model that is no decoder of FAMILIES adds to the file.
+    """The conversion of a model that is not a decoder of FAMILIES.
 
     keys: values under the architecture's prefix, of the config, its folder and the number of tokens. stems: names of tensors in
     the file, without ending, by those of transformers, where {} is a layer's number. left_out: those without a place.
@@ -90,7 +90,7 @@ def _whisper_keys(config: HubConfig, folder: Path, n_tokens: int) -> Keys:
 
 
 def _generation_keys(config: HubConfig, folder: Path) -> Keys:
-    """What generation_config.json says, or else config.json."""
+    """Returns the keys from generation_config.json, or else config.json."""
     path = folder / "generation_config.json"
     said = {**config.values, **(read_json(path) if path.is_file() else {})}
     multilingual = said.get("is_multilingual", config.size("vocab_size") >= 51865)

@@ -150,7 +150,7 @@ def _changes(new: NewName, config: HubConfig, row: Architecture) -> Iterator[tup
 
 
 def _recurrent(name: str, config: HubConfig, row: Architecture) -> Iterator[tuple[str, Change]]:
-    """What is made of a tensor of a recurrent layer, if it is one that changes."""
+    """Returns the converted tensors of a recurrent layer's tensor, if it needs conversion."""
     kind = FAMILIES[row.name].recurrent
     if kind == "delta":
         yield from delta_changes(name, config, in_turn=row.in_turn)
@@ -227,7 +227,7 @@ def _vector(name: str, values: np.ndarray[Any, Any]) -> Part:
 
 
 def _llama3_factors(config: HubConfig, rope: Mapping[str, Any]) -> np.ndarray[Any, Any]:
-    """What each rotation frequency is divided by: 1 for short waves, `factor` for long ones, smooth in between."""
+    """Returns the divisor of each RoPE frequency: 1 for short wavelengths, `factor` for long ones, smooth in between."""
     low, high, factor = (float(rope.get(key, default)) for key, default in _LLAMA3.items())
     frequency = float(rope["rope_theta"]) ** -(np.arange(0, config.rope_dim, 2) / config.rope_dim)
     waves = float(rope.get("original_max_position_embeddings", 8192)) * frequency / (2 * math.pi)

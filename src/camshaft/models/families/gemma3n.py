@@ -97,7 +97,7 @@ def _rows(x: Tensor, batch: TokenBatch, name: str) -> Tensor:
 
 
 def _routed(x: Tensor, prefix: str, sizes: Streams, config: ModelConfig, file: Checkpoint) -> Tensor:
-    """What a token's computed stream says of its streams, f32 [T, n]."""
+    """Returns the router's weights of a token's streams, f32 [T, n]."""
     h = F.multiply(norm(x, f"{prefix}.altup_router_norm", config, file), 1 / config.dim)
     made: Tensor = F.tanh(file.linear(h, f"{prefix}.altup_router", sizes.n))
     return made

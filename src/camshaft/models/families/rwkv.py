@@ -133,7 +133,7 @@ def _time_mix_6(h: Tensor, first: Tensor | None, layer: Layer) -> tuple[Tensor, 
 
 
 def _mixed_6(h: Tensor, before: Tensor, layer: Layer) -> tuple[Tensor, ...]:
-    """What the decay, keys, values, receptances and gates are made of: each has a lerp, and one of two matrices more."""
+    """Returns the inputs of decay, keys, values, receptances and gates: each has a lerp, and a low-rank term."""
     tokens, dim, n = h.shape[0], layer.config.dim, len(LERPS_6)
     x = F.add(h, F.multiply(before, layer.vector("time_mix_lerp_x")))
     x = F.tanh(layer.linear(x, "time_mix_w1"))

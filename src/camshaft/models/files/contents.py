@@ -1,4 +1,4 @@
-"""What a model file holds: metadata, tensors, totals by format, tokenizer, chat template, family."""
+"""Describes a model file: metadata, tensors, totals by format, tokenizer, chat template, family."""
 
 from __future__ import annotations
 
@@ -196,7 +196,7 @@ def _of_folder(folder: Path) -> Contents:
 
 
 def _hub_tokenizer(folder: Path) -> tuple[TokenizerFacts | None, str | None]:
-    """What tokenizer.json and the files beside it say of the tokenizer, and the chat template."""
+    """Returns the tokenizer's description and chat template from tokenizer.json and the files beside it."""
     settings = read_json(folder / "tokenizer_config.json") if (folder / "tokenizer_config.json").is_file() else {}
     template = settings.get("chat_template")
     if isinstance(template, list):  # of several templates with names

@@ -54,7 +54,7 @@ class VisionConfig:
 
     @property
     def row(self) -> Projector:
-        """What its kind of projector says."""
+        """The row of its projector."""
         return PROJECTORS[self.projector]
 
     @property

@@ -89,7 +89,8 @@ def _two_layers(patches: Sequence[Tensor], config: VisionConfig, file: Checkpoin
 
 
 def connected_layer(patches: Sequence[Tensor], name: str, config: VisionConfig, file: Checkpoint) -> Tensor:
-    """What a layer of the encoder gives a layer of the text model (DeepStack): a norm of all patches, then two layers."""
+    """Returns the DeepStack embeddings that an encoder layer gives a text layer: a norm of all patches, then two linear
+    layers."""
     x = side_by_side(patches)
     n = columns_of(x)
     w, b = (file.vector(f"{name}.norm.{part}", n) for part in ("weight", "bias"))

@@ -37,8 +37,8 @@ MINIFLOAT = (
 
 @dataclass(frozen=True)
 class Form:
-    """What weights [n, k] are made of: `group` columns and `group_rows` rows have one scale. `scale_code` is empty where scales
-    are numbers. The last operand is `biases` of the scales' shape, `factor` of one element, or there is none."""
+    """The layout of quantized weights [n, k]: `group` columns and `group_rows` rows have one scale. `scale_code` is empty where
+    scales are numbers. The last operand is `biases` of the scales' shape, `factor` of one element, or there is none."""
 
     code: str
     n: int

@@ -1,4 +1,4 @@
-"""What `power`, `floor_divide` and `remainder` compute of floats and integers, in the kernel language.
+"""Kernel expressions of `power`, `floor_divide` and `remainder`, for floats and integers.
 
 power of floats is e^(y ln |x|) with ln |x| as the sum of two f64 (60 bits and more), so f32 is within 1 ulp
 and f64 within 2 ulp; it needs 64-bit floats, which WGSL and Metal lack. Remainders of floats are exact for any quotient where

@@ -84,7 +84,7 @@ def _build(node: ops.NodeSpec, target: ops.Target) -> ops.Build:
 
 
 def _ends(node: ops.NodeSpec, s: Sizes, words: bool) -> tuple[ops.Operand, str, ops.Operand, str]:
-    """What is read first and written last, and how: pairs as `words` where rows are long enough."""
+    """How a transform reads its input and writes its output: complex pairs as `words` if rows are long enough."""
     elements = int(np.prod(node.outputs[0].bounds[1:]))
     kind = "pairs" if s.form == "rfft" else FORMS[s.form][0]
     made = "pairs" if s.form == "irfft" else s.makes

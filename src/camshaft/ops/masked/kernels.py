@@ -19,7 +19,7 @@ from camshaft.ops.masked.options import Options
 
 @dataclass(frozen=True)
 class Call:
-    """What a program of a token knows: the options, the additional inputs by name, the slot's row of the block table."""
+    """The inputs of a token's program: options, additional inputs by name, the slot's row of the block table."""
 
     k: Tracer
     options: Options

@@ -121,7 +121,7 @@ class Options:
 
 @dataclass(frozen=True)
 class Sizes:
-    """What additional inputs must fit: the tokens of a call, q heads, slots, keys of `length`, and the capacity of a slot."""
+    """Sizes that additional inputs must match: tokens of a call, q heads, slots, `length` of keys, and the capacity of a slot."""
 
     tokens: Dim
     heads: int

@@ -1,4 +1,4 @@
-"""What ops that only move elements share: the check of their arguments, and the Op of one that other ops compute."""
+"""Shared by ops that only move elements: the check of their arguments, and the Op of a composite one."""
 
 from __future__ import annotations
 

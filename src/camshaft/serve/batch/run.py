@@ -29,7 +29,7 @@ _log = logging.getLogger("camshaft.batch")
 
 @dataclass
 class Tally:
-    """What a run has done: requests by kind, and tokens. `n_before` were answered by earlier runs."""
+    """The progress of a run: requests by outcome, and tokens. `n_before` were answered by earlier runs."""
 
     n_requests: int
     n_before: int
@@ -135,7 +135,7 @@ class _Run:
             self._respond(line, custom_id, 200, asked)
 
     def _asked(self, given: Mapping[str, Any]) -> Asked | dict[str, Any]:
-        """What to generate, or the answer to a request for vectors. Raises HttpError."""
+        """Returns the job of a request, or the answer if it asks for embeddings. HttpError for an invalid one."""
         if given["url"] == EMBEDDINGS:
             return embedded(given["body"], _embedder(self._served, given["body"].get("model")))
         asked = READERS[given["url"]](given["body"], self._served)

@@ -1,4 +1,4 @@
-"""What the records of a load say: percentiles of times, tokens and good answers per second."""
+"""Reports a load: percentiles of times, tokens per second and goodput."""
 
 from __future__ import annotations
 

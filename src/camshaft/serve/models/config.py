@@ -219,7 +219,7 @@ def _adapted(spec: ModelSpec, name: str, value: Any, of: str, folder: Path) -> M
 
 
 def speculate_of(value: str, folder: Path) -> str | None:
-    """What drafts: 'ngram', the path or name of a model, or None for 'off'."""
+    """Returns the drafter: 'ngram', the path or name of a model, or None for 'off'."""
     return {"off": None, NGRAM: NGRAM}.get(value, _beside(value, folder))
 
 

@@ -76,7 +76,7 @@ class SharedDrafts:
 
 
 def draft_key(spec: ModelSpec) -> Hashable:
-    """What models share whose draft models are one: its file, and how it runs."""
+    """Returns the key of models that share one draft model: its file and options."""
     assert spec.draft_model is not None
     return "draft", str(resolve_model(spec.draft_model).resolve()), *sorted(_alike(spec.options).items())
 

@@ -199,7 +199,7 @@ class ChatShape:
     _readers: dict[int, AnswerReader] = field(default_factory=dict)
 
     def _reader(self, index: int) -> AnswerReader:
-        """What finds the thoughts and calls of an answer."""
+        """Returns the parser of reasoning and tool calls in an answer."""
         if index not in self._readers:
             self._readers[index] = self.chat.reader()
         return self._readers[index]

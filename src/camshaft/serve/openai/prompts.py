@@ -33,7 +33,7 @@ _TAIL = 16  # tokens of a prompt that may have the mark at which thoughts begin
 
 @dataclass(frozen=True)
 class How:
-    """What a request says of reasoning: variables of the template, and whether thoughts are told apart from the text."""
+    """A request's reasoning options: variables of the template, and whether reasoning is separated from the text."""
 
     variables: Mapping[str, Any] = field(default_factory=dict)
     is_apart: bool = True
@@ -53,7 +53,7 @@ class Chat:
 
 
 def read_how(given: Mapping[str, Any], served: Served) -> How:
-    """What a chat's FIELDS say. Raises HttpError for a variable that the server gives, or thoughts that the model has not."""
+    """Reads a chat's reasoning FIELDS. HttpError for a variable that the server sets, or if the model has no reasoning."""
     variables = dict(given.get("chat_template_kwargs", {}))
     taken = next((name for name in variables if name in _TAKEN), None)
     if taken is not None:
@@ -140,7 +140,7 @@ def placed(served: Served, make: Callable[[LanguageModel], list[int]], of: str) 
 
 
 def _refusing(make: Callable[[], T], of: str = "messages") -> T:
-    """What `make` returns. Raises HttpError in place of the errors of a chat template and of pictures."""
+    """Returns `make()`. Errors of the chat template and of pictures become HttpError."""
     try:
         return make()
     except SettingError as error:

@@ -190,7 +190,7 @@ def call_json(call: ToolCall) -> dict[str, Any]:
 
 
 def delta_json(delta: Delta) -> dict[str, Any]:
-    """What a chunk of a stream adds to a message."""
+    """Returns the delta of a message in a chunk."""
     if delta.thought:
         return {"reasoning_content": delta.thought}
     if delta.index < 0:

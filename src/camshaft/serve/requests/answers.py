@@ -17,7 +17,7 @@ from camshaft.generate.vision.tokens import PictureToken
 
 @dataclass(frozen=True)
 class Job:
-    """What to generate: token ids of prompts, and the options of each prompt's answers; `is_scored` and `priority` as
+    """A request to generate: token ids of prompts, and the options of each prompt's answers; `is_scored` and `priority` as
     `Engine.submit_all`."""
 
     prompts: Sequence[Sequence[int]]
@@ -150,7 +150,7 @@ class Answers:
         return replace(usage_of(self._requests, self._job), prompt_s=written - begun, generated_s=ended - written)
 
     def record(self, *, with_texts: bool) -> dict[str, Any]:
-        """What a log says of the answers, whether they have ended or their client has gone."""
+        """Returns the log record of the answers, finished or cancelled by a disconnect."""
         usage, clocks = usage_of(self._requests, self._job), [request.clock for request in self._requests]
         written = [clock.first_token - clock.queued for clock in clocks if clock.first_token]
         said: dict[str, Any] = {

@@ -14,7 +14,7 @@ from camshaft.serve.requests.errors import HttpError
 
 @dataclass(frozen=True)
 class Field:
-    """What a field may be; `schema` says as much of it as JSON schema can."""
+    """The accepted values of a field; `schema` is the part that JSON schema can express."""
 
     fits: Callable[[Any], bool]
     wanted: str

@@ -103,13 +103,13 @@ def read_grammar(given: Mapping[str, Any], served: Served) -> Grammar | None:
 
 
 def usable(param: str, read: Callable[[], Grammar | None], served: Served) -> Grammar | None:
-    """What `read` returns, compiled for the model, which takes up to seconds. Raises HttpError if it cannot be."""
+    """Returns read()'s grammar compiled for the model, which may take seconds. HttpError if it cannot be compiled."""
     grammar = reading(param, read)
     return None if grammar is None else reading(param, lambda: served.lm.grammars.compiled(grammar))
 
 
 def reading(param: str, read: Callable[[], T]) -> T:
-    """What `read` returns. Raises HttpError for `param` in place of the errors of grammars."""
+    """Returns `read()`. Errors of grammars become HttpError for `param`."""
     try:
         return read()
     except (MissingExtraError, SettingError) as error:

@@ -38,7 +38,7 @@ def refuse(what: str) -> NoReturn:
 
 
 class Limits:
-    """What one rendering has used."""
+    """The resources that one rendering has used."""
 
     def __init__(self) -> None:
         self._deadline, self._cpu_started = clock() + SECONDS, cpu_clock()

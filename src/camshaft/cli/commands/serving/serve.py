@@ -88,12 +88,12 @@ def serve(
 
 
 def missing_extra(error: ModuleNotFoundError, purpose: str, ray: str | None) -> MissingExtraError:
-    """What to install for a command that serves requests here or, by the extra that has the other, on a cluster."""
+    """Returns the error that names the extra to install for a command that serves requests on this machine or on a cluster."""
     return MissingExtraError(str(error.name), "serve" if ray is None else "cluster", purpose)
 
 
 def _common(given: dict[str, Any], queue: int, slot_folder: Path | None, speculate: str | None) -> ModelSpec:
-    """What the models have in common that say nothing else."""
+    """Returns the defaults of all models."""
     from camshaft.serve.models.config import speculate_of
     from camshaft.serve.models.spec import ModelSpec
 

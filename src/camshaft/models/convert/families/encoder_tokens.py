@@ -71,7 +71,7 @@ def rows_of(given: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
 
 
 def post_processors(tokenizer: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """What adds special tokens to texts."""
+    """Returns the post-processors, which add special tokens."""
     post = tokenizer.get("post_processor")
     return [post, *rows_of(post, "processors")] if isinstance(post, dict) else []
 

@@ -90,7 +90,7 @@ class Packed:
 
 
 def settings_of(config: HubConfig) -> dict[str, Any]:
-    """What config.json says of its weights: `method`, `bits`, `group_size`, `version`, and its `path`."""
+    """The quantization settings of config.json: `method`, `bits`, `group_size`, `version`, and the file's `path`."""
     given = next((c for n in ("quantization_config", "quantization") if isinstance(c := config.get(n), dict)), {})
     groups = given.get("config_groups")
     first: Any = next(iter(groups.values()), {}) if isinstance(groups, dict) else {}

@@ -1,4 +1,4 @@
-"""What an `mmproj` file has: the vision encoder and the projector of a folder in Hugging Face's layout."""
+"""Converts the vision encoder and projector of a Hugging Face folder to an `mmproj` file."""
 
 from __future__ import annotations
 

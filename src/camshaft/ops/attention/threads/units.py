@@ -47,7 +47,7 @@ TOLERANCE = {"f32": 2e-5}
 
 @dataclass(frozen=True)
 class Row:
-    """What a thread knows of its row: the position of its token, and of the keys so far the greatest score and the sum of
+    """A thread's state of its row: the position of its token, and for the keys so far the maximum score and the sum of
     weights relative to it."""
 
     last: Value

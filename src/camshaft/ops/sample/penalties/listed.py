@@ -1,4 +1,4 @@
-"""What ops that change listed tokens share: a kernel's loop over the list, and the rule for logits and ids."""
+"""Shared by ops that change the logits of listed tokens: the kernel's loop over the list, and `infer` for logits and ids."""
 
 from __future__ import annotations
 
