@@ -25,7 +25,7 @@ class Experts:
     """A mixture of experts: `n_used` of `n` experts of width `dim` per token, and a shared one of `shared_dim` (0: none).
 
     They are chosen by their scores, the `score` of a router's logits, plus a bias where the file has one; of `groups` only from
-    the `top_groups` whose `group_top` best have the greatest sum. The weights are the scores, divided by their sum if
+    the `top_groups` whose `group_top` best have the largest sum. The weights are the scores, divided by their sum if
     `normalizes`, times `scale`. With a `latent` the experts see a projection
     to that width, and their sum is projected back.
     """

@@ -1,6 +1,6 @@
 """The time of a kernel at a site (an op and its sizes), and which of the measured sites is nearest to another.
 
-The nearest is the one at the least distance in log space over all sizes, if no size differs by more than a factor of REACH.
+The nearest is the one at the smallest distance in log space over all sizes, if no size differs by more than a factor of REACH.
 """
 
 from __future__ import annotations
@@ -142,8 +142,8 @@ class Grid(NamedTuple):
     quick: Array
 
     def nearest(self, wanted: Sizes) -> Sizes | None:
-        """The site at the least distance in log space, or None if at each some size is out of reach. Small sizes of a quick site
-        must be equal."""
+        """The site at the smallest distance in log space, or None if at each some size is out of reach. Small sizes of a quick
+        site must be equal."""
         if not self.sites:
             return None
         own = np.array(wanted, np.int64)

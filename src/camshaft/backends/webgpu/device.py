@@ -21,7 +21,7 @@ from camshaft.store.digest import digest_of
 
 NAME = "webgpu"
 LANES = 64
-# The least alignment of buffer offsets in bytes, so that plans with 64-byte alignment fit every device.
+# The smallest alignment of buffer offsets in bytes, so that plans with 64-byte alignment fit every device.
 _LEAST_ALIGNMENT = 64
 _LIMITS = {
     "binding": "maxStorageBufferBindingSize",

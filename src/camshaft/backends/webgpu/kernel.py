@@ -77,7 +77,7 @@ class Pipeline:
 
 @dataclass(frozen=True)
 class Entry:
-    """A buffer in a bind group layout. `kind`: 'uniform', 'storage' or 'read-only-storage'. `nbytes`: the least binding
+    """A buffer in a bind group layout. `kind`: 'uniform', 'storage' or 'read-only-storage'. `nbytes`: the smallest binding
     size, 0 for none."""
 
     binding: int

@@ -150,8 +150,8 @@ class Engine(Queue):
             self._give_way()
 
     def _give_way(self) -> None:
-        """Put the least request that runs back into the queue, before others of its priority. A lone one, which has no room
-        beside sessions that are no requests, ends with an error."""
+        """Put the running request of lowest rank back into the queue, ahead of others of its priority. A lone one, which has no
+        room beside sessions that are no requests, ends with an error."""
         request = room.least(self._running)
         if len(self._running) == 1:
             self._tell(request, Update(error=self.lm.plans.cache.full_error))

@@ -15,7 +15,7 @@ from camshaft.graph.tensor import Tensor
 from camshaft.models.checkpoint import Checkpoint
 
 Array = np.ndarray[Any, Any]
-# The least norm that a magnitude is divided by: a row of zeros stays one, where PEFT has NaN.
+# The smallest norm that a magnitude is divided by: a row of zeros stays one, where PEFT has NaN.
 _TINY = 1e-12
 
 

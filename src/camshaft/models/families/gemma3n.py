@@ -26,7 +26,7 @@ from camshaft.models.config import ModelConfig
 from camshaft.models.families import FAMILIES
 from camshaft.models.streams_config import Streams
 
-# The least mean square by which a new stream is divided.
+# The smallest mean square by which a new stream is divided.
 LEAST = 1e-5
 
 

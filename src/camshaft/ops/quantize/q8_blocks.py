@@ -175,7 +175,7 @@ def _store_elements(
     floats: Array | None,
 ) -> None:
     """Stores blocks `first` to `end` of a row in each of `outs`, an element per thread; 32 threads exchange their block's
-    greatest magnitude and sums."""
+    largest magnitude and sums."""
     per = k.lane_count() // BLOCK
     for step in k.range((end - first + (per - 1)) // per):
         mine, i = first + step * per + k.lane() // BLOCK, k.lane() % BLOCK

@@ -23,12 +23,12 @@ from camshaft.ops.spec import TensorSpec
 from camshaft.ops.train.class_rows import ATTRIBUTES, IGNORED, drawn, expect_attributes, expect_rows, flat, rows_launch
 
 NAME = "cross_entropy_gradient"
-# Columns whose greatest element is found before their powers are added up: 16 KiB of f32 stay in the L1 cache.
+# Columns whose largest element is found before their powers are added up: 16 KiB of f32 stay in the L1 cache.
 BLOCK = 4096
 
 
 def peak_and_sum(k: Tracer, x: Array, row: Value, dim: ir.Operand) -> tuple[Value, Value]:
-    """The greatest element m of a row and sum(exp(x - m)), block by block with the sum rescaled where m grows; NaN for a NaN."""
+    """The largest element m of a row and sum(exp(x - m)), block by block with the sum rescaled where m grows; NaN for a NaN."""
     dtype = ir.arithmetic_dtype(x.dtype)
     top, total = k.var(x[row, 0], dtype), k.var(0.0, dtype)
     for start in k.range(0, dim, BLOCK):

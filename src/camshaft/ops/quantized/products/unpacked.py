@@ -25,7 +25,7 @@ PART = 512
 # Rows of x at a distance of so many numbers, or a multiple, share the sets of a cache: they are copied.
 SAME_SETS = 1024
 FEW_TOKENS = 16
-# The least number of programs, where the columns allow it, and the least panels of one that copies its rows.
+# The smallest number of programs, where the columns allow it, and the smallest panels of one that copies its rows.
 PROGRAMS, COPIED_PANELS = 16, 6
 
 
