@@ -207,14 +207,14 @@ def open_reranker(model: str, *, threads: int | None = None, context: int | None
 
 
 def adapter_of(text: str) -> tuple[str, float]:
-    """PATH or PATH:X. SettingError where X is no number and no such file is there."""
+    """PATH or PATH:X. SettingError where X is not a number and no such file is there."""
     path, colon, strength = text.rpartition(":")
     if not colon or os.path.exists(text):
         return text, 1.0
     try:
         return path, float(strength)
     except ValueError:
-        raise SettingError(f"--adapter {text}: no such file, and {strength!r:.60} is no number") from None
+        raise SettingError(f"--adapter {text}: no such file, and {strength!r:.60} is not a number") from None
 
 
 def import_numpy() -> None:

@@ -85,7 +85,7 @@ class SamplingOptions:
     ] = None
     dry_multiplier: Annotated[
         float | None,
-        typer.Option(metavar="X", help="Penalty (DRY) of tokens that would go on with a repetition; 0: none."),
+        typer.Option(metavar="X", help="Penalty (DRY) of tokens that would continue a repetition; 0: none."),
     ] = None
     dry_base: Annotated[
         float | None, typer.Option(metavar="X", help="DRY: factor for each further token; default: 1.75.")

@@ -84,7 +84,7 @@ _Patience = Annotated[
 ]
 _Memory = Annotated[
     str | None,
-    typer.Option(metavar="SIZE", help="Memory of a step, such as 800M or 2G: layers are computed once more to fit."),
+    typer.Option(metavar="SIZE", help="Memory of a step, such as 800M or 2G: layers are recomputed to fit."),
 ]
 
 

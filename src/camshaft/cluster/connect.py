@@ -36,7 +36,7 @@ def import_ray(purpose: str) -> Any:
 def connected(address: str, purpose: str) -> Iterator[Any]:
     """Ray, connected to the cluster at an address: HOST:PORT, or 'auto' for the one of this machine.
 
-    Raises SettingError for what is no address, and ClusterError if no cluster answers there."""
+    Raises SettingError for anything that is not an address, and ClusterError if no cluster answers there."""
     ray = import_ray(purpose)
     if address != "auto":
         _check_address(address)

@@ -28,7 +28,7 @@ def read_json(path: Path) -> dict[str, Any]:
     try:
         value = json.loads(path.read_bytes())
     except (ValueError, RecursionError, OSError) as error:
-        raise FormatError(f"{name}: is no readable JSON: {shown(str(error), 120)}") from None
+        raise FormatError(f"{name}: is not readable JSON: {shown(str(error), 120)}") from None
     if not isinstance(value, dict):
         raise FormatError(f"{name}: holds {type(value).__name__}; wanted an object")
     return value
@@ -86,7 +86,7 @@ def _weight_map(folder: Path) -> dict[str, str]:
     path = folder / INDEX
     rows = read_json(path).get("weight_map")
     if not isinstance(rows, dict) or not rows:
-        raise FormatError(f"{path_for_messages(path)}: weight_map is no object; wanted the file of each tensor")
+        raise FormatError(f"{path_for_messages(path)}: weight_map is not an object; wanted the file of each tensor")
     for file in rows.values():
         if not isinstance(file, str) or not file.endswith(".safetensors") or Path(file).name != file or "\\" in file:
             raise FormatError(f"{path_for_messages(path)}: has the file {shown(str(file))}; wanted a .safetensors name")

@@ -225,7 +225,8 @@ def prompts_with_options(
     options: GenerateOptions | Sequence[GenerateOptions] | None,
     keywords: GenerateKeywords,
 ) -> tuple[list[str | Sequence[int]], list[GenerateOptions]]:
-    """The prompts of a batch and the options of each. Raises SettingError for what is no list of prompts, or other options."""
+    """The prompts of a batch and the options of each. Raises SettingError for anything that is not a list of prompts, or other
+    options."""
     if isinstance(prompts, str):
         raise SettingError(f"prompts came as one text, {prompts!r:.40}; wanted a list of prompts")
     if isinstance(prompts, (bytes, Mapping)) or not isinstance(prompts, Iterable):

@@ -180,7 +180,7 @@ class Conversation(Closing):
         return ids
 
     def _shifted(self, turn: _Turn, drawn: list[int]) -> list[int] | None:
-        """The tokens to go on with when an answer has filled the context; None if nothing can be dropped."""
+        """The tokens to continue with when an answer has filled the context; None if nothing can be dropped."""
         before, half = turn.n_dropped, self._lm.context // 2
         if not self._shifts:
             return None

@@ -141,7 +141,8 @@ class Prompts(Closing):
         return self.chat_ids(chat)
 
     def checked_ids(self, ids: Sequence[int]) -> list[int]:
-        """The ids as integers. Raises SettingError for what is no list, ContextError for an id that is no token of the model."""
+        """The ids as integers. Raises SettingError for anything that is not a list, ContextError for an id that is not a token of
+        the model."""
         if isinstance(ids, (str, bytes, bytearray)) or not isinstance(ids, Iterable):
             raise SettingError(f"token ids came as {type(ids).__name__}; wanted a list of whole numbers")
         for i in ids:

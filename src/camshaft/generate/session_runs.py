@@ -76,7 +76,7 @@ class SessionRuns(SessionState):
 
     def advance_checked(self) -> bool:
         """Go on by the pending token without a run if it is the next drafted one: its logits become the first row. False if it is
-        another one, or if something else has run meanwhile."""
+        a different one, or if something else has run meanwhile."""
         checked, plans = self._checked, self._model.plans
         if checked is None:
             return False

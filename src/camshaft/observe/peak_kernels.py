@@ -144,7 +144,7 @@ UNITS = (
     Unit("bf16 in NEON tiles", ("bf16",), "dot2", 8, frozenset({"neon", "bf16"})),
     # bf16 too: where its dot products are slow, kernels widen it.
     Unit("f32 multiply-adds", ("f32", "bf16"), "fma"),
-    # Codes of 4 bits alone, so it is no peak of int8
+    # Codes of 4 bits alone, so it is not a peak of int8
     Unit("int4 in 16-bit sums", (), "dot4", features=frozenset({"avx2"}), words=8),
 )
 

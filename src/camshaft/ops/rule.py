@@ -89,7 +89,7 @@ class Builder(Protocol):
 
 @dataclass(frozen=True)
 class Match:
-    """`build` gives the new tensor for each old one that it replaces; `removed` are uses that nobody needs then."""
+    """`build` gives the new tensor for each old one that it replaces; `removed` are uses that are then no longer needed."""
 
     build: Callable[[Builder], Mapping[Any, Any]]
     removed: tuple[Use, ...] = ()

@@ -29,8 +29,9 @@ def value_and_grad(
 
     `function` returns one float: a tensor of one element. `argnums` are the positions of the arguments to differentiate by, which
     are arrays of floats or dicts, lists, tuples, named tuples and dataclasses of them. The gradients have their structure,
-    shapes and dtypes, with None for what is no array; of several positions they are a tuple. With `has_aux` the function
-    returns (loss, aux), where aux is not differentiated, and so does the value. `backend` and `threads` are those of jit.
+    shapes and dtypes, with None for anything that is not an array; of several positions they are a tuple. With `has_aux` the
+    function returns (loss, aux), where aux is not differentiated, and so does the value. `backend` and `threads` are those of
+    jit.
 
     Called with arrays it is traced once per set of shapes and dtypes, as a function of camshaft.jit; with tensors of a graph it
     adds nodes, so that it can be differentiated again. Raises PlanError and ShapeError, naming the argument, where it cannot be

@@ -129,7 +129,7 @@ def _size(text: str) -> int | None:
 
 
 def memory_nbytes() -> int | None:
-    """Bytes of the machine's memory; None if it cannot be told."""
+    """Bytes of the machine's memory; None if unknown."""
     if sys.platform == "darwin":
         raw = _sysctl("hw.memsize")
         return int.from_bytes(raw, "little") if raw else None

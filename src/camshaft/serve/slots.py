@@ -91,7 +91,7 @@ def _path(served: Served, given: dict[str, Any]) -> Path:
     path = served.slot_folder / name
     if _FILENAME.fullmatch(name) is None or path.is_symlink():
         message = (
-            "'filename' is no name of a file in the folder: wanted up to 128 letters, digits, _, - and ., no . first"
+            "'filename' is not a name of a file in the folder: wanted up to 128 letters, digits, _, - and ., no . first"
         )
         raise HttpError(400, message, code="invalid_value", param="filename")
     return path

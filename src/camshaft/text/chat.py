@@ -87,7 +87,7 @@ class ChatTemplate:
         given = {"tools": None, "documents": None, **self._tokens, "add_generation_prompt": True}
         try:
             text = self._rendered(given | {"messages": [{"role": "user", "content": content}]})
-        except Exception:  # the template decides what is raised, and `render` tells it
+        except Exception:  # a template may raise anything; `render` reports it
             return False
         return _PROBE in text and without not in text
 

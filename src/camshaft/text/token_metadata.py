@@ -67,7 +67,7 @@ def numbers_of(metadata: Metadata, name: str, dtype: np.dtype[Any], n_tokens: in
 
 
 def token_id_of(metadata: Metadata, name: str, n_tokens: int, default: int | None) -> int | None:
-    """The id of the token `name`, or the default. Raises ModelError if it is no id below n_tokens."""
+    """The id of the token `name`, or the default. Raises ModelError if it is not an id below n_tokens."""
     key = f"tokenizer.ggml.{name}_token_id"
     value = metadata.get(key, default)
     if value is None:

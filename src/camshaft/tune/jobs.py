@@ -177,7 +177,7 @@ def folder() -> Path:
 
 
 def waiting() -> list[Path]:
-    """The jobs that wait, in a fixed order. Links and whatever else is no file of ours are left alone."""
+    """The jobs that wait, in a fixed order. Links and whatever else is not a file of ours are left alone."""
     with suppress(OSError):
         found = [Path(e.path) for e in os.scandir(folder()) if e.is_file(follow_symlinks=False)]
         return sorted(path for path in found if path.suffix == ".json" and path.stem.rpartition(".")[2].isdigit())
@@ -220,4 +220,4 @@ def start() -> None:
         start_new_session=True,
         creationflags=flags,
     )
-    process.returncode = 0  # nobody waits for it: prevents Popen's warning that it still runs
+    process.returncode = 0  # it is not waited for: prevents Popen's warning that it still runs

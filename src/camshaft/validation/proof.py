@@ -131,7 +131,7 @@ class _Round:
                     self._done(case, validated)
 
     def _retry(self, case: VariantCase) -> ValidationResult:
-        """Validate the case once more, in a new child process."""
+        """Validate the case again, in a new child process."""
         with _Child() as child:
             validated = child.judge(case, self._timeout_s)
             if not child.crashed:

@@ -135,7 +135,7 @@ print(device.allocate(1 << 20).read().nbytes)
 def test_what_the_compiler_says_comes_with_the_line_of_wgsl() -> None:
     device = the_device()
     text = "@compute @workgroup_size(1)\nfn wrong() { let x = 1u + 2.5f; }"
-    with pytest.raises(BackendError, match=r"(?s)webgpu: kernel wrong is no WGSL that compiles.*wrong:2:") as caught:
+    with pytest.raises(BackendError, match=r"(?s)webgpu: kernel wrong is not WGSL that compiles.*wrong:2:") as caught:
         make_shader(device, "wrong", text)
     assert "let x = 1u + 2.5f;" in str(caught.value)
     module = dataclasses.replace(add_kernel(device).module(frozenset()), entry="another")

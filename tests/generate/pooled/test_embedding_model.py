@@ -82,7 +82,7 @@ def test_what_is_no_text_is_named(tmp_path: Path) -> None:
         model.embed("a")
 
 
-SEEDS = (4, 6, 7, 8, 9, 10)  # of ENCODERS in scripts/oracles/encoders/tiny.py that are no rerankers
+SEEDS = (4, 6, 7, 8, 9, 10)  # of ENCODERS in scripts/oracles/encoders/tiny.py that are not rerankers
 
 
 @pytest.mark.oracle

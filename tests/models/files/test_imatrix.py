@@ -154,7 +154,7 @@ def test_patterns_give_tensors_a_type_of_their_own(tmp_path: Path) -> None:
         assert file.tensors["blk.1.attn_q.weight"].format.name == "Q4_0"
     for pattern, name, words in (
         ("attn_x", "Q8_0", "no matrix has a name like 'attn_x'"),
-        ("(", "Q8_0", r"'\(' is no regular expression"),
+        ("(", "Q8_0", r"'\(' is not a regular expression"),
         ("attn_v", "Q9", "no format 'Q9' to write 'attn_v' in; wanted one of F32"),
         ("attn_v", "IQ2_S", "no format 'IQ2_S'"),
         ("norm", "Q8_0", "no matrix has a name like 'norm'"),

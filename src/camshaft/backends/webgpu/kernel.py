@@ -129,7 +129,7 @@ def make_shader(device: WebGpuDevice, name: str, text: str) -> Any:
     chained = n.ffi.cast("WGPUChainedStruct *", source.pointer)
     descriptor = n.struct("WGPUShaderModuleDescriptor", nextInChain=chained, label=name)
     made = n.lib.wgpuDeviceCreateShaderModule(device.handle, descriptor.pointer)
-    device.faults.check(f"kernel {name} is no WGSL that compiles")
+    device.faults.check(f"kernel {name} is not WGSL that compiles")
     counts.modules += 1
     return made
 

@@ -1,7 +1,7 @@
 """Kernel IR to LLVM IR text for a CPU, at any lane width.
 
 A varying value is a vector of `lanes` elements, a uniform one a scalar. A lanes loop becomes an unmasked main loop, then its body
-once more under a mask. A kernel becomes `void NAME(ptr args, i64 first, i64 last)`, which runs programs first..last of the grid.
+again under a mask. A kernel becomes `void NAME(ptr args, i64 first, i64 last)`, which runs programs first..last of the grid.
 `args` has the arrays' addresses, then for each run-time scalar the address of its i64.
 """
 

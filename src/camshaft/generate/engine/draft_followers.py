@@ -1,7 +1,7 @@
 """A draft model for several requests: it follows their texts in slots of its own, and drafts for all of them in one run.
 
-Drafting keeps nobody waiting long: a prompt that the draft model has not seen is processed within the engine's budget, while no
-request waits for its own prompt, and only where as many tokens follow as make up for it."""
+Drafting never delays requests for long: a prompt that the draft model has not seen is processed within the engine's budget, while
+no request waits for its own prompt, and only where as many tokens follow as make up for it."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class Follower(Drafted):
 
 class DraftFollowers:
     """Drafts of a draft model for the requests of an engine. The caller of all methods has the model's lock; several models may
-    have one draft model, of which nobody waits for another one's turn."""
+    have one draft model; none waits for another's turn."""
 
     def __init__(self, draft: LanguageModel, lm: LanguageModel) -> None:
         """Raises ModelError for another vocabulary, SettingError for a model that cannot go back in several texts."""

@@ -88,7 +88,7 @@ class PrefixCache:
         return self.most_copies * sum(self._cache.copied_nbytes.values())
 
     def can_follow(self, key: bytes) -> bool:
-        """Whether a sequence can go on behind the block with this key: the states there were copied, if there are any."""
+        """Whether a sequence can continue after the block with this key: recurrent states, if any, were saved there."""
         return not self.has_states or key in self._states
 
     def keep_states(self, slot: int, n_blocks: int, key: bytes) -> None:

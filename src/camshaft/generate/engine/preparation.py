@@ -41,7 +41,7 @@ def prepare_draft(draft: LanguageModel) -> None:
 
 
 class Preparation:
-    """A thread that makes the plans of an engine from `start` on, while requests go on: a request waits only for a plan that it
+    """A thread that makes the plans of an engine from `start` on, while requests run: a request waits only for a plan that it
     needs itself."""
 
     def __init__(self, lm: LanguageModel, *, speculates: bool) -> None:

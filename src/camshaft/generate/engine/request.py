@@ -1,4 +1,4 @@
-"""Request: one sequence that the engine generates, and what it tells its listener."""
+"""Request: one sequence that the engine generates, and the updates that its listener gets."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Request:
     `ids` are the prompt's tokens and the generated ones, of which the first `position` are in the KV cache. The first
     `prompt_end` are processed by the plans for prompts, the others one by one by those for generating. If it is scored, the first
     update has the log probabilities of the prompt's tokens after the first, and the last one that of an end token. `branches` are
-    the numbers of blocks after which other prompts may go on otherwise."""
+    the numbers of blocks after which other prompts may diverge."""
 
     def __init__(
         self,

@@ -1,7 +1,7 @@
 """Save the prompt of a slot's last request to a file, take one back into the prefix cache, or forget it.
 
 Between requests keys and values are in the prefix cache alone; a slot only says which of them are meant. The files are those of
-`GenerateOptions.prompt_cache`. They are read and written without the model's lock, so that requests go on meanwhile."""
+`GenerateOptions.prompt_cache`. They are read and written without the model's lock, so that requests continue meanwhile."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def _known(prefixes: PrefixCache, keys: Sequence[bytes]) -> list[int]:
 def restore(engine: Engine, slot: int, path: Path) -> int:
     """Take a file's prompt into the prefix cache, as that of the slot's last request; returns its tokens.
 
-    Raises as `save`, and StoreError for what is no file of this model, or is damaged."""
+    Raises as `save`, and StoreError for anything that is not a file of this model, or is damaged."""
     prefixes = _prefixes_of(engine, slot)
     cache, lm = engine.lm.plans.cache, engine.lm
     with PromptCache(path, lm).whole() as file:

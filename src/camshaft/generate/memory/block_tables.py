@@ -68,7 +68,7 @@ class BlockTables:
             self.close_slot(self._left.popleft())
 
     def free_blocks(self, blocks: Sequence[int]) -> None:
-        """Make blocks free that no slot has and nobody shares."""
+        """Free blocks that no slot uses and no prefix shares."""
         self._free_blocks += blocks
 
     def blocks_of(self, slot: int) -> tuple[int, ...]:

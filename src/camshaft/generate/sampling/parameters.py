@@ -36,7 +36,7 @@ class Sampling:
     xtc_threshold: a probability; above 0.5 removes nothing.
     presence_penalty: subtracted from the logits of tokens among the last `repeat_last_n`.
     frequency_penalty: the same times the number of occurrences.
-    dry_multiplier: penalty of a token that would go on with a repetition of `dry_allowed_length` tokens; 0 is none.
+    dry_multiplier: penalty of a token that would continue a repetition of `dry_allowed_length` tokens; 0 is none.
     dry_base: the penalty grows by this factor with each further token of the repetition.
     dry_allowed_length: repetitions that are shorter have no penalty.
     dry_penalty_last_n: number of recent tokens in which to look for repetitions; 0 is none, -1 all of the context.

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 SHORTEST = 2  # tokens at the text's end that must have stood together before
 LONGEST = 16  # that are compared
 MOST_PLACES = 8  # earlier places of the last SHORTEST tokens that are compared, the latest first
-# Lengths of what is repeated, of which each is as likely as the others to go on (pace.py).
+# Lengths of repeated texts; within a class, all are equally likely to continue (pace.py).
 CLASSES = (2, 3, 5, 9)
 
 
@@ -19,8 +19,8 @@ class NgramIndex:
         self._ends: dict[tuple[int, ...], list[int]] = {}  # the tokens -> positions after them
 
     def follow(self, tokens: Sequence[int]) -> None:
-        """Make `tokens` the text. What goes on with the text of before costs only the new ones; that it does is seen by the last
-        tokens of before. A text that was changed further in front only gives worse drafts."""
+        """Make `tokens` the text. If it continues the previous text, only the new tokens cost time; that is recognized by the
+        last tokens of before. A text that was changed further in front only gives worse drafts."""
         n = len(self._tokens)
         if len(tokens) < n or tokens[max(n - LONGEST, 0) : n] != self._tokens[-LONGEST:]:
             self._tokens, self._ends, n = [], {}, 0

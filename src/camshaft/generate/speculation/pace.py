@@ -13,7 +13,7 @@ _COSTS = {1: 1.0, 2: 1.2, 4: 1.5, 8: 2.1}
 _REMEMBERED = 7  # runs of each size; the median counts
 # Drafts are checked where they promise so many times the tokens per second: what they cost is measured on a noisy clock.
 LEAST_GAIN = 1.05
-_FORGETTING = 0.9  # the weight of all that was known, once more is
+_FORGETTING = 0.9  # the weight of past observations when a new one is added
 
 
 class RunCosts:

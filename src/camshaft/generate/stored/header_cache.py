@@ -33,7 +33,7 @@ _SAMPLE = 64  # bytes of each tensor, at its beginning and in its middle
 
 @dataclass(frozen=True)
 class ModelFile:
-    """An open model file. `from_cache` tells whether its header was cached under `key`; `index` is the vocabulary's index if
+    """An open model file. `from_cache`: whether its header was cached under `key`; `index` is the vocabulary's index if
     cached; `digests` are the headers' digests when it was opened, one for each part of a split model.
 
     Only the first part's header is cached: it has the metadata."""
@@ -75,7 +75,7 @@ class ModelFile:
 
 
 def weights_sample(tensors: Mapping[str, FileTensor]) -> int:
-    """A checksum of some bytes of each tensor, which tells one model's weights from another's."""
+    """A checksum of some bytes of each tensor, which distinguishes models' weights."""
     return crc32(b"".join(_sample(tensor) for tensor in tensors.values()))
 
 
@@ -113,7 +113,7 @@ def _open_one(path: str | os.PathLike[str]) -> ModelFile:
 
 
 def _known(mapped: MappedFile, data: bytes) -> tuple[GGUFFile, VocabularyIndex | None, str] | None:
-    """The file by its cached header, with the header's digest; None if the file's header is another one. A malformed entry is
+    """The file by its cached header, with the header's digest; None if the file's header has changed. A malformed entry is
     reported and not used."""
     try:
         header, index = from_bytes(data)

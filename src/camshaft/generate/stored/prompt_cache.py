@@ -65,7 +65,7 @@ class PromptCache:
     def find(self, tokens: Sequence[int]) -> tuple[PromptFile, int] | None:
         """The kept prompt with the longest beginning of `tokens`, open, and how many of them to take; None if there is none.
 
-        Raises StoreError for a file that is no kept prompt, or is one of another model or cache format; in the store such are
+        Raises StoreError for a file that is not a kept prompt, or is one of another model or cache format; in the store such are
         skipped."""
         best: tuple[PromptFile, int] | None = None
         for path, start in self._candidates():

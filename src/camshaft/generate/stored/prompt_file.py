@@ -34,7 +34,7 @@ States = Mapping[int, Mapping[str, Array]]
 
 
 class _DamagedError(Exception):
-    """A file that is no prompt of camshaft's, or damaged; the message says how."""
+    """A file that is not a prompt of camshaft's, or damaged; the message says how."""
 
 
 @dataclass(frozen=True)
@@ -112,7 +112,7 @@ class PromptFile:
 
     def _damaged(self, error: BaseException) -> BaseException:
         if isinstance(error, _DamagedError):
-            return StoreError(f"{self.path}: is no kept prompt, or is damaged: {error}")
+            return StoreError(f"{self.path}: is not a kept prompt, or is damaged: {error}")
         return error
 
     def _read_head(self) -> PromptHead:

@@ -109,7 +109,7 @@ class ToolCall:
 
     @property
     def values(self) -> dict[str, Any] | None:
-        """The arguments by name; None for those of a call that was cut, which are no JSON."""
+        """The arguments by name; None for those of a call that was cut, which are not JSON."""
         try:
             read = json.loads(self.arguments)
         except (ValueError, RecursionError):

@@ -1,4 +1,4 @@
-"""Reasoning: what a model thinks before its answer, told from the answer as the text comes."""
+"""Reasoning: separates what a model thinks from its answer, as the text arrives."""
 
 from __future__ import annotations
 

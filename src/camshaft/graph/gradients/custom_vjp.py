@@ -22,7 +22,8 @@ def custom_vjp(function: Callable[..., Any] | None = None, backward: Callable[..
     where it returns one. A gradient may have the shape to which an input was broadcast. Both functions are made of ops, so the
     gradient can be differentiated again. Tensors that they use are arguments; arrays may be captured.
 
-    Called with arrays alone, it is `function`. PlanError for what is no function; ShapeError for results that are no tensors.
+    Called with arrays alone, it is `function`. PlanError for anything that is not a function; ShapeError for results that are not
+    tensors.
     """
     if function is None:
         return functools.partial(custom_vjp, backward=backward)

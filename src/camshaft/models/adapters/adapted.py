@@ -70,7 +70,7 @@ class AdaptedCheckpoint(Checkpoint):
         return y + super().linear(dropped(x), name, n) * (gain - 1.0)
 
     def _low(self, x: Tensor, change: Change, name: str) -> Tensor:
-        """x A^T. What dropout leaves of x is computed once more by gradients, unless the whole layer is."""
+        """Returns x A^T. Gradients recompute the dropout of x, unless they recompute the whole layer."""
         if change.dropped is None:
             return self.product(x, change.a, f"{name}.lora_a")
         with unless_inside(self.graph):

@@ -24,7 +24,7 @@ class TokenBatch:
     `rows` None means every token. `is_last` is set for the last layer. `slot_rows` has each slot's tokens, for recurrent layers.
     `per_layer` [T, layers, n] are embeddings of each layer's own.
     `types` [T] are the kinds of tokens in encoders that know several; None: all are of the first.
-    Gradients compute the first `recomputed` layers once more.
+    Gradients recompute the first `recomputed` layers.
     Where `is_picture` [T] is set, a token's embedding is its row of the first of `pictures` f32 [T, dim]; the others are added
     after the first layers. `axes` [T, n] are positions for rotations with several axes, whose pairs are `sections` in a layout.
     """

@@ -79,7 +79,7 @@ def convert(
         return ConversionResult(target, name, target.stat().st_size, n_tensors)
     if not source.is_dir():
         raise FormatError(
-            f"{path_for_messages(source)}: is no folder; wanted one with config.json and safetensors files, or a ggml-*.bin"
+            f"{path_for_messages(source)}: is not a folder; wanted one with config.json and safetensors files, or a ggml-*.bin"
         )
     check_out(target, force)
     config = read_config(source)

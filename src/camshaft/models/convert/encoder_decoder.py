@@ -38,7 +38,7 @@ class EncoderDecoder:
             if stem in self.left_out:
                 continue
             if found is None or ending not in ("weight", "bias"):
-                raise ModelError(f"{config.path}: {shown(source)} is no tensor that camshaft knows of this model")
+                raise ModelError(f"{config.path}: {shown(source)} is not a tensor that camshaft knows of this model")
             number = re.search(r"\{([0-9]+)\}", numbered)
             yield source, f"{found.format(number[1]) if number else found}.{ending}"
 

@@ -91,14 +91,14 @@ class HubConfig:
         """`layer_types`, the kind of each layer. Raises ModelError for anything else."""
         kinds = self.get("layer_types")
         if not isinstance(kinds, list) or len(kinds) != self.size("layers"):
-            raise ModelError(f"{self.path}: layer_types is no list of a kind for each layer")
+            raise ModelError(f"{self.path}: layer_types is not a list of a kind for each layer")
         return kinds
 
     @property
     def rope(self) -> dict[str, Any]:
         """Parameters of the rotation as transformers 5 has them: `rope_type`, `rope_theta`, `factor`, ... without null ones.
 
-        Raises ModelError for one that is no number."""
+        Raises ModelError for one that is not a number."""
         given = self.get("rope_parameters") or self.get("rope_scaling") or {}
         found = given.get("full_attention", given) if isinstance(given, dict) else given
         if not isinstance(found, dict):

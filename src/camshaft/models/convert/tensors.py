@@ -67,7 +67,7 @@ def parts(config: HubConfig, row: Architecture, shapes: Mapping[str, Shape]) -> 
             continue
         found = new_name(encoders.plain_name(source) if family.encoder else source, row.name)
         if found is None:
-            raise ModelError(f"{config.path}: {shown(source)} is no tensor of {row.name} that camshaft knows")
+            raise ModelError(f"{config.path}: {shown(source)} is not a tensor of {row.name} that camshaft knows")
         role = found.name.rpartition(".")[2]
         if family.encoder and family.fused in ("qkv", "all") and role in encoders.JOINED:
             whole = f"{found.name.removesuffix(role)}attn_qkv{found.ending}"

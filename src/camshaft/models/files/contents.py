@@ -68,7 +68,7 @@ class TokenizerFacts:
 @dataclass(frozen=True)
 class Contents:
     """A file or folder. `kind`: model, adapter, imatrix, mmproj, ... as the file says. `family` is its architecture, and
-    `runs` tells whether camshaft runs it."""
+    `runs`: whether camshaft runs it."""
 
     path: str
     kind: str

@@ -43,7 +43,8 @@ def _mean_norm_linear(patches: Sequence[Tensor], config: VisionConfig, file: Che
 
 
 def _pooled(patches: Sequence[Tensor], config: VisionConfig, file: Checkpoint) -> Tensor:
-    """Gemma 4: the mean of the patches, scaled, in files with such numbers shifted and scaled once more, normed, projected."""
+    """Gemma 4: the mean of the patches, scaled; shifted and scaled again in files that have these vectors; normed and
+    projected."""
     total = patches[0]
     for patch in patches[1:]:
         total = F.add(total, patch)

@@ -58,7 +58,7 @@ def open_pictures(sources: Sequence[PictureSource]) -> list[Picture]:
 def open_picture(source: PictureSource, name: str = "the picture") -> Picture:
     """A picture from a file (PNG, JPEG, WebP, GIF's first, BMP), its bytes, pixels u8 [height, width, 3] or an image of Pillow.
 
-    Raises SettingError for what is no picture, is empty, has more than 64 MiB or 40 million pixels, or is damaged;
+    Raises SettingError for anything that is not a picture, is empty, has more than 64 MiB or 40 million pixels, or is damaged;
     MissingExtraError without Pillow."""
     if isinstance(source, Picture):
         return source
@@ -93,7 +93,7 @@ def _opened(data: bytes | bytearray | memoryview, name: str) -> Any:
     except (image.DecompressionBombError, image.DecompressionBombWarning):
         raise SettingError(f"{name} has far too many pixels; wanted at most {MAX_PIXELS}") from None
     except Exception:  # what a damaged header raises depends on the format
-        raise SettingError(f"{name} is no picture; wanted a file of {', '.join(FORMATS)}") from None
+        raise SettingError(f"{name} is not a picture; wanted a file of {', '.join(FORMATS)}") from None
 
 
 def _decoded(image: Any, name: str) -> Pixels:

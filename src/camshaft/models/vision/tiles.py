@@ -174,7 +174,7 @@ def _as_many_as_fit(pixels: Pixels, config: VisionConfig) -> Iterator[str | Tile
 
 
 def _rows_of_its_size(pixels: Pixels, config: VisionConfig) -> Iterator[str | Tile]:
-    """Pixtral and Mistral 3: the picture as whole tokens, at most as long as the encoder's side; rows are told apart."""
+    """Pixtral and Mistral 3: the picture as whole tokens, no side longer than the encoder's; a token ends each row."""
     height, width = pixels.shape[:2]
     ratio, unit = max(height / config.side, width / config.side), config.unit
     if ratio > 1:

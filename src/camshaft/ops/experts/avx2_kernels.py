@@ -42,7 +42,7 @@ def avx2_product_of_expert(
 
 
 def _build(node: ops.NodeSpec, target: ops.Target) -> ops.Build:
-    # the sorted rows go on for `columns` after the last pair, so no step starts earlier
+    # `columns` rows follow the last sorted pair, so no step has to start earlier
     constants = {"columns": COLUMNS, "step": STEP, "bound": order.n_pairs(node) + COLUMNS}
     constants["vnni"] = avx2_tile.has_vnni_sums(target)
     return sorted_build(avx2_product_of_expert, node, ROWS, COLUMNS, constants)

@@ -40,7 +40,7 @@ def axis_in(op: str, x: TensorSpec, axis: object) -> int:
     ops.expect(fits, op, f"axis {axis} of {x}", f"an axis from {-rank} to {rank - 1}")
     assert isinstance(axis, int)
     found = axis % rank
-    ops.expect(not isinstance(x.shape[found], Extent), op, f"axis {axis} of {x}", "an axis that is no Extent")
+    ops.expect(not isinstance(x.shape[found], Extent), op, f"axis {axis} of {x}", "an axis that is not an Extent")
     return found
 
 

@@ -75,7 +75,7 @@ def _triangle(name: str) -> Callable[..., tuple[TensorSpec, ...]]:
     def infer(specs: tuple[TensorSpec, ...], attrs: ops.Attrs) -> tuple[TensorSpec, ...]:
         x, k = one_tensor(name, specs, attrs, "k", 2), attrs.get("k", 0)
         ops.expect(isinstance(k, int), name, f"k {k}", "an integer, the number of a diagonal")
-        ops.expect(not isinstance(x.shape[-2], Extent), name, x, "rows that are no Extent")
+        ops.expect(not isinstance(x.shape[-2], Extent), name, x, "rows that are not Extents")
         return (x,)
 
     return infer

@@ -33,7 +33,7 @@ FEW_TOKENS = 16
 
 
 def check(name: str) -> Callable[[Any, ops.Attrs], None]:
-    """Refuses heads that are no multiple of the groups, and a scale that is no number."""
+    """Refuses heads that are not multiples of the groups, and a scale that is not a number."""
 
     def refuse(sizes: Any, attrs: ops.Attrs) -> None:
         expect_heads(name, sizes)

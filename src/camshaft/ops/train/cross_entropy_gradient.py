@@ -1,7 +1,7 @@
 """cross_entropy_gradient: the gradient of the logits of cross_entropy, in one pass over each row that computes its softmax again.
 
 dx[r, c] = dy[r] (softmax(x[r])[c] - t[r, c]) for the smoothed target t[r, c] = (1 - s) [c = target[r]] + s / classes; 0 in rows
-whose target is ignored, NaN where it is no class. A row of 49,152 f32 stays in a core's L2 cache between both reads, so the
+whose target is ignored, NaN where it is not a class. A row of 49,152 f32 stays in a core's L2 cache between both reads, so the
 logits come from memory once, and no probabilities are kept.
 """
 

@@ -172,7 +172,7 @@ def _tool(value: Any, of: str) -> Tool:
 
 
 def _chat(given: Mapping[str, Any], served: Served) -> tuple[Chat, Tools | None]:
-    """A chat, and the tools that its answer may call. Without `thinking`, the model is told not to think, as Anthropic's do."""
+    """A chat, and the tools that its answer may call. Without `thinking`, reasoning is turned off, as Anthropic does."""
     served.check_model(required(given, "model"))
     messages, tools = _messages(given), _tools(given, served)
     said = read_fields(given.get("thinking", {"type": "disabled"}), _THINKING, "thinking")

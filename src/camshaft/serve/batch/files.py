@@ -1,4 +1,4 @@
-"""The files of a batch: lines of requests, and a file of results that a later run goes on with.
+"""The files of a batch: lines of requests, and a file of results that a later run continues.
 
 The id of a result is a digest of its line's number and text. A later run finds by it which lines are answered, also those
 without a custom_id, and sees that a file of results belongs to other requests.
@@ -67,7 +67,7 @@ def _opened(source: Path) -> BinaryIO:
         raise SettingError(f"{source}: cannot be read: {error.strerror or error}") from None
     if not _is_regular(file):  # it is read twice: to count its lines, and to answer them
         file.close()
-        raise SettingError(f"{source}: is no regular file; wanted one that can be read twice")
+        raise SettingError(f"{source}: is not a regular file; wanted one that can be read twice")
     return file
 
 
@@ -97,7 +97,7 @@ class Results:
             raise SettingError(f"{path}: cannot be written: {error.strerror or error}") from None
         try:
             if not _is_regular(self._file):
-                raise SettingError(f"{path}: is no regular file; a later run could not go on with it")
+                raise SettingError(f"{path}: is not a regular file; a later run could not continue it")
             self._lock()
             self.done = self._read()
         except BaseException:
@@ -112,7 +112,7 @@ class Results:
 
     def _lock(self) -> None:
         try:
-            self._file.seek(_LOCKED_AT)  # on Windows, the locked byte is one that nobody reads
+            self._file.seek(_LOCKED_AT)  # on Windows, the locked byte lies outside the data
             if not try_lock(self._file.fileno()):
                 raise SettingError(f"{self._path}: another process writes it")
         except OSError as error:
@@ -132,7 +132,7 @@ class Results:
                 is_torn = not line.endswith(b"\n") and line[: len(_HEAD)] == _HEAD[: len(line)]
                 if not is_torn:
                     said = shortened(line[:200].decode("utf-8", "replace"), 60)
-                    raise SettingError(f"{self._path}: line {number} is no result of a batch: {said}")
+                    raise SettingError(f"{self._path}: line {number} is not a result of a batch: {said}")
         if is_torn:
             self._file.truncate(end)
         return done
@@ -163,7 +163,7 @@ class Results:
 
 
 def _result_lines(file: BinaryIO) -> Iterator[bytes]:
-    """The lines of a file; of one that is no result, a part, since other files may have lines of any length."""
+    """The lines of a file; of one that is not a result, a part, since other files may have lines of any length."""
     while line := file.readline(_PART_NBYTES):
         while line.startswith(_HEAD) and not line.endswith(b"\n") and (part := file.readline(_PART_NBYTES)):
             line += part

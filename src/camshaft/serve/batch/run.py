@@ -70,7 +70,7 @@ def run_batch(served: Served, source: Path, target: Path, *, most_open: int, pro
     """Answer the requests of a file that have no result in `target` yet, `most_open` answers in the engine at once.
 
     The engine has been started, and lets as many wait. Raises SettingError for files that cannot be used, and ModelError if
-    the engine fails; what is written stays, and another run goes on."""
+    the engine fails; results so far are kept, and a later run continues."""
     most_nbytes = served.most_body_nbytes + ENVELOPE_NBYTES
     check_paths(source, target)
     with Results(target) as results:

@@ -72,7 +72,7 @@ async def _asking(target: Target, method: str, path: str, body: Any) -> AsyncIte
             raise AnswerError(f"status {status}: {_said(await _all(_body(reader, headers)))}")
         yield _body(reader, headers)
     except (ValueError, asyncio.IncompleteReadError) as error:
-        raise AnswerError(f"the answer is no HTTP: {str(error)[:MOST_ERROR_CHARACTERS]}") from None
+        raise AnswerError(f"the answer is not HTTP: {str(error)[:MOST_ERROR_CHARACTERS]}") from None
     finally:
         writer.transport.abort()
 
@@ -125,7 +125,7 @@ async def get(target: Target, path: str) -> Any:
     try:
         return json.loads(data)
     except ValueError:
-        raise AnswerError(f"{path} is no JSON: {_said(data)}") from None
+        raise AnswerError(f"{path} is not JSON: {_said(data)}") from None
 
 
 async def post_stream(target: Target, path: str, body: Any) -> AsyncGenerator[Any, None]:
@@ -148,7 +148,7 @@ def _event(data: bytes) -> Any:
     try:
         event = json.loads(data)
     except ValueError:
-        raise AnswerError(f"an event is no JSON: {_said(data)}") from None
+        raise AnswerError(f"an event is not JSON: {_said(data)}") from None
     if not isinstance(event, dict) or event.get("error"):
         raise AnswerError(f"an event is an error: {_said(data)}")
     return event

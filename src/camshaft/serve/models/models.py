@@ -42,7 +42,7 @@ _log = logging.getLogger("camshaft.serve")
 class Models:
     """The models of a server by name; requests without a name get the first of its kind. Belongs to the event loop's thread.
 
-    limit_nbytes: memory that all loaded models together may have; to load another one, those without requests are unloaded,
+    limit_nbytes: memory for all loaded models together; to load one more, models without requests are unloaded,
     the least recently used first.
     clock: the time in seconds, by which idle models are found."""
 
@@ -157,7 +157,7 @@ class Models:
         while True:
             await self._make_room(entry, until)
             async with self._opening:
-                if not self._fits(entry):  # another one was opened meanwhile
+                if not self._fits(entry):  # another model was opened meanwhile
                     continue
                 entry.is_resident = True
                 opened = await asyncio.to_thread(entry.card.open)
@@ -245,4 +245,4 @@ class Models:
 def _ended(entry: Entry, task: asyncio.Task[None]) -> None:
     entry.loading = None
     if not task.cancelled():
-        task.exception()  # retrieved, also if nobody waits any more
+        task.exception()  # retrieved even if no request waits any more

@@ -83,7 +83,7 @@ def read_chat_prompt(
     how: How = How(),
     has_form: bool = False,
 ) -> Chat:
-    """The prompt of a chat in which the model is told of tools. An answer that `has_form` from its first token has no thoughts.
+    """The prompt of a chat with tools. An answer with a grammar from its first token (`has_form`) has no reasoning.
 
     Raises HttpError if the model's template does not take it."""
     ids = _ids(served, messages, tools, how)

@@ -136,7 +136,7 @@ class Answers:
 
     def _listener(self, index: int) -> Any:
         def listen(update: Update) -> None:
-            with suppress(RuntimeError):  # the loop is closed: nobody reads any more
+            with suppress(RuntimeError):  # the loop is closed: there is no reader any more
                 self._loop.call_soon_threadsafe(self._updates.put_nowait, (index, update))
 
         return listen

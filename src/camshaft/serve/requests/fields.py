@@ -162,4 +162,4 @@ def parse_json(data: bytes, of: str = "the body") -> Any:
 
 
 def _refuse(name: str) -> Any:
-    raise ValueError(f"{name} is no JSON number")
+    raise ValueError(f"{name} is not a JSON number")

@@ -1,7 +1,7 @@
 """Limits of one rendering of a chat template: time, output, and the sizes of integers, texts and lists.
 
 Every operation that can make a large value checks it: a value is at most SIZE, counting a list that occurs twice inside of
-another one twice. So whatever one operation does with values, such as comparing or printing them, takes well under a second, and
+another twice. So whatever one operation does with values, such as comparing or printing them, takes well under a second, and
 checking the clock between operations bounds the time.
 """
 

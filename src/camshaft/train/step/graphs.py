@@ -25,7 +25,7 @@ from camshaft.train.step.tree import Tree
 
 Array = np.ndarray[Any, Any]
 COMPUTED = {"bf16": bf16, "f16": f16}
-# Greater numbers are no finite f32: a comparison that is right where infinity may not be written, as in WGSL.
+# Greater numbers are not finite f32: a comparison that is right where infinity may not be written, as in WGSL.
 _GREATEST = float(np.finfo(np.float32).max)
 # What torch.nn.utils.clip_grad_norm_ adds to the norm.
 _CLIP_EPS = 1e-6

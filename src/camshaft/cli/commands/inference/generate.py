@@ -187,7 +187,7 @@ def _text_of(path: Path) -> str:
     try:
         return path.read_text("utf-8")
     except UnicodeDecodeError as error:
-        raise SettingError(f"{path} is no UTF-8 text: {error}") from None
+        raise SettingError(f"{path} is not UTF-8 text: {error}") from None
 
 
 def _is_text(argument: str) -> bool:

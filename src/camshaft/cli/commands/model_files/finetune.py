@@ -113,7 +113,7 @@ def _plan_rows(plan: FinetunePlan) -> list[tuple[str, str]]:
     kinds = dict(plan.memory) | ({} if plan.program_nbytes is None else {"program, about": plan.program_nbytes})
     rows = [(kind, size(nbytes)) for kind, nbytes in kinds.items()]
     rows += [("memory in all", size(sum(kinds.values())))]
-    rows += [("layers computed once more", f"{plan.recomputed} of {plan.n_layers}")]
+    rows += [("layers recomputed", f"{plan.recomputed} of {plan.n_layers}")]
     return [*rows, ("rows", f"{plan.n_rows} of {plan.row_length} tokens"), ("steps", str(plan.n_steps))]
 
 

@@ -22,9 +22,7 @@ if TYPE_CHECKING:
 MAX_QUEUE = 1 << 20  # the batch itself keeps fewer in the engine
 
 _In = Annotated[Path, typer.Argument(metavar="IN", help="The requests: a JSONL file in OpenAI's batch format.")]
-_Out = Annotated[
-    Path, typer.Argument(metavar="OUT", help="The results, in any order; one that is there is gone on with.")
-]
+_Out = Annotated[Path, typer.Argument(metavar="OUT", help="The results, in any order; an existing file is continued.")]
 
 
 @command
@@ -42,7 +40,7 @@ def batch(
 ) -> None:
     """Answer a file of requests in OpenAI's batch format, each with a line in OUT.
 
-    Ctrl-C keeps the results so far, and the same command goes on with the others."""
+    Ctrl-C keeps the results so far; the same command continues with the rest."""
     try:
         import camshaft.serve.batch.run  # noqa: F401 - needs the extra
     except ModuleNotFoundError as error:

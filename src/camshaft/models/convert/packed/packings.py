@@ -62,7 +62,7 @@ class Packed:
 
     @property
     def shape(self) -> Shape:
-        """[n, k], of experts with their number first. Raises FormatError for tensors that are no matrices."""
+        """[n, k], of experts with their number first. Raises FormatError for tensors that are not matrices."""
         try:
             return self.packing.shape(self.tensors, self.settings)
         except (IndexError, ValueError, ZeroDivisionError):

@@ -1,7 +1,7 @@
 """The reference of a chain of elementwise ops, and its tolerance, both from its parts.
 
 A chain may amplify what its parts round: exp of exp, a difference of near equals. So its tolerance comes from computing the
-reference once more with every inexact step off by some ulps: that is how far apart two correct kernels may be.
+reference again with every inexact step off by some ulps: that is how far apart two correct kernels may be.
 """
 
 from __future__ import annotations

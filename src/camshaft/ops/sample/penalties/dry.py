@@ -1,4 +1,4 @@
-"""dry: makes tokens less likely that would go on with a repetition of the text ("don't repeat yourself", as in llama.cpp).
+"""dry: makes tokens less likely that would continue a repetition of the text ("don't repeat yourself", as in llama.cpp).
 
 If the last L ids occurred before, and a token t came after them there, then with L >= allowed_length the logit of t loses
 multiplier * base^(L - allowed_length), for the largest such L. ids [R, m] are the text's last tokens, the latest last; base is

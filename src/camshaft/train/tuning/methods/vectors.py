@@ -45,7 +45,7 @@ class VectorModel(FullModel):
         super().prepare()
 
     def vectors(self, parameters: Any, ids: Tensor, lengths: Tensor) -> Tensor:
-        """The vectors, of length 1, of texts `ids` [n, length], of which `lengths` [n] tokens are no filling: f32 [n, dim]."""
+        """The vectors, of length 1, of texts `ids` [n, length], of which `lengths` [n] tokens are not filling: f32 [n, dim]."""
         graph, (n, length) = graph_of(ids), ids.spec.bounds
         is_encoder = FAMILIES[self.config.architecture].encoder
         is_text = f.less(np.arange(length, dtype=np.int32)[None], lengths.reshape((n, 1)))
