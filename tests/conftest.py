@@ -29,11 +29,11 @@ SLOWEST = 6  # ops in the summary
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure() -> None:
-    """Examples of a property; `--hypothesis-profile=full` has more. Properties that compile plans take a fifth."""
+    """Examples of a property; `--hypothesis-profile=full` has six times as many. Properties that compile plans take a fifth."""
     from hypothesis import settings  # here, as pytest rewrites its asserts for 3 s where byte code is not written yet
     from hypothesis.internal.conjecture import providers
 
-    settings.register_profile("quick", max_examples=50, deadline=None)
+    settings.register_profile("quick", max_examples=25, deadline=None)
     settings.register_profile("full", max_examples=150, deadline=None)
     settings.load_profile("quick")
     providers.is_local_module_file = lambda path: (
