@@ -157,7 +157,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "kind": ({"model": {"type": "WordLevel"}}, "is 'WordLevel'; wanted BPE, WordPiece or Unigram"),
     "unigrams": ({"model": {"type": "Unigram"}}, "has no vocabulary"),
     "no texts": ({"model": {"type": "Unigram", "vocab": [3, "a", []]}}, "has no vocabulary"),
-    "scores": ({"model": {"type": "Unigram", "vocab": [["a"]]}}, "no list of texts with scores"),
+    "scores": ({"model": {"type": "Unigram", "vocab": [["a"]]}}, "not a list of texts with scores"),
     "character map": (
         {"model": {"type": "Unigram", "vocab": [["a", -1.0]]}, "normalizer": {"precompiled_charsmap": "%"}},
         "precompiled_charsmap is not base64",

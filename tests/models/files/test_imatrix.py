@@ -178,8 +178,8 @@ def test_a_matrix_of_another_model_is_refused(tmp_path: Path) -> None:
 def test_damaged_matrices_are_one_line(tmp_path: Path) -> None:
     path, good = tmp_path / "i.gguf", _matrix()
     cases: list[tuple[ImportanceMatrix, str]] = [
-        (replace(good, sums={"a.weight": np.array([[np.nan, 1]], np.float32)}), "no finite number of 0 or more"),
-        (replace(good, sums={"a.weight": np.array([[-1, 1]], np.float32)}), "no finite number of 0 or more"),
+        (replace(good, sums={"a.weight": np.array([[np.nan, 1]], np.float32)}), "not a finite number of 0 or more"),
+        (replace(good, sums={"a.weight": np.array([[-1, 1]], np.float32)}), "not a finite number of 0 or more"),
         (replace(good, sums={"b.weight": np.ones((1, 3), np.float32)}), "has 3 sums and 2 counts"),
         (replace(good, sums={}), r"has no tensor NAME\.in_sum2"),
     ]

@@ -11,7 +11,8 @@ from typing import Any, Protocol
 
 from camshaft.graph import functions as F
 from camshaft.graph.graph import Tensor
-from camshaft.models.blocks.transformer import LayerMemory, LayerState, TokenBatch
+from camshaft.models.blocks.layer import TokenBatch
+from camshaft.models.blocks.transformer import LayerMemory, LayerState
 from camshaft.models.blocks.whole import WholeRecurrence
 
 

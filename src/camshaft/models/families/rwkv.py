@@ -17,9 +17,9 @@ from camshaft.graph import functions as F
 from camshaft.graph.graph import Tensor
 from camshaft.graph.tensor import graph_of
 from camshaft.models.blocks.latent_attention import head_indexes, of_heads
-from camshaft.models.blocks.norms import norm
+from camshaft.models.blocks.layer import TokenBatch, logit_rows, norm
 from camshaft.models.blocks.recurrences import Recurrence, recurrence_of
-from camshaft.models.blocks.transformer import LayerMemory, TokenBatch, logit_rows
+from camshaft.models.blocks.transformer import LayerMemory
 from camshaft.models.checkpoint import Checkpoint
 from camshaft.models.config import ModelConfig
 from camshaft.models.recurrent_config import Recurrent
@@ -37,7 +37,7 @@ def hidden(config: ModelConfig, file: Checkpoint, batch: TokenBatch, caches: Seq
     x = F.embedding(batch.ids, file.tensor("token_embd.weight", config.vocab_size, config.dim), to="f32")
     x, first = norm(x, "token_embd_norm", config, file), None
     for number, cache in enumerate(caches):
-        layer = Layer(f"blk.{number}", config, file, batch, recurrence_of(cache, batch))
+        layer = RwkvLayer(f"blk.{number}", config, file, batch, recurrence_of(cache, batch))
         with graph_of(x).checkpoint() if number < batch.recomputed else nullcontext():
             x, first = _block(x, first, layer, is_last=number == len(caches) - 1)
             every = layer.sizes.rescaled_every
@@ -46,7 +46,7 @@ def hidden(config: ModelConfig, file: Checkpoint, batch: TokenBatch, caches: Seq
 
 
 @dataclass(frozen=True)
-class Layer:
+class RwkvLayer:
     """A layer of a graph: the names of its tensors begin with `prefix`."""
 
     prefix: str
@@ -105,7 +105,7 @@ class Layer:
         return F.add(F.multiply(y, w), b)
 
 
-def _block(x: Tensor, first: Tensor | None, layer: Layer, *, is_last: bool) -> tuple[Tensor, Tensor | None]:
+def _block(x: Tensor, first: Tensor | None, layer: RwkvLayer, *, is_last: bool) -> tuple[Tensor, Tensor | None]:
     """A layer: time mixing, then channel mixing of the sum; in the last one of the rows whose logits are computed."""
     time, channels = _MIXES[layer.config.architecture]
     y, first = time(norm(x, f"{layer.prefix}.attn_norm", layer.config, layer.file), first, layer)
@@ -116,7 +116,7 @@ def _block(x: Tensor, first: Tensor | None, layer: Layer, *, is_last: bool) -> t
     return F.add(x, channels(h, before, layer), name=f"{layer.prefix}.ffn_residual"), first
 
 
-def _time_mix_6(h: Tensor, first: Tensor | None, layer: Layer) -> tuple[Tensor, Tensor | None]:
+def _time_mix_6(h: Tensor, first: Tensor | None, layer: RwkvLayer) -> tuple[Tensor, Tensor | None]:
     h, before = layer.shifted(h, "conv")
     xw, xk, xv, xr, xg = _mixed_6(h, before, layer)
     r, k, v = (
@@ -132,7 +132,7 @@ def _time_mix_6(h: Tensor, first: Tensor | None, layer: Layer) -> tuple[Tensor, 
     return layer.linear(y, "time_mix_output", layer.config.dim), first
 
 
-def _mixed_6(h: Tensor, before: Tensor, layer: Layer) -> tuple[Tensor, ...]:
+def _mixed_6(h: Tensor, before: Tensor, layer: RwkvLayer) -> tuple[Tensor, ...]:
     """Returns the inputs of decay, keys, values, receptances and gates: each has a lerp, and a low-rank term."""
     tokens, dim, n = h.shape[0], layer.config.dim, len(LERPS_6)
     x = F.add(h, F.multiply(before, layer.vector("time_mix_lerp_x")))
@@ -153,14 +153,14 @@ def _mixed_6(h: Tensor, before: Tensor, layer: Layer) -> tuple[Tensor, ...]:
 LERPS_6 = ("w", "k", "v", "r", "g")
 
 
-def _channel_mix_6(h: Tensor, before: Tensor, layer: Layer) -> Tensor:
+def _channel_mix_6(h: Tensor, before: Tensor, layer: RwkvLayer) -> Tensor:
     k, r = (F.add(h, F.multiply(before, layer.vector(f"channel_mix_lerp_{part}"))) for part in "kr")
     y = _squared(k, layer)
     made: Tensor = F.sigmoid_multiply(y, layer.linear(r, "channel_mix_receptance", layer.config.dim))
     return made
 
 
-def _time_mix_7(h: Tensor, first: Tensor | None, layer: Layer) -> tuple[Tensor, Tensor | None]:
+def _time_mix_7(h: Tensor, first: Tensor | None, layer: RwkvLayer) -> tuple[Tensor, Tensor | None]:
     h, before = layer.shifted(h, "conv")
     dim, gated = layer.config.dim, f"{layer.prefix}.time_mix_g1.weight" in layer.file
     xr, xw, xk, xv, xa, *xg = (
@@ -187,18 +187,18 @@ def _time_mix_7(h: Tensor, first: Tensor | None, layer: Layer) -> tuple[Tensor, 
     return layer.linear(y, "time_mix_output", dim), first
 
 
-def _channel_mix_7(h: Tensor, before: Tensor, layer: Layer) -> Tensor:
+def _channel_mix_7(h: Tensor, before: Tensor, layer: RwkvLayer) -> Tensor:
     return _squared(F.add(h, F.multiply(before, layer.vector("channel_mix_lerp_k"))), layer)
 
 
-def _squared(x: Tensor, layer: Layer) -> Tensor:
+def _squared(x: Tensor, layer: RwkvLayer) -> Tensor:
     """value(relu(key x)^2)."""
     y = F.square(F.relu(layer.linear(x, "channel_mix_key", layer.config.ffn_dim)))
     return layer.linear(y, "channel_mix_value", layer.config.dim)
 
 
-TimeMix = Callable[[Tensor, Tensor | None, Layer], tuple[Tensor, Tensor | None]]
-_MIXES: Mapping[str, tuple[TimeMix, Callable[[Tensor, Tensor, Layer], Tensor]]] = {
+TimeMix = Callable[[Tensor, Tensor | None, RwkvLayer], tuple[Tensor, Tensor | None]]
+_MIXES: Mapping[str, tuple[TimeMix, Callable[[Tensor, Tensor, RwkvLayer], Tensor]]] = {
     "rwkv6": (_time_mix_6, _channel_mix_6),
     "rwkv7": (_time_mix_7, _channel_mix_7),
 }

@@ -18,7 +18,8 @@ from camshaft.formats.mapped import shown_value
 from camshaft.graph import functions as f
 from camshaft.graph.tensor import Tensor, graph_of
 from camshaft.models.blocks.heads import read_dense
-from camshaft.models.blocks.transformer import TokenBatch, WholeSequences
+from camshaft.models.blocks.layer import TokenBatch
+from camshaft.models.blocks.transformer import WholeSequences
 from camshaft.models.decoder import hidden
 from camshaft.models.families import FAMILIES
 from camshaft.train.tuning.data.examples import object_of, read_lines
