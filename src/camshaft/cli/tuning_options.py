@@ -80,7 +80,7 @@ _ValidateEvery = Annotated[
     int | None, typer.Option(metavar="N", min=1, help="Steps between validations; default: a twentieth of all.")
 ]
 _Patience = Annotated[
-    int | None, typer.Option(metavar="N", min=1, help="Stop after so many validations in a row without a lower loss.")
+    int | None, typer.Option(metavar="N", min=1, help="Stop after N validations in a row without a lower loss.")
 ]
 _Memory = Annotated[
     str | None,

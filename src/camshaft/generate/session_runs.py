@@ -132,7 +132,7 @@ class SessionRuns(SessionState):
         return [self.position + n for n in self._states.stops(self.position, self._pending, ends)]
 
     def _save(self, positions: Sequence[int]) -> None:
-        """Copy the states and windows after so many tokens, the last of which have just been processed."""
+        """Copy the states and windows at each of these positions, right after their tokens were processed."""
         assert self._slot is not None
         for position in positions:
             assert self._states is not None

@@ -89,7 +89,7 @@ class ModelConfig:
 
 
 def check_layers(prefix: str, n_layers: int, n_tensors: int) -> None:
-    """Raise ModelError for more layers than a file has tensors: a graph of so many takes long to fail."""
+    """Raise ModelError for more layers than a file has tensors, since building their graph takes long before it fails."""
     if n_layers > n_tensors:
         raise ModelError(f"the key '{prefix}.block_count' is {n_layers}; the file has {n_tensors} tensors")
 

@@ -156,7 +156,7 @@ class Grid(NamedTuple):
 
 
 def grid_of(sites: Mapping[Sizes, Site], n_sizes: int) -> Grid:
-    """The sites with so many sizes."""
+    """The sites with `n_sizes` sizes."""
     chosen = tuple(sorted(at for at in sites if len(at) == n_sizes))
     sizes = np.array(chosen, np.int64).reshape(len(chosen), n_sizes)
     return Grid(chosen, sizes, np.array([is_quick(sites[at]) for at in chosen], bool))

@@ -137,7 +137,7 @@ _record = _Record()
 
 
 def measure_at_exit(used: Iterable[Used], threads: int | None = None) -> None:
-    """Measure these nodes, with the others so recorded, when this process has ended: on so many threads, or on those that are
+    """Measure these nodes, with the others recorded, when this process has ended: on `threads` threads, or on those that are
     available then. Does nothing where measuring is off."""
     if not is_on():
         return

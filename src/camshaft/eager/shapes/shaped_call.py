@@ -132,7 +132,7 @@ def check_updates(op: Op, values: Sequence[Any]) -> None:
 
 def prepare(chooser: Chooser, arrays: Sequence[Array], attrs: Attrs, first_uses: int = 0) -> Prepared:
     """Chooses and compiles. Where the op takes no f16 or bf16, they are computed in f32 and results rounded back. `first_uses`:
-    for so many calls another variant of the same bits may run, which compiles nothing for this shape."""
+    for that many calls a variant with the same bits may run that compiles nothing for this shape."""
     op = chooser.op
     op.parameters.check(op.name, attrs)
     try:

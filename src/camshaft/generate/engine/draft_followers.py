@@ -134,7 +134,7 @@ class DraftFollowers:
             return [0] * len(requests)
         if not any(wanted) and any(mosts):
             n, left, wanted = self._trials.count(), MOST_ROWS - len(requests), []
-            for most in mosts:  # of all, so that what drafting for so many costs is measured again
+            for most in mosts:  # of all, so that the cost of drafting for this many is measured again
                 wanted.append(min(n, most, left))
                 left -= wanted[-1]
         for i, request in enumerate(requests):

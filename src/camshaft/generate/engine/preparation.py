@@ -20,8 +20,8 @@ _log = logging.getLogger("camshaft.engine")
 
 
 def plan_names(lm: LanguageModel, n_requests: int) -> Iterator[str]:
-    """The plans that an engine runs for up to so many requests, in the order in which more and more requests need them; without
-    that for one prompt, which is made when the model is opened."""
+    """The plans that an engine runs for up to `n_requests` requests, in the order in which a growing number of requests needs
+    them; without that for one prompt, which is made when the model is opened."""
     if lm.plans.is_uneven:
         yield "rows"  # of every prompt
     yield "single"

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 # Copies of a session, at most: the first, at the end of the system message, and the last ones.
 MOST = 4
-# Tokens between copies, at least, for which a prompt is divided: a run of few tokens costs nearly what one of so many does.
+# Fewest tokens between copies, for which a prompt is divided: a shorter run costs nearly as much as one of this many.
 APART = 64
 Array = np.ndarray[Any, Any]
 

@@ -56,5 +56,5 @@ class NgramIndex:
 
 
 def length_class(length: int) -> int:
-    """The class of CLASSES of a repetition of so many tokens."""
+    """The index in CLASSES of a repetition of `length` tokens."""
     return max(least for least in CLASSES if least <= length)

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from statistics import median
 
 MOST_ROWS = 8  # tokens of a run that checks drafts
-# Seconds of a run of so many tokens beside one, before any were measured here: SmolLM2 in Q4_1 on two cores of Zen 4 had 1.1 to
-# 1.2, 1.4 to 1.6 and 2.0. A run of other sizes is one of the next power of two.
+# Seconds of a run by its number of tokens, relative to one token, before any were measured here: SmolLM2 in Q4_1 on two cores of
+# Zen 4 had 1.1 to 1.2, 1.4 to 1.6 and 2.0. A run of other sizes is one of the next power of two.
 _COSTS = {1: 1.0, 2: 1.2, 4: 1.5, 8: 2.1}
 _REMEMBERED = 7  # runs of each size; the median counts
-# Drafts are checked where they promise so many times the tokens per second: what they cost is measured on a noisy clock.
+# Drafts are used if they promise this many times the tokens per second: their cost is measured with noise.
 LEAST_GAIN = 1.05
 _FORGETTING = 0.9  # the weight of past observations when a new one is added
 
@@ -39,7 +39,7 @@ class RunCosts:
             self._costs |= {each: found / self._one for each, found in self._medians.items()}
 
     def of(self, rows: int) -> float:
-        """The cost of a run of so many tokens."""
+        """The cost of a run of `rows` tokens."""
         return self._costs[_size(rows)]
 
     def in_runs(self, seconds: float) -> float | None:
@@ -47,7 +47,7 @@ class RunCosts:
         return seconds / self._one if self._one else None
 
     def seconds(self, rows: int) -> float | None:
-        """The seconds of a run of so many tokens; None before one was measured."""
+        """The seconds of a run of `rows` tokens; None before one was measured."""
         return self._medians.get(_size(rows))
 
 

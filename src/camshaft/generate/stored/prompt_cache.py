@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 Array = np.ndarray[Any, Any]
 Parts: TypeAlias = Iterator[bytes | memoryview]
 AUTO = "auto"
-# A prompt is kept where so many of its tokens were not: fewer are processed in less time than a file of them is written.
+# A prompt is stored if at least this many of its tokens were new: fewer are processed faster than a file is written.
 LEAST_NEW = 64
 # Tokens of a prompt that are processed anyway: the last one, whose logits are wanted, and one more, since the plan for single
 # tokens rounds otherwise than that for prompts.

@@ -158,7 +158,7 @@ class PromptFile:
         return data[:n]
 
     def states_at(self, position: int) -> dict[str, Array]:
-        """The recurrent states after so many tokens, uint8. Raises StoreError."""
+        """The recurrent states after `position` tokens, uint8. Raises StoreError."""
         found = {}
         for name, nbytes in self.head.states:
             at = self._places[position, name]

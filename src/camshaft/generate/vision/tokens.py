@@ -32,7 +32,7 @@ class Span:
 @dataclass(frozen=True)
 class Seeing:
     """How a text model takes pictures: embeddings of `width` numbers (0: none), all tokens of a picture in one run if they see
-    each other `together` (in layers with a window alone: `windows_only`), positions with so many `axes` (0: one for all)."""
+    each other `together` (in layers with a window alone: `windows_only`), positions with `axes` axes (0: one for all)."""
 
     width: int = 0
     together: bool = False

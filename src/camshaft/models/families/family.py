@@ -27,19 +27,19 @@ class Family:
     one_table: the output's matrix is the table of embeddings too, where the file has none.
     windows: attention.sliding_window applies, but for every n-th layer of full_every, which sees all tokens (0: no layer
     does): the last of n, or the first one with full_first.
-    chunks: windows are parts of the context instead, of so many tokens where the file does not say.
+    chunks: windows are chunks of the context instead; the default chunk size in tokens.
     window_rope: layers with a window rotate as all ('same'), or without scaling by rope.freq_base_swa or window_theta ('plain').
     yarn_truncates: the ends of YaRN's ramp are whole dimensions.
     unrotated_every: every n-th layer does not rotate. rotates_windows_only: in a file with a window, layers without do not.
-    query_scale_layers: in files of so many layers the scores are divided by sqrt(dim / heads), not by sqrt(head_dim).
-    temperature: scores are scaled by position only in layers that do not rotate, by so much where the file does not say.
+    query_scale_layers: in files with this many layers the scores are divided by sqrt(dim / heads), not by sqrt(head_dim).
+    temperature: scores are scaled by position, only in layers without RoPE; the default scale.
     softcaps: attention's and the logits', where the file names none.
     scales: those of embeddings, residuals, scores and logits are MiniCPM's or Grok's where the file has none.
     multiplies_logits: the file's logit_scale multiplies logits, and does not divide them.
     encoder: tokens see all of their text, and the result is a vector for each; windows are on both sides, half on each.
     one_text: a run has one text.
     embedding_norm: embeddings are normed. alibi: scores are less by the distance of tokens, and nothing rotates; alibi_layers: so
-    it is in files of so many layers.
+    it is in files with this many layers.
     normalizes_experts: the chosen experts' weights are divided by their sum. expert_score: how logits become these weights. Both
     where the file does not say.
     shared_experts: how many are shared, where the file does not say. weighs_inputs: weights multiply what experts see, of which
@@ -135,5 +135,5 @@ class Family:
     builder: Literal["", "rwkv", "gemma3n", "t5"] = ""
 
     def has_alibi(self, n_layers: int) -> bool:
-        """Whether scores are less by the distance of tokens in files of so many layers."""
+        """Whether files with this many layers have ALiBi: scores fall with the distance of tokens."""
         return self.alibi or n_layers == self.alibi_layers

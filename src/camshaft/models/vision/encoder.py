@@ -21,7 +21,7 @@ from camshaft.models.vision.patches import CHANNELS
 from camshaft.models.vision.positions import ROPES, rotations
 from camshaft.ops.spec import Dim
 
-# gelu as CLIP has it: x times the sigmoid of so many x.
+# CLIP's gelu: x times the sigmoid of this times x.
 QUICK = 1.702
 
 

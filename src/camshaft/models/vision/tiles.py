@@ -13,7 +13,7 @@ from camshaft.models.vision.pictures import Pixels, resized
 MOST_EDGE = 4096  # pixels; of Idefics3
 # More times as long as wide, and the shorter side would have no pixels.
 MOST_RATIO = 200
-# LFM2-VL: the fewest and the most tiles of a large picture, which is more than so many times as large as the limit.
+# LFM2-VL: the fewest and the most tiles of a large picture, which exceeds the limit by more than this factor.
 TILES, LARGE = (2, 10), 2.0
 
 

@@ -74,7 +74,7 @@ def check_length(op: str, length: object, table: TensorSpec, options: Options) -
 
 
 def positions_limit(node: ops.NodeSpec) -> Dim:
-    """Returns the limit of positions, `length`: kernels have room for partial results of so many keys. A ring has no largest
+    """Returns the limit of positions, `length`: kernels have room for partial results of that many keys. A ring has no largest
     position, nor have tokens whose keys do not follow from it."""
     options = Options.of("attention", node.attrs)
     follow = options.causal and not options.has("lengths") and not options.ring

@@ -105,7 +105,7 @@ def affine_form(op: str, specs: Sequence[TensorSpec], attrs: ops.Attrs) -> Form:
 
 
 def expect_group(op: str, group: object, columns: int) -> None:
-    """ShapeError unless groups of whole units divide rows of so many columns."""
+    """ShapeError unless groups of whole units divide rows of `columns` columns."""
     fits = isinstance(group, int) and group > 0 and columns % group == 0
     ops.expect(fits, op, f"group_size {group!r}", f"group_size that divides {columns} columns")
 

@@ -28,7 +28,7 @@ from camshaft.ops.recurrent.tokens import decayed_tokens, delta_tokens, launch
 
 SCALE = Attribute("scale", "float | None", None)
 NORM = Attribute("l2_norm", "bool", False)
-# Below so many tokens a chunk is mostly padding.
+# With fewer tokens a chunk is mostly padding.
 FEW_TOKENS = 16
 
 

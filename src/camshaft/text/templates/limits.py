@@ -106,7 +106,7 @@ class Limits:
             refuse(f"arguments of {weight:,} characters; at most {SIZE:,} are allowed")
 
     def weigh(self, value: Any) -> int:
-        """The size of a value: the characters of its text, or about so many. Raises LimitError if it is above SIZE."""
+        """The size of a value: about the number of characters of its text. Raises LimitError if it is above SIZE."""
         weight, _ = self._weigh(value, 0)
         return weight
 

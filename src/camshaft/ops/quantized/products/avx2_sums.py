@@ -130,7 +130,7 @@ def totals_of(tile: Tile, columns: int) -> Sums:
 
 
 def stream_totals(tiles: Sequence[Tile], columns: int, blocks: int) -> list[Sums]:
-    """Computes `totals_of` of tiles of different rows and of equal tokens, so many blocks of each at a time."""
+    """Computes `totals_of` of tiles with different rows and the same tokens, `blocks` blocks of each at a time."""
     k, form, size = tiles[0].k, tiles[0].form, tiles[0].blocks
     unpacked = None if tiles[0].is_single else k.scratch(u32, WORDS, ROWS)
     totals = [tile.sums(columns) for tile in tiles]

@@ -13,7 +13,7 @@ from camshaft.ops.quantized.packed.packing import ROWS, packed_format
 from camshaft.ops.quantized.products.avx2_sums import Tile, chain_of, totals_of
 from camshaft.ops.quantized.products.kernels import is_q8, operands, packed_only, product_build, tile_cost
 
-# Up to so many tokens are taken at once: their 16-bit sums, two registers each, fit beside a word of codes.
+# Most tokens in one step: their 16-bit sums, two registers each, fit beside a word of codes.
 AT_ONCE = 6
 STEP, COLUMNS = 4, 64
 # Distance of prefetches of codes where each is read once, in words of 64 bytes.
