@@ -19,12 +19,12 @@ if TYPE_CHECKING:
     from camshaft.train.tuning.options import FinetuneOptions
 
 
-def _of(name: str, said: str, *flags: str, **more: Any) -> Any:
+def _of(name: str, text: str, *flags: str, **more: Any) -> Any:
     """An option of some methods, which its help names, with the default of the table."""
     option = OPTIONS[name]
     if not isinstance(option.default, bool) and option.default is not None:
-        said = f"{said.removesuffix('.')}; default: {option.default:g}."
-    return typer.Option(*flags, help=f"{said} [{', '.join(option.methods)}]", **more)
+        text = f"{text.removesuffix('.')}; default: {option.default:g}."
+    return typer.Option(*flags, help=f"{text} [{', '.join(option.methods)}]", **more)
 
 
 _Method = Annotated[

@@ -116,8 +116,8 @@ def deploy(ray: Any, app: Any) -> None:
         ray.serve.run(app, name=APP)
     except RuntimeError as error:
         found = ray.serve.status().applications.get(APP)
-        said = [each.message for each in found.deployments.values() if each.message] if found is not None else []
-        raise ClusterError(f"the models were not deployed: {cause_of(said[0] if said else error)}") from None
+        messages = [each.message for each in found.deployments.values() if each.message] if found is not None else []
+        raise ClusterError(f"the models were not deployed: {cause_of(messages[0] if messages else error)}") from None
 
 
 @contextmanager

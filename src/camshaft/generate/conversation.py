@@ -191,8 +191,8 @@ class Conversation(Closing):
         """Take the turn into the conversation if its answer is finished."""
         if generation.finish_reason is not None:
             text = generation.text
-            said = text if turn.reader is None else turn.reader.text_of(text)
-            self.messages = [*turn.messages, {"role": "assistant", "content": said}]
+            content = text if turn.reader is None else turn.reader.text_of(text)
+            self.messages = [*turn.messages, {"role": "assistant", "content": content}]
             self.dropped += turn.n_dropped
             if generation.text_is_exact and self._lm.tokenizer.shows_all(generation.ids):
                 self._processed, self._n_pictures = turn.rendered + generation.text, len(turn.pictures)

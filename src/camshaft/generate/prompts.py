@@ -119,10 +119,10 @@ class Prompts(Closing):
 
     def rendered(self, messages: Messages, **variables: Any) -> tuple[str, list[Picture]]:
         """A chat as the template writes it, with a marker for each picture, and the pictures."""
-        said, pictures = taken_out(messages)
+        chat, pictures = taken_out(messages)
         if pictures:
             seeing(self.vision)
-        return self.chat_template.render(for_template(said, self.chat_template), **variables), pictures
+        return self.chat_template.render(for_template(chat, self.chat_template), **variables), pictures
 
     def rendered_ids(self, text: str, pictures: Sequence[Picture] = (), *, first: bool = True) -> list[int]:
         """Token ids of a rendered text. One that is not `first` in its session has no BOS."""

@@ -1,4 +1,4 @@
-"""Views of tensors, which add no thunk: other shapes, complex numbers as pairs and back, rows. ShapeError for what is none."""
+"""Views of tensors, which add no thunk: other shapes, complex numbers as pairs and back, rows. ShapeError for an invalid view."""
 
 from __future__ import annotations
 

@@ -118,7 +118,7 @@ def _variables(name: str, argument: Any, wrt: list[Tensor]) -> Any:
 
 
 def _gradients(argument: Any, found: Iterator[Tensor]) -> Any:
-    """The argument with the next gradient for each tensor and None for what is none."""
+    """The argument with the next gradient in place of each tensor, and None in place of other values."""
     values, _ = leaves(argument)
     return with_leaves(argument, iter([next(found) if isinstance(v, Tensor) else None for v in values]))
 

@@ -59,15 +59,15 @@ async def slot_action(request: Request, served: Served) -> Response:
 def _save(served: Served, slot: int, given: dict[str, Any]) -> dict[str, Any]:
     path, begun = _path(served, given), time.perf_counter()
     n = _refusing(lambda: slot_files.save(served.engine, slot, path))
-    said = {"id_slot": slot, "filename": path.name, "n_saved": n, "n_written": path.stat().st_size}
-    return said | {"timings": {"save_ms": _ms(begun)}}
+    saved = {"id_slot": slot, "filename": path.name, "n_saved": n, "n_written": path.stat().st_size}
+    return saved | {"timings": {"save_ms": _ms(begun)}}
 
 
 def _restore(served: Served, slot: int, given: dict[str, Any]) -> dict[str, Any]:
     path, begun = _path(served, given), time.perf_counter()
     n = _refusing(lambda: slot_files.restore(served.engine, slot, path))
-    said = {"id_slot": slot, "filename": path.name, "n_restored": n, "n_read": path.stat().st_size}
-    return said | {"timings": {"restore_ms": _ms(begun)}}
+    restored = {"id_slot": slot, "filename": path.name, "n_restored": n, "n_read": path.stat().st_size}
+    return restored | {"timings": {"restore_ms": _ms(begun)}}
 
 
 def _erase(served: Served, slot: int, given: dict[str, Any]) -> dict[str, Any]:
@@ -102,8 +102,8 @@ def _refusing(work: Callable[[], int]) -> int:
     try:
         return work()
     except StoreError as error:
-        said = str(error).rpartition(": ")[2]
-        raise HttpError(400, f"'filename': {said}", code="invalid_value", param="filename") from None
+        reason = str(error).rpartition(": ")[2]
+        raise HttpError(400, f"'filename': {reason}", code="invalid_value", param="filename") from None
     except SlotsInUseError as error:
         raise HttpError(503, str(error), code="unavailable") from None
     except ContextError as error:

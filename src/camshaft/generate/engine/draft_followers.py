@@ -110,7 +110,7 @@ class DraftFollowers:
         return self._draft.lock.if_free()
 
     def found(self, request: Request, most: int) -> int:
-        """As many as the draft model's context has room for; none for a text that it would have to read too much of."""
+        """Limited to the draft model's context; 0 for a text of which it would have to read too much."""
         follower = request.drafter
         if not isinstance(follower, Follower) or most <= 0:
             return 0

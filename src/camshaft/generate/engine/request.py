@@ -140,7 +140,7 @@ class Request:
 def request_of(
     lm: LanguageModel, ids: Sequence[int], options: GenerateOptions, listener: Listener, scored: bool, priority: int
 ) -> Request:
-    """A request to continue the token ids. Raises ContextError if they are none, or exceed the context."""
+    """A request to continue the token ids. Raises ContextError if there are none, or they exceed the context."""
     check_together(options, "the engine")
     checked = lm.prompt_ids(ids, raw=True)
     n, context = len(checked), lm.context

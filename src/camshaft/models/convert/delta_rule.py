@@ -38,7 +38,8 @@ def rotation_sections(config: HubConfig) -> dict[str, Any]:
 
 
 def delta_changes(name: str, config: HubConfig, *, in_turn: bool) -> Iterator[tuple[str, Change]]:
-    """The tensors of the file made of one of a recurrent layer, `name` without 'blk.N.': name and change; none of another."""
+    """Yields (name, change) of the file's tensors for a tensor of a recurrent layer, `name` without 'blk.N.'; nothing for
+    others."""
     keys = config.size("linear_num_key_heads") * config.size("linear_key_head_dim")
     size = config.size("linear_value_head_dim")
 

@@ -92,13 +92,13 @@ def _whisper_keys(config: HubConfig, folder: Path, n_tokens: int) -> Keys:
 def _generation_keys(config: HubConfig, folder: Path) -> Keys:
     """Returns the keys from generation_config.json, or else config.json."""
     path = folder / "generation_config.json"
-    said = {**config.values, **(read_json(path) if path.is_file() else {})}
-    multilingual = said.get("is_multilingual", config.size("vocab_size") >= 51865)
+    settings = {**config.values, **(read_json(path) if path.is_file() else {})}
+    multilingual = settings.get("is_multilingual", config.size("vocab_size") >= 51865)
     if not isinstance(multilingual, bool):
         raise ModelError(f"{path}: is_multilingual is {shown_value(multilingual)}; wanted true or false")
     keys: Keys = {"multilingual": multilingual}
     for name in ("suppress_tokens", "begin_suppress_tokens"):
-        ids = said.get(name)
+        ids = settings.get(name)
         if ids is None:
             continue
         if not isinstance(ids, list) or not all(type(i) is int and -1 <= i < 2**31 for i in ids):

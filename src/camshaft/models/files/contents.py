@@ -87,7 +87,7 @@ class Contents:
 def contents(path: str | os.PathLike[str]) -> Contents:
     """Read what is in a GGUF file, a safetensors file, or a folder of the hub's layout.
 
-    Raises FormatError for what is none of them or damaged, MissingExtraError for safetensors without its library."""
+    Raises FormatError for another kind of file or a damaged one, MissingExtraError for safetensors without its library."""
     where = Path(path)
     if where.is_dir():
         return _of_folder(where)

@@ -110,8 +110,8 @@ def _keys(sizes: dict[str, int], name: str) -> dict[str, Any]:
         "audio.mel_count": sizes["n_mels"],
         "multilingual": sizes["n_vocab"] > N_ENGLISH,
     }
-    said = {"general.architecture": "whisper", "general.type": "model", "general.name": name}
-    return {**said, **{f"whisper.{key}": value for key, value in keys.items()}}
+    general = {"general.architecture": "whisper", "general.type": "model", "general.name": name}
+    return {**general, **{f"whisper.{key}": value for key, value in keys.items()}}
 
 
 def _check_filters(cursor: _Cursor, n_mels: int) -> None:

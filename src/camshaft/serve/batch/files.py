@@ -131,8 +131,8 @@ class Results:
                     continue
                 is_torn = not line.endswith(b"\n") and line[: len(_HEAD)] == _HEAD[: len(line)]
                 if not is_torn:
-                    said = shortened(line[:200].decode("utf-8", "replace"), 60)
-                    raise SettingError(f"{self._path}: line {number} is not a result of a batch: {said}")
+                    start = shortened(line[:200].decode("utf-8", "replace"), 60)
+                    raise SettingError(f"{self._path}: line {number} is not a result of a batch: {start}")
         if is_torn:
             self._file.truncate(end)
         return done

@@ -66,9 +66,9 @@ def _panel(left: float, heading: str, all_values: Sequence[Sequence[float]]) -> 
     parts.append(_text(left, bottom + 34, "p50, p95, p99", "quiet"))
     for i, (values, color) in enumerate(zip(ordered, _colors(len(ordered)), strict=True)):
         parts.append(f'<path class="curve" stroke="{color}" d="{_curve(values, left, most)}"/>')
-        said = ", ".join(shown(_at(values, share)) for share in (0.5, 0.95, 0.99))
+        label = ", ".join(shown(_at(values, share)) for share in (0.5, 0.95, 0.99))
         parts.append(f'<rect x="{left:g}" y="{bottom + 43 + ROW * i}" width="8" height="8" rx="2" fill="{color}"/>')
-        parts.append(_text(left + 14, bottom + 51 + ROW * i, said))
+        parts.append(_text(left + 14, bottom + 51 + ROW * i, label))
     return parts
 
 

@@ -52,7 +52,7 @@ class Target:
 
 
 def target_of(url: str, key: str | None = None) -> Target:
-    """The target of an address, to which /v1 is added unless it ends so. Raises SettingError if it is none."""
+    """The target of an address, with /v1 added unless it ends with it. Raises SettingError for an invalid address."""
     url = url.rstrip("/")
     return Target(url if url.endswith("/v1") else url + "/v1", key)
 

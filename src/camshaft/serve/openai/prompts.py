@@ -101,9 +101,9 @@ def read_chat_prompt(
 
 def _ids(served: Served, messages: Sequence[Message], tools: Sequence[Tool], how: How) -> list[int]:
     def encoded() -> list[int]:
-        lm, (said, variables, pictures) = served.lm, _told(served, messages, tools, how)
+        lm, (chat, variables, pictures) = served.lm, _told(served, messages, tools, how)
         pieces = placing(pictures, lm.vision, lm.tokenizer)
-        return encode_untrusted(lm.tokenizer, lm.chat_template, said, pieces, **variables)
+        return encode_untrusted(lm.tokenizer, lm.chat_template, chat, pieces, **variables)
 
     return _refusing(encoded)
 
@@ -114,8 +114,8 @@ def rendered(
     """The prompt as a text, as the template writes it. Raises HttpError as `read_chat_prompt`."""
 
     def text() -> str:
-        said, variables, _ = _told(served, messages, tools, how)
-        return served.lm.chat_template.render(said, add_generation_prompt, **variables)
+        chat, variables, _ = _told(served, messages, tools, how)
+        return served.lm.chat_template.render(chat, add_generation_prompt, **variables)
 
     return _refusing(text)
 
@@ -125,13 +125,13 @@ def _told(
 ) -> tuple[list[dict[str, Any]], dict[str, Any], list[Picture]]:
     """The messages and the variables of the template, and the pictures of the messages."""
     told, variables = with_tools(style_of(served.lm.chat_template), messages, tools)
-    said, pictures = taken_out(told)
+    chat, pictures = taken_out(told)
     if pictures:
         seeing(served.lm.vision)
-    said = for_template(said, served.lm.chat_template)
+    chat = for_template(chat, served.lm.chat_template)
     variables = {**how.variables, **variables}
-    served.check_text("".join(texts_in([said, variables])), "messages")
-    return said, variables, pictures
+    served.check_text("".join(texts_in([chat, variables])), "messages")
+    return chat, variables, pictures
 
 
 def placed(served: Served, make: Callable[[LanguageModel], list[int]], of: str) -> list[int]:

@@ -87,8 +87,8 @@ _TEXT: Fields = {"format": OBJECT}
 
 def _messages(given: Mapping[str, Any]) -> list[dict[str, Any]]:
     """The instructions and the input as messages of a chat."""
-    said = required(given, "input")
-    items = [{"role": "user", "content": said}] if isinstance(said, str) else _joined(said)
+    value = required(given, "input")
+    items = [{"role": "user", "content": value}] if isinstance(value, str) else _joined(value)
     if not items:
         raise HttpError(400, "'input' is empty; wanted at least one item", code="invalid_value", param="input")
     system = [{"role": "system", "content": given["instructions"]}] if "instructions" in given else []
@@ -177,8 +177,8 @@ def read_response(body: Any, served: Served) -> Asked:
     """The body of a request for a response."""
     given = read_fields(body, FIELDS)
     served.check_model(given.get("model"))
-    said = read_fields(given.get("text", {}), _TEXT, "text")
-    text = {"type": "text"} | said.get("format", {})
+    text_fields = read_fields(given.get("text", {}), _TEXT, "text")
+    text = {"type": "text"} | text_fields.get("format", {})
     grammar = grammars.usable("text.format", lambda: grammars.text_format(text), served)
     messages, found = _messages(given), _tools(given, served)
     grammar = tools.form_of(found, grammar)

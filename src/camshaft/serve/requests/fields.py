@@ -153,7 +153,7 @@ def shown(value: Any, limit: int = 60) -> str:
 
 
 def parse_json(data: bytes, of: str = "the body") -> Any:
-    """The value of a JSON text. Raises HttpError if it is none; NaN and Infinity are none."""
+    """The value of a JSON text. Raises HttpError if it is not JSON; NaN and Infinity are not."""
     try:
         with no_collection():  # 8 MB of empty lists: five times as long with collections, while all others wait
             return json.loads(data, parse_constant=_refuse)

@@ -73,13 +73,13 @@ def _structured_outputs(value: Any) -> Grammar | None:
     if len(given) != 1:
         message = f"'structured_outputs' has {len(given)} forms; wanted one"
         raise HttpError(400, message, code="invalid_value", param="structured_outputs")
-    ((name, said),) = given.items()
+    ((name, value),) = given.items()
     makers: dict[str, Callable[[], Grammar | None]] = {
-        "json": lambda: Grammar.json_schema(said),
-        "json_object": lambda: Grammar.json() if said else None,
-        "regex": lambda: Grammar.regex(said),
-        "choice": lambda: Grammar.choice(said),
-        "grammar": lambda: Grammar.gbnf(said) if "::=" in said else Grammar.lark(said),
+        "json": lambda: Grammar.json_schema(value),
+        "json_object": lambda: Grammar.json() if value else None,
+        "regex": lambda: Grammar.regex(value),
+        "choice": lambda: Grammar.choice(value),
+        "grammar": lambda: Grammar.gbnf(value) if "::=" in value else Grammar.lark(value),
     }
     return makers[name]()
 

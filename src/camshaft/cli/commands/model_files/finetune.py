@@ -130,10 +130,10 @@ class Shown:
         self._validation = point.validation if point.validation is not None else self._validation
         timed = self._seconds[1:] or self._seconds
         mean = sum(timed) / len(timed)
-        said = [f"loss {point.loss:.4f}", f"lr {point.lr:.3g}"]
-        said += [f"validation {self._validation:.4f}"] if self._validation is not None else []
-        said += [f"{point.tokens / point.seconds:.0f} tokens/s"] if point.seconds > 0 else []
-        self._bar(point.step, total, ", ".join([*said, f"{_clock(mean * (total - point.step))} left"]))
+        parts = [f"loss {point.loss:.4f}", f"lr {point.lr:.3g}"]
+        parts += [f"validation {self._validation:.4f}"] if self._validation is not None else []
+        parts += [f"{point.tokens / point.seconds:.0f} tokens/s"] if point.seconds > 0 else []
+        self._bar(point.step, total, ", ".join([*parts, f"{_clock(mean * (total - point.step))} left"]))
 
 
 def _clock(seconds: float) -> str:
