@@ -237,15 +237,15 @@ class OllamaShape:
     def piece(self, index: int, text: str, each: Sequence[TokenLogprob]) -> Iterable[bytes]:
         """A line with a piece of the answer."""
         self._first = self._first or time.perf_counter()
-        return [self._said(delta) for delta in self.reader.push(text) if delta.text or delta.thought]
+        return [self._line(delta) for delta in self.reader.push(text) if delta.text or delta.thought]
 
-    def _said(self, delta: Delta) -> bytes:
+    def _line(self, delta: Delta) -> bytes:
         return compact(self.line(delta.text, thought=delta.thought)) + b"\n"
 
     def end_answer(self, index: int, reason: str, stop: str | None) -> Iterable[bytes]:
         """A line with the calls of tools, if there are any; `end` has the reason."""
         self._reason = reason
-        yield from (self._said(delta) for delta in self.reader.finish() if delta.text or delta.thought)
+        yield from (self._line(delta) for delta in self.reader.finish() if delta.text or delta.thought)
         if self.reader.calls:
             yield compact(self.line("", self.reader.calls)) + b"\n"
 

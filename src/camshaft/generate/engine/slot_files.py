@@ -29,7 +29,7 @@ def save(engine: Engine, slot: int, path: Path) -> int:
     prefixes, tokens = _prompt_of(engine, slot)
     file, keys = PromptCache(path, engine.lm), block_keys(tokens)
     with engine.lm.lock, _own_slot(engine) as own:
-        blocks = _known(prefixes, keys)
+        blocks = _shared_blocks(prefixes, keys)
         if not blocks:
             raise ContextError(
                 f"the prompt of slot {slot} is not in the cache; wanted {BLOCK_TOKENS} tokens of it, or more"
@@ -42,7 +42,7 @@ def save(engine: Engine, slot: int, path: Path) -> int:
     return n
 
 
-def _known(prefixes: PrefixCache, keys: Sequence[bytes]) -> list[int]:
+def _shared_blocks(prefixes: PrefixCache, keys: Sequence[bytes]) -> list[int]:
     """The blocks of the longest beginning that a request could take."""
     blocks = [*takewhile(lambda block: block is not None, map(prefixes.find, keys))]
     n = next((n for n in range(len(blocks), 0, -1) if prefixes.can_follow(keys[n - 1])), 0)

@@ -104,7 +104,7 @@ def _open_one(path: str | os.PathLike[str]) -> ModelFile:
     mapped = MappedFile(path)
     key = digest_of(program_digest(), probe(mapped))
     data = store().headers.get(key, f"the cached header of {mapped.path}")
-    known = None if data is None else _known(mapped, data)
+    known = None if data is None else _from_cache(mapped, data)
     if known is not None:
         file, index, digest = known
         return ModelFile(file, index, True, key, (digest,))
@@ -112,7 +112,7 @@ def _open_one(path: str | os.PathLike[str]) -> ModelFile:
     return ModelFile(file, None, False, key, (header_digest(mapped, file.header_nbytes),))
 
 
-def _known(mapped: MappedFile, data: bytes) -> tuple[GGUFFile, VocabularyIndex | None, str] | None:
+def _from_cache(mapped: MappedFile, data: bytes) -> tuple[GGUFFile, VocabularyIndex | None, str] | None:
     """The file by its cached header, with the header's digest; None if the file's header has changed. A malformed entry is
     reported and not used."""
     try:

@@ -135,7 +135,7 @@ class _HarmonyReader:
     def finish(self) -> list[Delta]:
         """Returns the deltas of the answer's end; an unfinished channel head adds nothing."""
         held, self._held = self._held, ""
-        return self._said(held) if self.in_body or "<|" not in held else []
+        return self._delta(held) if self.in_body or "<|" not in held else []
 
     def _read_head(self) -> list[Delta] | None:
         head, mark, rest = self._held.partition(_HEAD_END)
@@ -157,12 +157,12 @@ class _HarmonyReader:
             at, mark = min(found)
             text, self.in_body = self._held[:at], False
             self._held = self._held[at + len(mark) * (mark == "<|end|>") :]
-            return self._said(text)
+            return self._delta(text)
         n = max(begun(self._held, mark) for mark in _ENDS)
         text, self._held = self._held[: len(self._held) - n], self._held[len(self._held) - n :]
-        return self._said(text) or None
+        return self._delta(text) or None
 
-    def _said(self, text: str) -> list[Delta]:
+    def _delta(self, text: str) -> list[Delta]:
         if not text:
             return []
         if self._kind == "call":

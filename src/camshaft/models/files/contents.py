@@ -94,12 +94,14 @@ def contents(path: str | os.PathLike[str]) -> Contents:
     if where.suffix == ".safetensors":
         with open_safetensors(where) as file:
             rows = tuple(Row(key, "string", None, value) for key, value in file.metadata.items())
-            return _made(file.path, "tensors", "safetensors", where.stat().st_size, None, rows, file.tensors.values())
+            return _contents(
+                file.path, "tensors", "safetensors", where.stat().st_size, None, rows, file.tensors.values()
+            )
     with open_gguf(where) as gguf:
         return _of_gguf(gguf)
 
 
-def _made(
+def _contents(
     path: str,
     kind: str,
     container: str,
@@ -128,7 +130,7 @@ def _of_gguf(file: GGUFFile) -> Contents:
     kind, family, template = get("general.type"), get("general.architecture"), get(TEMPLATE_KEY)
     if kind is None and family == "clip":
         kind = "mmproj"
-    return _made(
+    return _contents(
         file.path,
         kind if isinstance(kind, str) else "model",
         f"GGUF version {file.version}" + (f", {len(file.parts)} parts" if file.parts else ""),
@@ -192,7 +194,9 @@ def _of_folder(folder: Path) -> Contents:
         n_files = len(file.files)
         container = f"safetensors, {n_files} {'file' if n_files == 1 else 'files'}"
         family = family if isinstance(family, str) else None
-        return _made(file.path, kind, container, file.nbytes, family, rows, file.tensors.values(), tokenizer, template)
+        return _contents(
+            file.path, kind, container, file.nbytes, family, rows, file.tensors.values(), tokenizer, template
+        )
 
 
 def _hub_tokenizer(folder: Path) -> tuple[TokenizerFacts | None, str | None]:

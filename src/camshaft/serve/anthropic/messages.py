@@ -103,7 +103,7 @@ def _message(message: Any, of: str) -> list[dict[str, Any]]:
     blocks = _blocks(content, f"{of}.content", *_BLOCKS)
     results = [_result(block, f"{of}.content[{i}]") for i, block in enumerate(blocks) if block["type"] == "tool_result"]
     calls = [_call(block) for block in blocks if block["type"] == "tool_use"]
-    content = _said(blocks, f"{of}.content")
+    content = _content(blocks, f"{of}.content")
     if results and not content:
         return results
     thought = "".join(block["thinking"] for block in blocks if block["type"] == "thinking")
@@ -132,7 +132,7 @@ def _text(blocks: Sequence[Mapping[str, Any]]) -> str:
     return "".join(block["text"] for block in blocks if block["type"] == "text")
 
 
-def _said(blocks: Sequence[Mapping[str, Any]], of: str) -> str | list[dict[str, Any]]:
+def _content(blocks: Sequence[Mapping[str, Any]], of: str) -> str | list[dict[str, Any]]:
     """The texts of blocks, or with pictures their parts as OpenAI's chats have them."""
     if not any(block["type"] == "image" for block in blocks):
         return _text(blocks)

@@ -69,7 +69,7 @@ async def _asking(target: Target, method: str, path: str, body: Any) -> AsyncIte
         writer.write(target.head(method, path, len(data)) + data)
         status, headers = await _head_of(reader)
         if status != 200:
-            raise AnswerError(f"status {status}: {_said(await _all(_body(reader, headers)))}")
+            raise AnswerError(f"status {status}: {_error_text(await _all(_body(reader, headers)))}")
         yield _body(reader, headers)
     except (ValueError, asyncio.IncompleteReadError) as error:
         raise AnswerError(f"the answer is not HTTP: {str(error)[:MOST_ERROR_CHARACTERS]}") from None
@@ -107,7 +107,7 @@ async def _all(parts: AsyncIterator[bytes]) -> bytes:
     return b"".join([part async for part in parts])
 
 
-def _said(data: bytes) -> str:
+def _error_text(data: bytes) -> str:
     """The message of an error's body."""
     text = data.decode("utf-8", "replace")
     try:
@@ -125,7 +125,7 @@ async def get(target: Target, path: str) -> Any:
     try:
         return json.loads(data)
     except ValueError:
-        raise AnswerError(f"{path} is not JSON: {_said(data)}") from None
+        raise AnswerError(f"{path} is not JSON: {_error_text(data)}") from None
 
 
 async def post_stream(target: Target, path: str, body: Any) -> AsyncGenerator[Any, None]:
@@ -148,7 +148,7 @@ def _event(data: bytes) -> Any:
     try:
         event = json.loads(data)
     except ValueError:
-        raise AnswerError(f"an event is not JSON: {_said(data)}") from None
+        raise AnswerError(f"an event is not JSON: {_error_text(data)}") from None
     if not isinstance(event, dict) or event.get("error"):
-        raise AnswerError(f"an event is an error: {_said(data)}")
+        raise AnswerError(f"an event is an error: {_error_text(data)}")
     return event

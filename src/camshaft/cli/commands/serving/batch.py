@@ -55,14 +55,14 @@ def batch(
             bar(now.n_done, now.n_requests, _note(now))
 
         given = (running, (context, slots), model, (source, target), embed, progress)
-        tally = _here(*given) if ray is None else _on_cluster(ray, *given)
+        tally = _run_here(*given) if ray is None else _run_on_cluster(ray, *given)
     if json:
         print_json(asdict(tally))
     else:
         print(_summary(tally))
 
 
-def _here(
+def _run_here(
     running: options.ModelOptions,
     sizes: tuple[int, int],
     model: str,
@@ -89,7 +89,7 @@ def _here(
         return run_batch(served, *files, most_open=2 * slots, progress=progress)
 
 
-def _on_cluster(
+def _run_on_cluster(
     address: str,
     running: options.ModelOptions,
     sizes: tuple[int, int],

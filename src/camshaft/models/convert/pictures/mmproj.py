@@ -56,7 +56,7 @@ def mmproj_of(
         raise ModelError(f"got the type {file_type} of a vision encoder; wanted one of {', '.join(TYPES)}")
     projector = projector_of(config)
     given = read_given(folder, config)
-    found = tuple(_kept(vision_parts(projector, given.vision, shapes), vision_keys(projector, given)))
+    found = tuple(_used_parts(vision_parts(projector, given.vision, shapes), vision_keys(projector, given)))
     found += tuple(row_break(folder, shapes)) if projector == "pixtral" else ()
     name = config.get("_name_or_path") or folder.absolute().name
     values = {
@@ -70,7 +70,7 @@ def mmproj_of(
     return projector, values, found, {part.name: _format(part, file_type) for part in found}
 
 
-def _kept(found: Any, keys: Mapping[str, Any]) -> Sequence[Part]:
+def _used_parts(found: Any, keys: Mapping[str, Any]) -> Sequence[Part]:
     """The parts without those of layers that the encoder leaves out."""
     n = keys["vision.block_count"]
 
