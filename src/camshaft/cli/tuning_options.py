@@ -1,4 +1,4 @@
-"""Command-line options of how `camshaft finetune` learns, as a group that makes the library's objects.
+"""Command-line options of `camshaft finetune` for the method and the optimizer, as a group that makes the library's objects.
 
 Imports neither NumPy nor the library at module level, to keep startup short."""
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def _of(name: str, text: str, *flags: str, **more: Any) -> Any:
-    """An option of some methods, which its help names, with the default of the table."""
+    """Returns an option that some methods have: its help names them, its default is the table's."""
     option = OPTIONS[name]
     if not isinstance(option.default, bool) and option.default is not None:
         text = f"{text.removesuffix('.')}; default: {option.default:g}."
@@ -120,7 +120,7 @@ class LearningOptions:
     memory: _Memory = None
 
     def made(self) -> tuple[LoraConfig | None, FinetuneOptions]:
-        """The library's objects; no LoraConfig for methods without adapters. Raises CamshaftError for what they refuse."""
+        """Returns the library's objects; no LoraConfig for methods without adapters. Raises CamshaftError for invalid values."""
         from camshaft.train.tuning.methods.lora import LoraConfig
         from camshaft.train.tuning.options import FinetuneOptions
 

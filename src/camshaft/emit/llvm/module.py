@@ -100,7 +100,7 @@ def size_lines(grid: Sequence[ir.GridDim], scalars: Sequence[str]) -> tuple[list
 
 
 def program_lines(sizes: Sequence[str], linear: str) -> list[str]:
-    """Instructions that compute %program0.. from the program number `linear` (i64). The last axis runs fastest."""
+    """Instructions that compute %program0.. from the program number `linear` (i64). The last axis varies fastest."""
     lines, rest = [], linear
     for axis in range(len(sizes) - 1, 0, -1):
         lines += [
@@ -165,7 +165,7 @@ def argument_lines(kernel: ir.KernelIR | SimtKernel) -> list[str]:
 
 
 def _entry(kernel: ir.KernelIR, symbol: str, fences: bool) -> list[str]:
-    """The exported function: it unpacks the argument block and loops over the programs. The last grid axis runs fastest. With
+    """The exported function: it unpacks the argument block and loops over the programs. The last grid axis varies fastest. With
     nontemporal stores, a fence precedes the return."""
     arguments = [f"ptr {array_name(array.name)}" for array in kernel.arrays]
     arguments += [f"i64 %scalar{i}" for i in range(len(kernel.scalars))]

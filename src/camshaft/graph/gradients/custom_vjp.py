@@ -45,7 +45,7 @@ def custom_vjp(function: Callable[..., Any] | None = None, backward: Callable[..
 
 
 def _op(function: Callable[..., Any], backward: Callable[..., Any]) -> Op:
-    """A composite op of the function: graphs compute it by what the function does."""
+    """Returns a composite op whose decomposition is the function."""
     name = getattr(function, "__name__", "function")
 
     def infer(specs: tuple[TensorSpec, ...], attrs: Attrs) -> tuple[TensorSpec, ...]:

@@ -1,8 +1,9 @@
 """RWKV-6 (Peng et al., 2024) and RWKV-7 (2025): no attention; each layer mixes the states of heads, then channels.
 
-Both see a token h and the one before it, as h + lerp (before - h). Time mixing makes from that r, w, k and v of the recurrence,
+Both mix a token h with the one before it: h + lerp (before - h). From that, time mixing makes r, w, k and v of the recurrence,
 whose result is normed by heads and gated; channel mixing is a feed-forward with squared relu. In RWKV-6 the lerps of time mixing
-depend on the token; in RWKV-7 the values lean to those of the first layer, and the state forgets along one direction too.
+depend on the token; in RWKV-7 the values are blended with those of the first layer, and the state also decays along one
+direction.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from camshaft.models.recurrent_config import Recurrent
 HEAD_EPS = 64e-5
 # A decay is exp(-DECAY sigmoid(..)) in RWKV-7, so at least exp(-exp(-1/2)).
 DECAY = 0.606531
-# Of squares of lengths, so that a length of 0 divides nothing.
+# Added to squares of lengths, so that a length of 0 is no division by 0.
 LENGTH_EPS = 1e-24
 
 
@@ -82,7 +83,7 @@ class RwkvLayer:
         return F.add(y, self.vector(bias)) if bias else y
 
     def vector(self, name: str, index: int = 0, of: int = 1) -> Tensor:
-        """Row `index` of the `of` that a tensor has, f32 [dim]; whatever axes of 1 the file has."""
+        """Row `index` of a tensor of `of` rows, f32 [dim]; axes of 1 in the file are ignored."""
         name, dim = f"{self.prefix}.{name}.weight", self.config.dim
         if of == 1 and name in self.file and len(self.file.tensors[name].shape) == 1:
             return self.file.vector(name, dim)
@@ -97,7 +98,7 @@ class RwkvLayer:
         return self.file.graph.reshape(x, (x.shape[0], self.config.dim))
 
     def head_norm(self, y: Tensor) -> Tensor:
-        """layer_norm of each head of y [T, dim], with weights of all."""
+        """layer_norm of each head of y [T, dim]; weight and bias have dim elements."""
         size, name = self.config.dim // self.heads, f"{self.prefix}.time_mix_ln"
         ones, zeros = self.file.ones(size), self.file.zeros(size)
         y = self.flat(F.layer_norm(self.by_head(y), ones, zeros, eps=HEAD_EPS, name=name))
@@ -144,7 +145,7 @@ def _mixed_6(h: Tensor, before: Tensor, layer: RwkvLayer) -> tuple[Tensor, ...]:
     )
     fused = f"{layer.prefix}.time_mix_lerp_fused.weight" in layer.file
     parts = []
-    for i, name in enumerate(LERPS_6):  # older files have the lerps one by one
+    for i, name in enumerate(LERPS_6):  # older files have one tensor per lerp
         lerp = layer.vector("time_mix_lerp_fused", i, n) if fused else layer.vector(f"time_mix_lerp_{name}")
         parts.append(F.add(h, F.multiply(before, F.add(lerps[:, i], lerp))))
     return tuple(parts)

@@ -25,12 +25,12 @@ from camshaft.ops.quantize.q8_blocks import (
     store_blocks,
 )
 
-# What gated products are made of: act(gate) up, computed as the op of that name computes it.
+# Activations of gated products act(gate) * up, computed as the op of that name does.
 ACTIVATIONS: dict[str, Callable[[Tracer, Value, Value], Value]] = {
     "silu": lambda k, gate, up: gate / (1.0 + k.exp(-gate)) * up,
     "gelu": lambda k, gate, up: activation.gelu(k, gate) * up,
 }
-SPAN = 16  # blocks of a program of silu_multiply_q8 and gelu_multiply_q8, as of quantize_activations
+SPAN = 16  # blocks per program of silu_multiply_q8 and gelu_multiply_q8, as in quantize_activations
 
 
 @kernel
