@@ -101,7 +101,7 @@ def _differentiated(
 
 
 def _variables(name: str, argument: Any, wrt: list[Tensor]) -> Any:
-    """The argument with a view in place of each tensor, as the same tensor may be used in other ways too."""
+    """The argument with a view in place of each tensor: the same tensor may be used elsewhere too."""
     values, structure = leaves(argument)
     made: list[Any] = []
     for path, value in zip(paths(structure, name), values, strict=True):

@@ -1,6 +1,6 @@
 """Run thunks that read only constants, such as packing, once when a plan is bound.
 
-Their results use memory of the plan in addition to the constant's. So thunks that read weights of a mapped file stay in each
+Their results take memory besides the constant's. So thunks that read weights of a mapped file stay part of each
 run.
 """
 

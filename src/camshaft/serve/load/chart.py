@@ -1,4 +1,4 @@
-"""Draw the times of loads as cumulative curves: one SVG file without scripts or outside resources."""
+"""Draws the latencies of loads as cumulative curves, in an SVG file without scripts or external resources."""
 
 from __future__ import annotations
 
@@ -81,10 +81,10 @@ def _curve(values: Sequence[float], left: float, most: float) -> str:
 
 
 def _at(values: Sequence[float], share: float) -> float:
-    """The value at a share of ordered ones."""
+    """The quantile of sorted values."""
     return values[min(len(values) - 1, max(0, round(share * len(values)) - 1))]
 
 
 def shown(seconds: float) -> str:
-    """Seconds in milliseconds below one."""
+    """Formats seconds; below 1, as milliseconds."""
     return f"{seconds:.3g} s" if seconds >= 1 else f"{1000 * seconds:.3g} ms"

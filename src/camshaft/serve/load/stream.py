@@ -19,7 +19,7 @@ _PORTS = {"http": 80, "https": 443}
 
 
 class AnswerError(CamshaftError):
-    """A server's answer is an error, or no answer of its interface."""
+    """A server's answer is an error, or not one of its API."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ def target_of(url: str, key: str | None = None) -> Target:
 
 @asynccontextmanager
 async def _asking(target: Target, method: str, path: str, body: Any) -> AsyncIterator[AsyncIterator[bytes]]:
-    """The parts of the body of an answer with status 200. Raises AnswerError, OSError."""
+    """Yields the parts of the body of an answer with status 200. Raises AnswerError, OSError."""
     parts = urlsplit(target.url)
     context = ssl.create_default_context() if parts.scheme == "https" else None
     port = parts.port or _PORTS[parts.scheme]
@@ -87,7 +87,7 @@ async def _head_of(reader: asyncio.StreamReader) -> tuple[int, dict[str, str]]:
 
 
 async def _body(reader: asyncio.StreamReader, headers: dict[str, str]) -> AsyncIterator[bytes]:
-    """The parts of a body, in chunks, of a length, or up to the end of the connection."""
+    """Yields the parts of a body: chunked, of a given length, or up to the end of the connection."""
     if headers.get("transfer-encoding", "").lower() == "chunked":
         while n := int((await reader.readuntil(b"\r\n")).partition(b";")[0], 16):
             yield (await reader.readexactly(n + 2))[:-2]

@@ -1,4 +1,4 @@
-"""Models: those that a server has, each loaded when a request names it, and unloaded when it is idle or memory is short."""
+"""Models: the models of a server, each loaded when a request names it and unloaded when idle or when memory is short."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from camshaft.serve.models.entry import (
 from camshaft.serve.models.served import MOST_BODY_NBYTES
 from camshaft.serve.requests.errors import HttpError
 
-WAIT_S = 60.0  # how long a request waits until models that others use leave memory for its own
+WAIT_S = 60.0  # seconds that a request waits for models in use to leave memory for its own
 _MOST_LISTED, _LONGEST_NAME = 8, 100
 _NONE = {
     CHAT: "this server has no model that writes text",
@@ -40,7 +40,7 @@ _log = logging.getLogger("camshaft.serve")
 
 
 class Models:
-    """The models of a server by name; requests without a name get the first of its kind. Belongs to the event loop's thread.
+    """The models of a server by name; requests without a name get the first of the kind. Used only in the event loop's thread.
 
     limit_nbytes: memory for all loaded models together; to load one more, models without requests are unloaded,
     the least recently used first.
@@ -67,7 +67,7 @@ class Models:
         self._opening = asyncio.Lock()  # one at a time: each uses all the cores
 
     def put(self, name: str, loaded: Loaded) -> None:
-        """Have a model in memory; before the server starts. Raises SettingError beyond the limit, and closes the model then."""
+        """Add a model that is loaded before the server starts. Beyond the limit, closes it and raises SettingError."""
         entry, limit = self.entries[name], self.limit_nbytes
         entry.nbytes, entry.shared_nbytes = loaded.nbytes, loaded.shared_nbytes
         needed = self._needed(entry)
@@ -126,7 +126,7 @@ class Models:
         self._freed.set()
 
     async def _ensure(self, entry: Entry) -> None:
-        """Wait until a model is loaded, also if another request has begun that, or left."""
+        """Wait until a model is loaded, even if the request that started the loading has left."""
         if entry.loading is None:
             entry.loading = asyncio.ensure_future(self._load(entry))
             entry.loading.add_done_callback(lambda done: _ended(entry, done))
@@ -151,7 +151,7 @@ class Models:
         self.counts["loaded"] += 1
 
     async def _opened(self, entry: Entry) -> Loaded:
-        """Open a model once it has room. Its memory counts from then on and not before: of two that load, each would wait for the
+        """Open a model once there is room. Its memory counts only from then on: otherwise two loading models would wait for each
         other's."""
         until = self._until()
         while True:
@@ -189,7 +189,7 @@ class Models:
                 raise HttpError(503, message, code="no_memory") from None
 
     def _needed(self, entry: Entry) -> int:
-        """The memory of a model and of those that are held beside it."""
+        """The memory of a model and of the other resident ones."""
         return memory_of([entry, *(each for each in self.entries.values() if each.is_resident and each is not entry)])
 
     async def _unload_one(self, beside: Entry) -> bool:
@@ -211,14 +211,14 @@ class Models:
             return
         try:
             await asyncio.to_thread(loaded.close)
-        except Exception:  # whoever waits for its memory is not at fault
+        except Exception:  # the request that waits for its memory must not fail for it
             _log.exception("closing %s failed", entry.card.name)
         entry.is_resident = False
         self.counts["unloaded"] += 1
         self._freed.set()
 
     async def unload_idle(self) -> None:
-        """Unload the models that were without requests for their `idle_s`."""
+        """Unload the models that have had no requests for `idle_s`."""
         now = self._clock()
         for entry, _ in self.in_memory():
             idle_s = entry.idle_s
@@ -231,7 +231,7 @@ class Models:
         return None if idle_s is None else max(idle_s - (0 if entry.n_requests else self._clock() - entry.used), 0.0)
 
     def start(self) -> None:
-        """Begin the threads of the models that are loaded."""
+        """Start the threads of the loaded models."""
         for _, loaded in self.in_memory():
             loaded.start()
 
