@@ -1,4 +1,4 @@
-"""Serve models on a Ray cluster: a deployment of replicas for each model, and one that answers HTTP in front of them."""
+"""Serves models on a Ray cluster: a deployment of replicas per model, and one that answers HTTP in front of them."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from camshaft.serve.run import GRACE_S
 
 APP = "camshaft"
 _ROUTER = "camshaft.cluster.router:PrefixRouter"
-_MOST_STARTS = 3  # of a replica, before the models count as not deployed
-_HEAD = "node:__internal_head__"  # what Ray's head node has, and no other
+_MOST_STARTS = 3  # attempts to start a replica before deployment fails
+_HEAD = "node:__internal_head__"  # a resource that only Ray's head node has
 _RANGE = re.compile(r"(\d+)(?::(\d+))?")
 
 
@@ -52,7 +52,7 @@ def read_replicas(text: str) -> Replicas:
 
 
 def deployment_names(specs: Sequence[ModelSpec]) -> list[str]:
-    """A name for the deployment of each model, of the letters that Ray Serve and its metrics take."""
+    """Returns a name for each model's deployment, with characters that Ray Serve and its metrics allow."""
     return [f"{i}-{re.sub(r'[^A-Za-z0-9_.-]', '-', spec.name)}" for i, spec in enumerate(specs)]
 
 
@@ -66,7 +66,7 @@ def router_options(spec: ModelSpec) -> dict[str, Any]:
 
 
 def _options(spec: ModelSpec, replicas: Replicas, cpus: float) -> dict[str, Any]:
-    """The options of the deployment of a model."""
+    """Returns the options of a model's deployment."""
     return {
         "ray_actor_options": {"num_cpus": cpus},
         "max_replicas_per_node": 1,
@@ -87,8 +87,8 @@ def application(
     log: LogPlace | None = None,
     **options: Any,
 ) -> Any:
-    """The application of Ray Serve. Without `replicas` there is one of each model on every node that has CPUs. The front, which
-    writes `log`, is on the head node, as the proxy is.
+    """Returns the application for Ray Serve. Without `replicas` there is one of each model on every node with CPUs. The front,
+    which writes `log`, is on the head node, as the proxy is.
 
     replica, options: another class for the replicas, and other options of their deployments."""
     deployment, places = ray.serve.deployment, places_of(ray)
@@ -111,7 +111,7 @@ def application(
 
 
 def deploy(ray: Any, app: Any) -> None:
-    """Have the application run, in place of one that runs. Raises ClusterError with what a replica said that does not start."""
+    """Deploy the application in place of a running one. Raises ClusterError with the error of a replica that does not start."""
     try:
         ray.serve.run(app, name=APP)
     except RuntimeError as error:

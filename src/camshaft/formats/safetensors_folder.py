@@ -20,7 +20,7 @@ _MAX_JSON_NBYTES = 256_000_000  # a tokenizer.json of 260k tokens takes 33 MB
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """The object in a JSON file. Raises FormatError if the file is missing, too large, or anything else."""
+    """Returns the object in a JSON file. Raises FormatError if the file is missing, too large, or not an object."""
     name = path_for_messages(path)
     require_ordinary_file(path)
     if path.stat().st_size > _MAX_JSON_NBYTES:
@@ -35,7 +35,7 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 class SafetensorsFolder:
-    """The tensors of a folder by name: `files` have them. A context manager."""
+    """The tensors in a folder's `files`, by name. A context manager."""
 
     def __init__(self, path: Path) -> None:
         """Open the files. Raises FormatError for a missing or damaged one, and for an index that does not match them."""
@@ -55,7 +55,7 @@ class SafetensorsFolder:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all files of tensors."""
+        """Total bytes of the safetensors files."""
         return sum(os.path.getsize(os.path.join(self.path, name)) for name in self.files)
 
     def close(self) -> None:

@@ -150,8 +150,8 @@ def make_app(models: Models, guard: Guard, log: RequestLog | None = None) -> ASG
 
 
 def _with_origins(app: ASGIApp, origins: Sequence[str]) -> ASGIApp:
-    """The application with CORS headers for these origins, also on errors and on preflight requests, which browsers send before
-    a request has no key."""
+    """The application with CORS headers for these origins, also on errors and for preflight requests, which browsers send
+    without a key."""
     methods = sorted({method for method, _ in (*ROUTES, *MODEL_ROUTES)})
     return CORSMiddleware(
         app,

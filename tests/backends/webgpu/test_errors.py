@@ -71,7 +71,7 @@ def test_devices_are_listed_with_limits_and_indexes_past_them_refused() -> None:
 
 def test_a_buffer_is_counted_in_whole_words() -> None:
     device, words = the_device(), the_device().limits["buffer"] // 4 * 4
-    what = rf"^webgpu: a buffer of {words + 1} bytes \({words + 4} in whole words\); the greatest of .*\d$"
+    what = rf"^webgpu: a buffer of {words + 1} bytes \({words + 4} in whole words\); the largest of .*\d$"
     with pytest.raises(BackendError, match=what):
         device.allocate(words + 1)
 

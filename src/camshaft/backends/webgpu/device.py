@@ -109,7 +109,7 @@ class WebGpuDevice:
         if whole > most:
             words = "" if nbytes > most else f" ({whole} in whole words)"
             raise BackendError(
-                f"{self.name}: a buffer of {nbytes} bytes{words}; the greatest of {self.adapter.name} is {most}"
+                f"{self.name}: a buffer of {nbytes} bytes{words}; the largest of {self.adapter.name} is {most}"
             )
         return WebGpuMemory(self, nbytes)
 

@@ -117,7 +117,7 @@ def _goes_on(ids: Sequence[int], at: int) -> bool:
 
 
 def stretches(ids: Sequence[int]) -> list[tuple[int, int, bool]]:
-    """Yields (first, last, is a picture) of the stretches of ids: those of each picture, and the text between."""
+    """Returns (first, last, is a picture) of the stretches of ids: those of each picture, and the text between."""
     edges = [0]
     for at in range(1, len(ids)):
         here, before = (isinstance(ids[i], PictureToken) for i in (at, at - 1))

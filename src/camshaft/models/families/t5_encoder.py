@@ -1,6 +1,6 @@
-"""The encoder of T5 alone (Raffel et al., 2020), whose last results are pooled to vectors: Sentence-T5, GTR, Instructor.
+"""T5's encoder without a decoder (Raffel et al., 2020), whose outputs are pooled to embeddings: Sentence-T5, GTR, Instructor.
 
-Scores have no scale and are more or less by the distance of tokens, in buckets, by the first layer's table in all layers.
+Scores have no scale. A bias by the distance of tokens, in buckets, is added; all layers use the first layer's table.
 """
 
 from __future__ import annotations

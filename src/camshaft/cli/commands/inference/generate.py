@@ -133,7 +133,7 @@ def generate(
 def _begun(
     lm: LanguageModel, prompt_text: str, wanted: GenerateOptions, system: str | None, images: Sequence[str]
 ) -> Generation:
-    """The answer to a prompt with its pictures, of which nothing was computed yet, after a system message if there is one."""
+    """Starts the answer to a prompt with its pictures, after a system message if there is one."""
     if system is None:
         return lm.generate(prompt_text, wanted, images=images) if images else lm.generate(prompt_text, wanted)
     from camshaft.generate.vision.prompts import content_of
@@ -150,14 +150,14 @@ def _answer_by_t5(
     foreign: Sequence[str],
     json: bool,
 ) -> None:
-    """Answer by a model with an encoder and a decoder. Raises SettingError for an option of others, as in `foreign`."""
+    """Answer by an encoder-decoder model. Raises SettingError for the options in `foreign`, which it does not have."""
     from camshaft.generate.text_to_text.text_to_text_model import TextToTextModel
 
     given = running.given()
     of_class = {key: given.pop(key) for key in ("threads", "activations") if key in given}
     unknown = [*foreign, *(f"--{'adapter' if key == 'adapters' else key.replace('_', '-')}" for key in given)]
     if unknown:
-        raise SettingError(f"{unknown[0]}, which a model with an encoder and a decoder has not")
+        raise SettingError(f"{unknown[0]}, which a model with an encoder and a decoder does not have")
     with TextToTextModel(name, **of_class) as model:
         generation = model.generate(prompt_text, wanted)
         if not json:
@@ -169,7 +169,7 @@ def _answer_by_t5(
 
 
 def _grammar(schema: str | None, schema_file: Path | None, regex: str | None, file: Path | None) -> Grammar | None:
-    """The form that at most one of these options gives to the answer."""
+    """The grammar of the answer, by at most one of these options."""
     from camshaft.generate.grammar.grammar import Grammar
 
     of_file = Grammar.lark if file is not None and file.suffix == ".lark" else Grammar.gbnf
@@ -193,7 +193,7 @@ def _text_of(path: Path) -> str:
 
 
 def _is_text(argument: str) -> bool:
-    """Whether a single argument is a prompt rather than a model: stdin, or a text with a blank, which no model's name has."""
+    """Whether a single argument is a prompt rather than a model: stdin, or a text with a space, which no model name has."""
     return argument == "-" or (len(argument.split()) > 1 and not os.path.exists(argument))
 
 
