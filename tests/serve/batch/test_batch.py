@@ -1,4 +1,4 @@
-"""A batch has the server's answers to a file of requests; a run that ended early is gone on with, row for row."""
+"""A batch has the server's answers to a file of requests; a run that ended early is continued, row for row."""
 
 from __future__ import annotations
 
