@@ -199,7 +199,7 @@ class Cursor:
         """Read a u64 count of items of at least item_nbytes each. Raises FormatError if they cannot fit into the file."""
         n_items = self.u64(what)
         if n_items * item_nbytes > self.remaining:
-            self.fail(f"{what} is {n_items}; the {self.remaining} bytes that follow cannot hold that many")
+            self.fail(f"{what} is {n_items}; the {self.remaining} bytes that follow cannot hold so many")
         if limit is not None and n_items > limit:
             self.fail(f"{what} is {n_items}; wanted at most {limit}")
         return n_items
