@@ -89,7 +89,7 @@ class ModelConfig:
 
 
 def check_layers(prefix: str, n_layers: int, n_tensors: int) -> None:
-    """Raise ModelError for more layers than a file has tensors, since building their graph takes long before it fails."""
+    """Raise ModelError for more layers than a file has tensors: a graph of so many takes long to fail."""
     if n_layers > n_tensors:
         raise ModelError(f"the key '{prefix}.block_count' is {n_layers}; the file has {n_tensors} tensors")
 
@@ -240,7 +240,7 @@ def _token_types(metadata: Mapping[str, Any]) -> int:
 
 
 def _sections(keys: Keys, rope_dim: int) -> tuple[int, ...]:
-    """The rotated pairs of each axis; empty if the file has no such key, and then takes no pictures."""
+    """The pairs of each axis; none where the file does not say, which then sees no pictures."""
     name = f"{keys.architecture}.rope.dimension_sections"
     value = keys.metadata.get(name, [])
     listed = value.tolist() if isinstance(value, np.ndarray) else value
