@@ -50,10 +50,10 @@ def encoded(kind: str) -> bytes:
 @pytest.mark.parametrize(
     ("source", "wanted"),
     [
-        (b"", "is not a picture; wanted a file of PNG, JPEG, WEBP, GIF, BMP"),
-        (b"hello", "is not a picture"),
-        (encoded("TIFF"), "is not a picture"),
-        (png(0, 5), "is not a picture|has 0 x 5 pixels"),
+        (b"", "is no picture; wanted a file of PNG, JPEG, WEBP, GIF, BMP"),
+        (b"hello", "is no picture"),
+        (encoded("TIFF"), "is no picture"),
+        (png(0, 5), "is no picture|has 0 x 5 pixels"),
         (png(10_000, 10_000), "has far too many pixels; wanted at most 40000000"),
         (png(7_000, 7_000), "has 7000 x 7000 pixels; wanted at most 40000000"),
         (png(2**31 - 1, 2**31 - 1), "has far too many pixels"),
@@ -76,7 +76,7 @@ def test_files_that_end_early_are_refused_and_whole_ones_are_not(kind: str) -> N
     data = encoded(kind)
     assert open_picture(data).pixels.shape == (43, 61, 3)
     for n in (1, len(data) // 2, len(data) - 200):
-        with pytest.raises(SettingError, match=r"is not a picture|is damaged"):
+        with pytest.raises(SettingError, match=r"is no picture|is damaged"):
             open_picture(data[:n])
 
 

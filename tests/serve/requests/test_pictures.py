@@ -101,7 +101,7 @@ def test_another_picture_shares_no_block(client: Any) -> None:
     [
         ("http://example.com/a.png", "wanted a data: URL in base64: the server fetches no pictures"),
         ("data:image/png;base64,????", "is not base64"),
-        ("data:image/png;base64,aGVsbG8=", "is not a picture; wanted a file of PNG, JPEG"),
+        ("data:image/png;base64,aGVsbG8=", "is no picture; wanted a file of PNG, JPEG"),
         (url(PICTURE)[:900], "is"),
     ],
 )

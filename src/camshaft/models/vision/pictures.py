@@ -93,7 +93,7 @@ def _opened(data: bytes | bytearray | memoryview, name: str) -> Any:
     except (image.DecompressionBombError, image.DecompressionBombWarning):
         raise SettingError(f"{name} has far too many pixels; wanted at most {MAX_PIXELS}") from None
     except Exception:  # what a damaged header raises depends on the format
-        raise SettingError(f"{name} is not a picture; wanted a file of {', '.join(FORMATS)}") from None
+        raise SettingError(f"{name} is no picture; wanted a file of {', '.join(FORMATS)}") from None
 
 
 def _decoded(image: Any, name: str) -> Pixels:
