@@ -142,8 +142,8 @@ def test_a_stream_is_read_however_it_is_cut(size: int) -> None:
         (OK + b"\r\ndata: {\n\n", "an event is not JSON: {"),
         (OK + b"\r\n" + event([1]), "an event is an error: [1]"),
         (OK + b"\r\n" + event({"error": {"message": "it broke"}}), "an event is an error: it broke"),
-        (OK + b"\r\n" + event({"choices": 5}), "an event has not the form of OpenAI's interface"),
-        (OK + b"\r\n" + event({"usage": {}, "choices": [5]}), "an event has not the form of OpenAI's interface"),
+        (OK + b"\r\n" + event({"choices": 5}), "an event does not have the form of OpenAI's interface"),
+        (OK + b"\r\n" + event({"usage": {}, "choices": [5]}), "an event does not have the form of OpenAI's interface"),
         (OK + b"\r\n" + chunk("") + DONE, "the answer has no text"),
     ],
 )

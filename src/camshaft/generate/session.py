@@ -209,7 +209,7 @@ class _Turn:
         session = self._session
         session._check_open()
         if self._number != session._turn:
-            raise ContextError("this generation is over: its session has started a new one")
+            raise ContextError("this generation is over: its session has started another one")
         if session.position + len(session._pending) > self._model.context:
             instead = self._on_full(self._drawn)
             if instead is None:
