@@ -175,8 +175,8 @@ def _one_use(op: Op) -> Graph:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"name": "exp2", "decompose": None}, "use: exp2 is no primitive and has no decomposition"),
-        ({"decompose": None}, "use: softmax is no primitive and has no decomposition"),
+        ({"name": "exp2", "decompose": None}, "use: exp2 is not a primitive and has no decomposition"),
+        ({"decompose": None}, "use: softmax is not a primitive and has no decomposition"),
         ({"name": "odd", "decompose": lambda f, x: f.max(x)}, r"use: odd gives f32\[\]; wanted f32\[3, 4\]"),
         ({"name": "odd", "decompose": lambda f, x: (x, x)}, r"use: odd gives f32\[3, 4\], f32\[3, 4\]; wanted"),
     ],

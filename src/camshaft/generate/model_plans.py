@@ -191,7 +191,7 @@ class ModelPlans(NamedPlans, PictureRuns):
         return run("rows" if alike and self.is_uneven else "prompt" if seen else "", ids, positions, slots, rows)
 
     def _run_as(self, name: str, ids: Ints, positions: Ints, slots: Ints, rows: Ints) -> Array | DeviceRows:
-        """Run the plan of that name, or the one for so many tokens and rows."""
+        """Run the named plan, or the one for this number of tokens and rows."""
         n, n_rows = len(ids), len(rows)
         name = "rows" if n_rows > 1 and name != "together" else name or ("single" if n == n_rows else "prompt")
         plan = self._plan(name)

@@ -36,7 +36,7 @@ class Usage:
 
 @dataclass(frozen=True)
 class Cleared:
-    """What was deleted of one kind."""
+    """Entries of one kind that were deleted."""
 
     kind: str
     n_entries: int

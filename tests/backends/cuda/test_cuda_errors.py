@@ -62,7 +62,7 @@ def test_limits_refuse_kernels(device) -> None:
     wide = replace(request, lanes=2048)
     assert device.refusal(request) is None
     assert device.refusal(wide) == "a workgroup of 2048 threads; wanted at most 1024"
-    with pytest.raises(BackendError, match="cannot have kernel add_one: a workgroup of 2048 threads"):
+    with pytest.raises(BackendError, match="cannot run kernel add_one: a workgroup of 2048 threads"):
         device.compile(wide)
 
 

@@ -46,8 +46,8 @@ def test_one_option_gives_the_form_of_the_answer(cli: Any, lm: Any, model_file: 
     gbnf.write_bytes(b"\xff")
     wrong = {
         ("--regex", "a", "--json-schema", "{}"): "--json-schema and --regex are given; wanted one of them",
-        ("--json-schema", "{"): "the JSON schema is no JSON",
-        ("--grammar-file", str(gbnf)): "rules.gbnf is no UTF-8 text",
+        ("--json-schema", "{"): "the JSON schema is not JSON",
+        ("--grammar-file", str(gbnf)): "rules.gbnf is not UTF-8 text",
     }
     for given, message in wrong.items():
         result = cli("generate", model_file, "-p", "Hi", *given)

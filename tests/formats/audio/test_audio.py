@@ -142,5 +142,5 @@ def test_flac_is_read_by_the_library(tmp_path: Path) -> None:
     found, rate = read_audio(data.getvalue())
     assert rate == 22050
     assert np.abs(found - SAMPLES).max() < 1e-4
-    with pytest.raises(FormatError, match="none that the library soundfile reads"):
+    with pytest.raises(FormatError, match="one that the library soundfile reads"):
         read_audio(b"nothing that sounds")

@@ -25,8 +25,8 @@ WRONG: list[tuple[Any, str]] = [
     (lambda: Grammar.lark("x" * (MOST_CHARACTERS + 1)), "got 262,145 characters; wanted at most 262,144"),
     (lambda: Grammar.choice("yes"), "Grammar.choice got 'yes'; wanted a list of texts"),
     (lambda: Grammar.choice([]), r"Grammar.choice got \[\]"),
-    (lambda: Grammar.json_schema("{"), "the JSON schema is no JSON"),
-    (lambda: Grammar.json_schema({1: {2}}), "the JSON schema is no JSON"),
+    (lambda: Grammar.json_schema("{"), "the JSON schema is not JSON"),
+    (lambda: Grammar.json_schema({1: {2}}), "the JSON schema is not JSON"),
     (lambda: Grammar.json_schema([1]), r"the JSON schema is \[1\]; wanted an object"),
     (lambda: GenerateOptions(grammar="[0-9]"), r"grammar='\[0-9\]': wanted a camshaft.Grammar or None"),  # type: ignore[arg-type]
 ]

@@ -61,7 +61,7 @@ def test_vectors_are_those_of_transformers_however_many_run_together(name: str, 
         assert np.linalg.norm(model.embed(TEXTS[0], normalize=False)) > 1.5
 
 
-SEEDS = (4, 6, 7, 8, 9, 10)  # of ENCODERS in scripts/oracles/encoders/tiny.py that are no rerankers
+SEEDS = (4, 6, 7, 8, 9, 10)  # of ENCODERS in scripts/oracles/encoders/tiny.py that are not rerankers
 
 
 @pytest.mark.oracle

@@ -196,7 +196,7 @@ def test_a_damaged_file_is_refused_in_one_line(lm: LanguageModel, tmp_path: Path
     _text(lm, PROMPT, prompt_cache=kept)
     for damaged in _damages(kept.read_bytes()):
         kept.write_bytes(damaged)
-        with pytest.raises(StoreError, match=r"is no kept prompt, or is damaged: .+") as caught:
+        with pytest.raises(StoreError, match=r"is not a kept prompt, or is damaged: .+") as caught:
             _text(lm, PROMPT, prompt_cache=kept)
         assert "\n" not in str(caught.value)
         assert str(kept) in str(caught.value)

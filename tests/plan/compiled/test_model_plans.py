@@ -53,7 +53,7 @@ def test_the_default_model_packs_each_weight_once_and_quantizes_each_activation_
             # gate, up and silu: one thunk, or a node of three; which of them, tests/ops/quantized/test_gated_product.py says
             gated = Counter(t.variant for t in plan.bound.schedule.thunks if t.op == "gated_product")
             apart = sum(n for name, n in gated.items() if name.startswith("unfused_"))
-            assert gated["tile"] + gated["short_sums"] + gated["wide_sums"] + apart / 3 == layers
+            assert gated["tile"] + gated["int16_sums"] + gated["vnni_sums"] + apart / 3 == layers
             assert counted["quantized_matmul"] == 5 * layers + 1
             assert not counted.keys() & {"add", "rms_norm", "residual_norm", "silu_multiply", "silu_multiply_q8"}
 

@@ -94,7 +94,7 @@ def test_a_line_that_is_no_request_is_a_row_with_its_error(lm: LanguageModel, tm
     good = line_of("a", COMPLETION, {"prompt": "a", "max_tokens": 1})
     wrong = {
         "the line is not valid JSON": "{",
-        "NaN is no JSON number": '{"custom_id": "nan", "body": NaN}',
+        "NaN is not a JSON number": '{"custom_id": "nan", "body": NaN}',
         "maximum recursion depth": "[" * 80_000,
         "wanted an object": "[1]",
         "'custom_id' is missing": json.dumps({"method": "POST", "url": CHAT, "body": {}}),

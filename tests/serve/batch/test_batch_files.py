@@ -48,7 +48,7 @@ def test_files_that_cannot_be_used_are_left_as_they_are(lm: LanguageModel, tmp_p
         "absent: cannot be read": (tmp_path / "absent", tmp_path / "new"),
         "in: is the file of requests and of results": (source, source),
         "1 of its 1 results answer other requests": (other, tmp_path / "out"),
-        "line 1 is no result of a batch: what I wrote": (source, notes),
+        "line 1 is not a result of a batch: what I wrote": (source, notes),
         "cannot be written": (source, tmp_path / "none" / "out"),
     }
     for message, (given, target) in cases.items():
@@ -65,13 +65,13 @@ def test_files_without_an_end_are_refused_and_lines_of_others_not_read_whole(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for path in ("/dev/full", "/dev/zero"):
-        with pytest.raises(SettingError, match="is no regular file"):
+        with pytest.raises(SettingError, match="is not a regular file"):
             Results(Path(path))
-        with pytest.raises(SettingError, match="is no regular file"):
+        with pytest.raises(SettingError, match="is not a regular file"):
             next(read_lines(Path(path), 10))
     monkeypatch.setattr(files, "_PART_NBYTES", 40)
     (tmp_path / "other").write_bytes(b"\0" * 100)
-    with pytest.raises(SettingError, match="line 1 is no result of a batch"):
+    with pytest.raises(SettingError, match="line 1 is not a result of a batch"):
         Results(tmp_path / "other")
     whole = result_line(b"k" * 12, "a", {"status_code": 200, "body": "x" * 100}, None)
     (tmp_path / "out").write_bytes(whole + whole[:90])

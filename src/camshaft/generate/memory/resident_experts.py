@@ -38,7 +38,7 @@ _COUNTS = "counts.npy"
 
 @dataclass(frozen=True)
 class ExpertUse:
-    """What the experts of a model did: pairs of token and expert in all layers, experts that a run read from the file and those
+    """Counts of a model's experts: pairs of token and expert in all layers, experts that a run read from the file and those
     that were in memory, experts dropped, and bytes: in memory now, at most, and of all experts."""
 
     chosen: int
@@ -171,8 +171,9 @@ class Residency:
 def open_residency(
     file: GGUFFile, config: ModelConfig, wanted_gb: float | None, *, on_device: bool
 ) -> Residency | None:
-    """What stays in files: the experts, with a budget of `wanted_gb`; without one nothing, but of a model that is larger than the
-    machine's memory the experts with what memory they may have, or all weights. Raises SettingError for an impossible budget."""
+    """Chooses which weights stay on disk: the experts, with a budget of `wanted_gb`; without one none, but of a model larger than
+    the machine's memory the experts with what memory they may have, or all weights. Raises SettingError for an impossible
+    budget."""
     memory, most = physical_nbytes(), None if wanted_gb is None else _checked(wanted_gb)
     if most is None and (on_device or file.nbytes <= LARGE * memory):
         return None

@@ -39,7 +39,7 @@ class Weights:
         self._requests: dict[tuple[Source, str], LoadRequest] = {}  # how each one was loaded
         self._uploaded: dict[tuple[str, tuple[Source, str]], Memory] = {}
         self._begun: tuple[dict[tuple[Source, str], Array], Loading, list[Future[None]]] | None = None
-        self._lock = ForkLock()  # a plan may be made while another one runs
+        self._lock = ForkLock()  # a plan may be made while another runs
 
     def begin(self, constants: Iterable[Tensor], threads: int) -> None:
         """Starts loading missing constants in the background; with one thread it does nothing.

@@ -1,4 +1,4 @@
-"""Variants of quantized_matmul_grouped for many tokens on CPUs with 16 vector registers: the tile of short_sums.py."""
+"""Variants of quantized_matmul_grouped for many tokens on CPUs with 16 vector registers: the tile of avx2_sums.py."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from camshaft.ops.experts import order
 from camshaft.ops.experts.quantized_kernels import ExpertPart, taken
 from camshaft.ops.experts.quantized_variants import sorted_build, sorted_cost, whole_tiles
 from camshaft.ops.quantized.packed.packing import ROWS
-from camshaft.ops.quantized.products import short_tile
+from camshaft.ops.quantized.products import avx2_tile
+from camshaft.ops.quantized.products.avx2_sums import Tile, totals_of
+from camshaft.ops.quantized.products.avx2_tile import STEP
 from camshaft.ops.quantized.products.kernels import is_q8
-from camshaft.ops.quantized.products.short_sums import Tile, totals_of
-from camshaft.ops.quantized.products.short_tile import STEP
 
 COLUMNS = 32
 
 
 @kernel
-def short_product_of_expert(
+def avx2_product_of_expert(
     k: Tracer, *arguments: Any, n: int, n_experts: int, blocks: int, columns: int, step: int, bound: int, block: str,
-    share: int, wide: bool,
+    share: int, vnni: bool,
 ) -> None:  # fmt: skip
     # as product_of_expert: y[p, 16 rows] of all pairs of one expert per program, `columns` pairs a pass, `step` at a time
     x, weights, (starts, pairs, out, *_) = taken(k, arguments, block)
@@ -34,7 +34,7 @@ def short_product_of_expert(
         for number in k.range((last - first + (columns - 1)) // columns):
             start = first + number * columns
             count = (k.minimum(last - start, columns) + (step - 1)) // step
-            tile = Tile(x, weights, mine, blocks, start, bound, step, count, wide=wide)
+            tile = Tile(x, weights, mine, blocks, start, bound, step, count, vnni=vnni)
             totals = totals_of(tile, columns)
             for slot in k.range(k.minimum(last - start, columns)):
                 mine.store(out, k.var(totals.get(slot)), pairs[start + slot].to(i64))
@@ -42,10 +42,10 @@ def short_product_of_expert(
 
 
 def _build(node: ops.NodeSpec, target: ops.Target) -> ops.Build:
-    # the sorted rows go on for `columns` after the last pair, so no step starts earlier
+    # `columns` rows follow the last sorted pair, so no step has to start earlier
     constants = {"columns": COLUMNS, "step": STEP, "bound": order.n_pairs(node) + COLUMNS}
-    constants["wide"] = short_tile.has_wide_sums(target)
-    return sorted_build(short_product_of_expert, node, ROWS, COLUMNS, constants)
+    constants["vnni"] = avx2_tile.has_vnni_sums(target)
+    return sorted_build(avx2_product_of_expert, node, ROWS, COLUMNS, constants)
 
 
 def _variant(
@@ -65,6 +65,6 @@ def _variant(
 
 
 VARIANTS = (
-    _variant(short_tile.SHORT, short_tile.without_short_sums, 0.6),
-    _variant(short_tile.WIDE, short_tile.without_wide_sums, 0.8),
+    _variant(avx2_tile.INT16, avx2_tile.without_int16_sums, 0.6),
+    _variant(avx2_tile.VNNI, avx2_tile.without_vnni_sums, 0.8),
 )

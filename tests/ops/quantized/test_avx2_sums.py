@@ -1,4 +1,4 @@
-"""short_sums (AVX2 alone) and wide_sums (AVX-VNNI): every bit of the tile's results, and that 16-bit sums cannot overflow."""
+"""int16_sums (AVX2 alone) and vnni_sums (AVX-VNNI): every bit of the tile's results, and that 16-bit sums cannot overflow."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ import pytest
 from camshaft import ops
 from camshaft.backends.cpu.device import CpuDevice
 from camshaft.emit.target import LEVELS, native_lanes
-from camshaft.ops.experts import short_kernels
+from camshaft.ops.experts import avx2_kernels
 from camshaft.ops.op import Sample
 from camshaft.ops.quantized import gated_product
 from camshaft.ops.quantized.matmul import TILE
 from camshaft.ops.quantized.packed.formats import PACKED_FORMATS
-from camshaft.ops.quantized.products import short_sums, short_tile
+from camshaft.ops.quantized.products import avx2_sums, avx2_tile
 from camshaft.ops.quantized.samples import Case, sample
 from camshaft.validation.run import run_variant
 from camshaft.validation.validate import node_of
@@ -29,7 +29,7 @@ def machine(level: str) -> CpuDevice:
 
 # A plain format and a nested one with groups; codes over 127, which 16-bit sums multiply by magnitude and sign.
 QUICK = (("avx2", "Q5_0"), ("avx2", "Q6_K"), ("avx-vnni", "Q8_0"), ("avx-vnni", "Q2_K"))
-VARIANTS = {"avx2": short_tile.SHORT, "avx-vnni": short_tile.WIDE}
+VARIANTS = {"avx2": avx2_tile.INT16, "avx-vnni": avx2_tile.VNNI}
 
 
 def bits(variant: ops.KernelVariant, given: Sample, level: str) -> np.ndarray:
@@ -57,14 +57,14 @@ def test_results_are_the_tiles_bit_for_bit(level: str, name: str) -> None:
     require_level(level)
     for case in cases(name):
         given = sample(case)
-        short, tile = bits(VARIANTS[level], given, level), bits(TILE, given, level)
-        np.testing.assert_array_equal(short[: case.active], tile[: case.active])
+        own, tile = bits(VARIANTS[level], given, level), bits(TILE, given, level)
+        np.testing.assert_array_equal(own[: case.active], tile[: case.active])
 
 
 @pytest.mark.parametrize("name", PACKED_FORMATS)
 def test_the_largest_codes_fit_16_bits(name: str) -> None:
     form = PACKED_FORMATS[name]
-    chain, greatest = short_sums.chain_of(form), max(form.table or [(1 << form.bits) - 1])
+    chain, greatest = avx2_sums.chain_of(form), max(form.table or [(1 << form.bits) - 1])
     if chain:
         assert 2 * 127 * greatest * chain < 1 << 15
         assert 8 // form.groups % chain == 0
@@ -84,8 +84,8 @@ MANY = {
 @pytest.mark.parametrize(
     ("variant", "own", "wanted"),
     [
-        ("short_sums", "avx2", "takes CPUs with AVX2 and without VNNI"),
-        ("wide_sums", "avx-vnni", "takes CPUs with AVX-VNNI and without AVX-512"),
+        ("int16_sums", "avx2", "takes CPUs with AVX2 and without VNNI"),
+        ("vnni_sums", "avx-vnni", "takes CPUs with AVX-VNNI and without AVX-512"),
     ],
 )
 @pytest.mark.parametrize("name", MANY)
@@ -99,16 +99,16 @@ def test_only_one_level_has_the_variant(name: str, variant: str, own: str, wante
 
 def test_programs_and_passes_are_several_in_a_sample_of_each_op() -> None:
     rows = {name: next(s for s in ops.get(name).samples() if s.name == sample) for name, sample in MANY.items()}
-    assert rows["quantized_matmul"].specs[0].bounds[0] > short_tile.COLUMNS
+    assert rows["quantized_matmul"].specs[0].bounds[0] > avx2_tile.COLUMNS
     assert rows["gated_product"].specs[0].bounds[0] > 2 * gated_product.GATED_COLUMNS
     experts = rows["quantized_matmul_grouped"].inputs[2]
-    assert np.bincount(experts[experts >= 0]).max() > 2 * short_kernels.COLUMNS
+    assert np.bincount(experts[experts >= 0]).max() > 2 * avx2_kernels.COLUMNS
 
 
 def test_floats_and_steps_that_do_not_fit_are_refused() -> None:
     floats = node_of(OP, sample(Case("Q4_0", 16, 16, 16, 64, "f32")))
-    assert short_tile.SHORT.supports(floats, machine("avx2")) == "takes quantized activations"
-    node, refusal = node_of(OP, sample(Case("Q4_0", 16, 16, 16, 64, "q8"))), short_tile.TUNABLES.refusal
+    assert avx2_tile.INT16.supports(floats, machine("avx2")) == "takes quantized activations"
+    node, refusal = node_of(OP, sample(Case("Q4_0", 16, 16, 16, 64, "q8"))), avx2_tile.TUNABLES.refusal
     assert refusal is not None
     for columns, step, wanted in (
         (64, 6, "64 tokens, 6 at a time"),

@@ -1,4 +1,4 @@
-"""Variants short_sums and wide_sums of quantized_matmul: the tile of short_sums.py, for any number of tokens."""
+"""Variants int16_sums (AVX2) and vnni_sums (AVX-VNNI) of quantized_matmul: avx2_sums.py for any number of tokens."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from camshaft.lang import Tracer, kernel
 from camshaft.ops import op as ops
 from camshaft.ops.quantized.operands import Rows
 from camshaft.ops.quantized.packed.packing import ROWS, packed_format
+from camshaft.ops.quantized.products.avx2_sums import Tile, chain_of, totals_of
 from camshaft.ops.quantized.products.kernels import is_q8, operands, packed_only, product_build, tile_cost
-from camshaft.ops.quantized.products.short_sums import Tile, chain_of, totals_of
 
-# Up to so many tokens are taken at once: their 16-bit sums, two registers each, fit beside a word of codes.
+# Most tokens in one step: their 16-bit sums, two registers each, fit beside a word of codes.
 AT_ONCE = 6
 STEP, COLUMNS = 4, 64
 # Distance of prefetches of codes where each is read once, in words of 64 bytes.
@@ -21,7 +21,7 @@ AHEAD = 128
 
 
 @kernel
-def short_tile(
+def avx2_tile(
     k: Tracer,
     *arguments: Any,
     n: int,
@@ -30,7 +30,7 @@ def short_tile(
     step: int,
     bound: int,
     ahead: int,
-    wide: bool,
+    vnni: bool,
     block: str,
 ) -> None:
     # 16 rows of weights x `columns` tokens per program, `step` at a time
@@ -38,7 +38,7 @@ def short_tile(
     mine, first = Rows(k, ROWS, n), k.program(1) * columns
     limit = given.active[0] if given.active else k.const(bound, i64)
     count = 1 if columns == step else (k.minimum(limit - first, columns) + (step - 1)) // step
-    tile = Tile(given.x, given.weights, mine, blocks, first, bound, step, count, ahead, wide)
+    tile = Tile(given.x, given.weights, mine, blocks, first, bound, step, count, ahead, vnni)
     totals = totals_of(tile, columns)
     for j in tile.times():
         tokens = tile.tokens(j)
@@ -64,8 +64,8 @@ def many_values(bound: int, columns: int) -> ops.Values:
 def _build(node: ops.NodeSpec, target: ops.Target, values: ops.Values) -> ops.Build:
     x, w = node.inputs
     grid = ops.Cells(w.bounds[0], ROWS), ops.Cells(x.shape[0], values["columns"])
-    constants = {"n": w.bounds[0], "bound": x.bounds[0], "wide": has_wide_sums(target), **values}
-    return product_build(short_tile, node, grid, constants)
+    constants = {"n": w.bounds[0], "bound": x.bounds[0], "vnni": has_vnni_sums(target), **values}
+    return product_build(avx2_tile, node, grid, constants)
 
 
 def _refusal(node: ops.NodeSpec, target: ops.Target, values: ops.Values) -> str | None:
@@ -75,25 +75,25 @@ def _refusal(node: ops.NodeSpec, target: ops.Target, values: ops.Values) -> str 
     return f"{columns} tokens, {step} at a time" if columns % step else None
 
 
-def has_short_sums(target: ops.Target) -> bool:
+def has_int16_sums(target: ops.Target) -> bool:
     """Returns whether the CPU adds products of bytes in 16 bits, and has no instruction that adds them in 32."""
     features = target.features
     return target.backend == "simd" and target.lanes == 8 and "avx2" in features and "avxvnni" not in features
 
 
-def has_wide_sums(target: ops.Target) -> bool:
+def has_vnni_sums(target: ops.Target) -> bool:
     """Returns whether the CPU has 16 vector registers and an instruction that adds products of bytes in 32 bits: AVX-VNNI."""
     return target.backend == "simd" and target.lanes == 8 and "avxvnni" in target.features
 
 
-def without_short_sums(target: ops.Target) -> str | None:
-    """Returns why short_sums does not take a target, or None."""
-    return None if has_short_sums(target) else "takes CPUs with AVX2 and without VNNI"
+def without_int16_sums(target: ops.Target) -> str | None:
+    """Returns why int16_sums does not take a target, or None."""
+    return None if has_int16_sums(target) else "takes CPUs with AVX2 and without VNNI"
 
 
-def without_wide_sums(target: ops.Target) -> str | None:
-    """Returns why wide_sums does not take a target, or None."""
-    return None if has_wide_sums(target) else "takes CPUs with AVX-VNNI and without AVX-512"
+def without_vnni_sums(target: ops.Target) -> str | None:
+    """Returns why vnni_sums does not take a target, or None."""
+    return None if has_vnni_sums(target) else "takes CPUs with AVX-VNNI and without AVX-512"
 
 
 def _variant(
@@ -107,7 +107,7 @@ def _variant(
     return ops.KernelVariant(name, frozenset({"simd"}), TUNABLES.build_default, supports, cost, TUNABLES)
 
 
-def _wide_cost(node: ops.NodeSpec, target: ops.Target) -> float:
+def _vnni_cost(node: ops.NodeSpec, target: ops.Target) -> float:
     """Measured on Emerald Rapids without AVX-512: 1.14 to 1.36 times the speed of a tile for 128 tokens, 1.1 to 1.9 times for
     2 to 16. One token is as fast."""
     return (1.1 if node.inputs[0].bounds[0] == 1 else 0.8) * tile_cost(node, target)
@@ -127,4 +127,4 @@ TUNABLES = ops.Tunables(
     _build,
     _refusal,
 )
-SHORT, WIDE = _variant("short_sums", without_short_sums, _cost), _variant("wide_sums", without_wide_sums, _wide_cost)
+INT16, VNNI = _variant("int16_sums", without_int16_sums, _cost), _variant("vnni_sums", without_vnni_sums, _vnni_cost)

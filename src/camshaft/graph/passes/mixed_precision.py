@@ -1,9 +1,9 @@
-"""Results of a forward pass in bf16 or f16, before gradients are added: half of the memory that they hold between the passes.
+"""Mixed precision: keeps results of a forward pass in bf16 or f16, which halves the memory that gradients hold on to.
 
-An op computes as before, in f32, of operands that are widened; its result is rounded where it is made. Gradients of these results
-are of the same dtype. Inputs, states and constants, such as weights, stay as they are: an f32 parameter is read in f32, and
-its gradient is f32. Products in bf16 are another case: their weights of f32 are rounded too, once for both passes (Micikevicius
-et al., 2018), so that they are products of bf16 by bf16, which matrix units take. Weights' gradients stay sums in f32.
+Applied before gradients are added. An op still computes in f32: its operands are widened and its result is rounded. Gradients of
+rounded results have the same 16-bit dtype. Inputs, states and constants, such as weights, keep their dtype, so the gradient of
+an f32 parameter is f32. Products in bf16 differ: f32 weights are rounded too, once for both passes (Micikevicius et al., 2018),
+so that matrix units multiply bf16 by bf16. Gradients of weights are still summed in f32.
 """
 
 from __future__ import annotations
@@ -24,42 +24,42 @@ from camshaft.ops.matmul import matmul
 from camshaft.ops.op import Attrs, Op
 from camshaft.ops.spec import TensorSpec
 
-# Ops whose results training may keep in 16 bits, as they lose little by it. Others, such as sums, exponentials and losses, read
-# and give f32, as in torch.autocast.
+# Ops whose results may be rounded to 16 bits with little loss. Others, such as sums, exponentials and losses, read and return
+# f32, as in torch.autocast.
 _PRODUCTS = "matmul batch_invariant_matmul quantized_matmul affine_matmul minifloat_matmul conv1d conv2d"
 _ROWS = "rms_norm layer_norm l2_norm norm_gate norm_add residual_norm embedding gather"
 _ATTENTION = "scaled_dot_product_attention rope rope_multi rope_axial_2d rope_vision_2d head_norm_rope"
 _FUNCTIONS = "silu gelu gelu_erf relu sigmoid silu_multiply gelu_multiply sigmoid_multiply"
-# A result is as precise as the operands: where it must be f32, they are too.
+# A result of these is as precise as its operands: where it must be f32, they must be too.
 _CARRIED = (
     "add subtract multiply divide negate tanh softcap dropout transpose slice concat split broadcast_to repeat copy"
 )
 
 CARRIED = frozenset(_CARRIED.split())
-SHORT = frozenset(" ".join((_PRODUCTS, _ROWS, _ATTENTION, _FUNCTIONS)).split()) | CARRIED
+ROUNDED = frozenset(" ".join((_PRODUCTS, _ROWS, _ATTENTION, _FUNCTIONS)).split()) | CARRIED
 
 Flags = tuple[bool, ...]
 LEAST_SIDE = 64
-# Depths of products that matrix units take: rows of zeros are added to others. 49152 x 254 x 576 takes 113 ms without (AMX).
+# Matrix units take depths that are multiples of this; others are padded with zeros. 49152 x 254 x 576 takes 113 ms without (AMX).
 DEPTH_STEP = 32
 
 
-def with_short_floats(graph: Graph, dtype: DType) -> Graph:
-    """The graph of a forward pass, in which results of f32 are of a 16-bit `dtype` where ops of `SHORT` make and read them.
+def with_mixed_precision(graph: Graph, dtype: DType) -> Graph:
+    """Returns a forward pass whose f32 results have the 16-bit `dtype` where only ops of `ROUNDED` make and read them.
 
-    Results that other ops read, outputs, and results with fewer than two axes stay f32. PlanError for a graph with gradients,
-    whose dtypes follow from those of the forward pass."""
+    Outputs, results that other ops read, and results with fewer than two axes stay f32. PlanError for a graph with gradients:
+    their dtypes follow from those of the forward pass."""
     if graph.derived:
-        raise PlanError("short floats: got a graph with gradients; wanted the forward pass alone")
-    return _Rounding(graph, dtype, _short(graph)).run()
+        raise PlanError("mixed precision: got a graph with gradients; wanted the forward pass alone")
+    return _Rounding(graph, dtype, _rounded_results(graph)).run()
 
 
-def _short(graph: Graph) -> set[Tensor]:
-    """The results that are rounded."""
+def _rounded_results(graph: Graph) -> set[Tensor]:
+    """Returns the results to round."""
     read, outputs = readers(graph), {root(t) for t in graph.outputs.values()}
     found: set[Tensor] = set()
     for node in reversed(graph.nodes):
-        if node.op.name not in SHORT:
+        if node.op.name not in ROUNDED:
             continue
         for made in node.outputs:
             is_matrix = made.kind == "value" and made.dtype == f32 and made.ndim > 1
@@ -68,22 +68,22 @@ def _short(graph: Graph) -> set[Tensor]:
     return found
 
 
-def _allows(reader: Node, short: set[Tensor]) -> bool:
-    """Whether a node may read a rounded tensor: not where it carries what must be f32."""
+def _allows(reader: Node, rounded: set[Tensor]) -> bool:
+    """Returns whether a node may read a rounded tensor: not if it passes values on to a result that must be f32."""
     name = reader.op.name
-    return name in SHORT and (name not in CARRIED or all(t in short or t.dtype != f32 for t in reader.outputs))
+    return name in ROUNDED and (name not in CARRIED or all(t in rounded or t.dtype != f32 for t in reader.outputs))
 
 
 class _Rounding(Rewriter):
-    def __init__(self, graph: Graph, dtype: DType, short: set[Tensor]) -> None:
+    def __init__(self, graph: Graph, dtype: DType, rounded: set[Tensor]) -> None:
         super().__init__(graph)
-        self._dtype, self._short = dtype, short
+        self._dtype, self._rounded = dtype, rounded
         self._halves: dict[Tensor, Tensor] = {}
 
     def run(self) -> Graph:
         for node in self.old.nodes:
-            gives = tuple(t in self._short for t in node.outputs)
-            takes = tuple(root(t) in self._short for t in node.inputs)
+            gives = tuple(t in self._rounded for t in node.outputs)
+            takes = tuple(root(t) in self._rounded for t in node.inputs)
             if self._is_product(node, takes):
                 self._multiply(node, gives[0])
             elif any(gives) or any(takes):
@@ -96,7 +96,7 @@ class _Rounding(Rewriter):
         return self.end()
 
     def _is_product(self, node: Node, takes: Flags) -> bool:
-        """Whether a node multiplies rounded numbers by weights of f32, in bf16: whole matrices, no factors of low rank."""
+        """Returns whether a node multiplies bf16 results by f32 weights, other than low-rank factors."""
         if self._dtype != bf16 or node.op is not matmul.OP or takes != (True, False):
             return False
         w = node.inputs[1].spec
@@ -113,7 +113,7 @@ class _Rounding(Rewriter):
 
 
 def _product(gives: bool) -> Op:
-    """matmul(x, w) of x in bf16 and w in f32, given in bf16 too, which is what is multiplied. The gradient of w is f32."""
+    """Returns the op that multiplies bf16 x by f32 w, whose bf16 copy is a third input. The gradient of w is f32."""
     more = {"to": "bf16"} if gives else {}
 
     def infer(specs: tuple[TensorSpec, ...], attrs: Attrs) -> tuple[TensorSpec, ...]:
@@ -140,27 +140,27 @@ def _product(gives: bool) -> Op:
         return of_x, of_w, None
 
     formula = "matmul of x and w, both in bf16"
-    return Op("matmul in bf16", formula, infer, reference, (), tuple, tuple, {}, decompose=decompose, vjp=vjp)
+    return Op("matmul in bf16", formula, infer, reference, tuple, tuple, {}, decompose=decompose, vjp=vjp)
 
 
 def _rounded(op: Op, dtype: DType, takes: Flags, gives: Flags) -> Op:
-    """The op with some operands and results of another dtype, which it computes in f32. Its gradient, by this decomposition,
-    widens the operands once more in place of keeping them in f32."""
+    """Returns the op with some operands and results in another dtype, computed in f32. Its gradient comes from this
+    decomposition, which widens the operands again rather than keeping them in f32."""
 
     def infer(specs: tuple[TensorSpec, ...], attrs: Attrs) -> tuple[TensorSpec, ...]:
-        wide = tuple(TensorSpec(s.shape, f32) if short else s for s, short in zip(specs, takes, strict=True))
+        wide = tuple(TensorSpec(s.shape, f32) if is_rounded else s for s, is_rounded in zip(specs, takes, strict=True))
         made = zip(op.outputs(wide, attrs), gives, strict=True)
-        return tuple(TensorSpec(s.shape, dtype) if short else s for s, short in made)
+        return tuple(TensorSpec(s.shape, dtype) if is_rounded else s for s, is_rounded in made)
 
     def reference(inputs: Sequence[Array], attrs: Attrs) -> tuple[Array, ...]:
-        wide = [x.astype(np.float32) if short else x for x, short in zip(inputs, takes, strict=True)]
+        wide = [x.astype(np.float32) if is_rounded else x for x, is_rounded in zip(inputs, takes, strict=True)]
         made = zip(op.reference(wide, attrs), gives, strict=True)
-        return tuple(np.asarray(y).astype(dtype.numpy) if short else y for y, short in made)
+        return tuple(np.asarray(y).astype(dtype.numpy) if is_rounded else y for y, is_rounded in made)
 
     def decompose(f: Any, *tensors: Tensor, **attrs: Any) -> tuple[Tensor, ...]:
-        wide = [f.cast(t, to="f32") if short else t for t, short in zip(tensors, takes, strict=True)]
+        wide = [f.cast(t, to="f32") if is_rounded else t for t, is_rounded in zip(tensors, takes, strict=True)]
         made = graph_of(tensors[0]).apply(op, wide, attrs)
-        return tuple(f.cast(t, to=dtype.name) if short else t for t, short in zip(made, gives, strict=True))
+        return tuple(f.cast(t, to=dtype.name) if is_rounded else t for t, is_rounded in zip(made, gives, strict=True))
 
     name, formula = f"{op.name} in {dtype.name}", f"{op.name}, rounded to {dtype.name}"
-    return Op(name, formula, infer, reference, (), tuple, tuple, {}, decompose=decompose)
+    return Op(name, formula, infer, reference, tuple, tuple, {}, decompose=decompose)

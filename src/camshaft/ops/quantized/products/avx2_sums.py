@@ -1,12 +1,12 @@
-"""Totals of a tile of quantized_matmul for CPUs with 16 vector registers: each block is unpacked once for many tokens.
+"""The arithmetic of quantized_matmul on CPUs with 16 vector registers: each block is unpacked once for many tokens.
 
-With AVX2 alone products are summed in 16 bits and widened together: `vpmaddubsw` gives sums of two products u8 s8 in 16 bits,
-`vpmaddwd` widens those to 32 bits and can multiply them by scales. Both run on the same two ports. Of codes of 4 bits eight sums
-of two fit 16 bits, so that a block of 32 k is widened once. With VNNI (`wide`) `vpdpbusd` adds in 32 bits.
+With AVX2 alone, products are added in 16 bits and widened together: `vpmaddubsw` gives sums of two products u8 x s8 in 16 bits,
+`vpmaddwd` widens those to 32 bits and can multiply them by scales. Both run on the same two ports. For codes of 4 bits, eight of
+these sums fit in 16 bits, so a block of 32 k is widened once. With AVX-VNNI (`vnni`), `vpdpbusd` adds in 32 bits.
 
-A program has 16 rows of weights and `columns` tokens, and takes `step` tokens at a time, whose sums fill the 16 registers. If
-there are more tokens, it unpacks each block once into scratch, and the f32 totals lie in the first cache. Integer sums are exact
-and floats are added in the order of kernels.py and k_quant.py, so results are bit-equal to theirs.
+A program has 16 rows of weights and `columns` tokens. It takes `step` tokens at a time, whose sums fill the 16 registers. With
+more tokens than one step, it unpacks each block once into scratch memory, and the f32 totals stay in the L1 cache. Integer sums
+are exact and floats are added in the order of kernels.py and k_quant.py, so results are bit-equal to theirs.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class Sums:
 class Tile:
     """16 rows of weights, `mine`, times tokens from `first` on, `step` at a time, `count` times; the last step starts earlier, so
     that it ends at `bound` tokens (None: all steps end before). One step keeps all in registers. `ahead`: words to prefetch.
-    `wide`: products are added in 32 bits."""
+    `vnni`: products are added in 32 bits, by AVX-VNNI."""
 
     x: tuple[Array, ...]
     weights: Packed
@@ -90,12 +90,12 @@ class Tile:
     step: int
     count: Value | int
     ahead: int = 0
-    wide: bool = False
+    vnni: bool = False
 
     @property
     def is_signed(self) -> bool:
         """Whether codes are multiplied by magnitude and sign, so that no zero point is left."""
-        return not self.wide and chain_of(self.form) == 0
+        return not self.vnni and chain_of(self.form) == 0
 
     @property
     def k(self) -> Tracer:
@@ -130,7 +130,7 @@ def totals_of(tile: Tile, columns: int) -> Sums:
 
 
 def stream_totals(tiles: Sequence[Tile], columns: int, blocks: int) -> list[Sums]:
-    """Computes `totals_of` of tiles of different rows and of equal tokens, so many blocks of each at a time."""
+    """Computes `totals_of` of tiles with different rows and the same tokens, `blocks` blocks of each at a time."""
     k, form, size = tiles[0].k, tiles[0].form, tiles[0].blocks
     unpacked = None if tiles[0].is_single else k.scratch(u32, WORDS, ROWS)
     totals = [tile.sums(columns) for tile in tiles]
@@ -196,10 +196,10 @@ def _dots(
     tile: Tile, block: _Block, g: int, factor: Value, places: Sequence[Value], starts: Sequence[Value]
 ) -> list[Value]:
     """Returns starts[t] + factor times the products of group g with the codes from places[t] on, i32. `factor` is in pairs; a
-    wide tile has none."""
+    VNNI tile ignores it."""
     k, (x_codes, *_), chain = tile.k, tile.x, chain_of(tile.form)
     per_group, dots = WORDS // tile.form.groups, list(starts)
-    if tile.wide:
+    if tile.vnni:
         for w in range(g * per_group, (g + 1) * per_group):
             code = block.word(w)
             for t, place in enumerate(places):
@@ -252,7 +252,7 @@ def _add_whole(
     sums = [[x_sums[at + g] for g in range(groups)] for at in sum_at]
     wholes = [mine.spread(0, i32)] * len(sums)
     for g, (scale, _) in enumerate(scales):
-        if tile.wide:
+        if tile.vnni:
             starts = [mine.spread(0 if minima else own[g], i32) for own in sums]
             dots = _dots(tile, block, g, scale, code_at, starts)
             wholes = [whole + scale * dot for whole, dot in zip(wholes, dots, strict=True)]
