@@ -62,7 +62,9 @@ def _step(ctx: Context, item: tile_ir.TileMma, slots: Slots, p: Rep, words: int)
 
     @cache
     def left(i: int) -> str:
-        return _load(ctx, rows, 4 * words, words_after(ctx, a_start, i * rows * a_stride), a_stride, "a" in item.passing)
+        return _load(
+            ctx, rows, 4 * words, words_after(ctx, a_start, i * rows * a_stride), a_stride, "a" in item.passing
+        )
 
     @cache
     def right(j: int) -> str:

@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from camshaft.dtypes import f32, u32
@@ -51,7 +52,8 @@ class Part:
 @dataclass(frozen=True, kw_only=True)
 class Product:
     """A program's operands. `a_row`, `b_row` and `out_row` are the first rows of its matrices, `p0` is its first column.
-    `sums` has the sums of earlier parts if out has a 16-bit dtype; `paired_part` has a panel's part of b in words."""
+    `sums` has the sums of earlier parts if out has a 16-bit dtype; `paired_part` has a panel's part of b in words. Rows
+    of a packed panel are prefetched `ahead` rows before, unless that is 0."""
 
     k: Tracer
     a: Array
@@ -69,6 +71,7 @@ class Product:
     p0: Value
     columns: int
     vectors: int
+    ahead: int = 0
 
     def panel(self, p: Value) -> Columns:
         """Returns the panel that starts at column p."""
@@ -164,6 +167,9 @@ class Product:
         k, start = self.k, part.start
         sums = tile_of(k, len(rows), self.vectors, WIDTH)
         for d in k.range(part.length):
+            for j in range(self.vectors if self.ahead else 0):
+                row = k.minimum(start + d + self.ahead, self.b.shape[1] - 1)
+                k.prefetch(self.b, self.b_row + p // (self.vectors * WIDTH), row, j * WIDTH)
             weights = self.weights(at, p, start, d)
             for row, line in zip(rows, sums, strict=True):
                 x = self.a[row, start + d] if self.left is None else self.left[row, d]
@@ -216,7 +222,15 @@ class Product:
 
 @kernel
 def multiply_blocks(
-    k: Tracer, a: Array, b: Array, out: Array, *extent: Value, copied: bool, paired_part: bool, **constants: Any
+    k: Tracer,
+    a: Array,
+    b: Array,
+    out: Array,
+    *extent: Value,
+    copied: bool,
+    paired_part: bool,
+    ahead: int = 0,
+    **constants: Any,
 ) -> None:
     # out[i, j] = sum_k a[i, k] b[k, j]: `block` tiles of rows and `panels` panels per program, `part` of the depth at a time
     s = Blocks(**constants)
@@ -228,7 +242,8 @@ def multiply_blocks(
     sums = k.scratch(f32, rows, columns) if s.depth > s.part and out.dtype != f32 else None
     words = k.scratch(u32, s.part, s.width) if paired_part else None
     b_rows = -(-s.columns // s.width) if len(b.shape) == 3 else s.depth
-    multiply(k, Product, s, extent, b_rows, a=a, b=b, out=out, left=left, sums=sums, paired_part=words)
+    make = partial(Product, ahead=ahead)
+    multiply(k, make, s, extent, b_rows, a=a, b=b, out=out, left=left, sums=sums, paired_part=words)
 
 
 def multiply(
