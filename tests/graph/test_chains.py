@@ -25,7 +25,7 @@ from camshaft.ops.spec import TensorSpec
 from camshaft.validation.run import run_variant
 from camshaft.validation.validate import check_sample
 from tests.support.needs import require
-from tests.support.quick import quick_of
+from tests.support.quick import full, quick_of
 
 RNG = np.random.default_rng(3)
 Values = dict[Tensor, np.ndarray]
@@ -219,7 +219,7 @@ def lines_run(graph: Graph) -> int:
     return n_lines
 
 
-@pytest.mark.parametrize("program", [layered, mirrored, counted])
+@pytest.mark.parametrize("program", [layered, full(mirrored), full(counted)])
 def test_its_steps_grow_with_the_nodes(program):
     small, large = (lines_run(program(n)) for n in (50, 100))
     assert large < 2.2 * small

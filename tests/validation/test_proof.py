@@ -91,6 +91,7 @@ def test_memory_is_bounded_while_a_claim_is_judged(cache: Path) -> None:
     assert (found["allocates_far_too_much"].reason or "").startswith("MemoryError: Unable to allocate 7.00 GiB")
 
 
+@pytest.mark.full
 def test_a_full_store_is_no_verdict(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The claim would fail for ever by what was the disk's fault."""
     monkeypatch.setenv(planted_faults.FULL, "yes")

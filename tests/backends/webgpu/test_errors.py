@@ -38,6 +38,7 @@ def test_without_the_extra_its_name(monkeypatch) -> None:
         native_module.native()
 
 
+@pytest.mark.full
 def test_without_a_driver_the_package_that_has_one() -> None:
     the_device()
     code = (
@@ -50,6 +51,7 @@ def test_without_a_driver_the_package_that_has_one() -> None:
     assert done.stderr.splitlines()[-1].startswith("camshaft.errors.BackendError: webgpu is absent: no adapter")
 
 
+@pytest.mark.full
 def test_looking_for_adapters_prints_nothing() -> None:
     the_device()
     done = run_python("from camshaft.backends.webgpu.device import make; make(0).allocate(16).read()")

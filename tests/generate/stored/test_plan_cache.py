@@ -33,7 +33,7 @@ from tests.support.compilers.stored import key_of, stored
 from tests.support.fixtures import tiny_logits, tiny_model
 from tests.support.how_to_validate import same_process
 from tests.support.models.files import changed_model
-from tests.support.quick import quick_of
+from tests.support.quick import full, quick_of
 
 __all__ = ["same_process"]
 
@@ -167,6 +167,7 @@ def test_a_plan_of_another_form_is_made_anew_and_says_so(kept: Store, path: Path
     kept.schedules.clear()
 
 
+@pytest.mark.full
 def test_a_lost_kernel_is_not_run(kept: Store, path: Path) -> None:
     """In a new process: this one has its kernels in memory."""
     for entry in kept.schedules.entries():
@@ -176,7 +177,9 @@ def test_a_lost_kernel_is_not_run(kept: Store, path: Path) -> None:
     assert started(path)["n_compiled"] > 0
 
 
-@pytest.mark.parametrize("what", ["evidence", "measurements", "program", "settings", "threads", "registered"])
+@pytest.mark.parametrize(
+    "what", ["evidence", full("measurements"), full("program"), "settings", full("threads"), "registered"]
+)
 def test_what_differs_makes_a_plan_anew(kept: Store, path: Path, monkeypatch: pytest.MonkeyPatch, what: str) -> None:
     assert runs_cached(path)
     if what == "evidence":

@@ -31,6 +31,7 @@ from camshaft.generate.tools.styles import (
 from camshaft.text.chat import ChatTemplate
 from camshaft.text.vocabulary import TokenType
 from tests.support.fixtures import tiny_model
+from tests.support.quick import full
 
 pytest.importorskip("llguidance")
 
@@ -115,7 +116,7 @@ def marked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LanguageModel]:
 ENDS = ("<|end|>", "<｜tool▁call▁begin｜>")  # made probable, so that texts end and calls follow each other
 
 
-@pytest.mark.parametrize("style", [MISTRAL, MISTRAL_ARGS, DEEPSEEK, DEEPSEEK_R1, HARMONY_CALLS])
+@pytest.mark.parametrize("style", [MISTRAL, full(MISTRAL_ARGS), full(DEEPSEEK), DEEPSEEK_R1, HARMONY_CALLS])
 def test_calls_with_control_tokens_are_read_back(marked: LanguageModel, style: Style) -> None:
     ids, reasoning = marked.tokenizer.control_ids(style.shown), HARMONY if style.is_harmony else None
     assert ids.keys() == set(style.shown)

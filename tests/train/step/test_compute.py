@@ -17,6 +17,7 @@ from camshaft.graph.graph import Graph
 from camshaft.graph.passes.short_floats import with_short_floats
 from camshaft.train.step.scaling import LossScaling
 from tests.support.fixtures import tiny_model
+from tests.support.quick import full
 from tests.support.references import evaluated
 from tests.train.by_references import by_references  # noqa: F401 - a fixture
 from tests.train.small import examples, loss, parameters, same
@@ -147,7 +148,7 @@ def test_a_resumed_run_in_f16_is_equal_to_the_bit(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("by_references")
-@pytest.mark.parametrize("method", ["lora", pytest.param("dpo", marks=pytest.mark.full), "full"])
+@pytest.mark.parametrize("method", ["lora", full("dpo"), full("full")])
 def test_models_are_fine_tuned_in_16_bits(method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("camshaft.train.record.recorder.memory_by_kind", lambda plans: {})
     data, out = tmp_path / "data.jsonl", tmp_path / "out.gguf"

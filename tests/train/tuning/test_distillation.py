@@ -24,6 +24,7 @@ from camshaft.train.tuning.distilling.affine import affine_bits
 from camshaft.train.tuning.distilling.blocks import BlockStudent, parts_of
 from tests.support.fixtures import excerpt, tiny_model
 from tests.support.models.hub_folders import hub_folder
+from tests.support.quick import full
 from tests.support.references import evaluated
 from tests.train.by_references import by_references  # noqa: F401 - a fixture
 from tests.train.tuning.test_lora import logits
@@ -57,7 +58,7 @@ def log_probabilities(path: Path, ids: Array) -> Array:
     return scores - np.log(np.exp(scores).sum(axis=1, keepdims=True))
 
 
-@pytest.mark.parametrize("file_type", ["Q4_0", "Q4_1"])
+@pytest.mark.parametrize("file_type", [full("Q4_0"), "Q4_1"])
 def test_the_loss_is_the_divergence_of_the_two_files(file_type: str, tmp_path: Path) -> None:
     base, small = tiny_model("llama", tmp_path), tmp_path / "small.gguf"
     quantize(base, small, file_type, pure=True)
