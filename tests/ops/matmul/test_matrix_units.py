@@ -217,6 +217,19 @@ def test_parts_of_the_depth_are_added_to_the_result(layout) -> None:
     assert counts["tilezero.internal"] == 0
 
 
+@pytest.mark.parametrize("attrs", [{}, full({"transpose_b": True}), {"to": "bf16"}], ids=str)
+def test_blocks_of_packed_rows_give_the_same_bits(attrs) -> None:
+    """Two parts of the depth, of 9 and 8 steps, are two blocks each: the last has fewer steps than the others."""
+    b = floats(70, 544) if "transpose_b" in attrs else floats(544, 70)
+    given = Sample("blocks", (floats(37, 544), b), attrs)
+    tiles = variant_of(MATMUL, "unit_panels").with_values({"part": 16, "panels": 2, "block": 8})
+    assert run(MATMUL, tiles, given)["tdpbf16ps.internal"] == 4 * 2 * 3 * 17
+    in_place = variant_of(MATMUL, "unit_panels").with_values({"part": 32, "panels": 2, "block": 0})
+    node = node_of(MATMUL, given)
+    (got,), (wanted,) = (run_variant(v, node, device(), given.inputs, {}) for v in (tiles, in_place))
+    np.testing.assert_array_equal(got, wanted)
+
+
 def test_parts_are_not_added_to_a_rounded_result() -> None:
     specs = TensorSpec((64, 4096), bf16), TensorSpec((4096, 64), bf16)
     node = NodeSpec(specs, MATMUL.infer(specs, {"to": "bf16"}), {"to": "bf16"})
