@@ -20,7 +20,7 @@ from camshaft.ops.checks import TO_TOLERANCE
 from camshaft.ops.recurrent.columns import NORM_EPS
 from camshaft.ops.recurrent.delta_chunks import CHUNK, by_token, chunked, column, decays_between, from_start
 from camshaft.ops.recurrent.frame import SequenceOp, Sizes, decays, expect_heads, rates, sequence_op, small
-from camshaft.ops.recurrent.gradient.chunks import variant
+from camshaft.ops.recurrent.gradient import chunks, token_kernel
 
 DELTA, LINEAR = "gated_delta_rule_gradient", "gated_linear_attention_gradient"
 # A program holds nine arrays of 64 rows of keys or values on its stack, of 64 kB each.
@@ -184,7 +184,7 @@ def _op(name: str, formula: str, delta: bool) -> ops.Op:
         row,
         formula,
         of(_decompose),
-        variants=(variant(delta),),
+        variants=(chunks.variant(delta), token_kernel.variant(delta)),
         flops=lambda node: (20.0 if delta else 12.0) * prod(node.inputs[2].bounds) * node.inputs[0].bounds[3],
         tolerance=TO_TOLERANCE | {"f32": 4e-12},
     )
