@@ -30,6 +30,8 @@ LONG = {
     "webgpu-rms_norm_q8-one_block_per_lane",
     "webgpu-gelu_multiply_q8-one_block_per_lane",
     "webgpu-top_k_top_p-one_row_per_program",
+    "webgpu-gated_delta_rule_gradient-token_by_token",
+    "webgpu-rwkv7_gradient-head_backward_in_memory",
     # the kernels of quantized_matmul
     "gated_product-unfused_tile",
     "gated_product-unfused_row",

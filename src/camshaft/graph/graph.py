@@ -38,6 +38,7 @@ class Graph:
         self.derived: set[Node] = set()  # nodes that `gradients` added
         self.blocks: list[tuple[Tensor, ...]] = []  # results that gradients recompute (passes/recompute.py)
         self._in_block = False
+        self._specs: dict[TensorSpec, TensorSpec] = {}  # equal specs of nodes are one: a step of training has 8000
         self._scope: list[str] = []
         self._device: str | None = None
 
@@ -214,8 +215,9 @@ class Graph:
         """Adds a node whose output specs are known."""
         label = ".".join((*self._scope, name))
         earlier = checked_list(self, label, "after", after, (Tensor, str))
+        shared = [self._specs.setdefault(s, s) for s in specs]
         outputs = tuple(
-            Tensor(s, label if i == 0 else f"{label}:{i}", "value", graph=self) for i, s in enumerate(specs)
+            Tensor(s, label if i == 0 else f"{label}:{i}", "value", graph=self) for i, s in enumerate(shared)
         )
         if into is not None:
             outputs = checks.views_of_memory(self, label, specs, checked_list(self, label, "into", into, (Tensor,)))

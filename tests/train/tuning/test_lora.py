@@ -116,8 +116,10 @@ def test_fine_tuning_lowers_the_loss_and_goes_on_where_it_stopped(tmp_path: Path
     folder = tmp_path / "checkpoints"
     with pytest.raises(KeyboardInterrupt):
         train.finetune(base, data, out, options=options, folder=folder, force=True, each=stop)
-    train.finetune(base, data, out, options=options, folder=folder, force=True, resume=True)
+    rest = train.finetune(base, data, out, options=options, folder=folder, force=True, resume=True)
     assert out.read_bytes() == wanted
+    assert (rest.first_loss, rest.last_loss, rest.resumed_after) == (whole.first_loss, whole.last_loss, 2)
+    assert 0 < rest.n_tokens < whole.n_tokens
 
 
 def test_only_answers_are_learned(tmp_path: Path) -> None:

@@ -149,12 +149,13 @@ def _summary(result: FinetuneResult) -> str:
         done += ", stopped early"
     if result.n_skipped:
         done += f", {result.n_skipped} skipped as gradients overflowed f16"
-    if result.first_loss is None:
+    if result.first_loss is None or result.resumed_after == result.n_steps:
         return f"{done}, as before; none was left to do"
     losses = f"loss {result.first_loss:.3f} to {result.last_loss:.3f}"
+    since = f" after step {result.resumed_after}" if result.resumed_after else ""
     if result.best_validation is not None:
         losses += f"; validation {result.best_validation:.3f} after step {result.best_step}"
-    return f"{done}; {losses}; {count(result.n_tokens, 'token')} learned in {result.seconds:.0f} s"
+    return f"{done}; {losses}; {count(result.n_tokens, 'token')} learned in {result.seconds:.0f} s{since}"
 
 
 @command

@@ -37,7 +37,7 @@ class TunedModel(ABC):
         opened = open_model_file(resolve_model(str(path_or_name)))
         self.file, self.digest = opened.file, opened.base_digest
         try:
-            self.tokenizer = opened.tokenizer()
+            self.tokenizer = opened.mapped_tokenizer()
             self.config = read_config(self.file.metadata)
             self.prepare()
         except BaseException:
