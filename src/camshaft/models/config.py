@@ -177,7 +177,7 @@ def _with_parts(config: ModelConfig, keys: Keys, family: Family) -> ModelConfig:
         window_rope_dim=keys.size("rope.dimension_count_swa", config.rope_dim) if family.layer_sizes else 0,
         sections=_sections(keys, config.rope_dim) if family.axes else (),
         deepstack=_some_layers(keys, "n_deepstack_layers", config.n_layers) if family.axes else 0,
-        per_layer_dim=int(keys.at_least_0("embedding_length_per_layer_input", 0.0)) if family.per_layer else 0,
+        per_layer_dim=keys.count("embedding_length_per_layer_input") if family.per_layer else 0,
         own_layers=config.n_layers // keys.size("num_loops", 1) if family.loops else 0,
         norms_loops=family.loops and not keys.flag("skip_loop_final_norm", False),
         xielu=read_xielu(keys.metadata, config.n_layers) if family.activation == "xielu" else (),
@@ -207,10 +207,10 @@ def _n_layers(keys: Keys, family: Family) -> int:
 
 def _some_layers(keys: Keys, key: str, n_layers: int) -> int:
     """A number of layers that are not all, 0 where the file does not say."""
-    n = keys.at_least_0(key, 0.0)
-    if n != int(n) or n >= n_layers:
-        raise ModelError(f"the key '{keys.architecture}.{key}' is {n:g}; wanted less than the {n_layers} layers")
-    return int(n)
+    n = keys.count(key)
+    if n >= n_layers:
+        raise ModelError(f"the key '{keys.architecture}.{key}' is {n}; wanted less than the {n_layers} layers")
+    return n
 
 
 def _epsilon(keys: Keys, family: Family) -> str:
