@@ -253,6 +253,8 @@ def family_name(metadata: Mapping[str, Any]) -> str:
         known = f"the nearest is {near[0]}" if near else "such as llama, qwen3, gemma3 and bert"
         message = f"camshaft runs {len(FAMILIES)} others, {known}; docs/models.md has the list"
         if name is None:
-            raise ModelError("the file has no key 'general.architecture', the name of its family; convert the model again")
+            raise ModelError(
+                "the file has no key 'general.architecture', the name of its family; convert the model again"
+            )
         raise ModelError(f"the file's architecture is {shown_value(name)}; {message}")
     return name
