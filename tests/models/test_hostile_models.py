@@ -105,6 +105,21 @@ def test_a_missing_tensor_is_named(name: str, tmp_path: Path) -> None:
     assert repr(name) in refused(changed_model("llama", tmp_path, drop_tensors=[name]), ModelError)
 
 
+@pytest.mark.parametrize(
+    ("model", "name"),
+    [
+        ("chatglm", "blk.1.attn_q.bias"),
+        ("afmoe", "blk.3.exp_probs_b.bias"),
+        ("gptneox", "blk.1.ffn_norm.weight"),
+        ("gemma3n", "blk.2.attn_v.weight"),
+        ("qwen2moe", "blk.1.ffn_gate_inp_shexp.weight"),
+    ],
+)
+def test_what_one_layer_lacks_is_named_where_files_may_lack_it(model: str, name: str, tmp_path: Path) -> None:
+    text = refused(changed_model(model, tmp_path, drop_tensors=[name]), ModelError)
+    assert f"no tensor {name!r}, as layer " in text
+
+
 @pytest.mark.parametrize("name", ["token_embd.weight", "blk.1.attn_q.weight", "blk.0.attn_norm.weight"])
 def test_a_tensor_of_another_shape_is_named_with_both_shapes(name: str, tmp_path: Path) -> None:
     wrong = np.ones((5,) if "norm" in name else (5, 7), np.float32)

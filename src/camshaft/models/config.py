@@ -88,12 +88,6 @@ class ModelConfig:
         return self if sizes is None else replace(self, **asdict(sizes))
 
 
-def check_layers(prefix: str, n_layers: int, n_tensors: int) -> None:
-    """Raise ModelError for more layers than a file has tensors: a graph of so many takes long to fail."""
-    if n_layers > n_tensors:
-        raise ModelError(f"the key '{prefix}.block_count' is {n_layers}; the file has {n_tensors} tensors")
-
-
 def read_config(
     metadata: Mapping[str, Any], architecture: str | None = None, vocab_size: int | None = None
 ) -> ModelConfig:
