@@ -61,7 +61,7 @@ def route_row(
 def _store_scores(
     k: Tracer, logits: Array, scores: Array, choice: Array, bias: Array | None, form: tuple[int, str, bool]
 ) -> Value:
-    """Stores each expert's score, and the number by which it is chosen, of NaN the lowest. Returns 1 where there was NaN, else 0."""
+    """Stores each expert's score, and the number by which it is chosen, of NaN the lowest. Returns 1 for NaN anywhere, else 0."""
     (n, score, has_groups), row, nans = form, k.program(0), k.accumulator("max", i32)
     by_score = bias is not None or has_groups
     if score == "sigmoid":

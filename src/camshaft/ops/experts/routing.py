@@ -123,7 +123,9 @@ def _decompose(f: Any, logits: Any, *others: Any, **attrs: Any) -> Any:
     scale = given.pop() if values["expert_scale"] else None
     x = f.where(f.greater(logits, LOWEST), f.minimum(logits, HIGHEST), LOWEST)
     scores = f.sigmoid(x) if values["score"] == "sigmoid" else f.softmax(x)
-    choice = scores + given[0] if given else scores if values["groups"] > 1 else x
+    choice = scores if values["groups"] > 1 else x
+    if given:
+        choice = f.maximum(scores + f.where(f.isnan(given[0]), LOWEST, given[0]), LOWEST)
     if values["groups"] > 1:
         choice = _in_best_groups(f, choice, values)
     weights, experts, plain = [], [], []
