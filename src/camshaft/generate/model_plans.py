@@ -33,8 +33,9 @@ from camshaft.generate.stored.plan_cache import PlanCache
 from camshaft.generate.vision.runs import PictureRuns
 from camshaft.generate.vision.tokens import BLIND, Seeing, has_pictures
 from camshaft.models.adapters.adapter import Adapters
-from camshaft.models.config import ModelConfig, check_layers
+from camshaft.models.config import ModelConfig
 from camshaft.models.converted import is_multiplied
+from camshaft.models.file_layers import check_layers
 from camshaft.ops.spec import Dim
 from camshaft.plan.cached.cached_plan import CachedPlan
 from camshaft.plan.memory.weights import Weights
@@ -73,7 +74,7 @@ class ModelPlans(NamedPlans, PictureRuns):
         mlock: bool = False,
     ) -> None:
         super().__init__()
-        check_layers(config.architecture, config.n_layers, len(file.tensors))
+        check_layers(config.architecture, config.n_layers, file.tensors)
         self.config, self.context, self.threads = config, context, threads
         self.device = device_with_memory(backend)
         self.residency = open_residency(file, config, experts_resident, on_device=self.device is not None)

@@ -9,6 +9,8 @@ from typing import Any
 from camshaft.errors import ModelError
 from camshaft.formats.mapped import shown_value
 
+MOST = 2**31 - 1  # of sizes and counts
+
 
 class Keys:
     """Metadata under an architecture's prefix. Raises ModelError for a missing key or a value of the wrong kind."""
@@ -47,13 +49,26 @@ class Keys:
             raise ModelError(f"the key '{self.architecture}.{key}' is {value:g}; wanted a number of 0 or more")
         return value
 
-    def size(self, key: str, default: int | None = None, *, most: int = 2**31 - 1) -> int:
+    def size(self, key: str, default: int | None = None, *, most: int = MOST) -> int:
         """Return an integer from 1 to `most`."""
+        return self._whole(key, default, 1, most)
+
+    def count(self, key: str, default: int = 0) -> int:
+        """Return an integer from 0 to `MOST`."""
+        return self._whole(key, default, 0, MOST)
+
+    def _whole(self, key: str, default: int | None, least: int, most: int) -> int:
         value = self.get(key, float, default)
-        if value != int(value) or not 1 <= value <= most:
-            wanted = f"at most {most}" if value > most else "an integer of 1 or more"
+        if value != int(value) or not least <= value <= most:
+            wanted = f"at most {most}" if value > most else f"an integer of {least} or more"
             raise ModelError(f"the key '{self.architecture}.{key}' is {value:.15g}; wanted {wanted}")
         return int(value)
+
+    def require(self, key: str, wanted: int, why: str) -> None:
+        """Raise ModelError unless a size is the one wanted, where the file has it."""
+        found = self.size(key, wanted)
+        if found != wanted:
+            raise ModelError(f"the key '{self.architecture}.{key}' is {found}; wanted {wanted}, {why}")
 
     def by_layer(self, value: Any, n_layers: int) -> list[Any]:
         """Returns a list's first `n_layers` elements, or [] unless it has `n_layers` or `block_count` elements.

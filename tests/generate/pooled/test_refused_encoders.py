@@ -37,7 +37,7 @@ def test_what_is_no_text_is_named(tmp_path: Path) -> None:
 
 HOSTILE_OF = [
     ("modern-bert", {"modern-bert.hidden_activation": "relu"}, {}, "hidden_activation' is 'relu'; wanted gelu"),
-    ("modern-bert", {"modern-bert.attention.sliding_window": -1.0}, {}, "is -1; wanted a number of 0 or more"),
+    ("modern-bert", {"modern-bert.attention.sliding_window": -1.0}, {}, "is -1; wanted an integer of 0 or more"),
     (
         "modern-bert",
         {"modern-bert.attention.sliding_window_pattern": [True]},
@@ -45,8 +45,8 @@ HOSTILE_OF = [
         "wanted an integer of 0 or more or 4 booleans",
     ),
     ("modern-bert", {"modern-bert.classifier.pooling_type": 9}, {}, "wanted an integer from 0 to 4"),
-    ("nomic-bert-moe", {"nomic-bert-moe.moe_every_n_layers": -2.0}, {}, "is -2; wanted a number of 0 or more"),
-    ("nomic-bert-moe", {"nomic-bert-moe.moe_every_n_layers": 1.5}, {}, "is 1.5; wanted an integer of 1 or more"),
+    ("nomic-bert-moe", {"nomic-bert-moe.moe_every_n_layers": -2.0}, {}, "is -2; wanted an integer of 0 or more"),
+    ("nomic-bert-moe", {"nomic-bert-moe.moe_every_n_layers": 1.5}, {}, "is 1.5; wanted an integer of 0 or more"),
     ("nomic-bert-moe", {"nomic-bert-moe.moe_every_n_layers": 1}, {}, "'blk.1.ffn_up.weight'"),
     (
         "nomic-bert-moe",

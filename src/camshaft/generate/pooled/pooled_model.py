@@ -22,6 +22,7 @@ from camshaft.generate.stored.header_cache import open_model_file
 from camshaft.generate.stored.plan_cache import PlanCache
 from camshaft.models.config import ModelConfig, read_config
 from camshaft.models.families import FAMILIES
+from camshaft.models.file_layers import check_layers
 from camshaft.models.files.pull import resolve_model
 from camshaft.ops.spec import TensorSpec
 from camshaft.plan.cached.cached_plan import CachedPlan
@@ -85,6 +86,7 @@ class PooledModel(ABC):
             raise ModelError(
                 f"{self.name}: {config.architecture} has recurrent layers; wanted an encoder, or attention alone"
             )
+        check_layers(config.architecture, config.n_layers, self._file.tensors)
         return config
 
     def _context(self, wanted: int | None) -> int:

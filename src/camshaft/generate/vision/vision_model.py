@@ -22,7 +22,8 @@ from camshaft.generate.options import compiled_activations
 from camshaft.generate.stored.file_plans import FilePlans
 from camshaft.generate.stored.header_cache import open_model_file
 from camshaft.generate.vision.tokens import Seeing, Span
-from camshaft.models.config import ModelConfig, check_layers
+from camshaft.models.config import ModelConfig
+from camshaft.models.file_layers import check_layers
 from camshaft.models.vision.config import PREFIX, VisionConfig, read_vision
 from camshaft.models.vision.lines import line_of
 from camshaft.models.vision.patches import grid_of, merged, patch_rows
@@ -102,7 +103,7 @@ class VisionModel(Closing):
             self._together = kind_of == "all" or (kind_of == "windows" and not text.per_layer_dim)
             _check_text(config, self.name, text, text_name, together=self._together)
             _check_line(line_of(self._file.metadata), self.name, line_of(text_keys), text_name)
-            check_layers(PREFIX, config.n_layers, len(self._file.tensors))
+            check_layers(PREFIX, config.n_layers, self._file.tensors, "v.blk")
         except BaseException:
             self._file.close()
             raise

@@ -212,5 +212,9 @@ def family_name(metadata: Mapping[str, Any]) -> str:
         near = get_close_matches(name, FAMILIES, n=1) if isinstance(name, str) else []
         known = f"the nearest is {near[0]}" if near else "such as llama, qwen3, gemma3 and bert"
         message = f"camshaft runs {len(FAMILIES)} others, {known}; docs/models.md has the list"
+        if name is None:
+            raise ModelError(
+                "the file has no key 'general.architecture', the name of its family; convert the model again"
+            )
         raise ModelError(f"the file's architecture is {shown_value(name)}; {message}")
     return name
