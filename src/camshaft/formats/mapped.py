@@ -60,7 +60,7 @@ def _map(path: str | os.PathLike[str]) -> tuple[mmap.mmap, os.stat_result]:
 
 
 class MappedFile:
-    """The bytes of one file, read-only. `path` is escaped for messages."""
+    """The bytes of one file, read-only. `path` is escaped for messages; `real_path` is absolute and without links."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         """Map the file. Raises FormatError if it is missing, unreadable, empty or not a regular file."""
@@ -68,6 +68,7 @@ class MappedFile:
             raise FormatError(f"got the path {path!r:.80}; wanted the path of a file")
         self.path = path_for_messages(path)
         require_ordinary_file(path)
+        self.real_path = os.path.realpath(path)
         self._map: mmap.mmap | None
         try:
             self._map, status = _map(path)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from camshaft.errors import SettingError
-from camshaft.store.files import naming
+from camshaft.store.files import naming, remove_unfinished
 from camshaft.store.objects import Counts
 from camshaft.store.process_lock import LEASE_PREFIX
 from camshaft.store.store import Store
@@ -104,6 +104,8 @@ def _clear(store: Store, kind: str) -> Cleared:
 
 def _clear_files(store: Store, kind: str) -> Cleared:
     files, nbytes = _whole_files(store.root / kind), 0
+    for folder in {path.parent for path in files} if kind == "packed" else ():
+        remove_unfinished(folder)
     for path in files:
         size = path.stat().st_size
         with naming(path, "cannot be removed"), suppress(FileNotFoundError):  # another process removed it

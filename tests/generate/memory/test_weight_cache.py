@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import sys
 import threading
 from pathlib import Path
@@ -12,10 +13,15 @@ import numpy as np
 import pytest
 
 from camshaft import LanguageModel
+from camshaft.formats.gguf.file import open_gguf
 from camshaft.generate.memory import packed_folder
+from camshaft.graph.graph import Graph
 from camshaft.models.files.quantize import quantize
+from camshaft.ops.quantized.packed.packing import interleaved
+from camshaft.ops.spec import TensorSpec
 from camshaft.plan.memory import weight_cache
-from camshaft.plan.memory.loading import Loading
+from camshaft.plan.memory.loading import Loading, Piece
+from camshaft.plan.memory.weights import Weights
 from camshaft.settings import setting
 from camshaft.store.store import store
 from camshaft.store.usage import clear, usage
@@ -173,3 +179,93 @@ def test_a_model_that_is_closed_at_once_waits_for_its_file_but_not_for_long(
     at_rest()
     assert files(model) == []
     assert [path.name for path in file.parent.iterdir()] == ["path"]
+
+
+@pytest.mark.parametrize("name", ["q8.gguf", "of\ntwo lines.gguf"])
+def test_all_paths_of_a_model_share_its_file(
+    model: Path, packed: list[int], monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """Also paths that messages escape, and relative ones of a process that changes its folder."""
+    named = model.rename(model.with_name(name))
+    monkeypatch.chdir(model.parent)
+    with LanguageModel(name, threads=1, context=64, activations="f32") as lm:
+        monkeypatch.chdir("/")
+        lm.logits(TOKENS)
+    (file,) = files(model)
+    assert (file.parent / "path").read_bytes() == os.fsencode(named)
+    (link := model.with_name("link.gguf")).symlink_to(named)
+    for path in (named, link):
+        packed.clear()
+        logits(path)
+        assert max(packed) == 0
+    assert files(model) == [file]
+    logits(Path(shutil.copy(named, model.with_name("other.gguf"))))
+    assert file in files(model)
+
+
+def test_memory_whose_loading_failed_is_not_kept(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with open_gguf(model) as file:
+        tensor = next(each for each in file.tensors.values() if each.format.name == "Q8_0")
+        constant = Graph().constant(tensor.name, tensor, interleaved(TensorSpec(tensor.shape, tensor.format)))
+        weights = Weights(cache=packed_folder.weight_cache(file))
+
+        def lost(piece: Piece) -> None:
+            raise KeyboardInterrupt
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Piece, "load", lost)
+            with pytest.raises(KeyboardInterrupt):
+                weights.prepare([constant], 1)
+        weights.prepare([], 1)
+        weights.clear()
+        assert files(model) == []
+
+
+def test_no_thread_for_the_work_is_no_error(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    begin = threading.Thread.start
+
+    def refused(self: threading.Thread) -> None:
+        if self.name == "camshaft weights":
+            raise RuntimeError("can't start new thread")
+        begin(self)
+
+    monkeypatch.setattr(threading.Thread, "start", refused)
+    logits(model)
+    assert files(model) == []
+
+
+def test_files_that_killed_processes_left_go(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    logits(model)
+    (file,) = files(model)
+    left = file.with_name(".unfinished-abcd1234")
+    left.write_bytes(b"half")
+    logits(model)  # which maps the file
+    assert not left.exists()
+    left.write_bytes(b"half")
+    monkeypatch.setenv("CAMSHAFT_CACHE_DIR", str(file.parents[2]))
+    clear(store(), ["packed"])
+    assert list(file.parent.iterdir()) == []
+
+
+def test_large_files_move_in_pieces(tmp_path: Path) -> None:
+    bytes_of = np.random.default_rng(1).integers(0, 256, 2 * weight_cache.HUGE_PAGE + 5000, np.uint8)
+    (path := tmp_path / "file.weights").write_bytes(bytes_of.tobytes())
+    path.chmod(0o600)
+    memory = weight_cache._mapped(path, bytes_of.size)
+    assert memory is not None
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(weight_cache, "_MOVED", weight_cache.HUGE_PAGE)
+        weight_cache.WeightCache(tmp_path, lambda: None)._enlarge(memory)
+    np.testing.assert_array_equal(memory, bytes_of)
+    assert str(path) not in Path("/proc/self/maps").read_text()
+
+
+def test_a_forked_child_has_no_lock_of_a_thread(tmp_path: Path) -> None:
+    cache = weight_cache.WeightCache(tmp_path, lambda: None)
+    with cache._closed._cond:  # as a thread that waits has it for a moment
+        child = os.fork()
+        if not child:
+            signal.alarm(5)
+            cache.close()
+            os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0

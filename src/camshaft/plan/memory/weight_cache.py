@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from camshaft.errors import StoreError
+from camshaft.forks import renewed
 from camshaft.formats.tensor import FileTensor
 from camshaft.plan.memory.allocate import HUGE_PAGE, Memory, huge_pages
 from camshaft.plan.memory.loading import LoadRequest
@@ -35,6 +36,7 @@ MOST_FILES = 4  # of a model: another set of weights, or a CPU level that packs 
 PATIENCE_S = 1.0  # the first runs come before huge pages
 END_S = 2.0  # how long a model that is closed waits for a file to be written: 376 MB take 0.3 to 1 s
 _CHUNK = 16 << 20
+_MOVED = 64 << 20  # at once: what the move takes beside the weights, and whole huge pages
 _SUFFIX = ".weights"
 # Of Linux, for which Python has no names: MREMAP_MAYMOVE, MREMAP_FIXED and MREMAP_DONTUNMAP.
 _MOVE_ONTO = 1 | 2 | 4
@@ -58,6 +60,15 @@ class WeightCache:
         self._pools: list[_Pool] = []
         self._writers: list[threading.Thread] = []
         self._closed = threading.Event()
+        renewed(self)
+
+    def renew(self) -> None:
+        """Do without the parent's threads, in a forked child, and without a lock that one of them may have held."""
+        self._writers, self._closed = [], threading.Event()
+
+    def begin(self) -> None:
+        """Forgets memory whose loading failed: its bytes are not whole."""
+        self._pools = []
 
     def divided(self, constants: Sequence[LoadRequest]) -> tuple[list[LoadRequest], list[LoadRequest]]:
         """Returns the constants that are packed from a file, whose bytes follow from the file's, in the same order for each plan,
@@ -79,7 +90,7 @@ class WeightCache:
         """Begins to write what was packed, and to copy what was mapped to huge pages, in the background."""
         pools, self._pools = self._pools, []
         if any(not pool.is_mapped for pool in pools):
-            self._writers.append(_begun(self._write_all, pools))
+            self._writers += _begun(self._write_all, pools)
         if any(pool.is_mapped for pool in pools):
             _begun(self._enlarge_all, pools)
 
@@ -100,6 +111,7 @@ class WeightCache:
 
     def _enlarge_all(self, pools: list[_Pool]) -> None:
         self._closed.wait(PATIENCE_S)
+        remove_unfinished(self._folder)  # of a start beside the one that wrote the file, killed meanwhile
         for pool in pools:
             if pool.is_mapped and not self._closed.is_set():
                 self._enlarge(pool.memory)
@@ -115,7 +127,7 @@ class WeightCache:
             for first in range(0, pool.memory.nbytes, _CHUNK):
                 self._go_on()
                 file.write(pool.memory[first : first + _CHUNK].data)
-        with naming(self._folder, "cannot be used"):
+        with naming(self._folder, "cannot be used"), suppress(FileNotFoundError):  # another process removed one
             files = sorted(self._folder.glob(f"*{_SUFFIX}"), key=lambda path: path.stat().st_mtime_ns)
             for old in files[:-MOST_FILES]:
                 old.unlink(missing_ok=True)
@@ -123,26 +135,31 @@ class WeightCache:
     def _enlarge(self, memory: Memory) -> None:
         """Replaces the pages of a mapped file by huge pages with the same bytes. Reads in the meantime see either."""
         try:
-            fresh = huge_pages(memory.nbytes)
+            fresh = huge_pages(min(memory.nbytes, _MOVED))
         except MemoryError:  # the file's pages stay
             return
-        with suppress(_Closed):
-            for first in range(0, memory.nbytes, _CHUNK):
-                self._go_on()
-                fresh[first : first + _CHUNK] = memory[first : first + _CHUNK]
-            span = ctypes.c_size_t(_whole_pages(memory.nbytes))
-            # Refused by Linux before 5.7, where the file's pages stay. The fresh range stays mapped, without pages.
-            _call("mremap", fresh.ctypes.data, span, span, _MOVE_ONTO, ctypes.c_void_p(memory.ctypes.data))
+        for first in range(0, memory.nbytes, _MOVED):
+            place = memory[first : first + _MOVED]
+            if self._closed.is_set():
+                return
+            fresh[: place.nbytes] = place
+            span, to = ctypes.c_size_t(_whole_pages(place.nbytes)), place.ctypes.data
+            # The fresh range stays mapped, without pages. Linux before 5.7 refuses: the file's pages stay.
+            if _call("mremap", fresh.ctypes.data, span, span, _MOVE_ONTO, ctypes.c_void_p(to)) != to:
+                return
 
     def _go_on(self) -> None:
         if self._closed.is_set():
             raise _Closed
 
 
-def _begun(work: Callable[[list[_Pool]], None], pools: list[_Pool]) -> threading.Thread:
+def _begun(work: Callable[[list[_Pool]], None], pools: list[_Pool]) -> list[threading.Thread]:
     thread = threading.Thread(target=work, args=(pools,), name="camshaft weights", daemon=True)
-    thread.start()
-    return thread
+    try:
+        thread.start()
+    except RuntimeError:  # no thread, or memory for one, is left: the weights are there without the work
+        return []
+    return [thread]
 
 
 class _Closed(Exception):

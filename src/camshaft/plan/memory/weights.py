@@ -115,6 +115,7 @@ class Weights:
         found |= {constant.key: constant.source.data() for constant, is_pooled in rest if not is_pooled}
         pooled = [constant for constant, is_pooled in rest if is_pooled]
         if self._cache is not None:
+            self._cache.begin()
             cached, pooled = self._cache.divided(pooled)
             todo += _pool(cached, found, self._cache.memory)
         todo += _pool(pooled, found, lambda constants, nbytes: (huge_pages(nbytes), False))
