@@ -260,6 +260,14 @@ def test_large_files_move_in_pieces(tmp_path: Path) -> None:
     assert str(path) not in Path("/proc/self/maps").read_text()
 
 
+def test_a_model_that_is_never_closed_has_its_file(model: Path) -> None:
+    lm = LanguageModel(model, threads=1, context=64, activations="f32")
+    lm.logits(TOKENS)
+    weight_cache._close_all()  # as at the end of the process
+    assert len(files(model)) == 1
+    lm.close()
+
+
 def test_a_forked_child_has_no_lock_of_a_thread(tmp_path: Path) -> None:
     cache = weight_cache.WeightCache(tmp_path, lambda: None)
     with cache._closed._cond:  # as a thread that waits has it for a moment

@@ -7,6 +7,7 @@ thread copies them to huge pages, at the same address.
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import mmap
 import os
@@ -17,6 +18,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from weakref import WeakSet
 
 from camshaft.errors import StoreError
 from camshaft.forks import renewed
@@ -61,6 +63,7 @@ class WeightCache:
         self._writers: list[threading.Thread] = []
         self._closed = threading.Event()
         renewed(self)
+        _open.add(self)
 
     def renew(self) -> None:
         """Do without the parent's threads, in a forked child, and without a lock that one of them may have held."""
@@ -160,6 +163,16 @@ def _begun(work: Callable[[list[_Pool]], None], pools: list[_Pool]) -> list[thre
     except RuntimeError:  # no thread, or memory for one, is left: the weights are there without the work
         return []
     return [thread]
+
+
+_open: WeakSet[WeightCache] = WeakSet()
+
+
+@atexit.register
+def _close_all() -> None:
+    """Waits for the files of models that a program never closed: a file in progress would be left, and written at every start."""
+    for cache in list(_open):
+        cache.close()
 
 
 class _Closed(Exception):
