@@ -117,5 +117,6 @@ def cost(node: ops.NodeSpec, target: ops.Target) -> float:
     c = conv_of(node.inputs, node.attrs)
     s = shape_of(c, target)
     places = c.images * c.groups * prod(c.windows.places)
-    computing = places * c.depth * s.panels * s.panel * (1 + 0.5 / s.tile) / (3.4 * target.lanes)
+    factor = (1 + 0.5 / s.tile) * (1.0 if s.vectors > 1 else 1.1)
+    computing = places * c.depth * s.panels * s.panel * factor / (3.4 * target.lanes)
     return computing + places * c.per_group * STORE_NS[target.lanes] + 0.1 * prod(node.inputs[1].bounds) + 100.0
