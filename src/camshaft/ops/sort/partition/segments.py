@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from camshaft.dtypes import i32, i64
+from camshaft.dtypes import boolean, i32, i64
 from camshaft.lang import Tracer, ir
 from camshaft.ops.sort.network import Words
 from camshaft.ops.sort.partition.leaf import Leaf
@@ -18,6 +18,8 @@ from camshaft.ops.sort.partition.splits import Area, Elements, Ends, near_median
 
 # Vectors of the greatest and of the smaller leaves.
 LEAVES = 16, 8
+# Vectors of words from which two leaves that are merged take less time than a split: 512 words are seldom split in two leaves.
+MERGED = 26
 # The greater part of a split is pushed first, so 2^30 elements need less. Fields: at, n, whether a bad split made it.
 _DEPTH, _FIELDS = 32, 3
 # Times the stack may outlast as many steps as good splits need: depth 250 at most, 4 steps for each leaf's words. Two loops: one
@@ -81,11 +83,12 @@ def sort_row(area: Area, words: Words, x: Elements, n: ir.Value, put: Put) -> No
     """Sorts the n elements of a row, which are split first from where they are; `put` as of `sort_segment`."""
     k, whole = area.k, _whole(area.k, words, area.k.const(0, i64), n)
     stack = Stack(k, words)
-    with k.when(n <= LEAVES[0] * area.width):
+    is_split = _is_split(area, n)
+    with k.when(is_split ^ k.const(True, boolean)):
         for c in k.lanes(n):
             area.keys[area.row, c] = words.word(k, x.x[x.row, c], c)
         stack.push(whole)
-    with k.when(n > LEAVES[0] * area.width):
+    with k.when(is_split):
         _split_segment(area, stack, whole, x)
     _sort(area, words, stack, n, put)
 
@@ -111,11 +114,48 @@ def _sort(area: Area, words: Words, stack: Stack, n: ir.Value, put: Put) -> None
         differ = segment.low < segment.high
         with k.when((segment.n <= most) & differ):
             _sort_leaf(area, words, segment, put)
-        with k.when((segment.n > most) & differ):
+        with k.when((segment.n > MERGED * area.width) & (segment.n <= 2 * most) & differ):
+            _sort_two_leaves(area, words, segment, put)
+        with k.when(_is_split(area, segment.n) & differ):
             _split_segment(area, stack, segment)
         with k.when(segment.low >= segment.high):
             for place in k.range((segment.n + (area.width - 1)) // area.width):
                 put(segment.at + place * area.width, segment.low, segment.n - place * area.width)
+
+
+def _is_split(area: Area, n: ir.Value) -> ir.Value:
+    """Whether n words are split: more than a leaf has, but for what two leaves take."""
+    most = LEAVES[0] * area.width
+    return ((n > most) & (n <= MERGED * area.width)) | (n > 2 * most)
+
+
+def _sort_two_leaves(area: Area, words: Words, segment: Segment, put: Put) -> None:
+    """Sorts what two leaves hold: each in columns, then halves of both, each merged. Words past the segment count as the
+    greatest."""
+    k, width, rows = area.k, area.width, LEAVES[0]
+    leaf, kept = Leaf(k, rows, width), k.scratch(words.dtype, 2 * rows, width)
+    for half in k.range(2):
+        loaded = []
+        for row in range(rows):
+            start = (half * rows + row) * width
+            found = k.var(words.greatest, words.dtype)
+            with k.when(k.lane().to(i32) < (segment.n - start).to(i32)):
+                found.set(area.keys[area.row, segment.at + start + k.lane()])
+            loaded.append(found.value)
+        for row, word in enumerate(leaf.in_columns(loaded)):
+            kept[half * rows + row, k.lane()] = word
+    k.barrier()
+    for row in range(rows // 2):
+        ends = row, rows - 1 - row
+        low, high = leaf.halved(*([kept[at + half, k.lane()] for at in ends] for half in (0, rows)))
+        for at, one, two in zip(ends, low, high, strict=True):
+            kept[at, k.lane()] = one
+            kept[rows + at, k.lane()] = two
+    k.barrier()
+    for half in k.range(2):
+        for row, word in enumerate(leaf.merged([kept[half * rows + row, k.lane()] for row in range(rows)])):
+            start = (half * rows + row) * width
+            put(segment.at + start, word, segment.n - start)
 
 
 def _sort_leaf(area: Area, words: Words, segment: Segment, put: Put) -> None:
