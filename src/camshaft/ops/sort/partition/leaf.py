@@ -26,7 +26,7 @@ class Leaf:
 
     def sorted(self, words: Sequence[ir.Value]) -> Vectors:
         """The same words, in order through the vectors."""
-        return self._transposed(self.in_columns(words))
+        return self.transposed(self.in_columns(words))
 
     def in_columns(self, words: Sequence[ir.Value]) -> Vectors:
         """The same words, in order through the columns."""
@@ -45,7 +45,7 @@ class Leaf:
 
     def merged(self, words: Sequence[ir.Value]) -> Vectors:
         """The words of a half that `halved` gave, in order through the vectors."""
-        return self._transposed(self._pairs(self._across(list(words), self.width // 2), tuple(halves(self.rows))))
+        return self.transposed(self._pairs(self._across(list(words), self.width // 2), tuple(halves(self.rows))))
 
     # --- comparisons -----------------------------------------------------------------------------------------------------
     def _ordered(self, a: ir.Value, b: ir.Value) -> tuple[ir.Value, ir.Value]:
@@ -104,7 +104,7 @@ class Leaf:
     def _lower(self, bit: int) -> ir.Value:
         return (self.k.lane() & bit) < 1
 
-    def _transposed(self, words: Vectors) -> Vectors:
+    def transposed(self, words: Vectors) -> Vectors:
         """Blocks of as many rows as lanes: lane i of row j to lane j of row i. Then the blocks of each lane follow each other."""
         size = min(self.rows, self.width)
         step = 1
