@@ -12,7 +12,8 @@ from typing import Any
 
 from camshaft.dtypes import DTYPES, f32
 from camshaft.lang import Array, Tracer, Value, kernel
-from camshaft.ops.matmul.blocks.blocked_kernel import Part, Product, multiply
+from camshaft.ops.matmul.blocks.blocked_kernel import multiply
+from camshaft.ops.matmul.blocks.product import Part, Product
 from camshaft.ops.matmul.lanes import added
 from camshaft.ops.matmul.shapes import WIDTH, Blocks
 
