@@ -120,7 +120,7 @@ def _plan_rows(plan: FinetunePlan) -> list[tuple[str, str]]:
 
 
 class Shown:
-    """Shows steps on a bar: the loss, the speed and the time left from the mean of all steps but the first, which compiles."""
+    """Shows steps on a bar: the loss, and from the second step on the speed and the time left, as the first one compiles."""
 
     def __init__(self, bar: Bar) -> None:
         self._bar = bar
@@ -130,12 +130,13 @@ class Shown:
     def __call__(self, point: Point, total: int) -> None:
         self._seconds.append(point.seconds)
         self._validation = point.validation if point.validation is not None else self._validation
-        timed = self._seconds[1:] or self._seconds
-        mean = sum(timed) / len(timed)
         said = [f"loss {point.loss:.4f}", f"lr {point.lr:.3g}"]
         said += [f"validation {self._validation:.4f}"] if self._validation is not None else []
-        said += [f"{point.tokens / point.seconds:.0f} tokens/s"] if point.seconds > 0 else []
-        self._bar(point.step, total, ", ".join([*said, f"{_clock(mean * (total - point.step))} left"]))
+        timed = self._seconds[1:]
+        if timed and point.seconds > 0:
+            left = sum(timed) / len(timed) * (total - point.step)
+            said += [f"{point.tokens / point.seconds:.0f} tokens/s", f"{_clock(left)} left"]
+        self._bar(point.step, total, ", ".join(said))
 
 
 def _clock(seconds: float) -> str:
