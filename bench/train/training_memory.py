@@ -3,9 +3,9 @@
     python -m bench.train.training_memory [MODEL] [--only N] [--json FILE]
 
 One process plans each run; another one runs it, and samples its anonymous memory after each step. "grown" is by how much that
-exceeds what it was before the model was opened; the bound is the plan's weights and program plus 1.2 times all else of it. The
-program is what a process takes for any batch: the tokenizer, the graph, compiled code; "bound without it" leaves it out. Pages of the mapped file are not
-anonymous: the system takes them back as it likes.
+exceeds what it was before the model was opened; the bound is the plan's weights and program plus 1.2 times all else of it, and
+"bound without program" leaves the program out, which is what a process takes for any batch: the tokenizer, the graph, compiled
+code. Pages of the mapped file are not anonymous: the system takes them back as it likes.
 """
 
 from __future__ import annotations
