@@ -112,9 +112,10 @@ def _print_plan(found: Any, json: bool) -> None:
 
 
 def _plan_rows(plan: FinetunePlan) -> list[tuple[str, str]]:
-    kinds = dict(plan.memory) | ({} if plan.program_nbytes is None else {"program, about": plan.program_nbytes})
-    rows = [(kind, size(nbytes)) for kind, nbytes in kinds.items()]
-    rows += [("memory in all", size(sum(kinds.values())))]
+    held, rows = sum(plan.memory.values()), [(kind, size(nbytes)) for kind, nbytes in plan.memory.items()]
+    if plan.program_nbytes is not None:
+        rows += [("what --memory counts", size(held)), ("program, about", size(plan.program_nbytes))]
+    rows += [("memory in all", size(held + (plan.program_nbytes or 0)))]
     rows += [("layers computed once more", f"{plan.recomputed} of {plan.n_layers}")]
     return [*rows, ("rows", f"{plan.n_rows} of {plan.row_length} tokens"), ("steps", str(plan.n_steps))]
 
