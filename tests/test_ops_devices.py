@@ -30,6 +30,8 @@ LONG = {
     "webgpu-rms_norm_q8-one_block_per_lane",
     "webgpu-gelu_multiply_q8-one_block_per_lane",
     "webgpu-top_k_top_p-one_row_per_program",
+    "webgpu-gated_delta_rule_gradient-token_by_token",
+    "webgpu-rwkv7_gradient-head_backward_in_memory",
     # the kernels of quantized_matmul
     "gated_product-unfused_tile",
     "gated_product-unfused_row",
@@ -38,7 +40,7 @@ LONG = {
 
 def _is_quick(name, op, variant) -> bool:
     long = LONG & {f"{op.name}-{variant.name}", f"{name}-{op.name}-{variant.name}"}
-    return not long and (name not in IN_CI or has_turn(op, name))
+    return not long and (name not in IN_CI or has_turn(op, name, variant))
 
 
 def _variants(name) -> list:

@@ -88,7 +88,7 @@ def main() -> None:
         rows.append(row)
         sizes = ", ".join(f"{kind} {n / 1e6:.0f}" for kind, n in (row["plan"] | {"program": row["program"]}).items())
         shown = f"grown {row['grown'] / 1e6:.0f} of at most {row['bound'] / 1e6:.0f} MB"
-        print(f"{RUNS[i]}: {shown}, {row['recomputed']} layers computed once more; plan: {sizes}", flush=True)
+        print(f"{RUNS[i]}: {shown}, {row['recomputed']} layers recomputed; plan: {sizes}", flush=True)
     write(args.json, rows)
     sys.exit(0 if all(row["within_bound"] for row in rows) else 1)
 

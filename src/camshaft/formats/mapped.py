@@ -74,7 +74,7 @@ class MappedFile:
         except OSError as error:
             raise FormatError(f"{self.path}: cannot be read: {error.strerror}") from error
         self.size = len(self._map)
-        # Other contents have another one: device, number, size and time of the last change.
+        # Changes with the contents: device, inode, size and time of the last change.
         self.identity = status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
 
     @property

@@ -25,6 +25,7 @@ from camshaft.extent import Extent
 from camshaft.formats.gguf.file import GGUFFile
 from camshaft.generate.memory.kv_cache import KVCache
 from camshaft.generate.memory.logits import device_with_memory, first_rows, logits_memory
+from camshaft.generate.memory.packed_folder import weight_cache
 from camshaft.generate.memory.resident_experts import open_residency
 from camshaft.generate.speculation.pace import RunCosts
 from camshaft.generate.stored.named_plans import NamedPlans
@@ -78,7 +79,9 @@ class ModelPlans(NamedPlans, PictureRuns):
         self.device = device_with_memory(backend)
         self.residency = open_residency(file, config, experts_resident, on_device=self.device is not None)
         self._check_locking(mlock)
-        self.weights = Weights(self.residency.mapped if self.residency else None, locked=mlock)
+        mapped = self.residency.mapped if self.residency else None
+        is_cached = self.residency is None and self.device is None and not mlock
+        self.weights = Weights(mapped, locked=mlock, cache=weight_cache(file) if is_cached else None)
         self.experts = self.residency.experts if self.residency else None
         self.length = Extent("length", context)
         self.prompt_tokens = Extent("tokens", min(PROMPT_TOKENS, context))
@@ -189,7 +192,7 @@ class ModelPlans(NamedPlans, PictureRuns):
         return run("rows" if alike and self.is_uneven else "prompt" if seen else "", ids, positions, slots, rows)
 
     def _run_as(self, name: str, ids: Ints, positions: Ints, slots: Ints, rows: Ints) -> Array | DeviceRows:
-        """Run the plan of that name, or the one for so many tokens and rows."""
+        """Run the named plan, or the one for this number of tokens and rows."""
         n, n_rows = len(ids), len(rows)
         name = "rows" if n_rows > 1 and name != "together" else name or ("single" if n == n_rows else "prompt")
         plan = self._plan(name)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 # GGUF's numbers of gating functions; the third is the softmax of the chosen experts alone: that of all, divided by their sum.
 _SCORES = {1: "softmax", 2: "sigmoid", 3: "softmax"}
 _SIGMOID, _OF_CHOSEN = 2, 3
-# The experts of Llama 4 Maverick, which norms no q and k; no key says so, and GGUF's readers tell it by them.
+# The experts of Llama 4 Maverick, which does not norm q and k. GGUF has no key for that; readers go by this number.
 WITHOUT_NORMS = 128
 # The layers and tokens of GLM-4.7-Flash, whose first files are those of a family without sigmoid and do not name it.
 _GLM_FLASH = ((47, 154880), (48, 154880))
@@ -25,7 +25,7 @@ class Experts:
     """A mixture of experts: `n_used` of `n` experts of width `dim` per token, and a shared one of `shared_dim` (0: none).
 
     They are chosen by their scores, the `score` of a router's logits, plus a bias where the file has one; of `groups` only from
-    the `top_groups` whose `group_top` best have the greatest sum. The weights are the scores, divided by their sum if
+    the `top_groups` whose `group_top` best have the largest sum. The weights are the scores, divided by their sum if
     `normalizes`, times `scale`. With a `latent` the experts see a projection
     to that width, and their sum is projected back.
     """

@@ -1,4 +1,4 @@
-"""Keys: a GGUF file's metadata under an architecture's prefix, checked."""
+"""Keys: checked access to the metadata under an architecture's prefix in a GGUF file."""
 
 from __future__ import annotations
 
@@ -71,9 +71,9 @@ class Keys:
             raise ModelError(f"the key '{self.architecture}.{key}' is {found}; wanted {wanted}, {why}")
 
     def by_layer(self, value: Any, n_layers: int) -> list[Any]:
-        """The elements of a list with one for each layer; none for what is no such list.
+        """Returns a list's first `n_layers` elements, or [] unless it has `n_layers` or `block_count` elements.
 
-        It may have more for layers that predict later tokens, which `block_count` counts too."""
+        `block_count` may include layers for multi-token prediction."""
         listed = value.tolist() if hasattr(value, "tolist") else value
         if not isinstance(listed, list | tuple) or len(listed) not in (
             n_layers,

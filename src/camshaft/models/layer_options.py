@@ -27,7 +27,7 @@ class LayerSizes:
 @dataclass(frozen=True)
 class LayerOptions:
     """`window`: the tokens that a layer's attention sees, 0 for all; `chunk`: of those only the ones in the same part of the
-    context, of so many tokens. `rope`: its rotation table, empty for none. `kind`:
+    context, of this many tokens. `rope`: its rotation table, empty for none. `kind`:
     attention, that of the model's recurrent layers, both, or feed-forward alone. `experts`: whether its feed-forward is the
     mixture of experts. `sizes`: its own ones, None for the model's. `shares`: the layer whose keys and values it reads, -1: its
     own."""

@@ -164,6 +164,8 @@ GRADIENTS = (
     "adam_update",
     "assign",
     "dropout",
+    "gated_delta_rule_gradient",
+    "rwkv7_gradient",
 )
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
@@ -11,10 +14,14 @@ from camshaft.backends.cpu.device import cpu_device
 from camshaft.dtypes import as_dtype, f32
 from camshaft.errors import ShapeError
 from camshaft.ops.op import NodeSpec
-from camshaft.ops.recurrent.frame import decays, rates, small
+from camshaft.ops.recurrent.delta_chunks import decays_between
+from camshaft.ops.recurrent.frame import decays as log_decays
+from camshaft.ops.recurrent.frame import rates, small
 from camshaft.ops.recurrent.rwkv import OPS as RWKV
 from camshaft.ops.spec import TensorSpec
 from camshaft.validation.run import run_variant
+
+Decays = Callable[[np.ndarray], np.ndarray]
 
 
 def inputs(tokens: int, key_size: int = 32, value_size: int = 32, heads: int = 1) -> tuple[np.ndarray, ...]:
@@ -22,7 +29,7 @@ def inputs(tokens: int, key_size: int = 32, value_size: int = 32, heads: int = 1
     rng, shape = np.random.default_rng(tokens), (1, tokens, heads)
     made = (
         rng.normal(size=(*shape, key_size)), small(rng, (*shape, key_size)), rng.normal(size=(*shape, value_size)),
-        decays(rng, shape), rates(rng, shape), rng.normal(size=(1, heads, key_size, value_size)),
+        log_decays(rng, shape), rates(rng, shape), rng.normal(size=(1, heads, key_size, value_size)),
     )  # fmt: skip
     return tuple(np.asarray(a, np.float32) for a in made)
 
@@ -31,8 +38,16 @@ def error(came: np.ndarray, wanted: np.ndarray) -> float:
     return float(np.linalg.norm(came.astype(np.float64) - wanted) / np.linalg.norm(wanted))
 
 
-def agree(tokens: int) -> None:
+def far_and_near(shape: tuple[int, ...]) -> np.ndarray:
+    """Log decays of about -40 but for each fourth token: those of near tokens are far below the sum's last digit."""
+    g = -50 * np.abs(np.random.default_rng(5).normal(size=shape))
+    g[:, ::4] = -0.01
+    return np.asarray(g, np.float32)
+
+
+def agree(tokens: int, far: bool = False) -> None:
     op, given = ops.get("gated_delta_rule"), inputs(tokens)
+    given = (*given[:3], far_and_near(given[3].shape), *given[4:]) if far else given
     specs = tuple(TensorSpec(a.shape, as_dtype(a.dtype)) for a in given)
     node, device = NodeSpec(specs, op.infer(specs, {}), {}), cpu_device("simd")
     made = [run_variant(v, node, device, given, {}) for v in op.variants if not v.supports(node, device)]
@@ -44,6 +59,16 @@ def agree(tokens: int) -> None:
 @pytest.mark.parametrize("tokens", [24, 128])
 def test_chunks_give_what_token_by_token_gives(tokens: int) -> None:
     agree(tokens)
+
+
+def test_near_tokens_after_far_decays_keep_their_digits() -> None:
+    """In the kernels, and in the products that other devices run."""
+    agree(128, far=True)
+    g = far_and_near((1, 64))
+    sums = np.cumsum(g, -1, dtype=np.float64)[0]
+    wanted = np.tril(np.exp(np.minimum(sums[:, None] - sums, 0)))
+    found = decays_between(SimpleNamespace(matmul=np.matmul, where=np.where, exp=np.exp), g)
+    np.testing.assert_allclose(found[0], wanted, rtol=2e-5, atol=1e-30)
 
 
 @pytest.mark.full
@@ -83,12 +108,12 @@ def test_tokens_far_apart_in_decay_do_not_overflow() -> None:
     assert error(last, wanted[1]) < 3e-6
 
 
-def of_gradient(tokens: int, keys: int, values: int, groups: int, decay: float | None = None) -> None:
+def of_gradient(tokens: int, keys: int, values: int, groups: int, decays: Decays = lambda g: g) -> None:
     """The kernel's gradients of the delta rule against the reference's; 1 and 3 threads give the same bits."""
     op, (q, k, v, g, beta, state) = ops.get("gated_delta_rule_gradient"), inputs(tokens, keys, values, 2)
     rng = np.random.default_rng(8)
     dy, dstate = (rng.normal(size=a.shape).astype(np.float32) for a in (v, state))
-    g = g if decay is None else np.full_like(g, decay)
+    g = decays(g)
     given = (q[:, :, :groups], k[:, :, :groups], v, g, beta, state, dy, dstate)
     graph = cs.Graph()
     made = graph.node(op.name, *(graph.input(f"x{i}", a.shape, "f32") for i, a in enumerate(given)))
@@ -103,10 +128,10 @@ def of_gradient(tokens: int, keys: int, values: int, groups: int, decay: float |
         assert error(found[0][f"y{i}"], wanted) < 3e-6
 
 
-@pytest.mark.parametrize("decay", [None, -9.0])
-def test_gradients_over_chunks(decay: float | None) -> None:
+@pytest.mark.parametrize("decays", [lambda g: g, lambda g: 0 * g - 9, lambda g: far_and_near(g.shape)])
+def test_gradients_over_chunks(decays: Decays) -> None:
     """By far decays the gradient of g is small against products that cancel in it."""
-    of_gradient(67, 64, 32, 1, decay)
+    of_gradient(67, 64, 32, 1, decays)
 
 
 @pytest.mark.full

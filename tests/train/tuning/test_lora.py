@@ -20,6 +20,7 @@ from camshaft.train.tuning.data.examples import Example, read_examples
 from camshaft.train.tuning.data.rows import one_each, packed
 from tests.support.fixtures import tiny_logits, tiny_model
 from tests.support.models.files import changed_model
+from tests.support.quick import full
 from tests.support.references import evaluated
 from tests.train.by_references import by_references  # noqa: F401 - a fixture
 
@@ -115,8 +116,10 @@ def test_fine_tuning_lowers_the_loss_and_goes_on_where_it_stopped(tmp_path: Path
     folder = tmp_path / "checkpoints"
     with pytest.raises(KeyboardInterrupt):
         train.finetune(base, data, out, options=options, folder=folder, force=True, each=stop)
-    train.finetune(base, data, out, options=options, folder=folder, force=True, resume=True)
+    rest = train.finetune(base, data, out, options=options, folder=folder, force=True, resume=True)
     assert out.read_bytes() == wanted
+    assert (rest.first_loss, rest.last_loss, rest.resumed_after) == (whole.first_loss, whole.last_loss, 2)
+    assert 0 < rest.n_tokens < whole.n_tokens
 
 
 def test_only_answers_are_learned(tmp_path: Path) -> None:
@@ -146,7 +149,7 @@ def test_only_answers_are_learned(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("by_references")
-@pytest.mark.parametrize("name", ["llama", "gemma2", "gpt2"])
+@pytest.mark.parametrize("name", [full("llama"), "gemma2", full("gpt2")])
 def test_packed_examples_have_the_loss_and_the_gradients_of_examples_alone(name: str, tmp_path: Path) -> None:
     rng = np.random.default_rng(3)
     sizes = (9, 17, 5, 12, 3, 20)

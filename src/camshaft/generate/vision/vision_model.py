@@ -123,17 +123,17 @@ class VisionModel(Closing):
 
     @property
     def marker(self) -> str:
-        """What stands for a picture in a prompt."""
+        """The marker of a picture in a prompt."""
         return self.config.row.marker
 
     @property
     def token(self) -> str:
-        """What stands in the vocabulary for each token of a picture."""
+        """The vocabulary's placeholder for each token of a picture."""
         return self.config.row.token or self.marker
 
     @property
     def written(self) -> str:
-        """What a picture is in a prompt of a template that knows none: the marker, with the text that belongs around it."""
+        """A picture in the prompt of a template without pictures: the marker with the text around it."""
         return self.config.row.written or self.marker
 
     def encode(self, picture: Picture) -> tuple[str | Span, ...]:

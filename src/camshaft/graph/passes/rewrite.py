@@ -104,6 +104,7 @@ class Rewriter:
 
     def __init__(self, graph: Graph) -> None:
         self.old, self.new = graph, Graph()
+        self.new._specs = graph._specs  # carry_node compares specs of both graphs by identity
         self.map: dict[Tensor, Tensor] = {}
         for name, tensor in graph.inputs.items():
             self.map[tensor] = self.new._once(self.new.inputs, name, replace(tensor, graph=self.new))

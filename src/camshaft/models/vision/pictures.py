@@ -65,7 +65,7 @@ def open_pictures(sources: Sequence[PictureSource]) -> list[Picture]:
 def open_picture(source: PictureSource, name: str = "the picture") -> Picture:
     """A picture from a file (PNG, JPEG, WebP, GIF's first, BMP), its bytes, pixels u8 [height, width, 3] or an image of Pillow.
 
-    Raises SettingError for what is no picture, is empty, has more than 64 MiB or 40 million pixels, or is damaged;
+    Raises SettingError for anything that is not a picture, is empty, has more than 64 MiB or 40 million pixels, or is damaged;
     MissingExtraError without Pillow."""
     if isinstance(source, Picture):
         return source

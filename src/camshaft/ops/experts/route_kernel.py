@@ -99,7 +99,7 @@ def _number(k: Tracer, x: Value) -> Value:
 def _best_groups(
     k: Tracer, choice: Array, n: int, groups: int, top_groups: int, group_top: int
 ) -> Callable[[Value], Value]:
-    """Returns whether an expert is in one of the best groups: those with the greatest sums of their `group_top` best experts."""
+    """Returns whether an expert is in one of the best groups: those with the largest sums of their `group_top` best experts."""
     size, sums, allowed = n // groups, k.scratch(f32, groups), k.scratch(i32, groups)
     for g in k.lanes(groups):
         first = k.gather(choice, g * size)
@@ -119,7 +119,7 @@ def _best_groups(
 
 
 class _Picks:
-    """The elements of a row in order, one per call: the greatest first, of equal ones the one with the smaller index."""
+    """The elements of a row in order, one per call: the largest first, of equal ones the one with the smaller index."""
 
     def __init__(self, k: Tracer, values: Array, n: int, is_allowed: Callable[[Value], Value] | None) -> None:
         self.k, self.values, self.n, self.is_allowed = k, values, n, is_allowed

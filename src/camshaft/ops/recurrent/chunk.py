@@ -33,6 +33,7 @@ class Chunk:
     inside: Array
     system: Array
     sums: Array
+    lost: Array
     grown: Array
     kept: Array
     rates: Array
@@ -44,9 +45,9 @@ class Chunk:
         queries, values = k.scratch(f32, CHUNK, key_size), k.scratch(f32, CHUNK, value_size)
         inside = k.scratch(f32, CHUNK, CHUNK)
         system = k.scratch(f32, CHUNK, CHUNK) if delta else inside
-        sums, grown, kept = (k.scratch(f32, CHUNK) for _ in range(3))
+        sums, lost, grown, kept = (k.scratch(f32, CHUNK) for _ in range(4))
         rates = k.scratch(f32, CHUNK) if delta else kept
-        arrays = keys, turned, queries, values, inside, system, sums, grown, kept, rates
+        arrays = keys, turned, queries, values, inside, system, sums, lost, grown, kept, rates
         return cls(k, key_size, value_size, delta, rows, vectors, *arrays)
 
     @property
@@ -124,20 +125,24 @@ class Chunk:
         return k.rsqrt(k.vector_sum(total) + NORM_EPS)
 
     def gates(self, g: Array, beta: Array | None, rows: Callable[[Value], tuple[Value, Value]], active: Value) -> None:
-        """Sums the log decays and loads beta; rows after the active ones decay nothing and change nothing. grown = exp(G), and
-        kept = exp(G_last - G)."""
+        """Sums the log decays and loads beta; rows after the active ones decay nothing and change nothing. G = sums + lost:
+        near tokens after far decays differ by what rounding takes of the sums. grown = exp(G), and kept = exp(G_last - G)."""
         k = self.k
-        total = k.var(0.0)
+        total, rest = k.var(0.0), k.var(0.0)
         for r in k.range(CHUNK):
             _, row = rows(k.minimum(r, active - 1))
-            total.set(k.select(r < active, total.value + g[row], total.value))
-            self.sums[r] = total.value
+            before, added = total.value, k.select(r < active, g[row], k.const(0.0, f32))
+            total.set(before + added)
+            part = total.value - before
+            rest.set(rest.value + ((before - (total.value - part)) + (added - part)))
+            self.sums[r], self.lost[r] = total.value, rest.value
             if beta is not None:
                 self.rates[r] = k.select(r < active, beta[row], k.const(0.0, f32))
         for at in range(0, CHUNK, WIDTH):
-            sums = k.load_vector(self.sums, at, width=WIDTH)
-            k.store_vector(self.grown, k.exp(sums), at)
-            k.store_vector(self.kept, k.exp(k.splat(total.value, WIDTH) - sums), at)
+            sums, lost = (k.load_vector(array, at, width=WIDTH) for array in (self.sums, self.lost))
+            k.store_vector(self.grown, k.exp(sums + lost), at)
+            change = (k.splat(total.value, WIDTH) - sums) + (k.splat(rest.value, WIDTH) - lost)
+            k.store_vector(self.kept, k.exp(change), at)
 
     def pairs(self, products: Sequence[tuple[Array, Array, bool]], right: Array, depth: int) -> None:
         """For each (left, to, strict): to = left right exp(G_i - G_j) up to the diagonal, 0 above it, and if strict on it."""
@@ -162,7 +167,8 @@ class Chunk:
     def _decay(self, row: Value, column: Value) -> Value:
         """exp(G_i - G_j) of 16 columns, 0 above the diagonal; exp would overflow there."""
         k = self.k
-        change = k.splat(self.sums[row], WIDTH) - k.load_vector(self.sums, column, width=WIDTH)
+        near, far = (k.splat(a[row], WIDTH) - k.load_vector(a, column, width=WIDTH) for a in (self.sums, self.lost))
+        change = near + far
         return k.exp(k.select(k.iota(WIDTH) + column <= row, change, k.splat(LOWEST, WIDTH)))
 
     def subtract(self, state: Array, first: Value) -> None:

@@ -26,33 +26,45 @@ def pairs(f: Any, g: Any, diagonal: int) -> Any:
     return f.exp(f.where(mask, g.reshape((*shape, 1)) - g.reshape((*shape[:-1], 1, size)), _LOWEST))
 
 
+def decays_between(f: Any, g: Any) -> Any:
+    """exp of the sum of the log decays g [..., C] after token j up to token i, 0 where i < j. Sums from the start of a chunk
+    would lose the digits in which near tokens after far decays differ."""
+    size, shape = g.shape[-1], tuple(g.shape)
+    upto, ones = np.tril(np.ones((size, size), bool)), np.ones((size, size), np.float32)
+    between = f.matmul(f.where(upto, g.reshape((*shape[:-1], 1, size)), 0.0), np.tril(ones, -1))
+    return f.exp(f.where(upto, between, _LOWEST))
+
+
+def from_start(f: Any, g: Any) -> Any:
+    """The sum of the log decays g [..., C] up to each token."""
+    size = g.shape[-1]
+    return f.matmul(g, np.tril(np.ones((size, size), np.float32)), transpose_b=True)
+
+
 def column(x: Any) -> Any:
     """x [...] as [..., 1]."""
     return x.reshape((*x.shape, 1))
 
 
-def _kkt(f: Any, k: Any, g: Any, beta: Any) -> Any:
-    found = f.matmul(k, k, transpose_b=True) * pairs(f, g, -1) * column(beta)
+def _kkt(f: Any, k: Any, decay: Any, beta: Any) -> Any:
+    found = f.matmul(k, k, transpose_b=True) * decay * column(beta)
     return f.where(np.tril(np.ones((k.shape[-2],) * 2, bool), -1), found, 0.0)
 
 
-def _wu(f: Any, t: Any, k: Any, v: Any, g: Any, beta: Any) -> Any:
-    return f.matmul(t, v * column(beta)), f.matmul(t, k * column(beta * f.exp(g)))
+def _wu(f: Any, t: Any, k: Any, v: Any, grown: Any, beta: Any) -> Any:
+    return f.matmul(t, v * column(beta)), f.matmul(t, k * column(beta * grown))
 
 
-def _state(f: Any, k: Any, u: Any, w: Any, g: Any, state: Any = None) -> Any:
-    """Chunk by chunk; without w, v' is u."""
+def _state(f: Any, k: Any, u: Any, w: Any, kept: Any, whole: Any, h: Any) -> Any:
+    """Chunk by chunk, of kept = exp(g_last - g) and whole = exp(g_last); without w, v' is u."""
     m, n, size, key_size = k.shape
-    h = np.zeros((m, key_size, u.shape[3]), np.float32) if state is None else state
     snapshots, changes = [], []
     for i in range(n):
-        last = g[:, i, size - 1 : size]
         change = u[:, i] if w is None else u[:, i] - f.matmul(w[:, i], h)
         snapshots.append(h)
         changes.append(change)
         keys = f.transpose(k[:, i], axes=(0, 2, 1))
-        kept = change * column(f.exp(last - g[:, i]))
-        h = f.exp(last).reshape((m, 1, 1)) * h + f.matmul(keys, kept)
+        h = whole[:, i].reshape((m, 1, 1)) * h + f.matmul(keys, change * column(kept[:, i]))
     shapes = (m, 1, size, u.shape[3]), (m, 1, key_size, u.shape[3])
     first = _joined(f, [c.reshape(shapes[0]) for c in changes])
     # Of one chunk the snapshot is the given state, of which the result must be a copy.
@@ -61,15 +73,32 @@ def _state(f: Any, k: Any, u: Any, w: Any, g: Any, state: Any = None) -> Any:
 
 
 def _joined(f: Any, parts: list[Any]) -> Any:
-    """The parts along the axis of chunks; the initial zeros are no tensor, which one part alone must be."""
+    """The parts along the axis of chunks; the initial zeros are not tensors, which one part alone must be."""
     if len(parts) > 1:
         return f.concat(*parts, axis=1)
     return parts[0]
 
 
-def _output(f: Any, q: Any, k: Any, v: Any, h: Any, g: Any, *, scale: float = 1.0) -> Any:
-    inside = f.matmul(f.matmul(q, k, transpose_b=True) * pairs(f, g, 0), v)
-    return (f.matmul(q, h) * column(f.exp(g)) + inside) * scale
+def _output(f: Any, q: Any, k: Any, v: Any, h: Any, decay: Any, grown: Any) -> Any:
+    inside = f.matmul(f.matmul(q, k, transpose_b=True) * decay, v)
+    return f.matmul(q, h) * column(grown) + inside
+
+
+def _kkt_of_sums(f: Any, k: Any, g: Any, beta: Any) -> Any:
+    return _kkt(f, k, pairs(f, g, -1), beta)
+
+
+def _wu_of_sums(f: Any, t: Any, k: Any, v: Any, g: Any, beta: Any) -> Any:
+    return _wu(f, t, k, v, f.exp(g), beta)
+
+
+def _state_of_sums(f: Any, k: Any, u: Any, w: Any, g: Any, state: Any) -> Any:
+    last = g[:, :, g.shape[2] - 1 :]
+    return _state(f, k, u, w, f.exp(last - g), f.exp(last), state)
+
+
+def _output_of_sums(f: Any, q: Any, k: Any, v: Any, h: Any, g: Any, *, scale: float = 1.0) -> Any:
+    return _output(f, q, k, v, h, pairs(f, g, 0), f.exp(g)) * scale
 
 
 def chunked(f: Any, x: Any, heads: int) -> Any:
@@ -97,17 +126,17 @@ def by_chunks(f: Any, q: Any, k: Any, v: Any, g: Any, beta: Any, state: Any) -> 
     batch, tokens, _, key_size = q.shape
     heads, value_size = v.shape[2:]
     q, k, v, g = (chunked(f, x, heads) for x in (q, k, v, g))
-    g = f.matmul(g, np.tril(np.ones((CHUNK, CHUNK), np.float32)), transpose_b=True)
+    decay, grown = decays_between(f, g), f.exp(from_start(f, g))
     u, w = v, None
     if beta is not None:
         beta = chunked(f, beta, heads)
-        u, w = _wu(f, f.triangular_inverse(_kkt(f, k, g, beta)), k, v, g, beta)
+        u, w = _wu(f, f.triangular_inverse(_kkt(f, k, decay, beta)), k, v, grown, beta)
     if state is not None:
         state = state.reshape((batch * heads, key_size, value_size))
     else:  # a tensor also where there is one chunk
         state = f.multiply(u[:, 0, :1], 0.0) * np.zeros((1, key_size, 1), np.float32)
-    changes, h, last = _state(f, k, u, w, g, state)
-    out = by_token(f, _output(f, q, k, changes, h, g), batch, tokens)
+    changes, h, last = _state(f, k, u, w, decay[:, :, CHUNK - 1], grown[:, :, CHUNK - 1 :], state)
+    out = by_token(f, _output(f, q, k, changes, h, decay, grown), batch, tokens)
     return out, last.reshape((batch, heads, key_size, value_size))
 
 
@@ -203,14 +232,14 @@ OPS = {
     "delta_gates": sequence_op(
         _GATES, "g = -exp(a_log) softplus(alpha + dt_bias), a log decay; beta = sigmoid(b)", _gates
     ),
-    "delta_chunk_kkt": sequence_op(_KKT, "A[i, j] = beta_i (k_i . k_j) exp(g_i - g_j) for i > j, else 0", _kkt),
-    "delta_chunk_wu": sequence_op(_WU, "u = T (beta v); w = T (beta exp(g) k)", _wu),
+    "delta_chunk_kkt": sequence_op(_KKT, "A[i, j] = beta_i (k_i . k_j) exp(g_i - g_j) for i > j, else 0", _kkt_of_sums),
+    "delta_chunk_wu": sequence_op(_WU, "u = T (beta v); w = T (beta exp(g) k)", _wu_of_sums),
     "delta_chunk_state": sequence_op(
         _STATE,
         "v' = u - w h; h = exp(g_last) h + k.T (exp(g_last - g) v'); v', h at chunk starts, the last h",
-        _state,
+        _state_of_sums,
     ),
     "delta_chunk_output": sequence_op(
-        _OUTPUT, "o = scale (exp(g) (q h) + tril(q k.T exp(g_i - g_j)) v'), diagonal included", _output
+        _OUTPUT, "o = scale (exp(g) (q h) + tril(q k.T exp(g_i - g_j)) v'), diagonal included", _output_of_sums
     ),
 }

@@ -62,6 +62,15 @@ def late_huge_pages(nbytes: int) -> tuple[Memory, Callable[[], None]]:
     return np.frombuffer(pages, np.uint8)[start : start + nbytes], enlarge
 
 
+def give_back_free_memory() -> None:
+    """Gives memory that the C heap holds and does not use back to the system; only glibc, which seldom does, has a call for it.
+
+    Rewriting and compiling a graph leaves free pieces between those that stay: 31 MB for a step of LoRA on SmolLM2."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if os.name == "posix" else None
+    if trim is not None:
+        trim(ctypes.c_size_t(0))
+
+
 def keep_in_memory(memory: Memory) -> None:
     """Locks the pages of host memory until it is freed: the system neither swaps them nor reads them from their file again.
 

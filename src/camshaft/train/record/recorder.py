@@ -65,6 +65,11 @@ class Recorder:
             self._events = self._open.enter_context(Events(self._records.tensorboard, self._done))
         return self
 
+    @property
+    def losses(self) -> list[float]:
+        """The losses of all steps so far, those of before a resumption too."""
+        return [point.loss for point in self._history.points]
+
     def add(self, progress: Progress, tokens: int) -> Point:
         """Adds a step of so many tokens."""
         point = self._history.add(progress, tokens)

@@ -13,6 +13,7 @@ from camshaft.errors import PlanError, TrainingError
 from camshaft.graph.graph import Graph
 from camshaft.plan.compile import compile
 from camshaft.plan.execution_plan import ExecutionPlan
+from camshaft.plan.memory.allocate import give_back_free_memory
 from camshaft.plan.memory.weights import Weights
 from camshaft.train.memory import estimated_nbytes
 from camshaft.train.optimizers import Optimizer
@@ -214,6 +215,7 @@ class Step:
         options: dict[str, Any] = {"backend": self._backend, "threads": self._threads, "activations": self._activations}
         plan = compile(graph, **options, memory=memory, weights=self._weights)
         self._states.adopt(plan)
+        give_back_free_memory()
         return plan
 
     def _stop(self, batch: Sequence[Any], loss: float, norm: float, draw: int) -> None:

@@ -83,14 +83,15 @@ def finetune(
                 def shown(progress: Progress) -> None:
                     each(recorder.add(progress, run.batches.tokens(progress.step - 1)), run.steps)
 
-                losses = trainer.run(run.steps, shown)
+                trainer.run(run.steps, shown)
+                losses = recorder.losses
             seconds = time.perf_counter() - started
             _save(target, tuned, trainer.parameters if trainer.best_validation is None else trainer.best)
             return _result(target, run, first, losses, seconds)
 
 
 def _result(target: Path, run: _Run, first: int, losses: list[float], seconds: float) -> FinetuneResult:
-    """What a run from step `first` on has done."""
+    """What a run that goes on after `first` steps has done, with the losses of all steps."""
     trainer, done = run.trainer, run.trainer.step.number
     best_step, lowest = trainer.best_validation or (None, None)
     return FinetuneResult(
@@ -104,6 +105,7 @@ def _result(target: Path, run: _Run, first: int, losses: list[float], seconds: f
         lowest,
         trainer.has_stopped_early,
         trainer.step.skipped,
+        first,
     )
 
 

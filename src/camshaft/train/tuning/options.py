@@ -115,9 +115,9 @@ class FinetuneOptions:
 
 @dataclass(frozen=True)
 class FinetuneResult:
-    """The adapter or model, the number of examples and steps done, the mean losses of the first and last tenth of this run's
-    steps, the tokens that it learned from, and its seconds. The losses are None where no step was left to do. `n_skipped` of the
-    steps changed nothing, as their gradients overflowed f16.
+    """The adapter or model, the number of examples and steps done, and the mean losses of the first and last tenth of the steps.
+    `n_tokens` were learned from in `seconds`: by the steps after `resumed_after`, those of before an interruption. `n_skipped` of
+    the steps changed nothing, as their gradients overflowed f16. The losses are None without a step in the run's history.
 
     With a validation file, `best_step` has the lowest `best_validation`, and what is written is that of this step."""
 
@@ -132,6 +132,7 @@ class FinetuneResult:
     best_validation: float | None = None
     stopped_early: bool = False
     n_skipped: int = 0
+    resumed_after: int = 0
 
 
 @dataclass(frozen=True)

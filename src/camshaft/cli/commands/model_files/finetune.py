@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from camshaft.train.record.history import Point
     from camshaft.train.tuning.options import FinetunePlan, FinetuneResult
 
-# Below this share of an adapter's change, what rounding lost of it is said; Q4_1 in place left 0.06 and its model had learned
-# nothing; converted to Q4_0 it was 0.91, to Q8_0 0.9997.
+# Warn if less than this share of an adapter's change survives rounding. Q4_1 in place kept 0.06, and the model had learned
+# nothing; conversion to Q4_0 kept 0.91, to Q8_0 0.9997.
 LEAST_LEFT = 0.95
 
 _Data = Annotated[
@@ -32,8 +32,6 @@ _Adapter = Annotated[
     Path, typer.Argument(metavar="ADAPTER", help="An adapter, as 'camshaft finetune' writes it, or a PEFT folder.")
 ]
 _Tuned = Annotated[Path, typer.Argument(metavar="OUT", help="NAME.gguf; for an adapter another name is a PEFT folder.")]
-_Out = Annotated[Path, typer.Argument(metavar="OUT", help="Output file; created only once it is complete.")]
-_Force = Annotated[bool, typer.Option("--force", help="Overwrite OUT if it exists.")]
 _Folder = Annotated[
     Path | None, typer.Option(metavar="FOLDER", help="Where checkpoints are written; default: OUT.checkpoints.")
 ]
@@ -72,13 +70,13 @@ def finetune(
     tensorboard: _TensorBoard = None,
     backend: _Backend = None,
     threads: options.Threads = None,
-    force: _Force = False,
+    force: options.Force = False,
     json: options.Json = False,
 ) -> None:
     """Train an adapter of a model on examples, or the model itself.
 
     Shows loss, tokens per second and the time left on a terminal, else a line at each tenth of the steps. Ctrl-C saves a
-    checkpoint, from which --resume goes on."""
+    checkpoint, from which --resume continues."""
     from camshaft.models.files.pull import resolve_model
     from camshaft.train.record.recorder import Records
     from camshaft.train.tuning.finetuning import finetune as run
@@ -115,12 +113,12 @@ def _plan_rows(plan: FinetunePlan) -> list[tuple[str, str]]:
     kinds = dict(plan.memory) | ({} if plan.program_nbytes is None else {"program, about": plan.program_nbytes})
     rows = [(kind, size(nbytes)) for kind, nbytes in kinds.items()]
     rows += [("memory in all", size(sum(kinds.values())))]
-    rows += [("layers computed once more", f"{plan.recomputed} of {plan.n_layers}")]
+    rows += [("layers recomputed", f"{plan.recomputed} of {plan.n_layers}")]
     return [*rows, ("rows", f"{plan.n_rows} of {plan.row_length} tokens"), ("steps", str(plan.n_steps))]
 
 
 class Shown:
-    """Shows steps on a bar: the loss, the speed and the time left from the mean of all steps but the first, which compiles."""
+    """Shows steps on a bar: loss, speed and time left, by the mean of all steps but the first, which compiles."""
 
     def __init__(self, bar: Bar) -> None:
         self._bar = bar
@@ -132,10 +130,10 @@ class Shown:
         self._validation = point.validation if point.validation is not None else self._validation
         timed = self._seconds[1:] or self._seconds
         mean = sum(timed) / len(timed)
-        said = [f"loss {point.loss:.4f}", f"lr {point.lr:.3g}"]
-        said += [f"validation {self._validation:.4f}"] if self._validation is not None else []
-        said += [f"{point.tokens / point.seconds:.0f} tokens/s"] if point.seconds > 0 else []
-        self._bar(point.step, total, ", ".join([*said, f"{_clock(mean * (total - point.step))} left"]))
+        parts = [f"loss {point.loss:.4f}", f"lr {point.lr:.3g}"]
+        parts += [f"validation {self._validation:.4f}"] if self._validation is not None else []
+        parts += [f"{point.tokens / point.seconds:.0f} tokens/s"] if point.seconds > 0 else []
+        self._bar(point.step, total, ", ".join([*parts, f"{_clock(mean * (total - point.step))} left"]))
 
 
 def _clock(seconds: float) -> str:
@@ -151,22 +149,23 @@ def _summary(result: FinetuneResult) -> str:
         done += ", stopped early"
     if result.n_skipped:
         done += f", {result.n_skipped} skipped as gradients overflowed f16"
-    if result.first_loss is None:
+    if result.first_loss is None or result.resumed_after == result.n_steps:
         return f"{done}, as before; none was left to do"
     losses = f"loss {result.first_loss:.3f} to {result.last_loss:.3f}"
+    since = f" after step {result.resumed_after}" if result.resumed_after else ""
     if result.best_validation is not None:
         losses += f"; validation {result.best_validation:.3f} after step {result.best_step}"
-    return f"{done}; {losses}; {count(result.n_tokens, 'token')} learned in {result.seconds:.0f} s"
+    return f"{done}; {losses}; {count(result.n_tokens, 'token')} learned in {result.seconds:.0f} s{since}"
 
 
 @command
 def merge(
     model: options.Model,
     adapter: _Adapter,
-    out: _Out,
+    out: options.Out,
     *,
     file_type: _Type = None,
-    force: _Force = False,
+    force: options.Force = False,
 ) -> None:
     """Write a copy of a model with an adapter added to its weights."""
     from camshaft.models.files.pull import resolve_model

@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from camshaft.dtypes import f32, u32
@@ -51,7 +52,8 @@ class Part:
 @dataclass(frozen=True, kw_only=True)
 class Product:
     """A program's operands. `a_row`, `b_row` and `out_row` are the first rows of its matrices, `p0` is its first column.
-    `sums` has the sums of earlier parts if out has a 16-bit dtype; `paired_part` has a panel's part of b in words."""
+    `sums` has the sums of earlier parts if out has a 16-bit dtype; `paired_part` has a panel's part of b in words. If `ahead`
+    is not 0, so many rows of a packed panel are prefetched ahead, and the next panel; a program has `block` tiles of rows."""
 
     k: Tracer
     a: Array
@@ -69,6 +71,8 @@ class Product:
     p0: Value
     columns: int
     vectors: int
+    ahead: int = 0
+    block: int = 0
 
     def panel(self, p: Value) -> Columns:
         """Returns the panel that starts at column p."""
@@ -153,23 +157,34 @@ class Product:
         for i in range(height if ahead is not None else 0):
             for s in at.starts[:: 4 // self.out.dtype.nbytes]:
                 k.prefetch(self.out, self.out_row + self.tiles.first_row(t) + i, s)
-        for i, line in enumerate(self.tile_sums(self.factors(t, height), at, p, part)):
+        for i, line in enumerate(self.tile_sums(t, self.factors(t, height), at, p, part)):
             row, values = self.tiles.first_row(t) + i, [total.value for total in line]
             active = self.tiles.active
             with nullcontext() if active is None else k.when(row < active):
                 self.store(row, p, at, values, part)
 
-    def tile_sums(self, rows: list[Value], at: Columns, p: Value, part: Part) -> list[list[Variable]]:
+    def tile_sums(self, t: Value, rows: list[Value], at: Columns, p: Value, part: Part) -> list[list[Variable]]:
         """Returns a tile's sums over a part of the depth, in registers."""
         k, start = self.k, part.start
         sums = tile_of(k, len(rows), self.vectors, WIDTH)
         for d in k.range(part.length):
+            if self.ahead:
+                self.fetch(t, p, d, part)
             weights = self.weights(at, p, start, d)
             for row, line in zip(rows, sums, strict=True):
                 x = self.a[row, start + d] if self.left is None else self.left[row, d]
                 for total, w in zip(line, weights, strict=True):
                     self.added(total, k.splat(x, WIDTH, x.dtype), w)
         return sums
+
+    def fetch(self, t: Value, p: Value, d: Value, part: Part) -> None:
+        """Prefetches a row of the packed panel, and a line of the next panel, so that all steps of all tiles do all."""
+        k, panel, last = self.k, self.b_row + p // (self.vectors * WIDTH), part.start + (part.length - 1)
+        for j in range(self.vectors):
+            k.prefetch(self.b, panel, k.minimum(part.start + d + self.ahead, last), j * WIDTH)
+        line = ((t - self.first) * part.length + d) // max(self.block // self.vectors, 1)
+        row, following = part.start + line // self.vectors, k.minimum(panel + 1, self.b.shape[0] - 1)
+        k.prefetch(self.b, following, k.minimum(row, last), line % self.vectors * WIDTH, near=False)
 
     def store(self, row: Value, p: Value, at: Columns, values: list[Value], part: Part) -> None:
         """Stores a row of sums for the first part, adds to it for later parts."""
@@ -216,7 +231,15 @@ class Product:
 
 @kernel
 def multiply_blocks(
-    k: Tracer, a: Array, b: Array, out: Array, *extent: Value, copied: bool, paired_part: bool, **constants: Any
+    k: Tracer,
+    a: Array,
+    b: Array,
+    out: Array,
+    *extent: Value,
+    copied: bool,
+    paired_part: bool,
+    ahead: int = 0,
+    **constants: Any,
 ) -> None:
     # out[i, j] = sum_k a[i, k] b[k, j]: `block` tiles of rows and `panels` panels per program, `part` of the depth at a time
     s = Blocks(**constants)
@@ -228,7 +251,8 @@ def multiply_blocks(
     sums = k.scratch(f32, rows, columns) if s.depth > s.part and out.dtype != f32 else None
     words = k.scratch(u32, s.part, s.width) if paired_part else None
     b_rows = -(-s.columns // s.width) if len(b.shape) == 3 else s.depth
-    multiply(k, Product, s, extent, b_rows, a=a, b=b, out=out, left=left, sums=sums, paired_part=words)
+    make = partial(Product, ahead=ahead, block=s.block)
+    multiply(k, make, s, extent, b_rows, a=a, b=b, out=out, left=left, sums=sums, paired_part=words)
 
 
 def multiply(

@@ -113,7 +113,7 @@ class WholeProduct(Product):
     a_scales: Array
     b_scales: Array
 
-    def tile_sums(self, rows: list[Value], at: Columns, p: Value, part: Part) -> list[list[Variable]]:
+    def tile_sums(self, t: Value, rows: list[Value], at: Columns, p: Value, part: Part) -> list[list[Variable]]:
         """Returns a tile's sums over a part of the depth, which has full blocks."""
         start, length = part.start, part.length
         k, panel = self.k, self.b_row + p // (self.vectors * WIDTH)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from math import prod
 from typing import Any
 
 from camshaft.dtypes import f32
@@ -16,7 +15,7 @@ from camshaft.lang import Array, Tracer, Value, kernel
 from camshaft.ops import op as ops
 from camshaft.ops.recurrent.chunk import CHUNK, Chunk
 from camshaft.ops.recurrent.gradient.chunk_steps import Backward, RowOf
-from camshaft.ops.recurrent.gradient.parts import CPUS
+from camshaft.ops.recurrent.gradient.parts import CPUS, flat
 from camshaft.ops.recurrent.widths import WIDTH
 from camshaft.ops.spec import TensorSpec
 
@@ -179,7 +178,7 @@ def variant(delta: bool) -> ops.KernelVariant:
         turned = programs * columns, rows
         shapes = (chunks * rows, columns), turned, turned, (programs * rows, columns), (chunks * CHUNK, columns)
         scratch = tuple(TensorSpec(shape, f32) for shape in shapes[: 4 + delta])
-        given, made = ([_flat(spec) for spec in specs] for specs in (node.inputs, node.outputs))
+        given, made = ([flat(spec) for spec in specs] for specs in (node.inputs, node.outputs))
         arrays = (
             *(ops.read(i, shape=shape) for i, shape in enumerate(given)),
             *(ops.write(i, shape=shape) for i, shape in enumerate(made)),
@@ -191,9 +190,3 @@ def variant(delta: bool) -> ops.KernelVariant:
         return ops.Build((launch,), scratch)
 
     return ops.KernelVariant("chunks", CPUS, build)
-
-
-def _flat(spec: TensorSpec) -> tuple[int, ...]:
-    """Numbers of tokens as they are, others as rows of their last axis."""
-    bounds = spec.bounds
-    return (prod(bounds),) if len(bounds) == 3 else (prod(bounds[:-1]), bounds[-1])

@@ -18,9 +18,9 @@ from camshaft.dtypes import as_dtype, f32
 from camshaft.ops import op as ops
 from camshaft.ops.checks import TO_TOLERANCE
 from camshaft.ops.recurrent.columns import NORM_EPS
-from camshaft.ops.recurrent.delta_chunks import CHUNK, by_token, chunked, column, pairs
+from camshaft.ops.recurrent.delta_chunks import CHUNK, by_token, chunked, column, decays_between, from_start
 from camshaft.ops.recurrent.frame import SequenceOp, Sizes, decays, expect_heads, rates, sequence_op, small
-from camshaft.ops.recurrent.gradient.chunks import variant
+from camshaft.ops.recurrent.gradient import chunks, token_kernel
 
 DELTA, LINEAR = "gated_delta_rule_gradient", "gated_linear_attention_gradient"
 # A program holds nine arrays of 64 rows of keys or values on its stack, of 64 kB each.
@@ -134,9 +134,8 @@ def _decompose(f: Any, q: Any, k: Any, v: Any, g: Any, beta: Any, state: Any, dy
     batch, tokens, heads, _ = v.shape
     shape, whole = (batch * heads, *state.shape[2:]), tuple(state.shape)
     q, k, v, g, dy = (chunked(f, x, heads) for x in (q, k, v, g, dy))
-    sums = f.matmul(g, np.tril(np.ones((CHUNK, CHUNK), np.float32)), transpose_b=True)
-    last, decay = sums[:, :, CHUNK - 1 :], pairs(f, sums, 0)
-    of_decays = decay, column(f.exp(sums)), column(f.exp(last - sums)), column(f.exp(last))
+    decay, grown = decays_between(f, g), f.exp(from_start(f, g))
+    of_decays = decay, *(column(x) for x in (grown, decay[:, :, CHUNK - 1], grown[:, :, CHUNK - 1 :]))
     own: tuple[Any, ...] = ()
     if beta is not None:
         rate, system = column(chunked(f, beta, heads)), f.matmul(k, k, transpose_b=True) * decay * _below()
@@ -147,7 +146,7 @@ def _decompose(f: Any, q: Any, k: Any, v: Any, g: Any, beta: Any, state: Any, dy
     dv = dr if c.rate is None else c.rate * dr
     dq, dk, of_sums, passed = c.gradients(h, change, end, dv)
     # that of g sums those of G from the token on, and what the tokens before it and the state passed
-    of_last = f.sum(c.whole * h * end, axes=(2, 3)).reshape((*sums.shape[:2], 1))
+    of_last = f.sum(c.whole * h * end, axes=(2, 3)).reshape((*grown.shape[:2], 1))
     dg = f.matmul(of_sums, _below() + np.eye(CHUNK, dtype=np.float32)) + f.matmul(passed, _below().T) + of_last
     found = [dq, dk, dv, dg]
     if beta is not None:
@@ -185,7 +184,7 @@ def _op(name: str, formula: str, delta: bool) -> ops.Op:
         row,
         formula,
         of(_decompose),
-        variants=(variant(delta),),
+        variants=(chunks.variant(delta), token_kernel.variant(delta)),
         flops=lambda node: (20.0 if delta else 12.0) * prod(node.inputs[2].bounds) * node.inputs[0].bounds[3],
         tolerance=TO_TOLERANCE | {"f32": 4e-12},
     )

@@ -16,9 +16,10 @@ import numpy as np
 from camshaft.dtypes import f32
 from camshaft.ops import op as ops
 from camshaft.ops.checks import TO_TOLERANCE
-from camshaft.ops.recurrent.columns import column_blocks, vectors_of
+from camshaft.ops.recurrent.columns import vectors_of
 from camshaft.ops.recurrent.frame import SequenceOp, decays, sequence_op, small
 from camshaft.ops.recurrent.gradient.diagonal_kernel import head_backward
+from camshaft.ops.recurrent.gradient.head_kernel import n_blocks, n_rows
 from camshaft.ops.recurrent.gradient.parts import CPUS, HEAD_STEPS, summed
 from camshaft.ops.recurrent.widths import WIDTH
 from camshaft.ops.spec import TensorSpec
@@ -31,12 +32,12 @@ _GIVEN = {
 }
 
 
-def _build(node: ops.NodeSpec, target: ops.Target) -> ops.Build:
+def _build(node: ops.NodeSpec, own: bool) -> ops.Build:
     (sequences, tokens, heads, keys), values = node.inputs[0].bounds, node.inputs[3].bounds[3]
     corrected = len(node.inputs) > 7
     rows, states = sequences * tokens * heads, sequences * heads * keys
-    columns = WIDTH * vectors_of(values)
-    blocks = -(-values // columns)
+    wide = vectors_of(values) if own else 1
+    columns, blocks = WIDTH * wide, n_blocks(values, wide)
     starts = sequences * heads * blocks * -(-tokens // HEAD_STEPS) * keys, columns
     scratch = [TensorSpec(starts, f32)]
     shapes = [(rows, keys), (rows, keys), (rows, keys), (rows, values), *([(rows, keys)] * 2 * corrected)]
@@ -47,12 +48,22 @@ def _build(node: ops.NodeSpec, target: ops.Target) -> ops.Build:
             outs[i] = ops.scratch(len(scratch), "write", shape=(blocks * rows, keys))
             scratch.append(TensorSpec((blocks * rows, keys), f32))
     given = (*shapes, (states, values), (rows, values), (states, values))
-    arrays = (*(ops.read(i, shape=s) for i, s in enumerate(given)), *outs, ops.scratch(0, "update"))
+    arrays = [*(ops.read(i, shape=s) for i, s in enumerate(given)), *outs, ops.scratch(0, "update")]
+    if not own:
+        arrays.append(ops.scratch(len(scratch), "update"))
+        scratch.append(TensorSpec((sequences * heads * blocks * n_rows(keys), columns), f32))
     sizes = {"tokens": tokens, "heads": heads, "key_size": keys, "value_size": values, "rows": rows}
-    grid = ops.Cells(sequences * heads), column_blocks(values)
-    launches = [ops.Launch(head_backward, arrays, grid, {**sizes, "corrected": corrected})]
+    grid = ops.Cells(sequences * heads), ops.Cells(values, columns)
+    launches = [ops.Launch(head_backward, tuple(arrays), grid, {**sizes, "corrected": corrected, "wide": wide})]
     launches += [summed(1 + n, i, node, 1, blocks) for n, i in enumerate(sums) if blocks > 1]
     return ops.Build(tuple(launches), tuple(scratch))
+
+
+# GPUs have too little memory of a workgroup for the states that a program holds.
+_VARIANTS = (
+    ops.KernelVariant("head_backward", CPUS, lambda node, target: _build(node, own=True)),
+    ops.KernelVariant("head_backward_in_memory", ops.EVERYWHERE - CPUS, lambda node, target: _build(node, own=False)),
+)
 
 
 def _numpy(r: Any, w: Any, k: Any, v: Any, *others: Any) -> tuple[Any, ...]:
@@ -135,7 +146,7 @@ def _op(name: str, formula: str) -> ops.Op:
         row,
         formula,
         _decompose,
-        variants=(ops.KernelVariant("head_backward", CPUS, _build),),
+        variants=_VARIANTS,
         flops=lambda node: flops * prod(node.inputs[0].bounds) * node.inputs[3].bounds[3],
         tolerance=TO_TOLERANCE | {"f32": 4e-12},
     )

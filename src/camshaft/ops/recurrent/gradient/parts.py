@@ -6,6 +6,7 @@ from math import prod
 
 from camshaft.lang import Array, Tracer, kernel
 from camshaft.ops import op as ops
+from camshaft.ops.spec import TensorSpec
 
 # A forward sweep keeps the state before each chunk. The backward sweep computes those of a chunk once more, and holds them.
 SCAN_STEPS, HEAD_STEPS = 16, 8
@@ -32,3 +33,9 @@ def summed(scratch: int, output: int, node: ops.NodeSpec, groups: int, count: in
     n = prod(node.outputs[output].bounds) // groups
     arrays = ops.scratch(scratch, "read", shape=(groups * count, n)), ops.write(output, shape=(groups, n))
     return ops.Launch(sum_of_programs, arrays, (ops.Cells(groups), ops.Cells(n, _SUMMED)), {"n": n, "count": count})
+
+
+def flat(spec: TensorSpec) -> tuple[int, ...]:
+    """Numbers of tokens as they are, others as rows of their last axis."""
+    bounds = spec.bounds
+    return (prod(bounds),) if len(bounds) == 3 else (prod(bounds[:-1]), bounds[-1])

@@ -13,8 +13,9 @@ import numpy as np
 from camshaft.dtypes import f32
 from camshaft.ops import op as ops
 from camshaft.ops.checks import TO_TOLERANCE
+from camshaft.ops.kernels.launch import workgroup_nbytes
 from camshaft.ops.recurrent.frame import SequenceOp, sequence_op
-from camshaft.ops.recurrent.gradient.parts import CPUS, SCAN_STEPS, summed
+from camshaft.ops.recurrent.gradient.parts import SCAN_STEPS, summed
 from camshaft.ops.recurrent.gradient.scan_kernel import CHANNELS, WIDTH, channels_backward
 from camshaft.ops.spec import TensorSpec
 
@@ -37,6 +38,14 @@ def _build(node: ops.NodeSpec, target: ops.Target) -> ops.Build:
     launches = [ops.Launch(channels_backward, arrays, (ops.Cells(sequences), ops.Cells(channels, CHANNELS)), sizes)]
     launches += [summed(i, 2 + i, node, sequences, blocks) for i in (1, 2) if blocks > 1]
     return ops.Build(tuple(launches), tuple(scratch))
+
+
+def _supports(node: ops.NodeSpec, target: ops.Target) -> str | None:
+    """Returns why the variant does not support the node, or None: a program holds states, in workgroup memory on a GPU."""
+    size, most = node.inputs[2].bounds[1], workgroup_nbytes(target)
+    wide = -(-size // WIDTH) * WIDTH
+    nbytes = 4 * (SCAN_STEPS + 3) * CHANNELS * wide
+    return f"{nbytes} bytes of workgroup memory for states of {size}; there are {most}" if 0 < most < nbytes else None
 
 
 def _numpy(x: Any, dt: Any, a: Any, b: Any, c: Any, state: Any, dy: Any, dstate: Any) -> tuple[Any, ...]:
@@ -104,7 +113,7 @@ OP = sequence_op(
     _ROW,
     "G += C dy; dC += h dy; dB += dt x G; dx = dt B . G; ddt = x B . G + sum G h exp(dt a) a, backward",
     _decompose,
-    variants=(ops.KernelVariant("channels_backward", CPUS, _build),),
+    variants=(ops.KernelVariant("channels_backward", ops.EVERYWHERE, _build, _supports),),
     flops=lambda node: 40.0 * float(np.prod(node.inputs[0].bounds)) * node.inputs[2].bounds[1],
     tolerance=TO_TOLERANCE | {"f32": 4e-12},
 )

@@ -13,7 +13,8 @@ from camshaft.generate.stored.header_cache import open_model_file
 from camshaft.graph import functions as f
 from camshaft.graph.graph import Graph
 from camshaft.graph.tensor import Tensor, graph_of
-from camshaft.models.blocks.transformer import LayerMemory, SideBySide, TokenBatch, WholeSequences
+from camshaft.models.blocks.layer import TokenBatch
+from camshaft.models.blocks.transformer import LayerMemory, SideBySide, WholeSequences
 from camshaft.models.blocks.whole import WholeRecurrence
 from camshaft.models.checkpoint import Checkpoint
 from camshaft.models.config import read_config
@@ -36,7 +37,7 @@ class TunedModel(ABC):
         opened = open_model_file(resolve_model(str(path_or_name)))
         self.file, self.digest = opened.file, opened.base_digest
         try:
-            self.tokenizer = opened.tokenizer()
+            self.tokenizer = opened.mapped_tokenizer()
             self.config = read_config(self.file.metadata)
             self.prepare()
         except BaseException:
