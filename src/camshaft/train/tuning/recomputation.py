@@ -1,4 +1,4 @@
-"""How many layers of a model gradients compute once more, so that a step fits into a budget of memory."""
+"""The number of layers that gradients recompute, so that a step fits into a budget of memory."""
 
 from __future__ import annotations
 
