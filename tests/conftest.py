@@ -15,6 +15,8 @@ from platformdirs import user_cache_path
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 # No background process measures kernels after a test, so that every test sees the cost models' choices.
 os.environ["CAMSHAFT_MEASURE"] = "0"
+# Nor does one write weights, but in tests/generate/memory/test_weight_cache.py.
+os.environ["CAMSHAFT_KEEP_WEIGHTS"] = "0"
 # Kernels and measurements of tests lie apart from the user's: what earlier programs measured here decides no test.
 os.environ.setdefault("CAMSHAFT_CACHE_DIR", str(user_cache_path("camshaft-tests") / "cache"))
 # Tests start hundreds of Pythons, and each takes 0.1 to 0.3 s longer without byte code; this one and each worker, which compile
@@ -29,11 +31,11 @@ SLOWEST = 6  # ops in the summary
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure() -> None:
-    """Examples of a property; `--hypothesis-profile=full` has more. Properties that compile plans take a fifth."""
+    """Examples of a property; `--hypothesis-profile=full` has six times as many. Properties that compile plans take a fifth."""
     from hypothesis import settings  # here, as pytest rewrites its asserts for 3 s where byte code is not written yet
     from hypothesis.internal.conjecture import providers
 
-    settings.register_profile("quick", max_examples=50, deadline=None)
+    settings.register_profile("quick", max_examples=25, deadline=None)
     settings.register_profile("full", max_examples=150, deadline=None)
     settings.load_profile("quick")
     providers.is_local_module_file = lambda path: (

@@ -78,6 +78,7 @@ with camshaft.compile(graph) as plan:
 """
 
 
+@pytest.mark.full
 def test_an_op_of_one_number_per_row_runs_and_is_right(tmp_path: Path) -> None:
     assert "(5,)" in printed(NUMBER_PER_ROW, tmp_path)
 
@@ -95,6 +96,7 @@ for op in (softsign.OP, row_affine.OP, cosine_similarity.OP):
 """
 
 
+@pytest.mark.full
 def test_the_decompositions_compute_the_ops(tmp_path: Path) -> None:
     lines = printed(f"import sys\nsys.path.append({str(ROOT)!r})\n{PARTS}", tmp_path).splitlines()
     assert lines[1:] == ["row_affine multiply add", "cosine_similarity multiply sum rsqrt"]

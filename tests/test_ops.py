@@ -171,7 +171,7 @@ def test_few_variants_are_for_one_target_alone() -> None:
         *(
             (op, name)
             for op in ("quantized_matmul", "quantized_matmul_grouped", "gated_product")
-            for name in ("short_sums", "wide_sums")
+            for name in ("int16_sums", "vnni_sums")
         ),
         ("matmul", "matrix_unit"),
         ("matmul", "bf16_products"),
@@ -184,7 +184,7 @@ def test_few_variants_are_for_one_target_alone() -> None:
         ("quantized_matmul_transposed", "unpacked_tiles"),
         ("gated_product", "unpacked_tiles"),
         ("quantized_matmul", "unpacked_units"),
-        *(("gated_product", f"unfused_{name}") for name in ("gemv", "matrix_unit", "short_sums", "wide_sums")),
+        *(("gated_product", f"unfused_{name}") for name in ("gemv", "matrix_unit", "int16_sums", "vnni_sums")),
         *(("gated_product", f"unfused_{name}") for name in ("unpacked_tiles", "unpacked_units")),
         ("attention", "unit_tiles"),
         ("attention", "unit_tiles_with_options"),

@@ -40,7 +40,7 @@ LONG = {
 
 def _is_quick(name, op, variant) -> bool:
     long = LONG & {f"{op.name}-{variant.name}", f"{name}-{op.name}-{variant.name}"}
-    return not long and (name not in IN_CI or has_turn(op, name))
+    return not long and (name not in IN_CI or has_turn(op, name, variant))
 
 
 def _variants(name) -> list:

@@ -20,7 +20,7 @@ FULL_ELEMENTS, FULL, FULL_OF_ROWS = 3000, 7, 2
 
 def _is_quick(op, variant) -> bool:
     """Whether the default run has the variant. An unfused one has the kernels of another op's, which are there."""
-    return has_turn(op, "interpreter") and not variant.name.startswith("unfused_")
+    return has_turn(op, "interpreter", variant) and not variant.name.startswith("unfused_")
 
 
 def _cases(op, variant, backend) -> list:

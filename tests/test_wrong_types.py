@@ -113,7 +113,7 @@ ARRAYS: list[Row] = [
     (cs.exp, np.array([None]), "dtype('O')"),
     (cs.exp, "a", "'exp' not supported for the input types"),
     (cs.softmax, b"a", "dtype('S1')"),
-    (cs.exp, [1, [2]], "exp: [1, [2]] is no array"),
+    (cs.exp, [1, [2]], "exp: [1, [2]] is not an array"),
     (cs.exp, MASKED, "exp: a masked array would lose its mask"),
     (cs.exp, 1j, "exp: got 1j; wanted tensors of f32"),
     (lambda v: cs.exp(X, out=v), "a", "must be of ArrayType"),
@@ -152,7 +152,7 @@ def result_after_a_text(plan: cs.ExecutionPlan) -> object:
 RUN: list[tuple[Callable[[cs.ExecutionPlan], object], str]] = [
     (lambda p: p.run(x=None), "input 'x': got None"),
     (lambda p: p.run(x="a"), "input 'x' came as <U1 []"),
-    (lambda p: p.run(x=[1, [2]]), "input 'x': [1, [2]] is no array"),
+    (lambda p: p.run(x=[1, [2]]), "input 'x': [1, [2]] is not an array"),
     (lambda p: p.run(x=MASKED), "input 'x': a masked array"),
     (lambda p: p.run(3), "got 3; wanted inputs by name"),  # type: ignore[arg-type]
     (lambda p: p.submit(x=object()), "input 'x'"),

@@ -28,6 +28,14 @@ class FamilyShape:
     pre: str = "llama-bpe"
 
 
+_GEMMA3 = {
+    "num_attention_heads": 4,
+    "num_key_value_heads": 1,
+    "head_dim": 256,
+    "sliding_window": 512,
+    "vocab_size": 262_144,
+    "max_position_embeddings": 32_768,
+}
 # From the config.json that each model is published with.
 SHAPES = {
     "gemma3-270m": FamilyShape(
@@ -36,12 +44,7 @@ SHAPES = {
             "hidden_size": 640,
             "intermediate_size": 2048,
             "num_hidden_layers": 18,
-            "num_attention_heads": 4,
-            "num_key_value_heads": 1,
-            "head_dim": 256,
-            "sliding_window": 512,
-            "vocab_size": 262_144,
-            "max_position_embeddings": 32_768,
+            **_GEMMA3,
         },
     ),
     "gemma3-1b": FamilyShape(
@@ -50,12 +53,7 @@ SHAPES = {
             "hidden_size": 1152,
             "intermediate_size": 6912,
             "num_hidden_layers": 26,
-            "num_attention_heads": 4,
-            "num_key_value_heads": 1,
-            "head_dim": 256,
-            "sliding_window": 512,
-            "vocab_size": 262_144,
-            "max_position_embeddings": 32_768,
+            **_GEMMA3,
         },
     ),
     "qwen35-0.8b": FamilyShape(

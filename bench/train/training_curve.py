@@ -71,7 +71,8 @@ def main() -> None:
         if name not in curves:
             curves[name] = ours(windows, args) if name == "camshaft" else theirs(windows, args, PEERS[name])
     if args.keep:
-        np.savez(args.keep, **curves)
+        with args.keep.open("wb") as file:  # by its name, savez would add .npz to it
+            np.savez(file, **curves)
     if "PEFT f32" not in curves:
         return
     wanted, tenth = curves["PEFT f32"], max(args.steps // 10, 1)

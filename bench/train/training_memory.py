@@ -90,7 +90,7 @@ def main() -> None:
         sizes = ", ".join(f"{kind} {n / 1e6:.0f}" for kind, n in (row["plan"] | {"program": row["program"]}).items())
         bounds = row["bound"] / 1e6, row["bound without program"] / 1e6
         shown = "grown {:.0f} of at most {:.0f} MB, without the program {:.0f}".format(row["grown"] / 1e6, *bounds)
-        print(f"{RUNS[i]}: {shown}, {row['recomputed']} layers computed once more; plan: {sizes}", flush=True)
+        print(f"{RUNS[i]}: {shown}, {row['recomputed']} layers recomputed; plan: {sizes}", flush=True)
     write(args.json, rows)
     sys.exit(0 if all(row["within_bound"] for row in rows) else 1)
 

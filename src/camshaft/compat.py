@@ -51,12 +51,12 @@ kernel_matmul_metal = _matmul("metal", "metal", "on the first Metal device")
 
 
 def kernel_elementwise_simd(op_name: str, *arrays: Any, **options: Any) -> Any:
-    """An elementwise op on the CPU's vectors. BackendError for a name that is none."""
+    """An elementwise op on the CPU's vectors. BackendError for an unknown name."""
     return _elementwise(_bound("simd"), op_name)(*arrays, **options)
 
 
 def kernel_reduction_simd(op_name: str, array: Any, **options: Any) -> Any:
-    """A reduction (sum, mean, max, ...) on the CPU's vectors. BackendError for a name that is none."""
+    """A reduction (sum, mean, max, ...) on the CPU's vectors. BackendError for an unknown name."""
     known = [name for name in REDUCTIONS if name in ops.NAMES]
     if op_name not in known:
         raise BackendError(f"no reduction {op_name!r}; wanted one of {', '.join(known)}")
@@ -64,7 +64,7 @@ def kernel_reduction_simd(op_name: str, array: Any, **options: Any) -> Any:
 
 
 def dispatch_elementwise_generic(op_name: str, *arrays: Any, **options: Any) -> Any:
-    """An elementwise op of the current table, by name. BackendError for a name that is none."""
+    """An elementwise op of the current table, by name. BackendError for an unknown name."""
     return _elementwise(table(), op_name)(*arrays, **options)
 
 

@@ -1,4 +1,4 @@
-"""What is new in a forked child: locks that other threads of the parent may have held, and what those threads were to do."""
+"""Resets state in a forked child: locks that the parent's other threads may have held, and the work of those threads."""
 
 from __future__ import annotations
 

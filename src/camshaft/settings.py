@@ -29,6 +29,7 @@ class Settings:
     cache_nbytes: int = 512 * 10**6
     tune: bool = False
     measure: bool = True
+    keep_weights: bool = True
     chains: bool = True
     beam: int = 4
     debug: int = 0
@@ -145,6 +146,16 @@ TABLE = (
         "0 or 1",
         "1",
         "After new plans were used, time the best kernels of their heaviest shapes in the background, for later plans.",
+        switch,
+        lambda: True,
+    ),
+    Setting(
+        "CAMSHAFT_KEEP_WEIGHTS",
+        "keep_weights",
+        "0 or 1",
+        "1",
+        "Keep packed weights of a model in the cache folder, where they take at most a tenth of the disk's free space: later "
+        "starts map them (Linux).",
         switch,
         lambda: True,
     ),

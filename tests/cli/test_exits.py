@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from camshaft.cli import exits
+from tests.support.quick import full
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="/dev/full and signals of Linux")
 
@@ -81,7 +82,7 @@ def test_ctrl_c_stays_ignored_where_it_was() -> None:
 
 
 @linux
-@pytest.mark.parametrize("arguments", [("--version",), ("--help",), ("models", "--json")])
+@pytest.mark.parametrize("arguments", [("--version",), full(("--help",)), full(("models", "--json"))])
 def test_a_full_device_is_one_line_and_status_2(arguments: tuple[str, ...], tmp_path: Path) -> None:
     with open("/dev/full", "w") as full:
         done = subprocess.run(

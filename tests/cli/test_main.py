@@ -12,6 +12,7 @@ import pytest
 
 import camshaft
 from camshaft.cli.main import COMMANDS
+from tests.support.quick import full
 
 HEAVY = ("rich", "numpy", "llvmlite", "tokenizers", "jinja2", "huggingface_hub")
 
@@ -22,6 +23,7 @@ def test_the_command_line_starts_without_the_heavy_packages() -> None:
     assert done.stdout == "[]\n"
 
 
+@pytest.mark.full
 def test_a_model_of_texts_imports_no_encoder_of_pictures() -> None:
     code = "import sys, camshaft.generate.language_model; print(*(m for m in sys.modules if 'vision' in m))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -80,7 +82,7 @@ def test_the_script_starts_where_the_modules_do() -> None:
     assert project["scripts"] == {"camshaft": "camshaft.cli.__main__:main"}
 
 
-@pytest.mark.parametrize("arguments", [(), *(tuple(name.split()) for name in COMMANDS), ("cache", "clear")])
+@pytest.mark.parametrize("arguments", [(), ("cache", "clear"), *(full(tuple(name.split())) for name in COMMANDS)])
 def test_a_short_h_is_help(cli, arguments: tuple[str, ...]) -> None:
     short, long = cli(*arguments, "-h"), cli(*arguments, "--help")
     assert (short.exit_code, short.stdout) == (0, long.stdout)
@@ -143,7 +145,7 @@ m.main()
 
 
 @pytest.mark.skipif(os.name == "nt", reason="descriptors of POSIX")
-@pytest.mark.parametrize("closed", [0, 1, 2])
+@pytest.mark.parametrize("closed", [full(0), 1, full(2)])
 def test_a_closed_standard_stream_is_the_null_device(closed: int, tmp_path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "camshaft.cli", "models"],

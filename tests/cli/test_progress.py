@@ -35,6 +35,7 @@ def test_a_pipe_gets_a_line_at_the_start_and_at_each_tenth(capsys: pytest.Captur
     assert capsys.readouterr().err.splitlines() == ["camshaft: nothing (0 shapes)", "camshaft: pulling m (4 MB)"]
 
 
+@pytest.mark.full
 def test_a_pipe_gets_whole_formulas(cli: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
     monkeypatch.setenv("CAMSHAFT_CACHE_DIR", str(tmp_path))
     monkeypatch.delenv("COLUMNS", raising=False)

@@ -32,7 +32,7 @@ from camshaft.serve.guard import Guard
 from camshaft.serve.load.stream import AnswerError, post_stream, target_of
 from camshaft.serve.models.spec import ModelSpec
 from camshaft.serve.request_log import LogPlace
-from tests.serve.batch.test_batch import COMPLETION, line_of, results_of, write_lines
+from tests.serve.batch.small_batches import COMPLETION, line_of, results_of, write_lines
 from tests.support.fixtures import tiny_model
 
 pytestmark = [

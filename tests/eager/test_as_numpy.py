@@ -200,7 +200,7 @@ WRITTEN = {
         lambda: np.where(MASK, X.astype(BF16).astype("f8"), X.astype("i4")),
     ),
     "an index out of nothing": (lambda s: s.gather(X[:0], [0]), lambda: X[:0][[0]]),
-    "an index that is no integer": (lambda s: s.gather(X, [0.5]), lambda: X[[0.5]]),
+    "an index that is not an integer": (lambda s: s.gather(X, [0.5]), lambda: X[[0.5]]),
 }
 QUICK = ("sum where", "where=", "concat of one", "split unevenly", "an index out of nothing")
 

@@ -87,6 +87,7 @@ def test_c(width) -> None:
         c_harness.agree(form, given(), n=N, **keywords)
 
 
+@pytest.mark.full
 def test_wgsl() -> None:
     finite = [x[4:].copy() for x in given()]
     wgsl_harness.agree(lanes, finite, widths=(32,), n=N - 4)

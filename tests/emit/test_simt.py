@@ -22,7 +22,7 @@ CASES = [
         op,
         variant,
         id=f"{op.name}-{variant.name}",
-        marks=() if has_turn(op, "simulated GPU") else pytest.mark.full,
+        marks=() if has_turn(op, "simulated GPU", variant) else pytest.mark.full,
     )
     for op in ops.all_ops()
     for variant in op.variants

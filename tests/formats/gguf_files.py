@@ -7,7 +7,11 @@ from pathlib import Path
 
 import gguf
 import numpy as np
+import pytest
 from gguf.constants import GGMLQuantizationType
+
+from camshaft.errors import FormatError
+from camshaft.formats.gguf.file import open_gguf
 
 U8, U16, U32, F32, BOOL, STRING, ARRAY, U64 = 0, 2, 4, 6, 7, 8, 9, 10
 
@@ -86,3 +90,14 @@ def write_model(path: Path, *, alignment: int | None = None) -> dict[str, np.nda
     writer.write_tensors_to_file()
     writer.close()
     return {name: values.astype(np.float32) for name, values in wanted.items()}
+
+
+def refused(path: Path) -> str:
+    """The one line that a file is refused with."""
+    with pytest.raises(FormatError) as caught:
+        open_gguf(path)
+    message = str(caught.value)
+    assert message.startswith(str(path)), message
+    assert "\n" not in message
+    assert len(message) < len(str(path)) + 300
+    return message

@@ -13,6 +13,15 @@ from tests.support.fixtures import tiny_model
 CONTEXT, SESSIONS = 48, 3
 
 
+class PlainTemplate:
+    """Renders the content of each message and a blank."""
+
+    source = ""
+
+    def render(self, messages: list[dict[str, str]], *, add_generation_prompt: bool) -> str:
+        return "".join(message["content"] + " " for message in messages)
+
+
 def whole_text(lm: LanguageModel, ids: Sequence[int]) -> str:
     """The text of tokens without a character that they end inside."""
     stream = lm.tokenizer.stream()

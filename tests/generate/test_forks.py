@@ -21,6 +21,7 @@ from camshaft.generate.engine.request import Update
 from camshaft.serve.models.served import Listener
 from tests.support.fixtures import DATA, tiny_encoder
 from tests.support.models.speech import sound, tiny_whisper
+from tests.support.quick import quick_of
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
 HOW: dict[str, Any] = {"threads": 1, "activations": "f32"}
@@ -79,7 +80,7 @@ KINDS: dict[str, tuple[Callable[[Path], Any], Callable[[Any], Any]]] = {
 }
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", quick_of(KINDS, ["speech"]))
 def test_a_model_that_another_thread_held_answers_in_a_child(kind: str, tmp_path: Path) -> None:
     opened, answered = KINDS[kind]
     with opened(tmp_path) as model:

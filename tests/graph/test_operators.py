@@ -198,7 +198,7 @@ def test_tensors_are_told_apart_by_identity() -> None:
         (lambda x: bool(x), r"no truth value: it has no values yet"),
         (lambda x: list(x), r"cannot be iterated over"),
         (lambda x: 1 if x > 2 else 0, r"no truth value"),
-        (lambda x: np.asarray(x), r"is no array: it has no values yet"),
+        (lambda x: np.asarray(x), r"is not an array: it has no values yet"),
         (lambda x: x & x, r"&: got .*wanted booleans"),
         (lambda x: ~x, r"~: got .*wanted booleans"),
         (lambda x: x[[0, 1]], r"got a list or array as an index"),

@@ -101,7 +101,7 @@ def _through_a_view(g: Graph, x: Tensor, y: Tensor) -> Tensor:
 
 NOT_FUSED = {
     "a bias": (_bias, norm64(X.astype(np.float64) + V, W)),
-    "a weight that is no constant": (_weight_is_an_input, NORM),
+    "a weight that is not a constant": (_weight_is_an_input, NORM),
     "a view between": (_through_a_view, norm64(TOTAL.reshape(ROWS, 4, -1), W[: DIM // 4]).reshape(ROWS, DIM)),
 }
 

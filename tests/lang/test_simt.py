@@ -45,7 +45,7 @@ def _cases(op, variant) -> list:
     small = smallest(there, FULL_OF_ROWS if is_row(op) else FULL, FULL_ELEMENTS)
     quick = smallest(small, 1, QUICK_ELEMENTS)
     few = quick if op.name in STANDING else []
-    quick = quick if has_turn(op, "simt") and variant.name not in SLOW else []
+    quick = quick if has_turn(op, "simt", variant) and variant.name not in SLOW else []
     turn = IN_TURN[op.variants.index(variant) % len(IN_TURN)]
     more = FULL_IN_TURN[op.variants.index(variant) % len(IN_TURN)]
     width, more, every = (turn, more, WIDTHS) if _device(variant) is not GPU else ((GPU.lanes,),) * 3

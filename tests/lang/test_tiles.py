@@ -82,7 +82,7 @@ def test_ragged_ends_are_filled_with_zeros():
     np.testing.assert_array_equal(got, a @ b)
 
 
-@pytest.mark.parametrize("lanes", quick_of([2, 8, 32, 128, 512], [8, 128]))
+@pytest.mark.parametrize("lanes", quick_of([2, 8, 32, 128, 512], [128]))
 def test_threads_share_a_tile(lanes):
     a, b, out = ragged()
     made = trace(staged, [a, b, out], grid=(2, 2), **CONSTANTS)

@@ -76,7 +76,7 @@ SHAPES = [
     ("x is read-only", [A, Z := const(0, i64), ir.Store(7, X, (Z,), A)]),
     ("wanted f32", [B, Z, ir.Store(7, OUT, (Z,), B)]),
     ("indexed with <const i32", [A, B, ir.Store(7, OUT, (B,), A)]),
-    ("is no array of this kernel", [A, Z, ir.Store(7, ir.Array("other", f32, (8,), True), (Z,), A)]),
+    ("is not an array of this kernel", [A, Z, ir.Store(7, ir.Array("other", f32, (8,), True), (Z,), A)]),
     ("a count without", [A, Z, ir.Store(7, OUT, (Z,), A, count=Z)]),
     ("wanted a boolean", [A, ir.When(7, A, ir.Block())]),
     ("wanted a uniform i64", [A, ir.Range(7, value("index", i64), A, A, 1, ir.Block())]),

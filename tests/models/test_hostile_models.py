@@ -29,7 +29,10 @@ KEYS: dict[str, tuple[dict[str, Any], list[str]]] = {
     "one layer too many": ({f"{ARCH}.block_count": 3}, ["'blk.2.attn_norm.weight'"]),
     "a huge width": ({f"{ARCH}.embedding_length": 2**31 - 4}, ["'token_embd.weight'", "2147483644"]),
     "a huge feed-forward": ({f"{ARCH}.feed_forward_length": 2**30}, ["'blk.0.ffn_gate.weight'", "1073741824"]),
-    "a huge head": ({f"{ARCH}.attention.key_length": 2**30}, ["'blk.0.attn_q.weight'"]),
+    "a huge head": (
+        {f"{ARCH}.attention.key_length": 2**30, f"{ARCH}.attention.value_length": 2**30},
+        ["'blk.0.attn_q.weight'"],
+    ),
     "beyond any size": ({f"{ARCH}.embedding_length": 2**32 - 1}, ["llama.embedding_length"]),
     "an infinite epsilon": (
         {f"{ARCH}.attention.layer_norm_rms_epsilon": float("inf")},
@@ -86,6 +89,12 @@ def test_numbers_of_activations_that_make_no_sense_are_named(value: Any, tmp_pat
     assert "wanted 2 numbers" in text
 
 
+def test_a_file_without_an_architecture_is_refused(tmp_path: Path) -> None:
+    data = tiny_model("llama", tmp_path).read_bytes().replace(b"general.architecture", b"general.architectura")
+    (tmp_path / "other.gguf").write_bytes(data)
+    assert "no key 'general.architecture'" in refused(tmp_path / "other.gguf", ModelError)
+
+
 @pytest.mark.parametrize("key", NEEDED_KEYS[1:])
 def test_a_missing_key_is_named(key: str, tmp_path: Path) -> None:
     assert key in refused(changed_model("llama", tmp_path, drop_keys=[key]), (ModelError, FormatError))
@@ -94,6 +103,21 @@ def test_a_missing_key_is_named(key: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", NEEDED_TENSORS)
 def test_a_missing_tensor_is_named(name: str, tmp_path: Path) -> None:
     assert repr(name) in refused(changed_model("llama", tmp_path, drop_tensors=[name]), ModelError)
+
+
+@pytest.mark.parametrize(
+    ("model", "name"),
+    [
+        ("chatglm", "blk.1.attn_q.bias"),
+        ("afmoe", "blk.3.exp_probs_b.bias"),
+        ("gptneox", "blk.1.ffn_norm.weight"),
+        ("gemma3n", "blk.2.attn_v.weight"),
+        ("qwen2moe", "blk.1.ffn_gate_inp_shexp.weight"),
+    ],
+)
+def test_what_one_layer_lacks_is_named_where_files_may_lack_it(model: str, name: str, tmp_path: Path) -> None:
+    text = refused(changed_model(model, tmp_path, drop_tensors=[name]), ModelError)
+    assert f"no tensor {name!r}, as layer " in text
 
 
 @pytest.mark.parametrize("name", ["token_embd.weight", "blk.1.attn_q.weight", "blk.0.attn_norm.weight"])
@@ -106,7 +130,9 @@ def test_a_tensor_of_another_shape_is_named_with_both_shapes(name: str, tmp_path
 
 
 WRONG_OPTIONS = [
-    ("gemma3", {"attention.sliding_window": -1.0}, "a number of 0 or more"),
+    ("gemma3", {"attention.sliding_window": -1.0}, "an integer of 0 or more"),
+    ("smallthinker", {"attention.sliding_window": 0.5}, "is 0.5; wanted an integer of 0 or more"),
+    ("smallthinker", {"attention.sliding_window": 2**32 - 1}, "is 4294967295; wanted at most 2147483647"),
     ("gemma3", {"attention.sliding_window_pattern": 1.5}, "an integer of 0 or more or 7 booleans"),
     ("gemma3", {"attention.sliding_window_pattern": "all"}, "an integer of 0 or more or 7 booleans"),
     (
@@ -116,6 +142,9 @@ WRONG_OPTIONS = [
     ),
     ("gemma3", {"rope.freq_base_swa": 0.0}, "a number above 0"),
     ("gemma2", {"attn_logit_softcapping": -5.0}, "a number of 0 or more"),
+    ("gemma2", {"attention.value_length": 8}, "is 8; wanted 16, the length of keys"),
+    ("gemma2", {"attention.value_length": ["a", "b"]}, "is an array of 2 texts; wanted a number"),
+    ("gemma4", {"attention.value_length_swa": 16}, "is 16; wanted 8, the length of keys in layers with a window"),
     ("granite", {"logit_scale": 0.0}, "a number above 0"),
     ("gpt-oss", {"expert_count": 5}, "'blk.0.ffn_gate_inp.weight' has shape [4, 32]; wanted [5, 32]"),
     ("mistral3", {"attention.temperature_scale": -0.5}, "a number of 0 or more"),
@@ -173,10 +202,19 @@ WRONG_OPTIONS = [
     ("falcon-h1", {"attention.head_count_kv": 3}, "wanted a multiple of the key-value heads"),
     ("jamba", {"ssm.time_step_rank": 5}, "'blk.0.ssm_x.weight'"),
     ("gemma4", {"attention.shared_kv_layers": 4}, "'gemma4.attention.shared_kv_layers' is 4; wanted earlier layers"),
-    ("gemma4", {"attention.shared_kv_layers": 2**31}, "wanted earlier layers"),
-    ("gemma4", {"attention.shared_kv_layers": -1.0}, "wanted a number of 0 or more"),
-    ("gemma4", {"attention.key_length_swa": 16}, "'blk.0.attn_q.weight' has shape [32, 32]; wanted [64, 32]"),
-    ("gemma4", {"attention.key_length": 8}, "rope.dimension_count is 16; wanted an even number up to 8"),
+    ("gemma4", {"attention.shared_kv_layers": 2**31 - 1}, "wanted earlier layers"),
+    ("gemma4", {"attention.shared_kv_layers": -1.0}, "wanted an integer of 0 or more"),
+    ("qwen3moe", {"expert_count": 4.5}, "is 4.5; wanted an integer of 0 or more"),
+    (
+        "gemma4",
+        {"attention.key_length_swa": 16, "attention.value_length_swa": 16},
+        "'blk.0.attn_q.weight' has shape [32, 32]; wanted [64, 32]",
+    ),
+    (
+        "gemma4",
+        {"attention.key_length": 8, "attention.value_length": 8},
+        "rope.dimension_count is 16; wanted an even number up to 8",
+    ),
     ("gemma4", {"rope.dimension_count_swa": 7}, "rope.dimension_count_swa is 7; wanted an even number up to 8"),
     ("gemma4", {"feed_forward_length": [32, 32, 64, 64, 64]}, "'blk.2.ffn_gate.weight'"),
     ("gemma4", {"feed_forward_length": [32, 32]}, "is [32, 32]; wanted an integer, or 5"),
@@ -203,7 +241,7 @@ WRONG_OPTIONS = [
     ("qwen35", {"attention.recurrent_layers": 3}, "wanted 5 booleans"),
     ("qwen35", {"attention.recurrent_layers": [True] * 6}, "wanted 5 booleans"),
     ("qwen35", {"nextn_predict_layers": 5}, "less than the 5 layers"),
-    ("qwen35", {"nextn_predict_layers": 0.5}, "less than the 5 layers"),
+    ("qwen35", {"nextn_predict_layers": 0.5}, "is 0.5; wanted an integer of 0 or more"),
     ("qwen35", {"ssm.time_step_rank": 3}, "a multiple of 'qwen35.ssm.time_step_rank', 3"),
     ("qwen35", {"ssm.group_count": 3}, "a multiple of 'qwen35.ssm.group_count', 3"),
     ("qwen35", {"ssm.time_step_rank": 2**31 - 1}, "wanted at most 65536"),

@@ -16,6 +16,7 @@ import camshaft as cs
 from camshaft.errors import SettingError, ValidationError, VerifyError
 from camshaft.observe.instrument import InstrumentedSchedule, ReplacedKernel, interpret
 from camshaft.plan.runtime.execute import BoundSchedule
+from tests.support.quick import full
 
 pytestmark = pytest.mark.usefixtures("known_peak")
 
@@ -90,7 +91,7 @@ def test_a_dump_holds_schedule_ir_source_and_assembly_of_every_kernel(
         assert "kernel:" in kinds[".s"]
 
 
-@pytest.mark.parametrize("backend", ["null", "null:wgsl", "null:msl", "null:ptx", "null:c"])
+@pytest.mark.parametrize("backend", ["null", "null:wgsl", full("null:msl"), full("null:ptx"), full("null:c")])
 def test_a_dump_speaks_each_backends_language(backend: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("CAMSHAFT_DUMP", str(tmp_path))
     cs.compile(graph(1), backend=backend).close()
@@ -143,6 +144,7 @@ def test_an_edited_kernel_that_is_wrong_is_found_in_its_first_run(
         made.run(x=X)
 
 
+@pytest.mark.full
 def test_an_untouched_dump_replaces_nothing_and_says_so(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys
 ) -> None:
@@ -164,7 +166,7 @@ def test_an_untouched_dump_replaces_nothing_and_says_so(
             "other:",
             r"silu.*\.s was edited; only the LLVM IR \(.ll\) of CPU kernels can be replaced",
         ),
-        ("silu.*.ir", "kernel ", "other ", "was edited; only the LLVM IR"),
+        full("silu.*.ir", "kernel ", "other ", "was edited; only the LLVM IR"),
         ("silu.*.ll", "@kernel(", "@other(", "does not define @kernel"),
     ],
 )

@@ -124,6 +124,7 @@ def test_tables_pictures_tabs_and_tooltips_work(profiles: dict[str, Profile], tm
     assert found["roof"] == 1
 
 
+@pytest.mark.full
 def test_names_from_a_model_are_text_and_never_markup(tmp_path: Path) -> None:
     graph = cs.Graph()
     x = graph.input("x", (3, 8), "f32")

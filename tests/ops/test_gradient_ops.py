@@ -62,7 +62,7 @@ QUICK = ("scaled_dot_product_attention", "window, a mask"), ("cross_entropy", st
 @pytest.mark.parametrize("key", [key if key in QUICK else full(key) for key in SAMPLES], ids=" ".join)
 def test_gradients_have_the_same_bits_for_any_number_of_threads(key: tuple[str, str]) -> None:
     case = Case(ops.get(key[0]), SAMPLES[key])
-    graph = case.graph() if case.wrt else _of_short_floats(case)
+    graph = case.graph() if case.wrt else _of_mixed_precision(case)
     assert sum(node.op.name == MADE_OF[key[0]] for node in graph.nodes) == 1
     given, found = {f"x{i}": array for i, array in enumerate(case.given)}, []
     for threads in (1, 2, 3, 5):
@@ -74,7 +74,7 @@ def test_gradients_have_the_same_bits_for_any_number_of_threads(key: tuple[str, 
     assert found[1:] == found[:1] * (len(found) - 1)
 
 
-def _of_short_floats(case: Case) -> Graph:
+def _of_mixed_precision(case: Case) -> Graph:
     graph = Graph()
     x, *rest = (graph.input(f"x{i}", spec.shape, spec.dtype) for i, spec in enumerate(case.inputs))
     (y,) = graph.apply(case.op, [x, *rest], case.sample.attrs)

@@ -154,7 +154,7 @@ def without_to(attrs: Attrs) -> dict[str, Any]:
     return {name: value for name, value in attrs.items() if name != "to"}
 
 
-def of_short_floats(op: Op, dtype: DType | None, sample: Sample) -> dict[str, np.ndarray]:
+def of_mixed_precision(op: Op, dtype: DType | None, sample: Sample) -> dict[str, np.ndarray]:
     """The gradients of the op's float results by its inputs, those of 16-bit floats as `dtype` if that is given."""
     graph, given, wrt, found = Graph(), dict[str, np.ndarray](), list[Tensor](), list[Any]()
     for i, (array, spec) in enumerate(zip(of_numbers(op, sample).inputs, specs_of(sample), strict=True)):
@@ -183,10 +183,10 @@ def short_samples(op: Op) -> list[Sample]:
 @pytest.mark.parametrize(
     "op", [op if op.name in ("rms_norm", "round") else full(op) for op in TRIED], ids=lambda op: op.name
 )
-def test_gradients_of_short_floats_are_those_of_f32_rounded(op: Op) -> None:
+def test_gradients_of_mixed_precision_are_those_of_f32_rounded(op: Op) -> None:
     for sample in short_samples(op):
-        wanted = of_short_floats(op, f32, sample)
-        for name, made in of_short_floats(op, None, sample).items():
+        wanted = of_mixed_precision(op, f32, sample)
+        for name, made in of_mixed_precision(op, None, sample).items():
             scale = np.abs(np.nan_to_num(wanted[name])).max(initial=1e-3)
             np.testing.assert_allclose(made.astype(np.float64), wanted[name], rtol=0, atol=0.03 * scale)
 

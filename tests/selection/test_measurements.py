@@ -70,7 +70,7 @@ def test_the_winner_of_a_site_holds_half_way_to_the_next(proved: None) -> None:
 
 
 def test_each_size_counts() -> None:
-    """One column of 1024 rows is no neighbour of a square."""
+    """One column of 1024 rows is not a neighbour of a square."""
     keep(product(1024, 1024, 1024), tiled=1.0)
     for near, node in (
         (True, product(512, 2048, 1024)),

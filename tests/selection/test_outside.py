@@ -40,6 +40,7 @@ def run(body: str, cache: Path) -> str:
     return done.stdout
 
 
+@pytest.mark.full
 def test_a_device_comes_by_an_entry_point(cache: Path) -> None:
     out = run(
         """

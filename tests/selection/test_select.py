@@ -134,6 +134,7 @@ def test_blas_means_matmul_by_blas_and_the_rest_by_simd(asked: list[list[str]]) 
     assert {(x.variant, x.backend) for x in matmul.losers} == {("numpy", "blas")}
 
 
+@pytest.mark.full
 def test_the_plan_time_proof_finds_the_ragged_fault(cache: Path) -> None:
     """For real: in a child process, on a few samples, the favourite fails and the next one is proved."""
     wrong, right = planted_faults.OP.variants[:2]

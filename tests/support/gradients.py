@@ -27,15 +27,13 @@ Array = np.ndarray[Any, Any]
 STEP, ERROR = {True: 1e-6, False: 5e-5}, {True: 1e-6, False: 2e-3}
 # Numbers from LEAST to MOST in size: smaller ones are replaced, as derivatives have steps at 0, and differences of 1 / x err.
 LEAST, MOST = 0.3, 6.0
-# Ops that are computed for positive numbers only, and those whose samples have a structure that new numbers would lose.
 SHORT = (f16, bf16)
 # Inputs that are tables of constants, and samples whose targets are out of range, which make their gradient NaN.
 TABLES = (("fft_rows", 1), *((f"rope{kind}", 2) for kind in ("", "_multi", "_axial_2d", "_vision_2d")))
 WITHOUT = (("cross_entropy", "none, long"), ("cross_entropy_gradient", "several blocks, no class"))
-POSITIVE, AS_THEY_ARE = (
-    ("log", "log1p", "sqrt", "rsqrt", "power"),
-    ("cholesky", "triangular_solve", "triangular_inverse"),
-)
+# Ops that are computed for positive numbers only, and those whose samples have a structure that new numbers would lose.
+POSITIVE = ("log", "log1p", "sqrt", "rsqrt", "power")
+AS_THEY_ARE = ("cholesky", "triangular_solve", "triangular_inverse")
 
 
 def is_float(spec: TensorSpec) -> bool:
@@ -153,9 +151,8 @@ class Case:
 
     def results(self, given: list[Array]) -> tuple[Array, ...]:
         """The op's results by its reference."""
-        attrs = {
-            a.name: self.sample.attrs[a.name] for a in self.op.parameters.attributes if a.name in self.sample.attrs
-        }
+        known = {a.name for a in self.op.parameters.attributes}
+        attrs = {name: value for name, value in self.sample.attrs.items() if name in known}
         with np.errstate(all="ignore"):
             return self.op.reference(given, attrs)
 

@@ -51,13 +51,15 @@ PLACES = (
     "CUDA",
     "scalar",
 )
-# ... but for these, which models spend their time in: they are in each.
+# ... but for these, which models spend their time in: they are in each, or a third of their many variants.
 EVERYWHERE = ("attention", "matmul", "quantized_matmul")
 
 
-def has_turn(op: Op, place: str) -> bool:
-    """Whether the quick run has the op in that test."""
-    return op.name in EVERYWHERE or (ops.NAMES.index(op.name) + PLACES.index(place)) % len(PLACES) == 0
+def has_turn(op: Op, place: str, variant: KernelVariant | None = None) -> bool:
+    """Whether the quick run has the op, or that variant of it, in that test."""
+    if op.name not in EVERYWHERE:
+        return (ops.NAMES.index(op.name) + PLACES.index(place)) % len(PLACES) == 0
+    return variant is None or (op.variants.index(variant) + PLACES.index(place)) % 3 == 0
 
 
 @functools.cache

@@ -1,4 +1,4 @@
-"""What goes wrong in a run of fine-tuning, and what is left of it: bad lines, a full disk, losses that are no numbers."""
+"""What goes wrong in a run of fine-tuning, and what is left of it: bad lines, a full disk, losses that are not numbers."""
 
 from __future__ import annotations
 

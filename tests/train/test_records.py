@@ -22,6 +22,7 @@ from camshaft.train.record.recorder import Recorder, Records
 from camshaft.train.trainer import Progress
 from tests.support.browser import probed
 from tests.support.fixtures import tiny_model
+from tests.support.quick import full
 from tests.train.by_references import by_references  # noqa: F401 - a fixture
 from tests.train.small import examples, flat, loss, parameters, same
 
@@ -35,7 +36,8 @@ MEMORY = {
 }
 
 
-def test_the_report_draws_every_curve_and_fits_its_window(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("width", "dark"), [(500, True), full(1280, False)])
+def test_the_report_draws_every_curve_and_fits_its_window(width: int, dark: bool, tmp_path: Path) -> None:
     text = page("a <b>run</b>", {"data": "</script>"}, POINTS, MEMORY, 400, 1.0)
     probe = """
     const count = (what) => document.querySelectorAll(what).length;
@@ -47,13 +49,12 @@ def test_the_report_draws_every_curve_and_fits_its_window(tmp_path: Path) -> Non
       numbers: [...document.querySelectorAll('svg text')].filter((t) => /NaN|undefined|Infinity/.test(t.textContent)).length,
       tiles: [...document.querySelectorAll('.tile b')].map((t) => t.textContent), wide: document.documentElement.scrollWidth };
     """
-    for width, dark in ((1280, False), (500, True)):
-        found = probed(text, probe, tmp_path, width=width, dark=dark)
-        assert found["errors"] == found["console"] == []
-        assert (found["curves"], found["dots"], found["limit"]) == ([3, 1, 1, 1], 10, 1)
-        assert (found["parts"], found["edge"], found["numbers"], found["bold"]) == (4, 0, 0, 0)
-        assert (found["heading"], found["wide"] <= width) == ("a <b>run</b>", True)
-        assert found["tiles"] == ["0.03062", "0.025", "100 / 400", "260 /s", "00:25", "593 MB"]
+    found = probed(text, probe, tmp_path, width=width, dark=dark)
+    assert found["errors"] == found["console"] == []
+    assert (found["curves"], found["dots"], found["limit"]) == ([3, 1, 1, 1], 10, 1)
+    assert (found["parts"], found["edge"], found["numbers"], found["bold"]) == (4, 0, 0, 0)
+    assert (found["heading"], found["wide"] <= width) == ("a <b>run</b>", True)
+    assert found["tiles"] == ["0.03062", "0.025", "100 / 400", "260 /s", "00:25", "593 MB"]
 
 
 @pytest.mark.full

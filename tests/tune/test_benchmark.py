@@ -15,6 +15,7 @@ from camshaft.tune import inputs as cold
 from camshaft.tune.benchmark import Candidate, benchmark_kernel, benchmark_round_robin, plan_of
 from camshaft.tune.inputs import input_sets, inputs_for
 from camshaft.tune.rounds import BenchmarkConfig
+from tests.support.quick import full
 
 QUICK = BenchmarkConfig(runs=3, least_runs=2, budget_s=0.1, sample_ns=20_000, warmup_s=0.01, threads=2)
 
@@ -28,7 +29,7 @@ def candidate(op: Op, node: NodeSpec) -> Candidate:
     return Candidate(op, node, op.variants[0], "simd")
 
 
-@pytest.mark.parametrize("is_cold", [False, True])
+@pytest.mark.parametrize("is_cold", [full(False), True])
 def test_a_kernel_is_timed(is_cold: bool) -> None:
     timing = benchmark_kernel(candidate(*add(1 << 20)), config=BenchmarkConfig(**vars(QUICK) | {"cold": is_cold}))
     assert 0 < timing.min_ns <= timing.median_ns

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,72 +9,29 @@ import numpy as np
 import pytest
 
 import camshaft
-from camshaft import ops
 from camshaft.dtypes import f32
 from camshaft.eager.array_op import ArrayOp
-from camshaft.errors import StoreError
 from camshaft.generate.sampling.parameters import Sampling
 from camshaft.generate.stored import plan_cache
 from camshaft.generate.stored.plan_cache import store_state
-from camshaft.graph.graph import Graph
 from camshaft.observe.debug_output import refuted
 from camshaft.ops.op import NodeSpec
 from camshaft.ops.spec import TensorSpec
-from camshaft.plan.execution_plan import ExecutionPlan
 from camshaft.selection.measurements import measurements
 from camshaft.selection.select import select
 from camshaft.selection.sites import measurement
-from camshaft.store.files import private_folder
 from camshaft.store.store import store
 from camshaft.tune import jobs, measured_choice
 from camshaft.tune.benchmark import Candidate
 from camshaft.tune.graphs import Use, is_measured
 from camshaft.tune.jobs import Used
-from camshaft.tune.rounds import BenchmarkConfig, Timing
 from tests.support.fixtures import tiny_model
-
-MATMUL = ops.get("matmul")
-
-
-class Played:
-    """Times in microseconds by variant, 100 for the others; what raced."""
-
-    def __init__(self, **us: float) -> None:
-        self.us = us
-        self.raced: list[list[str]] = []
-
-    def __call__(self, candidates: Sequence[Candidate], config: BenchmarkConfig) -> list[Timing]:
-        self.raced.append([c.variant.name for c in candidates])
-        every = [1000 * self.us.get(c.variant.name, 100.0) for c in candidates]
-        return [Timing(ns, ns, (ns,) * 3, 1, 1) for ns in every]
+from tests.tune.played_times import MATMUL, Played, end_of_program, plan_of_product
 
 
 def product(m: int = 64, k: int = 64, n: int = 64) -> NodeSpec:
     a, b = TensorSpec((m, k), f32), TensorSpec((k, n), f32)
     return NodeSpec((a, b), MATMUL.outputs((a, b), {}), {})
-
-
-def plan_of_product(size: int = 64) -> ExecutionPlan:
-    graph = Graph()
-    a, b = (graph.input(name, (size, size), "f32") for name in "ab")
-    graph.output("y", camshaft.matmul(a, b))
-    return camshaft.compile(graph, threads=1, backend="simd")
-
-
-@pytest.fixture
-def started(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Measuring is on; the process is not started but noted."""
-    monkeypatch.setenv("CAMSHAFT_MEASURE", "1")
-    monkeypatch.setattr(jobs, "_record", jobs._Record())
-    monkeypatch.setattr(jobs, "LEAST_NS", 0.0)
-    monkeypatch.setattr("atexit.register", lambda *_: None)
-    starts: list[str] = []
-    monkeypatch.setattr(jobs, "start", lambda: starts.append("started"))
-    return starts
-
-
-def end_of_program() -> None:
-    jobs._at_exit(os.getpid())
 
 
 def rivals_of(choice: Any) -> tuple[str, str]:
@@ -160,92 +114,6 @@ def test_the_heaviest_nodes_with_a_near_rival_are_measured() -> None:
     far = [x.ns for x in choice.losers if x.ns is not None]
     lonely = Used(MATMUL, node, type(choice)(**{**vars(choice), "ns": min(far) / 5}), None)
     assert jobs.heaviest([lonely]) == []
-
-
-def test_the_budget_bounds_what_is_measured_and_the_rest_waits(started: list[str]) -> None:
-    sizes = (64, 96, 128, 160)
-    for size in sizes:
-        plan_of_product(size).close()
-    jobs.measure_later({str(i): [u] for i, u in enumerate(jobs._record.used.values())}, 1)
-    (job,) = jobs.waiting()
-    slow = Played(**dict.fromkeys([v.name for v in MATMUL.variants], 30_000.0))  # 0.12 s and more for each shape
-    first = measured_choice.do_job(job, slow)
-    assert 1 <= len(first) < len(sizes)
-    (later,) = jobs.waiting()
-    assert later.stem.endswith(".1")
-    assert len(json.loads(later.read_text())["uses"]) == len(sizes) - len(first)
-    fast = Played()
-    assert len(measured_choice.do_job(later, fast)) == len(sizes) - len(first)
-    assert jobs.waiting() == []
-    assert all(raced[0] == raced[1] for raced in fast.raced)  # the reference twice, for its noise
-
-
-def test_a_job_that_kills_its_process_is_tried_twice(started: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    plan_of_product().close()
-    end_of_program()
-
-    def killed(*_: object) -> list[Timing]:
-        raise KeyboardInterrupt
-
-    for left in (1, 1, 0):
-        (job,) = jobs.waiting()
-        with pytest.raises(KeyboardInterrupt):
-            measured_choice.do_job(job, killed)
-        assert len(jobs.waiting()) == left
-
-
-@pytest.mark.parametrize("text", ["", "{", "[]", '{"uses": 5}', '{"uses": [{"op": "x"}], "threads": 1, "saved": null}'])
-def test_damaged_jobs_are_deleted(text: str, started: list[str]) -> None:
-    private_folder(store().leases.folder)
-    private_folder(jobs.folder())
-    (jobs.folder() / "job.0.json").write_text(text)
-    (jobs.folder() / "other").mkdir()
-    (jobs.folder() / "link.0.json").symlink_to("/dev/zero")
-    (job,) = jobs.waiting()
-    assert measured_choice.do_job(job, Played()) == []
-    assert jobs.waiting() == []
-
-
-def test_a_store_that_cannot_be_written_is_one_warning(started: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("camshaft.store.store._warned", set())
-    plan_of_product().close()
-
-    def full(*_: object) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(jobs, "_write", full)
-    with pytest.warns(UserWarning, match="going on without the cache: kernels are not measured: .*No space left"):
-        end_of_program()
-
-
-def test_a_job_that_cannot_be_written_leaves_no_part_of_it(started: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: object) -> None:
-        raise OSError(28, "No space left on device")
-
-    private_folder(store().leases.folder)
-    monkeypatch.setattr(os, "replace", refuse)
-    with pytest.raises(StoreError):
-        jobs._write({"uses": [], "threads": 1, "saved": None})
-    assert list(jobs.folder().iterdir()) == []
-
-
-def test_a_job_that_fails_leaves_the_others(started: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    done: list[Path] = []
-
-    def first_fails(path: Path) -> None:
-        done.append(path)
-        if len(done) == 1:
-            raise PermissionError(13, "Permission denied")
-
-    private_folder(store().leases.folder)
-    for threads in (1, 2):
-        jobs._write({"uses": [], "threads": threads, "saved": None})
-    monkeypatch.setattr(measured_choice, "do_job", first_fails)
-    monkeypatch.setattr(os, "nice", lambda _: 0)
-    monkeypatch.setattr("threading.Timer.start", lambda _: None)
-    measured_choice.main()
-    assert done == jobs.waiting()
-    assert len(done) == 2
 
 
 def test_a_quick_measurement_leaves_small_neighbours_and_tuning_alone() -> None:

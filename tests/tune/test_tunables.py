@@ -14,8 +14,10 @@ from tests.support.samples import samples
 SIMD = cpu_device("simd")
 TUNABLE = [(op, v) for op in ops.all_ops() for v in op.variants if v.tunables is not None and "simd" in v.backends]
 # One of each family of ops that share their tunables' code; those whose kernels take long to compile only when asked for.
-QUICK = ("rms_norm", "softmax", "residual_norm", "add", "sum")
+QUICK = ("rms_norm", "add")
+FULL = ("softmax", "residual_norm", "sum")
 SLOW = ("silu_multiply", "matmul", "quantized_matmul", "attention")
+MARKS = dict.fromkeys(QUICK, ()) | dict.fromkeys(FULL, pytest.mark.full) | dict.fromkeys(SLOW, pytest.mark.soak)
 
 
 def cases(op: Op) -> list[tuple[Sample, NodeSpec]]:
@@ -45,11 +47,7 @@ def test_values_rise_and_defaults_build_what_the_variant_does(op: Op, variant: K
 
 @pytest.mark.parametrize(
     ("op", "variant"),
-    [
-        pytest.param(o, v, id=f"{o.name}-{v.name}", marks=[pytest.mark.soak] if o.name in SLOW else [])
-        for o, v in TUNABLE
-        if o.name in (*QUICK, *SLOW)
-    ],
+    [pytest.param(o, v, id=f"{o.name}-{v.name}", marks=MARKS[o.name]) for o, v in TUNABLE if o.name in MARKS],
 )
 def test_every_value_is_refused_or_right(op: Op, variant: KernelVariant) -> None:
     tunables = variant.tunables
@@ -72,4 +70,4 @@ def test_every_value_is_refused_or_right(op: Op, variant: KernelVariant) -> None
 
 
 def test_the_ops_that_matter_have_tunables() -> None:
-    assert {op.name for op, _ in TUNABLE} >= {*QUICK, *SLOW}
+    assert {op.name for op, _ in TUNABLE} >= {*MARKS}

@@ -58,6 +58,11 @@ class TinyModel:
         return self.arch in LAYER_NORMS
 
 
+def sizes(hidden: int, ffn: int, *, heads: int, kv_heads: int, head_dim: int) -> dict[str, int]:
+    """Returns the sizes of a TinyModel as its arguments."""
+    return {"hidden": hidden, "ffn": ffn, "heads": heads, "kv_heads": kv_heads, "head_dim": head_dim}
+
+
 # transformers' family -> GGUF's architecture, where it is another name in lower case
 ARCHITECTURES = {
     "Mistral": "llama",
@@ -111,6 +116,9 @@ OLD = {"original_max_position_embeddings": ORIGINAL_CONTEXT}
 # experts: four, of which two are chosen
 MOE = {"num_experts": 4, "num_experts_per_tok": 2}
 MOE_KEYS = {"expert_count": 4, "expert_used_count": 2}
+# state space models of 64 columns, states of 8
+MAMBA_KEYS = {"ssm.conv_kernel": 4, "ssm.inner_size": 64, "ssm.state_size": 8, "ssm.time_step_rank": 4}
+MAMBA2_KEYS = {**MAMBA_KEYS, "ssm.group_count": 2}
 LOCAL = {"sliding_window": WINDOW, "layer_types": ["sliding_attention", "full_attention"]}
 LOCAL_KEYS = {"attention.sliding_window": WINDOW, "attention.sliding_window_pattern": [True, False]}
 _FACTORS = {"short_factor": [1.0 + 0.1 * i for i in range(8)], "long_factor": [1.0 + 0.5 * i for i in range(8)]}

@@ -37,7 +37,7 @@ def show(
 
 
 def reader_of(lm: LanguageModel) -> AnswerReader | None:
-    """What tells the channels of an answer apart, of models that answer in channels, as gpt-oss does. ModelError if the model has
+    """Returns the parser of channels, for models such as gpt-oss that answer in them. ModelError if the model has
     no chat template."""
     from camshaft.generate.tools.reasoning import channel_reader
 

@@ -213,8 +213,8 @@ class Bar:
             self._progress.update(self._task, completed=done, note=note)
         elif self._unit != "bytes" and total and done * 10 // total > self._tenths:
             self._tenths = done * 10 // total
-            said = f"{done} of {total} {self._unit}" + (f", {note}" if note else "")
-            print(f"camshaft: {self._title}: {said}", file=sys.stderr, flush=True)
+            progress = f"{done} of {total} {self._unit}" + (f", {note}" if note else "")
+            print(f"camshaft: {self._title}: {progress}", file=sys.stderr, flush=True)
 
     def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, at: TracebackType | None) -> None:
         if self._progress is not None:

@@ -92,5 +92,5 @@ def status_of(run: Callable[[], object]) -> Any:
 
 
 def discard_output() -> None:
-    """Send what is still buffered for stdout to the null device: the flush at exit must not fail once more."""
+    """Send what is still buffered for stdout to the null device: the flush at exit must not fail again."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)

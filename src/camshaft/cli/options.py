@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -46,6 +47,13 @@ MaxTokens = Annotated[
         help="Maximum tokens to generate; -1: until the end or a full context.",
     ),
 ]
+PromptTokens = Annotated[int, typer.Option(min=1, metavar="N", help="Prompt length in tokens.")]
+Chunks = Annotated[int | None, typer.Option(metavar="N", min=1, help="Maximum number of chunks; default: all.")]
+Out = Annotated[Path, typer.Argument(metavar="OUT", help="Output file; created only once it is complete.")]
+GgufOut = Annotated[Path, typer.Argument(metavar="OUT", help="The .gguf file; created only once it is complete.")]
+Force = Annotated[bool, typer.Option("--force", help="Overwrite OUT if it exists.")]
+Pure = Annotated[bool, typer.Option("--pure", help="Use one block format for every matrix, including the output.")]
+LearningRate = Annotated[float, typer.Option("--lr", metavar="X", help="The greatest learning rate.")]
 System = Annotated[str | None, typer.Option(metavar="TEXT", help="A system message before the prompt.")]
 Stop = Annotated[
     list[str] | None,
@@ -199,14 +207,14 @@ def open_reranker(model: str, *, threads: int | None = None, context: int | None
 
 
 def adapter_of(text: str) -> tuple[str, float]:
-    """PATH or PATH:X. SettingError where X is no number and no such file is there."""
+    """PATH or PATH:X. SettingError where X is not a number and no such file is there."""
     path, colon, strength = text.rpartition(":")
     if not colon or os.path.exists(text):
         return text, 1.0
     try:
         return path, float(strength)
     except ValueError:
-        raise SettingError(f"--adapter {text}: no such file, and {strength!r:.60} is no number") from None
+        raise SettingError(f"--adapter {text}: no such file, and {strength!r:.60} is not a number") from None
 
 
 def import_numpy() -> None:

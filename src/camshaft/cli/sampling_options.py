@@ -1,4 +1,4 @@
-"""Command-line options of how tokens are picked, shared by several commands.
+"""Command-line options for sampling, shared by several commands.
 
 Imports neither NumPy nor the library at module level, to keep startup short."""
 
@@ -26,7 +26,7 @@ _ESCAPE = re.compile(r"\\([nrt'\"\\])")
 
 @dataclass(frozen=True)
 class SamplingOptions:
-    """How to pick tokens; None keeps the library's default."""
+    """How to sample tokens; None keeps the library's default."""
 
     greedy: Annotated[bool, typer.Option("--greedy", help="Always pick the most probable token.")] = False
     temperature: Annotated[
@@ -85,7 +85,7 @@ class SamplingOptions:
     ] = None
     dry_multiplier: Annotated[
         float | None,
-        typer.Option(metavar="X", help="Penalty (DRY) of tokens that would go on with a repetition; 0: none."),
+        typer.Option(metavar="X", help="Penalty (DRY) of tokens that would continue a repetition; 0: none."),
     ] = None
     dry_base: Annotated[
         float | None, typer.Option(metavar="X", help="DRY: factor for each further token; default: 1.75.")
@@ -129,7 +129,7 @@ class SamplingOptions:
     ignore_eos: Annotated[bool, typer.Option("--ignore-eos", help="Never draw the model's end tokens.")] = False
 
     def generate(self, **others: Any) -> GenerateOptions:
-        """The library's options of generating with this sampling, for `of_model`."""
+        """Returns GenerateOptions with this sampling; pass them to `of_model`."""
         import_numpy()
         from camshaft.generate.options import GenerateOptions
         from camshaft.generate.sampling.parameters import Sampling
@@ -145,7 +145,7 @@ class SamplingOptions:
 
 
 def of_model(options: GenerateOptions, lm: LanguageModel) -> GenerateOptions:
-    """The options for one model: with ignore_eos, its end tokens are never drawn, as in llama.cpp."""
+    """Returns the options for a model: with ignore_eos its end tokens are never sampled, as in llama.cpp."""
     if not options.ignore_eos:
         return options
     never = dict.fromkeys(lm.tokenizer.eos_ids, -math.inf)
@@ -159,7 +159,7 @@ def _breakers(texts: Sequence[str]) -> tuple[str, ...]:
 
 
 def _biases(texts: Sequence[str]) -> dict[int, float]:
-    """Biases by token id from texts such as 15043+1; those of one token add up."""
+    """Parses biases by token id, such as 15043+1; several for one token are added."""
     biases: dict[int, float] = {}
     for text in texts:
         found = _BIAS.fullmatch(text)

@@ -1,4 +1,4 @@
-"""Command-line options of how `camshaft finetune` learns, as a group that makes the library's objects.
+"""Command-line options of `camshaft finetune` for the method and the optimizer, as a group that makes the library's objects.
 
 Imports neither NumPy nor the library at module level, to keep startup short."""
 
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from camshaft.cli import options
 from camshaft.errors import SettingError
 from camshaft.train.tuning.method_options import METHODS, OPTIONS, WHOLE, refuse_others
 
@@ -18,12 +19,12 @@ if TYPE_CHECKING:
     from camshaft.train.tuning.options import FinetuneOptions
 
 
-def _of(name: str, said: str, *flags: str, **more: Any) -> Any:
-    """An option of some methods, which its help names, with the default of the table."""
+def _of(name: str, text: str, *flags: str, **more: Any) -> Any:
+    """Returns an option that some methods have: its help names them, its default is the table's."""
     option = OPTIONS[name]
     if not isinstance(option.default, bool) and option.default is not None:
-        said = f"{said.removesuffix('.')}; default: {option.default:g}."
-    return typer.Option(*flags, help=f"{said} [{', '.join(option.methods)}]", **more)
+        text = f"{text.removesuffix('.')}; default: {option.default:g}."
+    return typer.Option(*flags, help=f"{text} [{', '.join(option.methods)}]", **more)
 
 
 _Method = Annotated[
@@ -59,7 +60,6 @@ _Steps = Annotated[int | None, typer.Option(metavar="N", min=1, help="The number
 _Batch = Annotated[int, typer.Option(metavar="N", min=1, help="Examples of a step.")]
 _Micro = Annotated[int, typer.Option(metavar="N", min=1, help="Parts in which a batch is computed, to save memory.")]
 _Length = Annotated[int, typer.Option(metavar="N", min=2, help="The most tokens that an example may have.")]
-_Rate = Annotated[float, typer.Option("--lr", metavar="X", help="The greatest learning rate.")]
 _Seed = Annotated[int, typer.Option(metavar="N", min=0, help="Gives the order of examples and the first adapters.")]
 _Beta = Annotated[float | None, _of("beta", "How far to go from the model: less at more.", metavar="X")]
 _Temperature = Annotated[float | None, _of("temperature", "Cosines are divided by it.", metavar="X")]
@@ -80,11 +80,11 @@ _ValidateEvery = Annotated[
     int | None, typer.Option(metavar="N", min=1, help="Steps between validations; default: a twentieth of all.")
 ]
 _Patience = Annotated[
-    int | None, typer.Option(metavar="N", min=1, help="Stop after so many validations in a row without a lower loss.")
+    int | None, typer.Option(metavar="N", min=1, help="Stop after N validations in a row without a lower loss.")
 ]
 _Memory = Annotated[
     str | None,
-    typer.Option(metavar="SIZE", help="Memory of a step, such as 800M or 2G: layers are computed once more to fit."),
+    typer.Option(metavar="SIZE", help="Memory of a step, such as 800M or 2G: layers are recomputed to fit."),
 ]
 
 
@@ -108,7 +108,7 @@ class LearningOptions:
     batch: _Batch = 4
     micro_batches: _Micro = 1
     length: _Length = 512
-    lr: _Rate = 2e-4
+    lr: options.LearningRate = 2e-4
     seed: _Seed = 0
     beta: _Beta = None
     temperature: _Temperature = None
@@ -120,7 +120,7 @@ class LearningOptions:
     memory: _Memory = None
 
     def made(self) -> tuple[LoraConfig | None, FinetuneOptions]:
-        """The library's objects; no LoraConfig for methods without adapters. Raises CamshaftError for what they refuse."""
+        """Returns the library's objects; no LoraConfig for methods without adapters. Raises CamshaftError for invalid values."""
         from camshaft.train.tuning.methods.lora import LoraConfig
         from camshaft.train.tuning.options import FinetuneOptions
 
@@ -130,12 +130,12 @@ class LearningOptions:
         targets: dict[str, Any] = {"targets": tuple(target)} if target else {}
         if self.memory is not None:
             given["memory"] = _nbytes(self.memory)
-        options = FinetuneOptions(**given, **targets)
+        chosen_options = FinetuneOptions(**given, **targets)
         refuse_others(self.method, adapters)
         if self.method in WHOLE:
-            return None, options
+            return None, chosen_options
         chosen = {name: value for name, value in adapters.items() if value is not None}
-        return LoraConfig(**chosen, seed=self.seed, **targets), options
+        return LoraConfig(**chosen, seed=self.seed, **targets), chosen_options
 
 
 def _nbytes(text: str) -> int:

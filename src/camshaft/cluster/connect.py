@@ -36,7 +36,7 @@ def import_ray(purpose: str) -> Any:
 def connected(address: str, purpose: str) -> Iterator[Any]:
     """Ray, connected to the cluster at an address: HOST:PORT, or 'auto' for the one of this machine.
 
-    Raises SettingError for what is no address, and ClusterError if no cluster answers there."""
+    Raises SettingError for anything that is not an address, and ClusterError if no cluster answers there."""
     ray = import_ray(purpose)
     if address != "auto":
         _check_address(address)
@@ -77,7 +77,7 @@ class Places:
 
     @property
     def cpus(self) -> float:
-        """What each place has: all CPUs of the smallest node."""
+        """Returns the CPUs of each replica: all CPUs of the smallest node."""
         return min(self.of_nodes)
 
 
@@ -91,6 +91,6 @@ def places_of(ray: Any) -> Places:
 
 
 def cause_of(error: object) -> str:
-    """What an error of Ray says at its end, where the message of the error is that a process raised."""
+    """Returns the end of a Ray error's text, which has the message of the process that raised it."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return _CLASS.sub("", lines[-1]) if lines else type(error).__name__

@@ -1,4 +1,4 @@
-"""Front: the deployment that answers HTTP, by the same application as in one process, with engines that are elsewhere."""
+"""Front: the deployment that answers HTTP, by the same application as on one machine, with engines in other processes."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ class FrontServed(Served):
 
     @property
     def nbytes(self) -> int:
-        """None of the memory of this process counts."""
+        """0: its weights are in other processes."""
         return 0
 
 
 @dataclass(frozen=True)
 class Fronted:
-    """A model of the front, and how many replicas it has at most."""
+    """A model of the front and its maximum number of replicas."""
 
     spec: ModelSpec
     most_replicas: int
 
     def open(self, handle: Any) -> FrontServed:
-        """The model as the application needs it; `handle` is that of its replicas."""
+        """Returns the model for the application; `handle` calls its replicas."""
         slots, context = self.spec.options["sessions"], self.spec.options["context"]
         lm = FrontModel(self.spec.model, context=context, n_slots=slots * self.most_replicas)
         call = handle.options(stream=True).answer.remote
@@ -46,7 +46,7 @@ class Fronted:
 
 
 class Front:
-    """The class that Ray Serve's `ingress` makes a deployment of."""
+    """The class of the HTTP deployment, made by Ray Serve's `ingress`."""
 
     def __init__(
         self, fronted: Sequence[Fronted], guard: Guard, handles: Sequence[Any], log: LogPlace | None = None

@@ -24,7 +24,7 @@ _log = logging.getLogger("camshaft.cluster")
 
 @dataclass
 class _Counted:
-    """What a replica has told of a request, in place of its Generation."""
+    """A request's progress as its replica reports it; stands in for a Generation."""
 
     tokens: int = 0
     text: str = ""

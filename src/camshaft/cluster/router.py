@@ -13,7 +13,7 @@ from camshaft.cluster.prefixes import RoutedPrefixes, choose
 class PrefixRouter(LocalityMixin, RequestRouter):  # type: ignore[misc]
     """Routes calls whose argument `keys` has the keys of the prompt's blocks. Each handle has a router of its own.
 
-    It is no FIFOMixin, which would give the replica that was chosen for one request to another that came before."""
+    It is not a FIFOMixin, which would give the replica that was chosen for one request to another that came before."""
 
     def initialize_state(self, most_blocks: int, slack: int, is_random: bool = False) -> None:
         """Set what `choose` needs. `is_random`: as if no prompt was known."""

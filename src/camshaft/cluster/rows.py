@@ -25,7 +25,7 @@ class Ledger:
     tally: Tally
 
     def blocks(self, lines: Iterable[Line]) -> Iterator[list[Line]]:
-        """The lines without a result, in blocks. Those that are no requests get their result here.
+        """The lines without a result, in blocks. Those that are not requests get their result here.
 
         Of each 4,096 lines, those with requests that begin alike are beside each other, so that one node has them."""
         rows = self._open(lines)
@@ -48,7 +48,7 @@ class Ledger:
                 yield prompt_order(given), line
 
     def take(self, key: bytes, result: bytes, is_answer: bool) -> bool:
-        """Write a result that is the first one of its line; False for another one, which a task that ran twice has."""
+        """Write a result, unless its line has one already: then return False. A task that ran twice gives two."""
         if key in self.results.done:
             return False
         self.results.append(result)

@@ -1,4 +1,4 @@
-"""Serve models on a Ray cluster: a deployment of replicas for each model, and one that answers HTTP in front of them."""
+"""Serves models on a Ray cluster: a deployment of replicas per model, and one that answers HTTP in front of them."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from camshaft.serve.run import GRACE_S
 
 APP = "camshaft"
 _ROUTER = "camshaft.cluster.router:PrefixRouter"
-_MOST_STARTS = 3  # of a replica, before the models count as not deployed
-_HEAD = "node:__internal_head__"  # what Ray's head node has, and no other
+_MOST_STARTS = 3  # attempts to start a replica before deployment fails
+_HEAD = "node:__internal_head__"  # a resource that only Ray's head node has
 _RANGE = re.compile(r"(\d+)(?::(\d+))?")
 
 
@@ -52,12 +52,13 @@ def read_replicas(text: str) -> Replicas:
 
 
 def deployment_names(specs: Sequence[ModelSpec]) -> list[str]:
-    """A name for the deployment of each model, of the letters that Ray Serve and its metrics take."""
+    """Returns a name for each model's deployment, with characters that Ray Serve and its metrics allow."""
     return [f"{i}-{re.sub(r'[^A-Za-z0-9_.-]', '-', spec.name)}" for i, spec in enumerate(specs)]
 
 
 def router_options(spec: ModelSpec) -> dict[str, Any]:
-    """What the router needs to know: the blocks of a replica's cache, and how far queues may differ and count as balanced."""
+    """Returns the router's options: the blocks of a replica's cache, and by how much queues may differ and still count as
+    balanced."""
     slots, context = spec.options["sessions"], spec.options["context"]
     whole = slots * -(-context // BLOCK_TOKENS)
     most = min(whole, -(-spec.options.get("cache_tokens", whole * BLOCK_TOKENS) // BLOCK_TOKENS))
@@ -65,7 +66,7 @@ def router_options(spec: ModelSpec) -> dict[str, Any]:
 
 
 def _options(spec: ModelSpec, replicas: Replicas, cpus: float) -> dict[str, Any]:
-    """The options of the deployment of a model."""
+    """Returns the options of a model's deployment."""
     return {
         "ray_actor_options": {"num_cpus": cpus},
         "max_replicas_per_node": 1,
@@ -86,8 +87,8 @@ def application(
     log: LogPlace | None = None,
     **options: Any,
 ) -> Any:
-    """The application of Ray Serve. Without `replicas` there is one of each model on every node that has CPUs. The front, which
-    writes `log`, is on the head node, as the proxy is.
+    """Returns the application for Ray Serve. Without `replicas` there is one of each model on every node with CPUs. The front,
+    which writes `log`, is on the head node, as the proxy is.
 
     replica, options: another class for the replicas, and other options of their deployments."""
     deployment, places = ray.serve.deployment, places_of(ray)
@@ -110,13 +111,13 @@ def application(
 
 
 def deploy(ray: Any, app: Any) -> None:
-    """Have the application run, in place of one that runs. Raises ClusterError with what a replica said that does not start."""
+    """Deploy the application in place of a running one. Raises ClusterError with the error of a replica that does not start."""
     try:
         ray.serve.run(app, name=APP)
     except RuntimeError as error:
         found = ray.serve.status().applications.get(APP)
-        said = [each.message for each in found.deployments.values() if each.message] if found is not None else []
-        raise ClusterError(f"the models were not deployed: {cause_of(said[0] if said else error)}") from None
+        messages = [each.message for each in found.deployments.values() if each.message] if found is not None else []
+        raise ClusterError(f"the models were not deployed: {cause_of(messages[0] if messages else error)}") from None
 
 
 @contextmanager

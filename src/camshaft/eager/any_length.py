@@ -1,8 +1,8 @@
 """Elementwise kernels that take the number of elements at run time.
 
-An op is elementwise where what it builds for tensors of one axis, an Extent, says so: one launch with a program for every so many
-elements. One kernel then serves every length, and every shape whose operands are contiguous alike; inputs of one element are a
-second kernel, as broadcasting has it.
+An op is elementwise where what it builds for tensors of one axis, an Extent, says so: one launch with a program for a fixed
+number of elements. One kernel then serves every length, and every shape whose operands are contiguous alike; inputs of one
+element are a second kernel, as broadcasting has it.
 """
 
 from __future__ import annotations

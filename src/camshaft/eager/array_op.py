@@ -168,7 +168,7 @@ class ArrayOp:
         return self._calls.get(key)
 
     def once(self, key: Hashable, make: Callable[[], Prepared]) -> Prepared:
-        """What `make` gives for a key, made by one thread only."""
+        """Returns the cached result of `make` for a key; only one thread calls it."""
         found = self._calls.get(key)
         if found is None:
             with self._lock:

@@ -73,7 +73,7 @@ class CompositeOp:
 
     def _program(self, arrays: Sequence[Array], attrs: Mapping[str, Any]) -> Program:
         attrs = attributes_of(self.op.name, attrs, 0) if attrs else attrs
-        # a dtype's number takes 40 ns to hash, a dtype 300; those that share a number are no operands
+        # a dtype's number takes 40 ns to hash, a dtype 300; those that share a number are not operands
         key = tuple([(a.shape, a.dtype.num) for a in arrays]), attribute_key(attrs) if attrs else ()
         found = self._programs.get(key)
         if found is None:

@@ -31,7 +31,7 @@ NOBODY = 1 << 62
 
 
 class AnyLength(Protocol):
-    """What computes one length or any; `code` has the sets of inputs that may be one element."""
+    """A call that computes any length; `code` has the sets of inputs that may be one element."""
 
     @property
     def output(self) -> DType: ...
@@ -41,7 +41,7 @@ class AnyLength(Protocol):
 
 @dataclass(frozen=True)
 class Resolved:
-    """What operands of some dtypes are cast to, what computes them, and the result's dtype."""
+    """For operand dtypes: the dtypes they are cast to, the kernel, and the result's dtype."""
 
     dtypes: Dtypes
     kernel: AnyLength

@@ -152,7 +152,7 @@ def add_shape_row(
     values |= {"release": run.elapsed_ns >= RELEASE_NS, "share": run.shared, "scratch_nbytes": scratch_nbytes}
     values |= {f"attribute{i}": address for i, address in enumerate(pairs)}
     values |= {"n_steps": len(run.steps), "steps": steps.ctypes.data}
-    row[0] = 0  # no dtype: nobody finds the row while it is written
+    row[0] = 0  # no dtype: the row is not found while it is written
     row[len(key) : len(table.ROW)] = [values.get(name, 0) for name in table.ROW[len(key) :]]
     row[1 : len(key)] = key[1:]
     row[0] = key[0]

@@ -1,5 +1,5 @@
-"""NumPy's cases that ops do not have, and its messages: products of vectors and of empty matrices; reductions of empty inputs and
-of booleans, means of integers, several axes."""
+"""Cases that NumPy has and ops do not, with NumPy's error messages: products of vectors and of empty matrices; reductions of
+empty or boolean arrays, means of integers, several axes."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ REDUCTIONS = frozenset((*_FOLDS, *_ARGUMENTS))
 
 
 class ArrayAxisError(ShapeError, np.exceptions.AxisError):
-    """NumPy raises an AxisError, which is a ValueError and an IndexError, in these words."""
+    """As NumPy's AxisError: a ValueError and an IndexError, with the same message."""
 
 
 @dataclass(frozen=True)
 class Form:
-    """The arrays to call the op on; `shape` is the result's. `ready` is the result itself where there is nothing to compute, and
-    `returned` what its dtype becomes (None: it stays)."""
+    """The arrays to call the op on, and the result's `shape`. `ready` is the result itself if there is nothing to compute.
+    `returned` is the dtype that the result is converted to, or None."""
 
     arrays: tuple[Array, ...]
     shape: tuple[int, ...]
@@ -35,7 +35,8 @@ class Form:
 
 
 def axes_of(op: str, attrs: Mapping[str, Any], n_axes: int) -> dict[str, Any]:
-    """The attributes with `axis` as the op has it: folds call it `axes`. ArrayTypeError, ArrayAxisError or ArrayValueError."""
+    """Returns the attributes with `axis` under the op's name: reductions call it `axes`. ArrayTypeError, ArrayAxisError or
+    ArrayValueError."""
     made, name = dict(attrs), "axes" if op in _FOLDS else "axis"
     if "axis" in made and "axes" in made:
         raise ArrayTypeError(f"{op}() takes axis or axes; got both")
@@ -56,7 +57,7 @@ def _is_number(value: Any) -> bool:
 
 
 def axis_of(name: str, axis: Any, n_axes: int) -> int:
-    """An axis counted from the front. ArrayTypeError and ArrayAxisError as NumPy raises them."""
+    """Returns a non-negative axis. ArrayTypeError and ArrayAxisError as NumPy raises them."""
     try:
         number = operator.index(axis)
     except TypeError as error:
@@ -67,7 +68,7 @@ def axis_of(name: str, axis: Any, n_axes: int) -> int:
 
 
 def reduction(op: str, arrays: Sequence[Array], attrs: Mapping[str, Any]) -> Form | None:
-    """The form where an array has no elements or no dtype that the op takes; None where it is the op's own."""
+    """Returns the form for an empty array or a dtype that the op does not take; None if the op takes the call as it is."""
     if len(arrays) != 1 or (arrays[0].size and arrays[0].dtype.kind not in _computed(op)):
         return None
     (x,) = arrays
@@ -95,18 +96,18 @@ _COMPUTED: dict[str, dict[str, tuple[Any, Any]]] = {
 
 
 def _computed(op: str) -> dict[str, tuple[Any, Any]]:
-    """By kind of dtype: what an op computes in and what its result becomes (None: it stays)."""
+    """By kind of dtype: the dtype an op computes in, and the dtype of the result (None: the same)."""
     return _COMPUTED[op]
 
 
-# The dtype of results where it is not the op's own. The attribute `to` overrules it.
+# The dtype of results where it differs from the op's. The attribute `to` overrides it.
 RETURNED = dict.fromkeys(_ARGUMENTS, np.dtype(np.int64))
 _IDENTITIES = {"sum": 0, "prod": 1, "mean": np.nan}
 
 
 def _of_nothing(op: str, x: Array, shape: tuple[int, ...], folds_nothing: bool) -> Array:
-    """What a reduction of an array without elements is, in NumPy's dtypes. ArrayValueError where a reduced axis is empty and
-    the op has no identity."""
+    """Returns the reduction of an empty array, in NumPy's dtype. ArrayValueError if a reduced axis is empty and the op has no
+    identity."""
     kind = x.dtype.kind
     if op in _ARGUMENTS or op not in _IDENTITIES:
         if folds_nothing:
@@ -122,7 +123,7 @@ _SIGNATURE = "(n?,k),(k,m?)->(n?,m?)"
 
 
 def _matmul(arrays: Sequence[Array], attrs: Mapping[str, Any]) -> Form | None:
-    """out[.., i, j] = sum_k a[.., i, k] b[.., k, j]; a vector is a matrix of one row or column that the result lacks."""
+    """out[.., i, j] = sum_k a[.., i, k] b[.., k, j]; a vector is a matrix of one row or column, an axis the result lacks."""
     if len(arrays) != 2 or attrs.get("transpose_b", False):
         return None
     for i, x in enumerate(arrays):
@@ -160,12 +161,12 @@ _FORMS: dict[str, Callable[[Sequence[Array], Mapping[str, Any]], Form | None]] =
 
 
 def form_of(op: str, arrays: Sequence[Array], attrs: Mapping[str, Any]) -> Form | None:
-    """How NumPy's arguments of a function become the op's; None where they are the op's own. ArrayValueError in NumPy's words."""
+    """Returns how a call with NumPy's arguments maps to the op; None if the op takes them as is. ArrayValueError as NumPy."""
     return _FORMS[op](arrays, attrs) if op in _FORMS else None
 
 
 def check_core(op: str, out: tuple[int, ...], wanted: tuple[int, ...]) -> None:
-    """ArrayValueError unless an output has the shape of the result."""
+    """Raises ArrayValueError unless an output has the shape of the result."""
     if out == wanted:
         return
     core = [i for i in (0, 1) if len(out) == len(wanted) > i and out[i - 2] != wanted[i - 2]] if op == "matmul" else []
@@ -177,18 +178,19 @@ def check_core(op: str, out: tuple[int, ...], wanted: tuple[int, ...]) -> None:
 
 
 def attributes_of(op: str, attrs: Mapping[str, Any], n_axes: int) -> dict[str, Any]:
-    """Attributes as the op names them, where NumPy's function of that name says `axis`; NumPy's numbers as Python's, lists as
-    tuples. ArrayTypeError for what cannot be one, ArrayAxisError for an axis that an array of so many lacks."""
+    """Returns NumPy's keyword arguments as the op's attributes: `axis` under the op's name, NumPy scalars as Python's, lists as
+    tuples. ArrayTypeError for another type, ArrayAxisError for an axis out of range."""
     plain = {name: plain_attribute(op, name, value) for name, value in attrs.items()}
     return axes_of(op, plain, n_axes) if op in REDUCTIONS else plain
 
 
 def attribute_key(attrs: Mapping[str, Any]) -> tuple[Hashable, ...]:
-    """A key for attributes. Equal values of different types have different keys, as 1 and 1.0, which an op may refuse."""
+    """Returns a cache key for attributes. Equal values of different types, such as 1 and 1.0, have different keys: an op may
+    refuse one of them."""
     types = {name: tuple(map(type, v)) if type(v) is tuple else type(v) for name, v in attrs.items()}
     return tuple((name, types[name], attrs[name]) for name in sorted(attrs))
 
 
 def count_of(op: str, given: int) -> int:
-    """How many operands NumPy's function of that name takes before `out`; as many as were given where there is no form."""
+    """Returns how many operands NumPy's function takes before `out`; for other functions, `given`."""
     return 2 if op == "matmul" else given

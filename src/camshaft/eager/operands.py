@@ -1,4 +1,4 @@
-"""Convert what callers pass (arrays, scalars, foreign arrays) to ndarrays, and results back to their kind."""
+"""Converts arguments (arrays, scalars, DLPack arrays) to ndarrays, and results back to the caller's kind of array."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Kind: TypeAlias = Callable[[Array], Any]
 
 
 def kind_of(values: Iterable[Any]) -> Kind | None:
-    """What makes the caller's kind of array out of an ndarray: the first value's that speaks DLPack; None for ndarrays."""
+    """Returns what converts an ndarray to the caller's kind: from_dlpack of the first value's library; None for ndarrays."""
     for value in values:
         if supports_dlpack(value):
             return _maker(value)
@@ -36,16 +36,16 @@ def _maker(value: Any) -> Kind:
 
 
 def as_kind(kind: Kind, result: Any) -> Any:
-    """A result, or each of several, as the caller's kind."""
+    """Converts a result, or each of several, to the caller's kind."""
     if isinstance(result, tuple):
         return tuple(as_kind(kind, r) for r in result)
     return None if result is None else kind(np.asarray(result))
 
 
 def output(value: Any) -> Array | None:
-    """The ndarray of the caller's `out` (also in a tuple of one), on the same memory.
+    """Returns an ndarray on the memory of the caller's `out`, an array or a tuple of one.
 
-    ArrayTypeError where it is no array, ArrayValueError where it cannot be written.
+    ArrayTypeError if it is not an array, ArrayValueError if it is read-only.
     """
     if isinstance(value, tuple):
         if len(value) != 1:
@@ -67,7 +67,7 @@ def output(value: Any) -> Array | None:
 
 
 def empty(op: str, shape: Sequence[int], dtype: Dtype, order: Any = "C") -> Array:
-    """A new array. ArrayMemoryError, which names its size, where there is no memory for it or no address."""
+    """Returns a new array. ArrayMemoryError, with its size, if it cannot be allocated."""
     try:
         return np.empty(shape, dtype, order)
     except (MemoryError, ValueError):  # a ValueError from 2^63 bytes on
@@ -78,7 +78,7 @@ def empty(op: str, shape: Sequence[int], dtype: Dtype, order: Any = "C") -> Arra
 
 
 def broadcast(operands: Sequence[Operand], out: Array | None) -> tuple[int, ...]:
-    """The shape of the result: the operands', or that of `out` where they stretch to it. ArrayValueError otherwise."""
+    """Returns the result's shape: the operands' broadcast shape, or `out`'s if they broadcast to it; else ArrayValueError."""
     shapes = [np.shape(x) for x in operands]
     try:
         shape = broadcast_shapes(shapes)
@@ -96,12 +96,12 @@ def broadcast(operands: Sequence[Operand], out: Array | None) -> tuple[int, ...]
     return whole
 
 
-# Axes that NumPy's function takes; arrays may have 64.
+# np.broadcast_shapes takes arrays of 32 axes; arrays may have 64.
 _MOST_AXES = 32
 
 
 def broadcast_shapes(shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
-    """The shape to which all of these stretch. ValueError where there is none."""
+    """Returns the broadcast shape. ValueError if there is none."""
     last = np.broadcast_shapes(*(shape[-_MOST_AXES:] for shape in shapes))
     left = [shape[:-_MOST_AXES] for shape in shapes]
     return broadcast_shapes(left) + last if any(left) else last
@@ -112,9 +112,9 @@ def _text(shape: tuple[int, ...]) -> str:
 
 
 def cast(value: Operand, dtype: Dtype) -> Array:
-    """The operand in this dtype; a Python number that it cannot hold is an ArrayOverflowError."""
+    """Converts an operand to a dtype. ArrayOverflowError for a Python number out of its range."""
     if type(value) is np.ndarray and value.dtype == dtype:
-        return value  # asarray gives a view where the dtype is equal and another object
+        return value  # asarray makes a view if the dtypes are equal but different objects
     try:
         return np.asarray(value, dtype)
     except OverflowError as error:
@@ -124,8 +124,10 @@ def cast(value: Operand, dtype: Dtype) -> Array:
 
 
 def check_cast(name: str, computed: Dtype, out: Dtype) -> None:
-    """ArrayTypeError unless NumPy would write such a result into such an `out`."""
-    if not np.can_cast(computed, out, "same_kind") or out.kind in "US":  # a text would keep a number's first digits
+    """Raises ArrayTypeError unless NumPy casts a result of dtype `computed` to `out`."""
+    if (
+        not np.can_cast(computed, out, "same_kind") or out.kind in "US"
+    ):  # a string would keep only a number's first digits
         raise ArrayTypeError(
             f"Cannot cast ufunc '{name}' output from {computed!r} to {out!r} with casting rule 'same_kind'"
         )

@@ -70,7 +70,7 @@ class DispatchTable(ArrayFunctions):
         return sorted({*super().__dir__(), *self.ops})
 
     def choice(self, op: str, *inputs: Any, **attrs: Any) -> Choice:
-        """Which variant such a call runs, and why."""
+        """Returns the variant that a call with these arguments runs, and why."""
         if op not in self.ops:
             raise BackendError(f"choice: the dispatch table has no op {op!r:.80}; wanted one of {', '.join(self.ops)}")
         chosen: Choice = getattr(self, op).__self__.choice(*inputs, **attrs)
@@ -107,7 +107,7 @@ def table(override: str | None = None) -> DispatchTable:
 def select_kernels(
     validation: Mapping[str, BackendValidation], measurements: Measurements | None = None
 ) -> DispatchTable:
-    """A table of its own that runs nothing but what this validation proved, chosen by these measurements.
+    """Returns a separate table that runs only what this validation proved, chosen by these measurements.
 
     Its override is the current one. A call whose choice was not proved is a BackendError.
     """

@@ -210,7 +210,7 @@ def quantize_gguf(values: npt.ArrayLike, name: str) -> Bytes:
 def dequantize_gguf(blocks: Bytes, name: str, to: str = "f32") -> npt.NDArray[Any]:
     """Rows of blocks of a GGUF format, uint8 [..., n], as numbers [..., n / bytes per block * block size] of f32, f16 or bf16.
 
-    FormatError for an unknown format, one that camshaft does not read, rows that are no whole blocks, and other dtypes.
+    FormatError for an unknown format, one that camshaft does not read, rows that are not whole blocks, and other dtypes.
     """
     row, dtype = _named(name), dtypes.NAMED.get(to) if isinstance(to, str) else None
     if dtype not in (dtypes.f32, dtypes.f16, dtypes.bf16):

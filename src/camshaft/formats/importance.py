@@ -1,4 +1,4 @@
-"""Quantize rows with an importance for each column: the errors of important columns count more, as in llama.cpp's quantizers."""
+"""Quantizes rows with an importance per column: errors of important columns weigh more, as in llama.cpp's quantizers."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from camshaft.errors import FormatError
 from camshaft.formats.bits import Bytes, Floats
 from camshaft.formats.blocks import BlockFormat
 
-# How the weight of an error comes from a column's importance q: q sqrt(s + x^2), where s is a factor times the mean of x^2 over
-# the row or the block; or q alone. Formats that are not here are written as without an importance (so in llama.cpp).
+# The weight of an error by the column's importance q: q sqrt(s + x^2), where s is a factor times the mean of x^2 over
+# the row or the block; or q alone. Formats that are not listed ignore the importance, as in llama.cpp.
 _ROW, _BLOCK, _ALONE = "row", "block", "alone"
 WEIGHTED = {
     "Q4_0": (_ROW, 1),

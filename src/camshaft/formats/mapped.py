@@ -6,6 +6,7 @@ import mmap
 import os
 import stat
 import struct
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import NoReturn
 
@@ -26,6 +27,8 @@ def shown_value(value: object, limit: int = 80) -> str:
     """A metadata value for an error message: in one line, escaped, cut to `limit` characters; an array as a list."""
     if isinstance(value, np.ndarray):
         value = value[:limit].tolist() if value.ndim else value.item()
+    elif isinstance(value, Sequence) and not isinstance(value, str | list | tuple):
+        return f"an array of {len(value)} texts"  # still in the file
     return shown(value, limit) if isinstance(value, str) else " ".join(repr(value).split())[:limit]
 
 
@@ -71,7 +74,7 @@ class MappedFile:
         except OSError as error:
             raise FormatError(f"{self.path}: cannot be read: {error.strerror}") from error
         self.size = len(self._map)
-        # Other contents have another one: device, number, size and time of the last change.
+        # Changes with the contents: device, inode, size and time of the last change.
         self.identity = status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
 
     @property

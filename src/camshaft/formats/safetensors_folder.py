@@ -20,7 +20,7 @@ _MAX_JSON_NBYTES = 256_000_000  # a tokenizer.json of 260k tokens takes 33 MB
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """The object in a JSON file. Raises FormatError if the file is missing, too large, or anything else."""
+    """Returns the object in a JSON file. Raises FormatError if the file is missing, too large, or not an object."""
     name = path_for_messages(path)
     require_ordinary_file(path)
     if path.stat().st_size > _MAX_JSON_NBYTES:
@@ -28,14 +28,14 @@ def read_json(path: Path) -> dict[str, Any]:
     try:
         value = json.loads(path.read_bytes())
     except (ValueError, RecursionError, OSError) as error:
-        raise FormatError(f"{name}: is no readable JSON: {shown(str(error), 120)}") from None
+        raise FormatError(f"{name}: is not readable JSON: {shown(str(error), 120)}") from None
     if not isinstance(value, dict):
         raise FormatError(f"{name}: holds {type(value).__name__}; wanted an object")
     return value
 
 
 class SafetensorsFolder:
-    """The tensors of a folder by name: `files` have them. A context manager."""
+    """The tensors in a folder's `files`, by name. A context manager."""
 
     def __init__(self, path: Path) -> None:
         """Open the files. Raises FormatError for a missing or damaged one, and for an index that does not match them."""
@@ -55,7 +55,7 @@ class SafetensorsFolder:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all files of tensors."""
+        """Total bytes of the safetensors files."""
         return sum(os.path.getsize(os.path.join(self.path, name)) for name in self.files)
 
     def close(self) -> None:
@@ -86,7 +86,7 @@ def _weight_map(folder: Path) -> dict[str, str]:
     path = folder / INDEX
     rows = read_json(path).get("weight_map")
     if not isinstance(rows, dict) or not rows:
-        raise FormatError(f"{path_for_messages(path)}: weight_map is no object; wanted the file of each tensor")
+        raise FormatError(f"{path_for_messages(path)}: weight_map is not an object; wanted the file of each tensor")
     for file in rows.values():
         if not isinstance(file, str) or not file.endswith(".safetensors") or Path(file).name != file or "\\" in file:
             raise FormatError(f"{path_for_messages(path)}: has the file {shown(str(file))}; wanted a .safetensors name")

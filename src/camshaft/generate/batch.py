@@ -163,7 +163,8 @@ class Batch(Closing):
         return parts
 
     def _groups(self, parts: list[tuple[_Sequence, list[int]]]) -> list[list[tuple[_Sequence, list[int]]]]:
-        """What runs together: all, or what rounds as it does alone where plans of other sizes round differently."""
+        """Returns the sequences that run together: all; or, if plans of other sizes round differently, groups that generate apart
+        from those whose prompts are processed."""
         if not self._model.plans.is_uneven:
             return [parts] if parts else []
         following = [part for part in parts if part[0].is_begun]
@@ -224,7 +225,8 @@ def prompts_with_options(
     options: GenerateOptions | Sequence[GenerateOptions] | None,
     keywords: GenerateKeywords,
 ) -> tuple[list[str | Sequence[int]], list[GenerateOptions]]:
-    """The prompts of a batch and the options of each. Raises SettingError for what is no list of prompts, or other options."""
+    """The prompts of a batch and the options of each. Raises SettingError for anything that is not a list of prompts, or other
+    options."""
     if isinstance(prompts, str):
         raise SettingError(f"prompts came as one text, {prompts!r:.40}; wanted a list of prompts")
     if isinstance(prompts, (bytes, Mapping)) or not isinstance(prompts, Iterable):

@@ -38,7 +38,7 @@ def integer(low: int, high: float) -> Callable[[Any], bool]:
 
 
 def check_token_id(token: Any, vocab_size: int) -> None:
-    """Raise ContextError unless it is the id of one of so many tokens."""
+    """Raise ContextError unless it is an id from 0 to vocab_size - 1."""
     whole = isinstance(token, (int, np.integer)) and not isinstance(token, bool)
     if not whole or not 0 <= token < vocab_size:
         raise ContextError(f"token id {token!r}; wanted a whole number from 0 to {vocab_size - 1}")

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from camshaft.generate.language_model import LanguageModel
 
 Messages = Sequence[Mapping[str, Any]]
-CONVERSATION_OPTIONS = GenerateOptions(max_tokens=512)  # those of a conversation that is given none
+CONVERSATION_OPTIONS = GenerateOptions(max_tokens=512)  # the default of a conversation
 _SYSTEM_ROLES = ("system", "developer")
 
 
@@ -42,7 +42,7 @@ def checked_messages(messages: Messages) -> list[dict[str, Any]]:
 
 @dataclass
 class _Turn:
-    """The messages of a turn up to the user's, their rendered text, the pictures in it, and how many were dropped for it."""
+    """A turn: the messages up to the user's, their rendered text, its pictures, and how many messages were dropped."""
 
     messages: list[dict[str, Any]]
     rendered: str = ""
@@ -81,7 +81,7 @@ class Conversation(Closing):
         self._shown: list[Picture] = []  # with the next message
         self._session, self._is_closed = Session(lm, waits=True), False
         self._answer: Callable[[], Generation | None] = lambda: None
-        # The text whose tokens the session has, empty if it has others, and the number of its pictures.
+        # The text whose tokens are in the session, or '' if unknown, and the number of its pictures.
         self._processed, self._n_pictures = "", 0
 
     def __repr__(self) -> str:
@@ -151,7 +151,7 @@ class Conversation(Closing):
         return generation
 
     def _fitted(self, messages: list[dict[str, Any]], options: GenerateOptions) -> tuple[_Turn, list[int]]:
-        """The turn with as many messages as fit, with room for some of the answer, and all its tokens."""
+        """Returns the turn with as many messages as fit beside some room for the answer, and its tokens."""
         context = self._lm.context
         room = context // 4 if options.max_tokens < 0 else min(options.max_tokens, context // 4)
         turn = _Turn(messages)
@@ -166,7 +166,8 @@ class Conversation(Closing):
     def _dropped_to(self, turn: _Turn, n_tokens: int) -> list[int]:
         """Drop the oldest turns after the system messages until the rest has `n_tokens` or is one message; return its tokens.
 
-        To half of the context rather than to what just fits: what follows the system message is processed again each time."""
+        Callers ask for half of the context rather than what just fits, since everything after the system message is processed
+        again."""
         ids = self._ids(turn)
         while len(ids) > n_tokens:
             roles = [message["role"] for message in turn.messages]
@@ -180,7 +181,7 @@ class Conversation(Closing):
         return ids
 
     def _shifted(self, turn: _Turn, drawn: list[int]) -> list[int] | None:
-        """The tokens to go on with when an answer has filled the context; None if nothing can be dropped."""
+        """The tokens to continue with when an answer has filled the context; None if nothing can be dropped."""
         before, half = turn.n_dropped, self._lm.context // 2
         if not self._shifts:
             return None
@@ -191,15 +192,15 @@ class Conversation(Closing):
         """Take the turn into the conversation if its answer is finished."""
         if generation.finish_reason is not None:
             text = generation.text
-            said = text if turn.reader is None else turn.reader.text_of(text)
-            self.messages = [*turn.messages, {"role": "assistant", "content": said}]
+            content = text if turn.reader is None else turn.reader.text_of(text)
+            self.messages = [*turn.messages, {"role": "assistant", "content": content}]
             self.dropped += turn.n_dropped
             if generation.text_is_exact and self._lm.tokenizer.shows_all(generation.ids):
                 self._processed, self._n_pictures = turn.rendered + generation.text, len(turn.pictures)
         self._session.rest()
 
     def _ids(self, turn: _Turn) -> list[int]:
-        """Render a turn; its tokens: those that the session has, exactly as they were drawn, if it begins with their text."""
+        """Renders a turn and returns its tokens. If it begins with the session's text, the session's sampled tokens are kept."""
         turn.rendered, turn.pictures = self._lm.rendered(turn.messages, add_generation_prompt=True)
         if self._processed and turn.rendered.startswith(self._processed):
             rest, n_seen = turn.rendered[len(self._processed) :], self._n_pictures
@@ -207,11 +208,11 @@ class Conversation(Closing):
         return self._lm.rendered_ids(turn.rendered, turn.pictures)
 
     def reader(self) -> AnswerReader | None:
-        """What tells the thoughts of one answer in channels from its text; None for a model whose answers have none."""
+        """Returns what separates reasoning from text in an answer with channels; None for other models."""
         return channel_reader(self._lm.chat_template)
 
     def close(self) -> None:
-        """End an answer that is not finished, and release the session's slot in the KV cache."""
+        """Stop an unfinished answer and release the session's slot in the KV cache."""
         self._is_closed = True
         self._end_answer()
         self._session.close()

@@ -17,7 +17,8 @@ from camshaft.graph import functions as F
 from camshaft.graph.graph import Graph, Tensor
 from camshaft.models.adapters.adapted import AdaptedCheckpoint, checkpoint_of
 from camshaft.models.adapters.adapter import Adapters
-from camshaft.models.blocks.transformer import LayerCache, LayerMemory, Places, SideBySide, TokenBatch, token_inputs
+from camshaft.models.blocks.layer import TokenBatch
+from camshaft.models.blocks.transformer import LayerCache, LayerMemory, Places, SideBySide, token_inputs
 from camshaft.models.config import ModelConfig
 from camshaft.models.decoder import decoder, hidden
 from camshaft.models.families import FAMILIES

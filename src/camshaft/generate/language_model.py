@@ -233,7 +233,7 @@ class LanguageModel(Prompts, Drawing):
         return open_adapters(self._file, adapters, lambda: self._model_file.base_digest)
 
     def use_adapters(self, adapters: Given) -> None:
-        """Adds other adapters to the model in place of those before; none for an empty list. The model's own weights stay
+        """Replaces the model's adapters; an empty list removes them. The model's own weights stay
         packed. Raises ContextError while sessions are open; else as the constructor, and then none are left."""
         with self.lock:
             self.check_open()

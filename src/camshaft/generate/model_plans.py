@@ -25,6 +25,7 @@ from camshaft.extent import Extent
 from camshaft.formats.gguf.file import GGUFFile
 from camshaft.generate.memory.kv_cache import KVCache
 from camshaft.generate.memory.logits import device_with_memory, first_rows, logits_memory
+from camshaft.generate.memory.packed_folder import weight_cache
 from camshaft.generate.memory.resident_experts import open_residency
 from camshaft.generate.speculation.pace import RunCosts
 from camshaft.generate.stored.named_plans import NamedPlans
@@ -32,8 +33,9 @@ from camshaft.generate.stored.plan_cache import PlanCache
 from camshaft.generate.vision.runs import PictureRuns
 from camshaft.generate.vision.tokens import BLIND, Seeing, has_pictures
 from camshaft.models.adapters.adapter import Adapters
-from camshaft.models.config import ModelConfig, check_layers
+from camshaft.models.config import ModelConfig
 from camshaft.models.converted import is_multiplied
+from camshaft.models.file_layers import check_layers
 from camshaft.ops.spec import Dim
 from camshaft.plan.cached.cached_plan import CachedPlan
 from camshaft.plan.memory.weights import Weights
@@ -72,12 +74,14 @@ class ModelPlans(NamedPlans, PictureRuns):
         mlock: bool = False,
     ) -> None:
         super().__init__()
-        check_layers(config.architecture, config.n_layers, len(file.tensors))
+        check_layers(config.architecture, config.n_layers, file.tensors)
         self.config, self.context, self.threads = config, context, threads
         self.device = device_with_memory(backend)
         self.residency = open_residency(file, config, experts_resident, on_device=self.device is not None)
         self._check_locking(mlock)
-        self.weights = Weights(self.residency.mapped if self.residency else None, locked=mlock)
+        mapped = self.residency.mapped if self.residency else None
+        is_cached = self.residency is None and self.device is None and not mlock
+        self.weights = Weights(mapped, locked=mlock, cache=weight_cache(file) if is_cached else None)
         self.experts = self.residency.experts if self.residency else None
         self.length = Extent("length", context)
         self.prompt_tokens = Extent("tokens", min(PROMPT_TOKENS, context))
@@ -188,7 +192,7 @@ class ModelPlans(NamedPlans, PictureRuns):
         return run("rows" if alike and self.is_uneven else "prompt" if seen else "", ids, positions, slots, rows)
 
     def _run_as(self, name: str, ids: Ints, positions: Ints, slots: Ints, rows: Ints) -> Array | DeviceRows:
-        """Run the plan of that name, or the one for so many tokens and rows."""
+        """Run the named plan, or the one for this number of tokens and rows."""
         n, n_rows = len(ids), len(rows)
         name = "rows" if n_rows > 1 and name != "together" else name or ("single" if n == n_rows else "prompt")
         plan = self._plan(name)

@@ -119,10 +119,10 @@ class Prompts(Closing):
 
     def rendered(self, messages: Messages, **variables: Any) -> tuple[str, list[Picture]]:
         """A chat as the template writes it, with a marker for each picture, and the pictures."""
-        said, pictures = taken_out(messages)
+        chat, pictures = taken_out(messages)
         if pictures:
             seeing(self.vision)
-        return self.chat_template.render(for_template(said, self.chat_template), **variables), pictures
+        return self.chat_template.render(for_template(chat, self.chat_template), **variables), pictures
 
     def rendered_ids(self, text: str, pictures: Sequence[Picture] = (), *, first: bool = True) -> list[int]:
         """Token ids of a rendered text. One that is not `first` in its session has no BOS."""
@@ -141,7 +141,8 @@ class Prompts(Closing):
         return self.chat_ids(chat)
 
     def checked_ids(self, ids: Sequence[int]) -> list[int]:
-        """The ids as integers. Raises SettingError for what is no list, ContextError for an id that is no token of the model."""
+        """The ids as integers. Raises SettingError for anything that is not a list, ContextError for an id that is not a token of
+        the model."""
         if isinstance(ids, (str, bytes, bytearray)) or not isinstance(ids, Iterable):
             raise SettingError(f"token ids came as {type(ids).__name__}; wanted a list of whole numbers")
         for i in ids:

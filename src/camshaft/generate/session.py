@@ -68,7 +68,7 @@ class Session(SessionRuns):
         return PromptCache(options.prompt_cache, self._model)
 
     def _flush(self, kept: PromptCache, turn: int) -> None:
-        """Write the prompt that this turn has kept, beside the runs of others. If that fails, nobody gets the token drawn
+        """Write the prompt that this turn has kept, beside the runs of others. If that fails, no caller gets the token drawn
         meanwhile, so the session shall not have it."""
         try:
             kept.flush()
@@ -79,7 +79,7 @@ class Session(SessionRuns):
             raise
 
     def _speculator_of(self, options: GenerateOptions) -> Speculator | None:
-        """What drafts for this session; the one of before goes on if it is of the same kind."""
+        """Returns this session's drafter; keeps the current one if it is of the same kind."""
         if self._speculator is not None and self._speculator.of is not options.speculate:
             self._speculator.close()
             self._speculator = None
@@ -96,7 +96,7 @@ class Session(SessionRuns):
         """Append tokens to the cache, after any pending ones.
 
         Returns the last token's logits f32 [1, vocab], or with `every_row` those of all tokens, f32 [n, vocab]; a copy. Raises
-        ContextError for an id that is no token, and for more tokens than there is room for.
+        ContextError for an id that is not a token, and for more tokens than there is room for.
         """
         ids = self._model.checked_ids(ids)
         self.take_slot()
@@ -123,7 +123,7 @@ class Session(SessionRuns):
         return np.concatenate(rows) if every_row else rows[-1]
 
     def copy(self) -> Session:
-        """A new session with this one's tokens, keys, values and recurrent states, to go on in another way.
+        """A new session with this one's tokens, keys, values and recurrent states, to continue differently.
 
         Raises ContextError if all slots are in use."""
         with self._model.lock:
@@ -150,8 +150,8 @@ class Session(SessionRuns):
         """Keep only the session's first `n_tokens` tokens. Ends an earlier generation. Raises ContextError for more tokens than
         it has.
 
-        Keys and values stay in the cache. A model with recurrent layers processes some of the tokens again when it goes on: those
-        after its last copy of their states.
+        Keys and values stay in the cache. A model with recurrent layers processes some of the tokens again when it continues:
+        those after its last copy of their states.
         """
         with self._model.lock:
             self._check_open()

@@ -76,7 +76,7 @@ class SessionRuns(SessionState):
 
     def advance_checked(self) -> bool:
         """Go on by the pending token without a run if it is the next drafted one: its logits become the first row. False if it is
-        another one, or if something else has run meanwhile."""
+        a different one, or if something else has run meanwhile."""
         checked, plans = self._checked, self._model.plans
         if checked is None:
             return False
@@ -132,7 +132,7 @@ class SessionRuns(SessionState):
         return [self.position + n for n in self._states.stops(self.position, self._pending, ends)]
 
     def _save(self, positions: Sequence[int]) -> None:
-        """Copy the states and windows after so many tokens, the last of which have just been processed."""
+        """Copy the states and windows at each of these positions, right after their tokens were processed."""
         assert self._slot is not None
         for position in positions:
             assert self._states is not None

@@ -1,4 +1,4 @@
-"""Convert the arguments of a graph op to what the op takes: arrays and numbers to constants, dtypes promoted."""
+"""Converts the arguments of a graph op: arrays and numbers become constants, dtypes are promoted."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _ELEMENTWISE = frozenset(
 
 @dataclass(frozen=True)
 class Form:
-    """An op's arguments, and what its outputs are converted to: to the dtype `returned` (those of f32 alone if `halves`), the
+    """An op's arguments and the conversion of its outputs: to the dtype `returned` (only f32 outputs if `halves`), the
     axes reordered by `axes`, and the shape `shape`; None leaves them unchanged. With `as_pairs` they are complex numbers."""
 
     graph: Graph
@@ -103,7 +103,7 @@ def _rows(graph: Graph, op: Op, tensors: tuple[Tensor, ...], attrs: Attrs) -> Fo
 
 
 def _of_halves(graph: Graph, op: Op, tensors: tuple[Tensor, ...], attrs: Attrs) -> Form:
-    """Where an op does not take its f16 and bf16 operands, it takes them as f32 and its f32 results become the common one of
+    """If an op does not take f16 and bf16 operands, they are converted to f32 and its f32 results to the common dtype of
     the operands' float dtypes, as in a call on arrays."""
     halves = [t.spec.is_plain and t.dtype in (f16, bf16) for t in tensors]
     if not any(halves) or op.updates or op.accepts(tuple(t.spec for t in tensors), attrs):
@@ -138,8 +138,8 @@ def _given(graph: Graph, op: str, value: Any) -> Given:
 
 
 def _attributes(op: Op, attrs: Attrs) -> Attrs:
-    """Returns the attributes as the op has them: NumPy's `axis` is called `axes` where it may be several. ArrayTypeError for
-    names that the op lacks, and for values of another type."""
+    """Returns the attributes under the op's names: NumPy's `axis` is `axes` where it may be several. ArrayTypeError for
+    unknown names and for values of another type."""
     if not attrs:
         return attrs
     several = AXES in op.parameters.attributes

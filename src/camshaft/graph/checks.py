@@ -72,7 +72,8 @@ def views_of_memory(
 
 
 def checked_constant(name: object, value: object, spec: TensorSpec | None) -> tuple[Source, TensorSpec]:
-    """Returns the source of a constant and its spec. Raises ShapeError for a value that is no array and no Source with a spec."""
+    """Returns the source of a constant and its spec. Raises ShapeError for a value that is not an array and no Source with a
+    spec."""
     checked_name("constant", name)
     if isinstance(value, np.ndarray):
         spec = spec or TensorSpec(value.shape, as_dtype(value.dtype))

@@ -80,7 +80,7 @@ def custom_op(
 
     variant = KernelVariant("function", frozenset(), _never_built)
     call, formula = _call(name, function, programs), f"{name}(inputs) by the caller"
-    made_op = Op(name, formula, infer, no_reference, (variant,), tuple, tuple, {}, updates=tuple(updates))
+    made_op = Op(name, formula, infer, no_reference, tuple, tuple, {}, (variant,), updates=tuple(updates))
     return CustomOp(**vars(made_op), call=call)
 
 
@@ -99,7 +99,7 @@ def _copied(inputs: Sequence[Array], attrs: Attrs) -> tuple[Array, ...]:
 
 # No device has a kernel for it: lowering makes a copy thunk.
 MEMCPY = KernelVariant("memcpy", frozenset(), _never_built)
-COPY = Op("copy", "y = x, byte by byte", _infer_copy, _copied, (), tuple, tuple, {})
+COPY = Op("copy", "y = x, byte by byte", _infer_copy, _copied, tuple, tuple, {})
 
 
 def _spec(name: str, spec: Spec) -> TensorSpec:

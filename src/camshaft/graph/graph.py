@@ -36,9 +36,7 @@ class Graph:
         self.states: dict[str, Tensor] = {}
         self.outputs: dict[str, Tensor] = {}
         self.derived: set[Node] = set()  # nodes that `gradients` added
-        self.blocks: list[
-            tuple[Tensor, ...]
-        ] = []  # what nodes make that gradients compute once more (passes/recompute.py)
+        self.blocks: list[tuple[Tensor, ...]] = []  # results that gradients recompute (passes/recompute.py)
         self._in_block = False
         self._specs: dict[TensorSpec, TensorSpec] = {}  # equal specs of nodes are one: a step of training has 8000
         self._scope: list[str] = []
@@ -59,7 +57,7 @@ class Graph:
 
     @contextmanager
     def checkpoint(self) -> Iterator[None]:
-        """Gradients compute the nodes created inside once more, in place of keeping their results: less memory for more time.
+        """Gradients recompute the nodes created inside, instead of keeping their results: less memory for more time.
 
         Checkpoints do not nest, and have no node that writes a state: PlanError."""
         if self._in_block:

@@ -197,10 +197,10 @@ class Tensor:
     def __bool__(self) -> NoReturn:
         raise ArrayTypeError(f"{self} has no truth value: it has no values yet; where() chooses between tensors")
 
-    if not TYPE_CHECKING:  # to a type checker a tensor is no array
+    if not TYPE_CHECKING:  # to a type checker a tensor is not an array
 
         def __array__(self, *args: object, **kwargs: object) -> NoReturn:
-            raise ArrayTypeError(f"{self} is no array: it has no values yet; compile its graph and run the plan")
+            raise ArrayTypeError(f"{self} is not an array: it has no values yet; compile its graph and run the plan")
 
 
 def root(tensor: Tensor) -> Tensor:

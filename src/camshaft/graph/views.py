@@ -1,4 +1,4 @@
-"""Views of tensors, which add no thunk: other shapes, complex numbers as pairs and back, rows. ShapeError for what is none."""
+"""Views of tensors, which add no thunk: other shapes, complex numbers as pairs and back, rows. ShapeError for an invalid view."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def as_complex(graph: Graph, x: Tensor) -> Tensor:
 
 
 def rows(graph: Graph, x: Tensor, first: int, last: int) -> Tensor:
-    """A view of rows [first, last) of a plain tensor, whose axis 0 is no Extent."""
+    """A view of rows [first, last) of a plain tensor, whose axis 0 is not an Extent."""
     checked_tensor("rows", x)
     n_rows = x.shape[0] if x.spec.is_plain and x.shape else 0
     whole = isinstance(first, int) and isinstance(last, int)

@@ -29,16 +29,16 @@ Column: TypeAlias = Mapping[str, Cell]  # operand kind ('f', 'i', 'u', 'b') -> c
 
 def _operator(text: str, kinds: str) -> dict[str, Column]:
     """Return the cells of an infix operator, equal in all three dialects."""
-    return _alike(dict.fromkeys(kinds, f"{{0}} {text} {{1}}"))
+    return _in_all(dict.fromkeys(kinds, f"{{0}} {text} {{1}}"))
 
 
-def _alike(column: Column) -> dict[str, Column]:
+def _in_all(column: Column) -> dict[str, Column]:
     """Return a row with the same cells in all three dialects."""
     return dict.fromkeys(("c", "wgsl", "msl"), column)
 
 
 def _expanded(name: str, kinds: str) -> dict[str, Column]:
-    return _alike(dict.fromkeys(kinds, f"expand:{name}"))
+    return _in_all(dict.fromkeys(kinds, f"expand:{name}"))
 
 
 def _function(name: str, kinds: str = "f", msl: str = "", wgsl: str = "") -> dict[str, Column]:
@@ -74,9 +74,9 @@ C_FAMILY: dict[str, dict[str, Column]] = {
     "subtract": _operator("-", "fiu"),
     "multiply": _operator("*", "fiu"),
     "divide": _operator("/", "f"),
-    "floor_divide": _alike(_FLOOR_DIVIDE),
-    "remainder": _alike(_REMAINDER),
-    "negate": _alike(dict.fromkeys("fi", "-{0}")),
+    "floor_divide": _in_all(_FLOOR_DIVIDE),
+    "remainder": _in_all(_REMAINDER),
+    "negate": _in_all(dict.fromkeys("fi", "-{0}")),
     "fma": {"c": {"f": "expand:fma"}, "wgsl": _FMA, "msl": _FMA},
     "minimum": _extreme("minimum", "min"),
     "maximum": _extreme("maximum", "max"),
@@ -93,8 +93,8 @@ C_FAMILY: dict[str, dict[str, Column]] = {
     "log": {**_function("log", msl="precise::log"), "c": _EXPAND},
     # the built-in of WGSL, and of some Metal versions, may overflow to NaN
     "tanh": {**_expanded("tanh", "f"), "c": _EXPAND},
-    "erf": _alike(_EXPAND),
-    "scale": _alike(_EXPAND),
+    "erf": _in_all(_EXPAND),
+    "scale": _in_all(_EXPAND),
     # the WGSL built-ins are accurate only for |x| <= pi
     "sin": {**_function("sin", msl="precise::sin"), "wgsl": {"f": "expand:sin"}},
     "cos": {**_function("cos", msl="precise::cos"), "wgsl": {"f": "expand:cos"}},
@@ -102,7 +102,7 @@ C_FAMILY: dict[str, dict[str, Column]] = {
     "isnan": {"c": {"f": "{0} != {0}"}, "wgsl": {"f": "expand:isnan"}, "msl": {"f": "isnan({0})"}},
     "and": _operator("&", "iub"),
     "or": _operator("|", "iub"),
-    "xor": _alike(_XOR),
+    "xor": _in_all(_XOR),
     "shift_left": {**_operator("<<", "iu"), "wgsl": _SHIFT_LEFT},
     "shift_right": {**_operator(">>", "iu"), "wgsl": _SHIFT_RIGHT},
     "less": _operator("<", "fiu"),

@@ -231,7 +231,7 @@ COMBINERS: dict[str, str] = {"sum": "add", "max": "maximum", "min": "minimum"}
 
 
 def identity(kind: str, dtype: np.dtype[Any]) -> float | int:
-    """Return the identity of a combiner: 0 for sum, the lowest for max, the greatest for min."""
+    """Return the identity of a combiner: 0 for sum, the lowest for max, the largest for min."""
     if kind == "sum":
         return 0
     if dtype.kind == "f":

@@ -88,12 +88,6 @@ class ModelConfig:
         return self if sizes is None else replace(self, **asdict(sizes))
 
 
-def check_layers(prefix: str, n_layers: int, n_tensors: int) -> None:
-    """Raise ModelError for more layers than a file has tensors: a graph of so many takes long to fail."""
-    if n_layers > n_tensors:
-        raise ModelError(f"the key '{prefix}.block_count' is {n_layers}; the file has {n_tensors} tensors")
-
-
 def read_config(
     metadata: Mapping[str, Any], architecture: str | None = None, vocab_size: int | None = None
 ) -> ModelConfig:
@@ -177,7 +171,7 @@ def _with_parts(config: ModelConfig, keys: Keys, family: Family) -> ModelConfig:
         window_rope_dim=keys.size("rope.dimension_count_swa", config.rope_dim) if family.layer_sizes else 0,
         sections=_sections(keys, config.rope_dim) if family.axes else (),
         deepstack=_some_layers(keys, "n_deepstack_layers", config.n_layers) if family.axes else 0,
-        per_layer_dim=int(keys.at_least_0("embedding_length_per_layer_input", 0.0)) if family.per_layer else 0,
+        per_layer_dim=keys.count("embedding_length_per_layer_input") if family.per_layer else 0,
         own_layers=config.n_layers // keys.size("num_loops", 1) if family.loops else 0,
         norms_loops=family.loops and not keys.flag("skip_loop_final_norm", False),
         xielu=read_xielu(keys.metadata, config.n_layers) if family.activation == "xielu" else (),
@@ -207,10 +201,10 @@ def _n_layers(keys: Keys, family: Family) -> int:
 
 def _some_layers(keys: Keys, key: str, n_layers: int) -> int:
     """A number of layers that are not all, 0 where the file does not say."""
-    n = keys.at_least_0(key, 0.0)
-    if n != int(n) or n >= n_layers:
-        raise ModelError(f"the key '{keys.architecture}.{key}' is {n:g}; wanted less than the {n_layers} layers")
-    return int(n)
+    n = keys.count(key)
+    if n >= n_layers:
+        raise ModelError(f"the key '{keys.architecture}.{key}' is {n}; wanted less than the {n_layers} layers")
+    return n
 
 
 def _epsilon(keys: Keys, family: Family) -> str:

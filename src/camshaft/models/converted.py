@@ -41,7 +41,7 @@ def is_rearranged(name: str) -> bool:
 
 
 def is_multiplied(tensor: FileTensor) -> bool:
-    """Whether a tensor is a matrix of floats that a product reads. Filters, positions and factors of elements are none."""
+    """Whether a tensor is a matrix of floats that a product reads. Filters, positions and elementwise factors are not."""
     of_product = not is_rearranged(tensor.name) or tensor.name.endswith(".attn_kv_b.weight")
     return tensor.is_float_matrix and of_product and tensor.name != "position_embd.weight"
 

@@ -16,11 +16,11 @@ from camshaft.graph.tensor import graph_of
 from camshaft.models.blocks.attention import attention
 from camshaft.models.blocks.feed_forward import feed_forward
 from camshaft.models.blocks.latent_attention import latent_attention
-from camshaft.models.blocks.norms import norm
+from camshaft.models.blocks.layer import Layer, TokenBatch, norm
 from camshaft.models.blocks.per_layer import layer_embeddings, with_layer_embedding
 from camshaft.models.blocks.pictures import after_layer, with_pictures
 from camshaft.models.blocks.recurrent import recurrent
-from camshaft.models.blocks.transformer import LayerMemory, SideBySide, TokenBatch, logit_rows
+from camshaft.models.blocks.transformer import LayerMemory, SideBySide
 from camshaft.models.blocks.whole import WholeRecurrence
 from camshaft.models.checkpoint import Checkpoint
 from camshaft.models.config import ModelConfig
@@ -58,22 +58,15 @@ def hidden(config: ModelConfig, file: Checkpoint, batch: TokenBatch, caches: Seq
         return BUILDERS[family.builder](config, file, batch, caches)
     file.repeat_layers(config.own_layers)
     x = _embedded(config, file, batch)
-    block = (
-        _parallel_block
-        if config.parallel
-        else _one_block
-        if family.one_block
-        else _apart
-        if family.layers_apart
-        else _block
-    )
+    block = _block_of(config, family)
     if config.per_layer_dim:
         batch = replace(batch, per_layer=layer_embeddings(x, config, file, batch))
-    for layer, cache in enumerate(caches):
-        of_layer, mine = config.of_layer(layer), replace(batch, is_last=layer == len(caches) - 1)
-        with graph_of(x).checkpoint() if layer < batch.recomputed else nullcontext():
-            x = after_layer(block(x, layer, of_layer, file, mine, cache), layer, batch)
-        if config.norms_loops and not mine.is_last and (layer + 1) % config.own_layers == 0:
+    for number, cache in enumerate(caches):
+        is_last = number == len(caches) - 1
+        layer = Layer(number, config.of_layer(number), file, replace(batch, is_last=is_last))
+        with graph_of(x).checkpoint() if number < batch.recomputed else nullcontext():
+            x = after_layer(block(x, layer, cache), number, batch)
+        if config.norms_loops and not is_last and (number + 1) % config.own_layers == 0:
             x = norm(x, family.output_norm, config, file)
     return x if family.norms == "sum" else norm(x, family.output_norm, config, file)
 
@@ -96,109 +89,91 @@ def _embedded(config: ModelConfig, file: Checkpoint, batch: TokenBatch) -> Tenso
     return norm(x, "token_embd_norm", config, file) if family.embedding_norm else x
 
 
-def _block(
-    x: Tensor, layer: int, config: ModelConfig, file: Checkpoint, batch: TokenBatch, cache: LayerMemory
-) -> Tensor:
+def _block_of(config: ModelConfig, family: Family) -> Callable[[Tensor, Layer, LayerMemory], Tensor]:
+    if config.parallel:
+        return _parallel_block
+    if family.one_block:
+        return _one_block
+    return _apart if family.layers_apart else _block
+
+
+def _block(x: Tensor, layer: Layer, cache: LayerMemory) -> Tensor:
     """Attention, then a feed-forward of the sum."""
-    family, prefix = FAMILIES[config.architecture], f"blk.{layer}"
+    family = layer.family
     # ModernBERT's first layer has no norm of its own, after that of the embeddings.
     has_norm = family.norms in ("pre", "both") and not (
-        family.embedding_norm and not layer and f"{prefix}.attn_norm.weight" not in file
+        family.embedding_norm and not layer.number and not layer.has("attn_norm.weight")
     )
-    h = norm(x, f"{prefix}.attn_norm", config, file) if has_norm else x
-    y = _mixed(h, layer, family, config, file, batch, cache)
-    x = logit_rows(x, batch, f"{prefix}.rows") if batch.is_last else x
+    y = _mixed(layer.norm(x, "attn_norm") if has_norm else x, layer, cache)
+    x = layer.rows(x, "rows")
     routed_by = x if family.routes_inputs else None
     after, last = (
-        of_sum if family.norms == "sum" or f"{prefix}.{of_sum}.weight" in file else post
+        of_sum if family.norms == "sum" or layer.has(f"{of_sum}.weight") else post
         for of_sum, post in zip(SUM_NORMS, POST_NORMS, strict=True)
     )
-    x = _add(x, y, f"{prefix}.{after}", f"{prefix}.attn_residual", config, file)
+    x = _add(x, y, layer, after, "attn_residual")
     if not family.feed_forward:
         return x
-    h = norm(x, f"{prefix}.{family.ffn_norm}", config, file) if family.norms in ("pre", "both") else x
-    y = feed_forward(h, layer, family, config, file, x, routed_by)
-    x = _add(x, y, f"{prefix}.{last}", f"{prefix}.ffn_residual", config, file)
-    return with_layer_embedding(x, layer, config, file, batch) if family.per_layer else x
+    h = layer.norm(x, family.ffn_norm) if family.norms in ("pre", "both") else x
+    x = _add(x, feed_forward(h, layer, x, routed_by), layer, last, "ffn_residual")
+    return with_layer_embedding(x, layer) if family.per_layer else x
 
 
-def _parallel_block(
-    x: Tensor, layer: int, config: ModelConfig, file: Checkpoint, batch: TokenBatch, cache: LayerMemory
-) -> Tensor:
+def _parallel_block(x: Tensor, layer: Layer, cache: LayerMemory) -> Tensor:
     """Attention and feed-forward of the same input, with a norm for both, or another for one of them."""
-    family, prefix = FAMILIES[config.architecture], f"blk.{layer}"
-    h = norm(x, f"{prefix}.attn_norm", config, file)
-    own, second = (f"{prefix}.{name}" for name in ("attn_norm_2", "ffn_norm"))
-    y = norm(x, own, config, file) if f"{own}.weight" in file else h
-    y = _mixed(y, layer, family, config, file, batch, cache)
-    if batch.is_last:
-        x, h = logit_rows(x, batch, f"{prefix}.rows"), logit_rows(h, batch, f"{prefix}.norm_rows")
-    h = norm(x, second, config, file) if f"{second}.weight" in file else h
-    x = F.add(x, y, name=f"{prefix}.attn_residual")
-    return F.add(x, feed_forward(h, layer, family, config, file), name=f"{prefix}.ffn_residual")
+    h = layer.norm(x, "attn_norm")
+    y = layer.norm(x, "attn_norm_2") if layer.has("attn_norm_2.weight") else h
+    y = _mixed(y, layer, cache)
+    x, h = layer.rows(x, "rows"), layer.rows(h, "norm_rows")
+    h = layer.norm(x, "ffn_norm") if layer.has("ffn_norm.weight") else h
+    x = F.add(x, y, name=layer.name("attn_residual"))
+    return F.add(x, feed_forward(h, layer), name=layer.name("ffn_residual"))
 
 
-def _apart(
-    x: Tensor, layer: int, config: ModelConfig, file: Checkpoint, batch: TokenBatch, cache: LayerMemory
-) -> Tensor:
+def _apart(x: Tensor, layer: Layer, cache: LayerMemory) -> Tensor:
     """Attention, or a projection, or neither; then a feed-forward or none."""
-    family, prefix = FAMILIES[config.architecture], f"blk.{layer}"
-    attends, given = config.layers[layer].kind != FEED_FORWARD, x
-    x = logit_rows(x, batch, f"{prefix}.rows") if batch.is_last else x
-    if attends or f"{prefix}.attn_output.weight" in file:
-        h = norm(given if attends else x, f"{prefix}.attn_norm", config, file)
+    attends, given = layer.options.kind != FEED_FORWARD, x
+    x = layer.rows(x, "rows")
+    if attends or layer.has("attn_output.weight"):
+        h = layer.norm(given if attends else x, "attn_norm")
         y = (
-            attention(h, layer, family, config, file, batch, cache)  # type: ignore[arg-type]  # its layers have no others
+            attention(h, layer, cache)  # type: ignore[arg-type]  # its layers have no others
             if attends
-            else file.linear(h, f"{prefix}.attn_output", config.dim)
+            else layer.linear(h, "attn_output", layer.config.dim)
         )
-        x = F.add(x, y, name=f"{prefix}.attn_residual")
-    if not config.ffn_dim:
+        x = F.add(x, y, name=layer.name("attn_residual"))
+    if not layer.config.ffn_dim:
         return x
-    h = norm(x, f"{prefix}.{family.ffn_norm}", config, file)
-    return F.add(x, feed_forward(h, layer, family, config, file), name=f"{prefix}.ffn_residual")
+    h = layer.norm(x, layer.family.ffn_norm)
+    return F.add(x, feed_forward(h, layer), name=layer.name("ffn_residual"))
 
 
-def _one_block(
-    x: Tensor, layer: int, config: ModelConfig, file: Checkpoint, batch: TokenBatch, cache: LayerMemory
-) -> Tensor:
+def _one_block(x: Tensor, layer: Layer, cache: LayerMemory) -> Tensor:
     """Attention, a recurrence or a feed-forward."""
-    family, prefix = FAMILIES[config.architecture], f"blk.{layer}"
-    h = norm(x, f"{prefix}.attn_norm", config, file)
-    x = logit_rows(x, batch, f"{prefix}.rows") if batch.is_last else x
-    if config.layers[layer].kind == FEED_FORWARD:
-        h = logit_rows(h, batch, f"{prefix}.norm_rows") if batch.is_last else h
-        return F.add(x, feed_forward(h, layer, family, config, file), name=f"{prefix}.ffn_residual")
-    return F.add(x, _mixed(h, layer, family, config, file, batch, cache), name=f"{prefix}.attn_residual")
+    h = layer.norm(x, "attn_norm")
+    x = layer.rows(x, "rows")
+    if layer.options.kind == FEED_FORWARD:
+        return F.add(x, feed_forward(layer.rows(h, "norm_rows"), layer), name=layer.name("ffn_residual"))
+    return F.add(x, _mixed(h, layer, cache), name=layer.name("attn_residual"))
 
 
-def _add(x: Tensor, y: Tensor, name_of_norm: str, name: str, config: ModelConfig, file: Checkpoint) -> Tensor:
-    """x + y, where y, or the sum, is normed in families that norm after a block, and y scaled where the file says so."""
-    norms = FAMILIES[config.architecture].norms
+def _add(x: Tensor, y: Tensor, layer: Layer, norm: str, name: str) -> Tensor:
+    """x + y. y is normed in families that norm after a block, the sum in others; y is scaled if the file says so."""
+    norms = layer.family.norms
     if norms in ("post", "both"):
-        y = norm(y, name_of_norm, config, file)
-    total: Tensor = F.add(x, _scaled(y, config.residual_scale), name=name)
-    return norm(total, name_of_norm, config, file) if norms == "sum" else total
+        y = layer.norm(y, norm)
+    total: Tensor = F.add(x, _scaled(y, layer.config.residual_scale), name=layer.name(name))
+    return layer.norm(total, norm) if norms == "sum" else total
 
 
-def _mixed(
-    h: Tensor,
-    layer: int,
-    family: Family,
-    config: ModelConfig,
-    file: Checkpoint,
-    batch: TokenBatch,
-    cache: LayerMemory,
-) -> Tensor:
-    """What a layer's tokens take from each other: by attention, by the states of a recurrent layer, or by both."""
+def _mixed(h: Tensor, layer: Layer, cache: LayerMemory) -> Tensor:
+    """The token mixing of a layer: attention, a recurrence, or both."""
     if isinstance(cache, SideBySide):
-        found = (_mixed(h, layer, family, config, file, batch, part) for part in (cache.attention, cache.states))
-        return F.add(*found, name=f"blk.{layer}.mixed")
+        found = (_mixed(h, layer, part) for part in (cache.attention, cache.states))
+        return F.add(*found, name=layer.name("mixed"))
     if isinstance(cache, Mapping | WholeRecurrence):
-        return recurrent(h, layer, config, file, batch, cache)
-    if family.latent:
-        return latent_attention(h, layer, config, file, batch, cache)
-    return attention(h, layer, family, config, file, batch, cache)
+        return recurrent(h, layer, cache)
+    return latent_attention(h, layer, cache) if layer.family.latent else attention(h, layer, cache)
 
 
 def _scaled(x: Tensor, scale: float) -> Tensor:

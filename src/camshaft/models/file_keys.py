@@ -1,4 +1,4 @@
-"""Keys: a GGUF file's metadata under an architecture's prefix, checked."""
+"""Keys: checked access to the metadata under an architecture's prefix in a GGUF file."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from typing import Any
 
 from camshaft.errors import ModelError
 from camshaft.formats.mapped import shown_value
+
+MOST = 2**31 - 1  # of sizes and counts
 
 
 class Keys:
@@ -47,18 +49,31 @@ class Keys:
             raise ModelError(f"the key '{self.architecture}.{key}' is {value:g}; wanted a number of 0 or more")
         return value
 
-    def size(self, key: str, default: int | None = None, *, most: int = 2**31 - 1) -> int:
+    def size(self, key: str, default: int | None = None, *, most: int = MOST) -> int:
         """Return an integer from 1 to `most`."""
+        return self._whole(key, default, 1, most)
+
+    def count(self, key: str, default: int = 0) -> int:
+        """Return an integer from 0 to `MOST`."""
+        return self._whole(key, default, 0, MOST)
+
+    def _whole(self, key: str, default: int | None, least: int, most: int) -> int:
         value = self.get(key, float, default)
-        if value != int(value) or not 1 <= value <= most:
-            wanted = f"at most {most}" if value > most else "an integer of 1 or more"
+        if value != int(value) or not least <= value <= most:
+            wanted = f"at most {most}" if value > most else f"an integer of {least} or more"
             raise ModelError(f"the key '{self.architecture}.{key}' is {value:.15g}; wanted {wanted}")
         return int(value)
 
-    def by_layer(self, value: Any, n_layers: int) -> list[Any]:
-        """The elements of a list with one for each layer; none for what is no such list.
+    def require(self, key: str, wanted: int, why: str) -> None:
+        """Raise ModelError unless a size is the one wanted, where the file has it."""
+        found = self.size(key, wanted)
+        if found != wanted:
+            raise ModelError(f"the key '{self.architecture}.{key}' is {found}; wanted {wanted}, {why}")
 
-        It may have more for layers that predict later tokens, which `block_count` counts too."""
+    def by_layer(self, value: Any, n_layers: int) -> list[Any]:
+        """Returns a list's first `n_layers` elements, or [] unless it has `n_layers` or `block_count` elements.
+
+        `block_count` may include layers for multi-token prediction."""
         listed = value.tolist() if hasattr(value, "tolist") else value
         if not isinstance(listed, list | tuple) or len(listed) not in (
             n_layers,

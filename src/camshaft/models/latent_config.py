@@ -50,7 +50,7 @@ def read_latent(keys: Keys, value_size: int) -> Latent:
 
 
 def score_magnitude(keys: Keys) -> float:
-    """What YaRN multiplies queries and keys by; the file's multiplier of ln(factor) is a tenth of that of other families."""
+    """Returns YaRN's factor of queries and keys; the file's multiplier of ln(factor) is a tenth of other families'."""
     multiplier = keys.at_least_0("rope.scaling.yarn_log_multiplier", 0.0)
     is_yarn = keys.get("rope.scaling.type", str, "none") == "yarn"
     factor = keys.positive("rope.scaling.factor", 1.0)

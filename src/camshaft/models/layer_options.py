@@ -27,7 +27,7 @@ class LayerSizes:
 @dataclass(frozen=True)
 class LayerOptions:
     """`window`: the tokens that a layer's attention sees, 0 for all; `chunk`: of those only the ones in the same part of the
-    context, of so many tokens. `rope`: its rotation table, empty for none. `kind`:
+    context, of this many tokens. `rope`: its rotation table, empty for none. `kind`:
     attention, that of the model's recurrent layers, both, or feed-forward alone. `experts`: whether its feed-forward is the
     mixture of experts. `sizes`: its own ones, None for the model's. `shares`: the layer whose keys and values it reads, -1: its
     own."""
@@ -44,6 +44,8 @@ class LayerOptions:
 def read_layers(keys: Keys, family: Family, n_layers: int, head_dim: int) -> tuple[LayerOptions, ...]:
     """Each layer's options. Raises ModelError, naming the key, for an impossible value."""
     windows, kinds = _windows(keys, family, n_layers), layer_kinds(keys, family, n_layers)
+    if family.attention and not family.latent:
+        keys.require("attention.value_length", head_dim, "the length of keys")
     rotates = _rotates(keys) if family.rotates_if_finetuned else family.rotates
     rotates = rotates and not family.has_alibi(n_layers)
     experts = expert_layers(keys, n_layers)
@@ -67,16 +69,17 @@ def _with_sizes(
 ) -> tuple[LayerOptions, ...]:
     """The layers with sizes of their own, those of heads by window; the last ones read the keys of earlier ones."""
     n, window_dim = len(layers), keys.size("attention.key_length_swa", head_dim)
+    keys.require("attention.value_length_swa", window_dim, "the length of keys in layers with a window")
     given = zip(layers, kv_heads(keys, family, n), layer_widths(keys, family, n), strict=True)
     sized = [
         replace(o, sizes=LayerSizes(heads, window_dim if o.window else head_dim, width)) for o, heads, width in given
     ]
-    shared = keys.at_least_0("attention.shared_kv_layers", 0.0)
-    own = {bool(options.window): layer for layer, options in enumerate(layers[: max(0, n - int(shared))])}
-    for layer in range(max(0, n - int(shared)), n):
+    shared = keys.count("attention.shared_kv_layers")
+    own = {bool(options.window): layer for layer, options in enumerate(layers[: max(0, n - shared)])}
+    for layer in range(max(0, n - shared), n):
         if bool(layers[layer].window) not in own:
             raise ModelError(
-                f"the key '{keys.architecture}.attention.shared_kv_layers' is {shared:g}; wanted earlier layers with and "
+                f"the key '{keys.architecture}.attention.shared_kv_layers' is {shared}; wanted earlier layers with and "
                 f"without a window among the {n}, whose keys the last ones share"
             )
         sized[layer] = replace(sized[layer], shares=own[bool(layers[layer].window)])
@@ -102,7 +105,7 @@ def _rope(family: Family, layer: int, window: int, some_windows: bool) -> str:
 
 def _windows(keys: Keys, family: Family, n_layers: int) -> tuple[int, ...]:
     """Each layer's window; the pattern is the file's (every n-th layer sees all, or which layers have one), else the family's."""
-    window = int(keys.at_least_0("attention.sliding_window", family.chunks)) if family.windows else 0
+    window = keys.count("attention.sliding_window", family.chunks) if family.windows else 0
     pattern = keys.metadata.get(f"{keys.architecture}.attention.sliding_window_pattern", family.full_every)
     if isinstance(pattern, int) and not isinstance(pattern, bool) and pattern >= 0:
         first = 0 if family.full_first else 1

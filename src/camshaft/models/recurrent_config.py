@@ -106,7 +106,7 @@ def _kda(keys: Keys, dim: int) -> Recurrent:
 
 def _rwkv(keys: Keys, dim: int) -> Recurrent:
     """Time mixing and channel mixing each see the token before."""
-    size, every = keys.size("wkv.head_size"), int(keys.at_least_0("rescale_every_n_layers", 0.0))
+    size, every = keys.size("wkv.head_size"), keys.count("rescale_every_n_layers")
     if dim % size:
         raise ModelError(f"the key '{keys.architecture}.wkv.head_size' is {size}; wanted a divisor of the width {dim}")
     return Recurrent("rwkv", 2, dim, dim // size, dim // size, size, size, convs=2, rescaled_every=every)

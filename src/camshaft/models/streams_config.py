@@ -28,7 +28,7 @@ class Streams:
 
 def read_streams(keys: Keys, n_layers: int) -> Streams:
     """The streams of a file. Raises ModelError, naming the key, for an impossible value."""
-    n, active = keys.size("altup.num_inputs", 4), int(keys.at_least_0("altup.active_idx", 0.0))
+    n, active = keys.size("altup.num_inputs", 4), keys.count("altup.active_idx")
     if not 1 < n <= MOST_STREAMS:
         raise ModelError(f"the key '{keys.architecture}.altup.num_inputs' is {n}; wanted 2 to {MOST_STREAMS}")
     if active >= n:

@@ -118,9 +118,9 @@ _PER_LANE = {"dot4": 8, "dot2": 4, "fma": 2}
 
 @dataclass(frozen=True)
 class Unit:
-    """What may multiply: `kinds` are those of products that kernels make with it. `features` are those of CPUs that have it,
-    `step` is the Tracer's method of a step in each lane, and `side` that of a tile, if it is a matrix unit. `words`: byte
-    products that are added in 16 bits."""
+    """A unit that multiplies: `kinds` are the kinds of products that kernels compute with it. `features` are those of CPUs that
+    have it, `step` is the Tracer's method of a step in each lane, and `side` that of a tile, if it is a matrix unit. `words`:
+    byte products that are added in 16 bits."""
 
     name: str
     kinds: tuple[str, ...]
@@ -144,7 +144,7 @@ UNITS = (
     Unit("bf16 in NEON tiles", ("bf16",), "dot2", 8, frozenset({"neon", "bf16"})),
     # bf16 too: where its dot products are slow, kernels widen it.
     Unit("f32 multiply-adds", ("f32", "bf16"), "fma"),
-    # Codes of 4 bits alone, so it is no peak of int8
+    # Codes of 4 bits alone, so it is not a peak of int8
     Unit("int4 in 16-bit sums", (), "dot4", features=frozenset({"avx2"}), words=8),
 )
 

@@ -24,7 +24,7 @@ Active = Mapping[Extent, int]
 
 def validated_run(bound: RunnableSchedule, origins: list[NodeRange], first: int, last: int) -> None:
     """Run thunks [first, last), those of the nodes in `origins` one node at a time. Raises ValidationError at the first node
-    that differs from its reference, with the greatest error. Custom ops have no reference and only run."""
+    that differs from its reference, with the largest error. Custom ops have no reference and only run."""
     at = first
     for origin in origins:
         if isinstance(origin.node.op, CustomOp) or origin.first < at or origin.last > last:

@@ -132,7 +132,7 @@ _MODULES = {
 TABLES: dict[str, tuple[str, ...]] = {module: tuple(rows.split()) for module, rows in _MODULES.items() if " " in rows}
 _HOMES = {name: module for module, rows in _MODULES.items() for name in rows.split()}
 NAMES = tuple(_HOMES)
-# Op at which rewrite rules start -> the ops that have these rules, so that a graph imports no other op for them.
+# The op at which rewrite rules start -> the ops with these rules, so that a graph need not import all ops.
 _RULES_AT = {
     "add": "residual_norm",
     "attention": "attention",
@@ -201,7 +201,7 @@ def is_composite(op: Op) -> bool:
 
 
 def home_of(op: Op, variant: KernelVariant) -> str | None:
-    """The module that registers a variant; None for one of the op's own."""
+    """The module that registers a variant; None for the op's own variants."""
     return next((home for found, home in _registered.get(op.name, ()) if found.name == variant.name), None)
 
 

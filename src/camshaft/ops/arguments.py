@@ -1,4 +1,4 @@
-"""What callers hand to an op beside tensors: any library's arrays as ndarrays, Python numbers, and NumPy's promotion of both."""
+"""Converts arguments that are not tensors: any library's arrays to ndarrays, Python scalars, and NumPy's promotion of both."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def operand(value: Any, op: str = "") -> Operand:
     try:
         array: Array = np.asarray(value)
     except ValueError as error:  # lists of different lengths
-        raise ArrayValueError(f"{_of(op)}{value!r:.80} is no array: {error}") from error
+        raise ArrayValueError(f"{_of(op)}{value!r:.80} is not an array: {error}") from error
     if array.dtype.hasobject:
         kind = "" if value is None else f"a {type(value).__name__}, "
         raise ArrayTypeError(f"{_of(op)}got {kind}{value!r:.80}; wanted tensors, arrays and numbers")

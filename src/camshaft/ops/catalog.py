@@ -149,7 +149,7 @@ Made by `camshaft ops --markdown`. `camshaft ops` shows the same with what was p
 that there is to one op. An example is the shortest of the samples that an op is proved on: dtypes and shapes of its tensors, its
 attributes and results. Dtypes are those that the op's inputs may have, block formats among them; backends those that a variant
 is written for. What an op computes exactly is its `reference`, in NumPy and float64, beside its kernels in `src/camshaft/ops/`.
-The decomposition of an op that is no primitive has the named ops, and computes the same within the op's tolerance. Its
+The decomposition of an op that is not a primitive has the named ops, and computes the same within the op's tolerance. Its
 [gradient](gradients.md) comes from a rule of its own or from the decomposition; `camshaft ops NAME` says why an op has none.
 """
 

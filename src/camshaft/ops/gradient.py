@@ -1,4 +1,4 @@
-"""What the gradients of ops share: reasons for none, 16-bit floats in f32, results spread over reduced axes, zeros."""
+"""Helpers of the ops' gradients: reasons for having none, 16-bit floats in f32, broadcasts over reduced axes, zeros."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from camshaft.errors import ShapeError
 from camshaft.extent import Extent
 from camshaft.ops.op import NoGradient
 
-# Of ops whose results are no floats: their derivative is zero wherever there is one.
+# Of ops whose results are not floats: their derivative is zero wherever there is one.
 OF_INTEGERS = NoGradient("its result is of integers or booleans")
 FROM_INTEGERS = NoGradient("its inputs are integers")
 IN_PLACE = NoGradient("it writes a state in place")

@@ -55,7 +55,7 @@ class NodeSpec:
 
     @cached_property
     def derived(self) -> dict[str, Any]:
-        """What an op's variants computed of the node, by name: every one of them needs a product's sizes, say."""
+        """Values derived from the node that several variants need, by name, such as a product's sizes."""
         return {}
 
 
@@ -195,6 +195,7 @@ class Op:
     - `indexes` maps each input that holds indexes to their exclusive upper limit, which may be an Extent. Plans check the
       values that a caller passes and constants, because a kernel cannot raise, and calls on arrays those of ops over a paged
       cache.
+    - `variants` are the ways to compute it with kernels; an op without any is computed as `decompose` says.
     - `tolerance` is the normalized mean squared error allowed per output dtype name.
     - `decompose(f, *tensors, **attrs)` returns the outputs as computed by other ops on graph tensors: one, or a tuple. `f` has
       the ops as functions (graph/functions.py). None for primitives (primitives.py).
@@ -219,10 +220,10 @@ class Op:
     formula: str
     infer: Callable[[tuple[TensorSpec, ...], Attrs], tuple[TensorSpec, ...]]
     reference: Callable[[Sequence[Array], Attrs], tuple[Array, ...]]
-    variants: tuple[KernelVariant, ...]
     samples: Callable[[], Iterable[Sample]]
     error_samples: Callable[[], Iterable[ErrorSample]]
     tolerance: Mapping[str, float]
+    variants: tuple[KernelVariant, ...] = ()
     flops: Callable[[NodeSpec], float] = lambda node: 0.0
     nbytes: Callable[[NodeSpec], float] = lambda node: float(sum(s.nbytes for s in node.inputs + node.outputs))
     updates: tuple[int, ...] = ()

@@ -65,7 +65,7 @@ class Use(Protocol):
 
 
 class Uses(Protocol):
-    """What a rule may ask of the graph."""
+    """The queries that a rule may make of the graph."""
 
     def readers(self, value: Any) -> Sequence[Use]:
         """The uses that read a tensor or a view of it, in program order."""
@@ -89,7 +89,7 @@ class Builder(Protocol):
 
 @dataclass(frozen=True)
 class Match:
-    """`build` gives the new tensor for each old one that it replaces; `removed` are uses that nobody needs then."""
+    """`build` gives the new tensor for each old one that it replaces; `removed` are uses that are then no longer needed."""
 
     build: Callable[[Builder], Mapping[Any, Any]]
     removed: tuple[Use, ...] = ()

@@ -1,4 +1,4 @@
-"""What the functions of the ops take: their parameters by name, for help(), editors and the type stubs."""
+"""Signatures of the ops' functions, for help(), editors and the type stubs."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def help_of(op: Op) -> str:
 
 
 def builtin_text(op: Op) -> str:
-    """What CPython reads the signature and the help of a builtin from: names without types, then two dashes."""
+    """Returns the docstring from which CPython reads a builtin's signature and help: names without types, then two dashes."""
     signature = of_arrays(op.name)
     bare = [p.replace(annotation=Parameter.empty) for p in signature.parameters.values()]
     text = str(Signature([_ITSELF, *bare])).replace("self", "$self", 1)

@@ -29,8 +29,9 @@ def value_and_grad(
 
     `function` returns one float: a tensor of one element. `argnums` are the positions of the arguments to differentiate by, which
     are arrays of floats or dicts, lists, tuples, named tuples and dataclasses of them. The gradients have their structure,
-    shapes and dtypes, with None for what is no array; of several positions they are a tuple. With `has_aux` the function
-    returns (loss, aux), where aux is not differentiated, and so does the value. `backend` and `threads` are those of jit.
+    shapes and dtypes, with None for anything that is not an array; of several positions they are a tuple. With `has_aux` the
+    function returns (loss, aux), where aux is not differentiated, and so does the value. `backend` and `threads` are those of
+    jit.
 
     Called with arrays it is traced once per set of shapes and dtypes, as a function of camshaft.jit; with tensors of a graph it
     adds nodes, so that it can be differentiated again. Raises PlanError and ShapeError, naming the argument, where it cannot be
@@ -100,7 +101,7 @@ def _differentiated(
 
 
 def _variables(name: str, argument: Any, wrt: list[Tensor]) -> Any:
-    """The argument with a view in place of each tensor, as the same tensor may be used in other ways too."""
+    """The argument with a view in place of each tensor: the same tensor may be used elsewhere too."""
     values, structure = leaves(argument)
     made: list[Any] = []
     for path, value in zip(paths(structure, name), values, strict=True):
@@ -117,7 +118,7 @@ def _variables(name: str, argument: Any, wrt: list[Tensor]) -> Any:
 
 
 def _gradients(argument: Any, found: Iterator[Tensor]) -> Any:
-    """The argument with the next gradient for each tensor and None for what is none."""
+    """The argument with the next gradient in place of each tensor, and None in place of other values."""
     values, _ = leaves(argument)
     return with_leaves(argument, iter([next(found) if isinstance(v, Tensor) else None for v in values]))
 

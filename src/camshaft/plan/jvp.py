@@ -30,8 +30,8 @@ def jvp(
     tensors of a graph, nodes are added, which can be differentiated again: so a function of camshaft.jit that calls jvp is traced
     once per set of shapes and dtypes.
 
-    Raises ShapeError and PlanError, naming the argument or result, for what is no float and for tangents that do not fit; for
-    ops see Graph.gradients.
+    Raises ShapeError and PlanError, naming the argument or result, for anything that is not a float and for tangents that do not
+    fit; for ops see Graph.gradients.
     """
     if not callable(function):
         raise PlanError(f"jvp: got {function!r:.80}; wanted a function of arrays")

@@ -105,7 +105,7 @@ def bind_lowered(
 
 
 def _limits(graph: Graph) -> dict[str, tuple[Dim, ...]]:
-    """Returns the exclusive upper bounds of each index input, by name, from the ops that read it: the least integer, then
+    """Returns the exclusive upper bounds of each index input, by name, from the ops that read it: the smallest integer, then
     Extents. Raises PlanError for a constant out of bounds."""
     names = {tensor: name for name, tensor in graph.inputs.items()}
     limits: dict[str, dict[Dim, None]] = {}

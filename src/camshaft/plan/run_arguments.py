@@ -1,4 +1,4 @@
-"""Check what a run of a plan is given: its inputs by name, and the arrays of `out`."""
+"""Checks the arguments of a plan's run: inputs by name, and the arrays of `out`."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def active_sizes(plan: ExecutionPlan, values: Mapping[str, Array]) -> dict[Exten
 
 
 def out_arrays(plan: ExecutionPlan, out: object, active: Mapping[Extent, int]) -> dict[str, Array]:
-    """Returns `out` as arrays by output. Raises PlanError for an array that an output of these active sizes does not fit."""
+    """Returns `out` as arrays by output. Raises PlanError for an array that does not match its output's active shape."""
     if out is None:
         return {}
     if not isinstance(out, Mapping):

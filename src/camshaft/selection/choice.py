@@ -1,4 +1,4 @@
-"""Choice: the variant chosen for a node, why, and which variants lost."""
+"""Choice: the variant chosen for a node, the reason, and the variants that lost."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ class Loser:
     variant: str
     backend: str
     reason: str
-    ns: float | None = None  # None: it cannot run the node
+    ns: float | None = None  # None: it does not support the node
 
 
 @dataclass(frozen=True)
 class Choice:
     """The variant chosen for a node, its device, the reason, and the variants that lost.
 
-    `ns` is its time, estimated unless `measured`, or None if nobody chose. `refuted` says by how much a measurement contradicts
-    the cost model's choice, or is empty."""
+    `ns` is its time, estimated unless `measured`; None if there was no choice. `refuted` says by how much a measurement
+    contradicts the cost model, or is empty."""
 
     op: Op
     variant: KernelVariant

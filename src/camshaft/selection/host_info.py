@@ -59,7 +59,7 @@ class RuntimeCapabilities:
 
 
 def hardware() -> tuple[str | None, int, tuple[int | None, ...]]:
-    """What tells machines apart for which the same code is compiled: the CPU's name, the cores, the sizes of the caches."""
+    """Returns what differs between machines that run the same code: the CPU's name, core count, cache sizes."""
     return _cpu_name(), os.cpu_count() or 1, tuple(_caches().values())
 
 
@@ -129,7 +129,7 @@ def _size(text: str) -> int | None:
 
 
 def memory_nbytes() -> int | None:
-    """Bytes of the machine's memory; None if it cannot be told."""
+    """Bytes of the machine's memory; None if unknown."""
     if sys.platform == "darwin":
         raw = _sysctl("hw.memsize")
         return int.from_bytes(raw, "little") if raw else None

@@ -1,6 +1,6 @@
 """The time of a kernel at a site (an op and its sizes), and which of the measured sites is nearest to another.
 
-The nearest is the one at the least distance in log space over all sizes, if no size differs by more than a factor of REACH.
+The nearest is the one at the smallest distance in log space over all sizes, if no size differs by more than a factor of REACH.
 """
 
 from __future__ import annotations
@@ -66,7 +66,8 @@ class Measurement:
 
 
 def form_of(node: NodeSpec) -> str:
-    """What two nodes must share for comparable times: dtypes, ranks, which axes are Extents, attributes other than sizes."""
+    """Returns what nodes with comparable times have in common: dtypes, ranks, which axes are Extents, attributes that are not
+    sizes."""
     axes = ",".join("".join("e" if isinstance(d, Extent) else "n" for d in spec.shape) for spec in node.inputs)
     others = [f"{name}={value}" for name, value in sorted(node.attrs.items()) if isinstance(value, bool | str | tuple)]
     return " ".join((kinds_of(node), axes, *others))
@@ -141,8 +142,8 @@ class Grid(NamedTuple):
     quick: Array
 
     def nearest(self, wanted: Sizes) -> Sizes | None:
-        """The site at the least distance in log space, or None if at each some size is out of reach. Small sizes of a quick site
-        must be equal."""
+        """The site at the smallest distance in log space, or None if at each some size is out of reach. Small sizes of a quick
+        site must be equal."""
         if not self.sites:
             return None
         own = np.array(wanted, np.int64)
@@ -155,7 +156,7 @@ class Grid(NamedTuple):
 
 
 def grid_of(sites: Mapping[Sizes, Site], n_sizes: int) -> Grid:
-    """The sites with so many sizes."""
+    """The sites with `n_sizes` sizes."""
     chosen = tuple(sorted(at for at in sites if len(at) == n_sizes))
     sizes = np.array(chosen, np.int64).reshape(len(chosen), n_sizes)
     return Grid(chosen, sizes, np.array([is_quick(sites[at]) for at in chosen], bool))

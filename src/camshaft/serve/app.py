@@ -45,7 +45,7 @@ IDLE_CHECK_S = 1.0
 
 
 async def health(request: Request, models: Models) -> Response:
-    """Whether requests are taken."""
+    """Answers whether the server accepts requests."""
     dead = next((entry.card.name for entry, loaded in models.in_memory() if not loaded.is_alive), None)
     if dead is not None:
         raise HttpError(503, f"the engine of {dead} has ended", code="unavailable")
@@ -53,12 +53,12 @@ async def health(request: Request, models: Models) -> Response:
 
 
 async def metrics(request: Request, models: Models) -> Response:
-    """Statistics for Prometheus."""
+    """Answers with statistics for Prometheus."""
     return Response(metrics_text(models), media_type=MEDIA_TYPE)
 
 
 async def openapi(request: Request, models: Models) -> Response:
-    """This file."""
+    """Answers with the OpenAPI file."""
     got = [(method, path, handler) for (method, path), handler in ROUTES.items()]
     of_models = [(method, path, handler) for (method, path), (handler, _) in MODEL_ROUTES.items()]
     return Json(document([*got, *of_models]))
@@ -119,7 +119,7 @@ class _Checks:
 
 
 def make_app(models: Models, guard: Guard, log: RequestLog | None = None) -> ASGIApp:
-    """The application. It starts the engines when it starts, and closes all models at its end."""
+    """Returns the application, which starts the engines at its start and closes all models at its end."""
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> Any:
@@ -150,8 +150,8 @@ def make_app(models: Models, guard: Guard, log: RequestLog | None = None) -> ASG
 
 
 def _with_origins(app: ASGIApp, origins: Sequence[str]) -> ASGIApp:
-    """The application, which lets browsers give pages of these origins its answers: also refusals, and what a browser asks before
-    a request has no key."""
+    """The application with CORS headers for these origins, also on errors and for preflight requests, which browsers send
+    without a key."""
     methods = sorted({method for method, _ in (*ROUTES, *MODEL_ROUTES)})
     return CORSMiddleware(
         app,
@@ -177,7 +177,8 @@ def _bound(handler: Handler, models: Models) -> Callable[[Request], Awaitable[Re
 
 
 class _Held(Response):
-    """A response that ends the use of a model, and of room for the body, when it was sent, or its client has gone."""
+    """A response that releases the model, and the memory reserved for the body, when it was sent or its client has
+    disconnected."""
 
     def __init__(self, response: Response, held: ExitStack) -> None:
         self._response, self._held = response, held
@@ -190,7 +191,7 @@ class _Held(Response):
 def _of_model(
     handler: ModelHandler, kind: str, models: Models, room: BodyRoom
 ) -> Callable[[Request], Awaitable[Response]]:
-    """An endpoint whose handler gets the model that the request's body names; `body_of` has the body."""
+    """Returns an endpoint whose handler gets the model that the request's body names; `body_of` returns the body."""
 
     async def endpoint(request: Request) -> Response:
         held = ExitStack()

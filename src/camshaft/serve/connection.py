@@ -27,7 +27,8 @@ def most_connections() -> int:
 class Connection(H11Protocol):
     """uvicorn's connection with limits. `idle` has a server's connections without a request, the longest idle first.
 
-    One more than `most` closes the first of them, or itself if all have requests, so that idle connections lock nobody out."""
+    One more than `most` closes the first of them, or itself if all have requests, so that idle connections do not lock others
+    out."""
 
     def __init__(self, *given: Any, idle: dict[Connection, None], most: int, **named: Any) -> None:
         super().__init__(*given, **named)

@@ -36,7 +36,7 @@ class Guard:
 
     def check(self, path: str, headers: Headers) -> None:
         """Raise HttpError for a request that has no key, comes from a page of another origin, or has two lengths, of which a
-        proxy may read another one than we."""
+        proxy may read it differently."""
         if "transfer-encoding" in headers and "content-length" in headers:
             message = "both Content-Length and Transfer-Encoding are given; wanted one of them"
             raise HttpError(400, message, code=TWO_LENGTHS)
@@ -79,7 +79,8 @@ def _is_address(host: str) -> bool:
 
 
 def read_origins(texts: Sequence[str]) -> tuple[str, ...]:
-    """Origins of web pages, SCHEME://HOST or SCHEME://HOST:PORT, or ANY. Raises SettingError for what is no origin."""
+    """Origins of web pages, SCHEME://HOST or SCHEME://HOST:PORT, or ANY. Raises SettingError for anything that is not a
+    origin."""
     for text in texts:
         parts = urlsplit(text)
         if text != ANY and (text != f"{parts.scheme}://{parts.netloc}" or not (parts.scheme and parts.netloc)):
@@ -90,7 +91,7 @@ def read_origins(texts: Sequence[str]) -> tuple[str, ...]:
 def read_keys(path: Path) -> tuple[bytes, ...]:
     """The digests of the keys in a file: one a line, as the key itself or as sha256:HEX. Lines that begin with # are comments.
 
-    Raises SettingError if the file has no key or a line is no digest."""
+    Raises SettingError if the file has no key or a line is not a digest."""
     lines = [line.strip() for line in path.read_text("utf-8").splitlines()]
     keys = tuple(_digest(line, path) for line in lines if line and not line.startswith("#"))
     if not keys:

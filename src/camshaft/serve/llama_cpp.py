@@ -1,4 +1,4 @@
-"""Addresses of llama.cpp's server: `/props`, `/slots`, `/apply-template`, `/infill`, `/completion` and counts of tokens."""
+"""Endpoints of llama.cpp's server: `/props`, `/slots`, `/apply-template`, `/infill`, `/completion` and token counts."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ _COMMON: Fields = {
     "model": TEXT,
     "n_predict": integer(-1, MOST_TOKENS),
     "cache_prompt": one_of(True),  # prompts are always cached
-    "id_slot": integer(-1, MOST_TOKENS),  # which slot runs a request changes no answer
+    "id_slot": integer(-1, MOST_TOKENS),  # accepted: the slot does not change the answer
 }
 _COMPLETION: Fields = {**_COMMON, "prompt": PROMPTS}
 _INFILL: Fields = {
@@ -64,11 +64,11 @@ _TEMPLATE: Fields = {
     "tools": LIST,
     **{name: prompts.FIELDS[name] for name in ("chat_template_kwargs", "reasoning_effort")},
 }
-_NO_FILE = "--- snippet ---"  # before a further text, where the model has no token for it
+_NO_FILE = "--- snippet ---"  # precedes an extra file if the model has no token for that
 
 
 async def props(request: Request, served: Served) -> Response:
-    """What a model is run with."""
+    """Answers with the settings of a model."""
     lm = served.lm
     sampling = {each.name: getattr(Sampling(), each.name) for each in dataclasses.fields(Sampling)}
     sampling |= {"seed": 2**32 - 1 if sampling["seed"] is None else sampling["seed"], "logit_bias": []}
@@ -126,13 +126,13 @@ def _read_completion(body: Any, served: Served) -> Asked:
 
 @takes(_INFILL, "input_prefix", "input_suffix", stream="text/event-stream")
 async def infill(request: Request, served: Served) -> Response:
-    """What belongs between two texts. HttpError names the tokens for it that the model lacks."""
+    """Generates the text between a prefix and a suffix. HttpError names the infill tokens that the model lacks."""
     return await respond(request, served, _read_infill)
 
 
 def _read_infill(body: Any, served: Served) -> Asked:
     given = read_fields(body, _INFILL)
-    filled(served, (), ())  # whether the model can, first
+    filled(served, (), ())  # raises if the model cannot
     fill = served.lm.fill_tokens
 
     def ids(text: str, param: str) -> list[int]:
@@ -151,7 +151,7 @@ def _read_infill(body: Any, served: Served) -> Asked:
 
 
 def _extra(given: Mapping[str, Any], of: str, fill: Mapping[str, int], ids: Any) -> list[int]:
-    """The tokens of a further text of the project."""
+    """The tokens of an extra file of the project."""
     text, name = required(given, "text", of), given.get("filename", "")
     if "fim_sep" in fill:
         return [fill["fim_sep"], *ids(f"{name}\n{text}", f"{of}.text")]
@@ -168,7 +168,7 @@ def _asked(given: Mapping[str, Any], served: Served, ids: list[int]) -> Asked:
 
 @dataclass
 class LlamaCppShape:
-    """An answer as llama.cpp's server has it, and its events, of which the last one has what the whole answer has."""
+    """Writes answers in llama.cpp's format, whole or as events; the last event has the fields of the whole answer."""
 
     served: Served
     media_type: str = "text/event-stream"
@@ -176,28 +176,28 @@ class LlamaCppShape:
     _end: dict[str, Any] = field(default_factory=dict)
 
     def begin(self) -> Iterable[bytes]:
-        """Nothing."""
+        """Yields nothing."""
         return ()
 
     def piece(self, index: int, text: str, each: Sequence[TokenLogprob]) -> Iterable[bytes]:
-        """A piece of the answer."""
+        """Yields a piece of the answer."""
         return [event({"index": index, "content": text, "tokens": [], "stop": False, "id_slot": -1})]
 
     def end_answer(self, index: int, reason: str, stop: str | None) -> Iterable[bytes]:
-        """Nothing; `end` says how."""
+        """Yields nothing; `end` has the reason."""
         self._end = _ended(reason, stop)
         return ()
 
     def end(self, usage: Usage) -> Iterable[bytes]:
-        """The end with the counts."""
+        """Yields the last event, with the counts."""
         return [event(self._last("", self._end, usage))]
 
     def failed(self, error: HttpError) -> Iterable[bytes]:
-        """The error."""
+        """Yields an error event."""
         return [event(error.body)]
 
     def whole(self, answers: Sequence[Answer], usage: Usage) -> dict[str, Any]:
-        """The answer."""
+        """Returns the complete answer."""
         (answer,) = answers
         return self._last(answer.text, _ended(answer.finish_reason or "stop", answer.stop_string), usage)
 

@@ -125,15 +125,15 @@ def keep(request: Request, value: Any) -> None:
     request.state.entry.idle_s = seconds if 0 <= seconds < _FOREVER_S else None
 
 
-async def _answer(request: Request, served: Served, read: Reader, fields: Fields, said: str) -> Response:
-    """Answer, or without `said` only load the model, or unload it."""
+async def _answer(request: Request, served: Served, read: Reader, fields: Fields, field: str) -> Response:
+    """Answer, or without `field` only load the model, or unload it."""
     given = read_fields(body_of(request), fields)
     keep(request, given.get("keep_alive"))
-    if given.get(said):
+    if given.get(field):
         return await respond(request, served, read)
     required(given, "model")
     is_over = request.state.entry.idle_s == 0
-    shape = OllamaShape(served, said == "messages", AnswerReader())
+    shape = OllamaShape(served, field == "messages", AnswerReader())
     return Json(shape.line("", done=True, done_reason="unload" if is_over else "load"))
 
 
@@ -175,7 +175,7 @@ def _read_generate(body: Any, served: Served) -> Asked:
 
 @takes(_SHOW)
 async def show(request: Request, served: Served) -> Response:
-    """What is known of the model."""
+    """Answers with the model's description."""
     given = read_fields(body_of(request), _SHOW)
     required({**given, "model": given.get("model", given.get("name"))}, "model")
     name, seeing = served.lm.config.architecture, ["vision"] * (served.lm.vision is not None)
@@ -206,11 +206,11 @@ class OllamaShape:
         """A line of the answer."""
         called: dict[str, Any] = {"tool_calls": [_call(i, call) for i, call in enumerate(calls)]} if calls else {}
         called |= {"thinking": thought} if thought else {}
-        said: dict[str, Any] = {"response": text, **called}
+        content: dict[str, Any] = {"response": text, **called}
         if self.is_chat:
-            said = {"message": {"role": "assistant", "content": text, **called}}
+            content = {"message": {"role": "assistant", "content": text, **called}}
         now = datetime.now(UTC).isoformat().replace("+00:00", "Z")
-        return {"model": self.served.name, "created_at": now, **said, "done": False} | fields
+        return {"model": self.served.name, "created_at": now, **content, "done": False} | fields
 
     def _last(
         self, text: str, reason: str, usage: Usage, calls: Sequence[ToolCall] = (), thought: str = ""
@@ -237,15 +237,15 @@ class OllamaShape:
     def piece(self, index: int, text: str, each: Sequence[TokenLogprob]) -> Iterable[bytes]:
         """A line with a piece of the answer."""
         self._first = self._first or time.perf_counter()
-        return [self._said(delta) for delta in self.reader.push(text) if delta.text or delta.thought]
+        return [self._line(delta) for delta in self.reader.push(text) if delta.text or delta.thought]
 
-    def _said(self, delta: Delta) -> bytes:
+    def _line(self, delta: Delta) -> bytes:
         return compact(self.line(delta.text, thought=delta.thought)) + b"\n"
 
     def end_answer(self, index: int, reason: str, stop: str | None) -> Iterable[bytes]:
         """A line with the calls of tools, if there are any; `end` has the reason."""
         self._reason = reason
-        yield from (self._said(delta) for delta in self.reader.finish() if delta.text or delta.thought)
+        yield from (self._line(delta) for delta in self.reader.finish() if delta.text or delta.thought)
         if self.reader.calls:
             yield compact(self.line("", self.reader.calls)) + b"\n"
 

@@ -31,7 +31,7 @@ class RequestLog:
     with_texts: bool = False
 
     def write(self, record: dict[str, Any]) -> None:
-        """Write one line. Where that fails, as on a full disk, requests go on, and the server's errors say so."""
+        """Write one line. If that fails, for example on a full disk, the error is logged and requests continue."""
         try:
             self.file.write(json.dumps(record) + "\n")
             self.file.flush()

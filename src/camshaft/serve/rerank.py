@@ -1,4 +1,4 @@
-"""`/v1/rerank`, scores of documents for a query in Jina's and Cohere's shape, as llama.cpp's server and vLLM have it."""
+"""`/v1/rerank`: scores of documents for a query, in the format of Jina, Cohere, llama.cpp's server and vLLM."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _FIELDS: Fields = {
 
 @takes(_FIELDS, "query", "documents")
 async def rerank(request: Request, ranker: Ranker) -> Response:
-    """The documents' scores for the query, from 0 to 1, best first."""
+    """Answers with the documents' scores for the query, from 0 to 1, best first."""
     return Json(await beside(request, ranked, body_of(request), ranker))
 
 

@@ -1,4 +1,4 @@
-"""The server: a socket, and the HTTP application that answers on it until it is told to stop."""
+"""The server: a socket, and the HTTP application that answers on it until it is asked to stop."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ _FILENAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")  # in the folder it
 
 
 async def slots(request: Request, served: Served) -> Response:
-    """What each slot does."""
+    """Answers with the state of each slot."""
     running = {running.slot: running for running in served.engine.running}
     rows = []
     for i in range(served.lm.plans.cache.n_slots):
@@ -59,15 +59,15 @@ async def slot_action(request: Request, served: Served) -> Response:
 def _save(served: Served, slot: int, given: dict[str, Any]) -> dict[str, Any]:
     path, begun = _path(served, given), time.perf_counter()
     n = _refusing(lambda: slot_files.save(served.engine, slot, path))
-    said = {"id_slot": slot, "filename": path.name, "n_saved": n, "n_written": path.stat().st_size}
-    return said | {"timings": {"save_ms": _ms(begun)}}
+    saved = {"id_slot": slot, "filename": path.name, "n_saved": n, "n_written": path.stat().st_size}
+    return saved | {"timings": {"save_ms": _ms(begun)}}
 
 
 def _restore(served: Served, slot: int, given: dict[str, Any]) -> dict[str, Any]:
     path, begun = _path(served, given), time.perf_counter()
     n = _refusing(lambda: slot_files.restore(served.engine, slot, path))
-    said = {"id_slot": slot, "filename": path.name, "n_restored": n, "n_read": path.stat().st_size}
-    return said | {"timings": {"restore_ms": _ms(begun)}}
+    restored = {"id_slot": slot, "filename": path.name, "n_restored": n, "n_read": path.stat().st_size}
+    return restored | {"timings": {"restore_ms": _ms(begun)}}
 
 
 def _erase(served: Served, slot: int, given: dict[str, Any]) -> dict[str, Any]:
@@ -91,19 +91,19 @@ def _path(served: Served, given: dict[str, Any]) -> Path:
     path = served.slot_folder / name
     if _FILENAME.fullmatch(name) is None or path.is_symlink():
         message = (
-            "'filename' is no name of a file in the folder: wanted up to 128 letters, digits, _, - and ., no . first"
+            "'filename' is not a name of a file in the folder: wanted up to 128 letters, digits, _, - and ., no . first"
         )
         raise HttpError(400, message, code="invalid_value", param="filename")
     return path
 
 
 def _refusing(work: Callable[[], int]) -> int:
-    """What `work` returns. Raises HttpError in place of the errors of files, which name no folder."""
+    """Returns `work()`. Errors of files become HttpError, without the folder."""
     try:
         return work()
     except StoreError as error:
-        said = str(error).rpartition(": ")[2]
-        raise HttpError(400, f"'filename': {said}", code="invalid_value", param="filename") from None
+        reason = str(error).rpartition(": ")[2]
+        raise HttpError(400, f"'filename': {reason}", code="invalid_value", param="filename") from None
     except SlotsInUseError as error:
         raise HttpError(503, str(error), code="unavailable") from None
     except ContextError as error:

@@ -54,7 +54,7 @@ async def detokenize(request: Request, served: Served) -> Response:
 
 
 async def tokenizer_info(request: Request, served: Served) -> Response:
-    """What a tokenizer's configuration says: the control tokens that a text may begin and end with, and the chat template."""
+    """Answers with the tokenizer's configuration: BOS and EOS tokens and the chat template."""
     lm = served.lm
     return Json(
         {

@@ -234,7 +234,7 @@ class ObjectStore:
             self._failed(error)
             paths = []
         for path in paths:
-            with suppress(OSError):  # removed meanwhile, or not readable: then it is no entry
+            with suppress(OSError):  # removed meanwhile, or not readable: then it is not an entry
                 rows.append((path.name, read_regular(path, HEADER_NBYTES)))
         return digest_of(rows)
 

@@ -91,7 +91,7 @@ class ProcessLeases:
         descriptor, path = owned_file(self.folder, LEASE_PREFIX)
         try:
             try_lock(descriptor)
-        except OSError:  # without locks nobody could tell that its process ended
+        except OSError:  # without locks it would be unknown that its process ended
             os.close(descriptor)
             path.unlink()
             raise

@@ -131,7 +131,7 @@ class Store:
 
     def finish(self) -> None:
         """Flush the counters and release the lease at process exit. Called explicitly by processes that skip Python's exit
-        handlers. Errors are ignored: only counts are lost, and nobody is left to handle them."""
+        handlers. Errors are ignored: only counts are lost, and there is no caller left to handle them."""
         with suppress(StoreError, OSError):
             self.flush_counters()
         with suppress(OSError):

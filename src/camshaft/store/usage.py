@@ -13,16 +13,17 @@ from camshaft.store.objects import Counts
 from camshaft.store.process_lock import LEASE_PREFIX
 from camshaft.store.store import Store
 
-KINDS = ("objects", "evidence", "measurements", "schedules", "headers", "prompts", "models")
-REBUILT = KINDS[:6]  # rebuilt when needed; models have to be downloaded again
+KINDS = ("objects", "evidence", "measurements", "schedules", "headers", "prompts", "packed", "models")
+REBUILT = KINDS[:7]  # rebuilt when needed; models have to be downloaded again
+FILES = ("packed", "models")  # whose entries are files of any name
 # The object stores of each kind.
-_PARTS = {"objects": ("objects", "keys")} | {kind: (kind,) for kind in REBUILT[1:]}
+_PARTS = {"objects": ("objects", "keys")} | {kind: (kind,) for kind in REBUILT[1:6]}
 
 
 @dataclass(frozen=True)
 class Usage:
     """The contents of one kind. `n_names` is the number of first keys of kernels; `max_nbytes` the bound, or None. Hits and
-    misses are summed over all finished processes and this one; None for models."""
+    misses are summed over all finished processes and this one; None for packed weights and models."""
 
     kind: str
     n_entries: int
@@ -35,7 +36,7 @@ class Usage:
 
 @dataclass(frozen=True)
 class Cleared:
-    """What was deleted of one kind."""
+    """Entries of one kind that were deleted."""
 
     kind: str
     n_entries: int
@@ -45,7 +46,7 @@ class Cleared:
 def usage(store: Store) -> tuple[Usage, ...]:
     """The contents of every kind. Raises StoreError if a folder cannot be read."""
     totals = store.counters.read()
-    return (*(_usage(store, kind, totals) for kind in REBUILT), _models(store.models_dir))
+    return tuple(_files(store, kind) if kind in FILES else _usage(store, kind, totals) for kind in KINDS)
 
 
 def n_processes(store: Store) -> int:
@@ -68,13 +69,13 @@ def _pair(counts: Counts) -> tuple[int, int]:
     return counts.hits, counts.misses
 
 
-def _models(folder: Path) -> Usage:
-    files = _model_files(folder)
-    return Usage("models", len(files), sum(path.stat().st_size for path in files), None)
+def _files(store: Store, kind: str) -> Usage:
+    files = _whole_files(store.root / kind)
+    return Usage(kind, len(files), sum(path.stat().st_size for path in files), None)
 
 
-def _model_files(folder: Path) -> list[Path]:
-    """The downloaded model files, except those of a download in progress (in a folder that starts with a dot)."""
+def _whole_files(folder: Path) -> list[Path]:
+    """All files below the folder, except those being written (a name, or a folder, that starts with a dot)."""
     with naming(folder, "the folder cannot be read"):
         paths = folder.rglob("*") if folder.is_dir() else ()
         return sorted(p for p in paths if p.is_file() and not any(s[0] == "." for s in p.relative_to(folder).parts))
@@ -90,7 +91,7 @@ def clear(store: Store, kinds: Sequence[str] = REBUILT) -> tuple[Cleared, ...]:
     if unknown:
         raise SettingError(f"no kind {unknown[0]!r} in the cache; wanted some of {', '.join(KINDS)}")
     wanted = [kind for kind in KINDS if kind in kinds]
-    removed = tuple(_clear_models(store.models_dir) if kind == "models" else _clear(store, kind) for kind in wanted)
+    removed = tuple(_clear_files(store, kind) if kind in FILES else _clear(store, kind) for kind in wanted)
     if store.leases.folder.is_dir():
         store.counters.reset(frozenset(part for kind in wanted for part in _PARTS.get(kind, ())))
     return removed
@@ -101,11 +102,11 @@ def _clear(store: Store, kind: str) -> Cleared:
     return Cleared(kind, removed[kind][0], sum(nbytes for _, nbytes in removed.values()))
 
 
-def _clear_models(folder: Path) -> Cleared:
-    files, nbytes = _model_files(folder), 0
+def _clear_files(store: Store, kind: str) -> Cleared:
+    files, nbytes = _whole_files(store.root / kind), 0
     for path in files:
         size = path.stat().st_size
-        with naming(path, "a model cannot be removed"), suppress(FileNotFoundError):  # another process removed it
+        with naming(path, "cannot be removed"), suppress(FileNotFoundError):  # another process removed it
             path.unlink()
             nbytes += size
-    return Cleared("models", len(files), nbytes)
+    return Cleared(kind, len(files), nbytes)

@@ -87,7 +87,7 @@ class ChatTemplate:
         given = {"tools": None, "documents": None, **self._tokens, "add_generation_prompt": True}
         try:
             text = self._rendered(given | {"messages": [{"role": "user", "content": content}]})
-        except Exception:  # the template decides what is raised, and `render` tells it
+        except Exception:  # a template may raise anything; `render` reports it
             return False
         return _PROBE in text and without not in text
 
@@ -145,10 +145,10 @@ def encode_untrusted(
     They are broken by a mark while the template renders them. `pieces` as in `encode_chat`. Raises ModelError as
     ChatTemplate.render."""
     texts = [text for text in tokenizer.control_texts if len(text) > 1]
-    said = [*texts_in(messages), *texts_in(variables)]
-    if not any(text in value for text in texts for value in said):
+    values = [*texts_in(messages), *texts_in(variables)]
+    if not any(text in value for text in texts for value in values):
         return encode_chat(tokenizer, template.render(messages, **variables), pieces=pieces)
-    mark = _unused((*said, template.source))
+    mark = _unused((*values, template.source))
     control = re.compile("|".join(map(re.escape, texts)))
 
     def broken(value: Any) -> Any:

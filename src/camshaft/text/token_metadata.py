@@ -1,4 +1,4 @@
-"""Read the keys tokenizer.ggml.* of a GGUF file's metadata: texts, arrays, numbers, flags and token ids, each checked."""
+"""Reads the keys tokenizer.ggml.* of a GGUF file's metadata: strings, arrays, numbers, flags and token ids, each checked."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Metadata = Mapping[str, Any]
 
 
 def text_of(metadata: Metadata, key: str, default: str | None = None) -> str:
-    """The text under `key`. Raises ModelError if it is missing without a default, or no text."""
+    """The text under `key`. Raises ModelError if it is not a string, or missing without a default."""
     value = metadata.get(key, default)
     if not isinstance(value, str):
         if value is None:
@@ -25,7 +25,7 @@ def text_of(metadata: Metadata, key: str, default: str | None = None) -> str:
 
 
 def array_of(metadata: Metadata, key: str) -> Sequence[Any]:
-    """The array under `key`. Raises ModelError if it is missing or no array."""
+    """The array under `key`. Raises ModelError if it is missing or not an array."""
     value = metadata.get(key)
     if value is None:
         raise ModelError(f"the file's metadata lacks the array '{key}'")
@@ -67,7 +67,7 @@ def numbers_of(metadata: Metadata, name: str, dtype: np.dtype[Any], n_tokens: in
 
 
 def token_id_of(metadata: Metadata, name: str, n_tokens: int, default: int | None) -> int | None:
-    """The id of the token `name`, or the default. Raises ModelError if it is no id below n_tokens."""
+    """The id of the token `name`, or the default. Raises ModelError if it is not an id below n_tokens."""
     key = f"tokenizer.ggml.{name}_token_id"
     value = metadata.get(key, default)
     if value is None:
@@ -78,7 +78,7 @@ def token_id_of(metadata: Metadata, name: str, n_tokens: int, default: int | Non
 
 
 def flag_of(metadata: Metadata, name: str, default: bool, token_id: int | None) -> bool:
-    """Whether the token of the flag `name` is added. Raises ModelError if it is and has no id."""
+    """Whether the flag `name` asks to add its token. Raises ModelError if it does and the token has no id."""
     key = f"tokenizer.ggml.{name}"
     flag = truth_of(metadata, name, default)
     if flag and token_id is None:
@@ -87,7 +87,7 @@ def flag_of(metadata: Metadata, name: str, default: bool, token_id: int | None) 
 
 
 def bytes_of(metadata: Metadata, name: str) -> bytes:
-    """An array of numbers of 8 bits as bytes; empty if there is none."""
+    """An array of 8-bit integers as bytes; empty if there is none."""
     key = f"tokenizer.ggml.{name}"
     if key not in metadata:
         return b""

@@ -141,7 +141,7 @@ class Tokenizer:
         return data.removeprefix(b" ") if self.vocabulary.add_space_prefix else data
 
     def spelling(self, token_id: int) -> str:
-        """The text of one token, also of a control token, with U+FFFD for bytes that are no whole character."""
+        """The text of one token, also of a control token, with U+FFFD for bytes that are not whole characters."""
         return self._spelled(token_id).decode("utf-8", "replace")
 
     @property

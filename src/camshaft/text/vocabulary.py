@@ -91,7 +91,7 @@ class Vocabulary:
 
 @dataclass(frozen=True)
 class Kind:
-    """What a value of tokenizer.ggml.model implies where the file does not say: ids of BOS and EOS, and what is added to a text.
+    """Defaults by tokenizer.ggml.model: ids of BOS and EOS, and what is added to a text.
 
     add_bos None: as the pre-tokenizer has it. add_space_prefix None: there is no such thing. wraps: BOS and EOS stand around each
     text, whatever the file's flags say; always_bos: BOS does (some files of Gemma 4 say otherwise).

@@ -62,7 +62,7 @@ def _dtype(x: Tensor) -> str:
 
 
 def _check(optimizer: Any, **below_1: bool) -> None:
-    """Raises PlanError for a field that is no number from 0 on, or not below 1 where it must be."""
+    """Raises PlanError for a field that is not a number from 0 on, or not below 1 where it must be."""
     for field in fields(optimizer):
         value = getattr(optimizer, field.name)
         if field.name == "exempt":

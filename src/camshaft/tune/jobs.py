@@ -126,7 +126,7 @@ def measure_later(plans: Mapping[str, Sequence[Used]], threads: int, saved: Any 
 
 @dataclass
 class _Record:
-    """What this process compiled, until it ends. `process` is its id: a forked child measures nothing of its parent's."""
+    """Kernels that this process compiled. `process` is its id: a forked child does not measure its parent's."""
 
     process: int = 0
     threads: int | None = None
@@ -137,7 +137,7 @@ _record = _Record()
 
 
 def measure_at_exit(used: Iterable[Used], threads: int | None = None) -> None:
-    """Measure these nodes, with the others so recorded, when this process has ended: on so many threads, or on those that are
+    """Measure these nodes, with the others recorded, when this process has ended: on `threads` threads, or on those that are
     available then. Does nothing where measuring is off."""
     if not is_on():
         return
@@ -177,7 +177,7 @@ def folder() -> Path:
 
 
 def waiting() -> list[Path]:
-    """The jobs that wait, in a fixed order. Links and whatever else is no file of ours are left alone."""
+    """The jobs that wait, in a fixed order. Links and whatever else is not a file of ours are left alone."""
     with suppress(OSError):
         found = [Path(e.path) for e in os.scandir(folder()) if e.is_file(follow_symlinks=False)]
         return sorted(path for path in found if path.suffix == ".json" and path.stem.rpartition(".")[2].isdigit())
@@ -220,4 +220,4 @@ def start() -> None:
         start_new_session=True,
         creationflags=flags,
     )
-    process.returncode = 0  # nobody waits for it: prevents Popen's warning that it still runs
+    process.returncode = 0  # it is not waited for: prevents Popen's warning that it still runs

@@ -180,7 +180,7 @@ def _config(threads: int, cold: bool, allowed_s: float, n: int) -> BenchmarkConf
 
 
 def _spent_ns(timing: Timing) -> float:
-    """What all samples took, those of the warm-up too."""
+    """Returns the time of all samples, warm-up included."""
     return timing.uses * (sum(timing.samples_ns) + timing.warmup_runs * timing.median_ns)
 
 
@@ -242,7 +242,7 @@ def main() -> None:
     timer.daemon = True
     timer.start()
     with suppress(CamshaftError, OSError):
-        # not store().locked, which goes on after two seconds: two processes would disturb each other
+        # not store().locked, which continues after two seconds: two processes would disturb each other
         descriptor = os.open(folder() / "running.lock", os.O_RDWR | os.O_CREAT | SAFE_FLAGS, 0o600)
         if try_lock(descriptor):
             remove_unfinished(folder())

@@ -32,7 +32,7 @@ class VariantCase:
     """One variant of one op on one backend. `backend` may name a device ('webgpu:1').
 
     `module` defines the op, as OP or in the dict OPS; a child process imports it, and `home`, the module that registered the
-    variant if that is another one. `kinds` restricts the samples to inputs of these dtypes and layouts (None: all samples).
+    variant if that differs. `kinds` restricts the samples to inputs of these dtypes and layouts (None: all samples).
     `values` are the variant's tunable parameters as text.
     """
 

@@ -45,19 +45,19 @@ def prove(
     cannot be written.
     """
     wanted = tuple(dict.fromkeys(variant_cases))
-    results = _known(wanted)
+    results = _known_results(wanted)
     missing = [c for c in wanted if c not in results]
     if missing:
         with nullcontext(()) if extra_cases is None else extra_cases(missing) as more:
             others = [c for c in dict.fromkeys(more) if c not in missing]
-            known = _known(others)
+            known = _known_results(others)
             # extra cases first: one with long samples at the end would leave the other workers idle
             remaining = [*(c for c in others if c not in known), *missing]
             results |= _validate(remaining, SAMPLE_TIMEOUT_S if timeout_s is None else timeout_s, progress)
     return {c: results[c] for c in wanted}
 
 
-def _known(variant_cases: Collection[VariantCase]) -> dict[VariantCase, ValidationResult]:
+def _known_results(variant_cases: Collection[VariantCase]) -> dict[VariantCase, ValidationResult]:
     """The results that need no child process: stored ones, and cases on backends that are absent."""
     absent = {name: backend_named(name).absent() for name in {c.backend for c in variant_cases}}
     results = {
@@ -131,7 +131,7 @@ class _Round:
                     self._done(case, validated)
 
     def _retry(self, case: VariantCase) -> ValidationResult:
-        """Validate the case once more, in a new child process."""
+        """Validate the case again, in a new child process."""
         with _Child() as child:
             validated = child.judge(case, self._timeout_s)
             if not child.crashed:

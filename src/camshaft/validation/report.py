@@ -143,6 +143,6 @@ _REMEDIES = (
 
 
 def advice(backends: Validations) -> tuple[Advice, ...]:
-    """What to install for more backends; omits backends that this machine cannot have."""
+    """Returns what to install for more backends; omits those that this machine cannot have."""
     lacking = {name for name, b in backends.items() if not b.results}
     return tuple(Advice(r.command, r.brings) for r in _REMEDIES if r.backend in lacking and r.fits())

@@ -63,9 +63,8 @@ def overview(names: Sequence[str] | None = None) -> tuple[OpOverview, ...]:
 
 @dataclass(frozen=True)
 class RowAnswer:
-    """A row of tests/data/ops.tsv, an op that answers it, and the op's proof by backend.
-
-    That is the best status of its variants, or of an op without kernels the worst of its parts."""
+    """A row of tests/data/ops.tsv, an op that implements it, and that op's status by backend: the best of its variants, or for an
+    op without kernels the worst of the ops it is made of."""
 
     row: str
     op: str
@@ -73,7 +72,7 @@ class RowAnswer:
 
 
 def row_answers(rows: Sequence[OpOverview]) -> tuple[RowAnswer, ...]:
-    """The answers that these ops give, by row."""
+    """Returns which of these ops implement each row."""
     validated = frozenset((v.op, v.variant, v.backend) for v in validation_cache().results())
     known = {row.entry.name: row.statuses for row in rows}
 

@@ -1,8 +1,8 @@
 """Child process that validates cases: `python -m camshaft.validation.worker` reads one case per line from stdin.
 
 It writes JSON lines: {"ready": true} once, {"sample": name} before each sample, {"compiling": true or false} around each
-compilation, {"result": ...} per case, or {"store": ...} if
-the store cannot be used. It may crash or hang; the parent process (proof.py) detects both.
+compilation, {"result": ...} per case, or {"store": ...} if the store cannot be used. It may crash or hang; the parent process
+(proof.py) detects both.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from camshaft.validation.validate import SampleResult, check_sample, node_of, sp
 # The largest samples take tens of MB; several children must fit into a small machine's memory.
 MOST_NBYTES = 4 << 30
 _SHARE_OF_MACHINE = 4
-_DATA_PAGES = 5  # the column of /proc/self/statm
+_DATA_PAGES = 5  # column of /proc/self/statm
 
 
 @contextmanager
@@ -59,15 +59,16 @@ def bounded(space: str) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
 
 
-# Samples of the node's kinds that a plan validates, the last one included; each costs a compilation.
+# A plan validates at most this many samples of a node's kinds of inputs: each costs a compilation.
 PLAN_SAMPLES = 4
 
 
 def samples_of(
     op: Op, kinds: str | None, takes: Callable[[NodeSpec], bool] = lambda node: True
 ) -> list[tuple[Sample, NodeSpec]]:
-    """All samples with their nodes; for given kinds some of theirs that a variant `takes`, evenly spaced (any that it takes if
-    there are none, any at all if it takes none)."""
+    """Returns samples with their nodes: all of them, or at most PLAN_SAMPLES for given `kinds` of inputs.
+
+    Prefers samples of these kinds that the variant `takes`, then others that it takes, then any; evenly spaced, with the last."""
     every = [(sample, node_of(op, sample)) for sample in op.samples()]
     if kinds is None:
         return every
@@ -121,7 +122,7 @@ def _result(case: VariantCase, worst: SampleResult, n_samples: int, elapsed: flo
 
 
 def judge_or_fail(case: VariantCase, begin: Callable[[str], None]) -> ValidationResult:
-    """As `judge`, within `bounded` memory, with whatever the variant raises as a failure. Raises StoreError."""
+    """As `judge` within `bounded` memory; an exception of the variant becomes a failed result. Raises StoreError."""
     current: str | None = None
 
     def begin_named(sample: str) -> None:
@@ -139,7 +140,7 @@ def judge_or_fail(case: VariantCase, begin: Callable[[str], None]) -> Validation
 
 
 def _reason(error: Exception) -> str:
-    """The error as one line."""
+    """Formats an error as one line."""
     text = " ".join(str(error).split())
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 

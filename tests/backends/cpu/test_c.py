@@ -22,6 +22,7 @@ from camshaft.emit.target import LEVELS
 from camshaft.errors import BackendError
 from camshaft.lang import CompileRequest, ir, kernel
 from tests.support.needs import require, require_level
+from tests.support.quick import full
 
 TWICE = """#include <stdint.h>
 void NAME(const int64_t *args, int64_t first, int64_t last)
@@ -89,6 +90,7 @@ def test_a_compiler_that_takes_too_long_is_stopped(monkeypatch):
         compile_c(slow, "", timeout_s=0.5)
 
 
+@pytest.mark.full
 def test_flags_that_a_compiler_does_not_know_are_left_out(tmp_path):
     script = (
         "import sys, subprocess\n"
@@ -108,7 +110,7 @@ void NAME(wide *out, const wide *x, const wide *y) { *out = *x + *y; }
 """
 
 
-@pytest.mark.parametrize("name", [None, "clang", "gcc"])
+@pytest.mark.parametrize("name", [None, full("clang"), full("gcc")])
 def test_it_keeps_to_the_level_of_the_cpu(name, monkeypatch):
     require_level("avx512")
     require(name is None or shutil.which(name) is not None, f"{name}")

@@ -38,6 +38,7 @@ def test_without_the_extra_its_name(monkeypatch) -> None:
         native_module.native()
 
 
+@pytest.mark.full
 def test_without_a_driver_the_package_that_has_one() -> None:
     the_device()
     code = (
@@ -50,6 +51,7 @@ def test_without_a_driver_the_package_that_has_one() -> None:
     assert done.stderr.splitlines()[-1].startswith("camshaft.errors.BackendError: webgpu is absent: no adapter")
 
 
+@pytest.mark.full
 def test_looking_for_adapters_prints_nothing() -> None:
     the_device()
     done = run_python("from camshaft.backends.webgpu.device import make; make(0).allocate(16).read()")
@@ -69,7 +71,7 @@ def test_devices_are_listed_with_limits_and_indexes_past_them_refused() -> None:
 
 def test_a_buffer_is_counted_in_whole_words() -> None:
     device, words = the_device(), the_device().limits["buffer"] // 4 * 4
-    what = rf"^webgpu: a buffer of {words + 1} bytes \({words + 4} in whole words\); the greatest of .*\d$"
+    what = rf"^webgpu: a buffer of {words + 1} bytes \({words + 4} in whole words\); the largest of .*\d$"
     with pytest.raises(BackendError, match=what):
         device.allocate(words + 1)
 
@@ -135,7 +137,7 @@ print(device.allocate(1 << 20).read().nbytes)
 def test_what_the_compiler_says_comes_with_the_line_of_wgsl() -> None:
     device = the_device()
     text = "@compute @workgroup_size(1)\nfn wrong() { let x = 1u + 2.5f; }"
-    with pytest.raises(BackendError, match=r"(?s)webgpu: kernel wrong is no WGSL that compiles.*wrong:2:") as caught:
+    with pytest.raises(BackendError, match=r"(?s)webgpu: kernel wrong is not WGSL that compiles.*wrong:2:") as caught:
         make_shader(device, "wrong", text)
     assert "let x = 1u + 2.5f;" in str(caught.value)
     module = dataclasses.replace(add_kernel(device).module(frozenset()), entry="another")
@@ -168,7 +170,7 @@ def through_scratch(k, x, out, *, n):
 def test_limits_refuse_a_kernel_with_the_reason(limits, lanes, words) -> None:
     device, request = own_device(**limits), CompileRequest(add_rows, arrays_of(f32), (), {"n": N}, lanes=lanes)
     assert words in (device.refusal(request) or "")
-    with pytest.raises(BackendError, match=f"webgpu cannot have kernel add_rows: .*{words}"):
+    with pytest.raises(BackendError, match=f"webgpu cannot run kernel add_rows: .*{words}"):
         device.compile(request)
     assert the_device().refusal(request) is None
 

@@ -58,5 +58,5 @@ def test_closed_memory_says_so() -> None:
 
 def test_a_buffer_past_the_limit_is_refused_with_the_limit() -> None:
     device = own_device(buffer=1000)
-    with pytest.raises(BackendError, match=r"a buffer of 1001 bytes; the greatest of .* is 1000"):
+    with pytest.raises(BackendError, match=r"a buffer of 1001 bytes; the largest of .* is 1000"):
         device.allocate(1001)

@@ -156,7 +156,7 @@ def test_ctrl_c_at_the_prompt_clears_the_line(
 
 @pytest.mark.full
 def test_a_chat_outlives_its_context(cli: Any, tmp_path: Path) -> None:
-    """With a real model; tests/generate/test_conversations.py has the rules."""
+    """With a real model; tests/generate/conversations/ has the rules."""
     tiny = tiny_model("llama", tmp_path)
     options = ["--greedy", "--threads", "1", "--activations", "f32", "--context", "128", "-n", "8"]
     turns = [f"turn {i}" for i in range(8)]

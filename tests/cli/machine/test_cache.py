@@ -44,7 +44,7 @@ def test_every_kind_is_shown_apart(cli: Any, kept: Store) -> None:
     report = json.loads(cli("cache", "--json").stdout)
     assert report["cache_dir"] == str(kept.root)
     rows = report["kinds"]
-    assert list(rows) == ["objects", "evidence", "measurements", "schedules", "headers", "prompts", "models"]
+    assert list(rows) == ["objects", "evidence", "measurements", "schedules", "headers", "prompts", "packed", "models"]
     found = {kind: (row["n_entries"], row["nbytes"] > 0, row["hits"], row["misses"]) for kind, row in rows.items()}
     assert found["objects"] == (3, True, 1, 1)
     assert found["evidence"] == (1, True, 0, 0)
@@ -55,7 +55,7 @@ def test_every_kind_is_shown_apart(cli: Any, kept: Store) -> None:
     assert lines[0] == ["entries", "size", "at", "most", "hits", "misses"]
     assert lines[1][:2] == ["objects", "3"]
     assert lines[1][-2:] == ["1", "1"]
-    assert lines[7] == ["models", "1", "1.0", "kB"]
+    assert lines[8] == ["models", "1", "1.0", "kB"]
 
 
 def test_an_empty_cache_is_shown_and_cleared_without_being_made(
@@ -70,7 +70,15 @@ def test_an_empty_cache_is_shown_and_cleared_without_being_made(
 def test_clear_leaves_the_models(cli: Any, kept: Store) -> None:
     removed = json.loads(cli("cache", "clear", "--json").stdout)["removed"]
     counted = {kind: row["n_entries"] for kind, row in removed.items()}
-    assert counted == {"objects": 3, "evidence": 1, "measurements": 0, "schedules": 0, "headers": 0, "prompts": 0}
+    assert counted == {
+        "objects": 3,
+        "evidence": 1,
+        "measurements": 0,
+        "schedules": 0,
+        "headers": 0,
+        "prompts": 0,
+        "packed": 0,
+    }
     left = {kind: row["n_entries"] for kind, row in json.loads(cli("cache", "--json").stdout)["kinds"].items()}
     assert left == {
         "objects": 0,
@@ -79,6 +87,7 @@ def test_clear_leaves_the_models(cli: Any, kept: Store) -> None:
         "schedules": 0,
         "headers": 0,
         "prompts": 0,
+        "packed": 0,
         "models": 1,
     }
     assert list((kept.root / "keys").iterdir()) == list((kept.root / "objects").iterdir()) == []
@@ -106,7 +115,7 @@ def one_line(result: Any, *words: str) -> None:
     [
         (
             ["cache", "clear", "model"],
-            ("no kind 'model'", "objects, evidence, measurements, schedules, headers, prompts, models"),
+            ("no kind 'model'", "objects, evidence, measurements, schedules, headers, prompts, packed, models"),
         ),
         (["cache", "clear", "objects", "../models"], ("no kind '../models'",)),
         (["cache", "empty"], ("no such command 'empty'", "camshaft cache --help")),

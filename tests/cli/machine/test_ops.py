@@ -11,6 +11,7 @@ import pytest
 from camshaft import ops
 from camshaft.validation.cases import case_of
 from camshaft.validation.evidence import ValidationResult, validation_cache
+from tests.support.quick import full
 
 
 @pytest.fixture(autouse=True)
@@ -38,7 +39,7 @@ def test_json_has_every_op_in_full(cli: Any) -> None:
     assert all(s["reason"] for row in rows.values() for s in row["statuses"] if s["status"] == "absent")
 
 
-@pytest.mark.parametrize("columns", [80, 120])
+@pytest.mark.parametrize("columns", [80, full(120)])
 def test_the_table_has_a_line_for_each_op_and_fits(cli: Any, monkeypatch: pytest.MonkeyPatch, columns: int) -> None:
     monkeypatch.setenv("COLUMNS", str(columns))
     head, *lines, note = cli("ops").stdout.splitlines()

@@ -96,7 +96,7 @@ def test_the_plan_of_a_run_is_shown(cli: Any, tmp_path: Path, monkeypatch: pytes
     assert given["options"].memory == 1_500_000_000
     shown = dict(re.split(r"  +", line) for line in result.stdout.splitlines())
     assert (shown["weights"], shown["program, about"], shown["memory in all"]) == ("98.0 MB", "90.0 MB", "193.0 MB")
-    assert (shown["layers computed once more"], shown["steps"]) == ("7 of 30", "75")
+    assert (shown["layers recomputed"], shown["steps"]) == ("7 of 30", "75")
     assert json.loads(cli("finetune", *words, "--json").stdout)["recomputed"] == 7
 
 
@@ -123,7 +123,7 @@ def test_a_strength_follows_the_file(tmp_path: Path) -> None:
         ("C:/a", -1.0),
         (str(given), 1.0),
     ]
-    with pytest.raises(SettingError, match="no such file, and 'x' is no number"):
+    with pytest.raises(SettingError, match="no such file, and 'x' is not a number"):
         adapter_of("a.gguf:x")
 
 

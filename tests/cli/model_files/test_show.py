@@ -95,7 +95,7 @@ def test_a_folder_of_safetensors_files_is_shown(cli: Any, tmp_path: Path) -> Non
         ({"weight_map": {"x": "../a.safetensors"}}, "wanted a .safetensors name"),
         ({"weight_map": {"x": "a.safetensors", "z": "b.safetensors"}}, "lacks 'z'"),
         ({"weight_map": {"x": "c.safetensors"}}, "there is no such file"),
-        ({"weight_map": []}, "is no object"),
+        ({"weight_map": []}, "is not an object"),
         ([1], "holds list"),
     ],
 )

@@ -16,8 +16,8 @@ from camshaft.ops.kernels.launch import signature
 from camshaft.ops.op import Launch
 from camshaft.validation.validate import node_of
 from tests.emit.c_family.test_c_instructions import all_explicit, arrays
+from tests.emit.llvm import structure_kernels as structure
 from tests.emit.llvm import test_accuracy as accuracy
-from tests.emit.llvm import test_structure as structure
 from tests.support.compilers.c_harness import agree, through_c
 from tests.support.compilers.emit_harness import trace
 from tests.support.needs import require

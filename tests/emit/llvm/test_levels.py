@@ -76,14 +76,14 @@ UNITS = {
 
 
 # Format of many tokens -> words of a block, and 16-bit sums that are widened, of two vectors and each of four tokens
-SHORT_SUMS = {"Q4_0": (8, 1), "Q5_0": (8, 2), "Q4_K": (8, 1), "Q5_K": (8, 2), "Q6_K": (8, 4), "Q8_0": (8, 8)}
+INT16_SUMS = {"Q4_0": (8, 1), "Q5_0": (8, 2), "Q4_K": (8, 1), "Q5_K": (8, 2), "Q6_K": (8, 4), "Q8_0": (8, 8)}
 
 
-@pytest.mark.parametrize("name", quick_of(SHORT_SUMS, ["Q4_0", "Q6_K"]))
+@pytest.mark.parametrize("name", quick_of(INT16_SUMS, ["Q4_0", "Q6_K"]))
 def test_avx2_widens_as_few_sums_as_fit_16_bits(name) -> None:
     k = 768 if name.endswith("_K") else 192
-    loop = loop_with(text_of("avx2", "quantized_matmul", "short_sums", f"{name} 29(20)x{k}x17 q8"), "vpmaddubsw")
-    counts, (words, widened) = instructions(loop), SHORT_SUMS[name]
+    loop = loop_with(text_of("avx2", "quantized_matmul", "int16_sums", f"{name} 29(20)x{k}x17 q8"), "vpmaddubsw")
+    counts, (words, widened) = instructions(loop), INT16_SUMS[name]
     assert (counts["vpmaddubsw"], counts["vpmaddwd"]) == (8 * words, 8 * widened)
     assert counts["vpaddw"] == 8 * (words - widened)
     broadcasts = counts["vpbroadcastd"] + counts["vbroadcastss"]

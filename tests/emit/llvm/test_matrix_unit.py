@@ -16,6 +16,7 @@ from tests.support.compilers.assembly import instructions, longest_loop, vector_
 from tests.support.compilers.cross import CrossTarget, assembly_for
 from tests.support.compilers.emit_harness import ENTRY, agree, trace
 from tests.support.devices.played_amx import loaded
+from tests.support.quick import full
 
 AMX = CrossTarget("x86_64-unknown-linux-gnu", "sapphirerapids", LEVELS["amx"].features)
 NEON = CrossTarget("aarch64-unknown-linux-gnu", "neoverse-n2", LEVELS["neon-bf16"].features)
@@ -55,7 +56,7 @@ def traced(size: tuple[int, int, int], dtype: str, arrays: list[np.ndarray]):
 
 
 @pytest.mark.parametrize("dtype", ["i32", "f32"])
-@pytest.mark.parametrize("size", SIZES[:2])
+@pytest.mark.parametrize("size", [full(SIZES[0]), SIZES[1]])
 def test_words_in_ordinary_words(size, dtype) -> None:
     arrays, want = case(size, dtype)
     (got,) = agree(product, arrays, widths=(1, 4, 16), m=size[0], n=size[1], depth=size[2], dtype=dtype)

@@ -19,7 +19,7 @@ from tests.support.compilers.emit_harness import trace
 from tests.support.devices.ptxas import assemble, find_tool, joined, ptx_of
 from tests.support.devices.simulated_gpu import simulated
 from tests.support.needs import require
-from tests.support.quick import each_value, quick_of
+from tests.support.quick import each_value, full, quick_of
 
 RNG = np.random.default_rng(11)
 LANES = (32, 128)  # a warp, and several
@@ -93,7 +93,7 @@ def test_products_from_the_device_s_memory(dtypes, sizes, transposed) -> None:
     agrees(made, arrays, want)
 
 
-@pytest.mark.parametrize("dtype", ["f16", "bf16"])
+@pytest.mark.parametrize("dtype", [full("f16"), "bf16"])
 def test_the_interpreter_says_the_same(dtype) -> None:
     made, arrays = direct_case(dtype, 32, 16, 16, True, 1)
     agrees(made, arrays, meant(made, arrays))

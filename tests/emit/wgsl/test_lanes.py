@@ -7,6 +7,7 @@ import pytest
 
 from camshaft.emit.wgsl.module import emit
 from camshaft.lang.simt.form import to_simt
+from tests.emit.llvm.structure_kernels import floats, reductions
 from tests.emit.llvm.test_lanes import (
     WORDS,
     N,
@@ -19,7 +20,6 @@ from tests.emit.llvm.test_lanes import (
     tickets,
 )
 from tests.emit.llvm.test_memory import vectors
-from tests.emit.llvm.test_structure import floats, reductions
 from tests.support.compilers.emit_harness import trace
 from tests.support.compilers.wgsl_harness import TARGET, WIDTHS, agree, both, device
 from tests.support.quick import each_value

@@ -10,8 +10,7 @@ import pytest
 
 from camshaft.dtypes import f32, i32
 from camshaft.lang import kernel
-from tests.emit.llvm.test_memory import counted, dot_mixed, dot_vector, nibbles, octets, vectors, whole_vectors
-from tests.emit.llvm.test_structure import (
+from tests.emit.llvm.structure_kernels import (
     affine,
     blocked,
     boolean_scratch,
@@ -30,6 +29,7 @@ from tests.emit.llvm.test_structure import (
     stepped,
     strided,
 )
+from tests.emit.llvm.test_memory import counted, dot_mixed, dot_vector, nibbles, octets, vectors, whole_vectors
 from tests.support.compilers.wgsl_harness import TARGET, agree
 from tests.support.quick import each_value
 

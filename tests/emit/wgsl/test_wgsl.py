@@ -14,7 +14,7 @@ from camshaft.errors import KernelError
 from camshaft.lang import kernel
 from camshaft.lang.dialects import C_FAMILY
 from camshaft.lang.simt.form import to_simt
-from tests.emit.llvm.test_structure import affine, floats, grids
+from tests.emit.llvm.structure_kernels import affine, floats, grids
 from tests.support.compilers.emit_harness import trace
 from tests.support.compilers.wgsl_harness import TARGET, agree
 

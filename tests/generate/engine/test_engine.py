@@ -1,86 +1,18 @@
-"""The engine: each request's tokens whatever runs beside it, ends, limits, cancellation, and prompts that share a beginning."""
+"""The engine: each request's tokens whatever runs beside it, priorities, and prompts that share a beginning."""
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 
 from camshaft import GenerateOptions, LanguageModel, Sampling
-from camshaft.errors import CacheFullError, ContextError, LogitsError, ModelError, SettingError
+from camshaft.errors import CacheFullError, SettingError
 from camshaft.generate.engine.engine import Engine
-from camshaft.generate.engine.request import Request, TimeLimitError, Update
-from camshaft.generate.engine.request_queue import QueueFullError
 from tests.generate.conftest import CONTEXT, SESSIONS, whole_text
+from tests.generate.engine.requests import PROMPTS, Told, alone, answer, finish, options
 from tests.support.fixtures import tiny_model
 from tests.support.models.files import require_default_model
-
-PROMPTS = [[40, 7, 81, 200, 13], [9, 9, 120], [33], list(range(30, 66)), [101, 64]]
-
-
-@dataclass
-class Told:
-    """What a listener was told."""
-
-    updates: list[Update] = field(default_factory=list)
-    ended: threading.Event = field(default_factory=threading.Event)
-
-    def __call__(self, update: Update) -> None:
-        assert not self.ended.is_set()
-        self.updates.append(update)
-        if update.is_last:
-            self.ended.set()
-
-    @property
-    def text(self) -> str:
-        return "".join(update.text for update in self.updates)
-
-    @property
-    def reason(self) -> str | None:
-        return self.updates[-1].finish_reason if self.updates else None
-
-    @property
-    def error(self) -> Exception | None:
-        return self.updates[-1].error if self.updates else None
-
-
-@pytest.fixture
-def engine(lm: LanguageModel) -> Iterator[Engine]:
-    """An engine without a thread and without shared blocks of other tests."""
-    cache = lm.plans.cache
-    assert cache.n_free == SESSIONS
-    if cache.prefixes is not None:
-        cache._free_blocks += [cache.prefixes.evict() for _ in range(cache.prefixes.n_idle)]
-    with Engine(lm) as made:
-        yield made
-    assert cache.n_free == SESSIONS
-    assert cache.prefixes is None or cache.prefixes.n_idle == cache.prefixes.n_blocks
-
-
-def options(n: int = 8, **sampling: object) -> GenerateOptions:
-    made = Sampling(**({"greedy": True} | sampling))  # type: ignore[arg-type]
-    return GenerateOptions(max_tokens=n, sampling=made, ignore_eos=True)
-
-
-def alone(lm: LanguageModel, prompt: list[int], how: GenerateOptions) -> list[int]:
-    generation = lm.generate(prompt, how)
-    list(generation)
-    return generation.ids
-
-
-def finish(engine: Engine) -> None:
-    for _ in range(500):
-        if not (engine.n_running or engine.n_waiting):
-            return
-        engine.step()
-    raise AssertionError("the engine does not come to an end")
-
-
-def answer(request: Request) -> list[int]:
-    return request.ids[request.prompt_tokens :]
 
 
 def test_a_request_gets_its_own_tokens_beside_any_neighbours(lm: LanguageModel, engine: Engine) -> None:
@@ -132,34 +64,6 @@ def test_the_least_recently_used_blocks_make_room(lm: LanguageModel, engine: Eng
         session.process(list(range(CONTEXT)))
 
 
-def test_ends_limits_and_errors(lm: LanguageModel, monkeypatch: pytest.MonkeyPatch) -> None:
-    with Engine(lm, max_queue=3, prefix_cache=False) as engine:
-        assert engine.prefixes is None
-        told = [Told() for _ in range(3)]
-        engine.submit([5] * (CONTEXT - 2), options(9), told[0])
-        engine.submit(PROMPTS[0], options(0), told[1])
-        stop = alone(lm, PROMPTS[0], options())
-        text = lm.detokenize(stop)
-        engine.submit(PROMPTS[0], GenerateOptions(sampling=Sampling(greedy=True), stop=text[2:4]), told[2])
-        with pytest.raises(QueueFullError, match="3 requests wait; the limit is 3"):
-            engine.submit(PROMPTS[0], options(), Told())
-        finish(engine)
-        assert [t.reason for t in told] == ["length", "length", "stop"]
-        assert [len(t.updates) for t in told[:2]] == [4, 1]
-        assert told[2].text == text[:2]
-        for ids, message in (([], "empty"), ([1] * 49, "49 tokens; the context is 48"), ([-1], "token id -1")):
-            with pytest.raises(ContextError, match=message):
-                engine.submit(ids, options(), Told())
-        with pytest.raises(SettingError, match="max_queue=0"):
-            Engine(lm, max_queue=0)
-        last = Told()
-        engine.submit(PROMPTS[0], options(), last)
-        engine.step()
-    assert isinstance(last.error, ModelError)
-    with pytest.raises(ModelError, match="the engine is closed"):
-        engine.submit(PROMPTS[0], options(), Told())
-
-
 def test_requests_give_way_where_the_cache_is_short_and_get_the_same_answers(
     lm: LanguageModel, tiny_path: Path
 ) -> None:
@@ -186,53 +90,6 @@ def test_requests_give_way_where_the_cache_is_short_and_get_the_same_answers(
             assert str(late.error).startswith("all 64 tokens of the cache are in use")
     with pytest.raises(SettingError, match="cache_tokens 47; wanted a whole number from the context, 48, up"):
         LanguageModel(tiny_path, **opened, cache_tokens=47)  # type: ignore[arg-type]
-
-
-def test_an_answer_whose_time_is_over_ends_where_it_is(lm: LanguageModel) -> None:
-    wanted, told = alone(lm, PROMPTS[0], options()), [Told() for _ in range(SESSIONS + 1)]
-    with Engine(lm, time_limit_s=1000) as engine:
-        requests = [engine.submit(PROMPTS[0], options(), each) for each in told]
-        for _ in range(3):
-            engine.step()
-        assert all(request.deadline == request.clock.queued + 1000 for request in requests)
-        requests[0].deadline = requests[-1].deadline = 0  # one that runs, and one that waits
-        finish(engine)
-        assert [each.reason for each in told] == ["length"] * SESSIONS + [None]
-        assert answer(requests[0]) == wanted[: len(answer(requests[0]))] != wanted == answer(requests[1])
-        assert told[0].text == lm.detokenize(answer(requests[0]))
-        assert isinstance(told[-1].error, TimeLimitError)
-        assert engine.statistics.ended == {"length": SESSIONS, "error": 1}
-
-
-def test_a_fault_of_one_request_ends_no_other(
-    lm: LanguageModel, engine: Engine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    draw = lm.samplers.draw
-    wanted = alone(lm, PROMPTS[1], options())
-
-    def damaged(samplers: list[object], histories: list[list[int]]) -> list[int]:
-        tokens = draw(samplers, histories)  # type: ignore[arg-type]
-        return [-1 if ids[0] == 40 and len(ids) > 7 else t for ids, t in zip(histories, tokens, strict=True)]
-
-    monkeypatch.setattr(lm.samplers, "draw", damaged)
-    nan, good, deaf, cancelled = Told(), Told(), [], Told()
-
-    def raises(update: Update) -> None:
-        deaf.append(update)
-        raise RuntimeError("no ears")
-
-    engine.submit(PROMPTS[0], options(), nan)
-    healthy = engine.submit(PROMPTS[1], options(), good)
-    engine.submit(PROMPTS[2], options(), raises)
-    given_up = engine.submit(PROMPTS[3], options(), cancelled)
-    engine.step()
-    engine.cancel(given_up)
-    finish(engine)
-    assert isinstance(nan.error, LogitsError)
-    assert answer(healthy) == wanted
-    assert len(deaf) == 1
-    assert cancelled.reason is None
-    assert engine.statistics.ended == {"error": 1, "length": 1, "cancelled": 2}
 
 
 def test_a_thread_answers_and_logs_probabilities(lm: LanguageModel) -> None:
@@ -265,18 +122,6 @@ def test_requests_of_a_lower_number_go_first(engine: Engine) -> None:
     while engine.n_waiting or engine.n_running:
         engine.step()
     assert begun == sorted(begun) == [-2, -1, *[0] * (SESSIONS + 1), 5, 5]
-
-
-def test_an_engine_that_fails_ends_its_requests(lm: LanguageModel, monkeypatch: pytest.MonkeyPatch) -> None:
-    with Engine(lm) as engine:
-        monkeypatch.setattr(engine, "_admit", lambda: 1 / 0)
-        told = Told()
-        engine.submit(PROMPTS[0], options(), told)
-        engine.start()
-        assert told.ended.wait(60)
-        assert "division by zero" in str(told.error)
-        with pytest.raises(ModelError, match="closed"):
-            engine.submit(PROMPTS[0], options(), Told())
 
 
 @pytest.mark.full

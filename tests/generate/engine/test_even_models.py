@@ -14,7 +14,7 @@ from camshaft.formats.tensor import FileTensor
 from camshaft.generate.engine.engine import Engine
 from camshaft.models.converted import is_multiplied
 from camshaft.models.files.quantize import quantize
-from tests.generate.engine.test_engine import PROMPTS, Told, answer, finish, options
+from tests.generate.engine.requests import PROMPTS, Told, answer, finish, options
 from tests.support.fixtures import tiny_model
 from tests.support.models.files import changed_model, require_default_model
 

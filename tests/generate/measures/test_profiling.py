@@ -11,6 +11,7 @@ from camshaft.errors import SettingError
 from camshaft.generate.measures.benchmark import profile_model
 from camshaft.observe.machine_peak import MachinePeak
 from tests.support.fixtures import tiny_model
+from tests.support.quick import full
 
 PEAK = MachinePeak(2, 1e10, 4e11, 5e10, 1e11)
 GREEDY = Sampling(greedy=True)
@@ -56,7 +57,7 @@ def test_an_unknown_phase_is_refused(lm: LanguageModel) -> None:
         profile_model(lm, 1, "reading", 1)
 
 
-@pytest.mark.parametrize("activations", ["q8", "f32"])
+@pytest.mark.parametrize("activations", ["q8", full("f32")])
 def test_a_whole_model_validates_node_by_node(
     activations: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

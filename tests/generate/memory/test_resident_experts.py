@@ -71,7 +71,7 @@ def usual(model: Path) -> Iterator[list[int]]:
 @needs_smaps
 def test_one_token_reads_the_pages_of_its_experts_alone(model: Path, usual: list[int]) -> None:
     with opened(model, MOST_GB) as lm:
-        lm.plans.residency.mapped.finish()
+        lm.plans.weights.finish()
         assert in_memory() == 0
         lm.logits([40])
         use = lm.plans.experts.use

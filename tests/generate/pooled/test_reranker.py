@@ -98,7 +98,7 @@ def test_what_is_no_text_is_named(arguments: Any, words: str, path: Path) -> Non
 
 
 HOSTILE: list[tuple[dict[str, Any], dict[str, Any], tuple[str, ...], str]] = [
-    ({"bert.pooling_type": 2}, {}, (), "is no reranker: its pooling is cls; wanted rank"),
+    ({"bert.pooling_type": 2}, {}, (), "is not a reranker: its pooling is cls; wanted rank"),
     ({}, {"cls.weight": np.zeros((16, 8), np.float32)}, (), r"'cls.weight' has shape \[16, 8\]; wanted \[16, 16\]"),
     ({}, {"cls.bias": np.zeros(3, np.float32)}, (), r"'cls.bias' has shape \[3\]; wanted \[16\]"),
     ({}, {"cls.output.weight": np.zeros((3, 16), np.float32)}, ("cls.output.bias",), "tells 3 classes of texts apart"),

@@ -13,7 +13,7 @@ import pytest
 from camshaft import GenerateOptions, LanguageModel, Sampling
 from camshaft.errors import SettingError
 from camshaft.extent import Extent
-from camshaft.generate.sampling.breakers import MOST_KEPT, BreakerFinder, Breakers
+from camshaft.generate.sampling.breakers import Breakers
 from camshaft.generate.sampling.form import SamplingForm, form_of
 from camshaft.generate.sampling.graph import sampling_graph
 from camshaft.generate.sampling.sampler import Sampler, SamplerPlans, seed_words
@@ -188,23 +188,6 @@ def test_a_nan_is_found_behind_every_filter(plans: SamplerPlans, logits: np.ndar
     every = Sampling(typical_p=0.5, xtc_probability=1, top_n_sigma=1, dry_multiplier=1, presence_penalty=1)
     for sampling in (every, Sampling(mirostat=2), Sampling(logit_bias={7: -INF})):
         assert plans.alone(sampler_of(sampling))([1, 2, 1]) == -1
-
-
-def test_breakers_are_found_inside_and_across_tokens() -> None:
-    words = [b"a", b"\n", b"x\n\n", b"the", b" e", b"nd.", b"the end", b"he"]
-
-    def encode(text: bytes, **_: bool) -> list[int]:
-        return {b"\n": [1], b" end": [4, 5], b"e end": [8, 4, 5], b"he end": [7, 4, 5]}[text]
-
-    tokenizer: Any = SimpleNamespace(n_vocab=len(words), decode_bytes=lambda ids, special: words[ids[0]], encode=encode)
-    finder = BreakerFinder(tokenizer)
-    found = finder.find(("\n\n", "the end"))
-    assert finder.find(("\n\n", "the end")) is found
-    for i in range(MOST_KEPT):
-        finder.find((f"{i}",))
-    assert len(finder._found) == MOST_KEPT
-    assert found == Breakers(frozenset({2, 6}), {1: ((1,),), 3: ((4, 5),)})
-    assert [found.n_after(text) for text in ([0, 1, 1, 0, 0], [3, 4, 5], [3, 4, 0], [1, 1, 2, 0])] == [2, 0, None, None]
 
 
 def test_options_are_keywords_of_a_call_and_ids_are_checked(lm: LanguageModel) -> None:

@@ -17,6 +17,7 @@ from camshaft.generate.engine.engine import Engine
 from camshaft.generate.generation import Generation
 from camshaft.generate.options import GenerateOptions
 from camshaft.generate.speculation.pace import RunCosts
+from tests.generate.conftest import PlainTemplate
 from tests.support.fixtures import tiny_model
 from tests.support.quick import quick_of
 
@@ -205,7 +206,7 @@ def test_tokens_follow_the_models_distribution(lm: LanguageModel, other: Languag
 
 def test_a_conversation_drafts_over_its_turns(folder: Path, twin: LanguageModel) -> None:
     with _opened(tiny_model("llama", folder), context=64) as lm:
-        lm.chat_template = _Template()  # type: ignore[misc, assignment]
+        lm.chat_template = PlainTemplate()  # type: ignore[misc, assignment]
         talks = [lm.conversation(seed=1, max_tokens=12, speculate=kind) for kind in (None, "ngram", twin)]
         for said in ("ab ab ab", "cd", "ab ab"):
             answers = [_all(talk.say(said))[:3] for talk in talks]
@@ -213,13 +214,6 @@ def test_a_conversation_drafts_over_its_turns(folder: Path, twin: LanguageModel)
         assert talks[1].dropped == talks[0].dropped
         for talk in talks:
             talk.close()
-
-
-class _Template:
-    source = ""
-
-    def render(self, messages: list[dict[str, str]], *, add_generation_prompt: bool) -> str:
-        return "".join(message["content"] + " " for message in messages)
 
 
 def test_threads_share_a_draft_model_with_one_slot(lm: LanguageModel, twin: LanguageModel) -> None:

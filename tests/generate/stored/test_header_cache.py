@@ -196,6 +196,7 @@ for _ in range(20):
 """
 
 
+@pytest.mark.full
 def test_two_processes_keep_it_at_once(folder: Path) -> None:
     """Both write the entry again and again while they read it: it is whole each time."""
     path = written(folder, KINDS["byte-level"])

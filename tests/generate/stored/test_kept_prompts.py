@@ -17,6 +17,7 @@ from camshaft.errors import SettingError, StoreError
 from camshaft.generate.stored import prompt_cache
 from camshaft.generate.stored.prompt_cache import PromptCache
 from camshaft.store.store import store
+from tests.generate.conftest import PlainTemplate
 from tests.support.fixtures import tiny_model
 from tests.support.models.files import changed_model
 from tests.support.quick import quick_of
@@ -195,7 +196,7 @@ def test_a_damaged_file_is_refused_in_one_line(lm: LanguageModel, tmp_path: Path
     _text(lm, PROMPT, prompt_cache=kept)
     for damaged in _damages(kept.read_bytes()):
         kept.write_bytes(damaged)
-        with pytest.raises(StoreError, match=r"is no kept prompt, or is damaged: .+") as caught:
+        with pytest.raises(StoreError, match=r"is not a kept prompt, or is damaged: .+") as caught:
             _text(lm, PROMPT, prompt_cache=kept)
         assert "\n" not in str(caught.value)
         assert str(kept) in str(caught.value)
@@ -258,7 +259,7 @@ def prompt_cache_path(lm: LanguageModel, ids: list[int]) -> Path:
 def test_a_conversation_takes_its_system_message_from_an_earlier_one(
     lm: LanguageModel, auto: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(type(lm), "chat_template", _Template())
+    monkeypatch.setattr(type(lm), "chat_template", PlainTemplate())
     system = "ab cd ef " * 12
     for said, n in (("gh", False), ("ij", True)):
         with lm.conversation(system=system, max_tokens=4, seed=1, prompt_cache=auto) as talk:
@@ -266,10 +267,3 @@ def test_a_conversation_takes_its_system_message_from_an_earlier_one(
             list(answer)
             assert (answer.kept_tokens > 0) == n
             list(talk.say("kl"))
-
-
-class _Template:
-    source = ""
-
-    def render(self, messages: list[dict[str, str]], *, add_generation_prompt: bool) -> str:
-        return "".join(message["content"] + " " for message in messages)

@@ -214,4 +214,4 @@ def test_the_command_answers(folder: Path) -> None:
     assert run(*given, "--speculate", "off").stdout == shown.stdout
     for words in (("--system", ""), ("--context", 64), ("--verbose",), ("--kv-cache", "f16"), ("--adapter", "a.gguf")):
         refused = run(path, "the cat", *words)
-        assert refused.stderr == f"camshaft: {words[0]}, which a model with an encoder and a decoder has not\n"
+        assert refused.stderr == f"camshaft: {words[0]}, which a model with an encoder and a decoder does not have\n"

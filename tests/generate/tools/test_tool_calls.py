@@ -1,4 +1,4 @@
-"""Tool calls: what templates are told, what grammars let a model write, and what the reader finds, however the text is cut."""
+"""Tool calls: what grammars let a model write, and what the reader finds, however the text is cut."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ from camshaft.generate.tools.reasoning import HARMONY, AnswerReader
 from camshaft.generate.tools.styles import (
     DEEPSEEK,
     DEEPSEEK_R1,
-    GENERIC,
     HARMONY_CALLS,
     HERMES,
     LLAMA_3,
@@ -25,27 +24,13 @@ from camshaft.generate.tools.styles import (
     MISTRAL_ARGS,
     Style,
     Tool,
-    style_of,
-    with_tools,
 )
-from camshaft.text.chat import ChatTemplate
 from camshaft.text.vocabulary import TokenType
+from tests.generate.tools.two_tools import HERMES_TEXT, NUMBER, TOOLS
 from tests.support.fixtures import tiny_model
+from tests.support.quick import full
 
 pytest.importorskip("llguidance")
-
-USER = [{"role": "user", "content": "hi"}]
-NUMBER = {"type": "integer", "minimum": 10, "maximum": 99}
-TOOLS = (
-    Tool(
-        "add",
-        "Adds.",
-        {"type": "object", "properties": {"a": NUMBER}, "required": ["a"], "additionalProperties": False},
-    ),
-    Tool("stop.now", parameters={"type": "object", "properties": {}, "additionalProperties": False}),
-)
-CALL = {"id": "1", "name": "add", "arguments": {"a": 12}}
-HERMES_TEXT = '<tool_call>\n{"name": "add", "arguments": {"a": 12}}\n</tool_call>'
 
 
 @pytest.fixture(scope="module")
@@ -115,7 +100,7 @@ def marked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LanguageModel]:
 ENDS = ("<|end|>", "<｜tool▁call▁begin｜>")  # made probable, so that texts end and calls follow each other
 
 
-@pytest.mark.parametrize("style", [MISTRAL, MISTRAL_ARGS, DEEPSEEK, DEEPSEEK_R1, HARMONY_CALLS])
+@pytest.mark.parametrize("style", [MISTRAL, full(MISTRAL_ARGS), full(DEEPSEEK), DEEPSEEK_R1, HARMONY_CALLS])
 def test_calls_with_control_tokens_are_read_back(marked: LanguageModel, style: Style) -> None:
     ids, reasoning = marked.tokenizer.control_ids(style.shown), HARMONY if style.is_harmony else None
     assert ids.keys() == set(style.shown)
@@ -203,45 +188,6 @@ def test_the_reader_finds_the_same_however_text_is_cut(
         assert streamed == calls
 
 
-def test_styles_of_templates() -> None:
-    hermes = "{% for t in tools %}{{ t | tojson }}{% endfor %}<tool_call>\n{'name': x, \"arguments\": y}"
-    llama = '{% if tools is not none %}{{ \'Environment: ipython\' }}{% endif %}{"name": n, "parameters": d}'
-    coder = "{% if tools %}<tool_call><function=x>{% endif %}"
-    native = "{% if tools %}x{% endif %}"
-    others = {
-        "<|channel|>commentary to=functions.": HARMONY_CALLS,
-        "[TOOL_CALLS] [": MISTRAL,
-        "[TOOL_CALLS]a[ARGS]": MISTRAL_ARGS,
-        "<｜tool▁sep｜>": DEEPSEEK,
-        "<｜tool▁sep｜>```json": DEEPSEEK_R1,
-    }
-    assert {text: style_of(ChatTemplate(native + text)) for text in others} == others
-    sources = {hermes: HERMES, llama: LLAMA_3, coder: GENERIC, "{{ messages }}": GENERIC, "{{ notools }}": GENERIC}
-    assert {source: style_of(ChatTemplate(source)) for source in sources} == sources
-
-
-def test_a_template_with_tools_gets_them_as_they_are() -> None:
-    called: list[dict[str, Any]] = [*USER, {"role": "assistant", "content": "", "tool_calls": [CALL]}]
-    messages, variables = with_tools(HERMES, called, TOOLS)
-    assert variables == {"tools": [tool.json for tool in TOOLS]}
-    assert messages[0] == USER[0]
-    function = {"name": "add", "arguments": {"a": 12}}
-    assert messages[1]["tool_calls"] == [{"id": "1", "type": "function", "function": function}]
-    assert with_tools(HERMES, USER, ()) == (USER, {})
-
-
-def test_calls_as_other_templates_want_them() -> None:
-    result = {"role": "tool", "content": "24", "tool_call_id": "call_12345"}
-    call = {"role": "assistant", "content": "so", "thinking": "hm", "tool_calls": [CALL | {"id": "call_12345"}]}
-    for style in (MISTRAL, DEEPSEEK, HARMONY_CALLS):
-        (called, answered), _ = with_tools(style, [call, result], ())
-        made = called["tool_calls"][0]
-        assert made["id"] == answered["tool_call_id"]
-        assert (len(made["id"]) == 9 and made["id"].isalnum()) == (style is MISTRAL)
-        assert made["function"]["arguments"] == ('{"a": 12}' if style is DEEPSEEK else {"a": 12})
-        assert ("thinking" in called) == (style is not HARMONY_CALLS)
-
-
 def test_a_call_after_thoughts_in_channels() -> None:
     text = (
         "<|channel|>analysis<|message|>I add.<|end|><|start|>assistant<|channel|>commentary<|message|>Wait.<|end|>"
@@ -253,22 +199,6 @@ def test_a_call_after_thoughts_in_channels() -> None:
         assert "".join(delta.text for delta in deltas) == "Wait."
         assert (reader.thought, reader.calls) == ("I add.", [ToolCall("add", '{"a": 12}')])
         assert "".join(delta.arguments for delta in deltas if delta.index == 0) == '{"a": 12}'
-
-
-def test_another_template_is_told_in_words() -> None:
-    result = {"role": "tool", "content": "24", "tool_call_id": "1"}
-    called = [*USER, {"role": "assistant", "content": "so", "tool_calls": [CALL]}, result]
-    messages, variables = with_tools(GENERIC, called, TOOLS)
-    assert variables == {}
-    assert [message["role"] for message in messages] == ["system", "user", "assistant", "user"]
-    assert json.dumps(TOOLS[0].json) in messages[0]["content"]
-    assert messages[2] == {"role": "assistant", "content": f"so\n{HERMES_TEXT}"}
-    assert messages[3]["content"] == "<tool_response>\n24\n</tool_response>"
-    system = {"role": "system", "content": "Be brief."}
-    both = with_tools(GENERIC, [system, *USER], TOOLS)[0]
-    assert [message["role"] for message in both] == ["system", "user"]
-    assert both[0]["content"].startswith("Be brief.\n\nYou can call")
-    assert with_tools(GENERIC, USER, ()) == (USER, {})
 
 
 def test_strict_tools_refuse_what_lenient_ones_ignore(lm: LanguageModel) -> None:

@@ -120,11 +120,11 @@ def test_files_may_be_links_as_in_the_hub_s_cache(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        ("", "adapter_config.json: is no JSON: 'Expecting value"),
-        ('{"r": 2', "is no JSON"),
-        (b"\xff{", "is no JSON: \"'utf-8' codec"),
+        ("", "adapter_config.json: is not JSON: 'Expecting value"),
+        ('{"r": 2', "is not JSON"),
+        (b"\xff{", "is not JSON: \"'utf-8' codec"),
         ("[" * 100_000, "is nested too deeply"),
-        ('{"r": 1' + "0" * 5000 + "}", "is no JSON: 'Exceeds the limit"),
+        ('{"r": 1' + "0" * 5000 + "}", "is not JSON: 'Exceeds the limit"),
         (" " * (1 << 20) + "{}", "has more than 1048576 bytes"),
         ("[1]", r"has \[1\]; wanted an object"),
         ("{}", "peft_type is None; wanted 'LORA'"),

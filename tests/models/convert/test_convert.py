@@ -145,7 +145,7 @@ def test_tensors_that_do_not_fit_are_named(tmp_path: Path) -> None:
         (
             "llama",
             lambda t: {**t, "model.layers.0.strange.weight": one},
-            r"'model\.layers\.0\.strange\.weight' is no tensor",
+            r"'model\.layers\.0\.strange\.weight' is not a tensor",
         ),
         ("llama", lambda t: {**t, "model.layers.0.mlp.up_proj.qweight": one.astype(np.int32)}, "neither GPTQ nor AWQ"),
         ("llama", lambda t: {**t, "model.norm.weight": np.zeros(64, np.int32)}, "is I32 without a scale"),
@@ -165,7 +165,7 @@ def test_tensors_that_do_not_fit_are_named(tmp_path: Path) -> None:
 
 def test_folders_and_targets_that_cannot_be(tmp_path: Path) -> None:
     folder, frozen = hub_folder("llama", tmp_path)
-    with pytest.raises(FormatError, match="is no folder"):
+    with pytest.raises(FormatError, match="is not a folder"):
         convert(frozen, tmp_path / "out.gguf")
     with pytest.raises(StoreError, match="exists already"):
         convert(folder, frozen)

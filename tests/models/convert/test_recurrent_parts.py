@@ -54,7 +54,7 @@ def test_sizes_of_recurrent_layers() -> None:
     assert (mamba_keys(mamba)["ssm.time_step_rank"], mamba_keys(mamba)["ssm.inner_size"]) == (3, 80)
     given = {"layer_types": ["mamba"], "num_hidden_layers": 2, "num_key_value_heads": 1}
     for experts, message in (
-        (4, "layer_types is no list of a kind for each layer"),
+        (4, "layer_types is not a list of a kind for each layer"),
         (0, "without experts is not converted"),
     ):
         with pytest.raises(ModelError, match=message):

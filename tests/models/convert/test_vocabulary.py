@@ -157,10 +157,10 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "kind": ({"model": {"type": "WordLevel"}}, "is 'WordLevel'; wanted BPE, WordPiece or Unigram"),
     "unigrams": ({"model": {"type": "Unigram"}}, "has no vocabulary"),
     "no texts": ({"model": {"type": "Unigram", "vocab": [3, "a", []]}}, "has no vocabulary"),
-    "scores": ({"model": {"type": "Unigram", "vocab": [["a"]]}}, "no list of texts with scores"),
+    "scores": ({"model": {"type": "Unigram", "vocab": [["a"]]}}, "not a list of texts with scores"),
     "character map": (
         {"model": {"type": "Unigram", "vocab": [["a", -1.0]]}, "normalizer": {"precompiled_charsmap": "%"}},
-        "precompiled_charsmap is no base64",
+        "precompiled_charsmap is not base64",
     ),
     "none": ({"model": 3}, "is None; wanted BPE"),
     "vocabulary": ({"model": {"type": "BPE", "vocab": []}}, "has no vocabulary and merges"),
@@ -173,7 +173,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         {"model": {"type": "BPE", "vocab": {"a": 0}, "merges": []}, "added_tokens": 7},
         "added_tokens is 7; wanted a list",
     ),
-    "rows": ({"model": {"type": "Unigram", "vocab": [["a", -1.0], {"b": 1}]}}, "is no list of texts with scores"),
+    "rows": ({"model": {"type": "Unigram", "vocab": [["a", -1.0], {"b": 1}]}}, "is not a list of texts with scores"),
     "pieces": ({"model": {"type": "WordPiece", "vocab": 3}}, "has no vocabulary"),
     "damaged": ({"model": {"type": "BPE", "vocab": {"a": 0}, "merges": []}, "pre_tokenizer": 1}, "tokenizer.json: "),
 }

@@ -154,7 +154,7 @@ def test_patterns_give_tensors_a_type_of_their_own(tmp_path: Path) -> None:
         assert file.tensors["blk.1.attn_q.weight"].format.name == "Q4_0"
     for pattern, name, words in (
         ("attn_x", "Q8_0", "no matrix has a name like 'attn_x'"),
-        ("(", "Q8_0", r"'\(' is no regular expression"),
+        ("(", "Q8_0", r"'\(' is not a regular expression"),
         ("attn_v", "Q9", "no format 'Q9' to write 'attn_v' in; wanted one of F32"),
         ("attn_v", "IQ2_S", "no format 'IQ2_S'"),
         ("norm", "Q8_0", "no matrix has a name like 'norm'"),
@@ -178,8 +178,8 @@ def test_a_matrix_of_another_model_is_refused(tmp_path: Path) -> None:
 def test_damaged_matrices_are_one_line(tmp_path: Path) -> None:
     path, good = tmp_path / "i.gguf", _matrix()
     cases: list[tuple[ImportanceMatrix, str]] = [
-        (replace(good, sums={"a.weight": np.array([[np.nan, 1]], np.float32)}), "no finite number of 0 or more"),
-        (replace(good, sums={"a.weight": np.array([[-1, 1]], np.float32)}), "no finite number of 0 or more"),
+        (replace(good, sums={"a.weight": np.array([[np.nan, 1]], np.float32)}), "not a finite number of 0 or more"),
+        (replace(good, sums={"a.weight": np.array([[-1, 1]], np.float32)}), "not a finite number of 0 or more"),
         (replace(good, sums={"b.weight": np.ones((1, 3), np.float32)}), "has 3 sums and 2 counts"),
         (replace(good, sums={}), r"has no tensor NAME\.in_sum2"),
     ]

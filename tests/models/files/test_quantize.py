@@ -37,7 +37,7 @@ def test_tensors_get_the_types_that_llama_cpp_gives_them(name: str, tmp_path: Pa
             assert got == wanted | changed, mix
 
 
-@pytest.mark.parametrize("file_type", [full("Q4_K_M"), "Q5_0", "BF16"])
+@pytest.mark.parametrize("file_type", [full("Q4_K_M"), full("Q5_0"), "BF16"])
 def test_a_file_keeps_its_keys_and_its_tensors_order(file_type: str, tmp_path: Path) -> None:
     source, out, seen = sketch("shared", tmp_path), tmp_path / "out.gguf", []
     made = quantize(source, out, file_type, threads=2, progress=lambda done, total: seen.append((done, total)))

@@ -53,7 +53,7 @@ def encoded(kind: str) -> bytes:
         (b"", "is no picture; wanted a file of PNG, JPEG, WEBP, GIF, BMP"),
         (b"hello", "is no picture"),
         (encoded("TIFF"), "is no picture"),
-        (png(0, 5), "is no picture|has 0 x 5 pixels"),
+        (png(0, 5), "is a PNG file that is damaged or has no pixels"),
         (png(10_000, 10_000), "has far too many pixels; wanted at most 40000000"),
         (png(7_000, 7_000), "has 7000 x 7000 pixels; wanted at most 40000000"),
         (png(2**31 - 1, 2**31 - 1), "has far too many pixels"),
@@ -246,6 +246,13 @@ def test_a_text_model_is_no_vision_file_and_sees_nothing(tmp_path: Path) -> None
         LanguageModel(text, mmproj=text, threads=1, context=64)
     with LanguageModel(text, threads=1, context=64) as lm, pytest.raises(ModelError, match="sees no pictures: open"):
         lm.generate("a", images=[drawn_picture(5, 5)])
+
+
+def test_a_bias_that_one_layer_lacks_is_named(tmp_path: Path) -> None:
+    text, mmproj = tiny_vision("idefics3", tmp_path)
+    changed = changed_model(mmproj, tmp_path, drop_tensors=["v.blk.1.attn_k.bias"])
+    with pytest.raises(ModelError, match=r"no tensor 'v\.blk\.1\.attn_k\.bias', as layer 0 has"):
+        LanguageModel(text, mmproj=changed, threads=1, context=64)
 
 
 def _metadata(name: str, folder: Path) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from camshaft.selection.select import select
 from camshaft.validation.run import refusal_of, run_variant
 from camshaft.validation.validate import check_sample, node_of
 from tests.support.devices.simulated_gpu import SimulatedDevice
-from tests.support.quick import each_value, quick_of
+from tests.support.quick import each_value, full, quick_of
 
 OP = ops.get("attention")
 VARIANTS = {variant.name: variant for variant in OP.variants}
@@ -196,9 +196,9 @@ def test_splits_are_few_even_in_long_caches() -> None:
 HEADS = [((9, 3), 64), ((8, 8), 80), ((6, 2), 96), ((8, 2), 128), ((16, 1), 64)]
 
 
-@pytest.mark.parametrize(("shape", "name"), each_value(HEADS, ["null:wgsl", "null:msl", "null:ptx"]))
-def test_a_tile_fits_the_workgroup_memory(shape, name) -> None:
-    heads, head_dim = shape
+@pytest.mark.parametrize(("heads", "head_dim"), quick_of(HEADS, [((8, 2), 128)]))
+@pytest.mark.parametrize("name", ["null:wgsl", full("null:msl"), "null:ptx"])
+def test_a_tile_fits_the_workgroup_memory(heads, head_dim, name) -> None:
     target, given = device(name), sample("prompt", [(0, p) for p in range(60)], heads=heads, head_dim=head_dim)
     node, variant = node_of(OP, given), VARIANTS["tiled"]
     assert variant.supports(node, target) is None
@@ -226,7 +226,7 @@ def test_small_tiles_are_right_on_threads(shape, limit) -> None:
     assert found.max_error <= found.tolerance
 
 
-@pytest.mark.parametrize(("heads", "head_dim"), quick_of([((7, 1), 80), ((2, 2), 128)], [((7, 1), 80)]))
+@pytest.mark.parametrize(("heads", "head_dim"), quick_of([((7, 1), 80), ((2, 2), 128)], []))
 def test_matrix_units_of_gpus_take_heads_of_other_sizes(heads, head_dim) -> None:
     given = sample("some", [(0, p) for p in range(30, 48)], heads=heads, head_dim=head_dim)
     given = replace(given, attrs={**given.attrs, "precision": "bf16"})

@@ -22,7 +22,7 @@ from camshaft.selection.select import select
 from camshaft.validation.run import run_variant
 from camshaft.validation.validate import check_sample, node_of
 from tests.support.devices.simulated_gpu import SimulatedDevice
-from tests.support.quick import quick_of
+from tests.support.quick import full, quick_of
 
 OP = ops.get("attention")
 GPUS = ["null:wgsl", "null:msl", "null:ptx"]
@@ -50,8 +50,8 @@ def test_a_token_has_the_bits_that_it_has_alone(heads, head_dim) -> None:
         np.testing.assert_array_equal(run(given, alone)[0], together[i])
 
 
-@pytest.mark.parametrize("position", [63, 64, 127, 128, 129, 4200])
-@pytest.mark.parametrize("heads", [(1, 1), (5, 1)])
+@pytest.mark.parametrize("position", [63, 64, full(127), full(128), 129, 4200])
+@pytest.mark.parametrize("heads", [full((1, 1)), (5, 1)])
 def test_a_split_of_several_tiles_keeps_the_greatest_score(position, heads) -> None:
     given = sample("long", [(0, 4200), (0, position)], heads=heads, head_dim=16, loudness=4.0)
     found = check_sample(OP, VARIANT, SimulatedDevice(), given)
@@ -98,8 +98,8 @@ def test_a_program_waits_at_few_barriers() -> None:
     assert counts == [5, 1]
 
 
-@pytest.mark.parametrize("name", GPUS)
-@pytest.mark.parametrize(("tokens", "heads", "head_dim"), [(1, (9, 3), 64), (16, (32, 8), 128)])
+@pytest.mark.parametrize("name", quick_of(GPUS, GPUS[:1]))
+@pytest.mark.parametrize(("tokens", "heads", "head_dim"), [(1, (9, 3), 64), full(16, (32, 8), 128)])
 def test_gpus_choose_it_for_few_tokens(name, tokens, heads, head_dim) -> None:
     given = sample("some", [(0, p) for p in range(40, 40 + tokens)], heads=heads, head_dim=head_dim)
     assert select(OP, node_of(OP, given), name).variant.name == VARIANT.name

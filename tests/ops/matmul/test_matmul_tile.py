@@ -79,7 +79,7 @@ def node(m: int, k: int, n: int, dtype=f32) -> NodeSpec:
     return NodeSpec(specs, OP.infer(specs, attrs), attrs)
 
 
-@pytest.mark.parametrize("name", ["null:wgsl", "null:ptx", "null:msl"])
+@pytest.mark.parametrize("name", ["null:wgsl", full("null:ptx"), full("null:msl")])
 def test_where_lanes_are_threads_it_is_chosen_for_many_rows(name) -> None:
     assert select(OP, node(64, 512, 512), name).variant.name == "tile"
     assert select(OP, node(256, 64, 32, f16), name).variant.name == "tile"

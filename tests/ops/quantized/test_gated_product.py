@@ -49,7 +49,7 @@ def test_many_tokens_are_one_kernel_where_no_unit_multiplies_bytes(level: str) -
     has_unit = level in ("neon-i8mm", "neon-bf16")
     one, *many = chosen
     assert one.startswith("unfused_")
-    own = {"avx2": "short_sums", "avx-vnni": "wide_sums"}
+    own = {"avx2": "int16_sums", "avx-vnni": "vnni_sums"}
     assert many == ["unfused_matrix_unit" if has_unit else own.get(level, "tile")]
 
 

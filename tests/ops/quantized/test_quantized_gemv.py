@@ -15,7 +15,7 @@ from camshaft.ops.kernels.launch import for_workers, plan_workers
 from camshaft.ops.op import NodeSpec
 from camshaft.ops.quantized.packed.packing import interleaved
 from camshaft.ops.quantized.products import gemv
-from camshaft.ops.quantized.products.short_tile import has_short_sums
+from camshaft.ops.quantized.products.avx2_tile import has_int16_sums
 from camshaft.ops.quantized.samples import Case, sample
 from camshaft.ops.spec import TensorSpec
 from camshaft.validation.validate import check_sample, node_of
@@ -25,7 +25,7 @@ OP = ops.get("quantized_matmul")
 GEMV, TILE = (next(v for v in OP.variants if v.name == name) for name in ("gemv", "tile"))
 # A zero point, minima, codes by magnitude and sign, nested scales by whole numbers and by floats.
 FORMATS = ("Q4_0", "Q4_1", "Q8_0", "Q6_K", "Q4_K")
-HAS_STREAMS = cpu_device().lanes == 16 or has_short_sums(cpu_device())
+HAS_STREAMS = cpu_device().lanes == 16 or has_int16_sums(cpu_device())
 
 
 @pytest.mark.skipif(not HAS_STREAMS, reason="streams are for vectors of 16 numbers and for AVX2 without VNNI")

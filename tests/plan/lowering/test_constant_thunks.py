@@ -1,4 +1,4 @@
-"""Thunks over constants alone: they are no part of a run, leave the bytes that a run would, and only where memory allows it."""
+"""Thunks over constants alone: they are not part of a run, leave the bytes that a run would, and only where memory allows it."""
 
 from __future__ import annotations
 

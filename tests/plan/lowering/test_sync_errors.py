@@ -70,7 +70,7 @@ REFUSED: dict[str, Callable[[], object]] = {
     "'reader' reads made, which no node before it writes": read_reversed,
     "the order goes in a circle: 'a' after 'c' after 'b' after 'a'": circle,
     "'s' after 's'": compiled(lambda g, x: g.node("silu", x, name="s", after=["s"])),
-    "'silu' comes after 'gone', which is no node of the graph; it has silu": compiled(
+    "'silu' comes after 'gone', which is not a node of the graph; it has silu": compiled(
         lambda g, x: g.node("silu", x, after=["gone"])
     ),
     "'silu' got after the value 'a1' .* of another graph": compiled(

@@ -23,6 +23,7 @@ from camshaft.ops.spec import TensorSpec
 from camshaft.plan.memory import loading
 from camshaft.plan.memory.weights import Weights
 from tests.support.models.files import require_default_model
+from tests.support.quick import full
 
 SMAPS = Path("/proc/self/smaps")
 
@@ -64,7 +65,7 @@ def shapes(file: MappedFile) -> list[Tensor]:
     return made
 
 
-@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("threads", [full(1), 2])
 def test_every_weight_is_loaded_whole(file: MappedFile, threads: int) -> None:
     weights, tensors = Weights(), shapes(file)
     weights.prepare(tensors, threads)

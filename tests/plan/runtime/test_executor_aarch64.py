@@ -19,6 +19,7 @@ from camshaft.plan.schedule import COPY_NBYTES_PER_PROGRAM
 from tests.support.compilers.aarch64 import COMPILER, CPUS, EMULATOR, missing
 from tests.support.compilers.cross import compile_for
 from tests.support.needs import require
+from tests.support.quick import full
 
 DRIVER = Path(__file__).parents[2] / "support" / "compilers" / "aarch64_executor.c"
 BLOCK, N = 16, 1000
@@ -90,7 +91,7 @@ def program(request, tmp_path_factory) -> Path:
     return made
 
 
-@pytest.mark.parametrize(("workers", "turns"), [(2, 1), (2, 2000), (3, 50)])
+@pytest.mark.parametrize(("workers", "turns"), [full(2, 1), (2, 2000), full(3, 50)])
 def test_workers_meet_at_every_wait(workers, turns, program, tmp_path) -> None:
     extents = (N, 1, 33, 0, 17, 999, 16)
     # workers fall asleep between runs with a pause, and on few turns within them too

@@ -29,6 +29,7 @@ from camshaft.plan.runtime.native.os_wait import (
     futex_row,
 )
 from camshaft.plan.runtime.workers import WorkerPool
+from tests.support.quick import full, quick_of
 
 I32, I64, AT = ctypes.c_int32, ctypes.c_int64, ctypes.POINTER(ctypes.c_int32)
 ROWS = {row.name: row for row in WAIT_ROWS}
@@ -85,7 +86,7 @@ def run_chain_on(native: NativeExecutor, monkeypatch: pytest.MonkeyPatch, spin_n
     pool.stop()
 
 
-@pytest.mark.parametrize("name", FAKES)
+@pytest.mark.parametrize("name", quick_of(FAKES, ["os_sync"]))
 def test_rows_of_other_systems_call_with_the_right_arguments(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     wait, wait_types, wake_types, seen = FAKES[name]
     waiter, waker = ctypes.CFUNCTYPE(I32, *wait_types)(wait), ctypes.CFUNCTYPE(I32, *wake_types)(_woken)
@@ -137,7 +138,9 @@ def test_a_system_without_a_row_is_a_clear_error(monkeypatch: pytest.MonkeyPatch
         find_wait_row()
 
 
-@pytest.mark.parametrize("triple", ["aarch64-unknown-linux-gnu", "arm64-apple-macosx14", "riscv64-unknown-linux-gnu"])
+@pytest.mark.parametrize(
+    "triple", [full("aarch64-unknown-linux-gnu"), "arm64-apple-macosx14", full("riscv64-unknown-linux-gnu")]
+)
 @pytest.mark.parametrize("name", ROWS)
 def test_the_module_compiles_for_other_machines(triple: str, name: str) -> None:
     llvm.initialize_all_targets()

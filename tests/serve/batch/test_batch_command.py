@@ -18,14 +18,14 @@ from typer.testing import CliRunner
 
 from camshaft import LanguageModel
 from camshaft.cli.main import make_app
-from tests.serve.batch.test_batch import COMPLETION, line_of, results_of, run, write_lines
+from tests.serve.batch.small_batches import COMPLETION, line_of, results_of, run, write_lines
 from tests.serve.conftest import SESSIONS
 from tests.support.fixtures import tiny_model
 
 
 def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = str(tiny_model("llama", tmp_path))
-    lines = [line_of("a", COMPLETION, {"prompt": "a", "max_tokens": 2, "model": "llama"}), "{"]
+    lines = [line_of("a", COMPLETION, {"prompt": "a", "max_tokens": 2, "model": "llama", "temperature": 0}), "{"]
     source, target = write_lines(tmp_path / "in.jsonl", lines), tmp_path / "out.jsonl"
     arguments = ["batch", model, str(source), str(target), "--slots", "2", "--context", "48"]
     ran = CliRunner().invoke(make_app(["batch"]), arguments)

@@ -58,7 +58,7 @@ def documents(roomy: LanguageModel) -> list[dict[str, Any]]:
         likeliest = roomy.detokenize([int(roomy.logits(ids)[-1].argmax())])
         if likeliest.isascii() and likeliest.isprintable() and len(roomy.tokenize(text + likeliest)) == len(ids) + 1:
             return [*DOCUMENTS, {"text": text, "choices": [likeliest, "and"], "answer": 0}]
-    raise AssertionError("after each letter the likeliest token is no letter")
+    raise AssertionError("after each letter the likeliest token is not a letter")
 
 
 @pytest.fixture(scope="module")

@@ -114,7 +114,7 @@ def test_what_is_refused_says_so_in_anthropics_form(roomy_client: Any) -> None:
         ({"messages": [{"role": "user", "content": [{"type": "text"}]}]}, "messages[0].content[0].text"),
         ({"messages": [{"role": "user", "content": [{"type": "tool_result"}]}]}, "messages[0].content[0].tool_use_id"),
         ({"system": [{"type": "tool_use"}]}, "'system[0].type' is \"tool_use\"; wanted text"),
-        ({"tools": [TOOL | {"input_schema": {"type": "array"}}]}, "'tools[0].input_schema' is no schema of an object"),
+        ({"tools": [TOOL | {"input_schema": {"type": "array"}}]}, "'tools[0].input_schema' is not a schema of an object"),
         ({"tools": [TOOL | {"input_schema": {"properties": {"a": {"type": "nope"}}}}]}, "tools[0].input_schema"),
         ({"thinking": {"type": "enabled", "budget_tokens": 5}}, "'thinking': the chat template"),
         ({"thinking": {"type": "on"}}, "'thinking.type' is"),

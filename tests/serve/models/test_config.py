@@ -29,7 +29,7 @@ def folder(tmp_path: Path) -> Path:
     [
         ("models = 1", "'models' is 1; wanted a list"),
         ("models = []", "'models' is empty"),
-        ("x", "is no TOML"),
+        ("x", "is not TOML"),
         ("colour = 1\n[[models]]\nmodel='one.gguf'", "the field 'colour' is not supported"),
         ("[[models]]\nmodel='one.gguf'\ntreads=1", r"the field 'models\[0\].treads' is not supported"),
         ("[[models]]\nname='a'", r"the field 'models\[0\].model' is missing"),

@@ -18,7 +18,6 @@ from tests.generate.conftest import CONTEXT
 
 pytest.importorskip("starlette")
 
-
 CHATS = "/v1/chat/completions"
 USER = [{"role": "user", "content": "hi"}]
 SMALL = {"context": CONTEXT, "sessions": 2, "threads": 1, "activations": "f32"}
@@ -236,10 +235,9 @@ def test_models_of_the_start_obey_the_limit() -> None:
 
 def test_what_models_share_counts_once_and_leaves_with_the_last() -> None:
     async def run() -> None:
-        drafts = {"a": "x", "b": "x", "c": "y"}
         cards = [
-            Card(name, partial(Fake, shared_nbytes={key: 6}), nbytes=10, shared_nbytes={key: 1})
-            for name, key in drafts.items()
+            Card(name, partial(Fake, shared_nbytes={draft: 6}), nbytes=10, shared_nbytes={draft: 1})
+            for name, draft in zip("abc", "xxy", strict=True)
         ]
         models = Models(cards, limit_nbytes=26, wait_s=0.0)
         a = await models.lease("a")

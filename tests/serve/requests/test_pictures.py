@@ -1,4 +1,4 @@
-"""Pictures in the requests of every interface: the answers are the library's, and what is no picture is refused by name."""
+"""Pictures in the requests of every interface: the answers are the library's, and what is not a picture is refused by name."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_another_picture_shares_no_block(client: Any) -> None:
     ("value", "wanted"),
     [
         ("http://example.com/a.png", "wanted a data: URL in base64: the server fetches no pictures"),
-        ("data:image/png;base64,????", "is no base64"),
+        ("data:image/png;base64,????", "is not base64"),
         ("data:image/png;base64,aGVsbG8=", "is no picture; wanted a file of PNG, JPEG"),
         (url(PICTURE)[:900], "is"),
     ],

@@ -33,7 +33,7 @@ def device():
 
 
 def layout(arrays):
-    """(offset of each array, bytes of the buffer): guards between, addresses that are no multiple of the alignment."""
+    """(offset of each array, bytes of the buffer): guards between, addresses that are not multiples of the alignment."""
     offsets, at = [], 0
     for i, array in enumerate(arrays):
         at = -(-(at + GUARD_NBYTES) // 16) * 16 + array.itemsize * (i % 3)

@@ -14,9 +14,10 @@ from camshaft import train
 from camshaft.dtypes import bf16
 from camshaft.errors import CamshaftError, TrainingError
 from camshaft.graph.graph import Graph
-from camshaft.graph.passes.short_floats import with_short_floats
+from camshaft.graph.passes.mixed_precision import with_mixed_precision
 from camshaft.train.step.scaling import LossScaling
 from tests.support.fixtures import tiny_model
+from tests.support.quick import full
 from tests.support.references import evaluated
 from tests.train.by_references import by_references  # noqa: F401 - a fixture
 from tests.train.small import examples, loss, parameters, same
@@ -36,7 +37,7 @@ def test_results_are_rounded_but_for_what_losses_read() -> None:
     h = h + cs.silu(h.reshape(3, 2, 8).reshape(6, 8) @ w)
     logits = cs.softcap(h @ w, cap=30.0) * 2.0
     graph.output("loss", cs.cross_entropy(logits, np.arange(6)))
-    made = with_short_floats(graph, bf16)
+    made = with_mixed_precision(graph, bf16)
     dtypes = {node.op.name.split(" ")[0]: node.outputs[0].dtype.name for node in made.nodes}
     assert {n: d for n, d in dtypes.items() if d == "bf16"}.keys() == {"rms_norm", "silu", "add"}
     assert dtypes["softcap"] == dtypes["multiply"] == dtypes["cross_entropy"] == "f32"
@@ -49,7 +50,7 @@ def test_results_are_rounded_but_for_what_losses_read() -> None:
     found, wanted = (float(evaluated(g, given, {})["loss"]) for g in (made, graph))
     assert 0 < abs(found - wanted) < 0.02 * wanted
     with pytest.raises(CamshaftError, match="got a graph with gradients"):
-        with_short_floats(made, bf16)
+        with_mixed_precision(made, bf16)
 
 
 @pytest.mark.usefixtures("by_references")
@@ -147,7 +148,7 @@ def test_a_resumed_run_in_f16_is_equal_to_the_bit(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("by_references")
-@pytest.mark.parametrize("method", ["lora", pytest.param("dpo", marks=pytest.mark.full), "full"])
+@pytest.mark.parametrize("method", ["lora", full("dpo"), full("full")])
 def test_models_are_fine_tuned_in_16_bits(method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("camshaft.train.record.recorder.memory_by_kind", lambda plans: {})
     data, out = tmp_path / "data.jsonl", tmp_path / "out.gguf"

@@ -119,7 +119,7 @@ def test_a_step_that_is_not_finite_changes_nothing(optimizer: Any) -> None:
     states = {
         n: np.full(spec.shape, 3, spec.dtype.numpy) if a is None else a for n, (spec, a) in recipe.states().items()
     }
-    for bad in (np.nan, np.inf, 1e200):  # 1e200 squared is no f32
+    for bad in (np.nan, np.inf, 1e200):  # 1e200 squared is not an f32
         given = {f"batch[0]['{name}']": np.full(shape, bad) for name, shape in SHAPES.items()}
         found = evaluated(graph, {**states, **given, "rate": np.array(RATE)}, {})
         assert not np.isfinite(found["norm"])

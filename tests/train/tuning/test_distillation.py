@@ -24,6 +24,7 @@ from camshaft.train.tuning.distilling.affine import affine_bits
 from camshaft.train.tuning.distilling.blocks import BlockStudent, parts_of
 from tests.support.fixtures import excerpt, tiny_model
 from tests.support.models.hub_folders import hub_folder
+from tests.support.quick import full
 from tests.support.references import evaluated
 from tests.train.by_references import by_references  # noqa: F401 - a fixture
 from tests.train.tuning.test_lora import logits
@@ -40,7 +41,7 @@ def test_the_parts_of_a_tensor_sum_up_to_it_and_are_linear_in_their_fields(name:
     tensor = FileTensor("w", (2, 3 * row.block_size), row, data.nbytes, lambda: data, "x.gguf")
     parts = parts_of(tensor)
     if not parts:
-        assert name in ("MXFP4", "NVFP4"), "whose scales are no f16"
+        assert name in ("MXFP4", "NVFP4"), "whose scales are not f16"
         return
     assert len(parts) == (2 if {"m", "dmin"} & set(row.layout.fields or ()) else 1)  # type: ignore[union-attr]
     np.testing.assert_allclose(sum(p.dequantize() for p in parts.values()), tensor.dequantize(), atol=1e-6)
@@ -57,7 +58,7 @@ def log_probabilities(path: Path, ids: Array) -> Array:
     return scores - np.log(np.exp(scores).sum(axis=1, keepdims=True))
 
 
-@pytest.mark.parametrize("file_type", ["Q4_0", "Q4_1"])
+@pytest.mark.parametrize("file_type", [full("Q4_0"), "Q4_1"])
 def test_the_loss_is_the_divergence_of_the_two_files(file_type: str, tmp_path: Path) -> None:
     base, small = tiny_model("llama", tmp_path), tmp_path / "small.gguf"
     quantize(base, small, file_type, pure=True)
@@ -162,7 +163,7 @@ def test_affine_types_want_a_folder_of_a_full_model(tmp_path: Path) -> None:
         affine_bits("AFFINE7")
     base, text, out = tiny_model("llama", tmp_path), tmp_path / "text.txt", tmp_path / "out"
     text.write_text(excerpt(), "utf-8")
-    with pytest.raises(CamshaftError, match="is no folder; wanted a model in Hugging Face's layout"):
+    with pytest.raises(CamshaftError, match="is not a folder; wanted a model in Hugging Face's layout"):
         train.distill_quantize(base, out, "AFFINE3", text)
     with pytest.raises(CamshaftError, match="got pure for the type AFFINE3"):
         train.distill_quantize(base, out, "AFFINE3", text, pure=True)

@@ -81,6 +81,7 @@ def test_each_step_micro_batch_and_matrix_draws_anew(tmp_path: Path) -> None:
         assert parts(*twice, lr=0.0) == pytest.approx((first(*BATCH, lr=0.0) + first(*BATCH, lr=0.0)) / 2, rel=1e-12)
 
 
+@pytest.mark.full
 @pytest.mark.usefixtures("by_references")
 def test_a_resumed_run_draws_as_one_that_never_stopped(tmp_path: Path) -> None:
     path, data = tiny_model("llama", tmp_path), tmp_path / "data.jsonl"

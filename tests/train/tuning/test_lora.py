@@ -20,6 +20,7 @@ from camshaft.train.tuning.data.examples import Example, read_examples
 from camshaft.train.tuning.data.rows import one_each, packed
 from tests.support.fixtures import tiny_logits, tiny_model
 from tests.support.models.files import changed_model
+from tests.support.quick import full
 from tests.support.references import evaluated
 from tests.train.by_references import by_references  # noqa: F401 - a fixture
 
@@ -148,7 +149,7 @@ def test_only_answers_are_learned(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("by_references")
-@pytest.mark.parametrize("name", ["llama", "gemma2", "gpt2"])
+@pytest.mark.parametrize("name", [full("llama"), "gemma2", full("gpt2")])
 def test_packed_examples_have_the_loss_and_the_gradients_of_examples_alone(name: str, tmp_path: Path) -> None:
     rng = np.random.default_rng(3)
     sizes = (9, 17, 5, 12, 3, 20)

@@ -22,6 +22,7 @@ from camshaft.train.tuning.data.examples import example_of, read_examples
 from camshaft.train.tuning.data.rows import layout_of, one_each, packed
 from camshaft.train.tuning.methods.full import FullModel
 from tests.support.fixtures import tiny_logits, tiny_model
+from tests.support.quick import full
 from tests.support.references import evaluated
 from tests.train.by_references import by_references  # noqa: F401 - a fixture
 
@@ -153,7 +154,8 @@ def test_rslora_scales_by_the_root_of_the_rank(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("by_references")
 @pytest.mark.parametrize(
-    ("optimizer", "schedule"), [("adamw8bit", "linear"), ("adafactor", "wsd"), ("lion", "constant"), ("sgd", "wsd")]
+    ("optimizer", "schedule"),
+    [("adamw8bit", "linear"), full("adafactor", "wsd"), ("lion", "constant"), full("sgd", "wsd")],
 )
 def test_optimizers_and_schedules_by_name(optimizer: str, schedule: str, tmp_path: Path) -> None:
     options = train.FinetuneOptions(steps=5, batch=4, lr=1e-2, optimizer=optimizer, schedule=schedule)

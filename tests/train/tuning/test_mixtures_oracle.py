@@ -24,7 +24,7 @@ NAMES = (
 )  # fmt: skip
 # Models that transformers lacks: programs in float64 of the file's tensors.
 PLAIN = ("smallthinker", "plamo2", "rwkv6", "rwkv7", "deci")
-# What the file has as another function of the model's parameter, exp(A_log), and what is no parameter there.
+# What the file has as another function of the model's parameter, exp(A_log), and what is not a parameter there.
 OTHERWISE = (".ssm_a", ".exp_probs_b.bias")
 
 

@@ -15,6 +15,7 @@ from camshaft.errors import FormatError, MissingExtraError, StoreError
 from camshaft.models.adapters.peft_names import NAMINGS, module_name
 from tests.support.fixtures import tiny_logits, tiny_model
 from tests.support.models.files import changed_model
+from tests.support.quick import full
 from tests.train.by_references import by_references  # noqa: F401 - a fixture
 from tests.train.tuning.test_lora import drawn, logits
 
@@ -74,7 +75,7 @@ def test_a_folder_gives_the_logits_of_the_file(tmp_path: Path) -> None:
     assert (tmp_path / "a.gguf").read_bytes() == (tmp_path / "b.gguf").read_bytes()
 
 
-@pytest.mark.parametrize("name", ["llama", "qwen2", "gpt2", "gptneox"])
+@pytest.mark.parametrize("name", [full("llama"), "qwen2", "gpt2", full("gptneox")])
 def test_dora_says_the_same_trained_run_and_merged(name: str, tmp_path: Path) -> None:
     """With biases, rows in another order and matrices that PEFT has the other way round; half of it is half of its change."""
     base, folder, tokens = tiny_model(name, tmp_path), tmp_path / "peft", tiny_logits(name)[0]

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from scripts.oracles.tiny.model import HALF_ROPE, SMALL, TinyModel
+from scripts.oracles.tiny.model import HALF_ROPE, SMALL, TinyModel, sizes
 
 FIRST_SEED = 200
 # Six experts of 16, of which two are chosen; the first layer is dense.
@@ -20,11 +20,7 @@ MODELS = (
     TinyModel(
         "glm4",
         "Glm4",
-        32,
-        48,
-        heads=4,
-        kv_heads=2,
-        head_dim=16,
+        **sizes(32, 48, heads=4, kv_heads=2, head_dim=16),
         rope=HALF_ROPE,
         options={"attention_bias": True},
         keys={"rope.dimension_count": 8},
@@ -33,11 +29,7 @@ MODELS = (
     TinyModel(
         "glm4moe",
         "Glm4Moe",
-        32,
-        48,
-        heads=4,
-        kv_heads=2,
-        head_dim=16,
+        **sizes(32, 48, heads=4, kv_heads=2, head_dim=16),
         n_layers=3,
         rope=HALF_ROPE,
         options={
@@ -61,15 +53,11 @@ MODELS = (
         },
         **SMALL,
     ),
-    TinyModel("ernie4_5", "Ernie4_5", 32, 48, heads=4, kv_heads=2, head_dim=16, tied=True, **SMALL),
+    TinyModel("ernie4_5", "Ernie4_5", **sizes(32, 48, heads=4, kv_heads=2, head_dim=16), tied=True, **SMALL),
     TinyModel(
         "ernie4_5-moe",
         "Ernie4_5_Moe",
-        32,
-        48,
-        heads=4,
-        kv_heads=2,
-        head_dim=8,
+        **sizes(32, 48, heads=4, kv_heads=2, head_dim=8),
         n_layers=4,
         tied=True,
         options={
@@ -88,15 +76,11 @@ MODELS = (
         agreement=None,
         **SMALL,
     ),
-    TinyModel("hunyuan-dense", "HunYuanDenseV1", 32, 48, heads=4, kv_heads=2, head_dim=16, tied=True, **SMALL),
+    TinyModel("hunyuan-dense", "HunYuanDenseV1", **sizes(32, 48, heads=4, kv_heads=2, head_dim=16), tied=True, **SMALL),
     TinyModel(
         "lfm2moe",
         "Lfm2Moe",
-        32,
-        48,
-        heads=4,
-        kv_heads=2,
-        head_dim=8,
+        **sizes(32, 48, heads=4, kv_heads=2, head_dim=8),
         tied=True,
         n_layers=4,
         options={

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
-from scripts.oracles.tiny.model import FEW, SMALL, WINDOW, TinyModel
+from scripts.oracles.tiny.model import FEW, SMALL, WINDOW, TinyModel, sizes
 
 FIRST_SEED = 500
 FULL, SLIDING = 16, 8  # sizes of heads
@@ -23,6 +25,16 @@ _KEYS = {
 }
 
 
+_NETWORK: dict[str, Any] = {
+    **sizes(32, 32, heads=4, kv_heads=2, head_dim=SLIDING),
+    "agreement": 0.05,
+    "tied": True,
+    "theta": 1e4,
+    "rope": _ROPE,
+    **SMALL,
+}
+
+
 def _pattern(text: str) -> dict[str, list[str]]:
     return {"layer_types": ["full_attention" if c == "f" else "sliding_attention" for c in text]}
 
@@ -31,15 +43,7 @@ MODELS = (
     TinyModel(
         "gemma4",
         "Gemma4",
-        32,
-        32,
-        agreement=0.05,
-        heads=4,
-        kv_heads=2,
-        head_dim=SLIDING,
-        tied=True,
-        theta=1e4,
-        rope=_ROPE,
+        **_NETWORK,
         n_layers=5,
         options={
             **_SIZES,
@@ -56,20 +60,11 @@ MODELS = (
             "feed_forward_length": [32, 32, 32, 64, 64],
             "embedding_length_per_layer_input": 8,
         },
-        **SMALL,
     ),
     TinyModel(
         "gemma4-moe",
         "Gemma4",
-        32,
-        32,
-        agreement=0.05,
-        heads=4,
-        kv_heads=2,
-        head_dim=SLIDING,
-        tied=True,
-        theta=1e4,
-        rope=_ROPE,
+        **_NETWORK,
         n_layers=3,
         layer_kv_heads=(2, 2, 1),
         options={
@@ -92,7 +87,6 @@ MODELS = (
             "expert_used_count": 2,
             "expert_feed_forward_length": 16,
         },
-        **SMALL,
     ),
 )
 

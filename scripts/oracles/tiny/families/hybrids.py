@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import numpy as np
 
-from scripts.oracles.tiny.model import NUMBERS_OF_8_BITS, SMALL, TinyModel
+from scripts.oracles.tiny.model import (
+    MAMBA2_KEYS,
+    MAMBA_KEYS,
+    MOE,
+    MOE_KEYS,
+    NUMBERS_OF_8_BITS,
+    SMALL,
+    TinyModel,
+    sizes,
+)
 
 FIRST_SEED = 400
 # Several chunks of the state space models of transformers.
 N_TOKENS = 40
-_MAMBA2_KEYS = {
-    "ssm.conv_kernel": 4,
-    "ssm.inner_size": 64,
-    "ssm.state_size": 8,
-    "ssm.time_step_rank": 4,
-    "ssm.group_count": 2,
-}
 _NEMOTRON = {
     "mamba_num_heads": 4,
     "mamba_head_dim": 16,
@@ -40,29 +42,21 @@ MODELS = (
     TinyModel(
         "nemotron_h",
         "NemotronH",
-        32,
-        48,
-        heads=4,
-        kv_heads=2,
-        head_dim=8,
+        **sizes(32, 48, heads=4, kv_heads=2, head_dim=8),
         n_layers=5,
         layer_kv_heads=(0, 0, 2, 0, 0),
         options={
             **_NEMOTRON,
             "layers_block_type": ["linear_attention", "mlp", "full_attention", "linear_attention", "mlp"],
         },
-        keys={**_MAMBA2_KEYS, "feed_forward_length": [0, 48, 0, 0, 48], "attention.layer_norm_epsilon": 1e-5},
+        keys={**MAMBA2_KEYS, "feed_forward_length": [0, 48, 0, 0, 48], "attention.layer_norm_epsilon": 1e-5},
         n_tokens=N_TOKENS,
         **SMALL,
     ),
     TinyModel(
         "nemotron_h_moe",
         "NemotronH",
-        32,
-        32,
-        heads=4,
-        kv_heads=2,
-        head_dim=8,
+        **sizes(32, 32, heads=4, kv_heads=2, head_dim=8),
         n_layers=4,
         layer_kv_heads=(0, 0, 2, 0),
         options={
@@ -76,7 +70,7 @@ MODELS = (
             "routed_scaling_factor": 2.5,
         },
         keys={
-            **_MAMBA2_KEYS,
+            **MAMBA2_KEYS,
             "attention.layer_norm_epsilon": 1e-5,
             "feed_forward_length": [0, 24, 0, 0],
             "expert_count": 6,
@@ -95,11 +89,7 @@ MODELS = (
     TinyModel(
         "falcon-h1",
         "FalconH1",
-        32,
-        48,
-        heads=4,
-        kv_heads=2,
-        head_dim=16,
+        **sizes(32, 48, heads=4, kv_heads=2, head_dim=16),
         n_layers=2,
         options={
             "mamba_d_ssm": 64,
@@ -110,36 +100,24 @@ MODELS = (
             "mamba_chunk_size": 16,
             **_MULTIPLIERS,
         },
-        keys=_MAMBA2_KEYS,
+        keys=MAMBA2_KEYS,
         n_tokens=N_TOKENS,
         **SMALL,
     ),
     TinyModel(
         "jamba",
         "Jamba",
-        32,
-        32,
-        heads=4,
-        kv_heads=2,
-        head_dim=8,
+        **sizes(32, 32, heads=4, kv_heads=2, head_dim=8),
         n_layers=4,
         layer_kv_heads=(0, 0, 2, 0),
         options={
-            "num_experts": 4,
-            "num_experts_per_tok": 2,
+            **MOE,
             "attn_layer_period": 4,
             "attn_layer_offset": 2,
             "mamba_d_state": 8,
             "mamba_dt_rank": 4,
         },
-        keys={
-            "expert_count": 4,
-            "expert_used_count": 2,
-            "ssm.conv_kernel": 4,
-            "ssm.inner_size": 64,
-            "ssm.state_size": 8,
-            "ssm.time_step_rank": 4,
-        },
+        keys={**MOE_KEYS, **MAMBA_KEYS},
         **SMALL,
     ),
 )
@@ -166,11 +144,8 @@ def hybrid_parameter(name: str, values: np.ndarray, model: TinyModel) -> tuple[s
 def _factor(name: str) -> np.ndarray | float:
     given = _MULTIPLIERS
     if ".mamba.in_proj" in name:
-        sizes = (64, 64, 16, 16, 4)
-        parts = np.repeat(np.array(given["ssm_multipliers"], np.float32), sizes) * np.float32(
-            given["ssm_in_multiplier"]
-        )
-        return parts[:, None]
+        parts = np.repeat(np.array(given["ssm_multipliers"], np.float32), (64, 64, 16, 16, 4))
+        return (parts * np.float32(given["ssm_in_multiplier"]))[:, None]
     if "gate_proj" in name or "down_proj" in name:
         return given["mlp_multipliers"]["down_proj" in name]
     if any(part in name for part in ("q_proj", "k_proj", "v_proj")):

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from scripts.oracles.tiny.model import OLD, SMALL, YARN_ROPE, TinyModel
+from scripts.oracles.tiny.model import OLD, SMALL, YARN_ROPE, TinyModel, sizes
 
 FIRST_SEED = 300
 # The rank and a head's plain keys fill blocks of quantized formats.
@@ -42,11 +42,7 @@ MODELS = (
     TinyModel(
         "deepseek2-lite",
         "DeepseekV2",
-        32,
-        48,
-        heads=4,
-        kv_heads=4,
-        head_dim=ROPE,
+        **sizes(32, 48, heads=4, kv_heads=4, head_dim=ROPE),
         n_layers=3,
         rope={**YARN_ROPE, **OLD, "mscale": 0.707, "mscale_all_dim": 0.707},
         options={
@@ -70,11 +66,7 @@ MODELS = (
     TinyModel(
         "deepseek2-v3",
         "DeepseekV3",
-        32,
-        48,
-        heads=4,
-        kv_heads=4,
-        head_dim=ROPE,
+        **sizes(32, 48, heads=4, kv_heads=4, head_dim=ROPE),
         n_layers=3,
         rope={**YARN_ROPE, **OLD, "mscale": 1.0, "mscale_all_dim": 1.0},
         options={
@@ -102,11 +94,7 @@ MODELS = (
         TinyModel(
             row,
             family,
-            16,
-            24,
-            heads=2,
-            kv_heads=2,
-            head_dim=ROPE,
+            **sizes(16, 24, heads=2, kv_heads=2, head_dim=ROPE),
             n_layers=3,
             options={
                 **_SIZES,

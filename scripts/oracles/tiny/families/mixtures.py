@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
-from scripts.oracles.tiny.model import LOCAL, MOE, MOE_KEYS, NUMBERS_OF_8_BITS, OLD, SMALL, WINDOW, YARN_ROPE, TinyModel
+from scripts.oracles.tiny.model import (
+    LOCAL,
+    MOE,
+    MOE_KEYS,
+    NUMBERS_OF_8_BITS,
+    OLD,
+    SMALL,
+    WINDOW,
+    YARN_ROPE,
+    TinyModel,
+    sizes,
+)
 
 FIRST_SEED = 18
 MODELS = (
     TinyModel(
         "mixtral",
         "Mixtral",
-        32,
-        32,
-        heads=4,
-        kv_heads=2,
-        head_dim=8,
+        **sizes(32, 32, heads=4, kv_heads=2, head_dim=8),
         options={"num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": None},
         keys=MOE_KEYS,
         **SMALL,
@@ -21,11 +28,7 @@ MODELS = (
     TinyModel(
         "qwen3moe",
         "Qwen3Moe",
-        64,
-        64,
-        heads=4,
-        kv_heads=2,
-        head_dim=16,
+        **sizes(64, 64, heads=4, kv_heads=2, head_dim=16),
         options={**MOE, "moe_intermediate_size": 32, "norm_topk_prob": True},
         keys={**MOE_KEYS, "expert_feed_forward_length": 32},
         values=NUMBERS_OF_8_BITS,
@@ -33,11 +36,7 @@ MODELS = (
     TinyModel(
         "qwen2moe",
         "Qwen2Moe",
-        32,
-        48,
-        heads=4,
-        kv_heads=2,
-        head_dim=8,
+        **sizes(32, 48, heads=4, kv_heads=2, head_dim=8),
         options={**MOE, "moe_intermediate_size": 16, "shared_expert_intermediate_size": 32, "norm_topk_prob": False},
         keys={**MOE_KEYS, "expert_feed_forward_length": 16, "expert_shared_feed_forward_length": 32},
         **SMALL,
@@ -45,11 +44,7 @@ MODELS = (
     TinyModel(
         "olmoe",
         "Olmoe",
-        32,
-        32,
-        heads=4,
-        kv_heads=4,
-        head_dim=8,
+        **sizes(32, 32, heads=4, kv_heads=4, head_dim=8),
         options={**MOE, "norm_topk_prob": False},
         keys=MOE_KEYS,
         **SMALL,
@@ -57,11 +52,7 @@ MODELS = (
     TinyModel(
         "granitemoe",
         "GraniteMoe",
-        32,
-        32,
-        heads=4,
-        kv_heads=2,
-        head_dim=8,
+        **sizes(32, 32, heads=4, kv_heads=2, head_dim=8),
         options={
             "num_local_experts": 4,
             "num_experts_per_tok": 2,
@@ -76,11 +67,7 @@ MODELS = (
     TinyModel(
         "gpt-oss",
         "GptOss",
-        32,
-        32,
-        heads=4,
-        kv_heads=2,
-        head_dim=16,
+        **sizes(32, 32, heads=4, kv_heads=2, head_dim=16),
         rope={**YARN_ROPE, **OLD, "truncate": False},
         theta=1000.0,
         options={"num_local_experts": 4, "num_experts_per_tok": 2, **LOCAL},
@@ -90,11 +77,7 @@ MODELS = (
     TinyModel(
         "mistral3",
         "Ministral3",
-        32,
-        64,
-        heads=4,
-        kv_heads=2,
-        head_dim=16,
+        **sizes(32, 64, heads=4, kv_heads=2, head_dim=16),
         rope={
             **YARN_ROPE,
             "original_max_position_embeddings": 8,

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from scripts.oracles.tiny.model import LONGROPE, NUMBERS_OF_8_BITS, WINDOW, TinyModel
+from scripts.oracles.tiny.model import LONGROPE, NUMBERS_OF_8_BITS, WINDOW, TinyModel, sizes
 
 FIRST_SEED = 800
 MODELS = (
     TinyModel(
         "llama4",
         "Llama4",
-        16,
-        16,
-        heads=2,
-        kv_heads=1,
-        head_dim=8,
+        **sizes(16, 16, heads=2, kv_heads=1, head_dim=8),
         n_layers=4,
         options={
             "num_local_experts": 4,
@@ -41,11 +37,7 @@ MODELS = (
     TinyModel(
         "phimoe",
         "Phimoe",
-        16,
-        16,
-        heads=2,
-        kv_heads=1,
-        head_dim=16,
+        **sizes(16, 16, heads=2, kv_heads=1, head_dim=16),
         # transformers has the factors of short texts for long ones too
         rope={**LONGROPE, "original_max_position_embeddings": 256, "short_mscale": 1.25, "long_mscale": 1.25},
         options={"num_local_experts": 6, "num_experts_per_tok": 2, "attention_bias": True, "lm_head_bias": True},
@@ -63,11 +55,7 @@ MODELS = (
     TinyModel(
         "smallthinker",
         "SmallThinker",
-        16,
-        16,
-        heads=2,
-        kv_heads=1,
-        head_dim=8,
+        **sizes(16, 16, heads=2, kv_heads=1, head_dim=8),
         n_layers=3,
         keys={
             "expert_count": 6,
@@ -83,11 +71,7 @@ MODELS = (
     TinyModel(
         "deci",
         "Deci",
-        16,
-        24,
-        heads=2,
-        kv_heads=1,
-        head_dim=8,
+        **sizes(16, 24, heads=2, kv_heads=1, head_dim=8),
         n_layers=6,
         layer_kv_heads=(1, 2, 0, 0, 0, 1),
         keys={"attention.head_count": [2, 2, 2, 0, 0, 2], "feed_forward_length": [24, 16, 24, 16, 0, 24]},

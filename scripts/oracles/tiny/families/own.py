@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from scripts.oracles.tiny.model import FEW, SMALL, WINDOW, TinyModel
+from scripts.oracles.tiny.model import FEW, SMALL, WINDOW, TinyModel, sizes
 
 FIRST_SEED = 600
 # transformers computes the delta rule in chunks of 64 tokens
@@ -33,11 +33,7 @@ MODELS = (
     TinyModel(
         "kimi-linear",
         "KimiLinear",
-        32,
-        48,
-        heads=2,
-        kv_heads=2,
-        head_dim=ROPE,
+        **sizes(32, 48, heads=2, kv_heads=2, head_dim=ROPE),
         n_layers=3,
         layer_kv_heads=(0, 1, 0),
         options={
@@ -78,11 +74,7 @@ MODELS = (
     TinyModel(
         "gemma3n",
         "Gemma3n",
-        32,
-        48,
-        heads=4,
-        kv_heads=2,
-        head_dim=8,
+        **sizes(32, 48, heads=4, kv_heads=2, head_dim=8),
         tied=True,
         theta=1e6,
         n_layers=4,
@@ -104,11 +96,7 @@ MODELS = (
     TinyModel(
         "minicpm3",
         "MiniCPM3",
-        32,
-        48,
-        heads=4,
-        kv_heads=4,
-        head_dim=ROPE,
+        **sizes(32, 48, heads=4, kv_heads=4, head_dim=ROPE),
         tied=True,
         options={
             "kv_lora_rank": RANK,
@@ -129,11 +117,7 @@ MODELS = (
     TinyModel(
         "plamo2",
         "Plamo2",
-        32,
-        48,
-        heads=4,
-        kv_heads=2,
-        head_dim=16,
+        **sizes(32, 48, heads=4, kv_heads=2, head_dim=16),
         n_layers=3,
         layer_kv_heads=(0, 2, 0),
         keys={
@@ -152,11 +136,7 @@ MODELS = (
         TinyModel(
             f"rwkv{version}",
             f"Rwkv{version}",
-            32,
-            48,
-            heads=0,
-            kv_heads=0,
-            head_dim=16,
+            **sizes(32, 48, heads=0, kv_heads=0, head_dim=16),
             n_layers=n_layers,
             keys=keys,
             n_tokens=40,

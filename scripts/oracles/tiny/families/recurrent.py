@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 
-from scripts.oracles.tiny.model import HALF_ROPE, MOE, MOE_KEYS, SMALL, TinyModel
+from scripts.oracles.tiny.model import HALF_ROPE, MAMBA2_KEYS, MAMBA_KEYS, MOE, MOE_KEYS, SMALL, TinyModel, sizes
 
 FIRST_SEED = 100
 # transformers computes the delta rule in chunks of 64 tokens
@@ -34,15 +35,29 @@ _DELTA_KEYS = {
 # experts beside the delta rule, with a shared one
 _EXPERTS = {**MOE, "moe_intermediate_size": 16, "shared_expert_intermediate_size": 32, "norm_topk_prob": True}
 _EXPERT_KEYS = {**MOE_KEYS, "expert_feed_forward_length": 16, "expert_shared_feed_forward_length": 32}
+_MAMBA = {
+    "state_size": 8,
+    "conv_kernel": 4,
+    "expand": 2,
+    "time_step_rank": 4,
+    "layer_norm_epsilon": 1e-5,
+    "intermediate_size": 64,
+}
+_NO_HEADS = sizes(32, 0, heads=0, kv_heads=0, head_dim=0)
+# Qwen's experts beside the delta rule
+_QWEN_EXPERTS: dict[str, Any] = {
+    **sizes(32, 32, heads=2, kv_heads=1, head_dim=16),
+    "tied": True,
+    "n_layers": 5,
+    "rope": HALF_ROPE,
+    "options": {**_DELTA, **_EXPERTS},
+    "n_tokens": MORE_TOKENS,
+}
 MODELS = (
     TinyModel(
         "lfm2",
         "Lfm2",
-        32,
-        64,
-        heads=4,
-        kv_heads=2,
-        head_dim=8,
+        **sizes(32, 64, heads=4, kv_heads=2, head_dim=8),
         tied=True,
         n_layers=4,
         options={
@@ -56,11 +71,7 @@ MODELS = (
     TinyModel(
         "qwen35",
         "Qwen3_5",
-        32,
-        48,
-        heads=4,
-        kv_heads=2,
-        head_dim=16,
+        **sizes(32, 48, heads=4, kv_heads=2, head_dim=16),
         tied=True,
         n_layers=5,
         rope=HALF_ROPE,
@@ -71,44 +82,22 @@ MODELS = (
     TinyModel(
         "qwen3next",
         "Qwen3Next",
-        32,
-        32,
-        heads=2,
-        kv_heads=1,
-        head_dim=16,
-        tied=True,
-        n_layers=5,
-        rope=HALF_ROPE,
-        options={**_DELTA, **_EXPERTS},
+        **_QWEN_EXPERTS,
         keys={**_DELTA_KEYS, **_EXPERT_KEYS},
-        n_tokens=MORE_TOKENS,
         agreement=3e-4,  # 1.5e-4 where llama.cpp has AVX2 alone
     ),
     TinyModel(
         "qwen35moe",
         "Qwen3_5Moe",
-        32,
-        32,
-        heads=2,
-        kv_heads=1,
-        head_dim=16,
-        tied=True,
-        n_layers=5,
-        rope=HALF_ROPE,
-        options={**_DELTA, **_EXPERTS},
+        **_QWEN_EXPERTS,
         keys={**_DELTA_KEYS, "rope.dimension_sections": [2, 1, 1, 0], **_EXPERT_KEYS},
         agreement=1e-3,
-        n_tokens=MORE_TOKENS,
         **SMALL,
     ),
     TinyModel(
         "mamba2",
         "Mamba2",
-        32,
-        0,
-        heads=0,
-        kv_heads=0,
-        head_dim=0,
+        **_NO_HEADS,
         n_layers=3,
         options={
             "num_heads": 4,
@@ -121,49 +110,22 @@ MODELS = (
             "layer_norm_epsilon": 1e-5,
             "intermediate_size": 64,
         },
-        keys={
-            "ssm.conv_kernel": 4,
-            "ssm.inner_size": 64,
-            "ssm.state_size": 8,
-            "ssm.time_step_rank": 4,
-            "ssm.group_count": 2,
-        },
+        keys=MAMBA2_KEYS,
         n_tokens=MORE_TOKENS,
     ),
     TinyModel(
         "mamba",
         "Mamba",
-        32,
-        0,
-        heads=0,
-        kv_heads=0,
-        head_dim=0,
+        **_NO_HEADS,
         tied=True,
         n_layers=3,
-        options={
-            "state_size": 8,
-            "conv_kernel": 4,
-            "expand": 2,
-            "time_step_rank": 4,
-            "layer_norm_epsilon": 1e-5,
-            "intermediate_size": 64,
-        },
-        keys={
-            "ssm.conv_kernel": 4,
-            "ssm.inner_size": 64,
-            "ssm.state_size": 8,
-            "ssm.time_step_rank": 4,
-            "ssm.dt_b_c_rms": False,
-        },
+        options=_MAMBA,
+        keys={**MAMBA_KEYS, "ssm.dt_b_c_rms": False},
     ),
     TinyModel(
         "granitehybrid",
         "GraniteMoeHybrid",
-        32,
-        32,
-        heads=4,
-        kv_heads=2,
-        head_dim=8,
+        **sizes(32, 32, heads=4, kv_heads=2, head_dim=8),
         n_layers=4,
         layer_kv_heads=(0, 2, 0, 0),
         options={
@@ -184,11 +146,7 @@ MODELS = (
         keys={
             **MOE_KEYS,
             "expert_shared_feed_forward_length": 32,
-            "ssm.conv_kernel": 4,
-            "ssm.inner_size": 64,
-            "ssm.state_size": 8,
-            "ssm.time_step_rank": 4,
-            "ssm.group_count": 2,
+            **MAMBA2_KEYS,
             "rope.scaling.finetuned": False,
             "embedding_scale": 3.0,
             "residual_scale": 0.5,
@@ -201,28 +159,10 @@ MODELS = (
     TinyModel(
         "falcon-mamba",
         "FalconMamba",
-        32,
-        0,
-        heads=0,
-        kv_heads=0,
-        head_dim=0,
+        **_NO_HEADS,
         n_layers=3,
-        options={
-            "state_size": 8,
-            "conv_kernel": 4,
-            "expand": 2,
-            "time_step_rank": 4,
-            "layer_norm_epsilon": 1e-5,
-            "mixer_rms_eps": 1e-5,
-            "intermediate_size": 64,
-        },
-        keys={
-            "ssm.conv_kernel": 4,
-            "ssm.inner_size": 64,
-            "ssm.state_size": 8,
-            "ssm.time_step_rank": 4,
-            "ssm.dt_b_c_rms": True,
-        },
+        options={**_MAMBA, "mixer_rms_eps": 1e-5},
+        keys={**MAMBA_KEYS, "ssm.dt_b_c_rms": True},
         **SMALL,
     ),
 )

@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from scripts.oracles.tiny.model import LLAMA3_ROPE, LOCAL_KEYS, NUMBERS_OF_8_BITS, OLD, WINDOW, YARN_ROPE, TinyModel
+from scripts.oracles.tiny.model import (
+    LLAMA3_ROPE,
+    LOCAL_KEYS,
+    NUMBERS_OF_8_BITS,
+    OLD,
+    WINDOW,
+    YARN_ROPE,
+    TinyModel,
+    sizes,
+)
 
 FIRST_SEED = 900
 _SIZES: dict[str, Any] = {"heads": 2, "kv_heads": 1, "head_dim": 8, "values": NUMBERS_OF_8_BITS, "n_vocab": 64}
@@ -82,11 +91,7 @@ MODELS = (
     TinyModel(
         "bloom",
         "Bloom",
-        24,
-        96,
-        heads=3,
-        kv_heads=3,
-        head_dim=8,
+        **sizes(24, 96, heads=3, kv_heads=3, head_dim=8),
         tied=True,
         options={"n_layer": 2, "n_head": 3},
         values=NUMBERS_OF_8_BITS,

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from scripts.oracles.tiny.families.recurrent import MODELS as RECURRENT
-from scripts.oracles.tiny.model import NUMBERS_OF_8_BITS
-from scripts.oracles.tiny.pictures.model import ASCII, TinyVision
+from scripts.oracles.tiny.pictures.model import ASCII_TEXT, TinyVision
 from scripts.oracles.tiny.pictures.processors import qwen
 from scripts.oracles.tiny.pictures.qwen import QWEN, QWEN_IDS, QWEN_LIMITS, QWEN_TOKENS
 
@@ -22,7 +21,7 @@ def _seeing(name: str, family: str) -> TinyVision:
         name,
         family,
         "qwen3vl_merger",
-        replace(text, options=options, rope=rope, values=NUMBERS_OF_8_BITS, n_vocab=ASCII),
+        replace(text, options=options, rope=rope, **ASCII_TEXT),
         {**QWEN, "depth": _DEPTH, "num_position_embeddings": 25, "image_size": 20},
         {"use_gelu": True, "vision.is_deepstack_layers": [False] * _DEPTH, **QWEN_LIMITS},
         QWEN_TOKENS,

@@ -6,10 +6,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from scripts.oracles.tiny.model import TinyModel
+from scripts.oracles.tiny.model import NUMBERS_OF_8_BITS, TinyModel
 
 MEAN, STD = [0.5, 0.4, 0.6], [0.5, 0.25, 0.3]
 ASCII = 131  # tokens: the control tokens, the bytes of ASCII, one merge
+ASCII_TEXT: dict[str, Any] = {"values": NUMBERS_OF_8_BITS, "n_vocab": ASCII}
 
 
 @dataclass(frozen=True)

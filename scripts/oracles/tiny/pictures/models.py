@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from scripts.oracles.tiny.model import LOCAL, LOCAL_KEYS, NUMBERS_OF_8_BITS, TinyModel
-from scripts.oracles.tiny.pictures.model import ASCII, TinyVision
+from scripts.oracles.tiny.model import LOCAL, LOCAL_KEYS, TinyModel, sizes
+from scripts.oracles.tiny.pictures.model import ASCII_TEXT, TinyVision
 from scripts.oracles.tiny.pictures.own_sizes import MODELS as OWN_SIZES
 from scripts.oracles.tiny.pictures.processors import gemma3, idefics3, pixtral, qwen
 from scripts.oracles.tiny.pictures.qwen import QWEN, QWEN_IDS, QWEN_LIMITS, QWEN_TOKENS, sections
@@ -15,7 +15,10 @@ MODELS = (
         "Idefics3",
         "idefics3",
         TinyModel(
-            "idefics3", "Llama", 32, 64, heads=2, kv_heads=1, head_dim=16, values=NUMBERS_OF_8_BITS, n_vocab=ASCII
+            "idefics3",
+            "Llama",
+            **sizes(32, 64, heads=2, kv_heads=1, head_dim=16),
+            **ASCII_TEXT,
         ),
         {"hidden_size": 32, "intermediate_size": 48, "num_attention_heads": 2, "image_size": 32, "patch_size": 8},
         {"use_gelu": True, "vision.projector.scale_factor": 2, "vision.preproc_image_size": 64},
@@ -35,11 +38,7 @@ MODELS = (
         TinyModel(
             "gemma3",
             "Gemma3",
-            32,
-            48,
-            heads=2,
-            kv_heads=1,
-            head_dim=16,
+            **sizes(32, 48, heads=2, kv_heads=1, head_dim=16),
             tied=True,
             theta=1e6,
             options={
@@ -53,8 +52,7 @@ MODELS = (
                 "model_type": "gemma3_text",
             },
             keys=LOCAL_KEYS,
-            values=NUMBERS_OF_8_BITS,
-            n_vocab=ASCII,
+            **ASCII_TEXT,
         ),
         {
             "hidden_size": 32,
@@ -78,15 +76,10 @@ MODELS = (
         TinyModel(
             "qwen2.5vl",
             "Qwen2VL",
-            32,
-            48,
-            heads=2,
-            kv_heads=1,
-            head_dim=16,
+            **sizes(32, 48, heads=2, kv_heads=1, head_dim=16),
             options={"model_type": "qwen2_5_vl_text", "rope_parameters": sections(2, 3, 3)},
             keys={"rope.dimension_sections": [2, 3, 3, 0]},
-            values=NUMBERS_OF_8_BITS,
-            n_vocab=ASCII,
+            **ASCII_TEXT,
         ),
         {**QWEN, "depth": 3, "window_size": 16, "fullatt_block_indexes": [1], "image_size": 560},
         {"use_silu": True, "vision.n_wa_pattern": 2, "vision.window_size": 16, **QWEN_LIMITS},
@@ -103,16 +96,11 @@ MODELS = (
         TinyModel(
             "qwen3vl",
             "Qwen3VL",
-            32,
-            48,
-            heads=2,
-            kv_heads=1,
-            head_dim=16,
+            **sizes(32, 48, heads=2, kv_heads=1, head_dim=16),
             n_layers=3,
             options={"model_type": "qwen3_vl_text", "rope_parameters": sections(4, 2, 2)},
             keys={"rope.dimension_sections": [4, 2, 2, 0], "n_deepstack_layers": 2},
-            values=NUMBERS_OF_8_BITS,
-            n_vocab=ASCII,
+            **ASCII_TEXT,
         ),
         {**QWEN, "depth": 3, "deepstack_visual_indexes": [0, 1], "num_position_embeddings": 25, "image_size": 20},
         {"use_gelu": True, "vision.is_deepstack_layers": [True, True, False], **QWEN_LIMITS},
@@ -129,15 +117,10 @@ MODELS = (
         TinyModel(
             "pixtral",
             "Mistral",
-            32,
-            48,
-            heads=2,
-            kv_heads=1,
-            head_dim=16,
+            **sizes(32, 48, heads=2, kv_heads=1, head_dim=16),
             tied=True,
             options={"sliding_window": None},
-            values=NUMBERS_OF_8_BITS,
-            n_vocab=ASCII,
+            **ASCII_TEXT,
         ),
         {
             "model_type": "pixtral",

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from scripts.oracles.tiny.model import MOE, MOE_KEYS, NUMBERS_OF_8_BITS, TinyModel
-from scripts.oracles.tiny.pictures.model import ASCII, TinyVision
+from scripts.oracles.tiny.model import MOE, MOE_KEYS, TinyModel, sizes
+from scripts.oracles.tiny.pictures.model import ASCII, ASCII_TEXT, TinyVision
 from scripts.oracles.tiny.pictures.processors import gemma4, lfm2, qwen
 from scripts.oracles.tiny.pictures.qwen import QWEN, QWEN_IDS, QWEN_LIMITS, QWEN_TOKENS, sections
 
@@ -34,11 +34,7 @@ def _gemma4_text(name: str, window: int, options: dict[str, Any], keys: dict[str
     return TinyModel(
         name,
         "Gemma4",
-        16,
-        16,
-        heads=2,
-        kv_heads=1,
-        head_dim=8,
+        **sizes(16, 16, heads=2, kv_heads=1, head_dim=8),
         tied=True,
         rope=rope,
         options={
@@ -62,8 +58,7 @@ def _gemma4_text(name: str, window: int, options: dict[str, Any], keys: dict[str
             "attention.sliding_window_pattern": [True, False],
             **keys,
         },
-        values=NUMBERS_OF_8_BITS,
-        n_vocab=ASCII,
+        **ASCII_TEXT,
     )
 
 
@@ -75,15 +70,10 @@ MODELS = (
         TinyModel(
             "qwen2vl",
             "Qwen2VL",
-            16,
-            24,
-            heads=2,
-            kv_heads=1,
-            head_dim=8,
+            **sizes(16, 24, heads=2, kv_heads=1, head_dim=8),
             options={"model_type": "qwen2_vl_text", "rope_parameters": sections(2, 1, 1)},
             keys={"rope.dimension_sections": [2, 1, 1, 0]},
-            values=NUMBERS_OF_8_BITS,
-            n_vocab=ASCII,
+            **ASCII_TEXT,
         ),
         {"embed_dim": 8, "hidden_size": 16, "mlp_ratio": 2, "num_heads": 2, "patch_size": 4, "depth": 2}
         | {"intermediate_size": 16, "image_size": 560},
@@ -101,11 +91,7 @@ MODELS = (
         TinyModel(
             "qwen3vlmoe",
             "Qwen3VLMoe",
-            16,
-            24,
-            heads=2,
-            kv_heads=1,
-            head_dim=16,
+            **sizes(16, 24, heads=2, kv_heads=1, head_dim=16),
             options={
                 "model_type": "qwen3_vl_moe_text",
                 "rope_parameters": sections(4, 2, 2),
@@ -119,8 +105,7 @@ MODELS = (
                 **MOE_KEYS,
                 "expert_feed_forward_length": 8,
             },
-            values=NUMBERS_OF_8_BITS,
-            n_vocab=ASCII,
+            **ASCII_TEXT,
         ),
         {**QWEN, "hidden_size": 8, "out_hidden_size": 16, "depth": 2}
         | {"deepstack_visual_indexes": [0], "num_position_embeddings": 25, "image_size": 20},
@@ -176,11 +161,7 @@ MODELS = (
         TinyModel(
             "lfm2vl",
             "Lfm2",
-            16,
-            24,
-            heads=2,
-            kv_heads=1,
-            head_dim=8,
+            **sizes(16, 24, heads=2, kv_heads=1, head_dim=8),
             tied=True,
             options={
                 "norm_eps": 1e-5,
@@ -190,8 +171,7 @@ MODELS = (
             },
             keys={"shortconv.l_cache": 3},
             layer_kv_heads=(0, 1),
-            values=NUMBERS_OF_8_BITS,
-            n_vocab=ASCII,
+            **ASCII_TEXT,
         ),
         {
             "model_type": "siglip2_vision_model",

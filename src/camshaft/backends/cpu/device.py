@@ -26,7 +26,7 @@ from camshaft.store.store import store
 
 @dataclass(frozen=True)
 class HostDevice:
-    """What the devices share whose kernels run in this process: a plan calls them by address, with its own memory."""
+    """Base of devices whose kernels run in this process: a plan calls kernels by address, on its own memory."""
 
     name: str
     backend: str

@@ -1,4 +1,4 @@
-"""Which features of this CPU kernels may use: LLVM's and the OS's, minus those that the OS or CAMSHAFT_CPU_FEATURES denies.
+"""CPU features that kernels may use: those that LLVM or the OS reports, minus those that the OS or CAMSHAFT_CPU_FEATURES denies.
 
 Other modules use `host_target` in compile.py.
 """
@@ -13,7 +13,7 @@ from collections.abc import Callable
 from camshaft.emit.target import LEVELS, CpuLevel
 from camshaft.errors import SettingError
 
-# x86's vector extensions after SSE: by prefix, and those with other names that imply AVX
+# Vector extensions of x86 beyond SSE: by prefix, and others that imply AVX
 _PREFIXES = ("avx", "amx-")
 _WITH_AVX = frozenset({"fma", "fma4", "f16c", "xop", "vaes", "vpclmulqdq", "sha512", "sm3", "sm4"})
 # x86-64: arch_prctl's syscall number, its request for permission to use a state component, and AMX's component (asm/prctl.h)
@@ -40,7 +40,7 @@ def host_features() -> frozenset[str]:
     if platform.machine().lower() not in ("aarch64", "arm64"):
         return frozenset()
     if sys.platform == "darwin":
-        return frozenset(name for name, asked in _NAMES.items() if _macos_says(asked))
+        return frozenset(name for name, asked in _NAMES.items() if _macos_has(asked))
     if sys.platform != "linux":
         return frozenset()
     ask = ctypes.CDLL(None).getauxval
@@ -48,15 +48,14 @@ def host_features() -> frozenset[str]:
     return features_of(ask(_HWCAP), ask(_HWCAP2))
 
 
-def _macos_says(name: bytes) -> bool:
+def _macos_has(name: bytes) -> bool:
     value, size = ctypes.c_int(0), ctypes.c_size_t(4)
     failed = ctypes.CDLL(None).sysctlbyname(name, ctypes.byref(value), ctypes.byref(size), None, ctypes.c_size_t(0))
     return not failed and value.value == 1
 
 
 def usable(found: str, level: str | None, ask: Callable[[], bool] | None = None) -> str:
-    """Restricts LLVM's feature string `found` ("+avx2,-amx-tile,...") to what kernels may use, at most a level of
-    emit/target.py.
+    """Restricts LLVM's feature string `found` ("+avx2,-amx-tile,...") to what kernels may use, up to a level of emit/target.py.
 
     `ask` requests the OS's permission for AMX tiles (default: `permitted`). SettingError if this CPU is below the level.
     """

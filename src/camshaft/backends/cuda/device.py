@@ -149,7 +149,7 @@ class CudaDevice:
             traced = request.trace()
             reason = refusal(traced, "ptx") or _over(made := simt_form(traced, width))
             if reason is not None:
-                raise BackendError(f"{self.name} cannot have kernel {name}: {reason}")
+                raise BackendError(f"{self.name} cannot run kernel {name}: {reason}")
             return made
 
         with self.lock:

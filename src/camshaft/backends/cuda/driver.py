@@ -36,7 +36,7 @@ def driver_call(call: str, *args: Any) -> Any:
     driver = bindings()
     status, *values = getattr(driver, call)(*args)
     if int(status) != 0:
-        raise DriverError(f"{call}: {_words(driver, status)}", _name(driver, status))
+        raise DriverError(f"{call}: {_message(driver, status)}", _name(driver, status))
     return (values[0] if len(values) == 1 else tuple(values)) if values else None
 
 
@@ -44,7 +44,7 @@ def _name(driver: Any, status: Any) -> str:
     return _text(driver.cuGetErrorName(status)) or str(int(status))
 
 
-def _words(driver: Any, status: Any) -> str:
+def _message(driver: Any, status: Any) -> str:
     return f"{_text(driver.cuGetErrorString(status)) or 'an unknown error'} ({_name(driver, status)})"
 
 
@@ -59,7 +59,7 @@ def version_text(version: int) -> str:
 
 
 def absent_reason() -> str | None:
-    """Returns None if a driver that is new enough finds a GPU, else one line that says what is missing."""
+    """Returns None if a recent enough driver finds a GPU, else one line that says what is missing."""
     try:
         bindings()
     except MissingExtraError as error:

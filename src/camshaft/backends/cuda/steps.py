@@ -35,7 +35,7 @@ class LaunchStep:
     def of(cls, command: LaunchCommand, active_address: int, device: CudaDevice) -> LaunchStep:
         """Makes the step of a command. `active_address` is the device address of the active extents, an i64 each."""
         if not isinstance(command.kernel, CudaKernel):
-            raise BackendError(f"{command.name}: {command.kernel.name} is no kernel of a CUDA device")
+            raise BackendError(f"{command.name}: {command.kernel.name} is not a kernel of a CUDA device")
         words = [address_of(place, command.name, device) for place in command.arrays]
         words += [active_address + 8 * extent for extent in command.scalars]
         values = np.array(words or [0], np.int64)

@@ -83,7 +83,9 @@ class MetalRun:
     def _dispatch(self, command: LaunchCommand) -> Dispatch:
         kernel = command.kernel
         if not isinstance(kernel, MetalKernel):
-            raise BackendError(f"{command.name}: a {type(kernel).__name__} is no kernel of {self._queue.device_name}")
+            raise BackendError(
+                f"{command.name}: a {type(kernel).__name__} is not a kernel of {self._queue.device_name}"
+            )
         module = kernel.module
         if len(command.arrays) != module.n_arrays or len(command.scalars) != module.n_scalars:
             raise BackendError(

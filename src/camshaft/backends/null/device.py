@@ -30,8 +30,8 @@ ALIGNMENT = 256
 
 @dataclass(frozen=True)
 class Dialect:
-    """A target language: its column of the instruction table, a program's default lanes, and its emitter
-    (traced kernel, lanes) -> text."""
+    """A target language: its column of the instruction table, the default lanes of a program, and its emitter, a function from a
+    traced kernel and a number of lanes to text."""
 
     name: str
     description: str
@@ -164,7 +164,7 @@ class NullDevice:
         """Emits the kernel's text. BackendError with the reason of a refusal."""
         found = self._emitted(request)
         if isinstance(found, str):
-            raise BackendError(f"{self.name} cannot have kernel {request.kernel.name}: {found}")
+            raise BackendError(f"{self.name} cannot run kernel {request.kernel.name}: {found}")
         return found
 
     def _emitted(self, request: CompileRequest) -> NullKernel | str:
@@ -172,10 +172,10 @@ class NullDevice:
         width = request.lanes or self.lanes
         key = digest_of(request.key(), width)
         if key not in self.emitted:
-            self.emitted[key] = self._made(request.kernel.name, request.trace(), width)
+            self.emitted[key] = self._traced(request.kernel.name, request.trace(), width)
         return self.emitted[key]
 
-    def _made(self, name: str, traced: ir.KernelIR, width: int) -> NullKernel | str:
+    def _traced(self, name: str, traced: ir.KernelIR, width: int) -> NullKernel | str:
         reason = refusal(traced, self.dialect.column)
         if reason is not None:
             return reason

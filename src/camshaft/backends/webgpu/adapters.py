@@ -1,4 +1,4 @@
-"""List the WebGPU adapters of this machine, best first, with limits and features."""
+"""Lists the WebGPU adapters of this machine, best first, with limits and features."""
 
 from __future__ import annotations
 
@@ -53,13 +53,13 @@ def adapters() -> tuple[Adapter, ...]:
     OpenGL adapters are listed only if no other API has any: they are the same hardware with lower limits.
     """
     n = native()
-    with _no_display_questions():
+    with _without_display_query():
         found = list(_enumerate(n, _NOT_GL)) or list(_enumerate(n, _GL))
     return tuple(sorted(found, key=lambda adapter: _BEST_FIRST.index(adapter.kind)))
 
 
 @contextlib.contextmanager
-def _no_display_questions() -> Iterator[None]:
+def _without_display_query() -> Iterator[None]:
     if "XDG_RUNTIME_DIR" in os.environ or _NO_DISPLAY_QUESTIONS in os.environ:
         yield
         return

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 Formula: TypeAlias = tuple[int, tuple[tuple[int, int], ...]]
 Row: TypeAlias = tuple[int, Any, int, int]
-# The least size in bytes of a binding that a kernel reads.
+# The smallest size in bytes of a binding that a kernel reads.
 _LEAST_BINDING_NBYTES = 4
 
 

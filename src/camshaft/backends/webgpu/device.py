@@ -21,7 +21,7 @@ from camshaft.store.digest import digest_of
 
 NAME = "webgpu"
 LANES = 64
-# The least alignment of buffer offsets in bytes, so that plans with 64-byte alignment fit every device.
+# The smallest alignment of buffer offsets in bytes, so that plans with 64-byte alignment fit every device.
 _LEAST_ALIGNMENT = 64
 _LIMITS = {
     "binding": "maxStorageBufferBindingSize",
@@ -86,7 +86,7 @@ class WebGpuDevice:
         """
         lowered = self._lower(request)
         if lowered.refusal is not None:
-            raise BackendError(f"{self.name} cannot have kernel {request.kernel.name}: {lowered.refusal}")
+            raise BackendError(f"{self.name} cannot run kernel {request.kernel.name}: {lowered.refusal}")
         with self.lock:
             if lowered not in self._kernels:
                 made = WebGpuKernel(self, request.kernel.name, [a.writable for a in request.arrays], lowered.emitted)
@@ -109,7 +109,7 @@ class WebGpuDevice:
         if whole > most:
             words = "" if nbytes > most else f" ({whole} in whole words)"
             raise BackendError(
-                f"{self.name}: a buffer of {nbytes} bytes{words}; the greatest of {self.adapter.name} is {most}"
+                f"{self.name}: a buffer of {nbytes} bytes{words}; the largest of {self.adapter.name} is {most}"
             )
         return WebGpuMemory(self, nbytes)
 

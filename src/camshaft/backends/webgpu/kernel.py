@@ -77,7 +77,7 @@ class Pipeline:
 
 @dataclass(frozen=True)
 class Entry:
-    """A buffer in a bind group layout. `kind`: 'uniform', 'storage' or 'read-only-storage'. `nbytes`: the least binding
+    """A buffer in a bind group layout. `kind`: 'uniform', 'storage' or 'read-only-storage'. `nbytes`: the smallest binding
     size, 0 for none."""
 
     binding: int
@@ -129,7 +129,7 @@ def make_shader(device: WebGpuDevice, name: str, text: str) -> Any:
     chained = n.ffi.cast("WGPUChainedStruct *", source.pointer)
     descriptor = n.struct("WGPUShaderModuleDescriptor", nextInChain=chained, label=name)
     made = n.lib.wgpuDeviceCreateShaderModule(device.handle, descriptor.pointer)
-    device.faults.check(f"kernel {name} is no WGSL that compiles")
+    device.faults.check(f"kernel {name} is not WGSL that compiles")
     counts.modules += 1
     return made
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 # WGPUBufferUsage flags of webgpu.h.
 MAP_READ, COPY_SRC, COPY_DST, UNIFORM, STORAGE, QUERY_RESOLVE = 0x1, 0x4, 0x8, 0x40, 0x80, 0x200
-# The least size of a buffer in bytes: enough for the smallest binding of any kernel.
+# The smallest size of a buffer in bytes: enough for the smallest binding of any kernel.
 _LEAST_NBYTES = 16
 _STAGING_NBYTES = 64 << 20
 

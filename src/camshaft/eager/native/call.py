@@ -1,8 +1,8 @@
 """LLVM IR of the functions that CPython calls for an elementwise op on arrays: check, launch, return.
 
-The common case is exact ndarrays of native dtypes and one shape, contiguous alike, with 0-d arrays and numbers between them, and
-an `out` that overlaps none or starts where an input does. Anything else goes to the op's Python function with the same
-arguments.
+The common case is exact ndarrays of native dtypes and one shape, contiguous in the same order, with 0-d arrays and Python numbers
+among them, and an `out` that overlaps none or starts where an input does. Anything else goes to the op's Python function with the
+same arguments.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def _flat(call: Call, symbol: str, n: int) -> None:
 
 
 def _entry(call: Call, inputs: list[Input], row: Row, output: Output) -> Value:
-    """The kernel for this set of inputs that are one element."""
+    """The kernel for the set of inputs that have one element."""
     b, index = call.b, call.b.const(I64, ENTRIES)
     for i, x in enumerate(inputs):
         index = index + b.select(x.single, 1 << i, 0)
@@ -59,7 +59,7 @@ def _entry(call: Call, inputs: list[Input], row: Row, output: Output) -> Value:
 
 
 def _output(call: Call, inputs: list[Input], out: Value, shape: Shape, row: Row) -> Output:
-    """`out`, which begins where an input does or whose bytes do not meet one's, or a new array of the inputs' order."""
+    """`out`, if it starts where an input does or overlaps none; or a new array in the inputs' memory order."""
     b, dtype = call.b, row.word("out_dtype", PTR)
 
     def made() -> Value:
@@ -106,8 +106,8 @@ class _Launch(NamedTuple):
 
 
 def _run(x: _Launch) -> Value:
-    """On this thread, on this thread without the lock, or by the pool; false with Python's error set. What is small is one
-    program."""
+    """Runs on this thread, on this thread without the GIL, or on the pool; returns false with a Python error set. A small array
+    is one program."""
     b, n = x.call.b, len(x.inputs)
     block, total = b.alloca(f"[{n + 2} x i64]", align=64), b.alloca(I64)
     for i, value in enumerate((*(item.data for item in x.inputs), x.output.data, total)):
@@ -136,8 +136,8 @@ def _run(x: _Launch) -> Value:
 
 
 def _lead(x: _Launch, block: Value, total: Value, run: Callable[[], None]) -> Value:
-    """Runs the elements before the output's first whole cache line alone and says how many: vectors of 64 bytes across lines cost
-    7% of an add."""
+    """Runs the elements before the output's first whole cache line alone and returns their number: 64-byte vectors across lines
+    cost 7% of an add."""
     b = x.call.b
     nbytes = (b.const(I64, 0) - b.cast("ptrtoint", x.output.data, I64)) & 63
     lead = nbytes // x.row.word("out_nbytes")

@@ -51,7 +51,7 @@ def _samples() -> list[np.ndarray[Any, Any]]:
 
 
 def _differs(array: np.ndarray[Any, Any]) -> str | None:
-    """What of an ndarray is not where it is looked for, or None."""
+    """Returns which field of an ndarray is not at its expected offset, or None."""
     at, flags = id(array), _int(id(array) + FLAGS) & 0xFFFFFFFF
     known = array.flags
     bits = {C_ORDER: known.c_contiguous, F_ORDER: known.f_contiguous, ALIGNED: known.aligned}

@@ -34,7 +34,7 @@ class Input(NamedTuple):
 
 
 class Shape(NamedTuple):
-    """What the inputs that are no single element have in common: one of them, the sizes, and the flags of order."""
+    """What inputs of more than one element have in common: one of them, the sizes, and the memory-order flags."""
 
     like: Value
     dims: Value

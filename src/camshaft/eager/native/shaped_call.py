@@ -1,8 +1,8 @@
-"""LLVM IR of the function that CPython calls for an op whose kernels are found by the inputs' shapes: look up, launch, return.
+"""LLVM IR of the function that CPython calls for an op with a kernel per shape: look up, launch, return.
 
-As call.py's, but the inputs' dtypes and shapes are hashed to one of two rows of a table and compared with them. A row has the
+Unlike call.py's, it hashes the inputs' dtypes and shapes to one of two rows of a table and compares them. A row has the
 output's dtype and sizes and the steps: entries with the places of their arguments. Inputs are contiguous, or small and copied
-first, and `out` is apart from them or starts where one does that the row allows to be overwritten. All else, and shapes without a
+first; `out` overlaps none, or starts where an input does that the row allows to be overwritten. All else, and shapes without a
 row, goes to the op's Python function.
 """
 
@@ -148,7 +148,7 @@ def _input(call: Call, i: int, key: Value) -> Value:
 
 
 def _find(call: Call, n: int, key: Value) -> Row:
-    """The row that the key's hash names, or the one beside it, which must have the very key."""
+    """The row at the key's hash, or the one beside it, whichever has this key."""
     b, hashed = call.b, call.b.const(I64, 0)
     names = [f"key{i}" for i in range(n * KEY_WORDS)] + [f"attribute{i}" for i in range(ATTRIBUTE_WORDS)]
     words = [b.load_word(key, i) for i in range(len(names))]
@@ -187,7 +187,7 @@ def _output(call: Call, row: Row, out: Value, data: list[Value]) -> Output:
 
 
 def run_row(call: Call, row: Row, output: Output, bases: Value) -> None:
-    """Runs the row's steps and returns the output. Its words are read first: without the lock another shape may take the row."""
+    """Runs the row's steps and returns the output. The row is read first: once the GIL is released, another shape may take it."""
     b = call.b
     scratch_nbytes, n_steps, release, share, axes = (
         row.word(name) for name in ("scratch_nbytes", "n_steps", "release", "share", "out_axes")
@@ -213,7 +213,7 @@ def run_row(call: Call, row: Row, output: Output, bases: Value) -> None:
 
 
 def _scratch(call: Call, output: Output, nbytes: Value, bases: Value) -> Value:
-    """Memory taken for this call, which threads do not share, or NULL where none is wanted."""
+    """Memory allocated for this call alone, or NULL if it needs none."""
     b, taken = call.b, call.b.var(PTR, call.b.null())
     with b.if_(b.ne(nbytes, 0)):
         taken.set(b.call_at(call.word("take_memory"), PTR, nbytes))

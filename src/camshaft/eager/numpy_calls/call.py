@@ -1,4 +1,4 @@
-"""Call: how an op is called for a call in NumPy's terms, and how its arguments are read."""
+"""Call: the op's call for a call with NumPy's arguments, and how these are read."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Attrs = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Call:
-    """The op's own call, and what makes the result of it; `ready` is the result where nothing is computed."""
+    """The op's own call and the conversion of its result; `ready` is the result if nothing is computed."""
 
     inputs: Inputs = ()
     attrs: Attrs = field(default_factory=dict)

@@ -91,7 +91,7 @@ def call_of(name: str, inputs: Inputs, attrs: Attrs) -> Call | None:
 
 
 def masked(result: Any, where: Any, out: Any) -> Any:
-    """What a ufunc's where= leaves: `out` where the mask is off, if there is one."""
+    """Applies a ufunc's where=: keeps `out`, if given, where the mask is off."""
     mask = mask_of(where)
     if out is None:
         return np.array(np.broadcast_to(result, np.broadcast_shapes(np.shape(result), mask.shape)))[()]

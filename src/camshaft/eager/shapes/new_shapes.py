@@ -89,7 +89,7 @@ def _launches(planned: Planned) -> _Launches:
 
 class Kind(NamedTuple):
     """Calls of some dtypes, numbers of axes and attributes, with the results' dtypes. `casts`: some inputs are cast to `inputs`;
-    `uses`: after so many calls a shape's own kernel is chosen, or 0."""
+    `uses`: the number of calls after which a shape's own kernel is chosen, or 0."""
 
     recordings: list[Recorded]
     inputs: tuple[Dtype, ...]

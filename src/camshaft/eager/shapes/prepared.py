@@ -1,4 +1,4 @@
-"""What calls of one shape share: the part of ArrayOp that they use, and calls that are planned and prepared."""
+"""Planned and prepared calls of one shape, and the part of ArrayOp that they use."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from camshaft.selection.choice import Choice
 
 
 class NoFormula(Exception):
-    """The call runs something else than kernels that take sizes at run time."""
+    """The call runs something other than kernels with run-time sizes."""
 
 
 class Chooser(Protocol):
@@ -31,7 +31,7 @@ class Chooser(Protocol):
 
 
 class Planned(NamedTuple):
-    """What a call runs, without code: the node, its variant's launches and the results' shapes."""
+    """A call before compilation: the node, its variant's launches and the results' shapes."""
 
     node: NodeSpec
     choice: Choice
@@ -50,8 +50,8 @@ class Prepared(NamedTuple):
     shapes: tuple[tuple[int, ...], ...]
     computed: tuple[Dtype, ...]
     returned: tuple[Dtype, ...]
-    node: NodeSpec | None = None  # what it runs, where that is all
-    # Above 0: another variant runs in place of the chosen one, so often; then the call is prepared with the chosen one.
+    node: NodeSpec | None = None  # what it runs, if it is a single node
+    # Above 0: that many calls run another variant; then the call is prepared with the chosen one.
     uses_left: int = 0
 
     @property

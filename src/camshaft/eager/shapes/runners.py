@@ -71,7 +71,7 @@ def _device_runner(node: NodeSpec, build: Build, choice: Choice) -> Runner:
 
 
 def estimated_ns(node: NodeSpec, choice: Choice) -> float:
-    """What the variant's cost says, at least the op's bytes at 20 and its operations at 30 a nanosecond."""
+    """Returns the variant's cost, but no less than the op's bytes at 20 and its operations at 30 per nanosecond."""
     op = choice.op
     return max(choice.variant.cost(node, choice.device), op.nbytes(node) / 20, op.flops(node) / 30)
 
@@ -187,7 +187,7 @@ def strided_build(launch: Launch, over: Iteration) -> Build:
 
 
 def strided_runner(launch: Launch, node: NodeSpec, over: Iteration, choice: Choice, elapsed_ns: float) -> HostRunner:
-    """What runs `strided_build`."""
+    """Returns the runner of `strided_build`."""
     build = strided_build(launch, over)
     return HostRunner((_step(build.launches[0], node, build, choice),), (), elapsed_ns, build)
 

@@ -50,7 +50,7 @@ def call(chooser: Chooser, operands: Sequence[Operand], out: Any, attrs: Mapping
 
 
 def _first(op: Op, out: Any, shape: tuple[int, ...]) -> Array | None:
-    """The one output that the caller gave. ArrayValueError or ArrayTypeError where it is no array of this shape."""
+    """The one output that the caller gave. ArrayValueError or ArrayTypeError where it is not an array of this shape."""
     found = writeable(out[0] if isinstance(out, tuple) and len(out) == 1 else out)
     if found is not None:
         check_core(op.name, found.shape, shape)
@@ -104,11 +104,11 @@ def _record(chooser: Chooser, operands: Sequence[Operand], attrs: Attrs, prepare
 
 
 def node_of(op: Op, arrays: Sequence[Array], attrs: Attrs) -> NodeSpec:
-    """The op on arrays of these shapes and dtypes. ShapeError as the op has it, or for outputs that are no plain arrays."""
+    """The op on arrays of these shapes and dtypes. ShapeError as the op has it, or for outputs that are not plain arrays."""
     specs = tuple(TensorSpec(a.shape, as_dtype(a.dtype)) for a in arrays)
     outputs = op.outputs(specs, attrs)
     if not all(spec.is_plain for spec in outputs):
-        raise ShapeError(f"{op.name}: gives {outputs[0]}, which is no plain array; use it in a graph")
+        raise ShapeError(f"{op.name}: gives {outputs[0]}, which is not a plain array; use it in a graph")
     return NodeSpec(specs, outputs, attrs)
 
 
@@ -132,7 +132,7 @@ def check_updates(op: Op, values: Sequence[Any]) -> None:
 
 def prepare(chooser: Chooser, arrays: Sequence[Array], attrs: Attrs, first_uses: int = 0) -> Prepared:
     """Chooses and compiles. Where the op takes no f16 or bf16, they are computed in f32 and results rounded back. `first_uses`:
-    for so many calls another variant of the same bits may run, which compiles nothing for this shape."""
+    for that many calls a variant with the same bits may run that compiles nothing for this shape."""
     op = chooser.op
     op.parameters.check(op.name, attrs)
     try:

@@ -30,7 +30,7 @@ class CContext(Context):
 
 
 def literal(value: float | int | bool, dtype: DType) -> Text:
-    """A constant of that dtype, exact."""
+    """Returns an exact constant of a dtype."""
     if dtype == boolean:
         return Text("1" if value else "0")
     if dtype.is_float:
@@ -121,7 +121,7 @@ def cast(ctx: CContext, value: ir.Value, text: Text) -> Text:
 
 
 def cast_text(ctx: CContext, text: Text, source: Form, to: Form) -> Text:
-    """Conversion by value. f16 and bf16 are f32 that were rounded to them."""
+    """Converts by value. f16 and bf16 are stored as rounded f32."""
     if to.dtype in SHORT and source.dtype != to.dtype:
         whole = cast_text(ctx, text, source, to.of(f32))
         return widened(ctx, narrowed(ctx, whole, to), to)

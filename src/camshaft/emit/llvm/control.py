@@ -83,7 +83,7 @@ def range_loop(ctx: Context, item: ir.Range) -> None:
 
 
 def lanes_loop(ctx: Context, item: ir.Lanes) -> None:
-    """Emit a loop over whole vectors, then the body once more under a mask for the remaining lanes."""
+    """Emit a loop over whole vectors, then the body again under a mask for the remaining lanes."""
     start, stop, width = ctx.reps[item.start], ctx.reps[item.stop], ctx.lanes
     if width == 1:
         counted_loop(ctx, start.name, stop.name, 1, lambda i: _lanes_body(ctx, item, Rep(i)))
@@ -107,7 +107,7 @@ def _whole_lanes(ctx: Context, length: Rep) -> Rep:
 
 
 def _ragged_end(ctx: Context, item: ir.Lanes, end: Rep, stop: Rep, multiple: int) -> None:
-    """Emit the body once more under the mask lane < stop - end."""
+    """Emit the body again under the mask lane < stop - end."""
     tail, done = ctx.label("tail"), ctx.label("after")
     rest = ctx.line(f"icmp slt i64 {end.name}, {stop.name}")
 

@@ -60,7 +60,7 @@ def select(ctx: Context, value: ir.Value) -> Rep:
 
 
 def _operands(ctx: Context, value: ir.Value) -> tuple[Typed, list[str]]:
-    """The operands' names, all as wide as the widest of them, and a writer of the first one's dtype."""
+    """The operands' names, all broadcast to the widest, and a writer for the first one's dtype."""
     reps = [ctx.reps[arg] for arg in value.args]
     n = ctx.width_of(reps)
     names = [ctx.as_vector(rep, arg.dtype, n) for rep, arg in zip(reps, value.args, strict=True)]

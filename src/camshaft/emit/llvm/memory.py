@@ -52,7 +52,7 @@ def _load_stored(ctx: Context, value: ir.Value, array: ir.Array, at: Rep, gather
 
 
 def load_vector(ctx: Context, array: ir.Array, at: Rep, n: int, mask: str | None) -> Rep:
-    """n elements from `at` on (0: a scalar); 0 where the mask is off."""
+    """n elements from `at` on (n = 0: a scalar); 0 where the mask is off."""
     dtype = memory_dtype(array.dtype)
     address, typ = pointer(ctx, array, at.name), vector_type(dtype, n)
     if mask is None:
@@ -102,7 +102,7 @@ def store(ctx: Context, item: ir.Store) -> None:
     array, rep, width = item.array, ctx.reps[item.value], item.value.width
     at = index.linear(ctx, array, item.indices)
     if at.is_scalar and not width and ctx.width_of((rep,)):
-        raise ctx.fail(item.line, f"every lane stores another value to one element of {array.name}")
+        raise ctx.fail(item.line, f"lanes store different values to one element of {array.name}")
     n = width or (ctx.lanes if ctx.lanes > 1 and not at.is_scalar else 0)
     name = ctx.as_vector(rep, item.value.dtype, n)
     name = stored_form(ctx.typed(item.value.dtype, n), name, array.dtype)
@@ -131,7 +131,7 @@ def stored_form(t: Typed, name: str, dtype: DType) -> str:
 
 
 def store_vector(ctx: Context, array: ir.Array, at: Rep, value: str, n: int, mask: str | None) -> None:
-    """Store n elements from `at` on (0: a scalar), those on the mask."""
+    """Store the elements of n from `at` on (n = 0: a scalar) whose mask is on."""
     dtype = memory_dtype(array.dtype)
     address, typ = pointer(ctx, array, at.name), vector_type(dtype, n)
     if mask is None:
@@ -188,7 +188,7 @@ def _active(ctx: Context) -> str:
 
 
 def _count_mask(ctx: Context, count: Rep | None, n: int) -> str | None:
-    """The elements below `count` (none if it is negative)."""
+    """The mask of elements below `count` (none if it is negative)."""
     if count is None:
         return None
     return ctx.line(f"icmp slt {vector_type(i64, n)} {iota(n)}, {ctx.splat(count.name, i64, n)}")
@@ -209,10 +209,9 @@ def _group_mask(ctx: Context, mask: str, n: int, each: int) -> str:
 
 
 def _opaque_mask(ctx: Context, mask: str, n: int) -> str:
-    """The mask through inline assembly, so that LLVM knows nothing of it.
+    """The mask passed through inline assembly, which hides its origin from LLVM.
 
-    To store only the first lane of a vector whose elements were truncated, LLVM 22 stores an element of before the truncation
-    with AVX-512: 4 bytes for an i8.
+    LLVM 22 with AVX-512 stores the first lane of a truncated vector at its width before truncation: 4 bytes for an i8.
     """
     if n > 64:
         halves = [ctx.shuffled(f"<{n} x i1>", mask, list(range(start, start + n // 2))) for start in (0, n // 2)]

@@ -1,7 +1,7 @@
 """Kernel IR to LLVM IR text for a CPU, at any lane width.
 
 A varying value is a vector of `lanes` elements, a uniform one a scalar. A lanes loop becomes an unmasked main loop, then its body
-once more under a mask. A kernel becomes `void NAME(ptr args, i64 first, i64 last)`, which runs programs first..last of the grid.
+again under a mask. A kernel becomes `void NAME(ptr args, i64 first, i64 last)`, which runs programs first..last of the grid.
 `args` has the arrays' addresses, then for each run-time scalar the address of its i64.
 """
 
@@ -100,7 +100,7 @@ def size_lines(grid: Sequence[ir.GridDim], scalars: Sequence[str]) -> tuple[list
 
 
 def program_lines(sizes: Sequence[str], linear: str) -> list[str]:
-    """Instructions that compute %program0.. from the program number `linear` (i64). The last axis runs fastest."""
+    """Instructions that compute %program0.. from the program number `linear` (i64). The last axis varies fastest."""
     lines, rest = [], linear
     for axis in range(len(sizes) - 1, 0, -1):
         lines += [
@@ -165,7 +165,7 @@ def argument_lines(kernel: ir.KernelIR | SimtKernel) -> list[str]:
 
 
 def _entry(kernel: ir.KernelIR, symbol: str, fences: bool) -> list[str]:
-    """The exported function: it unpacks the argument block and loops over the programs. The last grid axis runs fastest. With
+    """The exported function: it unpacks the argument block and loops over the programs. The last grid axis varies fastest. With
     nontemporal stores, a fence precedes the return."""
     arguments = [f"ptr {array_name(array.name)}" for array in kernel.arrays]
     arguments += [f"i64 %scalar{i}" for i in range(len(kernel.scalars))]

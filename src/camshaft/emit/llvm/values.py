@@ -62,7 +62,7 @@ def literal(value: float | int | bool, dtype: DType) -> str:
     if dtype.kind == "b":
         return "true" if value else "false"
     if dtype.is_float:
-        with np.errstate(over="ignore"):  # a number past the greatest f32 is infinity
+        with np.errstate(over="ignore"):  # a number past the largest f32 is infinity
             exact = float(np.float32(value)) if dtype == f32 else float(value)
         return f"0x{struct.unpack('>Q', struct.pack('>d', exact))[0]:016X}"
     return str(int(value))

@@ -80,7 +80,7 @@ inline float cast_f32_bf16(float x) {
 
 
 def integer_literal(value: int, dtype: DType) -> str:
-    """An integer constant. The least of a signed type is no literal in C."""
+    """An integer constant. The minimum of a signed type is not a literal in C."""
     if dtype.nbytes < 4:
         return f"{STORAGE[dtype.name]}({value})"
     suffix = {"i32": "", "u32": "u", "i64": "L", "u64": "UL"}[dtype.name]

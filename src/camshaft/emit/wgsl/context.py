@@ -70,7 +70,7 @@ def literal(ctx: WgslContext, value: float | int | bool, dtype: DType) -> Text:
     if np.isinf(exact):
         plus = call(ctx.use("infinity"))
         return plus if exact > 0 else fill("-{0}", (plus,))
-    # the shortest spelling of the greatest f32 is above it, which a compiler may refuse
+    # the shortest spelling of the largest f32 is above it, which a compiler may refuse
     text = str(exact) if abs(exact) < 3.4e38 else repr(float(exact))
     return Text(text, LOOSE if text.startswith("-") else ATOM)
 

@@ -36,7 +36,7 @@ RUN_BINDING, FIXED_BINDING, FIRST_ARRAY_BINDING = 0, 1, 2
 
 @dataclass(frozen=True)
 class WgslTarget:
-    """What the emitter may assume of an adapter. `features`: 'shader-f16', 'subgroups', 'packed-dot' (dot4I8Packed).
+    """The limits and features of an adapter. `features`: 'shader-f16', 'subgroups', 'packed-dot' (dot4I8Packed).
 
     `subgroup_size`: the smallest size of a subgroup (0: not known). `max_binding_nbytes`: of one storage binding.
     `max_bindings`: storage bindings of one stage. `alignment`: bytes, of a binding's offset. `read_only`: arrays, by name,

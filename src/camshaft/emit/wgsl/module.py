@@ -1,7 +1,7 @@
 """SIMT form to WGSL: one compute shader, a workgroup per program. emit/wgsl/layout.py describes its bindings.
 
-The text has the run's words, the arrays, workgroup memory, helper functions, then the kernel, whose body is by body.py.
-Programs are numbered along x, then y, of the dispatch; the last axis of the kernel's grid runs fastest.
+The text declares the values of a run, the arrays, workgroup memory and helper functions, then the kernel, whose body body.py
+writes. Programs are numbered along x, then y, of the dispatch; the last axis of the kernel's grid varies fastest.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def _arrays(body: WgslContext) -> tuple[tuple[WgslBinding, ...], list[str]]:
 
 
 def _shared(body: WgslContext) -> tuple[list[str], int]:
-    """Workgroup memory: the kernel's scratch and the memory of collectives; and its bytes, 4 per element."""
+    """Declarations of workgroup memory, for scratch and collectives; and its size in bytes, 4 per element."""
     types = {body.array_names[a]: (body.scratch[a].type, prod(a.shape)) for a in body.simt.shared}
     types |= {name: (f"array<{typed}, {n}>", n) for typed, (name, n) in body.exchange.items()}
     lines = [f"var<workgroup> {name}: {typed};" for name, (typed, _) in types.items()]

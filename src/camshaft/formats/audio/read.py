@@ -25,7 +25,7 @@ def read_audio(
 ) -> tuple[Array, int]:
     """The samples of a sound file, f32 [n, channels], and samples a second; `source` is a path or the file's bytes.
 
-    Raises FormatError for what is no ordinary file, no sound, damaged, or longer than `most_seconds`, MissingExtraError for a
+    Raises FormatError for a file that is not regular, not audio, damaged, or longer than `most_seconds`, MissingExtraError for a
     format that needs the library."""
     if isinstance(source, (bytes, bytearray)):
         data = bytes(source)
@@ -51,7 +51,7 @@ def _check_length(seconds: float, name: str, most_seconds: float) -> None:
 
 def _by_library(data: bytes, name: str, most_seconds: float) -> tuple[Array, int]:
     if importlib.util.find_spec("soundfile") is None:
-        kind = next((kind for magic, kind in _KNOWN.items() if data.startswith(magic)), "a file that is no WAV")
+        kind = next((kind for magic, kind in _KNOWN.items() if data.startswith(magic)), "a file that is not WAV")
         raise MissingExtraError("soundfile", "audio", f"reading {name} ({kind})")
     import soundfile
 
@@ -62,5 +62,5 @@ def _by_library(data: bytes, name: str, most_seconds: float) -> tuple[Array, int
             _check_length(file.frames / rate, name, most_seconds)  # a small file may have many
             samples = file.read(dtype="float32", always_2d=True)
     except (soundfile.SoundFileError, TypeError, ValueError):
-        raise FormatError(f"{name}: is no WAV file, and none that the library soundfile reads") from None
+        raise FormatError(f"{name}: is not a WAV file, nor one that the library soundfile reads") from None
     return samples, rate

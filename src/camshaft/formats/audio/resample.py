@@ -22,7 +22,7 @@ _BLOCK, _FRACTIONS, _MOST_ELEMENTS = 128, 1024, 1 << 22
 
 
 def mono(samples: Array) -> Array:
-    """The mean of the channels, f32 [n], of samples [n] or [n, channels]. Raises SettingError for what is no sound."""
+    """The mean of the channels, f32 [n], of samples [n] or [n, channels]. SettingError for samples of another shape or dtype."""
     good = isinstance(samples, np.ndarray) and samples.ndim in (1, 2) and samples.dtype.kind == "f"
     if not good or (samples.ndim == 2 and not samples.shape[1]):
         what = f"{samples.dtype} {list(samples.shape)}" if isinstance(samples, np.ndarray) else type(samples).__name__

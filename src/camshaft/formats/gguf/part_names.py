@@ -10,7 +10,7 @@ _NAME = re.compile(r"(.+)-([0-9]{5})-of-([0-9]{5})\.gguf", re.DOTALL)
 
 
 def part_names(name: str) -> tuple[str, ...]:
-    """The names of all parts by the name of one; the name alone if it is none of a part."""
+    """The names of all parts by the name of one; the name alone if it is not that of a part."""
     match = _NAME.fullmatch(name)
     if match is None or not 1 <= int(match[2]) <= int(match[3]):
         return (name,)
@@ -18,5 +18,5 @@ def part_names(name: str) -> tuple[str, ...]:
 
 
 def part_paths(path: str | os.PathLike[str]) -> tuple[Path, ...]:
-    """The paths of all parts by the path of one; the path alone if it is none of a part."""
+    """The paths of all parts by the path of one; the path alone if it is not that of a part."""
     return tuple(Path(path).with_name(name) for name in part_names(Path(path).name))

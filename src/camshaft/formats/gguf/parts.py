@@ -35,7 +35,7 @@ class Split:
 
 
 def split_of(file: GGUFFile) -> Split | None:
-    """What a file says of the split; None for a file that is whole. Raises FormatError for values that make no sense."""
+    """Returns a file's split metadata, or None if it is not split. FormatError for inconsistent values."""
     if "split.count" not in file.metadata:
         return None
     count = _whole_number(file, "split.count", least=0)

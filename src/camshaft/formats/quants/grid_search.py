@@ -1,4 +1,4 @@
-"""Search for the scale (and minimum) of a group of values with the least quantization error.
+"""Search for the scale (and minimum) of a group of values with the smallest quantization error.
 
 The searches follow ggml's reference quantizers (ggml-quants.c: make_qkx2_quants and make_qkx3_quants, make_qx_quants,
 make_qp_quants, make_q3_quants, and that of IQ4_NL), vectorized over groups. A group is a column, values are [group size, n], so
@@ -36,7 +36,7 @@ def _half_index(scaled: Floats) -> npt.NDArray[np.intp]:
 
 
 def _at_peak(x: Floats) -> tuple[Floats, npt.NDArray[np.bool_]]:
-    """Returns the value of greatest magnitude in every column (the first of equals), and whether the column is not all zeros."""
+    """Returns the value of largest magnitude in every column (the first of equals), and whether the column is not all zeros."""
     peak = np.take_along_axis(x, np.abs(x).argmax(axis=0)[None], axis=0)[0]
     alive = np.abs(peak) >= TINY
     return np.where(alive, peak, np.float32(1)), alive
@@ -172,7 +172,8 @@ def _descended(x: Floats, weights: Floats, codes: Floats, low: int, high: int) -
 
 
 def fit_values(x: Floats, weights: Floats | None = None) -> Floats:
-    """Returns the scale [n] with the least error of scale * IQ4_VALUES[nearest], weighted (by x squared); 16 scales are tried."""
+    """Returns the scale [n] with the smallest error of scale * IQ4_VALUES[nearest], weighted (by x squared); 16 scales are
+    tried."""
     peak, alive = _at_peak(x)
     weights = x * x if weights is None else weights
     sum_qx, scale = _values_try(x, weights, np.float32(1) / (-peak / IQ4_VALUES[0]))

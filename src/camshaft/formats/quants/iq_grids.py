@@ -1,7 +1,7 @@
 """The grids of IQ1, IQ2 and IQ3: rows of 8 or 4 small indexes into the format's levels, and the sign bits of a row.
 
-A grid holds its rows in ascending order, the first index being the least digit. The rows came from a search (llama.cpp), so they
-are data (grid_data.py); signs follow a rule.
+A grid holds its rows in ascending order, the first index being the least significant digit. The rows came from a search
+(llama.cpp), so they are data (grid_data.py); signs follow a rule.
 """
 
 from __future__ import annotations

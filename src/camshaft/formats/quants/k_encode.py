@@ -45,7 +45,7 @@ def _half(values: Floats) -> Floats:
 
 
 def _at_peak(scales: Floats) -> Floats:
-    """Returns each block's scale of greatest magnitude, the first of equals: [n, groups] to [n]."""
+    """Returns each block's scale of largest magnitude, the first of equals: [n, groups] to [n]."""
     peaks: Floats = np.take_along_axis(scales, np.abs(scales).argmax(axis=-1)[:, None], axis=-1)[:, 0]
     return peaks
 

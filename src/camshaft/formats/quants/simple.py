@@ -113,7 +113,7 @@ def _packed_fifth_bits(codes: Bytes) -> Bytes:
 
 
 def _signed(values: Floats, half: int, weights: Floats | None) -> tuple[Floats, Bytes]:
-    """d and codes 0 .. 2 half - 1 with value = d (code - half), where the greatest magnitude has code 0, or with the least
+    """d and codes 0 .. 2 half - 1 with value = d (code - half), where the largest magnitude has code 0, or with the smallest
     weighted error."""
     if weights is not None:
         d, codes = fit_signed(np.ascontiguousarray(values.T), half, np.ascontiguousarray(weights.T))
@@ -125,7 +125,7 @@ def _signed(values: Floats, half: int, weights: Floats | None) -> tuple[Floats, 
 
 
 def _affine(values: Floats, most: int, weights: Floats | None) -> tuple[Floats, Floats, Bytes]:
-    """d, m and codes 0 .. most with value = d code + m: from the least value to the greatest, or by the least error."""
+    """d, m and codes 0 .. most with value = d code + m: from the smallest value to the largest, or by the smallest error."""
     if weights is not None:
         columns = np.ascontiguousarray(values.T), np.ascontiguousarray(weights.T)
         d, minimum, codes = fit_affine(*columns, most, -0.9, 36, step=0.05)
@@ -137,7 +137,7 @@ def _affine(values: Floats, most: int, weights: Floats | None) -> tuple[Floats, 
 
 
 def encode_q4_0(values: Floats, weights: Floats | None = None) -> Records:
-    """d = the value of greatest magnitude / -8; q = floor(x / d + 8.5), at most 15."""
+    """d = the value of largest magnitude / -8; q = floor(x / d + 8.5), at most 15."""
     d, codes = _signed(values, 8, weights)
     return records(Q4_0, d=d, qs=_packed_nibbles(codes))
 

@@ -18,8 +18,8 @@ def _numbers(trits: Bytes) -> Floats:
 
 
 def _digits(octets: Bytes, count: int) -> Bytes:
-    """The base-3 digits of bytes, greatest first, [n, m] to [n, count m]. A byte is the number / 243, as a fraction of 256: times
-    3^i modulo 256 the i-th digit is the greatest one, and times 3 that is above 256."""
+    """The base-3 digits of bytes, largest first, [n, m] to [n, count m]. A byte is the number / 243, as a fraction of 256: times
+    3^i modulo 256 the i-th digit is the largest one, and times 3 that is above 256."""
     powers = 3 ** np.arange(count, dtype=np.uint8)
     moved = (octets[:, None, :] * powers[:, None]).astype(np.uint8)
     return ((moved.astype(np.uint16) * np.uint16(3)) >> np.uint16(8)).astype(np.uint8).reshape(len(octets), -1)

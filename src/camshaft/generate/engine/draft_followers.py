@@ -1,7 +1,7 @@
 """A draft model for several requests: it follows their texts in slots of its own, and drafts for all of them in one run.
 
-Drafting keeps nobody waiting long: a prompt that the draft model has not seen is processed within the engine's budget, while no
-request waits for its own prompt, and only where as many tokens follow as make up for it."""
+Drafting never delays requests for long: a prompt that the draft model has not seen is processed within the engine's budget, while
+no request waits for its own prompt, and only where as many tokens follow as make up for it."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class Follower(Drafted):
 
 class DraftFollowers:
     """Drafts of a draft model for the requests of an engine. The caller of all methods has the model's lock; several models may
-    have one draft model, of which nobody waits for another one's turn."""
+    have one draft model; none waits for another's turn."""
 
     def __init__(self, draft: LanguageModel, lm: LanguageModel) -> None:
         """Raises ModelError for another vocabulary, SettingError for a model that cannot go back in several texts."""
@@ -110,7 +110,7 @@ class DraftFollowers:
         return self._draft.lock.if_free()
 
     def found(self, request: Request, most: int) -> int:
-        """As many as the draft model's context has room for; none for a text that it would have to read too much of."""
+        """Limited to the draft model's context; 0 for a text of which it would have to read too much."""
         follower = request.drafter
         if not isinstance(follower, Follower) or most <= 0:
             return 0
@@ -134,7 +134,7 @@ class DraftFollowers:
             return [0] * len(requests)
         if not any(wanted) and any(mosts):
             n, left, wanted = self._trials.count(), MOST_ROWS - len(requests), []
-            for most in mosts:  # of all, so that what drafting for so many costs is measured again
+            for most in mosts:  # of all, so that the cost of drafting for this many is measured again
                 wanted.append(min(n, most, left))
                 left -= wanted[-1]
         for i, request in enumerate(requests):

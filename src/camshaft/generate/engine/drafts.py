@@ -1,7 +1,7 @@
 """Drafts: speculation for several requests at once, by prompt lookup or by a draft model.
 
-A run has the last token of every sequence first, and then what is drafted for some of them. Each token is drawn from the model's
-own logits by its request's sampler, as without drafts, so that texts are the same."""
+A run has the last token of every sequence, followed by the drafts of some. Each token is sampled from the model's
+own logits by its request's sampler, as without drafts, so texts are the same."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Results = list[tuple[Request, Update]]
 
 
 class Source(Protocol):
-    """What drafts for the requests of an engine. Every request that it has begun has a `drafter`."""
+    """Drafts tokens for the requests of an engine. Every request that it has begun has a `drafter`."""
 
     def begin(self, request: Request) -> None:
         """Prepare a request that has a slot."""
@@ -39,16 +39,16 @@ class Source(Protocol):
         """How many tokens there are to draft for a request, `most` at most."""
 
     def cost(self, n_texts: int) -> float:
-        """What drafting a token of so many texts costs, as a multiple of a run of one."""
+        """Returns the cost of drafting a token for this many texts, as a multiple of a run of one token."""
 
     def chosen(self, requests: Sequence[Request], wanted: list[int], mosts: Sequence[int], budget: int) -> list[int]:
         """The numbers of tokens to draft now, where `wanted` would pay. `budget`: prompt tokens that may be processed for it."""
 
     def draft(self, requests: Sequence[Request], wanted: Sequence[int]) -> list[list[int]]:
-        """So many tokens that may follow the text of each request, or fewer."""
+        """Returns drafts for each request, of `wanted` tokens or fewer."""
 
     def turn(self) -> AbstractContextManager[bool]:
-        """What `chosen` and `draft` are called in; False if nothing can be drafted now."""
+        """A context for calls of `chosen` and `draft`; yields False if nothing can be drafted now."""
 
     def end(self, request: Request) -> None:
         """Free what a request has; may be called twice."""
@@ -115,7 +115,7 @@ class Drafts:
             self._source.end(request)
 
     def drafted(self, requests: Sequence[Request], budget: int) -> list[list[int]]:
-        """What may follow each request's tokens, as much as pays, in a run of MOST_ROWS tokens in all. A draft model may process
+        """Returns the drafts of each request, as long as pays, in a run of at most MOST_ROWS tokens. A draft model may process
         `budget` tokens of prompts for it."""
         nothing: list[list[int]] = [[] for _ in requests]
         self._in_a_row += 1
@@ -146,7 +146,7 @@ class Drafts:
         return int(max(min(MOST_ROWS - n_rows, self._lm.context - request.position - 1, left), 0))
 
     def run(self, run: Callable[[], None], n_rows: int) -> None:
-        """Run and measure what it costs."""
+        """Run, and measure the time."""
         started = perf_counter()
         run()
         if self._source is not None and n_rows <= MOST_ROWS:
@@ -155,8 +155,8 @@ class Drafts:
     def check(
         self, requests: Sequence[Request], drafts: Sequence[Sequence[int]], draw: Callable[[list[Request]], Results]
     ) -> Results:
-        """Draw the token after each request's last one, and after each drafted one as long as these are what is drawn. `draw`
-        draws from the first rows of the logits."""
+        """Sample the token after each request's last one, and after each drafted token as long as drafts match the samples.
+        `draw` samples from the first rows of the logits."""
         results = draw([*requests])
         ended = {id(request) for request, update in results if update.is_last}
         firsts = np.cumsum([len(requests), *map(len, drafts)]).tolist()  # rows of the drafts

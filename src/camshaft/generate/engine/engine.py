@@ -82,7 +82,8 @@ class Engine(Queue):
         renewed(self)
 
     def renew(self) -> None:
-        """Forget the threads and the requests, in a forked child: `start` begins another one, and plans are made when needed."""
+        """Forget the threads and the requests, in a forked child: `start` creates a new thread, and plans are made when
+        needed."""
         self._changed, self._thread, self.preparation = threading.Condition(), None, None
         self._waiting.clear()
         for request in [*self._running]:
@@ -150,8 +151,8 @@ class Engine(Queue):
             self._give_way()
 
     def _give_way(self) -> None:
-        """Put the least request that runs back into the queue, before others of its priority. A lone one, which has no room
-        beside sessions that are no requests, ends with an error."""
+        """Put the running request of lowest rank back into the queue, ahead of others of its priority. A lone one, which has no
+        room beside sessions that are not requests, ends with an error."""
         request = room.least(self._running)
         if len(self._running) == 1:
             self._tell(request, Update(error=self.lm.plans.cache.full_error))
@@ -186,7 +187,7 @@ class Engine(Queue):
             self._try(self._runner.begin, [request])
 
     def _try(self, run: Callable[[list[Request]], Results], requests: list[Request]) -> None:
-        """Run requests and tell their listeners; an error ends those requests, and no others."""
+        """Run requests and notify their listeners; an error ends those requests, and no others."""
         try:
             results = run(requests) if requests else []
         except Exception as error:

@@ -78,7 +78,7 @@ class PrefixCache:
 
     @property
     def most_copies(self) -> int:
-        """How many copies of states and windows there may be: so many that they take no more than those of the slots."""
+        """Maximum number of copies of states and windows: together they take no more memory than those of the slots."""
         one, of_slot = sum(self._cache.copied_nbytes.values()), self._cache.ring_nbytes + self._cache.state_nbytes
         return max(1, self._cache.n_slots * of_slot // one) if one else 0
 
@@ -88,11 +88,11 @@ class PrefixCache:
         return self.most_copies * sum(self._cache.copied_nbytes.values())
 
     def can_follow(self, key: bytes) -> bool:
-        """Whether a sequence can go on behind the block with this key: the states there were copied, if there are any."""
+        """Whether a sequence can continue after the block with this key: recurrent states, if any, were saved there."""
         return not self.has_states or key in self._states
 
     def keep_states(self, slot: int, n_blocks: int, key: bytes) -> None:
-        """Copy the states and windows of a slot after so many blocks, the last one with this key."""
+        """Copy the states and windows of a slot after `n_blocks` blocks, the last one with this key."""
         if self.has_states and key not in self._states:
             self.put_states(key, self._cache.copied_states(slot, n_blocks * BLOCK_TOKENS))
 

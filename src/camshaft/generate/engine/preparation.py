@@ -20,8 +20,8 @@ _log = logging.getLogger("camshaft.engine")
 
 
 def plan_names(lm: LanguageModel, n_requests: int) -> Iterator[str]:
-    """The plans that an engine runs for up to so many requests, in the order in which more and more requests need them; without
-    that for one prompt, which is made when the model is opened."""
+    """The plans that an engine runs for up to `n_requests` requests, in the order in which a growing number of requests needs
+    them; without that for one prompt, which is made when the model is opened."""
     if lm.plans.is_uneven:
         yield "rows"  # of every prompt
     yield "single"
@@ -41,7 +41,7 @@ def prepare_draft(draft: LanguageModel) -> None:
 
 
 class Preparation:
-    """A thread that makes the plans of an engine from `start` on, while requests go on: a request waits only for a plan that it
+    """A thread that makes the plans of an engine from `start` on, while requests run: a request waits only for a plan that it
     needs itself."""
 
     def __init__(self, lm: LanguageModel, *, speculates: bool) -> None:

@@ -16,7 +16,7 @@ Part = tuple[Request, int]
 
 
 class Sharing(Protocol):
-    """What shares blocks: a request, or what follows it in a draft model's cache. As `Request`."""
+    """Shares cache blocks: a request, or its copy in a draft model's cache. Fields as in `Request`."""
 
     keys: list[bytes]
     prompt_tokens: int
@@ -42,8 +42,8 @@ def choose(
 ) -> list[Part]:
     """The number of tokens of each prompt to process now, first come first served, `budget` in all.
 
-    A prompt whose next block is being processed for another one waits until it can share that block. One that is scored needs the
-    logits of each token, of which a run has `most_rows`, and shares no block of others."""
+    A prompt whose next block is being processed for another request waits until it can share that block. One that is scored needs
+    the logits of each token, of which a run has `most_rows`, and shares no block of others."""
     parts: list[Part] = []
     coming: dict[bytes, Request] = {}
     taken = 0  # blocks for the parts

@@ -1,4 +1,4 @@
-"""Request: one sequence that the engine generates, and what it tells its listener."""
+"""Request: one sequence that the engine generates, and the updates that its listener gets."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class TimeLimitError(CamshaftError):
 
 @dataclass(frozen=True)
 class Update:
-    """What one token adds to a request: text (empty inside a character or a possible stop string), and log probabilities if
+    """The result of one token: text (empty inside a character or a possible stop string), and log probabilities if
     wanted. The last update of a request has its finish reason, with the stop string that was reached, or its error; a cancelled
     request has none."""
 
@@ -61,7 +61,7 @@ class Request:
     `ids` are the prompt's tokens and the generated ones, of which the first `position` are in the KV cache. The first
     `prompt_end` are processed by the plans for prompts, the others one by one by those for generating. If it is scored, the first
     update has the log probabilities of the prompt's tokens after the first, and the last one that of an end token. `branches` are
-    the numbers of blocks after which other prompts may go on otherwise."""
+    the numbers of blocks after which other prompts may diverge."""
 
     def __init__(
         self,
@@ -140,7 +140,7 @@ class Request:
 def request_of(
     lm: LanguageModel, ids: Sequence[int], options: GenerateOptions, listener: Listener, scored: bool, priority: int
 ) -> Request:
-    """A request to continue the token ids. Raises ContextError if they are none, or exceed the context."""
+    """A request to continue the token ids. Raises ContextError if there are none, or they exceed the context."""
     check_together(options, "the engine")
     checked = lm.prompt_ids(ids, raw=True)
     n, context = len(checked), lm.context

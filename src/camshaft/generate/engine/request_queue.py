@@ -25,7 +25,7 @@ class QueueFullError(CamshaftError):
 
 
 class Queue(Closing):
-    """What callers of an engine use in any thread."""
+    """The part of an engine that callers use, from any thread."""
 
     def __init__(self, lm: LanguageModel, max_queue: int, time_limit_s: float) -> None:
         self.lm, self.max_queue, self._time_limit_s = lm, max_queue, time_limit_s

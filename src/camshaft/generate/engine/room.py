@@ -24,7 +24,7 @@ def _blocks(cache: KVCache, n_tokens: int) -> int:
 
 
 def fits(cache: KVCache, prefixes: PrefixCache | None, request: Request, running: Sequence[Request]) -> bool:
-    """Whether a request that waits has room beside those that run, each with a block to go on."""
+    """Whether a waiting request fits beside the running ones, each with a block to continue."""
     shared = 0 if prefixes is None else prefixes.n_used(request.keys)
     own = _blocks(cache, len(request.ids) + BLOCK_TOKENS) - shared
     return own + needed(cache, running, BLOCK_TOKENS) <= cache.n_available

@@ -1,7 +1,7 @@
-"""Save the prompt of a slot's last request to a file, take one back into the prefix cache, or forget it.
+"""Saves the prompt of a slot's last request to a file, restores one into the prefix cache, or erases it.
 
-Between requests keys and values are in the prefix cache alone; a slot only says which of them are meant. The files are those of
-`GenerateOptions.prompt_cache`. They are read and written without the model's lock, so that requests go on meanwhile."""
+Between requests, keys and values are only in the prefix cache; a slot refers to some of them. The files are those of
+`GenerateOptions.prompt_cache`. They are read and written without the model's lock, so that requests continue meanwhile."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 def save(engine: Engine, slot: int, path: Path) -> int:
     """Write the prompt of the slot's last request, as far as it is in the prefix cache; returns its tokens there.
 
-    Raises SettingError for a slot that there is not, or a model that shares no prompts, ContextError if nothing is there or all
+    Raises SettingError for an unknown slot or a model that shares no prompts, ContextError if nothing is cached or all
     slots are in use, and StoreError if the file cannot be written."""
     prefixes, tokens = _prompt_of(engine, slot)
     file, keys = PromptCache(path, engine.lm), block_keys(tokens)
     with engine.lm.lock, _own_slot(engine) as own:
-        blocks = _known(prefixes, keys)
+        blocks = _shared_blocks(prefixes, keys)
         if not blocks:
             raise ContextError(
                 f"the prompt of slot {slot} is not in the cache; wanted {BLOCK_TOKENS} tokens of it, or more"
@@ -42,17 +42,17 @@ def save(engine: Engine, slot: int, path: Path) -> int:
     return n
 
 
-def _known(prefixes: PrefixCache, keys: Sequence[bytes]) -> list[int]:
-    """The blocks of the longest beginning that a request could take."""
+def _shared_blocks(prefixes: PrefixCache, keys: Sequence[bytes]) -> list[int]:
+    """The blocks of the longest prefix that a request could reuse."""
     blocks = [*takewhile(lambda block: block is not None, map(prefixes.find, keys))]
     n = next((n for n in range(len(blocks), 0, -1) if prefixes.can_follow(keys[n - 1])), 0)
     return [block for block in blocks[:n] if block is not None]
 
 
 def restore(engine: Engine, slot: int, path: Path) -> int:
-    """Take a file's prompt into the prefix cache, as that of the slot's last request; returns its tokens.
+    """Restore a file's prompt into the prefix cache as the slot's last request; returns its tokens.
 
-    Raises as `save`, and StoreError for what is no file of this model, or is damaged."""
+    Raises as `save`, and StoreError for anything that is not a file of this model, or is damaged."""
     prefixes = _prefixes_of(engine, slot)
     cache, lm = engine.lm.plans.cache, engine.lm
     with PromptCache(path, lm).whole() as file:
@@ -73,7 +73,8 @@ def restore(engine: Engine, slot: int, path: Path) -> int:
 
 
 def erase(engine: Engine, slot: int) -> int:
-    """Forget the prompt of the slot's last request, but for what requests use that run; returns the tokens. Raises as `save`."""
+    """Erase the prompt of the slot's last request, except blocks in use by running requests; returns the tokens. Raises as
+    `save`."""
     prefixes, tokens = _prompt_of(engine, slot)
     with engine.lm.lock:
         engine.last_prompts.pop(slot, None)

@@ -50,7 +50,7 @@ class Grammar:
             schema = json.loads(schema) if isinstance(schema, str) else schema
             text = json.dumps(schema, allow_nan=False)
         except (TypeError, ValueError, RecursionError) as error:
-            raise SettingError(f"the JSON schema is no JSON: {error}") from None
+            raise SettingError(f"the JSON schema is not JSON: {error}") from None
         if not isinstance(schema, Mapping | bool):
             raise SettingError(f"the JSON schema is {text:.40}; wanted an object")
         return cls("json_schema", text)

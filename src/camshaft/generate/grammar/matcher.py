@@ -169,7 +169,7 @@ class GrammarCompiler:
 
 
 class _Vocabulary:
-    """What llguidance asks of a tokenizer."""
+    """The tokenizer interface that llguidance expects."""
 
     is_tokenizer_wrapper = True
 
@@ -210,7 +210,7 @@ def _refusal(grammar: Grammar, reason: str) -> GrammarError:
 
 
 def _reason(state: Any) -> str:
-    """Why a state of llguidance's cannot go on, in one line; empty if it can."""
+    """Why llguidance's state cannot continue, in one line; empty if it can."""
     if not state.is_error():
         return ""
     reason = str(state.get_error()).replace("<non-verbose/>", "")

@@ -1,4 +1,4 @@
-"""What an open model says of itself: how long opening it took, and its plan for single tokens."""
+"""Describes an open model: how long it took to open, and its plan for single tokens."""
 
 from __future__ import annotations
 

@@ -68,7 +68,7 @@ class BlockTables:
             self.close_slot(self._left.popleft())
 
     def free_blocks(self, blocks: Sequence[int]) -> None:
-        """Make blocks free that no slot has and nobody shares."""
+        """Free blocks that no slot uses and no prefix shares."""
         self._free_blocks += blocks
 
     def blocks_of(self, slot: int) -> tuple[int, ...]:
@@ -93,7 +93,7 @@ class BlockTables:
 
     @property
     def full_error(self) -> CacheFullError:
-        """What is wrong where a block is needed and there is none."""
+        """Returns the error for a cache without a free block."""
         n = self.n_blocks * BLOCK_TOKENS
         return CacheFullError(f"all {n} tokens of the cache are in use: end sessions, or raise cache_tokens=")
 

@@ -42,7 +42,7 @@ def write_blocks(cache: KVCache, slot: int, blocks: Mapping[str, Array], threads
 
 
 def for_each(call: Callable[[str], object], names: Sequence[str], threads: int) -> None:
-    """Call a function of each name, on so many threads, each with a part of them: a task per name takes 40 us."""
+    """Call a function of each name, split among threads: a task per name would take 40 us."""
     if threads == 1:
         for name in names:
             call(name)

@@ -1,4 +1,4 @@
-"""What a KV cache has of each layer: the arrays' specs, and the ring of layers whose attention sees only a window."""
+"""The specs of a KV cache's arrays by layer; layers with windowed attention have a ring buffer."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 # Copies of a session, at most: the first, at the end of the system message, and the last ones.
 MOST = 4
-# Tokens between copies, at least, for which a prompt is divided: a run of few tokens costs nearly what one of so many does.
+# Fewest tokens between copies, for which a prompt is divided: a shorter run costs nearly as much as one of this many.
 APART = 64
 Array = np.ndarray[Any, Any]
 
@@ -41,10 +41,10 @@ class Checkpoints:
     @property
     def nbytes(self) -> int:
         """Bytes of all copies."""
-        return sum(array.nbytes for copy in self._known.values() for array in copy.values())
+        return sum(array.nbytes for copy in self._all_copies.values() for array in copy.values())
 
     @property
-    def _known(self) -> dict[int, dict[str, Array]]:
+    def _all_copies(self) -> dict[int, dict[str, Array]]:
         return self._copies if self._mark is None else {**self._copies, self._mark[0]: self._mark[1]}
 
     def is_here(self, position: int) -> bool:
@@ -55,7 +55,7 @@ class Checkpoints:
 
     def nearest(self, position: int) -> int:
         """The last position up to `position` at which the states are known: 0 if there is no copy."""
-        return position if self.is_here(position) else max(at for at in (*self._known, 0) if at <= position)
+        return position if self.is_here(position) else max(at for at in (*self._all_copies, 0) if at <= position)
 
     def save(self, slot: int, position: int) -> None:
         """Copy the states, which are those after `position` tokens."""
@@ -76,14 +76,14 @@ class Checkpoints:
     def mark(self, slot: int, position: int) -> None:
         """Copy the states in place of the mark before: tokens that may be wrong follow, few enough for the rings. The copies of
         `save` stay."""
-        if position and position not in self._known and self._cache.is_recurrent:
+        if position and position not in self._all_copies and self._cache.is_recurrent:
             self._mark = position, self._cache.copied_states(slot, position)
 
     def restore(self, slot: int, position: int) -> None:
         """Make the states those after `position` tokens, a result of `nearest`, and forget later copies."""
         if not self.is_here(position):
             if position:
-                self._cache.write_states(slot, position, self._known[position])
+                self._cache.write_states(slot, position, self._all_copies[position])
             ring = self._cache.ring
             self._in_ring = range(0 if ring is None else ring.first(position), position)
         self._copies = {at: copy for at, copy in self._copies.items() if at <= position}

@@ -10,9 +10,7 @@ import io
 import math
 import os
 import re
-import shutil
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,11 +19,10 @@ import numpy as np
 
 from camshaft.errors import ModelError, SettingError
 from camshaft.formats.gguf.file import GGUFFile
+from camshaft.generate.memory.packed_folder import packed_folder
 from camshaft.models.config import ModelConfig
 from camshaft.plan.memory.mapped_weights import MappedWeights
-from camshaft.settings import settings
-from camshaft.store.digest import digest_of
-from camshaft.store.files import atomic_file, private_folder, read_regular
+from camshaft.store.files import atomic_file, read_regular
 
 if TYPE_CHECKING:
     from camshaft.plan.cached.cached_plan import CachedPlan
@@ -36,13 +33,12 @@ GB = 1e9
 # Weights that take more than this part of the machine's memory are mapped without being asked to.
 LARGE = 0.9
 _EXPERTS = re.compile(r"blk\.(\d+)\.ffn_\w+_exps\.weight")
-_DIGITS = 16
 _COUNTS = "counts.npy"
 
 
 @dataclass(frozen=True)
 class ExpertUse:
-    """What the experts of a model did: pairs of token and expert in all layers, experts that a run read from the file and those
+    """Counts of a model's experts: pairs of token and expert in all layers, experts that a run read from the file and those
     that were in memory, experts dropped, and bytes: in memory now, at most, and of all experts."""
 
     chosen: int
@@ -175,8 +171,9 @@ class Residency:
 def open_residency(
     file: GGUFFile, config: ModelConfig, wanted_gb: float | None, *, on_device: bool
 ) -> Residency | None:
-    """What stays in files: the experts, with a budget of `wanted_gb`; without one nothing, but of a model that is larger than the
-    machine's memory the experts with what memory they may have, or all weights. Raises SettingError for an impossible budget."""
+    """Chooses which weights stay on disk: the experts, with a budget of `wanted_gb`; without one none, but of a model larger than
+    the machine's memory the experts with what memory they may have, or all weights. Raises SettingError for an impossible
+    budget."""
     memory, most = physical_nbytes(), None if wanted_gb is None else _checked(wanted_gb)
     if most is None and (on_device or file.nbytes <= LARGE * memory):
         return None
@@ -202,7 +199,7 @@ def _opened(
         raise SettingError(f"experts_resident {most / GB:g} GB is too little for this model's experts: {needed}")
     of_experts = bool(layers) and most >= least
     takes: Callable[[str], bool] = (lambda name: bool(_EXPERTS.fullmatch(name))) if of_experts else (lambda name: True)
-    folder, identity = _folder(file)
+    folder, identity = packed_folder(file)
     mapped = MappedWeights(folder, identity, takes)
     experts = None
     if of_experts:
@@ -225,20 +222,6 @@ def _experts_of(file: GGUFFile, config: ModelConfig) -> tuple[list[int], list[in
         if found and config.experts is not None and int(found[1]) < config.n_layers:
             sizes[int(found[1])] = sizes.get(int(found[1]), 0) + tensor.nbytes // config.experts.n
     return sorted(sizes), [sizes[layer] for layer in sorted(sizes)]
-
-
-def _folder(file: GGUFFile) -> tuple[Path, str]:
-    """The folder of a model's packed weights, and the identity of its files. Folders of earlier states are removed."""
-    parts = [part.mapped for part in file.parts] or [file.mapped]
-    identity = digest_of([(part.path, *part.identity) for part in parts])
-    start = digest_of(os.path.realpath(file.path))[:_DIGITS]
-    folder = settings().cache_dir / "models" / "packed" / f"{start}-{identity[:_DIGITS]}"
-    private_folder(folder.parent)
-    for old in folder.parent.glob(f"{start}-*"):
-        if old != folder:
-            with suppress(OSError):
-                shutil.rmtree(old)
-    return folder, identity
 
 
 def physical_nbytes() -> int:

@@ -127,7 +127,7 @@ class Slots:
         self._users[slot] = threading.get_ident()
 
     def keep(self, slot: int) -> None:
-        """The slot's owner closes it some time; nobody waits for that."""
+        """The slot's owner closes it later; this does not wait for that."""
         self._kept.add(slot)
 
     def release(self, slot: int) -> None:

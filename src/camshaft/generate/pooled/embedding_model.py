@@ -63,8 +63,8 @@ class EmbeddingModel(PooledModel):
     def embed(self, texts: str | Iterable[str], *, normalize: bool = True) -> Array:
         """The vectors of the texts, f32 [n, dim], of length 1 unless `normalize` is False; of one text f32 [dim].
 
-        Raises ContextError for a text of more tokens than the context, SettingError for what is no text, LogitsError if the
-        model computes NaN.
+        Raises ContextError for a text of more tokens than the context, SettingError for anything but a string, LogitsError
+        if the model computes NaN.
         """
         if isinstance(texts, str):
             made: Array = self.embed([texts], normalize=normalize)[0]
@@ -86,7 +86,7 @@ class EmbeddingModel(PooledModel):
 
     def tokenize(self, text: str, *, truncate: bool = False) -> list[int]:
         """Token ids of a text, with those that the model wants around it; with `truncate`, those of the text past the context
-        are left out. Raises SettingError for what is no text."""
+        are left out. Raises SettingError for anything but a string."""
         if not isinstance(text, str):
             raise SettingError(f"a text came as {type(text).__name__}; wanted str")
         ids = self.tokenizer.encode(text, parse_special=False)

@@ -17,10 +17,12 @@ from camshaft.forks import ForkLock
 from camshaft.generate import options as model_options
 from camshaft.generate.checks import check_token_id
 from camshaft.generate.memory.kv_cache import KVCache
+from camshaft.generate.memory.packed_folder import weight_cache
 from camshaft.generate.stored.header_cache import open_model_file
 from camshaft.generate.stored.plan_cache import PlanCache
 from camshaft.models.config import ModelConfig, read_config
 from camshaft.models.families import FAMILIES
+from camshaft.models.file_layers import check_layers
 from camshaft.models.files.pull import resolve_model
 from camshaft.ops.spec import TensorSpec
 from camshaft.plan.cached.cached_plan import CachedPlan
@@ -67,7 +69,7 @@ class PooledModel(ABC):
             self._tokens = Extent("tokens", max(RUN_TOKENS, self.context))
             self._length = Extent("length", self.context)
             self._cache = KVCache(self.config, self.context, f32, TEXTS)
-            self._weights = Weights()
+            self._weights = Weights(cache=weight_cache(self._file))
             self._kind = model_options.compiled_activations(self._activations, self._file.tensors.values())
             sizes = f"{self.context}|{self._tokens}|{TEXTS}|{self.has_pairs}"
             facts = f"pooled|{self.config}|{sizes}|{self._kind}|{self.threads}"
@@ -84,6 +86,7 @@ class PooledModel(ABC):
             raise ModelError(
                 f"{self.name}: {config.architecture} has recurrent layers; wanted an encoder, or attention alone"
             )
+        check_layers(config.architecture, config.n_layers, self._file.tensors)
         return config
 
     def _context(self, wanted: int | None) -> int:

@@ -48,7 +48,7 @@ class Reranker(PooledModel):
     def _read_pooling(self) -> str:
         if self.config.pooling != "rank":
             raise ModelError(
-                f"{self.name} is no reranker: its pooling is {self.config.pooling or 'not given'}; wanted rank"
+                f"{self.name} is not a reranker: its pooling is {self.config.pooling or 'not given'}; wanted rank"
             )
         self._layers = read_classifier(self._file.tensors, self.config, self.name)
         if not FAMILIES[self.config.architecture].encoder:
@@ -61,7 +61,7 @@ class Reranker(PooledModel):
         """The scores of the documents for the query, f32 [n], in their order: from 0 to 1 or, unless `normalize`, the logits.
 
         Raises ContextError for a pair of more tokens than the context; with `truncate` the document's last ones are left out.
-        SettingError for what is no text, LogitsError if the model computes NaN.
+        SettingError for anything but a string, LogitsError if the model computes NaN.
         """
         if isinstance(documents, (str, bytes, bytearray)) or not isinstance(documents, Iterable):
             raise SettingError(f"documents came as {type(documents).__name__}; wanted several texts")
@@ -79,7 +79,7 @@ class Reranker(PooledModel):
     def pair(self, query: str, document: str, *, truncate: bool = False) -> Pair:
         """A query and a document as the model reads them; with `truncate`, tokens of the document past the context are left out.
 
-        Raises SettingError for what is no text, ContextError where no token of the document would be left."""
+        Raises SettingError for anything but a string, ContextError where no token of the document would be left."""
         for text, what in ((query, "the query"), (document, "a document")):
             if not isinstance(text, str):
                 raise SettingError(f"{what} came as {type(text).__name__}; wanted str")

@@ -51,7 +51,7 @@ class Drawing:
 
     @property
     def grammars(self) -> GrammarCompiler:
-        """What makes matchers of grammars over this model's vocabulary."""
+        """Returns the factory of grammar matchers for this model's vocabulary."""
         with self._making_grammars:
             self._grammars = self._grammars or GrammarCompiler(self.tokenizer, self.config.vocab_size)
             return self._grammars

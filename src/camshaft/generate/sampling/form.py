@@ -63,5 +63,5 @@ def form_of(
 
 
 def _padded(n: int) -> int:
-    """The least power of two that is at least `n`; 0 for 0."""
+    """The smallest power of two that is at least `n`; 0 for 0."""
     return 1 << (n - 1).bit_length() if n else 0

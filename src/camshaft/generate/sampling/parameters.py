@@ -31,12 +31,12 @@ class Sampling:
     seed: an integer below 2^64; equal seeds give equal text on every backend. None picks a random seed each time.
     greedy: always pick the most probable token, after logit_bias, penalties and dry, ignoring the other fields.
     typical_p: keep the tokens that are nearest to the expected surprise and together exceed this probability; 1 keeps all.
-    top_n_sigma: keep tokens whose logit is at most this many standard deviations below the greatest; 0 or less keeps all.
+    top_n_sigma: keep tokens whose logit is at most this many standard deviations below the largest; 0 or less keeps all.
     xtc_probability: how often to remove all tokens with at least `xtc_threshold` but the least probable of them; 0 is never.
     xtc_threshold: a probability; above 0.5 removes nothing.
     presence_penalty: subtracted from the logits of tokens among the last `repeat_last_n`.
     frequency_penalty: the same times the number of occurrences.
-    dry_multiplier: penalty of a token that would go on with a repetition of `dry_allowed_length` tokens; 0 is none.
+    dry_multiplier: penalty of a token that would continue a repetition of `dry_allowed_length` tokens; 0 is none.
     dry_base: the penalty grows by this factor with each further token of the repetition.
     dry_allowed_length: repetitions that are shorter have no penalty.
     dry_penalty_last_n: number of recent tokens in which to look for repetitions; 0 is none, -1 all of the context.

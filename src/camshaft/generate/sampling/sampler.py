@@ -149,7 +149,7 @@ class Sampler:
         return token
 
     def drawn(self, plan: Plan, row: int) -> int:
-        """The token that the plan has drawn for this sampler in a row; the next draw is another one."""
+        """Returns the token that the plan sampled for this sampler in a row, and advances its random numbers."""
         self.step += 1
         token = int(plan.outputs["token"][row])
         if self._matcher is not None and token >= 0:

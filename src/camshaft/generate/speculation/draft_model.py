@@ -1,4 +1,4 @@
-"""A draft model: a smaller one with the same vocabulary says what the text may go on with (Leviathan et al., 2023)."""
+"""A draft model: a smaller model with the same vocabulary proposes the next tokens (Leviathan et al., 2023)."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def follow(own: Sampler | None, sampler: Sampler, context: int) -> Sampler:
 
 
 class DraftSession:
-    """A session of the draft model that follows another one's text.
+    """A session of the draft model that follows the text of a session of the main model.
 
     Its tokens are drawn as the checked model will draw them: with the same options, seed and step, so that the same random number
     meets both distributions. The nearer these are, the more often the tokens are equal; what is checked decides alone."""

@@ -1,4 +1,4 @@
-"""Pace: how many tokens a draft is to have, from how often drafts were right and from what runs cost."""
+"""Pace: the best length of drafts, from their acceptance rate and the cost of runs."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from statistics import median
 
 MOST_ROWS = 8  # tokens of a run that checks drafts
-# Seconds of a run of so many tokens beside one, before any were measured here: SmolLM2 in Q4_1 on two cores of Zen 4 had 1.1 to
-# 1.2, 1.4 to 1.6 and 2.0. A run of other sizes is one of the next power of two.
+# Seconds of a run by its number of tokens, relative to one token, before any were measured here: SmolLM2 in Q4_1 on two cores of
+# Zen 4 had 1.1 to 1.2, 1.4 to 1.6 and 2.0. A run of other sizes is one of the next power of two.
 _COSTS = {1: 1.0, 2: 1.2, 4: 1.5, 8: 2.1}
 _REMEMBERED = 7  # runs of each size; the median counts
-# Drafts are checked where they promise so many times the tokens per second: what they cost is measured on a noisy clock.
+# Drafts are used if they promise this many times the tokens per second: their cost is measured with noise.
 LEAST_GAIN = 1.05
-_FORGETTING = 0.9  # the weight of all that was known, once more is
+_FORGETTING = 0.9  # the weight of past observations when a new one is added
 
 
 class RunCosts:
@@ -21,7 +21,7 @@ class RunCosts:
 
     def __init__(self) -> None:
         self._seconds: dict[int, deque[float]] = {}
-        self._medians: dict[int, float] = {}  # a step asks for several
+        self._medians: dict[int, float] = {}  # cached: a step asks for several
         self._costs = dict(_COSTS)
         self._one: float | None = None  # seconds of a run of one, measured or by those of other sizes
 
@@ -33,13 +33,13 @@ class RunCosts:
             return
         self._seconds[size].append(seconds)
         self._medians[size] = median(self._seconds[size])
-        # Where several texts are generated all the time, no run has one token.
+        # If several texts are always generated at once, no run has one token.
         self._one = self._medians.get(1) or median(found / _COSTS[each] for each, found in self._medians.items())
         if self._one:
             self._costs |= {each: found / self._one for each, found in self._medians.items()}
 
     def of(self, rows: int) -> float:
-        """The cost of a run of so many tokens."""
+        """The cost of a run of `rows` tokens."""
         return self._costs[_size(rows)]
 
     def in_runs(self, seconds: float) -> float | None:
@@ -47,25 +47,25 @@ class RunCosts:
         return seconds / self._one if self._one else None
 
     def seconds(self, rows: int) -> float | None:
-        """The seconds of a run of so many tokens; None before one was measured."""
+        """The seconds of a run of `rows` tokens; None before one was measured."""
         return self._medians.get(_size(rows))
 
 
 class Pace:
-    """The lengths of drafts of one generation. `kinds` has the kinds of drafts, each with how often its first token was right, as
-    it is before any was seen."""
+    """The lengths of drafts in one generation. `kinds` has the kinds of drafts with the acceptance rate of their first token, as
+    assumed before any was observed."""
 
     def __init__(self, costs: RunCosts, kinds: dict[int | None, float]) -> None:
         self._costs = costs
         self._right = {kind: (2 * share, 2.0) for kind, share in kinds.items()}  # (right, all), older ones count less
 
     def saw(self, kind: int | None, right: bool) -> None:
-        """Count a drafted token that was right or not, whether it was run or only compared."""
+        """Count a drafted token that was accepted or not, whether it was run or only compared."""
         n_right, n = self._right[kind]
         self._right[kind] = n_right * _FORGETTING + right, n * _FORGETTING + 1
 
     def share(self, kind: int | None) -> float:
-        """How often tokens of such drafts are right."""
+        """The acceptance rate of drafts of a kind."""
         n_right, n = self._right[kind]
         return n_right / n
 
@@ -78,7 +78,7 @@ def lengths(offers: Sequence[tuple[float, int]], rows: int, costs: RunCosts, eac
     """How many tokens to draft for each text of a run, so that all texts together get the most tokens per second; zeros
     where drafting does not pay.
 
-    `offers` has of each text how often its drafted tokens are right, and how many there may be. Without drafts the run has `rows`
+    `offers` has each text's acceptance rate and maximum draft length. Without drafts the run has `rows`
     tokens and gives one for each text. `each` is what drafting a token costs, as a multiple of a run of one: texts are drafted
     side by side, so the longest draft counts."""
     found, expected = [0] * len(offers), float(len(offers))

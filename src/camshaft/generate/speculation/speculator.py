@@ -33,7 +33,7 @@ MEASURE_PLAIN = 32  # runs with drafts in a row, after which a run of one token 
 
 @dataclass
 class Speculation:
-    """What speculation did in one generation. `runs` checked drafts of `drafted` tokens in all, of which `accepted` were those
+    """Counts of speculation in one generation. `runs` checked `drafted` tokens in all, of which `accepted` were the tokens
     that the model drew; `kind` is 'ngram', or the draft model's name."""
 
     kind: str
@@ -48,7 +48,7 @@ class Speculation:
 
 
 class Drafted:
-    """What was drafted for a text, compared with what is drawn. `_class` is the kind of the draft in its pace."""
+    """The draft for a text, compared with the tokens sampled. `_class` is the draft's kind in its pace."""
 
     def __init__(self) -> None:
         self._class: int | None = None
@@ -173,7 +173,7 @@ class Speculator:
         self.prepare, self.rest, self.close = self._drafter.prepare, self._drafter.rest, self._drafter.close
 
     def locks(self, lock: Lock) -> list[Lock]:
-        """What a step holds: the model's lock and the draft model's. All steps take them in one order, so that two models may
+        """The locks of a step: the model's and the draft model's. All steps take them in one order, so that two models may
         draft for each other."""
         return [lock] if isinstance(self.of, str) else sorted({lock, self.of.lock}, key=id)
 

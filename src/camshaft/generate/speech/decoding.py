@@ -1,4 +1,4 @@
-"""One window's tokens: greedy, or drawn at higher temperatures when the greedy ones repeat or are unlikely."""
+"""Decodes one window: greedily, then sampling at rising temperatures if the text is repetitive or unlikely."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ Array = np.ndarray[Any, Any]
 
 @dataclass(frozen=True)
 class Decoded:
-    """A window's tokens without the end token. `logprob`: their mean log probability, with that of the end; `compression`: the
-    text's bytes for each one of zlib's; `no_speech`: the probability that nobody speaks."""
+    """A window's tokens without the end token. `logprob`: their mean log probability, end token included; `compression`: the zlib
+    compression ratio of the text; `no_speech`: the probability of silence."""
 
     ids: tuple[int, ...]
     text: str
@@ -33,7 +33,7 @@ class Decoded:
 
 @dataclass
 class _Candidate:
-    """A text that grows; `total` is the sum of its log probabilities."""
+    """A partial text; `total` is the sum of its log probabilities."""
 
     ids: list[int]
     total: float = 0.0
@@ -54,7 +54,7 @@ def decode_window(
     rng: np.random.Generator,
 ) -> Decoded:
     """Decode the window that was encoded last: at each temperature in turn, until the text is neither repetitive nor unlikely,
-    or nobody speaks. `prefix` ends with the ids that an answer begins with."""
+    or the window is silent. `prefix` are the ids before the text."""
     begin = len(prefix) - 1 - prefix[::-1].index(tokens.start)
     rows = plans.prompt(prefix, (begin, len(prefix) - 1)).copy()
     no_speech = float(_probabilities(rows[0])[tokens.no_speech])
@@ -70,19 +70,19 @@ def decode_window(
 
 
 def compression_ratio(text: str) -> float:
-    """Bytes of a text for each byte that zlib makes of it: repetitive texts have many."""
+    """Returns the zlib compression ratio of a text, which is high if it repeats itself."""
     data = text.strip().encode()
     return len(data) / len(zlib.compress(data))
 
 
 def is_silent(decoded: Decoded, options: TranscribeOptions) -> bool:
-    """Whether nobody speaks in the window, by the model and by how unlikely the text is."""
+    """Whether the window is silent: the model says so, and its text is unlikely."""
     limit, likely = options.no_speech_threshold, options.logprob_threshold
     return limit is not None and decoded.no_speech > limit and (likely is None or decoded.logprob <= likely)
 
 
 def _is_poor(decoded: Decoded, options: TranscribeOptions) -> bool:
-    """Whether the next temperature is tried."""
+    """Whether to try the next temperature."""
     repeats = options.compression_ratio_threshold is not None and (
         decoded.compression > options.compression_ratio_threshold
     )
@@ -101,7 +101,7 @@ def _decode(
     options: TranscribeOptions,
     rng: np.random.Generator,
 ) -> _Candidate:
-    """The likeliest of several drawn texts, or the greedy one at temperature 0, from the logits after the prefix."""
+    """Returns the likeliest of several sampled texts, or the greedy text at temperature 0. `logits` follow the prefix."""
     texts = {number: _Candidate([]) for number in range(options.best_of if temperature > 0 else 1)}
     plans.share(n_prefix, len(texts))
     context = plans.config.text_context
@@ -118,7 +118,7 @@ def _decode(
 
 
 def _choose(text: _Candidate, logits: Array, rules: Rules, temperature: float, rng: np.random.Generator) -> None:
-    """Add the next token to a text, the likeliest one or one that is drawn."""
+    """Add the next token to a text: the likeliest at temperature 0, else a sampled one."""
     rules.apply(logits, text.ids)
     top = logits.max()
     if not np.isfinite(top):
@@ -142,7 +142,7 @@ def _probabilities(logits: Array) -> Array:
 
 
 def detect_language(plans: SpeechPlans, tokens: SpeechTokens) -> dict[str, float]:
-    """The probability of each language in the window that was encoded last, the likeliest first."""
+    """Returns the probability of each language in the window that was encoded last, likeliest first."""
     logits = plans.prompt((tokens.start,), (0,))[0]
     found = _probabilities(logits[list(tokens.languages.values())])
     named = dict(zip(tokens.languages, found.tolist(), strict=True))

@@ -46,7 +46,7 @@ class Rules:
             return
         ends_in_time = chosen[-1] >= first
         is_pair = len(chosen) < 2 or chosen[-2] >= first
-        if ends_in_time:  # after a pair text, after one time another one or the end
+        if ends_in_time:  # after a pair of times: text; after one time: a second one or the end
             logits[slice(first, None) if is_pair else slice(0, self.tokens.end)] = _NEVER
         latest = next((i for i in reversed(chosen) if i >= first), None)
         if latest is not None:

@@ -25,7 +25,7 @@ from camshaft.text.vocabulary import vocabulary_size
 
 Array = np.ndarray[Any, Any]
 Audio = str | os.PathLike[str] | bytes | Array
-# Above this temperature the text of a window is no guide to the next one.
+# Above this temperature the text of a window is not a guide to the next one.
 _DRAWN = 0.5
 
 
@@ -67,11 +67,12 @@ class SpeechModel(FileModel):
         on_progress: Callable[[float, float], None] = lambda done, total: None,
         **keywords: Any,
     ) -> Transcript:
-        """What is said in a recording: a file's path or bytes, or samples f32 [n] or [n, channels] at `rate` (16000).
+        """Transcribes a recording: a file's path or bytes, or samples f32 [n] or [n, channels] at `rate` (16000).
 
         `keywords` are fields of TranscribeOptions. `on_segment` gets each segment once it is decided, `on_progress` seconds done
-        and in all; an exception of theirs ends the work. Raises FormatError for a file that is no sound, MissingExtraError for
-        one that needs a library, SettingError for an option or samples that cannot be, LogitsError if the model computes NaN."""
+        and in all; an exception of theirs ends the work. Raises FormatError for a file that is not an audio file,
+        MissingExtraError for one that needs a library, SettingError for an option or samples that cannot be, LogitsError if the
+        model computes NaN."""
         wanted = self._options(options, keywords)
         samples = _samples(audio, rate)
         with self._lock:

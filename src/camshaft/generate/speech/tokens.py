@@ -36,7 +36,7 @@ class SpeechTokens:
     blank: tuple[int, ...]
 
     def start_ids(self, language: str | None, task: str, *, timestamps: bool) -> list[int]:
-        """What an answer begins with; `language` None is a model of English alone."""
+        """Returns the ids that start a transcript; `language` is None for English-only models."""
         ids = [self.start]
         if language is not None:
             ids += [self.languages[language], self.translate if task == "translate" else self.transcribe]

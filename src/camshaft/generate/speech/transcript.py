@@ -95,7 +95,7 @@ def _time(seconds: float, separator: str) -> str:
 
 
 def _cue(text: str) -> str:
-    """A text as part of a subtitle: `-->` would begin another one, and so would an empty line."""
+    """Escapes a text for a subtitle: `-->` and empty lines would start a new cue."""
     return "\n".join(line.strip() for line in text.strip().replace("-->", "->").splitlines() if line.strip())
 
 

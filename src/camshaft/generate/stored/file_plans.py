@@ -17,6 +17,7 @@ from camshaft.formats.gguf.file import GGUFFile
 from camshaft.formats.mapped import shown_value
 from camshaft.generate import options as model_options
 from camshaft.generate.generation import Closing
+from camshaft.generate.memory.packed_folder import weight_cache
 from camshaft.generate.stored.header_cache import open_model_file
 from camshaft.generate.stored.plan_cache import PlanCache
 from camshaft.models.files.pull import resolve_model
@@ -43,7 +44,7 @@ class FilePlans(ABC):
         self, file: GGUFFile, facts: str, specs: Mapping[str, TensorSpec], *, activations: str, threads: int
     ) -> None:
         self.file, self.specs, self.threads = file, specs, threads
-        self._weights, self._activations = Weights(), activations
+        self._weights, self._activations = Weights(cache=weight_cache(file)), activations
         facts = f"{facts}|{activations}|{threads}"
         self.cache = PlanCache(file, facts, self._weights, file.tensors, use=True)
         self._plans: dict[str, ExecutionPlan | CachedPlan] = {}

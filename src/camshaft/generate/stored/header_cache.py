@@ -33,7 +33,7 @@ _SAMPLE = 64  # bytes of each tensor, at its beginning and in its middle
 
 @dataclass(frozen=True)
 class ModelFile:
-    """An open model file. `from_cache` tells whether its header was cached under `key`; `index` is the vocabulary's index if
+    """An open model file. `from_cache`: whether its header was cached under `key`; `index` is the vocabulary's index if
     cached; `digests` are the headers' digests when it was opened, one for each part of a split model.
 
     Only the first part's header is cached: it has the metadata."""
@@ -61,7 +61,7 @@ class ModelFile:
         return Tokenizer(indexed_vocabulary(self.index, self.file.metadata))
 
     def mapped_tokenizer(self) -> Tokenizer:
-        """The file's tokenizer, which finds its strings in the mapped file where it can: SmolLM2's takes 12 MB less memory."""
+        """The file's tokenizer, which finds its strings in the mapped file where it can: SmolLM2's takes 6 MB less memory."""
         if self.index is not None:
             return self.tokenizer()
         whole = self.tokenizer()
@@ -83,7 +83,7 @@ class ModelFile:
 
 
 def weights_sample(tensors: Mapping[str, FileTensor]) -> int:
-    """A checksum of some bytes of each tensor, which tells one model's weights from another's."""
+    """A checksum of some bytes of each tensor, which distinguishes models' weights."""
     return crc32(b"".join(_sample(tensor) for tensor in tensors.values()))
 
 
@@ -112,7 +112,7 @@ def _open_one(path: str | os.PathLike[str]) -> ModelFile:
     mapped = MappedFile(path)
     key = digest_of(program_digest(), probe(mapped))
     data = store().headers.get(key, f"the cached header of {mapped.path}")
-    known = None if data is None else _known(mapped, data)
+    known = None if data is None else _from_cache(mapped, data)
     if known is not None:
         file, index, digest = known
         return ModelFile(file, index, True, key, (digest,))
@@ -120,8 +120,8 @@ def _open_one(path: str | os.PathLike[str]) -> ModelFile:
     return ModelFile(file, None, False, key, (header_digest(mapped, file.header_nbytes),))
 
 
-def _known(mapped: MappedFile, data: bytes) -> tuple[GGUFFile, VocabularyIndex | None, str] | None:
-    """The file by its cached header, with the header's digest; None if the file's header is another one. A malformed entry is
+def _from_cache(mapped: MappedFile, data: bytes) -> tuple[GGUFFile, VocabularyIndex | None, str] | None:
+    """The file by its cached header, with the header's digest; None if the file's header has changed. A malformed entry is
     reported and not used."""
     try:
         header, index = from_bytes(data)

@@ -187,7 +187,7 @@ def _model(file: GGUFFile) -> str:
 
 
 def _value(file: GGUFFile, key: str) -> bytes:
-    """The bytes of a metadata value that plans may depend on: of the tokenizer's only the first ones, which tell its size."""
+    """The bytes of a metadata value that plans may depend on: of the tokenizer's only the first ones, which give its size."""
     return file.metadata.raw(key, _MAX_VALUE_NBYTES if key.startswith("tokenizer.") else None)
 
 

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 Array = np.ndarray[Any, Any]
 Parts: TypeAlias = Iterator[bytes | memoryview]
 AUTO = "auto"
-# A prompt is kept where so many of its tokens were not: fewer are processed in less time than a file of them is written.
+# A prompt is stored if at least this many of its tokens were new: fewer are processed faster than a file is written.
 LEAST_NEW = 64
 # Tokens of a prompt that are processed anyway: the last one, whose logits are wanted, and one more, since the plan for single
 # tokens rounds otherwise than that for prompts.
@@ -65,7 +65,7 @@ class PromptCache:
     def find(self, tokens: Sequence[int]) -> tuple[PromptFile, int] | None:
         """The kept prompt with the longest beginning of `tokens`, open, and how many of them to take; None if there is none.
 
-        Raises StoreError for a file that is no kept prompt, or is one of another model or cache format; in the store such are
+        Raises StoreError for a file that is not a kept prompt, or is one of another model or cache format; in the store such are
         skipped."""
         best: tuple[PromptFile, int] | None = None
         for path, start in self._candidates():
@@ -101,7 +101,7 @@ class PromptCache:
             self._read = Beginning(file.head.tokens[:n], blocks, states)
 
     def take(self, tokens: Sequence[int]) -> Beginning | None:
-        """What `read` has read, once; None if it is no beginning of these tokens, of which some are to be processed."""
+        """Returns what `read` has read, once; None unless it is a prefix of these tokens and leaves some to process."""
         found, self._read = self._read, None
         if found is None or found.tokens != list(tokens[: len(found.tokens)]):
             return None

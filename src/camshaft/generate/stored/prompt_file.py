@@ -34,12 +34,12 @@ States = Mapping[int, Mapping[str, Array]]
 
 
 class _DamagedError(Exception):
-    """A file that is no prompt of camshaft's, or damaged; the message says how."""
+    """A file that is not a prompt of camshaft's, or damaged; the message says how."""
 
 
 @dataclass(frozen=True)
 class PromptHead:
-    """What a file has: the digest of its model, the tokens, (name, bytes of a block) of keys and values, (name, bytes) of
+    """The head of a file: the digest of its model, the tokens, (name, bytes of a block) of keys and values, (name, bytes) of
     recurrent states, and the numbers of tokens after which it has them."""
 
     model: str
@@ -112,7 +112,7 @@ class PromptFile:
 
     def _damaged(self, error: BaseException) -> BaseException:
         if isinstance(error, _DamagedError):
-            return StoreError(f"{self.path}: is no kept prompt, or is damaged: {error}")
+            return StoreError(f"{self.path}: is not a kept prompt, or is damaged: {error}")
         return error
 
     def _read_head(self) -> PromptHead:
@@ -158,7 +158,7 @@ class PromptFile:
         return data[:n]
 
     def states_at(self, position: int) -> dict[str, Array]:
-        """The recurrent states after so many tokens, uint8. Raises StoreError."""
+        """The recurrent states after `position` tokens, uint8. Raises StoreError."""
         found = {}
         for name, nbytes in self.head.states:
             at = self._places[position, name]

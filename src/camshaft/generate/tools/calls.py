@@ -53,7 +53,7 @@ def call_grammar(
 
 
 def _cut(style: Style) -> tuple[str, str]:
-    """What of a call's start lets nothing but a call follow, and the rest; nothing if a call is a whole answer."""
+    """Splits a call's start into the part that only a call can follow, and the rest; empty if the whole answer is a call."""
     if style.is_whole:
         return "", style.start
     trigger, line, rest = style.start.partition("\n")
@@ -109,7 +109,7 @@ class ToolCall:
 
     @property
     def values(self) -> dict[str, Any] | None:
-        """The arguments by name; None for those of a call that was cut, which are no JSON."""
+        """The arguments by name; None for those of a call that was cut, which are not JSON."""
         try:
             read = json.loads(self.arguments)
         except (ValueError, RecursionError):
@@ -119,8 +119,8 @@ class ToolCall:
 
 @dataclass(frozen=True)
 class Delta:
-    """What a piece of text adds: text of the answer; a `thought` before it; or, to the call of number `index`, its name (at its
-    beginning) or arguments."""
+    """The parsed form of a piece of text: text of the answer; a `thought` before it; or, to the call of number `index`, its name
+    (at its beginning) or arguments."""
 
     text: str = ""
     index: int = -1
@@ -175,7 +175,7 @@ class ToolCallReader:
     _scanner: _Scanner | None = None  # of the arguments of the last call
 
     def push(self, text: str) -> list[Delta]:
-        """What further text of the answer adds."""
+        """Returns the deltas of further text."""
         if self.style is None:
             return [Delta(text)] if text else []
         self._held += text
@@ -185,7 +185,7 @@ class ToolCallReader:
         return deltas
 
     def finish(self) -> list[Delta]:
-        """What the end of the answer adds."""
+        """Returns the deltas of the answer's end."""
         held, self._held = self._held, ""
         is_text = held and not self.calls and not self._in_name and not self._is_opened
         return [Delta(held)] if is_text else []
@@ -195,7 +195,7 @@ class ToolCallReader:
         return "".join(delta.text for delta in [*self.push(answer), *self.finish()])
 
     def _step(self, style: Style) -> list[Delta] | None:
-        """What the held text says by itself; None if that needs more text."""
+        """Parses the buffered text; None if more text is needed."""
         if self._scanner is not None:
             return self._read_arguments(self._scanner)
         if self._in_name:

@@ -1,4 +1,4 @@
-"""Reasoning: what a model thinks before its answer, told from the answer as the text comes."""
+"""Reasoning: separates what a model thinks from its answer, as the text arrives."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class _MarkedReader:
     _has_thought: bool = False
 
     def push(self, text: str) -> list[Part]:
-        """What further text adds to the thoughts and the answer."""
+        """Returns the deltas of further text: reasoning and answer."""
         self._held += text
         parts: list[Part] = []
         if self.state == "before":
@@ -83,7 +83,7 @@ class _MarkedReader:
         return [part for part in parts if part[1]]
 
     def finish(self) -> list[Part]:
-        """What the end of the answer adds."""
+        """Returns the deltas of the answer's end."""
         held, self._held = self._held, ""
         is_thought = self.state == "in"
         return [(is_thought, held)] if held.strip() or (held and self.state == "before") else []
@@ -125,7 +125,7 @@ class _HarmonyReader:
     _n_thoughts: int = 0
 
     def push(self, text: str) -> list[Delta]:
-        """What further text of the answer adds."""
+        """Returns the deltas of further text."""
         self._held += text
         deltas: list[Delta] = []
         while (found := self._read_body() if self.in_body else self._read_head()) is not None:
@@ -133,9 +133,9 @@ class _HarmonyReader:
         return deltas
 
     def finish(self) -> list[Delta]:
-        """What the end of the answer adds; a head without its end adds nothing."""
+        """Returns the deltas of the answer's end; an unfinished channel head adds nothing."""
         held, self._held = self._held, ""
-        return self._said(held) if self.in_body or "<|" not in held else []
+        return self._delta(held) if self.in_body or "<|" not in held else []
 
     def _read_head(self) -> list[Delta] | None:
         head, mark, rest = self._held.partition(_HEAD_END)
@@ -157,12 +157,12 @@ class _HarmonyReader:
             at, mark = min(found)
             text, self.in_body = self._held[:at], False
             self._held = self._held[at + len(mark) * (mark == "<|end|>") :]
-            return self._said(text)
+            return self._delta(text)
         n = max(begun(self._held, mark) for mark in _ENDS)
         text, self._held = self._held[: len(self._held) - n], self._held[len(self._held) - n :]
-        return self._said(text) or None
+        return self._delta(text) or None
 
-    def _said(self, text: str) -> list[Delta]:
+    def _delta(self, text: str) -> list[Delta]:
         if not text:
             return []
         if self._kind == "call":
@@ -205,13 +205,13 @@ class AnswerReader:
         return () if self.reasoning is None else self.reasoning.shown
 
     def push(self, text: str) -> list[Delta]:
-        """What further text of the answer adds."""
+        """Returns the deltas of further text."""
         return self._counted(
             self._calls.push(text) if self._thoughts is None else self._split(self._thoughts.push(text))
         )
 
     def finish(self) -> list[Delta]:
-        """What the end of the answer adds."""
+        """Returns the deltas of the answer's end."""
         rest = [] if self._thoughts is None else self._split(self._thoughts.finish())
         return self._counted([*rest, *self._calls.finish()])
 

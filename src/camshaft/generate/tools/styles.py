@@ -1,4 +1,4 @@
-"""Styles: how chat templates tell a model its tools, and how the model then writes a call."""
+"""Styles: how chat templates describe tools to a model, and how the model then writes a call."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def style_of(template: ChatTemplate) -> Style:
 def with_tools(
     style: Style, messages: Sequence[Message], tools: Sequence[Tool]
 ) -> tuple[list[Message], dict[str, Any]]:
-    """The messages and the further variables of a template that tell a model its tools, earlier calls and their results.
+    """The messages and further template variables that give a model its tools, earlier calls and their results.
 
     A message with `tool_calls` has a list of {'id', 'name', 'arguments': dict}; one of the role 'tool' has a result."""
     if style.is_native:

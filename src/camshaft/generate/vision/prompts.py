@@ -71,7 +71,7 @@ def _content(message: Mapping[str, Any], template: ChatTemplate) -> dict[str, An
 
 
 def placing(pictures: Sequence[Picture], vision: VisionModel | None, tokenizer: Tokenizer) -> Pieces:
-    """What puts the tokens of pictures in the place of the markers of a rendered text.
+    """Returns a function that replaces the markers of a rendered text by the tokens of pictures.
 
     It raises SettingError unless there is a marker for each picture, ModelError if the model sees no pictures."""
     if not pictures:

@@ -1,4 +1,4 @@
-"""Runs of a text model's plans with tokens of pictures among others."""
+"""Runs of a text model's plans on tokens of text and pictures."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ Array = np.ndarray[Any, Any]
 
 
 class AxisPositions:
-    """The positions of tokens in each slot. What a slot had at a position and after it is forgotten when that position comes
-    again, since another session has the slot, or this one has gone back."""
+    """The positions of tokens in each slot. When a position comes again, because the slot has a new session or its session went
+    back, the slot's history from that position on is dropped."""
 
     def __init__(self) -> None:
-        # Of each slot, in order: (from this position on, so much less).
+        # Per slot, ascending: (first position, what is subtracted from positions from there on).
         self._less: dict[int, list[tuple[int, int]]] = {}
 
     def of(self, ids: Sequence[int], positions: Sequence[int], slots: Sequence[int]) -> Array:
-        """Time, row and column of each token, i32 [tokens, 3]; those of a slot come in order, and from its beginning on."""
+        """Time, row and column of each token, i32 [tokens, 3]. The tokens of a slot must come in order, from its first one."""
         return np.array([self._next(*each) for each in zip(ids, positions, slots, strict=True)], np.int32)
 
     def _next(self, token: int, position: int, slot: int) -> tuple[int, int, int]:
@@ -49,12 +49,12 @@ class AxisPositions:
         return first, first + row, first + column
 
     def begin(self, slot: int, other: int | None = None) -> None:
-        """Have a slot with text alone so far, or with what another one has."""
+        """Start a slot that is empty, or that copies the history of slot `other`."""
         self._less[slot] = [] if other is None else list(self._less.get(other, []))
 
 
 class PictureRuns(ABC):
-    """What ModelPlans has of pictures."""
+    """The part of ModelPlans that handles pictures."""
 
     seeing: Seeing
     cache: KVCache
@@ -63,7 +63,7 @@ class PictureRuns(ABC):
 
     @cached_property
     def axes(self) -> AxisPositions:
-        """The positions of each slot's tokens, where these have several axes."""
+        """The positions of each slot's tokens, for models whose positions have several axes."""
         return AxisPositions()
 
     def _place(
@@ -73,7 +73,7 @@ class PictureRuns(ABC):
         positions: Sequence[int],
         slots: Sequence[int],
     ) -> None:
-        """Set the tokens of a plan's next run, the embeddings of those of pictures, and the number of keys."""
+        """Set the tokens of a plan's next run, the embeddings of picture tokens, and the number of keys."""
         n, inputs = len(ids), plan.inputs
         inputs["ids"][:n], inputs["positions"][:n], inputs["slots"][:n] = ids, positions, slots
         if "pictures" in inputs:
@@ -84,7 +84,7 @@ class PictureRuns(ABC):
             plan.set_extent(self.length, max(positions) + 1)
 
     def pass_over(self, ids: Sequence[int], first: int, slot: int) -> None:
-        """Say that the cache of a slot has these tokens from position `first` on already."""
+        """Record that a slot's cache already holds these tokens from position `first` on."""
         if self.seeing.axes:
             self.axes.of(ids, range(first, first + len(ids)), [slot] * len(ids))
 
@@ -97,11 +97,13 @@ class PictureRuns(ABC):
     def _run_as(
         self, name: str, ids: Sequence[int], positions: Sequence[int], slots: Sequence[int], rows: Sequence[int]
     ) -> Array | DeviceRows:
-        """Run the plan of that name, or the one for so many tokens and rows."""
+        """Run the named plan, or the one for this number of tokens and rows."""
 
     def part_length(self, ids: Sequence[int], first: int, most: int, *, is_first: bool = True) -> int:
-        """How many tokens from number `first` on the next run may have, at most `most`. A picture whose tokens see each other is
-        not cut: the first part of a run has more if it must, another one none. ContextError for one that no run takes."""
+        """Returns how many tokens from ids[first] on the next run takes, at most `most`.
+
+        A picture whose tokens attend to each other is not split: the first part of a run may exceed `most` for it, later parts
+        return 0. ContextError for a picture larger than a run."""
         n = min(most, len(ids) - first)
         if not self.seeing.together or n < 1:
             return max(n, 0)
@@ -115,8 +117,7 @@ class PictureRuns(ABC):
     def _run_stretches(
         self, name: str, ids: Sequence[int], positions: Sequence[int], slots: Sequence[int], rows: Sequence[int]
     ) -> Array | DeviceRows:
-        """Run the tokens of each picture together, and the others between by the plan of that name; return the logits of all
-        wanted rows."""
+        """Run the tokens of each picture in one run, and the text between by the named plan. Returns the logits of `rows`."""
         found = []
         for first, last, of_picture in stretches(ids):
             wanted = [row - first for row in rows if first <= row < last]

@@ -1,6 +1,6 @@
-"""PictureToken: a token whose embedding is of a picture and not of the vocabulary.
+"""PictureToken: a token whose embedding comes from a picture, not from the vocabulary.
 
-It is an int, the id of the marker in the text, so that it goes wherever token ids go: prompts, sessions, batches, requests.
+It is an int, the id of the marker in the text, so it can be used wherever token ids are: prompts, sessions, batches, requests.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ Array = np.ndarray[Any, Any]
 
 @dataclass(frozen=True, eq=False)
 class Span:
-    """The tokens of a picture, or of one tile of it, that follow each other: `rows` f32 [tokens, width] are their embeddings.
+    """Consecutive tokens of a picture or one of its tiles: `rows` f32 [tokens, width] are their embeddings.
     Spans of equal digests have equal rows. They are `columns` wide."""
 
     rows: Array
@@ -25,14 +25,15 @@ class Span:
 
     @property
     def extent(self) -> int:
-        """The positions that the span takes where positions have axes: its longer side."""
+        """The positions that the span takes if positions have several axes: its longer side."""
         return max(self.columns, len(self.rows) // self.columns)
 
 
 @dataclass(frozen=True)
 class Seeing:
-    """How a text model takes pictures: embeddings of `width` numbers (0: none), all tokens of a picture in one run if they see
-    each other `together` (in layers with a window alone: `windows_only`), positions with so many `axes` (0: one for all)."""
+    """How a text model takes pictures: embeddings of `width` elements (0: none), all tokens of a picture in one run if they
+    attend to each other `together` (in layers with a window alone: `windows_only`), positions with `axes` axes (0: one for
+    all)."""
 
     width: int = 0
     together: bool = False
@@ -44,13 +45,13 @@ BLIND = Seeing()
 
 
 class PictureToken(int):
-    """A token of a picture, number `index` of its span. Equal to a token of the same number of an equal span, and to no int."""
+    """A token of a picture, number `index` of its span. It equals the token of the same index of an equal span, and no int."""
 
     span: Span
     index: int
 
     def __new__(cls, marker: int, span: Span, index: int) -> PictureToken:
-        """`marker` is the id of a token in the vocabulary, which stands for the picture where only ids count."""
+        """`marker` is the id of the vocabulary's token that represents the picture where only ids matter."""
         made = super().__new__(cls, marker)
         made.span, made.index = span, index
         return made
@@ -66,7 +67,7 @@ class PictureToken(int):
 
     @property
     def name(self) -> bytes:
-        """Bytes that no other token has: the span's digest and the number."""
+        """A unique name: the span's digest and the index."""
         return self.span.digest + self.index.to_bytes(4, "little")
 
 
@@ -76,7 +77,7 @@ def tokens_of(span: Span, marker: int) -> list[int]:
 
 
 def is_end(token: int) -> bool:
-    """Whether a token is the last one of its picture, or of none."""
+    """Whether a token is the last one of its picture, or no picture's."""
     return not isinstance(token, PictureToken) or token.index == len(token.span.rows) - 1
 
 
@@ -86,12 +87,12 @@ def has_pictures(ids: Iterable[int]) -> bool:
 
 
 def names_of(ids: Sequence[int]) -> bytes:
-    """What tells the tokens of pictures among these from those of others, in order; empty without."""
+    """Returns the identities of the pictures whose tokens are among these, in order; empty without pictures."""
     return b"".join(i.name for i in ids if isinstance(i, PictureToken))
 
 
 def part_length(ids: Sequence[int], first: int, most: int) -> int:
-    """How many tokens from number `first` on one run has: at most `most`, without a cut in a picture's; of a longer picture all
+    """How many tokens from ids[first] on a run takes: at most `most`, without splitting a picture; of a longer picture all
     of its tokens."""
     last = min(first + most, len(ids))
     if last == len(ids) or not _goes_on(ids, last):
@@ -105,7 +106,7 @@ def part_length(ids: Sequence[int], first: int, most: int) -> int:
 
 
 def _goes_on(ids: Sequence[int], at: int) -> bool:
-    """Whether token number `at` is of the same picture as the one before."""
+    """Whether ids[at] belongs to the same picture as the token before."""
     here, before = ids[at], ids[at - 1]
     return (
         isinstance(here, PictureToken)
@@ -116,7 +117,7 @@ def _goes_on(ids: Sequence[int], at: int) -> bool:
 
 
 def stretches(ids: Sequence[int]) -> list[tuple[int, int, bool]]:
-    """The ids as stretches (first, last, of a picture) of tokens of one picture, and of others, in order."""
+    """Returns (first, last, is a picture) of the stretches of ids: those of each picture, and the text between."""
     edges = [0]
     for at in range(1, len(ids)):
         here, before = (isinstance(ids[i], PictureToken) for i in (at, at - 1))
@@ -127,7 +128,7 @@ def stretches(ids: Sequence[int]) -> list[tuple[int, int, bool]]:
 
 
 def fill_rows(ids: Sequence[int], rows: Array, mask: Array) -> None:
-    """Set the embeddings [tokens, width] of the tokens of pictures, and the mask [tokens] of which these are."""
+    """Set the embeddings [tokens, width] of picture tokens, and the mask [tokens] of these."""
     mask[: len(ids)] = 0
     for at, i in enumerate(ids):
         if isinstance(i, PictureToken):

@@ -22,7 +22,8 @@ from camshaft.generate.options import compiled_activations
 from camshaft.generate.stored.file_plans import FilePlans
 from camshaft.generate.stored.header_cache import open_model_file
 from camshaft.generate.vision.tokens import Seeing, Span
-from camshaft.models.config import ModelConfig, check_layers
+from camshaft.models.config import ModelConfig
+from camshaft.models.file_layers import check_layers
 from camshaft.models.vision.config import PREFIX, VisionConfig, read_vision
 from camshaft.models.vision.lines import line_of
 from camshaft.models.vision.patches import grid_of, merged, patch_rows
@@ -102,7 +103,7 @@ class VisionModel(Closing):
             self._together = kind_of == "all" or (kind_of == "windows" and not text.per_layer_dim)
             _check_text(config, self.name, text, text_name, together=self._together)
             _check_line(line_of(self._file.metadata), self.name, line_of(text_keys), text_name)
-            check_layers(PREFIX, config.n_layers, len(self._file.tensors))
+            check_layers(PREFIX, config.n_layers, self._file.tensors, "v.blk")
         except BaseException:
             self._file.close()
             raise
@@ -122,17 +123,17 @@ class VisionModel(Closing):
 
     @property
     def marker(self) -> str:
-        """What stands for a picture in a prompt."""
+        """The marker of a picture in a prompt."""
         return self.config.row.marker
 
     @property
     def token(self) -> str:
-        """What stands in the vocabulary for each token of a picture."""
+        """The vocabulary's placeholder for each token of a picture."""
         return self.config.row.token or self.marker
 
     @property
     def written(self) -> str:
-        """What a picture is in a prompt of a template that knows none: the marker, with the text that belongs around it."""
+        """A picture in the prompt of a template without pictures: the marker with the text around it."""
         return self.config.row.written or self.marker
 
     def encode(self, picture: Picture) -> tuple[str | Span, ...]:

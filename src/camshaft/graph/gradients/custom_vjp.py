@@ -22,7 +22,8 @@ def custom_vjp(function: Callable[..., Any] | None = None, backward: Callable[..
     where it returns one. A gradient may have the shape to which an input was broadcast. Both functions are made of ops, so the
     gradient can be differentiated again. Tensors that they use are arguments; arrays may be captured.
 
-    Called with arrays alone, it is `function`. PlanError for what is no function; ShapeError for results that are no tensors.
+    Called with arrays alone, it is `function`. PlanError for anything that is not a function; ShapeError for results that are not
+    tensors.
     """
     if function is None:
         return functools.partial(custom_vjp, backward=backward)
@@ -44,7 +45,7 @@ def custom_vjp(function: Callable[..., Any] | None = None, backward: Callable[..
 
 
 def _op(function: Callable[..., Any], backward: Callable[..., Any]) -> Op:
-    """A composite op of the function: graphs compute it by what the function does."""
+    """Returns a composite op whose decomposition is the function."""
     name = getattr(function, "__name__", "function")
 
     def infer(specs: tuple[TensorSpec, ...], attrs: Attrs) -> tuple[TensorSpec, ...]:
@@ -59,7 +60,6 @@ def _op(function: Callable[..., Any], backward: Callable[..., Any]) -> Op:
         f"{name}(inputs) by the caller",
         infer,
         no_reference,
-        (),
         tuple,
         tuple,
         {},

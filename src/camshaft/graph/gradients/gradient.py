@@ -172,7 +172,7 @@ class _Sweep:
         return [(tensor, part() if callable(part) else part) for tensor, part in wanted]
 
     def _by_parts(self, node: Node) -> None:
-        """Through the decomposition, which is computed once more where its values are needed."""
+        """Through the decomposition, which is recomputed where its values are needed."""
         if node.op.decompose is None:
             raise PlanError("it has neither a gradient nor a decomposition; custom_vjp gives a function one")
         first = len(self.graph.nodes)

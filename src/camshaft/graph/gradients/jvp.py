@@ -22,7 +22,7 @@ def directional(
 ) -> tuple[Tensor, ...]:
     """Adds the nodes of the derivative of each result where the tensors of `wrt` move along `tangents`, which have their specs.
 
-    Raises ShapeError for other specs and what is no float, PlanError as Graph.gradients does."""
+    Raises ShapeError for other specs and what is not a float, PlanError as Graph.gradients does."""
     for tensor in (*results, *wrt, *tangents):
         expect_floats(graph, tensor)
     for tensor, tangent in zip(wrt, tangents, strict=True):

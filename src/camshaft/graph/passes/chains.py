@@ -31,7 +31,7 @@ def fuse_chains(graph: Graph) -> Graph:
     A chain takes the place of its last op; nodes that read one of its results follow it.
     """
     grouping = _Grouping(graph)
-    groups = grouping.found()
+    groups = grouping.grouped()
     if not any(len(group.members) > 1 for group in groups):
         return graph
     return _Chaining(graph, _ordered(grouping, groups)).run_in_order()
@@ -109,7 +109,7 @@ class _Grouping:
         self.far_steps = FAR_STEPS * len(graph.nodes)
         self.updated = {root(node.inputs[i]) for node in graph.nodes for i in node.op.updates}
 
-    def found(self) -> list[_Group]:
+    def grouped(self) -> list[_Group]:
         """Returns the groups, ordered by first member."""
         candidates = [i for i, node in enumerate(self.graph.nodes) if self._fits(node)]
         fitting = set(candidates)

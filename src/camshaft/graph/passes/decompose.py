@@ -84,7 +84,7 @@ class _Decomposing(Rewriter):
 
     def _expand(self, node: Node) -> None:
         if node.op.decompose is None:
-            what = "is primitive" if is_primitive(node.op) else "is no primitive"
+            what = "is primitive" if is_primitive(node.op) else "is not a primitive"
             raise PlanError(f"decompose: {node.name}: {node.op.name} {what} and has no decomposition")
         first = len(self.new.nodes)
         with self.new.on(node.device), self.new.scope(node.name):

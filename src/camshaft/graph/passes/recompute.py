@@ -1,4 +1,4 @@
-"""Checkpoints: blocks of nodes whose results gradients compute once more, in place of keeping them from the forward pass.
+"""Gradient checkpointing: blocks of nodes whose results gradients recompute instead of keeping them from the forward pass.
 
 A block's inputs, and the results that later nodes of the forward pass read, are kept. The nodes that are computed again stand
 before the first node of the gradients that needs one of them, so that the memory of one block at a time is in use (Chen et al.,
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def checkpoint(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function, whose gradients compute its intermediate results once more in place of keeping them: less memory for more
+    """Returns the function with gradients that recompute its intermediate results instead of keeping them: less memory for more
     time, and the same bits. Called with arrays it is the function itself. Graph.checkpoint has what it cannot contain."""
 
     @functools.wraps(function)

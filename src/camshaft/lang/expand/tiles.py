@@ -17,7 +17,7 @@ from camshaft.lang.expand.expander import Copier
 from camshaft.lang.tracing.recorder import Number
 from camshaft.lang.tracing.tracer import Array, Variable
 
-# The most accumulators per lane that become variables: more would spill.
+# Maximum accumulators per lane that become variables: more would spill.
 MOST_REGISTERS = 64
 # A tile's accumulators: element i * lanes + lane in variable i of that lane, or a matrix of scratch.
 Accumulators: TypeAlias = "list[Variable] | Array"

@@ -1,4 +1,4 @@
-"""What the interpreter tracks beside values: races between accesses, and undefined values (holes).
+"""Checks of the interpreter: races between accesses, and undefined elements.
 
 A load of unwritten scratch is undefined. Computing with it and dropping it in a select is allowed; storing it to an array or
 branching on it is an error. A kernel may therefore load a whole vector of which only some elements were written.
@@ -123,46 +123,46 @@ def _race(flat: Any, who: Any, now: str, earlier: Any, before: str, lines: Any, 
 
 
 @dataclass(frozen=True)
-class Hole:
-    """The undefined part of a value: `where` is a boolean, or one per element; `origin` describes its source."""
+class Undefined:
+    """Which elements of a value are undefined: `where` is one boolean or one per element; `origin` describes the source."""
 
     where: Any
     origin: str
 
-    def spread(self, size: int, places: Any) -> Hole:
-        """Scatter this hole's elements to `places` of a vector of `size`."""
+    def spread(self, size: int, places: Any) -> Undefined:
+        """Move the marks to `places` of a vector of `size`."""
         where = np.zeros(size, np.bool_)
         where[places] = self.where
-        return Hole(where, self.origin)
+        return Undefined(where, self.origin)
 
-    def only(self, size: int, places: Any) -> Hole | None:
-        """Return the hole's part at `places` (None: everywhere), or None if nothing there is undefined."""
+    def only(self, size: int, places: Any) -> Undefined | None:
+        """Return the undefined elements at `places` (None: all), or None if all of these are defined."""
         where = np.broadcast_to(self.where, (size,))
-        return hole_of(where if places is None else where[places], self.origin)
+        return undefined_of(where if places is None else where[places], self.origin)
 
 
-def hole_of(where: Any, origin: str) -> Hole | None:
-    """Return a Hole, or None if no element is undefined."""
-    return Hole(where, origin) if np.any(where) else None
+def undefined_of(where: Any, origin: str) -> Undefined | None:
+    """Return an Undefined, or None if every element is defined."""
+    return Undefined(where, origin) if np.any(where) else None
 
 
-def of_result(value: ir.Value, holes: list[Hole | None], condition: Any) -> Hole | None:
-    """Return the hole of a result from its operands' holes. `condition`: a select's first operand or a shuffle's lane."""
-    origins = [h.origin for h in holes if h is not None]
+def of_result(value: ir.Value, operands: list[Undefined | None], condition: Any) -> Undefined | None:
+    """Return which elements of a result are undefined. `condition`: a select's first operand or a shuffle's lane."""
+    origins = [h.origin for h in operands if h is not None]
     if not origins:
         return None
-    parts: list[Any] = [np.False_ if h is None else h.where for h in holes]
+    parts: list[Any] = [np.False_ if h is None else h.where for h in operands]
     if value.op == "select":
-        return hole_of(parts[0] | np.where(condition, parts[1], parts[2]), origins[0])
+        return undefined_of(parts[0] | np.where(condition, parts[1], parts[2]), origins[0])
     if value.op == "element":
-        return hole_of(parts[0][value.attr], origins[0])
+        return undefined_of(parts[0][value.attr], origins[0])
     if value.op == "shuffle":
-        return hole_of(parts[0] if np.ndim(parts[0]) == 0 else parts[0][condition], origins[0])
+        return undefined_of(parts[0] if np.ndim(parts[0]) == 0 else parts[0][condition], origins[0])
     if value.op == "reverse":
-        return hole_of(parts[0] if np.ndim(parts[0]) == 0 else parts[0][::-1], origins[0])
+        return undefined_of(parts[0] if np.ndim(parts[0]) == 0 else parts[0][::-1], origins[0])
     if value.op in ("reduce", "vector_sum", "vector_max", "scan", "subgroup_reduce", "pack", "partition", "count"):
-        return hole_of(np.any(parts[0]), origins[0])
+        return undefined_of(np.any(parts[0]), origins[0])
     where = parts[0]
     for part in parts[1:]:
         where = where | part
-    return hole_of(where, origins[0])
+    return undefined_of(where, origins[0])

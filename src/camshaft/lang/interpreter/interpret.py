@@ -14,7 +14,7 @@ import numpy as np
 from camshaft.errors import VerifyError
 from camshaft.lang import ir
 from camshaft.lang.expand.tiles import expand_tiles
-from camshaft.lang.interpreter.checks import Hole, hole_of
+from camshaft.lang.interpreter.checks import Undefined, undefined_of
 from camshaft.lang.interpreter.memory import Counts, Memory, bind
 from camshaft.lang.interpreter.values import ValueMachine
 from camshaft.lang.uniformity import varying
@@ -81,7 +81,7 @@ class _Machine(ValueMachine):
 
     def program(self, index: tuple[int, ...]) -> None:
         """Run one program."""
-        self.env, self.vars, self.holes, self.mask = {}, {}, {}, None
+        self.env, self.vars, self.undefined, self.mask = {}, {}, {}, None
         self.index = index
         for memory in self.memories.values():
             memory.start_program(index)
@@ -93,8 +93,8 @@ class _Machine(ValueMachine):
             if isinstance(item, ir.Value):
                 special = value_of.get(item.op)
                 env[item] = instruction(item) if special is None else special(item)
-                if self.holes:
-                    self.spread_holes(item)
+                if self.undefined:
+                    self.spread_undefined(item)
             else:
                 _STATEMENTS[type(item)](self, item)
 
@@ -105,35 +105,35 @@ class _Machine(ValueMachine):
 
     def var_new(self, item: ir.VarNew) -> None:
         self.vars[item.var] = self.broadcast(item.var, self.env[item.var.init])
-        self.set_hole(item.var, self.holes.get(item.var.init))
+        self.set_undefined(item.var, self.undefined.get(item.var.init))
 
     def var_set(self, item: ir.VarSet) -> None:
         new = self.broadcast(item.var, self.env[item.value])
         if self.mask is not None and item.var in self.varying_vars:
             new = np.where(self.mask, new, self.vars[item.var])
         self.vars[item.var] = new
-        if self.holes:
-            self.set_hole(item.var, self.var_hole(item))
+        if self.undefined:
+            self.set_undefined(item.var, self.undefined_in_var(item))
 
-    def var_hole(self, item: ir.VarSet) -> Hole | None:
-        """Return the hole of a variable after an assignment; lanes that are masked off keep theirs."""
-        new, old = self.holes.get(item.value), self.holes.get(item.var)
+    def undefined_in_var(self, item: ir.VarSet) -> Undefined | None:
+        """Return which elements of a variable are undefined after an assignment; masked lanes keep their old state."""
+        new, old = self.undefined.get(item.value), self.undefined.get(item.var)
         if self.mask is None or item.var not in self.varying_vars or (new is None and old is None):
             return new
         parts = [np.False_ if h is None else h.where for h in (new, old)]
-        return hole_of(np.where(self.mask, *parts), (new or old or Hole(False, "")).origin)
+        return undefined_of(np.where(self.mask, *parts), (new or old or Undefined(False, "")).origin)
 
     # --- memory --------------------------------------------------------------------------------------------------
     def store(self, item: ir.Store) -> None:
         memory, value = self.memories[item.array], self.env[item.value]
         self.whole((*item.indices, *((item.count,) if item.count is not None else ())), item.line)
-        hole = self.holes.get(item.value)
+        undefined = self.undefined.get(item.value)
         indices = [self.env[i] for i in item.indices]
         if item.value.width:
             count = item.value.width if item.count is None else int(self.env[item.count])
-            memory.store_vector(item.line, indices, value, min(count, item.value.width), hole)
+            memory.store_vector(item.line, indices, value, min(count, item.value.width), undefined)
         else:
-            memory.store(item.line, indices, value, self.mask, self.lanes, hole)
+            memory.store(item.line, indices, value, self.mask, self.lanes, undefined)
 
     def prefetch(self, item: ir.Prefetch) -> None:
         """Do nothing: a prefetch reads nothing, so there is nothing to check."""

@@ -11,7 +11,7 @@ import numpy as np
 
 from camshaft.errors import VerifyError
 from camshaft.lang import ir, traversal
-from camshaft.lang.interpreter.checks import ALL_LANES, MANY, Hole, Race, Tracker
+from camshaft.lang.interpreter.checks import ALL_LANES, MANY, Race, Tracker, Undefined
 
 
 @dataclass
@@ -37,9 +37,9 @@ class Memory:
         self.linear = 0
         self.known: dict[int, tuple[int, ...]] = {}
 
-    # --- life ----------------------------------------------------------------------------------------------------
+    # --- lifetime ------------------------------------------------------------------------------------------------
     def start_program(self, program: tuple[int, ...]) -> None:
-        """Reset scratch; accesses to arrays stay recorded across programs, by a number per program."""
+        """Reset scratch. Accesses to arrays stay recorded across programs, by program number."""
         self.program, self.linear = program, self.linear + 1
         self.known[self.linear] = program
         if self.written is not None:
@@ -47,14 +47,14 @@ class Memory:
         self.barrier()
 
     def barrier(self) -> None:
-        """Clear the accesses by lane: a barrier orders them."""
+        """Forget the accesses by lane: a barrier orders them."""
         if self.by_lane is not None:
             self.by_lane.clear()
 
     def fail(self, line: int, message: str) -> VerifyError:
         return VerifyError(f"kernel {self.kernel.name}, line {line}: {message}")
 
-    # --- places --------------------------------------------------------------------------------------------------
+    # --- indexing ------------------------------------------------------------------------------------------------
     def place(self, line: int, indices: Sequence[Any], active: Any) -> Any:
         """Return the flat element of each active lane (an int if all indices are uniform) after a bounds check per dimension."""
         flat: Any = 0
@@ -66,7 +66,7 @@ class Memory:
                 flat = flat + at * stride
                 continue
             chosen = index if active is None else index[active]
-            # one look for both bounds: a negative index is a great unsigned one
+            # one comparison checks both bounds: as unsigned, a negative index is large
             if chosen.size and np.maximum.reduce(chosen.view(np.uint64)) >= size:
                 first = int(np.argmax((chosen < 0) | (chosen >= size)))
                 lane = first if active is None else int(active[first])
@@ -88,49 +88,51 @@ class Memory:
         return np.arange(first, first + count)
 
     # --- accesses ------------------------------------------------------------------------------------------------
-    def load(self, line: int, indices: Sequence[Any], mask: Any, lanes: int) -> tuple[Any, Hole | None]:
-        """Return array[indices], 0 in inactive lanes, and the hole of elements that were never written."""
+    def load(self, line: int, indices: Sequence[Any], mask: Any, lanes: int) -> tuple[Any, Undefined | None]:
+        """Return array[indices], 0 in inactive lanes, and which elements were never written."""
         active = None if mask is None else np.flatnonzero(mask)
         flat = self.place(line, indices, active)
         if np.ndim(flat) == 0:
             return self.data[flat], self.note_read(line, flat, ALL_LANES)
         who = np.arange(lanes) if active is None else active
-        hole = self.note_read(line, flat, who)
+        undefined = self.note_read(line, flat, who)
         if active is None:
-            return self.data[flat], hole
+            return self.data[flat], undefined
         result = np.zeros(lanes, self.data.dtype)
         result[active] = self.data[flat]
-        return result, hole and hole.spread(lanes, active)
+        return result, undefined and undefined.spread(lanes, active)
 
-    def load_vector(self, line: int, indices: Sequence[Any], width: int, count: int) -> tuple[Any, Hole | None]:
-        """Return `width` elements: `count` consecutive ones of the array, then zeros; and their hole."""
+    def load_vector(self, line: int, indices: Sequence[Any], width: int, count: int) -> tuple[Any, Undefined | None]:
+        """Return `width` elements: `count` consecutive ones of the array, then zeros; and which were never written."""
         flat = self.vector_place(line, indices, count)
-        hole = self.note_read(line, flat, ALL_LANES)
+        undefined = self.note_read(line, flat, ALL_LANES)
         result = np.zeros(width, self.data.dtype)
         result[: flat.size] = self.data[flat]
-        return result, hole and hole.spread(width, np.arange(flat.size))
+        return result, undefined and undefined.spread(width, np.arange(flat.size))
 
     def store(
-        self, line: int, indices: Sequence[Any], value: Any, mask: Any, lanes: int, hole: Hole | None = None
+        self, line: int, indices: Sequence[Any], value: Any, mask: Any, lanes: int, undefined: Undefined | None = None
     ) -> None:
         """Store `value` in the active lanes. Storing undefined elements is allowed in scratch and an error elsewhere."""
         active = None if mask is None else np.flatnonzero(mask)
         flat = self.place(line, indices, active)
         if np.ndim(flat) == 0:
             if np.ndim(value):
-                raise self.fail(line, f"every lane stores another value to one element of {self.name}")
-            self.note_write(line, flat, ALL_LANES, hole)
+                raise self.fail(line, f"lanes store different values to one element of {self.name}")
+            self.note_write(line, flat, ALL_LANES, undefined)
             self.data[flat] = self.narrow(value)
             return
         who = np.arange(lanes) if active is None else active
         self.one_lane_each(line, flat, who)
-        self.note_write(line, flat, who, hole and hole.only(lanes, active))
+        self.note_write(line, flat, who, undefined and undefined.only(lanes, active))
         self.data[flat] = self.narrow(value if np.ndim(value) == 0 or active is None else value[active])
 
-    def store_vector(self, line: int, indices: Sequence[Any], value: Any, count: int, hole: Hole | None = None) -> None:
+    def store_vector(
+        self, line: int, indices: Sequence[Any], value: Any, count: int, undefined: Undefined | None = None
+    ) -> None:
         """Store the first `count` elements of a vector."""
         flat = self.vector_place(line, indices, count)
-        self.note_write(line, flat, ALL_LANES, hole and hole.only(len(value), np.arange(flat.size)))
+        self.note_write(line, flat, ALL_LANES, undefined and undefined.only(len(value), np.arange(flat.size)))
         self.data[flat] = self.narrow(value[: flat.size])
 
     def narrow(self, value: Any) -> Any:
@@ -150,8 +152,8 @@ class Memory:
     def spell(self, flat: int) -> tuple[int, ...]:
         return tuple(int(i) for i in np.unravel_index(flat, self.shape))
 
-    # --- who touched what ----------------------------------------------------------------------------------------
-    def note_read(self, line: int, flat: Any, who: Any) -> Hole | None:
+    # --- races and undefined values ------------------------------------------------------------------------------
+    def note_read(self, line: int, flat: Any, who: Any) -> Undefined | None:
         if self.by_lane is not None:
             self.race(line, self.by_lane, self.by_lane.read(flat, who, line))
         if self.by_program is not None:
@@ -164,15 +166,15 @@ class Memory:
         missing = ~self.written[flat]
         at = flat if np.ndim(flat) == 0 else flat[int(np.argmax(missing))]
         place = f"element {self.spell(int(at))} of {self.name}, read at line {line},"
-        return Hole(missing, f"{place} was never written (program {self.program})")
+        return Undefined(missing, f"{place} was never written (program {self.program})")
 
-    def note_write(self, line: int, flat: Any, who: Any, hole: Hole | None) -> None:
+    def note_write(self, line: int, flat: Any, who: Any, undefined: Undefined | None) -> None:
         if self.written is None:
             self.counts.stores += np.size(flat)
-            if hole is not None:
-                raise self.fail(line, f"what is stored to {self.name} depends on scratch: {hole.origin}")
+            if undefined is not None:
+                raise self.fail(line, f"the value stored to {self.name} depends on scratch: {undefined.origin}")
         else:
-            self.written[flat] = True if hole is None else ~hole.where
+            self.written[flat] = True if undefined is None else ~undefined.where
         if self.by_lane is not None:
             self.race(line, self.by_lane, self.by_lane.write(flat, who, line))
         if self.by_program is not None:
@@ -208,7 +210,7 @@ class Memory:
 
 
 def bind(kernel: ir.KernelIR, arrays: Sequence[Any], counts: Counts) -> dict[ir.Array, Memory]:
-    """Return a Memory per array and scratch. VerifyError if one does not fit its parameter, or is written and overlaps one."""
+    """Return a Memory per array and scratch. VerifyError if an array does not fit, or is written and overlaps another."""
     if len(arrays) != len(kernel.arrays):
         raise VerifyError(f"kernel {kernel.name}: {len(arrays)} arrays; wanted {len(kernel.arrays)}")
     stored = traversal.changed_arrays(kernel.body)

@@ -11,7 +11,7 @@ from camshaft.errors import VerifyError
 from camshaft.lang import ir
 from camshaft.lang.atomics import ATOMICS
 from camshaft.lang.instructions import COMBINERS, INSTRUCTIONS, byte_pair_sums, identity
-from camshaft.lang.interpreter.checks import ALL_LANES, Hole, of_result
+from camshaft.lang.interpreter.checks import ALL_LANES, Undefined, of_result
 from camshaft.lang.interpreter.memory import Memory
 
 
@@ -74,7 +74,7 @@ class ValueMachine:
         self.vars: dict[ir.Var, Any] = {}
         self.mask: Any = None
         self.index: tuple[int, ...] = ()
-        self.holes: dict[ir.Value | ir.Var, Hole] = {}
+        self.undefined: dict[ir.Value | ir.Var, Undefined] = {}
         self.structural: dict[str, Callable[[ir.Value], Any]] = {
             "const": lambda v: v.dtype.numpy.type(v.attr),
             "program": lambda v: np.int64(self.index[v.attr]),
@@ -128,10 +128,10 @@ class ValueMachine:
         indices = [self.env[i] for i in (value.args[:-1] if counted else value.args)]
         if value.width:
             count = int(self.env[value.args[-1]]) if counted else value.width
-            loaded, hole = memory.load_vector(value.line, indices, value.width, min(count, value.width))
+            loaded, undefined = memory.load_vector(value.line, indices, value.width, min(count, value.width))
         else:
-            loaded, hole = memory.load(value.line, indices, self.mask, self.lanes)
-        self.set_hole(value, hole)
+            loaded, undefined = memory.load(value.line, indices, self.mask, self.lanes)
+        self.set_undefined(value, undefined)
         return loaded if loaded.dtype == value.dtype.numpy else loaded.astype(value.dtype.numpy)
 
     # --- between lanes -------------------------------------------------------------------------------------------
@@ -178,28 +178,28 @@ class ValueMachine:
     def fail(self, line: int, message: str) -> VerifyError:
         return VerifyError(f"kernel {self.kernel.name}, line {line}: {message}")
 
-    # --- holes ---------------------------------------------------------------------------------------------------
-    def set_hole(self, key: ir.Value | ir.Var, hole: Hole | None) -> None:
-        """Record a value's or a variable's hole; None removes it."""
-        if hole is not None:
-            self.holes[key] = hole
-        elif self.holes:
-            self.holes.pop(key, None)
+    # --- undefined values ----------------------------------------------------------------------------------------
+    def set_undefined(self, key: ir.Value | ir.Var, undefined: Undefined | None) -> None:
+        """Record which elements of a value or variable are undefined; None: all are defined."""
+        if undefined is not None:
+            self.undefined[key] = undefined
+        elif self.undefined:
+            self.undefined.pop(key, None)
 
-    def spread_holes(self, value: ir.Value) -> None:
-        """Propagate the operands' holes to a computed value."""
+    def spread_undefined(self, value: ir.Value) -> None:
+        """Mark the elements of a computed value that depend on undefined operands."""
         if value.op == "var_get":
-            self.set_hole(value, self.holes.get(value.attr))
+            self.set_undefined(value, self.undefined.get(value.attr))
         elif value.op not in ("load", "atomic"):
             condition = self.env[value.args[value.op == "shuffle"]] if value.op in ("select", "shuffle") else None
-            self.set_hole(value, of_result(value, [self.holes.get(a) for a in value.args], condition))
+            self.set_undefined(value, of_result(value, [self.undefined.get(a) for a in value.args], condition))
 
     def whole(self, values: Iterable[ir.Value], line: int) -> None:
         """Raise VerifyError if an index, a bound or a condition is undefined in an active lane."""
-        for value in values if self.holes else ():
-            hole = self.holes.get(value)
-            if hole is not None and np.any(hole.where if self.mask is None else hole.where & self.mask):
-                raise self.fail(line, f"an index, a bound or a condition depends on scratch: {hole.origin}")
+        for value in values if self.undefined else ():
+            undefined = self.undefined.get(value)
+            if undefined is not None and np.any(undefined.where if self.mask is None else undefined.where & self.mask):
+                raise self.fail(line, f"an index, a bound or a condition depends on scratch: {undefined.origin}")
 
 
 def _bad_divisor(a: Any, b: Any) -> tuple[str, Any]:

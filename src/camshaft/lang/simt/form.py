@@ -65,7 +65,7 @@ def to_simt(
     """Return the SIMT form of a verified kernel.
 
     The workgroup has as many threads as the widest explicit vector has elements, or `lanes` if the kernel has none. KernelError
-    if that is no power of two.
+    if that is not a power of two.
 
     `subgroup`: the number of threads that exchange values directly, at most the workgroup. Tiles in `keep_tiles`, and with
     `keep_copies` asynchronous copies, stay for an emitter that lowers them itself; others are expanded.

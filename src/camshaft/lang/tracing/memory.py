@@ -82,7 +82,7 @@ class MemoryMethods(Arithmetic):
         self.store(array, indices, value, count=count)
 
     def prefetch(self, array: Array, *indices: Number, near: bool = True) -> None:
-        """Hint that array[indices] will be read soon, or, without `near`, so late that only the second cache would keep it."""
+        """Hint that array[indices] will be read soon (L1 cache) or, without `near`, later (L2 cache)."""
         self.append(ir.Prefetch(self.line(), array.ir, self.indices(array.ir, array.in_ir(indices)), near))
 
 

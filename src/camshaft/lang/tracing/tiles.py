@@ -78,7 +78,7 @@ class WordTile:
 
         A word product is a dot product: for i32 of four s8 of a and four u8 of b, exact and wrapping; for f32 of two bf16 of
         each, in the target's order and rounding. a and b are matrices of u32 as in `Tile.mma`, k a multiple of 2. `passing`
-        hints which operands, "a", "b" or "ab", are not read again before many others, so that the first cache keeps those.
+        hints which operands, "a", "b" or "ab", are not read again soon, so that the L1 cache keeps others.
         """
         tracer = self._tracer
         for array in (a.ir, b.ir):
@@ -122,7 +122,7 @@ class TileMethods(AtomicMethods):
     ) -> WordTile:
         """Return a tile: i32 for words of bytes, f32 for words of bf16. rows and columns: multiples of 4.
 
-        It is zero, or with `start`, an array of its dtype and an index per dimension, what lies there.
+        It starts as zeros, or with `start` (an array of its dtype and an index per dimension) as the elements there.
         """
         if self.in_lanes:
             raise self.fail("a tile inside k.lanes")

@@ -67,7 +67,7 @@ class Tracer(LaneMethods, TileMethods):
     def when(self, condition: ir.Value) -> Iterator[None]:
         """with k.when(condition): a branch if uniform, a mask if it varies by lane."""
         if not isinstance(condition, ir.Value) or condition.dtype != boolean or condition.width:
-            raise self.fail(f"k.when of {condition!r}: wanted a traced boolean that is no explicit vector")
+            raise self.fail(f"k.when of {condition!r}: wanted a traced boolean that is not an explicit vector")
         statement = ir.When(self.line(), condition, ir.Block(self.block))
         self.append(statement)
         outer, self.block = self.block, statement.body

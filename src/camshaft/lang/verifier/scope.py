@@ -1,4 +1,4 @@
-"""What the verifier knows at a value: the control flow around it, and which values vary by lane. Rules of indices."""
+"""The verifier's state at a value: the control flow around it, and which values vary by lane. Rules for indices."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Scope:
 def wanted_index(scope: Scope, array: ir.Array, indices: tuple[ir.Value, ...], line: int, bounds: bool = True) -> None:
     """Raise VerifyError unless the array is the kernel's and the indices are i64, one per dimension; constants in bounds."""
     if array not in scope.arrays:
-        raise scope.fail(line, f"{array.name} is no array of this kernel")
+        raise scope.fail(line, f"{array.name} is not an array of this kernel")
     if len(indices) != len(array.shape):
         raise scope.fail(line, f"{array.name} has {len(array.shape)} dimensions, indexed with {len(indices)}")
     for axis, (index, size) in enumerate(zip(indices, array.shape, strict=True)):

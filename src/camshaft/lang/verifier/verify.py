@@ -184,7 +184,7 @@ class _Walk:
     def when(self, item: ir.When) -> None:
         scope, condition = self.scope, item.condition
         good = condition.dtype == boolean and not condition.width
-        self.require(good, item.line, f"k.when of {condition!r}: wanted a boolean that is no explicit vector")
+        self.require(good, item.line, f"k.when of {condition!r}: wanted a boolean that is not an explicit vector")
         outer = scope.masked
         scope.masked = outer or condition in scope.varying
         self.block(item.body)

@@ -70,7 +70,7 @@ class AdaptedCheckpoint(Checkpoint):
         return y + super().linear(dropped(x), name, n) * (gain - 1.0)
 
     def _low(self, x: Tensor, change: Change, name: str) -> Tensor:
-        """x A^T. What dropout leaves of x is computed once more by gradients, unless the whole layer is."""
+        """Returns x A^T. Gradients recompute the dropout of x, unless they recompute the whole layer."""
         if change.dropped is None:
             return self.product(x, change.a, f"{name}.lora_a")
         with unless_inside(self.graph):
@@ -96,7 +96,7 @@ class AdaptedCheckpoint(Checkpoint):
 
 
 def _gain(changes: Sequence[Change], factors: Sequence[Tensor | None]) -> Tensor:
-    """What the product with W is multiplied by: 1 + the sum of strength (f - 1)."""
+    """Returns the factor of the product with W: 1 + the sum of strength (f - 1)."""
     (first, strength), *others = [
         (found, c.strength) for c, found in zip(changes, factors, strict=True) if found is not None
     ]

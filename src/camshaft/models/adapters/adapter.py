@@ -69,7 +69,7 @@ class Adapter:
 def open_adapter(path: str | os.PathLike[str], model: GGUFFile | None = None) -> Adapter:
     """Opens an adapter file, or the PEFT folder of an adapter of `model`.
 
-    Raises FormatError for a damaged one, and for one that is no LoRA of pairs that fit; MissingExtraError for a folder without
+    Raises FormatError for a damaged one, and for one that is not a LoRA of pairs that fit; MissingExtraError for a folder without
     the safetensors library."""
     if not isinstance(path, (str, os.PathLike)) or not os.path.isdir(path):  # isdir takes file descriptors too
         return _open_file(path)

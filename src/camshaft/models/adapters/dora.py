@@ -1,4 +1,4 @@
-"""DoRA (Liu et al., 2024): W' = diag(f) (W + scale B A), f[r] = m[r] / ||(W + scale B A)[r]||, with a magnitude m of each row."""
+"""DoRA (Liu et al., 2024): W' = diag(f) (W + scale B A), f[r] = m[r] / ||(W + scale B A)[r]||, m a magnitude per row."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from camshaft.graph.tensor import Tensor
 from camshaft.models.checkpoint import Checkpoint
 
 Array = np.ndarray[Any, Any]
-# The least norm that a magnitude is divided by: a row of zeros stays one, where PEFT has NaN.
+# The smallest norm that a magnitude is divided by: a row of zeros stays one, where PEFT has NaN.
 _TINY = 1e-12
 
 
@@ -26,7 +26,7 @@ def squared_norms(weight: Array) -> Array:
 
 
 def row_factors(magnitude: Array, weight: Array) -> Array:
-    """f of the magnitudes [n] and W + scale B A [n, k]: f32 [n]."""
+    """Returns f, f32 [n], from the magnitudes [n] and W + scale B A [n, k]."""
     norms = np.sqrt(np.einsum("nk,nk->n", weight, weight, dtype=np.float64))
     found: Array = (magnitude / np.maximum(norms, _TINY)).astype(np.float32)
     return found
@@ -35,7 +35,7 @@ def row_factors(magnitude: Array, weight: Array) -> Array:
 def factors_tensor(
     name: str, magnitude: FileTensor, weight: FileTensor, pair: tuple[FileTensor, FileTensor], scale: float
 ) -> FileTensor:
-    """f of a matrix of the model as a tensor f32 [n] of that name. It is computed when it is first read."""
+    """Returns f of a matrix of the model as a tensor f32 [n], computed on first use."""
 
     @functools.cache
     def read() -> Array:
@@ -55,7 +55,7 @@ def learned_factors(
     """f [n] of parameters `a` [rank, k], `b` [n, rank] and `m` [n]. The norm is a constant to gradients, as in PEFT.
 
     ||W + s B A||^2 = ||W||^2 + 2 s sum_r (W A^T)[:, r] B[:, r] + s^2 sum_r (B A A^T)[:, r] B[:, r] by rows: W is multiplied by
-    rank rows as it is, in place of being unpacked. `squares` [n] are ||W||^2."""
+    rank rows in its packed form. `squares` [n] are ||W||^2."""
     a, b = f.stop_gradient(pair["a"]), f.stop_gradient(pair["b"])
     (n, _), (_, k) = b.spec.bounds, a.spec.bounds
     crossed = f.transpose(

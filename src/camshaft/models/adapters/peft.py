@@ -63,7 +63,7 @@ class PeftConfig:
         return _first_match(self.ranks, module, self.rank)
 
     def scale_of(self, module: str) -> float:
-        """What the product of a module's matrices is multiplied by."""
+        """Returns the factor of the product of a module's matrices."""
         rank = self.rank_of(module)
         return _first_match(self.alphas, module, self.alpha) / (math.sqrt(rank) if self.rooted else rank)
 
@@ -71,7 +71,7 @@ class PeftConfig:
 def open_folder(folder: str | os.PathLike[str], model: GGUFFile) -> Adapter:
     """Reads an adapter of a model from a PEFT folder into memory, with rows in the order of the model's file.
 
-    Raises FormatError for a damaged one, one that is no plain LoRA or DoRA, or matrices that the model does not have;
+    Raises FormatError for a damaged one, one that is not a plain LoRA or DoRA, or matrices that the model does not have;
     MissingExtraError without the safetensors library."""
     architecture = family_name(model.metadata)
     naming = naming_of(architecture)
@@ -117,7 +117,7 @@ def _json(path: Path, name: str) -> dict[str, Any]:
     except OSError as error:
         raise FormatError(f"{name}: cannot be read: {reason(error)}") from error
     except ValueError as error:  # UnicodeDecodeError is one
-        raise FormatError(f"{name}: is no JSON: {shown(str(error))}") from error
+        raise FormatError(f"{name}: is not JSON: {shown(str(error))}") from error
     if not isinstance(found, dict):
         raise FormatError(f"{name}: has {shown_value(found)}; wanted an object")
     return found
@@ -138,7 +138,7 @@ def _config(found: Mapping[str, Any], name: str) -> PeftConfig:
 
 
 def _refuse(config: Mapping[str, Any], name: str) -> None:
-    """FormatError for an adapter that is no plain LoRA or DoRA."""
+    """FormatError for an adapter that is not a plain LoRA or DoRA."""
     if config.get("peft_type") != "LORA":
         raise FormatError(f"{name}: peft_type is {shown_value(config.get('peft_type'))}; wanted 'LORA'")
     for key in _REFUSED:

@@ -1,4 +1,4 @@
-"""Attention of encoder-decoder models: over paged keys and values that are the tokens' own, or those of an encoder."""
+"""Attention of encoder-decoder models: self-attention and cross-attention, over paged keys and values."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ from camshaft.ops.attention.kv_cache_update import BLOCK_TOKENS
 
 @dataclass(frozen=True)
 class Memory:
-    """Keys and values of one layer, and where a run's tokens find them: `positions` and `slots` i32 [T], and `block_table`.
+    """Keys and values of one layer, with the `positions` and `slots` i32 [T] of a run's tokens and the `block_table`.
 
-    `length` exceeds every position. With `lengths` [slots], tokens see all keys of their slot; without, none after their own."""
+    `length` exceeds every position. With `lengths` [slots], tokens attend to all keys of their slot; without, to none after their
+    own."""
 
     keys: Tensor
     values: Tensor
@@ -31,7 +32,7 @@ class Memory:
 
 @dataclass(frozen=True)
 class Heads:
-    """The heads of a layer, their elements, and what their scores are multiplied by."""
+    """The number of heads of a layer, their size, and the scale of scores."""
 
     n: int
     dim: int
@@ -88,7 +89,7 @@ def attend_whole(q: Tensor, k: Tensor, v: Tensor, heads: Heads, name: str) -> Te
 
 
 def fixed_places(graph: Graph, n: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Constants for the n positions of one slot, whose blocks lie in order: positions, slots, block table."""
+    """Constants for the n positions of one slot with consecutive blocks: positions, slots, block table."""
     blocks = -(-n // BLOCK_TOKENS)
     return (
         graph.constant("fixed.positions", np.arange(n, dtype=np.int32)),

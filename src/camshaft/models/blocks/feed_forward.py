@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from camshaft.graph import functions as F
 from camshaft.graph.graph import Tensor
-from camshaft.models.blocks.norms import norm
-from camshaft.models.checkpoint import Checkpoint, columns_of
-from camshaft.models.config import ModelConfig
+from camshaft.models.blocks.layer import Layer
+from camshaft.models.checkpoint import columns_of
 from camshaft.models.experts_config import Experts
 from camshaft.models.families import Family
 from camshaft.models.xielu_config import Xielu
@@ -17,52 +16,40 @@ LIMIT, ALPHA = 7.0, 1.702
 JITTER, LOWEST = 0.01, -1e30
 
 
-def feed_forward(
-    h: Tensor,
-    layer: int,
-    family: Family,
-    config: ModelConfig,
-    file: Checkpoint,
-    x: Tensor | None = None,
-    seen: Tensor | None = None,
-) -> Tensor:
+def feed_forward(h: Tensor, layer: Layer, x: Tensor | None = None, routed_by: Tensor | None = None) -> Tensor:
     """down(act(gate(h)) * up(h)) or down(act(up(h))), of one feed-forward or of the chosen experts, or the sum of both, where
-    experts see x, whose norm h is. The router sees h, or what is `seen`."""
-    prefix = f"blk.{layer}"
-    is_dense = not config.layers[layer].experts or (
-        family.dense_unrouted and f"{prefix}.ffn_gate_inp.weight" not in file
-    )
+    experts see x, whose norm h is. The router sees h, or `routed_by`."""
+    family, config = layer.family, layer.config
+    is_dense = not layer.options.experts or (family.dense_unrouted and not layer.has("ffn_gate_inp.weight"))
     if config.experts is None or is_dense:
-        return _dense(h, layer, family, config, file)
+        return _dense(h, layer)
     if family.dense_beside_experts != "normed" or x is None:
-        y = _mixture(h, h if seen is None else seen, prefix, config.experts, family, config, file)
-        if not family.dense_beside_experts or f"{prefix}.ffn_up.weight" not in file:
+        y = _mixture(h, h if routed_by is None else routed_by, layer, config.experts)
+        if not family.dense_beside_experts or not layer.has("ffn_up.weight"):
             return y
-        return F.multiply(F.add(_dense(h, layer, family, config, file), y), 2**-0.5)
-    dense = norm(_dense(h, layer, family, config, file), f"{prefix}.post_ffw_norm_1", config, file)
-    seen = F.rms_norm(x, file.vector(f"{prefix}.ffn_gate_inp.scale", config.dim), eps=config.norm_eps)
-    seen = F.multiply(seen, config.dim**-0.5)
-    h = norm(x, f"{prefix}.pre_ffw_norm_2", config, file)
-    y = _mixture(h, seen, prefix, config.experts, family, config, file)
-    return F.add(dense, norm(y, f"{prefix}.post_ffw_norm_2", config, file))
+        return F.multiply(F.add(_dense(h, layer), y), 2**-0.5)
+    dense = layer.norm(_dense(h, layer), "post_ffw_norm_1")
+    routed_by = F.rms_norm(x, layer.vector("ffn_gate_inp.scale", config.dim), eps=config.norm_eps)
+    routed_by = F.multiply(routed_by, config.dim**-0.5)
+    y = _mixture(layer.norm(x, "pre_ffw_norm_2"), routed_by, layer, config.experts)
+    return F.add(dense, layer.norm(y, "post_ffw_norm_2"))
 
 
-def _dense(h: Tensor, layer: int, family: Family, config: ModelConfig, file: Checkpoint) -> Tensor:
-    prefix = f"blk.{layer}"
-    bias, down = family.biases == "all", f"{prefix}.ffn_down"
+def _dense(h: Tensor, layer: Layer) -> Tensor:
+    family, config = layer.family, layer.config
+    bias, act = family.biases == "all", layer.name("ffn_act")
     if not family.gated:
-        up = file.linear(h, f"{prefix}.ffn_up", config.ffn_dim, bias=bias)
-        act = f"{prefix}.ffn_act"
-        hidden = _xielu(up, config.xielu[layer], act) if config.xielu else _plain_activation(up, act, family)
-        return file.linear(hidden, down, config.dim, bias=bias)
-    if family.fused in ("up", "all") and f"{prefix}.ffn_gate.weight" not in file:
-        joined = file.linear(h, f"{prefix}.ffn_up", 2 * config.ffn_dim)
+        up = layer.linear(h, "ffn_up", config.ffn_dim, bias=bias)
+        hidden = _xielu(up, config.xielu[layer.number], act) if config.xielu else _plain_activation(up, act, family)
+        return layer.linear(hidden, "ffn_down", config.dim, bias=bias)
+    if family.fused in ("up", "all") and not layer.has("ffn_gate.weight"):
+        joined = layer.linear(h, "ffn_up", 2 * config.ffn_dim)
         gate, up = F.split(joined, axis=1, sizes=(config.ffn_dim, config.ffn_dim))
     else:
         inner = bias and not family.fused
-        gate = file.linear(h, f"{prefix}.ffn_gate", config.ffn_dim, bias=inner)
-        up = file.linear(h, f"{prefix}.ffn_up", config.ffn_dim, bias=inner)
-    return file.linear(_activated(gate, up, f"{prefix}.ffn_act", family), down, config.dim, bias=bias)
+        gate = layer.linear(h, "ffn_gate", config.ffn_dim, bias=inner)
+        up = layer.linear(h, "ffn_up", config.ffn_dim, bias=inner)
+    return layer.linear(_activated(gate, up, act, family), "ffn_down", config.dim, bias=bias)
 
 
 def _plain_activation(up: Tensor, name: str, family: Family) -> Tensor:
@@ -95,48 +82,47 @@ def _activated(gate: Tensor, up: Tensor, name: str, family: Family) -> Tensor:
     return made
 
 
-def _mixture(
-    h: Tensor, seen: Tensor, prefix: str, experts: Experts, family: Family, config: ModelConfig, file: Checkpoint
-) -> Tensor:
-    """The sum by weight of the experts that the router chooses by what is `seen`, and the shared expert, times the sigmoid of
-    its gate where the file has one."""
-    weights, chosen = _routed(seen, prefix, experts, family, file)
-    x = file.linear(h, f"{prefix}.ffn_latent_down", experts.latent) if experts.latent else h
-    if family.weighs_inputs:
+def _mixture(h: Tensor, routed_by: Tensor, layer: Layer, experts: Experts) -> Tensor:
+    """The weighted sum of the experts that the router chooses by `routed_by`, and the shared expert, times the sigmoid of its
+    gate if the file has one."""
+    weights, chosen = _routed(routed_by, layer, experts)
+    x = layer.linear(h, "ffn_latent_down", experts.latent) if experts.latent else h
+    if layer.family.weighs_inputs:
         x, weights = F.multiply(x, weights), F.add(F.multiply(weights, 0.0), 1.0)
-    y = _chosen_experts(x, prefix, experts, weights, chosen, family, file)
-    y = file.linear(y, f"{prefix}.ffn_latent_up", config.dim) if experts.latent else y
-    return F.add(y, _shared(h, prefix, experts, family, config, file)) if experts.shared_dim else y
+    y = _chosen_experts(x, layer, experts, weights, chosen)
+    y = layer.linear(y, "ffn_latent_up", layer.config.dim) if experts.latent else y
+    return F.add(y, _shared(h, layer, experts)) if experts.shared_dim else y
 
 
-def _chosen_experts(
-    x: Tensor, prefix: str, experts: Experts, weights: Tensor, chosen: Tensor, family: Family, file: Checkpoint
-) -> Tensor:
-    """The sum by weight of the experts' results for x [T, n]."""
+def _chosen_experts(x: Tensor, layer: Layer, experts: Experts, weights: Tensor, chosen: Tensor) -> Tensor:
+    """The weighted sum of the experts' results for x [T, n]."""
+    family, file = layer.family, layer.file
     if (
         family.expert_biases
         or not family.gated
         or family.activation == "relu"
-        or f"{prefix}.ffn_gate_up_exps.weight" in file
-        or file.changes(*(f"{prefix}.ffn_{part}_exps" for part in ("gate", "up", "down")))
+        or layer.has("ffn_gate_up_exps.weight")
+        or file.changes(*(layer.name(f"ffn_{part}_exps") for part in ("gate", "up", "down")))
     ):
-        return _composed_experts(x, prefix, experts, weights, chosen, family, file)
+        return _composed_experts(x, layer, experts, weights, chosen)
     dim = columns_of(x)
-    gate, up = (file.tensor(f"{prefix}.ffn_{name}_exps.weight", experts.n, experts.dim, dim) for name in ("gate", "up"))
-    down = file.tensor(f"{prefix}.ffn_down_exps.weight", experts.n, dim, experts.dim)
+    gate, up = (
+        file.tensor(layer.name(f"ffn_{part}_exps.weight"), experts.n, experts.dim, dim) for part in ("gate", "up")
+    )
+    down = file.tensor(layer.name("ffn_down_exps.weight"), experts.n, dim, experts.dim)
     y: Tensor = F.moe_experts(x, gate, up, down, chosen, weights, act=family.activation)
     return y
 
 
-def _routed(h: Tensor, prefix: str, experts: Experts, family: Family, file: Checkpoint) -> tuple[Tensor, Tensor]:
-    """The chosen experts' weights f32 [T, n_used], and which they are; a bias changes the choice, not the weights, and a scale
-    the weights."""
-    scores = file.linear(h, f"{prefix}.ffn_gate_inp", experts.n, bias=family.expert_biases)
-    names = f"{prefix}.exp_probs_b.bias", f"{prefix}.ffn_down_exps.scale"
+def _routed(h: Tensor, layer: Layer, experts: Experts) -> tuple[Tensor, Tensor]:
+    """The chosen experts' weights f32 [T, n_used] and their numbers. A bias changes the choice, not the weights; a scale the
+    weights."""
+    scores = layer.linear(h, "ffn_gate_inp", experts.n, bias=layer.family.expert_biases)
+    names = "exp_probs_b.bias", "ffn_down_exps.scale"
     weights, chosen = F.moe_route(
         scores,
-        *(file.vector(name, experts.n) for name in names if name in file),
-        expert_scale=names[1] in file,
+        *(layer.vector(name, experts.n) for name in names if layer.has(name)),
+        expert_scale=layer.has(names[1]),
         top_k=experts.n_used,
         score="softmax" if experts.score == "sparse_mixer" else experts.score,
         groups=experts.groups,
@@ -161,41 +147,40 @@ def _sparse_mixer(scores: Tensor) -> Tensor:
     return F.concat(*weights, axis=1)
 
 
-def _composed_experts(
-    x: Tensor, prefix: str, experts: Experts, weights: Tensor, chosen: Tensor, family: Family, file: Checkpoint
-) -> Tensor:
-    """The same of experts whose projections have biases or adapters, or no gate, or gate and up as one tensor."""
+def _composed_experts(x: Tensor, layer: Layer, experts: Experts, weights: Tensor, chosen: Tensor) -> Tensor:
+    """The same for experts whose projections have biases or adapters, or no gate, or gate and up as one tensor."""
+    family = layer.family
 
-    def projected(x: Tensor, name: str, n: int, k: int) -> Tensor:
-        y = file.grouped(x, f"{prefix}.{name}", (experts.n, n, k), chosen)
+    def projected(x: Tensor, part: str, n: int, k: int) -> Tensor:
+        y = layer.file.grouped(x, layer.name(part), (experts.n, n, k), chosen)
         if not family.expert_biases:
             return y
-        return F.add(y, F.gather(file.tensor(f"{prefix}.{name}.bias", experts.n, n), chosen))
+        return F.add(y, F.gather(layer.file.tensor(layer.name(f"{part}.bias"), experts.n, n), chosen))
 
-    dim, name = columns_of(x), f"{prefix}.ffn_act"
+    dim, act = columns_of(x), layer.name("ffn_act")
     if not family.gated:
-        hidden = _plain_activation(projected(x, "ffn_up_exps", experts.dim, dim), name, family)
-    elif f"{prefix}.ffn_gate_up_exps.weight" in file:
+        hidden = _plain_activation(projected(x, "ffn_up_exps", experts.dim, dim), act, family)
+    elif layer.has("ffn_gate_up_exps.weight"):
         joined = projected(x, "ffn_gate_up_exps", 2 * experts.dim, dim)
         gate, up = F.split(joined, axis=2, sizes=(experts.dim, experts.dim))
-        hidden = _activated(gate, up, name, family)
+        hidden = _activated(gate, up, act, family)
     else:
         gate, up = (projected(x, f"ffn_{part}_exps", experts.dim, dim) for part in ("gate", "up"))
-        hidden = _activated(gate, up, name, family)
+        hidden = _activated(gate, up, act, family)
     made: Tensor = F.moe_weighted_reduce(projected(hidden, "ffn_down_exps", dim, experts.dim), weights)
     return made
 
 
-def _shared(h: Tensor, prefix: str, experts: Experts, family: Family, config: ModelConfig, file: Checkpoint) -> Tensor:
-    name = f"{prefix}.ffn_act_shexp"
-    up = file.linear(h, f"{prefix}.ffn_up_shexp", experts.shared_dim)
+def _shared(h: Tensor, layer: Layer, experts: Experts) -> Tensor:
+    family, file, dim, act = layer.family, layer.file, layer.config.dim, layer.name("ffn_act_shexp")
+    up = layer.linear(h, "ffn_up_shexp", experts.shared_dim)
     if family.gated:
-        hidden = _activated(file.linear(h, f"{prefix}.ffn_gate_shexp", experts.shared_dim), up, name, family)
+        hidden = _activated(layer.linear(h, "ffn_gate_shexp", experts.shared_dim), up, act, family)
     else:
-        hidden = _plain_activation(up, name, family)
-    y = file.linear(hidden, f"{prefix}.ffn_down_shexp", config.dim)
-    name = f"{prefix}.ffn_gate_inp_shexp.weight"
+        hidden = _plain_activation(up, act, family)
+    y = layer.linear(hidden, "ffn_down_shexp", dim)
+    name = layer.name("ffn_gate_inp_shexp.weight")
     if name not in file:
         return y
-    gate = file.product(h, file.graph.reshape(file.vector(name, config.dim), (1, config.dim)), name)
+    gate = file.product(h, file.graph.reshape(file.vector(name, dim), (1, dim)), name)
     return F.multiply(y, F.sigmoid(gate))

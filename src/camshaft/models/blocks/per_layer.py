@@ -1,11 +1,10 @@
-"""Embeddings of tokens that each layer has of its own (Gemma 3n and 4): a layer adds a projection of them to its result."""
+"""Per-layer token embeddings (Gemma 3n and 4): each layer adds a projection of its own embeddings to its result."""
 
 from __future__ import annotations
 
 from camshaft.graph import functions as F
 from camshaft.graph.graph import Tensor
-from camshaft.models.blocks.norms import norm
-from camshaft.models.blocks.transformer import TokenBatch, logit_rows
+from camshaft.models.blocks.layer import Layer, TokenBatch
 from camshaft.models.checkpoint import Checkpoint
 from camshaft.models.config import ModelConfig
 
@@ -25,20 +24,18 @@ def layer_embeddings(x: Tensor, config: ModelConfig, file: Checkpoint, batch: To
     return total
 
 
-def with_layer_embedding(x: Tensor, layer: int, config: ModelConfig, file: Checkpoint, batch: TokenBatch) -> Tensor:
-    """A layer's result with the projection of its gated embeddings, where the model has some, and its scale."""
-    if batch.per_layer is not None:
-        x = F.add(x, of_layer_embedding(x, layer, config, file, batch))
-    scale = f"blk.{layer}.layer_output_scale.weight"
-    return F.multiply(x, file.vector(scale, 1)) if scale in file else x
+def with_layer_embedding(x: Tensor, layer: Layer) -> Tensor:
+    """A layer's result with the projection of its gated embeddings, if the model has some, and its scale."""
+    if layer.batch.per_layer is not None:
+        x = F.add(x, of_layer_embedding(x, layer))
+    scale = "layer_output_scale.weight"
+    return F.multiply(x, layer.vector(scale, 1)) if layer.has(scale) else x
 
 
-def of_layer_embedding(x: Tensor, layer: int, config: ModelConfig, file: Checkpoint, batch: TokenBatch) -> Tensor:
+def of_layer_embedding(x: Tensor, layer: Layer) -> Tensor:
     """The normed projection of a layer's embeddings, gated by x."""
-    prefix = f"blk.{layer}"
-    assert batch.per_layer is not None
-    own = batch.per_layer[:, layer]
-    own = logit_rows(own, batch, f"{prefix}.embedding_rows") if batch.is_last else own
-    gate = file.linear(x, f"{prefix}.inp_gate", config.per_layer_dim)
-    y = file.linear(F.multiply(F.gelu(gate), own), f"{prefix}.proj", config.dim)
-    return norm(y, f"{prefix}.post_norm", config, file)
+    config = layer.config
+    assert layer.batch.per_layer is not None
+    own = layer.rows(layer.batch.per_layer[:, layer.number], "embedding_rows")
+    gate = layer.linear(x, "inp_gate", config.per_layer_dim)
+    return layer.norm(layer.linear(F.multiply(F.gelu(gate), own), "proj", config.dim), "post_norm")

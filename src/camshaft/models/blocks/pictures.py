@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from camshaft.graph import functions as F
 from camshaft.graph.graph import Tensor
-from camshaft.models.blocks.transformer import TokenBatch
+from camshaft.models.blocks.layer import TokenBatch
 
 
 def with_pictures(x: Tensor, batch: TokenBatch) -> Tensor:

@@ -11,7 +11,8 @@ from typing import Any, Protocol
 
 from camshaft.graph import functions as F
 from camshaft.graph.graph import Tensor
-from camshaft.models.blocks.transformer import LayerMemory, LayerState, TokenBatch
+from camshaft.models.blocks.layer import TokenBatch
+from camshaft.models.blocks.transformer import LayerMemory, LayerState
 from camshaft.models.blocks.whole import WholeRecurrence
 
 
@@ -98,7 +99,7 @@ class SlotRecurrence:
 
 
 def recurrence_of(memory: LayerMemory, batch: TokenBatch) -> Recurrence:
-    """What a layer with that memory does."""
+    """Returns the recurrence for a layer's kind of state."""
     if isinstance(memory, WholeRecurrence):
         return memory
     assert isinstance(memory, Mapping)

@@ -1,4 +1,4 @@
-"""Recurrent layers of a decoder: what takes the place of attention, with a state per slot that a run updates in place."""
+"""Recurrent layers of a decoder, in place of attention: each has a state per slot, which a run updates in place."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ import numpy as np
 
 from camshaft.graph import functions as F
 from camshaft.graph.graph import Tensor
+from camshaft.models.blocks.layer import Layer
 from camshaft.models.blocks.recurrences import Recurrence, recurrence_of
-from camshaft.models.blocks.transformer import LayerMemory, TokenBatch, head_norm, logit_rows
+from camshaft.models.blocks.transformer import LayerMemory, head_norm
 from camshaft.models.checkpoint import Checkpoint, columns_of
 from camshaft.models.config import ModelConfig
 from camshaft.models.families import FAMILIES
@@ -21,7 +22,7 @@ LENGTH_EPS = 1e-6
 
 
 @dataclass(frozen=True)
-class Layer:
+class RecurrentLayer:
     """A recurrent layer of a graph: the names of its tensors begin with `prefix`."""
 
     prefix: str
@@ -31,26 +32,24 @@ class Layer:
     over: Recurrence
 
 
-def recurrent(
-    h: Tensor, layer: int, config: ModelConfig, file: Checkpoint, batch: TokenBatch, memory: LayerMemory
-) -> Tensor:
+def recurrent(h: Tensor, layer: Layer, memory: LayerMemory) -> Tensor:
     """The layer's result f32 [T, dim] of its normed input; in the last layer, of the rows whose logits are computed."""
+    config = layer.config
     assert config.recurrent is not None
-    prefix = f"blk.{layer}"
-    made = Layer(prefix, config.recurrent, config, file, recurrence_of(memory, batch))
+    over = recurrence_of(memory, layer.batch)
+    made = RecurrentLayer(layer.prefix, config.recurrent, config, layer.file, over)
     y, output = _KINDS[config.recurrent.kind](h, made)
-    y = logit_rows(y, batch, f"{prefix}.recurrent_rows") if batch.is_last else y
-    return file.linear(y, f"{prefix}.{output}", config.dim)
+    return layer.linear(layer.rows(y, "recurrent_rows"), output, config.dim)
 
 
-def _short_conv(h: Tensor, layer: Layer) -> tuple[Tensor, str]:
+def _short_conv(h: Tensor, layer: RecurrentLayer) -> tuple[Tensor, str]:
     """LFM2: c conv(b x) of three projections."""
     name = f"{layer.prefix}.shortconv"
     parts = layer.file.linear(h, f"{name}.in_proj", 3 * layer.sizes.channels)
     return layer.over.short_conv(parts, _taps(layer, f"{name}.conv.weight"), name=name), "shortconv.out_proj"
 
 
-def _delta(h: Tensor, layer: Layer) -> tuple[Tensor, str]:
+def _delta(h: Tensor, layer: RecurrentLayer) -> tuple[Tensor, str]:
     """Qwen3-Next and Qwen3.5: the gated delta rule of convolved queries, keys and values, then a gated norm of each head."""
     sizes, file, prefix = layer.sizes, layer.file, layer.prefix
     family = FAMILIES[layer.config.architecture]
@@ -64,7 +63,7 @@ def _delta(h: Tensor, layer: Layer) -> tuple[Tensor, str]:
     return _gated_norm(y, z, file.vector(f"{prefix}.ssm_norm.weight", sizes.value_size), layer), "ssm_out"
 
 
-def _projections(h: Tensor, layer: Layer) -> tuple[Tensor, Tensor]:
+def _projections(h: Tensor, layer: RecurrentLayer) -> tuple[Tensor, Tensor]:
     """Queries, keys and values, and z; older files of Qwen3-Next have all as one tensor, by heads of keys."""
     sizes, file, prefix = layer.sizes, layer.file, layer.prefix
     if f"{prefix}.ssm_in.weight" not in file:
@@ -79,7 +78,7 @@ def _projections(h: Tensor, layer: Layer) -> tuple[Tensor, Tensor]:
     return F.concat(q, k, v, axis=1), z
 
 
-def _gates(h: Tensor, layer: Layer) -> tuple[Tensor, Tensor]:
+def _gates(h: Tensor, layer: RecurrentLayer) -> tuple[Tensor, Tensor]:
     """alpha and beta [T, heads]; Qwen3-Next has both as one tensor, by heads of keys."""
     file, prefix, heads, groups = layer.file, layer.prefix, layer.sizes.heads, layer.sizes.groups
     if f"{prefix}.ssm_ba.weight" not in file:
@@ -90,7 +89,7 @@ def _gates(h: Tensor, layer: Layer) -> tuple[Tensor, Tensor]:
     return alpha, beta
 
 
-def _gated_norm(y: Tensor, z: Tensor, w: Tensor, layer: Layer) -> Tensor:
+def _gated_norm(y: Tensor, z: Tensor, w: Tensor, layer: RecurrentLayer) -> Tensor:
     """rms_norm of each head of y, times silu(z)."""
     graph, heads = layer.file.graph, (y.shape[0], layer.sizes.heads, layer.sizes.value_size)
     split = (graph.reshape(x, heads) for x in (y, z))
@@ -98,7 +97,7 @@ def _gated_norm(y: Tensor, z: Tensor, w: Tensor, layer: Layer) -> Tensor:
     return graph.reshape(normed, y.shape)
 
 
-def _mamba(h: Tensor, layer: Layer) -> tuple[Tensor, str]:
+def _mamba(h: Tensor, layer: RecurrentLayer) -> tuple[Tensor, str]:
     """Mamba 1: a scan of convolved channels, whose steps depend on them; gated."""
     sizes, file, prefix, inner = layer.sizes, layer.file, layer.prefix, layer.sizes.inner
     x, z = F.split(file.linear(h, f"{prefix}.ssm_in", 2 * inner), axis=1, sizes=(inner, inner))
@@ -117,7 +116,7 @@ def _mamba(h: Tensor, layer: Layer) -> tuple[Tensor, str]:
     return F.silu_multiply(z, y, name=f"{prefix}.ssm_gate"), "ssm_out"
 
 
-def _mamba2(h: Tensor, layer: Layer) -> tuple[Tensor, str]:
+def _mamba2(h: Tensor, layer: RecurrentLayer) -> tuple[Tensor, str]:
     """Mamba 2: a scan with one decay per head, gated, then normed by groups, in most files of Falcon-H1 not."""
     sizes, file, prefix = layer.sizes, layer.file, layer.prefix
     parts = (sizes.inner, sizes.channels, sizes.heads)
@@ -136,7 +135,7 @@ def _mamba2(h: Tensor, layer: Layer) -> tuple[Tensor, str]:
     return F.multiply(file.graph.reshape(_unweighted_norm(split, layer), y.shape), w), "ssm_out"
 
 
-def _plamo2(h: Tensor, layer: Layer) -> tuple[Tensor, str]:
+def _plamo2(h: Tensor, layer: RecurrentLayer) -> tuple[Tensor, str]:
     """PLaMo 2: Mamba 2's scan, whose steps, inputs and outputs come from convolved channels, as in Mamba 1, normed."""
     sizes, file, prefix, tokens = layer.sizes, layer.file, layer.prefix, h.shape[0]
     joined = file.graph.reshape(
@@ -158,7 +157,7 @@ def _plamo2(h: Tensor, layer: Layer) -> tuple[Tensor, str]:
     return F.silu_multiply(z, y, name=f"{prefix}.ssm_gate"), "ssm_out"
 
 
-def _kda(h: Tensor, layer: Layer) -> tuple[Tensor, str]:
+def _kda(h: Tensor, layer: RecurrentLayer) -> tuple[Tensor, str]:
     """Kimi Linear: the delta rule with a decay per channel of convolved q, k and v, then a gated norm of each head."""
     sizes, file, prefix = layer.sizes, layer.file, layer.prefix
     width, heads = sizes.channels, (h.shape[0], sizes.heads, sizes.key_size)
@@ -178,21 +177,21 @@ def _kda(h: Tensor, layer: Layer) -> tuple[Tensor, str]:
     return F.sigmoid_multiply(y, _low_rank(h, "g", layer), name=f"{prefix}.ssm_gate"), "attn_output"
 
 
-def _convolved_part(h: Tensor, layer: Layer, part: str, state: str) -> Tensor:
-    """silu(conv) of a projection; each has a convolution of its own."""
+def _convolved_part(h: Tensor, layer: RecurrentLayer, part: str, state: str) -> Tensor:
+    """silu(conv) of a projection; each has its own convolution."""
     x = layer.file.linear(h, f"{layer.prefix}.attn_{part}", layer.sizes.channels)
     name = f"{layer.prefix}.ssm_conv1d_{part}"
     taps = _taps(layer, f"{name}.weight")
     return layer.over.conv(x, taps, state, activation="silu", name=name)
 
 
-def _low_rank(h: Tensor, part: str, layer: Layer) -> Tensor:
-    """A projection of two matrices, by way of as many numbers as a head has."""
+def _low_rank(h: Tensor, part: str, layer: RecurrentLayer) -> Tensor:
+    """A low-rank projection by two matrices; the rank is the size of a head."""
     name, sizes = f"{layer.prefix}.ssm_{part}", layer.sizes
     return layer.file.linear(layer.file.linear(h, f"{name}_a", sizes.key_size), f"{name}_b", sizes.channels)
 
 
-def _convolved(x: Tensor, layer: Layer) -> Tensor:
+def _convolved(x: Tensor, layer: RecurrentLayer) -> Tensor:
     """silu(conv(x) + bias) of Mamba's channels."""
     taps = _taps(layer, f"{layer.prefix}.ssm_conv1d.weight")
     bias = layer.file.vector(f"{layer.prefix}.ssm_conv1d.bias", layer.sizes.channels)
@@ -200,20 +199,20 @@ def _convolved(x: Tensor, layer: Layer) -> Tensor:
     return layer.over.conv(x, taps, "conv", bias, activation="silu", name=name)
 
 
-def _named_norm(x: Tensor, name: str, layer: Layer) -> Tensor:
+def _named_norm(x: Tensor, name: str, layer: RecurrentLayer) -> Tensor:
     """rms_norm of each row with the weights of that name; those of PLaMo 2 end without .weight."""
     w = layer.file.vector(name if name in layer.file else f"{name}.weight", columns_of(x))
     y: Tensor = F.rms_norm(x, w, eps=layer.config.norm_eps, name=name)
     return y
 
 
-def _unweighted_norm(x: Tensor, layer: Layer) -> Tensor:
+def _unweighted_norm(x: Tensor, layer: RecurrentLayer) -> Tensor:
     """rms_norm of each row with weights of 1."""
     y: Tensor = F.rms_norm(x, np.ones(columns_of(x), np.float32), eps=layer.config.norm_eps)
     return y
 
 
-_KINDS: Mapping[str, Callable[[Tensor, Layer], tuple[Tensor, str]]] = {
+_KINDS: Mapping[str, Callable[[Tensor, RecurrentLayer], tuple[Tensor, str]]] = {
     "short_conv": _short_conv,
     "delta": _delta,
     "mamba": _mamba,
@@ -223,6 +222,6 @@ _KINDS: Mapping[str, Callable[[Tensor, Layer], tuple[Tensor, str]]] = {
 }
 
 
-def _taps(layer: Layer, name: str) -> Tensor:
+def _taps(layer: RecurrentLayer, name: str) -> Tensor:
     """The weights of a convolution, f32 [taps, channels]; the file has them by channel."""
     return layer.file.converted(name, (layer.sizes.channels, layer.sizes.taps), lambda w: np.ascontiguousarray(w.T))

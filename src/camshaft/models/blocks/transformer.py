@@ -1,8 +1,8 @@
-"""Building blocks of decoder-only models: token inputs, rotary embedding, KV cache update and attention."""
+"""Building blocks of decoders: token inputs, rotary embedding, KV cache update and attention."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -12,37 +12,9 @@ from camshaft.errors import ModelError
 from camshaft.extent import Extent
 from camshaft.graph import functions as F
 from camshaft.graph.graph import Graph, Tensor
+from camshaft.models.blocks.layer import Layer, TokenBatch
 from camshaft.models.blocks.whole import WholeRecurrence
-from camshaft.models.config import ModelConfig
 from camshaft.ops.spec import Dim
-
-
-@dataclass(frozen=True)
-class TokenBatch:
-    """The inputs of one run, all i32: `ids` and `positions` [T], and `rows` [R], whose logits are computed.
-
-    `rows` None means every token. `is_last` is set for the last layer. `slot_rows` has each slot's tokens, for recurrent layers.
-    `per_layer` [T, layers, n] are embeddings of each layer's own.
-    `types` [T] are the kinds of tokens in encoders that know several; None: all are of the first.
-    Gradients compute the first `recomputed` layers once more.
-    Where `is_picture` [T] is set, a token's embedding is its row of the first of `pictures` f32 [T, dim]; the others are added
-    after the first layers. `axes` [T, n] are positions for rotations with several axes, whose pairs are `sections` in a layout.
-    """
-
-    ids: Tensor
-    positions: Tensor
-    rows: Tensor | None
-    rope_tables: Mapping[str, Tensor]
-    is_last: bool = False
-    slot_rows: Tensor | None = None
-    types: Tensor | None = None
-    per_layer: Tensor | None = None
-    recomputed: int = 0
-    pictures: Sequence[Tensor] = ()
-    is_picture: Tensor | None = None
-    axes: Tensor | None = None
-    sections: tuple[int, ...] = ()
-    layout: str = ""
 
 
 @dataclass(frozen=True)
@@ -63,16 +35,7 @@ Extras = Mapping[str, Tensor]
 class Attention(Protocol):
     """How a layer's tokens attend to each other."""
 
-    def attend(
-        self,
-        q: Tensor,
-        k: Tensor | None,
-        v: Tensor | None,
-        layer: int,
-        config: ModelConfig,
-        batch: TokenBatch,
-        extras: Extras,
-    ) -> Tensor:
+    def attend(self, q: Tensor, k: Tensor | None, v: Tensor | None, layer: Layer, extras: Extras) -> Tensor:
         """Attention of q [T, heads * head_dim] over k and v (None: over those of an earlier layer), causal or over the layer's
         window. `extras` are additional inputs of attention by name. In the last layer only the rows whose logits are computed."""
         ...
@@ -87,25 +50,16 @@ class LayerCache:
     places: Places
     scales: tuple[Tensor, ...] = ()
 
-    def attend(
-        self,
-        q: Tensor,
-        k: Tensor | None,
-        v: Tensor | None,
-        layer: int,
-        config: ModelConfig,
-        batch: TokenBatch,
-        extras: Extras,
-    ) -> Tensor:
+    def attend(self, q: Tensor, k: Tensor | None, v: Tensor | None, layer: Layer, extras: Extras) -> Tensor:
         """Writes the tokens' keys and values, if there are some, to the cache, then attends over it."""
-        prefix, places = f"blk.{layer}", self.places
+        config, batch, places = layer.config, layer.batch, self.places
         if places.lengths is not None:
             extras = {**extras, "lengths": places.lengths}
         write: Callable[..., None] = F.kv_cache_quantize if self.scales else F.kv_cache_update
         where, memory = (batch.positions, places.slots, places.block_table), (self.keys, self.values, *self.scales)
         if k is not None:
             sizes = {"kv_heads": config.n_kv_heads, "head_dim": config.head_dim}
-            write(*memory, k, v, *where, **sizes, name=f"{prefix}.kv_cache_update")
+            write(*memory, k, v, *where, **sizes, name=layer.name("kv_cache_update"))
         result = F.attention(
             q,
             self.keys,
@@ -118,11 +72,11 @@ class LayerCache:
             head_dim=config.head_dim,
             scale=config.attention_scale,
             length=places.length,
-            **_options(layer, config, extras, causal=places.lengths is None),
-            name=f"{prefix}.attention",
+            **_options(layer, extras, causal=places.lengths is None),
+            name=layer.name("attention"),
         )
         assert isinstance(result, Tensor)
-        return logit_rows(result, batch, f"{prefix}.attention_rows") if batch.is_last else result
+        return layer.rows(result, "attention_rows")
 
 
 @dataclass(frozen=True)
@@ -135,32 +89,24 @@ class WholeSequences:
     mask: Tensor | None = None
     causal: bool = True
 
-    def attend(
-        self,
-        q: Tensor,
-        k: Tensor | None,
-        v: Tensor | None,
-        layer: int,
-        config: ModelConfig,
-        batch: TokenBatch,
-        extras: Extras,
-    ) -> Tensor:
+    def attend(self, q: Tensor, k: Tensor | None, v: Tensor | None, layer: Layer, extras: Extras) -> Tensor:
         """Attends over the tokens of the sequence. ModelError for keys of an earlier layer."""
+        config, name = layer.config, layer.prefix
         if k is None or v is None:
-            raise ModelError(f"training: blk.{layer} reads the keys of an earlier layer; wanted layers with their own")
-        if self.mask is not None and config.layers[layer].chunk:
+            raise ModelError(f"training: {name} reads the keys of an earlier layer; wanted layers with their own")
+        if self.mask is not None and layer.options.chunk:
             raise ModelError(
-                f"training: blk.{layer} attends in chunks, got packed rows; wanted a sequence in each row, without pack"
+                f"training: {name} attends in chunks, got packed rows; wanted a sequence in each row, without pack"
             )
         masks = {} if self.mask is None else {"mask": self.mask}
         parts = (self._heads(x, n) for x, n in ((q, config.n_heads), (k, config.n_kv_heads), (v, config.n_kv_heads)))
         more = {**masks, **extras}
-        options = {"causal": self.causal, "scale": config.attention_scale, **_options(layer, config, more)}
+        options = {"causal": self.causal, "scale": config.attention_scale, **_options(layer, more)}
         given = (*parts, *more.values())
-        result = F.scaled_dot_product_attention(*given, **options, name=f"blk.{layer}.attention")
+        result = F.scaled_dot_product_attention(*given, **options, name=layer.name("attention"))
         assert isinstance(result, Tensor)
         joined = F.transpose(result, axes=(0, 2, 1, 3)).reshape(q.shape)
-        return logit_rows(joined, batch, f"blk.{layer}.attention_rows") if batch.is_last else joined
+        return layer.rows(joined, "attention_rows")
 
     def _heads(self, x: Tensor, heads: int) -> Tensor:
         """[T, heads * size] as [sequences, heads, length, size]."""
@@ -170,10 +116,10 @@ class WholeSequences:
         return turned
 
 
-def _options(layer: int, config: ModelConfig, extras: Extras | None = None, *, causal: bool = True) -> dict[str, Any]:
+def _options(layer: Layer, extras: Extras, *, causal: bool = True) -> dict[str, Any]:
     """The attributes of attention that are not its defaults."""
-    options: dict[str, Any] = {"window": config.layers[layer].window, "cap": config.attention_softcap}
-    options |= {"chunk": config.layers[layer].chunk, "extras": " ".join(extras or {})}
+    options: dict[str, Any] = {"window": layer.options.window, "cap": layer.config.attention_softcap}
+    options |= {"chunk": layer.options.chunk, "extras": " ".join(extras)}
     return {name: value for name, value in options.items() if value} | ({} if causal else {"causal": False})
 
 
@@ -183,7 +129,7 @@ LayerState = Mapping[str, Tensor]
 
 @dataclass(frozen=True)
 class SideBySide:
-    """What a layer with both attention and a recurrence has."""
+    """The memory of a layer with both attention and a recurrence."""
 
     attention: Attention
     states: LayerState | WholeRecurrence
@@ -240,11 +186,3 @@ def head_norm(x: Tensor, w: Tensor, heads: int, eps: float) -> Tensor:
     split = graph.reshape(x, (x.shape[0], heads, width // heads))
     normed: Tensor = F.rms_norm(split, w, eps=eps)
     return graph.reshape(normed, (x.shape[0], width))
-
-
-def logit_rows(x: Tensor, batch: TokenBatch, name: str) -> Tensor:
-    """Select the tokens whose logits are computed."""
-    if batch.rows is None:
-        return x
-    result: Tensor = F.gather(x, batch.rows, name=name)
-    return result

@@ -119,7 +119,7 @@ class WholeRecurrence:
         return made
 
     def _is_first(self, more: int) -> Tensor:
-        """Which tokens start a sequence, [rows, length, 1, ..] with so many axes of 1."""
+        """Which tokens start a sequence, [rows, length, 1, ..] with `more` axes of 1."""
         assert self.positions is not None
         made: Tensor = F.equal(self.positions, 0)
         return made.reshape((*self.positions.shape, *(1 for _ in range(more))))

@@ -50,7 +50,8 @@ def _soft_caps(config: HubConfig) -> Keys:
 
 
 def _query_scale(layers: int) -> MoreKeys:
-    """attention.scale, unless query_pre_attn_scalar is the head's size, or what readers take in models of so many layers."""
+    """attention.scale, unless query_pre_attn_scalar is the head's size, or what readers assume for models with this many
+    layers."""
 
     def keys(config: HubConfig) -> Keys:
         usual = config.size("dim") / config.size("heads") if config.size("layers") == layers else config.head_dim

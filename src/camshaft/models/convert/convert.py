@@ -79,7 +79,7 @@ def convert(
         return ConversionResult(target, name, target.stat().st_size, n_tensors)
     if not source.is_dir():
         raise FormatError(
-            f"{path_for_messages(source)}: is no folder; wanted one with config.json and safetensors files, or a ggml-*.bin"
+            f"{path_for_messages(source)}: is not a folder; wanted one with config.json and safetensors files, or a ggml-*.bin"
         )
     check_out(target, force)
     config = read_config(source)
@@ -101,7 +101,7 @@ def convert(
 
 
 def _check_layers(config: HubConfig, row: Architecture, found: tuple[Part, ...], values: Mapping[str, Any]) -> None:
-    """Raise ModelError where config.json says another number of layers than there are: more than it says would not run."""
+    """Raise ModelError if the number of layers differs from config.json: additional ones would not run."""
     if row.encoder_decoder is not None:
         return
     wanted = values[f"{row.name}.block_count"]
@@ -127,7 +127,7 @@ def _result(target: Path, architecture: str, formats: Mapping[str, BlockFormat])
 
 
 def _described(found: tuple[Part, ...], values: Mapping[str, Any]) -> SimpleNamespace:
-    """The tensors and values in the form of an open file's."""
+    """The tensors and metadata in the form of an open file."""
     tensors = {part.name: SimpleNamespace(shape=part.shape, format=BLOCK_FORMATS["F32"]) for part in found}
     arrays = {key: np.array(value) if isinstance(value, list) else value for key, value in values.items()}
     return SimpleNamespace(tensors=tensors, metadata=arrays)

@@ -38,12 +38,13 @@ def rotation_sections(config: HubConfig) -> dict[str, Any]:
 
 
 def delta_changes(name: str, config: HubConfig, *, in_turn: bool) -> Iterator[tuple[str, Change]]:
-    """The tensors of the file made of one of a recurrent layer, `name` without 'blk.N.': name and change; none of another."""
+    """Yields (name, change) of the file's tensors for a tensor of a recurrent layer, `name` without 'blk.N.'; nothing for
+    others."""
     keys = config.size("linear_num_key_heads") * config.size("linear_key_head_dim")
     size = config.size("linear_value_head_dim")
 
     def order(values: Floats, head_size: int, axis: int = 0) -> Floats:
-        return _in_turn(values, config, head_size, axis) if in_turn else values
+        return _interleaved(values, config, head_size, axis) if in_turn else values
 
     def after_keys(values: Floats) -> Floats:
         rows = values.reshape(values.shape[0], -1)
@@ -67,7 +68,7 @@ def delta_changes(name: str, config: HubConfig, *, in_turn: bool) -> Iterator[tu
         yield "attn_gate.weight", lambda values: _groups(values, config)[3]
 
 
-def _in_turn(values: Floats, config: HubConfig, head_size: int, axis: int) -> Floats:
+def _interleaved(values: Floats, config: HubConfig, head_size: int, axis: int) -> Floats:
     """Heads of values from runs of those that share a head of keys to the order in which they take turns."""
     groups, heads = config.size("linear_num_key_heads"), config.size("linear_num_value_heads")
     shape = (*values.shape[:axis], groups, heads // groups, head_size, *values.shape[axis + 1 :])

@@ -18,7 +18,7 @@ Keys: TypeAlias = dict[str, Any]
 
 @dataclass(frozen=True)
 class EncoderDecoder:
-    """What a model that is no decoder of FAMILIES adds to the file.
+    """The conversion of a model that is not a decoder of FAMILIES.
 
     keys: values under the architecture's prefix, of the config, its folder and the number of tokens. stems: names of tensors in
     the file, without ending, by those of transformers, where {} is a layer's number. left_out: those without a place.
@@ -38,7 +38,7 @@ class EncoderDecoder:
             if stem in self.left_out:
                 continue
             if found is None or ending not in ("weight", "bias"):
-                raise ModelError(f"{config.path}: {shown(source)} is no tensor that camshaft knows of this model")
+                raise ModelError(f"{config.path}: {shown(source)} is not a tensor that camshaft knows of this model")
             number = re.search(r"\{([0-9]+)\}", numbered)
             yield source, f"{found.format(number[1]) if number else found}.{ending}"
 
@@ -90,15 +90,15 @@ def _whisper_keys(config: HubConfig, folder: Path, n_tokens: int) -> Keys:
 
 
 def _generation_keys(config: HubConfig, folder: Path) -> Keys:
-    """What generation_config.json says, or else config.json."""
+    """Returns the keys from generation_config.json, or else config.json."""
     path = folder / "generation_config.json"
-    said = {**config.values, **(read_json(path) if path.is_file() else {})}
-    multilingual = said.get("is_multilingual", config.size("vocab_size") >= 51865)
+    settings = {**config.values, **(read_json(path) if path.is_file() else {})}
+    multilingual = settings.get("is_multilingual", config.size("vocab_size") >= 51865)
     if not isinstance(multilingual, bool):
         raise ModelError(f"{path}: is_multilingual is {shown_value(multilingual)}; wanted true or false")
     keys: Keys = {"multilingual": multilingual}
     for name in ("suppress_tokens", "begin_suppress_tokens"):
-        ids = said.get(name)
+        ids = settings.get(name)
         if ids is None:
             continue
         if not isinstance(ids, list) or not all(type(i) is int and -1 <= i < 2**31 for i in ids):

@@ -1,4 +1,4 @@
-"""HubConfig: the numbers of a model's config.json under the names that different families give them."""
+"""HubConfig: values of a model's config.json, which families store under different names."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from camshaft.errors import ModelError
 from camshaft.formats.mapped import shown, shown_value
 from camshaft.formats.safetensors_folder import read_json
 
-# GGUF's words -> the names that families have for them in config.json
+# GGUF's name -> the names that families use in config.json
 _NAMES = {
     "layers": ("num_hidden_layers", "n_layer", "n_layers"),
     "context": ("max_position_embeddings", "n_positions", "n_ctx"),
@@ -25,7 +25,7 @@ _NAMES = {
     "experts": ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts"),
     "experts_used": ("num_experts_per_tok", "moe_k"),
 }
-# Parameters of a rotation that are numbers.
+# Numeric RoPE parameters.
 _ROPE_NUMBERS = frozenset(
     {
         *("rope_theta", "factor", "original_max_position_embeddings", "attention_factor", "beta_fast", "beta_slow"),
@@ -43,7 +43,7 @@ _ROPE_NUMBERS = frozenset(
 
 @dataclass(frozen=True)
 class HubConfig:
-    """`values` are those of config.json, of a picture model those of its text part; `architecture` is its class."""
+    """`values` are those of config.json, for a vision model those of its text part; `architecture` is the model's class."""
 
     values: Mapping[str, Any]
     architecture: str
@@ -55,7 +55,7 @@ class HubConfig:
         return default if value is None else value
 
     def number(self, word: str, default: float | None = None) -> float:
-        """A finite number by its word or name. Raises ModelError if it is missing or something else."""
+        """A finite number by GGUF's or its own name. Raises ModelError if it is missing or not one."""
         names = _NAMES.get(word, (word,))
         value = next((self.values[name] for name in names if self.values.get(name) is not None), default)
         return self.checked(" or ".join(names), value)
@@ -78,12 +78,12 @@ class HubConfig:
         return int(number)
 
     def has(self, word: str) -> bool:
-        """Whether one of a word's names has a value."""
+        """Whether one of the names for GGUF's `word` has a value."""
         return any(self.values.get(name) is not None for name in _NAMES.get(word, (word,)))
 
     @property
     def head_dim(self) -> int:
-        """Elements of a head."""
+        """The head size."""
         return self.size("head_dim", max(1, self.size("dim") // self.size("heads")))
 
     @property
@@ -91,21 +91,21 @@ class HubConfig:
         """`layer_types`, the kind of each layer. Raises ModelError for anything else."""
         kinds = self.get("layer_types")
         if not isinstance(kinds, list) or len(kinds) != self.size("layers"):
-            raise ModelError(f"{self.path}: layer_types is no list of a kind for each layer")
+            raise ModelError(f"{self.path}: layer_types is not a list of a kind for each layer")
         return kinds
 
     @property
     def rope(self) -> dict[str, Any]:
-        """Parameters of the rotation as transformers 5 has them: `rope_type`, `rope_theta`, `factor`, ... without null ones.
+        """RoPE parameters as in transformers 5: `rope_type`, `rope_theta`, `factor`, ..., without null values.
 
-        Raises ModelError for one that is no number."""
+        Raises ModelError for one that is not a number."""
         given = self.get("rope_parameters") or self.get("rope_scaling") or {}
         found = given.get("full_attention", given) if isinstance(given, dict) else given
         if not isinstance(found, dict):
             raise ModelError(f"{self.path}: rope_parameters is {shown_value(given)}; wanted an object")
         found = {name: value for name, value in found.items() if value is not None}
         kind = found.get("rope_type", found.get("type", "default"))
-        found["rope_type"] = "default" if kind == "mrope" else kind  # Qwen2-VL: mrope_section says the rest
+        found["rope_type"] = "default" if kind == "mrope" else kind  # Qwen2-VL: mrope_section has the sections
         found.setdefault("rope_theta", self.get("rope_theta", self.get("rotary_emb_base", 10000.0)))
         for name, value in found.items():
             if name in _ROPE_NUMBERS and self.checked(name, value) < 0:
@@ -114,7 +114,7 @@ class HubConfig:
 
     @property
     def window_theta(self) -> float | None:
-        """The base of the rotation in layers with a window, where the file has another."""
+        """The RoPE base of layers with a window, if it differs."""
         found = self.get("rope_parameters") or {}
         local = found.get("sliding_attention") if isinstance(found, dict) else None
         value = local.get("rope_theta") if isinstance(local, dict) else self.get("rope_local_base_freq")

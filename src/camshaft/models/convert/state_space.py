@@ -56,7 +56,7 @@ def granite_hybrid_keys(config: HubConfig) -> dict[str, Any]:
 
 
 def state_space_changes(name: str, config: HubConfig, *, by_heads: bool) -> Iterator[tuple[str, Change]]:
-    """The tensors of the file made of one of a layer, `name` without 'blk.N.': name and change; none of another. `by_heads`:
+    """Yields (name, change) of the file's tensors for a layer's tensor, `name` without 'blk.N.'; nothing for others. `by_heads`:
     of Mamba 2, whose decays are one for each head."""
     groups = config.size("n_groups", config.size("mamba_n_groups", 1))
     changes: dict[str, Change] = {

@@ -240,7 +240,7 @@ def new_name(name: str, architecture: str) -> NewName | None:
         top = _TOP | encoders.TOP if is_encoder else _TOP
         return NewName(top[stem], ending) if stem in top else None
     prefix, inner = f"blk.{layer[1]}", layer[2]
-    if architecture == "kimi-linear":  # whose dense layers have this name too, for tensors that are no stacks
+    if architecture == "kimi-linear":  # whose dense layers have this name too, for tensors that are not stacks
         inner = inner.replace("block_sparse_moe.", "mlp.")
     if is_encoder:
         stem, ending = _split(inner)

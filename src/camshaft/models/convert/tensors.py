@@ -1,4 +1,5 @@
-"""The tensors of a GGUF file from those of transformers: permuted, transposed, stacked, split as by llama.cpp's converter."""
+"""Makes the tensors of a GGUF file from those of transformers: permuted, transposed, stacked, split as llama.cpp's converter
+does."""
 
 from __future__ import annotations
 
@@ -47,7 +48,7 @@ class Part:
 
 
 def parts(config: HubConfig, row: Architecture, shapes: Mapping[str, Shape]) -> Iterator[Part]:
-    """The tensors of a file, by the shapes of the model's. Raises ModelError for a tensor whose name has no place."""
+    """Returns the tensors of the file for the model's shapes. Raises ModelError for a tensor with an unknown name."""
     is_tied = bool(config.get("tie_word_embeddings"))
     if row.encoder_decoder is not None:
         kept = [source for source in shapes if not (is_tied and source.startswith("lm_head."))]
@@ -67,7 +68,7 @@ def parts(config: HubConfig, row: Architecture, shapes: Mapping[str, Shape]) -> 
             continue
         found = new_name(encoders.plain_name(source) if family.encoder else source, row.name)
         if found is None:
-            raise ModelError(f"{config.path}: {shown(source)} is no tensor of {row.name} that camshaft knows")
+            raise ModelError(f"{config.path}: {shown(source)} is not a tensor of {row.name} that camshaft knows")
         role = found.name.rpartition(".")[2]
         if family.encoder and family.fused in ("qkv", "all") and role in encoders.JOINED:
             whole = f"{found.name.removesuffix(role)}attn_qkv{found.ending}"
@@ -87,7 +88,8 @@ def parts(config: HubConfig, row: Architecture, shapes: Mapping[str, Shape]) -> 
 def layer_numbers(
     config: HubConfig, row: Architecture, names: Iterable[str], load: Callable[[str], Floats]
 ) -> dict[str, list[float]]:
-    """The values of `row.numbers` by key. Raises ModelError for a layer without one, or a tensor of several."""
+    """Metadata from the scalar tensors in `row.numbers`. Raises ModelError for a layer without one, or a tensor of several
+    elements."""
     found: dict[str, list[float]] = {}
     for end, key in row.numbers.items():
         sources = {layer_of(name): name for name in names if name.endswith(end)}
@@ -99,7 +101,7 @@ def layer_numbers(
 
 
 def _stack(name: str, sources: Mapping[int, str], shapes: Mapping[str, Shape], config: HubConfig) -> Part:
-    """One tensor of all experts. Raises ModelError if one is missing or has another shape."""
+    """Stacks the tensors of all experts. Raises ModelError if one is missing or has another shape."""
     n = config.size("experts") if name.endswith("_exps") else len(sources)
     ordered = tuple(sources.get(i, "") for i in range(n))
     inner = {shapes.get(source) for source in ordered}
@@ -109,7 +111,7 @@ def _stack(name: str, sources: Mapping[int, str], shapes: Mapping[str, Shape], c
 
 
 def _join(name: str, sources: Mapping[int, str], shapes: Mapping[str, Shape], config: HubConfig) -> Part:
-    """One tensor of q, k and v. Raises ModelError if one is missing or their rows have other lengths."""
+    """Joins q, k and v. Raises ModelError if one is missing or their row lengths differ."""
     ordered = tuple(sources[i] for i in sorted(sources))
     inner = {shapes[source][1:] for source in ordered}
     if len(ordered) != len(encoders.JOINED) or len(inner) != 1:
@@ -120,7 +122,7 @@ def _join(name: str, sources: Mapping[int, str], shapes: Mapping[str, Shape], co
 
 
 def _changes(new: NewName, config: HubConfig, row: Architecture) -> Iterator[tuple[str, Change]]:
-    """The tensors made of one: name and change."""
+    """Yields (name, change) of the tensors made from one."""
     prefix, _, role = new.name.rpartition(".")
     full = new.name + new.ending
     own = list(row.changes(role + new.ending, config)) or list(_recurrent(role + new.ending, config, row))
@@ -128,7 +130,7 @@ def _changes(new: NewName, config: HubConfig, row: Architecture) -> Iterator[tup
         yield from ((f"{prefix}.{name}" if prefix else name, change) for name, change in own)
         return
     if role.endswith("gate_up_exps"):
-        in_turn = row.name == "gpt-oss"  # and its columns are outputs
+        in_turn = row.name == "gpt-oss"  # stored transposed: its columns are outputs
         for i, part in enumerate(("gate", "up")):
             yield full.replace("gate_up", part), _half(i, in_turn=in_turn, turned=in_turn and new.ending == ".weight")
     elif role == "ffn_down_exps" and row.name == "gpt-oss" and new.ending == ".weight":
@@ -150,7 +152,7 @@ def _changes(new: NewName, config: HubConfig, row: Architecture) -> Iterator[tup
 
 
 def _recurrent(name: str, config: HubConfig, row: Architecture) -> Iterator[tuple[str, Change]]:
-    """What is made of a tensor of a recurrent layer, if it is one that changes."""
+    """Returns the converted tensors of a recurrent layer's tensor, if it needs conversion."""
     kind = FAMILIES[row.name].recurrent
     if kind == "delta":
         yield from delta_changes(name, config, in_turn=row.in_turn)
@@ -159,14 +161,14 @@ def _recurrent(name: str, config: HubConfig, row: Architecture) -> Iterator[tupl
 
 
 def kv_heads(config: HubConfig) -> int:
-    """Heads of keys and values; the first Falcons have one, whatever their config says."""
+    """The number of KV heads; the first Falcon models have one, whatever their config has."""
     if config.architecture == "FalconForCausalLM" and not config.get("new_decoder_architecture"):
         return 1 if config.get("multi_query", True) else config.size("heads")
     return config.size("kv_heads", config.size("heads"))
 
 
 def _half(index: int, *, in_turn: bool, turned: bool) -> Change:
-    """Gate (0) or up (1) out of [experts, gate and up, ...]: halves, or rows in turn; `turned`: of the last axis."""
+    """Gate (0) or up (1) from [experts, gate and up, ...]: a half, or every other row; `turned`: of the last axis."""
 
     def change(values: Floats) -> Floats:
         values = values.swapaxes(1, 2) if turned else values
@@ -177,14 +179,14 @@ def _half(index: int, *, in_turn: bool, turned: bool) -> Change:
 
 
 def _paired(heads: int) -> Change:
-    """Rows i and i + d/2 of each head side by side, as the interleaved rotation wants them."""
+    """Moves rows i and i + d/2 of each head next to each other, for interleaved RoPE."""
     return lambda values: (
         values.reshape(heads, 2, values.shape[0] // heads // 2, *values.shape[1:]).swapaxes(1, 2).reshape(values.shape)
     )
 
 
 def _joined_apart(config: HubConfig) -> Change:
-    """Rows of all q, then all k, then all v, out of groups of a key-value head each: its q, its k, its v."""
+    """Reorders rows from groups of (q, k, v) per KV head to all q, then all k, then all v."""
     heads, groups, head_dim = config.size("heads"), kv_heads(config), config.head_dim
 
     def change(values: Floats) -> Floats:
@@ -196,7 +198,7 @@ def _joined_apart(config: HubConfig) -> Change:
 
 
 def _shape(change: Change, shape: Shape, source: str) -> Shape:
-    """The shape of what a change makes, found on zeros that take no memory."""
+    """The shape of a change's result, found by applying it to zeros that take no memory."""
     try:
         return change(np.broadcast_to(np.float32(0), shape)).shape
     except (ValueError, IndexError):
@@ -206,7 +208,7 @@ def _shape(change: Change, shape: Shape, source: str) -> Shape:
 
 
 def _rotations(config: HubConfig) -> Iterator[Part]:
-    """Factors of the rotation's frequencies, where the config has them."""
+    """RoPE frequency factors, if the config has them."""
     rope = config.rope
     if rope["rope_type"] == "proportional":
         yield _vector("rope_freqs.weight", still_factors(config))
@@ -227,7 +229,7 @@ def _vector(name: str, values: np.ndarray[Any, Any]) -> Part:
 
 
 def _llama3_factors(config: HubConfig, rope: Mapping[str, Any]) -> np.ndarray[Any, Any]:
-    """What each rotation frequency is divided by: 1 for short waves, `factor` for long ones, smooth in between."""
+    """Returns the divisor of each RoPE frequency: 1 for short wavelengths, `factor` for long ones, smooth in between."""
     low, high, factor = (float(rope.get(key, default)) for key, default in _LLAMA3.items())
     frequency = float(rope["rope_theta"]) ** -(np.arange(0, config.rope_dim, 2) / config.rope_dim)
     waves = float(rope.get("original_max_position_embeddings", 8192)) * frequency / (2 * math.pi)

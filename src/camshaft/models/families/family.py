@@ -1,4 +1,4 @@
-"""Family: the options of one decoder by which a family differs from others."""
+"""Family: the options by which a model family differs from the plain decoder."""
 
 from __future__ import annotations
 
@@ -8,64 +8,77 @@ from typing import Literal
 
 @dataclass(frozen=True)
 class Family:
-    """How a family differs from the plain decoder.
+    """How a family differs from the plain decoder. Options that a file's metadata also has are defaults for files without it.
 
-    pairing: which elements of a head rotate together; GGUF permutes q and k of families with 'interleaved'.
-    norms: rms_norm before attention and feed-forward ('pre'), after them ('post') or both, or of the sums ('sum').
-    ffn_norm: the tensor of that before the feed-forward.
-    norm: rms_norm, or layer_norm, with a bias unless norm_bias is False, or without weights ('bare'). qk_norm: rms_norm of q and
-    k, of each head or whole row ('file': of each head where the file has their weights; 'heads': of each head with weights of its
-    own; 'bare': of each head without weights, in layers that rotate, but for models of 128 experts). norms_rotated: these norms
-    are of rotated q and k.
-    parallel: attention and feed-forward have the same input; a file's use_parallel_residual takes precedence.
-    biases: of q, k and v ('qkv'; 'file': where the file has them), of attention's output too ('attention'), or of all linear
-    layers ('all').
-    fused: q, k and v are one tensor ('qkv'), or gate and up ('up'), or both are ('all').
-    gated: the feed-forward is down(act(gate) * up), or else down(act(up)). halves_width: it is half as wide as the file says.
-    sinks: each head's scores have one more, whose value is 0. learned_positions: embeddings of positions, and no rotation.
-    embedding_scale: embeddings are multiplied by sqrt(dim) ('dim') or by the file's embedding_scale.
-    one_table: the output's matrix is the table of embeddings too, where the file has none.
-    windows: attention.sliding_window applies, but for every n-th layer of full_every, which sees all tokens (0: no layer
-    does): the last of n, or the first one with full_first.
-    chunks: windows are parts of the context instead, of so many tokens where the file does not say.
-    window_rope: layers with a window rotate as all ('same'), or without scaling by rope.freq_base_swa or window_theta ('plain').
-    yarn_truncates: the ends of YaRN's ramp are whole dimensions.
-    unrotated_every: every n-th layer does not rotate. rotates_windows_only: in a file with a window, layers without do not.
-    query_scale_layers: in files of so many layers the scores are divided by sqrt(dim / heads), not by sqrt(head_dim).
-    temperature: scores are scaled by position only in layers that do not rotate, by so much where the file does not say.
-    softcaps: attention's and the logits', where the file names none.
-    scales: those of embeddings, residuals, scores and logits are MiniCPM's or Grok's where the file has none.
-    multiplies_logits: the file's logit_scale multiplies logits, and does not divide them.
-    encoder: tokens see all of their text, and the result is a vector for each; windows are on both sides, half on each.
-    one_text: a run has one text.
-    embedding_norm: embeddings are normed. alibi: scores are less by the distance of tokens, and nothing rotates; alibi_layers: so
-    it is in files of so many layers.
-    normalizes_experts: the chosen experts' weights are divided by their sum. expert_score: how logits become these weights. Both
-    where the file does not say.
-    shared_experts: how many are shared, where the file does not say. weighs_inputs: weights multiply what experts see, of which
-    one is chosen.
-    routes_inputs: the router sees what a layer begins with.
-    recurrent: the kind of the layers without attention. attention_every: only every n-th layer has attention, where the file does
-    not say which (0: it does, by head_count_kv). output_norm: the tensor of the last norm.
-    layers_apart: a layer has attention, a projection in its place, or neither, and a feed-forward or none, by the file's numbers
-    of heads and widths.
-    attention, feed_forward: whether its layers have them. one_block: each layer has either these or a recurrence, and one norm.
-    rotates: whether queries and keys rotate. side_by_side: attention and a recurrence have the same input, and are added.
-    dense_unrouted: layers without a router have no experts. dense_beside_experts: other layers have a dense feed-forward too,
-    each with norms of its own ('normed'), or where the file has it, and both are divided by sqrt(2) ('halved').
-    score_scale: what scores are multiplied by, where it is not 1 / sqrt(head_dim).
-    layer_sizes: layers may differ in the sizes of heads and feed-forwards, and the last ones read the keys of earlier ones.
-    norms_values: values are normed, without weights, and are the projection of keys where the file has none for them.
-    per_layer: each layer has embeddings of tokens of its own, where the file has them, and a scale of its result.
-    rotates_if_finetuned: layers rotate where the file says rope.scaling.finetuned.
-    expert_biases: experts and their router have biases.
-    latent: attention to latents of keys and values, whose rotation keeps its magnitude under YaRN: the scores are scaled.
-    indexed: layers choose what they see of texts longer than attention.indexer.top_k tokens; such texts are not run.
-    axes: how the pairs of a head have the axes of rotations in pictures, by the file's rope.dimension_sections.
-    loops: the layers run as often as the file's num_loops says, with the last norm between, unless it has skip_loop_final_norm.
-    builder: the file of models/families that builds its layers, where they are its own.
-    tiled_heads: heads of values share those of keys in turn, not in runs. gated_attention: what is found has a gate,
-    which comes with q ('joined') or is a projection of its own ('apart').
+    Norms
+        norms: rms_norm before attention and feed-forward ('pre'), of their results ('post'), both, or of the sums ('sum').
+        norm: rms_norm ('rms'), layer_norm ('layer', with a bias unless `norm_bias` is False) or without weights ('bare').
+        ffn_norm, output_norm: the tensors of the feed-forward's norm and of the last norm.
+        qk_norm: rms_norm of q and k: of each head ('head'; 'file': if the file has its weights; 'heads': with weights per head;
+        'bare': without weights, in layers that rotate, except in models of 128 experts) or of whole rows ('row').
+        norms_rotated: q and k are normed after the rotation.
+        norms_values: values are normed, without weights; files without V use the projection of keys.
+        embedding_norm: embeddings are normed.
+
+    Positions
+        pairing: which elements of a head rotate together; GGUF permutes q and k of families with 'interleaved'.
+        rotates: whether q and k rotate (RoPE). rotates_if_finetuned: only if the file sets rope.scaling.finetuned.
+        unrotated_every: every n-th layer does not rotate.
+        rotates_windows_only: in files with a window, only layers with it rotate.
+        window_rope: layers with a window rotate like others ('same'), or unscaled, by rope.freq_base_swa or window_theta
+        ('plain').
+        yarn_truncates: the ends of YaRN's ramp are whole dimensions.
+        axes: how pairs are assigned to the axes of pictures (rope.dimension_sections).
+        learned_positions: position embeddings instead of RoPE.
+        alibi: ALiBi instead of RoPE; alibi_layers: in files with this many layers.
+
+    Attention
+        windows: attention.sliding_window applies, except in every n-th layer of full_every (0: in none): the last of n, or with
+        full_first the first.
+        chunks: windows are chunks of the context instead; the default chunk size in tokens.
+        biases: of q, k and v ('qkv'; 'file': if the file has them), also of the output ('attention'), or of all linear layers
+        ('all').
+        fused: q, k and v are one tensor ('qkv'), or gate and up ('up'), or both ('all').
+        sinks: each head has an additional score, whose value is 0.
+        gated_attention: results are gated; the gate is part of q ('joined') or a projection ('apart').
+        query_scale_layers: in files with this many layers scores are divided by sqrt(dim / heads), not by sqrt(head_dim).
+        score_scale: the scale of scores, if not 1 / sqrt(head_dim).
+        temperature: scores are scaled by position, only in layers without RoPE; the default scale.
+        softcaps: the soft caps of scores and logits.
+        latent: multi-head latent attention; under YaRN its scores are scaled.
+        indexed: layers select keys in texts longer than attention.indexer.top_k tokens; such texts are not supported.
+
+    Feed-forward and experts
+        gated: the feed-forward is down(act(gate) * up), else down(act(up)). activation: act.
+        halves_width: its width is half of the file's.
+        normalizes_experts: the chosen experts' weights are divided by their sum. expert_score: how logits become weights.
+        expert_biases: experts and their router have biases. shared_experts: how many experts are shared.
+        weighs_inputs: weights multiply the experts' inputs; one expert is chosen.
+        routes_inputs: the router sees the layer's input.
+        dense_unrouted: layers without a router have no experts.
+        dense_beside_experts: layers with experts also have a dense feed-forward: with its own norms ('normed'), or if the file
+        has it, and the sum is divided by sqrt(2) ('halved').
+
+    Layers
+        parallel: attention and feed-forward have the same input; a file's use_parallel_residual takes precedence.
+        attention, feed_forward: whether layers have them.
+        one_block: each layer has one norm and either attention, a feed-forward or a recurrence.
+        layers_apart: each layer has attention, a projection or neither, then a feed-forward or none, by the file's sizes.
+        recurrent: the kind of recurrent layers. side_by_side: attention and a recurrence have the same input and are added.
+        attention_every: only every n-th layer has attention (0: by the file's head_count_kv).
+        tiled_heads: value heads share key heads in a repeating pattern, not in runs.
+        layer_sizes: layers differ in head and feed-forward sizes, and the last ones reuse keys of earlier ones.
+        per_layer: each layer has its own token embeddings, if the file has them, and a scale of its result.
+        loops: the layers run num_loops times, with the last norm between, unless the file sets skip_loop_final_norm.
+        builder: the module of models/families that builds its layers instead of models/decoder.py.
+
+    Embeddings and output
+        embedding_scale: embeddings are multiplied by sqrt(dim) ('dim') or by the file's embedding_scale.
+        scales: default scales of embeddings, residuals, scores and logits, of MiniCPM or Grok.
+        multiplies_logits: the file's logit_scale multiplies logits; for other families it divides them.
+        one_table: the output matrix is also the embedding table, if the file has none.
+        encoder: tokens attend to all tokens of their text, and the result is a vector for each; windows extend to both sides.
+        one_text: a run has one text.
     """
 
     pairing: Literal["interleaved", "neox"]
@@ -135,5 +148,5 @@ class Family:
     builder: Literal["", "rwkv", "gemma3n", "t5"] = ""
 
     def has_alibi(self, n_layers: int) -> bool:
-        """Whether scores are less by the distance of tokens in files of so many layers."""
+        """Whether files with this many layers have ALiBi: scores fall with the distance of tokens."""
         return self.alibi or n_layers == self.alibi_layers

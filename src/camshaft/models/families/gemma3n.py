@@ -17,16 +17,15 @@ from camshaft.graph.graph import Tensor
 from camshaft.models.blocks.attention import attention
 from camshaft.models.blocks.feed_forward import feed_forward
 from camshaft.models.blocks.latent_attention import head_indexes, of_heads
-from camshaft.models.blocks.norms import norm
+from camshaft.models.blocks.layer import Layer, TokenBatch, logit_rows, norm
 from camshaft.models.blocks.per_layer import layer_embeddings, of_layer_embedding
-from camshaft.models.blocks.transformer import LayerMemory, SideBySide, TokenBatch, logit_rows
+from camshaft.models.blocks.transformer import LayerMemory, SideBySide
 from camshaft.models.blocks.whole import WholeRecurrence
 from camshaft.models.checkpoint import Checkpoint
 from camshaft.models.config import ModelConfig
-from camshaft.models.families import FAMILIES
 from camshaft.models.streams_config import Streams
 
-# The least mean square by which a new stream is divided.
+# The smallest mean square by which a new stream is divided.
 LEAST = 1e-5
 
 
@@ -41,9 +40,9 @@ def hidden(config: ModelConfig, file: Checkpoint, batch: TokenBatch, caches: Seq
     others = of_heads(x, file.tensor("altup_proj.weight", *shape), head_indexes(batch, sizes.n - 1), "altup_proj")
     first = graph.reshape(x, (x.shape[0], 1, config.dim))
     streams = F.concat(first, _as_long(others, first), axis=1)
-    for layer, cache in enumerate(caches):
-        mine = replace(batch, is_last=layer == len(caches) - 1)
-        streams = _layer(streams, layer, config.of_layer(layer), file, mine, cache)
+    for number, cache in enumerate(caches):
+        mine = replace(batch, is_last=number == len(caches) - 1)
+        streams = _after_layer(streams, Layer(number, config.of_layer(number), file, mine), cache)
     first, others = F.split(streams, axis=1, sizes=(1, sizes.n - 1))
     indexes = logit_rows(head_indexes(batch, sizes.n - 1), batch, "altup_rows")
     others = of_heads(others, file.tensor("altup_unembd_proj.weight", *shape), indexes, "altup_unembd_proj")
@@ -59,30 +58,28 @@ def _as_long(y: Tensor, x: Tensor) -> Tensor:
     return made
 
 
-def _layer(
-    streams: Tensor, layer: int, config: ModelConfig, file: Checkpoint, batch: TokenBatch, cache: LayerMemory
-) -> Tensor:
+def _after_layer(streams: Tensor, layer: Layer, cache: LayerMemory) -> Tensor:
     """The streams [T, n, dim] after a layer; in the last one of the rows whose logits are computed."""
-    sizes, family, prefix = config.streams, FAMILIES[config.architecture], f"blk.{layer}"
+    sizes, config, file = layer.config.streams, layer.config, layer.file
     assert sizes is not None
     assert not isinstance(cache, Mapping | SideBySide | WholeRecurrence)
-    streams = _predicted(streams, prefix, sizes, config, file)
+    streams = _predicted(streams, layer, sizes)
     x = streams[:, sizes.active]
-    h = norm(x, f"{prefix}.attn_norm", config, file)
-    y = attention(h, layer, family, config, file, batch, cache)
-    if batch.is_last:
-        streams, x, h = (_rows(part, batch, f"{prefix}.rows") for part in (streams, x, h))
-    y = F.add(x, norm(y, f"{prefix}.post_attention_norm", config, file), name=f"{prefix}.attn_residual")
-    low = file.linear(h, f"{prefix}.laurel_l", file.rows(f"{prefix}.laurel_l.weight"))
-    low = norm(file.linear(low, f"{prefix}.laurel_r", config.dim), f"{prefix}.laurel_post_norm", config, file)
+    h = layer.norm(x, "attn_norm")
+    y = attention(h, layer, cache)
+    if layer.batch.is_last:
+        streams, x, h = (_rows(part, layer.batch, layer.name("rows")) for part in (streams, x, h))
+    y = F.add(x, layer.norm(y, "post_attention_norm"), name=layer.name("attn_residual"))
+    low = layer.linear(h, "laurel_l", file.rows(layer.name("laurel_l.weight")))
+    low = layer.norm(layer.linear(low, "laurel_r", config.dim), "laurel_post_norm")
     y = F.multiply(F.add(y, F.add(h, low)), 0.5**0.5)
-    h = norm(y, f"{prefix}.ffn_norm", config, file)
-    cut = sizes.cuts[layer]
-    made = feed_forward(h, layer, family, config, file) if cut is None else _sparse(h, prefix, cut, config, file)
-    y = F.add(y, norm(made, f"{prefix}.post_ffw_norm", config, file), name=f"{prefix}.ffn_residual")
-    streams = _corrected(streams, y, prefix, sizes, config, file)
-    first = F.multiply(streams[:, sizes.active], file.vector(f"{prefix}.altup_correct_scale.weight", config.dim))
-    own = of_layer_embedding(first, layer, config, file, batch)
+    h = layer.norm(y, "ffn_norm")
+    cut = sizes.cuts[layer.number]
+    made = feed_forward(h, layer) if cut is None else _sparse(h, layer, cut)
+    y = F.add(y, layer.norm(made, "post_ffw_norm"), name=layer.name("ffn_residual"))
+    streams = _corrected(streams, y, layer, sizes)
+    first = F.multiply(streams[:, sizes.active], layer.vector("altup_correct_scale.weight", config.dim))
+    own = of_layer_embedding(first, layer)
     others = file.made("altup_others", lambda: (np.arange(sizes.n) > 0).astype(np.float32).reshape(-1, 1))
     return F.add(streams, F.multiply(file.graph.reshape(own, (own.shape[0], 1, config.dim)), others))
 
@@ -96,42 +93,40 @@ def _rows(x: Tensor, batch: TokenBatch, name: str) -> Tensor:
     return graph.reshape(found, (found.shape[0], *sizes))
 
 
-def _routed(x: Tensor, prefix: str, sizes: Streams, config: ModelConfig, file: Checkpoint) -> Tensor:
-    """What a token's computed stream says of its streams, f32 [T, n]."""
-    h = F.multiply(norm(x, f"{prefix}.altup_router_norm", config, file), 1 / config.dim)
-    made: Tensor = F.tanh(file.linear(h, f"{prefix}.altup_router", sizes.n))
+def _modalities(x: Tensor, layer: Layer, sizes: Streams) -> Tensor:
+    """The router's result for a token, f32 [T, n], from which the coefficients of its streams are computed."""
+    h = F.multiply(layer.norm(x, "altup_router_norm"), 1 / layer.config.dim)
+    made: Tensor = F.tanh(layer.linear(h, "altup_router", sizes.n))
     return made
 
 
-def _predicted(streams: Tensor, prefix: str, sizes: Streams, config: ModelConfig, file: Checkpoint) -> Tensor:
+def _predicted(streams: Tensor, layer: Layer, sizes: Streams) -> Tensor:
     """Each stream plus a sum of all by the token's coefficients [n, n]."""
-    says = _routed(streams[:, sizes.active], prefix, sizes, config, file)
-    coefficients = file.linear(says, f"{prefix}.altup_predict_coef", sizes.n**2)
-    coefficients = file.graph.reshape(coefficients, (streams.shape[0], sizes.n, sizes.n))
+    modalities = _modalities(streams[:, sizes.active], layer, sizes)
+    coefficients = layer.linear(modalities, "altup_predict_coef", sizes.n**2)
+    coefficients = layer.file.graph.reshape(coefficients, (streams.shape[0], sizes.n, sizes.n))
     total = streams
     for i in range(sizes.n):
         total = F.add(total, F.multiply(coefficients[:, :, i : i + 1], streams[:, i : i + 1]))
     return total
 
 
-def _corrected(
-    streams: Tensor, y: Tensor, prefix: str, sizes: Streams, config: ModelConfig, file: Checkpoint
-) -> Tensor:
+def _corrected(streams: Tensor, y: Tensor, layer: Layer, sizes: Streams) -> Tensor:
     """Each stream plus its share of what the computed one gained."""
-    says = _routed(y, prefix, sizes, config, file)
-    shares = F.add(file.linear(says, f"{prefix}.altup_correct_coef", sizes.n), 1.0)
+    modalities = _modalities(y, layer, sizes)
+    shares = F.add(layer.linear(modalities, "altup_correct_coef", sizes.n), 1.0)
     gained = F.subtract(y, streams[:, sizes.active])
-    wide = (y.shape[0], 1, config.dim), (y.shape[0], sizes.n, 1)
-    gained, shares = (file.graph.reshape(x, shape) for x, shape in zip((gained, shares), wide, strict=True))
+    wide = (y.shape[0], 1, layer.config.dim), (y.shape[0], sizes.n, 1)
+    gained, shares = (layer.file.graph.reshape(x, shape) for x, shape in zip((gained, shares), wide, strict=True))
     made: Tensor = F.add(streams, F.multiply(gained, shares))
     return made
 
 
-def _sparse(h: Tensor, prefix: str, cut: float, config: ModelConfig, file: Checkpoint) -> Tensor:
+def _sparse(h: Tensor, layer: Layer, cut: float) -> Tensor:
     """A gated feed-forward whose gates are what exceeds their mean by `cut` of their standard deviations."""
-    gate, up = (file.linear(h, f"{prefix}.ffn_{part}", config.ffn_dim) for part in ("gate", "up"))
+    gate, up = (layer.linear(h, f"ffn_{part}", layer.config.ffn_dim) for part in ("gate", "up"))
     mean = F.mean(gate, axes=-1, keepdims=True)
     apart = F.subtract(gate, mean)
     deviation = F.sqrt(F.mean(F.square(apart), axes=-1, keepdims=True))
     gate = F.relu(F.subtract(apart, F.multiply(deviation, cut)))
-    return file.linear(F.gelu_multiply(gate, up, name=f"{prefix}.ffn_act"), f"{prefix}.ffn_down", config.dim)
+    return layer.linear(F.gelu_multiply(gate, up, name=layer.name("ffn_act")), "ffn_down", layer.config.dim)

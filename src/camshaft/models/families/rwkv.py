@@ -1,8 +1,9 @@
 """RWKV-6 (Peng et al., 2024) and RWKV-7 (2025): no attention; each layer mixes the states of heads, then channels.
 
-Both see a token h and the one before it, as h + lerp (before - h). Time mixing makes from that r, w, k and v of the recurrence,
+Both mix a token h with the one before it: h + lerp (before - h). From that, time mixing makes r, w, k and v of the recurrence,
 whose result is normed by heads and gated; channel mixing is a feed-forward with squared relu. In RWKV-6 the lerps of time mixing
-depend on the token; in RWKV-7 the values lean to those of the first layer, and the state forgets along one direction too.
+depend on the token; in RWKV-7 the values are blended with those of the first layer, and the state also decays along one
+direction.
 """
 
 from __future__ import annotations
@@ -17,9 +18,9 @@ from camshaft.graph import functions as F
 from camshaft.graph.graph import Tensor
 from camshaft.graph.tensor import graph_of
 from camshaft.models.blocks.latent_attention import head_indexes, of_heads
-from camshaft.models.blocks.norms import norm
+from camshaft.models.blocks.layer import TokenBatch, logit_rows, norm
 from camshaft.models.blocks.recurrences import Recurrence, recurrence_of
-from camshaft.models.blocks.transformer import LayerMemory, TokenBatch, logit_rows
+from camshaft.models.blocks.transformer import LayerMemory
 from camshaft.models.checkpoint import Checkpoint
 from camshaft.models.config import ModelConfig
 from camshaft.models.recurrent_config import Recurrent
@@ -28,7 +29,7 @@ from camshaft.models.recurrent_config import Recurrent
 HEAD_EPS = 64e-5
 # A decay is exp(-DECAY sigmoid(..)) in RWKV-7, so at least exp(-exp(-1/2)).
 DECAY = 0.606531
-# Of squares of lengths, so that a length of 0 divides nothing.
+# Added to squares of lengths, so that a length of 0 is no division by 0.
 LENGTH_EPS = 1e-24
 
 
@@ -37,7 +38,7 @@ def hidden(config: ModelConfig, file: Checkpoint, batch: TokenBatch, caches: Seq
     x = F.embedding(batch.ids, file.tensor("token_embd.weight", config.vocab_size, config.dim), to="f32")
     x, first = norm(x, "token_embd_norm", config, file), None
     for number, cache in enumerate(caches):
-        layer = Layer(f"blk.{number}", config, file, batch, recurrence_of(cache, batch))
+        layer = RwkvLayer(f"blk.{number}", config, file, batch, recurrence_of(cache, batch))
         with graph_of(x).checkpoint() if number < batch.recomputed else nullcontext():
             x, first = _block(x, first, layer, is_last=number == len(caches) - 1)
             every = layer.sizes.rescaled_every
@@ -46,7 +47,7 @@ def hidden(config: ModelConfig, file: Checkpoint, batch: TokenBatch, caches: Seq
 
 
 @dataclass(frozen=True)
-class Layer:
+class RwkvLayer:
     """A layer of a graph: the names of its tensors begin with `prefix`."""
 
     prefix: str
@@ -82,7 +83,7 @@ class Layer:
         return F.add(y, self.vector(bias)) if bias else y
 
     def vector(self, name: str, index: int = 0, of: int = 1) -> Tensor:
-        """Row `index` of the `of` that a tensor has, f32 [dim]; whatever axes of 1 the file has."""
+        """Row `index` of a tensor of `of` rows, f32 [dim]; axes of 1 in the file are ignored."""
         name, dim = f"{self.prefix}.{name}.weight", self.config.dim
         if of == 1 and name in self.file and len(self.file.tensors[name].shape) == 1:
             return self.file.vector(name, dim)
@@ -97,7 +98,7 @@ class Layer:
         return self.file.graph.reshape(x, (x.shape[0], self.config.dim))
 
     def head_norm(self, y: Tensor) -> Tensor:
-        """layer_norm of each head of y [T, dim], with weights of all."""
+        """layer_norm of each head of y [T, dim]; weight and bias have dim elements."""
         size, name = self.config.dim // self.heads, f"{self.prefix}.time_mix_ln"
         ones, zeros = self.file.ones(size), self.file.zeros(size)
         y = self.flat(F.layer_norm(self.by_head(y), ones, zeros, eps=HEAD_EPS, name=name))
@@ -105,7 +106,7 @@ class Layer:
         return F.add(F.multiply(y, w), b)
 
 
-def _block(x: Tensor, first: Tensor | None, layer: Layer, *, is_last: bool) -> tuple[Tensor, Tensor | None]:
+def _block(x: Tensor, first: Tensor | None, layer: RwkvLayer, *, is_last: bool) -> tuple[Tensor, Tensor | None]:
     """A layer: time mixing, then channel mixing of the sum; in the last one of the rows whose logits are computed."""
     time, channels = _MIXES[layer.config.architecture]
     y, first = time(norm(x, f"{layer.prefix}.attn_norm", layer.config, layer.file), first, layer)
@@ -116,7 +117,7 @@ def _block(x: Tensor, first: Tensor | None, layer: Layer, *, is_last: bool) -> t
     return F.add(x, channels(h, before, layer), name=f"{layer.prefix}.ffn_residual"), first
 
 
-def _time_mix_6(h: Tensor, first: Tensor | None, layer: Layer) -> tuple[Tensor, Tensor | None]:
+def _time_mix_6(h: Tensor, first: Tensor | None, layer: RwkvLayer) -> tuple[Tensor, Tensor | None]:
     h, before = layer.shifted(h, "conv")
     xw, xk, xv, xr, xg = _mixed_6(h, before, layer)
     r, k, v = (
@@ -132,8 +133,8 @@ def _time_mix_6(h: Tensor, first: Tensor | None, layer: Layer) -> tuple[Tensor, 
     return layer.linear(y, "time_mix_output", layer.config.dim), first
 
 
-def _mixed_6(h: Tensor, before: Tensor, layer: Layer) -> tuple[Tensor, ...]:
-    """What the decay, keys, values, receptances and gates are made of: each has a lerp, and one of two matrices more."""
+def _mixed_6(h: Tensor, before: Tensor, layer: RwkvLayer) -> tuple[Tensor, ...]:
+    """Returns the inputs of decay, keys, values, receptances and gates: each has a lerp, and a low-rank term."""
     tokens, dim, n = h.shape[0], layer.config.dim, len(LERPS_6)
     x = F.add(h, F.multiply(before, layer.vector("time_mix_lerp_x")))
     x = F.tanh(layer.linear(x, "time_mix_w1"))
@@ -144,7 +145,7 @@ def _mixed_6(h: Tensor, before: Tensor, layer: Layer) -> tuple[Tensor, ...]:
     )
     fused = f"{layer.prefix}.time_mix_lerp_fused.weight" in layer.file
     parts = []
-    for i, name in enumerate(LERPS_6):  # older files have the lerps one by one
+    for i, name in enumerate(LERPS_6):  # older files have one tensor per lerp
         lerp = layer.vector("time_mix_lerp_fused", i, n) if fused else layer.vector(f"time_mix_lerp_{name}")
         parts.append(F.add(h, F.multiply(before, F.add(lerps[:, i], lerp))))
     return tuple(parts)
@@ -153,14 +154,14 @@ def _mixed_6(h: Tensor, before: Tensor, layer: Layer) -> tuple[Tensor, ...]:
 LERPS_6 = ("w", "k", "v", "r", "g")
 
 
-def _channel_mix_6(h: Tensor, before: Tensor, layer: Layer) -> Tensor:
+def _channel_mix_6(h: Tensor, before: Tensor, layer: RwkvLayer) -> Tensor:
     k, r = (F.add(h, F.multiply(before, layer.vector(f"channel_mix_lerp_{part}"))) for part in "kr")
     y = _squared(k, layer)
     made: Tensor = F.sigmoid_multiply(y, layer.linear(r, "channel_mix_receptance", layer.config.dim))
     return made
 
 
-def _time_mix_7(h: Tensor, first: Tensor | None, layer: Layer) -> tuple[Tensor, Tensor | None]:
+def _time_mix_7(h: Tensor, first: Tensor | None, layer: RwkvLayer) -> tuple[Tensor, Tensor | None]:
     h, before = layer.shifted(h, "conv")
     dim, gated = layer.config.dim, f"{layer.prefix}.time_mix_g1.weight" in layer.file
     xr, xw, xk, xv, xa, *xg = (
@@ -187,18 +188,18 @@ def _time_mix_7(h: Tensor, first: Tensor | None, layer: Layer) -> tuple[Tensor, 
     return layer.linear(y, "time_mix_output", dim), first
 
 
-def _channel_mix_7(h: Tensor, before: Tensor, layer: Layer) -> Tensor:
+def _channel_mix_7(h: Tensor, before: Tensor, layer: RwkvLayer) -> Tensor:
     return _squared(F.add(h, F.multiply(before, layer.vector("channel_mix_lerp_k"))), layer)
 
 
-def _squared(x: Tensor, layer: Layer) -> Tensor:
+def _squared(x: Tensor, layer: RwkvLayer) -> Tensor:
     """value(relu(key x)^2)."""
     y = F.square(F.relu(layer.linear(x, "channel_mix_key", layer.config.ffn_dim)))
     return layer.linear(y, "channel_mix_value", layer.config.dim)
 
 
-TimeMix = Callable[[Tensor, Tensor | None, Layer], tuple[Tensor, Tensor | None]]
-_MIXES: Mapping[str, tuple[TimeMix, Callable[[Tensor, Tensor, Layer], Tensor]]] = {
+TimeMix = Callable[[Tensor, Tensor | None, RwkvLayer], tuple[Tensor, Tensor | None]]
+_MIXES: Mapping[str, tuple[TimeMix, Callable[[Tensor, Tensor, RwkvLayer], Tensor]]] = {
     "rwkv6": (_time_mix_6, _channel_mix_6),
     "rwkv7": (_time_mix_7, _channel_mix_7),
 }

@@ -1,6 +1,6 @@
-"""The encoder of T5 alone (Raffel et al., 2020), whose last results are pooled to vectors: Sentence-T5, GTR, Instructor.
+"""T5's encoder without a decoder (Raffel et al., 2020), whose outputs are pooled to embeddings: Sentence-T5, GTR, Instructor.
 
-Scores have no scale and are more or less by the distance of tokens, in buckets, by the first layer's table in all layers.
+Scores have no scale. A bias by the distance of tokens, in buckets, is added; all layers use the first layer's table.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from camshaft.errors import ModelError
 from camshaft.graph import functions as F
 from camshaft.graph.graph import Tensor
-from camshaft.models.blocks.transformer import LayerCache, LayerMemory, TokenBatch
+from camshaft.models.blocks.layer import Layer, TokenBatch
+from camshaft.models.blocks.transformer import LayerCache, LayerMemory
 from camshaft.models.checkpoint import Checkpoint
 from camshaft.models.config import ModelConfig
 from camshaft.models.t5.config import check_buckets
@@ -24,13 +25,13 @@ def hidden(config: ModelConfig, file: Checkpoint, batch: TokenBatch, caches: Seq
     """Adds embedding, layers and the final norm; returns f32 [T, dim]. ModelError as decoder.hidden."""
     x = F.embedding(batch.ids, file.tensor("token_embd.weight", config.vocab_size, config.dim), to="f32")
     bias = _biases(config, file, batch)
-    for layer, cache in enumerate(caches):
-        prefix = f"enc.blk.{layer}"
+    for number, cache in enumerate(caches):
+        prefix = f"enc.blk.{number}"
         h = rms(x, f"{prefix}.attn_norm", config, file)
         q, k, v = (file.linear(h, f"{prefix}.attn_{part}", config.n_heads * config.head_dim) for part in "qkv")
         if not isinstance(cache, LayerCache):
             raise ModelError("training: t5encoder has biases by distance in its attention; wanted plain attention")
-        y = cache.attend(q, k, v, layer, config, batch, {"mask": bias})
+        y = cache.attend(q, k, v, Layer(number, config, file, batch), {"mask": bias})
         x = F.add(x, file.linear(y, f"{prefix}.attn_o", config.dim))
         x = F.add(x, feed_forward(x, prefix, config, file))
     return rms(x, "enc.output_norm", config, file)

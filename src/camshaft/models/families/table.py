@@ -17,19 +17,31 @@ from camshaft.models.families.encoders import ENCODERS
 from camshaft.models.families.family import Family
 from camshaft.models.families.hybrids import HYBRIDS
 
-_GEMMA3 = Family(
+_GEMMA2 = Family(
     "neox",
     norms="both",
-    qk_norm="head",
     activation="gelu",
     embedding_scale="dim",
     windows=True,
+    full_every=2,
+    query_scale_layers=46,
+    softcaps=(50.0, 30.0),
+)
+_GEMMA3 = replace(
+    _GEMMA2,
+    qk_norm="head",
     full_every=6,
     window_rope="plain",
     window_theta=10000.0,
     query_scale_layers=62,
+    softcaps=(0.0, 0.0),
+)
+# Gemma 4, and 3n
+_SIZED_GEMMA = replace(
+    _GEMMA3, query_scale_layers=0, score_scale=1.0, layer_sizes=True, norms_values=True, per_layer=True
 )
 _GPT2 = Family("neox", norm="layer", biases="all", fused="qkv", gated=False, activation="gelu", learned_positions=True)
+_COMMAND_R = Family("interleaved", norm="layer", norm_bias=False, parallel=True, multiplies_logits=True)
 _STARCODER2 = Family("neox", norm="layer", biases="all", gated=False, activation="gelu")
 # "llama" is also SmolLM2, Llama 2 and 3, Mistral, Mixtral and TinyLlama; "olmo2" is also OLMo 3; "phi3" is also Phi-3.5 and 4;
 # "gptneox" is also Pythia.
@@ -57,44 +69,10 @@ FAMILIES: dict[str, Family] = {
     "qwen3vl": Family("neox", qk_norm="head", axes="interleaved"),
     "qwen3vlmoe": Family("neox", qk_norm="head", axes="interleaved"),
     "gemma": Family("neox", activation="gelu", embedding_scale="dim"),
-    "gemma2": Family(
-        "neox",
-        norms="both",
-        activation="gelu",
-        embedding_scale="dim",
-        windows=True,
-        full_every=2,
-        query_scale_layers=46,
-        softcaps=(50.0, 30.0),
-    ),
+    "gemma2": _GEMMA2,
     "gemma3": _GEMMA3,
-    "gemma4": Family(
-        "neox",
-        norms="both",
-        qk_norm="head",
-        activation="gelu",
-        embedding_scale="dim",
-        windows=True,
-        window_rope="plain",
-        window_theta=10000.0,
-        dense_unrouted=True,
-        dense_beside_experts="normed",
-        score_scale=1.0,
-        layer_sizes=True,
-        norms_values=True,
-        per_layer=True,
-    ),
-    "gemma3n": replace(
-        _GEMMA3,
-        full_every=5,
-        query_scale_layers=0,
-        softcaps=(0.0, 30.0),
-        score_scale=1.0,
-        layer_sizes=True,
-        norms_values=True,
-        per_layer=True,
-        builder="gemma3n",
-    ),
+    "gemma4": replace(_SIZED_GEMMA, full_every=0, dense_unrouted=True, dense_beside_experts="normed"),
+    "gemma3n": replace(_SIZED_GEMMA, full_every=5, softcaps=(0.0, 30.0), builder="gemma3n"),
     "olmo": Family("interleaved", norm="bare"),
     "olmo2": Family("neox", norms="post", qk_norm="row", windows=True, full_every=4, window_rope="plain"),
     "olmoe": Family("neox", qk_norm="row", normalizes_experts=False),
@@ -146,28 +124,10 @@ FAMILIES: dict[str, Family] = {
     "gptneox": Family(
         "neox", norm="layer", parallel=True, biases="all", fused="qkv", gated=False, activation="gelu_erf"
     ),
-    "bloom": Family(
-        "neox",
-        norm="layer",
-        biases="all",
-        fused="qkv",
-        gated=False,
-        activation="gelu",
-        alibi=True,
-        embedding_norm=True,
-    ),
+    "bloom": replace(_GPT2, learned_positions=False, alibi=True, embedding_norm=True),
     "falcon": Family("neox", norm="layer", parallel=True, fused="qkv", gated=False, activation="gelu_erf"),
-    "command-r": Family("interleaved", norm="layer", norm_bias=False, parallel=True, multiplies_logits=True),
-    "cohere2": Family(
-        "interleaved",
-        norm="layer",
-        norm_bias=False,
-        parallel=True,
-        multiplies_logits=True,
-        windows=True,
-        full_every=4,
-        rotates_windows_only=True,
-    ),
+    "command-r": _COMMAND_R,
+    "cohere2": replace(_COMMAND_R, windows=True, full_every=4, rotates_windows_only=True),
     **ENCODERS,
     **HYBRIDS,
     "gemma-embedding": replace(_GEMMA3, encoder=True, query_scale_layers=0),
@@ -252,5 +212,9 @@ def family_name(metadata: Mapping[str, Any]) -> str:
         near = get_close_matches(name, FAMILIES, n=1) if isinstance(name, str) else []
         known = f"the nearest is {near[0]}" if near else "such as llama, qwen3, gemma3 and bert"
         message = f"camshaft runs {len(FAMILIES)} others, {known}; docs/models.md has the list"
+        if name is None:
+            raise ModelError(
+                "the file has no key 'general.architecture', the name of its family; convert the model again"
+            )
         raise ModelError(f"the file's architecture is {shown_value(name)}; {message}")
     return name

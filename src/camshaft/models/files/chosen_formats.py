@@ -1,4 +1,4 @@
-"""Which block format each tensor of a model gets: by a mix, and by patterns of names."""
+"""Chooses the block format of each tensor of a model: by file type, and by patterns of names."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from camshaft.formats.mapped import shown
 from camshaft.models.files.quantization_mix import Mix, TensorPosition, format_for, is_quantized, part_of
 
 
-class Described(Protocol):
-    """What says which formats a model's tensors get: a GGUF file, or what will be one."""
+class ModelFile(Protocol):
+    """A GGUF file, or the description of one that will be written."""
 
     @property
     def tensors(self) -> Mapping[str, Any]:
@@ -28,9 +28,9 @@ class Described(Protocol):
 
 
 def formats_of(
-    file: Described, mix: Mix, *, pure: bool = False, has_importance: bool = False
+    file: ModelFile, mix: Mix, *, pure: bool = False, has_importance: bool = False
 ) -> dict[str, BlockFormat]:
-    """The format of each tensor of a file in a mix."""
+    """Returns the format of each tensor of a file in a mix."""
     position = _position(file, has_importance)
     tied = "output.weight" not in file.tensors
     formats = {}
@@ -45,7 +45,7 @@ def formats_of(
 
 
 def given_formats(file: GGUFFile, given: Sequence[tuple[str, str]]) -> dict[str, BlockFormat]:
-    """The formats of matrices by name for the patterns that are given. FormatError for a pattern or format that cannot be."""
+    """Returns the formats of matrices by name, for (pattern, format) pairs. FormatError for an invalid pattern or format."""
     made: dict[str, BlockFormat] = {}
     for pattern, name in given:
         row = BLOCK_FORMATS.get(name.upper())
@@ -55,7 +55,7 @@ def given_formats(file: GGUFFile, given: Sequence[tuple[str, str]]) -> dict[str,
         try:
             expression = re.compile(pattern)
         except re.error as error:
-            raise FormatError(f"{shown(pattern)} is no regular expression: {error}") from None
+            raise FormatError(f"{shown(pattern)} is not a regular expression: {error}") from None
         found = [t for n, t in file.tensors.items() if is_quantized(n, t.shape) and expression.search(n)]
         if not found:
             raise FormatError(f"{file.path}: no matrix has a name like {shown(pattern)}")
@@ -67,7 +67,7 @@ def given_formats(file: GGUFFile, given: Sequence[tuple[str, str]]) -> dict[str,
     return made
 
 
-def _position(file: Described, has_importance: bool) -> Callable[[int], TensorPosition]:
+def _position(file: ModelFile, has_importance: bool) -> Callable[[int], TensorPosition]:
     def number(key: str, otherwise: int) -> int:
         value: Any = file.metadata.get(f"{file.metadata.get('general.architecture', '')}.{key}", otherwise)
         values = np.asarray(value if isinstance(value, (int, np.ndarray)) else otherwise)

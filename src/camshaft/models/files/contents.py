@@ -1,4 +1,4 @@
-"""What a model file holds: metadata, tensors, totals by format, tokenizer, chat template, family."""
+"""Describes a model file: metadata, tensors, totals by format, tokenizer, chat template, family."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class TokenizerFacts:
 @dataclass(frozen=True)
 class Contents:
     """A file or folder. `kind`: model, adapter, imatrix, mmproj, ... as the file says. `family` is its architecture, and
-    `runs` tells whether camshaft runs it."""
+    `runs`: whether camshaft runs it."""
 
     path: str
     kind: str
@@ -87,19 +87,21 @@ class Contents:
 def contents(path: str | os.PathLike[str]) -> Contents:
     """Read what is in a GGUF file, a safetensors file, or a folder of the hub's layout.
 
-    Raises FormatError for what is none of them or damaged, MissingExtraError for safetensors without its library."""
+    Raises FormatError for another kind of file or a damaged one, MissingExtraError for safetensors without its library."""
     where = Path(path)
     if where.is_dir():
         return _of_folder(where)
     if where.suffix == ".safetensors":
         with open_safetensors(where) as file:
             rows = tuple(Row(key, "string", None, value) for key, value in file.metadata.items())
-            return _made(file.path, "tensors", "safetensors", where.stat().st_size, None, rows, file.tensors.values())
+            return _contents(
+                file.path, "tensors", "safetensors", where.stat().st_size, None, rows, file.tensors.values()
+            )
     with open_gguf(where) as gguf:
         return _of_gguf(gguf)
 
 
-def _made(
+def _contents(
     path: str,
     kind: str,
     container: str,
@@ -128,7 +130,7 @@ def _of_gguf(file: GGUFFile) -> Contents:
     kind, family, template = get("general.type"), get("general.architecture"), get(TEMPLATE_KEY)
     if kind is None and family == "clip":
         kind = "mmproj"
-    return _made(
+    return _contents(
         file.path,
         kind if isinstance(kind, str) else "model",
         f"GGUF version {file.version}" + (f", {len(file.parts)} parts" if file.parts else ""),
@@ -192,11 +194,13 @@ def _of_folder(folder: Path) -> Contents:
         n_files = len(file.files)
         container = f"safetensors, {n_files} {'file' if n_files == 1 else 'files'}"
         family = family if isinstance(family, str) else None
-        return _made(file.path, kind, container, file.nbytes, family, rows, file.tensors.values(), tokenizer, template)
+        return _contents(
+            file.path, kind, container, file.nbytes, family, rows, file.tensors.values(), tokenizer, template
+        )
 
 
 def _hub_tokenizer(folder: Path) -> tuple[TokenizerFacts | None, str | None]:
-    """What tokenizer.json and the files beside it say of the tokenizer, and the chat template."""
+    """Returns the tokenizer's description and chat template from tokenizer.json and the files beside it."""
     settings = read_json(folder / "tokenizer_config.json") if (folder / "tokenizer_config.json").is_file() else {}
     template = settings.get("chat_template")
     if isinstance(template, list):  # of several templates with names

@@ -1,4 +1,4 @@
-"""Run a download program (pip, huggingface_hub) as a child process and report progress from the file's size."""
+"""Runs a download program (pip, huggingface_hub) as a child process; progress is the file's size."""
 
 from __future__ import annotations
 

@@ -86,5 +86,5 @@ def _checked(path: str, name: str, sums: FileTensor, counts: FileTensor | None) 
     if values.size % n.size:
         raise FormatError(f"{path}: {shown(name)} has {values.size} sums and {n.size} counts")
     if not (np.isfinite(values).all() and np.isfinite(n).all() and (values >= 0).all() and (n >= 0).all()):
-        raise FormatError(f"{path}: {shown(name)} has a sum or count that is no finite number of 0 or more")
+        raise FormatError(f"{path}: {shown(name)} has a sum or count that is not a finite number of 0 or more")
     return values.reshape(n.size, -1), n

@@ -44,7 +44,7 @@ class Quantization:
 
     @property
     def config(self) -> dict[str, Any]:
-        """What config.json says of them."""
+        """Returns the quantization settings for config.json."""
         others = {name: w.attrs for name, w in self.modules.items() if w.bits != self.bits}
         return {"group_size": self.group_size, "bits": self.bits, **others}
 

@@ -65,7 +65,7 @@ def models() -> tuple[PulledModel, ...]:
 
 
 def _nbytes(path: Path) -> int:
-    """Bytes of a file, or of the parts of a split model that are there."""
+    """Size of a file, or of the existing parts of a split model."""
     return sum(part.stat().st_size for part in part_paths(path) if part.is_file())
 
 

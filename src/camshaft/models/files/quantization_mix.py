@@ -1,7 +1,7 @@
 """The block format of each tensor in a quantized model, by file type (Q4_K_M, Q8_0, ...).
 
-A file type has a base format and exceptions by the tensor's role. The table is that of llama.cpp (llama-quant.cpp) without and
-with an importance matrix, so that files of one type have the same size in both.
+A file type has a base format and exceptions by the tensor's role. The table is that of llama.cpp (llama-quant.cpp), with and
+without an importance matrix, so files of one type have the same size as llama.cpp's.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from camshaft.formats.blocks import BLOCK_FORMATS, BlockFormat
 
 @dataclass(frozen=True)
 class TensorPosition:
-    """A tensor's layer of n_layers, the model's query heads per KV head and number of experts, and whether there is an
-    importance matrix."""
+    """What rules depend on besides a tensor's role: its layer of n_layers, the model's query heads per KV head and number of
+    experts, and whether there is an importance matrix."""
 
     layer: int
     n_layers: int
@@ -53,7 +53,7 @@ def _first_with(importance: bool, name: str) -> Rule:
 
 
 def _needs_more_bits(position: TensorPosition) -> bool:
-    """The first and last eighth of the layers, and every third layer between."""
+    """Whether a layer is in the first or last eighth, or every third between."""
     i, n = position.layer, position.n_layers
     return i < n // 8 or i >= 7 * n // 8 or (i - n // 8) % 3 == 2
 

@@ -127,7 +127,7 @@ def _check_importance(file: GGUFFile, matrix: ImportanceMatrix) -> None:
 
 
 def _importance_keys(matrix: ImportanceMatrix | None) -> dict[str, Raw]:
-    """What the file says of the importance matrix it was made with, in llama.cpp's keys."""
+    """Returns the metadata that records the importance matrix, under llama.cpp's keys."""
     if matrix is None:
         return {}
     keys = {"quantize.imatrix.dataset": text(matrix.datasets[0])} if matrix.datasets else {}

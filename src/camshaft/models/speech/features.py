@@ -1,6 +1,6 @@
 """The logarithmic mel spectrogram of Whisper (Radford et al., 2022): stft, power, mel bands, log10.
 
-    features = (max(log10(max(mel power, 1e-10)), greatest - 8) + 4) / 4,  greatest over the whole recording
+    features = (max(log10(max(mel power, 1e-10)), largest - 8) + 4) / 4,  largest over the whole recording
 
 A recording is longer than a run, so the graph ends with log10, and `normalized` does the rest."""
 

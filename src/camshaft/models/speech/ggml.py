@@ -51,14 +51,14 @@ _IN_LAYER = re.compile(r"(enc|dec)oder\.blocks\.([0-9]{1,4})\.([a-z_0-9.]+)\.(we
 
 
 def is_ggml(path: Path) -> bool:
-    """Whether a file begins as whisper.cpp's do."""
+    """Whether a file begins like whisper.cpp's."""
     with path.open("rb") as file:
         return file.read(4) == MAGIC
 
 
 @dataclass
 class _Cursor:
-    """Where the reader is in the file."""
+    """The reader's position in the file."""
 
     file: MappedFile
     at: int = 4
@@ -76,9 +76,9 @@ class _Cursor:
 
 
 def convert_ggml(source: Path, target: Path) -> tuple[str, dict[str, int]]:
-    """Write a GGUF file of a file of whisper.cpp; returns its architecture and the number of tensors by format.
+    """Convert a file of whisper.cpp to GGUF; returns its architecture and the number of tensors by format.
 
-    Raises FormatError for a damaged file, one of other filters, and a tensor that Whisper has not."""
+    Raises FormatError for a damaged file, other mel filters, or a tensor that Whisper does not have."""
     file = MappedFile(source)
     try:
         cursor = _Cursor(file)
@@ -110,12 +110,12 @@ def _keys(sizes: dict[str, int], name: str) -> dict[str, Any]:
         "audio.mel_count": sizes["n_mels"],
         "multilingual": sizes["n_vocab"] > N_ENGLISH,
     }
-    said = {"general.architecture": "whisper", "general.type": "model", "general.name": name}
-    return {**said, **{f"whisper.{key}": value for key, value in keys.items()}}
+    general = {"general.architecture": "whisper", "general.type": "model", "general.name": name}
+    return {**general, **{f"whisper.{key}": value for key, value in keys.items()}}
 
 
 def _check_filters(cursor: _Cursor, n_mels: int) -> None:
-    """The file's mel filters are those that camshaft computes."""
+    """Raises FormatError unless the file's mel filters are those that camshaft computes."""
     rows, columns = cursor.integers(2, "its filters")
     n_freqs = N_FFT // 2 + 1
     if (rows, columns) != (n_mels, n_freqs) or n_mels > n_freqs:

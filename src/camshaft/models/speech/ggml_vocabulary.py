@@ -55,7 +55,7 @@ def merges_of(tokens: Sequence[bytes]) -> list[str]:
 
 
 def _parts(token: bytes, ranks: dict[bytes, int], rank: int) -> list[bytes]:
-    """What is left of a token's bytes after all merges before `rank`, the earliest first."""
+    """Returns the parts of a token's bytes after all merges before `rank`, applied in order."""
     parts = [bytes([byte]) for byte in token]
     while len(parts) > 2:
         found = [ranks.get(a + b, rank) for a, b in pairwise(parts)]

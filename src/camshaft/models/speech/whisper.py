@@ -28,7 +28,7 @@ Tensors = Mapping[str, FileTensor]
 
 @dataclass(frozen=True)
 class Texts:
-    """The sizes of a decoder's states: texts at once, and the greatest length of one as of this run."""
+    """The sizes of a decoder's states: texts at once, and the largest length of one as of this run."""
 
     slots: int
     length: Extent

@@ -50,7 +50,7 @@ def read_t5_config(metadata: Mapping[str, Any], vocab_size: int) -> T5Config:
         context=keys.size("context_length", most=_MOST_CONTEXT),
         vocab_size=vocab_size,
         norm_eps=keys.positive("attention.layer_norm_rms_epsilon", 1e-6),
-        start=int(keys.at_least_0("decoder_start_token_id", 0)),
+        start=keys.count("decoder_start_token_id"),
     )
     if config.start >= vocab_size:
         raise ModelError(

@@ -54,7 +54,7 @@ class VisionConfig:
 
     @property
     def row(self) -> Projector:
-        """What its kind of projector says."""
+        """The row of its projector."""
         return PROJECTORS[self.projector]
 
     @property
@@ -216,6 +216,6 @@ def _deepstack(metadata: Mapping[str, Any], n_layers: int) -> tuple[int, ...]:
 
 
 def _listed(value: Any) -> list[Any]:
-    """The elements of an array of metadata; none for what is no array."""
+    """The elements of an array of metadata; none for anything that is not an array."""
     found = value.tolist() if isinstance(value, np.ndarray) else value
     return list(found) if isinstance(found, list | tuple) else []

@@ -43,7 +43,8 @@ def _mean_norm_linear(patches: Sequence[Tensor], config: VisionConfig, file: Che
 
 
 def _pooled(patches: Sequence[Tensor], config: VisionConfig, file: Checkpoint) -> Tensor:
-    """Gemma 4: the mean of the patches, scaled, in files with such numbers shifted and scaled once more, normed, projected."""
+    """Gemma 4: the mean of the patches, scaled; shifted and scaled again in files that have these vectors; normed and
+    projected."""
     total = patches[0]
     for patch in patches[1:]:
         total = F.add(total, patch)
@@ -89,7 +90,8 @@ def _two_layers(patches: Sequence[Tensor], config: VisionConfig, file: Checkpoin
 
 
 def connected_layer(patches: Sequence[Tensor], name: str, config: VisionConfig, file: Checkpoint) -> Tensor:
-    """What a layer of the encoder gives a layer of the text model (DeepStack): a norm of all patches, then two layers."""
+    """Returns the DeepStack embeddings that an encoder layer gives a text layer: a norm of all patches, then two linear
+    layers."""
     x = side_by_side(patches)
     n = columns_of(x)
     w, b = (file.vector(f"{name}.norm.{part}", n) for part in ("weight", "bias"))

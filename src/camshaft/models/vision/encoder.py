@@ -1,6 +1,6 @@
-"""The vision encoder of every projector: a transformer over patches that all see each other, then the projector.
+"""The vision encoder of every projector: a transformer over patches with full attention, then the projector.
 
-Built of the same ops as the decoder: layer_norm or rms_norm, attention over a cache without causality, a feed-forward.
+Built from the same ops as the decoder: layer_norm or rms_norm, non-causal attention over a cache, a feed-forward.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from camshaft.models.vision.patches import CHANNELS
 from camshaft.models.vision.positions import ROPES, rotations
 from camshaft.ops.spec import Dim
 
-# gelu as CLIP has it: x times the sigmoid of so many x.
+# CLIP's gelu: x times the sigmoid of this times x.
 QUICK = 1.702
 
 
 @dataclass(frozen=True)
 class PatchPlaces:
-    """Which patches see each other: those of one sequence. `slots` and `positions` [T] say where each is in the keys and values,
-    `lengths` [slots] how many each sequence has, at most `length`, `table` [slots, blocks] its blocks."""
+    """Which patches attend to each other: those of one sequence. `slots` and `positions` [T] say where each is in the keys and
+    values, `lengths` [slots] how many each sequence has, at most `length`, `table` [slots, blocks] its blocks."""
 
     slots: Tensor
     positions: Tensor
@@ -107,7 +107,7 @@ def _embedded(config: VisionConfig, file: Checkpoint, batch: PatchBatch) -> Tens
 
 
 def _block(x: Tensor, layer: int, config: VisionConfig, file: Checkpoint, batch: PatchBatch) -> Tensor:
-    """x plus attention of its norm, then plus the feed-forward of the sum's norm."""
+    """A pre-norm block: x + attention(norm(x)), then y + feed_forward(norm(y))."""
     prefix = f"v.blk.{layer}"
     sees_all = not config.full_every or (layer + 1) % config.full_every == 0
     places = batch.whole if sees_all or batch.windows is None else batch.windows

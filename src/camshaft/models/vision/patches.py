@@ -1,4 +1,4 @@
-"""What one tile gives the encoder: its patches as rows of numbers, their places, and which of them become one token."""
+"""The encoder's input from one tile: patches as rows, their positions, and which patches become one token."""
 
 from __future__ import annotations
 

@@ -19,7 +19,14 @@ from camshaft.forks import ForkLock
 from camshaft.formats.mapped import path_for_messages, require_ordinary_file
 
 Pixels = np.ndarray[Any, np.dtype[np.uint8]]
-FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP")
+# With the bytes that files of each have at a place.
+FORMATS = {
+    "PNG": (0, b"\x89PNG"),
+    "JPEG": (0, b"\xff\xd8"),
+    "WEBP": (8, b"WEBP"),
+    "GIF": (0, b"GIF8"),
+    "BMP": (0, b"BM"),
+}
 MAX_NBYTES = 64 << 20
 MAX_PIXELS = 40_000_000  # 120 MB as bytes of red, green and blue
 _DIGEST_NBYTES = 32
@@ -58,7 +65,7 @@ def open_pictures(sources: Sequence[PictureSource]) -> list[Picture]:
 def open_picture(source: PictureSource, name: str = "the picture") -> Picture:
     """A picture from a file (PNG, JPEG, WebP, GIF's first, BMP), its bytes, pixels u8 [height, width, 3] or an image of Pillow.
 
-    Raises SettingError for what is no picture, is empty, has more than 64 MiB or 40 million pixels, or is damaged;
+    Raises SettingError for anything that is not a picture, is empty, has more than 64 MiB or 40 million pixels, or is damaged;
     MissingExtraError without Pillow."""
     if isinstance(source, Picture):
         return source
@@ -89,11 +96,13 @@ def _opened(data: bytes | bytearray | memoryview, name: str) -> Any:
     try:
         with _opening, warnings.catch_warnings():
             warnings.simplefilter("error", image.DecompressionBombWarning)
-            return image.open(io.BytesIO(data), formats=FORMATS)
+            return image.open(io.BytesIO(data), formats=tuple(FORMATS))
     except (image.DecompressionBombError, image.DecompressionBombWarning):
         raise SettingError(f"{name} has far too many pixels; wanted at most {MAX_PIXELS}") from None
     except Exception:  # what a damaged header raises depends on the format
-        raise SettingError(f"{name} is no picture; wanted a file of {', '.join(FORMATS)}") from None
+        kind = next((kind for kind, (at, mark) in FORMATS.items() if bytes(data[at : at + len(mark)]) == mark), None)
+        came = f"is a {kind} file that is damaged or has no pixels" if kind else "is no picture"
+        raise SettingError(f"{name} {came}; wanted a file of {', '.join(FORMATS)}") from None
 
 
 def _decoded(image: Any, name: str) -> Pixels:

@@ -14,31 +14,40 @@ from typing import Literal
 class Projector:
     """How an encoder and its projector differ from SigLIP and one linear layer.
 
-    texts: the architectures of text models that its files are made for.
-    split: how a picture becomes tiles and the text around them (models/vision/tiles.py). marker: what stands for a picture in
-    the text of a chat template. written: the marker with the text around it, where the template knows no pictures.
-    token: the one in the vocabulary that stands for each token of a picture, where it is not the marker.
-    bidirectional: the tokens of a picture all see each other in the text model ('windows': in its layers with a window, if it has
-    no embeddings of each layer).
-    connect: how patches become tokens (models/vision/connectors.py), merge by merge of them.
-    merge_key: the metadata key of `merge`, the default.
-    any_size: tiles may have any size that is a multiple of a token's; `tokens` are the fewest and the most of a picture, where
-    the file does not say.
-    norm, gated, fused: as of text models. positions: embeddings of a table are added, of places in a grid, resized to that of a
-    picture with its ends kept, or as pictures are ('resized'), or of rows and of columns ('axes'). rope: how patches rotate, by
-    `theta`. sandwiched: there are norms after attention and feed-forward too, and of heads of q, k and v, and scores have no
-    scale. signed: pixels are from -1 to 1 after `mean` and `std`. exact_gelu: gelu of gates is by erf.
-    windows: the pixels of a window's side, where most layers see one. deepstack: some layers give the text model's layers
-    embeddings of their own. axes: the tokens of a picture have rows and columns as positions. activation: that of files which
-    name none.
+    Text
+        texts: the architectures of text models that its files are made for.
+        marker: stands for a picture in the text of a chat template. written: the marker with the text around it, for templates
+        without pictures. token: the vocabulary's token for each token of a picture, if not the marker's.
+        bidirectional: the tokens of a picture all attend to each other in the text model ('all'; 'windows': only in its layers
+        with a window, if it has no per-layer embeddings).
+        axes: the tokens of a picture have rows and columns as positions.
+        deepstack: some layers give the text model's layers embeddings of their own.
+
+    Tiles
+        split: how a picture becomes tiles and the text around them (models/vision/tiles.py).
+        any_size: tiles may have any size that is a multiple of a token's.
+        tokens: the default minimum and maximum of tokens of a picture.
+        signed: pixels are from -1 to 1 after `mean` and `std`.
+
+    Encoder
+        norm, gated, fused: as in Family. sandwiched: there are also norms after attention and feed-forward, and of the heads of
+        q, k and v, and scores have no scale.
+        positions: embeddings of positions in a grid, from a table that is resized to the picture's with its ends kept ('learned')
+        or as pictures are ('resized'), or of rows and of columns ('axes').
+        rope: how patches rotate, by `theta`. windows: side in pixels of the window that most layers attend to.
+        activation: the default. exact_gelu: gelu of gates is by erf.
+
+    Projector
+        connect: how patches become tokens (models/vision/connectors.py), `merge` by `merge` of them.
+        merge_key: the metadata key of `merge`, which is the default.
     """
 
     texts: tuple[str, ...]
     split: str
     marker: str
     connect: str
-    merge_key: str
     merge: int
+    merge_key: str = "projector.scale_factor"
     written: str = ""
     token: str = ""
     bidirectional: Literal["", "all", "windows"] = ""
@@ -78,7 +87,6 @@ PROJECTORS: dict[str, Projector] = {
         split="rows_and_whole",
         marker="<image>",
         connect="linear",
-        merge_key="projector.scale_factor",
         merge=2,
     ),
     "gemma3": Projector(
@@ -88,7 +96,6 @@ PROJECTORS: dict[str, Projector] = {
         token="<image_soft_token>",
         bidirectional="all",
         connect="mean_norm_linear",
-        merge_key="projector.scale_factor",
         merge=4,
     ),
     "gemma4v": Projector(
@@ -96,7 +103,6 @@ PROJECTORS: dict[str, Projector] = {
         split="as_many_as_fit",
         marker="<|image|>",
         connect="pooled",
-        merge_key="projector.scale_factor",
         merge=3,
         bidirectional="windows",
         any_size=True,
@@ -116,7 +122,6 @@ PROJECTORS: dict[str, Projector] = {
         split="tiles_and_whole",
         marker="<image>",
         connect="normed_two_layers",
-        merge_key="projector.scale_factor",
         merge=2,
         any_size=True,
         tokens=(64, 256),

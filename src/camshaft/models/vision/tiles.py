@@ -13,7 +13,7 @@ from camshaft.models.vision.pictures import Pixels, resized
 MOST_EDGE = 4096  # pixels; of Idefics3
 # More times as long as wide, and the shorter side would have no pixels.
 MOST_RATIO = 200
-# LFM2-VL: the fewest and the most tiles of a large picture, which is more than so many times as large as the limit.
+# LFM2-VL: the fewest and the most tiles of a large picture, which exceeds the limit by more than this factor.
 TILES, LARGE = (2, 10), 2.0
 
 
@@ -174,7 +174,7 @@ def _as_many_as_fit(pixels: Pixels, config: VisionConfig) -> Iterator[str | Tile
 
 
 def _rows_of_its_size(pixels: Pixels, config: VisionConfig) -> Iterator[str | Tile]:
-    """Pixtral and Mistral 3: the picture as whole tokens, at most as long as the encoder's side; rows are told apart."""
+    """Pixtral and Mistral 3: the picture as whole tokens, no side longer than the encoder's; a token ends each row."""
     height, width = pixels.shape[:2]
     ratio, unit = max(height / config.side, width / config.side), config.unit
     if ratio > 1:

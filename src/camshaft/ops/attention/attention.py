@@ -1,7 +1,7 @@
 """attention: softmax(scale q K^T) V, grouped-query, over a paged cache of keys and values.
 
-A token at position p of slot s attends to keys 0 to p of s, found through block_table[s]; options (masked/options.py) make it see
-others. Tokens of one call may belong to any slots. The cache has the layout of kv_cache_update or, with scales, of
+A token at position p of slot s attends to keys 0 to p of s, found through block_table[s]; options (masked/options.py) change
+that. Tokens of one call may belong to any slots. The cache has the layout of kv_cache_update or, with scales, of
 kv_cache_quantize; values may have another head size than keys. The variants are in one_query.py (any target and size), split.py
 (few tokens; threads/split.py on GPUs) and tiled.py (prompts; unit_tiles.py and threads/units.py on matrix units), without
 options; masked/tiled.py (prompts; unit_tiles.py on AMX), masked/split.py (few tokens) and masked/spans.py take them.
@@ -67,14 +67,14 @@ def _infer(specs: tuple[TensorSpec, ...], attrs: ops.Attrs) -> tuple[TensorSpec,
 
 
 def check_length(op: str, length: object, table: TensorSpec, options: Options) -> None:
-    """Raises ShapeError unless the length is of keys that a slot of the block table may have."""
+    """Raises ShapeError unless a slot of the block table can hold `length` keys."""
     most = (1 << 31) - 1 if options.ring else table.bounds[1] * BLOCK_TOKENS
     good = isinstance(length, (int, Extent)) and 0 < bound(length) <= most
     ops.expect(good, op, length, f"a length (Extent or integer) of at most {most}, the capacity of the block table")
 
 
 def positions_limit(node: ops.NodeSpec) -> Dim:
-    """Returns the limit of positions, `length`: kernels have room for partial results of so many keys. A ring has no greatest
+    """Returns the limit of positions, `length`: kernels have room for partial results of that many keys. A ring has no largest
     position, nor have tokens whose keys do not follow from it."""
     options = Options.of("attention", node.attrs)
     follow = options.causal and not options.has("lengths") and not options.ring
@@ -120,7 +120,7 @@ def fetch_of(k_cache: ops.Array, v_cache: ops.Array, table: ops.Array) -> Fetch:
 
 
 def _error_samples() -> Iterable[ops.ErrorSample]:
-    """Specs and attributes that `infer` refuses."""
+    """Specs and attributes that `infer` rejects."""
     q, index, table = TensorSpec((3, 32), f32), TensorSpec((3,), i32), TensorSpec((1, 4), i32)
     k_cache, v_cache = TensorSpec((4, 2, 8, 16), f16), TensorSpec((4, 2, 16, 8), f16)
     good: dict[str, object] = {"heads": 4, "kv_heads": 2, "head_dim": 8, "scale": 1.0, "length": Extent("length", 64)}

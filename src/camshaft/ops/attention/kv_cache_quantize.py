@@ -74,7 +74,7 @@ def one_token_per_program(
     head_dim: int,
     ring: bool = False,
 ) -> None:
-    # per 32 elements of a head: d = max|x| / 127, q = round(x / d); or d = x / -8 for the x of greatest magnitude, q = x / d +
+    # per 32 elements of a head: d = max|x| / 127, q = round(x / d); or d = x / -8 for the x of largest magnitude, q = x / d +
     # 8.5
     token, encode = k.program(0), _q8_0 if k_codes.dtype == i8 else _q4_0
     block, place = cell_of(k, k_codes, (positions, slots, block_table), token, ring)
@@ -110,7 +110,7 @@ def _inverse(k: Tracer, d: Value) -> Value:
 
 def _q8_0(k: Tracer, low: Value, high: Value) -> tuple[Value, list[Value]]:
     """Returns the scale and two vectors of codes. Ties are rounded away from 0."""
-    # magnitudes compare as integers: a NaN is the greatest
+    # magnitudes compare as integers: a NaN is the largest
     sizes = [k.bitcast(x, i32) & 0x7FFFFFFF for x in (low, high)]
     d = k.bitcast(k.vector_max(k.maximum(*sizes)), f32) / 127.0
     inverse, lines = k.splat(_inverse(k, d), WIDTH), []
@@ -128,7 +128,7 @@ def _q4_0(k: Tracer, low: Value, high: Value) -> tuple[Value, list[Value]]:
     bits = [k.bitcast(x, i32) for x in (low, high)]
     sizes = [b & 0x7FFFFFFF for b in bits]
     greatest = k.splat(k.vector_max(k.maximum(*sizes)), WIDTH, i32)
-    # the first element of greatest magnitude gives the sign: 2 (its index from the end) + (1 if negative), 0 for all others
+    # the first element of largest magnitude gives the sign: 2 (its index from the end) + (1 if negative), 0 for all others
     ranks = []
     for half, (b, size) in enumerate(zip(bits, sizes, strict=True)):
         place = k.splat(2 * (GROUP - half * WIDTH), WIDTH, i32) - 2 * k.iota(WIDTH, i32)

@@ -95,7 +95,7 @@ def check_cache(
 
 def place_limits(first: int, cache: int) -> dict[int, Callable[[ops.NodeSpec], Dim]]:
     """Returns the index limits of positions, slots and block table, which are inputs `first` to `first` + 2. `cache` is the
-    index of the input k_cache. A ring has no greatest position."""
+    index of the input k_cache. A ring has no largest position."""
     return {
         first: lambda node: (
             (1 << 31) - 1 if node.attrs.get("ring") else node.inputs[first + 2].bounds[1] * BLOCK_TOKENS

@@ -81,7 +81,7 @@ def _mix(tile: Tile, row: Value, keys: Keys) -> None:
 
 @dataclass(frozen=True)
 class Run:
-    """Consecutive tokens of one slot: the first, how many, the slot, and the greatest of their positions."""
+    """Consecutive tokens of one slot: the first, how many, the slot, and the largest of their positions."""
 
     first: Value
     n_tokens: Value
@@ -117,7 +117,7 @@ def _evened(k: Tracer, program: Value, n_tiles: Value) -> Value:
 
 
 def _run_from(k: Tracer, first: Value, end: Value, given: Arguments) -> tuple[Value, Value]:
-    """Returns the end of the run of one slot that starts at `first`, and the greatest position in it."""
+    """Returns the end of the run of one slot that starts at `first`, and the largest position in it."""
     slots, positions = given.slots, given.positions
     last, greatest = k.var(first + 1, i64), k.var(positions[first].to(i64), i64)
     for token in k.range(first + 1, end):

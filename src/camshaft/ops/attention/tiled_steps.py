@@ -15,7 +15,7 @@ from camshaft.lang import Array, Number, Tracer, Value, add_products, first_elem
 from camshaft.ops.attention.kv_cache_update import BLOCK_TOKENS
 from camshaft.ops.attention.paged import LOWEST, WIDTH, Heads, Keys, inside
 
-# A row's powers are of score - peak. The peak is set to the greatest score of the first keys, and again when a score exceeds it
+# A row's powers are of score - peak. The peak is set to the largest score of the first keys, and again when a score exceeds it
 # by more than this: powers of 2^30 are as exact as those of 1, and sums are rarely rescaled.
 SLACK = 30.0
 # If a row's peak changes by more, its scores are recomputed: relative to so distant a peak, they lose low bits.
@@ -89,7 +89,7 @@ class Tile:
                 k.store_vector(self.scores, k.splat(0.0, WIDTH), row, start)
 
     def reach(self, row: Value) -> tuple[Value, Value]:
-        """Returns the least and the greatest position of a block's rows."""
+        """Returns the smallest and the largest position of a block's rows."""
         k = self.k
         lasts = [self.lasts[row + r] for r in range(BLOCK_ROWS)]
         least, greatest = lasts[0], lasts[0]
@@ -169,7 +169,7 @@ class Tile:
                     self._score_again(row + r, keys)
 
     def _score_again(self, row: Value, keys: Keys) -> None:
-        """Recomputes the scores of one row relative to its current peak. Raises the peak to the greatest score if that is
+        """Recomputes the scores of one row relative to its current peak. Raises the peak to the largest score if that is
         above SLACK."""
         k = self.k
         for index in k.range(keys.n_blocks):
@@ -193,7 +193,7 @@ class Tile:
             k.store_vector(self.total, k.load_vector(self.total, row, d, width=WIDTH) * factor, row, d)
 
     def _greatest(self, row: Number) -> Value:
-        """Returns the greatest scores of a row in each of 16 lanes."""
+        """Returns the largest scores of a row in each of 16 lanes."""
         k = self.k
         found = k.load_vector(self.scores, row, 0, width=WIDTH)
         for start in range(WIDTH, self.shape.tile_keys, WIDTH):

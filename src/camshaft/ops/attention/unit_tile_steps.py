@@ -93,7 +93,7 @@ class UnitTile:
         self.k.store_vector(to[1], pair(self.k, *(rest(self.k, half) for half in halves)), *at)
 
     def reach(self, block: Value) -> Value:
-        """Returns the greatest position of a block's rows."""
+        """Returns the largest position of a block's rows."""
         greatest = self.k.var(self.lasts[block * SIDE], i32)
         for row in self.k.range(1, SIDE):
             greatest.set(self.k.maximum(greatest.value, self.lasts[block * SIDE + row]))
@@ -183,7 +183,7 @@ class UnitTile:
         return found if seen is None else self._first(found, n, seen, LOWEST)
 
     def _powers(self, r: Value, n: Value, seen: Value | None, peak: Value) -> list[Value]:
-        """Returns the weights of two groups of keys, 0 for those past the first `seen`: the least power is not."""
+        """Returns the weights of two groups of keys, 0 for those past the first `seen`, whose powers are not 0."""
         found = [coarse_power(self.k, score - peak) for score in self._scores(r, n, seen)]
         return found if seen is None else self._first(found, n, seen, 0.0)
 
@@ -198,7 +198,7 @@ class UnitTile:
         return self.k.minimum((reach - base) // SIDE + 1, self.shape.groups)
 
     def _raise_peak(self, block: Value, r: Value, top: Value) -> None:
-        """Sets a row's peak to its greatest score if that is more than SLACK above it, and its sums relative to that."""
+        """Sets a row's peak to its largest score if that is more than SLACK above it, and its sums relative to that."""
         k, row = self.k, block * SIDE + r
         peak = self.peaks[row]
         # on integers: a maximum of floats takes five times the instructions, for NaN and the sign of 0

@@ -25,7 +25,7 @@ _NAN_BITS, _INFINITY_BITS = 0x7FC00000, 0x7F800000
 @dataclass(frozen=True)
 class Code:
     """A kind of code. A float has a sign (none if `exponent` is all of its bits), then exponent, then mantissa; its value is
-    2^(e - bias) (1 + m), and 2^(1 - bias) m for e = 0. `most` is the greatest code of a finite number. Codes above it, without
+    2^(e - bias) (1 + m), and 2^(1 - bias) m for e = 0. `most` is the largest code of a finite number. Codes above it, without
     the sign, are NaN; with `infinite`, the first of them is infinity."""
 
     name: str
@@ -116,7 +116,7 @@ def _normal_bits(k: Tracer, magnitude: Value, form: Code) -> Value:
 
 
 def code_of(k: Tracer, x: Value, form: Code) -> Value:
-    """The code, u32, of the nearest number to an f32, ties to even; beyond the greatest number, its code. NaN gives the code of
+    """The code, u32, of the nearest number to an f32, ties to even; beyond the largest number, its code. NaN gives the code of
     NaN, and 0 where there is none."""
     if not form.is_float:
         inside = k.minimum(k.maximum(k.round(x), 0.0), float(form.mask))

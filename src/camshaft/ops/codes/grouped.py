@@ -1,6 +1,6 @@
 """affine_matmul_grouped: y[t, s] = x[t] W[experts[t, s]]^T, one matrix of a stack of affine weights per (token, slot).
 
-A composite op: it gathers the codes of the experts that are chosen, and reads no others.
+A composite op, which gathers and reads only the codes of the chosen experts.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ NAME = "affine_matmul_grouped"
 
 
 def _form(specs: Sequence[TensorSpec], attrs: ops.Attrs) -> Form:
-    """The form of a stack's codes, scales and biases, [n_experts, n, ..], as one matrix of all rows."""
+    """Returns the form of a stack's codes, scales and biases [n_experts, n, ..], seen as one matrix with all rows."""
     for spec in specs:
         fits = spec.is_plain and len(spec.shape) == 3 and not any(isinstance(d, Extent) for d in spec.shape)
         ops.expect(fits, NAME, spec, "codes, scales and biases [n_experts, n, ..]")
@@ -85,7 +85,6 @@ OP = ops.Op(
     parameters=Parameters("x codes scales biases experts", AFFINE),
     infer=_infer,
     reference=_reference,
-    variants=(),
     decompose=_decompose,
     samples=_samples,
     error_samples=_error_samples,

@@ -40,9 +40,9 @@ def _form(name: str, form_of: FormOf, node: ops.NodeSpec) -> Form:
 def _in_units_only(form_of: FormOfNode, node: ops.NodeSpec, target: ops.Target) -> str | None:
     form = form_of(node)
     if form.columns % form.kind.unit:
-        return f"{form.columns} columns are no units of {form.kind.unit} codes"
+        return f"{form.columns} columns are not units of {form.kind.unit} codes"
     many = form.group < form.columns and form.group % form.kind.unit
-    return f"groups of {form.group} are no units of {form.kind.unit} codes" if many else None
+    return f"groups of {form.group} are not units of {form.kind.unit} codes" if many else None
 
 
 def _build_units(form_of: FormOfNode, node: ops.NodeSpec, target: ops.Target) -> ops.Build:

@@ -1,7 +1,7 @@
 """pack_codes, affine_quantize and quantize_dequantize_affine: numbers to codes, and to codes and back.
 
-pack_codes rounds to the nearest number of a kind of code, ties to even, and beyond the greatest to that. affine_quantize chooses
-scales and biases as MLX does (mlx.core.quantize): of a group's least and greatest number, the one farther from 0 is exact, and so
+pack_codes rounds to the nearest number of a kind of code, ties to even, and beyond the largest to that. affine_quantize chooses
+scales and biases as MLX does (mlx.core.quantize): of a group's minimum and maximum, the one farther from 0 is exact, and so
 is 0 where a code can be.
 """
 
@@ -241,7 +241,6 @@ OPS = {
             parameters=Parameters("w", AFFINE, results=3),
             infer=_infer_affine,
             reference=_affine_reference,
-            variants=(),
             decompose=_affine_quantized,
             samples=_affine_samples,
             error_samples=_affine_errors,
@@ -253,7 +252,6 @@ OPS = {
             parameters=Parameters("w scales biases", AFFINE),
             infer=_infer_round_trip,
             reference=_round_trip_reference,
-            variants=(),
             decompose=_round_trip,
             vjp=_round_trip_vjp,
             samples=_round_trip_samples,

@@ -37,8 +37,8 @@ MINIFLOAT = (
 
 @dataclass(frozen=True)
 class Form:
-    """What weights [n, k] are made of: `group` columns and `group_rows` rows have one scale. `scale_code` is empty where scales
-    are numbers. The last operand is `biases` of the scales' shape, `factor` of one element, or there is none."""
+    """The layout of quantized weights [n, k]: `group` columns and `group_rows` rows have one scale. `scale_code` is empty where
+    scales are numbers. The last operand is `biases` of the scales' shape, `factor` of one element, or there is none."""
 
     code: str
     n: int
@@ -105,7 +105,7 @@ def affine_form(op: str, specs: Sequence[TensorSpec], attrs: ops.Attrs) -> Form:
 
 
 def expect_group(op: str, group: object, columns: int) -> None:
-    """ShapeError unless groups of whole units divide rows of so many columns."""
+    """ShapeError unless groups of whole units divide rows of `columns` columns."""
     fits = isinstance(group, int) and group > 0 and columns % group == 0
     ops.expect(fits, op, f"group_size {group!r}", f"group_size that divides {columns} columns")
 

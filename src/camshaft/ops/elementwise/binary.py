@@ -87,7 +87,7 @@ def _extreme(name: str, function: Callable[..., Any], sampled: tuple[DType, ...]
 
 
 def _divided(instruction: str, k: Tracer, a: ir.Value, b: ir.Value) -> ir.Value:
-    """Division as in NumPy: an integer by 0 gives 0, the least integer by -1 wraps. Neither reaches the instruction."""
+    """Division as in NumPy: an integer by 0 gives 0, the minimum integer by -1 wraps. Neither reaches the instruction."""
     if a.dtype.is_float:
         return (pow_mod.floor_divide if instruction == "floor_divide" else pow_mod.remainder)(k, a, b)
     zero = b == 0

@@ -1,4 +1,4 @@
-"""What `power`, `floor_divide` and `remainder` compute of floats and integers, in the kernel language.
+"""Kernel expressions of `power`, `floor_divide` and `remainder`, for floats and integers.
 
 power of floats is e^(y ln |x|) with ln |x| as the sum of two f64 (60 bits and more), so f32 is within 1 ulp
 and f64 within 2 ulp; it needs 64-bit floats, which WGSL and Metal lack. Remainders of floats are exact for any quotient where
@@ -13,7 +13,7 @@ from camshaft.lang import Tracer, ir
 _SQRT_HALF, _MANTISSA = 0x3FE6A09E667F3BCD, 52
 _LN2 = (6.93147180369123816490e-01, 1.90821492927058770002e-10)
 _THIRD = (2 / 3, 3.700743415417188e-17)
-# dtype -> (bits of the quotient that one step reduces, steps from the greatest to the least number)
+# dtype -> (bits of the quotient that one step reduces, steps from the largest to the smallest number)
 _STEPS = {"f32": (23, 13), "f64": (52, 41)}
 
 

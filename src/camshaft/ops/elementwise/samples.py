@@ -31,7 +31,7 @@ def normal(rng: np.random.Generator, dtype: DType, n: int) -> ops.Array:
 
 
 def full_range(rng: np.random.Generator, dtype: DType, n: int) -> ops.Array:
-    """Integers over the whole range of the dtype, with its least and greatest; floats as `normal`."""
+    """Integers over the whole range of the dtype, with its minimum and maximum; floats as `normal`."""
     if not dtype.is_integer:
         return normal(rng, dtype, n)
     info = np.iinfo(dtype.numpy)

@@ -44,7 +44,6 @@ OP = ops.Op(
     parameters=Parameters("x"),
     infer=_infer,
     reference=_reference,
-    variants=(),
     samples=_samples,
     error_samples=_error_samples,
     tolerance={"f32": 0.0, "bf16": 0.0},

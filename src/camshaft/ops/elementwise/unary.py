@@ -32,7 +32,7 @@ def _function(
 
 
 def _to_integer(name: str, text: str, function: Callable[..., Any], **other: Any) -> Formula:
-    """A rounding to integers, which integers and booleans are already."""
+    """A rounding function, which leaves integers and booleans as they are."""
 
     def compute(k: Tracer, x: ir.Value) -> ir.Value:
         return k.apply(name, x) if x.dtype.is_float else x
@@ -68,7 +68,7 @@ def _abs_of(f: Any, x: Any) -> Any:
 
 
 def _abs_of_pair(k: Tracer, x: tuple[ir.Value, ir.Value]) -> ir.Value:
-    """Of the greater part, so that no square overflows."""
+    """|x|, scaled by the larger part so that no square overflows."""
     a, b = k.abs(x[0]), k.abs(x[1])
     low, high = k.minimum(a, b), k.maximum(a, b)
     ratio = k.select(low < high, low / high, 1.0)

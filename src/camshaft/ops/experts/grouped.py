@@ -15,7 +15,7 @@ from camshaft.dtypes import DType, f32, i32
 from camshaft.extent import Extent
 from camshaft.formats.blocks import BLOCK_FORMATS, BlockFormat
 from camshaft.ops import op as ops
-from camshaft.ops.experts import quantized_variants, short_kernels
+from camshaft.ops.experts import avx2_kernels, quantized_variants
 from camshaft.ops.experts.order import n_pairs
 from camshaft.ops.parameters import Parameters
 from camshaft.ops.quantize import quantize_activations as q8
@@ -138,7 +138,7 @@ OP = ops.Op(
     parameters=Parameters("x w experts"),
     infer=_infer,
     reference=_reference,
-    variants=(*quantized_variants.VARIANTS, *short_kernels.VARIANTS),
+    variants=(*quantized_variants.VARIANTS, *avx2_kernels.VARIANTS),
     samples=_samples,
     error_samples=_error_samples,
     tolerance={"f32": 1e-11},

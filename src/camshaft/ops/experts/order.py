@@ -102,7 +102,7 @@ def parts_of(node: ops.NodeSpec) -> list[ops.Operand]:
 
 
 def scratch_of(node: ops.NodeSpec, rows: Iterable[tuple[int, DType]], spare: int) -> tuple[TensorSpec, ...]:
-    """Returns the scratch of `sorting`: starts, order, and sorted rows of so many columns, `spare` more than pairs."""
+    """Returns the scratch of `sorting`: starts, order, and sorted rows of `columns` columns, `spare` more than pairs."""
     pairs, n_experts = n_pairs(node), node.inputs[1].bounds[0]
     made = (TensorSpec((pairs + spare, columns), dtype) for columns, dtype in rows)
     return TensorSpec((n_experts + 2,), i32), TensorSpec((pairs,), i32), *made

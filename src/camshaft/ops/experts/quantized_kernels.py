@@ -58,7 +58,7 @@ def taken(k: Tracer, arguments: tuple[Array, ...], block: str) -> tuple[tuple[Ar
 @kernel
 def product_of_pairs(
     k: Tracer, *arguments: Any, n: int, n_experts: int, n_slots: int, per_token: bool, blocks: int, rows: int, block: str,
-    ahead: int, streams: int, step: int, short: bool,
+    ahead: int, streams: int, step: int, int16: bool,
 ) -> None:  # fmt: skip
     # y[p, rows] of `streams` slots of a token per program, `step` blocks of each at a time if there are several
     x, weights, (experts, out, *_) = taken(k, arguments, block)
@@ -68,7 +68,7 @@ def product_of_pairs(
     given = [Consecutive(token if per_token else pair, 1) for pair in pairs]
     if streams > 1:
         mine = [ExpertRows(k, rows, n, part, k.minimum(expert, n_experts - 1)) for expert in chosen]
-        totals = gemv.totals_of(x, weights, mine, given, blocks, step, short)
+        totals = gemv.totals_of(x, weights, mine, given, blocks, step, int16)
         for own, total, expert, pair in zip(mine, totals, chosen, pairs, strict=True):
             with k.when(expert < n_experts):
                 own.store(out, total, pair)

@@ -16,7 +16,7 @@ from camshaft.ops.quantized.packed.formats import BLOCK
 from camshaft.ops.quantized.packed.packing import ROWS
 from camshaft.ops.quantized.packed.weights import weight_operands
 from camshaft.ops.quantized.products import gemv, kernels
-from camshaft.ops.quantized.products.short_tile import has_short_sums
+from camshaft.ops.quantized.products.avx2_tile import has_int16_sums
 
 # Programs of one expert follow each other, as they read the same rows of x; but workers get contiguous programs, and experts
 # have different numbers of pairs. So the parts are divided into shares of at least LEAST_PARTS, each over all experts.
@@ -47,7 +47,7 @@ def _rows(target: ops.Target, n: int) -> int:
 def _build_pairs(node: ops.NodeSpec, target: ops.Target, values: ops.Values) -> ops.Build:
     (tokens, n_slots), n = node.inputs[-1].shape, node.inputs[1].bounds[1]
     rows = _rows(target, n)
-    constants = {**_sizes(node), **order.by_slot(node), "rows": rows, "streams": 1, "step": 1, "short": False, **values}
+    constants = {**_sizes(node), **order.by_slot(node), "rows": rows, "streams": 1, "step": 1, "int16": False, **values}
     arrays = (*_flat(node), *weight_operands(node), order.experts_of(node), order.out_of(node))
     grid = ops.Cells(tokens), ops.Cells(n_slots, values.get("streams", 1)), ops.Cells(n, rows)
     launch = ops.Launch(product_of_pairs, arrays, grid, constants, lanes=rows if rows > ROWS else None)
@@ -77,7 +77,7 @@ def _streams_only(node: ops.NodeSpec, target: ops.Target) -> str | None:
 
 
 def _build_streams(node: ops.NodeSpec, target: ops.Target) -> ops.Build:
-    return _build_pairs(node, target, {**_streams_values(node, target), "short": has_short_sums(target)})
+    return _build_pairs(node, target, {**_streams_values(node, target), "int16": has_int16_sums(target)})
 
 
 def _build_sorted(node: ops.NodeSpec, target: ops.Target, values: ops.Values) -> ops.Build:
@@ -153,7 +153,7 @@ def _streams_cost(node: ops.NodeSpec, target: ops.Target) -> float:
     row of x per slot Q4_0 and Q6_K lost a quarter. Cores that share bandwidth gain nothing. By 16-bit sums half the time and less
     on a Zen 3 core."""
     gains = plan_workers() == 1 and order.per_token(node)
-    return (0.5 if has_short_sums(target) else 0.9 if gains else 1.3) * _pairs_cost(node, target)
+    return (0.5 if has_int16_sums(target) else 0.9 if gains else 1.3) * _pairs_cost(node, target)
 
 
 def sorted_cost(node: ops.NodeSpec, target: ops.Target) -> float:

@@ -1,6 +1,7 @@
 """The kernel of the routing ops: a program per token scores its experts, chooses the best, and weighs those.
 
-A choice is by (score descending, index ascending), so that it does not depend on the lane count.
+A choice is by (score descending, index ascending), so that it does not depend on the lane count. Where a logit or a bias of a
+token is NaN all its weights are: a router that is damaged would choose experts all the same.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ def route_row(
     # s = score(logits); experts = the top_k of s + bias in the best groups; w = s[experts], normalized and scaled
     given, (weights, experts) = arrays[: biased + scaled], arrays[biased + scaled :][:2]
     row, scores, choice = k.program(0), k.scratch(f32, n), k.scratch(f32, n)
-    _store_scores(k, logits, scores, choice, given[0] if biased else None, (n, score, groups > 1))
+    nans = _store_scores(k, logits, scores, choice, given[0] if biased else None, (n, score, groups > 1))
     k.barrier()
     is_allowed = _best_groups(k, choice, n, groups, top_groups, group_top) if groups > 1 else None
     chosen, total = k.scratch(f32, top_k), k.var(0.0)
@@ -54,14 +55,14 @@ def route_row(
     k.barrier()
     for j in k.lanes(top_k):
         share = chosen[j] / (total.value + TINY) if normalize or renormalize else chosen[j]
-        weights[row, j] = share * scale
+        weights[row, j] = k.select(nans > 0, float("nan"), share * scale)
 
 
 def _store_scores(
     k: Tracer, logits: Array, scores: Array, choice: Array, bias: Array | None, form: tuple[int, str, bool]
-) -> None:
-    """Stores each expert's score, and the number by which it is chosen. NaN counts as the lowest number."""
-    (n, score, has_groups), row = form, k.program(0)
+) -> Value:
+    """Stores each expert's score, and the number by which it is chosen, of NaN the lowest. Returns 1 for NaN anywhere, else 0."""
+    (n, score, has_groups), row, nans = form, k.program(0), k.accumulator("max", i32)
     by_score = bias is not None or has_groups
     if score == "sigmoid":
         for c in k.lanes(n):
@@ -72,6 +73,9 @@ def _store_scores(
         found = scores[c]
         wanted = found if by_score else logits[row, c]
         choice[c] = _number(k, wanted + bias[c] if bias is not None else wanted)
+        for given in (logits[row, c], *([bias[c]] if bias is not None else [])):
+            nans.combine(k.isnan(given).to(i32))
+    return k.lanes_max(nans)
 
 
 def _store_softmax(k: Tracer, logits: Array, scores: Array, n: int) -> None:
@@ -95,7 +99,7 @@ def _number(k: Tracer, x: Value) -> Value:
 def _best_groups(
     k: Tracer, choice: Array, n: int, groups: int, top_groups: int, group_top: int
 ) -> Callable[[Value], Value]:
-    """Returns whether an expert is in one of the best groups: those with the greatest sums of their `group_top` best experts."""
+    """Returns whether an expert is in one of the best groups: those with the largest sums of their `group_top` best experts."""
     size, sums, allowed = n // groups, k.scratch(f32, groups), k.scratch(i32, groups)
     for g in k.lanes(groups):
         first = k.gather(choice, g * size)
@@ -115,7 +119,7 @@ def _best_groups(
 
 
 class _Picks:
-    """The elements of a row in order, one per call: the greatest first, of equal ones the one with the smaller index."""
+    """The elements of a row in order, one per call: the largest first, of equal ones the one with the smaller index."""
 
     def __init__(self, k: Tracer, values: Array, n: int, is_allowed: Callable[[Value], Value] | None) -> None:
         self.k, self.values, self.n, self.is_allowed = k, values, n, is_allowed

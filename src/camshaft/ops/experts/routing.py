@@ -107,7 +107,8 @@ def _reference(inputs: Sequence[ops.Array], attrs: ops.Attrs) -> tuple[ops.Array
     total = weights.sum(-1, keepdims=True) if values["renormalize"] else total
     if values["normalize"] or values["renormalize"]:
         weights = weights / (total + TINY)
-    return weights * values["scale"], experts.astype(np.int32)
+    nans = sum(np.isnan(given) for given in (logits, *others)).any(-1, keepdims=True)
+    return np.where(nans, np.nan, weights * values["scale"]), experts.astype(np.int32)
 
 
 def _without(f: Any, values: Any, index: Any) -> Any:
@@ -122,7 +123,9 @@ def _decompose(f: Any, logits: Any, *others: Any, **attrs: Any) -> Any:
     scale = given.pop() if values["expert_scale"] else None
     x = f.where(f.greater(logits, LOWEST), f.minimum(logits, HIGHEST), LOWEST)
     scores = f.sigmoid(x) if values["score"] == "sigmoid" else f.softmax(x)
-    choice = scores + given[0] if given else scores if values["groups"] > 1 else x
+    choice = scores if values["groups"] > 1 else x
+    if given:
+        choice = f.maximum(scores + f.where(f.isnan(given[0]), LOWEST, given[0]), LOWEST)
     if values["groups"] > 1:
         choice = _in_best_groups(f, choice, values)
     weights, experts, plain = [], [], []
@@ -138,6 +141,8 @@ def _decompose(f: Any, logits: Any, *others: Any, **attrs: Any) -> Any:
     chosen, summed = (_joined(f, parts) for parts in (weights, weights if values["renormalize"] else plain))
     if values["normalize"] or values["renormalize"]:
         chosen = chosen / (f.sum(summed, axes=-1, keepdims=True) + TINY)
+    for damaged in (logits, *given):
+        chosen = chosen + f.sum(f.where(f.isnan(damaged), damaged, 0.0), axes=-1, keepdims=True)
     return chosen * values["scale"], _joined(f, experts)
 
 
@@ -190,6 +195,7 @@ def _route_samples() -> Iterable[ops.Sample]:
     scale = rng.uniform(0.5, 2, 24).astype(np.float32)
     v3 = {"top_k": 5, "score": "sigmoid", "groups": 4, "top_groups": 2, "scale": 2.5}
     yield ops.Sample("V3", (logits, bias), v3)
+    yield ops.Sample("a bias of NaN", (logits, np.where(bias == 1, np.float32(np.nan), bias)), v3)
     yield partly_active(ops.Sample("V3, 3 of 4", (logits, bias), v3), 3, fixed=(1,))
     v2 = {"top_k": 6, "groups": 4, "top_groups": 2, "group_top": 1, "normalize": False, "scale": 16.0}
     yield ops.Sample("V2", (logits,), v2)

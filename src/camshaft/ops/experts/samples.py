@@ -103,4 +103,4 @@ def quantized_samples() -> Iterable[ops.Sample]:
     yield sample(Case("Q4_0", 1, 1, 1, (2, 16, 64), False, False))
     yield sample(Case("Q4_0", 30, 29, 2, (3, 80, 64), True, False))
     yield sample(Case("Q4_1", 9, 7, 2, (3, 33, 64), True, False))
-    yield sample(Case("Q6_K", 101, 99, 2, (3, 32, 256), True, False))  # three passes of short_sums for an expert
+    yield sample(Case("Q6_K", 101, 99, 2, (3, 32, 256), True, False))  # three passes of int16_sums for an expert

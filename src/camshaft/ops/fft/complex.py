@@ -40,7 +40,6 @@ def _op(name: str, formula: str, function: Callable[..., Any], decompose: Callab
         parameters=Parameters("x"),
         infer=infer,
         reference=reference,
-        variants=(),
         decompose=decompose,
         samples=_samples,
         error_samples=error_samples,

@@ -45,7 +45,7 @@ def radices(n: int) -> tuple[int, ...] | None:
 
 
 def padded(n: int) -> int:
-    """The least number of at least n points that is a power of two, or 3 or 5 times one."""
+    """The smallest number of at least n points that is a power of two, or 3 or 5 times one."""
     return min(odd << (-(-n // odd) - 1).bit_length() for odd in (1, 3, 5))
 
 

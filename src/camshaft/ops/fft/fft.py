@@ -218,7 +218,6 @@ def _op(t: Transform, formula: str) -> ops.Op:
         parameters=Parameters("x", ATTRIBUTES),
         infer=functools.partial(_infer, t),
         reference=functools.partial(_reference, t),
-        variants=(),
         decompose=functools.partial(_decompose, t),
         samples=functools.partial(_samples, t),
         error_samples=functools.partial(_error_samples, t),

@@ -129,7 +129,7 @@ def as_word(k: Tracer, real: Value, imaginary: Value) -> Value:
 
 
 @kernel
-def turned_columns(
+def transposed_columns(
     k: Tracer, x: Array, factors: Array, out: Array, *, rows: int, columns: int, turn: int, dtype: str
 ) -> None:
     # y[c, r] = x[r, c] factor[c, r], TILE x TILE at a time through scratch, so that loads and stores are contiguous
@@ -203,7 +203,7 @@ def _minus(a: Complex, b: Complex) -> Complex:
     return a[0] - b[0], a[1] - b[1]
 
 
-def _turned(k: Tracer, a: Complex, i: int, n: int) -> Complex:
+def _times_root(k: Tracer, a: Complex, i: int, n: int) -> Complex:
     """a exp(-2 pi sqrt(-1) i / n), for the eighths of a turn without needless products."""
     quarter, rest = divmod(8 * i, 2 * n)
     if rest == 0:
@@ -211,7 +211,7 @@ def _turned(k: Tracer, a: Complex, i: int, n: int) -> Complex:
     if 8 * i % n == 0:
         half = float(np.sqrt(0.5))
         a = (a[0] + a[1]) * half, (a[1] - a[0]) * half
-        return _turned(k, a, quarter % 4, 4)
+        return _times_root(k, a, quarter % 4, 4)
     c, s = float(np.cos(2 * pi * i / n)), float(np.sin(2 * pi * i / n))
     return k.fma(a[1], s, a[0] * c), k.fma(a[0], -s, a[1] * c)
 
@@ -224,7 +224,7 @@ def transformed(k: Tracer, values: Sequence[Complex]) -> list[Complex]:
     if n % 2:
         return _odd(k, values)
     even, odd = transformed(k, values[::2]), transformed(k, values[1::2])
-    turned = [_turned(k, value, i, n) for i, value in enumerate(odd)]
+    turned = [_times_root(k, value, i, n) for i, value in enumerate(odd)]
     sums = [_plus(a, b) for a, b in zip(even, turned, strict=True)]
     return sums + [_minus(a, b) for a, b in zip(even, turned, strict=True)]
 

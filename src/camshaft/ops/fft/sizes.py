@@ -78,7 +78,7 @@ def sizes_of(specs: Sequence[TensorSpec], attrs: ops.Attrs) -> Sizes:
 
 
 def own_points(form: str, width: int) -> int:
-    """The points of rows with so many elements where no other number is wanted."""
+    """The default number of points for rows of this many elements."""
     return 2 * (width - 1) if form == "irfft" else width
 
 

@@ -18,7 +18,7 @@ from camshaft.errors import ShapeError
 from camshaft.lang import Constant, Kernel
 from camshaft.ops import op as ops
 from camshaft.ops.fft.factors import Pass, passes, turn_of_real
-from camshaft.ops.fft.kernels import TILE, fft_pass, half_spectrum, real_spectrum, turned_columns
+from camshaft.ops.fft.kernels import TILE, fft_pass, half_spectrum, real_spectrum, transposed_columns
 from camshaft.ops.fft.sizes import FORMS, HALVED, NAME, Sizes, own_points, sizes_of, table
 from camshaft.ops.kernels import blocks
 from camshaft.ops.parameters import Attribute, Parameters
@@ -71,7 +71,7 @@ def _build(node: ops.NodeSpec, target: ops.Target) -> ops.Build:
     steps, free = passes(s.points), 0
     for number, step in enumerate(steps, 1):
         if step.across and s.points >= LEAST_TURNED:
-            launches.append(_turned(s, step, (source, ops.read(1), ops.scratch(free, "write")), dtype))
+            launches.append(_transposed(s, step, (source, ops.read(1), ops.scratch(free, "write")), dtype))
             source, free, step = ops.scratch(free, "read"), 1 - free, replace(step, turn=0, across=0)
         ends = number == len(steps) and s.form != "rfft"
         into = out if ends else ops.scratch(free, "write")
@@ -84,7 +84,7 @@ def _build(node: ops.NodeSpec, target: ops.Target) -> ops.Build:
 
 
 def _ends(node: ops.NodeSpec, s: Sizes, words: bool) -> tuple[ops.Operand, str, ops.Operand, str]:
-    """What is read first and written last, and how: pairs as `words` where rows are long enough."""
+    """How a transform reads its input and writes its output: complex pairs as `words` if rows are long enough."""
     elements = int(np.prod(node.outputs[0].bounds[1:]))
     kind = "pairs" if s.form == "rfft" else FORMS[s.form][0]
     made = "pairs" if s.form == "irfft" else s.makes
@@ -96,11 +96,11 @@ def _ends(node: ops.NodeSpec, s: Sizes, words: bool) -> tuple[ops.Operand, str, 
     return source, kind, out, made
 
 
-def _turned(s: Sizes, step: Pass, arrays: tuple[ops.Operand, ...], dtype: DType) -> ops.Launch:
+def _transposed(s: Sizes, step: Pass, arrays: tuple[ops.Operand, ...], dtype: DType) -> ops.Launch:
     rows = s.points // step.across
     constants: dict[str, Constant] = {"rows": rows, "columns": step.across, "turn": step.turn, "dtype": dtype.name}
     grid = ops.Cells(s.rows), ops.Cells(rows, TILE), ops.Cells(step.across, TILE)
-    return ops.Launch(turned_columns, arrays, grid, constants)
+    return ops.Launch(transposed_columns, arrays, grid, constants)
 
 
 def _pass(s: Sizes, step: Pass, arrays: tuple[ops.Operand, ...], kind: str, made: str) -> ops.Launch:
@@ -182,7 +182,7 @@ def _vjp(f: Any, dy: Any, y: Any, x: Any, factors: Any, **attrs: Any) -> tuple[A
     if s.form not in HALVED:
         turned = {"turn_in": s.after > 0, "turn_out": s.before > 0}
         given |= {"inverse": not s.inverse, "keep": min(x.shape[1], s.n), **turned}
-        factors = _turned_back(f, factors, s)
+        factors = _conjugated(f, factors, s)
     dx = f.fft_rows(dy, factors, **given)
     if s.form == "irfft":
         dx = dx / once[:, None]
@@ -194,7 +194,7 @@ def _by_factors() -> NoReturn:
     raise ShapeError("fft_rows: got factors that change; wanted its gradient by x alone")
 
 
-def _turned_back(f: Any, factors: Any, s: Sizes) -> Any:
+def _conjugated(f: Any, factors: Any, s: Sizes) -> Any:
     """The table whose factors of what is read are the conjugates of those of what was made, and the other way round."""
     if not s.before and not s.after:
         return factors

@@ -94,7 +94,7 @@ def _is_partly_active(rows: TensorSpec) -> bool:
 
 
 def missing_of(dtype: DType) -> int | float:
-    """What an index out of bounds gives."""
+    """Returns the value for an index out of bounds."""
     return float("nan") if dtype.is_float else 0
 
 

@@ -1,7 +1,7 @@
 """searchsorted: where elements would be inserted into a sorted row, so that it stays sorted.
 
 `a` is one sorted vector, or has v's leading axes and a sorted row for each row of v. side "left": before equal elements, "right":
-after them. NaN is the greatest, as in NumPy. The result is from 0 to the row's size, whatever `a` has. `to`: i32, or i64 as
+after them. NaN is the largest, as in NumPy. The result is from 0 to the row's size, whatever `a` has. `to`: i32, or i64 as
 NumPy's.
 """
 

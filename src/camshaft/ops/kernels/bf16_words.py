@@ -26,7 +26,7 @@ def rest(k: Tracer, x: Value) -> Value:
     return x - k.bitcast((k.bitcast(x, u32) + HALF) & HIGH, f32)
 
 
-# 2^r for |r| <= 1/2 by descending powers of r, with the least greatest relative error: 7.5e-5
+# 2^r for |r| <= 1/2 by descending powers of r, with the smallest maximum relative error: 7.5e-5
 _POWER = (0.05517166680946505, 0.24261113510078972, 0.6932609870127402, 0.9999280727910823)
 _ROUNDER = 1.5 * 2.0**23  # added and taken away, it rounds to a whole number
 

@@ -94,7 +94,7 @@ def has_threads(target: Target) -> bool:
 
 
 def without_threads(target: Target, least: int = 1) -> str | None:
-    """Returns why a target's lanes are not the threads of workgroups of at least so many, or None."""
+    """Returns why a target does not have workgroups of at least this many threads, or None."""
     if has_threads(target) and target.lanes >= least:
         return None
     return "takes devices whose lanes are threads of a workgroup" + (f", at least {least}" if least > 1 else "")

@@ -129,7 +129,7 @@ def _scores(
             seen = f.logical_and(seen, wide)
         else:
             wide = f.cast(wide, to="f32")
-            # an infinity is no number to add where the score may be one
+            # an infinity is not a number to add where the score may be one
             seen = f.logical_and(seen, f.logical_not(f.less(wide, LOWEST)))
             score = score + f.maximum(wide, LOWEST / 4)
     return f.where(seen, f.maximum(score, LOWEST), LOWEST), seen

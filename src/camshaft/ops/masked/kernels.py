@@ -19,7 +19,7 @@ from camshaft.ops.masked.options import Options
 
 @dataclass(frozen=True)
 class Call:
-    """What a program of a token knows: the options, the additional inputs by name, the slot's row of the block table."""
+    """The inputs of a token's program: options, additional inputs by name, the slot's row of the block table."""
 
     k: Tracer
     options: Options
@@ -136,7 +136,7 @@ def part(
     bounds: tuple[Value, Value],
     total: Array,
 ) -> tuple[Value, Value]:
-    """Adds the weighted values of the keys in `bounds` to total. Returns the greatest score and the sum of weights."""
+    """Adds the weighted values of the keys in `bounds` to total. Returns the largest score and the sum of weights."""
     # for each block of 16 keys: s = q K; m' = max(m, s); p = e^(s - m'); l = e^(m - m') l + sum p; o likewise with p V
     scores = k.scratch(f32, BLOCK_TOKENS)
     peak, weight = k.var(LOWEST), k.var(0.0)
@@ -217,7 +217,7 @@ def span_per_program(
 
 
 def merged(k: Tracer, partial: Array, extremes: Array, sinks: Array | None, total: Array) -> tuple[Value, Value]:
-    """total = the spans of a token and head together, divided by their weights. Returns the greatest score and the sum."""
+    """total = the spans of a token and head together, divided by their weights. Returns the largest score and the sum."""
     token, head = k.program(0), k.program(1)
     n_spans, v_dim = int(partial.shape[2]), int(partial.shape[3])
     peak, weight = k.var(LOWEST), k.var(0.0)

@@ -1,4 +1,4 @@
-"""attention_mask: which keys each query sees; attention_mask_tiles: which tiles of a mask are all masked or all open."""
+"""attention_mask: which keys each query sees; attention_mask_tiles: which tiles of a mask are fully masked or fully visible."""
 
 from __future__ import annotations
 
@@ -53,7 +53,8 @@ def _mask_parts(f: Any, q_positions: Any, k_positions: Any, offset: int = 0, to:
     p, j = (q_positions + offset).reshape((q_positions.shape[0], 1)), k_positions
     seen = f.less_equal(j, p) if options.causal else f.equal(f.multiply(f.add(j, p), 0), 0)
     if options.window:
-        window = np.int32(min(options.window, _MOST))  # differences of positions are in range, sums with it may not be
+        # differences of positions fit i32; their sums with an unlimited window may not
+        window = np.int32(min(options.window, _MOST))
         seen = f.logical_and(seen, f.logical_and(f.less(p - j, window), f.less(j - p, window)))
     if options.chunk:
         chunk = np.int32(min(options.chunk, _MOST))
@@ -123,7 +124,7 @@ def _tiles_parts(f: Any, mask: Any, rows: int = 32, columns: int = 32) -> Any:
 
 
 def _by_tile(f: Any, x: Any, rows: int, columns: int, reduce: Any) -> Any:
-    """The greatest or least element of each tile. The last row and column are repeated to fill the last tiles."""
+    """Reduces each tile to its maximum or minimum. The last row and column are repeated to fill the last tiles."""
     rows, columns = min(rows, x.shape[-2]), min(columns, x.shape[-1])
     for axis, size in ((-2, rows), (-1, columns)):
         n, at = x.shape[axis], len(x.shape) + axis
@@ -158,7 +159,6 @@ OPS = {
         ),
         infer=_infer_mask,
         reference=_mask_reference,
-        variants=(),
         samples=_mask_samples,
         error_samples=_mask_errors,
         tolerance={"f32": 0.0, "f16": 0.0, "bf16": 0.0, "bool": 0.0},
@@ -171,7 +171,6 @@ OPS = {
         parameters=Parameters("mask", (Attribute("rows", "int", 32), Attribute("columns", "int", 32))),
         infer=_infer_tiles,
         reference=_tiles_reference,
-        variants=(),
         samples=_tiles_samples,
         error_samples=_tiles_errors,
         tolerance={"i32": 0.0},

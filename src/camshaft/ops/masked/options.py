@@ -1,4 +1,4 @@
-"""Options: which keys a token attends to, and how scores are changed, in one place for every op and kernel of attention.
+"""Options: which keys a token attends to and how scores are modified, for every op and kernel of attention.
 
 Key j is visible to a token at position p of its slot if all of these hold, or j < prefix[slot] (prefix-LM):
 
@@ -6,12 +6,11 @@ Key j is visible to a token at position p of its slot if all of these hold, or j
 - window w: j > p - w, and without causal also j < p + w;
 - chunk c: j // c = p // c;
 
-and if, whatever the prefix, j < lengths[slot] (needed without causal) and the boolean mask is true there.
+and if j < lengths[slot] (required without causal) and the boolean mask is true there, also within a prefix.
 
 A visible key's score is s = scale q K; then cap tanh(s / cap) where there is a soft cap; plus slopes[head] (j - p) (ALiBi), or
 without causal -slopes[head] |j - p|; plus the additive mask. Each head's sink is one more score, whose value is 0. A token
-with no visible key and no sink gives zeros, and
-a log-sum-exp of -infinity.
+with no visible key and no sink gives zeros, and a log-sum-exp of -infinity.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ ATTRIBUTES = (
     Attribute("lse", "bool", False),
     Attribute("extras", "str", ""),
 )
-# Those of attention over a paged cache.
+# Those that attention over a paged cache takes.
 PAGED = (HEADS, KV_HEADS, HEAD_DIM, Attribute("scale", "float"), Attribute("length", "int | Extent"), *ATTRIBUTES, RING)
 
 
@@ -76,11 +75,11 @@ class Options:
 
     @property
     def is_plain(self) -> bool:
-        """Whether attention is causal over all earlier keys, with nothing else."""
+        """Whether attention is plain causal, with no other option."""
         return self == Options()
 
     def has(self, name: str) -> bool:
-        """Whether there is this additional input."""
+        """Whether there is an additional input of this name."""
         return name in self.extras
 
     def check(self, op: str, extras: Sequence[TensorSpec], sizes: Sizes) -> None:
@@ -105,7 +104,7 @@ class Options:
             )
 
     def span(self, length: int) -> int:
-        """Returns the greatest number of keys from the first block that a token may see to its last visible key."""
+        """Returns the maximum number of keys from the first visible key's block to the last visible key."""
         if self.has("prefix"):
             return length
         sides = 1 if self.causal else 2
@@ -122,7 +121,7 @@ class Options:
 
 @dataclass(frozen=True)
 class Sizes:
-    """What additional inputs must fit: the tokens of a call, q heads, slots, keys of `length`, and the capacity of a slot."""
+    """Sizes that additional inputs must match: tokens of a call, q heads, slots, `length` of keys, and the capacity of a slot."""
 
     tokens: Dim
     heads: int

@@ -57,7 +57,7 @@ def sample(
     active: Mapping[str, int] | None = None,
     loudness: float = 1.0,
 ) -> ops.Sample:
-    """Returns a sample with tokens at `places` (slot, position), and each slot's cache filled up to its greatest position.
+    """Returns a sample with tokens at `places` (slot, position), and each slot's cache filled up to its largest position.
 
     `heads` is (q heads, kv heads). `form` is the cache's block format, if quantized. `active` gives the active values of the
     Extents "tokens" and "length"; without it the number of tokens is fixed.
@@ -101,7 +101,7 @@ def plain_samples() -> Iterable[ops.Sample]:
     for position in (15, 16, 17, 63, 64, 255, 256, 300):
         yield smol(f"one token at {position}", [(0, position)])
     yield smol("8 tokens from 250", [(0, p) for p in range(250, 258)])
-    yield sample("17 tokens", [(0, p) for p in range(17)], heads=(2, 1), head_dim=16)  # the least of `tiled`
+    yield sample("17 tokens", [(0, p) for p in range(17)], heads=(2, 1), head_dim=16)  # the smallest of `tiled`
     yield smol("33 tokens", [(0, p) for p in range(33)])
     yield smol("70 tokens, 41 active", [(0, p) for p in range(70)], active={"tokens": 41})
     yield smol("6 tokens, 3 active", [(0, p) for p in range(30, 36)], active={"tokens": 3})

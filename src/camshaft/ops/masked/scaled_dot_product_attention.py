@@ -188,7 +188,7 @@ def _vjp(
     def rows(x: Any) -> Any:
         return x.reshape((batch, kv_heads, -1, x.shape[3]))
 
-    def turned(x: Any) -> Any:
+    def transposed(x: Any) -> Any:
         return f.transpose(x, axes=(0, 1, 3, 2))
 
     bent = options.cap * f.tanh(f.matmul(rows(q), rows(k), transpose_b=True).reshape(shape) * (factor / options.cap))
@@ -198,8 +198,8 @@ def _vjp(
     of_scores = f.matmul(rows(dy), rows(v), transpose_b=True).reshape(shape)
     of_scores = p * (of_scores - f.sum(dy * y, axes=3, keepdims=True)) * factor
     of_scores, weights = rows(of_scores * (1 - f.square(bent / options.cap))), rows(p)
-    of_q, of_k = f.matmul(of_scores, rows(k)).reshape(q.shape), f.matmul(turned(of_scores), rows(q))
-    return of_q, of_k, f.matmul(turned(weights), rows(dy)), *(None for _ in extras)
+    of_q, of_k = f.matmul(of_scores, rows(k)).reshape(q.shape), f.matmul(transposed(of_scores), rows(q))
+    return of_q, of_k, f.matmul(transposed(weights), rows(dy)), *(None for _ in extras)
 
 
 def _tuple(made: Any) -> tuple[Any, ...]:
@@ -258,7 +258,6 @@ OP = ops.Op(
     ),
     infer=_infer,
     reference=_reference,
-    variants=(),
     samples=_samples,
     error_samples=_error_samples,
     tolerance={**TO_TOLERANCE, "f32": 1e-11},

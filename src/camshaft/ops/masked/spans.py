@@ -23,7 +23,7 @@ def spans_of(tokens: int, span: int) -> tuple[int, int]:
 
 
 def scratch_of(node: ops.NodeSpec, heads: int, v_dim: int, spans: int) -> tuple[TensorSpec, TensorSpec]:
-    """Returns the partial results of spans, and their greatest scores and sums."""
+    """Returns the partial results of spans, and their largest scores and sums."""
     rows = node.inputs[0].bounds[0], heads, spans
     return TensorSpec((*rows, v_dim), f32), TensorSpec((*rows, 2), f32)
 
@@ -35,7 +35,7 @@ def sinks_of(node: ops.NodeSpec, options: Options) -> list[ops.Operand]:
 
 
 def length_of(node: ops.NodeSpec, table: int) -> int:
-    """Returns the greatest number of keys that a token may see, by the block table (input number `table`), and by `length`
+    """Returns the largest number of keys that a token may see, by the block table (input number `table`), and by `length`
     where it limits positions."""
     capacity = node.inputs[table].bounds[1] * BLOCK_TOKENS
     options = Options.of("attention", node.attrs)

@@ -1,7 +1,7 @@
 """The variant of attention with options for prompts: tiles of tokens times tiles of keys, with the products of plain attention.
 
 The steps that differ from attention/tiled_steps.py are here: a row sees the keys from its first to its last, a tile that no row
-of a block sees is skipped, and scores are changed before the row's peak is raised to the greatest of them.
+of a block sees is skipped, and scores are changed before the row's peak is raised to the largest of them.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class MaskedTile(Tile):
     def bound_rows(
         self, whole: Value, n_rows: Value, call: Call, positions: Array, first: Value
     ) -> tuple[Value, Value]:
-        """Sets the first and last key of each row. Returns the least and the greatest of them."""
+        """Sets the first and last key of each row. Returns the smallest and the largest of them."""
         k, group = self.k, self.shape.group
         least, greatest = k.var(k.const(2**31 - 1, i64), i64), k.var(k.const(-1, i64), i64)
         for row in k.range(whole):

@@ -37,7 +37,7 @@ class MaskedUnitTile(UnitTile):
         self.changes = bool(options.cap) or options.has("slopes") or options.has("mask")
 
     def bound_rows(self, n_rows: Value, call: Call, positions: Array) -> tuple[Value, Value]:
-        """Sets the first and last key of each row. Returns the least and the greatest of them."""
+        """Sets the first and last key of each row. Returns the smallest and the largest of them."""
         k = self.k
         least, greatest = k.var(k.const(2**31 - 1, i64), i64), k.var(k.const(-1, i64), i64)
         for row in k.range((n_rows + (SIDE - 1)) // SIDE * SIDE):

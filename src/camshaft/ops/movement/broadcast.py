@@ -184,7 +184,7 @@ def _repeat_errors() -> Iterable[ops.ErrorSample]:
     yield ops.ErrorSample((x,), {"repeats": 2, "axis": 2}, "wanted an axis from -2 to 1")
     active = TensorSpec((Extent("n", 8), 3), f32)
     yield ops.ErrorSample((active,), {"repeats": 2}, "wanted an axis, as x has an Extent")
-    yield ops.ErrorSample((active,), {"repeats": 2, "axis": 0}, "wanted an axis that is no Extent")
+    yield ops.ErrorSample((active,), {"repeats": 2, "axis": 0}, "wanted an axis that is not an Extent")
 
 
 def _tile_errors() -> Iterable[ops.ErrorSample]:

@@ -1,6 +1,6 @@
-"""concat and split along an axis, which copy rows.
+"""concat and split along an axis, as copies of rows.
 
-concat takes two or more tensors of one dtype; split's `sizes` are those of the parts along `axis`.
+concat takes two or more tensors of one dtype; `sizes` of split are the sizes of the parts along `axis`.
 """
 
 from __future__ import annotations
@@ -57,8 +57,8 @@ def _copies(
     writes: Sequence[tuple[ops.Operand, int]],
     widths: Sequence[int],
 ) -> ops.Build:
-    """A launch for each part: (operand, where the part starts in its rows) for source and destination. `full` is the joined
-    tensor; its rows begin at the axis."""
+    """Builds a copy per part, from `reads` to `writes`: (operand, column where the part starts). `full` is the joined tensor,
+    seen as rows of all axes from `axis` on."""
     launches, outer = [], full.shape[0] if axis else 1
     middle = prod(full.bounds[1:axis])
     for (x, x_start), (out, out_start), columns in zip(reads, writes, widths, strict=True):
@@ -165,35 +165,6 @@ def _split(f: Any, x: Any, sizes: Sequence[int], axis: int = 0) -> Any:
     return tuple(x[*whole, end - n : end] for n, end in zip(sizes, accumulate(sizes), strict=True))
 
 
-def _op(
-    name: str,
-    formula: str,
-    infer: Any,
-    reference: Any,
-    build: Any,
-    samples: Any,
-    errors: Any,
-    parameters: Parameters,
-    decompose: Any = None,
-    vjp: Any = None,
-) -> ops.Op:
-    variant = ops.KernelVariant("row_blocks", ops.EVERYWHERE, build)
-    tolerance = {"f32": 0.0, "f64": 0.0}
-    return ops.Op(
-        name,
-        formula,
-        infer,
-        reference,
-        (variant,),
-        samples,
-        errors,
-        tolerance,
-        parameters=parameters,
-        vjp=vjp,
-        decompose=decompose,
-    )
-
-
 def _concatenated(inputs: Sequence[ops.Array], attrs: ops.Attrs) -> tuple[ops.Array, ...]:
     return (np.concatenate(inputs, attrs.get("axis", 0)),)
 
@@ -204,27 +175,29 @@ def _parts(inputs: Sequence[ops.Array], attrs: ops.Attrs) -> tuple[ops.Array, ..
 
 
 OPS = {
-    "concat": _op(
-        "concat",
-        "y = the tensors joined along an axis",
-        _infer_concat,
-        _concatenated,
-        _build_concat,
-        _concat_samples,
-        _concat_errors,
-        Parameters("*tensors", (AXIS,)),
+    "concat": ops.Op(
+        name="concat",
+        formula="y = the tensors joined along an axis",
+        parameters=Parameters("*tensors", (AXIS,)),
+        infer=_infer_concat,
+        reference=_concatenated,
+        variants=(ops.KernelVariant("row_blocks", ops.EVERYWHERE, _build_concat),),
+        samples=_concat_samples,
+        error_samples=_concat_errors,
+        tolerance={"f32": 0.0, "f64": 0.0},
         vjp=_concat_vjp,
     ),
-    "split": _op(
-        "split",
-        "y, z, .. = x split along an axis",
-        _infer_split,
-        _parts,
-        _build_split,
-        _split_samples,
-        _split_errors,
-        Parameters("x", (Attribute("sizes", "tuple[int, ...]"), AXIS), results=None),
-        _split,
-        lambda f, dys, ys, x, sizes, axis=0: f.concat(*dys, axis=axis) if isinstance(dys, tuple) else dys,
+    "split": ops.Op(
+        name="split",
+        formula="y, z, .. = x split along an axis",
+        parameters=Parameters("x", (Attribute("sizes", "tuple[int, ...]"), AXIS), results=None),
+        infer=_infer_split,
+        reference=_parts,
+        variants=(ops.KernelVariant("row_blocks", ops.EVERYWHERE, _build_split),),
+        samples=_split_samples,
+        error_samples=_split_errors,
+        tolerance={"f32": 0.0, "f64": 0.0},
+        decompose=_split,
+        vjp=lambda f, dys, ys, x, sizes, axis=0: f.concat(*dys, axis=axis) if isinstance(dys, tuple) else dys,
     ),
 }

@@ -1,4 +1,4 @@
-"""What ops that only move elements share: the check of their arguments, and the Op of one that other ops compute."""
+"""Shared by ops that only move elements: the check of their arguments, and the Op of a composite one."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def axis_in(op: str, x: TensorSpec, axis: object) -> int:
     ops.expect(fits, op, f"axis {axis} of {x}", f"an axis from {-rank} to {rank - 1}")
     assert isinstance(axis, int)
     found = axis % rank
-    ops.expect(not isinstance(x.shape[found], Extent), op, f"axis {axis} of {x}", "an axis that is no Extent")
+    ops.expect(not isinstance(x.shape[found], Extent), op, f"axis {axis} of {x}", "an axis that is not an Extent")
     return found
 
 
@@ -82,7 +82,6 @@ def composite(
         parameters=parameters,
         infer=infer,
         reference=lambda inputs, attrs: (reference(*inputs, **attrs),),
-        variants=(),
         samples=samples,
         error_samples=error_samples,
         tolerance={"f32": 0.0, "f64": 0.0},

@@ -75,7 +75,7 @@ def _triangle(name: str) -> Callable[..., tuple[TensorSpec, ...]]:
     def infer(specs: tuple[TensorSpec, ...], attrs: ops.Attrs) -> tuple[TensorSpec, ...]:
         x, k = one_tensor(name, specs, attrs, "k", 2), attrs.get("k", 0)
         ops.expect(isinstance(k, int), name, f"k {k}", "an integer, the number of a diagonal")
-        ops.expect(not isinstance(x.shape[-2], Extent), name, x, "rows that are no Extent")
+        ops.expect(not isinstance(x.shape[-2], Extent), name, x, "rows that are not Extents")
         return (x,)
 
     return infer
@@ -239,7 +239,6 @@ OPS = {
         parameters=Parameters("start step", (Attribute("size", "int"),)),
         infer=_arange,
         reference=_arange_reference,
-        variants=(),
         samples=_arange_samples,
         error_samples=_arange_errors,
         tolerance={"f32": 1e-12, "f64": 1e-30, "f16": 1e-8, "bf16": 1e-6},

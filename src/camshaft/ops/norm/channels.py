@@ -20,7 +20,7 @@ from camshaft.ops.parameters import Attribute, Parameters
 from camshaft.ops.spec import TensorSpec
 
 _EPS = Attribute("eps", "float", 1e-5)
-# Pixels of a program of layer_norm_2d: 128 KiB of 256 channels, which the passes over them read from a cache.
+# Pixels per program of layer_norm_2d: with 256 channels 128 KiB, which later passes read from the L2 cache.
 BLOCK = 128
 
 
@@ -61,7 +61,7 @@ def _group_decompose(f: Any, x: Any, w: Any, b: Any, groups: int, eps: float = 1
     n, channels, size = x.shape[0], x.shape[1] // groups, prod(x.shape[2:])
     rows = x.reshape((n, groups, channels * size))
     difference = rows - f.mean(rows, axes=-1, keepdims=True)
-    difference = difference - f.mean(difference, axes=-1, keepdims=True)  # what rounding the first mean left
+    difference = difference - f.mean(difference, axes=-1, keepdims=True)  # corrects the rounding of the first mean
     y = difference / f.sqrt(f.mean(difference * difference, axes=-1, keepdims=True) + eps)
     by_channel = y.reshape((n, groups * channels, size)) * w.reshape((x.shape[1], 1)) + b.reshape((x.shape[1], 1))
     return by_channel.reshape(x.shape)
@@ -145,7 +145,7 @@ def _pixel_reference(inputs: Sequence[ops.Array], attrs: ops.Attrs) -> tuple[ops
 
 def _pixel_decompose(f: Any, x: Any, w: Any, b: Any, eps: float = 1e-5) -> Any:
     difference = x - f.mean(x, axes=1, keepdims=True)
-    difference = difference - f.mean(difference, axes=1, keepdims=True)  # what rounding the first mean left
+    difference = difference - f.mean(difference, axes=1, keepdims=True)  # corrects the rounding of the first mean
     y = difference / f.sqrt(f.mean(difference * difference, axes=1, keepdims=True) + eps)
     one_each = (x.shape[1], *[1] * (len(x.shape) - 2))
     return y * w.reshape(one_each) + b.reshape(one_each)

@@ -16,7 +16,7 @@ from camshaft.ops.parameters import Parameters
 
 
 def log_sum_of_powers(k: Tracer, x: Array, row: ir.Value, dim: ir.Operand) -> tuple[ir.Value, ir.Value]:
-    """The greatest element m of a row and log(sum(exp(x - m))), of 16-bit floats in f32. A NaN makes the second NaN."""
+    """The largest element m of a row and log(sum(exp(x - m))), of 16-bit floats in f32. A NaN makes the second NaN."""
     top, total = softmax.greatest(k, x, row, dim), k.accumulator("sum", ir.arithmetic_dtype(x.dtype))
     for c in k.lanes(dim):
         total += k.exp(x[row, c] - top)

@@ -18,7 +18,7 @@ from camshaft.ops.parameters import Parameters
 
 
 def greatest(k: Tracer, x: Array, row: ir.Value, dim: ir.Operand) -> ir.Value:
-    """The greatest element of a row. It may skip a NaN, for one instruction instead of three: sums of powers have it."""
+    """The largest element of a row. It may skip a NaN, for one instruction instead of three: sums of powers have it."""
     found = k.accumulator("max", ir.arithmetic_dtype(x.dtype))
     for c in k.lanes(dim):
         value, before = x[row, c], found.value

@@ -163,8 +163,8 @@ def _parameters(of_first: Parameters) -> Parameters:
     return Parameters(of_first.tensors, (*others, SUMS, FLOATS), results=None)
 
 
-def _variant(name: str, way: str, backends: frozenset[str], act: str) -> ops.KernelVariant:
-    return ops.KernelVariant(name, backends, partial(build, act, way), partial(q8.takes, way), cost_of(way))
+def _variant(name: str, mapping: str, backends: frozenset[str], act: str) -> ops.KernelVariant:
+    return ops.KernelVariant(name, backends, partial(build, act, mapping), partial(q8.takes, mapping), cost_of(mapping))
 
 
 def _op(first: ops.Op) -> ops.Op:

@@ -1,5 +1,6 @@
-"""Stores blocks of 32 activations as 8-bit codes or in tiles of bf16: the common part of kernels that make either. A program uses
-vectors of 16, or has a block in each lane, or an element in each thread of a GPU (the ways below)."""
+"""Stores blocks of 32 activations as 8-bit codes or in tiles of bf16: what kernels that quantize activations share.
+
+A `mapping` says how blocks are spread: over vectors of 16 elements, a block per lane, or an element per thread of a GPU."""
 
 from __future__ import annotations
 
@@ -15,6 +16,7 @@ from camshaft.lang import Array, Tracer, Value
 # (group, zero) of each q8 form, or TILES: keys of quantize_activations.FORMS.
 Sums: TypeAlias = tuple[tuple[int, int], ...]
 BLOCK = 32
+# The mappings.
 VECTORS, BLOCKS, ELEMENTS = "vectors", "blocks", "elements"
 # The form of bf16 in tiles: 32 rows of a block are 2 KiB in one piece.
 TILES, TILE_ROWS = (0, 0), 32
@@ -64,9 +66,9 @@ def outs_of(arrays: tuple[Any, ...], sums: Sums) -> tuple[list[Out], tuple[Any, 
     return outs, arrays
 
 
-def loader(k: Tracer, way: str) -> Callable[..., Value]:
+def loader(k: Tracer, mapping: str) -> Callable[..., Value]:
     """Returns load(array, *at): 16 elements, or the lane's element."""
-    return partial(k.load_vector, width=16) if way == VECTORS else k.gather
+    return partial(k.load_vector, width=16) if mapping == VECTORS else k.gather
 
 
 def store_blocks(
@@ -75,7 +77,7 @@ def store_blocks(
     row: Value,
     blocks: tuple[int] | tuple[Value, Value],
     outs: Sequence[Out],
-    way: str,
+    mapping: str,
     floats: Array | None = None,
 ) -> None:
     """Stores blocks of y[row] in each of `outs`. `y_at(c)` computes 16 columns from c on, or the lane's column c; y is
@@ -84,13 +86,13 @@ def store_blocks(
     def value(c: Value) -> Value:
         y = y_at(c)
         if floats is not None:
-            (k.store_vector if way == VECTORS else k.scatter)(floats, y, row, c)
+            (k.store_vector if mapping == VECTORS else k.scatter)(floats, y, row, c)
         return y
 
-    if way == ELEMENTS:
+    if mapping == ELEMENTS:
         first, end = blocks if len(blocks) == 2 else (k.const(0, i64), k.const(blocks[0], i64))
         _store_elements(k, y_at, row, first, end, outs, floats)
-    elif way == VECTORS:
+    elif mapping == VECTORS:
         for b in k.range(*blocks):
             store_block(k, [value(b * BLOCK + 16 * h) for h in (0, 1)], row, b, outs)
     else:
@@ -173,7 +175,7 @@ def _store_elements(
     floats: Array | None,
 ) -> None:
     """Stores blocks `first` to `end` of a row in each of `outs`, an element per thread; 32 threads exchange their block's
-    greatest magnitude and sums."""
+    largest magnitude and sums."""
     per = k.lane_count() // BLOCK
     for step in k.range((end - first + (per - 1)) // per):
         mine, i = first + step * per + k.lane() // BLOCK, k.lane() % BLOCK

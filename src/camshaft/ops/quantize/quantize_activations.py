@@ -1,10 +1,10 @@
-"""quantize_activations: x [T, .., k] to s8 codes with one scale per 32 k: d = max|x| / 127, q = round(x / d), and sums of q;
-or to bf16 in tiles of 32 rows and 32 k, as AMX multiplies them.
+"""quantize_activations: x [T, .., k] to s8 codes with a scale per block of 32: d = max|x| / 127, q = round(x / d); and sums of q.
+Or to bf16 in tiles of 32 rows by 32 columns, the operands of AMX.
 
-A tensor is quantized once for all quantized_matmuls that need the same sums (see the rule below). There is a sum of q per
-`group` k, for weights with a zero point z or minima m: sum (code - z) s q d = s d (sum(code q) - z sum(q)), and
-sum (code s + m) q d = s d sum(code q) + m d sum(q). They are stored as the kernels add them: -z sum(q) in i32, or d sum(q) in
-f32 where z is 0.
+All quantized_matmuls that need the same sums share one quantized tensor. There is a sum of q for each group of `group` codes,
+which weights with a zero point z or minima m need: sum (code - z) s q d = s d (sum(code q) - z sum(q)), and
+sum (code s + m) q d = s d sum(code q) + m d sum(q). Sums are stored in the form that kernels add: -z sum(q) in i32, or d sum(q)
+in f32 where z is 0.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ from camshaft.ops.spec import Layout, TensorSpec
 
 @kernel
 def quantize_blocks(
-    k: Tracer, x: Array, *arrays: Array, blocks: int, kind: tuple[int, int], span: int, way: str
+    k: Tracer, x: Array, *arrays: Array, blocks: int, kind: tuple[int, int], span: int, mapping: str
 ) -> None:
-    # d = max|x| / 127, q = round(x / d) of each block of 32; `span` blocks per program, or a row if it is 0
-    row, load = k.program(0), loader(k, way)
+    # d = max|x| / 127, q = round(x / d) of each block of 32; `span` blocks per program, or a row if span is 0
+    row, load = k.program(0), loader(k, mapping)
     there = span_of(k, blocks, span) if span else (blocks,)
-    store_blocks(k, lambda c: load(x, row, c), row, there, outs_of(arrays, (kind,))[0], way)
+    store_blocks(k, lambda c: load(x, row, c), row, there, outs_of(arrays, (kind,))[0], mapping)
 
 
 def quantize(x: ops.Array) -> tuple[ops.Array, ops.Array]:
@@ -52,13 +52,13 @@ def quantize(x: ops.Array) -> tuple[ops.Array, ops.Array]:
     blocks = x.astype(np.float32).reshape(*x.shape[:-1], -1, BLOCK)
     greatest = np.abs(blocks).max(-1, keepdims=True)
     inverse = np.divide(np.float32(127), greatest, out=np.zeros_like(greatest), where=greatest > 0)
-    # the product is exact: rounded once, as fma does
+    # in f64 the product is exact, so it is rounded once, as by fma
     codes = np.rint(blocks.astype(np.float64) * inverse).astype(np.int8)
     return codes.reshape(x.shape), (greatest * np.float32(INVERSE_127))[..., 0]
 
 
 def _sums(codes: ops.Array, scales: ops.Array, group: int, zero: int) -> ops.Array:
-    """Returns the sums of groups of codes as they are stored."""
+    """Returns the sums of groups of codes in the form that is stored."""
     total = codes.astype(np.int32).reshape(*codes.shape[:-1], -1, group).sum(-1, dtype=np.int32)
     by_scale: ops.Array = total.astype(np.float32) * scales.repeat(BLOCK // group, axis=-1)
     return total * np.int32(-zero) if zero else by_scale
@@ -86,7 +86,7 @@ def from_bytes(data: ops.Array, spec: TensorSpec) -> ops.Array:
 
 
 def flat(x: TensorSpec) -> tuple[int, int]:
-    """Returns the rows and columns of x as kernels see it: the axes after the first as one, because blocks do not cross rows."""
+    """Returns the rows and columns of x with the axes after the first joined, as kernels see it: no block crosses a row."""
     return x.bounds[0], prod(x.bounds[1:])
 
 
@@ -99,8 +99,8 @@ def _parts(group: int, zero: int) -> Layout:
     return Layout(f"q8 sums of {group}" + (f" by -{zero}" if zero else ""), parts, from_bytes)
 
 
-# By group and the weights' zero point, which is 0 for weights with minima.
-LAYOUTS = {(group, zero): _parts(group, zero) for group in (16, 32) for zero in (0, 1, 4, 8, 12, 16, 32, 128)}
+# Keys are (group, zero point of the weights); weights with minima have zero point 0.
+LAYOUTS = {(group, zero): _parts(group, zero) for group in (16, 32) for zero in (0, 1, 4, 8, 12, 16, 32, 64, 128)}
 
 
 def _tile_parts(spec: TensorSpec) -> tuple[tuple[str, DType, tuple[int, ...]], ...]:
@@ -108,10 +108,10 @@ def _tile_parts(spec: TensorSpec) -> tuple[tuple[str, DType, tuple[int, ...]], .
     return (("tiles", bf16, (-(-rows // TILE_ROWS), k // BLOCK, TILE_ROWS, BLOCK)),)
 
 
-def _numbers_of_tiles(data: ops.Array, spec: TensorSpec) -> ops.Array:
+def _from_tiles(data: ops.Array, spec: TensorSpec) -> ops.Array:
     (part,), (rows, k) = spec.parts, flat(spec)
     tiles = data[: part.nbytes].view(bf16.numpy).reshape(part.shape).swapaxes(1, 2)
-    with np.errstate(invalid="ignore"):  # rows past the active ones may be any bytes, signalling NaN too
+    with np.errstate(invalid="ignore"):  # rows past the active ones are undefined, perhaps signalling NaN
         found: ops.Array = tiles.reshape(-1, k)[:rows].astype(np.float64).reshape(spec.bounds)
     return found
 
@@ -127,8 +127,8 @@ def to_tiles(x: ops.Array, spec: TensorSpec) -> ops.Array:
     return out
 
 
-TILE_LAYOUT = Layout("bf16 in tiles", _tile_parts, _numbers_of_tiles)
-# Every form of activations: 8-bit codes by kind of sums, and bf16.
+TILE_LAYOUT = Layout("bf16 in tiles", _tile_parts, _from_tiles)
+# Every form of activations: 8-bit codes with each kind of sums, and bf16.
 FORMS = {**LAYOUTS, TILES: TILE_LAYOUT}
 
 
@@ -170,33 +170,32 @@ def form_operands(index: int, x: TensorSpec, kind: tuple[int, int]) -> tuple[ops
     return ops.write(index, "codes", flat(x), i8), ops.write(index, "scales"), ops.write(index, "sums")
 
 
-def _variant(name: str, way: str, backends: frozenset[str], ns_per_element: float) -> ops.KernelVariant:
-    """The kernel in one of its ways."""
+def _variant(name: str, mapping: str, backends: frozenset[str], ns_per_element: float) -> ops.KernelVariant:
+    """Returns the variant with one mapping of blocks to lanes."""
 
     def build(node: ops.NodeSpec, target: ops.Target) -> ops.Build:
-        x, span = node.inputs[0], span_for(way, target)
+        x, span = node.inputs[0], span_for(mapping, target)
         blocks = flat(x)[1] // BLOCK
         grid = (ops.Cells(x.shape[0]), *([ops.Cells(blocks, span)] if span else []))
         kind = kind_of(node.attrs)
-        constants: dict[str, Constant] = {"blocks": blocks, "kind": kind, "span": span, "way": way}
+        constants: dict[str, Constant] = {"blocks": blocks, "kind": kind, "span": span, "mapping": mapping}
         arrays = ops.read(0, shape=flat(x)), *form_operands(0, x, kind)
         return ops.Build((ops.Launch(quantize_blocks, arrays, grid, constants),))
 
     def cost(node: ops.NodeSpec, target: ops.Target) -> float:
         return ns_per_element * prod(node.inputs[0].bounds)
 
-    return ops.KernelVariant(name, backends, build, partial(takes, way), cost)
+    return ops.KernelVariant(name, backends, build, partial(takes, mapping), cost)
 
 
-def span_for(way: str, target: ops.Target) -> int:
-    """Returns the blocks of a program: those that its threads have at once, SPAN with vectors, 0 for all of a row, a block per
-    lane."""
-    return {ELEMENTS: max(1, target.lanes // BLOCK), VECTORS: SPAN, BLOCKS: 0}[way]
+def span_for(mapping: str, target: ops.Target) -> int:
+    """Returns the blocks per program: one per 32 threads, SPAN with vectors, or 0 (a whole row) with a block per lane."""
+    return {ELEMENTS: max(1, target.lanes // BLOCK), VECTORS: SPAN, BLOCKS: 0}[mapping]
 
 
-def takes(way: str, node: ops.NodeSpec, target: ops.Target) -> str | None:
-    """Returns why kernels cannot store blocks in a way on a target, or None."""
-    return without_threads(target, BLOCK) if way == ELEMENTS else None
+def takes(mapping: str, node: ops.NodeSpec, target: ops.Target) -> str | None:
+    """Returns why a target does not support a mapping of blocks to lanes, or None."""
+    return without_threads(target, BLOCK) if mapping == ELEMENTS else None
 
 
 def _samples() -> Iterable[ops.Sample]:

@@ -32,7 +32,7 @@ def _q8_0(f: Any, x: Any) -> Any:
 
 
 def _q4_0(f: Any, x: Any) -> Any:
-    """d = x of greatest magnitude / -8, the first of equals; q = floor(x / d + 8.5), at most 15."""
+    """d = x of largest magnitude / -8, the first of equals; q = floor(x / d + 8.5), at most 15."""
     high, low = (reduce(x, axes=-1, keepdims=True) for reduce in (f.max, f.min))
     places = [reduce(x, axis=-1).reshape(high.shape) for reduce in (f.argmax, f.argmin)]
     first = f.where(places[0] < places[1], high, low)
@@ -103,7 +103,6 @@ OP = ops.Op(
     parameters=Parameters("x", (Attribute("format", "str", "Q4_0"),)),
     infer=_infer,
     reference=_reference,
-    variants=(),
     samples=_samples,
     error_samples=_error_samples,
     # where a GPU's division is not exact, a few codes are neighbors

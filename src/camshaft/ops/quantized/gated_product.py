@@ -1,7 +1,7 @@
 """gated_product: q8 of act(x Wg) * (x Wu), the first half of a gated feed-forward layer, from q8 activations.
 
 Bit-equal to two quantized_matmuls and silu_multiply_q8 (act "gelu": gelu_multiply_q8), with the same variant of the products.
-`tile`, `short_sums` (AVX2 alone) and `wide_sums` (AVX-VNNI): a program computes the same 32 columns of both products for some
+`tile`, `int16_sums` (AVX2 alone) and `vnni_sums` (AVX-VNNI): a program computes the same 32 columns of both products for some
 tokens and quantizes their block of 32, so that the products do not go through memory. `unfused_NAME`: the launches of both
 products by their variant NAME, then the activation's; each is validated, measured and chosen as any variant. `sums` as in
 fused_quantize.py.
@@ -26,8 +26,8 @@ from camshaft.ops.quantize.q8_blocks import BLOCK, Sums
 from camshaft.ops.quantized import matmul
 from camshaft.ops.quantized.gated_unfused import COARSE, PRODUCT, SECOND, product_node, second_op, unfused
 from camshaft.ops.quantized.packed.packing import ROWS
-from camshaft.ops.quantized.products import short_tile, unpacked_tiles
-from camshaft.ops.quantized.products.gated_tiles import gated_short_tile, gated_tile, gated_unpacked_tiles
+from camshaft.ops.quantized.products import avx2_tile, unpacked_tiles
+from camshaft.ops.quantized.products.gated_tiles import gated_avx2_tile, gated_tile, gated_unpacked_tiles
 from camshaft.ops.quantized.products.kernels import packed_only, product_build, tile_cost
 from camshaft.ops.rule import Builder, Match, Rule, Stage, Use, Uses
 from camshaft.ops.spec import TensorSpec
@@ -35,7 +35,7 @@ from camshaft.ops.spec import TensorSpec
 NAME = "gated_product"
 # Formats of gate and up; the kernels are validated for each.
 FORMATS = ("Q4_0", "Q4_1", "Q5_0", "Q8_0", "Q4_K", "Q6_K")
-# Tokens of a program of short_sums: both products of 32 rows are 8 KiB.
+# Tokens of a program of int16_sums: both products of 32 rows are 8 KiB.
 GATED_COLUMNS = 32
 
 
@@ -84,16 +84,16 @@ def _build_tile(node: ops.NodeSpec, target: ops.Target) -> ops.Build:
     return product_build(gated_tile, node, grid, constants, outputs=outputs)
 
 
-def _build_short(node: ops.NodeSpec, target: ops.Target) -> ops.Build:
+def _build_avx2(node: ops.NodeSpec, target: ops.Target) -> ops.Build:
     x, gate, _ = node.inputs
     tokens, n = x.shape[0], gate.bounds[0]
-    y, values = TensorSpec((tokens, n), f32), short_tile.many_values(x.bounds[0], GATED_COLUMNS)
+    y, values = TensorSpec((tokens, n), f32), avx2_tile.many_values(x.bounds[0], GATED_COLUMNS)
     outputs = _outputs(node, y)
     act = node.attrs.get("act", ACT.default)
     constants = {"n": n, "bound": x.bounds[0], "sums": node.attrs["sums"], "act": act, **values}
-    constants["wide"] = short_tile.has_wide_sums(target)
+    constants["vnni"] = avx2_tile.has_vnni_sums(target)
     grid = (ops.Cells(n, BLOCK), ops.Cells(tokens, values["columns"]))
-    return product_build(gated_short_tile, node, grid, constants, outputs=outputs)
+    return product_build(gated_avx2_tile, node, grid, constants, outputs=outputs)
 
 
 def _build_unpacked(node: ops.NodeSpec, target: ops.Target) -> ops.Build:
@@ -119,8 +119,8 @@ def _unpacked_cost(node: ops.NodeSpec, target: ops.Target) -> float:
     return 2 * unpacked_tiles.cost(product_node(node), target) + 0.3 * y
 
 
-def _short_supports(node: ops.NodeSpec, target: ops.Target, product: ops.KernelVariant) -> str | None:
-    fewest = short_tile.AT_ONCE + 1
+def _avx2_supports(node: ops.NodeSpec, target: ops.Target, product: ops.KernelVariant) -> str | None:
+    fewest = avx2_tile.AT_ONCE + 1
     if node.inputs[0].bounds[0] < fewest:
         return f"takes {fewest} tokens and more"
     return product.supports(product_node(node), target)
@@ -136,19 +136,19 @@ def _tile_cost(node: ops.NodeSpec, target: ops.Target) -> float:
     return 2 * tile_cost(product_node(node), target) + 0.3 * y + 2.5 * node.inputs[1].bounds[0]
 
 
-def _short_cost(node: ops.NodeSpec, target: ops.Target, product: ops.KernelVariant) -> float:
+def _avx2_cost(node: ops.NodeSpec, target: ops.Target, product: ops.KernelVariant) -> float:
     y = float(prod(node.inputs[0].bounds[:1]) * node.inputs[1].bounds[0])
     return 2 * product.cost(product_node(node), target) + 0.3 * y
 
 
-def _short(product: ops.KernelVariant) -> ops.KernelVariant:
-    """Returns the variant whose products are those of short_sums or wide_sums."""
+def _avx2(product: ops.KernelVariant) -> ops.KernelVariant:
+    """Returns the variant whose products are those of int16_sums or vnni_sums."""
     return ops.KernelVariant(
         product.name,
         frozenset({"simd"}),
-        _build_short,
-        lambda node, target: _short_supports(node, target, product),
-        lambda node, target: _short_cost(node, target, product),
+        _build_avx2,
+        lambda node, target: _avx2_supports(node, target, product),
+        lambda node, target: _avx2_cost(node, target, product),
     )
 
 
@@ -194,8 +194,8 @@ OP = ops.Op(
     reference=_reference,
     variants=(
         ops.KernelVariant("tile", frozenset({"simd", "c"}), _build_tile, _packed_only, _tile_cost),
-        _short(short_tile.SHORT),
-        _short(short_tile.WIDE),
+        _avx2(avx2_tile.INT16),
+        _avx2(avx2_tile.VNNI),
         ops.KernelVariant(
             "unpacked_tiles",
             frozenset({"simd"}),

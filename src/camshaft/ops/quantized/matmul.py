@@ -24,9 +24,9 @@ from camshaft.ops.quantize.q8_blocks import TILES
 from camshaft.ops.quantized.packed.formats import BLOCK
 from camshaft.ops.quantized.packed.packing import ROWS, packed_format
 from camshaft.ops.quantized.products import (
+    avx2_tile,
     gemv,
     matrix_unit,
-    short_tile,
     sliced,
     unpacked,
     unpacked_tiles,
@@ -202,8 +202,8 @@ OP = ops.Op(
         ROW,
         sliced.VARIANT,
         matrix_unit.VARIANT,
-        short_tile.SHORT,
-        short_tile.WIDE,
+        avx2_tile.INT16,
+        avx2_tile.VNNI,
         unpacked.variant(turns=False),
         unpacked_tiles.variant(turns=False),
         unpacked_units.VARIANT,

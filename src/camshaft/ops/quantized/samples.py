@@ -179,7 +179,7 @@ def gated_samples(formats: Iterable[str]) -> Iterable[ops.Sample]:
     for name in ("Q4_1", "Q6_K"):
         yield gated_sample(name, 1, 1, 64, max(BLOCK_FORMATS[name].block_size, 64), ((32, 0),))
     yield gated_sample("Q8_0", 5, 3, 64, 64, ((32, 0),), "gelu")
-    yield gated_sample("Q5_0", 67, 65, 64, 64, ((32, 0),))  # three programs of short_sums
+    yield gated_sample("Q5_0", 67, 65, 64, 64, ((32, 0),))  # three programs of int16_sums
     for name in formats:
         for active in (65, 16):
             yield gated_sample(name, 67, active, 64, max(BLOCK_FORMATS[name].block_size, 64), (TILES,), form="tiles")

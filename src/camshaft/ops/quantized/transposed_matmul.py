@@ -99,7 +99,7 @@ def _samples() -> Iterable[ops.Sample]:
 def sample(
     name: str, rows: int, n: int, blocks: int = 2, active: int | None = None, *, tiled: bool = False
 ) -> ops.Sample:
-    """x [rows (active), n], plain or `tiled`, times random weights [n, k] of a block format, k being so many blocks."""
+    """x [rows (active), n], plain or `tiled`, times random weights [n, k] of a block format, k being `blocks` blocks."""
     block, size = BLOCK_FORMATS[name], BLOCK_FORMATS[name].block_size
     k, dim = blocks * size, rows if active is None else Extent("T", rows)
     raw, w = random_blocks(name, n, k, seed=n), TensorSpec((n, k), block)

@@ -73,7 +73,7 @@ def _state(f: Any, k: Any, u: Any, w: Any, kept: Any, whole: Any, h: Any) -> Any
 
 
 def _joined(f: Any, parts: list[Any]) -> Any:
-    """The parts along the axis of chunks; the initial zeros are no tensor, which one part alone must be."""
+    """The parts along the axis of chunks; the initial zeros are not tensors, which one part alone must be."""
     if len(parts) > 1:
         return f.concat(*parts, axis=1)
     return parts[0]

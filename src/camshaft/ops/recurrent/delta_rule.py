@@ -28,12 +28,12 @@ from camshaft.ops.recurrent.tokens import decayed_tokens, delta_tokens, launch
 
 SCALE = Attribute("scale", "float | None", None)
 NORM = Attribute("l2_norm", "bool", False)
-# Below so many tokens a chunk is mostly padding.
+# With fewer tokens a chunk is mostly padding.
 FEW_TOKENS = 16
 
 
 def check(name: str) -> Callable[[Any, ops.Attrs], None]:
-    """Refuses heads that are no multiple of the groups, and a scale that is no number."""
+    """Refuses heads that are not multiples of the groups, and a scale that is not a number."""
 
     def refuse(sizes: Any, attrs: ops.Attrs) -> None:
         expect_heads(name, sizes)

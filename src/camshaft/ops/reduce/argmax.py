@@ -1,4 +1,4 @@
-"""argmax and argmin: the index of the greatest (least) element along an axis; ties to the smaller index.
+"""argmax and argmin: the index of the largest (smallest) element along an axis; ties to the smaller index.
 
 Attributes: `axis` (-1 by default; None for the whole tensor), `keepdims`, `nan_first` (by default the first NaN wins, as in
 NumPy; else NaNs are ignored), and `to`, the result's dtype: i32, or i64 as NumPy's.
@@ -35,7 +35,7 @@ def _better(k: Tracer, value: ir.Value, best: ir.Value, least: bool, nan_first: 
 
 @kernel
 def one_row_per_program(k: Tracer, x: Array, out: Array, *, dim: int, dtype: str, least: bool, nan_first: bool) -> None:
-    # out[r] = argmax_c x[r, c]: each lane keeps its greatest element and the first index of it; then the lanes are compared
+    # out[r] = argmax_c x[r, c]: each lane keeps its largest element and the first index of it; then the lanes are compared
     value_dtype = DTYPES[dtype]
     row, best = k.program(0), k.var(identity("min" if least else "max", value_dtype.numpy), value_dtype)
     where = k.var(0, i32)

@@ -1,4 +1,4 @@
-"""max_with_index: the greatest element along an axis and its index, the first of equal ones; the first NaN where there is one.
+"""max_with_index: the largest element along an axis and its index, the first of equal ones; the first NaN where there is one.
 
 Attributes: `axis` (-1 by default), `keepdims`, and `to`: the dtype of the index, i32 or i64.
 """
@@ -70,7 +70,6 @@ OP = ops.Op(
     parameters=PARAMETERS,
     infer=_infer,
     reference=_reference,
-    variants=(),
     samples=_samples,
     error_samples=_error_samples,
     tolerance={"f32": 0.0, "f64": 0.0},

@@ -90,7 +90,7 @@ def _rows_of(k: Tracer, positions: Array, table: Array, token: ir.Value) -> list
 def refuse_positions(
     k: Tracer, positions: Array, table: Array, out: Array, token: ir.Value, first: ir.Value, count: int
 ) -> None:
-    """Makes `count` columns of the token's result, from column `first` on, NaN if one of its positions is no row of the
+    """Makes `count` columns of the token's result, from column `first` on, NaN if one of its positions is not a row of the
     table."""
     inside = [found for _, found in _rows_of(k, positions, table, token)]
     k.barrier()  # other lanes wrote what is overwritten

@@ -2,7 +2,7 @@
 
 "interleaved" pairs are columns 2i and 2i + 1 (llama.cpp's NORM), "neox" pairs are i and i + rotary_dim / 2. Columns from
 rotary_dim on are copied. `inverse` rotates by the negated angle. A negative position counts from the
-table's end, and one that is no row of the table gives NaN. table.py makes the table of cosines and sines.
+table's end, and one that is not a row of the table gives NaN. table.py makes the table of cosines and sines.
 """
 
 from __future__ import annotations

@@ -68,7 +68,7 @@ def frequencies_of(context: int, rotary_dim: int, theta: float, scaling: RopeSca
 
 
 def _for_context(scaling: RopeScaling, context: int) -> RopeScaling:
-    """What depends on the context: the factor of `dynamic`, and the factors of `longrope`, as its freq_factors."""
+    """Returns the factors for a context length: the factor of `dynamic`, and those of `longrope` as freq_factors."""
     if scaling.kind == "dynamic":
         longer = max(context / scaling.original_context, 1.0)
         return replace(scaling, factor=scaling.factor * longer - (scaling.factor - 1))

@@ -17,7 +17,7 @@ WEIGHT_BITS, HALF_BITS = 28, 14
 
 @dataclass(frozen=True)
 class Row:
-    """One row of logits, the list of the `n_listed` blocks of it that may have a kept token, and the greatest logit of each block
+    """One row of logits, the list of the `n_listed` blocks of it that may have a kept token, and the largest logit of each block
     of all. With a mask u32 [R, ceil(n / 32)], tokens whose bit is 0 have the lowest finite number in place of their logit."""
 
     k: Tracer
@@ -67,7 +67,7 @@ class KeptTokens:
 
 
 def row_of(k: Tracer, logits: Array, n: int, block: int, mask: Array | None = None) -> tuple[Row, Value, Value]:
-    """Returns the program's row with its peaks and no block listed, its greatest logit, and 1 if a logit is NaN, else 0."""
+    """Returns the program's row with its peaks and no block listed, its largest logit, and 1 if a logit is NaN, else 0."""
     n_blocks = -(-n // block)
     scratch = k.scratch(i32, n_blocks), k.var(0, i64), k.scratch(f32, n_blocks)
     this = Row(k, logits, k.program(0), n, block, *scratch, mask)
@@ -92,7 +92,7 @@ def _stretches(this: Row, block: Value) -> Iterator[tuple[Value, Value, Value | 
 
 
 def _find_peaks(this: Row) -> tuple[Value, Value]:
-    """Stores the peaks; returns the greatest of them, and whether a logit is NaN."""
+    """Stores the peaks; returns the largest of them, and whether a logit is NaN."""
     k, nans = this.k, this.k.accumulator("max", i32)
     for b in k.range(this.all_blocks()):
         peak = k.var(LOWEST)
@@ -111,7 +111,7 @@ def _find_peaks(this: Row) -> tuple[Value, Value]:
 
 
 def first_equal(this: Row, top: Value) -> Value:
-    """Returns the least index of a value equal to `top`: in the first block with this peak."""
+    """Returns the smallest index of a value equal to `top`: in the first block with this peak."""
     k = this.k
     block, where = k.accumulator("min", i32), k.accumulator("min", i32)
     for b in k.lanes(this.all_blocks()):
@@ -123,7 +123,7 @@ def first_equal(this: Row, top: Value) -> Value:
 
 
 def bisect(k: Tracer, bits: int, holds: Masked) -> Value:
-    """Returns the greatest integer below 2^bits for which a monotonic condition is true; 0 if there is none."""
+    """Returns the largest integer below 2^bits for which a monotonic condition is true; 0 if there is none."""
     found, bit = k.var(0, u32), k.var(1 << (bits - 1), u32)
     for _ in k.range(bits):
         trial = found.value | bit.value
@@ -141,9 +141,9 @@ def _ordered_float(k: Tracer, rank: Value) -> Value:
 
 
 def list_blocks(this: Row, wanted: Value, top: Value) -> None:
-    """Lists the blocks that may contain one of the `wanted` greatest: their peak is at least the wanted-th greatest peak.
+    """Lists the blocks that may contain one of the `wanted` largest: their peak is at least the wanted-th largest peak.
 
-    Blocks whose tokens all have the lowest number (removed ones) are left out, unless that is the greatest, `top`, too.
+    Blocks whose tokens all have the lowest number (removed ones) are left out, unless that is the largest, `top`, too.
     """
     k, floor = this.k, this.k.var(LOWEST)
 
@@ -166,13 +166,13 @@ def _cut_ties(this: Row, kept: KeptTokens, equal: Masked, wanted: Value) -> None
     """Keeps only the first `wanted` of the columns with the least kept key."""
     k = this.k
     with k.when(this.count(equal) > wanted):
-        # the greatest t with fewer than `wanted` such columns before t is the index of the wanted-th
+        # the largest t with fewer than `wanted` such columns before t is the index of the wanted-th
         last = bisect(k, this.n.bit_length(), lambda t: this.count(lambda c: equal(c) & (c.to(u32) < t)) < wanted)
         kept.last.set(last.to(i32))
 
 
 def keep_top_k(this: Row, wanted: Value) -> KeptTokens:
-    """Keeps the `wanted` greatest logits; of those equal to the least, the ones with smaller indexes."""
+    """Keeps the `wanted` largest logits; of those equal to the smallest, the ones with smaller indexes."""
     k = this.k
     kept = KeptTokens(k.var(LOWEST), k.var(this.n, i32))
     with k.when(wanted < this.n):

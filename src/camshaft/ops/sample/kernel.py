@@ -2,7 +2,7 @@
 
 Filters apply in the order of transformers' warpers, each to the tokens that the one before left. The draw is an exponential
 race, which is equivalent to Gumbel-max: token i has the time e_i / w_i, e_i = -ln(1 - v_i) of a hash v_i of (seed, step, i), and
-the least time wins.
+the shortest time wins.
 Nothing depends on the lane count: counts and top_p's masses are sums of integers, and ties go to the smaller index.
 """
 

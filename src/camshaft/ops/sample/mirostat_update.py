@@ -1,7 +1,7 @@
 """mirostat_update: the state of mirostat after a draw: y = mu - eta (s - tau), s = -logprob / ln 2 (Basu et al., 2021).
 
-The log-probability is that of the draw: sample's second result, with mirostat before it. tau is the surprise in bits that is
-wanted on average, eta how fast mu follows; mu starts as 2 tau.
+The log-probability is that of the draw: sample's second result, with mirostat before it. tau is the average surprise, in bits, to
+aim at, eta how fast mu follows; mu starts as 2 tau.
 """
 
 from __future__ import annotations
@@ -60,7 +60,6 @@ OP = ops.Op(
     parameters=Parameters("mu logprob tau eta"),
     infer=_infer,
     reference=_reference,
-    variants=(),
     samples=_samples,
     error_samples=_error_samples,
     tolerance={"f32": 1e-12},

@@ -1,6 +1,6 @@
 """sample: draws a token per row of logits: temperature, then top_k, top_p, min_p, then a categorical draw, in one kernel.
 
-temperature 0 (or NaN) takes the greatest logit, the first of equal ones. top_k 0, top_p 1 and min_p 0 are off, and so is a NaN.
+temperature 0 (or NaN) takes the largest logit, the first of equal ones. top_k 0, top_p 1 and min_p 0 are off, and so is a NaN.
 At the limit of top_k and top_p, of equal tokens those with smaller indexes are kept. -inf counts as the lowest finite number:
 never drawn unless all are. A row with a NaN gives -1. top_p ignores weights below 2^-28 of the likeliest token's. seed is the low
 32 bits, the high 32 bits and the step.

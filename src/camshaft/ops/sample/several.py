@@ -48,7 +48,7 @@ def several_per_row(
     k: Tracer, logits: Array, temperature: Array, top_k: Array, top_p: Array, min_p: Array, seed: Array, weights: Array,
     tokens: Array, logprobs: Array, *, n: int, block: int, draws: int,
 ) -> None:  # fmt: skip
-    # y[j] = the j-th least of e_i / w_i over the kept; p[j] = ln(w_y / sum of w over the kept), of all if temperature is 0
+    # y[j] = the j-th smallest of e_i / w_i over the kept; p[j] = ln(w_y / sum of w over the kept), of all if temperature is 0
     this, top, nan = row_of(k, logits, n, block)
     row = this.row
     drawn = Drawn(k, row, tokens, logprobs)

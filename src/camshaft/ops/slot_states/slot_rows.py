@@ -1,5 +1,5 @@
-"""slot_rows: which rows of a run belong to each slot, i32 [slots, 3]: the first, the one after the last, and 1 where the first is
-the first of its sequence. Rows of a slot lie side by side. A slot without rows has its first behind its last.
+"""slot_rows: the rows of a run that belong to each slot, i32 [slots, 3]: the first, the one after the last, and 1 if the first is
+the first of its sequence. The rows of a slot are consecutive. A slot without rows has its first after its last.
 """
 
 from __future__ import annotations

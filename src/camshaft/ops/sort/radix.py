@@ -131,7 +131,7 @@ def _sorted_row(
 
 
 def _put(k: Tracer, out: Array, row: ir.Value, c: ir.Value, column: ir.Value, columns: int, value: ir.Value) -> None:
-    """out[row, c, column] = value; a row of one column has two axes, so that a run-time size is no stride."""
+    """out[row, c, column] = value; a row of one column has two axes, so that a run-time size is not a stride."""
     if columns == 1:
         out[row, c] = value
     else:

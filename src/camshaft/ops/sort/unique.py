@@ -75,7 +75,6 @@ OP = ops.Op(
     parameters=Parameters("x", results=3),
     infer=_infer,
     reference=_reference,
-    variants=(),
     samples=_samples,
     error_samples=_error_samples,
     tolerance={"f32": 0.0, "f64": 0.0},

@@ -29,7 +29,7 @@ def expect_rows(op: str, logits: TensorSpec, target: TensorSpec) -> None:
 
 
 def expect_attributes(op: str, attrs: ops.Attrs) -> None:
-    """ShapeError for a `label_smoothing` outside of 0 to 1, or an `ignore_index` that is no integer."""
+    """ShapeError for a `label_smoothing` outside of 0 to 1, or an `ignore_index` that is not an integer."""
     smoothing, ignored = attrs.get("label_smoothing", 0.0), attrs.get("ignore_index", IGNORED)
     ops.expect(0 <= smoothing <= 1, op, f"label_smoothing {smoothing!r}", "label_smoothing from 0 to 1")
     ops.expect(type(ignored) is int, op, f"ignore_index {ignored!r}", "ignore_index, an integer")

@@ -1,7 +1,7 @@
 """cross_entropy_gradient: the gradient of the logits of cross_entropy, in one pass over each row that computes its softmax again.
 
 dx[r, c] = dy[r] (softmax(x[r])[c] - t[r, c]) for the smoothed target t[r, c] = (1 - s) [c = target[r]] + s / classes; 0 in rows
-whose target is ignored, NaN where it is no class. A row of 49,152 f32 stays in a core's L2 cache between both reads, so the
+whose target is ignored, NaN where it is not a class. A row of 49,152 f32 stays in a core's L2 cache between both reads, so the
 logits come from memory once, and no probabilities are kept.
 """
 
@@ -23,12 +23,12 @@ from camshaft.ops.spec import TensorSpec
 from camshaft.ops.train.class_rows import ATTRIBUTES, IGNORED, drawn, expect_attributes, expect_rows, flat, rows_launch
 
 NAME = "cross_entropy_gradient"
-# Columns whose greatest element is found before their powers are added up: 16 KiB of f32 stay in the L1 cache.
+# Columns whose largest element is found before their powers are added up: 16 KiB of f32 stay in the L1 cache.
 BLOCK = 4096
 
 
 def peak_and_sum(k: Tracer, x: Array, row: Value, dim: ir.Operand) -> tuple[Value, Value]:
-    """The greatest element m of a row and sum(exp(x - m)), block by block with the sum rescaled where m grows; NaN for a NaN."""
+    """The largest element m of a row and sum(exp(x - m)), block by block with the sum rescaled where m grows; NaN for a NaN."""
     dtype = ir.arithmetic_dtype(x.dtype)
     top, total = k.var(x[row, 0], dtype), k.var(0.0, dtype)
     for start in k.range(0, dim, BLOCK):

@@ -73,7 +73,6 @@ def _op(name: str, text: str, numpy: Callable[[Any, Any], Any], decompose: Calla
         parameters=Parameters("x target", (REDUCTION,)),
         infer=lambda specs, attrs: _infer(name, specs, attrs),
         reference=reference,
-        variants=(),
         samples=_samples,
         error_samples=_error_samples,
         tolerance=TOLERANCE,

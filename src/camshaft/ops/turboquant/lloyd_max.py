@@ -1,4 +1,4 @@
-"""Lloyd-Max centroids of the standard normal density: the scalar quantizer with the least mean squared error.
+"""Lloyd-Max centroids of the standard normal density: the scalar quantizer with the smallest mean squared error.
 
 It is optimal when each boundary is the midpoint of its centroids and each centroid the mean of the density between its
 boundaries (Lloyd 1982, Max 1960). Newton's method solves both conditions at once.

@@ -16,7 +16,7 @@ from camshaft.ops.turboquant.lloyd_max import centroids
 
 
 def _sample(name: str, places: Sequence[tuple[int, int]], bits: tuple[int, int], **sizes: Any) -> ops.Sample:
-    """A sample of attention with the cache in codes of so many bits for K and V; 0 bits for K: f16. Unused rows are 0."""
+    """A sample of attention with the cache in codes of `bits` (K, V); 0 for K: f16. Unused rows are 0."""
     plain = sample(name, places, dtype=f32, **sizes)
     q, k_cache, v_cache, *where = plain.inputs
     k_cache, v_cache = np.nan_to_num(k_cache), np.nan_to_num(v_cache)

@@ -1,6 +1,6 @@
 """resample: weighted sums along one axis, y[.., i, ..] = sum_t weights[i, t] x[.., first[i] + t, ..]; resize is built on it.
 
-A place before x or after it is moved into it, so nothing outside of x is read.
+Positions before or after x are clamped to it, so nothing outside of x is read.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def _infer(specs: tuple[TensorSpec, ...], attrs: ops.Attrs) -> tuple[TensorSpec,
 
 
 def rows_of(x: ops.Array, first: ops.Array, taps: int, axis: int) -> ops.Array:
-    """The elements of each sum: the first ones in bounds."""
+    """Returns the elements of each sum, with indexes clamped to x."""
     starts = np.clip(first, 0, x.shape[axis] - taps)
     return np.asarray(starts[:, None] + np.arange(taps))
 

@@ -187,7 +187,6 @@ def _resize(name: str, formula: str) -> ops.Op:
         parameters=Parameters("x", (_SIZE, _ANTIALIAS, _CORNERS)),
         infer=partial(_infer_resize, name),
         reference=partial(_reference_resize, name),
-        variants=(),
         samples=_samples_resize,
         error_samples=_errors_resize,
         tolerance={"f32": 1e-12, "f64": 1e-29, "f16": 1e-7, "bf16": 1e-5},

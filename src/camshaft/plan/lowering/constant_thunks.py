@@ -1,6 +1,6 @@
 """Run thunks that read only constants, such as packing, once when a plan is bound.
 
-Their results use memory of the plan in addition to the constant's. So thunks that read weights of a mapped file stay in each
+Their results take memory besides the constant's. So thunks that read weights of a mapped file stay part of each
 run.
 """
 
@@ -29,7 +29,7 @@ MOST_GROWTH = 3.0
 def take_constant_thunks(lowered: Lowered) -> list[Thunk]:
     """Removes and returns the constant thunks: host kernels that read only constants in arrays and are the only writers of their
     scratch buffers. Those buffers become constants. Of thunks with the same result only the first is returned."""
-    taken = _found(lowered)
+    taken = _constant_thunks(lowered)
     if not taken:
         return []
     once: dict[object, Thunk] = {}
@@ -61,7 +61,7 @@ def run_constant_thunks(
     return made
 
 
-def _found(lowered: Lowered) -> set[int]:
+def _constant_thunks(lowered: Lowered) -> set[int]:
     """Returns the indices of the constant thunks."""
     tensors = lowered.residency.buffers
     in_arrays = {b for (t, space), b in tensors.items() if space == HOST and isinstance(t.source, ArraySource)}

@@ -104,7 +104,7 @@ def _after(graph: Graph) -> list[set[int]]:
         if isinstance(earlier, str):
             found = named.get(earlier, [])
             if len(found) != 1:
-                how = f"of which there are {len(found)}" if found else "which is no node of the graph"
+                how = f"of which there are {len(found)}" if found else "which is not a node of the graph"
                 raise PlanError(f"compile: {node.name!r} comes after {earlier!r}, {how}; it has {', '.join(named)}")
             return found[0]
         base: Tensor | None = earlier
@@ -193,7 +193,7 @@ def _sorted(names: Sequence[str], needs: Sequence[set[int]]) -> tuple[int, ...]:
 
 
 def _circle(names: Sequence[str], needs: Sequence[set[int]], done: set[int]) -> str:
-    """Describes a cycle among the nodes that are not done, each of which needs another one."""
+    """Describes a cycle among the remaining nodes, each of which needs another."""
     path = [min(set(range(len(names))) - done)]
     while path[-1] not in path[:-1]:
         path.append(min(needs[path[-1]] - done))

@@ -94,7 +94,7 @@ def _given(
 
 
 def _refuse_overlap(pieces: Mapping[Buffer, Bytes], arena: Bytes, written: set[Buffer]) -> None:
-    """Raises PlanError if a written buffer overlaps another one: hazards are found as if no given buffers share memory."""
+    """Raises PlanError if a written buffer overlaps another: hazard detection assumes that given buffers share no memory."""
     named = [(b.name, b in written, p) for b, p in pieces.items() if b.lifetime is not Lifetime.TEMP]
     named.append(("the arena", True, arena))
     spans = sorted((p.ctypes.data, p.nbytes, name, is_written) for name, is_written, p in named if p.nbytes)

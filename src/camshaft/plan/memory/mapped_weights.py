@@ -87,7 +87,7 @@ class MappedWeights:
         weight = _opened(path, constant.nbytes, bounds)
         is_whole = weight is not None
         if weight is None:
-            weight, temporary = _made(self._folder, constant.nbytes, bounds, path)
+            weight, temporary = _new_file(self._folder, constant.nbytes, bounds, path)
             self._unfinished.append((weight, temporary, path))
         self.weights[name] = weight
         return weight.array, is_whole
@@ -134,7 +134,7 @@ def _opened(path: Path, nbytes: int, bounds: tuple[int, ...]) -> MappedWeight | 
     return MappedWeight(np.frombuffer(mapping, np.uint8), mapping, descriptor, bounds)
 
 
-def _made(folder: Path, nbytes: int, bounds: tuple[int, ...], path: Path) -> tuple[MappedWeight, Path]:
+def _new_file(folder: Path, nbytes: int, bounds: tuple[int, ...], path: Path) -> tuple[MappedWeight, Path]:
     """A new file of that size, mapped to be written."""
     with naming(path, f"{nbytes / 1e9:.2f} GB for packed weights cannot be written"):
         descriptor, temporary = owned_file(folder, TEMPORARY_PREFIX)

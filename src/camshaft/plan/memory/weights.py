@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from camshaft.backends.device import Device, Memory
     from camshaft.graph.graph import Source, Tensor
     from camshaft.plan.memory.mapped_weights import MappedWeights
+    from camshaft.plan.memory.weight_cache import WeightCache
 
 Array = np.ndarray[Any, Any]
 _ALIGNMENT = 64
@@ -28,15 +29,17 @@ COPIED_NBYTES = 1 << 16
 class Weights:
     """Loaded constants by source, layout and space. Plans of a model share one, so each weight is packed and uploaded once. Some
     may be `mapped`: in files, of which only the pages that kernels read take memory. Those in host memory may be `locked`: once
-    they are loaded the system swaps none of them."""
+    they are loaded the system swaps none of them. A `cache` has what an earlier process packed."""
 
-    def __init__(self, mapped: MappedWeights | None = None, *, locked: bool = False) -> None:
-        self.mapped, self._locked = mapped, locked
+    def __init__(
+        self, mapped: MappedWeights | None = None, *, locked: bool = False, cache: WeightCache | None = None
+    ) -> None:
+        self.mapped, self._locked, self._cache = mapped, locked, cache
         self._loaded: dict[tuple[Source, str], Array] = {}
         self._requests: dict[tuple[Source, str], LoadRequest] = {}  # how each one was loaded
         self._uploaded: dict[tuple[str, tuple[Source, str]], Memory] = {}
         self._begun: tuple[dict[tuple[Source, str], Array], Loading, list[Future[None]]] | None = None
-        self._lock = ForkLock()  # a plan may be made while another one runs
+        self._lock = ForkLock()  # a plan may be made while another runs
 
     def begin(self, constants: Iterable[Tensor], threads: int) -> None:
         """Starts loading missing constants in the background; with one thread it does nothing.
@@ -91,6 +94,8 @@ class Weights:
             self.mapped.finish()
         for array in found.values() if self._locked else ():
             keep_in_memory(array)
+        if self._cache is not None:
+            self._cache.finish()
         self._loaded |= found
 
     def prepare(self, constants: Iterable[Tensor], threads: int) -> None:
@@ -106,12 +111,13 @@ class Weights:
         missing = {constant.key: constant for constant in constants if constant.key not in self._loaded}
         self._requests |= missing
         found, todo = self._mapped_places(missing)
-        missing = {key: constant for key, constant in missing.items() if key not in found}
-        spans = [-(-c.nbytes // _ALIGNMENT) * _ALIGNMENT if _is_pooled(c) else 0 for c in missing.values()]
-        pool, places = huge_pages(sum(spans)), np.cumsum([0, *spans]).tolist()
-        for (key, constant), span, start in zip(missing.items(), spans, places[:-1], strict=True):
-            found[key] = pool[start : start + constant.nbytes] if span else constant.source.data()
-            todo += pieces(constant, found[key]) if span else ()
+        rest = [(constant, _is_pooled(constant)) for key, constant in missing.items() if key not in found]
+        found |= {constant.key: constant.source.data() for constant, is_pooled in rest if not is_pooled}
+        pooled = [constant for constant, is_pooled in rest if is_pooled]
+        if self._cache is not None:
+            cached, pooled = self._cache.divided(pooled)
+            todo += _pool(cached, found, self._cache.memory)
+        todo += _pool(pooled, found, lambda constants, nbytes: (huge_pages(nbytes), False))
         return found, todo
 
     def _mapped_places(
@@ -165,6 +171,8 @@ class Weights:
         self._begun = None
         if self.mapped is not None:
             self.mapped.close()
+        if self._cache is not None:
+            self._cache.close()
         self._loaded.clear()
         self._requests.clear()
         self._uploaded.clear()
@@ -178,6 +186,20 @@ class Weights:
 def _key(tensor: Tensor) -> tuple[Source, str]:
     assert tensor.source is not None
     return tensor.source, tensor.spec.layout.name
+
+
+def _pool(
+    constants: list[LoadRequest],
+    found: dict[tuple[Source, str], Array],
+    allocate: Callable[[list[LoadRequest], int], tuple[Array, bool]],
+) -> list[Piece]:
+    """Gives constants one piece of memory, in their order. `allocate` says too whether it has their bytes already; the pieces to
+    load are returned."""
+    spans = [-(-c.nbytes // _ALIGNMENT) * _ALIGNMENT for c in constants]
+    pool, is_whole = allocate(constants, sum(spans))
+    for constant, span, end in zip(constants, spans, np.cumsum(spans).tolist(), strict=True):
+        found[constant.key] = pool[end - span : end - span + constant.nbytes]
+    return [] if is_whole else [piece for c in constants for piece in pieces(c, found[c.key])]
 
 
 def _is_made(constant: LoadRequest) -> bool:

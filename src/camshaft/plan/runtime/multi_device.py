@@ -28,7 +28,7 @@ from camshaft.plan.schedule import Schedule, buffers_of
 class MultiDeviceSchedule(ClosablePlan):
     """A schedule bound to memory on every device, made by `bind_mixed`. A RunnableSchedule.
 
-    Device segments are submitted and run asynchronously; a segment that needs the bytes of another one waits for it.
+    Device segments are submitted and run asynchronously; a segment that needs the bytes of another waits for it.
     """
 
     native = None

@@ -1,4 +1,4 @@
-"""Cut a schedule into segments of thunks on one device, and find which earlier segments each waits for."""
+"""Cuts a schedule into segments, each of thunks on one device, and finds which earlier segments each must wait for."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ class Segment:
 def cut(thunks: Sequence[Thunk], offsets: Mapping[Buffer, int], order: Order = ()) -> tuple[Segment, ...]:
     """Returns the segments in order.
 
-    A segment waits for an earlier segment of another device that accesses the same bytes, at least one of them writing, or that
-    has a thunk which `order` puts before one of its own. It waits for an earlier segment of its own device that copies to host
-    bytes which it copies from, because a device reads the host's bytes when a segment is submitted.
+    A segment waits for an earlier segment on another device if both access the same bytes and one writes, or if `order` puts a
+    thunk of that one before one of its own. It waits for an earlier segment on its own device that downloads to host bytes
+    which it uploads, because a device reads host bytes when a segment is submitted.
     """
     segments: list[Segment] = []
     running: dict[int, Group] = {}  # device segments that no segment waits for yet
@@ -66,7 +66,7 @@ def _runs(thunks: Sequence[Thunk], offsets: Mapping[Buffer, int]) -> Iterator[tu
 
 
 def _accesses_after_submit(numbers: Sequence[int], thunks: Sequence[Thunk], offsets: Mapping[Buffer, int]) -> Group:
-    """Returns a segment's accesses after its submission, which has already read the host bytes that it uploads."""
+    """Returns the accesses of a submitted segment: all but its reads of host bytes, which the submission has done."""
     group = Group(numbers=set(numbers))
     for thunk in (thunks[number] for number in numbers):
         uploads = _uploads(thunk)
@@ -75,7 +75,7 @@ def _accesses_after_submit(numbers: Sequence[int], thunks: Sequence[Thunk], offs
 
 
 def _uploads(thunk: Thunk) -> tuple[BufferUse, ...]:
-    """Returns the host reads of a device's copy."""
+    """Returns the host bytes that a device's copy reads."""
     if thunk.kind != "copy" or thunk.device == HOST:
         return ()
     return tuple(use for use in thunk.uses if use.access == "read" and use.slice.buffer.space == HOST)

@@ -103,12 +103,12 @@ def _message(message: Any, of: str) -> list[dict[str, Any]]:
     blocks = _blocks(content, f"{of}.content", *_BLOCKS)
     results = [_result(block, f"{of}.content[{i}]") for i, block in enumerate(blocks) if block["type"] == "tool_result"]
     calls = [_call(block) for block in blocks if block["type"] == "tool_use"]
-    said = _said(blocks, f"{of}.content")
-    if results and not said:
+    content = _content(blocks, f"{of}.content")
+    if results and not content:
         return results
     thought = "".join(block["thinking"] for block in blocks if block["type"] == "thinking")
     thoughts = {"reasoning_content": thought} if thought else {}
-    return [*results, {"role": role, "content": said} | thoughts | ({"tool_calls": calls} if calls else {})]
+    return [*results, {"role": role, "content": content} | thoughts | ({"tool_calls": calls} if calls else {})]
 
 
 def _blocks(content: str | Sequence[Any], of: str, *kinds: str) -> list[dict[str, Any]]:
@@ -132,7 +132,7 @@ def _text(blocks: Sequence[Mapping[str, Any]]) -> str:
     return "".join(block["text"] for block in blocks if block["type"] == "text")
 
 
-def _said(blocks: Sequence[Mapping[str, Any]], of: str) -> str | list[dict[str, Any]]:
+def _content(blocks: Sequence[Mapping[str, Any]], of: str) -> str | list[dict[str, Any]]:
     """The texts of blocks, or with pictures their parts as OpenAI's chats have them."""
     if not any(block["type"] == "image" for block in blocks):
         return _text(blocks)
@@ -172,11 +172,11 @@ def _tool(value: Any, of: str) -> Tool:
 
 
 def _chat(given: Mapping[str, Any], served: Served) -> tuple[Chat, Tools | None]:
-    """A chat, and the tools that its answer may call. Without `thinking`, the model is told not to think, as Anthropic's do."""
+    """A chat, and the tools that its answer may call. Without `thinking`, reasoning is turned off, as Anthropic does."""
     served.check_model(required(given, "model"))
     messages, tools = _messages(given), _tools(given, served)
-    said = read_fields(given.get("thinking", {"type": "disabled"}), _THINKING, "thinking")
-    is_wanted = required(said, "type", "thinking") != "disabled"
+    options = read_fields(given.get("thinking", {"type": "disabled"}), _THINKING, "thinking")
+    is_wanted = required(options, "type", "thinking") != "disabled"
     how = How(thinking(is_wanted, served, "thinking"))
     return chat_of(served, messages, tools, None, how), tools
 

@@ -1,4 +1,4 @@
-"""The shape of Anthropic's answers: a message of blocks, and the events that build it."""
+"""Anthropic's response format: a message of content blocks, and the events that stream it."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ _REASONS = {"stop": "end_turn", "length": "max_tokens"}
 
 
 def error_json(error: HttpError) -> dict[str, Any]:
-    """An error in Anthropic's form."""
+    """Returns an error in Anthropic's format."""
     kind = str(error.body["error"]["type"])
-    # What OpenAI calls otherwise.
+    # Anthropic's names where they differ from OpenAI's
     kind = {"server_error": "api_error", "service_unavailable": "overloaded_error"}.get(kind, kind)
     return {"type": "error", "error": {"type": kind, "message": str(error)}}
 
 
 @dataclass
 class MessageShape:
-    """A message and its events. `reader` finds thoughts and the calls of tools."""
+    """Writes a message, whole or as events. `reader` separates text, reasoning and tool calls."""
 
     served: Served
     prompt_tokens: int
@@ -38,7 +38,7 @@ class MessageShape:
     media_type: str = "text/event-stream"
     keep_alive: bytes = event({"type": "ping"}, "ping")
     _n_blocks: int = 0
-    _open: int | None = None  # the part of the block that is not complete, as in Delta
+    _open: int | None = None  # Delta.part of the block that is still open
     _stop: tuple[str, str | None] = ("end_turn", None)
 
     def _message(
@@ -56,17 +56,17 @@ class MessageShape:
         }
 
     def begin(self) -> Iterable[bytes]:
-        """The empty message."""
+        """Yields the message_start event."""
         usage = {"input_tokens": self.prompt_tokens, "output_tokens": 0}
         return [_event("message_start", message=self._message([], (None, None), usage))]
 
     def piece(self, index: int, text: str, each: Sequence[TokenLogprob]) -> Iterable[bytes]:
-        """A piece of the answer."""
+        """Yields the events of a piece of the answer."""
         for delta in self.reader.push(text):
             yield from self._write(delta)
 
     def _write(self, delta: Delta) -> Iterable[bytes]:
-        """A delta, after the end of another block and the beginning of its own."""
+        """Yields the events of a delta; for a new part, the last block is closed and a new one opened first."""
         if self._open != delta.part:
             yield from self._end_block()
             block = _text_block("") if delta.index < 0 else _call_block(delta.name, {})
@@ -88,29 +88,29 @@ class MessageShape:
             self._open, self._n_blocks = None, self._n_blocks + 1
 
     def end_answer(self, index: int, reason: str, stop: str | None) -> Iterable[bytes]:
-        """The end of the last block."""
+        """Yields the events that close the last block."""
         for delta in self.reader.finish():
             yield from self._write(delta)
         yield from self._end_block()
         self._stop = self._stopped(reason, stop)
 
     def _stopped(self, reason: str, stop: str | None) -> tuple[str, str | None]:
-        """stop_reason and stop_sequence."""
+        """Returns (stop_reason, stop_sequence)."""
         if stop is not None:
             return "stop_sequence", stop
         return ("tool_use" if finish_reason(self.reader, reason) == "tool_calls" else _REASONS[reason]), None
 
     def end(self, usage: Usage) -> Iterable[bytes]:
-        """The reason and the usage, and the end mark."""
+        """Yields the stop reason and usage, and the end event."""
         reason = {"stop_reason": self._stop[0], "stop_sequence": self._stop[1]}
         return [_event("message_delta", delta=reason, usage=_usage(usage)), _event("message_stop")]
 
     def failed(self, error: HttpError) -> Iterable[bytes]:
-        """The error."""
+        """Yields an error event."""
         return [event(error_json(error), "error")]
 
     def whole(self, answers: Sequence[Answer], usage: Usage) -> dict[str, Any]:
-        """The message."""
+        """Returns the complete message."""
         answer, reader = answers[0], self.reader
         text = reader.text_of(answer.text)
         blocks = [_thought_block(reader.thought)] if reader.thought else []

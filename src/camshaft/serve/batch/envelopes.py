@@ -45,7 +45,7 @@ class Envelopes:
 
 
 def line_error(error: HttpError, line: Line) -> dict[str, Any]:
-    """The field `error` of the result of a line that is no request."""
+    """The field `error` of the result of a line that is not a request."""
     return {"code": error.code, "message": str(error), "param": error.param, "line": line.number}
 
 

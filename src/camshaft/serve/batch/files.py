@@ -1,7 +1,7 @@
-"""The files of a batch: lines of requests, and a file of results that a later run goes on with.
+"""The files of a batch: lines of requests, and a file of results that a later run continues.
 
-The id of a result is a digest of its line's number and text. A later run finds by it which lines are answered, also those
-without a custom_id, and sees that a file of results belongs to other requests.
+The id of a result is a digest of its line's number and text. By it a later run finds which lines are answered, also those
+without a custom_id, and notices if a file of results belongs to other requests.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _LOCKED_AT = 1 << 40
 
 @dataclass(frozen=True)
 class Line:
-    """A line of requests. `text` is None if it has more bytes than are read."""
+    """A line of the request file. `text` is None if it is too long."""
 
     number: int
     key: bytes
@@ -38,7 +38,7 @@ class Line:
 
 
 def read_lines(source: Path, most_nbytes: int) -> Iterator[Line]:
-    """The lines of a file that are not blank, of which one is in memory at a time. Raises SettingError."""
+    """Yields the lines of a file that are not blank, one in memory at a time. Raises SettingError."""
     with _opened(source) as file:
         number = 0
         while part := file.readline(most_nbytes + 1):
@@ -67,12 +67,12 @@ def _opened(source: Path) -> BinaryIO:
         raise SettingError(f"{source}: cannot be read: {error.strerror or error}") from None
     if not _is_regular(file):  # it is read twice: to count its lines, and to answer them
         file.close()
-        raise SettingError(f"{source}: is no regular file; wanted one that can be read twice")
+        raise SettingError(f"{source}: is not a regular file; wanted one that can be read twice")
     return file
 
 
 def _is_regular(file: FileIO | BinaryIO) -> bool:
-    """Whether a file has an end, and is there later: no pipe, no device such as /dev/full, which is read for ever."""
+    """Whether a file is regular: not a pipe, nor a device such as /dev/full, which never ends."""
     return stat.S_ISREG(os.fstat(file.fileno()).st_mode)
 
 
@@ -86,7 +86,7 @@ def check_paths(source: Path, target: Path) -> None:
 class Results:
     """The file of results, locked while it is open. A context manager.
 
-    done: the keys of the lines that it answers already. A last line that a killed run left torn is cut off."""
+    done: the keys of the lines that have a result. A partial last line, left by a killed run, is removed."""
 
     def __init__(self, path: Path) -> None:
         """Raises SettingError if the file cannot be written, another process writes it, or it has other lines."""
@@ -97,7 +97,7 @@ class Results:
             raise SettingError(f"{path}: cannot be written: {error.strerror or error}") from None
         try:
             if not _is_regular(self._file):
-                raise SettingError(f"{path}: is no regular file; a later run could not go on with it")
+                raise SettingError(f"{path}: is not a regular file; a later run could not continue it")
             self._lock()
             self.done = self._read()
         except BaseException:
@@ -112,7 +112,7 @@ class Results:
 
     def _lock(self) -> None:
         try:
-            self._file.seek(_LOCKED_AT)  # on Windows, the locked byte is one that nobody reads
+            self._file.seek(_LOCKED_AT)  # on Windows, the locked byte lies outside the data
             if not try_lock(self._file.fileno()):
                 raise SettingError(f"{self._path}: another process writes it")
         except OSError as error:
@@ -131,14 +131,14 @@ class Results:
                     continue
                 is_torn = not line.endswith(b"\n") and line[: len(_HEAD)] == _HEAD[: len(line)]
                 if not is_torn:
-                    said = shortened(line[:200].decode("utf-8", "replace"), 60)
-                    raise SettingError(f"{self._path}: line {number} is no result of a batch: {said}")
+                    start = shortened(line[:200].decode("utf-8", "replace"), 60)
+                    raise SettingError(f"{self._path}: line {number} is not a result of a batch: {start}")
         if is_torn:
             self._file.truncate(end)
         return done
 
     def check_source(self, source: Path, most_nbytes: int) -> int:
-        """The number of lines of requests. Raises SettingError if there are results of other requests."""
+        """Returns the number of request lines. Raises SettingError if there are results of other requests."""
         n, others = 0, set(self.done)
         for line in read_lines(source, most_nbytes):
             n += 1
@@ -153,7 +153,7 @@ class Results:
         self.append(result_line(key, custom_id, response, error))
 
     def append(self, result: bytes) -> None:
-        """Append a line that `result_line` made. Raises SettingError; a part of the line may be there then."""
+        """Append a line of `result_line`. Raises SettingError, perhaps after a part of the line was written."""
         left = memoryview(result)
         try:
             while left:
@@ -163,7 +163,7 @@ class Results:
 
 
 def _result_lines(file: BinaryIO) -> Iterator[bytes]:
-    """The lines of a file; of one that is no result, a part, since other files may have lines of any length."""
+    """The lines of a file; of one that is not a result, a part, since other files may have lines of any length."""
     while line := file.readline(_PART_NBYTES):
         while line.startswith(_HEAD) and not line.endswith(b"\n") and (part := file.readline(_PART_NBYTES)):
             line += part

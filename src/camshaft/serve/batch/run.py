@@ -29,7 +29,7 @@ _log = logging.getLogger("camshaft.batch")
 
 @dataclass
 class Tally:
-    """What a run has done: requests by kind, and tokens. `n_before` were answered by earlier runs."""
+    """The progress of a run: requests by outcome, and tokens. `n_before` were answered by earlier runs."""
 
     n_requests: int
     n_before: int
@@ -70,7 +70,7 @@ def run_batch(served: Served, source: Path, target: Path, *, most_open: int, pro
     """Answer the requests of a file that have no result in `target` yet, `most_open` answers in the engine at once.
 
     The engine has been started, and lets as many wait. Raises SettingError for files that cannot be used, and ModelError if
-    the engine fails; what is written stays, and another run goes on."""
+    the engine fails; results so far are kept, and a later run continues."""
     most_nbytes = served.most_body_nbytes + ENVELOPE_NBYTES
     check_paths(source, target)
     with Results(target) as results:
@@ -135,7 +135,7 @@ class _Run:
             self._respond(line, custom_id, 200, asked)
 
     def _asked(self, given: Mapping[str, Any]) -> Asked | dict[str, Any]:
-        """What to generate, or the answer to a request for vectors. Raises HttpError."""
+        """Returns the job of a request, or the answer if it asks for embeddings. HttpError for an invalid one."""
         if given["url"] == EMBEDDINGS:
             return embedded(given["body"], _embedder(self._served, given["body"].get("model")))
         asked = READERS[given["url"]](given["body"], self._served)

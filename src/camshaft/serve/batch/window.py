@@ -1,4 +1,4 @@
-"""Window: requests that were read ahead. The next to run is the one whose prompt follows that of the last one in order."""
+"""Window: requests that were read ahead. They run in the order of their prompts, so that shared prefixes follow each other."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ WINDOW_REQUESTS, WINDOW_NBYTES = 256, 64 << 20
 
 @dataclass(frozen=True)
 class Row:
-    """A request that can run. Prompts that begin alike are beside each other in `order`."""
+    """A request that can run. Prompts with equal prefixes are adjacent in `order`."""
 
     line: Line
     custom_id: str
@@ -27,16 +27,16 @@ class Window:
 
     rows: list[Row] = field(default_factory=list)
     nbytes: int = 0
-    last: tuple[tuple[int, ...], int] = ((), 0)  # of the row that left last
+    last: tuple[tuple[int, ...], int] = ((), 0)  # of the row taken last
 
     @property
     def is_full(self) -> bool:
-        """Whether no more rows are to be read."""
+        """Whether the window is full."""
         return len(self.rows) >= WINDOW_REQUESTS or self.nbytes >= WINDOW_NBYTES
 
     @property
     def index(self) -> int:
-        """That of the row which follows the last one; after the end, the first."""
+        """The index of the row that follows the last one taken; after the end, 0."""
         return bisect.bisect_right(self.rows, self.last, key=_order) % len(self.rows)
 
     def add(self, row: Row) -> None:

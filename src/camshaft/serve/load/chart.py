@@ -1,4 +1,4 @@
-"""Draw the times of loads as cumulative curves: one SVG file without scripts or outside resources."""
+"""Draws the latencies of loads as cumulative curves, in an SVG file without scripts or external resources."""
 
 from __future__ import annotations
 
@@ -66,9 +66,9 @@ def _panel(left: float, heading: str, all_values: Sequence[Sequence[float]]) -> 
     parts.append(_text(left, bottom + 34, "p50, p95, p99", "quiet"))
     for i, (values, color) in enumerate(zip(ordered, _colors(len(ordered)), strict=True)):
         parts.append(f'<path class="curve" stroke="{color}" d="{_curve(values, left, most)}"/>')
-        said = ", ".join(shown(_at(values, share)) for share in (0.5, 0.95, 0.99))
+        label = ", ".join(shown(_at(values, share)) for share in (0.5, 0.95, 0.99))
         parts.append(f'<rect x="{left:g}" y="{bottom + 43 + ROW * i}" width="8" height="8" rx="2" fill="{color}"/>')
-        parts.append(_text(left + 14, bottom + 51 + ROW * i, said))
+        parts.append(_text(left + 14, bottom + 51 + ROW * i, label))
     return parts
 
 
@@ -81,10 +81,10 @@ def _curve(values: Sequence[float], left: float, most: float) -> str:
 
 
 def _at(values: Sequence[float], share: float) -> float:
-    """The value at a share of ordered ones."""
+    """The quantile of sorted values."""
     return values[min(len(values) - 1, max(0, round(share * len(values)) - 1))]
 
 
 def shown(seconds: float) -> str:
-    """Seconds in milliseconds below one."""
+    """Formats seconds; below 1, as milliseconds."""
     return f"{seconds:.3g} s" if seconds >= 1 else f"{1000 * seconds:.3g} ms"

@@ -50,6 +50,6 @@ def _address(child: subprocess.Popen[bytes], printed: Path, ready: str) -> str:
             return found[1]
         if status is not None:
             lines = text.strip().splitlines()
-            said = lines[-1].removeprefix("camshaft: ") if lines else f"status {status}"
-            raise ModelError(f"the server did not start: {said}")
+            reason = lines[-1].removeprefix("camshaft: ") if lines else f"status {status}"
+            raise ModelError(f"the server did not start: {reason}")
         time.sleep(POLL_S)

@@ -1,4 +1,4 @@
-"""What the records of a load say: percentiles of times, tokens and good answers per second."""
+"""Reports a load: percentiles of times, tokens per second and goodput."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Limits:
 
 @dataclass(frozen=True)
 class Percentiles:
-    """Percentiles of seconds, with their mean and the greatest; the nearest value from above."""
+    """Percentiles of seconds, with their mean and the largest; the nearest value from above."""
 
     p50: float
     p95: float

@@ -1,4 +1,4 @@
-"""Send a workload to a server, and record when each token came."""
+"""Sends a workload to a server and records the arrival of each token."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _KEYS = ("content", "reasoning_content", "reasoning", "tool_calls")
 class Record:
     """One request, in seconds of `time.perf_counter`: when it was sent, when each piece of its answer came, when it ended.
 
-    `error` is why it failed. Numbers of tokens are the server's own; without them, an answer has as many as pieces."""
+    `error` is the reason of a failure. Token counts are the server's; without them every piece counts as one token."""
 
     sent: float
     pieces: list[float] = field(default_factory=list)
@@ -67,7 +67,7 @@ async def first_model(target: Target) -> str:
 
 
 async def ask(target: Target, workload: Workload, index: int, model: str, timeout_s: float = TIMEOUT_S) -> Record:
-    """Send one request and record its answer; whatever goes wrong is in the record."""
+    """Send one request and record its answer; errors are in the record."""
     body = workload.body(index, model)
     record = Record(time.perf_counter())
     try:
@@ -86,7 +86,7 @@ async def ask(target: Target, workload: Workload, index: int, model: str, timeou
 
 
 def _take(record: Record, event: dict[str, Any]) -> None:
-    """Add what an event says to the record. Raises AnswerError for an event of another form."""
+    """Add an event to the record. Raises AnswerError for an event of another form."""
     try:
         for choice in event.get("choices") or ():
             delta = choice.get("delta") or {}
@@ -97,7 +97,7 @@ def _take(record: Record, event: dict[str, Any]) -> None:
             record.prompt_tokens, record.answer_tokens = int(usage["prompt_tokens"]), int(usage["completion_tokens"])
             record.cached_tokens = int((usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0)
     except (AttributeError, KeyError, TypeError, ValueError):
-        raise AnswerError("an event has not the form of OpenAI's interface") from None
+        raise AnswerError("an event does not have the form of OpenAI's interface") from None
 
 
 async def run_load(

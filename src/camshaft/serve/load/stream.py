@@ -19,7 +19,7 @@ _PORTS = {"http": 80, "https": 443}
 
 
 class AnswerError(CamshaftError):
-    """A server's answer is an error, or no answer of its interface."""
+    """A server's answer is an error, or not one of its API."""
 
 
 @dataclass(frozen=True)
@@ -52,14 +52,14 @@ class Target:
 
 
 def target_of(url: str, key: str | None = None) -> Target:
-    """The target of an address, to which /v1 is added unless it ends so. Raises SettingError if it is none."""
+    """The target of an address, with /v1 added unless it ends with it. Raises SettingError for an invalid address."""
     url = url.rstrip("/")
     return Target(url if url.endswith("/v1") else url + "/v1", key)
 
 
 @asynccontextmanager
 async def _asking(target: Target, method: str, path: str, body: Any) -> AsyncIterator[AsyncIterator[bytes]]:
-    """The parts of the body of an answer with status 200. Raises AnswerError, OSError."""
+    """Yields the parts of the body of an answer with status 200. Raises AnswerError, OSError."""
     parts = urlsplit(target.url)
     context = ssl.create_default_context() if parts.scheme == "https" else None
     port = parts.port or _PORTS[parts.scheme]
@@ -69,10 +69,10 @@ async def _asking(target: Target, method: str, path: str, body: Any) -> AsyncIte
         writer.write(target.head(method, path, len(data)) + data)
         status, headers = await _head_of(reader)
         if status != 200:
-            raise AnswerError(f"status {status}: {_said(await _all(_body(reader, headers)))}")
+            raise AnswerError(f"status {status}: {_error_text(await _all(_body(reader, headers)))}")
         yield _body(reader, headers)
     except (ValueError, asyncio.IncompleteReadError) as error:
-        raise AnswerError(f"the answer is no HTTP: {str(error)[:MOST_ERROR_CHARACTERS]}") from None
+        raise AnswerError(f"the answer is not HTTP: {str(error)[:MOST_ERROR_CHARACTERS]}") from None
     finally:
         writer.transport.abort()
 
@@ -87,7 +87,7 @@ async def _head_of(reader: asyncio.StreamReader) -> tuple[int, dict[str, str]]:
 
 
 async def _body(reader: asyncio.StreamReader, headers: dict[str, str]) -> AsyncIterator[bytes]:
-    """The parts of a body, in chunks, of a length, or up to the end of the connection."""
+    """Yields the parts of a body: chunked, of a given length, or up to the end of the connection."""
     if headers.get("transfer-encoding", "").lower() == "chunked":
         while n := int((await reader.readuntil(b"\r\n")).partition(b";")[0], 16):
             yield (await reader.readexactly(n + 2))[:-2]
@@ -107,7 +107,7 @@ async def _all(parts: AsyncIterator[bytes]) -> bytes:
     return b"".join([part async for part in parts])
 
 
-def _said(data: bytes) -> str:
+def _error_text(data: bytes) -> str:
     """The message of an error's body."""
     text = data.decode("utf-8", "replace")
     try:
@@ -125,7 +125,7 @@ async def get(target: Target, path: str) -> Any:
     try:
         return json.loads(data)
     except ValueError:
-        raise AnswerError(f"{path} is no JSON: {_said(data)}") from None
+        raise AnswerError(f"{path} is not JSON: {_error_text(data)}") from None
 
 
 async def post_stream(target: Target, path: str, body: Any) -> AsyncGenerator[Any, None]:
@@ -148,7 +148,7 @@ def _event(data: bytes) -> Any:
     try:
         event = json.loads(data)
     except ValueError:
-        raise AnswerError(f"an event is no JSON: {_said(data)}") from None
+        raise AnswerError(f"an event is not JSON: {_error_text(data)}") from None
     if not isinstance(event, dict) or event.get("error"):
-        raise AnswerError(f"an event is an error: {_said(data)}")
+        raise AnswerError(f"an event is an error: {_error_text(data)}")
     return event

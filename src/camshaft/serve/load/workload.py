@@ -1,4 +1,4 @@
-"""What clients ask in a measurement of a server: how many requests, when, and with which prompts."""
+"""The workload of a server benchmark: how many requests, when, and with which prompts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The models of a server in lists: OpenAI's `/v1/models`, Ollama's `/api/tags` and `/api/ps`."""
+"""Lists of a server's models: OpenAI's `/v1/models`, Ollama's `/api/tags` and `/api/ps`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _FOREVER = timedelta(days=36500)
 
 
 def _context(entry: Entry) -> int | None:
-    """The tokens of a prompt and its answer; None if the model is not loaded."""
+    """Returns the context length in tokens; None if the model is not loaded."""
     loaded = entry.loaded
     if isinstance(loaded, Served):
         return loaded.lm.context
@@ -26,7 +26,7 @@ def _context(entry: Entry) -> int | None:
 
 def _card(entry: Entry, models: Models) -> dict[str, Any]:
     card, context = entry.card, _context(entry)
-    said: dict[str, Any] = {
+    answer: dict[str, Any] = {
         "id": card.name,
         "object": "model",
         "created": models.created,
@@ -34,20 +34,20 @@ def _card(entry: Entry, models: Models) -> dict[str, Any]:
         "kind": card.kind,
         "status": {"value": entry.state},
     }
-    said |= {"aliases": sorted(card.aliases)} if card.aliases else {}
-    said |= {"parent": card.base} if card.base is not None else {}
+    answer |= {"aliases": sorted(card.aliases)} if card.aliases else {}
+    answer |= {"parent": card.base} if card.base is not None else {}
     if isinstance(entry.loaded, Served):
-        said["input_modalities"] = ["text", *["image"] * (entry.loaded.lm.vision is not None)]
-    return said | ({} if context is None else {"max_model_len": context})
+        answer["input_modalities"] = ["text", *["image"] * (entry.loaded.lm.vision is not None)]
+    return answer | ({} if context is None else {"max_model_len": context})
 
 
 async def models(request: Request, models: Models) -> Response:
-    """The models, as a list."""
+    """Answers with all models."""
     return Json({"object": "list", "data": [_card(entry, models) for entry in models.entries.values()]})
 
 
 async def model(request: Request, models: Models) -> Response:
-    """The model of that name."""
+    """Answers with the named model."""
     return Json(_card(models.find(request.path_params["name"], None), models))
 
 
@@ -64,18 +64,18 @@ def _tag(entry: Entry) -> dict[str, Any]:
 
 
 async def tags(request: Request, models: Models) -> Response:
-    """The models, as Ollama lists them."""
+    """Answers with all models in Ollama's format."""
     modified = {"modified_at": datetime.fromtimestamp(models.created, UTC).isoformat()}
     return Json({"models": [_tag(entry) | modified for entry in models.entries.values()]})
 
 
 async def running(request: Request, models: Models) -> Response:
-    """The models that are loaded, as Ollama lists them."""
+    """Answers with the loaded models in Ollama's format."""
     return Json({"models": [_running(entry, models) for entry, _ in models.in_memory()]})
 
 
 def _running(entry: Entry, models: Models) -> dict[str, Any]:
     left_s = models.left_s(entry)
     expires = datetime.now(UTC) + (_FOREVER if left_s is None else timedelta(seconds=left_s))
-    said = {"expires_at": expires.isoformat(), "size_vram": 0, "context_length": _context(entry)}
-    return _tag(entry) | said
+    times = {"expires_at": expires.isoformat(), "size_vram": 0, "context_length": _context(entry)}
+    return _tag(entry) | times

@@ -124,11 +124,11 @@ class ServerConfig:
 def read_config(path: Path, defaults: ModelSpec) -> ServerConfig:
     """The models of a TOML file. What a model does not say is as at the file's beginning, or else as in `defaults`.
 
-    Raises SettingError for what is no TOML, an unknown key by its name, or a value that does not fit."""
+    Raises SettingError for anything that is not TOML, an unknown key by its name, or a value that does not fit."""
     try:
         read = tomllib.loads(path.read_text("utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise SettingError(f"{path} is no TOML: {error}") from None
+        raise SettingError(f"{path} is not TOML: {error}") from None
     except RecursionError:
         raise SettingError(f"{path} is nested too deeply") from None
     try:
@@ -219,7 +219,7 @@ def _adapted(spec: ModelSpec, name: str, value: Any, of: str, folder: Path) -> M
 
 
 def speculate_of(value: str, folder: Path) -> str | None:
-    """What drafts: 'ngram', the path or name of a model, or None for 'off'."""
+    """Returns the drafter: 'ngram', the path or name of a model, or None for 'off'."""
     return {"off": None, NGRAM: NGRAM}.get(value, _beside(value, folder))
 
 

@@ -65,7 +65,7 @@ class SharedDrafts:
         context = max(each.get("context", DEFAULT_CONTEXT) for each in sharing)
         sessions = min(MOST_DRAFTED, max(each.get("sessions", DEFAULT_SESSIONS) for each in sharing))
         assert spec.draft_model is not None
-        return LanguageModel(spec.draft_model, context=context, sessions=sessions, **_alike(spec.options))
+        return LanguageModel(spec.draft_model, context=context, sessions=sessions, **_shared_options(spec.options))
 
     def leave(self, key: Hashable) -> None:
         """Count a user less, and release the model after the last one."""
@@ -76,10 +76,10 @@ class SharedDrafts:
 
 
 def draft_key(spec: ModelSpec) -> Hashable:
-    """What models share whose draft models are one: its file, and how it runs."""
+    """Returns the key of models that share one draft model: its file and options."""
     assert spec.draft_model is not None
-    return "draft", str(resolve_model(spec.draft_model).resolve()), *sorted(_alike(spec.options).items())
+    return "draft", str(resolve_model(spec.draft_model).resolve()), *sorted(_shared_options(spec.options).items())
 
 
-def _alike(options: Mapping[str, Any]) -> dict[str, Any]:
+def _shared_options(options: Mapping[str, Any]) -> dict[str, Any]:
     return {name: options[name] for name in _ALIKE if name in options}

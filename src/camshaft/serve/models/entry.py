@@ -1,4 +1,4 @@
-"""A model of a server: how it is loaded, the state that it is in, and its use by one request."""
+"""A model of a server: how it is loaded, its state, and a request's lease of it."""
 
 from __future__ import annotations
 
@@ -22,32 +22,32 @@ class Loaded(Protocol):
 
     @property
     def nbytes(self) -> int:
-        """The memory of its own."""
+        """Bytes that only this model uses."""
 
     @property
     def shared_nbytes(self) -> Mapping[Hashable, int]:
-        """The memory that it may share with others, by what tells which ones."""
+        """Bytes that other models may share, by a key that is equal for all models that share them."""
 
     @property
     def is_alive(self) -> bool:
-        """Whether it takes requests."""
+        """Whether it accepts requests."""
 
     def start(self) -> None:
-        """Begin its thread."""
+        """Start its thread."""
 
     def close(self) -> None:
-        """End its thread, and release it."""
+        """Stop its thread and free its memory."""
 
 
 @dataclass(frozen=True)
 class Card:
     """A model that can be loaded. `open` loads it, in any thread, and raises CamshaftError or OSError.
 
-    nbytes: the memory that it is taken to need until it was loaded once: the size of its files.
-    idle_s: how long it may be without requests before it is unloaded; None: for ever.
-    queue: how many requests may wait until it is loaded.
+    nbytes: the memory it is expected to need until it has been loaded once: the size of its files.
+    idle_s: seconds without requests after which it is unloaded; None: never.
+    queue: how many requests may wait while it loads.
     base: the name of the model to which this one adds an adapter.
-    shared_nbytes: as `nbytes`, of what it may share with others, by what tells which ones."""
+    shared_nbytes: as Loaded.shared_nbytes, expected like `nbytes`."""
 
     name: str
     open: Callable[[], Loaded]
@@ -62,9 +62,8 @@ class Card:
 
 @dataclass
 class Entry:
-    """A model of the server, and the state that it is in. `nbytes` and `shared_nbytes` are measured when it is loaded. `used` is
-    the clock at the end of its last request; `is_held` says whether its memory counts: from when it is opened until it is
-    closed."""
+    """A model of the server with its state. `nbytes` and `shared_nbytes` are measured when it is loaded. `used` is the time at
+    the end of its last request. `is_resident` is true from when it is opened until it is closed: its memory counts."""
 
     card: Card
     nbytes: int
@@ -73,7 +72,7 @@ class Entry:
     loaded: Loaded | None = None
     n_requests: int = 0
     used: float = 0.0
-    is_held: bool = False
+    is_resident: bool = False
     loading: asyncio.Task[None] | None = None
     closing: asyncio.Lock = field(default_factory=asyncio.Lock)
 
@@ -84,21 +83,21 @@ class Entry:
 
 
 def memory_of(entries: Iterable[Entry]) -> int:
-    """The memory of models together, in bytes: what several share counts once."""
+    """Returns the bytes of several models; memory that they share counts once."""
     nbytes, shared = 0, dict[Hashable, int]()
     for entry in entries:
         nbytes += entry.nbytes
-        for key, each in entry.shared_nbytes.items():  # a model that is not loaded yet knows the size of the file alone
+        for key, each in entry.shared_nbytes.items():  # until it is loaded, a model only knows its file's size
             shared[key] = max(each, shared.get(key, 0))
     return nbytes + sum(shared.values())
 
 
 @dataclass
 class Lease:
-    """The use of a model by one request, until `release`, which may be called twice."""
+    """A request's use of a model until `release`, which may be called twice."""
 
     entry: Entry
-    model: Any  # that of its kind: a Served, an Embedder or another one
+    model: Any  # of the kind's class: Served, Embedder, Ranker or Listener
     _left: Callable[[], None]
     _is_over: bool = False
 
@@ -110,7 +109,7 @@ class Lease:
 
 
 def load_error(card: Card, error: BaseException) -> BaseException:
-    """What a request gets whose model cannot be loaded."""
+    """Returns the error for a request whose model cannot be loaded."""
     what = f"the model {card.name!r} cannot be loaded"
     if isinstance(error, MemoryError):
         return HttpError(503, f"{what}: there is no memory", code="no_memory")
@@ -123,11 +122,11 @@ def load_error(card: Card, error: BaseException) -> BaseException:
 
 
 def megabytes(nbytes: int) -> str:
-    """A number of bytes as people read it."""
+    """Formats a number of bytes: 1,234 MB."""
     return f"{nbytes / 1e6:,.0f} MB"
 
 
 def twice_named(cards: Iterable[Card]) -> str | None:
-    """The first name that two models have; None if there is none."""
+    """Returns the first name that two models share, or None."""
     names = Counter(name for card in cards for name in (card.name, *card.aliases))
     return next((name for name, n in names.items() if n > 1), None)

@@ -1,4 +1,4 @@
-"""Models: those that a server has, each loaded when a request names it, and unloaded when it is idle or memory is short."""
+"""Models: the models of a server, each loaded when a request names it and unloaded when idle or when memory is short."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from camshaft.serve.models.entry import (
 from camshaft.serve.models.served import MOST_BODY_NBYTES
 from camshaft.serve.requests.errors import HttpError
 
-WAIT_S = 60.0  # how long a request waits until models that others use leave memory for its own
+WAIT_S = 60.0  # seconds that a request waits for models in use to leave memory for its own
 _MOST_LISTED, _LONGEST_NAME = 8, 100
 _NONE = {
     CHAT: "this server has no model that writes text",
@@ -40,9 +40,9 @@ _log = logging.getLogger("camshaft.serve")
 
 
 class Models:
-    """The models of a server by name; requests without a name get the first of its kind. Belongs to the event loop's thread.
+    """The models of a server by name; requests without a name get the first of the kind. Used only in the event loop's thread.
 
-    limit_nbytes: memory that all loaded models together may have; to load another one, those without requests are unloaded,
+    limit_nbytes: memory for all loaded models together; to load one more, models without requests are unloaded,
     the least recently used first.
     clock: the time in seconds, by which idle models are found."""
 
@@ -67,7 +67,7 @@ class Models:
         self._opening = asyncio.Lock()  # one at a time: each uses all the cores
 
     def put(self, name: str, loaded: Loaded) -> None:
-        """Have a model in memory; before the server starts. Raises SettingError beyond the limit, and closes the model then."""
+        """Add a model that is loaded before the server starts. Beyond the limit, closes it and raises SettingError."""
         entry, limit = self.entries[name], self.limit_nbytes
         entry.nbytes, entry.shared_nbytes = loaded.nbytes, loaded.shared_nbytes
         needed = self._needed(entry)
@@ -76,7 +76,7 @@ class Models:
             raise SettingError(
                 f"the models to load at the start, up to {name!r}, need {megabytes(needed)}; the limit is {megabytes(limit)}"
             )
-        entry.loaded, entry.is_held, entry.used = loaded, True, self._clock()
+        entry.loaded, entry.is_resident, entry.used = loaded, True, self._clock()
 
     def in_memory(self) -> list[tuple[Entry, Loaded]]:
         """The models that are loaded."""
@@ -126,7 +126,7 @@ class Models:
         self._freed.set()
 
     async def _ensure(self, entry: Entry) -> None:
-        """Wait until a model is loaded, also if another request has begun that, or left."""
+        """Wait until a model is loaded, even if the request that started the loading has left."""
         if entry.loading is None:
             entry.loading = asyncio.ensure_future(self._load(entry))
             entry.loading.add_done_callback(lambda done: _ended(entry, done))
@@ -141,7 +141,7 @@ class Models:
             await self._make_room(entry, self._until())  # it may need more than its file
             opened.start()
         except BaseException as error:
-            entry.is_held = False
+            entry.is_resident = False
             self._freed.set()
             self.counts["failed"] += 1
             if opened is not None:
@@ -151,15 +151,15 @@ class Models:
         self.counts["loaded"] += 1
 
     async def _opened(self, entry: Entry) -> Loaded:
-        """Open a model once it has room. Its memory counts from then on and not before: of two that load, each would wait for the
+        """Open a model once there is room. Its memory counts only from then on: otherwise two loading models would wait for each
         other's."""
         until = self._until()
         while True:
             await self._make_room(entry, until)
             async with self._opening:
-                if not self._fits(entry):  # another one was opened meanwhile
+                if not self._fits(entry):  # another model was opened meanwhile
                     continue
-                entry.is_held = True
+                entry.is_resident = True
                 opened = await asyncio.to_thread(entry.card.open)
                 entry.nbytes, entry.shared_nbytes = opened.nbytes, opened.shared_nbytes
                 return opened
@@ -189,8 +189,8 @@ class Models:
                 raise HttpError(503, message, code="no_memory") from None
 
     def _needed(self, entry: Entry) -> int:
-        """The memory of a model and of those that are held beside it."""
-        return memory_of([entry, *(each for each in self.entries.values() if each.is_held and each is not entry)])
+        """The memory of a model and of the other resident ones."""
+        return memory_of([entry, *(each for each in self.entries.values() if each.is_resident and each is not entry)])
 
     async def _unload_one(self, beside: Entry) -> bool:
         """Unload the least recently used model that has no requests; False if there is none."""
@@ -211,14 +211,14 @@ class Models:
             return
         try:
             await asyncio.to_thread(loaded.close)
-        except Exception:  # whoever waits for its memory is not at fault
+        except Exception:  # the request that waits for its memory must not fail for it
             _log.exception("closing %s failed", entry.card.name)
-        entry.is_held = False
+        entry.is_resident = False
         self.counts["unloaded"] += 1
         self._freed.set()
 
     async def unload_idle(self) -> None:
-        """Unload the models that were without requests for their `idle_s`."""
+        """Unload the models that have had no requests for `idle_s`."""
         now = self._clock()
         for entry, _ in self.in_memory():
             idle_s = entry.idle_s
@@ -231,7 +231,7 @@ class Models:
         return None if idle_s is None else max(idle_s - (0 if entry.n_requests else self._clock() - entry.used), 0.0)
 
     def start(self) -> None:
-        """Begin the threads of the models that are loaded."""
+        """Start the threads of the loaded models."""
         for _, loaded in self.in_memory():
             loaded.start()
 
@@ -239,10 +239,10 @@ class Models:
         """Release all models; may be called twice, and from any thread after the event loop has ended."""
         for entry, loaded in self.in_memory():
             loaded.close()
-            entry.loaded, entry.is_held = None, False
+            entry.loaded, entry.is_resident = None, False
 
 
 def _ended(entry: Entry, task: asyncio.Task[None]) -> None:
     entry.loading = None
     if not task.cancelled():
-        task.exception()  # retrieved, also if nobody waits any more
+        task.exception()  # retrieved even if no request waits any more

@@ -119,7 +119,7 @@ class Served:
 
     @property
     def shared_nbytes(self) -> Mapping[Hashable, int]:
-        """The same of the draft model, by what tells whether others share it."""
+        """The same for the draft model, by a key that is equal for all models that share it."""
         return {} if self.draft is None else {self.draft.key: _nbytes(self.draft.lm)}
 
     @property

@@ -78,7 +78,7 @@ class ModelSpec:
 
     @property
     def shared_nbytes(self) -> dict[Hashable, int]:
-        """The size of the draft model's file, by what tells whether others share it."""
+        """The size of the draft model's file, by a key that is equal for all models that share it."""
         return {} if self.draft_model is None else {draft_key(self): resolve_model(self.draft_model).stat().st_size}
 
 

@@ -1,4 +1,4 @@
-"""`/v1/audio/transcriptions` and `/v1/audio/translations`, OpenAI's interface for recordings, which come as forms."""
+"""`/v1/audio/transcriptions` and `/v1/audio/translations`, OpenAI's API for speech, with requests as multipart forms."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ _TRANSCRIPTION: Fields = {
 
 
 async def read_form(request: Request, sent: CountedBody) -> dict[str, Any]:
-    """The fields of a form: texts, and the bytes of `file`. Raises HttpError for a body that is no form, or too large."""
+    """Returns the fields of a form: strings, and the bytes of `file`. HttpError if the body is not a form, or too large."""
     kind = request.headers.get("content-type", "")
     if kind.partition(";")[0].strip().lower() != MEDIA_TYPE:
         raise HttpError(400, f"the body is {kind[:60] or 'of no type'!r}; wanted {MEDIA_TYPE}", code="invalid_form")
@@ -82,28 +82,28 @@ async def _once(data: bytes) -> AsyncGenerator[bytes, None]:
 
 @takes(_TRANSCRIPTION, "file", stream="text/plain", form=MEDIA_TYPE)
 async def transcriptions(request: Request, listener: Listener) -> Response:
-    """What is said in a recording."""
+    """Transcribes a recording."""
     return await _answer(request, listener, read_fields(body_of(request), _TRANSCRIPTION), "transcribe")
 
 
 @takes(_COMMON, "file", stream="text/plain", form=MEDIA_TYPE)
 async def translations(request: Request, listener: Listener) -> Response:
-    """What is said in a recording, in English."""
+    """Translates a recording to English."""
     return await _answer(request, listener, read_fields(body_of(request), _COMMON), "translate")
 
 
-class _Gone(Exception):
-    """The client has gone: nobody waits for the rest."""
+class _Disconnected(Exception):
+    """The client has disconnected: stop working."""
 
 
 async def _answer(request: Request, listener: Listener, given: dict[str, Any], task: str) -> Response:
-    """Transcribe on the listener's thread; a client that goes ends the work after the window in progress."""
+    """Transcribe on the listener's thread. If the client disconnects, the work stops after the window in progress."""
     required(given, "file")
     gone = False
 
     def check(*_: object) -> None:
         if gone:
-            raise _Gone
+            raise _Disconnected
 
     try:
         work = listener.submit(partial(_transcribed, listener, given, task, check))
@@ -122,7 +122,7 @@ def _transcribed(listener: Listener, given: dict[str, Any], task: str, check: Ca
     check()
     samples, rate = read_audio(given["file"], "the field 'file'", most_seconds=MOST_SECONDS)
     check()
-    # OpenAI's 0 lets the model raise it where a text is poor.
+    # OpenAI's 0 means: start at 0, and raise it for windows whose text is poor. That is the default here.
     temperature = float(given.get("temperature", 0))
     options = TranscribeOptions(
         task=task,
@@ -134,7 +134,7 @@ def _transcribed(listener: Listener, given: dict[str, Any], task: str, check: Ca
 
 
 def _refusal(error: CamshaftError) -> HttpError:
-    """A file that cannot be read is the request's fault."""
+    """The HTTP error: 400 for a file that cannot be read."""
     if isinstance(error, FormatError | MissingExtraError):
         return HttpError(400, str(error), code="invalid_file", param="file")
     return http_error(error)

@@ -86,9 +86,9 @@ _OF_ROLE = {
 
 
 def read_messages(messages: Sequence[Any], of: str = "messages", first: int = 0) -> list[dict[str, Any]]:
-    """Messages as chat templates want them. Raises HttpError for one with another role, or with parts other than text.
+    """Converts messages to the form of chat templates. Raises HttpError for another role, or parts other than text.
 
-    `of` is the field that has them, and `first` the number of the first one there."""
+    `of` is the field they came in, and `first` the index of the first one there."""
     if not messages:
         raise HttpError(400, f"'{of}' is empty; wanted at least one", code="invalid_value", param=of)
     return [_message(message, f"{of}[{i}]") for i, message in enumerate(messages, first)]
@@ -119,7 +119,7 @@ def _message(message: Any, of: str) -> dict[str, Any]:
 
 
 def _content(content: str | list[Any], of: str) -> str | list[dict[str, Any]]:
-    """A content as a text, or with pictures as a list of parts."""
+    """Returns a content as a string or, with pictures, a list of parts."""
     if isinstance(content, str):
         return content
     parts = [_part(read_fields(part, _PART, f"{of}[{i}]"), f"{of}[{i}]") for i, part in enumerate(content)]
@@ -199,7 +199,7 @@ class ChatShape:
     _readers: dict[int, AnswerReader] = field(default_factory=dict)
 
     def _reader(self, index: int) -> AnswerReader:
-        """What finds the thoughts and calls of an answer."""
+        """Returns the parser of reasoning and tool calls in an answer."""
         if index not in self._readers:
             self._readers[index] = self.chat.reader()
         return self._readers[index]
@@ -219,11 +219,11 @@ class ChatShape:
         return event(self._chunk_head | {"choices": [choice]} | more)
 
     def begin(self) -> Iterable[bytes]:
-        """The role of every answer."""
+        """Yields the role of every answer."""
         return [self._chunk(i, {"role": "assistant", "content": ""}) for i in range(self.n)]
 
     def piece(self, index: int, text: str, each: Sequence[TokenLogprob]) -> Iterable[bytes]:
-        """A piece of an answer."""
+        """Yields the chunks of a piece of an answer."""
         rows = logprobs.of_chat(each, self.served.lm.tokenizer) if self.with_logprobs else None
         deltas = [tools.delta_json(delta) for delta in self._reader(index).push(text)] or (
             [{}] if each and rows else []
@@ -231,7 +231,7 @@ class ChatShape:
         return [self._chunk(index, delta, rows=rows if i == 0 else None) for i, delta in enumerate(deltas)]
 
     def end_answer(self, index: int, reason: str, stop: str | None) -> Iterable[bytes]:
-        """A chunk with the finish reason, after what the reader of calls still has. That of a single answer is sent by `end`."""
+        """Yields what the parser still has, then a chunk with the finish reason; for a single answer `end` sends that."""
         reader = self._reader(index)
         yield from (self._chunk(index, tools.delta_json(delta)) for delta in reader.finish())
         self._reasons[index] = tools.finish_reason(reader, reason)
@@ -239,7 +239,7 @@ class ChatShape:
             yield self._chunk(index, {}, self._reasons[index])
 
     def end(self, usage: Usage) -> Iterable[bytes]:
-        """The usage, if wanted, and the end mark. The last chunk but it has the timings."""
+        """Yields the usage, if requested, and the end mark. The chunk before has the timings."""
         if self.n == 1:
             yield self._chunk(0, {}, self._reasons[0], **({} if self.with_usage else usage.timings))
         if self.with_usage:
@@ -247,11 +247,11 @@ class ChatShape:
         yield b"data: [DONE]\n\n"
 
     def failed(self, error: HttpError) -> Iterable[bytes]:
-        """The error, and the end mark."""
+        """Yields an error and the end mark."""
         return [event(error.body), b"data: [DONE]\n\n"]
 
     def whole(self, answers: Sequence[Answer], usage: Usage) -> dict[str, Any]:
-        """The completion."""
+        """Returns the complete answer."""
         choices = [self._choice(i, answer) for i, answer in enumerate(answers)]
         return self._head("chat.completion") | {"choices": choices, "usage": usage.json, **usage.timings}
 

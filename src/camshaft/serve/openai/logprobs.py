@@ -15,7 +15,7 @@ def _entry(each: TokenLogprob, tokenizer: Tokenizer) -> dict[str, Any]:
 
 
 def of_chat(logprobs: Iterable[TokenLogprob], tokenizer: Tokenizer) -> dict[str, Any]:
-    """`logprobs` of a chat completion: an entry per token, with the bytes of those that are no whole character."""
+    """`logprobs` of a chat completion: an entry per token, with the bytes of those that are not whole characters."""
     rows = [
         _entry(each, tokenizer) | {"top_logprobs": [_entry(top, tokenizer) for top in each.top]} for each in logprobs
     ]

@@ -33,7 +33,7 @@ _TAIL = 16  # tokens of a prompt that may have the mark at which thoughts begin
 
 @dataclass(frozen=True)
 class How:
-    """What a request says of reasoning: variables of the template, and whether thoughts are told apart from the text."""
+    """A request's reasoning options: variables of the template, and whether reasoning is separated from the text."""
 
     variables: Mapping[str, Any] = field(default_factory=dict)
     is_apart: bool = True
@@ -53,7 +53,7 @@ class Chat:
 
 
 def read_how(given: Mapping[str, Any], served: Served) -> How:
-    """What a chat's FIELDS say. Raises HttpError for a variable that the server gives, or thoughts that the model has not."""
+    """Reads a chat's reasoning FIELDS. HttpError for a variable that the server sets, or if the model has no reasoning."""
     variables = dict(given.get("chat_template_kwargs", {}))
     taken = next((name for name in variables if name in _TAKEN), None)
     if taken is not None:
@@ -83,7 +83,7 @@ def read_chat_prompt(
     how: How = How(),
     has_form: bool = False,
 ) -> Chat:
-    """The prompt of a chat in which the model is told of tools. An answer that `has_form` from its first token has no thoughts.
+    """The prompt of a chat with tools. An answer with a grammar from its first token (`has_form`) has no reasoning.
 
     Raises HttpError if the model's template does not take it."""
     ids = _ids(served, messages, tools, how)
@@ -101,9 +101,9 @@ def read_chat_prompt(
 
 def _ids(served: Served, messages: Sequence[Message], tools: Sequence[Tool], how: How) -> list[int]:
     def encoded() -> list[int]:
-        lm, (said, variables, pictures) = served.lm, _told(served, messages, tools, how)
+        lm, (chat, variables, pictures) = served.lm, _told(served, messages, tools, how)
         pieces = placing(pictures, lm.vision, lm.tokenizer)
-        return encode_untrusted(lm.tokenizer, lm.chat_template, said, pieces, **variables)
+        return encode_untrusted(lm.tokenizer, lm.chat_template, chat, pieces, **variables)
 
     return _refusing(encoded)
 
@@ -114,8 +114,8 @@ def rendered(
     """The prompt as a text, as the template writes it. Raises HttpError as `read_chat_prompt`."""
 
     def text() -> str:
-        said, variables, _ = _told(served, messages, tools, how)
-        return served.lm.chat_template.render(said, add_generation_prompt, **variables)
+        chat, variables, _ = _told(served, messages, tools, how)
+        return served.lm.chat_template.render(chat, add_generation_prompt, **variables)
 
     return _refusing(text)
 
@@ -125,13 +125,13 @@ def _told(
 ) -> tuple[list[dict[str, Any]], dict[str, Any], list[Picture]]:
     """The messages and the variables of the template, and the pictures of the messages."""
     told, variables = with_tools(style_of(served.lm.chat_template), messages, tools)
-    said, pictures = taken_out(told)
+    chat, pictures = taken_out(told)
     if pictures:
         seeing(served.lm.vision)
-    said = for_template(said, served.lm.chat_template)
+    chat = for_template(chat, served.lm.chat_template)
     variables = {**how.variables, **variables}
-    served.check_text("".join(texts_in([said, variables])), "messages")
-    return said, variables, pictures
+    served.check_text("".join(texts_in([chat, variables])), "messages")
+    return chat, variables, pictures
 
 
 def placed(served: Served, make: Callable[[LanguageModel], list[int]], of: str) -> list[int]:
@@ -140,7 +140,7 @@ def placed(served: Served, make: Callable[[LanguageModel], list[int]], of: str) 
 
 
 def _refusing(make: Callable[[], T], of: str = "messages") -> T:
-    """What `make` returns. Raises HttpError in place of the errors of a chat template and of pictures."""
+    """Returns `make()`. Errors of the chat template and of pictures become HttpError."""
     try:
         return make()
     except SettingError as error:

@@ -85,7 +85,7 @@ class ResponseShape:
             yield from self._write(delta)
 
     def _write(self, delta: Delta) -> Iterable[bytes]:
-        """What a delta adds to its item, after the end of another item and its own beginning."""
+        """Yields the events of a delta; for a new item, the last one is closed and a new one opened first."""
         if self._open != delta.part:
             yield from self._end_item("completed")
             yield from self._begin_item(delta)

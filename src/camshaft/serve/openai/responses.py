@@ -78,7 +78,7 @@ _PART: Fields = {
     "type": one_of("input_text", "output_text", "input_image"),
     "text": TEXT,
     "image_url": TEXT,
-    "detail": one_of("auto", "low", "high", "original"),  # every picture is as large as the model takes it
+    "detail": one_of("auto", "low", "high", "original"),  # accepted: pictures always have the model's size
     "annotations": EMPTY,
     "logprobs": EMPTY,
 }
@@ -87,8 +87,8 @@ _TEXT: Fields = {"format": OBJECT}
 
 def _messages(given: Mapping[str, Any]) -> list[dict[str, Any]]:
     """The instructions and the input as messages of a chat."""
-    said = required(given, "input")
-    items = [{"role": "user", "content": said}] if isinstance(said, str) else _joined(said)
+    value = required(given, "input")
+    items = [{"role": "user", "content": value}] if isinstance(value, str) else _joined(value)
     if not items:
         raise HttpError(400, "'input' is empty; wanted at least one item", code="invalid_value", param="input")
     system = [{"role": "system", "content": given["instructions"]}] if "instructions" in given else []
@@ -96,7 +96,7 @@ def _messages(given: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def _joined(items: Sequence[Any]) -> list[dict[str, Any]]:
-    """Items as messages; calls belong to the message of the assistant before them, and thoughts to that after them."""
+    """Converts items to messages. Calls join the assistant's message before them, reasoning the one after."""
     messages: list[dict[str, Any]] = []
     for i, item in enumerate(items):
         kind = item.get("type") if isinstance(item, dict) else None
@@ -146,7 +146,7 @@ def _message(i: int, item: Any) -> dict[str, Any]:
 
 
 def _texts(parts: Sequence[Any], of: str) -> list[dict[str, Any]]:
-    """Parts as chats have them."""
+    """Converts parts to those of chats."""
     read = [read_fields(part, _PART, f"{of}[{j}]") for j, part in enumerate(parts)]
     return [
         {"type": "image_url", "image_url": part.get("image_url")}
@@ -157,7 +157,7 @@ def _texts(parts: Sequence[Any], of: str) -> list[dict[str, Any]]:
 
 
 def _tools(given: Mapping[str, Any], served: Served) -> tools.Tools | None:
-    """The tools, which are flat here: the fields of a function beside its type."""
+    """Converts the tools: here the fields of a function stand beside its type."""
     flat = {"type": one_of("function")}
     listed = [tools.tool_of(each, f"tools[{i}]", flat) for i, each in enumerate(given.get("tools", ()))]
     choice = given.get("tool_choice", "auto")
@@ -177,8 +177,8 @@ def read_response(body: Any, served: Served) -> Asked:
     """The body of a request for a response."""
     given = read_fields(body, FIELDS)
     served.check_model(given.get("model"))
-    said = read_fields(given.get("text", {}), _TEXT, "text")
-    text = {"type": "text"} | said.get("format", {})
+    text_fields = read_fields(given.get("text", {}), _TEXT, "text")
+    text = {"type": "text"} | text_fields.get("format", {})
     grammar = grammars.usable("text.format", lambda: grammars.text_format(text), served)
     messages, found = _messages(given), _tools(given, served)
     grammar = tools.form_of(found, grammar)

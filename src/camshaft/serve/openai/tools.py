@@ -70,7 +70,7 @@ def read_tools(given: Mapping[str, Any], served: Served) -> Tools | None:
 
 
 def listed_tools(given: Mapping[str, Any]) -> list[Tool]:
-    """The tools that a request tells of."""
+    """The tools of a request."""
     return [_tool(each, f"tools[{i}]") for i, each in enumerate(given.get("tools", ()))]
 
 
@@ -113,7 +113,7 @@ def starts_formed(tools: Tools | None, grammar: Grammar | None) -> bool:
 
 
 def form_of(tools: Tools | None, grammar: Grammar | None) -> Grammar | None:
-    """The form of an answer that may call these tools. Raises HttpError if a request has asked for another one."""
+    """The form of an answer that may call these tools. Raises HttpError if the request has asked for a different form."""
     if tools is None:
         return grammar
     if grammar is not None:
@@ -137,7 +137,7 @@ def tool_of(value: Any, of: str, more: Fields | None = None) -> Tool:
 def object_schema(schema: dict[str, Any], of: str) -> dict[str, Any]:
     """A schema of arguments, which are an object even if it does not say so. Raises HttpError for one that says otherwise."""
     if schema.get("type", "object") != "object":
-        raise HttpError(400, f"'{of}' is no schema of an object", code="invalid_value", param=of)
+        raise HttpError(400, f"'{of}' is not a schema of an object", code="invalid_value", param=of)
     return {"type": "object"} | schema
 
 
@@ -170,7 +170,7 @@ def _call(value: Any, of: str, i: int) -> dict[str, Any]:
         read = None
     if not isinstance(read, dict):
         param = f"{of}.function.arguments"
-        raise HttpError(400, f"'{param}' is no JSON object", code="invalid_value", param=param)
+        raise HttpError(400, f"'{param}' is not a JSON object", code="invalid_value", param=param)
     return {"id": given.get("id", f"call_{i}"), "name": required(function, "name", f"{of}.function"), "arguments": read}
 
 
@@ -190,7 +190,7 @@ def call_json(call: ToolCall) -> dict[str, Any]:
 
 
 def delta_json(delta: Delta) -> dict[str, Any]:
-    """What a chunk of a stream adds to a message."""
+    """Returns the delta of a message in a chunk."""
     if delta.thought:
         return {"reasoning_content": delta.thought}
     if delta.index < 0:

@@ -283,7 +283,7 @@ async function attach(files) {
       context.drawImage(read, 0, 0, canvas.width, canvas.height);
       pictures.push(canvas.toDataURL("image/jpeg", 0.9));
     } catch {
-      fail(`${file.name} is no picture that this browser reads`);
+      fail(`${file.name} is not a picture that this browser reads`);
     }
   }
   showPictures();

@@ -17,7 +17,7 @@ from camshaft.generate.vision.tokens import PictureToken
 
 @dataclass(frozen=True)
 class Job:
-    """What to generate: token ids of prompts, and the options of each prompt's answers; `is_scored` and `priority` as
+    """A request to generate: token ids of prompts, and the options of each prompt's answers; `is_scored` and `priority` as
     `Engine.submit_all`."""
 
     prompts: Sequence[Sequence[int]]
@@ -75,20 +75,20 @@ class Usage:
         """`timings` of llama.cpp's server; nothing where no seconds are known."""
         if self.prompt_s is None or self.generated_s is None:
             return {}
-        said: dict[str, Any] = {"cache_n": self.cached}
+        timings: dict[str, Any] = {"cache_n": self.cached}
         for name, n, seconds in (
             ("prompt", self.prompt - self.cached, self.prompt_s),
             ("predicted", self.generated, self.generated_s),
         ):
-            said |= {
+            timings |= {
                 f"{name}_n": n,
                 f"{name}_ms": round(1e3 * seconds, 3),
                 f"{name}_per_token_ms": round(1e3 * seconds / n, 3) if n else None,
                 f"{name}_per_second": round(n / seconds, 3) if seconds else None,
             }
         if self.drafted:
-            said |= {"draft_n": self.drafted, "draft_n_accepted": self.accepted}
-        return {"timings": said}
+            timings |= {"draft_n": self.drafted, "draft_n_accepted": self.accepted}
+        return {"timings": timings}
 
     @property
     def json(self) -> dict[str, Any]:
@@ -136,7 +136,7 @@ class Answers:
 
     def _listener(self, index: int) -> Any:
         def listen(update: Update) -> None:
-            with suppress(RuntimeError):  # the loop is closed: nobody reads any more
+            with suppress(RuntimeError):  # the loop is closed: there is no reader any more
                 self._loop.call_soon_threadsafe(self._updates.put_nowait, (index, update))
 
         return listen
@@ -150,10 +150,10 @@ class Answers:
         return replace(usage_of(self._requests, self._job), prompt_s=written - begun, generated_s=ended - written)
 
     def record(self, *, with_texts: bool) -> dict[str, Any]:
-        """What a log says of the answers, whether they have ended or their client has gone."""
+        """Returns the log record of the answers, finished or cancelled by a disconnect."""
         usage, clocks = usage_of(self._requests, self._job), [request.clock for request in self._requests]
         written = [clock.first_token - clock.queued for clock in clocks if clock.first_token]
-        said: dict[str, Any] = {
+        record: dict[str, Any] = {
             "prompt_tokens": usage.prompt,
             "cached_tokens": usage.cached,
             "generated_tokens": usage.generated,
@@ -162,9 +162,9 @@ class Answers:
         }
         if with_texts:
             read = self._engine.lm.detokenize
-            said["prompts"] = [read([i for i in ids if not isinstance(i, PictureToken)]) for ids in self._job.prompts]
-            said["answers"] = [request.generation.text if request.generation else "" for request in self._requests]
-        return said
+            record["prompts"] = [read([i for i in ids if not isinstance(i, PictureToken)]) for ids in self._job.prompts]
+            record["answers"] = [request.generation.text if request.generation else "" for request in self._requests]
+        return record
 
     def __aiter__(self) -> AsyncIterator[tuple[int, Update]]:
         return self

@@ -58,7 +58,7 @@ class HttpError(Exception):
 
 
 def http_error(error: Exception) -> HttpError:
-    """The answer to an error of the engine. What is no error of the request shows no details."""
+    """The answer to an error of the engine. What is not an error of the request shows no details."""
     if isinstance(error, HttpError):
         return error
     for kind, (status, code) in _OF_ERROR.items():

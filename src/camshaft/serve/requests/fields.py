@@ -14,7 +14,7 @@ from camshaft.serve.requests.errors import HttpError
 
 @dataclass(frozen=True)
 class Field:
-    """What a field may be; `schema` says as much of it as JSON schema can."""
+    """The accepted values of a field; `schema` is the part that JSON schema can express."""
 
     fits: Callable[[Any], bool]
     wanted: str
@@ -153,7 +153,7 @@ def shown(value: Any, limit: int = 60) -> str:
 
 
 def parse_json(data: bytes, of: str = "the body") -> Any:
-    """The value of a JSON text. Raises HttpError if it is none; NaN and Infinity are none."""
+    """The value of a JSON text. Raises HttpError if it is not JSON; NaN and Infinity are not."""
     try:
         with no_collection():  # 8 MB of empty lists: five times as long with collections, while all others wait
             return json.loads(data, parse_constant=_refuse)
@@ -162,4 +162,4 @@ def parse_json(data: bytes, of: str = "the body") -> Any:
 
 
 def _refuse(name: str) -> Any:
-    raise ValueError(f"{name} is no JSON number")
+    raise ValueError(f"{name} is not a JSON number")

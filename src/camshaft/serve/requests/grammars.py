@@ -73,13 +73,13 @@ def _structured_outputs(value: Any) -> Grammar | None:
     if len(given) != 1:
         message = f"'structured_outputs' has {len(given)} forms; wanted one"
         raise HttpError(400, message, code="invalid_value", param="structured_outputs")
-    ((name, said),) = given.items()
+    ((name, value),) = given.items()
     makers: dict[str, Callable[[], Grammar | None]] = {
-        "json": lambda: Grammar.json_schema(said),
-        "json_object": lambda: Grammar.json() if said else None,
-        "regex": lambda: Grammar.regex(said),
-        "choice": lambda: Grammar.choice(said),
-        "grammar": lambda: Grammar.gbnf(said) if "::=" in said else Grammar.lark(said),
+        "json": lambda: Grammar.json_schema(value),
+        "json_object": lambda: Grammar.json() if value else None,
+        "regex": lambda: Grammar.regex(value),
+        "choice": lambda: Grammar.choice(value),
+        "grammar": lambda: Grammar.gbnf(value) if "::=" in value else Grammar.lark(value),
     }
     return makers[name]()
 
@@ -103,13 +103,13 @@ def read_grammar(given: Mapping[str, Any], served: Served) -> Grammar | None:
 
 
 def usable(param: str, read: Callable[[], Grammar | None], served: Served) -> Grammar | None:
-    """What `read` returns, compiled for the model, which takes up to seconds. Raises HttpError if it cannot be."""
+    """Returns read()'s grammar compiled for the model, which may take seconds. HttpError if it cannot be compiled."""
     grammar = reading(param, read)
     return None if grammar is None else reading(param, lambda: served.lm.grammars.compiled(grammar))
 
 
 def reading(param: str, read: Callable[[], T]) -> T:
-    """What `read` returns. Raises HttpError for `param` in place of the errors of grammars."""
+    """Returns `read()`. Errors of grammars become HttpError for `param`."""
     try:
         return read()
     except (MissingExtraError, SettingError) as error:

@@ -48,13 +48,13 @@ def _operation(path: str, handler: Callable[..., Any]) -> dict[str, Any]:
         str(status): {"description": TYPES[status], "content": {"application/json": {"schema": _ERROR_OF}}}
         for status in statuses
     }
-    said = {"summary": (handler.__doc__ or "").strip().partition("\n")[0]}
+    summary = {"summary": (handler.__doc__ or "").strip().partition("\n")[0]}
     names = [part[1:-1] for part in path.split("/") if part.startswith("{")]
     text = {"type": "string", "minLength": 1}
     parameters = [{"name": name, "in": "path", "required": True, "schema": text} for name in names]
     asked = {"requestBody": _request(body)} if body else {}
     answer = {"200": {"description": "the answer", **_content(body)}}
-    return {**said, **({"parameters": parameters} if names else {}), **asked, "responses": {**answer, **errors}}
+    return {**summary, **({"parameters": parameters} if names else {}), **asked, "responses": {**answer, **errors}}
 
 
 def _request(body: Body) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The options of generating in a request, under the names of OpenAI's interface and of camshaft's Sampling."""
+"""Generation options of a request, under the names of OpenAI's API and of camshaft's Sampling."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MOST_TOP_LOGPROBS = 20
 MOST_TOKENS = 2**31 - 1
 
 SAMPLING = frozenset(field.name for field in dataclasses.fields(Sampling)) - {"greedy"}
-# vLLM's, then those of llama.cpp's server and Ollama.
+# names of vLLM, then of llama.cpp's server and Ollama
 _SPELLINGS = {"repetition_penalty": "repeat_penalty", "mirostat_tau": "mirostat_ent", "mirostat_eta": "mirostat_lr"}
 
 
@@ -52,7 +52,7 @@ OPTIONS: Fields = {
     "stream_options": OBJECT,
     "n": integer(1, 128),
     "priority": integer(-MOST_TOKENS, MOST_TOKENS),  # vLLM's: lower numbers are served first
-    # What these say about the caller changes no answer.
+    # accepted, without an effect on the answer
     "user": TEXT,
     "safety_identifier": TEXT,
     "prompt_cache_key": TEXT,
@@ -79,7 +79,7 @@ def generate_options(
     grammar: Grammar | None = None,
     shown_tokens: Sequence[str] = (),
 ) -> list[GenerateOptions]:
-    """Options of each of the `n` answers, which differ in their seeds. `max_tokens` is the default."""
+    """Returns the options of each of the `n` answers, which differ in their seeds. `max_tokens` is the default."""
     sampling = read_sampling(given, n_vocab)
     most = given.get("max_completion_tokens", given.get("max_tokens", max_tokens))
     made = GenerateOptions(
@@ -125,7 +125,7 @@ def _checked(name: str, field: str, value: Any, n_vocab: int) -> Any:
 
 
 def _biases(value: Any, n_vocab: int) -> dict[int, Any]:
-    """The biases by token id; JSON has the ids as texts."""
+    """Returns biases by token id; in JSON the ids are strings."""
     fits = isinstance(value, dict) and all(key.isascii() and key.isdigit() and len(key) < 10 for key in value)
     biases = {int(key): bias for key, bias in value.items()} if fits else {}
     if not fits or not all(i < n_vocab for i in biases):

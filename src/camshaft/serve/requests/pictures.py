@@ -36,7 +36,8 @@ def picture_of_url(url: Any, of: str) -> Picture:
 
 
 def picture_of_base64(text: Any, of: str) -> Picture:
-    """The picture of a base64 text. Raises HttpError for what is no base64 or no picture, or has too many bytes or pixels."""
+    """The picture of a base64 text. Raises HttpError for anything that is not base64 or not a picture, or has too many bytes or
+    pixels."""
     if not isinstance(text, str):
         raise HttpError(400, f"'{of}' is {shown(text)}; wanted base64", code="invalid_value", param=of)
     if len(text) > MAX_NBYTES // 3 * 4 + 4:
@@ -45,7 +46,7 @@ def picture_of_base64(text: Any, of: str) -> Picture:
     try:
         data = base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError):
-        raise HttpError(400, f"'{of}' is no base64", code="invalid_value", param=of) from None
+        raise HttpError(400, f"'{of}' is not base64", code="invalid_value", param=of) from None
     try:
         return open_picture(data, f"'{of}'")
     except SettingError as error:

@@ -43,7 +43,7 @@ class Shape(Protocol):
 
     @property
     def keep_alive(self) -> bytes:
-        """What is sent when there was nothing for KEEP_ALIVE_S, and clients ignore; may be empty."""
+        """A message that clients ignore, sent after KEEP_ALIVE_S of silence; may be empty."""
 
     def begin(self) -> Iterable[bytes]:
         """Before the first text."""
@@ -160,7 +160,7 @@ class CountedBody:
 
 
 async def beside(request: Request, work: Callable[..., T], *given: Any) -> T:
-    """What `work` returns, run beside the event loop; those with long bodies one at a time."""
+    """Returns `work()`, run in a thread; requests with long bodies run one at a time."""
     if request.state.is_long:
         executor = _LONG[request.state.entry.card.kind]
         return await asyncio.get_running_loop().run_in_executor(executor, work, *given)
@@ -212,7 +212,7 @@ async def _disconnected(request: Request) -> None:
 
 
 async def _parts(answers: Answers, shape: Shape) -> AsyncIterator[bytes]:
-    """What a stream sends. Log probabilities of tokens without text yet go with the text that follows."""
+    """Yields what a stream sends. Log probabilities of tokens without text yet go with the next text."""
     parts = [*shape.begin()]
     if parts:
         yield b"".join(parts)

@@ -1,7 +1,7 @@
 """Limits of one rendering of a chat template: time, output, and the sizes of integers, texts and lists.
 
 Every operation that can make a large value checks it: a value is at most SIZE, counting a list that occurs twice inside of
-another one twice. So whatever one operation does with values, such as comparing or printing them, takes well under a second, and
+another twice. So whatever one operation does with values, such as comparing or printing them, takes well under a second, and
 checking the clock between operations bounds the time.
 """
 
@@ -18,7 +18,7 @@ SECONDS = 2.0
 OUTPUT = 4_000_000  # characters of the result
 SIZE = 4_000_000  # characters of a text, or of a list as text
 INTEGER_BITS = 1 << 14
-MEMORY_NBYTES = 256_000_000  # of all values that are made
+MEMORY_NBYTES = 256_000_000  # of all values created
 BUFFERED = 16 * OUTPUT  # characters that macros and {% set %} blocks collect
 ITEMS = 250_000  # of a list
 DEPTH = 100  # of lists in lists: hashing deeply nested tuples overflows the stack
@@ -38,7 +38,7 @@ def refuse(what: str) -> NoReturn:
 
 
 class Limits:
-    """What one rendering has used."""
+    """The resources that one rendering has used."""
 
     def __init__(self) -> None:
         self._deadline, self._cpu_started = clock() + SECONDS, cpu_clock()
@@ -106,7 +106,7 @@ class Limits:
             refuse(f"arguments of {weight:,} characters; at most {SIZE:,} are allowed")
 
     def weigh(self, value: Any) -> int:
-        """The size of a value: the characters of its text, or about so many. Raises LimitError if it is above SIZE."""
+        """The size of a value: about the number of characters of its text. Raises LimitError if it is above SIZE."""
         weight, _ = self._weigh(value, 0)
         return weight
 

@@ -72,7 +72,7 @@ def _lenient_character(unit: bytes) -> str:
 
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
-# Replaces surrogates while splitting: like them it is no letter, number, space, punctuation or symbol in any pattern.
+# Replaces surrogates while splitting: like them it is not a letter, number, space, punctuation or symbol in any pattern.
 _REPLACEMENT = "\ue000"
 # Token for bytes missing from the vocabulary: prevents merges across them and is removed afterwards.
 _ABSENT = "\x00absent"

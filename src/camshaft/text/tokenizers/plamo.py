@@ -1,4 +1,4 @@
-"""PLaMo 2's encoder (tokenizer.ggml.model = plamo2): the pieces of a text whose scores have the greatest sum, or bytes."""
+"""PLaMo 2's encoder (tokenizer.ggml.model = plamo2): splits a text into the tokens, or bytes, with the highest total score."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from camshaft.errors import ModelError
 from camshaft.text.tokenizers.byte_level import decode_leniently
 from camshaft.text.vocabulary import TokenType, Vocabulary
 
-# Scores are compared as integers of 1e-4; a character without a token costs more than any token.
+# Scores are compared in integer units of 1e-4. A character without a token costs more than any token.
 UNIT, UNKNOWN, INVALID = 1e4, -10_000_000, -20_000_000
 _BYTE = re.compile("<0x([0-9A-F]{2})>")
 _MARK = "\ufeff"
@@ -37,7 +37,7 @@ class Plamo:
 
     @cached_property
     def _known(self) -> dict[str, tuple[int, int]]:
-        """Tokens that texts are made of, but for bytes, with id and score. A text that spells a control token is none."""
+        """Returns (id, score) of each text token: no byte, control or unknown tokens, which text cannot spell."""
         vocabulary = self._vocabulary
         own = np.flatnonzero(~np.isin(vocabulary.types, NOT_TEXT)).tolist()
         scaled = vocabulary.scores.astype(np.float64) * UNIT
@@ -46,14 +46,14 @@ class Plamo:
 
     @cached_property
     def _lengths(self) -> dict[str, list[int]]:
-        """The lengths of tokens by their first character, greatest first."""
+        """Returns the lengths of tokens by first character, longest first."""
         found: dict[str, set[int]] = {}
         for token in self._known:
             found.setdefault(token[0], set()).add(len(token))
         return {first: sorted(lengths, reverse=True) for first, lengths in found.items()}
 
     def encode(self, data: bytes, after_special: bool) -> list[int]:
-        """Encode a text fragment: from its end on the best pieces of the rest, of equal ones the longest first piece."""
+        """Encode a text fragment, by dynamic programming from its end; of equal scores, the longest first token wins."""
         text = decode_leniently(data).removeprefix(_MARK)
         n, known, lengths = len(text), self._known, self._lengths
         costs, steps = [0] * (n + 1), [1] * n
@@ -66,10 +66,10 @@ class Plamo:
             if best is None or costs[at + 1] - UNKNOWN < best:
                 best, steps[at] = costs[at + 1] - UNKNOWN, 0
             costs[at] = best
-        return self._found(text, steps)
+        return self._tokens_of(text, steps)
 
-    def _found(self, text: str, steps: list[int]) -> list[int]:
-        """The tokens of steps; a step of 0 is a character in bytes."""
+    def _tokens_of(self, text: str, steps: list[int]) -> list[int]:
+        """Returns the tokens of a path; a step of 0 is a character spelled in bytes."""
         tokens, at = [], 0
         while at < len(text):
             if steps[at]:

@@ -34,7 +34,7 @@ class Trie:
 
     @cached_property
     def _lengths(self) -> dict[bytes, list[int]]:
-        """The lengths of longer tokens by their first two bytes, greatest first."""
+        """The lengths of longer tokens by their first two bytes, largest first."""
         found: dict[bytes, set[int]] = {}
         for token in self._ids:
             if len(token) > 1:

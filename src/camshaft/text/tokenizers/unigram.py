@@ -1,4 +1,4 @@
-"""Unigram encoder (tokenizer.ggml.model = t5; Kudo, 2018): the pieces of a normalized text whose scores have the greatest sum."""
+"""Unigram encoder (tokenizer.ggml.model = t5; Kudo, 2018): the pieces of a normalized text whose scores have the largest sum."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Unigram:
 
     @cached_property
     def _known(self) -> dict[str, tuple[int, float]]:
-        """The pieces, with id and score: that of a user's own token is the greatest."""
+        """The pieces, with id and score: that of a user's own token is the largest."""
         vocabulary = self._vocabulary
         own = np.asarray(vocabulary.types) == TokenType.USER_DEFINED
         scores = np.where(own, 0.0, vocabulary.scores.astype(np.float64)).tolist()
@@ -82,7 +82,7 @@ class Unigram:
         return SPACE * first + prefix + text[first:].replace(" ", SPACE)
 
     def _pieces(self, text: str) -> tuple[int, ...]:
-        """The pieces with the greatest sum of scores (Viterbi): the first ones found, of equal sums."""
+        """The pieces with the largest sum of scores (Viterbi): the first ones found, of equal sums."""
         known, longest, n = self._known, self._longest, len(text)
         sums, origins, tokens = [0.0] + [-math.inf] * n, [0] * (n + 1), [self._unk_id] * (n + 1)
         for i, character in enumerate(text):

@@ -1,4 +1,4 @@
-"""WordPiece encoder (tokenizer.ggml.model = bert): lower case without accents, then the longest known pieces of each word."""
+"""WordPiece encoder (tokenizer.ggml.model = bert): lowercases, strips accents, takes the longest known pieces of each word."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from camshaft.errors import ModelError
 from camshaft.text.tokenizers.byte_level import REPLACEMENT, decode_leniently
 from camshaft.text.vocabulary import Vocabulary
 
-# Marks the start of a word, as GGUF files spell it.
+# Marks the start of a word in GGUF files.
 START = "▁"
 UNKNOWN = "[UNK]"
-# Spaces to Python, control characters to Unicode's White_Space.
+# str.isspace is true for these; Unicode says control characters.
 _SEPARATORS = "\x1c\x1d\x1e\x1f"
-# Ideographs are words of their own (Devlin et al., 2018).
+# Each ideograph is a word (Devlin et al., 2018).
 _IDEOGRAPHS = (
     *((0x4E00, 0x9FFF), (0x3400, 0x4DBF), (0x20000, 0x2A6DF), (0x2A700, 0x2B73F), (0x2B740, 0x2B81F)),
     *((0x2B920, 0x2CEAF), (0xF900, 0xFAFF), (0x2F800, 0x2FA1F)),
@@ -23,7 +23,7 @@ _IDEOGRAPHS = (
 
 
 class WordPiece:
-    """The encoder of a WordPiece vocabulary. A word that cannot be spelled in pieces is the one token [UNK]."""
+    """The encoder of a WordPiece vocabulary. A word that has no split into pieces becomes one [UNK] token."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         self._vocabulary = vocabulary
@@ -53,7 +53,7 @@ class WordPiece:
 
 
 def words(text: str) -> Iterator[str]:
-    """The words of a text: runs between spaces, and each punctuation mark and ideograph; in lower case, without accents."""
+    """Yields the words of a text, lowercase and without accents. Each punctuation mark and each ideograph is a word."""
     word = ""
     for character in text:
         ends, given = _read(character)
@@ -68,18 +68,18 @@ def words(text: str) -> Iterator[str]:
 
 @functools.lru_cache(1 << 12)
 def _read(character: str) -> tuple[bool, str]:
-    """Whether a word ends at a character, and what the character gives."""
+    """Returns whether a word ends at a character, and the normalized character ('' to drop it)."""
     base = unicodedata.normalize("NFD", character)[0]
     kind = unicodedata.category(base)
     if base.isspace() and base not in _SEPARATORS:
         return True, ""
     if base in ("\0", REPLACEMENT) or (kind[0] in "CM" and kind != "Cn"):
         return False, ""
-    return _is_apart(base, kind), base.lower()
+    return _is_own_word(base, kind), base.lower()
 
 
-def _is_apart(character: str, kind: str) -> bool:
-    """Whether a character is a word of its own."""
+def _is_own_word(character: str, kind: str) -> bool:
+    """Whether a character is a word by itself."""
     code = ord(character)
     if kind.startswith("P") or (code < 0x7F and kind.startswith("S")):
         return True

@@ -16,7 +16,7 @@ from camshaft.dtypes import as_dtype, bf16, f16, f32, f64, i32
 from camshaft.errors import PlanError, ShapeError
 from camshaft.graph import functions as f
 from camshaft.graph.graph import Graph, Tensor
-from camshaft.graph.passes.short_floats import with_short_floats
+from camshaft.graph.passes.mixed_precision import with_mixed_precision
 from camshaft.ops.spec import TensorSpec
 from camshaft.plan.jit import leaves, paths, with_leaves
 from camshaft.train.optimizers import Optimizer, Update
@@ -25,7 +25,7 @@ from camshaft.train.step.tree import Tree
 
 Array = np.ndarray[Any, Any]
 COMPUTED = {"bf16": bf16, "f16": f16}
-# Greater numbers are no finite f32: a comparison that is right where infinity may not be written, as in WGSL.
+# Greater numbers are not finite f32: a comparison that is right where infinity may not be written, as in WGSL.
 _GREATEST = float(np.finfo(np.float32).max)
 # What torch.nn.utils.clip_grad_norm_ adds to the norm.
 _CLIP_EPS = 1e-6
@@ -155,7 +155,7 @@ def _forward(recipe: Recipe, batch: Sequence[Any], *, trains: bool) -> Graph:
 
 def computed_in(graph: Graph, compute: str) -> Graph:
     """The graph of a forward pass with its results in that dtype, f32, bf16 or f16, as far as they bear it."""
-    return graph if compute == "f32" else with_short_floats(graph, COMPUTED[compute])
+    return graph if compute == "f32" else with_mixed_precision(graph, COMPUTED[compute])
 
 
 def checked_compute(compute: object, scaling: object, tree: Tree) -> LossScaling | None:

@@ -65,7 +65,7 @@ def save_adapter(path: str | os.PathLike[str], model: LoraModel, adapters: Mappi
 def load_adapter(path: str | os.PathLike[str], model: str | os.PathLike[str] | None = None) -> AdapterFile:
     """Reads an adapter file, or a PEFT folder, for which the GGUF file of its model is needed.
 
-    Raises FormatError for a damaged one, and for one that is no LoRA of pairs that fit."""
+    Raises FormatError for a damaged one, and for one that is not a LoRA of pairs that fit."""
     with ExitStack() as stack:
         file = None if model is None else stack.enter_context(open_gguf(model))
         adapter = stack.enter_context(open_adapter(path, file))

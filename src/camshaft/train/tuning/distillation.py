@@ -135,7 +135,7 @@ def _student(stack: ExitStack, folder: Path, model: Path, file_type: str, pure: 
         raise PlanError(f"distill_quantize: got pure for the type {file_type}; wanted it for types of GGUF files")
     if not model.is_dir():
         name = path_for_messages(model)
-        raise FormatError(f"{name}: is no folder; wanted a model in Hugging Face's layout for the type {file_type}")
+        raise FormatError(f"{name}: is not a folder; wanted a model in Hugging Face's layout for the type {file_type}")
     whole = folder / "full.gguf"
     convert(model, whole, threads=threads)
     return AffineStudent(stack.enter_context(LoraModel(whole, LoraConfig())), model, bits)

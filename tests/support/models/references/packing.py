@@ -36,8 +36,7 @@ def _nibbles_of_32(records: Array, size: int) -> Array:
 
 
 def _one(field: Array) -> Array:
-    column: Array = field[:, None]
-    return column
+    return field[:, None]
 
 
 def q4_0(r: Array) -> Decoded:
@@ -183,8 +182,7 @@ def _ternary(decode: Callable[[Array], Array]) -> Callable[[Array], Decoded]:
 
 
 def nvfp4(r: Array) -> Decoded:
-    codes = bits.bit_fields(r["qs"], 4).reshape(len(r), 64)
-    return Decoded(codes, np.where(r["d"] == 0x7F, 0, r["d"] & 0x7F).astype(np.uint8))
+    return Decoded(_nibbles(r), np.where(r["d"] == 0x7F, 0, r["d"] & 0x7F).astype(np.uint8))
 
 
 DECODERS = {

@@ -136,7 +136,7 @@ def _answer(conversation: Conversation, text: str, *, keeps_on: bool) -> bool:
 
 
 class _Command(NamedTuple):
-    """`run` gets the conversation and the text after the command, and returns whether the chat goes on."""
+    """`run` gets the conversation and the text after the command, and returns whether the chat continues."""
 
     usage: str
     meaning: str
@@ -144,7 +144,7 @@ class _Command(NamedTuple):
 
 
 def _obey(conversation: Conversation, line: str) -> bool:
-    """Run the command in `line`; return whether the chat goes on. An error is one line."""
+    """Run the command in `line`; return whether the chat continues. Prints an error as one line."""
     name, _, argument = line.strip().partition(" ")
     if name not in _COMMANDS:
         _notice(f"unknown command {name!r}; /help lists them; a message may begin with a blank")
@@ -228,7 +228,7 @@ _COMMANDS = {
     "/help": _Command("/help", "show this list", _help),
     "/clear": _Command("/clear", "forget all messages but the system message", _clear),
     "/save": _Command("/save FILE", "write the messages to a JSON file", _save),
-    "/load": _Command("/load FILE", "go on with the messages of a file", _load),
+    "/load": _Command("/load FILE", "continue with the messages of a file", _load),
     "/image": _Command("/image FILE", "show the model a picture with the next message (needs --mmproj)", _image),
     "/bye": _Command("/bye", "end the chat, as Ctrl-D does", _bye),
 }

@@ -94,7 +94,7 @@ def generate(
     """Generate text from a prompt and stream it. The prompt comes after the model, from -p or from --file."""
     if text is None and prompt is None and file is None and model is not None and _is_text(model):
         model, text = None, model
-    said = _prompt_text(text, prompt, file, raw=raw)
+    prompt_text = _prompt_text(text, prompt, file, raw=raw)
     if raw and system is not None:
         raise SettingError("--system needs the chat template, which --raw leaves out")
     if logprobs is not None and not json:
@@ -117,47 +117,49 @@ def generate(
             "--context": context != options.DEFAULT_CONTEXT,
             "--verbose": verbose,
         }
-        _answer_by_t5(name, said, wanted, running, [option for option, is_given in foreign.items() if is_given], json)
+        _answer_by_t5(
+            name, prompt_text, wanted, running, [option for option, is_given in foreign.items() if is_given], json
+        )
         return
     with lm, options.speculation(speculate, running, context) as drafts:
         wanted = of_model(wanted, lm).merge({"speculate": drafts, "prompt_cache": prompt_cache})
         reader = None if raw or grammar is not None else reader_of(lm)
         if reader is not None:
             wanted = wanted.merge({"shown_tokens": reader.marks})
-        generation = _begun(lm, said, wanted, system, image or ())
+        generation = _begun(lm, prompt_text, wanted, system, image or ())
         show(lm, generation, reader, json=json, with_logprobs=logprobs is not None, verbose=verbose)
 
 
 def _begun(
-    lm: LanguageModel, said: str, wanted: GenerateOptions, system: str | None, images: Sequence[str]
+    lm: LanguageModel, prompt_text: str, wanted: GenerateOptions, system: str | None, images: Sequence[str]
 ) -> Generation:
-    """The answer to a prompt with its pictures, of which nothing was computed yet, after a system message if there is one."""
+    """Starts the answer to a prompt with its pictures, after a system message if there is one."""
     if system is None:
-        return lm.generate(said, wanted, images=images) if images else lm.generate(said, wanted)
+        return lm.generate(prompt_text, wanted, images=images) if images else lm.generate(prompt_text, wanted)
     from camshaft.generate.vision.prompts import content_of
 
-    asked = {"role": "user", "content": content_of(said, images)}
+    asked = {"role": "user", "content": content_of(prompt_text, images)}
     return lm.generate(options=wanted, messages=[{"role": "system", "content": system}, asked])
 
 
 def _answer_by_t5(
     name: str,
-    said: str,
+    prompt_text: str,
     wanted: GenerateOptions,
     running: options.ModelOptions,
     foreign: Sequence[str],
     json: bool,
 ) -> None:
-    """Answer by a model with an encoder and a decoder. Raises SettingError for an option of others, as in `foreign`."""
+    """Answer by an encoder-decoder model. Raises SettingError for the options in `foreign`, which it does not have."""
     from camshaft.generate.text_to_text.text_to_text_model import TextToTextModel
 
     given = running.given()
     of_class = {key: given.pop(key) for key in ("threads", "activations") if key in given}
     unknown = [*foreign, *(f"--{'adapter' if key == 'adapters' else key.replace('_', '-')}" for key in given)]
     if unknown:
-        raise SettingError(f"{unknown[0]}, which a model with an encoder and a decoder has not")
+        raise SettingError(f"{unknown[0]}, which a model with an encoder and a decoder does not have")
     with TextToTextModel(name, **of_class) as model:
-        generation = model.generate(said, wanted)
+        generation = model.generate(prompt_text, wanted)
         if not json:
             stream(generation)
             return
@@ -167,7 +169,7 @@ def _answer_by_t5(
 
 
 def _grammar(schema: str | None, schema_file: Path | None, regex: str | None, file: Path | None) -> Grammar | None:
-    """The form that at most one of these options gives to the answer."""
+    """The grammar of the answer, by at most one of these options."""
     from camshaft.generate.grammar.grammar import Grammar
 
     of_file = Grammar.lark if file is not None and file.suffix == ".lark" else Grammar.gbnf
@@ -187,11 +189,11 @@ def _text_of(path: Path) -> str:
     try:
         return path.read_text("utf-8")
     except UnicodeDecodeError as error:
-        raise SettingError(f"{path} is no UTF-8 text: {error}") from None
+        raise SettingError(f"{path} is not UTF-8 text: {error}") from None
 
 
 def _is_text(argument: str) -> bool:
-    """Whether a single argument is a prompt rather than a model: stdin, or a text with a blank, which no model's name has."""
+    """Whether a single argument is a prompt rather than a model: stdin, or a text with a space, which no model name has."""
     return argument == "-" or (len(argument.split()) > 1 and not os.path.exists(argument))
 
 

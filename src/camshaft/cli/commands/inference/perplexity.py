@@ -14,7 +14,6 @@ from camshaft.errors import SettingError
 
 _File = Annotated[Path, typer.Argument(metavar="FILE", help="A text file in UTF-8.")]
 _Chunk = Annotated[int, typer.Option(metavar="N", min=4, help="Tokens of a chunk, of which the second half is scored.")]
-_Chunks = Annotated[int | None, typer.Option(metavar="N", min=1, help="At most so many chunks; default: all.")]
 
 
 @command
@@ -22,7 +21,7 @@ def perplexity(
     model: options.Model,
     file: _File,
     chunk: _Chunk = 512,
-    chunks: _Chunks = None,
+    chunks: options.Chunks = None,
     *,
     running: options.ModelOptions,
     json: options.Json = False,

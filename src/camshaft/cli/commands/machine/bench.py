@@ -9,7 +9,6 @@ import typer
 from camshaft.cli import options
 from camshaft.cli.command import Bar, command, print_columns, print_json
 
-_PromptTokens = Annotated[int, typer.Option(min=1, metavar="N", help="Prompt length in tokens.")]
 _GenerateTokens = Annotated[int, typer.Option(min=2, metavar="N", help="Tokens to generate.")]
 _Repeat = Annotated[int, typer.Option(min=1, metavar="N", help="Runs per measurement; prints median, min and max.")]
 _Sequences = Annotated[int, typer.Option(min=1, metavar="N", help="Also measure N sequences generated in one batch.")]
@@ -25,7 +24,7 @@ _ROWS = {
 @command
 def bench(
     model: options.Model = options.DEFAULT_MODEL,
-    prompt_tokens: _PromptTokens = 512,
+    prompt_tokens: options.PromptTokens = 512,
     generate_tokens: _GenerateTokens = 128,
     repeat: _Repeat = 5,
     sequences: _Sequences = 1,

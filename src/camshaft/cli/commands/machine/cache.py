@@ -14,7 +14,7 @@ _Kinds = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="[KIND]...",
-        help="objects, evidence, measurements, schedules, headers, prompts or models; default: all except models.",
+        help="objects, evidence, measurements, schedules, headers, prompts, packed or models; default: all except models.",
     ),
 ]
 
@@ -24,7 +24,7 @@ def cache(context: typer.Context, json: options.Json = False) -> None:
     """Show the size of the cache and its hit counts.
 
     Kinds: compiled kernels (objects), validation results (evidence), kernel timings (measurements), compiled plans (schedules),
-    parsed model headers (headers), kept prompts (prompts), and models."""
+    parsed model headers (headers), kept prompts (prompts), packed weights (packed), and models."""
     if context.invoked_subcommand is None:
         _show(json=json)
     elif json:

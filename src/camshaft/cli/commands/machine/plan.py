@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from camshaft.observe.profile import Profile
     from camshaft.observe.rows import Row
 
-_PromptTokens = Annotated[int, typer.Option(min=1, metavar="N", help="Prompt length in tokens.")]
 _Phase = Annotated[str, typer.Option(metavar="prompt|generate|both", help="What to profile.")]
 _Runs = Annotated[int, typer.Option(min=1, metavar="N", help="Runs per phase; the medians are shown.")]
 _Thunks = Annotated[bool, typer.Option("--thunks", help="Also list every thunk.")]
@@ -103,7 +102,7 @@ def _mapped(plan: PlanDescription) -> list[tuple[str, str]]:
 @command
 def profile(
     model: options.Model = options.DEFAULT_MODEL,
-    prompt_tokens: _PromptTokens = 128,
+    prompt_tokens: options.PromptTokens = 128,
     phase: _Phase = "both",
     runs: _Runs = 20,
     thunks: _Thunks = False,

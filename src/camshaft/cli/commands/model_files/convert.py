@@ -18,7 +18,6 @@ _Folder = Annotated[
         help="A folder with config.json, .safetensors files and a tokenizer; or a ggml-*.bin file of whisper.cpp.",
     ),
 ]
-_Out = Annotated[Path, typer.Argument(metavar="OUT", help="The .gguf file; created only once it is complete.")]
 _Type = Annotated[
     str | None,
     typer.Argument(metavar="[TYPE]", help="F16, BF16, Q8_0, Q4_K_M, ...; default: the type of most weights."),
@@ -26,17 +25,16 @@ _Type = Annotated[
 _Mmproj = Annotated[
     bool, typer.Option("--mmproj", help="Write the vision encoder, the second file of a model that sees pictures.")
 ]
-_Force = Annotated[bool, typer.Option("--force", help="Overwrite OUT if it exists.")]
 
 
 @command
 def convert(
     folder: _Folder,
-    out: _Out,
+    out: options.GgufOut,
     file_type: _Type = None,
     *,
     mmproj: _Mmproj = False,
-    force: _Force = False,
+    force: options.Force = False,
     threads: options.Threads = None,
     json: options.Json = False,
 ) -> None:

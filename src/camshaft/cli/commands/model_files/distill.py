@@ -23,10 +23,7 @@ _Data = Annotated[Path, typer.Option(metavar="FILE", help="A text to learn from;
 _Steps = Annotated[int, typer.Option(metavar="N", min=1, help="Steps of learning.")]
 _Batch = Annotated[int, typer.Option(metavar="N", min=1, help="Pieces of text of a step.")]
 _Length = Annotated[int, typer.Option(metavar="N", min=2, help="Tokens of a piece.")]
-_Rate = Annotated[float, typer.Option("--lr", metavar="X", help="The greatest learning rate.")]
 _Seed = Annotated[int, typer.Option(metavar="N", min=0, help="Gives the pieces of the text.")]
-_Pure = Annotated[bool, typer.Option("--pure", help="Use one block format for every matrix, including the output.")]
-_Force = Annotated[bool, typer.Option("--force", help="Overwrite OUT if it exists.")]
 
 
 @command
@@ -39,10 +36,10 @@ def distill_quantize(
     steps: _Steps = 100,
     batch: _Batch = 2,
     length: _Length = 128,
-    rate: _Rate = 1e-3,
+    rate: options.LearningRate = 1e-3,
     seed: _Seed = 0,
-    pure: _Pure = False,
-    force: _Force = False,
+    pure: options.Pure = False,
+    force: options.Force = False,
     threads: options.Threads = None,
     json: options.Json = False,
 ) -> None:

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from camshaft.train.record.history import Point
     from camshaft.train.tuning.options import FinetunePlan, FinetuneResult
 
-# Below this share of an adapter's change, what rounding lost of it is said; Q4_1 in place left 0.06 and its model had learned
-# nothing; converted to Q4_0 it was 0.91, to Q8_0 0.9997.
+# Warn if less than this share of an adapter's change survives rounding. Q4_1 in place kept 0.06, and the model had learned
+# nothing; conversion to Q4_0 kept 0.91, to Q8_0 0.9997.
 LEAST_LEFT = 0.95
 
 _Data = Annotated[
@@ -32,8 +32,6 @@ _Adapter = Annotated[
     Path, typer.Argument(metavar="ADAPTER", help="An adapter, as 'camshaft finetune' writes it, or a PEFT folder.")
 ]
 _Tuned = Annotated[Path, typer.Argument(metavar="OUT", help="NAME.gguf; for an adapter another name is a PEFT folder.")]
-_Out = Annotated[Path, typer.Argument(metavar="OUT", help="Output file; created only once it is complete.")]
-_Force = Annotated[bool, typer.Option("--force", help="Overwrite OUT if it exists.")]
 _Folder = Annotated[
     Path | None, typer.Option(metavar="FOLDER", help="Where checkpoints are written; default: OUT.checkpoints.")
 ]
@@ -72,13 +70,13 @@ def finetune(
     tensorboard: _TensorBoard = None,
     backend: _Backend = None,
     threads: options.Threads = None,
-    force: _Force = False,
+    force: options.Force = False,
     json: options.Json = False,
 ) -> None:
     """Train an adapter of a model on examples, or the model itself.
 
     Shows loss, tokens per second and the time left on a terminal, else a line at each tenth of the steps. Ctrl-C saves a
-    checkpoint, from which --resume goes on."""
+    checkpoint, from which --resume continues."""
     from camshaft.models.files.pull import resolve_model
     from camshaft.train.record.recorder import Records
     from camshaft.train.tuning.finetuning import finetune as run
@@ -116,7 +114,7 @@ def _plan_rows(plan: FinetunePlan) -> list[tuple[str, str]]:
     if plan.program_nbytes is not None:
         rows += [("what --memory counts", size(held)), ("program, about", size(plan.program_nbytes))]
     rows += [("memory in all", size(held + (plan.program_nbytes or 0)))]
-    rows += [("layers computed once more", f"{plan.recomputed} of {plan.n_layers}")]
+    rows += [("layers recomputed", f"{plan.recomputed} of {plan.n_layers}")]
     return [*rows, ("rows", f"{plan.n_rows} of {plan.row_length} tokens"), ("steps", str(plan.n_steps))]
 
 
@@ -131,13 +129,13 @@ class Shown:
     def __call__(self, point: Point, total: int) -> None:
         self._seconds.append(point.seconds)
         self._validation = point.validation if point.validation is not None else self._validation
-        said = [f"loss {point.loss:.4f}", f"lr {point.lr:.3g}"]
-        said += [f"validation {self._validation:.4f}"] if self._validation is not None else []
+        parts = [f"loss {point.loss:.4f}", f"lr {point.lr:.3g}"]
+        parts += [f"validation {self._validation:.4f}"] if self._validation is not None else []
         timed = self._seconds[1:]
         if timed and point.seconds > 0:
             left = sum(timed) / len(timed) * (total - point.step)
-            said += [f"{point.tokens / point.seconds:.0f} tokens/s", f"{_clock(left)} left"]
-        self._bar(point.step, total, ", ".join(said))
+            parts += [f"{point.tokens / point.seconds:.0f} tokens/s", f"{_clock(left)} left"]
+        self._bar(point.step, total, ", ".join(parts))
 
 
 def _clock(seconds: float) -> str:
@@ -166,10 +164,10 @@ def _summary(result: FinetuneResult) -> str:
 def merge(
     model: options.Model,
     adapter: _Adapter,
-    out: _Out,
+    out: options.Out,
     *,
     file_type: _Type = None,
-    force: _Force = False,
+    force: options.Force = False,
 ) -> None:
     """Write a copy of a model with an adapter added to its weights."""
     from camshaft.models.files.pull import resolve_model

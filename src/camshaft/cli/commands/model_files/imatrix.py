@@ -13,21 +13,18 @@ from camshaft.cli.command import Bar, command, print_json
 _Text = Annotated[
     Path, typer.Argument(metavar="TEXT", help="A text file in UTF-8, of the kind that the model will read.")
 ]
-_Out = Annotated[Path, typer.Argument(metavar="OUT", help="The .gguf file; created only once it is complete.")]
 _Chunk = Annotated[int, typer.Option(metavar="N", min=16, help="Tokens of a chunk.")]
-_Chunks = Annotated[int | None, typer.Option(metavar="N", min=1, help="At most so many chunks; default: all.")]
-_Force = Annotated[bool, typer.Option("--force", help="Overwrite OUT if it exists.")]
 
 
 @command
 def imatrix(
     model: options.Model,
     text: _Text,
-    out: _Out,
+    out: options.GgufOut,
     chunk: _Chunk = 512,
-    chunks: _Chunks = None,
+    chunks: options.Chunks = None,
     *,
-    force: _Force = False,
+    force: options.Force = False,
     threads: options.Threads = None,
     json: options.Json = False,
 ) -> None:

@@ -19,11 +19,9 @@ _Name = Annotated[
     typer.Argument(metavar="[NAME]", help="A model name, hf:OWNER/REPO/FILE, or a wheel that contains a known model."),
 ]
 _In = Annotated[str, typer.Argument(metavar="IN", help="A model name, hf:OWNER/REPO/FILE, or a .gguf path.")]
-_Out = Annotated[Path, typer.Argument(metavar="OUT", help="Output file; created only once it is complete.")]
 _Type = Annotated[
     str, typer.Argument(metavar="TYPE", help="Q4_0, Q8_0, Q4_K_M, Q6_K, F16, ...; an unknown type lists all.")
 ]
-_Pure = Annotated[bool, typer.Option("--pure", help="Use one block format for every matrix, including the output.")]
 _Imatrix = Annotated[
     Path | None,
     typer.Option(metavar="FILE", help="An importance matrix (camshaft imatrix): errors count by the inputs they meet."),
@@ -36,7 +34,6 @@ _TensorType = Annotated[
         show_default=False,
     ),
 ]
-_Force = Annotated[bool, typer.Option("--force", help="Overwrite OUT if it exists.")]
 
 
 @command
@@ -66,13 +63,13 @@ def pull(name: _Name = DEFAULT_MODEL) -> None:
 @command
 def quantize(
     source: _In,
-    out: _Out,
+    out: options.Out,
     file_type: _Type,
     *,
-    pure: _Pure = False,
+    pure: options.Pure = False,
     imatrix: _Imatrix = None,
     tensor_type: _TensorType = None,
-    force: _Force = False,
+    force: options.Force = False,
     threads: options.Threads = None,
     json: options.Json = False,
 ) -> None:

@@ -22,9 +22,7 @@ if TYPE_CHECKING:
 MAX_QUEUE = 1 << 20  # the batch itself keeps fewer in the engine
 
 _In = Annotated[Path, typer.Argument(metavar="IN", help="The requests: a JSONL file in OpenAI's batch format.")]
-_Out = Annotated[
-    Path, typer.Argument(metavar="OUT", help="The results, in any order; one that is there is gone on with.")
-]
+_Out = Annotated[Path, typer.Argument(metavar="OUT", help="The results, in any order; an existing file is continued.")]
 
 
 @command
@@ -42,7 +40,7 @@ def batch(
 ) -> None:
     """Answer a file of requests in OpenAI's batch format, each with a line in OUT.
 
-    Ctrl-C keeps the results so far, and the same command goes on with the others."""
+    Ctrl-C keeps the results so far; the same command continues with the rest."""
     try:
         import camshaft.serve.batch.run  # noqa: F401 - needs the extra
     except ModuleNotFoundError as error:
@@ -57,14 +55,14 @@ def batch(
             bar(now.n_done, now.n_requests, _note(now))
 
         given = (running, (context, slots), model, (source, target), embed, progress)
-        tally = _here(*given) if ray is None else _on_cluster(ray, *given)
+        tally = _run_here(*given) if ray is None else _run_on_cluster(ray, *given)
     if json:
         print_json(asdict(tally))
     else:
         print(_summary(tally))
 
 
-def _here(
+def _run_here(
     running: options.ModelOptions,
     sizes: tuple[int, int],
     model: str,
@@ -91,7 +89,7 @@ def _here(
         return run_batch(served, *files, most_open=2 * slots, progress=progress)
 
 
-def _on_cluster(
+def _run_on_cluster(
     address: str,
     running: options.ModelOptions,
     sizes: tuple[int, int],

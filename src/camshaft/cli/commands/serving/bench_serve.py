@@ -45,7 +45,7 @@ _ROWS = {"first_token_s": "first token", "between_tokens_s": "between tokens", "
 
 @dataclasses.dataclass(frozen=True)
 class LoadOptions:
-    """What clients ask."""
+    """What the clients request."""
 
     clients: Annotated[
         list[int] | None,

@@ -72,28 +72,28 @@ def serve(
     common = replace(_common(given, queue, slot_save_path, speculate), time_limit_s=_checked_limit(time_limit))
     found = _with_others(_config(models, config, common), common, embed=embed, rerank=rerank, speech=speech)
     sizes = f", {slots} at once, context {context}" if config is None else ""
-    said = f"{', '.join(spec.name for spec in found.specs)} at URL/v1{sizes}; Ctrl-C stops"
+    description = f"{', '.join(spec.name for spec in found.specs)} at URL/v1{sizes}; Ctrl-C stops"
     place = None if log is None else LogPlace(log if log == STDERR else log.absolute(), log_texts)
     if ray is not None:
         _check_open(keys, host, f"http://{host}:{port}")
-        _serve_on_cluster(ray, found, guard, replicas, (host, port), said, place)
+        _serve_on_cluster(ray, found, guard, replicas, (host, port), description, place)
         return
     with ExitStack() as stack:
         to_log = None if place is None else stack.enter_context(opened(place))
         listening = stack.enter_context(run.listen(host, port))
         _check_open(keys, listening.getsockname()[0], run.url_of(listening))
         served = stack.enter_context(closing(_loaded(found)))
-        ready = said.replace("URL", run.url_of(listening))
+        ready = description.replace("URL", run.url_of(listening))
         run.make_server(served, guard, lambda: _notice(f"serving {ready}"), to_log).run(sockets=[listening])
 
 
 def missing_extra(error: ModuleNotFoundError, purpose: str, ray: str | None) -> MissingExtraError:
-    """What to install for a command that serves requests here or, by the extra that has the other, on a cluster."""
+    """Returns the error that names the extra to install for a command that serves requests on this machine or on a cluster."""
     return MissingExtraError(str(error.name), "serve" if ray is None else "cluster", purpose)
 
 
 def _common(given: dict[str, Any], queue: int, slot_folder: Path | None, speculate: str | None) -> ModelSpec:
-    """What the models have in common that say nothing else."""
+    """Returns the defaults of all models."""
     from camshaft.serve.models.config import speculate_of
     from camshaft.serve.models.spec import ModelSpec
 
@@ -168,7 +168,7 @@ def _serve_on_cluster(
     guard: Guard,
     replicas: str | None,
     at: tuple[str, int],
-    said: str,
+    description: str,
     log: LogPlace | None,
 ) -> None:
     from camshaft.cluster.serving import read_replicas, served
@@ -177,7 +177,7 @@ def _serve_on_cluster(
     host, port = at
     wanted = None if replicas is None else read_replicas(replicas)
     with served(address, cluster_specs(config), guard, replicas=wanted, host=host, port=port, log=log):
-        _notice(f"serving {said.replace('URL', f'http://{host}:{port}')}")
+        _notice(f"serving {description.replace('URL', f'http://{host}:{port}')}")
         while True:
             time.sleep(3600)
 

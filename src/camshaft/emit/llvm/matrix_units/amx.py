@@ -6,6 +6,8 @@ registers (its pass X86LowerAMXType).
 
 from __future__ import annotations
 
+from functools import cache
+
 from camshaft.dtypes import i32
 from camshaft.emit.llvm.context import Context
 from camshaft.emit.llvm.matrix_units.unit import Slots, Unit, pieces, start_of, words_after
@@ -51,21 +53,27 @@ def _load(ctx: Context, rows: int, nbytes: int, pointer: str, stride: int, passi
 
 
 def _step(ctx: Context, item: tile_ir.TileMma, slots: Slots, p: Rep, words: int) -> None:
-    """Load each operand's tiles once and multiply all pairs."""
+    """Load each operand's tiles once and multiply all pairs.
+
+    Tiles are loaded where they are first needed: all loads before all products took 5 % longer (Emerald Rapids)."""
     tile, (rows, nbytes) = item.tile, _sides(item.tile)
     a_stride, b_stride = item.a.strides[-2], item.b.strides[-2]
     a_start, b_start = start_of(ctx, item.a, item.a_at, p, 1), start_of(ctx, item.b, item.b_at, p, b_stride)
-    left = [
-        _load(ctx, rows, 4 * words, words_after(ctx, a_start, i * rows * a_stride), a_stride, "a" in item.passing)
-        for i in range(len(slots))
-    ]
-    right = [
-        _load(ctx, words, nbytes, words_after(ctx, b_start, j * nbytes // 4), b_stride, "b" in item.passing)
-        for j in range(len(slots[0]))
-    ]
+
+    @cache
+    def left(i: int) -> str:
+        return _load(
+            ctx, rows, 4 * words, words_after(ctx, a_start, i * rows * a_stride), a_stride, "a" in item.passing
+        )
+
+    @cache
+    def right(j: int) -> str:
+        return _load(ctx, words, nbytes, words_after(ctx, b_start, j * nbytes // 4), b_stride, "b" in item.passing)
+
     name = f"llvm.x86.{'tdpbsud' if tile.dtype == i32 else 'tdpbf16ps'}.internal"
     for i, j, slot in pieces(slots):
-        operands = [("x86_amx", x) for x in (_as_tile(ctx, tile, slot), left[i], right[j])]
+        b = right(j)
+        operands = [("x86_amx", x) for x in (_as_tile(ctx, tile, slot), left(i), b)]
         sums = ctx.call(name, "x86_amx", *_i16(rows, nbytes, 4 * words), *operands)
         ctx.write(f"store {_vector(tile)[0]} {_as_vector(ctx, tile, sums)}, ptr {slot}")
 

@@ -30,7 +30,7 @@ def unit_of(target: CpuTarget, tile: tile_ir.Tile) -> Unit | None:
 
 def native_tiles(kernel: ir.KernelIR, target: CpuTarget) -> frozenset[tile_ir.Tile]:
     """The kernel's tiles that become matrix instructions: in order, while they fit the unit's registers."""
-    # LLVM crashes where a tile is kept during the words of another one that is not native, and a third takes its registers
+    # LLVM crashes if a tile is live while another one that is not native is computed, and a third takes its registers
     found = _fitting(kernel, target, _lives(kernel.body))
     return found if found >= products_by_tile(kernel).keys() else _fitting(kernel, target, None)
 

@@ -19,7 +19,7 @@ Slots = list[list[str]]
 class Unit:
     """A matrix unit: the features it needs by a tile's dtype, its piece (rows, columns, words), and `typ`, the type of its sums.
 
-    `needed(down, across, shapes)`: registers for so many pieces and shapes of operands. `zero`: a piece of zeros. `step`:
+    `needed(down, across, shapes)`: the registers for a number of pieces and operand shapes. `zero`: a piece of zeros. `step`:
     multiply all pieces, `words` deep, from word p on. `take`: load the tile's rows from a pointer; `put`: store them there.
     """
 

@@ -39,7 +39,7 @@ def unigrams(
         scores = np.zeros(len(tokens), np.float32)
         scores[: len(rows)] = [float(row[1]) for row in rows]
     except (TypeError, ValueError, LookupError):
-        raise FormatError(f"{path_for_messages(path)}: its vocabulary is no list of texts with scores") from None
+        raise FormatError(f"{path_for_messages(path)}: its vocabulary is not a list of texts with scores") from None
     unknown = tokenizer["model"].get("unk_id")
     if isinstance(unknown, int) and 0 <= unknown < len(tokens):
         types[unknown] = TokenType.UNKNOWN
@@ -50,7 +50,7 @@ def unigrams(
     try:
         charsmap = base64.b64decode(str(found or ""), validate=True)
     except (TypeError, ValueError, binascii.Error):
-        raise FormatError(f"{path_for_messages(path)}: its precompiled_charsmap is no base64") from None
+        raise FormatError(f"{path_for_messages(path)}: its precompiled_charsmap is not base64") from None
     keys["remove_extra_whitespaces"] = True
     return keys | ({"precompiled_charsmap": np.frombuffer(charsmap, np.uint8)} if charsmap else {})
 
@@ -63,7 +63,7 @@ def _normalizers(tokenizer: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
 
 
 def rows_of(given: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
-    """The objects in a list of that name, none if it is missing. Raises FormatError for what is no list."""
+    """The objects in a list of that name, none if it is missing. Raises FormatError for anything that is not a list."""
     value = given.get(name)
     if value is not None and not isinstance(value, list):
         raise FormatError(f"tokenizer.json: {name} is {shown_value(value)}; wanted a list")
@@ -71,7 +71,7 @@ def rows_of(given: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
 
 
 def post_processors(tokenizer: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """What adds special tokens to texts."""
+    """Returns the post-processors, which add special tokens."""
     post = tokenizer.get("post_processor")
     return [post, *rows_of(post, "processors")] if isinstance(post, dict) else []
 

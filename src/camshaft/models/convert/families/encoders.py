@@ -108,7 +108,7 @@ def plain_name(name: str) -> str:
 
 
 def encoder_keys(config: HubConfig) -> dict[str, Any]:
-    """What encoders have beside decoders' keys."""
+    """Returns the metadata that encoders have besides decoders' keys."""
     keys: dict[str, Any] = {"attention.causal": False, "context_length": config.size("context") - _offset(config)}
     if is_reranker(config):
         keys["pooling_type"] = RANK

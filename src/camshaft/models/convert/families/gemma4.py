@@ -1,4 +1,4 @@
-"""Keys and tensors of Gemma 4: two sizes of heads, shared keys, embeddings of each layer, experts."""
+"""Metadata and tensors of Gemma 4: two head sizes, shared KV layers, per-layer embeddings, experts."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from camshaft.formats.bits import Floats
 from camshaft.models.convert.hub_config import HubConfig
 
 Change: TypeAlias = Callable[[Floats], Floats]
-_STILL = 1e30  # a frequency divided by it does not rotate
+_STILL = 1e30  # a RoPE frequency divided by this does not rotate
 
 
 def gemma4_keys(config: HubConfig) -> dict[str, Any]:
-    """Sizes of both kinds of layers, which layers have a window, and how many of the last ones read keys of earlier ones."""
+    """Returns the sizes of both kinds of layers, which have a window, and how many of the last ones reuse earlier keys."""
     local = [kind == "sliding_attention" for kind in config.layer_kinds]
-    full, sliding, shared = _of_full(config, "head_dim"), config.head_dim, _shared(config)
-    heads = [config.size("kv_heads") if one else _of_full(config, "num_key_value_heads") for one in local]
+    full, sliding, shared = _full_attention_size(config, "head_dim"), config.head_dim, _shared(config)
+    heads = [config.size("kv_heads") if one else _full_attention_size(config, "num_key_value_heads") for one in local]
     keys = {
         "attention.head_count_kv": heads[0] if len({*heads}) == 1 else heads,
         "attention.key_length": full,
@@ -48,8 +48,8 @@ def _shared(config: HubConfig) -> int:
     return int(config.number("num_kv_shared_layers", 0))
 
 
-def _of_full(config: HubConfig, name: str) -> int:
-    """A size in layers without a window: under a name of its own, or by layer, or that of all layers."""
+def _full_attention_size(config: HubConfig, name: str) -> int:
+    """Returns a size of layers without a window: from its own key, else the per-layer config, else the size of all layers."""
     by_layer = config.get("per_layer_config")
     rows = by_layer.values() if isinstance(by_layer, dict) else ()
     listed = [row[name] for row in rows if isinstance(row, dict) and name in row]
@@ -58,18 +58,18 @@ def _of_full(config: HubConfig, name: str) -> int:
     return config.size(other, listed[0] if listed else own)
 
 
-# Tensors of which two are in one in other families.
+# Gemma 4 keeps the gate and up projections of experts in one tensor, which other families split.
 _KEPT = ("ffn_gate_up_exps.weight", "ffn_down_exps.weight")
 
 
 def gemma4_changes(name: str, config: HubConfig) -> Iterator[tuple[str, Change]]:
-    """Gate and up of experts stay in one tensor."""
+    """Yields the tensors of experts unchanged."""
     if name in _KEPT:
         yield name, lambda values: values
 
 
 def still_factors(config: HubConfig) -> np.ndarray[Any, Any]:
-    """What frequencies of layers without a window are divided by: 1 for those that rotate."""
-    half = _of_full(config, "head_dim") // 2
+    """Returns the divisors of RoPE frequencies in layers without a window: 1 for those that rotate."""
+    half = _full_attention_size(config, "head_dim") // 2
     rotated = int(half * float(config.rope.get("partial_rotary_factor", 1.0)))
     return np.array([1.0] * rotated + [_STILL] * (half - rotated), np.float32)

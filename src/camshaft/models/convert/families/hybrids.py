@@ -145,7 +145,7 @@ def _listed(config: HubConfig, name: str, n: int) -> list[float]:
 
 
 def _of_projection(config: HubConfig) -> np.ndarray[Any, Any]:
-    """What the rows of z, x, B, C and the steps are multiplied by."""
+    """Returns the factors of the rows of z, x, B, C and dt."""
     inner, heads = _inner_size(config), config.size("mamba_n_heads")
     state = config.size("mamba_n_groups") * config.size("mamba_d_state")
     factors = np.array(_listed(config, "ssm_multipliers", 5), np.float32)

@@ -53,7 +53,7 @@ def latent_experts(config: HubConfig) -> dict[str, Any]:
 
 
 def latent_changes(name: str, config: HubConfig) -> Iterator[tuple[str, Change]]:
-    """What turns queries, and what makes values, out of the projection of latents that has both for each head."""
+    """Splits the up-projection of latents into the parts for keys and for values of each head."""
     if name != "attn_kv_b.weight":
         return
     heads, plain = config.size("heads"), config.size("qk_nope_head_dim")

@@ -1,4 +1,4 @@
-"""Keys of rotations that scale scores or magnitudes in ways of their own."""
+"""Metadata keys of RoPE scaling that only one family has, and of a few other constants."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from camshaft.errors import ModelError
 from camshaft.models.convert.hub_config import HubConfig
 
 Keys: TypeAlias = dict[str, Any]
-_JITTER = 0.01  # readers take it for granted
+_JITTER = 0.01  # readers of GGUF files assume it
 
 
 def temperature(config: HubConfig) -> Keys:
-    """Mistral 3's: scores grow with the position; YaRN's magnitude is told by mscale_all_dim."""
+    """Returns Mistral 3's attention temperature, by which scores grow with the position, and YaRN's mscale_all_dim."""
     rope, keys = config.rope, {}
     if rope.get("llama_4_scaling_beta"):
         keys["attention.temperature_scale"] = float(rope["llama_4_scaling_beta"])
@@ -23,8 +23,8 @@ def temperature(config: HubConfig) -> Keys:
 
 
 def phimoe(config: HubConfig) -> Keys:
-    """Phi-3.5-MoE's magnitude of rotations, which its config names for short and long texts, and the key that GGUF's readers have
-    for the epsilon. Raises ModelError for two magnitudes, or another range of scores that count."""
+    """Returns Phi-3.5-MoE's attention factor, which its config gives for short and long texts, and its norms' epsilon under the
+    key that GGUF readers expect. Raises ModelError if the two factors differ, or for another router jitter."""
     keys: Keys = {"attention.layer_norm_rms_epsilon": float(config.number("layer_eps"))}
     if config.number("router_jitter_noise", _JITTER) != _JITTER:
         raise ModelError(f"{config.path}: router_jitter_noise is {config.get('router_jitter_noise')}; wanted {_JITTER}")
@@ -32,20 +32,20 @@ def phimoe(config: HubConfig) -> Keys:
         return keys
     short, long = (config.checked(name, config.rope.get(name)) for name in ("short_mscale", "long_mscale"))
     if short != long:
-        raise ModelError(f"{config.path}: short_mscale is {short} and long_mscale {long}; wanted one magnitude")
+        raise ModelError(f"{config.path}: short_mscale is {short} and long_mscale {long}; wanted equal factors")
     old = config.rope.get("original_max_position_embeddings") or config.size("original_max_position_embeddings")
     keys |= {"rope.scaling.original_context_length": int(old), "rope.scaling.attn_factor": float(short)}
     return keys
 
 
 def clamp(config: HubConfig) -> Keys:
-    """OLMo's limit of q, k and v, and the epsilon of its norms, which its config does not name."""
+    """Returns OLMo's clamp of q, k and v, and the epsilon of its norms, which its config does not have."""
     keys: Keys = {"attention.layer_norm_epsilon": 1e-5}
     return keys | ({"attention.clamp_kqv": float(config.number("clip_qkv"))} if config.get("clip_qkv") else {})
 
 
 def deepstack(config: HubConfig) -> Keys:
-    """How many of the first layers of a text model get embeddings of pictures too."""
+    """Returns how many of the first layers of the text model receive picture embeddings (DeepStack)."""
     vision = config.get("vision_config")
     layers = vision.get("deepstack_visual_indexes") if isinstance(vision, dict) else None
     if not isinstance(layers, list):
@@ -54,7 +54,7 @@ def deepstack(config: HubConfig) -> Keys:
 
 
 def longrope(config: HubConfig) -> Keys:
-    """Phi-3's magnitude of rotations, sqrt(1 + ln(context / original) / ln(original))."""
+    """Returns Phi-3's attention factor, sqrt(1 + ln(context / original) / ln(original))."""
     if config.rope["rope_type"] not in ("longrope", "su"):
         return {}
     old = config.rope.get("original_max_position_embeddings") or config.size("original_max_position_embeddings")

@@ -1,4 +1,4 @@
-"""Keys of windows of attention: their size, the layers that have one, and the rotations of those layers."""
+"""Metadata of sliding-window attention: window size, which layers have one, and the RoPE base of those layers."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from camshaft.models.convert.hub_config import HubConfig
 
 
 def window(config: HubConfig) -> Keys:
-    """The window, if there is one."""
+    """Returns the window size, if there is one."""
     return {"attention.sliding_window": config.size("sliding_window")} if config.get("sliding_window") else {}
 
 
 def window_pattern(config: HubConfig) -> Keys:
-    """The window, and which layers have it."""
+    """Returns the window size and which layers have it."""
     kinds = config.get("layer_types")
     if not config.get("sliding_window") or not isinstance(kinds, list):
         return {}
@@ -21,7 +21,7 @@ def window_pattern(config: HubConfig) -> Keys:
 
 
 def window_every(n: int) -> MoreKeys:
-    """The window, of all layers but every n-th, as GGUF files have it without saying so."""
+    """Returns the window size, after a check that all layers but every n-th have it: GGUF readers assume that pattern."""
 
     def keys(config: HubConfig) -> Keys:
         kinds = config.get("layer_types")
@@ -34,6 +34,6 @@ def window_every(n: int) -> MoreKeys:
 
 
 def window_base(config: HubConfig) -> Keys:
-    """The base of the rotations of layers with a window, if it is their own."""
+    """Returns the RoPE base of layers with a window, if it differs from the others'."""
     theta = config.window_theta
     return {} if theta is None else {"rope.freq_base_swa": float(theta)}

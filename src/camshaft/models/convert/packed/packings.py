@@ -62,7 +62,7 @@ class Packed:
 
     @property
     def shape(self) -> Shape:
-        """[n, k], of experts with their number first. Raises FormatError for tensors that are no matrices."""
+        """[n, k], of experts with their number first. Raises FormatError for tensors that are not matrices."""
         try:
             return self.packing.shape(self.tensors, self.settings)
         except (IndexError, ValueError, ZeroDivisionError):
@@ -90,7 +90,7 @@ class Packed:
 
 
 def settings_of(config: HubConfig) -> dict[str, Any]:
-    """What config.json says of its weights: `method`, `bits`, `group_size`, `version`, and its `path`."""
+    """The quantization settings of config.json: `method`, `bits`, `group_size`, `version`, and the file's `path`."""
     given = next((c for n in ("quantization_config", "quantization") if isinstance(c := config.get(n), dict)), {})
     groups = given.get("config_groups")
     first: Any = next(iter(groups.values()), {}) if isinstance(groups, dict) else {}

@@ -1,4 +1,4 @@
-"""The numbers of a folder's tensors as float32; of FP8 ones, multiplied by their scales."""
+"""Reads a folder's tensors as float32; FP8 tensors are multiplied by their scales."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from camshaft.models.convert.packed.packings import Packed, Shape, find_packed
 
 _SCALES = (".weight_scale_inv", ".weight_scale")
 _UNUSED = (".input_scale", ".activation_scale", ".k_scale", ".v_scale", ".kv_scale")
-# What ways to quantize that are not read leave in a folder, by the end of a tensor's name.
+# Endings of tensor names -> the quantization that they reveal, which is not read here.
 _REFUSED = {".qweight": "neither GPTQ nor AWQ", ".absmax": "bitsandbytes"}
 _WANTED = "bf16, f16, f32 or fp8 weights, GPTQ, AWQ, compressed-tensors, MLX or MXFP4"
 _PLAIN = ("F32", "F16", "BF16", "F64")
@@ -25,8 +25,7 @@ _PLAIN = ("F32", "F16", "BF16", "F64")
 
 @dataclass(frozen=True)
 class Weights:
-    """The tensors of a model without those that are scales, which are by the name of their weight in `scales`, and weights of
-    several tensors each."""
+    """The tensors of a model. `scales` are by the name of their weight; `packed` are weights made of several tensors each."""
 
     tensors: Mapping[str, FileTensor]
     scales: Mapping[str, FileTensor] = field(default_factory=dict)
@@ -40,7 +39,7 @@ class Weights:
 
     @property
     def usual_format(self) -> str:
-        """F32, F16 or BF16: that of most bytes; FP8 becomes BF16, weights of fewer bits what their scales are."""
+        """The most frequent of F32, F16 and BF16, by bytes. FP8 counts as BF16, weights of fewer bits as their scales' format."""
         nbytes: dict[str, int] = {}
         for packed in self.packed.values():
             nbytes[packed.usual_format] = nbytes.get(packed.usual_format, 0) + math.prod(packed.shape)
@@ -51,7 +50,7 @@ class Weights:
         return max(nbytes, key=lambda name: nbytes[name])
 
     def load(self, name: str) -> Floats:
-        """A tensor's numbers, float32. Raises FormatError for scales of another shape."""
+        """Returns a tensor as float32. Raises FormatError for scales of another shape."""
         if name in self.packed:
             return self.packed[name].numbers()
         tensor = self.tensors[name]
@@ -91,7 +90,7 @@ def read_weights(tensors: Mapping[str, FileTensor], config: HubConfig) -> Weight
 
 
 def _spread(scale: Floats, shape: Shape, what: str) -> Floats:
-    """Scales of a whole matrix, of rows, or of blocks of 128 rows and columns, for each number."""
+    """Broadcasts scales of a whole matrix, of rows, or of blocks of 128 x 128 to every element."""
     if scale.size == 1:
         return scale.reshape(1, 1)
     n, k = shape

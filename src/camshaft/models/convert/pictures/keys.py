@@ -21,7 +21,7 @@ _ACTIVATIONS = {"gelu": "use_gelu", "gelu_pytorch_tanh": "use_gelu", "silu": "us
 
 @dataclass(frozen=True)
 class Given:
-    """What a folder says: of the whole model, its vision encoder, and the preparation of pictures."""
+    """The configuration in a folder: of the whole model, its vision encoder, and image preprocessing."""
 
     model: HubConfig
     vision: HubConfig

@@ -1,4 +1,4 @@
-"""What an `mmproj` file has: the vision encoder and the projector of a folder in Hugging Face's layout."""
+"""Converts the vision encoder and projector of a Hugging Face folder to an `mmproj` file."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from camshaft.models.files.quantization_mix import MIXES
 
 _QUANTIZATION_VERSION = 2
 _LLAVA = "LlavaForConditionalGeneration"
-# A class of transformers -> clip.projector_type.
+# transformers' class -> clip.projector_type
 PROJECTOR_OF = {
     "Idefics3ForConditionalGeneration": "idefics3",
     "SmolVLMForConditionalGeneration": "idefics3",
@@ -30,15 +30,15 @@ PROJECTOR_OF = {
     "Qwen3_5ForConditionalGeneration": "qwen3vl_merger",
     "Qwen3_5MoeForConditionalGeneration": "qwen3vl_merger",
     "Mistral3ForConditionalGeneration": "pixtral",
-    _LLAVA: "pixtral",  # if its encoder is
+    _LLAVA: "pixtral",  # if its encoder is Pixtral's
 }
-# Formats of the matrices; all else is F32.
+# Formats of the matrices; other tensors are F32.
 TYPES = ("F32", "F16", "BF16", "Q8_0")
 _PLAIN = ("v.patch_embd.weight", "v.patch_embd.weight.1", "v.position_embd.weight", "mm.input_projection.weight")
 
 
 def projector_of(config: HubConfig) -> str:
-    """The projector of a model. Raises ModelError for a class without one."""
+    """Returns the projector type of a model. Raises ModelError for a class without one."""
     vision = config.get("vision_config", {})
     kind = vision.get("model_type") if isinstance(vision, dict) else None
     if config.architecture not in PROJECTOR_OF or (config.architecture == _LLAVA and kind != "pixtral"):
@@ -56,7 +56,7 @@ def mmproj_of(
         raise ModelError(f"got the type {file_type} of a vision encoder; wanted one of {', '.join(TYPES)}")
     projector = projector_of(config)
     given = read_given(folder, config)
-    found = tuple(_kept(vision_parts(projector, given.vision, shapes), vision_keys(projector, given)))
+    found = tuple(_used_parts(vision_parts(projector, given.vision, shapes), vision_keys(projector, given)))
     found += tuple(row_break(folder, shapes)) if projector == "pixtral" else ()
     name = config.get("_name_or_path") or folder.absolute().name
     values = {
@@ -70,7 +70,7 @@ def mmproj_of(
     return projector, values, found, {part.name: _format(part, file_type) for part in found}
 
 
-def _kept(found: Any, keys: Mapping[str, Any]) -> Sequence[Part]:
+def _used_parts(found: Any, keys: Mapping[str, Any]) -> Sequence[Part]:
     """The parts without those of layers that the encoder leaves out."""
     n = keys["vision.block_count"]
 

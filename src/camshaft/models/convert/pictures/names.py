@@ -93,7 +93,7 @@ def vision_parts(projector: str, vision: HubConfig, shapes: Mapping[str, Shape])
             continue
         found = _name(name, vision)
         if found is None:
-            raise ModelError(f"{vision.path}: {shown(source)} is no tensor of {projector} that camshaft knows")
+            raise ModelError(f"{vision.path}: {shown(source)} is not a tensor of {projector} that camshaft knows")
         for new, change in _changes(found, projector, vision, shape):
             try:
                 made = change(np.broadcast_to(np.float32(0), shape)).shape

@@ -32,7 +32,7 @@ def read_sentencepiece(path: Path) -> SentencePieceModel:
     try:
         return _model(path.read_bytes(), path_for_messages(path))
     except (IndexError, struct.error, UnicodeDecodeError, TypeError, AttributeError):
-        raise FormatError(f"{path_for_messages(path)}: is no SentencePiece model, or damaged") from None
+        raise FormatError(f"{path_for_messages(path)}: is not a SentencePiece model, or damaged") from None
 
 
 def _model(data: bytes, path: str) -> SentencePieceModel:

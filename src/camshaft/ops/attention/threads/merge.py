@@ -13,7 +13,7 @@ AT_ONCE = 4  # splits that a thread reads before it waits
 
 
 def power_up_to(n: int) -> int:
-    """Returns the greatest power of two up to n, which is above 0."""
+    """Returns the largest power of two up to n, which is above 0."""
     return 1 << (n.bit_length() - 1)
 
 

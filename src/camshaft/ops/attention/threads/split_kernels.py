@@ -146,7 +146,7 @@ class Work:
                     total.set(k.fma(k.gather(self.query, start + (g * shape.head_dim + j)), key, total.value))
 
     def weigh(self, totals: list[Variable], count: Value) -> None:
-        """powers[row, key] = 2^(score - greatest so far). Multiplies the running sums by 2^(greatest before - greatest)."""
+        """powers[row, key] = 2^(score - largest so far). Multiplies the running sums by 2^(largest before - largest)."""
         k, shape, found = self.k, self.shape, []
         for g, total in enumerate(totals):
             self.parts[g, k.lane()] = total.value
@@ -216,7 +216,7 @@ class Work:
 
 
 def _greatest(k: Tracer, scores: Array, row: Value) -> Value:
-    """Returns the greatest of a row of scores."""
+    """Returns the largest of a row of scores."""
     found = [k.gather(scores, row, j) for j in range(TILE)]
     while len(found) > 1:
         found = [k.maximum(a, b) for a, b in zip(found[::2], found[1::2], strict=True)]

@@ -1,7 +1,7 @@
 """The variant of attention for prompts on the matrix units of NVIDIA GPUs: q K and p V of f16, the softmax between them in f32.
 
 A workgroup computes 64 tokens of one q head. The units hold sums where no thread sees a whole row, so keys are read twice: first
-for each row's greatest score and sum of weights, then for weights that add up to 1, and the sums of p V are the result as they
+for each row's largest score and sum of weights, then for weights that add up to 1, and the sums of p V are the result as they
 are. The cache is f16; q is rounded to it, and so are the weights, times 2^12, so that small ones keep their bits. A token whose
 q passes f16 where it is multiplied by scale log2(e) is NaN, as its keys would be; `tiled` has it in f32, unit_tiles.py in bf16.
 """
@@ -47,7 +47,7 @@ TOLERANCE = {"f32": 2e-5}
 
 @dataclass(frozen=True)
 class Row:
-    """What a thread knows of its row: the position of its token, and of the keys so far the greatest score and the sum of
+    """A thread's state of its row: the position of its token, and for the keys so far the maximum score and the sum of
     weights relative to it."""
 
     last: Value
@@ -105,7 +105,7 @@ class Work:
         return found
 
     def measure(self, row: Row, base: Value) -> None:
-        """Adds a tile of keys to the greatest score and the sum of weights."""
+        """Adds a tile of keys to the largest score and the sum of weights."""
         k, before = self.k, row.peak.value
         scores = [k.select(seen, score, LOWEST) for seen, score in self.mine(row, base)]
         peak = before
@@ -118,7 +118,7 @@ class Work:
         row.weight.set(weight)
 
     def join(self, row: Row) -> tuple[Value, Value]:
-        """The row's greatest score, and WEIGHT_SCALE divided by its sum of weights, over all of its threads."""
+        """The row's largest score, and WEIGHT_SCALE divided by its sum of weights, over all of its threads."""
         k, (peaks, weights) = self.k, self.shared
         k.scatter(peaks, row.peak.value, self.row, self.share)
         k.scatter(weights, row.weight.value, self.row, self.share)

@@ -1,7 +1,7 @@
 """The reference of a chain of elementwise ops, and its tolerance, both from its parts.
 
 A chain may amplify what its parts round: exp of exp, a difference of near equals. So its tolerance comes from computing the
-reference once more with every inexact step off by some ulps: that is how far apart two correct kernels may be.
+reference again with every inexact step off by some ulps: that is how far apart two correct kernels may be.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class Tolerance(Mapping[str, float]):
         self._chain, self._parts = chain, parts
 
     @cached_property
-    def _found(self) -> dict[str, float]:
+    def _errors(self) -> dict[str, float]:
         found: dict[str, float] = {}
         if not any(self._parts[step.op].op.tolerance for step in self._chain.steps):
             return found
@@ -91,13 +91,13 @@ class Tolerance(Mapping[str, float]):
         return {name: error + max(b.get(name, 0.0) for b in bases) for name, error in found.items()}
 
     def __getitem__(self, name: str) -> float:
-        return self._found[name]
+        return self._errors[name]
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._found)
+        return iter(self._errors)
 
     def __len__(self) -> int:
-        return len(self._found)
+        return len(self._errors)
 
 
 def _distance(got: ops.Array, want: ops.Array) -> float:

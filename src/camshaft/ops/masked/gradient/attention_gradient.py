@@ -107,7 +107,7 @@ def _decompose(
     def rows(x: Any) -> Any:
         return x.reshape((batch, kv_heads, -1, x.shape[3]))
 
-    def turned(x: Any) -> Any:
+    def transposed(x: Any) -> Any:
         return f.transpose(x, axes=(0, 1, 3, 2))
 
     seen = visible(_options(attrs), queries, keys, offset)
@@ -117,8 +117,8 @@ def _decompose(
     p = f.exp(f.where(seen, scores - least, LOWEST))
     of_scores = f.matmul(rows(dy), rows(v), transpose_b=True).reshape(shape) - delta.reshape(column)
     of_scores, weights = rows(p * of_scores * scale), rows(p)
-    of_q, of_k = f.matmul(of_scores, rows(k)).reshape(q.shape), f.matmul(turned(of_scores), rows(q))
-    return of_q, of_k, f.matmul(turned(weights), rows(dy))
+    of_q, of_k = f.matmul(of_scores, rows(k)).reshape(q.shape), f.matmul(transposed(of_scores), rows(q))
+    return of_q, of_k, f.matmul(transposed(weights), rows(dy))
 
 
 def _tile(target: ops.Target) -> dict[str, int]:
@@ -128,8 +128,8 @@ def _tile(target: ops.Target) -> dict[str, int]:
     return {"rows": 48, "columns": 48, "block": 6, "vectors": 3 if register_vectors(target) > 6 else 1}
 
 
-def _turned(index: int, matrices: int, rows: int, columns: int, pitch: int) -> ops.Launch:
-    """Turns the matrices [rows, columns] of input `index` into scratch, whose rows have `pitch` elements."""
+def _transposed(index: int, matrices: int, rows: int, columns: int, pitch: int) -> ops.Launch:
+    """Transposes the matrices [rows, columns] of input `index` into scratch, whose rows have `pitch` elements."""
     n = matrices * columns
     arrays = ops.read(index, shape=(n * rows,)), ops.scratch(index - 1, "write", shape=(n * pitch,))
     given: dict[str, Constant] = {
@@ -154,7 +154,7 @@ def _build(node: ops.NodeSpec, target: ops.Target) -> ops.Build:
     n, n_kv = batch * heads, batch * kv_heads
     sizes = {1: size, 2: v_size}
     scratch = [TensorSpec((n_kv, sizes[i], pitch), f32) for i in sizes]
-    turns = [_turned(i, n_kv, keys, sizes[i], pitch) for i in sizes]
+    turns = [_transposed(i, n_kv, keys, sizes[i], pitch) for i in sizes]
     parts = [ops.write(i, shape=(n, keys, sizes[i])) for i in sizes]
     if group > 1:
         parts = [ops.scratch(1 + i, "write", shape=(n, keys, sizes[i])) for i in sizes]

@@ -62,16 +62,22 @@ class Product:
     def run(self) -> None:
         """Computes the product, a part of the depth at a time. The last rows' tile starts earlier, so that it is full."""
         k = self.k
+        for begin, depth in self.parts():
+            for i in k.range((k.minimum(self.limit - self.start, self.rows) + (SIDE - 1)) // SIDE):
+                row = self.start + i * SIDE
+                for p in k.range(self.width):
+                    Tile(self, row, k.minimum(row, self.m.rows - SIDE), p).add(begin, depth)
+
+    def parts(self) -> Iterator[tuple[Value, Value | int]]:
+        """For each part of the depth: its first step, and its steps, whose words then lie in the panels."""
+        k = self.k
         for number in k.range(-(-self.steps // self.part)):
             begin = number * self.part
             depth = k.minimum(self.steps - begin, self.part) if self.steps % self.part else self.part
             k.barrier()
             (self._turn if self.b.dtype == u32 else self._pair)(begin, depth)
             k.barrier()
-            for i in k.range((k.minimum(self.limit - self.start, self.rows) + (SIDE - 1)) // SIDE):
-                row = self.start + i * SIDE
-                for p in k.range(self.width):
-                    Tile(self, row, k.minimum(row, self.m.rows - SIDE), p).add(begin, depth)
+            yield begin, depth
 
     def _pair(self, begin: Value, depth: Value | int) -> None:
         """Fills the panels from pairs of rows of b [k, n], each pair along all panels."""

@@ -20,8 +20,9 @@ from typing import Any
 
 from camshaft.dtypes import f32, i32, u32, u64
 from camshaft.lang import Array, Tracer, Value, Variable, kernel, tile_of
-from camshaft.ops.matmul.blocks.blocked_kernel import Columns, Part, Product, multiply
+from camshaft.ops.matmul.blocks.blocked_kernel import multiply
 from camshaft.ops.matmul.blocks.panels import columns_of, next_of, prefetch_row
+from camshaft.ops.matmul.blocks.product import Columns, Part, Product
 from camshaft.ops.matmul.shapes import WIDTH, Blocks
 from camshaft.ops.quantize.q8_blocks import ROUNDER, ROUNDER_BITS
 
@@ -113,7 +114,7 @@ class WholeProduct(Product):
     a_scales: Array
     b_scales: Array
 
-    def tile_sums(self, rows: list[Value], at: Columns, p: Value, part: Part) -> list[list[Variable]]:
+    def tile_sums(self, t: Value, rows: list[Value], at: Columns, p: Value, part: Part) -> list[list[Variable]]:
         """Returns a tile's sums over a part of the depth, which has full blocks."""
         start, length = part.start, part.length
         k, panel = self.k, self.b_row + p // (self.vectors * WIDTH)

@@ -99,7 +99,7 @@ def pack_rows(
     block: str,
     bits: int,
 ) -> None:
-    # a lane is one of the tile's 16 rows of so many `records`; rows past n are zero; `last` is the last word of raw; `grid` is
+    # a lane is one of the tile's 16 rows of `records` records; rows past n are zero; `last` is the last word of raw; `grid` is
     # only read for formats with one
     tile, form = k.program(0), (RAW_FORMATS | GRID_FORMATS)[block]
     nbytes, blocks = BLOCK_FORMATS[block].block_nbytes, BLOCK_FORMATS[block].block_size // BLOCK

@@ -18,7 +18,7 @@ from camshaft.ops.quantize.q8_blocks import BLOCK, Out, Q8Out, Sums, outs_of, st
 from camshaft.ops.quantized.operands import Rows, Tokens, in_tiles
 from camshaft.ops.quantized.packed.packing import ROWS
 from camshaft.ops.quantized.packed.weights import Packed, packed
-from camshaft.ops.quantized.products import short_sums
+from camshaft.ops.quantized.products import avx2_sums
 from camshaft.ops.quantized.products.kernels import totals_of
 from camshaft.ops.quantized.products.unpacked_tiles import unpack
 
@@ -61,11 +61,11 @@ def gated_tile(
 
 
 @kernel
-def gated_short_tile(
-    k: Tracer, *arrays: Any, n: int, blocks: int, columns: int, step: int, bound: int, wide: bool, block: str, sums: Sums,
+def gated_avx2_tile(
+    k: Tracer, *arrays: Any, n: int, blocks: int, columns: int, step: int, bound: int, vnni: bool, block: str, sums: Sums,
     act: str,
 ) -> None:  # fmt: skip
-    # as gated_tile, by short_sums.py
+    # as gated_tile, by avx2_sums.py
     x, gate, up = arrays[:3], arrays[3:6], arrays[6:9]
     outs, active = outs_of(arrays[9:], sums)
     b, first, limit = k.program(0), k.program(1) * columns, active[0] if active else k.const(bound, i64)
@@ -75,8 +75,8 @@ def gated_short_tile(
         weights = packed(k, codes, scales, extra, block)
         for i in k.range(BLOCK // ROWS):
             mine = Rows(k, ROWS, n, b * (BLOCK // ROWS) + i)
-            tile = short_sums.Tile(x, weights, mine, blocks, first, bound, step, count, wide=wide)
-            totals = short_sums.totals_of(tile, columns)
+            tile = avx2_sums.Tile(x, weights, mine, blocks, first, bound, step, count, vnni=vnni)
+            totals = avx2_sums.totals_of(tile, columns)
             for slot in totals.slots():
                 k.store_vector(made, totals.get(slot), number, slot, i * ROWS)
     for j in k.range(count):

@@ -2,7 +2,7 @@
 
 Hardware prefetches only within a 4 KiB page, so a single stream waits at each page end; software prefetches displace hardware
 ones. A program takes 16 rows of each of `streams` parts of the weights, alternating `step` blocks of each, in memory order.
-Sums are 16 bits wide (short_sums.py) where the CPU has no wider ones. Results are bit-equal to the tile's. Times are in
+Products are added in 16 bits (avx2_sums.py) where the CPU has AVX2 alone. Results are bit-equal to the tile's. Times are in
 docs/performance/quantized_products.md and avx2.md.
 """
 
@@ -20,8 +20,8 @@ from camshaft.ops.quantized.packed.formats import BLOCK
 from camshaft.ops.quantized.packed.packing import ROWS, SUPER
 from camshaft.ops.quantized.packed.weights import Packed
 from camshaft.ops.quantized.products import k_quant, kernels
-from camshaft.ops.quantized.products.short_sums import Tile, stream_totals
-from camshaft.ops.quantized.products.short_tile import has_short_sums
+from camshaft.ops.quantized.products.avx2_sums import Tile, stream_totals
+from camshaft.ops.quantized.products.avx2_tile import has_int16_sums
 
 # (streams, blocks of each at a time), the fastest of 1 to 6 and 1, 2, 4 on one Zen 4 core. For other formats a tile with
 # prefetches is as fast or faster: one stream of Q2_K 26 GB/s, several 19 to 23, Q3_K 26 and 18 to 26, Q5_1 24 and 18 to 23.
@@ -37,17 +37,17 @@ FASTEST = {
     "IQ4_XS": (3, 1),
 }
 # By 16-bit sums (AVX2 alone), the fastest of 2, 3, 4 and 6 streams and 1, 2, 4 blocks on one Zen 3 core.
-FASTEST_SHORT = {name: (3 if name == "Q4_1" else 4, 1) for name in FASTEST}
+FASTEST_INT16 = {name: (3 if name == "Q4_1" else 4, 1) for name in FASTEST}
 # SmolLM2's products of up to 1536 x 576 take 5 to 15 microseconds: with streams for all products its Q4_0 file generated 276
 # tokens/s on two threads, for logits only 326, for none 328. Products of 4864 x 896 gain 19 %.
 LEAST_WEIGHTS = 1 << 21
 # On Zen 3, SmolLM2 took 6.8 ms of processor time a token with streams from here on, 7.2 from 2^19 or 2^23, 7.5 without.
-LEAST_SHORT = 1 << 18
+LEAST_INT16 = 1 << 18
 
 
 @kernel
 def product_streams(
-    k: Tracer, *arguments: Any, n: int, blocks: int, streams: int, step: int, short: bool, block: str
+    k: Tracer, *arguments: Any, n: int, blocks: int, streams: int, step: int, int16: bool, block: str
 ) -> None:
     # 16 rows of each part per program
     tiles, share = -(-n // ROWS), shares(n, streams)
@@ -56,7 +56,7 @@ def product_streams(
     mine = [Rows(k, ROWS, n, k.minimum(place, tiles - 1) if is_ragged else place) for place in places]
     given = kernels.operands(k, arguments, block)
     tokens = Tokens(k, 1, 1, given.active)
-    totals = totals_of(given.x, given.weights, mine, [tokens] * streams, blocks, step, short)
+    totals = totals_of(given.x, given.weights, mine, [tokens] * streams, blocks, step, int16)
     for place, rows, total in zip(places, mine, totals, strict=True):
         if is_ragged:
             with k.when(place < tiles):
@@ -77,11 +77,11 @@ def totals_of(
     tokens: Sequence[Consecutive],
     blocks: int,
     step: int,
-    short: bool,
+    int16: bool,
 ) -> list[Variable]:
     """Returns the totals of each stream's rows for its one token, `step` blocks of each stream at a time; by 16-bit sums if
-    `short`."""
-    if short:
+    `int16`."""
+    if int16:
         tiles = [Tile(x, weights, rows, blocks, own.first, None, 1, 1) for rows, own in zip(mine, tokens, strict=True)]
         return [sums.variables[0] for sums in stream_totals(tiles, 1, step)]
     by_format = _nested_totals if k_quant.by_whole_numbers(weights.form) else _totals
@@ -120,12 +120,12 @@ def _nested_totals(
 
 def fastest(name: str, target: ops.Target) -> tuple[int, int]:
     """Returns the streams of a format's weights, and the blocks of each at a time."""
-    return (FASTEST_SHORT if has_short_sums(target) else FASTEST)[name]
+    return (FASTEST_INT16 if has_int16_sums(target) else FASTEST)[name]
 
 
 def has_streams(target: ops.Target) -> bool:
     """Returns whether several streams were measured as faster on CPUs like the target."""
-    return target.lanes == ROWS or has_short_sums(target)
+    return target.lanes == ROWS or has_int16_sums(target)
 
 
 def values_of(node: ops.NodeSpec, target: ops.Target) -> ops.Values:
@@ -149,7 +149,7 @@ def _build(node: ops.NodeSpec, target: ops.Target, values: ops.Values) -> ops.Bu
     """Builds one launch with a program per tile of a part."""
     (x, w), streams = node.inputs, values["streams"]
     grid = ops.Cells(shares(w.bounds[0], streams)), ops.Cells(x.shape[0])
-    constants = {"n": w.bounds[0], "short": has_short_sums(target), **values}
+    constants = {"n": w.bounds[0], "int16": has_int16_sums(target), **values}
     return kernels.product_build(product_streams, node, grid, constants)
 
 
@@ -172,8 +172,8 @@ def cost(node: ops.NodeSpec, target: ops.Target) -> float:
     14 to 17 GB/s where one stream has 12 to 14; on two cores a token took 0.9 to 1.1 times as long as with tiles."""
     size, gain = prod(node.inputs[1].bounds), 1.2
     if plan_workers() == 1:
-        if has_short_sums(target):
-            gain = 0.5 if size >= LEAST_SHORT and values_of(node, target)["streams"] > 1 else gain
+        if has_int16_sums(target):
+            gain = 0.5 if size >= LEAST_INT16 and values_of(node, target)["streams"] > 1 else gain
         else:
             gain = 0.85 if size >= LEAST_WEIGHTS else gain
     return gain * kernels.tile_cost(node, target)

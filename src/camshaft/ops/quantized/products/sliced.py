@@ -1,8 +1,8 @@
 """The variant of quantized_matmul for few tokens on GPUs: the threads of a workgroup share the depth of 16 rows.
 
-With a thread per row (`tile`), one token's product of 576 rows is 5 workgroups of a GPU that runs hundreds, and each thread waits
-for one block after the other. Here 16 threads share a row: thread (slice, row) adds up every sixteenth block of 32 k, and the
-slices are added through the workgroup's memory in their order. 16 neighbouring threads still read one line of codes together, and
+With a thread per row (`tile`), the product of one token by 576 rows is 5 workgroups on a GPU that runs hundreds, and each thread
+waits for one block after the other. Here 16 threads share a row: thread (slice, row) sums every sixteenth block of 32 k, and
+the slices are added in order through workgroup memory. 16 neighbouring threads still read one cache line of codes together, and
 a token's result does not depend on the other tokens.
 """
 
@@ -21,9 +21,9 @@ from camshaft.ops.quantized.products import kernels
 
 SLICES = 16
 PAIRS = SLICES // 2
-# Tokens of a program: each is stored by the threads of one slice.
+# Tokens per program: the threads of one slice store each.
 MOST_TOKENS = 8
-# Above this the tile's threads are enough, and it unpacks codes once for more tokens.
+# With more tokens `tile` has enough threads, and unpacks each code for more tokens.
 FEW_TOKENS = 16
 
 
@@ -57,7 +57,7 @@ def _add(
 
 
 def _store_sums(k: Tracer, out: Array, parts: Array, mine: SharedRows, tokens: Tokens) -> None:
-    """Stores the sums over slices: those of token t by the threads of slice t."""
+    """Stores the sums over slices; the threads of slice t store those of token t."""
     token, row = tokens.first + mine.share, mine.first + mine.own
     stored, inside = tokens.is_stored(token), (mine.share < len(tokens.places)) & (row < mine.n)
     with k.when(inside if stored is None else inside & stored):
@@ -68,7 +68,7 @@ def _store_sums(k: Tracer, out: Array, parts: Array, mine: SharedRows, tokens: T
 
 
 def supports(node: ops.NodeSpec, target: ops.Target) -> str | None:
-    """Returns why the variant does not support the node, or None for few tokens on a device of threads."""
+    """Returns why the variant does not support the node, or None: it takes few tokens, on GPUs."""
     if (reason := without_threads(target)) is not None:
         return reason
     tokens = node.inputs[0].bounds[0]
@@ -87,7 +87,7 @@ def build(node: ops.NodeSpec, target: ops.Target) -> ops.Build:
 
 
 def cost(node: ops.NodeSpec, target: ops.Target) -> float:
-    """A sixth of the tile's: on an H200, products of 576 and 1536 columns by a thread per row took 32 us."""
+    """A sixth of the tile's cost: on an H200 its products of 576 and 1536 columns took 32 us."""
     (x, w) = node.inputs
     return kernels.tile_cost(node, target) / 6 + 1e-3 * x.bounds[0] * prod(w.bounds[:1])
 

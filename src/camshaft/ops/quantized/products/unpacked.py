@@ -22,10 +22,10 @@ WIDE_TILE, TILE = (6, 4), (6, 1)
 MOST_ROWS = 256
 # The depth of a step: 256 is 1 % slower, 128 5 %.
 PART = 512
-# Rows of x at a distance of so many numbers, or a multiple, share the sets of a cache: they are copied.
+# Rows of x at this distance in elements, or a multiple, map to the same cache sets: they are copied.
 SAME_SETS = 1024
 FEW_TOKENS = 16
-# The least number of programs, where the columns allow it, and the least panels of one that copies its rows.
+# The smallest number of programs, where the columns allow it, and the smallest panels of one that copies its rows.
 PROGRAMS, COPIED_PANELS = 16, 6
 
 

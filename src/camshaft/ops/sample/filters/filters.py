@@ -20,7 +20,7 @@ from camshaft.ops.sample.filters.frame import Filter, op_of
 from camshaft.ops.sample.kept import LOWEST, WORD
 from camshaft.ops.sample.uniform import drawn
 
-# The least difference of a logit to the greatest one that counts: e^-1000 is 0, and 0 times it is no NaN.
+# The smallest difference of a logit to the largest one that counts: e^-1000 is 0, and 0 times it is not a NaN.
 _LEAST = -1000.0
 
 

@@ -1,4 +1,4 @@
-"""What the ops that remove tokens share: a row of their table, and the Op made of it."""
+"""The frame of ops that filter tokens: a row of their table, and the Op made from it."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""dry: makes tokens less likely that would go on with a repetition of the text ("don't repeat yourself", as in llama.cpp).
+"""dry: makes tokens less likely that would continue a repetition of the text ("don't repeat yourself", as in llama.cpp).
 
 If the last L ids occurred before, and a token t came after them there, then with L >= allowed_length the logit of t loses
-multiplier * base^(L - allowed_length), for the greatest such L. ids [R, m] are the text's last tokens, the latest last; base is
+multiplier * base^(L - allowed_length), for the largest such L. ids [R, m] are the text's last tokens, the latest last; base is
 at least 1. An id of -1 matches nothing: it pads a short text in front, and replaces a sequence breaker (a newline, say).
 """
 
@@ -20,13 +20,13 @@ from camshaft.ops.parameters import Parameters
 from camshaft.ops.sample.penalties.listed import change_listed, expect_listed
 from camshaft.ops.spec import TensorSpec
 
-# The greatest exponent of e: f32 has no greater powers.
+# The largest exponent of e: f32 has no greater powers.
 _MOST = 88.0
 
 
 @kernel
 def repeated_lengths(k: Tracer, ids: Array, lengths: Array, *, m: int) -> None:
-    # lengths[r, j] = the greatest L with ids[r, j - i] = ids[r, m - 1 - i] for all i < L
+    # lengths[r, j] = the largest L with ids[r, j - i] = ids[r, m - 1 - i] for all i < L
     row, still = k.program(0), k.var(1, i32)
     for j in k.lanes(m):
         lengths[row, j] = 0
@@ -49,7 +49,7 @@ def penalize_repeats(
     k: Tracer, logits: Array, ids: Array, multiplier: Array, base: Array, allowed: Array, lengths: Array, out: Array, *,
     columns: int, block: int, m: int,
 ) -> None:  # fmt: skip
-    # y[r, c] = logits[r, c] - the greatest penalty of the places after which c came
+    # y[r, c] = logits[r, c] - the largest penalty of the places after which c came
     row = k.program(0)
     log_base = k.log(base[row])
 

@@ -1,4 +1,4 @@
-"""What ops that change listed tokens share: a kernel's loop over the list, and the rule for logits and ids."""
+"""Shared by ops that change the logits of listed tokens: the kernel's loop over the list, and `infer` for logits and ids."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def change_listed(
     change: Callable[[Value, Value, Value], Value],
 ) -> None:  # fmt: skip
     """Copies the program's block of logits, then sets each token of ids[row, listed[0]:listed[1]] in it to `change(j, its logit,
-    the value so far)`, in order. Ids that are no tokens change nothing."""
+    the value so far)`, in order. Ids that are not tokens change nothing."""
     row, first = k.program(0), k.program(1) * block
     stop = k.minimum(first + block, columns)
     for c in k.lanes(first, stop):

@@ -70,7 +70,7 @@ def _was_short(b: Builder, control: Value, key: Value) -> Value:
 
 
 def _entry(b: Builder, control: Value, key: Value) -> Value:
-    """Returns the address of the entry in the table of runs where a key belongs; it may have another one."""
+    """Returns the address of the entry in the table of runs where a key belongs; the entry may hold a different key."""
     place = key * 0x61C8864680B583EB >> 64 - layout.RUNS_BITS
     return b.element(control, place * layout.RUN_ENTRY_WORDS + layout.RUNS)
 

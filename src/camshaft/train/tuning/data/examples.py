@@ -34,8 +34,8 @@ def read_examples(
 ) -> list[Example]:
     """The examples of a file, one a line; empty lines are skipped. `template` is called where a line has messages.
 
-    Raises FormatError, naming the line, for one that is no JSON object of these kinds, teaches nothing, or has more than `length`
-    tokens; and for a file without examples.
+    Raises FormatError, naming the line, for one that is not a JSON object of these kinds, teaches nothing, or has more than
+    `length` tokens; and for a file without examples.
     """
 
     return read_lines(path, lambda where, line: example_of(where, line, tokenizer, template, length))

@@ -18,7 +18,7 @@ from camshaft.formats.tensor import FileTensor
 from camshaft.graph import functions as f
 from camshaft.graph.graph import Graph
 from camshaft.graph.tensor import Tensor, graph_of
-from camshaft.models.blocks.transformer import TokenBatch
+from camshaft.models.blocks.layer import TokenBatch
 from camshaft.models.checkpoint import Checkpoint
 from camshaft.models.decoder import decoder
 from camshaft.train.tuning.methods.lora import LoraModel

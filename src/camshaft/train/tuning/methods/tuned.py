@@ -13,7 +13,8 @@ from camshaft.generate.stored.header_cache import open_model_file
 from camshaft.graph import functions as f
 from camshaft.graph.graph import Graph
 from camshaft.graph.tensor import Tensor, graph_of
-from camshaft.models.blocks.transformer import LayerMemory, SideBySide, TokenBatch, WholeSequences
+from camshaft.models.blocks.layer import TokenBatch
+from camshaft.models.blocks.transformer import LayerMemory, SideBySide, WholeSequences
 from camshaft.models.blocks.whole import WholeRecurrence
 from camshaft.models.checkpoint import Checkpoint
 from camshaft.models.config import read_config

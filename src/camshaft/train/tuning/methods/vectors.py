@@ -18,7 +18,8 @@ from camshaft.formats.mapped import shown_value
 from camshaft.graph import functions as f
 from camshaft.graph.tensor import Tensor, graph_of
 from camshaft.models.blocks.heads import read_dense
-from camshaft.models.blocks.transformer import TokenBatch, WholeSequences
+from camshaft.models.blocks.layer import TokenBatch
+from camshaft.models.blocks.transformer import WholeSequences
 from camshaft.models.decoder import hidden
 from camshaft.models.families import FAMILIES
 from camshaft.train.tuning.data.examples import object_of, read_lines
@@ -45,7 +46,7 @@ class VectorModel(FullModel):
         super().prepare()
 
     def vectors(self, parameters: Any, ids: Tensor, lengths: Tensor) -> Tensor:
-        """The vectors, of length 1, of texts `ids` [n, length], of which `lengths` [n] tokens are no filling: f32 [n, dim]."""
+        """The vectors, of length 1, of texts `ids` [n, length], of which `lengths` [n] tokens are not filling: f32 [n, dim]."""
         graph, (n, length) = graph_of(ids), ids.spec.bounds
         is_encoder = FAMILIES[self.config.architecture].encoder
         is_text = f.less(np.arange(length, dtype=np.int32)[None], lengths.reshape((n, 1)))

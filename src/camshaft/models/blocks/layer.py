@@ -1,0 +1,112 @@
+"""Layer: one layer of a decoder while its graph is built, with the inputs of a run, its config and its tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from camshaft.graph import functions as F
+from camshaft.graph.graph import Tensor
+from camshaft.models.checkpoint import Checkpoint
+from camshaft.models.config import ModelConfig
+from camshaft.models.families import FAMILIES, Family
+from camshaft.models.layer_options import LayerOptions
+
+
+@dataclass(frozen=True)
+class TokenBatch:
+    """The inputs of one run, all i32: `ids` and `positions` [T], and `rows` [R], whose logits are computed.
+
+    `rows` None means every token. `is_last` is set for the last layer. `slot_rows` has each slot's tokens, for recurrent layers.
+    `per_layer` [T, layers, n] are embeddings of each layer's own.
+    `types` [T] are the kinds of tokens in encoders that know several; None: all are of the first.
+    Gradients recompute the first `recomputed` layers.
+    Where `is_picture` [T] is set, a token's embedding is its row of the first of `pictures` f32 [T, dim]; the others are added
+    after the first layers. `axes` [T, n] are positions for rotations with several axes, whose pairs are `sections` in a layout.
+    """
+
+    ids: Tensor
+    positions: Tensor
+    rows: Tensor | None
+    rope_tables: Mapping[str, Tensor]
+    is_last: bool = False
+    slot_rows: Tensor | None = None
+    types: Tensor | None = None
+    per_layer: Tensor | None = None
+    recomputed: int = 0
+    pictures: Sequence[Tensor] = ()
+    is_picture: Tensor | None = None
+    axes: Tensor | None = None
+    sections: tuple[int, ...] = ()
+    layout: str = ""
+
+
+@dataclass(frozen=True)
+class Layer:
+    """Layer `number` of a model. Its tensors and nodes have names that begin with `prefix`; methods take names without it."""
+
+    number: int
+    config: ModelConfig
+    file: Checkpoint
+    batch: TokenBatch
+
+    @property
+    def prefix(self) -> str:
+        return f"blk.{self.number}"
+
+    @property
+    def family(self) -> Family:
+        return FAMILIES[self.config.architecture]
+
+    @property
+    def options(self) -> LayerOptions:
+        return self.config.layers[self.number]
+
+    def name(self, part: str) -> str:
+        return f"{self.prefix}.{part}"
+
+    def has(self, part: str) -> bool:
+        """Whether the file has this tensor of the layer."""
+        return self.name(part) in self.file
+
+    def linear(self, x: Tensor, part: str, n: int, *, bias: bool = False) -> Tensor:
+        """As Checkpoint.linear."""
+        return self.file.linear(x, self.name(part), n, bias=bias)
+
+    def vector(self, part: str, n: int) -> Tensor:
+        """As Checkpoint.vector."""
+        return self.file.vector(self.name(part), n)
+
+    def norm(self, x: Tensor, part: str) -> Tensor:
+        """As `norm`."""
+        return norm(x, self.name(part), self.config, self.file)
+
+    def rows(self, x: Tensor, part: str) -> Tensor:
+        """In the last layer the rows of x whose logits are computed; in others x."""
+        return logit_rows(x, self.batch, self.name(part)) if self.batch.is_last else x
+
+
+def norm(x: Tensor, name: str, config: ModelConfig, file: Checkpoint) -> Tensor:
+    """The norm of rows [T, dim] with the weight `name`.weight, of families with weights, and, for layer_norm of families with
+    one, the bias `name`.bias."""
+    family = FAMILIES[config.architecture]
+    if family.norm == "bare":
+        bare: Tensor = F.layer_norm(x, file.ones(config.dim), file.zeros(config.dim), eps=config.norm_eps, name=name)
+        return bare
+    # Files of Falcon-H1 have norms before the feed-forward whose names end without .weight.
+    w = file.vector(name if name in file and f"{name}.weight" not in file else f"{name}.weight", config.dim)
+    y: Tensor
+    if family.norm == "rms":
+        y = F.rms_norm(x, w, eps=config.norm_eps, name=name)
+    else:
+        b = file.vector(f"{name}.bias", config.dim) if family.norm_bias else file.zeros(config.dim)
+        y = F.layer_norm(x, w, b, eps=config.norm_eps, name=name)
+    return y
+
+
+def logit_rows(x: Tensor, batch: TokenBatch, name: str) -> Tensor:
+    """Select the tokens whose logits are computed."""
+    if batch.rows is None:
+        return x
+    result: Tensor = F.gather(x, batch.rows, name=name)
+    return result

@@ -1,0 +1,118 @@
+"""int16_sums (AVX2 alone) and vnni_sums (AVX-VNNI): every bit of the tile's results, and that 16-bit sums cannot overflow."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from camshaft import ops
+from camshaft.backends.cpu.device import CpuDevice
+from camshaft.emit.target import LEVELS, native_lanes
+from camshaft.ops.experts import avx2_kernels
+from camshaft.ops.op import Sample
+from camshaft.ops.quantized import gated_product
+from camshaft.ops.quantized.matmul import TILE
+from camshaft.ops.quantized.packed.formats import PACKED_FORMATS
+from camshaft.ops.quantized.products import avx2_sums, avx2_tile
+from camshaft.ops.quantized.samples import Case, sample
+from camshaft.validation.run import run_variant
+from camshaft.validation.validate import node_of
+from tests.support.needs import require_level
+
+OP = ops.get("quantized_matmul")
+
+
+def machine(level: str) -> CpuDevice:
+    row = LEVELS[level]
+    return CpuDevice("cpu", "simd", native_lanes(row.features), row.features, row.architecture)
+
+
+# A plain format and a nested one with groups; codes over 127, which 16-bit sums multiply by magnitude and sign.
+QUICK = (("avx2", "Q5_0"), ("avx2", "Q6_K"), ("avx-vnni", "Q8_0"), ("avx-vnni", "Q2_K"))
+VARIANTS = {"avx2": avx2_tile.INT16, "avx-vnni": avx2_tile.VNNI}
+
+
+def bits(variant: ops.KernelVariant, given: Sample, level: str) -> np.ndarray:
+    node, device = node_of(OP, given), machine(level)
+    assert variant.supports(node, device) is None
+    (out, *_) = run_variant(variant, node, device, given.inputs, extents=given.extents)
+    return out.view(np.uint32)
+
+
+def cases(name: str) -> list[Case]:
+    """One token, several in registers, and more than a program has, with a last step and a last row tile that are ragged."""
+    k = 512 if PACKED_FORMATS[name].is_nested else 96
+    return [Case(name, 1, 1, 33, k, "q8"), Case(name, 5, 3, 17, k, "q8"), Case(name, 75, 70, 33, k, "q8")]
+
+
+@pytest.mark.parametrize(
+    ("level", "name"),
+    [
+        pytest.param(level, name, marks=() if (level, name) in QUICK else pytest.mark.full)
+        for level in VARIANTS
+        for name in PACKED_FORMATS
+    ],
+)
+def test_results_are_the_tiles_bit_for_bit(level: str, name: str) -> None:
+    require_level(level)
+    for case in cases(name):
+        given = sample(case)
+        own, tile = bits(VARIANTS[level], given, level), bits(TILE, given, level)
+        np.testing.assert_array_equal(own[: case.active], tile[: case.active])
+
+
+@pytest.mark.parametrize("name", PACKED_FORMATS)
+def test_the_largest_codes_fit_16_bits(name: str) -> None:
+    form = PACKED_FORMATS[name]
+    chain, greatest = avx2_sums.chain_of(form), max(form.table or [(1 << form.bits) - 1])
+    if chain:
+        assert 2 * 127 * greatest * chain < 1 << 15
+        assert 8 // form.groups % chain == 0
+    else:  # by magnitude and sign: at most 128, the other factor at most 127
+        assert form.zero_point == 128
+        assert 2 * 127 * 128 < 1 << 15
+
+
+# The ops that have the variant, and a sample of each with more tokens than a program takes.
+MANY = {
+    "quantized_matmul": "Q4_K 101(99)x512x17 q8",
+    "gated_product": "Q5_0 67(65)x64x64 q8 ((32, 0),) silu",
+    "quantized_matmul_grouped": "Q6_K 101(99)x2 of 3x32x256 q8",
+}
+
+
+@pytest.mark.parametrize(
+    ("variant", "own", "wanted"),
+    [
+        ("int16_sums", "avx2", "takes CPUs with AVX2 and without VNNI"),
+        ("vnni_sums", "avx-vnni", "takes CPUs with AVX-VNNI and without AVX-512"),
+    ],
+)
+@pytest.mark.parametrize("name", MANY)
+def test_only_one_level_has_the_variant(name: str, variant: str, own: str, wanted: str) -> None:
+    op = ops.get(name)
+    node = node_of(op, next(s for s in op.samples() if s.name == MANY[name]))
+    found = next(v for v in op.variants if v.name == variant)
+    for level in LEVELS:
+        assert found.supports(node, machine(level)) == (None if level == own else wanted), level
+
+
+def test_programs_and_passes_are_several_in_a_sample_of_each_op() -> None:
+    rows = {name: next(s for s in ops.get(name).samples() if s.name == sample) for name, sample in MANY.items()}
+    assert rows["quantized_matmul"].specs[0].bounds[0] > avx2_tile.COLUMNS
+    assert rows["gated_product"].specs[0].bounds[0] > 2 * gated_product.GATED_COLUMNS
+    experts = rows["quantized_matmul_grouped"].inputs[2]
+    assert np.bincount(experts[experts >= 0]).max() > 2 * avx2_kernels.COLUMNS
+
+
+def test_floats_and_steps_that_do_not_fit_are_refused() -> None:
+    floats = node_of(OP, sample(Case("Q4_0", 16, 16, 16, 64, "f32")))
+    assert avx2_tile.INT16.supports(floats, machine("avx2")) == "takes quantized activations"
+    node, refusal = node_of(OP, sample(Case("Q4_0", 16, 16, 16, 64, "q8"))), avx2_tile.TUNABLES.refusal
+    assert refusal is not None
+    for columns, step, wanted in (
+        (64, 6, "64 tokens, 6 at a time"),
+        (24, 24, "24 tokens at a time of 16"),
+        (8, 4, None),
+    ):
+        assert refusal(node, machine("avx2"), {"columns": columns, "step": step, "ahead": 0}) == wanted
