@@ -27,7 +27,7 @@ from camshaft.models.rope_scaling import Rotations
 class TunedModel(ABC):
     """A model and what of it is learned: what train.Step needs are `parameters()` and `loss`. A context manager.
 
-    `path_or_name` is a .gguf file or a model's name. Gradients compute the first `recomputed` layers once more, to save memory.
+    `path_or_name` is a .gguf file or a model's name. Gradients recompute the first `recomputed` layers, to save memory.
     `names` are those of the tensors, or of the matrices with adapters, that are learned.
     """
 
