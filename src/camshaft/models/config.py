@@ -234,7 +234,7 @@ def _token_types(metadata: Mapping[str, Any]) -> int:
 
 
 def _sections(keys: Keys, rope_dim: int) -> tuple[int, ...]:
-    """The pairs of each axis; none where the file does not say, which then sees no pictures."""
+    """The pairs of each axis; none where the file does not say, which then sees no images."""
     name = f"{keys.architecture}.rope.dimension_sections"
     value = keys.metadata.get(name, [])
     listed = value.tolist() if isinstance(value, np.ndarray) else value
