@@ -20,9 +20,9 @@ from camshaft.models.adapters.adapter import Adapters
 from camshaft.models.blocks.layer import TokenBatch
 from camshaft.models.blocks.transformer import LayerCache, LayerMemory, Places, SideBySide, token_inputs
 from camshaft.models.config import ModelConfig
+from camshaft.models.configs.recurrent import ATTENTION, BOTH, STATES
 from camshaft.models.decoder import decoder, hidden
 from camshaft.models.families import FAMILIES
-from camshaft.models.recurrent_config import ATTENTION, BOTH, STATES
 from camshaft.models.rope_scaling import Rotations
 from camshaft.ops.spec import Dim
 

@@ -24,8 +24,8 @@ from camshaft.models.blocks.transformer import LayerMemory, SideBySide
 from camshaft.models.blocks.whole import WholeRecurrence
 from camshaft.models.checkpoint import Checkpoint
 from camshaft.models.config import ModelConfig
+from camshaft.models.configs.recurrent import FEED_FORWARD
 from camshaft.models.families import FAMILIES, Family, gemma3n, rwkv, t5_encoder
-from camshaft.models.recurrent_config import FEED_FORWARD
 
 # The norms after attention and feed-forward: of their results, or of the sums, whose names are those of results in Grok's files.
 POST_NORMS = ("post_attention_norm", "post_ffw_norm")

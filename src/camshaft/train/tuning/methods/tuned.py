@@ -18,9 +18,9 @@ from camshaft.models.blocks.transformer import LayerMemory, SideBySide, WholeSeq
 from camshaft.models.blocks.whole import WholeRecurrence
 from camshaft.models.checkpoint import Checkpoint
 from camshaft.models.config import read_config
+from camshaft.models.configs.recurrent import ATTENTION, BOTH, FEED_FORWARD
 from camshaft.models.decoder import decoder
 from camshaft.models.files.pull import resolve_model
-from camshaft.models.recurrent_config import ATTENTION, BOTH, FEED_FORWARD
 from camshaft.models.rope_scaling import Rotations
 
 

@@ -13,7 +13,7 @@ from camshaft.ops.matmul.blocks import blocked
 from camshaft.ops.matmul.shapes import WIDTH, Sizes
 from camshaft.ops.movement.transpose import strided
 from camshaft.ops.spec import TensorSpec, bound
-from camshaft.ops.vision.conv_kernels import multiply_windows
+from camshaft.ops.vision.conv.kernels import multiply_windows
 from camshaft.ops.vision.windows import Conv, Windows, conv_of, image_of, padded_input
 
 # Depth of a packed part: with 64 columns 128 KiB, which stay in the L2 cache.

@@ -15,7 +15,7 @@ from camshaft.ops import op as ops
 from camshaft.ops.matmul.blocks import blocked
 from camshaft.ops.matmul.shapes import WIDTH, Sizes
 from camshaft.ops.spec import TensorSpec
-from camshaft.ops.vision.by_outputs_kernel import Shape, outputs_by_places
+from camshaft.ops.vision.conv.by_outputs_kernel import Shape, outputs_by_places
 from camshaft.ops.vision.windows import Conv, Windows, conv_of, padded_input
 
 # Places and vectors of a register tile, by lanes. 14 by 2 are 28 sums; with 2 vectors of weights and an element of x 31 registers
