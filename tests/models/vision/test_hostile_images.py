@@ -251,7 +251,7 @@ def test_a_text_model_is_no_vision_file_and_sees_nothing(tmp_path: Path) -> None
 def test_a_bias_that_one_layer_lacks_is_named(tmp_path: Path) -> None:
     text, mmproj = tiny_vision("idefics3", tmp_path)
     changed = changed_model(mmproj, tmp_path, drop_tensors=["v.blk.1.attn_k.bias"])
-    with pytest.raises(ModelError, match=r"no tensor 'v\.blk\.1\.attn_k\.bias', as layer 0 has"):
+    with pytest.raises(ModelError, match=r"no tensor 'v\.blk\.1\.attn_k\.bias', but layer 0 has"):
         LanguageModel(text, mmproj=changed, threads=1, context=64)
 
 
