@@ -234,7 +234,9 @@ def first_runs() -> str:
 
 
 # Results of a Xeon whose name is that of others' files, by level of CPU features.
-ON_EMERALD_RAPIDS = (("convolution", "avx512"), ("fourier", "avx512"), ("fourier", "avx2"), ("sorts", "avx2"))
+ON_EMERALD_RAPIDS = (
+    ("convolution", "avx512"), ("convolution", "avx2"), ("fourier", "avx512"), ("fourier", "avx2"), ("sorts", "avx2"),
+)  # fmt: skip
 
 TABLES: dict[str, Callable[[], str]] = {
     "summary": summary,
@@ -250,7 +252,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "matmul-machine": partial(machine, "matmul"),
     "matmul": partial(comparison, "matmul", name="matmul"),
     "ops": ops,
-    **{name: partial(quantized, name.replace("-", "_")) for name in ("quantized", "iq-formats")},
+    **{name: partial(quantized, name.replace("-", "_")) for name in ("quantized", "iq-formats", "iq-formats-avx2")},
     **{name: partial(beside, name) for name in ("convolution", "recurrent", "moe", "fourier", "sorts")},
     **{f"{name}-{level}": partial(beside, f"{name}_{level}") for name, level in ON_EMERALD_RAPIDS},
     "attention": attention,

@@ -125,8 +125,8 @@ def freeze_encoders(model: Path) -> None:
 
 
 def freeze_vision(model: Path, names: Sequence[str] = ()) -> None:
-    """Tiny random models that see pictures (those of these names, or all), and the logits of transformers."""
-    from scripts.oracles.tiny.pictures import files, models, vision
+    """Tiny random models that see images (those of these names, or all), and the logits of transformers."""
+    from scripts.oracles.tiny.images import files, models, vision
 
     for seed, tiny in enumerate(models.MODELS, models.FIRST_SEED):
         if names and tiny.name not in names:

@@ -22,8 +22,9 @@ N_TEXTS, N_TEXTS_OF_EXPERTS = 5, 60
 MEASURE = "kl"
 SPREAD = 2.0  # logits of random models of this width would leave one token a probability of 1
 USUAL = {"gpt-oss": "MXFP4"}  # of its experts; all else in Q8_0
-# llama.cpp reads V2-Lite's keys in files of 26 or 27 layers alone, and never ends with PLaMo 2.
-_OUT = {"deepseek2-lite", "plamo2"}
+# llama.cpp reads V2-Lite's keys in files of 26 or 27 layers alone, never ends with PLaMo 2, and weighs Phi-3.5-MoE's experts by
+# the softmax of all, which hides what a rounding changes: in the model's own most weights are 1.
+_OUT = {"deepseek2-lite", "plamo2", "phimoe"}
 FAMILIES = tuple(sorted(tiny_models.SEEDED.keys() - _OUT))
 _LATENT_KEYS = "attn_k_b"  # one matrix for each head, which ggml's kernels for AMX take for one matrix in all
 

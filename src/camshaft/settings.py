@@ -154,8 +154,7 @@ TABLE = (
         "keep_weights",
         "0 or 1",
         "1",
-        "Keep packed weights of a model in the cache folder, where they take at most a tenth of the disk's free space: later "
-        "starts map them (Linux).",
+        "Keep packed weights in the cache folder, in a tenth of the disk's free space at most; later starts map them (Linux).",
         switch,
         lambda: True,
     ),

@@ -24,11 +24,11 @@ def test_the_command_line_starts_without_the_heavy_packages() -> None:
 
 
 @pytest.mark.full
-def test_a_model_of_texts_imports_no_encoder_of_pictures() -> None:
+def test_a_model_of_texts_imports_no_encoder_of_images() -> None:
     code = "import sys, camshaft.generate.language_model; print(*(m for m in sys.modules if 'vision' in m))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     found = {name.rpartition(".")[2] for name in done.stdout.split()}
-    assert found == {"vision", "tokens", "runs", "prompts", "pictures"}
+    assert found == {"vision", "tokens", "runs", "prompts", "images"}
 
 
 def test_a_named_command_reads_no_other() -> None:

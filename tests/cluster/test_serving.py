@@ -54,7 +54,7 @@ def test_models_for_a_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     refused = {
         "none for embedding": ServerConfig((ModelSpec("m", "m", kind=EMBEDDING),)),
         "idle_unload_seconds of 'm'": ServerConfig((ModelSpec("m", "m", idle_s=1.0),)),
-        "mmproj of 'm' with --ray: a cluster's server takes no pictures": ServerConfig(
+        "mmproj of 'm' with --ray: a cluster's server takes no images": ServerConfig(
             (ModelSpec("m", "m", options={"mmproj": "p.gguf"}),)
         ),
         "memory_limit with --ray": ServerConfig((ModelSpec("m", "m"),), 1),

@@ -117,7 +117,7 @@ def test_a_missing_tensor_is_named(name: str, tmp_path: Path) -> None:
 )
 def test_what_one_layer_lacks_is_named_where_files_may_lack_it(model: str, name: str, tmp_path: Path) -> None:
     text = refused(changed_model(model, tmp_path, drop_tensors=[name]), ModelError)
-    assert f"no tensor {name!r}, as layer " in text
+    assert f"no tensor {name!r}, but layer " in text
 
 
 @pytest.mark.parametrize("name", ["token_embd.weight", "blk.1.attn_q.weight", "blk.0.attn_norm.weight"])

@@ -101,7 +101,7 @@ return { counts, sorted, shown, aria, filtered, dots, places, timed, whole, near
 """
 
 
-def test_tables_pictures_tabs_and_tooltips_work(profiles: dict[str, Profile], tmp_path: Path) -> None:
+def test_tables_charts_tabs_and_tooltips_work(profiles: dict[str, Profile], tmp_path: Path) -> None:
     two, one = profiles.values()
     found = probed(page("model", {}, profiles), WORK, tmp_path)
     assert found["errors"] == found["console"] == []

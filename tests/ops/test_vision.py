@@ -15,6 +15,7 @@ from camshaft.dtypes import as_dtype
 from camshaft.graph.passes.decompose import expand_composites, parts_of
 from camshaft.ops.op import NodeSpec, read
 from camshaft.ops.spec import TensorSpec
+from camshaft.validation.run import run_variant
 from tests.support.samples import samples
 
 
@@ -40,6 +41,18 @@ def test_windows_are_never_in_memory() -> None:
         assert [s.bounds for s in build.scratch] == [(2 * 16 * 16 * 16,)]  # the padded image alone
         build = variant.build(node((2, 16, 14, 14), (32, 16, 3, 3)), cpu_device("simd"))
         assert not build.scratch
+
+
+def test_padding_is_multiplied_by_infinite_weights() -> None:
+    x, w = np.ones((1, 2, 4, 35), np.float32), np.ones((3, 2, 3, 3), np.float32)
+    w[1, 0, 0, 0] = np.inf
+    op, given = ops.get("conv2d"), node(x.shape, w.shape, padding=1)
+    device = cpu_device("simd")
+    (want,) = op.reference((x, w), given.attrs)
+    for variant in op.variants:
+        if variant.supports(given, device) is None:
+            (found,) = run_variant(variant, given, device, (x, w))
+            np.testing.assert_array_equal(found, want, err_msg=variant.name)
 
 
 def test_windows_of_three_rows_are_computed_by_half_the_products() -> None:

@@ -19,7 +19,7 @@ WRITES_LISTS = "{% for m in messages %}{{ m['content'] }};{% endfor %}"
 
 def test_a_template_of_parts_gets_texts_as_parts() -> None:
     template = ChatTemplate(PARTS)
-    assert (template.wants_parts, template.takes_pictures) == (True, True)
+    assert (template.wants_parts, template.takes_images) == (True, True)
     mixed = [{"type": "image"}, {"type": "text", "text": "b"}]
     said = template.render([{"role": "system", "content": "a"}, {"role": "user", "content": mixed}])
     assert said == "system: a;user:<image>b;"
@@ -27,7 +27,7 @@ def test_a_template_of_parts_gets_texts_as_parts() -> None:
 
 def test_other_templates_get_texts() -> None:
     found = {name: ChatTemplate(name) for name in (EITHER, TEXTS, WRITES_LISTS)}
-    assert [(t.wants_parts, t.takes_pictures) for t in found.values()] == [
+    assert [(t.wants_parts, t.takes_images) for t in found.values()] == [
         (False, True),
         (False, False),
         (False, False),

@@ -1,4 +1,4 @@
-"""A budget of memory: the fewest layers are computed once more, the plan says what it holds, and no bit changes."""
+"""A budget of memory: the fewest layers are recomputed, the plan says what it holds, and no bit changes."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_the_fewest_layers_that_fit(
     recomputation.fit(model, step, (), budget)
     assert step.compiled == compiled
     assert real - 10 * model.recomputed <= budget
-    with pytest.raises(PlanError, match=r"holds 0\.0 MB with all 12 layers computed once more; wanted at most 0\.0 MB"):
+    with pytest.raises(PlanError, match=r"holds 0\.0 MB with all 12 layers recomputed; wanted at most 0\.0 MB"):
         recomputation.fit(model, step, (), real - 121)
 
 
@@ -76,7 +76,7 @@ def test_a_model_trains_with_the_same_bits_in_less_memory(tmp_path: Path) -> Non
         train.finetune(base, data, out, options=options, threads=threads)
         written.append(out.read_bytes())
     assert written[0] == written[1]
-    with pytest.raises(PlanError, match=r"with all 2 layers computed once more; wanted at most 0\.0 MB"):
+    with pytest.raises(PlanError, match=r"with all 2 layers recomputed; wanted at most 0\.0 MB"):
         plan_finetune(base, data, options=train.FinetuneOptions(steps=2, memory=100))
 
 

@@ -105,7 +105,7 @@ LAYER_NORMS = ("starcoder2", "stablelm", "gpt2", "gptneox", "falcon", "command-r
 LAYER_NORMS += ("bloom", "phi2", "phimoe", "orion", "nemotron", "olmo", "dbrx")
 # Those whose norms' weights are what is added to 1.
 ADDED = ("gemma", "nemotron")
-# Families whose config is of text and pictures, with one of text alone.
+# Families whose config is of text and images, with one of text alone.
 TEXT_CONFIGS = ("Gemma3", "Gemma3n", "Gemma4", "Llama4", "Qwen3_5", "Qwen3_5Moe")
 
 LLAMA3_ROPE = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}

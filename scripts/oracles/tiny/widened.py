@@ -67,14 +67,20 @@ _OF: dict[str, dict[str, Any]] = {
     **dict.fromkeys(("qwen35", "qwen35moe", "qwen3next"), _DELTA),
     **dict.fromkeys(("deepseek2-lite", "deepseek2-v3"), _LATENT),
     **dict.fromkeys(("deepseek32", "glm-dsa"), _LATENT | _SEES_ALL),
-    **dict.fromkeys(("mixtral", "gpt-oss", "granitemoe", "llama4", "minimax-m2"), _EXPERTS_OF_FFN),
+    **dict.fromkeys(("mixtral", "gpt-oss", "granitemoe"), _EXPERTS_OF_FFN),
     **dict.fromkeys(("gemma4", "gemma4-moe"), _GEMMA4),
     "minicpm3": {**_LATENT, "attention.key_length": HEAD + _ROPE},
     "kimi-linear": {**_LATENT, "kv_heads": 4, "linear_num_heads": 4, "linear_head_dim": HEAD, "kda.head_dim": HEAD},
-    "hunyuan-moe": {"expert_shared_feed_forward_length": FFN},
+    # llama.cpp takes experts to be as wide as a dense feed-forward
+    "hunyuan-moe": {**_EXPERTS_OF_FFN, "moe_intermediate_size": FFN, "expert_shared_feed_forward_length": FFN},
+    "minimax-m2": {**_EXPERTS_OF_FFN, "intermediate_size": FFN},
     **dict.fromkeys(("exaone-moe", "ernie4_5-moe"), _SHARED_EXPERTS),
-    # llama.cpp's parts of the context and its windows are as long, whatever the file says
-    "llama4": {**_EXPERTS_OF_FFN, "attention.sliding_window": 8192},
+    # llama.cpp's parts of the context, its scales by position and its windows are these, whatever the file says
+    "llama4": {
+        **_EXPERTS_OF_FFN,
+        **dict.fromkeys(("attention.sliding_window", "attention.temperature_length", "floor_scale"), 8192),
+        **dict.fromkeys(("attention.temperature_scale", "attn_scale"), 0.1),
+    },
     "smallthinker": {"attention.sliding_window": 4096},
     "rwkv6": {"heads": 0, "wkv.head_size": HEAD},
     "rwkv7": {"heads": 0, "wkv.head_size": HEAD},
@@ -86,6 +92,8 @@ _OF: dict[str, dict[str, Any]] = {
     "ernie4_5-moe": {**_SHARED_EXPERTS, "moe_layer_interval": 1, "interleave_moe_layer_step": 1, "moe_layer_start_index": 1},
 }  # fmt: skip
 _FIELDS = ("heads", "kv_heads", "head_dim", "ffn", "n_layers")
+# Keys that released files have and llama.cpp wants, where a tiny one does without.
+_MORE_KEYS = {"hunyuan-moe": {"expert_feed_forward_length": FFN}}
 _SPARSE, _OWN_KEYS, _SHARED_KEYS, _PERIOD = 10, 20, 2, 5
 _WINDOWS = [(layer + 1) % _PERIOD != 0 for layer in range(_OWN_KEYS + _SHARED_KEYS)]
 # Lists of layers of a family, in the words of transformers and of GGUF, where it has another number of them.
@@ -125,7 +133,7 @@ def widened(model: TinyModel) -> TinyModel:
         **fields,
         rope={name: _factors(value, fields.get("head_dim", 0)) for name, value in model.rope.items()},
         options=_inside(sized(model.options), model) | extra,
-        keys=sized(model.keys),
+        keys=sized(model.keys) | _MORE_KEYS.get(model.name, {}),
         values="bfloat16",
         n_vocab=N_VOCAB,
     )

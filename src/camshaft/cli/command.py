@@ -222,7 +222,7 @@ class Bar:
 
     def _start(self, total: int) -> None:
         if not sys.stderr.isatty():
-            size = f"{total / 1e6:.0f} MB" if self._unit == "bytes" else f"{total} {self._unit}"
+            size = f"{total / 1e6:.0f} MB" if self._unit == "bytes" else count(total, self._unit.removesuffix("s"))
             print(f"camshaft: {self._title} ({size})", file=sys.stderr, flush=True)
             return
         from rich import progress

@@ -129,9 +129,7 @@ class ModelOptions:
 
     mmproj: Annotated[
         str | None,
-        typer.Option(
-            metavar="FILE", help="The model's vision encoder, a second GGUF file, with which it sees pictures."
-        ),
+        typer.Option(metavar="FILE", help="The model's vision encoder, a second GGUF file, with which it sees images."),
     ] = None
 
     experts_resident: Annotated[

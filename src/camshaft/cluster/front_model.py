@@ -48,7 +48,7 @@ class FrontModel(LanguageModel):
     def __init__(self, path_or_name: str, *, context: int, n_slots: int) -> None:
         """Raises as LanguageModel."""
         self.name, self.lock, self._closed = path_or_name, ForkLock(), False
-        self._grammars, self._making_grammars, self.vision = None, ForkLock(), None  # pictures are refused
+        self._grammars, self._making_grammars, self.vision = None, ForkLock(), None  # images are refused
         self._model_file = open_model_file(resolve_model(path_or_name))
         self._file = self._model_file.file
         try:

@@ -46,7 +46,7 @@ def cluster_specs(config: ServerConfig) -> Sequence[ModelSpec]:
                 f"{spec.name!r} with --ray: a cluster serves models that write text, none for {spec.kind}"
             )
         if "mmproj" in spec.options:
-            raise SettingError(f"mmproj of {spec.name!r} with --ray: a cluster's server takes no pictures; wanted none")
+            raise SettingError(f"mmproj of {spec.name!r} with --ray: a cluster's server takes no images; wanted none")
         if spec.idle_s is not None:
             raise SettingError(f"idle_unload_seconds of {spec.name!r} with --ray; wanted --replicas 0:N")
     return [on_nodes(spec) for spec in config.specs]

@@ -13,7 +13,7 @@ from camshaft.generate.options import GenerateKeywords, GenerateOptions, generat
 from camshaft.generate.session import Session
 from camshaft.generate.tools.reasoning import AnswerReader, channel_reader
 from camshaft.generate.vision.prompts import WANTED_PART, content_of, is_content, seeing
-from camshaft.models.vision.pictures import Picture, PictureSource, open_pictures
+from camshaft.models.vision.images import Image, ImageSource, open_images
 
 if TYPE_CHECKING:
     from camshaft.generate.language_model import LanguageModel
@@ -25,7 +25,7 @@ _SYSTEM_ROLES = ("system", "developer")
 
 def checked_messages(messages: Messages) -> list[dict[str, Any]]:
     """A copy of chat messages. Raises SettingError unless each has the text 'role' and a 'content', a text or a list of texts
-    and pictures."""
+    and images."""
     if isinstance(messages, str | bytes | Mapping) or not hasattr(messages, "__iter__"):
         raise SettingError(
             f"messages came as {type(messages).__name__}; wanted a list of {{'role': ..., 'content': ...}}"
@@ -42,11 +42,11 @@ def checked_messages(messages: Messages) -> list[dict[str, Any]]:
 
 @dataclass
 class _Turn:
-    """A turn: the messages up to the user's, their rendered text, its pictures, and how many messages were dropped."""
+    """A turn: the messages up to the user's, their rendered text, its images, and how many messages were dropped."""
 
     messages: list[dict[str, Any]]
     rendered: str = ""
-    pictures: list[Picture] = field(default_factory=list)
+    images: list[Image] = field(default_factory=list)
     n_dropped: int = 0
     reader: AnswerReader | None = None
 
@@ -78,11 +78,11 @@ class Conversation(Closing):
         self.messages: list[dict[str, Any]] = [] if system is None else [{"role": "system", "content": system}]
         self.messages += checked_messages(messages)
         self.dropped = 0
-        self._shown: list[Picture] = []  # with the next message
+        self._shown: list[Image] = []  # with the next message
         self._session, self._is_closed = Session(lm, waits=True), False
         self._answer: Callable[[], Generation | None] = lambda: None
-        # The text whose tokens are in the session, or '' if unknown, and the number of its pictures.
-        self._processed, self._n_pictures = "", 0
+        # The text whose tokens are in the session, or '' if unknown, and the number of its images.
+        self._processed, self._n_images = "", 0
 
     def __repr__(self) -> str:
         dropped = f", {self.dropped} dropped" if self.dropped else ""
@@ -95,12 +95,12 @@ class Conversation(Closing):
         text: str,
         options: GenerateOptions | None = None,
         *,
-        images: Sequence[PictureSource] = (),
+        images: Sequence[ImageSource] = (),
         **keywords: Unpack[GenerateKeywords],
     ) -> Generation:
         """Send a message and return the answer: an iterator of pieces with `finish_reason`. Ends an answer that is not finished.
 
-        `images` are pictures before the text. Options and keywords are for this answer. The message and the answer become part
+        `images` come before the text. Options and keywords are for this answer. The message and the answer become part
         of `messages` when the iteration has ended. An answer that is closed early or fails changes nothing. If the context is
         full, the oldest turns after the system message are dropped; without `context_shift` an answer that fills it has the
         finish reason 'length'. An answer in channels, as of gpt-oss, has their marks; `messages` get its final text alone.
@@ -111,7 +111,7 @@ class Conversation(Closing):
         if not isinstance(text, str):
             raise SettingError(f"the message came as {type(text).__name__}; wanted a text")
         options = generate_options(options, keywords, self._options)
-        content = content_of(text, [*self._shown, *open_pictures(images)])
+        content = content_of(text, [*self._shown, *open_images(images)])
         self._lm.check_open()
         if self._is_closed:
             raise ContextError("the conversation is closed")
@@ -126,14 +126,14 @@ class Conversation(Closing):
         self._shown.clear()
         return answer
 
-    def show(self, picture: PictureSource) -> None:
-        """Show the model a picture with the next message, before its text. Raises ModelError if it sees none, else as `say`."""
+    def show(self, image: ImageSource) -> None:
+        """Show the model an image with the next message, before its text. Raises ModelError if it sees none, else as `say`."""
         seeing(self._lm.vision)
-        self._shown += open_pictures([picture])
+        self._shown += open_images([image])
 
     @property
     def n_shown(self) -> int:
-        """The number of pictures for the next message."""
+        """The number of images for the next message."""
         return len(self._shown)
 
     def _say(self, messages: list[dict[str, Any]], options: GenerateOptions) -> Generation:
@@ -196,16 +196,16 @@ class Conversation(Closing):
             self.messages = [*turn.messages, {"role": "assistant", "content": content}]
             self.dropped += turn.n_dropped
             if generation.text_is_exact and self._lm.tokenizer.shows_all(generation.ids):
-                self._processed, self._n_pictures = turn.rendered + generation.text, len(turn.pictures)
+                self._processed, self._n_images = turn.rendered + generation.text, len(turn.images)
         self._session.rest()
 
     def _ids(self, turn: _Turn) -> list[int]:
         """Renders a turn and returns its tokens. If it begins with the session's text, the session's sampled tokens are kept."""
-        turn.rendered, turn.pictures = self._lm.rendered(turn.messages, add_generation_prompt=True)
+        turn.rendered, turn.images = self._lm.rendered(turn.messages, add_generation_prompt=True)
         if self._processed and turn.rendered.startswith(self._processed):
-            rest, n_seen = turn.rendered[len(self._processed) :], self._n_pictures
-            return [*self._session.tokens, *self._lm.rendered_ids(rest, turn.pictures[n_seen:], first=False)]
-        return self._lm.rendered_ids(turn.rendered, turn.pictures)
+            rest, n_seen = turn.rendered[len(self._processed) :], self._n_images
+            return [*self._session.tokens, *self._lm.rendered_ids(rest, turn.images[n_seen:], first=False)]
+        return self._lm.rendered_ids(turn.rendered, turn.images)
 
     def reader(self) -> AnswerReader | None:
         """Returns what separates reasoning from text in an answer with channels; None for other models."""

@@ -20,9 +20,9 @@ from camshaft.models.adapters.adapter import Adapters
 from camshaft.models.blocks.layer import TokenBatch
 from camshaft.models.blocks.transformer import LayerCache, LayerMemory, Places, SideBySide, token_inputs
 from camshaft.models.config import ModelConfig
+from camshaft.models.configs.recurrent import ATTENTION, BOTH, STATES
 from camshaft.models.decoder import decoder, hidden
 from camshaft.models.families import FAMILIES
-from camshaft.models.recurrent_config import ATTENTION, BOTH, STATES
 from camshaft.models.rope_scaling import Rotations
 from camshaft.ops.spec import Dim
 
@@ -53,8 +53,8 @@ class ModelGraphs:
         graph = Graph()
         batch, caches = self._inputs(graph, tokens, rows, together=together)
         if self._seeing.width and rows is not None:
-            mask = graph.input("is_picture", (tokens,), "bool")
-            batch = replace(batch, pictures=self._pictures(graph, tokens), is_picture=mask)
+            mask = graph.input("is_image", (tokens,), "bool")
+            batch = replace(batch, images=self._images(graph, tokens), is_image=mask)
         checkpoint = checkpoint_of(self._adapters, graph, invariant=rows is None)
         graph.output("logits", decoder(self._config, checkpoint, batch, caches))
         if isinstance(checkpoint, AdaptedCheckpoint):
@@ -100,10 +100,10 @@ class ModelGraphs:
             caches.append(caches[options.shares] if shared else self._layer_cache(graph, layer, own))
         return batch, caches
 
-    def _pictures(self, graph: Graph, tokens: Dim) -> Sequence[Tensor]:
-        """The embeddings of tokens of pictures, and what they add after the first layers."""
+    def _images(self, graph: Graph, tokens: Dim) -> Sequence[Tensor]:
+        """The embeddings of tokens of images, and what they add after the first layers."""
         width, dim = self._seeing.width, self._config.dim
-        joined = graph.input("pictures", (tokens, width), "f32")
+        joined = graph.input("images", (tokens, width), "f32")
         return [joined] if width == dim else [*F.split(joined, axis=1, sizes=(dim,) * (width // dim))]
 
     def _layer_cache(self, graph: Graph, layer: int, places: Places) -> LayerMemory:

@@ -30,7 +30,7 @@ from camshaft.models.adapters.adapter import Adapters, Given, open_adapters
 from camshaft.models.config import ModelConfig, read_config
 from camshaft.models.families import FAMILIES
 from camshaft.models.files.pull import resolve_model
-from camshaft.models.vision.pictures import PictureSource
+from camshaft.models.vision.images import ImageSource
 from camshaft.settings import thread_count
 
 Array = np.ndarray[Any, Any]
@@ -51,7 +51,7 @@ class LanguageModel(Prompts, Drawing):
     sessions: maximum number of open sessions.
     cache_tokens: memory for keys and values, in tokens of all sessions together; None: of each one's whole context.
     adapters: LoRA adapters (GGUF files and PEFT folders) that are added to the model, each alone or in a pair with a strength.
-    mmproj: the file of the model's vision encoder, with which it sees pictures (extra `images`).
+    mmproj: the file of the model's vision encoder, with which it sees images (extra `images`).
     experts_resident: gigabytes of memory for experts: the most used stay, others are read from files; None: all if they fit.
     mlock: keep all weights in memory: the system swaps none of them, and refuses where it has too little (`ulimit -l`).
     Raises ModelError, FormatError or BackendError for an unusable file or backend, PlanError if weights cannot be locked.
@@ -145,14 +145,14 @@ class LanguageModel(Prompts, Drawing):
         options: GenerateOptions | None = None,
         *,
         messages: Messages | None = None,
-        images: Sequence[PictureSource] = (),
+        images: Sequence[ImageSource] = (),
         **keywords: Unpack[GenerateKeywords],
     ) -> Generation:
         """Generate text after `prompt` or `messages`, in a new session that begins and ends with the iteration.
 
         `prompt` is a message (the chat template is applied unless `raw`) or token ids; `messages` are a whole chat, a list of
-        {'role': ..., 'content': ...}. `images` are pictures (files, bytes, arrays, images of Pillow) before the prompt, or where
-        its text has the model's markers; a message's content may be a list of {'type': 'text', 'text': ...} and {'type': 'image',
+        {'role': ..., 'content': ...}. `images` (files, bytes, arrays, Pillow images) come before the prompt, or where its text
+        has the model's markers; a message's content may be a list of {'type': 'text', 'text': ...} and {'type': 'image',
         'image': ...}. `options` or keywords say how: see GenerateOptions; keywords take precedence. If all
         sessions are in use, the iteration waits until another thread's generation ends.
 
@@ -224,7 +224,7 @@ class LanguageModel(Prompts, Drawing):
         return config
 
     def _open_vision(self, path: str | Path) -> None:
-        from camshaft.generate.vision.vision_model import VisionModel  # not needed without pictures
+        from camshaft.generate.vision.vision_model import VisionModel  # not needed without images
 
         given = path, self.config, self._file.metadata, self.name
         self.vision = VisionModel(*given, threads=self.threads, activations=self.activations)

@@ -4,7 +4,7 @@
 - rows: as prompt, with the logits of several tokens
 - single: one token
 - decode.N: one token of each of up to N sequences
-- together: tokens of a picture that see each other
+- together: tokens of an image that see each other
 
 Compiled on first use, or loaded from the plan cache; they share all memory. A device with memory of its own has the KV cache
 and logits; token ids and the block table are copied there.
@@ -30,8 +30,8 @@ from camshaft.generate.memory.resident_experts import open_residency
 from camshaft.generate.speculation.pace import RunCosts
 from camshaft.generate.stored.named_plans import NamedPlans
 from camshaft.generate.stored.plan_cache import PlanCache
-from camshaft.generate.vision.runs import PictureRuns
-from camshaft.generate.vision.tokens import BLIND, Seeing, has_pictures
+from camshaft.generate.vision.runs import ImageRuns
+from camshaft.generate.vision.tokens import BLIND, Seeing, has_images
 from camshaft.models.adapters.adapter import Adapters
 from camshaft.models.config import ModelConfig
 from camshaft.models.converted import is_multiplied
@@ -53,7 +53,7 @@ Array = np.ndarray[Any, Any]
 Ints = Sequence[int]
 
 
-class ModelPlans(NamedPlans, PictureRuns):
+class ModelPlans(NamedPlans, ImageRuns):
     """The plans of one model, all of which write to `logits` [LOGIT_ROWS, vocab]. `device` is None on the host."""
 
     def __init__(
@@ -182,12 +182,12 @@ class ModelPlans(NamedPlans, PictureRuns):
         (`copy()` fetches it from a device).
 
         `rows` are indexes into the tokens. The caller has reserved KV cache blocks for every position. For recurrent layers the
-        tokens of a slot lie side by side and in order, and pictures whose tokens see each other are whole. `alike`: round as in
+        tokens of a slot lie side by side and in order, and images whose tokens see each other are whole. `alike`: round as in
         runs with other numbers of rows, if the model `is_uneven` by the same plan.
         """
         if self.cache.is_recurrent and 1 + sum(map(ne, slots, slots[1:])) != len(set(slots)):
             raise ModelError("the rows of a sequence are apart; recurrent layers need them side by side")
-        seen = self.seeing.width and has_pictures(ids)
+        seen = self.seeing.width and has_images(ids)
         run = self._run_stretches if seen and self.seeing.together else self._run_as
         return run("rows" if alike and self.is_uneven else "prompt" if seen else "", ids, positions, slots, rows)
 
@@ -219,7 +219,7 @@ class ModelPlans(NamedPlans, PictureRuns):
         """Run one token of each of several sequences, or several of one; their logits are the first rows of `logits`, and up to
         MAX_DECODE_SEQUENCES have the bits of a run alone."""
         n = len(ids)
-        if n == 1 or n > MAX_DECODE_SEQUENCES or (self.seeing.width and has_pictures(ids)):
+        if n == 1 or n > MAX_DECODE_SEQUENCES or (self.seeing.width and has_images(ids)):
             self.run(ids, positions, slots, range(n))
             return
         # One plan per power of two: the best kernel variants depend on the number of tokens.

@@ -1,4 +1,4 @@
-"""Prompts: texts, chats and pictures as the token ids of one model; what LanguageModel has of it."""
+"""Prompts: texts, chats and images as the token ids of one model; what LanguageModel has of it."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from camshaft.generate.checks import check_token_id
 from camshaft.generate.conversation import Messages, checked_messages
 from camshaft.generate.generation import Closing
 from camshaft.generate.vision.prompts import content_of, for_template, placing, seeing, taken_out
-from camshaft.generate.vision.tokens import PictureToken
+from camshaft.generate.vision.tokens import ImageToken
 from camshaft.models.config import ModelConfig
-from camshaft.models.vision.pictures import Picture, PictureSource, open_pictures
+from camshaft.models.vision.images import Image, ImageSource, open_images
 from camshaft.text.chat import ChatTemplate, encode_chat
 from camshaft.text.tokenizer import Tokenizer
 from camshaft.text.vocabulary import fill_tokens
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class Prompts(Closing):
-    """A model's tokenizer and chat template. `vision` turns pictures into tokens, if the model sees them."""
+    """A model's tokenizer and chat template. `vision` turns images into tokens, if the model sees them."""
 
     config: ModelConfig
     tokenizer: Tokenizer
@@ -59,19 +59,19 @@ class Prompts(Closing):
         self,
         prompt: str | Sequence[int] | None,
         messages: Messages | None,
-        images: Sequence[PictureSource],
+        images: Sequence[ImageSource],
         *,
         raw: bool,
     ) -> list[int]:
         """Token ids of what `generate` got: a prompt, with its images, or a whole chat. Raises SettingError unless it is one of
         them."""
-        pictures = open_pictures(images)
+        opened = open_images(images)
         if (prompt is None) == (messages is None):
             came = "neither a prompt nor messages" if prompt is None else "a prompt and messages"
             raise SettingError(f"generate got {came}; wanted one of them")
         if prompt is not None:
-            return self.prompt_ids(prompt, raw=raw, images=pictures)
-        if pictures:
+            return self.prompt_ids(prompt, raw=raw, images=opened)
+        if opened:
             raise SettingError("generate got messages and images; wanted the images in the messages' contents")
         return self._of_messages(messages, raw=raw)
 
@@ -81,52 +81,52 @@ class Prompts(Closing):
         *,
         raw: bool,
         first: bool = True,
-        images: Sequence[PictureSource] = (),
+        images: Sequence[ImageSource] = (),
     ) -> list[int]:
         """Token ids of a prompt: ids are checked; text is tokenized as is if `raw`, else as a user message of the template.
 
-        `images` are pictures in the order of their markers in the text, or before it where it has none. Raises SettingError for
-        a picture that cannot be read, ModelError if the model sees none."""
-        pictures = open_pictures(images)
+        `images` are in the order of their markers in the text, or come before it where it has none. Raises SettingError for
+        an image that cannot be read, ModelError if the model sees none."""
+        opened = open_images(images)
         if not isinstance(prompt, str):
             if isinstance(prompt, bytes) or not hasattr(prompt, "__iter__"):
                 raise SettingError(f"the prompt came as {type(prompt).__name__}; wanted a text or a list of token ids")
-            if pictures:
+            if opened:
                 raise SettingError("the prompt came as token ids, with images; wanted a text with images")
             return self.checked_ids(prompt)
-        if not pictures:
+        if not opened:
             if raw:
                 return self.tokenize(prompt, add_special=first)
             return encode_chat(self.tokenizer, self.chat_template.render([{"role": "user", "content": prompt}]))
-        return self._ids_with(prompt, pictures, raw=raw, first=first)
+        return self._ids_with(prompt, opened, raw=raw, first=first)
 
-    def _ids_with(self, prompt: str, pictures: list[Picture], *, raw: bool, first: bool) -> list[int]:
+    def _ids_with(self, prompt: str, images: list[Image], *, raw: bool, first: bool) -> list[int]:
         vision = seeing(self.vision)
         has_markers = vision.marker in prompt
         if not raw:
-            content = prompt if has_markers else content_of(prompt, pictures)
+            content = prompt if has_markers else content_of(prompt, images)
             if not has_markers:
                 return self.chat_ids([{"role": "user", "content": content}])
             text = self.chat_template.render([{"role": "user", "content": content}])
-            return self.rendered_ids(text, pictures)
-        text = prompt if has_markers else vision.written * len(pictures) + prompt
-        return self.rendered_ids(text, pictures, first=first)
+            return self.rendered_ids(text, images)
+        text = prompt if has_markers else vision.written * len(images) + prompt
+        return self.rendered_ids(text, images, first=first)
 
     def chat_ids(self, messages: Messages, **variables: Any) -> list[int]:
-        """Token ids of a chat, whose messages may have pictures among the parts of their contents."""
-        text, pictures = self.rendered(messages, **variables)
-        return self.rendered_ids(text, pictures)
+        """Token ids of a chat, whose messages may have images among the parts of their contents."""
+        text, images = self.rendered(messages, **variables)
+        return self.rendered_ids(text, images)
 
-    def rendered(self, messages: Messages, **variables: Any) -> tuple[str, list[Picture]]:
-        """A chat as the template writes it, with a marker for each picture, and the pictures."""
-        chat, pictures = taken_out(messages)
-        if pictures:
+    def rendered(self, messages: Messages, **variables: Any) -> tuple[str, list[Image]]:
+        """A chat as the template writes it, with a marker for each image, and the images."""
+        chat, images = taken_out(messages)
+        if images:
             seeing(self.vision)
-        return self.chat_template.render(for_template(chat, self.chat_template), **variables), pictures
+        return self.chat_template.render(for_template(chat, self.chat_template), **variables), images
 
-    def rendered_ids(self, text: str, pictures: Sequence[Picture] = (), *, first: bool = True) -> list[int]:
+    def rendered_ids(self, text: str, images: Sequence[Image] = (), *, first: bool = True) -> list[int]:
         """Token ids of a rendered text. One that is not `first` in its session has no BOS."""
-        pieces = placing(pictures, self.vision, self.tokenizer)
+        pieces = placing(images, self.vision, self.tokenizer)
         if first:
             return encode_chat(self.tokenizer, text, pieces=pieces)
         parts = (self.tokenize(p, add_special=False) if isinstance(p, str) else p for p in pieces(text))
@@ -147,6 +147,6 @@ class Prompts(Closing):
             raise SettingError(f"token ids came as {type(ids).__name__}; wanted a list of whole numbers")
         for i in ids:
             check_token_id(i, self.config.vocab_size)
-            if isinstance(i, PictureToken) and i.span.rows.shape[1] != seeing(self.vision).width:
-                raise ContextError("a token of a picture that another model has seen; wanted one of this model")
-        return [i if isinstance(i, PictureToken) else int(i) for i in ids]
+            if isinstance(i, ImageToken) and i.span.rows.shape[1] != seeing(self.vision).width:
+                raise ContextError("a token of an image that another model has seen; wanted one of this model")
+        return [i if isinstance(i, ImageToken) else int(i) for i in ids]

@@ -17,7 +17,7 @@ from camshaft.generate.session_runs import SessionRuns
 from camshaft.generate.speculation.pace import MOST_ROWS
 from camshaft.generate.speculation.speculator import Speculator
 from camshaft.generate.stored.prompt_cache import PromptCache
-from camshaft.generate.vision.tokens import has_pictures
+from camshaft.generate.vision.tokens import has_images
 
 Array = np.ndarray[Any, Any]
 
@@ -63,8 +63,8 @@ class Session(SessionRuns):
     def _kept_prompt(self, options: GenerateOptions, ids: Sequence[int]) -> PromptCache | None:
         if options.prompt_cache is None:
             return None
-        if has_pictures(ids):
-            raise SettingError("prompt_cache with pictures; wanted None: only prompts of text are kept")
+        if has_images(ids):
+            raise SettingError("prompt_cache with images; wanted None: only prompts of text are kept")
         return PromptCache(options.prompt_cache, self._model)
 
     def _flush(self, kept: PromptCache, turn: int) -> None:

@@ -11,14 +11,21 @@ import numpy as np
 
 from camshaft.errors import ModelError
 from camshaft.formats.mapped import shown_value
-from camshaft.models.experts_config import Experts, read_experts
+from camshaft.models.configs.experts import Experts, read_experts
+from camshaft.models.configs.latent import Latent, read_latent, score_magnitude
+from camshaft.models.configs.recurrent import (
+    FEED_FORWARD,
+    Recurrent,
+    kv_heads,
+    layer_widths,
+    most_heads,
+    read_recurrent,
+)
+from camshaft.models.configs.streams import Streams, read_streams
+from camshaft.models.configs.xielu import Xielu, read_xielu
 from camshaft.models.families import FAMILIES, Family, family_name
 from camshaft.models.file_keys import Keys
-from camshaft.models.latent_config import Latent, read_latent, score_magnitude
 from camshaft.models.layer_options import LayerOptions, read_layers
-from camshaft.models.recurrent_config import FEED_FORWARD, Recurrent, kv_heads, layer_widths, most_heads, read_recurrent
-from camshaft.models.streams_config import Streams, read_streams
-from camshaft.models.xielu_config import Xielu, read_xielu
 from camshaft.text.vocabulary import vocabulary_size
 
 # No model has a tenth of them; a file that lies would fill the memory with their options.
@@ -234,7 +241,7 @@ def _token_types(metadata: Mapping[str, Any]) -> int:
 
 
 def _sections(keys: Keys, rope_dim: int) -> tuple[int, ...]:
-    """The pairs of each axis; none where the file does not say, which then sees no pictures."""
+    """The pairs of each axis; none where the file does not say, which then sees no images."""
     name = f"{keys.architecture}.rope.dimension_sections"
     value = keys.metadata.get(name, [])
     listed = value.tolist() if isinstance(value, np.ndarray) else value

@@ -15,17 +15,17 @@ from camshaft.graph.graph import Tensor
 from camshaft.graph.tensor import graph_of
 from camshaft.models.blocks.attention import attention
 from camshaft.models.blocks.feed_forward import feed_forward
+from camshaft.models.blocks.images import after_layer, with_images
 from camshaft.models.blocks.latent_attention import latent_attention
 from camshaft.models.blocks.layer import Layer, TokenBatch, norm
 from camshaft.models.blocks.per_layer import layer_embeddings, with_layer_embedding
-from camshaft.models.blocks.pictures import after_layer, with_pictures
 from camshaft.models.blocks.recurrent import recurrent
 from camshaft.models.blocks.transformer import LayerMemory, SideBySide
 from camshaft.models.blocks.whole import WholeRecurrence
 from camshaft.models.checkpoint import Checkpoint
 from camshaft.models.config import ModelConfig
+from camshaft.models.configs.recurrent import FEED_FORWARD
 from camshaft.models.families import FAMILIES, Family, gemma3n, rwkv, t5_encoder
-from camshaft.models.recurrent_config import FEED_FORWARD
 
 # The norms after attention and feed-forward: of their results, or of the sums, whose names are those of results in Grok's files.
 POST_NORMS = ("post_attention_norm", "post_ffw_norm")
@@ -78,7 +78,7 @@ def _embedded(config: ModelConfig, file: Checkpoint, batch: TokenBatch) -> Tenso
     table = file.tensor("output.weight" if only_output else "token_embd.weight", config.vocab_size, config.dim)
     x = F.embedding(batch.ids, table, to="f32")
     x = _scaled(x, config.embedding_scale)
-    x = with_pictures(x, batch)
+    x = with_images(x, batch)
     if family.learned_positions:
         places = file.tensor("position_embd.weight", config.context_length, config.dim)
         x = F.add(x, F.embedding(batch.positions, places, to="f32"))

@@ -1,4 +1,4 @@
-"""check_layers: whether a file has as many layers as it says, and none lacks a tensor that those like it have."""
+"""check_layers: refuse a file with fewer layers than its metadata says, or with a layer that lacks one tensor."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ _ENDS = (".weight", ".bias")
 
 
 def check_layers(architecture: str, n_layers: int, names: Collection[str], start: str = "blk") -> None:
-    """Raise ModelError for more layers than a file has tensors, as a graph of so many takes long to fail, or for a layer
-    without a tensor that one has which is the same otherwise: of tensors that some files have, such as biases, nothing else
-    says that one is missing."""
+    """Raise ModelError if the file has fewer tensors than layers (a graph of that many layers takes long to fail), or if a layer
+    lacks one tensor of another layer and has all its others. Nothing else notices that an optional tensor, such as a bias, is
+    missing in one layer."""
     if n_layers > len(names):
         raise ModelError(f"the key '{architecture}.block_count' is {n_layers}; the file has {len(names)} tensors")
     layers = _parts_of_layers(n_layers, names, start)
-    # By a sum of hashes, which is soon that of one name less, however many a file has.
+    # Layers by the xor of their names' hashes: removing a name from it takes one step, however many tensors a layer has.
     sums = {reduce(xor, map(hash, parts), 0): layer for layer, parts in layers.items()}
     for total, layer in sums.items():
         for part in layers[layer]:
             other = sums.get(total ^ hash(part))
             if other is not None and part not in layers[other] and _MAY_LACK.get(architecture) != part:
                 raise ModelError(
-                    f"the file has no tensor '{start}.{other}.{part}', as layer {layer} has, which is the same otherwise; "
+                    f"the file has no tensor '{start}.{other}.{part}', but layer {layer} has one and is equal otherwise; "
                     "convert the model again"
                 )
 

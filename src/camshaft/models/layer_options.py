@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 from camshaft.errors import ModelError
 from camshaft.formats.mapped import shown_value
-from camshaft.models.experts_config import expert_layers
+from camshaft.models.configs.experts import expert_layers
+from camshaft.models.configs.recurrent import ATTENTION, BOTH, kv_heads, layer_kinds, layer_widths
 from camshaft.models.families import Family
-from camshaft.models.recurrent_config import ATTENTION, BOTH, kv_heads, layer_kinds, layer_widths
 
 if TYPE_CHECKING:
     from camshaft.models.file_keys import Keys

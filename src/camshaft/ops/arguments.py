@@ -123,6 +123,8 @@ def _promoted(kinds: Kinds, accepts: Callable[[Dtypes], bool]) -> Dtypes:
 def _common(kinds: Kinds) -> Dtype:
     # NumPy uses the kind of a Python number; the arrays determine the size.
     numbers = [k for k in kinds if isinstance(k, type)]
+    if len(numbers) == len(kinds):
+        return np.result_type(*(np.asarray(k()).dtype for k in numbers))
     found = common_dtype([k for k in kinds if not isinstance(k, type)])
     return np.result_type(*(k() for k in numbers), found) if numbers else found
 

@@ -39,8 +39,8 @@ from camshaft.serve.requests.fields import (
     required,
     takes,
 )
+from camshaft.serve.requests.images import image_of_base64
 from camshaft.serve.requests.options import MOST_TOKENS, OPTIONS, SAMPLING, generate_options
-from camshaft.serve.requests.pictures import picture_of_base64
 from camshaft.serve.requests.respond import Asked, Json, Reader, body_of, compact, respond
 from camshaft.version import __version__
 
@@ -160,16 +160,16 @@ def _read_generate(body: Any, served: Served) -> Asked:
     given = read_fields(body, _GENERATE)
     _check_model(given, served)
     prompt = required(given, "prompt")
-    pictures = [picture_of_base64(each, f"images[{i}]") for i, each in enumerate(given.get("images", ()))]
+    images = [image_of_base64(each, f"images[{i}]") for i, each in enumerate(given.get("images", ()))]
     if not given.get("raw"):
         system = [{"role": "system", "content": given["system"]}] if "system" in given else []
-        return _chat([*system, {"role": "user", "content": content_of(prompt, pictures)}], given, served, False)
+        return _chat([*system, {"role": "user", "content": content_of(prompt, images)}], given, served, False)
     if "system" in given or given.get("think"):
         param = "system" if "system" in given else "think"
         raise HttpError(400, f"'{param}' with raw: true", code="invalid_value", param=param)
     served.check_text(prompt, "prompt")
     options = _options(given, served, _form(given, served))
-    job = Job([placed(served, lambda lm: lm.prompt_ids(prompt, raw=True, images=pictures), "prompt")], options)
+    job = Job([placed(served, lambda lm: lm.prompt_ids(prompt, raw=True, images=images), "prompt")], options)
     return Asked(job, OllamaShape(served, False, AnswerReader()), given.get("stream", True))
 
 

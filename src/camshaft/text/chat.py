@@ -78,8 +78,8 @@ class ChatTemplate:
         return not self._shows(_PROBE) and self._shows([{"type": "text", "text": _PROBE}])
 
     @cached_property
-    def takes_pictures(self) -> bool:
-        """Whether a message's content may be a list of parts, some of them pictures: {'type': 'image'}."""
+    def takes_images(self) -> bool:
+        """Whether a message's content may be a list of parts, some of them images: {'type': 'image'}."""
         return self._shows([{"type": "image"}, {"type": "text", "text": _PROBE}], without="'type'")
 
     def _shows(self, content: Any, without: str = "\0") -> bool:

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import camshaft
 from camshaft import table
 from camshaft.errors import CamshaftError
 from camshaft.ops import NAMES
@@ -219,3 +220,13 @@ def test_fortran_operands_give_a_fortran_result() -> None:
     a = np.asfortranarray(np.arange(12, dtype=F32).reshape(3, 4))
     assert table().add(a, a).flags.f_contiguous
     np.testing.assert_array_equal(table().add(a, np.ascontiguousarray(a)), a + a)
+
+
+@pytest.mark.parametrize("numbers", [(1.0, 0.0), (1, 0), (1, 0.5), (True, False)], ids=str)
+def test_two_numbers_have_the_dtype_that_numpy_gives_them(numbers: tuple[float, float]) -> None:
+    mask = np.array([True, False, True])
+    found, wanted = camshaft.where(mask, *numbers), np.where(mask, *numbers)
+    assert found.dtype == wanted.dtype
+    np.testing.assert_array_equal(found, wanted)
+    traced = camshaft.jit(lambda m: camshaft.where(m, *numbers))(mask)
+    np.testing.assert_array_equal(traced, wanted)

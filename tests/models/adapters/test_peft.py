@@ -59,9 +59,9 @@ def test_every_family_of_attention_has_names_and_the_order_of_its_rows() -> None
         "bailingmoe2",
         *("xverse", "starcoder", "maincoder", "deepseek", "bailingmoe", "baichuan", "plamo", "grok"),
     }  # whose modules transformers lacks
-    of_pictures = {"qwen2vl", "qwen3vl", "qwen3vlmoe"}
+    of_images = {"qwen2vl", "qwen3vl", "qwen3vlmoe"}
     of_attention = {name for name in NAMINGS if not FAMILIES[name].recurrent}
-    assert of_attention == set(rows) - of_programs_of_their_own - of_pictures
+    assert of_attention == set(rows) - of_programs_of_their_own - of_images
     rows = {name: row for name, row in rows.items() if name in NAMINGS}
     in_pairs_there_too = {"chatglm", "command-r", "cohere2", "glm4", "ernie4_5", "ernie4_5-moe", "deepseek2", "llama4"}
     in_pairs_there_too |= {"deepseek32", "glm-dsa"}

@@ -16,7 +16,7 @@ from camshaft.models.convert.convert import convert
 from tests.models.convert.test_convert import same_keys
 from tests.models.convert.test_mmproj import write_preprocessor
 from tests.support.fixtures import DATA, TINY_MODELS, tiny_encoder, tiny_logits, tiny_model
-from tests.support.models import pictures
+from tests.support.models import images
 
 pytestmark = pytest.mark.oracle
 T5_OTHERS = ("general.name", "t5.context_length")
@@ -47,15 +47,15 @@ def test_a_saved_model_gives_transformers_logits(name: str, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("name", ["qwen2vl", "qwen3vlmoe", "gemma4v-layers", "lfm2vl"])
-def test_the_text_part_of_a_model_that_sees_pictures_becomes_the_frozen_file(name: str, tmp_path: Path) -> None:
+def test_the_text_part_of_a_model_that_sees_images_becomes_the_frozen_file(name: str, tmp_path: Path) -> None:
     pytest.importorskip("transformers")
-    from scripts.oracles.tiny.pictures import vision as tiny_vision
-    from scripts.oracles.tiny.pictures.models import FIRST_SEED, MODELS
+    from scripts.oracles.tiny.images import vision as tiny_vision
+    from scripts.oracles.tiny.images.models import FIRST_SEED, MODELS
     from scripts.oracles.tiny.vocabulary import write_tokenizer
 
     seed, model = next((i, m) for i, m in enumerate(MODELS, FIRST_SEED) if m.name == name)
     tiny_vision.build(model, seed).save_pretrained(tmp_path / "hub")
-    with open_gguf(pictures.tiny_vision(name, tmp_path)[0]) as frozen:
+    with open_gguf(images.tiny_vision(name, tmp_path)[0]) as frozen:
         pre = str(frozen.metadata["tokenizer.ggml.pre"])
         write_tokenizer(tmp_path / "hub", pre, model.text.n_vocab, model.more)
         convert(tmp_path / "hub", tmp_path / "out.gguf", "F32")
@@ -97,12 +97,12 @@ MMPROJ = ("idefics3", "gemma3", "qwen2vl", "qwen2.5vl", "qwen3vl", "qwen3vlmoe",
 def test_the_encoder_of_a_saved_model_becomes_the_frozen_file_which_llama_cpp_opens(name: str, tmp_path: Path) -> None:
     pytest.importorskip("transformers")
     llama, mtmd = (pytest.importorskip(f"llama_cpp{part}") for part in ("", ".mtmd_cpp"))
-    from scripts.oracles.tiny.pictures import vision as tiny_vision
-    from scripts.oracles.tiny.pictures.models import FIRST_SEED, MODELS
+    from scripts.oracles.tiny.images import vision as tiny_vision
+    from scripts.oracles.tiny.images.models import FIRST_SEED, MODELS
     from scripts.oracles.tiny.vocabulary import write_tokenizer
 
     seed, model = next((i, m) for i, m in enumerate(MODELS, FIRST_SEED) if m.name == name)
-    hub, text, mmproj = tmp_path / "hub", *pictures.tiny_vision(name, tmp_path)
+    hub, text, mmproj = tmp_path / "hub", *images.tiny_vision(name, tmp_path)
     tiny_vision.build(model, seed).save_pretrained(hub)
     write_preprocessor(hub, model.projector)
     with open_gguf(text) as file:

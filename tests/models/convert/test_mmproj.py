@@ -1,4 +1,4 @@
-"""`convert --mmproj`: the vision encoder of a folder becomes the second file of a model that sees pictures."""
+"""`convert --mmproj`: the vision encoder of a folder becomes the second file of a model that sees images."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from camshaft.errors import CamshaftError
 from camshaft.formats.gguf.file import open_gguf
 from camshaft.formats.safetensors import write_safetensors
 from camshaft.models.convert.convert import convert
-from tests.support.models.pictures import tiny_vision, vision_difference
+from tests.support.models.images import tiny_vision, vision_difference
 
 _LAYER = {"ln1": "layer_norm1", "ln2": "layer_norm2", "attn_out": "self_attn.out_proj", "ffn_up": "mlp.fc1"}
 _LAYER |= {"ffn_down": "mlp.fc2", **{f"attn_{part}": f"self_attn.{part}_proj" for part in "qkv"}}
@@ -30,7 +30,7 @@ CONFIG = {
 
 
 def write_preprocessor(folder: Path, projector: str) -> None:
-    """How the processors of the tiny models prepare pictures."""
+    """How the processors of the tiny models prepare images."""
     sizes = {"idefics3": {"longest_edge": 64}, "qwen": {"shortest_edge": 64, "longest_edge": 900}}
     values: dict[str, Any] = {"image_mean": [0.5, 0.4, 0.6], "image_std": [0.5, 0.25, 0.3]}
     values["size"] = sizes.get("qwen" if projector.startswith("qwen") else projector, {"height": 32, "width": 32})
@@ -91,7 +91,7 @@ def test_matrices_have_the_type_and_others_f32(folder: Path, tmp_path: Path) -> 
 
 
 @pytest.mark.full
-def test_pictures_look_the_same_through_f16(folder: Path, tmp_path: Path) -> None:
+def test_images_look_the_same_through_f16(folder: Path, tmp_path: Path) -> None:
     convert(folder, tmp_path / "out.gguf", "F16", mmproj=True)
     given = {"activations": "f32", "threads": 1, "context": 256, "sessions": 1}
     with LanguageModel(tmp_path / "idefics3.gguf", mmproj=tmp_path / "out.gguf", **given) as lm:
@@ -123,4 +123,4 @@ def test_folders_that_make_no_sense_are_refused_in_one_line(folder: Path, tmp_pa
         assert message in refusal("F32")
     (folder / "config.json").write_text(json.dumps(CONFIG))
     (folder / "preprocessor_config.json").unlink()
-    assert "which say how pictures are prepared" in refusal("F32")
+    assert "which say how images are prepared" in refusal("F32")

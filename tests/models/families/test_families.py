@@ -56,10 +56,10 @@ COMPILED = (
 
 def test_there_is_a_tiny_model_of_every_family() -> None:
     assert len(TINY_MODELS) == 88
-    of_pictures = {"qwen2vl", "qwen3vl", "qwen3vlmoe"}  # tests/models/vision/test_vision.py
+    of_images = {"qwen2vl", "qwen3vl", "qwen3vlmoe"}  # tests/models/vision/test_vision.py
     rows = {name for name, row in ROWS.items() if not row.encoder}
     renamed = {row.family or name for name, row in RENAMED.items()}
-    assert {row_of(name) for name in TINY_MODELS} | of_pictures | renamed == rows
+    assert {row_of(name) for name in TINY_MODELS} | of_images | renamed == rows
     assert all(tiny_logits(name)[1].std(axis=0).mean() >= 1 for name in TINY_MODELS)
 
 

@@ -1,4 +1,4 @@
-"""Tiny random models that see pictures, against frozen logits of transformers and tokens of its processors."""
+"""Tiny random models that see images, against frozen logits of transformers and tokens of its processors."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from camshaft.errors import ContextError
 from camshaft.formats.gguf.file import open_gguf
 from camshaft.generate.engine.engine import Engine
 from camshaft.generate.engine.request import Update
-from camshaft.generate.vision.tokens import PictureToken
+from camshaft.generate.vision.tokens import ImageToken
 from camshaft.models.files.quantize import quantize
 from camshaft.models.vision.projectors import PROJECTORS
-from tests.support.models.pictures import TINY_VISION, opened, prompts_of, tiny_vision, vision_difference
+from tests.support.models.images import TINY_VISION, opened, prompts_of, tiny_vision, vision_difference
 from tests.support.quick import quick_of
 
 TOLERANCE = 1e-3
@@ -50,9 +50,9 @@ def test_chunks_and_single_tokens_give_the_same(name: str, chunk: int, tmp_path:
 def test_a_session_beside_another_says_the_same(name: str, tmp_path: Path) -> None:
     (first, second) = prompts_of(name)
     with opened(name, tmp_path) as lm, lm.session() as one, lm.session() as other:
-        ids = [lm.prompt_ids(text, raw=True, images=pictures) for text, pictures, *_ in (first, second)]
+        ids = [lm.prompt_ids(text, raw=True, images=images) for text, images, *_ in (first, second)]
         inside = 0 if lm.plans.seeing.together else 2
-        n = inside + next(at for at, i in enumerate(ids[0]) if isinstance(i, PictureToken))
+        n = inside + next(at for at, i in enumerate(ids[0]) if isinstance(i, ImageToken))
         one.process(ids[0][:n])
         other.process(ids[1])
         found = one.process(ids[0][n:])
@@ -72,19 +72,19 @@ def test_a_quantized_encoder_says_about_the_same(name: str, tmp_path: Path) -> N
 
 @pytest.mark.full
 def test_tokens_that_see_each_other_come_at_once(tmp_path: Path) -> None:
-    text, pictures, *_ = prompts_of("gemma3")[0]
+    text, images, *_ = prompts_of("gemma3")[0]
     with opened("gemma3", tmp_path) as lm, lm.session() as session:
-        ids = lm.prompt_ids(text, raw=True, images=pictures)
-        n = 1 + next(at for at, i in enumerate(ids) if isinstance(i, PictureToken))
-        with pytest.raises(ContextError, match="the tokens end inside a picture; wanted all"):
+        ids = lm.prompt_ids(text, raw=True, images=images)
+        n = 1 + next(at for at, i in enumerate(ids) if isinstance(i, ImageToken))
+        with pytest.raises(ContextError, match="the tokens end inside an image; wanted all"):
             session.process(ids[:n])
 
 
 @pytest.mark.full
-def test_a_text_beside_a_picture_whose_tokens_see_each_other_has_the_bits_of_one_beside_a_text(tmp_path: Path) -> None:
-    text, pictures, *_ = prompts_of("gemma3")[0]
+def test_a_text_beside_an_image_whose_tokens_see_each_other_has_the_bits_of_one_beside_a_text(tmp_path: Path) -> None:
+    text, images, *_ = prompts_of("gemma3")[0]
     with opened("gemma3", tmp_path) as lm:
-        cache, other = lm.plans.cache, lm.prompt_ids(text, raw=True, images=pictures)
+        cache, other = lm.plans.cache, lm.prompt_ids(text, raw=True, images=images)
         found = []
         for beside in ([9], other):
             slots = cache.open_slot(), cache.open_slot()
@@ -102,7 +102,7 @@ def test_a_text_beside_a_picture_whose_tokens_see_each_other_has_the_bits_of_one
 def test_a_batch_and_an_engine_say_what_each_says_alone(name: str, tmp_path: Path) -> None:
     greedy = GenerateOptions(max_tokens=4, sampling=Sampling(temperature=0), ignore_eos=True)
     with opened(name, tmp_path) as lm, Engine(lm) as engine:
-        prompts = [lm.prompt_ids(text, raw=True, images=pictures) for text, pictures, *_ in prompts_of(name)]
+        prompts = [lm.prompt_ids(text, raw=True, images=images) for text, images, *_ in prompts_of(name)]
         alone = []
         for ids in prompts:
             generation = lm.generate(ids, greedy)

@@ -1,4 +1,4 @@
-"""Each step from pixels to tokens is wrong on purpose, and shows in the logits of tiny models that see pictures."""
+"""Each step from pixels to tokens is wrong on purpose, and shows in the logits of tiny models that see images."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from camshaft import LanguageModel
 from camshaft.formats.gguf.file import open_gguf
 from camshaft.generate.vision import vision_model
 from camshaft.generate.vision.runs import AxisPositions
-from camshaft.generate.vision.tokens import PictureToken
+from camshaft.generate.vision.tokens import ImageToken
 from camshaft.models import decoder
 from camshaft.models.vision import encoder, tiles
 from camshaft.models.vision.projectors import PROJECTORS
 from tests.support.models.files import changed_model
-from tests.support.models.pictures import TINY_VISION, opened, prompts_of, tiny_vision, vision_difference
+from tests.support.models.images import TINY_VISION, opened, prompts_of, tiny_vision, vision_difference
 from tests.support.models.tiny_families import BROKEN
 from tests.support.quick import quick_of
 
@@ -136,9 +136,9 @@ def test_a_wrong_row_shows(name: str, field: str, wrong: object, tmp_path: Path,
 @pytest.mark.full
 def test_another_grid_of_tiles_shows(tmp_path: Path, breaking: pytest.MonkeyPatch) -> None:
     breaking.setattr(tiles, "_closest_grid", lambda width, height, side: (3, 2))
-    text, pictures, wanted, *_ = prompts_of("lfm2vl")[1]
+    text, images, wanted, *_ = prompts_of("lfm2vl")[1]
     with opened("lfm2vl", tmp_path) as lm:
-        assert [int(i) for i in lm.prompt_ids(text, raw=True, images=pictures)] != wanted
+        assert [int(i) for i in lm.prompt_ids(text, raw=True, images=images)] != wanted
 
 
 @pytest.mark.full
@@ -157,12 +157,12 @@ def test_swapped_tables_of_rows_and_columns_show(tmp_path: Path, breaking: pytes
 
 
 @pytest.mark.full
-def test_other_embeddings_of_layers_in_the_place_of_pictures_show(tmp_path: Path, breaking: pytest.MonkeyPatch) -> None:
+def test_other_embeddings_of_layers_in_the_place_of_images_show(tmp_path: Path, breaking: pytest.MonkeyPatch) -> None:
     right = decoder.layer_embeddings
     breaking.setattr(
         decoder,
         "layer_embeddings",
-        lambda x, config, file, batch: right(x, config, file, replace(batch, is_picture=None)),
+        lambda x, config, file, batch: right(x, config, file, replace(batch, is_image=None)),
     )
     with opened("gemma4v-layers", tmp_path) as lm:
         assert vision_difference("gemma4v-layers", lm) > BROKEN
@@ -202,14 +202,14 @@ def test_other_positions_in_the_text_show(
 
 
 @pytest.mark.parametrize("name", quick_of(TINY_VISION, QUICK))
-def test_pictures_in_another_order_show(name: str, tmp_path: Path) -> None:
-    text, pictures, _, rows, logits = prompts_of(name)[1]
+def test_images_in_another_order_show(name: str, tmp_path: Path) -> None:
+    text, images, _, rows, logits = prompts_of(name)[1]
     with opened(name, tmp_path) as lm:
-        ids = lm.prompt_ids(text, raw=True, images=pictures)
-        spans = list(dict.fromkeys(i.span for i in ids if isinstance(i, PictureToken)))
+        ids = lm.prompt_ids(text, raw=True, images=images)
+        spans = list(dict.fromkeys(i.span for i in ids if isinstance(i, ImageToken)))
         other = dict(zip(spans, spans[::-1], strict=True))
         swapped = [
-            PictureToken(int(i), other[i.span], i.index % len(other[i.span].rows)) if isinstance(i, PictureToken) else i
+            ImageToken(int(i), other[i.span], i.index % len(other[i.span].rows)) if isinstance(i, ImageToken) else i
             for i in ids
         ]
         assert np.abs(lm.logits(swapped)[rows] - logits).max() > BROKEN

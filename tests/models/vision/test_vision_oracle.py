@@ -1,5 +1,5 @@
-"""The tiles of pictures of odd sizes beside those of transformers' processors, in the sizes of released models; Qwen3.5 with
-pictures, whose tiny models are not frozen, as a whole."""
+"""The tiles of images of odd sizes beside those of transformers' processors, in the sizes of released models; Qwen3.5 with
+images, whose tiny models are not frozen, as a whole."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from camshaft.models.vision.config import VisionConfig
 from camshaft.models.vision.patches import patch_rows
 from camshaft.models.vision.tiles import Tile, layout_of
 from tests.models.convert.test_mmproj import write_preprocessor
-from tests.support.models.pictures import Prompt, drawn_picture, opened, prompts_in
+from tests.support.models.images import Prompt, drawn_image, opened, prompts_in
 
 pytestmark = pytest.mark.oracle
 SIZES = [(37, 23), (513, 480), (301, 1207)]
@@ -38,11 +38,11 @@ def tiles(pixels: np.ndarray, config: VisionConfig) -> list[Tile]:
     return [piece for piece in layout_of(pixels, config) if isinstance(piece, Tile)]
 
 
-def rows_of(pictures: Any, config: VisionConfig) -> np.ndarray:
-    """Patches of normalized pictures [channels, height, width], in the order of `patch_rows`."""
+def rows_of(images: Any, config: VisionConfig) -> np.ndarray:
+    """Patches of normalized images [channels, height, width], in the order of `patch_rows`."""
     size = config.patch
-    channels, height, width = pictures.shape
-    x = pictures.reshape(channels, height // size, size, width // size, size)
+    channels, height, width = images.shape
+    x = images.reshape(channels, height // size, size, width // size, size)
     return x.transpose(1, 3, 0, 2, 4).reshape(-1, channels * size * size)
 
 
@@ -66,13 +66,13 @@ def test_tiles_are_those_of_transformers(name: str, size: tuple[int, int], tmp_p
         ),
     }
     processor, sizes = processors[name]
-    pixels, config = drawn_picture(*size), config_of(name, tmp_path, **sizes)
+    pixels, config = drawn_image(*size), config_of(name, tmp_path, **sizes)
     wanted = np.asarray(processor([[pixels]] if name == "idefics3" else [pixels])["pixel_values"])
     wanted = wanted[0] if name == "idefics3" else wanted
     found = tiles(pixels, config)
     assert len(found) == len(wanted)
-    for tile, picture in zip(found, wanted, strict=True):
-        assert np.abs(patch_rows(tile.pixels, config) - rows_of(picture, config)).max() < 1e-5
+    for tile, image in zip(found, wanted, strict=True):
+        assert np.abs(patch_rows(tile.pixels, config) - rows_of(image, config)).max() < 1e-5
 
 
 @pytest.mark.parametrize("size", [*SIZES, (30, 3000), (3000, 30)])
@@ -80,11 +80,11 @@ def test_patches_are_those_of_gemma_4s_processor(size: tuple[int, int], tmp_path
     pytest.importorskip("transformers")
     from transformers.models.gemma4.image_processing_pil_gemma4 import Gemma4ImageProcessorPil
 
-    given = Gemma4ImageProcessorPil()([drawn_picture(*size)])
+    given = Gemma4ImageProcessorPil()([drawn_image(*size)])
     with opened("gemma4v", tmp_path) as lm:
         assert lm.vision is not None
         config = replace(lm.vision.config, patch=16, merge=3, max_pixels=280 * 48 * 48)
-    (tile,) = tiles(drawn_picture(*size), config)
+    (tile,) = tiles(drawn_image(*size), config)
     n = tile.pixels.shape[0] * tile.pixels.shape[1] // 256
     assert n == 9 * given["num_soft_tokens_per_image"][0]
     wanted = np.asarray(given["pixel_values"])[0][:n].reshape(n, 256, 3).swapaxes(1, 2).reshape(n, -1)
@@ -98,9 +98,9 @@ def test_patches_are_those_of_qwens_processor(size: tuple[int, int], patch: int,
     from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
     limits = {"shortest_edge": 56 * 56, "longest_edge": 400_000}
-    given = Qwen2VLImageProcessorPil(size=limits, patch_size=patch, merge_size=2, **HOW)([drawn_picture(*size)])
+    given = Qwen2VLImageProcessorPil(size=limits, patch_size=patch, merge_size=2, **HOW)([drawn_image(*size)])
     config = config_of("qwen3vl", tmp_path, patch=patch, min_pixels=56 * 56, max_pixels=400_000)
-    (tile,) = tiles(drawn_picture(*size), config)
+    (tile,) = tiles(drawn_image(*size), config)
     _, rows, columns = given["image_grid_thw"][0]
     assert tile.pixels.shape[:2] == (rows * patch, columns * patch)
     found = patch_rows(tile.pixels, config).reshape(rows // 2, 2, columns // 2, 2, 3, -1).swapaxes(1, 2)
@@ -112,9 +112,9 @@ def test_patches_are_those_of_qwens_processor(size: tuple[int, int], patch: int,
 def seeing(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[Path, Path, list[Prompt]]]:
     """A tiny Qwen3.5 by its name: text model, vision file, and what transformers says of its prompts."""
     pytest.importorskip("transformers")
-    from scripts.oracles.tiny.pictures import files as tiny_vision_files
-    from scripts.oracles.tiny.pictures import vision as tiny_vision
-    from scripts.oracles.tiny.pictures.hybrids import FIRST_SEED, MODELS
+    from scripts.oracles.tiny.images import files as tiny_vision_files
+    from scripts.oracles.tiny.images import vision as tiny_vision
+    from scripts.oracles.tiny.images.hybrids import FIRST_SEED, MODELS
 
     @cache
     def made(name: str) -> tuple[Path, Path, list[Prompt]]:
@@ -131,8 +131,8 @@ def differences(text: Path, mmproj: Path, prompts: list[Prompt], chunk: int | No
     """The greatest difference from transformers' logits, over all prompts."""
     found = 0.0
     with LanguageModel(text, mmproj=mmproj, activations="f32", threads=1, context=256, sessions=2) as lm:
-        for raw, pictures, wanted, rows, logits in prompts:
-            ids = lm.prompt_ids(raw, raw=True, images=pictures)
+        for raw, images, wanted, rows, logits in prompts:
+            ids = lm.prompt_ids(raw, raw=True, images=images)
             assert [int(i) for i in ids] == wanted
             found = max(found, float(np.abs(lm.logits(ids, chunk=chunk)[rows] - logits).max()))
     return found
@@ -143,17 +143,17 @@ RECURRENT = ("qwen35", "qwen35moe")
 
 @pytest.mark.parametrize("chunk", [None, 7, 1])
 @pytest.mark.parametrize("name", RECURRENT)
-def test_qwen35_says_of_pictures_what_transformers_says(name: str, chunk: int | None, seeing: Any) -> None:
+def test_qwen35_says_of_images_what_transformers_says(name: str, chunk: int | None, seeing: Any) -> None:
     text, mmproj, prompts = seeing(name)
     assert all(logits.std(axis=0).mean() >= 1 for *_, logits in prompts)
     assert differences(text, mmproj, prompts, chunk) < 1e-3
 
 
 @pytest.mark.parametrize("name", RECURRENT)
-def test_a_qwen35_that_goes_back_over_a_picture_says_the_same(name: str, seeing: Any) -> None:
+def test_a_qwen35_that_goes_back_over_an_image_says_the_same(name: str, seeing: Any) -> None:
     text, mmproj, prompts = seeing(name)
     with LanguageModel(text, mmproj=mmproj, activations="f32", threads=1, context=256, sessions=2) as lm:
-        ids = [lm.prompt_ids(raw, raw=True, images=pictures) for raw, pictures, *_ in prompts]
+        ids = [lm.prompt_ids(raw, raw=True, images=images) for raw, images, *_ in prompts]
         with lm.session() as session, lm.session() as other:
             other.process(ids[1])
             session.process(ids[0])
@@ -163,7 +163,7 @@ def test_a_qwen35_that_goes_back_over_a_picture_says_the_same(name: str, seeing:
             assert np.abs(found - prompts[0][4][-1]).max() < 1e-3
 
 
-def test_other_rows_and_columns_of_a_qwen35s_pictures_show(seeing: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_rows_and_columns_of_a_qwen35s_images_show(seeing: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     right = AxisPositions._next
 
     def turned(self: AxisPositions, token: int, position: int, slot: int) -> tuple[int, int, int]:
@@ -177,8 +177,8 @@ def test_other_rows_and_columns_of_a_qwen35s_pictures_show(seeing: Any, monkeypa
 @pytest.mark.parametrize("name", RECURRENT)
 def test_the_encoder_of_a_saved_qwen35_becomes_its_file(name: str, seeing: Any, tmp_path: Path) -> None:
     _, mmproj, _ = seeing(name)
-    from scripts.oracles.tiny.pictures import vision as tiny_vision
-    from scripts.oracles.tiny.pictures.hybrids import FIRST_SEED, MODELS
+    from scripts.oracles.tiny.images import vision as tiny_vision
+    from scripts.oracles.tiny.images.hybrids import FIRST_SEED, MODELS
 
     seed, tiny = next((i, model) for i, model in enumerate(MODELS, FIRST_SEED) if model.name == name)
     tiny_vision.build(tiny, seed).save_pretrained(tmp_path / "hub")

@@ -30,6 +30,16 @@ def test_a_long_row_has_numpys_stable_order(dtype):
     np.testing.assert_array_equal(table().sort(x), np.sort(x))
 
 
+def test_rows_about_what_registers_hold_are_in_order():
+    device, rng = cpu_device("simd"), np.random.default_rng(12)
+    (variant,) = (v for v in ops.get("sort").variants if v.name == "partition")
+    for n in (127, 128, 129, 208, 209, 256, 257, 416, 417, 500, 512, 513):
+        x = np.round(rng.normal(size=(2, n)) * np.float32([[1e6], [3]])).astype(np.float32)
+        spec = TensorSpec(x.shape, as_dtype("f32"))
+        (found,) = run_variant(variant, NodeSpec((spec,), (spec,), {}), device, (x,), run_time_sizes=True)
+        np.testing.assert_array_equal(found, np.sort(x, -1))
+
+
 @pytest.mark.soak
 def test_a_row_of_a_million_has_numpys_stable_order():
     x = np.random.default_rng(0).normal(size=1_000_003).astype(np.float32)

@@ -116,9 +116,9 @@ def test_a_browser_chats(url: str, lm: LanguageModel, tmp_path: Path) -> None:
     assert found["status"] == "Stopped"
     assert found["titles"] == ["b", "<b>a</b>"]
     assert (found["left"], found["unnamed"]) == (1, 0)
-    assert (found["attach"], found["size"], found["pictures"]) == (True, [1024, 512], [1, 0])  # this model takes none
-    assert found["unread"] == "text.txt is not a picture that this browser reads"
-    assert "the model sees no pictures" in found["refused"]
+    assert (found["attach"], found["size"], found["images"]) == (True, [1024, 512], [1, 0])  # this model takes none
+    assert found["unread"] == "text.txt is not an image that this browser reads"
+    assert "the model sees no images" in found["refused"]
     assert (found["models"], found["chosen"]) == (["tiny", "other"], "other")
     assert found.keys().isdisjoint({"error", "forbidden"}), found
 

@@ -19,7 +19,7 @@ from camshaft.generate.sampling.sampler import Sampler
 from camshaft.generate.speculation.draft_model import check_draft, follow
 from camshaft.generate.speculation.pace import MOST_ROWS, Pace, RunCosts
 from camshaft.generate.speculation.speculator import MODEL_COST, MODEL_SHARE, Drafted, Trials
-from camshaft.generate.vision.tokens import has_pictures
+from camshaft.generate.vision.tokens import has_images
 
 if TYPE_CHECKING:
     from camshaft.generate.language_model import LanguageModel
@@ -92,8 +92,8 @@ class DraftFollowers:
         self._followers: dict[int, Follower] = {}
 
     def begin(self, request: Request) -> None:
-        """Prepare a request. The draft model sees no pictures."""
-        if not has_pictures(request.ids):
+        """Prepare a request. The draft model sees no images."""
+        if not has_images(request.ids):
             request.drafter = Follower(request, Pace(self._costs, {None: self._seen.share(None)}), self._seen)
 
     def end(self, request: Request) -> None:

@@ -21,7 +21,7 @@ from camshaft.generate.engine.statistics import Statistics
 from camshaft.generate.memory.logits import move_row
 from camshaft.generate.speculation.pace import MOST_ROWS, RunCosts, lengths
 from camshaft.generate.speculation.speculator import MEASURE_PLAIN, NGRAM, NgramDrafter, Speculate
-from camshaft.generate.vision.tokens import PictureToken
+from camshaft.generate.vision.tokens import ImageToken
 
 if TYPE_CHECKING:
     from camshaft.generate.language_model import LanguageModel
@@ -66,7 +66,7 @@ class _Lookup:
 
     def found(self, request: Request, most: int) -> int:
         assert isinstance(request.drafter, NgramDrafter)
-        tokens = takewhile(lambda token: not isinstance(token, PictureToken), request.drafter.find(request.ids, most))
+        tokens = takewhile(lambda token: not isinstance(token, ImageToken), request.drafter.find(request.ids, most))
         self._found[id(request)] = [*tokens][:most]
         return len(self._found[id(request)])
 

@@ -29,7 +29,7 @@ from camshaft.generate.engine.statistics import Statistics
 from camshaft.generate.model_plans import MAX_DECODE_SEQUENCES, PROMPT_TOKENS
 from camshaft.generate.speculation.pace import MOST_ROWS
 from camshaft.generate.speculation.speculator import Speculate
-from camshaft.generate.vision.tokens import has_pictures
+from camshaft.generate.vision.tokens import has_images
 
 if TYPE_CHECKING:
     from camshaft.generate.language_model import LanguageModel
@@ -75,7 +75,7 @@ class Engine(Queue):
         cache = lm.plans.cache
         self.prefixes = (cache.prefixes or PrefixCache(cache)) if prefix_cache else None
         self.statistics = Statistics()
-        # Slot -> the prompt of its last request; None for one with pictures, whose embeddings would stay in memory.
+        # Slot -> the prompt of its last request; None for one with images, whose embeddings would stay in memory.
         self.last_prompts: dict[int, list[int] | None] = {}
         self._runner = Runner(lm, self.prefixes, self.statistics, speculate)
         self.preparation = Preparation(lm, speculates=speculate is not None) if prepares else None
@@ -215,7 +215,7 @@ class Engine(Queue):
                 self._waiting.remove(request)
         if request.slot is not None:
             prompt = request.ids[: request.prompt_end]
-            self.last_prompts[request.slot] = None if has_pictures(prompt) else prompt
+            self.last_prompts[request.slot] = None if has_images(prompt) else prompt
             self._free(request)
         request.clock.ended = time.perf_counter()
         self.statistics.cached_tokens += request.cached_tokens

@@ -28,12 +28,12 @@ Array = np.ndarray[Any, Any]
 
 
 def block_keys(ids: Sequence[int]) -> list[bytes]:
-    """The key of each whole block of a sequence of token ids, those of pictures by the pictures' digests."""
+    """The key of each whole block of a sequence of token ids, those of images by the images' digests."""
     words, key, keys = np.asarray(ids, np.int32), b"", []
     for first in range(0, len(ids) - BLOCK_TOKENS + 1, BLOCK_TOKENS):
         part = words[first : first + BLOCK_TOKENS].tobytes()
-        pictures = names_of(ids[first : first + BLOCK_TOKENS])
-        key = blake2b(key + part + pictures, digest_size=_DIGEST_NBYTES).digest()
+        images = names_of(ids[first : first + BLOCK_TOKENS])
+        key = blake2b(key + part + images, digest_size=_DIGEST_NBYTES).digest()
         keys.append(key)
     return keys
 

@@ -10,7 +10,7 @@ from camshaft.generate.engine.request import Request
 from camshaft.generate.memory import checkpoints
 from camshaft.generate.memory.cache_specs import BLOCK_TOKENS
 from camshaft.generate.memory.kv_cache import KVCache
-from camshaft.generate.vision.runs import PictureRuns
+from camshaft.generate.vision.runs import ImageRuns
 
 Part = tuple[Request, int]
 
@@ -38,7 +38,7 @@ def choose(
     prefixes: PrefixCache | None,
     budget: int,
     most_rows: int,
-    plans: PictureRuns,
+    plans: ImageRuns,
 ) -> list[Part]:
     """The number of tokens of each prompt to process now, first come first served, `budget` in all.
 
@@ -83,14 +83,14 @@ def _with_room(request: Request, n: int, cache: KVCache, taken: int) -> tuple[in
     return max(n, 0), taken + max(0, -(-(request.position + n) // BLOCK_TOKENS) - own)
 
 
-def _before_branch(request: Request, n: int, plans: PictureRuns) -> int:
+def _before_branch(request: Request, n: int, plans: ImageRuns) -> int:
     """So many of the next `n` tokens that the run ends where others may part from the prompt, if it passes such a place."""
     first = request.position
     most = min([n, *(at * BLOCK_TOKENS - first for at in request.branches if at * BLOCK_TOKENS > first)])
     return n if most == n else plans.part_length(request.ids, first, most)
 
 
-def share(request: Sharing, prefixes: PrefixCache, plans: PictureRuns) -> None:
+def share(request: Sharing, prefixes: PrefixCache, plans: ImageRuns) -> None:
     """Take the shared blocks that follow the request's position, as far as their states are known; at least the prompt's last
     token is left to process."""
     assert request.slot is not None

@@ -84,7 +84,7 @@ def erase(engine: Engine, slot: int) -> int:
 def _prompt_of(engine: Engine, slot: int) -> tuple[PrefixCache, list[int]]:
     prefixes, tokens = _prefixes_of(engine, slot), engine.last_prompts.get(slot, [])
     if tokens is None:
-        raise ContextError(f"the prompt of slot {slot} has pictures, whose embeddings no file has")
+        raise ContextError(f"the prompt of slot {slot} has images, whose embeddings no file has")
     return prefixes, tokens
 
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from camshaft.dtypes import DType, f32
 from camshaft.errors import SettingError
 from camshaft.models.config import ModelConfig
+from camshaft.models.configs.recurrent import ATTENTION, BOTH, FEED_FORWARD
 from camshaft.models.families import FAMILIES
 from camshaft.models.layer_options import LayerOptions
-from camshaft.models.recurrent_config import ATTENTION, BOTH, FEED_FORWARD
 from camshaft.ops.spec import TensorSpec
 
 BLOCK_TOKENS = 16

@@ -16,7 +16,7 @@ from camshaft.dtypes import DType, i32
 from camshaft.generate.memory.block_tables import BlockTables
 from camshaft.generate.memory.cache_specs import BLOCK_TOKENS, KINDS, cache_specs, ring_names, ring_of
 from camshaft.models.config import ModelConfig
-from camshaft.models.recurrent_config import STATES
+from camshaft.models.configs.recurrent import STATES
 from camshaft.ops.spec import TensorSpec
 from camshaft.plan.memory.allocate import aligned_bytes, late_huge_pages
 

@@ -182,7 +182,7 @@ def _as_text(style: Style, message: Message) -> Message:
     """A message of a user or an assistant in place of one with calls or a result."""
     if message["role"] == "tool":
         return {"role": "user", "content": f"<tool_response>\n{message['content']}\n</tool_response>"}
-    if not isinstance(message["content"], str):  # a user's, with pictures
+    if not isinstance(message["content"], str):  # a user's, with images
         return message
     calls = [
         f"{style.start}{call['name']}{style.middle}{json.dumps(call['arguments'], ensure_ascii=False)}{style.end}"

@@ -1,4 +1,4 @@
-"""Runs of a text model's plans on tokens of text and pictures."""
+"""Runs of a text model's plans on tokens of text and images."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from camshaft.errors import ContextError
 from camshaft.extent import Extent
 from camshaft.generate.memory.kv_cache import KVCache
 from camshaft.generate.memory.logits import put_rows
-from camshaft.generate.vision.tokens import PictureToken, Seeing, fill_rows, is_end, part_length, stretches
+from camshaft.generate.vision.tokens import ImageToken, Seeing, fill_rows, is_end, part_length, stretches
 
 if TYPE_CHECKING:
     from camshaft.plan.cached.cached_plan import CachedPlan
@@ -40,7 +40,7 @@ class AxisPositions:
         while known and known[-1][0] > position:
             known.pop()
         less = known[-1][1] if known else 0
-        if not isinstance(token, PictureToken):
+        if not isinstance(token, ImageToken):
             return (position - less,) * 3
         span, first = token.span, position - token.index - less
         row, column = divmod(token.index, span.columns)
@@ -53,8 +53,8 @@ class AxisPositions:
         self._less[slot] = [] if other is None else list(self._less.get(other, []))
 
 
-class PictureRuns(ABC):
-    """The part of ModelPlans that handles pictures."""
+class ImageRuns(ABC):
+    """The part of ModelPlans that handles images."""
 
     seeing: Seeing
     cache: KVCache
@@ -73,11 +73,11 @@ class PictureRuns(ABC):
         positions: Sequence[int],
         slots: Sequence[int],
     ) -> None:
-        """Set the tokens of a plan's next run, the embeddings of picture tokens, and the number of keys."""
+        """Set the tokens of a plan's next run, the embeddings of image tokens, and the number of keys."""
         n, inputs = len(ids), plan.inputs
         inputs["ids"][:n], inputs["positions"][:n], inputs["slots"][:n] = ids, positions, slots
-        if "pictures" in inputs:
-            fill_rows(ids, inputs["pictures"], inputs["is_picture"])
+        if "images" in inputs:
+            fill_rows(ids, inputs["images"], inputs["is_image"])
         if self.seeing.axes:
             inputs["axes"][:n] = self.axes.of(ids, positions, slots)
         if self.cache.has_keys:  # a model without attention reads no keys
@@ -102,28 +102,28 @@ class PictureRuns(ABC):
     def part_length(self, ids: Sequence[int], first: int, most: int, *, is_first: bool = True) -> int:
         """Returns how many tokens from ids[first] on the next run takes, at most `most`.
 
-        A picture whose tokens attend to each other is not split: the first part of a run may exceed `most` for it, later parts
-        return 0. ContextError for a picture larger than a run."""
+        An image whose tokens attend to each other is not split: the first part of a run may exceed `most` for it, later parts
+        return 0. ContextError for an image larger than a run."""
         n = min(most, len(ids) - first)
         if not self.seeing.together or n < 1:
             return max(n, 0)
         whole = part_length(ids, first, most)
         if whole > self.prompt_tokens.bound:
             raise ContextError(
-                f"a picture of {whole} tokens; a run has at most {self.prompt_tokens.bound}: raise context="
+                f"an image of {whole} tokens; a run has at most {self.prompt_tokens.bound}: raise context="
             )
         return whole if whole <= most or is_first else 0
 
     def _run_stretches(
         self, name: str, ids: Sequence[int], positions: Sequence[int], slots: Sequence[int], rows: Sequence[int]
     ) -> Array | DeviceRows:
-        """Run the tokens of each picture in one run, and the text between by the named plan. Returns the logits of `rows`."""
+        """Run the tokens of each image in one run, and the text between by the named plan. Returns the logits of `rows`."""
         found = []
-        for first, last, of_picture in stretches(ids):
+        for first, last, of_image in stretches(ids):
             wanted = [row - first for row in rows if first <= row < last]
-            if of_picture and not is_end(ids[last - 1]):
-                raise ContextError("the tokens end inside a picture; wanted all of its tokens at once")
+            if of_image and not is_end(ids[last - 1]):
+                raise ContextError("the tokens end inside an image; wanted all of its tokens at once")
             given = (ids[first:last], positions[first:last], slots[first:last])
-            logits = self._run_as("together" if of_picture else name, *given, wanted)
+            logits = self._run_as("together" if of_image else name, *given, wanted)
             found += [logits.copy()] if wanted else []
         return put_rows(self.logits, found)

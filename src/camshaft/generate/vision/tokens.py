@@ -1,4 +1,4 @@
-"""PictureToken: a token whose embedding comes from a picture, not from the vocabulary.
+"""ImageToken: a token whose embedding comes from an image, not from the vocabulary.
 
 It is an int, the id of the marker in the text, so it can be used wherever token ids are: prompts, sessions, batches, requests.
 """
@@ -16,7 +16,7 @@ Array = np.ndarray[Any, Any]
 
 @dataclass(frozen=True, eq=False)
 class Span:
-    """Consecutive tokens of a picture or one of its tiles: `rows` f32 [tokens, width] are their embeddings.
+    """Consecutive tokens of an image or one of its tiles: `rows` f32 [tokens, width] are their embeddings.
     Spans of equal digests have equal rows. They are `columns` wide."""
 
     rows: Array
@@ -31,7 +31,7 @@ class Span:
 
 @dataclass(frozen=True)
 class Seeing:
-    """How a text model takes pictures: embeddings of `width` elements (0: none), all tokens of a picture in one run if they
+    """How a text model takes images: embeddings of `width` elements (0: none), all tokens of an image in one run if they
     attend to each other `together` (in layers with a window alone: `windows_only`), positions with `axes` axes (0: one for
     all)."""
 
@@ -44,20 +44,20 @@ class Seeing:
 BLIND = Seeing()
 
 
-class PictureToken(int):
-    """A token of a picture, number `index` of its span. It equals the token of the same index of an equal span, and no int."""
+class ImageToken(int):
+    """A token of an image, number `index` of its span. It equals the token of the same index of an equal span, and no int."""
 
     span: Span
     index: int
 
-    def __new__(cls, marker: int, span: Span, index: int) -> PictureToken:
-        """`marker` is the id of the vocabulary's token that represents the picture where only ids matter."""
+    def __new__(cls, marker: int, span: Span, index: int) -> ImageToken:
+        """`marker` is the id of the vocabulary's token that represents the image where only ids matter."""
         made = super().__new__(cls, marker)
         made.span, made.index = span, index
         return made
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, PictureToken) and (other.index, other.span.digest) == (self.index, self.span.digest)
+        return isinstance(other, ImageToken) and (other.index, other.span.digest) == (self.index, self.span.digest)
 
     def __ne__(self, other: object) -> bool:
         return not self == other
@@ -73,26 +73,26 @@ class PictureToken(int):
 
 def tokens_of(span: Span, marker: int) -> list[int]:
     """All tokens of a span."""
-    return [PictureToken(marker, span, i) for i in range(len(span.rows))]
+    return [ImageToken(marker, span, i) for i in range(len(span.rows))]
 
 
 def is_end(token: int) -> bool:
-    """Whether a token is the last one of its picture, or no picture's."""
-    return not isinstance(token, PictureToken) or token.index == len(token.span.rows) - 1
+    """Whether a token is the last one of its image, or no image's."""
+    return not isinstance(token, ImageToken) or token.index == len(token.span.rows) - 1
 
 
-def has_pictures(ids: Iterable[int]) -> bool:
-    """Whether some of the tokens are of pictures."""
-    return any(isinstance(i, PictureToken) for i in ids)
+def has_images(ids: Iterable[int]) -> bool:
+    """Whether some of the tokens are of images."""
+    return any(isinstance(i, ImageToken) for i in ids)
 
 
 def names_of(ids: Sequence[int]) -> bytes:
-    """Returns the identities of the pictures whose tokens are among these, in order; empty without pictures."""
-    return b"".join(i.name for i in ids if isinstance(i, PictureToken))
+    """Returns the identities of the images whose tokens are among these, in order; empty without images."""
+    return b"".join(i.name for i in ids if isinstance(i, ImageToken))
 
 
 def part_length(ids: Sequence[int], first: int, most: int) -> int:
-    """How many tokens from ids[first] on a run takes: at most `most`, without splitting a picture; of a longer picture all
+    """How many tokens from ids[first] on a run takes: at most `most`, without splitting an image; of a longer image all
     of its tokens."""
     last = min(first + most, len(ids))
     if last == len(ids) or not _goes_on(ids, last):
@@ -106,30 +106,27 @@ def part_length(ids: Sequence[int], first: int, most: int) -> int:
 
 
 def _goes_on(ids: Sequence[int], at: int) -> bool:
-    """Whether ids[at] belongs to the same picture as the token before."""
+    """Whether ids[at] belongs to the same image as the token before."""
     here, before = ids[at], ids[at - 1]
     return (
-        isinstance(here, PictureToken)
-        and here.index > 0
-        and isinstance(before, PictureToken)
-        and here.span is before.span
+        isinstance(here, ImageToken) and here.index > 0 and isinstance(before, ImageToken) and here.span is before.span
     )
 
 
 def stretches(ids: Sequence[int]) -> list[tuple[int, int, bool]]:
-    """Returns (first, last, is a picture) of the stretches of ids: those of each picture, and the text between."""
+    """Returns (first, last, is an image) of the stretches of ids: those of each image, and the text between."""
     edges = [0]
     for at in range(1, len(ids)):
-        here, before = (isinstance(ids[i], PictureToken) for i in (at, at - 1))
+        here, before = (isinstance(ids[i], ImageToken) for i in (at, at - 1))
         if here != before or (here and not _goes_on(ids, at)):
             edges.append(at)
     ends = zip(edges, [*edges[1:], len(ids)], strict=True)
-    return [(first, last, isinstance(ids[first], PictureToken)) for first, last in ends]
+    return [(first, last, isinstance(ids[first], ImageToken)) for first, last in ends]
 
 
 def fill_rows(ids: Sequence[int], rows: Array, mask: Array) -> None:
-    """Set the embeddings [tokens, width] of picture tokens, and the mask [tokens] of these."""
+    """Set the embeddings [tokens, width] of image tokens, and the mask [tokens] of these."""
     mask[: len(ids)] = 0
     for at, i in enumerate(ids):
-        if isinstance(i, PictureToken):
+        if isinstance(i, ImageToken):
             rows[at], mask[at] = i.span.rows[i.index], 1

@@ -1,4 +1,4 @@
-"""VisionModel: an `mmproj` file opened to turn pictures into embeddings for a text model."""
+"""VisionModel: an `mmproj` file opened to turn images into embeddings for a text model."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from camshaft.generate.vision.tokens import Seeing, Span
 from camshaft.models.config import ModelConfig
 from camshaft.models.file_layers import check_layers
 from camshaft.models.vision.config import PREFIX, VisionConfig, read_vision
+from camshaft.models.vision.images import Image
 from camshaft.models.vision.lines import line_of
 from camshaft.models.vision.patches import grid_of, merged, patch_rows
-from camshaft.models.vision.pictures import Picture
 from camshaft.models.vision.positions import axes_of, axis_rows, position_rows, windows_of
 from camshaft.models.vision.tiles import Tile, layout_of
 from camshaft.ops.spec import TensorSpec
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 Array = np.ndarray[Any, Any]
 _PLAN = "encoder"
-# Bytes of embeddings of the pictures that were seen last: 40 of 1,088 tokens of 1,536 numbers.
+# Bytes of embeddings of the images that were seen last: 40 of 1,088 tokens of 1,536 numbers.
 KEPT_NBYTES = 256 << 20
 _DIGEST_NBYTES = 32
 
@@ -98,7 +98,7 @@ class VisionModel(Closing):
         kind = compiled_activations(activations, self._file.tensors.values())
         try:
             self.config = config = read_vision(self._file.metadata)
-            # Gemma 4 E2B and E4B, with embeddings of each layer, take pictures as they take texts.
+            # Gemma 4 E2B and E4B, with embeddings of each layer, take images as they take texts.
             kind_of = config.row.bidirectional
             self._together = kind_of == "all" or (kind_of == "windows" and not text.per_layer_dim)
             _check_text(config, self.name, text, text_name, together=self._together)
@@ -123,36 +123,36 @@ class VisionModel(Closing):
 
     @property
     def marker(self) -> str:
-        """The marker of a picture in a prompt."""
+        """The marker of an image in a prompt."""
         return self.config.row.marker
 
     @property
     def token(self) -> str:
-        """The vocabulary's placeholder for each token of a picture."""
+        """The vocabulary's placeholder for each token of an image."""
         return self.config.row.token or self.marker
 
     @property
     def written(self) -> str:
-        """A picture in the prompt of a template without pictures: the marker with the text around it."""
+        """An image in the prompt of a template without images: the marker with the text around it."""
         return self.config.row.written or self.marker
 
-    def encode(self, picture: Picture) -> tuple[str | Span, ...]:
-        """The text and the tokens of a picture, in order. Pictures that were seen lately are not encoded again.
+    def encode(self, image: Image) -> tuple[str | Span, ...]:
+        """The text and the tokens of an image, in order. Images that were seen lately are not encoded again.
 
         Raises SettingError for one whose shape cannot be used, LogitsError if the encoder computes NaN."""
         with self._lock:
             if self._closed:
                 raise ModelError(f"the vision model {self.name} is closed")
-            found = self._kept.pop(picture.digest, None)
-            made = self._encoded(picture) if found is None else found
-            self._kept[picture.digest] = made
+            found = self._kept.pop(image.digest, None)
+            made = self._encoded(image) if found is None else found
+            self._kept[image.digest] = made
             while len(self._kept) > 1 and sum(map(_nbytes, self._kept.values())) > KEPT_NBYTES:
                 self._kept.popitem(last=False)
         return made
 
-    def _encoded(self, picture: Picture) -> tuple[str | Span, ...]:
+    def _encoded(self, image: Image) -> tuple[str | Span, ...]:
         pieces: list[str | Span] = []
-        for n, piece in enumerate(layout_of(picture.pixels, self.config)):
+        for n, piece in enumerate(layout_of(image.pixels, self.config)):
             if isinstance(piece, str):
                 pieces.append(piece)
                 continue
@@ -160,7 +160,7 @@ class VisionModel(Closing):
             made = self._run(piece)
             rows = np.split(made, range(columns, len(made), columns)) if piece.between else [made]
             for k, part in enumerate(rows):
-                digest = blake2b(picture.digest + b"%d.%d" % (n, k), digest_size=_DIGEST_NBYTES).digest()
+                digest = blake2b(image.digest + b"%d.%d" % (n, k), digest_size=_DIGEST_NBYTES).digest()
                 pieces += [*([piece.between] if k else []), Span(part, digest, columns)]
         return tuple(pieces)
 
@@ -201,7 +201,7 @@ class VisionModel(Closing):
         tensor, by_axes = self._file.tensors.get(name), config.row.positions == "axes"
         wanted = (2, config.most_side, config.dim) if by_axes else (config.grid**2, config.dim)
         shape = () if tensor is None else tuple(tensor.shape)
-        if by_axes and len(shape) == 3:  # more places than pictures have are left out
+        if by_axes and len(shape) == 3:  # more places than images have are left out
             shape = (shape[0], min(shape[1], wanted[1]), shape[2])
         if tensor is None or shape != wanted:
             came = "is missing" if tensor is None else f"has shape {list(tensor.shape)}"
@@ -219,7 +219,7 @@ class VisionModel(Closing):
 
 
 def memory_specs(config: VisionConfig, patches: int, merged: int, width: int) -> dict[str, TensorSpec]:
-    """The keys and values, the blocks of the whole picture and of its windows, and the result of an encoder."""
+    """The keys and values, the blocks of the whole image and of its windows, and the result of an encoder."""
     n_blocks, tables = patches // BLOCK_TOKENS, {"block_table": TensorSpec((1, patches // BLOCK_TOKENS), i32)}
     if config.row.windows:
         per_window = -(-(config.window_side**2) // BLOCK_TOKENS)
@@ -242,7 +242,7 @@ def _check_text(config: VisionConfig, name: str, text: ModelConfig, text_name: s
         raise ModelError(f"{came}; {text_name} takes {text.deepstack}: {wanted}")
     if config.row.axes != bool(text.sections):
         has = "rows and columns as positions" if config.row.axes else "no rows and columns as positions"
-        raise ModelError(f"pictures of {name} have {has}, unlike {text_name} (rope.dimension_sections): {wanted}")
+        raise ModelError(f"images of {name} have {has}, unlike {text_name} (rope.dimension_sections): {wanted}")
     if text.architecture not in config.row.texts:
         texts = " or ".join(config.row.texts)
         raise ModelError(
@@ -251,7 +251,7 @@ def _check_text(config: VisionConfig, name: str, text: ModelConfig, text_name: s
     least = min((options.window for options in text.layers if options.window), default=config.most_patches)
     if together and config.most_patches // config.merge**2 > least:
         tokens = config.most_patches // config.merge**2
-        raise ModelError(f"pictures of {tokens} tokens; {text_name} has windows of {least}: wanted windows as long")
+        raise ModelError(f"images of {tokens} tokens; {text_name} has windows of {least}: wanted windows as long")
 
 
 def _check_line(line: str, name: str, of_text: str, text_name: str) -> None:

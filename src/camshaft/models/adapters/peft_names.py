@@ -167,7 +167,7 @@ NAMINGS: dict[str, Naming] = {
         ),
     ),
 }
-# Where text models are parts of models that see pictures, their path has this in front of the first dot or after it.
+# Where text models are parts of models that see images, their path has this in front of the first dot or after it.
 _TEXT = "language_model."
 
 

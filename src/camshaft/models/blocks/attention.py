@@ -10,7 +10,7 @@ from camshaft.graph.graph import Tensor
 from camshaft.models.blocks.layer import Layer
 from camshaft.models.blocks.transformer import Attention, alibi_slopes, head_norm, rotate
 from camshaft.models.config import ModelConfig
-from camshaft.models.experts_config import WITHOUT_NORMS
+from camshaft.models.configs.experts import WITHOUT_NORMS
 
 
 def attention(h: Tensor, layer: Layer, cache: Attention) -> Tensor:

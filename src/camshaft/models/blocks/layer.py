@@ -21,7 +21,7 @@ class TokenBatch:
     `per_layer` [T, layers, n] are embeddings of each layer's own.
     `types` [T] are the kinds of tokens in encoders that know several; None: all are of the first.
     Gradients recompute the first `recomputed` layers.
-    Where `is_picture` [T] is set, a token's embedding is its row of the first of `pictures` f32 [T, dim]; the others are added
+    Where `is_image` [T] is set, a token's embedding is its row of the first of `images` f32 [T, dim]; the others are added
     after the first layers. `axes` [T, n] are positions for rotations with several axes, whose pairs are `sections` in a layout.
     """
 
@@ -34,8 +34,8 @@ class TokenBatch:
     types: Tensor | None = None
     per_layer: Tensor | None = None
     recomputed: int = 0
-    pictures: Sequence[Tensor] = ()
-    is_picture: Tensor | None = None
+    images: Sequence[Tensor] = ()
+    is_image: Tensor | None = None
     axes: Tensor | None = None
     sections: tuple[int, ...] = ()
     layout: str = ""

@@ -13,8 +13,8 @@ def layer_embeddings(x: Tensor, config: ModelConfig, file: Checkpoint, batch: To
     """The embeddings of all layers and the projections of the model's, f32 [T, layers, n], each by sqrt(1/2)."""
     n, width = config.per_layer_dim, config.n_layers * config.per_layer_dim
     tokens = x.shape[0]
-    # Tokens of pictures have the embeddings of the first token, the padding.
-    ids = batch.ids if batch.is_picture is None else F.where(batch.is_picture, 0, batch.ids)
+    # Tokens of images have the embeddings of the first token, the padding.
+    ids = batch.ids if batch.is_image is None else F.where(batch.is_image, 0, batch.ids)
     own = F.embedding(ids, file.tensor("per_layer_token_embd.weight", config.vocab_size, width), to="f32")
     own = F.multiply(own, n**0.5)
     projected = F.multiply(file.linear(x, "per_layer_model_proj", width), config.dim**-0.5)

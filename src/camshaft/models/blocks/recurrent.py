@@ -14,8 +14,8 @@ from camshaft.models.blocks.recurrences import Recurrence, recurrence_of
 from camshaft.models.blocks.transformer import LayerMemory, head_norm
 from camshaft.models.checkpoint import Checkpoint, columns_of
 from camshaft.models.config import ModelConfig
+from camshaft.models.configs.recurrent import CONVOLUTIONS, Recurrent
 from camshaft.models.families import FAMILIES
-from camshaft.models.recurrent_config import CONVOLUTIONS, Recurrent
 
 # What is added to the square of a length by which queries and keys are divided (fla).
 LENGTH_EPS = 1e-6

@@ -9,7 +9,7 @@ import numpy as np
 from camshaft.errors import ModelError
 from camshaft.graph import functions as F
 from camshaft.graph.graph import Tensor
-from camshaft.models.recurrent_config import Recurrent
+from camshaft.models.configs.recurrent import Recurrent
 
 # The log decay with which the first token of a packed sequence forgets the one before: exp of it is 4e-18. A much lower one
 # would cost the sums of log decays over a chunk their precision.

@@ -23,9 +23,9 @@ from camshaft.models.convert.architecture import Architecture
 from camshaft.models.convert.architectures import architecture_of, completed
 from camshaft.models.convert.families.encoders import pooling_keys
 from camshaft.models.convert.hub_config import HubConfig, read_config
+from camshaft.models.convert.images.mmproj import mmproj_of
 from camshaft.models.convert.keys import model_keys
 from camshaft.models.convert.packed.weights import Weights, read_weights
-from camshaft.models.convert.pictures.mmproj import mmproj_of
 from camshaft.models.convert.tensors import Part, layer_numbers, parts
 from camshaft.models.convert.vocabularies.vocabulary import tokenizer_keys
 from camshaft.models.families import FAMILIES
@@ -63,7 +63,7 @@ def convert(
     """Write the model of a folder (config.json, safetensors, tokenizer), or a file of whisper.cpp, as a GGUF file.
 
     `file_type` is a name of MIXES; None keeps most weights' type (F32, F16 or BF16). Vectors, norms and routing are F32.
-    `mmproj`: write the vision encoder and projector, the second file of a model that sees pictures, with matrices of F32, F16,
+    `mmproj`: write the vision encoder and projector, the second file of a model that sees images, with matrices of F32, F16,
     BF16 or Q8_0. `force`: overwrite `out`; `progress(done, total)` counts elements. The file appears only once it is complete.
 
     Raises ModelError for an architecture without a conversion and for values that make no sense, FormatError for damaged files,

@@ -28,7 +28,7 @@ class Family:
         window_rope: layers with a window rotate like others ('same'), or unscaled, by rope.freq_base_swa or window_theta
         ('plain').
         yarn_truncates: the ends of YaRN's ramp are whole dimensions.
-        axes: how pairs are assigned to the axes of pictures (rope.dimension_sections).
+        axes: how pairs are assigned to the axes of images (rope.dimension_sections).
         learned_positions: position embeddings instead of RoPE.
         alibi: ALiBi instead of RoPE; alibi_layers: in files with this many layers.
 

@@ -23,7 +23,7 @@ from camshaft.models.blocks.transformer import LayerMemory, SideBySide
 from camshaft.models.blocks.whole import WholeRecurrence
 from camshaft.models.checkpoint import Checkpoint
 from camshaft.models.config import ModelConfig
-from camshaft.models.streams_config import Streams
+from camshaft.models.configs.streams import Streams
 
 # The smallest mean square by which a new stream is divided.
 LEAST = 1e-5

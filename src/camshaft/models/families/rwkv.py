@@ -23,7 +23,7 @@ from camshaft.models.blocks.recurrences import Recurrence, recurrence_of
 from camshaft.models.blocks.transformer import LayerMemory
 from camshaft.models.checkpoint import Checkpoint
 from camshaft.models.config import ModelConfig
-from camshaft.models.recurrent_config import Recurrent
+from camshaft.models.configs.recurrent import Recurrent
 
 # The norm of heads has an epsilon of its own.
 HEAD_EPS = 64e-5

@@ -18,17 +18,17 @@ from camshaft.models.vision.projectors import PROJECTORS, Projector
 PREFIX = "clip.vision"
 MOST_SIDE = 1 << 14  # pixels of a side that a file may name
 MOST_MERGE = 16
-MOST_PATCHES = 1 << 16  # of a picture: 2,048 by 2,048 pixels have 21,316 of 14 by 14
+MOST_PATCHES = 1 << 16  # of an image: 2,048 by 2,048 pixels have 21,316 of 14 by 14
 ACTIVATIONS = {"clip.use_gelu": "gelu", "clip.use_silu": "silu"}
 
 
 @dataclass(frozen=True)
 class VisionConfig:
-    """Sizes in elements. A picture's tiles have patches of `patch` pixels a side, of which `merge` by `merge` become one token.
+    """Sizes in elements. An image's tiles have patches of `patch` pixels a side, of which `merge` by `merge` become one token.
 
     `side` is that of a tile, or of the table of learned positions, in pixels. `out_dim` is the width of the text model.
-    `longest_edge` is what a picture's longer side is resized to before it is split. `mean` and `std` are of red, green and blue.
-    Every `full_every`-th layer sees the whole picture (0: all do), the others windows. After the layers `deepstack` there are
+    `longest_edge` is what an image's longer side is resized to before it is split. `mean` and `std` are of red, green and blue.
+    Every `full_every`-th layer sees the whole image (0: all do), the others windows. After the layers `deepstack` there are
     embeddings for the first layers of the text model.
     """
 
@@ -90,7 +90,7 @@ class VisionConfig:
 
     @property
     def split_side(self) -> int:
-        """The pixels of a side of the tiles that large pictures are split into, where the whole has its own size; else 0."""
+        """The pixels of a side of the tiles that large images are split into, where the whole has its own size; else 0."""
         return 2 * self.side if self.row.split == "tiles_and_whole" else 0
 
     @property
@@ -143,7 +143,7 @@ def read_vision(metadata: Mapping[str, Any]) -> VisionConfig:
 
 
 def _check_limits(config: VisionConfig) -> None:
-    """Raise ModelError for windows and pictures that hold no token, or more than memory."""
+    """Raise ModelError for windows and images that hold no token, or more than memory."""
     row, least = config.row, max(config.unit, config.split_side) ** 2
     if row.windows and not config.window_side:
         raise ModelError(f"the key '{PREFIX}.window_size' is {config.window}; wanted at least {config.unit}, a token")
@@ -156,7 +156,7 @@ def _check_limits(config: VisionConfig) -> None:
     if config.most_patches > MOST_PATCHES:
         key = "image_max_pixels" if row.any_size else "image_size"
         raise ModelError(
-            f"pictures of {config.most_patches} patches (the keys '{PREFIX}.{key}' and 'patch_size'); "
+            f"images of {config.most_patches} patches (the keys '{PREFIX}.{key}' and 'patch_size'); "
             f"wanted at most {MOST_PATCHES}"
         )
 

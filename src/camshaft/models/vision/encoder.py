@@ -92,7 +92,7 @@ def encoder(config: VisionConfig, file: Checkpoint, batch: PatchBatch) -> Tensor
 
 def _embedded(config: VisionConfig, file: Checkpoint, batch: PatchBatch) -> Tensor:
     """The convolution of each patch with its own size, as a product; biased where the file has one; plus positions. Files of
-    models for videos have a second convolution, of the next picture, which is the same one."""
+    models for videos have a second convolution, of the next frame, which is the same one."""
     shape, width = (config.dim, CHANNELS, config.patch, config.patch), CHANNELS * config.patch**2
     names = ["v.patch_embd.weight", *(["v.patch_embd.weight.1"] if "v.patch_embd.weight.1" in file else [])]
     products = []

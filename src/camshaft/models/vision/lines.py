@@ -1,4 +1,4 @@
-"""The lines of models that see pictures, by the names in their files: encoders of several have the same sizes."""
+"""The lines of models that see images, by the names in their files: encoders of several have the same sizes."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from camshaft.models.vision.config import VisionConfig
-from camshaft.models.vision.pictures import Pixels
+from camshaft.models.vision.images import Pixels
 
 Array = np.ndarray[Any, Any]
 CHANNELS = 3

@@ -59,7 +59,7 @@ def _triangles(n: int, size: int) -> Array:
 
 
 def rotations(config: VisionConfig) -> Array:
-    """The table of rotations, for as many rows or columns as a picture may have."""
+    """The table of rotations, for as many rows or columns as an image may have."""
     theta = config.row.theta
     if config.row.rope in ("vision", "halves"):
         return rope_table(config.most_side, config.head_dim // 2, theta)

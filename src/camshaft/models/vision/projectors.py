@@ -1,6 +1,6 @@
 """The supported projectors: a row of options of one vision encoder each, by clip.projector_type of an `mmproj` file.
 
-All are transformers over the patches of a picture (Dosovitskiy et al., 2021), whose results become tokens of a text model. A row
+All are transformers over the patches of an image (Dosovitskiy et al., 2021), whose results become tokens of a text model. A row
 says what the file's metadata does not.
 """
 
@@ -16,24 +16,24 @@ class Projector:
 
     Text
         texts: the architectures of text models that its files are made for.
-        marker: stands for a picture in the text of a chat template. written: the marker with the text around it, for templates
-        without pictures. token: the vocabulary's token for each token of a picture, if not the marker's.
-        bidirectional: the tokens of a picture all attend to each other in the text model ('all'; 'windows': only in its layers
+        marker: stands for an image in the text of a chat template. written: the marker with the text around it, for templates
+        without images. token: the vocabulary's token for each token of an image, if not the marker's.
+        bidirectional: the tokens of an image all attend to each other in the text model ('all'; 'windows': only in its layers
         with a window, if it has no per-layer embeddings).
-        axes: the tokens of a picture have rows and columns as positions.
+        axes: the tokens of an image have rows and columns as positions.
         deepstack: some layers give the text model's layers embeddings of their own.
 
     Tiles
-        split: how a picture becomes tiles and the text around them (models/vision/tiles.py).
+        split: how an image becomes tiles and the text around them (models/vision/tiles.py).
         any_size: tiles may have any size that is a multiple of a token's.
-        tokens: the default minimum and maximum of tokens of a picture.
+        tokens: the default minimum and maximum of tokens of an image.
         signed: pixels are from -1 to 1 after `mean` and `std`.
 
     Encoder
         norm, gated, fused: as in Family. sandwiched: there are also norms after attention and feed-forward, and of the heads of
         q, k and v, and scores have no scale.
-        positions: embeddings of positions in a grid, from a table that is resized to the picture's with its ends kept ('learned')
-        or as pictures are ('resized'), or of rows and of columns ('axes').
+        positions: embeddings of positions in a grid, from a table that is resized to the image's with its ends kept ('learned')
+        or as images are ('resized'), or of rows and of columns ('axes').
         rope: how patches rotate, by `theta`. windows: side in pixels of the window that most layers attend to.
         activation: the default. exact_gelu: gelu of gates is by erf.
 

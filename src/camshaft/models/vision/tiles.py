@@ -1,4 +1,4 @@
-"""How a picture becomes tiles for the encoder, and the text around their tokens: a function for each way to split."""
+"""How an image becomes tiles for the encoder, and the text around their tokens: a function for each way to split."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from dataclasses import dataclass
 
 from camshaft.errors import SettingError
 from camshaft.models.vision.config import VisionConfig
-from camshaft.models.vision.pictures import Pixels, resized
+from camshaft.models.vision.images import Pixels, resized
 
 MOST_EDGE = 4096  # pixels; of Idefics3
 # More times as long as wide, and the shorter side would have no pixels.
 MOST_RATIO = 200
-# LFM2-VL: the fewest and the most tiles of a large picture, which exceeds the limit by more than this factor.
+# LFM2-VL: the fewest and the most tiles of a large image, which exceeds the limit by more than this factor.
 TILES, LARGE = (2, 10), 2.0
 
 
 @dataclass(frozen=True, eq=False)
 class Tile:
-    """A part of a picture for one run of the encoder, u8 [height, width, 3], and the text between the rows of its tokens."""
+    """A part of an image for one run of the encoder, u8 [height, width, 3], and the text between the rows of its tokens."""
 
     pixels: Pixels
     between: str = ""
@@ -30,11 +30,11 @@ Layout = tuple[str | Tile, ...]
 
 
 def layout_of(pixels: Pixels, config: VisionConfig) -> Layout:
-    """The tiles of a picture in order, with the text around their tokens. Raises SettingError for one that is too long."""
+    """The tiles of an image in order, with the text around their tokens. Raises SettingError for one that is too long."""
     height, width = pixels.shape[:2]
     if max(height, width) > MOST_RATIO * min(height, width):
         raise SettingError(
-            f"a picture of {width} x {height} pixels; wanted one at most {MOST_RATIO} times as long as wide"
+            f"an image of {width} x {height} pixels; wanted one at most {MOST_RATIO} times as long as wide"
         )
     return tuple(_joined(_SPLITS[config.row.split](pixels, config)))
 
@@ -55,7 +55,7 @@ def _joined(pieces: Iterator[str | Tile]) -> Iterator[str | Tile]:
 
 
 def _rows_and_whole(pixels: Pixels, config: VisionConfig) -> Iterator[str | Tile]:
-    """Idefics3 and SmolVLM: tiles in rows and columns, then the whole picture as one tile; of a small one only this."""
+    """Idefics3 and SmolVLM: tiles in rows and columns, then the whole image as one tile; of a small one only this."""
     side, around = config.side, "<fake_token_around_image>"
     width, height = _longest(pixels.shape[1], pixels.shape[0], config.longest_edge)
     first, ratio = resized(pixels, width, height, "LANCZOS"), width / height
@@ -97,20 +97,20 @@ def _longest(width: int, height: int, edge: int) -> tuple[int, int]:
 
 
 def _one_square(pixels: Pixels, config: VisionConfig) -> Iterator[str | Tile]:
-    """Gemma 3: the picture as one square."""
+    """Gemma 3: the image as one square."""
     yield "\n\n<start_of_image>"
     yield Tile(resized(pixels, config.side, config.side, "BILINEAR"))
     yield "<end_of_image>\n\n"
 
 
 def _one_of_its_size(pixels: Pixels, config: VisionConfig) -> Iterator[str | Tile]:
-    """Qwen-VL: the picture in about its size and shape."""
+    """Qwen-VL: the image in about its size and shape."""
     rows, columns = _whole_tokens(pixels, config)
     yield Tile(resized(pixels, columns, rows, "BICUBIC"))
 
 
 def _tiles_and_whole(pixels: Pixels, config: VisionConfig) -> Iterator[str | Tile]:
-    """LFM2-VL: the picture in about its size and shape; of a large one before it square tiles, as many as fit its shape."""
+    """LFM2-VL: the image in about its size and shape; of a large one before it square tiles, as many as fit its shape."""
     height, width = pixels.shape[:2]
     unit, side = config.unit, config.split_side
     sizes = [max(config.patch, round(n / unit) * unit) for n in (height, width)]
@@ -129,7 +129,7 @@ def _tiles_and_whole(pixels: Pixels, config: VisionConfig) -> Iterator[str | Til
 
 
 def _closest_grid(width: int, height: int, side: int) -> tuple[int, int]:
-    """Columns and rows of tiles whose shape is closest to a picture's; of equal ones the larger, unless it is twice as large."""
+    """Columns and rows of tiles whose shape is closest to an image's; of equal ones the larger, unless it is twice as large."""
     least, most = TILES
     grids = {(w, h) for n in range(least, most + 1) for w in range(1, n + 1) for h in range(1, n + 1)}
     best, found = math.inf, (1, 1)
@@ -141,7 +141,7 @@ def _closest_grid(width: int, height: int, side: int) -> tuple[int, int]:
 
 
 def _whole_tokens(pixels: Pixels, config: VisionConfig) -> tuple[int, int]:
-    """About a picture's height and width, as whole tokens, no fewer and no more than the limits."""
+    """About an image's height and width, as whole tokens, no fewer and no more than the limits."""
     height, width = pixels.shape[:2]
     unit, low, high = config.unit, config.min_pixels, config.max_pixels
     rows, columns = (round(n / unit) * unit for n in (height, width))
@@ -159,7 +159,7 @@ def _whole_tokens(pixels: Pixels, config: VisionConfig) -> tuple[int, int]:
 
 
 def _as_many_as_fit(pixels: Pixels, config: VisionConfig) -> Iterator[str | Tile]:
-    """Gemma 4: the picture in about its shape, as whole tokens, about as many as the limit."""
+    """Gemma 4: the image in about its shape, as whole tokens, about as many as the limit."""
     height, width = pixels.shape[:2]
     unit, most = config.unit, config.max_pixels // config.unit**2
     scale = math.sqrt(config.max_pixels / (height * width))
@@ -174,7 +174,7 @@ def _as_many_as_fit(pixels: Pixels, config: VisionConfig) -> Iterator[str | Tile
 
 
 def _rows_of_its_size(pixels: Pixels, config: VisionConfig) -> Iterator[str | Tile]:
-    """Pixtral and Mistral 3: the picture as whole tokens, no side longer than the encoder's; a token ends each row."""
+    """Pixtral and Mistral 3: the image as whole tokens, no side longer than the encoder's; a token ends each row."""
     height, width = pixels.shape[:2]
     ratio, unit = max(height / config.side, width / config.side), config.unit
     if ratio > 1:

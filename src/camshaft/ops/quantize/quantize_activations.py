@@ -100,7 +100,7 @@ def _parts(group: int, zero: int) -> Layout:
 
 
 # Keys are (group, zero point of the weights); weights with minima have zero point 0.
-LAYOUTS = {(group, zero): _parts(group, zero) for group in (16, 32) for zero in (0, 1, 4, 8, 12, 16, 32, 128)}
+LAYOUTS = {(group, zero): _parts(group, zero) for group in (16, 32) for zero in (0, 1, 4, 8, 12, 16, 32, 64, 128)}
 
 
 def _tile_parts(spec: TensorSpec) -> tuple[tuple[str, DType, tuple[int, ...]], ...]:

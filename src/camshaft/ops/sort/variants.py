@@ -9,6 +9,7 @@ from camshaft.dtypes import as_dtype, i32
 from camshaft.extent import Extent
 from camshaft.lang import Constant
 from camshaft.ops import op as ops
+from camshaft.ops.kernels.launch import plan_workers
 from camshaft.ops.scan.definition import axis_of, layout_of
 from camshaft.ops.sort import lanes, network, radix, ranks
 from camshaft.ops.sort.definition import Ordered
@@ -189,7 +190,8 @@ def _lanes(row: Ordered) -> ops.KernelVariant:
         levels, times = _merges(dim, row.count(node.attrs, dim))
         rows, others = (bound(outer), inner) if columns == 1 else (columns, bound(outer) * inner)
         programs = -(-rows // _width(row, node, target)) * others
-        return 500.0 + programs * max(dim, network.BLOCK) * (7.0 + 0.6 * levels**2 + (levels + 2.0) * bool(times))
+        each = max(dim, network.BLOCK) * (7.0 + 0.6 * levels**2 + (levels + 2.0) * bool(times))
+        return 500.0 + programs * each / min(plan_workers() or 1, programs)
 
     def supports(node: ops.NodeSpec, target: ops.Target) -> str | None:
         dim = node.inputs[0].bounds[axis_of(row.name, node.inputs[0], node.attrs)]

@@ -21,8 +21,8 @@ from camshaft.ops.kernels import blocks
 from camshaft.ops.movement.moved import check_attributes
 from camshaft.ops.parameters import Parameters
 from camshaft.ops.spec import TensorSpec
-from camshaft.ops.vision import by_outputs, conv_blocked, winograd
-from camshaft.ops.vision.conv_kernels import direct
+from camshaft.ops.vision.conv import blocked, by_outputs, winograd
+from camshaft.ops.vision.conv.kernels import direct
 from camshaft.ops.vision.windows import (
     DILATION,
     GROUPS,
@@ -151,9 +151,7 @@ OP = ops.Op(
     reference=_reference,
     variants=(
         ops.KernelVariant("direct", ops.EVERYWHERE, _build_direct, cost=_cost_direct),
-        ops.KernelVariant(
-            "blocked", frozenset({"simd", "c"}), conv_blocked.build, conv_blocked.supports, conv_blocked.cost
-        ),
+        ops.KernelVariant("blocked", frozenset({"simd", "c"}), blocked.build, blocked.supports, blocked.cost),
         ops.KernelVariant("winograd", frozenset({"simd", "c"}), winograd.build, winograd.supports, winograd.cost),
         ops.KernelVariant("by_outputs", frozenset({"simd"}), by_outputs.build, by_outputs.supports, by_outputs.cost),
     ),

@@ -31,8 +31,8 @@ from camshaft.serve.requests.fields import (
     shown,
     takes,
 )
+from camshaft.serve.requests.images import as_data_url
 from camshaft.serve.requests.options import MOST_TOKENS, OPTIONS, generate_options
-from camshaft.serve.requests.pictures import as_data_url
 from camshaft.serve.requests.respond import Asked, Json, beside, body_of, respond
 
 _TEXT_OR_BLOCKS = Field(
@@ -133,7 +133,7 @@ def _text(blocks: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _content(blocks: Sequence[Mapping[str, Any]], of: str) -> str | list[dict[str, Any]]:
-    """The texts of blocks, or with pictures their parts as OpenAI's chats have them."""
+    """The texts of blocks, or with images their parts as OpenAI's chats have them."""
     if not any(block["type"] == "image" for block in blocks):
         return _text(blocks)
     parts: list[dict[str, Any]] = []

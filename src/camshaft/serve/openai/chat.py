@@ -35,8 +35,8 @@ from camshaft.serve.requests.fields import (
     shown,
     takes,
 )
+from camshaft.serve.requests.images import IMAGE_URL, image_of_base64, image_part, part_of
 from camshaft.serve.requests.options import MOST_TOP_LOGPROBS, OPTIONS, generate_options, includes_usage
-from camshaft.serve.requests.pictures import IMAGE_URL, image_part, part_of, picture_of_base64
 from camshaft.serve.requests.respond import Asked, event, respond
 
 EMPTY = Field(lambda v: v == [], "an empty list (others are not supported)")
@@ -110,16 +110,16 @@ def _message(message: Any, of: str) -> dict[str, Any]:
     if thought:
         given |= {"reasoning_content": thought, "thinking": thought}  # the names that templates have
     content = _content(required(given, "content", of), f"{of}.content")
-    pictures = [part_of(picture_of_base64(x, f"{of}.images[{i}]")) for i, x in enumerate(given.pop("images", ()))]
-    if pictures:
-        content = [*pictures, *([{"type": "text", "text": content}] if isinstance(content, str) else content)]
+    images = [part_of(image_of_base64(x, f"{of}.images[{i}]")) for i, x in enumerate(given.pop("images", ()))]
+    if images:
+        content = [*images, *([{"type": "text", "text": content}] if isinstance(content, str) else content)]
     if role != "user" and not isinstance(content, str):
-        raise HttpError(400, f"'{of}' of {role!r} has pictures; wanted them of 'user'", code="invalid_value", param=of)
+        raise HttpError(400, f"'{of}' of {role!r} has images; wanted them of 'user'", code="invalid_value", param=of)
     return given | {"role": ROLES[role], "content": content}
 
 
 def _content(content: str | list[Any], of: str) -> str | list[dict[str, Any]]:
-    """Returns a content as a string or, with pictures, a list of parts."""
+    """Returns a content as a string or, with images, a list of parts."""
     if isinstance(content, str):
         return content
     parts = [_part(read_fields(part, _PART, f"{of}[{i}]"), f"{of}[{i}]") for i, part in enumerate(content)]

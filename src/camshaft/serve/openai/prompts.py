@@ -11,7 +11,7 @@ from camshaft.generate.language_model import LanguageModel
 from camshaft.generate.tools.reasoning import AnswerReader, Reasoning
 from camshaft.generate.tools.styles import Message, Style, Tool, style_of, with_tools
 from camshaft.generate.vision.prompts import for_template, placing, seeing, taken_out
-from camshaft.models.vision.pictures import Picture
+from camshaft.models.vision.images import Image
 from camshaft.serve.models.served import Served
 from camshaft.serve.requests.errors import HttpError
 from camshaft.serve.requests.fields import OBJECT, Fields, one_of
@@ -101,8 +101,8 @@ def read_chat_prompt(
 
 def _ids(served: Served, messages: Sequence[Message], tools: Sequence[Tool], how: How) -> list[int]:
     def encoded() -> list[int]:
-        lm, (chat, variables, pictures) = served.lm, _told(served, messages, tools, how)
-        pieces = placing(pictures, lm.vision, lm.tokenizer)
+        lm, (chat, variables, images) = served.lm, _told(served, messages, tools, how)
+        pieces = placing(images, lm.vision, lm.tokenizer)
         return encode_untrusted(lm.tokenizer, lm.chat_template, chat, pieces, **variables)
 
     return _refusing(encoded)
@@ -122,25 +122,25 @@ def rendered(
 
 def _told(
     served: Served, messages: Sequence[Message], tools: Sequence[Tool], how: How
-) -> tuple[list[dict[str, Any]], dict[str, Any], list[Picture]]:
-    """The messages and the variables of the template, and the pictures of the messages."""
+) -> tuple[list[dict[str, Any]], dict[str, Any], list[Image]]:
+    """The messages and the variables of the template, and the images of the messages."""
     told, variables = with_tools(style_of(served.lm.chat_template), messages, tools)
-    chat, pictures = taken_out(told)
-    if pictures:
+    chat, images = taken_out(told)
+    if images:
         seeing(served.lm.vision)
     chat = for_template(chat, served.lm.chat_template)
     variables = {**how.variables, **variables}
     served.check_text("".join(texts_in([chat, variables])), "messages")
-    return chat, variables, pictures
+    return chat, variables, images
 
 
 def placed(served: Served, make: Callable[[LanguageModel], list[int]], of: str) -> list[int]:
-    """The tokens of a prompt with pictures. Raises HttpError, of the field `of`, for those that do not fit it."""
+    """The tokens of a prompt with images. Raises HttpError, of the field `of`, for those that do not fit it."""
     return _refusing(lambda: make(served.lm), of)
 
 
 def _refusing(make: Callable[[], T], of: str = "messages") -> T:
-    """Returns `make()`. Errors of the chat template and of pictures become HttpError."""
+    """Returns `make()`. Errors of the chat template and of images become HttpError."""
     try:
         return make()
     except SettingError as error:

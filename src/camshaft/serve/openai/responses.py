@@ -78,7 +78,7 @@ _PART: Fields = {
     "type": one_of("input_text", "output_text", "input_image"),
     "text": TEXT,
     "image_url": TEXT,
-    "detail": one_of("auto", "low", "high", "original"),  # accepted: pictures always have the model's size
+    "detail": one_of("auto", "low", "high", "original"),  # accepted: images always have the model's size
     "annotations": EMPTY,
     "logprobs": EMPTY,
 }

@@ -7,8 +7,8 @@ const byId = (id) => document.getElementById(id);
 const state = load();
 let running = null; // the AbortController of the answer in progress
 let model = null;
-let seeing = []; // the models that are loaded and take pictures, and those of which nothing is known yet
-let pictures = []; // of the next message, as data: URLs
+let seeing = []; // the models that are loaded and take images, and those of which nothing is known yet
+let attached = []; // of the next message, as data: URLs
 const MOST_SIDE = 1024; // pixels: encoders see no more, and storage has little room
 
 function load() {
@@ -66,7 +66,7 @@ function article(message, i) {
   const made = element("article", { className: message.role });
   if (message.role === "user") {
     const images = message.images || [];
-    content.append(...images.map((src, n) => element("img", { src, alt: `Picture ${n + 1}` })), message.content);
+    content.append(...images.map((src, n) => element("img", { src, alt: `Image ${n + 1}` })), message.content);
     tool("Edit", () => edit(made, message, i));
   } else {
     content.append(...told(message, false));
@@ -269,7 +269,7 @@ async function* events(body) {
   }
 }
 
-// --- Pictures
+// --- Images
 
 async function attach(files) {
   for (const file of files) {
@@ -281,18 +281,18 @@ async function attach(files) {
       context.fillStyle = "white"; // behind what is transparent
       context.fillRect(0, 0, canvas.width, canvas.height);
       context.drawImage(read, 0, 0, canvas.width, canvas.height);
-      pictures.push(canvas.toDataURL("image/jpeg", 0.9));
+      attached.push(canvas.toDataURL("image/jpeg", 0.9));
     } catch {
-      fail(`${file.name} is not a picture that this browser reads`);
+      fail(`${file.name} is not an image that this browser reads`);
     }
   }
-  showPictures();
+  showAttached();
 }
 
-function showPictures() {
-  byId("pictures").replaceChildren(...pictures.map((src, i) => {
-    const remove = element("button", { type: "button", onclick: () => { pictures.splice(i, 1); showPictures(); } }, element("img", { src, alt: "" }));
-    remove.setAttribute("aria-label", `Remove picture ${i + 1}`);
+function showAttached() {
+  byId("images").replaceChildren(...attached.map((src, i) => {
+    const remove = element("button", { type: "button", onclick: () => { attached.splice(i, 1); showAttached(); } }, element("img", { src, alt: "" }));
+    remove.setAttribute("aria-label", `Remove image ${i + 1}`);
     return remove;
   }));
 }
@@ -361,9 +361,9 @@ byId("composer").addEventListener("submit", (event) => {
   if (running || !text.trim()) return;
   byId("text").value = "";
   grow();
-  const images = pictures;
-  pictures = [];
-  showPictures();
+  const images = attached;
+  attached = [];
+  showAttached();
   ask(text, images);
 });
 byId("attach").addEventListener("click", () => byId("files").click());

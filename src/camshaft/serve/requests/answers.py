@@ -12,7 +12,7 @@ from camshaft.generate.engine.engine import Engine
 from camshaft.generate.engine.request import Request, Update
 from camshaft.generate.generation import TokenLogprob
 from camshaft.generate.options import GenerateOptions
-from camshaft.generate.vision.tokens import PictureToken
+from camshaft.generate.vision.tokens import ImageToken
 
 
 @dataclass(frozen=True)
@@ -162,7 +162,7 @@ class Answers:
         }
         if with_texts:
             read = self._engine.lm.detokenize
-            record["prompts"] = [read([i for i in ids if not isinstance(i, PictureToken)]) for ids in self._job.prompts]
+            record["prompts"] = [read([i for i in ids if not isinstance(i, ImageToken)]) for ids in self._job.prompts]
             record["answers"] = [request.generation.text if request.generation else "" for request in self._requests]
         return record
 

@@ -258,6 +258,6 @@ def _facts(model: TunedModel, data: str | os.PathLike[str], given: FinetuneOptio
         "optimizer": f"{given.optimizer}, schedule {given.schedule}",
         "computed in": given.compute,
         "adapters" if isinstance(model, LoraModel) else "learned": learned,
-        "layers computed once more": f"{model.recomputed} of {model.config.n_layers}",
+        "layers recomputed": f"{model.recomputed} of {model.config.n_layers}",
         "seed": str(given.seed),
     }

@@ -137,7 +137,7 @@ class FinetuneResult:
 
 @dataclass(frozen=True)
 class FinetunePlan:
-    """What a run would need: bytes by kind, and how many of the layers gradients compute once more. `program_nbytes` is what the
+    """What a run would need: bytes by kind, and how many of the layers gradients recompute. `program_nbytes` is what the
     process took beside them while it planned: the tokenizer, the graph, compiled code; None where the system does not say."""
 
     memory: Mapping[str, int]

@@ -1,4 +1,4 @@
-"""How many layers of a model gradients compute once more, so that a step fits into a budget of memory."""
+"""The number of layers that gradients recompute, so that a step fits into a budget of memory."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def fit(model: TunedModel, step: Step, batch: Sequence[Any], budget_nbytes: int)
             return
         if n == layers:
             raise PlanError(
-                f"memory: a step holds {_size(needed)} with all {layers} layers computed once more; wanted at most "
+                f"memory: a step holds {_size(needed)} with all {layers} layers recomputed; wanted at most "
                 f"{_size(budget_nbytes)} (lower batch=, raise micro_batches=, or lower length=)"
             )
         step.close()

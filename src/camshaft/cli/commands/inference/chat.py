@@ -181,7 +181,7 @@ def _save(conversation: Conversation, argument: str) -> bool:
     if path.exists():
         _saved_messages(path)  # only another chat is overwritten
     if any(not isinstance(message["content"], str) for message in conversation.messages):
-        raise SettingError("the chat has pictures, which are not saved; wanted texts alone")
+        raise SettingError("the chat has images, which are not saved; wanted texts alone")
     # A lone surrogate becomes \udxxx, which is an escape in JSON too.
     text = json.dumps(conversation.messages, ensure_ascii=False, indent=1).encode("utf-8", "backslashreplace")
     with atomic_file(path) as file:
@@ -199,7 +199,7 @@ def _load(conversation: Conversation, argument: str) -> bool:
 
 def _image(conversation: Conversation, argument: str) -> bool:
     conversation.show(_path(argument, "/image FILE"))
-    _notice(f"{count(conversation.n_shown, 'picture')} for the next message")
+    _notice(f"{count(conversation.n_shown, 'image')} for the next message")
     return True
 
 
@@ -229,7 +229,7 @@ _COMMANDS = {
     "/clear": _Command("/clear", "forget all messages but the system message", _clear),
     "/save": _Command("/save FILE", "write the messages to a JSON file", _save),
     "/load": _Command("/load FILE", "continue with the messages of a file", _load),
-    "/image": _Command("/image FILE", "show the model a picture with the next message (needs --mmproj)", _image),
+    "/image": _Command("/image FILE", "show the model an image with the next message (needs --mmproj)", _image),
     "/bye": _Command("/bye", "end the chat, as Ctrl-D does", _bye),
 }
 _COMMANDS |= {"/?": _COMMANDS["/help"], "/exit": _COMMANDS["/bye"], "/quit": _COMMANDS["/bye"]}

@@ -42,7 +42,7 @@ _Images = Annotated[
     list[str] | None,
     typer.Option(
         metavar="FILE",
-        help="A picture before the prompt, or where the prompt has the model's marker; several times for several.",
+        help="An image before the prompt, or where the prompt has the model's marker; several times for several.",
         show_default=False,
     ),
 ]
@@ -133,7 +133,7 @@ def generate(
 def _begun(
     lm: LanguageModel, prompt_text: str, wanted: GenerateOptions, system: str | None, images: Sequence[str]
 ) -> Generation:
-    """Starts the answer to a prompt with its pictures, after a system message if there is one."""
+    """Starts the answer to a prompt with its images, after a system message if there is one."""
     if system is None:
         return lm.generate(prompt_text, wanted, images=images) if images else lm.generate(prompt_text, wanted)
     from camshaft.generate.vision.prompts import content_of

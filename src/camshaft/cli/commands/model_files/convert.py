@@ -23,7 +23,7 @@ _Type = Annotated[
     typer.Argument(metavar="[TYPE]", help="F16, BF16, Q8_0, Q4_K_M, ...; default: the type of most weights."),
 ]
 _Mmproj = Annotated[
-    bool, typer.Option("--mmproj", help="Write the vision encoder, the second file of a model that sees pictures.")
+    bool, typer.Option("--mmproj", help="Write the vision encoder, the second file of a model that sees images.")
 ]
 
 

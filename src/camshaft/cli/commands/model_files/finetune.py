@@ -110,15 +110,16 @@ def _print_plan(found: Any, json: bool) -> None:
 
 
 def _plan_rows(plan: FinetunePlan) -> list[tuple[str, str]]:
-    kinds = dict(plan.memory) | ({} if plan.program_nbytes is None else {"program, about": plan.program_nbytes})
-    rows = [(kind, size(nbytes)) for kind, nbytes in kinds.items()]
-    rows += [("memory in all", size(sum(kinds.values())))]
+    held, rows = sum(plan.memory.values()), [(kind, size(nbytes)) for kind, nbytes in plan.memory.items()]
+    if plan.program_nbytes is not None:
+        rows += [("what --memory counts", size(held)), ("program, about", size(plan.program_nbytes))]
+    rows += [("memory in all", size(held + (plan.program_nbytes or 0)))]
     rows += [("layers recomputed", f"{plan.recomputed} of {plan.n_layers}")]
     return [*rows, ("rows", f"{plan.n_rows} of {plan.row_length} tokens"), ("steps", str(plan.n_steps))]
 
 
 class Shown:
-    """Shows steps on a bar: loss, speed and time left, by the mean of all steps but the first, which compiles."""
+    """Shows steps on a bar: the loss, and from the second step on the speed and the time left, as the first one compiles."""
 
     def __init__(self, bar: Bar) -> None:
         self._bar = bar
@@ -128,12 +129,13 @@ class Shown:
     def __call__(self, point: Point, total: int) -> None:
         self._seconds.append(point.seconds)
         self._validation = point.validation if point.validation is not None else self._validation
-        timed = self._seconds[1:] or self._seconds
-        mean = sum(timed) / len(timed)
         parts = [f"loss {point.loss:.4f}", f"lr {point.lr:.3g}"]
         parts += [f"validation {self._validation:.4f}"] if self._validation is not None else []
-        parts += [f"{point.tokens / point.seconds:.0f} tokens/s"] if point.seconds > 0 else []
-        self._bar(point.step, total, ", ".join([*parts, f"{_clock(mean * (total - point.step))} left"]))
+        timed = self._seconds[1:]
+        if timed and point.seconds > 0:
+            left = sum(timed) / len(timed) * (total - point.step)
+            parts += [f"{point.tokens / point.seconds:.0f} tokens/s", f"{_clock(left)} left"]
+        self._bar(point.step, total, ", ".join(parts))
 
 
 def _clock(seconds: float) -> str:

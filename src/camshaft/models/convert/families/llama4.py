@@ -7,8 +7,8 @@ from typing import Any, TypeAlias
 
 from camshaft.errors import ModelError
 from camshaft.formats.bits import Floats
+from camshaft.models.configs.experts import WITHOUT_NORMS
 from camshaft.models.convert.hub_config import HubConfig
-from camshaft.models.experts_config import WITHOUT_NORMS
 
 Change: TypeAlias = Callable[[Floats], Floats]
 

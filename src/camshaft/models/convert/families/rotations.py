@@ -45,7 +45,7 @@ def clamp(config: HubConfig) -> Keys:
 
 
 def deepstack(config: HubConfig) -> Keys:
-    """Returns how many of the first layers of the text model receive picture embeddings (DeepStack)."""
+    """Returns how many of the first layers of the text model receive image embeddings (DeepStack)."""
     vision = config.get("vision_config")
     layers = vision.get("deepstack_visual_indexes") if isinstance(vision, dict) else None
     if not isinstance(layers, list):

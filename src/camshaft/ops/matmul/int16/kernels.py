@@ -20,8 +20,9 @@ from typing import Any
 
 from camshaft.dtypes import f32, i32, u32, u64
 from camshaft.lang import Array, Tracer, Value, Variable, kernel, tile_of
-from camshaft.ops.matmul.blocks.blocked_kernel import Columns, Part, Product, multiply
+from camshaft.ops.matmul.blocks.blocked_kernel import multiply
 from camshaft.ops.matmul.blocks.panels import columns_of, next_of, prefetch_row
+from camshaft.ops.matmul.blocks.product import Columns, Part, Product
 from camshaft.ops.matmul.shapes import WIDTH, Blocks
 from camshaft.ops.quantize.q8_blocks import ROUNDER, ROUNDER_BITS
 

@@ -53,9 +53,9 @@ _IQ4 = tuple(int(value) + 128 for value in IQ4_VALUES)
 _E2M1 = tuple(int(value) + 12 for value in E2M1_DOUBLED)
 
 
-def _signed(name: str, zero_point: int) -> tuple[int, ...]:
-    """The numbers of a grid's levels, then of those below zero, 16 in all; levels of 3 are indexes of 2 bits."""
-    levels = GRIDS[name].levels
+def _signed(name: str, zero_point: int, unit: int = 1) -> tuple[int, ...]:
+    """The numbers of a grid's levels in `unit`, then of those below zero, 16 in all; levels of 3 are indexes of 2 bits."""
+    levels = tuple(level // unit for level in GRIDS[name].levels)
     spare = (0,) * ((1 << (len(levels) - 1).bit_length()) - len(levels))
     half = (*levels, *spare)
     return _table((*half, *(-level for level in half)), zero_point)
@@ -65,7 +65,10 @@ def _table(numbers: tuple[int, ...], zero_point: int) -> tuple[int, ...]:
     return tuple(number + zero_point for number in numbers) + (0,) * (16 - len(numbers))
 
 
-_IQ2 = _signed("IQ2_S", 128)
+# Codes up to 127, of which AVX2 adds two products in 16 bits without their signs; of those up to 64, as the halves of IQ3_XXS's
+# even levels, four.
+_MIDDLE = 64
+_IQ2 = _signed("IQ2_S", _MIDDLE)
 # 8 level +- 1 of IQ1's levels -1, 0 and 1, in units of d / 8
 _IQ1 = _table((-7, 1, 9, 0, -9, -1, 7, 0), 12)
 PACKED_FORMATS: dict[str, PackedFormat] = {
@@ -85,10 +88,10 @@ PACKED_FORMATS: dict[str, PackedFormat] = {
     "NVFP4": PackedFormat(4, 16, u8, 12, table=_E2M1, is_e4m3=True),
     "IQ1_S": PackedFormat(2, 32, u8, None, unit=1 / 8),
     "IQ1_M": PackedFormat(3, 16, i8, 12, table=_IQ1, unit=1 / 8),
-    "IQ2_XXS": PackedFormat(3, 32, i8, 128, table=_IQ2, unit=1 / 8),
-    "IQ2_XS": PackedFormat(3, 16, i8, 128, table=_IQ2, unit=1 / 8),
-    "IQ2_S": PackedFormat(3, 16, i8, 128, table=_IQ2, unit=1 / 8),
-    "IQ3_XXS": PackedFormat(4, 32, i8, 128, table=_signed("IQ3_XXS", 128), unit=1 / 4),
+    "IQ2_XXS": PackedFormat(3, 32, i8, _MIDDLE, table=_IQ2, unit=1 / 8),
+    "IQ2_XS": PackedFormat(3, 16, i8, _MIDDLE, table=_IQ2, unit=1 / 8),
+    "IQ2_S": PackedFormat(3, 16, i8, _MIDDLE, table=_IQ2, unit=1 / 8),
+    "IQ3_XXS": PackedFormat(4, 32, i8, 32, table=_signed("IQ3_XXS", 32, unit=2), unit=1 / 2),
     "IQ3_S": PackedFormat(4, 32, i8, 16, table=_signed("IQ3_S", 16)),
     "TQ1_0": PackedFormat(2, 32, i8, 1),
     "TQ2_0": PackedFormat(2, 32, i8, 1),

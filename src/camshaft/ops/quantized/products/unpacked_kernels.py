@@ -15,7 +15,8 @@ from typing import Any
 
 from camshaft.dtypes import f32, i32
 from camshaft.lang import Array, Tracer, Value, kernel
-from camshaft.ops.matmul.blocks.blocked_kernel import LINE, Columns, Part, Product, multiply
+from camshaft.ops.matmul.blocks.blocked_kernel import multiply
+from camshaft.ops.matmul.blocks.product import LINE, Columns, Part, Product
 from camshaft.ops.matmul.shapes import WIDTH, Blocks
 from camshaft.ops.quantized.packed.formats import BLOCK
 from camshaft.ops.quantized.packed.packing import ROWS

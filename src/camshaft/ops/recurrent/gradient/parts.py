@@ -1,4 +1,4 @@
-"""What gradients of recurrences share: chunks of tokens whose states are computed once more, and sums over programs."""
+"""What gradients of recurrences share: chunks of tokens whose states are recomputed, and sums over programs."""
 
 from __future__ import annotations
 

@@ -26,13 +26,26 @@ class Leaf:
 
     def sorted(self, words: Sequence[ir.Value]) -> Vectors:
         """The same words, in order through the vectors."""
+        return self.transposed(self.in_columns(words))
+
+    def in_columns(self, words: Sequence[ir.Value]) -> Vectors:
+        """The same words, in order through the columns."""
         found = self._pairs(list(words), tuple(odd_even_merge_sort(self.rows)))
         lanes = 1
         while lanes < self.width:
-            found = self._across(self._mirrored(found, lanes), lanes // 2)
-            found = self._pairs(found, tuple(halves(self.rows)))
+            found = self._pairs(self._across(self._mirrored(found, lanes), lanes // 2), tuple(halves(self.rows)))
             lanes *= 2
-        return self._transposed(found)
+        return found
+
+    def halved(self, first: Sequence[ir.Value], second: Sequence[ir.Value]) -> tuple[Vectors, Vectors]:
+        """The lower and the upper half of the words of two leaves that are in order through the columns, for `merged`."""
+        other = self._other(self.width - 1)
+        pairs = [self._ordered(a, self.k.shuffle(b, other)) for a, b in zip(first, reversed(second), strict=True)]
+        return [low for low, _ in pairs], [high for _, high in pairs]
+
+    def merged(self, words: Sequence[ir.Value]) -> Vectors:
+        """The words of a half that `halved` gave, in order through the vectors."""
+        return self.transposed(self._pairs(self._across(list(words), self.width // 2), tuple(halves(self.rows))))
 
     # --- comparisons -----------------------------------------------------------------------------------------------------
     def _ordered(self, a: ir.Value, b: ir.Value) -> tuple[ir.Value, ir.Value]:
@@ -91,7 +104,7 @@ class Leaf:
     def _lower(self, bit: int) -> ir.Value:
         return (self.k.lane() & bit) < 1
 
-    def _transposed(self, words: Vectors) -> Vectors:
+    def transposed(self, words: Vectors) -> Vectors:
         """Blocks of as many rows as lanes: lane i of row j to lane j of row i. Then the blocks of each lane follow each other."""
         size = min(self.rows, self.width)
         step = 1

@@ -10,14 +10,17 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from camshaft.dtypes import i32, i64
-from camshaft.lang import Tracer, ir
+from camshaft.dtypes import boolean, i32, i64
+from camshaft.lang import Number, Tracer, ir
 from camshaft.ops.sort.network import Words
 from camshaft.ops.sort.partition.leaf import Leaf
 from camshaft.ops.sort.partition.splits import Area, Elements, Ends, near_median
 
 # Vectors of the greatest and of the smaller leaves.
 LEAVES = 16, 8
+# Vectors of words from which two leaves that are merged take less time than a split: 512 words are seldom split in two leaves.
+# So of each leaf but the smaller more than LEAVES[1] vectors are whole.
+MERGED = 26
 # The greater part of a split is pushed first, so 2^30 elements need less. Fields: at, n, whether a bad split made it.
 _DEPTH, _FIELDS = 32, 3
 # Times the stack may outlast as many steps as good splits need: depth 250 at most, 4 steps for each leaf's words. Two loops: one
@@ -81,11 +84,12 @@ def sort_row(area: Area, words: Words, x: Elements, n: ir.Value, put: Put) -> No
     """Sorts the n elements of a row, which are split first from where they are; `put` as of `sort_segment`."""
     k, whole = area.k, _whole(area.k, words, area.k.const(0, i64), n)
     stack = Stack(k, words)
-    with k.when(n <= LEAVES[0] * area.width):
+    is_split = _is_split(area, n)
+    with k.when(is_split ^ k.const(True, boolean)):
         for c in k.lanes(n):
             area.keys[area.row, c] = words.word(k, x.x[x.row, c], c)
         stack.push(whole)
-    with k.when(n > LEAVES[0] * area.width):
+    with k.when(is_split):
         _split_segment(area, stack, whole, x)
     _sort(area, words, stack, n, put)
 
@@ -109,35 +113,73 @@ def _sort(area: Area, words: Words, stack: Stack, n: ir.Value, put: Put) -> None
     for segment in stack.each((outer, inner), (n >> (most.bit_length() - 2)) * 2 + 4):
         k.barrier()  # a lane reads what others wrote
         differ = segment.low < segment.high
-        with k.when((segment.n <= most) & differ):
+        is_split = _is_split(area, segment.n)
+        with k.when((is_split ^ k.const(True, boolean)) & differ):
             _sort_leaf(area, words, segment, put)
-        with k.when((segment.n > most) & differ):
+        with k.when(is_split & differ):
             _split_segment(area, stack, segment)
         with k.when(segment.low >= segment.high):
             for place in k.range((segment.n + (area.width - 1)) // area.width):
                 put(segment.at + place * area.width, segment.low, segment.n - place * area.width)
 
 
+def _is_split(area: Area, n: ir.Value) -> ir.Value:
+    """Whether n words are split: more than a leaf has, but for what two leaves take."""
+    most = LEAVES[0] * area.width
+    return ((n > most) & (n <= MERGED * area.width)) | (n > 2 * most)
+
+
+def _loaded(area: Area, words: Words, segment: Segment, start: Number, rows: int, full: int) -> list[ir.Value]:
+    """Loads vectors of a segment from word `start` on, of which the first `full` are whole. Words past the segment count as the
+    greatest."""
+    k, found = area.k, []
+    for row in range(rows):
+        before = row * area.width + start
+        if row < full:
+            found.append(area.keys[area.row, segment.at + before + k.lane()])
+            continue
+        word = k.var(words.greatest, words.dtype)
+        with k.when(k.lane().to(i32) < (segment.n - before).to(i32)):
+            word.set(area.keys[area.row, segment.at + before + k.lane()])
+        found.append(word.value)
+    return found
+
+
 def _sort_leaf(area: Area, words: Words, segment: Segment, put: Put) -> None:
-    """Sorts what registers hold. Words past the segment count as the greatest."""
-    k, width = area.k, area.width
-    for i, rows in enumerate(LEAVES):
-        least = LEAVES[i + 1] * width if i + 1 < len(LEAVES) else 0
-        with k.when((segment.n <= rows * width) & (segment.n > least)):
-            loaded = []
-            for row in range(rows):
-                place = segment.at + row * width + k.lane()
-                if row * width < least:
-                    loaded.append(area.keys[area.row, place])
-                    continue
-                found = k.var(words.greatest, words.dtype)
-                with k.when(k.lane().to(i32) < (segment.n - row * width).to(i32)):
-                    found.set(area.keys[area.row, place])
-                loaded.append(found.value)
-            k.barrier()  # lanes have read words that are overwritten now
-            for row, word in enumerate(Leaf(k, rows, width).sorted(loaded)):
-                rest = k.const(width, i64) if row * width < least else segment.n - row * width
-                put(segment.at + row * width, word, rest)
+    """Sorts what registers hold, or twice as much: two leaves in columns, then both halves."""
+    k, width, (rows, few) = area.k, area.width, LEAVES
+    size = rows * width
+    with k.when(segment.n <= few * width):
+        loaded = _loaded(area, words, segment, 0, few, 0)
+        k.barrier()  # lanes have read words that are overwritten now
+        for row, word in enumerate(Leaf(k, few, width).sorted(loaded)):
+            put(segment.at + row * width, word, segment.n - row * width)
+    leaf, kept = Leaf(k, rows, width), k.scratch(words.dtype, 2 * rows, width)
+
+    def put_all(first: Number, found: list[ir.Value]) -> None:
+        for row, word in enumerate(found):
+            start = row * width + first
+            put(segment.at + start, word, segment.n - start)
+
+    # one loop for one leaf and two: twice the code takes 0.4 s more to compile
+    for half in k.range(
+        k.select(segment.n > size, k.const(2, i64), k.select(segment.n > few * width, k.const(1, i64), 0))
+    ):
+        for row, word in enumerate(leaf.in_columns(_loaded(area, words, segment, half * size, rows, few))):
+            kept[half * rows + row, k.lane()] = word
+    k.barrier()
+    with k.when((segment.n > few * width) & (segment.n <= size)):
+        put_all(0, leaf.transposed([kept[row, k.lane()] for row in range(rows)]))
+    with k.when(segment.n > size):
+        for row in range(rows // 2):
+            ends = row, rows - 1 - row
+            low, high = leaf.halved(*([kept[at + half, k.lane()] for at in ends] for half in (0, rows)))
+            for at, one, two in zip(ends, low, high, strict=True):
+                kept[at, k.lane()] = one
+                kept[rows + at, k.lane()] = two
+        k.barrier()
+        for half in k.range(2):
+            put_all(half * size, leaf.merged([kept[half * rows + row, k.lane()] for row in range(rows)]))
 
 
 def split_elements(area: Area, x: Elements, at: ir.Value, n: ir.Value, pivot: ir.Value) -> ir.Value:

@@ -18,16 +18,16 @@ from camshaft.models.blocks.transformer import LayerMemory, SideBySide, WholeSeq
 from camshaft.models.blocks.whole import WholeRecurrence
 from camshaft.models.checkpoint import Checkpoint
 from camshaft.models.config import read_config
+from camshaft.models.configs.recurrent import ATTENTION, BOTH, FEED_FORWARD
 from camshaft.models.decoder import decoder
 from camshaft.models.files.pull import resolve_model
-from camshaft.models.recurrent_config import ATTENTION, BOTH, FEED_FORWARD
 from camshaft.models.rope_scaling import Rotations
 
 
 class TunedModel(ABC):
     """A model and what of it is learned: what train.Step needs are `parameters()` and `loss`. A context manager.
 
-    `path_or_name` is a .gguf file or a model's name. Gradients compute the first `recomputed` layers once more, to save memory.
+    `path_or_name` is a .gguf file or a model's name. Gradients recompute the first `recomputed` layers, to save memory.
     `names` are those of the tensors, or of the matrices with adapters, that are learned.
     """
 

@@ -12,12 +12,16 @@ from camshaft.ops.kernels.strides import iteration, strides_of
 from camshaft.ops.matmul.blocks import blocked
 from camshaft.ops.matmul.shapes import WIDTH, Sizes
 from camshaft.ops.movement.transpose import strided
-from camshaft.ops.spec import TensorSpec
-from camshaft.ops.vision.conv_kernels import multiply_windows
+from camshaft.ops.spec import TensorSpec, bound
+from camshaft.ops.vision.conv.kernels import multiply_windows
 from camshaft.ops.vision.windows import Conv, Windows, conv_of, image_of, padded_input
 
 # Depth of a packed part: with 64 columns 128 KiB, which stay in the L2 cache.
 PART = 512
+# Outputs from which packing places pays where their rows are aligned.
+PACKED_ROWS = 128
+# Nanoseconds to copy an element of x, to pad it or to set every step-th column side by side.
+COPY_NS = 0.35
 
 
 def _product(c: Conv) -> Sizes:
@@ -33,18 +37,18 @@ def build(node: ops.NodeSpec, target: ops.Target) -> ops.Build:
     s, m, dtype = _product(c), c.windows, node.outputs[0].parts[0].dtype
     values = {**blocked.values_of(s, target), "packed": blocked.PACKED_INSIDE, "part": PART}
     a = ops.read(1, shape=(c.groups * c.per_group, c.depth))
-    if prod(m.kernel) == 1 and not m.is_padded:
-        launches, x, scratch = _places(node.inputs[0], m)
-        if _reads_in_place(s, target):
-            in_place = replace(x, shape=s.b_shape)
-            launch = blocked.multiply_launch(s, {**values, "packed": blocked.IN_PLACE}, a, in_place, dtype)
-            return ops.Build((*launches, launch), scratch)
-        image: tuple[int, ...] = (c.channels, 1, s.columns, *(1,) * 6, s.columns)
+    of_one = prod(m.kernel) == 1 and not m.is_padded
+    if of_one and _reads_in_place(s, target):
+        values["packed"] = blocked.IN_PLACE
     else:
-        launches, x, scratch, m = _by_phases(node.inputs[0], m)
-        image = (c.channels, *image_of(m).values(), c.windows.places[1])
-    block, group = _shares(s, values)
-    launch = blocked.multiply_launch(s, {**values, "block": block, "group": group}, a, x, dtype)
+        values |= _shares(s, values)
+    if of_one:
+        launches, x, scratch = _places(node.inputs[0], m)
+        launch = blocked.multiply_launch(s, values, a, replace(x, shape=s.b_shape), dtype)
+        return ops.Build((*launches, launch), scratch)
+    launches, x, scratch, m = _by_phases(node.inputs[0], m)
+    image = (c.channels, *image_of(m).values(), c.windows.places[1])
+    launch = blocked.multiply_launch(s, values, a, x, dtype)
     constants = {key: value for key, value in launch.constants.items() if key not in ("copied", "paired_part")}
     made = ops.Launch(multiply_windows, launch.arrays, launch.grid, {**constants, "image": image})
     return ops.Build((*launches, made), scratch)
@@ -52,9 +56,10 @@ def build(node: ops.NodeSpec, target: ops.Target) -> ops.Build:
 
 def _reads_in_place(s: Sizes, target: ops.Target) -> bool:
     """Whether products read the places of windows of one element where they are. Zen 3 loads a last panel's columns under masks
-    slowly: 1024 x 14^2 to 256 took 3.5 ms in place, packed 1.4. With AVX-512 rows of whole cache lines and short ones are faster
-    in place (128 x 28^2 to 512 by a tenth, 512 x 7^2 to 2048 tenfold), others packed: 1024 x 14^2 to 256 took 1.5 and 1.25 ms."""
-    return target.lanes >= WIDTH and (s.columns % WIDTH == 0 or s.columns < 8 * WIDTH)
+    slowly: 1024 x 14^2 to 256 took 3.5 ms in place, packed 1.4. With AVX-512 packing pays where many rows share it (128 x 28^2
+    to 512 takes a sixth less, 64 x 56^2 to 64 a tenth more) or rows do not begin at cache lines, but not for few columns."""
+    is_aligned = s.columns % WIDTH == 0 and bound(s.rows) < PACKED_ROWS
+    return target.lanes >= WIDTH and (is_aligned or s.columns < 8 * WIDTH)
 
 
 Read = tuple[tuple[ops.Launch, ...], ops.Operand, tuple[TensorSpec, ...]]
@@ -93,13 +98,13 @@ def _copy(source: ops.Operand, target: ops.Operand, spec: TensorSpec, steps: tup
     return strided(over, (as_bits(source, spec), as_bits(target, spec)))
 
 
-def _shares(s: Sizes, values: ops.Values) -> tuple[int, int]:
+def _shares(s: Sizes, values: ops.Values) -> dict[str, int]:
     """Rows and columns of a program: one panel and all rows, so that it packs its windows once; fewer rows where there would be
     too few programs."""
-    width, rows = values["vectors"] * 16, s.rows if isinstance(s.rows, int) else s.rows.bound
+    width, rows = values["vectors"] * WIDTH, bound(s.rows)
     programs = -(-s.columns // width) * s.matrices
     parts = max(min(-(-blocked.UNEVEN // programs), rows // (4 * values["rows"])), 1)
-    return -(-rows // parts // values["rows"]) * values["rows"] + values["rows"], width
+    return {"block": -(-rows // parts // values["rows"]) * values["rows"] + values["rows"], "group": width}
 
 
 def supports(node: ops.NodeSpec, target: ops.Target) -> str | None:
@@ -108,15 +113,17 @@ def supports(node: ops.NodeSpec, target: ops.Target) -> str | None:
 
 
 def cost(node: ops.NodeSpec, target: ops.Target) -> float:
-    """As for matmul, and 1.5 ns for each vector of windows that is packed. With 8 lanes so long for each element of windows of
-    several: their vectors are pieces under masks (Zen 3)."""
+    """As for matmul, 1.5 ns for each vector of windows that is packed, and copies of x. With 8 lanes so long for each element of
+    windows of several: their vectors are pieces under masks (Zen 3)."""
     c = conv_of(node.inputs, node.attrs)
     s = _product(c)
     vectors = blocked.tile_of(s, target)[1]
     together = 1 if target.lanes < WIDTH and prod(c.windows.kernel) > 1 else target.lanes
     packing = s.b_matrices * c.depth * s.columns * 1.5 / together
+    copies = c.windows.is_padded + (c.windows.stride[1] > 1)
     return (
         s.in_panels(vectors * 16) * blocked.measured_on(target).tile_cost[vectors] / (3.4 * target.lanes)
         + packing
+        + COPY_NS * copies * prod(node.inputs[0].bounds)
         + 500.0
     )

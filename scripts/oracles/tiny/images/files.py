@@ -1,4 +1,4 @@
-"""The GGUF files of tiny models that see pictures, as llama.cpp's converter writes them."""
+"""The GGUF files of tiny models that see images, as llama.cpp's converter writes them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import gguf
 import numpy as np
 
 from scripts.oracles.tiny.files import finish, write_gguf
-from scripts.oracles.tiny.pictures.model import MEAN, STD, TinyVision
+from scripts.oracles.tiny.images.model import MEAN, STD, TinyVision
 
 GEMMA4 = {
     "self_attn.q_proj": "attn_q",

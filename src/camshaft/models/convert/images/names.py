@@ -79,7 +79,7 @@ _LAYERS = re.compile(r"(?:encoder\.layers|transformer\.layers|blocks)\.(\d+)\.(.
 _ROW_BREAK = "[IMG_BREAK]"
 _TURNED = re.compile(r"\.attn_[qk]\.")
 _DEEP = re.compile(r"deepstack_merger_list\.(\d+)\.(norm|linear_fc1|linear_fc2)\.(weight|bias)")
-# The text part, and a head that models of pictures alone have.
+# The text part, and a head that models of images alone have.
 _OTHERS = re.compile(
     r"(language_model|text_model|lm_head|embed_tokens|layers|norm)\.|(vision_tower\.)?vision_model\.head\."
 )
@@ -143,7 +143,7 @@ def _changes(name: str, projector: str, vision: HubConfig, shape: Shape) -> Iter
     if name == "v.patch_embd.weight" and len(shape) == 2:  # of each patch rows, columns, then channels
         side = vision.size("patch_size")
         yield name, lambda values: values.reshape(len(values), side, side, CHANNELS).transpose(0, 3, 1, 2)
-    elif name == "v.patch_embd.weight" and len(shape) == 5:  # a picture is a video of two equal ones
+    elif name == "v.patch_embd.weight" and len(shape) == 5:  # an image is a video of two equal frames
         for moment, ending in ((0, ""), (1, ".1")):
             yield name + ending, partial(_moment, moment)
     elif name == "mm.soft_emb_norm.weight":

@@ -1,4 +1,4 @@
-"""TinyVision: a tiny model that sees pictures: sizes, metadata and transformers' processor."""
+"""TinyVision: a tiny model that sees images: sizes, metadata and transformers' processor."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ ASCII_TEXT: dict[str, Any] = {"values": NUMBERS_OF_8_BITS, "n_vocab": ASCII}
 class TinyVision:
     """One model to make. `sizes` are those of vision_config in transformers' words, `keys` the metadata of the second file.
 
-    `text` is the text model; `more` are the control tokens of pictures, of which `marker` stands for each token of one.
+    `text` is the text model; `more` are the control tokens of images, of which `marker` stands for each token of one.
     `ids` are the control tokens that its config names.
-    `prompts` have `written` for each picture, whose width and height are in `pictures`."""
+    `prompts` have `written` for each image, whose width and height are in `images`."""
 
     name: str
     family: str
@@ -31,13 +31,13 @@ class TinyVision:
     marker: str
     written: str
     processor: Callable[[Any], Any]
-    pictures: tuple[tuple[int, int], ...] = ((37, 23), (61, 90))
+    images: tuple[tuple[int, int], ...] = ((37, 23), (61, 90))
     options: Mapping[str, Any] = field(default_factory=dict)
     template: str = ""
     ids: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def prompts(self) -> tuple[tuple[str, tuple[int, ...]], ...]:
-        """Texts, and the numbers of their pictures."""
+        """Texts, and the numbers of their images."""
         seen = f"the {self.written}in and"
         return (seen, (0,)), (f"Say{self.written} and {self.written} the ring", (1, 0))

@@ -1,4 +1,4 @@
-"""Pictures and vision files that are empty, huge, damaged or of another model are refused in one line that names the cause."""
+"""Images and vision files that are empty, huge, damaged or of another model are refused in one line that names the cause."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from camshaft.errors import CamshaftError, FormatError, MissingExtraError, Model
 from camshaft.formats.gguf.file import open_gguf
 from camshaft.generate.vision.vision_model import VisionModel
 from camshaft.models.config import read_config
-from camshaft.models.vision import pictures
+from camshaft.models.vision import images
 from camshaft.models.vision.config import read_vision
+from camshaft.models.vision.images import MAX_NBYTES, open_image
 from camshaft.models.vision.lines import line_of
 from camshaft.models.vision.patches import grid_of
-from camshaft.models.vision.pictures import MAX_NBYTES, open_picture
 from camshaft.models.vision.tiles import Tile, layout_of
 from camshaft.text.vocabulary import vocabulary_size
 from tests.support.models.files import changed_model
-from tests.support.models.pictures import drawn_picture, opened, tiny_vision
+from tests.support.models.images import drawn_image, opened, tiny_vision
 
 Image = pytest.importorskip("PIL.Image")
 
@@ -43,16 +43,16 @@ def png(width: int, height: int, data: bytes = b"") -> bytes:
 
 def encoded(kind: str) -> bytes:
     file = io.BytesIO()
-    Image.fromarray(drawn_picture(61, 43)).save(file, kind)
+    Image.fromarray(drawn_image(61, 43)).save(file, kind)
     return file.getvalue()
 
 
 @pytest.mark.parametrize(
     ("source", "wanted"),
     [
-        (b"", "is no picture; wanted a file of PNG, JPEG, WEBP, GIF, BMP"),
-        (b"hello", "is no picture"),
-        (encoded("TIFF"), "is no picture"),
+        (b"", "is no image; wanted a file of PNG, JPEG, WEBP, GIF, BMP"),
+        (b"hello", "is no image"),
+        (encoded("TIFF"), "is no image"),
         (png(0, 5), "is a PNG file that is damaged or has no pixels"),
         (png(10_000, 10_000), "has far too many pixels; wanted at most 40000000"),
         (png(7_000, 7_000), "has 7000 x 7000 pixels; wanted at most 40000000"),
@@ -65,66 +65,66 @@ def encoded(kind: str) -> bytes:
         (bytes(MAX_NBYTES + 1), "bytes; wanted at most 67108864"),
     ],
 )
-def test_what_is_no_picture_is_refused(source: Any, wanted: str) -> None:
+def test_what_is_no_image_is_refused(source: Any, wanted: str) -> None:
     with pytest.raises(SettingError, match=wanted) as error:
-        open_picture(source)
+        open_image(source)
     assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize("kind", ["PNG", "JPEG", "WEBP", "GIF", "BMP"])
 def test_files_that_end_early_are_refused_and_whole_ones_are_not(kind: str) -> None:
     data = encoded(kind)
-    assert open_picture(data).pixels.shape == (43, 61, 3)
+    assert open_image(data).pixels.shape == (43, 61, 3)
     for n in (1, len(data) // 2, len(data) - 200):
-        with pytest.raises(SettingError, match=r"is no picture|is damaged"):
-            open_picture(data[:n])
+        with pytest.raises(SettingError, match=r"is no image|is damaged"):
+            open_image(data[:n])
 
 
 def test_files_that_are_not_there_are_refused(tmp_path: Path) -> None:
     for path, wanted in ((tmp_path / "none.png", "there is no such file"), (tmp_path, "is a folder")):
         with pytest.raises(FormatError, match=wanted):
-            open_picture(path)
+            open_image(path)
 
 
-def test_turned_and_transparent_pictures_are_as_seen(tmp_path: Path) -> None:
-    image = Image.fromarray(drawn_picture(6, 4))
+def test_turned_and_transparent_images_are_as_seen(tmp_path: Path) -> None:
+    image = Image.fromarray(drawn_image(6, 4))
     exif = Image.Exif()
     exif[274] = 6  # to be turned to the right
     image.save(tmp_path / "turned.png", exif=exif)
-    assert np.array_equal(open_picture(tmp_path / "turned.png").pixels, np.rot90(drawn_picture(6, 4), -1))
-    assert open_picture(image.convert("RGBA")).digest == open_picture(drawn_picture(6, 4)).digest
+    assert np.array_equal(open_image(tmp_path / "turned.png").pixels, np.rot90(drawn_image(6, 4), -1))
+    assert open_image(image.convert("RGBA")).digest == open_image(drawn_image(6, 4)).digest
 
 
 def test_grey_of_16_bits_is_as_bright_as_that_of_8() -> None:
-    grey = drawn_picture(6, 4)[:, :, 0]
+    grey = drawn_image(6, 4)[:, :, 0]
     file = io.BytesIO()
     Image.fromarray(grey.astype(np.uint16) * 257).save(file, "PNG")
-    assert open_picture(file.getvalue()).digest == open_picture(Image.fromarray(grey)).digest
+    assert open_image(file.getvalue()).digest == open_image(Image.fromarray(grey)).digest
 
 
 def test_a_missing_pillow_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    pictures._pillow.cache_clear()
+    images._pillow.cache_clear()
     monkeypatch.setitem(sys.modules, "PIL", None)
     with pytest.raises(MissingExtraError, match=r"pip install 'camshaft\[images\]'"):
-        open_picture(b"x")
-    pictures._pillow.cache_clear()
+        open_image(b"x")
+    images._pillow.cache_clear()
 
 
 @pytest.mark.full
-def test_pictures_that_are_too_long_and_prompts_that_do_not_fit_them(tmp_path: Path) -> None:
+def test_images_that_are_too_long_and_prompts_that_do_not_fit_them(tmp_path: Path) -> None:
     with opened("idefics3", tmp_path) as lm:
         with pytest.raises(SettingError, match="201 x 1 pixels; wanted one at most 200 times as long as wide"):
             lm.prompt_ids("a", raw=True, images=[np.zeros((1, 201, 3), np.uint8)])
-        with pytest.raises(SettingError, match="has 2 markers <image>; wanted 1, one for each picture"):
-            lm.prompt_ids("<image> <image>", raw=True, images=[drawn_picture(5, 5)])
+        with pytest.raises(SettingError, match="has 2 markers <image>; wanted 1, one for each image"):
+            lm.prompt_ids("<image> <image>", raw=True, images=[drawn_image(5, 5)])
         with pytest.raises(SettingError, match="images came as str; wanted a list"):
-            lm.generate("a", images="picture.png")  # type: ignore[arg-type]
+            lm.generate("a", images="image.png")  # type: ignore[arg-type]
         with pytest.raises(SettingError, match="images came as ndarray; wanted a list"):
-            lm.generate("a", images=drawn_picture(5, 5))  # type: ignore[arg-type]
+            lm.generate("a", images=drawn_image(5, 5))  # type: ignore[arg-type]
         with pytest.raises(SettingError, match="messages and images"):
-            lm.generate(messages=[{"role": "user", "content": "a"}], images=[drawn_picture(5, 5)])
-        with pytest.raises(SettingError, match="prompt_cache with pictures"):
-            lm.generate("a", images=[drawn_picture(5, 5)], prompt_cache="auto")
+            lm.generate(messages=[{"role": "user", "content": "a"}], images=[drawn_image(5, 5)])
+        with pytest.raises(SettingError, match="prompt_cache with images"):
+            lm.generate("a", images=[drawn_image(5, 5)], prompt_cache="auto")
 
 
 WRONG_KEYS: list[tuple[str, Any, str]] = [
@@ -160,7 +160,7 @@ def test_each_wrong_key_is_named(key: str, value: Any, wanted: str, tmp_path: Pa
     changed = changed_model(mmproj, tmp_path, keys={key: value})
     given = {"mmproj": changed, "threads": 1, "context": 128, "sessions": 1}
     with pytest.raises(CamshaftError, match=wanted) as error, LanguageModel(text, **given) as lm:  # type: ignore[arg-type]
-        lm.prompt_ids("a", raw=True, images=[drawn_picture(5, 5)])
+        lm.prompt_ids("a", raw=True, images=[drawn_image(5, 5)])
     assert "\n" not in str(error.value)
 
 
@@ -168,7 +168,7 @@ def test_each_wrong_key_is_named(key: str, value: Any, wanted: str, tmp_path: Pa
 @pytest.mark.parametrize(
     ("key", "value", "wanted"),
     [
-        ("image_max_pixels", 2**31 - 1, "pictures of 134217727 patches .*image_max_pixels.* wanted at most 65536"),
+        ("image_max_pixels", 2**31 - 1, "images of 134217727 patches .*image_max_pixels.* wanted at most 65536"),
         ("image_min_pixels", 10_000, "are 10000 and 900; wanted the first at most the second"),
         ("window_size", 7, "'clip.vision.window_size' is 7; wanted at least 8, a token"),
         ("window_size", 2**30, "is 1073741824; wanted at most 16384"),
@@ -182,14 +182,14 @@ def test_wrong_keys_of_qwen_are_named(key: str, value: int, wanted: str, tmp_pat
     changed = changed_model(mmproj, tmp_path, keys={f"clip.vision.{key}": value})
     given = {"mmproj": changed, "threads": 1, "context": 128, "sessions": 1}
     with pytest.raises(ModelError, match=wanted), LanguageModel(text, **given) as lm:  # type: ignore[arg-type]
-        lm.prompt_ids("a", raw=True, images=[drawn_picture(5, 5)])
+        lm.prompt_ids("a", raw=True, images=[drawn_image(5, 5)])
 
 
 @pytest.mark.full
 @pytest.mark.parametrize(
     ("of", "vision", "wanted"),
     [
-        ("idefics3", "qwen2.5vl", "pictures of .* have rows and columns as positions, unlike"),
+        ("idefics3", "qwen2.5vl", "images of .* have rows and columns as positions, unlike"),
         ("qwen3vl", "qwen2.5vl", "0 layers of .* go to layers of the text; .* takes 2"),
         ("qwen2.5vl", "idefics3", "have no rows and columns as positions"),
     ],
@@ -244,14 +244,14 @@ def test_a_text_model_is_no_vision_file_and_sees_nothing(tmp_path: Path) -> None
     text, _ = tiny_vision("idefics3", tmp_path)
     with pytest.raises(ModelError, match="architecture is 'llama'; wanted clip"):
         LanguageModel(text, mmproj=text, threads=1, context=64)
-    with LanguageModel(text, threads=1, context=64) as lm, pytest.raises(ModelError, match="sees no pictures: open"):
-        lm.generate("a", images=[drawn_picture(5, 5)])
+    with LanguageModel(text, threads=1, context=64) as lm, pytest.raises(ModelError, match="sees no images: open"):
+        lm.generate("a", images=[drawn_image(5, 5)])
 
 
 def test_a_bias_that_one_layer_lacks_is_named(tmp_path: Path) -> None:
     text, mmproj = tiny_vision("idefics3", tmp_path)
     changed = changed_model(mmproj, tmp_path, drop_tensors=["v.blk.1.attn_k.bias"])
-    with pytest.raises(ModelError, match=r"no tensor 'v\.blk\.1\.attn_k\.bias', as layer 0 has"):
+    with pytest.raises(ModelError, match=r"no tensor 'v\.blk\.1\.attn_k\.bias', but layer 0 has"):
         LanguageModel(text, mmproj=changed, threads=1, context=64)
 
 
@@ -261,7 +261,7 @@ def _metadata(name: str, folder: Path) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(("name", "tokens"), [("qwen2vl", (1, 5)), ("qwen2vl", (30, 30)), ("lfm2vl", (1, 4))])
-def test_low_limits_hold_for_pictures_of_any_shape(name: str, tokens: tuple[int, int], tmp_path: Path) -> None:
+def test_low_limits_hold_for_images_of_any_shape(name: str, tokens: tuple[int, int], tmp_path: Path) -> None:
     given = _metadata(name, tmp_path)
     unit = read_vision(given).unit
     limits = {f"clip.vision.image_{end}_pixels": n * unit**2 for end, n in zip(("min", "max"), tokens, strict=True)}

@@ -10,8 +10,8 @@ from camshaft.errors import ModelError
 from camshaft.formats.blocks import BLOCK_FORMATS, BlockFormat
 from camshaft.formats.mapped import shown_value
 from camshaft.models.convert.hub_config import HubConfig
-from camshaft.models.convert.pictures.keys import read_given, vision_keys
-from camshaft.models.convert.pictures.names import row_break, vision_parts
+from camshaft.models.convert.images.keys import read_given, vision_keys
+from camshaft.models.convert.images.names import row_break, vision_parts
 from camshaft.models.convert.tensors import Part, Shape
 from camshaft.models.files.quantization_mix import MIXES
 

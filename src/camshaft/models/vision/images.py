@@ -1,4 +1,4 @@
-"""Pictures: read and checked by Pillow (extra `images`), as pixels with a digest that names them."""
+"""Images: read and checked by Pillow (extra `images`), as pixels with a digest that names them."""
 
 from __future__ import annotations
 
@@ -34,46 +34,47 @@ _opening = ForkLock()  # filters of warnings are those of all threads
 
 
 @dataclass(frozen=True, eq=False)
-class Picture:
-    """Pixels u8 [height, width, 3]. Pictures of the same pixels have the same digest."""
+class Image:
+    """Pixels u8 [height, width, 3]. Images of the same pixels have the same digest."""
 
     pixels: Pixels
     digest: bytes
 
 
-# A file's path, its bytes, pixels u8 [height, width, 3], an image of Pillow, or a Picture.
-PictureSource: TypeAlias = Any
+# A file's path, its bytes, pixels u8 [height, width, 3], a Pillow image, or an Image.
+ImageSource: TypeAlias = Any
 
 
 @functools.cache
 def _pillow() -> ModuleType:
     try:
-        from PIL import Image, ImageOps
+        from PIL import Image as pillow
+        from PIL import ImageOps
     except ImportError:
-        raise MissingExtraError("pillow", "images", "reading a picture") from None
+        raise MissingExtraError("pillow", "images", "reading an image") from None
     assert ImageOps
-    return Image
+    return pillow
 
 
-def open_pictures(sources: Sequence[PictureSource]) -> list[Picture]:
-    """Several pictures. Raises SettingError, as `open_picture`, and for one where a list is wanted."""
+def open_images(sources: Sequence[ImageSource]) -> list[Image]:
+    """Several images. Raises SettingError, as `open_image`, and for one where a list is wanted."""
     if isinstance(sources, str | bytes | os.PathLike) or not isinstance(sources, Sequence):
-        raise SettingError(f"images came as {type(sources).__name__}; wanted a list of pictures")
-    return [open_picture(source, f"picture {n}") for n, source in enumerate(sources, 1)]
+        raise SettingError(f"images came as {type(sources).__name__}; wanted a list of images")
+    return [open_image(source, f"image {n}") for n, source in enumerate(sources, 1)]
 
 
-def open_picture(source: PictureSource, name: str = "the picture") -> Picture:
-    """A picture from a file (PNG, JPEG, WebP, GIF's first, BMP), its bytes, pixels u8 [height, width, 3] or an image of Pillow.
+def open_image(source: ImageSource, name: str = "the image") -> Image:
+    """An image from a file (PNG, JPEG, WebP, GIF's first, BMP), its bytes, pixels u8 [height, width, 3] or a Pillow image.
 
-    Raises SettingError for anything that is not a picture, is empty, has more than 64 MiB or 40 million pixels, or is damaged;
+    Raises SettingError for anything that is not an image, is empty, has more than 64 MiB or 40 million pixels, or is damaged;
     MissingExtraError without Pillow."""
-    if isinstance(source, Picture):
+    if isinstance(source, Image):
         return source
     if isinstance(source, str | os.PathLike):
         name = path_for_messages(source)
         require_ordinary_file(source)
         if os.path.getsize(source) > MAX_NBYTES:
-            raise SettingError(f"{name} has {os.path.getsize(source)} bytes; wanted at most {MAX_NBYTES} in a picture")
+            raise SettingError(f"{name} has {os.path.getsize(source)} bytes; wanted at most {MAX_NBYTES} in an image")
         with open(source, "rb") as file:
             source = file.read()
     if isinstance(source, np.ndarray):
@@ -82,26 +83,26 @@ def open_picture(source: PictureSource, name: str = "the picture") -> Picture:
             came = f"{source.dtype} {list(source.shape)}"
             raise SettingError(f"{name} came as an array {came}; wanted uint8 [height, width, 3]")
         _check_size(name, source.shape[1], source.shape[0])
-        return _picture(np.ascontiguousarray(source))
+        return _image(np.ascontiguousarray(source))
     image = _opened(source, name) if isinstance(source, bytes | bytearray | memoryview) else source
     if not isinstance(image, _pillow().Image):
-        raise SettingError(f"{name} came as {type(source).__name__}; wanted a file, its bytes, or an image of Pillow")
-    return _picture(_decoded(image, name))
+        raise SettingError(f"{name} came as {type(source).__name__}; wanted a file, its bytes, or a Pillow image")
+    return _image(_decoded(image, name))
 
 
 def _opened(data: bytes | bytearray | memoryview, name: str) -> Any:
     if len(data) > MAX_NBYTES:
-        raise SettingError(f"{name} has {len(data)} bytes; wanted at most {MAX_NBYTES} in a picture")
-    image = _pillow()
+        raise SettingError(f"{name} has {len(data)} bytes; wanted at most {MAX_NBYTES} in an image")
+    pillow = _pillow()
     try:
         with _opening, warnings.catch_warnings():
-            warnings.simplefilter("error", image.DecompressionBombWarning)
-            return image.open(io.BytesIO(data), formats=tuple(FORMATS))
-    except (image.DecompressionBombError, image.DecompressionBombWarning):
+            warnings.simplefilter("error", pillow.DecompressionBombWarning)
+            return pillow.open(io.BytesIO(data), formats=tuple(FORMATS))
+    except (pillow.DecompressionBombError, pillow.DecompressionBombWarning):
         raise SettingError(f"{name} has far too many pixels; wanted at most {MAX_PIXELS}") from None
     except Exception:  # what a damaged header raises depends on the format
         kind = next((kind for kind, (at, mark) in FORMATS.items() if bytes(data[at : at + len(mark)]) == mark), None)
-        came = f"is a {kind} file that is damaged or has no pixels" if kind else "is no picture"
+        came = f"is a {kind} file that is damaged or has no pixels" if kind else "is no image"
         raise SettingError(f"{name} {came}; wanted a file of {', '.join(FORMATS)}") from None
 
 
@@ -134,16 +135,16 @@ def _check_size(name: str, width: int, height: int) -> None:
         raise SettingError(f"{name} has {width} x {height} pixels; wanted at most {MAX_PIXELS} of them")
 
 
-def _picture(pixels: Pixels) -> Picture:
+def _image(pixels: Pixels) -> Image:
     made = blake2b(repr(pixels.shape).encode(), digest_size=_DIGEST_NBYTES)
     made.update(pixels.data)
-    return Picture(pixels, made.digest())
+    return Image(pixels, made.digest())
 
 
 def resized(pixels: Pixels, width: int, height: int, filter: str) -> Pixels:
     """Pixels of another size, by a filter of Pillow, whose rounding the models were trained with."""
-    image = _pillow()
+    pillow = _pillow()
     if pixels.shape[:2] == (height, width):
         return pixels
-    made: Pixels = np.asarray(image.fromarray(pixels).resize((width, height), image.Resampling[filter]))
+    made: Pixels = np.asarray(pillow.fromarray(pixels).resize((width, height), pillow.Resampling[filter]))
     return made

@@ -1,4 +1,4 @@
-"""Tiny random models that see pictures, made and run by transformers."""
+"""Tiny random models that see images, made and run by transformers."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ import numpy as np
 import torch
 import transformers
 
-from scripts.oracles.tiny.pictures.model import TinyVision
+from scripts.oracles.tiny.images.model import TinyVision
 from scripts.oracles.tiny.vocabulary import make_tokens, write_tokenizer
-from tests.support.models.pictures import drawn_picture
+from tests.support.models.images import drawn_image
 
 MARKERS = ("image_token_id", "image_token_index")
 EVERY = 7  # of so many tokens one has its logits frozen, and the last ones
@@ -94,18 +94,18 @@ def processor_of(model: TinyVision) -> Any:
 
 def answers(model: TinyVision, network: Any) -> dict[str, np.ndarray]:
     """Of each prompt the ids, which of them have logits, and these, float32 [rows, vocab], computed in float64; the pixels that
-    the encoder got of each picture."""
+    the encoder got of each image."""
     processor, network = processor_of(model), network.double()
     made: dict[str, np.ndarray] = {}
     for n, (text, numbers) in enumerate(model.prompts):
-        pictures = [drawn_picture(*model.pictures[k]) for k in numbers]
-        given = processor(text=text, images=[pictures], return_tensors="pt")
+        images = [drawn_image(*model.images[k]) for k in numbers]
+        given = processor(text=text, images=[images], return_tensors="pt")
         with torch.no_grad():
             logits = network(**given).logits[0].numpy().astype(np.float32)
         rows = sorted({*range(0, len(logits), EVERY), *range(len(logits) - 4, len(logits))})
         made |= {
             f"text{n}": np.array(text),
-            f"sizes{n}": np.array([model.pictures[k] for k in numbers], np.int32),
+            f"sizes{n}": np.array([model.images[k] for k in numbers], np.int32),
             f"ids{n}": given["input_ids"][0].numpy().astype(np.int32),
             f"rows{n}": np.array(rows, np.int32),
             f"logits{n}": logits[rows],

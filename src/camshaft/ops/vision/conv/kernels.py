@@ -12,7 +12,8 @@ from typing import Any
 
 from camshaft.dtypes import DTYPES, f32
 from camshaft.lang import Array, Tracer, Value, kernel
-from camshaft.ops.matmul.blocks.blocked_kernel import Part, Product, multiply
+from camshaft.ops.matmul.blocks.blocked_kernel import multiply
+from camshaft.ops.matmul.blocks.product import Part, Product
 from camshaft.ops.matmul.lanes import added
 from camshaft.ops.matmul.shapes import WIDTH, Blocks
 
@@ -87,9 +88,16 @@ class ImageProduct(Product):
     def pair_part(self, p: Value, part: Part) -> None:
         """Packs a panel's part of the windows, once for all tiles."""
         k, m = self.k, self.image
+        assert self.paired_part is not None
         base = self.b_row * (m.channels * m.height * m.width)
         k.barrier()
         fill = self.filling(p)
+        if self.columns % (self.vectors * WIDTH):
+            # what scratch has there may be subnormal: 512 x 7^2 to 512 by 3^2 took ten times as long
+            with k.when(p + self.vectors * WIDTH > self.columns):
+                for n in k.range(part.length):
+                    for v in range(self.vectors):
+                        k.store_vector(self.paired_part, k.splat(0.0, WIDTH), n, v * WIDTH)
         for n in k.range(part.length):
             d = part.start + n
             r = d // m.columns

@@ -1,4 +1,4 @@
-"""Pictures for tests, and the tiny models that see them."""
+"""Images for tests, and the tiny models that see them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.support.fixtures import DATA
 TINY_VISION = tuple(sorted(path.stem for path in (DATA / "vision").glob("*.npz")))
 
 
-def drawn_picture(width: int, height: int, seed: int = 0) -> NDArray[np.uint8]:
+def drawn_image(width: int, height: int, seed: int = 0) -> NDArray[np.uint8]:
     """Pixels uint8 [height, width, 3]: waves of three colours and some noise."""
     y, x = np.mgrid[:height, :width]
     waves = [np.sin(x / (3.0 + c) + seed) * np.cos(y / (4.0 - c) + c) for c in range(3)]
@@ -32,7 +32,7 @@ def tiny_vision(name: str, folder: Path) -> tuple[Path, Path]:
     return paths
 
 
-# A raw text, its pictures, the token ids, which of them have logits, and these.
+# A raw text, its images, the token ids, which of them have logits, and these.
 Prompt: TypeAlias = tuple[str, list[NDArray[np.uint8]], list[int], NDArray[np.int32], NDArray[np.float32]]
 
 
@@ -43,11 +43,11 @@ def prompts_of(name: str) -> list[Prompt]:
 
 
 def prompts_in(saved: Mapping[str, Any]) -> list[Prompt]:
-    """The two prompts in what `scripts.oracles.tiny.pictures.vision.answers` made."""
+    """The two prompts in what `scripts.oracles.tiny.images.vision.answers` made."""
     return [
         (
             str(saved[f"text{n}"]),
-            [drawn_picture(*size) for size in saved[f"sizes{n}"].tolist()],
+            [drawn_image(*size) for size in saved[f"sizes{n}"].tolist()],
             saved[f"ids{n}"].tolist(),
             saved[f"rows{n}"],
             saved[f"logits{n}"],
@@ -66,8 +66,8 @@ def opened(name: str, folder: Path, **options: object) -> LanguageModel:
 def vision_difference(name: str, lm: LanguageModel, *, chunk: int | None = None) -> float:
     """The greatest difference from the frozen logits, over all prompts, whose tokens are those of transformers' processor."""
     found = 0.0
-    for text, pictures, wanted, rows, logits in prompts_of(name):
-        ids = lm.prompt_ids(text, raw=True, images=pictures)
+    for text, images, wanted, rows, logits in prompts_of(name):
+        ids = lm.prompt_ids(text, raw=True, images=images)
         assert [int(i) for i in ids] == wanted
         found = max(found, float(np.abs(lm.logits(ids, chunk=chunk)[rows] - logits).max()))
     return found

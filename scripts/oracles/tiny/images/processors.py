@@ -1,4 +1,4 @@
-"""transformers' processors of texts with pictures, in the sizes of tiny models, with Pillow and without torchvision."""
+"""transformers' processors of texts with images, in the sizes of tiny models, with Pillow and without torchvision."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ import numpy as np
 import transformers
 from PIL import Image
 
-from scripts.oracles.tiny.pictures.model import MEAN, STD
+from scripts.oracles.tiny.images.model import MEAN, STD
 
 
 def idefics3(tokenizer: Any) -> Any:
     """SmolVLM and Idefics3."""
     from transformers.models.idefics3.image_processing_pil_idefics3 import Idefics3ImageProcessorPil
 
-    pictures = Idefics3ImageProcessorPil(
+    image_processor = Idefics3ImageProcessorPil(
         size={"longest_edge": 64}, max_image_size={"longest_edge": 32}, image_mean=MEAN, image_std=STD
     )
-    return transformers.Idefics3Processor(pictures, tokenizer, image_seq_len=4)
+    return transformers.Idefics3Processor(image_processor, tokenizer, image_seq_len=4)
 
 
 def gemma3(tokenizer: Any) -> Any:
@@ -32,8 +32,8 @@ def gemma3(tokenizer: Any) -> Any:
     for name, token in names.items():
         setattr(tokenizer, name, token)
         setattr(tokenizer, f"{name}_id", tokenizer.convert_tokens_to_ids(token))
-    pictures = Gemma3ImageProcessorPil(size={"height": 32, "width": 32}, image_mean=MEAN, image_std=STD)
-    return transformers.Gemma3Processor(pictures, tokenizer, image_seq_length=4)
+    image_processor = Gemma3ImageProcessorPil(size={"height": 32, "width": 32}, image_mean=MEAN, image_std=STD)
+    return transformers.Gemma3Processor(image_processor, tokenizer, image_seq_length=4)
 
 
 def qwen(tokenizer: Any, kind: str) -> Any:
@@ -41,11 +41,11 @@ def qwen(tokenizer: Any, kind: str) -> Any:
     from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
     limits = {"shortest_edge": 64, "longest_edge": 900}
-    pictures = Qwen2VLImageProcessorPil(size=limits, patch_size=4, merge_size=2, image_mean=MEAN, image_std=STD)
+    image_processor = Qwen2VLImageProcessorPil(size=limits, patch_size=4, merge_size=2, image_mean=MEAN, image_std=STD)
     base = getattr(transformers, kind)
     # It wants a processor of videos, which needs torchvision.
     made = type(kind, (base,), {"check_argument_for_proper_class": lambda *_: None})
-    return made(pictures, tokenizer, video_processor=None)
+    return made(image_processor, tokenizer, video_processor=None)
 
 
 def _without_torchvision() -> Any:
@@ -62,8 +62,8 @@ def pixtral(tokenizer: Any) -> Any:
     with _without_torchvision():
         from transformers.models.pixtral.processing_pixtral import PixtralProcessor
 
-    pictures = PixtralImageProcessorPil(size={"longest_edge": 48}, patch_size=4, image_mean=MEAN, image_std=STD)
-    return PixtralProcessor(pictures, tokenizer, patch_size=4, spatial_merge_size=2)
+    image_processor = PixtralImageProcessorPil(size={"longest_edge": 48}, patch_size=4, image_mean=MEAN, image_std=STD)
+    return PixtralProcessor(image_processor, tokenizer, patch_size=4, spatial_merge_size=2)
 
 
 def gemma4(tokenizer: Any) -> Any:
@@ -76,14 +76,14 @@ def gemma4(tokenizer: Any) -> Any:
         setattr(tokenizer, name, token)
         setattr(tokenizer, f"{name}_id", tokenizer.convert_tokens_to_ids(token))
     tokenizer.pad_token = "<|endoftext|>"
-    pictures = Gemma4ImageProcessorPil(patch_size=4, pooling_kernel_size=2, max_soft_tokens=70)
+    image_processor = Gemma4ImageProcessorPil(patch_size=4, pooling_kernel_size=2, max_soft_tokens=70)
     parts = {"check_argument_for_proper_class": lambda *_: None}
     made = type("Gemma4Processor", (transformers.Gemma4Processor,), parts)
-    return made(None, pictures, tokenizer, None)
+    return made(None, image_processor, tokenizer, None)
 
 
 class _Tiles:
-    """LFM2-VL's processor of pictures, whose sizes and tiles are transformers', with Pillow in the place of torchvision."""
+    """LFM2-VL's processor of images, whose sizes and tiles are transformers', with Pillow in the place of torchvision."""
 
     def __init__(self) -> None:
         with _without_torchvision():
@@ -101,8 +101,8 @@ class _Tiles:
         sizes |= {"min_image_tokens": 4, "max_image_tokens": 12, "encoder_patch_size": 4, "tile_size": 24}
         made: dict[str, Any] = {name: [] for name in ("image_rows", "image_cols", "image_sizes")}
         patches, masks, shapes = [], [], []
-        for picture in (p for row in images for p in row):
-            pixels = torch.tensor(np.asarray(picture)).permute(2, 0, 1)[None]
+        for image in (p for row in images for p in row):
+            pixels = torch.tensor(np.asarray(image)).permute(2, 0, 1)[None]
             with patch.object(self.theirs.TorchvisionBackend, "resize", _resized):
                 found, rows, columns, size = self.made.resize_and_split(pixels, max_pixels_tolerance=2.0, **sizes)
             for name, value in zip(made, (rows, columns, size), strict=True):
@@ -122,8 +122,8 @@ class _Tiles:
 def _resized(self: Any, images: Any, size: Any, **_: Any) -> Any:
     import torch
 
-    picture = Image.fromarray(images[0].permute(1, 2, 0).numpy()).resize((size.width, size.height), Image.BILINEAR)
-    return torch.tensor(np.asarray(picture)).permute(2, 0, 1)[None]
+    image = Image.fromarray(images[0].permute(1, 2, 0).numpy()).resize((size.width, size.height), Image.BILINEAR)
+    return torch.tensor(np.asarray(image)).permute(2, 0, 1)[None]
 
 
 def lfm2(tokenizer: Any) -> Any:

@@ -25,17 +25,17 @@ class Given:
 
     model: HubConfig
     vision: HubConfig
-    pictures: HubConfig
+    images: HubConfig
 
 
 def read_given(folder: Path, model: HubConfig) -> Given:
-    """Read what a folder says of pictures. Raises ModelError where it says nothing."""
+    """Read what a folder says of images. Raises ModelError where it says nothing."""
     vision = model.get("vision_config")
     if not isinstance(vision, dict):
-        raise ModelError(f"{model.path}: has no vision_config; {model.architecture} as it is sees no pictures")
+        raise ModelError(f"{model.path}: has no vision_config; {model.architecture} as it is sees no images")
     path = next((folder / name for name in _FILES if (folder / name).is_file()), None)
     if path is None:
-        raise ModelError(f"{folder}: has neither of {' and '.join(_FILES)}, which say how pictures are prepared")
+        raise ModelError(f"{folder}: has neither of {' and '.join(_FILES)}, which say how images are prepared")
     values = read_json(path)
     values = values.get("image_processor", values)
     if not isinstance(values, dict):
@@ -97,7 +97,7 @@ def _lfm2(given: Given) -> Keys:
     vision, merge = given.vision, given.model.size("downsample_factor", 2)
     unit = (vision.size("patch_size") * merge) ** 2
     limits = {
-        f"vision.image_{which}_pixels": given.pictures.size(f"{which}_image_tokens", tokens) * unit
+        f"vision.image_{which}_pixels": given.images.size(f"{which}_image_tokens", tokens) * unit
         for which, tokens in (("min", 64), ("max", 256))
     }
     feature = given.model.get("vision_feature_layer", -1)
@@ -118,12 +118,12 @@ def _lfm2(given: Given) -> Keys:
 
 
 def _limits(given: Given) -> Keys:
-    """The pixels of a picture, and the patches of a token's side, of a kind of Qwen-VL."""
+    """The pixels of an image, and the patches of a token's side, of a kind of Qwen-VL."""
     keys: Keys = {"vision.spatial_merge_size": given.vision.size("spatial_merge_size", 2)}
     for which, edge in (("min", "shortest_edge"), ("max", "longest_edge")):
-        pixels = given.pictures.get(f"{which}_pixels") or _size_of(given, edge)
+        pixels = given.images.get(f"{which}_pixels") or _size_of(given, edge)
         if pixels is not None:
-            keys[f"vision.image_{which}_pixels"] = int(given.pictures.checked(f"{which}_pixels", pixels))
+            keys[f"vision.image_{which}_pixels"] = int(given.images.checked(f"{which}_pixels", pixels))
     return keys
 
 
@@ -200,13 +200,13 @@ def _activation(vision: HubConfig, default: str) -> Keys:
 
 
 def _size_of(given: Given, edge: str) -> int | None:
-    size = given.pictures.get("size", {})
+    size = given.images.get("size", {})
     value = size.get(edge) if isinstance(size, dict) else None
-    return None if value is None else int(given.pictures.checked(f"size.{edge}", value))
+    return None if value is None else int(given.images.checked(f"size.{edge}", value))
 
 
 def _colours(given: Given, name: str) -> list[float]:
-    value = given.pictures.get(name)
+    value = given.images.get(name)
     if not isinstance(value, list) or len(value) != 3:
-        raise ModelError(f"{given.pictures.path}: {name} is {shown_value(value)}; wanted three numbers")
-    return [float(given.pictures.checked(name, each)) for each in value]
+        raise ModelError(f"{given.images.path}: {name} is {shown_value(value)}; wanted three numbers")
+    return [float(given.images.checked(name, each)) for each in value]

@@ -1,12 +1,12 @@
-"""The tiny models that see pictures: a row for each projector, or for each text model with one of its own."""
+"""The tiny models that see images: a row for each projector, or for each text model with one of its own."""
 
 from __future__ import annotations
 
+from scripts.oracles.tiny.images.model import ASCII_TEXT, TinyVision
+from scripts.oracles.tiny.images.own_sizes import MODELS as OWN_SIZES
+from scripts.oracles.tiny.images.processors import gemma3, idefics3, pixtral, qwen
+from scripts.oracles.tiny.images.qwen import QWEN, QWEN_IDS, QWEN_LIMITS, QWEN_TOKENS, sections
 from scripts.oracles.tiny.model import LOCAL, LOCAL_KEYS, TinyModel, sizes
-from scripts.oracles.tiny.pictures.model import ASCII_TEXT, TinyVision
-from scripts.oracles.tiny.pictures.own_sizes import MODELS as OWN_SIZES
-from scripts.oracles.tiny.pictures.processors import gemma3, idefics3, pixtral, qwen
-from scripts.oracles.tiny.pictures.qwen import QWEN, QWEN_IDS, QWEN_LIMITS, QWEN_TOKENS, sections
 
 FIRST_SEED = 300
 MODELS = (

@@ -15,8 +15,7 @@ from camshaft.ops import op as ops
 from camshaft.ops.matmul.blocks import blocked
 from camshaft.ops.matmul.shapes import WIDTH, Sizes
 from camshaft.ops.spec import TensorSpec
-from camshaft.ops.vision.windows import Conv, conv_of
-from camshaft.ops.vision.winograd_kernels import (
+from camshaft.ops.vision.conv.winograd_kernels import (
     MADE,
     POINTS,
     TAKEN,
@@ -25,6 +24,7 @@ from camshaft.ops.vision.winograd_kernels import (
     transform_image,
     transform_weights,
 )
+from camshaft.ops.vision.windows import Conv, conv_of
 
 # Channels that are added up in registers: more round worse, and 64 rows of a panel stay in an L1 cache.
 PART = 64

@@ -1,13 +1,13 @@
-"""Tiny models whose pictures are in about their own size and shape: Qwen2-VL, Qwen3-VL with experts, Gemma 4, LFM2-VL."""
+"""Tiny models whose images are in about their own size and shape: Qwen2-VL, Qwen3-VL with experts, Gemma 4, LFM2-VL."""
 
 from __future__ import annotations
 
 from typing import Any
 
+from scripts.oracles.tiny.images.model import ASCII, ASCII_TEXT, TinyVision
+from scripts.oracles.tiny.images.processors import gemma4, lfm2, qwen
+from scripts.oracles.tiny.images.qwen import QWEN, QWEN_IDS, QWEN_LIMITS, QWEN_TOKENS, sections
 from scripts.oracles.tiny.model import MOE, MOE_KEYS, TinyModel, sizes
-from scripts.oracles.tiny.pictures.model import ASCII, ASCII_TEXT, TinyVision
-from scripts.oracles.tiny.pictures.processors import gemma4, lfm2, qwen
-from scripts.oracles.tiny.pictures.qwen import QWEN, QWEN_IDS, QWEN_LIMITS, QWEN_TOKENS, sections
 
 _GEMMA4_TOKENS = ("<|image>", "<|image|>", "<image|>", "<|audio>", "<|audio|>", "<audio|>", "<|video|>")
 _GEMMA4_KEYS = {

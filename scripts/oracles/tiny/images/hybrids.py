@@ -1,13 +1,13 @@
-"""Qwen3.5 and its mixture of experts with pictures: made anew by the tests that compare them, not frozen."""
+"""Qwen3.5 and its mixture of experts with images: made anew by the tests that compare them, not frozen."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
 from scripts.oracles.tiny.families.recurrent import MODELS as RECURRENT
-from scripts.oracles.tiny.pictures.model import ASCII_TEXT, TinyVision
-from scripts.oracles.tiny.pictures.processors import qwen
-from scripts.oracles.tiny.pictures.qwen import QWEN, QWEN_IDS, QWEN_LIMITS, QWEN_TOKENS
+from scripts.oracles.tiny.images.model import ASCII_TEXT, TinyVision
+from scripts.oracles.tiny.images.processors import qwen
+from scripts.oracles.tiny.images.qwen import QWEN, QWEN_IDS, QWEN_LIMITS, QWEN_TOKENS
 
 FIRST_SEED = 400
 _DEPTH = 3
