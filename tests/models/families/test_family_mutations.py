@@ -14,7 +14,7 @@ from camshaft.generate import language_model
 from camshaft.graph import functions as F
 from camshaft.graph.graph import Tensor
 from camshaft.models import checkpoint, rope_scaling
-from camshaft.models.blocks import feed_forward, norms
+from camshaft.models.blocks import feed_forward, layer
 from camshaft.models.config import ModelConfig
 from camshaft.models.families import FAMILIES as ROWS
 from tests.support.fixtures import TINY_MODELS
@@ -232,7 +232,7 @@ def test_rms_norm_for_layer_norm_shows(name: str, tmp_path: Path, breaking: pyte
     def of_squares(x: Tensor, w: Tensor, b: Tensor, *, eps: float, name: str) -> Tensor:
         return F.add(F.rms_norm(x, w, eps=eps), b, name=name)
 
-    breaking.setattr(norms.F, "layer_norm", of_squares)
+    breaking.setattr(layer.F, "layer_norm", of_squares)
     assert difference_of(name, tmp_path) > BROKEN
 
 
