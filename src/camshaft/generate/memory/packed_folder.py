@@ -1,4 +1,4 @@
-"""The folder of the cache with a model's packed weights, and whether they are kept there."""
+"""The cache folder that keeps a model's packed weights, and the setting that turns it off."""
 
 from __future__ import annotations
 

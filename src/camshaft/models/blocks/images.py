@@ -1,4 +1,4 @@
-"""Embeddings of images in the place of those of tokens, and after the first layers (DeepStack; Meng et al., 2024)."""
+"""Replace token embeddings by image embeddings, and add more after the first layers (DeepStack; Meng et al., 2024)."""
 
 from __future__ import annotations
 

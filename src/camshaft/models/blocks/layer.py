@@ -1,4 +1,4 @@
-"""Layer: one layer of a decoder while its graph is built, with the inputs of a run, its config and its tensors."""
+"""Layer: what builds one decoder layer's graph: its number, config and tensors, and the inputs of a run."""
 
 from __future__ import annotations
 

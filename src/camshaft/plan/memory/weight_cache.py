@@ -42,6 +42,7 @@ _MOVED = 64 << 20  # at once: what the move takes beside the weights, and whole 
 _SUFFIX = ".weights"
 # Of Linux, for which Python has no names: MREMAP_MAYMOVE, MREMAP_FIXED and MREMAP_DONTUNMAP.
 _MOVE_ONTO = 1 | 2 | 4
+_MAP_FIXED = 0x10
 
 
 @dataclass(frozen=True)
@@ -201,7 +202,7 @@ def _mapped(path: Path, nbytes: int) -> Memory | None:
         if status.st_size != nbytes or not is_ours(status):
             return None
         memory = huge_pages(nbytes)
-        flags = mmap.MAP_PRIVATE | 0x10  # MAP_FIXED: in place of the fresh pages, with which it is unmapped
+        flags = mmap.MAP_PRIVATE | _MAP_FIXED  # in place of the fresh pages, with which it is unmapped
         at, span, access = memory.ctypes.data, ctypes.c_size_t(nbytes), mmap.PROT_READ | mmap.PROT_WRITE
         if _call("mmap", at, span, access, flags, descriptor, ctypes.c_long(0)) != at:
             return None
@@ -210,7 +211,8 @@ def _mapped(path: Path, nbytes: int) -> Memory | None:
         os.close(descriptor)
 
 
-def _call(name: str, address: int, *rest: object) -> int | None:
+def _call(name: str, address: int, *rest: object) -> int:
+    """Calls a function of libc that returns an address; -1 as an address where it fails."""
     function = getattr(ctypes.CDLL(None, use_errno=True), name)
     function.restype = ctypes.c_void_p
     return int(function(ctypes.c_void_p(address), *rest))

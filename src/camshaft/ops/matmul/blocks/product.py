@@ -1,4 +1,4 @@
-"""A program's part of a matmul in blocks: register tiles over a panel of b, as blocked_kernel.py describes it."""
+"""Product: one program's share of a blocked matmul, in register tiles (blocked_kernel.py describes the blocks)."""
 
 from __future__ import annotations
 

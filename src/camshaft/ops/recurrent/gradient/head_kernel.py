@@ -1,7 +1,7 @@
-"""A head of a recurrence backward, token by token: what the kernels of all rules share.
+"""Shared parts of the kernels that compute gradients of recurrences token by token, one head per program.
 
 A program has a head of a sequence, and some columns of its values. A sweep forward keeps the state before each chunk of tokens;
-the sweep backward computes those of a chunk once more and holds them.
+the sweep backward recomputes those of a chunk and holds them.
 """
 
 from __future__ import annotations

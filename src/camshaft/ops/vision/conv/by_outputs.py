@@ -1,4 +1,4 @@
-"""The variant of conv2d whose vectors are outputs: tiles of places by a vector or two of outputs, from packed weights.
+"""The conv2d variant with output channels in vectors: tiles of output positions by one or two vectors, packed weights.
 
 Elements of x are read one by one where they are, at any stride, so neither windows nor strided images are copied, and a row of
 the result of any length has full vectors: 196 places are 14 tiles of 14, but 3 panels of 64 and 4 places more. Sums are put in

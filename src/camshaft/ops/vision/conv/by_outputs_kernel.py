@@ -1,4 +1,4 @@
-"""The kernel of conv2d's `by_outputs`: a tile of places by a panel of outputs, in registers.
+"""The kernel of conv2d's `by_outputs`: a register tile of output positions by a panel of output channels.
 
 The image has no padding: rows of a window outside it are multiplied as zeros, and tiles at the ends of a row of the result look
 which columns of their windows are outside.
