@@ -1,12 +1,15 @@
-"""Parse the texts of environment variables: words, numbers, sizes, paths."""
+"""Parse the texts of environment variables: words, numbers, sizes, paths; the user's cache folder where there is none."""
 
 from __future__ import annotations
 
+import functools
+import os
 import re
 import stat
 from collections.abc import Callable
-from os import stat as stat_of
 from pathlib import Path
+
+import platformdirs
 
 
 class Refused(Exception):
@@ -50,11 +53,25 @@ def switch(text: str) -> bool:
 def folder(text: str) -> Path:
     """Parse the path of a folder that exists or can be created. A single stat: every kernel load reads the settings."""
     try:
-        if not stat.S_ISDIR(stat_of(text).st_mode):
+        if not stat.S_ISDIR(os.stat(text).st_mode):
             raise Refused("a folder")
     except OSError:
         pass  # missing or unreadable: creating it reports the error
     return Path(text)
+
+
+# What the user's cache folder depends on.
+_CACHE_VARIABLES = ("XDG_CACHE_HOME", "HOME", "USERPROFILE", "LOCALAPPDATA")
+
+
+def user_cache() -> Path:
+    """Return the user's cache folder."""
+    return _user_cache(*map(os.environ.get, _CACHE_VARIABLES))
+
+
+@functools.lru_cache(maxsize=8)
+def _user_cache(*variables: str | None) -> Path:
+    return Path(platformdirs.user_cache_dir("camshaft", appauthor=False))
 
 
 _UNITS = {"K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}

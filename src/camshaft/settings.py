@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
-import functools
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import platformdirs
-
 from camshaft.cores import available_cores
 from camshaft.errors import SettingError
-from camshaft.setting_values import Refused, existing_folder, file, folder, one_of, size, switch, whole, words
+from camshaft.setting_values import (
+    Refused,
+    existing_folder,
+    file,
+    folder,
+    one_of,
+    size,
+    switch,
+    user_cache,
+    whole,
+    words,
+)
 
 
 @dataclass(frozen=True)
@@ -67,15 +75,6 @@ class Setting:
     unset: Callable[[], Any] = lambda: None
 
 
-# What the user's cache folder depends on.
-_FOLDERS = ("XDG_CACHE_HOME", "HOME", "USERPROFILE", "LOCALAPPDATA")
-
-
-@functools.lru_cache(maxsize=8)
-def _user_cache(*folders: str | None) -> Path:
-    return Path(platformdirs.user_cache_dir("camshaft", appauthor=False))
-
-
 TABLE = (
     Setting(
         "CAMSHAFT_CACHE_DIR",
@@ -84,7 +83,7 @@ TABLE = (
         "the user's cache folder",
         "Folder of the cache: compiled kernels, validation results, measurements, compiled plans, model headers, models.",
         Path,  # not checked: what cannot be used is reported once, and does without (store/store.py)
-        lambda: _user_cache(*map(os.environ.get, _FOLDERS)),
+        user_cache,
     ),
     Setting(
         "CAMSHAFT_BACKEND",

@@ -8,11 +8,20 @@ from typing import TYPE_CHECKING
 from camshaft.errors import ModelError
 from camshaft.formats.mapped import shown_value
 from camshaft.models.configs.experts import expert_layers
-from camshaft.models.configs.recurrent import ATTENTION, BOTH, kv_heads, layer_kinds, layer_widths
+from camshaft.models.configs.recurrent import (
+    ATTENTION,
+    BOTH,
+    kv_heads,
+    layer_kinds,
+    layer_widths,
+)
 from camshaft.models.families import Family
 
 if TYPE_CHECKING:
     from camshaft.models.file_keys import Keys
+
+# No model has a tenth of them; a file that lies would fill the memory with their options.
+MOST_LAYERS = 4096
 
 
 @dataclass(frozen=True)
@@ -118,3 +127,19 @@ def _windows(keys: Keys, family: Family, n_layers: int) -> tuple[int, ...]:
         )
     width = window // 2 + 1 if family.encoder and window else window
     return tuple(width if has else 0 for has in listed)
+
+
+def count_layers(keys: Keys, family: Family) -> int:
+    """The layers as often as they run, but for the last ones that predict tokens after the next one: they are not part of the
+    model proper."""
+    n = keys.size("block_count", most=MOST_LAYERS)
+    n -= some_layers(keys, "nextn_predict_layers", n)
+    return n * keys.size("num_loops", 1, most=MOST_LAYERS // n) if family.loops else n
+
+
+def some_layers(keys: Keys, key: str, n_layers: int) -> int:
+    """A number of layers that are not all, 0 where the file does not say."""
+    n = keys.count(key)
+    if n >= n_layers:
+        raise ModelError(f"the key '{keys.architecture}.{key}' is {n}; wanted less than the {n_layers} layers")
+    return n

@@ -13,8 +13,8 @@ import numpy as np
 
 from camshaft.errors import ModelError
 from camshaft.formats.mapped import shown_value
-from camshaft.models.config import MOST_LAYERS
 from camshaft.models.file_keys import Keys
+from camshaft.models.layer_options import MOST_LAYERS
 
 ARCHITECTURE = "whisper"
 # Sound that models hear: samples a second, samples of a frame's spectrum, and samples from frame to frame.

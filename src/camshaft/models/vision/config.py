@@ -11,8 +11,8 @@ import numpy as np
 
 from camshaft.errors import ModelError
 from camshaft.formats.mapped import shown_value
-from camshaft.models.config import MOST_LAYERS
 from camshaft.models.file_keys import Keys
+from camshaft.models.layer_options import MOST_LAYERS
 from camshaft.models.vision.projectors import PROJECTORS, Projector
 
 PREFIX = "clip.vision"
