@@ -4,7 +4,7 @@ import gc
 
 import pytest
 
-from camshaft.garbage import no_collection
+from camshaft.process import no_collection
 
 
 def _fail_within() -> None:

@@ -11,6 +11,12 @@ from pathlib import Path
 
 import platformdirs
 
+# emit/target.py lists the features of each level.
+CPU_LEVELS = (
+    *("sse4", "avx2", "avx-vnni", "avx512", "avx512-vnni", "avx512-bf16", "amx"),
+    *("neon", "neon-dotprod", "neon-i8mm", "neon-bf16"),
+)
+
 
 class Refused(Exception):
     """Raised for an invalid value; the message says what was wanted. settings.py turns it into a SettingError."""

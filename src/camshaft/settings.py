@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from camshaft.cores import available_cores
 from camshaft.errors import SettingError
+from camshaft.process import available_cores
 from camshaft.setting_values import (
+    CPU_LEVELS,
     Refused,
     existing_folder,
     file,
@@ -52,13 +53,6 @@ class Settings:
     def instrumented(self) -> bool:
         """Whether plans are to be instrumented (see observe/instrument.py)."""
         return any((self.debug, self.dump, self.override, self.validate, self.interpret, self.trace))
-
-
-# emit/target.py lists the features of each level.
-CPU_LEVELS = (
-    *("sse4", "avx2", "avx-vnni", "avx512", "avx512-vnni", "avx512-bf16", "amx"),
-    *("neon", "neon-dotprod", "neon-i8mm", "neon-bf16"),
-)
 
 
 @dataclass(frozen=True)

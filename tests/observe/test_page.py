@@ -11,7 +11,7 @@ from small_plans import X, plan
 import camshaft as cs
 from camshaft.observe.page import SCRIPTS, page
 from camshaft.observe.profile import Profile
-from camshaft.train.record.page import SCRIPTS as TRAINING_SCRIPTS
+from camshaft.train.record.recorder import SCRIPTS as TRAINING_SCRIPTS
 from tests.support.browser import probed
 from tests.support.devices.fake_device import FakeDevice, Fakes
 from tests.support.quick import full

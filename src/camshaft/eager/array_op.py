@@ -23,11 +23,10 @@ from camshaft.eager.native.shaped_call import MOST_INPUTS, shaped_ir
 from camshaft.eager.numpy_calls.call import Call
 from camshaft.eager.numpy_calls.table import call_of, masked
 from camshaft.eager.numpy_forms import attribute_key, attributes_of, check_core, count_of
-from camshaft.eager.operands import as_kind, check_cast, kind_of, output
-from camshaft.eager.places import check_places, has_places
+from camshaft.eager.operands import as_kind, check_cast, check_places, has_places, kind_of, output
 from camshaft.eager.shapes import shaped_call
 from camshaft.eager.shapes.new_shapes import Kinds
-from camshaft.eager.shapes.prepared import Plan, Prepared
+from camshaft.eager.shapes.runners import Plan, Prepared
 from camshaft.errors import ArrayTypeError, BackendError, ShapeError
 from camshaft.ops.arguments import Array, Dtypes, Operand, kinds_of, operand
 from camshaft.ops.op import NodeSpec, Op

@@ -17,8 +17,7 @@ from camshaft.eager.numpy_forms import attribute_key
 from camshaft.eager.operands import broadcast, cast, check_cast, empty
 from camshaft.eager.shapes.launches import launch_words, run_launches, several_workers
 from camshaft.eager.shapes.new_shapes import strides_key
-from camshaft.eager.shapes.prepared import Chooser, NoFormula, Planned, Prepared
-from camshaft.eager.shapes.runners import strided_build, strided_runner
+from camshaft.eager.shapes.runners import Chooser, NoFormula, Planned, Prepared, strided_build, strided_runner
 from camshaft.eager.shapes.shaped_call import give
 from camshaft.ops.arguments import Array, Dtype, Dtypes, Kinds, Operand, resolve
 from camshaft.ops.kernels.strides import iteration, strides_of

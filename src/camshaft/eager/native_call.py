@@ -17,8 +17,7 @@ from camshaft.eager.any_length import FlatKernel
 from camshaft.eager.native import call_state, cpython_abi
 from camshaft.eager.native import shaped_call as table
 from camshaft.eager.shapes.launches import run_launches
-from camshaft.eager.shapes.prepared import Prepared
-from camshaft.eager.shapes.runners import HostRunner
+from camshaft.eager.shapes.runners import HostRunner, Prepared
 from camshaft.store.digest import digest_of
 
 _FASTCALL_KEYWORDS = 0x0080 | 0x0002

@@ -21,11 +21,18 @@ from camshaft.models.configs.recurrent import (
     most_heads,
     read_recurrent,
 )
-from camshaft.models.configs.streams import Streams, read_streams
-from camshaft.models.configs.xielu import Xielu, read_xielu
 from camshaft.models.families import FAMILIES, Family, family_name
 from camshaft.models.file_keys import Keys
-from camshaft.models.layer_options import LayerOptions, count_layers, read_layers, some_layers
+from camshaft.models.layer_options import (
+    LayerOptions,
+    Streams,
+    Xielu,
+    count_layers,
+    read_layers,
+    read_streams,
+    read_xielu,
+    some_layers,
+)
 from camshaft.text.vocabulary import vocabulary_size
 
 _ORIGINAL_CONTEXT = "rope.scaling.original_context_length"

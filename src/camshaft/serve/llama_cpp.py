@@ -16,6 +16,7 @@ from camshaft.serve.models.served import Served
 from camshaft.serve.openai import prompts, tools
 from camshaft.serve.openai.chat import FIELDS as CHAT_FIELDS
 from camshaft.serve.openai.chat import read_chat, read_messages
+from camshaft.serve.openai.prompts import filled, text_ids
 from camshaft.serve.requests import grammars
 from camshaft.serve.requests.answers import Answer, Job, Usage
 from camshaft.serve.requests.errors import HttpError
@@ -33,7 +34,6 @@ from camshaft.serve.requests.fields import (
     required,
     takes,
 )
-from camshaft.serve.requests.fill import filled, text_ids
 from camshaft.serve.requests.options import MOST_TOKENS, OPTIONS, SAMPLING, generate_options
 from camshaft.serve.requests.respond import Asked, Json, beside, body_of, event, respond
 from camshaft.serve.tokens import control_tokens, template_source

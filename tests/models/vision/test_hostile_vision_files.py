@@ -14,9 +14,8 @@ from camshaft.errors import CamshaftError, ModelError
 from camshaft.formats.gguf.file import open_gguf
 from camshaft.generate.vision.vision_model import VisionModel
 from camshaft.models.config import read_config
-from camshaft.models.vision.config import read_vision
-from camshaft.models.vision.lines import line_of
-from camshaft.models.vision.patches import grid_of
+from camshaft.models.vision.config import line_of, read_vision
+from camshaft.models.vision.positions import grid_of
 from camshaft.models.vision.tiles import Tile, layout_of
 from camshaft.text.vocabulary import vocabulary_size
 from tests.support.models.files import changed_model

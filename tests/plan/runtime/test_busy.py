@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from plan_kernels import chain_plan
 
-from camshaft import cores, settings
+from camshaft import process, settings
 from camshaft.backends.cpu.compile import compile_module, host_target, load_object
 from camshaft.emit.llvm.builder import I32, I64, PTR, VOID, Builder, Module, Value
 from camshaft.plan.runtime.native import layout
@@ -204,14 +204,14 @@ def test_quotas_of_control_groups_are_found(files: dict[str, str], wanted: list[
     for name, text in files.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
-    assert list(cores.quotas(tmp_path / "member", tmp_path)) == wanted
+    assert list(process.quotas(tmp_path / "member", tmp_path)) == wanted
 
 
 @pytest.mark.parametrize(("quota", "wanted"), [(0.5, 1), (1.5, 1), (1e9, None)])
 def test_a_quota_limits_the_cores(quota: float, wanted: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cores, "quotas", lambda *paths: [quota])
+    monkeypatch.setattr(process, "quotas", lambda *paths: [quota])
     affinity = getattr(os, "sched_getaffinity", lambda process: range(os.cpu_count() or 1))
-    assert cores.available_cores() == (wanted or len(affinity(0)))
+    assert process.available_cores() == (wanted or len(affinity(0)))
 
 
 def test_there_are_no_more_threads_than_cores(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,8 +13,7 @@ from camshaft.dtypes import as_dtype
 from camshaft.eager.numpy_forms import RETURNED, attribute_key, attributes_of, check_core, form_of
 from camshaft.eager.operands import check_cast, empty
 from camshaft.eager.operands import output as writeable
-from camshaft.eager.shapes.prepared import Chooser, NoFormula, Planned, Prepared
-from camshaft.eager.shapes.runners import HostRunner, narrowed, runner
+from camshaft.eager.shapes.runners import Chooser, HostRunner, NoFormula, Planned, Prepared, narrowed, runner
 from camshaft.errors import ArrayValueError, ShapeError
 from camshaft.ops.arguments import HALVES, Array, Dtype, Operand, common_dtype
 from camshaft.ops.op import Attrs, Build, NodeSpec, Op

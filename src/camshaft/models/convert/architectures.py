@@ -6,7 +6,6 @@ from dataclasses import replace
 
 from camshaft.errors import ModelError
 from camshaft.formats.mapped import shown
-from camshaft.models.configs.xielu import XIELU_KEYS
 from camshaft.models.convert.architecture import Architecture, Keys, MoreKeys
 from camshaft.models.convert.delta_rule import delta_keys, rotation_sections
 from camshaft.models.convert.encoder_decoder import T5, WHISPER, t5_values
@@ -42,6 +41,7 @@ from camshaft.models.convert.families.rotations import clamp, deepstack, longrop
 from camshaft.models.convert.families.windows import window, window_base, window_every, window_pattern
 from camshaft.models.convert.hub_config import HubConfig
 from camshaft.models.convert.state_space import granite_hybrid_keys, mamba2_keys, mamba_keys
+from camshaft.models.layer_options import XIELU_KEYS
 
 
 def _soft_caps(config: HubConfig) -> Keys:

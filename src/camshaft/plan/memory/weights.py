@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from camshaft.forks import ForkLock
 from camshaft.formats.tensor import FileTensor
 from camshaft.plan.memory.allocate import aligned_bytes, huge_pages, keep_in_memory
 from camshaft.plan.memory.loading import Loading, LoadRequest, Piece, load_all, load_request, pieces
+from camshaft.process import ForkLock
 
 if TYPE_CHECKING:
     from camshaft.backends.device import Device, Memory

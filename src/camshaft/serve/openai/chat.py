@@ -16,7 +16,8 @@ from camshaft.generate.generation import TokenLogprob
 from camshaft.generate.grammar.grammar import Grammar
 from camshaft.generate.tools.reasoning import AnswerReader
 from camshaft.serve.models.served import Served
-from camshaft.serve.openai import logprobs, prompts, tools
+from camshaft.serve.openai import prompts, tools
+from camshaft.serve.openai.response_shape import chat_logprobs
 from camshaft.serve.requests import grammars
 from camshaft.serve.requests.answers import Answer, Job, Usage
 from camshaft.serve.requests.errors import HttpError
@@ -224,7 +225,7 @@ class ChatShape:
 
     def piece(self, index: int, text: str, each: Sequence[TokenLogprob]) -> Iterable[bytes]:
         """Yields the chunks of a piece of an answer."""
-        rows = logprobs.of_chat(each, self.served.lm.tokenizer) if self.with_logprobs else None
+        rows = chat_logprobs(each, self.served.lm.tokenizer) if self.with_logprobs else None
         deltas = [tools.delta_json(delta) for delta in self._reader(index).push(text)] or (
             [{}] if each and rows else []
         )
@@ -256,7 +257,7 @@ class ChatShape:
         return self._head("chat.completion") | {"choices": choices, "usage": usage.json, **usage.timings}
 
     def _choice(self, index: int, answer: Answer) -> dict[str, Any]:
-        rows = logprobs.of_chat(answer.logprobs, self.served.lm.tokenizer) if self.with_logprobs else None
+        rows = chat_logprobs(answer.logprobs, self.served.lm.tokenizer) if self.with_logprobs else None
         reader = self._reader(index)
         text = reader.text_of(answer.text)
         message: dict[str, Any] = {"role": "assistant", "content": text, "refusal": None}

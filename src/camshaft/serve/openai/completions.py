@@ -14,7 +14,8 @@ from starlette.responses import Response
 from camshaft.errors import CamshaftError
 from camshaft.generate.generation import TokenLogprob
 from camshaft.serve.models.served import Served
-from camshaft.serve.openai import logprobs
+from camshaft.serve.openai.prompts import filled, text_ids
+from camshaft.serve.openai.response_shape import completion_logprobs
 from camshaft.serve.requests import grammars
 from camshaft.serve.requests.answers import Answer, Job, Usage
 from camshaft.serve.requests.errors import HttpError, http_error
@@ -29,7 +30,6 @@ from camshaft.serve.requests.fields import (
     required,
     takes,
 )
-from camshaft.serve.requests.fill import filled, text_ids
 from camshaft.serve.requests.options import MOST_TOP_LOGPROBS, OPTIONS, generate_options, includes_usage
 from camshaft.serve.requests.respond import Asked, event, respond
 
@@ -165,7 +165,7 @@ class CompletionShape:
         """A piece of an answer."""
         offset = self._offsets.get(index, 0)
         self._offsets[index] = offset + sum(len(one.token) for one in each)
-        rows = logprobs.of_completion(each, offset) if self.with_logprobs else None
+        rows = completion_logprobs(each, offset) if self.with_logprobs else None
         return [self._chunk(index, text, rows=rows)]
 
     def end_answer(self, index: int, reason: str, stop: str | None) -> Iterable[bytes]:
@@ -201,7 +201,7 @@ class CompletionShape:
 
     def _choice(self, index: int, answer: Answer) -> dict[str, Any]:
         first = self.firsts[index] if self.firsts else None
-        rows = logprobs.of_completion(answer.logprobs, before=first) if self.with_logprobs else None
+        rows = completion_logprobs(answer.logprobs, before=first) if self.with_logprobs else None
         text = (self.echoed[index] if self.echoed else "") + answer.text
         return {"index": index, "text": text, "logprobs": rows, "finish_reason": answer.finish_reason}
 

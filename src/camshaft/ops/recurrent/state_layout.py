@@ -1,4 +1,4 @@
-"""The layout of states: columns in blocks of what one program computes, the rows of a block side by side."""
+"""The columns of a state that a program computes, and how states of slots lie in memory: columns in blocks, rows side by side."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from camshaft.ops.recurrent.widths import VECTORS, WIDTH
+WIDTH = 16  # columns of a vector
+# Vectors of a program where these divide the columns: as many sums hide a multiply-add's latency.
+VECTORS = 4
 
 
 def state_blocks(columns: int) -> tuple[int, int]:
