@@ -1,10 +1,11 @@
-"""This process: the cores it may use, a pause of its garbage collector, and state that is reset in a forked child.
+"""This process: its cores and worker threads, a pause of its garbage collector, and state that is reset in a forked child.
 
 In a child, locks that other threads of the parent may have held are free, and the work of those threads is forgotten.
 """
 
 from __future__ import annotations
 
+import functools
 import gc
 import os
 import threading
@@ -14,6 +15,9 @@ from pathlib import Path, PurePosixPath
 from types import TracebackType
 from typing import Protocol, TypeVar
 from weakref import WeakValueDictionary
+
+from camshaft.errors import SettingError
+from camshaft.settings import setting
 
 _MEMBERSHIP, _MOUNT = Path("/proc/self/cgroup"), Path("/sys/fs/cgroup")
 
@@ -130,3 +134,22 @@ def no_collection() -> Iterator[None]:
     finally:
         if was_on:
             gc.enable()
+
+
+limit_to_cores = True  # False in tests, which want several workers on any machine
+
+
+def thread_count(requested: int | None = None) -> int:
+    """The number of worker threads: `requested`, else CAMSHAFT_THREADS, at most the cores available to this process; by
+    default all of these. More workers than cores would wait for each other."""
+    is_number = isinstance(requested, int) and not isinstance(requested, bool)
+    if requested is not None and not (is_number and 1 <= requested <= 1024):
+        raise SettingError(f"threads={requested!r}: wanted 1 to 1024")
+    cores, wanted = available_cores(), requested or setting("threads")
+    return cores if wanted is None else min(wanted, cores) if limit_to_cores else wanted
+
+
+@functools.cache
+def eager_threads() -> int:
+    """The worker threads of eager calls, found once: the number of cores is in files."""
+    return thread_count()

@@ -1,15 +1,12 @@
-"""Parse the texts of environment variables: words, numbers, sizes, paths; the user's cache folder where there is none."""
+"""Parse the texts of environment variables: words, numbers, sizes, paths."""
 
 from __future__ import annotations
 
-import functools
 import os
 import re
 import stat
 from collections.abc import Callable
 from pathlib import Path
-
-import platformdirs
 
 # emit/target.py lists the features of each level.
 CPU_LEVELS = (
@@ -64,20 +61,6 @@ def folder(text: str) -> Path:
     except OSError:
         pass  # missing or unreadable: creating it reports the error
     return Path(text)
-
-
-# What the user's cache folder depends on.
-_CACHE_VARIABLES = ("XDG_CACHE_HOME", "HOME", "USERPROFILE", "LOCALAPPDATA")
-
-
-def user_cache() -> Path:
-    """Return the user's cache folder."""
-    return _user_cache(*map(os.environ.get, _CACHE_VARIABLES))
-
-
-@functools.lru_cache(maxsize=8)
-def _user_cache(*variables: str | None) -> Path:
-    return Path(platformdirs.user_cache_dir("camshaft", appauthor=False))
 
 
 _UNITS = {"K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}

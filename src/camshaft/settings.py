@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import platformdirs
+
 from camshaft.errors import SettingError
-from camshaft.process import available_cores
 from camshaft.setting_values import (
     CPU_LEVELS,
     Refused,
@@ -19,7 +21,6 @@ from camshaft.setting_values import (
     one_of,
     size,
     switch,
-    user_cache,
     whole,
     words,
 )
@@ -69,6 +70,15 @@ class Setting:
     unset: Callable[[], Any] = lambda: None
 
 
+# What the user's cache folder depends on.
+_CACHE_VARIABLES = ("XDG_CACHE_HOME", "HOME", "USERPROFILE", "LOCALAPPDATA")
+
+
+@functools.lru_cache(maxsize=8)
+def _user_cache(*variables: str | None) -> Path:
+    return Path(platformdirs.user_cache_dir("camshaft", appauthor=False))
+
+
 TABLE = (
     Setting(
         "CAMSHAFT_CACHE_DIR",
@@ -77,7 +87,7 @@ TABLE = (
         "the user's cache folder",
         "Folder of the cache: compiled kernels, validation results, measurements, compiled plans, model headers, models.",
         Path,  # not checked: what cannot be used is reported once, and does without (store/store.py)
-        user_cache,
+        lambda: _user_cache(*map(os.environ.get, _CACHE_VARIABLES)),
     ),
     Setting(
         "CAMSHAFT_BACKEND",
@@ -252,16 +262,3 @@ def setting(field: str) -> Any:
 def settings() -> Settings:
     """Read all settings from the environment. Raises SettingError, naming the variable and the allowed values."""
     return Settings(**{row.field: _value(row) for row in TABLE})
-
-
-limit_to_cores = True  # False in tests, which want several workers on any machine
-
-
-def thread_count(requested: int | None = None) -> int:
-    """The number of worker threads: `requested`, else CAMSHAFT_THREADS, at most the cores available to this process; by
-    default all of these. More workers than cores would wait for each other."""
-    is_number = isinstance(requested, int) and not isinstance(requested, bool)
-    if requested is not None and not (is_number and 1 <= requested <= 1024):
-        raise SettingError(f"threads={requested!r}: wanted 1 to 1024")
-    cores, wanted = available_cores(), requested or setting("threads")
-    return cores if wanted is None else min(wanted, cores) if limit_to_cores else wanted

@@ -12,10 +12,10 @@ import numpy as np
 
 from camshaft import ops
 from camshaft.dtypes import as_dtype, i32
-from camshaft.eager.numpy_forms import attribute_key, attributes_of
+from camshaft.eager.numpy_forms import attributes_of
 from camshaft.errors import ArrayMemoryError, ArrayOverflowError, ArrayTypeError, ArrayValueError, ShapeError
 from camshaft.extent import Extent
-from camshaft.ops.arguments import Array, Dtype, Operand, from_dlpack, operand, supports_dlpack
+from camshaft.ops.arguments import Array, Dtype, Operand, attribute_key, from_dlpack, operand, supports_dlpack
 from camshaft.ops.op import NodeSpec, Op
 from camshaft.ops.parameters import PLACES
 from camshaft.ops.spec import TensorSpec, bound
@@ -138,6 +138,16 @@ def check_cast(name: str, computed: Dtype, out: Dtype) -> None:
         raise ArrayTypeError(
             f"Cannot cast ufunc '{name}' output from {computed!r} to {out!r} with casting rule 'same_kind'"
         )
+
+
+def give(result: Array, out: Array | None, returned: Dtype) -> Any:
+    """The result as NumPy returns it: `out`, or an array or scalar of the dtype."""
+    if out is None:
+        made = result if result.dtype == returned else result.astype(returned)
+        return made if made.ndim else made[()]
+    if result is not out:
+        np.copyto(out, result, casting="same_kind")
+    return out
 
 
 def has_places(op: Op) -> bool:

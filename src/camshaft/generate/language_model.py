@@ -29,8 +29,7 @@ from camshaft.models.config import ModelConfig, read_config
 from camshaft.models.families import FAMILIES
 from camshaft.models.files.pull import resolve_model
 from camshaft.models.vision.images import ImageSource
-from camshaft.process import ForkLock, no_collection, renewed
-from camshaft.settings import thread_count
+from camshaft.process import ForkLock, no_collection, renewed, thread_count
 
 Array = np.ndarray[Any, Any]
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from plan_kernels import chain_plan
 
-from camshaft import process, settings
+from camshaft import process
 from camshaft.backends.cpu.compile import compile_module, host_target, load_object
 from camshaft.emit.llvm.builder import I32, I64, PTR, VOID, Builder, Module, Value
 from camshaft.plan.runtime.native import layout
@@ -215,7 +215,7 @@ def test_a_quota_limits_the_cores(quota: float, wanted: int | None, monkeypatch:
 
 
 def test_there_are_no_more_threads_than_cores(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(settings, "available_cores", lambda: 2)
-    monkeypatch.setattr(settings, "limit_to_cores", True)  # tests of plans have more
+    monkeypatch.setattr(process, "available_cores", lambda: 2)
+    monkeypatch.setattr(process, "limit_to_cores", True)  # tests of plans have more
     monkeypatch.delenv("CAMSHAFT_THREADS", raising=False)
-    assert [settings.thread_count(n) for n in (1, 2, 3, 1024, None)] == [1, 2, 2, 2, 2]
+    assert [process.thread_count(n) for n in (1, 2, 3, 1024, None)] == [1, 2, 2, 2, 2]

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from camshaft.eager.native import cpython_abi as layout
-from camshaft.eager.native.call_state import AS_F32, AS_F64, ENTRIES, Call, Row, native_call
+from camshaft.eager.native.call_state import Call, Row, native_call
 from camshaft.eager.native.inputs import (
     Input,
     Shape,
@@ -23,6 +23,7 @@ from camshaft.eager.native.inputs import (
     reference,
 )
 from camshaft.eager.native.output import Output, Span, drop, made_or_given, returned, shared, unlocked
+from camshaft.eager.native.state_layout import AS_F32, AS_F64, ENTRIES
 from camshaft.emit.llvm.builder import F32, I32, I64, PTR, VOID, Builder, Value
 
 

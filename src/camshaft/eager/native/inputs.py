@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from camshaft.eager.native import cpython_abi as layout
-from camshaft.eager.native.call_state import ROW, ROW_WORDS, ROWS_AT, Call, Row
+from camshaft.eager.native.call_state import Call, Row
+from camshaft.eager.native.state_layout import ROW, ROW_WORDS, ROWS_AT
 from camshaft.emit.llvm.builder import F64, I1, I32, I64, PTR, Value
 
 # Elements up to which strided inputs are copied natively, one after the other, without releasing the GIL.

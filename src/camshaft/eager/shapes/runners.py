@@ -17,7 +17,7 @@ from camshaft.backends.device import HOST
 from camshaft.dtypes import DType
 from camshaft.eager.choices import Choices
 from camshaft.eager.native.cpython_abi import data_address
-from camshaft.eager.shapes.launches import launch_words, run_launches, several_workers
+from camshaft.eager.shapes.launches import launch_words, run_launches
 from camshaft.lang import Array as KernelArray
 from camshaft.lang import Tracer, kernel
 from camshaft.ops.arguments import Dtype, Operand
@@ -26,6 +26,7 @@ from camshaft.ops.kernels.run_time_sizes import RunTimeForm, run_time_form
 from camshaft.ops.kernels.strides import Iteration
 from camshaft.ops.op import Attrs, Build, Cells, HostCall, Launch, NativeCall, NodeSpec, Op, scratch, write
 from camshaft.ops.spec import TensorSpec
+from camshaft.process import eager_threads
 from camshaft.selection.choice import Choice
 from camshaft.validation.run import commands_of, compile_launch, extents_of, native_code, updated
 
@@ -112,7 +113,7 @@ class HostRunner:
         """Whether the workers do it together."""
         if self.elapsed_ns < SHARE_NS:
             return False
-        return any(step.programs > 1 for step in self.steps) and several_workers()
+        return any(step.programs > 1 for step in self.steps) and eager_threads() > 1
 
     def __call__(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
         scratch = [_aligned(nbytes) for nbytes in self.scratch_nbytes] if self.scratch_nbytes else ()

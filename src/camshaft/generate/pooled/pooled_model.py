@@ -27,8 +27,7 @@ from camshaft.ops.spec import TensorSpec
 from camshaft.plan.cached.cached_plan import CachedPlan
 from camshaft.plan.memory.allocate import aligned_bytes
 from camshaft.plan.memory.weights import Weights
-from camshaft.process import ForkLock
-from camshaft.settings import thread_count
+from camshaft.process import ForkLock, thread_count
 
 if TYPE_CHECKING:
     from camshaft.plan.execution_plan import ExecutionPlan

@@ -103,7 +103,8 @@ class Weights:
         with self._lock:
             self.finish()
             found, todo = self._places([load_request(tensor) for tensor in constants])
-            load_all(todo, threads)
+            if todo:
+                load_all(todo, threads)
             self._keep(found)
 
     def _places(self, constants: Iterable[LoadRequest]) -> tuple[dict[tuple[Source, str], Array], list[Piece]]:

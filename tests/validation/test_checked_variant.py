@@ -14,7 +14,7 @@ from camshaft.dtypes import f32
 from camshaft.errors import BackendError, ShapeError
 from camshaft.ops.op import KernelVariant, NodeSpec
 from camshaft.ops.spec import TensorSpec
-from camshaft.selection.precompile import cost_on, refusal_on
+from camshaft.validation.run import cost_on, refusal_on
 
 ADD = ops.get("add")
 SPEC = TensorSpec((3, 7), f32)
