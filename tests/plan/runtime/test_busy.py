@@ -15,6 +15,7 @@ from plan_kernels import chain_plan
 from camshaft import process
 from camshaft.backends.cpu.compile import compile_module, host_target, load_object
 from camshaft.emit.llvm.builder import I32, I64, PTR, VOID, Builder, Module, Value
+from camshaft.plan.runtime.execute import BoundSchedule
 from camshaft.plan.runtime.native import layout
 from camshaft.plan.runtime.native.alone import LEAST_ALONE, MOST_ALONE, MOST_SAVED_RUNS, fast_clock, judge
 from camshaft.plan.runtime.native.barrier import define_wait
@@ -139,11 +140,17 @@ def test_a_wait_that_ends_at_once_adds_no_ticks() -> None:
     assert control[LINE + layout.WAITED] == 0
 
 
-def test_a_long_run_has_all_workers() -> None:
+def pooled_chain() -> tuple[BoundSchedule, WorkerPool, np.ndarray, np.ndarray]:
+    """A chain of adds that has run once on three workers, these, its output, and the right one."""
     plan, out, wanted = chain_plan(20, 30, 3)
     plan.run()
     pool = plan._runner
     assert isinstance(pool, WorkerPool)
+    return plan, pool, out, wanted
+
+
+def test_a_long_run_has_all_workers() -> None:
+    plan, pool, out, wanted = pooled_chain()
     limit = int(pool._control[layout.SHORT_RUN_TICKS])
     pool._control[LINE + layout.ALONE_UNTIL], pool._control[layout.SHORT_RUN_TICKS] = FAR, 0
     runs = int(pool._control[layout.RUN_GENERATION])
@@ -156,10 +163,7 @@ def test_a_long_run_has_all_workers() -> None:
 
 def test_a_part_of_a_run_has_all_workers() -> None:
     """Each worker reads its own copies of small values, which it has to compute itself in an earlier part."""
-    plan, out, wanted = chain_plan(20, 30, 3)
-    plan.run()
-    pool = plan._runner
-    assert isinstance(pool, WorkerPool)
+    plan, pool, out, wanted = pooled_chain()
     n = len(plan.schedule.thunks)
     pool._control[LINE + layout.ALONE_UNTIL] = FAR
     runs, out[:] = int(pool._control[layout.RUN_GENERATION]), 0
@@ -172,10 +176,7 @@ def test_a_part_of_a_run_has_all_workers() -> None:
 
 
 def test_the_caller_alone_wakes_nobody_and_gives_the_same_bits() -> None:
-    plan, out, wanted = chain_plan(20, 30, 3)
-    plan.run()
-    pool = plan._runner
-    assert isinstance(pool, WorkerPool)
+    plan, pool, out, wanted = pooled_chain()
     for alone_until, wakes in ((FAR, 0), (0, 1)):
         pool._control[LINE + layout.ALONE_UNTIL] = alone_until
         runs, out[:] = int(pool._control[layout.RUN_GENERATION]), 0
