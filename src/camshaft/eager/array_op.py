@@ -18,7 +18,7 @@ from camshaft.eager.any_length import flat_kernel, flat_node, in_callers_shapes,
 from camshaft.eager.choices import Choices, anything, remember
 from camshaft.eager.elementwise_call import AnyLength, Resolved
 from camshaft.eager.native import cpython_abi
-from camshaft.eager.native.shape_table import MOST_INPUTS
+from camshaft.eager.native.state_layout import MOST_INPUTS
 from camshaft.eager.numpy_calls.call import Call
 from camshaft.eager.numpy_calls.table import FORMS, masked
 from camshaft.eager.numpy_forms import attributes_of, check_core, count_of

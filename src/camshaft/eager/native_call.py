@@ -15,7 +15,6 @@ from camshaft.backends.cpu.device import CpuKernel, native_function
 from camshaft.dtypes import f32, f64
 from camshaft.eager.any_length import FlatKernel
 from camshaft.eager.native import cpython_abi, state_layout
-from camshaft.eager.native import shape_table as table
 from camshaft.eager.shapes.launches import run_launches
 from camshaft.eager.shapes.runners import HostRunner, Prepared
 from camshaft.lang.kernel import files_digest
@@ -26,7 +25,7 @@ MAX_ROWS = 32
 FLAT_WORDS = MAX_ROWS * state_layout.ROW_WORDS
 # From this many elements on, a call releases the GIL; to release and take it back costs 60 ns.
 MOST_LOCKED = 4096
-SHAPED_WORDS = table.ROW_WORDS << table.ROW_BITS
+SHAPED_WORDS = state_layout.SHAPED_ROW_WORDS << state_layout.SHAPED_ROW_BITS
 # Work from which a call releases the GIL.
 RELEASE_NS = 2000.0
 Array = np.ndarray[Any, Any]
@@ -40,7 +39,7 @@ MOST_PREPARED = 4096
 # Scratch of more bytes is taken by NumPy, which asks for huge pages: its faults took 2.5 ns an element of a sort of 4 million.
 MOST_SCRATCH_NBYTES = 16 << 20
 _CONSTANTS = (bool, int, float, str, type(None))
-_BASES = {"output": table.OUT_BASE, "scratch": table.SCRATCH_BASE}
+_BASES = {"output": state_layout.OUT_BASE, "scratch": state_layout.SCRATCH_BASE}
 
 
 class _MethodDef(ctypes.Structure):
@@ -139,7 +138,9 @@ def add_shape_row(
     if (id(prepared) not in _prepared and len(_prepared) >= MOST_PREPARED) or not _keep_attributes(attrs):
         return
     key, pairs = _key(arrays), _attribute_words(attrs)
-    rows = [state[at : at + table.ROW_WORDS] for at in map(_row_at, table.row_indexes(key + pairs))]
+    rows = [
+        state[at : at + state_layout.SHAPED_ROW_WORDS] for at in map(_row_at, state_layout.row_indexes(key + pairs))
+    ]
     if any(_key_of(row, len(key), len(pairs)) == key + pairs for row in rows):
         return
     row = next((row for row in rows if not row[0]), rows[0])
@@ -153,24 +154,24 @@ def add_shape_row(
     values |= {f"attribute{i}": address for i, address in enumerate(pairs)}
     values |= {"n_steps": len(run.steps), "steps": steps.ctypes.data}
     row[0] = 0  # no dtype: the row is not found while it is written
-    row[len(key) : len(table.ROW)] = [values.get(name, 0) for name in table.ROW[len(key) :]]
+    row[len(key) : len(state_layout.SHAPED_ROW)] = [values.get(name, 0) for name in state_layout.SHAPED_ROW[len(key) :]]
     row[1 : len(key)] = key[1:]
     row[0] = key[0]
 
 
 def _row_at(index: int) -> int:
-    return state_layout.ROWS_AT + index * table.ROW_WORDS
+    return state_layout.ROWS_AT + index * state_layout.SHAPED_ROW_WORDS
 
 
 def _key_of(row: Words, n_key: int, n_pairs: int) -> list[int]:
-    first = table.ROW.index("attribute0")
+    first = state_layout.SHAPED_ROW.index("attribute0")
     found: list[int] = row[:n_key].tolist() + row[first : first + n_pairs].tolist()
     return found
 
 
 def _attribute_words(attrs: Mapping[str, Any]) -> list[int]:
     words = [address for item in attrs.items() for address in map(id, item)]
-    return words + [0] * (table.ATTRIBUTE_WORDS - len(words))
+    return words + [0] * (state_layout.ATTRIBUTE_WORDS - len(words))
 
 
 def _keep_attributes(attrs: Mapping[str, Any]) -> bool:
@@ -178,7 +179,7 @@ def _keep_attributes(attrs: Mapping[str, Any]) -> bool:
     if not attrs:
         return True
     known = all(type(v) in _CONSTANTS or (type(v) is tuple and {type(x) for x in v} <= {int}) for v in attrs.values())
-    if not known or len(attrs) > table.MOST_ATTRIBUTES or len(_attributes) >= MOST_PREPARED:
+    if not known or len(attrs) > state_layout.MOST_ATTRIBUTES or len(_attributes) >= MOST_PREPARED:
         return False
     _attributes.setdefault(tuple(map(id, (*attrs, *attrs.values()))), dict(attrs))
     return True
@@ -187,17 +188,19 @@ def _keep_attributes(attrs: Mapping[str, Any]) -> bool:
 def _key(arrays: Sequence[Array]) -> list[int]:
     words = []
     for a in arrays:
-        words += [id(a.dtype), a.ndim, *a.shape, *(0,) * (table.MOST_AXES - a.ndim)]
+        words += [id(a.dtype), a.ndim, *a.shape, *(0,) * (state_layout.MOST_AXES - a.ndim)]
     return words
 
 
 def _fits(arrays: Sequence[Array], prepared: Prepared, run: HostRunner) -> bool:
     same = tuple(a.dtype for a in arrays) == prepared.inputs and prepared.computed == prepared.returned
-    small = len(run.steps) <= table.MOST_STEPS and len(arrays) <= table.MOST_INPUTS
+    small = len(run.steps) <= state_layout.MOST_STEPS and len(arrays) <= state_layout.MOST_INPUTS
     small = small and sum(run.scratch_nbytes) <= MOST_SCRATCH_NBYTES
-    few = all(len(s.places) + len(s.words) + len(s.sizes) <= table.MOST_ARGUMENTS for s in run.steps)
+    few = all(len(s.places) + len(s.words) + len(s.sizes) <= state_layout.MOST_ARGUMENTS for s in run.steps)
     axes = [a.ndim for a in arrays] + [max(len(shape), 1) for shape in prepared.shapes]
-    return same and small and few and len(prepared.shapes) == 1 and min(axes) > 0 and max(axes) <= table.MOST_AXES
+    return (
+        same and small and few and len(prepared.shapes) == 1 and min(axes) > 0 and max(axes) <= state_layout.MOST_AXES
+    )
 
 
 def _step_words(run: HostRunner) -> tuple[Words, int, list[object]]:
@@ -206,7 +209,7 @@ def _step_words(run: HostRunner) -> tuple[Words, int, list[object]]:
     for nbytes in run.scratch_nbytes:
         offsets.append(scratch_nbytes)
         scratch_nbytes += -(-nbytes // 64) * 64
-    words, owners = np.zeros((len(run.steps), table.STEP_WORDS), np.int64), []
+    words, owners = np.zeros((len(run.steps), state_layout.STEP_WORDS), np.int64), []
     for row, step in zip(words, run.steps, strict=True):
         pairs = []
         for kind, index, offset in step.places:
@@ -214,7 +217,7 @@ def _step_words(run: HostRunner) -> tuple[Words, int, list[object]]:
         rest, owner = step.arguments_after()
         owners.append(owner)
         for value in rest:
-            pairs += [table.NO_BASE, value]
+            pairs += [state_layout.NO_BASE, value]
         row[: 3 + len(pairs)] = [step.code.address, step.programs, len(pairs) // 2, *pairs]
     return words, scratch_nbytes + 64 if scratch_nbytes else 0, owners
 

@@ -11,14 +11,16 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from camshaft.eager.native import cpython_abi as layout
-from camshaft.eager.native.call_state import Call, Row, native_call
 from camshaft.eager.native.inputs import (
+    Call,
     Input,
+    Row,
     Shape,
     agreed,
     copied_call,
     find_row,
     given_out,
+    native_call,
     read_input,
     reference,
 )

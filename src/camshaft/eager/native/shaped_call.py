@@ -9,10 +9,9 @@ row, goes to the op's Python function.
 from __future__ import annotations
 
 from camshaft.eager.native import cpython_abi as layout
-from camshaft.eager.native.call_state import Call, Row, native_call
-from camshaft.eager.native.inputs import MOST_COPIED, call_with_copies
+from camshaft.eager.native.inputs import MOST_COPIED, Call, Row, call_with_copies, native_call
 from camshaft.eager.native.output import Output, Span, drop, made_or_given, returned, shared, unlocked
-from camshaft.eager.native.shape_table import (
+from camshaft.eager.native.state_layout import (
     ATTRIBUTE_WORDS,
     KEY_WORDS,
     LAUNCH_WORDS,
@@ -24,13 +23,13 @@ from camshaft.eager.native.shape_table import (
     N_BASES,
     NO_BASE,
     OUT_BASE,
-    ROW,
-    ROW_BITS,
-    ROW_WORDS,
+    ROWS_AT,
     SCRATCH_BASE,
+    SHAPED_ROW,
+    SHAPED_ROW_BITS,
+    SHAPED_ROW_WORDS,
     STEP_WORDS,
 )
-from camshaft.eager.native.state_layout import ROWS_AT
 from camshaft.emit.llvm.builder import I1, I32, I64, PTR, VOID, Builder, Value
 
 _USABLE = layout.C_ORDER | layout.ALIGNED
@@ -128,10 +127,10 @@ def _find(call: Call, n: int, key: Value) -> Row:
     words = [b.load_word(key, i) for i in range(len(names))]
     for word in words:
         hashed = (hashed ^ word) * (MULTIPLIER - 2**64)
-    index = hashed >> (64 - ROW_BITS)
+    index = hashed >> (64 - SHAPED_ROW_BITS)
     probed = b.var(I64, index)
     with b.loop() as found:
-        row = Row(b, b.element(call.state, probed.value * ROW_WORDS + ROWS_AT), ROW)
+        row = Row(b, b.element(call.state, probed.value * SHAPED_ROW_WORDS + ROWS_AT), SHAPED_ROW)
         differs = b.const(I64, 0)
         for name, word in zip(names, words, strict=True):
             differs = differs | (word ^ row.word(name))
@@ -144,7 +143,7 @@ def _find(call: Call, n: int, key: Value) -> Row:
 def _output(call: Call, row: Row, out: Value, data: list[Value]) -> Output:
     """`out`, which overlaps no input, or a new array of the row's dtype and sizes."""
     b, dtype, axes = call.b, row.word("out_dtype", PTR), row.word("out_axes")
-    sizes = b.element(row.at, ROW.index("out_size0"))
+    sizes = b.element(row.at, SHAPED_ROW.index("out_size0"))
 
     def made() -> Value:
         empty = call.word("empty")

@@ -13,9 +13,9 @@ from camshaft.errors import ModelError
 from camshaft.formats.bits import Floats
 from camshaft.formats.mapped import shown_value
 from camshaft.models.convert.architecture import Architecture
+from camshaft.models.convert.families.attention import longrope
 from camshaft.models.convert.families.experts import leading_dense, sigmoid_routing
 from camshaft.models.convert.families.latent import latent_changes
-from camshaft.models.convert.families.rotations import longrope
 from camshaft.models.convert.hub_config import HubConfig
 
 Change: TypeAlias = Callable[[Floats], Floats]
