@@ -72,7 +72,7 @@ def test_doctor_json_has_whatever_dispatch_knows(cli: Any, lm: Any, proofs: None
     assert report["machine"]["cores"] >= 1
     assert report["machine"]["features"] == sorted(report["machine"]["features"])
     assert report["backends"]["simd"]["results"][1]["reason"] == "error 1 above 0"
-    assert report["families"]["identity"] == {"simd": {"proved": 1, "failed": 1, "absent": 0}}
+    assert report["families"]["copy"] == {"simd": {"proved": 1, "failed": 1, "absent": 0}}
     assert [a["reason"] for a in report["absences"]] == ["no cuda here", "no loads"]
     assert report["failures"][0]["variant"] == "fast"
     assert report["peaks"][0]["read_bytes_per_s"] == 47.1e9
@@ -90,7 +90,7 @@ def test_doctor_tabulates_what_was_proved(
     assert max(map(len, lines)) <= columns
     words = [line.split() for line in lines]
     at = words.index(["simd", "c"])
-    assert words[at + 2 : at + 6] == [["identity", "1", "!1"], ["activation", "-1"], [], ["all", "1", "!1", "-1"]]
+    assert words[at + 2 : at + 6] == [["copy", "1", "!1"], ["activation", "-1"], [], ["all", "1", "!1", "-1"]]
     for line in (
         ["copy", "fast", "on", "simd", "error", "1", "above", "0"],
         ["c", "no", "loads", "(1", "kernel:", "silu)"],

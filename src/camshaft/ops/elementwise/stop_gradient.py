@@ -1,4 +1,4 @@
-"""copy: y = x, bit for bit; and stop_gradient, which passes no gradient: to a derivative y is a constant."""
+"""stop_gradient: y = x, and no gradient passes: to a derivative it is a constant. It computes nothing in a plan."""
 
 from __future__ import annotations
 
@@ -6,39 +6,12 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from camshaft.dtypes import bf16, boolean, f32, i32
+from camshaft.dtypes import bf16, f32, i32
 from camshaft.extent import Extent
 from camshaft.ops import op as ops
-from camshaft.ops.checks import EVERY, NUMBERS
-from camshaft.ops.elementwise import samples
-from camshaft.ops.elementwise.frame import Formula, op_of
 from camshaft.ops.gradient import stopped
 from camshaft.ops.parameters import Parameters
 from camshaft.ops.spec import TensorSpec
-
-
-def _copy_samples() -> Iterable[ops.Sample]:
-    yield from samples.samples(ROW)
-    yield ops.Sample("a subnormal", (np.array([np.nan, -0.0, 1e-40], np.float32),))
-
-
-ROW = Formula(
-    name="copy",
-    text="y = x",
-    compute=lambda k, x: x,
-    numpy=lambda x: x,
-    dtypes=EVERY,
-    arity=1,
-    tolerance={f32.name: 0.0},
-    draws=(samples.normal,),
-    sampled=(*NUMBERS[1:], boolean),
-    structure=True,
-    samples=_copy_samples,
-    moves=lambda node: {},
-    vjp=lambda f, dy, y, x: dy,
-    flops=0.0,
-)
-_COPY = op_of(ROW, __name__)
 
 
 def _infer(specs: tuple[TensorSpec, ...], attrs: ops.Attrs) -> tuple[TensorSpec, ...]:
@@ -65,7 +38,7 @@ def _error_samples() -> Iterable[ops.ErrorSample]:
     yield ops.ErrorSample((TensorSpec((0,), f32),), {}, "none empty")
 
 
-_STOP_GRADIENT = ops.Op(
+OP = ops.Op(
     name="stop_gradient",
     formula="y = x, a constant to derivatives",
     parameters=Parameters("x"),
@@ -77,4 +50,3 @@ _STOP_GRADIENT = ops.Op(
     decompose=lambda f, x: x,
     vjp=stopped,
 )
-OPS = {op.name: op for op in (_COPY, _STOP_GRADIENT)}
