@@ -1,4 +1,7 @@
-"""Converts arguments (arrays, scalars, DLPack arrays) to ndarrays, and results back to the caller's kind of array."""
+"""Converts arguments (arrays, scalars, DLPack arrays) to ndarrays, and results back to the caller's kind of array.
+
+Positions, slots and block tables are checked here, as plans check theirs: kernels of a paged cache cannot raise.
+"""
 
 from __future__ import annotations
 

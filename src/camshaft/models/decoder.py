@@ -188,7 +188,7 @@ def with_images(x: Tensor, batch: TokenBatch) -> Tensor:
 
 
 def after_layer(x: Tensor, layer: int, batch: TokenBatch) -> Tensor:
-    """x [T, dim], plus what images add after the layer."""
+    """x [T, dim], plus what images add after the first layers (DeepStack; Meng et al., 2024)."""
     if layer + 1 >= len(batch.images):
         return x
     added = F.where(_is_image(batch), batch.images[layer + 1], 0.0)

@@ -41,7 +41,7 @@ _MOST = 1e6
 
 @dataclass(frozen=True)
 class Xielu:
-    """positive x^2 + linear x above 0, else negative (expm1(min(x, edge)) - x) + linear x."""
+    """xIELU (Huang and Schlag, 2024): positive x^2 + linear x above 0, else negative (expm1(min(x, edge)) - x) + linear x."""
 
     positive: float
     negative: float

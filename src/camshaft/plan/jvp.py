@@ -1,4 +1,8 @@
-"""camshaft.jvp: the value of a function of arrays and its derivative along a direction."""
+"""camshaft.jvp: the value of a function of arrays and its derivative along a direction, by two sweeps of gradients.
+
+g(u) = J^T u, the gradient with the cotangent u, is linear in u, so the gradient of sum(g(u) * t) by u is J t whatever u is
+(Townsend, 2017). So every op with a `vjp` or a decomposition has it, and no op needs a second rule.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Run one variant of one op on arrays, outside any plan, with guard bytes around every tensor."""
+"""Run one variant of one op on arrays, outside any plan, with guard bytes around every tensor; check a variant's answers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""A chosen variant bound to arrays of one shape: called by address on the CPU, with copies on other devices."""
+"""A chosen variant bound to arrays of one shape: called by address on the CPU, with copies on other devices.
+
+Planned and Prepared are calls of one shape; Chooser is the part of ArrayOp that they use.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Request: one sequence that the engine generates, and the updates that its listener gets."""
+"""Request: one sequence that the engine generates, the updates that its listener gets; Statistics of all requests."""
 
 from __future__ import annotations
 

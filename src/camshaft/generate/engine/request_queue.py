@@ -1,4 +1,4 @@
-"""Queue: the requests of an engine that wait and those that run, and how they come in."""
+"""Queue: the requests of an engine that wait and run, how they come in, and which gives way where blocks do not suffice."""
 
 from __future__ import annotations
 

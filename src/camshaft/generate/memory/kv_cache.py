@@ -218,7 +218,10 @@ def block_arrays(cache: KVCache) -> Iterator[tuple[str, int]]:
 
 
 def read_blocks(cache: KVCache, name: str, slot: int, n: int) -> Array:
-    """The first `n` blocks of a slot, uint8 [n, bytes of a block]."""
+    """The first `n` blocks of a slot, uint8 [n, bytes of a block]: equal on every backend.
+
+    Rings have none: what of them is needed is copied with the recurrent states (`KVCache.copied_states`).
+    """
     return cache.read_rows(name, cache.blocks_of(slot)[:n]).reshape(n, -1)
 
 

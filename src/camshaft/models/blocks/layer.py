@@ -1,4 +1,7 @@
-"""Layer: what builds one decoder layer's graph: its number, config and tensors, and the inputs of a run."""
+"""Layer: what builds one decoder layer's graph: its number, config and tensors, and the inputs of a run.
+
+Gemma 3n and 4 have embeddings of tokens for each layer, which adds a projection of its own to its result.
+"""
 
 from __future__ import annotations
 

@@ -17,6 +17,7 @@ from camshaft.models.file_keys import Keys
 from camshaft.models.layer_options import MOST_LAYERS
 
 # fmt: off
+# English names of the languages that Whisper models know.
 LANGUAGES = {
     "en": "english", "zh": "chinese", "de": "german", "es": "spanish", "ru": "russian", "ko": "korean", "fr": "french",
     "ja": "japanese", "pt": "portuguese", "tr": "turkish", "pl": "polish", "ca": "catalan", "nl": "dutch",

@@ -2,6 +2,12 @@
 
 Both have layer norms before attention and feed-forward, gelu by erf, and learned positions. The keys and values that the decoder
 finds in a window are computed once, with the encoder, and kept in states.
+
+What it hears is a logarithmic mel spectrogram: stft, power, mel bands, log10.
+
+    features = (max(log10(max(mel power, 1e-10)), largest - 8) + 4) / 4,  largest over the whole recording
+
+A recording is longer than a run, so the graph of features ends with log10, and `normalized` does the rest.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""VisionConfig: the sizes and options of a vision encoder and its projector, read from a second GGUF file (`mmproj`)."""
+"""VisionConfig: the sizes and options of a vision encoder and its projector, read from a second GGUF file (`mmproj`).
+
+`line_of` says of which line of models a file is: encoders of several have the same sizes.
+"""
 
 from __future__ import annotations
 

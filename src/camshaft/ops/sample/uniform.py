@@ -1,6 +1,7 @@
 """uniform: random numbers from 0 to 1, both excluded, from seeds: u = (h + 1/2) / 2^23 of the hash h of (seed, i).
 
-Equal seeds give equal numbers on every device. They are independent of those by which sample draws with the same seed.
+The random bits of (seed, step, index), in kernels and in NumPy, serve sample and dropout too. Equal seeds give equal numbers on
+every device. They are independent of those by which sample draws with the same seed.
 """
 
 from __future__ import annotations

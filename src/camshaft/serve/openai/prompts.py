@@ -1,4 +1,4 @@
-"""The prompt of a chat, and how its answer is read: thoughts and calls of tools apart from the text."""
+"""The prompt of a chat, and how its answer is read: thoughts and calls apart from the text; prompts with a part to fill in."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""SentencePiece BPE encoder (tokenizer.ggml.model = llama): merges by score, with byte fallback."""
+"""BPE encoders of text in which U+2581 stands for spaces, with byte fallback.
+
+SentencePiece (tokenizer.ggml.model = llama) merges by score; PlainBPE (gemma4) by a list of merges, line by line, without words.
+"""
 
 from __future__ import annotations
 

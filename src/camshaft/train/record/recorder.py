@@ -117,7 +117,10 @@ def page(
     steps: int,
     clip: float | None,
 ) -> str:
-    """The page's HTML. `facts` are listed under the title, `memory` are bytes by kind, `steps` how many the run has in all."""
+    """The page's HTML, with templates, style and scripts of the profile's page (observe/pages).
+
+    `facts` are listed under the title, `memory` are bytes by kind, `steps` how many the run has in all.
+    """
     data = {
         "steps": steps,
         "clip": clip,
