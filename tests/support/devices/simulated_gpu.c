@@ -10,7 +10,7 @@
 enum { FLYING = 512 };
 typedef struct machine machine;
 typedef void (*kernel)(const int64_t *args, int64_t linear, int64_t lane, machine *m);
-typedef struct { char *to; const char *from; int nbytes, present; } piece;
+typedef struct { char *to; const char *from; int nbytes, present, group; } piece;
 struct machine {                       /* up to `landed` they are read by the kernel, by their offsets */
     char *shared;
     void (*barrier)(machine *m);
@@ -18,12 +18,12 @@ struct machine {                       /* up to `landed` they are read by the ke
     void (*multiply)(machine *m, int32_t *words, float *c, int32_t bf16);
     void (*matrices)(machine *m, const char *row, int32_t *words, int32_t count, int32_t across);
     void (*copy)(machine *m, char *to, const char *from, int32_t nbytes, int32_t present);
-    void (*landed)(machine *m);
+    void (*landed)(machine *m, int32_t ahead);
     int32_t (*operands)[6];            /* of each thread, while a warp multiplies */
     float (*sums)[4];
     const char **rows;
     piece (*flying)[FLYING];           /* copies begun by each thread */
-    int *n_flying;
+    int *n_flying, *group;             /* `group`: waits of each thread so far */
     kernel run;
     const int64_t *args;
     int64_t linear;
@@ -122,16 +122,20 @@ static void copy(machine *m, char *to, const char *from, int32_t nbytes, int32_t
     if ((uintptr_t)to % (uintptr_t)nbytes || (present && (uintptr_t)from % (uintptr_t)nbytes))
         give_up("an asynchronous copy that is not aligned");
     if (present < 0 || present > nbytes || m->n_flying[m->now] == FLYING) give_up("an asynchronous copy too many or too large");
-    m->flying[m->now][m->n_flying[m->now]++] = (piece){to, from, nbytes, present};
+    m->flying[m->now][m->n_flying[m->now]++] = (piece){to, from, nbytes, present, m->group[m->now]};
 }
 
-static void landed(machine *m) {
-    for (int i = 0; i < m->n_flying[m->now]; i++) {
-        piece p = m->flying[m->now][i];
+/* cp.async.commit_group and wait_group: copies of the last `ahead` groups stay under way */
+static void landed(machine *m, int32_t ahead) {
+    int me = m->now, left = 0;
+    for (int i = 0; i < m->n_flying[me]; i++) {
+        piece p = m->flying[me][i];
+        if (p.group > m->group[me] - ahead) { m->flying[me][left++] = p; continue; }
         memcpy(p.to, p.from, (size_t)p.present);
         memset(p.to + p.present, 0, (size_t)(p.nbytes - p.present));
     }
-    m->n_flying[m->now] = 0;
+    m->n_flying[me] = left;
+    m->group[me]++;
 }
 
 static void shuffle_order(machine *m) {
@@ -180,6 +184,7 @@ void simulate(kernel run, const int64_t *args, int64_t first, int64_t last, int 
     m.rows = calloc((size_t)lanes, sizeof *m.rows);
     m.flying = calloc((size_t)lanes, sizeof *m.flying);
     m.n_flying = calloc((size_t)lanes, sizeof *m.n_flying);
+    m.group = calloc((size_t)lanes, sizeof *m.group);
     m.begun = calloc((size_t)lanes, sizeof *m.begun);
     m.jumps = calloc((size_t)lanes, sizeof *m.jumps);
     m.fibers = calloc((size_t)lanes, sizeof *m.fibers);
@@ -195,6 +200,6 @@ void simulate(kernel run, const int64_t *args, int64_t first, int64_t last, int 
         memset(m.shared, 0xA5, (size_t)shared);
         workgroup(&m);
     }
-    free(m.operands); free(m.sums); free(m.rows); free(m.flying); free(m.n_flying);
+    free(m.operands); free(m.sums); free(m.rows); free(m.flying); free(m.n_flying); free(m.group);
     free(stacks); free(m.fibers); free(m.jumps); free(m.begun); free(m.words); free(m.state); free(m.order); free(m.shared);
 }

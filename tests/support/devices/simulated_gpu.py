@@ -71,7 +71,7 @@ SIMULATED = Machine(
     matrices=_matrices,
     bits=lambda ctx, x: ctx.line(f"bitcast float {x} to i32"),
     begin_copy=_begin_copy,
-    wait_for_copies=lambda ctx: ctx.write("call void %landed(ptr %machine)"),
+    wait_for_copies=lambda ctx, ahead: ctx.write(f"call void %landed(ptr %machine, i32 {ahead})"),
 )
 
 

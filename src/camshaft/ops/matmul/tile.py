@@ -1,6 +1,6 @@
 """matmul for GPUs: a workgroup computes a tile of the product from blocks of the operands in its workgroup memory.
 
-With asynchronous copies there are two blocks of each operand: one is multiplied while the next is copied. Matrix units multiply
+With asynchronous copies there are several blocks of each operand: one is multiplied while the next ones are copied. Matrix units multiply
 where the target has them for the dtype; elsewhere each thread computes a square of the tile.
 """
 
@@ -21,6 +21,11 @@ SIDES = (16, 32, 64)
 STEP = 16
 # Sums of a thread that stay in registers (lang/expand/tiles.py).
 MOST_SUMS = 64
+# The same on matrix units (emit/nvptx/tiles.py), and tiles for them: rows, columns and threads.
+MOST_UNIT_SUMS = 128
+LARGE = ((128, 128, 128), (128, 64, 128))
+# Where a device does not say how many it has: those of an A100, rounded down.
+MULTIPROCESSORS = 100
 # Two blocks of 16 k of both operands for 64 x 64 in f32: every WebGPU adapter has as much.
 LEAST_NBYTES = 2 * 2 * 64 * STEP * 4
 
@@ -69,55 +74,64 @@ def multiply_tiles(k: Tracer, a: Array, b: Array, out: Array, *extent: Value, **
             multiply(0)
             k.barrier()
     else:
-        _in_turn(k, begin, multiply, depth, step)
+        _in_turn(k, begin, multiply, s)
     total.store(out, (index * rows + row, column), rows=active - row, columns=columns - column)
 
 
-def _in_turn(
-    k: Tracer, begin: Callable[[int, Value], None], multiply: Callable[[int], None], depth: int, step: int
-) -> None:
-    """Alternates between blocks 0 and 1. A wait is also a barrier: all threads have read what the next copy overwrites."""
-    blocks = -(-depth // step)
-    paired = (blocks - 1) // 2 * 2
-    begin(0, k.const(0, i64))
-    for p in k.range(0, paired * step, 2 * step):
-        for block in range(2):
-            k.async_wait()
-            begin(1 - block, p + (block + 1) * step)
+def _in_turn(k: Tracer, begin: Callable[[int, Value], None], multiply: Callable[[int], None], s: Tiles) -> None:
+    """Multiplies block after block while the next ones, as many as there are buffers less one, are copied. A wait is also a
+    barrier: all threads have read what the next copy overwrites."""
+    blocks, ahead = -(-s.depth // s.step), s.buffers - 1
+    for i in range(min(ahead, blocks)):
+        if i:
+            k.async_wait(ahead=ahead)  # ends a group
+        begin(i, k.const(i * s.step, i64))
+    whole = max(0, (blocks - ahead) // s.buffers * s.buffers)
+    for p in k.range(0, whole * s.step, s.buffers * s.step):
+        for block in range(s.buffers):
+            k.async_wait(ahead=ahead - 1)
+            begin((block + ahead) % s.buffers, p + (block + ahead) * s.step)
             multiply(block)
-    for last in range(paired, blocks):
-        k.async_wait()
-        if last + 1 < blocks:
-            begin((last + 1) % 2, k.const((last + 1) * step, i64))
-        multiply(last % 2)
+    for last in range(whole, blocks):
+        k.async_wait(ahead=ahead - 1)
+        if last + ahead < blocks:
+            begin((last + ahead) % s.buffers, k.const((last + ahead) * s.step, i64))
+        multiply(last % s.buffers)
 
 
 def _defaults(node: ops.NodeSpec, target: ops.Target) -> ops.Values:
-    """Returns the rows and columns of a workgroup's tile, the smallest that covers the product, up to 64; and a block's depth:
-    32 for 16-bit types on CUDA GPUs, which is 4 copies of 16 bytes per row."""
-    s = sizes_of(node)
+    """Returns the values of the largest tile of which there are as many as multiprocessors, or the smallest that covers the
+    product; `step`: 32 for 16-bit types on CUDA GPUs, which is 4 copies of 16 bytes per row."""
+    s, halves = sizes_of(node), _in_halves(node, target)
+    if halves:
+        for rows, columns, threads in LARGE:
+            if s.matrices * -(-bound(s.rows) // rows) * -(-s.columns // columns) >= _multiprocessors(target):
+                return {"rows": rows, "columns": columns, "step": 2 * STEP, "threads": threads, "buffers": 3}
     m, n = (next((side for side in SIDES if side >= size), SIDES[-1]) for size in (bound(s.rows), s.columns))
-    return {"rows": m, "columns": n, "step": 2 * STEP if _in_halves(node, target) else STEP, "threads": target.lanes}
+    step, buffers = (2 * STEP, 3) if halves else (STEP, 2 if target.backend == "cuda" else 1)
+    return {"rows": m, "columns": n, "step": step, "threads": target.lanes, "buffers": buffers}
+
+
+def _multiprocessors(target: ops.Target) -> int:
+    return int(target.limits.get("multiprocessors", MULTIPROCESSORS))
 
 
 def _refusal(node: ops.NodeSpec, target: ops.Target, values: ops.Values) -> str | None:
     """Returns why the values do not fit, or None: blocks exceed the workgroup memory, or sums the registers."""
     size = 2 if _in_halves(node, target) else 4  # every element takes 4 bytes in WGSL's workgroup memory
-    nbytes = size * _buffers(target) * values["step"] * (values["rows"] + values["columns"])
+    if target.backend != "cuda" and values["buffers"] > 1:
+        return f"{values['buffers']} blocks of an operand; wanted 1, as this target copies at once"
+    nbytes = size * values["buffers"] * values["step"] * (values["rows"] + values["columns"])
     if nbytes > workgroup_nbytes(target):
         return f"blocks of {nbytes} bytes; a workgroup has {workgroup_nbytes(target)}"
     sums = values["rows"] * values["columns"] // values["threads"]
-    return f"{sums} sums per thread; wanted at most {MOST_SUMS}" if sums > MOST_SUMS else None
+    most = MOST_UNIT_SUMS if _in_halves(node, target) else MOST_SUMS
+    return f"{sums} sums per thread; wanted at most {most}" if sums > most else None
 
 
 def _in_halves(node: ops.NodeSpec, target: ops.Target) -> bool:
     """Whether blocks are of 16-bit floats that a CUDA GPU's matrix units take."""
     return target.backend == "cuda" and all(spec.dtype in (f16, bf16) for spec in node.inputs)
-
-
-def _buffers(target: ops.Target) -> int:
-    """Blocks of an operand: CUDA GPUs copy the next one while one is multiplied."""
-    return 2 if target.backend == "cuda" else 1
 
 
 def _supports(node: ops.NodeSpec, target: ops.Target) -> str | None:
@@ -132,14 +146,20 @@ def _supports(node: ops.NodeSpec, target: ops.Target) -> str | None:
 def _build(node: ops.NodeSpec, target: ops.Target, values: ops.Values) -> ops.Build:
     """Builds a launch with a program per product and tile."""
     s, m, n = sizes_of(node), values["rows"], values["columns"]
-    shape = {"transposed": s.transposed, "m": m, "n": n, "step": values["step"], "buffers": _buffers(target)}
+    shape = {"transposed": s.transposed, "m": m, "n": n, "step": values["step"], "buffers": values["buffers"]}
     grid = (ops.Cells(s.matrices), ops.Cells(s.rows, m), ops.Cells(s.columns, n))
     constants: dict[str, Constant] = {**shape, **s.constants()}
     return ops.Build((ops.Launch(multiply_tiles, s.operands, grid, constants, s.extents, values["threads"]),))
 
 
 _TUNABLES = ops.Tunables(
-    {"rows": (16, 32, 64, 128), "columns": (16, 32, 64, 128), "step": (16, 32, 64), "threads": (32, 64, 128, 256)},
+    {
+        "rows": (16, 32, 64, 128),
+        "columns": (16, 32, 64, 128, 256),
+        "step": (16, 32, 64),
+        "threads": (32, 64, 128, 256),
+        "buffers": (1, 2, 3, 4),
+    },
     _defaults,
     _build,
     _refusal,
