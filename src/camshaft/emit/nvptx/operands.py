@@ -1,8 +1,8 @@
 """Operands of NVIDIA's matrix units: pairs of 16-bit floats, each in an i32, from workgroup memory or the device's.
 
-With g = lane / 4 and t = lane % 4 of a warp, a thread has of the left matrix (16 x 16) the pairs (g, 2t), (g + 8, 2t), (g, 2t + 8),
-(g + 8, 2t + 8), and of the right matrix (16 x 8), in column g, the pairs of rows 2t and 2t + 8 (PTX ISA, "Matrix fragments for
-mma.m16n8k16"). Where the rows of a matrix lie in workgroup memory: swizzle.py.
+With g = lane / 4 and t = lane % 4 of a warp, a thread has of the left matrix (16 x 16) the pairs (g, 2t), (g + 8, 2t),
+(g, 2t + 8), (g + 8, 2t + 8), and of the right matrix (16 x 8), in column g, the pairs of rows 2t and 2t + 8 (PTX ISA, "Matrix
+fragments for mma.m16n8k16"). Where the rows of a matrix lie in workgroup memory: swizzle.py.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ def in_warp(ctx: SimtContext) -> InWarp:
 
 @dataclass(frozen=True)
 class Operand:
-    """A matrix of a product, from (row, column) of the last two dimensions of an array on, and the thread's position in its pieces.
+    """A matrix of a product, and the thread's position in its pieces.
 
-    `before`: the elements before these two dimensions.
+    It starts at (row, column) of the last two dimensions of an array; `before`: the elements before these two.
     """
 
     array: ir.Array

@@ -1,7 +1,7 @@
 """matmul for GPUs: a workgroup computes a tile of the product from blocks of the operands in its workgroup memory.
 
-With asynchronous copies there are several blocks of each operand: one is multiplied while the next ones are copied. Matrix units multiply
-where the target has them for the dtype; elsewhere each thread computes a square of the tile.
+With asynchronous copies there are several blocks of each operand: one is multiplied while the next ones are copied. Matrix units
+multiply where the target has them for the dtype; elsewhere each thread computes a square of the tile.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from camshaft.dtypes import bf16, f16, i64
 from camshaft.lang import Array, Constant, Tracer, Value, kernel
 from camshaft.ops import op as ops
 from camshaft.ops.kernels.launch import without_threads, workgroup_nbytes
-from camshaft.ops.matmul.shapes import Matrices, only_f32, only_floats, sizes_of
+from camshaft.ops.matmul.shapes import Matrices, Sizes, only_f32, only_floats, sizes_of
 from camshaft.ops.spec import bound
 
 SIDES = (16, 32, 64)
@@ -100,9 +100,12 @@ def _in_turn(k: Tracer, begin: Callable[[int, Value], None], multiply: Callable[
 
 
 def _defaults(node: ops.NodeSpec, target: ops.Target) -> ops.Values:
+    return default_values(sizes_of(node), _in_halves(node, target), target)
+
+
+def default_values(s: Sizes, halves: bool, target: ops.Target) -> ops.Values:
     """Returns the values of the largest tile of which there are as many as multiprocessors, or the smallest that covers the
     product; `step`: 32 for 16-bit types on CUDA GPUs, which is 4 copies of 16 bytes per row."""
-    s, halves = sizes_of(node), _in_halves(node, target)
     if halves:
         for rows, columns, threads in LARGE:
             if s.matrices * -(-bound(s.rows) // rows) * -(-s.columns // columns) >= _multiprocessors(target):
@@ -144,12 +147,17 @@ def _supports(node: ops.NodeSpec, target: ops.Target) -> str | None:
 
 
 def _build(node: ops.NodeSpec, target: ops.Target, values: ops.Values) -> ops.Build:
-    """Builds a launch with a program per product and tile."""
-    s, m, n = sizes_of(node), values["rows"], values["columns"]
+    s = sizes_of(node)
+    return ops.Build((launch_of(s, s.operands, values),))
+
+
+def launch_of(s: Sizes, operands: tuple[ops.Operand, ...], values: ops.Values) -> ops.Launch:
+    """Returns a launch with a program per product and tile. `operands`: rows of all matrices of a, of b, and of the result."""
+    m, n = values["rows"], values["columns"]
     shape = {"transposed": s.transposed, "m": m, "n": n, "step": values["step"], "buffers": values["buffers"]}
     grid = (ops.Cells(s.matrices), ops.Cells(s.rows, m), ops.Cells(s.columns, n))
     constants: dict[str, Constant] = {**shape, **s.constants()}
-    return ops.Build((ops.Launch(multiply_tiles, s.operands, grid, constants, s.extents, values["threads"]),))
+    return ops.Launch(multiply_tiles, operands, grid, constants, s.extents, values["threads"])
 
 
 _TUNABLES = ops.Tunables(
