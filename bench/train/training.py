@@ -5,8 +5,8 @@ forward.
         [--batch 2] [--length 128] [--threads 2] [--rounds 5] [--backend cuda] [--model FILE] [--json FILE]
 
 Needs the extras `oracles`. Seconds and CPU seconds of each step; on a busy machine the CPU seconds of one thread say more. The
-ratio is to the peer's faster dtype. With `--backend cuda` both train on the first NVIDIA GPU; a model file of SmolLM2's sizes with
-any weights takes the same time.
+ratio is to the peer's faster dtype. With `--backend cuda` both train on the first NVIDIA GPU; any weights of SmolLM2's sizes take
+the same time.
 """
 
 from __future__ import annotations

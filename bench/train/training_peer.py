@@ -1,8 +1,8 @@
 """The peer of training.py: transformers' Llama of SmolLM2's sizes with PEFT, or whole, by torch. Does not import camshaft.
 
-Run by training.py as `python -P training_peer.py THREADS METHOD BATCH LENGTH simd|cuda f32|bf16`. Each input line asks for a step, each
-output line is {"s": seconds, "cpu_s": CPU seconds of all threads}. Ids are random. In bf16 a network with adapters has weights of
-bf16, its adapters f32, as PEFT loads it; a whole one is trained by autocast, with weights of f32, as AdamW needs them.
+Run by training.py as `python -P training_peer.py THREADS METHOD BATCH LENGTH simd|cuda f32|bf16`. Each input line asks for a
+step, each output line is {"s": seconds, "cpu_s": CPU seconds of all threads}. Ids are random. In bf16 a network with adapters has
+weights of bf16, its adapters f32, as PEFT loads it; a whole one is trained by autocast, with weights of f32, as AdamW needs them.
 """
 
 from __future__ import annotations

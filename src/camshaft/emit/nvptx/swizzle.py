@@ -1,8 +1,8 @@
 """Arrays in workgroup memory whose rows are swizzled, so that the loads of whole matrices have no bank conflicts.
 
-Workgroup memory has 32 banks of 4 bytes. A matrix of 8 x 8 of 16 bits has 8 rows of 16 bytes; at a distance of a power of two they
-fall on the same banks. So chunk c (16 bytes) of row r is kept at chunk c ^ f(r), f(r) = (r % 8) / R % min(C, 8), where a row has
-C chunks and R rows are 128 bytes, at least one row. Copies and loads of matrices, the only accesses of such an array, do so.
+Workgroup memory has 32 banks of 4 bytes. A matrix of 8 x 8 of 16 bits has 8 rows of 16 bytes; at a distance of a power of two
+they fall on the same banks. So chunk c (16 bytes) of row r is kept at chunk c ^ f(r), f(r) = (r % 8) / R % min(C, 8), where a row
+has C chunks and R rows are 128 bytes, at least one row. Copies and loads of matrices, the only accesses of such an array, do so.
 """
 
 from __future__ import annotations

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from math import prod
 from typing import Any
 
@@ -14,6 +15,7 @@ from camshaft.lang import Array, Constant, Tracer, ir, kernel
 from camshaft.ops import op as ops
 from camshaft.ops.checks import EVERY, same_dtype
 from camshaft.ops.kernels.bits import as_bits
+from camshaft.ops.kernels.launch import has_threads
 from camshaft.ops.kernels.strides import SIZES, Iteration, ProgramBlock, Strides, iteration, split_index, strides_of
 from camshaft.ops.parameters import Attribute, Parameters
 from camshaft.ops.reduce.axes import axes_of
@@ -88,7 +90,8 @@ def _build(node: ops.NodeSpec, target: ops.Target) -> ops.Build:
     arrays = as_bits(ops.read(0, shape=flat), x), as_bits(ops.write(0, shape=flat), out)
     tiled = _tiled(over, arrays, ir.arithmetic_dtype(arrays[0].dtype or as_dtype(x.dtype)))
     if tiled is not None:
-        return ops.Build((tiled,))
+        # a warp of a GPU has a row of a tile
+        return ops.Build((replace(tiled, lanes=TILE) if has_threads(target) and target.lanes > TILE else tiled,))
     return ops.Build((strided(over, arrays),))
 
 

@@ -18,10 +18,11 @@ from camshaft.dtypes import boolean, f32
 from camshaft.lang import Constant
 from camshaft.ops import op as ops
 from camshaft.ops.attention.paged import register_vectors
+from camshaft.ops.kernels.blocks import sum_of_group
 from camshaft.ops.kernels.launch import has_threads
 from camshaft.ops.masked.decomposition import LOWEST
 from camshaft.ops.masked.gradient import products
-from camshaft.ops.masked.gradient.kernels import one_head_per_program, sum_of_group
+from camshaft.ops.masked.gradient.kernels import one_head_per_program
 from camshaft.ops.masked.options import Options
 from camshaft.ops.movement.transpose import TILE, tiles
 from camshaft.ops.parameters import Attribute, Parameters

@@ -96,7 +96,7 @@ def build(node: ops.NodeSpec, target: ops.Target, options: dict[str, Constant]) 
         b = (n * columns, depth) if transposed else (n * depth, columns)
         shapes = (n * m, depth), b, (n * m, columns)
         seen = tuple(replace(x, shape=shape) for x, shape in zip(operands, shapes, strict=True))
-        return tile.launch_of(sizes, seen, tile.default_values(sizes, False, target))
+        return tile.launch_of(sizes, seen, {**tile.default_values(sizes, False, target), "slices": 1})
 
     arrays = (
         ops.scratch(SCORES, "read"),
