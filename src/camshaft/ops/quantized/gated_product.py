@@ -185,7 +185,6 @@ def _gated(use: Use, uses: Uses) -> Match | None:
     return Match(build, (gate, up))
 
 
-OF_F32 = ("unpacked", "dequantized_tile")  # variants of quantized_matmul for activations of f32 alone
 OP = ops.Op(
     vjp=ops.NoGradient("its input is rounded to 8 bits"),
     name=NAME,
@@ -205,7 +204,7 @@ OP = ops.Op(
             _unpacked_cost,
             tolerance=COARSE,
         ),
-        *(unfused(product) for product in PRODUCT.variants if product.name not in OF_F32),
+        *(unfused(product) for product in PRODUCT.variants if product.name != "unpacked"),  # that takes f32
     ),
     samples=_samples,
     error_samples=_error_samples,

@@ -3,7 +3,7 @@
 Activations are f32, or 8 bits or bf16 in tiles, made once per tensor (quantize_activations). The variants are a register tile
 (here; its kernel is in kernels.py), one row per program (kernels.py), several streams for one token (gemv.py), slices of the
 depth for few tokens on GPUs (sliced.py), matrix units (matrix_unit.py and unpacked_tiles.py, on GPUs unpacked_units.py) and
-unpacked weights (unpacked.py, on GPUs dequantized.py).
+unpacked weights (unpacked.py).
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ from camshaft.ops.quantized.packed.formats import BLOCK
 from camshaft.ops.quantized.packed.packing import ROWS, packed_format
 from camshaft.ops.quantized.products import (
     avx2_tile,
-    dequantized,
     gemv,
     matrix_unit,
     sliced,
@@ -208,7 +207,6 @@ OP = ops.Op(
         unpacked.variant(turns=False),
         unpacked_tiles.variant(turns=False),
         unpacked_units.VARIANT,
-        dequantized.VARIANT,
     ),
     samples=_samples,
     error_samples=_error_samples,

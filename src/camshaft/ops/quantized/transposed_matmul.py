@@ -7,6 +7,7 @@ weights are dequantized into scratch and multiplied by a kernel of matmul.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -23,11 +24,11 @@ from camshaft.ops.matmul.tiled import TILED
 from camshaft.ops.parameters import Parameters
 from camshaft.ops.quantize import quantize_activations as q8
 from camshaft.ops.quantize.q8_blocks import TILE_ROWS
+from camshaft.ops.quantized import dequantize
 from camshaft.ops.quantized.matmul import tiled_input
 from camshaft.ops.quantized.packed.formats import BLOCK, PACKED_FORMATS
 from camshaft.ops.quantized.packed.packing import interleaved, packed_format
 from camshaft.ops.quantized.products import unpacked, unpacked_tiles
-from camshaft.ops.quantized.products.dequantized import unpack
 from camshaft.ops.quantized.products.kernels import (
     is_q8,
     minimum_of,
@@ -65,6 +66,22 @@ def _plain(node: ops.NodeSpec) -> ops.NodeSpec:
     """The node of matmul with dequantized weights."""
     x, w = node.inputs
     return ops.NodeSpec((x, TensorSpec(w.shape, f32)), node.outputs, {})
+
+
+def _unpack(node: ops.NodeSpec, target: ops.Target) -> ops.Launch:
+    """The launch that dequantizes the weights into scratch."""
+    w = node.inputs[1]
+    weights = ops.NodeSpec((w,), (TensorSpec(w.shape, f32),), {})
+    made = dequantize.OP.variants[0].build(weights, target)
+    assert isinstance(made, ops.Build)
+    (launch,) = made.launches
+    assert isinstance(launch, ops.Launch)
+
+    def moved(operand: ops.Operand) -> ops.Operand:
+        is_out = operand.kind == "output"
+        return replace(operand, kind="scratch") if is_out else replace(operand, index=1)
+
+    return replace(launch, arrays=tuple(map(moved, launch.arrays)))
 
 
 def _samples() -> Iterable[ops.Sample]:
@@ -146,7 +163,7 @@ def _column_cost(node: ops.NodeSpec, target: ops.Target) -> float:
 
 COLUMN = ops.KernelVariant("column", ops.EVERYWHERE, _build_column, _takes_tiles, _column_cost)
 # A weight takes 0.7 ns (Zen 3). CPUs choose `unpacked`, which is faster than the product by `blocked` would be.
-DEQUANTIZED = made_weights.variants("dequantized", _plain, unpack, packed_only, 0.7, (LANES, TILED, TILE))
+DEQUANTIZED = made_weights.variants("dequantized", _plain, _unpack, packed_only, 0.7, (LANES, TILED, TILE))
 OP = ops.Op(
     name=NAME,
     formula="y[t, k] = sum_n x[t, n] dequantize(w)[n, k]",
