@@ -22,6 +22,7 @@ struct machine {                       /* up to `landed` they are read by the ke
     int32_t (*operands)[6];            /* of each thread, while a warp multiplies */
     float (*sums)[4];
     const char **rows;
+    int64_t conflicts;                 /* rows of a matrix whose banks an earlier row of it has */
     piece (*flying)[FLYING];           /* copies begun by each thread */
     int *n_flying, *group;             /* `group`: waits of each thread so far */
     kernel run;
@@ -106,6 +107,14 @@ static void matrices(machine *m, const char *row, int32_t *words, int32_t count,
     if (me % 32 < 8 * count && (uintptr_t)row % 16) give_up("a row of a matrix that is not aligned");
     m->rows[me] = row;
     barrier(m);
+    for (int i = 0; i < count && me == warp; i++) {
+        unsigned taken = 0;
+        for (int r = 0; r < 8; r++) {
+            unsigned banks = 1u << ((uintptr_t)m->rows[warp + 8 * i + r] / 16 % 8);
+            m->conflicts += (taken & banks) != 0;
+            taken |= banks;
+        }
+    }
     for (int i = 0; i < count; i++) {
         uint16_t pair[2];
         for (int k = 0; k < 2; k++) {
@@ -170,7 +179,8 @@ static void workgroup(machine *m) {
     }
 }
 
-void simulate(kernel run, const int64_t *args, int64_t first, int64_t last, int lanes, int64_t shared, uint64_t seed) {
+/* returns the conflicts */
+int64_t simulate(kernel run, const int64_t *args, int64_t first, int64_t last, int lanes, int64_t shared, uint64_t seed) {
     const size_t stack = 1 << 16;
     machine m = {0};
     m.barrier = barrier; m.shuffle = shuffle; m.multiply = multiply; m.matrices = matrices; m.copy = copy; m.landed = landed;
@@ -202,4 +212,5 @@ void simulate(kernel run, const int64_t *args, int64_t first, int64_t last, int 
     }
     free(m.operands); free(m.sums); free(m.rows); free(m.flying); free(m.n_flying); free(m.group);
     free(stacks); free(m.fibers); free(m.jumps); free(m.begun); free(m.words); free(m.state); free(m.order); free(m.shared);
+    return m.conflicts;
 }

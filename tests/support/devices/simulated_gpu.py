@@ -123,13 +123,15 @@ def harness():
     shutil.rmtree(folder)
     word, pointer = ctypes.c_int64, ctypes.c_void_p
     library.simulate.argtypes = [pointer, pointer, word, word, ctypes.c_int, word, ctypes.c_uint64]
-    library.simulate.restype = None
+    library.simulate.restype = word
     return library.simulate
 
 
 @dataclass
 class SimulatedKernel:
-    """A kernel that runs workgroup after workgroup on this thread; called like a CPU's: (argument block, first, last)."""
+    """A kernel that runs workgroup after workgroup on this thread; called like a CPU's: (argument block, first, last).
+
+    `bank_conflicts`: of the loads of matrices of the last call."""
 
     name: str
     lanes: int
@@ -137,9 +139,10 @@ class SimulatedKernel:
     shared_nbytes: int
     library: object = field(repr=False)
     seed: int = 1
+    bank_conflicts: int = 0
 
     def __call__(self, args: int, first: int, last: int) -> None:
-        harness()(self.address, args, first, last, self.lanes, self.shared_nbytes, self.seed)
+        self.bank_conflicts = harness()(self.address, args, first, last, self.lanes, self.shared_nbytes, self.seed)
 
 
 def simulated(kernel, seed: int = 1) -> SimulatedKernel:

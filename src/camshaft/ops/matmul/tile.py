@@ -22,8 +22,8 @@ SIDES = (16, 32, 64)
 STEP = 16
 # Sums of a thread that stay in registers (lang/expand/tiles.py).
 MOST_SUMS = 64
-# The same on matrix units (emit/nvptx/tiles.py), and tiles of large products for them: rows, columns and threads. Where each thread
-# has a square, 128 x 128 by 256 threads ran at 20 TFLOP/s on an H200, 64 x 64 by 128 at 25.
+# The same on matrix units (emit/nvptx/tiles.py), and tiles of large products for them: rows, columns and threads. Where each
+# thread has a square, 128 x 128 by 256 threads ran at 20 TFLOP/s on an H200, 64 x 64 by 128 at 25.
 MOST_UNIT_SUMS = 128
 LARGE = ((128, 128, 128), (128, 64, 128))
 # Slices of the depth, and the blocks that each has at least.
