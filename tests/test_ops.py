@@ -197,3 +197,20 @@ def test_few_variants_are_for_one_target_alone() -> None:
         ("cummin", "whole_rows"),
     }
     assert len(alone) * 5 < len(every)
+    assert {(op, name) for op, name, backends in every if backends == {"cuda", "metal", "webgpu"}} == {
+        *((op, "tile") for op in ("matmul", "rounded_matmul")),
+        *((f"{op}_matmul", "numbers_tile") for op in ("affine", "minifloat")),
+        ("quantized_matmul_transposed", "dequantized_tile"),
+        ("quantized_matmul", "sliced"),
+        ("gated_product", "unfused_sliced"),
+        ("attention", "split_threads"),
+        ("attention_gradient", "products"),
+        *((op, "row_per_program") for op in ("scatter_add", "put")),
+        *(
+            (op, "one_element_per_lane")
+            for op in (
+                *("quantize_activations", "rms_norm_q8", "residual_norm_q8"),
+                *("silu_multiply_q8", "gelu_multiply_q8"),
+            )
+        ),
+    }

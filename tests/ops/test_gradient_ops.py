@@ -15,6 +15,7 @@ from camshaft.graph.graph import Graph
 from camshaft.ops.op import NodeSpec, Sample
 from camshaft.ops.spec import TensorSpec
 from camshaft.selection.select import select
+from tests.support.devices.simulated_gpu import LIMITS, SimulatedDevice
 from tests.support.gradients import Case
 from tests.support.quick import full
 
@@ -160,3 +161,15 @@ def test_weights_of_attention_that_are_too_many_are_not_kept() -> None:
 
     assert variant(8, 2048) == "products"
     assert variant(32, 8192) == "tiles"
+
+
+def test_weights_of_attention_take_a_quarter_of_a_device_s_memory() -> None:
+    q, row = TensorSpec((1, 8, 2048, 64), f32), TensorSpec((1, 8, 2048), f32)
+    op, nbytes = ops.get("attention_gradient"), 4 * 8 * 2048 * 2048 * 4
+    node = NodeSpec((q, q, q, q, row, row), op.infer((q, q, q, q, row, row), {}), {})
+    products = next(variant for variant in op.variants if variant.name == "products")
+    for memory, reason in (
+        (4 * nbytes, None),
+        (4 * nbytes - 1, f"matrices of {nbytes} bytes; wanted at most {nbytes - 1}"),
+    ):
+        assert products.supports(node, SimulatedDevice(limits=LIMITS | {"memory": memory})) == reason

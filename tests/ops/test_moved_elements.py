@@ -9,7 +9,13 @@ import pytest
 
 import camshaft as cs
 from camshaft import ops
+from camshaft.dtypes import DTYPES, f32, i32
 from camshaft.errors import CamshaftError, ShapeError
+from camshaft.ops.op import NodeSpec, Sample
+from camshaft.ops.spec import TensorSpec
+from camshaft.selection.select import select
+from camshaft.validation.validate import check_sample
+from tests.support.devices.simulated_gpu import SimulatedDevice
 
 # The stubs have the ops' own arguments; NumPy's are taken besides.
 CALLS: Any = cs
@@ -45,6 +51,31 @@ def test_scatter_add_adds_in_the_order_of_the_indices() -> None:
         wanted = np.float32(wanted + value)
     made = cs.scatter_add(np.zeros(2, np.float32), np.zeros(4, np.int64), values)
     assert made.tolist() == [wanted, 0]
+
+
+@pytest.mark.parametrize("dtype", ["f32", "bf16", "i8"])
+def test_the_variants_of_scatter_add_give_the_same_bits(dtype: str) -> None:
+    """Also for duplicates, negative indices and those out of bounds, where an axis in the middle is indexed."""
+    rng, numpy = np.random.default_rng(3), DTYPES[dtype].numpy
+    x, values = (rng.integers(-100, 100, (2, n, 3)).astype(numpy) / 7 for n in (4, 30))
+    given = x.astype(numpy), rng.integers(-6, 7, (2, 30, 3)), values.astype(numpy)
+    op, sample = ops.get("scatter_add"), Sample("duplicates", given, {"axis": 1})
+    made = [check_sample(op, variant, SimulatedDevice(32), sample) for variant in op.variants]
+    assert all(found.max_error <= found.tolerance for found in made)
+    assert made[0].outputs[0].tobytes() == made[1].outputs[0].tobytes()
+
+
+def test_rows_are_searched_where_that_is_less_work() -> None:
+    """A search reads all indices for each row, so that of 10^6 rows and indices it is slower than one after the other."""
+    op = ops.get("scatter_add")
+
+    def variant(shape: tuple[int, ...], count: int, axis: int) -> str:
+        indices, values = ((*shape[:axis], count, *(rest * (n - 1) + 1 for n in shape[axis + 1 :])) for rest in (0, 1))
+        specs, attrs = (TensorSpec(shape, f32), TensorSpec(indices, i32), TensorSpec(values, f32)), {"axis": axis}
+        return select(op, NodeSpec(specs, op.infer(specs, attrs), attrs), "null:ptx").variant.name
+
+    assert variant((49152, 576), 4096, 0) == variant((7,), 20, 0) == "row_per_program"
+    assert variant((1_000_000,), 1_000_000, 0) == variant((4096, 49152), 1, 1) == "in_order"
 
 
 @pytest.mark.parametrize("name", ["take_along_axis", "put", "scatter_add", "one_hot"])

@@ -8,14 +8,18 @@ import pytest
 from camshaft import ops
 from camshaft.backends.null.device import NullDevice, make
 from camshaft.dtypes import DTYPES, f16, f32
+from camshaft.emit.nvptx.module import emit, simt_form
+from camshaft.emit.target import GPU_TARGETS
 from camshaft.ops.kernels.launch import signature
 from camshaft.ops.matmul.tile import LEAST_NBYTES
 from camshaft.ops.op import NodeSpec, Sample
 from camshaft.ops.spec import TensorSpec
 from camshaft.selection.select import select
 from camshaft.validation.validate import check_sample, node_of
+from tests.support.devices.ptxas import assemble, find_tool, joined, ptx_of
 from tests.support.devices.simulated_gpu import LIMITS, SimulatedDevice
-from tests.support.quick import full
+from tests.support.needs import require
+from tests.support.quick import full, quick_of
 
 OP = ops.get("matmul")
 TILE = next(variant for variant in OP.variants if variant.name == "tile")
@@ -68,6 +72,20 @@ def test_the_depth_of_a_small_product_is_divided(dtype) -> None:
     assert found.max_error <= found.tolerance
 
 
+def test_few_rows_or_columns_have_no_tiles_of_many() -> None:
+    """A tile that is mostly zeros multiplies for nothing, however many there are."""
+
+    def tile_of(m: int, n: int) -> list[int]:
+        assert TILE.tunables is not None
+        values = TILE.tunables.defaults(node(m, 64, n, f16), SimulatedDevice(128))
+        return [values["rows"], values["columns"]]
+
+    assert tile_of(16, 50000) == [16, 64]
+    assert tile_of(50000, 16) == [64, 16]
+    assert tile_of(50000, 64) == [128, 64]
+    assert tile_of(65, 50000) == [128, 128]
+
+
 def text_on(target: NullDevice, node: NodeSpec) -> str:
     build = TILE.build(node, target)
     (launch,) = build.launches
@@ -100,6 +118,23 @@ def test_who_cannot_have_it_says_why() -> None:
     reason = f"wants {LEAST_NBYTES} bytes of workgroup memory; got 8192"
     assert TILE.supports(node(64, 64, 64), small) == reason
     assert {"scalar", "simd", "c", "blas"}.isdisjoint(TILE.backends)
+
+
+@pytest.mark.parametrize("processor", quick_of(sorted(GPU_TARGETS), ["sm_90a"]))
+def test_large_tiles_stay_in_the_registers(processor) -> None:
+    """Eight loads of matrices serve 32 products of a warp, and no sum goes to memory."""
+    require(find_tool("ptxas"), "ptxas is not here: install the wheel nvidia-cuda-nvcc")
+    target, device, texts = GPU_TARGETS[processor], SimulatedDevice(128), []
+    for i, (columns, depth) in enumerate([(2048, 4096), (2048, 1001), (320, 4096)]):
+        given = node(4096, depth, columns, f16)
+        (launch,) = (build := TILE.build(given, device)).launches
+        assert (launch.constants["m"], launch.constants["n"]) == (128, 128 if i < 2 else 64)
+        form = simt_form(signature(launch, given, build).request(launch).trace(), launch.lanes or 0)
+        texts.append(ptx_of(emit(form, target, f"k{i}"), target))
+    assert texts[0].count("mma.sync") == 4 * texts[0].count("ldmatrix")
+    report = assemble(joined(texts), processor)
+    assert len(report) == len(texts)
+    assert not {name: found for name, found in report.items() if found.spill_nbytes}
 
 
 @pytest.mark.full

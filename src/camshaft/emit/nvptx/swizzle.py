@@ -7,6 +7,8 @@ has C chunks and R rows are 128 bytes, at least one row. Copies and loads of mat
 
 from __future__ import annotations
 
+from math import gcd
+
 from camshaft.emit.llvm.values import Rep
 from camshaft.emit.nvptx.simt import SimtContext
 from camshaft.lang import ir, tile_ir, traversal
@@ -53,4 +55,4 @@ def swizzled_column(ctx: SimtContext, array: ir.Array, row: Rep, column: Rep) ->
     turn = ctx.line(f"lshr i64 {turn}, {apart.bit_length() - 1}") if apart > 1 else turn
     turn = ctx.line(f"and i64 {turn}, {min(chunks, CHUNKS) - 1}")
     name = ctx.line(f"xor i64 {column.name}, {ctx.line(f'shl i64 {turn}, {CHUNK.bit_length() - 1}')}")
-    return Rep(name, multiple=column.multiple if column.multiple % CHUNK else CHUNK)
+    return Rep(name, multiple=gcd(column.multiple, CHUNK))

@@ -119,11 +119,13 @@ def _defaults(node: ops.NodeSpec, target: ops.Target) -> ops.Values:
 
 
 def default_values(s: Sizes, halves: bool, target: ops.Target) -> ops.Values:
-    """Returns the values of the largest tile of which there are as many as multiprocessors, or the smallest that covers the
-    product, in slices; `step`: 32 for 16-bit types on CUDA GPUs, which is 4 copies of 16 bytes per row."""
+    """Returns the values of the largest tile that the product fills by more than half, and of which there are as many as
+    multiprocessors; else of the smallest that covers the product, or 64 x 64, in slices. `step`: 32 for 16-bit types on CUDA
+    GPUs, which is 4 copies of 16 bytes per row."""
     step, buffers = (2 * STEP, 3) if halves else (STEP, 2 if target.backend == "cuda" else 1)
     for rows, columns, threads in LARGE if halves else ():
-        if _tiles(s, rows, columns) >= _multiprocessors(target):
+        is_filled = 2 * bound(s.rows) > rows and 2 * s.columns > columns
+        if is_filled and _tiles(s, rows, columns) >= _multiprocessors(target):
             return {"rows": rows, "columns": columns, "step": step, "threads": threads, "buffers": buffers, "slices": 1}
     m, n = (next((side for side in SIDES if side >= size), SIDES[-1]) for size in (bound(s.rows), s.columns))
     slices = _slices(s, _tiles(s, m, n), step, target)

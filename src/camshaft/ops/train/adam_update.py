@@ -92,9 +92,8 @@ def _build(node: ops.NodeSpec, target: ops.Target) -> ops.Build:
     arrays = (*(ops.update(i, shape=(n,)) for i in range(3)), ops.read(3, shape=(n,)))
     scalars = ops.read(4, shape=(1,)), ops.read(5, shape=(1,))
     given = {name: float(node.attrs.get(name, default)) for name, default in _DEFAULTS.items()}
-    block = (
-        4 * target.lanes if has_threads(target) else BLOCK
-    )  # a thread of a GPU has 4 elements: small matrices are many
+    # a thread of a GPU has 4 elements, so that a small matrix is spread over many programs
+    block = 4 * target.lanes if has_threads(target) else BLOCK
     constants = {"n": n, "block": block, **given}
     grid = (ops.Cells(n, per=block),)
     return ops.Build((ops.Launch(one_block_per_program, (*arrays, *scalars), grid, constants, sizes=("n",)),))

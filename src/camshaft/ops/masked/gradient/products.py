@@ -19,7 +19,7 @@ from camshaft.ops.matmul.shapes import Sizes
 from camshaft.ops.spec import TensorSpec
 
 TILE, PITCH = 32, 33
-# Bytes of the four matrices; a plan gives those of one layer to the next.
+# Bytes of the four matrices, which are also at most a quarter of a device's memory; a plan gives those of one layer to the next.
 MOST_NBYTES = 4 << 30
 SCORES, OF_SCORES, WEIGHTS_TURNED, OF_SCORES_TURNED = range(4)
 
@@ -75,7 +75,8 @@ def supports(node: ops.NodeSpec, target: ops.Target) -> str | None:
     each = _matrix(node).nbytes
     if each > (most := target.limits.get("binding", each)):
         return f"matrices of scores of {each} bytes; a kernel takes arrays of at most {most}"
-    return f"matrices of {4 * each} bytes; wanted at most {MOST_NBYTES}" if 4 * each > MOST_NBYTES else None
+    most = min(MOST_NBYTES, target.limits.get("memory", 4 * MOST_NBYTES) // 4)
+    return f"matrices of {4 * each} bytes; wanted at most {most}" if 4 * each > most else None
 
 
 def _matrix(node: ops.NodeSpec) -> TensorSpec:
