@@ -88,10 +88,7 @@ class AsyncCopy(Statement):
 
 @dataclass(eq=False)
 class AsyncWait(Statement):
-    """Wait until the earlier AsyncCopy statements of all lanes have completed, but for those after the last `ahead` waits.
-
-    Each wait ends a group of copies; at most the last `ahead` groups stay under way.
-    """
+    """End the group of copies since the last wait; wait until the groups of all lanes but the last `ahead` have completed."""
 
     ahead: int = 0
 

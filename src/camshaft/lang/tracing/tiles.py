@@ -154,7 +154,7 @@ class TileMethods(AtomicMethods):
 
         `at` has one index per dimension of source; the destination maps to source's last dimensions. At or past `rows` and
         `columns` (uniform) nothing is read and 0 is written. No lane may access the destination between the last barrier
-        before the call and the wait. A target without asynchronous copies copies at once.
+        before the call and the wait that completes it. A target without asynchronous copies copies at once.
         """
         if self.in_lanes:
             raise self.fail("k.async_copy inside k.lanes")
@@ -172,7 +172,7 @@ class TileMethods(AtomicMethods):
     def async_wait(self, ahead: int = 0) -> None:
         """Wait for started copies; also a barrier, after which every lane sees the copied data.
 
-        The copies since the last wait are a group. With `ahead` the last so many groups, this one included, may stay under way.
+        The copies since the last wait are a group. With `ahead` the last so many groups, this one among them, may stay under way.
         """
         if self.in_lanes:
             raise self.fail("k.async_wait inside k.lanes")

@@ -39,7 +39,7 @@ def one_block_per_program(
     c1, c2 = correction(b1), correction(b2)
     last = k.select(step[0] > 0, k.minimum(first + block, n), first)
     for i in k.lanes(first, last):
-        gradient = g[i]
+        gradient = g[i].to(dtype)
         mean = k.fma(m[i], k.number(b1, dtype), gradient * (1 - b1))
         square = k.fma(v[i], k.number(b2, dtype), gradient * gradient * (1 - b2))
         m[i], v[i] = mean, square
@@ -116,6 +116,7 @@ def _samples() -> Iterable[ops.Sample]:
     yield _sample("AdamW", (3, 37), 3, weight_decay=0.1, b1=0.8, b2=0.95, eps=1e-6)
     yield _sample("no momentum, g of bf16", (3, 37), 2, g=bf16, b1=0.0)
     yield _sample("f64", (3, 37), 5, f64, f64)
+    yield _sample("f64, g of f16", (3, 37), 5, f64, f16)
     yield _sample("step 0 changes nothing", (3, 37), 0)
 
 
