@@ -121,7 +121,9 @@ _STATEMENTS: dict[type[ir.Statement], Callable[[_Lister, Any], str]] = {
     tile_ir.TileScale: lambda t, s: f"{t.name(s.tile, 'm')} *= {t.name(s.factor)}",
     tile_ir.TileStore: _tile_store,
     tile_ir.AsyncCopy: _copy,
-    tile_ir.AsyncWait: lambda t, s: f"wait for copies{f', {s.ahead} groups ahead' if s.ahead else ''}",
+    tile_ir.AsyncWait: lambda t, s: (
+        f"wait for groups of copies but the last {s.ahead}" if s.ahead else "wait for copies"
+    ),
 }
 
 

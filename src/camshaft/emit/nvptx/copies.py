@@ -22,7 +22,7 @@ MOST_UNROLLED = 16
 
 
 def copy(ctx: SimtContext, item: tile_ir.AsyncCopy) -> None:
-    """Copy: each thread takes every `threads`-th chunk of the destination, in its own order if it is swizzled."""
+    """Copy: each thread takes every `threads`-th chunk of the destination; where it goes in its row: swizzle.py."""
     columns = item.destination.shape[-1]
     rows = item.destination.shape[0] if len(item.destination.shape) == 2 else 1
     base = index.linear(ctx, item.source, item.indices)

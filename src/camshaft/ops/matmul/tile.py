@@ -220,7 +220,7 @@ _TUNABLES = ops.Tunables(
 
 def _cost(node: ops.NodeSpec, target: ops.Target) -> float:
     """Full tiles at 4 multiply-adds per thread and nanosecond. On llvmpipe, 16 rows: 0.3 a nanosecond in all, others 0.03 to 0.06
-    (transposed b); 256 cubed: 1.0, others 0.02 and 0.7. No GPU was measured."""
+    (transposed b); 256 cubed: 1.0, others 0.02 and 0.7. For GPUs it is an estimate."""
     s, values = sizes_of(node), _defaults(node, target)
     m, n = values["rows"], values["columns"]
     cells = -(-bound(s.rows) // m) * m * -(-s.columns // n) * n
