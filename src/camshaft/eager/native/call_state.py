@@ -30,6 +30,7 @@ WORDS = (
     "scalar_of",
     "take_memory",
     "free_memory",
+    "new_tuple",
 )
 ROWS_AT, ROW_WORDS = 24, 24
 # A row: dtypes and types of scalars (by their address) and bytes an element of inputs and output, elements of a program; from how
