@@ -15,8 +15,8 @@ _MASK = (_USABLE | layout.COPY_BACK | layout.WARN) - (1 << 32)
 
 
 class Output(NamedTuple):
-    """The array that is returned, its data, and the caller's `out`, or NULL. `second`: an array that is returned beside it, or NULL;
-    None where there never is one."""
+    """The array that is returned, its data, and the caller's `out`, or NULL. `second`: an array that is returned beside it, or
+    NULL; None where there never is one."""
 
     array: Value
     data: Value
