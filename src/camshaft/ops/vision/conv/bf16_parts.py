@@ -18,8 +18,8 @@ from camshaft.ops.vision.conv.bf16_parts_kernel import PARTS, Shape, multiply_pa
 from camshaft.ops.vision.conv.blocked import places_of
 from camshaft.ops.vision.windows import Conv, conv_of
 
-# Programs that are wanted, an even number for two workers, and the least panels of one, of which the first is filled before anything
-# is multiplied: 512 x 28^2 to 1024 by steps of 2 has 129 GFLOP/s with one each, 161 with four.
+# Programs that are wanted, an even number for two workers, and the least panels of one, of which the first is filled before any
+# products: 512 x 28^2 to 1024 by steps of 2 has 129 GFLOP/s with one each, 161 with four.
 PROGRAMS, LEAST = 8, 4
 # Nanoseconds of a step of a tile, and of a tile besides; bytes in a nanosecond from the last cache (Emerald Rapids).
 STEP_NS, TILE_NS, BYTES_PER_NS = 170.0, 120.0, 16.0
