@@ -15,6 +15,7 @@ from camshaft.graph.graph import Graph
 from camshaft.ops.op import NodeSpec, Sample
 from camshaft.ops.spec import TensorSpec
 from camshaft.selection.select import select
+from camshaft.validation.validate import check_sample
 from tests.support.devices.simulated_gpu import LIMITS, SimulatedDevice
 from tests.support.gradients import Case
 from tests.support.quick import full
@@ -161,6 +162,22 @@ def test_weights_of_attention_that_are_too_many_are_not_kept() -> None:
 
     assert variant(8, 2048) == "products"
     assert variant(32, 8192) == "tiles"
+
+
+def test_keys_that_are_not_seen_may_have_scores_that_overflow() -> None:
+    op = ops.get("attention_gradient")
+    given = next(sample for sample in op.samples() if sample.name == "cross, a row of none")
+    q, k, v, dy, lse, delta, mask = (a.copy() for a in given.inputs)
+    mask[..., 3:9] = False
+    k[:, :, 3:9], v[:, :, 3:9] = 1e4, 1e4
+    scores = given.attrs["scale"] * (q @ k.repeat(2, 1).swapaxes(2, 3)).astype(np.float64)
+    assert scores[..., 3:9].max() > 1e3
+    with np.errstate(divide="ignore"):
+        lse = np.log(np.where(mask, np.exp(np.where(mask, scores, 0)), 0).sum(-1)).astype(np.float32)
+    for variant in op.variants:
+        sample = Sample("overflow", (q, k, v, dy, lse, delta, mask), given.attrs)
+        found = check_sample(op, variant, SimulatedDevice(64), sample)
+        assert found.max_error <= found.tolerance, f"{variant.name}: {found.max_error}"
 
 
 def test_weights_of_attention_take_a_quarter_of_a_device_s_memory() -> None:

@@ -72,6 +72,16 @@ def test_the_depth_of_a_small_product_is_divided(dtype) -> None:
     assert found.max_error <= found.tolerance
 
 
+@pytest.mark.parametrize(("depth", "buffers", "slices"), [(33, 4, 8), (40, 3, 1), (130, 4, 2), (200, 3, 1)])
+def test_slices_and_buffers_may_exceed_the_blocks(depth, buffers, slices) -> None:
+    """Slices past the depth are zeros, and copies are ahead of blocks that are not there."""
+    chosen = TILE.with_values({"step": 16, "buffers": buffers, "slices": slices})
+    for transposed in (False, True):
+        given = sample(("bf16", "bf16"), 17, depth, 19, transposed, (2,))
+        found = check_sample(OP, chosen, SimulatedDevice(64, seed=depth), given)
+        assert found.max_error <= found.tolerance, f"transposed {transposed}: {found.max_error}"
+
+
 def test_few_rows_or_columns_have_no_tiles_of_many() -> None:
     """A tile that is mostly zeros multiplies for nothing, however many there are."""
 
