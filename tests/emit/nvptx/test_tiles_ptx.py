@@ -229,6 +229,16 @@ def test_the_instructions_are_there(dtype, transposed) -> None:
     assert "cp.async.ca.shared.global" in text_of(staged_case(("f32", "f32"), 33, 33, 33, transposed)[0])
 
 
+@pytest.mark.parametrize(("columns", "first", "paired"), [(32, 0, True), (34, 0, True), (33, 0, False), (32, 1, False)])
+def test_pairs_of_sums_are_stored_together_only_where_they_are_aligned(columns, first, paired) -> None:
+    """The GPU that this CPU plays would store them anywhere: rows of 33 and a first element that is odd show in the text."""
+    if first:
+        made = direct_case("f16", 32, columns, 16, True, first)[0]
+    else:
+        made = staged_case(("f16", "f16"), 32, columns, 32, True)[0]
+    assert ("st.global.v2" in text_of(made)) is paired
+
+
 @pytest.mark.parametrize("processor", quick_of(sorted(GPU_TARGETS), ["sm_90a"]))
 def test_ptxas_takes_tiles_without_spills(processor) -> None:
     require(find_tool("ptxas"), "ptxas is not here: install the wheel nvidia-cuda-nvcc")
