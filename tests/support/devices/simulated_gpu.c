@@ -130,7 +130,8 @@ static void matrices(machine *m, const char *row, int32_t *words, int32_t count,
 static void copy(machine *m, char *to, const char *from, int32_t nbytes, int32_t present) {
     if ((uintptr_t)to % (uintptr_t)nbytes || (present && (uintptr_t)from % (uintptr_t)nbytes))
         give_up("an asynchronous copy that is not aligned");
-    if (present < 0 || present > nbytes || m->n_flying[m->now] == FLYING) give_up("an asynchronous copy too many or too large");
+    if (present < 0 || present > nbytes) give_up("an asynchronous copy of more bytes than its chunk has");
+    if (m->n_flying[m->now] == FLYING) give_up("more asynchronous copies of a thread under way than are played");
     m->flying[m->now][m->n_flying[m->now]++] = (piece){to, from, nbytes, present, m->group[m->now]};
 }
 
