@@ -178,8 +178,11 @@ class _Expander(Copier):
         return self.gather(Array(item.a), *_shifted(item.a_at, row, p))
 
     def b_element(self, item: tile_ir.TileMma, p: ir.Value, column: Number) -> ir.Value:
-        last = (column, p) if item.transposed else (p, column)
-        return self.gather(Array(item.b), *_shifted(item.b_at, *last))
+        if item.transposed:
+            p, column = column, p
+        elif (width := item.b_columns()) < item.tile.columns:
+            p, column = p + column // width * item.depth, column % width
+        return self.gather(Array(item.b), *_shifted(item.b_at, p, column))
 
     def scale(self, item: tile_ir.TileScale) -> None:
         sums = self.accumulators[item.tile]

@@ -35,8 +35,9 @@ def _new(scope: Scope, item: tile_ir.TileNew) -> None:
 
 def _mma(scope: Scope, item: tile_ir.TileMma) -> None:
     tile = item.tile
-    sizes = (tile.rows, item.depth), ((tile.columns, item.depth) if item.transposed else (item.depth, tile.columns))
-    for array, at, size in ((item.a, item.a_at, sizes[0]), (item.b, item.b_at, sizes[1])):
+    if tile.columns % item.b_columns():
+        raise scope.fail(item.line, f"mma of {tile.columns} columns by {item.b.name}, which is {item.b.shape}")
+    for array, at, size in ((item.a, item.a_at, (tile.rows, item.depth)), (item.b, item.b_at, item.b_size())):
         wanted_index(scope, array, at, item.line)
         if array.dtype.name not in (("u32",) if tile.is_words else ("f16", "bf16", "f32")):
             raise scope.fail(item.line, f"mma of {array.name} of {array.dtype}")

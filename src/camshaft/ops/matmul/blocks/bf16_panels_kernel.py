@@ -22,11 +22,16 @@ LINES = SIDE * SIDE // WIDTH  # of a tile of the result
 CACHED_NBYTES = 1 << 20  # half of the L2 cache
 
 
+def panel_words(k: Tracer, panels: int, part: int) -> Array:
+    """Returns scratch for panels of b: the words of a step are a piece of 16 columns, and the next 16 columns."""
+    return k.scratch(u32, panels, part, SIDE // WIDTH * WORDS, WIDTH)
+
+
 @dataclass(frozen=True)
 class Product:
     """A program's product: `rows` rows from `start` on, below `limit`, of matrix `index`, and the columns from panel `first` on.
 
-    The depth is in parts, for which `words` [panels, steps, 16, 32] holds b; `sums` is a tile."""
+    The depth is in parts, for which `words` (`panel_words`) holds b; `sums` is a tile."""
 
     k: Tracer
     m: Matrices
@@ -92,17 +97,19 @@ class Product:
                         if self.m.columns % SIDE:
                             count = k.maximum(self.m.columns - column, 0)
                             column = k.minimum(column, self.m.columns - 1)
-                        k.store_vector(self.words, paired_rows(k, self.b, row, column, count), p, step, w, half)
+                        pairs = paired_rows(k, self.b, row, column, count)
+                        k.store_vector(self.words, pairs, p, step, half // WIDTH * WORDS + w, 0)
 
     def _turn(self, begin: Value, depth: Value | int) -> None:
         """Fills the panels from the words of 32 rows of b [n, k]: all rows at one word, whose lines serve 16 words."""
         k, matrix = self.k, self.m.b(self.index) * self.m.columns
         for p in k.range(self.width):
             for step in k.range(depth):
-                for c in k.lanes(SIDE):
-                    row = k.minimum((self.first + p) * SIDE + c, self.m.columns - 1) + matrix
-                    for w in range(WORDS):
-                        self.words[p, step, w, c] = k.gather(self.b, row, (begin + step) * WORDS + w)
+                for half in range(SIDE // WIDTH):
+                    for c in k.lanes(WIDTH):
+                        row = k.minimum((self.first + p) * SIDE + half * WIDTH + c, self.m.columns - 1) + matrix
+                        for w in range(WORDS):
+                            self.words[p, step, half * WORDS + w, c] = k.gather(self.b, row, (begin + step) * WORDS + w)
 
 
 @dataclass(frozen=True)
@@ -185,6 +192,6 @@ def multiply_panels(
     # out[i, j] = sum over words d of a[i, d] b[d, j]; b [k, n] in 16-bit elements, whose rows are paired here, or [n, k] in words
     m = Matrices(**sizes)
     limit = extent[0] if extent else k.const(m.rows, i64)
-    words, sums = k.scratch(u32, panels, part, WORDS, SIDE), k.scratch(f32, SIDE, SIDE)
+    words, sums = panel_words(k, panels, part), k.scratch(f32, SIDE, SIDE)
     index, start, first = k.program(0), k.program(1) * tokens, k.program(2) * panels
     Product(k, m, a, b, out, index, start, limit, first, tokens, part, panels, words, sums).run()

@@ -11,9 +11,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from camshaft.dtypes import f32, i64, u32
+from camshaft.dtypes import f32, i64
 from camshaft.lang import Array, Tracer, Value, kernel
-from camshaft.ops.matmul.blocks.bf16_panels_kernel import Product
+from camshaft.ops.matmul.blocks.bf16_panels_kernel import Product, panel_words
 from camshaft.ops.matmul.blocks.unit_panels import SIDE, WORDS
 from camshaft.ops.matmul.shapes import WIDTH, Matrices
 
@@ -193,7 +193,7 @@ def _multiply(
 ) -> None:
     m = Matrices(**sizes)
     limit = extent[0] if extent else k.const(m.rows, i64)
-    words, sums = k.scratch(u32, panels, part, WORDS, SIDE), k.scratch(f32, panels, SIDE, SIDE)
+    words, sums = panel_words(k, panels, part), k.scratch(f32, panels, SIDE, SIDE)
     index, start, first = k.program(0), k.program(1) * tokens, k.program(2) * panels
     product = Product(k, m, a, b, out, index, start, limit, first, tokens, part, panels, words, sums)
     for begin, depth in product.parts():
