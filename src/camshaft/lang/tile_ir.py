@@ -73,13 +73,15 @@ class TileScale(Statement):
 
 @dataclass(eq=False)
 class TileStore(Statement):
-    """array[.., i, j] = tile[i, j] for i < rows and j < columns (None: no limit)."""
+    """array[.., i, j] = tile[i, j] for i < rows and j < columns (None: no limit). `then`: what sets a word tile's accumulators
+    afterwards, piece by piece."""
 
     tile: Tile
     array: Array
     indices: tuple[Value, ...]
     rows: Value | None = None
     columns: Value | None = None
+    then: TileNew | None = None
 
 
 @dataclass(eq=False)

@@ -79,18 +79,28 @@ class _Expander(Copier):
         count = max(tile.rows * tile.columns // self.width, 1)
         if count <= MOST_REGISTERS:
             self.accumulators[tile] = totals = [self.var(0, tile.dtype) for _ in range(count)]
-            for i, total in enumerate(totals if item.array is not None else ()):
+            if item.array is not None:
+                self.set_again(item, totals)
+            return
+        self.accumulators[tile] = sums = self.scratch(tile.dtype, tile.rows, tile.columns)
+        self.set_again(item, sums)
+
+    def set_again(self, item: tile_ir.TileNew, sums: Accumulators) -> None:
+        """Set the accumulators to what the tile starts with."""
+        tile = item.tile
+        if isinstance(sums, list):
+            for i, total in enumerate(sums):
                 row, column = self.place(tile, i)
                 self.guarded([self.in_tile(tile, row)], partial(self.take, item, total, row, column))
             return
-        self.accumulators[tile] = sums = self.scratch(tile.dtype, tile.rows, tile.columns)
         for row in self.range(tile.rows):
             for column in self.lanes(tile.columns):
-                sums[row, column] = self.const(0, tile.dtype) if item.array is None else self.start(item, row, column)
+                sums[row, column] = self.start(item, row, column)
 
     def start(self, item: tile_ir.TileNew, row: Number, column: Number) -> ir.Value:
         """Return the element that an accumulator starts with."""
-        assert item.array is not None
+        if item.array is None:
+            return self.const(0, item.tile.dtype)
         return self.gather(Array(item.array), *_shifted(item.indices, row, column))
 
     def take(self, item: tile_ir.TileNew, total: Variable, row: Number, column: Number) -> None:
@@ -200,10 +210,12 @@ class _Expander(Copier):
             for i, total in enumerate(sums):
                 row, column = self.place(tile, i)
                 self.put_one(item, row, column, total.value, self.in_tile(tile, row))
-            return
-        for r in self.range(tile.rows):
-            for c in self.lanes(tile.columns):
-                self.put_one(item, r, c, sums[r, c], None)
+        else:
+            for r in self.range(tile.rows):
+                for c in self.lanes(tile.columns):
+                    self.put_one(item, r, c, sums[r, c], None)
+        if item.then is not None:
+            self.set_again(item.then, sums)
 
     def put_one(
         self, item: tile_ir.TileStore, row: Number, column: Number, value: ir.Value, inside: ir.Value | None

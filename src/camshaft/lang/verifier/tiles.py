@@ -62,6 +62,10 @@ def _store(scope: Scope, item: tile_ir.TileStore) -> None:
     if not item.array.writable or item.array.dtype.name not in dtypes:
         raise scope.fail(item.line, f"a tile stored to {item.array.name} of {item.array.dtype}")
     _limits(scope, item)
+    if item.then is not None:
+        if not item.tile.is_words or item.then.tile is not item.tile:
+            raise scope.fail(item.line, "a tile that is not of words, or another one, is set after a store")
+        _new(scope, item.then)
 
 
 def _copy(scope: Scope, item: tile_ir.AsyncCopy) -> None:

@@ -100,6 +100,7 @@ AMX = Unit(
     {"i32": frozenset({"amx-tile", "amx-int8"}), "f32": BF16_TILES},
     (16, 16, 16),
     8,
+    1,
     lambda down, across, shapes: down * across + (down + across) * shapes,
     "<256 x {}>",
     _zero,

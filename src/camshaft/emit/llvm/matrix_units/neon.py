@@ -72,6 +72,7 @@ NEON = Unit(
     {"i32": frozenset({"neon", "i8mm"}), "f32": frozenset({"neon", "bf16"})},
     (2, 2, 2),
     20,
+    2,
     lambda down, across, shapes: down * across,
     "<4 x {}>",
     lambda ctx, tile: "zeroinitializer",

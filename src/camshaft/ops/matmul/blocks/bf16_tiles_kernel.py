@@ -65,26 +65,35 @@ class Strip:
         """Adds the product of a part of the depth to the result."""
         k, blocks = self.product.k, -(-self.product.part // self.block)
         for u in k.range(1):
-            self._multiply(u, True, blocks == 1)
+            self._multiply(u, None, blocks == 1)
+        if blocks == 1:
+            return
+        total = k.word_tile(SIDE, SIDE, f32, (self.product.sums, (0, 0, 0)))
         for u in k.range(1, blocks - 1) if blocks > 2 else ():
-            self._multiply(u, False, False)
-        for u in k.range(blocks - 1, blocks) if blocks > 1 else ():
-            self._multiply(u, False, True)
+            self._multiply(u, total, False)
+        for u in k.range(blocks - 1, blocks):
+            self._multiply(u, total, True)
 
-    def _multiply(self, u: Value, is_first: bool, is_last: bool) -> None:
-        """Multiplies block u of the depth by all panels. Sums lie in scratch from the first block to the last."""
+    def _multiply(self, u: Value, kept: Any, is_last: bool) -> None:
+        """Multiplies block u of the depth by all panels. Sums lie in scratch from the first block to the last; `kept`: a tile with
+        those of panel 0, None in the first block."""
         x, k, first = self.product, self.product.k, u * self.block
         length = k.maximum(k.minimum(self.depth - first, self.block), 0)
         for p in k.range(x.width):
-            if is_first and self.is_split:
+            following = k.select(p + 1 < x.width, p + 1, 0)
+            if kept is None and self.is_split:
                 self._take(p)
-            total = k.word_tile(SIDE, SIDE, f32, (x.sums, (p, 0, 0)) if self.is_split or not is_first else None)
+            total = kept or k.word_tile(SIDE, SIDE, f32, (x.sums, (p, 0, 0)) if self.is_split else None)
             for step in k.range(length):
                 self._prefetch_rows((first * x.panels + p * length + step) * -(-SIDE // x.panels))
-                self._prefetch_sums(k.select(p + 1 < x.width, p + 1, 0), step, is_first and self.is_split)
+                if kept is None and self.is_split:
+                    self._prefetch_partial(following, step)
                 at = first + step
                 total.mma(x.a, (self.number, self.begin + at, 0, 0), x.words, (p, at, 0, 0), k=WORDS, passing="b")
-            total.store(x.sums, (p, 0, 0))
+            if kept is None:
+                total.store(x.sums, (p, 0, 0))
+            else:
+                total.swap(x.sums, (p, 0, 0), (x.sums, (following, 0, 0)))
             if is_last:
                 k.barrier()
                 self._put(p)
@@ -110,17 +119,12 @@ class Strip:
             step = self.begin + k.minimum((first + i) // SIDE, self.depth - 1)
             k.prefetch(x.a, following, step, (first + i) % SIDE, 0, near=False)
 
-    def _prefetch_sums(self, p: Value, step: Value, are_taken: bool) -> None:
-        """Prefetches some lines of panel p's sums, which are taken from the result or lie in scratch."""
-        x, k = self.product, self.product.k
+    def _prefetch_partial(self, p: Value, step: Value) -> None:
+        """Prefetches some lines of what the parts of the depth before have left of panel p's sums."""
+        k = self.product.k
         for i in range(each := -(-LINES // self.block)):
             line = k.minimum(step * each + i, LINES - 1)
-            row, half = line // 2, line % 2 * WIDTH
-            if are_taken:
-                row, column = self._to(p, row, half)
-                k.prefetch(self.partial, row, column)
-            else:
-                k.prefetch(x.sums, p, row, half)
+            k.prefetch(self.partial, *self._to(p, line // 2, line % 2 * WIDTH))
 
     def _take(self, p: Value) -> None:
         """Sets a panel's sums to what the parts before have left in the result."""
