@@ -187,7 +187,7 @@ class _Expander(Copier):
     def a_element(self, item: tile_ir.TileMma, row: Number, p: ir.Value) -> ir.Value:
         return self.gather(Array(item.a), *_shifted(item.a_at, row, p))
 
-    def b_element(self, item: tile_ir.TileMma, p: ir.Value, column: Number) -> ir.Value:
+    def b_element(self, item: tile_ir.TileMma, p: Number, column: Number) -> ir.Value:
         if item.transposed:
             p, column = column, p
         elif (width := item.b_columns()) < item.tile.columns:

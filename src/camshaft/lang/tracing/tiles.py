@@ -83,8 +83,8 @@ class WordTile:
 
         A word product is a dot product: for i32 of four s8 of a and four u8 of b, exact and wrapping; for f32 of two bf16 of
         each, in the target's order and rounding. a and b are matrices of u32 as in `Tile.mma`, k a multiple of 2. If b has
-        fewer columns than the tile, its next k rows have the next columns: pieces of 16 columns that lie in one piece load
-        faster. `passing` hints which operands, "a", "b" or "ab", are not read again soon, so that the L1 cache keeps others.
+        fewer columns than the tile, a multiple of 16, its next k rows have the next columns: 16 columns in one piece of memory
+        load faster. `passing` hints which operands, "a", "b" or "ab", are not read again soon, so that the L1 cache keeps others.
         """
         tracer = self._tracer
         for array in (a.ir, b.ir):

@@ -9,6 +9,9 @@ from camshaft.dtypes import f32, i64
 from camshaft.lang import ir, tile_ir, traversal
 from camshaft.lang.verifier.scope import Scope, wanted_index
 
+# Columns of a piece of an operand are a multiple of the columns that a matrix unit loads at once.
+PIECE = 16
+
 
 def tile_rule(scope: Scope, made: set[tile_ir.Tile], item: ir.Statement) -> None:
     """Raise VerifyError if a tile statement breaks a rule. `made`: the tiles declared in open blocks."""
@@ -35,7 +38,7 @@ def _new(scope: Scope, item: tile_ir.TileNew) -> None:
 
 def _mma(scope: Scope, item: tile_ir.TileMma) -> None:
     tile = item.tile
-    if tile.columns % item.b_columns():
+    if (width := item.b_columns()) < tile.columns and (tile.columns % width or width % PIECE):
         raise scope.fail(item.line, f"mma of {tile.columns} columns by {item.b.name}, which is {item.b.shape}")
     for array, at, size in ((item.a, item.a_at, (tile.rows, item.depth)), (item.b, item.b_at, item.b_size())):
         wanted_index(scope, array, at, item.line)

@@ -16,11 +16,12 @@ def _step(ctx: Context, item: tile_ir.TileMma, slots: Slots, p: Rep, words: int)
     name = "llvm.aarch64.neon.usmmla.v4i32.v16i8" if tile.dtype == i32 else "llvm.aarch64.neon.bfmmla"
     a_start, b_start = start_of(ctx, item.a, item.a_at, p, 1), start_of(ctx, item.b, item.b_at, p, item.b.strides[-2])
     left = [_pair_of_rows(ctx, a_start, 2 * i, item.a.strides[-2], octets) for i in range(len(slots))]
-    right = []
-    for j in range(0, len(slots[0]), 2):
-        rows_below, column = divmod(2 * j, item.b_columns())
-        start = words_after(ctx, b_start, rows_below * item.depth * item.b.strides[-2])
-        right += _pairs_of_columns(ctx, start, column, item.b.strides[-2], octets)
+    # A row of b has all columns: a tile of more than 16 passes the registers.
+    right = [
+        q
+        for j in range(0, len(slots[0]), 2)
+        for q in _pairs_of_columns(ctx, b_start, 2 * j, item.b.strides[-2], octets)
+    ]
     for i, j, slot in pieces(slots):
         before = ctx.line(f"load {sums}, ptr {slot}")
         after = ctx.call(name, sums, (sums, before), (octets, right[j]), (octets, left[i]))

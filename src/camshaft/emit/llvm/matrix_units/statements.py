@@ -131,9 +131,7 @@ def store(ctx: Context, item: tile_ir.TileStore) -> None:
             _set(ctx, unit, then, few, _piece_of(ctx, unit, then, other, i, j))
 
 
-def _piece_of(
-    ctx: Context, unit: Unit, item: tile_ir.TileNew | tile_ir.TileStore, start: str, i: int, j: int
-) -> str:
+def _piece_of(ctx: Context, unit: Unit, item: tile_ir.TileNew | tile_ir.TileStore, start: str, i: int, j: int) -> str:
     """The address of piece i, j of a tile that starts there."""
     if item.array is None:
         return start

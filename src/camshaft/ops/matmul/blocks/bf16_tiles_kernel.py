@@ -75,8 +75,8 @@ class Strip:
             self._multiply(u, total, True)
 
     def _multiply(self, u: Value, kept: Any, is_last: bool) -> None:
-        """Multiplies block u of the depth by all panels. Sums lie in scratch from the first block to the last; `kept`: a tile with
-        those of panel 0, None in the first block."""
+        """Multiplies block u of the depth by all panels. Sums lie in scratch from the first block to the last; `kept`: None in
+        the first block, then a tile with those of panel 0."""
         x, k, first = self.product, self.product.k, u * self.block
         length = k.maximum(k.minimum(self.depth - first, self.block), 0)
         for p in k.range(x.width):
