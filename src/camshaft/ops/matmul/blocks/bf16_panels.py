@@ -9,7 +9,7 @@ from camshaft.dtypes import DType, bf16, f32, u32
 from camshaft.lang.verifier.verify import MAX_SCRATCH_NBYTES
 from camshaft.ops import op as ops
 from camshaft.ops.matmul.blocks.bf16 import in_words_of
-from camshaft.ops.matmul.blocks.bf16_panels_kernel import multiply_panels
+from camshaft.ops.matmul.blocks.bf16_panels_kernel import multiply_panels, slots_of
 from camshaft.ops.matmul.blocks.bf16_tiles_kernel import multiply_tiles, multiply_tiles_in_parts, pack_tiles
 from camshaft.ops.matmul.blocks.unit_panels import SIDE, STEP, WORDS, even_part, without_tiles
 from camshaft.ops.matmul.shapes import Sizes, result_of, sizes_of
@@ -73,7 +73,7 @@ def refusal_of(s: Sizes, result: DType, values: ops.Values) -> str | None:
     part = even_part(steps, values["part"])
     if part < steps and result != f32 and not values.get("block"):
         return f"parts of {part} steps of {steps}: {result.name} holds no sums"
-    nbytes = 4 * SIDE * (panels * part * WORDS + (panels if values.get("block") else 1) * SIDE)
+    nbytes = 4 * SIDE * (panels * part * WORDS + (panels if values.get("block") else slots_of(result)) * SIDE)
     return f"{nbytes} bytes of scratch; at most {MAX_SCRATCH_NBYTES}" if nbytes > MAX_SCRATCH_NBYTES else None
 
 
