@@ -14,16 +14,11 @@ from typing import Any
 from camshaft.dtypes import DType, f32, i64, u32
 from camshaft.lang import Array, Tracer, Value, kernel
 from camshaft.ops.matmul.blocks.panels import paired_rows
-from camshaft.ops.matmul.blocks.unit_panels import SIDE, WORDS
+from camshaft.ops.matmul.blocks.unit_panels import SIDE, WORDS, panel_words
 from camshaft.ops.matmul.shapes import PAIR, WIDTH, Matrices
 
 LINES = SIDE * SIDE // WIDTH  # of a tile of the result
 CACHED_NBYTES = 1 << 20  # half of the L2 cache
-
-
-def panel_words(k: Tracer, panels: int, part: int) -> Array:
-    """Returns scratch for panels of b: the words of a step are a piece of 16 columns, and the next 16 columns."""
-    return k.scratch(u32, panels, part, SIDE // WIDTH * WORDS, WIDTH)
 
 
 def slots_of(result: DType) -> int:

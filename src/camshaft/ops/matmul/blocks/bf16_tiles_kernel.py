@@ -13,8 +13,8 @@ from typing import Any
 
 from camshaft.dtypes import f32, i64
 from camshaft.lang import Array, Tracer, Value, kernel
-from camshaft.ops.matmul.blocks.bf16_panels_kernel import Product, panel_words
-from camshaft.ops.matmul.blocks.unit_panels import SIDE, WORDS
+from camshaft.ops.matmul.blocks.bf16_panels_kernel import Product
+from camshaft.ops.matmul.blocks.unit_panels import SIDE, WORDS, panel_words
 from camshaft.ops.matmul.shapes import WIDTH, Matrices
 
 # Steps that are packed at once: with one, 2048 x 2048 take 1.07 ms, with four 0.48 (Emerald Rapids).
