@@ -21,6 +21,7 @@ from tests.support.samples import (
     each_arithmetic,
     has_frame_of_others,
     has_turn,
+    on_cpu,
     samples,
     smallest,
     spread,
@@ -78,13 +79,7 @@ def _cases(op, variant, backend) -> list:
     ]
 
 
-CASES = [
-    case
-    for op in ops.all_ops()
-    for variant in op.variants
-    for backend in sorted(variant.backends & {"scalar", "simd"})
-    for case in _cases(op, variant, backend)
-]
+CASES = on_cpu(_cases)
 
 
 @pytest.mark.parametrize(("op", "variant", "backend", "sample"), CASES)
@@ -192,6 +187,7 @@ def test_few_variants_are_for_one_target_alone() -> None:
         ("matmul", "bf16_dot"),
         ("rounded_matmul", "int16_gemm"),
         ("conv2d", "by_outputs"),
+        ("conv2d", "bf16_parts"),
         ("argsort", "lanes"),
         ("sort", "lanes"),
         ("top_k", "lanes"),

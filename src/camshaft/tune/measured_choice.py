@@ -11,7 +11,7 @@ import os
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,6 @@ from camshaft.ops.op import NodeSpec
 from camshaft.ops.spec import TensorSpec
 from camshaft.plan.hooks import hook
 from camshaft.selection.measurements import measurements
-from camshaft.selection.precompile import cost_on
 from camshaft.selection.select import alternatives
 from camshaft.selection.sites import Measurement, measurement
 from camshaft.store.file_lock import SAFE_FLAGS, try_lock
@@ -35,6 +34,7 @@ from camshaft.tune.inputs import n_copies
 from camshaft.tune.jobs import RIVAL_WITHIN, begin, folder, waiting
 from camshaft.tune.rounds import BenchmarkConfig, Timing
 from camshaft.validation.proof import prove
+from camshaft.validation.run import cost_on
 
 BUDGET_S = 0.5
 # One shape takes at most this part of the budget, and at most this share of what is left; more only for its first rounds.
@@ -99,7 +99,7 @@ def measure_job(job: Job, race: Race, budget_s: float = BUDGET_S) -> tuple[list[
                 continue
             allowed_s = min(budget_s * MOST_OF_BUDGET, left_s / min(remaining, SHARED_BY))
             reference = candidates[0]
-            again, *timings = race([reference, *candidates], _config(job.threads, use.cold, allowed_s, len(candidates)))
+            again, *timings = race([reference, *candidates], _config(job.threads, use, allowed_s, len(candidates)))
             spent_ns += sum(_spent_ns(timing) for timing in (again, *timings))
             rows = _rows(candidates, again, timings, job.threads)
             measurements().replace_site(use.op, use.node, rows)
@@ -108,7 +108,7 @@ def measure_job(job: Job, race: Race, budget_s: float = BUDGET_S) -> tuple[list[
 
 
 def _use(row: dict[str, Any]) -> Use:
-    return Use(ops.get(row["op"]), node_from(row["node"]), row["override"], row["cold"])
+    return Use(ops.get(row["op"]), node_from(row["node"]), row["override"], row["cold"], tuple(row["constants"]))
 
 
 def _proved(uses: Sequence[tuple[Any, Use]]) -> list[tuple[Any, Use, list[Candidate]]]:
@@ -162,11 +162,11 @@ def _smaller(use: Use) -> Use:
         if not use.op.accepts(halves, use.node.attrs):
             break
         node = NodeSpec(halves, use.op.outputs(halves, use.node.attrs), use.node.attrs)
-        use = Use(use.op, node, use.override, use.cold)
+        use = replace(use, node=node)
     return use
 
 
-def _config(threads: int, cold: bool, allowed_s: float, n: int) -> BenchmarkConfig:
+def _config(threads: int, use: Use, allowed_s: float, n: int) -> BenchmarkConfig:
     warmup_s = allowed_s / (4 * (n + 1))
     return BenchmarkConfig(
         runs=40,
@@ -174,8 +174,9 @@ def _config(threads: int, cold: bool, allowed_s: float, n: int) -> BenchmarkConf
         budget_s=allowed_s / 2,
         warmup_s=warmup_s,
         window=2,
-        cold=cold,
+        cold=use.cold,
         threads=threads,
+        constants=use.constants,
     )
 
 

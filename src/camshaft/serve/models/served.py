@@ -12,10 +12,10 @@ from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from camshaft.errors import ModelError
-from camshaft.forks import renewed
 from camshaft.generate.engine.engine import Engine
 from camshaft.generate.engine.request_queue import QueueFullError
 from camshaft.generate.tools.reasoning import Reasoning, reasoning_of
+from camshaft.process import renewed
 from camshaft.serve.requests.errors import HttpError
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from camshaft.garbage import no_collection
+from camshaft.process import no_collection
 from camshaft.serve.requests.errors import HttpError
 
 
