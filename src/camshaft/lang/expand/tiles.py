@@ -77,24 +77,21 @@ class _Expander(Copier):
     def new(self, item: tile_ir.TileNew) -> None:
         tile = item.tile
         count = max(tile.rows * tile.columns // self.width, 1)
-        if count <= MOST_REGISTERS:
-            self.accumulators[tile] = totals = [self.var(0, tile.dtype) for _ in range(count)]
-            if item.array is not None:
-                self.set_again(item, totals)
-            return
-        self.accumulators[tile] = sums = self.scratch(tile.dtype, tile.rows, tile.columns)
-        self.set_again(item, sums)
+        is_few, sums = count <= MOST_REGISTERS, self.accumulators
+        few = [self.var(0, tile.dtype) for _ in range(count if is_few else 0)]
+        sums[tile] = few if is_few else self.scratch(tile.dtype, tile.rows, tile.columns)
+        if item.array is not None or not is_few:
+            self.set_again(item, sums[tile])
 
     def set_again(self, item: tile_ir.TileNew, sums: Accumulators) -> None:
         """Set the accumulators to what the tile starts with."""
-        tile = item.tile
         if isinstance(sums, list):
             for i, total in enumerate(sums):
-                row, column = self.place(tile, i)
-                self.guarded([self.in_tile(tile, row)], partial(self.take, item, total, row, column))
+                place = self.place(item.tile, i)
+                self.guarded([self.in_tile(item.tile, place[0])], partial(self.take, item, total, *place))
             return
-        for row in self.range(tile.rows):
-            for column in self.lanes(tile.columns):
+        for row in self.range(item.tile.rows):
+            for column in self.lanes(item.tile.columns):
                 sums[row, column] = self.start(item, row, column)
 
     def start(self, item: tile_ir.TileNew, row: Number, column: Number) -> ir.Value:
