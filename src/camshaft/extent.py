@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from camshaft.dataclass import dataclass
 from camshaft.errors import ShapeError
 
 MAX_BOUND = 2**63 - 1

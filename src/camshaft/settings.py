@@ -5,13 +5,13 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import platformdirs
 
 from camshaft.cores import available_cores
+from camshaft.dataclass import dataclass
 from camshaft.errors import SettingError
 from camshaft.setting_values import Refused, existing_folder, file, folder, one_of, size, switch, whole, words
 

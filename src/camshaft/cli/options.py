@@ -9,13 +9,14 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from camshaft.cli.command import Bar, Notice
+from camshaft.dataclass import dataclass
 from camshaft.errors import SettingError
 from camshaft.garbage import no_collection
 from camshaft.models.files.catalog import DEFAULT_MODEL

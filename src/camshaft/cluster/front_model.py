@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, cast
 
+from camshaft.dataclass import dataclass
 from camshaft.extent import Extent
 from camshaft.forks import ForkLock
 from camshaft.generate.language_model import LanguageModel

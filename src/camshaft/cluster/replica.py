@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from camshaft.cluster.specs import started_model
+from camshaft.dataclass import dataclass
 from camshaft.errors import CamshaftError, ContextError, GrammarError, LogitsError, ModelError, SettingError
 from camshaft.generate.engine.request import Listener, Request, TimeLimitError, Update
 from camshaft.generate.engine.request_queue import QueueFullError

@@ -6,7 +6,7 @@ level.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from camshaft.dataclass import dataclass
 
 
 @dataclass(frozen=True)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from camshaft.dataclass import dataclass
 from camshaft.dtypes import DType, f32
 from camshaft.lang.ir import Array, Block, Statement, Value
 from camshaft.lang.operators import recorder as recorder

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
+from camshaft.dataclass import dataclass
 from camshaft.lang import ir, traversal
 
 

@@ -6,8 +6,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 
+from camshaft.dataclass import dataclass
 from camshaft.observe.peak_kernels import beyond_caches, measure_reading, measure_unit, units_here
 from camshaft.settings import thread_count
 from camshaft.store.digest import digest_of

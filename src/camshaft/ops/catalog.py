@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TypeAlias
 
 import numpy as np
 
 from camshaft import ops
+from camshaft.dataclass import dataclass
 from camshaft.dtypes import DTYPES, DType, as_dtype
 from camshaft.extent import Extent
 from camshaft.ops.op import Attrs, NoGradient, Op

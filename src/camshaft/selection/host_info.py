@@ -6,7 +6,6 @@ import ctypes
 import os
 import platform
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +13,7 @@ import numpy as np
 from camshaft.backends.blas import library as blas
 from camshaft.backends.cpu.compile import host_target
 from camshaft.backends.cpu.device import cpu_device
+from camshaft.dataclass import dataclass
 from camshaft.errors import CamshaftError, count, shortened
 from camshaft.settings import settings, thread_count
 

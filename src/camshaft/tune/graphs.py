@@ -6,9 +6,10 @@ A shape that was not measured uses the nearest one.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from camshaft import ops
+from camshaft.dataclass import dataclass
 from camshaft.dtypes import f32
 from camshaft.errors import BackendError
 from camshaft.graph.custom import CustomOp

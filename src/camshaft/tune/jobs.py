@@ -14,11 +14,12 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, field
 from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from camshaft.dataclass import dataclass
 from camshaft.errors import BackendError, StoreError
 from camshaft.settings import setting, settings, thread_count
 from camshaft.store.files import atomic_file, private_folder

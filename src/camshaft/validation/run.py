@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from camshaft.backends.cpu.device import CpuKernel, native_function
 from camshaft.backends.device import HOST, Command, CompiledKernel, Device, LaunchCommand, Memory, Place
+from camshaft.dataclass import dataclass
 from camshaft.errors import BackendError
 from camshaft.extent import Extent
 from camshaft.ops.kernels.launch import Signature, operand_part, program_factors, signature

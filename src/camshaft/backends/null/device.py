@@ -6,10 +6,11 @@ Use it to inspect and test plans and kernel text for hardware that this machine 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from camshaft.backends.cuda.kernel import ptx
 from camshaft.backends.device import Bytes, Command, DeviceInfo, check_range
+from camshaft.dataclass import dataclass
 from camshaft.emit.c import module as c
 from camshaft.emit.llvm import module as llvm
 from camshaft.emit.msl import module as msl

@@ -9,9 +9,10 @@ from __future__ import annotations
 import functools
 import logging
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
+from camshaft.dataclass import dataclass
 from camshaft.errors import BackendError, MissingExtraError
 
 # Parts of wgpu-core's messages; wgpu-native reports both as validation errors.

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import numpy as np
 
+from camshaft.dataclass import dataclass
 from camshaft.errors import ArrayTypeError
 from camshaft.ops.arguments import Array, operand
 

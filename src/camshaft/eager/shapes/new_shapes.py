@@ -7,7 +7,6 @@ decide otherwise, that call is prepared as the first was, and recorded beside it
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import islice
 from math import prod
 from typing import Any, NamedTuple
@@ -15,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from camshaft.backends.cpu.device import CpuKernel
+from camshaft.dataclass import dataclass
 from camshaft.eager.numpy_forms import REDUCTIONS, attribute_key
 from camshaft.eager.operands import empty
 from camshaft.eager.shapes.prepared import Chooser, NoFormula, Plan, Planned, Prepared

@@ -6,7 +6,7 @@ import functools
 import threading
 from array import array
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 from typing import Any, NamedTuple, TypeAlias
 
@@ -14,6 +14,7 @@ import numpy as np
 
 from camshaft.backends.cpu.device import CpuKernel
 from camshaft.backends.device import HOST
+from camshaft.dataclass import dataclass
 from camshaft.dtypes import DType
 from camshaft.eager.native.cpython_abi import data_address
 from camshaft.eager.shapes.launches import launch_words, run_launches, several_workers

@@ -6,8 +6,9 @@ import ast
 import functools
 import linecache
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from camshaft.dataclass import dataclass
 from camshaft.lang import ir, traversal
 
 

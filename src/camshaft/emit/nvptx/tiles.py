@@ -9,8 +9,8 @@ g, the pairs of rows 2t and 2t + 8, and of the piece the pairs (g, 2t), (g + 8, 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
+from camshaft.dataclass import dataclass
 from camshaft.dtypes import f32
 from camshaft.emit.llvm import index
 from camshaft.emit.llvm.control import counted_loop

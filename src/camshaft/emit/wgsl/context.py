@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
 
+from camshaft.dataclass import dataclass
 from camshaft.dtypes import DType, f32, i64, u32
 from camshaft.emit.c_family import values
 from camshaft.emit.c_family.context import Context

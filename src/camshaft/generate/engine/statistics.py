@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from camshaft.dataclass import dataclass
 from camshaft.generate.engine.request import Request
 
 # Upper bounds in seconds of the histograms' buckets.

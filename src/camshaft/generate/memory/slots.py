@@ -11,9 +11,10 @@ import weakref
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from queue import Empty, SimpleQueue
 
+from camshaft.dataclass import dataclass
 from camshaft.forks import ForkLock, renewed
 
 # Seconds after which one that waits looks again whether the threads that it waits for are still alive.

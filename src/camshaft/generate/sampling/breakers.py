@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from camshaft.dataclass import dataclass
 from camshaft.text.tokenizer import Tokenizer
 
 MOST_TOKENS = 20  # of the rest of a breaker that are compared

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from camshaft.dataclass import dataclass
 from camshaft.generate.sampling.parameters import Sampling
 
 

@@ -5,8 +5,7 @@ Accuracy is stated in lang/instructions.py.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from camshaft.dataclass import dataclass
 from camshaft.lang import ir
 from camshaft.lang.expand.expander import Expander
 from camshaft.lang.expand.exponential import with_sign

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from camshaft.dataclass import dataclass
 from camshaft.lang import ir, tile_ir
 
 

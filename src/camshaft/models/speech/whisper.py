@@ -7,10 +7,10 @@ finds in a window are computed once, with the encoder, and kept in states.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import numpy as np
 
+from camshaft.dataclass import dataclass
 from camshaft.dtypes import DType, i32
 from camshaft.extent import Extent
 from camshaft.formats.tensor import FileTensor

@@ -6,8 +6,10 @@ says what the file's metadata does not.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Literal
+
+from camshaft.dataclass import dataclass
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,9 @@ from __future__ import annotations
 import heapq
 import itertools
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from camshaft.dataclass import dataclass
 from camshaft.errors import PlanError
 from camshaft.graph.custom import COPY
 from camshaft.graph.graph import Graph, Tensor, offset_nbytes, root

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import chain
 
 from camshaft.backends.device import HOST
+from camshaft.dataclass import dataclass
 from camshaft.errors import PlanError
 from camshaft.extent import Extent
 from camshaft.plan.buffers import Buffer, Lifetime

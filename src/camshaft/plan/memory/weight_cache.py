@@ -16,10 +16,10 @@ import sys
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from weakref import WeakSet
 
+from camshaft.dataclass import dataclass
 from camshaft.errors import StoreError
 from camshaft.forks import renewed
 from camshaft.formats.tensor import FileTensor

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
+from camshaft.dataclass import dataclass
 from camshaft.generate.generation import TokenLogprob
 from camshaft.generate.tools.calls import Delta
 from camshaft.generate.tools.reasoning import AnswerReader

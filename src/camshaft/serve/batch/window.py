@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import bisect
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from camshaft.dataclass import dataclass
 from camshaft.serve.batch.files import Line
 from camshaft.serve.requests.respond import Asked
 

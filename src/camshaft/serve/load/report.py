@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
+from camshaft.dataclass import dataclass
 from camshaft.errors import count
 from camshaft.serve.load.run import Record
 from camshaft.serve.load.stream import AnswerError

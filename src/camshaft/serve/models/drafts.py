@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any
 
+from camshaft.dataclass import dataclass
 from camshaft.forks import ForkLock
 from camshaft.generate.engine.draft_followers import MOST_DRAFTED
 from camshaft.generate.generation import Closing

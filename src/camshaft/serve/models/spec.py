@@ -6,11 +6,12 @@ import math
 import os
 from collections.abc import Hashable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from camshaft.dataclass import dataclass
 from camshaft.errors import ModelError, SettingError
 from camshaft.generate.engine.engine import Engine
 from camshaft.generate.engine.preparation import prepare_draft

@@ -6,10 +6,10 @@ import os
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
+from camshaft.dataclass import dataclass
 from camshaft.errors import StoreError
 from camshaft.plan.execution_plan import ExecutionPlan
 from camshaft.train.memory import memory_by_kind
