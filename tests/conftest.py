@@ -73,6 +73,15 @@ def variants_are_believed() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session", autouse=True)
+def llvm_is_stored() -> Iterator[None]:
+    """What LLVM makes of a text is in the store of all tests, also for a test with a cache folder of its own."""
+    from tests.support.compilers.stored import llvm_stored
+
+    with llvm_stored():
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
 def more_workers_than_cores() -> Iterator[None]:
     """Plans have as many workers as a test wants, also on a machine with fewer cores."""
     from camshaft import settings as module
