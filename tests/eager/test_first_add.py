@@ -27,8 +27,9 @@ def test_a_first_add_imports_little() -> None:
         found: list[str] = json.loads(child.stdout)
         return found
 
-    imported()  # may prove and compile
     found = imported()
+    if "camshaft.emit.llvm.module" in found:  # it compiled, as the first process after a change does
+        found = imported()
     assert len([name for name in found if name.startswith("camshaft")]) <= MOST_MODULES
     assert {"numpy.random", "concurrent.futures", "logging", "camshaft.emit.llvm.module"}.isdisjoint(found)
 
