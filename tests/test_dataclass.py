@@ -97,7 +97,7 @@ def made(dataclass: Any) -> SimpleNamespace:
     class Child(Base):
         """A subclass that is no dataclass of its own."""
 
-    return SimpleNamespace(**{k: v for k, v in locals().items() if isinstance(v, type)})
+    return SimpleNamespace(dataclass=dataclass, **{k: v for k, v in locals().items() if isinstance(v, type)})
 
 
 OURS, LIBRARY = made(dataclass), made(dataclasses.dataclass)
@@ -137,6 +137,9 @@ CALLS: dict[str, Callable[[Any], Any]] = {
     "replace": lambda m: dataclasses.replace(m.Base(1), b="z"),
     "as a dict": lambda m: dataclasses.asdict(m.Derived(a=1, f=2.0)),
     "copies": lambda m: [copy.copy(m.Base(1)), copy.deepcopy(m.Base(1, c=[1]))],
+    "mutable of frozen": lambda m: m.dataclass(type("Wrong", (m.Base,), {})),
+    "frozen of mutable": lambda m: m.dataclass(frozen=True)(type("Wrong", (m.Mutable,), {})),
+    "the library's of ours": lambda m: dataclasses.dataclass(frozen=True)(type("Fit", (m.Base,), {}))(1),
     "fields": lambda m: [(f.name, f.type, f.init, f.kw_only) for f in dataclasses.fields(m.Derived)],
     "patterns": lambda m: [m.Base.__match_args__, m.Derived.__match_args__],
     "parameters": lambda m: [(p.name, p.kind) for p in inspect.signature(m.Derived).parameters.values()],

@@ -22,11 +22,14 @@ else:
             if slots:  # only the library makes the class anew
                 return dataclasses.dataclass(cls, frozen=frozen, eq=eq, repr=repr, kw_only=kw_only, slots=True)
             cls.__doc__ = cls.__doc__ or cls.__name__  # the library would write the signature, which takes 0.3 ms
-            dataclasses.dataclass(cls, init=False, repr=False, eq=False, kw_only=kw_only)
+            # the library checks the bases, and compiles the two methods that refuse changes, of a frozen class that has some
+            checked = frozen and dataclasses.is_dataclass(cls)
+            dataclasses.dataclass(cls, init=False, repr=False, eq=False, kw_only=kw_only, frozen=checked)
             methods = {"__init__": _init(cls, frozen)} | ({"__repr__": _repr} if repr else {})
             if eq:
                 methods |= _compared(cls) if frozen else {**_compared(cls), "__hash__": None}
             _add(cls, methods | (_refusals(cls) if frozen else {}))
+            cls.__dataclass_params__.frozen = frozen  # asked of the bases of a class
             return cls
 
         return made if cls is None else made(cls)

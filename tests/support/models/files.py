@@ -76,7 +76,9 @@ def _tiny_contents(name: str) -> _Contents:
             return pickle.dumps(_contents(tiny_model(name, Path(folder))))
 
     packed = hashlib.sha256(packed_model(name)).hexdigest()
-    found: _Contents = pickle.loads(stored(key_of("contents", packed, version("gguf"), Path(__file__).read_text()), made))
+    found: _Contents = pickle.loads(
+        stored(key_of("contents", packed, version("gguf"), Path(__file__).read_text()), made)
+    )
     return found
 
 
