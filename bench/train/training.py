@@ -2,10 +2,11 @@
 forward.
 
     python -m bench.train.training [--method lora|full] [--activations f32|q8|bf16] [--compute f32|bf16]
-        [--batch 2] [--length 128] [--threads 2] [--rounds 5] [--json FILE]
+        [--batch 2] [--length 128] [--threads 2] [--rounds 5] [--backend cuda] [--model FILE] [--json FILE]
 
 Needs the extras `oracles`. Seconds and CPU seconds of each step; on a busy machine the CPU seconds of one thread say more. The
-ratio is to the peer's faster dtype.
+ratio is to the peer's faster dtype. With `--backend cuda` both train on the first NVIDIA GPU; any weights of SmolLM2's sizes take
+the same time.
 """
 
 from __future__ import annotations
@@ -44,11 +45,12 @@ def measured(args: argparse.Namespace) -> tuple[str, dict[str, list[dict[str, fl
     rows = np.tile(np.arange(args.length - 1, dtype=np.int32), (args.batch, 1))
     batch = ids, rows, ids[:, 1:].copy()
     peer = Path(__file__).with_name("training_peer.py")
-    given = [str(v) for v in (args.threads, args.method, args.batch, args.length)]
-    where: dict[str, Any] = {name: getattr(args, name) for name in ("threads", "activations", "compute")}
+    given = [str(v) for v in (args.threads, args.method, args.batch, args.length, args.backend)]
+    where: dict[str, Any] = {name: getattr(args, name) for name in ("threads", "activations", "compute", "backend")}
     found: dict[str, list[dict[str, float]]] = {name: [] for name in ("step", "forward", *PEERS)}
     with ExitStack() as stack:
-        model = stack.enter_context(train.LoraModel("smollm2") if args.method == "lora" else FullModel("smollm2"))
+        kind = train.LoraModel if args.method == "lora" else FullModel
+        model = stack.enter_context(kind(args.model))
         step = stack.enter_context(train.Step(model.loss, model.parameters(), train.AdamW(), clip=1.0, **where))
         others = {
             name: stack.enter_context(closing(LinePeer(sys.executable, "-P", peer, *given, dtype)))
@@ -71,6 +73,8 @@ def main() -> None:
     parser.add_argument("--compute", choices=("f32", "bf16"), default="f32")
     for name, default in (("batch", 2), ("length", 128), ("threads", 2), ("rounds", 5)):
         parser.add_argument(f"--{name}", type=int, default=default)
+    parser.add_argument("--backend", choices=("simd", "cuda"), default="simd")
+    parser.add_argument("--model", default="smollm2")
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
     version, found = measured(args)

@@ -10,8 +10,9 @@ import pytest
 
 from camshaft import LanguageModel
 from camshaft.backends.registry import backend_named
-from tests.support.fixtures import tiny_logits, tiny_model
+from tests.support.fixtures import TINY_MODELS, tiny_logits, tiny_model
 from tests.support.models.files import require_default_model
+from tests.support.models.tiny_families import difference_of
 from tests.support.needs import require
 from tests.support.quick import full, quick_of
 
@@ -128,3 +129,11 @@ def test_tiny_models_agree_with_their_frozen_logits(name: str, backend: str, tmp
     ids, want = tiny_logits(name)
     with LanguageModel(tiny_model(name, tmp_path), backend=backend, context=CONTEXT, activations="f32") as lm:
         np.testing.assert_allclose(lm.logits(ids), want, atol=1e-4)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("name", TINY_MODELS)
+@pytest.mark.parametrize("backend", ["webgpu", "cuda"])
+def test_every_tiny_model_agrees_on_gpus(backend: str, name: str, tmp_path: Path) -> None:
+    require_backend(backend)
+    assert difference_of(name, tmp_path, backend=backend) < 1e-3

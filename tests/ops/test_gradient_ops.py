@@ -10,9 +10,11 @@ import pytest
 
 import camshaft as cs
 from camshaft import ops
-from camshaft.dtypes import as_dtype
+from camshaft.dtypes import as_dtype, f32
 from camshaft.graph.graph import Graph
-from camshaft.ops.op import Sample
+from camshaft.ops.op import NodeSpec, Sample
+from camshaft.ops.spec import TensorSpec
+from camshaft.selection.select import select
 from tests.support.gradients import Case
 from tests.support.quick import full
 
@@ -145,3 +147,16 @@ def test_a_derivative_that_is_too_large_is_found(name: str, monkeypatch: pytest.
 
     monkeypatch.setitem(vars(op), "decompose", larger)  # functions of graphs have the op itself
     assert max(second_errors(case)) > 1
+
+
+def test_weights_of_attention_that_are_too_many_are_not_kept() -> None:
+    """A GPU keeps the weights of all heads for a gradient up to a size; beyond it computes them tile by tile."""
+    op = ops.get("attention_gradient")
+
+    def variant(heads: int, length: int) -> str:
+        q, row = TensorSpec((1, heads, length, 64), f32), TensorSpec((1, heads, length), f32)
+        specs = (q, q, q, q, row, row)
+        return select(op, NodeSpec(specs, op.infer(specs, {}), {}), "null:ptx").variant.name
+
+    assert variant(8, 2048) == "products"
+    assert variant(32, 8192) == "tiles"

@@ -73,7 +73,7 @@ class TileStore(Statement):
 
 @dataclass(eq=False)
 class AsyncCopy(Statement):
-    """Fill `destination` from `source` at `indices`; the copy completes at the next AsyncWait.
+    """Fill `destination` from `source` at `indices`; an AsyncWait completes the copy.
 
     Elements at or past `rows` and `columns` (if given) are set to 0.
     """
@@ -87,7 +87,12 @@ class AsyncCopy(Statement):
 
 @dataclass(eq=False)
 class AsyncWait(Statement):
-    """Wait until all earlier AsyncCopy statements of all lanes have completed."""
+    """Wait until the earlier AsyncCopy statements of all lanes have completed, but for those after the last `ahead` waits.
+
+    Each wait ends a group of copies; at most the last `ahead` groups stay under way.
+    """
+
+    ahead: int = 0
 
 
 TILE_STATEMENTS = (TileNew, TileMma, TileScale, TileStore, AsyncCopy, AsyncWait)

@@ -121,7 +121,7 @@ _STATEMENTS: dict[type[ir.Statement], Callable[[_Lister, Any], str]] = {
     tile_ir.TileScale: lambda t, s: f"{t.name(s.tile, 'm')} *= {t.name(s.factor)}",
     tile_ir.TileStore: _tile_store,
     tile_ir.AsyncCopy: _copy,
-    tile_ir.AsyncWait: lambda t, s: "wait for copies",
+    tile_ir.AsyncWait: lambda t, s: f"wait for copies{f', {s.ahead} groups ahead' if s.ahead else ''}",
 }
 
 

@@ -207,10 +207,10 @@ def test_warps_share_a_tile_so_that_they_read_little() -> None:
 
 
 INSTRUCTIONS = {
-    ("f16", True): ("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32", "ldmatrix.sync.aligned.m8n8.x2.shared"),
+    ("f16", True): ("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32", "ldmatrix.sync.aligned.m8n8.x4.shared"),
     ("bf16", False): (
         "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32",
-        "ldmatrix.sync.aligned.m8n8.x2.trans.shared",
+        "ldmatrix.sync.aligned.m8n8.x4.trans.shared",
     ),
 }
 

@@ -60,6 +60,14 @@ def test_a_batch_of_16_bit_matrices() -> None:
     assert found.max_error <= found.tolerance
 
 
+@pytest.mark.parametrize("dtype", ["f32", "bf16"])
+def test_the_depth_of_a_small_product_is_divided(dtype) -> None:
+    given, device = sample((dtype, dtype), 9, 1100, 40, True, (2,)), SimulatedDevice(128)
+    assert len(TILE.build(node_of(OP, given), device).launches) == 2
+    found = check_sample(OP, TILE, device, given)
+    assert found.max_error <= found.tolerance
+
+
 def text_on(target: NullDevice, node: NodeSpec) -> str:
     build = TILE.build(node, target)
     (launch,) = build.launches

@@ -10,7 +10,7 @@
 enum { FLYING = 512 };
 typedef struct machine machine;
 typedef void (*kernel)(const int64_t *args, int64_t linear, int64_t lane, machine *m);
-typedef struct { char *to; const char *from; int nbytes, present; } piece;
+typedef struct { char *to; const char *from; int nbytes, present, group; } piece;
 struct machine {                       /* up to `landed` they are read by the kernel, by their offsets */
     char *shared;
     void (*barrier)(machine *m);
@@ -18,12 +18,13 @@ struct machine {                       /* up to `landed` they are read by the ke
     void (*multiply)(machine *m, int32_t *words, float *c, int32_t bf16);
     void (*matrices)(machine *m, const char *row, int32_t *words, int32_t count, int32_t across);
     void (*copy)(machine *m, char *to, const char *from, int32_t nbytes, int32_t present);
-    void (*landed)(machine *m);
+    void (*landed)(machine *m, int32_t ahead);
     int32_t (*operands)[6];            /* of each thread, while a warp multiplies */
     float (*sums)[4];
     const char **rows;
+    int64_t conflicts;                 /* rows of a matrix whose banks an earlier row of it has */
     piece (*flying)[FLYING];           /* copies begun by each thread */
-    int *n_flying;
+    int *n_flying, *group;             /* `group`: waits of each thread so far */
     kernel run;
     const int64_t *args;
     int64_t linear;
@@ -106,6 +107,14 @@ static void matrices(machine *m, const char *row, int32_t *words, int32_t count,
     if (me % 32 < 8 * count && (uintptr_t)row % 16) give_up("a row of a matrix that is not aligned");
     m->rows[me] = row;
     barrier(m);
+    for (int i = 0; i < count && me == warp; i++) {
+        unsigned taken = 0;
+        for (int r = 0; r < 8; r++) {
+            unsigned banks = 1u << ((uintptr_t)m->rows[warp + 8 * i + r] / 16 % 8);
+            m->conflicts += (taken & banks) != 0;
+            taken |= banks;
+        }
+    }
     for (int i = 0; i < count; i++) {
         uint16_t pair[2];
         for (int k = 0; k < 2; k++) {
@@ -122,16 +131,20 @@ static void copy(machine *m, char *to, const char *from, int32_t nbytes, int32_t
     if ((uintptr_t)to % (uintptr_t)nbytes || (present && (uintptr_t)from % (uintptr_t)nbytes))
         give_up("an asynchronous copy that is not aligned");
     if (present < 0 || present > nbytes || m->n_flying[m->now] == FLYING) give_up("an asynchronous copy too many or too large");
-    m->flying[m->now][m->n_flying[m->now]++] = (piece){to, from, nbytes, present};
+    m->flying[m->now][m->n_flying[m->now]++] = (piece){to, from, nbytes, present, m->group[m->now]};
 }
 
-static void landed(machine *m) {
-    for (int i = 0; i < m->n_flying[m->now]; i++) {
-        piece p = m->flying[m->now][i];
+/* cp.async.commit_group and wait_group: copies of the last `ahead` groups stay under way */
+static void landed(machine *m, int32_t ahead) {
+    int me = m->now, left = 0;
+    for (int i = 0; i < m->n_flying[me]; i++) {
+        piece p = m->flying[me][i];
+        if (p.group > m->group[me] - ahead) { m->flying[me][left++] = p; continue; }
         memcpy(p.to, p.from, (size_t)p.present);
         memset(p.to + p.present, 0, (size_t)(p.nbytes - p.present));
     }
-    m->n_flying[m->now] = 0;
+    m->n_flying[me] = left;
+    m->group[me]++;
 }
 
 static void shuffle_order(machine *m) {
@@ -166,7 +179,8 @@ static void workgroup(machine *m) {
     }
 }
 
-void simulate(kernel run, const int64_t *args, int64_t first, int64_t last, int lanes, int64_t shared, uint64_t seed) {
+/* returns the conflicts */
+int64_t simulate(kernel run, const int64_t *args, int64_t first, int64_t last, int lanes, int64_t shared, uint64_t seed) {
     const size_t stack = 1 << 16;
     machine m = {0};
     m.barrier = barrier; m.shuffle = shuffle; m.multiply = multiply; m.matrices = matrices; m.copy = copy; m.landed = landed;
@@ -180,6 +194,7 @@ void simulate(kernel run, const int64_t *args, int64_t first, int64_t last, int 
     m.rows = calloc((size_t)lanes, sizeof *m.rows);
     m.flying = calloc((size_t)lanes, sizeof *m.flying);
     m.n_flying = calloc((size_t)lanes, sizeof *m.n_flying);
+    m.group = calloc((size_t)lanes, sizeof *m.group);
     m.begun = calloc((size_t)lanes, sizeof *m.begun);
     m.jumps = calloc((size_t)lanes, sizeof *m.jumps);
     m.fibers = calloc((size_t)lanes, sizeof *m.fibers);
@@ -195,6 +210,7 @@ void simulate(kernel run, const int64_t *args, int64_t first, int64_t last, int 
         memset(m.shared, 0xA5, (size_t)shared);
         workgroup(&m);
     }
-    free(m.operands); free(m.sums); free(m.rows); free(m.flying); free(m.n_flying);
+    free(m.operands); free(m.sums); free(m.rows); free(m.flying); free(m.n_flying); free(m.group);
     free(stacks); free(m.fibers); free(m.jumps); free(m.begun); free(m.words); free(m.state); free(m.order); free(m.shared);
+    return m.conflicts;
 }

@@ -71,7 +71,7 @@ SIMULATED = Machine(
     matrices=_matrices,
     bits=lambda ctx, x: ctx.line(f"bitcast float {x} to i32"),
     begin_copy=_begin_copy,
-    wait_for_copies=lambda ctx: ctx.write("call void %landed(ptr %machine)"),
+    wait_for_copies=lambda ctx, ahead: ctx.write(f"call void %landed(ptr %machine, i32 {ahead})"),
 )
 
 
@@ -123,13 +123,15 @@ def harness():
     shutil.rmtree(folder)
     word, pointer = ctypes.c_int64, ctypes.c_void_p
     library.simulate.argtypes = [pointer, pointer, word, word, ctypes.c_int, word, ctypes.c_uint64]
-    library.simulate.restype = None
+    library.simulate.restype = word
     return library.simulate
 
 
 @dataclass
 class SimulatedKernel:
-    """A kernel that runs workgroup after workgroup on this thread; called like a CPU's: (argument block, first, last)."""
+    """A kernel that runs workgroup after workgroup on this thread; called like a CPU's: (argument block, first, last).
+
+    `bank_conflicts`: of the loads of matrices of the last call."""
 
     name: str
     lanes: int
@@ -137,9 +139,10 @@ class SimulatedKernel:
     shared_nbytes: int
     library: object = field(repr=False)
     seed: int = 1
+    bank_conflicts: int = 0
 
     def __call__(self, args: int, first: int, last: int) -> None:
-        harness()(self.address, args, first, last, self.lanes, self.shared_nbytes, self.seed)
+        self.bank_conflicts = harness()(self.address, args, first, last, self.lanes, self.shared_nbytes, self.seed)
 
 
 def simulated(kernel, seed: int = 1) -> SimulatedKernel:

@@ -140,17 +140,20 @@ def test_routers_are_learned_only_by_their_name(tmp_path: Path) -> None:
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("name", ["mamba2", "qwen3next", "rwkv7"])
-def test_recurrent_models_train_on_webgpu_to_the_same_losses(name: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("gpu", ["webgpu", "cuda"])
+@pytest.mark.parametrize("name", ["mamba", "mamba2", "qwen3next", "rwkv6", "rwkv7", "llama"])
+def test_models_train_on_gpus_to_the_same_losses(name: str, gpu: str, tmp_path: Path) -> None:
     """A software GPU compiles the kernels of a step for a minute or more."""
-    reason = registry.backend_named("webgpu").absent()
-    require(reason is None, f"webgpu: {reason}")
+    reason = registry.backend_named(gpu).absent()
+    if gpu == "cuda" and reason is not None:
+        pytest.skip(f"{gpu}: {reason}")
+    require(reason is None, f"{gpu}: {reason}")
     rng, losses = np.random.default_rng(4), []
     rows = one_each([Example(tuple(rng.integers(5, 40, 12).tolist()), (True,) * 12) for _ in range(2)])
     with train.LoraModel(tiny_model(name, tmp_path), train.LoraConfig(rank=2)) as model:
-        for backend in ("simd", "webgpu"):
+        for backend in ("simd", gpu):
             with train.Step(model.loss, model.parameters(), train.AdamW(), clip=1.0, backend=backend) as step:
                 losses.append([step(*rows.arrays, lr=1e-2) for _ in range(4)])
                 shown = step.plan(*rows.arrays).explain()
-        assert not [line for line in shown.splitlines() if "_gradient/" in line and "on webgpu" not in line]
+        assert not [line for line in shown.splitlines() if "_gradient/" in line and f"on {gpu}" not in line]
     np.testing.assert_allclose(losses[1], losses[0], atol=1e-3)

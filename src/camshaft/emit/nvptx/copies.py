@@ -6,43 +6,71 @@ multiples of 4 bytes, the copy is synchronous, element by element.
 
 from __future__ import annotations
 
+from camshaft.dataclass import dataclass
 from camshaft.emit.llvm import index
 from camshaft.emit.llvm.control import counted_loop
 from camshaft.emit.llvm.memory import pointer
-from camshaft.emit.llvm.values import Rep, memory_dtype, scalar_type
+from camshaft.emit.llvm.values import Rep, integer, memory_dtype, scalar_type
 from camshaft.emit.nvptx.simt import SimtContext, guarded
+from camshaft.emit.nvptx.swizzle import swizzled_column
 from camshaft.lang import tile_ir
 
 CHUNKS = (16, 8, 4)
+# Chunks of a thread that are written one after the other; more become a loop.
+MOST_UNROLLED = 16
 
 
 def copy(ctx: SimtContext, item: tile_ir.AsyncCopy) -> None:
-    """Copy: each thread takes every `threads`-th chunk of the destination."""
+    """Copy: each thread takes every `threads`-th chunk of the destination, in its own order if it is swizzled."""
     columns = item.destination.shape[-1]
     rows = item.destination.shape[0] if len(item.destination.shape) == 2 else 1
     base = index.linear(ctx, item.source, item.indices)
     nbytes = _chunk_nbytes(item, base, rows, columns)
     each = nbytes // memory_dtype(item.source.dtype).nbytes if nbytes else 1
+    chunks = _Chunks(ctx, item, base, nbytes, each)
     in_row = columns // each
+    turns, left = divmod(rows * in_row, ctx.threads)
+    if ctx.threads % in_row == 0 and not left and turns <= MOST_UNROLLED:
+        # a thread stays in its column, so that rows differ by a constant
+        first, column = chunks.place("%lane", in_row)
+        for turn in range(turns):
+            chunks.start(index.plus(ctx, first, integer(turn * (ctx.threads // in_row))), column)
+    else:
+        count = str(rows * in_row)
+        counted_loop(ctx, "%lane", count, ctx.threads, lambda number: chunks.start(*chunks.place(number, in_row)))
 
-    def copy_chunk(number: str) -> None:
-        row = ctx.line(f"udiv i64 {number}, {in_row}")
-        column = ctx.line(f"mul nuw nsw i64 {ctx.line(f'urem i64 {number}, {in_row}')}, {each}")
-        stride = item.source.strides[-2] if rows > 1 else 0
-        offset = ctx.line(f"add nsw i64 {ctx.line(f'mul nsw i64 {row}, {stride}')}, {column}")
-        source = pointer(ctx, item.source, ctx.line(f"add nsw i64 {base.name}, {offset}"), inbounds=False)
-        to = ctx.line(f"add nsw i64 {ctx.line(f'mul nsw i64 {row}, {columns}')}, {column}")
-        present = _present_elements(ctx, item, row, column, each)
-        (_start_chunk if nbytes else _copy_element)(
-            ctx, item, source, pointer(ctx, item.destination, to), present, each
-        )
 
-    counted_loop(ctx, "%lane", str(rows * in_row), ctx.threads, copy_chunk)
+@dataclass(frozen=True)
+class _Chunks:
+    """Chunks of a copy: of `each` elements and `nbytes` bytes, or elements that are copied at once (`nbytes` 0)."""
+
+    ctx: SimtContext
+    item: tile_ir.AsyncCopy
+    base: Rep
+    nbytes: int
+    each: int
+
+    def place(self, number: str, in_row: int) -> tuple[Rep, Rep]:
+        """The row and column of a chunk's first element."""
+        row, rest = (self.ctx.line(f"{op} i64 {number}, {in_row}") for op in ("udiv", "urem"))
+        return Rep(row), index.times(self.ctx, Rep(rest), self.each)
+
+    def start(self, row: Rep, column: Rep) -> None:
+        """Start to copy the chunk at a row and column."""
+        ctx, item, to = self.ctx, self.item, self.item.destination
+        has_rows = len(to.shape) == 2
+        offset = index.times(ctx, row, item.source.strides[-2]) if has_rows else integer(0)
+        offset = index.plus(ctx, index.plus(ctx, self.base, column), offset)
+        source = pointer(ctx, item.source, offset.name, inbounds=False)
+        kept = index.plus(ctx, index.times(ctx, row, to.shape[-1]), swizzled_column(ctx, to, row, column))
+        present = _present_elements(ctx, item, row.name, column.name, self.each)
+        start = _start_chunk if self.nbytes else _copy_element
+        start(ctx, item, source, pointer(ctx, to, kept.name), present, self.each)
 
 
 def wait(ctx: SimtContext, item: tile_ir.AsyncWait) -> None:
     """Wait for this thread's copies, then for all threads."""
-    ctx.machine.wait_for_copies(ctx)
+    ctx.machine.wait_for_copies(ctx, item.ahead)
     ctx.machine.wait_for_all(ctx)
 
 

@@ -17,6 +17,7 @@ from camshaft.emit.llvm.control import write_block
 from camshaft.emit.llvm.values import Rep, array_name, memory_dtype
 from camshaft.emit.nvptx import collectives, copies, tiles
 from camshaft.emit.nvptx.simt import ARRAY_ALIGNMENT, NVVM, WARP, Machine, SimtContext
+from camshaft.emit.nvptx.swizzle import swizzled_arrays
 from camshaft.emit.target import CpuTarget, GpuTarget
 from camshaft.lang import ir, tile_ir
 from camshaft.lang.expand.functions import expand_functions
@@ -73,9 +74,11 @@ def _aligned(nbytes: int) -> int:
 
 def thread(kernel: SimtKernel, target: CpuTarget, machine: Machine) -> SimtContext:
     """The body of one thread. It uses %lane, %program0.., the arrays' pointers, and %exchange if `exchange_nbytes` is not 0."""
-    ctx = SimtContext(kernel.name, target, SIMT_RULES, machine=machine, threads=kernel.lanes)
+    body = expand_functions(kernel, target.column, target.lacks).body
+    swizzled = swizzled_arrays(body, kernel.shared)
+    ctx = SimtContext(kernel.name, target, SIMT_RULES, machine=machine, threads=kernel.lanes, swizzled=swizzled)
     ctx.allocas += [f"{cpu.stack_array(array)}, align 16" for array in kernel.private]
-    write_block(ctx, expand_functions(kernel, target.column, target.lacks).body)
+    write_block(ctx, body)
     return ctx
 
 

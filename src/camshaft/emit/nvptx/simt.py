@@ -35,7 +35,8 @@ class Machine:
       n / 8.
     - `bits(x)`: the bits of the float `x` as i32.
     - `begin_copy(to, source, nbytes, present)`: starts to copy `present` (i32) of 4, 8 or 16 bytes from the device's memory to
-      the workgroup's; the rest become zeros. `wait_for_copies()`: waits for the copies that this thread started.
+      the workgroup's; the rest become zeros. `wait_for_copies(ahead)`: ends a group of copies and waits until at most the
+      last `ahead` groups of this thread are under way.
     """
 
     wait_for_all: Callable[[SimtContext], None]
@@ -44,16 +45,20 @@ class Machine:
     matrices: Callable[[SimtContext, str, int, bool], list[str]]
     bits: Callable[[SimtContext, str], str]
     begin_copy: Callable[[SimtContext, str, str, int, str], None]
-    wait_for_copies: Callable[[SimtContext], None]
+    wait_for_copies: Callable[[SimtContext, int], None]
 
 
 @dataclass(kw_only=True)
 class SimtContext(Context):
-    """`threads` of a workgroup. `exchange_nbytes`: bytes of workgroup memory through which collectives exchange values."""
+    """`threads` of a workgroup. `exchange_nbytes`: bytes of workgroup memory through which collectives exchange values.
+
+    `swizzled`: arrays in workgroup memory whose rows are kept in another order (swizzle.py).
+    """
 
     machine: Machine
     threads: int
     exchange_nbytes: int = 0
+    swizzled: frozenset[ir.Array] = frozenset()
 
     def alignment(self, array: ir.Array, at: Rep) -> int:
         # LLVM joins loads of neighbours to wide ones only where it knows this, and loses it when pointers become generic
@@ -126,8 +131,12 @@ def _begin_copy(ctx: SimtContext, to: str, source: str, nbytes: int, present: st
     ctx.call(name, "void", _in_space(ctx, to, 3), _in_space(ctx, source, 1), ("i32", present))
 
 
-def _wait_for_copies(ctx: SimtContext) -> None:
-    ctx.call("llvm.nvvm.cp.async.wait.all", "void")
+def _wait_for_copies(ctx: SimtContext, ahead: int) -> None:
+    if ahead == 0:
+        ctx.call("llvm.nvvm.cp.async.wait.all", "void")
+        return
+    ctx.call("llvm.nvvm.cp.async.commit.group", "void")
+    ctx.call("llvm.nvvm.cp.async.wait.group", "void", ("i32", str(ahead)))
 
 
 NVVM = Machine(

@@ -2,25 +2,25 @@
 
 A tile is divided into pieces of 16 x 8 accumulators, four per thread, and each warp owns a rectangle of them. A piece's product
 is 16 x 16 times 16 x 8 of 16-bit floats (PTX ISA, "Matrix fragments for mma.m16n8k16"). With g = lane / 4 and t = lane % 4 of a
-warp, a thread has of the left matrix the pairs (g, 2t), (g + 8, 2t), (g, 2t + 8), (g + 8, 2t + 8), of the right matrix, in column
-g, the pairs of rows 2t and 2t + 8, and of the piece the pairs (g, 2t), (g + 8, 2t).
+warp, a thread has of the piece the pairs (g, 2t), (g + 8, 2t). Operands: operands.py.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 from camshaft.dataclass import dataclass
 from camshaft.dtypes import f32
 from camshaft.emit.llvm import index
 from camshaft.emit.llvm.control import counted_loop
-from camshaft.emit.llvm.memory import pointer, store_vector, stored_form
-from camshaft.emit.llvm.values import Rep, integer
+from camshaft.emit.llvm.memory import pointer, stored_form
+from camshaft.emit.llvm.values import Rep, integer, memory_dtype, vector_type
+from camshaft.emit.nvptx.operands import COLUMNS, DEPTH, ROWS, InWarp, in_warp, left, operand, right, sum_of
 from camshaft.emit.nvptx.simt import WARP, SimtContext, guarded
 from camshaft.emit.tiles import GroupUnit
 from camshaft.lang import ir, tile_ir
 
-ROWS, COLUMNS, DEPTH = 16, 8, 16
 # Deeper products become a loop over steps of 16.
 MOST_UNROLLED = 64
 
@@ -69,10 +69,9 @@ def mma(ctx: SimtContext, item: tile_ir.TileMma) -> None:
 def _step(ctx: SimtContext, item: tile_ir.TileMma, p: Rep) -> None:
     """Multiply all pieces of a warp, 16 deep. Each operand is read once."""
     position, pieces = _warp_position(ctx, item.tile), ctx.tiles[item.tile]
-    x, y = _operand(ctx, item.a, item.a_at), _operand(ctx, item.b, item.b_at)
-    lines = [_left(ctx, x, _sum(ctx, position.row, r * ROWS), p) for r in range(len(pieces))]
-    starts = (_sum(ctx, position.column, c * COLUMNS) for c in range(len(pieces[0])))
-    columns = [_right(ctx, y, start, p, item.transposed) for start in starts]
+    x, y = operand(ctx, item.a, item.a_at), operand(ctx, item.b, item.b_at)
+    lines = [left(ctx, x, sum_of(ctx, position.row, r * ROWS), p) for r in range(len(pieces))]
+    columns = right(ctx, y, position.column, len(pieces[0]), p, item.transposed)
     for line, a in zip(pieces, lines, strict=True):
         for slots, b in zip(line, columns, strict=True):
             before = [ctx.line(f"load float, ptr {slot}") for slot in slots]
@@ -81,54 +80,47 @@ def _step(ctx: SimtContext, item: tile_ir.TileMma, p: Rep) -> None:
 
 
 def store(ctx: SimtContext, item: tile_ir.TileStore) -> None:
+    """Store the pairs of accumulators, as words of two where they are known to be aligned."""
     position, pieces = _warp_position(ctx, item.tile), ctx.tiles[item.tile]
-    base = index.linear(ctx, item.array, item.indices)
+    base, stride = index.linear(ctx, item.array, item.indices), item.array.strides[-2]
+    limits = [None if limit is None else ctx.reps[limit] for limit in (item.rows, item.columns)]
+    evens = (base.multiple, stride, *(limit.multiple for limit in limits[1:] if limit is not None))
+    each = 2 if all(number % 2 == 0 for number in evens) else 1
     for r, line in enumerate(pieces):
         for c, slots in enumerate(line):
-            for n, slot in enumerate(slots):
-                row = _sum(ctx, position.row, position.thread.group, r * ROWS + n // 2 * 8)
-                column = _sum(ctx, position.column, position.thread.pair, c * COLUMNS + n % 2)
-                at = _sum(ctx, base, _sum(ctx, index.times(ctx, row, item.array.strides[-2]), column))
-                _store_one(ctx, item, (row, column), at, slot, position.is_first)
+            for n in range(0, len(slots), each):
+                row = sum_of(ctx, position.row, position.thread.group, r * ROWS + n // 2 * 8)
+                column = sum_of(ctx, position.column, position.thread.pair, c * COLUMNS + n % 2)
+                at = sum_of(ctx, base, sum_of(ctx, index.times(ctx, row, stride), column))
+                within = _within(ctx, position, (row, column), limits)
+                guarded(ctx, within, partial(_store, ctx, item.array, at, slots[n : n + each]))
 
 
-def _store_one(
-    ctx: SimtContext, item: tile_ir.TileStore, position: tuple[Rep, Rep], at: Rep, slot: str, is_first: str | None
-) -> None:
-    conditions = [is_first] if is_first is not None else []
-    for number, limit in zip(position, (item.rows, item.columns), strict=True):
-        if limit is not None:
-            conditions.append(ctx.line(f"icmp slt i64 {number.name}, {ctx.reps[limit].name}"))
+def _within(ctx: SimtContext, position: _WarpPosition, at: tuple[Rep, Rep], limits: list[Rep | None]) -> list[str]:
+    """The conditions under which a thread stores an accumulator, as i1."""
+    below = [
+        ctx.line(f"icmp slt i64 {number.name}, {limit.name}")
+        for number, limit in zip(at, limits, strict=True)
+        if limit is not None
+    ]
+    return below if position.is_first is None else [position.is_first, *below]
 
-    def write() -> None:
-        value = stored_form(ctx.typed(f32, 0), ctx.line(f"load float, ptr {slot}"), item.array.dtype)
-        store_vector(ctx, item.array, at, value, 0, None)
 
-    guarded(ctx, conditions, write)
+def _store(ctx: SimtContext, array: ir.Array, at: Rep, slots: list[str]) -> None:
+    """Store the accumulators of one element, or of two adjacent ones of which the first is at a multiple of two."""
+    n, dtype = len(slots) if len(slots) > 1 else 0, memory_dtype(array.dtype)
+    values = [ctx.line(f"load float, ptr {slot}") for slot in slots]
+    name = values[0]
+    if n:
+        name = "poison"
+        for i, value in enumerate(values):
+            name = ctx.line(f"insertelement <{n} x float> {name}, float {value}, i64 {i}")
+    name = stored_form(ctx.typed(f32, n), name, array.dtype)
+    to, nbytes = pointer(ctx, array, at.name), dtype.nbytes * len(slots)
+    ctx.write(f"store {vector_type(dtype, n)} {name}, ptr {to}, align {nbytes}")
 
 
 # --- positions ----------------------------------------------------------------------------------------------------------
-
-
-def _sum(ctx: SimtContext, a: Rep, *more: Rep | int) -> Rep:
-    for b in more:
-        a = index.plus(ctx, a, b if isinstance(b, Rep) else integer(b))
-    return a
-
-
-@dataclass(frozen=True)
-class _InWarp:
-    """A thread's position in its warp: number, number / 4, and 2 (number % 4)."""
-
-    number: str
-    group: Rep
-    pair: Rep
-
-
-def _in_warp(ctx: SimtContext) -> _InWarp:
-    number = ctx.line(f"and i64 %lane, {WARP - 1}")
-    group = Rep(ctx.line(f"lshr i64 {number}, 2"))
-    return _InWarp(number, group, Rep(ctx.line(f"shl i64 {ctx.line(f'and i64 {number}, 3')}, 1"), multiple=2))
 
 
 @dataclass(frozen=True)
@@ -138,7 +130,7 @@ class _WarpPosition:
     row: Rep
     column: Rep
     is_first: str | None
-    thread: _InWarp
+    thread: InWarp
 
 
 def _warp_position(ctx: SimtContext, tile: tile_ir.Tile) -> _WarpPosition:
@@ -150,87 +142,4 @@ def _warp_position(ctx: SimtContext, tile: tile_ir.Tile) -> _WarpPosition:
     down, across = (ctx.line(f"{op} i64 {number}, {found.across}") for op in ("udiv", "urem"))
     row = index.times(ctx, Rep(down), found.rows * ROWS)
     column = index.times(ctx, Rep(across), found.columns * COLUMNS)
-    return _WarpPosition(row, column, is_first, _in_warp(ctx))
-
-
-# --- operands: pairs of 16-bit floats, each in an i32 ----------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class _Operand:
-    """A matrix of a product, from element `base` of an array on, and the thread's position in its pieces."""
-
-    array: ir.Array
-    base: Rep
-    thread: _InWarp
-
-    @property
-    def stride(self) -> int:
-        return self.array.strides[-2]
-
-    @property
-    def in_eights(self) -> bool:
-        """Whether rows of 8 are in workgroup memory at multiples of 16 bytes, as loads of whole matrices require."""
-        return self.array.scratch and self.base.multiple % 8 == 0 and self.stride % 8 == 0
-
-    @property
-    def in_pairs(self) -> bool:
-        """Whether two adjacent elements of a row are an aligned word."""
-        return self.base.multiple % 2 == 0 and self.stride % 2 == 0
-
-
-def _operand(ctx: SimtContext, array: ir.Array, at: tuple[ir.Value, ...]) -> _Operand:
-    return _Operand(array, index.linear(ctx, array, at), _in_warp(ctx))
-
-
-def _left(ctx: SimtContext, x: _Operand, row: Rep, p: Rep) -> list[str]:
-    """Four pairs in rows `row`.. and columns p.. ."""
-    if x.in_eights:
-        return _matrices(ctx, x, row, p, 4, False)
-    positions = [(_sum(ctx, row, r), _sum(ctx, p, c)) for c in (0, 8) for r in (0, 8)]
-    return [_words(ctx, x, _sum(ctx, r, x.thread.group), _sum(ctx, c, x.thread.pair)) for r, c in positions]
-
-
-def _right(ctx: SimtContext, x: _Operand, column: Rep, p: Rep, transposed: bool) -> list[str]:
-    """Two pairs along p.. in columns `column`.. . `transposed`: the array's rows are the product's columns."""
-    if x.in_eights:
-        return _matrices(ctx, x, *((column, p) if transposed else (p, column)), 2, not transposed)
-    steps = [_sum(ctx, p, n, x.thread.pair) for n in (0, 8)]
-    at = _sum(ctx, column, x.thread.group)
-    if transposed:
-        return [_words(ctx, x, at, step) for step in steps]
-    return [_joined(ctx, x, *(_element(ctx, x, _sum(ctx, step, n), at) for n in (0, 1))) for step in steps]
-
-
-def _element(ctx: SimtContext, x: _Operand, row: Rep, column: Rep) -> Rep:
-    """The number of an element of the array."""
-    return _sum(ctx, x.base, _sum(ctx, index.times(ctx, row, x.stride), column))
-
-
-def _words(ctx: SimtContext, x: _Operand, row: Rep, column: Rep) -> str:
-    """Two adjacent elements of a row: one load if they are known to be an aligned word."""
-    at = _element(ctx, x, row, column)
-    if x.in_pairs:
-        return ctx.line(f"load i32, ptr {pointer(ctx, x.array, at.name)}, align 4")
-    return _joined(ctx, x, at, _sum(ctx, at, 1))
-
-
-def _joined(ctx: SimtContext, x: _Operand, first: Rep, second: Rep) -> str:
-    low, high = (ctx.line(f"load i16, ptr {pointer(ctx, x.array, at.name)}, align 2") for at in (first, second))
-    upper = ctx.line(f"shl i32 {ctx.line(f'zext i16 {high} to i32')}, 16")
-    return ctx.line(f"or i32 {upper}, {ctx.line(f'zext i16 {low} to i32')}")
-
-
-def _matrices(ctx: SimtContext, x: _Operand, row: Rep, column: Rep, count: int, across: bool) -> list[str]:
-    """Load `count` matrices of 8 x 8; thread n gives the address of row n % 8 of matrix n / 8.
-
-    Of four, the second is below the first, the others to the right of these. Of two, the second is below if `across`, else to the
-    right.
-    """
-    row_in, matrix = (Rep(ctx.line(f"{op} i64 {x.thread.number}, {n}")) for op, n in (("and", 7), ("lshr", 3)))
-    first, second = (Rep(ctx.line(f"and i64 {ctx.line(f'lshr i64 {matrix.name}, {n}')}, 1")) for n in (0, 1))
-    none = integer(0)
-    down, right = (first, second) if count == 4 else (first, none) if across else (none, first)
-    rows = _sum(ctx, _sum(ctx, row, row_in), index.times(ctx, down, 8))
-    at = _element(ctx, x, rows, _sum(ctx, column, index.times(ctx, right, 8)))
-    return ctx.machine.matrices(ctx, pointer(ctx, x.array, at.name), count, across)
+    return _WarpPosition(row, column, is_first, in_warp(ctx))

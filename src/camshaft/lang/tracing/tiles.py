@@ -169,8 +169,13 @@ class TileMethods(AtomicMethods):
         limits = (self.limit(rows), self.limit(columns))
         self.append(tile_ir.AsyncCopy(self.line(), to, come, self.indices(come, at), *limits))
 
-    def async_wait(self) -> None:
-        """Wait for all started copies; also a barrier, after which every lane sees the copied data."""
+    def async_wait(self, ahead: int = 0) -> None:
+        """Wait for started copies; also a barrier, after which every lane sees the copied data.
+
+        The copies since the last wait are a group. With `ahead` the last so many groups, this one included, may stay under way.
+        """
         if self.in_lanes:
             raise self.fail("k.async_wait inside k.lanes")
-        self.append(tile_ir.AsyncWait(self.line()))
+        if ahead < 0:
+            raise self.fail(f"async_wait with ahead={ahead}; wanted 0 or more")
+        self.append(tile_ir.AsyncWait(self.line(), ahead))

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from camshaft.extent import Extent
-from camshaft.lang import Array, Tracer, ir
+from camshaft.lang import Array, Tracer, ir, kernel
 from camshaft.ops import op as ops
 
 # Columns per program: 16 KiB of each f32 operand, 0.5 (add) to 2 (silu) microseconds of work on one AVX-512 core.
@@ -105,3 +105,14 @@ def prefetch_next_row(k: Tracer, x: Array, row: ir.Value, column: ir.Value) -> N
     """Prefetches x[row + 1] at these columns: memory is idle while a row in the L1 cache is computed."""
     for i in range(0, _STEP, _LINE):
         k.prefetch(x, row + 1, column + i)
+
+
+@kernel
+def sum_of_group(k: Tracer, parts: Array, out: Array, *, group: int, n: int, block: int) -> None:
+    # out[h, i] = sum_g parts[h group + g, i]
+    head, start = k.program(0), k.program(1) * block
+    for i in k.lanes(start, k.minimum(start + block, n)):
+        total = parts[head * group, i]
+        for g in range(1, group):
+            total = total + parts[head * group + g, i]
+        out[head, i] = total

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from math import prod
 from typing import Any
 
@@ -14,6 +15,7 @@ from camshaft.lang import Array, Constant, Tracer, ir, kernel
 from camshaft.ops import op as ops
 from camshaft.ops.checks import EVERY, same_dtype
 from camshaft.ops.kernels.bits import as_bits
+from camshaft.ops.kernels.launch import has_threads
 from camshaft.ops.kernels.strides import SIZES, Iteration, ProgramBlock, Strides, iteration, split_index, strides_of
 from camshaft.ops.parameters import Attribute, Parameters
 from camshaft.ops.reduce.axes import axes_of
@@ -55,6 +57,27 @@ def tiles(
             out[starts[1] + c * out_column + r] = k.gather(tile, (r - row) * PITCH + (c - column))
 
 
+@kernel
+def tiles_of_threads(
+    k: Tracer, x: Array, out: Array, *, sizes: Strides, x_steps: Strides, out_steps: Strides, rows: int, columns: int,
+    x_row: int, out_column: int, dtype: str,
+) -> None:  # fmt: skip
+    # as `tiles`; all threads of a workgroup have elements of a tile, where a row of it has too few for them
+    axes = split_index(k.program(0), sizes)
+    starts = [sum((i * step for i, step in zip(axes, steps, strict=True)), start=0) for steps in (x_steps, out_steps)]
+    first_row, first_column = k.program(1) * TILE, k.program(2) * TILE
+    tile = k.scratch(DTYPES[dtype], TILE * PITCH)
+    for i in k.lanes(TILE * TILE):
+        r, c = first_row + i // TILE, first_column + i % TILE
+        with k.when((r < rows) & (c < columns)):
+            k.scatter(tile, k.gather(x, starts[0] + r * x_row + c), i // TILE * PITCH + i % TILE)
+    k.barrier()
+    for i in k.lanes(TILE * TILE):
+        r, c = first_row + i % TILE, first_column + i // TILE
+        with k.when((r < rows) & (c < columns)):
+            k.scatter(out, k.gather(tile, i % TILE * PITCH + i // TILE), starts[1] + c * out_column + r)
+
+
 def _axes(x: TensorSpec, attrs: ops.Attrs) -> tuple[int, ...]:
     rank = len(x.shape)
     axes = attrs.get("axes")
@@ -88,7 +111,7 @@ def _build(node: ops.NodeSpec, target: ops.Target) -> ops.Build:
     arrays = as_bits(ops.read(0, shape=flat), x), as_bits(ops.write(0, shape=flat), out)
     tiled = _tiled(over, arrays, ir.arithmetic_dtype(arrays[0].dtype or as_dtype(x.dtype)))
     if tiled is not None:
-        return ops.Build((tiled,))
+        return ops.Build((replace(tiled, kernel=tiles_of_threads) if has_threads(target) else tiled,))
     return ops.Build((strided(over, arrays),))
 
 

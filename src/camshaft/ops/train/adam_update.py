@@ -15,6 +15,7 @@ from camshaft.ops import op as ops
 from camshaft.ops.elementwise.activation import expm1
 from camshaft.ops.gradient import IN_PLACE
 from camshaft.ops.kernels.blocks import BLOCK
+from camshaft.ops.kernels.launch import has_threads
 from camshaft.ops.parameters import Attribute, Parameters
 from camshaft.ops.spec import TensorSpec
 
@@ -91,8 +92,11 @@ def _build(node: ops.NodeSpec, target: ops.Target) -> ops.Build:
     arrays = (*(ops.update(i, shape=(n,)) for i in range(3)), ops.read(3, shape=(n,)))
     scalars = ops.read(4, shape=(1,)), ops.read(5, shape=(1,))
     given = {name: float(node.attrs.get(name, default)) for name, default in _DEFAULTS.items()}
-    constants = {"n": n, "block": BLOCK, **given}
-    grid = (ops.Cells(n, per=BLOCK),)
+    block = (
+        4 * target.lanes if has_threads(target) else BLOCK
+    )  # a thread of a GPU has 4 elements: small matrices are many
+    constants = {"n": n, "block": block, **given}
+    grid = (ops.Cells(n, per=block),)
     return ops.Build((ops.Launch(one_block_per_program, (*arrays, *scalars), grid, constants, sizes=("n",)),))
 
 

@@ -18,9 +18,11 @@ from camshaft.dtypes import boolean, f32
 from camshaft.lang import Constant
 from camshaft.ops import op as ops
 from camshaft.ops.attention.paged import register_vectors
+from camshaft.ops.kernels.blocks import sum_of_group
 from camshaft.ops.kernels.launch import has_threads
 from camshaft.ops.masked.decomposition import LOWEST
-from camshaft.ops.masked.gradient.kernels import one_head_per_program, sum_of_group
+from camshaft.ops.masked.gradient import products
+from camshaft.ops.masked.gradient.kernels import one_head_per_program
 from camshaft.ops.masked.options import Options
 from camshaft.ops.movement.transpose import TILE, tiles
 from camshaft.ops.parameters import Attribute, Parameters
@@ -36,6 +38,7 @@ ATTRIBUTES = (
 )
 SUM_BLOCK = 4096  # elements that a program adds up over the heads of a group
 RATE = 15.0  # multiply-adds per ns of one core of a Zen 3 server, about
+GPU_RATE = 1000.0  # of the products on a GPU; `tiles` has 120 on an H200
 
 
 def visible(options: Options, queries: int, keys: int, offset: int) -> np.ndarray[Any, Any]:
@@ -121,6 +124,13 @@ def _decompose(
     return of_q, of_k, f.matmul(transposed(weights), rows(dy))
 
 
+def _given(attrs: ops.Attrs) -> dict[str, Constant]:
+    """The attributes as constants of a kernel."""
+    options = _options(attrs)
+    given: dict[str, Constant] = {name: getattr(options, name) for name in ("causal", "window", "chunk")}
+    return given | {"offset": attrs.get("offset", 0), "scale": float(attrs.get("scale", 1.0))}
+
+
 def _tile(target: ops.Target) -> dict[str, int]:
     """Rows and columns of a tile, and the rows and vectors of a register block, which divide them."""
     if has_threads(target):
@@ -170,15 +180,7 @@ def _build(node: ops.NodeSpec, target: ops.Target) -> ops.Build:
         ops.write(0, shape=(n, queries, size)),
         *parts,
     )
-    options = _options(attrs)
-    given: dict[str, Constant] = {name: getattr(options, name) for name in ("causal", "window", "chunk")} | {
-        "offset": attrs.get("offset", 0),
-        "scale": float(attrs.get("scale", 1.0)),
-        "heads": heads,
-        "group": group,
-        "masked": len(node.inputs) > 6,
-        **tile,
-    }
+    given = _given(attrs) | {"heads": heads, "group": group, "masked": len(node.inputs) > 6, **tile}
     launches = [*turns, ops.Launch(one_head_per_program, arrays, (ops.Cells(n),), given)]
     for i in sizes if group > 1 else ():
         row = keys * sizes[i]
@@ -238,6 +240,13 @@ OP = ops.Op(
     reference=_reference,
     variants=(
         ops.KernelVariant("tiles", ops.EVERYWHERE, _build, cost=lambda node, target: _multiply_adds(node) / RATE),
+        ops.KernelVariant(
+            "products",
+            ops.GPUS,
+            lambda node, target: products.build(node, target, _given(node.attrs)),
+            products.supports,
+            lambda node, target: _multiply_adds(node) / GPU_RATE,
+        ),
     ),
     samples=_samples,
     error_samples=_error_samples,

@@ -234,14 +234,3 @@ def one_head_per_program(
             for key in k.range(0, k.minimum(span.keys - base, columns), block):
                 part.add_keys(dk, part.ds, q, key, base, first)
                 part.add_keys(dv, part.p, dy, key, base, first)
-
-
-@kernel
-def sum_of_group(k: Tracer, parts: Array, out: Array, *, group: int, n: int, block: int) -> None:
-    # out[h, i] = sum_g parts[h group + g, i]
-    head, start = k.program(0), k.program(1) * block
-    for i in k.lanes(start, k.minimum(start + block, n)):
-        total = parts[head * group, i]
-        for g in range(1, group):
-            total = total + parts[head * group + g, i]
-        out[head, i] = total
