@@ -34,6 +34,7 @@ def made(dataclass: Any) -> SimpleNamespace:
         c: list[int] = field(default_factory=list, compare=False)
         d: int = field(default=4, repr=False)
         e: int = field(default=5, init=False)
+        g: Any = field(default=None, hash=False)
 
         def own(self) -> int:
             return self.a
@@ -43,7 +44,7 @@ def made(dataclass: Any) -> SimpleNamespace:
         """Adds a keyword, a check and a value of its own."""
 
         f: float
-        g: dict[str, int] = field(init=False, default_factory=dict)
+        h: dict[str, int] = field(init=False, default_factory=dict)
 
         def __post_init__(self) -> None:
             if self.f < 0:
@@ -119,6 +120,7 @@ CALLS: dict[str, Callable[[Any], Any]] = {
     ],
     "the same nan": lambda m: [m.Mutable(NAN) == m.Mutable(NAN), m.Mutable(1, NAN) == m.Mutable(1, NAN)],
     "hashes": lambda m: [hash(m.Base(1)), hash(m.Base(2)), hash(m.Derived(a=1, f=2.0)) == hash(m.Derived(a=1, f=2.0))],
+    "hash without a field": lambda m: [hash(m.Base(1, g={})) == hash(m.Base(1)), m.Base(1, g={}) == m.Base(1)],
     "as keys": lambda m: {m.Base(1): 1, m.Base(1, c=[3]): 2, m.Base(2): 3},
     "hash of a list": lambda m: hash(m.OwnHash([1])),
     "unhashable field": lambda m: hash(m.Base([1])),

@@ -91,13 +91,14 @@ def _repr(self: Any) -> str:
 
 
 def _compared(cls: type) -> dict[str, Callable[..., Any]]:
-    """`__eq__` and `__hash__`, of the tuple of fields that are compared."""
-    names = [field.name for field in dataclasses.fields(cls) if field.compare]
-    mine, others = ("".join(f"{of}.{name}," for name in names) for of in ("self", "other"))
-    same = f"return ({mine}) == ({others}) if other.__class__ is self.__class__ else NotImplemented"
+    """`__eq__` and `__hash__`, of tuples of the fields that are compared and hashed."""
+    fields = dataclasses.fields(cls)
+    compared = "({})".format("".join(f"{{0}}.{field.name}," for field in fields if field.compare))
+    hashed = "".join(f"self.{field.name}," for field in fields if (field.compare if field.hash is None else field.hash))
+    same = f"{compared.format('self')} == {compared.format('other')} if other.__class__ is self.__class__"
     return {
-        "__eq__": _compiled_later(cls, "__eq__", "self, other", same),
-        "__hash__": _compiled_later(cls, "__hash__", "self", f"return hash(({mine}))"),
+        "__eq__": _compiled_later(cls, "__eq__", "self, other", f"return {same} else NotImplemented"),
+        "__hash__": _compiled_later(cls, "__hash__", "self", f"return hash(({hashed}))"),
     }
 
 
