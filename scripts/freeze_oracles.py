@@ -12,14 +12,12 @@ from __future__ import annotations
 import argparse
 import gzip
 import json
-import lzma
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -31,15 +29,14 @@ from camshaft.formats.importance import WEIGHTED  # noqa: E402
 from camshaft.models.files.quantization_mix import MIXES  # noqa: E402
 from scripts.oracles import excerpt, llama, quantized  # noqa: E402
 from scripts.oracles.awkward import awkward_strings  # noqa: E402
+from scripts.oracles.networks import freeze_encoders, freeze_models, freeze_sequences, freeze_vision, save  # noqa: E402
 from scripts.oracles.vocabularies import OTHERS, VOCABULARIES, fetch_vocabularies  # noqa: E402
-from tests.support.fixtures import DATA, MODES, default_model, pack_logits, token_digest  # noqa: E402
+from tests.support.fixtures import DATA, MODES, default_model, token_digest  # noqa: E402
 from tests.support.models import vocabularies  # noqa: E402
 from tests.support.models.references import divergence  # noqa: E402
 from tests.support.models.sketches import SKETCHES, block_values, sketch, weighted_values  # noqa: E402
 
 MAX_NBYTES = 6_000_000
-# Bytes of numbers are alike at the same place in them: a fifth less than gzip.
-NUMBERS_OF_4_BYTES = [{"id": lzma.FILTER_LZMA2, "preset": 9, "lc": 0, "lp": 2, "pb": 2}]
 N_POSITIONS = 256
 N_TOP = 64
 
@@ -49,7 +46,7 @@ def freeze_tokens(model: Path) -> None:
     strings = awkward_strings()
     folder = DATA / "tokens"
     joined = np.frombuffer(b"".join(strings), np.uint8)
-    _save(folder / "strings.npz", bytes=joined, ends=np.cumsum([len(s) for s in strings], dtype=np.int32))
+    save(folder / "strings.npz", bytes=joined, ends=np.cumsum([len(s) for s in strings], dtype=np.int32))
     with tempfile.TemporaryDirectory() as scratch:
         made = {name: getattr(vocabularies, name)() for name in ("unigram", "rwkv", "plamo2")}
         for name, metadata in made.items():
@@ -57,7 +54,7 @@ def freeze_tokens(model: Path) -> None:
         of_tests = {name: Path(scratch) / f"{name}.gguf" for name in made}
         files = {"smollm2": model, **of_tests, **fetch_vocabularies(VOCABULARIES)}
         for name, path in files.items():
-            _save(folder / f"{name}.npz", **_tokens_of(llama.Vocabulary(path), strings))
+            save(folder / f"{name}.npz", **_tokens_of(llama.Vocabulary(path), strings))
     digests = {name: _digest(llama.Vocabulary(path), strings) for name, path in fetch_vocabularies(OTHERS).items()}
     (folder / "digests.json").write_text(json.dumps(digests, indent=1) + "\n")
 
@@ -79,97 +76,6 @@ def _tokens_of(vocabulary: llama.Vocabulary, strings: Sequence[bytes]) -> dict[s
     return arrays
 
 
-def freeze_models(model: Path) -> None:
-    """Tiny random models and the logits of transformers, which llama.cpp must confirm before they are written."""
-    from scripts.oracles import tiny_models
-
-    for name in tiny_models.SEEDED:
-        freeze_model(name)
-
-
-def freeze_model(name: str) -> None:
-    """One tiny random model and its logits."""
-    from scripts.oracles import tiny_models
-
-    seed, tiny = tiny_models.SEEDED[name]
-    network, tokens = tiny_models.build(tiny, seed), tiny_models.sequence(seed, tiny.n_tokens, tiny.n_vocab)
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "tiny.gguf"
-        tiny_models.write_gguf(tiny, network, path)
-        wanted = tiny_models.logits(network, tokens)
-        difference = 0.0 if tiny.agreement is None else np.abs(llama.logits(path, tokens, exact=True) - wanted).max()
-        packed = lzma.compress(path.read_bytes(), filters=NUMBERS_OF_4_BYTES)
-    if difference > (tiny.agreement or 0) or wanted.std(axis=0).mean() < 1:
-        raise SystemExit(f"{tiny.name}: llama.cpp differs by {difference}, std {wanted.std(axis=0).mean():.2f}")
-    (DATA / "models").mkdir(parents=True, exist_ok=True)
-    (DATA / "models" / f"{tiny.name}.gguf.xz").write_bytes(packed)
-    np.savez(DATA / "models" / f"{tiny.name}.npz", tokens=np.array(tokens, np.uint16), planes=pack_logits(wanted))
-
-
-def freeze_encoders(model: Path) -> None:
-    """Tiny random encoders and the vectors of transformers, which llama.cpp must confirm before they are written."""
-    from scripts.oracles.encoders import tiny as tiny_encoders
-
-    for seed, tiny in enumerate(tiny_encoders.ENCODERS):
-        with tempfile.TemporaryDirectory() as folder:
-            path = Path(folder) / "tiny.gguf"
-            arrays, difference = tiny_encoders.written(tiny, seed, path)
-            packed = gzip.compress(path.read_bytes(), 9, mtime=0)
-        print(f"{tiny.name}: llama.cpp differs by {difference:.2g}")
-        if difference > tiny.agreement:
-            raise SystemExit(f"{tiny.name}: wanted at most {tiny.agreement}")
-        target = DATA / "encoders" / f"{tiny.name}.gguf.gz"
-        target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_bytes(packed)
-        _save(DATA / "encoders" / f"{tiny.name}.npz", **arrays)
-
-
-def freeze_vision(model: Path, names: Sequence[str] = ()) -> None:
-    """Tiny random models that see images (those of these names, or all), and the logits of transformers."""
-    from scripts.oracles.tiny.images import files, models, vision
-
-    for seed, tiny in enumerate(models.MODELS, models.FIRST_SEED):
-        if names and tiny.name not in names:
-            continue
-        network = vision.build(tiny, seed)
-        for part, write in (("text", files.write_text), ("mmproj", files.write_vision)):
-            with tempfile.TemporaryDirectory() as folder:
-                path = Path(folder) / "tiny.gguf"
-                write(tiny, network, path)
-                packed = lzma.compress(path.read_bytes(), filters=NUMBERS_OF_4_BYTES)
-            target = DATA / "vision" / f"{tiny.name}.{part}.gguf.xz"
-            target.parent.mkdir(parents=True, exist_ok=True)
-            target.write_bytes(packed)
-        arrays = vision.answers(tiny, network)
-        spread = min(values.std(axis=0).mean() for name, values in arrays.items() if "logits" in name)
-        if spread < 1:
-            raise SystemExit(f"{tiny.name}: the logits' standard deviation is {spread:.2f}; wanted 1")
-        _save(DATA / "vision" / f"{tiny.name}.npz", **arrays)
-
-
-def freeze_sequences(model: Path) -> None:
-    """Tiny random models with an encoder and a decoder, Whisper and T5s of both versions, and what transformers says of them."""
-    from scripts.oracles.tiny import speech, t5
-
-    _freeze("speech/whisper", speech, speech.make())
-    for name, gated in (("t5-gated", True), ("t5-relu", False)):
-        _freeze(f"t5/{name}", t5, t5.make(gated=gated))
-
-
-def _freeze(name: str, oracle: Any, network: Any) -> None:
-    """A network's file, and what its oracle says of it."""
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "tiny.gguf"
-        oracle.write(network, path)
-        packed = lzma.compress(path.read_bytes(), filters=NUMBERS_OF_4_BYTES)
-    arrays = oracle.facts(network)
-    if arrays["logits"].std(axis=0).mean() < 1:
-        raise SystemExit(f"{name}: std {arrays['logits'].std(axis=0).mean():.2f}")
-    (DATA / name).parent.mkdir(parents=True, exist_ok=True)
-    (DATA / f"{name}.gguf.xz").write_bytes(packed)
-    _save(DATA / f"{name}.npz", **arrays)
-
-
 def freeze_logits(model: Path) -> None:
     """llama.cpp's likeliest tokens after each of the excerpt's first positions, with its own settings."""
     if not (DATA / "excerpt.txt").exists():
@@ -183,7 +89,7 @@ def freeze_logits(model: Path) -> None:
     log_probabilities = logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
     ids = np.argsort(-log_probabilities, axis=1, kind="stable")[:, :N_TOP]
     top = np.take_along_axis(log_probabilities, ids, axis=1).astype(np.float32)
-    _save(
+    save(
         DATA / "llama_cpp_top64.npz",
         tokens=np.array(tokens, np.int32),
         ids=ids.astype(np.uint16),
@@ -197,7 +103,7 @@ def freeze_quantized(model: Path) -> None:
     made = {
         row.name: quantized.blocks(block_values(row.block_size), row.ggml_id or 0, row.block_nbytes) for row in rows
     }
-    _save(DATA / "quantized" / "blocks.npz", **made)
+    save(DATA / "quantized" / "blocks.npz", **made)
     types: dict[str, dict[str, dict[str, str]]] = {}
     with tempfile.TemporaryDirectory() as folder:
         for name in SKETCHES:
@@ -217,7 +123,7 @@ def freeze_weighted(model: Path) -> None:
         row.name: quantized.weighted_rows(values, importance, row.ggml_id or 0, row.row_nbytes(values.shape[1]))
         for row in rows
     }
-    _save(DATA / "quantized" / "weighted.npz", **made)
+    save(DATA / "quantized" / "weighted.npz", **made)
 
 
 def freeze_divergence(model: Path) -> None:
@@ -235,11 +141,6 @@ def freeze_divergence(model: Path) -> None:
                 found.setdefault(part, {})[name] = {key: float(f"{value:.4g}") for key, value in row.items()}
                 print(part, name, found[part][name], flush=True)
     divergence.FROZEN.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
-
-
-def _save(path: Path, **arrays: np.ndarray) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    np.savez_compressed(path, **arrays)
 
 
 STAGES: dict[str, Callable[[Path], None]] = {

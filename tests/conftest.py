@@ -89,7 +89,7 @@ def llvm_is_stored() -> Iterator[None]:
 @pytest.fixture(scope="session", autouse=True)
 def more_workers_than_cores() -> Iterator[None]:
     """Plans have as many workers as a test wants, also on a machine with fewer cores."""
-    from camshaft import settings as module
+    from camshaft import process as module
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "limit_to_cores", False)

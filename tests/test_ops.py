@@ -21,6 +21,7 @@ from tests.support.samples import (
     each_arithmetic,
     has_frame_of_others,
     has_turn,
+    on_cpu,
     samples,
     smallest,
     spread,
@@ -78,13 +79,7 @@ def _cases(op, variant, backend) -> list:
     ]
 
 
-CASES = [
-    case
-    for op in ops.all_ops()
-    for variant in op.variants
-    for backend in sorted(variant.backends & {"scalar", "simd"})
-    for case in _cases(op, variant, backend)
-]
+CASES = on_cpu(_cases)
 
 
 @pytest.mark.parametrize(("op", "variant", "backend", "sample"), CASES)

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from camshaft import ops
 from camshaft.backends.cpu.device import cpu_device
 from camshaft.lang.interpreter.interpret import interpret
 from camshaft.ops.op import Launch
 from camshaft.validation import run
 from camshaft.validation.validate import check_outputs, error_between, node_of
 from tests.support.compilers.op_kernels import arguments_at
-from tests.support.samples import covering, elements, has_turn, is_row, smallest, usable, without
+from tests.support.samples import covering, elements, has_turn, is_row, on_cpu, smallest, usable, without
 
 # Samples of a variant, the smallest: in the default run, then behind `full`, of others and of a row; those that show more than
 # the rest of them. One lane takes as many steps as there are elements.
@@ -40,13 +39,7 @@ def _cases(op, variant, backend) -> list:
     ]
 
 
-CASES = [
-    case
-    for op in ops.all_ops()
-    for variant in op.variants
-    for backend in sorted(variant.backends & {"scalar", "simd"})
-    for case in _cases(op, variant, backend)
-]
+CASES = on_cpu(_cases)
 
 
 class Interpreted:

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from camshaft.errors import SettingError
-from camshaft.settings import TABLE, Settings, settings, thread_count
+from camshaft.process import thread_count
+from camshaft.settings import TABLE, Settings, settings
 
 
 @pytest.mark.parametrize("text", ["0", "-1", "1025", "two", "1.5", "²", "9" * 5000, " 1"])

@@ -13,7 +13,7 @@ import typer
 
 from camshaft.cli.command import INTERRUPTED, Bar, command, print_json
 from camshaft.errors import SettingError
-from camshaft.settings import thread_count
+from camshaft.process import thread_count
 
 
 def threads_of(text: str | None) -> tuple[int, ...]:

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import re
 import stat
 from collections.abc import Callable
-from os import stat as stat_of
 from pathlib import Path
+
+# emit/target.py lists the features of each level.
+CPU_LEVELS = (
+    *("sse4", "avx2", "avx-vnni", "avx512", "avx512-vnni", "avx512-bf16", "amx"),
+    *("neon", "neon-dotprod", "neon-i8mm", "neon-bf16"),
+)
 
 
 class Refused(Exception):
@@ -50,7 +56,7 @@ def switch(text: str) -> bool:
 def folder(text: str) -> Path:
     """Parse the path of a folder that exists or can be created. A single stat: every kernel load reads the settings."""
     try:
-        if not stat.S_ISDIR(stat_of(text).st_mode):
+        if not stat.S_ISDIR(os.stat(text).st_mode):
             raise Refused("a folder")
     except OSError:
         pass  # missing or unreadable: creating it reports the error

@@ -10,10 +10,20 @@ from typing import Any
 
 import platformdirs
 
-from camshaft.cores import available_cores
 from camshaft.dataclass import dataclass
 from camshaft.errors import SettingError
-from camshaft.setting_values import Refused, existing_folder, file, folder, one_of, size, switch, whole, words
+from camshaft.setting_values import (
+    CPU_LEVELS,
+    Refused,
+    existing_folder,
+    file,
+    folder,
+    one_of,
+    size,
+    switch,
+    whole,
+    words,
+)
 
 
 @dataclass(frozen=True)
@@ -46,13 +56,6 @@ class Settings:
         return any((self.debug, self.dump, self.override, self.validate, self.interpret, self.trace))
 
 
-# emit/target.py lists the features of each level.
-CPU_LEVELS = (
-    *("sse4", "avx2", "avx-vnni", "avx512", "avx512-vnni", "avx512-bf16", "amx"),
-    *("neon", "neon-dotprod", "neon-i8mm", "neon-bf16"),
-)
-
-
 @dataclass(frozen=True)
 class Setting:
     """A setting: variable, field of Settings, allowed values, default, meaning. `read` parses the text; `unset` gives the
@@ -68,11 +71,11 @@ class Setting:
 
 
 # What the user's cache folder depends on.
-_FOLDERS = ("XDG_CACHE_HOME", "HOME", "USERPROFILE", "LOCALAPPDATA")
+_CACHE_VARIABLES = ("XDG_CACHE_HOME", "HOME", "USERPROFILE", "LOCALAPPDATA")
 
 
 @functools.lru_cache(maxsize=8)
-def _user_cache(*folders: str | None) -> Path:
+def _user_cache(*variables: str | None) -> Path:
     return Path(platformdirs.user_cache_dir("camshaft", appauthor=False))
 
 
@@ -84,7 +87,7 @@ TABLE = (
         "the user's cache folder",
         "Folder of the cache: compiled kernels, validation results, measurements, compiled plans, model headers, models.",
         Path,  # not checked: what cannot be used is reported once, and does without (store/store.py)
-        lambda: _user_cache(*map(os.environ.get, _FOLDERS)),
+        lambda: _user_cache(*map(os.environ.get, _CACHE_VARIABLES)),
     ),
     Setting(
         "CAMSHAFT_BACKEND",
@@ -259,16 +262,3 @@ def setting(field: str) -> Any:
 def settings() -> Settings:
     """Read all settings from the environment. Raises SettingError, naming the variable and the allowed values."""
     return Settings(**{row.field: _value(row) for row in TABLE})
-
-
-limit_to_cores = True  # False in tests, which want several workers on any machine
-
-
-def thread_count(requested: int | None = None) -> int:
-    """The number of worker threads: `requested`, else CAMSHAFT_THREADS, at most the cores available to this process; by
-    default all of these. More workers than cores would wait for each other."""
-    is_number = isinstance(requested, int) and not isinstance(requested, bool)
-    if requested is not None and not (is_number and 1 <= requested <= 1024):
-        raise SettingError(f"threads={requested!r}: wanted 1 to 1024")
-    cores, wanted = available_cores(), requested or setting("threads")
-    return cores if wanted is None else min(wanted, cores) if limit_to_cores else wanted

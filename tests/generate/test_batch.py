@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -10,22 +10,16 @@ import pytest
 from camshaft import GenerateOptions, LanguageModel, Sampling
 from camshaft.errors import ContextError, ModelError, SettingError
 from camshaft.models.files.quantize import quantize
-from tests.generate.conftest import CONTEXT, SESSIONS, whole_text
+from tests.generate.conftest import CONTEXT, SESSIONS, alone, whole_text
 from tests.support.fixtures import tiny_model
 
 GREEDY = Sampling(greedy=True)
 PROMPTS = [[40, 7, 81, 200, 13], [9, 9, 120], [33], [250, 18, 77, 5, 6, 31, 222], [101, 64]]
 
 
-def alone(lm: LanguageModel, prompt: Sequence[int], n: int, sampling: Sampling = GREEDY, **how: object) -> list[int]:
-    generation = lm.generate(prompt, max_tokens=n, sampling=sampling, **how)  # type: ignore[arg-type]
-    list(generation)
-    return generation.ids
-
-
 @pytest.mark.parametrize("n", [1, 2, 3, 5])
 def test_each_says_what_it_says_alone(lm: LanguageModel, n: int) -> None:
-    wanted = [alone(lm, prompt, 9, ignore_eos=True) for prompt in PROMPTS[:n]]
+    wanted = [alone(lm, prompt, 9) for prompt in PROMPTS[:n]]
     batch = lm.generate_batch(PROMPTS[:n], max_tokens=9, sampling=GREEDY, ignore_eos=True)
     texts = batch.texts()
     assert [g.ids for g in batch.generations] == wanted
@@ -36,7 +30,7 @@ def test_each_says_what_it_says_alone(lm: LanguageModel, n: int) -> None:
 def test_draws_follow_each_ones_own_seed_and_settings(lm: LanguageModel) -> None:
     kinds = [Sampling(seed=3), Sampling(seed=4, temperature=1.5, top_k=0), GREEDY, Sampling(seed=3, repeat_penalty=1.3)]
     prompts = [PROMPTS[0]] * 4
-    wanted = [alone(lm, p, 8, s, ignore_eos=True) for p, s in zip(prompts, kinds, strict=True)]
+    wanted = [alone(lm, p, 8, s) for p, s in zip(prompts, kinds, strict=True)]
     batch = lm.generate_batch(prompts, [GenerateOptions(sampling=s) for s in kinds], max_tokens=8, ignore_eos=True)
     batch.texts()
     assert [g.ids for g in batch.generations] == wanted
@@ -68,7 +62,7 @@ def test_prompts_share_a_run_and_every_step_is_one(lm: LanguageModel, monkeypatc
 def test_a_prompt_longer_than_a_run_goes_through_in_parts(tiny_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("camshaft.generate.model_plans.PROMPT_TOKENS", 4)
     with LanguageModel(tiny_path, threads=1, context=CONTEXT, activations="f32", sessions=2) as lm:
-        wanted = [alone(lm, prompt, 5, ignore_eos=True) for prompt in (PROMPTS[3], PROMPTS[0])]
+        wanted = [alone(lm, prompt, 5) for prompt in (PROMPTS[3], PROMPTS[0])]
         runs = Runs(lm, monkeypatch)
         batch = lm.generate_batch([PROMPTS[3], PROMPTS[0]], max_tokens=5, sampling=GREEDY, ignore_eos=True)
         batch.texts()
@@ -78,7 +72,7 @@ def test_a_prompt_longer_than_a_run_goes_through_in_parts(tiny_path: Path, monke
 
 def test_more_prompts_than_places_take_turns(lm: LanguageModel) -> None:
     assert len(PROMPTS) > SESSIONS
-    wanted = [alone(lm, prompt, 9, ignore_eos=True) for prompt in PROMPTS]
+    wanted = [alone(lm, prompt, 9) for prompt in PROMPTS]
     batch = lm.generate_batch(PROMPTS * 2, max_tokens=9, sampling=GREEDY, ignore_eos=True)
     order = [i for i, _ in batch]
     assert {*order} == {*range(10)}
@@ -110,7 +104,7 @@ def test_stop_strings_end_one_and_not_the_others(lm: LanguageModel) -> None:
 
 
 def test_an_end_token_ends_one(lm: LanguageModel, monkeypatch: pytest.MonkeyPatch) -> None:
-    ids = alone(lm, PROMPTS[0], 6, ignore_eos=True)
+    ids = alone(lm, PROMPTS[0], 6)
     monkeypatch.setattr(lm.tokenizer, "eos_ids", frozenset({ids[2]}))
     batch = lm.generate_batch(PROMPTS[:1], max_tokens=6, sampling=GREEDY)
     batch.texts()

@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 
 from camshaft import EmbeddingModel, GenerateOptions, LanguageModel, Sampling, SpeechModel, TextToTextModel
-from camshaft.forks import ForkLock
 from camshaft.generate.engine.engine import Engine
 from camshaft.generate.engine.request import Update
+from camshaft.process import ForkLock
 from camshaft.serve.models.served import Listener
 from tests.support.fixtures import DATA, tiny_encoder
 from tests.support.models.speech import sound, tiny_whisper

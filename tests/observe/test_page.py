@@ -11,9 +11,9 @@ from small_plans import X, plan
 import camshaft as cs
 from camshaft.observe.page import SCRIPTS, page
 from camshaft.observe.profile import Profile
-from camshaft.train.record.page import SCRIPTS as TRAINING_SCRIPTS
+from camshaft.train.record.recorder import SCRIPTS as TRAINING_SCRIPTS
 from tests.support.browser import probed
-from tests.support.devices.fake_device import FakeDevice, Fakes
+from tests.support.devices.profiled import profile_of_devices
 from tests.support.quick import full
 
 pytestmark = pytest.mark.usefixtures("known_peak")
@@ -154,16 +154,7 @@ def test_names_from_a_model_are_text_and_never_markup(tmp_path: Path) -> None:
 def test_a_plan_on_a_device_alone_is_drawn_without_roof_and_times(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    Fakes(FakeDevice("fake:0"), FakeDevice("fake:1", tick_ns=900)).install(monkeypatch)
-    graph = cs.Graph()
-    x = graph.input("x", (5, 24), "f32")
-    for name in ("fake:0", "fake:1"):
-        with graph.on(name):
-            x = cs.silu(x)
-    graph.output("y", x)
-    with cs.compile(graph, backend="scalar", threads=1) as made:
-        made.run(x=X[:5, :24].copy())
-        found = made.profile(runs=2)
+    found = profile_of_devices(monkeypatch, tick_ns=900, runs=2)
     probe = """
     const count = (what) => document.querySelectorAll(what).length;
     byId('by').value = 'thunk';

@@ -9,11 +9,10 @@ import numpy as np
 import pytest
 from small_plans import DIM, PEAK, TOKENS, X, graph, plan
 
-import camshaft as cs
 from camshaft.errors import SettingError
 from camshaft.observe.profile import profile_of
 from camshaft.observe.rows import active_node, layer_and_part, work_of
-from tests.support.devices.fake_device import FakeDevice, Fakes
+from tests.support.devices.profiled import profile_of_devices
 
 pytestmark = pytest.mark.usefixtures("known_peak")
 
@@ -134,16 +133,7 @@ def test_temporaries_are_placed_where_the_plan_has_them() -> None:
 
 
 def test_a_device_without_a_clock_is_named_and_its_times_are_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
-    Fakes(FakeDevice("fake:0"), FakeDevice("fake:1", tick_ns=2000)).install(monkeypatch)
-    made = cs.Graph()
-    x = made.input("x", (5, 24), "f32")
-    for name in ("fake:0", "fake:1"):
-        with made.on(name):
-            x = cs.silu(x)
-    made.output("y", x)
-    with cs.compile(made, backend="scalar", threads=1) as compiled:
-        compiled.run(x=X[:5, :24].copy())
-        found = compiled.profile(runs=3)
+    found = profile_of_devices(monkeypatch, tick_ns=2000, runs=3)
     assert found.notes == ("fake:0 has no clock for its thunks: their times are unknown",)
     times = {row.device: row.ns for row in found.thunks if row.op == "silu"}
     assert times["fake:0"] is None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
@@ -11,7 +12,8 @@ from plan_kernels import TestKernel, kernel
 
 import camshaft as cs
 from camshaft.plan.buffers import Buffer, BufferSlice, BufferUse, Lifetime
-from camshaft.plan.schedule import Programs, Thunk
+from camshaft.plan.memory.arena import MemoryPlan
+from camshaft.plan.schedule import Programs, Schedule, Thunk
 
 ADDRESS_STEP = 16
 DIM = 24
@@ -132,3 +134,15 @@ def graph_of(nodes: list[tuple[str, int, int, int]], n_outputs: int, place: bool
     for i, tensor in enumerate(values[-n_outputs:]):
         graph.output(f"out{i}", tensor)
     return graph
+
+
+def check_bytes(thunks: list[Thunk], line: list[Thunk], schedule: Schedule, memory: MemoryPlan, seed: int) -> None:
+    """Asserts that the thunks, in order `line` and with programs shuffled between waits, twice, give program order's bytes."""
+    in_order = memory_for(schedule.buffers, None, 0)
+    shuffled = memory_for(schedule.buffers, memory.offsets, memory.arena_nbytes)
+    for _ in range(2):
+        interpret(thunks, [True] * len(thunks), in_order, lambda programs: None)
+        interpret(line, schedule.waits, shuffled, random.Random(seed).shuffle)
+        for buffer in schedule.buffers:
+            if buffer.lifetime is not Lifetime.TEMP:
+                assert np.array_equal(in_order[buffer], shuffled[buffer])

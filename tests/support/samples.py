@@ -7,7 +7,7 @@ there are; what is left is marked `full`. The choice follows from the samples al
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from math import gcd, prod
 
 import numpy as np
@@ -120,6 +120,17 @@ def covering(op: Op, among: Sequence[Sample], most: int | None = None) -> list[S
     """Samples that show every feature of those given, few and with few elements; the first `most` of them."""
     shown = [set(_features(op.name)[id(s)]) for s in among]
     return [among[i] for i in quick.covering(shown, [elements(s) for s in among], most)]
+
+
+def on_cpu(cases_of: Callable[[Op, KernelVariant, str], Sequence[object]]) -> list[object]:
+    """The cases of every variant of every op on each of its CPU backends that LLVM compiles for."""
+    return [
+        case
+        for op in ops.all_ops()
+        for variant in op.variants
+        for backend in sorted(variant.backends & {"scalar", "simd"})
+        for case in cases_of(op, variant, backend)
+    ]
 
 
 def usable(op: Op, variant: KernelVariant, device) -> list[Sample]:

@@ -13,8 +13,8 @@ import pytest
 
 from camshaft import train
 from camshaft.errors import PlanError
+from camshaft.train import memory as training_memory
 from camshaft.train.memory import anonymous_nbytes
-from camshaft.train.tuning import recomputation
 from camshaft.train.tuning.finetuning import plan_finetune
 from tests.support.fixtures import tiny_model
 from tests.train.small import examples, flat, loss, parameters, same
@@ -49,14 +49,14 @@ class FakeStep:
 def test_the_fewest_layers_that_fit(
     estimated: int, real: int, budget: int, compiled: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(recomputation, "memory_by_kind", lambda nbytes: {"all": nbytes})
+    monkeypatch.setattr(training_memory, "memory_by_kind", lambda nbytes: {"all": nbytes})
     model: Any = SimpleNamespace(recomputed=0, config=SimpleNamespace(n_layers=12))
     step: Any = FakeStep(model, estimated, real)
-    recomputation.fit(model, step, (), budget)
+    training_memory.fit(model, step, (), budget)
     assert step.compiled == compiled
     assert real - 10 * model.recomputed <= budget
     with pytest.raises(PlanError, match=r"holds 0\.0 MB with all 12 layers recomputed; wanted at most 0\.0 MB"):
-        recomputation.fit(model, step, (), real - 121)
+        training_memory.fit(model, step, (), real - 121)
 
 
 @pytest.mark.full

@@ -15,10 +15,8 @@ import pytest
 from camshaft import train
 from camshaft.errors import CamshaftError, FormatError, MissingExtraError, PlanError, StoreError, TrainingError
 from camshaft.train.memory import memory_by_kind
-from camshaft.train.record.events import TAGS, Events
 from camshaft.train.record.history import History, Point
-from camshaft.train.record.page import page
-from camshaft.train.record.recorder import Recorder, Records
+from camshaft.train.record.recorder import TAGS, Events, Recorder, Records, page
 from camshaft.train.trainer import Progress
 from tests.support.browser import probed
 from tests.support.fixtures import tiny_model

@@ -5,16 +5,14 @@ from __future__ import annotations
 import time
 from typing import Any
 
+from bench.compare.peers.orders import Orders
+
 MOST_SEQUENCES = 16
 BATCH = 512
 
 
-class LlamaCpp:
-    """llama.cpp through the C API of llama-cpp-python, so that no Python objects are created per token.
-
-    Orders: {"prompt": ids}, optionally with "then": n tokens after it; {"last": True, "prompt": ids, "then": n}: the seconds of
-    those n tokens; {"generate": n, "after": ids}; {"together": sequences, "generate": n, "after": ids}.
-    """
+class LlamaCpp(Orders):
+    """llama.cpp through the C API of llama-cpp-python, so that no Python objects are created per token."""
 
     def __init__(self, model: str, threads: int, context: int) -> None:
         import llama_cpp
@@ -31,29 +29,18 @@ class LlamaCpp:
         self.n_vocab = self.llama.n_vocab()
         self.version = f"llama-cpp-python {llama_cpp.__version__}"
         self.built_for = llama_cpp.llama_print_system_info().decode().strip()
-        self.went_on_s: float | None = None
 
-    def seconds(self, order: dict[str, Any]) -> float:
-        """Seconds of a prompt including the next token, or of n tokens (per sequence) extrapolated from all but the first."""
-        if "last" in order:
-            return self.last(order)
-        if "together" in order:
-            return self.together(order["together"], order["after"], order["generate"])
-        if "generate" in order:
-            return self.go_on(self.read(order["after"]), order["generate"])
+    def prompt(self, ids: list[int], then: int | None) -> float:
+        """Seconds of a prompt including the next token; then those of `then` tokens after it are known."""
         started = time.perf_counter()
-        token = self.read(order["prompt"])
+        token = self.read(ids)
         seconds = time.perf_counter() - started
-        self.went_on_s = self.go_on(token, order["then"]) if "then" in order else None
+        self.went_on_s = None if then is None else self.go_on(token, then)
         return seconds
 
-    def last(self, order: dict[str, Any]) -> float:
-        """Seconds of generating after the last prompt; processes the prompt first if it was not the last order."""
-        if self.went_on_s is None:
-            self.seconds({"prompt": order["prompt"], "then": order["then"]})
-        seconds, self.went_on_s = self.went_on_s, None
-        assert seconds is not None
-        return seconds
+    def generated(self, ids: list[int], n: int) -> float:
+        """Seconds of n tokens after a prompt, extrapolated from n - 1."""
+        return self.go_on(self.read(ids), n)
 
     def clear(self) -> None:
         self.api.llama_memory_clear(self.api.llama_get_memory(self.context), True)

@@ -18,8 +18,8 @@ import typer
 from camshaft.cli.command import Bar, Notice
 from camshaft.dataclass import dataclass
 from camshaft.errors import SettingError
-from camshaft.garbage import no_collection
 from camshaft.models.files.catalog import DEFAULT_MODEL
+from camshaft.process import no_collection
 
 if TYPE_CHECKING:
     from camshaft.generate.language_model import LanguageModel

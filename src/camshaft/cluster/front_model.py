@@ -7,12 +7,12 @@ from typing import Any, cast
 
 from camshaft.dataclass import dataclass
 from camshaft.extent import Extent
-from camshaft.forks import ForkLock
 from camshaft.generate.language_model import LanguageModel
 from camshaft.generate.model_plans import PROMPT_TOKENS
 from camshaft.generate.stored.header_cache import open_model_file
 from camshaft.models.config import read_config
 from camshaft.models.files.pull import resolve_model
+from camshaft.process import ForkLock
 
 
 @dataclass

@@ -18,18 +18,16 @@ from camshaft.eager.any_length import flat_kernel, flat_node, in_callers_shapes,
 from camshaft.eager.choices import Choices, anything, remember
 from camshaft.eager.elementwise_call import AnyLength, Resolved
 from camshaft.eager.native import cpython_abi
-from camshaft.eager.native.call import flat_ir
-from camshaft.eager.native.shaped_call import MOST_INPUTS, shaped_ir
+from camshaft.eager.native.state_layout import MOST_INPUTS
 from camshaft.eager.numpy_calls.call import Call
-from camshaft.eager.numpy_calls.table import call_of, masked
-from camshaft.eager.numpy_forms import attribute_key, attributes_of, check_core, count_of
-from camshaft.eager.operands import as_kind, check_cast, kind_of, output
-from camshaft.eager.places import check_places, has_places
+from camshaft.eager.numpy_calls.table import FORMS, masked
+from camshaft.eager.numpy_forms import attributes_of, check_core, count_of
+from camshaft.eager.operands import as_kind, check_cast, check_places, has_places, kind_of, output
 from camshaft.eager.shapes import shaped_call
 from camshaft.eager.shapes.new_shapes import Kinds
-from camshaft.eager.shapes.prepared import Plan, Prepared
+from camshaft.eager.shapes.runners import Plan, Prepared
 from camshaft.errors import ArrayTypeError, BackendError, ShapeError
-from camshaft.ops.arguments import Array, Dtypes, Operand, kinds_of, operand
+from camshaft.ops.arguments import Array, Dtypes, Operand, attribute_key, kinds_of, operand
 from camshaft.ops.op import NodeSpec, Op
 from camshaft.ops.signatures import builtin_text, described
 from camshaft.selection.choice import Choice
@@ -45,6 +43,7 @@ class ArrayOp:
 
     __slots__ = (
         "_calls",
+        "_form",
         "_kernels",
         "_kinds",
         "_lock",
@@ -74,6 +73,7 @@ class ArrayOp:
         self._calls: dict[Hashable, Prepared] = {}
         self._kernels: dict[Hashable, AnyLength] = {}
         self._kinds = Kinds()
+        self._form = FORMS.get(op.name)
         self._plain: dict[Hashable, AnyLength] = {}
         self._resolved: dict[Hashable, Resolved] = {}
         self._state: native_call.Words | None = None
@@ -94,11 +94,11 @@ class ArrayOp:
         count = self.n_inputs or n_sample_inputs(self.op)
         if 0 < count <= MOST_INPUTS and not self.op.updates:
             self._shaped = native_call.new_state(self.slow, native_call.SHAPED_WORDS)
-            self.call = native_call.builtin(name, text, shaped_ir, count, self, self._shaped)
+            self.call = native_call.builtin(name, text, "shaped", count, self, self._shaped)
         if self.n_inputs:
             self.slow = self.call
             self._state = native_call.new_state(self.slow, native_call.FLAT_WORDS)
-            self.call = native_call.builtin(name, text, flat_ir, self.n_inputs, self, self._state)
+            self.call = native_call.builtin(name, text, "flat", self.n_inputs, self, self._state)
 
     def __repr__(self) -> str:
         return f"<{self.op.name} on {self.override or 'the best backend'}>"
@@ -113,7 +113,7 @@ class ArrayOp:
             result = self._kinds.call(self, inputs, attrs)
             if result is not None:
                 return result
-        asked = call_of(self.op.name, inputs, attrs)
+        asked = None if self._form is None or not inputs else self._form(self.op.name, inputs, attrs)
         if asked is not None or ("where" in attrs and self.n_inputs):
             return self._as_numpy(asked or Call(inputs, attrs), inputs, out)
         if self.n_inputs or len(inputs) > count_of(self.op.name, len(inputs)):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import threading
 from collections.abc import Callable, Hashable
 from typing import Any
@@ -13,10 +12,11 @@ from camshaft.ops.kernels.launch import for_workers
 from camshaft.ops.kernels.run_time_sizes import BACKENDS
 from camshaft.ops.op import NodeSpec, Op
 from camshaft.plan.hooks import hook
+from camshaft.process import eager_threads
 from camshaft.selection.choice import Choice
 from camshaft.selection.measurements import measurements
 from camshaft.selection.select import Measurements, alternatives, select
-from camshaft.settings import setting, thread_count
+from camshaft.settings import setting
 from camshaft.validation.cases import VariantCase, case_of
 from camshaft.validation.proof import prove
 
@@ -43,12 +43,6 @@ def unmeasured(case: VariantCase, node: NodeSpec) -> None:
 
 def _kind(node: NodeSpec) -> Hashable:
     return tuple((spec.dtype, len(spec.shape)) for spec in node.inputs)
-
-
-@functools.cache
-def _workers() -> int:
-    """Of the calls of this process: the number of cores is in files."""
-    return thread_count()
 
 
 class Choices:
@@ -85,7 +79,7 @@ class Choices:
         found = self.measurements
         if found is None and not measurements().has(self.op):
             found = unmeasured  # without it, every variant's measurements are looked up
-        with for_workers(_workers()):
+        with for_workers(eager_threads()):
             choice = select(self.op, node, self.override, found)
         if self.measurements is None and len(choice.losers) > 0 and setting("measure"):
             hook("measure_at_exit")([hook("Used")(self.op, node, choice, self.override)])

@@ -12,13 +12,13 @@ import numpy as np
 from camshaft.dataclass import dataclass
 from camshaft.dtypes import as_dtype
 from camshaft.eager.numpy_calls.by_position import NAMES, moved
-from camshaft.eager.numpy_forms import attribute_key, attributes_of
+from camshaft.eager.numpy_forms import attributes_of
 from camshaft.eager.operands import as_kind, check_cast, kind_of, output
 from camshaft.errors import BackendError, ShapeError, count
 from camshaft.graph.arguments import given_form
 from camshaft.graph.graph import ArraySource, Graph, Tensor, root
 from camshaft.graph.passes.decompose import expand_composites
-from camshaft.ops.arguments import operand
+from camshaft.ops.arguments import attribute_key, operand
 from camshaft.ops.op import Op
 from camshaft.ops.signatures import described
 

@@ -13,17 +13,15 @@ import numpy as np
 from camshaft.dataclass import dataclass
 from camshaft.dtypes import DType
 from camshaft.eager.any_length import FlatKernel
-from camshaft.eager.numpy_forms import attribute_key
-from camshaft.eager.operands import broadcast, cast, check_cast, empty
-from camshaft.eager.shapes.launches import launch_words, run_launches, several_workers
+from camshaft.eager.operands import broadcast, cast, check_cast, empty, give
+from camshaft.eager.shapes.launches import launch_words, run_launches
 from camshaft.eager.shapes.new_shapes import strides_key
-from camshaft.eager.shapes.prepared import Chooser, NoFormula, Planned, Prepared
-from camshaft.eager.shapes.runners import strided_build, strided_runner
-from camshaft.eager.shapes.shaped_call import give
-from camshaft.ops.arguments import Array, Dtype, Dtypes, Kinds, Operand, resolve
+from camshaft.eager.shapes.runners import Chooser, NoFormula, Planned, Prepared, strided_build, strided_runner
+from camshaft.ops.arguments import Array, Dtype, Dtypes, Kinds, Operand, attribute_key, resolve
 from camshaft.ops.kernels.strides import iteration, strides_of
 from camshaft.ops.op import Attrs
 from camshaft.ops.spec import TensorSpec
+from camshaft.process import eager_threads
 
 # Work from which the workers do it together, as the cost of an op has it: two of them break even at half of that.
 SHARE_NS = 60_000.0
@@ -203,4 +201,4 @@ def _run(kernel: AnyLength, inputs: Sequence[Array], output: Array, singles: int
 
 def share_from(kernel: FlatKernel) -> int:
     """From how many elements on a call is shared among workers."""
-    return int(SHARE_NS / kernel.element_ns) if several_workers() else NOBODY
+    return int(SHARE_NS / kernel.element_ns) if eager_threads() > 1 else NOBODY

@@ -14,19 +14,18 @@ import numpy as np
 from camshaft.backends.cpu.device import CpuKernel, native_function
 from camshaft.dtypes import f32, f64
 from camshaft.eager.any_length import FlatKernel
-from camshaft.eager.native import call_state, cpython_abi
-from camshaft.eager.native import shaped_call as table
+from camshaft.eager.native import cpython_abi, state_layout
 from camshaft.eager.shapes.launches import run_launches
-from camshaft.eager.shapes.prepared import Prepared
-from camshaft.eager.shapes.runners import HostRunner
+from camshaft.eager.shapes.runners import HostRunner, Prepared
+from camshaft.lang.kernel import files_digest
 from camshaft.store.digest import digest_of
 
 _FASTCALL_KEYWORDS = 0x0080 | 0x0002
 MAX_ROWS = 32
-FLAT_WORDS = MAX_ROWS * call_state.ROW_WORDS
+FLAT_WORDS = MAX_ROWS * state_layout.ROW_WORDS
 # From this many elements on, a call releases the GIL; to release and take it back costs 60 ns.
 MOST_LOCKED = 4096
-SHAPED_WORDS = table.ROW_WORDS << table.ROW_BITS
+SHAPED_WORDS = state_layout.SHAPED_ROW_WORDS << state_layout.SHAPED_ROW_BITS
 # Work from which a call releases the GIL.
 RELEASE_NS = 2000.0
 Array = np.ndarray[Any, Any]
@@ -40,7 +39,7 @@ MOST_PREPARED = 4096
 # Scratch of more bytes is taken by NumPy, which asks for huge pages: its faults took 2.5 ns an element of a sort of 4 million.
 MOST_SCRATCH_NBYTES = 16 << 20
 _CONSTANTS = (bool, int, float, str, type(None))
-_BASES = {"output": table.OUT_BASE, "scratch": table.SCRATCH_BASE}
+_BASES = {"output": state_layout.OUT_BASE, "scratch": state_layout.SCRATCH_BASE}
 
 
 class _MethodDef(ctypes.Structure):
@@ -89,9 +88,9 @@ def new_state(slow: Callable[..., Any], n_words: int) -> Words:
         "free_memory": api.PyMem_RawFree,
     }
     addresses |= {name: ctypes.cast(function, ctypes.c_void_p).value or 0 for name, function in functions.items()}
-    state = np.zeros(call_state.ROWS_AT + n_words, np.int64)
+    state = np.zeros(state_layout.ROWS_AT + n_words, np.int64)
     for name, address in addresses.items():
-        state[call_state.WORDS.index(name)] = address
+        state[state_layout.WORDS.index(name)] = address
     return state
 
 
@@ -99,21 +98,21 @@ def add_dtype_row(state: Words, kernel: FlatKernel, share: int) -> None:
     """Makes the builtin call this kernel for its dtype. `share`: the elements from which the workers do it together."""
     rows = int(state[0])
     inputs, output = [d.numpy for d in kernel.inputs], kernel.output.numpy
-    known = state[call_state.ROWS_AT :].reshape(MAX_ROWS, call_state.ROW_WORDS)
+    known = state[state_layout.ROWS_AT :].reshape(MAX_ROWS, state_layout.ROW_WORDS)
     keys = [id(d) for d in inputs] + [0] * (3 - len(inputs))
     if rows == MAX_ROWS or keys in known[:rows, :3].tolist():
         return
-    kinds = {f32.numpy: call_state.AS_F32, f64.numpy: call_state.AS_F64} if len(set(inputs)) == 1 else {}
+    kinds = {f32.numpy: state_layout.AS_F32, f64.numpy: state_layout.AS_F64} if len(set(inputs)) == 1 else {}
     values = {f"dtype{i}": key for i, key in enumerate(keys)} | {"out_dtype": id(output)}
     values |= {f"nbytes{i}": d.itemsize for i, d in enumerate(inputs)} | {"out_nbytes": output.itemsize}
     scalars = [d.type if cpython_abi.has_plain_scalars(d) else None for d in inputs]
     values |= {f"scalar{i}": id(t) for i, t in enumerate(scalars) if t is not None}
     values |= {"block": kernel.block, "release": min(MOST_LOCKED, kernel.block), "share": share}
-    values["number"] = kinds.get(inputs[0], call_state.NO_FLOAT)
+    values["number"] = kinds.get(inputs[0], state_layout.NO_FLOAT)
     values["least"], values["most"] = _ints(inputs)
-    known[rows, : len(call_state.ROW)] = [values.get(name, 0) for name in call_state.ROW]
+    known[rows, : len(state_layout.ROW)] = [values.get(name, 0) for name in state_layout.ROW]
     for singles, code in kernel.code.items():
-        known[rows, call_state.ENTRIES + singles] = code.address
+        known[rows, state_layout.ENTRIES + singles] = code.address
     state[0] = rows + 1  # last: a call that runs meanwhile sees whole rows only
 
 
@@ -139,7 +138,9 @@ def add_shape_row(
     if (id(prepared) not in _prepared and len(_prepared) >= MOST_PREPARED) or not _keep_attributes(attrs):
         return
     key, pairs = _key(arrays), _attribute_words(attrs)
-    rows = [state[at : at + table.ROW_WORDS] for at in map(_row_at, table.row_indexes(key + pairs))]
+    rows = [
+        state[at : at + state_layout.SHAPED_ROW_WORDS] for at in map(_row_at, state_layout.row_indexes(key + pairs))
+    ]
     if any(_key_of(row, len(key), len(pairs)) == key + pairs for row in rows):
         return
     row = next((row for row in rows if not row[0]), rows[0])
@@ -153,24 +154,24 @@ def add_shape_row(
     values |= {f"attribute{i}": address for i, address in enumerate(pairs)}
     values |= {"n_steps": len(run.steps), "steps": steps.ctypes.data}
     row[0] = 0  # no dtype: the row is not found while it is written
-    row[len(key) : len(table.ROW)] = [values.get(name, 0) for name in table.ROW[len(key) :]]
+    row[len(key) : len(state_layout.SHAPED_ROW)] = [values.get(name, 0) for name in state_layout.SHAPED_ROW[len(key) :]]
     row[1 : len(key)] = key[1:]
     row[0] = key[0]
 
 
 def _row_at(index: int) -> int:
-    return call_state.ROWS_AT + index * table.ROW_WORDS
+    return state_layout.ROWS_AT + index * state_layout.SHAPED_ROW_WORDS
 
 
 def _key_of(row: Words, n_key: int, n_pairs: int) -> list[int]:
-    first = table.ROW.index("attribute0")
+    first = state_layout.SHAPED_ROW.index("attribute0")
     found: list[int] = row[:n_key].tolist() + row[first : first + n_pairs].tolist()
     return found
 
 
 def _attribute_words(attrs: Mapping[str, Any]) -> list[int]:
     words = [address for item in attrs.items() for address in map(id, item)]
-    return words + [0] * (table.ATTRIBUTE_WORDS - len(words))
+    return words + [0] * (state_layout.ATTRIBUTE_WORDS - len(words))
 
 
 def _keep_attributes(attrs: Mapping[str, Any]) -> bool:
@@ -178,7 +179,7 @@ def _keep_attributes(attrs: Mapping[str, Any]) -> bool:
     if not attrs:
         return True
     known = all(type(v) in _CONSTANTS or (type(v) is tuple and {type(x) for x in v} <= {int}) for v in attrs.values())
-    if not known or len(attrs) > table.MOST_ATTRIBUTES or len(_attributes) >= MOST_PREPARED:
+    if not known or len(attrs) > state_layout.MOST_ATTRIBUTES or len(_attributes) >= MOST_PREPARED:
         return False
     _attributes.setdefault(tuple(map(id, (*attrs, *attrs.values()))), dict(attrs))
     return True
@@ -187,17 +188,19 @@ def _keep_attributes(attrs: Mapping[str, Any]) -> bool:
 def _key(arrays: Sequence[Array]) -> list[int]:
     words = []
     for a in arrays:
-        words += [id(a.dtype), a.ndim, *a.shape, *(0,) * (table.MOST_AXES - a.ndim)]
+        words += [id(a.dtype), a.ndim, *a.shape, *(0,) * (state_layout.MOST_AXES - a.ndim)]
     return words
 
 
 def _fits(arrays: Sequence[Array], prepared: Prepared, run: HostRunner) -> bool:
     same = tuple(a.dtype for a in arrays) == prepared.inputs and prepared.computed == prepared.returned
-    small = len(run.steps) <= table.MOST_STEPS and len(arrays) <= table.MOST_INPUTS
+    small = len(run.steps) <= state_layout.MOST_STEPS and len(arrays) <= state_layout.MOST_INPUTS
     small = small and sum(run.scratch_nbytes) <= MOST_SCRATCH_NBYTES
-    few = all(len(s.places) + len(s.words) + len(s.sizes) <= table.MOST_ARGUMENTS for s in run.steps)
+    few = all(len(s.places) + len(s.words) + len(s.sizes) <= state_layout.MOST_ARGUMENTS for s in run.steps)
     axes = [a.ndim for a in arrays] + [max(len(shape), 1) for shape in prepared.shapes]
-    return same and small and few and len(prepared.shapes) == 1 and min(axes) > 0 and max(axes) <= table.MOST_AXES
+    return (
+        same and small and few and len(prepared.shapes) == 1 and min(axes) > 0 and max(axes) <= state_layout.MOST_AXES
+    )
 
 
 def _step_words(run: HostRunner) -> tuple[Words, int, list[object]]:
@@ -206,7 +209,7 @@ def _step_words(run: HostRunner) -> tuple[Words, int, list[object]]:
     for nbytes in run.scratch_nbytes:
         offsets.append(scratch_nbytes)
         scratch_nbytes += -(-nbytes // 64) * 64
-    words, owners = np.zeros((len(run.steps), table.STEP_WORDS), np.int64), []
+    words, owners = np.zeros((len(run.steps), state_layout.STEP_WORDS), np.int64), []
     for row, step in zip(words, run.steps, strict=True):
         pairs = []
         for kind, index, offset in step.places:
@@ -214,27 +217,40 @@ def _step_words(run: HostRunner) -> tuple[Words, int, list[object]]:
         rest, owner = step.arguments_after()
         owners.append(owner)
         for value in rest:
-            pairs += [table.NO_BASE, value]
+            pairs += [state_layout.NO_BASE, value]
         row[: 3 + len(pairs)] = [step.code.address, step.programs, len(pairs) // 2, *pairs]
     return words, scratch_nbytes + 64 if scratch_nbytes else 0, owners
 
 
+def _flat_ir(symbol: str, n: int, slot: int) -> str:
+    from camshaft.eager.native.call import flat_ir  # not needed if the store has its code
+
+    return flat_ir(symbol, n, slot)
+
+
+def _shaped_ir(symbol: str, n: int, slot: int) -> str:
+    from camshaft.eager.native.shaped_call import shaped_ir
+
+    return shaped_ir(symbol, n, slot)
+
+
+# The IR of builtins for n inputs, whose `self` has the ndarray of its state at a slot, in bytes: rows by dtypes, or by shapes.
+_TEXTS = {"flat": _flat_ir, "shaped": _shaped_ir}
+
+
 @functools.cache
-def _code(text_of: Callable[[str, int, int], str], n: int, slot: int) -> CpuKernel:
-    return native_function(
-        "call", digest_of("builtin", text_of("SYMBOL", n, slot)), lambda symbol: text_of(symbol, n, slot)
-    )
+def _code(kind: str, n: int, slot: int) -> CpuKernel:
+    # All that the text depends on; emit/llvm/ is part of every key.
+    signature = digest_of("builtin", kind, n, slot, cpython_abi.TUPLE_ITEMS, files_digest("eager/native/*.py"))
+    return native_function("call", signature, lambda symbol: _TEXTS[kind](symbol, n, slot))
 
 
-def builtin(
-    name: str, described: str, text_of: Callable[[str, int, int], str], n: int, holder: object, state: Words
-) -> Callable[..., Any]:
+def builtin(name: str, described: str, kind: str, n: int, holder: object, state: Words) -> Callable[..., Any]:
     """A builtin function with `holder` as its __self__, an instance with __slots__ of which one is `state`.
 
-    `text_of(symbol, n, slot)` is its IR for n inputs; `described` its signature, a line of two dashes and its help, as CPython
-    wants them.
+    `kind` is one of _TEXTS, for n inputs; `described` its signature, a line of two dashes and its help, as CPython wants them.
     """
-    code = _code(text_of, n, cpython_abi.slot_offset(holder, state))
+    code = _code(kind, n, cpython_abi.slot_offset(holder, state))
     method = _MethodDef(name.encode(), code.address, _FASTCALL_KEYWORDS, described.encode())
     make = ctypes.pythonapi.PyCFunction_NewEx
     make.restype = ctypes.py_object

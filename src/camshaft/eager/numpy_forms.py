@@ -4,7 +4,7 @@ empty or boolean arrays, means of integers, several axes."""
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -182,13 +182,6 @@ def attributes_of(op: str, attrs: Mapping[str, Any], n_axes: int) -> dict[str, A
     tuples. ArrayTypeError for another type, ArrayAxisError for an axis out of range."""
     plain = {name: plain_attribute(op, name, value) for name, value in attrs.items()}
     return axes_of(op, plain, n_axes) if op in REDUCTIONS else plain
-
-
-def attribute_key(attrs: Mapping[str, Any]) -> tuple[Hashable, ...]:
-    """Returns a cache key for attributes. Equal values of different types, such as 1 and 1.0, have different keys: an op may
-    refuse one of them."""
-    types = {name: tuple(map(type, v)) if type(v) is tuple else type(v) for name, v in attrs.items()}
-    return tuple((name, types[name], attrs[name]) for name in sorted(attrs))
 
 
 def count_of(op: str, given: int) -> int:

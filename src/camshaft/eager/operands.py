@@ -1,17 +1,27 @@
-"""Converts arguments (arrays, scalars, DLPack arrays) to ndarrays, and results back to the caller's kind of array."""
+"""Converts arguments (arrays, scalars, DLPack arrays) to ndarrays, and results back to the caller's kind of array.
+
+Positions, slots and block tables are checked here, as plans check theirs: kernels of a paged cache cannot raise.
+"""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import lru_cache
 from math import prod
 from typing import Any, TypeAlias
 
 import numpy as np
 
-from camshaft.dtypes import as_dtype
-from camshaft.errors import ArrayMemoryError, ArrayOverflowError, ArrayTypeError, ArrayValueError
-from camshaft.ops.arguments import Array, Dtype, Operand, from_dlpack, supports_dlpack
+from camshaft import ops
+from camshaft.dtypes import as_dtype, i32
+from camshaft.eager.numpy_forms import attributes_of
+from camshaft.errors import ArrayMemoryError, ArrayOverflowError, ArrayTypeError, ArrayValueError, ShapeError
+from camshaft.extent import Extent
+from camshaft.ops.arguments import Array, Dtype, Operand, attribute_key, from_dlpack, operand, supports_dlpack
+from camshaft.ops.op import NodeSpec, Op
+from camshaft.ops.parameters import PLACES
+from camshaft.ops.spec import TensorSpec, bound
 
 Kind: TypeAlias = Callable[[Array], Any]
 
@@ -131,3 +141,42 @@ def check_cast(name: str, computed: Dtype, out: Dtype) -> None:
         raise ArrayTypeError(
             f"Cannot cast ufunc '{name}' output from {computed!r} to {out!r} with casting rule 'same_kind'"
         )
+
+
+def give(result: Array, out: Array | None, returned: Dtype) -> Any:
+    """The result as NumPy returns it: `out`, or an array or scalar of the dtype."""
+    if out is None:
+        made = result if result.dtype == returned else result.astype(returned)
+        return made if made.ndim else made[()]
+    if result is not out:
+        np.copyto(out, result, casting="same_kind")
+    return out
+
+
+def has_places(op: Op) -> bool:
+    """Whether the op reads or writes a paged cache."""
+    return PLACES in op.parameters.tensors
+
+
+def check_places(op: Op, inputs: Sequence[Any], attrs: Mapping[str, Any]) -> None:
+    """Raises ShapeError for an index out of bounds. What the op's shape rule refuses is left to it."""
+    names = op.parameters.tensors.split()
+    first = names.index("positions")
+    arrays = [np.asarray(operand(x, op.name)) for x in inputs]
+    if len(arrays) < first + 3 or not all(a.ndim for a in arrays[: first + 2]) or arrays[first + 2].ndim != 2:
+        return
+    shapes = tuple(a.shape for a in arrays[: first + 3])
+    for index, limit in _limits(op.name, shapes, attribute_key(attributes_of(op.name, attrs, 0))):
+        value = arrays[index]
+        if value.dtype == i32.numpy and value.size and limit > 0 and not 0 <= value.min() <= value.max() < limit:
+            came = f"{names[index]} from {value.min()} to {value.max()}"
+            raise ShapeError(f"{op.name}: got {came}; wanted 0 to {limit - 1}")
+
+
+@lru_cache(256)
+def _limits(name: str, shapes: tuple[tuple[int, ...], ...], attrs: Any) -> tuple[tuple[int, int], ...]:
+    """Returns (index of an input, its limit); 0 or less where the op refuses the attributes."""
+    op = ops.get(name)
+    node = NodeSpec(tuple(TensorSpec(s, i32) for s in shapes), (), {key: value for key, _, value in attrs})
+    found = [(index, limit(node)) for index, limit in op.indexes.items()]
+    return tuple((index, bound(n) if isinstance(n, int | Extent) else 0) for index, n in found)

@@ -10,8 +10,6 @@ from typing import Any, Self, Unpack
 import numpy as np
 
 from camshaft.errors import ContextError, ModelError, count, shortened
-from camshaft.forks import ForkLock, renewed
-from camshaft.garbage import no_collection
 from camshaft.generate import options as model_options
 from camshaft.generate.batch import Batch, prompts_with_options
 from camshaft.generate.conversation import CONVERSATION_OPTIONS, Conversation, Messages
@@ -31,7 +29,7 @@ from camshaft.models.config import ModelConfig, read_config
 from camshaft.models.families import FAMILIES
 from camshaft.models.files.pull import resolve_model
 from camshaft.models.vision.images import ImageSource
-from camshaft.settings import thread_count
+from camshaft.process import ForkLock, no_collection, renewed, thread_count
 
 Array = np.ndarray[Any, Any]
 

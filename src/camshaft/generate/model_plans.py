@@ -34,8 +34,7 @@ from camshaft.generate.vision.runs import ImageRuns
 from camshaft.generate.vision.tokens import BLIND, Seeing, has_images
 from camshaft.models.adapters.adapter import Adapters
 from camshaft.models.config import ModelConfig
-from camshaft.models.converted import is_multiplied
-from camshaft.models.file_layers import check_layers
+from camshaft.models.file_tensors import check_layers, is_multiplied
 from camshaft.ops.spec import Dim
 from camshaft.plan.cached.cached_plan import CachedPlan
 from camshaft.plan.memory.weights import Weights

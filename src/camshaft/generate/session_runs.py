@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from camshaft.generate.memory.blocks import write_blocks
+from camshaft.generate.memory.kv_cache import write_blocks
 from camshaft.generate.memory.logits import move_row
 from camshaft.generate.session_state import Checked, SessionState
 from camshaft.generate.speculation.pace import MOST_ROWS

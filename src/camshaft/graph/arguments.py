@@ -78,7 +78,7 @@ def given_form(graph: Graph, op: Op, inputs: Sequence[Any], attrs: Attrs) -> For
         tensors = tuple(_tensor(graph, f"{op.name}.{i}", x, d) for i, (x, d) in enumerate(typed))
         return Form(graph, tensors, named, _unless_same(op, tensors, named, returned))
     tensors = tuple(_tensor(graph, f"{op.name}.{i}", x) for i, x in enumerate(given))
-    if moves_pairs(op.name, [t.spec.dtype for t in tensors], COMPLEX):
+    if op.name in MOVES and moves_pairs(op.name, [t.spec.dtype for t in tensors], COMPLEX):
         count, moved = MOVES[op.name]
         pairs = (*(graph.pairs(t) for t in tensors[:count]), *(tensors[count:] if count else ()))
         return Form(graph, pairs, moved(tensors[0].ndim, named), as_pairs=True)

@@ -43,10 +43,9 @@ Operator: TypeAlias = "Callable[[Tensor, Any], Tensor]"
 
 
 def use(op: str, *inputs: object, **attrs: Any) -> Tensor:
-    """Applies an op and returns its one output."""
-    from camshaft.graph.functions import function  # here: it needs Tensor
-
-    made: Tensor = function(op)(*inputs, **attrs)
+    """Applies an op to inputs of which one is a tensor, and returns its one output."""
+    first = next(x for x in inputs if isinstance(x, Tensor))
+    made: Tensor = graph_of(first).node(op, *inputs, **attrs)
     return made
 
 

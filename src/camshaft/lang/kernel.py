@@ -159,11 +159,16 @@ def kernel(function: Callable[..., None]) -> Kernel:
 
 
 @functools.cache
+def files_digest(*patterns: str) -> str:
+    """Return the SHA-256 of the camshaft files that match `patterns` ("emit/llvm/**/*.py"), with their paths."""
+    root = Path(__file__).parent.parent
+    files = sorted({path for pattern in patterns for path in root.glob(pattern)})
+    return digest_of((path.relative_to(root).as_posix(), path.read_bytes()) for path in files)
+
+
 def language_digest(*patterns: str) -> str:
-    """Return the SHA-256 of lang/ and of the camshaft files that match `patterns` ("emit/llvm/**/*.py").
+    """Return the digest of lang/ and of the files that match `patterns`.
 
     It is part of every cache key of generated code, so that a change in these files recompiles it.
     """
-    root = Path(__file__).parent.parent
-    files = sorted({path for pattern in ("lang/**/*.py", *patterns) for path in root.glob(pattern)})
-    return digest_of((path.relative_to(root).as_posix(), path.read_bytes()) for path in files)
+    return files_digest("lang/**/*.py", *patterns)

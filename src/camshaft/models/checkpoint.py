@@ -13,7 +13,7 @@ from camshaft.formats.blocks import BlockFormat
 from camshaft.formats.tensor import FileTensor
 from camshaft.graph import functions as F
 from camshaft.graph.graph import Graph, Tensor
-from camshaft.models.converted import is_converted
+from camshaft.models.file_tensors import is_converted
 from camshaft.ops.quantized.packed.packing import packed_format
 from camshaft.ops.spec import TensorSpec
 
@@ -95,7 +95,7 @@ class Checkpoint:
     def _values(self, name: str) -> Array:
         """The numbers of a tensor, f32. PlanError unless the keys of cached plans cover its bytes."""
         if not is_converted(self.tensors[name]):
-            raise PlanError(f"{name} is converted; wanted a row for it in models/converted.py")
+            raise PlanError(f"{name} is converted; wanted a row for it in models/file_tensors.py")
         return self.tensors[name].dequantize().astype(np.float32)
 
     def zeros(self, n: int) -> Tensor:

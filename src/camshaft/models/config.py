@@ -22,15 +22,20 @@ from camshaft.models.configs.recurrent import (
     most_heads,
     read_recurrent,
 )
-from camshaft.models.configs.streams import Streams, read_streams
-from camshaft.models.configs.xielu import Xielu, read_xielu
 from camshaft.models.families import FAMILIES, Family, family_name
 from camshaft.models.file_keys import Keys
-from camshaft.models.layer_options import LayerOptions, read_layers
+from camshaft.models.layer_options import (
+    LayerOptions,
+    Streams,
+    Xielu,
+    count_layers,
+    read_layers,
+    read_streams,
+    read_xielu,
+    some_layers,
+)
 from camshaft.text.vocabulary import vocabulary_size
 
-# No model has a tenth of them; a file that lies would fill the memory with their options.
-MOST_LAYERS = 4096
 _ORIGINAL_CONTEXT = "rope.scaling.original_context_length"
 # GGUF's numbers of poolings; rank is that of rerankers.
 POOLINGS = ("", "mean", "cls", "last", "rank")
@@ -104,7 +109,7 @@ def read_config(
     architecture = architecture or family_name(metadata)
     vocab_size = vocabulary_size(metadata) if vocab_size is None else vocab_size
     keys, family = Keys(metadata, architecture), FAMILIES[architecture]
-    dim, n_layers = keys.size("embedding_length"), _n_layers(keys, family)
+    dim, n_layers = keys.size("embedding_length"), count_layers(keys, family)
     n_heads = most_heads(keys) if family.attention else 1
     latent = read_latent(keys, dim // n_heads) if family.latent else None
     head_dim = keys.size("attention.key_length", dim // n_heads if dim % n_heads == 0 else None)
@@ -178,7 +183,7 @@ def _with_parts(config: ModelConfig, keys: Keys, family: Family) -> ModelConfig:
         n_types=_token_types(keys.metadata) if family.encoder else 0,
         window_rope_dim=keys.size("rope.dimension_count_swa", config.rope_dim) if family.layer_sizes else 0,
         sections=_sections(keys, config.rope_dim) if family.axes else (),
-        deepstack=_some_layers(keys, "n_deepstack_layers", config.n_layers) if family.axes else 0,
+        deepstack=some_layers(keys, "n_deepstack_layers", config.n_layers) if family.axes else 0,
         per_layer_dim=keys.count("embedding_length_per_layer_input") if family.per_layer else 0,
         own_layers=config.n_layers // keys.size("num_loops", 1) if family.loops else 0,
         norms_loops=family.loops and not keys.flag("skip_loop_final_norm", False),
@@ -197,22 +202,6 @@ def _ffn_dim(keys: Keys, family: Family, n_layers: int) -> int:
     """The width of the widest feed-forward; 0 in families without one."""
     width = max(layer_widths(keys, family, n_layers)) if family.feed_forward else 0
     return width // 2 if family.halves_width else width
-
-
-def _n_layers(keys: Keys, family: Family) -> int:
-    """The layers as often as they run, but for the last ones that predict tokens after the next one: they are not part of the
-    model proper."""
-    n = keys.size("block_count", most=MOST_LAYERS)
-    n -= _some_layers(keys, "nextn_predict_layers", n)
-    return n * keys.size("num_loops", 1, most=MOST_LAYERS // n) if family.loops else n
-
-
-def _some_layers(keys: Keys, key: str, n_layers: int) -> int:
-    """A number of layers that are not all, 0 where the file does not say."""
-    n = keys.count(key)
-    if n >= n_layers:
-        raise ModelError(f"the key '{keys.architecture}.{key}' is {n}; wanted less than the {n_layers} layers")
-    return n
 
 
 def _epsilon(keys: Keys, family: Family) -> str:

@@ -15,17 +15,16 @@ from camshaft.graph.graph import Tensor
 from camshaft.graph.tensor import graph_of
 from camshaft.models.blocks.attention import attention
 from camshaft.models.blocks.feed_forward import feed_forward
-from camshaft.models.blocks.images import after_layer, with_images
 from camshaft.models.blocks.latent_attention import latent_attention
-from camshaft.models.blocks.layer import Layer, TokenBatch, norm
-from camshaft.models.blocks.per_layer import layer_embeddings, with_layer_embedding
+from camshaft.models.blocks.layer import Layer, TokenBatch, layer_embeddings, norm, with_layer_embedding
 from camshaft.models.blocks.recurrent import recurrent
 from camshaft.models.blocks.transformer import LayerMemory, SideBySide
 from camshaft.models.blocks.whole import WholeRecurrence
 from camshaft.models.checkpoint import Checkpoint
 from camshaft.models.config import ModelConfig
 from camshaft.models.configs.recurrent import FEED_FORWARD
-from camshaft.models.families import FAMILIES, Family, gemma3n, rwkv, t5_encoder
+from camshaft.models.families import FAMILIES, Family, gemma3n, rwkv
+from camshaft.models.t5 import t5
 
 # The norms after attention and feed-forward: of their results, or of the sums, whose names are those of results in Grok's files.
 POST_NORMS = ("post_attention_norm", "post_ffw_norm")
@@ -34,7 +33,7 @@ SUM_NORMS = ("attn_output_norm", "layer_output_norm")
 BUILDERS: Mapping[str, Callable[[ModelConfig, Checkpoint, TokenBatch, Sequence[LayerMemory]], Tensor]] = {
     "rwkv": rwkv.hidden,
     "gemma3n": gemma3n.hidden,
-    "t5": t5_encoder.hidden,
+    "t5": t5.hidden,
 }
 
 
@@ -178,3 +177,25 @@ def _mixed(h: Tensor, layer: Layer, cache: LayerMemory) -> Tensor:
 
 def _scaled(x: Tensor, scale: float) -> Tensor:
     return x if scale == 1 else F.multiply(x, scale)
+
+
+def with_images(x: Tensor, batch: TokenBatch) -> Tensor:
+    """x [T, dim] with the embeddings of the tokens of images; x itself without images."""
+    if not batch.images:
+        return x
+    y: Tensor = F.where(_is_image(batch), batch.images[0], x)
+    return y
+
+
+def after_layer(x: Tensor, layer: int, batch: TokenBatch) -> Tensor:
+    """x [T, dim], plus what images add after the first layers (DeepStack; Meng et al., 2024)."""
+    if layer + 1 >= len(batch.images):
+        return x
+    added = F.where(_is_image(batch), batch.images[layer + 1], 0.0)
+    return F.add(x, added, name=f"blk.{layer}.deepstack")
+
+
+def _is_image(batch: TokenBatch) -> Tensor:
+    mask = batch.is_image
+    assert mask is not None
+    return mask.reshape((mask.shape[0], 1))

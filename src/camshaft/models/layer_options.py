@@ -2,18 +2,59 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from camshaft.dataclass import dataclass
 from camshaft.errors import ModelError
 from camshaft.formats.mapped import shown_value
 from camshaft.models.configs.experts import expert_layers
-from camshaft.models.configs.recurrent import ATTENTION, BOTH, kv_heads, layer_kinds, layer_widths
+from camshaft.models.configs.recurrent import (
+    ATTENTION,
+    BOTH,
+    kv_heads,
+    layer_kinds,
+    layer_widths,
+)
 from camshaft.models.families import Family
+
+# More than any model has; a file that lies would unroll a graph for each.
+MOST_STREAMS = 16
+
+
+@dataclass(frozen=True)
+class Streams:
+    """`n` streams, of which layers compute number `active`. `cuts`: by how many standard deviations a layer's gates must exceed
+    their mean, None: all count."""
+
+    n: int
+    active: int
+    cuts: tuple[float | None, ...]
+
+
+# Keys that have no architecture in front.
+XIELU_KEYS = tuple(f"xielu.{name}" for name in ("alpha_p", "alpha_n", "beta", "eps"))
+# Of numbers that a file says: more would overflow squares of f32.
+_MOST = 1e6
+
+
+@dataclass(frozen=True)
+class Xielu:
+    """xIELU (Huang and Schlag, 2024): positive x^2 + linear x above 0, else negative (expm1(min(x, edge)) - x) + linear x."""
+
+    positive: float
+    negative: float
+    linear: float
+    edge: float
+
 
 if TYPE_CHECKING:
     from camshaft.models.file_keys import Keys
+
+# No model has a tenth of them; a file that lies would fill the memory with their options.
+MOST_LAYERS = 4096
 
 
 @dataclass(frozen=True)
@@ -119,3 +160,57 @@ def _windows(keys: Keys, family: Family, n_layers: int) -> tuple[int, ...]:
         )
     width = window // 2 + 1 if family.encoder and window else window
     return tuple(width if has else 0 for has in listed)
+
+
+def count_layers(keys: Keys, family: Family) -> int:
+    """The layers as often as they run, but for the last ones that predict tokens after the next one: they are not part of the
+    model proper."""
+    n = keys.size("block_count", most=MOST_LAYERS)
+    n -= some_layers(keys, "nextn_predict_layers", n)
+    return n * keys.size("num_loops", 1, most=MOST_LAYERS // n) if family.loops else n
+
+
+def some_layers(keys: Keys, key: str, n_layers: int) -> int:
+    """A number of layers that are not all, 0 where the file does not say."""
+    n = keys.count(key)
+    if n >= n_layers:
+        raise ModelError(f"the key '{keys.architecture}.{key}' is {n}; wanted less than the {n_layers} layers")
+    return n
+
+
+def read_xielu(metadata: Mapping[str, Any], n_layers: int) -> tuple[Xielu, ...]:
+    """The activation of each layer. Raises ModelError, naming the key, for an impossible value."""
+    numbers = zip(*(_of_layers(metadata, key, n_layers) for key in XIELU_KEYS), strict=True)
+    return tuple(Xielu(_softplus(p), beta + _softplus(n), beta, eps) for p, n, beta, eps in numbers)
+
+
+def _softplus(x: float) -> float:
+    return max(x, 0.0) + math.log1p(math.exp(-abs(x)))
+
+
+def _of_layers(metadata: Mapping[str, Any], key: str, n_layers: int) -> list[float]:
+    """A number for each layer, or one for all."""
+    value: Any = metadata.get(key)
+    listed: Any = value.tolist() if hasattr(value, "tolist") else value
+    listed = [listed] * n_layers if isinstance(listed, float) else listed
+    good = isinstance(listed, list | tuple) and len(listed) >= n_layers
+    if not good or not all(isinstance(x, float) and abs(x) <= _MOST for x in listed):
+        raise ModelError(f"the key {key!r} is {shown_value(value)}; wanted {n_layers} numbers up to {_MOST:g}")
+    return list(listed[:n_layers])
+
+
+def read_streams(keys: Keys, n_layers: int) -> Streams:
+    """The streams of a file. Raises ModelError, naming the key, for an impossible value."""
+    n, active = keys.size("altup.num_inputs", 4), keys.count("altup.active_idx")
+    if not 1 < n <= MOST_STREAMS:
+        raise ModelError(f"the key '{keys.architecture}.altup.num_inputs' is {n}; wanted 2 to {MOST_STREAMS}")
+    if active >= n:
+        raise ModelError(f"the key '{keys.architecture}.altup.active_idx' is {active}; wanted less than {n}")
+    name = f"{keys.architecture}.activation_sparsity_scale"
+    value = keys.metadata.get(name)
+    listed = [-math.inf] * n_layers if value is None else keys.by_layer(value, n_layers)
+    if not listed or any(not isinstance(x, float) or math.isnan(x) or x == math.inf for x in listed):
+        raise ModelError(
+            f"the key {name!r} is {shown_value(value)}; wanted {n_layers} numbers, or -inf where all count"
+        )
+    return Streams(n, active, tuple(None if x == -math.inf else x for x in listed))

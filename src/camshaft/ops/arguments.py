@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -163,3 +163,10 @@ def product_dtypes(a: Dtype, b: Dtype) -> tuple[Dtype | None, Dtype | None]:
     if common.kind in "iub" and common.itemsize <= 4:
         return np.dtype(np.int32), common
     return (None, None) if a == b else (common, common)
+
+
+def attribute_key(attrs: Mapping[str, Any]) -> tuple[Hashable, ...]:
+    """Returns a cache key for attributes. Equal values of different types, such as 1 and 1.0, have different keys: an op may
+    refuse one of them."""
+    types = {name: tuple(map(type, v)) if type(v) is tuple else type(v) for name, v in attrs.items()}
+    return tuple((name, types[name], attrs[name]) for name in sorted(attrs))

@@ -9,8 +9,8 @@ import numpy as np
 
 from camshaft import ops
 from camshaft.errors import PlanError
-from camshaft.graph.custom import CustomOp
-from camshaft.graph.graph import Graph, root
+from camshaft.graph.custom import COPY, CustomOp
+from camshaft.graph.graph import Graph, offset_nbytes, root
 from camshaft.graph.node import Node
 from camshaft.graph.passes.rewrite import expanded, pack_weights, prepare
 from camshaft.ops.kernels.launch import for_workers
@@ -18,12 +18,13 @@ from camshaft.plan.execution_plan import ExecutionPlan
 from camshaft.plan.hooks import hook
 from camshaft.plan.lower_and_bind import lower_and_bind
 from camshaft.plan.lowering.lower import choose_variants
-from camshaft.plan.lowering.sync import as_written, check_sync
+from camshaft.plan.lowering.sync import SYNCS, as_written
 from camshaft.plan.memory.device_memory import DeviceArray
 from camshaft.plan.memory.weights import Weights
+from camshaft.process import thread_count
 from camshaft.selection.kernel_dispatch import KernelDispatch, check_dispatcher
 from camshaft.selection.override import check_override, get_backend_override
-from camshaft.settings import setting, settings, thread_count
+from camshaft.settings import setting, settings
 
 Array = np.ndarray[Any, Any]
 # What `compile` may do to the inputs of quantized products.
@@ -82,7 +83,8 @@ def compile(
     with for_workers(workers):
         choices = choose_variants(graph.nodes, override, strict or sync is not None, dispatcher, later)
         # A model, which gives `weights`, measures its plans when it is closed.
-        if weights is None and dispatcher is None and setting("measure"):
+        rivals = weights is None and dispatcher is None and any(choice.losers for choice in choices)
+        if rivals and setting("measure"):
             hook("measure_at_exit")(hook("used_in")(graph, choices, override), workers)
         return lower_and_bind(graph, choices, workers, weights or Weights(), memory or {}, arena, sync)
 
@@ -106,12 +108,35 @@ def _check_values(graph: Graph, activations: str, sync: str | None, memory: Mapp
         raise PlanError(f"compile: activations {activations!r}; wanted {', '.join(ACTIVATIONS)}")
     if sync is not None and activations != "f32":
         raise PlanError(f"compile: activations {activations!r} with sync {sync!r}; wanted f32, as it was written")
-    check_sync(graph, sync)
+    _check_sync(graph, sync)
     if sync is None and not memory and not graph.outputs and not any(map(_has_effect, graph.nodes)):
         raise PlanError(f"compile: {graph!r} computes nothing; wanted an output (graph.output(name, tensor))")
     unknown = sorted(set(memory or ()) - {*graph.inputs, *graph.states, *graph.outputs})
     if unknown:
         raise PlanError(f"compile: memory for {', '.join(unknown)}, which the graph does not name")
+
+
+def _check_sync(graph: Graph, sync: str | None) -> None:
+    """Raises PlanError for an unknown strategy, and for a graph that requires `sync` compiled without it."""
+    wanted = ", ".join(SYNCS)
+    if sync is not None and sync not in SYNCS:
+        raise PlanError(f"compile: got sync {sync!r}; wanted one of {wanted}")
+    for node in graph.nodes if sync is None else ():
+        feature = _feature_of_sync(node)
+        if feature is not None:
+            raise PlanError(f"compile: {node.name!r} {feature}, and there is no sync; wanted one of {wanted}")
+
+
+def _feature_of_sync(node: Node) -> str | None:
+    """Returns the feature of a node that requires `sync`, if any."""
+    if node.op is COPY:
+        return "is a copy"
+    if node.after:
+        return "comes after others"
+    if any(t.base is not None for t in node.outputs):
+        return "writes into given memory"
+    parts = [t for t in node.inputs if root(t).kind == "buffer" or offset_nbytes(t)]
+    return f"reads {parts[0].name}" if parts else None
 
 
 def _check_types(graph: object, weights: object, memory: object, **flags: object) -> None:

@@ -1,4 +1,8 @@
-"""camshaft.jvp: the value of a function of arrays and its derivative along a direction."""
+"""camshaft.jvp: the value of a function of arrays and its derivative along a direction, by two sweeps of gradients.
+
+g(u) = J^T u, the gradient with the cotangent u, is linear in u, so the gradient of sum(g(u) * t) by u is J t whatever u is
+(Townsend, 2017). So every op with a `vjp` or a decomposition has it, and no op needs a second rule.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +10,12 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from camshaft.errors import PlanError, ShapeError
-from camshaft.graph.gradients.jvp import directional
-from camshaft.graph.gradients.parts import is_float
-from camshaft.graph.graph import Tensor
+from camshaft.graph import functions
+from camshaft.graph.gradients.gradient import gradients_of_several, needed
+from camshaft.graph.gradients.parts import expect_floats, is_float
+from camshaft.graph.graph import Graph, Tensor
 from camshaft.graph.tensor import graph_of
+from camshaft.ops.gradient import zeros
 from camshaft.plan.jit import jit, leaves, paths, with_leaves
 
 
@@ -72,3 +78,29 @@ def _both(function: Callable[..., Any], primals: tuple[Any, ...], tangents: tupl
     results = [leaf for leaf in found if isinstance(leaf, Tensor)]
     moved = iter(directional(graph, results, wrt, along))
     return result, with_leaves(result, iter([next(moved) if isinstance(x, Tensor) else None for x in found]))
+
+
+def directional(
+    graph: Graph, results: Sequence[Tensor], wrt: Sequence[Tensor], tangents: Sequence[Tensor]
+) -> tuple[Tensor, ...]:
+    """Adds the nodes of the derivative of each result where the tensors of `wrt` move along `tangents`, which have their specs.
+
+    Raises ShapeError for other specs and what is not a float, PlanError as Graph.gradients does."""
+    for tensor in (*results, *wrt, *tangents):
+        expect_floats(graph, tensor)
+    for tensor, tangent in zip(wrt, tangents, strict=True):
+        if tensor.spec != tangent.spec:
+            raise ShapeError(f"jvp: got the tangent {tangent.spec} of {tensor}; wanted one of {tensor.spec}")
+    count = len(graph.nodes)
+    try:
+        with graph.on(None):
+            # A view of each, as rules may use equal zeros for something else.
+            cotangents = [graph.reshape(zeros(functions, r), r.shape) for r in results]
+        pulled = gradients_of_several(graph, results, wrt, cotangents)
+        found = gradients_of_several(graph, pulled, cotangents, tangents)
+    except BaseException:
+        del graph.nodes[count:]
+        raise
+    graph.nodes[count:] = needed(graph.nodes[count:], found)
+    graph.derived.update(graph.nodes[count:])
+    return found

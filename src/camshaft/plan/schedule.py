@@ -10,9 +10,7 @@ from camshaft.dataclass import dataclass
 from camshaft.errors import PlanError, count, shortened
 from camshaft.extent import Extent
 from camshaft.plan.buffers import Buffer, BufferSlice, BufferUse, Lifetime
-from camshaft.plan.runtime.native.layout import MAX_FACTORS
-
-COPY_NBYTES_PER_PROGRAM = 1 << 16
+from camshaft.plan.runtime.native.layout import COPY_NBYTES_PER_PROGRAM, MAX_FACTORS
 
 HostFunction = Callable[..., Any]
 # For each thunk, the indices of earlier thunks that it follows; empty without an explicit order.

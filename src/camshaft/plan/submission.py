@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TYPE_CHECKING
 
 from camshaft.errors import PlanError
 from camshaft.graph.tensor import Array
 from camshaft.plan.runtime.workers import inside_host_thunk
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future, ThreadPoolExecutor
 
 
 class Submission:
@@ -58,6 +61,8 @@ class Submitter:
         """Queues a run. Raises PlanError if the plan is closed."""
         if self.closed:
             raise PlanError("the plan is closed")
+        from concurrent.futures import ThreadPoolExecutor  # with logging 6 ms; few plans submit runs
+
         process = os.getpid()
         thread = self._threads.get(process)
         if thread is None:  # of concurrent callers the first wins; the executors of the others never start a thread

@@ -15,7 +15,8 @@ from camshaft.backends.cpu.compile import host_target
 from camshaft.backends.cpu.device import cpu_device
 from camshaft.dataclass import dataclass
 from camshaft.errors import CamshaftError, count, shortened
-from camshaft.settings import settings, thread_count
+from camshaft.process import thread_count
+from camshaft.settings import settings
 
 _SYS_CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 _UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}

@@ -16,10 +16,11 @@ from camshaft.ops.op import KernelVariant, NodeSpec, Op
 from camshaft.selection.choice import Choice, Loser
 from camshaft.selection.measurements import Measurements as StoredMeasurements
 from camshaft.selection.measurements import measurements as stored
-from camshaft.selection.precompile import compiled_ahead, cost_on, refusal_on
+from camshaft.selection.precompile import compiled_ahead
 from camshaft.validation.cases import VariantCase, case_of
 from camshaft.validation.evidence import ValidationResult
 from camshaft.validation.proof import prove
+from camshaft.validation.run import cost_on, refusal_on
 
 # Nanoseconds measured for a case at a node's shape, or None.
 Measurements: TypeAlias = Callable[[VariantCase, NodeSpec], float | None]

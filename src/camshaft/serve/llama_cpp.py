@@ -17,52 +17,38 @@ from camshaft.serve.models.served import Served
 from camshaft.serve.openai import prompts, tools
 from camshaft.serve.openai.chat import FIELDS as CHAT_FIELDS
 from camshaft.serve.openai.chat import read_chat, read_messages
-from camshaft.serve.requests import grammars
+from camshaft.serve.openai.prompts import filled, text_ids
+from camshaft.serve.requests import fields, grammars
 from camshaft.serve.requests.answers import Answer, Job, Usage
 from camshaft.serve.requests.errors import HttpError
-from camshaft.serve.requests.fields import (
-    BOOL,
-    LIST,
-    PROMPTS,
-    TEXT,
-    Fields,
-    integer,
-    is_integer,
-    objects,
-    one_of,
-    read_fields,
-    required,
-    takes,
-)
-from camshaft.serve.requests.fill import filled, text_ids
 from camshaft.serve.requests.options import MOST_TOKENS, OPTIONS, SAMPLING, generate_options
 from camshaft.serve.requests.respond import Asked, Json, beside, body_of, event, respond
 from camshaft.serve.tokens import control_tokens, template_source
 from camshaft.version import __version__
 
-_EXTRA: Fields = {"filename": TEXT, "text": TEXT, "time": integer(0, 1 << 62)}
-_COMMON: Fields = {
+_EXTRA: fields.Fields = {"filename": fields.TEXT, "text": fields.TEXT, "time": fields.integer(0, 1 << 62)}
+_COMMON: fields.Fields = {
     **{name: rule for name, rule in OPTIONS.items() if name in SAMPLING},
     **{name: OPTIONS[name] for name in ("stop", "stream", "ignore_eos")},
     **{name: grammars.FIELDS[name] for name in ("grammar", "json_schema")},
-    "model": TEXT,
-    "n_predict": integer(-1, MOST_TOKENS),
-    "cache_prompt": one_of(True),  # prompts are always cached
-    "id_slot": integer(-1, MOST_TOKENS),  # accepted: the slot does not change the answer
+    "model": fields.TEXT,
+    "n_predict": fields.integer(-1, MOST_TOKENS),
+    "cache_prompt": fields.one_of(True),  # prompts are always cached
+    "id_slot": fields.integer(-1, MOST_TOKENS),  # accepted: the slot does not change the answer
 }
-_COMPLETION: Fields = {**_COMMON, "prompt": PROMPTS}
-_INFILL: Fields = {
+_COMPLETION: fields.Fields = {**_COMMON, "prompt": fields.PROMPTS}
+_INFILL: fields.Fields = {
     **_COMMON,
-    "prompt": TEXT,
-    "input_prefix": TEXT,
-    "input_suffix": TEXT,
-    "input_extra": objects(_EXTRA, "text"),
+    "prompt": fields.TEXT,
+    "input_prefix": fields.TEXT,
+    "input_suffix": fields.TEXT,
+    "input_extra": fields.objects(_EXTRA, "text"),
 }
-_TEMPLATE: Fields = {
-    "model": TEXT,
+_TEMPLATE: fields.Fields = {
+    "model": fields.TEXT,
     "messages": CHAT_FIELDS["messages"],
-    "add_generation_prompt": BOOL,
-    "tools": LIST,
+    "add_generation_prompt": fields.BOOL,
+    "tools": fields.LIST,
     **{name: prompts.FIELDS[name] for name in ("chat_template_kwargs", "reasoning_effort")},
 }
 _NO_FILE = "--- snippet ---"  # precedes an extra file if the model has no token for that
@@ -88,63 +74,63 @@ async def props(request: Request, served: Served) -> Response:
     )
 
 
-@takes(_TEMPLATE, "messages")
+@fields.takes(_TEMPLATE, "messages")
 async def apply_template(request: Request, served: Served) -> Response:
     """The prompt of a chat as a text."""
     return Json({"prompt": await beside(request, _rendered, body_of(request), served)})
 
 
 def _rendered(body: Any, served: Served) -> str:
-    given = read_fields(body, _TEMPLATE)
-    messages, listed = read_messages(required(given, "messages")), tools.listed_tools(given)
+    given = fields.read_fields(body, _TEMPLATE)
+    messages, listed = read_messages(fields.required(given, "messages")), tools.listed_tools(given)
     how = prompts.read_how(given, served)
     begins = given.get("add_generation_prompt", True)
     return prompts.rendered(served, messages, listed, how, add_generation_prompt=begins)
 
 
-@takes(CHAT_FIELDS, "messages")
+@fields.takes(CHAT_FIELDS, "messages")
 async def input_tokens(request: Request, served: Served) -> Response:
     """The number of tokens of a chat completion's prompt."""
     asked = await beside(request, read_chat, body_of(request), served)
     return Json({"object": "response.input_tokens", "input_tokens": len(asked.job.prompts[0])})
 
 
-@takes(_COMPLETION, "prompt", stream="text/event-stream")
+@fields.takes(_COMPLETION, "prompt", stream="text/event-stream")
 async def completion(request: Request, served: Served) -> Response:
     """Continue a text."""
     return await respond(request, served, _read_completion)
 
 
 def _read_completion(body: Any, served: Served) -> Asked:
-    given = read_fields(body, _COMPLETION)
-    prompt = required(given, "prompt")
-    if isinstance(prompt, list) and not is_integer(prompt[0]):
+    given = fields.read_fields(body, _COMPLETION)
+    prompt = fields.required(given, "prompt")
+    if isinstance(prompt, list) and not fields.is_integer(prompt[0]):
         raise HttpError(400, "'prompt' has several prompts; wanted one", code="invalid_value", param="prompt")
     if isinstance(prompt, str):
         served.check_text(prompt, "prompt")
     return _asked(given, served, served.lm.prompt_ids(prompt, raw=True))
 
 
-@takes(_INFILL, "input_prefix", "input_suffix", stream="text/event-stream")
+@fields.takes(_INFILL, "input_prefix", "input_suffix", stream="text/event-stream")
 async def infill(request: Request, served: Served) -> Response:
     """Generates the text between a prefix and a suffix. HttpError names the infill tokens that the model lacks."""
     return await respond(request, served, _read_infill)
 
 
 def _read_infill(body: Any, served: Served) -> Asked:
-    given = read_fields(body, _INFILL)
+    given = fields.read_fields(body, _INFILL)
     filled(served, (), ())  # raises if the model cannot
     fill = served.lm.fill_tokens
 
     def ids(text: str, param: str) -> list[int]:
         return text_ids(served, text, param)
 
-    prefix = ids(required(given, "input_prefix"), "input_prefix") + ids(given.get("prompt", ""), "prompt")
-    suffix = ids(required(given, "input_suffix"), "input_suffix")
+    prefix = ids(fields.required(given, "input_prefix"), "input_prefix") + ids(given.get("prompt", ""), "prompt")
+    suffix = ids(fields.required(given, "input_suffix"), "input_suffix")
     extra = [
         token
         for i, each in enumerate(given.get("input_extra", ()))
-        for token in _extra(read_fields(each, _EXTRA, f"input_extra[{i}]"), f"input_extra[{i}]", fill, ids)
+        for token in _extra(fields.read_fields(each, _EXTRA, f"input_extra[{i}]"), f"input_extra[{i}]", fill, ids)
     ]
     if extra and "fim_rep" in fill:
         extra = [fill["fim_rep"], *ids("project\n", "input_extra"), *extra]
@@ -153,7 +139,7 @@ def _read_infill(body: Any, served: Served) -> Asked:
 
 def _extra(given: Mapping[str, Any], of: str, fill: Mapping[str, int], ids: Any) -> list[int]:
     """The tokens of an extra file of the project."""
-    text, name = required(given, "text", of), given.get("filename", "")
+    text, name = fields.required(given, "text", of), given.get("filename", "")
     if "fim_sep" in fill:
         return [fill["fim_sep"], *ids(f"{name}\n{text}", f"{of}.text")]
     return list(ids(f"\n\n{_NO_FILE}\n\n{text}", f"{of}.text"))

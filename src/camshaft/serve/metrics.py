@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from camshaft.generate.engine.engine import Engine
-from camshaft.generate.engine.statistics import BUCKETS_S, Histogram
+from camshaft.generate.engine.request import BUCKETS_S, Histogram
 from camshaft.serve.models.models import Models
 from camshaft.serve.models.served import Served
 

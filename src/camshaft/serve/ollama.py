@@ -24,22 +24,9 @@ from camshaft.serve.models.served import Served
 from camshaft.serve.openai.chat import chat_of, read_messages
 from camshaft.serve.openai.prompts import How, placed, thinking
 from camshaft.serve.openai.tools import Tools, call_id, form_of, read_tools
-from camshaft.serve.requests import grammars
+from camshaft.serve.requests import fields, grammars
 from camshaft.serve.requests.answers import Answer, Job, Usage
 from camshaft.serve.requests.errors import HttpError
-from camshaft.serve.requests.fields import (
-    BOOL,
-    LIST,
-    OBJECT,
-    TEXT,
-    Field,
-    Fields,
-    integer,
-    one_of,
-    read_fields,
-    required,
-    takes,
-)
 from camshaft.serve.requests.images import image_of_base64
 from camshaft.serve.requests.options import MOST_TOKENS, OPTIONS, SAMPLING, generate_options
 from camshaft.serve.requests.respond import Asked, Json, Reader, body_of, compact, respond
@@ -48,7 +35,7 @@ from camshaft.version import __version__
 _DURATION = re.compile(r"(-?\d+(?:\.\d+)?)(ms|s|m|h|)", re.ASCII)
 _FOREVER_S = 1e9  # 32 years
 _UNITS_S = {"ms": 1e-3, "s": 1.0, "": 1.0, "m": 60.0, "h": 3600.0}
-KEEP_ALIVE = Field(
+KEEP_ALIVE = fields.Field(
     lambda v: not isinstance(v, bool) and _DURATION.fullmatch(str(v)) is not None,
     'a time such as 300, "5m" or -1',
     {
@@ -58,22 +45,29 @@ KEEP_ALIVE = Field(
         ]
     },
 )
-_COMMON: Fields = {
-    "model": TEXT,
-    "stream": BOOL,
-    "options": OBJECT,
+_COMMON: fields.Fields = {
+    "model": fields.TEXT,
+    "stream": fields.BOOL,
+    "options": fields.OBJECT,
     "keep_alive": KEEP_ALIVE,
-    "format": Field(lambda v: v in ("", "json") or isinstance(v, dict), '"json" or a JSON schema'),
-    "think": one_of(True, False, "low", "medium", "high"),
+    "format": fields.Field(lambda v: v in ("", "json") or isinstance(v, dict), '"json" or a JSON schema'),
+    "think": fields.one_of(True, False, "low", "medium", "high"),
 }
-_CHAT: Fields = {**_COMMON, "messages": LIST, "tools": LIST}
-_GENERATE: Fields = {**_COMMON, "prompt": TEXT, "system": TEXT, "raw": BOOL, "images": LIST, "suffix": one_of("")}
-_SHOW: Fields = {"model": TEXT, "name": TEXT, "verbose": BOOL}
+_CHAT: fields.Fields = {**_COMMON, "messages": fields.LIST, "tools": fields.LIST}
+_GENERATE: fields.Fields = {
+    **_COMMON,
+    "prompt": fields.TEXT,
+    "system": fields.TEXT,
+    "raw": fields.BOOL,
+    "images": fields.LIST,
+    "suffix": fields.one_of(""),
+}
+_SHOW: fields.Fields = {"model": fields.TEXT, "name": fields.TEXT, "verbose": fields.BOOL}
 _OTHERS = {"stop", "mirostat_tau", "mirostat_eta"}
-_OPTIONS: Fields = {
+_OPTIONS: fields.Fields = {
     **{name: rule for name, rule in OPTIONS.items() if name in SAMPLING | _OTHERS},
-    "num_predict": integer(-1, MOST_TOKENS),
-    "num_ctx": integer(1, MOST_TOKENS),
+    "num_predict": fields.integer(-1, MOST_TOKENS),
+    "num_ctx": fields.integer(1, MOST_TOKENS),
 }
 
 
@@ -86,7 +80,7 @@ def _options(
     given: Mapping[str, Any], served: Served, grammar: Grammar | None, shown_tokens: Sequence[str] = ()
 ) -> list[GenerateOptions]:
     """The options of generating, by OpenAI's names."""
-    read = read_fields(given.get("options", {}), _OPTIONS, "options")
+    read = fields.read_fields(given.get("options", {}), _OPTIONS, "options")
     context = served.lm.context
     if read.pop("num_ctx", context) > context:
         message = f"'options.num_ctx' is more than {context}: the server was started with that context"
@@ -111,7 +105,7 @@ def _chat(
 
 
 def _check_model(given: Mapping[str, Any], served: Served) -> None:
-    served.check_model(required(given, "model").removesuffix(":latest"))
+    served.check_model(fields.required(given, "model").removesuffix(":latest"))
 
 
 def keep(request: Request, value: Any) -> None:
@@ -126,41 +120,41 @@ def keep(request: Request, value: Any) -> None:
     request.state.entry.idle_s = seconds if 0 <= seconds < _FOREVER_S else None
 
 
-async def _answer(request: Request, served: Served, read: Reader, fields: Fields, field: str) -> Response:
+async def _answer(request: Request, served: Served, read: Reader, allowed: fields.Fields, field: str) -> Response:
     """Answer, or without `field` only load the model, or unload it."""
-    given = read_fields(body_of(request), fields)
+    given = fields.read_fields(body_of(request), allowed)
     keep(request, given.get("keep_alive"))
     if given.get(field):
         return await respond(request, served, read)
-    required(given, "model")
+    fields.required(given, "model")
     is_over = request.state.entry.idle_s == 0
     shape = OllamaShape(served, field == "messages", AnswerReader())
     return Json(shape.line("", done=True, done_reason="unload" if is_over else "load"))
 
 
-@takes(_CHAT, "model", stream="application/x-ndjson")
+@fields.takes(_CHAT, "model", stream="application/x-ndjson")
 async def chat(request: Request, served: Served) -> Response:
     """Answer a chat, as a stream unless `stream` is false."""
     return await _answer(request, served, _read_chat, _CHAT, "messages")
 
 
 def _read_chat(body: Any, served: Served) -> Asked:
-    given = read_fields(body, _CHAT)
+    given = fields.read_fields(body, _CHAT)
     _check_model(given, served)
     tools = read_tools({"tools": given.get("tools", [])}, served)
-    return _chat(read_messages(required(given, "messages")), given, served, True, tools)
+    return _chat(read_messages(fields.required(given, "messages")), given, served, True, tools)
 
 
-@takes(_GENERATE, "model", stream="application/x-ndjson")
+@fields.takes(_GENERATE, "model", stream="application/x-ndjson")
 async def generate(request: Request, served: Served) -> Response:
     """Answer a prompt as a user's message, or continue it if `raw`; as a stream unless `stream` is false."""
     return await _answer(request, served, _read_generate, _GENERATE, "prompt")
 
 
 def _read_generate(body: Any, served: Served) -> Asked:
-    given = read_fields(body, _GENERATE)
+    given = fields.read_fields(body, _GENERATE)
     _check_model(given, served)
-    prompt = required(given, "prompt")
+    prompt = fields.required(given, "prompt")
     images = [image_of_base64(each, f"images[{i}]") for i, each in enumerate(given.get("images", ()))]
     if not given.get("raw"):
         system = [{"role": "system", "content": given["system"]}] if "system" in given else []
@@ -174,11 +168,11 @@ def _read_generate(body: Any, served: Served) -> Asked:
     return Asked(job, OllamaShape(served, False, AnswerReader()), given.get("stream", True))
 
 
-@takes(_SHOW)
+@fields.takes(_SHOW)
 async def show(request: Request, served: Served) -> Response:
     """Answers with the model's description."""
-    given = read_fields(body_of(request), _SHOW)
-    required({**given, "model": given.get("model", given.get("name"))}, "model")
+    given = fields.read_fields(body_of(request), _SHOW)
+    fields.required({**given, "model": given.get("model", given.get("name"))}, "model")
     name, seeing = served.lm.config.architecture, ["vision"] * (served.lm.vision is not None)
     info = {"general.architecture": name, f"{name}.context_length": served.lm.context}
     details = {"format": "gguf", "family": name}
@@ -203,7 +197,7 @@ class OllamaShape:
     _first: float = 0.0
     _reason: str = "stop"
 
-    def line(self, text: str, calls: Sequence[ToolCall] = (), thought: str = "", **fields: Any) -> dict[str, Any]:
+    def line(self, text: str, calls: Sequence[ToolCall] = (), thought: str = "", **more: Any) -> dict[str, Any]:
         """A line of the answer."""
         called: dict[str, Any] = {"tool_calls": [_call(i, call) for i, call in enumerate(calls)]} if calls else {}
         called |= {"thinking": thought} if thought else {}
@@ -211,7 +205,7 @@ class OllamaShape:
         if self.is_chat:
             content = {"message": {"role": "assistant", "content": text, **called}}
         now = datetime.now(UTC).isoformat().replace("+00:00", "Z")
-        return {"model": self.served.name, "created_at": now, **content, "done": False} | fields
+        return {"model": self.served.name, "created_at": now, **content, "done": False} | more
 
     def _last(
         self, text: str, reason: str, usage: Usage, calls: Sequence[ToolCall] = (), thought: str = ""

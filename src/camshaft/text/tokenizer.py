@@ -11,9 +11,8 @@ from camshaft.dataclass import dataclass
 from camshaft.errors import ModelError, SettingError
 from camshaft.text.token_metadata import Metadata
 from camshaft.text.tokenizers.byte_level import ByteLevel
-from camshaft.text.tokenizers.plain_bpe import PlainBPE
 from camshaft.text.tokenizers.plamo import Plamo
-from camshaft.text.tokenizers.sentencepiece import SentencePiece
+from camshaft.text.tokenizers.sentencepiece import PlainBPE, SentencePiece
 from camshaft.text.tokenizers.trie import Trie
 from camshaft.text.tokenizers.unigram import Unigram
 from camshaft.text.tokenizers.wordpiece import WordPiece

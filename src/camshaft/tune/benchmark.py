@@ -19,8 +19,8 @@ from camshaft.plan.memory.arena import make_schedule
 from camshaft.plan.memory.buffer_memory import given_memory
 from camshaft.plan.memory.weights import Weights
 from camshaft.plan.schedule import Thunk
+from camshaft.process import thread_count
 from camshaft.selection.choice import Choice
-from camshaft.settings import thread_count
 from camshaft.tune.inputs import Array, Bytes, input_sets, inputs_for
 from camshaft.tune.rounds import BenchmarkConfig, Timing, measure
 from camshaft.validation.cases import VariantCase, case_of

@@ -21,7 +21,8 @@ from typing import TYPE_CHECKING, Any
 
 from camshaft.dataclass import dataclass
 from camshaft.errors import BackendError, StoreError
-from camshaft.settings import setting, settings, thread_count
+from camshaft.process import thread_count
+from camshaft.settings import setting, settings
 from camshaft.store.files import atomic_file, private_folder
 from camshaft.store.store import store
 

@@ -24,7 +24,6 @@ from camshaft.ops.op import NodeSpec
 from camshaft.ops.spec import TensorSpec
 from camshaft.plan.hooks import hook
 from camshaft.selection.measurements import measurements
-from camshaft.selection.precompile import cost_on
 from camshaft.selection.select import alternatives
 from camshaft.selection.sites import Measurement, measurement
 from camshaft.store.file_lock import SAFE_FLAGS, try_lock
@@ -36,6 +35,7 @@ from camshaft.tune.inputs import n_copies
 from camshaft.tune.jobs import RIVAL_WITHIN, begin, folder, waiting
 from camshaft.tune.rounds import BenchmarkConfig, Timing
 from camshaft.validation.proof import prove
+from camshaft.validation.run import cost_on
 
 BUDGET_S = 0.5
 # One shape takes at most this part of the budget, and at most this share of what is left; more only for its first rounds.

@@ -8,10 +8,11 @@ from dataclasses import field, replace
 from camshaft.backends.registry import DEFAULT_ORDER, device
 from camshaft.dataclass import dataclass
 from camshaft.ops.op import NodeSpec, Op, Values
+from camshaft.process import thread_count
 from camshaft.selection.measurements import measurements
 from camshaft.selection.select import alternatives
 from camshaft.selection.sites import Measurement, measurement
-from camshaft.settings import settings, thread_count
+from camshaft.settings import settings
 from camshaft.tune.benchmark import Candidate, benchmark_round_robin
 from camshaft.tune.compilation import COMPILE_TIMEOUT_S, Compiler
 from camshaft.tune.inputs import Array, inputs_for

@@ -14,7 +14,7 @@ from typing import Self
 from camshaft.backends.device import Backend
 from camshaft.backends.registry import backend_named, backends
 from camshaft.errors import BackendError, StoreError
-from camshaft.settings import thread_count
+from camshaft.process import thread_count
 from camshaft.validation.cases import VariantCase, all_cases
 from camshaft.validation.child_process import ChildProcess
 from camshaft.validation.evidence import BackendValidation, ValidationResult, summary, validation_cache

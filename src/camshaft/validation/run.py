@@ -1,8 +1,10 @@
-"""Run one variant of one op on arrays, outside any plan, with guard bytes around every tensor."""
+"""Run one variant of one op on arrays, outside any plan, with guard bytes around every tensor; check a variant's answers."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from math import isfinite
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -10,11 +12,11 @@ import numpy as np
 from camshaft.backends.cpu.device import CpuKernel, native_function
 from camshaft.backends.device import HOST, Command, CompiledKernel, Device, LaunchCommand, Memory, Place
 from camshaft.dataclass import dataclass
-from camshaft.errors import BackendError
+from camshaft.errors import BackendError, CamshaftError
 from camshaft.extent import Extent
 from camshaft.ops.kernels.launch import Signature, operand_part, program_factors, signature
 from camshaft.ops.kernels.run_time_sizes import RunTimeForm, run_time_form
-from camshaft.ops.op import Build, HostCall, KernelVariant, Launch, NativeCall, NodeSpec, Operand
+from camshaft.ops.op import Build, HostCall, KernelVariant, Launch, NativeCall, NodeSpec, Op, Operand
 from camshaft.ops.spec import TensorSpec
 from camshaft.store.digest import digest_of
 
@@ -77,6 +79,35 @@ def refusal_of(variant: KernelVariant, node: NodeSpec, device: Device) -> str | 
         if reason is not None:
             return reason
     return None
+
+
+def refusal_on(op: Op, variant: KernelVariant, node: NodeSpec, target: Device) -> str | None:
+    """The reason why the variant cannot run the node on `target`, or None. Raises BackendError if the variant's functions
+    raise, or return anything else."""
+    refusal = _call(op, variant, "supports", lambda: variant.supports(node, target))
+    if not isinstance(refusal, (str, type(None))):  # booleans would be misread: True would mean a refusal
+        raise BackendError(
+            f"{op.name}/{variant.name}: supports returned {refusal!r}; wanted None or the reason as text"
+        )
+    checked: str | None = refusal or _call(op, variant, "build", lambda: refusal_of(variant, node, target))
+    return checked
+
+
+def cost_on(op: Op, variant: KernelVariant, node: NodeSpec, target: Device) -> float:
+    """The variant's cost estimate in nanoseconds. Raises BackendError unless it is a finite number of 0 or more."""
+    cost = _call(op, variant, "cost", lambda: variant.cost(node, target))
+    if not isinstance(cost, Real) or not isfinite(cost) or cost < 0:
+        raise BackendError(f"{op.name}/{variant.name}: cost returned {cost!r}; wanted nanoseconds, 0 or more")
+    return float(cost)
+
+
+def _call(op: Op, variant: KernelVariant, what: str, function: Callable[[], Any]) -> Any:
+    try:
+        return function()
+    except CamshaftError:
+        raise
+    except Exception as error:
+        raise BackendError(f"{op.name}/{variant.name}: {what} raised {type(error).__name__}: {error}") from error
 
 
 def run_variant(

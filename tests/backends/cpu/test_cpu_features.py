@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from camshaft import settings
 from camshaft.backends.cpu.features import names, permitted, usable
 from camshaft.emit.target import LEVELS
 from camshaft.errors import SettingError
+from camshaft.setting_values import CPU_LEVELS
 from tests.support.needs import require_level
 
 AMX = LEVELS["amx"]
@@ -28,7 +28,7 @@ print(made.lanes, sum(name.startswith("avx512") for name in made.features), "zmm
 
 
 def test_settings_name_the_levels_that_there_are() -> None:
-    assert tuple(LEVELS) == settings.CPU_LEVELS
+    assert tuple(LEVELS) == CPU_LEVELS
     page = (Path(__file__).parents[3] / "docs" / "backends.md").read_text("utf-8")
     assert not [name for name in LEVELS if f"| `{name}` |" not in page]
 

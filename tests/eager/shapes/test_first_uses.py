@@ -58,7 +58,7 @@ def test_first_uses_have_the_bits_of_the_chosen_kernel(dtype: Any) -> None:
 
 def test_new_shapes_of_products_compile_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (runners, elementwise_call):  # workers load code of their own
-        monkeypatch.setattr(module, "several_workers", lambda: False)
+        monkeypatch.setattr(module, "eager_threads", lambda: 1)
     t = DispatchTable("simd")
     for shape in (
         ((3, 4), (4, 5)),

@@ -49,7 +49,7 @@ def test_a_choice_for_a_new_shape_looks_once(counted: dict[str, int], monkeypatc
     monkeypatch.setattr(stored.Measurements, "has", lambda self, op: True)
     table_op = ArrayOp(ops.get("matmul"), "simd")
     table_op.choices.select(product(17, 33, 40))
-    monkeypatch.setattr("camshaft.settings.available_cores", lambda: pytest.fail("reads the control groups' files"))
+    monkeypatch.setattr("camshaft.process.available_cores", lambda: pytest.fail("reads the control groups' files"))
     node = product(18, 34, 41)
     counted.update(stores=0, sites=0)
     choice = table_op.choices.select(node)

@@ -29,7 +29,7 @@ RNG = np.random.default_rng(5)
 def alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """No workers, who load code of their own."""
     for module in (runners, elementwise_call):
-        monkeypatch.setattr(module, "several_workers", lambda: False)
+        monkeypatch.setattr(module, "eager_threads", lambda: 1)
 
 
 def draw(*shape: int) -> Array:
@@ -171,8 +171,8 @@ def test_bits_are_those_of_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     alone = results(DispatchTable(None))
     for module in (runners, elementwise_call):
         monkeypatch.setattr(module, "SHARE_NS", 0.0)
-        monkeypatch.setattr(module, "several_workers", lambda: True)
-    monkeypatch.setattr(launches, "_threads", lambda: 3)
+    for module in (runners, elementwise_call, launches):
+        monkeypatch.setattr(module, "eager_threads", lambda: 3)
     assert results(DispatchTable(None)) == alone
 
 

@@ -112,7 +112,7 @@ def test_large_calls_use_the_workers_and_any_start(n: int, shift: int, monkeypat
 
     monkeypatch.setattr(elementwise_call, "run_launches", run)
     monkeypatch.setattr(native_call, "run_launches", run)
-    monkeypatch.setattr(launches, "_threads", lambda: 2)
+    monkeypatch.setattr(launches, "eager_threads", lambda: 2)
     fresh = DispatchTable(None)
     a, b, out = (draw(n + shift)[shift:] for _ in range(3))
     for _ in range(2):

@@ -13,7 +13,7 @@ import pytest
 
 from camshaft import DispatchTable, table
 from camshaft.eager.native import cpython_abi
-from camshaft.eager.native.shaped_call import row_indexes
+from camshaft.eager.native.state_layout import row_indexes
 from camshaft.eager.native_call import _attribute_words, _key
 from camshaft.eager.shapes.shaped_call import FIRST_USES
 from tests.eager.table.left_behind import leaks

@@ -8,8 +8,7 @@ from typing import Any
 
 from camshaft import GenerateOptions, LanguageModel, Sampling
 from camshaft.generate.engine.engine import Engine
-from camshaft.generate.engine.request import Update
-from camshaft.generate.engine.statistics import Statistics
+from camshaft.generate.engine.request import Statistics, Update
 from camshaft.generate.speculation.pace import MOST_ROWS, RunCosts
 from camshaft.generate.speculation.speculator import Speculate
 from tests.generate.conftest import CONTEXT, SESSIONS

@@ -12,7 +12,7 @@ from camshaft import GenerateOptions, LanguageModel, Sampling
 from camshaft.formats.blocks import BLOCK_FORMATS
 from camshaft.formats.tensor import FileTensor
 from camshaft.generate.engine.engine import Engine
-from camshaft.models.converted import is_multiplied
+from camshaft.models.file_tensors import is_multiplied
 from camshaft.models.files.quantize import quantize
 from tests.generate.engine.requests import PROMPTS, Told, answer, finish, options
 from tests.support.fixtures import tiny_model

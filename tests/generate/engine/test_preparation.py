@@ -71,16 +71,22 @@ def test_without_preparation_a_batch_makes_its_plans(lm: LanguageModel) -> None:
     assert {*lm.plans.origins} == {"prompt", "rows", "decode.2"}
 
 
-def test_requests_go_on_while_a_plan_is_made(lm: LanguageModel, monkeypatch: pytest.MonkeyPatch) -> None:
+def held(monkeypatch: pytest.MonkeyPatch, held_name: str) -> tuple[Event, Event]:
+    """Two events: the plan of that name is begun, and it may be finished."""
     begun, free, cached = Event(), Event(), ModelPlans._cached_plan
 
-    def held(plans: ModelPlans, name: str) -> object:
-        if name == "decode.8":
+    def waits(plans: ModelPlans, name: str) -> object:
+        if name == held_name:
             begun.set()
             assert free.wait(60)
         return cached(plans, name)
 
-    monkeypatch.setattr(ModelPlans, "_cached_plan", held)
+    monkeypatch.setattr(ModelPlans, "_cached_plan", waits)
+    return begun, free
+
+
+def test_requests_go_on_while_a_plan_is_made(lm: LanguageModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun, free = held(monkeypatch, "decode.8")
     with Engine(lm, prepares=True) as engine:
         engine.start()
         assert begun.wait(60)
@@ -95,15 +101,7 @@ def test_requests_go_on_while_a_plan_is_made(lm: LanguageModel, monkeypatch: pyt
 
 
 def test_an_engine_that_is_closed_makes_no_further_plan(lm: LanguageModel, monkeypatch: pytest.MonkeyPatch) -> None:
-    begun, free, cached = Event(), Event(), ModelPlans._cached_plan
-
-    def held(plans: ModelPlans, name: str) -> object:
-        if name == "single":
-            begun.set()
-            assert free.wait(60)
-        return cached(plans, name)
-
-    monkeypatch.setattr(ModelPlans, "_cached_plan", held)
+    begun, free = held(monkeypatch, "single")
     engine = Engine(lm, prepares=True)
     engine.start()
     assert begun.wait(60)

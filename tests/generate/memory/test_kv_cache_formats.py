@@ -11,6 +11,7 @@ import pytest
 from camshaft import LanguageModel, Sampling
 from camshaft.errors import SettingError
 from camshaft.ops.attention.kv_cache_quantize import decode, encode
+from tests.generate.conftest import check_batch
 from tests.support.fixtures import llama_cpp_top, tiny_model
 from tests.support.models.files import require_default_model
 from tests.support.models.references.float64_llama import kl_divergence
@@ -59,15 +60,7 @@ def test_token_by_token_agrees_with_the_prompt_and_stays_near_f32(lm: LanguageMo
 
 
 def test_a_batch_says_what_each_says_alone(lm: LanguageModel) -> None:
-    prompts = [[40, 7, 81], [9, 9, 120, 4], [33]]
-    wanted = []
-    for prompt in prompts:
-        generation = lm.generate(prompt, max_tokens=9, sampling=GREEDY, ignore_eos=True)
-        list(generation)
-        wanted.append(generation.ids)
-    batch = lm.generate_batch(prompts, max_tokens=9, sampling=GREEDY, ignore_eos=True)
-    batch.texts()
-    assert [g.ids for g in batch.generations] == wanted
+    check_batch(lm, [[40, 7, 81], [9, 9, 120, 4], [33]], 9)
 
 
 def test_a_session_goes_on_where_it_was(lm: LanguageModel) -> None:

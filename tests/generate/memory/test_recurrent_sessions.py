@@ -15,6 +15,7 @@ from camshaft.generate.engine import slot_files
 from camshaft.generate.engine.engine import Engine
 from camshaft.generate.memory import checkpoints
 from camshaft.generate.session import Session
+from tests.generate.conftest import check_batch
 from tests.support.fixtures import tiny_logits, tiny_model
 from tests.support.quick import quick_of
 
@@ -136,15 +137,7 @@ def test_a_slot_forgets_its_last_sequence_even_its_nan(lm: LanguageModel, wanted
 
 
 def test_a_batch_says_what_each_prompt_says_alone(lm: LanguageModel) -> None:
-    prompts = [TOKENS[:5], TOKENS[3:], TOKENS[::-1], TOKENS[7:9]]
-    alone = []
-    for prompt in prompts:
-        generation = lm.generate(prompt, max_tokens=8, sampling=GREEDY, ignore_eos=True)
-        list(generation)
-        alone.append(generation.ids)
-    batch = lm.generate_batch(prompts, max_tokens=8, sampling=GREEDY, ignore_eos=True)
-    batch.texts()
-    assert [generation.ids for generation in batch.generations] == alone
+    check_batch(lm, [TOKENS[:5], TOKENS[3:], TOKENS[::-1], TOKENS[7:9]], 8)
 
 
 def test_an_engine_says_what_each_prompt_says_alone(lm: LanguageModel) -> None:

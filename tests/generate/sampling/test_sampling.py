@@ -11,7 +11,7 @@ import pytest
 from camshaft import LanguageModel
 from camshaft.errors import CamshaftError, SettingError
 from camshaft.generate.options import GENERATE_RULES, GenerateKeywords, GenerateOptions, generate_options
-from camshaft.generate.sampling.lists import NO_TOKEN, recent_tokens
+from camshaft.generate.sampling.form import NO_TOKEN, recent_tokens
 from camshaft.generate.sampling.parameters import SAMPLING_RULES, Sampling
 from camshaft.generate.sampling.sampler import seed_words
 

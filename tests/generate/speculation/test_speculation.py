@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
@@ -17,7 +18,7 @@ from camshaft.generate.engine.engine import Engine
 from camshaft.generate.generation import Generation
 from camshaft.generate.options import GenerateOptions
 from camshaft.generate.speculation.pace import RunCosts
-from tests.generate.conftest import PlainTemplate
+from tests.generate.conftest import PlainTemplate, opened_in_f32
 from tests.support.fixtures import tiny_model
 from tests.support.quick import quick_of
 
@@ -33,32 +34,26 @@ def free_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(RunCosts, "in_runs", lambda self, seconds: 0.0)
 
 
-def _opened(path: Path, **options: Any) -> LanguageModel:
-    return LanguageModel(path, **{"threads": 1, "context": CONTEXT, "activations": "f32", "sessions": 3} | options)
+_opened = functools.partial(opened_in_f32, context=CONTEXT, sessions=3)
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("tiny")
-
-
-@pytest.fixture(scope="module")
-def lm(folder: Path) -> Iterator[LanguageModel]:
-    with _opened(tiny_model("llama", folder)) as opened:
+def lm(tiny_folder: Path) -> Iterator[LanguageModel]:
+    with _opened(tiny_model("llama", tiny_folder)) as opened:
         yield opened
 
 
 @pytest.fixture(scope="module")
-def twin(folder: Path) -> Iterator[LanguageModel]:
+def twin(tiny_folder: Path) -> Iterator[LanguageModel]:
     """A draft model whose drafts are right."""
-    with _opened(tiny_model("llama", folder), sessions=1) as opened:
+    with _opened(tiny_model("llama", tiny_folder), sessions=1) as opened:
         yield opened
 
 
 @pytest.fixture(scope="module")
-def other(folder: Path) -> Iterator[LanguageModel]:
+def other(tiny_folder: Path) -> Iterator[LanguageModel]:
     """A draft model whose drafts are mostly wrong."""
-    with _opened(tiny_model("qwen2", folder), sessions=1) as opened:
+    with _opened(tiny_model("qwen2", tiny_folder), sessions=1) as opened:
         yield opened
 
 
@@ -126,8 +121,8 @@ def test_a_grammar_holds(lm: LanguageModel, speculate: Any) -> None:
 
 
 @pytest.mark.parametrize("name", RECURRENT)
-def test_recurrent_states_go_back_to_rejected_drafts(folder: Path, name: str) -> None:
-    with _opened(tiny_model(name, folder)) as lm, _opened(tiny_model(name, folder)) as twin:
+def test_recurrent_states_go_back_to_rejected_drafts(tiny_folder: Path, name: str) -> None:
+    with _opened(tiny_model(name, tiny_folder)) as lm, _opened(tiny_model(name, tiny_folder)) as twin:
         for options in ({"temperature": 0.0, "repeat_penalty": 1.1}, {"seed": 1, "top_k": 3}, {"seed": 2}):
             few = {"logit_bias": dict.fromkeys(PROMPT, 50), "max_tokens": 60, "ignore_eos": True} | options
             plain = _all(lm.generate(PROMPT, **few))
@@ -144,8 +139,8 @@ def test_recurrent_states_go_back_to_rejected_drafts(folder: Path, name: str) ->
 
 
 @pytest.mark.full
-def test_a_recurrent_session_goes_back_to_its_copies_after_speculation(folder: Path) -> None:
-    with _opened(tiny_model("lfm2", folder)) as lm, lm.session() as session:
+def test_a_recurrent_session_goes_back_to_its_copies_after_speculation(tiny_folder: Path) -> None:
+    with _opened(tiny_model("lfm2", tiny_folder)) as lm, lm.session() as session:
         _all(session.generate(PROMPT, seed=2, max_tokens=20, speculate="ngram"))
         session.rewind(len(PROMPT))
         assert session.position == len(PROMPT)  # the end of the prompt, not its beginning
@@ -204,8 +199,8 @@ def test_tokens_follow_the_models_distribution(lm: LanguageModel, other: Languag
         assert statistic < degrees + 4 * np.sqrt(2 * degrees), (drafts, counts, wanted)
 
 
-def test_a_conversation_drafts_over_its_turns(folder: Path, twin: LanguageModel) -> None:
-    with _opened(tiny_model("llama", folder), context=64) as lm:
+def test_a_conversation_drafts_over_its_turns(tiny_folder: Path, twin: LanguageModel) -> None:
+    with _opened(tiny_model("llama", tiny_folder), context=64) as lm:
         lm.chat_template = PlainTemplate()  # type: ignore[misc, assignment]
         talks = [lm.conversation(seed=1, max_tokens=12, speculate=kind) for kind in (None, "ngram", twin)]
         for said in ("ab ab ab", "cd", "ab ab"):
@@ -248,7 +243,7 @@ def test_two_models_draft_for_each_other(lm: LanguageModel, twin: LanguageModel)
 
 
 @pytest.mark.full
-def test_what_cannot_draft_is_refused(lm: LanguageModel, folder: Path) -> None:
+def test_what_cannot_draft_is_refused(lm: LanguageModel, tiny_folder: Path) -> None:
     with pytest.raises(
         SettingError, match=r"speculate='twice': wanted 'ngram', an open camshaft.LanguageModel or None"
     ):
@@ -257,12 +252,12 @@ def test_what_cannot_draft_is_refused(lm: LanguageModel, folder: Path) -> None:
         lm.generate_batch([PROMPT], speculate="ngram")
     with Engine(lm) as engine, pytest.raises(SettingError, match="the engine got speculate='ngram'"):
         engine.submit(PROMPT, GenerateOptions(speculate="ngram"), lambda update: None)
-    with _opened(tiny_model("gpt2", folder)) as foreign:
+    with _opened(tiny_model("gpt2", tiny_folder)) as foreign:
         vocabulary = foreign.tokenizer.vocabulary
         foreign.tokenizer.vocabulary = replace(vocabulary, tokens=[*vocabulary.tokens[:-1], "another"])
         with pytest.raises(ModelError, match="has another vocabulary"):
             lm.generate(PROMPT, speculate=foreign)
-    closed = _opened(tiny_model("llama", folder))
+    closed = _opened(tiny_model("llama", tiny_folder))
     closed.close()
     with pytest.raises(ModelError, match="is closed"):
         _all(lm.generate(PROMPT, speculate=closed))

@@ -15,7 +15,7 @@ from camshaft.generate.speech import speech_model
 from camshaft.generate.speech.plans import SpeechPlans
 from camshaft.generate.speech.rules import Rules
 from camshaft.graph import functions as F
-from camshaft.models.speech import features, whisper
+from camshaft.models.speech import whisper
 from tests.support.models.speech import GREEDY, RECORDINGS, of_transformers, sound, tiny_whisper
 from tests.support.quick import quick_of
 
@@ -144,7 +144,7 @@ def test_another_mel_scale_shows(model: SpeechModel, change: dict[str, Any], mon
         def __getattr__(self, name: str) -> Any:
             return (lambda x, **given: scale(x, **{**given, **change})) if name == "mel_scale" else getattr(F, name)
 
-    monkeypatch.setattr(features, "F", Wrong())
+    monkeypatch.setattr(whisper, "F", Wrong())
     assert np.abs(fresh_plans(model).features(sound(1.0)) - THEIRS["features"]).max() > 0.05
 
 

@@ -16,7 +16,6 @@ from camshaft.formats.blocks import BLOCK_FORMATS
 from camshaft.formats.gguf.file import GGUFTensor, open_gguf
 from camshaft.formats.gguf.write import NewTensor, values_of, write_gguf
 from camshaft.generate.stored import plan_cache
-from camshaft.models.files.quantize import quantize
 from camshaft.plan.cached import cached_plan
 from camshaft.plan.cached.cached_check import ARENA, ARGUMENTS, COPY, EXTENTS, MEMMOVE
 from camshaft.plan.cached.stored_plan import (
@@ -35,16 +34,9 @@ F32 = BLOCK_FORMATS["F32"]
 
 
 @pytest.fixture(scope="module")
-def quantized(tiny_path: Path) -> Path:
-    made = tiny_path.with_name("quantized.gguf")
-    quantize(tiny_path, made, "Q8_0", threads=1)
-    return made
-
-
-@pytest.fixture(scope="module")
-def entry(quantized: Path) -> bytes:
+def entry(path: Path) -> bytes:
     """A plan of two thunks as it is stored: a kernel on WEIGHT, packed, and a copy of the arena."""
-    with open_gguf(quantized) as file:
+    with open_gguf(path) as file:
         place = tensor_place(file.tensors[WEIGHT])
     constant = Constant(WEIGHT, place, "interleaved", 6912, (1, 64, 3, 102, 4, 0, 6144, 6528, 0))
     view = View(ARENA, 64, "<f4", (4, 8))
@@ -99,8 +91,8 @@ def as_new(tensor: GGUFTensor) -> NewTensor:
     return NewTensor(tensor.name, tensor.shape, tensor.format, lambda: [tensor.data()])
 
 
-def test_tables_that_are_equal_when_joined_have_different_keys(quantized: Path, tmp_path: Path) -> None:
-    paths = pair(quantized, tmp_path)
+def test_tables_that_are_equal_when_joined_have_different_keys(path: Path, tmp_path: Path) -> None:
+    paths = pair(path, tmp_path)
     with open_gguf(paths[0]) as first, open_gguf(paths[1]) as second:
         joined = ["".join(row(tensor) for tensor in file.tensors.values()) for file in (first, second)]
         assert joined[0] == joined[1]
@@ -110,10 +102,10 @@ def test_tables_that_are_equal_when_joined_have_different_keys(quantized: Path, 
 @pytest.mark.full
 @pytest.mark.parametrize("order", [1, -1])
 def test_models_of_one_joined_table_give_their_own_results(
-    quantized: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, order: int
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, order: int
 ) -> None:
     """In one store, in both orders: the plan of the one would read 24 kB of the other's 6.5 kB."""
-    paths = pair(quantized, tmp_path)
+    paths = pair(path, tmp_path)
     monkeypatch.setenv("CAMSHAFT_CACHE_DIR", str(tmp_path / "shared"))
     shared = {path: logits(path) for path in paths[::order]}
     for path in paths:
@@ -131,10 +123,10 @@ DIFFERENCES: dict[str, Callable[[GGUFTensor], GGUFTensor]] = {
 
 
 @pytest.mark.parametrize("what", DIFFERENCES)
-def test_a_constant_that_differs_is_refused(entry: bytes, quantized: Path, what: str) -> None:
+def test_a_constant_that_differs_is_refused(entry: bytes, path: Path, what: str) -> None:
     plan = from_bytes(entry)
     (constant,) = [constant for constant in plan.header.constants if constant.tensor == WEIGHT]
-    with open_gguf(quantized) as file:
+    with open_gguf(path) as file:
         kernels = [None] * len(plan.header.kernels)
         tensors = dict(file.tensors)
         assert cached_plan._load_request(constant, kernels, tensors).source is tensors[WEIGHT]  # type: ignore[arg-type]
@@ -158,13 +150,13 @@ PACKINGS = {
 
 
 @pytest.mark.parametrize("what", PACKINGS)
-def test_a_packing_outside_the_memory_is_refused(entry: bytes, quantized: Path, what: str) -> None:
+def test_a_packing_outside_the_memory_is_refused(entry: bytes, path: Path, what: str) -> None:
     plan = from_bytes(entry)
     constant = next(constant for constant in plan.header.constants if constant.packing is not None)
     place, value = PACKINGS[what]
     numbers = list(constant.packing or ())
     numbers[place] = value
-    with open_gguf(quantized) as file, pytest.raises(PlanError, match=r"a cached plan (packs|reads)"):
+    with open_gguf(path) as file, pytest.raises(PlanError, match=r"a cached plan (packs|reads)"):
         cached_plan._load_request(replace(constant, packing=numbers), [None] * 99, file.tensors)  # type: ignore[list-item]
 
 
@@ -223,19 +215,19 @@ def test_an_entry_that_leads_outside_its_memory_is_refused(entry: bytes, what: s
         from_bytes(wrong)
 
 
-def test_places_come_back_as_they_were(entry: bytes, quantized: Path) -> None:
+def test_places_come_back_as_they_were(entry: bytes, path: Path) -> None:
     plan = from_bytes(entry)
-    with open_gguf(quantized) as file:
+    with open_gguf(path) as file:
         assert [c.place for c in plan.header.constants] == [
             tensor_place(file.tensors[c.tensor]) for c in plan.header.constants
         ]
 
 
 @pytest.mark.soak
-def test_changed_entries_are_refused_or_bound(entry: bytes, quantized: Path) -> None:
+def test_changed_entries_are_refused_or_bound(entry: bytes, path: Path) -> None:
     """20,000 entries with some bytes changed, whose digest would be right: PlanError, or a plan within its memory."""
     rng, n_bound = np.random.default_rng(1), 0
-    with open_gguf(quantized) as file:
+    with open_gguf(path) as file:
         for _ in range(20_000):
             data = bytearray(entry)
             end = len(data) if rng.random() < 0.5 else 8 + int.from_bytes(data[:8], "little")

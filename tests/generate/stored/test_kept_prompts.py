@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import threading
@@ -17,7 +18,7 @@ from camshaft.errors import SettingError, StoreError
 from camshaft.generate.stored import prompt_cache
 from camshaft.generate.stored.prompt_cache import PromptCache
 from camshaft.store.store import store
-from tests.generate.conftest import PlainTemplate
+from tests.generate.conftest import PlainTemplate, opened_in_f32
 from tests.support.fixtures import tiny_model
 from tests.support.models.files import changed_model
 from tests.support.quick import quick_of
@@ -27,20 +28,17 @@ RECURRENT = quick_of(("lfm2", "mamba", "qwen35"), ("lfm2",))
 PROMPT = [int(i) for i in np.random.default_rng(0).integers(5, 250, 100)]
 
 
-def _opened(path: Path, **options: Any) -> LanguageModel:
-    return LanguageModel(path, **{"threads": 1, "context": CONTEXT, "activations": "f32", "sessions": 2} | options)
+_opened = functools.partial(opened_in_f32, context=CONTEXT, sessions=2)
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("tiny")
-
-
-@pytest.fixture(scope="module")
-def lm(folder: Path) -> Iterator[LanguageModel]:
-    with _opened(tiny_model("llama", folder)) as opened:
+def lm(tiny_folder: Path) -> Iterator[LanguageModel]:
+    with _opened(tiny_model("llama", tiny_folder)) as opened:
         # Its plans are proved here, in the tests' store: in an empty one each test would prove them again.
-        assert [len(_text(opened, ids, prompt_cache=folder / "plans")[0]) for ids in (PROMPT, PROMPT[:17])] == [8, 8]
+        assert [len(_text(opened, ids, prompt_cache=tiny_folder / "plans")[0]) for ids in (PROMPT, PROMPT[:17])] == [
+            8,
+            8,
+        ]
         yield opened
 
 
@@ -136,9 +134,9 @@ def test_a_session_goes_on_after_its_prompt_could_not_be_written(lm: LanguageMod
 
 
 @pytest.mark.parametrize("name", RECURRENT)
-def test_recurrent_states_are_kept_too(folder: Path, tmp_path: Path, name: str) -> None:
+def test_recurrent_states_are_kept_too(tiny_folder: Path, tmp_path: Path, name: str) -> None:
     kept = tmp_path / "prompt"
-    with _opened(tiny_model(name, folder)) as lm:
+    with _opened(tiny_model(name, tiny_folder)) as lm:
         _text(lm, PROMPT, prompt_cache=kept)
         longer = [*PROMPT, 9, 8, 7]
         assert _text(lm, longer, prompt_cache=kept) == (_text(lm, longer)[0], 100)
@@ -150,16 +148,19 @@ def test_recurrent_states_are_kept_too(folder: Path, tmp_path: Path, name: str) 
 
 
 @pytest.mark.parametrize("form", quick_of(["f16", "bf16"], ["f16"]))
-def test_every_form_of_the_cache_is_kept_but_not_mixed(folder: Path, tmp_path: Path, form: str) -> None:
+def test_every_form_of_the_cache_is_kept_but_not_mixed(tiny_folder: Path, tmp_path: Path, form: str) -> None:
     kept = tmp_path / "prompt"
-    with _opened(tiny_model("llama", folder), kv_cache=form, activations="q8") as lm:
+    with _opened(tiny_model("llama", tiny_folder), kv_cache=form, activations="q8") as lm:
         _text(lm, PROMPT, prompt_cache=kept)
         assert _text(lm, PROMPT, prompt_cache=kept) == (_text(lm, PROMPT)[0], 96)
-    with _opened(tiny_model("llama", folder)) as lm, pytest.raises(StoreError, match="another model, adapter, context"):
+    with (
+        _opened(tiny_model("llama", tiny_folder)) as lm,
+        pytest.raises(StoreError, match="another model, adapter, context"),
+    ):
         _text(lm, PROMPT, prompt_cache=kept)
 
 
-def test_weights_alone_tell_models_apart(lm: LanguageModel, folder: Path, tmp_path: Path) -> None:
+def test_weights_alone_tell_models_apart(lm: LanguageModel, tiny_folder: Path, tmp_path: Path) -> None:
     kept = tmp_path / "prompt"
     _text(lm, PROMPT, prompt_cache=kept)
     (tmp_path / "other").mkdir()

@@ -19,8 +19,8 @@ from camshaft.formats.safetensors import write_safetensors
 from camshaft.models.adapters.adapter import Adapter, open_adapter
 from camshaft.models.adapters.peft_names import NAMINGS
 from camshaft.models.families import FAMILIES
-from tests.models.families.test_renamed_families import renamed
 from tests.support.fixtures import tiny_logits, tiny_model
+from tests.support.models.renamed_families import renamed
 
 pytest.importorskip("safetensors")
 Q, V, DOWN = (f"model.layers.0.{m}" for m in ("self_attn.q_proj", "self_attn.v_proj", "mlp.down_proj"))

@@ -8,8 +8,8 @@ from pathlib import Path
 from camshaft.models.convert.architectures import ARCHITECTURES
 from camshaft.models.families import FAMILIES
 from camshaft.text.tokenizers.pretokenizers import PRETOKENIZERS
-from tests.models.families.test_renamed_families import RENAMED
 from tests.support.fixtures import DATA, TINY_MODELS
+from tests.support.models.renamed_families import RENAMED
 from tests.support.models.tiny_families import row_of
 
 DOCS = Path(__file__).parents[3] / "docs" / "models.md"

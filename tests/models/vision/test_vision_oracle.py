@@ -17,7 +17,7 @@ from camshaft.formats.gguf.file import open_gguf
 from camshaft.generate.vision.runs import AxisPositions
 from camshaft.models.convert.convert import convert
 from camshaft.models.vision.config import VisionConfig
-from camshaft.models.vision.patches import patch_rows
+from camshaft.models.vision.positions import patch_rows
 from camshaft.models.vision.tiles import Tile, layout_of
 from tests.models.convert.test_mmproj import write_preprocessor
 from tests.support.models.images import Prompt, drawn_image, opened, prompts_in

@@ -5,14 +5,12 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from random_graphs import interpret, memory_for, thunk_lists
+from random_graphs import check_bytes, thunk_lists
 
 from camshaft.errors import CamshaftError
-from camshaft.plan.buffers import Lifetime
 from camshaft.plan.lowering.sync import SYNCS, order_nodes
 from camshaft.plan.memory.arena import make_schedule
 from camshaft.plan.memory.hazards import hazards
@@ -44,14 +42,7 @@ def test_any_order_that_the_strategy_allows_gives_the_same_bytes(thunks: list[Th
         assert all(order.before[i] for i, wait in enumerate(schedule.waits) if wait), (
             "memory that is shared asks for no wait"
         )
-    in_order = memory_for(schedule.buffers, None, 0)
-    mixed = memory_for(schedule.buffers, memory.offsets, memory.arena_nbytes)
-    for _ in range(2):
-        interpret(thunks, [True] * len(thunks), in_order, lambda programs: None)
-        interpret(line, schedule.waits, mixed, random.Random(seed).shuffle)
-        for buffer in schedule.buffers:
-            if buffer.lifetime is not Lifetime.TEMP:
-                assert np.array_equal(in_order[buffer], mixed[buffer])
+    check_bytes(thunks, line, schedule, memory, seed)
 
 
 @given(thunk_lists(), st.data())

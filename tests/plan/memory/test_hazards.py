@@ -6,12 +6,11 @@ import itertools
 import random
 from collections.abc import Sequence
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from plan_kernels import add, buffer, thunk
-from random_graphs import groups, interpret, memory_for, thunk_lists
+from random_graphs import check_bytes, groups, interpret, memory_for, thunk_lists
 
 from camshaft.errors import PlanError
 from camshaft.plan.buffers import Buffer, BufferUse, Lifetime
@@ -105,14 +104,7 @@ def test_sharing_memory_adds_no_wait(thunks: list[Thunk]) -> None:
 @given(thunk_lists(), st.integers(0, 2**32))
 def test_any_order_between_waits_gives_the_same_bytes(thunks: list[Thunk], seed: int) -> None:
     schedule, memory = make_schedule(thunks)
-    in_order = memory_for(schedule.buffers, None, 0)
-    shuffled = memory_for(schedule.buffers, memory.offsets, memory.arena_nbytes)
-    for _ in range(2):
-        interpret(thunks, [True] * len(thunks), in_order, lambda programs: None)
-        interpret(thunks, schedule.waits, shuffled, random.Random(seed).shuffle)
-        for item in schedule.buffers:
-            if item.lifetime is not Lifetime.TEMP:
-                assert np.array_equal(in_order[item], shuffled[item])
+    check_bytes(thunks, thunks, schedule, memory, seed)
 
 
 def test_the_interpreter_notices_a_wait_that_is_missing() -> None:

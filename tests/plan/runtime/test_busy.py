@@ -12,9 +12,10 @@ import numpy as np
 import pytest
 from plan_kernels import chain_plan
 
-from camshaft import cores, settings
+from camshaft import process
 from camshaft.backends.cpu.compile import compile_module, host_target, load_object
 from camshaft.emit.llvm.builder import I32, I64, PTR, VOID, Builder, Module, Value
+from camshaft.plan.runtime.execute import BoundSchedule
 from camshaft.plan.runtime.native import layout
 from camshaft.plan.runtime.native.alone import LEAST_ALONE, MOST_ALONE, MOST_SAVED_RUNS, fast_clock, judge
 from camshaft.plan.runtime.native.barrier import define_wait
@@ -139,11 +140,17 @@ def test_a_wait_that_ends_at_once_adds_no_ticks() -> None:
     assert control[LINE + layout.WAITED] == 0
 
 
-def test_a_long_run_has_all_workers() -> None:
+def pooled_chain() -> tuple[BoundSchedule, WorkerPool, np.ndarray, np.ndarray]:
+    """A chain of adds that has run once on three workers, these, its output, and the right one."""
     plan, out, wanted = chain_plan(20, 30, 3)
     plan.run()
     pool = plan._runner
     assert isinstance(pool, WorkerPool)
+    return plan, pool, out, wanted
+
+
+def test_a_long_run_has_all_workers() -> None:
+    plan, pool, out, wanted = pooled_chain()
     limit = int(pool._control[layout.SHORT_RUN_TICKS])
     pool._control[LINE + layout.ALONE_UNTIL], pool._control[layout.SHORT_RUN_TICKS] = FAR, 0
     runs = int(pool._control[layout.RUN_GENERATION])
@@ -156,10 +163,7 @@ def test_a_long_run_has_all_workers() -> None:
 
 def test_a_part_of_a_run_has_all_workers() -> None:
     """Each worker reads its own copies of small values, which it has to compute itself in an earlier part."""
-    plan, out, wanted = chain_plan(20, 30, 3)
-    plan.run()
-    pool = plan._runner
-    assert isinstance(pool, WorkerPool)
+    plan, pool, out, wanted = pooled_chain()
     n = len(plan.schedule.thunks)
     pool._control[LINE + layout.ALONE_UNTIL] = FAR
     runs, out[:] = int(pool._control[layout.RUN_GENERATION]), 0
@@ -172,10 +176,7 @@ def test_a_part_of_a_run_has_all_workers() -> None:
 
 
 def test_the_caller_alone_wakes_nobody_and_gives_the_same_bits() -> None:
-    plan, out, wanted = chain_plan(20, 30, 3)
-    plan.run()
-    pool = plan._runner
-    assert isinstance(pool, WorkerPool)
+    plan, pool, out, wanted = pooled_chain()
     for alone_until, wakes in ((FAR, 0), (0, 1)):
         pool._control[LINE + layout.ALONE_UNTIL] = alone_until
         runs, out[:] = int(pool._control[layout.RUN_GENERATION]), 0
@@ -204,18 +205,18 @@ def test_quotas_of_control_groups_are_found(files: dict[str, str], wanted: list[
     for name, text in files.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
-    assert list(cores.quotas(tmp_path / "member", tmp_path)) == wanted
+    assert list(process.quotas(tmp_path / "member", tmp_path)) == wanted
 
 
 @pytest.mark.parametrize(("quota", "wanted"), [(0.5, 1), (1.5, 1), (1e9, None)])
 def test_a_quota_limits_the_cores(quota: float, wanted: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cores, "quotas", lambda *paths: [quota])
+    monkeypatch.setattr(process, "quotas", lambda *paths: [quota])
     affinity = getattr(os, "sched_getaffinity", lambda process: range(os.cpu_count() or 1))
-    assert cores.available_cores() == (wanted or len(affinity(0)))
+    assert process.available_cores() == (wanted or len(affinity(0)))
 
 
 def test_there_are_no_more_threads_than_cores(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(settings, "available_cores", lambda: 2)
-    monkeypatch.setattr(settings, "limit_to_cores", True)  # tests of plans have more
+    monkeypatch.setattr(process, "available_cores", lambda: 2)
+    monkeypatch.setattr(process, "limit_to_cores", True)  # tests of plans have more
     monkeypatch.delenv("CAMSHAFT_THREADS", raising=False)
-    assert [settings.thread_count(n) for n in (1, 2, 3, 1024, None)] == [1, 2, 2, 2, 2]
+    assert [process.thread_count(n) for n in (1, 2, 3, 1024, None)] == [1, 2, 2, 2, 2]

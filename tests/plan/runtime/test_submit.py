@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 
 import camshaft as cs
 from camshaft.errors import PlanError
-from camshaft.plan import submission
 from tests.support.devices.fake_device import FakeDevice, Fakes
 
 X = np.arange(8, dtype=np.float32).reshape(1, 8)
@@ -98,7 +98,7 @@ def test_a_closed_plan_takes_no_runs_and_ends_those_in_its_queue() -> None:
 
 
 def test_callers_at_once_share_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    threads, others, real = set(), [], submission.ThreadPoolExecutor
+    threads, others, real = set(), [], ThreadPoolExecutor
 
     def late(*args: object) -> object:
         if not others:  # another caller comes between
@@ -109,7 +109,7 @@ def test_callers_at_once_share_one_thread(monkeypatch: pytest.MonkeyPatch) -> No
     graph = cs.Graph()
     x = graph.input("x", (1, 8), "f32")
     graph.custom(lambda x: threads.add(threading.get_ident()), [x], [])
-    monkeypatch.setattr(submission, "ThreadPoolExecutor", late)
+    monkeypatch.setattr("concurrent.futures.ThreadPoolExecutor", late)
     with cs.compile(graph, threads=1) as plan:
         plan.submit(x=X).wait(30)
         others[1].wait(30)

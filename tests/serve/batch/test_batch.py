@@ -15,7 +15,7 @@ from camshaft import EmbeddingModel, LanguageModel
 from camshaft.errors import LogitsError, ModelError
 from camshaft.generate.engine.engine import Engine
 from camshaft.generate.engine.request import Request, Update
-from camshaft.serve.batch import window
+from camshaft.serve.batch import flight
 from camshaft.serve.batch.run import Tally, run_batch
 from camshaft.serve.models.served import Embedder, Served
 from camshaft.serve.requests.respond import compact
@@ -137,9 +137,9 @@ def test_prompts_that_begin_alike_run_one_after_the_other(
     source = write_lines(tmp_path / "in", lines)
     tally = run(lm, source, tmp_path / "out", prefix_cache=True, most_open=2)
     assert tally.cached_tokens >= (32 - 8) * 32
-    monkeypatch.setattr(window, "WINDOW_REQUESTS", 1)
+    monkeypatch.setattr(flight, "WINDOW_REQUESTS", 1)
     assert run(lm, source, tmp_path / "unsorted", prefix_cache=True, most_open=2).cached_tokens < tally.cached_tokens
-    monkeypatch.setattr(window, "WINDOW_REQUESTS", 3)
+    monkeypatch.setattr(flight, "WINDOW_REQUESTS", 3)
     assert run(lm, source, tmp_path / "few", most_open=2).n_answered == 32
 
 

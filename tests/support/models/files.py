@@ -17,6 +17,8 @@ import gguf
 import numpy as np
 import pytest
 
+from camshaft import LanguageModel
+from camshaft.errors import CamshaftError
 from tests.support.compilers.stored import key_of, stored
 from tests.support.fixtures import default_model, packed_model, tiny_model
 
@@ -118,3 +120,13 @@ def _copy_tensors(found: _Contents, writer: gguf.GGUFWriter, changes: dict[str, 
     for name, value in given.items():
         data, kind = value if isinstance(value, tuple) else (value, None)
         writer.add_tensor(name, data, raw_dtype=kind)
+
+
+def refused(path: Path, kind: type[CamshaftError] | tuple[type[CamshaftError], ...], **options: Any) -> str:
+    """The message with which a model is refused: one line."""
+    with pytest.raises(kind) as caught:
+        LanguageModel(path, **({"threads": 1, "context": 64, "sessions": 1} | options)).close()
+    text = str(caught.value)
+    assert text
+    assert "\n" not in text
+    return text

@@ -9,6 +9,7 @@ import numpy as np
 from camshaft import LanguageModel
 from tests.support.fixtures import tiny_logits, tiny_model
 
+TOLERANCE = 1e-3
 BROKEN = 1e-2
 
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import time
 from typing import Any
 
+from bench.compare.peers.orders import Orders
 from camshaft.generate.language_model import LanguageModel
 from camshaft.generate.sampling.parameters import Sampling
 
 MOST_SEQUENCES = 16
 
 
-class Camshaft:
+class Camshaft(Orders):
     """Takes the orders of llama_language.LlamaCpp and measures the same."""
 
     def __init__(self, model: str, threads: int, context: int) -> None:
@@ -19,32 +20,19 @@ class Camshaft:
         self.model = LanguageModel(model, threads=threads, context=context, sessions=MOST_SEQUENCES)
         self.version = f"camshaft {self.model.backend}"
         self.built_for = "this CPU"
-        self.went_on_s: float | None = None
 
-    def seconds(self, order: dict[str, Any]) -> float:
-        """Seconds of an order."""
-        if "last" in order:
-            return self.last(order)
-        if "together" in order:
-            return self.together(order["together"], order["after"], order["generate"])
-        if "generate" in order:
-            return float(order["generate"]) / float(self.run(order["after"], order["generate"]).generated_tokens_per_s)
-        n = int(order.get("then", 1))
+    def prompt(self, ids: list[int], then: int | None) -> float:
+        """Seconds of a prompt including the next token; then those of `then` tokens after it are known."""
+        n = 1 if then is None else then
         started = time.perf_counter()
-        timings = self.run(order["prompt"], n)
+        timings = self.run(ids, n)
         seconds = time.perf_counter() - started
-        if "then" not in order:
-            return seconds
-        self.went_on_s = n / float(timings.generated_tokens_per_s)
-        return seconds - self.went_on_s * (n - 1) / n
+        self.went_on_s = None if then is None else n / float(timings.generated_tokens_per_s)
+        return seconds if self.went_on_s is None else seconds - self.went_on_s * (n - 1) / n
 
-    def last(self, order: dict[str, Any]) -> float:
-        """Seconds of generating after the last prompt; processes the prompt first if it was not the last order."""
-        if self.went_on_s is None:
-            self.seconds({"prompt": order["prompt"], "then": order["then"]})
-        seconds, self.went_on_s = self.went_on_s, None
-        assert seconds is not None
-        return seconds
+    def generated(self, ids: list[int], n: int) -> float:
+        """Seconds of n tokens after a prompt."""
+        return n / float(self.run(ids, n).generated_tokens_per_s)
 
     def run(self, ids: list[int], n: int) -> Any:
         generation = self.model.generate(ids, max_tokens=n, sampling=self.sampling, ignore_eos=True)

@@ -11,18 +11,21 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from camshaft.eager.native import cpython_abi as layout
-from camshaft.eager.native.call_state import AS_F32, AS_F64, ENTRIES, Call, Row, native_call
 from camshaft.eager.native.inputs import (
+    Call,
     Input,
+    Row,
     Shape,
     agreed,
     copied_call,
     find_row,
     given_out,
+    native_call,
     read_input,
     reference,
 )
 from camshaft.eager.native.output import Output, Span, drop, made_or_given, returned, shared, unlocked
+from camshaft.eager.native.state_layout import AS_F32, AS_F64, ENTRIES
 from camshaft.emit.llvm.builder import F32, I32, I64, PTR, VOID, Builder, Value
 
 

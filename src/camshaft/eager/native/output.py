@@ -6,8 +6,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from camshaft.eager.native import cpython_abi as layout
-from camshaft.eager.native.call_state import Call
-from camshaft.eager.native.inputs import same_sizes
+from camshaft.eager.native.inputs import Call, same_sizes
 from camshaft.emit.llvm.builder import I1, I32, I64, PTR, VOID, Builder, Operand, Value
 
 _USABLE = layout.ALIGNED | layout.WRITEABLE

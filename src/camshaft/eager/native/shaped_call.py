@@ -9,59 +9,32 @@ row, goes to the op's Python function.
 from __future__ import annotations
 
 from camshaft.eager.native import cpython_abi as layout
-from camshaft.eager.native.call_state import ROWS_AT, Call, Row, native_call
-from camshaft.eager.native.inputs import MOST_COPIED, call_with_copies
+from camshaft.eager.native.inputs import MOST_COPIED, Call, Row, call_with_copies, native_call
 from camshaft.eager.native.output import Output, Span, drop, made_or_given, returned, shared, unlocked
+from camshaft.eager.native.state_layout import (
+    ATTRIBUTE_WORDS,
+    KEY_WORDS,
+    LAUNCH_WORDS,
+    MOST_ARGUMENTS,
+    MOST_ATTRIBUTES,
+    MOST_AXES,
+    MOST_STEPS,
+    MULTIPLIER,
+    N_BASES,
+    NO_BASE,
+    OUT_BASE,
+    ROWS_AT,
+    SCRATCH_BASE,
+    SHAPED_ROW,
+    SHAPED_ROW_BITS,
+    SHAPED_ROW_WORDS,
+    STEP_WORDS,
+)
 from camshaft.emit.llvm.builder import I1, I32, I64, PTR, VOID, Builder, Value
 
-# --- the table -------------------------------------------------------------------------------------------------------
-MOST_AXES, MOST_STEPS, MOST_ARGUMENTS, MOST_INPUTS = 4, 12, 32, 3
-# An input's part of the key: its dtype's address, its number of axes, their sizes.
-KEY_WORDS = 2 + MOST_AXES
-# Attributes by keyword, as the addresses of name and value, which live as long as the row.
-MOST_ATTRIBUTES = 2
-ATTRIBUTE_WORDS = 2 * MOST_ATTRIBUTES
-ROW = (
-    *(f"key{i}" for i in range(MOST_INPUTS * KEY_WORDS)),
-    *(f"attribute{i}" for i in range(ATTRIBUTE_WORDS)),
-    "nbytes0",
-    "nbytes1",
-    "nbytes2",
-    "in_place0",
-    "in_place1",
-    "in_place2",
-    "out_dtype",
-    "out_axes",
-    *(f"out_size{i}" for i in range(MOST_AXES)),
-    "out_nbytes",
-    "release",
-    "share",
-    "scratch_nbytes",
-    "n_steps",
-    "steps",
-)
-ROW_WORDS, ROW_BITS = 44, 8
-# A step: entry, programs, number of arguments, then for each of those the index of a base and the bytes added to it.
-STEP_WORDS = 3 + 2 * MOST_ARGUMENTS
-# Bases: three inputs, the output, scratch, and 0.
-OUT_BASE, SCRATCH_BASE, NO_BASE, N_BASES = 3, 4, 5, 6
-MULTIPLIER = 0x9E3779B97F4A7C15
-# A launch on the caller's stack: entry, argument block, programs.
-LAUNCH_WORDS = 3
 _USABLE = layout.C_ORDER | layout.ALIGNED
 
 
-def row_indexes(key: list[int]) -> tuple[int, int]:
-    """The two rows that may have a key, as `_find` computes them. With one row for a key, of 64, two of 8 shapes replaced each
-    other in every third process."""
-    found = 0
-    for value in key:
-        found = ((found ^ value) * MULTIPLIER) % 2**64
-    first = found >> (64 - ROW_BITS)
-    return first, first ^ 1
-
-
-# --- the call --------------------------------------------------------------------------------------------------------
 def shaped_ir(symbol: str, n: int, slot: int) -> str:
     """The function for n inputs. `slot` is where `self` keeps the ndarray of its state, in bytes."""
     return native_call(symbol, slot, lambda call: _shaped(call, symbol, n))
@@ -154,10 +127,10 @@ def _find(call: Call, n: int, key: Value) -> Row:
     words = [b.load_word(key, i) for i in range(len(names))]
     for word in words:
         hashed = (hashed ^ word) * (MULTIPLIER - 2**64)
-    index = hashed >> (64 - ROW_BITS)
+    index = hashed >> (64 - SHAPED_ROW_BITS)
     probed = b.var(I64, index)
     with b.loop() as found:
-        row = Row(b, b.element(call.state, probed.value * ROW_WORDS + ROWS_AT), ROW)
+        row = Row(b, b.element(call.state, probed.value * SHAPED_ROW_WORDS + ROWS_AT), SHAPED_ROW)
         differs = b.const(I64, 0)
         for name, word in zip(names, words, strict=True):
             differs = differs | (word ^ row.word(name))
@@ -170,7 +143,7 @@ def _find(call: Call, n: int, key: Value) -> Row:
 def _output(call: Call, row: Row, out: Value, data: list[Value]) -> Output:
     """`out`, which overlaps no input, or a new array of the row's dtype and sizes."""
     b, dtype, axes = call.b, row.word("out_dtype", PTR), row.word("out_axes")
-    sizes = b.element(row.at, ROW.index("out_size0"))
+    sizes = b.element(row.at, SHAPED_ROW.index("out_size0"))
 
     def made() -> Value:
         empty = call.word("empty")

@@ -63,6 +63,7 @@ def _bounds(x: Array) -> tuple[Any, Any]:
     return (np.False_, np.True_) if x.dtype.kind == "b" else (np.array(-np.inf, x.dtype), np.array(np.inf, x.dtype))
 
 
+# Op -> how it is called for NumPy's arguments, one or more; None where they are the op's own. ShapeError as NumPy's errors.
 FORMS: dict[str, Form] = {
     "concat": moves.concat,
     "transpose": moves.transpose,
@@ -82,12 +83,6 @@ FORMS: dict[str, Form] = {
     **dict.fromkeys(("sum", "prod", "mean", "max", "min", "argmax", "argmin"), folds.fold),
 }
 FORMS |= {name: moves.moving(FORMS[name]) for name in MOVES}
-
-
-def call_of(name: str, inputs: Inputs, attrs: Attrs) -> Call | None:
-    """How the op is called for NumPy's arguments; None where they are the op's own. ShapeError for what NumPy refuses too."""
-    form = FORMS.get(name)
-    return None if form is None or not inputs else form(name, inputs, attrs)
 
 
 def masked(result: Any, where: Any, out: Any) -> Any:

@@ -9,10 +9,11 @@ import numpy as np
 
 from camshaft.backends.cpu.compile import NativeLibrary, load_object
 from camshaft.backends.cpu.device import object_code
+from camshaft.lang.kernel import files_digest
 from camshaft.plan.memory.allocate import aligned_bytes
 from camshaft.plan.runtime.native import layout
 from camshaft.plan.runtime.workers import Words, inside_host_thunk, runner_for
-from camshaft.settings import thread_count
+from camshaft.process import eager_threads
 from camshaft.store.digest import digest_of
 
 # A launch is three words: the entry, the address of its argument block, the number of programs.
@@ -26,10 +27,12 @@ _LAUNCH_NBYTES, _TURN_NBYTES = 8 * LAUNCH_WORDS, 8 * layout.DYNAMIC_WORDS
 
 @functools.cache
 def _take() -> NativeLibrary:
-    from camshaft.plan.runtime.native.executor import dynamic_ir  # only large calls need it
+    def source() -> str:
+        from camshaft.plan.runtime.native.executor import dynamic_ir
 
-    text = dynamic_ir()
-    return load_object(object_code(digest_of("turns", text), lambda: text))
+        return dynamic_ir()
+
+    return load_object(object_code(digest_of("turns", files_digest("plan/runtime/native/*.py")), source))
 
 
 class _Launcher:
@@ -65,22 +68,12 @@ def _launcher(threads: int) -> _Launcher:
     return _Launcher(threads)
 
 
-@functools.cache
-def _threads() -> int:
-    return thread_count()
-
-
-def several_workers() -> bool:
-    """Whether large calls are shared among workers."""
-    return _threads() > 1
-
-
 def run_launches(address: int, n: int = 1) -> None:
     """Runs the n launches at `address`, one after the other, each by all workers.
 
     Inside a host thunk this thread runs them alone, since its plan has the workers.
     """
-    _launcher(1 if inside_host_thunk() else _threads()).run(address, n)
+    _launcher(1 if inside_host_thunk() else eager_threads()).run(address, n)
 
 
 def launch_words(launches: list[tuple[int, int, int]]) -> np.ndarray[Any, np.dtype[np.int64]]:

@@ -15,12 +15,21 @@ import numpy as np
 
 from camshaft.backends.cpu.device import CpuKernel
 from camshaft.dataclass import dataclass
-from camshaft.eager.numpy_forms import REDUCTIONS, attribute_key
+from camshaft.eager.numpy_forms import REDUCTIONS
 from camshaft.eager.operands import empty
-from camshaft.eager.shapes.prepared import Chooser, NoFormula, Plan, Planned, Prepared
-from camshaft.eager.shapes.runners import HostRunner, Place, Step, kernel_of_form
+from camshaft.eager.shapes.runners import (
+    Chooser,
+    HostRunner,
+    NoFormula,
+    Place,
+    Plan,
+    Planned,
+    Prepared,
+    Step,
+    kernel_of_form,
+)
 from camshaft.eager.shapes.size_formulas import Formulas, Recording, number
-from camshaft.ops.arguments import Array, Dtype
+from camshaft.ops.arguments import Array, Dtype, attribute_key
 from camshaft.ops.kernels.launch import operand_part
 from camshaft.ops.kernels.run_time_sizes import RunTimeForm, run_time_form
 

@@ -1,4 +1,7 @@
-"""A chosen variant bound to arrays of one shape: called by address on the CPU, with copies on other devices."""
+"""A chosen variant bound to arrays of one shape: called by address on the CPU, with copies on other devices.
+
+Planned and Prepared are calls of one shape; Chooser is the part of ArrayOp that they use.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from array import array
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
 from math import prod
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 
@@ -16,15 +19,18 @@ from camshaft.backends.cpu.device import CpuKernel
 from camshaft.backends.device import HOST
 from camshaft.dataclass import dataclass
 from camshaft.dtypes import DType
+from camshaft.eager.choices import Choices
 from camshaft.eager.native.cpython_abi import data_address
-from camshaft.eager.shapes.launches import launch_words, run_launches, several_workers
+from camshaft.eager.shapes.launches import launch_words, run_launches
 from camshaft.lang import Array as KernelArray
 from camshaft.lang import Tracer, kernel
+from camshaft.ops.arguments import Dtype, Operand
 from camshaft.ops.kernels.launch import operand_part, program_count, signature
 from camshaft.ops.kernels.run_time_sizes import RunTimeForm, run_time_form
 from camshaft.ops.kernels.strides import Iteration
-from camshaft.ops.op import Build, Cells, HostCall, Launch, NativeCall, NodeSpec, scratch, write
+from camshaft.ops.op import Attrs, Build, Cells, HostCall, Launch, NativeCall, NodeSpec, Op, scratch, write
 from camshaft.ops.spec import TensorSpec
+from camshaft.process import eager_threads
 from camshaft.selection.choice import Choice
 from camshaft.validation.run import commands_of, compile_launch, extents_of, native_code, updated
 
@@ -111,7 +117,7 @@ class HostRunner:
         """Whether the workers do it together."""
         if self.elapsed_ns < SHARE_NS:
             return False
-        return any(step.programs > 1 for step in self.steps) and several_workers()
+        return any(step.programs > 1 for step in self.steps) and eager_threads() > 1
 
     def __call__(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
         scratch = [_aligned(nbytes) for nbytes in self.scratch_nbytes] if self.scratch_nbytes else ()
@@ -200,3 +206,51 @@ def kernel_of_form(form: RunTimeForm, choice: Choice) -> CpuKernel:
     if found is None:
         found = _kernels[key] = native_code(form.compile(choice.device))
     return found
+
+
+class NoFormula(Exception):
+    """The call runs something other than kernels with run-time sizes."""
+
+
+class Chooser(Protocol):
+    """The part of ArrayOp that a call uses."""
+
+    op: Op
+    choices: Choices
+    n_inputs: int  # of an elementwise op; 0 for others
+
+    def known(self, key: Hashable) -> Prepared | None: ...
+    def once(self, key: Hashable, make: Callable[[], Prepared]) -> Prepared: ...
+    def remember(self, operands: Sequence[Operand], attrs: Attrs, prepared: Prepared) -> None: ...
+    def record(self, operands: Sequence[Operand], attrs: Attrs, prepared: Prepared, plan: Plan) -> None: ...
+    def replace(self, key: Hashable, prepared: Prepared) -> None: ...
+
+
+class Planned(NamedTuple):
+    """A call before compilation: the node, its variant's launches and the results' shapes."""
+
+    node: NodeSpec
+    choice: Choice
+    build: Build
+    shapes: tuple[tuple[int, ...], ...]
+
+
+Plan: TypeAlias = Callable[[Sequence[tuple[int, ...]]], Planned]
+
+
+class Prepared(NamedTuple):
+    """A compiled call. Inputs are cast to `inputs`, results from `computed` to `returned`."""
+
+    run: Runner
+    inputs: tuple[Dtype, ...]
+    shapes: tuple[tuple[int, ...], ...]
+    computed: tuple[Dtype, ...]
+    returned: tuple[Dtype, ...]
+    node: NodeSpec | None = None  # what it runs, if it is a single node
+    # Above 0: that many calls run another variant; then the call is prepared with the chosen one.
+    uses_left: int = 0
+
+    @property
+    def takes_sizes(self) -> bool:
+        """Whether a call of another shape compiles nothing; many are made once."""
+        return isinstance(self.run, HostRunner) and any(step.sizes for step in self.run.steps)

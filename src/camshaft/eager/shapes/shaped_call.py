@@ -10,13 +10,12 @@ import numpy as np
 
 from camshaft.backends.device import HOST
 from camshaft.dtypes import as_dtype
-from camshaft.eager.numpy_forms import RETURNED, attribute_key, attributes_of, check_core, form_of
-from camshaft.eager.operands import check_cast, empty
+from camshaft.eager.numpy_forms import RETURNED, attributes_of, check_core, form_of
+from camshaft.eager.operands import check_cast, empty, give
 from camshaft.eager.operands import output as writeable
-from camshaft.eager.shapes.prepared import Chooser, NoFormula, Planned, Prepared
-from camshaft.eager.shapes.runners import HostRunner, narrowed, runner
+from camshaft.eager.shapes.runners import Chooser, HostRunner, NoFormula, Planned, Prepared, narrowed, runner
 from camshaft.errors import ArrayValueError, ShapeError
-from camshaft.ops.arguments import HALVES, Array, Dtype, Operand, common_dtype
+from camshaft.ops.arguments import HALVES, Array, Dtype, Operand, attribute_key, common_dtype
 from camshaft.ops.op import Attrs, Build, NodeSpec, Op
 from camshaft.ops.spec import TensorSpec
 from camshaft.selection.choice import Choice
@@ -201,16 +200,6 @@ def _direct(out: Array, dtype: Dtype, inputs: Sequence[Array]) -> bool:
     """Whether kernels may write to it directly: contiguous, aligned, of their dtype, overlapping no input."""
     fits = out.dtype == dtype and out.dtype.isnative and out.flags.c_contiguous and out.flags.aligned
     return fits and not any(np.may_share_memory(out, x) for x in inputs)
-
-
-def give(result: Array, out: Array | None, returned: Dtype) -> Any:
-    """The result as NumPy returns it: `out`, or an array or scalar of the dtype."""
-    if out is None:
-        made = result if result.dtype == returned else result.astype(returned)
-        return made if made.ndim else made[()]
-    if result is not out:
-        np.copyto(out, result, casting="same_kind")
-    return out
 
 
 class EachLength:

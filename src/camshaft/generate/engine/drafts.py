@@ -16,8 +16,7 @@ import numpy as np
 
 from camshaft.errors import SettingError
 from camshaft.generate.engine.draft_followers import DraftFollowers
-from camshaft.generate.engine.request import Request, Update
-from camshaft.generate.engine.statistics import Statistics
+from camshaft.generate.engine.request import Request, Statistics, Update
 from camshaft.generate.memory.logits import move_row
 from camshaft.generate.speculation.pace import MOST_ROWS, RunCosts, lengths
 from camshaft.generate.speculation.speculator import MEASURE_PLAIN, NGRAM, NgramDrafter, Speculate

@@ -17,19 +17,17 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from camshaft.errors import CamshaftError, ModelError, SettingError
-from camshaft.forks import renewed
-from camshaft.generate.engine import room
 from camshaft.generate.engine.drafts import Results
 from camshaft.generate.engine.prefix_cache import PrefixCache
 from camshaft.generate.engine.preparation import Preparation
-from camshaft.generate.engine.request import Request, Update
-from camshaft.generate.engine.request_queue import MAX_QUEUE, Queue, by_priority
+from camshaft.generate.engine.request import Request, Statistics, Update
+from camshaft.generate.engine.request_queue import MAX_QUEUE, Queue, by_priority, gives_way, has_room, needed_blocks
 from camshaft.generate.engine.runner import Runner, late
-from camshaft.generate.engine.statistics import Statistics
 from camshaft.generate.model_plans import MAX_DECODE_SEQUENCES, PROMPT_TOKENS
 from camshaft.generate.speculation.pace import MOST_ROWS
 from camshaft.generate.speculation.speculator import Speculate
 from camshaft.generate.vision.tokens import has_images
+from camshaft.process import renewed
 
 if TYPE_CHECKING:
     from camshaft.generate.language_model import LanguageModel
@@ -146,14 +144,14 @@ class Engine(Queue):
         cache, ahead = self.lm.plans.cache, MOST_ROWS if self.drafts_by else 1
         while cache.is_limited and len(self._running) > 1:
             generating = [r for r in self._running if not r.is_prompting]
-            if room.needed(cache, generating, ahead) <= cache.n_available:
+            if needed_blocks(cache, generating, ahead) <= cache.n_available:
                 return
             self._give_way()
 
     def _give_way(self) -> None:
         """Put the running request of lowest rank back into the queue, ahead of others of its priority. A lone one, which has no
         room beside sessions that are not requests, ends with an error."""
-        request = room.least(self._running)
+        request = gives_way(self._running)
         if len(self._running) == 1:
             self._tell(request, Update(error=self.lm.plans.cache.full_error))
             return
@@ -168,7 +166,7 @@ class Engine(Queue):
         if not (self._running and cache.is_limited):
             return True
         with self.lm.lock:
-            return room.fits(cache, self.prefixes, self._waiting[0], self._running)
+            return has_room(cache, self.prefixes, self._waiting[0], self._running)
 
     def _admit(self) -> None:
         cache = self.lm.plans.cache

@@ -1,10 +1,11 @@
-"""Request: one sequence that the engine generates, and the updates that its listener gets."""
+"""Request: one sequence that the engine generates, the updates that its listener gets; Statistics of all requests."""
 
 from __future__ import annotations
 
 import math
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import field
 from typing import TYPE_CHECKING
@@ -16,6 +17,9 @@ from camshaft.generate.generation import FinishReason, Generation, TokenLogprob
 from camshaft.generate.options import GenerateOptions, check_together
 from camshaft.generate.sampling.sampler import Sampler
 from camshaft.generate.speculation.speculator import Drafted
+
+# Upper bounds in seconds of the histograms' buckets.
+BUCKETS_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 
 if TYPE_CHECKING:
     from camshaft.generate.language_model import LanguageModel
@@ -152,3 +156,50 @@ def request_of(
     # A prompt alone is run in parts of that size, and a single token by the plan for generating if that rounds alike.
     is_tail = n % lm.plans.prompt_tokens.bound == 1 and not lm.plans.is_uneven
     return Request(checked, options, listener, n - is_tail, scored, priority)
+
+
+@dataclass
+class Histogram:
+    """Numbers of values up to each bound of BUCKETS_S, with their sum and count."""
+
+    counts: list[int] = field(default_factory=lambda: [0] * len(BUCKETS_S))
+    total_s: float = 0.0
+    n: int = 0
+
+    def add(self, seconds: float) -> None:
+        """Count one value."""
+        self.total_s += seconds
+        self.n += 1
+        for i, bound in enumerate(BUCKETS_S):
+            self.counts[i] += seconds <= bound
+
+
+@dataclass
+class Statistics:
+    """Counts since the start. `prompt_tokens` includes `cached_tokens`, which were found in the prefix cache; of the
+    `drafted_tokens` the `accepted_tokens` were drawn, and drafting took `drafting_s` seconds; `ended` has the requests by finish
+    reason, 'cancelled' or 'error'."""
+
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    generated_tokens: int = 0
+    preemptions: int = 0
+    drafted_tokens: int = 0
+    accepted_tokens: int = 0
+    drafting_s: float = 0.0
+    steps: int = 0
+    ended: Counter[str] = field(default_factory=Counter)
+    queue_s: Histogram = field(default_factory=Histogram)
+    first_token_s: Histogram = field(default_factory=Histogram)
+    between_tokens_s: Histogram = field(default_factory=Histogram)
+
+    def count_end(self, request: Request, how: str) -> None:
+        """Count a request that has ended, with the mean time between its tokens."""
+        clock = request.clock
+        self.ended[how] += 1
+        if clock.admitted:
+            self.queue_s.add(clock.admitted - clock.queued)
+        if clock.first_token:
+            self.first_token_s.add(clock.first_token - clock.queued)
+            if request.generated_tokens > 1:
+                self.between_tokens_s.add((clock.ended - clock.first_token) / (request.generated_tokens - 1))

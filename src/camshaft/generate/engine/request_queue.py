@@ -1,4 +1,4 @@
-"""Queue: the requests of an engine that wait and those that run, and how they come in."""
+"""Queue: the requests of an engine that wait and run, how they come in, and which gives way where blocks do not suffice."""
 
 from __future__ import annotations
 
@@ -9,8 +9,11 @@ from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from camshaft.errors import CamshaftError, ModelError
+from camshaft.generate.engine.prefix_cache import PrefixCache
 from camshaft.generate.engine.request import Listener, Request, request_of
 from camshaft.generate.generation import Closing
+from camshaft.generate.memory.cache_specs import BLOCK_TOKENS
+from camshaft.generate.memory.kv_cache import KVCache
 from camshaft.generate.options import GenerateOptions
 
 if TYPE_CHECKING:
@@ -94,3 +97,28 @@ class Queue(Closing):
         """The requests that have not ended."""
         with self._changed:
             return [*self._running, *self._waiting]
+
+
+def needed_blocks(cache: KVCache, requests: Sequence[Request], ahead: int) -> int:
+    """The blocks that requests with a slot need beyond those that they have, for their tokens and `ahead` more of each."""
+    return sum(
+        max(0, _blocks(cache, len(request.ids) + ahead) - len(cache.blocks_of(request.slot)))
+        for request in requests
+        if request.slot is not None
+    )
+
+
+def _blocks(cache: KVCache, n_tokens: int) -> int:
+    return -(-min(n_tokens, cache.context) // BLOCK_TOKENS)
+
+
+def has_room(cache: KVCache, prefixes: PrefixCache | None, request: Request, running: Sequence[Request]) -> bool:
+    """Whether a waiting request fits beside the running ones, each with a block to continue."""
+    shared = 0 if prefixes is None else prefixes.n_used(request.keys)
+    own = _blocks(cache, len(request.ids) + BLOCK_TOKENS) - shared
+    return own + needed_blocks(cache, running, BLOCK_TOKENS) <= cache.n_available
+
+
+def gives_way(running: Sequence[Request]) -> Request:
+    """The request that gives way: of those with the highest number of priority the last one that got a slot."""
+    return max(enumerate(running), key=lambda each: (each[1].priority, each[0]))[1]

@@ -9,8 +9,7 @@ from camshaft.errors import GrammarError, LogitsError
 from camshaft.generate.engine import prompts
 from camshaft.generate.engine.drafts import Drafts, Results
 from camshaft.generate.engine.prefix_cache import PrefixCache
-from camshaft.generate.engine.request import Request, TimeLimitError, Update
-from camshaft.generate.engine.statistics import Statistics
+from camshaft.generate.engine.request import Request, Statistics, TimeLimitError, Update
 from camshaft.generate.generation import Generation, TokenLogprob
 from camshaft.generate.model_plans import MAX_DECODE_SEQUENCES
 from camshaft.generate.speculation.speculator import Speculate

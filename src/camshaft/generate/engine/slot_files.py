@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 from camshaft.errors import ContextError, SettingError, StoreError
 from camshaft.generate.engine.prefix_cache import PrefixCache, block_keys
-from camshaft.generate.memory.blocks import write_blocks
 from camshaft.generate.memory.cache_specs import BLOCK_TOKENS
+from camshaft.generate.memory.kv_cache import write_blocks
 from camshaft.generate.stored.prompt_cache import PromptCache, blocks_of
 
 if TYPE_CHECKING:

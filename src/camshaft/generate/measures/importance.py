@@ -27,7 +27,7 @@ from camshaft.models.files.imatrix import ImportanceMatrix
 from camshaft.models.files.pull import resolve_model
 from camshaft.plan.compile import compile
 from camshaft.plan.execution_plan import ExecutionPlan
-from camshaft.settings import thread_count
+from camshaft.process import thread_count
 
 Array = np.ndarray[Any, Any]
 # Called with the number of chunks that are done, and of all.

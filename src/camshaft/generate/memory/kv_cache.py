@@ -6,7 +6,8 @@ tokens arrive. They start as small pages and become huge pages once the tokens e
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -207,3 +208,40 @@ class KVCache(BlockTables):
 
 def _view(memory: Array, spec: TensorSpec) -> Array:
     return memory.view(spec.parts[0].dtype.numpy).reshape(spec.bounds)
+
+
+def block_arrays(cache: KVCache) -> Iterator[tuple[str, int]]:
+    """(name, bytes of a block) of each array of keys and values that has a block for every 16 tokens."""
+    for name in cache.specs:
+        if name.partition(".")[0] in KINDS and name not in cache.ring_names:
+            yield name, cache.row_nbytes(name)
+
+
+def read_blocks(cache: KVCache, name: str, slot: int, n: int) -> Array:
+    """The first `n` blocks of a slot, uint8 [n, bytes of a block]: equal on every backend.
+
+    Rings have none: what of them is needed is copied with the recurrent states (`KVCache.copied_states`).
+    """
+    return cache.read_rows(name, cache.blocks_of(slot)[:n]).reshape(n, -1)
+
+
+def write_blocks(cache: KVCache, slot: int, blocks: Mapping[str, Array], threads: int) -> None:
+    """Make the first blocks of a slot, which has reserved them, those of uint8 [n, bytes of a block] by array; in host memory on
+    so many threads."""
+    rows = cache.blocks_of(slot)
+
+    def write(name: str) -> None:
+        cache.write_rows(name, rows[: len(blocks[name])], blocks[name])
+
+    on_host = all(isinstance(cache.states[name], np.ndarray) for name in blocks)
+    for_each(write, list(blocks), threads if on_host else 1)
+
+
+def for_each(call: Callable[[str], object], names: Sequence[str], threads: int) -> None:
+    """Call a function of each name, split among threads: a task per name would take 40 us."""
+    if threads == 1:
+        for name in names:
+            call(name)
+        return
+    with ThreadPoolExecutor(threads) as pool:
+        list(pool.map(lambda i: for_each(call, names[i::threads], 1), range(threads)))

@@ -15,7 +15,7 @@ from dataclasses import field
 from queue import Empty, SimpleQueue
 
 from camshaft.dataclass import dataclass
-from camshaft.forks import ForkLock, renewed
+from camshaft.process import ForkLock, renewed
 
 # Seconds after which one that waits looks again whether the threads that it waits for are still alive.
 LOOK_AGAIN_S = 1.0

@@ -13,7 +13,6 @@ import numpy as np
 from camshaft.dtypes import f32
 from camshaft.errors import ContextError, LogitsError, ModelError, SettingError, count
 from camshaft.extent import Extent
-from camshaft.forks import ForkLock
 from camshaft.generate import options as model_options
 from camshaft.generate.checks import check_token_id
 from camshaft.generate.memory.kv_cache import KVCache
@@ -22,13 +21,13 @@ from camshaft.generate.stored.header_cache import open_model_file
 from camshaft.generate.stored.plan_cache import PlanCache
 from camshaft.models.config import ModelConfig, read_config
 from camshaft.models.families import FAMILIES
-from camshaft.models.file_layers import check_layers
+from camshaft.models.file_tensors import check_layers
 from camshaft.models.files.pull import resolve_model
 from camshaft.ops.spec import TensorSpec
 from camshaft.plan.cached.cached_plan import CachedPlan
 from camshaft.plan.memory.allocate import aligned_bytes
 from camshaft.plan.memory.weights import Weights
-from camshaft.settings import thread_count
+from camshaft.process import ForkLock, thread_count
 
 if TYPE_CHECKING:
     from camshaft.plan.execution_plan import ExecutionPlan

@@ -6,7 +6,6 @@ from dataclasses import replace
 from functools import cached_property
 
 from camshaft.errors import SettingError
-from camshaft.forks import ForkLock
 from camshaft.generate.generation import TokenLogprob
 from camshaft.generate.grammar.grammar import Grammar
 from camshaft.generate.grammar.matcher import GrammarCompiler
@@ -15,6 +14,7 @@ from camshaft.generate.sampling.breakers import BreakerFinder, Breakers
 from camshaft.generate.sampling.parameters import Sampling
 from camshaft.generate.sampling.sampler import Sampler, SamplerPlans, log_probabilities
 from camshaft.models.config import ModelConfig
+from camshaft.process import ForkLock
 from camshaft.text.tokenizer import Tokenizer
 
 

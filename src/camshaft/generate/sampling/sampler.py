@@ -11,8 +11,17 @@ import numpy as np
 from camshaft.errors import GrammarError, LogitsError
 from camshaft.extent import Extent
 from camshaft.generate.sampling.breakers import Breakers
-from camshaft.generate.sampling.form import SamplingForm, form_of, window
-from camshaft.generate.sampling.lists import NO_TOKEN, counted, last, padded, recent_tokens, text_to_repeat
+from camshaft.generate.sampling.form import (
+    NO_TOKEN,
+    SamplingForm,
+    counted,
+    form_of,
+    last,
+    padded,
+    recent_tokens,
+    text_to_repeat,
+    window,
+)
 from camshaft.generate.sampling.parameters import Sampling
 from camshaft.ops.spec import Dim
 from camshaft.plan.cached.cached_plan import CachedPlan

@@ -20,8 +20,7 @@ from camshaft.extent import Extent
 from camshaft.formats.gguf.file import GGUFFile
 from camshaft.generate.stored.file_plans import FilePlans
 from camshaft.models.speech.config import HOP, SpeechConfig
-from camshaft.models.speech.features import RUN_FRAMES, RUN_SAMPLES, normalized, padded
-from camshaft.models.speech.whisper import Texts, state_specs
+from camshaft.models.speech.whisper import RUN_FRAMES, RUN_SAMPLES, Texts, normalized, padded, state_specs
 from camshaft.ops.attention.kv_cache_update import BLOCK_TOKENS
 from camshaft.ops.spec import TensorSpec
 
@@ -60,10 +59,10 @@ class SpeechPlans(FilePlans):
 
     def graph(self, name: str) -> Graph:
         """The graph of a plan."""
-        from camshaft.models.speech import features, whisper  # not needed if all plans are cached
+        from camshaft.models.speech import whisper  # not needed if all plans are cached
 
         if name == "features":
-            return features.features_graph(self.config.n_mels)
+            return whisper.features_graph(self.config.n_mels)
         if name == "encode":
             return whisper.encoder_graph(self.config, self.file.tensors, self.specs)
         sizes: dict[str, tuple[int | Extent, Extent | None]] = {

@@ -8,8 +8,7 @@ from collections.abc import Mapping
 from camshaft.dataclass import dataclass
 from camshaft.errors import ModelError, SettingError
 from camshaft.formats.mapped import shown
-from camshaft.models.speech.config import SpeechConfig
-from camshaft.models.speech.languages import LANGUAGES
+from camshaft.models.speech.config import LANGUAGES, SpeechConfig
 from camshaft.text.tokenizer import Tokenizer
 
 _LANGUAGE = re.compile(r"<\|([a-z]{2,3})\|>")

@@ -12,7 +12,6 @@ import numpy as np
 
 from camshaft.dtypes import DType, f16, f32
 from camshaft.errors import ModelError
-from camshaft.forks import ForkLock
 from camshaft.formats.gguf.file import GGUFFile
 from camshaft.formats.mapped import shown_value
 from camshaft.generate import options as model_options
@@ -25,7 +24,7 @@ from camshaft.ops.spec import TensorSpec
 from camshaft.plan.cached.cached_plan import CachedPlan
 from camshaft.plan.memory.allocate import aligned_bytes
 from camshaft.plan.memory.weights import Weights
-from camshaft.settings import thread_count
+from camshaft.process import ForkLock, thread_count
 
 if TYPE_CHECKING:
     from camshaft.graph.graph import Graph

@@ -6,12 +6,12 @@ from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any
 
 from camshaft.errors import ModelError
-from camshaft.forks import ForkLock
 from camshaft.generate.sampling.form import SamplingForm
 from camshaft.generate.stored.plan_cache import PlanCache
 from camshaft.models.config import ModelConfig
 from camshaft.plan.cached.cached_plan import CachedPlan
 from camshaft.plan.memory.weights import Weights
+from camshaft.process import ForkLock
 
 if TYPE_CHECKING:
     from camshaft.backends.device import Device

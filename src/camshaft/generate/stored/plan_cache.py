@@ -21,7 +21,7 @@ from camshaft.dataclass import dataclass
 from camshaft.errors import PlanError, StoreError
 from camshaft.formats.gguf.file import GGUFFile
 from camshaft.formats.tensor import FileTensor
-from camshaft.models.converted import converted_digest
+from camshaft.models.file_tensors import converted_digest
 from camshaft.plan.cached.cached_plan import CachedPlan, bind_cached
 from camshaft.plan.cached.stored_plan import FORMAT, from_bytes, to_bytes
 from camshaft.plan.memory.weights import Weights

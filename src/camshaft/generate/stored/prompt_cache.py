@@ -15,8 +15,8 @@ import numpy as np
 from camshaft.dataclass import dataclass
 from camshaft.errors import StoreError
 from camshaft.formats.gguf.header_index import header_digest
-from camshaft.generate.memory.blocks import block_arrays, for_each, read_blocks
 from camshaft.generate.memory.cache_specs import BLOCK_TOKENS
+from camshaft.generate.memory.kv_cache import block_arrays, for_each, read_blocks
 from camshaft.generate.stored.header_cache import weights_sample
 from camshaft.generate.stored.prompt_file import PromptFile, PromptHead, States, to_parts
 from camshaft.store.digest import digest_of

@@ -14,7 +14,6 @@ import numpy as np
 from camshaft.dtypes import f32, i32
 from camshaft.errors import LogitsError, ModelError
 from camshaft.extent import Extent
-from camshaft.forks import ForkLock
 from camshaft.formats.gguf.file import GGUFFile
 from camshaft.generate.generation import Closing
 from camshaft.generate.memory.cache_specs import BLOCK_TOKENS
@@ -23,14 +22,13 @@ from camshaft.generate.stored.file_plans import FilePlans
 from camshaft.generate.stored.header_cache import open_model_file
 from camshaft.generate.vision.tokens import Seeing, Span
 from camshaft.models.config import ModelConfig
-from camshaft.models.file_layers import check_layers
-from camshaft.models.vision.config import PREFIX, VisionConfig, read_vision
+from camshaft.models.file_tensors import check_layers
+from camshaft.models.vision.config import PREFIX, VisionConfig, line_of, read_vision
 from camshaft.models.vision.images import Image
-from camshaft.models.vision.lines import line_of
-from camshaft.models.vision.patches import grid_of, merged, patch_rows
-from camshaft.models.vision.positions import axes_of, axis_rows, position_rows, windows_of
+from camshaft.models.vision.positions import axes_of, axis_rows, grid_of, merged, patch_rows, position_rows, windows_of
 from camshaft.models.vision.tiles import Tile, layout_of
 from camshaft.ops.spec import TensorSpec
+from camshaft.process import ForkLock
 
 if TYPE_CHECKING:
     from camshaft.graph.graph import Graph

@@ -43,8 +43,6 @@ def unless_inside(graph: Graph) -> AbstractContextManager[None]:
 
 def recompute(graph: Graph) -> Graph:
     """The graph, changed in place, so that its gradients compute the nodes of its blocks again."""
-    if not graph.blocks:
-        return graph
     start = next((i for i, node in enumerate(graph.nodes) if node in graph.derived), len(graph.nodes))
     blocks: list[_Block] = []
     first = 0

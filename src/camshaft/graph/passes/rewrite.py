@@ -31,7 +31,7 @@ def prepare(graph: Graph, activations: str) -> Graph:
         from camshaft.graph.passes.chains import fuse_chains  # it replays graphs by the Rewriter below
 
         passes.append(fuse_chains)
-    return _in_turn(graph, [*passes, pack_weights, recompute])
+    return _in_turn(graph, [*passes, pack_weights, *([recompute] if graph.blocks else [])])
 
 
 def _in_turn(graph: Graph, passes: Sequence[Callable[[Graph], Graph]]) -> Graph:

@@ -7,8 +7,8 @@ from camshaft.graph.graph import Tensor
 from camshaft.models.blocks.layer import Layer
 from camshaft.models.checkpoint import columns_of
 from camshaft.models.configs.experts import Experts
-from camshaft.models.configs.xielu import Xielu
 from camshaft.models.families import Family
+from camshaft.models.layer_options import Xielu
 
 # gpt-oss: gates are clamped from above and ups on both sides, silu is that of 1.702 x, and 1 is added to ups.
 LIMIT, ALPHA = 7.0, 1.702

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from camshaft.dataclass import dataclass
 from camshaft.errors import ModelError
 from camshaft.formats.mapped import shown_value
-from camshaft.ops.slot_states.layout import state_blocks
+from camshaft.ops.recurrent.state_layout import state_blocks
 
 if TYPE_CHECKING:
     from camshaft.models.families import Family

@@ -6,11 +6,10 @@ from dataclasses import replace
 
 from camshaft.errors import ModelError
 from camshaft.formats.mapped import shown
-from camshaft.models.configs.xielu import XIELU_KEYS
 from camshaft.models.convert.architecture import Architecture, Keys, MoreKeys
 from camshaft.models.convert.delta_rule import delta_keys, rotation_sections
 from camshaft.models.convert.encoder_decoder import T5, WHISPER, t5_values
-from camshaft.models.convert.families import own
+from camshaft.models.convert.families import attention, own
 from camshaft.models.convert.families.encoders import bert_name, encoder_changes, encoder_keys, modern_bert_keys
 from camshaft.models.convert.families.experts import (
     adjusted_ffn,
@@ -38,10 +37,9 @@ from camshaft.models.convert.families.hybrids import (
 )
 from camshaft.models.convert.families.latent import latent_changes, latent_experts, latent_keys
 from camshaft.models.convert.families.llama4 import llama4_changes, llama4_keys
-from camshaft.models.convert.families.rotations import clamp, deepstack, longrope, phimoe, temperature
-from camshaft.models.convert.families.windows import window, window_base, window_every, window_pattern
 from camshaft.models.convert.hub_config import HubConfig
 from camshaft.models.convert.state_space import granite_hybrid_keys, mamba2_keys, mamba_keys
+from camshaft.models.layer_options import XIELU_KEYS
 
 
 def _soft_caps(config: HubConfig) -> Keys:
@@ -128,7 +126,7 @@ ARCHITECTURES: dict[str, Architecture] = {
     "Gemma2ForCausalLM": Architecture(
         "gemma2",
         norm_offset=1,
-        keys=(window_pattern, _soft_caps, _query_scale(46)),
+        keys=(attention.window_pattern, _soft_caps, _query_scale(46)),
         defaults={**_GEMMA, "attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0},
     ),
     **dict.fromkeys(
@@ -136,7 +134,7 @@ ARCHITECTURES: dict[str, Architecture] = {
         Architecture(
             "gemma3",
             norm_offset=1,
-            keys=(window_every(6), window_base, _soft_caps, _query_scale(62)),
+            keys=(attention.window_every(6), attention.window_base, _soft_caps, _query_scale(62)),
             defaults=_GEMMA3,
         ),
     ),
@@ -144,32 +142,34 @@ ARCHITECTURES: dict[str, Architecture] = {
         ("Gemma3nForCausalLM", "Gemma3nForConditionalGeneration"),
         Architecture(
             "gemma3n",
-            keys=(own.gemma3n_keys, window_base, _soft_caps),
+            keys=(own.gemma3n_keys, attention.window_base, _soft_caps),
             defaults={**_GEMMA3N, "final_logit_softcapping": 30.0},
             values=own.gemma3n_values,
         ),
     ),
     "Olmo2ForCausalLM": Architecture("olmo2"),
-    "Olmo3ForCausalLM": Architecture("olmo2", keys=(window_pattern,)),
+    "Olmo3ForCausalLM": Architecture("olmo2", keys=(attention.window_pattern,)),
     "OlmoeForCausalLM": Architecture("olmoe", keys=(experts,)),
-    "Exaone4ForCausalLM": Architecture("exaone4", keys=(window_pattern,)),
+    "Exaone4ForCausalLM": Architecture("exaone4", keys=(attention.window_pattern,)),
     # published files have either name
     **dict.fromkeys(
         ("ExaoneMoeForCausalLM", "ExaoneMoEForCausalLM"),
-        Architecture("exaone-moe", keys=(window_pattern, exaone_experts)),
+        Architecture("exaone-moe", keys=(attention.window_pattern, exaone_experts)),
     ),
-    "AfmoeForCausalLM": Architecture("afmoe", keys=(window_pattern, afmoe_experts)),
-    "MellumForCausalLM": Architecture("mellum", keys=(window_pattern, window_base, mellum_experts)),
-    "Phi3ForCausalLM": Architecture("phi3", keys=(window, longrope)),
+    "AfmoeForCausalLM": Architecture("afmoe", keys=(attention.window_pattern, afmoe_experts)),
+    "MellumForCausalLM": Architecture("mellum", keys=(attention.window_pattern, attention.window_base, mellum_experts)),
+    "Phi3ForCausalLM": Architecture("phi3", keys=(attention.window, attention.longrope)),
     # the published files name the class of their own program
-    **dict.fromkeys(("PhimoeForCausalLM", "PhiMoEForCausalLM"), Architecture("phimoe", keys=(phimoe, experts))),
+    **dict.fromkeys(
+        ("PhimoeForCausalLM", "PhiMoEForCausalLM"), Architecture("phimoe", keys=(attention.phimoe, experts))
+    ),
     "SmolLM3ForCausalLM": Architecture("smollm3", permuted=True, keys=(_every_fourth_is_not_rotated,)),
     "ApertusForCausalLM": Architecture("apertus", keys=(_no_attention_bias,), numbers=XIELU),
     "ArceeForCausalLM": Architecture("arcee", permuted=True),
     "NemotronForCausalLM": Architecture("nemotron", norm_offset=1, defaults=_HALF),
     "PhiForCausalLM": Architecture("phi2", defaults={**_HALF, "layer_norm_eps": 1e-5}),
     "GlmForCausalLM": Architecture("chatglm", defaults={**_HALF, "head_dim": 128}),
-    "OlmoForCausalLM": Architecture("olmo", permuted=True, keys=(clamp,)),
+    "OlmoForCausalLM": Architecture("olmo", permuted=True, keys=(attention.clamp,)),
     "Dots1ForCausalLM": Architecture("dots1", keys=(glm4_experts,)),
     "HunYuanMoEV1ForCausalLM": Architecture("hunyuan-moe", keys=(hunyuan_experts,)),
     "MiniMaxM2ForCausalLM": Architecture("minimax-m2", keys=(minimax_experts,)),
@@ -177,14 +177,16 @@ ARCHITECTURES: dict[str, Architecture] = {
         ("Qwen2VLForConditionalGeneration", "Qwen2_5_VLForConditionalGeneration"),
         Architecture("qwen2vl", keys=(rotation_sections,)),
     ),
-    "Qwen3VLForConditionalGeneration": Architecture("qwen3vl", keys=(rotation_sections, deepstack)),
-    "Qwen3VLMoeForConditionalGeneration": Architecture("qwen3vlmoe", keys=(rotation_sections, deepstack, experts)),
+    "Qwen3VLForConditionalGeneration": Architecture("qwen3vl", keys=(rotation_sections, attention.deepstack)),
+    "Qwen3VLMoeForConditionalGeneration": Architecture(
+        "qwen3vlmoe", keys=(rotation_sections, attention.deepstack, experts)
+    ),
     **own.ROWS,
     "SeedOssForCausalLM": Architecture("seed_oss"),
-    "Ministral3ForCausalLM": Architecture("mistral3", permuted=True, keys=(temperature,)),
+    "Ministral3ForCausalLM": Architecture("mistral3", permuted=True, keys=(attention.temperature,)),
     "GraniteForCausalLM": Architecture("granite", permuted=True, keys=(_granite,)),
     "GraniteMoeForCausalLM": Architecture("granitemoe", permuted=True, keys=(_granite, experts)),
-    "GptOssForCausalLM": Architecture("gpt-oss", keys=(gpt_oss, window_every(2))),
+    "GptOssForCausalLM": Architecture("gpt-oss", keys=(gpt_oss, attention.window_every(2))),
     "Starcoder2ForCausalLM": Architecture("starcoder2"),
     "StableLmForCausalLM": Architecture("stablelm", keys=(_parallel(default=False),)),
     "GPT2LMHeadModel": Architecture("gpt2", transposed=True, defaults={"layer_norm_epsilon": 1e-5}),
@@ -192,7 +194,7 @@ ARCHITECTURES: dict[str, Architecture] = {
     "BloomForCausalLM": Architecture("bloom", values=own.bloom_values),
     "FalconForCausalLM": Architecture("falcon", keys=(_no_alibi,), defaults={"max_position_embeddings": 2048}),
     "CohereForCausalLM": Architecture("command-r", keys=(_logit_scale,)),
-    "Cohere2ForCausalLM": Architecture("cohere2", keys=(_logit_scale, window_every(4))),
+    "Cohere2ForCausalLM": Architecture("cohere2", keys=(_logit_scale, attention.window_every(4))),
     **dict.fromkeys(
         ("Lfm2ForCausalLM", "Lfm2VlForConditionalGeneration"),
         Architecture("lfm2", keys=(short_convolutions, adjusted_ffn)),
@@ -225,7 +227,7 @@ ARCHITECTURES: dict[str, Architecture] = {
     },
     **dict.fromkeys(
         ("Gemma4ForCausalLM", "Gemma4ForConditionalGeneration"),
-        Architecture("gemma4", keys=(gemma4_keys, window_base, _soft_caps), changes=gemma4_changes),
+        Architecture("gemma4", keys=(gemma4_keys, attention.window_base, _soft_caps), changes=gemma4_changes),
     ),
     **dict.fromkeys(
         (f"{name}{kind}" for name in ("Bert", "XLMRoberta", "Roberta") for kind in _HEADS),

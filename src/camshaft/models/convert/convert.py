@@ -33,7 +33,7 @@ from camshaft.models.files.chosen_formats import formats_of
 from camshaft.models.files.quantization_mix import mix_named
 from camshaft.models.files.quantize import Progress, check_out, in_order
 from camshaft.models.speech.ggml import convert_ggml, is_ggml
-from camshaft.settings import thread_count
+from camshaft.process import thread_count
 from camshaft.store.files import remove_unfinished
 
 _PART_ELEMENTS = 1 << 20

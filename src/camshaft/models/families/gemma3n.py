@@ -17,13 +17,12 @@ from camshaft.graph.graph import Tensor
 from camshaft.models.blocks.attention import attention
 from camshaft.models.blocks.feed_forward import feed_forward
 from camshaft.models.blocks.latent_attention import head_indexes, of_heads
-from camshaft.models.blocks.layer import Layer, TokenBatch, logit_rows, norm
-from camshaft.models.blocks.per_layer import layer_embeddings, of_layer_embedding
+from camshaft.models.blocks.layer import Layer, TokenBatch, layer_embeddings, logit_rows, norm, of_layer_embedding
 from camshaft.models.blocks.transformer import LayerMemory, SideBySide
 from camshaft.models.blocks.whole import WholeRecurrence
 from camshaft.models.checkpoint import Checkpoint
 from camshaft.models.config import ModelConfig
-from camshaft.models.configs.streams import Streams
+from camshaft.models.layer_options import Streams
 
 # The smallest mean square by which a new stream is divided.
 LEAST = 1e-5

@@ -25,7 +25,7 @@ from camshaft.formats.mapped import shown
 from camshaft.models.files.chosen_formats import formats_of, given_formats
 from camshaft.models.files.imatrix import ImportanceMatrix
 from camshaft.models.files.quantization_mix import mix_named
-from camshaft.settings import thread_count
+from camshaft.process import thread_count
 from camshaft.store.files import remove_unfinished
 
 _PART_ELEMENTS = 1 << 20  # per task: enough work to share among threads without gigabytes of floats at once

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from camshaft.errors import FormatError
-from camshaft.models.speech.languages import LANGUAGES
+from camshaft.models.speech.config import LANGUAGES
 from camshaft.text.tokenizers.byte_level import to_byte_level
 from camshaft.text.vocabulary import TokenType
 

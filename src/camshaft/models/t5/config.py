@@ -7,8 +7,8 @@ from typing import Any
 
 from camshaft.dataclass import dataclass
 from camshaft.errors import ModelError
-from camshaft.models.config import MOST_LAYERS
 from camshaft.models.file_keys import Keys
+from camshaft.models.layer_options import MOST_LAYERS
 
 ARCHITECTURE = "t5"
 # Distances from which all have one bucket: llama.cpp's files do not say it, and no released T5 has another.

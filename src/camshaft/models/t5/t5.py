@@ -2,26 +2,30 @@
 
 Norms are rms_norm, scores have no scale, and the first layer's biases by distance are those of all layers. The feed-forward is
 gated by gelu, or relu without a gate (the first T5); logits of files without `output` are those of scaled embeddings.
+`hidden` is the encoder without a decoder, whose outputs are pooled to embeddings: Sentence-T5, GTR, Instructor.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from camshaft.dtypes import DType
+from camshaft.errors import ModelError
 from camshaft.extent import Extent
 from camshaft.formats.tensor import FileTensor
 from camshaft.graph import functions as F
 from camshaft.graph.graph import Graph, Tensor
 from camshaft.models.blocks.cross_attention import Heads, Memory, attend, write
+from camshaft.models.blocks.layer import Layer, TokenBatch
+from camshaft.models.blocks.transformer import LayerCache, LayerMemory
 from camshaft.models.checkpoint import Checkpoint
 from camshaft.models.config import ModelConfig
-from camshaft.models.t5.config import FARTHEST, T5Config
+from camshaft.models.t5.config import FARTHEST, T5Config, check_buckets
 from camshaft.ops.attention.kv_cache_update import BLOCK_TOKENS
-from camshaft.ops.spec import TensorSpec
+from camshaft.ops.spec import TensorSpec, bound
 
 Array = np.ndarray[Any, Any]
 Tensors = Mapping[str, FileTensor]
@@ -188,3 +192,30 @@ def rms(x: Tensor, name: str, config: T5Config | ModelConfig, file: Checkpoint) 
     """rms_norm of rows [T, dim] with the weight of that name."""
     y: Tensor = F.rms_norm(x, file.vector(f"{name}.weight", config.dim), eps=config.norm_eps, name=name)
     return y
+
+
+_TABLE = "enc.blk.0.attn_rel_b.weight"
+
+
+def hidden(config: ModelConfig, file: Checkpoint, batch: TokenBatch, caches: Sequence[LayerMemory]) -> Tensor:
+    """Adds embedding, layers and the final norm; returns f32 [T, dim]. ModelError as decoder.hidden."""
+    x = F.embedding(batch.ids, file.tensor("token_embd.weight", config.vocab_size, config.dim), to="f32")
+    bias = _biases(config, file, batch)
+    for number, cache in enumerate(caches):
+        prefix = f"enc.blk.{number}"
+        h = rms(x, f"{prefix}.attn_norm", config, file)
+        q, k, v = (file.linear(h, f"{prefix}.attn_{part}", config.n_heads * config.head_dim) for part in "qkv")
+        if not isinstance(cache, LayerCache):
+            raise ModelError("training: t5encoder has biases by distance in its attention; wanted plain attention")
+        y = cache.attend(q, k, v, Layer(number, config, file, batch), {"mask": bias})
+        x = F.add(x, file.linear(y, f"{prefix}.attn_o", config.dim))
+        x = F.add(x, feed_forward(x, prefix, config, file))
+    return rms(x, "enc.output_norm", config, file)
+
+
+def _biases(config: ModelConfig, file: Checkpoint, batch: TokenBatch) -> Tensor:
+    """The biases of scores by the places of tokens and keys, f32 [1, heads, T, T]: a run has one text, whose places are its
+    positions."""
+    n, n_buckets = bound(batch.ids.shape[0]), file.rows(_TABLE)
+    check_buckets(n_buckets)
+    return file.converted(_TABLE, (n_buckets, config.n_heads), Biases(n, both_sides=True))

@@ -17,8 +17,7 @@ from camshaft.models.blocks.transformer import head_norm
 from camshaft.models.checkpoint import Checkpoint
 from camshaft.models.vision.config import VisionConfig
 from camshaft.models.vision.connectors import clipped_linear, connect, connected_layer
-from camshaft.models.vision.patches import CHANNELS
-from camshaft.models.vision.positions import ROPES, rotations
+from camshaft.models.vision.positions import CHANNELS, ROPES, rotations
 from camshaft.ops.spec import Dim
 
 # CLIP's gelu: x times the sigmoid of this times x.

@@ -15,8 +15,8 @@ import numpy as np
 
 from camshaft.dataclass import dataclass
 from camshaft.errors import MissingExtraError, SettingError
-from camshaft.forks import ForkLock
 from camshaft.formats.mapped import path_for_messages, require_ordinary_file
+from camshaft.process import ForkLock
 
 Pixels = np.ndarray[Any, np.dtype[np.uint8]]
 # With the bytes that files of each have at a place.

@@ -14,7 +14,7 @@ from camshaft.lang import Array, Number, Tracer, Value, first_elements, greater,
 from camshaft.ops.attention.kv_cache_update import BLOCK_TOKENS
 from camshaft.ops.attention.paged import LOG2_E, LOWEST, WIDTH, Heads, Keys, inside
 from camshaft.ops.attention.tiled_steps import SLACK
-from camshaft.ops.kernels.bf16_words import coarse_power, pair, rest
+from camshaft.ops.kernels.bits import coarse_power, pair, rest
 from camshaft.ops.matmul.blocks.unit_panels import SIDE, WORDS
 
 

@@ -17,7 +17,7 @@ from camshaft.ops.attention.kv_cache_update import BLOCK_TOKENS
 from camshaft.ops.attention.paged import LOWEST, WIDTH, arguments_of, inside
 from camshaft.ops.attention.tiled import runs_of, tiles_build
 from camshaft.ops.attention.unit_tile_steps import Shape, UnitTile
-from camshaft.ops.kernels.bf16_words import coarse_power, pair
+from camshaft.ops.kernels.bits import coarse_power, pair
 from camshaft.ops.masked import tiled
 from camshaft.ops.masked.kernels import Call, options_of
 from camshaft.ops.masked.options import Options

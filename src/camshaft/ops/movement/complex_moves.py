@@ -53,7 +53,7 @@ MOVES: dict[str, tuple[int | None, Moved]] = {
 
 def moves_pairs(op: str, dtypes: Sequence[Any], complex_dtypes: Sequence[Any]) -> bool:
     """Whether an op of MOVES is called on complex numbers of one dtype, which it moves as pairs."""
-    if op not in MOVES or not dtypes:
+    if not dtypes:
         return False
     moved = dtypes[: MOVES[op][0]]
     return moved[0] in complex_dtypes and all(dtype == moved[0] for dtype in moved)

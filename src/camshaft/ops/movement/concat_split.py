@@ -50,18 +50,16 @@ def _with_axis(spec: TensorSpec, axis: int, size: int) -> TensorSpec:
     return TensorSpec(shape, spec.dtype)
 
 
-def _copies(
-    full: TensorSpec,
-    axis: int,
-    reads: Sequence[tuple[ops.Operand, int]],
-    writes: Sequence[tuple[ops.Operand, int]],
-    widths: Sequence[int],
-) -> ops.Build:
-    """Builds a copy per part, from `reads` to `writes`: (operand, column where the part starts). `full` is the joined tensor,
-    seen as rows of all axes from `axis` on."""
-    launches, outer = [], full.shape[0] if axis else 1
-    middle = prod(full.bounds[1:axis])
-    for (x, x_start), (out, out_start), columns in zip(reads, writes, widths, strict=True):
+def _copies(node: ops.NodeSpec, full: TensorSpec, parts: Sequence[TensorSpec], *, splits: bool) -> ops.Build:
+    """Builds a copy per part, between it and where it starts in `full`, the joined tensor: rows of all axes from `axis` on."""
+    axis = node.attrs.get("axis", 0) % len(full.shape)
+    rows, middle, outer = prod(full.bounds[:axis]), prod(full.bounds[1:axis]), full.shape[0] if axis else 1
+    widths = [prod(s.bounds[axis:]) for s in parts]
+    whole = (ops.read if splits else ops.write)(0, shape=(rows, prod(full.bounds[axis:])))
+    launches = []
+    for i, (columns, start) in enumerate(zip(widths, accumulate(widths[:-1], initial=0), strict=True)):
+        part = (ops.write if splits else ops.read)(i, shape=(rows, columns))
+        (x, x_start), (out, out_start) = ((whole, start), (part, 0)) if splits else ((part, 0), (whole, start))
         block = blocks.even_block(columns)
         grid = ops.Cells(outer), ops.Cells(middle), ops.Cells(columns, per=block)
         constants = {"middle": middle, "x_start": x_start, "out_start": out_start, "columns": columns, "block": block}
@@ -84,13 +82,7 @@ def _infer_concat(specs: tuple[TensorSpec, ...], attrs: ops.Attrs) -> tuple[Tens
 
 
 def _build_concat(node: ops.NodeSpec, target: ops.Target) -> ops.Build:
-    axis = node.attrs.get("axis", 0) % len(node.outputs[0].shape)
-    full = node.outputs[0]
-    rows, columns = prod(full.bounds[:axis]), prod(full.bounds[axis:])
-    widths = [prod(s.bounds[axis:]) for s in node.inputs]
-    reads = [(ops.read(i, shape=(rows, w)), 0) for i, w in enumerate(widths)]
-    out = ops.write(0, shape=(rows, columns))
-    return _copies(full, axis, reads, [(out, start) for start in accumulate(widths[:-1], initial=0)], widths)
+    return _copies(node, node.outputs[0], node.inputs, splits=False)
 
 
 def _concat_vjp(f: Any, dy: Any, y: Any, *tensors: Any, axis: int = 0) -> tuple[Any, ...]:
@@ -108,13 +100,7 @@ def _infer_split(specs: tuple[TensorSpec, ...], attrs: ops.Attrs) -> tuple[Tenso
 
 
 def _build_split(node: ops.NodeSpec, target: ops.Target) -> ops.Build:
-    axis = node.attrs.get("axis", 0) % len(node.inputs[0].shape)
-    full = node.inputs[0]
-    rows, columns = prod(full.bounds[:axis]), prod(full.bounds[axis:])
-    widths = [prod(s.bounds[axis:]) for s in node.outputs]
-    writes = [(ops.write(i, shape=(rows, w)), 0) for i, w in enumerate(widths)]
-    x = ops.read(0, shape=(rows, columns))
-    return _copies(full, axis, [(x, start) for start in accumulate(widths[:-1], initial=0)], writes, widths)
+    return _copies(node, node.inputs[0], node.outputs, splits=True)
 
 
 def _draw(rng: np.random.Generator, shape: tuple[int, ...], dtype: DType = f32) -> ops.Array:

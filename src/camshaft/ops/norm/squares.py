@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 
 from camshaft.lang import Array, Tracer, kernel
+from camshaft.lang.kernel import Kernel
+from camshaft.ops import op as ops
 from camshaft.ops.checks import FLOATS
 from camshaft.ops.norm.frame import inverse_rms, row_op, sum_of_squares, weight
 from camshaft.ops.parameters import EPS, OFFSET, Attribute, Parameters
@@ -56,6 +58,24 @@ def _norm_add(x: Any, w: Any, residual: Any, eps: float, offset: float = 0.0) ->
     return residual + x / np.sqrt((x**2).mean(-1, keepdims=True) + eps) * (w + offset)
 
 
+def _with_norm(name: str, formula: str, third: str, kernel: Kernel, numpy: Any, decompose: Any, flops: float) -> ops.Op:
+    """An op of rms_norm(x, w) and a `third` tensor of x's shape; `flops` per element."""
+    return row_op(
+        name=name,
+        formula=formula,
+        parameters=Parameters(f"x w {third}", (EPS, OFFSET)),
+        kernel=kernel,
+        sizes=("dim",),
+        inputs={"x": "rc", "w": "c", third: "rc"},
+        numpy=numpy,
+        positive={"eps": 1e-5},
+        finite={"offset": 1.0},
+        dtypes=FLOATS,
+        flops=lambda node: flops * prod(node.inputs[0].bounds),
+        decompose=decompose,
+    )
+
+
 OPS = {
     op.name: op
     for op in (
@@ -72,33 +92,23 @@ OPS = {
             flops=lambda node: 3.0 * prod(node.inputs[0].bounds),
             decompose=lambda f, x, eps=1e-6: x / f.sqrt(f.sum(x * x, axes=-1, keepdims=True) + eps),
         ),
-        row_op(
-            name="norm_gate",
-            formula="y = x / sqrt(mean(x^2) + eps) * (w + offset) * z / (1 + exp(-z))",
-            parameters=Parameters("x w z", (EPS, OFFSET)),
-            kernel=gated_row,
-            sizes=("dim",),
-            inputs={"x": "rc", "w": "c", "z": "rc"},
-            numpy=_norm_gate,
-            positive={"eps": 1e-5},
-            finite={"offset": 1.0},
-            dtypes=FLOATS,
-            flops=lambda node: 10.0 * prod(node.inputs[0].bounds),
-            decompose=lambda f, x, w, z, **attrs: f.rms_norm(x, w, **attrs) * f.silu(z),
+        _with_norm(
+            "norm_gate",
+            "y = x / sqrt(mean(x^2) + eps) * (w + offset) * z / (1 + exp(-z))",
+            "z",
+            gated_row,
+            _norm_gate,
+            lambda f, x, w, z, **attrs: f.rms_norm(x, w, **attrs) * f.silu(z),
+            10.0,
         ),
-        row_op(
-            name="norm_add",
-            formula="y = residual + x / sqrt(mean(x^2) + eps) * (w + offset)",
-            parameters=Parameters("x w residual", (EPS, OFFSET)),
-            kernel=added_row,
-            sizes=("dim",),
-            inputs={"x": "rc", "w": "c", "residual": "rc"},
-            numpy=_norm_add,
-            positive={"eps": 1e-5},
-            finite={"offset": 1.0},
-            dtypes=FLOATS,
-            flops=lambda node: 5.0 * prod(node.inputs[0].bounds),
-            decompose=lambda f, x, w, residual, **attrs: residual + f.rms_norm(x, w, **attrs),
+        _with_norm(
+            "norm_add",
+            "y = residual + x / sqrt(mean(x^2) + eps) * (w + offset)",
+            "residual",
+            added_row,
+            _norm_add,
+            lambda f, x, w, residual, **attrs: residual + f.rms_norm(x, w, **attrs),
+            5.0,
         ),
     )
 }

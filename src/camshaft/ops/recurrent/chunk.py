@@ -8,7 +8,7 @@ from camshaft.dataclass import dataclass
 from camshaft.dtypes import f32, i64
 from camshaft.lang import Array, Number, Tracer, Value, Variable, add_products, tile_of
 from camshaft.ops.recurrent.columns import NORM_EPS
-from camshaft.ops.recurrent.widths import WIDTH
+from camshaft.ops.recurrent.state_layout import WIDTH
 
 CHUNK = 64
 # exp of it is 0, and it is finite.

@@ -13,8 +13,8 @@ from math import prod
 from camshaft.lang import Array, Tracer, Value, kernel
 from camshaft.ops import op as ops
 from camshaft.ops.recurrent.chunk import CHUNK, Chunk
+from camshaft.ops.recurrent.state_layout import WIDTH
 from camshaft.ops.recurrent.tokens import shape_of
-from camshaft.ops.recurrent.widths import WIDTH
 
 # Fewer tokens are computed token by token: a chunk would be mostly padding.
 FEWEST_TOKENS = 24

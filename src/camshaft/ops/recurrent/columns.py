@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from camshaft.dataclass import dataclass
 from camshaft.lang import Array, Number, Tracer, Value, Variable
 from camshaft.ops import op as ops
-from camshaft.ops.recurrent.widths import VECTORS, WIDTH
+from camshaft.ops.recurrent.state_layout import VECTORS, WIDTH
 
 # Keeps the inverse length of a vector of zeros finite (transformers and fla).
 NORM_EPS = 1e-6

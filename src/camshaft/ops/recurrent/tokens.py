@@ -12,7 +12,7 @@ from camshaft.dataclass import dataclass
 from camshaft.lang import Array, Kernel, Tracer, Value, kernel
 from camshaft.ops import op as ops
 from camshaft.ops.recurrent.columns import Columns, column_blocks, inverse_length
-from camshaft.ops.recurrent.widths import WIDTH
+from camshaft.ops.recurrent.state_layout import WIDTH
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ from camshaft.ops.sample.kept import (
     list_blocks,
     row_of,
 )
-from camshaft.ops.sample.random_bits import exponential, keys, noise
+from camshaft.ops.sample.uniform import exponential, keys, noise
 
 NAN_TOKEN = -1  # the result for a row with a NaN
 MOST_TOKENS = 1 << 18

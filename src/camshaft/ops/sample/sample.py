@@ -20,7 +20,7 @@ from camshaft.ops.gradient import OF_INTEGERS
 from camshaft.ops.parameters import Parameters
 from camshaft.ops.sample.kept import LOWEST
 from camshaft.ops.sample.kernel import MOST_TOKENS, NAN_TOKEN, one_row_per_program
-from camshaft.ops.sample.random_bits import keys, noise
+from camshaft.ops.sample.uniform import keys, noise
 from camshaft.ops.spec import TensorSpec
 
 # Columns of a block; scratch limits their number. With top_k, 32 is the fastest of 32 to 256 (n = 49152, AVX-512, top_k 40,

@@ -25,7 +25,7 @@ from camshaft.ops.sample.kept import (
     row_of,
 )
 from camshaft.ops.sample.kernel import NAN_TOKEN
-from camshaft.ops.sample.random_bits import exponential, keys, noise
+from camshaft.ops.sample.uniform import exponential, keys, noise
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from camshaft.lang import Array, Tracer, Value, kernel
 from camshaft.ops import op as ops
 from camshaft.ops.parameters import Attribute
 from camshaft.ops.recurrent.convolution import convolved
-from camshaft.ops.recurrent.widths import WIDTH
+from camshaft.ops.recurrent.state_layout import WIDTH
 from camshaft.ops.slot_states.frame import FRESH, Sizes, SlotColumns, SlotOp, columns_grid, slot_op
 
 

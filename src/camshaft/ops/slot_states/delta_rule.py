@@ -18,7 +18,7 @@ from camshaft.ops import op as ops
 from camshaft.ops.parameters import Attribute
 from camshaft.ops.recurrent.columns import inverse_length
 from camshaft.ops.recurrent.delta_rule import gated_delta
-from camshaft.ops.recurrent.widths import WIDTH
+from camshaft.ops.recurrent.state_layout import WIDTH, from_blocks, in_blocks
 from camshaft.ops.slot_states.frame import (
     Sizes,
     SlotColumns,
@@ -30,7 +30,6 @@ from camshaft.ops.slot_states.frame import (
     softplus,
     state_flops,
 )
-from camshaft.ops.slot_states.layout import from_blocks, in_blocks
 
 
 @kernel

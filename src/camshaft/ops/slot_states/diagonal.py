@@ -15,9 +15,8 @@ import numpy as np
 
 from camshaft.lang import Array, Tracer, kernel
 from camshaft.ops import op as ops
-from camshaft.ops.recurrent.widths import WIDTH
+from camshaft.ops.recurrent.state_layout import WIDTH, from_blocks, in_blocks
 from camshaft.ops.slot_states.frame import Sizes, SlotColumns, SlotOp, expect_blocks, heads_build, slot_op, state_flops
-from camshaft.ops.slot_states.layout import from_blocks, in_blocks
 
 
 @kernel

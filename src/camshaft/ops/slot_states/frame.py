@@ -21,8 +21,7 @@ from camshaft.ops.gradient import IN_PLACE
 from camshaft.ops.parameters import Attribute, Parameters
 from camshaft.ops.recurrent.columns import Columns, column_blocks
 from camshaft.ops.recurrent.frame import AxesOp
-from camshaft.ops.recurrent.widths import WIDTH
-from camshaft.ops.slot_states.layout import state_blocks
+from camshaft.ops.recurrent.state_layout import WIDTH, state_blocks
 from camshaft.ops.spec import TensorSpec, bound
 
 # Columns of `rows`: a slot's first row, the row after its last, and 1 where its state counts as zeros.

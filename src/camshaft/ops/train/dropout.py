@@ -21,8 +21,7 @@ from camshaft.ops.checks import FLOATS, expect_tensor, rounded, widened
 from camshaft.ops.elementwise.frame import TOLERANCE
 from camshaft.ops.kernels.blocks import BLOCK
 from camshaft.ops.parameters import Attribute, Parameters
-from camshaft.ops.sample.random_bits import keys
-from camshaft.ops.sample.uniform import drawn, number
+from camshaft.ops.sample.uniform import drawn, keys, number
 from camshaft.ops.spec import TensorSpec
 
 _MOST = 1 << 31  # elements: the numbers that uniform has for one seed

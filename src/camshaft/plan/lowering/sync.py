@@ -12,8 +12,7 @@ from dataclasses import replace
 
 from camshaft.dataclass import dataclass
 from camshaft.errors import PlanError
-from camshaft.graph.custom import COPY
-from camshaft.graph.graph import Graph, Tensor, offset_nbytes, root
+from camshaft.graph.graph import Graph, Tensor, root
 from camshaft.graph.node import Node
 from camshaft.graph.passes.rewrite import packed_spec
 from camshaft.plan.buffers import BufferSlice
@@ -23,29 +22,6 @@ from camshaft.plan.schedule import Order, Thunk
 
 SYNCS = ("hazards", "each", "explicit")
 _VERBS = {"read": "reads", "write": "writes"}
-
-
-def check_sync(graph: Graph, sync: str | None) -> None:
-    """Raises PlanError for an unknown strategy, and for a graph that requires `sync` compiled without it."""
-    wanted = ", ".join(SYNCS)
-    if sync is not None and sync not in SYNCS:
-        raise PlanError(f"compile: got sync {sync!r}; wanted one of {wanted}")
-    for node in graph.nodes if sync is None else ():
-        feature = _feature_of_sync(node)
-        if feature is not None:
-            raise PlanError(f"compile: {node.name!r} {feature}, and there is no sync; wanted one of {wanted}")
-
-
-def _feature_of_sync(node: Node) -> str | None:
-    """Returns the feature of a node that requires `sync`, if any."""
-    if node.op is COPY:
-        return "is a copy"
-    if node.after:
-        return "comes after others"
-    if any(t.base is not None for t in node.outputs):
-        return "writes into given memory"
-    parts = [t for t in node.inputs if root(t).kind == "buffer" or offset_nbytes(t)]
-    return f"reads {parts[0].name}" if parts else None
 
 
 def as_written(graph: Graph) -> Graph:

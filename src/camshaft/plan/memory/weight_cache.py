@@ -21,10 +21,10 @@ from weakref import WeakSet
 
 from camshaft.dataclass import dataclass
 from camshaft.errors import StoreError
-from camshaft.forks import renewed
 from camshaft.formats.tensor import FileTensor
 from camshaft.plan.memory.allocate import HUGE_PAGE, Memory, huge_pages
 from camshaft.plan.memory.loading import LoadRequest
+from camshaft.process import renewed
 from camshaft.store.digest import digest_of
 from camshaft.store.file_lock import SAFE_FLAGS
 from camshaft.store.files import atomic_file, is_ours, naming, remove_unfinished

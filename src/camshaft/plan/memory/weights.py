@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from camshaft.forks import ForkLock
 from camshaft.formats.tensor import FileTensor
 from camshaft.plan.memory.allocate import aligned_bytes, huge_pages, keep_in_memory
 from camshaft.plan.memory.loading import Loading, LoadRequest, Piece, load_all, load_request, pieces
+from camshaft.process import ForkLock
 
 if TYPE_CHECKING:
+    from concurrent.futures import Future
+
     from camshaft.backends.device import Device, Memory
     from camshaft.graph.graph import Source, Tensor
     from camshaft.plan.memory.mapped_weights import MappedWeights
@@ -57,6 +58,10 @@ class Weights:
             loading = Loading(todo)
             self._begun = found, loading, []
             if threads > 1:
+                from concurrent.futures import (
+                    ThreadPoolExecutor,  # with logging 6 ms; not needed without large constants
+                )
+
                 executor = ThreadPoolExecutor(threads - 1)
                 self._begun = found, loading, [executor.submit(loading.run_in_background) for _ in range(threads - 1)]
                 executor.shutdown(wait=False)
@@ -103,7 +108,8 @@ class Weights:
         with self._lock:
             self.finish()
             found, todo = self._places([load_request(tensor) for tensor in constants])
-            load_all(todo, threads)
+            if todo:
+                load_all(todo, threads)
             self._keep(found)
 
     def _places(self, constants: Iterable[LoadRequest]) -> tuple[dict[tuple[Source, str], Array], list[Piece]]:
@@ -143,6 +149,8 @@ class Weights:
         """Uploads missing constants to a device. Packs a few at a time on the host and keeps no host copy."""
         missing = {_key(t): t for t in constants if (device.space, _key(t)) not in self._uploaded}
         rest = list(missing.items())
+        from concurrent.futures import ThreadPoolExecutor
+
         with ThreadPoolExecutor(threads) as executor:
             while rest:
                 batch, rest = rest[: 2 * threads], rest[2 * threads :]

@@ -16,10 +16,10 @@ import numpy as np
 
 from camshaft.dataclass import dataclass
 from camshaft.errors import PlanError
-from camshaft.forks import ForkLock
 from camshaft.plan.runtime.native import layout
 from camshaft.plan.runtime.native.library import timed_executor
 from camshaft.plan.runtime.workers import Runner, WorkerPool, inside_host_thunk
+from camshaft.process import ForkLock
 
 CALIBRATION_S = 0.02
 # Stamps of different workers cannot be compared if the cores' counters differ by more.

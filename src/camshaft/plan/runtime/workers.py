@@ -13,12 +13,12 @@ from typing import Any
 
 import numpy as np
 
-from camshaft.cores import available_cores
 from camshaft.errors import PlanError
 from camshaft.plan.memory.allocate import aligned_bytes
 from camshaft.plan.runtime.native import layout
 from camshaft.plan.runtime.native.library import NativeExecutor, native_executor
 from camshaft.plan.runtime.native.os_wait import core_address
+from camshaft.process import available_cores
 
 SPIN_NS = 30_000
 # The caller spins longer than a sleeping worker takes to wake in a guest whose core was halted, if each worker has a core.

@@ -17,8 +17,7 @@ from camshaft.dataclass import dataclass
 from camshaft.errors import CamshaftError
 from camshaft.serve.batch.envelopes import EMBEDDINGS, ENVELOPE_NBYTES, READERS, Envelopes, line_error
 from camshaft.serve.batch.files import Line, Results, check_paths, read_lines
-from camshaft.serve.batch.flight import Flight, Flown
-from camshaft.serve.batch.window import Row, Window
+from camshaft.serve.batch.flight import Flight, Flown, Row, Window
 from camshaft.serve.models.served import Embedder, Served
 from camshaft.serve.openai.embeddings import embedded
 from camshaft.serve.requests.errors import HttpError, http_error

@@ -17,20 +17,8 @@ from camshaft.models.config import POOLINGS
 from camshaft.serve.models.entry import EMBEDDING, RERANK, SPEECH
 from camshaft.serve.models.served import served_name
 from camshaft.serve.models.spec import ModelSpec
+from camshaft.serve.requests import fields
 from camshaft.serve.requests.errors import HttpError
-from camshaft.serve.requests.fields import (
-    BOOL,
-    LIST,
-    OBJECT,
-    TEXT,
-    Field,
-    Fields,
-    integer,
-    one_of,
-    read_fields,
-    required,
-    shown,
-)
 
 _MOST = 1e9  # of numbers
 # Sizes of memory as people write them.
@@ -59,46 +47,46 @@ def _is_name(value: Any) -> bool:
     return isinstance(value, str) and value == value.strip() != "" and value.isprintable()
 
 
-_SECONDS = Field(lambda v: _is_number(v) and v > 0, "a number of seconds above 0")
-_NAME = Field(_is_name, "a name: printable characters, without blanks around them")
-_NUMBER = integer(1, 1 << 31)
+_SECONDS = fields.Field(lambda v: _is_number(v) and v > 0, "a number of seconds above 0")
+_NAME = fields.Field(_is_name, "a name: printable characters, without blanks around them")
+_NUMBER = fields.integer(1, 1 << 31)
 # Of one model, and of all that do not say otherwise.
-_COMMON: Fields = {
+_COMMON: fields.Fields = {
     "context": _NUMBER,
     "slots": _NUMBER,
     "cache_tokens": _NUMBER,
     "queue": _NUMBER,
     "threads": _NUMBER,
-    "backend": TEXT,
-    "activations": TEXT,
-    "kv_cache": TEXT,
+    "backend": fields.TEXT,
+    "activations": fields.TEXT,
+    "kv_cache": fields.TEXT,
     "time_limit_seconds": _SECONDS,
     "idle_unload_seconds": _SECONDS,
-    "speculate": Field(lambda v: isinstance(v, str) and v.strip() != "", f"{NGRAM!r}, a draft model or 'off'"),
+    "speculate": fields.Field(lambda v: isinstance(v, str) and v.strip() != "", f"{NGRAM!r}, a draft model or 'off'"),
 }
-_ALIASES = Field(
+_ALIASES = fields.Field(
     lambda v: _is_name(v) or (isinstance(v, list) and all(map(_is_name, v))),
     "a name or a list of names",
 )
-_FILE: Fields = {
+_FILE: fields.Fields = {
     **_COMMON,
-    "memory_limit": Field(_is_size, 'a size such as "8 GiB", or bytes'),
-    "models": LIST,
+    "memory_limit": fields.Field(_is_size, 'a size such as "8 GiB", or bytes'),
+    "models": fields.LIST,
 }
-_MODEL: Fields = {
+_MODEL: fields.Fields = {
     **_COMMON,
-    "model": TEXT,
+    "model": fields.TEXT,
     "name": _NAME,
     "alias": _ALIASES,
-    "embed": BOOL,
-    "rerank": BOOL,
-    "speech": BOOL,
-    "pooling": one_of(*(each for each in POOLINGS if each not in ("", "rank"))),
-    "preload": BOOL,
-    "adapters": OBJECT,
-    "mmproj": TEXT,
-    "experts_resident": Field(lambda v: _is_number(v) and v > 0, "gigabytes above 0"),
-    "mlock": BOOL,
+    "embed": fields.BOOL,
+    "rerank": fields.BOOL,
+    "speech": fields.BOOL,
+    "pooling": fields.one_of(*(each for each in POOLINGS if each not in ("", "rank"))),
+    "preload": fields.BOOL,
+    "adapters": fields.OBJECT,
+    "mmproj": fields.TEXT,
+    "experts_resident": fields.Field(lambda v: _is_number(v) and v > 0, "gigabytes above 0"),
+    "mlock": fields.BOOL,
 }
 _OF_POOLED = frozenset({"model", "name", "alias", "preload", "context", "threads", "idle_unload_seconds"})
 # The flag of a model without an engine -> its kind, and the fields that it may have.
@@ -107,9 +95,9 @@ _POOLED = {
     "rerank": (RERANK, _OF_POOLED | {"rerank"}),
     "speech": (SPEECH, (_OF_POOLED | {"speech"}) - {"context"}),
 }
-_ADAPTER: Fields = {
-    "path": TEXT,
-    "strength": Field(_is_number, "a number"),
+_ADAPTER: fields.Fields = {
+    "path": fields.TEXT,
+    "strength": fields.Field(_is_number, "a number"),
     "alias": _ALIASES,
 }
 
@@ -133,8 +121,8 @@ def read_config(path: Path, defaults: ModelSpec) -> ServerConfig:
     except RecursionError:
         raise SettingError(f"{path} is nested too deeply") from None
     try:
-        given = read_fields(read, _FILE)
-        models = required(given, "models")
+        given = fields.read_fields(read, _FILE)
+        models = fields.required(given, "models")
         if not models:
             raise HttpError(400, "'models' is empty; wanted at least one [[models]]")
         base = _with_common(defaults, given, path.parent)
@@ -159,8 +147,8 @@ def _with_common(spec: ModelSpec, given: Mapping[str, Any], folder: Path) -> Mod
 
 def _specs(model: Any, of: str, defaults: ModelSpec, folder: Path) -> list[ModelSpec]:
     """A model, and one more for each of its adapters."""
-    given = read_fields(model, _MODEL, of)
-    path = _beside(required(given, "model", of), folder)
+    given = fields.read_fields(model, _MODEL, of)
+    path = _beside(fields.required(given, "model", of), folder)
     spec = replace(
         _with_common(defaults, given, folder),
         model=path,
@@ -171,8 +159,8 @@ def _specs(model: Any, of: str, defaults: ModelSpec, folder: Path) -> list[Model
     _check(spec.options, of)
     flag = next((name for name in _POOLED if given.get(name)), None)
     if flag is not None:
-        kind, fields = _POOLED[flag]
-        foreign = sorted(given.keys() - fields)
+        kind, own = _POOLED[flag]
+        foreign = sorted(given.keys() - own)
         if foreign:
             raise HttpError(400, f"'{of}.{foreign[0]}' with {flag} = true; it is for other models")
         return [_pooled(spec, kind, given)]
@@ -183,7 +171,7 @@ def _specs(model: Any, of: str, defaults: ModelSpec, folder: Path) -> list[Model
     adapters = given.get("adapters", {}).items()
     unnamed = next((name for name, _ in adapters if not _is_name(name)), None)
     if unnamed is not None:
-        raise HttpError(400, f"'{of}.adapters' has {shown(unnamed)}; wanted {_NAME.wanted}")
+        raise HttpError(400, f"'{of}.adapters' has {fields.shown(unnamed)}; wanted {_NAME.wanted}")
     return [spec, *(_adapted(spec, name, value, f"{of}.adapters.{name}", folder) for name, value in adapters)]
 
 
@@ -206,8 +194,8 @@ def _pooled(spec: ModelSpec, kind: str, given: Mapping[str, Any]) -> ModelSpec:
 
 
 def _adapted(spec: ModelSpec, name: str, value: Any, of: str, folder: Path) -> ModelSpec:
-    given = read_fields({"path": value} if isinstance(value, str) else value, _ADAPTER, of)
-    path = folder / required(given, "path", of)
+    given = fields.read_fields({"path": value} if isinstance(value, str) else value, _ADAPTER, of)
+    path = folder / fields.required(given, "path", of)
     adapters = (*spec.options.get("adapters", ()), (str(path), float(given.get("strength", 1.0))))
     return replace(
         spec,

@@ -7,12 +7,12 @@ from dataclasses import field
 from typing import TYPE_CHECKING, Any
 
 from camshaft.dataclass import dataclass
-from camshaft.forks import ForkLock
 from camshaft.generate.engine.draft_followers import MOST_DRAFTED
 from camshaft.generate.generation import Closing
 from camshaft.generate.language_model import LanguageModel
 from camshaft.generate.options import DEFAULT_CONTEXT, DEFAULT_SESSIONS
 from camshaft.models.files.pull import resolve_model
+from camshaft.process import ForkLock
 
 if TYPE_CHECKING:
     from camshaft.serve.models.spec import ModelSpec

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from camshaft.dataclass import dataclass
 from camshaft.errors import ModelError
-from camshaft.forks import renewed
 from camshaft.generate.engine.engine import Engine
 from camshaft.generate.engine.request_queue import QueueFullError
 from camshaft.generate.tools.reasoning import Reasoning, reasoning_of
+from camshaft.process import renewed
 from camshaft.serve.requests.errors import HttpError
 
 if TYPE_CHECKING:

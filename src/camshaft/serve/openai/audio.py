@@ -18,7 +18,7 @@ from camshaft.formats.audio.read import read_audio
 from camshaft.formats.mapped import shown
 from camshaft.generate.speech.options import TranscribeOptions
 from camshaft.generate.speech.transcript import VTT_HEADER, Segment, Transcript, srt_cue, vtt_cue
-from camshaft.models.speech.languages import LANGUAGES
+from camshaft.models.speech.config import LANGUAGES
 from camshaft.serve.models.served import Listener
 from camshaft.serve.requests.errors import HttpError, http_error
 from camshaft.serve.requests.fields import TEXT, Field, Fields, one_of, read_fields, required, takes

@@ -17,65 +17,51 @@ from camshaft.generate.generation import TokenLogprob
 from camshaft.generate.grammar.grammar import Grammar
 from camshaft.generate.tools.reasoning import AnswerReader
 from camshaft.serve.models.served import Served
-from camshaft.serve.openai import logprobs, prompts, tools
-from camshaft.serve.requests import grammars
+from camshaft.serve.openai import prompts, tools
+from camshaft.serve.openai.response_shape import chat_logprobs
+from camshaft.serve.requests import fields, grammars
 from camshaft.serve.requests.answers import Answer, Job, Usage
 from camshaft.serve.requests.errors import HttpError
-from camshaft.serve.requests.fields import (
-    BOOL,
-    LIST,
-    TEXT,
-    Field,
-    Fields,
-    integer,
-    objects,
-    one_of,
-    read_fields,
-    required,
-    schema_of,
-    shown,
-    takes,
-)
 from camshaft.serve.requests.images import IMAGE_URL, image_of_base64, image_part, part_of
 from camshaft.serve.requests.options import MOST_TOP_LOGPROBS, OPTIONS, generate_options, includes_usage
 from camshaft.serve.requests.respond import Asked, event, respond
 
-EMPTY = Field(lambda v: v == [], "an empty list (others are not supported)")
+EMPTY = fields.Field(lambda v: v == [], "an empty list (others are not supported)")
 # Roles -> the role that chat templates know.
 ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant", "tool": "tool"}
-_TEXT: Fields = {"type": one_of("text"), "text": TEXT}
-_IMAGE: Fields = {"type": one_of("image_url"), "image_url": IMAGE_URL}
-_PART: Fields = {**_TEXT, **_IMAGE, "type": one_of("text", "image_url")}
-_PARTS = {"type": "array", "items": {"anyOf": [schema_of(part, [*part]) for part in (_TEXT, _IMAGE)]}}
-_MESSAGE: Fields = {
-    "role": one_of(*ROLES),
-    "content": Field(
+_TEXT: fields.Fields = {"type": fields.one_of("text"), "text": fields.TEXT}
+_IMAGE: fields.Fields = {"type": fields.one_of("image_url"), "image_url": IMAGE_URL}
+_PART: fields.Fields = {**_TEXT, **_IMAGE, "type": fields.one_of("text", "image_url")}
+_PARTS = {"type": "array", "items": {"anyOf": [fields.schema_of(part, [*part]) for part in (_TEXT, _IMAGE)]}}
+_MESSAGE: fields.Fields = {
+    "role": fields.one_of(*ROLES),
+    "content": fields.Field(
         lambda v: isinstance(v, str | list),
         "a text or a list of parts",
-        {"anyOf": [TEXT.schema, _PARTS]},
+        {"anyOf": [fields.TEXT.schema, _PARTS]},
     ),
-    "name": TEXT,
-    "tool_calls": LIST,  # of an assistant
-    "tool_call_id": TEXT,  # of a tool
-    "tool_name": TEXT,  # the same in Ollama's interface
-    "reasoning_content": TEXT,  # of an assistant, before the content
-    "reasoning": TEXT,  # vLLM's name of it
-    "thinking": TEXT,  # Ollama's
+    "name": fields.TEXT,
+    "tool_calls": fields.LIST,  # of an assistant
+    "tool_call_id": fields.TEXT,  # of a tool
+    "tool_name": fields.TEXT,  # the same in Ollama's interface
+    "reasoning_content": fields.TEXT,  # of an assistant, before the content
+    "reasoning": fields.TEXT,  # vLLM's name of it
+    "thinking": fields.TEXT,  # Ollama's
     "annotations": EMPTY,
-    "images": LIST,  # in Ollama's interface
+    "images": fields.LIST,  # in Ollama's interface
 }
-FIELDS: Fields = {
+FIELDS: fields.Fields = {
     **OPTIONS,
     **grammars.FIELDS,
-    "model": TEXT,
-    "messages": objects(_MESSAGE, "role"),
-    "logprobs": BOOL,
-    "top_logprobs": integer(0, MOST_TOP_LOGPROBS),
+    "model": fields.TEXT,
+    "messages": fields.objects(_MESSAGE, "role"),
+    "logprobs": fields.BOOL,
+    "top_logprobs": fields.integer(0, MOST_TOP_LOGPROBS),
     **tools.FIELDS,
     **prompts.FIELDS,
-    "modalities": one_of(["text"]),
-    "service_tier": one_of("auto", "default"),
-    "store": one_of(False),
+    "modalities": fields.one_of(["text"]),
+    "service_tier": fields.one_of("auto", "default"),
+    "store": fields.one_of(False),
 }
 _THOUGHTS = ("reasoning_content", "reasoning", "thinking")
 _OF_ROLE = {
@@ -96,10 +82,10 @@ def read_messages(messages: Sequence[Any], of: str = "messages", first: int = 0)
 
 
 def _message(message: Any, of: str) -> dict[str, Any]:
-    given = read_fields(message, _MESSAGE, of)
+    given = fields.read_fields(message, _MESSAGE, of)
     if not given.get("tool_calls", True):  # an empty list
         del given["tool_calls"]
-    role = required(given, "role", of)
+    role = fields.required(given, "role", of)
     foreign = next((name for name, owner in _OF_ROLE.items() if name in given and role != owner), None)
     if foreign is not None:
         param = f"{of}.{foreign}"
@@ -110,7 +96,7 @@ def _message(message: Any, of: str) -> dict[str, Any]:
     thought = next((given.pop(name) for name in _THOUGHTS if name in given), "")
     if thought:
         given |= {"reasoning_content": thought, "thinking": thought}  # the names that templates have
-    content = _content(required(given, "content", of), f"{of}.content")
+    content = _content(fields.required(given, "content", of), f"{of}.content")
     images = [part_of(image_of_base64(x, f"{of}.images[{i}]")) for i, x in enumerate(given.pop("images", ()))]
     if images:
         content = [*images, *([{"type": "text", "text": content}] if isinstance(content, str) else content)]
@@ -123,7 +109,7 @@ def _content(content: str | list[Any], of: str) -> str | list[dict[str, Any]]:
     """Returns a content as a string or, with images, a list of parts."""
     if isinstance(content, str):
         return content
-    parts = [_part(read_fields(part, _PART, f"{of}[{i}]"), f"{of}[{i}]") for i, part in enumerate(content)]
+    parts = [_part(fields.read_fields(part, _PART, f"{of}[{i}]"), f"{of}[{i}]") for i, part in enumerate(content)]
     return parts if any(part["type"] == "image" for part in parts) else "".join(part["text"] for part in parts)
 
 
@@ -131,7 +117,7 @@ def _part(given: dict[str, Any], of: str) -> dict[str, Any]:
     if given.get("type") == "image_url" and given.keys() == {"type", "image_url"}:
         return image_part(given, of)
     if given.get("type") != "text" or given.keys() != {"type", "text"}:
-        message = f"'{of}' is {shown(given)}; wanted a type and a text, or image_url"
+        message = f"'{of}' is {fields.shown(given)}; wanted a type and a text, or image_url"
         raise HttpError(400, message, code="missing_parameter", param=of)
     return given
 
@@ -144,7 +130,7 @@ def _top_logprobs(given: Mapping[str, Any]) -> int | None:
     return int(given.get("top_logprobs", 0))
 
 
-@takes(FIELDS, "messages", stream="text/event-stream")
+@fields.takes(FIELDS, "messages", stream="text/event-stream")
 async def chat_completions(request: Request, served: Served) -> Response:
     """Answer a chat."""
     return await respond(request, served, read_chat)
@@ -152,9 +138,9 @@ async def chat_completions(request: Request, served: Served) -> Response:
 
 def read_chat(body: Any, served: Served) -> Asked:
     """The body of a request for a chat completion."""
-    given = read_fields(body, FIELDS)
+    given = fields.read_fields(body, FIELDS)
     served.check_model(given.get("model"))
-    messages = read_messages(required(given, "messages"))
+    messages = read_messages(fields.required(given, "messages"))
     found = tools.read_tools(given, served)
     n_vocab, grammar = served.lm.config.vocab_size, tools.form_of(found, grammars.read_grammar(given, served))
     chat = chat_of(served, messages, found, grammar, prompts.read_how(given, served))
@@ -225,7 +211,7 @@ class ChatShape:
 
     def piece(self, index: int, text: str, each: Sequence[TokenLogprob]) -> Iterable[bytes]:
         """Yields the chunks of a piece of an answer."""
-        rows = logprobs.of_chat(each, self.served.lm.tokenizer) if self.with_logprobs else None
+        rows = chat_logprobs(each, self.served.lm.tokenizer) if self.with_logprobs else None
         deltas = [tools.delta_json(delta) for delta in self._reader(index).push(text)] or (
             [{}] if each and rows else []
         )
@@ -257,7 +243,7 @@ class ChatShape:
         return self._head("chat.completion") | {"choices": choices, "usage": usage.json, **usage.timings}
 
     def _choice(self, index: int, answer: Answer) -> dict[str, Any]:
-        rows = logprobs.of_chat(answer.logprobs, self.served.lm.tokenizer) if self.with_logprobs else None
+        rows = chat_logprobs(answer.logprobs, self.served.lm.tokenizer) if self.with_logprobs else None
         reader = self._reader(index)
         text = reader.text_of(answer.text)
         message: dict[str, Any] = {"role": "assistant", "content": text, "refusal": None}

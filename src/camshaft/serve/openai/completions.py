@@ -15,22 +15,11 @@ from camshaft.dataclass import dataclass
 from camshaft.errors import CamshaftError
 from camshaft.generate.generation import TokenLogprob
 from camshaft.serve.models.served import Served
-from camshaft.serve.openai import logprobs
-from camshaft.serve.requests import grammars
+from camshaft.serve.openai.prompts import filled, text_ids
+from camshaft.serve.openai.response_shape import completion_logprobs
+from camshaft.serve.requests import fields, grammars
 from camshaft.serve.requests.answers import Answer, Job, Usage
 from camshaft.serve.requests.errors import HttpError, http_error
-from camshaft.serve.requests.fields import (
-    BOOL,
-    PROMPTS,
-    TEXT,
-    Fields,
-    integer,
-    listed_prompts,
-    read_fields,
-    required,
-    takes,
-)
-from camshaft.serve.requests.fill import filled, text_ids
 from camshaft.serve.requests.options import MOST_TOP_LOGPROBS, OPTIONS, generate_options, includes_usage
 from camshaft.serve.requests.respond import Asked, event, respond
 
@@ -38,21 +27,21 @@ DEFAULT_MAX_TOKENS = 16  # OpenAI's
 MOST_ANSWERS = 128
 
 
-FIELDS: Fields = {
+FIELDS: fields.Fields = {
     **OPTIONS,
     **grammars.FIELDS,
-    "model": TEXT,
-    "prompt": PROMPTS,
-    "logprobs": integer(0, MOST_TOP_LOGPROBS),
-    "echo": BOOL,
-    "best_of": integer(1, MOST_ANSWERS),
-    "suffix": TEXT,
+    "model": fields.TEXT,
+    "prompt": fields.PROMPTS,
+    "logprobs": fields.integer(0, MOST_TOP_LOGPROBS),
+    "echo": fields.BOOL,
+    "best_of": fields.integer(1, MOST_ANSWERS),
+    "suffix": fields.TEXT,
 }
 
 
 def _prompts(served: Served, prompt: Any, suffix: str) -> list[list[int]]:
     """The tokens of each prompt; with a suffix, the model fills in between."""
-    several = listed_prompts(prompt)
+    several = fields.listed_prompts(prompt)
     for each in several:
         if isinstance(each, str):
             served.check_text(each, "prompt")
@@ -92,7 +81,7 @@ def _is_scored(given: Mapping[str, Any]) -> bool:
     return bool(given.get("echo")) and "logprobs" in given
 
 
-@takes(FIELDS, "prompt", stream="text/event-stream")
+@fields.takes(FIELDS, "prompt", stream="text/event-stream")
 async def completions(request: Request, served: Served) -> Response:
     """Continue one or several prompts."""
     return await respond(request, served, read_completion)
@@ -100,10 +89,10 @@ async def completions(request: Request, served: Served) -> Response:
 
 def read_completion(body: Any, served: Served) -> Asked:
     """The body of a request for a completion."""
-    given = read_fields(body, FIELDS)
+    given = fields.read_fields(body, FIELDS)
     served.check_model(given.get("model"))
     _check(given)
-    prompt = required(given, "prompt")
+    prompt = fields.required(given, "prompt")
     n_vocab = served.lm.config.vocab_size
     grammar = grammars.read_grammar(given, served)
     best_of, n = _best_of(given), given.get("n", 1)
@@ -114,7 +103,7 @@ def read_completion(body: Any, served: Served) -> Asked:
         n_vocab=n_vocab,
         grammar=grammar,
     )
-    n_answers = len(listed_prompts(prompt)) * len(options)
+    n_answers = len(fields.listed_prompts(prompt)) * len(options)
     if n_answers > MOST_ANSWERS:
         message = f"{n_answers} answers in one request; wanted at most {MOST_ANSWERS}"
         raise HttpError(400, message, code="invalid_value", param="n")
@@ -166,7 +155,7 @@ class CompletionShape:
         """A piece of an answer."""
         offset = self._offsets.get(index, 0)
         self._offsets[index] = offset + sum(len(one.token) for one in each)
-        rows = logprobs.of_completion(each, offset) if self.with_logprobs else None
+        rows = completion_logprobs(each, offset) if self.with_logprobs else None
         return [self._chunk(index, text, rows=rows)]
 
     def end_answer(self, index: int, reason: str, stop: str | None) -> Iterable[bytes]:
@@ -202,7 +191,7 @@ class CompletionShape:
 
     def _choice(self, index: int, answer: Answer) -> dict[str, Any]:
         first = self.firsts[index] if self.firsts else None
-        rows = logprobs.of_completion(answer.logprobs, before=first) if self.with_logprobs else None
+        rows = completion_logprobs(answer.logprobs, before=first) if self.with_logprobs else None
         text = (self.echoed[index] if self.echoed else "") + answer.text
         return {"index": index, "text": text, "logprobs": rows, "finish_reason": answer.finish_reason}
 

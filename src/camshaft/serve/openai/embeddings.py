@@ -13,21 +13,8 @@ from starlette.responses import Response
 from camshaft.errors import CamshaftError
 from camshaft.serve.models.served import Embedder
 from camshaft.serve.ollama import KEEP_ALIVE, keep
+from camshaft.serve.requests import fields
 from camshaft.serve.requests.errors import HttpError, http_error
-from camshaft.serve.requests.fields import (
-    BOOL,
-    OBJECT,
-    PROMPTS,
-    TEXT,
-    Field,
-    Fields,
-    integer,
-    listed_prompts,
-    one_of,
-    read_fields,
-    required,
-    takes,
-)
 from camshaft.serve.requests.respond import Json, beside, body_of
 
 MOST_TEXTS = 2048  # OpenAI's
@@ -37,24 +24,24 @@ def _is_texts(value: Any) -> bool:
     return isinstance(value, str) or (isinstance(value, list) and all(isinstance(v, str) for v in value))
 
 
-_OPENAI: Fields = {
-    "model": TEXT,
-    "input": PROMPTS,
-    "encoding_format": one_of("float", "base64"),
-    "dimensions": integer(1, 1 << 20),
-    "user": TEXT,
+_OPENAI: fields.Fields = {
+    "model": fields.TEXT,
+    "input": fields.PROMPTS,
+    "encoding_format": fields.one_of("float", "base64"),
+    "dimensions": fields.integer(1, 1 << 20),
+    "user": fields.TEXT,
 }
-_OLLAMA: Fields = {
-    "model": TEXT,
-    "input": Field(_is_texts, "a text or a list of texts"),
-    "truncate": BOOL,
-    "dimensions": integer(1, 1 << 20),
+_OLLAMA: fields.Fields = {
+    "model": fields.TEXT,
+    "input": fields.Field(_is_texts, "a text or a list of texts"),
+    "truncate": fields.BOOL,
+    "dimensions": fields.integer(1, 1 << 20),
     "keep_alive": KEEP_ALIVE,
-    "options": OBJECT,
+    "options": fields.OBJECT,
 }
 
 
-@takes(_OPENAI, "input")
+@fields.takes(_OPENAI, "input")
 async def embeddings(request: Request, embedder: Embedder) -> Response:
     """The vectors of texts or token ids, of length 1."""
     return Json(await beside(request, embedded, body_of(request), embedder))
@@ -62,9 +49,9 @@ async def embeddings(request: Request, embedder: Embedder) -> Response:
 
 def embedded(body: Any, embedder: Embedder) -> dict[str, Any]:
     """The answer to the body of a request for vectors. Raises HttpError."""
-    given = read_fields(body, _OPENAI)
+    given = fields.read_fields(body, _OPENAI)
     _check_dimensions(embedder, given)
-    several = listed_prompts(required(given, "input"))
+    several = fields.listed_prompts(fields.required(given, "input"))
     vectors, n_tokens = _vectors(embedder, several, False)
     as_text = given.get("encoding_format") == "base64"
     data = [
@@ -79,15 +66,15 @@ def embedded(body: Any, embedder: Embedder) -> dict[str, Any]:
     return {"object": "list", "data": data, "model": embedder.name, "usage": usage}
 
 
-@takes(_OLLAMA, "model", "input")
+@fields.takes(_OLLAMA, "model", "input")
 async def embed(request: Request, embedder: Embedder) -> Response:
     """The vectors of texts, of length 1; texts longer than the context are cut unless `truncate` is false."""
-    given = read_fields(body_of(request), _OLLAMA)
-    required(given, "model")
+    given = fields.read_fields(body_of(request), _OLLAMA)
+    fields.required(given, "model")
     keep(request, given.get("keep_alive"))
     _check_dimensions(embedder, given)
-    read_fields(given.get("options", {}), {}, "options")
-    listed, begun = required(given, "input"), time.perf_counter()
+    fields.read_fields(given.get("options", {}), {}, "options")
+    listed, begun = fields.required(given, "input"), time.perf_counter()
     several = [listed] if isinstance(listed, str) else listed
     vectors, n_tokens = await beside(request, _vectors, embedder, several, given.get("truncate", True))
     return Json(

@@ -12,82 +12,77 @@ from camshaft.serve.models.served import Served
 from camshaft.serve.openai import prompts, tools
 from camshaft.serve.openai.chat import EMPTY, chat_of, read_messages
 from camshaft.serve.openai.response_shape import ResponseShape
-from camshaft.serve.requests import grammars
+from camshaft.serve.requests import fields, grammars
 from camshaft.serve.requests.answers import Job
 from camshaft.serve.requests.errors import HttpError
-from camshaft.serve.requests.fields import (
-    LIST,
-    OBJECT,
-    TEXT,
-    Field,
-    Fields,
-    integer,
-    one_of,
-    read_fields,
-    required,
-    takes,
-)
 from camshaft.serve.requests.options import MOST_TOKENS, OPTIONS, SAMPLING, generate_options
 from camshaft.serve.requests.respond import Asked, respond
 
-FIELDS: Fields = {
+FIELDS: fields.Fields = {
     **{name: rule for name, rule in OPTIONS.items() if name in SAMPLING},
     **{
         name: OPTIONS[name]
         for name in ("stream", "user", "safety_identifier", "prompt_cache_key", "metadata", "ignore_eos")
     },
-    "model": TEXT,
-    "input": Field(lambda v: isinstance(v, str | list), "a text or a list of items"),
-    "instructions": TEXT,
-    "max_output_tokens": integer(1, MOST_TOKENS),
-    "store": one_of(False),
-    "background": one_of(False),
-    "truncation": one_of("disabled"),
-    "text": OBJECT,
+    "model": fields.TEXT,
+    "input": fields.Field(lambda v: isinstance(v, str | list), "a text or a list of items"),
+    "instructions": fields.TEXT,
+    "max_output_tokens": fields.integer(1, MOST_TOKENS),
+    "store": fields.one_of(False),
+    "background": fields.one_of(False),
+    "truncation": fields.one_of("disabled"),
+    "text": fields.OBJECT,
     "include": EMPTY,
     **tools.FIELDS,
-    "service_tier": one_of("auto", "default"),
-    "reasoning": OBJECT,
+    "service_tier": fields.one_of("auto", "default"),
+    "reasoning": fields.OBJECT,
 }
-_REASONING: Fields = {"effort": one_of(*prompts.EFFORTS), "summary": one_of("auto"), "generate_summary": one_of("auto")}
-_ITEM: Fields = {
-    "type": one_of("message"),
-    "role": TEXT,
-    "content": Field(lambda v: isinstance(v, str | list), "a text or a list of parts"),
-    "id": TEXT,
-    "status": one_of("completed", "incomplete"),
+_REASONING: fields.Fields = {
+    "effort": fields.one_of(*prompts.EFFORTS),
+    "summary": fields.one_of("auto"),
+    "generate_summary": fields.one_of("auto"),
 }
-_CALL: Fields = {
-    "type": TEXT,
-    "call_id": TEXT,
+_ITEM: fields.Fields = {
+    "type": fields.one_of("message"),
+    "role": fields.TEXT,
+    "content": fields.Field(lambda v: isinstance(v, str | list), "a text or a list of parts"),
+    "id": fields.TEXT,
+    "status": fields.one_of("completed", "incomplete"),
+}
+_CALL: fields.Fields = {
+    "type": fields.TEXT,
+    "call_id": fields.TEXT,
     "name": tools.NAME,
-    "arguments": TEXT,
-    "id": TEXT,
-    "status": one_of("completed", "incomplete", "in_progress"),
+    "arguments": fields.TEXT,
+    "id": fields.TEXT,
+    "status": fields.one_of("completed", "incomplete", "in_progress"),
 }
-_OUTPUT: Fields = {**{name: _CALL[name] for name in ("type", "call_id", "id", "status")}, "output": _ITEM["content"]}
-_THOUGHT: Fields = {
-    "type": TEXT,
-    "id": TEXT,
+_OUTPUT: fields.Fields = {
+    **{name: _CALL[name] for name in ("type", "call_id", "id", "status")},
+    "output": _ITEM["content"],
+}
+_THOUGHT: fields.Fields = {
+    "type": fields.TEXT,
+    "id": fields.TEXT,
     "summary": EMPTY,
-    "content": LIST,
+    "content": fields.LIST,
     "status": _CALL["status"],
 }
-_THOUGHT_PART: Fields = {"type": one_of("reasoning_text"), "text": TEXT}
-_PART: Fields = {
-    "type": one_of("input_text", "output_text", "input_image"),
-    "text": TEXT,
-    "image_url": TEXT,
-    "detail": one_of("auto", "low", "high", "original"),  # accepted: images always have the model's size
+_THOUGHT_PART: fields.Fields = {"type": fields.one_of("reasoning_text"), "text": fields.TEXT}
+_PART: fields.Fields = {
+    "type": fields.one_of("input_text", "output_text", "input_image"),
+    "text": fields.TEXT,
+    "image_url": fields.TEXT,
+    "detail": fields.one_of("auto", "low", "high", "original"),  # accepted: images always have the model's size
     "annotations": EMPTY,
     "logprobs": EMPTY,
 }
-_TEXT: Fields = {"format": OBJECT}
+_TEXT: fields.Fields = {"format": fields.OBJECT}
 
 
 def _messages(given: Mapping[str, Any]) -> list[dict[str, Any]]:
     """The instructions and the input as messages of a chat."""
-    value = required(given, "input")
+    value = fields.required(given, "input")
     items = [{"role": "user", "content": value}] if isinstance(value, str) else _joined(value)
     if not items:
         raise HttpError(400, "'input' is empty; wanted at least one item", code="invalid_value", param="input")
@@ -113,24 +108,24 @@ def _joined(items: Sequence[Any]) -> list[dict[str, Any]]:
 
 def _called(i: int, item: Any) -> dict[str, Any]:
     of = f"input[{i}]"
-    given = read_fields(item, _CALL, of)
-    function = {name: required(given, name, of) for name in ("name", "arguments")}
-    call = {"id": required(given, "call_id", of), "type": "function", "function": function}
+    given = fields.read_fields(item, _CALL, of)
+    function = {name: fields.required(given, name, of) for name in ("name", "arguments")}
+    call = {"id": fields.required(given, "call_id", of), "type": "function", "function": function}
     return {"role": "assistant", "content": "", "tool_calls": [call]}
 
 
 def _result(i: int, item: Any) -> dict[str, Any]:
     of = f"input[{i}]"
-    given = read_fields(item, _OUTPUT, of)
-    output = required(given, "output", of)
+    given = fields.read_fields(item, _OUTPUT, of)
+    output = fields.required(given, "output", of)
     content = _texts(output, f"{of}.output") if isinstance(output, list) else output
-    return {"role": "tool", "tool_call_id": required(given, "call_id", of), "content": content}
+    return {"role": "tool", "tool_call_id": fields.required(given, "call_id", of), "content": content}
 
 
 def _thought(i: int, item: Any) -> dict[str, Any]:
     of = f"input[{i}]"
-    parts = read_fields(item, _THOUGHT, of).get("content", [])
-    read = [read_fields(part, _THOUGHT_PART, f"{of}.content[{j}]") for j, part in enumerate(parts)]
+    parts = fields.read_fields(item, _THOUGHT, of).get("content", [])
+    read = [fields.read_fields(part, _THOUGHT_PART, f"{of}.content[{j}]") for j, part in enumerate(parts)]
     return {"role": "assistant", "content": "", "reasoning_content": "".join(part.get("text", "") for part in read)}
 
 
@@ -138,7 +133,7 @@ _ITEMS = {"function_call": _called, "function_call_output": _result, "reasoning"
 
 
 def _message(i: int, item: Any) -> dict[str, Any]:
-    given = read_fields(item, _ITEM, f"input[{i}]")
+    given = fields.read_fields(item, _ITEM, f"input[{i}]")
     message: dict[str, Any] = {name: given[name] for name in ("role", "content") if name in given}
     if isinstance(message.get("content"), list):
         message["content"] = _texts(message["content"], f"input[{i}].content")
@@ -147,7 +142,7 @@ def _message(i: int, item: Any) -> dict[str, Any]:
 
 def _texts(parts: Sequence[Any], of: str) -> list[dict[str, Any]]:
     """Converts parts to those of chats."""
-    read = [read_fields(part, _PART, f"{of}[{j}]") for j, part in enumerate(parts)]
+    read = [fields.read_fields(part, _PART, f"{of}[{j}]") for j, part in enumerate(parts)]
     return [
         {"type": "image_url", "image_url": part.get("image_url")}
         if part.get("type") == "input_image"
@@ -158,7 +153,7 @@ def _texts(parts: Sequence[Any], of: str) -> list[dict[str, Any]]:
 
 def _tools(given: Mapping[str, Any], served: Served) -> tools.Tools | None:
     """Converts the tools: here the fields of a function stand beside its type."""
-    flat = {"type": one_of("function")}
+    flat = {"type": fields.one_of("function")}
     listed = [tools.tool_of(each, f"tools[{i}]", flat) for i, each in enumerate(given.get("tools", ()))]
     choice = given.get("tool_choice", "auto")
     if isinstance(choice, dict):
@@ -167,7 +162,7 @@ def _tools(given: Mapping[str, Any], served: Served) -> tools.Tools | None:
     return tools.tools_of(listed, choice, given.get("parallel_tool_calls", True), served, "parameters")
 
 
-@takes(FIELDS, "input", stream="text/event-stream")
+@fields.takes(FIELDS, "input", stream="text/event-stream")
 async def responses(request: Request, served: Served) -> Response:
     """Answer a chat."""
     return await respond(request, served, read_response)
@@ -175,16 +170,16 @@ async def responses(request: Request, served: Served) -> Response:
 
 def read_response(body: Any, served: Served) -> Asked:
     """The body of a request for a response."""
-    given = read_fields(body, FIELDS)
+    given = fields.read_fields(body, FIELDS)
     served.check_model(given.get("model"))
-    text_fields = read_fields(given.get("text", {}), _TEXT, "text")
+    text_fields = fields.read_fields(given.get("text", {}), _TEXT, "text")
     text = {"type": "text"} | text_fields.get("format", {})
     grammar = grammars.usable("text.format", lambda: grammars.text_format(text), served)
     messages, found = _messages(given), _tools(given, served)
     grammar = tools.form_of(found, grammar)
     limited = given | ({"max_tokens": given["max_output_tokens"]} if "max_output_tokens" in given else {})
     n_vocab = served.lm.config.vocab_size
-    effort = read_fields(given.get("reasoning", {}), _REASONING, "reasoning").get("effort")
+    effort = fields.read_fields(given.get("reasoning", {}), _REASONING, "reasoning").get("effort")
     how = prompts.How({} if effort is None else prompts.thinking(effort, served, "reasoning.effort"))
     chat = chat_of(served, messages, found, grammar, how)
     options = generate_options(

@@ -16,39 +16,42 @@ from camshaft.generate.tools.calls import Delta, ToolCall, arguments_grammar, ca
 from camshaft.generate.tools.reasoning import AnswerReader
 from camshaft.generate.tools.styles import Style, Tool, style_of
 from camshaft.serve.models.served import Served
+from camshaft.serve.requests import fields
 from camshaft.serve.requests.errors import HttpError
-from camshaft.serve.requests.fields import (
-    BOOL,
-    LIST,
-    OBJECT,
-    TEXT,
-    Field,
-    Fields,
-    integer,
-    one_of,
-    read_fields,
-    required,
-)
 from camshaft.serve.requests.grammars import reading
 
 MOST_TOOLS = 128
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
-NAME = Field(lambda v: isinstance(v, str) and _NAME.fullmatch(v) is not None, "1 to 64 letters, digits, _, - and .")
+NAME = fields.Field(
+    lambda v: isinstance(v, str) and _NAME.fullmatch(v) is not None, "1 to 64 letters, digits, _, - and ."
+)
 CHOICES = ("none", "auto", "required")
-FIELDS: Fields = {
-    "tools": LIST,
-    "tool_choice": Field(lambda v: v in CHOICES or isinstance(v, dict), '"none", "auto", "required" or a function'),
-    "parallel_tool_calls": BOOL,
+FIELDS: fields.Fields = {
+    "tools": fields.LIST,
+    "tool_choice": fields.Field(
+        lambda v: v in CHOICES or isinstance(v, dict), '"none", "auto", "required" or a function'
+    ),
+    "parallel_tool_calls": fields.BOOL,
 }
-_TOOL: Fields = {"type": one_of("function"), "function": OBJECT}
-_FUNCTION: Fields = {"name": NAME, "description": TEXT, "parameters": OBJECT, "strict": BOOL}
-_CHOICE: Fields = {"type": one_of("function"), "function": OBJECT}
-_INDEX = integer(0, 1 << 31)  # beside a call in OpenAI's streams, in it in Ollama's answers
-_CALL: Fields = {"id": TEXT, "type": one_of("function"), "function": OBJECT, "index": _INDEX}
-_CALLED: Fields = {
+_TOOL: fields.Fields = {"type": fields.one_of("function"), "function": fields.OBJECT}
+_FUNCTION: fields.Fields = {
+    "name": NAME,
+    "description": fields.TEXT,
+    "parameters": fields.OBJECT,
+    "strict": fields.BOOL,
+}
+_CHOICE: fields.Fields = {"type": fields.one_of("function"), "function": fields.OBJECT}
+_INDEX = fields.integer(0, 1 << 31)  # beside a call in OpenAI's streams, in it in Ollama's answers
+_CALL: fields.Fields = {
+    "id": fields.TEXT,
+    "type": fields.one_of("function"),
+    "function": fields.OBJECT,
+    "index": _INDEX,
+}
+_CALLED: fields.Fields = {
     "index": _INDEX,
     "name": NAME,
-    "arguments": Field(lambda v: isinstance(v, str | dict), "a text of a JSON object"),
+    "arguments": fields.Field(lambda v: isinstance(v, str | dict), "a text of a JSON object"),
 }
 
 
@@ -123,15 +126,17 @@ def form_of(tools: Tools | None, grammar: Grammar | None) -> Grammar | None:
 
 
 def _tool(value: Any, of: str) -> Tool:
-    given = read_fields(value, _TOOL, of)
-    return tool_of(required(given, "function", of), f"{of}.function")
+    given = fields.read_fields(value, _TOOL, of)
+    return tool_of(fields.required(given, "function", of), f"{of}.function")
 
 
-def tool_of(value: Any, of: str, more: Fields | None = None) -> Tool:
+def tool_of(value: Any, of: str, more: fields.Fields | None = None) -> Tool:
     """A function with its name, description and parameters; `more` fields may be beside them."""
-    given = read_fields(value, {**_FUNCTION, **(more or {})}, of)
+    given = fields.read_fields(value, {**_FUNCTION, **(more or {})}, of)
     parameters = object_schema(given.get("parameters", {}), f"{of}.parameters")
-    return Tool(required(given, "name", of), given.get("description", ""), parameters, given.get("strict", False))
+    return Tool(
+        fields.required(given, "name", of), given.get("description", ""), parameters, given.get("strict", False)
+    )
 
 
 def object_schema(schema: dict[str, Any], of: str) -> dict[str, Any]:
@@ -145,9 +150,11 @@ def _chosen(tools: Sequence[Tool], choice: Any) -> Sequence[Tool]:
     """The tools that `tool_choice` lets the answer call."""
     if not isinstance(choice, dict):
         return tools
-    given = read_fields(choice, _CHOICE, "tool_choice")
-    function = read_fields(required(given, "function", "tool_choice"), {"name": TEXT}, "tool_choice.function")
-    name = required(function, "name", "tool_choice.function")
+    given = fields.read_fields(choice, _CHOICE, "tool_choice")
+    function = fields.read_fields(
+        fields.required(given, "function", "tool_choice"), {"name": fields.TEXT}, "tool_choice.function"
+    )
+    name = fields.required(function, "name", "tool_choice.function")
     found = [tool for tool in tools if tool.name == name]
     if not found:
         message = f"'tool_choice' is the function {name[:64]!r}, which is not in 'tools'"
@@ -161,9 +168,9 @@ def read_calls(calls: Sequence[Any], of: str) -> list[dict[str, Any]]:
 
 
 def _call(value: Any, of: str, i: int) -> dict[str, Any]:
-    given = read_fields(value, _CALL, of)
-    function = read_fields(required(given, "function", of), _CALLED, f"{of}.function")
-    arguments = required(function, "arguments", f"{of}.function")
+    given = fields.read_fields(value, _CALL, of)
+    function = fields.read_fields(fields.required(given, "function", of), _CALLED, f"{of}.function")
+    arguments = fields.required(function, "arguments", f"{of}.function")
     try:
         read = json.loads(arguments or "{}") if isinstance(arguments, str) else arguments
     except (ValueError, RecursionError):
@@ -171,7 +178,11 @@ def _call(value: Any, of: str, i: int) -> dict[str, Any]:
     if not isinstance(read, dict):
         param = f"{of}.function.arguments"
         raise HttpError(400, f"'{param}' is not a JSON object", code="invalid_value", param=param)
-    return {"id": given.get("id", f"call_{i}"), "name": required(function, "name", f"{of}.function"), "arguments": read}
+    return {
+        "id": given.get("id", f"call_{i}"),
+        "name": fields.required(function, "name", f"{of}.function"),
+        "arguments": read,
+    }
 
 
 def finish_reason(reader: AnswerReader, reason: str) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from camshaft.dataclass import dataclass
-from camshaft.garbage import no_collection
+from camshaft.process import no_collection
 from camshaft.serve.requests.errors import HttpError
 
 

@@ -9,50 +9,50 @@ from typing import Any, TypeVar
 from camshaft.errors import MissingExtraError, SettingError
 from camshaft.generate.grammar.grammar import Grammar
 from camshaft.serve.models.served import Served
+from camshaft.serve.requests import fields
 from camshaft.serve.requests.errors import HttpError
-from camshaft.serve.requests.fields import (
-    ANYTHING,
-    BOOL,
-    LIST,
-    OBJECT,
-    TEXT,
-    Field,
-    Fields,
-    one_of,
-    read_fields,
-    required,
-)
 
 T = TypeVar("T")
-SCHEMA = Field(lambda v: isinstance(v, dict | bool), "a JSON schema")
-FIELDS: Fields = {"response_format": OBJECT, "json_schema": SCHEMA, "grammar": TEXT, "structured_outputs": OBJECT}
+SCHEMA = fields.Field(lambda v: isinstance(v, dict | bool), "a JSON schema")
+FIELDS: fields.Fields = {
+    "response_format": fields.OBJECT,
+    "json_schema": SCHEMA,
+    "grammar": fields.TEXT,
+    "structured_outputs": fields.OBJECT,
+}
 _TYPES = ("text", "json_object", "json_schema")
-_OF_SCHEMA: Fields = {"name": TEXT, "description": TEXT, "schema": SCHEMA, "strict": BOOL}
-_RESPONSE_FORMAT: Fields = {"type": one_of(*_TYPES), "json_schema": OBJECT}
-_TEXT_FORMAT: Fields = {"type": one_of(*_TYPES), **_OF_SCHEMA}
-_OUTPUTS: Fields = {"json": ANYTHING, "json_object": BOOL, "regex": TEXT, "choice": LIST, "grammar": TEXT}
+_OF_SCHEMA: fields.Fields = {"name": fields.TEXT, "description": fields.TEXT, "schema": SCHEMA, "strict": fields.BOOL}
+_RESPONSE_FORMAT: fields.Fields = {"type": fields.one_of(*_TYPES), "json_schema": fields.OBJECT}
+_TEXT_FORMAT: fields.Fields = {"type": fields.one_of(*_TYPES), **_OF_SCHEMA}
+_OUTPUTS: fields.Fields = {
+    "json": fields.ANYTHING,
+    "json_object": fields.BOOL,
+    "regex": fields.TEXT,
+    "choice": fields.LIST,
+    "grammar": fields.TEXT,
+}
 
 
 def response_format(value: Any) -> Grammar | None:
     """The form of chat's and completions' `response_format`."""
     of = "response_format"
-    given = read_fields(value, _RESPONSE_FORMAT, of)
-    kind = required(given, "type", of)
+    given = fields.read_fields(value, _RESPONSE_FORMAT, of)
+    kind = fields.required(given, "type", of)
     if kind != "json_schema":
         return _without_schema(given, "json_schema", of)
-    given = read_fields(required(given, "json_schema", of), _OF_SCHEMA, f"{of}.json_schema")
-    return Grammar.json_schema(required(given, "schema", f"{of}.json_schema"))
+    given = fields.read_fields(fields.required(given, "json_schema", of), _OF_SCHEMA, f"{of}.json_schema")
+    return Grammar.json_schema(fields.required(given, "schema", f"{of}.json_schema"))
 
 
 def text_format(value: Any) -> Grammar | None:
     """The form of responses' `text.format`."""
     of = "text.format"
-    given = read_fields(value, _TEXT_FORMAT, of)
-    kind = required(given, "type", of)
+    given = fields.read_fields(value, _TEXT_FORMAT, of)
+    kind = fields.required(given, "type", of)
     return (
         _without_schema(given, "schema", of)
         if kind != "json_schema"
-        else Grammar.json_schema(required(given, "schema", of))
+        else Grammar.json_schema(fields.required(given, "schema", of))
     )
 
 
@@ -69,7 +69,7 @@ def _without_schema(given: Mapping[str, Any], schema: str, of: str) -> Grammar |
 
 def _structured_outputs(value: Any) -> Grammar | None:
     """vLLM's field: one of several forms. A grammar is GBNF if it has a ::=, else Lark."""
-    given = read_fields(value, _OUTPUTS, "structured_outputs")
+    given = fields.read_fields(value, _OUTPUTS, "structured_outputs")
     if len(given) != 1:
         message = f"'structured_outputs' has {len(given)} forms; wanted one"
         raise HttpError(400, message, code="invalid_value", param="structured_outputs")

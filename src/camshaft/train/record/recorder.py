@@ -2,21 +2,32 @@
 
 from __future__ import annotations
 
+import math
 import os
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from camshaft.dataclass import dataclass
-from camshaft.errors import StoreError
+from camshaft.errors import MissingExtraError, StoreError
+from camshaft.observe.page import filled
 from camshaft.plan.execution_plan import ExecutionPlan
+from camshaft.store.files import atomic_file, reason
 from camshaft.train.memory import memory_by_kind
-from camshaft.train.record.events import Events
 from camshaft.train.record.history import History, Point
-from camshaft.train.record.page import page, write_page
 from camshaft.train.trainer import Progress
+
+TAGS = {
+    "loss/training": "loss",
+    "loss/validation": "validation",
+    "learning rate": "lr",
+    "gradient norm": "gradient_norm",
+}
+
+SCRIPTS = ("common.js", "curves.js", "training.js")
+_COLUMNS = ("step", "loss", "validation", "lr", "gradient_norm", "tokens", "seconds")
 
 
 @dataclass(frozen=True)
@@ -96,3 +107,74 @@ class Recorder:
         facts = {**self._facts, **({"skipped steps, as gradients overflowed": str(skipped)} if skipped else {})}
         text = page(self._title, facts, points, memory_by_kind(self._plans()), self._steps, self._clip)
         write_page(Path(self._records.report), text)
+
+
+def page(
+    title: str,
+    facts: Mapping[str, str],
+    points: Sequence[Point],
+    memory: Mapping[str, int],
+    steps: int,
+    clip: float | None,
+) -> str:
+    """The page's HTML, with templates, style and scripts of the profile's page (observe/pages).
+
+    `facts` are listed under the title, `memory` are bytes by kind, `steps` how many the run has in all.
+    """
+    data = {
+        "steps": steps,
+        "clip": clip,
+        "memory": dict(memory),
+        "columns": {name: [_cell(getattr(point, name)) for point in points] for name in _COLUMNS},
+    }
+    return filled("training", SCRIPTS, title, facts, data)
+
+
+def write_page(path: Path, text: str) -> None:
+    """Writes a page, atomically. StoreError if it cannot be written."""
+    with atomic_file(path) as file:
+        file.write(text.encode())
+
+
+def _cell(value: float | None) -> float | None:
+    if value is None or not math.isfinite(value):
+        return None
+    return value if isinstance(value, int) else float(f"{value:.6g}")
+
+
+class Events:
+    """Writes the steps of a run to a folder that TensorBoard reads. A context manager.
+
+    After a resumption the steps from `done` on are written anew, and TensorBoard drops the older ones. Raises MissingExtraError
+    without tensorboardX, StoreError if the folder cannot be written.
+    """
+
+    def __init__(self, folder: str | os.PathLike[str], done: int) -> None:
+        try:
+            self._writer: Any = self.check()(os.fspath(folder), purge_step=done + 1 if done else None)
+        except OSError as error:
+            raise StoreError(f"{os.fspath(folder)}: cannot be written: {reason(error)}") from error
+
+    @staticmethod
+    def check() -> Any:
+        """The class of the library's writer. MissingExtraError without the library."""
+        try:
+            from tensorboardX import SummaryWriter
+        except ImportError:
+            raise MissingExtraError("tensorboardX", "tensorboard", "writing TensorBoard's event files") from None
+        return SummaryWriter
+
+    def add(self, point: Point) -> None:
+        """Writes a step."""
+        for tag, name in TAGS.items():
+            value = getattr(point, name)
+            if value is not None:
+                self._writer.add_scalar(tag, value, point.step)
+        if point.seconds > 0:
+            self._writer.add_scalar("tokens per second", point.tokens / point.seconds, point.step)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._writer.close()

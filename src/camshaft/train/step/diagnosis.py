@@ -12,8 +12,8 @@ from camshaft.graph import functions as f
 from camshaft.graph.graph import Graph, Tensor
 from camshaft.graph.node import Node
 from camshaft.plan.execution_plan import ExecutionPlan
-from camshaft.train.step.batches import arrays_of
 from camshaft.train.step.graphs import Recipe, draw_of, gradient_graph
+from camshaft.train.step.tree import arrays_of
 
 Array = np.ndarray[Any, Any]
 

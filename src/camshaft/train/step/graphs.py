@@ -18,10 +18,10 @@ from camshaft.graph import functions as f
 from camshaft.graph.graph import Graph, Tensor
 from camshaft.graph.passes.mixed_precision import with_mixed_precision
 from camshaft.ops.spec import TensorSpec
-from camshaft.plan.jit import leaves, paths, with_leaves
+from camshaft.plan.jit import with_leaves
 from camshaft.train.optimizers import Optimizer, Update
 from camshaft.train.step.scaling import SCALE, SKIPPED, LossScaling
-from camshaft.train.step.tree import Tree
+from camshaft.train.step.tree import Tree, inputs_of
 
 Array = np.ndarray[Any, Any]
 COMPUTED = {"bf16": bf16, "f16": f16}
@@ -205,12 +205,6 @@ def _loss(
     if any(d != 1 for d in result.shape) or result.dtype not in (f32, f64):
         raise ShapeError(f"loss: got {result}; wanted one f32 or f64")
     return result if not result.shape else graph.reshape(result, ())
-
-
-def inputs_of(batch: Sequence[Any]) -> dict[str, Any]:
-    """The leaves of a batch by their paths, such as batch[0]."""
-    found, structure = leaves(tuple(batch))
-    return dict(zip(paths(structure, "batch"), found, strict=True))
 
 
 def _norm(gradients: Any) -> Tensor:

@@ -17,21 +17,19 @@ from camshaft.plan.memory.allocate import give_back_free_memory
 from camshaft.plan.memory.weights import Weights
 from camshaft.train.memory import estimated_nbytes
 from camshaft.train.optimizers import Optimizer
-from camshaft.train.step.batches import arrays_of, micro_batches_of, plain
 from camshaft.train.step.diagnosis import first_not_finite
 from camshaft.train.step.graphs import (
     Recipe,
     checked_compute,
     checked_seed,
     draw_of,
-    inputs_of,
     loss_graph,
     micro_batch_graph,
     step_graph,
 )
 from camshaft.train.step.scaling import SCALE, SKIPPED, LossScaling
 from camshaft.train.step.states import States
-from camshaft.train.step.tree import tree_of
+from camshaft.train.step.tree import arrays_of, inputs_of, micro_batches_of, plain, tree_of
 
 Array = np.ndarray[Any, Any]
 _GRAPHS = {"loss": loss_graph, "micro-batch": micro_batch_graph, "step": step_graph}

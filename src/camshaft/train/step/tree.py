@@ -1,19 +1,19 @@
-"""Parameters as a tree of arrays, and by names such as layers.0.w, which states, errors and checkpoints use."""
+"""Parameters and batches as trees of arrays, and by names such as layers.0.w, which states, errors and checkpoints use."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from camshaft.dataclass import dataclass
 from camshaft.dtypes import as_dtype, f32, f64
-from camshaft.errors import CamshaftError, ShapeError
+from camshaft.errors import CamshaftError, PlanError, ShapeError
 from camshaft.ops.arguments import operand
 from camshaft.ops.spec import TensorSpec
-from camshaft.plan.jit import leaves, paths, with_leaves
+from camshaft.plan.jit import leaves, paths, plain_array, with_leaves
 
 Array = np.ndarray[Any, Any]
 _STEPS = re.compile(r"\[(?:'([^']*)'|\"([^\"]*)\"|([^\]]*))\]|\.(\w+)")
@@ -82,3 +82,41 @@ def _array(name: str, value: Any) -> Array:
     if array.dtype not in (f32.numpy, f64.numpy) or 0 in array.shape:
         raise ShapeError(f"parameters: {name} is {array.dtype} {list(array.shape)}; wanted f32 or f64, not empty")
     return array
+
+
+def plain(batch: Sequence[Any]) -> tuple[Any, ...]:
+    """A batch whose arrays, of any library, are NumPy's."""
+    found, _ = leaves(tuple(batch))
+    made: tuple[Any, ...] = with_leaves(tuple(batch), map(plain_array, found))
+    return made
+
+
+def inputs_of(batch: Sequence[Any]) -> dict[str, Any]:
+    """The leaves of a batch by their paths, such as batch[0]."""
+    found, structure = leaves(tuple(batch))
+    return dict(zip(paths(structure, "batch"), found, strict=True))
+
+
+def arrays_of(batch: Sequence[Any]) -> dict[str, Array]:
+    """The arrays of a batch by their paths."""
+    return {name: value for name, value in inputs_of(batch).items() if isinstance(value, np.ndarray)}
+
+
+def micro_batches_of(batch: Sequence[Any], count: int) -> list[tuple[Any, ...]]:
+    """A batch as `count` equal parts of its arrays along axis 0. PlanError for an axis 0 that does not divide into them."""
+    if count == 1:
+        return [tuple(batch)]
+    arrays = arrays_of(batch)
+    for name, a in arrays.items():
+        if a.ndim < 1 or len(a) % count or not len(a):
+            raise PlanError(f"step: {name} is {list(a.shape)}; wanted {count} micro-batches of equal size along axis 0")
+    found, _ = leaves(tuple(batch))
+    names = list(inputs_of(batch))
+    parts = []
+    for i in range(count):
+        cut = [
+            arrays[n][i * (len(arrays[n]) // count) : (i + 1) * (len(arrays[n]) // count)] if n in arrays else value
+            for n, value in zip(names, found, strict=True)
+        ]
+        parts.append(with_leaves(tuple(batch), iter(cut)))
+    return parts

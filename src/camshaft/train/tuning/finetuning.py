@@ -16,7 +16,7 @@ from camshaft.generate.options import multiplies_bf16
 from camshaft.models.files.pull import resolve_model
 from camshaft.models.files.quantize import check_target
 from camshaft.train import checkpoint
-from camshaft.train.memory import anonymous_nbytes, memory_by_kind
+from camshaft.train.memory import anonymous_nbytes, fit, memory_by_kind
 from camshaft.train.record.history import Point
 from camshaft.train.record.recorder import Recorder, Records
 from camshaft.train.trainer import Progress, Trainer
@@ -30,7 +30,6 @@ from camshaft.train.tuning.methods.tuned import TunedModel
 from camshaft.train.tuning.methods.vectors import VectorModel
 from camshaft.train.tuning.options import OPTIMIZERS, SCHEDULES, FinetuneOptions, FinetunePlan, FinetuneResult
 from camshaft.train.tuning.peft_folder import check_free, check_storable, is_folder, module_names
-from camshaft.train.tuning.recomputation import fit
 
 
 def finetune(

@@ -48,33 +48,38 @@ def lfm2_experts(config: HubConfig) -> Keys:
     }
 
 
+def sigmoid_routing(config: HubConfig, groups: int = 1, norm: str = "norm_topk_prob") -> Keys:
+    """How tokens choose experts whose scores are sigmoids. `norm` is the config's name for weights that sum to 1."""
+    keys = {
+        "expert_weights_scale": float(config.number("routed_scaling_factor", 1.0)),
+        "expert_weights_norm": bool(config.get(norm, True)),
+        "expert_gating_func": SIGMOID,
+    }
+    if groups > 1:
+        keys |= {"expert_group_count": groups, "expert_group_used_count": config.size("topk_group")}
+    return keys
+
+
 def glm4_experts(config: HubConfig) -> Keys:
     """Experts of GLM 4.5, behind dense layers, with shared ones."""
     return {
         **experts(config),
         "leading_dense_block_count": config.size("first_k_dense_replace"),
         "expert_shared_count": config.size("n_shared_experts"),
-        "expert_weights_scale": float(config.number("routed_scaling_factor", 1.0)),
-        "expert_weights_norm": bool(config.get("norm_topk_prob", True)),
-        "expert_gating_func": SIGMOID,
+        **sigmoid_routing(config),
     }
 
 
 def exaone_experts(config: HubConfig) -> Keys:
     """Experts of EXAONE MoE, behind dense layers, in groups if it has several, with shared ones."""
-    groups, shared = config.size("n_group", 1), config.size("num_shared_experts", 1)
-    keys = {
+    shared = config.size("num_shared_experts", 1)
+    return {
         **experts(config),
         "leading_dense_block_count": leading_dense(config),
         "expert_shared_count": shared,
         "expert_shared_feed_forward_length": shared * config.size("moe_intermediate_size"),
-        "expert_weights_scale": float(config.number("routed_scaling_factor", 1.0)),
-        "expert_weights_norm": bool(config.get("norm_topk_prob", True)),
-        "expert_gating_func": SIGMOID,
+        **sigmoid_routing(config, config.size("n_group", 1)),
     }
-    if groups > 1:
-        keys |= {"expert_group_count": groups, "expert_group_used_count": config.size("topk_group")}
-    return keys
 
 
 def afmoe_experts(config: HubConfig) -> Keys:

@@ -13,9 +13,9 @@ from camshaft.errors import ModelError
 from camshaft.formats.bits import Floats
 from camshaft.formats.mapped import shown_value
 from camshaft.models.convert.architecture import Architecture
-from camshaft.models.convert.families.experts import leading_dense
-from camshaft.models.convert.families.latent import SIGMOID, latent_changes
-from camshaft.models.convert.families.rotations import longrope
+from camshaft.models.convert.families.attention import longrope
+from camshaft.models.convert.families.experts import leading_dense, sigmoid_routing
+from camshaft.models.convert.families.latent import latent_changes
 from camshaft.models.convert.hub_config import HubConfig
 
 Change: TypeAlias = Callable[[Floats], Floats]
@@ -115,8 +115,7 @@ def kimi_keys(config: HubConfig) -> Keys:
     kinds, rope = config.layer_kinds, config.size("qk_rope_head_dim")
     if config.size("linear_num_heads") != config.size("heads"):
         raise ModelError(f"{config.path}: linear_num_heads and num_attention_heads differ; wanted one number")
-    groups = config.size("num_expert_group", 1)
-    keys: Keys = {
+    return {
         "attention.head_count_kv": [int(kind == "full_attention") for kind in kinds],
         "attention.kv_lora_rank": config.size("kv_lora_rank"),
         "attention.key_length": config.size("qk_nope_head_dim") + rope,
@@ -131,13 +130,8 @@ def kimi_keys(config: HubConfig) -> Keys:
         "expert_feed_forward_length": config.size("moe_intermediate_size"),
         "expert_shared_count": config.size("num_shared_experts", 1),
         "leading_dense_block_count": leading_dense(config),
-        "expert_weights_scale": float(config.number("routed_scaling_factor", 1.0)),
-        "expert_weights_norm": bool(config.get("moe_renormalize", True)),
-        "expert_gating_func": SIGMOID,
+        **sigmoid_routing(config, config.size("num_expert_group", 1), "moe_renormalize"),
     }
-    if groups > 1:
-        keys |= {"expert_group_count": groups, "expert_group_used_count": config.size("topk_group")}
-    return keys
 
 
 def kimi_changes(name: str, config: HubConfig) -> Iterator[tuple[str, Change]]:

@@ -15,7 +15,7 @@ from camshaft.formats.mapped import shown
 from camshaft.formats.safetensors_folder import read_json
 from camshaft.models.convert.hub_config import HubConfig
 from camshaft.models.convert.tensors import Part, Shape
-from camshaft.models.vision.patches import CHANNELS
+from camshaft.models.vision.positions import CHANNELS
 
 Change = Callable[[Floats], Floats]
 

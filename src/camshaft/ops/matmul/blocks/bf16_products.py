@@ -13,7 +13,7 @@ from math import prod
 from camshaft.dtypes import bf16, i64, u16, u32
 from camshaft.lang import Array, Tracer, Value, kernel
 from camshaft.ops import op as ops
-from camshaft.ops.kernels.bf16_words import rest
+from camshaft.ops.kernels.bits import rest
 from camshaft.ops.matmul.blocks import bf16_panels as panels
 from camshaft.ops.matmul.blocks.unit_panels import STEP, without_tiles
 from camshaft.ops.matmul.shapes import PAIR, WIDTH, Sizes, result_of, sizes_of

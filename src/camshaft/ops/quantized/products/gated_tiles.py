@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 
 from camshaft.dtypes import f32, i64, u32
 from camshaft.lang import Array, Tracer, Value, kernel
-from camshaft.ops.kernels.bf16_words import coarse_power
+from camshaft.ops.kernels.bits import coarse_power
 from camshaft.ops.matmul.blocks.unit_panels import SIDE, WORDS, Panel, tiles_of, times_filled
 from camshaft.ops.matmul.shapes import WIDTH
 from camshaft.ops.quantize.fused_kernels import ACTIVATIONS

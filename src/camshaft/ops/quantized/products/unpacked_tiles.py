@@ -20,7 +20,7 @@ from camshaft.dtypes import f32, i64, u32
 from camshaft.extent import Extent
 from camshaft.lang import Array, Tracer, Value, kernel
 from camshaft.ops import op as ops
-from camshaft.ops.kernels.bf16_words import GROWN, HALF, HIGH, cut_pair
+from camshaft.ops.kernels.bits import GROWN, HALF, HIGH, cut_pair
 from camshaft.ops.matmul.blocks.unit_panels import (
     MOST_ROWS,
     PANELS,

@@ -18,7 +18,7 @@ from camshaft.dataclass import dataclass
 from camshaft.dtypes import f32
 from camshaft.lang import Array, Tracer, Value, Variable, add_products, tile_of
 from camshaft.ops.recurrent.chunk import CHUNK, Chunk, Tile
-from camshaft.ops.recurrent.widths import WIDTH
+from camshaft.ops.recurrent.state_layout import WIDTH
 
 RowOf = Callable[[Value], Value]
 

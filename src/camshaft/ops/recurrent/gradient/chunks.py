@@ -16,7 +16,7 @@ from camshaft.ops import op as ops
 from camshaft.ops.recurrent.chunk import CHUNK, Chunk
 from camshaft.ops.recurrent.gradient.chunk_steps import Backward, RowOf
 from camshaft.ops.recurrent.gradient.parts import CPUS, flat
-from camshaft.ops.recurrent.widths import WIDTH
+from camshaft.ops.recurrent.state_layout import WIDTH
 from camshaft.ops.spec import TensorSpec
 
 

@@ -21,7 +21,7 @@ from camshaft.ops.recurrent.frame import SequenceOp, decays, sequence_op, small
 from camshaft.ops.recurrent.gradient.diagonal_kernel import head_backward
 from camshaft.ops.recurrent.gradient.head_kernel import n_blocks, n_rows
 from camshaft.ops.recurrent.gradient.parts import CPUS, HEAD_STEPS, summed
-from camshaft.ops.recurrent.widths import WIDTH
+from camshaft.ops.recurrent.state_layout import WIDTH
 from camshaft.ops.spec import TensorSpec
 
 SIX, SEVEN = "rwkv6_gradient", "rwkv7_gradient"

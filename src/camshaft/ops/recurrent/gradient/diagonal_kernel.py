@@ -8,7 +8,7 @@ from typing import Any
 from camshaft.dataclass import dataclass
 from camshaft.lang import Array, Number, Tracer, Value, kernel
 from camshaft.ops.recurrent.gradient.head_kernel import Head, Held, Region, regions
-from camshaft.ops.recurrent.widths import WIDTH
+from camshaft.ops.recurrent.state_layout import WIDTH
 
 
 @dataclass(frozen=True)

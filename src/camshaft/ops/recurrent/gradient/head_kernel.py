@@ -14,7 +14,7 @@ from camshaft.dtypes import f32
 from camshaft.lang import Array, Number, Value
 from camshaft.ops.recurrent.columns import Columns
 from camshaft.ops.recurrent.gradient.parts import HEAD_STEPS
-from camshaft.ops.recurrent.widths import WIDTH
+from camshaft.ops.recurrent.state_layout import WIDTH
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from camshaft.lang import Array, Number, Tracer, Value, kernel
 from camshaft.ops import op as ops
 from camshaft.ops.recurrent.gradient.head_kernel import Head, Held, Region, n_blocks, n_rows, regions
 from camshaft.ops.recurrent.gradient.parts import CPUS, HEAD_STEPS, flat, summed
-from camshaft.ops.recurrent.widths import WIDTH
+from camshaft.ops.recurrent.state_layout import WIDTH
 from camshaft.ops.spec import TensorSpec
 
 # The outputs that are sums over columns: dq, dk, dg and dbeta.

@@ -14,8 +14,10 @@ from typing import Any
 import numpy as np
 
 from camshaft.dtypes import f32, i32, u32
+from camshaft.lang import Array, Tracer, kernel
 from camshaft.ops import op as ops
-from camshaft.ops.sample.filters import token_mask, truncated, typical
+from camshaft.ops.kernels import blocks
+from camshaft.ops.sample.filters import truncated, typical
 from camshaft.ops.sample.filters.frame import Filter, op_of
 from camshaft.ops.sample.kept import LOWEST, WORD
 from camshaft.ops.sample.uniform import drawn
@@ -135,6 +137,27 @@ def _token_mask(f: Any, logits: Any, mask: Any) -> Any:
     return _kept(f, allowed, logits)
 
 
+@kernel
+def mask_block(k: Tracer, logits: Array, mask: Array, out: Array, *, columns: int, block: int) -> None:
+    # y[r, c] = bit c % 32 of mask[r, c // 32] ? logits[r, c] : the lowest number
+    row, first = k.program(0), k.program(1) * block
+    for c in k.lanes(first, k.minimum(first + block, columns)):
+        bit = (k.gather(mask, row, c // WORD) >> (c % WORD).to(u32)) & 1
+        out[row, c] = k.select(bit == 1, logits[row, c], LOWEST)
+
+
+def _build_mask(node: ops.NodeSpec, target: ops.Target) -> ops.Build:
+    logits = node.inputs[0]
+    columns = logits.bounds[1]
+    block = blocks.even_block(columns)
+    grid = ops.Cells(logits.shape[0]), ops.Cells(columns, per=block)
+    arrays = ops.read(0), ops.read(1), ops.write(0)
+    return ops.Build((ops.Launch(mask_block, arrays, grid, {"columns": columns, "block": block}),))
+
+
+_MASK_BLOCKS = ops.KernelVariant("row_blocks", ops.EVERYWHERE, _build_mask)
+
+
 ROWS = (
     Filter(
         "top_n_sigma",
@@ -191,7 +214,7 @@ ROWS = (
         _mask_keeps,
         _token_mask,
         ((0x8421F00F,), (0xFFFFFFFF,), (0,), (0x80000001,)),
-        (token_mask.VARIANT,),
+        (_MASK_BLOCKS,),
     ),
 )
 OPS = {row.name: op_of(row) for row in ROWS}

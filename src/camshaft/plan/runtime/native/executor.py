@@ -11,7 +11,6 @@ from camshaft.plan.runtime.native.alone import fast_clock, is_alone, judge, key_
 from camshaft.plan.runtime.native.barrier import barrier, define_wait, lines_of, pause, publish
 from camshaft.plan.runtime.native.clock import Clock, Stamps, clock_of, define_stamps
 from camshaft.plan.runtime.native.os_wait import WaitRow
-from camshaft.plan.schedule import COPY_NBYTES_PER_PROGRAM
 
 # The control words that describe a run.
 _RUN = ((layout.RECORDS, PTR), (layout.FIRST, I64), (layout.LAST, I64), (layout.FAILED, PTR))
@@ -208,7 +207,10 @@ def camshaft_worker(b: Builder, control: Value, worker: Value) -> None:
 def camshaft_copy(b: Builder, args: Value, first: Value, last: Value) -> None:
     """Copies one chunk per program. Arguments: source, destination, nbytes, memmove."""
     source, destination = b.load(PTR, args), b.load_word(args, 1, PTR)
-    start, stop = first * COPY_NBYTES_PER_PROGRAM, b.umin(last * COPY_NBYTES_PER_PROGRAM, b.load_word(args, 2))
+    start, stop = (
+        first * layout.COPY_NBYTES_PER_PROGRAM,
+        b.umin(last * layout.COPY_NBYTES_PER_PROGRAM, b.load_word(args, 2)),
+    )
     at = (b.element(base, start, "i8") for base in (destination, source))
     b.call_at(b.load_word(args, 3, PTR), PTR, *at, stop - start)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import platform
 import time
 from collections.abc import Callable
 from dataclasses import field
@@ -12,6 +13,7 @@ from camshaft.backends.cpu.compile import NativeLibrary, host_target, load_objec
 from camshaft.dataclass import dataclass
 from camshaft.plan.runtime.native.os_wait import WaitAddresses, WaitRow, find_wait_row
 from camshaft.store.digest import digest_of
+from camshaft.store.kernels import CachedKernel
 from camshaft.store.store import store
 
 _ADDRESS, _INTEGER = ctypes.c_void_p, ctypes.c_int64
@@ -108,12 +110,25 @@ def _executor_object(row: WaitRow) -> tuple[str, bytes]:
     data = store().kernels.object(_executor_key) if _executor_key else None
     if data is not None:
         return _executor_key, data
-    from camshaft.backends.cpu.device import object_found
-    from camshaft.plan.runtime.native.executor import executor_ir
-
-    text = executor_ir(row, host_target().triple.split("-")[0])
-    found = object_found(digest_of("executor", text), lambda: text)
+    found = _found(row, timed=False)
     return found.second, found.data
+
+
+def _found(row: WaitRow, *, timed: bool) -> CachedKernel:
+    """Returns the executor's object, whose IR is written only if the store does not have it."""
+    from camshaft.backends.cpu.device import object_found  # a start with a cached schedule imports neither
+    from camshaft.lang.kernel import files_digest
+
+    machine = host_target().triple.split("-")[0]
+
+    def source() -> str:
+        from camshaft.plan.runtime.native.executor import executor_ir
+
+        return executor_ir(row, machine, timed=timed)
+
+    # All that the text depends on; emit/llvm/ and the target are part of every key.
+    signature = digest_of("executor", row.name, platform.machine(), timed, files_digest("plan/runtime/native/*.py"))
+    return object_found(signature, source)
 
 
 @functools.cache
@@ -127,12 +142,8 @@ def native_executor() -> NativeExecutor:
 @functools.cache
 def timed_executor() -> TimedExecutor:
     """Returns this process's executor in its timed form, loaded on the first call. Raises PlanError without a clock."""
-    from camshaft.backends.cpu.device import object_code
-    from camshaft.plan.runtime.native.executor import executor_ir
-
     row, wake = find_wait_row()
-    text = executor_ir(row, host_target().triple.split("-")[0], timed=True)
-    made = build_executor(object_code(digest_of("executor", text), lambda: text), row, wake)
+    made = build_executor(_found(row, timed=True).data, row, wake)
     return TimedExecutor(
         made,
         _function(made.library, "camshaft_stamps", _ADDRESS, _INTEGER),

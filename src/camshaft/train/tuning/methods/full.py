@@ -21,7 +21,7 @@ from camshaft.graph import functions as f
 from camshaft.graph.graph import Graph
 from camshaft.graph.tensor import Tensor
 from camshaft.models.checkpoint import Checkpoint
-from camshaft.models.converted import is_rearranged
+from camshaft.models.file_tensors import is_rearranged
 from camshaft.models.files.chosen_formats import formats_of
 from camshaft.models.files.quantization_mix import Mix, mix_named
 from camshaft.ops.quantize.round_trip import FORMATS as ROUNDED
