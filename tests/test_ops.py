@@ -187,6 +187,7 @@ def test_few_variants_are_for_one_target_alone() -> None:
         ("matmul", "bf16_dot"),
         ("rounded_matmul", "int16_gemm"),
         ("conv2d", "by_outputs"),
+        ("conv2d", "bf16_parts"),
         ("argsort", "lanes"),
         ("sort", "lanes"),
         ("top_k", "lanes"),

@@ -60,6 +60,20 @@ def test_the_plan_of_a_candidate_computes_the_node_as_often_as_it_says() -> None
         assert all(plan.bound.schedule.waits[1:])  # each use writes where the last one did
 
 
+def test_constants_are_packed_before_the_samples() -> None:
+    specs = TensorSpec((64, 32), f32), TensorSpec((48, 32), f32)
+    op, attrs = ops.get("matmul"), {"transpose_b": True}
+    node = NodeSpec(specs, op.infer(specs, attrs), attrs)
+    (blocked,) = (v for v in op.variants if v.name == "blocked")
+    sets = input_sets(op, node, inputs_for(op, node), cold=False)
+    for constants, thunks in (((), 2), ((1,), 1)):
+        with plan_of(Candidate(op, node, blocked, "simd"), sets, 3, 1, constants) as plan:
+            plan.bound.run()
+            schedule = plan.bound.schedule
+            assert len(schedule.thunks) == 3 * thunks
+            assert all(schedule.waits[thunks::thunks])  # each use waits for the one before
+
+
 def test_cold_uses_read_copies_that_pass_twice_the_last_cache() -> None:
     op, node = add(1 << 18)
     sets = input_sets(op, node, inputs_for(op, node), cold=True)

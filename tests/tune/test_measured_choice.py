@@ -61,6 +61,17 @@ def test_a_wrong_cost_is_refuted_and_the_next_plan_takes_the_winner(started: lis
     assert (gain.op, gain.variant, gain.guess, round(gain.times, 1)) == ("matmul", rival, guess, 1.8)
 
 
+def test_weights_are_measured_as_constants(started: list[str]) -> None:
+    graph = camshaft.Graph()
+    a, b = graph.input("a", (64, 64), "f32"), graph.constant("b", np.ones((64, 64), np.float32))
+    graph.output("y", camshaft.matmul(a, b))
+    camshaft.compile(graph, threads=1, backend="simd").close()
+    end_of_program()
+    (job,), played = jobs.waiting(), Played()
+    measured_choice.do_job(job, played)
+    assert played.constants == [(1,)]
+
+
 def test_a_right_cost_stays_and_is_not_measured_again(started: list[str]) -> None:
     with plan_of_product() as plan:
         guess, _ = rivals_of(plan.choices[0])

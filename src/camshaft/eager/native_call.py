@@ -39,7 +39,6 @@ MOST_PREPARED = 4096
 # Scratch of more bytes is taken by NumPy, which asks for huge pages: its faults took 2.5 ns an element of a sort of 4 million.
 MOST_SCRATCH_NBYTES = 16 << 20
 _CONSTANTS = (bool, int, float, str, type(None))
-_BASES = {"output": state_layout.OUT_BASE, "scratch": state_layout.SCRATCH_BASE}
 
 
 class _MethodDef(ctypes.Structure):
@@ -86,6 +85,7 @@ def new_state(slow: Callable[..., Any], n_words: int) -> Words:
         "int_value": api.PyLong_AsLongLongAndOverflow,
         "take_memory": api.PyMem_RawMalloc,
         "free_memory": api.PyMem_RawFree,
+        "new_tuple": api.PyTuple_New,
     }
     addresses |= {name: ctypes.cast(function, ctypes.c_void_p).value or 0 for name, function in functions.items()}
     state = np.zeros(state_layout.ROWS_AT + n_words, np.int64)
@@ -145,11 +145,14 @@ def add_shape_row(
         return
     row = next((row for row in rows if not row[0]), rows[0])
     _, steps, scratch_nbytes, _ = _prepared.setdefault(id(prepared), (prepared, *_step_words(run)))
-    (shape,), (dtype,) = prepared.shapes, prepared.computed
+    shape, dtype = prepared.shapes[0], prepared.computed[0]
     values = {f"nbytes{i}": a.nbytes for i, a in enumerate(arrays)}
     values |= {f"in_place{i}": elementwise and (a.shape, a.dtype) == (shape, dtype) for i, a in enumerate(arrays)}
     values |= {"out_dtype": id(dtype), "out_axes": len(shape), "out_nbytes": int(np.prod(shape)) * dtype.itemsize}
     values |= {f"out_size{i}": size for i, size in enumerate(shape)}
+    for second, of in zip(prepared.shapes[1:], prepared.computed[1:], strict=True):
+        values |= {"second_dtype": id(of), "second_axes": len(second)}
+        values |= {f"second_size{i}": size for i, size in enumerate(second)}
     values |= {"release": run.elapsed_ns >= RELEASE_NS, "share": run.shared, "scratch_nbytes": scratch_nbytes}
     values |= {f"attribute{i}": address for i, address in enumerate(pairs)}
     values |= {"n_steps": len(run.steps), "steps": steps.ctypes.data}
@@ -197,9 +200,15 @@ def _fits(arrays: Sequence[Array], prepared: Prepared, run: HostRunner) -> bool:
     small = len(run.steps) <= state_layout.MOST_STEPS and len(arrays) <= state_layout.MOST_INPUTS
     small = small and sum(run.scratch_nbytes) <= MOST_SCRATCH_NBYTES
     few = all(len(s.places) + len(s.words) + len(s.sizes) <= state_layout.MOST_ARGUMENTS for s in run.steps)
-    axes = [a.ndim for a in arrays] + [max(len(shape), 1) for shape in prepared.shapes]
+    count = len(prepared.shapes)
+    # one scalar is made of its array; of two arrays none is
+    axes = [a.ndim for a in arrays] + [max(len(shape), 1) if count == 1 else len(shape) for shape in prepared.shapes]
     return (
-        same and small and few and len(prepared.shapes) == 1 and min(axes) > 0 and max(axes) <= state_layout.MOST_AXES
+        same
+        and small
+        and few
+        and 0 < count <= state_layout.MOST_OUTPUTS
+        and 0 < min(axes) <= max(axes) <= state_layout.MOST_AXES
     )
 
 
@@ -213,7 +222,8 @@ def _step_words(run: HostRunner) -> tuple[Words, int, list[object]]:
     for row, step in zip(words, run.steps, strict=True):
         pairs = []
         for kind, index, offset in step.places:
-            pairs += [_BASES.get(kind, index), offset + (offsets[index] if kind == "scratch" else 0)]
+            base = {"input": index, "output": state_layout.OUT_BASE + index, "scratch": state_layout.SCRATCH_BASE}[kind]
+            pairs += [base, offset + (offsets[index] if kind == "scratch" else 0)]
         rest, owner = step.arguments_after()
         owners.append(owner)
         for value in rest:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import ExitStack
 from dataclasses import field, replace
 from math import ceil
@@ -14,11 +14,11 @@ from camshaft.graph.graph import Graph, Tensor
 from camshaft.ops.op import KernelVariant, NodeSpec, Op, Values
 from camshaft.plan.execution_plan import ExecutionPlan
 from camshaft.plan.lower_and_bind import bind_lowered, extents_of_graph
+from camshaft.plan.lowering.constant_thunks import take_constant_thunks
 from camshaft.plan.lowering.lower import lower
 from camshaft.plan.memory.arena import make_schedule
 from camshaft.plan.memory.buffer_memory import given_memory
 from camshaft.plan.memory.weights import Weights
-from camshaft.plan.schedule import Thunk
 from camshaft.process import thread_count
 from camshaft.selection.choice import Choice
 from camshaft.tune.inputs import Array, Bytes, input_sets, inputs_for
@@ -85,11 +85,22 @@ class _Bench:
         config: BenchmarkConfig,
     ) -> None:
         self.uses = len(memory)
-        self._run = stack.enter_context(plan_of(kernel, memory, self.uses, threads)).bound.run
+        self._run = self._planned(stack, kernel, memory, threads, config)
         self._run()  # starts the worker threads and touches the memory pages
         if not config.cold:
             self.uses = min(MAX_USES, ceil(config.sample_ns / max(self.sample(), 1.0)))
-            self._run = stack.enter_context(plan_of(kernel, memory, self.uses, threads)).bound.run
+            self._run = self._planned(stack, kernel, memory, threads, config)
+
+    def _planned(
+        self,
+        stack: ExitStack,
+        kernel: Candidate,
+        memory: Sequence[Sequence[Bytes]],
+        threads: int,
+        config: BenchmarkConfig,
+    ) -> Callable[[], None]:
+        """Return what runs a plan of `uses` uses, until the stack closes it."""
+        return stack.enter_context(plan_of(kernel, memory, self.uses, threads, config.constants)).bound.run
 
     def sample(self) -> float:
         """Run the plan and return nanoseconds per use."""
@@ -98,31 +109,36 @@ class _Bench:
         return (time.perf_counter_ns() - started) / self.uses
 
 
-def plan_of(candidate: Candidate, memory: Sequence[Sequence[Bytes]], uses: int, threads: int) -> ExecutionPlan:
+def plan_of(
+    candidate: Candidate,
+    memory: Sequence[Sequence[Bytes]],
+    uses: int,
+    threads: int,
+    constants: Collection[int] = (),
+) -> ExecutionPlan:
     """A plan that computes the node `uses` times in sequence, cycling through the sets of inputs in `memory` (bytes, 64-byte
-    aligned). Extents are at their bounds."""
+    aligned). Extents are at their bounds. Thunks that read only the inputs `constants` run when the plan is made."""
     graph, node = Graph(), candidate.node
     states: dict[str, Bytes] = {}
     tensors: dict[int, Tensor] = {}
+    fixed: set[Tensor] = set()
     for use in range(uses):
         inputs = []
-        for spec, raw in zip(node.inputs, memory[use % len(memory)], strict=True):
+        for i, (spec, raw) in enumerate(zip(node.inputs, memory[use % len(memory)], strict=True)):
             if id(raw) not in tensors:
                 name = f"input{len(tensors)}"
                 tensors[id(raw)], states[name] = graph.state(name, spec), raw
             inputs.append(tensors[id(raw)])
+            if i in constants:
+                fixed.add(tensors[id(raw)])
         graph.apply(candidate.op, inputs, node.attrs, f"use{use}")
     choice = Choice(candidate.op, candidate.variant, candidate.backend, device(candidate.backend), "measured", ())
     choices, started = [choice] * uses, time.perf_counter()
     homes = given_memory(graph, states)
     lowered = lower(graph, choices)
+    once = take_constant_thunks(lowered, fixed)
+    firsts = {origin.first for origin in lowered.origins}  # in a model a use would wait for its inputs
     schedule, places = make_schedule(lowered.thunks, extents_of_graph(graph))
-    waits = tuple(wait or _starts_use(thunk) for wait, thunk in zip(schedule.waits, schedule.thunks, strict=True))
+    waits = tuple(wait or i in firsts for i, wait in enumerate(schedule.waits))
     waiting = replace(schedule, waits=waits), places
-    return bind_lowered(graph, lowered, choices, waiting, threads, Weights(), homes, None, started)
-
-
-def _starts_use(thunk: Thunk) -> bool:
-    """Whether the thunk is the first of a use; in a model it would wait for its inputs."""
-    _, _, index = thunk.name.partition("/")
-    return index in ("", "0")
+    return bind_lowered(graph, lowered, choices, waiting, threads, Weights(), homes, None, started, once)

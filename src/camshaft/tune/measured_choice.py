@@ -11,7 +11,7 @@ import os
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -100,7 +100,7 @@ def measure_job(job: Job, race: Race, budget_s: float = BUDGET_S) -> tuple[list[
                 continue
             allowed_s = min(budget_s * MOST_OF_BUDGET, left_s / min(remaining, SHARED_BY))
             reference = candidates[0]
-            again, *timings = race([reference, *candidates], _config(job.threads, use.cold, allowed_s, len(candidates)))
+            again, *timings = race([reference, *candidates], _config(job.threads, use, allowed_s, len(candidates)))
             spent_ns += sum(_spent_ns(timing) for timing in (again, *timings))
             rows = _rows(candidates, again, timings, job.threads)
             measurements().replace_site(use.op, use.node, rows)
@@ -109,7 +109,7 @@ def measure_job(job: Job, race: Race, budget_s: float = BUDGET_S) -> tuple[list[
 
 
 def _use(row: dict[str, Any]) -> Use:
-    return Use(ops.get(row["op"]), node_from(row["node"]), row["override"], row["cold"])
+    return Use(ops.get(row["op"]), node_from(row["node"]), row["override"], row["cold"], tuple(row["constants"]))
 
 
 def _proved(uses: Sequence[tuple[Any, Use]]) -> list[tuple[Any, Use, list[Candidate]]]:
@@ -163,11 +163,11 @@ def _smaller(use: Use) -> Use:
         if not use.op.accepts(halves, use.node.attrs):
             break
         node = NodeSpec(halves, use.op.outputs(halves, use.node.attrs), use.node.attrs)
-        use = Use(use.op, node, use.override, use.cold)
+        use = replace(use, node=node)
     return use
 
 
-def _config(threads: int, cold: bool, allowed_s: float, n: int) -> BenchmarkConfig:
+def _config(threads: int, use: Use, allowed_s: float, n: int) -> BenchmarkConfig:
     warmup_s = allowed_s / (4 * (n + 1))
     return BenchmarkConfig(
         runs=40,
@@ -175,8 +175,9 @@ def _config(threads: int, cold: bool, allowed_s: float, n: int) -> BenchmarkConf
         budget_s=allowed_s / 2,
         warmup_s=warmup_s,
         window=2,
-        cold=cold,
+        cold=use.cold,
         threads=threads,
+        constants=use.constants,
     )
 
 

@@ -24,7 +24,8 @@ OF_SOME = {
     "matrix_unit": lambda cpu: "bf16" in cpu.features,
     **dict.fromkeys(("int16_sums", "vnni_sums"), lambda cpu: False),  # of AVX2
     **dict.fromkeys(
-        ("bf16_products", "unit_panels", "unit_tiles", "unit_tiles_with_options", "unpacked_tiles"), lambda cpu: False
+        ("bf16_products", "unit_panels", "unit_tiles", "unit_tiles_with_options", "unpacked_tiles", "bf16_parts"),
+        lambda cpu: False,
     ),  # of AMX
     "bf16_dot": lambda cpu: "bf16" in cpu.features,
     "gemv": lambda cpu: cpu.device.lanes == 16,

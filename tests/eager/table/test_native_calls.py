@@ -107,6 +107,26 @@ def test_shapes_that_were_seen_never_enter_the_interpreter() -> None:
 
 
 @needs_native
+def test_two_outputs_never_enter_the_interpreter() -> None:
+    x, call = draw(3, 40), table().top_k
+    for _ in range(FIRST_USES + 1):
+        call(x, k=5)
+    assert python_calls(lambda: call(x, k=5)) == []
+    values, indexes = found = call(x, k=5)
+    assert type(found) is tuple
+    order = np.argsort(-x, axis=-1, kind="stable")[:, :5]
+    np.testing.assert_array_equal(indexes, order)
+    np.testing.assert_array_equal(values, np.take_along_axis(x, order, -1))
+    assert (values.dtype, indexes.dtype) == (F32, np.int32)
+    out = np.empty((3, 5), F32), np.empty((3, 5), np.int32)
+    assert call(x, k=5, out=out)[0] is out[0]
+    np.testing.assert_array_equal(out[1], order)
+    references, blocks = leaks(lambda: call(x, k=5), [x, values.dtype, indexes.dtype], 1000)
+    assert max(references) <= 2
+    assert blocks < 100
+
+
+@needs_native
 def test_what_is_not_exact_goes_to_python_with_the_same_arguments() -> None:
     class Mine(np.ndarray):
         pass

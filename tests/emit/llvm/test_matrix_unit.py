@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from ml_dtypes import bfloat16
 
-from camshaft.dtypes import DTYPES
+from camshaft.dtypes import DTYPES, f32, u32
 from camshaft.emit.llvm.matrix_units.statements import native_tiles
 from camshaft.emit.llvm.module import emit
 from camshaft.emit.target import LEVELS, CpuTarget
@@ -130,6 +130,35 @@ def test_amx_is_told_which_operands_pass(passing, hinted) -> None:
     made = trace(product, arrays, m=32, n=32, depth=16, dtype="f32", passing=passing)
     counts = instructions(longest_loop(assembly_for(AMX, emit(made, AMX.at(16), "product"))))
     assert (counts["tileloaddt1"], counts["tileloadd"]) == (hinted, 4 - hinted)
+
+
+@kernel
+def by_two(k, a, b, out, *, copied):
+    # out = a [32, 16] by b's rows 0 to 15, and by rows 16 to 31; `copied`: by a copy of a
+    left = a
+    if copied:
+        left = k.scratch(u32, 32, 16)
+        for i in k.range(32):
+            k.store_vector(left, k.load_vector(a, i, 0, width=16), i, 0)
+        k.barrier()
+    total = k.word_tile(32, 32, f32)
+    for first in (0, 16):
+        total.mma(left, (0, 0), b, (first, 0), k=16)
+    total.store(out, (0, 0))
+
+
+@pytest.mark.parametrize(("copied", "loads"), [(False, 6), (True, 8)])
+def test_products_by_an_array_that_is_only_read_share_its_tiles(copied, loads) -> None:
+    a, b, out = drawn("f32", 32, 16), drawn("f32", 32, 32), np.zeros((32, 32), np.float32)
+    made = trace(by_two, [a, b, out], copied=copied)
+    library, amx = loaded(emit(made, AMX.at(16), "product"))
+    block = np.array([array.ctypes.data for array in (a, b, out)], np.int64)
+    ENTRY(library.address("product"))(block.ctypes.data, 0, 1)
+    assert not amx.failed
+    left, right = (array.view(bfloat16).astype(np.float64) for array in (a, b))
+    rows = right.reshape(32, 32, 2).transpose(0, 2, 1).reshape(64, 32)
+    np.testing.assert_array_equal(out, left @ (rows[:32] + rows[32:]))
+    assert (amx.counts["tileloadd64.internal"], amx.counts["tdpbf16ps.internal"]) == (loads, 8)
 
 
 @pytest.mark.parametrize(("dtype", "word"), [("i32", "usmmla"), ("f32", "bfmmla")])

@@ -14,11 +14,13 @@ _MASK = (_USABLE | layout.COPY_BACK | layout.WARN) - (1 << 32)
 
 
 class Output(NamedTuple):
-    """The array that is returned, its data, and the caller's `out`, or NULL."""
+    """The array that is returned, its data, and the caller's `out`, or NULL. `second`: an array that is returned beside it, or
+    NULL; None where there never is one."""
 
     array: Value
     data: Value
     given: Value
+    second: Value | None = None
 
 
 class Span(NamedTuple):
@@ -99,13 +101,16 @@ def shared(call: Call, launches: Value, n: Value) -> Value:
 
 
 def drop(call: Call, output: Output) -> None:
-    """Releases an array that was made here."""
+    """Releases the arrays that were made here."""
     with call.b.if_(call.b.is_null(output.given)):
         call.decref(output.array)
+    if output.second is not None:
+        with call.b.if_(call.b.ne(output.second, call.b.null())):
+            call.decref(output.second)
 
 
 def returned(call: Call, output: Output, ran: Value, fresh: Value) -> None:
-    """Ends the call: with NULL where it did not run, with the caller's `out`, or with `fresh`."""
+    """Ends the call: with NULL where it did not run, with the caller's `out`, with both arrays, or with `fresh`."""
     b = call.b
     with b.if_(b.eq(ran, 0)):
         drop(call, output)
@@ -113,4 +118,20 @@ def returned(call: Call, output: Output, ran: Value, fresh: Value) -> None:
     with b.if_(b.ne(output.given, b.null())):
         call.incref(output.array)
         b.ret(output.array)
+    if output.second is not None:
+        with b.if_(b.ne(output.second, b.null())):
+            b.ret(_pair(call, output, output.second))
     b.ret(fresh)
+
+
+def _pair(call: Call, output: Output, second: Value) -> Value:
+    """A tuple that takes over both arrays; NULL without memory for it."""
+    b = call.b
+    made = b.call_at(call.word("new_tuple"), PTR, b.const(I64, 2))
+    with b.if_(b.is_null(made)):
+        drop(call, output)
+        b.ret(made)
+    items = b.element(made, layout.TUPLE_ITEMS, "i8")
+    b.store_word(output.array, items, 0)
+    b.store_word(second, items, 1)
+    return made

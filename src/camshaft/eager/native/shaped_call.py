@@ -1,9 +1,9 @@
 """LLVM IR of the function that CPython calls for an op with a kernel per shape: look up, launch, return.
 
 Unlike call.py's, it hashes the inputs' dtypes and shapes to one of two rows of a table and compares them. A row has the
-output's dtype and sizes and the steps: entries with the places of their arguments. Inputs are contiguous, or small and copied
-first; `out` overlaps none, or starts where an input does that the row allows to be overwritten. All else, and shapes without a
-row, goes to the op's Python function.
+output's dtype and sizes, those of a second one if there is one, and the steps: entries with the places of their arguments.
+Inputs are contiguous, or small and copied first; `out`, of an op with one output, overlaps none, or starts where an input does
+that the row allows to be overwritten. All else, and shapes without a row, goes to the op's Python function.
 """
 
 from __future__ import annotations
@@ -83,7 +83,8 @@ def _shaped(call: Call, symbol: str, n: int) -> None:
     for i, value in enumerate(data):
         b.store_word(value, bases, i)
     row = _find(call, n, key)
-    run_row(call, row, _output(call, row, out, data), bases)
+    call.need(b.is_null(out) | b.is_null(row.word("second_dtype", PTR)))
+    run_row(call, row, _with_second(call, row, _output(call, row, out, data), bases), bases)
 
 
 def _given_out(call: Call, n: int, key: Value) -> Value:
@@ -146,10 +147,8 @@ def _output(call: Call, row: Row, out: Value, data: list[Value]) -> Output:
     sizes = b.element(row.at, SHAPED_ROW.index("out_size0"))
 
     def made() -> Value:
-        empty = call.word("empty")
-        call.need(b.ne(empty, b.null()), b.ne(call.word("scalar_of"), b.null()))
-        call.incref(dtype)
-        return b.call_at(empty, PTR, b.cast("trunc", axes, I32), sizes, dtype, b.const(I32, 0))
+        call.need(b.ne(call.word("empty"), b.null()), b.ne(call.word("scalar_of"), b.null()))
+        return _empty(call, dtype, axes, sizes)
 
     def apart(place: Value) -> None:
         span = Span.of(b, place, row.word("out_nbytes"))
@@ -157,6 +156,26 @@ def _output(call: Call, row: Row, out: Value, data: list[Value]) -> Output:
         call.need(*(span.clear_of(x, row.word(f"nbytes{i}"), in_place[i]) for i, x in enumerate(data)))
 
     return made_or_given(call, out, dtype, axes, sizes, layout.C_ORDER, made, apart)
+
+
+def _empty(call: Call, dtype: Value, axes: Value, sizes: Value) -> Value:
+    """A new array, or NULL with Python's error set."""
+    b = call.b
+    call.incref(dtype)
+    return b.call_at(call.word("empty"), PTR, b.cast("trunc", axes, I32), sizes, dtype, b.const(I32, 0))
+
+
+def _with_second(call: Call, row: Row, output: Output, bases: Value) -> Output:
+    """The output with the row's second one, if it has one, whose data is then a base."""
+    b, second, dtype = call.b, call.b.var(PTR, call.b.null()), row.word("second_dtype", PTR)
+    with b.if_(b.ne(dtype, b.null())):
+        made = _empty(call, dtype, row.word("second_axes"), b.element(row.at, SHAPED_ROW.index("second_size0")))
+        with b.if_(b.is_null(made)):
+            drop(call, output)
+            b.ret(made)
+        second.set(made)
+        b.store_word(b.load_field(made, layout.DATA, PTR), bases, OUT_BASE + 1)
+    return output._replace(second=second.value)
 
 
 def run_row(call: Call, row: Row, output: Output, bases: Value) -> None:

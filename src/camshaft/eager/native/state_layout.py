@@ -27,6 +27,7 @@ WORDS = (
     "scalar_of",
     "take_memory",
     "free_memory",
+    "new_tuple",
 )
 ROWS_AT, ROW_WORDS = 24, 24
 # A row: dtypes and types of scalars (by their address) and bytes an element of inputs and output, elements of a program; from how
@@ -74,17 +75,21 @@ SHAPED_ROW = (
     "out_axes",
     *(f"out_size{i}" for i in range(MOST_AXES)),
     "out_nbytes",
+    "second_dtype",
+    "second_axes",
+    *(f"second_size{i}" for i in range(MOST_AXES)),
     "release",
     "share",
     "scratch_nbytes",
     "n_steps",
     "steps",
 )
-SHAPED_ROW_WORDS, SHAPED_ROW_BITS = 44, 8
+SHAPED_ROW_WORDS, SHAPED_ROW_BITS = 48, 8
 # A step: entry, programs, number of arguments, then for each of those the index of a base and the bytes added to it.
 STEP_WORDS = 3 + 2 * MOST_ARGUMENTS
-# Bases: three inputs, the output, scratch, and 0.
-OUT_BASE, SCRATCH_BASE, NO_BASE, N_BASES = 3, 4, 5, 6
+# Bases: three inputs, two outputs, scratch, and 0.
+OUT_BASE, SCRATCH_BASE, NO_BASE, N_BASES = 3, 5, 6, 7
+MOST_OUTPUTS = SCRATCH_BASE - OUT_BASE
 MULTIPLIER = 0x9E3779B97F4A7C15
 # A launch on the caller's stack: entry, argument block, programs.
 LAUNCH_WORDS = 3

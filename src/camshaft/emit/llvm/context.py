@@ -30,8 +30,9 @@ class Rules(Generic[C]):
 class Context(FunctionText):
     """The text of one kernel so far. `declarations`: of the functions that it calls, by name.
 
-    `reps`: the forms of values. `slots`: the addresses of variables; `tiles`: of the pieces of tiles. `mask`: the active lanes,
-    None if all are; `mask_is_prefix`: the active lanes are the first ones. `fences`: nontemporal stores were emitted.
+    `reps`: the forms of values. `slots`: the addresses of variables; `tiles`: of the pieces of tiles. `left`: the place of the
+    last product's left operand in this basic block, and its pieces. `mask`: the active lanes, None if all are;
+    `mask_is_prefix`: the active lanes are the first ones. `fences`: nontemporal stores were emitted.
     """
 
     name: str
@@ -43,6 +44,7 @@ class Context(FunctionText):
     reps: dict[ir.Value, Rep] = field(default_factory=dict)
     slots: dict[ir.Var, str] = field(default_factory=dict)
     tiles: dict[tile_ir.Tile, list[list[Any]]] = field(default_factory=dict)
+    left: tuple[Any, dict[int, str]] | None = None
     mask: str | None = None
     mask_is_prefix: bool = False
     fences: bool = False
@@ -63,6 +65,7 @@ class Context(FunctionText):
 
     def open(self, label: str) -> None:
         """Begin a basic block."""
+        self.left = None
         self.lines.append(f"{label}:")
 
     def slot(self, prefix: str, typ: str, suffix: str = "") -> str:

@@ -21,7 +21,7 @@ from camshaft.ops.kernels import blocks
 from camshaft.ops.movement.moved import check_attributes
 from camshaft.ops.parameters import Parameters
 from camshaft.ops.spec import TensorSpec
-from camshaft.ops.vision.conv import blocked, by_outputs, winograd
+from camshaft.ops.vision.conv import bf16_parts, blocked, by_outputs, winograd
 from camshaft.ops.vision.conv.kernels import direct
 from camshaft.ops.vision.windows import (
     DILATION,
@@ -154,6 +154,7 @@ OP = ops.Op(
         ops.KernelVariant("blocked", frozenset({"simd", "c"}), blocked.build, blocked.supports, blocked.cost),
         ops.KernelVariant("winograd", frozenset({"simd", "c"}), winograd.build, winograd.supports, winograd.cost),
         ops.KernelVariant("by_outputs", frozenset({"simd"}), by_outputs.build, by_outputs.supports, by_outputs.cost),
+        ops.KernelVariant("bf16_parts", frozenset({"simd"}), bf16_parts.build, bf16_parts.supports, bf16_parts.cost),
     ),
     samples=_samples,
     error_samples=_error_samples,

@@ -6,14 +6,14 @@ run.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from camshaft.backends.device import HOST
-from camshaft.graph.graph import ArraySource
+from camshaft.graph.graph import ArraySource, Tensor
 from camshaft.plan.buffers import Buffer, BufferSlice, BufferUse, Lifetime
 from camshaft.plan.lowering.lower import Lowered
 from camshaft.plan.memory.allocate import host_memory
@@ -26,10 +26,11 @@ Array = np.ndarray[Any, Any]
 MOST_GROWTH = 3.0
 
 
-def take_constant_thunks(lowered: Lowered) -> list[Thunk]:
-    """Removes and returns the constant thunks: host kernels that read only constants in arrays and are the only writers of their
-    scratch buffers. Those buffers become constants. Of thunks with the same result only the first is returned."""
-    taken = _constant_thunks(lowered)
+def take_constant_thunks(lowered: Lowered, constants: Collection[Tensor] = ()) -> list[Thunk]:
+    """Removes and returns the constant thunks: host kernels that read only constants in arrays, or tensors that stand for such,
+    and are the only writers of their scratch buffers. Those buffers become constants. Of thunks with the same result only the
+    first is returned."""
+    taken = _constant_thunks(lowered, constants)
     if not taken:
         return []
     once: dict[object, Thunk] = {}
@@ -61,10 +62,14 @@ def run_constant_thunks(
     return made
 
 
-def _constant_thunks(lowered: Lowered) -> set[int]:
+def _constant_thunks(lowered: Lowered, constants: Collection[Tensor]) -> set[int]:
     """Returns the indices of the constant thunks."""
     tensors = lowered.residency.buffers
-    in_arrays = {b for (t, space), b in tensors.items() if space == HOST and isinstance(t.source, ArraySource)}
+    in_arrays = {
+        b
+        for (t, space), b in tensors.items()
+        if space == HOST and (isinstance(t.source, ArraySource) or t in constants)
+    }
     named = set(tensors.values())
     writers: dict[Buffer, set[int]] = {}
     for i, thunk in enumerate(lowered.thunks):

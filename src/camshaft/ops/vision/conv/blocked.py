@@ -43,7 +43,7 @@ def build(node: ops.NodeSpec, target: ops.Target) -> ops.Build:
     else:
         values |= _shares(s, values)
     if of_one:
-        launches, x, scratch = _places(node.inputs[0], m)
+        launches, x, scratch = places_of(node.inputs[0], m)
         launch = blocked.multiply_launch(s, values, a, replace(x, shape=s.b_shape), dtype)
         return ops.Build((*launches, launch), scratch)
     launches, x, scratch, m = _by_phases(node.inputs[0], m)
@@ -65,14 +65,14 @@ def _reads_in_place(s: Sizes, target: ops.Target) -> bool:
 Read = tuple[tuple[ops.Launch, ...], ops.Operand, tuple[TensorSpec, ...]]
 
 
-def _places(x: TensorSpec, m: Windows) -> Read:
-    """What windows of one element read: x itself, or a copy of the elements where they begin."""
+def places_of(x: TensorSpec, m: Windows, at: int = 0) -> Read:
+    """What windows of one element read: x itself, or scratch `at`, a copy of the elements where they begin."""
     if prod(m.stride) == 1:
         return (), ops.read(0, shape=(prod(x.bounds),)), ()
     (height, width), spec = m.sizes, TensorSpec((x.bounds[0] * x.bounds[1], *m.places), x.dtype)
     n, steps = prod(spec.bounds), (height * width, m.stride[0] * width, m.stride[1])
-    launch = _copy(ops.read(0, shape=(prod(x.bounds),)), ops.scratch(0, "write", (n,)), spec, steps)
-    return (launch,), ops.scratch(0, "read", (n,)), (spec,)
+    launch = _copy(ops.read(0, shape=(prod(x.bounds),)), ops.scratch(at, "write", (n,)), spec, steps)
+    return (launch,), ops.scratch(at, "read", (n,)), (spec,)
 
 
 def _by_phases(x: TensorSpec, m: Windows) -> tuple[*Read, Windows]:

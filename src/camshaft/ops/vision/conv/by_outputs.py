@@ -16,7 +16,7 @@ from camshaft.ops.matmul.blocks import blocked
 from camshaft.ops.matmul.shapes import WIDTH, Sizes
 from camshaft.ops.spec import TensorSpec
 from camshaft.ops.vision.conv.by_outputs_kernel import Shape, outputs_by_places
-from camshaft.ops.vision.windows import Conv, Windows, conv_of, padded_input
+from camshaft.ops.vision.windows import Conv, Windows, conv_of, image_of, padded_input
 
 # Places and vectors of a register tile, by lanes. 14 by 2 are 28 sums; with 2 vectors of weights and an element of x 31 registers
 # of 32. A vector of 16 elements is two registers of 8 lanes: 6 by 1 are 12 sums, with weights and an element 15 of 16.
@@ -49,29 +49,20 @@ def shape_of(c: Conv, target: ops.Target) -> Shape:
     (height, width), (out_rows, out_columns) = m.sizes, m.places
     if prod(m.kernel) == 1 and prod(m.stride) == 1 and not m.is_padded:
         height, width, out_rows, out_columns = 1, height * width, 1, out_rows * out_columns
+    image = {**image_of(m), "height": height, "width": width, "channels": c.channels, "out_columns": out_columns}
     tiles = -(-out_columns // places)
     tile = -(-out_columns // tiles)
     panels = c.images * c.groups * -(-c.per_group // (vectors * WIDTH))
     nbytes = 64 * c.channels * m.kernel[0] * (tile * m.stride[1] // 16 + 2)  # cache lines of x that a tile reads
     blocks = min(max(-(-PROGRAMS // panels), out_rows * tiles * nbytes // BLOCK_NBYTES), out_rows * tiles)
-    (rows, columns), (row_step, column_step), (row_gap, column_gap) = m.kernel, m.stride, m.dilation
     tall = out_columns - tiles * (tile - 1)
     return Shape(
+        **image,
         groups=c.groups,
-        channels=c.channels,
         outputs=c.per_group,
-        height=height,
-        width=width,
-        rows=rows,
-        columns=columns,
-        row_step=row_step,
-        column_step=column_step,
-        row_gap=row_gap,
-        column_gap=column_gap,
         top=m.padding[0][0],
         left=m.padding[1][0],
         out_rows=out_rows,
-        out_columns=out_columns,
         tile=tile,
         tiles=tiles,
         tall=tall,

@@ -12,6 +12,7 @@ from camshaft.dataclass import dataclass
 from camshaft.dtypes import f32
 from camshaft.lang import Array, Number, Tracer, Value, Variable, kernel, tile_of
 from camshaft.ops.matmul.shapes import WIDTH, Tiles
+from camshaft.ops.vision.conv.kernels import Image
 
 # Channels of x and rows of a panel that are prefetched ahead: without the former 1024 x 14^2 to 256 took 5 % longer, without the
 # latter 512 x 7^2 to 2048 7 % (Emerald Rapids).
@@ -19,26 +20,16 @@ AHEAD = 8
 
 
 @dataclass(frozen=True)
-class Shape:
+class Shape(Image):
     """Sizes of a convolution for the kernel. A row of the result has `tiles` tiles of places, of which `tall` have `tile`, the
     others one less. A program computes `block` tiles and adds `part` channels at a time. Windows begin `top` rows above and
     `left` columns before the image."""
 
     groups: int
-    channels: int
     outputs: int
-    height: int
-    width: int
-    rows: int
-    columns: int
-    row_step: int
-    column_step: int
-    row_gap: int
-    column_gap: int
     top: int
     left: int
     out_rows: int
-    out_columns: int
     tile: int
     tiles: int
     tall: int
