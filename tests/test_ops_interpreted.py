@@ -17,7 +17,7 @@ from tests.support.samples import covering, elements, has_turn, is_row, on_cpu, 
 QUICK_ELEMENTS, QUICK = 800, 1
 # A variant whose samples are all larger is behind `full`; tests/lang has the instructions of tiles.
 QUICK_MOST = {"simd": 2500, "scalar": QUICK_ELEMENTS}
-FULL_ELEMENTS, FULL, FULL_OF_ROWS = {"simd": 3000, "scalar": 800}, 7, 2
+FULL_ELEMENTS, FULL, FULL_OF_ROWS = {"simd": 3000, "scalar": 1200}, 7, 2
 
 
 def _is_quick(op, variant) -> bool:
