@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 
-from camshaft.dataclass import dataclass
 from camshaft.errors import ShapeError
 
 

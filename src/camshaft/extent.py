@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from camshaft.dataclass import dataclass
+from dataclasses import dataclass
+
 from camshaft.errors import ShapeError
 
 MAX_BOUND = 2**63 - 1

@@ -5,12 +5,12 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import platformdirs
 
-from camshaft.dataclass import dataclass
 from camshaft.errors import SettingError
 from camshaft.setting_values import (
     CPU_LEVELS,

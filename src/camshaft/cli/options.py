@@ -9,14 +9,13 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from camshaft.cli.command import Bar, Notice
-from camshaft.dataclass import dataclass
 from camshaft.errors import SettingError
 from camshaft.models.files.catalog import DEFAULT_MODEL
 from camshaft.process import no_collection

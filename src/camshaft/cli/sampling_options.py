@@ -7,12 +7,12 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from camshaft.cli.options import given_options, import_numpy
-from camshaft.dataclass import dataclass
 from camshaft.errors import SettingError
 
 if TYPE_CHECKING:

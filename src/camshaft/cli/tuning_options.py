@@ -5,12 +5,12 @@ Imports neither NumPy nor the library at module level, to keep startup short."""
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from camshaft.cli import options
-from camshaft.dataclass import dataclass
 from camshaft.errors import SettingError
 from camshaft.train.tuning.method_options import METHODS, OPTIONS, WHOLE, refuse_others
 

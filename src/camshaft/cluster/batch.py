@@ -11,14 +11,13 @@ import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from camshaft.cluster.connect import ClusterError, Places, cause_of, connected, places_of
 from camshaft.cluster.rows import Ledger
 from camshaft.cluster.specs import started_model
-from camshaft.dataclass import dataclass
 from camshaft.serve.batch.envelopes import ENVELOPE_NBYTES
 from camshaft.serve.batch.files import Line, Results, check_paths, read_lines, result_line
 from camshaft.serve.batch.run import Progress, Tally, answer_lines, is_answer

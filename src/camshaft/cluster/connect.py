@@ -7,9 +7,9 @@ import re
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
-from camshaft.dataclass import dataclass
 from camshaft.errors import CamshaftError, MissingExtraError, SettingError
 
 EXTRA = "cluster"

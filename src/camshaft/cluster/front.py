@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -10,7 +11,6 @@ from starlette.types import ASGIApp
 
 from camshaft.cluster.front_model import FrontModel
 from camshaft.cluster.remote_engine import RemoteEngine
-from camshaft.dataclass import dataclass
 from camshaft.serve.app import make_app
 from camshaft.serve.guard import Guard
 from camshaft.serve.models.entry import Card

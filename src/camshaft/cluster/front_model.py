@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any, cast
 
-from camshaft.dataclass import dataclass
 from camshaft.extent import Extent
 from camshaft.generate.language_model import LanguageModel
 from camshaft.generate.model_plans import PROMPT_TOKENS

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, cast
 
 from camshaft.cluster.front_model import FrontModel, FrontSlots
 from camshaft.cluster.replica import News, sendable
-from camshaft.dataclass import dataclass
 from camshaft.errors import ModelError
 from camshaft.generate.engine.engine import Engine
 from camshaft.generate.engine.request import Listener, Request, Update, request_of

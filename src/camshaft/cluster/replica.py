@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from camshaft.cluster.specs import started_model
-from camshaft.dataclass import dataclass
 from camshaft.errors import CamshaftError, ContextError, GrammarError, LogitsError, ModelError, SettingError
 from camshaft.generate.engine.request import Listener, Request, TimeLimitError, Update
 from camshaft.generate.engine.request_queue import QueueFullError

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
-from camshaft.dataclass import dataclass
 from camshaft.serve.batch.envelopes import Envelopes, line_error
 from camshaft.serve.batch.files import Line, Results
 from camshaft.serve.batch.run import Tally

@@ -6,12 +6,12 @@ import logging
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 from camshaft.cluster.connect import ClusterError, cause_of, connected, places_of
 from camshaft.cluster.front import Front, Fronted
 from camshaft.cluster.replica import Replica
-from camshaft.dataclass import dataclass
 from camshaft.errors import SettingError
 from camshaft.generate.memory.cache_specs import BLOCK_TOKENS
 from camshaft.serve.connection import KEEP_OPEN_S, MOST_CONNECTIONS

@@ -10,13 +10,13 @@ from __future__ import annotations
 import ctypes
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from camshaft.backends.cpu.device import CpuKernel, cpu_device
 from camshaft.backends.device import HOST
-from camshaft.dataclass import dataclass
 from camshaft.dtypes import DType, as_dtype
 from camshaft.errors import ShapeError
 from camshaft.extent import Extent

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass
 from types import MethodType
 from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
-from camshaft.dataclass import dataclass
 from camshaft.dtypes import as_dtype
 from camshaft.eager.numpy_calls.by_position import NAMES, moved
 from camshaft.eager.numpy_forms import attributes_of

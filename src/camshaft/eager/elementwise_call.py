@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import zip_longest
 from math import prod
 from typing import Any, Protocol
 
 import numpy as np
 
-from camshaft.dataclass import dataclass
 from camshaft.dtypes import DType
 from camshaft.eager.any_length import FlatKernel
 from camshaft.eager.operands import broadcast, cast, check_cast, empty, give

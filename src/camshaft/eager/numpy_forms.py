@@ -5,12 +5,12 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import numpy as np
 
-from camshaft.dataclass import dataclass
 from camshaft.errors import ArrayTypeError, ArrayValueError, ShapeError
 from camshaft.ops.arguments import Array, Dtype, common_dtype, plain_attribute, product_dtypes
 

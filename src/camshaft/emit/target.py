@@ -6,7 +6,7 @@ level.
 
 from __future__ import annotations
 
-from camshaft.dataclass import dataclass
+from dataclasses import dataclass
 
 
 @dataclass(frozen=True)

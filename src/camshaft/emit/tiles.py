@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
-from camshaft.dataclass import dataclass
 from camshaft.lang import ir, tile_ir, traversal
 
 

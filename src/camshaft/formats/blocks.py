@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from camshaft import dtypes
-from camshaft.dataclass import dataclass
 from camshaft.dtypes import DType
 from camshaft.errors import FormatError
 from camshaft.formats.bits import Bytes, Floats, Records

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
-from camshaft.dataclass import dataclass
 from camshaft.errors import ContextError, SettingError, count
 from camshaft.generate.generation import Closing, FinishReason, Generation
 from camshaft.generate.model_plans import MAX_DECODE_SEQUENCES

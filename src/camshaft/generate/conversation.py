@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Unpack
 
-from camshaft.dataclass import dataclass
 from camshaft.errors import ContextError, SettingError, count
 from camshaft.generate.generation import Closing, Generation
 from camshaft.generate.options import GenerateKeywords, GenerateOptions, generate_options

@@ -6,10 +6,10 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Literal, Self
 
-from camshaft.dataclass import dataclass
 from camshaft.errors import count, shortened
 from camshaft.generate.options import GenerateOptions
 from camshaft.text.tokenizer import Detokenizer

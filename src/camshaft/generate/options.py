@@ -6,10 +6,9 @@ import math
 import os
 import sys
 from collections.abc import Iterable, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from camshaft.dataclass import dataclass
 from camshaft.dtypes import DType, bf16, f16, f32
 from camshaft.emit.target import BF16_TILES
 from camshaft.errors import ContextError, ModelError, SettingError, count

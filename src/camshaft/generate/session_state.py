@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from camshaft.dataclass import dataclass
 from camshaft.errors import ContextError, count
 from camshaft.generate.generation import Closing
 from camshaft.generate.memory.checkpoints import Checkpoints

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from camshaft import ops
-from camshaft.dataclass import dataclass
 from camshaft.dtypes import as_dtype, bf16, f16, f32
 from camshaft.errors import ArrayOverflowError, ShapeError
 from camshaft.graph.tensor import Array, Tensor

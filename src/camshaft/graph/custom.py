@@ -5,12 +5,11 @@ from __future__ import annotations
 import ctypes
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any, NoReturn, cast
 
 import numpy as np
 
-from camshaft.dataclass import dataclass
 from camshaft.dtypes import as_dtype
 from camshaft.errors import PlanError, ShapeError
 from camshaft.extent import Extent

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from math import prod
 from operator import index
 from typing import Any
 
-from camshaft.dataclass import dataclass
 from camshaft.errors import ArrayTypeError, ShapeError
 from camshaft.extent import Extent
 from camshaft.graph.tensor import Tensor, graph_of, use

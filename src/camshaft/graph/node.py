@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from camshaft.dataclass import dataclass
 from camshaft.errors import shortened
 from camshaft.graph.tensor import Tensor, root
 from camshaft.ops.op import Attrs, NodeSpec, Op

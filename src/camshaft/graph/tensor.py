@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, Protocol, TypeAlias
 
 import numpy as np
 
-from camshaft.dataclass import dataclass
 from camshaft.dtypes import DType, as_dtype, bf16, boolean, f16
 from camshaft.errors import ArrayTypeError, ShapeError, shortened
 from camshaft.formats.blocks import BlockFormat

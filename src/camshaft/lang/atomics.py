@@ -9,11 +9,11 @@ All atomics are relaxed and return the old value.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from camshaft.dataclass import dataclass
 from camshaft.lang.dialects import Column
 
 

@@ -12,9 +12,8 @@ propagate NaN; the built-in functions of the dialects do not.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import TypeAlias
-
-from camshaft.dataclass import dataclass
 
 
 @dataclass(frozen=True)

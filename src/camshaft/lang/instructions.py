@@ -18,13 +18,12 @@ each other first, with its own rounding.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from math import erf
 from typing import Any
 
 import numpy as np
 
-from camshaft.dataclass import dataclass
 from camshaft.dtypes import DType, bf16, f16
 from camshaft.lang.dialects import C_FAMILY, Column
 from camshaft.lang.targets import STRUCTURAL as STRUCTURAL

@@ -9,10 +9,9 @@ an explicit vector of n elements, and is uniform.
 
 from __future__ import annotations
 
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from camshaft.dataclass import dataclass
 from camshaft.dtypes import DType, bf16, f16, f32, i8, i16, i32, u8, u16, u32
 from camshaft.lang.operators import Operators
 from camshaft.lang.operators import recorder as recorder

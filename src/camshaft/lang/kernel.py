@@ -6,12 +6,11 @@ import functools
 import inspect
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeAlias
 
-from camshaft.dataclass import dataclass
 from camshaft.dtypes import i64
 from camshaft.errors import CamshaftError, KernelError
 from camshaft.lang import ir

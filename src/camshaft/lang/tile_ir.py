@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from camshaft.dataclass import dataclass
+from dataclasses import dataclass
+
 from camshaft.dtypes import DType, f32
 from camshaft.lang.ir import Array, Block, Statement, Value
 from camshaft.lang.operators import recorder as recorder

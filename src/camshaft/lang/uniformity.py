@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 
-from camshaft.dataclass import dataclass
 from camshaft.lang import ir, traversal
 
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from camshaft.dataclass import dataclass
 from camshaft.errors import ModelError
 from camshaft.formats.mapped import shown_value
 from camshaft.models.configs.experts import expert_layers

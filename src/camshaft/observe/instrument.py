@@ -6,7 +6,7 @@ plan/lower_and_bind.py calls this through plan/hooks.py only if one of these set
 from __future__ import annotations
 
 import re
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,6 @@ import numpy as np
 
 from camshaft.backends.cpu.device import CpuKernel, native_function
 from camshaft.backends.device import HOST, Bytes
-from camshaft.dataclass import dataclass
 from camshaft.errors import SettingError
 from camshaft.extent import Extent
 from camshaft.lang.interpreter.interpret import interpret

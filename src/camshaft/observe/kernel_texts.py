@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 from camshaft.backends.cpu.compile import assembly
 from camshaft.backends.cuda.kernel import ptx
-from camshaft.dataclass import dataclass
 from camshaft.emit.c import module as c
 from camshaft.emit.llvm import module as llvm
 from camshaft.emit.msl import module as msl

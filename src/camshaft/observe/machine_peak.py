@@ -6,9 +6,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 
-from camshaft.dataclass import dataclass
 from camshaft.observe.peak_kernels import beyond_caches, measure_reading, measure_unit, units_here
 from camshaft.process import thread_count
 from camshaft.store.digest import digest_of

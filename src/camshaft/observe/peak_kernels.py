@@ -5,12 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from camshaft.backends.cpu.device import CpuKernel, cpu_device
-from camshaft.dataclass import dataclass
 from camshaft.dtypes import DType, f32, i32, u32
 from camshaft.emit.target import LEVELS
 from camshaft.lang import Array as KernelArray

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, TypeAlias
 
 import numpy as np
 
 from camshaft.backends.device import HOST
-from camshaft.dataclass import dataclass
 from camshaft.errors import SettingError, count
 from camshaft.observe.machine_peak import MachinePeak, machine_peak
 from camshaft.observe.rows import GROUPS, Row, Work, grouped, layer_and_part, work_of

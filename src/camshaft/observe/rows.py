@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
-from camshaft.dataclass import dataclass
 from camshaft.dtypes import bf16
 from camshaft.extent import Extent
 from camshaft.formats.blocks import BlockFormat

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
 
-from camshaft.dataclass import dataclass
 from camshaft.dtypes import DType
 from camshaft.extent import Extent
 from camshaft.lang import Constant, Kernel

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 import numpy as np
 
 from camshaft import ops
-from camshaft.dataclass import dataclass
 from camshaft.dtypes import DTYPES, DType, as_dtype
 from camshaft.extent import Extent
 from camshaft.ops.op import Attrs, NoGradient, Op

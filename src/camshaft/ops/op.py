@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Protocol
 
 import numpy as np
 
-from camshaft.dataclass import dataclass
 from camshaft.dtypes import DType
 from camshaft.errors import BackendError, ShapeError, shortened
 from camshaft.extent import Extent

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cached_property
 from inspect import Parameter
 from typing import Any
 
-from camshaft.dataclass import dataclass
 from camshaft.errors import ArrayTypeError
 from camshaft.extent import Extent
 

@@ -7,10 +7,10 @@ builds goes where the matched use stood.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any, Protocol
 
-from camshaft.dataclass import dataclass
 from camshaft.ops.spec import TensorSpec
 
 if TYPE_CHECKING:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from functools import cached_property
 from math import prod
 from operator import index
 from typing import Any, TypeAlias, cast
 
-from camshaft.dataclass import dataclass
 from camshaft.dtypes import DType, u8
 from camshaft.errors import ArrayMemoryError, ShapeError
 from camshaft.extent import Extent

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import enum
+from dataclasses import dataclass
 from typing import Literal
 
 from camshaft.backends.device import HOST
-from camshaft.dataclass import dataclass
 from camshaft.errors import PlanError
 
 

@@ -5,13 +5,12 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any, Self
 
 import numpy as np
 
 from camshaft.backends.device import HOST
-from camshaft.dataclass import dataclass
 from camshaft.errors import PlanError, count, shortened
 from camshaft.extent import Extent
 from camshaft.graph.graph import Graph

@@ -8,12 +8,11 @@ import functools
 import inspect
 import threading
 from collections.abc import Callable, Hashable, Iterator
-from dataclasses import fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
 
-from camshaft.dataclass import dataclass
 from camshaft.dtypes import as_dtype
 from camshaft.errors import PlanError, ShapeError, count, shortened
 from camshaft.graph.graph import Graph, Tensor

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
 from camshaft.backends.device import HOST, CompiledKernel
-from camshaft.dataclass import dataclass
 from camshaft.errors import PlanError, count, shortened
 from camshaft.extent import Extent
 from camshaft.plan.buffers import Buffer, BufferSlice, BufferUse, Lifetime

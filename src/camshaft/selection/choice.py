@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from camshaft.backends.device import Device
-from camshaft.dataclass import dataclass
 from camshaft.errors import count, shortened
 from camshaft.ops.op import KernelVariant, Op
 

@@ -6,6 +6,7 @@ import ctypes
 import os
 import platform
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,6 @@ import numpy as np
 from camshaft.backends.blas import library as blas
 from camshaft.backends.cpu.compile import host_target
 from camshaft.backends.cpu.device import cpu_device
-from camshaft.dataclass import dataclass
 from camshaft.errors import CamshaftError, count, shortened
 from camshaft.process import thread_count
 from camshaft.settings import settings

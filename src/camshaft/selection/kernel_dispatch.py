@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 
 from camshaft.backends.registry import device
-from camshaft.dataclass import dataclass
 from camshaft.errors import BackendError, CamshaftError
 from camshaft.ops.op import HostCall, KernelVariant, NodeSpec, Op, Target
 from camshaft.ops.spec import TensorSpec

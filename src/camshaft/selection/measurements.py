@@ -10,12 +10,11 @@ import threading
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from camshaft.backends.registry import present_backend
-from camshaft.dataclass import dataclass
 from camshaft.errors import CamshaftError, StoreError
 from camshaft.ops.op import KernelVariant, NodeSpec, Op, Values, values_of
 from camshaft.selection.host_info import hardware

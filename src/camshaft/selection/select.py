@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from typing import TypeAlias
 
 from camshaft import ops
 from camshaft.backends.device import Device
 from camshaft.backends.registry import DEFAULT_ORDER, backend_named, canonical, device, present_backend
-from camshaft.dataclass import dataclass
 from camshaft.errors import BackendError
 from camshaft.ops.op import KernelVariant, NodeSpec, Op
 from camshaft.selection.choice import Choice, Loser

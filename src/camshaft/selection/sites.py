@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 from math import isfinite, log2
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from camshaft.dataclass import dataclass
 from camshaft.extent import Extent
 from camshaft.ops.op import KernelVariant, NodeSpec, Op
 from camshaft.ops.spec import bound

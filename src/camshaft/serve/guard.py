@@ -5,13 +5,13 @@ from __future__ import annotations
 import hmac
 import ipaddress
 from collections.abc import Sequence
+from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers
 
-from camshaft.dataclass import dataclass
 from camshaft.errors import SettingError
 from camshaft.serve.requests.errors import TWO_LENGTHS, HttpError
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
 
-from camshaft.dataclass import dataclass
 from camshaft.generate.generation import TokenLogprob
 from camshaft.generate.sampling.parameters import Sampling
 from camshaft.serve.models.served import Served

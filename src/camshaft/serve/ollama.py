@@ -5,14 +5,13 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
 
-from camshaft.dataclass import dataclass
 from camshaft.generate.generation import TokenLogprob
 from camshaft.generate.grammar.grammar import Grammar
 from camshaft.generate.options import GenerateOptions

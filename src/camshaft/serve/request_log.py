@@ -9,13 +9,13 @@ import sys
 import time
 from collections.abc import Iterator, MutableMapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TextIO
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from camshaft.dataclass import dataclass
 from camshaft.errors import SettingError
 
 STDERR = Path("-")

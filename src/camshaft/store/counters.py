@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from camshaft.dataclass import dataclass
 from camshaft.store.entries import remove_entry
 from camshaft.store.files import atomic_file, read_regular
 from camshaft.store.objects import Counts

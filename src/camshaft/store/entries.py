@@ -10,9 +10,9 @@ import re
 import stat
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
-from camshaft.dataclass import dataclass
 from camshaft.errors import StoreError
 from camshaft.store.files import naming, reason, remove_foreign
 

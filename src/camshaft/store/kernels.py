@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import dataclass
 
-from camshaft.dataclass import dataclass
 from camshaft.store.digest import digest_of
 from camshaft.store.objects import ObjectStore
 

@@ -14,9 +14,9 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
-from camshaft.dataclass import dataclass
 from camshaft.errors import StoreError
 from camshaft.store.digest import Field, digest_of
 from camshaft.store.entries import Entry, entries_under, folders_of, is_replaced, make_place, remove_entry

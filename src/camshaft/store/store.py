@@ -10,11 +10,10 @@ import threading
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, TypeVar
 
-from camshaft.dataclass import dataclass
 from camshaft.errors import StoreError
 from camshaft.settings import setting
 from camshaft.store.counters import Counters

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
-from camshaft.dataclass import dataclass
 from camshaft.errors import SettingError
 from camshaft.store.files import naming, remove_unfinished
 from camshaft.store.objects import Counts

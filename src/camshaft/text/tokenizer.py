@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import codecs
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 
 import numpy as np
 
-from camshaft.dataclass import dataclass
 from camshaft.errors import ModelError, SettingError
 from camshaft.text.token_metadata import Metadata
 from camshaft.text.tokenizers.byte_level import ByteLevel

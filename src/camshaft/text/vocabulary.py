@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from camshaft.dataclass import dataclass
 from camshaft.errors import ModelError
 from camshaft.formats.mapped import shown
 from camshaft.text.token_metadata import (

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 from typing import Any, overload
@@ -15,7 +16,6 @@ from typing import Any, overload
 import numpy as np
 import numpy.typing as npt
 
-from camshaft.dataclass import dataclass
 from camshaft.errors import ModelError
 from camshaft.formats.gguf.values import Metadata
 from camshaft.formats.mapped import short_string_offsets

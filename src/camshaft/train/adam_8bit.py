@@ -9,11 +9,11 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from camshaft.dataclass import dataclass
 from camshaft.dtypes import f32, u8
 from camshaft.graph import functions as f
 from camshaft.graph.tensor import Tensor

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import zlib
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from camshaft.dataclass import dataclass
 from camshaft.errors import PlanError
 
 Array = np.ndarray[Any, Any]

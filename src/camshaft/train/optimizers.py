@@ -6,14 +6,13 @@ Formulas and defaults are those of torch.optim, of Lion those of Chen et al. (20
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from fnmatch import fnmatchcase
 from math import isfinite, prod
 from typing import Any, Protocol
 
 import numpy as np
 
-from camshaft.dataclass import dataclass
 from camshaft.errors import PlanError
 from camshaft.graph import functions as f
 from camshaft.graph.tensor import Tensor

@@ -7,11 +7,10 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
-from camshaft.dataclass import dataclass
 from camshaft.errors import PlanError, StoreError, TrainingError
 from camshaft.plan.execution_plan import ExecutionPlan
 from camshaft.train import checkpoint

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from camshaft.dataclass import dataclass
 from camshaft.errors import PlanError, TrainingError
 from camshaft.train.step.step import Step
 

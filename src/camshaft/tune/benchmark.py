@@ -5,11 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Sequence
 from contextlib import ExitStack
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from math import ceil
 
 from camshaft.backends.registry import device
-from camshaft.dataclass import dataclass
 from camshaft.graph.graph import Graph, Tensor
 from camshaft.ops.op import KernelVariant, NodeSpec, Op, Values
 from camshaft.plan.execution_plan import ExecutionPlan

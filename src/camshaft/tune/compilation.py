@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import queue
 from collections.abc import Iterable
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from types import TracebackType
 from typing import Self
 
-from camshaft.dataclass import dataclass
 from camshaft.errors import BackendError
 from camshaft.tune.benchmark import Candidate
 from camshaft.tune.compile_worker import node_json

@@ -6,10 +6,9 @@ A shape that was not measured uses the nearest one.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from camshaft import ops
-from camshaft.dataclass import dataclass
 from camshaft.dtypes import f32
 from camshaft.errors import BackendError
 from camshaft.graph.custom import CustomOp

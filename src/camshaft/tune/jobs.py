@@ -14,12 +14,11 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
-from dataclasses import asdict, field
+from dataclasses import asdict, dataclass, field
 from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from camshaft.dataclass import dataclass
 from camshaft.errors import BackendError, StoreError
 from camshaft.process import thread_count
 from camshaft.settings import setting, settings

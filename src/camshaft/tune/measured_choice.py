@@ -11,13 +11,12 @@ import os
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from camshaft import ops
 from camshaft.backends.registry import device
-from camshaft.dataclass import dataclass
 from camshaft.errors import CamshaftError
 from camshaft.ops.kernels.launch import for_workers
 from camshaft.ops.op import NodeSpec

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 
 from camshaft.backends.registry import DEFAULT_ORDER, device
-from camshaft.dataclass import dataclass
 from camshaft.ops.op import NodeSpec, Op, Values
 from camshaft.process import thread_count
 from camshaft.selection.measurements import measurements

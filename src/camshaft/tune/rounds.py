@@ -5,10 +5,9 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Protocol
 
-from camshaft.dataclass import dataclass
 from camshaft.errors import SettingError
 
 

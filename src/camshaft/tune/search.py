@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TypeAlias
 
-from camshaft.dataclass import dataclass
 from camshaft.errors import SettingError
 from camshaft.ops.op import Values, values_text
 

@@ -7,6 +7,7 @@ import importlib
 import re
 import sys
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from camshaft import ops
@@ -15,7 +16,6 @@ from camshaft.backends.c.compilers import find_compiler
 from camshaft.backends.cpu.compile import host_target
 from camshaft.backends.device import HOST
 from camshaft.backends.registry import backend_named, device, devices
-from camshaft.dataclass import dataclass
 from camshaft.errors import BackendError
 from camshaft.lang.kernel import language_digest
 from camshaft.ops.op import KernelVariant, NodeSpec, Op, values_of, values_text

@@ -5,11 +5,10 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from camshaft.dataclass import dataclass
 from camshaft.errors import shortened
 from camshaft.store.store import Store, of_current_store, row_as
 from camshaft.validation.cases import VariantCase, machine_key

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from importlib.util import find_spec
 
 from camshaft import ops
 from camshaft.backends.registry import backend_named
-from camshaft.dataclass import dataclass
 from camshaft.validation.cases import all_cases
 from camshaft.validation.evidence import BackendValidation, ValidationResult
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from math import isfinite
 from numbers import Real
 from typing import Any
@@ -11,7 +12,6 @@ import numpy as np
 
 from camshaft.backends.cpu.device import CpuKernel, native_function
 from camshaft.backends.device import HOST, Command, CompiledKernel, Device, LaunchCommand, Memory, Place
-from camshaft.dataclass import dataclass
 from camshaft.errors import BackendError, CamshaftError
 from camshaft.extent import Extent
 from camshaft.ops.kernels.launch import Signature, operand_part, program_factors, signature

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 
 from camshaft import ops
 from camshaft.backends.registry import backend_named, backends
-from camshaft.dataclass import dataclass
 from camshaft.errors import ShapeError
 from camshaft.graph.passes.decompose import parts_of
 from camshaft.ops.catalog import OpEntry, entry

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from camshaft.backends.device import HOST, Device
-from camshaft.dataclass import dataclass
 from camshaft.dtypes import as_dtype, bf16
 from camshaft.errors import BackendError
 from camshaft.extent import Extent

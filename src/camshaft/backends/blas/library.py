@@ -7,10 +7,9 @@ import ctypes.util
 import functools
 import importlib.util
 import sys
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from camshaft.dataclass import dataclass
 from camshaft.errors import BackendError, MissingExtraError
 
 PACKAGE, EXTRA = "scipy-openblas32", "blas"

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from dataclasses import astuple
+from dataclasses import astuple, dataclass
 
 import numpy as np
 
-from camshaft.dataclass import dataclass
 from camshaft.emit.llvm.builder import F32, I32, I64, PTR, VOID, Builder, Module, Value
 
 _ROW_MAJOR, _NO_TRANSPOSE, _TRANSPOSE = 101, 111, 112

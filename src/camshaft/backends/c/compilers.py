@@ -13,9 +13,9 @@ import subprocess
 import sys
 import tempfile
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
-from camshaft.dataclass import dataclass
 from camshaft.emit.target import LEVELS, CpuLevel
 from camshaft.errors import BackendError
 from camshaft.settings import setting

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import platform
-from dataclasses import field
+from dataclasses import dataclass, field
 
 from camshaft.backends.c.compilers import Compiler, absent, find_compiler
 from camshaft.backends.c.load import build, load
@@ -12,7 +12,6 @@ from camshaft.backends.cpu.compile import host_target
 from camshaft.backends.cpu.device import CpuKernel, HostDevice, cached_object, host_kernel
 from camshaft.backends.cpu.features import names
 from camshaft.backends.device import DeviceInfo
-from camshaft.dataclass import dataclass
 from camshaft.emit.c.module import emit
 from camshaft.emit.refusal import refusal
 from camshaft.errors import BackendError

@@ -6,12 +6,11 @@ import ctypes
 import struct
 import tempfile
 from collections.abc import Iterator
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from camshaft.backends.c.compilers import Compiler, compile_c
 from camshaft.backends.cpu.compile import NativeLibrary, load_kernel, process_symbol
-from camshaft.dataclass import dataclass
 from camshaft.errors import BackendError
 
 _RELOCATABLE, _SYMBOLS, _RELOCATIONS, _ALLOCATED = 1, 2, 4, 2

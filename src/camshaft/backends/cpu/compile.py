@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import functools
 import threading
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any
 
 import llvmlite
 import llvmlite.binding as llvm
 
 from camshaft.backends.cpu.features import host_features, usable
-from camshaft.dataclass import dataclass
 from camshaft.errors import BackendError
 from camshaft.settings import setting
 

@@ -6,7 +6,7 @@ import functools
 import platform
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 
 from camshaft.backends.cpu.compile import MODULE_FLAGS, compile_module, host_target, load_kernel
 from camshaft.backends.cpu.features import names
@@ -15,7 +15,6 @@ from camshaft.backends.cpu.loaded import CpuKernel as CpuKernel
 from camshaft.backends.cpu.loaded import Library, loaded, lock
 from camshaft.backends.cpu.loaded import counts as counts
 from camshaft.backends.device import HOST, Command, DeviceRun, Memory
-from camshaft.dataclass import dataclass
 from camshaft.emit.target import CpuTarget, native_lanes
 from camshaft.errors import BackendError, count
 from camshaft.lang import CompileRequest

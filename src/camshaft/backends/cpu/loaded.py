@@ -8,14 +8,13 @@ from __future__ import annotations
 import ctypes
 import threading
 from collections.abc import Callable
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Protocol
 
 import numpy as np
 
 from camshaft.backends.cpu.compile import load_kernel
-from camshaft.dataclass import dataclass
 from camshaft.store.kernels import symbol_of
 from camshaft.store.store import store
 

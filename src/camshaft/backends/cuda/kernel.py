@@ -5,13 +5,12 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Callable
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any
 
 import llvmlite.binding as llvm
 
 from camshaft.backends.cuda.driver import DriverError, bindings, driver_call
-from camshaft.dataclass import dataclass
 from camshaft.emit.nvptx.module import emit
 from camshaft.emit.target import GpuTarget
 from camshaft.errors import BackendError

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,7 +12,6 @@ from camshaft.backends.cuda.driver import bindings, driver_call
 from camshaft.backends.cuda.kernel import CudaKernel
 from camshaft.backends.cuda.memory import CudaMemory, Pinned
 from camshaft.backends.device import Bytes, CopyCommand, LaunchCommand, Place, check_copy, check_place
-from camshaft.dataclass import dataclass
 from camshaft.errors import BackendError
 
 if TYPE_CHECKING:

@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 
 from camshaft.backends.device import Command, DeviceInfo, DeviceRun, Memory, device_name
 from camshaft.backends.metal.api import MetalApi, MetalApiDevice, absent_api, metal_api
 from camshaft.backends.metal.memory import Queue, allocate
 from camshaft.backends.metal.pipelines import MetalKernel, Pipelines
 from camshaft.backends.metal.run import MetalRun
-from camshaft.dataclass import dataclass
 from camshaft.emit.msl.context import MslModule, MslTarget
 from camshaft.emit.msl.module import emit, simt_form
 from camshaft.emit.msl.module import refusal as past_limits

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from camshaft.backends.device import Bytes, check_range
 from camshaft.backends.metal.api import CommandBuffer, CommandQueue, MetalApi, MetalApiDevice, Resource, message_of
-from camshaft.dataclass import dataclass
 from camshaft.errors import BackendError
 
 # Metal does not create empty buffers.

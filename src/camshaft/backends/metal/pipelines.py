@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any
 
 from camshaft.backends.metal.api import MetalApi, MetalApiDevice, Pipeline, message_of
-from camshaft.dataclass import dataclass
 from camshaft.emit.msl.context import MslModule
 from camshaft.errors import BackendError
 

@@ -7,6 +7,7 @@ of a queue by tracking their buffers. Copies from and to the host go through sta
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TypeVar
 
 import numpy as np
@@ -24,7 +25,6 @@ from camshaft.backends.device import (
 from camshaft.backends.metal.api import BlitEncoder, CommandBuffer, ComputeEncoder, autorelease_pool
 from camshaft.backends.metal.memory import MetalMemory, Queue
 from camshaft.backends.metal.pipelines import MetalKernel
-from camshaft.dataclass import dataclass
 from camshaft.errors import BackendError
 
 

@@ -6,11 +6,10 @@ Use it to inspect and test plans and kernel text for hardware that this machine 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 
 from camshaft.backends.cuda.kernel import ptx
 from camshaft.backends.device import Bytes, Command, DeviceInfo, check_range
-from camshaft.dataclass import dataclass
 from camshaft.emit.c import module as c
 from camshaft.emit.llvm import module as llvm
 from camshaft.emit.msl import module as msl

@@ -6,11 +6,10 @@ import contextlib
 import functools
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any
 
 from camshaft.backends.webgpu.native import Native, native
-from camshaft.dataclass import dataclass
 
 # Features that a device requests if the adapter has them: camshaft's name -> C constant.
 FEATURES = {

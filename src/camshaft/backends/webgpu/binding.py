@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -10,7 +11,6 @@ import numpy as np
 from camshaft.backends.device import LaunchCommand, Place, check_place
 from camshaft.backends.webgpu.kernel import Pipeline, WebGpuKernel, make_group
 from camshaft.backends.webgpu.memory import COPY_DST, UNIFORM, WebGpuMemory, words_nbytes
-from camshaft.dataclass import dataclass
 from camshaft.emit.wgsl.layout import FIXED_BINDING, RUN_BINDING, WgslModule
 from camshaft.errors import BackendError
 

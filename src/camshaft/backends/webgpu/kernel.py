@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from camshaft.dataclass import dataclass
 from camshaft.emit.refusal import refusal
 from camshaft.emit.wgsl.layout import FIXED_BINDING, RUN_BINDING, WgslModule, WgslTarget
 from camshaft.emit.wgsl.module import emit

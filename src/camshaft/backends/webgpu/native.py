@@ -9,10 +9,9 @@ from __future__ import annotations
 import functools
 import logging
 from collections.abc import Iterable
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any
 
-from camshaft.dataclass import dataclass
 from camshaft.errors import BackendError, MissingExtraError
 
 # Parts of wgpu-core's messages; wgpu-native reports both as validation errors.

@@ -8,7 +8,7 @@ Downloads are copied by the same encoder to one staging buffer (the outbox).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,6 @@ from camshaft.backends.webgpu.binding import Binder, checked
 from camshaft.backends.webgpu.copies import bind_copy, is_encodable
 from camshaft.backends.webgpu.memory import Staging, WebGpuMemory, words_nbytes
 from camshaft.backends.webgpu.stamps import Stamps
-from camshaft.dataclass import dataclass
 
 
 @dataclass

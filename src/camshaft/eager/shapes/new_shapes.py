@@ -7,6 +7,7 @@ decide otherwise, that call is prepared as the first was, and recorded beside it
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import islice
 from math import prod
 from typing import Any, NamedTuple
@@ -14,7 +15,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from camshaft.backends.cpu.device import CpuKernel
-from camshaft.dataclass import dataclass
 from camshaft.eager.numpy_forms import REDUCTIONS
 from camshaft.eager.operands import empty
 from camshaft.eager.shapes.runners import (

@@ -9,7 +9,7 @@ import functools
 import threading
 from array import array
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
@@ -17,7 +17,6 @@ import numpy as np
 
 from camshaft.backends.cpu.device import CpuKernel
 from camshaft.backends.device import HOST
-from camshaft.dataclass import dataclass
 from camshaft.dtypes import DType
 from camshaft.eager.choices import Choices
 from camshaft.eager.native.cpython_abi import data_address

@@ -7,9 +7,8 @@ masks of 0 and -1. A boolean vector is such a mask of i32, for operands of any d
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import field
+from dataclasses import dataclass, field
 
-from camshaft.dataclass import dataclass
 from camshaft.dtypes import DType, bf16, boolean, f16, f32, i32, i64, u8, u16, u32, u64
 from camshaft.lang.targets import VALUES
 

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 
-from camshaft.dataclass import dataclass
 from camshaft.dtypes import DType, bf16, boolean, f16, f32, i32, u32
 from camshaft.emit.c.functions import number
 from camshaft.emit.c.helpers import library

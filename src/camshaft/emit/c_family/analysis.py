@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import field
+from dataclasses import dataclass, field
 
-from camshaft.dataclass import dataclass
 from camshaft.lang import ir, traversal
 
 # Values with side effects: never dropped.

@@ -10,10 +10,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import field
+from dataclasses import InitVar, dataclass, field
 from typing import Any, Generic, Protocol, TypeVar
 
-from camshaft.dataclass import dataclass
 from camshaft.dtypes import DType
 from camshaft.emit.c_family import source
 from camshaft.emit.c_family.analysis import NonNegative, uses_of
@@ -103,7 +102,7 @@ class Context:
 
     kernel: Source
     dialect: Dialect[Any]
-    arrays: Iterable[ir.Array] = ()
+    arrays: InitVar[Iterable[ir.Array]] = ()
     var_names: dict[ir.Var, str] = field(default_factory=dict)
     texts: dict[ir.Value, Text] = field(default_factory=dict)
     sums: dict[ir.Value, tuple[Text, Text]] = field(default_factory=dict)
@@ -114,14 +113,14 @@ class Context:
     depth: int = 1
     line: int = 0
 
-    def __post_init__(self) -> None:
+    def __post_init__(self, arrays: Iterable[ir.Array]) -> None:
         kernel, dialect = self.kernel, self.dialect
         self.names = source.Names(dialect.reserved | frozenset(dialect.functions))
         self.source_names = source.names_of(kernel.body, kernel.source_file)
         self.uses = uses_of(kernel.body)
         self.nonnegative = NonNegative(kernel.body)
         self.entry = self.names.new(kernel.name)
-        named = {a: source.name_of_array(a, kernel.source_file) for a in (*kernel.arrays, *self.arrays)}
+        named = {a: source.name_of_array(a, kernel.source_file) for a in (*kernel.arrays, *arrays)}
         self.array_names = {a: self.names.new(name) for a, name in named.items()}
         self.scalar_names = [self.names.new(name) for name in kernel.scalars]
         self.program_names = [self.names.new(self._program_name(axis)) for axis in range(len(kernel.grid))]

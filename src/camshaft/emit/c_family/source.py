@@ -6,9 +6,8 @@ import ast
 import functools
 import linecache
 from collections.abc import Iterator, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 
-from camshaft.dataclass import dataclass
 from camshaft.lang import ir, traversal
 
 

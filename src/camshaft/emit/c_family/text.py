@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
-
-from camshaft.dataclass import dataclass
 
 LOOSE, SUM, PRODUCT, ATOM = range(4)
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from camshaft.dataclass import dataclass
 from camshaft.errors import KernelError
 
 if TYPE_CHECKING:

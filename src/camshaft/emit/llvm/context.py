@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Generic, TypeVar
 
-from camshaft.dataclass import dataclass
 from camshaft.dtypes import DType, f32, f64, i64
 from camshaft.emit.llvm.basic_blocks import FunctionText
 from camshaft.emit.llvm.values import Rep, literal, memory_dtype, scalar_type, suffix, vector_type

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import struct
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 
-from camshaft.dataclass import dataclass
 from camshaft.dtypes import DType, bf16, f16, f32, i64, u8, u16
 
 _TYPES = {

@@ -8,12 +8,11 @@ word long. A launch of P programs is P threadgroups along x, of `lanes` threads 
 from __future__ import annotations
 
 import math
-from dataclasses import field
+from dataclasses import dataclass, field
 from math import prod
 
 import numpy as np
 
-from camshaft.dataclass import dataclass
 from camshaft.dtypes import DType, bf16, f16, f32, i32, i64, u64
 from camshaft.emit.c_family import values
 from camshaft.emit.c_family.context import Context, type_name

@@ -6,7 +6,8 @@ multiples of 4 bytes, the copy is synchronous, element by element.
 
 from __future__ import annotations
 
-from camshaft.dataclass import dataclass
+from dataclasses import dataclass
+
 from camshaft.emit.llvm import index
 from camshaft.emit.llvm.control import counted_loop
 from camshaft.emit.llvm.memory import pointer

@@ -7,7 +7,8 @@ fragments for mma.m16n8k16"). Where the rows of a matrix lie in workgroup memory
 
 from __future__ import annotations
 
-from camshaft.dataclass import dataclass
+from dataclasses import dataclass
+
 from camshaft.emit.llvm import index
 from camshaft.emit.llvm.memory import pointer
 from camshaft.emit.llvm.values import Rep, integer

@@ -7,9 +7,9 @@ tests/support/, runs such code on any CPU.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from math import gcd
 
-from camshaft.dataclass import dataclass
 from camshaft.dtypes import DType, f16
 from camshaft.emit.llvm.context import Context
 from camshaft.emit.llvm.control import branch

@@ -8,9 +8,9 @@ warp, a thread has of the piece the pairs (g, 2t), (g + 8, 2t). Operands: operan
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import partial
 
-from camshaft.dataclass import dataclass
 from camshaft.dtypes import f32
 from camshaft.emit.llvm import index
 from camshaft.emit.llvm.control import counted_loop

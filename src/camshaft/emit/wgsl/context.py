@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 
 import numpy as np
 
-from camshaft.dataclass import dataclass
 from camshaft.dtypes import DType, f32, i64, u32
 from camshaft.emit.c_family import values
 from camshaft.emit.c_family.context import Context

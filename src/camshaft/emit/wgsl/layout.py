@@ -22,11 +22,11 @@ past it return.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from camshaft.dataclass import dataclass
 from camshaft.errors import KernelError
 
 # Words without a literal in WGSL: infinity and a quiet NaN; and two unused words.

@@ -6,9 +6,9 @@ An array of a native type in one binding is indexed directly. Other arrays have 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from math import prod
 
-from camshaft.dataclass import dataclass
 from camshaft.emit.wgsl.layout import WgslTarget, piece_nbytes, pieces
 from camshaft.lang import ir
 

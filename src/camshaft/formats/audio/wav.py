@@ -5,11 +5,11 @@ All sizes in the file are checked against its length."""
 from __future__ import annotations
 
 import struct
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from camshaft.dataclass import dataclass
 from camshaft.errors import FormatError
 
 Array = np.ndarray[Any, Any]

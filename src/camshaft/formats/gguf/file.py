@@ -9,9 +9,9 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from types import MappingProxyType
 
-from camshaft.dataclass import dataclass
 from camshaft.errors import FormatError
 from camshaft.formats.bits import Bytes
 from camshaft.formats.blocks import BlockFormat, by_ggml_id

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
-from camshaft.dataclass import dataclass
 from camshaft.formats.blocks import by_ggml_id
 from camshaft.formats.gguf.file import GGUFFile, GGUFTensor, tensor_at
 from camshaft.formats.gguf.values import Entry, Metadata

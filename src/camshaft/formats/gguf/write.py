@@ -6,13 +6,13 @@ import math
 import os
 import struct
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from camshaft.dataclass import dataclass
 from camshaft.errors import FormatError
 from camshaft.formats.bits import Bytes
 from camshaft.formats.blocks import BlockFormat

@@ -9,11 +9,11 @@ from __future__ import annotations
 import base64
 import functools
 import zlib
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
-from camshaft.dataclass import dataclass
 from camshaft.formats.bits import Bytes, Floats
 from camshaft.formats.quants.grid_data import PACKED
 

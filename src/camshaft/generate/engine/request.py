@@ -7,10 +7,9 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from camshaft.dataclass import dataclass
 from camshaft.errors import CamshaftError, ContextError
 from camshaft.generate.engine.prefix_cache import block_keys
 from camshaft.generate.generation import FinishReason, Generation, TokenLogprob

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
-
-from camshaft.dataclass import dataclass
 
 if TYPE_CHECKING:
     from camshaft.generate.model_plans import ModelPlans

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from camshaft.dataclass import dataclass
 from camshaft.errors import ContextError, LogitsError, SettingError, count
 
 if TYPE_CHECKING:

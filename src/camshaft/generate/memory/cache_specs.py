@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
-from camshaft.dataclass import dataclass
 from camshaft.dtypes import DType, f32
 from camshaft.errors import SettingError
 from camshaft.models.config import ModelConfig

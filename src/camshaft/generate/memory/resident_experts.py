@@ -11,12 +11,12 @@ import math
 import os
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from camshaft.dataclass import dataclass
 from camshaft.errors import ModelError, SettingError
 from camshaft.formats.gguf.file import GGUFFile
 from camshaft.generate.memory.packed_folder import packed_folder

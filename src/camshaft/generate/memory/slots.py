@@ -11,10 +11,9 @@ import weakref
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import field
+from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
 
-from camshaft.dataclass import dataclass
 from camshaft.process import ForkLock, renewed
 
 # Seconds after which one that waits looks again whether the threads that it waits for are still alive.

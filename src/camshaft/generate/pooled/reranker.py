@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 
-from camshaft.dataclass import dataclass
 from camshaft.errors import ContextError, ModelError, SettingError, count
 from camshaft.formats.mapped import shown_value
 from camshaft.generate.pooled.pooled_model import Array, PooledModel

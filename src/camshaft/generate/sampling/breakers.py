@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 
-from camshaft.dataclass import dataclass
 from camshaft.text.tokenizer import Tokenizer
 
 MOST_TOKENS = 20  # of the rest of a breaker that are compared

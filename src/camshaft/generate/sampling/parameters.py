@@ -5,10 +5,9 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any, TypedDict
 
-from camshaft.dataclass import dataclass
 from camshaft.errors import SettingError
 from camshaft.generate.checks import Rules, are_texts, check_fields, integer, is_bool, number
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from statistics import median
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, TypeAlias, Union
 
-from camshaft.dataclass import dataclass
 from camshaft.generate.speculation.ngram import CLASSES, NgramIndex, length_class
 from camshaft.generate.speculation.pace import MOST_ROWS, Pace, RunCosts
 

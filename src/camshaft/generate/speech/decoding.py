@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from camshaft.dataclass import dataclass
 from camshaft.errors import LogitsError
 from camshaft.generate.speech.options import TranscribeOptions
 from camshaft.generate.speech.plans import SpeechPlans

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from camshaft.dataclass import dataclass
 from camshaft.generate.checks import Rules, check_fields, integer, is_bool, number
 from camshaft.generate.speech.plans import TEXTS
 from camshaft.generate.speech.tokens import TASKS

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 
-from camshaft.dataclass import dataclass
 from camshaft.errors import ModelError, SettingError
 from camshaft.formats.mapped import shown
 from camshaft.models.speech.config import LANGUAGES, SpeechConfig

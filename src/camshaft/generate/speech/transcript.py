@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
-from camshaft.dataclass import dataclass
 from camshaft.generate.speech.decoding import Decoded
 from camshaft.generate.speech.tokens import SpeechTokens
 from camshaft.models.speech.config import HOP, SAMPLE_RATE, STRIDE

@@ -10,13 +10,12 @@ import json
 import os
 import warnings
 from collections.abc import Mapping
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from zlib import crc32
 
 import numpy as np
 
-from camshaft.dataclass import dataclass
 from camshaft.errors import FormatError, StoreError
 from camshaft.formats.gguf.file import GGUFFile, read_header
 from camshaft.formats.gguf.header_index import HeaderIndex, header_digest, known_header, open_known, probe

@@ -11,13 +11,13 @@ import os
 import sys
 import warnings
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from camshaft.backends.cpu.compile import host_target
-from camshaft.dataclass import dataclass
 from camshaft.errors import PlanError, StoreError
 from camshaft.formats.gguf.file import GGUFFile
 from camshaft.formats.tensor import FileTensor

@@ -6,13 +6,13 @@ import os
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 from zlib import crc32
 
 import numpy as np
 
-from camshaft.dataclass import dataclass
 from camshaft.errors import StoreError
 from camshaft.formats.gguf.header_index import header_digest
 from camshaft.generate.memory.cache_specs import BLOCK_TOKENS

@@ -12,7 +12,7 @@ import json
 import mmap
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,6 @@ from zlib import crc32
 
 import numpy as np
 
-from camshaft.dataclass import dataclass
 from camshaft.errors import StoreError
 from camshaft.store.files import open_regular
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
-from camshaft.dataclass import dataclass
 from camshaft.errors import SettingError
 from camshaft.generate.grammar.grammar import Grammar
 from camshaft.generate.grammar.matcher import JSON_AS_PYTHON

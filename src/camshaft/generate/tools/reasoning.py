@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 
-from camshaft.dataclass import dataclass
 from camshaft.generate.tools.calls import Delta, ToolCall, ToolCallReader, begun
 from camshaft.generate.tools.styles import Style
 from camshaft.text.chat import ChatTemplate

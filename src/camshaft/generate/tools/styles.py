@@ -5,11 +5,10 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from typing import Any
 
-from camshaft.dataclass import dataclass
 from camshaft.text.chat import ChatTemplate
 
 Message = dict[str, Any]

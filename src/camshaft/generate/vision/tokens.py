@@ -6,11 +6,10 @@ It is an int, the id of the marker in the text, so it can be used wherever token
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-
-from camshaft.dataclass import dataclass
 
 Array = np.ndarray[Any, Any]
 

@@ -9,9 +9,8 @@ further back, and all searches of a graph share one step budget.
 
 from __future__ import annotations
 
-from dataclasses import field
+from dataclasses import dataclass, field
 
-from camshaft.dataclass import dataclass
 from camshaft.dtypes import PARTS as COMPLEX
 from camshaft.dtypes import as_dtype
 from camshaft.graph.graph import Graph, Tensor, root

@@ -5,7 +5,8 @@ Accuracy is stated in lang/instructions.py.
 
 from __future__ import annotations
 
-from camshaft.dataclass import dataclass
+from dataclasses import dataclass
+
 from camshaft.lang import ir
 from camshaft.lang.expand.expander import Expander
 from camshaft.lang.expand.exponential import with_sign

@@ -5,9 +5,9 @@ Their accuracy is stated in lang/instructions.py.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from math import factorial
 
-from camshaft.dataclass import dataclass
 from camshaft.dtypes import DType, i32, i64, u32, u64
 from camshaft.lang import ir
 from camshaft.lang.expand.expander import Expander

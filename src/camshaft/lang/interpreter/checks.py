@@ -6,11 +6,11 @@ branching on it is an error. A kernel may therefore load a whole vector of which
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from camshaft.dataclass import dataclass
 from camshaft.lang import ir
 
 NOBODY = -1

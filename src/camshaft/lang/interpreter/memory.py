@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from math import prod
 from typing import Any
 
 import numpy as np
 
-from camshaft.dataclass import dataclass
 from camshaft.errors import VerifyError
 from camshaft.lang import ir, traversal
 from camshaft.lang.interpreter.checks import ALL_LANES, MANY, Race, Tracker, Undefined

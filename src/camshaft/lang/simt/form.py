@@ -9,11 +9,10 @@ the barriers between lanes.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Any, TypeAlias
 
-from camshaft.dataclass import dataclass
 from camshaft.dtypes import boolean, i64
 from camshaft.errors import KernelError
 from camshaft.lang import ir, tile_ir, traversal

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
-from camshaft.dataclass import dataclass
 from camshaft.errors import ModelError, shortened
 from camshaft.formats.tensor import FileTensor
 from camshaft.graph import functions as f

@@ -6,12 +6,11 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from typing import Self, TypeGuard
 
 import numpy as np
 
-from camshaft.dataclass import dataclass
 from camshaft.errors import FormatError, ModelError
 from camshaft.formats.gguf.file import GGUFFile, open_gguf
 from camshaft.formats.mapped import path_for_messages, shown, shown_value

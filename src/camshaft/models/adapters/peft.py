@@ -10,12 +10,12 @@ import math
 import os
 import re
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
 
-from camshaft.dataclass import dataclass
 from camshaft.errors import FormatError
 from camshaft.formats.gguf.file import GGUFFile
 from camshaft.formats.mapped import path_for_messages, require_ordinary_file, shown, shown_value

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
 
-from camshaft.dataclass import dataclass
 from camshaft.errors import FormatError
 from camshaft.formats.mapped import shown_value
 from camshaft.models.config import ModelConfig

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from camshaft.dataclass import dataclass
 from camshaft.extent import Extent
 from camshaft.graph import functions as F
 from camshaft.graph.graph import Graph, Tensor

@@ -6,8 +6,8 @@ Gemma 3n and 4 have embeddings of tokens for each layer, which adds a projection
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
-from camshaft.dataclass import dataclass
 from camshaft.graph import functions as F
 from camshaft.graph.graph import Tensor
 from camshaft.models.checkpoint import Checkpoint

@@ -6,9 +6,9 @@ Both compute the same. Only the second has gradients: a state that is updated in
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Protocol
 
-from camshaft.dataclass import dataclass
 from camshaft.graph import functions as F
 from camshaft.graph.graph import Tensor
 from camshaft.models.blocks.layer import TokenBatch

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 
-from camshaft.dataclass import dataclass
 from camshaft.errors import ModelError
 from camshaft.extent import Extent
 from camshaft.graph import functions as F

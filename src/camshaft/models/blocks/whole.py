@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
-from camshaft.dataclass import dataclass
 from camshaft.errors import ModelError
 from camshaft.graph import functions as F
 from camshaft.graph.graph import Tensor

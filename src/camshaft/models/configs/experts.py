@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from camshaft.dataclass import dataclass
 from camshaft.errors import ModelError
 
 if TYPE_CHECKING:

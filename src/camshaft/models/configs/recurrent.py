@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from camshaft.dataclass import dataclass
 from camshaft.errors import ModelError
 from camshaft.formats.mapped import shown_value
 from camshaft.ops.recurrent.state_layout import state_blocks

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from camshaft.dataclass import dataclass
 from camshaft.formats.bits import Floats
 from camshaft.models.convert.encoder_decoder import EncoderDecoder
 from camshaft.models.convert.hub_config import HubConfig

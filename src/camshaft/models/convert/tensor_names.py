@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 
-from camshaft.dataclass import dataclass
 from camshaft.models.convert.families import encoders
 from camshaft.models.families import FAMILIES
 

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
+from dataclasses import dataclass
 
 import numpy as np
 
-from camshaft.dataclass import dataclass
 from camshaft.graph import functions as F
 from camshaft.graph.graph import Tensor
 from camshaft.graph.tensor import graph_of

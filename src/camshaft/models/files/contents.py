@@ -6,12 +6,12 @@ import math
 import os
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from camshaft.dataclass import dataclass
 from camshaft.errors import FormatError
 from camshaft.formats.gguf.file import GGUFFile, open_gguf
 from camshaft.formats.gguf.values import ARRAY, NUMBERS, STRING, StringArray

@@ -9,12 +9,12 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from camshaft.dataclass import dataclass
 from camshaft.errors import StoreError
 from camshaft.formats.safetensors import write_safetensors
 from camshaft.formats.safetensors_folder import SafetensorsFolder, read_json

@@ -13,10 +13,10 @@ import zipfile
 import zlib
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from camshaft.dataclass import dataclass
 from camshaft.errors import DownloadError, ModelError
 from camshaft.formats.gguf.part_names import part_paths
 from camshaft.formats.mapped import path_for_messages

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from camshaft.dataclass import dataclass
 from camshaft.errors import FormatError
 from camshaft.formats.blocks import BLOCK_FORMATS, BlockFormat
 

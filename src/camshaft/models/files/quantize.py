@@ -8,12 +8,12 @@ import shutil
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 
-from camshaft.dataclass import dataclass
 from camshaft.errors import FormatError, StoreError
 from camshaft.formats.bits import Bytes, Floats
 from camshaft.formats.blocks import BlockFormat

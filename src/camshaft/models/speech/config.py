@@ -6,11 +6,11 @@ GGUF has no names for Whisper: these are camshaft's own (docs/models.md lists th
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from camshaft.dataclass import dataclass
 from camshaft.errors import ModelError
 from camshaft.formats.mapped import shown_value
 from camshaft.models.file_keys import Keys

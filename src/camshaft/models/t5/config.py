@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
-from camshaft.dataclass import dataclass
 from camshaft.errors import ModelError
 from camshaft.models.file_keys import Keys
 from camshaft.models.layer_options import MOST_LAYERS

@@ -8,11 +8,11 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from camshaft.dataclass import dataclass
 from camshaft.errors import ModelError
 from camshaft.formats.mapped import shown_value
 from camshaft.models.file_keys import Keys

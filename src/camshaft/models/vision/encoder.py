@@ -6,11 +6,11 @@ Built from the same ops as the decoder: layer_norm or rms_norm, non-causal atten
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from camshaft.dataclass import dataclass
 from camshaft.graph import functions as F
 from camshaft.graph.graph import Graph, Tensor
 from camshaft.models.blocks.transformer import head_norm

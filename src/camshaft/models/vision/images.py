@@ -7,13 +7,13 @@ import io
 import os
 import warnings
 from collections.abc import Sequence
+from dataclasses import dataclass
 from hashlib import blake2b
 from types import ModuleType
 from typing import Any, TypeAlias
 
 import numpy as np
 
-from camshaft.dataclass import dataclass
 from camshaft.errors import MissingExtraError, SettingError
 from camshaft.formats.mapped import path_for_messages, require_ordinary_file
 from camshaft.process import ForkLock

@@ -6,10 +6,8 @@ says what the file's metadata does not.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Literal
-
-from camshaft.dataclass import dataclass
 
 
 @dataclass(frozen=True)

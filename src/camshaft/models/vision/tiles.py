@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
-from camshaft.dataclass import dataclass
 from camshaft.errors import SettingError
 from camshaft.models.vision.config import VisionConfig
 from camshaft.models.vision.images import Pixels, resized

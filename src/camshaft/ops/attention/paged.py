@@ -6,10 +6,10 @@ The cache is plain or quantized; its layouts are those of kv_cache_update.py and
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from math import e, log2
 from typing import Any
 
-from camshaft.dataclass import dataclass
 from camshaft.dtypes import f32, i8, i32, i64, u8
 from camshaft.lang import Array, Number, Tracer, Value
 from camshaft.ops import op as ops

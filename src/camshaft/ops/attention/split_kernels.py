@@ -9,9 +9,9 @@ every sum follows from shapes alone.
 from __future__ import annotations
 
 from bisect import bisect_left
+from dataclasses import dataclass
 from typing import Any
 
-from camshaft.dataclass import dataclass
 from camshaft.dtypes import f32, i64
 from camshaft.lang import (
     Array,

@@ -8,10 +8,9 @@ own keys. The steps on a tile are in tiled_steps.py.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any, TypeVar
 
-from camshaft.dataclass import dataclass
 from camshaft.dtypes import i64
 from camshaft.extent import Extent
 from camshaft.lang import Constant, Kernel, Tracer, Value, kernel

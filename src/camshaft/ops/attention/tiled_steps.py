@@ -8,8 +8,8 @@ heads of 128 it was 3 to 5 % slower (Zen 4).
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
-from camshaft.dataclass import dataclass
 from camshaft.dtypes import f32, i32, i64
 from camshaft.lang import Array, Number, Tracer, Value, add_products, first_elements, greater, power_of_two
 from camshaft.ops.attention.kv_cache_update import BLOCK_TOKENS

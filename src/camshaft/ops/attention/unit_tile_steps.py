@@ -7,8 +7,8 @@ two vectors as they are loaded, and nothing is transposed.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
-from camshaft.dataclass import dataclass
 from camshaft.dtypes import f32, i32, i64, u32
 from camshaft.lang import Array, Number, Tracer, Value, first_elements, greater, power_of_two
 from camshaft.ops.attention.kv_cache_update import BLOCK_TOKENS

@@ -6,13 +6,13 @@ which an array has as u8 or, little-endian, as u32. A unit is the smallest numbe
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from math import gcd
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 
-from camshaft.dataclass import dataclass
 from camshaft.dtypes import f32, i32, u32
 from camshaft.lang import Array, Tracer, Value
 from camshaft.ops import op as ops

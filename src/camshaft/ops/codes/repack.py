@@ -7,11 +7,11 @@ nvfp4-pack-quantized and mxfp4-pack-quantized is e2m1 with scales_as 'e4m3' (glo
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from camshaft.dataclass import dataclass
 from camshaft.errors import ShapeError
 from camshaft.ops.codes.code import CODES, packed, unpacked
 from camshaft.ops.op import Array

@@ -8,11 +8,11 @@ Two kinds of weights [n, k] serve the formats of files (repack.py):
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from camshaft.dataclass import dataclass
 from camshaft.dtypes import DType, bf16, f16, f32, u8, u32
 from camshaft.extent import Extent
 from camshaft.lang import Array, Constant, Tracer, Value, kernel

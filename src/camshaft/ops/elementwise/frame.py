@@ -7,13 +7,12 @@ rounded once.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from math import prod
 from typing import Any, TypeAlias
 
 import numpy as np
 
-from camshaft.dataclass import dataclass
 from camshaft.dtypes import PARTS, DType, as_dtype, boolean
 from camshaft.extent import Extent
 from camshaft.lang import Constant, Kernel, Tracer, ir

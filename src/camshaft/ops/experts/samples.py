@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 
-from camshaft.dataclass import dataclass
 from camshaft.dtypes import f32, i32
 from camshaft.extent import Extent
 from camshaft.formats.blocks import BLOCK_FORMATS

@@ -10,11 +10,11 @@ exp(-2 pi sqrt(-1) k1 c / n), and read transposed.
 from __future__ import annotations
 
 import functools
+from dataclasses import dataclass
 from math import isqrt, prod
 
 import numpy as np
 
-from camshaft.dataclass import dataclass
 from camshaft.ops.op import Array
 
 # Largest first: fewer passes over memory. 16 points do not fit 32 registers.

@@ -15,11 +15,11 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from camshaft.dataclass import dataclass
 from camshaft.dtypes import PARTS, as_dtype, complex64, complex128, f32, f64
 from camshaft.extent import Extent
 from camshaft.ops import op as ops

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import dataclass
 from math import prod
 
-from camshaft.dataclass import dataclass
 from camshaft.errors import ShapeError
 from camshaft.extent import Extent
 from camshaft.lang import CompileRequest, ir

@@ -7,11 +7,11 @@ bits.
 from __future__ import annotations
 
 from collections.abc import Hashable
+from dataclasses import dataclass
 from math import prod
 from typing import Any, NamedTuple
 
 from camshaft.backends.device import CompiledKernel, Device
-from camshaft.dataclass import dataclass
 from camshaft.dtypes import DType
 from camshaft.extent import Extent
 from camshaft.lang import CompileRequest, Constant, Kernel, ir

@@ -8,9 +8,9 @@ operand is contiguous, one element, or strided.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from math import prod
 
-from camshaft.dataclass import dataclass
 from camshaft.extent import Extent
 from camshaft.lang import Array, Constant, Tracer, ir
 from camshaft.ops import op as ops

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Protocol
 
-from camshaft.dataclass import dataclass
 from camshaft.dtypes import f32, i8, u8
 from camshaft.lang import Array, Tracer, Value
 from camshaft.ops.attention.kv_cache_quantize import GROUP, NIBBLE_ZERO

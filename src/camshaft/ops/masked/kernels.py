@@ -5,10 +5,10 @@ A cache's codes are behind `Codec` (codec.py): plain numbers, blocks of 32 with 
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import reduce
 from typing import Any
 
-from camshaft.dataclass import dataclass
 from camshaft.dtypes import boolean, f32, i8, i64, u8
 from camshaft.lang import Array, Tracer, Value, kernel
 from camshaft.ops.attention.kv_cache_update import BLOCK_TOKENS

@@ -16,10 +16,10 @@ with no visible key and no sink gives zeros, and a log-sum-exp of -infinity.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from math import isfinite
 from typing import Any
 
-from camshaft.dataclass import dataclass
 from camshaft.dtypes import bf16, boolean, f16, f32, i32
 from camshaft.ops import op as ops
 from camshaft.ops.attention.kv_cache_update import BLOCK_TOKENS

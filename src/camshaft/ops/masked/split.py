@@ -6,10 +6,9 @@ changed before they become weights, and the merge adds sinks.
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any
 
-from camshaft.dataclass import dataclass
 from camshaft.dtypes import i64
 from camshaft.lang import Array, Number, Tracer, Value, first_elements, greater, kernel, power_of_two
 from camshaft.ops import op as ops

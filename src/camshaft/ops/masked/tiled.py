@@ -6,10 +6,9 @@ of a block sees is skipped, and scores are changed before the row's peak is rais
 
 from __future__ import annotations
 
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from camshaft.dataclass import dataclass
 from camshaft.dtypes import f32, i32, i64
 from camshaft.lang import Array, Tracer, Value, first_elements, greater, kernel, power_of_two
 from camshaft.ops import op as ops

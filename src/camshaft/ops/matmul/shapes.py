@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import prod
 from typing import TypeAlias
 
 import numpy as np
 
-from camshaft.dataclass import dataclass
 from camshaft.dtypes import DType, bf16, f16, f32, f64, i32, i64, u64
 from camshaft.extent import Extent
 from camshaft.lang import Constant, Tracer, Value

@@ -7,10 +7,9 @@ multiply where the target has them for the dtype; elsewhere each thread computes
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
-from camshaft.dataclass import dataclass
 from camshaft.dtypes import bf16, f16, f32, i64
 from camshaft.lang import Array, Constant, Tracer, Value, kernel
 from camshaft.ops import op as ops

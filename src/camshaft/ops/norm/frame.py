@@ -8,13 +8,12 @@ one value per row.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from math import isfinite, prod
 from typing import Any
 
 import numpy as np
 
-from camshaft.dataclass import dataclass
 from camshaft.dtypes import DType, as_dtype, f16, f32
 from camshaft.extent import Extent
 from camshaft.lang import Array, Constant, Kernel, Tracer, ir

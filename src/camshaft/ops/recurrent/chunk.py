@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
-from camshaft.dataclass import dataclass
 from camshaft.dtypes import f32, i64
 from camshaft.lang import Array, Number, Tracer, Value, Variable, add_products, tile_of
 from camshaft.ops.recurrent.columns import NORM_EPS

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
-from camshaft.dataclass import dataclass
 from camshaft.lang import Array, Number, Tracer, Value, Variable
 from camshaft.ops import op as ops
 from camshaft.ops.recurrent.state_layout import VECTORS, WIDTH

@@ -7,12 +7,11 @@ and a value; others as an op names them. A state has no T: it comes in, and come
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from camshaft.dataclass import dataclass
 from camshaft.dtypes import DType, as_dtype, bf16, f16, f32, i32
 from camshaft.ops import op as ops
 from camshaft.ops.checks import TO_TOLERANCE

@@ -6,9 +6,9 @@ elements, and reads it by the query's. The columns of a program are explicit vec
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from math import prod
 
-from camshaft.dataclass import dataclass
 from camshaft.lang import Array, Kernel, Tracer, Value, kernel
 from camshaft.ops import op as ops
 from camshaft.ops.recurrent.columns import Columns, column_blocks, inverse_length

@@ -8,10 +8,10 @@ partial results, which a second launch folds. Blocks and chunks follow from the 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from math import prod
 from typing import Any, TypeAlias
 
-from camshaft.dataclass import dataclass
 from camshaft.dtypes import DTYPES, DType, f32, f64, i64, u64
 from camshaft.extent import Extent
 from camshaft.lang import Array, Tracer, ir, kernel

@@ -6,14 +6,13 @@ Attributes: `axes` (one or several, negative ones from the end; None, the defaul
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from math import prod
 from typing import Any
 
 import numpy as np
 
 from camshaft.backends.blas import library
-from camshaft.dataclass import dataclass
 from camshaft.dtypes import DType, as_dtype, i64, u64
 from camshaft.extent import Extent
 from camshaft.lang import Constant

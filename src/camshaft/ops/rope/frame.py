@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from math import prod
 from typing import Any
 
 import numpy as np
 
-from camshaft.dataclass import dataclass
 from camshaft.dtypes import DType, bf16, boolean, f16, f32, i32, i64
 from camshaft.lang import Array, Constant, Tracer, ir, kernel
 from camshaft.ops import op as ops

@@ -6,13 +6,12 @@ The frequencies are those of the RoPE paper (Su et al., 2021), 1 / theta^(2i / n
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import ceil, floor, log, pi, sqrt
 from typing import Any, Literal
 
 import numpy as np
 
-from camshaft.dataclass import dataclass
 from camshaft.errors import ShapeError
 
 Array = np.ndarray[Any, Any]

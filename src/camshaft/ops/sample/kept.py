@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
-from camshaft.dataclass import dataclass
 from camshaft.dtypes import f32, i32, i64, u32
 from camshaft.lang import Array, Tracer, Value, Variable
 

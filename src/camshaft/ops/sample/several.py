@@ -6,8 +6,8 @@ The exponential race goes on: the second token to arrive is the second draw, and
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
-from camshaft.dataclass import dataclass
 from camshaft.dtypes import i32, i64, u32
 from camshaft.lang import Array, Tracer, Value, kernel
 from camshaft.ops.sample.kept import (

@@ -8,13 +8,12 @@ bits are summed in f32 within groups of at most 64 on a CPU with vectors: ops/sc
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from math import prod
 from typing import Any
 
 import numpy as np
 
-from camshaft.dataclass import dataclass
 from camshaft.dtypes import DTYPES, DType, as_dtype, f32, f64, i32, i64, u32, u64
 from camshaft.extent import Extent
 from camshaft.lang import ir

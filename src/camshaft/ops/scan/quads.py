@@ -13,8 +13,8 @@ or an element is NaN, its sums are made once more, one after the other in f64.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
-from camshaft.dataclass import dataclass
 from camshaft.dtypes import boolean, f32, f64, i32
 from camshaft.lang import Array, Tracer, ir
 from camshaft.lang.tracing.tracer import Variable

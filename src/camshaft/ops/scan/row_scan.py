@@ -9,11 +9,11 @@ many: a lane first adds SHARE elements in order, and the steps add up the lanes'
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
 
-from camshaft.dataclass import dataclass
 from camshaft.dtypes import DTYPES, DType, i32, u32, u64
 from camshaft.lang import Array, Tracer, ir
 from camshaft.lang.tracing.tracer import Variable

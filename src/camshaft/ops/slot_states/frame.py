@@ -8,11 +8,11 @@ A state counts as zeros where the slot's first row is the first of its sequence.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from camshaft.dataclass import dataclass
 from camshaft.dtypes import f32, i32, i64
 from camshaft.lang import Array, Constant, Kernel, Number, Tracer, Value
 from camshaft.ops import op as ops

@@ -8,10 +8,10 @@ indexes, i32 or i64 as NumPy's.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
-from camshaft.dataclass import dataclass
 from camshaft.dtypes import DTYPES, DType, as_dtype, i32, i64
 from camshaft.ops import op as ops
 from camshaft.ops.checks import EVERY, same_dtype

@@ -6,9 +6,8 @@ positions are sorted, so that equal elements stay in order, and is below 0 where
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from camshaft.dataclass import dataclass
 from camshaft.dtypes import DTYPES, DType, as_dtype, u32, u64
 from camshaft.lang import Tracer, ir
 from camshaft.ops import op as ops

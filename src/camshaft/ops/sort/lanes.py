@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
-from camshaft.dataclass import dataclass
 from camshaft.dtypes import i64
 from camshaft.lang import Array, Tracer, ir, kernel
 from camshaft.ops.sort.keys import keys_of

@@ -9,8 +9,8 @@ are as many of the greatest word as a vector has lanes, so that a vector may be 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
-from camshaft.dataclass import dataclass
 from camshaft.dtypes import i64
 from camshaft.lang import Array, Tracer, ir, kernel
 from camshaft.lang.tracing.tracer import Variable

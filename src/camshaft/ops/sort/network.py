@@ -10,8 +10,8 @@ merged in pairs, of which the lesser half stays.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
-from camshaft.dataclass import dataclass
 from camshaft.dtypes import DType, i32, i64, u32, u64
 from camshaft.lang import Array, Tracer, ir
 from camshaft.lang.tracing.tracer import Variable

@@ -8,8 +8,8 @@ value begin, and each worker moves its elements there in order.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
-from camshaft.dataclass import dataclass
 from camshaft.dtypes import i32, i64
 from camshaft.lang import Array, Tracer, ir, kernel
 from camshaft.ops.sort.keys import Keys, keys_of

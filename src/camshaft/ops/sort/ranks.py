@@ -8,8 +8,8 @@ its equals are taken in order until there are enough.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
-from camshaft.dataclass import dataclass
 from camshaft.dtypes import i32, i64
 from camshaft.lang import Array, Tracer, ir, kernel
 from camshaft.lang.tracing.tracer import Variable

@@ -10,12 +10,12 @@ f16, bf16 or f32 (hybrid) these are V norms, V centroids and signs [v_dim] alone
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from math import isfinite
 from typing import Any
 
 import numpy as np
 
-from camshaft.dataclass import dataclass
 from camshaft.dtypes import as_dtype, bf16, f16, f32, u8
 from camshaft.lang import Array, Tracer, Value, kernel
 from camshaft.ops import op as ops

@@ -6,12 +6,12 @@ A window has `kernel` elements along each axis, `dilation` apart; windows begin 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from math import prod
 from typing import Any
 
 import numpy as np
 
-from camshaft.dataclass import dataclass
 from camshaft.extent import Extent
 from camshaft.ops import op as ops
 from camshaft.ops.checks import same_dtype

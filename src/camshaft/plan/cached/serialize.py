@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from ctypes import string_at
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,6 @@ import numpy as np
 from camshaft.backends.blas import trampoline
 from camshaft.backends.blas.library import blas_library
 from camshaft.backends.cpu.loaded import CpuKernel
-from camshaft.dataclass import dataclass
 from camshaft.errors import PlanError
 from camshaft.extent import Extent
 from camshaft.formats.tensor import FileTensor

@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from camshaft.dataclass import dataclass
 from camshaft.errors import PlanError
 from camshaft.plan.cached.cached_check import check_plan
 from camshaft.plan.runtime.workers import Words

@@ -6,14 +6,13 @@ Views and packed constants share their root's buffer and add no thunk. Where nod
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from camshaft.backends.device import HOST, Device
 from camshaft.backends.registry import device
-from camshaft.dataclass import dataclass
 from camshaft.errors import PlanError
 from camshaft.graph.custom import COPY, MEMCPY, CustomOp
 from camshaft.graph.graph import Graph, Tensor, root

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
 from math import prod
 from typing import Any, TypeAlias
 
 import numpy as np
 
 from camshaft.backends.device import HOST, CompiledKernel, Device
-from camshaft.dataclass import dataclass
 from camshaft.extent import Extent
 from camshaft.graph.custom import CustomOp, PointerCall
 from camshaft.graph.node import Node

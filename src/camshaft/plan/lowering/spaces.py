@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 
 from camshaft.backends.device import HOST, Device
-from camshaft.dataclass import dataclass
 from camshaft.errors import PlanError
 from camshaft.extent import Extent
 from camshaft.graph.graph import Tensor, offset_nbytes, root

@@ -8,9 +8,8 @@ from __future__ import annotations
 import heapq
 import itertools
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from camshaft.dataclass import dataclass
 from camshaft.errors import PlanError
 from camshaft.graph.graph import Graph, Tensor, root
 from camshaft.graph.node import Node

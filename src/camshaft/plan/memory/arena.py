@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from itertools import chain
 
 from camshaft.backends.device import HOST
-from camshaft.dataclass import dataclass
 from camshaft.errors import PlanError
 from camshaft.extent import Extent
 from camshaft.plan.buffers import Buffer, Lifetime

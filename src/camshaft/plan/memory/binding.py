@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from camshaft.backends.device import HOST
-from camshaft.dataclass import dataclass
 from camshaft.errors import PlanError
 from camshaft.plan.buffers import Buffer, BufferSlice, Lifetime
 from camshaft.plan.memory.allocate import host_memory

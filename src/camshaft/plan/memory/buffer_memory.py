@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from camshaft.backends.device import HOST, Device, Memory
-from camshaft.dataclass import dataclass
 from camshaft.errors import PlanError
 from camshaft.graph.graph import Graph, Tensor, root
 from camshaft.ops.spec import TensorSpec

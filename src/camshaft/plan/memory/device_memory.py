@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from camshaft.backends.device import HOST, Bytes, Command, CopyCommand, Device, LaunchCommand, Memory, Place
-from camshaft.dataclass import dataclass
 from camshaft.errors import PlanError
 from camshaft.extent import Extent
 from camshaft.ops.spec import TensorSpec

@@ -5,9 +5,8 @@ from __future__ import annotations
 import itertools
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 
-from camshaft.dataclass import dataclass
 from camshaft.errors import PlanError
 from camshaft.plan.buffers import Buffer, BufferSlice, BufferUse, Lifetime
 from camshaft.plan.schedule import Order, Thunk

@@ -12,12 +12,12 @@ import sys
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from camshaft.backends.cpu.loaded import Packing
-from camshaft.dataclass import dataclass
 from camshaft.formats.mapped import MappedFile
 from camshaft.formats.tensor import FileTensor
 

@@ -11,12 +11,12 @@ import mmap
 import os
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from camshaft.dataclass import dataclass
 from camshaft.errors import PlanError, StoreError
 from camshaft.formats.tensor import FileTensor
 from camshaft.plan.memory.loading import LoadRequest

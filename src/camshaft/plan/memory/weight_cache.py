@@ -16,10 +16,10 @@ import sys
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from weakref import WeakSet
 
-from camshaft.dataclass import dataclass
 from camshaft.errors import StoreError
 from camshaft.formats.tensor import FileTensor
 from camshaft.plan.memory.allocate import HUGE_PAGE, Memory, huge_pages

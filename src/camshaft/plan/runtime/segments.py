@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 from camshaft.backends.device import HOST
-from camshaft.dataclass import dataclass
 from camshaft.plan.buffers import Buffer, BufferUse
 from camshaft.plan.memory.hazards import Group
 from camshaft.plan.schedule import Order, Thunk

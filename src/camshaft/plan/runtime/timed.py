@@ -10,11 +10,11 @@ import functools
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
 
-from camshaft.dataclass import dataclass
 from camshaft.errors import PlanError
 from camshaft.plan.runtime.native import layout
 from camshaft.plan.runtime.native.library import timed_executor

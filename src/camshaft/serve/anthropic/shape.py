@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterable, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any
 
-from camshaft.dataclass import dataclass
 from camshaft.generate.generation import TokenLogprob
 from camshaft.generate.tools.calls import Delta
 from camshaft.generate.tools.reasoning import AnswerReader

@@ -10,13 +10,13 @@ import os
 import re
 import stat
 from collections.abc import Iterator
+from dataclasses import dataclass
 from hashlib import blake2b
 from io import FileIO
 from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO
 
-from camshaft.dataclass import dataclass
 from camshaft.errors import SettingError, shortened
 from camshaft.serve.requests.respond import compact
 from camshaft.store.file_lock import NO_LOCKS, try_lock

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import bisect
 from collections.abc import Callable, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
 from typing import Generic, TypeVar
 
-from camshaft.dataclass import dataclass
 from camshaft.errors import ModelError
 from camshaft.generate.engine.engine import Engine
 from camshaft.generate.engine.request import Listener, Request, Update

@@ -10,10 +10,10 @@ import logging
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from camshaft.dataclass import dataclass
 from camshaft.errors import CamshaftError
 from camshaft.serve.batch.envelopes import EMBEDDINGS, ENVELOPE_NBYTES, READERS, Envelopes, line_error
 from camshaft.serve.batch.files import Line, Results, check_paths, read_lines

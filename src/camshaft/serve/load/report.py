@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any
 
-from camshaft.dataclass import dataclass
 from camshaft.errors import count
 from camshaft.serve.load.run import Record
 from camshaft.serve.load.stream import AnswerError

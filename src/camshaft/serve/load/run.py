@@ -6,10 +6,9 @@ import asyncio
 import time
 from collections.abc import Callable
 from contextlib import aclosing
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any
 
-from camshaft.dataclass import dataclass
 from camshaft.errors import CamshaftError
 from camshaft.serve.load.stream import AnswerError, Target, get, post_stream
 from camshaft.serve.load.workload import Workload

@@ -7,11 +7,10 @@ import json
 import ssl
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
 
-from camshaft.dataclass import dataclass
 from camshaft.errors import CamshaftError, SettingError
 
 MOST_LINE_NBYTES = 16 << 20  # an event is a line; those of a whole answer's log probabilities are long

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import random
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Any
 
-from camshaft.dataclass import dataclass
 from camshaft.errors import SettingError
 
 # Each is one token after a blank in the vocabularies of GPT-2, Llama 3, Qwen and SmolLM.

@@ -5,11 +5,10 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from camshaft.dataclass import dataclass
 from camshaft.errors import CamshaftError, SettingError
 from camshaft.generate.options import activations_of, backend_of, check_sizes, kv_cache_of
 from camshaft.generate.speculation.speculator import NGRAM

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from camshaft.dataclass import dataclass
 from camshaft.generate.engine.draft_followers import MOST_DRAFTED
 from camshaft.generate.generation import Closing
 from camshaft.generate.language_model import LanguageModel

@@ -6,10 +6,9 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from camshaft.dataclass import dataclass
 from camshaft.errors import CamshaftError
 from camshaft.generate.engine.request_queue import MAX_QUEUE
 from camshaft.serve.requests.errors import HttpError

@@ -6,12 +6,11 @@ import threading
 import time
 from collections.abc import Callable, Hashable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import field
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from camshaft.dataclass import dataclass
 from camshaft.errors import ModelError
 from camshaft.generate.engine.engine import Engine
 from camshaft.generate.engine.request_queue import QueueFullError

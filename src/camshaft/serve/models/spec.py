@@ -6,12 +6,11 @@ import math
 import os
 from collections.abc import Hashable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import field
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from camshaft.dataclass import dataclass
 from camshaft.errors import ModelError, SettingError
 from camshaft.generate.engine.engine import Engine
 from camshaft.generate.engine.preparation import prepare_draft

@@ -5,13 +5,12 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
 
-from camshaft.dataclass import dataclass
 from camshaft.errors import CamshaftError
 from camshaft.generate.generation import TokenLogprob
 from camshaft.serve.models.served import Served

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
-from camshaft.dataclass import dataclass
 from camshaft.errors import ModelError, SettingError
 from camshaft.generate.language_model import LanguageModel
 from camshaft.generate.tools.reasoning import AnswerReader, Reasoning

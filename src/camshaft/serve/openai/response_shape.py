@@ -5,11 +5,10 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Any
 
-from camshaft.dataclass import dataclass
 from camshaft.generate.generation import TokenLogprob
 from camshaft.generate.tools.calls import Delta
 from camshaft.generate.tools.reasoning import AnswerReader

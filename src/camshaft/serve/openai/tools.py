@@ -6,10 +6,10 @@ import json
 import re
 import uuid
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from camshaft.dataclass import dataclass
 from camshaft.errors import MissingExtraError, SettingError
 from camshaft.generate.grammar.grammar import Grammar
 from camshaft.generate.tools.calls import Delta, ToolCall, arguments_grammar, call_grammar

@@ -5,10 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from camshaft.dataclass import dataclass
 from camshaft.generate.engine.engine import Engine
 from camshaft.generate.engine.request import Request, Update
 from camshaft.generate.generation import TokenLogprob

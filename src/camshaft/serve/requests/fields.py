@@ -5,9 +5,9 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from camshaft.dataclass import dataclass
 from camshaft.process import no_collection
 from camshaft.serve.requests.errors import HttpError
 

@@ -7,6 +7,7 @@ import json
 import logging
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 from starlette.concurrency import run_in_threadpool
@@ -14,7 +15,6 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from camshaft.dataclass import dataclass
 from camshaft.errors import CamshaftError
 from camshaft.generate.generation import TokenLogprob
 from camshaft.serve.models.entry import CHAT, EMBEDDING, RERANK, SPEECH

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, fields
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, Self
 
-from camshaft.dataclass import dataclass
 from camshaft.errors import FormatError
 from camshaft.store.files import naming
 from camshaft.train.trainer import Progress

@@ -7,10 +7,10 @@ import os
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from camshaft.dataclass import dataclass
 from camshaft.errors import MissingExtraError, StoreError
 from camshaft.observe.page import filled
 from camshaft.plan.execution_plan import ExecutionPlan

@@ -7,11 +7,11 @@ how many steps are done; with loss scaling those of scaling.py. They persist, an
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from camshaft.dataclass import dataclass
 from camshaft.dtypes import as_dtype, bf16, f16, f32, f64, i32
 from camshaft.errors import PlanError, ShapeError
 from camshaft.graph import functions as f

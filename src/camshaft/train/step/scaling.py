@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
-from camshaft.dataclass import dataclass
 from camshaft.dtypes import f32, i32
 from camshaft.errors import PlanError
 from camshaft.graph import functions as f

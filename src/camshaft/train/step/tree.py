@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from camshaft.dataclass import dataclass
 from camshaft.dtypes import as_dtype, f32, f64
 from camshaft.errors import CamshaftError, PlanError, ShapeError
 from camshaft.ops.arguments import operand

@@ -6,12 +6,12 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from camshaft.dataclass import dataclass
 from camshaft.errors import FormatError, ModelError
 from camshaft.formats.blocks import BLOCK_FORMATS, BlockFormat
 from camshaft.formats.gguf.file import GGUFTensor, open_gguf

@@ -12,12 +12,12 @@ import os
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from camshaft.dataclass import dataclass
 from camshaft.errors import FormatError, PlanError, StoreError
 from camshaft.formats.gguf.file import open_gguf
 from camshaft.formats.mapped import path_for_messages

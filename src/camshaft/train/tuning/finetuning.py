@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from camshaft.dataclass import dataclass
 from camshaft.errors import PlanError, StoreError, TrainingError
 from camshaft.generate.options import multiplies_bf16
 from camshaft.models.files.pull import resolve_model

@@ -6,8 +6,8 @@ The command's help and the errors are made of this table. It imports nothing, to
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
-from camshaft.dataclass import dataclass
 from camshaft.errors import PlanError
 
 ADAPTERS = ("lora", "dpo")  # methods that learn adapters

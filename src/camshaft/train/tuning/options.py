@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from math import isfinite
 from pathlib import Path
 from typing import Any
 
-from camshaft.dataclass import dataclass
 from camshaft.errors import PlanError
 from camshaft.train.adam_8bit import AdamW8bit
 from camshaft.train.optimizers import SGD, Adafactor, AdamW, Lion, Optimizer

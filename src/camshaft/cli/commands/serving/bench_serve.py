@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -13,7 +14,6 @@ import typer
 from camshaft.cli import options
 from camshaft.cli.command import Bar, Notice, command, print_columns, print_json
 from camshaft.cli.commands.serving.arguments import DEFAULT_SLOTS, Slots
-from camshaft.dataclass import dataclass
 from camshaft.errors import SettingError, count
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ _Chart = Annotated[
 _ROWS = {"first_token_s": "first token", "between_tokens_s": "between tokens", "answer_s": "whole answer"}
 
 
-@dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True)
 class LoadOptions:
     """What the clients request."""
 

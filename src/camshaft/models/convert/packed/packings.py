@@ -7,11 +7,11 @@ AWQ, GPTQ and compressed-tensors are read by `ops/codes/repack.py`, MLX's affine
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
 
-from camshaft.dataclass import dataclass
 from camshaft.errors import CamshaftError, FormatError
 from camshaft.formats.bits import Floats
 from camshaft.formats.mapped import shown, shown_value

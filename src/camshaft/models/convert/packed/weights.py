@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 
 import numpy as np
 
-from camshaft.dataclass import dataclass
 from camshaft.errors import FormatError, ModelError
 from camshaft.formats.bits import Floats
 from camshaft.formats.mapped import shown

@@ -8,9 +8,9 @@ barriers, a program one more. The order of every sum follows from shapes alone.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
-from camshaft.dataclass import dataclass
 from camshaft.dtypes import f32, i32, i64
 from camshaft.lang import Array, Tracer, Value, Variable, kernel, power_of_two
 from camshaft.ops.attention.kv_cache_update import BLOCK_TOKENS

@@ -8,9 +8,9 @@ q passes f16 where it is multiplied by scale log2(e) is NaN, as its keys would b
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
-from camshaft.dataclass import dataclass
 from camshaft.dtypes import f16, f32, i64
 from camshaft.extent import Extent
 from camshaft.lang import Tracer, Value, Variable, greater, kernel, power_of_two

@@ -9,10 +9,10 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, TypeVar
 
-from camshaft.dataclass import dataclass
 from camshaft.dtypes import DTYPES, DType
 from camshaft.errors import ShapeError
 from camshaft.ops.op import Attrs

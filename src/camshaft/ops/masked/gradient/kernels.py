@@ -8,9 +8,9 @@ the left factor are broadcast, so only K and V are turned, once for all heads of
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from camshaft.dataclass import dataclass
 from camshaft.dtypes import f32, i32, i64
 from camshaft.lang import Array, Tracer, Value, add_products, first_elements, kernel, power_of_two, tile_of
 from camshaft.ops.attention.paged import LOG2_E, WIDTH, columns_of, inside

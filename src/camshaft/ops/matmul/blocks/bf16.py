@@ -7,11 +7,10 @@ order, each sum rounded once, with subnormal numbers as 0 (k.dot2; NEON's bfdot 
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
-from camshaft.dataclass import dataclass
 from camshaft.dtypes import bf16, f32, i64, u16, u32
 from camshaft.lang import Array, Tracer, Value, kernel
 from camshaft.ops import op as ops

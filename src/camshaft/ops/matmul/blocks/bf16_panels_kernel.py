@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import nullcontext
+from dataclasses import dataclass
 from typing import Any
 
-from camshaft.dataclass import dataclass
 from camshaft.dtypes import f32, i64, u32
 from camshaft.lang import Array, Tracer, Value, kernel
 from camshaft.ops.matmul.blocks.panels import paired_rows

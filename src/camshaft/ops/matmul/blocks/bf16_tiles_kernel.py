@@ -8,9 +8,9 @@ of the second cache continues: fetched by rows, they slow the tiles down by a qu
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
-from camshaft.dataclass import dataclass
 from camshaft.dtypes import f32, i64, u32
 from camshaft.lang import Array, Tracer, Value, kernel
 from camshaft.ops.matmul.blocks.bf16_panels_kernel import Product

@@ -6,10 +6,9 @@ The kernel is in blocked_kernel.py. b as [k, n] is read in place; as [n, k] it i
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import prod
 
-from camshaft.dataclass import dataclass
 from camshaft.dtypes import DType, f32
 from camshaft.emit.target import BF16_TILES
 from camshaft.lang import Constant

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
+from dataclasses import dataclass
 
-from camshaft.dataclass import dataclass
 from camshaft.dtypes import u32
 from camshaft.lang import Array, Number, Tracer, Value, Variable, tile_of
 from camshaft.ops.matmul.blocks.panels import paired_rows

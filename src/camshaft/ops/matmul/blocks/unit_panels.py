@@ -7,10 +7,10 @@ over the part. Sums of several parts lie in scratch between. `multiply` serves p
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeAlias
 
-from camshaft.dataclass import dataclass
 from camshaft.dtypes import boolean, f32, i32, i64, u32
 from camshaft.emit.target import BF16_TILES
 from camshaft.lang import Array, Tracer, Value

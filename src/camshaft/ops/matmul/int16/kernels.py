@@ -15,9 +15,9 @@ counts as 0.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from camshaft.dataclass import dataclass
 from camshaft.dtypes import f32, i32, u32, u64
 from camshaft.lang import Array, Tracer, Value, Variable, kernel, tile_of
 from camshaft.ops.matmul.blocks.blocked_kernel import multiply

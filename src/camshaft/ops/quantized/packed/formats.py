@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from camshaft.dataclass import dataclass
+from dataclasses import dataclass
+
 from camshaft.dtypes import DType, f16, i8, u8
 from camshaft.formats.bits import E2M1_DOUBLED, IQ4_VALUES
 from camshaft.formats.quants.iq_grids import GRIDS

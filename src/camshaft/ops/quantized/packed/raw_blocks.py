@@ -6,9 +6,8 @@ The layouts of the formats are those of formats/.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import field
+from dataclasses import dataclass, field
 
-from camshaft.dataclass import dataclass
 from camshaft.dtypes import u32
 from camshaft.formats.blocks import BLOCK_FORMATS
 from camshaft.lang import Array, Tracer, Value

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TypeAlias
 
-from camshaft.dataclass import dataclass
 from camshaft.dtypes import f32, i32, u32
 from camshaft.lang import Array, Tracer, Value
 from camshaft.ops import op as ops

@@ -12,8 +12,8 @@ are exact and floats are added in the order of kernels.py and k_quant.py, so res
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 
-from camshaft.dataclass import dataclass
 from camshaft.dtypes import f32, i32, u32
 from camshaft.lang import Array, Tracer, Value
 from camshaft.ops.quantized.operands import Consecutive, Rows

@@ -9,9 +9,9 @@ byte dot products, float products both. With both sums in one register per token
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TypeAlias
 
-from camshaft.dataclass import dataclass
 from camshaft.dtypes import f32, i32, u32
 from camshaft.lang import Array, Tracer, Value, Variable
 from camshaft.ops.quantized.operands import Consecutive, Rows, dot_words

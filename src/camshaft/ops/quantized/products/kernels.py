@@ -7,10 +7,10 @@ With 8-bit activations q d and weights code s + m, block by block (32 k) and gro
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from math import prod
 from typing import Any
 
-from camshaft.dataclass import dataclass
 from camshaft.dtypes import bf16, f32, i8, i32, u32
 from camshaft.extent import Extent
 from camshaft.lang import Array, Constant, Kernel, Tracer, Value, Variable, kernel

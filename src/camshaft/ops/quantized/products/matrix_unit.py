@@ -6,10 +6,10 @@ The unit computes integer sums; vectors multiply them by the scales of group and
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from math import prod
 from typing import Any
 
-from camshaft.dataclass import dataclass
 from camshaft.dtypes import f32, i32, i64, u32
 from camshaft.lang import Array, Tracer, Value, kernel
 from camshaft.ops import op as ops

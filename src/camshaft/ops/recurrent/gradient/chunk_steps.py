@@ -13,8 +13,8 @@ of dk reaches the decays after its token, of which it has exp(G_last - G).
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
-from camshaft.dataclass import dataclass
 from camshaft.dtypes import f32
 from camshaft.lang import Array, Tracer, Value, Variable, add_products, tile_of
 from camshaft.ops.recurrent.chunk import CHUNK, Chunk, Tile

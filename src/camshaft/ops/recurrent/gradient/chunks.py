@@ -6,10 +6,10 @@ A sweep forward keeps the state before each chunk, and what the system of a chun
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from camshaft.dataclass import dataclass
 from camshaft.dtypes import f32
 from camshaft.lang import Array, Tracer, Value, kernel
 from camshaft.ops import op as ops

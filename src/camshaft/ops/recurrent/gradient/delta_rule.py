@@ -8,12 +8,12 @@ are given for each head of values.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from math import prod
 from typing import Any
 
 import numpy as np
 
-from camshaft.dataclass import dataclass
 from camshaft.dtypes import as_dtype, f32
 from camshaft.ops import op as ops
 from camshaft.ops.checks import TO_TOLERANCE

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from camshaft.dataclass import dataclass
 from camshaft.lang import Array, Number, Tracer, Value, kernel
 from camshaft.ops.recurrent.gradient.head_kernel import Head, Held, Region, regions
 from camshaft.ops.recurrent.state_layout import WIDTH

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
+from dataclasses import dataclass
 
-from camshaft.dataclass import dataclass
 from camshaft.dtypes import f32
 from camshaft.lang import Array, Number, Value
 from camshaft.ops.recurrent.columns import Columns

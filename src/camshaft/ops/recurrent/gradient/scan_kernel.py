@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from camshaft.dataclass import dataclass
+from dataclasses import dataclass
+
 from camshaft.dtypes import f32, i64
 from camshaft.lang import Array, Tracer, Value, Variable, kernel
 from camshaft.ops.recurrent.gradient.parts import SCAN_STEPS

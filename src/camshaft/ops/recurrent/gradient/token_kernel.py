@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from camshaft.dataclass import dataclass
 from camshaft.dtypes import f32
 from camshaft.lang import Array, Number, Tracer, Value, kernel
 from camshaft.ops import op as ops

@@ -8,8 +8,8 @@ end the columns are transposed.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
-from camshaft.dataclass import dataclass
 from camshaft.lang import Tracer, ir
 from camshaft.ops.sort.network import halves, odd_even_merge_sort, ordered
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 
-from camshaft.dataclass import dataclass
 from camshaft.dtypes import boolean, i32, i64
 from camshaft.lang import Number, Tracer, ir
 from camshaft.ops.sort.network import Words

@@ -8,8 +8,8 @@ room; the others, in reverse, to its back: both stores are of the whole vector, 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
-from camshaft.dataclass import dataclass
 from camshaft.dtypes import DType, boolean, i64
 from camshaft.lang import Array, Tracer, ir
 from camshaft.ops.sort.network import Words

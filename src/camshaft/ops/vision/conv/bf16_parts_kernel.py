@@ -7,9 +7,9 @@ infinity, so a panel of x or a tile of weights whose greatest element is not wit
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
-from camshaft.dataclass import dataclass
 from camshaft.dtypes import f32, i64, u32
 from camshaft.lang import Array, Tracer, Value, Variable, kernel, tile_of
 from camshaft.ops.matmul.blocks.unit_panels import SIDE, STEP, WORDS

@@ -7,8 +7,8 @@ which columns of their windows are outside.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
-from camshaft.dataclass import dataclass
 from camshaft.dtypes import f32
 from camshaft.lang import Array, Number, Tracer, Value, Variable, kernel, tile_of
 from camshaft.ops.matmul.shapes import WIDTH, Tiles

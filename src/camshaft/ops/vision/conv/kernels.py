@@ -6,10 +6,10 @@ Both read an image that is padded already.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from camshaft.dataclass import dataclass
 from camshaft.dtypes import DTYPES, f32
 from camshaft.lang import Array, Tracer, Value, kernel
 from camshaft.ops.matmul.blocks.blocked_kernel import multiply

@@ -8,9 +8,9 @@ row are columns of the transformed image side by side, so nothing is rearranged.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 
-from camshaft.dataclass import dataclass
 from camshaft.dtypes import f32
 from camshaft.lang import Array, Number, Tracer, Value, kernel, tile_of
 from camshaft.ops.matmul.shapes import WIDTH, Tiles

@@ -7,10 +7,9 @@ import functools
 import platform
 import time
 from collections.abc import Callable
-from dataclasses import field
+from dataclasses import dataclass, field
 
 from camshaft.backends.cpu.compile import NativeLibrary, host_target, load_object
-from camshaft.dataclass import dataclass
 from camshaft.plan.runtime.native.os_wait import WaitAddresses, WaitRow, find_wait_row
 from camshaft.store.digest import digest_of
 from camshaft.store.kernels import CachedKernel

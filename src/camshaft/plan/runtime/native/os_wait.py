@@ -6,9 +6,9 @@ import ctypes
 import platform
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from camshaft.dataclass import dataclass
 from camshaft.errors import PlanError
 
 if TYPE_CHECKING:  # not imported when the executor is loaded from the store

@@ -9,9 +9,9 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from camshaft.dataclass import dataclass
 from camshaft.errors import FormatError, ModelError
 from camshaft.formats.mapped import shown_value
 from camshaft.store.files import reason

@@ -10,13 +10,13 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from camshaft.dataclass import dataclass
 from camshaft.errors import ModelError
 from camshaft.graph import functions as f
 from camshaft.graph.graph import Graph
