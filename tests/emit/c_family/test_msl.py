@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from camshaft.dtypes import bf16, f16, f32, i8, i16, i32, i64, u8, u16, u32
+from camshaft.dtypes import bf16, f16, f32, i8, i16, i32, i64, u8, u16, u32, u64
 from camshaft.emit.msl.context import MslTarget
 from camshaft.emit.msl.module import refusal as past_limits
 from camshaft.emit.refusal import refusal
@@ -141,6 +141,19 @@ def test_indexes_are_32_bits_unless_64_are_meant():
     small = text_of(bytes_dot, [np.zeros(9, np.uint32)] * 2 + [np.zeros(9, np.int32)])
     assert "long" not in small
     assert "long" in text_of(places_of_64, [np.zeros(4, np.uint32), np.zeros(4, np.int64)])
+
+
+@kernel
+def wrapped(k, x, y, out):
+    # the high half of products that wrap at 64 bits
+    for c in k.lanes(x.shape[0]):
+        a, b = (k.bitcast(value[c].to(i64), u64) for value in (x, y))
+        out[c] = ((a * b * 0x100000001) >> 32).to(u32)
+
+
+def test_integers_whose_bits_are_taken_have_64():
+    x, y = np.array([-7, 5, 2**31 - 1, -(2**31)], np.int32), np.array([3, -9, 2**31 - 1, 17], np.int32)
+    agree(wrapped, [x, y, np.zeros(4, np.uint32)])
 
 
 @kernel

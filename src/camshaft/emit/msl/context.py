@@ -76,16 +76,21 @@ class MslContext(Context):
 
 
 def indexes_fit(kernel: SimtKernel) -> bool:
-    """Whether every i64 value is an index or a size: none is loaded or converted from a u32 or a float."""
+    """Whether every i64 value is an index or a size: none is loaded, converted from a u32 or a float, or taken as the bits of a
+    u64."""
     arrays = (*kernel.arrays, *kernel.shared, *kernel.private)
     if any(a.dtype in (i64, u64) or prod(a.shape) > _LARGEST_INDEX for a in arrays):
         return False
     return all(
-        _is_index(item) for item in traversal.walk(kernel.body) if isinstance(item, ir.Value) and item.dtype == i64
+        _is_index(item)
+        for item in traversal.walk(kernel.body)
+        if isinstance(item, ir.Value) and item.dtype in (i64, u64)
     )
 
 
 def _is_index(value: ir.Value) -> bool:
+    if value.dtype == u64:
+        return False
     if value.op == "const":
         return -_LARGEST_INDEX <= int(value.attr) <= _LARGEST_INDEX
     if value.op in ("cast", "bitcast"):
